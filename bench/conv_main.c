@@ -92,7 +92,7 @@ static ps_err make_conv(job *j)
     PS_TRY(ps_cpu_conv_init(&j->conv, j->engine, &j->layer, &j->in, &use));
     PS_TRY(ps_cpu_conv_plan_forward(&j->conv, &j->memory, true));
     PS_TRY(ps_cpu_conv_plan_backward(&j->conv, &j->memory));
-    return ps_memory_plan_layout(&j->memory, NULL);
+    return ps_memory_plan_layout(&j->memory, NULL, NULL);
 }
 
 static ps_err make_array(float **array, int64_t n)

@@ -3,7 +3,7 @@
   python3 step_torch.py JOB.json STEPS WARMUP [fused] [channels_last]
   python3 step_torch.py < REQUESTS
 
-Prints one JSON object like ps-bench-step's; of REQUESTS one for each line
+Prints one JSON object like ps-bench-step's; of REQUESTS, after the line "ready", one for each line
 {"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words": [fused, ...]}: S steps,
 or fewer (3 at least) when T seconds are over. fused: the optimizer's fused form, where it
 exists. channels_last: the memory format of weights and images. With train.precision=bf16
@@ -74,6 +74,7 @@ def main():
         job, steps, warmup, *words = sys.argv[1:]
         print(json.dumps(run(job, int(steps), int(warmup), words=words)))
         return
+    print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), flush=True)
 

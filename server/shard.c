@@ -137,11 +137,10 @@ static ps_err bind_router(ps_shard *s)
     uint64_t largest =
         known ? s->o.plan->max_chunk_count * element_bytes(s) : UNPLANNED_BYTES;
     const ps_config *config = s->o.config;
-    const ps_zsock_pulse pulse = ps_zsock_pulse_of(
-        (uint64_t)config->net.heartbeat_ms, (uint64_t)config->net.dead_after_ms, largest);
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
-        .pulse = ps_zsock_pulse_among(pulse, s->o.n_workers),
+        .silence_ms = ps_zsock_silence_ms((uint64_t)config->net.heartbeat_ms,
+                                          (uint64_t)config->net.dead_after_ms),
         .max_message_bytes = known ? (int64_t)(largest + (64u << 10)) : 0,
         // A worker has at most two messages per chunk on the way.
         .waiting_messages = known ? (int)(2 * s->o.plan->n_chunks + 64) : 0,

@@ -171,6 +171,7 @@ ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
     h.chunk = c->index;
     h.count = c->chunk->count;
     h.place = array;
+    if (!payload) h.codec = PS_CODEC_SHM;
     return send_to(s, rank, &h, payload, bytes, pass);
 }
 

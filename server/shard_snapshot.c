@@ -32,6 +32,18 @@ static ps_err send_rule(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
                                 PS_WIRE_COPY);
 }
 
+/* Over the worker's gradient, which it needs no more. */
+static ps_err write_array(ps_shard *s, const ps_shard_chunk *c, const ps_wire_header *h,
+                          const float *array)
+{
+    const ps_shard_peer *p = &s->peers[h->rank];
+    if (!p->shm)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "FETCH into shared memory, which its HELLO did not agree on");
+    memcpy(p->grads + c->chunk->offset, array, c->chunk->count * sizeof *array);
+    return ps_shard_reply_state(s, c, h->rank, h->place, NULL, 0, PS_WIRE_COPY);
+}
+
 ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
     float *array;
@@ -42,6 +54,7 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
                           h->chunk, h->step, c->policy.version);
     if (h->place == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
     PS_TRY(find_array(c, h, &array));
+    if (h->codec == PS_CODEC_SHM) return write_array(s, c, h, array);
     return ps_shard_reply_state(s, c, h->rank, h->place, array,
                                 c->chunk->count * sizeof *array, PS_WIRE_BORROW);
 }

@@ -38,3 +38,14 @@ void ps_balance(const double *speeds, int n, int64_t total, int64_t most, int64_
         given += change;
     }
 }
+
+void ps_balance_rounds(const double *speeds, int n, int64_t most, int64_t *out)
+{
+    double best = 0;
+    for (int r = 0; r < n; r++)
+        best = speeds[r] > best ? speeds[r] : best;
+    for (int r = 0; r < n; r++) {
+        const int64_t steps = (int64_t)((double)most * speeds[r] / best + 0.5);
+        out[r] = steps < 1 ? 1 : steps;
+    }
+}

@@ -1,5 +1,7 @@
 /* Workers of unequal speed: each gets a share of the global batch by its measured speed,
- * so that all need the same time for a step. */
+ * so that all need the same time for a step. Where workers make rounds of steps by
+ * themselves, a slower one makes fewer steps, so that all need the same time for a round.
+ */
 #ifndef PS_BALANCE_H
 #define PS_BALANCE_H
 
@@ -12,5 +14,9 @@ enum { PS_BALANCE_MOST = 4 };
  * `most` each, exactly total together; n <= total <= n * most. The same on every rank
  * that has the same speeds. out (n). */
 void ps_balance(const double *speeds, int n, int64_t total, int64_t most, int64_t *out);
+
+/* Steps that take as long as `most` steps of the fastest worker, rounded; at least 1.
+ * speeds (n): steps per second, above 0. out (n). */
+void ps_balance_rounds(const double *speeds, int n, int64_t most, int64_t *out);
 
 #endif

@@ -10,6 +10,7 @@
 #include "checkpoint_file.h"
 #include "clock.h"
 #include "log.h"
+#include "nontemporal_copy.h"
 #include "survivors.h"
 #include "thread.h"
 
@@ -217,6 +218,12 @@ bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step)
     return every > 0 && step % every == 0;
 }
 
+/* The seconds between two in memory. */
+static double memory_period(const ps_checkpointer *c)
+{
+    return fmax(c->cost, c->holder_cost) / c->o.config->recovery.share;
+}
+
 ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
 {
     if (!c) return PS_CHECKPOINT_NOWHERE;
@@ -225,9 +232,17 @@ ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
     if (minutes > 0 && ps_clock_seconds_since(c->last_ns) >= minutes * 60)
         return PS_CHECKPOINT_DISK;
     if (!recovers(c)) return PS_CHECKPOINT_NOWHERE;
-    const double may_cost = ps_clock_seconds_since(c->memory_ns) * config->recovery.share;
-    const bool due = c->memory_ns == 0 || may_cost >= fmax(c->cost, c->holder_cost);
+    const bool due =
+        c->memory_ns == 0 || ps_clock_seconds_since(c->memory_ns) >= memory_period(c);
     return due ? PS_CHECKPOINT_MEMORY : PS_CHECKPOINT_NOWHERE;
+}
+
+double ps_checkpointer_seconds_left(const ps_checkpointer *c)
+{
+    if (!c || !recovers(c)) return INFINITY;
+    const double period = memory_period(c);
+    const double left = period - ps_clock_seconds_since(c->memory_ns);
+    return left > 0 ? left : period; // this one is being taken
 }
 
 bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
@@ -317,6 +332,8 @@ static ps_err begin(ps_checkpointer *c, const double *values, bool recovers)
     PS_TRY(ps_trainer_snapshot_init(&c->snapshot->trainer, c->n_ranks));
     ps_trainer_snapshot_from_values(values, &c->snapshot->trainer);
     c->snapshot->exchange.holder = holder;
+    // With the policy local, changes may be on their way from there.
+    c->snapshot->exchange.over_gradients = !c->shape.local;
     return PS_OK;
 }
 
@@ -353,9 +370,9 @@ static ps_err copy_arrays(ps_checkpointer *c)
                                      .timeout_ms =
                                          (uint64_t)c->o.config->net.step_timeout_ms};
     PS_TRY(ps_session_save(c->session, &s->exchange));
-    if (s->params)
-        memcpy(s->params, ps_session_params(c->session),
-               table->arena_count * sizeof(float));
+    if (s->params) // past the caches: nobody reads them soon
+        ps_nontemporal_copy(s->params, ps_session_params(c->session), table->arena_count);
+    ps_nontemporal_copy_done();
     if (s->params) // of the holder's, only frozen parameters are rank 0's by now
         memcpy(s->buffers, ps_session_buffers(c->session), table->buffer_bytes);
     PS_TRY(ps_snapshot_share_buffers(s, &c->shape, &ranks));

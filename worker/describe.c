@@ -73,8 +73,8 @@ static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         const counts c = counts_of(spec, l);
-        print_line(out, l->name, ps_layer_kind_name(l->written), shape_text(&l->out, shape),
-                   &c);
+        print_line(out, l->name, ps_layer_kind_name(l->written),
+                   shape_text(&l->out, shape), &c);
         total->params += c.params;
         total->outputs += c.outputs;
         total->products += c.products;

@@ -10,6 +10,8 @@
 
 enum { NAME_BYTES = 48, HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
 
+static const char STEPS[] = "steps"; // begins a line of them
+
 static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
 {
     snprintf(head, HEAD_BYTES,
@@ -43,6 +45,17 @@ ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules)
 ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines)
 {
     return write_text(dir, first, "ae", lines);
+}
+
+ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
+                               const int64_t *steps, int n)
+{
+    char line[sizeof STEPS + 1 + 20 * PS_MAX_RANKS] = "";
+    size_t used = (size_t)snprintf(line, sizeof line, "%s", STEPS);
+    for (int r = 0; r < n; r++)
+        used += (size_t)snprintf(line + used, sizeof line - used, " %" PRId64, steps[r]);
+    snprintf(line + used, sizeof line - used, "\n");
+    return ps_policy_log_add(dir, first, line);
 }
 
 static ps_err read_file(const char *path, char **text)
@@ -85,13 +98,57 @@ static ps_err cut_head(const char *path, const ps_sync_rules *rules, char *text)
     return PS_OK;
 }
 
-ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines)
+/* Moves the lines of steps out of the others. steps has as much room. */
+static void part_steps(char *text, char *steps)
 {
-    *lines = NULL;
+    char *kept = text;
+    for (char *line = text; *line;) {
+        char *const end = strchr(line, '\n') + 1;
+        const size_t n = (size_t)(end - line);
+        if (strncmp(line, STEPS, sizeof STEPS - 1) == 0) {
+            memcpy(steps, line, n);
+            steps += n;
+        } else {
+            memmove(kept, line, n);
+            kept += n;
+        }
+        line = end;
+    }
+    *kept = *steps = '\0';
+}
+
+ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines,
+                          char **steps)
+{
+    *lines = *steps = NULL;
     ps_err err = read_file(path, lines);
     if (err == PS_OK) err = cut_head(path, rules, *lines);
-    if (err == PS_OK) return PS_OK;
+    if (err == PS_OK) err = ps_mem_zalloc(steps, strlen(*lines) + 1, 1, "the record");
+    if (err == PS_OK) {
+        part_steps(*lines, *steps);
+        return PS_OK;
+    }
     free(*lines);
     *lines = NULL;
     return err;
+}
+
+ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t most,
+                                int64_t *steps, int n)
+{
+    const char *line = lines + *at;
+    const size_t bytes = strcspn(line, "\n");
+    if (bytes == 0) return PS_OK;
+    *at += bytes + 1;
+    const char *number = line + sizeof STEPS - 1;
+    for (int r = 0; r < n && number; r++) {
+        char *end;
+        steps[r] = strtoll(number, &end, 10);
+        number = end == number || steps[r] < 1 || steps[r] > most ? NULL : end;
+    }
+    if (number && *number == '\n') return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "sync.replay: \"%.*s\" does not have 1 to %" PRId64
+                      " steps (sync.local_steps) for each of %d workers",
+                      (int)(bytes < 80 ? bytes : 80), line, most, n);
 }

@@ -8,6 +8,8 @@
  *   1 1
  *   0 0
  *   0-2 0-2 rest
+ *   steps 16 16 4               with sync.steps_by_speed: of the workers' rounds from
+ * here
  */
 #ifndef PS_POLICY_LOG_H
 #define PS_POLICY_LOG_H
@@ -20,8 +22,18 @@ ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules);
 /* Appends lines; first: the rules'. IO. */
 ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines);
 
-/* Reads the lines of a log that was written for a job like this one; *lines is owned by
- * the caller (free()). IO; FORMAT names what differs. */
-ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines);
+/* Appends the line of the workers' steps (n). IO. */
+ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
+                               const int64_t *steps, int n);
+
+/* Reads the lines of a log that was written for a job like this one: those of orders, and
+ * those of steps. Both are owned by the caller (free()). IO; FORMAT names what differs.
+ */
+ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines,
+                          char **steps);
+/* Takes the next of the lines of steps, from *at on: 1 to `most` for each worker, into
+ * steps (n). At the end it leaves them alone. FORMAT. */
+ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t most,
+                                int64_t *steps, int n);
 
 #endif

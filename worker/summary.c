@@ -209,14 +209,14 @@ static void put_stragglers(json_t *o, const ps_straggler_log *log)
     json_object_set_new(o, "stragglers", list);
 }
 
-/* Samples of each worker in a step, where they follow its speed. */
-static void put_batches(json_t *o, const ps_summary *s)
+/* A number of each worker, where it follows its speed. */
+static void put_by_speed(json_t *o, const char *name, const int64_t *numbers, int workers)
 {
-    if (!s->result->batches) return;
+    if (!numbers) return;
     json_t *list = json_array();
-    for (int r = 0; r < s->workers; r++)
-        json_array_append_new(list, json_integer((json_int_t)s->result->batches[r]));
-    json_object_set_new(o, "batches", list);
+    for (int r = 0; r < workers; r++)
+        json_array_append_new(list, json_integer((json_int_t)numbers[r]));
+    json_object_set_new(o, name, list);
 }
 
 /* Which gradients counted, where workers go on at their own pace. */
@@ -259,7 +259,8 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_servers(o, s);
     put_stragglers(o, &s->result->stragglers);
     put_policy(o, s->result);
-    put_batches(o, s);
+    put_by_speed(o, "batches", s->result->batches, s->workers);
+    put_by_speed(o, "round_steps", s->result->round_steps, s->workers);
     ps_err err = write_object(o, path);
     json_decref(o);
     return err;

@@ -11,8 +11,10 @@
 #include "log.h"
 #include "model_file.h"
 #include "snapshot.h"
+#include "step_program.h"
 #include "trace.h"
 #include "trainer_balance.h"
+#include "trainer_rounds.h"
 #include "trainer_stretch.h"
 
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
@@ -106,15 +108,11 @@ static ps_err prepare_training(ps_trainer *t)
     const ps_err err = ps_loader_create(&loader, &t->loader);
     if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
     PS_TRY(err);
-    ps_program_options program = {.spec = o->spec,
-                                  .max_batch = (int)max_batch,
-                                  .training = true,
-                                  .soft_targets = o->config->data.mixup > 0,
-                                  .params = ps_session_params(o->session),
-                                  .grads = ps_session_grads(o->session),
-                                  .buffers = ps_session_buffers(o->session),
-                                  .group_bytes = o->group_bytes,
-                                  .row_bytes = o->row_bytes};
+    ps_program_options program = ps_step_program_of(o->session, o->config, o->spec);
+    program.max_batch = (int)max_batch;
+    program.params = ps_session_params(o->session);
+    program.grads = ps_session_grads(o->session);
+    program.buffers = ps_session_buffers(o->session);
     return ps_program_create(o->device, &program, &t->program);
 }
 
@@ -130,6 +128,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
     ps_err err = ps_trainer_balance_init(t);
+    if (err == PS_OK) err = ps_trainer_rounds_init(t);
     if (err == PS_OK && t->total_steps > 0) err = prepare_training(t);
     if (err != PS_OK) ps_trainer_destroy(&t);
     *out = t;
@@ -146,18 +145,21 @@ void ps_trainer_destroy(ps_trainer **trainer)
     free(t->own_n);
     free(t->figures);
     free(t->batches);
+    ps_trainer_rounds_fini(t);
     free(t);
     *trainer = NULL;
 }
 
 /* --- agreeing ------------------------------------------------------------------- */
 
-/* Steps until the ranks agree again on whether one of them was interrupted: about half a
- * second's, by rank 0's clock. */
+/* Steps until the ranks agree again on whether one of them was interrupted, and on a
+ * checkpoint in memory: about half a second's, or until that one is due, by rank 0's
+ * clock. */
 static double steps_until_check(const ps_trainer *t)
 {
-    double steps = 0.5 / (t->seconds_a_step > 1e-6 ? t->seconds_a_step : 1e-6);
-    return steps < 1 ? 1 : floor(steps < 1e5 ? steps : 1e5);
+    const double seconds = fmin(0.5, ps_checkpointer_seconds_left(t->o.checkpointer));
+    double steps = seconds / (t->seconds_a_step > 1e-6 ? t->seconds_a_step : 1e-6);
+    return steps < 1 ? 1 : ceil(steps < 1e5 ? steps : 1e5);
 }
 
 /* The job regroups after this step if workers leave or others wait to join. If too few
@@ -510,6 +512,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     if (result->next_workers > 0) return PS_OK;
     result->policy = ps_trainer_stretch_figures(t);
     result->batches = t->batches;
+    result->round_steps = t->round_steps;
     ps_trainer_book_speed(t);
     PS_TRY(drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));

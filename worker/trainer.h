@@ -29,8 +29,6 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_device *device;
     ps_session *session; // started, with ps_trainer_total_steps
     ps_evaluator *evaluator;
-    size_t group_bytes; // of the exchange's chunks or buckets (ps_program_options)
-    size_t row_bytes;   // ps_program_options
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
     bool start_is_saved;              // it is on the disk, for sure
     ps_checkpointer *checkpointer;    // NULL: no checkpoints
@@ -60,6 +58,7 @@ typedef struct ps_trainer_result {
     ps_straggler_log stragglers;            // worker 0's
     /* The trainer's: */
     const int64_t *batches; // of each worker in the last epoch; NULL: they never change
+    const int64_t *round_steps; // of each worker's last rounds; NULL: they never change
     const char *policy;     // JSON, of workers at their own pace; worker 0's
 } ps_trainer_result;
 

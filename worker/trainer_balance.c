@@ -37,13 +37,19 @@ int64_t ps_trainer_balance_most(const ps_trainer *t)
     return most < all_but_one_each ? most : all_but_one_each;
 }
 
+void ps_trainer_list(const int64_t *numbers, int n, char text[PS_TRAINER_LIST_BYTES])
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < n && used < PS_TRAINER_LIST_BYTES - 24; i++)
+        used += (size_t)snprintf(text + used, PS_TRAINER_LIST_BYTES - used,
+                                 i ? ",%" PRId64 : "%" PRId64, numbers[i]);
+}
+
 static void tell(const ps_trainer *t)
 {
-    char text[256] = "";
-    size_t used = 0;
-    for (int r = 0; r < t->sampler.world_size && used < sizeof text - 24; r++)
-        used += (size_t)snprintf(text + used, sizeof text - used,
-                                 r ? ",%" PRId64 : "%" PRId64, t->batches[r]);
+    char text[PS_TRAINER_LIST_BYTES];
+    ps_trainer_list(t->batches, t->sampler.world_size, text);
     PS_INFO("batches", "epoch=%" PRId64 " sizes=%s", t->epoch + 2, text);
 }
 

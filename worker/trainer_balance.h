@@ -12,4 +12,8 @@ int64_t ps_trainer_balance_most(const ps_trainer *t);
 /* All ranks, after an epoch that is not the last: the batches of the next one. */
 ps_err ps_trainer_balance(ps_trainer *t);
 
+/* Writes n numbers with commas between them, as many as fit. */
+enum { PS_TRAINER_LIST_BYTES = 256 };
+void ps_trainer_list(const int64_t *numbers, int n, char text[PS_TRAINER_LIST_BYTES]);
+
 #endif

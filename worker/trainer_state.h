@@ -4,6 +4,7 @@
  *     trainer_step         one optimizer step: batches, passes, losses
  *     trainer_figures      what is measured, shown and recorded
  *     trainer_stretch      an epoch in which workers go on at their own pace
+ *     trainer_rounds       rounds of as many steps as fit a worker's speed
  *     trainer_checkpoint   taking checkpoints, and going on from one
  */
 #ifndef PS_TRAINER_STATE_H
@@ -80,9 +81,15 @@ struct ps_trainer {
     uint64_t shown;     // steps since the last rest, for the progress
     uint64_t version;   // updates made, at the last rest
     uint64_t n_rests;
-    bool told_end; // it has told the servers that it was told to end
-    char *figures; // JSON, owned; NULL: none yet
-    bool warned;   // that an evaluation came within a round
+    /* With sync.steps_by_speed (trainer_rounds.h); otherwise NULL: */
+    int64_t *round_steps; // (ranks) of a round
+    double round_seconds; // of this rank's own steps since the last rest
+    uint64_t round_done;  // these steps
+    char *rounds_log;     // lines to repeat, worker 0's; owned
+    size_t rounds_at;     // the next one
+    bool told_end;        // it has told the servers that it was told to end
+    char *figures;        // JSON, owned; NULL: none yet
+    bool warned;          // that an evaluation came within a round
     ps_trainer_result *result;
 };
 

@@ -10,6 +10,7 @@
 #include "log.h"
 #include "policy_log.h"
 #include "trace.h"
+#include "trainer_rounds.h"
 
 static int64_t steps_per_epoch(const ps_trainer *t)
 {
@@ -77,7 +78,7 @@ static ps_err put_rules(ps_trainer *t)
     size_t bytes;
     for (uint32_t r = 0; r < rules.n_workers; r++)
         batches[r] = (uint64_t)t->o.sampler->batch[r];
-    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &lines));
+    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &lines, &t->rounds_log));
     rules.script = lines;
     ps_err err = ps_coord_orders_rules(&rules, batches, &value, &bytes);
     if (err == PS_OK)
@@ -162,12 +163,13 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
     const uint64_t begin = ps_clock_ns();
     PS_TRY(ps_trainer_run_group(t, first, count, group_n));
+    ps_trainer_rounds_book(t, ps_clock_seconds_since(begin));
     PS_TRY(ps_session_rest(t->o.session, rests, over));
     ps_trace_add(PS_TRACE_STEP, begin, t->clock);
     t->clock++;
     t->own_steps++;
     show(t, ps_clock_seconds_since(begin), group_n);
-    return PS_OK;
+    return t->clock == 1 ? ps_trainer_rounds(t) : PS_OK;
 }
 
 /* The pass and the micro-batch at which this rank's next step begins. */
@@ -303,6 +305,7 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
     if (err == PS_OK) err = write_record(t, lines, *stop);
     free(lines);
     PS_TRY(err);
+    if (!*stop && t->step < t->total_steps) PS_TRY(ps_trainer_rounds(t));
     ps_trainer_show_progress(t, t->step_loss, true);
     return ps_trainer_checkpoint_if_due(t, *stop);
 }

@@ -10,7 +10,6 @@
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
-#include "local_steps.h"
 #include "log.h"
 #include "membership_log.h"
 #include "model_file.h"
@@ -21,6 +20,7 @@
 #include "session.h"
 #include "summary.h"
 #include "trace_of_job.h"
+#include "warm_up.h"
 
 typedef struct job {
     const ps_config *config;
@@ -40,6 +40,7 @@ typedef struct job {
     ps_sampler_options sampler;
     int64_t accumulate; // micro-batches per step
     uint64_t total_steps;
+    ps_warm_up warm_up;
     ps_device *device;
     char device_name[160];
     ps_resume resume;
@@ -213,13 +214,31 @@ static ps_err find_start(job *j)
 
 /* --- arithmetic -------------------------------------------------------------------- */
 
+static ps_device_options device_options(const job *j)
+{
+    return ps_device_options_of(&j->config->train, j->cli->local_rank, j->threads);
+}
+
+/* Beside what the others do until this process has joined again. */
+static ps_err warm_up(job *j)
+{
+    if (j->cli->incarnation == 0 || j->cli->check_data) return PS_OK;
+    j->warm_up =
+        (ps_warm_up){.config = j->config,
+                     .options = device_options(j),
+                     .program = ps_step_program_of(j->session, j->config, &j->spec),
+                     .rank = j->rank,
+                     .workers = j->expected_workers};
+    return ps_warm_up_begin(&j->warm_up);
+}
+
 static ps_err open_device(job *j)
 {
-    const ps_config_train *t = &j->config->train;
     if (j->device) return PS_OK;
-    const ps_device_options options =
-        ps_device_options_of(t, j->cli->local_rank, j->threads);
-    PS_TRY(ps_device_open(t->device.kind, &options, &j->device));
+    const ps_device_options options = device_options(j);
+    j->device = ps_warm_up_end(&j->warm_up);
+    if (!j->device)
+        PS_TRY(ps_device_open(j->config->train.device.kind, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
     return PS_OK;
 }
@@ -235,7 +254,7 @@ static ps_err first_weights(job *j)
         return PS_OK;
     }
     const bool strict = j->config->train.init_strict, reads = init[0] && j->rank == 0;
-    if (!reads || !strict)
+    if (!j->resume.goes_on && (!reads || !strict))
         ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     if (reads) {
         PS_TRY(ps_model_file_load(init, &j->spec.table, strict, params, buffers));
@@ -302,25 +321,6 @@ static ps_err close_outputs(job *j)
     return ps_metrics_close(&j->metrics);
 }
 
-/* Bytes of the tensors that travel together, and that are one graph of launches on a GPU:
- * about a chunk or a bucket, or all when nothing travels. */
-static size_t group_bytes(const job *j)
-{
-    if (ops_of(j)->servers)
-        return (size_t)ps_session_plan(j->session)->max_chunk_count * sizeof(float);
-    return ops_of(j)->alone ? SIZE_MAX : (size_t)j->config->exchange.bucket;
-}
-
-/* Bytes of a layer's rows that go to the servers while its next ones are computed:
- * several chunks, as each block costs sgemm some time. Buckets hold whole tensors. */
-static size_t row_bytes(const job *j)
-{
-    enum { LEAST = 512 << 10 };
-    const size_t chunk = group_bytes(j);
-    if (!ops_of(j)->servers || ps_local_steps_on(j->config)) return 0;
-    return chunk > LEAST ? chunk : LEAST;
-}
-
 static ps_err make_checkpointer(job *j)
 {
     if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
@@ -352,8 +352,6 @@ static ps_err make_trainer(job *j)
                                         .start = start,
                                         .start_is_saved = j->resume.choice.source < 0,
                                         .checkpointer = j->checkpointer,
-                                        .group_bytes = group_bytes(j),
-                                        .row_bytes = row_bytes(j),
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                         .metrics = &j->metrics,
                                         .progress = &j->progress,
@@ -378,6 +376,12 @@ static void announce(job *j)
     PS_INFO("data", "kind=%s train=%lld test=%lld",
             ps_word_name(ps_data_words, (int)j->config->data.kind),
             (long long)j->data.train.n, (long long)j->data.test.n);
+    if (!ops_of(j)->servers && !ops_of(j)->alone &&
+        j->config->exchange.codec != PS_CODEC_NONE)
+        PS_WARN("exchange",
+                "codec=%s note=\"exchange.codec is for jobs with servers: "
+                "all-reduce sends float32\"",
+                ps_word_name(ps_codec_words, (int)j->config->exchange.codec));
     if (j->data.test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
         PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
                         "of the usual names; nothing is evaluated");
@@ -522,6 +526,7 @@ static ps_err run(job *j)
     if (!j->cli->check_data) start_monitor(j);
     PS_TRY(make_session(j));
     PS_TRY(begin_data(j));
+    PS_TRY(warm_up(j));
     if (j->cli->check_data) {
         print_data(j);
         return PS_OK;
@@ -541,6 +546,7 @@ static void clean_up(job *j)
 {
     leave_session(j);
     ps_checkpointer_destroy(&j->checkpointer);
+    if (!j->device) j->device = ps_warm_up_end(&j->warm_up);
     ps_device_close(&j->device);
     ps_trace_of_job_ended(); // its threads have ended
     ps_monitor_stop(&j->monitor);

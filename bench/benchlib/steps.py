@@ -26,11 +26,14 @@ def run_on(core, argv, threads):
 
 
 class Torch:
-    """One PyTorch process for many models: step_torch.py, with one request a line."""
+    """One PyTorch process for many models: step_torch.py, with one request a line. It has started
+    when this is made: nothing runs beside the first measurement."""
 
     def __init__(self, python, core, threads):
         self.popen = subprocess.Popen([python, STEP_TORCH], stdin=subprocess.PIPE,
                                       **_settings(core, threads))
+        if self.popen.stdout.readline() != "ready\n":
+            raise BenchError(f"{python} does not start {STEP_TORCH}; see above")
 
     def __enter__(self):
         return self

@@ -203,6 +203,7 @@ typedef struct ps_config_sync {
     int64_t overlap;         // steps from sending a fragment's change to using the result
     double mixing;           // what a worker then keeps of its own weights
     int64_t quorum;          // changes that a round waits for; 0: all
+    bool steps_by_speed;     // local_steps are the fastest worker's
     ps_optimizer_kind outer; // the servers' optimizer
     double outer_lr, outer_momentum;
     bool outer_nesterov;

@@ -95,6 +95,7 @@ static ps_err check_policy_keys(const ps_config *cfg)
         {"sync.overlap", PS_POLICY_LOCAL},
         {"sync.mixing", PS_POLICY_LOCAL},
         {"sync.quorum", PS_POLICY_LOCAL},
+        {"sync.steps_by_speed", PS_POLICY_LOCAL},
         {"sync.outer", PS_POLICY_LOCAL},
         {"sync.outer_lr", PS_POLICY_LOCAL},
         {"sync.outer_momentum", PS_POLICY_LOCAL},
@@ -190,6 +191,11 @@ static ps_err check_quorum(const ps_config *cfg)
         {c->best != PS_BEST_NONE, "checkpoint.best",
          "has to be none: there are no checkpoints yet"},
     };
+    if (s->steps_by_speed && s->quorum == 0)
+        return key_error(
+            cfg, "sync.steps_by_speed",
+            "needs sync.quorum (job.workers: of all): only then workers have "
+            "rounds of their own");
     if (ps_config_quorum(cfg) && s->quorum > cfg->job.workers)
         return key_error(cfg, "sync.quorum",
                          "%" PRId64 " is more than the job's %" PRId64 " workers",

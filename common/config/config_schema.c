@@ -292,7 +292,7 @@ const ps_config_key ps_config_keys[] = {
     BYTES("exchange.chunk", exchange.chunk, JOB, 0, "auto",
           "bytes of a chunk; auto: a size for links, or for one host (MASTER_ADDR 127.0.0.1)"),
     WORD("exchange.codec", exchange.codec, JOB, ps_codec_words, "none",
-         "compression of gradients and of the weights' changes"),
+         "with servers: compression of gradients and of the weights' changes"),
     BYTES("exchange.codec_min", exchange.codec_min, JOB, 0, "4096",
           "tensors of fewer bytes travel without compression"),
     DOUBLE("exchange.topk", exchange.topk, JOB, 1e-9, 1, "0.125",
@@ -360,6 +360,9 @@ const ps_config_key ps_config_keys[] = {
     INT("sync.quorum", sync.quorum, JOB, 0, PS_MAX_RANKS, "0",
         "local: changes of this many workers make a round; those that come later count in the next "
         "one; 0: all workers'"),
+    BOOL("sync.steps_by_speed", sync.steps_by_speed, JOB, "false",
+         "local with sync.quorum: after the first step and after each epoch a worker gets fewer than "
+         "sync.local_steps steps for a round if others were faster, so that all need the same time"),
     WORD("sync.outer", sync.outer, JOB, ps_optimizer_words, "sgd",
          "local: the outer optimizer, whose gradient is the mean change; not sum or mean"),
     DOUBLE("sync.outer_lr", sync.outer_lr, JOB, 0, 1e9, "1",

@@ -12,7 +12,7 @@
 #include "log.h"
 #include "mem.h"
 
-enum { SETTLE_MS = 1000 }; // the job begins when nobody has joined for that long
+enum { QUIET_MS = 1000 }; // the job begins when nobody has joined for that long
 
 /* As many as the job has, or waits for. */
 static int role_size(const ps_coordinator *c, ps_role role)
@@ -411,7 +411,7 @@ static bool has_first_worker(const ps_coordinator *c)
 /* How long the coordinator waits for more workers than the fewest. */
 static uint64_t patience_ns(const ps_coordinator *c)
 {
-    return (c->o.expected_workers > 0 ? c->o.wait_ms : SETTLE_MS) * UINT64_C(1000000);
+    return (c->o.expected_workers > 0 ? c->o.wait_ms : QUIET_MS) * UINT64_C(1000000);
 }
 
 /* Whether the job has all members that it needs. */

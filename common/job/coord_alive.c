@@ -19,7 +19,7 @@ void ps_coord_note_closed(ps_coordinator *c, int fd)
         ps_coord_peer *p = &c->peers[i];
         if (p->fd != fd) continue;
         uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
-        if (p->lost_ns == 0 && silent_ms < c->pulse.silence_ms / 2) p->lost_ns = now;
+        if (p->lost_ns == 0 && silent_ms < c->silence_ms / 2) p->lost_ns = now;
         p->fd = -1;
         p->queued_bytes = 0;
     }

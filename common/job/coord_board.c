@@ -378,9 +378,8 @@ static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           ps_role_name(from->role), from->rank);
     PS_TRY(set_key(b, c->name, c->value, c->bytes));
     answer_done(b, &from->id, c->request, NULL, 0);
-    if (b->orders && strcmp(c->name, PS_COORD_ORDERS_END) == 0)
-        return ps_coord_orders_end(b->orders);
-    return PS_OK;
+    return b->orders ? ps_coord_orders_set(b->orders, c->name, c->value, c->bytes)
+                     : PS_OK;
 }
 
 /* A repetition replaces the request. */
@@ -509,9 +508,11 @@ static ps_err make_orders(ps_coord_board *b)
     if (!ps_coord_store_get(&b->store, PS_COORD_ORDERS_RULES, &rules, &bytes))
         return ps_err_set(PS_ERR_PROTOCOL, "a push before worker 0 has set the policy");
     PS_TRY(ps_coord_orders_create(&hooks, rules, bytes, &b->orders));
-    return ps_coord_store_get(&b->store, PS_COORD_ORDERS_END, &rules, &bytes)
-               ? ps_coord_orders_end(b->orders)
-               : PS_OK;
+    static const char *const before[] = {PS_COORD_ORDERS_BATCHES, PS_COORD_ORDERS_END};
+    for (int i = 0; i < 2; i++)
+        if (ps_coord_store_get(&b->store, before[i], &rules, &bytes))
+            PS_TRY(ps_coord_orders_set(b->orders, before[i], rules, bytes));
+    return PS_OK;
 }
 
 static ps_err request_pushed(ps_coord_board *b, const ps_coord_asker *from,

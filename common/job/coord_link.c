@@ -35,7 +35,7 @@ static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
     ps_control_id_make(&id, ps_member_secret(m), number);
     link->nonce = ps_member_roster(m)->nonce;
     const ps_zsock_options o = {.type = ZMQ_DEALER,
-                                .pulse = ps_member_pulse(m),
+                                .silence_ms = ps_member_silence_ms(m),
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .routing_id = id.bytes,
                                 .routing_id_bytes = sizeof id.bytes,

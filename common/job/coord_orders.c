@@ -326,8 +326,21 @@ static ps_err decide(ps_coord_orders *o)
     }
 }
 
-ps_err ps_coord_orders_end(ps_coord_orders *o)
+static ps_err set_batches(ps_coord_orders *o, const void *value, size_t bytes)
 {
+    uint64_t batches[PS_MAX_RANKS];
+    if (bytes != o->sync.rules.n_workers * sizeof *batches)
+        return ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes", PS_COORD_ORDERS_BATCHES,
+                          bytes);
+    memcpy(batches, value, bytes);
+    return ps_sync_set_batches(&o->sync, batches);
+}
+
+ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *value,
+                           size_t bytes)
+{
+    if (strcmp(key, PS_COORD_ORDERS_BATCHES) == 0) return set_batches(o, value, bytes);
+    if (strcmp(key, PS_COORD_ORDERS_END) != 0) return PS_OK;
     ps_sync_end(&o->sync);
     return decide(o);
 }

@@ -7,6 +7,8 @@
  *   shard    -> PUSHED              all chunks of a worker's push are here
  *            <- ORDER               to every shard, once all shards have the push
  *   worker   -> PUT "policy/end"    the workers are to rest soon
+ *   worker 0 -> PUT "job/policy_batches"   at rest, or before the first push: the samples
+ *                                   of each worker's pushes from here on, a uint64_t each
  *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time: the
  *                                   figures so far as JSON, in one line; "STEP VERSION",
  *                                   where the job stands; then the record's lines since
@@ -19,8 +21,9 @@
 #include "control.h"
 #include "sync_policy.h"
 
-#define PS_COORD_ORDERS_RULES "job/policy"
-#define PS_COORD_ORDERS_END   "policy/end"
+#define PS_COORD_ORDERS_RULES   "job/policy"
+#define PS_COORD_ORDERS_END     "policy/end"
+#define PS_COORD_ORDERS_BATCHES "job/policy_batches"
 
 typedef struct ps_coord_orders ps_coord_orders;
 
@@ -44,7 +47,9 @@ void ps_coord_orders_destroy(ps_coord_orders **orders);
 /* Takes a PUSHED of a shard. PROTOCOL, or FORMAT of a script. */
 ps_err ps_coord_orders_pushed(ps_coord_orders *orders, const ps_control_id *from,
                               const ps_control *c);
-ps_err ps_coord_orders_end(ps_coord_orders *orders);
+/* A worker has set a key of the board, one of the above or any other. PROTOCOL, ARG. */
+ps_err ps_coord_orders_set(ps_coord_orders *orders, const char *key, const void *value,
+                           size_t bytes);
 
 /* When ps_coord_orders_expire has to be called; at_ns UINT64_MAX: not at all. */
 ps_deadline ps_coord_orders_deadline(const ps_coord_orders *orders);

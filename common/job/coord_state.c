@@ -4,17 +4,23 @@
 
 #include "log.h"
 
-/* *bytes grows by the bytes sent. */
+static bool make_frame(zmq_msg_t *out, const ps_control *m)
+{
+    if (ps_control_frame(out, m) == PS_OK) return true;
+    PS_ERROR("answer", "kind=%s error=\"%s\"", ps_control_kind_name((int)m->kind),
+             ps_err_message());
+    return false;
+}
+
+/* *bytes: how many were sent. */
 static void send_on(void *router, const void *id, size_t id_bytes, const ps_control *m,
                     uint64_t *bytes)
 {
     zmq_msg_t parts[2];
     *bytes = 0;
-    if (ps_zsock_msg_copy(&parts[0], id, id_bytes) != PS_OK) return;
-    if (ps_control_frame(&parts[1], m) != PS_OK) {
-        PS_ERROR("answer", "kind=%s error=\"%s\"", ps_control_kind_name((int)m->kind),
-                 ps_err_message());
-        ps_zsock_close_parts(parts, 2);
+    if (!make_frame(&parts[1], m)) return;
+    if (ps_zsock_msg_copy(&parts[0], id, id_bytes) != PS_OK) {
+        zmq_msg_close(&parts[1]);
         return;
     }
     size_t n = zmq_msg_size(&parts[1]);
@@ -60,8 +66,9 @@ void ps_coord_send(ps_coordinator *c, ps_coord_peer *p, ps_control *m)
 void ps_coord_send_at_door(ps_coordinator *c, const void *id, size_t id_bytes,
                            const ps_control *m)
 {
-    uint64_t bytes;
-    send_on(c->door, id, id_bytes, m, &bytes);
+    zmq_msg_t frame;
+    if (make_frame(&frame, m) && ps_door_send(c->door, id, id_bytes, &frame) != PS_OK)
+        PS_DEBUG("answer", "error=\"%s\"", ps_err_message());
 }
 
 void ps_coord_send_text(ps_coordinator *c, ps_coord_peer *p, ps_control_kind kind,

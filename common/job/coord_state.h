@@ -7,6 +7,7 @@
 
 #include "coord_board.h"
 #include "coordinator.h"
+#include "door.h"
 #include "event.h"
 #include "gate.h"
 
@@ -69,9 +70,10 @@ struct ps_coordinator {
     int members_port;
     uint64_t nonce;
     uint32_t epoch;
-    void *zmq_context, *door, *router;
+    void *zmq_context, *router;
+    ps_door *door;
     ps_gate *gate;
-    ps_zsock_pulse pulse; // of the router's connections
+    uint64_t silence_ms; // of the router's connections
     ps_event stop;
     pthread_t thread;
     bool thread_started;

@@ -21,9 +21,8 @@ enum {
     MESSAGES_PER_ROUND = 256,
     LAST_WORDS_MS = 250, // at the end: waits for an abort that is on its way
     LINGER_MS = 1000,    // at the end: time for sending the news
-    GATE_ITEMS = 3,      // of two ROUTERs, and its own
+    GATE_ITEMS = 3,      // of the door, the ROUTER, and its own
     GATE_PER_MEMBER = 4, // connections: door, ROUTER, repeated ones, links
-    DOOR_MESSAGES = 16,  // of one connection at a time
     MEMBER_MESSAGES = 1024
 };
 
@@ -222,57 +221,45 @@ static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 
 /* Only JOIN messages are answered, except that a process of another version is told so: a
  * person has to learn of it. */
-static void on_door_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
+static bool on_door_message(void *owner, const ps_door_message *d)
 {
+    ps_coordinator *c = owner;
     ps_control_id from;
     ps_control m;
     uint64_t version = 0;
-    const void *id = zmq_msg_data(&parts[0]);
-    const size_t id_bytes = zmq_msg_size(&parts[0]);
-    ps_err err = n == 2 ? ps_control_read(zmq_msg_data(&parts[1]),
-                                          zmq_msg_size(&parts[1]), &m, &version)
-                        : ps_err_set(PS_ERR_PROTOCOL, "a message without a body");
-    if (err == PS_OK && m.kind == PS_CONTROL_JOIN && id_bytes == sizeof from.bytes) {
-        memcpy(from.bytes, id, id_bytes);
-        ps_role proven;
-        const bool is_proven = ps_gate_role(&parts[1], &proven);
-        ps_coord_on_join(c, &from, is_proven ? &proven : NULL, &m);
-        return;
+    ps_err err = ps_control_read(d->body, d->body_bytes, &m, &version);
+    if (err == PS_OK && m.kind == PS_CONTROL_JOIN && d->id_bytes == sizeof from.bytes) {
+        memcpy(from.bytes, d->id, d->id_bytes);
+        ps_coord_on_join(c, &from, d->is_proven ? &d->role : NULL, &m);
+        return true;
     }
     ps_coord_drop_stranger(err == PS_OK ? "no JOIN at the door" : ps_err_message());
-    if (version == 0 || version == PS_CONTROL_VERSION) return;
+    if (version == 0 || version == PS_CONTROL_VERSION) return false;
     ps_control no = {.kind = PS_CONTROL_REFUSE};
     ps_control_set_text(&no, "another version of the protocol");
-    ps_coord_send_at_door(c, id, id_bytes, &no);
+    ps_coord_send_at_door(c, d->id, d->id_bytes, &no);
+    return true;
 }
 
-typedef void take_parts(ps_coordinator *c, zmq_msg_t *parts, int n);
+/* ---- the thread ---- */
 
-/* Takes the messages that have come, at most that many. */
-static void receive(ps_coordinator *c, void *router, take_parts *take)
+/* Takes the messages of members that have come, at most that many. */
+static void receive(ps_coordinator *c)
 {
     const ps_deadline now = {0};
     for (int i = 0; i < MESSAGES_PER_ROUND; i++) {
         zmq_msg_t parts[2];
         int n;
-        ps_err err = ps_zsock_recv(router, now, parts, 2, &n);
+        ps_err err = ps_zsock_recv(c->router, now, parts, 2, &n);
         if (err == PS_ERR_PROTOCOL) {
             ps_coord_drop_stranger(ps_err_message());
             continue;
         }
         if (err != PS_OK || n == 0) return;
-        take(c, parts, n);
+        on_member_parts(c, parts, n);
         ps_zsock_close_parts(parts, n);
     }
 }
-
-static void receive_all(ps_coordinator *c)
-{
-    receive(c, c->door, on_door_parts);
-    receive(c, c->router, on_member_parts);
-}
-
-/* ---- the thread ---- */
 
 static ps_deadline next_wakeup(const ps_coordinator *c)
 {
@@ -302,7 +289,7 @@ static void end_unfinished_job(ps_coordinator *c)
     while (c->state < PS_COORD_ENDED && !ps_deadline_passed(last_words)) {
         zmq_pollitem_t item = {.socket = c->router, .events = ZMQ_POLLIN};
         zmq_poll(&item, 1, ps_deadline_left_ms(last_words));
-        receive(c, c->router, on_member_parts);
+        receive(c);
     }
     ps_coord_abort(c, PS_ERR_PEER,
                    c->last_reason
@@ -316,9 +303,10 @@ static void *run(void *arg)
     c->last_round_ns = ps_clock_awake_ns();
     for (;;) {
         enum { OWN = 3, ALL = OWN + GATE_ITEMS };
-        zmq_pollitem_t items[ALL] = {{.socket = c->router, .events = ZMQ_POLLIN},
-                                     {.socket = c->door, .events = ZMQ_POLLIN},
-                                     {.fd = ps_event_fd(&c->stop), .events = ZMQ_POLLIN}};
+        zmq_pollitem_t items[ALL] = {
+            {.socket = c->router, .events = ZMQ_POLLIN},
+            {.socket = ps_door_socket(c->door), .events = ZMQ_POLLIN},
+            {.fd = ps_event_fd(&c->stop), .events = ZMQ_POLLIN}};
         ps_gate_items(c->gate, items + OWN);
         int gate_ms = ps_gate_poll_ms(c->gate), ms = ps_deadline_left_ms(next_wakeup(c));
         int n = zmq_poll(items, ALL, gate_ms >= 0 && gate_ms < ms ? gate_ms : ms);
@@ -326,7 +314,8 @@ static void *run(void *arg)
         if (items[2].revents) break;
         // First, because a new connection may reuse a closed one's descriptor.
         ps_gate_turn(c->gate);
-        receive_all(c);
+        ps_door_turn(c->door, MESSAGES_PER_ROUND, on_door_message, c);
+        receive(c);
         expire(c);
         ps_coord_start_if_ready(c);
         ps_coord_beat(c);
@@ -386,12 +375,16 @@ static ps_err draw_nonce(uint64_t *nonce)
     return PS_OK;
 }
 
+static int connections_of_members(const ps_coordinator *c)
+{
+    return GATE_PER_MEMBER * (c->o.n_servers + c->o.n_workers);
+}
+
 static ps_err open_gate(ps_coordinator *c)
 {
     PS_TRY(ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &c->zmq_context));
     const ps_gate_options o = {.zmq_context = c->zmq_context,
-                               .n_members =
-                                   GATE_PER_MEMBER * (c->o.n_servers + c->o.n_workers),
+                               .n_members = connections_of_members(c),
                                .patience_ms = PS_GATE_PATIENCE_MS,
                                .curve = c->o.curve,
                                .secret_of = secret_of,
@@ -404,21 +397,20 @@ static ps_err open_gate(ps_coordinator *c)
 
 static ps_err open_door(ps_coordinator *c)
 {
-    const ps_zsock_options o = {.type = ZMQ_ROUTER,
-                                .max_message_bytes = PS_CONTROL_DOOR_FRAME_MAX,
-                                .waiting_messages = DOOR_MESSAGES,
-                                .curve = c->o.curve};
-    PS_TRY(ps_zsock_open(c->zmq_context, &o, &c->door));
-    PS_TRY(ps_gate_watch(c->gate, c->door, PS_GATE_DOOR));
-    return ps_zsock_bind(c->door, o.curve, c->where, c->endpoint);
+    const ps_door_options o = {.zmq_context = c->zmq_context,
+                               .gate = c->gate,
+                               .curve = c->o.curve,
+                               .frame_max = PS_CONTROL_DOOR_FRAME_MAX,
+                               .n_members = connections_of_members(c)};
+    return ps_door_open(&o, c->where, c->endpoint, &c->door);
 }
 
 /* Binds to the door's addresses at a free port. */
 static ps_err open_router(ps_coordinator *c)
 {
-    c->pulse = ps_zsock_pulse_of(c->o.heartbeat_ms, c->o.dead_after_ms, 0);
+    c->silence_ms = ps_zsock_silence_ms(c->o.heartbeat_ms, c->o.dead_after_ms);
     const ps_zsock_options o = {.type = ZMQ_ROUTER,
-                                .pulse = c->pulse,
+                                .silence_ms = c->silence_ms,
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .waiting_messages = MEMBER_MESSAGES,
                                 .asks_for_secret = true,
@@ -497,20 +489,16 @@ static void stop_thread(ps_coordinator *c, const char *reason)
     pthread_join(c->thread, NULL);
 }
 
-static void close_router(const ps_coordinator *c, void **router)
+static void close_sockets(ps_coordinator *c)
 {
     const bool again = c->o.recovers && c->state == PS_COORD_ABORTED;
     const int linger_ms = again ? PS_ZSOCK_REJOIN_LINGER_MS : LINGER_MS;
-    if (!*router) return;
-    ps_gate_unwatch(*router);
-    zmq_setsockopt(*router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
-    ps_zsock_close(router);
-}
-
-static void close_sockets(ps_coordinator *c)
-{
-    close_router(c, &c->door);
-    close_router(c, &c->router);
+    ps_door_close(&c->door, linger_ms);
+    if (c->router) {
+        ps_gate_unwatch(c->router);
+        zmq_setsockopt(c->router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    }
+    ps_zsock_close(&c->router);
     ps_gate_destroy(&c->gate);
     if (c->zmq_context) zmq_ctx_term(c->zmq_context);
 }

@@ -122,11 +122,11 @@ static ps_err choose_binding(ps_joining *j, char *where, int cap)
     return PS_OK;
 }
 
-ps_zsock_pulse ps_joining_pulse(const ps_joining *j)
+uint64_t ps_joining_silence_ms(const ps_joining *j)
 {
     const ps_config *config = j->o.config;
-    return ps_zsock_pulse_of((uint64_t)config->net.heartbeat_ms,
-                             (uint64_t)config->net.dead_after_ms, 0);
+    return ps_zsock_silence_ms((uint64_t)config->net.heartbeat_ms,
+                               (uint64_t)config->net.dead_after_ms);
 }
 
 static int port_of(const char *endpoint)
@@ -303,7 +303,7 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
     ps_control_id id;
     ps_control_id_make(&id, &j->secret, 0);
     const ps_zsock_options o = {.type = ZMQ_DEALER,
-                                .pulse = ps_joining_pulse(j),
+                                .silence_ms = ps_joining_silence_ms(j),
                                 .max_message_bytes = PS_CONTROL_FRAME_MAX,
                                 .routing_id = id.bytes,
                                 .routing_id_bytes = sizeof id.bytes,
@@ -352,6 +352,13 @@ static ps_err on_join_answer(ps_joining *j, const ps_control *c)
     default:
         return PS_OK;
     }
+}
+
+bool ps_joining_is_refused(const ps_joining *j)
+{
+    ps_init_method at;
+    return ps_init_method_parse(j->members_endpoint, &at) == PS_OK &&
+           ps_net_refuses(at.host, at.port);
 }
 
 void ps_joining_close(ps_joining *j, int linger_ms)

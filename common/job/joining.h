@@ -74,8 +74,11 @@ ps_err ps_joining_address(const ps_config *config, const char *init_method,
 /* Joins before net.join_timeout_ms have passed. ARG, NET, TIMEOUT or PEER, as
  * ps_member_join says. The caller must close and then fini j in every case. */
 ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq_context);
-/* How connections to the coordinator are watched. */
-ps_zsock_pulse ps_joining_pulse(const ps_joining *j);
+/* Of the connections to the coordinator (ps_zsock_silence_ms). */
+uint64_t ps_joining_silence_ms(const ps_joining *j);
+/* Of a member whose connection has closed: whether the coordinator's process is gone for
+ * sure, as its host refuses connections to its port. Takes up to 50 ms. */
+bool ps_joining_is_refused(const ps_joining *j);
 /* Closes the connection. The end of the context waits up to linger_ms for unsent
  * messages. */
 void ps_joining_close(ps_joining *j, int linger_ms);

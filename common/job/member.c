@@ -150,9 +150,9 @@ const ps_curve *ps_member_curve(const ps_member *m)
     return &m->joined.curve;
 }
 
-ps_zsock_pulse ps_member_pulse(const ps_member *m)
+uint64_t ps_member_silence_ms(const ps_member *m)
 {
-    return m->pulse;
+    return m->silence_ms;
 }
 
 /* ---- the control thread ---- */
@@ -232,7 +232,10 @@ static void on_closed(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns();
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
-    if (m->lost_ns == 0 && silent_ms < m->pulse.silence_ms / 2) m->lost_ns = now;
+    if (m->lost_ns == 0 && silent_ms < m->silence_ms / 2) {
+        m->lost_ns = now;
+        m->refused = m->recovers && ps_joining_is_refused(&m->joined);
+    }
     if (atomic_load(&m->down_ns) == 0) atomic_store(&m->down_ns, now);
 }
 
@@ -421,7 +424,8 @@ static void check_coordinator(ps_member *m)
     m->last_round_ns = now;
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
     ps_member_note_silence(m, silent_ms);
-    bool lost = m->lost_ns && now - m->lost_ns > grace_ms * 1000000u;
+    const bool waited = now - m->lost_ns > grace_ms * 1000000u;
+    const bool lost = m->lost_ns && (m->refused || waited);
     if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
     if (atomic_load(&m->leaving) && !m->recovers) {
         set_deserted(m);
@@ -436,16 +440,6 @@ static void check_coordinator(ps_member *m)
     snprintf(reason, sizeof reason, "the coordinator (%s 0 at %s) is dead: %s", host,
              m->joined.coordinator_endpoint, why);
     set_aborted(m, PS_ERR_PEER, reason, false);
-}
-
-static int poll_ms(ps_member *m)
-{
-    uint64_t now = ps_clock_awake_ns();
-    int ms = m->next_beat_ns > now ? (int)((m->next_beat_ns - now) / 1000000u) + 1 : 0;
-    if (m->lost_ns && ms > 50) ms = 50;
-    if (!ps_member_tells_pace(m)) return ms;
-    const int stall_ms = ps_stall_awake(&m->stall, ps_clock_ns());
-    return stall_ms < ms ? stall_ms : ms;
 }
 
 static void beat(ps_member *m)
@@ -492,7 +486,7 @@ static void *run(void *arg)
         zmq_pollitem_t items[] = {{.socket = m->joined.dealer, .events = ZMQ_POLLIN},
                                   {.socket = m->joined.monitor, .events = ZMQ_POLLIN},
                                   {.fd = ps_event_fd(&m->wake), .events = ZMQ_POLLIN}};
-        if (zmq_poll(items, 3, poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
+        if (zmq_poll(items, 3, ps_member_poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
         watch_connection(m);
@@ -533,7 +527,7 @@ static ps_err set_up(ps_member *m, const ps_member_options *o)
 {
     PS_TRY(init_shared_state(m));
     PS_TRY(ps_joining_run(&m->joined, o, m->zmq_context));
-    m->pulse = ps_joining_pulse(&m->joined);
+    m->silence_ms = ps_joining_silence_ms(&m->joined);
     return start_thread(m);
 }
 
@@ -570,16 +564,21 @@ static void stop_thread(ps_member *m)
     pthread_join(m->thread, NULL);
 }
 
+/* Nothing can be sent to a coordinator that is gone, or has ended the job itself. */
+static int linger_ms(const ps_member *m)
+{
+    const bool tells = m->aborts || m->tell_abort || !m->recovers;
+    if (m->aborted && (m->lost_ns || !tells)) return 0;
+    return m->aborted && m->recovers ? PS_ZSOCK_REJOIN_LINGER_MS : LINGER_MS;
+}
+
 void ps_member_destroy(ps_member **member)
 {
     ps_member *m = *member;
     if (!m) return;
     bool joined = m->thread_started;
     if (joined) stop_thread(m);
-    // Nothing can be sent to a coordinator that is gone.
-    const int linger_ms =
-        m->recovers && m->aborted ? PS_ZSOCK_REJOIN_LINGER_MS : LINGER_MS;
-    ps_joining_close(&m->joined, m->lost_ns && m->aborted ? 0 : linger_ms);
+    ps_joining_close(&m->joined, linger_ms(m));
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);
     ps_event_fini(&m->wake);

@@ -39,8 +39,8 @@ const ps_secret *ps_member_secret(const ps_member *m);
 /* The keys with which this member's connections are made; borrowed. */
 const ps_curve *ps_member_curve(const ps_member *m);
 
-/* How connections to the coordinator are watched. */
-ps_zsock_pulse ps_member_pulse(const ps_member *m);
+/* Of its connections (ps_zsock_silence_ms). */
+uint64_t ps_member_silence_ms(const ps_member *m);
 
 /* PS_OK, or the reason why the job is over (PEER: "worker 2 (host b) ..."). Never blocks.
  */

@@ -111,3 +111,13 @@ void ps_member_note_silence(ps_member *m, uint64_t silent_ms)
     ps_member_set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE,
                             PS_ROLE_SERVER, 0);
 }
+
+int ps_member_poll_ms(ps_member *m)
+{
+    uint64_t now = ps_clock_awake_ns();
+    int ms = m->next_beat_ns > now ? (int)((m->next_beat_ns - now) / 1000000u) + 1 : 0;
+    if (m->lost_ns && ms > 50) ms = 50;
+    if (!ps_member_tells_pace(m)) return ms;
+    const int stall_ms = ps_stall_awake(&m->stall, ps_clock_ns());
+    return stall_ms < ms ? stall_ms : ms;
+}

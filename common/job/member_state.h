@@ -38,11 +38,12 @@ struct ps_member {
     uint64_t heartbeat_ms, dead_after_ms;
     bool recovers;
     void *zmq_context;
-    ps_joining joined; // constant once the thread has started, which owns its sockets
-    ps_zsock_pulse pulse;
+    ps_joining joined;   // constant once the thread has started, which owns its sockets
+    uint64_t silence_ms; // ps_member_silence_ms
     // Owned by the thread:
     uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns;
     bool was_connected;
+    bool refused;            // since lost_ns: the coordinator's process is gone
     bool aborts, interrupts; // has told the coordinator to
     ps_clock_sync clock;
     uint64_t n_bursts;
@@ -88,6 +89,8 @@ void ps_member_set_straggler(ps_member *m, uint64_t cause, uint64_t role, uint64
 /* Names the coordinator's process, which nobody else can, once it has been silent for
  * that long, and until it is heard again. */
 void ps_member_note_silence(ps_member *m, uint64_t silent_ms);
+/* How long the control thread may wait for messages. */
+int ps_member_poll_ms(ps_member *m);
 void ps_member_pace_fini(ps_member *m);
 
 #endif

@@ -18,17 +18,26 @@
 #include "log.h"
 #include "lookup.h"
 
-enum { MAX_ADDRESSES = 16, DIAL_MS = 2000, RETRY_MS = 100, TELL_MS = 1000 };
+enum {
+    MAX_ADDRESSES = 16,
+    DIAL_MS = 2000,
+    RETRY_MS = 5, // twice as long after each failure, up to
+    RETRY_MAX_MS = 100,
+    TELL_MS = 1000,
+    REFUSAL_MS = 50
+};
 
 /* An attempt that is repeated until a deadline. The reason for failing is logged once. */
 typedef struct attempts {
     ps_deadline deadline, tell;
     bool told;
+    int pause_ms;
 } attempts;
 
 static attempts attempts_until(ps_deadline deadline)
 {
-    return (attempts){.deadline = deadline, .tell = ps_deadline_in_ms(TELL_MS)};
+    return (attempts){
+        .deadline = deadline, .tell = ps_deadline_in_ms(TELL_MS), .pause_ms = RETRY_MS};
 }
 
 /* Pauses after a failure. TIMEOUT, with the failure's message, when there is no time
@@ -37,7 +46,8 @@ static ps_err pause_before_retry(attempts *a)
 {
     const ps_err_saved failure = ps_err_save(PS_ERR_TIMEOUT);
     PS_TRY(ps_interrupt_check());
-    int left = ps_deadline_left_ms_max(a->deadline, RETRY_MS);
+    int left = ps_deadline_left_ms_max(a->deadline, a->pause_ms);
+    a->pause_ms = 2 * a->pause_ms < RETRY_MAX_MS ? 2 * a->pause_ms : RETRY_MAX_MS;
     if (left == 0) return ps_err_restore(&failure);
     if (!a->told && ps_deadline_passed(a->tell))
         PS_INFO("waiting", "reason=\"%s\"", failure.message);
@@ -279,6 +289,14 @@ ps_err ps_net_reach(const char *host, int port, ps_deadline deadline,
     own_address(fd, local);
     close(fd);
     return PS_OK;
+}
+
+bool ps_net_refuses(const char *number, int port)
+{
+    int fd;
+    const ps_err err = dial_once(number, port, ps_deadline_in_ms(REFUSAL_MS), &fd);
+    if (err == PS_OK) close(fd);
+    return err == PS_ERR_NET && errno == ECONNREFUSED;
 }
 
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,

@@ -37,8 +37,12 @@ ps_err ps_net_connect(const char *host, int port, ps_deadline deadline, int *fd,
  * side's. */
 ps_err ps_net_reach(const char *host, int port, ps_deadline deadline,
                     char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
-/* The same, except that a host that does not resolve or accept yet is tried again until
- * the deadline; TIMEOUT says what stood in the way. INTERRUPTED after a signal. */
+/* Whether the address (a number, not a name) answers at once that nobody listens on the
+ * port: a process that did is gone. False when it accepts, or says nothing within 50 ms.
+ */
+bool ps_net_refuses(const char *number, int port);
+/* As ps_net_reach, except that a host that does not resolve or accept yet is tried again
+ * until the deadline; TIMEOUT says what stood in the way. INTERRUPTED after a signal. */
 ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
                    char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX]);
 

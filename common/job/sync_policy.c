@@ -7,6 +7,13 @@
 
 #include "mem.h"
 
+static ps_err check_batches(uint32_t n, const uint64_t *batches)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (batches[i] == 0) return ps_err_set(PS_ERR_ARG, "a batch without samples");
+    return PS_OK;
+}
+
 static ps_err check_rules(const ps_sync_rules *r, const uint64_t *batches)
 {
     if (r->n_workers == 0 || r->n_workers > PS_MAX_RANKS || r->backups >= r->n_workers)
@@ -14,9 +21,7 @@ static ps_err check_rules(const ps_sync_rules *r, const uint64_t *batches)
                           r->n_workers);
     if (r->total <= r->first || r->stretch == 0)
         return ps_err_set(PS_ERR_ARG, "a job without steps");
-    for (uint32_t i = 0; i < r->n_workers; i++)
-        if (batches[i] == 0) return ps_err_set(PS_ERR_ARG, "a batch without samples");
-    return PS_OK;
+    return check_batches(r->n_workers, batches);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -60,11 +65,18 @@ ps_err ps_sync_init(ps_sync *s, const ps_sync_rules *rules, const uint64_t *batc
     s->rules = *rules;
     PS_TRY(ps_mem_zalloc(&s->workers, n, sizeof *s->workers, "the policy"));
     PS_TRY(ps_mem_zalloc(&s->entries, n, sizeof *s->entries, "the policy"));
-    for (size_t r = 0; r < n; r++)
-        s->workers[r].batch = batches[r];
+    PS_TRY(ps_sync_set_batches(s, batches));
     s->version = rules->version;
     s->done = rules->first;
     begin_stretch(s);
+    return PS_OK;
+}
+
+ps_err ps_sync_set_batches(ps_sync *s, const uint64_t *batches)
+{
+    PS_TRY(check_batches(s->rules.n_workers, batches));
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
+        s->workers[r].batch = batches[r];
     return PS_OK;
 }
 

@@ -68,7 +68,7 @@ typedef enum ps_sync_place {
 
 typedef struct ps_sync_worker {
     ps_sync_place place;
-    uint64_t batch;            // samples of its batches
+    uint64_t batch;            // samples of its pushes
     uint64_t clock;            // pushes in this stretch
     uint64_t base;             // the version that it computes or has computed on
     uint64_t counted, dropped; // pushes of the job
@@ -111,10 +111,13 @@ typedef struct ps_sync {
     uint64_t histogram[PS_SYNC_BINS]; // of counted pushes, by staleness in versions
 } ps_sync;
 
-/* batches: (n_workers) samples of each worker's batch, above 0. ARG names what is wrong;
+/* batches: (n_workers) samples of each worker's push, above 0. ARG names what is wrong;
  * NOMEM. s is safe for fini in every case. */
 ps_err ps_sync_init(ps_sync *s, const ps_sync_rules *rules, const uint64_t *batches);
 void ps_sync_fini(ps_sync *s);
+
+/* At rest: what the workers' pushes weigh from here on; as ps_sync_init's. ARG. */
+ps_err ps_sync_set_batches(ps_sync *s, const uint64_t *batches);
 
 /* The next push of the worker is in. PROTOCOL when it may not push. */
 ps_err ps_sync_push(ps_sync *s, uint32_t rank);

@@ -47,10 +47,8 @@ uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step);
 /* How many rounds that many steps are. */
 uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps);
 
-/* With a quorum (sync.quorum) workers do not make equally many rounds: a worker's steps
- * and rounds are its own, and each round has K steps, wherever the job ends. In what
- * follows total_steps is PS_LOCAL_STEPS_NO_END then. */
-#define PS_LOCAL_STEPS_NO_END UINT64_MAX
+/* What follows is of rounds in which all workers make the same steps. With a quorum
+ * (sync.quorum) a worker's rounds are its own: exchange_local counts them. */
 
 /* Whether the fragment's change is sent after the step, in a job of that many steps. */
 bool ps_local_steps_sends(const ps_config *cfg, uint32_t fragment, uint64_t step,

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "cpu_level.h"
+#include "flushed.h"
 #include "fused.h"
 
 /* PyTorch's CPU kernels compute add(x, alpha) as one fused multiply-add, and so lerp and
@@ -12,7 +13,8 @@
  * to a fifth of the arguments, depending on the processor. With AVX-512 MKL computes s +
  * r / 2 (x - s * s) by fused multiply-adds, where r is the 14-bit estimate of 1 / sqrt(x)
  * and s = x r. It is one unit low for 0.7% of the arguments. A step with that root gives
- * PyTorch 2.15's bits on such processors, and on no others. */
+ * PyTorch 2.15's bits on such processors, and on no others. Moments that PyTorch lets
+ * become subnormal become 0 (flushed.h). */
 typedef ps_optimizer_scalars scalars;
 
 #define KERNEL static inline __attribute__((always_inline)) void
@@ -33,7 +35,7 @@ KERNEL sgd_momentum(scalars k, uint64_t n, float *restrict p, const float *restr
     for (uint64_t i = 0; i < n; i++) {
         float d = ps_fused(k.decay, p[i], k.scale * grad[i]);
         float next = ps_fused(k.damp, d, k.momentum * buf[i]);
-        float b = k.first ? d : next;
+        float b = ps_flushed(k.first ? d : next);
         float up = k.nesterov ? ps_fused(k.momentum, b, d) : b;
         buf[i] = b;
         p[i] = ps_fused(k.lr_neg, up, p[i]);
@@ -47,9 +49,9 @@ typedef enum moment_form { LERP_FROM_M, LERP_FROM_G, SUM } moment_form;
 static inline __attribute__((always_inline)) float lerped(float m, float g, float lerp,
                                                           float keep, moment_form form)
 {
-    if (form == SUM) return ps_fused(lerp, g, keep * m);
-    if (form == LERP_FROM_M) return ps_fused(lerp, g - m, m);
-    return ps_fused(lerp - 1.0f, g - m, g);
+    if (form == SUM) return ps_flushed(ps_fused(lerp, g, keep * m));
+    if (form == LERP_FROM_M) return ps_flushed(ps_fused(lerp, g - m, m));
+    return ps_flushed(ps_fused(lerp - 1.0f, g - m, g));
 }
 
 static inline moment_form form_of(const scalars *k)
@@ -75,7 +77,7 @@ KERNEL adam_update(scalars k, bool decoupled, moment_form form, uint64_t n,
         float square = ps_fused(k.one_minus_beta2 * g, g, k.beta2 * v[i]);
         float root = sqrtf(square) / k.root_correction + k.eps;
         m[i] = mean;
-        v[i] = square;
+        v[i] = ps_flushed_under(mean, square, k.eps);
         p[i] = w + k.step_size_neg * mean / root;
     }
 }
@@ -113,9 +115,9 @@ KERNEL rmsprop_update(scalars k, bool momentum, bool centered, moment_form form,
             spread = ps_fused(-m, m, square);
         }
         float root = sqrtf(spread) + k.eps;
-        v[i] = square;
+        v[i] = ps_flushed_under(centered ? mean[i] : g, square, k.eps);
         if (momentum) {
-            float b = k.momentum * buf[i] + g / root;
+            float b = ps_flushed(k.momentum * buf[i] + g / root);
             buf[i] = b;
             p[i] = ps_fused(k.lr_neg, b, p[i]);
         } else {
@@ -175,7 +177,7 @@ KERNEL lion(scalars k, uint64_t n, float *restrict p, const float *restrict grad
         float g = k.scale * grad[i], w = p[i] * k.decay;
         float to = ps_fused(k.lerp, g, k.beta1 * m[i]);
         float sign = to > 0.0f ? 1.0f : to < 0.0f ? -1.0f : to;
-        m[i] = ps_fused(k.one_minus_beta2, g, k.beta2 * m[i]);
+        m[i] = ps_flushed(ps_fused(k.one_minus_beta2, g, k.beta2 * m[i]));
         p[i] = ps_fused(k.lr_neg, sign, w);
     }
 }
@@ -196,7 +198,7 @@ KERNEL average(scalars k, uint64_t n, const float *restrict p, float *restrict e
         float away = p[i] - ema[i];
         float next = near ? ps_fused(k.ema_lerp, away, ema[i])
                           : ps_fused(k.ema_lerp - 1.0f, away, p[i]);
-        ema[i] = k.first ? p[i] : next;
+        ema[i] = ps_flushed(k.first ? p[i] : next);
     }
 }
 
@@ -275,11 +277,11 @@ PS_PER_LEVEL(void, ps_lamb_loop_update,
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++) {
         float g = s.scale * grad[i];
-        float mean = ps_fused(s.lerp, g, s.beta1 * m[i]);
+        float mean = ps_flushed(ps_fused(s.lerp, g, s.beta1 * m[i]));
         float square = ps_fused(s.one_minus_beta2 * g, g, s.beta2 * v[i]);
         float root = sqrtf(square) / s.root_correction + s.eps;
         m[i] = mean;
-        v[i] = square;
+        v[i] = ps_flushed_under(mean, square, s.eps);
         grad[i] = ps_fused(s.decay, p[i], mean / s.correction / root);
     }
 }

@@ -60,7 +60,8 @@ ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out);
 /* Must be called after the watched sockets were unwatched and before the context ends. */
 void ps_gate_destroy(ps_gate **gate);
 
-/* Watches a ROUTER. Must be called before it binds, by the thread that owns it. */
+/* Watches a ROUTER, or the STREAM of a door. Must be called before it binds, by the
+ * thread that owns it. */
 ps_err ps_gate_watch(ps_gate *gate, void *router, ps_gate_kind kind);
 /* Must be called before the ROUTER is closed, by the thread that owns it. */
 void ps_gate_unwatch(void *router);

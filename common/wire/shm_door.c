@@ -157,7 +157,7 @@ float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank)
     return v ? v->params.base : NULL;
 }
 
-const float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank)
+float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank)
 {
     visitor *v = ready_visitor(door, rank);
     return v ? v->grads.base : NULL;

@@ -25,7 +25,7 @@ const char *ps_shm_door_name(const ps_shm_door *door);
 /* The mapped arenas of a worker, or NULL while it has not handed them in. From any
  * thread; they stay until destroy. The worker may change their contents at any time. */
 float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank);
-const float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank);
+float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank);
 /* The same of its rings; also NULL when it handed in none. */
 void *ps_shm_door_rings_of(const ps_shm_door *door, uint32_t rank);
 /* Stops the thread and unmaps the arenas. Must be called after all shards have stopped.

@@ -44,10 +44,12 @@
  * come again.
  *
  * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0 to 3)
- * and the weights (4), always as float32 in the message, whatever the codec and with
- * shared memory too. For a chunk whose weights were restored, INIT carries the weights
- * that the workers last received. Array 255 is the shard's step rule (step_rule.h), which
- * is only fetched. The INIT of a resumed job carries the job's step.
+ * and the weights (4), always as float32, whatever the codec, and in the message with
+ * shared memory too. Except: a FETCH with PS_CODEC_SHM is of a worker that needs its
+ * gradient no more; the shard writes the array over it, and STATE has PS_CODEC_SHM and
+ * no payload. For a chunk whose weights were restored, INIT carries the weights that the
+ * workers last received. Array 255 is the shard's step rule (step_rule.h), which is only
+ * fetched. The INIT of a resumed job carries the job's step.
  *
  * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
  * EXACT_WEIGHTS, STATE, RESTORED and LEFT. Over a new connection the worker sends HELLO,

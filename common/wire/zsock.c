@@ -102,33 +102,16 @@ enum {
     CONNECT_MS = 2000,       // a route that drops packets may work by then
     SILENCE_BEATS = 10,
     SILENCE_LEAST_MS = 1000,
-    FEW_CONNECTIONS = 16,
-    BEATS_OF_MANY = 3,        // at least, in a silence
+    KEEPALIVE_PROBES = 5,     // in a silence
     KEEPALIVE_MOST_S = 32767, // Linux's own bound
-    BACKLOG = 4096,           // Linux's own default bound; silent connections stay there
-    SLOWEST_BYTES_A_MS = 100
+    BACKLOG = 4096            // Linux's own default bound; silent connections stay there
 };
 
-ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
-                                 uint64_t frame_bytes)
+uint64_t ps_zsock_silence_ms(uint64_t heartbeat_ms, uint64_t dead_after_ms)
 {
     uint64_t ms = SILENCE_BEATS * heartbeat_ms;
     if (ms > dead_after_ms / 2) ms = dead_after_ms / 2;
-    if (ms < SILENCE_LEAST_MS) ms = SILENCE_LEAST_MS;
-    return (ps_zsock_pulse){.heartbeat_ms = heartbeat_ms,
-                            .silence_ms = ms + frame_bytes / SLOWEST_BYTES_A_MS};
-}
-
-ps_zsock_pulse ps_zsock_pulse_among(ps_zsock_pulse p, int n_connections)
-{
-    const uint64_t most = p.silence_ms / BEATS_OF_MANY;
-    uint64_t beat = p.heartbeat_ms;
-    if (n_connections > FEW_CONNECTIONS)
-        beat = beat * (uint64_t)n_connections / FEW_CONNECTIONS;
-    if (beat > most) beat = most;
-    if (beat <= p.heartbeat_ms) return p;
-    return (ps_zsock_pulse){.heartbeat_ms = beat,
-                            .silence_ms = p.silence_ms + beat - p.heartbeat_ms};
+    return ms > SILENCE_LEAST_MS ? ms : SILENCE_LEAST_MS;
 }
 
 static int option_ms(uint64_t ms)
@@ -136,25 +119,23 @@ static int option_ms(uint64_t ms)
     return ms < INT32_MAX ? (int)ms : INT32_MAX;
 }
 
-/* Each side watches the connection itself, so ZMQ_HEARTBEAT_TTL, which sets the other
- * side's timeout, is not needed. TCP's own timeouts cover what ZeroMQ does not watch: a
- * connection that is still being made, and bytes that nobody acknowledges. */
-static ps_err set_pulse(void *socket, const ps_zsock_pulse *p)
+/* TCP_USER_TIMEOUT (ZMQ_TCP_MAXRT) bounds how long data may be unacknowledged; probes of
+ * a connection that is idle, too. ZeroMQ's own heartbeats are not used: with them libzmq
+ * up to 4.3.5 ends the process by an assertion when a connection fails whose messages
+ * nobody takes, as at the end of a job (its issues 3937 and 4364). */
+static ps_err set_silence(void *socket, uint64_t silence_ms)
 {
-    if (p->heartbeat_ms == 0) return PS_OK;
-    uint64_t beat = p->heartbeat_ms, silence = p->silence_ms;
-    if (beat > silence / 2) beat = silence / 2;
-    PS_TRY(set_int(socket, ZMQ_HEARTBEAT_IVL, option_ms(beat)));
-    PS_TRY(set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, option_ms(silence - beat)));
-    PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, option_ms(silence)));
+    if (silence_ms == 0) return PS_OK;
+    PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, option_ms(silence_ms)));
     PS_TRY(set_int(socket, ZMQ_CONNECT_TIMEOUT, CONNECT_MS));
-    PS_TRY(set_int(socket, ZMQ_TCP_MAXRT, option_ms(silence)));
-    int idle_s = option_ms((beat + 999) / 1000);
-    if (idle_s > KEEPALIVE_MOST_S) idle_s = KEEPALIVE_MOST_S;
+    PS_TRY(set_int(socket, ZMQ_TCP_MAXRT, option_ms(silence_ms)));
+    uint64_t probe_s = silence_ms / 1000 / KEEPALIVE_PROBES;
+    if (probe_s < 1) probe_s = 1;
+    if (probe_s > KEEPALIVE_MOST_S) probe_s = KEEPALIVE_MOST_S;
     PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE, 1));
-    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, idle_s));
-    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, idle_s));
-    return set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, SILENCE_BEATS);
+    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, (int)probe_s));
+    PS_TRY(set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, (int)probe_s));
+    return set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES);
 }
 
 static ps_err set_options(void *socket, const ps_zsock_options *o)
@@ -168,9 +149,10 @@ static ps_err set_options(void *socket, const ps_zsock_options *o)
         PS_TRY(set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
         PS_TRY(set_int(socket, ZMQ_ROUTER_HANDOVER, 1));
         PS_TRY(set_int(socket, ZMQ_HANDSHAKE_IVL, 10000));
-        PS_TRY(set_int(socket, ZMQ_BACKLOG, BACKLOG));
     }
-    PS_TRY(set_pulse(socket, &o->pulse));
+    if (o->type == ZMQ_ROUTER || o->type == ZMQ_STREAM)
+        PS_TRY(set_int(socket, ZMQ_BACKLOG, BACKLOG));
+    PS_TRY(set_silence(socket, o->silence_ms));
     PS_TRY(set_proofs(socket, o));
     int64_t max = o->max_message_bytes > 0 ? o->max_message_bytes : -1;
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) != 0)

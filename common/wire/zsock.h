@@ -30,30 +30,17 @@ enum { PS_ENDPOINT_MAX = 128 };
  */
 ps_err ps_zsock_context(int64_t io_threads, int64_t sockets, bool patient, void **out);
 
-/* How a connection is watched: ZeroMQ asks its peer for a sign of life every
- * heartbeat_ms, and gives the connection up after silence_ms without one. The side that
- * connects then connects again. So a connection is made again that a network router has
- * forgotten without closing it. Both 0: not watched. */
-typedef struct ps_zsock_pulse {
-    uint64_t heartbeat_ms, silence_ms;
-} ps_zsock_pulse;
-
-/* From net.heartbeat_ms and net.dead_after_ms: ten heartbeats, at most half of what a
- * member may be silent, so that there is time to connect again; a second at least, since
- * a busy machine is silent for a while, too. A frame that is still on its way is no sign
- * of life, so time is added for the largest frame (frame_bytes) at 100 KB/s. Pure. */
-ps_zsock_pulse ps_zsock_pulse_of(uint64_t heartbeat_ms, uint64_t dead_after_ms,
-                                 uint64_t frame_bytes);
-
-/* The pulse of a process that has so many connections of one kind. With more than 16 it
- * asks each one less often, up to three times in silence_ms: of n workers and k servers
- * all together have nk connections. silence_ms grows by as much as the time between two
- * signs of life. Pure. */
-ps_zsock_pulse ps_zsock_pulse_among(ps_zsock_pulse pulse, int n_connections);
+/* How long a peer's host may leave data, or a probe of an idle connection, without an
+ * acknowledgement, until the connection is given up. The side that connects then connects
+ * again. So a connection is made again that a network router has forgotten without
+ * closing it. From net.heartbeat_ms and net.dead_after_ms: ten heartbeats, at most half
+ * of what a member may be silent, so that there is time to connect again; a second at
+ * least, since a busy machine is silent for a while, too. Pure. */
+uint64_t ps_zsock_silence_ms(uint64_t heartbeat_ms, uint64_t dead_after_ms);
 
 typedef struct ps_zsock_options {
-    int type; // ZMQ_ROUTER, ZMQ_DEALER, ...
-    ps_zsock_pulse pulse;
+    int type;                  // ZMQ_ROUTER, ZMQ_DEALER, ...
+    uint64_t silence_ms;       // ps_zsock_silence_ms; 0: connections are not watched
     int64_t max_message_bytes; // a peer that sends a longer frame is cut off; 0: no limit
     const void *routing_id;    // borrowed during the call; NULL: one of ZeroMQ's
     size_t routing_id_bytes;

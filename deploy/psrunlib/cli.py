@@ -190,7 +190,7 @@ def make_job(args, build_dir, name=None):
         job.spread(*hostfile.place(hosts, servers, workers))
         job.spares = [h for h in hosts if h.spare and job.restarts]
         keys.check_hosts(job.hosts, folder, facts["net.insecure"])
-        shares.settle(job)
+        shares.add_to(job)
     if folder:
         keys.make(folder, jobs.program(build_dir, "ps-server"))
     if job.restarts and args.config:

@@ -5,6 +5,9 @@ ssh connection to psrun. In a job with keys the first line is the part's key (ke
 other line is the name of a signal to pass on. The end of the input means that psrun or the
 connection is gone: the wrapper ends the program with SIGTERM, and 3 s later with SIGKILL. So
 nothing is left running, whatever dies.
+
+sh starts a program in the background with SIGINT ignored. env undoes that (coreutils from 8.31 on),
+and a SIGINT that comes earlier waits until the program does not ignore it any more, 5 s at most.
 """
 import os
 import shlex
@@ -24,10 +27,17 @@ SSH_FAILED = 255
 
 WRAPPER = r"""
 cd {dir} || exit 126
-{key}{env} {program} </dev/null &
+listening=
+env --default-signal=INT true 2>/dev/null && listening=--default-signal=INT
+{key}env $listening {env} {program} </dev/null &
 pid=$!
 exec 3<&0
-( while read -r signal <&3; do kill -s "$signal" $pid 2>/dev/null; done
+ignores_int() {{ [ "$signal" = INT ] && grep -qs '^SigIgn:.*[2367abef]$' /proc/$pid/status; }}
+( while read -r signal <&3; do
+      tries=50
+      while [ $tries -gt 0 ] && ignores_int; do sleep 0.1; tries=$((tries - 1)); done
+      kill -s "$signal" $pid 2>/dev/null
+  done
   kill -s TERM $pid 2>/dev/null; sleep 3; kill -s KILL $pid 2>/dev/null ) >/dev/null 2>&1 &
 watcher=$!
 wait $pid
@@ -69,7 +79,7 @@ def wrapped(part, host, extra_env):
     env = dict(passed_on(), **part.env, **extra_env)
     words = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(env.items()))
     argv = (["apptainer", "exec", host.image] if host.image else []) + part.argv
-    return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=f"env {words}",
+    return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=words,
                           program=shlex.join(argv), key=f"{keys.READ}\n" if part.key else "")
 
 

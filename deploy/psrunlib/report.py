@@ -69,6 +69,10 @@ def others(recovery):
     return ", ".join(found)
 
 
+def by_worker(numbers):
+    return ", ".join(f"{n:,.0f}" for n in numbers[:16]) + (", ..." if len(numbers) > 16 else "")
+
+
 def policy(p):
     """Which gradients counted, where workers go on at their own pace."""
     text = f"{p['policy']}, {p['counted']:,} gradients counted in {p['versions']:,} updates"
@@ -77,8 +81,8 @@ def policy(p):
     if len(p["staleness"]) > 1:
         mean = sum(i * n for i, n in enumerate(p["staleness"])) / p["counted"]
         text += f"; staleness {mean:.1f} (at most {len(p['staleness']) - 1})"
-    shares = ", ".join(f"{100 * n / max(1, p['counted']):.0f}" for n in p["counted_by_worker"][:16])
-    return f"{text}; workers' shares {shares}{', ...' if len(p['counted_by_worker']) > 16 else ''} %"
+    shares = by_worker([100 * n / max(1, p["counted"]) for n in p["counted_by_worker"]])
+    return f"{text}; workers' shares {shares} %"
 
 
 def test_figures(s):
@@ -106,8 +110,9 @@ def rows(s):
         if s.get("policy"):
             yield "policy", policy(s["policy"])
         if s.get("batches"):  # data.batch auto
-            shown = ", ".join(f"{n:,}" for n in s["batches"][:16])
-            yield "batches", f"{shown}{', ...' if len(s['batches']) > 16 else ''} samples of the workers in a step"
+            yield "batches", f"{by_worker(s['batches'])} samples of the workers in a step"
+        if s.get("round_steps"):  # sync.steps_by_speed
+            yield "rounds", f"{by_worker(s['round_steps'])} steps of the workers in a round"
         if s["step_ms_p50"]:  # 0 if all steps were warm-up
             yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
                            f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")

@@ -50,7 +50,7 @@ def of_servers(server_hosts, worker_hosts):
     return None if max(shares) - min(shares) < EVEN * max(shares) else shares
 
 
-def settle(job):
+def add_to(job):
     """Adds server.share to the job's settings unless the user has."""
     if job.mode != "ps" or not job.server_hosts or job.facts["server.share"]:
         return

@@ -25,6 +25,8 @@ RESTART_GRACE_S = 0.5
 # Exit codes of parts that were told to end, and have ended in order.
 RESUMABLE = 75  # EX_TEMPFAIL: told to end, and there is a checkpoint: start me again
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
+# A part that closes its output ends within this time, or it goes on without.
+ENDS_WITHIN_S = 1.0
 # A round of the loop counts as at most this long: if it took longer, psrun itself was stopped,
 # and no part is late because of that.
 ROUND_MOST_S = 1.0
@@ -48,6 +50,7 @@ class Watched:
         self.log = log  # None: writing it has failed
         self.rest = ""
         self.open = True
+        self.closed_at = 0.0  # when it closed its output, by Supervisor.now
         self.errors = []  # log_line.Failure
         self.traceback = Traceback()
         self.told = None  # the signal that it has logged
@@ -189,7 +192,7 @@ class Supervisor:
                     break  # no part has to be told then
                 self._start(part)
             while self._goes_on() and not self._left():
-                self._read(0.1)
+                self._read(self._pause_s())
                 self._tick()
                 self._stand_still(before[signal.SIGTSTP])
                 self._reap()
@@ -210,6 +213,13 @@ class Supervisor:
 
     def _goes_on(self):
         return self.waiting or any(w.code is None or w.open for w in self.watched)
+
+    def _pause_s(self):
+        """How long psrun may wait for output: hardly where a part is to be started now, or has just
+        closed its output, which parts do when they end."""
+        soon = (any(item[0] <= self.now for item in self.waiting)
+                or any(w.code is None and not w.open and self.now - w.closed_at < ENDS_WITHIN_S for w in self.watched))
+        return 0.01 if soon else 0.1
 
     def _tick(self):
         now = time.monotonic()
@@ -250,6 +260,7 @@ class Supervisor:
             else:
                 self.selector.unregister(key.fileobj)
                 watched.close(self.screen)
+                watched.closed_at = self.now
 
     def _hear(self, watched, line, said):
         self.events.line(watched.part, line)

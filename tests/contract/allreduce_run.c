@@ -53,9 +53,9 @@ static ps_err join(allreduce_rank *r)
     return ps_session_join(r->session, TOTAL_STEPS);
 }
 
-/* Notes the stream that the session opens. */
+/* The rank of this thread gets the stream that its session opens. */
 static _Thread_local allreduce_rank *self;
-static _Thread_local const ps_device_ops *device_ops; // without the note
+static _Thread_local const ps_device_ops *device_ops; // what the device had before
 
 static ps_err note_stream(ps_device *device, const ps_host_stream_options *options,
                           ps_device_stream **out)
@@ -241,8 +241,8 @@ ps_err allreduce_run_nan(allreduce_rank *r)
     return ps_session_drain(r->session);
 }
 
-/* The last rank's gradients overflow in step 1, in one element of all in step 3; with an
- * interval of 2 the scale of 8 goes 8, 8 (skipped), 4, 4 (skipped), 2, 2, then grows. */
+/* All gradients of the last rank overflow in step 1, and one element in step 3. The
+ * interval is 2. So the scale is 8, 8 (skipped), 4, 4 (skipped), 2, 2, then it grows. */
 static ps_err run_scaled(allreduce_rank *r)
 {
     static const float scales[] = {8, 8, 4, 4, 2, 2, 4, 4};
@@ -283,7 +283,7 @@ void allreduce_check_scaled(const char *exchange, const char *more, const char *
     }
 }
 
-/* The last rank goes away after three steps, without a word. */
+/* The last rank goes away after three steps without a goodbye. */
 static ps_err run_until_one_is_gone(allreduce_rank *r)
 {
     int w = r->job->world;

@@ -37,9 +37,9 @@ typedef struct allreduce_job {
     allreduce_rank ranks[ALLREDUCE_WORKERS_MAX];
 } allreduce_job;
 
-extern bool allreduce_on_gpu; // ranks have the host for a GPU
-/* Settings for Gloo's two ways of gradients and weights: messages, and the arenas
- * themselves. */
+extern bool allreduce_on_gpu; // the host is the ranks' GPU
+/* Settings for Gloo's two ways to exchange gradients and weights: by messages, and by the
+ * arenas themselves. */
 extern const char *const allreduce_ways[2];
 
 /* exchange: a setting, as "exchange.name=gloo". A small model with a batch norm; rank 0's
@@ -56,18 +56,18 @@ float *allreduce_params(const allreduce_rank *r);
 float *allreduce_grads(const allreduce_rank *r);
 /* Gives gradients from the last tensor to the first, and finishes the step. */
 ps_err allreduce_give(allreduce_rank *r, float grad);
-/* A step as the device makes it, which asks for parameters tensor by tensor and expects
- * them all to be `expected`. On a GPU they are drained first. */
+/* A step as a device makes it: it asks for parameters tensor by tensor, and all have to
+ * be `expected`. On a GPU they are drained first. */
 ps_err allreduce_step(allreduce_rank *r, uint64_t step, float grad, float expected);
 
 /* 20 steps; rank r gives (r + 1) / 64 in each, so that the sum is W (W + 1) / 128 and the
  * step half of it. */
 ps_err allreduce_train(allreduce_rank *r);
-/* Those steps by 1 to 4 workers. more: another setting. */
+/* Makes those steps with 1 to 4 workers. more: one more setting. */
 void allreduce_check_steps(const char *exchange, const char *more);
 /* Gradients that overflow in two of eight steps: these are skipped. */
 void allreduce_check_scaled(const char *exchange, const char *more, const char *way);
-/* The last rank goes away after three steps, without a word: the others name it. */
+/* The last rank goes away after three steps without a goodbye. The others name it. */
 void allreduce_check_gone(const char *exchange, int world, const char *way);
 
 /* One step of two ranks that is clipped: n equal gradients of 0.5 have the norm

@@ -73,7 +73,7 @@ double basicnet_step(basicnet_rig *r)
 FILE *teacher_start(const char *python, const char *script, int steps)
 {
     char command[1024];
-    // PyTorch must not load the libraries that this program was given
+    // PyTorch must not load the libraries that were preloaded into this program
     snprintf(command, sizeof command,
              "env -u LD_PRELOAD -u LD_LIBRARY_PATH %s tests/contract/%s %d", python,
              script, steps);

@@ -86,7 +86,7 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     r->max_batch = max_batch;
     r->rounding = on->rounding;
     r->rounds_once = on->kind == PS_DEVICE_CPU;
-    // where the CPU emulates bf16 only products read 16 bits
+    // where the CPU emulates bf16, only products read 16 bits
     ps_cpu_factors factors = PS_CPU_FLOAT32;
     if (r->rounds_once) ps_cpu_factors_choose(on->rounding->precision, &factors);
     r->whole_values = ps_cpu_factors_are_rounded(factors);
@@ -147,9 +147,9 @@ ps_batch rig_batch(const rig *r, int n)
                       .positions = r->positions};
 }
 
-/* max |a - b| <= bound * max |b|, over a tensor. The largest counts as at least 0.05, of
- * 16 bits 0.125: the gradient of a bias in front of a batch norm is a sum that is zero,
- * of terms of that size, of which one may be rounded otherwise. */
+/* max |a - b| <= bound * max |b|, over a tensor. max |b| counts as at least 0.05, with 16
+ * bits as 0.125: the gradient of a bias before a batch norm is a sum of terms of that
+ * size. The sum is zero, but one term may be rounded differently. */
 static void assert_close(rig *r, const char *what, const float *a, const double *b,
                          uint64_t n, double bound)
 {

@@ -10,8 +10,8 @@
 /* How products round their factors and the values between layers, and how far the device
  * may differ from a reference that rounds in the same way. Values between layers differ
  * in their last bits of float32, and then a few of them round to the other side of a tie.
- * So the bounds grow with the rounding unit; of more digits more values are near a tie.
- */
+ * So the bounds grow with the rounding unit. With more digits, more values are near a
+ * tie. */
 typedef struct rig_rounding {
     ps_precision precision;
     int digits, least; // as in ref_model
@@ -44,8 +44,8 @@ typedef struct rig {
     double worst; // largest difference so far, relative to its bound
 } rig;
 
-/* input, loss and layers are those of a configuration's model. After the loss, and parted
- * by blanks, there may be more keys, and "numbers": samples are compared with numbers. */
+/* input, loss and layers are those of a configuration's model. After the loss, blanks and
+ * more keys may follow. With the word "numbers" samples are compared with numbers. */
 void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
               const char *layers, int max_batch);
 void rig_fini(rig *r);

@@ -19,8 +19,8 @@ static uint64_t steps_of(const test_run_options *run)
     return run->steps ? run->steps : TEST_STEPS;
 }
 
-/* Of (param - goal)^2 / 2, where each rank has a goal of its own: the mean over the ranks
- * is least at the mean of the goals. */
+/* The gradient of (param - goal)^2 / 2. Each rank has its own goal. The mean over the
+ * ranks is smallest at the mean of the goals. */
 static float way_to_goal(int rank, int workers, uint64_t i, float param)
 {
     return (param - test_noise(rank, 77, i)) / (float)workers;

@@ -26,8 +26,8 @@ typedef struct test_run_options {
     unsigned pieces; // seed of ranges that are pushed in any order; 0: tensor by tensor
     bool quadratic;  // the loss is a worker's distance from its goal, squared
     test_overflows overflows;
-    /* By rank: the number of the host that it says it is on, and that is summed first
-     * (exchange.levels 2). NULL: all are on this one, and summed in rank order. */
+    /* By rank: the number of the host on which it says it is. With exchange.levels 2 each
+     * host is summed first. NULL: all are on this host and are summed in rank order. */
     const int *hosts;
 } test_run_options;
 
@@ -42,7 +42,7 @@ typedef struct test_rank {
     bool buffers_right;
     ps_exchange_stats stats;
     float scales[TEST_STEPS_MAX + 1];     // before each step, and after the last
-    float weights[TEST_STEPS_MAX + 1][8]; // likewise, of the model of the vectors
+    float weights[TEST_STEPS_MAX + 1][8]; // likewise; only for the model of the vectors
 } test_rank;
 
 typedef struct test_run_result {

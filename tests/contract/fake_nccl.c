@@ -1,16 +1,15 @@
 /* A STAND-IN for libnccl.so.2, for tests on machines without GPUs. It is not NCCL.
  *
  * It sums in host memory between ranks that are threads of one process, with the calls
- * and the states of a non-blocking NCCL communicator: every call returns at once, what it
- * began goes on while ncclCommGetAsyncError is asked. Sums are in rank order. Built with
- * the soname libnccl.so.2, so that loading it first makes it what exchange_nccl.c finds.
+ * and the states of a non-blocking NCCL communicator: every call returns at once, and its
+ * work goes on in calls of ncclCommGetAsyncError. Sums are in rank order. Its soname is
+ * libnccl.so.2, so exchange_nccl.c finds it when it was loaded first.
  *
- * fake_nccl_queue(push): what ranks begin is pushed to their stream, and begun when its
- * turn comes there, as on a GPU. fake_nccl_hold(true): no sum is made until (false).
+ * fake_nccl_queue(push): work of ranks is pushed to their stream and begins there in its
+ * turn, as on a GPU. fake_nccl_hold(true): no sum is made until (false).
  *
  * fake_nccl_break(rank, after, how): rank's collective number `after` (from 0, counted
- * since the call) and later ones fail (FAIL) or never end (HANG), on every rank.
- */
+ * since the call) and later ones fail (FAIL) or never end (HANG), on every rank. */
 #include <nccl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -159,7 +158,7 @@ ncclResult_t ncclGroupEnd(void)
 
 static ncclResult_t enqueue(ncclComm_t comm, cudaStream_t stream, op o)
 {
-    /* Outside a group a call is a group of its own; the exchange never does that. */
+    /* NCCL allows a call outside a group. The exchange never makes one. */
     if (depth == 0 || comm->n_ops == MAX_OPS) return ncclInvalidUsage;
     if (comm->n_ops == 0) group[n_group++] = comm;
     comm->stream = stream;
@@ -229,7 +228,7 @@ static bool take(ncclComm_t c, const op *ops, int n_ops)
     return true;
 }
 
-/* Runs a group of calls: all earlier work of its stream is done. */
+/* Runs a group of calls. All earlier work of its stream is done by now. */
 static bool poll_queued(void *args)
 {
     queued *g = *(queued **)args;

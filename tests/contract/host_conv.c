@@ -1,9 +1,9 @@
-/* A library of convolutions made of the host (conv_library.h), for the host in a GPU's
- * place: plain loops from the definition. Opened only where PS_HOST_CONV=1 says so.
+/* A library of convolutions (conv_library.h) that runs on the host in a GPU's place:
+ * plain loops from the definition. It is opened only with PS_HOST_CONV=1.
  *
- * As cuDNN's, its plans want memory for a moment, as much as the images; that is filled
- * with rubbish, so that anything that lives there shows. It has nothing for images of an
- * odd number of samples in 3 x 3 windows: the device's own way takes its place there. */
+ * Like cuDNN's, its plans need memory for a moment, as much as the images. They fill it
+ * with rubbish, so a value that was left there shows. It refuses 3 x 3 windows with an
+ * odd number of samples: the device computes these itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,9 +90,9 @@ void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes)
     snprintf(out, bytes, "loops");
 }
 
-/* Adds to the array that s->kind asks for what each pair of elements of the other two
- * gives to it: x of the images in, w of the weights, y of the images out. Not sanitized:
- * the arrays are this file's own, and most of a test's time goes by here. */
+/* s->kind names the array to which it adds products of the other two. x are the images
+ * in, w the weights, y the images out. It is not sanitized: the arrays are this file's
+ * own, and a test spends most of its time here. */
 __attribute__((no_sanitize("address", "undefined", "thread"))) static void
 add_products(const ps_conv_shape *s, double *x_values, double *w_values, double *y_values,
              int64_t o, int64_t i)

@@ -1,5 +1,5 @@
-/* A GPU made of the host (cuda_gpu.h): the CUDA device's own kernels and everything above
- * them run where there is no GPU. Only cuda_gpu.cu is left out.
+/* The host as a GPU (cuda_gpu.h): the CUDA device's kernels and everything above them run
+ * without a GPU. Only cuda_gpu.cu is left out.
  *
  * Work is queued as on a GPU. PS_HOST_GPU_EAGER says when it runs. It has a bit for each
  * queue whose work runs as soon as it is queued, after what it awaits. The work of the
@@ -117,7 +117,7 @@ static void check_device(const ps_gpu *gpu, const void *at, size_t bytes, const 
     if ((const char *)at + bytes > r->at + r->bytes) broken("beyond its memory", who);
 }
 
-/* CUDA refuses a copy of memory that is pinned in part (cuMemcpy's documentation). */
+/* CUDA refuses a copy of memory that is only partly pinned (cuMemcpy's documentation). */
 static void check_pinned_whole(const ps_gpu *gpu, const void *at, size_t bytes,
                                const char *who)
 {
@@ -148,7 +148,7 @@ static void check_pinned_whole(const ps_gpu *gpu, const void *at, size_t bytes,
         }                                                                                \
         break;
 
-/* In the order of the GPU's. */
+/* Adds in the GPU's order. */
 static ps_sums combine(ps_sums *lanes)
 {
     for (uint32_t half = PS_SUM_LANES / 2; half > 0; half /= 2) {
@@ -171,7 +171,7 @@ static void run_kernel(const op *o)
     }
 }
 
-/* An element; halves by their definition. */
+/* Returns an element. Halves are computed by their definition. */
 static double element(ps_values v, int64_t i)
 {
     if (v.format == PS_FORMAT_FP32) return ((const float *)v.at)[i];
@@ -180,8 +180,8 @@ static double element(ps_values v, int64_t i)
     return half_value(bits);
 }
 
-/* Not sanitized: the arrays are this file's own, and most of a test's time goes by here.
- */
+/* It is not sanitized: the arrays are this file's own, and a test spends most of its time
+ * here. */
 __attribute__((no_sanitize("address", "undefined", "thread"))) static void
 add_scaled(double *restrict sums, const double *restrict x, double scale, int64_t n)
 {
@@ -282,7 +282,7 @@ static void push_locked(ps_gpu *gpu, ps_gpu_queue which, op o)
 
 static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
 {
-    // a capture is of the thread that computes, and of its queue
+    // a capture holds work of the thread that computes, and of its queue
     if (which != PS_GPU_EXCHANGE && gpu->capturing) {
         append(gpu, which, o);
         return PS_OK;
@@ -593,8 +593,8 @@ void ps_gpu_capture_cancel(ps_gpu *gpu)
     ps_gpu_graph_destroy(gpu, &graph);
 }
 
-/* Uses the arguments as they were captured: values that change have to be in memory to
- * which these point. */
+/* Uses the arguments that were captured. Values that change have to be in memory, and the
+ * arguments have to point there. */
 ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph)
 {
     check_not_capturing(gpu);
@@ -621,7 +621,7 @@ void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph)
 ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
 {
     bool fits = g->lda >= (g->ta ? g->k : g->m) && g->ldb >= (g->tb ? g->n : g->k) &&
-                g->ldc >= g->m; // what cuBLAS asks for
+                g->ldc >= g->m; // as cuBLAS requires
     if (!fits) broken("a leading dimension is too small", who);
     bool formats = g->a.format == gpu->format && g->b.format == gpu->format &&
                    (g->c.format == gpu->format || g->c.format == PS_FORMAT_FP32);

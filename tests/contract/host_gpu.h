@@ -6,7 +6,7 @@
 
 /* Counts since the start, of all GPUs, on the compute queue. */
 typedef struct host_gpu_counts {
-    long launches; // one by one, products included
+    long launches; // without replays; with products
     long captures, replays;
 } host_gpu_counts;
 

@@ -49,7 +49,7 @@ def targets_of(name, x):
     y = hidden(x).detach()
     if name in CLASSES:
         return (y + torch.randn_like(y)).argmax(1)
-    if name in PROBABILITIES:  # as v2.MixUp makes them
+    if name in PROBABILITIES:  # like those of v2.MixUp
         own = F.one_hot((y + torch.randn_like(y)).argmax(1), 6).float()
         share = torch.rand(1)
         return own.roll(1, 0) * (1 - share) + own * share

@@ -1,5 +1,5 @@
-/* Small models that together have every layer, in every place where devices treat it in
- * another way. */
+/* Small models. Together they have every layer in every place where a device treats it
+ * differently. */
 #ifndef PS_TEST_MODEL_CASES_H
 #define PS_TEST_MODEL_CASES_H
 

@@ -15,7 +15,7 @@ typedef struct rig_worker {
     int rank;
     pstrain_session *s;
     pthread_t thread;
-    int status; // of what run returned
+    int status; // what run returned
     char text[1024];
 } rig_worker;
 
@@ -23,14 +23,15 @@ typedef struct rig {
     int servers, workers;
     const char *const *settings; // of every worker, besides the rig's
     int n_settings;
-    int (*run)(rig_worker *w); // joined; a pstrain_status
-    void *ctx;                 // run's
+    int (*run)(rig_worker *w); // of a member that has joined; returns a pstrain_status
+    void *ctx;                 // for run
     bool fails;                // the test expects failures: run's text is kept either way
     test_job job;
     rig_worker worker[RIG_WORKERS_MAX];
 } rig;
 
-/* Runs the job to its end. Unless it fails as expected, everybody must end well. */
+/* Runs the job to its end. Every worker and server must end well, unless the test expects
+ * failures. */
 void rig_run(rig *r);
 
 /* A worker's options, for sessions that a test makes itself. */

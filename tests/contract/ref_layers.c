@@ -1,25 +1,23 @@
 #include "ref_layers.h"
 #include "model_spec.h"
+#include "ref_losses.h"
+#include "ref_state.h"
+#include "ref_windows.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static double *zeros(int64_t n)
-{
-    return calloc((size_t)n + 1, sizeof(double));
-}
-
 void ref_init(ref_model *m, const ps_model_spec *spec, int n, const float *params,
               const void *buffers)
 {
     *m = (ref_model){.spec = spec, .n = n};
-    m->params = zeros((int64_t)spec->table.arena_count);
-    m->grads = zeros((int64_t)spec->table.arena_count);
-    m->statistics = zeros((int64_t)spec->table.buffer_bytes / 4);
-    m->input = zeros(n * ps_dims_count(&spec->input));
-    m->mean = zeros(4096);
-    m->var = zeros(4096);
+    m->params = ref_zeros((int64_t)spec->table.arena_count);
+    m->grads = ref_zeros((int64_t)spec->table.arena_count);
+    m->statistics = ref_zeros((int64_t)spec->table.buffer_bytes / 4);
+    m->input = ref_zeros(n * ps_dims_count(&spec->input));
+    m->mean = ref_zeros(4096);
+    m->var = ref_zeros(4096);
     for (uint64_t i = 0; i < spec->table.arena_count; i++)
         m->params[i] = params[i];
     for (int b = 0; b < spec->table.n_buffers; b++) {
@@ -32,8 +30,8 @@ void ref_init(ref_model *m, const ps_model_spec *spec, int n, const float *param
     m->value = calloc((size_t)spec->n_layers, sizeof *m->value);
     m->gradient = calloc((size_t)spec->n_layers, sizeof *m->gradient);
     for (int i = 0; i < spec->n_layers; i++) {
-        m->value[i] = zeros(n * ps_dims_count(&spec->layers[i].out));
-        m->gradient[i] = zeros(n * ps_dims_count(&spec->layers[i].out));
+        m->value[i] = ref_zeros(n * ps_dims_count(&spec->layers[i].out));
+        m->gradient[i] = ref_zeros(n * ps_dims_count(&spec->layers[i].out));
     }
 }
 
@@ -58,136 +56,17 @@ const double *ref_outputs(const ref_model *m)
     return m->value[m->spec->n_layers - 1];
 }
 
-static double *tensor_of(const ref_model *m, double *arena, int t)
-{
-    return t == PS_NONE ? NULL : arena + m->spec->table.tensors[t].offset;
-}
-
-/* Calls body for every (n, output position, window position inside the input). */
-#define EACH_WINDOW(...)                                                                 \
-    for (int64_t oh = 0; oh < H2; oh++)                                                  \
-        for (int64_t ow = 0; ow < W2; ow++)                                              \
-            for (int64_t kh = 0; kh < l->kernel[0]; kh++)                                \
-                for (int64_t kw = 0; kw < l->kernel[1]; kw++) {                          \
-                    int64_t h = oh * l->stride[0] - l->padding[0] + kh * l->dilation[0]; \
-                    int64_t w = ow * l->stride[1] - l->padding[1] + kw * l->dilation[1]; \
-                    if (h < 0 || h >= H || w < 0 || w >= W) continue;                    \
-                    __VA_ARGS__                                                          \
-                }
-#define PLANES                                                                           \
-    const int64_t C = l->in.d[0], H = l->in.d[1], W = l->in.d[2], H2 = l->out.d[1],      \
-                  W2 = l->out.d[2]
-
-/* Rounds to nearest, ties to even. */
-static void round_all(const ref_model *m, double *x, int64_t n)
-{
-    for (int64_t i = 0; i < n && m->digits; i++) {
-        int exponent;
-        frexp(x[i], &exponent);
-        int unit = exponent - m->digits;
-        if (unit < m->least) unit = m->least;
-        x[i] = ldexp(nearbyint(ldexp((float)x[i], -unit)), unit);
-    }
-}
-
-/* Owned by the caller. NULL for NULL. */
-static double *rounded(const ref_model *m, const double *x, int64_t n)
-{
-    if (!x) return NULL;
-    double *out = zeros(n);
-    memcpy(out, x, sizeof *out * (size_t)n);
-    round_all(m, out, n);
-    return out;
-}
-
-/* Whether a relu that follows the layer is computed together with it. */
-static bool takes_relu(const ps_layer *l)
-{
-    return l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_LINEAR ||
-           l->kind == PS_LAYER_BATCH_NORM2D || l->kind == PS_LAYER_ADD;
-}
-
-/* Whether the output of a layer, or the input (PS_INPUT), is stored in full. */
-static bool is_wide(const ref_model *m, int i)
-{
-    const ps_model_spec *spec = m->spec;
-    if (i == spec->n_layers - 1) return true;
-    if (i != PS_INPUT && spec->layers[i].kind == PS_LAYER_LOG_SOFTMAX) return true;
-    for (int k = 0; k < spec->n_layers; k++) {
-        const ps_layer *l = &spec->layers[k];
-        if (l->input[0] != i) continue;
-        if (l->kind == PS_LAYER_LOG_SOFTMAX) return true;
-        bool folded =
-            i != PS_INPUT && l->kind == PS_LAYER_RELU && takes_relu(&spec->layers[i]);
-        if (folded && is_wide(m, k)) return true;
-    }
-    return false;
-}
-
-static void store(const ref_model *m, int i, double *x)
-{
-    const ps_dims *d = i == PS_INPUT ? &m->spec->input : &m->spec->layers[i].out;
-    if (!m->whole_values && !is_wide(m, i)) round_all(m, x, m->n * ps_dims_count(d));
-}
-
-/* A product is stored before its bias is added, unless the device rounds once. */
-static void add_bias(ref_model *m, const ps_layer *l, double *y)
-{
-    const double *bias = tensor_of(m, m->params, l->bias);
-    int64_t O = l->out.d[0], P = ps_dims_count(&l->out) / O;
-    int i = (int)(l - m->spec->layers);
-    if (!m->rounds_once) store(m, i, y);
-    for (int64_t k = 0; k < m->n * O * P && bias; k++)
-        y[k] += bias[k / P % O];
-}
-
-/* dy NULL: the forward pass; else the backward pass. dx NULL: no gradient of x is wanted.
+/* dy NULL: the forward pass; else the backward pass. dx NULL: it computes no gradient of
+ * x.
  */
-static void conv(ref_model *m, const ps_layer *l, const double *x, double *y,
-                 const double *dy, double *dx)
-{
-    PLANES;
-    int64_t O = l->out.d[0], K = l->kernel[0] * l->kernel[1];
-    int64_t I = C / l->groups; // channels of a group
-    double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * I * K);
-    double *xr = rounded(m, x, m->n * C * H * W);
-    double *dyr = rounded(m, dy, m->n * O * H2 * W2);
-    double *dw = tensor_of(m, m->grads, l->weight);
-    double *db = tensor_of(m, m->grads, l->bias);
-    for (int64_t n = 0; n < m->n; n++) {
-        for (int64_t o = 0; o < O; o++) {
-            int64_t out = (n * O + o) * H2 * W2;
-            for (int64_t p = 0; p < H2 * W2; p++) {
-                // the gradient that is stored, or the factor
-                if (dy && db) db[o] += (m->whole_values ? dyr : dy)[out + p];
-            }
-            int64_t first = o / (O / l->groups) * I;
-            for (int64_t c = first; c < first + I; c++) {
-                EACH_WINDOW({
-                    int64_t i = ((n * C + c) * H + h) * W + w, j = out + oh * W2 + ow;
-                    int64_t k = (o * I + c - first) * K + kh * l->kernel[1] + kw;
-                    if (!dy) {
-                        y[j] += weight[k] * xr[i];
-                    } else {
-                        dw[k] += dyr[j] * xr[i];
-                        if (dx) dx[i] += dyr[j] * weight[k];
-                    }
-                })
-            }
-        }
-    }
-    if (!dy) add_bias(m, l, y);
-    free(weight), free(xr), free(dyr);
-}
-
 static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
                    const double *dy, double *dx)
 {
     int64_t I = l->in.d[0], O = l->out.d[0];
-    double *weight = rounded(m, tensor_of(m, m->params, l->weight), O * I);
-    double *xr = rounded(m, x, m->n * I), *dyr = rounded(m, dy, m->n * O);
-    double *dw = tensor_of(m, m->grads, l->weight);
-    double *db = tensor_of(m, m->grads, l->bias);
+    double *weight = ref_rounded(m, ref_tensor(m, m->params, l->weight), O * I);
+    double *xr = ref_rounded(m, x, m->n * I), *dyr = ref_rounded(m, dy, m->n * O);
+    double *dw = ref_tensor(m, m->grads, l->weight);
+    double *db = ref_tensor(m, m->grads, l->bias);
     for (int64_t n = 0; n < m->n; n++) {
         for (int64_t o = 0; o < O; o++) {
             int64_t j = n * O + o;
@@ -202,7 +81,7 @@ static void linear(ref_model *m, const ps_layer *l, const double *x, double *y,
             }
         }
     }
-    if (!dy) add_bias(m, l, y);
+    if (!dy) ref_add_bias(m, l, y);
     free(weight), free(xr), free(dyr);
 }
 
@@ -235,10 +114,10 @@ static void norm(ref_model *m, const ps_layer *l, const double *x, double *y,
                  const double *dy, double *dx, bool training)
 {
     const int64_t C = l->in.d[0], P = ps_dims_count(&l->in) / C;
-    const double *weight = tensor_of(m, m->params, l->weight);
-    const double *bias = tensor_of(m, m->params, l->bias);
-    double *dw = tensor_of(m, m->grads, l->weight);
-    double *db = tensor_of(m, m->grads, l->bias);
+    const double *weight = ref_tensor(m, m->params, l->weight);
+    const double *bias = ref_tensor(m, m->params, l->bias);
+    double *dw = ref_tensor(m, m->grads, l->weight);
+    double *db = ref_tensor(m, m->grads, l->bias);
     double N = (double)(m->n * P);
     statistics(m, l, x, training);
     for (int64_t c = 0; c < C; c++) {
@@ -277,10 +156,10 @@ static void norm_group(ref_model *m, const ps_layer *l, int64_t first, const dou
                        double *y, const double *dy, double *dx)
 {
     const int64_t C = l->in.d[0], n = C / l->groups, P = ps_dims_count(&l->in) / C;
-    const double *weight = tensor_of(m, m->params, l->weight);
-    const double *bias = tensor_of(m, m->params, l->bias);
-    double *dw = tensor_of(m, m->grads, l->weight);
-    double *db = tensor_of(m, m->grads, l->bias);
+    const double *weight = ref_tensor(m, m->params, l->weight);
+    const double *bias = ref_tensor(m, m->params, l->bias);
+    double *dw = ref_tensor(m, m->grads, l->weight);
+    double *db = ref_tensor(m, m->grads, l->bias);
     double mean = 0, var = 0, sum = 0, dot = 0;
     const int64_t begin = first * P, end = (first + n) * P, count = n * P;
     for (int64_t i = begin; i < end; i++)
@@ -308,100 +187,6 @@ static void groupnorm(ref_model *m, const ps_layer *l, const double *x, double *
     const int64_t C = l->in.d[0];
     for (int64_t first = 0; first < m->n * C; first += C / l->groups)
         norm_group(m, l, first, x, y, dy, dx);
-}
-
-static void pool(ref_model *m, const ps_layer *l, const double *x, double *y,
-                 const double *dy, double *dx)
-{
-    PLANES;
-    bool max = l->kind == PS_LAYER_MAX_POOL2D;
-    double size = (double)(l->kernel[0] * l->kernel[1]);
-    int64_t *best = malloc(sizeof *best * (size_t)(H2 * W2));
-    for (int64_t o = 0; o < m->n * C; o++) {
-        for (int64_t p = 0; p < H2 * W2; p++)
-            best[p] = -1;
-        if (!dy) memset(y + o * H2 * W2, 0, sizeof *y * (size_t)(H2 * W2));
-        EACH_WINDOW({
-            int64_t i = (o * H + h) * W + w;
-            int64_t p = oh * W2 + ow;
-            int64_t j = o * H2 * W2 + p;
-            if (best[p] < 0 || x[i] > x[best[p]]) best[p] = i;
-            if (!max && !dy) y[j] += x[i] / size;
-            if (!max && dy) dx[i] += dy[j] / size;
-        })
-        for (int64_t p = 0; p < H2 * W2 && max; p++) {
-            if (!dy)
-                y[o * H2 * W2 + p] = x[best[p]];
-            else
-                dx[best[p]] += dy[o * H2 * W2 + p];
-        }
-    }
-    free(best);
-}
-
-/* How much position i of the input adds to position o of the output, along one axis: the
- * formulas of torch.nn.Upsample and AdaptiveAvgPool2d. */
-static double axis_weight(ps_interpolation mode, int64_t in, int64_t out, int64_t o,
-                          int64_t i)
-{
-    const double ratio = (double)in / (double)out, at = ((double)o + 0.5) * ratio - 0.5;
-    const double centre = fmin(fmax(at, 0), (double)(in - 1));
-    const int64_t begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
-    switch (mode) {
-    case PS_INTERPOLATE_NEAREST:
-        return i == begin;
-    case PS_INTERPOLATE_BILINEAR:
-        return fmax(0, 1 - fabs(centre - (double)i));
-    default:
-        return i >= begin && i < end ? 1.0 / (double)(end - begin) : 0;
-    }
-}
-
-/* dy NULL: the forward pass. */
-static void interpolate(ref_model *m, const ps_layer *l, const double *x, double *y,
-                        const double *dy, double *dx)
-{
-    PLANES;
-    for (int64_t k = 0; k < H2 * W2 * H * W; k++) {
-        const int64_t ow = k % W2, oh = k / W2 % H2, w = k / W2 / H2 % W,
-                      h = k / W2 / H2 / W;
-        const double weight =
-            axis_weight(l->mode, H, H2, oh, h) * axis_weight(l->mode, W, W2, ow, w);
-        for (int64_t o = 0; o < m->n * C && weight != 0; o++) {
-            const int64_t i = (o * H + h) * W + w, j = (o * H2 + oh) * W2 + ow;
-            if (dy)
-                dx[i] += weight * dy[j];
-            else
-                y[j] += weight * x[i];
-        }
-    }
-}
-
-/* The position of the first maximum in window (oh, ow) of a plane: torch.nn's
- * AdaptiveMaxPool2d. */
-static int64_t adaptive_argmax(const ps_layer *l, const double *x, int64_t oh, int64_t ow)
-{
-    const int64_t H = l->in.d[1], W = l->in.d[2], H2 = l->out.d[1], W2 = l->out.d[2];
-    int64_t best = oh * H / H2 * W + ow * W / W2;
-    for (int64_t h = oh * H / H2; h * H2 < (oh + 1) * H; h++)
-        for (int64_t w = ow * W / W2; w * W2 < (ow + 1) * W; w++)
-            if (x[h * W + w] > x[best]) best = h * W + w;
-    return best;
-}
-
-/* dy NULL: the forward pass. */
-static void adaptive_max(ref_model *m, const ps_layer *l, const double *x, double *y,
-                         const double *dy, double *dx)
-{
-    PLANES;
-    for (int64_t j = 0; j < m->n * C * H2 * W2; j++) {
-        const int64_t plane = j / (H2 * W2) * H * W;
-        const int64_t i = plane + adaptive_argmax(l, x + plane, j / W2 % H2, j % W2);
-        if (dy)
-            dx[i] += dy[j];
-        else
-            y[j] = x[i];
-    }
 }
 
 /* Copies or adds the k-th input's part of a concatenation. */
@@ -459,7 +244,7 @@ static void log_softmax(ref_model *m, const ps_layer *l, const double *x, double
     }
 }
 
-/* tanh's argument in gelu_tanh; *slope: its derivative. */
+/* Returns the argument of tanh in gelu_tanh. *slope gets its derivative. */
 static double gelu_inner(double x, double *slope)
 {
     const double a = sqrt(2 / acos(-1));
@@ -492,7 +277,8 @@ static double activation(const ps_layer *l, double x)
     }
 }
 
-/* From the input; of relu and its like from the output, which decides for a device. */
+/* The slope at the input x. For relu and its like the output y decides, as it does for a
+ * device. */
 static double slope(const ps_layer *l, double x, double y)
 {
     const double s = 1 / (1 + exp(-x));
@@ -534,7 +320,7 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
     memset(y, 0, sizeof *y * (size_t)count);
     switch (l->kind) {
     case PS_LAYER_CONV2D:
-        conv(m, l, x, y, NULL, NULL);
+        ref_conv(m, l, x, y, NULL, NULL);
         break;
     case PS_LAYER_LINEAR:
         linear(m, l, x, y, NULL, NULL);
@@ -548,14 +334,14 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
         break;
     case PS_LAYER_MAX_POOL2D:
     case PS_LAYER_AVG_POOL2D:
-        pool(m, l, x, y, NULL, NULL);
+        ref_pool(m, l, x, y, NULL, NULL);
         break;
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
     case PS_LAYER_UPSAMPLE:
-        interpolate(m, l, x, y, NULL, NULL);
+        ref_interpolate(m, l, x, y, NULL, NULL);
         break;
     case PS_LAYER_ADAPTIVE_MAX_POOL2D:
-        adaptive_max(m, l, x, y, NULL, NULL);
+        ref_adaptive_max(m, l, x, y, NULL, NULL);
         break;
     case PS_LAYER_CONCAT:
         concat_part(m, l, 0, x, y, NULL, NULL);
@@ -578,7 +364,7 @@ static void forward_layer(ref_model *m, int i, const ps_batch *batch, const ps_p
         for (int64_t e = 0; e < count; e++)
             y[e] = activation(l, x[e]);
     }
-    store(m, i, y);
+    ref_store(m, i, y);
 }
 
 static void backward_layer(ref_model *m, int i, const ps_batch *batch,
@@ -590,7 +376,7 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
     int64_t count = m->n * ps_dims_count(&l->out);
     switch (l->kind) {
     case PS_LAYER_CONV2D:
-        conv(m, l, x, NULL, dy, dx);
+        ref_conv(m, l, x, NULL, dy, dx);
         break;
     case PS_LAYER_LINEAR:
         linear(m, l, x, NULL, dy, dx);
@@ -613,12 +399,12 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
     default:
         if (!dx && l->kind != PS_LAYER_ADD) break;
         if (l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D) {
-            pool(m, l, x, NULL, dy, dx);
+            ref_pool(m, l, x, NULL, dy, dx);
         } else if (l->kind == PS_LAYER_ADAPTIVE_AVG_POOL2D ||
                    l->kind == PS_LAYER_UPSAMPLE) {
-            interpolate(m, l, x, NULL, dy, dx);
+            ref_interpolate(m, l, x, NULL, dy, dx);
         } else if (l->kind == PS_LAYER_ADAPTIVE_MAX_POOL2D) {
-            adaptive_max(m, l, x, NULL, dy, dx);
+            ref_adaptive_max(m, l, x, NULL, dy, dx);
         } else if (l->kind == PS_LAYER_DROPOUT) {
             dropout(m, l, dy, dx, batch, pass);
         } else if (l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_ADD) {
@@ -634,90 +420,17 @@ static void backward_layer(ref_model *m, int i, const ps_batch *batch,
     }
 }
 
-/* One sample's loss of classes, from the softmax; d (classes), if not NULL, its gradient.
- * PyTorch's cross_entropy of the probabilities q: given, or the label's, partly spread
- * over all classes. Returns the sample's weight in *weight: its class's, if it has a
- * label. */
-static double class_loss(const ps_model_spec *spec, const double *out, int32_t label,
-                         const float *given, double *d, double *weight)
-{
-    const int64_t n = spec->n_outputs;
-    const bool logits = spec->loss == PS_LOSS_CROSS_ENTROPY;
-    const double s = (double)spec->label_smoothing;
-    const float *w = spec->class_weights;
-    double sum = 0, loss = 0, all = 0;
-    for (int64_t c = 0; c < n; c++) {
-        sum += logits ? exp(out[c]) : 0;
-        if (d) d[c] = 0;
-    }
-    *weight = 0;
-    if (!given && label == spec->ignore_index) return 0;
-    *weight = w && !given ? (double)w[label] : 1;
-    for (int64_t c = 0; c < n; c++) {
-        const double own = given ? (double)given[c] : c == label;
-        const double q = s / (double)n + (1 - s) * own;
-        const double part = q * (w ? (double)w[c] : 1);
-        loss -= part * (out[c] - (logits ? log(sum) : 0));
-        all += part;
-        if (d) d[c] = -part;
-    }
-    for (int64_t c = 0; c < n && d && logits; c++)
-        d[c] += all * exp(out[c]) / sum;
-    return loss;
-}
-
-/* One number's loss; *d its gradient. */
-static double number_loss(ps_loss_kind kind, double x, double t, double *d)
-{
-    const double off = x - t, sign = off > 0 ? 1 : off < 0 ? -1 : 0;
-    switch (kind) {
-    case PS_LOSS_L1:
-        *d = sign;
-        return sign * off;
-    case PS_LOSS_SMOOTH_L1:
-        *d = sign * off < 1 ? off : sign;
-        return sign * off < 1 ? off * off / 2 : sign * off - 0.5;
-    case PS_LOSS_BCE_WITH_LOGITS:
-        *d = 1 / (1 + exp(-x)) - t;
-        return -t * log(1 / (1 + exp(-x))) - (1 - t) * log(1 / (1 + exp(x)));
-    default:
-        *d = 2 * off;
-        return off * off;
-    }
-}
-
-/* Sample i's loss; d (outputs), if not NULL, its gradient; *weight is its part in the
- * mean. */
-static double loss(const ref_model *m, const ps_batch *batch, int64_t i, double *d,
-                   double *weight)
-{
-    const int64_t n = m->spec->n_outputs;
-    const double *out = ref_outputs(m) + i * n;
-    double sum = 0, one;
-    if (m->spec->loss == PS_LOSS_NLL || m->spec->loss == PS_LOSS_CROSS_ENTROPY)
-        return class_loss(m->spec, out, batch->targets ? 0 : batch->labels[i],
-                          batch->targets ? batch->targets + i * n : NULL, d, weight);
-    *weight = 1;
-    for (int64_t c = 0; c < n; c++) {
-        const double t =
-            batch->targets ? (double)batch->targets[i * n + c] : c == batch->labels[i];
-        sum += number_loss(m->spec->loss, out[c], t, &one) / (double)n;
-        if (d) d[c] = one / (double)n;
-    }
-    return sum;
-}
-
 double ref_forward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
 {
     double sum = 0, weight;
     for (int64_t i = 0; i < m->n * ps_dims_count(&m->spec->input); i++)
         m->input[i] = batch->x[i];
-    if (!m->rounds_once) store(m, PS_INPUT, m->input);
+    if (!m->rounds_once) ref_store(m, PS_INPUT, m->input);
     for (int i = 0; i < m->spec->n_layers; i++)
         forward_layer(m, i, batch, pass);
     m->weight = 0;
     for (int64_t n = 0; n < m->n; n++) {
-        sum += loss(m, batch, n, NULL, &weight);
+        sum += ref_loss(m, batch, n, NULL, &weight);
         m->weight += weight;
     }
     return sum;
@@ -733,7 +446,7 @@ void ref_backward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
                sizeof(double) * (size_t)(m->n * ps_dims_count(&m->spec->layers[i].out)));
     for (int64_t n = 0; n < m->n; n++) {
         double *d = m->gradient[last] + n * classes;
-        loss(m, batch, n, d, &unused);
+        ref_loss(m, batch, n, d, &unused);
         for (int64_t c = 0; c < classes; c++)
             d[c] *= (double)pass->grad_scale / m->weight;
     }
@@ -741,6 +454,7 @@ void ref_backward(ref_model *m, const ps_batch *batch, const ps_pass *pass)
         const ps_layer *l = &m->spec->layers[i];
         backward_layer(m, i, batch, pass);
         for (int k = 0; k < l->n_inputs; k++) // each part is stored as it is added
-            if (l->input[k] != PS_INPUT) store(m, l->input[k], m->gradient[l->input[k]]);
+            if (l->input[k] != PS_INPUT)
+                ref_store(m, l->input[k], m->gradient[l->input[k]]);
     }
 }

@@ -23,7 +23,7 @@ typedef struct ref_model {
     double **value;     // per layer: output (n, out)
     double **gradient;  // per layer: of the output
     double *input;      // (n, in)
-    double weight;      // what the mean loss is the sum of losses divided by
+    double weight;      // mean loss = sum of losses / weight
     double *mean, *var; // scratch of a batch norm (per layer, 4096 channels at most)
 } ref_model;
 

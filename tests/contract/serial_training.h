@@ -30,7 +30,7 @@ void test_overflow_some(const test_overflows *overflows, const ps_model_spec *sp
 void test_first_weights(const ps_model_spec *spec, float *params);
 
 /* The weights after TEST_STEPS; owned by the caller. hosts: by rank, the number of its
- * host, whose ranks are summed first; NULL: every rank is a host of its own. */
+ * host. The ranks of a host are summed first. NULL: every rank has its own host. */
 float *test_serial_weights(const ps_config *cfg, int workers, const int *hosts,
                            const test_overflows *overflows);
 

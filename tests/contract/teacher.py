@@ -28,8 +28,8 @@ def write(t):
     out.write(bytes(t.detach().contiguous().reshape(-1).numpy().data))
 
 
-# Noisy enough that the loss stays well above 0: where it goes to 0, so do the gradients,
-# and PyTorch's own rounding of log_softmax is more than 1e-5 of them.
+# Noise keeps the loss well above 0. Near 0 the gradients are so small that PyTorch's own rounding
+# of log_softmax is more than 1e-5 of them.
 for _ in range(int(sys.argv[1])):
     labels = torch.randint(0, 10, (64,))
     x = pictures[labels] * 0.2 + torch.randn(64, 1, 28, 28)

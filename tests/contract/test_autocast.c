@@ -1,10 +1,11 @@
 /* train.precision bf16 against torch.autocast: BasicNet without dropout, each step from
  * PyTorch's weights.
  *
- * Both round the factors of products to bfloat16, on the GPU also what lies between
- * layers, and sum in float32. Autocast rounds the logits too, and the gradients of
- * weights; here these stay float32. So the two differ by some units of bfloat16 (2^-8), 8
- * in a gradient at the most, and both are as far from the float32 step (a tenth). */
+ * Both round the factors of products to bfloat16 and sum in float32. On the GPU both also
+ * round the values between layers. Autocast rounds the logits and the gradients of
+ * weights, too; here these stay float32. So the two differ by some units of bfloat16
+ * (2^-8), by at most 8 in a gradient. Both are equally far from the float32 step (a
+ * tenth). On x86 without AVX-512 PyTorch sums in bfloat16, too: then it is farther. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@ enum { STEPS = 4, BATCH = 8 };
 
 static ps_device_kind kind = PS_DEVICE_CUDA;
 
-/* One way of making the step: its loss, and its gradient in an arena. */
+/* One way to make the step: its loss, and its gradient in an arena. */
 typedef struct way {
     float loss;
     float *grads;
@@ -55,6 +56,18 @@ static distance between(const pupil *p, const way *a, const way *b)
     return (distance){worst / largest, sqrt(off / whole)};
 }
 
+/* PyTorch's condition for its bfloat16 kernels that sum in float32
+ * (mkldnn_bf16_device_check). */
+static bool teacher_sums_in_float32(void)
+{
+#if defined __x86_64__
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq");
+#else
+    return true;
+#endif
+}
+
 static void compare(const pupil *p)
 {
     distance apart = between(p, &p->ours, &p->autocast);
@@ -65,13 +78,14 @@ static void compare(const pupil *p)
                   "from float32: %.2g, autocast %.2g\n",
                   loss, apart.largest, apart.length, ours.length, theirs.length);
     assert_true(loss <= 0x1p-8);
-    assert_true(apart.largest <= 0x1p-5 && apart.length <= 0x1p-5);
-    // What the two have in common, factors of 8 bits before a relu, is most of it.
+    if (teacher_sums_in_float32())
+        assert_true(apart.largest <= 0x1p-5 && apart.length <= 0x1p-5);
+    // Most of the distance comes from what both do: factors of 8 bits before a relu.
     assert_true(ours.length <= 1.1 * theirs.length);
     assert_true(ours.length > 0x1p-12); // it did round
 }
 
-/* false: the teacher has no lessons, or no more. */
+/* false: the teacher has no further lessons. */
 static bool lesson(pupil *p, FILE *teacher)
 {
     if (!teacher_read_batch(teacher, &p->rig) || !read_way(p, teacher, &p->float32) ||
@@ -102,7 +116,7 @@ static void test_bf16_is_as_near_as_autocast(void **state)
     assert_int_equal(steps, STEPS);
 }
 
-/* cpu: on that device; else on the GPU. */
+/* With the argument cpu it tests the CPU, else the GPU. */
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "cpu") == 0) kind = PS_DEVICE_CPU;

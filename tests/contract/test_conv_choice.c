@@ -56,7 +56,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     library.n_products += strstr(name, "gemm:") != NULL;
     library.n_winograd += strstr(name, "wino") != NULL;
     library.n_bf16 += strstr(name, "bf16") != NULL;
-    // the library calls AVX512-FP16 so, or by the level that it belongs to
+    // the library's names for AVX512-FP16: its own, or its level's
     library.n_fp16 += strstr(name, "fp16") != NULL || strstr(name, "avx10_1") != NULL;
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
@@ -122,7 +122,8 @@ static void test_no_reference_code_runs(void **state)
     }
 }
 
-/* Such windows have fast AVX2 code only for an input whose padding is part of it. */
+/* For such windows the library has fast AVX2 code only if the padding is part of the
+ * input. */
 static void test_padded_large_windows_have_kernels(void **state)
 {
     rig r;
@@ -137,7 +138,7 @@ static void test_padded_large_windows_have_kernels(void **state)
     rig_fini(&r);
 }
 
-/* Kernels of bf16 that a step of a depthwise convolution runs. */
+/* Returns how many kernels of bf16 a step of a depthwise convolution runs. */
 static int count_bf16(int kernel)
 {
     static const rig_device narrow = {.kind = PS_DEVICE_CPU,
@@ -155,7 +156,7 @@ static int count_bf16(int kernel)
     return library.n_bf16;
 }
 
-/* oneDNN's gradient of the weights is slow there. */
+/* oneDNN's bf16 gradient of these weights is slow. */
 static void test_wide_depthwise_windows_are_float32_in_bf16(void **state)
 {
     assert_int_equal(count_bf16(5), 0);
@@ -189,7 +190,8 @@ static void test_fp16_has_kernels(void **state)
     rig_fini(&r);
 }
 
-/* Passes that a step of two convolutions of that many channels makes as products. */
+/* Returns how many passes are products in a step of two convolutions of that many
+ * channels. */
 static int count_products(const rig_rounding *rounding, int channels, int side)
 {
     const rig_device device = {.kind = PS_DEVICE_CPU, .rounding = rounding};
@@ -245,7 +247,7 @@ static int winograd_evaluation(rig *r, int n)
     return made;
 }
 
-/* How many passes Winograd's algorithm makes of a convolution of `channels` twice, with n
+/* How many passes use Winograd's algorithm in two convolutions of `channels`, with n
  * samples. */
 static winograd_passes winograd_of(ps_winograd allowed, int channels, int side, int n)
 {
@@ -291,7 +293,7 @@ static bool has_winograd(void)
 
 /* Winograd's algorithm is used on every processor that has it, also for small batches,
  * except where its transforms cost more than it saves. The forward pass uses it only on
- * request: its rounding errors can decide a relu otherwise. */
+ * request: its rounding errors can change what a relu does. */
 static void test_winograd_is_used_where_it_pays(void **state)
 {
     const winograd_passes none = {0}, gradients = {.gradients = 2}, every = {1, 2, 1};

@@ -1,7 +1,7 @@
 /* A GPU's passes replayed as graphs against the same passes launch by launch: the same
- * bits, while everything that may change from step to step does. An exchange that is as
- * hard as its contract allows stands between: weights appear when they are asked for, and
- * are garbage again from the moment on that their gradients are given. */
+ * bits, while everything changes that may change from step to step. The exchange is as
+ * hard as its contract allows: weights appear when they are asked for, and turn to
+ * garbage when their gradients are given. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,10 +31,10 @@ typedef struct side {
     bool graphs;
     ps_device *device;
     ps_program *program, *evaluation;
-    float *params, *grads; // the arenas that the device sees
+    float *params, *grads; // the device's arenas
     float *weights, *sums; // what the exchange knows
     void *buffers;
-    samples batches[2]; // in turn: the next one is prepared beside the present one
+    samples batches[2]; // in turn: the next is prepared beside the present one
     double losses[EPOCHS * STEPS * 2];
     int n_losses, n_passes;
 } side;
@@ -130,7 +130,7 @@ static ps_err on_ready(void *ctx, uint64_t begin, uint64_t end)
 
 /* ----------------------------------------------------------------------------- steps */
 
-/* Other samples, labels and positions in every pass. */
+/* Samples, labels and positions are different in every pass. */
 static void make_samples(samples *b, int pass)
 {
     for (int i = 0; i < BATCH * FEATURES; i++)
@@ -211,7 +211,7 @@ static void train_epoch(rig *r, side *s, int epoch)
     }
 }
 
-/* Two batches; in the second the device still holds the state of the first. */
+/* Evaluates two batches. In the second, the device still has the weights of the first. */
 static double evaluate(rig *r, side *s)
 {
     size_t bytes = r->spec.table.arena_count * sizeof(float);
@@ -254,31 +254,31 @@ static void assert_same_bits(size_t group_bytes, long n_groups)
     rig *r = malloc(sizeof *r);
     const long passes = EPOCHS * (STEPS + 1);
     size_t bytes;
-    // of full and short batches and the further one of a step: captured once, together
-    // with forward segments for two sizes of evaluation
+    // forward and backward for full batches, short batches and a step's second one, and
+    // forward for two sizes of evaluation
     const long captures = 3 * 2 * n_groups + 2 * n_groups;
     rig_init(r, group_bytes);
     bytes = r->spec.table.buffer_bytes;
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         double evaluated[2];
-        char *settled[2] = {malloc(bytes), malloc(bytes)};
+        char *trained[2] = {malloc(bytes), malloc(bytes)};
         host_gpu_counts before = {0};
         for (int i = 0; i < 2; i++) {
             side *s = &r->sides[i];
             if (i == 1) before = host_gpu_counted;
             train_epoch(r, s, epoch);
             check(ps_program_fetch_buffers(s->program));
-            memcpy(settled[i], s->buffers, bytes);
+            memcpy(trained[i], s->buffers, bytes);
             evaluated[i] = evaluate(r, s);
         }
         compare(r);
-        assert_memory_equal(settled[0], settled[1], bytes);
-        assert_int_equal(counter_of(r, settled[1]), (epoch + 1) * (STEPS + 1));
-        free(settled[0]);
-        free(settled[1]);
+        assert_memory_equal(trained[0], trained[1], bytes);
+        assert_int_equal(counter_of(r, trained[1]), (epoch + 1) * (STEPS + 1));
+        free(trained[0]);
+        free(trained[1]);
         assert_memory_equal(&evaluated[0], &evaluated[1], sizeof(double));
         if (epoch < 2) continue;
-        // nothing but replays and the two launches around them, and one of evaluation
+        // only replays, the two launches around them, and one of evaluation
         assert_int_equal(host_gpu_counted.captures - before.captures, 0);
         assert_int_equal(host_gpu_counted.replays - before.replays,
                          (STEPS + 1) * 2 * n_groups + 2 * n_groups);

@@ -1,6 +1,6 @@
 /* Training with the weights on the GPU (cuda_stream.c) against training with the host's
- * optimizer: the same bits, step by step, for every optimizer. On the host in a GPU's
- * place, and, as gpu_stream, on a GPU; skipped where there is none. */
+ * optimizer: the same bits, step by step, for every optimizer. It runs on the host in a
+ * GPU's place and, as gpu_stream, on a GPU. Without a GPU that is skipped. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,7 +102,7 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     check(ps_device_open(PS_DEVICE_CUDA, &device, &r->device));
     open_side(r, &r->sides[0], false);
     open_side(r, &r->sides[1], true);
-    // enough to overflow: float32 under the scales of the test, fp16 under its own
+    // gradients overflow: float32 under the test's scales, fp16 under its own
     r->weight = strstr(more, "loss_scale") ? 1000.0f : strstr(more, "fp16") ? 8.0f : 0.5f;
     for (int i = 0; i < BATCH * FEATURES; i++)
         r->x[i] = sinf((float)(i * i));
@@ -270,7 +270,7 @@ static void test_loss_scale(void **state)
     assert_true(last > 1000);
 }
 
-/* fp16 scales its losses by itself: gradients that 16 bits cannot hold are infinite as
+/* fp16 scales its losses by itself. Gradients that 16 bits cannot hold become infinite
  * factors of the next product, and the step is skipped. */
 static void test_precision(void **state)
 {
@@ -301,8 +301,8 @@ static void test_queued_steps(void **state)
     }
 }
 
-/* The error names the tensor and the step, as the host's does. The stream reports it
- * once it is known, and makes neither that step nor a later one. */
+/* The error names the tensor and the step, as the host's error does. The stream reports
+ * it once it is known. It makes neither that step nor a later one. */
 static void assert_not_made(bool another_step)
 {
     rig *r = malloc(sizeof *r);

@@ -86,7 +86,7 @@ static ps_conv_plan *plan_of(ps_conv_library *library, const ps_conv_shape *shap
     return plan;
 }
 
-/* Another opening of the library, as in another run, gives the same plans. */
+/* When the library is opened again, as in another run, it gives the same plans. */
 static void check_plan(ps_conv_library *a, ps_conv_library *b, const layer *l,
                        const way *w, ps_conv_kind kind, bool add)
 {
@@ -150,7 +150,7 @@ static void test_memory_is_bounded(void **state)
     ps_conv_plan *free_plan = plan_of(library, &shape, MOST_BYTES);
     assert_non_null(free_plan);
     size_t bytes = ps_conv_plan_bytes(free_plan);
-    assert_true(bytes > 1 << 20); // else the next says nothing
+    assert_true(bytes > 1 << 20); // else the next check means nothing
     ps_conv_plan *bound = plan_of(library, &shape, bytes / 2);
     if (bound) assert_true(ps_conv_plan_bytes(bound) <= bytes / 2);
     ps_conv_plan_destroy(&bound);

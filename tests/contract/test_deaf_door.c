@@ -1,5 +1,5 @@
 /* A member that joins again asks at the door of a coordinator that has just begun anew.
- * Its first connection may lead to the dead one: nobody reads it, and nobody closes it.
+ * Its first connection may lead to the dead coordinator: no process reads or closes it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 #include "member.h"
 
 enum {
-    DEAF = 2, // connections: the probe of the port, and the first question's
+    DEAF = 2, // connections: of the probe of the port and of the first question
     MAX_CONNECTIONS = 16,
     ENOUGH_MS = 2900 // less than a coordinator may be silent in a job without restarts
 };

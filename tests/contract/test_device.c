@@ -1,4 +1,4 @@
-/* One suite over every device: each against a reference in double (ref_layers.c), layer
+/* One suite over every device: each against a reference in double (ref_layers.h), layer
  * by layer and in models, and the rules of device.h. */
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 enum { NARROW = sizeof rig_sixteen_bits / sizeof *rig_sixteen_bits };
 
 static rig_device on = {.kind = PS_DEVICE_CPU,
-                        .rounding = &rig_float32}; // and the arguments
+                        .rounding = &rig_float32}; // the arguments may change it
 
 static const ps_pass plain_pass = {
     .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
@@ -58,8 +58,8 @@ static void test_models(void **state)
     check_models(&on);
 }
 
-/* Weights such as 1/3 make ties of the exact results, which two ways of summing round to
- * different numbers of 16 bits: so these are compared in float32 alone. */
+/* With weights such as 1/3 exact results are ties, and two orders of summing round them
+ * to different numbers of 16 bits. So these cases are compared only in float32. */
 static void test_any_size(void **state)
 {
     static const model_case cases[] = {
@@ -105,7 +105,7 @@ static bool opens(const rig_device *device)
     return true;
 }
 
-/* The device with one of rig_sixteen_bits, if it has that. */
+/* Sets the device to one of rig_sixteen_bits. Returns whether the device has it. */
 static bool narrow(size_t i, rig_device *device)
 {
     *device = on;
@@ -127,7 +127,7 @@ static void test_narrow_models(void **state)
     }
 }
 
-/* A convolution that the cpu device computes by Winograd's algorithm, of rounded factors,
+/* The cpu device computes this convolution by Winograd's algorithm, with rounded factors,
  * where its processor has no faster products of bf16. */
 static void test_narrow_winograd(void **state)
 {
@@ -220,7 +220,7 @@ static const char *const basicnet =
     "kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, flatten, {linear: {name: fc1, "
     "out: 128}}, relu, {dropout: 0.5}, {linear: {name: fc2, out: 10}}, log_softmax";
 
-/* The same inputs give the same bits, also in another program. */
+/* The same inputs give the same bits, also in a second program. */
 static void test_same_bits(void **state)
 {
     rig a, b;
@@ -288,8 +288,8 @@ static void test_hooks(void **state)
     rig_fini(&r);
 }
 
-/* An exchange that has weights only where they were waited for, and takes them and the
- * gradients away where they were announced. */
+/* This exchange has weights only after they were waited for. It takes weights and
+ * gradients away once they are announced. */
 typedef struct taker {
     rig *r;
     float *weights, *sums; // arenas
@@ -331,7 +331,7 @@ static void step_by_rows(taker *t, ps_program *program, const ps_batch *batch, i
 
 static void test_rows(void **state)
 {
-    enum { CALLS = 8 }; // of four layers, if each is announced at once
+    enum { CALLS = 8 }; // of four layers, if each is announced as a whole
     rig r;
     ps_program *program;
     rig_init(&r, &on, "[1, 28, 28]", "nll", basicnet, 4);
@@ -418,7 +418,7 @@ static void test_dropout(void **state)
     for (int i = 0; i < 4; i++) // the mean is 20,000, one standard deviation 81.6
         assert_true(fabs(out[i * 3] - 20000.0) < 5 * 81.7);
     assert_true(out[0] != out[3]);
-    // another order of the samples: the draws go with the position
+    // the samples have another order: draws depend on the position
     r.positions[0] = 5 + 31 * 3;
     r.positions[3] = 5;
     assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, NULL), PS_OK);
@@ -452,7 +452,7 @@ static void test_correct(void **state)
     memcpy(r.labels, labels, sizeof labels);
     ps_batch batch = rig_batch(&r, 4);
     assert_int_equal(ps_program_forward(r.program, &batch, &plain_pass, &result), PS_OK);
-    assert_int_equal(result.correct, 3); // the second one's first maximum is class 1
+    assert_int_equal(result.correct, 3); // the second sample's first maximum is class 1
     rig_fini(&r);
 }
 
@@ -505,8 +505,8 @@ static void check_shows_nan(rig *r, const ps_pass *pass, const ps_tensor *tensor
     *at = good;
 }
 
-/* NaN in parameters, statistics or values between layers shows in the loss, or in
- * training in a gradient, as in torch, whatever the device fuses. */
+/* NaN in parameters, statistics or values between layers shows in the loss or, in
+ * training, in a gradient. This is so in torch, and has to be so whatever is fused. */
 static void test_divergence_shows(void **state)
 {
     static const char *const models[] = {
@@ -566,7 +566,7 @@ static void test_counts_batches(void **state)
     rig_fini(&r);
 }
 
-/* Refused, or there: a refusal names what there is instead. */
+/* Either the device has fp16, or its refusal names what it has instead. */
 static void check_fp16(void)
 {
     ps_device *device = NULL;

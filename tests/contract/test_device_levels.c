@@ -1,4 +1,4 @@
-/* Our own part of the layers gives the same bits on processors with vectors of any
+/* The layers' code that is our own gives the same bits on processors with vectors of any
  * length. */
 #include <math.h>
 #include <setjmp.h>
@@ -77,7 +77,7 @@ static void compute_pointwise(output *o)
     }
 }
 
-/* Every finite x has a finite output and slope: the formulas' own, however large x is. */
+/* Every finite x, however large, has the finite output and slope of the formulas. */
 static void large_numbers(void **state)
 {
     static const float values[] = {1e-30f, 5.0f,  13.5f, 60.0f, 88.0f, 120.0f,

@@ -43,7 +43,7 @@ static void tcp_several_shards_a_server(void **state)
     }
 }
 
-/* The optimizers whose state is another one than Adam's. */
+/* The optimizers whose state differs from Adam's. */
 static void every_optimizer(void **state)
 {
     static const char *const names[] = {
@@ -113,7 +113,7 @@ static void shared_memory(void **state)
         for (int r = 0; r < workers; r++) {
             if (result.rank[r].err != PS_OK) fail_msg("%s", result.rank[r].text);
             assert_memory_equal(result.rank[r].params, result.want, result.bytes);
-            // Headers only: far below one payload of all the weights.
+            // Only headers travel: far less than one payload of all weights.
             assert_true(result.rank[r].stats.bytes_sent < result.bytes / 4);
         }
         test_run_fini(&result, workers);

@@ -12,7 +12,7 @@
 #include "exchange_run.h"
 #include "model_spec.h"
 
-/* |a - b| / |b - start|: 0 is exact, 1 is as bad as no step at all. */
+/* Returns |a - b| / |b - start|: 0 is exact, 1 is as bad as no step at all. */
 static double relative_error(const test_run_result *result, const float *got,
                              const float *start)
 {
@@ -38,12 +38,12 @@ static float *start_weights(const test_run_options *options)
 
 typedef struct codec_case {
     const char *set;
-    double error;  // of six steps with random gradients, relative to the way
+    double error;  // of six random steps, relative to their length
     double volume; // bytes sent relative to uncoded ones, without first weights
 } codec_case;
 
-/* Encoded in both directions: every worker ends with the same bits, in any order of
- * arrival. The weights are close to those of float32, and fewer bytes travel. */
+/* Gradients and weights are encoded. Every worker ends with the same bits, in any order
+ * of arrival. The weights are close to those of float32, and fewer bytes travel. */
 static void codecs(void **state)
 {
     static const codec_case cases[] = {
@@ -85,9 +85,9 @@ static void codecs(void **state)
     }
 }
 
-/* With plain SGD the final weights show the sum of all gradients that travelled, in
- * whichever step each did. The residuals of int4, onebit and topk are in it when int8
- * comes last. */
+/* With plain SGD the final weights show the sum of all gradients that have travelled,
+ * whatever their steps. When int8 comes last, this sum has the residuals of int4, onebit
+ * and topk. */
 static void cooldown_brings_what_was_kept(void **state)
 {
     static const char *const sets[] = {"exchange.codec=int4", "exchange.codec=onebit",
@@ -134,8 +134,8 @@ static double distance_from_best(const ps_config *cfg, const float *params, int 
 }
 
 /* Measures by how much the distance from the best weights shrinks in 300 steps with a
- * learning rate that falls to zero. An encoding sends later what it leaves out, so that
- * even signs or an eighth of the numbers lead to the same weights. */
+ * learning rate that falls to zero. An encoding sends later what it leaves out. So even
+ * signs or an eighth of the numbers lead to the same weights. */
 static double left_after_300_steps(const char *codec, const char *warmup,
                                    const char *optimizer, const char *lr)
 {
@@ -163,8 +163,8 @@ static double left_after_300_steps(const char *codec, const char *warmup,
 }
 
 /* Uncoded, SGD's distance shrinks by 1 - lr a step, to 2e-7 in all; Adam moves each
- * weight by at most lr a step, 7.5 in all for ways of at most 2. After exact steps its
- * second moments are small, and what residuals bring moves it more. */
+ * weight by at most lr a step, 7.5 in all for ways of at most 2. After exact steps Adam's
+ * second moments are small, so residuals move it more. */
 static void codecs_converge(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* All-reduce over Gloo: sums in the order of the ranks, clipping, loss scaling, and what
- * happens when a rank dies or stands still in the middle of a step. */
+/* All-reduce over Gloo: sums in the order of the ranks, clipping, loss scaling, and ranks
+ * that die or stand still in the middle of a step. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ static void test_gloo_counts_bytes(void **state)
     uint64_t params = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
     uint64_t sent = j.ranks[0].stats.bytes_sent;
     assert_true(j.ranks[0].stats.computed);
-    /* Gaps between tensors: at most 15 elements each. */
+    /* Each gap between tensors has at most 15 elements. */
     assert_in_range(sent, 21 * params * 4, 21 * (params + 8 * 15) * 4 + 1000);
 }
 
@@ -124,7 +124,7 @@ static void test_gloo_names_the_rank_that_is_gone(void **state)
 /* Where in a step the last rank goes away, or stands still. */
 typedef enum moment {
     BEFORE_THE_LAST_SUMS, // some of its gradients are on their way, some never come
-    AMONG_THE_WEIGHTS,    // it has those of the first layers: others are on their way
+    AMONG_THE_WEIGHTS,    // it has the first layers' weights; others are on their way
 } moment;
 
 static moment when;
@@ -179,7 +179,7 @@ static void check_broken_step(moment at, bool stops, const char *way)
         named += strstr(j.ranks[r].message, stops ? "net.step_timeout_ms" : "worker 3") !=
                  NULL;
     }
-    // of a job that stands still the first to say so may be gone before the others are
+    // the first rank to report the standstill may leave before the others report it
     assert_true(stops ? named > 0 : named == 3);
 }
 

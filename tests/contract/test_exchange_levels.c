@@ -34,8 +34,8 @@ static void any_servers_shards_chunks(void **state)
         }
 }
 
-/* Uneven, mixed, all on one host, all apart; servers are where host 0 of a test_job is
- * not. */
+/* Hosts of different sizes, in mixed order, one for all, one for each. The servers' host
+ * has no worker. */
 static void any_hosts(void **state)
 {
     static const int hosts[][4] = {{0, 0, 0, 1}, {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0},
@@ -53,8 +53,7 @@ static void any_hosts(void **state)
     }
 }
 
-/* Where a host has one worker only, and where all are on one, sums have the flat order.
- */
+/* If every host has one worker, or one host has all, sums have the flat order. */
 static void one_host_of_servers_and_workers(void **state)
 {
     const test_run_options options = {
@@ -80,7 +79,7 @@ static uint64_t pushes(const test_run_result *result, int servers)
     return n;
 }
 
-/* Only leaders send, and as much as a lone worker of a host does. */
+/* Only leaders send. A leader sends as much as a worker that is alone on its host. */
 static void a_host_crosses_the_network_once(void **state)
 {
     test_run_options options = {.exchange = PS_EXCHANGE_PS,
@@ -170,7 +169,7 @@ static void a_nan_ends_the_job_and_is_named(void **state)
     test_run_fini(&result, 4);
 }
 
-/* By its leader: no other worker sees it. */
+/* Its leader names it: no other worker sees it. */
 static void a_stopped_worker_is_named(void **state)
 {
     const test_run_options options = {.exchange = PS_EXCHANGE_PS,

@@ -104,7 +104,7 @@ static void test_nccl_refuses_nan_on_a_gpu(void **state)
     allreduce_run(&j);
     int numeric = 0;
     for (int r = 0; r < 2; r++) {
-        // the first to know may be gone before the other has asked
+        // the rank that knows first may leave before the other has asked
         assert_true(j.ranks[r].err == PS_ERR_NUMERIC || j.ranks[r].err == PS_ERR_PEER);
         if (j.ranks[r].err != PS_ERR_NUMERIC) continue;
         assert_non_null(strstr(j.ranks[r].message, "step 0"));
@@ -146,14 +146,14 @@ static int take_the_host_for_a_gpu(void **state)
     return 0;
 }
 
-/* Before the stand-in is loaded: a machine without NCCL, or with it and without a GPU. */
+/* The stand-in is not loaded yet: the machine has no NCCL, or NCCL and no GPU. */
 static ps_err run_nothing(allreduce_rank *r)
 {
     return PS_OK;
 }
 
-/* Runs in a process of its own: a library that was found stays loaded, and the stand-in
- * could not be loaded any more. */
+/* Runs in a process of its own: a library that was found stays loaded, and then the
+ * stand-in could not be loaded. */
 static void test_nccl_on_the_cpu_is_unsupported(void **state)
 {
     int status;

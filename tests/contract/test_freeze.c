@@ -1,6 +1,6 @@
-/* train.freeze on a device (argument; cpu): the same model with some parameters frozen
- * has the same loss, the same gradients of the others and the same statistics, and
- * announces these gradients alone. */
+/* train.freeze on a device (an argument; default: cpu). A model with some parameters
+ * frozen has the same loss, statistics and gradients of the other parameters. It
+ * announces only these gradients. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static float *values_of(const rig *r, const ps_tensor *t)
     return (float *)(void *)((char *)r->buffers + t->offset);
 }
 
-/* to gets the values of the tensors of the same names. */
+/* `to` gets the values of the tensors with the same names. */
 static void copy_weights(const rig *from, rig *to)
 {
     const ps_tensor_table *table = &to->spec.table;
@@ -109,7 +109,7 @@ static void compare(const rig *whole, const rig *frozen)
         if (t->role == PS_TENSOR_BUFFER)
             assert_close(t->name, values_of(frozen, t), values_of(whole, other),
                          t->count);
-        else // counters, and what is frozen
+        else // counters and frozen parameters
             assert_memory_equal(values_of(frozen, t), values_of(whole, other),
                                 t->count * size);
     }

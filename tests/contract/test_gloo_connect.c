@@ -32,7 +32,7 @@ static void visit(int port_fd)
         fd = -1;
     }
     if (fd >= 0 && i % 2) {
-        close(fd); // gone again at once
+        close(fd); // it goes at once
         fd = -1;
     }
     strangers[i] = fd + 1;
@@ -92,7 +92,7 @@ static void they_are_named_where_they_come_every_time(void **state)
     test_run(&job, &result);
     send_away();
     for (int r = 0; r < job.workers; r++) {
-        // a rank that gives up a moment later has the reason from the first one
+        // a rank that gives up later has the first rank's reason
         assert_true(result.rank[r].err == PS_ERR_NET ||
                     result.rank[r].err == PS_ERR_PEER);
         if (!strstr(result.rank[r].text, "strangers come to the workers' ports"))

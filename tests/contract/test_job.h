@@ -30,8 +30,8 @@ typedef struct test_job {
 /* The caller sets cfg, table, servers and workers; this starts the servers' threads and
  * sets the rest. */
 void test_job_serve(test_job *job);
-/* The same with a configuration of its own: a small model with every kind of tensor and
- * several chunks, then the settings in sets. */
+/* Sets all of these itself. The model is small and has every kind of tensor and several
+ * chunks. sets has more settings. */
 void test_job_start(test_job *job, int servers, int workers, const char *const *sets,
                     int n_sets);
 /* Joins as a worker. */

@@ -1,5 +1,5 @@
-/* Every loss, teacher-forced: each of 50 steps starts from PyTorch's weights; losses
- * within 1e-5 relative, gradients within 1e-5 of the largest.
+/* Every loss, teacher-forced: each of 50 steps starts from PyTorch's weights. Losses have
+ * to agree within 1e-5, gradients within 1e-5 of the largest.
  *
  *   test_loss_teacher [DEVICE]        default: cpu */
 #include <math.h>
@@ -78,7 +78,7 @@ static void compare(pupil *p, float loss)
     p->worst_loss = fmax(p->worst_loss, fabs(mean - loss) / loss);
 }
 
-/* false: the teacher has no lessons, or no more. */
+/* false: the teacher has no further lessons. */
 static bool lesson(pupil *p, FILE *teacher)
 {
     float loss;

@@ -19,8 +19,8 @@
 #include "wire_socket.h"
 #include "zsock.h"
 
-/* A server that says READY, perhaps gives first weights with loss scales of its own, and
- * then stops taking anything off its socket. */
+/* A server that says READY, may give first weights with its own loss scales, and then
+ * takes nothing more from its socket. */
 typedef struct dead_server {
     test_job *job;
     const ps_plan *plan;
@@ -87,7 +87,7 @@ static void *dead_server_main(void *arg)
                                       .step = hello.step};
         (void)ps_wire_send(s->router, zmq_msg_data(&f.id), zmq_msg_size(&f.id), &ready,
                            NULL, 0, PS_WIRE_COPY, NULL);
-        // two wishes
+        // the worker asks for two chunks
         if (s->scales && receive(s, &f) && receive(s, &f)) give_weights(s, &f, hello);
     }
     ps_wire_frames_close(&f);
@@ -174,7 +174,8 @@ static void a_stopped_server_costs_a_window(void **state)
     assert_true(r.params.bytes > 3 * WINDOW);
     assert_int_equal(ps_comm_submit(r.comm, PS_COMM_INIT, 0, r.chunks, r.plan.n_chunks),
                      PS_OK);
-    // The chunk that the forward pass needs first went first, the last one never.
+    // The chunk that the forward pass needs first was sent first. The last one was never
+    // sent.
     assert_int_equal(ps_comm_wait(r.comm, r.plan.n_chunks - 1, 0), PS_OK);
     assert_int_equal(ps_comm_wait(r.comm, 0, 0), PS_ERR_TIMEOUT);
     assert_non_null(strstr(ps_err_message(), "chunk 0"));

@@ -55,7 +55,7 @@ static float *param(pstrain_session *s, int i)
     return pstrain_params(s) + pstrain_tensor_offset(s, entry[i]);
 }
 
-/* The same as pushing this gradient, halved by the copy. */
+/* Pushes a gradient twice as large, which the copy halves. */
 static int push_double(rig_worker *w, int t, uint64_t step)
 {
     float *from = malloc(counts[t] * sizeof *from);
@@ -76,7 +76,7 @@ static void fill_gradients(rig_worker *w, uint64_t step)
     }
 }
 
-static const char *const two_levels[] = {"exchange.levels=2"}; // of one host here
+static const char *const two_levels[] = {"exchange.levels=2"}; // all are on one host
 
 /* --- steps by groups --------------------------------------------------------------- */
 
@@ -167,8 +167,8 @@ static int train_by_groups(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-/* Every group's rate counts from its step on, with servers and without, in shared memory
- * and over sockets, and where one worker of the host speaks for all. */
+/* Every group's rate holds from its step on: with servers and without, in shared memory
+ * and over sockets, and where one worker of a host speaks for all. */
 static void test_groups(void **state)
 {
     static const char *const no_shm[] = {"exchange.shm=off"};
@@ -366,7 +366,7 @@ static int overflow_once(rig_worker *w)
         RIG_TRY(pstrain_finish(w->s));
     }
     RIG_TRY(pstrain_drain(w->s));
-    // Two steps count, with the scales 4 and 2.
+    // Two steps are made, with the scales 4 and 2.
     const float want = -0.5f * (gradient(0, 0, 0) + gradient(1, 0, 0)) * 0.75f;
     if (param(w->s, 0)[0] != want) return PSTRAIN_ERR_INTERNAL;
     pstrain_state *state = w->rig->ctx;
@@ -581,7 +581,7 @@ static int abort_in_step(rig_worker *w)
     RIG_TRY(pstrain_start(w->s));
     RIG_TRY(pstrain_begin(w->s, NULL));
     RIG_TRY(pstrain_wait(w->s, 0, N_PARAMS));
-    if (w->rank == 1) { // it dies of something else, or leaves without a word
+    if (w->rank == 1) { // it dies of another cause, or leaves without a goodbye
         if (w->rig->ctx) pstrain_abort(w->s, w->rig->ctx);
         return 0;
     }
@@ -605,7 +605,7 @@ static void test_abort(void **state)
     assert_non_null(strstr(r.worker[0].text, "worker 1"));
 }
 
-/* A program that needs no tensors in the end. */
+/* A program that joins, but needs no tensors. */
 static int leave_early(rig_worker *w)
 {
     RIG_TRY(pstrain_barrier(w->s));

@@ -1,6 +1,5 @@
-/* libpstrain: how jobs end. Workers that have made equally many steps end well, in
- * whatever order and whenever they leave. Where one has made fewer, the others learn it
- * at once. */
+/* libpstrain: how jobs end. Workers that have made equally many steps end well, whenever
+ * and in whatever order they leave. If one has made fewer, the others learn it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +16,7 @@
 #include "pstrain_rig.h"
 
 enum { WORKERS = 3, STEPS = 4, ARRAY = 100000, REDUCER = 3, KINDS = 4 };
-enum { SOON_MS = 2000 }; // with the joining; the deadline of waits is 20 s
+enum { SOON_MS = 2000 }; // joining included; waits have a deadline of 20 s
 
 /* What sums, and how it travels: rings, sockets, with a codec, a reducer. */
 static const char *const settings[KINDS][2] = {
@@ -97,12 +96,12 @@ static int make_sums(rig_worker *w, uint64_t n)
         // The last one is awaited at the end.
         if (!status && i + 1 < n) status = pstrain_reduce_end(w->s, ticket);
     }
-    if (!status) status = pstrain_close(w->s); // `values` lives as long
+    if (!status) status = pstrain_close(w->s); // the session reads `values` until then
     free(values);
     return status;
 }
 
-/* It may wait for its last weights, or look at them, or do nothing, before it leaves. */
+/* Before a worker leaves, it may wait for its last weights, only look, or do nothing. */
 static int make_tensors_steps(rig_worker *w, uint64_t n)
 {
     const course *c = w->rig->ctx;
@@ -155,7 +154,7 @@ static void test_equal_steps_in_every_order(void **state)
         }
 }
 
-/* Every worker fails, the one that has left in time too, and says the same. */
+/* Every worker fails with the same words, also one that has left in order. */
 static void expect_all_told(const rig *r, uint64_t begin_ns, const char *text)
 {
     const course *c = r->ctx;

@@ -169,7 +169,7 @@ static int check(const rig_worker *w, const float *v, int k)
     return 0;
 }
 
-/* All at once from one thread, which then waits for them in order. */
+/* One thread begins all sums at once and then waits for them in order. */
 static int reduce_all(rig_worker *w, float **v)
 {
     uint64_t tickets[ARRAYS];
@@ -204,7 +204,8 @@ static void *wait_for_all(void *arg)
     return NULL;
 }
 
-/* One thread begins, another waits, and this one has collectives in between. */
+/* One thread begins sums, another waits for them, and this one calls collectives in
+ * between. */
 static int reduce_by_threads(rig_worker *w, float **v)
 {
     waiter x = {.w = w, .v = v};
@@ -253,7 +254,7 @@ static void test_reducer(void **state)
     rig_run(&(rig){.servers = 0, .workers = 1, .run = reduce});
 }
 
-/* Sums that change a lot from use to use of a slot do not mix. */
+/* Sums differ much from one use of a slot to the next, and must not mix. */
 static int reduce_coded(rig_worker *w)
 {
     enum { N = 100000 };

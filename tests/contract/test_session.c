@@ -155,7 +155,7 @@ static float gradient(int rank, uint64_t step, uint64_t i)
     return (float)((uint64_t)rank + 1 + step + i % 7) / 64;
 }
 
-/* Before a step: lr is a half. */
+/* The weight before a step. lr is a half. */
 static float weight(int workers, uint64_t step, uint64_t i)
 {
     float w = first_weight(i);
@@ -208,7 +208,7 @@ static ps_err push_ranges(const worker *w)
     return ps_session_push_range(w->session, begin, middle);
 }
 
-/* Weights tensor by tensor; gradients as ranges, too. */
+/* Waits for weights tensor by tensor. Gradients are pushed also as ranges. */
 static ps_err one_step(worker *w, uint64_t step)
 {
     const int n = w->table->n_tensors;
@@ -466,7 +466,7 @@ static void the_process_is_left_alone(void **state)
     assert_int_equal(join(&l.worker), PS_OK);
     assert_int_equal(three_steps(&l.worker), PS_OK);
     ps_log_set_sink(NULL, NULL, PS_LOG_DEBUG);
-    assert_true(lines > 0); // of descriptors
+    assert_true(lines > 0); // the sink got the log
     look_at_process(&after);
     for (int i = 0; i < 3; i++)
         assert_true(before.actions[i].sa_handler == after.actions[i].sa_handler);

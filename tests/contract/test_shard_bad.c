@@ -42,8 +42,8 @@ static void say_header(void *stranger, const ps_wire_header *h, const void *payl
     say(stranger, header, n, payload, bytes);
 }
 
-/* Sends a gradient of 1000 in the name of worker 0 in every form of a message. Nothing of
- * it is answered or counted. */
+/* Sends a gradient of 1000 in the name of worker 0 in every form of a message. None of
+ * them is answered or counted. */
 static void say_everything(bare_job *b, void *stranger)
 {
     ps_wire_header h = bare_header(b, PS_MSG_PUSH, 0, 0);
@@ -110,7 +110,7 @@ static void strangers_do_not_disturb(void **state)
     bare_close(&b);
 }
 
-/* A peer with a valid secret, but not with the routing id that belongs to it. */
+/* A peer has a valid secret, but not the routing id that belongs to it. */
 static void what_comes_under_another_id_is_dropped(void **state)
 {
     bare_job b;
@@ -171,8 +171,8 @@ static void another_epoch_is_told_the_present_one(void **state)
 
 /* ---- members ---- */
 
-/* The shard has answered with its error. The test waits until the members know it too,
- * before it ends the job for a reason of its own. */
+/* The shard has answered with its error. The test waits until the members know it, too,
+ * and only then ends the job for its own reason. */
 static void wait_for_the_news(const bare_job *b)
 {
     struct pollfd aborted = {.fd = ps_member_abort_fd(b->member[0]), .events = POLLIN};
@@ -259,6 +259,13 @@ static void far_fetch(const bare_job *b, ps_wire_header *h, size_t *bytes)
     h->step = 1;
     *bytes = SIZE_MAX;
 }
+static void fetch_into_shared_memory(const bare_job *b, ps_wire_header *h, size_t *bytes)
+{
+    h->kind = PS_MSG_FETCH; // its HELLO named none
+    h->place = PS_WIRE_STATE_WEIGHTS;
+    h->codec = PS_CODEC_SHM;
+    *bytes = SIZE_MAX;
+}
 static void fetch_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_FETCH;
@@ -337,6 +344,7 @@ static void members_that_break_the_rules_end_the_job(void **state)
         {"where none belongs", bye_with_payload},
         {"of array 0, which chunk", no_such_array},
         {"state of chunk 0 at version 1; it is at version 0", far_fetch},
+        {"FETCH into shared memory", fetch_into_shared_memory},
         {"where none belongs", fetch_with_payload},
         {"no payload", restore_without_payload},
         {"in shared memory", restore_in_shared_memory},
@@ -414,7 +422,7 @@ static void coded_frames_that_lie_are_refused(void **state)
          false},
         {"exchange.codec=topk", "exchange.codec_warmup=0", "ind", -1, 0, true},
         {"exchange.codec=onebit", "exchange.codec_warmup=1", "codec", PS_CODEC_ONEBIT, 0,
-         false}, // too early for it
+         false}, // this step still has int8
         {"exchange.codec=onebit", "exchange.codec_warmup=1", "bytes of payload", -1, -1,
          false},
     };
@@ -439,8 +447,8 @@ static void coded_frames_that_lie_are_refused(void **state)
     }
 }
 
-/* exchange.levels 2: the workers are on one host, so worker 0's gradient is both
- * workers', and worker 1 says nothing. */
+/* exchange.levels 2: the workers are on one host. So worker 0 sends the gradient of both,
+ * and worker 1 sends nothing. */
 static void only_the_leader_of_a_host_may_speak(void **state)
 {
     bare_job b;

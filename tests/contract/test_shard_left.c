@@ -1,5 +1,6 @@
-/* Workers that leave in order after other numbers of steps: who still waits for them is
- * told at once, and nobody else is disturbed. The workers are bare DEALER sockets. */
+/* Workers that leave in order after different numbers of steps. A worker that still waits
+ * for them is told at once, and no other is disturbed. The workers are bare DEALER
+ * sockets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,7 @@ static void expect_weights(bare_job *b, int rank, uint64_t version)
     assert_int_equal(h.step, version);
 }
 
-/* Both push the chunk in that many steps. */
+/* Both workers push the chunk in n steps. */
 static void make_steps(bare_job *b, uint64_t n)
 {
     for (uint64_t step = 0; step < n; step++) {
@@ -87,7 +88,7 @@ static void a_goodbye_after_anothers_push_ends_the_job(void **state)
     expect_end(&b, 0, "worker 1 has ended before step 1, and worker 0 waits");
 }
 
-/* It may push another step before it has had its own last one's answer. */
+/* A worker may push a step before it has the answer to the step before. */
 static void an_early_push_counts_too(void **state)
 {
     bare_job b;
@@ -117,7 +118,7 @@ static void exact_weights_are_for_all(void **state)
     }
 }
 
-/* What needs nobody else is still answered: repetitions, weights, goodbyes. */
+/* What needs no other worker is still answered: repetitions, weights, goodbyes. */
 static void who_needs_nobody_is_not_disturbed(void **state)
 {
     bare_job b;

@@ -1,11 +1,10 @@
-/* A member that lies: worker 1 of 3 sends a shard frames that are made and then changed
- * at random. Whatever it sends, the shard takes from it at most one gradient of the right
- * size per chunk and step; the other workers' gradients, the weights and their versions
- * stay what a plain model of the shard says; and every refusal names worker 1. Frames are
- * handed to the shard in place, without sockets.
+/* A member that lies: worker 1 of 3 sends a shard frames that are changed at random.
+ * Whatever it sends, the shard takes at most one of its gradients, of the right size, per
+ * chunk and step. The other workers' gradients, the weights and their versions are those
+ * of a plain model of the shard. Every refusal names worker 1. Frames are handed to the
+ * shard in place, without sockets.
  *
- *   test_shard_liar [FRAMES [SEED]]      10,000 frames, seed 1
- */
+ *   test_shard_liar [FRAMES [SEED]]      10,000 frames, seed 1 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,7 +81,7 @@ static void open_shard(void)
     assert_int_equal(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table), PS_OK);
     assert_int_equal(ps_shard_memory_init(s), PS_OK);
     assert_int_equal(ps_zsock_context(1, 16, false, &t.zmq_context), PS_OK);
-    const ps_zsock_options o = {.type = ZMQ_ROUTER}; // nobody is connected
+    const ps_zsock_options o = {.type = ZMQ_ROUTER}; // no peer is connected
     assert_int_equal(ps_zsock_open(t.zmq_context, &o, &s->router), PS_OK);
     for (uint32_t r = 0; r < WORKERS; r++) {
         memset(t.secrets[r].bytes, (int)('a' + r), sizeof t.secrets[r].bytes);
@@ -219,7 +218,7 @@ static void assert_as_the_model(long at)
         const chunk_model *m = &t.model[i];
         if (c->policy.version != m->version)
             fail_msg("frame %ld of seed %llu: version", at, (unsigned long long)seed);
-        for (int k = 0; k < c->memory.n_segments; k++) { // what lies between is padding
+        for (int k = 0; k < c->memory.n_segments; k++) { // the rest is padding
             const ps_segment *part = &c->memory.segments[k];
             assert_all_are("weights", c->memory.weights + part->offset, part->count,
                            m->weight, at);
@@ -284,7 +283,7 @@ static void change_bytes(frame *f)
     case 1:
         f->header_bytes = draw((uint32_t)f->header_bytes + 1);
         break;
-    case 2: // in another's name, and with a secret that is not the other's
+    case 2: // in another worker's name, without its secret
         f->id[draw(PS_WIRE_ID_BYTES)] ^= (uint8_t)(1u << draw(8));
         break;
     case 3:
@@ -317,7 +316,7 @@ static frame draw_lie(void)
     return f;
 }
 
-/* A goodbye while others wait for its gradient. */
+/* Whether it said goodbye while others wait for its gradient. */
 static bool is_missed(ps_err err)
 {
     return err == PS_ERR_ARG && t.shard.peers[LIAR].left &&
@@ -339,7 +338,7 @@ static void tell_a_lie(long at)
                  ps_err_name(err), ps_err_message());
     }
     if (!t.shard.peers[LIAR].left) return;
-    t.shard.peers[LIAR].left = false; // a goodbye ends its part: begin another
+    t.shard.peers[LIAR].left = false; // it has said goodbye: it comes again
     t.shard.n_left--;
 }
 

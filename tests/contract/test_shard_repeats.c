@@ -19,7 +19,7 @@ static void a_push_counts_once(void **state)
     bare_begin(&b);
     float w[2][4];
     char none;
-    // Pending: dropped. Then complete: 1 - 0.5 * (2 + 4) = -2.
+    // The step is pending: the repetition is dropped. Then 1 - 0.5 * (2 + 4) = -2.
     bare_send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 2.0f);
     bare_send_chunk(&b, PS_MSG_PUSH, 0, 3, 0, 1000.0f);
     bare_silence(b.socket[0]);
@@ -30,14 +30,14 @@ static void a_push_counts_once(void **state)
         assert_int_equal(h.step, 1);
         assert_true(w[r][0] == -2.0f);
     }
-    // Applied already: answered, never summed.
+    // The step is applied: the repetition is answered, but not summed.
     bare_send_chunk(&b, PS_MSG_PUSH, 1, 3, 0, 1000.0f);
     ps_wire_header h = bare_answer(b.socket[1], w[1], sizeof w[1]);
     assert_int_equal(h.kind, PS_MSG_WEIGHTS);
     assert_int_equal(h.step, 1);
     assert_true(w[1][0] == -2.0f);
     bare_silence(b.socket[0]);
-    // A pull gives the same, and one of the next version waits for it.
+    // A pull gives the same weights.
     h = bare_header(&b, PS_MSG_PULL, 0, 3);
     h.step = 1;
     bare_send(b.socket[0], &h, NULL, 0);
@@ -81,10 +81,9 @@ static void ask_for_exact(bare_job *b, int rank, uint32_t c)
 
 /* The first weights are 1, lr is 0.5. Two workers push different elements, few enough for
  * topk to send them whole: the weights become 0 and 0.75 there. The answer, by onebit,
- * has five eighths of the changes. The exact weights have all, and come when both have
- * asked.
- */
-static void settling_gives_everybody_the_exact_weights(void **state)
+ * has five eighths of the changes. The exact weights have all changes. They come when
+ * both workers have asked. */
+static void everybody_gets_the_exact_weights(void **state)
 {
     bare_job b;
     ps_chunk_codec codec;
@@ -132,7 +131,7 @@ static void send_short(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t
     bare_send(b->socket[rank], &h, NULL, 0);
 }
 
-/* The next answer, of the kind and step. */
+/* Returns the next answer, which has to have this kind and step. */
 static ps_wire_header expect_kind(bare_job *b, int rank, int kind, uint64_t step,
                                   float value)
 {
@@ -152,7 +151,7 @@ static void a_hello_starts_the_credits_anew(void **state)
     bare_begin(&b);
     uint64_t bytes = b.plan.chunks[1].count * sizeof(float);
     for (uint64_t number = 2; number < 5; number++) {
-        // Taken over and owed, but the answer would have gone to the connection before.
+        // The shard owes credit for it, but would have sent it to the connection before.
         bare_send_chunk(&b, PS_MSG_PUSH, 0, 1, 0, 1.0f);
         send_short(&b, PS_MSG_HELLO, 0, 0, number);
         assert_int_equal(expect_kind(&b, 0, PS_MSG_READY, number, 0).credit, 0);
@@ -193,7 +192,7 @@ static void whatever_is_repeated_counts_once_and_is_answered(void **state)
     bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 1.0f);
     for (int r = 0; r < 2; r++)
         expect_kind(&b, r, PS_MSG_WEIGHTS, 1, 0.0f);
-    for (int kind = 0; kind < 3; kind++) { // of the step before, and of long ago
+    for (int kind = 0; kind < 3; kind++) { // of the last step, and of older ones
         if (kind == 0) bare_send_chunk(&b, PS_MSG_PUSH, 1, c, 0, 50.0f);
         if (kind == 1) send_short(&b, PS_MSG_PULL, 1, c, 0);
         if (kind == 2) send_short(&b, PS_MSG_EXACT, 1, c, 0);
@@ -321,8 +320,8 @@ static void train(const char *const *sets, bool ahead, answers *out)
     assert_int_equal(b.job.server[0].stats.pushes, pushes);
 }
 
-/* Also with codecs that change from step to step, and with decisions that wait for the
- * whole gradient. */
+/* This holds also with codecs that change from step to step, and with decisions that wait
+ * for the whole gradient. */
 static void a_step_ahead_changes_no_bit(void **state)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
@@ -331,7 +330,7 @@ static void a_step_ahead_changes_no_bit(void **state)
     static const char *const decisions[] = {
         "optimizer.clip_norm=0", "optimizer.clip_norm=1.5", "loss_scale.use=on"};
     for (size_t i = 0; i < 3 * sizeof codecs / sizeof *codecs; i++) {
-        if (i / 3 >= 2 && i % 3 == 2) continue; // what is fed back has no scale
+        if (i / 3 >= 2 && i % 3 == 2) continue; // residuals have no loss scale
         const char *const sets[] = {codecs[i / 3], "exchange.codec_warmup=2",
                                     decisions[i % 3], "exchange.codec_min=1024"};
         static answers in_order, ahead;
@@ -346,7 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_push_counts_once),
-        cmocka_unit_test(settling_gives_everybody_the_exact_weights),
+        cmocka_unit_test(everybody_gets_the_exact_weights),
         cmocka_unit_test(a_hello_starts_the_credits_anew),
         cmocka_unit_test(whatever_is_repeated_counts_once_and_is_answered),
         cmocka_unit_test(an_early_push_waits_for_its_step),

@@ -45,7 +45,7 @@ static int connect_door(const ring_worker *w)
     return fd;
 }
 
-/* Hands in arenas, and rings if so. */
+/* Hands in arenas and, if rings is set, rings. */
 static void hand_in(ring_worker *w, bare_job *b, int rank, bool rings)
 {
     *w = (ring_worker){.b = b, .rank = rank};
@@ -233,7 +233,8 @@ static void gradients_wait_for_the_first_weights(void **state)
     close_one(&b, &w);
 }
 
-/* In both orders; the second worker's socket is used for gradients too. */
+/* The workers push in both orders. The second one's gradients come through its socket,
+ * too. */
 static void workers_with_and_without_rings_share_a_shard(void **state)
 {
     bare_job b;
@@ -273,7 +274,7 @@ static void open_two(bare_job *b, ring_worker w[2])
     init_all(&w[0]);
 }
 
-/* A worker is not waited for longer because another one was needed first. */
+/* The shard takes the workers' pushes in any order. */
 static void any_order_of_workers_makes_steps(void **state)
 {
     bare_job b;
@@ -295,7 +296,7 @@ static void any_order_of_workers_makes_steps(void **state)
     leave(&w[0]), leave(&w[1]);
 }
 
-/* The shard does not sleep on the ring of a worker that pushes nothing more. */
+/* The shard does not wait at the ring of a worker that has ended. */
 static void a_push_after_anothers_goodbye_is_seen(void **state)
 {
     for (int short_one = 0; short_one < 2; short_one++) {

@@ -1,6 +1,6 @@
 /* BasicNet without dropout, teacher-forced: each of 100 steps starts from PyTorch's
- * weights; losses within 1e-5 relative, gradients within 1e-5 of the largest (on a GPU
- * 1e-4).
+ * weights. Losses have to agree within 1e-5, gradients within 1e-5 of the largest (on a
+ * GPU 1e-4).
  *
  *   test_teacher [DEVICE]        default: auto */
 #include <math.h>
@@ -33,7 +33,7 @@ static void compare_gradients(pupil *p)
     p->worst_gradient = fmax(p->worst_gradient, worst / largest);
 }
 
-/* false: the teacher has no lessons, or no more. */
+/* false: the teacher has no further lessons. */
 static bool lesson(pupil *p, FILE *teacher)
 {
     float loss;

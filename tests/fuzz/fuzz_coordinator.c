@@ -1,6 +1,6 @@
-/* The control plane's decoder and what the coordinator does with what it takes: the input
- * is a row of messages, each a byte that says who sends it, two bytes of length (little-
- * endian), and the frame. JOINs go to the admission, WELCOME carries a roster. */
+/* The control plane's decoder, and the coordinator behind it. The input is a row of
+ * messages. Each has a byte that names the sender, two bytes of length (low byte first),
+ * and the frame. JOINs go to the admission, WELCOME carries a roster. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void take(ps_coordinator *job, ps_coord_board *b, uint8_t sender,
                  const ps_control *c)
 {
     ps_roster roster;
-    int rank = sender % (WORKERS + 1) - 1; // -1: of a server, by a link
+    int rank = sender % (WORKERS + 1) - 1; // -1: a link of a server
     ps_secret secret = {{sender % (WORKERS + 1)}};
     ps_coord_asker from = {.role = rank < 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER,
                            .rank = rank < 0 ? 0 : rank};

@@ -1,4 +1,4 @@
-/* Any YAML is a model or an error; a model has a plan that covers it, or an error. */
+/* Any YAML is a model or an error. A model has a plan that covers it, or an error. */
 #include <stdlib.h>
 
 #include "model_spec.h"
@@ -10,7 +10,7 @@ static void check_plan(const ps_model_spec *spec)
 {
     ps_plan plan;
     uint64_t end = spec->table.arena_count;
-    /* Some thousand chunks, so that a huge model costs no more than a small one. */
+    /* At most some thousand chunks: a huge model must not cost more than a small one. */
     if (ps_plan_init(&plan, &spec->table, (ps_chunk_size){.bytes = end / 1024 + 1}, 3) ==
         PS_OK) {
         for (uint32_t i = 0; i < plan.n_chunks; i++) {

@@ -1,4 +1,4 @@
-/* The npy reader: samples at once, and left in their file. */
+/* The npy reader: samples are read at once, or stay in their file. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static void read_numbers(const uint8_t *data, size_t size)
     ps_source_fini(&source);
 }
 
-/* Of an uncompressed file that is read, every sample is read from the open file, too. */
+/* If an uncompressed file can be read, each of its samples can be read from the open
+ * file, too. */
 static void compare_streamed(const ps_dataset *whole, const ps_dataset *open)
 {
     const size_t bytes = (size_t)ps_dims_count(&whole->dims) * (whole->is_float ? 4 : 1);
@@ -35,7 +36,7 @@ static void compare_streamed(const ps_dataset *whole, const ps_dataset *open)
     free(room);
 }
 
-/* read: what reading it at once has said. */
+/* read: the result of reading the file at once. */
 static void open_streamed(const uint8_t *data, size_t size, ps_err read, bool compressed,
                           const ps_dataset *whole)
 {
@@ -54,7 +55,8 @@ static void open_streamed(const uint8_t *data, size_t size, ps_err read, bool co
     close(fd);
 }
 
-/* A file costs more than all the rest: of the inputs that are refused, a few get one. */
+/* Writing a file costs more than all the rest, so only a few of the refused inputs get
+ * one. */
 static void read_streamed(const uint8_t *data, size_t size)
 {
     ps_source source;

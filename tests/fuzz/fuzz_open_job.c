@@ -1,5 +1,5 @@
-/* What worker 0 says of an open job's tensors: any bytes. What is taken must come back
- * the same from the writer. */
+/* Any bytes as worker 0's message about an open job's tensors. What the reader takes must
+ * come back the same from the writer. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

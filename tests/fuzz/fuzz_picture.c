@@ -1,5 +1,5 @@
-/* The decoders of pictures: any bytes as a file, resized, and as gray. For PNG the
- * checksums are corrected, else they would hide what is behind them. */
+/* The decoders of pictures: any bytes as a file, resized, and as gray. The checksums of a
+ * PNG are corrected: wrong ones would hide everything behind them. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

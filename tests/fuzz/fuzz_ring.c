@@ -1,5 +1,5 @@
 /* A ring whose other end writes anything: positions from the first bytes, contents from
- * the rest. Each end reads and writes nothing outside it, and comes to an end. */
+ * the rest. No end reads or writes outside the ring, and each returns. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

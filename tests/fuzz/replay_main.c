@@ -1,11 +1,10 @@
-/* Replays a corpus through a fuzz target without libFuzzer, so that every ordinary test
- * run does: each file of the folders (or file) given, then the empty input. With -n, then
- * that many inputs that are changed at random: bytes that are flipped, overwritten,
- * inserted or taken out, and pieces of other inputs. Fails when the process has held more
- * than PEAK_MAX_MIB of memory: what an input claims must not be taken at once.
+/* Replays a corpus through a fuzz target without libFuzzer, in every ordinary test run:
+ * each file that is given or is in a given folder, then the empty input. -n adds that
+ * many inputs that are changed at random: bytes are flipped, overwritten, inserted or
+ * taken out, or are pieces of other inputs. It fails if the process has held more than
+ * PEAK_MAX_MIB: the reader must not allocate all that an input claims.
  *
- *   replay_NAME [-n INPUTS [-s SEED]] FOLDER ...
- */
+ *   replay_NAME [-n INPUTS [-s SEED]] FOLDER ... */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,7 +64,7 @@ static size_t draw(size_t below)
 static size_t insert(uint8_t *to, size_t n, const uint8_t *from, size_t bytes)
 {
     size_t at = draw(n + 1);
-    if (at > n) return n; // it never is; the compiler cannot know
+    if (at > n) return n; // this is never so, but the compiler cannot know it
     memmove(to + at + bytes, to + at, n - at);
     memcpy(to + at, from, bytes);
     return n + bytes;

@@ -2,19 +2,19 @@
  *
  *   ps-gpu-parity [--tanh] CONFIG STEPS [key=value ...]
  *
- * Every step gives both devices the CPU's weights, the same made-up batch and the same
- * dropout; the CPU's gradient then makes the next weights (SGD). Prints one JSON object:
- * the worst relative difference of a loss, and the worst difference of a gradient's
- * element over the largest of its step (and the median step's). 1 where what is judged is
- * above its bound, 77 without a GPU.
+ * In every step both devices get the CPU's weights, the same made-up batch and the same
+ * dropout. The CPU's gradient then makes the next weights (SGD). The program prints one
+ * JSON object: the worst relative difference of a loss, and the worst difference of a
+ * gradient's element over the largest of its step (and the median step's). Exit code: 1
+ * if the value that is judged is above its bound, 77 without a GPU.
  *
- * train.precision is the GPU's; the CPU stays with float32. Rounding to 16 bits moves
- * many inputs of a relu past 0: there the median step's gradient is judged, and the
- * bounds are wide. How factors are rounded, test_device holds exactly.
+ * train.precision holds for the GPU; the CPU stays with float32. Rounding to 16 bits
+ * moves many inputs of a relu past 0. So the median step's gradient is judged, and the
+ * bounds are wide. test_device checks exactly how factors are rounded.
  *
- * A relu whose input is within a rounding of 0 has either slope, and among millions of
- * inputs some step meets one: its gradient says nothing. Models with relu are judged by
- * the median step, too; --tanh puts tanh in relu's place, and the worst step is judged.
+ * A relu whose input is within a rounding of 0 may have either slope. Among millions of
+ * inputs some step meets one, and its gradient says nothing. So models with relu are also
+ * judged by the median step. --tanh replaces relu by tanh, and the worst step is judged.
  */
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static const bounds precisions[] = {{PS_PRECISION_FLOAT32, 1e-5, 1e-4, 1.0f},
 
 enum { N_DEVICES = 2, EXIT_SKIPPED = 77 };
 
-/* One device's copy of everything; [0] is the CPU. */
+/* One device's copy of everything. [0] is the CPU. */
 typedef struct side {
     ps_device *device;
     ps_program *program;
@@ -166,7 +166,7 @@ static const bounds *bounds_of(const parity *p)
 {
     size_t i = 0;
     while (precisions[i].precision != p->cfg.train.precision)
-        i++; // the configuration knows these three
+        i++; // the table has every precision
     return &precisions[i];
 }
 

@@ -2,10 +2,10 @@
 
   python3 torch_step.py JOB.json SECONDS [compile] [tf32] [bf16 | fp16] [cpu]
 
-Alone, or, with torchrun's variables, as one rank of DDP over Gloo on the same GPU. bf16
-and fp16 are torch.autocast's, the latter with GradScaler. Each step takes another batch
-from pinned host memory, as pstrain does; nothing but the end waits for the GPU. Prints one
-JSON object with samples_per_second of all ranks. cpu: to rehearse where there is no GPU.
+It runs alone or, with torchrun's variables, as one rank of DDP over Gloo on the same GPU. bf16 and
+fp16 are torch.autocast's, the latter with GradScaler. Each step takes another batch from pinned
+host memory, as pstrain does; only the end waits for the GPU. Prints one JSON object with
+samples_per_second of all ranks. cpu: to rehearse where there is no GPU.
 """
 import json
 import os
@@ -49,7 +49,7 @@ def fused(optimizer, config):
 
 
 def narrow(words):
-    """The autocast of the precision that the words ask for, and its scaler."""
+    """Returns the autocast of the precision that the words name, and its scaler."""
     types = {"bf16": torch.bfloat16, "fp16": torch.float16}
     wanted = [types[w] for w in words if w in types]
     cast = torch.autocast(DEVICE, dtype=wanted[0] if wanted else torch.bfloat16,
@@ -58,7 +58,7 @@ def narrow(words):
 
 
 def agree(seconds_a_step, world):
-    """The slowest rank's number, so that all make the same number of steps."""
+    """Returns the slowest rank's number, so that all ranks make the same number of steps."""
     t = torch.tensor([seconds_a_step])
     if world > 1:
         torch.distributed.all_reduce(t, op=torch.distributed.ReduceOp.MAX)

@@ -122,7 +122,7 @@ static void save(uint32_t rank)
 
 /* ---- steps ---- */
 
-static void settle(uint32_t rank)
+static void fetch_exact_weights(uint32_t rank)
 {
     worker *w = &W.workers[rank];
     if (w->acted) {
@@ -214,7 +214,7 @@ void world_main_act(uint32_t rank)
         save(rank);
         break;
     case PHASE_EXACT:
-        settle(rank);
+        fetch_exact_weights(rank);
         break;
     default:
         enter(w, PHASE_DONE);

@@ -197,8 +197,8 @@ static bool lowers_version(uint8_t kind)
     return kind == PS_MSG_EXACT || kind == PS_MSG_FETCH || kind == PS_MSG_RESTORE;
 }
 
-/* Does what ps_comm_submit does. Until the communication takes orders that lower a version,
- * other messages may come. */
+/* Does what ps_comm_submit does. Until the communication takes orders that lower a
+ * version, other messages may come. */
 void world_order(uint32_t rank, uint8_t kind, uint64_t step, uint32_t n)
 {
     worker *w = &W.workers[rank];

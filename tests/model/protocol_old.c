@@ -85,7 +85,7 @@ static void give(const image *i, const old_message *o)
         m.header.nonce = NONCE + incarnation;
     }
     world_give_to_shard(i->shard, &m, o->rank, incarnation);
-    world_settle_shard(world_shard(i->shard));
+    world_canonicalize_shard(world_shard(i->shard));
     const uint32_t k = WORKERS + i->shard;
     if (memcmp(i->memory, W.memory[k], i->used) == 0 && W.down[o->rank][i->shard].n == 0)
         return;

@@ -292,7 +292,7 @@ static void explore(uint64_t max_states, search_result *out)
         }
         world_copy(&W, &p->state);
         const uint32_t touched = act(&p->actions[p->next++]);
-        world_settle(touched);
+        world_canonicalize(touched);
         out->actions++;
         fault = look(out, depth, touched, &deeper);
         if (!fault) depth += deeper;

@@ -74,7 +74,7 @@ ps_verdict __wrap_ps_policy_push(ps_policy_chunk *c, uint32_t rank, uint64_t ste
 
 /* ---- the state ---- */
 
-static void settle_message(zmq_msg_t *m)
+static void canonicalize_message(zmq_msg_t *m)
 {
     if (zmq_msg_size(m) > 0) return;
     memset(m, 0, sizeof *m);
@@ -132,21 +132,21 @@ static void check_shard(const ps_shard *s)
     check_pushes(s, c, e);
 }
 
-void world_settle_shard(ps_shard *s)
+void world_canonicalize_shard(ps_shard *s)
 {
     s->bytes_received = s->bytes_sent = s->pushes = s->repeated = s->strangers =
         s->steps = 0;
     s->sum_ns = s->apply_ns = 0;
     for (uint32_t r = 0; r < WORKERS; r++) {
-        settle_message(&s->chunks[0].pushes[r]);
-        settle_message(&s->chunks[0].early[r]);
+        canonicalize_message(&s->chunks[0].pushes[r]);
+        canonicalize_message(&s->chunks[0].early[r]);
         s->grads[r] = NULL;
         s->payloads[r] = NULL;
     }
     check_shard(s);
 }
 
-static void settle_comm(ps_comm *c)
+static void canonicalize_comm(ps_comm *c)
 {
     c->bytes_sent = c->bytes_received = c->raw_bytes = c->most_on_the_way = 0;
     c->shm_sent = c->shm_received = 0;
@@ -182,12 +182,13 @@ static uint64_t mix(uint64_t h, const void *bytes, size_t n)
     return h;
 }
 
-void world_settle(uint32_t members)
+void world_canonicalize(uint32_t members)
 {
     for (uint32_t m = 0; m < MEMBERS; m++) {
         if (!(members >> m & 1)) continue;
-        if (world_runs(m) && m < WORKERS) settle_comm(world_comm(m));
-        if (world_runs(m) && m >= WORKERS) world_settle_shard(world_shard(m - WORKERS));
+        if (world_runs(m) && m < WORKERS) canonicalize_comm(world_comm(m));
+        if (world_runs(m) && m >= WORKERS)
+            world_canonicalize_shard(world_shard(m - WORKERS));
         W.hashes[m] = mix(m, W.memory[m], W.used[m]);
     }
 }

@@ -99,7 +99,7 @@ typedef struct world {
     snapshot next;
     _Alignas(64) uint8_t memory[MEMBERS][MEMORY];
     uint32_t used[MEMBERS];
-    uint64_t hashes[MEMBERS]; // of the memory, since world_settle
+    uint64_t hashes[MEMBERS]; // of the memory, since world_canonicalize
 } world;
 
 /* One rule of the protocol that the check itself breaks: it has to notice. */
@@ -161,8 +161,8 @@ void world_secret(uint32_t incarnation, uint32_t rank, ps_secret *out);
 
 /* After an action that touched these members (a bit set): counters and times, which do
  * not belong to the state, back to 0; and the invariants. */
-void world_settle(uint32_t members);
-void world_settle_shard(ps_shard *s);
+void world_canonicalize(uint32_t members);
+void world_canonicalize_shard(ps_shard *s);
 uint64_t world_hash(void);
 bool world_is_final(void);
 

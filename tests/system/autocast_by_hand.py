@@ -19,7 +19,7 @@ from benchlib.torch_model import Model, loss_of  # noqa: E402
 
 
 def answers(model, config, samples, narrow):
-    """Outputs as float32, and the loss, which is float32 in both ways."""
+    """Returns the outputs as float32, and the loss. The loss is float32 in both ways."""
     x, y = samples
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
         try:

@@ -20,8 +20,8 @@ class Browser:
         down, self.down = os.pipe()
         self.up, up = os.pipe()
         # The protocol is on descriptors 3 and 4.
-        argv = ["sh", "-c", f'exec "$@" 3<&{down} 4>&{up}', "sh", BROWSER, "--headless", "--no-sandbox", "--disable-gpu",
-                "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        argv = ["sh", "-c", f'exec "$@" 3<&{down} 4>&{up}', "sh", BROWSER, "--headless", "--no-sandbox",
+                "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
         self.process = subprocess.Popen(argv, pass_fds=(down, up), stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(down)
@@ -79,7 +79,7 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def run(self, script):
-        """The value of an expression of JavaScript."""
+        """Returns the value of a JavaScript expression."""
         said = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in said, said
         return said["result"].get("value")
@@ -97,7 +97,7 @@ class Browser:
                       windowsVirtualKeyCode=KEYS[key], **(more if kind == "keyDown" else {}))
 
     def picture(self, path):
-        """A PNG of the whole page."""
+        """Saves a PNG of the whole page."""
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         with open(path, "wb") as f:
             f.write(base64.b64decode(data))

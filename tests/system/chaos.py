@@ -26,7 +26,7 @@ class Kind:
     mode: str
     settings: tuple
     config: str = "digits"
-    hosts: bool = False  # each part on a host of its own
+    hosts: bool = False  # each part has its own host
 
     @property
     def servers(self):
@@ -55,20 +55,20 @@ def draw_fault(chance, kind, moments):
     role = chance.choice(["server", "worker"] if kind.servers else ["worker"])
     rank = chance.choice([0, chance.randrange(SERVERS if role == "server" else WORKERS)])
     what = chance.choice(["kill", "kill", "stop", "freeze"] + ["cut"] * 4 * kind.hosts)
-    # Log-uniform: as many last 0.1 to 0.9 s as 0.9 to 8 s.
+    # Log-uniform: 0.1 to 0.9 s is as likely as 0.9 to 8 s.
     seconds = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
     return Fault(what, role, rank, chance.choice(moments), seconds)
 
 
 def draw_schedule(seed, kinds, moments=MOMENTS):
-    """The kind of job, its faults, and what further choices are drawn from."""
+    """Returns the kind of job, its faults, and the generator for further choices."""
     chance = random.Random(seed)
     kind = kinds[seed % len(kinds)]
     return kind, [draw_fault(chance, kind, moments) for _ in range(chance.randint(1, 3))], chance
 
 
 class Later:
-    """Actions that are due after some seconds, and at the end of the job at the latest."""
+    """Actions that are done after some seconds, or at the job's end if that is earlier."""
 
     def __init__(self):
         self.timers = []
@@ -82,12 +82,12 @@ class Later:
         for timer, what, args in self.timers:
             timer.cancel()
             timer.join()
-            what(*args)  # each may be done twice
+            what(*args)  # an action may be done twice
         self.timers.clear()
 
 
 def continue_process(pid, folder):
-    """Does nothing if the process has ended: its number may be another process's by now."""
+    """Does nothing if the process has ended: another process may have its number by now."""
     try:
         if folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGCONT)
@@ -110,7 +110,7 @@ class Hosts:
         self.made.__exit__(*args)
 
     def for_psrun(self, kind):
-        """psrun's options and environment for a job of that kind."""
+        """Returns psrun's options and environment for a job of that kind."""
         return self.made.for_psrun(self.folder, BIN, ("server", "worker") if kind.servers else ("worker",))
 
     def cut(self, role, rank):

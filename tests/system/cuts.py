@@ -1,6 +1,6 @@
-"""Cuts TCP connections of running processes, from outside: the processes see what they would
-see of a router that was switched off, of a NAT that sends resets, or of one that has
-forgotten the connection."""
+"""Cuts TCP connections of running processes, from outside. To the processes this looks like a
+router that was switched off, a NAT that sends resets, or a NAT that has forgotten the
+connection."""
 import ctypes
 import os
 import socket
@@ -39,8 +39,8 @@ def _established(pid):
 
 
 def connections(pid):
-    """[(descriptor, own port, the peer's port)] of a process's TCP connections; of one that has
-    just ended: []."""
+    """Returns [(descriptor, own port, the peer's port)] of a process's TCP connections; [] if it
+    has just ended."""
     found = []
     try:
         tcp, names = _established(pid), os.listdir(f"/proc/{pid}/fd")
@@ -58,11 +58,11 @@ def connections(pid):
 
 
 def cut(pid, fd, hard):
-    """hard: with a reset, which also drops what has not been sent or read yet; else with an
-    end of file after what has been sent."""
+    """Cuts a connection. hard: by a reset, which also drops what has not been sent or read yet;
+    else by an end of file after what has been sent."""
     ours = socket.socket(fileno=duplicate(pid, fd))
     try:
-        if hard:  # connect() to AF_UNSPEC; Python's own does not know that family
+        if hard:  # connect() to AF_UNSPEC: Python does not know this family
             address = (ctypes.c_char * 16)()
             if _libc.connect(ours.fileno(), address, 16) != 0:
                 raise OSError(ctypes.get_errno(), "connect to AF_UNSPEC")
@@ -73,8 +73,8 @@ def cut(pid, fd, hard):
 
 
 def deafen(pid, fd):
-    """Whatever the peer sends from now on, also its end, vanishes on its way to this side: a
-    filter that takes no byte of any packet (socket(7))."""
+    """From now on all that the peer sends, also its end, is lost on its way to this side: a filter
+    takes no byte of any packet (socket(7))."""
     program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # return 0
     with socket.socket(fileno=duplicate(pid, fd)) as ours:
         ours.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER,
@@ -82,7 +82,7 @@ def deafen(pid, fd):
 
 
 def why_not():
-    """The reason why cutting is impossible here, or None."""
+    """Returns why cutting is impossible here, or None."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:

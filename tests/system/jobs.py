@@ -26,8 +26,8 @@ from psrunlib.ports import free_port  # noqa: E402
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 PSRUN = ROOT / "deploy/psrun"
 DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
-# For what has to come: more than a busy machine needs, and less than the defaults of
-# net.join_timeout_ms and net.step_timeout_ms, so that what only those end is found out.
+# How long tests wait. It is more than a busy machine needs, and less than the defaults of
+# net.join_timeout_ms and net.step_timeout_ms: a job that only these would end fails its test.
 PATIENCE_S = 50
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
 
@@ -49,7 +49,7 @@ def alive(mark):
 
 
 def wrapped_bin(folder, name, before):
-    """Makes a folder of links to the programs. Program `name` runs the sh commands `before` first."""
+    """Makes a folder of links to the programs. There the program `name` first runs the sh commands `before`."""
     os.mkdir(folder)
     for program in os.listdir(BIN):
         if program != name:
@@ -65,7 +65,7 @@ def stands_still(pid):
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, values)} and the metadata."""
+    """Returns {name: (dtype, shape, values)} and the metadata."""
     raw = Path(path).read_bytes()
     (n,) = struct.unpack("<Q", raw[:8])
     header = json.loads(raw[8 : 8 + n])
@@ -80,7 +80,7 @@ def read_safetensors(path):
 
 
 def npy(descr, shape, body):
-    """The bytes of a .npy file. npy("<f4", "(2, 3)", bytes(24))"""
+    """Returns the bytes of a .npy file: npy("<f4", "(2, 3)", bytes(24))."""
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
@@ -107,7 +107,7 @@ class Part:
         while not re.search(pattern, self.text()):
             if last_look:
                 raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
-            # A process may print its last words after its text was read and before it ended.
+            # A process may print its last words after we read its text and before it ends.
             last_look = self.popen.poll() is not None or time.monotonic() >= end
             time.sleep(0.02)
 
@@ -120,7 +120,7 @@ def kill(process):
 
 
 class TurnTaking:
-    """A process gets a tenth of its time, until the end of a `with`."""
+    """Lets a process run only a tenth of the time, until the end of a `with`."""
 
     def __init__(self, pid):
         self.pid, self.over = pid, threading.Event()
@@ -129,7 +129,7 @@ class TurnTaking:
     def _run(self):
         while not self.over.is_set():
             os.kill(self.pid, signal.SIGSTOP)
-            time.sleep(0.018)  # each of its steps takes several turns
+            time.sleep(0.018)  # each of the process's steps takes several turns
             os.kill(self.pid, signal.SIGCONT)
             time.sleep(0.002)
 
@@ -142,7 +142,7 @@ class TurnTaking:
 
 
 class SlowDisk:
-    """A disk on which reads and writes of named files wait until the test lets them go."""
+    """A disk on which reads and writes of named files wait until the test lets them go on."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -185,7 +185,7 @@ class JobTest(unittest.TestCase):
                 os.path.join(self.folder, out), *map(str, args)]
 
     def patient_psrun(self, *args, out="out"):
-        """The command line of a psrun that leaves parts more than PATIENCE_S to end by themselves."""
+        """The command line of a psrun that gives parts more than PATIENCE_S to end by themselves."""
         program = ("import sys; from psrunlib import cli, supervise;"
                    f"supervise.GRACE_S = supervise.KILL_S = {4 * PATIENCE_S}; sys.exit(cli.main(sys.argv[1:]))")
         return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'deploy')!r}); {program}",
@@ -203,7 +203,7 @@ class JobTest(unittest.TestCase):
         run(python, ROOT / "tests/system" / script, job, init, *given, result)
 
     def psrun(self, *args, out="out", code=0, timeout=300):
-        """Runs psrun to its end and checks its exit code; returns its output."""
+        """Runs psrun to its end and checks its exit code. Returns its output."""
         done = subprocess.run(self.psrun_argv(*args, out=out), stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=timeout)
         self.assertEqual(done.returncode, code, done.stdout)
@@ -224,7 +224,7 @@ class JobTest(unittest.TestCase):
         return Path(self.path(out, "model.safetensors")).read_bytes()
 
     def wide_model(self, width=16384):
-        """An MLP of 64 x width x 64 x 10; of 16384: 2.1 million weights, 8.5 MB."""
+        """An MLP of 64 x width x 64 x 10. With 16384 it has 2.1 million weights, 8.5 MB."""
         config = self.path("wide.yaml")
         with open(config, "w", encoding="utf-8") as f:
             f.write(f"model:\n  input: [64]\n  layers:\n    - linear: {width}\n    - relu\n"
@@ -241,15 +241,15 @@ class JobTest(unittest.TestCase):
             time.sleep(0.05)
 
     def keys(self, name="keys"):
-        """A folder with the keys of a job; the same for the same name."""
+        """Returns a folder with the keys of a job. The same name gives the same folder."""
         folder = self.path(name)
         subprocess.run([BIN / "ps-server", "--make-keys", folder], check=True)
         return folder
 
     def start_job(self, servers, workers, *settings, config=DIGITS, skip=(), host="127.0.0.1",
                   prefix=()):
-        """Parts by hand: {name: Part}; those in skip never come. host: the coordinator's; prefix: of
-        their command lines. A setting and the prefix may be functions of role and rank that give it."""
+        """Starts parts by hand, except those in skip. Returns {name: Part}. host is the coordinator's, and prefix
+        comes before each command line. A setting or the prefix may be a function of role and rank."""
         env = {"MASTER_ADDR": host, "MASTER_PORT": str(free_port()),
                "WORLD_SIZE": str(workers), "PS_SERVERS": str(servers)}
         args = ["--config", config]
@@ -263,7 +263,7 @@ class JobTest(unittest.TestCase):
             self._start(parts, "server", rank, args + of("server", rank),
                         dict(env, PS_SERVER_RANK=str(rank)), skip, prefix)
         for rank in range(workers):
-            out = ["--out", self.path(f"worker-{rank}"), "--overwrite"]  # an earlier job of the test
+            out = ["--out", self.path(f"worker-{rank}"), "--overwrite"]  # the test may have had an earlier job
             self._start(parts, "worker", rank, args + of("worker", rank) + out,
                         dict(env, RANK=str(rank)), skip, prefix)
         return parts
@@ -283,7 +283,7 @@ class JobTest(unittest.TestCase):
         part.log.close()
 
     def wait_all(self, parts, seconds=PATIENCE_S):
-        """Waits for the end of every part; returns {name: exit code}."""
+        """Waits for the end of every part. Returns {name: exit code}."""
         end = time.monotonic() + seconds
         codes = {}
         for name, part in parts.items():

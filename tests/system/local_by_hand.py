@@ -1,8 +1,10 @@
 """Local steps in PyTorch, by hand: all workers in one process, one after another.
 
-local_by_hand.py CONFIG INIT OUT: CONFIG is what ps-config-json prints; begins with the weights
-in INIT and writes the last weights to OUT. test_local.py compares them with a job's.
+local_by_hand.py CONFIG INIT [ROUNDS] OUT: CONFIG is what ps-config-json prints; it begins with the
+weights in INIT and writes the last weights to OUT. ROUNDS, JSON: rounds that wait for all workers,
+[[steps of each worker, ...] for each epoch]. test_local.py compares them with a job's.
 """
+import json
 import sys
 from pathlib import Path
 
@@ -32,7 +34,7 @@ class Worker:
 
 
 def batches_of(config, n_samples, workers):
-    """For each step of all epochs the indices of every worker's batch."""
+    """Yields, for each step of all epochs, the indices of every worker's batch."""
     for epoch in range(config["train.epochs"]):
         ranks = []
         for rank in range(workers):
@@ -46,14 +48,14 @@ ALIGN, BLOCK = 16, 4096  # elements: where tensors begin, and where a fragment m
 
 
 def fragments_of(sizes, n):
-    """Of each fragment (tensor, first element, end): equal parts, the first of them at the model's end."""
+    """Returns [(tensor, first element, end)] of each fragment: equal parts, the first at the model's end."""
     offsets, total = [], 0
     for size in sizes:
         offsets.append(total)
         total += -(-size // ALIGN) * ALIGN
 
     def nearest(element):
-        """The block of its tensor that begins nearest, or the next tensor."""
+        """The nearest beginning of a block of its tensor, or of the next tensor."""
         at = max(i for i, o in enumerate(offsets) if o <= element)
         place = (element - offsets[at] + BLOCK // 2) // BLOCK * BLOCK
         return offsets[at] + place if place < sizes[at] else (*offsets, total)[at + 1]
@@ -76,16 +78,18 @@ class Fragment:
         tensors = list(worker.model.parameters())
         return [tensors[t].data.view(-1)[begin:end] for t, begin, end in self.parts]
 
-    def synchronise(self, due):
-        """The outer optimizer's gradient is the mean of how far the workers have come, reversed."""
+    def synchronise(self, due, steps=None):
+        """The outer optimizer's gradient is the workers' mean change with its sign reversed. A change counts by
+        the worker's steps."""
         self.take()
+        steps = steps or [1] * len(self.workers)
         for p, *locals_ in zip(self.anchor, *(self.of(w) for w in self.workers)):
-            p.grad = sum(p.detach() - q for q in locals_) / len(self.workers)
+            p.grad = sum(n * (p.detach() - q) for n, q in zip(steps, locals_)) / sum(steps)
         self.outer.step()
         self.due = due
 
     def take(self):
-        """Streaming DiLoCo, algorithm 2: the result of some steps ago is mixed with the weights of now."""
+        """Streaming DiLoCo, algorithm 2: the result of some steps ago is mixed with the present weights."""
         if self.due is not None:
             self.put(self.config["sync.mixing"])
         self.due = None
@@ -108,14 +112,21 @@ def sent_after(config, number, total):
     return [f for f in range(n) if (f + 1) * k // n == position + 1], config["sync.overlap"] > 0
 
 
-def main(config_path, init, out):
-    torch.set_num_threads(1)
-    config = JobConfig.read(config_path)
-    x, y = torch_data.load(config, "train")
-    state = {k: torch.from_numpy(v.copy()) for k, v in safetensors.load(init).items()}
-    workers = [Worker(config, state) for _ in range(config["job.workers"])]
-    sizes = [p.numel() for p in workers[0].model.parameters()]
-    fragments = [Fragment(config, parts, workers) for parts in fragments_of(sizes, config["sync.fragments"])]
+def train_rounds(config, rounds, fragment, x, y):
+    """An epoch has as many rounds as the fastest worker's steps make."""
+    steps = list(batches_of(config, len(x), len(fragment.workers)))
+    per_epoch = len(steps) // config["train.epochs"]
+    for epoch, k in enumerate(rounds):
+        for r in range(per_epoch // max(k)):
+            for rank, worker in enumerate(fragment.workers):
+                first = epoch * per_epoch + r * k[rank]
+                for batches in steps[first:first + k[rank]]:
+                    worker.step(loss_of(config), x[batches[rank]], y[batches[rank]])
+            fragment.synchronise(None, k)
+            fragment.put(0)
+
+
+def train_together(config, fragments, workers, x, y):
     steps = list(batches_of(config, len(x), len(workers)))
     for number, batches in enumerate(steps, 1):
         for fragment in fragments:
@@ -128,8 +139,22 @@ def main(config_path, init, out):
             fragments[f].synchronise(number + config["sync.overlap"] if overlaps else None)
             if not overlaps:
                 fragments[f].put(0)
+
+
+def main(config_path, init, *rounds, out):
+    torch.set_num_threads(1)
+    config = JobConfig.read(config_path)
+    x, y = torch_data.load(config, "train")
+    state = {k: torch.from_numpy(v.copy()) for k, v in safetensors.load(init).items()}
+    workers = [Worker(config, state) for _ in range(config["job.workers"])]
+    sizes = [p.numel() for p in workers[0].model.parameters()]
+    fragments = [Fragment(config, parts, workers) for parts in fragments_of(sizes, config["sync.fragments"])]
+    if rounds:
+        train_rounds(config, json.loads(rounds[0]), fragments[0], x, y)
+    else:
+        train_together(config, fragments, workers, x, y)
     safetensors.save(out, {name: p.detach().numpy() for name, p in workers[0].model.named_parameters()})
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:-1], out=sys.argv[-1])

@@ -1,6 +1,6 @@
-"""Workers at their own pace in PyTorch, by hand: what a policy.log says, in one process.
+"""Workers at their own pace in PyTorch, by hand: one process follows a policy.log.
 
-policies_by_hand.py CONFIG INIT LOG OUT: CONFIG is what ps-config-json prints; begins with the
+policies_by_hand.py CONFIG INIT LOG OUT: CONFIG is what ps-config-json prints; it begins with the
 weights in INIT, does what LOG says, and writes the last weights to OUT. test_policies.py compares
 them with a job's.
 """
@@ -19,7 +19,7 @@ def ranks(text):
 
 
 class Samples:
-    """A rank's batches: those of the epoch, then those of further passes, whose order is no epoch's."""
+    """A rank's batches: those of the epoch, then those of further passes. No epoch has the order of such a pass."""
 
     def __init__(self, config, n_samples, rank):
         self.config, self.n_samples, self.rank = config, n_samples, rank
@@ -52,7 +52,7 @@ class Servers:
         return 1 if self.config["sync.policy"] == "backup" else n_pushes / self.config["job.workers"]
 
     def corrected(self, i, p, base, grad):
-        """Gradient of parameter i, computed on the weights of base: (version, weights)."""
+        """Corrects the gradient of parameter i, which was computed on base: (version, weights)."""
         version, weights = base
         if self.config["sync.correction"] == "lr":
             return grad / max(1, self.version - version)
@@ -62,7 +62,7 @@ class Servers:
         return grad
 
     def apply(self, pushes):
-        """pushes: (version and weights it was computed on, gradients) of each."""
+        """pushes: [((version, weights), gradients)]; the gradients were computed on these weights."""
         share = self.share(len(pushes))
         for i, p in enumerate(self.model.parameters()):
             p.grad = sum(self.corrected(i, p, base, grads[i]) for base, grads in pushes) * (share / len(pushes))
@@ -86,7 +86,7 @@ def main(config_path, init, log, out):
     n = config["job.workers"]
     servers, samples, epoch = Servers(config, init), [Samples(config, len(x), r) for r in range(n)], 0
     base = [servers.weights()] * n
-    given, step, counted = {}, 0, 0  # given: by rank, the push that is in
+    given, step, counted = {}, 0, 0  # given: by rank, the push that waits
     for s in samples:
         s.begin(0)
     with open(log, encoding="utf-8") as f:

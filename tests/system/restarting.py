@@ -31,7 +31,8 @@ class RestartTest(CheckpointTest):
             return f.read()
 
     def end(self, psrun, out, code=0):
-        """The whole output. Code 75: worker 0 may have been killed while it saved, and not have come back."""
+        """Returns the whole output. With code 75 worker 0 may have been killed while it saved, and not have come
+        back."""
         self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out))
         if code == 75:
             self.check_no_process_left(out)
@@ -63,11 +64,11 @@ class RestartTest(CheckpointTest):
 
     @staticmethod
     def find(psrun, role, rank):
-        """The process of a part, or None."""
+        """Returns the process of a part, or None."""
         return find_part(psrun.pid, role, rank)
 
     def wait_until(self, psrun, true):
-        """Returns whether it came true before the job ended."""
+        """Waits until true() holds. Returns whether it did before the job ended."""
         end = time.monotonic() + WAIT_S
         while psrun.poll() is None:
             if true():
@@ -103,7 +104,7 @@ class RestartTest(CheckpointTest):
         return os.path.lexists(self.path(*names))
 
     def moment(self, what, out, chance):
-        """A condition that comes true at that moment of the present start."""
+        """Returns a condition that comes true at that moment of the present start."""
         seen = self.lines(out)
         if what == "step":
             want = chance.randint(1, 12)
@@ -120,7 +121,7 @@ class RestartTest(CheckpointTest):
         return lambda: time.monotonic() >= at
 
     def last_step(self, out):
-        """The step of the last whole record; -1 where there is none."""
+        """Returns the step of the last whole record; -1 if there is none."""
         found = re.search(r'"step":(\d+)[^\n]*\n\Z', self.read(out))
         return int(found[1]) if found else -1
 

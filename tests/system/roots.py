@@ -1,4 +1,4 @@
-"""Fresh folders with a Debian or Ubuntu in them, made by debootstrap, for tests of what is installed."""
+"""Fresh folders with a Debian or Ubuntu in them, made by debootstrap, to test installed files."""
 import hashlib
 import os
 import shutil
@@ -73,7 +73,7 @@ class Root:
         if not program:
             skip("no debootstrap")
         archive = RELEASES[release]
-        # A release that this debootstrap does not know yet is made as its predecessors are.
+        # A release that this debootstrap does not know yet is made like its predecessors.
         script = release if (SCRIPTS / release).exists() else {DEBIAN: "sid", UBUNTU: "jammy"}[archive]
         components = "main" if archive == DEBIAN else "main,universe"
         done = subprocess.run(
@@ -92,11 +92,11 @@ class Root:
     def close(self):
         for place in self.mounted:
             subprocess.run(["umount", "-l", place], check=False)
-        # --one-file-system: what is still mounted is not the folder's.
+        # --one-file-system: a file system that is still mounted is not part of the folder.
         subprocess.run(["rm", "-rf", "--one-file-system", self.folder], check=False)
 
     def call(self, script, user=0, timeout=1800, **env):
-        """(exit code, output) of a shell's script in the folder, with network, as a user."""
+        """Runs a shell script in the folder, with network, as a user. Returns (exit code, output)."""
         argv = ["chroot", f"--userspec={user}:{user}", str(self.path), "/usr/bin/env", "-i",
                 "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
                 f"HOME={'/root' if user == 0 else '/home/user'}", *(f"{k}={v}" for k, v in env.items()),

@@ -1,5 +1,5 @@
-"""A part that reads slowly: it has small receive buffers, and it runs for a short time only, again
-and again. The sockets to it fill."""
+"""Makes a part read slowly: it has small receive buffers and runs only for short times. The sockets
+to it fill."""
 import os
 import signal
 import socket
@@ -7,8 +7,8 @@ import threading
 
 import cuts
 
-# TINY_BYTES, for a part that shall never recover: below two segments (64 KB each on loopback) the
-# kernel's sender waits 0.2 s before each one, and may go on so when the buffer is large again.
+# TINY_BYTES is for a part that must not recover. Below two segments (64 KB each on loopback) the
+# kernel waits 0.2 s before it sends one, and may still do so when the buffer is large again.
 TINY_BYTES, SMALL_BYTES, USUAL_BYTES = 16 << 10, 128 << 10, 4 << 20
 
 

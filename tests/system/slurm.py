@@ -51,7 +51,7 @@ def program(name):
 
 
 def missing():
-    """The reason why such a Slurm is impossible here, or None."""
+    """Returns why such a Slurm is impossible here, or None."""
     if os.geteuid() != 0:
         return "not root: Slurm's daemons cannot be started"
     if not all(map(program, PROGRAMS)) and shutil.which("apt-get"):

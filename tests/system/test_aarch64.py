@@ -19,11 +19,10 @@ SUITE = "bookworm"
 MIRROR = os.environ.get("PS_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TOOLS = ["gcc-aarch64-linux-gnu", "g++-aarch64-linux-gnu", "qemu-user-static"]
-EM_AARCH64 = 183  # of an ELF file
+EM_AARCH64 = 183  # the machine in an ELF file
 LIBRARIES = ["libc6-dev", "libstdc++-12-dev", "libzmq3-dev", "libmsgpack-dev",
              "libyaml-dev", "libjansson-dev", "zlib1g-dev", "libdnnl-dev", "libcmocka-dev"]
-# The compiler's own C library, whose linker scripts name places of this machine: the
-# target's is used.
+# The compiler's C library: its linker scripts name paths of this machine. The target's is used.
 LEFT_OUT = ("libc6-arm64-cross_", "libc6-dev-arm64-cross_", "linux-libc-dev-arm64-cross_")
 
 
@@ -114,8 +113,8 @@ def set_up():
     (CROSS / "complete").touch()
 
 
-# qemu-user answers a question for TCP_INFO with four bytes, so that nothing that strangers
-# send is counted there.
+# qemu-user answers a question for TCP_INFO with four bytes, so these tests cannot see what
+# strangers send.
 WITHOUT = "^(test_gate|test_coordinator_door|test_coordinator_members|test_join_failures)$"
 
 

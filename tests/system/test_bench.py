@@ -72,7 +72,7 @@ class Compare(BenchTest):
         self.assertIn("no program no-such-python", text)
         report = self.report("compare")
         self.assertEqual(set(report["modes"]), {"alone", "ps", "allreduce"})
-        # From the same weights, over the same batches, with the same draws.
+        # Both modes have the same weights at first, the same batches and the same draws.
         loss = {m: report["modes"][m]["train_loss"]["median"] for m in ("ps", "allreduce")}
         self.assertEqual(loss["ps"], loss["allreduce"])
         # A worker sends its gradient once in ps mode, and 2 (n-1)/n of it in a ring.
@@ -91,8 +91,8 @@ class Compare(BenchTest):
                           "exchange.shm=on", *SHORT)
         self.assertIn("through shared memory", text)
         report = self.report("compare")
-        # Both ways all of it, 4 bytes a parameter and a little between tensors; the headers
-        # alone travel over sockets.
+        # All of it goes both ways: 4 bytes a parameter, and a little between tensors. Only headers
+        # travel over sockets.
         tensors = report["advice"]["gradient_bytes"]
         for mode, way in itertools.product(("ps", "allreduce"), ("sent", "received")):
             figures = {m: report["modes"][mode][f"{m}bytes_{way}_per_step"]["median"]
@@ -111,7 +111,7 @@ class Compare(BenchTest):
 
 
 class Network(BenchTest):
-    """The parts of bench/network, on this host and without links of a given rate."""
+    """The parts of bench/network, on this host and without shaped links."""
 
     def setUp(self):
         super().setUp()
@@ -122,7 +122,7 @@ class Network(BenchTest):
         from benchlib import exchange_job
         e = exchange_job.Exchange(1 << 20, workers=3, servers=0, shm="off", steps=4, warmup=2)
         found = exchange_job.run(e, str(BIN.parent))  # it fails if a weight is not exact
-        # 2 (n - 1) / n of the gradient, and the votes.
+        # Each rank sends 2 (n - 1) / n of the gradient, and a few bytes more.
         self.assertAlmostEqual(found["bytes_sent_per_step"] / (4 / 3 * e.nbytes), 1, delta=0.01)
 
     def test_plain_tcp_among_workers(self):
@@ -172,25 +172,26 @@ class Network(BenchTest):
 
 class Security(JobTest):
     def test_what_keys_cost_a_byte(self):
-        done = subprocess.run([sys.executable, ROOT / "bench/curve", "--sizes", "65536", "--mbytes", "1", "--rounds", "1",
-                               "--out", self.path("curve.json")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, ROOT / "bench/curve", "--sizes", "65536", "--mbytes", "1",
+                               "--rounds", "1", "--out", self.path("curve.json")], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
         (row,) = json.loads(Path(self.path("curve.json")).read_text(encoding="utf-8"))
         self.assertGreater(row["arithmetic"], 0)
 
     def test_what_strangers_cost(self):
-        done = subprocess.run([sys.executable, ROOT / "bench/attacked", "--rounds", "1", "--seconds", "1", "--connections", "300",
-                               "--build-dir", BIN.parent, "--out", self.path("attacked.json")], stdout=subprocess.PIPE,
+        done = subprocess.run([sys.executable, ROOT / "bench/attacked", "--rounds", "1", "--seconds", "1",
+                               "--connections", "300", "--build-dir", BIN.parent,
+                               "--out", self.path("attacked.json")], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
         (pair,) = json.loads(Path(self.path("attacked.json")).read_text(encoding="utf-8"))["pairs"]
-        self.assertGreater(pair["ratio"], 0)  # strangers who got no processor time made no connection
+        self.assertGreater(pair["ratio"], 0)  # strangers without processor time make no connection
 
 
 class Step(BenchTest):
     def test_the_processors_time_is_that_of_all_threads(self):
-        """Compared with the kernel's count for the process, which does little besides its steps."""
+        """It is compared with the kernel's count for the process, which does little except its steps."""
         argv = [BIN / "ps-bench-step", ROOT / "configs" / "mnist-basicnet.yaml", "30", "0",
                 "train.threads=2"]
         with subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE) as process:
@@ -245,7 +246,7 @@ class Rounding(BenchTest):
     @needs_torch
     def test_convolutions_of_every_kind(self):
         rows = self.rounding("layers")
-        self.assertEqual({tuple(row["conv"][:7]) for row in rows},  # square windows alone
+        self.assertEqual({tuple(row["conv"][:7]) for row in rows},  # only square windows
                          {(2, 16, 3, 1, 0, 1, 1), (16, 16, 5, 1, 2, 1, 16), (16, 8, 3, 1, 0, 2, 2)})
         worst = max(e["median"] for row in rows for side in row["errors"].values() for e in side.values())
         self.assertLess(worst, 1e-5)
@@ -333,8 +334,8 @@ class Parity(BenchTest):
         ddp, ps, allreduce = [s["skipped_steps"] for s in found]
         self.assertGreater(ps, 0)
         self.assertEqual(ps, allreduce)
-        # DDP divides by the workers after the backward pass, we before: its numbers are twice
-        # as large there, and overflow a back-off earlier.
+        # DDP divides by the number of workers after the backward pass, we divide before it. So
+        # DDP's numbers are twice as large, and overflow one back-off earlier.
         self.assertIn(ddp - ps, (0, 1))
 
     def test_both_modes_give_the_same_bits(self):
@@ -369,7 +370,7 @@ assert not any(m.training for m in model.modules())
 
 
 class Continue(BenchTest):
-    """PyTorch goes on from our checkpoints, and we from PyTorch's."""
+    """PyTorch goes on from our checkpoints, and we go on from PyTorch's."""
     NORMS = ("model.layers=[{conv2d: {name: conv, out: 16, kernel: 3, bias: false}}, {batch_norm2d: "
              "{name: norm}}, relu, flatten, {linear: {name: fc, out: 10}}, log_softmax]")
 

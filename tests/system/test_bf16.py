@@ -16,7 +16,7 @@ SHORT = ["train.steps=20", "train.eval_every=0", "train.seed=3"]
 
 
 class Narrow:
-    """What holds of each precision of 16 bits; with JobTest."""
+    """Tests for each precision of 16 bits; to be mixed with JobTest."""
 
     def test_digits_reach_97_percent(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *self.keys)
@@ -83,7 +83,8 @@ def difference(a, b):
 
 @needs_torch
 class AsAutocast(JobTest):
-    """Residual blocks, a depthwise convolution and batch norm against torch.autocast: as near float32."""
+    """Residual blocks, a depthwise convolution and batch norm against torch.autocast: both are equally near to
+    float32."""
 
     def setUp(self):
         super().setUp()

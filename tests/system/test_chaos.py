@@ -53,7 +53,7 @@ KINDS = [
     Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=5", "optimizer.clip_norm=0.5"),
          hosts=True),
 ]
-# Of local steps. Schedules with them have moments of their own.
+# For local steps. Schedules with them have their own moments.
 OUTER = ("sync.policy=local", "sync.local_steps=7", "sync.outer_lr=0.7", "sync.outer_momentum=0.9")
 LOCAL_KINDS = [
     Kind("ps", (*OUTER, "exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2")),
@@ -112,7 +112,7 @@ class Chaos(RestartTest):
         return name
 
     def moment(self, what, out, chance):
-        if what in SAID:  # once more, or, where nobody has died yet, a little later
+        if what in SAID:  # once more or, if no part has died yet, a little later
             seen, end = self.text(out).count(SAID[what]), time.monotonic() + 0.4
             return lambda: self.text(out).count(SAID[what]) > seen or time.monotonic() > end
         return (lambda: True) if what == "at once" else super().moment(what, out, chance)
@@ -165,7 +165,7 @@ class Chaos(RestartTest):
         self.later.finish()
         psrun.kill()
         psrun.wait()
-        end = time.monotonic() + 10  # a host's part is ended when it misses psrun
+        end = time.monotonic() + 10  # a part on a host ends when it misses psrun
         while alive(self.folder) and time.monotonic() < end:
             time.sleep(0.1)
 

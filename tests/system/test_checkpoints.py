@@ -1,4 +1,4 @@
-"""Checkpoints of the whole job: a job that was ended and goes on does the same as a job that was never ended."""
+"""Checkpoints of the whole job: a job that ended and goes on does the same as a job that never ended."""
 import json
 import os
 import random
@@ -59,7 +59,7 @@ class CheckpointTest(JobTest):
         self.assertEqual(comparable(self.summary(whole)), comparable(self.summary(resumed)))
 
     def run_whole(self, steps, *job, config=DIGITS):
-        """Runs a job until it has the checkpoints of these steps: a busy machine skips some."""
+        """Repeats a job until it has the checkpoints of these steps: a busy machine skips some."""
         for _ in range(8):
             self.run_job("whole", *job, config=config)
             if set(steps) <= set(self.steps_of("whole")):
@@ -163,7 +163,7 @@ class OtherJobs(CheckpointTest):
             said = self.run_job(out, "ps", 1, workers, *settings, args=["--resume", self.path(out)])
             self.assertIn("resume step=5 ", said)
             ends = [r["step"] for r in self.records(out) if "test_loss" in r]
-            # 40 samples are left of the first epoch, by 20 from each worker
+            # 40 samples are left of the first epoch, in batches of 20 from each worker
             self.assertEqual(ends[0], 5 + (2 if workers == 1 else 1))
             self.assertEqual(self.summary(out)["steps"], STEPS)
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = "debian:bookworm-slim"
 PACKAGES = ["docker.io", "docker-compose", "debootstrap"]
 DEMO_S = 600
-SERVER_EXTRA_BYTES = 25e6  # what the server's image may have over its base
+SERVER_EXTRA_BYTES = 25e6  # how much larger than its base the server's image may be
 
 
 def run(*argv, **more):

@@ -1,4 +1,4 @@
-"""Elastic jobs: workers join and leave while the job runs, in order and not.
+"""Elastic jobs: workers join, leave in order, and die while the job runs.
 
 PS_ELASTIC_JOBS: how many seeded schedules (3); PS_ELASTIC_SEED: the first one's seed (1).
 """
@@ -65,7 +65,7 @@ class ElasticTest(RestartTest):
         return joiner
 
     def end_all(self, psrun, out, code=0):
-        """A joiner that came too late waits for a job."""
+        """Waits for the job's end. Ends joiners that came too late: these wait for a job."""
         self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out)[-3000:])
         time.sleep(0.2)
         late = [j for j in self.joiners if j.poll() is None]
@@ -89,7 +89,7 @@ class ElasticTest(RestartTest):
             return [json.loads(line) for line in f]
 
     def check_samples(self, out, steps):
-        """Every epoch has seen every sample once."""
+        """Checks that every epoch has seen every sample once."""
         seen = collections.defaultdict(collections.Counter)
         stretches = self.stretches(out)
         of_job = {}
@@ -104,7 +104,7 @@ class ElasticTest(RestartTest):
         for epoch in sorted(seen)[:-1]:
             once = [seen[epoch].pop(i, 0) for i in range(SAMPLES)]
             self.assertEqual(once, [1] * SAMPLES, f"epoch {epoch}")
-            # The rest makes all workers' shares equal.
+            # The other samples make all workers' shares equal.
             self.assertEqual(sorted(seen[epoch]), list(range(SAMPLES, SAMPLES + len(seen[epoch]))))
             self.assertLess(len(seen[epoch]), MOST)
             self.assertLessEqual(set(seen[epoch].values()), {1})
@@ -131,7 +131,7 @@ class Schedules(ElasticTest):
     STEPS = 3000
 
     def disturb(self, psrun, out, chance):
-        """Lets workers come and go; returns what it did, so that a failure can be repeated."""
+        """Lets workers come and go. Returns what it did, so that a failure can be repeated."""
         done = []
         for _ in range(chance.randint(2, 5)):
             if not self.wait_for_lines(psrun, out, chance.randint(1, 15)):
@@ -168,7 +168,7 @@ class Schedules(ElasticTest):
 
 
 class WithRestarts(ElasticTest):
-    """Workers come and go while parts are killed and started again, without a pause to settle."""
+    """Workers come and go while parts are killed and started again, without a pause between."""
 
     STEPS, N_JOBS = 2000, -(-JOBS // 3)
     PAUSES_S = (0, 0.02, 0.1, 0.4, 1.0)
@@ -180,7 +180,7 @@ class WithRestarts(ElasticTest):
             return what
         if what == "leave":
             pids = self.workers(psrun)
-            if len(pids) > 1:  # the last ones would end the job
+            if len(pids) > 1:  # the death of the last worker would end the job
                 try:
                     os.kill(chance.choice(pids), signal.SIGTERM)
                 except ProcessLookupError:

@@ -153,7 +153,7 @@ class Deaths(JobTest):
 
 
 class Descriptors(JobTest):
-    """A limit of open files or connections that is too low is reported before it is reached."""
+    """A limit of open files or connections that is too low is reported early, before the job reaches it."""
 
     JOB = ("train.steps=5", "server.shards=8", "optimizer.clip_norm=1", "net.join_timeout_ms=20000")
 
@@ -168,8 +168,8 @@ class Descriptors(JobTest):
         said = {}
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, part.text())
-            found = re.search(r"ERROR failed kind=UNSUPPORTED passing=false reason=\".* needs up to (\d+) open files and "
-                              r"connections here, and the limit is 24: raise it \(ulimit -n (\d+)",
+            found = re.search(r"ERROR failed kind=UNSUPPORTED passing=false reason=\".* needs up to (\d+) open "
+                              r"files and connections here, and the limit is 24: raise it \(ulimit -n (\d+)",
                               part.text())
             self.assertIsNotNone(found, part.text())
             said[name] = int(found.group(1))
@@ -341,7 +341,7 @@ class Strangers(JobTest):
         for shm in ("on", "off"):
             parts = self.start_job(2, 2, *LONG, "data.batch=4", "server.shards=2",
                                    f"exchange.shm={shm}")
-            parts["worker 0"].wait_for(r"step \d+/")  # its files are those of this job
+            parts["worker 0"].wait_for(r"step \d+/")  # these files belong to this job
             ports = set().union(*(listening_ports(p.popen.pid) for p in parts.values()))
             self.assertGreaterEqual(len(ports), 5)  # a coordinator's, four shards'
             for port in ports:
@@ -357,8 +357,8 @@ class Strangers(JobTest):
 
 
 class Deaf:
-    """A way to a coordinator on which, once the worker has said that it leaves, nothing comes
-    back any more: another address with all of its ports."""
+    """Another address with all ports of a coordinator. Once the worker has said that it leaves,
+    nothing comes back through it."""
 
     LEAVE = re.compile(rb"[\x90-\x9f][\x01-\x0f]\x08\xcf")
     ADDRESS = "127.0.0.2"
@@ -628,7 +628,8 @@ class Rerun(JobTest):
         self.assertEqual(worker()[0], 0)
         code, text = worker()
         self.assertEqual(code, 1)
-        self.assertRegex(text, r'ERROR failed kind=IO passing=false reason="\S+/out holds a run already \(summary.json\): ')
+        self.assertRegex(text, r'ERROR failed kind=IO passing=false reason="\S+/out holds a run already '
+                               r'\(summary.json\): ')
         self.assertEqual(worker("--overwrite")[0], 0)
         self.assertEqual(len([r for r in self.records() if "lr" in r]), 1)
 

@@ -1,8 +1,8 @@
-"""Faults that a job outlives without a death: a part that reads slowly, a host without a network, a
-process that is stopped, connections that are half open. The job goes on with the same bits, or
-ends and names who was too slow.
+"""Faults that a job survives without a death: a part that reads slowly, a host without a network, a
+process that is stopped, connections that are half open. The job goes on with the same bits, or ends
+and names the part that was too slow.
 
-PS_FAULTS=long: those that last as long as a switch that starts again, or a laptop that sleeps.
+PS_FAULTS=long: also faults that last as long as the restart of a switch, or the sleep of a laptop.
 """
 import os
 import re
@@ -27,7 +27,7 @@ MENDED = re.compile(r"WARN  connection-mended .* repeated=(\d+)$", re.M)
 @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
 class SlowReaders(RestartTest):
     SETTINGS = ["exchange.shm=off", "train.log_every=1", "data.samples=512", "train.epochs=3"]
-    STEPS, SLOW_S = 4, 5  # it reads slowly until that many steps are made
+    STEPS, SLOW_S = 4, 5  # the part reads slowly until that many steps are made, or that time is over
 
     def check(self, kind, role, rank, *args, stands_s=0.17, settings=()):
         """Returns psrun's words."""
@@ -73,7 +73,8 @@ class TooSlow(JobTest):
         self.assertNotIn(0, self.wait_all(parts).values())
         named = rf"{role} {rank} \(host [^)]*\)"
         self.assertRegex(parts["server 0"].text(), f'WARN  straggler who="{named}" cause="stopped"')
-        self.assertRegex(parts["server 0"].text(), f"ERROR failed kind=PEER .*; the job has waited for {named}: stopped")
+        self.assertRegex(parts["server 0"].text(),
+                         f"ERROR failed kind=PEER .*; the job has waited for {named}: stopped")
 
     def test_a_worker_is_named(self):
         self.check("worker", 1)
@@ -110,7 +111,7 @@ class Told(RestartTest):
 
 @unittest.skipUnless(LONG, "they last for minutes: PS_FAULTS=long")
 class Long(RestartTest):
-    """With the defaults of all deadlines. The jobs of a test are disturbed at the same time: they
+    """All deadlines have their defaults. The jobs of a test are disturbed at the same time: they
     only wait."""
 
     SETTINGS = ["train.epochs=100000", "train.steps=4000", "train.eval_every=0", "schedule.name=cosine",
@@ -141,7 +142,7 @@ class Long(RestartTest):
         return text
 
     def disturb_each(self, kinds, disturb, *args, seconds, settings=(), restarts=None):
-        """A job for each kind and part. disturb(psrun, role, rank) returns what ends it."""
+        """Runs a job for each kind and part. disturb(psrun, role, rank) returns the function that ends the fault."""
         jobs = []
         for kind in kinds:
             self.expected(kind)
@@ -208,7 +209,7 @@ class Long(RestartTest):
 @unittest.skipUnless(LONG, "it lasts for a minute: PS_FAULTS=long")
 @unittest.skipIf(NO_HOSTS, f"{NO_HOSTS}")
 class LongElastic(ElasticTest):
-    """An elastic job goes on without a worker that has no network. It comes back later."""
+    """An elastic job goes on without a worker that has no network. The worker comes back later."""
 
     KIND, STEPS = ("ps", 2, 3, "optimizer.name=adamw"), 6000
 

@@ -94,7 +94,8 @@ class Groups(FineTuneTest):
     def test_the_same_numbers_give_the_same_bits(self):
         adamw = ["optimizer.name=adamw", "optimizer.lr=0.002", "schedule={name: onecycle}"]
         self.train("plain", "ps", 2, 2, *adamw)
-        self.train("groups", "ps", 1, 2, *adamw, "optimizer.groups=[{match: '*.weight', lr: 0.002, weight_decay: 0.01}]")
+        self.train("groups", "ps", 1, 2, *adamw,
+                   "optimizer.groups=[{match: '*.weight', lr: 0.002, weight_decay: 0.01}]")
         self.assertEqual(self.weights("plain"), self.weights("groups"))
 
 
@@ -102,7 +103,7 @@ class Average(FineTuneTest):
     DECAY = 0.8
 
     def by_hand(self, out):
-        """From the weights after each step, as torch.optim.swa_utils.AveragedModel averages them."""
+        """Averages the weights after each step like torch.optim.swa_utils.AveragedModel."""
         average = None
         names = sorted(os.listdir(self.path(out, "checkpoints")), key=lambda n: int(n.split("-")[1].split(".")[0]))
         for name in names:

@@ -42,7 +42,7 @@ class Fp16(Narrow, JobTest):
 
 class Refusal(JobTest):
     def test_it_says_what_there_is_and_what_to_take(self):
-        """With AVX2 alone; processors without AVX512-FP16 never have more."""
+        """The job has only AVX2. No processor without AVX512-FP16 can do more."""
         with mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):
             shown = self.psrun("-m", "single", DIGITS, *FP16, code=1)
         self.assertRegex(shown, r"train\.precision is fp16; this processor has .*oneDNN \d+\.\d+")

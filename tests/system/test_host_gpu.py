@@ -1,4 +1,4 @@
-"""Whole jobs on device cuda, with the host in the GPU's place (contract/host_gpu.c)."""
+"""Whole jobs on the device cuda, with the host in the GPU's place (contract/host_gpu.c)."""
 import os
 import unittest
 
@@ -82,8 +82,7 @@ class HostGpu(JobTest):
         self.run_job("lamb-cpu", mode, *lamb, "train.device=cpu")
         theirs = self.losses("lamb-cpu")
         self.assertEqual(len(theirs), 12)
-        # The weights differ more: of a bias before a norm the gradient is rounding alone, and a step
-        # goes by its sign.
+        # The weights differ more: the gradient of a bias before a batch norm is only rounding. Steps go by its sign.
         for step, loss in self.losses("lamb-cuda").items():
             self.assertAlmostEqual(loss, theirs[step], delta=1e-4 * theirs[step])
 

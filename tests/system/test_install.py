@@ -33,7 +33,7 @@ def names_of_options(name):
 
 
 class Install(JobTest):
-    """Installed for /opt/x, but staged by DESTDIR: the programs run from another place than they were built for."""
+    """Installed for /opt/x, but staged by DESTDIR. The programs run from a place for which they were not built."""
 
     @classmethod
     def setUpClass(cls):
@@ -89,7 +89,7 @@ class Manuals(unittest.TestCase):
                 self.assertEqual((said.returncode, said.stderr), (0, ""), name)
 
     def complete(self, name, *words):
-        """What bash offers for the last word."""
+        """Returns what bash offers for the last word."""
         script = (f'source {MANUALS}/bash/{name}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
                   f'_{name.replace("-", "_")} 2>/dev/null; printf "%s\\n" "${{COMPREPLY[@]}}"')
         return run("bash", "-c", script, "bash", name, *words, cwd=ROOT).split()
@@ -118,7 +118,7 @@ class Manuals(unittest.TestCase):
 
 
 class Version(unittest.TestCase):
-    """CMakeLists.txt alone says it."""
+    """Only CMakeLists.txt has the version."""
 
     def test_all_agree(self):
         text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")

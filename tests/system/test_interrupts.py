@@ -84,7 +84,7 @@ class Interrupts(SlowEvaluation):
                 self.interrupt(psrun, out, number)
 
     def test_what_job_managers_send_to_every_process(self):
-        # As systemd does: psrun passes on what its parts have been told already.
+        # systemd signals all processes: psrun passes on what its parts have already been told.
         for mode, servers, workers in MODES:
             psrun = self.start(mode, servers, workers, *LONG, out=mode)
             self.wait_for_steps(mode)
@@ -93,7 +93,7 @@ class Interrupts(SlowEvaluation):
             self.interrupt(psrun, mode, signal.SIGTERM)
 
     def wait_until_told(self, psrun):
-        """Until psrun has taken the signal and passed it on."""
+        """Waits until psrun has taken the signal and passed it on."""
         while "keeping the weights" not in psrun.stdout.readline():
             self.assertIsNone(psrun.poll())
 
@@ -173,7 +173,7 @@ class Interrupts(SlowEvaluation):
             self.assertFalse(os.path.exists(self.path("early")))
 
     def test_at_any_moment_of_the_start(self):
-        # Python reads its own modules first, and shows where it was, if it may.
+        # Python first reads its own modules. Interrupted there, it would show a traceback.
         for ms in range(0, 320, 8):
             psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}")
             time.sleep(ms / 1000)
@@ -244,7 +244,7 @@ class Interrupts(SlowEvaluation):
         self.check_kept("out")
 
     def test_when_nobody_reads_along(self):
-        # As in a pager: the pipe fills, and psrun has to listen all the same.
+        # As in a pager, the pipe fills. psrun must still react.
         psrun = self.start("ps", 1, 2, *LONG, "data.train=0-63", "data.test=0-0",
                            "train.eval_every=1", out="out")
         fcntl.fcntl(psrun.stdout, fcntl.F_SETPIPE_SZ, 4096)

@@ -47,7 +47,7 @@ class Results(JobTest):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT, "train.log_every=1")
         steps = [r for r in self.records() if "loss" in r]
         self.assertEqual([r["step"] for r in steps], list(range(1, 13)))
-        # Chance at first: ln 10 for ten classes.
+        # The first loss is that of chance: ln 10 for ten classes.
         self.assertAlmostEqual(steps[0]["loss_mean"], 2.30, delta=0.25)
 
     def test_jobs_of_the_same_second_have_folders_of_their_own(self):
@@ -102,14 +102,14 @@ class Results(JobTest):
         self.assertEqual((self.summary()["test_samples"], self.summary()["test_loss"]), (0, None))
         self.psrun(*settings, "train.epochs=0", out="initial")
         self.assertTrue(os.path.exists(self.path("initial", "model.safetensors")))
-        # Half of one is a mistake.
+        # Half of a pair of files is a mistake.
         shutil.copy(ROOT / "configs/digits/test-labels-idx1-ubyte.gz", self.path("tr"))
         self.assertIn("does not have the idx files", self.psrun(*settings, out="half", code=1))
 
     def test_a_short_last_batch_is_dropped_when_asked(self):
         for drop, steps in (("false", 3), ("true", 2)):
-            self.psrun("-m", "single", DIGITS, "data.kind=synthetic", "data.samples=20", "data.batch=8", "train.epochs=1",
-                       f"data.drop_last_batch={drop}", out=drop)
+            self.psrun("-m", "single", DIGITS, "data.kind=synthetic", "data.samples=20", "data.batch=8",
+                       "train.epochs=1", f"data.drop_last_batch={drop}", out=drop)
             self.assertEqual(self.summary(drop)["steps"], steps)
 
     def test_a_table_of_numbers_is_learnt(self):
@@ -157,7 +157,7 @@ class EarlyStop(JobTest):
     SETTINGS = (DIGITS, "train.epochs=40", "train.eval_every=1", "train.patience=2", "optimizer.lr=0.02")
 
     def check_ended(self, out):
-        """By the results: the job ends with the first two in a row that are not better."""
+        """Checks that the job has ended after the first two results in a row that are not better."""
         losses = [r["test_loss"] for r in self.records(out) if "test_loss" in r]
         in_row, best = 0, math.inf
         for i, loss in enumerate(losses):
@@ -221,7 +221,7 @@ class AutoWorkers(JobTest):
 
 
 class SameBits(JobTest):
-    """With the same number of workers the final weights are the same, however they exchange."""
+    """With the same number of workers the final weights are the same for every exchange."""
 
     def test_servers_shards_and_chunks_change_nothing(self):
         ways = [(1, []), (1, []), (2, ["exchange.chunk=16384"]),
@@ -245,7 +245,7 @@ class SameBits(JobTest):
 
 
 class LossScale(JobTest):
-    """Steps that overflow are skipped by everybody; others are as without a scale."""
+    """All members skip a step that overflows. Other steps are as without a scale."""
 
     def test_a_power_of_two_changes_no_bit(self):
         args = [DIGITS, *SHORT, "optimizer.name=sgd", "optimizer.momentum=0.9",
@@ -260,7 +260,7 @@ class LossScale(JobTest):
 
     def test_overflows_are_skipped_and_the_scale_backs_off(self):
         first = 2.0 ** 127
-        # Large inputs: gradients near the largest float32 already without a scale that large.
+        # Inputs are large, so gradients come near the largest float32 without a large scale.
         args = [DIGITS, *SHORT, "train.log_every=1", "loss_scale.use=on",
                 f"loss_scale.init={first!r}", "data.scale=1000"]
         ways = {"ps": ["-s", 2, "-w", 2, "server.shards=2"], "allreduce": ["-w", 2],
@@ -279,7 +279,7 @@ class LossScale(JobTest):
 
 
 class SameMeans(JobTest):
-    """However a global batch of 32 is divided, the step uses the mean over it."""
+    """However a global batch of 32 is divided, the step uses its mean."""
 
     PLAIN = ["train.steps=10", "model.dropout=false", "optimizer.name=sgd",
              "optimizer.lr=0.1", "optimizer.weight_decay=0", "schedule.name=constant"]

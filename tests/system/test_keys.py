@@ -1,4 +1,4 @@
-"""Jobs with keys (--curve): the same bits as without, and nobody in them without the right key."""
+"""Jobs with keys (--curve): they have the same bits as without, and no process gets in without the right key."""
 import os
 import re
 import shutil
@@ -51,7 +51,8 @@ class WithKeys(JobTest):
         """As Kubernetes does it (fsGroup): the file is root's, and its group may read it."""
         keys, user = Path(self.keys()), 10001
         os.chmod(self.folder, 0o755)
-        program, config = shutil.copy(BIN / "ps-server", self.folder), shutil.copy(DIGITS, self.folder)  # that user may read it
+        # that user may read them
+        program, config = shutil.copy(BIN / "ps-server", self.folder), shutil.copy(DIGITS, self.folder)
         os.chown(keys, 0, user)
         keys.chmod(0o3777)
         os.chown(keys / "server.key", 0, user)
@@ -62,7 +63,8 @@ class WithKeys(JobTest):
                  "--set", "net.join_timeout_ms=300"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 timeout=60, check=False, cwd="/", env={
                     "PS_CURVE_DIR": str(keys), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-                    "PS_SERVER_RANK": "1", "WORLD_SIZE": "1", "PS_SERVERS": "2", "HOME": "/", "PATH": os.environ["PATH"]})
+                    "PS_SERVER_RANK": "1", "WORLD_SIZE": "1", "PS_SERVERS": "2", "HOME": "/",
+                    "PATH": os.environ["PATH"]})
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stdout, says)
 
@@ -103,7 +105,7 @@ GREETING_BYTES, WELCOME_BYTES = 64, 2 + 168  # rfc.zeromq.org/spec/23 and /26
 
 
 class Recorder(threading.Thread):
-    """Passes connections on to a port of this host, and keeps what the ends that connect say."""
+    """Passes connections on to a port of this host. Keeps what the connecting ends say."""
 
     def __init__(self, port):
         super().__init__(daemon=True)
@@ -148,7 +150,7 @@ class Replays(JobTest):
     """A stranger on the path of a member's connections repeats what the member said."""
 
     def start_recorded(self):
-        """A job that runs; everything that worker 1 told the coordinator's door is recorded."""
+        """Starts a job and records all that worker 1 tells the coordinator's door."""
         settings = [*LONG, f"net.curve={self.keys()}"]
         parts = self.start_job(1, 2, *settings, skip=("worker 1",))
         recorder = Recorder(int(parts["server 0"].env["MASTER_PORT"]))
@@ -172,7 +174,7 @@ class Replays(JobTest):
 
     @staticmethod
     def replay(port, parts):
-        """Returns the server's answers. Each part waits for the answer to the one before."""
+        """Returns the server's answers. Each part is sent after the answer to the one before."""
         s = Stranger(port)
         heard = b""
         for part in parts:
@@ -200,8 +202,8 @@ class Replays(JobTest):
 
 
 class Intruders(JobTest):
-    """Programs of ours with other keys, or none, against a job that waits for a worker, and
-    against one that runs."""
+    """Our programs with wrong keys, or none, against a job that waits for a worker, and against a
+    job that runs."""
 
     def intrude(self, port, role, curve, secret_of=None):
         """Starts a part with those keys; secret_of: the role whose key it passes off as its own."""
@@ -259,7 +261,7 @@ class Intruders(JobTest):
         self.assertEqual(Path(self.path("worker-0", "model.safetensors")).read_bytes(), expected)
 
     def start_rest(self, parts, port):
-        """The two members that a job has been waiting for."""
+        """Starts the two members for which a job has been waiting."""
         rest = {}
         for role, variable in (("server", "PS_SERVER_RANK"), ("worker", "RANK")):
             env = {k: v for k, v in parts["server 0"].env.items() if k != "PS_SERVER_RANK"}
@@ -281,7 +283,7 @@ class Intruders(JobTest):
             self.intrude(port, "worker", self.keys()), "takes connections but does not answer")})
 
     def test_a_worker_that_serves_is_not_believed(self):
-        """A coordinator with a worker's key: workers of the job do not talk to it."""
+        """The coordinator has a worker's key, so workers of the job do not talk to it."""
         self.settings = ["net.join_timeout_ms=8000"]
         port = free_port()
         ours = self.keys()

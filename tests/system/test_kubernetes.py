@@ -1,7 +1,7 @@
 """deploy/k8s through kubectl's kustomize and PyPI's kubernetes-validate: no cluster is needed.
 
-Each kubectl that is found is tried: the one installed, and Debian's (of 1.20 in Debian 12), which
-is unpacked into a folder here. Skips, and says so, what cannot be had."""
+Tries each kubectl that it finds: the one installed, and Debian's (1.20 in Debian 12), which it
+unpacks into a folder here. What cannot be had is skipped, and the test says so."""
 import shutil
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def output(*argv, cwd=None, seconds=120):
 
 
 def debians_kubectl(folder):
-    """Its path, or None where there is no such package."""
+    """Returns its path, or None if there is no such package."""
     code, _ = output("apt-get", "download", "kubernetes-client", cwd=folder)
     package = next(Path(folder).glob("kubernetes-client_*.deb"), None)
     if code != 0 or not package or output("dpkg", "-x", str(package), folder)[0] != 0:

@@ -7,7 +7,7 @@ from restarting import RestartTest
 
 SETTINGS = ["train.steps=24", "data.batch=20", "train.log_every=4", "data.train=0-239", "optimizer.name=lamb",
             "optimizer.lr=0.01"]
-# One worker's bits are not two workers'; these are all of two.
+# All of these have two workers: the bits depend on their number.
 WHERE = ((("ps", 1, 2),), (("ps", 3, 2), "exchange.chunk=16KiB"), (("ps", 2, 2), "exchange.shm=off"),
          (("ps", 2, 2), "server.shards=2"), (("ps", 1, 2), "exchange.levels=2"),
          (("allreduce", 0, 2), "exchange.bucket=64KiB"), (("allreduce", 0, 2), "exchange.shm=off"))
@@ -54,7 +54,8 @@ class SameBits(LambTest):
 
 class GoesOn(LambTest):
     def test_from_checkpoints(self):
-        for mode, servers, workers, others in (("ps", 2, 2, ((None, None), (3, 1))), ("allreduce", 0, 2, ((None, None),)),
+        for mode, servers, workers, others in (("ps", 2, 2, ((None, None), (3, 1))),
+                                               ("allreduce", 0, 2, ((None, None),)),
                                                ("single", 0, 1, ((None, None),))):
             job = (mode, servers, workers, *SETTINGS, "checkpoint.every=5", "checkpoint.keep=100")
             self.run_whole([5, 15], *job)

@@ -27,13 +27,13 @@ FOREVER = ["train.epochs=100000", "schedule.name=constant", "net.step_timeout_ms
 
 class LevelsTest(JobTest):
     def start(self, hosts, servers, *settings):
-        """A worker per letter of hosts, on the host of that name; servers are on one of their own."""
+        """Starts a worker for each letter of hosts, on the host of that name. Servers have their own host."""
         def host_of(role, rank):
             return f"net.host={hosts[rank] if role == 'worker' else 'servers'}"
         return self.start_job(servers, len(hosts), *JOB, *settings, host_of)
 
     def train(self, hosts, servers, *settings):
-        """The weights, and worker 0's summary."""
+        """Returns the weights, and worker 0's summary."""
         parts = self.start(hosts, servers, *settings)
         codes = self.wait_all(parts, 2 * PATIENCE_S)
         self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
@@ -61,7 +61,7 @@ class Bits(LevelsTest):
             self.assertEqual(self.train("aab", 2, *keys)[0], first, keys)
 
     def psrun_on(self, hosts, *args, out="out", code=0):
-        """The same through psrun."""
+        """Does the same through psrun."""
         build = self.path(f"build-{hosts}")
         if not os.path.isdir(build):
             os.mkdir(build)
@@ -86,7 +86,7 @@ class Bits(LevelsTest):
 
 
 class Deaths(LevelsTest):
-    """Whoever dies ends the job, with its name and within the deadlines."""
+    """A part that dies ends the job, and the others name it within the deadlines."""
 
     def check_end(self, number, name, seconds=PATIENCE_S):
         parts = self.start("aabb", 2, *FOREVER)
@@ -124,11 +124,12 @@ class Links(LevelsTest):
                    for way in ("rx", "tx"))
 
     def train_on(self, workers_per_host, *settings):
-        """The weights, and the bytes over the link of each host with workers."""
+        """Returns the weights, and the bytes over the link of each host with workers."""
         n = 2 * workers_per_host
         with self.hosts(workers_per_host) as hosts:
-            parts = self.start_job(1, n, *settings, f"data.samples={512 * n}", "data.test_samples=32", "net.insecure=true",
-                                   config=self.wide_model(4096), host=hosts.address("server", 0)[0],
+            parts = self.start_job(1, n, *settings, f"data.samples={512 * n}", "data.test_samples=32",
+                                   "net.insecure=true", config=self.wide_model(4096),
+                                   host=hosts.address("server", 0)[0],
                                    prefix=lambda role, rank: hosts.prefix(role, rank))
             codes = self.wait_all(parts, 2 * PATIENCE_S)
             self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))

@@ -1,4 +1,4 @@
-"""libpstrain as users have it: installed, with their own program and servers without a model."""
+"""libpstrain as users have it: installed, with their own program, and with servers that have no model."""
 import os
 import re
 import shutil
@@ -62,11 +62,16 @@ class Library(JobTest):
         endless = cls.place / "endless.c"
         endless.write_text(text.replace("STEPS = 200", "STEPS = 2000000000"), encoding="utf-8")
         cls.endless = cls.compile(endless)
-        # The rate changes in each step; the last weights are printed with all bits.
+        # The rate changes in each step; the last weights are printed with all bits. The job lasts
+        # two seconds on the fastest machine, too: there is time to cut its connections.
         rates = cls.place / "rates.c"
         rates.write_text(text.replace("STEPS = 200", "STEPS = 10000")
+                         .replace("<stdlib.h>", "<stdlib.h>\n#include <threads.h>")
                          .replace("check(s, pstrain_begin(s", "check(s, pstrain_set_lr(s, 0.05 / "
-                                  "(1 + step % 7)));\n        check(s, pstrain_begin(s")
+                                  "(1 + step % 7)));\n        thrd_sleep(&pause, NULL);\n"
+                                  "        check(s, pstrain_begin(s")
+                         .replace("int main(void)\n{", "int main(void)\n{\n    const struct timespec pause = "
+                                  "{.tv_nsec = 200000};")
                          .replace("%.3f", "%a"), encoding="utf-8")
         cls.rates = cls.compile(rates)
 
@@ -86,7 +91,8 @@ class Library(JobTest):
     def start(self, servers, workers, program, server_args=()):
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                "WORLD_SIZE": str(workers), "PS_SERVERS": str(servers)}
-        argv = [[BIN / "ps-server", *server_args, *SOON]] * servers + [program if isinstance(program, list) else [program]] * workers
+        argv = ([[BIN / "ps-server", *server_args, *SOON]] * servers +
+                [program if isinstance(program, list) else [program]] * workers)
         parts = {}
         for i, one in enumerate(argv):
             rank = i if i < servers else i - servers

@@ -4,9 +4,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, read_safetensors
+from jobs import BIN, DIGITS, ROOT, TurnTaking, descendants, kill, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -17,7 +18,8 @@ SETTINGS = ["train.epochs=2", "train.seed=3", "data.batch=20", "data.train=0-239
 LOCAL = ["sync.policy=local", "sync.local_steps=4"]
 NESTEROV = ["sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.outer_nesterov=true"]
 ADAMW = ["optimizer.name=adamw", "optimizer.lr=0.002"]
-# Nothing is on the disk before the last step; memory gets a checkpoint as often as it may.
+# A kill comes in the middle of a round. The disk has no checkpoint before the last step, so the job goes on from
+# memory, which gets one as often as possible. Two kills fit into 400 steps.
 IN_MEMORY = [*SETTINGS, "train.steps=400", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
              "recovery.share=0.5"]
 ROUNDS = ["sync.policy=local", "sync.local_steps=7", *NESTEROV]
@@ -33,7 +35,7 @@ class LocalTest(CheckpointTest):
         return read_safetensors(self.path(out, name))[0]
 
     def distance(self, a, b):
-        """The largest difference of two models' weights."""
+        """Returns the largest difference of two models' weights."""
         self.assertEqual(a.keys(), b.keys())
         return max(abs(x - y) for name in a for x, y in zip(a[name][2], b[name][2]))
 
@@ -61,7 +63,7 @@ class ClosedForms(LocalTest):
         for more in ([*SGD], [*ADAMW, "optimizer.clip_norm=0.5", "train.accumulate=2"]):
             self.train("alone", "single", 0, 1, *more)
             self.train("local", "ps", 2, 1, *more, *LOCAL)
-            # AdamW makes more of a last bit where a gradient is small.
+            # AdamW enlarges a difference in a last bit where a gradient is small.
             bound = 1e-6 if more == SGD else 1e-4
             self.assertLess(self.distance(self.model("alone"), self.model("local")), bound)
             shutil.rmtree(self.path("alone"))
@@ -69,7 +71,7 @@ class ClosedForms(LocalTest):
 
     @needs_torch
     def test_pytorch_by_hand(self):
-        # DiLoCo with an eps that keeps Adam from making steps of a gradient's last bits.
+        # DiLoCo. With this eps Adam does not enlarge a gradient's last bits.
         diloco = [*ADAMW, "optimizer.eps=0.001", *NESTEROV]
         for workers, more in ((2, [*SGD]), (3, [*SGD, *NESTEROV]), (2, diloco),
                               (2, ["optimizer={name: sgd, lr: 0.02, momentum: 0.9}", "sync.local_after=3",
@@ -128,7 +130,7 @@ class SameBits(LocalTest):
             if step in (2, 4, 6, 8):  # fragments 0, 1, 0, 1: the model's end is fragment 0
                 first, last = change.index(True), len(change) - change[::-1].index(True)
                 self.assertTrue(first > middle - 4096 if step % 4 else last < middle + 4096, (step, first, last))
-        half = len(at[0]) // 2  # the end synchronises all
+        half = len(at[0]) // 2  # the job's end synchronises all fragments
         self.assertTrue(any(changed[-1][:half]) and any(changed[-1][half:]))
 
     def flat(self, name):
@@ -169,9 +171,8 @@ class SameBits(LocalTest):
             self.train(codec, "ps", 2, 2, *job, f"exchange.codec={codec}")
             self.train(f"streaming-{codec}", "ps", 2, 2, *job, *streaming, f"exchange.codec={codec}")
         none = self.summary("none")["test_loss"]
-        for run, bound in (("int8", 1.15), ("int4", 1.15), ("onebit", 1.15), ("streaming-none", 1.3), ("streaming-int8", 1.3),
-                           ("streaming-int4", 1.3),
-                           ("streaming-onebit", 1.3)):
+        for run, bound in (("int8", 1.15), ("int4", 1.15), ("onebit", 1.15), ("streaming-none", 1.3),
+                           ("streaming-int8", 1.3), ("streaming-int4", 1.3), ("streaming-onebit", 1.3)):
             self.assertLess(self.summary(run)["test_loss"], bound * none, run)
 
 
@@ -217,6 +218,60 @@ class Quorum(LocalTest):
         self.train("out", "ps", 1, 3, *ADAMW, "sync.policy=local", "sync.local_steps=3", "sync.quorum=3")
         self.assertEqual(self.summary("out")["steps"], 8)
         self.assertEqual(self.summary("out")["policy"]["versions"], 4)
+
+    def given_rounds(self, *lines):
+        log = self.path("given.log")
+        with open(log, "w", encoding="utf-8") as f:
+            f.write('{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n' + "\n".join(lines) + "\n")
+        return f"sync.replay={log}"
+
+    ALL = ("0-2 0-2", "0-2 0-2 rest")
+    BY_SPEED = [*JOB, "sync.quorum=3", "sync.steps_by_speed=true"]
+
+    def test_equal_speeds_change_nothing(self):
+        self.train("plain", "ps", 1, 3, *self.JOB)
+        given = self.given_rounds("steps 2 2 2", *self.ALL, "steps 2 2 2", *self.ALL)
+        self.train("out", "ps", 2, 3, *self.BY_SPEED, given)
+        self.assertEqual(self.weights("plain"), self.weights("out"))
+        self.assertEqual(self.summary("out")["round_steps"], [2, 2, 2])
+
+    def test_a_bad_line_of_steps_is_named(self):
+        for line in ("steps 2 2", "steps 2 2 2 2", "steps 2 0 2", "steps 2 3 2", "steps 2 x 2", "steps"):
+            given = self.given_rounds("steps 2 2 2", *self.ALL, line, *self.ALL)
+            said = self.train("out", "ps", 1, 3, *self.BY_SPEED, given, code=1)
+            self.assertIn(f'sync.replay: "{line}" does not have 1 to 2 steps', said)
+            shutil.rmtree(self.path("out"))
+
+    @needs_torch
+    def test_changes_count_by_their_steps(self):
+        keys = [*self.BY_SPEED, "optimizer.eps=0.001", "schedule.name=constant", "model.dropout=false",
+                self.given_rounds("steps 2 2 2", *self.ALL, "steps 2 1 2", *self.ALL)]
+        self.train("out", "ps", 2, 3, *keys)
+        with open(self.path("out", "policy.log"), encoding="utf-8") as f:
+            self.assertIn("steps 2 1 2", f.read().splitlines())
+        self.train_by_hand(TORCH, "local_by_hand.py", [*SETTINGS, *keys, "job.workers=3"],
+                           "[[2, 2, 2], [2, 1, 2]]")
+        ours, theirs = self.model("out"), read_safetensors(self.path("by-hand.safetensors"))[0]
+        self.assertLess(self.distance(ours, theirs), 1e-5)
+
+    def test_a_slow_worker_makes_fewer_steps_and_runs_are_repeated(self):
+        argv = self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), "data.samples=4000", "train.epochs=8",
+                               "train.log_every=10", "sync.policy=local", "sync.local_steps=5", "sync.quorum=2",
+                               "sync.grace_ms=2000", "sync.steps_by_speed=true")
+        job = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self.addCleanup(kill, job)
+        self.wait_for_steps("out", 1)
+        slow = sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")[1]
+        with TurnTaking(slow):
+            self.wait_for_steps("out", 12)
+        self.assertEqual(job.wait(200), 0)
+        with open(self.path("out", "policy.log"), encoding="utf-8") as f:
+            steps = [list(map(int, line.split()[1:])) for line in f if line.startswith("steps")]
+        self.assertEqual([max(one) for one in steps], 8 * [5])
+        self.assertTrue(any(2 * one[1] < min(one[0], one[2]) for one in steps), steps)
+        self.assertEqual(self.summary()["round_steps"], steps[-1])
+        self.psrun("--replay", self.path("out", "policy.log"), out="again")
+        self.assertEqual(self.weights("out"), self.weights("again"))
 
     def test_no_checkpoints(self):
         keep = ["checkpoint.every=5", "train.steps=10"]
@@ -285,7 +340,7 @@ class Killed(RestartTest):
     """Kills in the middle of rounds; the job goes on from memory, or from the disk."""
 
     def check_kills(self, kind, settings, *parts):
-        """Kills different parts (role, rank), one after the other. Returns psrun's words."""
+        """Kills different parts (role, rank) one after the other. Returns psrun's output."""
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
         psrun = self.start("out", kind, "--restarts", len(parts), settings=settings)
         for role, rank in parts:
@@ -302,7 +357,7 @@ class Killed(RestartTest):
         self.check_kills(("ps", 2, 2, *ADAMW, *ROUNDS), settings, ("worker", 1), ("server", 1))
 
     def test_from_the_memory_of_another_worker(self):
-        """Of three workers: rank 0 moves what worker 1 holds of all of them."""
+        """There are three workers. Rank 0 passes on what worker 1 holds for all of them."""
         text = self.check_kills(("ps", 1, 3, *ADAMW, *ROUNDS), IN_MEMORY, ("worker", 0))
         self.assertIn('from="memory of worker 1"', text)
 
@@ -322,7 +377,7 @@ class Killed(RestartTest):
 
 class Elastic(ElasticTest):
     def test_one_comes(self):
-        """The job has more steps than a busy machine makes until the newcomer is there; it is ended after it."""
+        """The job has more steps than a busy machine makes before the newcomer is there. It is ended after that."""
         psrun = self.start_elastic("out", ("ps", 1, 2, *ADAMW, *ROUNDS), 100000)
         self.wait_for_lines(psrun, "out", 5)
         self.join("out")

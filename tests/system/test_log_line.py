@@ -33,12 +33,14 @@ class LogLines(unittest.TestCase):
         self.assertEqual((said.fields["rank"], said.fields["members"]), ("1", "2/3"))
         said = parse('1.0 server/0 INFO  abort reason="x role=server rank=0" role=worker')
         self.assertEqual((said.fields["role"], "rank" in said.fields), ("worker", False))
-        self.assertIsNone(failure(parse('1.0 server/0 WARN  refused host=b ERROR failed kind=IO passing=false reason="x"')))
+        self.assertIsNone(failure(parse(
+            '1.0 server/0 WARN  refused host=b ERROR failed kind=IO passing=false reason="x"')))
 
     def test_failures(self):
         start = "1.0 worker/0 ERROR "
         for line, wanted in (
-                ('failed kind=IO passing=false reason="a "b" passing=true reason="c"', Failure('IO: a "b" passing=true reason="c', "IO", False)),
+                ('failed kind=IO passing=false reason="a "b" passing=true reason="c"',
+                 Failure('IO: a "b" passing=true reason="c', "IO", False)),
                 ('failed kind=PEER passing=true reason="it was cut', Failure("PEER: it was cut", "PEER", True)),
                 ('checkpoint step=3 reason="disk full"', Failure('step=3 reason="disk full"')),
                 ('answer kind=DONE error="x"', Failure('kind=DONE error="x"'))):
@@ -55,12 +57,14 @@ class LogLines(unittest.TestCase):
 
     def test_what_can_be_mended(self):
         passing, lasting = Failure("PEER: x", "PEER", True), Failure("IO: x", "IO", False)
-        self.assertTrue(is_passing(Ended([passing])) and is_passing(Ended([])) and is_passing(Ended([Failure("KeyError: 1")])))
+        self.assertTrue(is_passing(Ended([passing])) and is_passing(Ended([])) and
+                        is_passing(Ended([Failure("KeyError: 1")])))
         self.assertTrue(is_passing(Ended([lasting], -9)) and is_passing(Ended([lasting], fault="was stopped")))
-        self.assertFalse(is_passing(Ended([lasting])) or is_passing(Ended([passing, lasting])) or is_passing(Ended([], 127)))
+        self.assertFalse(is_passing(Ended([lasting])) or is_passing(Ended([passing, lasting])) or
+                         is_passing(Ended([], 127)))
 
     def test_words_that_are_read_after_the_end(self):
-        """A part whose restart is due has said by then that no restart helps."""
+        """A part waits for its restart. By then its log says that no restart helps."""
         for late, starts in (([], True), ([Failure("NUMERIC: x", "NUMERIC", False)], False)):
             restarts = Restarts.__new__(Restarts)  # without a job
             restarts.replace = lambda *_: ("part", 0)
@@ -78,7 +82,8 @@ class LogLines(unittest.TestCase):
                 ("ps-worker", ["train.step=1"], ("CONFIG", False)), ("ps-server", ["train.step=1"], ("CONFIG", False)),
                 ("ps-worker", ["net.join_timeout_ms=1000"], ("TIMEOUT", True))):
             done = subprocess.run(
-                [BIN / program, "--config", DIGITS, "--set", *settings, "--init-method", "tcp://127.0.0.1:9", "--rank", "1"],
+                [BIN / program, "--config", DIGITS, "--set", *settings, "--init-method", "tcp://127.0.0.1:9",
+                 "--rank", "1"],
                 stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False)
             lines = [parse(line) for line in done.stderr.splitlines()]
             last = failure(lines[-1])

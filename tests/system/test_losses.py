@@ -22,7 +22,7 @@ def softmax(logits):
 
 
 def micro_batch_gradient(weight, bias, samples, smoothing, ignore):
-    """The gradient of PyTorch's weighted mean, for logits x W' + b: [d/dW rows, d/db]."""
+    """Returns the gradient of PyTorch's weighted mean, for logits x W' + b: [d/dW rows, d/db]."""
     rows = [[0.0] * FEATURES for _ in range(CLASSES)]
     column, total = [0.0] * CLASSES, 0.0
     for x, label in samples:
@@ -86,7 +86,7 @@ class Classes(JobTest):
         self.assertAlmostEqual(found["top5_accuracy"], s["test_top5_accuracy"], 5)
         self.assertEqual(self.records()[-1]["test_top5_accuracy"], s["test_top5_accuracy"])
         ElementTree.parse(self.path("out", "evaluation.svg"))
-        # A run without an evaluation leaves none of the run before it.
+        # A run without an evaluation removes the results of the run before it.
         self.psrun("-m", "single", self.wide_model(64), "train.steps=1", "data.test_samples=0", "--overwrite")
         self.assertFalse(os.path.exists(self.path("out", "evaluation.json")))
 
@@ -188,7 +188,7 @@ class Numbers(JobTest):
         self.write("train_y.npy", (63,), good[:63])
         self.assertIn("64 samples, ", self.job("mse", 1, "--overwrite", code=1))
         self.targets(good, 0)
-        for split in ("test", "train"):  # the test set's shape is looked at first
+        for split in ("test", "train"):  # the test set's shape is checked first
             self.assertIn(f"data.{split}: data is (2), the model's input is (3)",
                           self.job("mse", 1, "--overwrite", "model.input=[3]", code=1))
             self.write("test_x.npy", (64, 3), good * 3)

@@ -1,6 +1,5 @@
-"""Memory stays where it is: 10,000 steps take no more than 1,000 did, a server holds its
-weights, their state and W gradients, and what is on its way to one that stands still stays
-under the credits."""
+"""Memory does not grow: 10,000 steps take no more than 1,000. A server holds its weights, their
+state and W gradients. What is on its way to a part that stands still stays within the credits."""
 import time
 import unittest
 
@@ -40,8 +39,8 @@ class Memory(JobTest):
             self.assertEqual(set(self.wait_all(parts, 60).values()), {0})
 
     def test_a_server_holds_what_it_must(self):
-        # An MLP of 64 x 16384 x 64 x 10: 2.1 million weights, 8.5 MB; AdamW holds three times
-        # that, and two workers push as much again each: 42 MB, with everything else on top.
+        # An MLP of 64 x 16384 x 64 x 10: 2.1 million weights, 8.5 MB; AdamW holds three times that,
+        # and each of two workers pushes as much again: 42 MB, and everything else on top.
         config = self.wide_model()
         # Through shared memory the workers' own arenas would be counted as the server's, too.
         self.psrun("-s", 1, "-w", 2, config, "train.steps=30", "exchange.shm=off")

@@ -17,7 +17,8 @@ def rolled(rows, share):
 
 
 def gradient(weight, bias, x, t, smoothing, weights):
-    """Of F.cross_entropy(x W' + b, t, weights, label_smoothing=smoothing): rows of W, each with its bias."""
+    """Of F.cross_entropy(x W' + b, t, weights, label_smoothing=smoothing): the gradient by W's rows, each with its
+    bias."""
     rows = [[0.0] * (FEATURES + 1) for _ in range(CLASSES)]
     for own, target in zip(x, t):
         y = [sum(w * v for w, v in zip(weight[c], own)) + bias[c] for c in range(CLASSES)]
@@ -57,7 +58,8 @@ class Mixup(JobTest):
         self.psrun("-m", "single", self.path("job.yaml"), "optimizer.lr=0", out=name + "-zero")
         self.psrun("-m", "single", self.path("job.yaml"), out=name)
         (before, bias), (after, bias_after) = self.fc(name + "-zero"), self.fc(name)
-        found = [[2 * (p - q) for p, q in zip(before[c] + [bias[c]], after[c] + [bias_after[c]])] for c in range(CLASSES)]
+        found = [[2 * (p - q) for p, q in zip(before[c] + [bias[c]], after[c] + [bias_after[c]])]
+                 for c in range(CLASSES)]
 
         def miss(share):
             g = gradient(before, bias, rolled(x, share), rolled(t, share), smoothing, weights)
@@ -68,7 +70,7 @@ class Mixup(JobTest):
             best = min((best + k * width / 10 for k in range(-10, 11)), key=miss)
             width /= 5
         self.assertLess(miss(best), 2e-6)
-        self.assertGreater(miss(0.0), 1e-3)  # the shares are told apart
+        self.assertGreater(miss(0.0), 1e-3)  # a wrong share is noticed
         self.assertGreater(miss(1.0), 1e-3)
 
     def test_the_gradient_is_that_of_a_mixed_batch(self):

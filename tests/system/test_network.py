@@ -62,7 +62,7 @@ class Network(unittest.TestCase):
             self.assertAlmostEqual(found[name]["bound_ms"], 262144 * 8e-6 * 1514 / 1448, places=6)
         self.assertGreater(found["ps int8"]["compression_ratio"], 3)
         self.assertEqual(namespaces_of(process.pid), [])
-        # A second sitting adds to the report.
+        # A second run adds to the report.
         process = start(self.out, "--seconds", "0.2", "--codecs", "none", "--no-allreduce", "--more")
         text, _ = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, text)
@@ -115,7 +115,7 @@ class Refusal(unittest.TestCase):
     def test_without_root_the_reason_is_given(self):
         with tempfile.TemporaryDirectory(prefix="pstrain-test-") as folder:
             # A copy: other users may not be allowed to read the checkout.
-            subprocess.run(["cp", "-r", ROOT / "bench", folder], check=True)
+            subprocess.run(["cp", "-r", ROOT / "bench", ROOT / "deploy", folder], check=True)
             subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
             done = subprocess.run(["/usr/bin/env", "python3", f"{folder}/bench/network"], user=65534,
                                   cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -80,7 +80,7 @@ class Packages:
         self.assertEqual(document["spdxVersion"], "SPDX-2.3")
         names = {package["name"] for package in document["packages"]}
         self.assertLessEqual(NAMES | {"libc6"}, names)
-        self.assertTrue(any(name.startswith("libsodium") for name in names), names)  # by libzmq
+        self.assertTrue(any(name.startswith("libsodium") for name in names), names)  # libzmq brings it
         self.assertEqual({p["packageFileName"] for p in document["packages"] if "packageFileName" in p},
                          {deb.name for deb in debs})
         ids = {package["SPDXID"] for package in document["packages"]} | {"SPDXRef-DOCUMENT"}
@@ -94,7 +94,7 @@ class Packages:
             self.assertEqual(re.findall("(?m)^E: .*", said), [])
 
     def use(self, debs):
-        """In a second folder, which has nothing but the release and the packages."""
+        """In a second folder, which has only the release and the packages."""
         fresh = Root(self.release)
         self.addCleanup(fresh.close)
         (fresh.path / "debs").mkdir()

@@ -47,20 +47,22 @@ class Colours(unittest.TestCase):
 
     def test_nothing_from_outside(self):
         page = PAGE.read_text(encoding="utf-8")
-        outside = set(re.findall(r"https?://[^\s\"'`)]+", page)) - {"http://www.w3.org/2000/svg", "http://${m.address}/metrics"}
+        outside = set(re.findall(r"https?://[^\s\"'`)]+", page)) - {
+            "http://www.w3.org/2000/svg", "http://${m.address}/metrics"}
         self.assertEqual(outside, set())
         self.assertNotRegex(page, r"<(script|img|iframe|link)[^>]+(src|href)=\"(?!data:)")
 
 
 FOCUSABLE = "'a[href], button, input:not([disabled]), summary, [tabindex=\"0\"]'"
-# What has the focus: its place among all that can have it, and whether a user sees that it has.
+# What has the focus: its place among all elements that can have it, and whether a user sees it.
 FOCUS = """(() => {
   const e = document.activeElement, style = getComputedStyle(e), box = e.getBoundingClientRect();
   const all = [...document.querySelectorAll(%s)].filter(x => x.checkVisibility());
   return {place: all.indexOf(e), of: all.length, what: e.outerHTML.slice(0, 80),
-    seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 && box.bottom > 0 && box.top < innerHeight};
+    seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 && \
+box.bottom > 0 && box.top < innerHeight};
 })()""" % FOCUSABLE
-# [[text, colour, background]] of everything that is written, as it is drawn.
+# [[text, colour, background]] of all text, as it is drawn.
 WRITTEN = """(() => {
   const found = {}, walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const clear = c => c === "rgba(0, 0, 0, 0)" || c === "transparent";
@@ -107,13 +109,14 @@ class Page(Watched):
                      'aria-label="Loss by step', "<polyline"):
             self.assertIn(part, text)
         self.assertRegex(text, r'aria-label="compute [0-9.]+ ms')
-        unnamed = browser.run("""[...document.querySelectorAll('a, button, input, [role=img], [role=region], progress')].filter(
+        unnamed = browser.run(
+            """[...document.querySelectorAll('a, button, input, [role=img], [role=region], progress')].filter(
             e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length ||
                    e.getAttribute('aria-labelledby'))).map(e => e.outerHTML)""")
         self.assertEqual(unnamed, [])
 
     def tab_through(self, browser):
-        """Every control once, in the order in which they stand, and each is seen."""
+        """The Tab key reaches every control once, in their order, and the focus is visible on each."""
         self.focus(browser, "#pause")  # the first
         places = []
         while len(places) < 100:
@@ -141,14 +144,15 @@ class Page(Watched):
                          browser.run("document.getElementById('look-text').textContent"))
         self.focus(browser, "summary")
         browser.press("Enter")
-        browser.wait_for("document.querySelector('details').open && document.querySelectorAll('#figures tr').length > 10")
+        browser.wait_for("document.querySelector('details').open && "
+                         "document.querySelectorAll('#figures tr').length > 10")
         self.assertEqual(self.tab_through(browser), closed + 1)
         self.focus(browser, "#pause")
         browser.press("Enter")
         self.assertEqual(browser.run("document.activeElement.ariaPressed"), "false")
 
     def focus(self, browser, selector):
-        """By the Tab key alone."""
+        """Moves the focus with the Tab key alone."""
         for _ in range(100):
             if browser.run(f"document.activeElement.matches('{selector}')"):
                 return
@@ -164,7 +168,7 @@ class Page(Watched):
         if folder := os.environ.get("PS_PAGE_PICTURES"):
             browser.run("document.querySelector('details').open = false, document.activeElement.blur(), "
                         "document.querySelectorAll('.scroll').forEach(e => e.scrollLeft = 0), scrollTo(0, 0)")
-            time.sleep(2)  # until it is drawn so
+            time.sleep(2)  # until it is drawn
             browser.picture(Path(folder, f"page-{width}-{'dark' if dark else 'light'}.png"))
 
 
@@ -177,7 +181,8 @@ class Prometheus(Watched):
         Path(self.path("prometheus.yaml")).write_text(config, encoding="utf-8")
         with open(self.path("prometheus.log"), "w", encoding="utf-8") as log:
             server = subprocess.Popen(
-                ["prometheus", f"--config.file={self.path('prometheus.yaml')}", f"--storage.tsdb.path={self.path('db')}",
+                ["prometheus", f"--config.file={self.path('prometheus.yaml')}",
+                 f"--storage.tsdb.path={self.path('db')}",
                  f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
         self.addCleanup(server.wait)
         self.addCleanup(server.terminate)
@@ -185,14 +190,14 @@ class Prometheus(Watched):
             self.check(port, query)
 
     def queries(self):
-        """The dashboard's, of this job."""
+        """The dashboard's queries for this job."""
         dashboard = json.loads((ROOT / "deploy/grafana/pstrain.json").read_text(encoding="utf-8"))
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
                 yield target["expr"].replace("$job", "digits-basicnet").replace("$__rate_interval", "10s")
 
     def check(self, port, query):
-        """It has a value for every member that it is about."""
+        """Checks that the query has a value for each of its members."""
         deadline, results = time.monotonic() + 60, []
         wanted = 2 if 'role="worker"' in query and "rank=" not in query else 3 if "role=" not in query else 1
         wanted = 1 if query.startswith("sum(") else wanted

@@ -57,7 +57,7 @@ def picture(width, height, seed=0):
 
 
 def rows_first(image, width, height):
-    """Image.resize; Pillow 13 resizes columns first where that is less work, and the last bit differs."""
+    """Image.resize, rows first. Pillow 13 resizes columns first where that is less work, and a last bit differs."""
     return image.resize((width, image.height), Image.BILINEAR).resize((width, height), Image.BILINEAR)
 
 
@@ -250,7 +250,7 @@ job: {servers: 1, workers: 1}
 @unittest.skipUnless(HAS_BOTH, "built without libpng or libjpeg-turbo")
 @unittest.skipIf(Image is None, "needs Pillow and NumPy for python3 (python3-pil, python3-numpy)")
 class Jobs(JobTest):
-    """Three classes, whose names' order is that of bytes: capitals come first."""
+    """Three classes. Their names are ordered by bytes: capitals come first."""
 
     def setUp(self):
         super().setUp()
@@ -325,7 +325,7 @@ class Jobs(JobTest):
         return texts, [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
 
     def test_classes_are_shown_by_their_names(self):
-        # Order of bytes: a tag and a control character, 200 letters, and what is not UTF-8.
+        # In order of bytes: a name with a tag and a control character, one of 200 letters, one that is not UTF-8.
         odd, long = "<&a>\"'\x01\n", "n" * 200
         self.rename({b"Zebra": odd.encode(), b"ant": long.encode(), b"b": b"z\xff\xc3\xa9"})
         names = [odd, long, "z\\xff\u00e9"]

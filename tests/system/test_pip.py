@@ -28,9 +28,10 @@ class Install(JobTest):
         self.assertEqual(code, 0, text)
         code, text = self.call("env/bin/python", "-m", "pstrain.doctor")
         self.assertIn("made a step", text)
-        self.assertIn(self.folder, text)  # the installed library and programs are meant
+        self.assertIn(self.folder, text)  # these are the installed library and programs
         code, text = self.call("env/bin/psrun", "-s", "1", "-w", "2", "--", "env/bin/python", "-c",
-                               "import pstrain\nwith pstrain.init():\n  pstrain.barrier()\n  print('ok', pstrain.size())")
+                               "import pstrain\nwith pstrain.init():\n  pstrain.barrier()\n"
+                               "  print('ok', pstrain.size())")
         self.assertEqual(code, 0, text)
         self.assertIn("[worker 0] ok 2", text)
 

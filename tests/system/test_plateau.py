@@ -29,7 +29,7 @@ class PlateauTest(RestartTest):
         return self.psrun("-m", mode, "-s", servers, "-w", workers, *args, DIGITS, *settings, out=out)
 
     def lines(self, out):
-        """The rates of the steps before each evaluation, and the evaluations."""
+        """Returns the rates of the steps before each evaluation, and the evaluations."""
         rates, evaluations = [[]], []
         for record in self.records(out):
             if "test_loss" in record:
@@ -62,7 +62,7 @@ class Rates(PlateauTest):
                    "test_accuracy")
 
     def test_reach_every_weight(self):
-        """No evaluation is better than all: the rate is halved after each epoch, as step does it."""
+        """No evaluation can be better, so the rate is halved after each epoch, as with schedule.name=step."""
         plateau = ["schedule={name: plateau, patience: 0, threshold: 1, factor: 0.5}"]
         for optimizer in (SGD, ADAMW):
             for i, where in enumerate(WHERE):

@@ -8,7 +8,7 @@ from pathlib import Path
 from jobs import BIN, DIGITS, JobTest, read_safetensors
 from test_bench import TORCH, needs_torch
 
-# Of three workers: four steps an epoch.
+# With three workers an epoch has four steps.
 SETTINGS = ["train.epochs=2", "train.seed=3", "data.batch=20", "data.train=0-239", "train.eval_every=0"]
 SGD = ["optimizer={name: sgd, lr: 0.05, momentum: 0.5, weight_decay: 0}", "schedule.name=constant",
        "model.dropout=false"]
@@ -44,7 +44,7 @@ class PolicyTest(JobTest):
         return self.summary(out)["policy"]
 
     def run_until_told(self, *more):
-        """A job in `out` that gets Ctrl-C after a few steps; returns its output."""
+        """Runs a job in `out` that gets Ctrl-C after a few steps. Returns its output."""
         settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD, *more]
         psrun = subprocess.Popen(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True)
@@ -76,7 +76,7 @@ class ClosedForms(PolicyTest):
             shutil.rmtree(self.path("bsp"))
 
     def test_backup_with_a_long_grace_is_bsp(self):
-        """The grace ends when all are in, long before it is over."""
+        """The grace ends when all pushes are in, long before its time is over."""
         self.train("bsp", 1, 3, *SGD)
         for late in ("drop", "add"):
             self.train(late, 2, 3, *SGD, "sync.policy=backup", "sync.backup=2", "sync.grace_ms=30000",
@@ -121,7 +121,7 @@ class Codecs(PolicyTest):
                 self.assertEqual(self.log(f"{i}").splitlines()[1:], lines)
                 self.psrun("--replay", self.path(f"{i}", "policy.log"), "-s", 1, "server.shards=2",
                            "exchange.chunk=16384", out=f"{i}-again")
-                # Where a chunk begins and ends decides what topk and onebit keep back.
+                # What topk and onebit keep back depends on the borders of chunks.
                 if "exchange.codec=fp16" in job:
                     self.assertEqual(self.weights(f"{i}"), self.weights(f"{i}-again"))
 

@@ -7,7 +7,7 @@ from jobs import DIGITS, read_safetensors
 from test_bench import needs_torch
 from test_policies import ADAMW, CODED, SETTINGS, SGD, PolicyTest
 
-EVERY = "checkpoint.every=3"  # of four steps an epoch, two epochs
+EVERY = "checkpoint.every=3"  # an epoch has four steps, and there are two epochs
 # Worker 0 goes over its samples again before the first rest within an epoch, and after it.
 PAUSED = ["0 0", "0 0", "1 1", "0 0", "0 0", "2 2", "0-2 0-2 rest", "0-2 0-2 rest", "2 2", "2 2", "0 0", "0-2 0-2 rest",
           "1 1", "0 0", "1 1", "0-2 0-2 end"]
@@ -16,7 +16,7 @@ DROPPED = ["0-1 0-1", "0-1 0-1", "- 2", "0-1 -", "- 0-2 rest"]
 
 class Resume(PolicyTest):
     def lines_from(self, log, n, step):
-        """The log of a job that goes on at a step, from the lines of a whole one."""
+        """Makes the log of a job that goes on at a step, from the lines of a whole one."""
         head, *lines = log.splitlines()
         path = self.path("tail.log")
         with open(path, "w", encoding="utf-8") as f:
@@ -24,7 +24,7 @@ class Resume(PolicyTest):
         return path
 
     def check_same_bits(self, name, *settings):
-        """A whole run has the same bits as one by the same log that ends at step 6 and goes on."""
+        """A whole run has the same bits as a run with the same log that ends at step 6 and goes on."""
         part = f"{name}-part"
         self.train(name, 2, 3, *settings, EVERY)
         log = self.log(name)

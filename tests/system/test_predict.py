@@ -36,7 +36,7 @@ with torch.no_grad():
     print((model(x).exp() - ours).abs().max().item())
 """
 
-# The exported model takes the weights of the one that the comparisons use, and agrees with it.
+# The exported model takes the weights of the model in the comparisons, and agrees with it.
 EXPORTED = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -70,7 +70,7 @@ print([name for name in ours if not torch.equal(torch.from_numpy(ours[name].copy
 """
 
 
-# The layers that no configuration of ours has.
+# The layers that none of our configurations has.
 EVERY_LAYER = """
 model:
   input: [3, 12, 12]
@@ -137,7 +137,7 @@ def read_npy(path):
     """Rows of float32."""
     raw = Path(path).read_bytes()
     size = struct.unpack("<H", raw[8:10])[0]
-    header = eval(raw[10:10 + size])  # as NumPy writes it: a dict of literals
+    header = eval(raw[10:10 + size])  # NumPy writes a dict of literals
     assert (10 + size) % 64 == 0 and header["descr"] == "<f4" and not header["fortran_order"]
     rows, columns = header["shape"]
     values = array("f", raw[10 + size:])
@@ -327,7 +327,7 @@ class Predict(JobTest):
         Path(wrong).write_bytes(npy("<f4", f"(1, {self.shape[2] * self.shape[3]})",
                                     struct.pack("<f", math.nan) * math.prod(self.shape[2:])))
         self.assertIn(f"{wrong}: sample 0: value 0 is not a finite number", self.predict(wrong, DIGITS, code=1))
-        for option in ("--predict", "--init", "--out", "--resume"):  # as of a variable that is not set
+        for option in ("--predict", "--init", "--out", "--resume"):  # as from a variable that is not set
             self.assertIn(f"argument {option}: the name is empty", self.psrun(option, "", DIGITS, out="none", code=2))
         self.assertFalse(os.path.exists(self.path("none")))
         shown = self.predict("test", DIGITS, "--dry-run")

@@ -1,4 +1,4 @@
-"""psrun with a program of the user's as workers: what it gets, and how the job ends."""
+"""psrun with the user's own program as workers: what it gets, and how the job ends."""
 import os
 import re
 import signal
@@ -46,7 +46,7 @@ class Programs(JobTest):
             until [ -e {self.folder}/spoke-$attempt ]; do sleep 0.01; done; exit 3"""
         text = self.run_program(script, "--restarts", 2)
         for number in range(3):
-            self.assertEqual(text.count(f"attempt {number} of 2\n"), 2 + 1)  # of two workers, and as the last words
+            self.assertEqual(text.count(f"attempt {number} of 2\n"), 2 + 1)  # two workers' and the last words
         self.assertIn("psrun: all parts are started again (restart 1 of 2)\n", text)
         self.assertIn("psrun: all parts are started again (restart 2 of 2, in 1 s)\n", text)
         self.assertIn("psrun: all parts had been started again already (--restarts 2)\n", text)
@@ -65,12 +65,12 @@ class Programs(JobTest):
         return run.returncode, text
 
     def test_ctrl_c(self):
-        # exec: while a shell starts a child, it catches SIGINT, and may live on without a word.
+        # exec: while a shell starts a child, it catches SIGINT and may go on silently.
         code, text = self.interrupt("sh", "-c", "echo up; exec sleep 100")
         self.assertEqual(code, 130, text)
 
     def test_ctrl_c_and_a_program_without_a_reason(self):
-        """As of a Python that has lost its stderr. A program that gives a reason has failed."""
+        """Like a Python that has lost its stderr. A program that gives a reason has failed."""
         wait = ("import os, signal\ntry:\n    print('up', flush=True)\n    signal.pause()\n"
                 "except KeyboardInterrupt:\n    ")
         code, text = self.interrupt(sys.executable, "-c", wait + "os.write(2, b'lost sys.stderr\\n')\n    os._exit(1)")
@@ -83,7 +83,7 @@ class Programs(JobTest):
         text = self.psrun("-s", 1, "-w", 1, "--dry-run", "net.step_timeout_ms=5000", "exchange.codec=int8",
                           "--", "train", "--x=1")
         server, worker = text.strip().splitlines()
-        self.assertNotIn("exchange.codec", server)  # the workers tell it
+        self.assertNotIn("exchange.codec", server)  # the workers tell the server
         self.assertIn("--set net.step_timeout_ms=5000", server)
         self.assertIn("PS_SETTINGS='[\"net.step_timeout_ms=5000\", \"exchange.codec=int8\"]'", worker)
         self.assertTrue(worker.endswith(" train --x=1"), worker)
@@ -104,8 +104,8 @@ class Programs(JobTest):
 
 
 class Tracebacks(unittest.TestCase):
-    """The errors that psrun reads from a Python program's output. Those that name another part
-    are of the kind PEER, as our own workers' are: they are not the cause."""
+    """The errors that psrun reads from a Python program's output. Errors that name another part are
+    of the kind PEER, like those of our own workers: they are not the cause."""
 
     def read(self, *lines):
         traceback = Traceback()

@@ -67,7 +67,7 @@ class PythonTest(JobTest):
         return text
 
     def said(self, text, word, workers=2):
-        """What each rank printed after the word."""
+        """Returns what each rank has printed after the word."""
         found = dict(re.findall(rf"rank (\d+): {word} (.*)", text))
         self.assertEqual(sorted(found), [str(r) for r in range(workers)], text)
         return [found[str(r)] for r in range(workers)]
@@ -75,7 +75,7 @@ class PythonTest(JobTest):
 
 class Bits(PythonTest):
     def test_ddp_ends_with_gloos_bits(self):
-        # For two ranks: a sum of two floats does not depend on the order.
+        # There are two ranks: a sum of two floats does not depend on their order.
         text = self.job("ddp", timeout=300)
         for name in ("sgd", "adamw"):
             for line in self.said(text, name):
@@ -91,8 +91,8 @@ class Bits(PythonTest):
         self.assertNotEqual(coded, plain)
 
     def test_same_steps_as_pytorch(self):
-        # Square roots of PyPI's PyTorch 2 are MKL's, often a unit off. Where an update is larger than the
-        # weight that it leaves, that is several units of the weight.
+        # PyPI's PyTorch 2 takes square roots from MKL, often a unit off. If an update is larger than the new weight,
+        # that is several units of the weight.
         mkl = works("import torch; assert torch.__version__[0] != '1'")
         for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2),
                            ("rmsprop", 8 if mkl else 2), ("adagrad", 2), ("lamb", 4 if mkl else 2)):
@@ -104,7 +104,7 @@ class Bits(PythonTest):
                 self.assertEqual(nearest, 0)
 
     def test_same_bits_as_ps_worker(self):
-        # A sample is a power of two: all its gradients are exact in every program.
+        # A sample has one number, a power of two. So all its gradients are exact in every program.
         samples = [((-1) ** (i // 3) * 2.0 ** (i % 4 - 2), i * 7 % 64) for i in range(60)]
         for name, body in (("x", npy("<f4", "(60, 1)", array("f", [x for x, _ in samples]).tobytes())),
                            ("y", npy("<i8", "(60,)", array("q", [y for _, y in samples]).tobytes()))):
@@ -367,7 +367,7 @@ class Refusals(PythonTest):
 
 
     def test_other_model_in_ddp(self):
-        # Rank 1 finds it, and ends the job: rank 0 would wait for its next collective.
+        # Rank 1 finds the difference and ends the job: rank 0 would wait for its next collective.
         text = self.job("other_model_in_ddp", code=1, servers=1)
         self.assertRegex(text, r"psrun: the job failed: .*\npsrun:   .*params\[0\]")
 
@@ -382,7 +382,7 @@ HOWS = ("optimizer", "hook", "backend", "collectives")
 
 
 class Deaths(PythonTest):
-    """However a rank ends, the job ends soon, and psrun names the rank and the reason."""
+    """In whatever way a rank ends, the job ends soon, and psrun names the rank and the reason."""
 
     def ends(self, *case, code=1):
         begin = time.monotonic()
@@ -411,7 +411,7 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*ended in the middle of a step")
 
     def uneven(self, how, short):
-        """What the other rank says, and all that is said. It learns it soon, and each rank says it once."""
+        """Returns what the other rank says, and the whole output. It learns it soon, and each rank says it once."""
         text = self.ends("uneven", how, str(short))
         other = 1 - short
         [seconds, error] = re.findall(rf"rank {other}: failed (\S+) s: (.*)", text)[0]
@@ -432,7 +432,7 @@ class Deaths(PythonTest):
                     self.assertIn(said, text.split("psrun: the job failed: ")[1])
 
     def test_a_step_less_elsewhere(self):
-        # DDP's collectives; a rank without data.
+        # "backend" is DDP's collectives, "at once" a rank without data.
         for how in ("backend", "at once"):
             for short in range(2):
                 with self.subTest(how=how, short=short):

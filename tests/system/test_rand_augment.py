@@ -1,4 +1,4 @@
-"""data.rand_augment and the hue: torchvision's pixels of PIL pictures, byte by byte."""
+"""data.rand_augment and the hue: they give torchvision's pixels of PIL pictures, byte by byte."""
 import json
 import os
 import subprocess

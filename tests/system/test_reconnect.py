@@ -22,10 +22,10 @@ CUTS = int(os.environ.get("PS_CUTS", "20"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))
 SHORT = ["train.epochs=8", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000",
          "train.save_every=60"]
-# Saved before the end of the shortest job: a job waits there until it has been disturbed.
+# This file is saved before the end of the shortest job. A job waits there until it has been disturbed.
 WAITS_AT = "step-60.safetensors.tmp"
-# servers, workers, settings: every codec, the two global decisions, several shards, and
-# shared memory, where the headers alone travel.
+# servers, workers, settings: every codec, the two global decisions, several shards, and shared
+# memory, where only headers travel.
 JOBS = [
     (1, 2, ["exchange.shm=off"]),
     (2, 3, ["exchange.shm=off", "server.shards=2", "exchange.codec=fp16"]),
@@ -39,7 +39,7 @@ JOBS = [
     (2, 2, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.shm=off"]),
     (2, 3, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.codec=onebit"]),
 ]
-# Every codec beside a decision about the whole gradient: shards ask the coordinator for it.
+# Every codec with a decision about the whole gradient: shards ask the coordinator for it.
 NORM_JOBS = [
     (2, 2, ["exchange.codec=fp16", "loss_scale.use=on", "server.shards=2"]),
     (2, 2, ["exchange.codec=int8", "optimizer.clip_norm=0.5", "server.shards=3"]),
@@ -59,7 +59,7 @@ def any_of(part, found):
 
 
 def to_coordinator(part, found):
-    """Of a server that is not the coordinator's host: its member's and its shards' own."""
+    """The connections of a server that is not the coordinator's host: of its member and of its shards."""
     if not part.name.startswith("server") or part.name == "server 0":
         return []
     listens = listening_ports(part.popen.pid)
@@ -75,7 +75,7 @@ class CutTest(JobTest):
         self.disk = SlowDisk(self.path("held"))
 
     def cut_one(self, parts, draw, which):
-        """Cuts one connection of one part; False when there is none."""
+        """Cuts one connection of one part. Returns False if there is none."""
         part = parts[draw.choice(sorted(parts))]
         try:
             found = which(part, cuts.connections(part.popen.pid))
@@ -96,15 +96,15 @@ class CutTest(JobTest):
         return self.weights(out)
 
     def run_job(self, out, n_cuts, draw, job, which=any_of):
-        """Returns the weights, after n_cuts cuts of connections."""
+        """Runs a job with n_cuts cuts of connections. Returns the weights."""
         def cut(parts):
             return self.cut_one(parts, draw, which)
         parts = self.disturbed(job, n_cuts, draw, cut)
         return self.end_well(parts, out, job[2]) + self.last_checkpoint(out)
 
     def disturbed(self, job, n, draw, disturb, *more):
-        """Starts a job, which has been disturbed n times before it may end. disturb(parts) returns
-        whether it did so."""
+        """Starts a job and disturbs it n times before it may end. disturb(parts) returns whether it
+        did so."""
         servers, workers, settings = job
         if n:
             self.disk.hold(WAITS_AT)
@@ -121,7 +121,7 @@ class CutTest(JobTest):
         return parts
 
     def last_checkpoint(self, out):
-        """The files of servers and workers in it; none where the job makes no checkpoints."""
+        """Returns its files of servers and workers; none if the job makes no checkpoints."""
         folders = sorted(f for f in Path(self.path(out)).glob("checkpoints/step-*") if f.is_dir())
         return b"".join(f.read_bytes() for folder in folders[-1:]
                         for f in sorted(folder.glob("*.safetensors")))
@@ -153,7 +153,7 @@ class Decisions(CutTest):
 
 
 class OwnPace(CutTest):
-    """What a worker gets again is what it had been told: a log leads to the same bits."""
+    """A worker gets again what it had been told before, so the log leads to the same bits."""
 
     def test_runs_with_cuts_are_repeated_exactly(self):
         draw = random.Random(SEED)
@@ -171,10 +171,10 @@ class OwnPace(CutTest):
 
 
 class Silences(CutTest):
-    """Connections on which nothing arrives any more, although nobody has closed them."""
+    """Connections on which nothing arrives any more, although no process has closed them."""
 
     def silence_one(self, parts, draw):
-        """Silences both ends of a worker's connection. False when the connection has just ended."""
+        """Silences both ends of a worker's connection. Returns False if it has just ended."""
         worker = parts[draw.choice([n for n in sorted(parts) if n.startswith("worker")])]
         try:
             listens = listening_ports(worker.popen.pid)
@@ -195,7 +195,7 @@ class Silences(CutTest):
         weights = self.end_well(parts, out, job[2])
         mended = [line for p in parts.values() for line in p.text().splitlines()
                   if "connection-mended" in line]
-        self.assertTrue(mended, "nobody noticed")
+        self.assertTrue(mended, "no silence was noticed")
         return weights
 
     def test_a_connection_that_nobody_closed_is_made_again(self):
@@ -223,7 +223,7 @@ class Outages(CutTest):
         return parts
 
     def outage(self, out, victims, settings):
-        """Runs a job during which hosts have no network for a while. Returns its weights."""
+        """Runs a job in which hosts have no network for a while. Returns its weights."""
         with netns.Hosts(1000, HOSTS) as hosts:
             parts = self.start_on(hosts, *settings)
             for victim in victims:
@@ -240,7 +240,8 @@ class Outages(CutTest):
     def test_a_job_goes_on_with_the_same_bits(self):
         common = ["train.epochs=12", "data.train=0-1199", "train.eval_every=4",
                   "train.log_every=5", "net.step_timeout_ms=30000"]
-        # Shorter than TCP's own patience; longer than the second after which connections are made again.
+        # The outage is shorter than TCP's own patience and longer than the second after which connections are made
+        # again.
         patient, impatient = "net.heartbeat_ms=500", "net.heartbeat_ms=100"
         for i, (victims, settings, again) in enumerate((
                 ([("worker", 1)], [patient], False),

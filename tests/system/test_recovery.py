@@ -13,13 +13,14 @@ from jobs import BIN, DIGITS, ROOT, JobTest, Part, wrapped_bin
 from restarting import SETTINGS, RestartTest
 from test_chaos import NORMS
 
-# Nothing is on the disk before the last step; memory gets a checkpoint as often as it may.
+# The jobs go on from memory: before the last step the disk has no checkpoint. Memory gets one as often as possible,
+# because every kill must go back to a later step than the one before.
 IN_MEMORY = [*SETTINGS, "train.steps=120", "train.log_every=1", "checkpoint.every=1000000", "recovery.share=0.5"]
 
 
 class Memory(RestartTest):
     def check_kills(self, kind, role, ranks, config=DIGITS, args=(), settings=IN_MEMORY):
-        """Kills those parts one after the other. Returns psrun's words."""
+        """Kills those parts one after the other. Returns psrun's output."""
         self.run_job("whole", *kind[:3], *settings, *kind[3:], config=config)
         psrun = self.start("out", kind, "--restarts", len(ranks), *args, settings=settings, config=config)
         last = None
@@ -54,12 +55,16 @@ class Memory(RestartTest):
     def test_a_server(self):
         self.check_kills(("ps", 1, 2, "optimizer={name: sgd, lr: 0.05, momentum: 0.9}"), "server", [0])
 
+    def test_without_shared_memory(self):
+        """The servers' arrays travel in messages, as they do from other hosts."""
+        self.check_kills(("ps", 2, 2, "optimizer.name=adamw", "exchange.shm=off"), "server", [1])
+
     def test_the_holder_and_worker_0(self):
         self.check_kills(("ps", 1, 2), "worker", [1, 0])
 
     def test_over_an_old_run(self):
-        """The job goes on from memory, and with nothing of the run that it has replaced."""
-        # Short: its last step may pass for the new run's until that has begun.
+        """The job goes on from memory and uses nothing of the run that it has replaced."""
+        # It is short: until the new run has begun, its last step may be taken for the new run's.
         self.run_job("out", "ps", 1, 2, *SETTINGS, "train.seed=7", "train.steps=20")
         self.check_kills(("ps", 1, 2), "worker", [0], args=["--overwrite"])
 
@@ -111,7 +116,7 @@ class ToldToEnd(RestartTest):
     KIND = ("ps", 1, 2)
 
     def start_with(self, before, settings):
-        """A job of which a worker does something else before it is started again."""
+        """Starts a job. A worker that is started again first runs the commands `before`."""
         os.makedirs(self.path("build"))
         wrapped_bin(self.path("build/bin"), "ps-worker", f'[ -n "$PS_INCARNATION" ] && {{ {before}; }}')
         psrun = self.start("out", self.KIND, "--restarts", "9", "--build-dir", self.path("build"), settings=settings)
@@ -127,12 +132,13 @@ class ToldToEnd(RestartTest):
         self.check_nothing_left("out")
 
     def test_while_the_others_join_again(self):
-        """What worker 0 has in memory goes to the disk."""
+        """Worker 0 writes what it has in memory to the disk."""
         settings = [*IN_MEMORY, "train.steps=1500"]  # it must not be over when worker 1 is killed
         psrun = self.start_with("exec sleep 1000", settings)
         self.kill(psrun, "worker", 1)
         log = Path(self.path("out", "logs", "server-0.log"))
-        self.assertTrue(self.wait_until(psrun, lambda: log.read_text(encoding="utf-8").count("joined role=worker rank=0") > 1))
+        self.assertTrue(self.wait_until(
+            psrun, lambda: log.read_text(encoding="utf-8").count("joined role=worker rank=0") > 1))
         self.assertEqual(self.listdir("out", "checkpoints"), [])
         self.tell(psrun, settings)
 
@@ -144,7 +150,7 @@ class ToldToEnd(RestartTest):
 
 
 class ByHand(JobTest):
-    """Without psrun and PS_INCARNATION: whatever starts the dead part again does not count starts."""
+    """Without psrun and PS_INCARNATION: the user who starts the dead part again does not count starts."""
 
     SETTINGS = ["train.epochs=80", "train.eval_every=0", "schedule.name=constant", "train.log_every=5",
                 "checkpoint.every=20", "recovery.rejoins=10"]

@@ -51,7 +51,7 @@ class Kills(RestartTest):
                 self.assertEqual(len(restarts), text.count("; it is started again (restart "))
                 deaths += len(restarts)
             shutil.rmtree(self.path("out"), ignore_errors=True)
-        self.assertGreater(deaths, JOBS // 2)  # so the kills did hit
+        self.assertGreater(deaths, JOBS // 2)  # most kills did hit
 
 
 class Ends(RestartTest):
@@ -96,14 +96,14 @@ class Ends(RestartTest):
             began = time.monotonic()
             text = self.run_job(name, *self.KIND, *SETTINGS, code=1,
                                 args=["--build-dir", self.path("build-" + name), "--restarts", "2"])
-            self.assertGreater(time.monotonic() - began, 1)  # the second one in a row waits
+            self.assertGreater(time.monotonic() - began, 1)  # the second restart in a row waits
             self.assertIn(f"worker 1 {cause}; it is started again (restart 1 of 2)", text)
             self.assertIn("(restart 2 of 2, in 1 s: ", text)
             self.assertIn(f"psrun: the job failed: worker 1 {cause}", text)
             self.check_nothing_left(name)
 
     def test_a_part_that_dies_when_its_work_is_done(self):
-        """Started again, it finds nobody. Worker 0 stays longer than the dead part's start takes."""
+        """When it is started again, it finds no job. Worker 0 stays until the dead part has started."""
         wrapped_bin(self.path("bin"), "ps-worker", f'''
 [ -n "$PS_INCARNATION" ] || {{ {BIN.resolve()}/ps-worker "$@"; [ "$RANK" = 0 ] && sleep 1 || kill -KILL $$; exit; }}''')
         began = time.monotonic()
@@ -153,7 +153,7 @@ class Ends(RestartTest):
 
 
 class Folders(RestartTest):
-    """A restarted part goes on with its own job's checkpoints, never with another's."""
+    """A restarted part goes on with its own job's checkpoints, never with those of another job."""
 
     KIND = ("ps", 1, 2)
 

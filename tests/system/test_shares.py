@@ -43,7 +43,7 @@ class Doctor(unittest.TestCase):
                                                       probes.items() if at == h.name}) for h in hosts]
         return doctor.link_advice(SimpleNamespace(hosts=hosts, server_hosts=hosts[:servers]), nodes)
 
-    # b has the slow link. A host reaches itself through memory.
+    # b has the slow link. A host reaches itself through memory, which is fast.
     SLOW_B = {("a", "a"): 40000, ("a", "b"): 101, ("b", "a"): 99, ("a", "c"): 940, ("c", "b"): 100}
 
     def test_unequal_links_are_named(self):

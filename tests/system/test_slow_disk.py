@@ -1,5 +1,5 @@
-"""A disk that takes longer over a file than a step of the job may take: the others wait for it
-by a deadline of its own, and know what they wait for."""
+"""The disk takes longer for a file than a step of the job may take. The other parts wait with a
+separate deadline, and know what they wait for."""
 import os
 import time
 import unittest
@@ -40,7 +40,7 @@ class SlowFiles(JobTest):
         codes = self.wait_all(parts)
         for name, part in parts.items():
             self.assertEqual(codes[name], 1, name)
-            self.assertRegex(part.text(), said)  # the same words for everybody
+            self.assertRegex(part.text(), said)  # all parts say the same
 
     def wait_for_file(self, name):
         end = time.monotonic() + PATIENCE_S

@@ -37,7 +37,7 @@ class OnSlurm(JobTest):
             return f"{error}\n{self.slurm.logs()}"
 
     def ends(self, out, number, seconds=60):
-        """Checks that no process of the job is left. Returns the state in which it ended."""
+        """Checks that no process of the job is left. Returns the state in which the job ended."""
         state = self.slurm.wait(number, seconds)["JobState"]
         self.assertEqual(alive(self.path(out)), [], "processes were left running")
         return state
@@ -77,7 +77,8 @@ class OnSlurm(JobTest):
         for mode in ("ps", "allreduce"):
             number = self.submit(mode, *LONG, PS_MODE=mode)
             self.wait_for_steps(mode)
-            worker = next(pid for pid, line in alive(self.path(mode)) if line.startswith(str(BIN.resolve() / "ps-worker")))
+            worker = next(pid for pid, line in alive(self.path(mode))
+                          if line.startswith(str(BIN.resolve() / "ps-worker")))
             os.kill(worker, signal.SIGKILL)
             self.assertEqual(self.ends(mode, number), "FAILED", self.said(mode))
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 HOSTS = 3
 PORT = 2222
-END_S = 40  # after one host's death all has ended on every host: sooner than by any other limit
+END_S = 40  # so soon after a host's death all has ended on every host; other limits are longer
 
 
 def missing():
@@ -34,8 +34,8 @@ def missing():
 
 
 def no_namespaces(name):
-    """The reason why none can be made, or None. Entering one takes more than making it: `ip`
-    mounts /sys anew, which a bare root does not have."""
+    """Returns why none can be made, or None. It enters one, too: for that `ip` mounts /sys anew,
+    which a bare root does not have."""
     for command in (["netns", "add", name], ["-n", name, "link", "set", "lo", "up"]):
         probe = subprocess.run(["ip", *command], capture_output=True, text=True)
         if probe.returncode != 0:
@@ -126,7 +126,7 @@ class Cluster:
                               capture_output=True, timeout=100, **more)
 
     def programs(self, i):
-        """The process ids of our programs on host i."""
+        """Returns the process ids of our programs on host i."""
         pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True,
                               text=True).stdout.split()
         found = []
@@ -219,7 +219,7 @@ class OverSsh(unittest.TestCase):
                          here[8 + int.from_bytes(here[:8], "little"):])
 
     def test_predictions_over_hosts(self):
-        """Each has a disk of its own."""
+        """Each host has a disk of its own."""
         folders = [Path(self.folder, f"predicts{i}") for i in range(4)]
         for folder in folders:
             folder.mkdir()
@@ -258,7 +258,7 @@ class OverSsh(unittest.TestCase):
             time.sleep(0.1)
 
     def wait_for_programs(self, i):
-        """The process ids of our programs on host i, as soon as there are any."""
+        """Waits until our programs run on host i. Returns their process ids."""
         deadline = time.monotonic() + 50
         while not (pids := self.cluster.programs(i)):
             self.assertLess(time.monotonic(), deadline, f"nothing runs on host {i}")
@@ -304,7 +304,7 @@ class OverSsh(unittest.TestCase):
         self.cluster.ip("link", "set", f"v{i}", "up" if up else "down", ns=self.cluster.name(0))
 
     def lose_host_3(self, out, hostfile, *more):
-        """A job of which host 3 is lost after some steps. Returns psrun's words."""
+        """Runs a job that loses host 3 after some steps. Returns psrun's output."""
         self.hostfile.write_text(hostfile)
         command = self.psrun("--restarts", "9", "--out", str(out), "train.epochs=100", "checkpoint.every=20",
                              "train.eval_every=0", "net.dead_after_ms=2000", *more)
@@ -336,7 +336,7 @@ class OverSsh(unittest.TestCase):
         self.assertEqual({d["part"] for d in deaths}, {"server 1", "worker 1"})
 
     def test_a_spare_host_for_worker_0(self):
-        """It goes on from another worker's memory, in a folder that has nothing."""
+        """Worker 0 goes on from another worker's memory, in an empty folder."""
         at, folders = self.cluster.address, [Path(self.folder, f"disk{i}") for i in range(4)]
         for folder in folders:
             folder.mkdir()
@@ -362,6 +362,23 @@ class OverSsh(unittest.TestCase):
         run = self.long_job(Path(self.folder) / "stopped")
         self.wait_for_programs(3)
         time.sleep(1)
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, text)
+        self.wait_until_all_have_ended()
+
+    def test_ctrl_c_before_the_workers_listen(self):
+        """sh starts a program in the background with SIGINT ignored. Here it begins two seconds later."""
+        slow = Path(self.folder) / "slow/bin"
+        slow.mkdir(parents=True)
+        for program in BIN.iterdir():
+            (slow / program.name).symlink_to(program)
+        (slow / "ps-worker").unlink()
+        (slow / "ps-worker").write_text(f'#!/bin/sh\n[ "$1" = --version ] || sleep 2\nexec {BIN}/ps-worker "$@"\n')
+        (slow / "ps-worker").chmod(0o755)
+        self.env["PS_BUILD_DIR"] = str(slow.parent)
+        run = self.long_job(Path(self.folder) / "early")
+        self.wait_for_programs(3)
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
         self.assertEqual(run.returncode, 130, text)

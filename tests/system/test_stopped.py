@@ -1,7 +1,7 @@
-"""Parts that stand still. A server, for a while: what is on its way to it stays under the
-credits, workers do not grow, and the job ends with the weights that it would have had. For
-good: psrun ends the job and names who it was, also where nobody is left to miss them. All of
-them, with psrun, after Ctrl-Z: until fg."""
+"""Parts that stand still. A server stands still for a while: what is on its way to it stays within
+the credits, workers do not grow, and the job ends with the weights that it would have had. Parts
+stand still for good: psrun ends the job and names them, also if no other part is left to miss them.
+Ctrl-Z stops psrun and all parts until fg."""
 import os
 import signal
 import subprocess
@@ -19,17 +19,17 @@ CREDIT = 256 << 10
 SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
             f"exchange.credit={CREDIT >> 10}KiB", "net.dead_after_ms=120000",
             "net.step_timeout_ms=120000"]
-SETTLED_S = 0.5  # then all that was received has been acknowledged, too: counted once
+ACKNOWLEDGED_S = 0.5  # by then all received bytes are acknowledged, so no byte counts twice
 HEADERS = 64 << 10  # limit for all messages that are on the way, with room to spare
 GROWTH = 2 << 20    # heaps vary a little
-# AddressSanitizer keeps what is freed, up to 256 MB of it, to find uses of it: with every
-# message on the way a part would grow, which has nothing to do with what it holds.
+# AddressSanitizer keeps up to 256 MB of freed memory to find uses of it. A part would grow with
+# every message, whatever it holds itself.
 NO_QUARANTINE = ("quarantine_size_mb=0", "thread_local_quarantine_size_kb=0")
 
 
 def queued_bytes(ports):
-    """By connection to one of the TCP ports of this host: bytes that are sent and not yet
-    received, in the sender's queue and in the receiver's."""
+    """Returns, for each connection to one of these TCP ports of this host, the bytes that are sent
+    and not yet received: in the sender's queue and in the receiver's."""
     queued = {}
     with open("/proc/net/tcp", encoding="ascii") as f:
         rows = [line.split() for line in f.readlines()[1:]]
@@ -59,7 +59,7 @@ class StoppedServer(JobTest):
         os.kill(pid, signal.SIGSTOP)
         begin = time.monotonic()
         while time.monotonic() < begin + self.SECONDS:
-            if time.monotonic() > begin + SETTLED_S:
+            if time.monotonic() > begin + ACKNOWLEDGED_S:
                 most = max([most, *queued_bytes(ports).values()])
             for name, other in others.items():
                 grown[name] = max(grown[name], resident_bytes(other) - before[name])
@@ -89,7 +89,7 @@ class StoppedServer(JobTest):
 
     def test_over_sockets(self):
         most = self.check("off", "server 1")
-        # None at all where the server had taken all pushes of the step and not answered yet.
+        # There are none if the server had taken all pushes of the step and not answered yet.
         self.assertLessEqual(most, CREDIT + HEADERS)
         # The worker's own account, of payloads alone.
         self.assertLessEqual(self.summary("stopped")["most_bytes_in_flight"], CREDIT)
@@ -164,7 +164,7 @@ class StoppedForGood(UnderPsrun):
 
     def test_not_who_is_continued_in_time(self):
         jobs = [self.start(mode, "net.dead_after_ms=8000") for mode in ("ps", "single")]
-        for _ in range(3):  # together longer than one may be
+        for _ in range(3):  # together they are longer than one stop may be
             for number, seconds in ((signal.SIGSTOP, 3), (signal.SIGCONT, 0.3)):
                 for _, pids in jobs:
                     for pid in pids.values():
@@ -184,11 +184,11 @@ class CtrlZ(UnderPsrun):
             for psrun in jobs:
                 psrun.send_signal(signal.SIGTSTP)
             self.wait_for(lambda: all(map(stands_still, [*(psrun.pid for psrun in jobs), *parts])),
-                          "somebody does not stop")
-            time.sleep(5)  # that makes no part dead or late
+                          "a process does not stop")
+            time.sleep(5)  # this makes no part dead or late
             for psrun in jobs:
                 psrun.send_signal(signal.SIGCONT)
-            self.wait_for(lambda: not any(map(stands_still, parts)), "somebody stays stopped")
+            self.wait_for(lambda: not any(map(stands_still, parts)), "a process stays stopped")
         for psrun in jobs:
             with self.subTest(job=psrun.out):
                 self.goes_on_and_ends(psrun)

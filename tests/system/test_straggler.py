@@ -1,5 +1,5 @@
 """The member that all others wait for is named while the job runs: in the log, on the progress line
-and in summary.json. How often the right one is named is measured by bench/straggler."""
+and in summary.json. bench/straggler measures how often the right member is named."""
 import os
 import re
 import signal
@@ -27,7 +27,7 @@ class Straggler(JobTest):
                                    stdout=output, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)
         self.wait_for_steps("out", 2)
-        time.sleep(2)  # nobody is named before some steps are fully known
+        time.sleep(2)  # no member is named before some steps are fully known
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
 
     def log(self, name="logs/server-0.log"):

@@ -1,9 +1,10 @@
-"""A stranger on every port of a job that runs, without keys and with: it gets no answer, changes
-no bit, and costs a bounded amount of memory. Raw sockets that speak ZMTP 3.0
-(rfc.zeromq.org/spec/23). PS_STRANGERS: connections at a time to each port."""
+"""A stranger on every port of a job that runs, with and without keys. It gets no answer, changes no
+bit, and costs a bounded amount of memory. Raw sockets that speak ZMTP 3.0 (rfc.zeromq.org/spec/23).
+PS_STRANGERS: connections at a time to each port."""
 import os
 import re
 import resource
+import socket
 import struct
 import threading
 import time
@@ -17,7 +18,7 @@ from benchlib.strangers import Stranger, command, frame, greeting
 # Long enough for every attack to meet a job that runs.
 SETTINGS = ["train.epochs=100", "data.batch=8", "train.threads=1", "exchange.shm=off",
             "net.heartbeat_ms=500", "net.dead_after_ms=20000", "train.log_every=50"]
-GROWTH = 50_000_000  # how many bytes one process may grow by, under all attacks together
+GROWTH = 50_000_000  # by how many bytes one process may grow, under all attacks together
 _, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 CONNECTIONS = int(os.environ.get("PS_STRANGERS", 2000))  # connections to each port
 if MOST_FILES >= 0:
@@ -33,7 +34,7 @@ def text(s):
     return b"\xd9" + bytes([len(s)]) + s.encode()
 
 
-# The version of the control plane: with another one, strangers would only be told so.
+# The version of the control plane: strangers with another version would only be told so.
 VERSION = int(re.search(r"PS_CONTROL_VERSION = (\d+)", (ROOT / "common/job/control.h").read_text())[1])
 
 
@@ -64,7 +65,8 @@ class Attack(threading.Thread):
     def run(self):
         attacks = [self.old_routing_id, self.wrong_secret, self.junk, self.members_messages,
                    self.floods_of_get, self.norms_of_nobody, self.endless_message,
-                   self.long_handshake, self.slow_greetings, self.curve_junk, self.many_connections]
+                   self.ping_behind_a_flood, self.long_handshake, self.slow_greetings,
+                   self.curve_junk, self.many_connections]
         while not self.stop.is_set():
             for attack in attacks:
                 if self.stop.is_set():
@@ -72,7 +74,7 @@ class Attack(threading.Thread):
                 try:
                     attack(self.port)
                 except OSError:
-                    continue  # the job has ended, or it is not let in
+                    continue  # the job has ended, or the stranger is not let in
                 self.done.add(attack.__name__)
 
     def say(self, port, *messages, identity=None, mechanism=b"NULL"):
@@ -87,7 +89,7 @@ class Attack(threading.Thread):
             self.answers.append((port, [m[:40] for m in messages[:2]], said[:200]))
 
     def old_routing_id(self, port):
-        # HELLO, PUSH of chunk 0, BYE, as an older program has them; rank and secret that are guessed.
+        # HELLO, PUSH of chunk 0 and BYE of an older program, with a guessed rank and secret.
         wire = [b"\x9c" + b"".join(uint(n) for n in (VERSION, kind, 0, 1, 0, 0, 0, 0, 8, 0, 0, 0))
                 for kind in (1, 3, 5)]
         for identity in (b"w\0\0\0\0", b"w\0\0\0\1", b"\0\0\0\0" + b"\0" * 16):
@@ -123,6 +125,15 @@ class Attack(threading.Thread):
         sent, end = 0, time.monotonic() + 5
         while sent < 2 << 30 and time.monotonic() < end and s.send(one):
             sent += len(one)
+        s.close()
+
+    def ping_behind_a_flood(self, port):
+        """A connection that fails while its messages wait, and a PING among them: libzmq's answer to it
+        would end the process by an assertion."""
+        s = Stranger(port)
+        s.shake_hands(os.urandom(18))
+        s.send((frame(b"x") * 40 + command(b"PING", b"\0\0")) * 60)
+        s.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         s.close()
 
     def long_handshake(self, port):
@@ -167,7 +178,7 @@ class Attack(threading.Thread):
 
 
 class Strangers(JobTest):
-    calm = None  # the weights of a job that nobody disturbs
+    calm = None  # the weights of a job that is not disturbed
 
     def end_well(self, parts):
         codes = self.wait_all(parts, 250)

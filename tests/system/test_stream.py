@@ -1,4 +1,4 @@
-"""data.stream: samples that stay in their file give what samples in memory give."""
+"""data.stream: samples that stay in their file give the same results as samples in memory."""
 import os
 import random
 import subprocess
@@ -22,7 +22,8 @@ class Streamed(JobTest):
             self.write(descr[1:] + ".npy", npy(descr, shape, array(kind, (draw.gauss(0, 1) for _ in range(count)))))
         self.write("y.npy", npy("<i8", f"({IMAGES},)", array("q", (draw.randrange(5) for _ in range(IMAGES)))))
         self.write("job.yaml", (
-            f"model: {{input: [2, {SIDE}, {SIDE}], layers: [{{conv2d: {{out: 4, kernel: 3}}}}, relu, flatten, linear: 5]}}\n"
+            f"model: {{input: [2, {SIDE}, {SIDE}], layers: [{{conv2d: {{out: 4, kernel: 3}}}}, relu, "
+            f"flatten, linear: 5]}}\n"
             f"train: {{epochs: 2}}\n"
             f"data: {{kind: npy, path: '{self.folder}', train: 'u1.npy,y.npy@7-190', test: 'u1.npy,y.npy@191-239',\n"
             "  batch: 16, normalize: [0.4, 0.5, 0.2, 0.3], flip: true, crop_padding: 1}\n").encode())
@@ -63,7 +64,8 @@ class Streamed(JobTest):
             for stream in ("false", "true"):
                 self.psrun("--predict", what, *weights, self.path("job.yaml"), f"data.stream={stream}",
                            out=f"said-{len(said)}-{os.path.basename(what)}")
-                said.append(Path(self.path(f"said-{len(said)}-{os.path.basename(what)}", "predictions.npy")).read_bytes())
+                said.append(Path(self.path(f"said-{len(said)}-{os.path.basename(what)}",
+                                           "predictions.npy")).read_bytes())
             self.assertEqual(*said)
 
     def test_memory_does_not_grow_with_the_file(self):

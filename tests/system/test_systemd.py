@@ -1,4 +1,4 @@
-"""deploy/systemd: the units are valid, and leave a service next to nothing."""
+"""deploy/systemd: the units are valid, and allow a service next to nothing."""
 import re
 import shutil
 import subprocess

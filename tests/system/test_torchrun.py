@@ -73,7 +73,7 @@ class Torchrun(JobTest):
         self.assertNotIn("its store holds", text)
 
     def test_servers_outside_of_it(self):
-        # They know nothing of torchrun's store: PS_PORT says the same to all.
+        # The servers know nothing of torchrun's store, so all parts get PS_PORT.
         store, env = free_port(), {"PS_PORT": str(free_port()), "PS_SERVERS": "1"}
         server = Part("server", 0, ["--config", DIGITS, "--set", "exchange.name=ps", "--set",
                                     "train.steps=20"],

@@ -58,7 +58,7 @@ class Torchvision(JobTest):
             self.assertEqual(done.returncode, 0, done.stdout)
             ours, theirs = map(float, self.python(
                 ERRORS, f"{folder}/exact.npy", f"{folder}/narrow.npy", f"{folder}/out/predictions.npy").split())
-            # PyTorch's own rounding is the measure: of 50 layers it is more than 1e-6.
+            # PyTorch's own rounding is the measure: in 50 layers it is more than 1e-6.
             self.assertLess(ours, 1e-6 + 2 * theirs, model)
 
 

@@ -56,7 +56,7 @@ class Trace(JobTest):
             self.assertEqual(begins, sorted(begins), name)
 
     def check_arrows(self, events, n):
-        """Every arrow leads from a worker over its shard's three spans and back, later each time."""
+        """Every arrow leads from a worker over its shard's three spans and back. Times grow on the way."""
         arrows = {}
         for e in events:
             if e["ph"] in "stf":
@@ -167,7 +167,7 @@ class Trace(JobTest):
                 self.assertLessEqual(abs(ahead), error)
             _, ahead, _ = min(p.clocks, key=lambda clock: clock[2])  # the one that a trace uses
             self.assertLessEqual(abs(ahead), CLOCK_NS, p.name)
-            p.boot = p.name  # as if they were on hosts of their own
+            p.boot = p.name  # as if each were on its own host
         trace.merge(processes)
         self.assertIn("wrong by", "\n".join(trace_report.lines(processes)))
         trace.write(processes, self.path("trace.json"))

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, free_port
 
-SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",rank="(?P<rank>\d+)"\} '
-                    r"(?P<value>\S+)")
+SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",'
+                    r'rank="(?P<rank>\d+)"\} (?P<value>\S+)')
 UNBUILT = "this build has no page"
 
 
@@ -51,7 +51,7 @@ def samples(text):
 
 class Watched(JobTest):
     def start(self, *args):
-        """A job that runs until the test ends it; returns the page's port, once it shows steps."""
+        """Starts a job that runs until the test ends it. Returns the page's port once it shows steps."""
         port = free_port()
         job = subprocess.Popen(self.psrun_argv(*args, DIGITS, *LONG, f"metrics.port={port}"), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
@@ -131,7 +131,7 @@ class Page(Watched):
                 self.assertIn(f"\n{name}", done.stdout)
 
     def check_door(self, port):
-        """It can be read only, by this host only, and silent connections do no harm."""
+        """Only this host can open the page, and it can only read. Silent connections do no harm."""
         self.assertEqual(get(port, "/", method="POST")[0], 405)
         self.assertEqual(get(port, "/", method="DELETE")[0], 405)
         self.assertEqual(get(port, "/nothing")[0], 404)
@@ -154,8 +154,9 @@ class Page(Watched):
             s.close()
 
     def test_without_servers(self):
-        """All-reduce: the coordinator is in worker 0; alone there is none."""
-        for args, names in ((("-m", "allreduce", "-w", "2"), ["worker 0", "worker 1"]), (("-m", "single"), ["worker 0"])):
+        """In all-reduce the coordinator is in worker 0. A single worker has none."""
+        for args, names in ((("-m", "allreduce", "-w", "2"), ["worker 0", "worker 1"]),
+                            (("-m", "single"), ["worker 0"])):
             with self.subTest(args):
                 port = self.start(*args, "--overwrite")
                 status = json.loads(get(port, "/status.json")[1])
@@ -316,7 +317,7 @@ print(json.dumps({tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag 
 
 
 class TensorBoard(JobTest):
-    """PS_TENSORBOARD_PYTHON names an interpreter with tensorboard; not given: this one."""
+    """PS_TENSORBOARD_PYTHON names an interpreter with tensorboard. The default is this one."""
 
     def test_it_reads_the_same(self):
         python = os.environ.get("PS_TENSORBOARD_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""The wheel keeps its tag's promise, and works in empty virtual environments of fresh releases.
+"""The wheel's tag is true, and the wheel works in empty virtual environments of fresh releases.
 
 PS_WHEEL_RELEASES names the releases, PS_ROOTS a folder of their roots (roots.py), PS_WHEEL a wheel
 that was built before. PS_WHEEL_TWICE=1 builds it in two folders and compares the bytes.
@@ -25,7 +25,8 @@ USE = ("cd ~ && python3 -m venv env && env/bin/pip install --no-index --no-deps 
 def build(folder):
     done = subprocess.run([ROOT / "python/build_wheel", folder], env=dict(os.environ, SOURCE_DATE_EPOCH="1700000000"),
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=3000, check=False)
-    if done.returncode != 0 and re.search("Could not resolve|Temporary failure|No matching distribution|Failed to fetch", done.stdout):
+    if done.returncode != 0 and re.search(
+            "Could not resolve|Temporary failure|No matching distribution|Failed to fetch", done.stdout):
         raise unittest.SkipTest(f"no archive or no PyPI: {done.stdout.strip().splitlines()[-1]}")
     if done.returncode != 0:
         raise AssertionError(done.stdout)
@@ -41,7 +42,7 @@ class Wheel(unittest.TestCase):
         cls.wheel = Path(given) if given else build(Path(cls.folder, "first"))
 
     def test_its_tag_is_true(self):
-        """No symbol of a newer glibc than the tag names."""
+        """It has no symbol of a newer glibc than the tag names."""
         found = re.fullmatch(r"pstrain-([\d.]+)-py3-none-manylinux_2_(\d+)_x86_64.*\.whl", self.wheel.name)
         self.assertTrue(found, self.wheel.name)
         self.assertLessEqual(int(found.group(2)), 35)
@@ -55,9 +56,9 @@ class Wheel(unittest.TestCase):
             text = subprocess.run(["objdump", "-T", path], check=True, text=True, stdout=subprocess.PIPE).stdout
             minors = {int(n) for n in re.findall(r"GLIBC_2\.(\d+)", text)}
             self.assertLessEqual(max(minors), int(found.group(2)), path)
-        said = subprocess.run(["python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); from psrunlib import places; "
-                               "print(places.version())", plain / "pstrain/launch"], check=True, text=True,
-                              stdout=subprocess.PIPE).stdout
+        said = subprocess.run(["python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); "
+                               "from psrunlib import places; print(places.version())", plain / "pstrain/launch"],
+                              check=True, text=True, stdout=subprocess.PIPE).stdout
         self.assertEqual(said.strip(), found.group(1))
 
     @unittest.skipUnless(os.environ.get("PS_WHEEL_TWICE"), "PS_WHEEL_TWICE=1 builds the wheel twice")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compiles every header by itself, twice over: each includes what it needs, each is guarded.
+"""Compiles every header by itself, included twice: each includes what it needs and has a guard.
 
-Flags are those of the header's own source (x.c for x_state.h too), else of its folder, from
-compile_commands.json.
-A header whose source exists but is not part of this build (CUDA, NCCL, Gloo) is skipped.
+The flags come from compile_commands.json: those of the header's own source (x.c for x_state.h,
+too), else those of a C file in its top folder. A header whose source exists but is not part of this
+build (CUDA, NCCL, Gloo) is skipped.
 
 Usage: check_headers.py ROOT BUILD
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the order of reading: which file may include which, and that the lists are complete.
 
-- server/ and worker/ include their own files and common/'s; common/ its own alone.
+- server/ and worker/ include their own files and common/'s; common/ includes only its own.
 - Within a folder a file includes only files above it in the folder's CMake source list.
   x.h stands where it is listed, else where x.c (x.cc, x.cu) is.
 - Every source and header has a place in its list; no file name occurs twice in the tree.

@@ -12,14 +12,14 @@ extern ps_coordinator *peer_coordinator; // of the test that runs
 extern void *peer_context;
 extern ps_curve peer_keys[PS_ROLE_COUNT];
 
-/* A test with a coordinator. Those of PEER_PATIENT_TEST have members without a thread
- * that says that they are alive. */
+/* A test with a coordinator. In a PEER_PATIENT_TEST no thread says that the members are
+ * alive. */
 #define PEER_TEST(test) cmocka_unit_test_setup_teardown(test, peer_open, peer_close)
 #define PEER_PATIENT_TEST(test)                                                          \
     cmocka_unit_test_setup_teardown(test, peer_open_patient, peer_close)
 int peer_open(void **state);
 int peer_open_patient(void **state);
-int peer_open_with_keys(void **state); // those of peer_keys; members may join again
+int peer_open_with_keys(void **state); // has peer_keys; members may join again
 int peer_close(void **state);
 /* Another coordinator; owned by the caller. */
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers);
@@ -33,7 +33,7 @@ void *peer_dial(uint8_t number);
 /* Where the members are. */
 void peer_endpoint_of_members(int port, char out[PS_ENDPOINT_MAX]);
 /* A connection to the members' ROUTER with a secret, which may be wrong. room: how many
- * messages it takes without being asked for them; 0: all. */
+ * messages it takes before the test reads one; 0: any number. */
 void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room);
 
 void peer_send_bytes(void *socket, const void *bytes, size_t n);
@@ -65,7 +65,7 @@ void *peer_come(const peer_admission *a);
 extern peer_admission peer_admissions[3];
 void peer_join_three(void *sockets[3], uint64_t *nonce);
 void peer_close_three(void *sockets[3]);
-/* The job lives: worker 1 (sockets[2]) can store a value, and everybody can read it. */
+/* The job lives: worker 1 (sockets[2]) can store a value, and all members can read it. */
 void peer_assert_alive(void *sockets[3], uint64_t nonce);
 
 #endif

@@ -1,18 +1,18 @@
 /* For test_pictures.py and test_rand_augment.py: writes a picture's pixels as a data set
- * has them, (C, H, W) of 8 bits, to the standard output; the error to the standard error.
+ * has them, (C, H, W) of 8 bits, to the standard output; errors to the standard error.
  *
  *   show_picture                                       can this build read PNG and JPEG?
- *   show_picture CHANNELS HEIGHT WIDTH RESIZE FILE [POSITION]
- *   show_picture CHANNELS HEIGHT WIDTH RESIZE FILE - BRIGHTNESS CONTRAST SATURATION HUE
- * ORDER show_picture CHANNELS HEIGHT WIDTH RESIZE FILE OPERATION MAGNITUDE show_picture
- * CHANNELS HEIGHT WIDTH RESIZE FILE OPERATIONS BIN POSITION
+ *   show_picture PICTURE [POSITION]
+ *   show_picture PICTURE - BRIGHTNESS CONTRAST SATURATION HUE ORDER
+ *   show_picture PICTURE OPERATION MAGNITUDE
+ *   show_picture PICTURE OPERATIONS BIN POSITION
  *
- * RESIZE: 0, N, or HxW. With a position: as in training with data.crop_scale [0.08, 1];
- * the standard error then has the part of the picture: left, top, width, height. The
- * second form changes the colours by these factors, ORDER 1203 for contrast first,
- * without the hue where ORDER leaves it out. The third does one operation of
- * rand_augment.h; the fourth draws operations, and the standard error has the number and
- * magnitude of each. */
+ * PICTURE is CHANNELS HEIGHT WIDTH RESIZE FILE; RESIZE is 0, N or HxW. With POSITION it
+ * is cropped as in training with data.crop_scale [0.08, 1]; the standard error has the
+ * part that was taken: left, top, width, height. The next form changes the colours by
+ * these factors, in this ORDER: 1203 begins with contrast, 120 leaves out the hue. The
+ * next does one operation of rand_augment.h. The last draws operations; the standard
+ * error has the number and magnitude of each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

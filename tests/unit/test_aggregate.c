@@ -1,4 +1,5 @@
-/* A chunk's sum and step have the bits of a plain serial loop, for any cut. */
+/* However the arena is cut into chunks, their sums and steps have the bits of a plain
+ * serial loop. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +76,7 @@ static void teardown(fixture *f)
     ps_config_fini(&f->cfg);
 }
 
-/* Runs steps over all chunks of a plan; params (arena) becomes the result. */
+/* Makes steps over all chunks of a plan. params (an arena) gets the result. */
 static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int steps,
                        bool keep_sum, float *params, float *copy)
 {
@@ -192,7 +193,7 @@ static ps_err apply_whole(const fixture *f, bool check, int ranks)
     return err;
 }
 
-/* Zheng et al. 2017, in double: g + c g^2 (w - w0). */
+/* The formula of Zheng et al. 2017, in double: g + c g^2 (w - w0). */
 static void compensates_for_delay(void **state)
 {
     const char *const extra[] = {"optimizer.name=sgd"};
@@ -201,7 +202,7 @@ static void compensates_for_delay(void **state)
     const uint64_t count = f.spec.table.arena_count;
     const ps_chunk chunk = {.count = count, .last_tensor = f.spec.table.n_tensors - 1};
     const float factors[] = {1, 0.5f, 0.25f}, compensations[] = {0, 3, 0.7f};
-    const float *const bases[] = {NULL, f.grads[0], f.grads[1]}; // any numbers serve
+    const float *const bases[] = {NULL, f.grads[0], f.grads[1]}; // any numbers will do
     for (int keep = 0; keep < 2; keep++) {
         float *slab = calloc(ps_aggregate_slab_count(&chunk, &f.rule.optimizer, keep), 4);
         ps_aggregate a;

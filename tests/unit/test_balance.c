@@ -1,4 +1,4 @@
-/* Batches by speed. */
+/* The workers' batches follow their speeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,11 +34,21 @@ static void every_worker_has_a_sample_and_none_too_many(void **state)
     check((double[]){1e-9, 1}, 2, 2, 2, (int64_t[]){1, 1});
 }
 
+static void rounds_take_as_long_as_the_fastest_workers(void **state)
+{
+    int64_t steps[3];
+    ps_balance_rounds((double[]){40, 10, 20}, 3, 16, steps);
+    assert_memory_equal(steps, ((int64_t[]){16, 4, 8}), sizeof steps);
+    ps_balance_rounds((double[]){1, 3, 1e-9}, 3, 4, steps);
+    assert_memory_equal(steps, ((int64_t[]){1, 4, 1}), sizeof steps);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_are_in_proportion),
         cmocka_unit_test(every_worker_has_a_sample_and_none_too_many),
+        cmocka_unit_test(rounds_take_as_long_as_the_fastest_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

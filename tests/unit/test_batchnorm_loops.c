@@ -63,7 +63,8 @@ static double value(const channel *k, int64_t i)
     return normal(k, i) * (double)weight[k->c] + (double)bias[k->c];
 }
 
-/* The gradient after the relu. Values next to the relu's corner are not compared. */
+/* The gradient that passes the relu. Values next to the relu's corner are not compared.
+ */
 static double passed(const channel *k, int64_t i, bool relu)
 {
     return relu && value(k, i) <= 0 ? 0 : (double)dy_rows[i];
@@ -120,7 +121,7 @@ static void check_padding(const ps_cpu_shape *s, const float *values)
     }
 }
 
-/* dx is added to 0.5. */
+/* The backward pass adds to dx, which is 0.5 before it. */
 static void run(const ps_cpu_shape *s, bool relu)
 {
     const ps_cpu_batchnorm_channels channels = {mean, inv, weight, bias};
@@ -138,7 +139,7 @@ static void run(const ps_cpu_shape *s, bool relu)
     ps_cpu_batchnorm_gradient(s, &channels, &read, mean_dy, mean_dot, dx, true);
 }
 
-/* offset: added to all values; large beside their differences. */
+/* offset is added to all values. It may be much larger than their differences. */
 static void check_shape(int64_t n, int64_t c, int64_t side, int64_t lanes, float offset,
                         bool relu)
 {

@@ -61,7 +61,8 @@ static void test_every_tensor_is_in_one_bucket(void **state)
     }
 }
 
-/* Parts follow each other, begin on blocks of the norm, and are even to a block. */
+/* Parts follow each other, begin where a block of the gradient norm begins, and differ by
+ * at most a block. */
 static void check_parts(const ps_tensor_table *table, const ps_bucket *b, int n)
 {
     ps_chunk parts[8];

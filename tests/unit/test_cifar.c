@@ -22,7 +22,8 @@ static int end(void **state)
     return 0;
 }
 
-/* n records: pixels (i + k) % 251 for record k; label k % 10, behind a coarse one. */
+/* Writes n records. Pixel i of record k is (i + k) % 251. Its label is k % 10, or 90 + k
+ * behind a coarse one. */
 static unsigned make_records(uint8_t *out, int first, int n, bool coarse)
 {
     uint8_t *at = out;

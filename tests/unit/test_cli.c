@@ -89,8 +89,8 @@ static void flags_and_forms(void **state)
     ps_cli_fini(&c);
 }
 
-/* torchrun's variables for a worker, our own for a server; flags go first, --set before
- * all. */
+/* A worker reads torchrun's variables, a server our own. Flags override variables, and
+ * --set overrides both. */
 static void environment_and_precedence(void **state)
 {
     ps_cli c;
@@ -154,12 +154,12 @@ static void torchruns_store_keeps_its_port(void **state)
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     assert_address(&worker, NULL, "tcp://node7:1235");
     assert_address(&worker, ARGS("--init-method", "env://"), "tcp://node7:1235");
-    assert_address(&server, NULL, "tcp://node7:1235"); // all parts alike
+    assert_address(&server, NULL, "tcp://node7:1235"); // all parts agree
     assert_address(&worker, ARGS("--init-method", "tcp://node8:99"), "tcp://node8:99");
     setenv("PS_PORT", "4000", 1);
     assert_address(&worker, NULL, "tcp://node7:4000");
     assert_address(&server, NULL, "tcp://node7:4000");
-    unsetenv("MASTER_PORT"); // then nobody holds the default one
+    unsetenv("MASTER_PORT"); // then no store holds the default port
     unsetenv("PS_PORT");
     assert_address(&worker, NULL, "tcp://node7:29500");
 }
@@ -193,7 +193,7 @@ static void bad_environment(void **state)
 {
     setenv("RANK", "x", 1);
     assert_refused(NULL, "RANK: 'x' is not a whole number");
-    setenv("RANK", "", 1); // as good as not set
+    setenv("RANK", "", 1); // the same as not set
     setenv("MASTER_PORT", "99999", 1);
     assert_refused(NULL, "MASTER_PORT: '99999' is not a port");
     setenv("PS_PORT", "0", 1);

@@ -28,7 +28,7 @@ typedef struct waiter {
     ps_deadline deadline;
     uint64_t begun_ns, waited_ns;
     bool went_back;
-    bool sleeps; // until it has passed; else it only looks
+    bool sleeps; // until the deadline; else it looks at the clock
 } waiter;
 
 static void *wait_until_it_has_passed(void *arg)
@@ -96,7 +96,8 @@ static void a_stop_does_not_count(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* The only thread sleeps and does not look at the clock: this is not taken for a stop. */
+/* The only thread sleeps and does not look at the clock. This must not be taken for a
+ * stop. */
 static void a_sleep_counts_where_nobody_watches(void **state)
 {
     (void)state;

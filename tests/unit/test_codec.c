@@ -64,7 +64,7 @@ static void test_fp16_is_ieee(void **state)
         if (isnan(x))
             assert_true((got & 0x7FFF) > 0x7C00);
         else if (isfinite(x) && (want & 0x7FFF) == 0x7C00)
-            assert_int_equal(got & 0x7FFF, 0x7BFF); // held at the largest
+            assert_int_equal(got & 0x7FFF, 0x7BFF); // kept at the largest number
         else
             assert_int_equal(got, want);
     }
@@ -85,7 +85,8 @@ static void test_bf16_is_the_nearest(void **state)
     ps_mt19937 g;
     ps_mt19937_seed(&g, 3);
     for (int i = 0; i < 300000; i++) {
-        // Half of them ties: only the last of the sixteen bits that go is set.
+        // Half of them are ties: of the sixteen bits that are dropped, only the highest
+        // is set.
         uint32_t b = ps_mt19937_u32(&g);
         if (i % 2) b = (b & 0xFFFF0000u) | 0x8000u;
         float x, got;
@@ -94,7 +95,7 @@ static void test_bf16_is_the_nearest(void **state)
         uint16_t bits;
         ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, (ps_codec_draw){0, 0}, &bits);
         assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &got), PS_OK);
-        if (isinf(got)) { // from halfway between the largest and what would follow it
+        if (isinf(got)) { // from halfway between the largest and the next power of two
             assert_true(fabs((double)x) >= 0x1.FFp127);
             continue;
         }
@@ -105,8 +106,7 @@ static void test_bf16_is_the_nearest(void **state)
     }
 }
 
-/* Gradients under a loss scale: the shards have to see the numbers that fp16 cannot
- * hold. */
+/* Under a loss scale the shards have to see which gradients fp16 cannot hold. */
 static void test_fp16_overflows_where_it_is_asked_to(void **state)
 {
     (void)state;
@@ -185,8 +185,8 @@ static void test_int8_of_tiny_numbers(void **state)
     }
 }
 
-/* The nearest of 15 numbers between -max|v| and max|v| of the block, which travels with
- * eight bits of its mantissa. */
+/* Each number becomes the nearest of 15 between -max|v| and max|v| of its block. max|v|
+ * travels with eight bits of its mantissa. */
 static void test_int4_rounds_to_the_nearest(void **state)
 {
     (void)state;
@@ -208,7 +208,7 @@ static void test_int4_rounds_to_the_nearest(void **state)
         assert_true(out[i] == 0);
 }
 
-/* The decoded value of the elements of a group that were sent; 0 when none was. */
+/* Returns the decoded value of a group's sent elements; 0 when none was sent. */
 static double onebit_magnitude(int n, const float *out)
 {
     double a = 0;
@@ -217,14 +217,15 @@ static double onebit_magnitude(int n, const float *out)
     return a;
 }
 
-/* Each sixteen's elements become a, 0 or -a, whichever is near: a is 5/8 of the largest,
- * to the nearest half of a power of two, if that is not far below the block's largest. */
+/* Each element of a group of 16 becomes a, 0 or -a, whichever is nearest. a is 5/8 of the
+ * group's largest element, rounded to half powers of two. Groups far below the block's
+ * largest element are not sent. */
 static void test_onebit_is_the_nearest_of_three(void **state)
 {
     (void)state;
     static float in[N], out[N];
     make(N, 2, in);
-    for (int i = 0; i < N; i++) // groups of most different size
+    for (int i = 0; i < N; i++) // groups of very different magnitude
         in[i] *= exp2f((float)(i / 16 % 7) - 6);
     round_trip(PS_CODEC_ONEBIT, 1, N, in, 0, out);
     for (int begin = 0; begin < N; begin += 16) {
@@ -267,7 +268,8 @@ static void test_onebit_of_uneven_groups(void **state)
 }
 
 /* The best three values for a uniform density on [-1, 1] are -2/3, 0 and 2/3: the squared
- * error is then 1/27, a ninth of the variance (Max 1960). Ours have less to go by. */
+ * error is then 1/27, a ninth of the variance (Max 1960). The codec knows only the
+ * largest element, so its bound is wider. */
 static void test_onebit_of_uniform_numbers(void **state)
 {
     (void)state;
@@ -357,14 +359,15 @@ static void test_topk_keeps_the_largest(void **state)
     make(N, 4, in);
     check_topk(in);
     for (int i = 0; i < N; i += 3)
-        in[i] = i % 2 ? 0.004f : -0.004f; // many of equal size
+        in[i] = i % 2 ? 0.004f : -0.004f; // many are equally large
     check_topk(in);
-    for (int i = 0; i < N; i++) // such as differ in float32's last bits alone
+    for (int i = 0; i < N; i++) // they differ only in float32's last bits
         in[i] = 0.75f + (float)(i * 7919 % 97) * 0x1p-24f;
     check_topk(in);
 }
 
-/* Bit for bit, whether the codec has an addition of its own or not. */
+/* Decoding with addition has the bits of decoding and then adding. Some codecs have a
+ * function of their own for it. */
 static void test_adding_is_decoding_and_an_addition(void **state)
 {
     (void)state;
@@ -542,8 +545,8 @@ static void check_phases(const phases *p, uint64_t total_steps)
     assert_int_equal(ps_chunk_codec_most_bytes(&c, &chunk, PS_CODED_GRADIENT), coarse);
 }
 
-/* Which codec travels when: the first and, where the job's end is known, the last steps
- * of the coarse ones by int8. */
+/* Which codec each step uses: coarse codecs have int8 in the first steps and, where the
+ * job's end is known, in the last ones. */
 static void test_warmup_and_cooldown(void **state)
 {
     (void)state;
@@ -574,7 +577,7 @@ static void assert_phases(const char *codec, uint64_t total_steps, uint64_t warm
     ps_config_fini(&cfg);
 }
 
-/* By default the phases of onebit shrink with the job. */
+/* By default onebit's warmup and cooldown are shorter in a shorter job. */
 static void test_automatic_phases(void **state)
 {
     (void)state;

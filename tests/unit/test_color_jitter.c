@@ -17,8 +17,8 @@ static void near(double value, double want, double tolerance)
     if (!(fabs(value - want) <= tolerance)) fail_msg("%g instead of %g", value, want);
 }
 
-/* Means of the uniform distributions, within five standard errors; every order as often.
- */
+/* The means are those of uniform distributions, within five standard errors. Every order
+ * is drawn equally often. */
 static void draws_are_uniform(void **state)
 {
     const ps_float_list amount = {2, {0.4, 1.5}};
@@ -41,7 +41,8 @@ static void draws_are_uniform(void **state)
         near(first[k], 1.0 / 3, 5 * sqrt(2.0 / 9 / DRAWS));
 }
 
-/* The same factors as without the hue, a uniform turn, and each of 24 orders as often. */
+/* The factors are the same as without the hue. The turn is uniform, and each of 24 orders
+ * is drawn equally often. */
 static void the_hue_is_turned(void **state)
 {
     const ps_float_list amount = {4, {0.4, 1.5, 0, 0.25}};

@@ -209,6 +209,10 @@ static void a_quorum_is_checked(void **state)
                    "sync.grace_ms: needs sync.policy backup, or local with sync.quorum");
     assert_refused(POLICY, "sync.quorum=5",
                    "sync.quorum: 5 is more than the job's 4 workers");
+    assert_refused("", "sync.steps_by_speed=true",
+                   "sync.steps_by_speed: needs sync.policy local");
+    assert_refused("sync: {policy: local, steps_by_speed: true}\n", "job.workers=4",
+                   "sync.steps_by_speed: needs sync.quorum");
     assert_refused(POLICY, "sync.fragments=2", "sync.fragments: with sync.quorum");
     assert_refused(POLICY, "sync.overlap=1", "sync.overlap: with sync.quorum");
     assert_refused(POLICY, "sync.local_after=1", "sync.local_after: with sync.quorum");
@@ -313,7 +317,7 @@ static void hash_is_of_what_counts(void **state)
                        "train:\n  seed: 01\n  epochs: 3\n";
     uint64_t h = hash_of(a, "sync.policy=bsp");
     assert_true(hash_of(same, "sync.policy=bsp") == h);
-    // Local to a process.
+    // These keys may differ between processes.
     static const char *const local[] = {"data.path=/x", "train.device=cpu",
                                         "train.threads=4", "net.interface=eth0",
                                         "exchange.shm=off"};
@@ -343,7 +347,7 @@ static void workers_may_be_a_range(void **state)
         int64_t least, most, start;
     } cases[] = {
         {"job: {workers: 2..8}", "train.seed=0", 2, 8, 0},
-        {"job: {workers: 2..8}", "job.workers=3", 2, 8, 3}, // it begins with 3
+        {"job: {workers: 2..8}", "job.workers=3", 2, 8, 3}, // the job begins with 3
         {"job: {workers: 2}", "job.workers=3..5", 3, 5, 0},
         {"job: {workers: 2..8}", "job.workers=4..4", 4, 4, 0},
         {"job: {workers: 2}", "job.workers=3", 3, 3, 0},

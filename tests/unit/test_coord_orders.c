@@ -1,4 +1,4 @@
-/* Orders as shards get them: once all of them have a push, in one sequence, and again
+/* Shards get an order once all of them have the push, all in one sequence, and again
  * after a lost connection. */
 #include <math.h>
 #include <poll.h>
@@ -98,7 +98,8 @@ static void an_order_waits_for_all_shards(void **state)
     ps_coord_orders_destroy(&o.orders);
 }
 
-/* A version that one of two workers may make waits for the other, but not for ever. */
+/* One of two pushes is enough for a version. It waits for the other push, but only for a
+ * limited time. */
 static void a_grace_ends(void **state)
 {
     outbox o;
@@ -132,7 +133,7 @@ static void lost_orders_come_again(void **state)
     assert_true(o.last.over);
     const int n = o.n[0];
     assert_int_equal(n, 2);
-    assert_int_equal(tell(&o, 1, 0, 4, 2), PS_OK); // it has the first one
+    assert_int_equal(tell(&o, 1, 0, 4, 2), PS_OK); // it has the first order
     assert_int_equal(o.n[0], n);
     assert_int_equal(o.n[1], n + 1);
     assert_int_equal(o.got[1][n], 2);

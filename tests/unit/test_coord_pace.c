@@ -1,5 +1,5 @@
-/* What members tell of their steps becomes a name; what makes no sense becomes nothing.
- */
+/* The slow member is named from what members tell of their steps. What makes no sense is
+ * ignored. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +72,6 @@ static void tell(rig *r, int peer, uint64_t step, uint64_t part, const double *v
     ps_coord_pace_take(&r->c, &r->peers[peer], &m);
 }
 
-/* Times of a step that begins at `begin`; the slowest of all ends it. */
 static double longest(const double *ms, int n)
 {
     double most = 0;
@@ -102,7 +101,8 @@ static void tell_shard(rig *r, int k, uint64_t step, double begin, double replie
     tell(r, k / SHARDS, step, 1 + (uint64_t)k, r->shard, 2 * (WORKERS + 1));
 }
 
-/* Steps one after the other, as all members tell them. Returns the end. */
+/* All members tell of n steps, one after the other. Returns the time at which they end.
+ */
 static double steps(rig *r, uint64_t first, int n, double begin)
 {
     for (int i = 0; i < n; i++) {
@@ -170,12 +170,12 @@ static void nonsense_does_no_harm(void **state)
     bad[0] = INFINITY;
     tell(r, SERVERS, 10, 0, bad, 1 + 4 * ALL);
     tell(r, SERVERS, 10, UINT64_MAX, bad, 1 + 4 * ALL);
-    r->peers[SERVERS].entry.rank = WORKERS; // of a larger job
+    r->peers[SERVERS].entry.rank = WORKERS; // a rank of a larger job
     tell(r, SERVERS, 10, 0, r->worker, 1 + 4 * ALL);
     r->peers[SERVERS].entry.rank = 0;
-    for (uint64_t i = 0; i < 100; i++) // steps that nobody else makes
+    for (uint64_t i = 0; i < 100; i++) // steps that no other makes
         tell_worker(r, 0, UINT64_MAX - i * 77, 0, 0);
-    tell_worker(r, 0, 3, 0, 0); // one that is past
+    tell_worker(r, 0, 3, 0, 0); // a step that is over
     is_named(r, PS_STRAGGLER_NONE, PS_ROLE_WORKER, 0);
     r->busy_ms[1] += 50;
     steps(r, 11, PS_STRAGGLER_ROUNDS + 1,
@@ -200,7 +200,7 @@ static void a_silent_member_is_named_while_nothing_moves(void **state)
     is_named(r, PS_STRAGGLER_NONE, PS_ROLE_WORKER, 0);
     const uint64_t second = 1000000000;
     r->peers[SERVERS + 1].heard_ns -= 2 * second;
-    r->peers[0].heard_ns -= 1 * second; // it is not alone: the machine may be busy
+    r->peers[0].heard_ns -= 1 * second; // two are silent: the machine may be busy
     const ps_deadline moved = ps_deadline_in_ms(300); // five steps
     while (!ps_deadline_passed(moved))
         ps_coord_pace_check_silence(&r->c);
@@ -218,7 +218,7 @@ static void a_member_is_silent_before_the_first_step_is_told(void **state)
     is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 2);
 }
 
-/* A step that a slow member made long says nothing of how long the next one may take. */
+/* A step that a slow member made long does not tell how long the next one may take. */
 static void a_member_is_silent_again_after_a_long_step(void **state)
 {
     rig *r = *state;

@@ -116,7 +116,7 @@ static void a_rank_is_given_once(void **state)
     peer_send_join(twin, peer_join_message(), PS_ROLE_WORKER, 1);
     peer_assert_says(peer_await(twin, PS_CONTROL_REFUSE).text, "its rank is taken");
     peer_admission again =
-        peer_ask_to_join(first, PS_ROLE_WORKER, 1); // no twin of itself
+        peer_ask_to_join(first, PS_ROLE_WORKER, 1); // it is no twin of itself
     assert_memory_equal(&again.secret, &a.secret, sizeof a.secret);
     peer_admission b = peer_ask_to_join(twin, PS_ROLE_WORKER, -1);
     assert_memory_not_equal(&b.secret, &a.secret, sizeof a.secret);
@@ -197,8 +197,8 @@ static void strangers_are_not_answered_and_change_nothing(void **state)
     say_everything(at_door, nonce);
     char endpoint[PS_ENDPOINT_MAX];
     peer_endpoint_of_members(peer_admissions[0].port, endpoint);
-    // The members' ROUTER: without a secret, even with a member's routing id; with
-    // another.
+    // To the members' ROUTER: without a secret, also with a member's routing id; then
+    // with a wrong secret.
     ps_control_id stolen;
     ps_control_id_make(&stolen, &peer_admissions[1].secret, 0);
     void *bare = peer_connect(
@@ -244,7 +244,7 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
         assert_int_equal(ps_zsock_msg_copy(&parts[i], "x", 1), PS_OK);
     assert_int_equal(ps_zsock_send(sockets[0], ps_deadline_in_ms(20000), parts, 4),
                      PS_OK);
-    // A REQ socket: an id of ZeroMQ's own and an empty frame first.
+    // A REQ socket has an id that ZeroMQ chose, and sends an empty frame first.
     const ps_zsock_options o = {.type = ZMQ_REQ};
     assert_int_equal(ps_zsock_open(peer_context, &o, &request), PS_OK);
     assert_int_equal(
@@ -256,7 +256,7 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
     peer_close_three(sockets);
 }
 
-/* Bytes of another protocol than ZeroMQ's. */
+/* The bytes are those of a protocol other than ZeroMQ's. */
 static void another_protocol_on_the_port_does_nothing(void **state)
 {
     void *sockets[3];

@@ -58,7 +58,7 @@ static void norms_are_of_servers_links(void **state)
     peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_NORM, .nonce = nonce, .request = 1};
     c.number[1] = c.number[2] = 1;
-    fails_with(sockets[0], &c, "NORM by link 0"); // has no shards, so no links
+    fails_with(sockets[0], &c, "NORM by link 0"); // it has no shards, so no links
     fails_with(sockets[1], &c, "NORM by link 0");
     void *link =
         peer_dial_members(peer_admissions[1].port, &peer_admissions[1].secret, 1, 0);
@@ -118,8 +118,8 @@ static void values_wait_for_who_takes_them(void **state)
         c.request = (uint64_t)i + 1;
         peer_send(sockets[1], &c);
     }
-    // Members are heard in turn: when another has been answered twice as often, all of
-    // these have been taken.
+    // Members are heard in turn. So all of these messages have been taken once another
+    // member has got twice as many answers.
     ps_control probe = {.kind = PS_CONTROL_PUT, .nonce = nonce, .name = "small"};
     for (probe.request = 1000; probe.request < 1000 + 2 * N; probe.request++) {
         peer_send(sockets[2], &probe);
@@ -238,7 +238,7 @@ static void a_silent_member_aborts_the_job(void **state)
     peer_close_three(sockets);
 }
 
-/* The host waits for goodbyes, but not for ever for one that was lost. */
+/* The host waits for goodbyes, but only for a limited time: one may be lost. */
 static void a_lost_goodbye_ends_no_finished_job(void **state)
 {
     void *sockets[3];

@@ -68,8 +68,8 @@ static void codecs(void **state)
     same_at_every_level(compute_codecs);
 }
 
-/* Only payloads of NaN may differ: the sum of two infinities is a NaN that depends on
- * the order of its operands. */
+/* Encodes numbers with an infinity and a NaN. It does not add the decoded numbers up: the
+ * bits of a sum of two NaNs depend on the order of the operands. */
 static void compute_infinite(output *o)
 {
     static const ps_codec all[] = {PS_CODEC_FP16, PS_CODEC_BF16, PS_CODEC_INT8,

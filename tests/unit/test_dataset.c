@@ -23,7 +23,8 @@ static int end(void **state)
     return 0;
 }
 
-/* An IDX pair of n images of 1 x 2 whose first pixel counts from `first`; labels too. */
+/* Writes an IDX pair of n images of 1 x 2. Their first pixels and their labels count from
+ * `first`. */
 static void write_idx(const char *images, const char *labels, int first, uint8_t n)
 {
     uint8_t x[64] = {0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, 1, 0, 0, 0, 2};

@@ -27,7 +27,8 @@ static void assert_within(double found, double wanted, double share)
 static void percentiles_of_1_to_1000_ms(void **state)
 {
     (void)state;
-    // In a scattered order: 7 and 1000 have no common divisor.
+    // The order is scattered, and no number occurs twice: 7 and 1000 have no common
+    // divisor.
     for (int i = 0; i < 1000; i++)
         ps_duration_add(&stats, (double)(i * 7 % 1000 + 1) * 1e-3);
     assert_within(ps_duration_percentile(&stats, 0.5), 0.500, 0.003);

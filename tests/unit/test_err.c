@@ -1,4 +1,5 @@
-/* Errors: a message for each thread, prefixed, and kept over other calls. */
+/* Errors: each thread has its own message, a caller can prefix it, and other calls keep
+ * it. */
 #include "err.h"
 
 #include <errno.h>

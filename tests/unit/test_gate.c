@@ -155,7 +155,7 @@ static bool hears_from(void *router, const char *id, int ms)
     return same;
 }
 
-/* Until the gate has seen that many connections of members close. */
+/* Waits until the gate has seen that many connections of members close. */
 static void await_closed(place *p, int n)
 {
     const ps_deadline deadline = ps_deadline_in_ms(20000);
@@ -173,7 +173,7 @@ static void only_members_get_through(void **state)
     assert_false(hears_from(p.members, "id", 300));
     void *member = dial(&p, p.members_at, &SECRET, "id");
     assert_true(hears_from(p.members, "id", 5000));
-    assert_false(hears_from(p.members, "id", 300)); // nobody takes its place
+    assert_false(hears_from(p.members, "id", 300)); // no other peer takes its place
     void *stranger = dial(&p, p.door_at, NULL, "any");
     assert_true(hears_from(p.door, "any", 5000));
     ps_zsock_close(&wrong);
@@ -206,9 +206,10 @@ static void a_gate_that_is_not_open_lets_members_wait(void **state)
     close_place(&p);
 }
 
-/* Each in a job with keys, at both sockets: no keys; no keys, but a member's secret shown
- * by PLAIN; keys of another job; this job's servers are known, but the own key is of
- * another job; behind the door: a role's key, and another secret. */
+/* In a job with keys, at both sockets: a peer without keys; one that has no keys and
+ * shows a member's secret by PLAIN; one with another job's keys; one that knows this
+ * job's servers but has another job's key. Only at the members' socket: a role's key
+ * without a secret, and with a wrong one. */
 static void only_keys_of_the_job_get_through(void **state)
 {
     place p;
@@ -239,11 +240,12 @@ static void only_keys_of_the_job_get_through(void **state)
     close_place(&p);
 }
 
-/* The one that connects gives nothing away to what is not the job: no key, no message. */
+/* A peer that connects gives neither its key nor a message to a process that is not of
+ * its job. */
 static void keys_talk_to_the_job_alone(void **state)
 {
     place p;
-    curve = NULL; // a plain job where one with keys was
+    curve = NULL; // a job without keys, in the place of one with keys
     open_place(&p, PS_GATE_PATIENCE_MS);
     void *member = dial_with(&p, &workers, p.members_at, &SECRET, "id");
     void *joiner = dial_with(&p, &workers, p.door_at, NULL, "id");
@@ -252,7 +254,7 @@ static void keys_talk_to_the_job_alone(void **state)
     ps_zsock_close(&member);
     ps_zsock_close(&joiner);
     close_place(&p);
-    const ps_curve impostor = workers; // a worker's keys, and it serves
+    const ps_curve impostor = workers; // it serves with a worker's keys
     curve = &impostor;
     open_place(&p, PS_GATE_PATIENCE_MS);
     member = dial_with(&p, &workers, p.members_at, &SECRET, "id");
@@ -286,7 +288,7 @@ static void a_door_tells_the_role(void **state)
     close_place(&p);
 }
 
-/* libzmq would let everybody in. */
+/* Without a gate libzmq would let every peer in. */
 static void keys_without_a_gate_open_nothing(void **state)
 {
     void *context = zmq_ctx_new(), *router;
@@ -361,8 +363,8 @@ static bool is_closed(int fd, int ms)
     return false;
 }
 
-/* Passes bytes on between two connections, until the first one's are quiet for ms, and
- * keeps what it says. */
+/* Passes bytes on between two connections until both are quiet for ms. Keeps what the
+ * first one says. */
 static size_t relay(int from, int to, int ms, uint8_t *kept, size_t cap)
 {
     struct pollfd items[] = {{.fd = from, .events = POLLIN},
@@ -429,7 +431,7 @@ static void a_message_without_an_end_is_cut_off(void **state)
         ready(fd);
         assert_true(flood(fd, frame, FRAME + 9, 4 * gib) < gib);
         close(fd);
-        // One frame of a handshake that the limit of a frame would take.
+        // A frame of a handshake: the limit for frames would allow it.
         fd = connect_raw(p.members_at);
         greet(fd, mechanism("PLAIN"));
         memcpy(frame, "\x06\0\0\0\0\0\x0f\xff\xff", 9);
@@ -455,7 +457,7 @@ static void a_message_without_an_end_is_cut_off(void **state)
     close_place(&p);
 }
 
-/* Its own ends and the kernel's are all that a silent connection takes. */
+/* A silent connection takes only its own end and the kernel's memory. */
 static void who_says_nothing_is_not_accepted(void **state)
 {
     enum { MANY = 100 };
@@ -472,7 +474,7 @@ static void who_says_nothing_is_not_accepted(void **state)
     for (int i = 0; i < MANY; i++)
         closed += is_closed(fds[i], 10);
     assert_int_equal(closed, 0);
-    // Each is a connection as before once it speaks.
+    // Once one of them speaks, it is a connection like any other.
     for (int i = 0; i < MANY; i++)
         greet(fds[i], "OTHER");
     for (int i = 0; i < MANY; i++)

@@ -80,7 +80,7 @@ static void a_record_returns_and_only_its_owner_removes_it(void **state)
     assert_string_equal(r.address, "10.0.0.7");
     assert_int_equal(r.port, 4321);
     assert_true(r.nonce == mine.nonce);
-    // A new job takes the path over; the old one must not remove the new one's file.
+    // A new job takes the path over. The old job must not remove the new job's file.
     assert_int_equal(ps_init_file_write(path, &newer), PS_OK);
     ps_init_file_remove(path, mine.nonce);
     assert_int_equal(ps_init_file_read(path, &r), PS_OK);

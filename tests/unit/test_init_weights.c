@@ -89,7 +89,8 @@ static void norms_start_as_identities_and_gaps_are_zero(void **state)
     tear(&m);
 }
 
-/* All parameters in order; the bits of one of the two forms, the same for all. */
+/* Whether all parameters, in order, have the wanted bits when they are drawn in that
+ * form. */
 static bool equal_form(model *m, uint64_t seed, int fused, const float *wanted)
 {
     ps_init_weights(&m->spec, seed, fused, m->params, m->buffers);

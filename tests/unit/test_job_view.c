@@ -50,7 +50,8 @@ static void a_curve_keeps_its_ends(void **state)
     for (int i = 1; i < picture.n_points; i++)
         assert_true(picture.points[i].step > picture.points[i - 1].step);
     ps_job_picture_fini(&picture);
-    // A checkpoint is behind: the steps that are made again replace the others.
+    // The job has gone back to a checkpoint. Steps that are made again replace the old
+    // ones.
     take(view, 0, 50000, 2);
     for (int step = 50001; step < 51000; step++)
         take(view, 0, step, 2);

@@ -61,7 +61,7 @@ static void the_deadline_names_who_is_missing(void **state)
 static void no_coordinator_is_a_clear_error(void **state)
 {
     ps_config config;
-    char endpoint[PS_ENDPOINT_MAX]; // of a port that nobody has any more
+    char endpoint[PS_ENDPOINT_MAX]; // of a port that no process has any more
     ps_coordinator *gone = peer_start_coordinator(1, 1);
     snprintf(endpoint, sizeof endpoint, "%s", ps_coordinator_endpoint(gone));
     ps_coordinator_destroy(&gone, NULL);

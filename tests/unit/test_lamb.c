@@ -18,7 +18,6 @@
 enum { N_TENSORS = 5, N_CASES = 4, ARENA = 3 * 16 + 4096 + 4112 + 9008 };
 static const uint64_t counts[N_TENSORS] = {3, 4096, 4097, 9000, 10};
 
-/* Weights, and the two moments; then the gradients. */
 enum { WEIGHTS, MEAN, SQUARE, GRADS, N_ARRAYS };
 
 typedef struct arena {
@@ -60,7 +59,8 @@ static ps_lamb_part part_of(const ps_tensor_table *table, const ps_optimizer *op
         .states = {a->x[MEAN] + chunk->offset, a->x[SQUARE] + chunk->offset}};
 }
 
-/* A step as a job makes it: chunk after chunk, the sums of all in between. */
+/* Makes a step as a job does: first the sums of all chunks, then the new weights of each.
+ */
 static void make_step(const ps_tensor_table *table, const ps_optimizer *opt,
                       const ps_optimizer_step *step, uint64_t chunk_bytes, arena *a)
 {
@@ -84,8 +84,8 @@ static void make_step(const ps_tensor_table *table, const ps_optimizer *opt,
     free(sums);
 }
 
-/* In units in the last place of the largest of the reference, what it was before, and the
- * step between them. */
+/* The error in units in the last place. They are those of the largest of three numbers:
+ * the reference, its value before the step, and the step. */
 static double distance(float got, float wanted, float before)
 {
     const float size = fmaxf(fmaxf(fabsf(wanted), fabsf(before)), fabsf(wanted - before));
@@ -102,7 +102,7 @@ static void compare(const arena *got, const arena *wanted, const arena *before, 
                          (double)got->x[k][i], (double)wanted->x[k][i]);
 }
 
-/* Every step from PyTorch's state. */
+/* Every step begins with PyTorch's state. */
 static void follow(FILE *in, int c)
 {
     static arena before, wanted, whole, cut;

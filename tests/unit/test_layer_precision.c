@@ -1,5 +1,5 @@
-/* Which layers multiply factors of 16 bits, and which values stay float32:
- * torch.autocast's lists. test_device holds both devices to it. */
+/* Which layers multiply factors of 16 bits, and which values stay float32. The lists are
+ * torch.autocast's. test_device checks that both devices follow them. */
 #include "layer_precision.h"
 
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static void products_alone_are_narrow(void **state)
     assert_int_equal(ps_layer_precision_of(PS_LAYER_BATCH_NORM2D), PS_COMPUTES_FLOAT32);
 }
 
-/* stays[i]: of the graph's value i, the input first. */
+/* stays[i]: whether value i of the graph stays float32. Value 0 is the input. */
 static void check_edges(const char *loss, const char *layers, const bool *stays, int n)
 {
     const char *const sets[] = {"model.input=[1, 4, 4]", loss, layers};

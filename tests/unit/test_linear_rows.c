@@ -116,7 +116,7 @@ static void blocks_have_the_bits_of_the_layer(void **state)
         ps_cpu_linear *n = &l.linear;
         const size_t bytes = (size_t)(n->in * 20) * sizeof(float);
         assert_int_equal(ps_cpu_linear_rows_choose(n, bytes), PS_OK);
-        // whole units that hold 20 rows' bytes, or none where bits would change
+        // blocks are whole units with the bytes of 20 rows or more; 0: bits would change
         assert_true(n->forward_rows % 16 == 0 && n->forward_rows != 16);
         assert_true(n->backward_rows % 16 == 0 && n->backward_rows != 16);
         if (n->forward_rows) forward_twice(&l);

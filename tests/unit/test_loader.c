@@ -147,7 +147,7 @@ static void held_batches_are_bounded(void **state)
                      PS_ERR_TIMEOUT);
     assert_null(more);
     float first = held[1]->x[0];
-    ps_loader_epoch(loader, 1, 0); // held ones stay valid
+    ps_loader_epoch(loader, 1, 0); // held batches stay valid
     assert_true(held[1]->x[0] == first);
     for (int i = 2; i >= 0; i--)
         ps_loader_release(loader, held[i]);
@@ -167,7 +167,8 @@ static void destroyed_at_any_moment(void **state)
     }
 }
 
-/* Mixed by one lambda, which the batch's first sample decides, as are its labels. */
+/* Samples and labels of a batch are mixed by one lambda, which its first sample decides.
+ */
 static void check_mixed(const ps_loaded *plain, const ps_loaded *mixed, uint32_t epoch)
 {
     const float lambda =

@@ -151,7 +151,7 @@ static void strangers_cause_few_lines(void **state)
     assert_non_null(strstr(text, "attempt=1000\n"));
     assert_non_null(strstr(text, "attempt=1001\n"));
     begin();
-    for (int i = 0; i < 200; i++) // one place of the code, one quota
+    for (int i = 0; i < 200; i++) // one place in the code has one quota
         PS_WARN_FEW("refused", "again=%d", i);
     assert_int_equal(count(end(), "\n"), PS_LOG_FEW_LINES);
 }

@@ -1,4 +1,5 @@
-/* membership.jsonl: lines are added, and go where the job has gone back behind them. */
+/* membership.jsonl: lines are added. When the job goes back behind them, they are
+ * removed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -46,7 +46,7 @@ static void text_has_known_values_only(void **state)
     ps_metric_values_init(&values);
     ps_metric_set(&values, PS_METRIC_STEP_MS, 250);
     ps_metric_set(&values, PS_METRIC_LOSS, INFINITY);
-    ps_metric_set(NULL, PS_METRIC_LOSS, 1); // nobody watches
+    ps_metric_set(NULL, PS_METRIC_LOSS, 1); // no table: nothing happens
     ps_metric_copy(&values, copy);
     assert_int_equal(ps_metric_text(copy, &labels, &text), PS_OK);
     assert_non_null(strstr(

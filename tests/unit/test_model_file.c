@@ -1,4 +1,5 @@
-/* Weights to begin with: what fits in part, 16-bit floats, files of other programs. */
+/* Files of first weights: some fit only in part, have 16-bit floats, or come from other
+ * programs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -147,7 +148,7 @@ static void a_file_of_torch_save_is_explained(void **state)
     }
 }
 
-/* The length of a header begins with the same bytes as a pickle for 640 of them. */
+/* The first bytes of a pickle are also those of 640 lengths of a header. */
 static void headers_of_every_length_are_read(void **state)
 {
     fixture *f = *state;

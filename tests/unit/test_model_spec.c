@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* A configuration of nothing but a model. */
+/* A configuration that has only a model. */
 typedef struct fixture {
     ps_config cfg;
     ps_model_spec spec;

@@ -19,8 +19,8 @@ static const char *nearest(const char *name)
 static void one_slip_is_understood(void **state)
 {
     assert_string_equal(nearest("conv2"), "conv2d");   // a letter is missing
-    assert_string_equal(nearest("linnear"), "linear"); // one too many
-    assert_string_equal(nearest("rely"), "relu");      // another one
+    assert_string_equal(nearest("linnear"), "linear"); // one letter too many
+    assert_string_equal(nearest("rely"), "relu");      // a wrong letter
     assert_string_equal(nearest("maxpool2d"), "max_pool2d");
     assert_string_equal(nearest("relu"), "relu");
 }

@@ -37,7 +37,7 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
     static int (*real)(const char *, const char *, const struct addrinfo *,
                        struct addrinfo **);
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-    if (hints && hints->ai_flags & AI_NUMERICHOST) // nobody is asked
+    if (hints && hints->ai_flags & AI_NUMERICHOST) // no name server is asked
         return real(node, service, hints, found);
     if (node && strcmp(node, "never-answered") == 0) {
         sem_wait(&name_servers);
@@ -151,7 +151,7 @@ static void name_servers_that_are_down_hold_nobody(void **state)
         ps_net_connect("never-answered", 1, ps_deadline_in_ms(50), &fd, NULL),
         PS_ERR_TIMEOUT);
     assert_false(ps_deadline_passed(limit));
-    for (int i = 0; i < 8; i++) // serves clients that still ask
+    for (int i = 0; i < 8; i++) // for clients that still ask
         sem_post(&name_servers);
 }
 
@@ -187,7 +187,7 @@ static int port_of(const char *endpoint)
     return port;
 }
 
-/* Returns how many threads of the process are runnable but do not run. */
+/* Returns how many threads of the process have the policy SCHED_BATCH. */
 static int count_batch_threads(void)
 {
     int n = 0;
@@ -215,7 +215,7 @@ static void a_patient_context_waits_for_its_turn(void **state)
         assert_int_equal(ps_zsock_context(2, 16, patient, &context), PS_OK);
         const ps_zsock_options o = {.type = ZMQ_DEALER};
         assert_int_equal(ps_zsock_open(context, &o, &socket), PS_OK); // starts threads
-        const ps_deadline deadline = ps_deadline_in_ms(5000); // they set it themselves
+        const ps_deadline deadline = ps_deadline_in_ms(5000);         // they set it late
         while (patient && count_batch_threads() < 2 && !ps_deadline_passed(deadline))
             usleep(1000);
         assert_int_equal(count_batch_threads() >= 2, patient);
@@ -233,12 +233,14 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
     char endpoint[PS_ENDPOINT_MAX], remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
     assert_int_equal(ps_zsock_open(context, &o, &router), PS_OK);
     assert_int_equal(ps_zsock_bind(router, NULL, "tcp://127.0.0.1:0", endpoint), PS_OK);
-    assert_int_equal(strncmp(endpoint, "tcp://127.0.0.1:", 16), 0); // and no mapped one
+    assert_int_equal(strncmp(endpoint, "tcp://127.0.0.1:", 16), 0); // not a mapped one
     int port = port_of(endpoint);
     assert_int_equal(
         ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(20000), remote, local), PS_OK);
     assert_string_equal(remote, "127.0.0.1");
     assert_string_equal(local, "127.0.0.1");
+    assert_false(ps_net_refuses("127.0.0.1", port));
+    assert_false(ps_net_refuses("localhost", port)); // a name
 
     assert_int_equal(ps_zsock_open(context, &o, &other), PS_OK);
     char again[PS_ENDPOINT_MAX];
@@ -258,6 +260,8 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
         PS_ERR_TIMEOUT);
     assert_true(ps_clock_ns() - before < 20000000000u);
     assert_non_null(strstr(ps_err_message(), "refused"));
+    assert_true(ps_net_refuses("127.0.0.1", port));
+    assert_false(ps_net_refuses("192.0.2.77", port)); // nobody says anything
 }
 
 static void messages_within_bounds(void **state)

@@ -98,7 +98,7 @@ static void what_is_not_read_is_said(void **state)
     check_bad("u1_2x2x3.npy", "empty.npy", PS_ERR_UNSUPPORTED, "labels are integers");
 }
 
-/* Every sample of a file that stays on disk is the one of a file that is read at once. */
+/* Each sample of a file that stays on disk equals that of a file that is read at once. */
 static void check_streamed(const char *x)
 {
     char a[256], b[] = "tests/fuzz/corpus/npy/i8_2.npy";
@@ -143,7 +143,7 @@ static void cannot_stream(const char *x, ps_err expected, const char *says)
     assert_null(set.stream);
 }
 
-/* The file of two samples, with `bytes` of its 152 bytes. */
+/* Writes the first `bytes` of the 152 bytes of a file of two samples. */
 static void write_cut(temp_folder *folder, size_t bytes)
 {
     char content[256] = {0};

@@ -55,7 +55,8 @@ static void test_round_trip(void **state)
     assert_int_equal(read.table.tensors[1].group, 1);
     assert_true(read.numbers[1].lr == 0.125);
     ps_open_job_fini(&read);
-    // Cut anywhere, it is refused; so it is with any one byte changed, or read again.
+    // When it is cut anywhere, it is refused. When one byte is changed, it is refused or
+    // read.
     for (size_t n = 0; n < w.used; n++)
         assert_int_equal(ps_open_job_read(w.base, n, &read), PS_ERR_PROTOCOL);
     for (size_t i = 0; i < w.used; i++) {
@@ -101,7 +102,7 @@ static void test_compare(void **state)
     ps_open_job_fini(&b);
 }
 
-/* All such jobs of a size join with the same settings, whatever a program chooses. */
+/* All open jobs of one size join with the same settings, whatever a program chooses. */
 static void test_config(void **state)
 {
     static const char *const a[] = {"job.workers=3", "optimizer.name=adam",

@@ -68,17 +68,17 @@ static void measure(distance *d, int what, int n, const float *got, const float 
     }
 }
 
-/* Divides by a root. */
+/* Whether the step divides by a root. */
 static bool divides(const ps_optimizer *opt)
 {
     return opt->kind != PS_OPTIMIZER_SGD && opt->kind != PS_OPTIMIZER_LION;
 }
 
-/* One step of ours from before to beside PyTorch's after; each is the weight, then the
- * states. sums: weights are measured in units of the larger of old and new: the square
- * root of pip's PyTorch 2 is MKL's, often one unit off, which a weight that the step
- * brings close to zero shows enlarged; the division and the sum add theirs. RMSprop's
- * momentum is such a sum, too. */
+/* Makes one step from `before` and compares it with PyTorch's `after`. Each is the
+ * weight, then the states. sums: weights are measured in units of the larger of old and
+ * new weight. Square roots in pip's PyTorch 2 are MKL's, which are often one unit off.
+ * The division and the sum add their errors. Where a step brings a weight close to zero,
+ * these are many of its units. RMSprop's momentum is such a sum, too. */
 static void compare_step(const ps_optimizer *opt, uint64_t t, int n, const float *grad,
                          float *const before[N_ARRAYS], float *const after[N_ARRAYS],
                          bool sums, distance *d)
@@ -213,6 +213,27 @@ static void cuts_do_not_change_a_bit(void **state)
     }
 }
 
+/* Subnormal numbers are slow, and PyTorch's moments of dead inputs stay such for ever. */
+static void moments_without_gradients_become_zero(void **state)
+{
+    enum { N = 40, STEPS = 400 };
+    static const float grad[N];
+    for (int c = 0; c < N_VECTORS; c++) {
+        ps_optimizer opt = optimizer_of(vectors[c].record);
+        float p[N] = {0}, s[3][N];
+        float *const states[] = {s[0], s[1], s[2]};
+        for (int i = 0; i < 3 * N; i++)
+            s[i / N][i % N] = 1e-36f / (float)(i % N + 1);
+        for (uint64_t t = 2; t < STEPS; t++) {
+            const ps_optimizer_step step = {.lr = opt.lr, .t = t, .grad_scale = 1};
+            ps_optimizer_apply(&opt, &step, 0.01, N, p, grad, states);
+        }
+        for (int i = 0; i < opt.n_states * N; i++)
+            if (fpclassify(s[i / N][i % N]) == FP_SUBNORMAL)
+                fail_msg("vector %d, state %d: %g", c, i / N, (double)s[i / N][i % N]);
+    }
+}
+
 /* Clipping scales the gradient before the step, as clip_grad_norm_ does in place. */
 static void the_gradient_is_scaled_first(void **state)
 {
@@ -326,6 +347,7 @@ int main(void)
         cmocka_unit_test(stored_steps_of_pytorch_are_met),
         cmocka_unit_test(a_hundred_steps_of_the_installed_pytorch_are_met),
         cmocka_unit_test(cuts_do_not_change_a_bit),
+        cmocka_unit_test(moments_without_gradients_become_zero),
         cmocka_unit_test(the_gradient_is_scaled_first),
         cmocka_unit_test(defaults_are_pytorchs),
         cmocka_unit_test(states_have_pytorchs_names),

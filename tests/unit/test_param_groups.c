@@ -9,7 +9,7 @@
 
 #include "param_groups.h"
 
-/* Numbers count from their step on; the last three sets are there. */
+/* Numbers hold from their step on. The last three sets are kept. */
 static void test_steps(void **state)
 {
     ps_param_groups g;

@@ -1,5 +1,5 @@
-/* Parameters chosen by patterns: what is frozen, what has numbers of its own, and what a
- * mistyped pattern is told. */
+/* Parameters chosen by patterns: which are frozen, which have numbers of their own, and
+ * the error for a mistyped pattern. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -137,7 +137,7 @@ static void the_first_match_counts(void **state)
     done(&f);
 }
 
-/* What is equal on all members is part of the hash. */
+/* Patterns have to be equal on all members, so they are part of the hash. */
 static void the_hash_knows_them(void **state)
 {
     static const char *const sets[] = {

@@ -119,7 +119,7 @@ static void init_shared(ps_plan *plan, const ps_model_spec *spec, const double *
     if (err != PS_OK) fail_msg("%s", ps_err_message());
 }
 
-/* Within 5% of the whole, or a chunk; and every shard has something. */
+/* Each shard's part is right within 5% of the whole, or a chunk, and is not empty. */
 static void assert_shared(const ps_plan *plan, const ps_model_spec *spec,
                           const double *share, int n, int64_t shards)
 {
@@ -259,8 +259,7 @@ static void assert_fragments(const ps_plan *plan, const ps_model_spec *spec, uin
     assert_int_equal(end, 0);
 }
 
-/* Whatever chunks and shards are, fragments are the same, and as equal as blocks allow.
- */
+/* Fragments do not depend on chunks and shards, and are as equal as blocks allow. */
 static void assert_equal_parts(const ps_fragments *f, const ps_fragments *same)
 {
     assert_memory_equal(f->begins, same->begins, f->n * sizeof *f->begins);
@@ -382,8 +381,8 @@ static void one_host_wants_larger_chunks(void **state)
     assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, here), BLOCK_BYTES);
 }
 
-/* What a codec shrinks is cut into as much larger chunks, but a shard keeps four; one
- * where next to nothing travels. */
+/* The more a codec shrinks, the larger the chunks. A shard keeps at least four chunks, or
+ * one where a codec leaves next to nothing. */
 static void codecs_want_larger_chunks(void **state)
 {
     const ps_chunk_size half = {.travels = 0.5f}, twentieth = {.travels = 0.05f};

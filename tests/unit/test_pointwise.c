@@ -1,4 +1,4 @@
-/* The activations against libm's in double; of 16 bits, against float32's. */
+/* The activations against libm in double; those of 16 bits against those of float32. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -139,7 +139,7 @@ static void check_narrow_activation(ps_cpu_factors type, ps_layer_kind kind)
     check_narrow(type, narrow.wide_dy, narrow.y);
 }
 
-/* The results are float32's, rounded once. */
+/* The results are those of float32, rounded once. */
 static void check_type(ps_cpu_factors type)
 {
     static const ps_layer_kind kinds[] = {

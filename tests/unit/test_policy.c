@@ -92,10 +92,10 @@ static void a_pull_waits_for_the_next_version_only(void **state)
     ps_policy_push(&c, 1, 0);
     ps_policy_applied(&c);
     assert_false(ps_rank_set_has(&c.waiting, 1));
-    assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_ANSWER); // with what is there
+    assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_ANSWER); // with its weights
 }
 
-static void settling_waits_for_everybody(void **state)
+static void exact_weights_wait_for_everybody(void **state)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 3);
@@ -125,7 +125,7 @@ int main(void)
         cmocka_unit_test(a_replay_is_answered_and_the_future_is_refused),
         cmocka_unit_test(an_early_push_counts_in_its_own_step),
         cmocka_unit_test(a_pull_waits_for_the_next_version_only),
-        cmocka_unit_test(settling_waits_for_everybody),
+        cmocka_unit_test(exact_weights_wait_for_everybody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,7 +131,7 @@ static void *asks_hook(void *arg)
     return (void *)(intptr_t)ps_interrupt_ask_hook();
 }
 
-/* Only the thread that has the hook is interrupted by it, and only its waits are cut. */
+/* A hook interrupts only its own thread, and cuts short only the waits of that thread. */
 static void a_hook_is_its_threads(void **state)
 {
     const ps_deadline late = ps_deadline_in_ms(60000);

@@ -16,8 +16,8 @@ static void near(double value, double want, double tolerance)
     if (!(fabs(value - want) <= tolerance)) fail_msg("%g instead of %g", value, want);
 }
 
-/* The magnitudes of torchvision's _augmentation_space in bin 9 of 31; the least: 0 for an
- * operation without a sign. */
+/* The magnitudes of torchvision's _augmentation_space in bin 9 of 31. Operations that are
+ * missing here have none: 0. */
 static const struct {
     double magnitude;
     bool has_sign;

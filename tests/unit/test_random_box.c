@@ -22,8 +22,8 @@ static void near(double value, double want, double tolerance)
     if (!(fabs(value - want) <= tolerance)) fail_msg("%g instead of %g", value, want);
 }
 
-/* Parts of at most half the area always fit, so that the distributions are the uniform
- * ones: the mean of the area, of the logarithm of the ratio, and of the place. */
+/* Parts of at most half the area always fit. So the area, the logarithm of the ratio and
+ * the place have uniform distributions. */
 static void draws_are_uniform(void **state)
 {
     const double half[2] = {0.1, 0.5};
@@ -61,7 +61,8 @@ static void draws_depend_on_seed_epoch_and_position(void **state)
         assert_false(same(box, ps_random_box(scale, ratio, SIDE, SIDE, others[i])));
 }
 
-/* Whole pictures far out of the ratio's bounds: RandomResizedCrop's middle. */
+/* A whole picture whose ratio is far outside the bounds gives its middle, as in
+ * RandomResizedCrop. */
 static void long_pictures_give_their_middle(void **state)
 {
     const double whole[2] = {1, 1};

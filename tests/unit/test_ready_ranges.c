@@ -18,7 +18,8 @@ static ps_tensor tensors[] = {{.name = "a", .offset = 0, .count = 40},
                               {.name = "d", .offset = 144, .count = 10}};
 static const ps_tensor_table table = {
     .n_tensors = 4, .tensors = tensors, .arena_count = ARENA};
-/* The first holds d and the end of c; c is cut twice; one holds b and a's end. */
+/* The first part holds d and the end of c. c is cut twice. Another part holds b and the
+ * end of a. */
 static const uint64_t begins[PARTS] = {120, 100, 64, 20, 0};
 
 static void assert_added(ps_ready_ranges *r, uint64_t begin, uint64_t end, int n, ...)
@@ -75,7 +76,7 @@ static void what_is_ready_twice_is_refused(void **state)
     assert_refused(&r, 10, 10, "10 to 10 are ready");
     assert_refused(&r, 20, 10, "20 to 10 are ready");
     assert_refused(&r, 150, ARENA + 1, "but there are 160");
-    // Nothing of these counted.
+    // None of these ranges counted.
     assert_added(&r, 64, 70, 0);
     assert_added(&r, 90, 134, 2, 1, 2);
     ps_ready_ranges_fini(&r);
@@ -100,7 +101,8 @@ static void a_range_touches_its_parts(void **state)
     ps_ready_ranges_fini(&r);
 }
 
-/* Whether adding [begin, end), and the gap after it, to the map is right; adds it. */
+/* Adds [begin, end), and the gap after it, to the map. Returns false when a part of it is
+ * there already. */
 static bool mark(bool *map, uint64_t begin, uint64_t end)
 {
     for (int t = 0; t < 4; t++)

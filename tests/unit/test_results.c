@@ -190,9 +190,9 @@ static void a_folder_belongs_to_one_run(void **state)
     assert_non_null(strstr(ps_err_message(), "holds a run already (metrics.jsonl)"));
     assert_int_equal(ps_run_dir_claim(&second, true), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "another job is writing into it"));
-    ps_run_dir_fini(&second); // takes nothing that is the first's
+    ps_run_dir_fini(&second); // removes no file of the first run
     assert_int_equal(access(first.path, F_OK), 0);
-    ps_run_dir_fini(&first); // it has written nothing
+    ps_run_dir_fini(&first); // so the folder is empty
     assert_int_not_equal(access(path, F_OK), 0);
 }
 

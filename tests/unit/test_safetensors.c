@@ -232,7 +232,7 @@ static void a_missing_folder_is_named(void **state)
     tear(&m);
 }
 
-/* Writes a file of the header as given, without padding, and `data` bytes of zeros. */
+/* Parses a file of this header, without padding, and n_data bytes of zeros. */
 static ps_err parse_padded(const char *json, uint64_t claimed, size_t n_data)
 {
     unsigned char bytes[2048] = {0};

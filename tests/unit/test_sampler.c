@@ -114,8 +114,9 @@ static void unequal_batches_share_each_global_batch(void **state)
         }
 }
 
-/* 160 samples by 96 + 32: 128 whole, of the last 32 each 3/4 and 1/4 (every rank one,
- * then shares of the rest rounded down in the running sum: 30 * 95 / 126 = 22). */
+/* 160 samples in batches of 96 and 32. The first 128 fill both. The last 32 are shared 3
+ * to 1: every rank gets one, then its share of the other 30, rounded down in the running
+ * sum (30 * 95 / 126 = 22). */
 static void the_last_global_batch_is_shared_in_proportion(void **state)
 {
     const int64_t batch[] = {96, 32};
@@ -156,7 +157,8 @@ static void short_batches_are_dropped_as_by_a_data_loader(void **state)
     }
 }
 
-/* Unequal ones, for which there is no DataLoader: whole global batches alone. */
+/* Unequal batches, for which there is no DataLoader: only whole global batches are used.
+ */
 static void short_global_batches_are_dropped(void **state)
 {
     const int64_t batch[] = {5, 2};
@@ -339,7 +341,7 @@ static void the_same_ranks_go_on_with_their_batches(void **state)
             position += whole.batches[k].global_n;
             ps_epoch_fini(&rest);
         }
-        o.start.position = position; // all is seen
+        o.start.position = position; // every sample was seen
         assert_int_equal(ps_epoch_init(&rest, &o, 4), PS_OK);
         assert_int_equal(rest.n_batches, 0);
         ps_epoch_fini(&rest);

@@ -117,7 +117,7 @@ static void share_all(ps_send_queue *q, int rank)
             ps_send_queue_share(q, b);
 }
 
-/* Three steps: each segment goes once, to its owner or, with new weights, to everybody,
+/* Three steps: each segment goes once, to its owner or, with new weights, to all peers,
  * and the segments of a bucket in their order. */
 static void test_each_segment_is_sent_once(void **state)
 {

@@ -28,14 +28,14 @@ static int free_boards(void **state)
     return 0;
 }
 
-/* Ends a wait when it has been asked so often. */
+/* Ends a wait after *ctx questions. */
 static ps_err until_asked(void *ctx)
 {
     int *left = ctx;
     return --*left > 0 ? PS_OK : ps_err_set(PS_ERR_TIMEOUT, "enough");
 }
 
-/* Its rank, posts, and waits for both others, round after round. */
+/* arg is the rank. It posts, and waits for both others, round after round. */
 static void *rank_main(void *arg)
 {
     const int rank = (int)(intptr_t)arg;
@@ -48,7 +48,7 @@ static void *rank_main(void *arg)
             failures +=
                 ps_shm_board_wait(boards[rank], peer, &boards[peer]->rounds, round,
                                   spin_ns, until_asked, &patience) != PS_OK;
-            // nobody is more than a round ahead of those it waits for
+            // no rank is more than a round ahead of those that it waits for
             failures += atomic_load(&boards[peer]->rounds) > round + 1;
         }
     }

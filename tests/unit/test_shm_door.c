@@ -84,11 +84,11 @@ static void takes_what_fits_and_nothing_else(void **state)
     ps_shm_door_params(door, 0)[BYTES / 4 - 1] = -1.0f;
     assert_true(((float *)p.base)[BYTES / 4 - 1] == -1.0f);
     assert_int_not_equal(ftruncate(p.fd, 0), 0); // sealed: no SIGBUS for the server
-    assert_int_equal(offer(door, good, p.fd, g.fd), PS_ERR_PEER); // once is enough
+    assert_int_equal(offer(door, good, p.fd, g.fd), PS_ERR_PEER); // a worker offers once
     ps_shared_mem_fini(&p);
     ps_shared_mem_fini(&g);
     ps_shared_mem_fini(&small);
-    assert_true(ps_shm_door_grads(door, 0)[7] == 2.5f); // lives on in the server
+    assert_true(ps_shm_door_grads(door, 0)[7] == 2.5f); // the server still has it
     ps_shm_door_destroy(&door);
 }
 
@@ -168,7 +168,7 @@ static void nonsense_is_survived(void **state)
     assert_int_equal(ps_shm_connect("pstrain-nobody", soon(), &(int){0}), PS_ERR_PEER);
 }
 
-/* A peer that is stopped lets the connection come about, and never answers. */
+/* The kernel connects to a peer that is stopped, but the peer never answers. */
 static void a_wait_for_an_answer_can_be_ended(void **state)
 {
     int ends[2], news[2];
@@ -250,7 +250,7 @@ static void another_users_door_is_named(void **state)
     close(listener);
 }
 
-/* It knows the name and the nonce, and is another user of the host. */
+/* The peer knows the name and the nonce, but belongs to another user of the host. */
 static void another_user_is_not_let_in(void **state)
 {
     enum { NOBODY = 65534 };

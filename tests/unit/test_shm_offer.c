@@ -45,7 +45,7 @@ static bool possible(bool ps, ps_codec codec, ps_switch shm, int worker, int ser
 static void a_server_of_this_host_maps_them(void **state)
 {
     assert_true(possible(true, PS_CODEC_NONE, PS_SWITCH_AUTO, 1, 0));
-    // workers do not, in ps mode
+    // in ps mode workers do not map them
     assert_false(possible(true, PS_CODEC_NONE, PS_SWITCH_AUTO, 0, 1));
     assert_false(possible(true, PS_CODEC_INT8, PS_SWITCH_AUTO, 0, 0));
     assert_false(possible(true, PS_CODEC_NONE, PS_SWITCH_OFF, 0, 0));
@@ -64,7 +64,7 @@ static void what_is_demanded_is_tried(void **state)
     assert_true(possible(false, PS_CODEC_NONE, PS_SWITCH_ON, 1, 1));
 }
 
-/* threads: of each of two workers; the server has a shard. */
+/* threads: how many each of the two workers has. The server has one shard. */
 static bool spins(int worker, int server, int64_t threads)
 {
     cluster c = cluster_of(true, PS_CODEC_NONE, PS_SWITCH_AUTO, worker, server);
@@ -82,8 +82,8 @@ static void nobody_spins_where_cores_are_short(void **state)
     const int64_t cores = host.cores;
     assert_true(spins(1, 1, cores)); // worker 0 is alone here
     assert_false(spins(1, 1, cores + 1));
-    assert_false(spins(1, 0, cores)); // with a shard
-    assert_false(spins(0, 1, cores)); // with another worker
+    assert_false(spins(1, 0, cores)); // shares with a shard
+    assert_false(spins(0, 1, cores)); // shares with another worker
     assert_true(spins(1, 1, 0));      // a thread per core
     assert_false(spins(1, 0, 0));
 }

@@ -37,7 +37,7 @@ static void rig_fini(rig *r)
     ps_event_fini(&r->wake);
 }
 
-/* Message i: that many bytes of a value of its own. */
+/* Makes message i. Its length and its bytes depend on i. */
 static uint32_t make(uint32_t i, uint8_t out[LONGEST])
 {
     const uint32_t n = 1 + i % LONGEST;
@@ -127,7 +127,7 @@ static void a_capacity_has_room_for_what_it_says(void **state)
     free(memory);
 }
 
-/* Whatever the other end shows, each end looks at nothing outside the ring. */
+/* Whatever the other end shows, no end reads outside the ring. */
 static void impossible_positions_are_refused(void **state)
 {
     static const uint32_t tails[] = {3, CAPACITY + 8, UINT32_MAX, 1u << 31, 4};

@@ -33,7 +33,7 @@ static void clips_to_the_norm(void **state)
     ps_config_fini(&cfg);
 }
 
-/* Skipped steps neither count for the optimizer's t nor hold the schedule. */
+/* Skipped steps neither count for the optimizer's t nor hold up the schedule. */
 static void skips_what_overflows(void **state)
 {
     const char *const sets[] = {"loss_scale={use: on, init: 1024, interval: 2}",

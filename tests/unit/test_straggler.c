@@ -1,5 +1,5 @@
 /* The member that all others wait for is named: every member and every cause, one at a
- * time, in jobs of several sizes. Other delays name nobody. */
+ * time, in jobs of several sizes. After other delays no member is named. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 enum { MOST = 5, MOST_SHARDS = 6 };
 
-/* A step in which everybody computes for 20 ms and every way takes 10 ms. */
+/* A step in which every worker computes for 20 ms and every way takes 10 ms. */
 typedef struct job {
     ps_straggler_step s;
     double busy[MOST], way[MOST * MOST_SHARDS], out[MOST * MOST_SHARDS];
@@ -142,16 +142,16 @@ static void a_small_difference_is_none(void **state)
     (void)state;
     job j;
     even(&j, 3, 2, 1);
-    slow(&j, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1, 8); // 28 for 20
+    slow(&j, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1, 8); // 28 ms instead of 20 ms
     assert_int_equal(judge(&j).cause, PS_STRAGGLER_NONE);
-    even(&j, 3, 2, 1); // four times as long, but of nothing
+    even(&j, 3, 2, 1); // four times as long, but still short
     slow(&j, PS_STRAGGLER_SERVER, PS_ROLE_SERVER, 0, 3);
     assert_int_equal(judge(&j).cause, PS_STRAGGLER_NONE);
     even(&j, 2, 2, 1);
     for (int w = 0; w < 2; w++)
         j.busy[w] = 0.3;
     j.s.step_ms = 1;
-    slow(&j, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 0, 1.5); // below what chance makes
+    slow(&j, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 0, 1.5); // less than chance makes
     assert_int_equal(judge(&j).cause, PS_STRAGGLER_NONE);
 }
 
@@ -176,7 +176,7 @@ static void the_worst_of_two_is_named(void **state)
     assert_int_equal(judge(&j).cause, PS_STRAGGLER_LINK_IN);
 }
 
-/* Without the processor its messages wait too, which looks like a slow link. */
+/* The messages of a member without a processor wait, too. This looks like a slow link. */
 static void who_lacks_the_processor_is_slow_itself(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void who_lacks_the_processor_is_slow_itself(void **state)
         j.stall[role][1] = 0.5;
         assert_int_equal(judge(&j).cause, role == PS_ROLE_SERVER ? PS_STRAGGLER_SERVER
                                                                  : PS_STRAGGLER_COMPUTE);
-        for (int w = 0; w < 3; w++) // nobody gets it
+        for (int w = 0; w < 3; w++) // no member gets a processor
             j.stall[PS_ROLE_WORKER][w] = 0.5;
         for (int k = 0; k < 2; k++)
             j.stall[PS_ROLE_SERVER][k] = 0.5;
@@ -284,7 +284,7 @@ static void the_cause_of_most_steps_counts(void **state)
     ps_straggler_fini(&w);
 }
 
-/* With one server and one worker, each is compared with its own earlier steps alone. */
+/* One server or one worker alone is compared only with its own earlier steps. */
 static void who_is_alone_is_compared_with_before(void **state)
 {
     (void)state;
@@ -295,8 +295,8 @@ static void who_is_alone_is_compared_with_before(void **state)
     slow(&bad, PS_STRAGGLER_SERVER, PS_ROLE_SERVER, 0, 40);
     assert_int_equal(ps_straggler_init(&w, 1, 1), PS_OK);
     for (int i = 0; i < 10; i++)
-        assert_false(take(&w, &bad)); // no before yet
-    w.n_steps = 0;                    // it has learnt that
+        assert_false(take(&w, &bad)); // there are no calm steps yet
+    w.n_steps = 0;                    // forgets what it has learnt
     for (int i = 0; i < 20; i++)
         assert_false(take(&w, &calm));
     bool named = false;
@@ -354,10 +354,10 @@ static void a_thread_that_wakes_late_was_stalled(void **state)
     const uint64_t ms = 1000000;
     ps_stall s = {0};
     uint64_t now = ms;
-    for (int i = 0; i < 20; i++) // in time
+    for (int i = 0; i < 20; i++) // wakes in time
         now += (uint64_t)ps_stall_awake(&s, now) * ms;
     assert_true(ps_stall_share(&s, now) < 60000);
-    for (int i = 0; i < 20; i++) // 40 ms for each 20
+    for (int i = 0; i < 20; i++) // sleeps 40 ms instead of 20 ms
         now += (uint64_t)ps_stall_awake(&s, now) * ms + 20 * ms;
     assert_in_range(ps_stall_share(&s, now), 250000, 600000);
 }

@@ -11,17 +11,16 @@
 
 static void the_newest_is_chosen(void **state)
 {
-    const ps_survivor all[] = {
-        {0},
-        {.step = 40, .n_ranks = 3, .made = 44, .generation = 2},
-        {.step = 30, .n_ranks = 3, .made = 45, .generation = 2}}; // rank 0 is new
+    const ps_survivor all[] = {{0}, // rank 0 is new
+                               {.step = 40, .n_ranks = 3, .made = 44, .generation = 2},
+                               {.step = 30, .n_ranks = 3, .made = 45, .generation = 2}};
     ps_survivors_choice c = ps_survivors_choose(all, 3, 0, true, 20);
     assert_int_equal(c.source, 1);
     assert_int_equal(c.of_source.step, 40);
     assert_int_equal(c.made, 45);
     assert_int_equal(c.of_source.n_ranks, 3);
     assert_int_equal(c.generation, 3);
-    assert_false(c.own_counts); // it has none
+    assert_false(c.own_counts); // rank 0 has no snapshot
     assert_true(ps_survivors_choose(all, 3, 2, true, 20).own_counts);
 }
 
@@ -38,7 +37,7 @@ static void the_disk_may_be_newer(void **state)
     assert_int_equal(ps_survivors_choose(all, 2, 0, true, 40).source, 1);
 }
 
-/* Worker 2 has missed that the job went back, and on without it. */
+/* Worker 2 has missed that the job went back and then on without it. */
 static void steps_that_were_made_in_vain(void **state)
 {
     const ps_survivor all[] = {{50, 2, 52, 5}, {0, 0, 51, 5}, {90, 3, 95, 4}};

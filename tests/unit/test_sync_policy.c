@@ -52,7 +52,7 @@ static bool is_border(const ps_sync_rules *r, uint64_t step)
            (r->pause > 0 && step % r->pause == 0);
 }
 
-/* At a rest the steps since the last one are whole, and no border is passed. */
+/* At a rest the steps since the last rest are whole, and no border is passed. */
 static void check_rest(world *w, const ps_sync_order *o)
 {
     const ps_sync_rules *r = &w->rules;
@@ -112,7 +112,7 @@ static void check_applied(world *w, const ps_sync_order *o, uint32_t applied)
     w->grace_over = w->grace_over && applied == 0;
     if (rules->kind == PS_POLICY_SSP && rules->staleness == 0)
         assert_int_equal(applied, rules->n_workers);
-    // The last ones of a stretch are applied together.
+    // The last pushes of a stretch are applied together.
     if (rules->kind == PS_POLICY_ASP && !o->rest) assert_int_equal(applied, 1);
     w->version += applied > 0;
     assert_int_equal(o->applies, applied > 0);
@@ -183,7 +183,7 @@ static void obey(world *w)
     }
 }
 
-/* The next push is that of the worker that is `pick`-th of those that compute. */
+/* The next push comes from the `pick`-th of the workers that compute. */
 static void push(world *w, int pick)
 {
     uint32_t rank = 0;
@@ -196,8 +196,8 @@ static void push(world *w, int pick)
     assert_int_equal(ps_sync_push(&w->sync, rank), PS_OK);
 }
 
-/* Runs the job along a path, and lengthens it by first choices where it ends too soon. At
- * each place a worker pushes, or a grace that runs is over. */
+/* Runs the job along a path. Where the path ends too soon, it adds first choices. At each
+ * place a worker pushes, or a running grace ends. */
 static void run(world *w, path *p)
 {
     int at = 0;
@@ -254,7 +254,7 @@ static void check_end(const world *w)
     assert_int_equal(staleness, w->counted);
 }
 
-/* The record leads to itself, whatever the order in which the pushes come then. */
+/* A replay of the record gives the same record, in whatever order the pushes come. */
 static void check_replay(const world *first, bool backwards)
 {
     ps_sync_rules rules = first->rules;
@@ -272,8 +272,8 @@ static void check_replay(const world *first, bool backwards)
         again.clock[r]++;
         again.pushes++;
         assert_int_equal(ps_sync_push(&again.sync, r), PS_OK);
-        // In a script the order of arrival does not matter: only what is applied with
-        // what is checked here.
+        // In a script the order of arrival does not matter. So the rules about it are not
+        // checked.
         again.rules.kind = PS_POLICY_LOCAL;
         obey(&again);
     }

@@ -68,7 +68,7 @@ static void the_seed_decides_all(void **state)
     const ps_dims dims = {3, {3, 5, 6}};
     ps_dataset a = make(7, 0, 20, dims, 4), b = make(7, 0, 10, dims, 4);
     ps_dataset c = make(8, 0, 10, dims, 4);
-    assert_memory_equal(a.values, b.values, 900); // more samples change none before
+    assert_memory_equal(a.values, b.values, 900); // earlier samples stay the same
     assert_memory_equal(a.labels, b.labels, 40);
     assert_memory_not_equal(b.values, c.values, 900);
     ps_dataset_fini(&a);

@@ -125,7 +125,7 @@ static void nothing_is_recorded_when_it_is_off(void **state)
     assert_true(ps_trace_now() == 0);
     ps_trace_add(PS_TRACE_STEP, 1, 1);
     start(0, 0, 1 << 20);
-    ps_trace_add(PS_TRACE_STEP, 0, 1); // begun before
+    ps_trace_add(PS_TRACE_STEP, 0, 1); // it began before
     assert_int_equal(ps_trace_stop(), PS_OK);
     assert_int_equal(count(read_back(NULL), PS_TRACE_STEP), 0);
 }

@@ -38,7 +38,7 @@ static json_t *state_json(ps_trainer_snapshot *s)
     }
     assert_int_equal(ps_trainer_snapshot_to_json(s, &json), PS_OK);
     char *text = json_dumps(json, 0);
-    again = json_loads(text, 0, NULL); // as if by a file
+    again = json_loads(text, 0, NULL); // as through a file
     free(text);
     json_decref(json);
     assert_non_null(again);

@@ -87,7 +87,7 @@ static void check_sum(const ps_cpu_windows *w)
     float *dx = malloc(sizeof *dx * (size_t)count);
     float *want = calloc((size_t)count, sizeof *want);
     assert_true(matrix && dx && want);
-    memset(dx, 0xFF, sizeof *dx * (size_t)count); // NaN: all is to be overwritten
+    memset(dx, 0xFF, sizeof *dx * (size_t)count); // NaN: all must be overwritten
     for (int64_t i = 0; i < size; i++) {
         const int64_t columns = ps_cpu_windows_columns(w);
         const int64_t at = offset_of(w, i / columns, i % columns);

@@ -122,8 +122,8 @@ static void tells_which_have_a_payload(void **state)
     assert_string_equal(ps_wire_kind_name(99), "unknown");
 }
 
-/* A gradient in shared memory once came with the payload of a stranger's message before
- * it, and was returned as credit that nobody had spent. */
+/* A gradient in shared memory once came with the payload of the stranger's message before
+ * it. The payload was returned as credit that no worker had spent. */
 static void a_message_does_not_keep_the_payload_before_it(void **state)
 {
     void *context = zmq_ctx_new();

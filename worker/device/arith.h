@@ -7,11 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define PS_ARITH static __host__ __device__ inline
-#else
-#define PS_ARITH static inline
-#endif
+#include "arith_function.h"
 
 /* As in torch, NaN stays NaN. */
 PS_ARITH float ps_relu(float x)

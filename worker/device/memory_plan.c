@@ -58,6 +58,16 @@ void ps_memory_plan_give(ps_memory_plan *m, int slot)
     if (slot != PS_NO_SLOT) m->slots[slot].free = true;
 }
 
+static bool take_spare(ps_memory_plan *m, ps_spare_memory *spare)
+{
+    if (!spare || !spare->base || spare->bytes < m->bytes) return false;
+    m->base = spare->base;
+    m->allocated = spare->bytes;
+    *spare = (ps_spare_memory){0};
+    memset(m->base, 0, m->bytes);
+    return true;
+}
+
 static ps_err allocate(ps_memory_plan *m)
 {
     size_t bytes = (m->bytes / HUGE_PAGE + 1) * HUGE_PAGE;
@@ -69,10 +79,12 @@ static ps_err allocate(ps_memory_plan *m)
                           bytes);
     madvise(m->base, bytes, MADV_HUGEPAGE); // only advice: ignore failures
     memset(m->base, 0, bytes);
+    m->allocated = bytes;
     return PS_OK;
 }
 
-ps_err ps_memory_plan_layout(ps_memory_plan *m, const ps_memory_plan *other)
+ps_err ps_memory_plan_layout(ps_memory_plan *m, const ps_memory_plan *other,
+                             ps_spare_memory *spare)
 {
     m->bytes = 0;
     for (int i = 0; i < m->n_slots; i++) {
@@ -85,7 +97,7 @@ ps_err ps_memory_plan_layout(ps_memory_plan *m, const ps_memory_plan *other)
         m->borrowed = true;
         return PS_OK;
     }
-    return allocate(m);
+    return take_spare(m, spare) ? PS_OK : allocate(m);
 }
 
 void *ps_memory_plan_at(const ps_memory_plan *m, int slot)
@@ -93,9 +105,20 @@ void *ps_memory_plan_at(const ps_memory_plan *m, int slot)
     return slot == PS_NO_SLOT ? NULL : m->base + m->slots[slot].offset;
 }
 
-void ps_memory_plan_fini(ps_memory_plan *m)
+void ps_memory_plan_fini(ps_memory_plan *m, ps_spare_memory *spare)
 {
+    if (spare && !m->borrowed && m->allocated > spare->bytes) {
+        ps_spare_memory_fini(spare);
+        *spare = (ps_spare_memory){m->base, m->allocated};
+        m->base = NULL;
+    }
     if (!m->borrowed) free(m->base);
     free(m->slots);
     *m = (ps_memory_plan){0};
+}
+
+void ps_spare_memory_fini(ps_spare_memory *spare)
+{
+    free(spare->base);
+    *spare = (ps_spare_memory){0};
 }

@@ -14,12 +14,19 @@ typedef struct ps_memory_slot {
     bool free;
 } ps_memory_slot;
 
+/* Memory that a plan has left behind for another one. */
+typedef struct ps_spare_memory {
+    char *base; // NULL: none
+    size_t bytes;
+} ps_spare_memory;
+
 typedef struct ps_memory_plan {
     int n_slots, capacity;
     ps_memory_slot *slots;
     size_t bytes; // of all slots, known after layout
     char *base;
-    bool borrowed; // base belongs to another plan
+    size_t allocated; // bytes at base, where they are its own
+    bool borrowed;    // base belongs to another plan
 } ps_memory_plan;
 
 enum { PS_NO_SLOT = -1 };
@@ -29,12 +36,16 @@ ps_err ps_memory_plan_take(ps_memory_plan *memory, size_t bytes, int *slot);
 /* Gives the slot back: slots taken from now on may use its memory. */
 void ps_memory_plan_give(ps_memory_plan *memory, int slot);
 
-/* Places the slots: in other's memory if it is large enough, else in memory of our own.
- * other may be NULL; it must outlive this plan, and the passes of the two must never
- * overlap. */
-ps_err ps_memory_plan_layout(ps_memory_plan *memory, const ps_memory_plan *other);
+/* Places the slots: in other's memory if it is large enough, else in memory of our own:
+ * the spare one, which it takes, or a new one. other may be NULL; it must outlive this
+ * plan, and the passes of the two must never overlap. spare may be NULL. */
+ps_err ps_memory_plan_layout(ps_memory_plan *memory, const ps_memory_plan *other,
+                             ps_spare_memory *spare);
 /* NULL for PS_NO_SLOT. 64-byte aligned. */
 void *ps_memory_plan_at(const ps_memory_plan *memory, int slot);
-void ps_memory_plan_fini(ps_memory_plan *memory); // safe on a zeroed one
+/* Safe on a zeroed one. Its own memory becomes the spare one, unless spare is NULL or has
+ * more: the system takes long to give fresh pages. */
+void ps_memory_plan_fini(ps_memory_plan *memory, ps_spare_memory *spare);
+void ps_spare_memory_fini(ps_spare_memory *spare);
 
 #endif

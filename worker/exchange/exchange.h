@@ -50,6 +50,8 @@ typedef struct ps_exchange_state {
     /* To save: a rank that gets the same arrays as rank 0, the same on every rank; 0:
      * there is none. */
     int holder;
+    /* To save: the gradients are needed no more, and the exchange may write over them. */
+    bool over_gradients;
     float *states[PS_OPTIMIZER_MAX_STATES]; // the optimizer's
     /* The servers' exact weights; with a codec the workers have others. */
     float *weights;
@@ -112,6 +114,10 @@ typedef struct ps_exchange_ops {
      * share: in each step, before finish, the samples that they are of, this rank's and
      * all ranks'. NULL: the gradients come multiplied. */
     void (*count)(ps_exchange *x, uint64_t mine, uint64_t all);
+    /* With a quorum, at rest or within the first round: rounds have `steps` steps of this
+     * rank from here on, more than were made of this one, and its change counts `weight`
+     * times its share of the samples. NULL: no such rounds. */
+    void (*set_round)(ps_exchange *x, uint64_t steps, double weight);
     /* Where workers go on at their own pace (sync_policy.h), after finish: blocks until
      * the push is answered. *rests: all ranks have the same weights now; *over: and no
      * step follows. NULL: the exchange cannot. */

@@ -13,8 +13,8 @@ typedef struct fragment {
     uint64_t samples, all_samples; // since the last change was sent
     bool awaited;                  // it was sent; its result is not used yet
     bool mixes;                    // steps are made meanwhile
-    uint64_t version; // of the result, in an outer exchange that goes by chunks
-    bool swapped;     // the weights are in the anchor's arena, and the anchor in theirs
+    uint64_t version;  // of the result, in an outer exchange that goes by chunks
+    bool shows_anchor; // the weights are in the gradient arena, the anchor in theirs
 } fragment;
 
 typedef struct exchange_local {
@@ -28,6 +28,11 @@ typedef struct exchange_local {
     ps_exchange *steps, *outer;
     uint64_t next;  // the step that begins next
     uint64_t total; // steps, to local_steps.h
+    /* With a quorum, rounds are this rank's own: */
+    bool own_rounds;
+    uint64_t rounds, round_steps;
+    uint64_t in_round;   // steps since the last change was sent
+    double round_weight; // of its share of the samples
     uint32_t n_fragments;
     fragment fragments[PS_MAX_FRAGMENTS];
     uint64_t wait_ns;    // for chunks, which the outer exchange does not count
@@ -145,8 +150,10 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
     e->o = *options;
     e->rule = *options->rule;
     e->next = options->first_step;
-    e->total =
-        ps_config_quorum(options->config) ? PS_LOCAL_STEPS_NO_END : options->total_steps;
+    e->total = options->total_steps;
+    e->own_rounds = ps_config_quorum(options->config);
+    e->round_steps = (uint64_t)options->config->sync.local_steps;
+    e->round_weight = 1;
     e->ops = local_ops;
     e->base.ops = &e->ops;
     map_fragments(e);
@@ -184,6 +191,21 @@ static bool has_chunk(const exchange_local *e, const fragment *f, uint32_t c)
     return e->o.plan->chunks[c].fragment == (uint32_t)(f - e->fragments);
 }
 
+/* For fragment i. */
+static bool ends_round(const exchange_local *e, uint32_t i, uint64_t step)
+{
+    if (e->own_rounds) return e->in_round == e->round_steps;
+    return ps_local_steps_sends(e->o.config, i, step, e->total);
+}
+
+/* Of the step that was made last, which ends it for a fragment. */
+static uint64_t next_round(exchange_local *e)
+{
+    if (!e->own_rounds) return ps_local_steps_round(e->o.config, e->next - 1);
+    e->in_round = 0;
+    return e->rounds++;
+}
+
 /* Its whole step is the one fragment's: any exchange can that. */
 static ps_err send_step(exchange_local *e, uint64_t round)
 {
@@ -194,7 +216,7 @@ static ps_err send_step(exchange_local *e, uint64_t round)
 
 static ps_err send(exchange_local *e, fragment *f)
 {
-    const uint64_t round = ps_local_steps_round(e->o.config, e->next - 1);
+    const uint64_t round = next_round(e);
     if (e->n_fragments == 1) return send_step(e, round);
     f->version = round + 1;
     for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
@@ -226,10 +248,14 @@ static void mix(exchange_local *e, const fragment *f)
         weights[i] = kept * weights[i] + taken * anchor[i];
 }
 
+static size_t bytes_of(const fragment *f)
+{
+    return (f->end - f->begin) * sizeof(float);
+}
+
 static void copy_anchor(exchange_local *e, const fragment *f)
 {
-    memcpy(weights_of(e) + f->begin, anchor_of(e) + f->begin,
-           (f->end - f->begin) * sizeof(float));
+    memcpy(weights_of(e) + f->begin, anchor_of(e) + f->begin, bytes_of(f));
 }
 
 /* Waits for the anchor that the change leads to; the worker goes on from it. */
@@ -250,7 +276,8 @@ static ps_err take(exchange_local *e, fragment *f)
 static ps_err push(exchange_local *e, fragment *f)
 {
     PS_TRY(take(e, f));
-    const float share = (float)((double)f->samples / (double)f->all_samples);
+    const float share =
+        (float)((double)f->samples / (double)f->all_samples * e->round_weight);
     const float *anchor = anchor_of(e), *weights = weights_of(e);
     float *change = e->outer_options.grads->base;
     for (uint64_t i = f->begin; i < f->end; i++)
@@ -262,33 +289,38 @@ static ps_err push(exchange_local *e, fragment *f)
     return PS_OK;
 }
 
-static void swap(exchange_local *e, fragment *f)
+/* The fragment's weights while the anchor is shown. The gradient arena is nobody's then.
+ */
+static float *kept_of(const exchange_local *e, const fragment *f)
 {
-    float *a = weights_of(e), *b = anchor_of(e);
-    for (uint64_t i = f->begin; i < f->end; i++) {
-        const float weight = a[i];
-        a[i] = b[i];
-        b[i] = weight;
-    }
-    f->swapped = !f->swapped;
+    return (float *)e->o.grads->base + f->begin;
 }
 
-/* Leaves the anchor in the session's arena. */
+static bool is_fresh(const exchange_local *e, uint32_t i)
+{
+    if (e->own_rounds) return e->in_round == 0;
+    return ps_local_steps_fresh(e->o.config, i, e->next, e->total);
+}
+
+/* Leaves the anchor in the session's arena. The anchor's own arena is only read: it is
+ * what the outer exchange sends, again after a lost connection. */
 static void show_anchor(exchange_local *e)
 {
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         fragment *f = &e->fragments[i];
-        if (ps_local_steps_fresh(e->o.config, i, e->next, e->total))
-            copy_anchor(e, f);
-        else
-            swap(e, f);
+        f->shows_anchor = !is_fresh(e, i);
+        if (f->shows_anchor) memcpy(kept_of(e, f), weights_of(e) + f->begin, bytes_of(f));
+        copy_anchor(e, f);
     }
 }
 
 static void show_weights(exchange_local *e)
 {
-    for (uint32_t i = 0; i < e->n_fragments; i++)
-        if (e->fragments[i].swapped) swap(e, &e->fragments[i]);
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        fragment *f = &e->fragments[i];
+        if (f->shows_anchor) memcpy(weights_of(e) + f->begin, kept_of(e, f), bytes_of(f));
+        f->shows_anchor = false;
+    }
 }
 
 /* --- steps ---------------------------------------------------------------------------
@@ -336,10 +368,16 @@ static ps_err local_finish(ps_exchange *x)
     if (e->fragments[0].all_samples == 0)
         return ps_err_set(PS_ERR_ARG, "a step ends, but its samples were not counted");
     const uint64_t step = e->next++;
+    e->in_round++;
     for (uint32_t i = 0; i < e->n_fragments; i++)
-        if (ps_local_steps_sends(e->o.config, i, step, e->total))
-            PS_TRY(push(e, &e->fragments[i]));
+        if (ends_round(e, i, step)) PS_TRY(push(e, &e->fragments[i]));
     return PS_OK;
+}
+
+static void local_set_round(ps_exchange *x, uint64_t steps, double weight)
+{
+    self(x)->round_steps = steps;
+    self(x)->round_weight = weight;
 }
 
 /* With a quorum. Within a round nobody rests; at its end the answer says who goes on. */
@@ -487,6 +525,7 @@ static const ps_exchange_ops local_ops = {
     .save = local_save,
     .load = local_load,
     .count = local_count,
+    .set_round = local_set_round,
     .rest = local_rest,
     .stats = local_stats,
     .stop = local_stop,

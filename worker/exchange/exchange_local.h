@@ -11,9 +11,10 @@
  *             while it reads, an arena of its own
  *
  * sync_buffers and save leave the anchor in the session's parameter arena, so that
- * evaluations and files have the same weights on every rank. The next begin or drain puts
- * the weights back. A fragment that is on its way has arrived in the anchor then, but is
- * mixed into the weights at its step, as if nobody had looked. */
+ * evaluations and files have the same weights on every rank. The weights are in the
+ * gradient arena meanwhile; the next begin or drain puts them back. A fragment that is on
+ * its way has arrived in the anchor then, but is mixed into the weights at its step, as
+ * if nobody had looked. */
 #ifndef PS_EXCHANGE_LOCAL_H
 #define PS_EXCHANGE_LOCAL_H
 

@@ -21,7 +21,7 @@ def case(function):
 
 
 def say(*words):
-    # In one piece: torchrun's ranks write to one pipe, unbuffered.
+    # One write for the line: torchrun's ranks write to one pipe, unbuffered.
     print(" ".join(map(str, (f"rank {RANK}:", *words))) + "\n", end="", flush=True)
 
 
@@ -34,7 +34,7 @@ def digest(model, buffers=True):
 
 
 class Net(nn.Module):
-    """Convolution, batch norm (with an integer buffer), and more than one DDP bucket."""
+    """It has a convolution, batch norm (with an integer buffer), and more than one DDP bucket."""
 
     def __init__(self):
         super().__init__()
@@ -91,14 +91,14 @@ def gradients(step, rank):
 
 
 def ulps(a, b, least=0.0):
-    """The largest distance in units in the last place, of numbers not below least."""
+    """Returns the largest distance in units in the last place. Smaller numbers count as `least`."""
     size = torch.maximum(a.detach().abs(), b.detach().abs()).clamp(min=max(least, 1e-30))
     unit = torch.finfo(torch.float32).eps * 2 ** torch.floor(torch.log2(size))
     return float(((a - b).detach().abs() / unit).max())
 
 
 class Lamb(torch.optim.Optimizer):
-    """As timm's: arXiv 1904.00962 with bias correction. Norms are added up in float64."""
+    """LAMB as in timm: arXiv 1904.00962 with bias correction. Norms are added up in float64."""
 
     def __init__(self, params, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=1e-2):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -148,8 +148,8 @@ def reference(name, options, model, schedule):
 
 @contextlib.contextmanager
 def nearest_roots():
-    """PyTorch's own code, with square roots that are rounded to the nearest number. Those of PyPI's
-    PyTorch 2 are MKL's, often a unit off."""
+    """PyTorch's own code with square roots that are rounded to the nearest number. PyPI's PyTorch 2
+    takes them from MKL, which is often a unit off."""
     def root(x):
         return torch.sqrt(x.double()).to(x.dtype)
 

@@ -34,7 +34,7 @@ def ddp():
 
 @case
 def codec():
-    """int8 makes other weights, the same ones on both ranks."""
+    """int8 changes the weights, but both ranks have the same ones."""
     pstrain.init()
     dist.init_process_group("gloo")
     say("weights", train_ddp("sgd", 5, None, ("int8", pstrain.comm_hook), buffers=False),
@@ -44,7 +44,7 @@ def codec():
 
 @case
 def collectives():
-    """Through the back end, compared with Gloo's."""
+    """Collectives through the back end, compared with Gloo's."""
     dist.init_process_group("pstrain")
     gloo = dist.new_group(backend="gloo")
     dtypes = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8]
@@ -96,7 +96,7 @@ def collectives():
 
 
 class Branches(nn.Module):
-    """Uses one of its layers, by the step and the rank."""
+    """Uses one of its layers, which depends on the step and the rank."""
 
     def __init__(self):
         super().__init__()
@@ -132,7 +132,7 @@ def unused():
 def other_size():
     """Collectives that differ between the ranks: an exception on each, when it is waited for."""
     dist.init_process_group("pstrain")
-    for n in (3, 3000):  # by the coordinator; by the servers, which end the job
+    for n in (3, 3000):  # the coordinator sums 3; the servers sum 3000 and end the job
         work = dist.all_reduce(torch.ones(n + RANK), async_op=True)
         for wait in (work.wait, lambda: work.get_future().wait()):
             try:
@@ -149,7 +149,7 @@ def other_size():
 
 @case
 def other_model_in_ddp():
-    """Rank 1 has another one, in DistributedDataParallel over the back end: no rank waits."""
+    """Rank 1 has another model in DistributedDataParallel over the back end. No rank waits."""
     dist.init_process_group("pstrain")
     DDP(nn.Linear(4, 5 if RANK == 1 else 6))(torch.ones(1, 4)).sum().backward()
 

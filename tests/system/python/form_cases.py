@@ -10,7 +10,7 @@ from cases import (RANK, SHAPES, SIZE, Given, batch, case, constant, digest, net
 
 
 class Late:
-    """Stands in for a GPU: a copy is made when it is waited for, or looked at often enough."""
+    """Stands in for a GPU: a copy is made when it is awaited, or was queried often enough."""
 
     def __init__(self):
         self.n_copies, self.left, self.pinned = 0, 0, 0
@@ -57,7 +57,7 @@ class Staged(pstrain.Optimizer):
 
 @case
 def staged():
-    """Weights outside of the arenas, as a GPU's: the steps of an optimizer without that."""
+    """Weights outside of the arenas, as on a GPU, get the same steps as weights in them."""
     model, other = Given(), Given()
     unused = nn.Linear(2, 2)
     with pstrain.init():
@@ -102,7 +102,7 @@ def views():
 
 
 class Images(nn.Module):
-    """Its weights have exact gradients: small integers in, sums below 2 ** 24."""
+    """Its gradients are exact: the inputs are small integers, and sums stay below 2 ** 24."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ class Images(nn.Module):
 
 @case
 def channels_last():
-    """Weights whose memory has another order: the same steps, and the same form of the state."""
+    """Weights with another order in memory get the same steps, and their state has the same form."""
     plain, ours = Images(), Images().to(memory_format=torch.channels_last)
     other = torch.optim.SGD(plain.parameters(), lr=0.5, momentum=0.5)
     with pstrain.init():
@@ -156,7 +156,7 @@ def other_order():
 
 @case
 def compiled():
-    """torch.compile(model): the weights of the same model without it."""
+    """torch.compile(model) gives the weights of the same model without it."""
     def net():
         torch.manual_seed(4)
         return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 1)))
@@ -187,7 +187,7 @@ def compiled():
         optimizer.synchronize()
         for a, b in zip(ours.parameters(), plain.parameters()):
             assert torch.equal(a, b), (a, b)
-        hidden.compile(backend="eager")  # hooks do not see its calls: its weights are late
+        hidden.compile(backend="eager")  # hooks do not see its calls, so its weights come late
         train(call, xs[RANK])
         optimizer.step()
         if torch.__version__.startswith("2.2"):

@@ -63,7 +63,7 @@ def refusals():
 
 @case
 def misuse():
-    """What an Optimizer refuses while it works; each of sys.argv[2] in a job of its own."""
+    """What an Optimizer refuses while it works. sys.argv[2] names the misuse; each has its own job."""
     what = sys.argv[2]
     wrong = pstrain.InputError
     model = nn.Sequential(nn.Embedding(4, 4, sparse=what == "sparse"), nn.Linear(4, 4))
@@ -141,8 +141,8 @@ def optimizer_of_ours(model):
 
 @case
 def other_model():
-    """Rank 1 has another one, or, with "more", a layer more: each rank gets one exception with the
-    parameter's name."""
+    """Rank 1 has another model or, with "more", one layer more. Each rank gets one exception with
+    the parameter's name."""
     pstrain.init()
     more = "more" in sys.argv
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5 if RANK == 1 and not more else 6))
@@ -251,8 +251,8 @@ def interrupted():
 
 @case
 def uneven():
-    """Rank sys.argv[3] makes a step less than the other, and ends in order; sys.argv[2]: how the job
-    trains, or when the rank ends. "at once": without a step."""
+    """Rank sys.argv[3] makes one step less than the other and ends in order. sys.argv[2] says how the job trains, or
+    when the rank ends; "at once" is without a step."""
     how, short = sys.argv[2], int(sys.argv[3])
     if how == "backend":
         dist.init_process_group("pstrain")
@@ -269,12 +269,12 @@ def uneven():
             model(torch.ones(1, 4)).sum().backward()
             optimizer.step()
         if RANK == short and how == "later":
-            time.sleep(0.5)  # the other waits already
+            time.sleep(0.5)  # the other rank waits already
         if RANK == short:
             sys.exit(0)
         if how != "backend":
             optimizer.synchronize()
-    except RuntimeError as error:  # also PyTorch's, of a callback
+    except RuntimeError as error:  # also PyTorch's own, from a callback
         said = str(error).split("\n")[0]
         say("failed", f"{time.monotonic() - begin:.1f} s: {type(error).__name__}: {said}")
         raise

@@ -37,7 +37,7 @@ def save():
 
 @case
 def load():
-    """The other 10 steps from the saved state."""
+    """10 more steps from the saved state."""
     name, options = OPTIMIZERS[sys.argv[2]]
     saved = torch.load(f"{sys.argv[3]}/half.pt")
     model = Given()
@@ -52,7 +52,7 @@ def load():
 
 @case
 def resume_coded():
-    """With topk, which keeps on every rank what it has not sent: sys.argv[3]: save or load."""
+    """With topk every rank keeps what it has not sent. sys.argv[3] is save or load."""
     half = f"{sys.argv[2]}/coded-{RANK}.pt"
     model = Given()
     with pstrain.init(settings={"exchange.codec_min": 0, "exchange.codec_warmup": 0}):

@@ -12,8 +12,8 @@ from cases import (OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, neare
 
 @case
 def same_step():
-    """One of OPTIMIZERS against PyTorch's, with a schedule, in units in the last place: with PyTorch's
-    square roots, and with nearest ones."""
+    """One of OPTIMIZERS and a schedule against PyTorch, in units in the last place. It is compared with PyTorch's
+    square roots, and with roots rounded to nearest."""
     name, options = OPTIMIZERS[sys.argv[2]]
 
     def halve(optimizer):
@@ -22,7 +22,7 @@ def same_step():
     def compare(theirs):
         most = max(ulps(a, b, options["lr"]) for a, b in zip(model.weights, theirs.weights))
         for a, b in zip(model.weights, theirs.weights):
-            b.data.copy_(a)  # each step on its own
+            b.data.copy_(a)  # every step is compared on its own
         return most
 
     model = Given()
@@ -47,7 +47,7 @@ def same_step():
 @case
 def ps_worker():
     """The job of test_same_bits_as_ps_worker: one linear layer, one sample a rank and step. Each
-    number of a gradient is one product: PyTorch's and ps-worker's are equal."""
+    number of a gradient is one product, so PyTorch's and ps-worker's are equal."""
     settings = json.loads(sys.argv[2])
     model = nn.Linear(1, settings["outputs"])
     with torch.no_grad():
@@ -113,7 +113,7 @@ def groups():
 
 @case
 def accumulate():
-    """Two backward passes are one step's gradient, also with push='step' and local clipping."""
+    """Two backward passes make one step's gradient, also with push='step' and local clipping."""
     with pstrain.init():
         a, b = Given(), Given()
         optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1)
@@ -143,7 +143,7 @@ def accumulate():
 
 @case
 def watched():
-    """PyTorch's hooks of steps and its profiler see the step; gradients may have graphs of their own."""
+    """PyTorch's hooks and profiler see the step. Gradients may have graphs of their own."""
     with pstrain.init():
         model, seen = Given(), []
         optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
@@ -172,7 +172,7 @@ def watched():
 
 @case
 def push_at_step():
-    """The rank's own clipping counts where gradients leave in step()."""
+    """If gradients are sent in step(), the rank's own clipping has an effect."""
     with pstrain.init():
         a, b = Given(), Given()
         optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1, push="step")
@@ -244,7 +244,7 @@ def bfloat16():
 
 @case
 def attention():
-    """A module that uses another's weights without calling it (out_proj), and evaluation."""
+    """A module that uses another module's weights without calling it (out_proj), and evaluation."""
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
     with pstrain.init():

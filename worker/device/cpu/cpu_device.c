@@ -14,6 +14,7 @@ typedef struct cpu_device {
     ps_device base;
     int threads;
     ps_cpu_library library;
+    ps_spare_memory spare;
 } cpu_device;
 
 typedef struct cpu_program {
@@ -33,6 +34,7 @@ static void cpu_close(ps_device **device)
     cpu_device *d = (cpu_device *)(void *)*device;
     if (d->library.stream) dnnl_stream_destroy(d->library.stream);
     if (d->library.engine) dnnl_engine_destroy(d->library.engine);
+    ps_spare_memory_fini(&d->spare);
     free(d);
     *device = NULL;
 }
@@ -55,6 +57,7 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     d->base.ops = &ps_cpu_device_ops;
     d->library.winograd = options->winograd;
     d->library.factors = factors;
+    d->library.spare = &d->spare;
     if (ps_cpu_factors_are_rounded(factors)) warn_of_emulation();
     d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
     *out = &d->base;

@@ -565,7 +565,8 @@ ps_err ps_cpu_plan(ps_cpu_run *run, const ps_cpu_run *other)
     ps_cpu_narrow_choose(run);
     PS_TRY(plan_passes(run));
     if (!other) warn_of_slow_layers(run); // warn once, not for every batch size
-    PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL));
+    PS_TRY(ps_memory_plan_layout(&run->memory, other ? &other->memory : NULL,
+                                 run->library->spare));
     for (int v = 1; v < run->graph->n_edges; v++) {
         ps_cpu_value *value = &run->values[v];
         value->at = ps_memory_plan_at(&run->memory, run->values[value->root].slot);

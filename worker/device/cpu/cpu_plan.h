@@ -71,6 +71,7 @@ typedef struct ps_cpu_library {
     dnnl_stream_t stream;
     ps_winograd winograd; // train.winograd
     ps_cpu_factors factors;
+    ps_spare_memory *spare; // the device's: memory of a run that was freed
 } ps_cpu_library;
 
 typedef struct ps_cpu_run {

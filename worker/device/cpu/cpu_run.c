@@ -30,7 +30,7 @@ void ps_cpu_run_fini(ps_cpu_run *run)
     for (int i = 0; run->steps && i < run->graph->n_nodes; i++) {
         ps_cpu_step_fini(&run->steps[i]);
     }
-    ps_memory_plan_fini(&run->memory);
+    ps_memory_plan_fini(&run->memory, run->library ? run->library->spare : NULL);
     free(run->steps);
     free(run->values);
     *run = (ps_cpu_run){0};

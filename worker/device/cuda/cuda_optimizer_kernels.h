@@ -4,6 +4,7 @@
 
 #include "config_words.h"
 #include "cuda_sum_kernels.h"
+#include "flushed.h"
 
 /* The result of checking a step's gradients. It lies in the GPU's memory, so that the
  * host need not wait for it. */
@@ -51,6 +52,7 @@ PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float scale, float decay, 
     float p = k->p[i], d = fmaf(decay, p, scale * k->g[i]), up = d;
     if (k->s0) {
         float b = k->first_step ? d : fmaf(k->damp, d, k->momentum * k->s0[i]);
+        b = ps_flushed(b);
         k->s0[i] = b;
         up = k->nesterov ? fmaf(k->momentum, b, d) : b;
     }
@@ -60,9 +62,9 @@ PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float scale, float decay, 
 /* A moment m that is lerped towards g. */
 PS_ARITH float ps_lerped(const ps_k_optimizer *k, float m, float g)
 {
-    if (k->pytorch1) return fmaf(k->lerp, g, k->beta1 * m);
-    if (k->lerp < 0.5f) return fmaf(k->lerp, g - m, m);
-    return fmaf(k->lerp - 1.0f, g - m, g);
+    if (k->pytorch1) return ps_flushed(fmaf(k->lerp, g, k->beta1 * m));
+    if (k->lerp < 0.5f) return ps_flushed(fmaf(k->lerp, g - m, m));
+    return ps_flushed(fmaf(k->lerp - 1.0f, g - m, g));
 }
 
 PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
@@ -76,7 +78,7 @@ PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay,
     float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s1[i]);
     float root = sqrtf(square) / k->root_correction + k->eps;
     k->s0[i] = mean;
-    k->s1[i] = square;
+    k->s1[i] = ps_flushed_under(mean, square, k->eps);
     k->p[i] = w + k->step_size_neg * mean / root;
 }
 
@@ -85,16 +87,17 @@ PS_ARITH void ps_rmsprop_element(const ps_k_optimizer *k, float scale, float dec
 {
     float p = k->p[i], g = fmaf(decay, p, scale * k->g[i]);
     float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s0[i]), spread = square;
+    float over = g;
     if (k->centered) {
         float *means = k->has_momentum ? k->s2 : k->s1;
         float m = ps_lerped(k, means[i], g);
-        means[i] = m;
+        means[i] = over = m;
         spread = fmaf(-m, m, square);
     }
     float root = sqrtf(spread) + k->eps;
-    k->s0[i] = square;
+    k->s0[i] = ps_flushed_under(over, square, k->eps);
     if (k->has_momentum) {
-        float b = k->momentum * k->s1[i] + g / root;
+        float b = ps_flushed(k->momentum * k->s1[i] + g / root);
         k->s1[i] = b;
         k->p[i] = fmaf(k->lr_neg, b, p);
     } else {
@@ -116,7 +119,7 @@ PS_ARITH void ps_lion_element(const ps_k_optimizer *k, float scale, float decay,
     float g = scale * k->g[i], w = k->p[i] * decay, m = k->s0[i];
     float to = fmaf(k->lerp, g, k->beta1 * m);
     float sign = to > 0.0f ? 1.0f : to < 0.0f ? -1.0f : to;
-    k->s0[i] = fmaf(k->one_minus_beta2, g, k->beta2 * m);
+    k->s0[i] = ps_flushed(fmaf(k->one_minus_beta2, g, k->beta2 * m));
     k->p[i] = fmaf(k->lr_neg, sign, w);
 }
 
@@ -126,7 +129,7 @@ PS_ARITH void ps_average_element(const ps_k_optimizer *k, size_t i)
     float p = k->p[i], e = k->ema[i], away = p - e;
     float next = k->ema_lerp < 0.5f ? fmaf(k->ema_lerp, away, e)
                                     : fmaf(k->ema_lerp - 1.0f, away, p);
-    k->ema[i] = k->first_step ? p : next;
+    k->ema[i] = ps_flushed(k->first_step ? p : next);
 }
 
 /* A step over a range of the arena. Gaps are included and stay zero. Rounds exactly as
@@ -178,11 +181,11 @@ PS_ARITH void ps_k_lamb_update_at(const ps_k_lamb_update *k, uint32_t i)
     const uint32_t tensor = ps_tensor_of(s->starts, s->n_tensors, at);
     if (!ps_lamb_steps(s, tensor)) return;
     float g = (s->verdict ? s->verdict->scale : s->scale) * s->g[at];
-    float mean = fmaf(s->lerp, g, s->beta1 * s->s0[at]);
+    float mean = ps_flushed(fmaf(s->lerp, g, s->beta1 * s->s0[at]));
     float square = fmaf(s->one_minus_beta2 * g, g, s->beta2 * s->s1[at]);
     float root = sqrtf(square) / s->root_correction + s->eps;
     s->s0[at] = mean;
-    s->s1[at] = square;
+    s->s1[at] = ps_flushed_under(mean, square, s->eps);
     k->u[at] = fmaf(ps_lamb_decay(s, tensor), s->p[at], mean / k->correction / root);
 }
 

@@ -495,7 +495,7 @@ void ps_cuda_plan_fini(ps_cuda_plan *p)
         ps_gpu_event_destroy(&p->groups[i].home);
     }
     ps_cuda_conv_plans_destroy(&p->convs);
-    ps_memory_plan_fini(&p->memory);
+    ps_memory_plan_fini(&p->memory, NULL);
     free(p->values);
     free(p->steps);
     free(p->groups);

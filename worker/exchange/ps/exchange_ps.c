@@ -253,10 +253,12 @@ static ps_err ps_ops_rest(ps_exchange *x, bool *rests, bool *over)
 /* The servers' arrays, one after the other. */
 static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
 {
+    const bool over = out->over_gradients;
     for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
-        PS_TRY(ps_comm_snapshot_fetch(e->comm, (uint64_t)i, out->states[i]));
+        PS_TRY(ps_comm_snapshot_fetch(e->comm, (uint64_t)i, over, out->states[i]));
     if (out->weights)
-        PS_TRY(ps_comm_snapshot_fetch(e->comm, PS_WIRE_STATE_WEIGHTS, out->weights));
+        PS_TRY(
+            ps_comm_snapshot_fetch(e->comm, PS_WIRE_STATE_WEIGHTS, over, out->weights));
     return ps_comm_snapshot_fetch_rule(e->comm, out->rule, &out->rule_bytes);
 }
 

@@ -36,8 +36,9 @@ typedef enum ps_comm_command {
 
 /* Gives the same command for n chunks. step: the version or step. INIT and PUSH send from
  * the arenas, which may be changed again when the next version of the chunk is here. When
- * an INIT has been sent, the chunk counts as having that version here too. After a EXACT,
- * FETCH or RESTORE the chunk counts as one version older until the answer is here. */
+ * an INIT has been sent, the chunk counts as having that version here too: it may still
+ * be read, or sent again. After a EXACT, FETCH or RESTORE the chunk counts as one version
+ * older until the answer is here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
 /* Gives a command for the first n chunks, each at the version that it has, and blocks

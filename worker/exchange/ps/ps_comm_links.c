@@ -20,12 +20,9 @@ static ps_err connect_link(ps_comm *c, uint32_t shard)
     const ps_secret *secret = ps_member_secret(c->o.member);
     ps_wire_id((uint32_t)c->o.rank, secret, id);
     uint64_t largest = c->plan->max_chunk_count * element_bytes(c);
-    const ps_config *config = c->o.config;
-    const ps_zsock_pulse pulse = ps_zsock_pulse_of(
-        (uint64_t)config->net.heartbeat_ms, (uint64_t)config->net.dead_after_ms, largest);
     const ps_zsock_options options = {
         .type = ZMQ_DEALER,
-        .pulse = ps_zsock_pulse_among(pulse, (int)c->plan->n_shards),
+        .silence_ms = ps_member_silence_ms(c->o.member),
         .max_message_bytes = (int64_t)(largest + (64u << 10)),
         .routing_id = id,
         .routing_id_bytes = sizeof id,

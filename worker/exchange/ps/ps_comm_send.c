@@ -124,6 +124,8 @@ static ps_err send_command(ps_comm *c, ps_comm_link *l, const ps_command *what)
     h.chunk = chunk;
     if (what->kind == PS_MSG_FETCH || what->kind == PS_MSG_RESTORE)
         h.place = c->snapshot.array;
+    if (what->kind == PS_MSG_FETCH && c->snapshot.over_gradients && l->shm)
+        h.codec = PS_CODEC_SHM;
     if (!ps_wire_kind_has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = range->count;
     if (what->kind == PS_MSG_PUSH) h.credit = ps_comm_groups_sent(c, l);

@@ -3,14 +3,17 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "nontemporal_copy.h"
 #include "ps_comm_send.h"
 
 /* ---- the main thread ---- */
 
-ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, float *arena)
+ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, bool over_gradients,
+                              float *arena)
 {
     c->snapshot.array = array;
     c->snapshot.arena = arena;
+    c->snapshot.over_gradients = over_gradients;
     return ps_comm_ask(c, PS_COMM_FETCH, c->plan->n_chunks);
 }
 
@@ -18,6 +21,7 @@ ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, uint8_t rule[PS_STEP_RULE_STATE_B
                                    size_t *bytes)
 {
     c->snapshot.array = PS_WIRE_STATE_RULE;
+    c->snapshot.over_gradients = false;
     PS_TRY(ps_comm_ask(c, PS_COMM_FETCH, 1)); // all shards have the same
     *bytes = c->snapshot.rule_bytes;
     memcpy(rule, c->snapshot.rule, *bytes);
@@ -37,6 +41,12 @@ float *ps_comm_snapshot_feedback(ps_comm *c)
 }
 
 /* ---- the communication thread ---- */
+
+/* Whether the shard has written the array over the gradients. */
+static bool in_gradients(const ps_comm *c, const ps_comm_link *l, const ps_wire_header *h)
+{
+    return c->snapshot.over_gradients && l->shm && h->codec == PS_CODEC_SHM;
+}
 
 static ps_err check_state(const ps_comm *c, const ps_wire_header *h, size_t bytes)
 {
@@ -60,6 +70,16 @@ static void keep_state(ps_comm *c, const ps_wire_header *h, const void *payload,
     c->snapshot.rule_bytes = bytes;
 }
 
+/* Past the caches: nobody reads a snapshot soon. */
+static void keep_from_gradients(ps_comm *c, uint32_t chunk)
+{
+    const ps_chunk *range = &c->plan->chunks[chunk];
+    ps_nontemporal_copy(c->snapshot.arena + range->offset,
+                        (const float *)c->o.grads->base + range->offset, range->count);
+    ps_nontemporal_copy_done();
+    ps_counter_add(&c->shm_received, range->count * sizeof(float));
+}
+
 ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_header *h,
                              ps_wire_frames *f)
 {
@@ -71,7 +91,9 @@ ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_he
     if (!s->unanswered || h->place != c->snapshot.array ||
         s->command.kind != (fetched ? PS_MSG_FETCH : PS_MSG_RESTORE))
         return PS_OK; // the answer to a repetition
-    if (fetched) {
+    if (fetched && in_gradients(c, l, h)) {
+        keep_from_gradients(c, h->chunk);
+    } else if (fetched) {
         const size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
         PS_TRY(check_state(c, h, bytes));
         keep_state(c, h, zmq_msg_data(&f->payload), bytes);

@@ -6,8 +6,10 @@
 #include "ps_comm_state.h"
 
 /* From the main thread, when no push is unanswered; array as in wire.h. Block until all
- * shards have answered; TIMEOUT as ps_comm_wait. Fills an arena. */
-ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, float *arena);
+ * shards have answered; TIMEOUT as ps_comm_wait. Fills an arena. over_gradients: the
+ * gradients are needed no more, and shards of this host may write over them. */
+ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, bool over_gradients,
+                              float *arena);
 ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, uint8_t rule[PS_STEP_RULE_STATE_BYTES],
                                    size_t *bytes);
 /* Before the first weights. */

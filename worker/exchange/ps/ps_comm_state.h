@@ -98,7 +98,8 @@ struct ps_comm {
     /* What FETCH and RESTORE are about; the main thread's until the command is put. */
     struct {
         uint64_t array;
-        float *arena;                           // filled, or sent from
+        float *arena;        // filled, or sent from
+        bool over_gradients; // shards of this host fill the gradient arena first
         uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // instead, of PS_WIRE_STATE_RULE
         size_t rule_bytes;
     } snapshot;

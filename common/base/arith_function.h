@@ -1,0 +1,11 @@
+/* PS_ARITH: a plain inline function that both a C and a CUDA compiler accept. */
+#ifndef PS_ARITH_FUNCTION_H
+#define PS_ARITH_FUNCTION_H
+
+#ifdef __CUDACC__
+#define PS_ARITH static __host__ __device__ inline
+#else
+#define PS_ARITH static inline
+#endif
+
+#endif

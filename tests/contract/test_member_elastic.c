@@ -1,0 +1,113 @@
+/* Elastic jobs: newcomers are let in, and the others begin without those that do not
+ * come. */
+#include "member_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "log.h"
+
+static void end_elastic(rig_part *p, int workers)
+{
+    rig_expect(p, ps_member_roster(p->member)->n_workers == workers, "all workers");
+    if (p->role == PS_ROLE_SERVER)
+        rig_note(p, ps_member_wait_end(p->member));
+    else
+        rig_note(p, ps_member_barrier(p->member, "end", rig_soon()));
+    rig_note(p, ps_member_leave(p->member, rig_soon()));
+}
+
+static void regroup_for_a_newcomer(rig_part *p)
+{
+    const ps_roster *roster = ps_member_roster(p->member);
+    const bool is_worker = p->role == PS_ROLE_WORKER;
+    rig_expect(p, roster->n_workers == 2, "two workers at first");
+    rig_expect(p, ps_member_rank(p->member) == (p->rank > 0), "ranks without a gap");
+    if (is_worker && p->rank == 0) {
+        pthread_barrier_wait(&rig_others_have_joined);
+        const ps_deadline end = rig_soon();
+        while (ps_member_newcomers(p->member) == 0 && !ps_deadline_passed(end))
+            usleep(10000);
+        ps_member_regroup(p->member, 2 + ps_member_newcomers(p->member));
+    }
+    rig_expect(p, ps_member_cause(p->member, rig_soon()) == PS_ERR_REGROUP, "to regroup");
+    p->expected_workers = ps_member_next_workers(p->member);
+    rig_expect(p, p->expected_workers == 3, "one more worker");
+    const uint64_t nonce = roster->nonce;
+    rig_expect(p, roster->n_workers == 2, "the same roster until the end of its epoch");
+    ps_member_destroy(&p->member);
+    rig_note(p, rig_join(p));
+    if (p->err != PS_OK) return;
+    rig_expect(p, ps_member_roster(p->member)->nonce != nonce, "another epoch's nonce");
+    end_elastic(p, 3);
+}
+
+static void join_late(rig_part *p)
+{
+    rig_expect(p, ps_member_rank(p->member) == 2, "the last rank");
+    end_elastic(p, 3);
+}
+
+static void run_elastic(rig_job *j, rig_part *parts, int n)
+{
+    j->min_workers = 1;
+    for (int i = 0; i < n; i++) {
+        parts[i].job = j;
+        assert_int_equal(pthread_create(&parts[i].thread, NULL, rig_run_part, &parts[i]),
+                         0);
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(parts[i].thread, NULL);
+    for (int i = 0; i < n; i++)
+        if (parts[i].err != PS_OK) fail_msg("member %d: %s", i, parts[i].message);
+}
+
+static void a_newcomer_is_let_in(void **state)
+{
+    rig_job j;
+    rig_open(&j, 1, 4);
+    rig_part parts[] = {
+        {.role = PS_ROLE_SERVER, .expected_workers = 2, .run = regroup_for_a_newcomer},
+        {.role = PS_ROLE_WORKER, .rank = 0, .run = regroup_for_a_newcomer},
+        {.role = PS_ROLE_WORKER, .rank = 5, .run = regroup_for_a_newcomer},
+        {.role = PS_ROLE_WORKER, .rank = -1, .late = true, .run = join_late}};
+    pthread_barrier_init(&rig_others_have_joined, NULL, 2);
+    run_elastic(&j, parts, 3 + 1);
+    pthread_barrier_destroy(&rig_others_have_joined);
+    rig_close(&j);
+}
+
+static void end_as_two(rig_part *p)
+{
+    end_elastic(p, 2);
+}
+
+static void others_begin_without_those_that_do_not_come(void **state)
+{
+    for (int expected = 0; expected <= 3; expected += 3) { // 0: not given
+        rig_job j;
+        rig_open(&j, 1, 4);
+        j.config.recovery.wait_ms = 300;
+        rig_part parts[] = {
+            {.role = PS_ROLE_SERVER, .expected_workers = expected, .run = end_as_two},
+            {.role = PS_ROLE_WORKER, .rank = 1, .run = end_as_two},
+            {.role = PS_ROLE_WORKER, .rank = 0, .run = end_as_two}};
+        run_elastic(&j, parts, 3);
+        rig_close(&j);
+    }
+}
+
+int main(void)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_newcomer_is_let_in),
+        cmocka_unit_test(others_begin_without_those_that_do_not_come),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

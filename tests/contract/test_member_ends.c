@@ -1,0 +1,144 @@
+/* Jobs in which a member gives up, goes or is late: the others learn why. */
+#include "member_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <poll.h>
+
+#include "log.h"
+
+static void assert_told(const rig_part *p, const char *words)
+{
+    if (!strstr(p->message, words))
+        fail_msg("\"%s\" was expected in \"%s\"", words, p->message);
+}
+
+static void give_up(rig_part *p)
+{
+    if (p->rank == 1) {
+        ps_member_abort(p->member, PS_ERR_PEER, "the loss is not finite at step 3");
+        rig_note(p, ps_member_check(p->member));
+    } else {
+        rig_note(p, ps_member_barrier(p->member, "never", rig_soon()));
+        struct pollfd item = {.fd = ps_member_abort_fd(p->member), .events = POLLIN};
+        rig_expect(p, poll(&item, 1, 0) == 1, "a readable abort descriptor");
+    }
+}
+
+static void an_abort_reaches_everybody_at_once(void **state)
+{
+    rig_job j;
+    rig_part parts[RIG_MEMBERS_MAX];
+    rig_open(&j, 2, 3);
+    uint64_t before = ps_clock_ns();
+    rig_run(&j, parts, rig_serve, give_up);
+    assert_true(ps_clock_ns() - before < 10000000000u);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], "the loss is not finite at step 3");
+        if (i != 3) assert_told(&parts[i], "worker 1");
+    }
+    rig_close(&j);
+}
+
+static void host_gives_up(rig_part *p)
+{
+    if (p->rank == 0)
+        ps_member_abort(p->member, PS_ERR_PEER,
+                        "the disk is full"); // it is destroyed at once
+    else
+        rig_note(p, ps_member_barrier(p->member, "never", rig_soon()));
+}
+
+static void the_hosts_own_abort_gets_out(void **state)
+{
+    rig_job j;
+    rig_part parts[RIG_MEMBERS_MAX];
+    rig_open(&j, 0, 3);
+    rig_run(&j, parts, NULL, host_gives_up);
+    for (int i = 1; i < 3; i++) {
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], "worker 0");
+        assert_told(&parts[i], "the disk is full");
+    }
+    rig_close(&j);
+}
+
+static void go_without_a_word(rig_part *p)
+{
+    if (p->rank == 2) return; // destroyed without leave
+    rig_note(p, ps_member_barrier(p->member, "never", rig_soon()));
+}
+
+static void an_end_without_goodbye_aborts(void **state)
+{
+    rig_job j;
+    rig_part parts[RIG_MEMBERS_MAX];
+    rig_open(&j, 1, 3);
+    rig_run(&j, parts, rig_serve, go_without_a_word);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], "worker 2");
+        assert_told(&parts[i], "ended before the job was over");
+    }
+    rig_close(&j);
+}
+
+static void wait_for_a_late_one(rig_part *p)
+{
+    if (p->rank != 1) {
+        ps_err err = ps_member_barrier(p->member, "b", ps_deadline_in_ms(300));
+        rig_expect(p, err == PS_ERR_TIMEOUT, "a timeout");
+        rig_expect(p, strstr(ps_err_message(), "missing: 1") != NULL, "the missing rank");
+        void *value;
+        size_t bytes;
+        err = ps_member_get(p->member, "unset", &value, &bytes, ps_deadline_in_ms(100));
+        rig_expect(p, err == PS_ERR_TIMEOUT, "a timeout of get");
+        rig_expect(p, strstr(ps_err_message(), "\"unset\"") != NULL, "the key");
+    }
+    rig_note(p, ps_member_barrier(p->member, "together", rig_soon()));
+    rig_note(p, ps_member_leave(p->member, rig_soon()));
+}
+
+static void a_timeout_names_who_is_missing(void **state)
+{
+    rig_run_well(1, 3, rig_serve, wait_for_a_late_one);
+}
+
+static void wait_for_one_that_left(rig_part *p)
+{
+    if (p->rank == 1) {
+        rig_note(p, ps_member_leave(p->member, rig_soon()));
+        return;
+    }
+    ps_err err = ps_member_barrier(p->member, "b", rig_soon());
+    rig_expect(p, err == PS_ERR_PEER, "an error at once");
+    // others may have left with their answer before the last one asks
+    bool named = strstr(ps_err_message(), "worker 1 has left") ||
+                 strstr(ps_err_message(), "worker 0 has left");
+    rig_expect(p, named, "the rank that has left");
+    rig_note(p, ps_member_leave(p->member, rig_soon()));
+}
+
+static void a_barrier_does_not_wait_for_one_that_left(void **state)
+{
+    rig_run_well(0, 3, NULL, wait_for_one_that_left);
+}
+
+int main(void)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_abort_reaches_everybody_at_once),
+        cmocka_unit_test(the_hosts_own_abort_gets_out),
+        cmocka_unit_test(an_end_without_goodbye_aborts),
+        cmocka_unit_test(a_timeout_names_who_is_missing),
+        cmocka_unit_test(a_barrier_does_not_wait_for_one_that_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

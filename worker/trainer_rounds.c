@@ -1,0 +1,106 @@
+#include "trainer_rounds.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "balance.h"
+#include "coord_orders.h"
+#include "log.h"
+#include "policy_log.h"
+#include "trainer_balance.h"
+
+ps_err ps_trainer_rounds_init(ps_trainer *t)
+{
+    const ps_config_sync *s = &t->o.config->sync;
+    const int n = t->o.sampler->world_size;
+    if (!s->steps_by_speed || n < 2 || s->local_steps < 2) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&t->round_steps, (size_t)n, sizeof *t->round_steps,
+                         "the rounds' steps"));
+    for (int r = 0; r < n; r++)
+        t->round_steps[r] = s->local_steps;
+    return PS_OK;
+}
+
+void ps_trainer_rounds_fini(ps_trainer *t)
+{
+    free(t->round_steps);
+    free(t->rounds_log);
+}
+
+void ps_trainer_rounds_book(ps_trainer *t, double seconds)
+{
+    t->round_seconds += seconds;
+    t->round_done++;
+}
+
+/* As measured. */
+static ps_err measure(ps_trainer *t, const char *name, int n)
+{
+    double speeds[PS_MAX_RANKS] = {0};
+    const double seconds = t->round_seconds > 1e-6 ? t->round_seconds : 1e-6;
+    speeds[t->rank] = (double)(t->round_done > 0 ? t->round_done : 1) / seconds;
+    PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
+                            ps_trainer_step_deadline(t)));
+    ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);
+    for (int r = 0; r < n; r++) // the first step is over, and no round has ended
+        if (t->clock == 1 && t->round_steps[r] < 2) t->round_steps[r] = 2;
+    return PS_OK;
+}
+
+/* As recorded. After the log's end they stay as they are. */
+static ps_err repeat(ps_trainer *t, const char *name, int n)
+{
+    double steps[PS_MAX_RANKS] = {0};
+    if (t->rank == 0 && t->rounds_log)
+        PS_TRY(ps_policy_log_next_steps(t->rounds_log, &t->rounds_at,
+                                        t->o.config->sync.local_steps, t->round_steps,
+                                        n));
+    for (int r = 0; r < n && t->rank == 0; r++)
+        steps[r] = (double)t->round_steps[r];
+    PS_TRY(
+        ps_member_reduce(t->member, name, steps, (size_t)n, ps_trainer_step_deadline(t)));
+    for (int r = 0; r < n; r++)
+        t->round_steps[r] = (int64_t)steps[r];
+    return PS_OK;
+}
+
+/* Returns what the change of this rank weighs, times its share of a step's samples. */
+static double weigh(const ps_trainer *t, uint64_t *samples, int n)
+{
+    double batches = 0, all = 0;
+    for (int r = 0; r < n; r++) {
+        samples[r] = (uint64_t)(t->o.sampler->batch[r] * t->round_steps[r]);
+        batches += (double)t->o.sampler->batch[r];
+        all += (double)samples[r];
+    }
+    return (double)t->round_steps[t->rank] * batches / all;
+}
+
+static ps_err tell(const ps_trainer *t, const uint64_t *samples, int n)
+{
+    char text[PS_TRAINER_LIST_BYTES];
+    ps_trainer_list(t->round_steps, n, text);
+    PS_INFO("rounds", "after_step=%" PRIu64 " steps=%s", t->step, text);
+    if (t->o.run_dir)
+        PS_TRY(ps_policy_log_add_steps(t->o.run_dir, t->result->first_step,
+                                       t->round_steps, n));
+    return ps_member_put(t->member, PS_COORD_ORDERS_BATCHES, samples,
+                         (size_t)n * sizeof *samples, ps_trainer_step_deadline(t));
+}
+
+ps_err ps_trainer_rounds(ps_trainer *t)
+{
+    char name[48];
+    uint64_t samples[PS_MAX_RANKS];
+    const int n = t->o.sampler->world_size;
+    if (!t->round_steps) return PS_OK;
+    snprintf(name, sizeof name, "rounds/%" PRIu64, t->n_rests);
+    PS_TRY(*t->o.config->sync.replay ? repeat(t, name, n) : measure(t, name, n));
+    t->round_seconds = 0;
+    t->round_done = 0;
+    const double weight = weigh(t, samples, n);
+    if (t->rank == 0) PS_TRY(tell(t, samples, n));
+    PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));
+    return ps_session_set_round(t->o.session, (uint64_t)t->round_steps[t->rank], weight);
+}

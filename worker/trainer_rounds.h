@@ -1,0 +1,20 @@
+/* Rounds of as many steps as fit a worker's own speed (sync.steps_by_speed). Only for
+ * trainer.c and trainer_stretch.c. */
+#ifndef PS_TRAINER_ROUNDS_H
+#define PS_TRAINER_ROUNDS_H
+
+#include "trainer_state.h"
+
+/* Before the first step. With any other policy this and what follows do nothing. */
+ps_err ps_trainer_rounds_init(ps_trainer *t);
+void ps_trainer_rounds_fini(ps_trainer *t);
+
+/* Books a step of this rank. */
+void ps_trainer_rounds_book(ps_trainer *t, double seconds);
+
+/* After the job's first step, and at rest, all ranks before the next step: agrees on the
+ * steps of each rank's rounds, by the speeds measured since the last time or as the log
+ * that is repeated says. Servers and log learn of them. */
+ps_err ps_trainer_rounds(ps_trainer *t);
+
+#endif
