@@ -240,11 +240,12 @@ class Outages(CutTest):
     def test_a_job_goes_on_with_the_same_bits(self):
         common = ["train.epochs=12", "data.train=0-1199", "train.eval_every=4",
                   "train.log_every=5", "net.step_timeout_ms=30000"]
-        # The outage is shorter than TCP's own patience and longer than the second after which connections are made
-        # again.
-        patient, impatient = "net.heartbeat_ms=500", "net.heartbeat_ms=100"
+        # TCP sends again after 0.2, 0.6, 1.4, 3 and 6.2 seconds: a connection that may be silent for 10 s outlives
+        # the outage, even one that a busy machine makes longer; one that may be silent for 1 s is made again.
+        outlives = ["net.heartbeat_ms=1000", "net.dead_after_ms=40000"]
+        impatient = "net.heartbeat_ms=100"
         for i, (victims, settings, again) in enumerate((
-                ([("worker", 1)], [patient], False),
+                ([("worker", 1)], outlives, False),
                 ([("worker", 0)], [impatient], True),
                 ([("server", 1)], [impatient, "exchange.codec=onebit",
                                    "exchange.codec_warmup=8"], True),
