@@ -45,6 +45,7 @@ static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
     }
     PS_TRY(take_rings(s, p, h));
     p->joined = true;
+    p->dead = false;
     // Payloads of the connection before come again, or have been answered.
     p->owed = 0;
     return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->step);
@@ -173,6 +174,9 @@ static ps_err wrong_version(const ps_shard_chunk *c, const ps_wire_header *h,
 
 static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
+    // A process that has taken a dead worker's place counts from that one's pushes on.
+    if (s->own_pace && c->policy.version >= 0 && h->step == s->peers[h->rank].clock)
+        return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
     switch (ps_policy_pull(&c->policy, h->rank, h->step)) {
     case PS_VERDICT_ANSWER:
         return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
@@ -254,6 +258,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
                           "2)",
                           ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_HELLO) return handle_hello(s, h);
+    if (p->dead) return PS_OK; // it was on its way
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_BYE) return handle_bye(s, h->rank);

@@ -223,8 +223,29 @@ static ps_err carry_out(ps_shard *s, const ps_sync_order *o, double grad_scale)
     return ps_shard_reply_flush(s);
 }
 
+/* The worker is dead. A process that takes its place says HELLO anew, and shares no
+ * memory. What the dead one has pushed has lower numbers. */
+static void forget_worker(ps_shard *s, uint32_t rank, uint64_t next)
+{
+    ps_shard_peer *p = &s->peers[rank];
+    ps_shard_peer anew = {.clock = next, .dead = true};
+    memcpy(anew.id, p->id, sizeof anew.id);
+    s->n_rings -= p->rings.bell != NULL;
+    *p = anew;
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        ps_rank_set_remove(&s->chunks[i].policy.arrived, rank);
+        release(&s->chunks[i], rank);
+    }
+}
+
 static ps_err begin_order(ps_shard *s, const ps_sync_order *o)
 {
+    if (o->back > 0) {
+        if (o->n != 1)
+            return ps_err_set(PS_ERR_PROTOCOL, "an order for %u dead workers", o->n);
+        forget_worker(s, o->entries[0].rank, o->back);
+        return PS_OK;
+    }
     PS_TRY(check_order(s, o));
     if (!o->applies || !s->clip) return carry_out(s, o, 1.0);
     for (uint32_t i = s->n_chunks; i-- > 0;)

@@ -32,7 +32,8 @@ typedef struct ps_shard_chunk {
 typedef struct ps_shard_peer {
     uint8_t id[PS_WIRE_ID_BYTES]; // its routing id
     bool joined, left;
-    bool shm; // agreed on in HELLO
+    bool dead; // until a process has taken its place, by HELLO
+    bool shm;  // agreed on in HELLO
     float *params;
     float *grads;  // read, except where a FETCH has its array written there
     uint64_t owed; // bytes received and not yet returned as credit

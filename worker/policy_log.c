@@ -35,11 +35,12 @@ static ps_err write_text(const ps_run_dir *dir, uint64_t first, const char *mode
     return PS_OK;
 }
 
-ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules)
+ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,
+                           const ps_sync_rules *rules)
 {
     char head[HEAD_BYTES];
     write_head(rules, head);
-    return write_text(dir, rules->first, "we", head);
+    return write_text(dir, first, "we", head);
 }
 
 ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines)

@@ -8,8 +8,7 @@
  *   1 1
  *   0 0
  *   0-2 0-2 rest
- *   steps 16 16 4               with sync.steps_by_speed: of the workers' rounds from
- * here
+ *   steps 16 16 4               with sync.steps_by_speed: of their rounds from here
  */
 #ifndef PS_POLICY_LOG_H
 #define PS_POLICY_LOG_H
@@ -17,9 +16,10 @@
 #include "run_dir.h"
 #include "sync_policy.h"
 
-/* Begins the file anew. IO. */
-ps_err ps_policy_log_begin(const ps_run_dir *dir, const ps_sync_rules *rules);
-/* Appends lines; first: the rules'. IO. */
+/* first: the step at which the job begins, or goes on. Begins the file anew. IO. */
+ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,
+                           const ps_sync_rules *rules);
+/* Appends lines. IO. */
 ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines);
 
 /* Appends the line of the workers' steps (n). IO. */

@@ -219,6 +219,21 @@ static ps_err take_from_memory(ps_resume *r)
     return rank == 0 ? take_arrays(r, s) : PS_OK;
 }
 
+/* The others have gone on. */
+static ps_err take_place(ps_resume *r)
+{
+    const ps_coord_orders_place from = ps_member_place(r->o.member);
+    r->goes_on = true;
+    PS_TRY(ps_job_start_get(r->o.member, &r->start, step_deadline(r)));
+    PS_TRY(ps_trainer_place_hear(r->o.member, &from, &r->snapshot.trainer, &r->place,
+                                 step_deadline(r)));
+    r->choice = (ps_survivors_choice){.source = -1, .generation = r->place.generation};
+    r->start.step = r->snapshot.trainer.step;
+    r->start.back_at = from.push;
+    PS_INFO("back", "step=%" PRIu64 " note=\"the others have gone on\"", r->start.step);
+    return PS_OK;
+}
+
 ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                       const ps_optimizer *optimizer)
 {
@@ -226,6 +241,8 @@ ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
     r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer,
                                     options->world_size);
     r->arrays = &r->snapshot;
+    if (options->member && ps_member_place(options->member).push > 0)
+        return take_place(r);
     // What is in memory is as new as what is on the disk, which may be slow.
     if (!ps_checkpointer_newest(options->checkpointer)) PS_TRY(choose_run_dir(r));
     PS_TRY(meet(r));
@@ -238,6 +255,7 @@ void ps_resume_fini(ps_resume *r)
 {
     ps_snapshot_fini(&r->snapshot);
     ps_snapshot_fini(&r->moved);
+    ps_trainer_place_fini(&r->place);
 }
 
 /* ---- telling the others ---- */
@@ -306,6 +324,7 @@ static ps_err hear(ps_resume *r, ps_sampler_options *sampler)
 
 ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler)
 {
+    if (r->start.back_at > 0) return PS_OK; // it was told already
     PS_TRY(r->o.rank == 0 ? tell(r, sampler) : hear(r, sampler));
     const bool own_counts = r->choice.own_counts;
     ps_checkpointer_forget_after(r->o.checkpointer, own_counts ? r->start.step : 0);
@@ -373,7 +392,7 @@ void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
 ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
 {
     *out = NULL;
-    if (!r->goes_on) return PS_OK;
+    if (!r->goes_on || r->start.back_at > 0) return PS_OK;
     r->exchange = r->arrays->exchange;
     r->exchange.feedback = r->snapshot.exchange.feedback;
     r->exchange.local = r->snapshot.exchange.local;

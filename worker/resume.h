@@ -10,6 +10,7 @@
 #include "run_dir.h"
 #include "sampler.h"
 #include "survivors.h"
+#include "trainer_place.h"
 
 typedef struct ps_resume_options { // borrowed for its life
     const ps_config *config;
@@ -39,18 +40,21 @@ typedef struct ps_resume {
     const ps_snapshot *arrays;  // the arrays are of this one, except the ranks' own
     ps_exchange_state exchange; // borrows from both
     ps_job_start start;
+    ps_trainer_place place; // where start.back_at is above 0
 } ps_resume;
 
 /* All ranks. Looks for the checkpoint that --resume names; where processes join again,
  * for the newest in the memory of any worker, or on the disk. Rank 0 gets it. Damaged
- * ones are named in the log and set aside. IO, FORMAT where none is whole. r is safe for
- * fini in every case. */
+ * ones are named in the log and set aside. A worker that takes a dead one's place while
+ * the others go on asks for their state instead, alone. IO, FORMAT where none is whole. r
+ * is safe for fini in every case. */
 ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                       const ps_optimizer *optimizer);
 void ps_resume_fini(ps_resume *r);
 
 /* All ranks, before anything depends on the number of steps: they and the servers learn
- * where the job begins (r->start). sampler: gets the start. */
+ * where the job begins (r->start). sampler: gets the start. Where start.back_at is above
+ * 0, this does nothing. */
 ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler);
 
 /* Rank 0: claims the folder for results as the job has it. IO where it holds another run,

@@ -24,6 +24,7 @@ struct ps_session {
     stage stage;
     int rank, world_size, n_servers;
     uint64_t total_steps, first_step, next_step;
+    uint64_t back_at;           // exchange.h
     const ps_exchange_ops *ops; // of the exchange
     ps_plan plan;
     ps_step_rule rule;
@@ -177,6 +178,10 @@ static ps_err set_start(ps_session *s, const ps_job_start *start)
 {
     s->total_steps = start->total_steps;
     s->first_step = s->next_step = start->step;
+    s->back_at = start->back_at;
+    // The servers would have to map another process's memory while they use the dead
+    // one's.
+    if (s->back_at > 0) s->exchange_config.exchange.shm = PS_SWITCH_OFF;
     const ps_job_start outer = ps_job_start_of_exchange(start, s->o.config);
     PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
     PS_TRY(ps_job_start_rule(&outer, &s->exchange_config, &s->exchange_rule));
@@ -247,6 +252,7 @@ static ps_err make_exchange(ps_session *s)
                                          .world_size = s->world_size,
                                          .total_steps = s->total_steps,
                                          .first_step = s->first_step,
+                                         .back_at = s->back_at,
                                          .params = &s->params,
                                          .grads = &s->grads,
                                          .buffers = s->buffers,

@@ -19,6 +19,7 @@
 #include "run_dir.h"
 #include "session.h"
 #include "straggler_log.h"
+#include "trainer_place.h"
 
 typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_config *config;
@@ -31,11 +32,14 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_evaluator *evaluator;
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
     bool start_is_saved;              // it is on the disk, for sure
-    ps_checkpointer *checkpointer;    // NULL: no checkpoints
-    ps_run_dir *run_dir;              // rank 0's; NULL: writes nothing
-    ps_metrics *metrics;              // not open: writes nothing
-    ps_progress *progress;            // without a file: shows nothing
-    ps_metric_values *values;         // what others watch; NULL: nobody does
+    uint64_t generation;              // survivors.h
+    /* Of a worker that takes a dead one's place, beside `start`; NULL: it is none. */
+    const ps_trainer_place *place;
+    ps_checkpointer *checkpointer; // NULL: no checkpoints
+    ps_run_dir *run_dir;           // rank 0's; NULL: writes nothing
+    ps_metrics *metrics;           // not open: writes nothing
+    ps_progress *progress;         // without a file: shows nothing
+    ps_metric_values *values;      // what others watch; NULL: nobody does
 } ps_trainer_options;
 
 /* How the run ended, and those figures of the summary that the loop knows. */
@@ -59,7 +63,7 @@ typedef struct ps_trainer_result {
     /* The trainer's: */
     const int64_t *batches; // of each worker in the last epoch; NULL: they never change
     const int64_t *round_steps; // of each worker's last rounds; NULL: they never change
-    const char *policy;     // JSON, of workers at their own pace; worker 0's
+    const char *policy;         // JSON, of workers at their own pace; worker 0's
 } ps_trainer_result;
 
 typedef struct ps_trainer ps_trainer;

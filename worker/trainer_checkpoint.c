@@ -27,7 +27,7 @@ void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
                               &w->loss_sum, &w->samples);
 }
 
-static void fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
+void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 {
     const ps_trainer_window *w = &t->since_record;
     const ps_trainer_result *r = t->result;
@@ -77,7 +77,7 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
         t)); // learns of the last step: whether it was skipped
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
     if (err == PS_OK) {
-        fill_state(t, &state);
+        ps_trainer_fill_state(t, &state);
         err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns);
     }
     ps_trainer_snapshot_fini(&state);
@@ -88,12 +88,20 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
     return err;
 }
 
+/* With a quorum workers rest between rounds, which need not be at a multiple. */
+static bool is_due(const ps_trainer *t)
+{
+    const uint64_t every = (uint64_t)t->o.config->checkpoint.every;
+    if (every == 0 || !ps_config_quorum(t->o.config))
+        return ps_checkpointer_due(t->o.checkpointer, t->step);
+    return t->step / every > t->kept / every;
+}
+
 ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop)
 {
     const bool must = stop || t->step == t->total_steps;
     if (!t->o.checkpointer) return PS_OK;
-    if (must || ps_checkpointer_due(t->o.checkpointer, t->step))
-        t->late = PS_CHECKPOINT_DISK;
+    if (must || is_due(t)) t->late = PS_CHECKPOINT_DISK;
     return t->late == PS_CHECKPOINT_NOWHERE ? PS_OK : take_checkpoint(t, t->late, must);
 }
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "balance.h"
 #include "coord_orders.h"
@@ -34,6 +35,11 @@ void ps_trainer_rounds_book(ps_trainer *t, double seconds)
     t->round_done++;
 }
 
+bool ps_trainer_rounds_are_new(const ps_trainer *t)
+{
+    return t->clock == t->result->first_step + 1 && !t->o.place;
+}
+
 /* As measured. */
 static ps_err measure(ps_trainer *t, const char *name, int n)
 {
@@ -43,8 +49,9 @@ static ps_err measure(ps_trainer *t, const char *name, int n)
     PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
                             ps_trainer_step_deadline(t)));
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);
+    if (!ps_trainer_rounds_are_new(t)) return PS_OK;
     for (int r = 0; r < n; r++) // the first step is over, and no round has ended
-        if (t->clock == 1 && t->round_steps[r] < 2) t->round_steps[r] = 2;
+        if (t->round_steps[r] < 2) t->round_steps[r] = 2;
     return PS_OK;
 }
 
@@ -102,5 +109,15 @@ ps_err ps_trainer_rounds(ps_trainer *t)
     const double weight = weigh(t, samples, n);
     if (t->rank == 0) PS_TRY(tell(t, samples, n));
     PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));
+    return ps_session_set_round(t->o.session, (uint64_t)t->round_steps[t->rank], weight);
+}
+
+ps_err ps_trainer_rounds_take(ps_trainer *t)
+{
+    uint64_t samples[PS_MAX_RANKS];
+    const int n = t->o.sampler->world_size;
+    if (!t->round_steps || !t->o.place->round_steps) return PS_OK;
+    memcpy(t->round_steps, t->o.place->round_steps, (size_t)n * sizeof *t->round_steps);
+    const double weight = weigh(t, samples, n);
     return ps_session_set_round(t->o.session, (uint64_t)t->round_steps[t->rank], weight);
 }

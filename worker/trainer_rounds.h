@@ -12,7 +12,14 @@ void ps_trainer_rounds_fini(ps_trainer *t);
 /* Books a step of this rank. */
 void ps_trainer_rounds_book(ps_trainer *t, double seconds);
 
-/* After the job's first step, and at rest, all ranks before the next step: agrees on the
+/* A worker that takes a dead one's place: its rounds are those of the others' last
+ * agreement. */
+ps_err ps_trainer_rounds_take(ps_trainer *t);
+
+/* Whether this rank has just made its first step since the job began or went on. */
+bool ps_trainer_rounds_are_new(const ps_trainer *t);
+
+/* After that step, and at rest, all ranks before the next step: agrees on the
  * steps of each rank's rounds, by the speeds measured since the last time or as the log
  * that is repeated says. Servers and log learn of them. */
 ps_err ps_trainer_rounds(ps_trainer *t);

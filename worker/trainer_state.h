@@ -81,6 +81,7 @@ struct ps_trainer {
     uint64_t shown;     // steps since the last rest, for the progress
     uint64_t version;   // updates made, at the last rest
     uint64_t n_rests;
+    bool asks; // it has taken a dead worker's place, and has no weights yet
     /* With sync.steps_by_speed (trainer_rounds.h); otherwise NULL: */
     int64_t *round_steps; // (ranks) of a round
     double round_seconds; // of this rank's own steps since the last rest
@@ -126,6 +127,8 @@ ps_err ps_trainer_write_record(ps_trainer *t, double loss_mean);
 void ps_trainer_book_traffic(ps_trainer *t, const ps_exchange_stats *before);
 void ps_trainer_book_speed(ps_trainer *t);
 
+/* This rank's part of the state between two steps. s: of ps_trainer_snapshot_init. */
+void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s);
 /* Takes over where a job goes on. s NULL: a new job, does nothing. */
 void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s);
 /* All ranks, between two steps, after everything of the step except an evaluation. */

@@ -23,24 +23,28 @@ static int64_t steps_per_push(const ps_trainer *t)
     return ps_config_quorum(t->o.config) ? t->o.config->sync.local_steps : 1;
 }
 
-static int64_t pushes_per_epoch(const ps_trainer *t)
+static uint64_t whole_pushes(const ps_trainer *t, int64_t steps)
 {
-    return (steps_per_epoch(t) + steps_per_push(t) - 1) / steps_per_push(t);
+    return (uint64_t)((steps + steps_per_push(t) - 1) / steps_per_push(t));
+}
+
+static uint64_t pushes_per_epoch(const ps_trainer *t)
+{
+    return whole_pushes(t, steps_per_epoch(t));
 }
 
 /* The coordinator counts rounds as steps. In an epoch's last one workers make K steps,
  * too; only those count that the epoch has. */
 static uint64_t pushes_of(const ps_trainer *t, uint64_t step)
 {
-    const uint64_t all = (uint64_t)steps_per_epoch(t), k = (uint64_t)steps_per_push(t);
-    return step / all * (uint64_t)pushes_per_epoch(t) + (step % all + k - 1) / k;
+    const uint64_t all = (uint64_t)steps_per_epoch(t);
+    return step / all * pushes_per_epoch(t) + whole_pushes(t, (int64_t)(step % all));
 }
 
 static uint64_t steps_of(const ps_trainer *t, uint64_t pushes)
 {
     const uint64_t all = (uint64_t)steps_per_epoch(t), k = (uint64_t)steps_per_push(t);
-    const uint64_t epoch = (uint64_t)pushes_per_epoch(t);
-    const uint64_t rest = pushes % epoch * k;
+    const uint64_t epoch = pushes_per_epoch(t), rest = pushes % epoch * k;
     const uint64_t steps = pushes / epoch * all + (rest < all ? rest : all);
     return steps < t->total_steps ? steps : t->total_steps;
 }
@@ -56,14 +60,18 @@ static ps_sync_rules rules_of(const ps_trainer *t)
         .backups = s->policy == PS_POLICY_BACKUP ? (uint32_t)s->backup : 0,
         .add = s->late == PS_LATE_ADD,
         .grace_ms = (uint64_t)s->grace_ms,
+        .come_back = ps_trainer_place_on(t->o.config, &t->o.spec->table),
         .staleness = (uint64_t)s->staleness,
         .correction = s->correction,
         .delay_strength = s->delay_strength,
         .first = pushes_of(t, t->step),
+        .number = ps_config_quorum(t->o.config)
+                      ? ps_local_steps_round(t->o.config, t->step)
+                      : t->step,
         .version = t->version,
         .total = pushes_of(t, t->total_steps),
-        .stretch = (uint64_t)pushes_per_epoch(t),
-        .pause = (uint64_t)t->o.config->checkpoint.every,
+        .stretch = pushes_per_epoch(t),
+        .pause = whole_pushes(t, t->o.config->checkpoint.every),
         .stop = pushes_of(t, (uint64_t)t->o.config->train.stop_after),
     };
 }
@@ -87,7 +95,8 @@ static ps_err put_rules(ps_trainer *t)
     free(value);
     free(lines);
     PS_TRY(err);
-    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, &rules) : PS_OK;
+    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, t->result->first_step, &rules)
+                        : PS_OK;
 }
 
 /* What is known to go wrong. */
@@ -119,8 +128,21 @@ static void find_start(ps_trainer *t)
     const ps_trainer_snapshot *s = t->o.start;
     if (!s) return;
     const uint64_t epochs = (uint64_t)(s->epoch * steps_per_epoch(t));
-    t->version = s->version > 0 ? s->version : s->step;
+    t->version = s->version > 0 ? s->version : pushes_of(t, s->step);
     t->own_steps = s->version > 0 ? (uint64_t)s->own_steps[t->rank] : s->step - epochs;
+}
+
+/* Of the samples, those are left out that the dead worker has seen, as far as is known:
+ * worker 0's place at the last rest, and the rounds since. */
+static ps_err take_place(ps_trainer *t)
+{
+    const ps_trainer_place *place = t->o.place;
+    const int64_t k =
+        t->round_steps ? t->round_steps[t->rank] : t->o.config->sync.local_steps;
+    t->n_rests = place->stretch;
+    t->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
+    t->asks = true;
+    return ps_trainer_rounds_take(t);
 }
 
 ps_err ps_trainer_stretch_start(ps_trainer *t)
@@ -128,6 +150,7 @@ ps_err ps_trainer_stretch_start(ps_trainer *t)
     if (!ps_config_own_pace(t->o.config) || t->step >= t->total_steps) return PS_OK;
     find_start(t);
     t->clock = t->step;
+    if (t->o.place) return take_place(t);
     if (t->rank == 0) warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
     return ps_member_barrier(t->member, "policy/start", ps_trainer_step_deadline(t));
@@ -155,6 +178,24 @@ static void show(ps_trainer *t, double seconds, int64_t group_n)
     ps_trainer_show_progress(t, t->step_loss, false);
 }
 
+/* For processes that take the place of workers which die in this stretch. */
+static ps_err tell_place(const ps_trainer *t)
+{
+    ps_trainer_snapshot now;
+    const ps_trainer_place place = {.stretch = t->n_rests,
+                                    .generation = t->o.generation,
+                                    .round_steps = t->round_steps};
+    if (t->rank != 0 || !ps_trainer_place_on(t->o.config, &t->o.spec->table))
+        return PS_OK;
+    ps_err err = ps_trainer_snapshot_init(&now, t->o.sampler->world_size);
+    if (err == PS_OK) {
+        ps_trainer_fill_state(t, &now);
+        err = ps_trainer_place_tell(t->member, &now, &place, ps_trainer_step_deadline(t));
+    }
+    ps_trainer_snapshot_fini(&now);
+    return err;
+}
+
 static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
                        bool *over)
 {
@@ -169,7 +210,9 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     t->clock++;
     t->own_steps++;
     show(t, ps_clock_seconds_since(begin), group_n);
-    return t->clock == 1 ? ps_trainer_rounds(t) : PS_OK;
+    if (!ps_trainer_rounds_are_new(t)) return PS_OK;
+    PS_TRY(ps_trainer_rounds(t));
+    return t->round_steps ? tell_place(t) : PS_OK;
 }
 
 /* The pass and the micro-batch at which this rank's next step begins. */
@@ -184,9 +227,21 @@ static ps_err find_place(ps_trainer *t, int64_t *first)
     return ps_loader_epoch(t->loader, t->pass, *first);
 }
 
+/* The weights that the exchange has asked for. */
+static ps_err take_weights(ps_trainer *t, bool *rests, bool *over)
+{
+    if (!t->asks) return PS_OK;
+    t->asks = false;
+    return ps_session_rest(t->o.session, rests, over);
+}
+
 static ps_err run_until_rest(ps_trainer *t, bool *over)
 {
-    for (bool rests = false; !rests;) {
+    bool rests = false;
+    // Else after the first step, when all have agreed on the rounds.
+    if (!t->round_steps || t->clock > t->result->first_step) PS_TRY(tell_place(t));
+    PS_TRY(take_weights(t, &rests, over));
+    while (!rests) {
         int64_t first;
         PS_TRY(find_place(t, &first));
         const int64_t left = t->n_batches - first;

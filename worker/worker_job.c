@@ -191,10 +191,6 @@ static ps_err find_start(job *j)
                                        .generation = j->generation,
                                        .made = j->result.steps};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
-    if (j->resume.goes_on && ps_config_quorum(j->config))
-        return ps_err_set(PS_ERR_CONFIG,
-                          "sync.quorum: a job with it cannot go on from a checkpoint "
-                          "yet; train.init begins with its weights");
     const int had = j->resume.snapshot.trainer.n_ranks;
     if (j->resume.goes_on && ps_config_own_pace(j->config) &&
         had != j->sampler.world_size)
@@ -341,21 +337,25 @@ static ps_err make_trainer(job *j)
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
     const ps_trainer_snapshot *start =
         j->resume.goes_on ? &j->resume.snapshot.trainer : NULL;
-    const ps_trainer_options options = {.config = j->config,
-                                        .spec = &j->spec,
-                                        .train = &j->data.train,
-                                        .sampler = &j->sampler,
-                                        .accumulate = j->accumulate,
-                                        .device = j->device,
-                                        .session = j->session,
-                                        .evaluator = &j->evaluator,
-                                        .start = start,
-                                        .start_is_saved = j->resume.choice.source < 0,
-                                        .checkpointer = j->checkpointer,
-                                        .run_dir = j->rank == 0 ? &j->run_dir : NULL,
-                                        .metrics = &j->metrics,
-                                        .progress = &j->progress,
-                                        .values = ps_monitor_values(j->monitor)};
+    const ps_trainer_options options = {
+        .config = j->config,
+        .spec = &j->spec,
+        .train = &j->data.train,
+        .sampler = &j->sampler,
+        .accumulate = j->accumulate,
+        .device = j->device,
+        .session = j->session,
+        .evaluator = &j->evaluator,
+        .start = start,
+        .start_is_saved = j->resume.choice.source<0, .generation = j->generation,
+                                                  .place = j->resume.start.back_at> 0
+                              ? &j->resume.place
+                              : NULL,
+        .checkpointer = j->checkpointer,
+        .run_dir = j->rank == 0 ? &j->run_dir : NULL,
+        .metrics = &j->metrics,
+        .progress = &j->progress,
+        .values = ps_monitor_values(j->monitor)};
     return ps_trainer_create(&options, &j->trainer);
 }
 

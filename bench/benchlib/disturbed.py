@@ -15,6 +15,8 @@ from .runs import PSRUN, read_summary
 
 # psrun's, when worker 0 has made its first step since the death.
 GOES_ON = re.compile(r"psrun: the job goes on from step (?P<step>\d+), [\d.]+ s after .*; (?P<lost>\d+) steps? lost")
+# psrun's, of a worker that the others have not waited for.
+IS_BACK = re.compile(r"psrun: worker \d+ is back after ")
 # Worker 0's, after its first step.
 FIRST_STEP = re.compile(r"\[worker 0\] epoch \d+/\d+  step \d+/")
 RESTARTS = 100000
@@ -41,12 +43,15 @@ class Job:
         self.went_on = threading.Condition()
         self.on_again = []  # (when, the step it goes on from, steps lost)
         options, env = hosts
-        argv = [sys.executable, PSRUN, "--restarts", str(restarts), "-m", mode, "-s", str(servers),
-                "-w", str(workers), "--build-dir", build_dir, "--out", out, "--overwrite", *options, config,
-                *settings]
-        self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        self.argv = [sys.executable, PSRUN, "--restarts", str(restarts), "-m", mode, "-s", str(servers),
+                     "-w", str(workers), "--build-dir", build_dir, "--out", out, *options, config, *settings]
+        self.env = env
+        self._start("--overwrite")
+
+    def _start(self, *more):
+        self.popen = subprocess.Popen([*self.argv, *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                                      env=dict(os.environ, **env), preexec_fn=processes.end_with_parent)
+                                      env=dict(os.environ, **self.env), preexec_fn=processes.end_with_parent)
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
 
@@ -69,6 +74,10 @@ class Job:
                 with self.went_on:
                     self.on_again.append((now, int(found["step"]), int(found["lost"])))
                     self.went_on.notify_all()
+            elif IS_BACK.match(line):
+                with self.went_on:
+                    self.on_again.append((now, 0, 0))
+                    self.went_on.notify_all()
 
     def explain(self, what):
         return BenchError("\n  ".join([f"{what}; its last lines:", *self.lines[-8:]]))
@@ -79,15 +88,20 @@ class Job:
             if self.popen.poll() is not None or time.monotonic() > end:
                 raise self.explain("the job makes no step")
 
-    def kill(self, role, rank):
-        """Kills a part, and waits until the job makes steps again."""
-        end = time.monotonic() + MEND_S
+    def _find(self, role, rank, end):
         pid = processes.find_part(self.popen.pid, role, rank)
         while pid is None and self.popen.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
             pid = processes.find_part(self.popen.pid, role, rank)
         if pid is None:
             raise self.explain(f"there is no {role} {rank}")
+        return pid
+
+    def kill(self, role, rank):
+        """Kills a part, and waits until the job makes steps again, or, where the others have not waited, until
+        the part is back."""
+        end = time.monotonic() + MEND_S
+        pid = self._find(role, rank, end)
         known, at = len(self.on_again), time.monotonic()
         os.kill(pid, signal.SIGKILL)
         with self.went_on:
@@ -102,8 +116,9 @@ class Job:
         """Of the last record of metrics.jsonl; None where there is none yet."""
         try:
             with open(os.path.join(self.out, "metrics.jsonl"), "rb") as f:
-                f.seek(max(0, f.seek(0, os.SEEK_END) - 4096))
-                whole = f.read().split(b"\n")[1:-1]
+                begin = max(0, f.seek(0, os.SEEK_END) - 4096)
+                f.seek(begin)
+                whole = f.read().split(b"\n")[1 if begin else 0:-1]
             return max([json.loads(line)["step"] for line in whole], default=None)
         except (OSError, ValueError, KeyError):
             return None
@@ -119,3 +134,23 @@ class Job:
         if code != 128 + signal.SIGINT:
             raise self.explain(f"the job ended with exit code {code}")
         return read_summary(self.out)
+
+
+class WholeJob(Job):
+    """A job without --restarts: it ends with the part that is killed, and is started again from its newest
+    checkpoint."""
+
+    def kill(self, role, rank):
+        end = time.monotonic() + MEND_S
+        pid, at = self._find(role, rank, end), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        try:
+            self.popen.wait(MEND_S)
+        except subprocess.TimeoutExpired:
+            raise self.explain("the job does not end") from None
+        self.reader.join()
+        self.popen.stdout.close()
+        self.first_step.clear()
+        self._start("--resume", "auto")
+        self.wait_for_first_step()
+        return Stall(f"{role} {rank}", time.monotonic() - at, 0, 0)

@@ -155,8 +155,6 @@ static ps_err check_own_pace(const ps_config *cfg)
          "has to be off: all workers would need the scale of the same step"},
         {ps_config_elastic(cfg), "job.workers",
          "has to be one number: workers cannot come and go with this policy yet"},
-        {cfg->recovery.rejoins > 0, "recovery.rejoins",
-         "has to be 0: only --resume goes on after a failure"},
         {cfg->train.save_every > 0, "train.save_every",
          "has to be 0: workers have the same weights only between epochs"},
         {cfg->sync.policy == PS_POLICY_BACKUP && cfg->sync.backup >= cfg->job.workers,
@@ -175,7 +173,6 @@ static ps_err check_own_pace(const ps_config *cfg)
 static ps_err check_quorum(const ps_config *cfg)
 {
     const ps_config_sync *s = &cfg->sync;
-    const ps_config_checkpoint *c = &cfg->checkpoint;
     const struct {
         bool wrong;
         const char *key, *mend;
@@ -185,11 +182,6 @@ static ps_err check_quorum(const ps_config *cfg)
         {s->overlap > 0, "sync.overlap", "has to be 0: workers wait for their answer"},
         {s->local_after > 0, "sync.local_after",
          "has to be 0: each round has the same steps"},
-        {c->every > 0, "checkpoint.every", "has to be 0: there are no checkpoints yet"},
-        {c->minutes > 0, "checkpoint.minutes",
-         "has to be 0: there are no checkpoints yet"},
-        {c->best != PS_BEST_NONE, "checkpoint.best",
-         "has to be none: there are no checkpoints yet"},
     };
     if (s->steps_by_speed && s->quorum == 0)
         return key_error(

@@ -54,8 +54,9 @@
  *
  *   coordinator -> member
  *   WAIT       text: which members have not joined yet
- *   WELCOME    member epoch, rank; value: the roster, for servers with the workers'
- *              secrets
+ *   WELCOME    member epoch, rank; to a process that takes a dead worker's place where
+ *              that one began (coord_orders.h), else zeros: push, stretch, pushes made;
+ *              value: the roster, for servers with the workers' secrets
  *   HEARTBEAT
  *   CLOCK_IS   the time that CLOCK said, the coordinator's time; ns of CLOCK_MONOTONIC
  *   ABORT      as above; the job is over
@@ -77,7 +78,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 5,
+    PS_CONTROL_VERSION = 6,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 5,
     PS_CONTROL_NAME_MAX = 256,
@@ -106,7 +107,7 @@ enum {
     X(PUSHED, 15, 4, 0, 0, 0)                                                            \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
-    X(WELCOME, 34, 2, 0, 0, 1)                                                           \
+    X(WELCOME, 34, 5, 0, 0, 1)                                                           \
     X(DONE, 35, 0, 0, 0, 1)                                                              \
     X(FAIL, 36, 1, 0, 1, 0)                                                              \
     X(NORM_SUM, 37, 3, 0, 0, 1)                                                          \

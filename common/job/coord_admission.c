@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coord_back.h"
 #include "coord_end.h"
 #include "coord_index.h"
 #include "coord_newcomers.h"
@@ -219,6 +220,7 @@ static void drop_predecessor(ps_coordinator *c, const ps_roster_entry *e,
     if (!c->o.recovers || !holder || holder->incarnation >= incarnation) return;
     ps_coord_describe(holder, who, sizeof who);
     snprintf(reason, sizeof reason, "%s is dead: it was started again", who);
+    if (holder->away || ps_coord_lose(c, holder, "it was started again")) return;
     if (c->state == PS_COORD_RUNNING && !holder->gone) {
         holder->gone = true;
         ps_coord_abort(c, PS_ERR_PEER, reason);
@@ -239,8 +241,10 @@ static bool check_key(const ps_coordinator *c, const ps_role *proven,
 static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_control *m,
                        const ps_roster_entry *e, refusal *r)
 {
+    const ps_coord_peer *holder = find_rank(c, e);
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
-    if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !find_rank(c, e)) {
+    if (holder && holder->away && m->number[4] >= holder->incarnation) return true;
+    if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !holder) {
         ps_coord_note_newcomer(c, from, e->host);
         return refuse_for_now(c, r,
                               c->n_workers < c->o.n_workers
@@ -319,8 +323,15 @@ static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
             ps_coord_peer *p = &c->peers[i];
             if ((only && p != only) || p->entry.role != role) continue;
             ps_control m = {.kind = PS_CONTROL_WELCOME, .value = w.base, .bytes = w.used};
+            const ps_coord_orders_place place =
+                p->is_back ? ps_coord_orders_place_of(ps_coord_board_orders(c->board),
+                                                      p->entry.rank)
+                           : (ps_coord_orders_place){0};
             m.number[0] = c->epoch;
             m.number[1] = (uint64_t)p->entry.rank;
+            m.number[2] = place.push;
+            m.number[3] = place.stretch;
+            m.number[4] = place.made;
             ps_coord_send(c, p, &m);
         }
     } else {
@@ -352,8 +363,8 @@ static void send_admission(ps_coordinator *c, const ps_coord_peer *p)
 }
 
 /* Takes the entry on PS_OK. */
-static ps_err admit(ps_coordinator *c, const ps_control_id *from,
-                    const ps_roster_entry *e, uint64_t incarnation)
+static ps_err admit_new(ps_coordinator *c, const ps_control_id *from,
+                        const ps_roster_entry *e, uint64_t incarnation)
 {
     ps_coord_peer *p = &c->peers[c->n_peers];
     *p = (ps_coord_peer){.door_id = *from,
@@ -368,6 +379,18 @@ static ps_err admit(ps_coordinator *c, const ps_control_id *from,
     c->n_peers++;
     ps_coord_index_renew(c);
     send_admission(c, p);
+    return PS_OK;
+}
+
+/* Takes the entry on PS_OK. One that comes back keeps the dead one's: others have it. */
+static ps_err admit(ps_coordinator *c, const ps_control_id *from, ps_roster_entry *e,
+                    uint64_t incarnation)
+{
+    ps_coord_peer *holder = find_rank(c, e);
+    if (!holder || !holder->away) return admit_new(c, from, e, incarnation);
+    ps_roster_entry_fini(e);
+    ps_coord_take_back(holder, from, incarnation);
+    send_admission(c, holder);
     return PS_OK;
 }
 
@@ -439,11 +462,13 @@ void ps_coord_start_if_ready(ps_coordinator *c)
 
 void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
 {
+    const ps_roster_entry *e = &p->entry;
     if (c->state != PS_COORD_JOINING) {
-        welcome(c, p->entry.role, p);
+        if (!p->here) PS_INFO("back", "role=%s rank=%d", ps_role_name(e->role), e->rank);
+        p->here = true;
+        welcome(c, e->role, p);
         return;
     }
-    const ps_roster_entry *e = &p->entry;
     int n = 0, all = c->o.n_servers + c->n_workers;
     bool first = !p->here;
     p->here = true;

@@ -3,11 +3,13 @@
 #include <stdio.h>
 
 #include "coord_admission.h"
+#include "coord_back.h"
 #include "coord_end.h"
 #include "log.h"
 
 enum {
-    HALF_OPEN_MS = 5000 // for an admitted process to come
+    HALF_OPEN_MS = 5000,       // for an admitted process to come
+    AWAY_AT_THE_END_MS = 3000, // for one that takes a dead worker's place
 };
 
 /* A connection that was given up because of silence is not noted: if the silence lasts,
@@ -37,7 +39,14 @@ static bool is_dead(const ps_coordinator *c, const ps_coord_peer *p, uint64_t no
     const uint64_t grace_ms = ps_coordinator_grace_ms(c->o.heartbeat_ms, c->o.recovers);
     uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
     d->silent = false;
-    if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
+    const uint64_t away_ms = ps_coord_ends(c) && c->o.dead_after_ms > AWAY_AT_THE_END_MS
+                                 ? AWAY_AT_THE_END_MS
+                                 : c->o.dead_after_ms;
+    if (p->away && silent_ms <= away_ms) return false;
+    if (p->away)
+        snprintf(d->why, sizeof d->why, "no process has taken its place for %.1f s",
+                 (double)silent_ms * 1e-3);
+    else if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
         snprintf(d->why, sizeof d->why,
                  "its connection closed and it did not say goodbye");
     else if (!p->here && silent_ms > HALF_OPEN_MS)
@@ -54,6 +63,7 @@ static void on_death(ps_coordinator *c, ps_coord_peer *p, const death *d)
 {
     char who[128], reason[PS_CONTROL_TEXT_MAX];
     const bool needed = c->state == PS_COORD_RUNNING && !p->left;
+    if (needed && ps_coord_lose(c, p, d->why)) return;
     if (d->silent && (needed || c->state == PS_COORD_JOINING))
         PS_INFO("silent", "role=%s rank=%d", ps_role_name(p->entry.role), p->entry.rank);
     if (needed) {

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coord_orders.h"
 #include "coord_store.h"
-#include "gradnorm_sum.h"
 #include "job_keys.h"
 #include "log.h"
 #include "mem.h"
@@ -14,8 +12,7 @@
 enum {
     MAX_WAITERS = 64, // of a member; each of its threads waits for one at most
     GATHER_BYTES_MAX = 65536 * sizeof(double),
-    NORMS = 8, // in flight, up to two of a step; older ones are dropped
-    SUMS = 8   // gathers whose results are kept: more than a worker asks for at once
+    SUMS = 8 // gathers whose results are kept: more than a worker asks for at once
 };
 
 typedef struct waiter {
@@ -46,10 +43,7 @@ struct ps_coord_board {
     waiter *waiters;
     bool *left; // by worker
     bool *scratch;
-    ps_gradnorm_sum norms[NORMS]; // by norm_key modulo NORMS
-    ps_control_id *askers[NORMS]; // the senders of parts: n_parts of each
-    ps_control norm_sums[NORMS];  // the last answers; kind 0: none yet
-    double *wanted_sums[NORMS];   // their values
+    ps_coord_norms norms;
     kept_sum sums[SUMS];
     uint64_t n_sums;         // ever
     ps_coord_orders *orders; // NULL: not with this policy, or no push has come yet
@@ -61,7 +55,10 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *
     ps_coord_board *b;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof *b, "coordinator"));
     b = *out;
-    *b = (ps_coord_board){.n_workers = n_workers, .answer = answer, .owner = owner};
+    *b = (ps_coord_board){.n_workers = n_workers,
+                          .answer = answer,
+                          .owner = owner,
+                          .norms = {.answer = answer, .owner = owner}};
     size_t n = (size_t)n_workers;
     ps_err err = ps_mem_zalloc(&b->left, n, sizeof *b->left, "coordinator");
     if (err == PS_OK)
@@ -90,11 +87,7 @@ void ps_coord_board_destroy(ps_coord_board **board)
         next = w->next;
         free_waiter(w);
     }
-    for (int i = 0; i < NORMS; i++) {
-        ps_gradnorm_sum_fini(&b->norms[i]);
-        free(b->askers[i]);
-        free(b->wanted_sums[i]);
-    }
+    ps_coord_norms_fini(&b->norms);
     for (int i = 0; i < SUMS; i++) {
         free(b->sums[i].requests);
         free(b->sums[i].values);
@@ -118,10 +111,7 @@ static void answer_done(ps_coord_board *b, const ps_control_id *to, uint64_t req
 static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t request,
                         ps_err code)
 {
-    ps_control c = {.kind = PS_CONTROL_FAIL, .request = request};
-    c.number[0] = (uint64_t)code;
-    ps_control_set_text(&c, ps_err_message());
-    b->answer(b->owner, to, &c);
+    ps_coord_answer_fail(b->answer, b->owner, to, request, code);
 }
 
 /* Takes the waiter out of the list and frees it; *at then points to the next one. */
@@ -358,6 +348,18 @@ void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member)
     }
 }
 
+void ps_coord_board_renew(ps_coord_board *b, const ps_secret *member, int rank)
+{
+    ps_coord_board_forget(b, member);
+    for (int i = 0; i < SUMS; i++)
+        if (b->sums[i].requests) b->sums[i].requests[rank] = UINT64_MAX;
+}
+
+ps_coord_orders *ps_coord_board_orders(ps_coord_board *b)
+{
+    return b->orders;
+}
+
 /* ---- key-value store ---- */
 
 /* Sets a key, and answers those who wait for it. */
@@ -410,82 +412,6 @@ static ps_err request_get(ps_coord_board *b, const ps_coord_asker *from,
     return add_waiter(b, from, c, &w);
 }
 
-/* ---- gradient norms ---- */
-
-/* Of a request and of its answer: a step may ask for its norm, then for all sums. */
-static uint64_t norm_key(uint64_t step, uint64_t wants_sums)
-{
-    return 2 * step + (wants_sums != 0);
-}
-
-static void keep_answer(ps_coord_board *b, int slot, ps_control *c, double *sums)
-{
-    free(b->wanted_sums[slot]);
-    b->wanted_sums[slot] = sums;
-    c->value = sums;
-    if (sums) c->bytes = b->norms[slot].total_blocks * sizeof *sums;
-    b->norm_sums[slot] = *c;
-}
-
-static void answer_norm(ps_coord_board *b, int slot)
-{
-    ps_gradnorm_sum *s = &b->norms[slot];
-    const bool wants_sums = s->step % 2 != 0;
-    double norm = 0, *sums = NULL;
-    ps_err err = ps_gradnorm_sum_total(s, &norm, wants_sums ? &sums : NULL);
-    ps_control c = {.kind = PS_CONTROL_NORM_SUM};
-    c.number[0] = s->step / 2;
-    memcpy(&c.number[1], &norm, sizeof norm);
-    c.number[2] = wants_sums;
-    if (err == PS_OK) keep_answer(b, slot, &c, sums);
-    for (uint32_t i = 0; i < s->n_parts; i++) {
-        if (err == PS_OK)
-            b->answer(b->owner, &b->askers[slot][i], &c);
-        else
-            answer_fail(b, &b->askers[slot][i], 0, err);
-    }
-    ps_gradnorm_sum_fini(s);
-}
-
-/* A number from the end of the id, which has the link. The rest is random, so this tells
- * senders apart. */
-static uint64_t id_number(const ps_control_id *id)
-{
-    uint64_t number;
-    memcpy(&number, id->bytes + sizeof id->bytes - sizeof number, sizeof number);
-    return number;
-}
-
-static ps_err request_norm(ps_coord_board *b, const ps_coord_asker *from,
-                           const ps_control *c)
-{
-    if (from->role != PS_ROLE_SERVER)
-        return ps_err_set(PS_ERR_PEER, "a gradient norm of a worker");
-    const uint64_t key = norm_key(c->number[0], c->number[3]);
-    int slot = (int)(key % NORMS);
-    ps_gradnorm_sum *s = &b->norms[slot];
-    const ps_control *known = &b->norm_sums[slot];
-    if (known->kind == PS_CONTROL_NORM_SUM &&
-        norm_key(known->number[0], known->number[2]) == key) {
-        b->answer(b->owner, &from->id, known);
-        return PS_OK;
-    }
-    if (s->n_parts > 0 && s->step > key)
-        return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of a step that is long over");
-    if (s->step != key) ps_gradnorm_sum_fini(s);
-    s->step = key;
-    uint32_t before = s->n_parts;
-    ps_control_id *askers =
-        realloc(b->askers[slot], (before + (size_t)1) * sizeof *askers);
-    if (!askers) return ps_err_set(PS_ERR_NOMEM, "no memory for the gradient norm");
-    b->askers[slot] = askers;
-    PS_TRY(ps_gradnorm_sum_add(s, id_number(&from->id), c->number[1], c->number[2],
-                               c->value, c->bytes));
-    if (s->n_parts > before) askers[before] = from->id;
-    if (ps_gradnorm_sum_complete(s)) answer_norm(b, slot);
-    return PS_OK;
-}
-
 /* ---- orders, where workers go on at their own pace ---- */
 
 static void send_order(void *owner, const ps_control_id *to, const ps_control *order)
@@ -508,8 +434,10 @@ static ps_err make_orders(ps_coord_board *b)
     if (!ps_coord_store_get(&b->store, PS_COORD_ORDERS_RULES, &rules, &bytes))
         return ps_err_set(PS_ERR_PROTOCOL, "a push before worker 0 has set the policy");
     PS_TRY(ps_coord_orders_create(&hooks, rules, bytes, &b->orders));
-    static const char *const before[] = {PS_COORD_ORDERS_BATCHES, PS_COORD_ORDERS_END};
-    for (int i = 0; i < 2; i++)
+    const ps_job_key place = ps_job_key_place(0);
+    const char *const before[] = {PS_COORD_ORDERS_BATCHES, PS_COORD_ORDERS_END,
+                                  place.text};
+    for (int i = 0; i < 3; i++)
         if (ps_coord_store_get(&b->store, before[i], &rules, &bytes))
             PS_TRY(ps_coord_orders_set(b->orders, before[i], rules, bytes));
     return PS_OK;
@@ -536,7 +464,9 @@ static ps_err request(ps_coord_board *b, const ps_coord_asker *from, const ps_co
     case PS_CONTROL_GET:
         return request_get(b, from, c);
     case PS_CONTROL_NORM:
-        return request_norm(b, from, c);
+        return from->role == PS_ROLE_SERVER
+                   ? ps_coord_norms_request(&b->norms, &from->id, c)
+                   : ps_err_set(PS_ERR_PEER, "a gradient norm of a worker");
     case PS_CONTROL_PUSHED:
         return request_pushed(b, from, c);
     default:

@@ -7,6 +7,8 @@
 #define PS_COORD_BOARD_H
 
 #include "control.h"
+#include "coord_norms.h"
+#include "coord_orders.h"
 #include "roster.h"
 
 typedef struct ps_coord_board ps_coord_board;
@@ -17,10 +19,6 @@ typedef struct ps_coord_asker {
     ps_role role;
     int rank;
 } ps_coord_asker;
-
-/* Called with each answer; value is borrowed during the call. */
-typedef void (*ps_coord_board_answer)(void *owner, const ps_control_id *to,
-                                      const ps_control *answer);
 
 ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
                              ps_coord_board **out);
@@ -40,6 +38,13 @@ void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
 void ps_coord_board_worker_left(ps_coord_board *b, int rank);
 /* Forgets the waiting requests of a member that is gone. */
 void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member);
+
+/* The same, of a worker whose place another process takes, which counts its requests
+ * anew.
+ */
+void ps_coord_board_renew(ps_coord_board *b, const ps_secret *member, int rank);
+/* NULL: not with this policy, or no push has come yet. */
+ps_coord_orders *ps_coord_board_orders(ps_coord_board *b);
 
 /* Answers the requests whose deadline has passed, naming the members that they waited
  * for. */

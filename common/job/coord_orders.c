@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job_keys.h"
 #include "mem.h"
 
 /* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 14, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
-enum { APPLIES = 1, RESTS = 2, OVER = 4, APPLIED = 1, ANSWERED = 2 };
+enum { RULES = 16, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
+enum { APPLIES = 1, RESTS = 2, OVER = 4, BACK = 8, APPLIED = 1, ANSWERED = 2 };
 
 typedef struct kept_order {
     uint64_t numbers[4];
@@ -38,6 +39,7 @@ struct ps_coord_orders {
     char *record; // since the last rest; owned
     size_t record_bytes, record_room;
     uint64_t n_rests;
+    bool placed; // since the last one it is known where a worker that comes back begins
     ps_deadline grace; // of the version that could be made; at_ns UINT64_MAX: none
 };
 
@@ -50,7 +52,8 @@ ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
                                r->first,          r->version,
                                r->total,          r->stretch,
                                r->pause,          r->stop,
-                               r->grace_ms};
+                               r->grace_ms,       r->come_back,
+                               r->number};
     memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
     const size_t script = r->script ? strlen(r->script) + 1 : 0;
     const size_t batch_bytes = r->n_workers * sizeof *batches;
@@ -93,6 +96,8 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
                            .pause = n[10],
                            .stop = n[11],
                            .grace_ms = n[12],
+                           .come_back = n[13] != 0,
+                           .number = n[14],
                            .script = o->script};
     memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
     return ps_sync_init(&o->sync, &rules, batches);
@@ -105,7 +110,7 @@ static ps_err create(ps_coord_orders *o, const void *value, size_t bytes)
     const size_t n = o->sync.rules.n_workers;
     PS_TRY(ps_mem_zalloc(&o->pushes, n, sizeof *o->pushes, "the policy"));
     for (size_t r = 0; r < n; r++)
-        o->pushes[r].number = o->sync.rules.first;
+        o->pushes[r].number = o->sync.rules.number;
     o->n_kept = 4 * n + 16;
     return ps_mem_zalloc(&o->kept, o->n_kept, sizeof *o->kept, "the policy");
 }
@@ -155,9 +160,9 @@ static ps_err keep_order(ps_coord_orders *o, const ps_sync_order *order, kept_or
     PS_TRY(ps_mem_zalloc(&k->value, k->bytes, 1, "an order"));
     k->numbers[0] = o->n_orders;
     k->numbers[1] = order->version;
-    k->numbers[2] = order->step;
-    k->numbers[3] = (order->applies ? APPLIES : 0u) | (order->rest ? RESTS : 0u) |
-                    (order->over ? OVER : 0u);
+    k->numbers[2] = order->back > 0 ? order->back : order->step;
+    k->numbers[3] = (order->back > 0 ? BACK : 0u) | (order->applies ? APPLIES : 0u) |
+                    (order->rest ? RESTS : 0u) | (order->over ? OVER : 0u);
     memcpy(k->value, &order->share, HEAD_BYTES);
     for (uint32_t i = 0; i < order->n; i++) {
         const ps_sync_entry *e = &order->entries[i];
@@ -201,6 +206,7 @@ ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_
                            .applies = (c->number[3] & APPLIES) != 0,
                            .rest = (c->number[3] & RESTS) != 0,
                            .over = (c->number[3] & OVER) != 0,
+                           .back = (c->number[3] & BACK) ? c->number[2] : 0,
                            .n = (uint32_t)n,
                            .entries = entries};
     return PS_OK;
@@ -293,6 +299,7 @@ static ps_err publish(ps_coord_orders *o)
     memcpy(value, text, bytes);
     memcpy((char *)value + bytes, o->record, o->record_bytes);
     snprintf(key, sizeof key, "policy/%" PRIu64, o->n_rests++);
+    o->placed = false;
     ps_err err = o->hooks.store(o->hooks.owner, key, value, bytes + o->record_bytes);
     free(value);
     o->record_bytes = 0;
@@ -308,21 +315,27 @@ static void set_grace(ps_coord_orders *o)
         o->grace = ps_deadline_in_ms(o->sync.rules.grace_ms);
 }
 
+static ps_err give(ps_coord_orders *o, const ps_sync_order *order)
+{
+    kept_order *kept;
+    PS_TRY(keep_order(o, order, &kept));
+    PS_TRY(note_order(o, order));
+    if (order->rest) PS_TRY(publish(o));
+    const ps_control c = message_of(kept);
+    for (uint32_t i = 0; i < o->n_askers; i++)
+        o->hooks.send(o->hooks.owner, &o->askers[i], &c);
+    return PS_OK;
+}
+
 static ps_err decide(ps_coord_orders *o)
 {
     for (;;) {
         ps_sync_order order;
-        kept_order *kept;
         bool any;
         PS_TRY(ps_sync_decide(&o->sync, &order, &any));
         set_grace(o);
         if (!any) return PS_OK;
-        PS_TRY(keep_order(o, &order, &kept));
-        PS_TRY(note_order(o, &order));
-        if (order.rest) PS_TRY(publish(o));
-        const ps_control c = message_of(kept);
-        for (uint32_t i = 0; i < o->n_askers; i++)
-            o->hooks.send(o->hooks.owner, &o->askers[i], &c);
+        PS_TRY(give(o, &order));
     }
 }
 
@@ -340,6 +353,7 @@ ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *valu
                            size_t bytes)
 {
     if (strcmp(key, PS_COORD_ORDERS_BATCHES) == 0) return set_batches(o, value, bytes);
+    if (strcmp(key, ps_job_key_place(o->n_rests).text) == 0) o->placed = true;
     if (strcmp(key, PS_COORD_ORDERS_END) != 0) return PS_OK;
     ps_sync_end(&o->sync);
     return decide(o);
@@ -369,7 +383,7 @@ static ps_err begin(ps_coord_orders *o, uint64_t n_shards)
     PS_TRY(ps_mem_zalloc(&o->told, n * o->sync.rules.n_workers, sizeof *o->told,
                          "the policy"));
     for (size_t i = 0; i < n * o->sync.rules.n_workers; i++)
-        o->told[i] = o->sync.rules.first;
+        o->told[i] = o->sync.rules.number;
     o->n_shards = (uint32_t)n_shards;
     return PS_OK;
 }
@@ -432,4 +446,40 @@ ps_err ps_coord_orders_pushed(ps_coord_orders *o, const ps_control_id *from,
     PS_TRY(find_asker(o, from, &asker));
     if (c->number[3] > 0) PS_TRY(repeat_orders(o, from, c->number[3]));
     return count_in(o, asker, c);
+}
+
+/* --- a worker that comes back ---------------------------------------------------------
+ */
+
+bool ps_coord_orders_may_lose(const ps_coord_orders *o, int rank)
+{
+    return o && o->placed && ps_sync_may_lose(&o->sync, (uint32_t)rank);
+}
+
+bool ps_coord_orders_end(const ps_coord_orders *o)
+{
+    return o && o->sync.ends;
+}
+
+/* Nothing that the dead process has sent counts from here on: its pushes have lower
+ * numbers. */
+ps_err ps_coord_orders_lose(ps_coord_orders *o, int rank)
+{
+    arriving *push = &o->pushes[rank];
+    ps_sync_entry entry = {.rank = (uint32_t)rank};
+    *push = (arriving){.number = push->number + 1};
+    for (uint32_t i = 0; i < o->n_shards; i++)
+        o->told[i * (size_t)o->sync.rules.n_workers + (size_t)rank] = push->number;
+    ps_sync_lose(&o->sync, (uint32_t)rank);
+    const ps_sync_order back = {
+        .version = o->sync.version, .back = push->number, .n = 1, .entries = &entry};
+    PS_TRY(give(o, &back));
+    return decide(o);
+}
+
+ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *o, int rank)
+{
+    return (ps_coord_orders_place){.push = o->pushes[rank].number,
+                                   .stretch = o->n_rests,
+                                   .made = o->sync.workers[rank].clock};
 }

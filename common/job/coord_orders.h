@@ -9,9 +9,10 @@
  *   worker   -> PUT "policy/end"    the workers are to rest soon
  *   worker 0 -> PUT "job/policy_batches"   at rest, or before the first push: the samples
  *                                   of each worker's pushes from here on, a uint64_t each
- *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time: the
- *                                   figures so far as JSON, in one line; "STEP VERSION",
- *                                   where the job stands; then the record's lines since
+ *   worker 0 -> PUT "job/place/<n>" after n rests and all that is agreed on there: a
+ * worker that dies from here on may come back (trainer_place.h) worker 0 -> GET
+ * "policy/<n>"    set when the workers rest for the n-th time: the figures so far as
+ * JSON, in one line; "STEP VERSION", where the job stands; then the record's lines since
  *                                   the rest before
  */
 #ifndef PS_COORD_ORDERS_H
@@ -55,6 +56,22 @@ ps_err ps_coord_orders_set(ps_coord_orders *orders, const char *key, const void 
 ps_deadline ps_coord_orders_deadline(const ps_coord_orders *orders);
 /* Decides what waited until now. */
 ps_err ps_coord_orders_expire(ps_coord_orders *orders);
+
+/* Whether the others can go on when the worker dies now; false for NULL. */
+bool ps_coord_orders_may_lose(const ps_coord_orders *orders, int rank);
+/* Whether the workers were told to rest soon, and to end; false for NULL. */
+bool ps_coord_orders_end(const ps_coord_orders *orders);
+/* It is dead, and they go on. NOMEM. */
+ps_err ps_coord_orders_lose(ps_coord_orders *orders, int rank);
+
+/* Where a process begins that takes the place of a dead worker. */
+typedef struct ps_coord_orders_place {
+    uint64_t push;    // number of its first push; 0: it is no such process
+    uint64_t stretch; // how often the workers have rested
+    uint64_t made;    // pushes of its rank since the last rest
+} ps_coord_orders_place;
+
+ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *orders, int rank);
 
 /* An ORDER's numbers and value, for shards. Returns PROTOCOL for another value. n is at
  * most `room`. */

@@ -1,5 +1,6 @@
 /* What the coordinator's thread knows of the job, and how it speaks to members. For
- * coordinator.c and its parts alone: coord_end, coord_admission, coord_alive. */
+ * coordinator.c and its parts alone: coord_end, coord_back, coord_admission, coord_alive.
+ */
 #ifndef PS_COORD_STATE_H
 #define PS_COORD_STATE_H
 
@@ -33,6 +34,8 @@ typedef struct ps_coord_peer {
     uint64_t heard_ns;
     uint64_t lost_ns; // when its connection closed, except after a silence; 0: it is open
     int fd;           // this side's descriptor of its connection
+    bool away;        // dead, and the others go on; a process may take its place
+    bool is_back;     // one has
     bool left;        // said LEAVE
     bool gone;        // nothing more will come
     bool leaving;     // waits for the answer to LEAVE

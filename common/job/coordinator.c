@@ -8,6 +8,7 @@
 
 #include "coord_admission.h"
 #include "coord_alive.h"
+#include "coord_back.h"
 #include "coord_end.h"
 #include "coord_index.h"
 #include "coord_pace.h"
@@ -176,6 +177,8 @@ static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_co
         ps_coord_complain(c, from, m->request, err);
     else if (c->state == PS_COORD_ABORTED)
         on_aborted(c, from, m);
+    else if (from->member->away)
+        ps_coord_send_away(c, from);
     else if (m->kind == PS_CONTROL_HERE)
         ps_coord_on_here(c, from->member);
     else if (m->kind == PS_CONTROL_ABORT)

@@ -25,6 +25,13 @@ ps_job_key ps_job_key_buffers(uint64_t n)
     return key;
 }
 
+ps_job_key ps_job_key_place(uint64_t stretch)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "job/place/%" PRIu64, stretch);
+    return key;
+}
+
 ps_job_key ps_job_key_piece(bool down, int rank)
 {
     ps_job_key key;

@@ -7,7 +7,8 @@
  *   policy/end            the same                                          any worker
  *   policy/<n>            the same                                     the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
- *   file/folder           where worker 0 writes                               worker 0
+ *   job/place/<n>         JSON, where workers are after n rests (trainer_place.h)  worker
+ * 0 file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
  *   file/init/read        nothing: it has been read                           worker 0
  *   buffers/<n>           the buffer arena, the n-th time it is shared        worker 0
@@ -43,6 +44,7 @@ typedef struct ps_job_key {
 ps_job_key ps_job_key_shm(ps_role role, int rank);
 ps_job_key ps_job_key_stats(int server);
 ps_job_key ps_job_key_buffers(uint64_t n);
+ps_job_key ps_job_key_place(uint64_t stretch);
 /* down: what worker 0 gives to the rank; otherwise what the rank gives to worker 0. */
 ps_job_key ps_job_key_piece(bool down, int rank);
 ps_job_key ps_job_key_array(int worker);

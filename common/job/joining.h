@@ -5,6 +5,7 @@
 #define PS_JOINING_H
 
 #include "control.h"
+#include "coord_orders.h"
 #include "coordinator.h"
 #include "init_method.h"
 #include "roster.h"
@@ -39,6 +40,7 @@ typedef struct ps_joining {
     ps_curve curve;      // of this process
     // The result:
     int rank;
+    ps_coord_orders_place place; // push 0: it is in the job from the start
     ps_roster roster;
     ps_secret secret;                           // this process's own
     char address[PS_ADDRESS_MAX];               // this process's, on the network chosen

@@ -150,6 +150,11 @@ const ps_curve *ps_member_curve(const ps_member *m)
     return &m->joined.curve;
 }
 
+ps_coord_orders_place ps_member_place(const ps_member *m)
+{
+    return m->joined.place;
+}
+
 uint64_t ps_member_silence_ms(const ps_member *m)
 {
     return m->silence_ms;

@@ -98,6 +98,20 @@ ps_err ps_sync_push(ps_sync *s, uint32_t rank)
     return PS_OK;
 }
 
+bool ps_sync_may_lose(const ps_sync *s, uint32_t rank)
+{
+    const bool repeats = s->rules.script && *s->rules.script;
+    return s->rules.come_back && !repeats && rank > 0 && rank < s->rules.n_workers;
+}
+
+void ps_sync_lose(ps_sync *s, uint32_t rank)
+{
+    ps_sync_worker *w = &s->workers[rank];
+    s->n_computing += w->place != PS_SYNC_COMPUTES;
+    w->place = PS_SYNC_COMPUTES;
+    w->is_new = true;
+}
+
 void ps_sync_end(ps_sync *s)
 {
     s->ends = true;
@@ -118,7 +132,7 @@ static bool is_late(const ps_sync *s, const ps_sync_worker *w)
 
 static bool may_count(const ps_sync *s, const ps_sync_worker *w)
 {
-    return w->place == PS_SYNC_GIVEN && (!is_late(s, w) || s->rules.add);
+    return w->place == PS_SYNC_GIVEN && !w->is_new && (!is_late(s, w) || s->rules.add);
 }
 
 static bool take_all(ps_sync *s)
@@ -151,7 +165,8 @@ static bool decide_backup(ps_sync *s)
     if (s->ends || s->versions + applies >= stretch_steps(s)) return applies;
     for (uint32_t r = 0; r < o->n_workers; r++) {
         ps_sync_worker *w = &s->workers[r];
-        const bool dropped = w->place == PS_SYNC_GIVEN && is_late(s, w) && !o->add;
+        const bool dropped =
+            w->place == PS_SYNC_GIVEN && (w->is_new || (is_late(s, w) && !o->add));
         w->answered = w->taken || dropped;
     }
     return applies;
@@ -258,7 +273,8 @@ static void carry_out(ps_sync *s, const ps_sync_order *order)
     for (uint32_t i = 0; i < order->n; i++) {
         ps_sync_worker *w = &s->workers[order->entries[i].rank];
         if (!order->entries[i].answered) continue;
-        w->dropped += w->place == PS_SYNC_GIVEN;
+        w->dropped += w->place == PS_SYNC_GIVEN && !w->is_new;
+        w->is_new = false;
         w->place = PS_SYNC_COMPUTES;
         w->base = s->version;
         s->n_computing++;
@@ -335,6 +351,11 @@ static ps_err decide_by_script(ps_sync *s, ps_sync_order *out)
 {
     const char *line = s->rules.script, *at = line;
     bool any, yes;
+    if (strncmp(line, PS_SYNC_BACK, sizeof PS_SYNC_BACK - 1) == 0)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "the record has the line '%.*s': a worker died there, and what "
+                          "it had is lost, so the run cannot be repeated",
+                          (int)strcspn(line, "\n"), line);
     at = read_ranks(s, at, offsetof(ps_sync_worker, taken), &out->applies);
     if (!at || *at++ != ' ') return bad_line(line);
     at = read_ranks(s, at, offsetof(ps_sync_worker, answered), &any);
@@ -400,6 +421,12 @@ static size_t write_ranks(const ps_sync_order *o, bool applied, char *text, size
 
 void ps_sync_line(const ps_sync_order *order, char *text, size_t n, size_t *bytes)
 {
+    if (order->back > 0) {
+        const int back =
+            snprintf(text, n, PS_SYNC_BACK "%" PRIu32 "\n", order->entries[0].rank);
+        *bytes = back > 0 && (size_t)back < n ? (size_t)back : 0;
+        return;
+    }
     size_t at = write_ranks(order, true, text, n);
     if (at < n) at += (size_t)snprintf(text + at, n - at, " ");
     if (at < n) at += write_ranks(order, false, text + at, n - at);

@@ -34,24 +34,34 @@
  *                                   ranks; end: rest, and the job is over
  *
  * A worker that is answered without having been applied had its push dropped. From the
- * lines follows on which version each worker computed. */
+ * lines follows on which version each worker computed.
+ *
+ * Where workers come back, one that dies within a stretch is missed by nobody: to the
+ * others it is a slow worker until a process takes its place.
+ * That one's first push is empty. It is dropped, so the process gets the present weights,
+ * of one version. The record then has the line
+ *
+ *   back RANK                       from here on the run cannot be repeated */
 #ifndef PS_SYNC_POLICY_H
 #define PS_SYNC_POLICY_H
 
 #include "config.h"
 
-enum { PS_SYNC_BINS = 32 }; // of the histogram; the last one also has what is above
+enum { PS_SYNC_BINS = 32 };  // of the histogram; the last one also has what is above
+#define PS_SYNC_BACK "back " // begins a line of the record
 
 typedef struct ps_sync_rules {
     ps_policy_kind kind; // BACKUP, SSP or ASP
     uint32_t n_workers;
     uint32_t backups;   // b < n_workers
     bool add;           // late pushes count in the next version
+    bool come_back;     // workers do (backup that adds)
     uint64_t grace_ms;  // how long a version that could be made waits; 0: not
     uint64_t staleness; // s
     ps_correction correction;
     double delay_strength; // of the correction delay
     uint64_t first;        // step at which the job begins, or goes on
+    uint64_t number;       // of each worker's first push; each later one has one more
     uint64_t version;      // updates before it
     uint64_t total;        // steps of the job, above first
     uint64_t stretch;      // steps of an epoch; the first one begins at 0
@@ -72,6 +82,7 @@ typedef struct ps_sync_worker {
     uint64_t clock;            // pushes in this stretch
     uint64_t base;             // the version that it computes or has computed on
     uint64_t counted, dropped; // pushes of the job
+    bool is_new;               // came back: its next push is empty
     bool taken, answered;      // by the order that is being made
 } ps_sync_worker;
 
@@ -91,7 +102,10 @@ typedef struct ps_sync_order {
     double share; // of a step's samples that the applied pushes stand for; backup: 1
     bool rest;    // the stretch is over: all workers are answered
     bool over;    // and so is the job, or it was told to end
-    uint32_t n;   // entries
+    /* Above 0: the order is not of that kind. The worker of the one entry is dead; what
+     * its shards hold of it is void, and the next push of its rank has this number. */
+    uint64_t back;
+    uint32_t n;             // entries
     ps_sync_entry *entries; // by rank; borrowed until the next order
 } ps_sync_order;
 
@@ -121,6 +135,10 @@ ps_err ps_sync_set_batches(ps_sync *s, const uint64_t *batches);
 
 /* The next push of the worker is in. PROTOCOL when it may not push. */
 ps_err ps_sync_push(ps_sync *s, uint32_t rank);
+/* Whether the others can go on when the worker dies within this stretch. */
+bool ps_sync_may_lose(const ps_sync *s, uint32_t rank);
+/* It is dead, and a process takes its place some time. */
+void ps_sync_lose(ps_sync *s, uint32_t rank);
 /* The workers are to rest soon: nobody goes on before. */
 void ps_sync_end(ps_sync *s);
 /* Whether a grace runs: rules.grace_ms after this became true ps_sync_grace_over is to be

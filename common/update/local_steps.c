@@ -12,9 +12,11 @@ static void bounds(const ps_config *cfg, uint64_t step, uint64_t *first, uint64_
 
 uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step)
 {
+    const uint64_t k = (uint64_t)cfg->sync.local_steps;
+    if (ps_config_quorum(cfg)) return (step + k - 1) / k; // a job goes on between rounds
     const uint64_t alone = (uint64_t)cfg->sync.local_after;
     if (step < alone) return step;
-    return alone + (step - alone) / (uint64_t)cfg->sync.local_steps;
+    return alone + (step - alone) / k;
 }
 
 uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps)
@@ -61,6 +63,7 @@ uint32_t ps_local_steps_ahead(const ps_config *cfg, uint64_t step, uint64_t tota
 {
     uint64_t first, end;
     uint32_t n = 0;
+    if (ps_config_quorum(cfg)) return 0;
     bounds(cfg, step, &first, &end);
     for (uint64_t s = first; s < step; s++)
         for (uint32_t f = 0; f < (uint32_t)cfg->sync.fragments; f++)

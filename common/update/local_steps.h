@@ -41,7 +41,8 @@ static inline bool ps_local_steps_on(const ps_config *cfg)
     return cfg->sync.policy == PS_POLICY_LOCAL;
 }
 
-/* The round that a step is in, both from 0. */
+/* The round that a step is in, both from 0. With a quorum, where a job begins and goes on
+ * between rounds: the number of the next one, above 0 after a step. */
 uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step);
 
 /* How many rounds that many steps are. */

@@ -1,7 +1,9 @@
 """psrun --restarts: a part that has died is started again. The others keep their processes, join
-the job again, and all go on from the newest checkpoint."""
+the job again, and all go on from the newest checkpoint. Where the policy allows it (sync.quorum),
+they do not even wait for a worker: it comes back while they go on."""
 import collections
 import json
+import math
 import os
 import re
 import time
@@ -12,6 +14,7 @@ from .errors import JobError
 from .out import RESULTS
 
 MOST_DELAY_S = 30
+SETTLED_S = 2  # a worker that came back and died later than that is started again at once
 STEP = re.compile(r"step-(\d+)")
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
@@ -42,6 +45,7 @@ class Death:
     from_step: int = 0  # the job goes on from it
     lost: int = None  # steps that are made again, as the workers say; None: nobody has survived who knows
     seconds_lost: float = 0.0  # until the next step, or the end
+    over: bool = False  # it has cost what it costs
 
     def facts(self):
         known = self.lost is not None
@@ -91,7 +95,8 @@ class Restarts:
         self.first = (job.resume, job.overwrite)
         self.folder = Folder(job)
         self.deaths = []
-        self.told = 0  # how many of them are told to be over
+        self.away = set()  # workers for whom nobody waits, by name
+        self.back_at = {}  # when a worker came back whom nobody had waited for, by part
         self.steps_lost, self.seconds_lost = 0, 0.0  # deaths at the same time cost it once
         self.started = collections.Counter()  # how often, by part
         self.in_vain = collections.Counter()  # deaths by part since the job came further
@@ -122,6 +127,8 @@ class Restarts:
         if not counts:
             self.screen.say(f"psrun: {part.name} {watched.how}, because others had not joined; it is started again")
             return self._again(part), 0
+        if time.monotonic() - self.back_at.pop(part.name, math.inf) > SETTLED_S:
+            self.in_vain[part.name] = 0
         before = self.in_vain[part.name]
         self.in_vain[part.name] += 1
         delay_s = min(MOST_DELAY_S, 2 ** (before - 1)) if before else 0
@@ -165,13 +172,19 @@ class Restarts:
         return new
 
     def hear(self, part, said):
-        """What worker 0 says of where the job goes on. said: a LogLine."""
+        """What worker 0 says of where the job goes on, and others of workers that nobody waits for. said: a
+        LogLine."""
+        if part.role == "worker" and (said.level, said.event) == ("INFO", "back"):
+            self._came_back(part)
+        elif said.event == "away" and part.name == "server 0":
+            self.away.add(f"{said.fields.get('role')} {said.fields.get('rank')}")
         if part.name != "worker 0":
             return
         if (said.level, said.event) == ("INFO", "checkpoint"):  # it has written one
             self.in_vain.clear()
         elif said.event == "rejoin":
             self.back = True
+            self.away.clear()
             self._goes_on_from(0, None)
         elif said.event == "resume" and "step" in said.fields:
             step, lost = int(said.fields["step"]), said.fields.get("steps_lost")
@@ -180,8 +193,18 @@ class Restarts:
                 self.furthest = step
                 self.in_vain.clear()
 
+    def _came_back(self, part):
+        """The others have not waited."""
+        self.away.discard(part.name)
+        self.back_at[part.name] = time.monotonic()
+        for death in self._open_deaths():
+            if death.part == part.name:
+                death.over, death.from_step, death.lost = True, death.at_step, 0
+                self.screen.say(f"psrun: {part.name} is back after {time.monotonic() - death.at:.2f} s; the others "
+                                "have gone on")
+
     def _open_deaths(self):
-        return self.deaths[self.told:]
+        return [d for d in self.deaths if not d.over]
 
     def _goes_on_from(self, step, lost):
         for death in self._open_deaths():
@@ -208,10 +231,10 @@ class Restarts:
         deaths, now = self._open_deaths(), time.monotonic()
         for death in deaths:
             death.seconds_lost = now - death.at
+            death.over = True
         lost = max((d.facts()["steps_lost"] for d in deaths), default=0)
         self.steps_lost += lost
         self.seconds_lost += max((d.seconds_lost for d in deaths), default=0)
-        self.told = len(self.deaths)
         return lost
 
     def _aim(self):

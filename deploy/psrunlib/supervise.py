@@ -343,13 +343,14 @@ class Supervisor:
         starts none."""
         if self.waiting and any(map(self._is_done, self.watched)):
             self.all_done = True
+        needed = self._needed_to_end()
         if self.signal or self.all_done:
-            self.ended_by_us |= {item[1].part.name for item in self.waiting}
+            self.ended_by_us |= {item[1].part.name for item in self.waiting if item not in needed}
         for item in [i for i in self.waiting if len(i) == 2 and not self.restarts.is_passing(i[1])]:
             self.waiting.remove(item)  # its last words were read after its end
             self._fail(item[1])
         if self.signal or self.failed_at is not None or self.all_done:
-            self.waiting = []
+            self.waiting = needed
         for item in [i for i in self.waiting if i[0] <= self.now and i[1].code is not None]:
             self.waiting.remove(item)
             if len(item) == 3:
@@ -358,6 +359,16 @@ class Supervisor:
             step, counts = max(w.step for w in self.watched), not item[1].missed_others
             part, delay_s = self.restarts.replace(item[1], step, counts)
             self.waiting.append((self.now + delay_s, item[1], part))
+
+    def _needed_to_end(self):
+        """Of a job that was told to end: without workers that the others have gone on without it cannot end in
+        order. They are due at once."""
+        if not self.signal or self.interrupts > 1 or self.failed_at is not None or self.all_done:
+            return []
+        away = [i for i in self.waiting if i[1].part.name in self.restarts.away]
+        needed = [(self.now, *i[1:]) for i in away]
+        self.waiting = [i for i in self.waiting if i not in away] + needed
+        return needed
 
     def _end_silent(self):
         """Kills parts that do not come back although the others have missed them. On another host
@@ -484,9 +495,10 @@ class Supervisor:
 
     def _tell_workers(self):
         self.passed_on_at = self.now
+        away = self.restarts.away if self.restarts else ()
         for watched in self.watched:
-            # A part that is told twice ends at once.
-            if watched.part.role == "worker" and not watched.told:
+            # A part that is told twice ends at once. One that is on its way back to the job hears of it there.
+            if watched.part.role == "worker" and not watched.told and watched.part.name not in away:
                 watched.process.signal(signal.SIGINT)
 
     def _tell_all(self, number):

@@ -1,5 +1,6 @@
 """sync.policy local: workers make steps by themselves, and the outer optimizer takes the mean change."""
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -273,14 +274,29 @@ class Quorum(LocalTest):
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
         self.assertEqual(self.weights("out"), self.weights("again"))
 
-    def test_no_checkpoints(self):
-        keep = ["checkpoint.every=5", "train.steps=10"]
-        said = self.train("no", "ps", 1, 2, *keep, *LOCAL, "sync.quorum=1", code=1)
-        self.assertIn("checkpoint.every: with sync.quorum it has to be 0", said)
-        self.train("local", "ps", 1, 2, *keep, *LOCAL)
-        said = self.train("on", "ps", 1, 2, "train.steps=20", *LOCAL, "sync.quorum=1",
-                          args=["--resume", self.path("local")], code=1)
-        self.assertIn("sync.quorum: a job with it cannot go on from a checkpoint yet", said)
+    def test_a_job_goes_on_from_a_checkpoint(self):
+        """With all workers in every round, and rounds that fill an epoch, the bits are those of a whole run."""
+        job = [*ADAMW, *LOCAL, *NESTEROV, "sync.quorum=3", "sync.grace_ms=30000", "data.batch=10",
+               "checkpoint.every=4"]
+        self.train("whole", "ps", 2, 3, *job)
+        for step in (8, 12):
+            self.train(f"part-{step}", "ps", 2, 3, *job, f"train.stop_after={step}", code=75)
+            said = self.train(f"part-{step}", "ps", 1, 3, *job, args=["--resume", self.path(f"part-{step}")])
+            self.assertIn(f"resume step={step} ", said)
+            self.assertEqual(self.weights("whole"), self.weights(f"part-{step}"))
+
+    def test_checkpoints_are_between_rounds(self):
+        """Of 5 steps, the last one of each epoch (of 12) shorter; every 4 steps are a round, rounded up."""
+        self.train("out", "ps", 1, 2, *LOCAL, "sync.local_steps=5", "sync.quorum=1", "checkpoint.every=4",
+                   "checkpoint.keep=100", "data.batch=10", "data.train=0-239")
+        found = sorted(int(n.split("-")[1]) for n in os.listdir(self.path("out", "checkpoints"))
+                       if n.startswith("step-"))
+        self.assertEqual(found, [5, 10, 12, 17, 22, 24])
+        self.train("bsp", "ps", 1, 2, *LOCAL, "sync.local_steps=5", "checkpoint.every=10", "train.stop_after=10",
+                   code=75)
+        said = self.train("bsp", "ps", 1, 2, *LOCAL, "sync.local_steps=5", "sync.quorum=2", "train.stop_after=0",
+                          args=["--resume", self.path("bsp")])
+        self.assertIn("resume step=10 ", said)
 
 
 class Checkpoints(LocalTest):

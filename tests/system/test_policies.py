@@ -188,7 +188,6 @@ class Refused(PolicyTest):
     def test_what_is_not_defined(self):
         for key, words in (("loss_scale.use=on", "loss_scale.use: with sync.policy asp it has to be off"),
                            ("job.workers=2..3", "job.workers: with sync.policy asp it has to be one number"),
-                           ("recovery.rejoins=3", "recovery.rejoins: with sync.policy asp it has to be 0"),
                            ("train.save_every=3", "train.save_every: with sync.policy asp it has to be 0"),
                            ("sync.staleness=3", "sync.staleness: needs sync.policy ssp"),
                            ("sync.late=add", "sync.late: needs sync.policy backup"),

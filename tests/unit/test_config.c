@@ -216,7 +216,6 @@ static void a_quorum_is_checked(void **state)
     assert_refused(POLICY, "sync.fragments=2", "sync.fragments: with sync.quorum");
     assert_refused(POLICY, "sync.overlap=1", "sync.overlap: with sync.quorum");
     assert_refused(POLICY, "sync.local_after=1", "sync.local_after: with sync.quorum");
-    assert_refused(POLICY, "checkpoint.every=5", "checkpoint.every: with sync.quorum");
     assert_refused(POLICY, "exchange.name=gloo", "exchange.name: with sync.policy local");
     assert_refused(POLICY, "sync.correction=delay", "sync.correction: needs a policy");
 }

@@ -67,9 +67,12 @@ static void begin_with(outbox *o, ps_sync_rules rules)
 
 static void begin(outbox *o, ps_policy_kind kind)
 {
-    begin_with(
-        o, (ps_sync_rules){
-               .kind = kind, .n_workers = WORKERS, .first = 3, .total = 5, .stretch = 1});
+    begin_with(o, (ps_sync_rules){.kind = kind,
+                                  .n_workers = WORKERS,
+                                  .first = 3,
+                                  .number = 3,
+                                  .total = 5,
+                                  .stretch = 1});
 }
 
 static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_t next)
@@ -108,6 +111,7 @@ static void a_grace_ends(void **state)
                                    .backups = 1,
                                    .grace_ms = 30,
                                    .first = 3,
+                                   .number = 3,
                                    .total = 8,
                                    .stretch = 4});
     assert_true(ps_coord_orders_deadline(o.orders).at_ns == UINT64_MAX);
@@ -184,6 +188,64 @@ static void bad_orders_are_refused(void **state)
     }
 }
 
+/* What the dead process has pushed is void, in every shard. */
+static void a_worker_that_comes_back_begins_anew(void **state)
+{
+    outbox o;
+    begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
+                                   .n_workers = WORKERS,
+                                   .backups = 1,
+                                   .add = true,
+                                   .come_back = true,
+                                   .total = 8,
+                                   .stretch = 4});
+    assert_false(ps_coord_orders_may_lose(NULL, 1));
+    for (int shard = 0; shard < SHARDS; shard++)
+        assert_int_equal(tell(&o, shard, 0, 0, 0), PS_OK);
+    assert_int_equal(o.n[0], 1);
+    assert_int_equal(tell(&o, 0, 1, 0, 0), PS_OK); // half of its push
+    assert_false(ps_coord_orders_may_lose(o.orders, 1));
+    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
+    assert_true(ps_coord_orders_may_lose(o.orders, 1));
+    assert_false(ps_coord_orders_may_lose(o.orders, 0));
+    assert_int_equal(ps_coord_orders_lose(o.orders, 1), PS_OK);
+    for (int shard = 0; shard < SHARDS; shard++)
+        assert_int_equal(o.n[shard], 2);
+    const ps_coord_orders_place place = ps_coord_orders_place_of(o.orders, 1);
+    assert_int_equal(o.last.back, place.push);
+    assert_int_equal(o.last.n, 1);
+    assert_int_equal(o.entries[0].rank, 1);
+    assert_int_equal(tell(&o, 1, 1, 0, 0), PS_OK); // the other half, from its grave
+    assert_int_equal(o.n[0], 2);
+    for (int shard = 0; shard < SHARDS; shard++)
+        assert_int_equal(tell(&o, shard, 1, place.push, 0), PS_OK);
+    assert_int_equal(o.n[0], 3);
+    assert_false(o.last.applies || o.last.back > 0);
+    assert_true(o.entries[0].rank == 1 && o.entries[0].answered);
+    ps_coord_orders_destroy(&o.orders);
+}
+
+/* At rest, until all that is agreed on there is over, nobody may be lost. */
+static void nobody_is_lost_at_rest(void **state)
+{
+    outbox o;
+    begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
+                                   .n_workers = WORKERS,
+                                   .add = true,
+                                   .come_back = true,
+                                   .total = 2,
+                                   .stretch = 1});
+    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
+    assert_true(ps_coord_orders_may_lose(o.orders, 1));
+    for (int i = 0; i < SHARDS * WORKERS; i++)
+        assert_int_equal(tell(&o, i % SHARDS, (uint64_t)(i / SHARDS), 0, 0), PS_OK);
+    assert_true(o.last.rest);
+    assert_false(ps_coord_orders_may_lose(o.orders, 1));
+    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/1", "{}", 2), PS_OK);
+    assert_true(ps_coord_orders_may_lose(o.orders, 1));
+    ps_coord_orders_destroy(&o.orders);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +254,8 @@ int main(void)
         cmocka_unit_test(lost_orders_come_again),
         cmocka_unit_test(bad_pushes_are_refused),
         cmocka_unit_test(bad_orders_are_refused),
+        cmocka_unit_test(a_worker_that_comes_back_begins_anew),
+        cmocka_unit_test(nobody_is_lost_at_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

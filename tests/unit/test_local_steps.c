@@ -186,6 +186,13 @@ static void with_a_quorum_the_exchange_is_backup(void **state)
     assert_int_equal(outer.sync.late, PS_LATE_ADD);
     assert_int_equal(outer.sync.backup, 2);
     assert_int_equal(outer.sync.grace_ms, 70);
+    // It goes on between rounds, with a number above 0.
+    cfg.sync.local_steps = 8;
+    const uint64_t steps[] = {0, 3, 8, 9}, rounds[] = {0, 1, 1, 2};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(ps_local_steps_round(&cfg, steps[i]), rounds[i]);
+        assert_int_equal(ps_local_steps_ahead(&cfg, steps[i], 100), 0);
+    }
     ps_config_fini(&cfg);
 }
 

@@ -443,6 +443,81 @@ static void bad_pushes_and_records_are_refused(void **state)
     ps_sync_fini(&s);
 }
 
+static void expect(ps_sync *s, const char *line)
+{
+    ps_sync_order order;
+    char text[64] = "";
+    size_t bytes;
+    bool any;
+    assert_int_equal(ps_sync_decide(s, &order, &any), PS_OK);
+    assert_int_equal(any, *line != '\0');
+    if (any) ps_sync_line(&order, text, sizeof text, &bytes);
+    assert_string_equal(text, line);
+}
+
+/* Two of three pushes make a version, three versions a stretch. */
+static void a_worker_comes_back(void **state)
+{
+    const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
+                                 .n_workers = 3,
+                                 .backups = 1,
+                                 .add = true,
+                                 .come_back = true,
+                                 .total = 6,
+                                 .stretch = 3};
+    ps_sync s;
+    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_true(ps_sync_may_lose(&s, 1) && !ps_sync_may_lose(&s, 0));
+    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    expect(&s, "");
+    ps_sync_lose(&s, 1); // its push does not count
+    assert_int_equal(ps_sync_push(&s, 0), PS_OK);
+    expect(&s, "");
+    assert_int_equal(ps_sync_push(&s, 1), PS_OK); // the empty one of its successor
+    expect(&s, "- 1\n");
+    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    expect(&s, "0-1 0-1\n");
+    for (int i = 0; i < 2; i++) { // without the third worker, which is lost at the end
+        if (i == 1) ps_sync_lose(&s, 2);
+        assert_int_equal(ps_sync_push(&s, 0), PS_OK);
+        assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+        expect(&s, i == 0 ? "0-1 0-1\n" : "0-1 -\n");
+        expect(&s, "");
+    }
+    ps_sync_lose(&s, 1); // applied, not answered yet
+    assert_int_equal(ps_sync_push(&s, 2), PS_OK);
+    expect(&s, "");
+    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    expect(&s, "- 0-2 rest\n");
+    const uint64_t counted[] = {3, 3, 0};
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(s.workers[r].counted, counted[r]);
+        assert_int_equal(s.workers[r].dropped, 0);
+        assert_int_equal(ps_sync_push(&s, (uint32_t)r), PS_OK);
+    }
+    expect(&s, "0-2 0-2\n"); // nobody is new any more
+    ps_sync_fini(&s);
+}
+
+static void a_record_with_a_death_is_not_repeated(void **state)
+{
+    const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
+                                 .n_workers = 3,
+                                 .add = true,
+                                 .come_back = true,
+                                 .total = 6,
+                                 .stretch = 3,
+                                 .script = "back 1\n"};
+    ps_sync s;
+    ps_sync_order order;
+    bool any;
+    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_false(ps_sync_may_lose(&s, 1));
+    assert_int_equal(ps_sync_decide(&s, &order, &any), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "'back 1': a worker died there"));
+    ps_sync_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +527,8 @@ int main(void)
         cmocka_unit_test(pushes_are_weighed),
         cmocka_unit_test(a_job_that_is_told_to_end_rests_soon),
         cmocka_unit_test(bad_pushes_and_records_are_refused),
+        cmocka_unit_test(a_worker_comes_back),
+        cmocka_unit_test(a_record_with_a_death_is_not_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

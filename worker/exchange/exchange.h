@@ -22,9 +22,13 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_step_rule *rule; // started; each exchange steps a copy of it
     ps_member *member;        // NULL only for `none`
     int rank, world_size;
-    uint64_t total_steps;        // of the job, as servers read it from the coordinator
-    uint64_t first_step;         // the first to make; above 0 when the job resumes
-    uint32_t ahead;              // fragments of the plan that have made it already
+    uint64_t total_steps; // of the job, as servers read it from the coordinator
+    uint64_t first_step;  // the first to make; above 0 when the job resumes
+    uint32_t ahead;       // fragments of the plan that have made it already
+    /* Of a rank that takes a dead one's place while the others go on (sync_policy.h):
+     * the number of its first push, which is empty. 0: it is in the job from the start.
+     */
+    uint64_t back_at;
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena

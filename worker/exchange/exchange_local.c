@@ -121,7 +121,8 @@ static ps_err make_outer(exchange_local *e, const ps_exchange_local_options *out
     e->outer_options.config = outer->config;
     e->outer_options.rule = outer->rule;
     e->outer_options.total_steps = ps_local_steps_rounds(o->config, o->total_steps);
-    e->outer_options.first_step = ps_local_steps_round(o->config, o->first_step);
+    e->outer_options.first_step =
+        o->back_at > 0 ? o->back_at : ps_local_steps_round(o->config, o->first_step);
     e->outer_options.ahead = ps_local_steps_ahead(o->config, o->first_step, e->total);
     e->outer_options.params = &e->anchor;
     if (e->changes.base) e->outer_options.grads = &e->changes;
@@ -152,6 +153,8 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
     e->next = options->first_step;
     e->total = options->total_steps;
     e->own_rounds = ps_config_quorum(options->config);
+    // The optimizer begins anew.
+    if (options->back_at > 0) e->rule.scale.skipped = options->first_step;
     e->round_steps = (uint64_t)options->config->sync.local_steps;
     e->round_weight = 1;
     e->ops = local_ops;
@@ -159,6 +162,7 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
     map_fragments(e);
     ps_exchange *x = &e->base;
     ps_err err = make_outer(e, outer);
+    e->rounds = e->outer_options.first_step;
     if (err == PS_OK) {
         e->ops.name = e->outer->ops->name;
         e->ops.mode = e->outer->ops->mode;
@@ -168,18 +172,6 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
         local_destroy(&x);
     }
     return err;
-}
-
-static ps_err local_start(ps_exchange *x)
-{
-    exchange_local *e = self(x);
-    const size_t bytes = e->o.params->bytes;
-    PS_TRY(make_steps(e));
-    memcpy(anchor_of(e), weights_of(e), bytes);
-    PS_TRY(ps_exchange_start(e->outer));
-    memcpy(weights_of(e), e->resumed ? e->resumed : anchor_of(e), bytes);
-    e->resumed = NULL;
-    return ps_exchange_start(e->steps);
 }
 
 /* --- the outer exchange --------------------------------------------------------------
@@ -334,6 +326,29 @@ static ps_err local_begin(ps_exchange *x, uint64_t step)
         if (!ps_local_steps_awaits(e->o.config, i, step, e->total))
             PS_TRY(take(e, &e->fragments[i]));
     return ps_exchange_begin(e->steps, step);
+}
+
+/* A rank that comes back pushes nothing first. The answer has the present weights, of one
+ * version. */
+static ps_err ask_for_weights(exchange_local *e)
+{
+    memset(e->outer_options.grads->base, 0, e->o.grads->bytes);
+    PS_TRY(send_step(e, next_round(e)));
+    e->fragments[0].awaited = true;
+    return PS_OK;
+}
+
+static ps_err local_start(ps_exchange *x)
+{
+    exchange_local *e = self(x);
+    const size_t bytes = e->o.params->bytes;
+    PS_TRY(make_steps(e));
+    memcpy(anchor_of(e), weights_of(e), bytes);
+    PS_TRY(ps_exchange_start(e->outer));
+    memcpy(weights_of(e), e->resumed ? e->resumed : anchor_of(e), bytes);
+    e->resumed = NULL;
+    PS_TRY(ps_exchange_start(e->steps));
+    return e->o.back_at > 0 ? ask_for_weights(e) : PS_OK;
 }
 
 static ps_err local_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)

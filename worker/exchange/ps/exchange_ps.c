@@ -164,7 +164,8 @@ static ps_err ps_ops_start(ps_exchange *x)
     PS_TRY(wait_for(e, 0, n - 1, (int64_t)first));
     for (uint32_t c = 0; c < ahead; c++)
         PS_TRY(wait_for(e, c, c, (int64_t)first + 1));
-    e->wait_ns = 0; // the start is not counted
+    e->wait_ns = 0;                     // the start is not counted
+    if (e->o.back_at > 0) return PS_OK; // the others do so at rest
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
 

@@ -1,0 +1,50 @@
+#include "coord_back.h"
+
+#include "coord_end.h"
+#include "log.h"
+
+bool ps_coord_ends(const ps_coordinator *c)
+{
+    return c->interrupted || ps_coord_orders_end(ps_coord_board_orders(c->board));
+}
+
+bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
+{
+    const ps_roster_entry *e = &p->entry;
+    ps_coord_orders *orders = ps_coord_board_orders(c->board);
+    if (!c->o.recovers || ps_coord_ends(c) || c->state != PS_COORD_RUNNING || !p->here ||
+        p->left || e->role != PS_ROLE_WORKER ||
+        !ps_coord_orders_may_lose(orders, e->rank))
+        return false;
+    PS_WARN("away", "role=%s rank=%d reason=\"%s\" note=\"the others go on\"",
+            ps_role_name(e->role), e->rank, why);
+    p->away = true;
+    p->here = false;
+    p->lost_ns = 0;
+    p->heard_ns = ps_clock_awake_ns();
+    ps_coord_board_renew(c->board, &p->secret, e->rank);
+    const ps_err err = ps_coord_orders_lose(orders, e->rank);
+    if (err != PS_OK) ps_coord_abort(c, err, ps_err_message());
+    return true;
+}
+
+void ps_coord_take_back(ps_coord_peer *p, const ps_control_id *door_id,
+                        uint64_t incarnation)
+{
+    p->away = false;
+    p->is_back = true;
+    p->door_id = *door_id;
+    p->incarnation = incarnation;
+    p->heard_ns = ps_clock_awake_ns();
+    p->fd = -1;
+    p->queued_bytes = 0;
+    p->complained = false;
+}
+
+void ps_coord_send_away(ps_coordinator *c, const ps_coord_sender *to)
+{
+    ps_control m = {.kind = PS_CONTROL_ABORT};
+    m.number[0] = PS_ERR_PEER;
+    ps_control_set_text(&m, "it was taken for dead, and the others went on without it");
+    ps_coord_send_to(c, to, &m);
+}

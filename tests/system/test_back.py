@@ -1,0 +1,163 @@
+"""psrun --restarts with sync.quorum: a worker that dies is not waited for. It comes back while the others go on."""
+import os
+import re
+import signal
+import time
+import unittest
+
+from jobs import JobTest, wrapped_bin
+from restarting import RestartTest
+
+# An epoch of two thousand steps takes seconds, so that most of the time workers are within it.
+DATA = "data={kind: synthetic, samples: 120000, test_samples: 60, batch: 20}"
+SETTINGS = [DATA, "train.epochs=2", "train.eval_every=1", "train.log_every=50", "optimizer.name=adamw",
+            "checkpoint.every=100000", "train.threads=1"]
+QUORUM = ["sync.policy=local", "sync.local_steps=8", "sync.quorum=2"]
+KIND = ("ps", 2, 3)
+BACK = re.compile(r"psrun: worker (\d) is back after ([0-9.]+) s; the others have gone on\n")
+
+
+class BackTest(RestartTest):
+    def orders(self, out="out"):
+        """The lines of policy.log, without its head."""
+        with open(self.path(out, "policy.log"), encoding="utf-8") as f:
+            return f.read().splitlines()[1:]
+
+    def begin(self, *more, args=(), env=None):
+        psrun = self.start("out", KIND, "--restarts", "20", *args, settings=[*SETTINGS, *QUORUM, *more], env=env)
+        self.assertTrue(self.wait_until(psrun, lambda: "epoch 1/" in self.text("out")))
+        return psrun
+
+    def kill_and_wait(self, psrun, rank):
+        """Kills a worker, and waits until it is back. Returns whether the others went on."""
+        seen = len(BACK.findall(self.text("out"))) + self.text("out").count("the job goes on from step")
+        self.assertTrue(self.wait_for_part(psrun, "worker", rank))
+        self.kill(psrun, "worker", rank)
+        self.wait_until(psrun, lambda: len(BACK.findall(self.text("out")))
+                        + self.text("out").count("the job goes on from step") > seen)
+
+    def check(self, *more, kills=(1, 2, 1)):
+        psrun = self.begin(*more)
+        for rank in kills:
+            self.kill_and_wait(psrun, rank)
+            time.sleep(0.2)
+        text = self.end(psrun, "out")
+        summary = self.summary("out")
+        self.assertEqual(summary["steps"], 4000)
+        self.assertEqual(len(summary["restarts"]), len(kills))
+        back = [int(rank) for rank, _ in BACK.findall(text)]
+        self.assertGreaterEqual(len(back), len(kills) - 1, text)  # one may have died at rest
+        return text, summary
+
+    def test_others_go_on(self):
+        text, summary = self.check()
+        for death in summary["restarts"]:
+            if death["seconds_lost"] == 0:
+                self.assertEqual(death["steps_lost"], 0, death)
+        self.assertIn("worker 1 was ended by SIGKILL", text)
+        backs = [line for line in self.orders() if line.startswith("back ")]
+        self.assertEqual(len(backs), len(BACK.findall(text)))
+        said = self.psrun("--replay", self.path("out", "policy.log"), out="again", code=1)
+        self.assertRegex(said, r"the record has the line 'back \d': a worker died there")
+
+    def test_rounds_by_speed(self):
+        _, summary = self.check("sync.steps_by_speed=true")
+        self.assertEqual(len(summary["round_steps"]), 3)
+
+    def test_codecs(self):
+        self.check("exchange.codec=int4", "exchange.codec_warmup=2", "exchange.codec_min=64")
+
+    def test_sockets_alone(self):
+        self.check("exchange.shm=off", "sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.outer_nesterov=true")
+
+    def test_keys(self):
+        psrun = self.begin(args=["--curve", self.path("keys")])
+        self.kill_and_wait(psrun, 1)
+        self.assertTrue(BACK.search(self.end(psrun, "out")))
+
+    def test_two_at_once_and_then_a_server(self):
+        psrun = self.begin()
+        for rank in (1, 2):
+            self.kill(psrun, "worker", rank)
+        self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2))
+        self.kill(psrun, "server", 1)
+        text = self.end(psrun, "out")
+        self.assertEqual(text.count("psrun: the job goes on from step"), 1)
+        self.assertEqual(self.summary("out")["steps"], 4000)
+
+    def test_worker_0_is_waited_for(self):
+        psrun = self.begin()
+        self.kill(psrun, "worker", 0)
+        text = self.end(psrun, "out")
+        self.assertIn("psrun: the job goes on from step", text)
+        self.assertEqual(self.summary("out")["steps"], 4000)
+
+    def test_told_to_end_while_a_worker_is_away(self):
+        """A process that is started again does not come until psrun is told to end."""
+        os.makedirs(self.path("build"))
+        wrapped_bin(self.path("build/bin"), "ps-worker",
+                    f'[ -n "$PS_INCARNATION" ] && while [ ! -e {self.path("go")} ]; do sleep 0.05; done')
+        psrun = self.begin(args=["--build-dir", self.path("build")])
+        self.kill(psrun, "worker", 2)
+        self.assertTrue(self.wait_until(psrun, lambda: "WARN  away role=worker rank=2" in self.text("out")))
+        psrun.send_signal(signal.SIGINT)
+        with open(self.path("go"), "w", encoding="utf-8"):
+            pass
+        text = self.end(psrun, "out", code=130)
+        self.assertIn("weights and results so far are in", text)
+        self.assertTrue(self.weights("out"))
+
+    def test_nobody_takes_its_place(self):
+        """The job ends, and all join again."""
+        os.makedirs(self.path("build"))
+        wrapped_bin(self.path("build/bin"), "ps-worker", '[ "$PS_INCARNATION" = 1 ] && sleep 4')
+        psrun = self.begin("net.dead_after_ms=2000", "net.heartbeat_ms=100",
+                           args=["--build-dir", self.path("build")])
+        self.kill(psrun, "worker", 2)
+        text = self.end(psrun, "out")
+        self.assertIn("no process has taken its place for 2.", text)
+        self.assertEqual(self.summary("out")["steps"], 4000)
+
+
+class ByHand(JobTest):
+    def test_a_worker_that_was_taken_for_dead_comes_back(self):
+        """It was stopped for too long. No other process takes its place: it joins again itself."""
+        parts = self.start_job(2, 3, *SETTINGS, *QUORUM, "recovery.rejoins=5", "net.dead_after_ms=1000",
+                               "net.heartbeat_ms=100", "data.samples=240000")
+        self.wait_for_steps("worker-0", 2)
+        victim = parts["worker 1"].popen
+        victim.send_signal(signal.SIGSTOP)
+        parts["server 0"].wait_for("WARN  away role=worker rank=1")
+        victim.send_signal(signal.SIGCONT)
+        codes = self.wait_all(parts, 100)
+        logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
+        self.assertEqual(set(codes.values()), {0}, logs)
+        self.assertRegex(parts["worker 1"].text(), r"(?s)rejoin .*it was taken for dead.* INFO  back step=")
+
+
+class WaitedFor(RestartTest):
+    """The other policies in which workers go on at their own pace: all go back to the last rest."""
+
+    def test_each_policy(self):
+        for i, policy in enumerate((["sync.policy=asp"], ["sync.policy=ssp", "sync.staleness=2"],
+                                    ["sync.policy=backup", "sync.late=add"])):
+            out = f"out-{i}"
+            psrun = self.start(out, KIND, "--restarts", "9", settings=[
+                *SETTINGS, *policy, "data.samples=12000", "checkpoint.every=20", "recovery.share=0.5",
+                "optimizer={name: sgd, lr: 0.01}"])
+            for role, rank in (("worker", 1), ("server", 0), ("worker", 0)):
+                seen = self.text(out).count("the job goes on from step")
+                self.assertTrue(self.wait_until(psrun, lambda o=out: self.lines(o) >= 1))
+                self.assertTrue(self.wait_for_part(psrun, role, rank))
+                self.kill(psrun, role, rank)
+                self.wait_until(psrun, lambda n=seen, o=out: self.text(o).count("the job goes on from step") > n)
+            self.end(psrun, out)
+            summary = self.summary(out)
+            self.assertEqual(summary["steps"], 400)
+            self.assertGreaterEqual(len(summary["restarts"]), 1)
+            logs = sorted(n for n in os.listdir(self.path(out)) if n.startswith("policy"))
+            self.assertGreaterEqual(len(logs), 1, logs)
+
+
+if __name__ == "__main__":
+    unittest.main()

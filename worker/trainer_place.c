@@ -1,0 +1,95 @@
+#include "trainer_place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "job_keys.h"
+#include "mem.h"
+
+bool ps_trainer_place_on(const ps_config *config, const ps_tensor_table *table)
+{
+    return ps_config_quorum(config) && config->recovery.rejoins > 0 &&
+           table->buffer_bytes == 0;
+}
+
+static json_t *steps_json(const int64_t *steps, int n)
+{
+    json_t *list = json_array();
+    for (int r = 0; r < n && steps; r++)
+        json_array_append_new(list, json_integer(steps[r]));
+    return list;
+}
+
+static ps_err write_text(const ps_trainer_snapshot *now, const ps_trainer_place *place,
+                         char **out)
+{
+    json_t *state;
+    PS_TRY(ps_trainer_snapshot_to_json(now, &state));
+    json_t *json = json_object();
+    const int bad = json_object_set_new(json, "trainer", state) |
+                    json_object_set_new(json, "generation",
+                                        json_integer((int64_t)place->generation)) |
+                    json_object_set_new(json, "round_steps",
+                                        steps_json(place->round_steps, now->n_ranks));
+    *out = bad ? NULL : json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
+}
+
+ps_err ps_trainer_place_tell(ps_member *member, const ps_trainer_snapshot *now,
+                             const ps_trainer_place *place, ps_deadline deadline)
+{
+    char *text;
+    PS_TRY(write_text(now, place, &text));
+    const ps_job_key key = ps_job_key_place(place->stretch);
+    ps_err err = ps_member_put(member, key.text, text, strlen(text), deadline);
+    free(text);
+    if (err != PS_OK || place->stretch == 0) return err;
+    const ps_job_key before = ps_job_key_place(place->stretch - 1);
+    return ps_member_put(member, before.text, "", 0, deadline);
+}
+
+static ps_err read_steps(const json_t *list, int n, ps_trainer_place *out)
+{
+    if (json_array_size(list) == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&out->round_steps, (size_t)n, sizeof *out->round_steps,
+                         "the rounds' steps"));
+    for (int r = 0; r < n; r++) {
+        out->round_steps[r] = json_integer_value(json_array_get(list, (size_t)r));
+        if (out->round_steps[r] < 1)
+            return ps_err_set(PS_ERR_PROTOCOL, "rounds without steps");
+    }
+    return PS_OK;
+}
+
+static ps_err read_text(const json_t *json, ps_trainer_snapshot *now,
+                        ps_trainer_place *out)
+{
+    const ps_err err =
+        ps_trainer_snapshot_from_json(json_object_get(json, "trainer"), now);
+    if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
+    out->generation = (uint64_t)json_integer_value(json_object_get(json, "generation"));
+    return read_steps(json_object_get(json, "round_steps"), now->n_ranks, out);
+}
+
+ps_err ps_trainer_place_hear(ps_member *member, const ps_coord_orders_place *from,
+                             ps_trainer_snapshot *now, ps_trainer_place *out,
+                             ps_deadline deadline)
+{
+    void *value = NULL;
+    size_t bytes;
+    *out = (ps_trainer_place){.stretch = from->stretch, .made = from->made};
+    const ps_job_key key = ps_job_key_place(from->stretch);
+    PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
+    json_t *json = json_loadb(value, bytes, 0, NULL);
+    free(value);
+    const ps_err err = read_text(json, now, out);
+    json_decref(json);
+    return err;
+}
+
+void ps_trainer_place_fini(ps_trainer_place *place)
+{
+    free(place->round_steps);
+    *place = (ps_trainer_place){0};
+}

@@ -1,0 +1,35 @@
+/* Where a worker begins that takes a dead one's place while the others go on
+ * (sync_policy.h): between two rests. Worker 0 tells it at the beginning of each stretch,
+ * by the coordinator's store, which keeps the newest one. */
+#ifndef PS_TRAINER_PLACE_H
+#define PS_TRAINER_PLACE_H
+
+#include "config.h"
+#include "member.h"
+#include "tensor_table.h"
+#include "trainer_snapshot.h"
+
+typedef struct ps_trainer_place {
+    uint64_t stretch;     // how often the workers have rested
+    uint64_t made;        // rounds of this rank since the last time
+    uint64_t generation;  // survivors.h
+    int64_t *round_steps; // (workers) sync.steps_by_speed; owned; NULL: all the same
+} ps_trainer_place;
+
+/* Whether workers may come back so: with a quorum, where processes join again and there
+ * are no buffers, which only all workers together make equal. */
+bool ps_trainer_place_on(const ps_config *config, const ps_tensor_table *table);
+
+/* Worker 0. now: as a checkpoint has it; place: all but `made`. The one before is
+ * forgotten. */
+ps_err ps_trainer_place_tell(ps_member *member, const ps_trainer_snapshot *now,
+                             const ps_trainer_place *place, ps_deadline deadline);
+
+/* The worker that comes back. from: ps_member_place's. now: gets the state (init before);
+ * out: must be given to fini in every case. PROTOCOL, TIMEOUT. */
+ps_err ps_trainer_place_hear(ps_member *member, const ps_coord_orders_place *from,
+                             ps_trainer_snapshot *now, ps_trainer_place *out,
+                             ps_deadline deadline);
+void ps_trainer_place_fini(ps_trainer_place *place);
+
+#endif
