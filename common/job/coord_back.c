@@ -8,23 +8,36 @@ bool ps_coord_ends(const ps_coordinator *c)
     return c->interrupted || ps_coord_orders_end(ps_coord_board_orders(c->board));
 }
 
-bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
+/* Whether the others can go on. One that has not come yet was not waited for before. */
+static bool may_lose(const ps_coordinator *c, const ps_coord_peer *p)
 {
     const ps_roster_entry *e = &p->entry;
-    ps_coord_orders *orders = ps_coord_board_orders(c->board);
-    if (!c->o.recovers || ps_coord_ends(c) || c->state != PS_COORD_RUNNING || !p->here ||
-        p->left || e->role != PS_ROLE_WORKER ||
-        !ps_coord_orders_may_lose(orders, e->rank))
+    if (!c->o.recovers || ps_coord_ends(c) || c->state != PS_COORD_RUNNING || p->left ||
+        p->away || e->role != PS_ROLE_WORKER)
         return false;
+    return p->here ? ps_coord_orders_may_lose(ps_coord_board_orders(c->board), e->rank)
+                   : p->is_back;
+}
+
+static void forget(ps_coordinator *c, const ps_coord_peer *p)
+{
+    ps_coord_board_renew(c->board, &p->secret, p->entry.rank);
+    const ps_err err =
+        ps_coord_orders_lose(ps_coord_board_orders(c->board), p->entry.rank);
+    if (err != PS_OK) ps_coord_abort(c, err, ps_err_message());
+}
+
+bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
+{
+    const bool was_here = p->here;
+    if (!may_lose(c, p)) return false;
     PS_WARN("away", "role=%s rank=%d reason=\"%s\" note=\"the others go on\"",
-            ps_role_name(e->role), e->rank, why);
+            ps_role_name(p->entry.role), p->entry.rank, why);
     p->away = true;
     p->here = false;
     p->lost_ns = 0;
     p->heard_ns = ps_clock_awake_ns();
-    ps_coord_board_renew(c->board, &p->secret, e->rank);
-    const ps_err err = ps_coord_orders_lose(orders, e->rank);
-    if (err != PS_OK) ps_coord_abort(c, err, ps_err_message());
+    if (was_here) forget(c, p);
     return true;
 }
 
