@@ -5,51 +5,12 @@
 
 #include "log.h"
 #include "shard_apply.h"
+#include "shard_hello.h"
 #include "shard_left.h"
 #include "shard_orders.h"
 #include "shard_reply.h"
 #include "shard_snapshot.h"
 #include "trace.h"
-
-/* Whether gradients come through rings is agreed on like the path of payloads. */
-static ps_err take_rings(ps_shard *s, ps_shard_peer *p, const ps_wire_header *h)
-{
-    const bool wanted = h->place == PS_WIRE_HELLO_RINGS;
-    if (p->joined && wanted != (p->rings.bell != NULL))
-        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
-    if (p->joined || !wanted) return PS_OK;
-    void *base = p->shm ? ps_shm_door_rings_of(s->door, h->rank) : NULL;
-    if (!base)
-        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO with rings that are not mapped here");
-    p->rings = ps_wire_rings_at(base, s->o.plan, s->groups.n, s->index);
-    s->n_rings++;
-    return PS_OK;
-}
-
-static ps_err handle_hello(ps_shard *s, const ps_wire_header *h)
-{
-    ps_shard_peer *p = &s->peers[h->rank];
-    // Pending payloads came through the agreed path, so it cannot change any more.
-    if (p->joined && p->shm != (h->codec == PS_CODEC_SHM))
-        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
-    if (h->codec == PS_CODEC_SHM) {
-        if (s->codec.codec != PS_CODEC_NONE)
-            return ps_err_set(PS_ERR_PROTOCOL,
-                              "a HELLO with shared memory, but the job has a codec");
-        p->params = ps_shm_door_params(s->door, h->rank);
-        p->grads = ps_shm_door_grads(s->door, h->rank);
-        p->shm = p->params && p->grads;
-        if (!p->shm)
-            return ps_err_set(PS_ERR_PROTOCOL,
-                              "a HELLO with shared memory that is not mapped here");
-    }
-    PS_TRY(take_rings(s, p, h));
-    p->joined = true;
-    p->dead = false;
-    // Payloads of the connection before come again, or have been answered.
-    p->owed = 0;
-    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->step);
-}
 
 /* Refuses an INIT or PUSH that does not use the path agreed on in HELLO. */
 static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
@@ -257,7 +218,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
                           "%s, but its host's lowest rank speaks for it (exchange.levels "
                           "2)",
                           ps_wire_kind_name(h->kind));
-    if (h->kind == PS_MSG_HELLO) return handle_hello(s, h);
+    if (h->kind == PS_MSG_HELLO) return ps_shard_hello(s, h);
     if (p->dead) return PS_OK; // it was on its way
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));

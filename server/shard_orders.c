@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shard_apply.h"
+#include "shard_hello.h"
 #include "shard_reply.h"
 #include "trace.h"
 
@@ -225,17 +226,18 @@ static ps_err carry_out(ps_shard *s, const ps_sync_order *o, double grad_scale)
 
 /* The worker is dead. A process that takes its place says HELLO anew, and shares no
  * memory. What the dead one has pushed has lower numbers. */
-static void forget_worker(ps_shard *s, uint32_t rank, uint64_t next)
+static ps_err forget_worker(ps_shard *s, uint32_t rank, uint64_t next)
 {
     ps_shard_peer *p = &s->peers[rank];
-    ps_shard_peer anew = {.clock = next, .dead = true};
-    memcpy(anew.id, p->id, sizeof anew.id);
+    const ps_shard_peer before = *p;
     s->n_rings -= p->rings.bell != NULL;
-    *p = anew;
+    *p = (ps_shard_peer){.clock = next, .dead = true};
+    memcpy(p->id, before.id, sizeof p->id);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         ps_rank_set_remove(&s->chunks[i].policy.arrived, rank);
         release(&s->chunks[i], rank);
     }
+    return before.hello ? ps_shard_hello(s, &before.hello_header) : PS_OK;
 }
 
 static ps_err begin_order(ps_shard *s, const ps_sync_order *o)
@@ -243,8 +245,7 @@ static ps_err begin_order(ps_shard *s, const ps_sync_order *o)
     if (o->back > 0) {
         if (o->n != 1)
             return ps_err_set(PS_ERR_PROTOCOL, "an order for %u dead workers", o->n);
-        forget_worker(s, o->entries[0].rank, o->back);
-        return PS_OK;
+        return forget_worker(s, o->entries[0].rank, o->back);
     }
     PS_TRY(check_order(s, o));
     if (!o->applies || !s->clip) return carry_out(s, o, 1.0);

@@ -32,8 +32,10 @@ typedef struct ps_shard_chunk {
 typedef struct ps_shard_peer {
     uint8_t id[PS_WIRE_ID_BYTES]; // its routing id
     bool joined, left;
-    bool dead; // until a process has taken its place, by HELLO
-    bool shm;  // agreed on in HELLO
+    bool dead;  // until a process has taken its place, by HELLO
+    bool hello; // that came before the order which says that the worker is dead
+    ps_wire_header hello_header; // if so
+    bool shm;                    // agreed on in HELLO
     float *params;
     float *grads;  // read, except where a FETCH has its array written there
     uint64_t owed; // bytes received and not yet returned as credit

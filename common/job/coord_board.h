@@ -39,9 +39,7 @@ void ps_coord_board_worker_left(ps_coord_board *b, int rank);
 /* Forgets the waiting requests of a member that is gone. */
 void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member);
 
-/* The same, of a worker whose place another process takes, which counts its requests
- * anew.
- */
+/* The same, of a worker whose place another process takes. */
 void ps_coord_board_renew(ps_coord_board *b, const ps_secret *member, int rank);
 /* NULL: not with this policy, or no push has come yet. */
 ps_coord_orders *ps_coord_board_orders(ps_coord_board *b);

@@ -453,7 +453,8 @@ ps_err ps_coord_orders_pushed(ps_coord_orders *o, const ps_control_id *from,
 
 bool ps_coord_orders_may_lose(const ps_coord_orders *o, int rank)
 {
-    return o && o->placed && ps_sync_may_lose(&o->sync, (uint32_t)rank);
+    return o && o->placed && o->n_askers == o->n_shards &&
+           ps_sync_may_lose(&o->sync, (uint32_t)rank);
 }
 
 bool ps_coord_orders_end(const ps_coord_orders *o)

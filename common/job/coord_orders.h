@@ -9,10 +9,11 @@
  *   worker   -> PUT "policy/end"    the workers are to rest soon
  *   worker 0 -> PUT "job/policy_batches"   at rest, or before the first push: the samples
  *                                   of each worker's pushes from here on, a uint64_t each
- *   worker 0 -> PUT "job/place/<n>" after n rests and all that is agreed on there: a
- * worker that dies from here on may come back (trainer_place.h) worker 0 -> GET
- * "policy/<n>"    set when the workers rest for the n-th time: the figures so far as
- * JSON, in one line; "STEP VERSION", where the job stands; then the record's lines since
+ *   worker 0 -> PUT "job/place/<n>" after n rests, and all that is agreed on there: a
+ *                                   worker that dies from here on may come back
+ *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time: the
+ *                                   figures so far as JSON, in one line; "STEP VERSION",
+ *                                   where the job stands; then the record's lines since
  *                                   the rest before
  */
 #ifndef PS_COORD_ORDERS_H

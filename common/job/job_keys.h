@@ -7,8 +7,8 @@
  *   policy/end            the same                                          any worker
  *   policy/<n>            the same                                     the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
- *   job/place/<n>         JSON, where workers are after n rests (trainer_place.h)  worker
- * 0 file/folder           where worker 0 writes                               worker 0
+ *   job/place/<n>         JSON, after n rests (trainer_place.h)               worker 0
+ *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
  *   file/init/read        nothing: it has been read                           worker 0
  *   buffers/<n>           the buffer arena, the n-th time it is shared        worker 0

@@ -85,6 +85,18 @@ class BackTest(RestartTest):
         self.assertEqual(text.count("psrun: the job goes on from step"), 1)
         self.assertEqual(self.summary("out")["steps"], 4000)
 
+    def test_a_server_that_sleeps_meanwhile(self):
+        """What the new process says to it may come before the order that it has to take first."""
+        psrun = self.begin()
+        for rank in (1, 2, 1):
+            pid = self.find(psrun, "server", 1)
+            os.kill(pid, signal.SIGSTOP)
+            self.kill(psrun, "worker", rank)
+            time.sleep(0.5)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.5)
+        self.assertGreaterEqual(len(BACK.findall(self.end(psrun, "out"))), 2)
+
     def test_worker_0_is_waited_for(self):
         psrun = self.begin()
         self.kill(psrun, "worker", 0)
