@@ -45,6 +45,7 @@ void ps_balance_rounds(const double *speeds, int n, int64_t most, int64_t *out)
     for (int r = 0; r < n; r++)
         best = speeds[r] > best ? speeds[r] : best;
     for (int r = 0; r < n; r++) {
+        if (!(speeds[r] > 0)) continue;
         const int64_t steps = (int64_t)((double)most * speeds[r] / best + 0.5);
         out[r] = steps < 1 ? 1 : steps;
     }

@@ -16,7 +16,7 @@ enum { PS_BALANCE_MOST = 4 };
 void ps_balance(const double *speeds, int n, int64_t total, int64_t most, int64_t *out);
 
 /* Steps that take as long as `most` steps of the fastest worker, rounded; at least 1.
- * speeds (n): steps per second, above 0. out (n). */
+ * speeds (n): steps per second; 0: not known, and out stays as it is. out (n). */
 void ps_balance_rounds(const double *speeds, int n, int64_t most, int64_t *out);
 
 #endif

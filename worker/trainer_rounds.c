@@ -40,12 +40,12 @@ bool ps_trainer_rounds_are_new(const ps_trainer *t)
     return t->clock == t->result->first_step + 1 && !t->o.place;
 }
 
-/* As measured. */
+/* As measured. A worker that has just come back may have made no step. */
 static ps_err measure(ps_trainer *t, const char *name, int n)
 {
     double speeds[PS_MAX_RANKS] = {0};
     const double seconds = t->round_seconds > 1e-6 ? t->round_seconds : 1e-6;
-    speeds[t->rank] = (double)(t->round_done > 0 ? t->round_done : 1) / seconds;
+    speeds[t->rank] = (double)t->round_done / seconds;
     PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
                             ps_trainer_step_deadline(t)));
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);

@@ -1,6 +1,8 @@
 """psrun --restarts with sync.quorum: a worker that dies is not waited for. It comes back while the others go on."""
 import os
+import random
 import re
+import shutil
 import signal
 import time
 import unittest
@@ -14,10 +16,14 @@ SETTINGS = [DATA, "train.epochs=2", "train.eval_every=1", "train.log_every=50", 
             "checkpoint.every=100000", "train.threads=1"]
 QUORUM = ["sync.policy=local", "sync.local_steps=8", "sync.quorum=2"]
 KIND = ("ps", 2, 3)
+JOBS = int(os.environ.get("PS_BACK_JOBS", "2"))
+SEED = int(os.environ.get("PS_BACK_SEED", "1"))
 BACK = re.compile(r"psrun: worker (\d) is back after ([0-9.]+) s; the others have gone on\n")
 
 
 class BackTest(RestartTest):
+    """Of a job with a quorum."""
+
     def orders(self, out="out"):
         """The lines of policy.log, without its head."""
         with open(self.path(out, "policy.log"), encoding="utf-8") as f:
@@ -36,6 +42,8 @@ class BackTest(RestartTest):
         self.wait_until(psrun, lambda: len(BACK.findall(self.text("out")))
                         + self.text("out").count("the job goes on from step") > seen)
 
+
+class GoesOn(BackTest):
     def check(self, *more, kills=(1, 2, 1)):
         psrun = self.begin(*more)
         for rank in kills:
@@ -129,6 +137,37 @@ class BackTest(RestartTest):
         text = self.end(psrun, "out")
         self.assertIn("no process has taken its place for 2.", text)
         self.assertEqual(self.summary("out")["steps"], 4000)
+
+
+class Seeded(BackTest):
+    """Kills and stops at random, of any part. PS_BACK_JOBS: how many jobs (2); PS_BACK_SEED: the first one's seed (1)."""
+
+    def disturb(self, psrun, chance):
+        """Returns what it did, so that a failure can be repeated."""
+        role, rank = chance.choice([("worker", r) for r in (0, 1, 1, 2, 2)] + [("server", 0), ("server", 1)])
+        pause, stops = chance.random() * 0.6, chance.random() < 0.25
+        time.sleep(pause)
+        if psrun.poll() is not None:
+            return None
+        pid = self.signal(psrun, role, rank, signal.SIGSTOP if stops else signal.SIGKILL)
+        if stops and pid:
+            time.sleep(chance.random() * 0.5)
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+        return f"{role} {rank} {'stopped' if stops else 'killed'} after {pause:.2f} s"
+
+    def test_jobs(self):
+        for seed in range(SEED, SEED + JOBS):
+            chance = random.Random(seed)
+            more = chance.choice([[], ["sync.steps_by_speed=true"], ["exchange.codec=int8"], ["exchange.shm=off"]])
+            psrun = self.begin("checkpoint.every=400", "recovery.share=0.1", *more, args=["--restarts", "40"])
+            done = [self.disturb(psrun, chance) for _ in range(8)]
+            with self.subTest(seed=seed, more=more, done=done):
+                text = self.end(psrun, "out")
+                self.assertEqual(self.summary("out")["steps"], 4000, text)
+            shutil.rmtree(self.path("out"), ignore_errors=True)
 
 
 class ByHand(JobTest):

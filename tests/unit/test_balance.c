@@ -41,6 +41,8 @@ static void rounds_take_as_long_as_the_fastest_workers(void **state)
     assert_memory_equal(steps, ((int64_t[]){16, 4, 8}), sizeof steps);
     ps_balance_rounds((double[]){1, 3, 1e-9}, 3, 4, steps);
     assert_memory_equal(steps, ((int64_t[]){1, 4, 1}), sizeof steps);
+    ps_balance_rounds((double[]){0, 10, 5}, 3, 8, steps); // the first one's is not known
+    assert_memory_equal(steps, ((int64_t[]){1, 8, 4}), sizeof steps);
 }
 
 int main(void)
