@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coord_admission.h"
+#include "coord_index.h"
 #include "log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -21,20 +22,24 @@ static void answer(void *owner, const ps_control_id *to, const ps_control *c)
 }
 
 /* A coordinator without sockets: what it sends goes nowhere. */
-static void open_job(ps_coordinator *c, ps_coord_peer *peers)
+static void open_job(ps_coordinator *c, ps_coord_board *board, ps_coord_peer *peers)
 {
     *c = (ps_coordinator){.o = {.n_servers = SERVERS,
                                 .n_workers = WORKERS,
                                 .config_hash = 5,
                                 .plan_hash = 6},
                           .job = "job",
+                          .board = board,
+                          .n_workers = WORKERS,
                           .peers = peers};
+    if (ps_coord_index_init(&c->index, SERVERS + WORKERS) != PS_OK) abort();
 }
 
 static void close_job(ps_coordinator *c)
 {
     while (c->n_peers > 0)
         ps_coord_drop_peer(c, &c->peers[0], "the end");
+    ps_coord_index_fini(&c->index);
 }
 
 /* A JOIN at the door, and the news of some that they have come. */
@@ -81,8 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_coordinator job;
     ps_coord_peer peers[SERVERS + WORKERS];
     ps_log_init("fuzz", PS_LOG_ERROR + 1);
-    open_job(&job, peers);
     if (ps_coord_board_create(WORKERS, answer, NULL, &b) != PS_OK) abort();
+    open_job(&job, b, peers);
     while (size >= 3) {
         size_t n = data[1] | (size_t)data[2] << 8;
         if (n > size - 3) n = size - 3;
