@@ -174,8 +174,8 @@ class ByHand(JobTest):
     def test_a_worker_that_was_taken_for_dead_comes_back(self):
         """It was stopped for too long. No other process takes its place: it joins again itself."""
         parts = self.start_job(2, 3, *SETTINGS, *QUORUM, "recovery.rejoins=5", "net.dead_after_ms=1000",
-                               "net.heartbeat_ms=100", "data.samples=240000")
-        self.wait_for_steps("worker-0", 2)
+                               "net.heartbeat_ms=100")
+        parts["worker 0"].wait_for(r"epoch 1/2  step \d+")
         victim = parts["worker 1"].popen
         victim.send_signal(signal.SIGSTOP)
         parts["server 0"].wait_for("WARN  away role=worker rank=1")
