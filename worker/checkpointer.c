@@ -212,10 +212,10 @@ void ps_checkpointer_detach(ps_checkpointer *c)
 
 /* --- when -------------------------------------------------------------------------- */
 
-bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step)
+bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t before, uint64_t step)
 {
     const uint64_t every = c ? (uint64_t)c->o.config->checkpoint.every : 0;
-    return every > 0 && step % every == 0;
+    return every > 0 && step / every > before / every;
 }
 
 /* The seconds between two in memory. */

@@ -63,8 +63,9 @@ typedef enum ps_checkpoint_place {
     PS_CHECKPOINT_DISK
 } ps_checkpoint_place;
 
-/* Whether a checkpoint is due by the step's number. c NULL: never. */
-bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t step);
+/* Whether a checkpoint is due by the step's number: a multiple of checkpoint.every is
+ * above `before`, and not above the step. c NULL: never. */
+bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t before, uint64_t step);
 /* Rank 0: which checkpoint is due by time, if any: checkpoint.minutes have passed, or the
  * last one took less than recovery.share of the time since then. The others learn it from
  * rank 0. */

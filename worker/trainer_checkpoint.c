@@ -88,20 +88,14 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
     return err;
 }
 
-/* With a quorum workers rest between rounds, which need not be at a multiple. */
-static bool is_due(const ps_trainer *t)
-{
-    const uint64_t every = (uint64_t)t->o.config->checkpoint.every;
-    if (every == 0 || !ps_config_quorum(t->o.config))
-        return ps_checkpointer_due(t->o.checkpointer, t->step);
-    return t->step / every > t->kept / every;
-}
-
 ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop)
 {
     const bool must = stop || t->step == t->total_steps;
+    // With a quorum workers rest between rounds, which need not end at a multiple.
+    const uint64_t before = ps_config_quorum(t->o.config) ? t->kept : t->step - 1;
     if (!t->o.checkpointer) return PS_OK;
-    if (must || is_due(t)) t->late = PS_CHECKPOINT_DISK;
+    if (must || ps_checkpointer_due(t->o.checkpointer, before, t->step))
+        t->late = PS_CHECKPOINT_DISK;
     return t->late == PS_CHECKPOINT_NOWHERE ? PS_OK : take_checkpoint(t, t->late, must);
 }
 

@@ -66,7 +66,8 @@
  *   NORM_SUM   step, bits of the double, 1 if all sums were wanted; value: the doubles,
  *              in their order, if they were
  *   ORDER      to shards: number, version before it, step, flags; value: of each worker
- *              that it concerns rank, flags and factor (coord_orders.h)
+ *              that it concerns rank, flags and factor (coord_orders.h). Of a worker that
+ *              is dead: the number of its rank's next push instead of the step
  *   END        all workers have left
  *   STRAGGLER  to worker 0: the cause (straggler.h), role and rank
  *   NEWCOMERS  to worker 0 of an elastic job: how many processes wait to join

@@ -37,7 +37,7 @@ typedef struct kept_sum {
 
 struct ps_coord_board {
     int n_workers;
-    ps_coord_board_answer answer;
+    ps_coord_answer answer;
     void *owner;
     ps_coord_store store;
     waiter *waiters;
@@ -49,7 +49,7 @@ struct ps_coord_board {
     ps_coord_orders *orders; // NULL: not with this policy, or no push has come yet
 };
 
-ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
+ps_err ps_coord_board_create(int n_workers, ps_coord_answer answer, void *owner,
                              ps_coord_board **out)
 {
     ps_coord_board *b;

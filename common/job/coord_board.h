@@ -20,7 +20,7 @@ typedef struct ps_coord_asker {
     int rank;
 } ps_coord_asker;
 
-ps_err ps_coord_board_create(int n_workers, ps_coord_board_answer answer, void *owner,
+ps_err ps_coord_board_create(int n_workers, ps_coord_answer answer, void *owner,
                              ps_coord_board **out);
 /* Before the first request: the job has fewer workers than it was made for. */
 void ps_coord_board_set_workers(ps_coord_board *b, int n_workers);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void ps_coord_answer_fail(ps_coord_board_answer answer, void *owner,
-                          const ps_control_id *to, uint64_t request, ps_err code)
+void ps_coord_answer_fail(ps_coord_answer answer, void *owner, const ps_control_id *to,
+                          uint64_t request, ps_err code)
 {
     ps_control c = {.kind = PS_CONTROL_FAIL, .request = request};
     c.number[0] = (uint64_t)code;

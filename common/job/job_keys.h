@@ -4,6 +4,7 @@
  *   job/total_steps       where the job begins and ends (job_start.c)         worker 0
  *   job/tensors           of a job without a model: open_job.h            worker 0
  *   job/policy            coord_orders.h                                      worker 0
+ *   job/policy_batches    the same                                            worker 0
  *   policy/end            the same                                          any worker
  *   policy/<n>            the same                                     the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
