@@ -224,6 +224,7 @@ static ps_err take_place(ps_resume *r)
 {
     const ps_coord_orders_place from = ps_member_place(r->o.member);
     r->goes_on = true;
+    r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
     PS_TRY(ps_job_start_get(r->o.member, &r->start, step_deadline(r)));
     PS_TRY(ps_trainer_place_hear(r->o.member, &from, &r->snapshot.trainer, &r->place,
                                  step_deadline(r)));
@@ -384,7 +385,7 @@ ps_err ps_resume_metrics(const ps_resume *r, const ps_run_dir *dir, ps_metrics *
 
 void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
 {
-    if (!r->goes_on || r->o.rank != 0) return;
+    if (!r->goes_on || r->o.rank != 0 || r->start.back_at > 0) return;
     memcpy(params, r->arrays->params, r->shape.table->arena_count * sizeof *params);
     memcpy(buffers, r->arrays->buffers, r->shape.table->buffer_bytes);
 }

@@ -12,6 +12,16 @@ bool ps_trainer_place_on(const ps_config *config, const ps_tensor_table *table)
            table->buffer_bytes == 0;
 }
 
+static int set_number(json_t *json, const char *key, uint64_t value)
+{
+    return json_object_set_new(json, key, json_integer((int64_t)value));
+}
+
+static uint64_t number_of(const json_t *json, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(json, key));
+}
+
 static json_t *steps_json(const int64_t *steps, int n)
 {
     json_t *list = json_array();
@@ -27,8 +37,8 @@ static ps_err write_text(const ps_trainer_snapshot *now, const ps_trainer_place 
     PS_TRY(ps_trainer_snapshot_to_json(now, &state));
     json_t *json = json_object();
     const int bad = json_object_set_new(json, "trainer", state) |
-                    json_object_set_new(json, "generation",
-                                        json_integer((int64_t)place->generation)) |
+                    set_number(json, "generation", place->generation) |
+                    set_number(json, "first", place->first) |
                     json_object_set_new(json, "round_steps",
                                         steps_json(place->round_steps, now->n_ranks));
     *out = bad ? NULL : json_dumps(json, JSON_COMPACT);
@@ -68,7 +78,8 @@ static ps_err read_text(const json_t *json, ps_trainer_snapshot *now,
     const ps_err err =
         ps_trainer_snapshot_from_json(json_object_get(json, "trainer"), now);
     if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
-    out->generation = (uint64_t)json_integer_value(json_object_get(json, "generation"));
+    out->generation = number_of(json, "generation");
+    out->first = number_of(json, "first");
     return read_steps(json_object_get(json, "round_steps"), now->n_ranks, out);
 }
 

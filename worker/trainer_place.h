@@ -13,6 +13,7 @@ typedef struct ps_trainer_place {
     uint64_t stretch;     // how often the workers have rested
     uint64_t made;        // rounds of this rank since the last time
     uint64_t generation;  // survivors.h
+    uint64_t first;       // the step at which the job began, or went on
     int64_t *round_steps; // (workers) sync.steps_by_speed; owned; NULL: all the same
 } ps_trainer_place;
 

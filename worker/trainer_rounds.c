@@ -90,8 +90,7 @@ static ps_err tell(const ps_trainer *t, const uint64_t *samples, int n)
     ps_trainer_list(t->round_steps, n, text);
     PS_INFO("rounds", "after_step=%" PRIu64 " steps=%s", t->step, text);
     if (t->o.run_dir)
-        PS_TRY(ps_policy_log_add_steps(t->o.run_dir, t->result->first_step,
-                                       t->round_steps, n));
+        PS_TRY(ps_policy_log_add_steps(t->o.run_dir, t->log_step, t->round_steps, n));
     return ps_member_put(t->member, PS_COORD_ORDERS_BATCHES, samples,
                          (size_t)n * sizeof *samples, ps_trainer_step_deadline(t));
 }

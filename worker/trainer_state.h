@@ -81,7 +81,8 @@ struct ps_trainer {
     uint64_t shown;     // steps since the last rest, for the progress
     uint64_t version;   // updates made, at the last rest
     uint64_t n_rests;
-    bool asks; // it has taken a dead worker's place, and has no weights yet
+    uint64_t log_step; // where the job began or went on, which names policy.log
+    bool asks;         // it has taken a dead worker's place, and has no weights yet
     /* With sync.steps_by_speed (trainer_rounds.h); otherwise NULL: */
     int64_t *round_steps; // (ranks) of a round
     double round_seconds; // of this rank's own steps since the last rest

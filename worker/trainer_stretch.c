@@ -95,8 +95,7 @@ static ps_err put_rules(ps_trainer *t)
     free(value);
     free(lines);
     PS_TRY(err);
-    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, t->result->first_step, &rules)
-                        : PS_OK;
+    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, t->log_step, &rules) : PS_OK;
 }
 
 /* What is known to go wrong. */
@@ -140,6 +139,7 @@ static ps_err take_place(ps_trainer *t)
     const int64_t k =
         t->round_steps ? t->round_steps[t->rank] : t->o.config->sync.local_steps;
     t->n_rests = place->stretch;
+    t->log_step = place->first;
     t->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
     t->asks = true;
     return ps_trainer_rounds_take(t);
@@ -149,7 +149,7 @@ ps_err ps_trainer_stretch_start(ps_trainer *t)
 {
     if (!ps_config_own_pace(t->o.config) || t->step >= t->total_steps) return PS_OK;
     find_start(t);
-    t->clock = t->step;
+    t->clock = t->log_step = t->step;
     if (t->o.place) return take_place(t);
     if (t->rank == 0) warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
@@ -184,6 +184,7 @@ static ps_err tell_place(const ps_trainer *t)
     ps_trainer_snapshot now;
     const ps_trainer_place place = {.stretch = t->n_rests,
                                     .generation = t->o.generation,
+                                    .first = t->log_step,
                                     .round_steps = t->round_steps};
     if (t->rank != 0 || !ps_trainer_place_on(t->o.config, &t->o.spec->table))
         return PS_OK;
@@ -238,8 +239,10 @@ static ps_err take_weights(ps_trainer *t, bool *rests, bool *over)
 static ps_err run_until_rest(ps_trainer *t, bool *over)
 {
     bool rests = false;
-    // Else after the first step, when all have agreed on the rounds.
-    if (!t->round_steps || t->clock > t->result->first_step) PS_TRY(tell_place(t));
+    // A worker 0 that has come back itself need not tell it again; and in the job's first
+    // stretch, it is told after the first step, when all have agreed on the rounds.
+    const bool known = t->asks || (t->round_steps && t->clock == t->result->first_step);
+    if (!known) PS_TRY(tell_place(t));
     PS_TRY(take_weights(t, &rests, over));
     while (!rests) {
         int64_t first;
@@ -299,7 +302,7 @@ static ps_err write_record(const ps_trainer *t, char *lines, bool last)
     const size_t n = strlen(lines), rest = sizeof REST - 1;
     if (last && n >= rest && strcmp(lines + n - rest, REST) == 0)
         memcpy(lines + n - rest, END, sizeof END);
-    return ps_policy_log_add(t->o.run_dir, t->result->first_step, lines);
+    return ps_policy_log_add(t->o.run_dir, t->log_step, lines);
 }
 
 /* Samples of the epoch's permutation that bsp would have seen after as many steps. */

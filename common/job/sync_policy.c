@@ -101,7 +101,7 @@ ps_err ps_sync_push(ps_sync *s, uint32_t rank)
 bool ps_sync_may_lose(const ps_sync *s, uint32_t rank)
 {
     const bool repeats = s->rules.script && *s->rules.script;
-    return s->rules.come_back && !repeats && rank > 0 && rank < s->rules.n_workers;
+    return s->rules.come_back && !repeats && rank < s->rules.n_workers;
 }
 
 void ps_sync_lose(ps_sync *s, uint32_t rank)

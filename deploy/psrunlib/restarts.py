@@ -196,6 +196,7 @@ class Restarts:
     def _came_back(self, part):
         """The others have not waited."""
         self.away.discard(part.name)
+        self.back &= part.name != "worker 0"
         self.back_at[part.name] = time.monotonic()
         for death in self._open_deaths():
             if death.part == part.name:

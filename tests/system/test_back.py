@@ -44,7 +44,7 @@ class BackTest(RestartTest):
 
 
 class GoesOn(BackTest):
-    def check(self, *more, kills=(1, 2, 1)):
+    def check(self, *more, kills=(1, 0, 2, 0)):
         psrun = self.begin(*more)
         for rank in kills:
             self.kill_and_wait(psrun, rank)
@@ -84,7 +84,7 @@ class GoesOn(BackTest):
 
     def test_two_at_once_and_then_a_server(self):
         psrun = self.begin()
-        for rank in (1, 2):
+        for rank in (0, 2):
             self.kill(psrun, "worker", rank)
         self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2))
         self.kill(psrun, "server", 1)
@@ -104,27 +104,54 @@ class GoesOn(BackTest):
             time.sleep(0.5)
         self.assertGreaterEqual(len(BACK.findall(self.end(psrun, "out"))), 2)
 
-    def test_worker_0_is_waited_for(self):
-        psrun = self.begin()
-        self.kill(psrun, "worker", 0)
+    def test_worker_0_and_then_a_server(self):
+        """The newest state is in another worker's memory then; the results stay as they are."""
+        psrun = self.begin("checkpoint.every=400", "recovery.share=0.5")
+        self.kill_and_wait(psrun, 0)
+        self.assertEqual(len(BACK.findall(self.text("out"))), 1, self.text("out"))
+        self.kill(psrun, "server", 1)
         text = self.end(psrun, "out")
-        self.assertIn("psrun: the job goes on from step", text)
-        self.assertEqual(self.summary("out")["steps"], 4000)
+        self.assertEqual(text.count("psrun: the job goes on from step"), 1, text)
+        summary = self.summary("out")
+        self.assertEqual(summary["steps"], 4000)
+        self.assertEqual([d["part"] for d in summary["restarts"]], ["worker 0", "server 1"])
+        steps = [line["step"] for line in self.records("out") if "loss_mean" in line]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertEqual(steps[-1], 4000)
 
-    def test_told_to_end_while_a_worker_is_away(self):
+    def test_all_that_had_the_state_in_memory_and_then_a_server(self):
+        """The job goes on from the disk; before the first checkpoint it begins anew."""
+        for every in (400, 100000):
+            psrun = self.begin(f"checkpoint.every={every}")
+            for rank in (0, 1):
+                self.kill(psrun, "worker", rank)
+            self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2))
+            self.kill(psrun, "server", 1)
+            text = self.end(psrun, "out")
+            self.assertEqual(text.count("psrun: the job goes on from step"), 1, text)
+            self.assertEqual(self.summary("out")["steps"], 4000)
+            shutil.rmtree(self.path("out"))
+
+    def told_to_end_while_away(self, rank):
         """A process that is started again does not come until psrun is told to end."""
         os.makedirs(self.path("build"))
         wrapped_bin(self.path("build/bin"), "ps-worker",
                     f'[ -n "$PS_INCARNATION" ] && while [ ! -e {self.path("go")} ]; do sleep 0.05; done')
         psrun = self.begin(args=["--build-dir", self.path("build")])
-        self.kill(psrun, "worker", 2)
-        self.assertTrue(self.wait_until(psrun, lambda: "WARN  away role=worker rank=2" in self.text("out")))
+        self.kill(psrun, "worker", rank)
+        self.assertTrue(self.wait_until(psrun, lambda: f"WARN  away role=worker rank={rank}" in self.text("out")))
         psrun.send_signal(signal.SIGINT)
         with open(self.path("go"), "w", encoding="utf-8"):
             pass
         text = self.end(psrun, "out", code=130)
         self.assertIn("weights and results so far are in", text)
         self.assertTrue(self.weights("out"))
+
+    def test_told_to_end_while_a_worker_is_away(self):
+        self.told_to_end_while_away(2)
+
+    def test_told_to_end_while_worker_0_is_away(self):
+        self.told_to_end_while_away(0)
 
     def test_nobody_takes_its_place(self):
         """The job ends, and all join again."""
@@ -143,7 +170,7 @@ class Seeded(BackTest):
 
     def disturb(self, psrun, chance):
         """Returns what it did, so that a failure can be repeated."""
-        role, rank = chance.choice([("worker", r) for r in (0, 1, 1, 2, 2)] + [("server", 0), ("server", 1)])
+        role, rank = chance.choice([("worker", r) for r in (0, 0, 1, 1, 2, 2)] + [("server", 0), ("server", 1)])
         pause, stops = chance.random() * 0.6, chance.random() < 0.25
         time.sleep(pause)
         if psrun.poll() is not None:

@@ -207,7 +207,6 @@ static void a_worker_that_comes_back_begins_anew(void **state)
     assert_false(ps_coord_orders_may_lose(o.orders, 1));
     assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
-    assert_false(ps_coord_orders_may_lose(o.orders, 0));
     assert_int_equal(ps_coord_orders_lose(o.orders, 1), PS_OK);
     for (int shard = 0; shard < SHARDS; shard++)
         assert_int_equal(o.n[shard], 2);

@@ -467,7 +467,8 @@ static void a_worker_comes_back(void **state)
                                  .stretch = 3};
     ps_sync s;
     assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
-    assert_true(ps_sync_may_lose(&s, 1) && !ps_sync_may_lose(&s, 0));
+    assert_true(ps_sync_may_lose(&s, 0) && ps_sync_may_lose(&s, 1));
+    assert_false(ps_sync_may_lose(&s, s.rules.n_workers));
     assert_int_equal(ps_sync_push(&s, 1), PS_OK);
     expect(&s, "");
     ps_sync_lose(&s, 1); // its push does not count

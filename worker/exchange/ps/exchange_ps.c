@@ -158,7 +158,8 @@ static ps_err ps_ops_start(ps_exchange *x)
     PS_TRY(ps_comm_wait_ready(e->comm));
     for (uint32_t c = 0; c < n; c++)
         e->batch[c] = c;
-    ps_comm_command command = e->o.rank == 0 ? PS_COMM_INIT : PS_COMM_PULL;
+    const bool has_weights = e->o.rank == 0 && e->o.back_at == 0;
+    const ps_comm_command command = has_weights ? PS_COMM_INIT : PS_COMM_PULL;
     PS_TRY(ps_comm_submit(e->comm, command, first + 1, e->batch, ahead));
     PS_TRY(ps_comm_submit(e->comm, command, first, e->batch + ahead, n - ahead));
     PS_TRY(wait_for(e, 0, n - 1, (int64_t)first));
