@@ -226,11 +226,12 @@ static ps_err take_place(ps_resume *r)
     r->goes_on = true;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
     PS_TRY(ps_job_start_get(r->o.member, &r->start, step_deadline(r)));
-    PS_TRY(ps_trainer_place_hear(r->o.member, &from, &r->snapshot.trainer, &r->place,
-                                 step_deadline(r)));
+    PS_TRY(ps_trainer_place_hear(r->o.member, &from, r->shape.table, &r->snapshot.trainer,
+                                 &r->place, step_deadline(r)));
     r->choice = (ps_survivors_choice){.source = -1, .generation = r->place.generation};
     r->start.step = r->snapshot.trainer.step;
     r->start.back_at = from.push;
+    r->start.buffer_pieces = r->place.buffer_pieces;
     PS_INFO("back", "step=%" PRIu64 " note=\"the others have gone on\"", r->start.step);
     return PS_OK;
 }
@@ -385,9 +386,11 @@ ps_err ps_resume_metrics(const ps_resume *r, const ps_run_dir *dir, ps_metrics *
 
 void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
 {
+    const size_t bytes = r->shape.table->buffer_bytes;
+    if (r->place.buffers) memcpy(buffers, r->place.buffers, bytes);
     if (!r->goes_on || r->o.rank != 0 || r->start.back_at > 0) return;
     memcpy(params, r->arrays->params, r->shape.table->arena_count * sizeof *params);
-    memcpy(buffers, r->arrays->buffers, r->shape.table->buffer_bytes);
+    memcpy(buffers, r->arrays->buffers, bytes);
 }
 
 ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)

@@ -61,7 +61,8 @@ ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler);
  * or the folder of the checkpoints those of another one. */
 ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir);
 
-/* Rank 0's first weights; nothing where the job is new. */
+/* Rank 0's first weights and buffers; nothing where the job is new. Of a worker that
+ * takes a dead one's place the buffers alone: the servers have the weights. */
 void ps_resume_weights(const ps_resume *r, float *params, void *buffers);
 /* All ranks: what the exchange goes on from (ps_session_start); NULL where the job is
  * new. *out is borrowed, until the arrays are dropped. */

@@ -24,8 +24,8 @@ struct ps_session {
     stage stage;
     int rank, world_size, n_servers;
     uint64_t total_steps, first_step, next_step;
-    uint64_t back_at;           // exchange.h
-    const ps_exchange_ops *ops; // of the exchange
+    uint64_t back_at, buffer_pieces; // exchange.h
+    const ps_exchange_ops *ops;      // of the exchange
     ps_plan plan;
     ps_step_rule rule;
     ps_config exchange_config;  // the policy local: that of the outer optimizer
@@ -179,6 +179,7 @@ static ps_err set_start(ps_session *s, const ps_job_start *start)
     s->total_steps = start->total_steps;
     s->first_step = s->next_step = start->step;
     s->back_at = start->back_at;
+    s->buffer_pieces = start->buffer_pieces;
     // The servers would have to map another process's memory while they use the dead
     // one's.
     if (s->back_at > 0) s->exchange_config.exchange.shm = PS_SWITCH_OFF;
@@ -253,6 +254,7 @@ static ps_err make_exchange(ps_session *s)
                                          .total_steps = s->total_steps,
                                          .first_step = s->first_step,
                                          .back_at = s->back_at,
+                                         .buffer_pieces = s->buffer_pieces,
                                          .params = &s->params,
                                          .grads = &s->grads,
                                          .buffers = s->buffers,

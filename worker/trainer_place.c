@@ -6,10 +6,12 @@
 #include "job_keys.h"
 #include "mem.h"
 
+enum { MOST_BUFFER_BYTES = 16 << 20 };
+
 bool ps_trainer_place_on(const ps_config *config, const ps_tensor_table *table)
 {
     return ps_config_quorum(config) && config->recovery.rejoins > 0 &&
-           table->buffer_bytes == 0;
+           table->frozen_bytes == 0 && table->buffer_bytes <= MOST_BUFFER_BYTES;
 }
 
 static int set_number(json_t *json, const char *key, uint64_t value)
@@ -39,6 +41,7 @@ static ps_err write_text(const ps_trainer_snapshot *now, const ps_trainer_place 
     const int bad = json_object_set_new(json, "trainer", state) |
                     set_number(json, "generation", place->generation) |
                     set_number(json, "first", place->first) |
+                    set_number(json, "buffer_pieces", place->buffer_pieces) |
                     json_object_set_new(json, "round_steps",
                                         steps_json(place->round_steps, now->n_ranks));
     *out = bad ? NULL : json_dumps(json, JSON_COMPACT);
@@ -46,13 +49,29 @@ static ps_err write_text(const ps_trainer_snapshot *now, const ps_trainer_place 
     return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
 }
 
-ps_err ps_trainer_place_tell(ps_member *member, const ps_trainer_snapshot *now,
+/* The text with its end, and the buffers. */
+static ps_err put_value(ps_member *member, const char *key, const char *text,
+                        const void *buffers, size_t buffer_bytes, ps_deadline deadline)
+{
+    const size_t n = strlen(text) + 1;
+    char *value;
+    PS_TRY(ps_mem_zalloc(&value, n + buffer_bytes, 1, "the state of training"));
+    memcpy(value, text, n);
+    if (buffer_bytes > 0) memcpy(value + n, buffers, buffer_bytes);
+    const ps_err err = ps_member_put(member, key, value, n + buffer_bytes, deadline);
+    free(value);
+    return err;
+}
+
+ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
+                             const ps_trainer_snapshot *now,
                              const ps_trainer_place *place, ps_deadline deadline)
 {
     char *text;
     PS_TRY(write_text(now, place, &text));
     const ps_job_key key = ps_job_key_place(place->stretch);
-    ps_err err = ps_member_put(member, key.text, text, strlen(text), deadline);
+    ps_err err =
+        put_value(member, key.text, text, place->buffers, table->buffer_bytes, deadline);
     free(text);
     if (err != PS_OK || place->stretch == 0) return err;
     const ps_job_key before = ps_job_key_place(place->stretch - 1);
@@ -80,27 +99,43 @@ static ps_err read_text(const json_t *json, ps_trainer_snapshot *now,
     if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
     out->generation = number_of(json, "generation");
     out->first = number_of(json, "first");
+    out->buffer_pieces = number_of(json, "buffer_pieces");
     return read_steps(json_object_get(json, "round_steps"), now->n_ranks, out);
 }
 
+static ps_err read_value(const char *value, size_t bytes, const ps_tensor_table *table,
+                         ps_trainer_snapshot *now, ps_trainer_place *out)
+{
+    const size_t n = strnlen(value, bytes), wanted = table->buffer_bytes;
+    if (n == bytes || bytes - n - 1 != wanted)
+        return ps_err_set(PS_ERR_PROTOCOL, "the place of a dead worker has %zu bytes",
+                          bytes);
+    json_t *json = json_loadb(value, n, 0, NULL);
+    const ps_err err = read_text(json, now, out);
+    json_decref(json);
+    if (err != PS_OK || wanted == 0) return err;
+    PS_TRY(ps_mem_zalloc(&out->buffers, wanted, 1, "the buffers"));
+    memcpy(out->buffers, value + n + 1, wanted);
+    return PS_OK;
+}
+
 ps_err ps_trainer_place_hear(ps_member *member, const ps_coord_orders_place *from,
-                             ps_trainer_snapshot *now, ps_trainer_place *out,
-                             ps_deadline deadline)
+                             const ps_tensor_table *table, ps_trainer_snapshot *now,
+                             ps_trainer_place *out, ps_deadline deadline)
 {
     void *value = NULL;
     size_t bytes;
     *out = (ps_trainer_place){.stretch = from->stretch, .made = from->made};
     const ps_job_key key = ps_job_key_place(from->stretch);
     PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
-    json_t *json = json_loadb(value, bytes, 0, NULL);
+    const ps_err err = read_value(value, bytes, table, now, out);
     free(value);
-    const ps_err err = read_text(json, now, out);
-    json_decref(json);
     return err;
 }
 
 void ps_trainer_place_fini(ps_trainer_place *place)
 {
     free(place->round_steps);
+    free(place->buffers);
     *place = (ps_trainer_place){0};
 }

@@ -10,27 +10,30 @@
 #include "trainer_snapshot.h"
 
 typedef struct ps_trainer_place {
-    uint64_t stretch;     // how often the workers have rested
-    uint64_t made;        // rounds of this rank since the last time
-    uint64_t generation;  // survivors.h
-    uint64_t first;       // the step at which the job began, or went on
-    int64_t *round_steps; // (workers) sync.steps_by_speed; owned; NULL: all the same
+    uint64_t stretch;       // how often the workers have rested
+    uint64_t made;          // rounds of this rank since the last time
+    uint64_t generation;    // survivors.h
+    uint64_t first;         // the step at which the job began, or went on
+    int64_t *round_steps;   // (workers) sync.steps_by_speed; owned; NULL: all the same
+    uint64_t buffer_pieces; // exchange.h
+    void *buffers; // batch norm's, worker 0's at the last rest (table's bytes); owned
 } ps_trainer_place;
 
 /* Whether workers may come back so: with a quorum, where processes join again and there
- * are no buffers, which only all workers together make equal. */
+ * are no frozen parameters, and no more than 16 MiB of buffers. */
 bool ps_trainer_place_on(const ps_config *config, const ps_tensor_table *table);
 
 /* Worker 0. now: as a checkpoint has it; place: all but `made`. The one before is
  * forgotten. */
-ps_err ps_trainer_place_tell(ps_member *member, const ps_trainer_snapshot *now,
+ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
+                             const ps_trainer_snapshot *now,
                              const ps_trainer_place *place, ps_deadline deadline);
 
 /* The worker that comes back. from: ps_member_place's. now: gets the state (init before);
  * out: must be given to fini in every case. PROTOCOL, TIMEOUT. */
 ps_err ps_trainer_place_hear(ps_member *member, const ps_coord_orders_place *from,
-                             ps_trainer_snapshot *now, ps_trainer_place *out,
-                             ps_deadline deadline);
+                             const ps_tensor_table *table, ps_trainer_snapshot *now,
+                             ps_trainer_place *out, ps_deadline deadline);
 void ps_trainer_place_fini(ps_trainer_place *place);
 
 #endif

@@ -182,16 +182,22 @@ static void show(ps_trainer *t, double seconds, int64_t group_n)
 static ps_err tell_place(const ps_trainer *t)
 {
     ps_trainer_snapshot now;
+    ps_exchange_stats stats;
+    const ps_tensor_table *table = &t->o.spec->table;
+    if (t->rank != 0 || !ps_trainer_place_on(t->o.config, table)) return PS_OK;
+    PS_TRY(ps_program_fetch_buffers(t->program));
+    ps_session_stats(t->o.session, &stats);
     const ps_trainer_place place = {.stretch = t->n_rests,
                                     .generation = t->o.generation,
                                     .first = t->log_step,
-                                    .round_steps = t->round_steps};
-    if (t->rank != 0 || !ps_trainer_place_on(t->o.config, &t->o.spec->table))
-        return PS_OK;
+                                    .round_steps = t->round_steps,
+                                    .buffer_pieces = stats.buffer_pieces,
+                                    .buffers = ps_session_buffers(t->o.session)};
     ps_err err = ps_trainer_snapshot_init(&now, t->o.sampler->world_size);
     if (err == PS_OK) {
         ps_trainer_fill_state(t, &now);
-        err = ps_trainer_place_tell(t->member, &now, &place, ps_trainer_step_deadline(t));
+        err = ps_trainer_place_tell(t->member, table, &now, &place,
+                                    ps_trainer_step_deadline(t));
     }
     ps_trainer_snapshot_fini(&now);
     return err;

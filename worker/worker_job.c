@@ -245,7 +245,7 @@ static ps_err first_weights(job *j)
     const char *init = j->config->train.init;
     float *params = ps_session_params(j->session);
     void *buffers = ps_session_buffers(j->session);
-    if (j->resume.goes_on && j->rank == 0) {
+    if (j->resume.goes_on && (j->rank == 0 || j->resume.start.back_at > 0)) {
         ps_resume_weights(&j->resume, params, buffers);
         return PS_OK;
     }

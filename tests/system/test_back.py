@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from jobs import JobTest, wrapped_bin
+from jobs import JobTest, read_safetensors, wrapped_bin
 from restarting import RestartTest
 
 # An epoch of two thousand steps takes seconds, so that most of the time workers are within it.
@@ -74,6 +74,14 @@ class GoesOn(BackTest):
     def test_codecs(self):
         self.check("exchange.codec=int4", "exchange.codec_warmup=2", "exchange.codec_min=64")
 
+    def test_batch_norm(self):
+        """Its running statistics are worker 0's, whose new process goes on from those at the last rest."""
+        self.check("model.layers=[{conv2d: {out: 32, kernel: 3}}, {batch_norm2d: {name: bn}}, relu, "
+                   "{conv2d: {out: 32, kernel: 3}}, relu, flatten, {linear: 128}, relu, {linear: 10}]",
+                   "model.loss=cross_entropy")
+        mean = read_safetensors(self.path("out", "model.safetensors"))[0]["bn.running_mean"][2]
+        self.assertTrue(all(abs(x) > 0 for x in mean), mean)
+
     def test_sockets_alone(self):
         self.check("exchange.shm=off", "sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.outer_nesterov=true")
 
@@ -121,8 +129,9 @@ class GoesOn(BackTest):
 
     def test_all_that_had_the_state_in_memory_and_then_a_server(self):
         """The job goes on from the disk; before the first checkpoint it begins anew."""
-        for every in (400, 100000):
+        for every, since in ((100000, "epoch 1/"), (2000, "INFO  checkpoint step=2000")):
             psrun = self.begin(f"checkpoint.every={every}")
+            self.assertTrue(self.wait_until(psrun, lambda t=since: t in self.text("out")))
             for rank in (0, 1):
                 self.kill(psrun, "worker", rank)
             self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2))

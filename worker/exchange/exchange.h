@@ -29,6 +29,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
      * the number of its first push, which is empty. 0: it is in the job from the start.
      */
     uint64_t back_at;
+    uint64_t buffer_pieces; // then: what has travelled before it came (buffer_sync.h)
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
@@ -42,6 +43,7 @@ typedef struct ps_exchange_stats {
     double wait_seconds; // main thread's, in params_needed and drain, since start
     uint64_t raw_bytes;  // what bytes_sent would be without a codec
     uint64_t shm_sent, shm_received; // payload passed in shared memory instead
+    uint64_t buffer_pieces;          // of buffers that have travelled (buffer_sync.h)
     uint64_t most_in_flight; // payload bytes without credit, the most to any one shard
     /* Beside the arithmetic: of compressing gradients, and of handing messages to the
      * sockets. 0 where the exchange does not know. */

@@ -76,6 +76,7 @@ static ps_err create(const ps_exchange_options *options, ps_levels *levels,
     e->o = *options;
     e->levels = levels;
     e->newest = (int64_t)options->first_step;
+    e->n_buffer_syncs = options->buffer_pieces;
     ps_exchange *x = &e->base;
     err = map_chunks(e);
     if (err == PS_OK) err = ps_comm_create(options, &e->comm);
@@ -309,6 +310,7 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
         .raw_bytes = comm.raw_bytes,
         .shm_sent = comm.shm_sent,
         .shm_received = comm.shm_received,
+        .buffer_pieces = e->n_buffer_syncs,
         .most_in_flight = comm.most_on_the_way,
         .wait_seconds = (double)e->wait_ns * 1e-9,
         .encode_seconds = (double)comm.encode_ns * 1e-9,
