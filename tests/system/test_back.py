@@ -129,12 +129,14 @@ class GoesOn(BackTest):
 
     def test_all_that_had_the_state_in_memory_and_then_a_server(self):
         """The job goes on from the disk; before the first checkpoint it begins anew."""
-        for every, since in ((100000, "epoch 1/"), (2000, "INFO  checkpoint step=2000")):
+        for every, since in ((100000, "epoch 1/"), (2000, "epoch 1/2  test loss")):
             psrun = self.begin(f"checkpoint.every={every}")
             self.assertTrue(self.wait_until(psrun, lambda t=since: t in self.text("out")))
+            time.sleep(0.5)  # all have left the rest
             for rank in (0, 1):
                 self.kill(psrun, "worker", rank)
-            self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2))
+            self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2),
+                            self.text("out"))
             self.kill(psrun, "server", 1)
             text = self.end(psrun, "out")
             self.assertEqual(text.count("psrun: the job goes on from step"), 1, text)
