@@ -47,7 +47,8 @@ def arguments():
     p.add_argument("--order", choices=sorted(ORDERS), default="given",
                    help="order of the samples within a batch: the same mean, other roundings")
     p.add_argument("--hook", default="none",
-                   help="PyTorch's communication hook: none, fp16, powersgd1, powersgd2, ...")
+                   help="PyTorch's communication hook: none, fp16, powersgd1, powersgd2, ..., or postlocalK, its "
+                        "post-local SGD: K steps between two averages")
     p.add_argument("--package", metavar="CODEC",
                    help="no DDP: pstrain.Optimizer with this codec; its job is PS_INIT_METHOD's")
     p.add_argument("--marks", action="store_true",
@@ -205,8 +206,8 @@ class Job:
             return self.model, package_optimizer(self.config, self.model, self.args.package,
                                                  self.total)
         ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(self.args.hook, self.config))
-        torch_hooks.register(ddp, self.args.hook, self.config)
-        return ddp, optimizer_of(self.config, self.model)
+        optimizer = optimizer_of(self.config, self.model)
+        return ddp, torch_hooks.register(ddp, self.args.hook, self.config, optimizer)
 
     def mark(self):
         """All ranks wait for each other; with --marks also for the reader of the output."""
@@ -313,6 +314,7 @@ class Job:
         x, y = torch_data.load(self.config, "test")
         begin, end = (len(x) * r // self.world for r in (self.rank, self.rank + 1))
         self.ddp.eval()
+        torch_hooks.average(self.model, self.args.hook)
         sums = torch.zeros(3, dtype=torch.float64)
         with torch.no_grad():
             for i in range(begin, end, self.config["data.eval_batch"]):

@@ -57,8 +57,8 @@ def exchange(args, model):
             settings={"exchange.codec_warmup": args.warmup})
     needs = Needs(model, args.warmup)
     ddp = DistributedDataParallel(model, **torch_hooks.buckets(args.hook, needs))
-    torch_hooks.register(ddp, args.hook, needs)
-    return ddp, torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return ddp, torch_hooks.register(ddp, args.hook, needs, optimizer)
 
 
 def mark(optimizer):

@@ -2,7 +2,9 @@
 import re
 
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.model_averaging import averagers, utils
+from torch.distributed.optim import PostLocalSGDOptimizer
 
 from .job_config import BenchError
 
@@ -34,14 +36,33 @@ def _powersgd(rank, warmup):
     return state, hook
 
 
-def register(ddp, hook, config):
-    """hook: none, fp16, or powersgdN, N being the rank of the approximation."""
-    rank = re.fullmatch(r"powersgd([1-9]\d*)", hook)
+def _post_local(ddp, optimizer, period):
+    """Local SGD after the first `period` steps: each rank steps by itself, and every `period` steps the
+    weights are averaged. Returns the optimizer that does so."""
+    alone = [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
+    state = post_localSGD_hook.PostLocalSGDState(None, alone, period)
+    ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    return PostLocalSGDOptimizer(optimizer, averagers.PeriodicModelAverager(period, warmup_steps=period))
+
+
+def register(ddp, hook, config, optimizer):
+    """hook: none, fp16, powersgdN, N being the rank of the approximation, or postlocalK, K being the
+    steps between two averages. Returns the optimizer to take."""
+    named = re.fullmatch(r"(powersgd|postlocal)([1-9]\d*)", hook)
     if hook == "none":
-        return
+        return optimizer
     if hook == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif rank:
-        ddp.register_comm_hook(*_powersgd(int(rank[1]), config["train.warmup_steps"]))
+    elif named and named[1] == "powersgd":
+        ddp.register_comm_hook(*_powersgd(int(named[2]), config["train.warmup_steps"]))
+    elif named:
+        return _post_local(ddp, optimizer, int(named[2]))
     else:
-        raise BenchError(f"communication hook {hook}: there are none, fp16 and powersgdN")
+        raise BenchError(f"communication hook {hook}: there are none, fp16, powersgdN and postlocalK")
+    return optimizer
+
+
+def average(model, hook):
+    """Before an evaluation: ranks that step by themselves have other weights."""
+    if hook.startswith("postlocal"):
+        utils.average_parameters(model.parameters(), dist.group.WORLD)

@@ -164,6 +164,17 @@ class Network(BenchTest):
         self.assertLess(coarse["train_loss"], 2.4)  # of ten classes at random: 2.3
 
     @needs_torch
+    def test_pytorchs_post_local_sgd_trains(self):
+        keys = ("train.steps=20", "model.dropout=false", *SHORT)
+        plain = self.ddp("none", *keys)["train_loss"]
+        # It averages after each step: with Adam that is not the step of the mean gradient.
+        for period, delta in ((1, 0.2), (6, 0.4)):
+            local = self.ddp(f"postlocal{period}", *keys)
+            self.assertEqual(local["steps"], 20)
+            self.assertNotEqual(local["train_loss"], plain)
+            self.assertAlmostEqual(local["train_loss"], plain, delta=delta * plain)
+
+    @needs_torch
     def test_a_hook_that_there_is_not_is_named(self):
         from benchlib.job_config import BenchError
         with self.assertRaisesRegex(BenchError, "powersgdN"):
