@@ -309,7 +309,8 @@ static void say_own(const ps_checkpointer *c, const ps_trainer_snapshot *state,
     const ps_trainer_snapshot sums = {.n_ranks = state->n_ranks,
                                       .loss_sums = state->loss_sums,
                                       .loss_samples = state->loss_samples,
-                                      .own_steps = state->own_steps};
+                                      .own_steps = state->own_steps,
+                                      .batches = state->batches};
     ps_trainer_snapshot_to_values(c->rank == 0 ? state : &sums, values);
     if (c->rank == 0) more[BUSY] = !is_free;
     if (c->rank == 0) more[RECOVERS] = recovers(c);

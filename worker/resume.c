@@ -296,6 +296,10 @@ static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
     sampler->start = (ps_sampler_start){0};
     if (r->goes_on && !ps_config_own_pace(r->o.config))
         sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
+    const bool balanced = r->goes_on && ps_config_balances(r->o.config) &&
+                          s->n_ranks == sampler->world_size;
+    for (int k = 0; balanced && k < s->n_ranks; k++)
+        if (s->batches[k] >= 1) r->o.batches[k] = (int64_t)s->batches[k];
 }
 
 /* Rank 0, and a worker that is alone. */

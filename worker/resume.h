@@ -19,6 +19,8 @@ typedef struct ps_resume_options { // borrowed for its life
     ps_member *member; // NULL: alone
     int rank, world_size;
     int64_t accumulate; // micro-batches per step
+    int64_t *batches; // (world_size) the sampler's; with data.batch auto it gets those of
+                      // the epoch that the job goes on with
     /* Rank 0 of a process that joins again: where its results are, and its checkpoints.
      * NULL: a process that has just begun. */
     const char *own_dir;

@@ -31,10 +31,12 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 {
     const ps_trainer_window *w = &t->since_record;
     const ps_trainer_result *r = t->result;
-    double *sums = s->loss_sums, *samples = s->loss_samples, *own_steps = s->own_steps;
+    double *sums = s->loss_sums, *samples = s->loss_samples, *own_steps = s->own_steps,
+           *batches = s->batches;
     sums[t->rank] = w->loss_sum;
     samples[t->rank] = (double)w->samples;
     own_steps[t->rank] = (double)t->own_steps;
+    batches[t->rank] = t->batches ? (double)t->batches[t->rank] : 0;
     *s = (ps_trainer_snapshot){.step = t->step,
                                .epoch = t->epoch,
                                .position = t->position,
@@ -53,6 +55,7 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .loss_samples = samples,
                                .version = t->version,
                                .own_steps = own_steps,
+                               .batches = batches,
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
                                .best = t->best,
                                .patience_best = t->patience.best,

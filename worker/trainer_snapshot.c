@@ -52,7 +52,8 @@ static const struct {
     size_t offset;
 } lists[] = {{"loss_sums", offsetof(ps_trainer_snapshot, loss_sums)},
              {"loss_samples", offsetof(ps_trainer_snapshot, loss_samples)},
-             {"own_steps", offsetof(ps_trainer_snapshot, own_steps)}};
+             {"own_steps", offsetof(ps_trainer_snapshot, own_steps)},
+             {"batches", offsetof(ps_trainer_snapshot, batches)}};
 
 /* The first ones say where the job stands: those a state has to have. */
 enum {

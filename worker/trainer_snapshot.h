@@ -28,6 +28,7 @@ typedef struct ps_trainer_snapshot {
      * that each has made of its own in the epoch. */
     uint64_t version;
     double *own_steps;     // (n_ranks); owned
+    double *batches;       // (n_ranks) with data.batch auto, of the epoch; owned
     int64_t metrics_bytes; // of metrics.jsonl
     double best;           // of the evaluations; NAN: there was none
     double patience_best;  // ps_patience

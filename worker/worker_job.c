@@ -186,6 +186,7 @@ static ps_err find_start(job *j)
                                        .rank = j->rank,
                                        .world_size = j->sampler.world_size,
                                        .accumulate = j->accumulate,
+                                       .batches = j->batches,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
                                        .checkpointer = j->checkpointer,
                                        .generation = j->generation,
@@ -335,27 +336,25 @@ static ps_err make_trainer(job *j)
                                             .device = j->device,
                                             .session = j->session};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
-    const ps_trainer_snapshot *start =
-        j->resume.goes_on ? &j->resume.snapshot.trainer : NULL;
-    const ps_trainer_options options = {
-        .config = j->config,
-        .spec = &j->spec,
-        .train = &j->data.train,
-        .sampler = &j->sampler,
-        .accumulate = j->accumulate,
-        .device = j->device,
-        .session = j->session,
-        .evaluator = &j->evaluator,
-        .start = start,
-        .start_is_saved = j->resume.choice.source<0, .generation = j->generation,
-                                                  .place = j->resume.start.back_at> 0
-                              ? &j->resume.place
-                              : NULL,
-        .checkpointer = j->checkpointer,
-        .run_dir = j->rank == 0 ? &j->run_dir : NULL,
-        .metrics = &j->metrics,
-        .progress = &j->progress,
-        .values = ps_monitor_values(j->monitor)};
+    const ps_resume *r = &j->resume;
+    const ps_trainer_place *place = r->start.back_at > 0 ? &r->place : NULL;
+    const ps_trainer_options options = {.config = j->config,
+                                        .spec = &j->spec,
+                                        .train = &j->data.train,
+                                        .sampler = &j->sampler,
+                                        .accumulate = j->accumulate,
+                                        .device = j->device,
+                                        .session = j->session,
+                                        .evaluator = &j->evaluator,
+                                        .start = r->goes_on ? &r->snapshot.trainer : NULL,
+                                        .start_is_saved = r->choice.source < 0,
+                                        .generation = j->generation,
+                                        .place = place,
+                                        .checkpointer = j->checkpointer,
+                                        .run_dir = j->rank == 0 ? &j->run_dir : NULL,
+                                        .metrics = &j->metrics,
+                                        .progress = &j->progress,
+                                        .values = ps_monitor_values(j->monitor)};
     return ps_trainer_create(&options, &j->trainer);
 }
 

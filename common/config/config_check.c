@@ -309,10 +309,8 @@ static ps_err check_global_batch(const ps_config *cfg)
     return PS_OK;
 }
 
-/* The batches of a job that goes on would not be known. */
 static ps_err check_balance(const ps_config *cfg)
 {
-    const ps_config_checkpoint *c = &cfg->checkpoint;
     static const char KEY[] = "data.batch";
     if (!ps_config_balances(cfg)) return PS_OK;
     if (ps_config_own_pace(cfg))
@@ -329,11 +327,6 @@ static ps_err check_balance(const ps_config *cfg)
                          "auto: data.global_batch has no sample for some of %lld "
                          "workers",
                          (long long)cfg->job.workers);
-    if (c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
-        cfg->recovery.rejoins > 0)
-        return key_error(cfg, KEY,
-                         "auto cannot be with checkpoints yet: remove checkpoint.* and "
-                         "recovery.rejoins, or give a number");
     return PS_OK;
 }
 

@@ -134,6 +134,18 @@ class SameBits(CheckpointTest):
     def test_unequal_batches(self):
         self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
 
+    def test_batches_that_follow_speeds(self):
+        """The second epoch goes on with the sizes that it has; measured anew in the first one, they may be others."""
+        for mode in ("ps", "allreduce"):
+            job = (mode, 2, 3, *SETTINGS, "data.batch=auto", "data.global_batch=40", "train.steps=12")
+            self.run_whole([5, 10], *job)
+            self.check_from([10], job, ((None, None),))
+            copy_until(self.path("whole"), self.path("out"), 5)
+            self.run_job("out", *job, args=["--resume", self.path("out")])
+            self.assertEqual(sum(self.summary("out")["batches"]), 40)
+            for out in ("out", "whole"):
+                shutil.rmtree(self.path(out))
+
     def test_bytes_a_step_are_of_the_steps_that_were_made(self):
         # By TCP: the gradients are nearly all of what is sent. What is received depends
         # on how many checkpoints are made, and a slow disk makes a job skip some.

@@ -35,6 +35,7 @@ static json_t *state_json(ps_trainer_snapshot *s)
         s->loss_sums[r] = 1e-300 / (r + 1);
         s->loss_samples[r] = 10 + r;
         s->own_steps[r] = 3 * r;
+        s->batches[r] = 5 + r;
     }
     assert_int_equal(ps_trainer_snapshot_to_json(s, &json), PS_OK);
     char *text = json_dumps(json, 0);
@@ -63,6 +64,7 @@ static void every_bit_survives(void **state)
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
     assert_memory_equal(a.own_steps, b.own_steps, 3 * sizeof(double));
+    assert_memory_equal(a.batches, b.batches, 3 * sizeof(double));
     assert_int_equal(b.version, 77);
     json_decref(json);
     ps_trainer_snapshot_fini(&a);
@@ -89,6 +91,7 @@ static void as_numbers(void **state)
     assert_memory_equal(a.loss_sums, b.loss_sums, 3 * sizeof(double));
     assert_memory_equal(a.loss_samples, b.loss_samples, 3 * sizeof(double));
     assert_memory_equal(a.own_steps, b.own_steps, 3 * sizeof(double));
+    assert_memory_equal(a.batches, b.batches, 3 * sizeof(double));
     assert_int_equal(b.version, 77);
     ps_trainer_snapshot_fini(&a);
     ps_trainer_snapshot_fini(&b);
