@@ -303,7 +303,8 @@ class Job:
             if self.over_ranks([self.since_record[1]])[0]:
                 self.record(metrics, number, epoch)
             if self.evaluates:
-                metrics({"step": number, "epoch": epoch, "test_accuracy": self.evaluate()[1]})
+                loss, accuracy = self.evaluate()
+                metrics({"step": number, "epoch": epoch, "test_loss": loss, "test_accuracy": accuracy})
                 self.ddp.train()
             epoch += 1
         self.mark()

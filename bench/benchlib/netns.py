@@ -160,6 +160,11 @@ class Hosts:
         while self.made:
             _delete(self.made.pop())
 
+    def enter(self, kind, rank):
+        """As prefix, on any processor."""
+        kind, rank = self.home(kind, rank)
+        return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}"]
+
     def prefix(self, kind, rank):
         """The words to put before a command so that it runs on that host.
 
@@ -168,9 +173,8 @@ class Hosts:
         for some tens of milliseconds, and all others waited for the slowest.
         """
         cpus = sorted(os.sched_getaffinity(0))
-        kind, rank = self.home(kind, rank)
-        return ["ip", "netns", "exec", f"{self.prefix_name}-{kind[0]}{rank}", "taskset", "-c",
-                str(cpus[rank % len(cpus)])]
+        _, home = self.home(kind, rank)
+        return [*self.enter(kind, rank), "taskset", "-c", str(cpus[home % len(cpus)])]
 
     def for_psrun(self, folder, bin_dir, keys=("server", "worker")):
         """(psrun's options, its environment) so that it starts the parts of these kinds here, as over

@@ -81,17 +81,25 @@ def read_losses(out):
 class Runner:
     """The settings and paths that all runs of a comparison share."""
 
-    def __init__(self, build_dir, config, out, servers, workers, timeout_s=3600):
+    def __init__(self, build_dir, config, out, servers, workers, timeout_s=3600, hosts=None):
+        """hosts: netns.Hosts with one for each part; None: all are on this one."""
         self.build_dir, self.config, self.out = build_dir, config, out
         self.servers, self.workers, self.timeout_s = servers, workers, timeout_s
+        self.hosts = hosts
+        os.makedirs(out, exist_ok=True)
 
     def _psrun(self, mode, out, overrides, workers, resume=None):
         one_level = [] if mode == "ps" else ["exchange.levels=1"]  # only servers have two
-        argv = [PSRUN, "-m", mode, "-s", str(self.servers), "-w", str(workers),
+        on_hosts, env = [], {}
+        if self.hosts:
+            bin_dir = os.path.join(self.build_dir, "bin")
+            kinds = ("server", "worker") if mode == "ps" else ("worker",)
+            on_hosts, env = self.hosts.for_psrun(self.out, bin_dir, kinds)
+        argv = [PSRUN, "-m", mode, *on_hosts, "-s", str(self.servers if mode == "ps" else 0), "-w", str(workers),
                 "--build-dir", self.build_dir, "--out", out, "--overwrite",
                 *(["--resume", resume] if resume else []), self.config, *overrides,
                 *one_level]
-        return Started(argv, os.path.join(out, "psrun.log"))
+        return Started(argv, os.path.join(out, "psrun.log"), env)
 
     def path(self, name):
         """The folder of the results; emptied of what a run before has written there."""
@@ -130,10 +138,14 @@ class Runner:
         described = os.path.join(out, "config.json")
         job.write(described)
         argv = [python, program, "--config", described, "--out", out, "--init", init, *extra]
-        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        address, port = self.hosts.address("worker", 0) if self.hosts else ("127.0.0.1", free_port())
+        env = {"MASTER_ADDR": address, "MASTER_PORT": str(port),
                "WORLD_SIZE": str(self.workers),
                "OMP_NUM_THREADS": str(max(1, job["train.threads"]))}
-        ranks = [Started(argv, os.path.join(out, f"rank{r}.log"),
+        if self.hosts:
+            env["GLOO_SOCKET_IFNAME"] = self.hosts.interface
+        places = [self.hosts.enter("worker", r) if self.hosts else [] for r in range(self.workers)]
+        ranks = [Started([*places[r], *argv], os.path.join(out, f"rank{r}.log"),
                          dict(env, RANK=str(r), LOCAL_RANK=str(r)))
                  for r in range(self.workers)]
         return out, ranks
