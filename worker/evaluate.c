@@ -13,20 +13,31 @@ enum { MATRIX_MAX = 128, CLASSES_MAX = 16384, TOP = 5 };
  * Missing heartbeats show its death sooner. */
 enum { SLOWEST_RANK = 10 };
 
-static ps_err create_loader(ps_evaluator *e, const ps_evaluator_options *o)
+static ps_err create_loader(ps_evaluator *e)
 {
-    int64_t begin, n;
-    ps_sampler_eval_slice(o->dataset->n, ps_session_world_size(o->session),
-                          ps_session_rank(o->session), &begin, &n);
-    if (n == 0) return PS_OK;
+    const ps_evaluator_options *o = &e->o;
+    if (e->n == 0) return PS_OK;
     ps_loader_options options = {.config = o->config,
                                  .dataset = o->dataset,
                                  .input = &o->spec->input,
-                                 .begin = begin,
-                                 .n = n,
+                                 .begin = e->begin,
+                                 .n = e->n,
                                  .max_batch = o->config->data.eval_batch};
     const ps_err err = ps_loader_create(&options, &e->loader);
     return err == PS_ERR_SHAPE ? ps_err_prefix(err, "data.test") : err;
+}
+
+ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares)
+{
+    int64_t begin, n;
+    const ps_session *s = e->o.session;
+    ps_sampler_eval_slice(e->n_samples, shares, ps_session_world_size(s),
+                          ps_session_rank(s), &begin, &n);
+    if (begin == e->begin && n == e->n) return PS_OK;
+    ps_loader_destroy(&e->loader);
+    e->begin = begin;
+    e->n = n;
+    return create_loader(e);
 }
 
 enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, TOP5, SUMS };
@@ -47,19 +58,18 @@ static ps_err init_counts(ps_evaluator *e, const ps_evaluator_options *o)
 
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
 {
-    *e = (ps_evaluator){.session = o->session,
+    *e = (ps_evaluator){.o = *o,
                         .member = ps_session_member(o->session),
                         .timeout_ms =
                             (uint64_t)o->config->net.step_timeout_ms * SLOWEST_RANK,
-                        .n_samples = o->dataset->n,
-                        .spec = o->spec};
+                        .n_samples = o->dataset->n};
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)o->config->data.eval_batch,
                                   .params = ps_session_params(o->session),
                                   .buffers = ps_session_buffers(o->session)};
     PS_TRY(ps_program_create(o->device, &program, &e->program));
     PS_TRY(init_counts(e, o));
-    return create_loader(e, o);
+    return ps_evaluator_share(e, NULL);
 }
 
 void ps_evaluator_fini(ps_evaluator *e)
@@ -74,12 +84,12 @@ void ps_evaluator_fini(ps_evaluator *e)
 
 static ps_err count_classes(ps_evaluator *e, const ps_batch *b)
 {
-    const int64_t n = e->spec->n_outputs;
-    const bool all = PS_LOSS_OF_NUMBERS(e->spec->loss);
+    const int64_t n = e->o.spec->n_outputs;
+    const bool all = PS_LOSS_OF_NUMBERS(e->o.spec->loss);
     if (e->confusion.n == 0) return PS_OK;
     PS_TRY(ps_program_outputs(e->program, e->outputs, (size_t)(b->n * n)));
     for (int i = 0; i < b->n; i++)
-        if (all || b->labels[i] != e->spec->ignore_index)
+        if (all || b->labels[i] != e->o.spec->ignore_index)
             ps_confusion_add(&e->confusion, b->labels[i], e->outputs + i * n);
     return PS_OK;
 }
@@ -93,7 +103,7 @@ static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass 
                             .positions = b->positions};
     ps_pass_result result;
     PS_TRY(ps_program_forward(e->program, &batch, pass, &result));
-    const ps_batch_weight w = ps_batch_weigh(e->spec, &batch);
+    const ps_batch_weight w = ps_batch_weigh(e->o.spec, &batch);
     e->values[LOSS] += result.loss_sum;
     e->values[WEIGHT] += w.weight;
     e->values[CORRECT] += (double)result.correct;
@@ -107,7 +117,7 @@ static ps_err evaluate_slice(ps_evaluator *e)
     if (!e->loader) return PS_OK;
     PS_TRY(ps_loader_epoch(e->loader, 0, 0));
     ps_pass pass = {.grad_scale = 1};
-    while (!ps_session_told_to_end(e->session)) {
+    while (!ps_session_told_to_end(e->o.session)) {
         ps_loaded *b;
         PS_TRY(ps_loader_next(e->loader, ps_deadline_in_ms(e->timeout_ms), &b));
         if (!b) return PS_OK;

@@ -1,4 +1,4 @@
-/* Evaluation: every rank evaluates its own slice of the test split; exact counts and sums
+/* Evaluation: every rank evaluates its own slice of the test split. Exact counts and sums
  * are reduced over the ranks. Where samples are compared with numbers, the loss is the
  * only result. */
 #ifndef PS_EVALUATE_H
@@ -10,19 +10,6 @@
 #include "model_spec.h"
 #include "session.h"
 
-typedef struct ps_evaluator {
-    const ps_session *session; // borrowed
-    ps_program *program;       // forward only
-    ps_loader *loader;         // NULL: this rank has no sample of the test split
-    ps_member *member;         // borrowed; NULL: alone
-    uint64_t timeout_ms;
-    int64_t n_samples;         // of all ranks
-    const ps_model_spec *spec; // borrowed
-    ps_confusion confusion;    // of all ranks, after an evaluation; n 0: no classes
-    float *outputs;            // (data.eval_batch, classes)
-    double *values;            // what is reduced
-} ps_evaluator;
-
 typedef struct ps_evaluator_options { // borrowed for the evaluator's life
     const ps_config *config;
     const ps_model_spec *spec;
@@ -30,6 +17,19 @@ typedef struct ps_evaluator_options { // borrowed for the evaluator's life
     ps_device *device;
     const ps_session *session; // joined
 } ps_evaluator_options;
+
+typedef struct ps_evaluator {
+    ps_evaluator_options o;
+    ps_program *program; // forward only
+    ps_loader *loader;   // NULL: this rank has no sample of the test split
+    ps_member *member;   // borrowed; NULL: alone
+    uint64_t timeout_ms;
+    int64_t begin, n;       // its slice
+    int64_t n_samples;      // of all ranks
+    ps_confusion confusion; // of all ranks, after an evaluation; n 0: no classes
+    float *outputs;         // (data.eval_batch, classes)
+    double *values;         // what is reduced
+} ps_evaluator;
 
 typedef struct ps_evaluation {
     double loss;           // mean over all samples of the split
@@ -40,6 +40,10 @@ typedef struct ps_evaluation {
 
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *options);
 void ps_evaluator_fini(ps_evaluator *e); // safe after a failed init
+
+/* Divides the split anew: in proportion to shares, the same on all ranks, or equally
+ * (ps_sampler_eval_slice). At first it is divided equally. */
+ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares);
 
 /* All ranks call it at the same step, after the exchange has been drained and the buffers
  * are rank 0's; all get the same figures. name: of the reduction, unique in the job. */

@@ -315,6 +315,9 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
     snprintf(name, sizeof name, "evaluate/%" PRIu64, t->step);
     ps_evaluation *e = &t->result->evaluation;
     warn_of_older_weights(t);
+    // Of unequal workers each gets as many samples as it is fast.
+    PS_TRY(
+        ps_evaluator_share(t->o.evaluator, t->round_steps ? t->round_steps : t->batches));
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_evaluate(t->o.evaluator, name, e));
     ps_trace_add(PS_TRACE_EVALUATE, begin, t->step);

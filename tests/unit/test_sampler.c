@@ -197,13 +197,31 @@ static void evaluation_slices_are_disjoint(void **state)
             int64_t next = 0;
             for (int r = 0; r < w; r++) {
                 int64_t begin, count;
-                ps_sampler_eval_slice(n, w, r, &begin, &count);
+                ps_sampler_eval_slice(n, NULL, w, r, &begin, &count);
                 assert_int_equal(begin, next);
                 assert_true(count == n / w || count == n / w + 1);
                 next += count;
             }
             assert_int_equal(next, n);
         }
+}
+
+static void evaluation_slices_follow_shares(void **state)
+{
+    const int64_t shares[] = {16, 4, 16, 1, 7};
+    const int w = 5;
+    for (int64_t n = 0; n < 300; n += 7) {
+        int64_t next = 0;
+        for (int r = 0; r < w; r++) {
+            int64_t begin, count;
+            ps_sampler_eval_slice(n, shares, w, r, &begin, &count);
+            assert_int_equal(begin, next);
+            const double ideal = (double)(n * shares[r]) / 44;
+            assert_true((double)count > ideal - 1 && (double)count < ideal + 1);
+            next += count;
+        }
+        assert_int_equal(next, n);
+    }
 }
 
 static const char torch_script[] =
@@ -361,6 +379,7 @@ int main(void)
         cmocka_unit_test(short_global_batches_are_dropped),
         cmocka_unit_test(options_without_sense_are_errors),
         cmocka_unit_test(evaluation_slices_are_disjoint),
+        cmocka_unit_test(evaluation_slices_follow_shares),
         cmocka_unit_test(indices_are_pytorchs),
         cmocka_unit_test(other_ranks_go_on_at_the_same_sample),
         cmocka_unit_test(the_same_ranks_go_on_with_their_batches),

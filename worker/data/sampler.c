@@ -210,9 +210,26 @@ void ps_epoch_fini(ps_epoch *epoch)
     memset(epoch, 0, sizeof *epoch);
 }
 
-void ps_sampler_eval_slice(int64_t n_samples, int world_size, int rank, int64_t *begin,
-                           int64_t *n)
+/* Where the slice of a rank begins; of world_size: where the last one ends. */
+static int64_t share_begin(int64_t n_samples, const int64_t *shares, int world_size,
+                           int rank)
 {
+    double before = 0, all = 0;
+    for (int r = 0; r < world_size; r++) {
+        all += (double)shares[r];
+        if (r < rank) before += (double)shares[r];
+    }
+    return rank == world_size ? n_samples : (int64_t)((double)n_samples * before / all);
+}
+
+void ps_sampler_eval_slice(int64_t n_samples, const int64_t *shares, int world_size,
+                           int rank, int64_t *begin, int64_t *n)
+{
+    if (shares) {
+        *begin = share_begin(n_samples, shares, world_size, rank);
+        *n = share_begin(n_samples, shares, world_size, rank + 1) - *begin;
+        return;
+    }
     int64_t each = n_samples / world_size, more = n_samples % world_size;
     *begin = rank * each + (rank < more ? rank : more);
     *n = each + (rank < more ? 1 : 0);

@@ -55,9 +55,10 @@ int64_t ps_sampler_n_batches(const ps_sampler_options *options);
 /* The same for epoch `number`: fewer, perhaps 0, if the job resumes within it. */
 int64_t ps_sampler_epoch_batches(const ps_sampler_options *options, uint64_t number);
 
-/* Evaluation: contiguous disjoint slices without padding. *begin and *n: the rank's
- * slice. */
-void ps_sampler_eval_slice(int64_t n_samples, int world_size, int rank, int64_t *begin,
-                           int64_t *n);
+/* Evaluation: contiguous disjoint slices without padding. shares (world_size), each at
+ * least 1: the slices are in proportion to them, rounded down at their ends; NULL: equal,
+ * the first ones one longer. *begin and *n: the rank's slice. */
+void ps_sampler_eval_slice(int64_t n_samples, const int64_t *shares, int world_size,
+                           int rank, int64_t *begin, int64_t *n);
 
 #endif
