@@ -158,18 +158,9 @@ static ps_err send_all_exact(ps_shard *s, ps_shard_chunk *c)
     return PS_OK;
 }
 
-/* The shard's version that the worker means. At their own pace workers count their own
- * pushes, and here, at rest, the last one has led to the shard's version. */
-static uint64_t version_of(const ps_shard *s, const ps_shard_chunk *c,
-                           const ps_wire_header *h)
-{
-    return s->own_pace ? h->step - s->peers[h->rank].clock + (uint64_t)c->policy.version
-                       : h->step;
-}
-
 static ps_err handle_exact(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
-    const uint64_t version = version_of(s, c, h);
+    const uint64_t version = ps_shard_orders_version(s, c, h);
     const bool present = version == (uint64_t)c->policy.version;
     switch (ps_policy_exact(&c->policy, h->rank, version)) {
     case PS_VERDICT_ALL:

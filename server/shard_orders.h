@@ -12,6 +12,15 @@ static inline bool ps_shard_orders_on(const ps_shard *s)
     return s->own_pace;
 }
 
+/* The shard's version that a worker means which asks for it at rest. At their own pace
+ * workers count their own pushes, and the last one has led to the shard's version. */
+static inline uint64_t ps_shard_orders_version(const ps_shard *s, const ps_shard_chunk *c,
+                                               const ps_wire_header *h)
+{
+    return s->own_pace ? h->step - s->peers[h->rank].clock + (uint64_t)c->policy.version
+                       : h->step;
+}
+
 /* A worker's push of a chunk: TAKE, DROP (a repetition of one that waits), ANSWER (of one
  * that was answered) or REFUSE. */
 ps_verdict ps_shard_orders_push(const ps_shard *s, ps_shard_chunk *c, uint32_t rank,

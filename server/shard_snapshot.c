@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "shard_orders.h"
 #include "shard_reply.h"
 
 _Static_assert((int)PS_AGGREGATE_WEIGHTS == (int)PS_WIRE_STATE_WEIGHTS, "one number");
@@ -47,7 +48,8 @@ static ps_err write_array(ps_shard *s, const ps_shard_chunk *c, const ps_wire_he
 ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
     float *array;
-    if (c->policy.version < 0 || h->step > (uint64_t)c->policy.version)
+    const uint64_t version = ps_shard_orders_version(s, c, h);
+    if (c->policy.version < 0 || version > (uint64_t)c->policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for the state of chunk %u at version %" PRIu64
                           "; it is at version %" PRId64,

@@ -290,16 +290,27 @@ static ps_err get_state(ps_resume *r)
     return err;
 }
 
+/* The batches of the checkpoint, if it divides as many samples among as many workers. */
+static void take_batches(const ps_resume *r, const ps_sampler_options *sampler)
+{
+    const ps_trainer_snapshot *s = &r->snapshot.trainer;
+    const int n = sampler->world_size;
+    double all = 0;
+    for (int k = 0; k < n; k++) {
+        if (s->n_ranks != n || s->batches[k] < 1) return;
+        all += s->batches[k] - (double)sampler->batch[k];
+    }
+    for (int k = 0; k < n && all == 0; k++)
+        r->o.batches[k] = (int64_t)s->batches[k];
+}
+
 static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
 {
     const ps_trainer_snapshot *s = &r->snapshot.trainer;
     sampler->start = (ps_sampler_start){0};
     if (r->goes_on && !ps_config_own_pace(r->o.config))
         sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
-    const bool balanced = r->goes_on && ps_config_balances(r->o.config) &&
-                          s->n_ranks == sampler->world_size;
-    for (int k = 0; balanced && k < s->n_ranks; k++)
-        if (s->batches[k] >= 1) r->o.batches[k] = (int64_t)s->batches[k];
+    if (r->goes_on && ps_config_balances(r->o.config)) take_batches(r, sampler);
 }
 
 /* Rank 0, and a worker that is alone. */

@@ -65,8 +65,8 @@ ps_err ps_trainer_balance(ps_trainer *t)
     snprintf(name, sizeof name, "balance/%" PRId64, t->epoch);
     PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
                             ps_trainer_step_deadline(t)));
-    // A job that goes on at an epoch's end has measured nothing.
-    if (speeds[0] > 0)
+    // A job that goes on near an epoch's end has measured too little.
+    if (2 * t->n_batches >= ps_sampler_n_batches(t->o.sampler))
         ps_balance(speeds, n, global_batch(t), ps_trainer_balance_most(t), t->batches);
     t->sized_for = PS_TRAINER_NOT_SIZED;
     if (t->rank == 0) tell(t);

@@ -41,6 +41,7 @@ static ps_err write_text(const ps_trainer_snapshot *now, const ps_trainer_place 
     const int bad = json_object_set_new(json, "trainer", state) |
                     set_number(json, "generation", place->generation) |
                     set_number(json, "first", place->first) |
+                    set_number(json, "kept", place->kept) |
                     set_number(json, "buffer_pieces", place->buffer_pieces) |
                     json_object_set_new(json, "round_steps",
                                         steps_json(place->round_steps, now->n_ranks));
@@ -99,6 +100,7 @@ static ps_err read_text(const json_t *json, ps_trainer_snapshot *now,
     if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
     out->generation = number_of(json, "generation");
     out->first = number_of(json, "first");
+    out->kept = number_of(json, "kept");
     out->buffer_pieces = number_of(json, "buffer_pieces");
     return read_steps(json_object_get(json, "round_steps"), now->n_ranks, out);
 }

@@ -14,6 +14,7 @@ typedef struct ps_trainer_place {
     uint64_t made;          // rounds of this rank since the last time
     uint64_t generation;    // survivors.h
     uint64_t first;         // the step at which the job began, or went on
+    uint64_t kept;          // that of the last checkpoint on the disk
     int64_t *round_steps;   // (workers) sync.steps_by_speed; owned; NULL: all the same
     uint64_t buffer_pieces; // exchange.h
     void *buffers; // batch norm's, worker 0's at the last rest (table's bytes); owned

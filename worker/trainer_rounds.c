@@ -45,7 +45,7 @@ static ps_err measure(ps_trainer *t, const char *name, int n)
 {
     double speeds[PS_MAX_RANKS] = {0};
     const double seconds = t->round_seconds > 1e-6 ? t->round_seconds : 1e-6;
-    speeds[t->rank] = (double)t->round_done / seconds;
+    speeds[t->rank] = t->round_done / seconds;
     PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
                             ps_trainer_step_deadline(t)));
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);
@@ -103,8 +103,10 @@ ps_err ps_trainer_rounds(ps_trainer *t)
     if (!t->round_steps) return PS_OK;
     snprintf(name, sizeof name, "rounds/%" PRIu64, t->n_rests);
     PS_TRY(*t->o.config->sync.replay ? repeat(t, name, n) : measure(t, name, n));
-    t->round_seconds = 0;
-    t->round_done = 0;
+    // A speed is that of several epochs, the newest ones most; the first step is cold.
+    const double keep = ps_trainer_rounds_are_new(t) ? 0 : 0.5;
+    t->round_seconds *= keep;
+    t->round_done *= keep;
     const double weight = weigh(t, samples, n);
     if (t->rank == 0) PS_TRY(tell(t, samples, n));
     PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));

@@ -85,8 +85,8 @@ struct ps_trainer {
     bool asks;         // it has taken a dead worker's place, and has no weights yet
     /* With sync.steps_by_speed (trainer_rounds.h); otherwise NULL: */
     int64_t *round_steps; // (ranks) of a round
-    double round_seconds; // of this rank's own steps since the last rest
-    uint64_t round_done;  // these steps
+    double round_seconds; // of this rank's own steps, older ones less (trainer_rounds.c)
+    double round_done;    // these steps
     char *rounds_log;     // lines to repeat, worker 0's; owned
     size_t rounds_at;     // the next one
     bool told_end;        // it has told the servers that it was told to end

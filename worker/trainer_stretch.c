@@ -1,6 +1,7 @@
 #include "trainer_stretch.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +141,7 @@ static ps_err take_place(ps_trainer *t)
         t->round_steps ? t->round_steps[t->rank] : t->o.config->sync.local_steps;
     t->n_rests = place->stretch;
     t->log_step = place->first;
+    t->kept = place->kept;
     t->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
     t->asks = true;
     return ps_trainer_rounds_take(t);
@@ -190,6 +192,7 @@ static ps_err tell_place(const ps_trainer *t)
     const ps_trainer_place place = {.stretch = t->n_rests,
                                     .generation = t->o.generation,
                                     .first = t->log_step,
+                                    .kept = t->kept,
                                     .round_steps = t->round_steps,
                                     .buffer_pieces = stats.buffer_pieces,
                                     .buffers = ps_session_buffers(t->o.session)};
@@ -247,7 +250,8 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
     bool rests = false;
     // A worker 0 that has come back itself need not tell it again; and in the job's first
     // stretch, it is told after the first step, when all have agreed on the rounds.
-    const bool known = t->asks || (t->round_steps && t->clock == t->result->first_step);
+    const bool begins = !t->o.place && t->clock == t->result->first_step;
+    const bool known = t->asks || (t->round_steps && begins);
     if (!known) PS_TRY(tell_place(t));
     PS_TRY(take_weights(t, &rests, over));
     while (!rests) {
@@ -320,16 +324,24 @@ static int64_t seen_in_epoch(const ps_trainer *t)
                               batches < t->n_batches ? batches : t->n_batches);
 }
 
-/* Books the steps since the last rest; the ranks' samples are added up. place: rank 0's
- * step and version. */
-static ps_err book(ps_trainer *t, double seconds, const double place[2])
+/* Books the steps since the last rest; the ranks' samples are added up. own_seconds: less
+ * than the others' where this process has come back meanwhile. place: rank 0's step and
+ * version. */
+static ps_err book(ps_trainer *t, double own_seconds, const double place[2])
 {
     char name[48];
     ps_trainer_window *w = &t->since_record;
     ps_trainer_result *r = t->result;
-    double sums[] = {(double)w->samples, place[0], place[1]};
+    enum { OWN = 3 }; // each rank's seconds from here on
+    const int n = ps_session_world_size(t->o.session);
+    double sums[OWN + PS_MAX_RANKS] = {(double)w->samples, place[0], place[1]};
+    sums[OWN + t->rank] = own_seconds;
     snprintf(name, sizeof name, "rest/%" PRIu64, t->n_rests);
-    PS_TRY(ps_member_reduce(t->member, name, sums, 3, ps_trainer_step_deadline(t)));
+    PS_TRY(ps_member_reduce(t->member, name, sums, OWN + (size_t)n,
+                            ps_trainer_step_deadline(t)));
+    double seconds = 0;
+    for (int i = 0; i < n; i++)
+        seconds = fmax(seconds, sums[OWN + i]);
     const uint64_t steps = steps_of(t, (uint64_t)sums[1]) - t->step;
     t->step += steps;
     t->version = (uint64_t)sums[2];
@@ -352,7 +364,8 @@ static ps_err agree(ps_trainer *t, bool over, bool *stop)
     const uint64_t stop_after = (uint64_t)t->o.config->train.stop_after;
     const bool more = t->step < t->total_steps;
     *stop = more && (over || (stop_after > 0 && t->step >= stop_after));
-    return ps_trainer_agree(t, t->since_record.samples > 0, stop);
+    // A worker that has just come back may have seen none of the samples.
+    return ps_trainer_agree(t, t->since_record.global_samples > 0, stop);
 }
 
 /* From one rest to the next: the whole epoch, or a part of it. */

@@ -178,13 +178,14 @@ class Restarts:
             self._came_back(part)
         elif said.event == "away" and part.name == "server 0":
             self.away.add(f"{said.fields.get('role')} {said.fields.get('rank')}")
+        elif said.event == "rejoin" and part.name not in self.away:
+            self.away.clear()
         if part.name != "worker 0":
             return
         if (said.level, said.event) == ("INFO", "checkpoint"):  # it has written one
             self.in_vain.clear()
         elif said.event == "rejoin":
             self.back = True
-            self.away.clear()
             self._goes_on_from(0, None)
         elif said.event == "resume" and "step" in said.fields:
             step, lost = int(said.fields["step"]), said.fields.get("steps_lost")

@@ -67,6 +67,37 @@ class GoesOn(BackTest):
         said = self.psrun("--replay", self.path("out", "policy.log"), out="again", code=1)
         self.assertRegex(said, r"the record has the line 'back \d': a worker died there")
 
+    def test_a_quorum_of_all(self):
+        """A death costs the rank more numbers than there are new versions; checkpoints ask by them."""
+        for rank in (0, 1):
+            psrun = self.begin("sync.quorum=3", "checkpoint.every=400")
+            self.kill_and_wait(psrun, rank)
+            text = self.end(psrun, "out")
+            self.assertNotEqual(bool(BACK.search(text)), " rejoin " in text, text)
+            self.assertEqual(self.summary("out")["steps"], 4000)
+            shutil.rmtree(self.path("out"))
+
+    def test_a_worker_that_is_back_at_the_rest(self):
+        """It has made no step of its own in that epoch, which may be the last one."""
+        os.makedirs(self.path("build"))
+        wrapped_bin(self.path("build/bin"), "ps-worker", '[ "$PS_INCARNATION" = 1 ] && sleep 5')
+        begun = time.monotonic()
+        psrun = self.begin("sync.steps_by_speed=true", args=["--build-dir", self.path("build")])
+        time.sleep(0.5)
+        self.kill(psrun, "worker", 0)
+        self.assertTrue(self.wait_until(psrun, lambda: "epoch 1/2  test loss" in self.text("out")))
+        time.sleep(0.5)
+        self.kill(psrun, "worker", 1)
+        text = self.end(psrun, "out")
+        self.assertEqual(sorted(rank for rank, _ in BACK.findall(text)), ["0", "1"], text)
+        summary = self.summary("out")
+        self.assertEqual(summary["steps"], 4000)
+        self.assertGreater(summary["train_loss"], 0)
+        self.assertEqual([r["step"] for r in self.records("out") if "loss_mean" in r], [2000, 4000])
+        seconds = time.monotonic() - begun
+        self.assertGreater(summary["seconds"], seconds / 3)
+        self.assertLess(summary["seconds"], seconds)
+
     def test_rounds_by_speed(self):
         _, summary = self.check("sync.steps_by_speed=true")
         self.assertEqual(len(summary["round_steps"]), 3)
