@@ -434,6 +434,15 @@ void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step)
     pthread_mutex_unlock(&c->lock);
 }
 
+bool ps_checkpointer_best_is_due(ps_checkpointer *c)
+{
+    if (!c) return false;
+    pthread_mutex_lock(&c->lock);
+    const bool due = c->writing && c->best;
+    pthread_mutex_unlock(&c->lock);
+    return due;
+}
+
 ps_err ps_checkpointer_finish(ps_checkpointer *c, bool *saved)
 {
     double value = 0;

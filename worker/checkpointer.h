@@ -89,6 +89,8 @@ bool ps_checkpointer_keeps_best(const ps_checkpointer *c);
 /* Makes the last checkpoint taken, of that step, the best. Does nothing on other ranks.
  */
 void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step);
+/* Rank 0: whether one that was marked so is still being written. */
+bool ps_checkpointer_best_is_due(ps_checkpointer *c);
 
 /* All ranks: waits until the disk is done (train.file_timeout_ms). *saved: the last
  * checkpoint that was taken is whole. */

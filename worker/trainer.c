@@ -124,7 +124,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->member = ps_session_member(options->session);
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
-    t->best = t->patience.best = t->plateau.best = NAN;
+    t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
     ps_err err = ps_trainer_balance_init(t);

@@ -14,7 +14,7 @@ void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     t->step_loss = s->step_loss;
     t->epoch_loss_sum = s->epoch_loss_sum;
     t->epoch_samples = s->epoch_samples;
-    t->best = s->best;
+    t->best = t->best_before = s->best;
     t->patience = (ps_patience){s->patience_best, s->patience_in_row};
     t->plateau = (ps_plateau){s->plateau_best, s->plateau_bad, s->plateau_cooldown,
                               s->plateau_cuts};
@@ -117,6 +117,7 @@ void ps_trainer_mark_if_best(ps_trainer *t)
         !ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss, e->accuracy,
                                  &value))
         return;
+    t->best_before = t->best;
     t->best = value;
     ps_checkpointer_mark_best(t->o.checkpointer, t->step);
 }

@@ -29,15 +29,26 @@ void ps_trainer_rounds_fini(ps_trainer *t)
     free(t->rounds_log);
 }
 
+/* The steps that all make before they agree for the first time: of a round, which none
+ * ends before that. */
+static uint64_t probe(const ps_trainer *t)
+{
+    enum { PART = 16, MOST = 4 };
+    const uint64_t n = (uint64_t)t->o.config->sync.local_steps / PART;
+    return n < 1 ? 1 : n > MOST ? MOST : n;
+}
+
 void ps_trainer_rounds_book(ps_trainer *t, double seconds)
 {
+    const bool cold = t->clock == t->result->first_step && probe(t) > 1;
+    if (cold && !t->o.place) return;
     t->round_seconds += seconds;
     t->round_done++;
 }
 
 bool ps_trainer_rounds_are_new(const ps_trainer *t)
 {
-    return t->clock == t->result->first_step + 1 && !t->o.place;
+    return t->clock == t->result->first_step + probe(t) && !t->o.place;
 }
 
 /* As measured. A worker that has just come back may have made no step. */
@@ -50,8 +61,9 @@ static ps_err measure(ps_trainer *t, const char *name, int n)
                             ps_trainer_step_deadline(t)));
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);
     if (!ps_trainer_rounds_are_new(t)) return PS_OK;
-    for (int r = 0; r < n; r++) // the first step is over, and no round has ended
-        if (t->round_steps[r] < 2) t->round_steps[r] = 2;
+    const int64_t least = (int64_t)probe(t) + 1; // the first round is not over
+    for (int r = 0; r < n; r++)
+        if (t->round_steps[r] < least) t->round_steps[r] = least;
     return PS_OK;
 }
 
@@ -103,7 +115,7 @@ ps_err ps_trainer_rounds(ps_trainer *t)
     if (!t->round_steps) return PS_OK;
     snprintf(name, sizeof name, "rounds/%" PRIu64, t->n_rests);
     PS_TRY(*t->o.config->sync.replay ? repeat(t, name, n) : measure(t, name, n));
-    // A speed is that of several epochs, the newest ones most; the first step is cold.
+    // A speed is that of several epochs, the newest ones most; the first steps are few.
     const double keep = ps_trainer_rounds_are_new(t) ? 0 : 0.5;
     t->round_seconds *= keep;
     t->round_done *= keep;

@@ -16,7 +16,8 @@ void ps_trainer_rounds_book(ps_trainer *t, double seconds);
  * agreement. */
 ps_err ps_trainer_rounds_take(ps_trainer *t);
 
-/* Whether this rank has just made its first step since the job began or went on. */
+/* Whether this rank has just made the steps since the job began or went on after which
+ * all agree for the first time. */
 bool ps_trainer_rounds_are_new(const ps_trainer *t);
 
 /* After that step, and at rest, all ranks before the next step: agrees on the

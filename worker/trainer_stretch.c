@@ -199,6 +199,8 @@ static ps_err tell_place(const ps_trainer *t)
     ps_err err = ps_trainer_snapshot_init(&now, t->o.sampler->world_size);
     if (err == PS_OK) {
         ps_trainer_fill_state(t, &now);
+        // If this process dies before the best one is on the disk, that is none.
+        if (ps_checkpointer_best_is_due(t->o.checkpointer)) now.best = t->best_before;
         err = ps_trainer_place_tell(t->member, table, &now, &place,
                                     ps_trainer_step_deadline(t));
     }
@@ -249,7 +251,7 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
 {
     bool rests = false;
     // A worker 0 that has come back itself need not tell it again; and in the job's first
-    // stretch, it is told after the first step, when all have agreed on the rounds.
+    // stretch, it is told after the first steps, when all have agreed on the rounds.
     const bool begins = !t->o.place && t->clock == t->result->first_step;
     const bool known = t->asks || (t->round_steps && begins);
     if (!known) PS_TRY(tell_place(t));

@@ -8,11 +8,22 @@
 #include "job_view.h"
 #include "log.h"
 
+/* A process that is taking a dead one's place is no member yet that could join again: it
+ * asks at the door once more. */
+static bool is_on_its_way(const ps_coord_peer *p)
+{
+    return p && p->is_back && !p->here;
+}
+
 void ps_coord_tell_abort(ps_coordinator *c, const ps_coord_sender *to)
 {
     ps_control m = {.kind = PS_CONTROL_ABORT};
     m.number[0] = (uint64_t)c->abort_code;
     m.number[1] = (uint64_t)c->next_workers;
+    if (is_on_its_way(to->member) && ps_err_is_passing(c->abort_code)) {
+        m = (ps_control){.kind = PS_CONTROL_REFUSE};
+        m.number[0] = 1; // for now
+    }
     ps_control_set_text(&m, c->reason);
     ps_coord_send_to(c, to, &m);
 }
