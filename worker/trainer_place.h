@@ -17,7 +17,8 @@ typedef struct ps_trainer_place {
     uint64_t kept;          // that of the last checkpoint on the disk
     int64_t *round_steps;   // (workers) sync.steps_by_speed; owned; NULL: all the same
     uint64_t buffer_pieces; // exchange.h
-    void *buffers; // batch norm's, worker 0's at the last rest (table's bytes); owned
+    void *buffers; // batch norm's, worker 0's at the last rest (table's bytes); owned by
+                   // the one that hears
 } ps_trainer_place;
 
 /* Whether workers may come back so: with a quorum, where processes join again and there
