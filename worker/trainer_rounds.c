@@ -40,8 +40,8 @@ static uint64_t probe(const ps_trainer *t)
 
 void ps_trainer_rounds_book(ps_trainer *t, double seconds)
 {
-    const bool cold = t->clock == t->result->first_step && probe(t) > 1;
-    if (cold && !t->o.place) return;
+    const bool cold = t->clock == t->result->first_step && !t->o.place;
+    if (cold && probe(t) > 1) return;
     t->round_seconds += seconds;
     t->round_done++;
 }

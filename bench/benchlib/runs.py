@@ -86,7 +86,6 @@ class Runner:
         self.build_dir, self.config, self.out = build_dir, config, out
         self.servers, self.workers, self.timeout_s = servers, workers, timeout_s
         self.hosts = hosts
-        os.makedirs(out, exist_ok=True)
 
     def _psrun(self, mode, out, overrides, workers, resume=None):
         one_level = [] if mode == "ps" else ["exchange.levels=1"]  # only servers have two
@@ -94,6 +93,7 @@ class Runner:
         if self.hosts:
             bin_dir = os.path.join(self.build_dir, "bin")
             kinds = ("server", "worker") if mode == "ps" else ("worker",)
+            os.makedirs(self.out, exist_ok=True)
             on_hosts, env = self.hosts.for_psrun(self.out, bin_dir, kinds)
         argv = [PSRUN, "-m", mode, *on_hosts, "-s", str(self.servers if mode == "ps" else 0), "-w", str(workers),
                 "--build-dir", self.build_dir, "--out", out, "--overwrite",

@@ -17,6 +17,7 @@ UBUNTU_KEYS = UBUNTU + "/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_
 UBUNTU_KEYS_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
 USER = 1000  # user id of the ordinary user in the folder
+HOMES = {0: "root", USER: "home/user"}  # in the folder
 
 
 def skip(why):
@@ -99,7 +100,7 @@ class Root:
         """Runs a shell script in the folder, with network, as a user. Returns (exit code, output)."""
         argv = ["chroot", f"--userspec={user}:{user}", str(self.path), "/usr/bin/env", "-i",
                 "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
-                f"HOME={'/root' if user == 0 else '/home/user'}", *(f"{k}={v}" for k, v in env.items()),
+                f"HOME=/{HOMES[user]}", *(f"{k}={v}" for k, v in env.items()),
                 "sh", "-ec", script]
         done = subprocess.run(argv, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=timeout, check=False)
@@ -112,6 +113,6 @@ class Root:
         return text
 
     def add_user(self):
-        home = self.path / "home/user"
+        home = self.path / HOMES[USER]
         home.mkdir(parents=True)
         os.chown(home, USER, USER)

@@ -138,7 +138,11 @@ class SameBits(CheckpointTest):
         """The second epoch goes on with the sizes that it has; measured anew in the first one, they may be others."""
         for mode in ("ps", "allreduce"):
             job = (mode, 2, 3, *SETTINGS, "data.batch=auto", "data.global_batch=40", "train.steps=12")
-            self.run_whole([5, 10], *job)
+            for _ in range(8):  # until the speeds are not equal by chance
+                self.run_whole([5, 10], *job)
+                if self.summary("whole")["batches"] != [14, 13, 13]:
+                    break
+                shutil.rmtree(self.path("whole"))
             self.check_from([10], job, ((None, None),))
             copy_until(self.path("whole"), self.path("out"), 5)
             self.run_job("out", *job, args=["--resume", self.path("out")])
