@@ -32,6 +32,7 @@ typedef struct attempts {
     ps_deadline deadline, tell;
     bool told;
     int pause_ms;
+    ps_err_saved whole; // why the last attempt failed that the deadline did not cut short
 } attempts;
 
 static attempts attempts_until(ps_deadline deadline)
@@ -44,18 +45,21 @@ static attempts attempts_until(ps_deadline deadline)
  * left; INTERRUPTED. */
 static ps_err pause_before_retry(attempts *a)
 {
-    const ps_err_saved failure = ps_err_save(PS_ERR_TIMEOUT);
+    // An attempt that was cut short only says that nothing was found: less than the one
+    // before it.
+    if (!ps_deadline_passed(a->deadline) || a->whole.code == PS_OK)
+        a->whole = ps_err_save(PS_ERR_TIMEOUT);
     PS_TRY(ps_interrupt_check());
     int left = ps_deadline_left_ms_max(a->deadline, a->pause_ms);
     a->pause_ms = 2 * a->pause_ms < RETRY_MAX_MS ? 2 * a->pause_ms : RETRY_MAX_MS;
-    if (left == 0) return ps_err_restore(&failure);
+    if (left == 0) return ps_err_restore(&a->whole);
     if (!a->told && ps_deadline_passed(a->tell))
-        PS_INFO("waiting", "reason=\"%s\"", failure.message);
+        PS_INFO("waiting", "reason=\"%s\"", a->whole.message);
     a->told |= ps_deadline_passed(a->tell);
     const struct timespec pause = {.tv_nsec = left * 1000000L};
     nanosleep(&pause, NULL);
     // Without time left, nothing could be found, and that would be the reason given.
-    return ps_deadline_passed(a->deadline) ? ps_err_restore(&failure) : PS_OK;
+    return ps_deadline_passed(a->deadline) ? ps_err_restore(&a->whole) : PS_OK;
 }
 
 static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])

@@ -27,8 +27,9 @@ static ps_deadline soon(void)
     return ps_deadline_in_ms(60000);
 }
 
-/* A name that its host's DNS learns while we ask, and one whose name servers are down. */
-static atomic_int lookups_until_known;
+/* A name that its host's DNS learns while we ask; one whose name servers are down; one
+ * whose name servers are down after their first answer. */
+static atomic_int lookups_until_known, lookups_answered;
 static sem_t name_servers;
 
 int getaddrinfo(const char *restrict node, const char *restrict service,
@@ -39,7 +40,10 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
     if (hints && hints->ai_flags & AI_NUMERICHOST) // no name server is asked
         return real(node, service, hints, found);
-    if (node && strcmp(node, "never-answered") == 0) {
+    if (node && strcmp(node, "answered-once") == 0 &&
+        atomic_fetch_add(&lookups_answered, 1) == 0)
+        return EAI_NONAME;
+    if (node && (!strcmp(node, "never-answered") || !strcmp(node, "answered-once"))) {
         sem_wait(&name_servers);
         return EAI_AGAIN;
     }
@@ -150,6 +154,11 @@ static void name_servers_that_are_down_hold_nobody(void **state)
     assert_int_equal(
         ps_net_connect("never-answered", 1, ps_deadline_in_ms(50), &fd, NULL),
         PS_ERR_TIMEOUT);
+    // The reason is the answer that there was, not the attempt that the deadline cut.
+    assert_int_equal(
+        ps_net_route_address("answered-once", ps_deadline_in_ms(150), address),
+        PS_ERR_TIMEOUT);
+    assert_non_null(strstr(ps_err_message(), "answered-once: the name does not resolve"));
     assert_false(ps_deadline_passed(limit));
     for (int i = 0; i < 8; i++) // for clients that still ask
         sem_post(&name_servers);
