@@ -201,10 +201,8 @@ static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
         .secrets = roster->secrets,
         .n_groups = n_groups,
     };
-    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
-        s->peers[r].clock = s->first_step;
+    for (uint32_t r = 0; r < s->rules.n_workers; r++)
         ps_wire_id(r, &roster->secrets[r], s->peers[r].id);
-    }
 }
 
 ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)

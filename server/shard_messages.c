@@ -103,7 +103,7 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
         zmq_msg_move(&c->pushes[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
         if (s->own_pace)
-            PS_TRY(ps_shard_orders_taken(s, h->rank));
+            PS_TRY(ps_shard_orders_taken(s, c, h->rank));
         else if (ps_policy_complete(&c->policy))
             PS_TRY(ps_shard_apply_pushes(s, c));
         else
@@ -136,7 +136,8 @@ static ps_err wrong_version(const ps_shard_chunk *c, const ps_wire_header *h,
 static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
     // A process that has taken a dead worker's place counts from that one's pushes on.
-    if (s->own_pace && c->policy.version >= 0 && h->step == s->peers[h->rank].clock)
+    if (s->own_pace && c->policy.version >= 0 &&
+        h->step == ps_shard_turn_of(s, c->chunk->fragment, h->rank)->clock)
         return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
     switch (ps_policy_pull(&c->policy, h->rank, h->step)) {
     case PS_VERDICT_ANSWER:

@@ -12,7 +12,7 @@
 ps_verdict ps_shard_orders_push(const ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                                 uint64_t number)
 {
-    const uint64_t clock = s->peers[rank].clock;
+    const uint64_t clock = ps_shard_turn_of(s, c->chunk->fragment, rank)->clock;
     if (c->policy.version < 0 || number > clock) return PS_VERDICT_REFUSE;
     if (number < clock) return PS_VERDICT_ANSWER;
     if (ps_rank_set_has(&c->policy.arrived, rank)) return PS_VERDICT_DROP;
@@ -20,13 +20,25 @@ ps_verdict ps_shard_orders_push(const ps_shard *s, ps_shard_chunk *c, uint32_t r
     return PS_VERDICT_TAKE;
 }
 
-ps_err ps_shard_orders_taken(ps_shard *s, uint32_t rank)
+ps_err ps_shard_orders_taken(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
 {
-    ps_shard_peer *p = &s->peers[rank];
-    if (++p->n_in < s->n_chunks) return PS_OK;
-    p->n_in = 0;
-    p->number = p->clock;
-    return ps_coord_link_pushed(s->link, rank, p->clock, s->o.plan->n_shards);
+    const uint32_t fragment = c->chunk->fragment;
+    ps_shard_turn *turn = ps_shard_turn_of(s, fragment, rank);
+    if (++turn->n_in < s->n_in_fragment[fragment]) return PS_OK;
+    turn->n_in = 0;
+    turn->number = turn->clock;
+    const ps_coord_link_push push = {.rank = rank,
+                                     .fragment = fragment,
+                                     .number = turn->clock,
+                                     .n_workers = s->rules.n_workers,
+                                     .n_shards = s->o.plan->n_shards,
+                                     .n_holders = s->n_holders[fragment]};
+    return ps_coord_link_pushed(s->link, &push);
+}
+
+static bool concerns(const ps_sync_order *o, const ps_shard_chunk *c)
+{
+    return c->chunk->fragment == o->fragment;
 }
 
 /* --- what an order applies ------------------------------------------------------------
@@ -46,7 +58,7 @@ static int list_pushes(ps_shard *s, const ps_shard_chunk *c, const ps_sync_order
         s->factors[n] = e->factor;
         s->compensations[n] = c->coded.told ? e->compensation : 0;
         s->bases[n] = c->coded.told ? ps_coded_chunk_told(&c->coded, e->rank) : NULL;
-        s->numbers[n] = p->number;
+        s->numbers[n] = ps_shard_turn_of(s, o->fragment, e->rank)->number;
         s->ranks[n++] = e->rank;
     }
     return n;
@@ -189,7 +201,8 @@ static ps_err check_order(const ps_shard *s, const ps_sync_order *o)
         const uint32_t rank = o->entries[i].rank;
         n_applied += o->entries[i].applied;
         for (uint32_t k = 0; k < s->n_chunks; k++)
-            if (!ps_rank_set_has(&s->chunks[k].policy.arrived, rank))
+            if (concerns(o, &s->chunks[k]) &&
+                !ps_rank_set_has(&s->chunks[k].policy.arrived, rank))
                 return ps_err_set(PS_ERR_PROTOCOL,
                                   "an order for a push of worker %u that is not here",
                                   rank);
@@ -200,10 +213,10 @@ static ps_err check_order(const ps_shard *s, const ps_sync_order *o)
 }
 
 /* Pushes that an earlier order has applied count: they wait for their answer. */
-static uint32_t flags_of(const ps_shard_peer *p, const ps_sync_order *o,
+static uint32_t flags_of(const ps_shard_turn *turn, const ps_sync_order *o,
                          const ps_sync_entry *e)
 {
-    const bool dropped = !e->applied && !p->applied;
+    const bool dropped = !e->applied && !turn->applied;
     return (o->rest ? PS_WIRE_REST : 0u) | (o->over ? PS_WIRE_OVER : 0u) |
            (dropped ? PS_WIRE_DROPPED : 0u);
 }
@@ -213,13 +226,14 @@ static ps_err carry_out(ps_shard *s, const ps_sync_order *o, double grad_scale)
 {
     for (uint32_t i = 0; i < o->n; i++) {
         const ps_sync_entry *e = &o->entries[i];
-        ps_shard_peer *p = &s->peers[e->rank];
-        if (e->answered) p->rest = flags_of(p, o, e);
-        if (e->answered) p->clock++;
-        p->applied = e->applied && !e->answered;
+        ps_shard_turn *turn = ps_shard_turn_of(s, o->fragment, e->rank);
+        if (e->answered) turn->rest = flags_of(turn, o, e);
+        if (e->answered) turn->clock++;
+        turn->applied = e->applied && !e->answered;
     }
     for (uint32_t i = s->n_chunks; i-- > 0;)
-        PS_TRY(obey_in_chunk(s, &s->chunks[i], o, grad_scale));
+        if (concerns(o, &s->chunks[i]))
+            PS_TRY(obey_in_chunk(s, &s->chunks[i], o, grad_scale));
     ps_counter_set(&s->steps, o->step);
     return ps_shard_reply_flush(s);
 }
@@ -231,8 +245,10 @@ static ps_err forget_worker(ps_shard *s, uint32_t rank, uint64_t next)
     ps_shard_peer *p = &s->peers[rank];
     const ps_shard_peer before = *p;
     s->n_rings -= p->rings.bell != NULL;
-    *p = (ps_shard_peer){.clock = next, .dead = true};
+    *p = (ps_shard_peer){.dead = true};
     memcpy(p->id, before.id, sizeof p->id);
+    for (uint32_t f = 0; f < s->o.plan->fragments.n; f++)
+        *ps_shard_turn_of(s, f, rank) = (ps_shard_turn){.clock = next};
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         ps_rank_set_remove(&s->chunks[i].policy.arrived, rank);
         release(&s->chunks[i], rank);
@@ -247,10 +263,13 @@ static ps_err begin_order(ps_shard *s, const ps_sync_order *o)
             return ps_err_set(PS_ERR_PROTOCOL, "an order for %u dead workers", o->n);
         return forget_worker(s, o->entries[0].rank, o->back);
     }
+    if (o->fragment >= s->o.plan->fragments.n)
+        return ps_err_set(PS_ERR_PROTOCOL, "an order for fragment %u of %u", o->fragment,
+                          s->o.plan->fragments.n);
     PS_TRY(check_order(s, o));
     if (!o->applies || !s->clip) return carry_out(s, o, 1.0);
     for (uint32_t i = s->n_chunks; i-- > 0;)
-        PS_TRY(sum_chunk(s, &s->chunks[i], o));
+        if (concerns(o, &s->chunks[i])) PS_TRY(sum_chunk(s, &s->chunks[i], o));
     s->order = *o;
     s->order_waits = true;
     return ps_shard_apply_ask_norm(s, o->version);

@@ -1,6 +1,7 @@
 /* A shard where workers go on at their own pace (sync_policy.h): it tells the coordinator
  * which pushes are in, and does what the coordinator orders. It decides nothing. An order
- * concerns all of its chunks, so a push counts in the same version everywhere. */
+ * concerns all of its chunks of a fragment, so a push counts in the same version
+ * everywhere. */
 #ifndef PS_SHARD_ORDERS_H
 #define PS_SHARD_ORDERS_H
 
@@ -17,16 +18,17 @@ static inline bool ps_shard_orders_on(const ps_shard *s)
 static inline uint64_t ps_shard_orders_version(const ps_shard *s, const ps_shard_chunk *c,
                                                const ps_wire_header *h)
 {
-    return s->own_pace ? h->step - s->peers[h->rank].clock + (uint64_t)c->policy.version
-                       : h->step;
+    if (!s->own_pace) return h->step;
+    const ps_shard_turn *turn = ps_shard_turn_of(s, c->chunk->fragment, h->rank);
+    return h->step - turn->clock + (uint64_t)c->policy.version;
 }
 
 /* A worker's push of a chunk: TAKE, DROP (a repetition of one that waits), ANSWER (of one
  * that was answered) or REFUSE. */
 ps_verdict ps_shard_orders_push(const ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                                 uint64_t number);
-/* A push was taken; with the last chunk the coordinator is told. */
-ps_err ps_shard_orders_taken(ps_shard *s, uint32_t rank);
+/* A push was taken; with the fragment's last chunk the coordinator is told. */
+ps_err ps_shard_orders_taken(ps_shard *s, const ps_shard_chunk *c, uint32_t rank);
 /* Takes the orders that have come, and carries them out. */
 ps_err ps_shard_orders_obey(ps_shard *s);
 

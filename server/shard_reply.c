@@ -70,8 +70,12 @@ static ps_err send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t rank, ps_msg_
                           ps_wire_pass pass)
 {
     ps_wire_header h = header_for(s, kind, rank);
-    h.step = s->own_pace ? s->peers[rank].clock : (uint64_t)c->policy.version;
-    if (s->own_pace) h.scale = s->peers[rank].rest;
+    h.step = (uint64_t)c->policy.version;
+    if (s->own_pace) {
+        const ps_shard_turn *turn = ps_shard_turn_of(s, c->chunk->fragment, rank);
+        h.step = turn->clock;
+        h.scale = turn->rest;
+    }
     if (s->rule.scale.on) memcpy(&h.scale, &s->rule.scale.scale, sizeof h.scale);
     h.chunk = c->index;
     h.count = c->chunk->count;
@@ -122,7 +126,8 @@ ps_err ps_shard_reply_ordered(ps_shard *s, ps_shard_chunk *c, uint32_t rank, boo
         memcpy(p->params + c->chunk->offset, c->memory.weights,
                c->chunk->count * sizeof(float));
     if (c->coded.coded)
-        ps_coded_chunk_reply(&c->coded, rank, c->memory.weights, s->peers[rank].clock);
+        ps_coded_chunk_reply(&c->coded, rank, c->memory.weights,
+                             ps_shard_turn_of(s, c->chunk->fragment, rank)->clock);
     else if (c->coded.told)
         memcpy(ps_coded_chunk_told(&c->coded, rank), c->memory.weights,
                c->chunk->count * sizeof(float));

@@ -134,9 +134,36 @@ static ps_err alloc_chunks(ps_shard *s)
                          sizeof *s->block_sums, "gradient norm sums");
 }
 
+/* Chunks are numbered fragment by fragment. */
+static ps_err count_in_fragments(ps_shard *s)
+{
+    const ps_plan *plan = s->o.plan;
+    uint32_t *seen; // by shard: fragment + 1 of the chunk that was seen last
+    PS_TRY(ps_mem_zalloc(&seen, plan->n_shards, sizeof *seen, "chunk map"));
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        const ps_chunk *c = &plan->chunks[i];
+        s->n_in_fragment[c->fragment] += c->shard == s->index;
+        s->n_holders[c->fragment] += seen[c->shard] != c->fragment + 1;
+        seen[c->shard] = c->fragment + 1;
+    }
+    free(seen);
+    return PS_OK;
+}
+
+static ps_err alloc_turns(ps_shard *s)
+{
+    if (!s->own_pace) return PS_OK;
+    const size_t n = (size_t)s->o.plan->fragments.n * (size_t)s->o.n_workers;
+    PS_TRY(ps_mem_zalloc(&s->turns, n, sizeof *s->turns, "turns"));
+    for (size_t i = 0; i < n; i++)
+        s->turns[i].clock = s->first_step;
+    return count_in_fragments(s);
+}
+
 ps_err ps_shard_memory_init(ps_shard *s)
 {
     PS_TRY(alloc_arrays(s));
+    PS_TRY(alloc_turns(s));
     return alloc_chunks(s);
 }
 
@@ -161,6 +188,7 @@ void ps_shard_memory_fini(ps_shard *s)
     free_chunks(s);
     free(s->chunk_of);
     free(s->peers);
+    free(s->turns);
     free(s->senders);
     free(s->sends);
     free(s->grads);

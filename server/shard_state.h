@@ -43,13 +43,16 @@ typedef struct ps_shard_peer {
     ps_wire_rings rings;
     uint32_t n_pending; // pushes from its ring that wait for those of other workers
     bool told;          // has weights in its ring that it waits for: ring its bell
-    /* Where workers go on at their own pace: */
+} ps_shard_peer;
+
+/* Where a worker is with a fragment, where workers go on at their own pace. */
+typedef struct ps_shard_turn {
     uint64_t clock;  // number of its next push: its own version of the weights
     uint32_t n_in;   // chunks of that push that are here
     uint64_t number; // of the last push that is here whole
     bool applied;    // and was applied, by an order that did not answer it
     uint32_t rest;   // what the last answer said of it and about rests (wire.h)
-} ps_shard_peer;
+} ps_shard_turn;
 
 struct ps_shard {
     ps_shard_options o;
@@ -80,16 +83,19 @@ struct ps_shard {
     uint32_t n_left;
     ps_shard_chunk **unsent; // applied; workers in shared memory are not told yet
     uint32_t n_unsent;
-    uint64_t unsent_count;  // elements
-    const float **grads;    // scratch: by rank
-    bool own_pace;          // the coordinator decides: shard_orders.h
-    ps_sync_entry *entries; // scratch: by rank
-    float *factors;         // likewise
-    uint32_t *ranks;        // likewise
-    float *compensations;   // likewise
-    const float **bases;    // likewise
-    uint64_t *numbers;      // likewise
-    ps_sync_order order;    // with clipping: it is summed, and waits for the norm
+    uint64_t unsent_count;                    // elements
+    const float **grads;                      // scratch: by rank
+    bool own_pace;                            // the coordinator decides: shard_orders.h
+    ps_shard_turn *turns;                     // (fragments, workers); NULL in bsp
+    uint32_t n_in_fragment[PS_MAX_FRAGMENTS]; // chunks here
+    uint32_t n_holders[PS_MAX_FRAGMENTS];     // shards that have chunks of it
+    ps_sync_entry *entries;                   // scratch: by rank
+    float *factors;                           // likewise
+    uint32_t *ranks;                          // likewise
+    float *compensations;                     // likewise
+    const float **bases;                      // likewise
+    uint64_t *numbers;                        // likewise
+    ps_sync_order order; // with clipping: it is summed, and waits for the norm
     bool order_waits;
     float **copies;
     // waits (clipping, loss scaling): the sums of a step are kept until the global norm
@@ -132,6 +138,12 @@ struct ps_shard {
  * for fini in every case. */
 ps_err ps_shard_memory_init(ps_shard *s);
 void ps_shard_memory_fini(ps_shard *s);
+
+static inline ps_shard_turn *ps_shard_turn_of(const ps_shard *s, uint32_t fragment,
+                                              uint32_t rank)
+{
+    return &s->turns[fragment * (uint32_t)s->o.n_workers + rank];
+}
 
 /* Called by the shard's thread. Also sets `changed`. */
 void ps_shard_set_state(ps_shard *s, ps_shard_state state);

@@ -134,8 +134,8 @@ ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **l
     return err;
 }
 
-ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t most,
-                                int64_t *steps, int n)
+ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t least,
+                                int64_t most, int64_t *steps, int n)
 {
     const char *line = lines + *at;
     const size_t bytes = strcspn(line, "\n");
@@ -145,11 +145,11 @@ ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t most,
     for (int r = 0; r < n && number; r++) {
         char *end;
         steps[r] = strtoll(number, &end, 10);
-        number = end == number || steps[r] < 1 || steps[r] > most ? NULL : end;
+        number = end == number || steps[r] < least || steps[r] > most ? NULL : end;
     }
     if (number && *number == '\n') return PS_OK;
     return ps_err_set(PS_ERR_FORMAT,
-                      "sync.replay: \"%.*s\" does not have 1 to %" PRId64
+                      "sync.replay: \"%.*s\" does not have %" PRId64 " to %" PRId64
                       " steps (sync.local_steps) for each of %d workers",
-                      (int)(bytes < 80 ? bytes : 80), line, most, n);
+                      (int)(bytes < 80 ? bytes : 80), line, least, most, n);
 }

@@ -31,9 +31,9 @@ ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
  */
 ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines,
                           char **steps);
-/* Takes the next of the lines of steps, from *at on: 1 to `most` for each worker, into
- * steps (n). At the end it leaves them alone. FORMAT. */
-ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t most,
-                                int64_t *steps, int n);
+/* Takes the next of the lines of steps, from *at on: `least` to `most` for each
+ * worker, into steps (n). At the end it leaves them alone. FORMAT. */
+ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t least,
+                                int64_t most, int64_t *steps, int n);
 
 #endif

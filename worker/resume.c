@@ -231,6 +231,7 @@ static ps_err take_place(ps_resume *r)
     r->choice = (ps_survivors_choice){.source = -1, .generation = r->place.generation};
     r->start.step = r->snapshot.trainer.step;
     r->start.back_at = from.push;
+    r->start.back_fragment = from.fragment;
     r->start.buffer_pieces = r->place.buffer_pieces;
     PS_INFO("back", "step=%" PRIu64 " note=\"the others have gone on\"", r->start.step);
     return PS_OK;

@@ -23,9 +23,9 @@ struct ps_session {
     ps_session_options o;
     stage stage;
     int rank, world_size, n_servers;
-    uint64_t total_steps, first_step, next_step;
-    uint64_t back_at, buffer_pieces; // exchange.h
-    const ps_exchange_ops *ops;      // of the exchange
+    ps_job_start start;
+    uint64_t next_step;
+    const ps_exchange_ops *ops; // of the exchange
     ps_plan plan;
     ps_step_rule rule;
     ps_config exchange_config;  // the policy local: that of the outer optimizer
@@ -176,13 +176,13 @@ ps_err ps_session_join_members(ps_session *s)
 
 static ps_err set_start(ps_session *s, const ps_job_start *start)
 {
-    s->total_steps = start->total_steps;
-    s->first_step = s->next_step = start->step;
-    s->back_at = start->back_at;
-    s->buffer_pieces = start->buffer_pieces;
+    s->start = *start;
+    s->next_step = start->step;
+    if (start->back_at == 0)
+        s->next_step += ps_local_steps_begun(s->o.config, start->step);
     // The servers would have to map another process's memory while they use the dead
     // one's.
-    if (s->back_at > 0) s->exchange_config.exchange.shm = PS_SWITCH_OFF;
+    if (s->start.back_at > 0) s->exchange_config.exchange.shm = PS_SWITCH_OFF;
     const ps_job_start outer = ps_job_start_of_exchange(start, s->o.config);
     PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
     PS_TRY(ps_job_start_rule(&outer, &s->exchange_config, &s->exchange_rule));
@@ -251,10 +251,11 @@ static ps_err make_exchange(ps_session *s)
                                          .member = s->member,
                                          .rank = s->rank,
                                          .world_size = s->world_size,
-                                         .total_steps = s->total_steps,
-                                         .first_step = s->first_step,
-                                         .back_at = s->back_at,
-                                         .buffer_pieces = s->buffer_pieces,
+                                         .total_steps = s->start.total_steps,
+                                         .first_step = s->start.step,
+                                         .back_at = s->start.back_at,
+                                         .back_fragment = s->start.back_fragment,
+                                         .buffer_pieces = s->start.buffer_pieces,
                                          .params = &s->params,
                                          .grads = &s->grads,
                                          .buffers = s->buffers,
@@ -303,10 +304,10 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
     if (step != s->next_step)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRIu64 " is due",
                           step, s->next_step);
-    if (step >= s->total_steps && !ps_config_own_pace(s->o.config))
+    if (step >= s->start.total_steps && !ps_config_own_pace(s->o.config))
         return ps_err_set(PS_ERR_ARG,
                           "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
-                          step, s->total_steps);
+                          step, s->start.total_steps);
     if (s->cut) set_rates(s, step);
     return ps_exchange_begin(s->exchange, step);
 }
@@ -555,7 +556,7 @@ bool ps_session_told_to_end(const ps_session *s)
 
 uint64_t ps_session_total_steps(const ps_session *s)
 {
-    return s->total_steps;
+    return s->start.total_steps;
 }
 
 double ps_session_lr(const ps_session *s, uint64_t step)

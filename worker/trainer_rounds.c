@@ -7,6 +7,7 @@
 
 #include "balance.h"
 #include "coord_orders.h"
+#include "local_steps.h"
 #include "log.h"
 #include "policy_log.h"
 #include "trainer_balance.h"
@@ -38,9 +39,19 @@ static uint64_t probe(const ps_trainer *t)
     return n < 1 ? 1 : n > MOST ? MOST : n;
 }
 
+/* The least steps of a round of that each fragment has, and more than `made`: those of
+ * the present round that are made already. */
+static int64_t least_steps(const ps_trainer *t, int64_t made)
+{
+    const ps_config_sync *s = &t->o.config->sync;
+    const int64_t each = made > s->overlap ? made : s->overlap;
+    const int64_t least = s->fragments * (each + 1);
+    return least < s->local_steps ? least : s->local_steps;
+}
+
 void ps_trainer_rounds_book(ps_trainer *t, double seconds)
 {
-    const bool cold = t->clock == t->result->first_step && !t->o.place;
+    const bool cold = t->clock == t->first_clock && !t->o.place;
     if (cold && probe(t) > 1) return;
     t->round_seconds += seconds;
     t->round_done++;
@@ -48,7 +59,7 @@ void ps_trainer_rounds_book(ps_trainer *t, double seconds)
 
 bool ps_trainer_rounds_are_new(const ps_trainer *t)
 {
-    return t->clock == t->result->first_step + probe(t) && !t->o.place;
+    return t->clock == t->first_clock + probe(t) && !t->o.place;
 }
 
 /* As measured. A worker that has just come back may have made no step. */
@@ -60,8 +71,9 @@ static ps_err measure(ps_trainer *t, const char *name, int n)
     PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
                             ps_trainer_step_deadline(t)));
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);
-    if (!ps_trainer_rounds_are_new(t)) return PS_OK;
-    const int64_t least = (int64_t)probe(t) + 1; // the first round is not over
+    const bool within = ps_trainer_rounds_are_new(t); // the first round
+    const uint64_t begun = ps_local_steps_begun(t->o.config, t->result->first_step);
+    const int64_t least = least_steps(t, within ? (int64_t)(begun + probe(t)) : 0);
     for (int r = 0; r < n; r++)
         if (t->round_steps[r] < least) t->round_steps[r] = least;
     return PS_OK;
@@ -72,7 +84,7 @@ static ps_err repeat(ps_trainer *t, const char *name, int n)
 {
     double steps[PS_MAX_RANKS] = {0};
     if (t->rank == 0 && t->rounds_log)
-        PS_TRY(ps_policy_log_next_steps(t->rounds_log, &t->rounds_at,
+        PS_TRY(ps_policy_log_next_steps(t->rounds_log, &t->rounds_at, least_steps(t, 0),
                                         t->o.config->sync.local_steps, t->round_steps,
                                         n));
     for (int r = 0; r < n && t->rank == 0; r++)

@@ -75,12 +75,13 @@ struct ps_trainer {
     double owed_seconds;     // of agreeing after a step: booked with the next
     float loss_scale;        // of the step; 1 without; 0: not known yet
     /* Where workers go on at their own pace (trainer_stretch.h): */
-    uint64_t clock;     // pushes of this rank; otherwise as `step`
-    uint64_t pass;      // whose order the samples have; otherwise the epoch
-    bool loads;         // the loader is in that pass
-    uint64_t own_steps; // of this rank in this epoch
-    uint64_t shown;     // steps since the last rest, for the progress
-    uint64_t version;   // updates made, at the last rest
+    uint64_t clock;       // steps of this rank; otherwise as `step`
+    uint64_t first_clock; // where it began
+    uint64_t pass;        // whose order the samples have; otherwise the epoch
+    bool loads;           // the loader is in that pass
+    uint64_t own_steps;   // of this rank in this epoch
+    uint64_t shown;       // steps since the last rest, for the progress
+    uint64_t version;     // updates made, at the last rest
     uint64_t n_rests;
     uint64_t log_step; // where the job began or went on, which names policy.log
     bool asks;         // it has taken a dead worker's place, and has no weights yet

@@ -89,7 +89,8 @@ static ps_err put_rules(ps_trainer *t)
         batches[r] = (uint64_t)t->o.sampler->batch[r];
     if (*path) PS_TRY(ps_policy_log_read(path, &rules, &lines, &t->rounds_log));
     rules.script = lines;
-    ps_err err = ps_coord_orders_rules(&rules, batches, &value, &bytes);
+    ps_err err = ps_coord_orders_rules(&rules, (uint32_t)t->o.config->sync.fragments,
+                                       batches, &value, &bytes);
     if (err == PS_OK)
         err = ps_member_put(t->member, PS_COORD_ORDERS_RULES, value, bytes,
                             ps_trainer_step_deadline(t));
@@ -152,6 +153,8 @@ ps_err ps_trainer_stretch_start(ps_trainer *t)
     if (!ps_config_own_pace(t->o.config) || t->step >= t->total_steps) return PS_OK;
     find_start(t);
     t->clock = t->log_step = t->step;
+    if (!t->o.place) t->clock += ps_local_steps_begun(t->o.config, t->step);
+    t->first_clock = t->clock;
     if (t->o.place) return take_place(t);
     if (t->rank == 0) warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
@@ -252,7 +255,7 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
     bool rests = false;
     // A worker 0 that has come back itself need not tell it again; and in the job's first
     // stretch, it is told after the first steps, when all have agreed on the rounds.
-    const bool begins = !t->o.place && t->clock == t->result->first_step;
+    const bool begins = !t->o.place && t->clock == t->first_clock;
     const bool known = t->asks || (t->round_steps && begins);
     if (!known) PS_TRY(tell_place(t));
     PS_TRY(take_weights(t, &rests, over));

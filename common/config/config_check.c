@@ -173,28 +173,26 @@ static ps_err check_own_pace(const ps_config *cfg)
 static ps_err check_quorum(const ps_config *cfg)
 {
     const ps_config_sync *s = &cfg->sync;
-    const struct {
-        bool wrong;
-        const char *key, *mend;
-    } cases[] = {
-        {s->fragments > 1, "sync.fragments",
-         "has to be 1: a round is of the whole model"},
-        {s->overlap > 0, "sync.overlap", "has to be 0: workers wait for their answer"},
-        {s->local_after > 0, "sync.local_after",
-         "has to be 0: each round has the same steps"},
-    };
     if (s->steps_by_speed && s->quorum == 0)
         return key_error(
             cfg, "sync.steps_by_speed",
             "needs sync.quorum (job.workers: of all): only then workers have "
             "rounds of their own");
+    const int64_t least = s->fragments * (s->overlap + 1);
+    if (s->steps_by_speed && s->local_steps <= least && least > 1)
+        return key_error(cfg, "sync.steps_by_speed",
+                         "needs sync.local_steps above %" PRId64
+                         ", sync.fragments * (sync.overlap + 1): a slower worker's "
+                         "rounds have that many steps",
+                         least);
     if (ps_config_quorum(cfg) && s->quorum > cfg->job.workers)
         return key_error(cfg, "sync.quorum",
                          "%" PRId64 " is more than the job's %" PRId64 " workers",
                          s->quorum, cfg->job.workers);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (ps_config_quorum(cfg) && cases[i].wrong)
-            return key_error(cfg, cases[i].key, "with sync.quorum it %s", cases[i].mend);
+    if (ps_config_quorum(cfg) && s->local_after > 0)
+        return key_error(cfg, "sync.local_after",
+                         "with sync.quorum it has to be 0: each round has the same "
+                         "steps");
     return PS_OK;
 }
 

@@ -45,7 +45,8 @@
  *              step must be skipped
  *   PUSHED     of a server, by a link of each shard, where workers go on at their own
  *              pace (coord_orders.h): all chunks of a worker's push are in. Worker,
- * number of its push, shards; 0, or over a new connection the next ORDER's number
+ *              number of its push, shards; 0, or over a new connection the next ORDER's
+ *              number; fragment, and how many shards have chunks of it
  *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go
  *   STATUS     text: the address of its /metrics; value: doubles, in the order of the
@@ -55,8 +56,8 @@
  *   coordinator -> member
  *   WAIT       text: which members have not joined yet
  *   WELCOME    member epoch, rank; to a process that takes a dead worker's place where
- *              that one began (coord_orders.h), else zeros: push, stretch, pushes made;
- *              value: the roster, for servers with the workers' secrets
+ *              that one began (coord_orders.h), else zeros: push, stretch, rounds made,
+ *              fragment; value: the roster, for servers with the workers' secrets
  *   HEARTBEAT
  *   CLOCK_IS   the time that CLOCK said, the coordinator's time; ns of CLOCK_MONOTONIC
  *   ABORT      as above; the job is over
@@ -65,9 +66,10 @@
  *   FAIL       error code; text
  *   NORM_SUM   step, bits of the double, 1 if all sums were wanted; value: the doubles,
  *              in their order, if they were
- *   ORDER      to shards: number, version before it, step, flags; value: of each worker
- *              that it concerns rank, flags and factor (coord_orders.h). Of a worker that
- *              is dead: the number of its rank's next push instead of the step
+ *   ORDER      to shards: number, version before it, step, flags and fragment; value:
+ *              of each worker that it concerns rank, flags and factor (coord_orders.h).
+ *              Of a worker that is dead: the number of its rank's next push instead of
+ *              the step
  *   END        all workers have left
  *   STRAGGLER  to worker 0: the cause (straggler.h), role and rank
  *   NEWCOMERS  to worker 0 of an elastic job: how many processes wait to join
@@ -79,9 +81,9 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 6,
+    PS_CONTROL_VERSION = 7,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
-    PS_CONTROL_NUMBERS = 5,
+    PS_CONTROL_NUMBERS = 6,
     PS_CONTROL_NAME_MAX = 256,
     PS_CONTROL_TEXT_MAX = 768,
     PS_CONTROL_VALUE_MAX = 64 << 20,
@@ -105,10 +107,10 @@ enum {
     X(STATUS, 12, 0, 0, 1, 1)                                                            \
     X(CLOCK, 13, 1, 0, 0, 0)                                                             \
     X(PACE, 14, 3, 0, 0, 1)                                                              \
-    X(PUSHED, 15, 4, 0, 0, 0)                                                            \
+    X(PUSHED, 15, 6, 0, 0, 0)                                                            \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
-    X(WELCOME, 34, 5, 0, 0, 1)                                                           \
+    X(WELCOME, 34, 6, 0, 0, 1)                                                           \
     X(DONE, 35, 0, 0, 0, 1)                                                              \
     X(FAIL, 36, 1, 0, 1, 0)                                                              \
     X(NORM_SUM, 37, 3, 0, 0, 1)                                                          \

@@ -332,6 +332,7 @@ static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
             m.number[2] = place.push;
             m.number[3] = place.stretch;
             m.number[4] = place.made;
+            m.number[5] = place.fragment;
             ps_coord_send(c, p, &m);
         }
     } else {

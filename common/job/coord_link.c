@@ -20,9 +20,10 @@ struct ps_coord_link {
     zmq_msg_t sums; // the answer's value is at `at`
     const void *at;
     size_t bytes;
-    /* Orders. The last push of each worker is told again over a new connection. */
-    uint64_t *told; // (n_told) its number + 1; 0: none yet
-    uint32_t n_told, n_shards;
+    /* Orders. The last push of each worker and fragment is told again over a new
+     * connection. */
+    ps_coord_link_push *told; // (n_told); n_shards 0: none yet
+    uint32_t n_told;
     uint64_t n_orders; // received
     zmq_msg_t *orders; // those that are not taken yet, in [first, end)
     uint32_t first, end, room;
@@ -95,14 +96,14 @@ static ps_err send_parts(ps_coord_link *link)
     return ps_zsock_send(link->socket, now, &frame, 1);
 }
 
-static ps_err tell_push(ps_coord_link *link, uint32_t rank, uint64_t next_order)
+static ps_err tell_push(ps_coord_link *link, const ps_coord_link_push *push,
+                        uint64_t next_order)
 {
-    ps_control c = {.kind = PS_CONTROL_PUSHED, .nonce = link->nonce};
+    const ps_control c = {.kind = PS_CONTROL_PUSHED,
+                          .nonce = link->nonce,
+                          .number = {push->rank, push->number, push->n_shards, next_order,
+                                     push->fragment, push->n_holders}};
     zmq_msg_t frame;
-    c.number[0] = rank;
-    c.number[1] = link->told[rank] - 1;
-    c.number[2] = link->n_shards;
-    c.number[3] = next_order;
     PS_TRY(ps_control_frame(&frame, &c));
     const ps_deadline now = {0};
     return ps_zsock_send(link->socket, now, &frame, 1);
@@ -111,8 +112,9 @@ static ps_err tell_push(ps_coord_link *link, uint32_t rank, uint64_t next_order)
 /* Before its first push a shard misses no order. */
 static ps_err tell_again(ps_coord_link *link)
 {
-    for (uint32_t r = 0; r < link->n_told; r++)
-        if (link->told[r] > 0) PS_TRY(tell_push(link, r, link->n_orders + 1));
+    for (uint32_t i = 0; i < link->n_told; i++)
+        if (link->told[i].n_shards > 0)
+            PS_TRY(tell_push(link, &link->told[i], link->n_orders + 1));
     return PS_OK;
 }
 
@@ -274,7 +276,7 @@ ps_err ps_coord_link_sums_recv(ps_coord_link *link, int *got, uint64_t *step,
 static ps_err make_room(ps_coord_link *link, uint32_t n)
 {
     if (n <= link->n_told) return PS_OK;
-    uint64_t *larger = realloc(link->told, n * sizeof *larger);
+    ps_coord_link_push *larger = realloc(link->told, n * sizeof *larger);
     if (!larger) return ps_err_set(PS_ERR_NOMEM, "no memory for a push");
     memset(larger + link->n_told, 0, (n - link->n_told) * sizeof *larger);
     link->told = larger;
@@ -282,13 +284,12 @@ static ps_err make_room(ps_coord_link *link, uint32_t n)
     return PS_OK;
 }
 
-ps_err ps_coord_link_pushed(ps_coord_link *link, uint32_t rank, uint64_t number,
-                            uint32_t n_shards)
+ps_err ps_coord_link_pushed(ps_coord_link *link, const ps_coord_link_push *push)
 {
-    PS_TRY(make_room(link, rank + 1));
-    link->told[rank] = number + 1;
-    link->n_shards = n_shards;
-    return tell_push(link, rank, 0);
+    const uint32_t index = push->fragment * push->n_workers + push->rank;
+    PS_TRY(make_room(link, index + 1));
+    link->told[index] = *push;
+    return tell_push(link, push, 0);
 }
 
 ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,

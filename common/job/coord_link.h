@@ -44,9 +44,16 @@ ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step
 ps_err ps_coord_link_sums_recv(ps_coord_link *link, int *got, uint64_t *step,
                                double *sums, uint64_t n_sums);
 
-/* All of this shard's chunks of a worker's push are here. number: the worker's own. */
-ps_err ps_coord_link_pushed(ps_coord_link *link, uint32_t rank, uint64_t number,
-                            uint32_t n_shards);
+typedef struct ps_coord_link_push {
+    uint32_t rank, fragment;
+    uint64_t number; // the worker's own
+    uint32_t n_workers;
+    uint32_t n_shards;  // 1 or more
+    uint32_t n_holders; // of them, those that have chunks of the fragment
+} ps_coord_link_push;
+
+/* All of this shard's chunks of a worker's push are here. */
+ps_err ps_coord_link_pushed(ps_coord_link *link, const ps_coord_link_push *push);
 /* Takes the next order if there is one: *got. entries: (n_workers), where out's are then.
  * Never blocks. Orders come in sequence, each once. */
 ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,

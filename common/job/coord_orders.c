@@ -9,8 +9,9 @@
 #include "mem.h"
 
 /* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 16, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
+enum { RULES = 17, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
 enum { APPLIES = 1, RESTS = 2, OVER = 4, BACK = 8, APPLIED = 1, ANSWERED = 2 };
+enum { FRAGMENT_SHIFT = 8 }; // above an ORDER's flags
 
 typedef struct kept_order {
     uint64_t numbers[4];
@@ -18,7 +19,7 @@ typedef struct kept_order {
     size_t bytes;
 } kept_order;
 
-/* A push that has not reached all shards, or the next one. */
+/* A push of a fragment that has not reached all its shards, or the next one. */
 typedef struct arriving {
     uint64_t number;
     uint32_t n_in;
@@ -26,12 +27,12 @@ typedef struct arriving {
 
 struct ps_coord_orders {
     ps_coord_orders_hooks hooks;
-    ps_sync sync;
+    ps_sync_fragments sync;
     char *script; // owned
     uint32_t n_shards, n_askers;
     ps_control_id *askers; // (n_shards) those that have sent something
-    uint64_t *told;        // (n_shards, n_workers) number of the next push to be told
-    arriving *pushes;      // (n_workers)
+    uint64_t *told;   // (n_shards, fragments, workers) number of the next push to be told
+    arriving *pushes; // (fragments, workers)
     /* The last orders, for shards whose connection was lost: at index seq % n_kept. A
      * shard that is silent holds up all workers, so few orders follow. */
     kept_order *kept;
@@ -40,11 +41,28 @@ struct ps_coord_orders {
     size_t record_bytes, record_room;
     uint64_t n_rests;
     bool placed; // since the last one it is known where a worker that comes back begins
-    ps_deadline grace; // of the version that could be made; at_ns UINT64_MAX: none
+    // (fragments) of the version that could be made; at_ns UINT64_MAX: none
+    ps_deadline grace[PS_MAX_FRAGMENTS];
 };
 
-ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
-                             void **value, size_t *bytes)
+static const ps_sync_rules *rules_of(const ps_coord_orders *o)
+{
+    return &ps_sync_fragments_last(&o->sync)->rules;
+}
+
+/* Pushes that may arrive at the same time: one of each worker and fragment. */
+static size_t n_pushes(const ps_coord_orders *o)
+{
+    return (size_t)o->sync.n * rules_of(o)->n_workers;
+}
+
+static size_t push_of(const ps_coord_orders *o, uint32_t fragment, uint32_t rank)
+{
+    return (size_t)fragment * rules_of(o)->n_workers + rank;
+}
+
+ps_err ps_coord_orders_rules(const ps_sync_rules *r, uint32_t n_fragments,
+                             const uint64_t *batches, void **value, size_t *bytes)
 {
     uint64_t numbers[RULES] = {(uint64_t)r->kind, r->n_workers,
                                r->backups,        r->add,
@@ -53,7 +71,7 @@ ps_err ps_coord_orders_rules(const ps_sync_rules *r, const uint64_t *batches,
                                r->total,          r->stretch,
                                r->pause,          r->stop,
                                r->grace_ms,       r->come_back,
-                               r->number};
+                               r->number,         n_fragments};
     memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
     const size_t script = r->script ? strlen(r->script) + 1 : 0;
     const size_t batch_bytes = r->n_workers * sizeof *batches;
@@ -100,17 +118,19 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
                            .number = n[14],
                            .script = o->script};
     memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
-    return ps_sync_init(&o->sync, &rules, batches);
+    if (n[15] == 0 || n[15] > PS_MAX_FRAGMENTS) return bad_rules();
+    return ps_sync_fragments_init(&o->sync, (uint32_t)n[15], &rules, batches);
 }
 
 static ps_err create(ps_coord_orders *o, const void *value, size_t bytes)
 {
-    o->grace.at_ns = UINT64_MAX;
+    for (int i = 0; i < PS_MAX_FRAGMENTS; i++)
+        o->grace[i].at_ns = UINT64_MAX;
     PS_TRY(read_rules(o, value, bytes));
-    const size_t n = o->sync.rules.n_workers;
+    const size_t n = n_pushes(o);
     PS_TRY(ps_mem_zalloc(&o->pushes, n, sizeof *o->pushes, "the policy"));
-    for (size_t r = 0; r < n; r++)
-        o->pushes[r].number = o->sync.rules.number;
+    for (size_t i = 0; i < n; i++)
+        o->pushes[i].number = rules_of(o)->number;
     o->n_kept = 4 * n + 16;
     return ps_mem_zalloc(&o->kept, o->n_kept, sizeof *o->kept, "the policy");
 }
@@ -131,7 +151,7 @@ void ps_coord_orders_destroy(ps_coord_orders **orders)
     if (!o) return;
     for (uint64_t i = 0; o->kept && i < o->n_kept; i++)
         free(o->kept[i].value);
-    ps_sync_fini(&o->sync);
+    ps_sync_fragments_fini(&o->sync);
     free(o->kept);
     free(o->script);
     free(o->askers);
@@ -162,7 +182,8 @@ static ps_err keep_order(ps_coord_orders *o, const ps_sync_order *order, kept_or
     k->numbers[1] = order->version;
     k->numbers[2] = order->back > 0 ? order->back : order->step;
     k->numbers[3] = (order->back > 0 ? BACK : 0u) | (order->applies ? APPLIES : 0u) |
-                    (order->rest ? RESTS : 0u) | (order->over ? OVER : 0u);
+                    (order->rest ? RESTS : 0u) | (order->over ? OVER : 0u) |
+                    ((uint64_t)order->fragment << FRAGMENT_SHIFT);
     memcpy(k->value, &order->share, HEAD_BYTES);
     for (uint32_t i = 0; i < order->n; i++) {
         const ps_sync_entry *e = &order->entries[i];
@@ -186,6 +207,9 @@ ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_
     if (c->bytes % ENTRY_BYTES != HEAD_BYTES || n > room)
         return ps_err_set(PS_ERR_PROTOCOL, "an order of %zu bytes", c->bytes);
     memcpy(&share, c->value, HEAD_BYTES);
+    const uint64_t fragment = c->number[3] >> FRAGMENT_SHIFT;
+    if (fragment >= PS_MAX_FRAGMENTS)
+        return ps_err_set(PS_ERR_PROTOCOL, "an order for fragment %" PRIu64, fragment);
     if (!(share >= 0 && share <= 1))
         return ps_err_set(PS_ERR_PROTOCOL, "an order for %g of a step", share);
     for (size_t i = 0; i < n; i++) {
@@ -200,7 +224,8 @@ ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_
         if (entries[i].rank >= room || (i > 0 && entries[i].rank <= entries[i - 1].rank))
             return ps_err_set(PS_ERR_PROTOCOL, "an order for worker %u", entries[i].rank);
     }
-    *out = (ps_sync_order){.version = c->number[1],
+    *out = (ps_sync_order){.fragment = (uint32_t)fragment,
+                           .version = c->number[1],
                            .step = c->number[2],
                            .share = share,
                            .applies = (c->number[3] & APPLIES) != 0,
@@ -233,56 +258,62 @@ static ps_err note_order(ps_coord_orders *o, const ps_sync_order *order)
 {
     char line[16 * PS_MAX_RANKS];
     size_t bytes;
-    ps_sync_line(order, line, sizeof line, &bytes);
+    ps_sync_fragments_line(&o->sync, order, line, sizeof line, &bytes);
     return append(o, line, bytes);
 }
 
 static ps_err numbers_json(char *out, size_t n, size_t *at, const char *name,
-                           const ps_sync *s, uint64_t (*value)(const ps_sync *, uint32_t),
-                           uint32_t count)
+                           const uint64_t *values, uint32_t count)
 {
     *at += (size_t)snprintf(out + *at, n - *at, ",\"%s\":[", name);
     for (uint32_t i = 0; i < count && *at < n; i++)
-        *at += (size_t)snprintf(out + *at, n - *at, i ? ",%" PRIu64 : "%" PRIu64,
-                                value(s, i));
+        *at +=
+            (size_t)snprintf(out + *at, n - *at, i ? ",%" PRIu64 : "%" PRIu64, values[i]);
     if (*at < n) *at += (size_t)snprintf(out + *at, n - *at, "]");
     return *at < n ? PS_OK : ps_err_set(PS_ERR_INTERNAL, "the policy's figures");
 }
 
-static uint64_t counted_of(const ps_sync *s, uint32_t rank)
-{
-    return s->workers[rank].counted;
-}
+typedef struct tally {
+    uint64_t all_counted, all_dropped;
+    uint64_t counted[PS_MAX_RANKS], dropped[PS_MAX_RANKS]; // by rank
+    uint64_t histogram[PS_SYNC_BINS];
+    uint32_t bins; // up to the last one that is not 0
+} tally;
 
-static uint64_t dropped_of(const ps_sync *s, uint32_t rank)
+/* Over all fragments. */
+static tally count_pushes(const ps_sync_fragments *f)
 {
-    return s->workers[rank].dropped;
-}
-
-static uint64_t bin_of(const ps_sync *s, uint32_t i)
-{
-    return s->histogram[i];
-}
-
-static ps_err figures(const ps_sync *s, char *out, size_t n, size_t *bytes)
-{
-    uint64_t counted = 0, dropped = 0;
-    uint32_t bins = PS_SYNC_BINS;
-    while (bins > 1 && s->histogram[bins - 1] == 0)
-        bins--;
-    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
-        counted += s->workers[r].counted;
-        dropped += s->workers[r].dropped;
+    tally t = {.bins = 1};
+    for (uint32_t i = 0; i < f->n; i++) {
+        const ps_sync *s = &f->parts[i];
+        for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+            t.counted[r] += s->workers[r].counted;
+            t.dropped[r] += s->workers[r].dropped;
+            t.all_counted += s->workers[r].counted;
+            t.all_dropped += s->workers[r].dropped;
+        }
+        for (uint32_t b = 0; b < PS_SYNC_BINS; b++) {
+            t.histogram[b] += s->histogram[b];
+            if (s->histogram[b] > 0 && b >= t.bins) t.bins = b + 1;
+        }
     }
-    size_t at = (size_t)snprintf(out, n,
-                                 "{\"policy\":\"%s\",\"versions\":%" PRIu64
-                                 ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
-                                 ps_word_name(ps_policy_words, (int)s->rules.kind),
-                                 s->version - s->rules.version, counted, dropped);
+    return t;
+}
+
+static ps_err figures(const ps_sync_fragments *f, char *out, size_t n, size_t *bytes)
+{
+    const ps_sync *s = ps_sync_fragments_last(f);
+    const tally t = count_pushes(f);
+    size_t at =
+        (size_t)snprintf(out, n,
+                         "{\"policy\":\"%s\",\"versions\":%" PRIu64
+                         ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
+                         ps_word_name(ps_policy_words, (int)s->rules.kind),
+                         s->version - s->rules.version, t.all_counted, t.all_dropped);
     const uint32_t w = s->rules.n_workers;
-    PS_TRY(numbers_json(out, n, &at, "counted_by_worker", s, counted_of, w));
-    PS_TRY(numbers_json(out, n, &at, "dropped_by_worker", s, dropped_of, w));
-    PS_TRY(numbers_json(out, n, &at, "staleness", s, bin_of, bins));
+    PS_TRY(numbers_json(out, n, &at, "counted_by_worker", t.counted, w));
+    PS_TRY(numbers_json(out, n, &at, "dropped_by_worker", t.dropped, w));
+    PS_TRY(numbers_json(out, n, &at, "staleness", t.histogram, t.bins));
     at += (size_t)snprintf(out + at, n - at, "}\n%" PRIu64 " %" PRIu64 "\n", s->done,
                            s->version);
     *bytes = at;
@@ -306,13 +337,14 @@ static ps_err publish(ps_coord_orders *o)
     return err;
 }
 
-/* The grace begins once, and ends with the order that it waited for. */
-static void set_grace(ps_coord_orders *o)
+/* A grace begins once, and ends with the order that it waited for. */
+static void set_graces(ps_coord_orders *o)
 {
-    if (!ps_sync_graces(&o->sync))
-        o->grace.at_ns = UINT64_MAX;
-    else if (o->grace.at_ns == UINT64_MAX)
-        o->grace = ps_deadline_in_ms(o->sync.rules.grace_ms);
+    for (uint32_t i = 0; i < o->sync.n; i++)
+        if (!ps_sync_graces(&o->sync.parts[i]))
+            o->grace[i].at_ns = UINT64_MAX;
+        else if (o->grace[i].at_ns == UINT64_MAX)
+            o->grace[i] = ps_deadline_in_ms(rules_of(o)->grace_ms);
 }
 
 static ps_err give(ps_coord_orders *o, const ps_sync_order *order)
@@ -332,8 +364,8 @@ static ps_err decide(ps_coord_orders *o)
     for (;;) {
         ps_sync_order order;
         bool any;
-        PS_TRY(ps_sync_decide(&o->sync, &order, &any));
-        set_grace(o);
+        PS_TRY(ps_sync_fragments_decide(&o->sync, &order, &any));
+        set_graces(o);
         if (!any) return PS_OK;
         PS_TRY(give(o, &order));
     }
@@ -342,11 +374,11 @@ static ps_err decide(ps_coord_orders *o)
 static ps_err set_batches(ps_coord_orders *o, const void *value, size_t bytes)
 {
     uint64_t batches[PS_MAX_RANKS];
-    if (bytes != o->sync.rules.n_workers * sizeof *batches)
+    if (bytes != rules_of(o)->n_workers * sizeof *batches)
         return ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes", PS_COORD_ORDERS_BATCHES,
                           bytes);
     memcpy(batches, value, bytes);
-    return ps_sync_set_batches(&o->sync, batches);
+    return ps_sync_fragments_set_batches(&o->sync, batches);
 }
 
 ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *value,
@@ -355,20 +387,27 @@ ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *valu
     if (strcmp(key, PS_COORD_ORDERS_BATCHES) == 0) return set_batches(o, value, bytes);
     if (strcmp(key, ps_job_key_place(o->n_rests).text) == 0) o->placed = true;
     if (strcmp(key, PS_COORD_ORDERS_END) != 0) return PS_OK;
-    ps_sync_end(&o->sync);
+    ps_sync_end(ps_sync_fragments_last(&o->sync));
     return decide(o);
 }
 
 ps_deadline ps_coord_orders_deadline(const ps_coord_orders *o)
 {
-    return o->grace;
+    ps_deadline next = o->grace[0];
+    for (uint32_t i = 1; i < o->sync.n; i++)
+        if (o->grace[i].at_ns < next.at_ns) next = o->grace[i];
+    return next;
 }
 
 ps_err ps_coord_orders_expire(ps_coord_orders *o)
 {
-    if (!ps_deadline_passed(o->grace)) return PS_OK;
-    ps_sync_grace_over(&o->sync);
-    return decide(o);
+    bool any = false;
+    for (uint32_t i = 0; i < o->sync.n; i++) {
+        if (!ps_deadline_passed(o->grace[i])) continue;
+        ps_sync_grace_over(&o->sync.parts[i]);
+        any = true;
+    }
+    return any ? decide(o) : PS_OK;
 }
 
 /* --- pushes ---------------------------------------------------------------------------
@@ -380,25 +419,11 @@ static ps_err begin(ps_coord_orders *o, uint64_t n_shards)
         return ps_err_set(PS_ERR_PROTOCOL, "a push of %" PRIu64 " shards", n_shards);
     const size_t n = (size_t)n_shards;
     PS_TRY(ps_mem_zalloc(&o->askers, n, sizeof *o->askers, "the policy"));
-    PS_TRY(ps_mem_zalloc(&o->told, n * o->sync.rules.n_workers, sizeof *o->told,
-                         "the policy"));
-    for (size_t i = 0; i < n * o->sync.rules.n_workers; i++)
-        o->told[i] = o->sync.rules.number;
+    PS_TRY(ps_mem_zalloc(&o->told, n * n_pushes(o), sizeof *o->told, "the policy"));
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n_pushes(o); k++)
+            o->told[i * n_pushes(o) + k] = o->pushes[k].number;
     o->n_shards = (uint32_t)n_shards;
-    return PS_OK;
-}
-
-static ps_err find_asker(ps_coord_orders *o, const ps_control_id *from, uint32_t *index)
-{
-    for (uint32_t i = 0; i < o->n_askers; i++)
-        if (memcmp(&o->askers[i], from, sizeof *from) == 0) {
-            *index = i;
-            return PS_OK;
-        }
-    if (o->n_askers == o->n_shards)
-        return ps_err_set(PS_ERR_PROTOCOL, "a push of one shard too many");
-    *index = o->n_askers;
-    o->askers[o->n_askers++] = *from;
     return PS_OK;
 }
 
@@ -414,24 +439,44 @@ static ps_err repeat_orders(ps_coord_orders *o, const ps_control_id *to, uint64_
     return PS_OK;
 }
 
+/* A shard without chunks of the first fragments has missed orders for these. */
+static ps_err find_asker(ps_coord_orders *o, const ps_control_id *from, uint32_t *index)
+{
+    for (uint32_t i = 0; i < o->n_askers; i++)
+        if (memcmp(&o->askers[i], from, sizeof *from) == 0) {
+            *index = i;
+            return PS_OK;
+        }
+    if (o->n_askers == o->n_shards)
+        return ps_err_set(PS_ERR_PROTOCOL, "a push of one shard too many");
+    *index = o->n_askers;
+    o->askers[o->n_askers++] = *from;
+    return repeat_orders(o, from, 1);
+}
+
 static ps_err count_in(ps_coord_orders *o, uint32_t asker, const ps_control *c)
 {
-    const uint32_t workers = o->sync.rules.n_workers;
-    const uint64_t rank = c->number[0], number = c->number[1];
-    if (rank >= workers)
-        return ps_err_set(PS_ERR_PROTOCOL, "a push of worker %" PRIu64, rank);
-    uint64_t *told = &o->told[asker * (size_t)workers + rank];
-    arriving *push = &o->pushes[rank];
+    const uint64_t rank = c->number[0], number = c->number[1], fragment = c->number[4];
+    const uint64_t holders = c->number[5];
+    if (rank >= rules_of(o)->n_workers || fragment >= o->sync.n || holders == 0 ||
+        holders > o->n_shards)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a push of worker %" PRIu64 ", of fragment %" PRIu64
+                          " in %" PRIu64 " shards",
+                          rank, fragment, holders);
+    const size_t index = push_of(o, (uint32_t)fragment, (uint32_t)rank);
+    uint64_t *told = &o->told[asker * n_pushes(o) + index];
+    arriving *push = &o->pushes[index];
     if (number < *told) return PS_OK; // a repetition
     if (number != *told || number != push->number)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "push %" PRIu64 " of worker %" PRIu64 " out of turn", number,
                           rank);
     ++*told;
-    if (++push->n_in < o->n_shards) return PS_OK;
+    if (++push->n_in < holders) return PS_OK;
     push->number++;
     push->n_in = 0;
-    PS_TRY(ps_sync_push(&o->sync, (uint32_t)rank));
+    PS_TRY(ps_sync_fragments_push(&o->sync, (uint32_t)fragment, (uint32_t)rank));
     return decide(o);
 }
 
@@ -454,33 +499,51 @@ ps_err ps_coord_orders_pushed(ps_coord_orders *o, const ps_control_id *from,
 bool ps_coord_orders_may_lose(const ps_coord_orders *o, int rank)
 {
     return o && o->placed && o->n_askers == o->n_shards &&
-           ps_sync_may_lose(&o->sync, (uint32_t)rank);
+           ps_sync_fragments_may_lose(&o->sync, (uint32_t)rank);
 }
 
 bool ps_coord_orders_end(const ps_coord_orders *o)
 {
-    return o && o->sync.ends;
+    return o && ps_sync_fragments_last(&o->sync)->ends;
+}
+
+/* The number of a worker's newest push, or of the one that comes next. */
+static uint64_t newest_push(const ps_coord_orders *o, uint32_t rank)
+{
+    uint64_t newest = 0;
+    for (uint32_t i = 0; i < o->sync.n; i++) {
+        const uint64_t number = o->pushes[push_of(o, i, rank)].number;
+        if (number > newest) newest = number;
+    }
+    return newest;
 }
 
 /* Nothing that the dead process has sent counts from here on: its pushes have lower
  * numbers. */
 ps_err ps_coord_orders_lose(ps_coord_orders *o, int rank)
 {
-    arriving *push = &o->pushes[rank];
     ps_sync_entry entry = {.rank = (uint32_t)rank};
-    *push = (arriving){.number = push->number + 1};
-    for (uint32_t i = 0; i < o->n_shards; i++)
-        o->told[i * (size_t)o->sync.rules.n_workers + (size_t)rank] = push->number;
-    ps_sync_lose(&o->sync, (uint32_t)rank);
-    const ps_sync_order back = {
-        .version = o->sync.version, .back = push->number, .n = 1, .entries = &entry};
+    const uint64_t next = newest_push(o, (uint32_t)rank) + 1;
+    for (uint32_t f = 0; f < o->sync.n; f++) {
+        const size_t index = push_of(o, f, (uint32_t)rank);
+        o->pushes[index] = (arriving){.number = next};
+        for (uint32_t i = 0; i < o->n_shards; i++)
+            o->told[i * n_pushes(o) + index] = next;
+    }
+    ps_sync_fragments_lose(&o->sync, (uint32_t)rank);
+    const ps_sync_order back = {.version = ps_sync_fragments_last(&o->sync)->version,
+                                .back = next,
+                                .n = 1,
+                                .entries = &entry};
     PS_TRY(give(o, &back));
     return decide(o);
 }
 
 ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *o, int rank)
 {
-    return (ps_coord_orders_place){.push = o->pushes[rank].number,
-                                   .stretch = o->n_rests,
-                                   .made = o->sync.workers[rank].clock};
+    return (ps_coord_orders_place){
+        .push = newest_push(o, (uint32_t)rank),
+        .stretch = o->n_rests,
+        .fragment = o->sync.next[rank],
+        .made = ps_sync_fragments_last(&o->sync)->workers[rank].clock};
 }

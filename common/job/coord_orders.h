@@ -5,7 +5,8 @@
  *
  *   worker 0 -> PUT "job/policy"    the rules: ps_coord_orders_rules
  *   shard    -> PUSHED              all chunks of a worker's push are here
- *            <- ORDER               to every shard, once all shards have the push
+ *            <- ORDER               to every shard, once all shards have the push that
+ *                                   have chunks of its fragment
  *   worker   -> PUT "policy/end"    the workers are to rest soon
  *   worker 0 -> PUT "job/policy_batches"   at rest, or before the first push: the samples
  *                                   of each worker's pushes from here on, a uint64_t each
@@ -21,7 +22,7 @@
 
 #include "clock.h"
 #include "control.h"
-#include "sync_policy.h"
+#include "sync_fragments.h"
 
 #define PS_COORD_ORDERS_RULES   "job/policy"
 #define PS_COORD_ORDERS_END     "policy/end"
@@ -37,9 +38,10 @@ typedef struct ps_coord_orders_hooks {
     ps_err (*store)(void *owner, const char *key, const void *value, size_t bytes);
 } ps_coord_orders_hooks;
 
-/* The value of "job/policy"; owned by the caller (free()). batches: (n_workers). */
-ps_err ps_coord_orders_rules(const ps_sync_rules *rules, const uint64_t *batches,
-                             void **value, size_t *bytes);
+/* The value of "job/policy"; owned by the caller (free()). batches: (n_workers).
+ * n_fragments: sync.fragments. */
+ps_err ps_coord_orders_rules(const ps_sync_rules *rules, uint32_t n_fragments,
+                             const uint64_t *batches, void **value, size_t *bytes);
 
 /* value: of "job/policy". PROTOCOL for one that ps_coord_orders_rules did not make. */
 ps_err ps_coord_orders_create(const ps_coord_orders_hooks *hooks, const void *value,
@@ -67,9 +69,10 @@ ps_err ps_coord_orders_lose(ps_coord_orders *orders, int rank);
 
 /* Where a process begins that takes the place of a dead worker. */
 typedef struct ps_coord_orders_place {
-    uint64_t push;    // number of its first push; 0: it is no such process
-    uint64_t stretch; // how often the workers have rested
-    uint64_t made;    // pushes of its rank since the last rest
+    uint64_t push;     // number of its first push; 0: it is no such process
+    uint64_t stretch;  // how often the workers have rested
+    uint64_t made;     // rounds of its rank since the last rest
+    uint64_t fragment; // that it pushes first, after an empty push of each
 } ps_coord_orders_place;
 
 ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *orders, int rank);

@@ -10,7 +10,7 @@ typedef struct ps_job_start {
     uint64_t total_steps; // of the job, those before `step` included
     uint64_t step;        // the first to be made; 0: a new job
     /* Of this worker: as in exchange.h; ps_job_start_put: 0. */
-    uint64_t back_at, buffer_pieces;
+    uint64_t back_at, back_fragment, buffer_pieces;
     uint32_t ahead;    // of an exchange: fragments that have made it; ps_job_start_put: 0
     size_t rule_bytes; // 0: a new job's
     uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's

@@ -282,8 +282,8 @@ static ps_err on_welcome(ps_joining *j, const ps_control *c)
         return err;
     }
     j->rank = (int)c->number[1];
-    j->place = (ps_coord_orders_place){
-        .push = c->number[2], .stretch = c->number[3], .made = c->number[4]};
+    const uint64_t *place = &c->number[2];
+    j->place = (ps_coord_orders_place){place[0], place[1], place[2], place[3]};
     j->roster.nonce = c->nonce;
     j->roster.epoch = (uint32_t)c->number[0];
     j->joined = true;

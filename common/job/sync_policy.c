@@ -122,6 +122,12 @@ void ps_sync_grace_over(ps_sync *s)
     s->graced = s->graces;
 }
 
+void ps_sync_rest(ps_sync *s, uint64_t version)
+{
+    s->version = version;
+    begin_stretch(s);
+}
+
 /* --- whose pushes, and who goes on ----------------------------------------------------
  */
 
@@ -145,6 +151,12 @@ static bool take_all(ps_sync *s)
     return any;
 }
 
+/* Whether workers are on their way to a rest: nobody goes on any more. */
+static bool comes_to_rest(const ps_sync *s)
+{
+    return s->ends || s->versions >= stretch_steps(s);
+}
+
 /* Whether a version that could be made has to wait for workers that still compute. */
 static bool must_grace(ps_sync *s)
 {
@@ -152,21 +164,26 @@ static bool must_grace(ps_sync *s)
     return s->graces;
 }
 
-/* Returns whether pushes are taken. */
+/* Returns whether pushes are taken. Of an earlier fragment nobody waits while all are on
+ * their way to the end of their rounds: then pushes that are too few for a version do not
+ * count. */
 static bool decide_backup(ps_sync *s)
 {
     const ps_sync_rules *o = &s->rules;
+    const uint32_t enough = o->n_workers - o->backups;
     uint32_t n = 0;
     for (uint32_t r = 0; r < o->n_workers; r++)
         n += may_count(s, &s->workers[r]);
-    const bool full = s->versions < stretch_steps(s) && n >= o->n_workers - o->backups;
-    const bool applies = full && !must_grace(s) && take_all(s);
+    const bool full = n >= enough && (s->last || s->versions < stretch_steps(s));
+    const bool ends = s->last && comes_to_rest(s->last);
+    const bool applies = full && (ends || !must_grace(s)) && take_all(s);
     if (applies) s->graced = false;
-    if (s->ends || s->versions + applies >= stretch_steps(s)) return applies;
+    if (!s->last && (s->ends || s->versions + applies >= stretch_steps(s)))
+        return applies;
     for (uint32_t r = 0; r < o->n_workers; r++) {
         ps_sync_worker *w = &s->workers[r];
-        const bool dropped =
-            w->place == PS_SYNC_GIVEN && (w->is_new || (is_late(s, w) && !o->add));
+        const bool dropped = w->place == PS_SYNC_GIVEN &&
+                             (w->is_new || (ends && !full) || (is_late(s, w) && !o->add));
         w->answered = w->taken || dropped;
     }
     return applies;
@@ -301,7 +318,7 @@ static bool is_any_answered(const ps_sync *s)
 static void decide_now(ps_sync *s, ps_sync_order *out)
 {
     out->applies = s->rules.kind == PS_POLICY_BACKUP ? decide_backup(s) : decide_stale(s);
-    out->rest = s->n_computing == 0 && !is_any_answered(s);
+    out->rest = !s->last && s->n_computing == 0 && !is_any_answered(s);
     if (out->rest) rest(s);
 }
 
@@ -378,6 +395,7 @@ static ps_err decide_by_script(ps_sync *s, ps_sync_order *out)
 ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any)
 {
     const ps_sync_rules *o = &s->rules;
+    const ps_sync *last = s->last ? s->last : s;
     *out = (ps_sync_order){.version = s->version};
     *any = s->graces = false;
     for (uint32_t r = 0; r < o->n_workers; r++)
@@ -387,7 +405,7 @@ ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any)
     else
         decide_now(s, out);
     list_entries(s, out);
-    out->step = s->done + steps_made(s, s->counted, s->versions);
+    out->step = last->done + steps_made(last, last->counted, last->versions);
     const uint64_t step = s->done + steps_made(s, s->counted + count_applied(out),
                                                s->versions + out->applies);
     out->over |= out->rest && (s->ends || step >= o->total);

@@ -96,8 +96,9 @@ typedef struct ps_sync_entry {
 } ps_sync_entry;
 
 typedef struct ps_sync_order {
-    uint64_t version; // before the order; it becomes one more if pushes are applied
-    uint64_t step;    // of the job, for the learning rate
+    uint32_t fragment; // that it concerns, of a model in fragments (sync_fragments.h)
+    uint64_t version;  // before the order; it becomes one more if pushes are applied
+    uint64_t step;     // of the job, for the learning rate
     bool applies;
     double share; // of a step's samples that the applied pushes stand for; backup: 1
     bool rest;    // the stretch is over: all workers are answered
@@ -111,6 +112,9 @@ typedef struct ps_sync_order {
 
 typedef struct ps_sync {
     ps_sync_rules rules;
+    /* Not NULL: this is the policy of an earlier fragment, and stretches are those of the
+     * last one (sync_fragments.h); borrowed. */
+    const struct ps_sync *last;
     ps_sync_worker *workers; // owned, by rank
     ps_sync_entry *entries;  // owned
     uint64_t version;        // of the job: updates made
@@ -141,6 +145,8 @@ bool ps_sync_may_lose(const ps_sync *s, uint32_t rank);
 void ps_sync_lose(ps_sync *s, uint32_t rank);
 /* The workers are to rest soon: nobody goes on before. */
 void ps_sync_end(ps_sync *s);
+/* Of an earlier fragment, when the last one rests: a stretch begins, at that version. */
+void ps_sync_rest(ps_sync *s, uint64_t version);
 /* Whether a grace runs: rules.grace_ms after this became true ps_sync_grace_over is to be
  * called, unless it has become false before. Ask when there is no order. */
 static inline bool ps_sync_graces(const ps_sync *s)

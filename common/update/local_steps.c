@@ -19,6 +19,11 @@ uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step)
     return alone + (step - alone) / k;
 }
 
+uint64_t ps_local_steps_begun(const ps_config *cfg, uint64_t step)
+{
+    return ps_config_quorum(cfg) && step > 0 ? (uint64_t)cfg->sync.overlap : 0;
+}
+
 uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps)
 {
     return total_steps == 0 ? 0 : ps_local_steps_round(cfg, total_steps - 1) + 1;

@@ -45,6 +45,11 @@ static inline bool ps_local_steps_on(const ps_config *cfg)
  * between rounds: the number of the next one, above 0 after a step. */
 uint64_t ps_local_steps_round(const ps_config *cfg, uint64_t step);
 
+/* With a quorum, where a job goes on at that step: how many steps of the next round
+ * workers have made beyond it, since they rest when they have the last fragment's result.
+ * Otherwise, and in a new job, 0. */
+uint64_t ps_local_steps_begun(const ps_config *cfg, uint64_t step);
+
 /* How many rounds that many steps are. */
 uint64_t ps_local_steps_rounds(const ps_config *cfg, uint64_t total_steps);
 

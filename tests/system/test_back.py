@@ -102,6 +102,13 @@ class GoesOn(BackTest):
         _, summary = self.check("sync.steps_by_speed=true")
         self.assertEqual(len(summary["round_steps"]), 3)
 
+    def test_fragments(self):
+        """Of a dead worker some may be on their way, and the others not sent yet."""
+        _, summary = self.check("sync.fragments=2", "sync.overlap=1")
+        self.assertGreater(min(summary["policy"]["counted_by_worker"]), 0)
+        shutil.rmtree(self.path("out"))
+        self.check("sync.fragments=4", "sync.grace_ms=2", "exchange.codec=int8", kills=(2, 1))
+
     def test_codecs(self):
         self.check("exchange.codec=int4", "exchange.codec_warmup=2", "exchange.codec_min=64")
 

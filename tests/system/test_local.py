@@ -298,6 +298,77 @@ class Quorum(LocalTest):
         self.assertIn("resume step=10 ", said)
 
 
+class QuorumOfFragments(LocalTest):
+    """Each fragment has its own quorum. Epochs of eight steps, so of two rounds."""
+    JOB = [*ADAMW, *NESTEROV, *LOCAL, "sync.fragments=2", "data.batch=10"]
+
+    def test_of_all_workers_it_is_local(self):
+        """Up to the last round, in which local sends all fragments with the job's last step. With a codec workers
+        get the exact weights when they rest, as local does not."""
+        steps = [4, 8, 12]
+        for codec in ("none", "int4"):
+            job = [*SETTINGS, *self.JOB, f"exchange.codec={codec}", "checkpoint.every=4", "checkpoint.keep=100"]
+            models = []
+            for more in ((), ("sync.quorum=3",), ("sync.quorum=3", "exchange.shm=off", "server.shards=2"),
+                         ("sync.quorum=1", "sync.grace_ms=30000")):
+                self.run_whole(steps, "ps", 2, 3, *job, *more)
+                models.append([self.model("whole", f"checkpoints/step-{step}/model.safetensors") for step in steps])
+                shutil.rmtree(self.path("whole"))
+            same = models if codec == "none" else models[1:]
+            for i, one in enumerate(same):
+                self.assertTrue(one == same[0], (codec, i))
+
+    def test_they_learn_and_are_repeated(self):
+        job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, *LOCAL]
+        self.train("local", "ps", 2, 3, *job)
+        for overlap in (0, 1):
+            run = f"overlap-{overlap}"
+            self.train(run, "ps", 2, 3, *job, "sync.quorum=2", "sync.grace_ms=2", "sync.fragments=2",
+                       f"sync.overlap={overlap}")
+            self.assertLess(self.summary(run)["test_loss"], 1.4 * self.summary("local")["test_loss"])
+            self.assertEqual(self.summary(run)["steps"], self.summary("local")["steps"])
+            with open(self.path(run, "policy.log"), encoding="utf-8") as f:
+                lines = f.read().splitlines()[1:]
+            self.assertEqual({line.split()[0] for line in lines}, {"f0", "f1"})
+            self.psrun("--replay", self.path(run, "policy.log"), "-s", 1, "exchange.shm=off", out=f"again-{overlap}")
+            self.assertEqual(self.weights(run), self.weights(f"again-{overlap}"))
+
+    def test_more_shards_than_chunks_of_a_fragment(self):
+        self.train("one", "ps", 1, 3, *self.JOB, "sync.quorum=3", "server.shards=1")
+        self.train("many", "ps", 2, 3, *self.JOB, "sync.quorum=3", "server.shards=4", "exchange.chunk=64KiB")
+        self.assertEqual(self.weights("one"), self.weights("many"))
+
+    def test_a_job_goes_on_from_a_checkpoint(self):
+        for overlap in (0, 1):
+            job = [*self.JOB, "sync.quorum=3", "sync.grace_ms=30000", "checkpoint.every=4", f"sync.overlap={overlap}"]
+            self.train("whole", "ps", 2, 3, *job)
+            for step in (4, 8):
+                part = f"part-{step}"
+                self.train(part, "ps", 2, 3, *job, f"train.stop_after={step}", code=75)
+                said = self.train(part, "ps", 1, 3, *job, args=["--resume", self.path(part)])
+                self.assertIn(f"resume step={step} ", said)
+                self.assertEqual(self.weights("whole"), self.weights(part), (overlap, step))
+                shutil.rmtree(self.path(part))
+            shutil.rmtree(self.path("whole"))
+
+    def test_rounds_by_speed_have_all_fragments(self):
+        job = ["data.train=", "train.epochs=4", *ADAMW, "sync.policy=local", "sync.local_steps=8", "sync.quorum=2",
+               "sync.fragments=2", "sync.overlap=1", "sync.steps_by_speed=true"]
+        self.train("out", "ps", 2, 3, *job)
+        self.assertTrue(all(4 <= n <= 8 for n in self.summary("out")["round_steps"]))
+        self.psrun("--replay", self.path("out", "policy.log"), out="again")
+        self.assertEqual(self.weights("out"), self.weights("again"))
+        said = self.train("few", "ps", 1, 3, *job, "sync.local_steps=4", code=1)
+        self.assertIn("sync.steps_by_speed: needs sync.local_steps above 4", said)
+
+    def test_a_bad_record_is_named(self):
+        log = self.path("given.log")
+        with open(log, "w", encoding="utf-8") as f:
+            f.write('{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n0-2 0-2\n')
+        said = self.train("out", "ps", 1, 3, *self.JOB, "sync.quorum=2", f"sync.replay={log}", code=1)
+        self.assertIn("'0-2 0-2' does not name one of the job's 2 fragments (sync.fragments)", said)
+
+
 class Checkpoints(LocalTest):
     """Steps 5 and 10 of rounds of 4 are within a round, 24 is the end."""
 

@@ -213,8 +213,6 @@ static void a_quorum_is_checked(void **state)
                    "sync.steps_by_speed: needs sync.policy local");
     assert_refused("sync: {policy: local, steps_by_speed: true}\n", "job.workers=4",
                    "sync.steps_by_speed: needs sync.quorum");
-    assert_refused(POLICY, "sync.fragments=2", "sync.fragments: with sync.quorum");
-    assert_refused(POLICY, "sync.overlap=1", "sync.overlap: with sync.quorum");
     assert_refused(POLICY, "sync.local_after=1", "sync.local_after: with sync.quorum");
     assert_refused(POLICY, "exchange.name=gloo", "exchange.name: with sync.policy local");
     assert_refused(POLICY, "sync.correction=delay", "sync.correction: needs a policy");

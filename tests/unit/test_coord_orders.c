@@ -50,19 +50,25 @@ static ps_err keep(void *owner, const char *key, const void *value, size_t bytes
     return PS_OK;
 }
 
-static void begin_with(outbox *o, ps_sync_rules rules)
+static void begin_fragments(outbox *o, ps_sync_rules rules, uint32_t fragments)
 {
     const uint64_t batches[WORKERS] = {4, 4};
     const ps_coord_orders_hooks hooks = {.owner = o, .send = take, .store = keep};
     void *value;
     size_t bytes;
     *o = (outbox){0};
-    assert_int_equal(ps_coord_orders_rules(&rules, batches, &value, &bytes), PS_OK);
+    assert_int_equal(ps_coord_orders_rules(&rules, fragments, batches, &value, &bytes),
+                     PS_OK);
     assert_int_equal(ps_coord_orders_create(&hooks, value, bytes / 2, &o->orders),
                      PS_ERR_PROTOCOL);
     assert_null(o->orders);
     assert_int_equal(ps_coord_orders_create(&hooks, value, bytes, &o->orders), PS_OK);
     free(value);
+}
+
+static void begin_with(outbox *o, ps_sync_rules rules)
+{
+    begin_fragments(o, rules, 1);
 }
 
 static void begin(outbox *o, ps_policy_kind kind)
@@ -79,7 +85,17 @@ static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_
 {
     const ps_control_id id = shard_id(shard);
     const ps_control c = {.kind = PS_CONTROL_PUSHED,
-                          .number = {rank, number, SHARDS, next}};
+                          .number = {rank, number, SHARDS, next, 0, SHARDS}};
+    return ps_coord_orders_pushed(o->orders, &id, &c);
+}
+
+/* Of a fragment that so many shards have chunks of. */
+static ps_err tell_fragment(outbox *o, int shard, uint64_t rank, uint64_t number,
+                            uint64_t fragment, uint64_t holders)
+{
+    const ps_control_id id = shard_id(shard);
+    const ps_control c = {.kind = PS_CONTROL_PUSHED,
+                          .number = {rank, number, SHARDS, 0, fragment, holders}};
     return ps_coord_orders_pushed(o->orders, &id, &c);
 }
 
@@ -157,6 +173,44 @@ static void bad_pushes_are_refused(void **state)
     const ps_control_id id = shard_id(0);
     const ps_control c = {.kind = PS_CONTROL_PUSHED, .number = {0, 3, SHARDS + 1, 0}};
     assert_int_equal(ps_coord_orders_pushed(o.orders, &id, &c), PS_ERR_PROTOCOL);
+    assert_int_equal(tell_fragment(&o, 0, 0, 3, 1, SHARDS), PS_ERR_PROTOCOL);
+    assert_int_equal(tell_fragment(&o, 0, 0, 3, 0, 0), PS_ERR_PROTOCOL);
+    assert_int_equal(tell_fragment(&o, 0, 0, 3, 0, SHARDS + 1), PS_ERR_PROTOCOL);
+    ps_coord_orders_destroy(&o.orders);
+}
+
+/* The first fragment is in shard 0 alone. Shard 1 hears of its orders with the first push
+ * of the other one, and carries out all in one sequence. */
+static void a_shard_without_a_fragment_misses_no_order(void **state)
+{
+    outbox o;
+    begin_fragments(&o,
+                    (ps_sync_rules){.kind = PS_POLICY_BACKUP,
+                                    .n_workers = WORKERS,
+                                    .add = true,
+                                    .come_back = true,
+                                    .total = 2,
+                                    .stretch = 1},
+                    2);
+    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
+    for (uint64_t rank = 0; rank < WORKERS; rank++)
+        assert_int_equal(tell_fragment(&o, 0, rank, 0, 0, 1), PS_OK);
+    assert_true(o.n[0] == 1 && o.n[1] == 0 && o.last.fragment == 0 && o.last.applies);
+    assert_false(ps_coord_orders_may_lose(o.orders, 1)); // not all shards are known
+    assert_int_equal(tell_fragment(&o, 1, 1, 0, 1, SHARDS), PS_OK);
+    assert_true(o.n[1] == 1 && o.got[1][0] == 1);
+    assert_true(ps_coord_orders_may_lose(o.orders, 1));
+    // Worker 1 has pushed fragment 0; its place begins above both of its numbers.
+    assert_int_equal(ps_coord_orders_lose(o.orders, 1), PS_OK);
+    assert_int_equal(ps_coord_orders_place_of(o.orders, 1).push, 2);
+    assert_int_equal(tell_fragment(&o, 0, 1, 0, 1, SHARDS), PS_OK); // from its grave
+    for (int shard = 0; shard < SHARDS; shard++)
+        assert_int_equal(tell_fragment(&o, shard, 0, 0, 1, SHARDS), PS_OK);
+    assert_int_equal(o.n[0], 2);
+    assert_int_equal(tell_fragment(&o, 0, 1, 2, 0, 1), PS_OK); // its empty ones
+    for (int shard = 0; shard < SHARDS; shard++)
+        assert_int_equal(tell_fragment(&o, shard, 1, 2, 1, SHARDS), PS_OK);
+    assert_true(o.n[0] == 4 && o.n[1] == 4 && !o.last.applies);
     ps_coord_orders_destroy(&o.orders);
 }
 
@@ -178,6 +232,11 @@ static void bad_orders_are_refused(void **state)
         assert_int_equal(ps_coord_orders_read(&c, entries, WORKERS, &order),
                          PS_ERR_PROTOCOL);
     }
+    c.number[3] = (uint64_t)PS_MAX_FRAGMENTS << 8;
+    c.bytes = 24;
+    value[8] = 0;
+    assert_int_equal(ps_coord_orders_read(&c, entries, WORKERS, &order), PS_ERR_PROTOCOL);
+    c.number[3] = 0;
     const double shares[] = {-0.5, 1.5, NAN};
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         memset(value, 0, sizeof value);
@@ -252,6 +311,7 @@ int main(void)
         cmocka_unit_test(a_grace_ends),
         cmocka_unit_test(lost_orders_come_again),
         cmocka_unit_test(bad_pushes_are_refused),
+        cmocka_unit_test(a_shard_without_a_fragment_misses_no_order),
         cmocka_unit_test(bad_orders_are_refused),
         cmocka_unit_test(a_worker_that_comes_back_begins_anew),
         cmocka_unit_test(nobody_is_lost_at_rest),

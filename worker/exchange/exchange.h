@@ -29,6 +29,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
      * the number of its first push, which is empty. 0: it is in the job from the start.
      */
     uint64_t back_at;
+    uint64_t back_fragment; // then: that it pushes next
     uint64_t buffer_pieces; // then: what has travelled before it came (buffer_sync.h)
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;

@@ -6,6 +6,7 @@
 #include "clock.h"
 #include "exchange_none.h"
 #include "local_steps.h"
+#include "own_rounds.h"
 #include "shm_offer.h"
 
 typedef struct fragment {
@@ -13,6 +14,8 @@ typedef struct fragment {
     uint64_t samples, all_samples; // since the last change was sent
     bool awaited;                  // it was sent; its result is not used yet
     bool mixes;                    // steps are made meanwhile
+    uint64_t steps_left;           // of these, with a quorum
+    uint64_t rounds;               // with a quorum: that this rank has sent
     uint64_t version;  // of the result, in an outer exchange that goes by chunks
     bool shows_anchor; // the weights are in the gradient arena, the anchor in theirs
 } fragment;
@@ -28,10 +31,7 @@ typedef struct exchange_local {
     ps_exchange *steps, *outer;
     uint64_t next;  // the step that begins next
     uint64_t total; // steps, to local_steps.h
-    /* With a quorum, rounds are this rank's own: */
-    bool own_rounds;
-    uint64_t rounds, round_steps;
-    uint64_t in_round;   // steps since the last change was sent
+    ps_own_rounds rounds;
     double round_weight; // of its share of the samples
     uint32_t n_fragments;
     fragment fragments[PS_MAX_FRAGMENTS];
@@ -152,17 +152,18 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
     e->rule = *options->rule;
     e->next = options->first_step;
     e->total = options->total_steps;
-    e->own_rounds = ps_config_quorum(options->config);
+    e->round_weight = 1;
+    ps_own_rounds_init(&e->rounds, options->config, options->first_step,
+                       options->back_at > 0, options->back_fragment);
     // The optimizer begins anew.
     if (options->back_at > 0) e->rule.scale.skipped = options->first_step;
-    e->round_steps = (uint64_t)options->config->sync.local_steps;
-    e->round_weight = 1;
     e->ops = local_ops;
     e->base.ops = &e->ops;
     map_fragments(e);
     ps_exchange *x = &e->base;
     ps_err err = make_outer(e, outer);
-    e->rounds = e->outer_options.first_step;
+    for (uint32_t i = 0; i < e->n_fragments; i++)
+        e->fragments[i].rounds = e->outer_options.first_step;
     if (err == PS_OK) {
         e->ops.name = e->outer->ops->name;
         e->ops.mode = e->outer->ops->mode;
@@ -186,16 +187,21 @@ static bool has_chunk(const exchange_local *e, const fragment *f, uint32_t c)
 /* For fragment i. */
 static bool ends_round(const exchange_local *e, uint32_t i, uint64_t step)
 {
-    if (e->own_rounds) return e->in_round == e->round_steps;
+    if (e->rounds.on) return ps_own_rounds_sends(&e->rounds, i);
     return ps_local_steps_sends(e->o.config, i, step, e->total);
 }
 
-/* Of the step that was made last, which ends it for a fragment. */
-static uint64_t next_round(exchange_local *e)
+/* Of the step that was made last, which ends it for the fragment. */
+static uint64_t next_round(const exchange_local *e, fragment *f)
 {
-    if (!e->own_rounds) return ps_local_steps_round(e->o.config, e->next - 1);
-    e->in_round = 0;
-    return e->rounds++;
+    if (!e->rounds.on) return ps_local_steps_round(e->o.config, e->next - 1);
+    return f->rounds++;
+}
+
+static uint64_t overlap_of(const exchange_local *e)
+{
+    if (e->rounds.on) return e->rounds.overlap;
+    return ps_local_steps_overlap(e->o.config, e->next - 1, e->total);
 }
 
 /* Its whole step is the one fragment's: any exchange can that. */
@@ -208,7 +214,10 @@ static ps_err send_step(exchange_local *e, uint64_t round)
 
 static ps_err send(exchange_local *e, fragment *f)
 {
-    const uint64_t round = next_round(e);
+    const uint64_t round = next_round(e, f);
+    f->awaited = true;
+    f->steps_left = overlap_of(e);
+    f->mixes = f->steps_left > 0;
     if (e->n_fragments == 1) return send_step(e, round);
     f->version = round + 1;
     for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
@@ -274,11 +283,8 @@ static ps_err push(exchange_local *e, fragment *f)
     float *change = e->outer_options.grads->base;
     for (uint64_t i = f->begin; i < f->end; i++)
         change[i] = (anchor[i] - weights[i]) * share;
-    PS_TRY(send(e, f));
     f->samples = f->all_samples = 0;
-    f->awaited = true;
-    f->mixes = ps_local_steps_overlap(e->o.config, e->next - 1, e->total) > 0;
-    return PS_OK;
+    return send(e, f);
 }
 
 /* The fragment's weights while the anchor is shown. The gradient arena is nobody's then.
@@ -290,7 +296,7 @@ static float *kept_of(const exchange_local *e, const fragment *f)
 
 static bool is_fresh(const exchange_local *e, uint32_t i)
 {
-    if (e->own_rounds) return e->in_round == 0;
+    if (e->rounds.on) return e->rounds.in_round == 0 && i + 1 == e->n_fragments;
     return ps_local_steps_fresh(e->o.config, i, e->next, e->total);
 }
 
@@ -322,19 +328,22 @@ static ps_err local_begin(ps_exchange *x, uint64_t step)
 {
     exchange_local *e = self(x);
     show_weights(e);
-    for (uint32_t i = 0; i < e->n_fragments; i++)
+    for (uint32_t i = 0; i < e->n_fragments && !e->rounds.on; i++)
         if (!ps_local_steps_awaits(e->o.config, i, step, e->total))
             PS_TRY(take(e, &e->fragments[i]));
     return ps_exchange_begin(e->steps, step);
 }
 
 /* A rank that comes back pushes nothing first. The answer has the present weights, of one
- * version. */
+ * version of each fragment. */
 static ps_err ask_for_weights(exchange_local *e)
 {
     memset(e->outer_options.grads->base, 0, e->o.grads->bytes);
-    PS_TRY(send_step(e, next_round(e)));
-    e->fragments[0].awaited = true;
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        PS_TRY(send(e, &e->fragments[i]));
+        e->fragments[i].steps_left = 0;
+        e->fragments[i].mixes = false;
+    }
     return PS_OK;
 }
 
@@ -383,27 +392,36 @@ static ps_err local_finish(ps_exchange *x)
     if (e->fragments[0].all_samples == 0)
         return ps_err_set(PS_ERR_ARG, "a step ends, but its samples were not counted");
     const uint64_t step = e->next++;
-    e->in_round++;
-    for (uint32_t i = 0; i < e->n_fragments; i++)
-        if (ends_round(e, i, step)) PS_TRY(push(e, &e->fragments[i]));
+    ps_own_rounds_step(&e->rounds);
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        fragment *f = &e->fragments[i];
+        if (f->steps_left > 0) f->steps_left--;
+        if (ends_round(e, i, step)) PS_TRY(push(e, f));
+    }
+    ps_own_rounds_sent(&e->rounds);
     return PS_OK;
 }
 
 static void local_set_round(ps_exchange *x, uint64_t steps, double weight)
 {
-    self(x)->round_steps = steps;
-    self(x)->round_weight = weight;
+    exchange_local *e = self(x);
+    ps_own_rounds_set_steps(&e->rounds, steps);
+    e->round_weight = weight;
 }
 
-/* With a quorum. Within a round nobody rests; at its end the answer says who goes on. */
+/* With a quorum. Takes the answers that are due. The last fragment's says who goes on. */
 static ps_err local_rest(ps_exchange *x, bool *rests, bool *over)
 {
     exchange_local *e = self(x);
-    fragment *whole = &e->fragments[0];
     *rests = *over = false;
-    if (!whole->awaited) return PS_OK;
-    PS_TRY(e->outer->ops->rest(e->outer, rests, over));
-    return take(e, whole);
+    for (uint32_t i = 0; i < e->n_fragments; i++) {
+        fragment *f = &e->fragments[i];
+        if (!f->awaited || f->steps_left > 0) continue;
+        PS_TRY(take(e, f));
+        if (i + 1 == e->n_fragments) PS_TRY(e->outer->ops->rest(e->outer, rests, over));
+    }
+    if (*rests) ps_own_rounds_rest(&e->rounds);
+    return PS_OK;
 }
 
 static ps_err local_drain(ps_exchange *x)
@@ -487,23 +505,34 @@ static void load_parts(exchange_local *e, const ps_exchange_local_end *end)
     }
 }
 
-/* Until the first synchronisation the outer exchange is as in a new job: there is nothing
- * to load. */
-static ps_err local_load(ps_exchange *x, const ps_exchange_state *in)
+static ps_err load_own(exchange_local *e, const ps_exchange_state *in)
 {
-    exchange_local *e = self(x);
     ps_exchange_local_end end;
     memcpy(&end, ps_exchange_local_end_of(e->o.table, &e->rule.optimizer, in->local),
            sizeof end);
     if (end.rule_bytes > sizeof end.rule || end.n_parts != e->n_fragments)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "the state of a worker's own steps is damaged");
-    if (end.rule_bytes > 0) PS_TRY(ps_step_rule_load(&e->rule, end.rule, end.rule_bytes));
+    if (end.rule_bytes > 0)
+        PS_TRY(ps_step_rule_load(&e->rule, end.rule, end.rule_bytes));
+    else
+        e->rule.scale.skipped = e->o.first_step;
     load_parts(e, &end);
     e->resumed = in->local;
+    return PS_OK;
+}
+
+/* Until the first synchronisation the outer exchange is as in a new job: there is nothing
+ * to load. A rank without a state of its own begins anew, from the anchor. */
+static ps_err local_load(ps_exchange *x, const ps_exchange_state *in)
+{
+    exchange_local *e = self(x);
+    if (in->local) PS_TRY(load_own(e, in));
+    if (!in->local) e->rule.scale.skipped = e->o.first_step;
     if (e->outer_options.first_step > 0 || e->outer_options.ahead > 0)
         PS_TRY(ps_exchange_load(e->outer, in));
     PS_TRY(make_steps(e));
+    if (!in->local) return PS_OK;
     const ps_exchange_state own = inner_state(e, in->local);
     return ps_exchange_load(e->steps, &own);
 }

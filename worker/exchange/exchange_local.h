@@ -14,7 +14,11 @@
  * evaluations and files have the same weights on every rank. The weights are in the
  * gradient arena meanwhile; the next begin or drain puts them back. A fragment that is on
  * its way has arrived in the anchor then, but is mixed into the weights at its step, as
- * if nobody had looked. */
+ * if nobody had looked.
+ *
+ * With a quorum (sync.quorum) a round's steps are the rank's own, and workers rest when
+ * they have the last fragment's answer, so with an overlap of T steps T steps into a
+ * round. */
 #ifndef PS_EXCHANGE_LOCAL_H
 #define PS_EXCHANGE_LOCAL_H
 

@@ -56,7 +56,9 @@ static void copy_weights(const ps_comm *c, float *to, const float *from, uint64_
 /* A loss scale belongs to a version: all chunks and shards send the same one. */
 static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
 {
-    if (ps_config_own_pace(c->o.config))
+    // Workers rest after the last fragment.
+    const bool last = c->plan->chunks[h->chunk].fragment + 1 == c->plan->fragments.n;
+    if (ps_config_own_pace(c->o.config) && last)
         atomic_store_explicit(&c->rest, h->scale, memory_order_relaxed);
     if (!c->scales) return PS_OK;
     float scale;
