@@ -32,6 +32,7 @@ class LocalProcess:
         )
         self.output = self.popen.stdout
         self._stopped_by = None
+        self.n_stops = 0  # seen by stopped_by
 
     def poll(self):
         """The exit code once it has ended (negative: a signal), else None."""
@@ -39,7 +40,8 @@ class LocalProcess:
 
     def stopped_by(self):
         """The signal that stopped it (SIGSTOP, or SIGTSTP of Ctrl-Z), until it is continued; else
-        None. Stops by a debugger do not count."""
+        None. Stops by a debugger do not count. If it was continued and stopped again since the last
+        call, n_stops tells."""
         try:
             change = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
         except ChildProcessError:
@@ -47,6 +49,7 @@ class LocalProcess:
         if change:
             stopped = change.si_code == os.CLD_STOPPED
             self._stopped_by = signal.Signals(change.si_status) if stopped else None
+            self.n_stops += stopped
         return self._stopped_by
 
     def signal(self, number):

@@ -61,6 +61,7 @@ class Watched:
         self.code = None
         self.ended_at = 0.0
         self.stopped_at = None  # set while it is stopped
+        self.n_stops = 0
         self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
         self.left = False  # it has ended, and an elastic job goes on without it
@@ -144,8 +145,8 @@ class Watched:
             self.ended_at = now
         if stopped_by is None:
             self.stopped_at = None
-        elif self.stopped_at is None:
-            self.stopped_at, self.stopped_by = now, stopped_by
+        elif self.stopped_at is None or self.n_stops != self.process.n_stops:
+            self.stopped_at, self.stopped_by, self.n_stops = now, stopped_by, self.process.n_stops
 
     def close(self, screen):
         if self.rest:

@@ -13,7 +13,7 @@ from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_p
                   stands_still)
 
 sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import job, local  # noqa: E402
+from psrunlib import job, local, supervise  # noqa: E402
 
 CREDIT = 256 << 10
 SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
@@ -146,6 +146,23 @@ class StoppedForGood(UnderPsrun):
                 self.assertRegex(text.splitlines()[-2],
                                  rf"the job failed: ({'|'.join(victims)}) 0 was stopped by "
                                  r"SIGSTOP and not continued for \d\.\d s")
+
+    def test_not_who_is_often_stopped(self):
+        """As cpulimit does it: whenever psrun looks, the part may be stopped. It was continued meanwhile."""
+        part = local.LocalProcess(job.Part("worker", 0, ["sleep", "60"], {}), {})
+        watched = supervise.Watched(part, None)
+        self.addCleanup(part.output.close)
+        self.addCleanup(part.popen.wait)
+        self.addCleanup(part.signal, signal.SIGKILL)
+        for now in (0, 5, 10):
+            for number in (signal.SIGCONT, signal.SIGSTOP):
+                part.signal(number)
+            end = time.monotonic() + PATIENCE_S
+            while not stands_still(part.popen.pid) and time.monotonic() < end:
+                time.sleep(0.01)
+            for later in (now, now + 1, now + 2):
+                watched.look(later)
+                self.assertEqual(watched.stopped_at, now)
 
     def test_not_who_has_just_ended(self):
         part = local.LocalProcess(job.Part("worker", 0, ["true"], {}), {})
