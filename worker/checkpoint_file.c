@@ -161,7 +161,7 @@ static ps_err write_local(const writing *w, int rank)
     for (int i = 0; i <= shape->inner.n_states && err == PS_OK; i++)
         err = ps_state_tensors_add_arena(
             &list, shape->table, local_word(shape, i),
-            ps_exchange_local_arena(shape->table, w->snapshot->local[rank], i));
+            ps_local_memory_arena(shape->table, w->snapshot->local[rank], i));
     if (err == PS_OK) err = write_tensors(w, name, &list);
     ps_state_tensors_fini(&list);
     return err;
@@ -221,18 +221,20 @@ static json_t *rule_json(const uint8_t *rule, size_t bytes)
     return json_string(hex);
 }
 
-/* Of each fragment: the samples since its last change. */
-static json_t *samples_json(const ps_exchange_local_end *end, uint32_t n)
+/* Of each fragment: the samples since its last change, this rank's or all ranks'. */
+static json_t *samples_json(const ps_local_end *end, uint32_t n, bool all)
 {
-    if (n == 1) return json_integer((json_int_t)end->parts[0].samples);
     json_t *list = json_array();
-    for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_integer((json_int_t)end->parts[i].samples));
+    for (uint32_t i = 0; i < n; i++) {
+        const ps_local_part *p = &end->parts[i];
+        json_array_append_new(
+            list, json_integer((json_int_t)(all ? p->all_samples : p->samples)));
+    }
     return list;
 }
 
 /* The fragments whose last synchronisation is not used yet. */
-static json_t *awaited_json(const ps_exchange_local_end *end, uint32_t n)
+static json_t *awaited_json(const ps_local_end *end, uint32_t n)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++)
@@ -247,13 +249,14 @@ static json_t *local_json(const writing *w)
     json_t *list = json_array();
     const uint32_t n = w->shape->fragments;
     for (int r = 0; r < w->snapshot->n_ranks; r++) {
-        ps_exchange_local_end end;
-        memcpy(&end,
-               ps_exchange_local_end_of(w->shape->table, &w->shape->inner,
-                                        w->snapshot->local[r]),
-               sizeof end);
-        json_array_append_new(list, json_pack("{s:o, s:o, s:o}", "samples",
-                                              samples_json(&end, n), "awaited",
+        ps_local_end end;
+        memcpy(
+            &end,
+            ps_local_memory_end(w->shape->table, &w->shape->inner, w->snapshot->local[r]),
+            sizeof end);
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o, s:o}", "samples",
+                                              samples_json(&end, n, false), "all_samples",
+                                              samples_json(&end, n, true), "awaited",
                                               awaited_json(&end, n), "step_rule",
                                               rule_json(end.rule, end.rule_bytes)));
     }
@@ -442,7 +445,7 @@ static ps_err read_feedback(const char *folder, const json_t *manifest,
     return PS_OK;
 }
 
-/* None: the rule is that of a job that begins. */
+/* None, or an empty one: the rule begins anew. */
 static ps_err read_rule(const json_t *rule, uint8_t out[PS_STEP_RULE_STATE_BYTES],
                         size_t *bytes)
 {
@@ -456,12 +459,12 @@ static ps_err read_rule(const json_t *rule, uint8_t out[PS_STEP_RULE_STATE_BYTES
         out[i] = (uint8_t)byte;
         *bytes = i + 1;
     }
-    if (n > 0 && *bytes == n) return PS_OK;
+    if (hex && *bytes == n) return PS_OK;
     return ps_err_set(PS_ERR_FORMAT,
                       "manifest.json: step_rule is not a step rule's state");
 }
 
-static ps_err read_awaited(const json_t *list, ps_exchange_local_end *end)
+static ps_err read_awaited(const json_t *list, ps_local_end *end)
 {
     const json_t *one;
     size_t i;
@@ -476,8 +479,15 @@ static ps_err read_awaited(const json_t *list, ps_exchange_local_end *end)
     return PS_OK;
 }
 
+/* Of older checkpoints: a number, where there is one fragment. */
+static uint64_t read_samples(const json_t *list, size_t i)
+{
+    return (uint64_t)json_integer_value(json_is_array(list) ? json_array_get(list, i)
+                                                            : list);
+}
+
 static ps_err read_parts(const json_t *own, const ps_snapshot_shape *shape,
-                         ps_exchange_local_end *end)
+                         ps_local_end *end)
 {
     const json_t *samples = json_object_get(own, "samples");
     const size_t n = json_is_array(samples) ? json_array_size(samples) : 1;
@@ -487,25 +497,25 @@ static ps_err read_parts(const json_t *own, const ps_snapshot_shape *shape,
                           "many, or begin a new job from its weights (train.init)",
                           n);
     end->n_parts = n;
-    for (size_t i = 0; i < n; i++)
-        end->parts[i].samples = (uint64_t)json_integer_value(
-            json_is_array(samples) ? json_array_get(samples, i) : samples);
+    for (size_t i = 0; i < n; i++) {
+        end->parts[i].samples = read_samples(samples, i);
+        end->parts[i].all_samples = read_samples(json_object_get(own, "all_samples"), i);
+    }
     return read_awaited(json_object_get(own, "awaited"), end);
 }
 
 static ps_err read_local(const char *folder, const json_t *own, const char *name,
                          const ps_snapshot_shape *shape, void *local)
 {
-    ps_exchange_local_end end = {0};
+    ps_local_end end = {0};
     size_t bytes;
     PS_TRY(read_parts(own, shape, &end));
     for (int i = 0; i <= shape->inner.n_states; i++)
         PS_TRY(read_array(folder, name, local_word(shape, i), shape->table,
-                          ps_exchange_local_arena(shape->table, local, i)));
+                          ps_local_memory_arena(shape->table, local, i)));
     PS_TRY(read_rule(json_object_get(own, "step_rule"), end.rule, &bytes));
     end.rule_bytes = bytes;
-    memcpy(ps_exchange_local_end_of(shape->table, &shape->inner, local), &end,
-           sizeof end);
+    memcpy(ps_local_memory_end(shape->table, &shape->inner, local), &end, sizeof end);
     return PS_OK;
 }
 
@@ -522,7 +532,9 @@ static ps_err read_locals(const char *folder, const json_t *manifest,
         PS_TRY(read_local(folder, json_array_get(all, (size_t)from), name, shape,
                           s->local[r]));
     }
-    ps_snapshot_even_shares(s, shape);
+    // Where workers make as many steps as they are fast, all_samples differ.
+    if ((int)n != s->n_ranks || !json_object_get(json_array_get(all, 0), "all_samples"))
+        ps_snapshot_even_shares(s, shape);
     return PS_OK;
 }
 

@@ -23,6 +23,7 @@ struct ps_checkpointer {
     int rank, n_ranks;      // its
     int holder;             // its second one; 0: none
     bool taken;             // one, since it was attached
+    bool keeps_own;         // where other ranks hold all, this one keeps its own
     ps_checkpoint_folder folder;
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
@@ -260,9 +261,20 @@ const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c)
     return c ? ps_snapshot_pair_newest(&c->pair) : NULL;
 }
 
+const ps_snapshot *ps_checkpointer_of_step(const ps_checkpointer *c, uint64_t step)
+{
+    return c ? ps_snapshot_pair_of_step(&c->pair, step) : NULL;
+}
+
 static void hand_over(ps_checkpointer *c)
 {
     if (c->rank != 0) return;
+    if (c->snapshot->own_alone)
+        PS_WARN("checkpoint",
+                "step=%" PRIu64 " note=\"worker 0 alone knows its own state: from this "
+                "one the others' optimizers begin anew\"",
+                c->snapshot->trainer.step);
+    ps_snapshot_renew_others(c->snapshot, &c->shape, c->rank);
     pthread_mutex_lock(&c->lock);
     c->best = false;
     c->writing = true;
@@ -325,8 +337,9 @@ static ps_err begin(ps_checkpointer *c, const double *values, bool recovers)
     const bool holds = c->rank == 0 || (holder && c->rank == holder);
     c->shape.n_ranks = c->n_ranks;
     // A former holder: since the one before, others hold it.
-    if (!holds && c->taken && ps_snapshot_pair_newest(&c->pair))
+    if (!holds && c->taken && !c->shape.own_stays && ps_snapshot_pair_newest(&c->pair))
         ps_snapshot_pair_fini(&c->pair);
+    c->keeps_own = c->shape.own_stays && recovers;
     PS_TRY(ps_snapshot_pair_begin(&c->pair, &c->shape, c->rank, holds, recovers || !holds,
                                   &c->snapshot));
     ps_trainer_snapshot_fini(&c->snapshot->trainer);
@@ -360,7 +373,7 @@ static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
     return err;
 }
 
-static ps_err copy_arrays(ps_checkpointer *c)
+static ps_err copy_arrays(ps_checkpointer *c, bool disk)
 {
     const ps_tensor_table *table = c->shape.table;
     ps_snapshot *s = c->snapshot;
@@ -371,13 +384,16 @@ static ps_err copy_arrays(ps_checkpointer *c)
                                      .timeout_ms =
                                          (uint64_t)c->o.config->net.step_timeout_ms};
     PS_TRY(ps_session_save(c->session, &s->exchange));
+    // At once: rank 0 may have a whole one even if this rank fails from here on.
+    if (!s->params && c->keeps_own) ps_snapshot_pair_commit(&c->pair);
     if (s->params) // past the caches: nobody reads them soon
         ps_nontemporal_copy(s->params, ps_session_params(c->session), table->arena_count);
     ps_nontemporal_copy_done();
     if (s->params) // of the holder's, only frozen parameters are rank 0's by now
         memcpy(s->buffers, ps_session_buffers(c->session), table->buffer_bytes);
     PS_TRY(ps_snapshot_share_buffers(s, &c->shape, &ranks));
-    PS_TRY(ps_snapshot_gather(s, &c->shape, &ranks));
+    s->own_alone = c->shape.own_stays && !disk;
+    if (!s->own_alone) PS_TRY(ps_snapshot_gather(s, &c->shape, &ranks));
     if (s->params) ps_snapshot_pair_commit(&c->pair);
     c->taken = true;
     return PS_OK;
@@ -410,7 +426,7 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
         return PS_OK;
     }
     const bool first = !c->taken;
-    PS_TRY(copy_arrays(c));
+    PS_TRY(copy_arrays(c, disk));
     c->memory_ns = ps_clock_ns();
     note_cost(c, (double)(c->memory_ns - begin_ns) * 1e-9, first);
     if (!disk) return PS_OK;

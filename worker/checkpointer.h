@@ -7,7 +7,9 @@
  * error in the log, and the job goes on.
  *
  * Where processes join again after a failure (recovery.rejoins), a second worker gets the
- * same copy (survivors.h), and both keep the one before until the next is whole.
+ * same copy (survivors.h), and both keep the one before until the next is whole. With a
+ * quorum a copy that stays in memory has nothing that is a worker's own: each one keeps
+ * that itself. So the copy is small, and whoever dies begins anew, as within a stretch.
  */
 #ifndef PS_CHECKPOINTER_H
 #define PS_CHECKPOINTER_H
@@ -45,6 +47,9 @@ void ps_checkpointer_detach(ps_checkpointer *c);
 /* The newest snapshot that this process holds in memory; NULL: it holds none, or c is
  * NULL. It stays unchanged until the next one is taken. */
 const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
+/* The snapshot of that step, which may hold what this rank has of its own alone; NULL: it
+ * has none, or c is NULL. */
+const ps_snapshot *ps_checkpointer_of_step(const ps_checkpointer *c, uint64_t step);
 /* Without a session: writes the newest snapshot in memory to the disk unless it is there
  * already, and waits (train.file_timeout_ms). Returns whether the job has written any;
  * false where c is NULL, and on other ranks than 0. */

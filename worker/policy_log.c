@@ -10,7 +10,9 @@
 
 enum { NAME_BYTES = 48, HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
 
-static const char STEPS[] = "steps"; // begins a line of them
+// They begin lines:
+static const char STEPS[] = "steps";
+static const char CUTS[] = "cut";
 
 static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
 {
@@ -59,6 +61,18 @@ ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
     return ps_policy_log_add(dir, first, line);
 }
 
+ps_err ps_policy_log_add_cuts(const ps_run_dir *dir, uint64_t first, uint64_t rest,
+                              const ps_round_cut *cuts, int n)
+{
+    char line[sizeof CUTS + 24 + 44 * PS_MAX_RANKS] = "";
+    size_t used = (size_t)snprintf(line, sizeof line, "%s %" PRIu64, CUTS, rest);
+    for (int r = 0; r < n; r++)
+        used += (size_t)snprintf(line + used, sizeof line - used, " %" PRIu64 ":%" PRIu64,
+                                 cuts[r].round, cuts[r].steps);
+    snprintf(line + used, sizeof line - used, "\n");
+    return ps_policy_log_add(dir, first, line);
+}
+
 static ps_err read_file(const char *path, char **text)
 {
     FILE *file = fopen(path, "re");
@@ -99,49 +113,69 @@ static ps_err cut_head(const char *path, const ps_sync_rules *rules, char *text)
     return PS_OK;
 }
 
-/* Moves the lines of steps out of the others. steps has as much room. */
-static void part_steps(char *text, char *steps)
+static bool begins_with(const char *line, const char *word, size_t n)
+{
+    return strncmp(line, word, n) == 0 && (line[n] == ' ' || line[n] == '\n');
+}
+
+/* Moves the lines of steps and cuts out of the others. Both have as much room. */
+static void part_lines(char *text, char *steps, char *cuts)
 {
     char *kept = text;
     for (char *line = text; *line;) {
         char *const end = strchr(line, '\n') + 1;
         const size_t n = (size_t)(end - line);
-        if (strncmp(line, STEPS, sizeof STEPS - 1) == 0) {
-            memcpy(steps, line, n);
-            steps += n;
-        } else {
-            memmove(kept, line, n);
-            kept += n;
-        }
+        char **to = begins_with(line, STEPS, sizeof STEPS - 1) ? &steps
+                    : begins_with(line, CUTS, sizeof CUTS - 1) ? &cuts
+                                                               : &kept;
+        memmove(*to, line, n);
+        *to += n;
         line = end;
     }
-    *kept = *steps = '\0';
+    *kept = *steps = *cuts = '\0';
 }
 
-ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines,
-                          char **steps)
+ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules,
+                          ps_policy_lines *out)
 {
-    *lines = *steps = NULL;
-    ps_err err = read_file(path, lines);
-    if (err == PS_OK) err = cut_head(path, rules, *lines);
-    if (err == PS_OK) err = ps_mem_zalloc(steps, strlen(*lines) + 1, 1, "the record");
-    if (err == PS_OK) {
-        part_steps(*lines, *steps);
-        return PS_OK;
-    }
-    free(*lines);
-    *lines = NULL;
-    return err;
+    *out = (ps_policy_lines){0};
+    PS_TRY(read_file(path, &out->orders));
+    PS_TRY(cut_head(path, rules, out->orders));
+    const size_t n = strlen(out->orders) + 1;
+    PS_TRY(ps_mem_zalloc(&out->steps, n, 1, "the record"));
+    PS_TRY(ps_mem_zalloc(&out->cuts, n, 1, "the record"));
+    part_lines(out->orders, out->steps, out->cuts);
+    return PS_OK;
 }
 
-ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t least,
-                                int64_t most, int64_t *steps, int n)
+void ps_policy_lines_fini(ps_policy_lines *lines)
 {
-    const char *line = lines + *at;
-    const size_t bytes = strcspn(line, "\n");
-    if (bytes == 0) return PS_OK;
-    *at += bytes + 1;
-    const char *number = line + sizeof STEPS - 1;
+    free(lines->orders);
+    free(lines->steps);
+    free(lines->cuts);
+    *lines = (ps_policy_lines){0};
+}
+
+/* The next line without its first word, or NULL at the end. *at: becomes the one after
+ * it. */
+static const char *next_line(const char *lines, size_t *at, size_t word, int *bytes)
+{
+    const char *line = lines ? lines + *at : "";
+    const size_t n = strcspn(line, "\n");
+    if (n == 0) return NULL;
+    *at += n + 1;
+    *bytes = (int)(n < 80 ? n : 80);
+    return line + word;
+}
+
+ps_err ps_policy_lines_next_steps(ps_policy_lines *lines, int64_t least, int64_t most,
+                                  int64_t *steps, int n)
+{
+    int bytes;
+    const char *number =
+        next_line(lines->steps, &lines->steps_at, sizeof STEPS - 1, &bytes);
+    if (!number) return PS_OK;
+    const char *line = number - (sizeof STEPS - 1);
     for (int r = 0; r < n && number; r++) {
         char *end;
         steps[r] = strtoll(number, &end, 10);
@@ -151,5 +185,42 @@ ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t least,
     return ps_err_set(PS_ERR_FORMAT,
                       "sync.replay: \"%.*s\" does not have %" PRId64 " to %" PRId64
                       " steps (sync.local_steps) for each of %d workers",
-                      (int)(bytes < 80 ? bytes : 80), line, least, most, n);
+                      bytes, line, least, most, n);
+}
+
+/* " ROUND:STEPS", after which *at stands then. */
+static bool read_cut(const char **at, ps_round_cut *out)
+{
+    char *end;
+    out->round = strtoull(*at, &end, 10);
+    if (end == *at || *end != ':') return false;
+    const char *steps = end + 1;
+    out->steps = strtoull(steps, &end, 10);
+    *at = end;
+    return end != steps && (out->round > 0) == (out->steps > 0);
+}
+
+ps_err ps_policy_lines_next_cuts(ps_policy_lines *lines, uint64_t rest,
+                                 ps_round_cut *cuts, int n)
+{
+    int bytes;
+    const size_t before = lines->cuts_at;
+    const char *at = next_line(lines->cuts, &lines->cuts_at, sizeof CUTS - 1, &bytes);
+    if (!at) return PS_OK;
+    const char *line = at - (sizeof CUTS - 1);
+    char *end;
+    const uint64_t of = strtoull(at, &end, 10);
+    bool good = end != at && of >= rest;
+    at = end;
+    if (good && of > rest) { // of a later one
+        lines->cuts_at = before;
+        return PS_OK;
+    }
+    for (int r = 0; r < n && good; r++)
+        good = read_cut(&at, &cuts[r]);
+    if (good && *at == '\n') return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "sync.replay: \"%.*s\" does not have a rest, and ROUND:STEPS for "
+                      "each of %d workers",
+                      bytes, line, n);
 }

@@ -9,10 +9,13 @@
  *   0 0
  *   0-2 0-2 rest
  *   steps 16 16 4               with sync.steps_by_speed: of their rounds from here
+ *   cut 2 0:0 0:0 8:5           with sync.quorum: of each worker, which of its rounds was
+ *                               cut short before the third rest, and after how many steps
  */
 #ifndef PS_POLICY_LOG_H
 #define PS_POLICY_LOG_H
 
+#include "own_rounds.h"
 #include "run_dir.h"
 #include "sync_policy.h"
 
@@ -26,14 +29,27 @@ ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *line
 ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
                                const int64_t *steps, int n);
 
-/* Reads the lines of a log that was written for a job like this one: those of orders, and
- * those of steps. Both are owned by the caller (free()). IO; FORMAT names what differs.
- */
-ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules, char **lines,
-                          char **steps);
-/* Takes the next of the lines of steps, from *at on: `least` to `most` for each
- * worker, into steps (n). At the end it leaves them alone. FORMAT. */
-ps_err ps_policy_log_next_steps(const char *lines, size_t *at, int64_t least,
-                                int64_t most, int64_t *steps, int n);
+/* Appends the line of what was cut short (n) before rest number `rest`, from 0 on. IO. */
+ps_err ps_policy_log_add_cuts(const ps_run_dir *dir, uint64_t first, uint64_t rest,
+                              const ps_round_cut *cuts, int n);
+
+typedef struct ps_policy_lines {
+    char *orders, *steps, *cuts; // owned
+    size_t steps_at, cuts_at;    // the next line
+} ps_policy_lines;               // zeroed: none
+
+/* Reads the lines of a log that was written for a job like this one. IO; FORMAT names
+ * what differs. out is safe for fini in every case. */
+ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules,
+                          ps_policy_lines *out);
+void ps_policy_lines_fini(ps_policy_lines *lines);
+/* Takes the next line of steps: `least` to `most` for each worker, into steps (n). At the
+ * end it leaves them alone. FORMAT. */
+ps_err ps_policy_lines_next_steps(ps_policy_lines *lines, int64_t least, int64_t most,
+                                  int64_t *steps, int n);
+/* Takes the line of what was cut short before that rest, into cuts (n): nothing, if there
+ * is no such line. FORMAT. */
+ps_err ps_policy_lines_next_cuts(ps_policy_lines *lines, uint64_t rest,
+                                 ps_round_cut *cuts, int n);
 
 #endif

@@ -189,7 +189,7 @@ static ps_err take_arrays(ps_resume *r, const ps_snapshot *from)
 {
     char text[48];
     snprintf(text, sizeof text, "memory of worker %d", r->choice.source);
-    PS_TRY(ps_snapshot_fold(from, &r->shape, &r->snapshot));
+    if (!r->shape.own_stays) PS_TRY(ps_snapshot_fold(from, &r->shape, &r->snapshot));
     PS_TRY(ps_trainer_snapshot_copy(&r->snapshot.trainer, &from->trainer));
     r->arrays = from;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
@@ -204,6 +204,7 @@ static ps_err take_from_memory(ps_resume *r)
     const int from = r->choice.source, rank = r->o.rank;
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
     ps_snapshot_shape shape = r->shape;
+    if (shape.own_stays) shape.local = shape.feedback = false;
     const ps_snapshot_ranks ranks = {.member = r->o.member,
                                      .rank = rank,
                                      .world_size = r->o.world_size,
@@ -223,6 +224,9 @@ static ps_err take_from_memory(ps_resume *r)
 static ps_err take_place(ps_resume *r)
 {
     const ps_coord_orders_place from = ps_member_place(r->o.member);
+    if (from.fragment >= (uint64_t)r->o.config->sync.fragments)
+        return ps_err_set(PS_ERR_PROTOCOL, "the coordinator gave fragment %" PRIu64,
+                          from.fragment);
     r->goes_on = true;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
     PS_TRY(ps_job_start_get(r->o.member, &r->start, step_deadline(r)));
@@ -409,14 +413,31 @@ void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
     memcpy(buffers, r->arrays->buffers, bytes);
 }
 
+/* What this process has kept itself; a new one begins anew. */
+static void take_own(ps_resume *r)
+{
+    const ps_snapshot *own =
+        r->choice.own_counts ? ps_checkpointer_of_step(r->o.checkpointer, r->start.step)
+                             : NULL;
+    if (!own && r->choice.own_counts)
+        PS_WARN("resume", "step=%" PRIu64 " note=\"this worker's optimizer begins anew\"",
+                r->start.step);
+    r->exchange.feedback = own ? own->exchange.feedback : NULL;
+    r->exchange.local = own ? own->exchange.local : NULL;
+}
+
 ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
 {
     *out = NULL;
     if (!r->goes_on || r->start.back_at > 0) return PS_OK;
     r->exchange = r->arrays->exchange;
+    *out = &r->exchange;
+    if (r->shape.own_stays && r->choice.source >= 0) {
+        take_own(r);
+        return PS_OK;
+    }
     r->exchange.feedback = r->snapshot.exchange.feedback;
     r->exchange.local = r->snapshot.exchange.local;
-    *out = &r->exchange;
     const ps_snapshot_ranks ranks = {.member = r->o.member,
                                      .rank = r->o.rank,
                                      .world_size = r->o.world_size,

@@ -411,15 +411,9 @@ ps_err ps_session_rest(ps_session *s, bool *rests, bool *over)
     return s->exchange->ops->rest(s->exchange, rests, over);
 }
 
-ps_err ps_session_set_round(ps_session *s, uint64_t steps, double weight)
+ps_exchange *ps_session_exchange(ps_session *s)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_set_round"));
-    if (!s->exchange->ops->set_round || steps == 0)
-        return ps_err_set(PS_ERR_ARG,
-                          "the exchange %s has no rounds of %" PRIu64 " steps",
-                          s->exchange->ops->name, steps);
-    s->exchange->ops->set_round(s->exchange, steps, weight);
-    return PS_OK;
+    return s->exchange;
 }
 
 ps_err ps_session_finish(ps_session *s)

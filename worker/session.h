@@ -104,8 +104,8 @@ ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all);
 ps_err ps_session_finish(ps_session *s);
 /* Where workers go on at their own pace, after finish: as in exchange.h. */
 ps_err ps_session_rest(ps_session *s, bool *rests, bool *over);
-/* With sync.quorum: as in exchange.h. */
-ps_err ps_session_set_round(ps_session *s, uint64_t steps, double weight);
+/* Of a session that was started, for what exchange.h says of rounds; borrowed. */
+ps_exchange *ps_session_exchange(ps_session *s);
 
 /* Instead of steps: chunks of the plan that go on by themselves (exchange.h). One thread
  * may push while another waits. UNSUPPORTED: the exchange cannot. */

@@ -21,6 +21,7 @@ ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_tab
                                .feedback = coded && ps_codec_feeds_back(codec.codec),
                                .local = ps_local_steps_on(cfg),
                                .fragments = (uint32_t)cfg->sync.fragments};
+    shape.own_stays = ps_config_quorum(cfg);
     if (shape.local) ps_optimizer_init(&shape.inner, cfg);
     return shape;
 }
@@ -37,7 +38,7 @@ static ps_err arena(const ps_snapshot_shape *shape, float **out)
 
 static size_t local_bytes(const ps_snapshot_shape *shape)
 {
-    return ps_exchange_local_bytes(shape->table, &shape->inner);
+    return ps_local_memory_bytes(shape->table, &shape->inner);
 }
 
 /* Memory of all ranks, or of this one alone. */
@@ -115,12 +116,12 @@ static void fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
 
 static void *end_of(const ps_snapshot *s, const ps_snapshot_shape *shape, int rank)
 {
-    return ps_exchange_local_end_of(shape->table, &shape->inner, s->local[rank]);
+    return ps_local_memory_end(shape->table, &shape->inner, s->local[rank]);
 }
 
 void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape)
 {
-    ps_exchange_local_end end;
+    ps_local_end end;
     uint64_t all[PS_MAX_FRAGMENTS] = {0};
     for (int r = 0; shape->local && r < s->n_ranks; r++) {
         memcpy(&end, end_of(s, shape, r), sizeof end);
@@ -133,6 +134,21 @@ void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape)
             end.parts[f].all_samples = all[f];
         memcpy(end_of(s, shape, r), &end, sizeof end);
     }
+}
+
+void ps_snapshot_renew_others(ps_snapshot *s, const ps_snapshot_shape *shape, int rank)
+{
+    const ps_local_end end = {.n_parts = shape->fragments};
+    for (int r = 0; s->own_alone && r < s->n_ranks; r++) {
+        if (r == rank) continue;
+        if (shape->feedback) memset(s->feedback[r], 0, arena_bytes(shape));
+        if (!shape->local) continue;
+        memset(s->local[r], 0, local_bytes(shape));
+        memcpy(ps_local_memory_arena(shape->table, s->local[r], 0), s->params,
+               arena_bytes(shape));
+        memcpy(end_of(s, shape, r), &end, sizeof end);
+    }
+    s->own_alone = false;
 }
 
 ps_err ps_snapshot_fold(const ps_snapshot *s, const ps_snapshot_shape *shape,
@@ -283,6 +299,7 @@ ps_err ps_snapshot_move(ps_snapshot *s, const ps_snapshot_shape *shape,
         PS_TRY(move_bytes(ranks, from, s ? s->exchange.states[i] : NULL, bytes));
     if (shape->told)
         PS_TRY(move_bytes(ranks, from, s ? s->exchange.weights : NULL, bytes));
+    if (shape->own_stays) return PS_OK;
     for (int r = 0; shape->feedback && r < shape->n_ranks; r++)
         PS_TRY(move_bytes(ranks, from, s ? s->feedback[r] : NULL, bytes));
     for (int r = 0; shape->local && r < shape->n_ranks; r++)

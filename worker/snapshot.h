@@ -3,7 +3,8 @@
 #ifndef PS_SNAPSHOT_H
 #define PS_SNAPSHOT_H
 
-#include "exchange_local.h"
+#include "exchange.h"
+#include "local_memory.h"
 #include "trainer_snapshot.h"
 
 /* What a job's snapshots have. */
@@ -16,6 +17,9 @@ typedef struct ps_snapshot_shape {
     bool local;         // the policy local: workers have weights and state of their own
     ps_optimizer inner; // then: their optimizer
     uint32_t fragments; // then: of the model (local_steps.h)
+    /* With a quorum: in memory every rank keeps what is its own. On the disk rank 0 has
+     * all of it. */
+    bool own_stays;
 } ps_snapshot_shape;
 
 ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_table *table,
@@ -29,7 +33,8 @@ typedef struct ps_snapshot {
     int n_ranks;
     /* By rank: of all where all is held, else its own alone; or NULL. */
     void **feedback; // arenas
-    void **local;    // ps_exchange_local_bytes each
+    void **local;    // ps_local_memory_bytes each
+    bool own_alone;  // of these, the other ranks' are not set
 } ps_snapshot;
 
 /* Memory for what the rank holds: all of it, or its own alone. The trainer's state stays
@@ -50,6 +55,9 @@ ps_err ps_snapshot_fold(const ps_snapshot *s, const ps_snapshot_shape *shape,
  * shares of the round add up to 1. */
 void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape);
 
+/* Sets the other ranks' own where they are not: they begin anew, from s->params. */
+void ps_snapshot_renew_others(ps_snapshot *s, const ps_snapshot_shape *shape, int rank);
+
 /* The ranks between which parts of snapshots move. */
 typedef struct ps_snapshot_ranks {
     ps_member *member; // NULL: alone
@@ -69,7 +77,8 @@ ps_err ps_snapshot_scatter(const ps_snapshot *s, const ps_snapshot_shape *shape,
 ps_err ps_snapshot_share_buffers(ps_snapshot *s, const ps_snapshot_shape *shape,
                                  const ps_snapshot_ranks *ranks);
 /* All ranks, without a holder: copies all of rank `from`'s snapshot to rank 0's, which
- * was made for shape, as was that one. s: NULL on other ranks. */
+ * was made for shape, as was that one; except what stays (own_stays). s: NULL on other
+ * ranks. */
 ps_err ps_snapshot_move(ps_snapshot *s, const ps_snapshot_shape *shape,
                         const ps_snapshot_ranks *ranks, int from);
 

@@ -7,11 +7,11 @@ void ps_snapshot_pair_fini(ps_snapshot_pair *p)
     *p = (ps_snapshot_pair){0};
 }
 
-static int newest(const ps_snapshot_pair *p)
+static int newest(const ps_snapshot_pair *p, bool all)
 {
     int best = -1;
     for (int i = 0; i < 2; i++)
-        if (p->is[i].whole &&
+        if (p->is[i].whole && (p->is[i].all || !all) &&
             (best < 0 || p->of[i].trainer.step > p->of[best].trainer.step))
             best = i;
     return best;
@@ -19,8 +19,15 @@ static int newest(const ps_snapshot_pair *p)
 
 const ps_snapshot *ps_snapshot_pair_newest(const ps_snapshot_pair *p)
 {
-    const int i = newest(p);
+    const int i = newest(p, true);
     return i < 0 ? NULL : &p->of[i];
+}
+
+const ps_snapshot *ps_snapshot_pair_of_step(const ps_snapshot_pair *p, uint64_t step)
+{
+    for (int i = 0; i < 2; i++)
+        if (p->is[i].whole && p->of[i].trainer.step == step) return &p->of[i];
+    return NULL;
 }
 
 /* Only what ranks have of their own depends on them. */
@@ -63,7 +70,7 @@ ps_err ps_snapshot_pair_reserve(ps_snapshot_pair *p, const ps_snapshot_shape *sh
 ps_err ps_snapshot_pair_begin(ps_snapshot_pair *p, const ps_snapshot_shape *shape,
                               int rank, bool all, bool keep, ps_snapshot **out)
 {
-    const int best = newest(p), i = best < 0 ? 0 : keep ? 1 - best : best;
+    const int best = newest(p, false), i = best < 0 ? 0 : keep ? 1 - best : best;
     p->is[i].whole = false;
     p->filling = i;
     *out = &p->of[i];

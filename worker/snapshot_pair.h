@@ -18,14 +18,18 @@ typedef struct ps_snapshot_pair {
 
 void ps_snapshot_pair_fini(ps_snapshot_pair *p);
 
-/* The whole one of the highest step; NULL: there is none. */
+/* Of the whole ones that hold all, the one of the highest step; NULL: there is none. */
 const ps_snapshot *ps_snapshot_pair_newest(const ps_snapshot_pair *p);
+/* The whole one of that step, which may hold the rank's own alone; NULL: there is none.
+ */
+const ps_snapshot *ps_snapshot_pair_of_step(const ps_snapshot_pair *p, uint64_t step);
 
 /* Makes memory for n (1 or 2) that hold all, so that begin finds it. */
 ps_err ps_snapshot_pair_reserve(ps_snapshot_pair *p, const ps_snapshot_shape *shape,
                                 int rank, int n);
 /* *out is the one to fill next, with memory as ps_snapshot_init has it. keep: the newest
- * stays as it is; otherwise it is the one to be filled. *out is not whole until commit.
+ * of both kinds stays as it is; otherwise it is the one to be filled. *out is not whole
+ * until commit.
  */
 ps_err ps_snapshot_pair_begin(ps_snapshot_pair *p, const ps_snapshot_shape *shape,
                               int rank, bool all, bool keep, ps_snapshot **out);

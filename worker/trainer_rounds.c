@@ -9,7 +9,6 @@
 #include "coord_orders.h"
 #include "local_steps.h"
 #include "log.h"
-#include "policy_log.h"
 #include "trainer_balance.h"
 
 ps_err ps_trainer_rounds_init(ps_trainer *t)
@@ -27,16 +26,19 @@ ps_err ps_trainer_rounds_init(ps_trainer *t)
 void ps_trainer_rounds_fini(ps_trainer *t)
 {
     free(t->round_steps);
-    free(t->rounds_log);
+    ps_policy_lines_fini(&t->replay);
 }
 
-/* The steps that all make before they agree for the first time: of a round, which none
- * ends before that. */
+/* The steps that all make before they agree for the first time. None waits for an answer
+ * before that: of the first round no fragment is sent yet. */
 static uint64_t probe(const ps_trainer *t)
 {
     enum { PART = 16, MOST = 4 };
-    const uint64_t n = (uint64_t)t->o.config->sync.local_steps / PART;
-    return n < 1 ? 1 : n > MOST ? MOST : n;
+    const ps_config_sync *s = &t->o.config->sync;
+    const int64_t n = s->local_steps / PART;
+    const int64_t most = s->local_steps / s->fragments - s->overlap - 1;
+    const int64_t made = n < 1 ? 1 : n > MOST ? MOST : n;
+    return (uint64_t)(made < most ? made : most);
 }
 
 /* The least steps of a round of that each fragment has, and more than `made`: those of
@@ -83,10 +85,10 @@ static ps_err measure(ps_trainer *t, const char *name, int n)
 static ps_err repeat(ps_trainer *t, const char *name, int n)
 {
     double steps[PS_MAX_RANKS] = {0};
-    if (t->rank == 0 && t->rounds_log)
-        PS_TRY(ps_policy_log_next_steps(t->rounds_log, &t->rounds_at, least_steps(t, 0),
-                                        t->o.config->sync.local_steps, t->round_steps,
-                                        n));
+    if (t->rank == 0)
+        PS_TRY(ps_policy_lines_next_steps(&t->replay, least_steps(t, 0),
+                                          t->o.config->sync.local_steps, t->round_steps,
+                                          n));
     for (int r = 0; r < n && t->rank == 0; r++)
         steps[r] = (double)t->round_steps[r];
     PS_TRY(
@@ -126,7 +128,7 @@ ps_err ps_trainer_rounds(ps_trainer *t)
     const int n = t->o.sampler->world_size;
     if (!t->round_steps) return PS_OK;
     snprintf(name, sizeof name, "rounds/%" PRIu64, t->n_rests);
-    PS_TRY(*t->o.config->sync.replay ? repeat(t, name, n) : measure(t, name, n));
+    PS_TRY(t->repeats ? repeat(t, name, n) : measure(t, name, n));
     // A speed is that of several epochs, the newest ones most; the first steps are few.
     const double keep = ps_trainer_rounds_are_new(t) ? 0 : 0.5;
     t->round_seconds *= keep;
@@ -134,7 +136,9 @@ ps_err ps_trainer_rounds(ps_trainer *t)
     const double weight = weigh(t, samples, n);
     if (t->rank == 0) PS_TRY(tell(t, samples, n));
     PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));
-    return ps_session_set_round(t->o.session, (uint64_t)t->round_steps[t->rank], weight);
+    ps_exchange_set_round(ps_session_exchange(t->o.session),
+                          (uint64_t)t->round_steps[t->rank], weight);
+    return PS_OK;
 }
 
 ps_err ps_trainer_rounds_take(ps_trainer *t)
@@ -144,5 +148,7 @@ ps_err ps_trainer_rounds_take(ps_trainer *t)
     if (!t->round_steps || !t->o.place->round_steps) return PS_OK;
     memcpy(t->round_steps, t->o.place->round_steps, (size_t)n * sizeof *t->round_steps);
     const double weight = weigh(t, samples, n);
-    return ps_session_set_round(t->o.session, (uint64_t)t->round_steps[t->rank], weight);
+    ps_exchange_set_round(ps_session_exchange(t->o.session),
+                          (uint64_t)t->round_steps[t->rank], weight);
+    return PS_OK;
 }

@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "patience.h"
 #include "plateau.h"
+#include "policy_log.h"
 #include "trainer.h"
 
 /* Sums since the last record, this rank's. */
@@ -89,11 +90,11 @@ struct ps_trainer {
     int64_t *round_steps; // (ranks) of a round
     double round_seconds; // of this rank's own steps, older ones less (trainer_rounds.c)
     double round_done;    // these steps
-    char *rounds_log;     // lines to repeat, worker 0's; owned
-    size_t rounds_at;     // the next one
-    bool told_end;        // it has told the servers that it was told to end
-    char *figures;        // JSON, owned; NULL: none yet
-    bool warned;          // that an evaluation came within a round
+    bool repeats;         // the job repeats a record: sync.replay of worker 0
+    ps_policy_lines replay; // worker 0's
+    bool told_end;          // it has told the servers that it was told to end
+    char *figures;          // JSON, owned; NULL: none yet
+    bool warned;            // that an evaluation came within a round
     ps_trainer_result *result;
 };
 

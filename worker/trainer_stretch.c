@@ -61,6 +61,7 @@ static ps_sync_rules rules_of(const ps_trainer *t)
         .backups = s->policy == PS_POLICY_BACKUP ? (uint32_t)s->backup : 0,
         .add = s->late == PS_LATE_ADD,
         .grace_ms = (uint64_t)s->grace_ms,
+        .cuts = ps_config_quorum(t->o.config),
         .come_back = ps_trainer_place_on(t->o.config, &t->o.spec->table),
         .staleness = (uint64_t)s->staleness,
         .correction = s->correction,
@@ -82,20 +83,20 @@ static ps_err put_rules(ps_trainer *t)
     const char *path = t->o.config->sync.replay;
     ps_sync_rules rules = rules_of(t);
     uint64_t batches[PS_MAX_RANKS];
-    char *lines = NULL;
     void *value = NULL;
     size_t bytes;
     for (uint32_t r = 0; r < rules.n_workers; r++)
         batches[r] = (uint64_t)t->o.sampler->batch[r];
-    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &lines, &t->rounds_log));
-    rules.script = lines;
+    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &t->replay));
+    rules.script = t->replay.orders;
     ps_err err = ps_coord_orders_rules(&rules, (uint32_t)t->o.config->sync.fragments,
                                        batches, &value, &bytes);
     if (err == PS_OK)
         err = ps_member_put(t->member, PS_COORD_ORDERS_RULES, value, bytes,
                             ps_trainer_step_deadline(t));
     free(value);
-    free(lines);
+    free(t->replay.orders);
+    t->replay.orders = NULL;
     PS_TRY(err);
     return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, t->log_step, &rules) : PS_OK;
 }
@@ -145,6 +146,7 @@ static ps_err take_place(ps_trainer *t)
     t->kept = place->kept;
     t->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
     t->asks = true;
+    t->repeats = *t->o.config->sync.replay;
     return ps_trainer_rounds_take(t);
 }
 
@@ -158,7 +160,11 @@ ps_err ps_trainer_stretch_start(ps_trainer *t)
     if (t->o.place) return take_place(t);
     if (t->rank == 0) warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
-    return ps_member_barrier(t->member, "policy/start", ps_trainer_step_deadline(t));
+    double repeats = t->rank == 0 && *t->o.config->sync.replay;
+    PS_TRY(ps_member_reduce(t->member, "policy/start", &repeats, 1,
+                            ps_trainer_step_deadline(t)));
+    t->repeats = repeats > 0;
+    return PS_OK;
 }
 
 /* --- steps -------------------------------------------------------------------------- */
@@ -211,6 +217,15 @@ static ps_err tell_place(const ps_trainer *t)
     return err;
 }
 
+/* A round that comes too late for the stretch ends now, or where the record has it. */
+static ps_err cut_short(ps_trainer *t, bool *rests, bool *over)
+{
+    bool sent;
+    const bool late = !t->repeats && ps_member_closed(t->member) > t->n_rests;
+    PS_TRY(ps_exchange_end_round(ps_session_exchange(t->o.session), late, &sent));
+    return sent ? ps_session_rest(t->o.session, rests, over) : PS_OK;
+}
+
 static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
                        bool *over)
 {
@@ -221,6 +236,7 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     PS_TRY(ps_trainer_run_group(t, first, count, group_n));
     ps_trainer_rounds_book(t, ps_clock_seconds_since(begin));
     PS_TRY(ps_session_rest(t->o.session, rests, over));
+    if (!*rests) PS_TRY(cut_short(t, rests, over));
     ps_trace_add(PS_TRACE_STEP, begin, t->clock);
     t->clock++;
     t->own_steps++;
@@ -242,6 +258,29 @@ static ps_err find_place(ps_trainer *t, int64_t *first)
     return ps_loader_epoch(t->loader, t->pass, *first);
 }
 
+/* Which round of this stretch the record has cut short. */
+static ps_err plan_cut(ps_trainer *t)
+{
+    char name[48];
+    ps_round_cut cuts[PS_MAX_RANKS] = {{0}};
+    double numbers[2 * PS_MAX_RANKS] = {0};
+    const int n = ps_session_world_size(t->o.session);
+    if (!ps_config_quorum(t->o.config) || !t->repeats) return PS_OK;
+    if (t->asks) return PS_OK; // the others have read it
+    if (t->rank == 0) PS_TRY(ps_policy_lines_next_cuts(&t->replay, t->n_rests, cuts, n));
+    for (int r = 0; r < n; r++) {
+        numbers[2 * r] = (double)cuts[r].round;
+        numbers[2 * r + 1] = (double)cuts[r].steps;
+    }
+    snprintf(name, sizeof name, "cuts/%" PRIu64, t->n_rests);
+    PS_TRY(ps_member_reduce(t->member, name, numbers, 2 * (size_t)n,
+                            ps_trainer_step_deadline(t)));
+    const double *own = &numbers[2 * t->rank];
+    ps_exchange_swap_cut(ps_session_exchange(t->o.session),
+                         (ps_round_cut){(uint64_t)own[0], (uint64_t)own[1]});
+    return PS_OK;
+}
+
 /* The weights that the exchange has asked for. */
 static ps_err take_weights(ps_trainer *t, bool *rests, bool *over)
 {
@@ -257,6 +296,7 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
     // stretch, it is told after the first steps, when all have agreed on the rounds.
     const bool begins = !t->o.place && t->clock == t->first_clock;
     const bool known = t->asks || (t->round_steps && begins);
+    PS_TRY(plan_cut(t)); // all take part: until the place is told, nobody may be lost
     if (!known) PS_TRY(tell_place(t));
     PS_TRY(take_weights(t, &rests, over));
     while (!rests) {
@@ -329,6 +369,19 @@ static int64_t seen_in_epoch(const ps_trainer *t)
                               batches < t->n_batches ? batches : t->n_batches);
 }
 
+/* cuts: of each rank its round and its steps. */
+static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
+{
+    ps_round_cut cuts[PS_MAX_RANKS];
+    bool any = false;
+    for (int r = 0; r < n; r++) {
+        cuts[r] = (ps_round_cut){(uint64_t)numbers[2 * r], (uint64_t)numbers[2 * r + 1]};
+        any = any || cuts[r].round > 0;
+    }
+    if (!any || !t->o.run_dir) return PS_OK;
+    return ps_policy_log_add_cuts(t->o.run_dir, t->log_step, t->n_rests - 1, cuts, n);
+}
+
 /* Books the steps since the last rest; the ranks' samples are added up. own_seconds: less
  * than the others' where this process has come back meanwhile. place: rank 0's step and
  * version. */
@@ -337,13 +390,19 @@ static ps_err book(ps_trainer *t, double own_seconds, const double place[2])
     char name[48];
     ps_trainer_window *w = &t->since_record;
     ps_trainer_result *r = t->result;
-    enum { OWN = 3 }; // each rank's seconds from here on
+    enum { OWN = 3 }; // each rank's seconds from here on, then each one's cut
     const int n = ps_session_world_size(t->o.session);
-    double sums[OWN + PS_MAX_RANKS] = {(double)w->samples, place[0], place[1]};
+    double sums[OWN + 3 * PS_MAX_RANKS] = {(double)w->samples, place[0], place[1]};
+    double *cuts = sums + OWN + n;
+    const ps_round_cut cut =
+        ps_exchange_swap_cut(ps_session_exchange(t->o.session), (ps_round_cut){0});
     sums[OWN + t->rank] = own_seconds;
+    cuts[2 * t->rank] = (double)cut.round;
+    cuts[2 * t->rank + 1] = (double)cut.steps;
     snprintf(name, sizeof name, "rest/%" PRIu64, t->n_rests);
-    PS_TRY(ps_member_reduce(t->member, name, sums, OWN + (size_t)n,
+    PS_TRY(ps_member_reduce(t->member, name, sums, OWN + 3 * (size_t)n,
                             ps_trainer_step_deadline(t)));
+    PS_TRY(record_cuts(t, cuts, n));
     double seconds = 0;
     for (int i = 0; i < n; i++)
         seconds = fmax(seconds, sums[OWN + i]);

@@ -179,8 +179,8 @@ static void write_head(const ps_trace_options *o)
     ps_host_find(&host);
     int n = snprintf(text, sizeof text,
                      "{\"format\": \"pstrain-trace\", \"version\": 1, \"role\": \"%s\", "
-                     "\"rank\": %d, \"boot\": \"%s\", \"kinds\": [",
-                     o->role, o->rank, host.boot_id);
+                     "\"rank\": %d, \"boot\": \"%s\", \"own_pace\": %s, \"kinds\": [",
+                     o->role, o->rank, host.boot_id, o->own_pace ? "true" : "false");
     for (int k = 0; k < PS_TRACE_KINDS; k++)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%s\"", k ? ", " : "",
                       kinds[k]);

@@ -74,6 +74,7 @@ typedef struct ps_trace_options {
     const char *path; // written anew
     const char *role; // "worker" or "server"
     int rank;
+    bool own_pace;         // each worker counts its own pushes, and shards count versions
     uint64_t first, steps; // the steps that are recorded; steps 0: all from the first
     uint64_t limit;        // bytes of the file
 } ps_trace_options;

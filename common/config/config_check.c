@@ -178,12 +178,12 @@ static ps_err check_quorum(const ps_config *cfg)
             cfg, "sync.steps_by_speed",
             "needs sync.quorum (job.workers: of all): only then workers have "
             "rounds of their own");
-    const int64_t least = s->fragments * (s->overlap + 1);
-    if (s->steps_by_speed && s->local_steps <= least && least > 1)
+    const int64_t least = s->fragments * (s->overlap + 2);
+    if (s->steps_by_speed && s->local_steps < least && least > 2)
         return key_error(cfg, "sync.steps_by_speed",
-                         "needs sync.local_steps above %" PRId64
-                         ", sync.fragments * (sync.overlap + 1): a slower worker's "
-                         "rounds have that many steps",
+                         "needs sync.local_steps of at least %" PRId64
+                         ", sync.fragments * (sync.overlap + 2): the workers agree before "
+                         "the first fragment is sent",
                          least);
     if (ps_config_quorum(cfg) && s->quorum > cfg->job.workers)
         return key_error(cfg, "sync.quorum",

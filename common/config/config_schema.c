@@ -361,7 +361,7 @@ const ps_config_key ps_config_keys[] = {
         "local: changes of this many workers make a round; those that come later count in the next "
         "one; 0: all workers'"),
     BOOL("sync.steps_by_speed", sync.steps_by_speed, JOB, "false",
-         "local with sync.quorum: after the first step and after each epoch a worker gets fewer than "
+         "local with sync.quorum: after the first steps and after each epoch a worker gets fewer than "
          "sync.local_steps steps for a round if others were faster, so that all need the same time"),
     WORD("sync.outer", sync.outer, JOB, ps_optimizer_words, "sgd",
          "local: the outer optimizer, whose gradient is the mean change; not sum or mean"),

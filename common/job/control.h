@@ -70,6 +70,7 @@
  *              of each worker that it concerns rank, flags and factor (coord_orders.h).
  *              Of a worker that is dead: the number of its rank's next push instead of
  *              the step
+ *   CLOSE      to workers: how many stretches have all their versions (coord_orders.h)
  *   END        all workers have left
  *   STRAGGLER  to worker 0: the cause (straggler.h), role and rank
  *   NEWCOMERS  to worker 0 of an elastic job: how many processes wait to join
@@ -119,7 +120,8 @@ enum {
     X(NEWCOMERS, 40, 1, 0, 0, 0)                                                         \
     X(CLOCK_IS, 41, 2, 0, 0, 0)                                                          \
     X(STRAGGLER, 42, 3, 0, 0, 0)                                                         \
-    X(ORDER, 43, 4, 0, 0, 1)
+    X(ORDER, 43, 4, 0, 0, 1)                                                             \
+    X(CLOSE, 44, 1, 0, 0, 0)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \

@@ -92,18 +92,19 @@ void ps_coord_check_alive(ps_coordinator *c)
     }
 }
 
-void ps_coord_beat(ps_coordinator *c)
+bool ps_coord_beat(ps_coordinator *c)
 {
     uint64_t now = ps_clock_awake_ns();
-    if (now < c->next_beat_ns) return;
+    if (now < c->next_beat_ns) return false;
     c->next_beat_ns = now + c->o.heartbeat_ms * 1000000u;
     if (c->state == PS_COORD_JOINING) {
         ps_coord_send_wait(c, NULL);
-        return;
+        return false;
     }
     for (int i = 0; i < c->n_peers; i++) {
         ps_coord_peer *p = &c->peers[i];
         ps_control m = {.kind = PS_CONTROL_HEARTBEAT};
         if (p->here && !p->gone && c->state != PS_COORD_ABORTED) ps_coord_send(c, p, &m);
     }
+    return true;
 }

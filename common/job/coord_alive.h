@@ -4,8 +4,9 @@
 
 #include "coord_state.h"
 
-/* Sends a heartbeat to all members when one is due. */
-void ps_coord_beat(ps_coordinator *c);
+/* Sends a heartbeat to all members when one is due. Returns whether it did, in a job that
+ * runs. */
+bool ps_coord_beat(ps_coordinator *c);
 /* Notes that a connection has closed, perhaps a member's. */
 void ps_coord_note_closed(ps_coordinator *c, int fd);
 /* Declares members dead that have been silent, or without a connection, for too long. A

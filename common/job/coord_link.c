@@ -109,12 +109,16 @@ static ps_err tell_push(ps_coord_link *link, const ps_coord_link_push *push,
     return ps_zsock_send(link->socket, now, &frame, 1);
 }
 
-/* Before its first push a shard misses no order. */
+/* Before its first push a shard misses no order. The first message asks for those that it
+ * has missed. */
 static ps_err tell_again(ps_coord_link *link)
 {
-    for (uint32_t i = 0; i < link->n_told; i++)
-        if (link->told[i].n_shards > 0)
-            PS_TRY(tell_push(link, &link->told[i], link->n_orders + 1));
+    uint64_t next_order = link->n_orders + 1;
+    for (uint32_t i = 0; i < link->n_told; i++) {
+        if (link->told[i].n_shards == 0) continue;
+        PS_TRY(tell_push(link, &link->told[i], next_order));
+        next_order = 0;
+    }
     return PS_OK;
 }
 

@@ -9,7 +9,7 @@
 #include "mem.h"
 
 /* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 17, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
+enum { RULES = 18, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
 enum { APPLIES = 1, RESTS = 2, OVER = 4, BACK = 8, APPLIED = 1, ANSWERED = 2 };
 enum { FRAGMENT_SHIFT = 8 }; // above an ORDER's flags
 
@@ -64,14 +64,23 @@ static size_t push_of(const ps_coord_orders *o, uint32_t fragment, uint32_t rank
 ps_err ps_coord_orders_rules(const ps_sync_rules *r, uint32_t n_fragments,
                              const uint64_t *batches, void **value, size_t *bytes)
 {
-    uint64_t numbers[RULES] = {(uint64_t)r->kind, r->n_workers,
-                               r->backups,        r->add,
-                               r->staleness,      (uint64_t)r->correction,
-                               r->first,          r->version,
-                               r->total,          r->stretch,
-                               r->pause,          r->stop,
-                               r->grace_ms,       r->come_back,
-                               r->number,         n_fragments};
+    uint64_t numbers[RULES] = {(uint64_t)r->kind,
+                               r->n_workers,
+                               r->backups,
+                               r->add,
+                               r->staleness,
+                               (uint64_t)r->correction,
+                               r->first,
+                               r->version,
+                               r->total,
+                               r->stretch,
+                               r->pause,
+                               r->stop,
+                               r->grace_ms,
+                               r->come_back,
+                               r->number,
+                               n_fragments,
+                               r->cuts};
     memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
     const size_t script = r->script ? strlen(r->script) + 1 : 0;
     const size_t batch_bytes = r->n_workers * sizeof *batches;
@@ -116,6 +125,7 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
                            .grace_ms = n[12],
                            .come_back = n[13] != 0,
                            .number = n[14],
+                           .cuts = n[16] != 0,
                            .script = o->script};
     memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
     if (n[15] == 0 || n[15] > PS_MAX_FRAGMENTS) return bad_rules();
@@ -304,12 +314,14 @@ static ps_err figures(const ps_sync_fragments *f, char *out, size_t n, size_t *b
 {
     const ps_sync *s = ps_sync_fragments_last(f);
     const tally t = count_pushes(f);
-    size_t at =
-        (size_t)snprintf(out, n,
-                         "{\"policy\":\"%s\",\"versions\":%" PRIu64
-                         ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
-                         ps_word_name(ps_policy_words, (int)s->rules.kind),
-                         s->version - s->rules.version, t.all_counted, t.all_dropped);
+    // Several fragments count from the largest one's version on.
+    const uint64_t versions =
+        f->n > 1 ? s->done - s->rules.first : s->version - s->rules.version;
+    size_t at = (size_t)snprintf(out, n,
+                                 "{\"policy\":\"%s\",\"versions\":%" PRIu64
+                                 ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
+                                 ps_word_name(ps_policy_words, (int)s->rules.kind),
+                                 versions, t.all_counted, t.all_dropped);
     const uint32_t w = s->rules.n_workers;
     PS_TRY(numbers_json(out, n, &at, "counted_by_worker", t.counted, w));
     PS_TRY(numbers_json(out, n, &at, "dropped_by_worker", t.dropped, w));
@@ -415,7 +427,8 @@ ps_err ps_coord_orders_expire(ps_coord_orders *o)
 
 static ps_err begin(ps_coord_orders *o, uint64_t n_shards)
 {
-    if (n_shards == 0 || n_shards > UINT16_MAX)
+    enum { MOST = 1 << 26 }; // numbers to be kept
+    if (n_shards == 0 || n_shards > UINT16_MAX || n_shards * n_pushes(o) > MOST)
         return ps_err_set(PS_ERR_PROTOCOL, "a push of %" PRIu64 " shards", n_shards);
     const size_t n = (size_t)n_shards;
     PS_TRY(ps_mem_zalloc(&o->askers, n, sizeof *o->askers, "the policy"));
@@ -505,6 +518,12 @@ bool ps_coord_orders_may_lose(const ps_coord_orders *o, int rank)
 bool ps_coord_orders_end(const ps_coord_orders *o)
 {
     return o && ps_sync_fragments_last(&o->sync)->ends;
+}
+
+uint64_t ps_coord_orders_closed(const ps_coord_orders *o)
+{
+    if (!o || o->script || !rules_of(o)->cuts) return 0;
+    return o->n_rests + ps_sync_fragments_is_late(&o->sync);
 }
 
 /* The number of a worker's newest push, or of the one that comes next. */

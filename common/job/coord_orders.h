@@ -7,6 +7,8 @@
  *   shard    -> PUSHED              all chunks of a worker's push are here
  *            <- ORDER               to every shard, once all shards have the push that
  *                                   have chunks of its fragment
+ *   workers  <- CLOSE               the stretch has all its versions: a round that is not
+ *                                   over may end now
  *   worker   -> PUT "policy/end"    the workers are to rest soon
  *   worker 0 -> PUT "job/policy_batches"   at rest, or before the first push: the samples
  *                                   of each worker's pushes from here on, a uint64_t each
@@ -66,6 +68,10 @@ bool ps_coord_orders_may_lose(const ps_coord_orders *orders, int rank);
 bool ps_coord_orders_end(const ps_coord_orders *orders);
 /* It is dead, and they go on. NOMEM. */
 ps_err ps_coord_orders_lose(ps_coord_orders *orders, int rank);
+
+/* How many stretches have all their versions, so that rounds which are not over need not
+ * go on; 0 for NULL, and where a record is repeated. */
+uint64_t ps_coord_orders_closed(const ps_coord_orders *orders);
 
 /* Where a process begins that takes the place of a dead worker. */
 typedef struct ps_coord_orders_place {

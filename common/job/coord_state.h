@@ -92,6 +92,7 @@ struct ps_coordinator {
     uint64_t waiting_ns; // since when enough workers are here; 0: they are not
     ps_coord_newcomer newcomers[PS_COORD_NEWCOMERS];
     int n_newcomers;
+    uint64_t told_closed; // as ps_coord_orders_closed has it
     ps_coord_peer *peers; // room for all members
     int n_peers;
     ps_coord_index index; // of peers

@@ -300,6 +300,19 @@ static void end_unfinished_job(ps_coordinator *c)
                        : "the coordinator's process ended before the job was over");
 }
 
+/* Rounds that cannot count any more need not be made. Told with every heartbeat, too: the
+ * first message may be lost with a connection. */
+static void tell_closed(ps_coordinator *c, bool again)
+{
+    ps_control m = {.kind = PS_CONTROL_CLOSE};
+    m.number[0] = ps_coord_orders_closed(ps_coord_board_orders(c->board));
+    if (m.number[0] == 0 || (m.number[0] == c->told_closed && !again)) return;
+    c->told_closed = m.number[0];
+    for (int i = 0; i < c->n_peers; i++)
+        if (c->peers[i].here && c->peers[i].entry.role == PS_ROLE_WORKER)
+            ps_coord_send(c, &c->peers[i], &m);
+}
+
 static void *run(void *arg)
 {
     ps_coordinator *c = arg;
@@ -321,7 +334,7 @@ static void *run(void *arg)
         receive(c);
         expire(c);
         ps_coord_start_if_ready(c);
-        ps_coord_beat(c);
+        tell_closed(c, ps_coord_beat(c));
         ps_coord_check_alive(c);
         ps_coord_pace_check_silence(c);
     }

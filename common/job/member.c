@@ -361,6 +361,9 @@ static void on_message(ps_member *m, const ps_control *c)
     case PS_CONTROL_INTERRUPT:
         atomic_store(&m->interrupted, true);
         break;
+    case PS_CONTROL_CLOSE:
+        atomic_store(&m->closed, c->number[0]);
+        break;
     case PS_CONTROL_END:
         on_end(m);
         break;

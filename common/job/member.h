@@ -67,6 +67,9 @@ void ps_member_regroup(ps_member *m, int n_workers);
 int ps_member_next_workers(const ps_member *m);
 /* Worker 0 of an elastic job: how many processes wait to join it. Never blocks. */
 int ps_member_newcomers(const ps_member *m);
+/* Where workers go on at their own pace: how many stretches have all their versions, as
+ * far as it is known here (coord_orders.h). Never blocks. */
+uint64_t ps_member_closed(const ps_member *m);
 
 /* Asks all workers to end in order, as a Ctrl-C of their own does; returns at once. */
 void ps_member_interrupt(ps_member *m);

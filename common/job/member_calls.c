@@ -9,6 +9,11 @@
 
 enum { ANSWER_GRACE_MS = 500 }; // for the coordinator's own answer to a timeout
 
+uint64_t ps_member_closed(const ps_member *m)
+{
+    return m ? atomic_load(&m->closed) : 0;
+}
+
 static void remove_request(ps_member *m, const ps_member_request *r)
 {
     ps_member_request **at = &m->requests;

@@ -59,8 +59,9 @@ struct ps_member {
     atomic_bool aborted; // set after reason is written
     atomic_bool interrupted;
     atomic_int newcomers;
-    atomic_bool leaving;  // the work is done and LEAVE is on its way
-    pthread_mutex_t lock; // never held across I/O
+    _Atomic uint64_t closed; // stretches
+    atomic_bool leaving;     // the work is done and LEAVE is on its way
+    pthread_mutex_t lock;    // never held across I/O
     pthread_cond_t changed;
     // Under the lock:
     ps_member_request *requests;

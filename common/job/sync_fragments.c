@@ -75,6 +75,12 @@ void ps_sync_fragments_lose(ps_sync_fragments *f, uint32_t rank)
         ps_sync_lose(&f->parts[i], rank);
 }
 
+bool ps_sync_fragments_is_late(const ps_sync_fragments *f)
+{
+    const ps_sync *last = ps_sync_fragments_last(f);
+    return !repeats(f) && ps_sync_is_late(last);
+}
+
 /* --- deciding ------------------------------------------------------------------------
  */
 
@@ -118,20 +124,22 @@ static ps_err decide_now(ps_sync_fragments *f, ps_sync_order *out, bool *any)
 }
 
 /* All fragments go on from the largest version. */
-static void rest(ps_sync_fragments *f)
+static void rest(ps_sync_fragments *f, bool over)
 {
     uint64_t version = 0;
     for (uint32_t i = 0; i < f->n; i++)
         if (f->parts[i].version > version) version = f->parts[i].version;
     for (uint32_t i = 0; i < f->n; i++)
-        ps_sync_rest(&f->parts[i], version);
+        f->parts[i].version = version;
+    for (uint32_t i = 0; i < f->n && !over; i++)
+        ps_sync_begin_stretch(&f->parts[i]);
     memset(f->next, 0, f->parts[0].rules.n_workers * sizeof *f->next);
 }
 
 ps_err ps_sync_fragments_decide(ps_sync_fragments *f, ps_sync_order *out, bool *any)
 {
     PS_TRY(repeats(f) ? repeat(f, out, any) : decide_now(f, out, any));
-    if (*any && out->rest && !out->over && f->n > 1) rest(f);
+    if (*any && out->rest && f->n > 1) rest(f, out->over);
     return PS_OK;
 }
 

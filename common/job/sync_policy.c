@@ -45,7 +45,7 @@ static uint64_t steps_made(const ps_sync *s, uint64_t counted, uint64_t versions
     return backup ? versions : counted / s->rules.n_workers;
 }
 
-static void begin_stretch(ps_sync *s)
+void ps_sync_begin_stretch(ps_sync *s)
 {
     const uint32_t n = s->rules.n_workers;
     s->versions = s->counted = 0;
@@ -68,7 +68,7 @@ ps_err ps_sync_init(ps_sync *s, const ps_sync_rules *rules, const uint64_t *batc
     PS_TRY(ps_sync_set_batches(s, batches));
     s->version = rules->version;
     s->done = rules->first;
-    begin_stretch(s);
+    ps_sync_begin_stretch(s);
     return PS_OK;
 }
 
@@ -122,12 +122,6 @@ void ps_sync_grace_over(ps_sync *s)
     s->graced = s->graces;
 }
 
-void ps_sync_rest(ps_sync *s, uint64_t version)
-{
-    s->version = version;
-    begin_stretch(s);
-}
-
 /* --- whose pushes, and who goes on ----------------------------------------------------
  */
 
@@ -151,10 +145,17 @@ static bool take_all(ps_sync *s)
     return any;
 }
 
-/* Whether workers are on their way to a rest: nobody goes on any more. */
+bool ps_sync_is_late(const ps_sync *s)
+{
+    return s->rules.cuts && s->n_computing > 0 && s->versions >= stretch_steps(s);
+}
+
+/* Whether the first workers rest: no more versions are needed, or those are enough that
+ * can still be made. */
 static bool comes_to_rest(const ps_sync *s)
 {
-    return s->ends || s->versions >= stretch_steps(s);
+    return s->versions >= stretch_steps(s) ||
+           (s->ends && s->n_computing < s->rules.n_workers);
 }
 
 /* Whether a version that could be made has to wait for workers that still compute. */
@@ -298,7 +299,7 @@ static void carry_out(ps_sync *s, const ps_sync_order *order)
     }
     if (!order->rest) return;
     s->done += steps_made(s, s->counted, s->versions);
-    if (!order->over) begin_stretch(s);
+    if (!order->over) ps_sync_begin_stretch(s);
 }
 
 /* All is in, and nobody may go on. */

@@ -56,6 +56,7 @@ typedef struct ps_sync_rules {
     uint32_t backups;   // b < n_workers
     bool add;           // late pushes count in the next version
     bool come_back;     // workers do (backup that adds)
+    bool cuts;          // what comes too late for a stretch may be cut short (backup)
     uint64_t grace_ms;  // how long a version that could be made waits; 0: not
     uint64_t staleness; // s
     ps_correction correction;
@@ -145,8 +146,11 @@ bool ps_sync_may_lose(const ps_sync *s, uint32_t rank);
 void ps_sync_lose(ps_sync *s, uint32_t rank);
 /* The workers are to rest soon: nobody goes on before. */
 void ps_sync_end(ps_sync *s);
-/* Of an earlier fragment, when the last one rests: a stretch begins, at that version. */
-void ps_sync_rest(ps_sync *s, uint64_t version);
+/* Whether the stretch has all its versions, but workers still compute; false without
+ * rules.cuts. */
+bool ps_sync_is_late(const ps_sync *s);
+/* Of an earlier fragment, when the last one rests: a stretch begins, at s->version. */
+void ps_sync_begin_stretch(ps_sync *s);
 /* Whether a grace runs: rules.grace_ms after this became true ps_sync_grace_over is to be
  * called, unless it has become false before. Ask when there is no order. */
 static inline bool ps_sync_graces(const ps_sync *s)

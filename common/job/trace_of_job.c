@@ -29,6 +29,7 @@ static ps_err start(const ps_config *config, const char *folder, int incarnation
     const ps_trace_options options = {.path = path,
                                       .role = who,
                                       .rank = rank,
+                                      .own_pace = ps_config_own_pace(config),
                                       .first = (uint64_t)config->trace.first,
                                       .steps = (uint64_t)config->trace.steps,
                                       .limit = (uint64_t)config->trace.limit};

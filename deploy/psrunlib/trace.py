@@ -36,6 +36,7 @@ class Process:
     role: str
     rank: int
     boot: str
+    own_pace: bool = False  # workers count their pushes, and shards count versions
     spans: list = field(default_factory=list)
     clocks: list = field(default_factory=list)  # (at, how far the coordinator's is ahead, error)
     jobs: list = field(default_factory=list)  # nonces
@@ -57,6 +58,7 @@ def read(path):
         if about["format"] != "pstrain-trace" or about["version"] != 1:
             raise ValueError("another format")
         process, kinds = Process(about["role"], about["rank"], about["boot"]), about["kinds"]
+        process.own_pace = about.get("own_pace", False)
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(f"{path} is not a trace of this version: {error}") from error
     lanes = {}
@@ -170,7 +172,10 @@ class _Tracks:
 
 def pushes(processes):
     """By (step, rank, chunk): the spans of a gradient, from its worker and back to it. Only
-    gradients whose whole way was recorded; of repeated messages the first ones."""
+    gradients whose whole way was recorded; of repeated messages the first ones. None where workers go on
+    at their own pace: there a gradient has another number at each end."""
+    if any(p.own_pace for p in processes):
+        return
     parts = {kind: {} for kind in ("send", "receive", "apply", "reply", "decode")}
     for i, p in enumerate(processes):
         for s in p.spans:

@@ -49,7 +49,11 @@ def _paths(steps):
 
 
 def _per_step(process, kinds, of):
-    """The median over steps of the time that a process's spans of these kinds take."""
+    """The median over steps of the time that a process's spans of these kinds take. Where
+    workers go on at their own pace, the mean: they count rounds beside steps, and servers versions."""
+    if process.own_pace:
+        counted = {s.step for s in process.spans if s.kind == ("step" if process.role == "worker" else "apply")}
+        return sum(s.duration for s in process.spans if s.kind in kinds) * MS / max(len(counted), 1)
     sums = {}
     for s in process.spans:
         if s.kind in kinds and s.step in of:
@@ -128,7 +132,7 @@ def _process_lines(processes, steps):
     if not servers:
         return
     yield ""
-    yield "servers, ms per step"
+    yield f"servers, ms per {'version' if servers[0].own_pace else 'step'}"
     rows = [(p.name, _per_step(p, ("receive",), steps), _per_step(p, ("sum", "apply"), steps),
              _per_step(p, ("norm",), steps), _per_step(p, ("reply",), steps)) for p in servers]
     yield from _table(("", "receive", "sum, apply", "norm", "reply"), rows)
@@ -142,6 +146,8 @@ def lines(processes):
     paths = list(_paths(steps))
     if paths:
         yield from _path_lines(paths, shards, workers)
+    elif any(p.own_pace for p in processes):
+        yield f"{len(seen)} steps; workers go on at their own pace: there is no path that all wait for"
     else:
         yield f"{len(seen)} steps; no way of a gradient through a server was recorded"
     yield from _process_lines(processes, seen)

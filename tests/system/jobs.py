@@ -128,9 +128,12 @@ class TurnTaking:
 
     def _run(self):
         while not self.over.is_set():
-            os.kill(self.pid, signal.SIGSTOP)
-            time.sleep(0.018)  # each of the process's steps takes several turns
-            os.kill(self.pid, signal.SIGCONT)
+            try:
+                os.kill(self.pid, signal.SIGSTOP)
+                time.sleep(0.018)  # each of the process's steps takes several turns
+                os.kill(self.pid, signal.SIGCONT)
+            except ProcessLookupError:
+                return
             time.sleep(0.002)
 
     def __enter__(self):

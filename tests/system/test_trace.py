@@ -108,6 +108,15 @@ class Trace(JobTest):
         self.psrun("-m", "allreduce", "-w", 2, DIGITS, "train.trace=true", "train.steps=5")
         self.assertIn("no way of a gradient through a server", report(self.path("out")))
 
+    def test_at_their_own_pace_workers_have_no_path_in_common(self):
+        for i, policy in enumerate((["asp"], ["local", "sync.local_steps=4", "sync.quorum=1"])):
+            self.psrun("-s", 1, "-w", 2, DIGITS, "train.trace=true", "train.steps=8", f"sync.policy={policy[0]}",
+                       *policy[1:], out=str(i))
+            text = report(self.path(str(i)))
+            self.assertIn("workers go on at their own pace: there is no path that all wait for", text)
+            self.assertNotRegex(text, r"\s-\d")
+            self.assertNotIn("gradient", {e["name"] for e in self.events(str(i))})
+
     def test_a_killed_worker_leaves_its_trace(self):
         job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

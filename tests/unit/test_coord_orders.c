@@ -214,6 +214,34 @@ static void a_shard_without_a_fragment_misses_no_order(void **state)
     ps_coord_orders_destroy(&o.orders);
 }
 
+/* Workers learn that a stretch has all its versions while they are still in a round. */
+static void a_stretch_closes(void **state)
+{
+    ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
+                           .n_workers = WORKERS,
+                           .backups = 1,
+                           .add = true,
+                           .cuts = true,
+                           .total = 2,
+                           .stretch = 1};
+    for (int cuts = 1; cuts >= 0; cuts--) {
+        outbox o;
+        rules.cuts = cuts;
+        begin_with(&o, rules);
+        assert_int_equal(ps_coord_orders_closed(o.orders), 0);
+        for (int shard = 0; shard < SHARDS; shard++)
+            assert_int_equal(tell(&o, shard, 1, 0, 0), PS_OK);
+        assert_false(o.last.rest);
+        assert_int_equal(ps_coord_orders_closed(o.orders), cuts);
+        for (int shard = 0; shard < SHARDS; shard++)
+            assert_int_equal(tell(&o, shard, 0, 0, 0), PS_OK);
+        assert_true(o.last.rest);
+        assert_int_equal(ps_coord_orders_closed(o.orders), cuts);
+        ps_coord_orders_destroy(&o.orders);
+    }
+    assert_int_equal(ps_coord_orders_closed(NULL), 0);
+}
+
 static void bad_orders_are_refused(void **state)
 {
     ps_sync_entry entries[WORKERS];
@@ -312,6 +340,7 @@ int main(void)
         cmocka_unit_test(lost_orders_come_again),
         cmocka_unit_test(bad_pushes_are_refused),
         cmocka_unit_test(a_shard_without_a_fragment_misses_no_order),
+        cmocka_unit_test(a_stretch_closes),
         cmocka_unit_test(bad_orders_are_refused),
         cmocka_unit_test(a_worker_that_comes_back_begins_anew),
         cmocka_unit_test(nobody_is_lost_at_rest),

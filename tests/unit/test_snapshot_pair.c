@@ -92,6 +92,51 @@ static void memory_follows_the_ranks(void **state)
     ps_snapshot_pair_fini(&p);
 }
 
+/* It is no source for others, but its rank finds it. */
+static void one_that_holds_its_own_alone(void **state)
+{
+    ps_snapshot_pair p = {0};
+    const ps_snapshot_shape shape = shape_of(2);
+    for (uint64_t step = 1; step < 4; step++) {
+        ps_snapshot *s;
+        assert_int_equal(ps_snapshot_pair_begin(&p, &shape, 1, false, true, &s), PS_OK);
+        s->trainer.step = step;
+        assert_null(ps_snapshot_pair_of_step(&p, step));
+        ps_snapshot_pair_commit(&p);
+        assert_null(ps_snapshot_pair_newest(&p));
+        assert_ptr_equal(ps_snapshot_pair_of_step(&p, step), s);
+        assert_true(step == 1 || ps_snapshot_pair_of_step(&p, step - 1));
+        assert_null(ps_snapshot_pair_of_step(&p, step - 2));
+    }
+    ps_snapshot_pair_forget_after(&p, 2);
+    assert_null(ps_snapshot_pair_of_step(&p, 3));
+    assert_non_null(ps_snapshot_pair_of_step(&p, 2));
+    ps_snapshot_pair_fini(&p);
+}
+
+static void others_begin_anew_from_the_weights(void **state)
+{
+    ps_snapshot s;
+    ps_snapshot_shape shape = shape_of(2);
+    shape.local = true;
+    shape.fragments = 1;
+    assert_int_equal(ps_snapshot_init(&s, &shape, 0, true), PS_OK);
+    s.params[0] = 5;
+    ((float *)s.feedback[0])[0] = ((float *)s.feedback[1])[0] = 7;
+    float *own = s.local[0], *other = s.local[1];
+    own[0] = other[0] = 7;
+    ps_snapshot_renew_others(&s, &shape, 0); // they are set
+    assert_true(own[0] == 7 && other[0] == 7);
+    s.own_alone = true;
+    ps_snapshot_renew_others(&s, &shape, 0);
+    assert_true(own[0] == 7 && other[0] == 5 && !s.own_alone);
+    assert_true(((float *)s.feedback[0])[0] == 7 && ((float *)s.feedback[1])[0] == 0);
+    ps_local_end end;
+    memcpy(&end, ps_local_memory_end(&table, &shape.inner, s.local[1]), sizeof end);
+    assert_true(end.n_parts == 1 && end.rule_bytes == 0);
+    ps_snapshot_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -99,6 +144,8 @@ int main(void)
         cmocka_unit_test(without_keeping_one_is_enough),
         cmocka_unit_test(later_ones_are_forgotten),
         cmocka_unit_test(memory_follows_the_ranks),
+        cmocka_unit_test(one_that_holds_its_own_alone),
+        cmocka_unit_test(others_begin_anew_from_the_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Fragments with a quorum each: every order in which the pushes of three workers can
  * come, and random orders of more workers that die now and then. A worker here has one
- * push on its way. */
+ * push on its way, or, if it has come back, an empty one of each fragment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,8 @@ typedef struct path {
 typedef struct worker {
     uint32_t next; // the fragment that it pushes next
     bool waits, applied;
-    uint32_t empty; // of a process that has come back: empty pushes, one of each fragment
+    // Of a process that has come back, as bits: empty pushes to be made, and made.
+    unsigned empty, asked;
 } worker;
 
 typedef struct world {
@@ -30,7 +31,8 @@ typedef struct world {
     worker workers[MOST];
     uint64_t version[FRAGMENTS], rested; // rested: the last one's at the last rest
     uint64_t steps, pushes, counted, dropped;
-    bool over;
+    bool ends, over;
+    bool backwards; // the sequence of empty pushes
     char record[RECORD];
     size_t bytes;
 } world;
@@ -43,23 +45,19 @@ static void begin(world *w, const ps_sync_rules *rules)
     assert_int_equal(ps_sync_fragments_init(&w->sync, FRAGMENTS, rules, BATCHES), PS_OK);
 }
 
-static uint32_t pushed_now(const worker *x)
-{
-    return x->empty > 0 ? FRAGMENTS - x->empty : x->next;
-}
-
 static void rest(world *w, const ps_sync_order *o)
 {
     for (uint32_t r = 0; r < w->rules.n_workers; r++) {
-        assert_true(!w->workers[r].waits && w->workers[r].empty == 0);
+        const worker *x = &w->workers[r]; // only empty pushes may come later
+        assert_false(x->waits || (x->empty | x->asked) >> (FRAGMENTS - 1));
         w->workers[r].next = 0;
     }
     assert_int_equal(o->fragment, FRAGMENTS - 1);
     assert_int_equal(o->n, w->rules.n_workers);
     const uint64_t steps = w->version[FRAGMENTS - 1] - w->rested;
     w->steps += steps;
-    assert_true(steps > 0 && w->steps % w->rules.stretch == 0);
-    assert_int_equal(o->over, w->steps == w->rules.total);
+    assert_true(w->ends || (steps > 0 && w->steps % w->rules.stretch == 0));
+    assert_int_equal(o->over, w->ends || w->steps == w->rules.total);
     w->over = o->over;
     for (uint32_t f = 0; f < FRAGMENTS && !o->over; f++) {
         assert_int_equal(w->sync.parts[f].version, w->sync.parts[0].version);
@@ -72,20 +70,21 @@ static void rest(world *w, const ps_sync_order *o)
 static void take_entry(world *w, const ps_sync_order *o, const ps_sync_entry *e)
 {
     worker *x = &w->workers[e->rank];
-    assert_true(x->waits);
-    assert_int_equal(pushed_now(x), o->fragment); // it pushes nothing else meanwhile
-    if (e->applied) {
-        assert_false(x->applied || x->empty > 0);
-        w->counted++;
+    const unsigned bit = 1u << o->fragment;
+    if (x->asked & bit) {
+        assert_true(e->answered && !e->applied);
+        x->asked &= ~bit;
+        return;
     }
+    assert_true(x->waits);
+    assert_int_equal(x->next, o->fragment); // it pushes nothing else meanwhile
+    assert_false(x->applied && e->applied);
+    w->counted += e->applied;
     x->applied = x->applied || e->applied;
     if (!e->answered) return;
-    w->dropped += !x->applied && x->empty == 0;
+    w->dropped += !x->applied;
     x->waits = x->applied = false;
-    if (x->empty > 0)
-        x->empty--;
-    else
-        x->next = (x->next + 1) % FRAGMENTS;
+    x->next = (x->next + 1) % FRAGMENTS;
 }
 
 static void take(world *w, const ps_sync_order *o)
@@ -118,9 +117,18 @@ static void obey(world *w)
 static void push(world *w, uint32_t rank)
 {
     worker *x = &w->workers[rank];
-    x->waits = true;
-    w->pushes += x->empty == 0;
-    assert_int_equal(ps_sync_fragments_push(&w->sync, pushed_now(x), rank), PS_OK);
+    uint32_t fragment = x->next;
+    if (x->empty > 0) {
+        fragment = w->backwards ? FRAGMENTS - 1 : 0;
+        while (!(x->empty >> fragment & 1))
+            fragment = w->backwards ? fragment - 1 : fragment + 1;
+        x->empty &= ~(1u << fragment);
+        x->asked |= 1u << fragment;
+    } else {
+        x->waits = true;
+        w->pushes++;
+    }
+    assert_int_equal(ps_sync_fragments_push(&w->sync, fragment, rank), PS_OK);
     obey(w);
 }
 
@@ -128,18 +136,23 @@ static void push(world *w, uint32_t rank)
 static void lose(world *w, uint32_t rank)
 {
     worker *x = &w->workers[rank];
-    w->dropped += x->waits && !x->applied && x->empty == 0;
-    *x = (worker){.next = x->next, .empty = FRAGMENTS};
+    w->dropped += x->waits && !x->applied;
+    *x = (worker){.next = x->next, .empty = (1u << FRAGMENTS) - 1};
     assert_true(ps_sync_fragments_may_lose(&w->sync, rank));
     ps_sync_fragments_lose(&w->sync, rank);
     assert_int_equal(w->sync.next[rank], x->next);
     obey(w);
 }
 
+static bool is_ready(const worker *x)
+{
+    return x->empty > 0 || (!x->waits && x->asked == 0);
+}
+
 static uint32_t pick_worker(const world *w, int pick)
 {
     for (uint32_t r = 0; r < w->rules.n_workers; r++)
-        if (!w->workers[r].waits && pick-- == 0) return r;
+        if (is_ready(&w->workers[r]) && pick-- == 0) return r;
     fail();
     return 0;
 }
@@ -148,7 +161,7 @@ static int count_ready(const world *w)
 {
     int n = 0;
     for (uint32_t r = 0; r < w->rules.n_workers; r++)
-        n += !w->workers[r].waits;
+        n += is_ready(&w->workers[r]);
     assert_true(n > 0); // somebody can go on
     return n;
 }
@@ -156,7 +169,7 @@ static int count_ready(const world *w)
 static void check_end(const world *w)
 {
     assert_int_equal(w->pushes, w->counted + w->dropped); // none lost, none twice
-    assert_int_equal(w->steps, w->rules.total);
+    assert_true(w->ends || w->steps == w->rules.total);
 }
 
 static void run(world *w, path *p)
@@ -235,14 +248,21 @@ static uint32_t draw(uint32_t *seed, uint32_t n)
     return (*seed >> 16) % n;
 }
 
-/* Some are slow, and about one push of twelve is followed by a death. */
+/* Some are slow, and about one push of twelve is followed by a death. Some jobs are told
+ * to end. */
 static void run_with_deaths(world *w, uint32_t *seed)
 {
     const uint32_t n = w->rules.n_workers;
-    const bool deaths = draw(seed, 4) > 0;
+    const bool deaths = draw(seed, 4) > 0, may_end = draw(seed, 4) == 0;
+    w->backwards = draw(seed, 2) > 0;
     for (int at = 0; !w->over; at++) {
         assert_true(at < CHOICES);
         if (deaths && draw(seed, 12) == 0) lose(w, draw(seed, n));
+        if (may_end && draw(seed, 12) == 0) {
+            w->ends = true;
+            ps_sync_end(ps_sync_fragments_last(&w->sync));
+            obey(w);
+        }
         if (w->over) break;
         uint32_t pick = draw(seed, (uint32_t)count_ready(w));
         if (pick > 0 && draw(seed, 3) > 0) pick--;

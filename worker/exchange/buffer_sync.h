@@ -1,4 +1,5 @@
-/* Buffers (batch norm's, and frozen parameters) through the coordinator's store, where there are servers. */
+/* Buffers (batch norm's, and frozen parameters) through the coordinator's store, where
+ * there are servers. */
 #ifndef PS_BUFFER_SYNC_H
 #define PS_BUFFER_SYNC_H
 

@@ -9,6 +9,7 @@
 
 #include "mem.h"
 #include "member.h"
+#include "own_rounds.h"
 #include "plan.h"
 #include "step_rule.h"
 
@@ -63,8 +64,8 @@ typedef struct ps_exchange_state {
     /* The servers' exact weights; with a codec the workers have others. */
     float *weights;
     float *feedback; // what this rank's codec has not sent yet
-    /* With the policy local: what this rank has of its own (exchange_local.h), in
-     * ps_exchange_local_bytes. */
+    /* With the policy local: what this rank has of its own (local_memory.h), in
+     * ps_local_memory_bytes. */
     void *local;
     size_t rule_bytes;
     uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's
@@ -125,9 +126,17 @@ typedef struct ps_exchange_ops {
      * rank from here on, more than were made of this one, and its change counts `weight`
      * times its share of the samples. NULL: no such rounds. */
     void (*set_round)(ps_exchange *x, uint64_t steps, double weight);
+    /* With a quorum, when rest has found none: sends what ends the rank's round, if `now`
+     * or a plan says so; *sent: it did, and rest is to be called again. NULL: as
+     * set_round. */
+    ps_err (*end_round)(ps_exchange *x, bool now, bool *sent);
+    /* With a quorum, at rest: which round was cut short before it, and which one is to be
+     * before the next one. NULL: as set_round. */
+    ps_round_cut (*swap_cut)(ps_exchange *x, ps_round_cut plan);
     /* Where workers go on at their own pace (sync_policy.h), after finish: blocks until
-     * the push is answered. *rests: all ranks have the same weights now; *over: and no
-     * step follows. NULL: the exchange cannot. */
+     * each push is answered whose answer is due. *rests: all ranks rest now, and what
+     * sync_buffers shows is the same in all; *over: and no step follows. NULL: the
+     * exchange cannot. */
     ps_err (*rest)(ps_exchange *x, bool *rests, bool *over);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure only destroy may be called. */
@@ -191,6 +200,20 @@ static inline ps_err ps_exchange_save(ps_exchange *x, ps_exchange_state *out)
 static inline ps_err ps_exchange_load(ps_exchange *x, const ps_exchange_state *in)
 {
     return x->ops->load(x, in);
+}
+/* Exchanges without rounds of a rank's own do nothing. */
+static inline void ps_exchange_set_round(ps_exchange *x, uint64_t steps, double weight)
+{
+    if (x->ops->set_round) x->ops->set_round(x, steps, weight);
+}
+static inline ps_err ps_exchange_end_round(ps_exchange *x, bool now, bool *sent)
+{
+    *sent = false;
+    return x->ops->end_round ? x->ops->end_round(x, now, sent) : PS_OK;
+}
+static inline ps_round_cut ps_exchange_swap_cut(ps_exchange *x, ps_round_cut plan)
+{
+    return x->ops->swap_cut ? x->ops->swap_cut(x, plan) : (ps_round_cut){0, 0};
 }
 static inline void ps_exchange_stats_get(const ps_exchange *x, ps_exchange_stats *out)
 {

@@ -36,24 +36,4 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options,
                                 const ps_exchange_local_options *outer,
                                 ps_exchange **out);
 
-typedef struct ps_exchange_local_part { // of a fragment
-    uint64_t samples, all_samples;      // since its last change: this rank's, all ranks'
-    uint64_t awaited; // 1: a change was sent, and its result is not used yet
-} ps_exchange_local_part;
-
-/* What a rank has of its own between two steps: arenas of float32, then this. The first
- * arena is the weights, the others are the inner optimizer's state. */
-typedef struct ps_exchange_local_end {
-    uint64_t n_parts; // sync.fragments
-    ps_exchange_local_part parts[PS_MAX_FRAGMENTS];
-    uint64_t rule_bytes;
-    uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // the inner one's, ps_step_rule_save's
-} ps_exchange_local_end;
-
-size_t ps_exchange_local_bytes(const ps_tensor_table *table, const ps_optimizer *inner);
-float *ps_exchange_local_arena(const ps_tensor_table *table, void *local, int i);
-/* Where the end begins: at no particular alignment of a uint64_t. */
-void *ps_exchange_local_end_of(const ps_tensor_table *table, const ps_optimizer *inner,
-                               void *local);
-
 #endif

@@ -45,11 +45,32 @@ bool ps_own_rounds_sends(const ps_own_rounds *r, uint32_t fragment)
 
 void ps_own_rounds_sent(ps_own_rounds *r)
 {
-    if (r->in_round == r->steps) r->in_round = 0;
+    if (r->in_round < r->steps) return;
+    r->in_round = 0;
+    r->made++;
+}
+
+bool ps_own_rounds_has_sent(const ps_own_rounds *r, uint32_t fragment)
+{
+    return r->in_round >= sent_after(r, fragment);
+}
+
+bool ps_own_rounds_ends_here(const ps_own_rounds *r)
+{
+    return r->plan.round == r->made + 1 && r->plan.steps == r->in_round;
+}
+
+void ps_own_rounds_cut(ps_own_rounds *r)
+{
+    r->cut = (ps_round_cut){++r->made, r->in_round};
+    r->plan = (ps_round_cut){0};
+    r->in_round = 0;
 }
 
 void ps_own_rounds_rest(ps_own_rounds *r)
 {
     r->in_round = r->overlap; // of a rank that has just come back, too
     r->fresh = false;
+    r->made = 0;
+    r->plan = (ps_round_cut){0};
 }

@@ -6,11 +6,19 @@
  *                           sent        0     1
  *                           rest                  *           after step 0
  *
+ * The last round before a rest may be cut short, where it comes too late for it: what was
+ * not sent yet is sent at once.
+ *
  * Pure. */
 #ifndef PS_OWN_ROUNDS_H
 #define PS_OWN_ROUNDS_H
 
 #include "config.h"
+
+typedef struct ps_round_cut {
+    uint64_t round; // the number of the round, from 1 on; 0: none is cut short
+    uint64_t steps; // after which
+} ps_round_cut;
 
 typedef struct ps_own_rounds {
     bool on; // false: the ranks have the rounds of local_steps.h
@@ -18,6 +26,9 @@ typedef struct ps_own_rounds {
     uint64_t overlap;  // T
     uint64_t steps;    // of a round
     uint64_t in_round; // of the present one that are made
+    uint64_t made;     // rounds since the last rest
+    ps_round_cut cut;  // since then
+    ps_round_cut plan; // that a record has for this rank before the next rest
     /* Until a step was made or all have rested: */
     bool fresh;
     uint64_t begun;         // steps of the first round that were made before
@@ -36,6 +47,12 @@ void ps_own_rounds_step(ps_own_rounds *r);
 bool ps_own_rounds_sends(const ps_own_rounds *r, uint32_t fragment);
 /* What is sent after it was sent. */
 void ps_own_rounds_sent(ps_own_rounds *r);
+/* Whether the fragment was sent in the present round. */
+bool ps_own_rounds_has_sent(const ps_own_rounds *r, uint32_t fragment);
+/* Whether the plan has the present round end here. */
+bool ps_own_rounds_ends_here(const ps_own_rounds *r);
+/* It does: the last fragment was sent. */
+void ps_own_rounds_cut(ps_own_rounds *r);
 /* All ranks rest: this one has the last fragment's answer. */
 void ps_own_rounds_rest(ps_own_rounds *r);
 

@@ -55,8 +55,9 @@ void ps_allreduce_destroy(ps_exchange **x);
         .drain = ps_allreduce_drain, .loss_scale = ps_allreduce_loss_scale,              \
         .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
         .load = ps_allreduce_load, .push_chunk = NULL, .wait_chunk = NULL,               \
-        .count = NULL, .set_round = NULL, .rest = NULL, .stats = ps_allreduce_stats,     \
-        .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
+        .count = NULL, .set_round = NULL, .end_round = NULL, .swap_cut = NULL,           \
+        .rest = NULL, .stats = ps_allreduce_stats, .stop = ps_allreduce_stop,            \
+        .destroy = ps_allreduce_destroy,                                                 \
     }
 
 #endif

@@ -65,8 +65,8 @@ bool ps_comm_scales(const ps_comm *c);
  * reached the same. */
 float ps_comm_loss_scale(const ps_comm *c);
 
-/* Where workers go on at their own pace: what the newest weights came with (exchange.h).
- * Ask when all chunks have reached the same version. */
+/* Where workers go on at their own pace: what the newest weights of the last fragment
+ * came with (exchange.h). Ask when all its chunks have reached the same version. */
 void ps_comm_rest(const ps_comm *c, bool *rests, bool *over);
 
 /* The main thread has computed for that long in the step. */
