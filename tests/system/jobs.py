@@ -120,17 +120,17 @@ def kill(process):
 
 
 class TurnTaking:
-    """Lets a process run only a tenth of the time, until the end of a `with`."""
+    """Lets a process run only a tenth of the time, or less, until the end of a `with`."""
 
-    def __init__(self, pid):
-        self.pid, self.over = pid, threading.Event()
+    def __init__(self, pid, pause_s=0.018):
+        self.pid, self.pause_s, self.over = pid, pause_s, threading.Event()
         self.thread = threading.Thread(target=self._run)
 
     def _run(self):
         while not self.over.is_set():
             try:
                 os.kill(self.pid, signal.SIGSTOP)
-                time.sleep(0.018)  # each of the process's steps takes several turns
+                time.sleep(self.pause_s)  # each of the process's steps takes several turns
                 os.kill(self.pid, signal.SIGCONT)
             except ProcessLookupError:
                 return

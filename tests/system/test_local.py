@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, TurnTaking, descendants, kill, read_safetensors
+from jobs import BIN, DIGITS, ROOT, TurnTaking, find_part, kill, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -257,18 +257,17 @@ class Quorum(LocalTest):
 
     def test_a_slow_worker_makes_fewer_steps_and_runs_are_repeated(self):
         argv = self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), "data.samples=4000", "train.epochs=8",
-                               "train.log_every=10", "sync.policy=local", "sync.local_steps=5", "sync.quorum=2",
+                               "train.log_every=10", "sync.policy=local", "sync.local_steps=10", "sync.quorum=2",
                                "sync.grace_ms=2000", "sync.steps_by_speed=true")
         job = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)
         self.wait_for_steps("out", 1)
-        slow = sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")[1]
-        with TurnTaking(slow):
+        with TurnTaking(find_part(job.pid, "worker", 1), pause_s=0.08):  # slower than others on a busy machine
             self.assertEqual(job.wait(200), 0)
         with open(self.path("out", "policy.log"), encoding="utf-8") as f:
             steps = [list(map(int, line.split()[1:])) for line in f if line.startswith("steps")]
-        self.assertEqual([max(one) for one in steps], 8 * [5])
-        self.assertTrue(any(2 * one[1] < min(one[0], one[2]) for one in steps), steps)
+        self.assertEqual([max(one) for one in steps], 8 * [10])
+        self.assertTrue(any(2 * one[1] <= min(one[0], one[2]) for one in steps), steps)
         self.assertEqual(self.summary()["round_steps"], steps[-1])
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
         self.assertEqual(self.weights("out"), self.weights("again"))
@@ -283,15 +282,13 @@ class Quorum(LocalTest):
         job = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)
         self.wait_for_steps("out", 1)
-        worker = sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")[slow]
-        with TurnTaking(worker):
+        with TurnTaking(find_part(job.pid, "worker", slow)):
             self.assertEqual(job.wait(200), 0)
         with open(self.path("out", "policy.log"), encoding="utf-8") as f:
             cuts = [line.split()[1:] for line in f if line.startswith("cut ")]
-        self.assertGreater(len(cuts), 2)
+        self.assertGreater(len(cuts), 2)  # on a busy machine others may be late, too
         for rest, *ranks in cuts:
             self.assertLess(int(rest), 6)
-            self.assertEqual(len([cut for cut in ranks if cut != "0:0"]), 1, ranks)
             self.assertTrue(all(int(cut.split(":")[1]) < 40 for cut in ranks))
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
         self.assertEqual(self.weights("out"), self.weights("again"))
@@ -373,7 +370,7 @@ class QuorumOfFragments(LocalTest):
             self.assertEqual(self.summary(run)["steps"], self.summary("local")["steps"])
             with open(self.path(run, "policy.log"), encoding="utf-8") as f:
                 lines = f.read().splitlines()[1:]
-            self.assertEqual({line.split()[0] for line in lines}, {"f0", "f1"})
+            self.assertEqual({line.split()[0] for line in lines} - {"cut"}, {"f0", "f1"})
             self.psrun("--replay", self.path(run, "policy.log"), "-s", 1, "exchange.shm=off", out=f"again-{overlap}")
             self.assertEqual(self.weights(run), self.weights(f"again-{overlap}"))
 
