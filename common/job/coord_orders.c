@@ -523,7 +523,7 @@ bool ps_coord_orders_end(const ps_coord_orders *o)
 uint64_t ps_coord_orders_closed(const ps_coord_orders *o)
 {
     if (!o || o->script || !rules_of(o)->cuts) return 0;
-    return o->n_rests + ps_sync_fragments_is_late(&o->sync);
+    return o->n_rests + ps_sync_is_late(ps_sync_fragments_last(&o->sync));
 }
 
 /* The number of a worker's newest push, or of the one that comes next. */

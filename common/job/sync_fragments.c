@@ -75,12 +75,6 @@ void ps_sync_fragments_lose(ps_sync_fragments *f, uint32_t rank)
         ps_sync_lose(&f->parts[i], rank);
 }
 
-bool ps_sync_fragments_is_late(const ps_sync_fragments *f)
-{
-    const ps_sync *last = ps_sync_fragments_last(f);
-    return !repeats(f) && ps_sync_is_late(last);
-}
-
 /* --- deciding ------------------------------------------------------------------------
  */
 

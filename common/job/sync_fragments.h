@@ -48,9 +48,6 @@ ps_err ps_sync_fragments_set_batches(ps_sync_fragments *f, const uint64_t *batch
 /* As ps_sync's. */
 bool ps_sync_fragments_may_lose(const ps_sync_fragments *f, uint32_t rank);
 void ps_sync_fragments_lose(ps_sync_fragments *f, uint32_t rank);
-/* Whether the stretch has all its versions, but workers are still in a round: that cannot
- * count any more, so they may end it early: they push at once what they have not. */
-bool ps_sync_fragments_is_late(const ps_sync_fragments *f);
 /* The next order of any fragment. Orders are carried out in one sequence. */
 ps_err ps_sync_fragments_decide(ps_sync_fragments *f, ps_sync_order *out, bool *any);
 /* As ps_sync_line. */

@@ -146,8 +146,9 @@ bool ps_sync_may_lose(const ps_sync *s, uint32_t rank);
 void ps_sync_lose(ps_sync *s, uint32_t rank);
 /* The workers are to rest soon: nobody goes on before. */
 void ps_sync_end(ps_sync *s);
-/* Whether the stretch has all its versions, but workers still compute; false without
- * rules.cuts. */
+/* Whether the stretch has all its versions, but workers are still in a round: that cannot
+ * count any more, so they may end it early, and push at once what they have not. False
+ * without rules.cuts. */
 bool ps_sync_is_late(const ps_sync *s);
 /* Of an earlier fragment, when the last one rests: a stretch begins, at s->version. */
 void ps_sync_begin_stretch(ps_sync *s);

@@ -89,7 +89,7 @@ static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_
     return ps_coord_orders_pushed(o->orders, &id, &c);
 }
 
-/* Of a fragment that so many shards have chunks of. */
+/* Of a fragment; holders: how many shards have chunks of it. */
 static ps_err tell_fragment(outbox *o, int shard, uint64_t rank, uint64_t number,
                             uint64_t fragment, uint64_t holders)
 {

@@ -72,5 +72,4 @@ void ps_own_rounds_rest(ps_own_rounds *r)
     r->in_round = r->overlap; // of a rank that has just come back, too
     r->fresh = false;
     r->made = 0;
-    r->plan = (ps_round_cut){0};
 }
