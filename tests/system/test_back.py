@@ -31,7 +31,8 @@ class BackTest(RestartTest):
 
     def begin(self, *more, args=()):
         psrun = self.start("out", KIND, "--restarts", "20", *args, settings=[*SETTINGS, *QUORUM, *more])
-        self.assertTrue(self.wait_until(psrun, lambda: "epoch 1/" in self.text("out")))
+        # Step 1 is told before the others have left the first rest.
+        self.assertTrue(self.wait_until(psrun, lambda: re.search(r"epoch 1/2  step \d\d", self.text("out"))))
         return psrun
 
     def kill_and_wait(self, psrun, rank):
@@ -132,7 +133,7 @@ class GoesOn(BackTest):
         psrun = self.begin()
         for rank in (0, 2):
             self.kill(psrun, "worker", rank)
-        self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2))
+        self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2), self.text("out"))
         self.kill(psrun, "server", 1)
         text = self.end(psrun, "out")
         self.assertEqual(text.count("psrun: the job goes on from step"), 1)
