@@ -219,11 +219,14 @@ static void put_by_speed(json_t *o, const char *name, const int64_t *numbers, in
     json_object_set_new(o, name, list);
 }
 
-/* Which gradients counted, where workers go on at their own pace. */
-static void put_policy(json_t *o, const ps_trainer_result *r)
+/* Which gradients counted, where workers go on at their own pace. The configuration's
+ * word: the coordinator names its rule, which is backup's in a job with a quorum. */
+static void put_policy(json_t *o, const ps_config *c, const ps_trainer_result *r)
 {
     json_t *policy = r->policy ? json_loads(r->policy, 0, NULL) : NULL;
-    if (policy) json_object_set_new(o, "policy", policy);
+    if (!policy) return;
+    put_text(policy, "policy", ps_word_name(ps_policy_words, (int)c->sync.policy));
+    json_object_set_new(o, "policy", policy);
 }
 
 static ps_err write_object(const json_t *o, const char *path)
@@ -258,7 +261,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_text(o, "version", PS_VERSION);
     put_servers(o, s);
     put_stragglers(o, &s->result->stragglers);
-    put_policy(o, s->result);
+    put_policy(o, s->config, s->result);
     put_by_speed(o, "batches", s->result->batches, s->workers);
     put_by_speed(o, "round_steps", s->result->round_steps, s->workers);
     ps_err err = write_object(o, path);

@@ -129,6 +129,7 @@ typedef struct ps_config_data {
     int64_t threads;      // that prepare them; 0: one, or for pictures train.threads
     int64_t samples;      // synthetic: training samples
     int64_t test_samples; // synthetic: test samples
+    double label_noise;   // synthetic: share of the samples with a label drawn anew
 } ps_config_data;
 
 typedef struct ps_config_optimizer {

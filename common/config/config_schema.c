@@ -196,6 +196,9 @@ const ps_config_key ps_config_keys[] = {
         "synthetic: training samples"),
     INT("data.test_samples", data.test_samples, JOB, 0, MANY, "2048",
         "synthetic: test samples"),
+    DOUBLE("data.label_noise", data.label_noise, JOB, 0, 0.99, "0",
+           "synthetic: share of the samples whose label is drawn anew, in both sets: so the "
+           "loss has a limit above 0"),
 
     WORD("optimizer.name", optimizer.name, JOB, ps_optimizer_words, "sgd",
          "the optimizer, with PyTorch's formulas and defaults; sum, mean: none, a program "

@@ -75,7 +75,8 @@ def by_worker(numbers):
 
 def policy(p):
     """Which gradients counted, where workers go on at their own pace."""
-    text = f"{p['policy']}, {p['counted']:,} gradients counted in {p['versions']:,} updates"
+    pushes = "changes" if p["policy"] == "local" else "gradients"
+    text = f"{p['policy']}, {p['counted']:,} {pushes} counted in {p['versions']:,} updates"
     if p["dropped"]:
         text += f", {p['dropped']:,} dropped"
     if len(p["staleness"]) > 1:

@@ -203,6 +203,7 @@ class Quorum(LocalTest):
                 self.assertEqual(f.read().splitlines()[1:], lines)
         self.assertEqual(self.weights("0"), self.weights("1"))
         policy = self.summary("0")["policy"]
+        self.assertEqual(policy["policy"], "local")
         self.assertEqual((policy["counted_by_worker"], policy["dropped_by_worker"]), ([3, 3, 2], [0, 1, 1]))
         self.assertEqual(policy["staleness"], [6, 2])
 

@@ -12,7 +12,8 @@ static ps_dataset make(uint64_t seed, uint32_t split, int64_t n, ps_dims dims,
                        int64_t n_classes)
 {
     ps_dataset set;
-    assert_int_equal(ps_synthetic_make(seed, split, n, &dims, n_classes, &set), PS_OK);
+    const ps_synthetic_spec spec = {seed, split, n, dims, n_classes, 0};
+    assert_int_equal(ps_synthetic_make(&spec, &set), PS_OK);
     assert_int_equal(set.n, n);
     assert_false(set.is_float);
     return set;
@@ -76,16 +77,39 @@ static void the_seed_decides_all(void **state)
     ps_dataset_fini(&c);
 }
 
-static void senseless_sizes_are_errors(void **state)
+static void labels_can_be_noisy(void **state)
+{
+    enum { N = 4000, CLASSES = 5 };
+    const ps_synthetic_spec spec = {7, 1, N, {1, {6}}, CLASSES, 0.25};
+    ps_dataset set, pure = make(7, 1, N, spec.dims, CLASSES);
+    assert_int_equal(ps_synthetic_make(&spec, &set), PS_OK);
+    assert_memory_equal(set.values, pure.values, N * 6);
+    int64_t others = 0, counts[CLASSES] = {0};
+    for (int64_t i = 0; i < N; i++) {
+        others += set.labels[i] != pure.labels[i];
+        counts[set.labels[i]]++;
+    }
+    assert_in_range(others, 700, 900); // 0.25 * 4 / 5 of them: 800, deviation 25
+    for (int k = 0; k < CLASSES; k++)
+        assert_in_range(counts[k], 675, 925); // 800
+    ps_dataset_fini(&pure);
+    ps_dataset_fini(&set);
+}
+
+static ps_err make_of(int64_t n, ps_dims dims, int64_t n_classes)
 {
     ps_dataset set;
+    return ps_synthetic_make(&(ps_synthetic_spec){0, 0, n, dims, n_classes, 0}, &set);
+}
+
+static void senseless_sizes_are_errors(void **state)
+{
     const ps_dims good = {1, {4}}, huge = {3, {1 << 30, 1 << 30, 1 << 30}},
                   two = {2, {3, 3}};
-    assert_int_equal(ps_synthetic_make(0, 0, 0, &good, 2, &set), PS_ERR_CONFIG);
-    assert_int_equal(ps_synthetic_make(0, 0, 9, &good, 0, &set), PS_ERR_CONFIG);
-    assert_int_equal(ps_synthetic_make(0, 0, 9, &two, 2, &set), PS_ERR_CONFIG);
-    assert_int_equal(ps_synthetic_make(0, 0, 9, &huge, 2, &set), PS_ERR_FORMAT);
-    ps_dataset_fini(&set);
+    assert_int_equal(make_of(0, good, 2), PS_ERR_CONFIG);
+    assert_int_equal(make_of(9, good, 0), PS_ERR_CONFIG);
+    assert_int_equal(make_of(9, two, 2), PS_ERR_CONFIG);
+    assert_int_equal(make_of(9, huge, 2), PS_ERR_FORMAT);
 }
 
 int main(void)
@@ -93,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(classes_can_be_learnt),
         cmocka_unit_test(the_seed_decides_all),
+        cmocka_unit_test(labels_can_be_noisy),
         cmocka_unit_test(senseless_sizes_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,9 +209,15 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
                           spec->files[0]);
     bool train = split == PS_SPLIT_TRAIN;
     if (!train && cfg->data.test_samples == 0) return PS_OK; // evaluation is off
-    return ps_synthetic_make(cfg->data.seed, train ? 0 : 1,
-                             train ? cfg->data.samples : cfg->data.test_samples, want,
-                             n_classes, out);
+    const ps_synthetic_spec made = {
+        .seed = cfg->data.seed,
+        .split = train ? 0 : 1,
+        .n = train ? cfg->data.samples : cfg->data.test_samples,
+        .dims = *want,
+        .n_classes = n_classes,
+        .label_noise = cfg->data.label_noise,
+    };
+    return ps_synthetic_make(&made, out);
 }
 
 /* --- pictures ------------------------------------------------------------------------

@@ -60,18 +60,33 @@ static void blend(const shape *s, const uint8_t *pattern, uint8_t *pixels)
     }
 }
 
-static void fill(uint64_t seed, uint32_t split, const shape *s, int64_t n_classes,
-                 const uint8_t *patterns, ps_dataset *set)
+/* One of the integers from 0 to below - 1, from 32 random bits. */
+static int64_t scaled(uint32_t draw, int64_t below)
+{
+    return (int64_t)(((uint64_t)draw * (uint64_t)below) >> 32);
+}
+
+/* The class that sample i shows, and in *label the one that is said of it. */
+static int64_t draw_class(const ps_synthetic_spec *spec, int64_t i, int32_t *label)
+{
+    uint32_t draws[3] = {0}; // the class, whether the label is another draw, that draw
+    random_bytes(spec->seed, STREAM_LABEL + 1 + spec->split, (uint64_t)i,
+                 (uint8_t *)draws, sizeof draws);
+    const bool noisy = draws[1] < spec->label_noise * 0x1p32;
+    *label = (int32_t)scaled(draws[noisy ? 2 : 0], spec->n_classes);
+    return scaled(draws[0], spec->n_classes);
+}
+
+static void fill(const ps_synthetic_spec *spec, const shape *s, const uint8_t *patterns,
+                 ps_dataset *set)
 {
     int64_t count = s->c * s->h * s->w, cells = s->c * s->rows * s->cols;
     for (int64_t i = 0; i < set->n; i++) {
         uint8_t *pixels = (uint8_t *)set->values + i * count;
-        uint32_t draw = 0;
-        random_bytes(seed, STREAM_LABEL + 1 + split, (uint64_t)i, (uint8_t *)&draw,
-                     sizeof draw);
-        set->labels[i] = (int32_t)(((uint64_t)draw * (uint64_t)n_classes) >> 32);
-        random_bytes(seed, STREAM_SAMPLES + split, (uint64_t)i, pixels, count);
-        blend(s, patterns + set->labels[i] * cells, pixels);
+        const int64_t class = draw_class(spec, i, &set->labels[i]);
+        random_bytes(spec->seed, STREAM_SAMPLES + spec->split, (uint64_t)i, pixels,
+                     count);
+        blend(s, patterns + class * cells, pixels);
     }
 }
 
@@ -92,9 +107,10 @@ static ps_err check(int64_t n, const ps_dims *dims, int64_t n_classes)
     return PS_OK;
 }
 
-ps_err ps_synthetic_make(uint64_t seed, uint32_t split, int64_t n, const ps_dims *dims,
-                         int64_t n_classes, ps_dataset *out)
+ps_err ps_synthetic_make(const ps_synthetic_spec *spec, ps_dataset *out)
 {
+    const ps_dims *dims = &spec->dims;
+    const int64_t n = spec->n, n_classes = spec->n_classes;
     memset(out, 0, sizeof *out);
     uint64_t bytes = 0, pattern_bytes = 0;
     PS_TRY(check(n, dims, n_classes));
@@ -107,14 +123,15 @@ ps_err ps_synthetic_make(uint64_t seed, uint32_t split, int64_t n, const ps_dims
     PS_TRY_GOTO(ps_mem_zalloc(&patterns, (size_t)n_classes, (size_t)cells, "patterns"),
                 err, out);
     for (int64_t k = 0; k < n_classes; k++)
-        random_bytes(seed, STREAM_PATTERN, (uint64_t)k, patterns + k * cells, cells);
+        random_bytes(spec->seed, STREAM_PATTERN, (uint64_t)k, patterns + k * cells,
+                     cells);
     PS_TRY_GOTO(ps_mem_zalloc(&out->values, bytes, 1, "synthetic data"), err, out);
     PS_TRY_GOTO(ps_mem_zalloc(&out->labels, (size_t)n, sizeof *out->labels, "labels"),
                 err, out);
     out->n = n;
     out->dims = *dims;
     out->n_classes = n_classes;
-    fill(seed, split, &s, n_classes, patterns, out);
+    fill(spec, &s, patterns, out);
 out:
     free(patterns);
     if (err != PS_OK) ps_dataset_fini(out);
