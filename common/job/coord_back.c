@@ -1,6 +1,7 @@
 #include "coord_back.h"
 
 #include "coord_end.h"
+#include "job_view.h"
 #include "log.h"
 
 bool ps_coord_ends(const ps_coordinator *c)
@@ -33,6 +34,7 @@ bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
     if (!may_lose(c, p)) return false;
     PS_WARN("away", "role=%s rank=%d reason=\"%s\" note=\"the others go on\"",
             ps_role_name(p->entry.role), p->entry.rank, why);
+    ps_job_view_lose(c->o.view, p->entry.role, p->entry.rank);
     p->away = true;
     p->here = false;
     p->lost_ns = 0;

@@ -102,6 +102,14 @@ static void set_unknown(double values[PS_METRICS])
         values[i] = NAN;
 }
 
+static void forget_values(ps_view_member *m)
+{
+    m->heard_ns = 0;
+    set_unknown(m->now);
+    set_unknown(m->then);
+    set_unknown(m->next);
+}
+
 void ps_job_view_add(ps_job_view *v, ps_role role, int rank, const char *host)
 {
     if (!v) return;
@@ -111,9 +119,19 @@ void ps_job_view_add(ps_job_view *v, ps_role role, int rank, const char *host)
     if (m) {
         *m = (ps_view_member){.role = role, .rank = rank};
         snprintf(m->host, sizeof m->host, "%s", host);
-        set_unknown(m->now);
-        set_unknown(m->then);
-        set_unknown(m->next);
+        forget_values(m);
+    }
+    pthread_mutex_unlock(&v->lock);
+}
+
+void ps_job_view_lose(ps_job_view *v, ps_role role, int rank)
+{
+    if (!v) return;
+    pthread_mutex_lock(&v->lock);
+    ps_view_member *m = find_member(v, role, rank);
+    if (m) {
+        m->away = true;
+        forget_values(m);
     }
     pthread_mutex_unlock(&v->lock);
 }
@@ -155,6 +173,7 @@ static void take_values(ps_view_member *m, const double *values)
         memcpy(m->next, values, sizeof m->next);
     }
     m->heard_ns = now;
+    m->away = false;
     memcpy(m->now, values, sizeof m->now);
 }
 

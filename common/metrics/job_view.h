@@ -22,6 +22,7 @@ typedef struct ps_view_member {
     int rank;
     char host[PS_VIEW_HOST_MAX];
     char address[PS_VIEW_ADDRESS_MAX]; // of its /metrics: "127.0.0.1:40123"; "": none
+    bool away;                         // dead, and the others go on without it
     uint64_t heard_ns;                 // when its last values came; 0: none have come
     double now[PS_METRICS];
     /* Rates are taken over the last few seconds: from then to heard_ns. */
@@ -56,6 +57,8 @@ void ps_job_view_begin(ps_job_view *view);
 void ps_job_view_set_state(ps_job_view *view, ps_view_state state, const char *reason);
 /* The member belongs to the job, and has told nothing yet. */
 void ps_job_view_add(ps_job_view *view, ps_role role, int rank, const char *host);
+/* The member is away until it tells its next values. What it told is forgotten. */
+void ps_job_view_lose(ps_job_view *view, ps_role role, int rank);
 /* A member's newest values; n more or fewer than PS_METRICS: the others are NAN. One that
  * was not added is ignored. */
 void ps_job_view_take(ps_job_view *view, ps_role role, int rank, const char *address,

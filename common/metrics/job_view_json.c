@@ -167,6 +167,7 @@ static json_t *member_of(const ps_job_picture *p, const ps_view_member *m)
     json_object_set_new(o, "rank", json_integer(m->rank));
     put_text(o, "host", m->host);
     put_text(o, "address", m->address);
+    json_object_set_new(o, "away", json_boolean(m->away));
     put(o, "silent_seconds",
         m->heard_ns ? (double)(p->now_ns - m->heard_ns) * 1e-9 : NAN);
     json_object_set_new(o, "step_ms", split_of(m));

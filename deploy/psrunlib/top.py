@@ -121,6 +121,8 @@ def step_ms(member):
 
 def heard(member):
     silent = member["silent_seconds"]
+    if member.get("away"):
+        return "away"
     return "not yet" if not known(silent) else "now" if silent < 2 else f"{span(silent)} ago"
 
 

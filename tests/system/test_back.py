@@ -7,7 +7,8 @@ import signal
 import time
 import unittest
 
-from jobs import JobTest, read_safetensors, wrapped_bin
+from jobs import JobTest, free_port, read_safetensors, wrapped_bin
+from psrunlib.top import lines, read
 from restarting import RestartTest
 
 # An epoch of two thousand steps takes seconds, so that most of the time workers are within it.
@@ -249,12 +250,18 @@ class Seeded(BackTest):
 class ByHand(JobTest):
     def test_a_worker_that_was_taken_for_dead_comes_back(self):
         """It was stopped for too long. No other process takes its place: it joins again itself."""
+        port = free_port()
         parts = self.start_job(2, 3, *SETTINGS, *QUORUM, "recovery.rejoins=5", "net.dead_after_ms=1000",
-                               "net.heartbeat_ms=100")
+                               "net.heartbeat_ms=100", f"metrics.port={port}")
         parts["worker 0"].wait_for(r"epoch 1/2  step \d+")
         victim = parts["worker 1"].popen
         victim.send_signal(signal.SIGSTOP)
         parts["server 0"].wait_for("WARN  away role=worker rank=1")
+        if "this build has no page" not in parts["server 0"].text():
+            status = read(f"http://127.0.0.1:{port}/status.json")
+            self.assertEqual([m["away"] for m in status["members"]], [False, False, False, True, False])
+            self.assertNotEqual(status["waits_for"]["who"], "silent")
+            self.assertRegex("\n".join(text for text, _ in lines(status, 120)), r"worker 1 +\S+ +away")
         victim.send_signal(signal.SIGCONT)
         codes = self.wait_all(parts, 100)
         logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())

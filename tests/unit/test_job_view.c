@@ -109,6 +109,35 @@ static void a_silent_member_is_named(void **state)
     assert_int_not_equal(ps_job_picture_wait(&picture).who, PS_VIEW_SILENT);
 }
 
+/* The others do not wait for it. What its rank tells next is another process's. */
+static void one_that_is_away_is_not_waited_for(void **state)
+{
+    (void)state;
+    ps_job_view *view = make_view(2);
+    ps_job_picture picture;
+    take(view, 0, 7, 1);
+    take(view, 1, 7, 1);
+    ps_job_view_lose(view, PS_ROLE_WORKER, 1);
+    ps_job_view_lose(view, PS_ROLE_WORKER, 9);
+    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    const ps_view_member *lost = &picture.members[2];
+    assert_true(lost->away && !picture.members[1].away);
+    assert_true(lost->heard_ns == 0 && isnan(lost->now[PS_METRIC_STEP]));
+    assert_string_equal(lost->host, "b");
+    picture.now_ns = picture.members[1].heard_ns + 1000000;
+    assert_int_not_equal(ps_job_picture_wait(&picture).who, PS_VIEW_SILENT);
+    char *text;
+    assert_int_equal(ps_job_picture_json(&picture, &text), PS_OK);
+    assert_non_null(strstr(text, "\"away\":true"));
+    free(text);
+    ps_job_picture_fini(&picture);
+    take(view, 1, 1, 1);
+    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_true(!picture.members[2].away && picture.members[2].now[PS_METRIC_STEP] == 1);
+    ps_job_picture_fini(&picture);
+    ps_job_view_destroy(&view);
+}
+
 /* Values and texts that no honest member sends. */
 static void lies_make_no_bad_json(void **state)
 {
@@ -152,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_curve_keeps_its_ends),
         cmocka_unit_test(the_one_who_waits_least_is_waited_for),
         cmocka_unit_test(a_silent_member_is_named),
+        cmocka_unit_test(one_that_is_away_is_not_waited_for),
         cmocka_unit_test(lies_make_no_bad_json),
         cmocka_unit_test(nothing_is_needed),
     };
