@@ -7,13 +7,13 @@ static bool past_warmup(const ps_trainer *t)
     return t->step > (uint64_t)t->o.config->train.warmup_steps;
 }
 
-/* For the monitor. */
-static void show_values(const ps_trainer *t, const ps_exchange_stats *e)
+void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
+                            double seconds)
 {
     const ps_trainer_result *r = t->result;
     ps_metric_values *v = t->o.values;
     if (!v) return;
-    ps_metric_set(v, PS_METRIC_STEP, (double)t->step);
+    ps_metric_set(v, PS_METRIC_STEP, (double)(t->step + t->shown));
     ps_metric_set(v, PS_METRIC_STEPS, (double)t->total_steps);
     ps_metric_set(v, PS_METRIC_EPOCH, (double)t->epoch);
     ps_metric_set(v, PS_METRIC_EPOCHS, (double)t->epochs);
@@ -21,7 +21,7 @@ static void show_values(const ps_trainer *t, const ps_exchange_stats *e)
     ps_metric_set(v, PS_METRIC_SAMPLES_PER_SECOND, t->samples_a_step / t->seconds_a_step);
     ps_metric_set(v, PS_METRIC_SAMPLES, (double)r->samples);
     ps_metric_set(v, PS_METRIC_SKIPPED_STEPS, (double)r->skipped_steps);
-    ps_metric_set(v, PS_METRIC_STEP_SECONDS, r->seconds);
+    ps_metric_set(v, PS_METRIC_STEP_SECONDS, seconds);
     ps_metric_set(v, PS_METRIC_LOAD_SECONDS, t->loaded);
     // Long steps end with an agreement: the fast ranks wait for the slow ones there.
     ps_metric_set(v, PS_METRIC_WAIT_SECONDS, e->wait_seconds + t->agreed);
@@ -59,7 +59,7 @@ void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
     double weight = t->step < 2 ? 1 : t->step < 21 ? 1 / (double)(t->step - 1) : 0.05;
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
     t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
-    show_values(t, &stats);
+    ps_trainer_show_values(t, &stats, r->seconds);
 }
 
 void ps_trainer_show_progress(ps_trainer *t, double loss, bool now)

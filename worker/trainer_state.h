@@ -82,6 +82,7 @@ struct ps_trainer {
     bool loads;           // the loader is in that pass
     uint64_t own_steps;   // of this rank in this epoch
     uint64_t shown;       // steps since the last rest, for the progress
+    double shown_seconds; // of all such steps
     uint64_t version;     // updates made, at the last rest
     uint64_t n_rests;
     uint64_t log_step; // where the job began or went on, which names policy.log
@@ -123,6 +124,9 @@ ps_err ps_trainer_renew_loss_scale(ps_trainer *t);
 
 /* Books a step that took `seconds`, after t->step has counted it. */
 void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n);
+/* For the monitor. seconds: of all steps. */
+void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
+                            double seconds);
 /* now: even if the last line was shown a moment ago. */
 void ps_trainer_show_progress(ps_trainer *t, double loss, bool now);
 /* Writes the window's record. loss_mean: of all ranks. */

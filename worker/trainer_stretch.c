@@ -186,6 +186,10 @@ static void show(ps_trainer *t, double seconds, int64_t group_n)
     // Until the first rest, as if all ranks were as fast as this one.
     if (t->samples_a_step == 0) t->samples_a_step = (double)group_n;
     if (t->seconds_a_step == 0) t->seconds_a_step = seconds;
+    t->shown_seconds += seconds;
+    ps_exchange_stats stats;
+    ps_session_stats(t->o.session, &stats);
+    ps_trainer_show_values(t, &stats, t->shown_seconds);
     ps_trainer_show_progress(t, t->step_loss, false);
 }
 

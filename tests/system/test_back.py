@@ -261,6 +261,7 @@ class ByHand(JobTest):
             status = read(f"http://127.0.0.1:{port}/status.json")
             self.assertEqual([m["away"] for m in status["members"]], [False, False, False, True, False])
             self.assertNotEqual(status["waits_for"]["who"], "silent")
+            self.assertGreater(status["members"][2]["values"]["step"], 0)  # before the first rest, too
             self.assertRegex("\n".join(text for text, _ in lines(status, 120)), r"worker 1 +\S+ +away")
         victim.send_signal(signal.SIGCONT)
         codes = self.wait_all(parts, 100)
