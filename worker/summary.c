@@ -219,8 +219,7 @@ static void put_by_speed(json_t *o, const char *name, const int64_t *numbers, in
     json_object_set_new(o, name, list);
 }
 
-/* Which gradients counted, where workers go on at their own pace. The configuration's
- * word: the coordinator names its rule, which is backup's in a job with a quorum. */
+/* Which gradients counted, where workers go on at their own pace. */
 static void put_policy(json_t *o, const ps_config *c, const ps_trainer_result *r)
 {
     json_t *policy = r->policy ? json_loads(r->policy, 0, NULL) : NULL;

@@ -32,9 +32,9 @@ bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
 {
     const bool was_here = p->here;
     if (!may_lose(c, p)) return false;
+    ps_job_view_lose(c->o.view, p->entry.role, p->entry.rank);
     PS_WARN("away", "role=%s rank=%d reason=\"%s\" note=\"the others go on\"",
             ps_role_name(p->entry.role), p->entry.rank, why);
-    ps_job_view_lose(c->o.view, p->entry.role, p->entry.rank);
     p->away = true;
     p->here = false;
     p->lost_ns = 0;

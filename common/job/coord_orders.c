@@ -317,11 +317,9 @@ static ps_err figures(const ps_sync_fragments *f, char *out, size_t n, size_t *b
     // Several fragments count from the largest one's version on.
     const uint64_t versions =
         f->n > 1 ? s->done - s->rules.first : s->version - s->rules.version;
-    size_t at = (size_t)snprintf(out, n,
-                                 "{\"policy\":\"%s\",\"versions\":%" PRIu64
-                                 ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
-                                 ps_word_name(ps_policy_words, (int)s->rules.kind),
-                                 versions, t.all_counted, t.all_dropped);
+    size_t at = (size_t)snprintf(
+        out, n, "{\"versions\":%" PRIu64 ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
+        versions, t.all_counted, t.all_dropped);
     const uint32_t w = s->rules.n_workers;
     PS_TRY(numbers_json(out, n, &at, "counted_by_worker", t.counted, w));
     PS_TRY(numbers_json(out, n, &at, "dropped_by_worker", t.dropped, w));

@@ -6,7 +6,8 @@
  *    "waits_for": {"who": "nobody" | "worker" | "exchange" | "silent" | "unknown",
  * "rank", "text"}, "curve": {"seconds": [...], "step": [...], "loss": [...],
  * "samples_per_second":
- * [...]}, "members": [{"role", "rank", "host", "address", "away", "silent_seconds", "step_ms":
+ * [...]}, "members": [{"role", "rank", "host", "address", "away", "silent_seconds",
+ * "step_ms":
  * {"compute", "load", "wait", "encode", "send", "sum", "apply"}, "sent_per_second",
  * "received_per_second", "cpu", "values": {...}}], "metrics": [{"name", "export", "unit",
  * "help"},
