@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from jobs import DIGITS, alive, find_part
 from test_checkpoints import CheckpointTest, comparable
@@ -102,6 +103,10 @@ class RestartTest(CheckpointTest):
 
     def exists(self, *names):
         return os.path.lexists(self.path(*names))
+
+    def on_disk(self, out):
+        """Whether a checkpoint is whole on the disk."""
+        return any(Path(self.path(out, "checkpoints")).glob("step-*/manifest.json"))
 
     def moment(self, what, out, chance):
         """Returns a condition that comes true at that moment of the present start."""

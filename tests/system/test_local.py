@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, TurnTaking, find_part, kill, read_safetensors
+from jobs import BIN, DIGITS, ROOT, TurnTaking, kill, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -257,17 +257,17 @@ class Quorum(LocalTest):
         self.assertLess(self.distance(ours, theirs), 1e-5)
 
     def test_a_slow_worker_makes_fewer_steps_and_runs_are_repeated(self):
-        argv = self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), "data.samples=4000", "train.epochs=8",
+        argv = self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), "data.samples=6000", "train.epochs=6",
                                "train.log_every=10", "sync.policy=local", "sync.local_steps=10", "sync.quorum=2",
                                "sync.grace_ms=2000", "sync.steps_by_speed=true")
         job = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)
         self.wait_for_steps("out", 1)
-        with TurnTaking(find_part(job.pid, "worker", 1), pause_s=0.08):  # slower than others on a busy machine
+        with TurnTaking(job.pid, 1, pause_s=0.08):  # the others wait for it, up to sync.grace_ms
             self.assertEqual(job.wait(200), 0)
         with open(self.path("out", "policy.log"), encoding="utf-8") as f:
             steps = [list(map(int, line.split()[1:])) for line in f if line.startswith("steps")]
-        self.assertEqual([max(one) for one in steps], 8 * [10])
+        self.assertEqual([max(one) for one in steps], 6 * [10])
         self.assertTrue(any(2 * one[1] < min(one[0], one[2]) for one in steps), steps)
         self.assertEqual(self.summary()["round_steps"], steps[-1])
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
@@ -277,20 +277,20 @@ class Quorum(LocalTest):
         """An epoch of five rounds ends when two workers have made them. Afterwards all have the same weights: the
         loss of the test samples, a third of which each evaluates, is that of worker 0's weights."""
         config = self.wide_model(512)
-        data = ["data.samples=4000", "data.test_samples=999"]
+        data = ["data.samples=12000", "data.test_samples=999"]
         argv = self.psrun_argv("-s", 1, "-w", 3, config, *data, "train.epochs=6", "train.log_every=5",
-                               "sync.policy=local", "sync.local_steps=40", "sync.quorum=2", *more)
+                               "sync.policy=local", "sync.local_steps=120", "sync.quorum=2", *more)
         job = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)
         self.wait_for_steps("out", 1)
-        with TurnTaking(find_part(job.pid, "worker", slow)):
+        with TurnTaking(job.pid, slow):
             self.assertEqual(job.wait(200), 0)
         with open(self.path("out", "policy.log"), encoding="utf-8") as f:
             cuts = [line.split()[1:] for line in f if line.startswith("cut ")]
-        self.assertGreater(len(cuts), 2)  # on a busy machine others may be late, too
+        self.assertGreater(len(cuts), 2)
         for rest, *ranks in cuts:
             self.assertLess(int(rest), 6)
-            self.assertTrue(all(int(cut.split(":")[1]) < 40 for cut in ranks))
+            self.assertTrue(all(int(cut.split(":")[1]) < 120 for cut in ranks))
         self.assertGreater(sum(ranks[slow] != "0:0" for _, *ranks in cuts), 2, cuts)
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
         self.assertEqual(self.weights("out"), self.weights("again"))

@@ -44,8 +44,8 @@ class Straggler(JobTest):
         raise AssertionError(f"nobody said {pattern!r}:\n{self.log()}\n{self.log('logs/worker-0.log')}")
 
     def test_a_slow_worker_is_named(self):
-        job, workers = self.start()
-        with TurnTaking(workers[1]):
+        job, _ = self.start()
+        with TurnTaking(job.pid, 1):
             self.wait_for(r'WARN +straggler who="worker 1 [^"]*" cause="slow compute"')
             self.wait_for(r"left  waits for worker 1: slow compute", "logs/worker-0.log")
         self.wait_for("straggler-gone|straggler who=.worker [02]")
