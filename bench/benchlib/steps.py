@@ -8,12 +8,18 @@ from .job_config import ROOT, BenchError
 STEP_TORCH = os.path.join(ROOT, "bench", "step_torch.py")
 
 
+# oneDNN reads ONEDNN_MAX_CPU_ISA. What else computes on either side is held to the same: our loops, and
+# PyTorch's and MKL's.
+OF_ISA = {"AVX2": {"PS_CPU_LEVEL": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
+
+
 def _settings(core, threads):
     """Of a process on one core, or on all with several threads."""
     def pin():
         if threads == 1:
             os.sched_setaffinity(0, {core})
-    return {"env": {**os.environ, "OMP_NUM_THREADS": str(threads)}, "preexec_fn": pin,
+    held = OF_ISA.get(os.environ.get("ONEDNN_MAX_CPU_ISA"), {})
+    return {"env": {**held, **os.environ, "OMP_NUM_THREADS": str(threads)}, "preexec_fn": pin,
             "text": True, "stdout": subprocess.PIPE}
 
 

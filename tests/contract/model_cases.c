@@ -83,6 +83,11 @@ const model_case model_cases[] = {
      "kernel: 3, padding: 1, stride: 2, groups: 2, bias: false}}, {batch_norm2d: {name: "
      "n}}, relu, {conv2d: {name: c, out: 32, kernel: 1, groups: 4}}, flatten, {linear: "
      "{name: fc, out: 5}}"},
+    {"depthwise with large windows", "[3, 9, 8]", "cross_entropy",
+     "{conv2d: {name: a, out: 20, kernel: 3, padding: 1}}, relu, {conv2d: {name: b, out: "
+     "20, kernel: 5, padding: 2, groups: 20}}, silu, {conv2d: {name: c, out: 20, kernel: "
+     "4, stride: 2, padding: 1, groups: 20, bias: false}}, flatten, {linear: {name: f, "
+     "out: 5}}"},
     {"groups of 16 and of 24 channels", "[3, 7, 7]", "cross_entropy",
      "{conv2d: {name: a, out: 64, kernel: 1}}, relu, {conv2d: {name: b, out: 96, kernel: "
      "3, padding: 1, groups: 4}}, relu, {conv2d: {name: c, out: 24, kernel: 3, groups: "

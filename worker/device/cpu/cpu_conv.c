@@ -1,6 +1,7 @@
 #include "cpu_conv.h"
 
 #include "cpu_border.h"
+#include "cpu_depthwise.h"
 #include "cpu_pointwise.h"
 
 /* Makes no primitive when the two descriptors are equal. */
@@ -63,6 +64,7 @@ static ps_err make_backward(ps_cpu_conv *c, dnnl_engine_t engine,
             PS_TRY(
                 make_order(engine, who, plain->weights, wanted, &c->order_weights_back));
     }
+    if (c->depthwise) return PS_OK;
     PS_TRY(ps_cpu_op_create(&c->backward_weights, who, &choice->backward_weights));
     return make_order(engine, who,
                       ps_cpu_op_md(&c->backward_weights, dnnl_query_diff_weights_md, 0),
@@ -86,6 +88,15 @@ static ps_err make_primitives(ps_cpu_conv *c, dnnl_engine_t engine,
     return err;
 }
 
+/* Whether the library's own pass is not used. */
+static bool is_depthwise(const ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
+{
+    return choice->backward_weights && choice->products == PS_CPU_NO_PRODUCTS &&
+           !ps_cpu_factors_are_narrow(c->factors) &&
+           choice->in.lanes == choice->out.lanes &&
+           ps_cpu_depthwise_can(c->layer, choice->in.lanes);
+}
+
 static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
 {
     const int64_t h = c->in.h, w = c->in.w;
@@ -99,8 +110,14 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
         c->in.h = h;
         c->in.w = w;
     }
-    if (c->products != PS_CPU_NO_PRODUCTS)
-        c->windows = ps_cpu_windows_of(c->layer, &c->in);
+    c->depthwise = is_depthwise(c, choice);
+    if (c->depthwise)
+        c->slow =
+            ps_dnnl_pd_is_reference(choice->forward) ||
+            (choice->backward_data && ps_dnnl_pd_is_reference(choice->backward_data));
+    c->windows = ps_cpu_windows_of(c->layer, c->depthwise ? &choice->in : &c->in);
+    if (c->depthwise && choice->border) // then the padding is part of x
+        c->windows.padding[0] = c->windows.padding[1] = 0;
 }
 
 /* The least channels, positions of an output, and positions of a batch for which
@@ -485,6 +502,12 @@ static void arrange_factors(const ps_cpu_conv *c, const void *x)
     ps_cpu_convert(&c->out, c->dy, &last, c->rows_dy, false);
 }
 
+static void depthwise_weights(ps_cpu_conv *c, const void *x, float *dweight, float *dbias)
+{
+    ps_cpu_depthwise_weights(&c->windows, c->bordered_x ? c->bordered_x : x, c->dy,
+                             dweight, c->n_bias > 0 ? dbias : NULL);
+}
+
 /* One of the two that is not needed is computed beside the other, and dropped. */
 static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
                                float *dweight, float *dbias, bool accumulate)
@@ -493,10 +516,11 @@ static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void 
     ps_cpu_op *last =
         c->order_gradient.primitive ? &c->order_gradient : &c->backward_weights;
     int arg = c->order_gradient.primitive ? DNNL_ARG_TO : DNNL_ARG_DIFF_WEIGHTS;
-    PS_TRY(ps_cpu_op_rebind(last, who, arg,
-                            accumulate || !dweight ? c->plain_gradient : dweight));
-    PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS,
-                            accumulate || !dbias ? c->bias_gradient : dbias));
+    float *weights = accumulate || !dweight ? c->plain_gradient : dweight;
+    float *bias = accumulate || !dbias ? c->bias_gradient : dbias;
+    if (c->depthwise) depthwise_weights(c, x, weights, bias);
+    PS_TRY(ps_cpu_op_rebind(last, who, arg, weights));
+    PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS, bias));
     arrange_factors(c, x);
     if (!c->bordered_x && !c->rows && !c->wide_x) // else they have been filled
         PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
