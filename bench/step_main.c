@@ -19,6 +19,7 @@
 
 #include "clock.h"
 #include "config.h"
+#include "cpu_level.h"
 #include "device.h"
 #include "init_weights.h"
 #include "mem.h"
@@ -288,7 +289,9 @@ int main(int argc, char **argv)
                         "WARMUP [key=value ...]\n");
         return 2;
     }
-    ps_err err = run(&b, argc, argv);
+    const char *level = getenv("PS_CPU_LEVEL"); // as ps-worker's
+    ps_err err = level ? ps_cpu_level_use(level) : PS_OK;
+    if (err == PS_OK) err = run(&b, argc, argv);
     if (err != PS_OK) fprintf(stderr, "ps-bench-step: %s\n", ps_err_message());
     if (b.kernels) print_kernels();
     ps_program_destroy(&b.program);

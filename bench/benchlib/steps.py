@@ -18,7 +18,7 @@ def _settings(core, threads):
     def pin():
         if threads == 1:
             os.sched_setaffinity(0, {core})
-    held = OF_ISA.get(os.environ.get("ONEDNN_MAX_CPU_ISA"), {})
+    held = OF_ISA.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), {})
     return {"env": {**held, **os.environ, "OMP_NUM_THREADS": str(threads)}, "preexec_fn": pin,
             "text": True, "stdout": subprocess.PIPE}
 

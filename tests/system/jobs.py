@@ -125,20 +125,26 @@ def cpu_s(pid):
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def runnable(pid):
-    """Whether a thread of the process runs or waits for a CPU."""
+def at_work(pid):
+    """Whether a thread that computes or exchanges runs, or waits for a CPU."""
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        if stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R":
+        try:
+            name, _, rest = stat.read_text(encoding="utf-8").partition("(")[2].rpartition(")")
+        except OSError:  # it has ended
+            continue
+        if rest.split()[0] == "R" and name.startswith(("ps-worker", "exchange", "shard")):
             return True
     return False
 
 
 class TurnTaking:
-    """Until the end of a `with`, lets one of a job's workers run a tenth as long as each of the others, or less.
+    """Until the end of a `with`, lets one of a job's workers run a tenth as long as each of the others.
 
     CPU time counts: on a busy machine, too, it is the slowest. Where the others wait for it, it has a turn after
-    each pause. Each of its steps takes several turns.
+    each pause, and after MOST_S in any case: so short a stop is told as slowness.
     """
+
+    MOST_S = 0.4
 
     def __init__(self, psrun, slow, pause_s=0.018):
         self.pause_s = pause_s
@@ -156,15 +162,17 @@ class TurnTaking:
                 os.kill(self.pid, signal.SIGCONT)
                 time.sleep(0.002)
         except OSError:  # a worker has ended
+            pass
+        finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGCONT)
 
     def _pause(self, began):
-        last_seen = time.monotonic()  # that another part had something to do
-        while not self.over.is_set() and time.monotonic() < last_seen + self.pause_s:
-            time.sleep(self.pause_s / 6)
+        start = last_seen = time.monotonic()  # that another part was at work
+        while not self.over.is_set() and time.monotonic() < min(last_seen + self.pause_s, start + self.MOST_S):
+            time.sleep(self.pause_s / 3)
             ran, *others = (cpu_s(pid) - at for pid, at in began.items())
-            if min(others) < 10 * ran and any(runnable(pid) for _, pid in self.others):
+            if min(others) < 10 * ran and any(at_work(pid) for _, pid in self.others):
                 last_seen = time.monotonic()
 
     def __enter__(self):

@@ -88,15 +88,6 @@ static ps_err make_primitives(ps_cpu_conv *c, dnnl_engine_t engine,
     return err;
 }
 
-/* Whether the library's own pass is not used. */
-static bool is_depthwise(const ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
-{
-    return choice->backward_weights && choice->products == PS_CPU_NO_PRODUCTS &&
-           !ps_cpu_factors_are_narrow(c->factors) &&
-           choice->in.lanes == choice->out.lanes &&
-           ps_cpu_depthwise_can(c->layer, choice->in.lanes);
-}
-
 static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
 {
     const int64_t h = c->in.h, w = c->in.w;
@@ -110,12 +101,9 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
         c->in.h = h;
         c->in.w = w;
     }
-    c->depthwise = is_depthwise(c, choice);
-    if (c->depthwise)
-        c->slow =
-            ps_dnnl_pd_is_reference(choice->forward) ||
-            (choice->backward_data && ps_dnnl_pd_is_reference(choice->backward_data));
-    c->windows = ps_cpu_windows_of(c->layer, c->depthwise ? &choice->in : &c->in);
+    c->depthwise = choice->depthwise;
+    if (c->products != PS_CPU_NO_PRODUCTS || c->depthwise)
+        c->windows = ps_cpu_windows_of(c->layer, c->depthwise ? &choice->in : &c->in);
     if (c->depthwise && choice->border) // then the padding is part of x
         c->windows.padding[0] = c->windows.padding[1] = 0;
 }
@@ -138,9 +126,9 @@ static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
 }
 
 /* For the gradient of a depthwise convolution's weights the library has a kernel of its
- * own up to 3 x 3 windows. For larger ones it takes that of convolutions with all
- * channels, which takes up to three times as long in bf16 as in float32. In fp16 it does
- * so for the gradient of data. */
+ * own up to 3 x 3 windows; for larger ones in float32 we have one (cpu_depthwise.h). In
+ * fp16 the library has none for the gradient of data. The answer is the same for
+ * evaluations, whose products have to be rounded alike. */
 static bool is_slow_depthwise(const ps_layer *l, ps_cpu_factors factors)
 {
     return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0] &&
@@ -435,6 +423,7 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
     float *gradient = reorder->primitive ? ps_memory_plan_at(memory, c->slot.gradient)
                                          : c->plain_gradient;
     c->dy = p->dy;
+    if (c->depthwise) return PS_OK;
     c->rows_dy = ps_memory_plan_at(memory, c->slot.rows_dy);
     c->wide_x = ps_memory_plan_at(memory, c->slot.wide_x);
     c->wide_dy = ps_memory_plan_at(memory, c->slot.wide_dy);
@@ -502,33 +491,35 @@ static void arrange_factors(const ps_cpu_conv *c, const void *x)
     ps_cpu_convert(&c->out, c->dy, &last, c->rows_dy, false);
 }
 
-static void depthwise_weights(ps_cpu_conv *c, const void *x, float *dweight, float *dbias)
+static ps_err library_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
+                              float *dweight, float *dbias)
 {
-    ps_cpu_depthwise_weights(&c->windows, c->bordered_x ? c->bordered_x : x, c->dy,
-                             dweight, c->n_bias > 0 ? dbias : NULL);
+    const char *who = c->layer->name;
+    ps_cpu_op *last =
+        c->order_gradient.primitive ? &c->order_gradient : &c->backward_weights;
+    int arg = c->order_gradient.primitive ? DNNL_ARG_TO : DNNL_ARG_DIFF_WEIGHTS;
+    PS_TRY(ps_cpu_op_rebind(last, who, arg, dweight));
+    PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS, dbias));
+    arrange_factors(c, x);
+    if (!c->bordered_x && !c->rows && !c->wide_x) // else they have been filled
+        PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
+    PS_TRY(ps_cpu_op_run(&c->backward_weights, who, stream));
+    return ps_cpu_op_run(&c->order_gradient, who, stream);
 }
 
 /* One of the two that is not needed is computed beside the other, and dropped. */
 static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
                                float *dweight, float *dbias, bool accumulate)
 {
-    const char *who = c->layer->name;
-    ps_cpu_op *last =
-        c->order_gradient.primitive ? &c->order_gradient : &c->backward_weights;
-    int arg = c->order_gradient.primitive ? DNNL_ARG_TO : DNNL_ARG_DIFF_WEIGHTS;
     float *weights = accumulate || !dweight ? c->plain_gradient : dweight;
     float *bias = accumulate || !dbias ? c->bias_gradient : dbias;
-    if (c->depthwise) depthwise_weights(c, x, weights, bias);
-    PS_TRY(ps_cpu_op_rebind(last, who, arg, weights));
-    PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_DIFF_BIAS, bias));
-    arrange_factors(c, x);
-    if (!c->bordered_x && !c->rows && !c->wide_x) // else they have been filled
-        PS_TRY(ps_cpu_op_rebind(&c->backward_weights, who, DNNL_ARG_SRC, x));
-    PS_TRY(ps_cpu_op_run(&c->backward_weights, who, stream));
-    PS_TRY(ps_cpu_op_run(&c->order_gradient, who, stream));
-    if (accumulate && dweight)
-        ps_cpu_pass(c->n_weights, c->plain_gradient, dweight, true);
-    if (accumulate && dbias) ps_cpu_pass(c->n_bias, c->bias_gradient, dbias, true);
+    if (c->depthwise)
+        ps_cpu_depthwise_weights(&c->windows, c->bordered_x ? c->bordered_x : x, c->dy,
+                                 weights, c->n_bias > 0 ? bias : NULL);
+    else
+        PS_TRY(library_weights(c, stream, x, weights, bias));
+    if (accumulate && dweight) ps_cpu_pass(c->n_weights, weights, dweight, true);
+    if (accumulate && dbias) ps_cpu_pass(c->n_bias, bias, dbias, true);
     return PS_OK;
 }
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cpu_depthwise.h"
+
 /* Winograd's algorithm F(4x4, 3x3): outputs along a tile, the fixed costs besides the
  * tiles (is_cheaper), and the number of positions from which it made the data gradient
  * faster. */
@@ -266,6 +268,16 @@ static grade grade_of(dnnl_primitive_desc_t pd)
     return strstr(ps_dnnl_pd_name(pd), "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
 }
 
+/* Whether our own code computes the gradient of the weights: the library's kernels for
+ * depthwise convolutions (their names have "_dw") are as fast, but not for all windows.
+ */
+static bool is_ours(const maker *m, const ps_cpu_conv_choice *c)
+{
+    return c->backward_weights && m->factor == dnnl_f32 &&
+           ps_cpu_depthwise_can(m->layer, &c->in, &c->out) &&
+           !strstr(ps_dnnl_pd_name(c->backward_weights), "_dw");
+}
+
 static void read_grades(plan *p)
 {
     const dnnl_primitive_desc_t passes[] = {p->choice.forward, p->choice.backward_data,
@@ -273,7 +285,8 @@ static void read_grades(plan *p)
     p->worst = GRADE_KERNEL;
     p->sum = (int)grade_of(p->choice.forward); // evaluations run this pass alone
     for (int i = 0; i < 3; i++) {
-        const grade g = grade_of(passes[i]);
+        const bool ours = p->choice.depthwise && passes[i] == p->choice.backward_weights;
+        const grade g = ours ? GRADE_KERNEL : grade_of(passes[i]);
         if (g < p->worst) p->worst = g;
         p->sum += (int)g;
     }
@@ -374,6 +387,7 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     ps_err err = make_pds(m, p);
     if (err == PS_OK) err = widen_weights_pass(m, p, by);
     *known = err == PS_OK;
+    c->depthwise = *known && is_ours(m, c);
     read_grades(p);
     c->slow = p->worst == GRADE_REFERENCE;
     c->grade = (int)p->worst;

@@ -3,18 +3,19 @@
 #include "cpu_level.h"
 
 enum {
-    OWN_KERNEL = 3, // the largest window for which oneDNN has a kernel of its own
-    WIDTH = 8,      // channels that are summed side by side
-    CHAINS = 4      // sums of a row that do not wait for each other
+    WIDTH = 8, // channels that are summed side by side
+    CHAINS = 4 // sums of a row that do not wait for each other
 };
 
 typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
-PS_PER_LEVEL(bool, ps_cpu_depthwise_can, (const ps_layer *l, int64_t lanes), (l, lanes))
+PS_PER_LEVEL(bool, ps_cpu_depthwise_can,
+             (const ps_layer *l, const ps_cpu_shape *in, const ps_cpu_shape *out),
+             (l, in, out))
 {
-    return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0] &&
-           (l->kernel[0] > OWN_KERNEL || l->kernel[1] > OWN_KERNEL) &&
-           l->kernel[0] * l->kernel[1] <= PS_CPU_DEPTHWISE_ELEMENTS && lanes >= WIDTH;
+    return l->groups > 1 && l->groups == in->c && l->groups == out->c &&
+           in->lanes == out->lanes && in->lanes >= WIDTH &&
+           l->kernel[0] * l->kernel[1] <= PS_CPU_DEPTHWISE_ELEMENTS;
 }
 
 /* WIDTH channels that stand side by side. Where a block's lanes are no multiple of that,

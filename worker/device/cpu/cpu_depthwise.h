@@ -1,6 +1,6 @@
-/* The gradient of a depthwise convolution's weights, for windows for which oneDNN has
- * only its code for convolutions of all channels: it computes 8 x 8 or 16 x 16 products
- * for each of a channel, up to a thousand times as slow as this. */
+/* The gradient of a depthwise convolution's weights. oneDNN has a kernel for small
+ * windows alone. For the others it treats each channel as a group of 8 or 16, all but one
+ * of them zero. That takes up to 150 times as long as this (bench/results, depthwise). */
 #ifndef PS_CPU_DEPTHWISE_H
 #define PS_CPU_DEPTHWISE_H
 
@@ -8,9 +8,9 @@
 
 enum { PS_CPU_DEPTHWISE_ELEMENTS = 256 }; // of a window, at most
 
-/* Whether oneDNN has no kernel of its own for it, and this code computes it. lanes: of x
- * and dy. */
-bool ps_cpu_depthwise_can(const ps_layer *layer, int64_t lanes);
+/* Whether this code computes it in these layouts. */
+bool ps_cpu_depthwise_can(const ps_layer *layer, const ps_cpu_shape *in,
+                          const ps_cpu_shape *out);
 
 /* windows: of an x that has as many lanes as dy (n, c, oh, ow).
  *

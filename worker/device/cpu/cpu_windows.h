@@ -17,7 +17,7 @@ typedef struct ps_cpu_windows {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; // h, w
 } ps_cpu_windows;
 
-/* layer: a CONV2D without groups. */
+/* layer: a CONV2D. gather and sum are for those without groups. */
 ps_cpu_windows ps_cpu_windows_of(const ps_layer *layer, const ps_cpu_shape *in);
 
 int64_t ps_cpu_windows_rows(const ps_cpu_windows *windows);
