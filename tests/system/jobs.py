@@ -125,14 +125,18 @@ def cpu_s(pid):
     return time.clock_gettime((~pid << 3) | 2)
 
 
+# Threads that also run while the others of their process wait.
+HOUSEKEEPING = ("clock", "signals", "member", "coordinator", "monitor", "gate", "ZMQbg")
+
+
 def at_work(pid):
-    """Whether a thread that computes or exchanges runs, or waits for a CPU."""
+    """Whether a thread that computes, reads or exchanges runs, or waits for a CPU."""
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         try:
             name, _, rest = stat.read_text(encoding="utf-8").partition("(")[2].rpartition(")")
         except OSError:  # it has ended
             continue
-        if rest.split()[0] == "R" and name.startswith(("ps-worker", "exchange", "shard")):
+        if rest.split()[0] == "R" and not name.startswith(HOUSEKEEPING):
             return True
     return False
 
