@@ -7,7 +7,6 @@ from .job_config import ROOT, BenchError
 
 STEP_TORCH = os.path.join(ROOT, "bench", "step_torch.py")
 
-
 # oneDNN reads ONEDNN_MAX_CPU_ISA. What else computes on either side is held to the same: our loops, and
 # PyTorch's and MKL's.
 OF_ISA = {"AVX2": {"PS_CPU_LEVEL": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}

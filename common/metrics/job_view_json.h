@@ -4,14 +4,14 @@
  *   {"job": {"name", "version", "state", "reason", "seconds", "step", "steps", "epoch",
  *            "epochs", "loss", "samples_per_second", "seconds_left", "restarts"},
  *    "waits_for": {"who": "nobody" | "worker" | "exchange" | "silent" | "unknown",
- * "rank", "text"}, "curve": {"seconds": [...], "step": [...], "loss": [...],
- * "samples_per_second":
- * [...]}, "members": [{"role", "rank", "host", "address", "away", "silent_seconds",
- * "step_ms":
- * {"compute", "load", "wait", "encode", "send", "sum", "apply"}, "sent_per_second",
- * "received_per_second", "cpu", "values": {...}}], "metrics": [{"name", "export", "unit",
- * "help"},
- * ...]}
+ *                  "rank", "text"},
+ *    "curve": {"seconds": [...], "step": [...], "loss": [...],
+ *              "samples_per_second": [...]},
+ *    "members": [{"role", "rank", "host", "address", "away", "silent_seconds",
+ *                 "step_ms": {"compute", "load", "wait", "encode", "send", "sum",
+ *                             "apply"},
+ *                 "sent_per_second", "received_per_second", "cpu", "values": {...}}],
+ *    "metrics": [{"name", "export", "unit", "help"}, ...]}
  *
  * What is not known is null. values: by the names of the table of metrics. step_ms: means
  * over the last few seconds; encode, send, sum and apply are made beside the others. cpu:

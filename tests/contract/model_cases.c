@@ -91,8 +91,7 @@ const model_case model_cases[] = {
     {"depthwise with a border and holes", "[16, 13, 12]", "cross_entropy",
      "{conv2d: {name: a, out: 16, kernel: 9, stride: 2, padding: 4, groups: 16}}, relu, "
      "{conv2d: {name: b, out: 16, kernel: 3, dilation: 2, padding: 2, groups: 16}}, "
-     "relu, "
-     "{avg_pool2d: global}, flatten, {linear: {name: f, out: 5}}"},
+     "relu, {avg_pool2d: global}, flatten, {linear: {name: f, out: 5}}"},
     {"groups of 16 and of 24 channels", "[3, 7, 7]", "cross_entropy",
      "{conv2d: {name: a, out: 64, kernel: 1}}, relu, {conv2d: {name: b, out: 96, kernel: "
      "3, padding: 1, groups: 4}}, relu, {conv2d: {name: c, out: 24, kernel: 3, groups: "

@@ -153,13 +153,15 @@ class TurnTaking:
     def __init__(self, psrun, slow, pause_s=0.018):
         self.pause_s = pause_s
         self.pid = find_part(psrun, "worker", slow)
-        self.others = [(name, pid) for name, pid in descendants(psrun) if pid != self.pid]
+        parts = [(name, pid) for name, pid in descendants(psrun) if pid != self.pid]
+        self.others = [pid for _, pid in parts]
+        self.workers = [self.pid] + [pid for name, pid in parts if name == "ps-worker"]
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._run)
 
     def _run(self):
         try:
-            began = {pid: cpu_s(pid) for name, pid in [("", self.pid), *self.others] if name != "ps-server"}
+            began = {pid: cpu_s(pid) for pid in self.workers}
             while not self.over.is_set():
                 os.kill(self.pid, signal.SIGSTOP)
                 self._pause(began)
@@ -176,7 +178,7 @@ class TurnTaking:
         while not self.over.is_set() and time.monotonic() < min(last_seen + self.pause_s, start + self.MOST_S):
             time.sleep(self.pause_s / 3)
             ran, *others = (cpu_s(pid) - at for pid, at in began.items())
-            if min(others) < 10 * ran and any(at_work(pid) for _, pid in self.others):
+            if min(others) < 10 * ran and any(map(at_work, self.others)):
                 last_seen = time.monotonic()
 
     def __enter__(self):

@@ -291,7 +291,8 @@ class Quorum(LocalTest):
         for rest, *ranks in cuts:
             self.assertLess(int(rest), 6)
             self.assertTrue(all(int(cut.split(":")[1]) < 120 for cut in ranks))
-        self.assertGreater(sum(ranks[slow] != "0:0" for _, *ranks in cuts), 0, cuts)  # a busy machine slows others, too
+        # on a busy machine others are late, too
+        self.assertGreater(sum(ranks[slow] != "0:0" for _, *ranks in cuts), 0, cuts)
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
         self.assertEqual(self.weights("out"), self.weights("again"))
         self.psrun("-m", "single", config, *data, "train.epochs=0", f"train.init={self.path('out', 'model.safetensors')}",

@@ -133,7 +133,8 @@ class ToldToEnd(RestartTest):
 
     def test_while_the_others_join_again(self):
         """Worker 0 writes what it has in memory to the disk."""
-        settings = [*IN_MEMORY, "train.steps=1500", "train.epochs=300"]  # it must not be over when worker 1 is killed
+        # It must not be over when worker 1 is killed.
+        settings = [*IN_MEMORY, "train.steps=1500", "train.epochs=300"]
         psrun = self.start_with("exec sleep 1000", settings)
         self.kill(psrun, "worker", 1)
         log = Path(self.path("out", "logs", "server-0.log"))
@@ -143,8 +144,8 @@ class ToldToEnd(RestartTest):
         self.tell(psrun, settings)
 
     def test_while_worker_0_waits_for_its_start(self):
-        """The job goes on from the disk: worker 0, which writes, is not there."""
-        settings = [*SETTINGS, "train.steps=1500", "train.epochs=300", "train.log_every=1"]  # a slow disk skips some checkpoints
+        """The job goes on from the disk: worker 0, which writes, is not there. A slow disk skips some checkpoints."""
+        settings = [*SETTINGS, "train.steps=1500", "train.epochs=300", "train.log_every=1"]
         psrun = self.start_with("kill -SEGV $$", settings)
         self.assertTrue(self.wait_until(psrun, lambda: self.on_disk("out")))
         self.kill(psrun, "worker", 0)

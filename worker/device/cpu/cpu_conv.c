@@ -131,7 +131,7 @@ static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
  * evaluations, whose products have to be rounded alike. */
 static bool is_slow_depthwise(const ps_layer *l, ps_cpu_factors factors)
 {
-    return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0] &&
+    return ps_cpu_is_depthwise(l) &&
            (factors == PS_CPU_FP16 || l->kernel[0] > 3 || l->kernel[1] > 3);
 }
 

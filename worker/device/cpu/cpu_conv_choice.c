@@ -268,9 +268,8 @@ static grade grade_of(dnnl_primitive_desc_t pd)
     return strstr(ps_dnnl_pd_name(pd), "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
 }
 
-/* Whether our own code computes the gradient of the weights: the library's kernels for
- * depthwise convolutions (their names have "_dw") are as fast, but not for all windows.
- */
+/* Whether our own code computes the gradient of the weights: the library has kernels for
+ * depthwise convolutions (their names have "_dw"), but not for all windows. */
 static bool is_ours(const maker *m, const ps_cpu_conv_choice *c)
 {
     return c->backward_weights && m->factor == dnnl_f32 &&

@@ -13,8 +13,7 @@ PS_PER_LEVEL(bool, ps_cpu_depthwise_can,
              (const ps_layer *l, const ps_cpu_shape *in, const ps_cpu_shape *out),
              (l, in, out))
 {
-    return l->groups > 1 && l->groups == in->c && l->groups == out->c &&
-           in->lanes == out->lanes && in->lanes >= WIDTH &&
+    return ps_cpu_is_depthwise(l) && in->lanes == out->lanes && in->lanes >= WIDTH &&
            l->kernel[0] * l->kernel[1] <= PS_CPU_DEPTHWISE_ELEMENTS;
 }
 

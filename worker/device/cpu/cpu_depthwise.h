@@ -1,12 +1,18 @@
 /* The gradient of a depthwise convolution's weights. oneDNN has a kernel for small
  * windows alone. For the others it treats each channel as a group of 8 or 16, all but one
- * of them zero. With AVX2 that takes up to 200 times as long as this. */
+ * of them zero. With AVX2 a step takes up to 108 times as long then (bench/results). */
 #ifndef PS_CPU_DEPTHWISE_H
 #define PS_CPU_DEPTHWISE_H
 
 #include "cpu_windows.h"
 
 enum { PS_CPU_DEPTHWISE_ELEMENTS = 256 }; // of a window, at most
+
+/* Whether each channel has a window of its own. */
+static inline bool ps_cpu_is_depthwise(const ps_layer *l)
+{
+    return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0];
+}
 
 /* Whether this code computes it in these layouts. */
 bool ps_cpu_depthwise_can(const ps_layer *layer, const ps_cpu_shape *in,
