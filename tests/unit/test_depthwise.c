@@ -1,6 +1,6 @@
-/* The gradient of a depthwise convolution's weights, against sums of the windows that
- * cpu_windows gathers, in every layout; the same bits at every level and with any number
- * of threads. */
+/* The gradients of a depthwise convolution, in every layout: the weights' against sums of
+ * the windows that cpu_windows gathers, the inputs' against its definition; the same bits
+ * at every level and with any number of threads. */
 #include <math.h>
 #include <omp.h>
 #include <setjmp.h>
@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -25,6 +26,9 @@ static const shape shapes[] = {
     {2, 13, 12, 10, {5, 4}, {2, 3}, {4, 3}, {2, 1}},
     {2, 16, 3, 2, {7, 7}, {1, 1}, {3, 3}, {1, 1}}, // windows larger than the picture
     {1, 9, 16, 16, {16, 16}, {1, 1}, {0, 0}, {1, 1}},
+    {2, 24, 14, 17, {3, 3}, {1, 1}, {2, 2}, {2, 2}},
+    {1, 8, 9, 9, {3, 3}, {1, 1}, {12, 12}, {12, 12}}, // all but the centre in the padding
+    {2, 10, 11, 13, {3, 3}, {2, 2}, {2, 2}, {2, 2}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -55,8 +59,8 @@ typedef struct problem {
     ps_layer layer;
     ps_cpu_windows windows;
     ps_cpu_shape out;
-    int64_t n_weights;
-    float *x, *dy, *dweight, *dbias;
+    int64_t n_weights, n_x;
+    float *x, *dy, *dweight, *dbias, *weight, *dx;
 } problem;
 
 static float *numbers(uint64_t seed, int64_t n)
@@ -76,10 +80,13 @@ static problem problem_of(const shape *s, int64_t lanes)
     p.out = ps_cpu_shape_make(s->n, &p.layer.out, lanes);
     p.windows = ps_cpu_windows_of(&p.layer, &in);
     p.n_weights = s->c * s->kernel[0] * s->kernel[1];
-    p.x = numbers(1, ps_cpu_shape_count(&in));
+    p.n_x = ps_cpu_shape_count(&in);
+    p.x = numbers(1, p.n_x);
     p.dy = numbers(2, ps_cpu_shape_count(&p.out));
     p.dweight = numbers(3, p.n_weights); // all must be overwritten
     p.dbias = numbers(4, s->c);
+    p.weight = numbers(5, p.n_weights);
+    p.dx = numbers(6, p.n_x);
     return p;
 }
 
@@ -89,6 +96,8 @@ static void problem_free(problem *p)
     free(p->dy);
     free(p->dweight);
     free(p->dbias);
+    free(p->weight);
+    free(p->dx);
 }
 
 static float dy_at(const problem *p, int64_t row, int64_t c)
@@ -97,6 +106,44 @@ static float dy_at(const problem *p, int64_t row, int64_t c)
     const int64_t plane = ps_cpu_shape_plane(o), n = row / plane, at = row % plane;
     const int64_t block = n * o->blocks + c / o->lanes;
     return p->dy[(block * plane + at) * o->lanes + c % o->lanes];
+}
+
+/* What position (h, w) of a channel adds to the gradient of its window. */
+static void add_window(const problem *p, int64_t n, int64_t c, int64_t h, int64_t w,
+                       double *dx)
+{
+    const ps_cpu_windows *s = &p->windows;
+    const int64_t row = (n * s->oh + h) * s->ow + w;
+    for (int64_t i = 0; i < s->kernel[0]; i++) {
+        for (int64_t j = 0; j < s->kernel[1]; j++) {
+            const int64_t y = h * s->stride[0] + i * s->dilation[0] - s->padding[0];
+            const int64_t x = w * s->stride[1] + j * s->dilation[1] - s->padding[1];
+            if (y < 0 || y >= s->in.h || x < 0 || x >= s->in.w) continue;
+            dx[y * s->in.w + x] += (double)dy_at(p, row, c) *
+                                   p->weight[(c * s->kernel[0] + i) * s->kernel[1] + j];
+        }
+    }
+}
+
+/* Lanes that only fill a block are 0. */
+static void check_data(const problem *p)
+{
+    const ps_cpu_windows *s = &p->windows;
+    const int64_t lanes = s->in.lanes, size = ps_cpu_shape_plane(&s->in);
+    double *want = malloc(sizeof *want * (size_t)size);
+    assert_non_null(want);
+    for (int64_t plane = 0; plane < s->in.n * s->in.blocks * lanes; plane++) {
+        const int64_t n = plane / (s->in.blocks * lanes),
+                      c = plane % (s->in.blocks * lanes);
+        const float *dx =
+            p->dx + (n * s->in.blocks + c / lanes) * size * lanes + c % lanes;
+        memset(want, 0, sizeof *want * (size_t)size);
+        for (int64_t at = 0; at < s->oh * s->ow && c < s->in.c; at++)
+            add_window(p, n, c, at / s->ow, at % s->ow, want);
+        for (int64_t at = 0; at < size; at++)
+            assert_true(fabs(want[at] - dx[at * lanes]) < 1e-5);
+    }
+    free(want);
 }
 
 static void check(const problem *p)
@@ -135,6 +182,9 @@ static void compute(output *o)
             put(o, p.dbias, sizeof(float) * (size_t)shapes[i].c);
             ps_cpu_depthwise_weights(&p.windows, p.x, p.dy, p.dweight, NULL);
             put(o, p.dweight, sizeof(float) * (size_t)p.n_weights);
+            ps_cpu_depthwise_data(&p.windows, p.weight, p.dy, p.dx);
+            check_data(&p);
+            put(o, p.dx, sizeof(float) * (size_t)p.n_x);
             problem_free(&p);
         }
     }

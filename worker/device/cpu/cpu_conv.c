@@ -54,7 +54,7 @@ static ps_err make_backward(ps_cpu_conv *c, dnnl_engine_t engine,
                             ps_cpu_conv_choice *choice, const plain_mds *plain)
 {
     const char *who = c->layer->name;
-    if (choice->backward_data) {
+    if (choice->backward_data && !choice->depthwise_data) {
         PS_TRY(ps_cpu_op_create(&c->backward_data, who, &choice->backward_data));
         const ps_dnnl_md *wanted =
             ps_cpu_op_md(&c->backward_data, dnnl_query_weights_md, 0);
@@ -64,7 +64,7 @@ static ps_err make_backward(ps_cpu_conv *c, dnnl_engine_t engine,
             PS_TRY(
                 make_order(engine, who, plain->weights, wanted, &c->order_weights_back));
     }
-    if (c->depthwise) return PS_OK;
+    if (c->depthwise_weights) return PS_OK;
     PS_TRY(ps_cpu_op_create(&c->backward_weights, who, &choice->backward_weights));
     return make_order(engine, who,
                       ps_cpu_op_md(&c->backward_weights, dnnl_query_diff_weights_md, 0),
@@ -101,10 +101,12 @@ static void set_layouts(ps_cpu_conv *c, const ps_cpu_conv_choice *choice)
         c->in.h = h;
         c->in.w = w;
     }
-    c->depthwise = choice->depthwise;
-    if (c->products != PS_CPU_NO_PRODUCTS || c->depthwise)
-        c->windows = ps_cpu_windows_of(c->layer, c->depthwise ? &choice->in : &c->in);
-    if (c->depthwise && choice->border) // then the padding is part of x
+    c->depthwise_weights = choice->depthwise_weights;
+    c->depthwise_data = choice->depthwise_data;
+    if (c->products != PS_CPU_NO_PRODUCTS || c->depthwise_weights)
+        c->windows =
+            ps_cpu_windows_of(c->layer, c->depthwise_weights ? &choice->in : &c->in);
+    if (c->depthwise_weights && choice->border) // then the padding is part of x
         c->windows.padding[0] = c->windows.padding[1] = 0;
 }
 
@@ -125,14 +127,15 @@ static bool prefers_winograd(const ps_cpu_conv *c, const ps_cpu_conv_use *use)
            plane >= WINOGRAD_PLANE && c->in.n * plane >= WINOGRAD_POSITIONS;
 }
 
-/* For the gradient of a depthwise convolution's weights the library has a kernel of its
- * own up to 3 x 3 windows; for larger ones in float32 we have one (cpu_depthwise.h). In
+/* For a depthwise convolution's gradients the library has kernels of its own up to 3 x 3
+ * windows without dilation; for the others in float32 we have code (cpu_depthwise.h). In
  * fp16 the library has none for the gradient of data. The answer is the same for
  * evaluations, whose products have to be rounded alike. */
 static bool is_slow_depthwise(const ps_layer *l, ps_cpu_factors factors)
 {
     return ps_cpu_is_depthwise(l) &&
-           (factors == PS_CPU_FP16 || l->kernel[0] > 3 || l->kernel[1] > 3);
+           (factors == PS_CPU_FP16 || l->kernel[0] > 3 || l->kernel[1] > 3 ||
+            l->dilation[0] > 1 || l->dilation[1] > 1);
 }
 
 /* Products of 16 bits, or of rounded float32 where the library has better code for that.
@@ -394,6 +397,7 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->backward_data;
+    c->dx = p->dx;
     if (!op->primitive) return PS_OK;
     if (c->own_weights_back)
         PS_TRY(bind_order(&c->order_weights_back, who,
@@ -403,7 +407,6 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
                           ps_cpu_op_md(op, dnnl_query_weights_md, 0), weights));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
                           ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
-    c->dx = p->dx;
     c->bordered_dx = ps_memory_plan_at(memory, c->slot.bordered_dx);
     c->rows_dx = ps_memory_plan_at(memory, c->slot.rows_dx);
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
@@ -423,7 +426,7 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
     float *gradient = reorder->primitive ? ps_memory_plan_at(memory, c->slot.gradient)
                                          : c->plain_gradient;
     c->dy = p->dy;
-    if (c->depthwise) return PS_OK;
+    if (c->depthwise_weights) return PS_OK;
     c->rows_dy = ps_memory_plan_at(memory, c->slot.rows_dy);
     c->wide_x = ps_memory_plan_at(memory, c->slot.wide_x);
     c->wide_dy = ps_memory_plan_at(memory, c->slot.wide_dy);
@@ -513,7 +516,7 @@ static ps_err backward_weights(ps_cpu_conv *c, dnnl_stream_t stream, const void 
 {
     float *weights = accumulate || !dweight ? c->plain_gradient : dweight;
     float *bias = accumulate || !dbias ? c->bias_gradient : dbias;
-    if (c->depthwise)
+    if (c->depthwise_weights)
         ps_cpu_depthwise_weights(&c->windows, c->bordered_x ? c->bordered_x : x, c->dy,
                                  weights, c->n_bias > 0 ? bias : NULL);
     else
@@ -529,6 +532,11 @@ ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
     const char *who = c->layer->name;
     if (dweight || dbias)
         PS_TRY(backward_weights(c, stream, x, dweight, dbias, accumulate));
+    if (c->depthwise_data) {
+        const ps_cpu_windows windows = ps_cpu_windows_of(c->layer, &c->in);
+        ps_cpu_depthwise_data(&windows, c->rounded ? c->rounded : c->weight, c->dy,
+                              c->dx);
+    }
     PS_TRY(ps_cpu_op_run(&c->order_weights_back, who, stream));
     PS_TRY(ps_cpu_op_run(&c->backward_data, who, stream));
     if (c->bordered_dx) ps_cpu_border_remove(&c->bordered, c->bordered_dx, &c->in, c->dx);

@@ -20,8 +20,8 @@ typedef struct ps_cpu_conv {
     ps_cpu_shape in, out;   // the layouts it reads and writes
     ps_cpu_shape bordered;  // in with the layer's padding around it; n = 0: not needed
     ps_cpu_conv_products products;
-    ps_cpu_windows windows; // of the products, or of depthwise
-    bool depthwise;         // cpu_depthwise computes the gradient of the weights
+    ps_cpu_windows windows;                      // of the products, or of depthwise
+    bool depthwise_weights, depthwise_data;      // cpu_depthwise computes these gradients
     ps_cpu_op order_weights, forward;            // PyTorch's order -> the library's
     ps_cpu_op order_weights_back, backward_data; // the first: if the order differs
     ps_cpu_op backward_weights, order_gradient;  // the library's order -> PyTorch's

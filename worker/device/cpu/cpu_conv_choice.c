@@ -268,24 +268,24 @@ static grade grade_of(dnnl_primitive_desc_t pd)
     return strstr(ps_dnnl_pd_name(pd), "gemm:") ? GRADE_PRODUCTS : GRADE_KERNEL;
 }
 
-/* Whether our own code computes the gradient of the weights: the library has kernels for
- * depthwise convolutions (their names have "_dw"), but not for all windows. */
-static bool is_ours(const maker *m, const ps_cpu_conv_choice *c)
+/* Whether our own code computes a gradient: the library has kernels for depthwise
+ * convolutions (their names have "_dw"), but not for all windows. */
+static bool is_ours(const maker *m, const ps_cpu_conv_choice *c, dnnl_primitive_desc_t pd)
 {
-    return c->backward_weights && m->factor == dnnl_f32 &&
+    return pd && m->factor == dnnl_f32 &&
            ps_cpu_depthwise_can(m->layer, &c->in, &c->out) &&
-           !strstr(ps_dnnl_pd_name(c->backward_weights), "_dw");
+           !strstr(ps_dnnl_pd_name(pd), "_dw");
 }
 
 static void read_grades(plan *p)
 {
     const dnnl_primitive_desc_t passes[] = {p->choice.forward, p->choice.backward_data,
                                             p->choice.backward_weights};
+    const bool ours[] = {false, p->choice.depthwise_data, p->choice.depthwise_weights};
     p->worst = GRADE_KERNEL;
     p->sum = (int)grade_of(p->choice.forward); // evaluations run this pass alone
     for (int i = 0; i < 3; i++) {
-        const bool ours = p->choice.depthwise && passes[i] == p->choice.backward_weights;
-        const grade g = ours ? GRADE_KERNEL : grade_of(passes[i]);
+        const grade g = ours[i] ? GRADE_KERNEL : grade_of(passes[i]);
         if (g < p->worst) p->worst = g;
         p->sum += (int)g;
     }
@@ -386,7 +386,8 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     ps_err err = make_pds(m, p);
     if (err == PS_OK) err = widen_weights_pass(m, p, by);
     *known = err == PS_OK;
-    c->depthwise = *known && is_ours(m, c);
+    c->depthwise_data = *known && is_ours(m, c, c->backward_data);
+    c->depthwise_weights = *known && is_ours(m, c, c->backward_weights);
     read_grades(p);
     c->slow = p->worst == GRADE_REFERENCE;
     c->grade = (int)p->worst;

@@ -30,9 +30,10 @@ typedef struct ps_cpu_conv_choice {
     bool border;          // the layer's padding is part of the input, as zeros
     ps_cpu_conv_products products;
     bool wide_weights; // backward_weights takes float32 copies of narrow factors
-    bool depthwise;    // cpu_depthwise computes the gradient of the weights instead
-    bool slow;         // one of the passes has only reference code
-    int grade;         // of the worst pass; kernels have the highest
+    // cpu_depthwise computes this gradient instead
+    bool depthwise_weights, depthwise_data;
+    bool slow; // one of the passes has only reference code
+    int grade; // of the worst pass; kernels have the highest
     // owned; the last two are NULL where they are not needed
     dnnl_primitive_desc_t forward, backward_data, backward_weights;
 } ps_cpu_conv_choice;

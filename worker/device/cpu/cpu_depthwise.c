@@ -126,3 +126,131 @@ PS_PER_LEVEL(void, ps_cpu_depthwise_weights,
     for (int64_t g = 0; g < w->in.blocks * groups_of_block(&w->in); g++)
         sum_group(w, group_at(&w->in, g), x, dy, dweight, dbias);
 }
+
+/* The rows of dy that reach a row of dx, each with its row of the window. */
+typedef struct reach {
+    int64_t n;
+    const float *dy[PS_CPU_DEPTHWISE_ELEMENTS];
+    const vector *weights[PS_CPU_DEPTHWISE_ELEMENTS];
+} reach;
+
+/* dx position `at` along an axis is read by element e of the window at the position that
+ * it returns; -1: at none. */
+static inline int64_t reader(const ps_cpu_windows *w, int axis, int64_t at, int64_t e,
+                             int64_t positions)
+{
+    const int64_t from = at + w->padding[axis] - e * w->dilation[axis];
+    if (from < 0 || (w->stride[axis] > 1 && from % w->stride[axis] != 0)) return -1;
+    return from / w->stride[axis] < positions ? from / w->stride[axis] : -1;
+}
+
+static inline void find_reach(const ps_cpu_windows *w, int64_t h, const float *dy,
+                              const vector *weights, reach *r)
+{
+    r->n = 0;
+    for (int64_t i = 0; i < w->kernel[0]; i++) {
+        const int64_t at = reader(w, 0, h, i, w->oh);
+        if (at < 0) continue;
+        r->dy[r->n] = dy + at * w->ow * w->in.lanes;
+        r->weights[r->n++] = weights + i * w->kernel[1];
+    }
+}
+
+static inline void sum_position(const ps_cpu_windows *w, const reach *r, int64_t column,
+                                vector *sum)
+{
+    vector s = {0};
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t j = 0; j < w->kernel[1]; j++) {
+            const int64_t at = reader(w, 1, column, j, w->ow);
+            if (at >= 0)
+                s += r->weights[i][j] * *(const vector *)(r->dy[i] + at * w->in.lanes);
+        }
+    *sum = s;
+}
+
+/* CHAINS positions from `column` on that all elements of a window of stride 1 read. */
+static inline void sum_positions(const ps_cpu_windows *w, const reach *r, int64_t column,
+                                 vector *sums)
+{
+    const int64_t lanes = w->in.lanes, first = column + w->padding[1];
+    vector s[CHAINS] = {0};
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t j = 0; j < w->kernel[1]; j++) {
+            const float *dy = r->dy[i] + (first - j * w->dilation[1]) * lanes;
+            const vector weight = r->weights[i][j];
+            for (int k = 0; k < CHAINS; k++)
+                s[k] += weight * *(const vector *)(dy + k * lanes);
+        }
+    for (int k = 0; k < CHAINS; k++)
+        sums[k] = s[k];
+}
+
+/* A group that begins earlier leaves the previous one's channels alone. */
+static inline void put(const group *g, const vector *sum, float *to)
+{
+    if (g->lane == g->own) {
+        *(vector *)to = *sum;
+        return;
+    }
+    for (int64_t l = g->own - g->lane; l < WIDTH; l++)
+        to[l] = (*sum)[l];
+}
+
+static inline void put_row(const ps_cpu_windows *w, const group *g, const reach *r,
+                           float *dx)
+{
+    const int64_t lanes = w->in.lanes;
+    const int64_t before = (w->kernel[1] - 1) * w->dilation[1] - w->padding[1];
+    const int64_t end = w->stride[1] == 1 ? w->ow - w->padding[1] : 0;
+    int64_t column = 0;
+    while (column < w->in.w) {
+        vector sums[CHAINS];
+        const bool inside = column >= before && column + CHAINS <= end;
+        const int64_t n = inside && column + CHAINS <= w->in.w ? CHAINS : 1;
+        if (n == CHAINS)
+            sum_positions(w, r, column, sums);
+        else
+            sum_position(w, r, column, sums);
+        for (int64_t k = 0; k < n; k++)
+            put(g, &sums[k], dx + (column + k) * lanes);
+        column += n;
+    }
+}
+
+/* Channels that only fill the block have weights of 0. */
+static inline void read_weights(const ps_cpu_windows *w, const group *g,
+                                const float *weight, vector *out)
+{
+    const int64_t elements = w->kernel[0] * w->kernel[1];
+    for (int64_t l = 0; l < WIDTH; l++) {
+        const int64_t c = g->block * w->in.lanes + g->lane + l;
+        for (int64_t e = 0; e < elements; e++)
+            out[e][l] = c < w->in.c ? weight[c * elements + e] : 0.0f;
+    }
+}
+
+static inline void data_of_group(const ps_cpu_windows *w, int64_t n, group g,
+                                 const float *weight, const float *dy, float *dx)
+{
+    vector weights[PS_CPU_DEPTHWISE_ELEMENTS];
+    const int64_t lanes = w->in.lanes, block = n * w->in.blocks + g.block;
+    dy += block * w->oh * w->ow * lanes + g.lane;
+    dx += block * ps_cpu_shape_plane(&w->in) * lanes + g.lane;
+    read_weights(w, &g, weight, weights);
+    for (int64_t h = 0; h < w->in.h; h++) {
+        reach r;
+        find_reach(w, h, dy, weights, &r);
+        put_row(w, &g, &r, dx + h * w->in.w * lanes);
+    }
+}
+
+PS_PER_LEVEL(void, ps_cpu_depthwise_data,
+             (const ps_cpu_windows *w, const float *weight, const float *dy, float *dx),
+             (w, weight, dy, dx))
+{
+    const int64_t groups = w->in.blocks * groups_of_block(&w->in);
+#pragma omp parallel for
+    for (int64_t at = 0; at < w->in.n * groups; at++)
+        data_of_group(w, at / groups, group_at(&w->in, at % groups), weight, dy, dx);
+}

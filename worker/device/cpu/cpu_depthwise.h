@@ -1,6 +1,7 @@
-/* The gradient of a depthwise convolution's weights. oneDNN has a kernel for small
- * windows alone. For the others it treats each channel as a group of 8 or 16, all but one
- * of them zero. With AVX2 a step takes up to 108 times as long then (bench/results). */
+/* The gradients of a depthwise convolution. oneDNN has kernels for the weights' of small
+ * windows alone, and for the inputs' of windows without dilation. For the others it
+ * treats each channel as a group of 8 or 16, all but one of them zero, or multiplies
+ * matrices. With AVX2 a step takes up to 108 times as long then (bench/results). */
 #ifndef PS_CPU_DEPTHWISE_H
 #define PS_CPU_DEPTHWISE_H
 
@@ -14,7 +15,7 @@ static inline bool ps_cpu_is_depthwise(const ps_layer *l)
     return l->groups > 1 && l->groups == l->in.d[0] && l->groups == l->out.d[0];
 }
 
-/* Whether this code computes it in these layouts. */
+/* Whether this code computes them in these layouts. */
 bool ps_cpu_depthwise_can(const ps_layer *layer, const ps_cpu_shape *in,
                           const ps_cpu_shape *out);
 
@@ -28,5 +29,14 @@ bool ps_cpu_depthwise_can(const ps_layer *layer, const ps_cpu_shape *in,
  * number of threads. dbias may be NULL. */
 void ps_cpu_depthwise_weights(const ps_cpu_windows *windows, const float *x,
                               const float *dy, float *dweight, float *dbias);
+
+/* weight: (c, kh, kw). windows: of a dx that has as many lanes as dy.
+ *
+ *   dx[n, c, h', w'] = sum over i, j of weight[c, i, j] dy[n, c, h, w],
+ *   h stride = h' + padding - i dilation; likewise w
+ *
+ * The sums are in the order of i and j. */
+void ps_cpu_depthwise_data(const ps_cpu_windows *windows, const float *weight,
+                           const float *dy, float *dx);
 
 #endif
