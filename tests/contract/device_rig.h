@@ -28,6 +28,9 @@ typedef struct rig_device {
     const rig_rounding *rounding;
 } rig_device;
 
+/* What it takes to run the references again, with ties rounded otherwise. */
+typedef struct rig_ties rig_ties;
+
 typedef struct rig {
     ps_config cfg;
     ps_model_spec spec;
@@ -41,7 +44,8 @@ typedef struct rig {
     uint32_t *positions;
     ps_device *device;
     ps_program *program;
-    double worst; // largest difference so far, relative to its bound
+    double worst;   // largest difference so far, relative to its bound
+    rig_ties *ties; // NULL: a difference above the bound fails
 } rig;
 
 /* input, loss and layers are those of a configuration's model. After the loss, blanks and

@@ -47,6 +47,11 @@ void ps_conv_library_close(ps_conv_library **library)
     *library = NULL;
 }
 
+bool ps_conv_library_exact(const ps_conv_library *library)
+{
+    return true;
+}
+
 void ps_conv_library_describe(const ps_conv_library *library, char *out, size_t bytes)
 {
     snprintf(out, bytes, "the host's convolutions");

@@ -167,6 +167,24 @@ const model_case model_cases[] = {
      "[{batch_norm2d: {name: n1}}, relu, {conv2d: {name: b, out: 20, kernel: 3, padding: "
      "1}}, {batch_norm2d: {name: n2}}]}}, relu, {avg_pool2d: global}, flatten, {linear: "
      "{name: fc, out: 5}}"},
+    {"batch_norm2d of many values, and groups", "[2, 40, 36]", "cross_entropy",
+     "{conv2d: {name: a, out: 3, kernel: 1, bias: false}}, {batch_norm2d: {name: n1}}, "
+     "relu, {conv2d: {name: b, out: 4, kernel: [2, 1], bias: false}}, {group_norm: "
+     "{name: n2, groups: 2}}, tanh, {avg_pool2d: global}, flatten, {linear: {name: fc, "
+     "out: 5}}"},
+    {"batch_norm2d of many values in odd planes", "[3, 37, 41]", "cross_entropy",
+     "{conv2d: {name: a, out: 2, kernel: 1, bias: false}}, {batch_norm2d: {name: n1}}, "
+     "tanh, {avg_pool2d: global}, flatten, {linear: {name: fc, out: 5}}"},
+    {"convolutions of 64 and 80 channels", "[3, 4, 3]", "cross_entropy",
+     "{conv2d: {name: a, out: 64, kernel: 1}}, tanh, {conv2d: {name: b, out: 80, kernel: "
+     "3, padding: 1}}, relu, {conv2d: {name: c, out: 64, kernel: 3, padding: 2, "
+     "dilation: 2}}, tanh, {residual: {name: q, body: [{conv2d: {name: g, out: 64, "
+     "kernel: 3, padding: 1}}]}}, {residual: {name: r, body: [{conv2d: {name: d, out: "
+     "64, "
+     "kernel: [3, 2], padding: [0, 1], stride: [2, 1]}}], shortcut: [{conv2d: {name: e, "
+     "out: 64, kernel: [3, 1], stride: [2, 1]}}, {conv2d: {name: f, out: 64, kernel: [1, "
+     "2], padding: [0, 1]}}]}}, {avg_pool2d: global}, flatten, {linear: {name: fc, out: "
+     "5}}"},
     {"dropout before flatten and after relu", "[1, 10, 10]", "nll",
      "{conv2d: {name: a, out: 32, kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, "
      "flatten, {linear: {name: fc1, out: 40}}, relu, {dropout: 0.5}, {linear: {name: "

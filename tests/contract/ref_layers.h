@@ -14,6 +14,10 @@ typedef struct ref_model {
      * digits (bf16: 8, fp16: 11), none below 2^least; digits 0: no rounding. What the
      * loss and log_softmax read and write is not rounded. */
     int digits, least;
+    /* Not 0: what is computed and then rounded first moves by up to 2^-20 of itself and
+     * of the array's root mean square, at random. So values near a tie round to either
+     * side, as they do where sums of float32 are made in another order. */
+    uint64_t nudge;
     bool whole_values; // values between layers are not rounded, only factors
     /* Outputs of products are rounded once, with their bias; the model's input is not. */
     bool rounds_once;

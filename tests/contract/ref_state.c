@@ -14,6 +14,29 @@ double *ref_tensor(const ref_model *m, double *arena, int t)
     return t == PS_NONE ? NULL : arena + m->spec->table.tensors[t].offset;
 }
 
+static void nudge_all(uint64_t seed, double *x, int64_t n)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++)
+        squares += x[i] * x[i];
+    const double rms = n > 0 ? sqrt(squares / (double)n) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        const double draw = (double)(seed >> 40) / (1 << 23) - 1.0; // [-1, 1)
+        if (x[i] != 0.0) x[i] += draw * 0x1p-20 * (fabs(x[i]) + rms);
+    }
+}
+
+/* What was computed; the input was not. A layer's output and its gradient get draws of
+ * their own. */
+static void nudge(const ref_model *m, int layer, double *x, int64_t n)
+{
+    uint64_t first;
+    if (!m->digits || !m->nudge || layer == PS_INPUT || n == 0) return;
+    memcpy(&first, x, sizeof first);
+    nudge_all(m->nudge + 1000 * (uint64_t)layer + first, x, n);
+}
+
 /* Rounds to nearest, ties to even. */
 static void round_all(const ref_model *m, double *x, int64_t n)
 {
@@ -62,7 +85,10 @@ static bool is_wide(const ref_model *m, int i)
 void ref_store(const ref_model *m, int i, double *x)
 {
     const ps_dims *d = i == PS_INPUT ? &m->spec->input : &m->spec->layers[i].out;
-    if (!m->whole_values && !is_wide(m, i)) round_all(m, x, m->n * ps_dims_count(d));
+    const int64_t n = m->n * ps_dims_count(d);
+    if (m->whole_values || is_wide(m, i)) return;
+    nudge(m, i, x, n);
+    round_all(m, x, n);
 }
 
 void ref_add_bias(ref_model *m, const ps_layer *l, double *y)

@@ -1,6 +1,6 @@
 /* ps-gpu-parity: the CUDA device against the CPU's, teacher-forced.
  *
- *   ps-gpu-parity [--tanh] CONFIG STEPS [key=value ...]
+ *   ps-gpu-parity [--smooth] CONFIG STEPS [key=value ...]
  *
  * In every step both devices get the CPU's weights, the same made-up batch and the same
  * dropout. The CPU's gradient then makes the next weights (SGD). The program prints one
@@ -12,10 +12,11 @@
  * moves many inputs of a relu past 0. So the median step's gradient is judged, and the
  * bounds are wide. test_device checks exactly how factors are rounded.
  *
- * A relu whose input is within a rounding of 0 may have either slope. Among millions of
- * inputs some step meets one, and its gradient says nothing. So models with relu are also
- * judged by the median step. --tanh replaces relu by tanh, and the worst step is judged.
- */
+ * A relu whose input is within a rounding of 0 may have either slope, and of two inputs
+ * within a rounding of each other a max_pool may take either. Among millions of inputs
+ * some step meets one, and its gradient says nothing. So models with relu are also judged
+ * by the median step. --smooth replaces relu by tanh and max_pool by avg_pool, and the
+ * worst step is judged. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ typedef struct parity {
     int32_t *labels;
     uint32_t *positions;
     uint64_t noise;
-    bool has_relu;
+    bool has_kinks; // relus or max_pools
     double worst_loss, worst_gradient;
     double *gradients; // of each step
 } parity;
@@ -91,24 +92,27 @@ static ps_err open_side(parity *p, side *s, ps_device_kind kind)
     return ps_program_create(s->device, &program, &s->program);
 }
 
-static void choose_activations(parity *p, bool tanh)
+static void choose_layers(parity *p, bool smooth)
 {
     for (int l = 0; l < p->spec.n_layers; l++) {
         ps_layer *layer = &p->spec.layers[l];
-        if (layer->kind != PS_LAYER_RELU) continue;
-        if (tanh)
-            layer->kind = PS_LAYER_TANH;
-        else
-            p->has_relu = true;
+        const bool relu = layer->kind == PS_LAYER_RELU;
+        const bool pool = layer->kind == PS_LAYER_MAX_POOL2D;
+        const bool other = layer->kind == PS_LAYER_RELU6 ||
+                           layer->kind == PS_LAYER_LEAKY_RELU ||
+                           layer->kind == PS_LAYER_ADAPTIVE_MAX_POOL2D;
+        if (other || (!smooth && (relu || pool))) p->has_kinks = true;
+        if (smooth && relu) layer->kind = PS_LAYER_TANH;
+        if (smooth && pool) layer->kind = PS_LAYER_AVG_POOL2D;
     }
 }
 
-static ps_err set_up(parity *p, bool tanh, const char *config,
+static ps_err set_up(parity *p, bool smooth, const char *config,
                      const char *const *overrides, int n)
 {
     PS_TRY(ps_config_load(&p->cfg, config, overrides, n));
     PS_TRY(ps_model_spec_init(&p->spec, &p->cfg));
-    choose_activations(p, tanh);
+    choose_layers(p, smooth);
     p->n = (int)ps_config_batch(&p->cfg, 0);
     size_t samples = (size_t)p->n, features = (size_t)ps_dims_count(&p->spec.input);
     PS_TRY(ps_mem_zalloc_aligned(&p->x, samples * features * sizeof(float), "batch"));
@@ -203,7 +207,7 @@ static int report(const parity *p, int steps)
     char text[200];
     const bounds *most = bounds_of(p);
     qsort(p->gradients, (size_t)steps, sizeof *p->gradients, ascending);
-    bool worst = most == precisions && !p->has_relu;
+    bool worst = most == precisions && !p->has_kinks;
     double judged = worst ? p->worst_gradient : p->gradients[steps / 2];
     bool passed = p->worst_loss <= most->loss && judged <= most->gradient &&
                   isfinite(p->worst_gradient);
@@ -220,11 +224,11 @@ static int report(const parity *p, int steps)
 
 int main(int argc, char **argv)
 {
-    bool tanh = argc > 1 && strcmp(argv[1], "--tanh") == 0;
-    argc -= tanh;
-    argv += tanh;
+    bool smooth = argc > 1 && strcmp(argv[1], "--smooth") == 0;
+    argc -= smooth;
+    argv += smooth;
     if (argc < 3) {
-        fprintf(stderr, "usage: ps-gpu-parity [--tanh] CONFIG STEPS [key=value ...]\n");
+        fprintf(stderr, "usage: ps-gpu-parity [--smooth] CONFIG STEPS [key=value ...]\n");
         return 2;
     }
     parity p = {.noise = 1};
@@ -232,7 +236,7 @@ int main(int argc, char **argv)
     ps_err err =
         ps_mem_zalloc(&p.gradients, (size_t)steps, sizeof(double), "differences");
     if (err == PS_OK)
-        err = set_up(&p, tanh, argv[1], (const char *const *)argv + 3, argc - 3);
+        err = set_up(&p, smooth, argv[1], (const char *const *)argv + 3, argc - 3);
     bool no_gpu = err == PS_ERR_UNSUPPORTED && !p.sides[1].device;
     for (int i = 0; i < steps && err == PS_OK; i++)
         err = one_step(&p, i);

@@ -72,16 +72,20 @@ static void test_reach(void **state)
 /* The parts of a row cover it, once, and none is empty. */
 static void test_rows(void **state)
 {
-    const int64_t lengths[] = {1,      31,     256,    8191,          8192,       8193,
-                               524287, 524288, 524289, (1 << 20) + 7, 131072 * 33};
+    enum { PART = PS_ROW_PART, MOST = PS_ROW_PART * PS_ROW_PARTS_MAX };
+    const int64_t lengths[] = {1,          31,       256,  PART - 1, PART,
+                               PART + 1,   MOST - 1, MOST, MOST + 1, (1 << 20) + 7,
+                               131072 * 33};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         ps_rows rows = ps_rows_of(1, 2, lengths[i]);
         uint32_t end = 0;
         assert_true(rows.parts.by <= PS_ROW_PARTS_MAX);
+        assert_true(rows.parts.by <= (lengths[i] + PART - 1) / PART); // as many have room
         for (uint32_t b = 0; b < rows.parts.by; b++) {
             ps_row_part p = ps_row_part_of(&rows, rows.parts.by + b); // of row 1
             assert_int_equal(p.row, 1);
             assert_int_equal(p.begin, end);
+            assert_int_equal(p.begin % rows.width, 0);
             assert_true(p.end > p.begin);
             end = p.end;
         }

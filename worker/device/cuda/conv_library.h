@@ -53,6 +53,9 @@ void ps_conv_library_close(ps_conv_library **library);
 /* "cuDNN 9.19.0". */
 void ps_conv_library_describe(const ps_conv_library *library, char *out, size_t bytes);
 
+/* Whether products of float32 factors are exact: not rounded to TF32. */
+bool ps_conv_library_exact(const ps_conv_library *library);
+
 /* The first of the library's kernels, in the library's own order of preference, that
  * gives the same bits every time, needs at most most_bytes of scratch, and in float32
  * does not round factors unless options.tf32 allows it. *out NULL: there is no such

@@ -11,7 +11,7 @@ ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t 
     *b = (ps_cuda_batch){.gpu = gpu, .features = features, .outputs = outputs};
     b->positions_at = n * sizeof(int32_t);
     b->x_at = (b->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
-    b->targets_at = b->x_at + n * (size_t)features * sizeof(float);
+    b->targets_at = (b->x_at + n * (size_t)features * sizeof(float) + 255) / 256 * 256;
     const size_t targets = n * (size_t)outputs * sizeof(float);
     const size_t bytes = b->targets_at + targets;
     for (int i = 0; i < PS_CUDA_STAGES; i++) {
@@ -94,9 +94,9 @@ static ps_err take(ps_cuda_batch *b, int64_t n, ps_values x, ps_dropout_key key)
 
 static ps_err take_targets(ps_cuda_batch *b, int64_t n)
 {
-    return PS_LAUNCH(b->gpu, pass, n * b->outputs, who,
-                     .x = {b->incoming + b->targets_at, PS_FORMAT_FP32},
-                     .y = {b->targets, PS_FORMAT_FP32});
+    return PS_LAUNCH_WIDE(b->gpu, pass, n * b->outputs, who,
+                          .x = {b->incoming + b->targets_at, PS_FORMAT_FP32},
+                          .y = {b->targets, PS_FORMAT_FP32});
 }
 
 ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch, ps_values x,

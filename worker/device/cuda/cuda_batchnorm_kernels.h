@@ -2,6 +2,7 @@
 #ifndef PS_CUDA_BATCHNORM_KERNELS_H
 #define PS_CUDA_BATCHNORM_KERNELS_H
 
+#include "cuda_pointwise_kernels.h"
 #include "cuda_sum_kernels.h"
 
 /* parts = sums of (x - x0) and (x - x0)^2 over a channel's values, x0 the first of them:
@@ -16,11 +17,16 @@ PS_ARITH ps_sums ps_k_batchnorm_sums_lane(const ps_k_batchnorm_sums *k, uint32_t
                                           uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
+    const uint32_t width = k->rows.width;
     float x0 = ps_get(k->x, ps_row_at(&k->rows, p.row, 0)), sum = 0.0f, square = 0.0f;
-    for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
-        float d = ps_get(k->x, ps_row_at(&k->rows, p.row, i)) - x0;
-        sum += d;
-        square += d * d;
+    for (uint32_t i = p.begin + lane * width; i < p.end; i += PS_SUM_LANES * width) {
+        float x[PS_WIDE] = {x0, x0, x0, x0};
+        ps_row_get(k->x, &k->rows, p.row, i, x);
+        for (int j = 0; j < PS_WIDE; j++) {
+            float d = x[j] - x0; // beyond the width: 0
+            sum += d;
+            square += d * d;
+        }
     }
     ps_sums s = {sum, square};
     return s;
@@ -33,7 +39,7 @@ PS_ARITH void ps_k_batchnorm_sums_done(const ps_k_batchnorm_sums *k, uint32_t bl
 }
 
 /* mean and inv (C) of the batch; also updates the running statistics. parts NULL: mean
- * and inv come from the running statistics. Count: C. */
+ * and inv come from the running statistics. Blocks: C. */
 typedef struct ps_k_batchnorm_stats {
     ps_values x;
     const ps_sums *parts;
@@ -43,14 +49,21 @@ typedef struct ps_k_batchnorm_stats {
     double eps;
 } ps_k_batchnorm_stats;
 
-PS_ARITH void ps_k_batchnorm_stats_at(const ps_k_batchnorm_stats *k, uint32_t c)
+PS_ARITH ps_sums ps_k_batchnorm_stats_lane(const ps_k_batchnorm_stats *k, uint32_t c,
+                                           uint32_t lane)
+{
+    const ps_sums none = {0.0, 0.0};
+    return k->parts ? ps_parts_lane(k->parts, &k->rows, c, lane) : none;
+}
+
+PS_ARITH void ps_k_batchnorm_stats_done(const ps_k_batchnorm_stats *k, uint32_t c,
+                                        ps_sums s)
 {
     if (!k->parts) {
         k->mean[c] = k->running_mean[c];
         k->inv[c] = (float)(1.0 / sqrt((double)k->running_var[c] + k->eps));
         return;
     }
-    ps_sums s = ps_parts_total(k->parts, &k->rows, c);
     double n = (double)k->rows.length, shift = s.a / n;
     double mean = (double)ps_get(k->x, ps_row_at(&k->rows, c, 0)) + shift;
     double var = s.b / n - shift * shift;
@@ -63,8 +76,9 @@ PS_ARITH void ps_k_batchnorm_stats_at(const ps_k_batchnorm_stats *k, uint32_t c)
     k->running_var[c] = ps_batchnorm_running(k->running_var[c], unbiased, k->momentum);
 }
 
-/* Images (n, C, plane); count: all elements. weight and bias may be NULL: 1 and 0. */
+/* Images (n, C, plane), wide. weight and bias may be NULL: 1 and 0. */
 typedef struct ps_k_batchnorm {
+    uint32_t count;
     ps_values x, y;
     const float *mean, *inv, *weight, *bias;
     ps_divisor plane, channels;
@@ -73,10 +87,18 @@ typedef struct ps_k_batchnorm {
 
 PS_ARITH void ps_k_batchnorm_at(const ps_k_batchnorm *k, uint32_t i)
 {
-    uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
-    float v = ps_batchnorm_value(ps_get(k->x, i), k->mean[c], k->inv[c],
-                                 k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
-    ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
+    const uint32_t first = i * PS_WIDE;
+    uint32_t channels[PS_WIDE];
+    float v[PS_WIDE];
+    ps_wide_channels(first, k->plane, k->channels, channels);
+    ps_get_some(k->x, first, k->count, v);
+    for (int j = 0; j < PS_WIDE; j++) {
+        const uint32_t c = channels[j];
+        v[j] = ps_batchnorm_value(v[j], k->mean[c], k->inv[c],
+                                  k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
+        if (k->relu) v[j] = ps_relu(v[j]);
+    }
+    ps_set_some(k->y, first, k->count, v, false);
 }
 
 /* parts = sums of dy and of dy times the normalised input. y.at, if not NULL: the outputs
@@ -93,12 +115,19 @@ PS_ARITH ps_sums ps_k_batchnorm_dots_lane(const ps_k_batchnorm_dots *k, uint32_t
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
     float mean = k->mean[p.row], inv = k->inv[p.row], sum = 0.0f, dot = 0.0f;
-    for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES) {
-        size_t at = ps_row_at(&k->rows, p.row, i);
-        float dy = ps_get(k->dy, at);
-        if (k->y.at) dy = ps_relu_grad(ps_get(k->y, at), dy);
-        sum += dy;
-        dot += dy * ((ps_get(k->x, at) - mean) * inv);
+    const uint32_t width = k->rows.width;
+    for (uint32_t i = p.begin + lane * width; i < p.end; i += PS_SUM_LANES * width) {
+        float x[PS_WIDE] = {mean, mean, mean, mean},
+              dy[PS_WIDE] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float y[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
+        ps_row_get(k->x, &k->rows, p.row, i, x);
+        ps_row_get(k->dy, &k->rows, p.row, i, dy);
+        if (k->y.at) ps_row_get(k->y, &k->rows, p.row, i, y);
+        for (int j = 0; j < PS_WIDE; j++) {
+            const float g = ps_relu_grad(y[j], dy[j]); // beyond the width: 0
+            sum += g;
+            dot += g * ((x[j] - mean) * inv);
+        }
     }
     ps_sums s = {sum, dot};
     return s;
@@ -110,7 +139,8 @@ PS_ARITH void ps_k_batchnorm_dots_done(const ps_k_batchnorm_dots *k, uint32_t bl
     k->parts[block] = s;
 }
 
-/* The gradients of weight and bias (NULL: none), and the means that norm_grad needs. */
+/* The gradients of weight and bias (NULL: none), and the means that batchnorm_grad needs.
+ * Blocks: C. */
 typedef struct ps_k_batchnorm_grad_sums {
     const ps_sums *parts;
     float *dweight, *dbias, *mean_dy, *mean_dot;
@@ -118,16 +148,24 @@ typedef struct ps_k_batchnorm_grad_sums {
     bool add;
 } ps_k_batchnorm_grad_sums;
 
-PS_ARITH void ps_k_batchnorm_grad_sums_at(const ps_k_batchnorm_grad_sums *k, uint32_t c)
+PS_ARITH ps_sums ps_k_batchnorm_grad_sums_lane(const ps_k_batchnorm_grad_sums *k,
+                                               uint32_t c, uint32_t lane)
 {
-    ps_sums s = ps_parts_total(k->parts, &k->rows, c);
+    return ps_parts_lane(k->parts, &k->rows, c, lane);
+}
+
+PS_ARITH void ps_k_batchnorm_grad_sums_done(const ps_k_batchnorm_grad_sums *k, uint32_t c,
+                                            ps_sums s)
+{
     if (k->dweight) ps_store(&k->dweight[c], (float)s.b, k->add);
     if (k->dbias) ps_store(&k->dbias[c], (float)s.a, k->add);
     k->mean_dy[c] = (float)(s.a / (double)k->rows.length);
     k->mean_dot[c] = (float)(s.b / (double)k->rows.length);
 }
 
+/* Wide. */
 typedef struct ps_k_batchnorm_grad {
+    uint32_t count;
     ps_values x, dy, y, dx;
     const float *mean, *inv, *weight, *mean_dy, *mean_dot;
     ps_divisor plane, channels;
@@ -136,13 +174,20 @@ typedef struct ps_k_batchnorm_grad {
 
 PS_ARITH void ps_k_batchnorm_grad_at(const ps_k_batchnorm_grad *k, uint32_t i)
 {
-    uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
-    float dy = ps_get(k->dy, i);
-    if (k->y.at) dy = ps_relu_grad(ps_get(k->y, i), dy);
-    float g =
-        ps_batchnorm_grad(ps_get(k->x, i), dy, k->mean[c], k->inv[c],
-                          k->weight ? k->weight[c] : 1.0f, k->mean_dy[c], k->mean_dot[c]);
-    ps_set(k->dx, i, g, k->add);
+    const uint32_t first = i * PS_WIDE;
+    uint32_t channels[PS_WIDE];
+    float x[PS_WIDE], dy[PS_WIDE], y[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
+    ps_wide_channels(first, k->plane, k->channels, channels);
+    ps_get_some(k->x, first, k->count, x);
+    ps_get_some(k->dy, first, k->count, dy);
+    if (k->y.at) ps_get_some(k->y, first, k->count, y);
+    for (int j = 0; j < PS_WIDE; j++) {
+        const uint32_t c = channels[j];
+        dy[j] = ps_batchnorm_grad(x[j], ps_relu_grad(y[j], dy[j]), k->mean[c], k->inv[c],
+                                  k->weight ? k->weight[c] : 1.0f, k->mean_dy[c],
+                                  k->mean_dot[c]);
+    }
+    ps_set_some(k->dx, first, k->count, dy, k->add);
 }
 
 #endif

@@ -197,6 +197,20 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
     return PS_OK;
 }
 
+static ps_err mirrored_backward_input(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                      ps_conv_plan *plan)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_tensor *t = ps_tensor_table_at(&r->plan->options->spec->table, l->weight);
+    PS_TRY(PS_LAUNCH(r->plan->gpu, mirror, (int64_t)t->count, PS_CUDA_NAME(s),
+                     .x = ps_cuda_param(r->plan, l->weight), .y = r->plan->mirrored,
+                     .in = (uint32_t)l->in.d[0], .out = ps_divisor_of(l->out.d[0]),
+                     .window = ps_divisor_of(l->kernel[0] * l->kernel[1])));
+    return ps_conv_plan_run(plan, ps_cuda_output_of(r, s)->grad.at, r->plan->mirrored,
+                            ps_cuda_input_of(r, s, 0)->grad.at, r->plan->scratch,
+                            PS_CUDA_NAME(s));
+}
+
 /* With 16-bit products the library writes the gradient in 16 bits too, as autocast does.
  */
 static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -214,8 +228,9 @@ static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
         plan, ps_cuda_input_of(r, s, 0)->at.at, narrow ? p->weight_grad16.at : dw,
         ps_cuda_output_of(r, s)->grad.at, p->scratch, PS_CUDA_NAME(s)));
     if (!narrow) return PS_OK;
-    return PS_LAUNCH(p->gpu, pass, (int64_t)t->count, PS_CUDA_NAME(s),
-                     .x = p->weight_grad16, .y = ps_floats(dw), .add = r->accumulate);
+    return PS_LAUNCH_WIDE(p->gpu, pass, (int64_t)t->count, PS_CUDA_NAME(s),
+                          .x = p->weight_grad16, .y = ps_floats(dw),
+                          .add = r->accumulate);
 }
 
 static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -225,6 +240,8 @@ static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)
     if (!in->grad.at) return PS_OK;
     PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_DATA, s->add[0], &plan));
     if (!plan) return multiply_backward_input(r, s);
+    if (ps_cuda_conv_plans_mirror(r->plan->convs, s->node->layer))
+        return mirrored_backward_input(r, s, plan);
     return ps_conv_plan_run(plan, in->grad.at, ps_cuda_weight(r, s).at,
                             ps_cuda_output_of(r, s)->grad.at, r->plan->scratch,
                             PS_CUDA_NAME(s));

@@ -18,8 +18,12 @@ size_t ps_cuda_conv_plans_bytes(const ps_cuda_conv_plans *plans);
 /* Changes most_bytes for plans made from now on. Does nothing when plans is NULL. */
 void ps_cuda_conv_plans_limit(ps_cuda_conv_plans *plans, size_t most_bytes);
 
-/* *out NULL: there is no library, or none of its kernels fits; the device's own products
- * then compute the convolution. plans may be NULL. */
+/* Whether the plan of PS_CONV_BACKWARD_DATA is a forward convolution of the output's
+ * gradient with mirrored weights (ps_k_mirror). plans may be NULL. */
+bool ps_cuda_conv_plans_mirror(const ps_cuda_conv_plans *plans, const ps_layer *layer);
+
+/* *out NULL: there is no library, none of its kernels fits, or the device's own products
+ * are faster. plans may be NULL. */
 ps_err ps_cuda_conv_plans_find(ps_cuda_conv_plans *plans, const ps_layer *layer,
                                ps_conv_kind kind, int64_t n, bool add,
                                ps_conv_plan **out);

@@ -74,20 +74,33 @@ static ps_err cuda_error(cudaError_t rc, const char *who, const char *call,
     }
 PS_FLAT_KERNELS(FLAT_KERNEL)
 
+/* Adds the sums of a block's lanes: the upper half to the lower, and so on. Thread 0 gets
+ * the result. */
+static __device__ ps_sums combine(ps_sums own)
+{
+    __shared__ ps_sums lanes[PS_SUM_LANES];
+    const uint32_t t = threadIdx.x;
+    lanes[t] = own;
+    for (uint32_t half = PS_SUM_LANES / 2; half >= 32; half /= 2) {
+        __syncthreads();
+        if (t >= half) continue;
+        own.a += lanes[t + half].a;
+        own.b += lanes[t + half].b;
+        lanes[t] = own;
+    }
+    for (uint32_t half = 16; half > 0 && t < 32; half /= 2) { // within a warp
+        own.a += __shfl_down_sync(0xFFFFFFFFu, own.a, half);
+        own.b += __shfl_down_sync(0xFFFFFFFFu, own.b, half);
+    }
+    return own;
+}
+
 #define SUM_KERNEL(name)                                                                 \
     static __global__ void sum_##name(const ps_k_##name k)                               \
     {                                                                                    \
-        __shared__ ps_sums lanes[PS_SUM_LANES];                                          \
-        uint32_t t = threadIdx.x;                                                        \
-        lanes[t] = ps_k_##name##_lane(&k, blockIdx.x, t);                                \
-        for (uint32_t half = PS_SUM_LANES / 2; half > 0; half /= 2) {                    \
-            __syncthreads();                                                             \
-            if (t < half) {                                                              \
-                lanes[t].a += lanes[t + half].a;                                         \
-                lanes[t].b += lanes[t + half].b;                                         \
-            }                                                                            \
-        }                                                                                \
-        if (t == 0) ps_k_##name##_done(&k, blockIdx.x, lanes[0]);                        \
+        const uint32_t t = threadIdx.x;                                                  \
+        const ps_sums s = combine(ps_k_##name##_lane(&k, blockIdx.x, t));                \
+        if (t == 0) ps_k_##name##_done(&k, blockIdx.x, s);                               \
     }
 PS_SUM_KERNELS(SUM_KERNEL)
 

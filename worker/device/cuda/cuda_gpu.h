@@ -133,6 +133,10 @@ ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who);
 /* PS_LAUNCH(gpu, bias, count, who, .y = y, ...) launches on the compute queue. */
 #define PS_LAUNCH(gpu, name, count, who, ...)                                            \
     PS_LAUNCH_ON(gpu, PS_GPU_COMPUTE, name, count, who, __VA_ARGS__)
+/* The same of a wide kernel: n elements. */
+#define PS_LAUNCH_WIDE(gpu, name, n, who, ...)                                           \
+    PS_LAUNCH(gpu, name, ((n) + PS_WIDE - 1) / PS_WIDE, who, .count = (uint32_t)(n),     \
+              __VA_ARGS__)
 #define PS_LAUNCH_ON(gpu, queue, name, count, who, ...)                                  \
     ps_gpu_launch(gpu, queue, PS_KERNEL_##name, &(const ps_k_##name){__VA_ARGS__},       \
                   count, who)

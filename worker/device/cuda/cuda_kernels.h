@@ -2,14 +2,16 @@
  *
  * Images are in PyTorch's order, (N, C, H, W): cuDNN's kernels for exact float32 read
  * this order and would copy any other first. In (C, N, H, W) order a convolution would be
- * one matrix product for the whole batch; our own convolutions, used where cuDNN is
- * missing, copy images into that order.
+ * one matrix product for the whole batch; our own convolutions copy images into that
+ * order (cuda_conv_plans.c says where they are used).
  *
  * A flat kernel `name` is a struct of arguments ps_k_name and ps_k_name_at(args, i),
  * called once for each i below the launch's count; no two calls write to the same
- * address. A sum kernel is ps_k_name with ps_k_name_lane(args, block, lane): what the
- * lane adds up, and ps_k_name_done(args, block, sum), called with the lanes' sums
- * combined in a fixed order. No kernel has atomics: the same inputs give the same bits.
+ * address. A wide kernel is a flat one whose call does PS_WIDE elements (cuda_values.h);
+ * PS_LAUNCH_WIDE launches it. A sum kernel is ps_k_name with ps_k_name_lane(args, block,
+ * lane): what the lane adds up, and ps_k_name_done(args, block, sum), called with the
+ * lanes' sums combined in a fixed order. No kernel has atomics: the same inputs give the
+ * same bits.
  *
  * cuda_gpu.cu compiles them for the GPU; the tests run them on the host. */
 #ifndef PS_CUDA_KERNELS_H
@@ -26,6 +28,7 @@
 #define PS_FLAT_KERNELS(X)                                                               \
     X(take)                                                                              \
     X(swap)                                                                              \
+    X(mirror)                                                                            \
     X(pass)                                                                              \
     X(slice)                                                                             \
     X(bias)                                                                              \
@@ -44,9 +47,7 @@
     X(im2col)                                                                            \
     X(col2im)                                                                            \
     X(dropout)                                                                           \
-    X(batchnorm_stats)                                                                   \
     X(batchnorm)                                                                         \
-    X(batchnorm_grad_sums)                                                               \
     X(batchnorm_grad)                                                                    \
     X(groupnorm_stats)                                                                   \
     X(groupnorm)                                                                         \
@@ -69,6 +70,8 @@
 
 #define PS_SUM_KERNELS(X)                                                                \
     X(batchnorm_sums)                                                                    \
+    X(batchnorm_stats)                                                                   \
+    X(batchnorm_grad_sums)                                                               \
     X(batchnorm_dots)                                                                    \
     X(groupnorm_dots)                                                                    \
     X(row_sums)                                                                          \

@@ -34,12 +34,12 @@ static ps_err norm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     PS_TRY(norm_stats(r, s));
-    return PS_LAUNCH(p->gpu, batchnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                     .x = in->at, .mean = s->mean, .inv = s->inv,
-                     .weight = ps_cuda_param(p, l->weight),
-                     .bias = ps_cuda_param(p, l->bias), .y = out->at,
-                     .plane = ps_divisor_of(in->plane),
-                     .channels = ps_divisor_of(in->channels), .relu = s->node->relu);
+    return PS_LAUNCH_WIDE(p->gpu, batchnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                          .x = in->at, .mean = s->mean, .inv = s->inv,
+                          .weight = ps_cuda_param(p, l->weight),
+                          .bias = ps_cuda_param(p, l->bias), .y = out->at,
+                          .plane = ps_divisor_of(in->plane),
+                          .channels = ps_divisor_of(in->channels), .relu = s->node->relu);
 }
 
 static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -57,12 +57,12 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .dbias = ps_cuda_grad(p, l->bias), .mean_dy = p->mean_dy,
                      .mean_dot = p->mean_dot, .rows = rows, .add = r->accumulate));
     if (!in->grad.at) return PS_OK;
-    return PS_LAUNCH(p->gpu, batchnorm_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                     .x = in->at, .dy = out->grad, .y = y, .mean = s->mean, .inv = s->inv,
-                     .weight = ps_cuda_param(p, l->weight), .mean_dy = p->mean_dy,
-                     .mean_dot = p->mean_dot, .dx = in->grad,
-                     .plane = ps_divisor_of(in->plane),
-                     .channels = ps_divisor_of(in->channels), .add = s->add[0]);
+    return PS_LAUNCH_WIDE(p->gpu, batchnorm_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                          .x = in->at, .dy = out->grad, .y = y, .mean = s->mean,
+                          .inv = s->inv, .weight = ps_cuda_param(p, l->weight),
+                          .mean_dy = p->mean_dy, .mean_dot = p->mean_dot, .dx = in->grad,
+                          .plane = ps_divisor_of(in->plane),
+                          .channels = ps_divisor_of(in->channels), .add = s->add[0]);
 }
 
 /* -------------------------------------------------------- group_norm, layer_norm */
@@ -146,25 +146,26 @@ static ps_err activate(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    return PS_LAUNCH(r->plan->gpu, act, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                     .x = in->at, .y = out->at, .kind = act_kind(l->kind),
-                     .alpha = (float)l->alpha);
+    return PS_LAUNCH_WIDE(r->plan->gpu, act, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                          .x = in->at, .y = out->at, .kind = act_kind(l->kind),
+                          .alpha = (float)l->alpha);
 }
 
 static ps_err activate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    return PS_LAUNCH(r->plan->gpu, act_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                     .v = ps_model_grad_reads_input(l->kind) ? in->at : out->at,
-                     .dy = out->grad, .dx = in->grad, .kind = act_kind(l->kind),
-                     .alpha = (float)l->alpha, .add = s->add[0]);
+    return PS_LAUNCH_WIDE(r->plan->gpu, act_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                          .v = ps_model_grad_reads_input(l->kind) ? in->at : out->at,
+                          .dy = out->grad, .dx = in->grad, .kind = act_kind(l->kind),
+                          .alpha = (float)l->alpha, .add = s->add[0]);
 }
 
 static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_values x,
                    ps_values y, bool add)
 {
-    return PS_LAUNCH(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = y, .add = add);
+    return PS_LAUNCH_WIDE(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = y,
+                          .add = add);
 }
 
 /* x's part of a concatenation, whose parts before it have `first` elements of a sample.
@@ -333,9 +334,9 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_FLATTEN:
         return flatten(r, s, in->at, out->at, false);
     case PS_LAYER_ADD:
-        return PS_LAUNCH(gpu, sum, ps_cuda_count(r, out), PS_CUDA_NAME(s), .a = in->at,
-                         .b = ps_cuda_input_of(r, s, 1)->at, .y = out->at,
-                         .relu = s->node->relu);
+        return PS_LAUNCH_WIDE(gpu, sum, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                              .a = in->at, .b = ps_cuda_input_of(r, s, 1)->at,
+                              .y = out->at, .relu = s->node->relu);
     case PS_LAYER_LOG_SOFTMAX:
         if (s->node->with_loss && r->loss) return PS_OK; // the loss computes both
         return PS_LAUNCH(gpu, log_softmax, r->n, PS_CUDA_NAME(s), .x = in->at.at,
@@ -351,11 +352,11 @@ static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     bool relu = s->node->relu && !s->node->relu_by_pool;
-    return PS_LAUNCH(r->plan->gpu, sum_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                     .y = relu ? out->at : (ps_values){0}, .dy = out->grad,
-                     .a = ps_cuda_input_of(r, s, 0)->grad,
-                     .b = ps_cuda_input_of(r, s, 1)->grad, .add_a = s->add[0],
-                     .add_b = s->add[1]);
+    return PS_LAUNCH_WIDE(r->plan->gpu, sum_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                          .y = relu ? out->at : (ps_values){0}, .dy = out->grad,
+                          .a = ps_cuda_input_of(r, s, 0)->grad,
+                          .b = ps_cuda_input_of(r, s, 1)->grad, .add_a = s->add[0],
+                          .add_b = s->add[1]);
 }
 
 /* Whether the node's only reader is a dropout, which then applies the gradient of its
@@ -422,9 +423,9 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     bool own = kind == PS_LAYER_BATCH_NORM2D || kind == PS_LAYER_ADD;
     bool by_reader = s->node->relu_by_pool || relu_by_dropout(r->plan->graph, s->node);
     if (s->node->relu && !by_reader && !own)
-        PS_TRY(PS_LAUNCH(r->plan->gpu, act_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                         .v = out->at, .dy = out->grad, .dx = out->grad,
-                         .kind = PS_ACT_RELU));
+        PS_TRY(PS_LAUNCH_WIDE(r->plan->gpu, act_grad, ps_cuda_count(r, out),
+                              PS_CUDA_NAME(s), .v = out->at, .dy = out->grad,
+                              .dx = out->grad, .kind = PS_ACT_RELU));
     if (kind == PS_LAYER_CONV2D) return ps_cuda_conv_backward(r, s);
     if (kind == PS_LAYER_LINEAR) return ps_cuda_linear_backward(r, s);
     if (kind == PS_LAYER_BATCH_NORM2D) return norm_backward(r, s);

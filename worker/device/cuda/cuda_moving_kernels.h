@@ -26,6 +26,22 @@ PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
     ps_set(k->y, i, ps_get(k->x, from), false);
 }
 
+/* y (in, out, window) = x (out, in, window), with windows turned by 180 degrees. The
+ * gradient of a convolution's inputs is a convolution with them. Count: all elements. */
+typedef struct ps_k_mirror {
+    const float *x;
+    float *y;
+    uint32_t in;
+    ps_divisor out, window;
+} ps_k_mirror;
+
+PS_ARITH void ps_k_mirror_at(const ps_k_mirror *k, uint32_t i)
+{
+    ps_divided row = ps_divide(i, k->window), at = ps_divide(row.q, k->out);
+    size_t from = ((size_t)at.r * k->in + at.q + 1) * k->window.by - 1 - row.r;
+    k->y[i] = k->x[from];
+}
+
 /* Copies an uploaded batch to where passes read it, and its step's key. Count: x's
  * elements. */
 typedef struct ps_k_take {
@@ -47,15 +63,18 @@ PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
     k->positions[i] = k->positions_in[i];
 }
 
-/* Copies or adds, also from one format to another. */
+/* Copies or adds, also from one format to another. Wide. */
 typedef struct ps_k_pass {
+    uint32_t count;
     ps_values x, y;
     bool add;
 } ps_k_pass;
 
 PS_ARITH void ps_k_pass_at(const ps_k_pass *k, uint32_t i)
 {
-    ps_set(k->y, i, ps_get(k->x, i), k->add);
+    float v[PS_WIDE];
+    ps_get_some(k->x, (size_t)i * PS_WIDE, k->count, v);
+    ps_set_some(k->y, (size_t)i * PS_WIDE, k->count, v, k->add);
 }
 
 /* Copies or adds a part of each sample: `inner` elements from x_first on of its x_pitch

@@ -302,6 +302,7 @@ static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t 
 static ps_err allocate_scratch(ps_cuda_plan *p)
 {
     int64_t columns = 0, parts = 0, means = 0, outputs = 0;
+    size_t mirrored = 0;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_layer *l = p->graph->nodes[i].layer;
         const ps_cuda_value *out = &p->values[p->graph->nodes[i].out];
@@ -318,6 +319,9 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
                               ps_cuda_layer_name(l), (long long)count);
         if (count > columns) columns = count;
         if (s->slice * out->features > outputs) outputs = s->slice * out->features;
+        const size_t weights = ps_tensor_table_at(table_of(p), l->weight)->count;
+        if (ps_cuda_conv_plans_mirror(p->convs, l) && weights > mirrored)
+            mirrored = weights;
     }
     size_t scratch = (size_t)columns * sizeof(float);
     size_t library = ps_cuda_conv_plans_bytes(p->convs);
@@ -325,6 +329,9 @@ static ps_err allocate_scratch(ps_cuda_plan *p)
     ps_cuda_conv_plans_limit(p->convs, scratch);
     PS_TRY(ps_gpu_take(p->gpu, scratch, "the columns of a convolution", &p->scratch));
     PS_TRY(take_factors(p, (size_t)outputs, "the outputs of a convolution", &p->swapped));
+    if (p->options->training)
+        PS_TRY(ps_gpu_take(p->gpu, mirrored * sizeof(float), "mirrored weights",
+                           &p->mirrored));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)parts * sizeof(ps_sums), "sums", &p->parts));
     PS_TRY(ps_gpu_take(p->gpu, (size_t)means * sizeof(float), "sums", &p->mean_dy));
     return ps_gpu_take(p->gpu, (size_t)means * sizeof(float), "sums", &p->mean_dot);
@@ -479,13 +486,11 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // the stream owns them
-    void *const taken[] = {p->params,       p->grads,
-                           p->buffers,      p->base,
-                           p->scratch,      p->swapped.at,
-                           p->parts,        p->mean_dy,
-                           p->mean_dot,     p->total,
-                           p->input16.at,   p->grad16.at,
-                           p->weights16.at, p->weight_grad16.at,
+    void *const taken[] = {p->params,       p->grads,        p->buffers,
+                           p->base,         p->scratch,      p->swapped.at,
+                           p->parts,        p->mean_dy,      p->mirrored,
+                           p->mean_dot,     p->total,        p->input16.at,
+                           p->grad16.at,    p->weights16.at, p->weight_grad16.at,
                            p->class_weights};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);

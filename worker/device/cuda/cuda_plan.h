@@ -68,6 +68,7 @@ typedef struct ps_cuda_plan {
     void *scratch; // im2col's columns, or their gradient, or the library's scratch
     /* A convolution's outputs, or their gradients, as (channels, n, plane). */
     ps_values swapped;
+    float *mirrored; // a convolution's weights (ps_k_mirror)
     /* Only where products take 16 bits: the weights (ps_cuda_weight16_at), and copies of
      * a float32 input and a float32 gradient. */
     ps_values weights16, input16, grad16;

@@ -5,8 +5,23 @@
 #include "cuda_moving_kernels.h"
 #include "rng.h"
 
-/* y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if relu. */
+/* The channel of element `first` and of those behind it, up to PS_WIDE, of images (n, C,
+ * plane). */
+PS_ARITH void ps_wide_channels(uint32_t first, ps_divisor plane, ps_divisor channels,
+                               uint32_t out[PS_WIDE])
+{
+    out[0] = ps_divide(ps_divide(first, plane).q, channels).r;
+    for (uint32_t j = 1; j < PS_WIDE; j++)
+        out[j] = plane.by % PS_WIDE == 0
+                     ? out[0]
+                     : ps_divide(ps_divide(first + j, plane).q, channels).r;
+}
+
+/* y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if relu.
+ * Wide.
+ */
 typedef struct ps_k_bias {
+    uint32_t count;
     const float *bias;
     ps_values y;
     ps_divisor inner, channels;
@@ -15,9 +30,16 @@ typedef struct ps_k_bias {
 
 PS_ARITH void ps_k_bias_at(const ps_k_bias *k, uint32_t i)
 {
-    float v = ps_get(k->y, i);
-    if (k->bias) v += k->bias[ps_divide(ps_divide(i, k->inner).q, k->channels).r];
-    ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
+    const uint32_t first = i * PS_WIDE;
+    uint32_t channels[PS_WIDE];
+    float v[PS_WIDE];
+    ps_wide_channels(first, k->inner, k->channels, channels);
+    ps_get_some(k->y, first, k->count, v);
+    for (int j = 0; j < PS_WIDE; j++) {
+        if (k->bias) v[j] += k->bias[channels[j]];
+        if (k->relu) v[j] = ps_relu(v[j]);
+    }
+    ps_set_some(k->y, first, k->count, v, false);
 }
 
 typedef enum ps_act_kind {
@@ -32,8 +54,9 @@ typedef enum ps_act_kind {
     PS_ACT_GELU_TANH
 } ps_act_kind;
 
-/* alpha: of elu; the slope of leaky_relu. */
+/* Wide. alpha: of elu; the slope of leaky_relu. */
 typedef struct ps_k_act {
+    uint32_t count;
     ps_values x, y;
     ps_act_kind kind;
     float alpha;
@@ -71,12 +94,17 @@ PS_ARITH float ps_act(ps_act_kind kind, float alpha, float x)
 
 PS_ARITH void ps_k_act_at(const ps_k_act *k, uint32_t i)
 {
-    ps_set(k->y, i, ps_act(k->kind, k->alpha, ps_get(k->x, i)), false);
+    float v[PS_WIDE];
+    ps_get_some(k->x, (size_t)i * PS_WIDE, k->count, v);
+    for (int j = 0; j < PS_WIDE; j++)
+        v[j] = ps_act(k->kind, k->alpha, v[j]);
+    ps_set_some(k->y, (size_t)i * PS_WIDE, k->count, v, false);
 }
 
-/* dx = or += the gradient of the input; v: the outputs, or the inputs where the gradient
- * reads these (ps_model_grad_reads_input). dx may be dy. */
+/* Wide. dx = or += the gradient of the input; v: the outputs, or the inputs where the
+ * gradient reads these (ps_model_grad_reads_input). dx may be dy. */
 typedef struct ps_k_act_grad {
+    uint32_t count;
     ps_values v, dy, dx;
     ps_act_kind kind;
     float alpha;
@@ -109,35 +137,50 @@ PS_ARITH float ps_act_grad(ps_act_kind kind, float alpha, float v, float dy)
 
 PS_ARITH void ps_k_act_grad_at(const ps_k_act_grad *k, uint32_t i)
 {
-    float g = ps_act_grad(k->kind, k->alpha, ps_get(k->v, i), ps_get(k->dy, i));
-    ps_set(k->dx, i, g, k->add);
+    float v[PS_WIDE], g[PS_WIDE];
+    ps_get_some(k->v, (size_t)i * PS_WIDE, k->count, v);
+    ps_get_some(k->dy, (size_t)i * PS_WIDE, k->count, g);
+    for (int j = 0; j < PS_WIDE; j++)
+        g[j] = ps_act_grad(k->kind, k->alpha, v[j], g[j]);
+    ps_set_some(k->dx, (size_t)i * PS_WIDE, k->count, g, k->add);
 }
 
+/* Wide. */
 typedef struct ps_k_sum {
+    uint32_t count;
     ps_values a, b, y;
     bool relu;
 } ps_k_sum;
 
 PS_ARITH void ps_k_sum_at(const ps_k_sum *k, uint32_t i)
 {
-    float v = ps_get(k->a, i) + ps_get(k->b, i);
-    ps_set(k->y, i, k->relu ? ps_relu(v) : v, false);
+    float a[PS_WIDE], b[PS_WIDE];
+    ps_get_some(k->a, (size_t)i * PS_WIDE, k->count, a);
+    ps_get_some(k->b, (size_t)i * PS_WIDE, k->count, b);
+    for (int j = 0; j < PS_WIDE; j++)
+        a[j] = k->relu ? ps_relu(a[j] + b[j]) : a[j] + b[j];
+    ps_set_some(k->y, (size_t)i * PS_WIDE, k->count, a, false);
 }
 
-/* a and b = or += the gradient of their sum. y.at, if not NULL: the outputs after a relu,
- * whose gradient is applied first. a.at or b.at is NULL where that gradient is not
+/* Wide. a and b = or += the gradient of their sum. y.at, if not NULL: the outputs after a
+ * relu, whose gradient is applied first. a.at or b.at is NULL where that gradient is not
  * needed. */
 typedef struct ps_k_sum_grad {
+    uint32_t count;
     ps_values y, dy, a, b;
     bool add_a, add_b;
 } ps_k_sum_grad;
 
 PS_ARITH void ps_k_sum_grad_at(const ps_k_sum_grad *k, uint32_t i)
 {
-    float g = ps_get(k->dy, i);
-    if (k->y.at) g = ps_relu_grad(ps_get(k->y, i), g);
-    if (k->a.at) ps_set(k->a, i, g, k->add_a);
-    if (k->b.at) ps_set(k->b, i, g, k->add_b);
+    const size_t first = (size_t)i * PS_WIDE;
+    float y[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f}, g[PS_WIDE];
+    ps_get_some(k->dy, first, k->count, g);
+    if (k->y.at) ps_get_some(k->y, first, k->count, y);
+    for (int j = 0; j < PS_WIDE; j++)
+        g[j] = ps_relu_grad(y[j], g[j]);
+    if (k->a.at) ps_set_some(k->a, first, k->count, g, k->add_a);
+    if (k->b.at) ps_set_some(k->b, first, k->count, g, k->add_b);
 }
 
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
@@ -161,13 +204,27 @@ PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
     const uint32_t counter[4] = {sample.r, k->id, k->positions[sample.q], k->key->epoch};
     uint32_t words[4];
     ps_philox4x32(k->key->key, counter, words);
-    for (uint32_t d = 0; d < 8; d++) {
-        uint32_t e = sample.r * 8 + d;
+    for (uint32_t d = 0; d < 8; d += PS_WIDE) {
+        const uint32_t e = sample.r * 8 + d;
         if (e >= k->features) return;
-        size_t to = (size_t)sample.q * k->features + e;
-        bool keep = (words[d / 2] >> (16 * (d % 2)) & 0xFFFFu) >= k->threshold;
-        float v = keep ? ps_get(k->x, to) * k->scale : 0.0f;
-        ps_set(k->y, to, k->relu.at ? ps_relu_grad(ps_get(k->relu, to), v) : v, k->add);
+        const size_t to = (size_t)sample.q * k->features + e;
+        const uint32_t left = k->features - e;
+        // a whole number of PS_WIDE: every sample begins on a boundary
+        const bool wide = k->features % PS_WIDE == 0;
+        float v[PS_WIDE], relu[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (wide) ps_get_wide(k->x, to, v);
+        if (wide && k->relu.at) ps_get_wide(k->relu, to, relu);
+        for (uint32_t j = 0; j < PS_WIDE && !wide; j++) {
+            v[j] = j < left ? ps_get(k->x, to + j) : 0.0f;
+            if (k->relu.at && j < left) relu[j] = ps_get(k->relu, to + j);
+        }
+        for (uint32_t j = 0; j < PS_WIDE; j++) {
+            const uint32_t draw = words[(d + j) / 2] >> (16 * (j % 2)) & 0xFFFFu;
+            v[j] = draw >= k->threshold ? ps_relu_grad(relu[j], v[j] * k->scale) : 0.0f;
+        }
+        if (wide) ps_set_some(k->y, to, to + PS_WIDE, v, k->add);
+        for (uint32_t j = 0; j < PS_WIDE && j < left && !wide; j++)
+            ps_set(k->y, to + j, v[j], k->add);
     }
 }
 

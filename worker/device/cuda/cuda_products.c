@@ -25,7 +25,7 @@ ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
     *factor = x;
     if (x.format == ps_gpu_format(r->plan->gpu)) return PS_OK;
     *factor = scratch;
-    return PS_LAUNCH(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = scratch);
+    return PS_LAUNCH_WIDE(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = scratch);
 }
 
 ps_values ps_cuda_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -50,9 +50,9 @@ ps_err ps_cuda_add_bias(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t in
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     const float *bias = ps_cuda_param(r->plan, s->node->layer->bias);
     if (!bias && !s->node->relu) return PS_OK;
-    return PS_LAUNCH(r->plan->gpu, bias, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                     .bias = bias, .y = out->at, .inner = ps_divisor_of(inner),
-                     .channels = ps_divisor_of(channels), .relu = s->node->relu);
+    return PS_LAUNCH_WIDE(r->plan->gpu, bias, ps_cuda_count(r, out), PS_CUDA_NAME(s),
+                          .bias = bias, .y = out->at, .inner = ps_divisor_of(inner),
+                          .channels = ps_divisor_of(channels), .relu = s->node->relu);
 }
 
 /* ------------------------------------------------------------------------- linear */

@@ -16,11 +16,13 @@ typedef struct ps_sums {
 typedef struct ps_rows {
     uint32_t length, part_length; // the last part may be shorter
     uint32_t rows;
+    uint32_t width; // values of a row that are read at once: PS_WIDE or 1
     ps_divisor parts, plane;
 } ps_rows;
 
-/* Parts are short enough for sums in float32: a lane adds 32 values. */
-enum { PS_ROW_PART = 32 * PS_SUM_LANES, PS_ROW_PARTS_MAX = 64 };
+/* Parts are short, so that many blocks wait for the memory at the same time: a lane adds
+ * 16 values in float32, in rows of more than 64 parts more. */
+enum { PS_ROW_PART = 16 * PS_SUM_LANES, PS_ROW_PARTS_MAX = 64 };
 
 PS_ARITH ps_rows ps_rows_of(int64_t n, int64_t rows, int64_t plane)
 {
@@ -29,7 +31,9 @@ PS_ARITH ps_rows ps_rows_of(int64_t n, int64_t rows, int64_t plane)
     int64_t parts = (length + PS_ROW_PART - 1) / PS_ROW_PART;
     if (parts > PS_ROW_PARTS_MAX) parts = PS_ROW_PARTS_MAX;
     r.length = (uint32_t)length;
+    r.width = plane % PS_WIDE == 0 ? PS_WIDE : 1;
     r.part_length = (uint32_t)((length + parts - 1) / parts);
+    r.part_length = (r.part_length + PS_WIDE - 1) / PS_WIDE * PS_WIDE;
     // after rounding, the last parts may be empty; drop them
     r.parts = ps_divisor_of((length + r.part_length - 1) / r.part_length);
     r.rows = (uint32_t)rows;
@@ -42,6 +46,17 @@ PS_ARITH size_t ps_row_at(const ps_rows *rows, uint32_t row, uint32_t i)
 {
     ps_divided at = ps_divide(i, rows->plane);
     return ((size_t)at.q * rows->rows + row) * rows->plane.by + at.r;
+}
+
+/* Values i to i + width - 1 of the row; i is a multiple of width. */
+PS_ARITH void ps_row_get(ps_values v, const ps_rows *rows, uint32_t row, uint32_t i,
+                         float out[PS_WIDE])
+{
+    const size_t at = ps_row_at(rows, row, i);
+    if (rows->width == PS_WIDE)
+        ps_get_wide(v, at, out);
+    else
+        out[0] = ps_get(v, at);
 }
 
 typedef struct ps_row_part {
@@ -57,6 +72,15 @@ PS_ARITH ps_row_part ps_row_part_of(const ps_rows *rows, uint32_t block)
     p.end = p.begin + rows->part_length;
     if (p.end > rows->length) p.end = rows->length;
     return p;
+}
+
+/* What a lane of a sum kernel with a block for each row adds up: one of the row's parts.
+ */
+PS_ARITH ps_sums ps_parts_lane(const ps_sums *parts, const ps_rows *rows, uint32_t row,
+                               uint32_t lane)
+{
+    const ps_sums none = {0.0, 0.0};
+    return lane < rows->parts.by ? parts[row * rows->parts.by + lane] : none;
 }
 
 /* The sum of a row's parts. */
@@ -80,9 +104,13 @@ typedef struct ps_k_row_sums {
 PS_ARITH ps_sums ps_k_row_sums_lane(const ps_k_row_sums *k, uint32_t block, uint32_t lane)
 {
     ps_row_part p = ps_row_part_of(&k->rows, block);
+    const uint32_t width = k->rows.width;
     float sum = 0.0f;
-    for (uint32_t i = p.begin + lane; i < p.end; i += PS_SUM_LANES)
-        sum += ps_get(k->x, ps_row_at(&k->rows, p.row, i));
+    for (uint32_t i = p.begin + lane * width; i < p.end; i += PS_SUM_LANES * width) {
+        float x[PS_WIDE] = {0.0f, 0.0f, 0.0f, 0.0f};
+        ps_row_get(k->x, &k->rows, p.row, i, x);
+        sum += x[0] + x[1] + x[2] + x[3]; // beyond the width: 0
+    }
     ps_sums s = {sum, 0.0};
     return s;
 }

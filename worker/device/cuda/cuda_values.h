@@ -47,6 +47,45 @@ PS_ARITH float ps_get(ps_values v, size_t i)
     return v.format == PS_FORMAT_BF16 ? ps_float_of_bf16(bits) : ps_float_of_fp16(bits);
 }
 
+/* Kernels that are bound by memory do PS_WIDE consecutive elements in a call, and read
+ * and write them at once. `count`: of all elements; the last call may have fewer. Arrays
+ * begin on a boundary of PS_WIDE elements. */
+enum { PS_WIDE = 4 };
+
+typedef struct ps_wide_floats {
+    float at[PS_WIDE];
+} __attribute__((aligned(16))) ps_wide_floats;
+
+typedef struct ps_wide_halves {
+    uint16_t at[PS_WIDE];
+} __attribute__((aligned(8))) ps_wide_halves;
+
+/* Elements i to i + PS_WIDE - 1; i is a multiple of PS_WIDE. */
+PS_ARITH void ps_get_wide(ps_values v, size_t i, float out[PS_WIDE])
+{
+    if (v.format == PS_FORMAT_FP32) {
+        const ps_wide_floats w = ((const ps_wide_floats *)v.at)[i / PS_WIDE];
+        for (int j = 0; j < PS_WIDE; j++)
+            out[j] = w.at[j];
+        return;
+    }
+    const ps_wide_halves w = ((const ps_wide_halves *)v.at)[i / PS_WIDE];
+    for (int j = 0; j < PS_WIDE; j++)
+        out[j] = v.format == PS_FORMAT_BF16 ? ps_float_of_bf16(w.at[j])
+                                            : ps_float_of_fp16(w.at[j]);
+}
+
+/* The same; elements from count on are 0. */
+PS_ARITH void ps_get_some(ps_values v, size_t i, size_t count, float out[PS_WIDE])
+{
+    if (i + PS_WIDE <= count) {
+        ps_get_wide(v, i, out);
+        return;
+    }
+    for (size_t j = 0; j < PS_WIDE; j++)
+        out[j] = i + j < count ? ps_get(v, i + j) : 0.0f;
+}
+
 /* The value as it is read back after it was stored. */
 PS_ARITH float ps_rounded(float value, ps_format format)
 {
@@ -64,6 +103,32 @@ PS_ARITH void ps_set(ps_values v, size_t i, float value, bool add)
     else
         ((uint16_t *)v.at)[i] =
             v.format == PS_FORMAT_BF16 ? ps_bf16_of(value) : ps_fp16_of(value);
+}
+
+/* Elements i to i + PS_WIDE - 1 that are below count = or += the values. */
+PS_ARITH void ps_set_some(ps_values v, size_t i, size_t count, const float value[PS_WIDE],
+                          bool add)
+{
+    if (i + PS_WIDE > count) {
+        for (size_t j = 0; j < PS_WIDE; j++) // constant, so that no array is in memory
+            if (i + j < count) ps_set(v, i + j, value[j], add);
+        return;
+    }
+    float before[PS_WIDE] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (add) ps_get_wide(v, i, before);
+    if (v.format == PS_FORMAT_FP32) {
+        ps_wide_floats w;
+        for (int j = 0; j < PS_WIDE; j++)
+            w.at[j] = add ? before[j] + value[j] : value[j];
+        ((ps_wide_floats *)v.at)[i / PS_WIDE] = w;
+        return;
+    }
+    ps_wide_halves w;
+    for (int j = 0; j < PS_WIDE; j++) {
+        const float sum = add ? before[j] + value[j] : value[j];
+        w.at[j] = v.format == PS_FORMAT_BF16 ? ps_bf16_of(sum) : ps_fp16_of(sum);
+    }
+    ((ps_wide_halves *)v.at)[i / PS_WIDE] = w;
 }
 
 #endif

@@ -343,13 +343,18 @@ PS_ARITH void ps_k_col2im_at(const ps_k_col2im *k, uint32_t i)
     ps_reach rh = ps_reach_at(p, 0, s.h), rw = ps_reach_at(p, 1, s.w);
     size_t row = (size_t)c.q * (uint32_t)(p->kernel[0] * p->kernel[1]);
     const float *col = k->col + row * k->columns + (size_t)s.plane * p->out_plane.by;
+    const bool holes = p->dilation[0] > 1 || p->dilation[1] > 1; // divisions are slow
     float g = 0.0f;
     for (int32_t a = rh.begin; a < rh.end; a++) {
         int32_t y = s.h + p->padding[0] - a * p->stride[0];
         for (int32_t b = rw.begin; b < rw.end; b++) {
             int32_t x = s.w + p->padding[1] - b * p->stride[1];
-            if (y % p->dilation[0] != 0 || x % p->dilation[1] != 0) continue;
-            int32_t kh = y / p->dilation[0], kw = x / p->dilation[1];
+            int32_t kh = y, kw = x;
+            if (holes) {
+                if (y % p->dilation[0] != 0 || x % p->dilation[1] != 0) continue;
+                kh = y / p->dilation[0];
+                kw = x / p->dilation[1];
+            }
             g += col[(size_t)(kh * p->kernel[1] + kw) * k->columns +
                      (size_t)(a * p->out_w + b)];
         }

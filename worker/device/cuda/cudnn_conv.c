@@ -134,6 +134,11 @@ void ps_conv_library_describe(const ps_conv_library *lib, char *out, size_t byte
     snprintf(out, bytes, "cuDNN %zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
 }
 
+bool ps_conv_library_exact(const ps_conv_library *lib)
+{
+    return !lib->tf32;
+}
+
 /* --------------------------------------------------------------------- descriptors */
 
 /* Owned by the plan. */
@@ -293,8 +298,9 @@ static ps_err make_graph(ps_conv_plan *p, const ps_conv_shape *s, descriptor *ou
 
 /* ---------------------------------------------------------------------- candidates */
 
-/* Checks an engine's notes: it must give the same bits every time, compute products and
- * sums as exactly as ours, and need no compiler at run time. */
+/* Checks an engine's notes: it must give the same bits every time, not be said to round
+ * more than products and sums of float32, and need no compiler at run time. cuDNN 9.19
+ * does not say so of its Winograd kernels for the gradient of weights. */
 static bool is_allowed(const ps_conv_plan *p, ps_format format,
                        const cudnnBackendNumericalNote_t *numbers, int64_t n_numbers,
                        const cudnnBackendBehaviorNote_t *behavior, int64_t n_behavior)

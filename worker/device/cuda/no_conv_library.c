@@ -19,6 +19,11 @@ void ps_conv_library_describe(const ps_conv_library *library, char *out, size_t 
     if (bytes > 0) *out = '\0';
 }
 
+bool ps_conv_library_exact(const ps_conv_library *library)
+{
+    return true;
+}
+
 ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
                            size_t most_bytes, ps_conv_plan **out)
 {
