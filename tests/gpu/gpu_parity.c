@@ -14,7 +14,7 @@
  *
  * A relu whose input is within a rounding of 0 may have either slope, and of two inputs
  * within a rounding of each other a max_pool may take either. Among millions of inputs
- * some step meets one, and its gradient says nothing. So models with relu are also judged
+ * some step meets one, and its gradient says nothing. So models with either are judged
  * by the median step. --smooth replaces relu by tanh and max_pool by avg_pool, and the
  * worst step is judged. */
 #include <math.h>

@@ -134,8 +134,8 @@ typedef struct reach {
     const vector *weights[PS_CPU_DEPTHWISE_ELEMENTS];
 } reach;
 
-/* dx position `at` along an axis is read by element e of the window at the position that
- * it returns; -1: at none. */
+/* Along an axis: the position of dy at which element e of the window lies over position
+ * `at` of dx; -1: there is none. */
 static inline int64_t reader(const ps_cpu_windows *w, int axis, int64_t at, int64_t e,
                              int64_t positions)
 {
@@ -169,7 +169,8 @@ static inline void sum_position(const ps_cpu_windows *w, const reach *r, int64_t
     *sum = s;
 }
 
-/* CHAINS positions from `column` on that all elements of a window of stride 1 read. */
+/* The sums of CHAINS positions from `column` on, with stride 1, where the whole window
+ * stays inside dy. */
 static inline void sum_positions(const ps_cpu_windows *w, const reach *r, int64_t column,
                                  vector *sums)
 {

@@ -17,9 +17,8 @@ PS_ARITH void ps_wide_channels(uint32_t first, ps_divisor plane, ps_divisor chan
                      : ps_divide(ps_divide(first + j, plane).q, channels).r;
 }
 
-/* y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if relu.
- * Wide.
- */
+/* Wide. y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if
+ * relu. */
 typedef struct ps_k_bias {
     uint32_t count;
     const float *bias;
