@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "conv_library.h"
+#include "conv_tap.h"
 #include "host_gpu.h"
 #include "mem.h"
 
@@ -95,32 +96,30 @@ void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes)
     snprintf(out, bytes, "loops");
 }
 
-/* s->kind names the array to which it adds products of the other two. x are the images
- * in, w the weights, y the images out. It is not sanitized: the arrays are this file's
- * own, and a test spends most of its time here. */
-__attribute__((no_sanitize("address", "undefined", "thread"))) static void
-add_products(const ps_conv_shape *s, double *x_values, double *w_values, double *y_values,
-             int64_t o, int64_t i)
+/* s->kind names the array to which it adds products of the other two, for one plane of
+ * weights: x are the images in, w the weights, y the images out. */
+static void add_products(const ps_conv_shape *s, double *x, double *w, double *y,
+                         int64_t o, int64_t i)
 {
-    int64_t H = s->in[1], W = s->in[2], H2 = s->out[1], W2 = s->out[2];
-    int64_t in = s->in[0] / s->groups; // channels of a group
-    for (int64_t place = 0; place < s->n * H2 * W2; place++) {
-        int64_t n = place / (H2 * W2), oh = place / W2 % H2, ow = place % W2;
-        for (int64_t k = 0; k < s->kernel[0] * s->kernel[1]; k++) {
-            int64_t h =
-                oh * s->stride[0] - s->padding[0] + k / s->kernel[1] * s->dilation[0];
-            int64_t w =
-                ow * s->stride[1] - s->padding[1] + k % s->kernel[1] * s->dilation[1];
-            if (h < 0 || h >= H || w < 0 || w >= W) continue;
-            size_t x = (size_t)(((n * s->in[0] + i) * H + h) * W + w);
-            size_t y = (size_t)((n * s->out[0] + o) * H2 * W2 + place % (H2 * W2));
-            size_t t = (size_t)((o * in + i % in) * s->kernel[0] * s->kernel[1] + k);
+    conv_tap tap = {.in = {s->in[1], s->in[2]}, .out = {s->out[1], s->out[2]}};
+    for (int axis = 0; axis < 2; axis++) {
+        tap.stride[axis] = s->stride[axis];
+        tap.padding[axis] = s->padding[axis];
+        tap.dilation[axis] = s->dilation[axis];
+    }
+    const int64_t kernel = s->kernel[0] * s->kernel[1], in = s->in[0] / s->groups;
+    w += (o * in + i % in) * kernel;
+    for (int64_t n = 0; n < s->n; n++) {
+        double *xs = x + (n * s->in[0] + i) * s->in[1] * s->in[2];
+        double *ys = y + (n * s->out[0] + o) * s->out[1] * s->out[2];
+        for (int64_t k = 0; k < kernel; k++) {
+            tap.at[0] = k / s->kernel[1], tap.at[1] = k % s->kernel[1];
             if (s->kind == PS_CONV_FORWARD)
-                y_values[y] += x_values[x] * w_values[t];
+                conv_tap_forward(&tap, w[k], xs, ys);
             else if (s->kind == PS_CONV_BACKWARD_DATA)
-                x_values[x] += y_values[y] * w_values[t];
+                conv_tap_backward_data(&tap, w[k], ys, xs);
             else
-                w_values[t] += x_values[x] * y_values[y];
+                w[k] += conv_tap_backward_weight(&tap, xs, ys);
         }
     }
 }

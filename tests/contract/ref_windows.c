@@ -1,4 +1,5 @@
 #include "ref_windows.h"
+#include "conv_tap.h"
 #include "ref_state.h"
 
 #include <math.h>
@@ -31,6 +32,12 @@ void ref_conv(ref_model *m, const ps_layer *l, const double *x, double *y,
     double *dyr = ref_rounded(m, dy, m->n * O * H2 * W2);
     double *dw = ref_tensor(m, m->grads, l->weight);
     double *db = ref_tensor(m, m->grads, l->bias);
+    conv_tap tap = {.in = {H, W}, .out = {H2, W2}};
+    for (int axis = 0; axis < 2; axis++) {
+        tap.stride[axis] = l->stride[axis];
+        tap.padding[axis] = l->padding[axis];
+        tap.dilation[axis] = l->dilation[axis];
+    }
     for (int64_t n = 0; n < m->n; n++) {
         for (int64_t o = 0; o < O; o++) {
             int64_t out = (n * O + o) * H2 * W2;
@@ -40,16 +47,16 @@ void ref_conv(ref_model *m, const ps_layer *l, const double *x, double *y,
             }
             int64_t first = o / (O / l->groups) * I;
             for (int64_t c = first; c < first + I; c++) {
-                EACH_WINDOW({
-                    int64_t i = ((n * C + c) * H + h) * W + w, j = out + oh * W2 + ow;
-                    int64_t k = (o * I + c - first) * K + kh * l->kernel[1] + kw;
-                    if (!dy) {
-                        y[j] += weight[k] * xr[i];
-                    } else {
-                        dw[k] += dyr[j] * xr[i];
-                        if (dx) dx[i] += dyr[j] * weight[k];
-                    }
-                })
+                const double *xs = xr + (n * C + c) * H * W;
+                for (int64_t k = 0; k < K; k++) {
+                    const int64_t w = (o * I + c - first) * K + k;
+                    tap.at[0] = k / l->kernel[1], tap.at[1] = k % l->kernel[1];
+                    if (!dy) conv_tap_forward(&tap, weight[w], xs, y + out);
+                    if (dy) dw[w] += conv_tap_backward_weight(&tap, xs, dyr + out);
+                    if (dx)
+                        conv_tap_backward_data(&tap, weight[w], dyr + out,
+                                               dx + (n * C + c) * H * W);
+                }
             }
         }
     }
