@@ -22,6 +22,10 @@ JOBS = int(os.environ.get("PS_ELASTIC_JOBS", "3"))
 SEED = int(os.environ.get("PS_ELASTIC_SEED", "1"))
 SAMPLES = 240
 FEWEST, MOST = 1, 4
+# More than a fast machine makes while processes come and go: the test ends the job after that.
+MANY = 100000
+# In these tests nobody dies, and the job shall begin with all workers that it is started with.
+FOR_ALL = "recovery.wait_ms=20000"
 SETTINGS = [f"job.workers={FEWEST}..{MOST}", "train.epochs=100000", "data.batch=20",
             f"data.train=0-{SAMPLES - 1}", "train.log_every=10", "schedule.name=cosine", "recovery.wait_ms=500",
             "checkpoint.every=100", "train.eval_every=20"]
@@ -67,13 +71,22 @@ class ElasticTest(RestartTest):
     def end_all(self, psrun, out, code=0):
         """Waits for the job's end. Ends joiners that came too late: these wait for a job."""
         self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out)[-3000:])
-        time.sleep(0.2)
+        end = time.monotonic() + 2
+        while any(j.poll() is None for j in self.joiners) and time.monotonic() < end:
+            time.sleep(0.02)
         late = [j for j in self.joiners if j.poll() is None]
         for joiner in late:
             joiner.send_signal(signal.SIGTERM)
         codes = [j.wait(WAIT_S) for j in self.joiners]
         self.check_nothing_left(out)
         return [code for joiner, code in zip(self.joiners, codes) if joiner not in late]
+
+    def stop(self, psrun, out):
+        """Ends a job of MANY steps when it has made some more. Returns how many it has made, and joiners' codes."""
+        self.assertTrue(self.wait_for_lines(psrun, out, 5))
+        psrun.send_signal(signal.SIGTERM)
+        codes = self.end_all(psrun, out, 75)
+        return self.summary(out)["steps"], codes
 
     def workers(self, psrun):
         """Process ids of all workers except worker 0."""
@@ -118,51 +131,49 @@ class ElasticTest(RestartTest):
                 path = self.path(name)
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
-    def check_replay(self, out, kind, steps):
+    def check_replay(self, out, kind, steps, stopped_after=0):
+        """stopped_after: the test has ended the job then; 0: it has made all steps."""
         mode, servers, _, *more = kind
-        self.psrun("-m", mode, "-s", servers, "--replay-membership", self.path(out, "membership.jsonl"),
-                   DIGITS, *SETTINGS, f"train.steps={steps}", *more, out="replay")
+        self.psrun("-m", mode, "-s", servers, "--replay-membership", self.path(out, "membership.jsonl"), DIGITS,
+                   *SETTINGS, f"train.steps={steps}", f"train.stop_after={stopped_after}", *more, out="replay",
+                   code=75 if stopped_after else 0)
         self.assertEqual(self.weights(out), self.weights("replay"))
         self.assertEqual([comparable(r) for r in self.records(out)],
                          [comparable(r) for r in self.records("replay")])
 
 
 class Schedules(ElasticTest):
-    STEPS = 3000
-
     def disturb(self, psrun, out, chance):
         """Lets workers come and go. Returns what it did, so that a failure can be repeated."""
         done = []
         for _ in range(chance.randint(2, 5)):
-            if not self.wait_for_lines(psrun, out, chance.randint(1, 15)):
-                break
+            self.assertTrue(self.wait_for_lines(psrun, out, chance.randint(1, 15)), done)
             n, before = self.sizes(out)[-1], len(self.sizes(out))
             what = chance.choice([w for w in ("join", "leave", "die") if n != (MOST if w == "join" else FEWEST)])
             if what == "join":
                 self.join(out)
             else:
-                pids = self.workers(psrun)
-                if len(pids) != n - 1:
-                    break  # the job is at its end
-                os.kill(chance.choice(pids), signal.SIGTERM if what == "leave" else signal.SIGKILL)
+                # One that has left may not have ended yet.
+                self.assertTrue(self.wait_until(psrun, lambda w=n - 1: len(self.workers(psrun)) == w), done)
+                pid = chance.choice(self.workers(psrun))
+                os.kill(pid, signal.SIGTERM if what == "leave" else signal.SIGKILL)
             done.append(what)
-            if not self.wait_for_size(psrun, out, n + 1 if what == "join" else n - 1, before):
-                break
+            self.assertTrue(self.wait_for_size(psrun, out, n + 1 if what == "join" else n - 1, before), done)
         return done
 
     def test_seeded(self):
         changes = 0
         for seed in range(SEED, SEED + JOBS):
             chance, kind = random.Random(seed), KINDS[seed % len(KINDS)]
-            psrun = self.start_elastic("out", kind, self.STEPS)
+            psrun = self.start_elastic("out", kind, MANY)
             self.wait_until(psrun, lambda: self.sizes("out"))
             done = self.disturb(psrun, "out", chance)
             with self.subTest(seed=seed, kind=kind, done=done):
-                codes = self.end_all(psrun, "out")
-                self.assertLessEqual(set(codes), {0, 128 + signal.SIGKILL})
+                steps, codes = self.stop(psrun, "out")
+                self.assertLessEqual(set(codes), {0, 75, 128 + signal.SIGKILL})
                 changes += len(self.sizes("out")) - 1
-                self.check_samples("out", self.STEPS)
-                self.check_replay("out", kind, self.STEPS)
+                self.check_samples("out", steps)
+                self.check_replay("out", kind, MANY, steps)
             self.clear()
         self.assertGreater(changes, JOBS)  # so the disturbances did hit
 
@@ -210,8 +221,8 @@ class Workers(ElasticTest):
     KIND = ("ps", 1, 2)
 
     def test_one_comes_and_one_leaves(self):
-        for kind in (self.KIND, ("allreduce", 0, 2)):
-            psrun = self.start_elastic("out", kind, 3000)
+        for kind in ((*self.KIND, FOR_ALL), ("allreduce", 0, 2, FOR_ALL)):
+            psrun = self.start_elastic("out", kind, MANY)
             self.wait_for_lines(psrun, "out", 5)
             joiner = self.join("out")
             self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
@@ -222,10 +233,10 @@ class Workers(ElasticTest):
             self.wait_for_lines(psrun, "out", 5)
             os.kill(self.find(psrun, "worker", 1), signal.SIGTERM)
             self.assertTrue(self.wait_for_size(psrun, "out", 1, 3))
-            self.end_all(psrun, "out")
+            steps, _ = self.stop(psrun, "out")
             self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3, 2, 1])
             self.assertEqual(self.summary("out")["workers"], 1)
-            self.check_samples("out", 3000)
+            self.check_samples("out", steps)
             self.joiners = []
             shutil.rmtree(self.path("out"))
 
@@ -238,7 +249,7 @@ class Workers(ElasticTest):
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
 
     def test_the_dead_are_started_again(self):
-        psrun = self.start_elastic("out", self.KIND, 4000, "--restarts", "3")
+        psrun = self.start_elastic("out", self.KIND, MANY, "--restarts", "3")
         self.wait_for_lines(psrun, "out", 5)
         self.join("out")
         self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
@@ -247,10 +258,11 @@ class Workers(ElasticTest):
             changes = len(self.sizes("out"))
             self.assertIsNotNone(self.kill(psrun, "worker", rank))
             self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
-        self.assertEqual(self.end_all(psrun, "out"), [0])
+        steps, codes = self.stop(psrun, "out")
+        self.assertEqual(codes, [75])
         self.assertEqual(len(self.summary("out")["restarts"]), 2)
-        self.check_samples("out", 4000)
-        self.check_replay("out", self.KIND, 4000)
+        self.check_samples("out", steps)
+        self.check_replay("out", self.KIND, MANY, steps)
 
     def test_a_full_job_takes_nobody(self):
         psrun = self.start("out", self.KIND, settings=[*SETTINGS, "job.workers=1..2", "net.join_timeout_ms=3000"])
@@ -271,7 +283,7 @@ class Workers(ElasticTest):
             shutil.rmtree(self.path("out"))
 
     def test_ctrl_c(self):
-        psrun = self.start_elastic("out", self.KIND, 100000)
+        psrun = self.start_elastic("out", self.KIND, MANY)
         self.wait_for_lines(psrun, "out", 3)
         psrun.send_signal(signal.SIGINT)
         self.end(psrun, "out", code=130)
@@ -288,7 +300,7 @@ class Workers(ElasticTest):
 
     def test_the_global_batch_stays(self):
         for batch in (120, 100):  # 100: as 4 micro-batches of 13 and 12, then 2 of 17, 17 and 16
-            settings = [*SETTINGS, f"data.global_batch={batch}", "train.steps=4000"]
+            settings = [*SETTINGS, FOR_ALL, f"data.global_batch={batch}", "train.steps=4000"]
             psrun = self.start("out", self.KIND, "--build-dir", self.path("build"), settings=settings)
             self.wait_for_lines(psrun, "out", 5)
             self.join("out")

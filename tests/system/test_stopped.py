@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, supervise  # noqa: E402
 
 CREDIT = 256 << 10
-SETTINGS = ["train.steps=60", "train.log_every=1", "exchange.chunk=64KiB",
+SETTINGS = ["train.steps=120", "train.log_every=1", "exchange.chunk=64KiB",
             f"exchange.credit={CREDIT >> 10}KiB", "net.dead_after_ms=120000",
             "net.step_timeout_ms=120000"]
 ACKNOWLEDGED_S = 0.5  # by then all received bytes are acknowledged, so no byte counts twice
