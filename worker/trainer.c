@@ -124,6 +124,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->member = ps_session_member(options->session);
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
+    t->sums_epoch = -1;
     t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
@@ -148,69 +149,6 @@ void ps_trainer_destroy(ps_trainer **trainer)
     ps_trainer_rounds_fini(t);
     free(t);
     *trainer = NULL;
-}
-
-/* --- agreeing ------------------------------------------------------------------- */
-
-/* Steps until the ranks agree again on whether one of them was interrupted, and on a
- * checkpoint in memory: about half a second's, or until that one is due, by rank 0's
- * clock. */
-static double steps_until_check(const ps_trainer *t)
-{
-    const double seconds = fmin(0.5, ps_checkpointer_seconds_left(t->o.checkpointer));
-    double steps = seconds / (t->seconds_a_step > 1e-6 ? t->seconds_a_step : 1e-6);
-    return steps < 1 ? 1 : ceil(steps < 1e5 ? steps : 1e5);
-}
-
-/* The job regroups after this step if workers leave or others wait to join. If too few
- * workers would remain, it ends instead. leaves: whether this worker leaves. */
-static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool leaves,
-                             bool *stop)
-{
-    const ps_config_job *job = &t->o.config->job;
-    const int most = (int)job->most_workers, now = ps_session_world_size(t->o.session);
-    int next = now - leaving;
-    if (leaving > 0 && next < job->workers) *stop = true;
-    if (*stop || t->step == t->total_steps) return;
-    next = next + newcomers < most ? next + newcomers : most;
-    if (leaving == 0 && next <= now) return;
-    t->result->next_workers = next;
-    t->result->leaves = leaves;
-    *stop = true;
-}
-
-ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
-{
-    ps_trainer_window *w = &t->since_record;
-    const bool first = t->rank == 0;
-    const bool leaves = ps_session_told_to_leave(t->o.session);
-    double values[7] = {record ? w->loss_sum : 0,
-                        record ? (double)w->samples : 0,
-                        *stop || ps_session_told_to_end(t->o.session) ? 1 : 0,
-                        first ? steps_until_check(t) : 0,
-                        first ? ps_checkpointer_late(t->o.checkpointer) : 0,
-                        leaves ? 1 : 0,
-                        first ? ps_member_newcomers(t->member) : 0};
-    uint64_t begin = ps_clock_ns();
-    if (t->member) {
-        char name[48];
-        snprintf(name, sizeof name, "step/%" PRIu64, t->step);
-        PS_TRY(ps_member_reduce(t->member, name, values, 7, ps_trainer_step_deadline(t)));
-    }
-    ps_trace_add(PS_TRACE_AGREE, begin, t->step);
-    t->owed_seconds = ps_clock_seconds_since(begin);
-    t->agreed += t->owed_seconds;
-    t->next_check = t->step + (uint64_t)values[3];
-    *stop = values[2] > 0;
-    t->late = (ps_checkpoint_place)values[4];
-    agree_on_workers(t, (int)values[5], (int)values[6], leaves, stop);
-    if (!record) return PS_OK;
-    t->epoch_loss_sum += values[0];
-    t->epoch_samples += values[1];
-    double loss_mean = values[0] / values[1];
-    PS_TRY(ps_trainer_write_record(t, loss_mean));
-    *w = (ps_trainer_window){0};
-    return PS_OK;
 }
 
 /* --- weights and evaluation ------------------------------------------------------ */
@@ -352,6 +290,13 @@ static bool record_due(const ps_trainer *t, bool epoch_ends)
            t->step % (uint64_t)t->o.config->train.log_every == 0;
 }
 
+/* After the epoch. */
+static bool evaluation_due(const ps_trainer *t)
+{
+    const int64_t every = t->o.config->train.eval_every;
+    return every > 0 && (t->epoch + 1) % every == 0;
+}
+
 static bool save_due(const ps_trainer *t)
 {
     uint64_t every = (uint64_t)t->o.config->train.save_every;
@@ -379,9 +324,10 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     ps_trace_add(PS_TRACE_STEP, begin, t->step);
     t->step++;
     t->position += group_n;
-    bool epoch_ends = first + count == t->n_batches;
-    // The last step of a stretch is done when its weights are here.
-    if (epoch_ends || t->step == t->total_steps) PS_TRY(ps_session_drain(t->o.session));
+    const bool epoch_ends = first + count == t->n_batches;
+    const bool last = t->step == t->total_steps || (epoch_ends && evaluation_due(t));
+    // The last step before an evaluation is done when its weights are here.
+    if (last) PS_TRY(ps_session_drain(t->o.session));
     ps_trainer_book_step(t, ps_clock_seconds_since(begin) + t->owed_seconds, group_n);
     if (t->rank == 0)
         ps_straggler_log_step(&t->result->stragglers, t->member, t->step - 1);
@@ -390,8 +336,10 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     if (record) PS_TRY(ps_trainer_take_losses(t, 0));
     *stop = (!t->member && ps_interrupted()) ||
             t->step == (uint64_t)t->o.config->train.stop_after;
-    if (record || t->step >= t->next_check || *stop)
-        PS_TRY(ps_trainer_agree(t, record, stop));
+    const bool kept =
+        save_due(t) || ps_checkpointer_due(t->o.checkpointer, t->step - 1, t->step);
+    if (record || t->step >= t->next_check || *stop || kept)
+        PS_TRY(ps_trainer_record(t, record, last || kept, stop));
     ps_trainer_show_progress(t, t->step_loss, epoch_ends);
     // The same as in a job that is not interrupted: with a codec, saving changes weights.
     if (save_due(t) && (!*stop || t->o.checkpointer)) PS_TRY(save_checkpoint(t));
@@ -403,7 +351,6 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
     const int64_t accumulate = t->o.accumulate;
     PS_TRY(find_batch_sizes(t));
     PS_TRY(ps_loader_epoch(t->loader, (uint64_t)t->epoch, 0));
-    if (!t->goes_on) t->epoch_loss_sum = t->epoch_samples = 0;
     if (!t->goes_on) t->position = 0;
     t->goes_on = false;
     for (int64_t i = 0; i < t->n_batches && t->step < t->total_steps && !*stop;
@@ -411,8 +358,6 @@ static ps_err run_epoch(ps_trainer *t, bool *stop)
         int64_t left = t->n_batches - i;
         PS_TRY(step_once(t, i, left < accumulate ? left : accumulate, stop));
     }
-    if (t->epoch_samples > 0)
-        t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
     return PS_OK;
 }
 
@@ -469,7 +414,6 @@ static ps_err evaluate_epoch(ps_trainer *t)
 
 static ps_err train(ps_trainer *t)
 {
-    const ps_config_train *c = &t->o.config->train;
     bool stop = false;
     while ((t->step < t->total_steps || t->goes_on) && !stop) {
         t->result->epochs = t->epoch + 1;
@@ -479,8 +423,7 @@ static ps_err train(ps_trainer *t)
         const bool last = t->step == t->total_steps;
         // A job that goes on from memory may have no step left to make.
         if (last) PS_TRY(ps_trainer_checkpoint_once(t));
-        if (!last && c->eval_every > 0 && (t->epoch + 1) % c->eval_every == 0)
-            PS_TRY(evaluate_epoch(t));
+        if (!last && evaluation_due(t)) PS_TRY(evaluate_epoch(t));
         stop = t->result->interrupted || t->result->stopped_early;
         if (!last && !stop) PS_TRY(ps_trainer_balance(t));
         t->epoch++;
@@ -504,6 +447,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     *result = (ps_trainer_result){.train_loss = NAN, .loss_scale = 1};
     t->result = result;
     if (t->o.start) begin_result(result, t->o.start);
+    if (t->epoch_samples > 0) result->train_loss = t->epoch_loss_sum / t->epoch_samples;
     ps_exchange_stats before;
     ps_session_stats(t->o.session, &before);
     t->waited = before.wait_seconds;

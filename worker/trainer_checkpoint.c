@@ -12,6 +12,7 @@ void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     t->epoch = s->epoch;
     t->position = s->position;
     t->step_loss = s->step_loss;
+    t->sums_epoch = s->epoch;
     t->epoch_loss_sum = s->epoch_loss_sum;
     t->epoch_samples = s->epoch_samples;
     t->best = t->best_before = s->best;
@@ -31,6 +32,7 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 {
     const ps_trainer_window *w = &t->since_record;
     const ps_trainer_result *r = t->result;
+    const bool summed = t->sums_epoch == t->epoch; // has the epoch a record yet?
     double *sums = s->loss_sums, *samples = s->loss_samples, *own_steps = s->own_steps,
            *batches = s->batches;
     sums[t->rank] = w->loss_sum;
@@ -43,8 +45,8 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .samples = r->samples,
                                .skipped_steps = r->skipped_steps,
                                .seconds = r->seconds,
-                               .epoch_loss_sum = t->epoch_loss_sum,
-                               .epoch_samples = t->epoch_samples,
+                               .epoch_loss_sum = summed ? t->epoch_loss_sum : 0,
+                               .epoch_samples = summed ? t->epoch_samples : 0,
                                .step_loss = t->step_loss,
                                .window_steps = w->steps,
                                .window_samples = w->global_samples,

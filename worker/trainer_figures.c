@@ -56,7 +56,8 @@ void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
         t->warm_samples += (uint64_t)group_n;
     }
     // The first step, in which everything warms up, counts only until there is another.
-    double weight = t->step < 2 ? 1 : t->step < 21 ? 1 / (double)(t->step - 1) : 0.05;
+    const uint64_t made = t->step - r->first_step;
+    double weight = made < 2 ? 1 : made < 21 ? 1 / (double)(made - 1) : 0.05;
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
     t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
     ps_trainer_show_values(t, &stats, r->seconds);
@@ -81,7 +82,6 @@ void ps_trainer_show_progress(ps_trainer *t, double loss, bool now)
 
 static void show_record(const ps_trainer *t, const ps_step_record *r)
 {
-    ps_metric_set(t->o.values, PS_METRIC_LOSS, r->loss);
     ps_metric_set(t->o.values, PS_METRIC_LOSS_MEAN, r->loss_mean);
     ps_metric_set(t->o.values, PS_METRIC_LR, r->lr);
     ps_metric_set(t->o.values, PS_METRIC_LOSS_SCALE, r->loss_scale);
@@ -89,21 +89,24 @@ static void show_record(const ps_trainer *t, const ps_step_record *r)
     ps_metric_set(t->o.values, PS_METRIC_EXCHANGE_WAIT_MS, r->exchange_wait_ms);
 }
 
-ps_err ps_trainer_write_record(ps_trainer *t, double loss_mean)
+ps_step_record ps_trainer_measured(const ps_trainer *t)
 {
     const ps_trainer_window *w = &t->since_record;
-    ps_step_record record = {.step = t->step,
-                             .epoch = t->epoch,
-                             .loss = t->step_loss,
-                             .loss_mean = loss_mean,
-                             .lr = ps_session_lr(t->o.session, t->step - 1),
-                             .loss_scale = t->loss_scale,
-                             .samples_per_second = (double)w->global_samples / w->seconds,
-                             .step_ms = w->seconds * 1e3 / (double)w->steps,
-                             .exchange_wait_ms =
-                                 w->wait_seconds * 1e3 / (double)w->steps};
-    show_record(t, &record);
-    return ps_metrics_step(t->o.metrics, &record);
+    return (ps_step_record){.step = t->step,
+                            .epoch = t->epoch,
+                            .loss = t->step_loss,
+                            .loss_mean = NAN,
+                            .lr = ps_session_lr(t->o.session, t->step - 1),
+                            .loss_scale = t->loss_scale,
+                            .samples_per_second = (double)w->global_samples / w->seconds,
+                            .step_ms = w->seconds * 1e3 / (double)w->steps,
+                            .exchange_wait_ms = w->wait_seconds * 1e3 / (double)w->steps};
+}
+
+ps_err ps_trainer_write_record(ps_trainer *t, const ps_step_record *record)
+{
+    show_record(t, record);
+    return ps_metrics_step(t->o.metrics, record);
 }
 
 void ps_trainer_book_traffic(ps_trainer *t, const ps_exchange_stats *before)

@@ -1,6 +1,7 @@
 /* What the step loop holds. Only for trainer.c and its parts:
  *
- *     trainer              create, agree, evaluate, the loops
+ *     trainer              create, evaluate, the loops
+ *     trainer_agree        what the ranks agree on between two steps, and records
  *     trainer_step         one optimizer step: batches, passes, losses
  *     trainer_figures      what is measured, shown and recorded
  *     trainer_stretch      an epoch in which workers go on at their own pace
@@ -23,6 +24,15 @@ typedef struct ps_trainer_window {
     uint64_t steps;
     double seconds, wait_seconds;
 } ps_trainer_window;
+
+/* A record before its losses are summed over all ranks: this rank's. */
+typedef struct ps_trainer_note {
+    ps_step_record record;
+    bool measured; // the record has figures
+    double loss_sum, samples;
+} ps_trainer_note;
+
+enum { PS_TRAINER_NOTES = 16 };
 
 /* A micro-batch whose loss the device has not given yet. */
 typedef struct ps_trainer_owed_loss {
@@ -58,12 +68,16 @@ struct ps_trainer {
     ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
     uint64_t step;            // optimizer steps done
     int64_t epoch;
-    uint64_t next_check; // the step after which the ranks agree on whether to go on
+    uint64_t next_check;   // the step after which the ranks agree on whether to go on
+    uint64_t next_records; // the first step whose record does not wait for others
+    ps_trainer_note notes[PS_TRAINER_NOTES]; // in order; the same steps on every rank
+    int n_notes;
     ps_trainer_window since_record;
     ps_trainer_owed_loss owed[PS_RESULTS_KEPT]; // in order
     int n_owed;
     ps_trainer_window group; // losses known of the step that is not known whole
     double step_loss;        // mean of the last known step's samples, this rank's
+    int64_t sums_epoch;      // whose sums the next two are; -1: there are none
     double epoch_loss_sum;   // over all ranks, as far as reduced
     double epoch_samples;    // likewise
     double warm_seconds;     // after train.warmup_steps
@@ -104,10 +118,15 @@ enum { PS_TRAINER_NOT_SIZED = -2 }; // sized_for: the sizes have changed
 /* For one step's waits: net.step_timeout_ms from now. */
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t);
 
-/* All ranks call it after the same steps: at records, at an epoch's end, and after the
- * step that the call before has named. Sums the losses. Sets *stop when any rank was
+/* All ranks call it after the same steps. Sums the losses of the notes and, with record,
+ * of the steps since the last one, and writes their records. Sets *stop when any rank was
  * interrupted, or the job regroups. */
 ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop);
+/* All ranks call it after the same steps: at records, after the step that they agreed on
+ * last, and where a file is written. Agreeing costs a round trip to the coordinator, so
+ * records of short steps wait for each other, about a twentieth of a second. now: what
+ * follows in this step needs all records before it. */
+ps_err ps_trainer_record(ps_trainer *t, bool record, bool now, bool *stop);
 
 /* Of the micro-batches [first, first + count): n is t->global_n or t->own_n. */
 int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count);
@@ -129,8 +148,10 @@ void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
                             double seconds);
 /* now: even if the last line was shown a moment ago. */
 void ps_trainer_show_progress(ps_trainer *t, double loss, bool now);
-/* Writes the window's record. loss_mean: of all ranks. */
-ps_err ps_trainer_write_record(ps_trainer *t, double loss_mean);
+/* record->loss_mean is of all ranks. */
+ps_err ps_trainer_write_record(ps_trainer *t, const ps_step_record *record);
+/* Of the steps since the last record; loss_mean is NaN. */
+ps_step_record ps_trainer_measured(const ps_trainer *t);
 /* Bytes and waiting of the steps alone: takes away what the start had sent. */
 void ps_trainer_book_traffic(ps_trainer *t, const ps_exchange_stats *before);
 void ps_trainer_book_speed(ps_trainer *t);

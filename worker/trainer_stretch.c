@@ -432,8 +432,7 @@ static ps_err agree(ps_trainer *t, bool over, bool *stop)
     const uint64_t stop_after = (uint64_t)t->o.config->train.stop_after;
     const bool more = t->step < t->total_steps;
     *stop = more && (over || (stop_after > 0 && t->step >= stop_after));
-    // A worker that has just come back may have seen none of the samples.
-    return ps_trainer_agree(t, t->since_record.global_samples > 0, stop);
+    return ps_trainer_agree(t, true, stop);
 }
 
 /* From one rest to the next: the whole epoch, or a part of it. */
@@ -458,13 +457,10 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
 ps_err ps_trainer_stretch(ps_trainer *t, bool *stop)
 {
     const uint64_t end = (uint64_t)((t->epoch + 1) * steps_per_epoch(t));
-    if (!t->goes_on) t->epoch_loss_sum = t->epoch_samples = 0;
     if (!t->goes_on) t->own_steps = 0;
     t->goes_on = t->loads = false;
     while (t->step < end && t->step < t->total_steps && !*stop)
         PS_TRY(run_stretch(t, stop));
-    if (t->epoch_samples > 0)
-        t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
     return PS_OK;
 }
 

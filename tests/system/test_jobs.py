@@ -50,6 +50,24 @@ class Results(JobTest):
         # The first loss is that of chance: ln 10 for ten classes.
         self.assertAlmostEqual(steps[0]["loss_mean"], 2.30, delta=0.25)
 
+    def test_records_that_are_summed_together(self):
+        """Steps are so short that the workers sum the losses of many together, over the ends of epochs, too."""
+        for mode in (("-s", 1, "-w", 2), ("-m", "allreduce", "-w", 2)):
+            with self.subTest(mode=mode[1]):
+                out = str(mode[1])
+                self.psrun(*mode, DIGITS, "data.train=0-639", "train.epochs=15", "train.log_every=3",
+                           "train.eval_every=6", out=out)
+                lines = self.records(out)
+                steps = [r for r in lines if "loss_mean" in r]  # of 64 samples, ten an epoch
+                due = sorted(set(range(3, 151, 3)) | {10 * e for e in range(1, 16)})
+                self.assertEqual([r["step"] for r in steps], due)
+                self.assertEqual([r["step"] for r in lines], sorted(r["step"] for r in lines))
+                self.assertEqual([r["epoch"] for r in steps], [(s - 1) // 10 for s in due])
+                last = [r for r in steps if r["step"] > 140]
+                counts = [b - a for a, b in zip([140] + [r["step"] for r in last], [r["step"] for r in last])]
+                mean = sum(n * r["loss_mean"] for n, r in zip(counts, last)) / 10
+                self.assertAlmostEqual(self.summary(out)["train_loss"], mean, delta=1e-6)
+
     def test_jobs_of_the_same_second_have_folders_of_their_own(self):
         argv = [str(PSRUN), "--build-dir", str(BIN.parent), "-m", "single", DIGITS, "train.steps=2"]
         jobs = [subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.DEVNULL)
