@@ -34,7 +34,7 @@ class Straggler(JobTest):
         with open(self.path("out", name), encoding="utf-8") as f:
             return f.read()
 
-    def wait_for(self, pattern, name="logs/server-0.log", seconds=90):
+    def wait_for(self, pattern, name="logs/server-0.log", seconds=180):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = re.search(pattern, self.log(name))
