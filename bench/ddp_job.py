@@ -27,6 +27,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 from benchlib import safetensors, torch_data, torch_hooks  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
+from benchlib.ties import Ties  # noqa: E402
 from benchlib.torch_model import Model, loss_of, optimizer_of, package_optimizer, scaler_of  # noqa: E402
 
 
@@ -115,17 +116,21 @@ class States:
     and DDP's averaged gradient, float32 in the order of the model; at the end the weights.
 
         step: f64 loss | n_params f32 weights | n_params f32 gradient     ... | n_params f32
+
+    PATH.ties has a list of numbers in JSON: how far roundings move each step's gradient (Ties).
     """
 
-    def __init__(self, path, model):
-        self.file = open(path, "wb")
+    def __init__(self, path, model, ties):
+        self.path, self.ties = path, ties
+        self.file = open(path or os.devnull, "wb")
         self.params = list(model.parameters())
 
     def _put(self, tensors):
         for t in tensors:
             self.file.write(t.detach().contiguous().numpy().tobytes())
 
-    def step(self, loss):
+    def step(self, loss, x, y):
+        self.ties.step(x, y)
         self.file.write(torch.tensor([loss], dtype=torch.float64).numpy().tobytes())
         self._put(self.params)
         self._put(p.grad for p in self.params)
@@ -133,6 +138,9 @@ class States:
     def close(self):
         self._put(self.params)
         self.file.close()
+        if self.path:
+            with open(f"{self.path}.ties", "w") as f:
+                json.dump(self.ties.moves, f)
 
 
 class Traffic:
@@ -192,7 +200,8 @@ class Job:
         self.ddp, self.optimizer = self.exchange()
         self.states = None
         if args.states:
-            self.states = States(args.states if self.rank == 0 else os.devnull, self.model)
+            ties = Ties(self.model, self.loss, dist.all_reduce, self.world)
+            self.states = States(args.states if self.rank == 0 else None, self.model, ties)
         self.step_ms, self.samples, self.skipped = [], 0, 0
         self.traffic = Traffic(os.environ.get("GLOO_SOCKET_IFNAME"))
         self.since_record = [0.0, 0]  # this rank's loss sum and samples
@@ -251,7 +260,8 @@ class Job:
         self.scaler.unscale_(self.optimizer)
         if self.states:
             sums = self.over_ranks([loss * n, n])
-            self.states.step(sums[0] / sums[1])
+            indices, = group  # no accumulation there
+            self.states.step(sums[0] / sums[1], self.x[indices], self.y[indices])
         if self.config["optimizer.clip_norm"] > 0 and not self.args.package:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(),
                                            self.config["optimizer.clip_norm"])

@@ -328,6 +328,33 @@ class Parity(BenchTest):
                    DIGITS, *SHORT)
 
     @needs_torch
+    def test_a_step_with_a_tie_is_known(self):
+        # the relu's input is x0 - x1
+        code = ("import torch; from benchlib.ties import Ties\n"
+                "model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.ReLU(), torch.nn.Linear(1, 1))\n"
+                "model[0].weight.data[:] = torch.tensor([[1.0, -1.0]])\n"
+                "ties = Ties(model, torch.nn.MSELoss(), lambda t: t, 1)\n"
+                "for x in ([[1.0, 1.0]], [[1.0, 0.5]]):\n"
+                "    x, y = torch.tensor(x), torch.tensor([[5.0]], dtype=torch.float64)\n"
+                "    model.zero_grad()\n"
+                "    torch.nn.functional.mse_loss(model(x), y.float()).backward()\n"
+                "    ties.step(x, y)\n"
+                "print(*ties.moves)")
+        done = subprocess.run([TORCH, "-c", code], env=dict(os.environ, PYTHONPATH=str(ROOT / "bench")), check=True,
+                              stdout=subprocess.PIPE, text=True, timeout=250)
+        tie, none = map(float, done.stdout.split())
+        self.assertGreater(tie, 0.1)
+        self.assertLess(none, 5e-6)
+
+    def test_a_tie_excuses_its_own_step_alone(self):
+        errors = runpy.run_path(str(ROOT / "bench" / "parity"))["forced_errors"]
+        line = {"loss": 1, "loss_ref": 1, "grad_err": 1e-7, "grad_max": 1, "weight_err": 0}
+        wrong = dict(line, grad_err=1e-3)
+        found = errors([line, wrong], [1e-7, 1e-2])
+        self.assertEqual((found["ties"], found["gradient"]), (1, 1e-7))
+        self.assertEqual(errors([line, wrong], [1e-2, 1e-7])["gradient"], 1e-3)  # the other step has the tie
+
+    @needs_torch
     def test_running_free_stays_as_near_as_ddp_to_itself(self):
         self.bench("parity", "free", "-w", 2, "--seeds", 3, "--steps", 20, "--torch-python",
                    TORCH, DIGITS, "optimizer.name=sgd", "optimizer.lr=0.05", *SHORT)
