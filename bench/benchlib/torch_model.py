@@ -191,11 +191,15 @@ def loss_of(config):
     kind = config["model.loss"]
     weight = torch.tensor(config["train.class_weights"]) if config["train.class_weights"] else None
     ignore, smoothing = config["train.ignore_index"], config["train.label_smoothing"]
+
+    def of_type(out):
+        return weight if weight is None else weight.to(out.dtype)
+
     if kind == "cross_entropy" or kind == "nll" and smoothing:  # log_softmax twice is once
-        return lambda out, labels: F.cross_entropy(out, labels, weight, ignore_index=ignore,
+        return lambda out, labels: F.cross_entropy(out, labels, of_type(out), ignore_index=ignore,
                                                    label_smoothing=smoothing)
     if kind == "nll":
-        return lambda out, labels: F.nll_loss(out, labels, weight, ignore_index=ignore)
+        return lambda out, labels: F.nll_loss(out, labels, of_type(out), ignore_index=ignore)
     of_numbers = {"mse": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss,
                   "bce_with_logits": F.binary_cross_entropy_with_logits}[kind]
     return lambda out, labels: of_numbers(out, F.one_hot(labels, out.shape[1]).to(out.dtype))

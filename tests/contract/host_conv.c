@@ -101,12 +101,11 @@ void ps_conv_plan_describe(const ps_conv_plan *plan, char *out, size_t bytes)
 static void add_products(const ps_conv_shape *s, double *x, double *w, double *y,
                          int64_t o, int64_t i)
 {
-    conv_tap tap = {.in = {s->in[1], s->in[2]}, .out = {s->out[1], s->out[2]}};
-    for (int axis = 0; axis < 2; axis++) {
-        tap.stride[axis] = s->stride[axis];
-        tap.padding[axis] = s->padding[axis];
-        tap.dilation[axis] = s->dilation[axis];
-    }
+    conv_tap tap = {.in = {s->in[1], s->in[2]},
+                    .out = {s->out[1], s->out[2]},
+                    .stride = {s->stride[0], s->stride[1]},
+                    .padding = {s->padding[0], s->padding[1]},
+                    .dilation = {s->dilation[0], s->dilation[1]}};
     const int64_t kernel = s->kernel[0] * s->kernel[1], in = s->in[0] / s->groups;
     w += (o * in + i % in) * kernel;
     for (int64_t n = 0; n < s->n; n++) {

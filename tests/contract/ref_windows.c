@@ -32,12 +32,11 @@ void ref_conv(ref_model *m, const ps_layer *l, const double *x, double *y,
     double *dyr = ref_rounded(m, dy, m->n * O * H2 * W2);
     double *dw = ref_tensor(m, m->grads, l->weight);
     double *db = ref_tensor(m, m->grads, l->bias);
-    conv_tap tap = {.in = {H, W}, .out = {H2, W2}};
-    for (int axis = 0; axis < 2; axis++) {
-        tap.stride[axis] = l->stride[axis];
-        tap.padding[axis] = l->padding[axis];
-        tap.dilation[axis] = l->dilation[axis];
-    }
+    conv_tap tap = {.in = {H, W},
+                    .out = {H2, W2},
+                    .stride = {l->stride[0], l->stride[1]},
+                    .padding = {l->padding[0], l->padding[1]},
+                    .dilation = {l->dilation[0], l->dilation[1]}};
     for (int64_t n = 0; n < m->n; n++) {
         for (int64_t o = 0; o < O; o++) {
             int64_t out = (n * O + o) * H2 * W2;

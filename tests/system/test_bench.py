@@ -2,6 +2,7 @@
 stopped."""
 import itertools
 import json
+import math
 import os
 import re
 import runpy
@@ -345,6 +346,16 @@ class Parity(BenchTest):
         tie, none = map(float, done.stdout.split())
         self.assertGreater(tie, 0.1)
         self.assertLess(none, 5e-6)
+
+    @needs_torch
+    def test_the_exact_loss_takes_class_weights(self):
+        code = ("import torch; from benchlib.torch_model import loss_of\n"
+                "config = {'model.loss': 'cross_entropy', 'train.class_weights': [1.0, 3.0], 'train.ignore_index': -1,"
+                " 'train.label_smoothing': 0.0}\n"
+                "print(loss_of(config)(torch.zeros(2, 2, dtype=torch.float64), torch.tensor([0, 1])).item())")
+        done = subprocess.run([TORCH, "-c", code], env=dict(os.environ, PYTHONPATH=str(ROOT / "bench")), check=True,
+                              stdout=subprocess.PIPE, text=True, timeout=250)
+        self.assertAlmostEqual(float(done.stdout), math.log(2))
 
     def test_a_tie_excuses_its_own_step_alone(self):
         errors = runpy.run_path(str(ROOT / "bench" / "parity"))["forced_errors"]
