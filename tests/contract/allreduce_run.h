@@ -4,6 +4,8 @@
 #ifndef PS_TEST_ALLREDUCE_RUN_H
 #define PS_TEST_ALLREDUCE_RUN_H
 
+#include <stdatomic.h>
+
 #include "device_stream.h"
 #include "model_spec.h"
 #include "session.h"
@@ -11,7 +13,7 @@
 enum { ALLREDUCE_WORKERS_MAX = 4, ALLREDUCE_SETS_MAX = 24 };
 
 typedef struct allreduce_rank {
-    const struct allreduce_job *job;
+    struct allreduce_job *job;
     int rank;
     char address[64]; // of the coordinator
     ps_config cfg;
@@ -34,6 +36,7 @@ typedef struct allreduce_job {
     const char *sets[ALLREDUCE_SETS_MAX];
     int n_sets;
     ps_err (*run)(allreduce_rank *r); // after start
+    atomic_int refused;               // ranks whose step was refused: allreduce_run_nan
     allreduce_rank ranks[ALLREDUCE_WORKERS_MAX];
 } allreduce_job;
 
