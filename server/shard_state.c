@@ -18,10 +18,9 @@ static uint32_t count_chunks(const ps_plan *plan, uint32_t shard)
 
 static void list_senders(ps_shard *s)
 {
-    const ps_roster *roster = ps_member_roster(s->member);
     const bool leaders = ps_config_two_levels(s->o.config);
     for (int r = 0; r < s->o.n_workers; r++) {
-        s->sends[r] = !leaders || ps_roster_leader(roster, r) == r;
+        s->sends[r] = !leaders || ps_roster_leader(ps_member_roster(s->member), r) == r;
         if (s->sends[r]) s->senders[s->n_senders++] = (uint32_t)r;
     }
 }
