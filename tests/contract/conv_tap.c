@@ -1,9 +1,18 @@
 #include "conv_tap.h"
 
 /* Calls body for each row of y that meets a row of x: element j + ow of y meets element
- * i + ow * s of x, for ow in [begin, end). */
+ * i + ow * s of x, for ow in [begin, end). The compiler knows the usual stride of 1. */
 #define EACH_ROW(...)                                                                    \
-    const int64_t s = t->stride[1], off = t->at[1] * t->dilation[1] - t->padding[1];     \
+    const int64_t stride = t->stride[1],                                                 \
+                  off = t->at[1] * t->dilation[1] - t->padding[1];                       \
+    if (stride == 1) {                                                                   \
+        EACH_ROW_BY((int64_t)1, __VA_ARGS__)                                             \
+    } else {                                                                             \
+        EACH_ROW_BY(stride, __VA_ARGS__)                                                 \
+    }
+
+#define EACH_ROW_BY(step, ...)                                                           \
+    const int64_t s = step;                                                              \
     const int64_t begin = off < 0 ? (s - 1 - off) / s : 0;                               \
     const int64_t most = off < t->in[1] ? (t->in[1] - 1 - off) / s + 1 : 0;              \
     const int64_t end = most < t->out[1] ? most : t->out[1];                             \
@@ -15,13 +24,14 @@
             __VA_ARGS__                                                                  \
     }
 
-void conv_tap_forward(const conv_tap *t, double weight, const double *x, double *y)
+void conv_tap_forward(const conv_tap *t, double weight, const double *restrict x,
+                      double *restrict y)
 {
     EACH_ROW(y[j + ow] += weight * x[i + ow * s];)
 }
 
-void conv_tap_backward_data(const conv_tap *t, double weight, const double *dy,
-                            double *dx)
+void conv_tap_backward_data(const conv_tap *t, double weight, const double *restrict dy,
+                            double *restrict dx)
 {
     EACH_ROW(dx[i + ow * s] += weight * dy[j + ow];)
 }

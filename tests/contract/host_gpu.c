@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../support/half.h"
+#include "host_gemm.h"
 #include "mem.h"
 
 typedef enum op_kind { OP_COPY, OP_LAUNCH, OP_GEMM, OP_CALL, OP_POLL, OP_AWAIT } op_kind;
@@ -171,49 +171,6 @@ static void run_kernel(const op *o)
     }
 }
 
-/* Returns an element. Halves are computed by their definition. */
-static double element(ps_values v, int64_t i)
-{
-    if (v.format == PS_FORMAT_FP32) return ((const float *)v.at)[i];
-    uint16_t bits = ((const uint16_t *)v.at)[i];
-    if (v.format == PS_FORMAT_BF16) return ps_float_of_bf16(bits);
-    return half_value(bits);
-}
-
-/* It is not sanitized: the arrays are this file's own, and a test spends most of its time
- * here. */
-__attribute__((no_sanitize("address", "undefined", "thread"))) static void
-add_scaled(double *restrict sums, const double *restrict x, double scale, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        sums[i] += x[i] * scale;
-}
-
-/* BLAS's gemm, from its definition: element (i, j) of an op(X) of leading dimension ld
- * is X[j * ld + i], or X[i * ld + j] where it is transposed. */
-static void run_gemm(const ps_gpu_gemm *g)
-{
-    double *column = malloc(sizeof *column * (size_t)g->m);
-    double *a = malloc(sizeof *a * (size_t)(g->k * g->m));
-    for (int64_t l = 0; l < g->k; l++) {
-        for (int64_t i = 0; i < g->m; i++)
-            a[l * g->m + i] = element(g->a, g->ta ? i * g->lda + l : l * g->lda + i);
-    }
-    for (int64_t j = 0; j < g->n; j++) {
-        memset(column, 0, sizeof *column * (size_t)g->m);
-        for (int64_t l = 0; l < g->k; l++)
-            add_scaled(column, a + l * g->m,
-                       element(g->b, g->tb ? l * g->ldb + j : j * g->ldb + l), g->m);
-        for (int64_t i = 0; i < g->m; i++) {
-            int64_t to = j * g->ldc + i;
-            double old = g->beta == 0.0f ? 0.0 : g->beta * element(g->c, to);
-            ps_set(g->c, (size_t)to, (float)(column[i] + old), false);
-        }
-    }
-    free(a);
-    free(column);
-}
-
 /* Runs a queue up to position. false: its next operation waits for something outside
  * this GPU. */
 static bool run_as_far(ps_gpu *gpu, ps_gpu_queue which, size_t position)
@@ -224,7 +181,7 @@ static bool run_as_far(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         if (o->kind == OP_AWAIT && !run_as_far(gpu, o->other, o->position)) return false;
         if (o->kind == OP_POLL && !o->poll(o->args)) return false;
         if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
-        if (o->kind == OP_GEMM) run_gemm(&o->gemm);
+        if (o->kind == OP_GEMM) host_gemm(&o->gemm);
         if (o->kind == OP_LAUNCH) run_kernel(o);
         if (o->kind == OP_CALL) o->call(o->args);
         free(o->args);

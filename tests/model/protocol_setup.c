@@ -69,13 +69,14 @@ static void plan(void)
 
 void world_gradient(uint32_t rank, uint64_t step, const float *params, float *grads)
 {
+    ps_hash begin;
+    ps_hash_init(&begin);
+    ps_hash_u64(&begin, rank);
+    ps_hash_u64(&begin, step);
+    ps_hash_bytes(&begin, params, ARENA * sizeof *params);
     for (uint32_t i = 0; i < ARENA; i++) {
-        ps_hash h;
-        ps_hash_init(&h);
-        ps_hash_u64(&h, rank);
-        ps_hash_u64(&h, step);
+        ps_hash h = begin;
         ps_hash_u64(&h, i);
-        ps_hash_bytes(&h, params, ARENA * sizeof *params);
         grads[i] = (float)(ps_hash_value(&h) >> 20 & 0xffff) / 64.0f - 512.0f;
     }
 }
