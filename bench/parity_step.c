@@ -27,6 +27,7 @@
 #include "cli.h"
 #include "device.h"
 #include "loader.h"
+#include "loss_terms.h"
 #include "model_spec.h"
 #include "session.h"
 
@@ -188,7 +189,9 @@ static ps_err one_step(rank_state *r, uint64_t step, const ps_loaded *batch)
     PS_TRY(ps_program_backward(r->program, &b, &pass));
     PS_TRY(ps_session_finish(r->session));
     PS_TRY(ps_session_drain(r->session));
-    double loss = result.loss_sum;
+    // DDP's: each rank's mean counts by its samples
+    double loss =
+        result.loss_sum / ps_batch_weigh(&r->spec, &b).weight * (double)batch->n;
     char name[32];
     snprintf(name, sizeof name, "loss/%llu", (unsigned long long)step);
     PS_TRY(ps_member_reduce(ps_session_member(r->session), name, &loss, 1,

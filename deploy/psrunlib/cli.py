@@ -11,7 +11,7 @@ import time
 from . import hosts as hostfile
 from . import job as jobs
 from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, ports, predict, remote, report
-from . import restarts, shares, top, trace, verify
+from . import restarts, shares, trace, verify
 from .errors import JobError
 from .out import Out
 from .screen import Screen
@@ -447,6 +447,7 @@ def run_command(args, dashes, program):
         if args.top:
             if args.config or dashes:
                 raise JobError("--top watches a job that is running: give nothing else")
+            from . import top  # needs curses and HTTP, which take long to import
             return top.top(args.top)
         if args.join:
             return elastic.join(args, plan_job)
