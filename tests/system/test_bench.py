@@ -2,7 +2,6 @@
 stopped."""
 import itertools
 import json
-import math
 import os
 import re
 import runpy
