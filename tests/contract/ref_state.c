@@ -37,15 +37,29 @@ static void nudge(const ref_model *m, int layer, double *x, int64_t n)
     nudge_all(m->nudge + 1000 * (uint64_t)layer + first, x, n);
 }
 
+/* frexp and ldexp take a quarter of the time of a test of 16 bits. */
+static int exponent_of(double x) // x is in [2^(exponent - 1), 2^exponent)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 2047) - 1022;
+}
+
+static double power_of_two(int n) // a normal number
+{
+    const uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 /* Rounds to nearest, ties to even. */
 static void round_all(const ref_model *m, double *x, int64_t n)
 {
     for (int64_t i = 0; i < n && m->digits; i++) {
-        int exponent;
-        frexp(x[i], &exponent);
-        int unit = exponent - m->digits;
+        int unit = exponent_of(x[i]) - m->digits;
         if (unit < m->least) unit = m->least;
-        x[i] = ldexp(nearbyint(ldexp((float)x[i], -unit)), unit);
+        x[i] = nearbyint((float)x[i] * power_of_two(-unit)) * power_of_two(unit);
     }
 }
 

@@ -29,7 +29,7 @@ def command_of(entry):
         words = words[1:]
     words = words[:words.index("-o")] + words[words.index("-o") + 2:]
     words = [w for w in words if not w.startswith(("-fsanitize", "-Werror"))]
-    return words + ["-w", "-O3", "-o", "/dev/null", "-fopt-info-vec-missed"]
+    return words + ["-w", "-O3", "-g0"]
 
 
 def loops(path):
@@ -43,7 +43,12 @@ def loops(path):
 
 
 def check(entry):
-    done = subprocess.run(command_of(entry), cwd=entry["directory"], capture_output=True, text=True)
+    def compiler(*words):
+        return subprocess.run([*command_of(entry), *words], cwd=entry["directory"], capture_output=True, text=True)
+
+    if PRAGMA not in compiler("-E").stdout:
+        return []
+    done = compiler("-o", "/dev/null", "-fopt-info-vec-missed")
     if done.returncode:
         return [done.stderr]
     places = {(path, int(line)) for path, line in MISSED.findall(done.stderr)}
