@@ -20,10 +20,10 @@
 
 enum {
     MESSAGES_PER_ROUND = 256,
-    LAST_WORDS_MS = 250, // at the end: waits for an abort that is on its way
-    LINGER_MS = 1000,    // at the end: time for sending the news
-    GATE_ITEMS = 3,      // of the door, the ROUTER, and its own
-    GATE_PER_MEMBER = 4, // connections: door, ROUTER, repeated ones, links
+    LAST_WORDS_MS = 1000, // at the end: waits for an abort that is on its way
+    LINGER_MS = 1000,     // at the end: time for sending the news
+    GATE_ITEMS = 3,       // of the door, the ROUTER, and its own
+    GATE_PER_MEMBER = 4,  // connections: door, ROUTER, repeated ones, links
     MEMBER_MESSAGES = 1024
 };
 

@@ -307,8 +307,6 @@ void allreduce_check_gone(const char *exchange, int world, const char *way)
     allreduce_job j;
     allreduce_job_init(&j, exchange, world, run_until_one_is_gone);
     allreduce_set(&j, way);
-    allreduce_set(&j, "net.heartbeat_ms=100");
-    allreduce_set(&j, "net.dead_after_ms=2000");
     uint64_t begun = ps_clock_ns();
     allreduce_run(&j);
     assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);

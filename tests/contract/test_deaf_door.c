@@ -139,7 +139,8 @@ static void run_part(part *p, const ps_config *config, ps_role role, const char 
     assert_int_equal(pthread_create(&p->thread, NULL, join_and_leave, p), 0);
 }
 
-static void another_connection_is_made_soon(void **state)
+/* Returns how long after the last deaf one. */
+static uint64_t time_to_another_connection(void)
 {
     ps_config config;
     const char *const set[] = {"job.name=test", "net.join_timeout_ms=20000",
@@ -161,8 +162,17 @@ static void another_connection_is_made_soon(void **state)
     if (worker.err != PS_OK) fail_msg("worker: %s", worker.message);
     if (server.err != PS_OK) fail_msg("server: %s", server.message);
     assert_true(d.n > DEAF);
-    assert_true(d.accepted_ns[DEAF] - d.accepted_ns[DEAF - 1] < ENOUGH_MS * 1000000ull);
     ps_config_fini(&config);
+    return d.accepted_ns[DEAF] - d.accepted_ns[DEAF - 1];
+}
+
+static void another_connection_is_made_soon(void **state)
+{
+    uint64_t took_ns = UINT64_MAX;
+    // the machine may be busy
+    for (int i = 0; i < 3 && took_ns >= ENOUGH_MS * UINT64_C(1000000); i++)
+        took_ns = time_to_another_connection();
+    assert_true(took_ns < ENOUGH_MS * UINT64_C(1000000));
 }
 
 int main(void)

@@ -177,7 +177,7 @@ static void a_stopped_worker_is_named(void **state)
                                       .workers = 2,
                                       .fault = TEST_FAULT_STOPPED,
                                       HOSTS(0, 0),
-                                      SETS(LEVELS, "net.step_timeout_ms=2000")};
+                                      SETS(LEVELS, "net.step_timeout_ms=5000")};
     test_run_result result;
     test_run(&options, &result);
     assert_int_equal(result.rank[0].err, PS_ERR_TIMEOUT);

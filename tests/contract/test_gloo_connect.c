@@ -62,10 +62,9 @@ static void send_away(void)
         if (strangers[i] > 0) close(strangers[i] - 1);
 }
 
-static const test_run_options job = {
-    .exchange = PS_EXCHANGE_GLOO,
-    .workers = 3,
-    SETS("exchange.shm=off", "optimizer.name=adamw", "net.dead_after_ms=2000")};
+static const test_run_options job = {.exchange = PS_EXCHANGE_GLOO,
+                                     .workers = 3,
+                                     SETS("exchange.shm=off", "optimizer.name=adamw")};
 
 static void without_strangers(void **state)
 {

@@ -53,11 +53,13 @@ static void join_late(rig_part *p)
     end_elastic(p, 3);
 }
 
-static void run_elastic(rig_job *j, rig_part *parts, int n)
+/* The last part comes `later_s` later. */
+static void run_elastic(rig_job *j, rig_part *parts, int n, unsigned later_s)
 {
     j->min_workers = 1;
     for (int i = 0; i < n; i++) {
         parts[i].job = j;
+        if (i == n - 1) sleep(later_s);
         assert_int_equal(pthread_create(&parts[i].thread, NULL, rig_run_part, &parts[i]),
                          0);
     }
@@ -77,7 +79,7 @@ static void a_newcomer_is_let_in(void **state)
         {.role = PS_ROLE_WORKER, .rank = 5, .run = regroup_for_a_newcomer},
         {.role = PS_ROLE_WORKER, .rank = -1, .late = true, .run = join_late}};
     pthread_barrier_init(&rig_others_have_joined, NULL, 2);
-    run_elastic(&j, parts, 3 + 1);
+    run_elastic(&j, parts, 3 + 1, 0);
     pthread_barrier_destroy(&rig_others_have_joined);
     rig_close(&j);
 }
@@ -97,7 +99,7 @@ static void others_begin_without_those_that_do_not_come(void **state)
             {.role = PS_ROLE_SERVER, .expected_workers = expected, .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = 1, .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = 0, .run = end_as_two}};
-        run_elastic(&j, parts, 3);
+        run_elastic(&j, parts, 3, 2); // no job begins without worker 0
         rig_close(&j);
     }
 }

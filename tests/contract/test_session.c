@@ -374,7 +374,7 @@ static ps_err never(worker *w)
     return ps_err_set(PS_ERR_INTERNAL, "it has joined");
 }
 
-static const char *const impatient[] = {"net.join_timeout_ms=3000"};
+static const char *const impatient[] = {"net.join_timeout_ms=6000"};
 
 static void another_world_size_is_refused(void **state)
 {

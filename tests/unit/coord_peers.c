@@ -19,7 +19,7 @@ peer_admission peer_admissions[3];
 ps_curve peer_keys[PS_ROLE_COUNT];
 
 static const ps_curve *job_keys; // the coordinator's; NULL: none
-static uint64_t heartbeat_ms = 50, dead_after_ms = 2000;
+static uint64_t heartbeat_ms = 1000, dead_after_ms = 20000;
 
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
 {
@@ -47,12 +47,23 @@ int peer_open(void **state)
     return 0;
 }
 
+static int open_with(void **state, uint64_t beat_ms, uint64_t dead_ms)
+{
+    const uint64_t usual[2] = {heartbeat_ms, dead_after_ms};
+    heartbeat_ms = beat_ms, dead_after_ms = dead_ms;
+    int rc = peer_open(state);
+    heartbeat_ms = usual[0], dead_after_ms = usual[1];
+    return rc;
+}
+
 int peer_open_patient(void **state)
 {
-    heartbeat_ms = 30000, dead_after_ms = 60000;
-    int rc = peer_open(state);
-    heartbeat_ms = 50, dead_after_ms = 2000;
-    return rc;
+    return open_with(state, 30000, 60000);
+}
+
+int peer_open_impatient(void **state)
+{
+    return open_with(state, 50, 2000);
 }
 
 int peer_open_with_keys(void **state)

@@ -19,6 +19,7 @@ extern ps_curve peer_keys[PS_ROLE_COUNT];
     cmocka_unit_test_setup_teardown(test, peer_open_patient, peer_close)
 int peer_open(void **state);
 int peer_open_patient(void **state);
+int peer_open_impatient(void **state); // 2 s of silence are death
 int peer_open_with_keys(void **state); // has peer_keys; members may join again
 int peer_close(void **state);
 /* Another coordinator; owned by the caller. */

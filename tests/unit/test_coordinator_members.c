@@ -182,7 +182,7 @@ static void disagreeing_sums_fail_for_all(void **state)
     const double values[3] = {1, 2, 3};
     peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_GATHER, .nonce = nonce, .request = 1, .name = "x"};
-    c.number[0] = 400;
+    c.number[0] = 20000;
     c.value = values;
     c.bytes = 16;
     peer_send(sockets[1], &c);
@@ -199,6 +199,9 @@ static void disagreeing_sums_fail_for_all(void **state)
     peer_assert_says(peer_await(sockets[2], PS_CONTROL_FAIL).text, "23 bytes");
     peer_send(sockets[0], &c);
     peer_assert_says(peer_await(sockets[0], PS_CONTROL_FAIL).text, "only workers");
+    c.bytes = 16; // in place of the first
+    c.number[0] = 300;
+    peer_send(sockets[1], &c);
     peer_assert_says(peer_await(sockets[1], PS_CONTROL_FAIL).text, "missing: 1");
     peer_close_three(sockets);
 }
@@ -268,7 +271,8 @@ int main(void)
         PEER_PATIENT_TEST(every_truncation_of_a_message_is_stood),
         PEER_TEST(disagreeing_sums_fail_for_all),
         PEER_TEST(a_closed_connection_aborts_the_job),
-        PEER_TEST(a_silent_member_aborts_the_job),
+        cmocka_unit_test_setup_teardown(a_silent_member_aborts_the_job,
+                                        peer_open_impatient, peer_close),
         PEER_TEST(a_lost_goodbye_ends_no_finished_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,6 +124,24 @@ static void names_that_do_not_resolve_say_so(void **state)
     assert_non_null(strstr(ps_err_message(), "no-such-host.invalid"));
 }
 
+/* Looks for an address that there will not be, and expects these words. A busy machine
+ * may not ask in time: then it gets more. Returns how often it asked. */
+static int expect_timeout(const char *name, const char *words)
+{
+    char address[PS_ADDRESS_MAX];
+    enum { NEVER = 1 << 20 };
+    bool said = false;
+    for (int ms = 250; !said && ms < 20000; ms *= 4) {
+        lookups_until_known = NEVER;
+        lookups_answered = 0;
+        assert_int_equal(ps_net_route_address(name, ps_deadline_in_ms(ms), address),
+                         PS_ERR_TIMEOUT);
+        said = strstr(ps_err_message(), words) != NULL;
+    }
+    if (!said) fail_msg("%s", ps_err_message());
+    return NEVER - atomic_load(&lookups_until_known);
+}
+
 static void names_that_do_not_resolve_yet_are_awaited(void **state)
 {
     char address[PS_ADDRESS_MAX];
@@ -131,11 +149,10 @@ static void names_that_do_not_resolve_yet_are_awaited(void **state)
     assert_int_equal(
         ps_net_route_address("comes-later", ps_deadline_in_ms(20000), address), PS_OK);
     assert_string_equal(address, "127.0.0.1");
-    lookups_until_known = 1 << 20;
-    assert_int_equal(ps_net_route_address("comes-later", ps_deadline_in_ms(250), address),
-                     PS_ERR_TIMEOUT);
-    assert_true(atomic_load(&lookups_until_known) < (1 << 20) - 1);
-    assert_non_null(strstr(ps_err_message(), "comes-later: the name does not resolve"));
+    int asked = 0;
+    for (int i = 0; i < 5 && asked < 2; i++)
+        asked = expect_timeout("comes-later", "comes-later: the name does not resolve");
+    assert_true(asked >= 2);
 }
 
 static void name_servers_that_are_down_hold_nobody(void **state)
@@ -155,10 +172,7 @@ static void name_servers_that_are_down_hold_nobody(void **state)
         ps_net_connect("never-answered", 1, ps_deadline_in_ms(50), &fd, NULL),
         PS_ERR_TIMEOUT);
     // The reason is the answer that there was, not the attempt that the deadline cut.
-    assert_int_equal(
-        ps_net_route_address("answered-once", ps_deadline_in_ms(150), address),
-        PS_ERR_TIMEOUT);
-    assert_non_null(strstr(ps_err_message(), "answered-once: the name does not resolve"));
+    expect_timeout("answered-once", "answered-once: the name does not resolve");
     assert_false(ps_deadline_passed(limit));
     for (int i = 0; i < 8; i++) // for clients that still ask
         sem_post(&name_servers);

@@ -12,9 +12,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "../support/free_port.h"
 #include "probe.h"
-
-enum { PORT = 28731 };
 
 static ps_err probe(const char *what, FILE *out)
 {
@@ -26,6 +25,7 @@ static void test_measures_loopback(void **state)
 {
     (void)state;
     int in[2], out[2];
+    const int port = test_free_port();
     assert_int_equal(pipe(in), 0);
     assert_int_equal(pipe(out), 0);
     pid_t pid = fork();
@@ -34,13 +34,13 @@ static void test_measures_loopback(void **state)
         close(in[1]);
         FILE *f = fdopen(out[1], "w");
         char what[32];
-        snprintf(what, sizeof what, "serve:%d", PORT);
+        snprintf(what, sizeof what, "serve:%d", port);
         _exit(probe(what, f) == PS_OK ? 0 : 1);
     }
     char line[64] = "", what[32];
     assert_true(read(out[0], line, sizeof line - 1) > 0);
     assert_non_null(strstr(line, "serving"));
-    snprintf(what, sizeof what, "127.0.0.1:%d", PORT);
+    snprintf(what, sizeof what, "127.0.0.1:%d", port);
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
