@@ -92,7 +92,7 @@ class Part:
 
     def __init__(self, role, rank, args, env, prefix=()):
         self.name = f"{role} {rank}"
-        self.env = env
+        self.args, self.env = list(args), env
         self.log = tempfile.TemporaryFile(mode="w+")
         self.popen = subprocess.Popen(
             [*prefix, BIN / f"ps-{role}", *args], env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
@@ -197,10 +197,15 @@ class SlowDisk:
         os.makedirs(folder, exist_ok=True)
 
     @property
+    def env(self):
+        """The variables of processes that use this disk."""
+        return {"LD_PRELOAD": f"{BIN}/libslow_disk.so", "PS_SLOW_DISK": self.folder,
+                "ASAN_OPTIONS": "verify_asan_link_order=0"}
+
+    @property
     def prefix(self):
         """The prefix of the command lines of processes that use this disk."""
-        return ["env", f"LD_PRELOAD={BIN}/libslow_disk.so", f"PS_SLOW_DISK={self.folder}",
-                "ASAN_OPTIONS=verify_asan_link_order=0"]
+        return ["env", *(f"{name}={value}" for name, value in self.env.items())]
 
     def hold(self, name):
         with open(os.path.join(self.folder, name), "w", encoding="ascii"):
@@ -208,6 +213,14 @@ class SlowDisk:
 
     def let_go(self, name):
         os.unlink(os.path.join(self.folder, name))
+
+    def hold_job(self, *steps):
+        """At these steps, of those of train.save_every, a job waits: it is not over before it is disturbed."""
+        for step in steps:
+            self.hold(f"step-{step}.safetensors.tmp")
+
+    def let_job_go(self, step):
+        self.let_go(f"step-{step}.safetensors.tmp")
 
 
 class JobTest(unittest.TestCase):

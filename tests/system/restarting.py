@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from jobs import DIGITS, alive, find_part
+from jobs import DIGITS, SlowDisk, alive, find_part
 from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
@@ -16,6 +16,37 @@ WAIT_S = 60
 
 
 class RestartTest(CheckpointTest):
+    def setUp(self):
+        super().setUp()
+        self.disk = SlowDisk(self.path("held"))
+
+    def start_held(self, out, kind, at, *args, **more):
+        """Starts a job that waits at each of these steps (of train.save_every) until the test lets it go on."""
+        self.disk.hold_job(*at)
+        return self.start(out, kind, *args, env=self.disk.env, **more)
+
+    def waits_at(self, out, step):
+        return self.exists(out, "checkpoints", f"step-{step}.safetensors.tmp")
+
+    def kill_before(self, psrun, out, step, role, rank, after=8):
+        """Kills a part of a held job after that many more steps, at the latest when the job waits at `step`. Lets it
+        go on, and waits until it does."""
+        self.assertTrue(self.wait_for_part(psrun, role, rank))
+        last = self.last_step(out)
+        self.assertTrue(self.wait_until(psrun, lambda: self.last_step(out) > last + after or self.waits_at(out, step)))
+        self.assertIsNotNone(self.kill(psrun, role, rank))
+        self.let_go(psrun, out, step)
+
+    def let_go(self, psrun, out, step):
+        """Lets a held job, of which parts were killed, go on. Returns whether it did so before it was over."""
+        again = self.goes_on(out)
+        self.disk.let_job_go(step)
+        return self.wait_until(psrun, lambda: self.goes_on(out) > again)
+
+    def goes_on(self, out):
+        """How often the job has gone on after deaths."""
+        return self.text(out).count("psrun: the job goes on from step")
+
     def start(self, out, kind, *args, settings=(*SETTINGS,), config=DIGITS, env=None):
         mode, servers, workers, *more = kind
         argv = self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings,

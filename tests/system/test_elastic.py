@@ -241,11 +241,13 @@ class Workers(ElasticTest):
             shutil.rmtree(self.path("out"))
 
     def test_one_dies(self):
-        psrun = self.start_elastic("out", ("ps", 2, 3), 1500)
+        psrun = self.start_elastic("out", ("ps", 2, 3), MANY)
+        self.assertTrue(self.wait_for_size(psrun, "out", 3, 0))
         self.wait_for_lines(psrun, "out", 5)
+        changes = len(self.sizes("out"))
         self.kill(psrun, "worker", 1)
-        self.assertTrue(self.wait_for_size(psrun, "out", 2, 1))
-        self.end_all(psrun, "out")
+        self.assertTrue(self.wait_for_size(psrun, "out", 2, changes))
+        self.stop(psrun, "out")
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
 
     def test_the_dead_are_started_again(self):

@@ -64,13 +64,11 @@ class GoesOn(LambTest):
 
     def test_after_deaths(self):
         settings = [*SETTINGS, "train.steps=120", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
-                    "recovery.share=0.5"]
+                    "recovery.share=0.5", "train.save_every=60"]
         kind = ("ps", 2, 2, "optimizer.clip_norm=1")
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start("out", kind, "--restarts", 1, settings=settings)
-        self.assertTrue(self.wait_for_part(psrun, "server", 1, before=None))
-        self.assertTrue(self.wait_until(psrun, lambda: self.last_step("out") > 15))
-        self.kill(psrun, "server", 1)
+        psrun = self.start_held("out", kind, (60,), "--restarts", 1, settings=settings)
+        self.kill_before(psrun, "out", 60, "server", 1, after=15)
         self.end(psrun, "out")
         self.assertEqual(len(self.check_restarted("whole", "out")), 1)
 

@@ -22,7 +22,7 @@ ADAMW = ["optimizer.name=adamw", "optimizer.lr=0.002"]
 # A kill comes in the middle of a round. The disk has no checkpoint before the last step, so the job goes on from
 # memory, which gets one as often as possible. Two kills fit into 400 steps.
 IN_MEMORY = [*SETTINGS, "train.steps=400", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
-             "recovery.share=0.5"]
+             "recovery.share=0.5", "train.save_every=100"]
 ROUNDS = ["sync.policy=local", "sync.local_steps=7", *NESTEROV]
 STREAMING = ["sync.policy=local", "sync.local_steps=6", "sync.fragments=3", "sync.overlap=1"]
 SGD = ["optimizer={name: sgd, lr: 0.05, weight_decay: 0}", "schedule.name=constant", "model.dropout=false"]
@@ -472,18 +472,17 @@ class Killed(RestartTest):
     def check_kills(self, kind, settings, *parts):
         """Kills different parts (role, rank) one after the other. Returns psrun's output."""
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start("out", kind, "--restarts", len(parts), settings=settings)
-        for role, rank in parts:
-            self.assertTrue(self.wait_for_part(psrun, role, rank))
-            seen = self.last_step("out")
-            self.assertTrue(self.wait_until(psrun, lambda n=seen: self.last_step("out") > n + 8))
-            self.kill(psrun, role, rank)
+        at = (100, 200)[:len(parts)]
+        psrun = self.start_held("out", kind, at, "--restarts", len(parts), settings=settings)
+        for step, (role, rank) in zip(at, parts):
+            self.kill_before(psrun, "out", step, role, rank)
         text = self.end(psrun, "out")
         self.assertEqual(len(self.check_restarted("whole", "out")), len(parts))
         return text
 
     def test_a_worker_and_a_server(self):
-        settings = [*SETTINGS, "train.steps=200", "train.epochs=100", "checkpoint.every=15", "train.log_every=1"]
+        settings = [*SETTINGS, "train.steps=300", "train.epochs=100", "checkpoint.every=15", "train.log_every=1",
+                    "train.save_every=100"]
         self.check_kills(("ps", 2, 2, *ADAMW, *ROUNDS), settings, ("worker", 1), ("server", 1))
 
     def test_from_the_memory_of_another_worker(self):

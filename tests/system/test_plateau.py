@@ -100,16 +100,12 @@ class GoesOn(PlateauTest):
             subprocess.run(["rm", "-r", self.path("whole")], check=True)
 
     def test_after_deaths(self):
-        settings = [*PLATEAU, "train.epochs=40", "recovery.share=0.5", "checkpoint.every=1000000"]
+        settings = [*PLATEAU, "train.epochs=40", "recovery.share=0.5", "checkpoint.every=1000000", "train.save_every=80"]
         kind = ("ps", 2, 2, "optimizer.name=adamw")
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start("out", kind, "--restarts", 2, settings=settings)
-        last = None
-        for role, rank in (("worker", 0), ("server", 1)):
-            self.assertTrue(self.wait_for_part(psrun, role, rank, before=None if role == "server" else last))
-            seen = self.last_step("out")
-            self.assertTrue(self.wait_until(psrun, lambda n=seen: self.last_step("out") > n + 20))
-            last = self.kill(psrun, role, rank)
+        psrun = self.start_held("out", kind, (80, 160), "--restarts", 2, settings=settings)
+        for step, role, rank in ((80, "worker", 0), (160, "server", 1)):
+            self.kill_before(psrun, "out", step, role, rank, after=20)
         self.end(psrun, "out")
         self.assertEqual(len(self.check_restarted("whole", "out")), 2)
 

@@ -3,32 +3,32 @@ of a job, so that no single death makes it go back to a checkpoint on the disk."
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, wrapped_bin
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, SlowDisk, wrapped_bin
 from restarting import SETTINGS, RestartTest
 from test_chaos import NORMS
 
 # The jobs go on from memory: before the last step the disk has no checkpoint. Memory gets one as often as possible,
 # because every kill must go back to a later step than the one before.
 IN_MEMORY = [*SETTINGS, "train.steps=120", "train.log_every=1", "checkpoint.every=1000000", "recovery.share=0.5"]
+HELD_AT = (40, 80)  # at the latest, there are two kills
+HELD = [*IN_MEMORY, "train.save_every=40"]
 
 
 class Memory(RestartTest):
-    def check_kills(self, kind, role, ranks, config=DIGITS, args=(), settings=IN_MEMORY):
+    def check_kills(self, kind, role, ranks, config=DIGITS, args=(), settings=HELD):
         """Kills those parts one after the other. Returns psrun's output."""
         self.run_job("whole", *kind[:3], *settings, *kind[3:], config=config)
-        psrun = self.start("out", kind, "--restarts", len(ranks), *args, settings=settings, config=config)
-        last = None
-        for rank in ranks:
-            self.assertTrue(self.wait_for_part(psrun, role, rank, before=last))
-            seen = self.last_step("out")
-            self.assertTrue(self.wait_until(psrun, lambda n=seen: self.last_step("out") > n + 8))
-            last = self.kill(psrun, role, rank)
+        at = HELD_AT[:len(ranks)]
+        psrun = self.start_held("out", kind, at, "--restarts", len(ranks), *args, settings=settings, config=config)
+        for step, rank in zip(at, ranks):
+            self.kill_before(psrun, "out", step, role, rank)
         text = self.end(psrun, "out")
         deaths = self.check_restarted("whole", "out")
         self.assertEqual(len(deaths), len(ranks))
@@ -72,12 +72,12 @@ class Memory(RestartTest):
 class AtOnce(RestartTest):
     """Several parts are killed at the same time. Those that live keep their processes."""
 
-    ON_DISK = [*IN_MEMORY, "checkpoint.every=10", "train.steps=300"]
+    ON_DISK = [*HELD, "checkpoint.every=10", "train.steps=300"]
 
-    def check(self, kind, *victims, settings=IN_MEMORY):
+    def check(self, kind, *victims, settings=HELD, at=HELD_AT):
         """Returns psrun's words."""
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start("out", kind, "--restarts", len(victims), settings=settings)
+        psrun = self.start_held("out", kind, at, "--restarts", len(victims), settings=settings)
         parts = [("server", r) for r in range(kind[1])] + [("worker", r) for r in range(kind[2])]
         on_disk = "checkpoint.every=10" in settings  # a slow disk skips some
         self.assertTrue(self.wait_until(psrun, lambda: self.last_step("out") > 20 and (
@@ -87,8 +87,10 @@ class AtOnce(RestartTest):
             os.kill(before[part], signal.SIGSTOP)  # so that no part hears of another's death
         for part in victims:
             os.kill(before[part], signal.SIGKILL)
-        self.assertTrue(self.wait_until(psrun, lambda: "psrun: the job goes on from step" in self.text("out")))
+        self.assertTrue(self.let_go(psrun, "out", at[0]))
         now = {part: self.find(psrun, *part) for part in parts}
+        self.disk.let_job_go(at[1])
+        self.assertNotIn(None, now.values())
         text = self.end(psrun, "out")
         self.assertEqual({part for part in parts if before[part] != now[part]}, set(victims), text)
         deaths = self.check_restarted("whole", "out")
@@ -100,14 +102,14 @@ class AtOnce(RestartTest):
         self.check(("ps", 3, 2, "optimizer.name=adamw"), ("server", 0), ("server", 1), ("server", 2))
 
     def test_all_workers(self):
-        self.check(("ps", 2, 2, "optimizer.name=adamw"), ("worker", 0), ("worker", 1), settings=self.ON_DISK)
+        self.check(("ps", 2, 2, "optimizer.name=adamw"), ("worker", 0), ("worker", 1), settings=self.ON_DISK, at=(160, 240))
 
     def test_the_coordinator_and_worker_0(self):
         self.check(("ps", 2, 3, "exchange.codec=onebit", "exchange.codec_warmup=4", "optimizer.clip_norm=0.5"),
-                   ("server", 0), ("worker", 0), settings=self.ON_DISK)
+                   ("server", 0), ("worker", 0), settings=self.ON_DISK, at=(160, 240))
 
     def test_all_reduce_with_one_survivor(self):
-        self.check(("allreduce", 0, 3, "optimizer.name=adamw"), ("worker", 0), ("worker", 2), settings=self.ON_DISK)
+        self.check(("allreduce", 0, 3, "optimizer.name=adamw"), ("worker", 0), ("worker", 2), settings=self.ON_DISK, at=(160, 240))
 
 
 class ToldToEnd(RestartTest):
@@ -157,12 +159,19 @@ class ByHand(JobTest):
     """Without psrun and PS_INCARNATION: the user who starts the dead part again does not count starts."""
 
     SETTINGS = ["train.epochs=80", "train.eval_every=0", "schedule.name=constant", "train.log_every=5",
-                "checkpoint.every=20", "recovery.rejoins=10"]
+                "checkpoint.every=20", "recovery.rejoins=10", "train.save_every=300"]
+
+    def start_held(self, servers, workers, settings, at):
+        """Starts a job that waits at each of these steps until the test lets it go on, or worker 0 is another one."""
+        self.disk = SlowDisk(self.path("held"))
+        self.disk.hold_job(*at)
+        return self.start_job(servers, workers, *settings,
+                              prefix=lambda role, rank: self.disk.prefix if (role, rank) == ("worker", 0) else ())
 
     def start_again(self, part, *more):
         """The same command in the same environment, in another terminal."""
         role, rank = part.name.split()
-        argv = [a for a in part.popen.args[1:] if a != "--overwrite" or more]
+        argv = [a for a in part.args if a != "--overwrite" or more]
         return Part(role, int(rank), argv + ([] if more or role == "server" else ["--resume", "auto"]) + list(more),
                     part.env)
 
@@ -174,12 +183,14 @@ class ByHand(JobTest):
 
     def test_the_dead_are_started_again(self):
         expected = self.end_well(self.start_job(2, 2, *self.SETTINGS))
-        parts = self.start_job(2, 2, *self.SETTINGS)
-        for name in ("worker 1", "server 1", "server 0", "worker 0"):
+        at = (300, 600, 900, 1200)
+        parts = self.start_held(2, 2, self.SETTINGS, at)
+        for step, name in zip(at, ("worker 1", "server 1", "server 0", "worker 0")):
             parts["worker 0"].wait_for(r" checkpoint step=")
             parts[name].popen.kill()
             parts[name].popen.wait()
             seen = parts["worker 0"].text().count(" resume step=")
+            self.disk.let_job_go(step)
             parts[name] = self.start_again(parts[name])
             self.addCleanup(self._end, parts[name])
             parts["worker 0"].wait_for("(?s)" + r" resume step=.*" * (1 if name == "worker 0" else seen + 1))
@@ -188,8 +199,9 @@ class ByHand(JobTest):
     def test_worker_0_goes_on_from_the_memory_of_another(self):
         settings = [*self.SETTINGS, "train.epochs=150", "checkpoint.every=100000", "recovery.share=0.5"]
         expected = self.end_well(self.start_job(1, 2, *settings))
-        parts = self.start_job(1, 2, *settings)
-        parts["worker 0"].wait_for(r"step \d\d\d+/")
+        shutil.rmtree(self.path("worker-0"))
+        parts = self.start_held(1, 2, settings, (300,))
+        self.wait_for_steps("worker-0", 20)
         parts["worker 0"].popen.kill()
         parts["worker 0"].popen.wait()
         parts["worker 0"] = self.start_again(parts["worker 0"])
@@ -199,7 +211,7 @@ class ByHand(JobTest):
 
     def test_two_of_one_rank(self):
         """The second one is refused, and does no harm."""
-        parts = self.start_job(2, 2, *self.SETTINGS)
+        parts = self.start_held(2, 2, self.SETTINGS, (300,))
         parts["worker 0"].wait_for(r" checkpoint step=")
         second = self.start_again(parts["worker 1"], "--out", self.path("second"),
                                   "--set", "net.join_timeout_ms=1000")
@@ -207,6 +219,7 @@ class ByHand(JobTest):
         self.assertNotEqual(second.popen.wait(20), 0, second.text())
         self.assertRegex(second.text(), "kind=TIMEOUT .*joining job .*: the job is running and has all its members")
         self.assertNotIn(" rejoin ", parts["worker 0"].text())
+        self.disk.let_job_go(300)
         self.end_well(parts)
 
 

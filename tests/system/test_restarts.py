@@ -59,10 +59,10 @@ class Ends(RestartTest):
     LONG = [*SETTINGS, "train.steps=100000", "train.epochs=100000", "schedule.name=constant"]
 
     def test_who_died_and_what_it_cost(self):
-        self.run_job("whole", *self.KIND, *SETTINGS, "train.steps=200")
-        psrun = self.start("out", self.KIND, "--restarts", "1", settings=[*SETTINGS, "train.steps=200"])
-        self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") >= 8))
-        self.kill(psrun, "worker", 1)
+        settings = [*SETTINGS, "train.steps=200", "train.save_every=100"]
+        self.run_job("whole", *self.KIND, *settings)
+        psrun = self.start_held("out", self.KIND, (100,), "--restarts", "1", settings=settings)
+        self.kill_before(psrun, "out", 100, "worker", 1, after=24)
         text = self.end(psrun, "out")
         self.assertIn("psrun: worker 1 was ended by SIGKILL; it is started again (restart 1 of 1)\n", text)
         said = re.search(r"psrun: the job goes on from step (\d+), [0-9.]+ s after worker 1 was ended by SIGKILL; "
@@ -104,8 +104,16 @@ class Ends(RestartTest):
 
     def test_a_part_that_dies_when_its_work_is_done(self):
         """When it is started again, it finds no job. Worker 0 stays until the dead part has started."""
+        again = self.path("again")
         wrapped_bin(self.path("bin"), "ps-worker", f'''
-[ -n "$PS_INCARNATION" ] || {{ {BIN.resolve()}/ps-worker "$@"; [ "$RANK" = 0 ] && sleep 1 || kill -KILL $$; exit; }}''')
+if [ -n "$PS_INCARNATION" ]; then
+    touch {again}
+else
+    {BIN.resolve()}/ps-worker "$@"
+    [ "$RANK" = 0 ] || kill -KILL $$
+    until [ -e {again} ]; do sleep 0.05; done
+    exit
+fi''')
         began = time.monotonic()
         text = self.run_job("out", "allreduce", 0, 2, *SETTINGS, args=["--build-dir", self.folder, "--restarts", "2"])
         self.assertLess(time.monotonic() - began, 20)
@@ -159,9 +167,11 @@ class Folders(RestartTest):
 
     def die_early(self, out, *args, settings=SETTINGS):
         """A worker is killed before worker 0 can have claimed the folder."""
-        psrun = self.start(out, self.KIND, "--restarts", "3", *args, settings=settings)
-        if self.wait_for_part(psrun, "worker", 1):
-            self.kill(psrun, "worker", 1)
+        psrun = self.start_held(out, self.KIND, (50,), "--restarts", "3", *args,
+                                settings=[*settings, "train.save_every=50"])
+        self.assertTrue(self.wait_for_part(psrun, "worker", 1))
+        self.kill(psrun, "worker", 1)
+        self.disk.let_job_go(50)
         return self.end(psrun, out)
 
     def test_an_old_run_that_is_replaced(self):
