@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import DIGITS, ROOT, JobTest, alive, environment, read_safetensors
+from jobs import DIGITS, PATIENCE_S, ROOT, JobTest, SlowDisk, alive, environment, read_safetensors
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -296,11 +296,16 @@ class Damage(CheckpointTest):
 class Interrupted(CheckpointTest):
     LONG = ["train.epochs=300", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
             "schedule.name=constant", "train.log_every=20"]
+    ENDLESS = [*LONG, "train.epochs=100000"]
+
+    def setUp(self):
+        super().setUp()
+        self.disk = SlowDisk(self.path("held"))
 
     def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS):
         psrun = subprocess.Popen(
             self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings, out=out),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **self.disk.env))
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
         return psrun
@@ -311,20 +316,32 @@ class Interrupted(CheckpointTest):
         self.assertEqual(psrun.returncode, code, text)
         return text
 
+    def end_held(self, psrun, step, number, code):
+        """Lets the job go on from that step when all have been told."""
+        psrun.send_signal(number)
+        while "keeping the weights" not in psrun.stdout.readline():
+            self.assertIsNone(psrun.poll())
+        self.disk.let_job_go(step)
+        psrun.communicate(timeout=60)
+        self.assertEqual(psrun.returncode, code)
+
     def test_sigterm_keeps_it_and_says_start_me_again(self):
         for mode, servers, workers in (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1)):
-            self.run_job("whole", mode, servers, workers, *self.LONG)
+            job = [mode, servers, workers, *self.LONG, "train.save_every=500"]
+            self.run_job("whole", *job)
             again = ["--resume", "auto"]
-            psrun = self.start(mode, servers, workers, *self.LONG, args=again)
+            self.disk.hold_job(500)
+            psrun = self.start(*job, args=again)
             self.wait_for_steps("out", records=3)
-            self.end(psrun, signal.SIGTERM, 75)
+            self.end_held(psrun, 500, signal.SIGTERM, 75)
             self.assertTrue(self.summary()["interrupted"])
             self.assertEqual(self.steps_of(), [self.summary()["steps"]])
-            for name in (signal.SIGTERM, signal.SIGINT):
-                psrun = self.start(mode, servers, workers, *self.LONG, args=again)
+            for step, name in ((1000, signal.SIGTERM), (1500, signal.SIGINT)):
+                self.disk.hold_job(step)
+                psrun = self.start(*job, args=again)
                 self.wait_for_steps("out", records=len(self.records()) + 2)
-                self.end(psrun, name, 75 if name == signal.SIGTERM else 130)
-            self.run_job("out", mode, servers, workers, *self.LONG, args=again)
+                self.end_held(psrun, step, name, 75 if name == signal.SIGTERM else 130)
+            self.run_job("out", *job, args=again)
             self.check_same("whole", "out")
             shutil.rmtree(self.path("whole"))
             shutil.rmtree(self.path("out"))
@@ -346,7 +363,7 @@ class Interrupted(CheckpointTest):
         self.check_same("whole", "out")
 
     def test_a_worker_alone_is_told(self):
-        psrun = self.start("ps", 1, 2, *self.LONG)
+        psrun = self.start("ps", 1, 2, *self.ENDLESS)
         self.wait_for_steps("out", records=3)
         victim = next(pid for pid, line in alive(self.folder)
                       if "ps-worker" in line and environment(pid).get("RANK") == "1")
@@ -355,7 +372,7 @@ class Interrupted(CheckpointTest):
         self.assertEqual(psrun.returncode, 75, text)
 
     def test_killed_before_the_first_one(self):
-        psrun = self.start("single", 0, 1, *self.LONG, args=["--resume", "auto"])
+        psrun = self.start("single", 0, 1, *self.ENDLESS, args=["--resume", "auto"])
         self.wait_for_steps("out")
         os.kill(next(pid for pid, line in alive(self.folder) if "ps-worker" in line), signal.SIGKILL)
         psrun.communicate(timeout=60)
@@ -368,9 +385,11 @@ class Interrupted(CheckpointTest):
         self.assertIn("holds a run already", text)
 
     def test_killed_between(self):
-        self.run_job("whole", "ps", 2, 2, *SETTINGS, "train.steps=1000", "train.epochs=200")
-        psrun = self.start("ps", 2, 2, *SETTINGS, "train.steps=1000", "train.epochs=200")
-        end = time.monotonic() + 30
+        job = ["ps", 2, 2, *SETTINGS, "train.steps=1000", "train.epochs=200", "train.save_every=500"]
+        self.run_job("whole", *job)
+        self.disk.hold_job(500)
+        psrun = self.start(*job)
+        end = time.monotonic() + PATIENCE_S
         while not os.path.isdir(self.path("out/checkpoints")) or not self.steps_of():
             self.assertLess(time.monotonic(), end)
             time.sleep(0.01)
@@ -382,7 +401,7 @@ class Interrupted(CheckpointTest):
         self.check_same("whole", "out")
 
     def test_without_checkpoints_it_is_as_before(self):
-        psrun = self.start("single", 0, 1, *self.LONG, "checkpoint.every=0")
+        psrun = self.start("single", 0, 1, *self.ENDLESS, "checkpoint.every=0")
         self.wait_for_steps("out", records=3)
         self.end(psrun, signal.SIGTERM, 143)
         self.assertFalse(os.path.exists(self.path("out/checkpoints")))

@@ -166,7 +166,7 @@ class Schedules(ElasticTest):
         for seed in range(SEED, SEED + JOBS):
             chance, kind = random.Random(seed), KINDS[seed % len(KINDS)]
             psrun = self.start_elastic("out", kind, MANY)
-            self.wait_until(psrun, lambda: self.sizes("out"))
+            self.assertTrue(self.wait_for_size(psrun, "out", kind[2], 0))
             done = self.disturb(psrun, "out", chance)
             with self.subTest(seed=seed, kind=kind, done=done):
                 steps, codes = self.stop(psrun, "out")
@@ -252,9 +252,11 @@ class Workers(ElasticTest):
 
     def test_the_dead_are_started_again(self):
         psrun = self.start_elastic("out", self.KIND, MANY, "--restarts", "3")
+        self.assertTrue(self.wait_for_size(psrun, "out", 2, 0))
         self.wait_for_lines(psrun, "out", 5)
+        changes = len(self.sizes("out"))
         self.join("out")
-        self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
+        self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
         for rank in (0, 1):
             self.wait_for_lines(psrun, "out", 3)
             changes = len(self.sizes("out"))
@@ -267,7 +269,8 @@ class Workers(ElasticTest):
         self.check_replay("out", self.KIND, MANY, steps)
 
     def test_a_full_job_takes_nobody(self):
-        psrun = self.start("out", self.KIND, settings=[*SETTINGS, "job.workers=1..2", "net.join_timeout_ms=3000"])
+        psrun = self.start("out", self.KIND, settings=[*SETTINGS, FOR_ALL, "job.workers=1..2",
+                                                         "net.join_timeout_ms=3000"])
         self.wait_for_lines(psrun, "out", 3)
         joiner = self.join("out")
         self.assertEqual(joiner.wait(WAIT_S), 1)
@@ -302,18 +305,18 @@ class Workers(ElasticTest):
 
     def test_the_global_batch_stays(self):
         for batch in (120, 100):  # 100: as 4 micro-batches of 13 and 12, then 2 of 17, 17 and 16
-            settings = [*SETTINGS, FOR_ALL, f"data.global_batch={batch}", "train.steps=4000"]
+            settings = [*SETTINGS, FOR_ALL, f"data.global_batch={batch}", f"train.steps={MANY}"]
             psrun = self.start("out", self.KIND, "--build-dir", self.path("build"), settings=settings)
             self.wait_for_lines(psrun, "out", 5)
             self.join("out")
             self.assertTrue(self.wait_for_size(psrun, "out", 3, 1))
-            self.end_all(psrun, "out")
+            steps, _ = self.stop(psrun, "out")
             self.assertEqual([s["workers"] for s in self.stretches("out")], [2, 3])
             self.assertEqual(self.summary("out")["batch"], batch)
             change = self.stretches("out")[1]
             steps_an_epoch = -(-SAMPLES // batch)
             self.assertEqual(change["step"], change["epoch"] * steps_an_epoch - (-change["position"] // batch))
-            self.check_samples("out", 4000)
+            self.check_samples("out", steps)
             self.joiners = []
             shutil.rmtree(self.path("out"))
 
