@@ -251,7 +251,7 @@ class ByHand(JobTest):
     def test_a_worker_that_was_taken_for_dead_comes_back(self):
         """It was stopped for too long. No other process takes its place: it joins again itself."""
         port = free_port()
-        parts = self.start_job(2, 3, *SETTINGS, *QUORUM, "recovery.rejoins=5", "net.dead_after_ms=1000",
+        parts = self.start_job(2, 3, *SETTINGS, *QUORUM, "recovery.rejoins=5", "net.dead_after_ms=5000",
                                "net.heartbeat_ms=100", f"metrics.port={port}")
         parts["worker 0"].wait_for(r"epoch 1/2  step \d+")
         victim = parts["worker 1"].popen

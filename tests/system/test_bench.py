@@ -485,7 +485,7 @@ class Stopped(JobTest):
     def test_a_stopped_rank_is_named_and_nobody_hangs(self):
         """Its connections stay open, so only the missing heartbeats show it."""
         parts = self.start_job(0, 4, "exchange.name=gloo", "train.epochs=100000",
-                               "net.heartbeat_ms=200", "net.dead_after_ms=2000", *SHORT)
+                               "net.heartbeat_ms=200", "net.dead_after_ms=4000", *SHORT)
         parts["worker 0"].wait_for("step")
         victim = parts.pop("worker 2")
         os.kill(victim.popen.pid, signal.SIGSTOP)

@@ -24,8 +24,9 @@ from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, ali
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, screen, supervise  # noqa: E402
 
-# A member is taken for dead after two seconds; no other limit ends a job within PATIENCE_S.
-SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=2000"]
+# A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
+SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=8000"]
+SILENT = "net.dead_after_ms=4000"  # where the test waits for that
 
 NO_MOUNTS = (subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL,
                             check=False).returncode != 0,
@@ -59,7 +60,7 @@ class Deaths(JobTest):
         # For most of a step, segments are on their way. A stopped process leaves its connections open.
         for number in (signal.SIGKILL, signal.SIGSTOP) * 2:
             with self.subTest(number=number):
-                parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=gloo",
+                parts = self.start_job(0, 2, *LONG, *SOON, SILENT, "exchange.name=gloo",
                                        "exchange.shm=off", config=self.wide_model(65536))
                 parts["worker 0"].wait_for(r"step \d+/")
                 self.wait_until_full(parts)
@@ -82,7 +83,7 @@ class Deaths(JobTest):
 
     def test_a_worker_killed_while_all_reduce_connects(self):
         parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=allreduce",
-                               "net.join_timeout_ms=4000")
+                               "net.join_timeout_ms=20000")
         parts["worker 0"].wait_for(r"joined role=worker rank=1")
         self.kill_and_watch(parts, "worker 1")
 
@@ -235,7 +236,7 @@ class Joining(JobTest):
         self.assertRegex(parts["worker 0"].text(), r"ERROR.*127\.0\.0\.1:\d+")
 
     def test_a_coordinator_that_dies_while_others_join(self):
-        parts = self.start_job(2, 1, "net.join_timeout_ms=5000", "net.heartbeat_ms=100",
+        parts = self.start_job(2, 1, "net.join_timeout_ms=10000", "net.heartbeat_ms=100",
                                skip=["server 1"])
         parts["server 0"].wait_for("joined role=worker rank=0")
         time.sleep(0.3)  # the coordinator has told the worker for which members it waits

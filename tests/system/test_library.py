@@ -16,7 +16,7 @@ BUILD = BIN.resolve().parent
 SANITIZED = re.search(r"^PS_SANITIZE:\w+=.+", (BUILD / "CMakeCache.txt").read_text(encoding="utf-8"),
                       re.M)
 RESULT = re.compile(r"w = (\S+) (\S+) (\S+)  b = (\S+)  loss = (\S+)")
-SOON = ["--set", "net.heartbeat_ms=200", "--set", "net.dead_after_ms=2000"]
+SOON = ["--set", "net.heartbeat_ms=200", "--set", "net.dead_after_ms=8000"]
 
 CONSUMER = """cmake_minimum_required(VERSION 3.22)
 project(consumer C)
@@ -178,13 +178,13 @@ class Library(JobTest):
         self.assertEqual(RESULT.search(parts["worker 0"].text()).group(0), whole)
 
     def test_a_model_on_one_side_only(self):
-        short = ["--set", "net.join_timeout_ms=3000", "--set", "job.name=job"]
+        short = ["--set", "net.join_timeout_ms=5000", "--set", "job.name=job"]
         parts = self.start(1, 1, self.program, ["--config", DIGITS, *short])
         self.assertEqual(parts["worker 0"].popen.wait(60), 1)
         self.assertRegex(parts["worker 0"].text(), "has no model.*but the job has one")
         self.assertEqual(parts["server 0"].popen.wait(60), 1)
-        worker = [BIN / "ps-worker", "--config", DIGITS, "--out", self.path("out"), "--set", "job.name=job"]
-        parts = self.start(1, 1, worker, short)
+        worker = [BIN / "ps-worker", "--config", DIGITS, "--out", self.path("out")]
+        parts = self.start(1, 1, [*worker, *short], short)
         self.assertEqual(parts["worker 0"].popen.wait(60), 1)
         self.assertRegex(parts["worker 0"].text(), "the job has no model")
         self.assertEqual(parts["server 0"].popen.wait(60), 1)
