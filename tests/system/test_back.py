@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from jobs import JobTest, free_port, read_safetensors, wrapped_bin
+from jobs import JobTest, cpu_s, free_port, read_safetensors, wrapped_bin
 from psrunlib.top import lines, read
 from restarting import RestartTest
 
@@ -33,7 +33,9 @@ class BackTest(RestartTest):
     def begin(self, *more, args=()):
         psrun = self.start("out", KIND, "--restarts", "20", *args, settings=[*SETTINGS, *QUORUM, *more])
         self.assertTrue(self.wait_until(psrun, lambda: "epoch 1/" in self.text("out")))
-        time.sleep(0.5)  # before the first round is over, a death sends all back
+        # Before the first round is over, a death sends all back. A round takes a fraction of this time.
+        began = {pid: cpu_s(pid) for pid in (self.find(psrun, "worker", rank) for rank in range(KIND[2]))}
+        self.assertTrue(self.wait_until(psrun, lambda: all(cpu_s(pid) > at + 0.4 for pid, at in began.items())))
         return psrun
 
     def kill_and_wait(self, psrun, rank):
@@ -207,7 +209,7 @@ class GoesOn(BackTest):
     def test_nobody_takes_its_place(self):
         """The job ends, and all join again."""
         os.makedirs(self.path("build"))
-        wrapped_bin(self.path("build/bin"), "ps-worker", '[ "$PS_INCARNATION" = 1 ] && sleep 4')
+        wrapped_bin(self.path("build/bin"), "ps-worker", '[ "$PS_INCARNATION" = 1 ] && sleep 8')
         psrun = self.begin("net.dead_after_ms=2000", "net.heartbeat_ms=100",
                            args=["--build-dir", self.path("build")])
         self.kill(psrun, "worker", 2)
