@@ -217,17 +217,19 @@ class Outages(CutTest):
 
     def start_on(self, hosts, *settings):
         parts = self.start_job(HOSTS["server"], HOSTS["worker"], *settings,
-                               f"net.curve={self.keys()}",
-                               host=hosts.hosts["server", 0], prefix=hosts.prefix)
+                               f"net.curve={self.keys()}", host=hosts.hosts["server", 0],
+                               prefix=lambda role, rank: [*hosts.prefix(role, rank), *self.disk.prefix])
         self.wait_for_steps("worker-0", 3)
         return parts
 
     def outage(self, out, victims, settings):
         """Runs a job in which hosts have no network for a while. Returns its weights."""
         with netns.Hosts(1000, HOSTS) as hosts:
+            self.disk.hold(WAITS_AT)
             parts = self.start_on(hosts, *settings)
             for victim in victims:
                 hosts.plug(*victim, False)
+            self.disk.let_go(WAITS_AT)
             time.sleep(OUTAGE_S)
             ended = [n for n, p in parts.items() if p.popen.poll() is not None]
             for victim in victims:
@@ -238,7 +240,7 @@ class Outages(CutTest):
         return weights, mended
 
     def test_a_job_goes_on_with_the_same_bits(self):
-        common = ["train.epochs=12", "data.train=0-1199", "train.eval_every=4",
+        common = ["train.epochs=12", "train.save_every=60", "data.train=0-1199", "train.eval_every=4",
                   "train.log_every=5", "net.step_timeout_ms=30000"]
         # TCP sends again after 0.2, 0.6, 1.4, 3 and 6.2 seconds: a connection that may be silent for 10 s outlives
         # the outage, even one that a busy machine makes longer; one that may be silent for 1 s is made again.
