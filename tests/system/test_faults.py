@@ -13,7 +13,7 @@ import unittest
 
 import cuts
 from chaos import netns
-from jobs import BIN, JobTest, listening_ports
+from jobs import BIN, PATIENCE_S, JobTest, at_work, listening_ports
 from restarting import RestartTest
 from slow_reader import TINY_BYTES, SlowReader
 from test_elastic import MANY, SETTINGS as ELASTIC_SETTINGS, ElasticTest
@@ -87,19 +87,29 @@ class TooSlow(JobTest):
 
 @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
 class Told(RestartTest):
+    def wait_until_idle(self, pid):
+        """Waits until a part has not been at work for a while."""
+        end, looks = time.monotonic() + PATIENCE_S, 0
+        while looks < 20:
+            self.assertLess(time.monotonic(), end)
+            looks = 0 if at_work(pid) else looks + 1
+            time.sleep(0.02)
+
     def test_lost_connections_and_what_was_sent_again(self):
-        settings = ["exchange.shm=off", "train.epochs=1000", "train.steps=400", "train.log_every=4"]
+        settings = ["exchange.shm=off", "train.epochs=1000", "train.steps=400", "train.log_every=4",
+                    "train.save_every=200"]
         self.run_job("whole", "ps", 1, 2, *settings)
-        psrun = self.start("out", ("ps", 1, 2), settings=settings)
+        psrun = self.start_held("out", ("ps", 1, 2), (200,), settings=settings)
         self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 2))
         server, worker = self.find(psrun, "server", 0), self.find(psrun, "worker", 1)
         listens = listening_ports(server)
         os.kill(server, signal.SIGSTOP)
-        time.sleep(0.5)  # by then the worker waits for an answer
+        self.wait_until_idle(worker)  # it waits for an answer
         for fd, _, peer in cuts.connections(worker):
             if peer in listens:
                 cuts.cut(worker, fd, hard=True)
         os.kill(server, signal.SIGCONT)
+        self.disk.let_job_go(200)
         text = self.end(psrun, "out")
         self.assertEqual(self.weights("whole"), self.weights("out"))
         repeated = [int(n) for n in MENDED.findall(text)]
