@@ -91,7 +91,7 @@ class Results(JobTest):
         # A server of 4 shards and 3 workers needs more than 50.
         with_limit = ["sh", "-c", 'ulimit -Sn 50 && exec "$@"', "sh"]
         argv = self.psrun_argv("-s", 1, "-w", 3, DIGITS, "train.steps=2", "server.shards=4",
-                               "exchange.shm=off", "net.join_timeout_ms=3000")
+                               "exchange.shm=off", "net.join_timeout_ms=20000")
         done = subprocess.run([*with_limit, *argv], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout)

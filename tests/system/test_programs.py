@@ -23,7 +23,11 @@ class Programs(JobTest):
 
     def test_torchruns_variables(self):
         port = free_port()
-        text = self.run_program(f"{SAY}; sleep 0.3; exit 7", "--port", port)
+        # The first one that ends ends the job: it waits for what the other one says.
+        spoke = self.path("spoke")
+        script = (f"{SAY}; touch {spoke}-$RANK; "
+                  f"until [ -e {spoke}-0 ] && [ -e {spoke}-1 ]; do sleep 0.01; done; exit 7")
+        text = self.run_program(script, "--port", port)
         for rank in range(2):
             self.assertRegex(text, rf"\[worker {rank}\] {rank}/2 local {rank}/2 at 127.0.0.1:(?!{port})\d+ "
                                    rf"tcp://127.0.0.1:{port}\n")

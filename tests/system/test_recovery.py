@@ -214,9 +214,9 @@ class ByHand(JobTest):
         parts = self.start_held(2, 2, self.SETTINGS, (300,))
         parts["worker 0"].wait_for(r" checkpoint step=")
         second = self.start_again(parts["worker 1"], "--out", self.path("second"),
-                                  "--set", "net.join_timeout_ms=1000")
+                                  "--set", "net.join_timeout_ms=5000")
         self.addCleanup(self._end, second)
-        self.assertNotEqual(second.popen.wait(20), 0, second.text())
+        self.assertNotEqual(second.popen.wait(30), 0, second.text())
         self.assertRegex(second.text(), "kind=TIMEOUT .*joining job .*: the job is running and has all its members")
         self.assertNotIn(" rejoin ", parts["worker 0"].text())
         self.disk.let_job_go(300)

@@ -262,6 +262,7 @@ def uneven():
         pstrain.init()
         model = nn.Linear(4, 4)
         optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    say("training")
     try:
         for step in range((1 if how == "at once" else 4) - (RANK == short)):
             begin = time.monotonic()
@@ -283,8 +284,9 @@ def uneven():
 @case
 def without_optimizer():
     """Rank 1 makes no Optimizer. It calls a collective, or ends at once; sys.argv[2] says which."""
-    begin = time.monotonic()
     pstrain.init()
+    say("training")
+    begin = time.monotonic()
     try:
         if RANK == 0:
             pstrain.Optimizer(nn.Linear(4, 4).named_parameters(), "sgd", lr=0.1).start()
