@@ -34,14 +34,10 @@ class RestartTest(CheckpointTest):
         self.assertTrue(self.wait_for_part(psrun, role, rank))
         last = self.last_step(out)
         self.assertTrue(self.wait_until(psrun, lambda: self.last_step(out) > last + after or self.waits_at(out, step)))
+        before = self.goes_on(out)
         self.assertIsNotNone(self.kill(psrun, role, rank))
-        self.let_go(psrun, out, step)
-
-    def let_go(self, psrun, out, step):
-        """Lets a held job, of which parts were killed, go on. Returns whether it did so before it was over."""
-        again = self.goes_on(out)
         self.disk.let_job_go(step)
-        return self.wait_until(psrun, lambda: self.goes_on(out) > again)
+        self.wait_until(psrun, lambda: self.goes_on(out) > before)
 
     def goes_on(self, out):
         """How often the job has gone on after deaths."""

@@ -100,7 +100,8 @@ class GoesOn(PlateauTest):
             subprocess.run(["rm", "-r", self.path("whole")], check=True)
 
     def test_after_deaths(self):
-        settings = [*PLATEAU, "train.epochs=40", "recovery.share=0.5", "checkpoint.every=1000000", "train.save_every=80"]
+        settings = [*PLATEAU, "train.epochs=40", "recovery.share=0.5", "checkpoint.every=1000000",
+                    "train.save_every=80"]
         kind = ("ps", 2, 2, "optimizer.name=adamw")
         self.run_job("whole", *kind[:3], *settings, *kind[3:])
         psrun = self.start_held("out", kind, (80, 160), "--restarts", 2, settings=settings)

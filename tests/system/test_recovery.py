@@ -72,7 +72,7 @@ class Memory(RestartTest):
 class AtOnce(RestartTest):
     """Several parts are killed at the same time. Those that live keep their processes."""
 
-    ON_DISK = [*HELD, "checkpoint.every=10", "train.steps=300"]
+    ON_DISK = {"settings": [*HELD, "checkpoint.every=10", "train.steps=300"], "at": (160, 240)}
 
     def check(self, kind, *victims, settings=HELD, at=HELD_AT):
         """Returns psrun's words."""
@@ -87,7 +87,8 @@ class AtOnce(RestartTest):
             os.kill(before[part], signal.SIGSTOP)  # so that no part hears of another's death
         for part in victims:
             os.kill(before[part], signal.SIGKILL)
-        self.assertTrue(self.let_go(psrun, "out", at[0]))
+        self.disk.let_job_go(at[0])
+        self.assertTrue(self.wait_until(psrun, lambda: self.goes_on("out") > 0))
         now = {part: self.find(psrun, *part) for part in parts}
         self.disk.let_job_go(at[1])
         self.assertNotIn(None, now.values())
@@ -102,14 +103,14 @@ class AtOnce(RestartTest):
         self.check(("ps", 3, 2, "optimizer.name=adamw"), ("server", 0), ("server", 1), ("server", 2))
 
     def test_all_workers(self):
-        self.check(("ps", 2, 2, "optimizer.name=adamw"), ("worker", 0), ("worker", 1), settings=self.ON_DISK, at=(160, 240))
+        self.check(("ps", 2, 2, "optimizer.name=adamw"), ("worker", 0), ("worker", 1), **self.ON_DISK)
 
     def test_the_coordinator_and_worker_0(self):
         self.check(("ps", 2, 3, "exchange.codec=onebit", "exchange.codec_warmup=4", "optimizer.clip_norm=0.5"),
-                   ("server", 0), ("worker", 0), settings=self.ON_DISK, at=(160, 240))
+                   ("server", 0), ("worker", 0), **self.ON_DISK)
 
     def test_all_reduce_with_one_survivor(self):
-        self.check(("allreduce", 0, 3, "optimizer.name=adamw"), ("worker", 0), ("worker", 2), settings=self.ON_DISK, at=(160, 240))
+        self.check(("allreduce", 0, 3, "optimizer.name=adamw"), ("worker", 0), ("worker", 2), **self.ON_DISK)
 
 
 class ToldToEnd(RestartTest):
