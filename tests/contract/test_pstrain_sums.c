@@ -51,7 +51,7 @@ static int reduce_integers(rig_worker *w)
     int32_t low = w->rank - 1;
     double exact = 0.1 * (w->rank + 1);
     RIG_TRY(pstrain_all_reduce(w->s, a, 3, PSTRAIN_INT64, PSTRAIN_SUM));
-    if (a[0] != (int64_t)((uint64_t)big * 2) - 1 || a[1] != -5 || a[2] != -2)
+    if (a[0] != (int64_t)((uint64_t)big * 2 - 1) || a[1] != -5 || a[2] != -2)
         return wrong("int64", 0);
     RIG_TRY(pstrain_all_reduce(w->s, flags, 2, PSTRAIN_UINT8, PSTRAIN_MAX));
     if (flags[0] != 1 || flags[1] != 1) return wrong("max", 0);

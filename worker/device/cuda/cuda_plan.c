@@ -256,7 +256,7 @@ static ps_err plan_library(ps_cuda_plan *p, ps_conv_library *library)
         if (l->kind != PS_LAYER_CONV2D) continue;
         PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_FORWARD, n, false, &plan));
         if (!p->options->training) continue;
-        if (ps_cuda_grad(p, l->weight))
+        if (ps_tensor_table_trains(table_of(p), l->weight))
             PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_WEIGHT, n, false,
                                            &plan));
         if (!p->graph->edges[node->in[0]].needs_grad) continue;
