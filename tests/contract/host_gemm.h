@@ -4,7 +4,8 @@
 
 #include "cuda_gpu.h"
 
-/* Writes g->c. Elements of 16 bits are read and written by their definition. */
+/* Writes g->c. Halves are read by their definition. It is not sanitized: the caller
+ * checks that the operands lie in memory. */
 void host_gemm(const ps_gpu_gemm *g);
 
 #endif

@@ -575,6 +575,15 @@ void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph)
     *graph = NULL;
 }
 
+/* BLAS's matrix of so many rows, or transposed of so many columns. */
+static void check_matrix(const ps_gpu *gpu, ps_values v, bool transposed, int64_t ld,
+                         int64_t rows, int64_t columns, const char *who)
+{
+    const int64_t last =
+        transposed ? (rows - 1) * ld + columns : (columns - 1) * ld + rows;
+    check_device(gpu, v.at, (size_t)last * ps_format_bytes(v.format), who);
+}
+
 ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
 {
     bool fits = g->lda >= (g->ta ? g->k : g->m) && g->ldb >= (g->tb ? g->n : g->k) &&
@@ -583,8 +592,8 @@ ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
     bool formats = g->a.format == gpu->format && g->b.format == gpu->format &&
                    (g->c.format == gpu->format || g->c.format == PS_FORMAT_FP32);
     if (!formats) broken("formats that no product takes", who);
-    check_device(gpu, g->a.at, 2, who);
-    check_device(gpu, g->b.at, 2, who);
-    check_device(gpu, g->c.at, ps_format_bytes(g->c.format), who);
+    check_matrix(gpu, g->a, g->ta, g->lda, g->m, g->k, who);
+    check_matrix(gpu, g->b, g->tb, g->ldb, g->k, g->n, who);
+    check_matrix(gpu, g->c, false, g->ldc, g->m, g->n, who);
     return push(gpu, PS_GPU_COMPUTE, (op){.kind = OP_GEMM, .gemm = *g});
 }

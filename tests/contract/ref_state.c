@@ -37,7 +37,7 @@ static void nudge(const ref_model *m, int layer, double *x, int64_t n)
     nudge_all(m->nudge + 1000 * (uint64_t)layer + first, x, n);
 }
 
-/* frexp and ldexp take a quarter of the time of a test of 16 bits. */
+/* frexp and ldexp take a fifth of the time of a test of 16 bits. */
 static int exponent_of(double x) // x is in [2^(exponent - 1), 2^exponent)
 {
     uint64_t bits;

@@ -217,10 +217,15 @@ class SlowDisk:
     def hold_job(self, *steps):
         """At these steps, of those of train.save_every, a job waits: it is not over before it is disturbed."""
         for step in steps:
-            self.hold(f"step-{step}.safetensors.tmp")
+            self.hold(self.unfinished(step))
 
     def let_job_go(self, step):
-        self.let_go(f"step-{step}.safetensors.tmp")
+        self.let_go(self.unfinished(step))
+
+    @staticmethod
+    def unfinished(step):
+        """The file that a job writes at that step, until it is whole."""
+        return f"step-{step}.safetensors.tmp"
 
 
 class JobTest(unittest.TestCase):

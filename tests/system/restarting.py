@@ -26,7 +26,7 @@ class RestartTest(CheckpointTest):
         return self.start(out, kind, *args, env=self.disk.env, **more)
 
     def waits_at(self, out, step):
-        return self.exists(out, "checkpoints", f"step-{step}.safetensors.tmp")
+        return self.exists(out, "checkpoints", self.disk.unfinished(step))
 
     def kill_before(self, psrun, out, step, role, rank, after=8):
         """Kills a part of a held job after that many more steps, at the latest when the job waits at `step`. Lets it

@@ -22,8 +22,8 @@ CUTS = int(os.environ.get("PS_CUTS", "20"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))
 SHORT = ["train.epochs=8", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000",
          "train.save_every=60"]
-# This file is saved before the end of the shortest job. A job waits there until it has been disturbed.
-WAITS_AT = "step-60.safetensors.tmp"
+# The step that is saved before the end of the shortest job. A job waits there until it has been disturbed.
+WAITS_AT = 60
 # servers, workers, settings: every codec, the two global decisions, several shards, and shared
 # memory, where only headers travel.
 JOBS = [
@@ -107,7 +107,7 @@ class CutTest(JobTest):
         did so."""
         servers, workers, settings = job
         if n:
-            self.disk.hold(WAITS_AT)
+            self.disk.hold_job(WAITS_AT)
         parts = self.start_job(servers, workers, *SHORT, *settings, *more, prefix=self.disk.prefix)
         done, given_up = 0, time.monotonic() + 100
         while done < n:
@@ -117,7 +117,7 @@ class CutTest(JobTest):
             time.sleep(draw.random() * 0.06)
             done += disturb(parts)
         if n:
-            self.disk.let_go(WAITS_AT)
+            self.disk.let_job_go(WAITS_AT)
         return parts
 
     def last_checkpoint(self, out):
@@ -225,11 +225,11 @@ class Outages(CutTest):
     def outage(self, out, victims, settings):
         """Runs a job in which hosts have no network for a while. Returns its weights."""
         with netns.Hosts(1000, HOSTS) as hosts:
-            self.disk.hold(WAITS_AT)
+            self.disk.hold_job(WAITS_AT)
             parts = self.start_on(hosts, *settings)
             for victim in victims:
                 hosts.plug(*victim, False)
-            self.disk.let_go(WAITS_AT)
+            self.disk.let_job_go(WAITS_AT)
             time.sleep(OUTAGE_S)
             ended = [n for n, p in parts.items() if p.popen.poll() is not None]
             for victim in victims:

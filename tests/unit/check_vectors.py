@@ -46,7 +46,8 @@ def check(entry):
     def compiler(*words):
         return subprocess.run([*command_of(entry), *words], cwd=entry["directory"], capture_output=True, text=True)
 
-    if PRAGMA not in compiler("-E").stdout:
+    done = compiler("-E")
+    if done.returncode == 0 and PRAGMA not in done.stdout:
         return []
     done = compiler("-o", "/dev/null", "-fopt-info-vec-missed")
     if done.returncode:

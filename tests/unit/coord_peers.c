@@ -19,7 +19,7 @@ peer_admission peer_admissions[3];
 ps_curve peer_keys[PS_ROLE_COUNT];
 
 static const ps_curve *job_keys; // the coordinator's; NULL: none
-static uint64_t heartbeat_ms = 1000, dead_after_ms = 20000;
+static uint64_t heartbeat_ms, dead_after_ms;
 
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
 {
@@ -40,30 +40,27 @@ ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
     return c;
 }
 
-int peer_open(void **state)
+static int open_with(uint64_t beat_ms, uint64_t dead_ms)
 {
+    heartbeat_ms = beat_ms, dead_after_ms = dead_ms;
     peer_context = zmq_ctx_new();
     peer_coordinator = peer_start_coordinator(1, 2);
     return 0;
 }
 
-static int open_with(void **state, uint64_t beat_ms, uint64_t dead_ms)
+int peer_open(void **state)
 {
-    const uint64_t usual[2] = {heartbeat_ms, dead_after_ms};
-    heartbeat_ms = beat_ms, dead_after_ms = dead_ms;
-    int rc = peer_open(state);
-    heartbeat_ms = usual[0], dead_after_ms = usual[1];
-    return rc;
+    return open_with(1000, 20000);
 }
 
 int peer_open_patient(void **state)
 {
-    return open_with(state, 30000, 60000);
+    return open_with(30000, 60000);
 }
 
 int peer_open_impatient(void **state)
 {
-    return open_with(state, 50, 2000);
+    return open_with(50, 2000);
 }
 
 int peer_open_with_keys(void **state)
