@@ -1,9 +1,9 @@
-"""PyTorch as the teacher of test_loss_teacher.c: trains a small model with one loss and writes,
-for every step, to standard output (float32, little-endian, tensors as PyTorch has them):
+"""PyTorch as the teacher of test_loss_teacher.c: trains a small model with each loss in turn and
+writes, for every step, to standard output (float32, little-endian, tensors as PyTorch has them):
 
   weights | inputs (32, 7) | labels (32, int32) or targets (32, 6) | loss | gradients
 
-  python3 loss_teacher.py NAME STEPS        exit code 77: there is no PyTorch
+  python3 loss_teacher.py NAME... STEPS        exit code 77: there is no PyTorch
 """
 import sys
 
@@ -33,11 +33,6 @@ NUMBERS = {
     "bce": F.binary_cross_entropy_with_logits,
 }
 
-torch.set_num_threads(1)
-torch.manual_seed(11)
-model = nn.Sequential(nn.Linear(7, 16), nn.Tanh(), nn.Linear(16, 6))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-hidden = nn.Linear(7, 6)
 out = sys.stdout.buffer
 
 
@@ -45,8 +40,7 @@ def write(t):
     out.write(bytes(t.detach().contiguous().reshape(-1).numpy().data))
 
 
-def targets_of(name, x):
-    y = hidden(x).detach()
+def targets_of(name, y):
     if name in CLASSES:
         return (y + torch.randn_like(y)).argmax(1)
     if name in PROBABILITIES:  # like those of v2.MixUp
@@ -58,19 +52,28 @@ def targets_of(name, x):
     return 3 * y + torch.randn_like(y)
 
 
-name = sys.argv[1]
-loss_of = {**CLASSES, **PROBABILITIES, **NUMBERS}[name]
-for _ in range(int(sys.argv[2])):
-    x = torch.randn(32, 7)
-    t = targets_of(name, x)
-    for p in model.parameters():
-        write(p)
-    write(x)
-    write(t.to(torch.int32) if name in CLASSES else t)
-    loss = loss_of(model(x), t)
-    optimizer.zero_grad()
-    loss.backward()
-    write(loss)
-    for p in model.parameters():
-        write(p.grad)
-    optimizer.step()
+def teach(name, steps):
+    torch.manual_seed(11)
+    model = nn.Sequential(nn.Linear(7, 16), nn.Tanh(), nn.Linear(16, 6))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    hidden = nn.Linear(7, 6)
+    loss_of = {**CLASSES, **PROBABILITIES, **NUMBERS}[name]
+    for _ in range(steps):
+        x = torch.randn(32, 7)
+        t = targets_of(name, hidden(x).detach())
+        for p in model.parameters():
+            write(p)
+        write(x)
+        write(t.to(torch.int32) if name in CLASSES else t)
+        loss = loss_of(model(x), t)
+        optimizer.zero_grad()
+        loss.backward()
+        write(loss)
+        for p in model.parameters():
+            write(p.grad)
+        optimizer.step()
+
+
+torch.set_num_threads(1)
+for name in sys.argv[1:-1]:
+    teach(name, int(sys.argv[-1]))

@@ -615,6 +615,8 @@ static void test_refusals(void **state)
 
 enum { EXIT_SKIPPED = 77 };
 
+/* Arguments: device, cuDNN (auto, on, off), precision of all tests, and the only test, or
+ * - before the one that does not run. */
 int main(int argc, char **argv)
 {
     bool known = true;
@@ -625,6 +627,10 @@ int main(int argc, char **argv)
         if (strcmp(argv[3], ps_word_name(ps_precision_words, precision)) == 0)
             on.rounding = &rig_sixteen_bits[i];
     }
+    if (argc > 4 && argv[4][0] == '-')
+        cmocka_set_skip_filter(argv[4] + 1);
+    else if (argc > 4)
+        cmocka_set_test_filter(argv[4]);
     if (!known) return 2;
     if (!opens(&on)) {
         printf("skipped: %s\n", ps_err_message());

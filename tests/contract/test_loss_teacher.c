@@ -91,35 +91,44 @@ static bool lesson(pupil *p, FILE *teacher)
     return true;
 }
 
-static void learn(const struct lessons *l)
+/* false: the teacher has ended before. */
+static bool learn(const struct lessons *l, FILE *teacher)
 {
-    char script[64], layers[128];
+    char layers[128];
     pupil p = {0};
     int steps = 0;
-    const char *python = getenv("PS_TEST_PYTHON");
-    snprintf(script, sizeof script, "loss_teacher.py %s", l->name);
-    FILE *teacher = teacher_start(python ? python : "/usr/bin/python3", script, STEPS);
     snprintf(layers, sizeof layers,
              "{linear: {name: '0', out: 16}}, tanh, {linear: {name: '2', out: 6}}%s",
              strcmp(l->name, "nll") == 0 ? ", log_softmax" : "");
     rig_init(&p.rig, &on, "[7]", l->loss, layers, BATCH);
     assert_true(p.rig.spec.table.arena_count <= sizeof p.expected / sizeof *p.expected);
-    while (lesson(&p, teacher))
+    while (steps < STEPS && lesson(&p, teacher))
         steps++;
     rig_fini(&p.rig);
-    teacher_end(teacher);
+    if (steps < STEPS) return false;
     print_message("%s: largest differences: loss %.2g relative, gradient %.2g of the "
                   "largest\n",
                   l->name, p.worst_loss, p.worst_gradient);
-    assert_int_equal(steps, STEPS);
     assert_true(p.worst_loss <= 1e-5);
     assert_true(p.worst_gradient <= 1e-5);
+    return true;
 }
 
 static void test_losses(void **state)
 {
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        learn(&all[i]);
+    const size_t n = sizeof all / sizeof *all;
+    const char *python = getenv("PS_TEST_PYTHON");
+    char script[256] = "loss_teacher.py";
+    for (size_t i = 0; i < n; i++) {
+        strcat(script, " ");
+        strcat(script, all[i].name);
+    }
+    FILE *teacher = teacher_start(python ? python : "/usr/bin/python3", script, STEPS);
+    size_t learnt = 0;
+    while (learnt < n && learn(&all[learnt], teacher))
+        learnt++;
+    teacher_end(teacher);
+    assert_int_equal(learnt, n);
 }
 
 int main(int argc, char **argv)

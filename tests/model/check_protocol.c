@@ -1,6 +1,6 @@
 /* The protocol between workers and shards, in every order in which its messages can come:
  *
- *     check_protocol [SCENARIO | --slow]
+ *     check_protocol [SCENARIO | --slow]    without: all but the long and the slow ones
  *
  * Drives the real shards and the real communication of workers (protocol_world.h) through
  * all states that a scenario can reach. In each of them:
@@ -36,13 +36,11 @@ static const scenario SCENARIOS[] = {
     {.name = "any order", .settings = PLAIN, .steps = 2, .any_order = true},
     {.name = "any order, clipping", .settings = CLIP, .steps = 2, .any_order = true},
     {.name = "nothing happens", .settings = PLAIN, .steps = 2, .snapshot_at = 1},
-    {.name = "2 losses", .settings = PLAIN, .steps = 2, .losses = 2},
     {.name = "a loss, a snapshot",
      .settings = PLAIN,
      .steps = 2,
      .losses = 1,
      .snapshot_at = 1},
-    {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
     {.name = "2 deaths", .settings = PLAIN, .steps = 2, .deaths = 2, .snapshot_at = 1},
     {.name = "clipping, a loss",
      .settings = CLIP,
@@ -55,6 +53,12 @@ static const scenario SCENARIOS[] = {
      .steps = 2,
      .deaths = 1,
      .snapshot_at = 1},
+};
+
+/* Each takes as long as all above together, and is a test of its own. */
+static const scenario LONG[] = {
+    {.name = "2 losses", .settings = PLAIN, .steps = 2, .losses = 2},
+    {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
 };
 
 static const scenario SLOW[] = {
@@ -151,22 +155,31 @@ static bool check_mistake(size_t i)
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
+static bool same(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : NULL; // --slow, or a scenario
-    const bool slow = only && strcmp(only, "--slow") == 0;
+    static const struct {
+        const char *asked; // what asks for all of them; NULL: no argument
+        const scenario *scenarios;
+        size_t n;
+    } lists[] = {{NULL, SCENARIOS, COUNT(SCENARIOS)},
+                 {"each by its name", LONG, COUNT(LONG)},
+                 {"--slow", SLOW, COUNT(SLOW)}};
+    const char *asked = argc > 1 ? argv[1] : NULL;
     int failed = 0, n = 0;
-    for (size_t i = 0; i < COUNT(SCENARIOS) && !slow; i++) {
-        if (only && strcmp(only, SCENARIOS[i].name) != 0) continue;
-        failed += !check(&SCENARIOS[i]);
-        n++;
+    for (size_t l = 0; l < COUNT(lists); l++) {
+        const bool all = same(asked, lists[l].asked);
+        for (size_t i = 0; i < lists[l].n; i++) {
+            if (!all && !same(asked, lists[l].scenarios[i].name)) continue;
+            failed += !check(&lists[l].scenarios[i]);
+            n++;
+        }
     }
-    for (size_t i = 0; i < COUNT(SLOW) && only; i++) {
-        if (!slow && strcmp(only, SLOW[i].name) != 0) continue;
-        failed += !check(&SLOW[i]);
-        n++;
-    }
-    for (size_t i = 0; i < COUNT(MISTAKEN) && !only; i++)
+    for (size_t i = 0; i < COUNT(MISTAKEN) && !asked; i++)
         failed += !check_mistake(i);
     return failed > 0 || n == 0;
 }
