@@ -189,23 +189,29 @@ class TurnTaking:
         self.thread.join()
 
 
-class SlowDisk:
+class Preloaded:
+    """What processes need to run with a library of tests/support before their own: variables (env), or a prefix of
+    their command lines."""
+
+    def __init__(self, library, **variables):
+        self.env = {"LD_PRELOAD": f"{BIN}/lib{library}.so", "ASAN_OPTIONS": "verify_asan_link_order=0", **variables}
+        self.prefix = ["env", *(f"{name}={value}" for name, value in self.env.items())]
+
+
+class SlowDevice(Preloaded):
+    """A device on which every call of oneDNN takes that much longer, without processor time."""
+
+    def __init__(self, us):
+        super().__init__("slow_device", PS_SLOW_DEVICE_US=str(us))
+
+
+class SlowDisk(Preloaded):
     """A disk on which reads and writes of named files wait until the test lets them go on."""
 
     def __init__(self, folder):
+        super().__init__("slow_disk", PS_SLOW_DISK=folder)
         self.folder = folder
         os.makedirs(folder, exist_ok=True)
-
-    @property
-    def env(self):
-        """The variables of processes that use this disk."""
-        return {"LD_PRELOAD": f"{BIN}/libslow_disk.so", "PS_SLOW_DISK": self.folder,
-                "ASAN_OPTIONS": "verify_asan_link_order=0"}
-
-    @property
-    def prefix(self):
-        """The prefix of the command lines of processes that use this disk."""
-        return ["env", *(f"{name}={value}" for name, value in self.env.items())]
 
     def hold(self, name):
         with open(os.path.join(self.folder, name), "w", encoding="ascii"):
