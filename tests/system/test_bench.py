@@ -338,6 +338,7 @@ class Parity(BenchTest):
         code = ("import torch; from benchlib.ties import Ties\n"
                 "model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.ReLU(), torch.nn.Linear(1, 1))\n"
                 "model[0].weight.data[:] = torch.tensor([[1.0, -1.0]])\n"
+                "model[2].weight.data[:], model[2].bias.data[:] = 1.0, 0.0\n"
                 "ties = Ties(model, torch.nn.MSELoss(), lambda t: t, 1)\n"
                 "for x in ([[1.0, 1.0]], [[1.0, 0.5]]):\n"
                 "    x, y = torch.tensor(x), torch.tensor([[5.0]], dtype=torch.float64)\n"
