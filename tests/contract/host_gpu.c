@@ -575,7 +575,8 @@ void ps_gpu_graph_destroy(ps_gpu *gpu, ps_gpu_graph **graph)
     *graph = NULL;
 }
 
-/* BLAS's matrix of so many rows, or transposed of so many columns. */
+/* A matrix as BLAS stores it: column by column, or transposed row by row; ld elements lie
+ * from the start of one to the start of the next. */
 static void check_matrix(const ps_gpu *gpu, ps_values v, bool transposed, int64_t ld,
                          int64_t rows, int64_t columns, const char *who)
 {

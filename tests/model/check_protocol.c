@@ -1,6 +1,7 @@
 /* The protocol between workers and shards, in every order in which its messages can come:
  *
- *     check_protocol [SCENARIO | --slow]    without: all but the long and the slow ones
+ *     check_protocol [SCENARIO | --long | --slow]    without: all but the long and the
+ * slow ones
  *
  * Drives the real shards and the real communication of workers (protocol_world.h) through
  * all states that a scenario can reach. In each of them:
@@ -167,7 +168,7 @@ int main(int argc, char **argv)
         const scenario *scenarios;
         size_t n;
     } lists[] = {{NULL, SCENARIOS, COUNT(SCENARIOS)},
-                 {"each by its name", LONG, COUNT(LONG)},
+                 {"--long", LONG, COUNT(LONG)},
                  {"--slow", SLOW, COUNT(SLOW)}};
     const char *asked = argc > 1 ? argv[1] : NULL;
     int failed = 0, n = 0;
