@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "../support/free_port.h"
+#include "clock.h"
 
 enum { TOTAL_STEPS = 100 };
 
@@ -136,8 +137,10 @@ void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
     allreduce_set(j, "optimizer.lr=0.5");
     allreduce_set(j, "exchange.bucket=1000");
     allreduce_set(j, "net.interface=lo");
-    allreduce_set(j, "net.join_timeout_ms=20000");
-    allreduce_set(j, "net.step_timeout_ms=20000");
+    // Nothing here waits as long, not even on a machine that is busy with forty tests.
+    allreduce_set(j, "net.join_timeout_ms=60000");
+    allreduce_set(j, "net.step_timeout_ms=60000");
+    allreduce_set(j, "net.dead_after_ms=60000");
 }
 
 void allreduce_run(allreduce_job *j)
@@ -289,6 +292,13 @@ void allreduce_check_scaled(const char *exchange, const char *more, const char *
     }
 }
 
+void allreduce_run_broken(allreduce_job *j)
+{
+    const uint64_t begun = ps_clock_ns();
+    allreduce_run(j);
+    assert_true(ps_clock_ns() - begun < 30 * UINT64_C(1000000000));
+}
+
 /* The last rank goes away after three steps without a goodbye. */
 static ps_err run_until_one_is_gone(allreduce_rank *r)
 {
@@ -307,9 +317,7 @@ void allreduce_check_gone(const char *exchange, int world, const char *way)
     allreduce_job j;
     allreduce_job_init(&j, exchange, world, run_until_one_is_gone);
     allreduce_set(&j, way);
-    uint64_t begun = ps_clock_ns();
-    allreduce_run(&j);
-    assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);
+    allreduce_run_broken(&j);
     char name[32];
     snprintf(name, sizeof name, "worker %d", world - 1);
     for (int r = 0; r < world - 1; r++) {

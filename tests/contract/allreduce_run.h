@@ -52,6 +52,9 @@ void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
 void allreduce_set(allreduce_job *j, const char *setting);
 /* Runs every rank to its end, successful or not. */
 void allreduce_run(allreduce_job *j);
+/* The same where a rank is lost: every rank ends well before it would be missed by its
+ * silence or by its step. */
+void allreduce_run_broken(allreduce_job *j);
 void allreduce_assert_ok(const allreduce_job *j);
 
 /* Where the exchange finds them. */

@@ -166,12 +166,8 @@ static void check_broken_step(moment at, bool stops, const char *way)
         &j, "model.layers=[{linear: {name: a, out: 1024}}, relu, {linear: {name: b, "
             "out: 1024}}, log_softmax]");
     allreduce_set(&j, way);
-    allreduce_set(&j, "net.heartbeat_ms=100");
-    allreduce_set(&j, "net.dead_after_ms=2000");
     if (stops) allreduce_set(&j, "net.step_timeout_ms=1000");
-    uint64_t begun = ps_clock_ns();
-    allreduce_run(&j);
-    assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);
+    allreduce_run_broken(&j);
     int named = 0;
     for (int r = 0; r < 3; r++) {
         print_message("rank %d: %s\n", r, j.ranks[r].message);

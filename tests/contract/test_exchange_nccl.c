@@ -46,13 +46,9 @@ static void check_broken(int how, const char *step_timeout, ps_err expected)
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_train);
     allreduce_set(&j, step_timeout);
-    allreduce_set(&j, "net.heartbeat_ms=100");
-    allreduce_set(&j, "net.dead_after_ms=2000");
     fake_break(1, 5, how);
-    uint64_t begun = ps_clock_ns();
-    allreduce_run(&j);
+    allreduce_run_broken(&j);
     fake_break(-1, 0, 0);
-    assert_true(ps_clock_ns() - begun < 15 * 1000000000ull);
     /* One of the two sees it first; the other may learn it from the coordinator. */
     assert_true(j.ranks[0].err != PS_OK && j.ranks[1].err != PS_OK);
     assert_true(j.ranks[0].err == expected || j.ranks[1].err == expected);
