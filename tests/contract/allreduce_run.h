@@ -50,6 +50,8 @@ extern const char *const allreduce_ways[2];
 void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
                         ps_err (*run)(allreduce_rank *r));
 void allreduce_set(allreduce_job *j, const char *setting);
+/* Setting: how long a rank with an error waits for the coordinator to say who died. */
+#define ALLREDUCE_VERDICT "net.dead_after_ms=5000"
 /* Runs every rank to its end, successful or not. */
 void allreduce_run(allreduce_job *j);
 /* The same where a rank is lost: every rank ends well before it would be missed by its

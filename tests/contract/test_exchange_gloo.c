@@ -167,6 +167,7 @@ static void check_broken_step(moment at, bool stops, const char *way)
             "out: 1024}}, log_softmax]");
     allreduce_set(&j, way);
     if (stops) allreduce_set(&j, "net.step_timeout_ms=1000");
+    if (stops) allreduce_set(&j, ALLREDUCE_VERDICT);
     allreduce_run_broken(&j);
     int named = 0;
     for (int r = 0; r < 3; r++) {

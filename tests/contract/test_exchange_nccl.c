@@ -46,6 +46,7 @@ static void check_broken(int how, const char *step_timeout, ps_err expected)
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_train);
     allreduce_set(&j, step_timeout);
+    allreduce_set(&j, ALLREDUCE_VERDICT);
     fake_break(1, 5, how);
     allreduce_run_broken(&j);
     fake_break(-1, 0, 0);
@@ -57,7 +58,7 @@ static void check_broken(int how, const char *step_timeout, ps_err expected)
 
 static void test_nccl_reports_asynchronous_errors(void **state)
 {
-    check_broken(FAKE_FAIL, "net.step_timeout_ms=4000", PS_ERR_NET);
+    check_broken(FAKE_FAIL, "net.step_timeout_ms=20000", PS_ERR_NET);
 }
 
 static void test_nccl_aborts_at_the_deadline(void **state)
