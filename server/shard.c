@@ -229,10 +229,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->own_pace = ps_config_own_pace(s->o.config);
     PS_TRY(ps_shard_memory_init(s));
     expect_workers(s, roster, job->n_groups);
-    uint64_t total, largest;
-    ps_chunk_codec_step_bytes(&s->codec, plan, s->index, &total, &largest);
-    s->credit =
-        ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, total, largest);
+    s->credit = ps_credit_of_shard(s->o.config, &s->codec, plan, s->index);
     const unsigned link = s->index % (plan->n_shards / (unsigned)roster->n_servers) + 1;
     if (s->waits || s->own_pace)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));

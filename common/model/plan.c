@@ -14,6 +14,7 @@ enum {
     MIN_AUTO_BYTES = 48 << 10,
     MAX_AUTO_BYTES = 1 << 20,
     ONE_HOST_BYTES = 512 << 10,
+    ONE_HOST_LEAST = 256 << 10,
     COARSE_AUTO_BYTES = 96 << 10,
     CHUNKS_PER_SHARD = 4, // at least, so that a shard's last chunk is a small part
     MIN_TARGET = PS_TENSOR_ALIGN,
@@ -69,17 +70,28 @@ static double network_bytes(double travelling, bool coarse)
     return fmax(least, fmin(wanted, MAX_AUTO_BYTES));
 }
 
+/* On one host nothing but the processor limits an exchange: each chunk costs a message.
+ * In a crowded one, where a chunk at a time is on the way (credit.c), a larger one pays.
+ */
+static double one_host_bytes(double of_shard, bool crowded)
+{
+    const double tenth = crowded ? fmin(of_shard / 10, MAX_AUTO_BYTES) : 0;
+    return fmax(ONE_HOST_BYTES, tenth);
+}
+
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size)
 {
     const double travels = travels_of(size);
     const bool coarse = ps_chunk_size_is_coarse(size);
-    const double fewest =
-        (double)(coarse ? 1 : CHUNKS_PER_SHARD) * (n_shards ? n_shards : 1);
-    const double wanted = size.one_host
-                              ? ONE_HOST_BYTES
-                              : network_bytes((double)bytes * travels, coarse) / travels;
-    const uint64_t blocks =
-        (uint64_t)fmin(wanted, (double)bytes / fewest) / BYTES_PER_BLOCK;
+    const double of_shard = (double)bytes / (n_shards ? n_shards : 1);
+    double wanted, most = coarse ? of_shard : of_shard / CHUNKS_PER_SHARD;
+    if (size.one_host) {
+        wanted = one_host_bytes(of_shard, size.crowded);
+        most = fmax(most, fmin(of_shard, ONE_HOST_LEAST));
+    } else {
+        wanted = network_bytes((double)bytes * travels, coarse) / travels;
+    }
+    const uint64_t blocks = (uint64_t)fmin(wanted, most) / BYTES_PER_BLOCK;
     return (blocks ? blocks : 1) * BYTES_PER_BLOCK;
 }
 
@@ -392,6 +404,7 @@ static ps_err make_for(ps_plan *plan, const ps_tensor_table *table, ps_chunk_siz
         PS_TRY(make(plan, table, size.bytes, &to));
     else
         PS_TRY(make_auto(plan, table, &to, size));
+    plan->size = size;
     plan->hash = hash_plan(plan, table);
     return PS_OK;
 }

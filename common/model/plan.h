@@ -34,6 +34,15 @@ static inline uint64_t ps_chunk_first_version(const ps_chunk *chunk, uint64_t fi
 void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin,
                       uint64_t *end);
 
+/* What decides the size of chunks. */
+typedef struct ps_chunk_size {
+    uint64_t bytes;     // of float32: the largest allowed, in whole blocks; 0: automatic
+    bool one_host;      // no network between workers and servers
+    bool crowded;       // and fewer processors than processes
+    float travels;      // the share of those bytes that travels; 0: all
+    uint32_t fragments; // that chunks lie within; 0: one
+} ps_chunk_size;
+
 typedef struct ps_plan {
     ps_fragments fragments;
     uint32_t n_chunks;
@@ -41,16 +50,9 @@ typedef struct ps_plan {
     uint32_t n_shards;
     uint64_t *shard_counts;   // elements per shard
     uint64_t max_chunk_count; // elements of the largest chunk
+    ps_chunk_size size;       // what it was made for
     uint64_t hash; // over the tensors (name, shape, offset), the chunks and their shards
 } ps_plan;
-
-/* What decides the size of chunks. */
-typedef struct ps_chunk_size {
-    uint64_t bytes;     // of float32: the largest allowed, in whole blocks; 0: automatic
-    bool one_host;      // no network between workers and servers
-    float travels;      // the share of those bytes that travels; 0: all
-    uint32_t fragments; // that chunks lie within; 0: one
-} ps_chunk_size;
 
 /* True when so little travels (onebit's and topk's few bits) that the processor limits an
  * exchange, not the network. */
@@ -78,8 +80,9 @@ void ps_plan_fini(ps_plan *plan);
 /* The size of chunks for a step of `bytes`: small enough to fill and drain the pipeline
  * quickly, and large enough not to need too many messages. It is a multiple of a block.
  * Over a network it grows with sqrt(bytes), from 48 KiB (96 KiB where coarse) to 1 MiB of
- * what travels. On one host it is 512 KiB. A shard gets at least four chunks, or one
- * where coarse. Pure. */
+ * what travels. On one host it is 512 KiB, or, where that is crowded, a tenth of a shard
+ * up to 1 MiB. A shard gets at least four chunks, or one where coarse; on one host none
+ * is below 256 KiB for that. Pure. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size);
 
 #endif

@@ -21,6 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "chunk_codec.h"
+
 typedef struct ps_credit {
     uint64_t window;         // bytes
     uint64_t explicit_above; // bytes; UINT64_MAX: never
@@ -32,12 +34,21 @@ static inline uint64_t ps_credit_element_bytes(bool coded)
     return coded ? 2 * sizeof(float) : sizeof(float);
 }
 
-/* configured: exchange.credit, 0 for auto (a sixth of a step's bytes, 64 to 128 KiB, at
- * least two of the largest payload, at most all of a step's). shard_bytes and
- * largest_bytes are those of gradients: first weights may be larger, but their bytes are
- * returned at once. Pure; the same on both sides. */
-ps_credit ps_credit_of_shard(uint64_t configured, uint64_t shard_bytes,
-                             uint64_t largest_bytes);
+/* What decides a credit. Bytes are those of gradients: first weights may be larger, but
+ * their bytes are returned at once. */
+typedef struct ps_credit_needs {
+    uint64_t configured;    // exchange.credit; 0: auto
+    ps_chunk_size size;     // the plan's
+    uint64_t shard_bytes;   // payloads of a step to the shard
+    uint64_t largest_bytes; // the largest payload to any shard
+} ps_credit_needs;
+
+/* Auto is at least two of the largest payload and at most all of a step's: a sixth of a
+ * step's, 64 to 128 KiB; on one host 512 KiB, and where that is crowded one payload is
+ * enough. Pure; the same on both sides. */
+ps_credit ps_credit_for(const ps_credit_needs *needs);
+ps_credit ps_credit_of_shard(const ps_config *config, const ps_chunk_codec *codec,
+                             const ps_plan *plan, uint32_t shard);
 
 static inline bool ps_credit_allows(const ps_credit *credit, uint64_t on_the_way,
                                     uint64_t bytes)

@@ -373,12 +373,20 @@ static void the_automatic_size_grows_with_the_root(void **state)
     assert_int_equal(at_25 % BLOCK_BYTES, 0);
 }
 
-/* On one host: 512 KiB. */
+/* On one host: 512 KiB; where that is crowded, up to 1 MiB in large shards. A chunk is
+ * not below 256 KiB only to be one of four. */
 static void one_host_wants_larger_chunks(void **state)
 {
     const ps_chunk_size here = {.one_host = true};
+    const ps_chunk_size crowded = {.one_host = true, .crowded = true};
     assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 4, here), 512 << 10);
     assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, here), BLOCK_BYTES);
+    assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 2, crowded), 1 << 20);
+    assert_int_equal(ps_plan_auto_chunk_bytes(12u << 20, 2, crowded), 608 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(8u << 20, 2, crowded), 512 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(4u << 20, 4, here), 256 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(1u << 20, 4, here), 256 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(400u << 10, 4, here), 96 << 10);
 }
 
 /* The more a codec shrinks, the larger the chunks. A shard keeps at least four chunks, or

@@ -44,10 +44,7 @@ static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool 
     l->host = entry->host;
     l->endpoint = entry->endpoints[index];
     l->shm = shm;
-    uint64_t total, largest;
-    ps_chunk_codec_step_bytes(&c->codec, c->plan, shard, &total, &largest);
-    l->credit =
-        ps_credit_of_shard((uint64_t)c->o.config->exchange.credit, total, largest);
+    l->credit = ps_credit_of_shard(c->o.config, &c->codec, c->plan, shard);
     PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
     PS_TRY(connect_link(c, shard));
     c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
