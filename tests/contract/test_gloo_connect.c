@@ -19,6 +19,19 @@ enum { GLOO_BACKLOG = 1, STRANGERS_MAX = 256 };
 static atomic_int ports_to_visit, n_strangers;
 static int strangers[STRANGERS_MAX];
 
+/* What a stranger does. Returns its descriptor, or -1 when it is gone. */
+static int behave(int fd, int how)
+{
+    enum { STAY, LEAVE, RESET, TALK };
+    static const unsigned char talk[64] = {[0 ... 63] = 0xa5};
+    const struct linger reset = {.l_onoff = 1};
+    if (how == RESET) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (how == TALK) (void)!send(fd, talk, sizeof talk, MSG_NOSIGNAL);
+    if (how == STAY || how == TALK) return fd;
+    close(fd);
+    return -1;
+}
+
 static void visit(int port_fd)
 {
     struct sockaddr_storage at;
@@ -31,10 +44,7 @@ static void visit(int port_fd)
         close(fd);
         fd = -1;
     }
-    if (fd >= 0 && i % 2) {
-        close(fd); // it goes at once
-        fd = -1;
-    }
+    if (fd >= 0) fd = behave(fd, i % 4);
     strangers[i] = fd + 1;
 }
 

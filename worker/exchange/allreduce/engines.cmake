@@ -31,7 +31,9 @@ ps_engine(GLOO ${found} "a C++ compiler with Gloo's headers and library (libgloo
 if(PS_HAVE_GLOO)
     enable_language(CXX)
     set(CMAKE_CXX_STANDARD 17)
-    list(APPEND PS_SESSION_SOURCES exchange/allreduce/gloo_mesh.cc
+    list(APPEND PS_SESSION_SOURCES exchange/allreduce/gloo_missing/gloo/common/memory.h
+                                  exchange/allreduce/gloo_pairs.cc
+                                  exchange/allreduce/gloo_mesh.cc
                                   exchange/allreduce/exchange_gloo.cc)
 endif()
 
@@ -51,6 +53,11 @@ function(ps_link_engines target)
     if(PS_HAVE_GLOO)
         target_compile_definitions(${target} PUBLIC PS_WITH_GLOO=1)
         target_include_directories(${target} SYSTEM PRIVATE ${GLOO_INCLUDE})
+        find_file(GLOO_MEMORY_HEADER gloo/common/memory.h PATHS ${GLOO_INCLUDE} NO_DEFAULT_PATH)
+        if(NOT GLOO_MEMORY_HEADER)
+            target_include_directories(${target} PRIVATE
+                ${PROJECT_SOURCE_DIR}/worker/exchange/allreduce/gloo_missing)
+        endif()
         target_link_libraries(${target} PUBLIC ${GLOO_LIBRARY} stdc++)
     endif()
     if(PS_HAVE_NCCL)

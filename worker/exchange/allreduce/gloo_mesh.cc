@@ -1,4 +1,5 @@
 #include "gloo_mesh.hpp"
+#include "gloo_pairs.hpp"
 
 extern "C" {
 #include "job_keys.h"
@@ -153,8 +154,8 @@ class Mesh : public gloo::Context {
             : mesh_(mesh), member_(member), timeout_ms_(timeout_ms),
               prefix_(std::to_string(number) + "/")
         {
-            mesh.transportContext_ = device->createContext(mesh.rank, mesh.size);
-            mesh.transportContext_->setTimeout(mesh.getTimeout());
+            mesh.transportContext_ =
+                ps_gloo_pairs_create(device, mesh.rank, mesh.size, mesh.getTimeout());
             mesh.why_ = "another worker could not connect";
         }
 
@@ -163,8 +164,7 @@ class Mesh : public gloo::Context {
             auto &pairs = mesh_.transportContext_;
             MemberStore store(member_, timeout_ms_);
             for (int peer : others())
-                store.set(key(mesh_.rank, peer),
-                          pairs->createPair(peer)->address().bytes());
+                store.set(key(mesh_.rank, peer), pairs->getPair(peer)->address().bytes());
             std::vector<std::vector<char>> addresses(mesh_.size);
             for (int peer : others())
                 addresses[peer] = store.get(key(peer, mesh_.rank));

@@ -1,0 +1,26 @@
+/* Debian's libgloo-dev leaves out the header gloo/common/memory.h, which the headers of
+ * Gloo's pairs ask for. This declares what these name of it: references to buffers, which
+ * only Gloo itself makes and follows. Each holds what Gloo's own does, so that a pair has
+ * the same size here and there. */
+#ifndef PS_GLOO_COMMON_MEMORY_H
+#define PS_GLOO_COMMON_MEMORY_H
+
+#include <memory>
+
+namespace gloo {
+
+template <typename T> class NonOwningPtr final {
+    std::shared_ptr<T> held;
+};
+
+template <typename T> class WeakNonOwningPtr final {
+    std::weak_ptr<T> held;
+};
+
+template <typename T> class ShareableNonOwningPtr final {
+    std::shared_ptr<T> held;
+};
+
+} // namespace gloo
+
+#endif
