@@ -54,6 +54,7 @@ static ps_err alloc_arrays(ps_shard *s)
         PS_TRY(ps_mem_zalloc_aligned(&s->sum, bytes, "a decoded chunk"));
         PS_TRY(ps_mem_zalloc_aligned(&s->decoded, bytes, "a decoded chunk"));
     }
+    s->paced.pace.one_host = s->o.plan->size.one_host;
     PS_TRY(ps_mem_zalloc(&s->paced.figures, ps_pace_of_shard(s->o.n_workers),
                          sizeof *s->paced.figures, "steps"));
     PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));

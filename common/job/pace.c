@@ -3,10 +3,10 @@
 enum { NS_PER_MS = 1000000, MOST_STRIDE = 1 << 20, STALL_MS = 150 };
 
 /* The least power of two of steps that take long enough. */
-static uint64_t stride_of(double step_ns)
+static uint64_t stride_of(double step_ns, double slow_ms)
 {
     uint64_t stride = 1;
-    if (step_ns >= PS_PACE_MS * 1e6) return 1;
+    if (step_ns >= slow_ms * 1e6) return 1;
     while (stride < MOST_STRIDE && step_ns * (double)stride < PS_PACE_FAST_MS * 1e6)
         stride *= 2;
     return stride;
@@ -20,7 +20,8 @@ bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns)
     }
     p->last_step = step;
     p->last_ns = now_ns;
-    return p->step_ns > 0 && step % stride_of(p->step_ns) == 0;
+    const double slow_ms = p->one_host ? PS_PACE_ONE_HOST_MS : PS_PACE_MS;
+    return p->step_ns > 0 && step % stride_of(p->step_ns, slow_ms) == 0;
 }
 
 int ps_stall_awake(ps_stall *s, uint64_t now_ns)

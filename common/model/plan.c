@@ -70,15 +70,6 @@ static double network_bytes(double travelling, bool coarse)
     return fmax(least, fmin(wanted, MAX_AUTO_BYTES));
 }
 
-/* On one host nothing but the processor limits an exchange: each chunk costs a message.
- * In a crowded one, where a chunk at a time is on the way (credit.c), a larger one pays.
- */
-static double one_host_bytes(double of_shard, bool crowded)
-{
-    const double tenth = crowded ? fmin(of_shard / 10, MAX_AUTO_BYTES) : 0;
-    return fmax(ONE_HOST_BYTES, tenth);
-}
-
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size)
 {
     const double travels = travels_of(size);
@@ -86,8 +77,9 @@ uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_si
     const double of_shard = (double)bytes / (n_shards ? n_shards : 1);
     double wanted, most = coarse ? of_shard : of_shard / CHUNKS_PER_SHARD;
     if (size.one_host) {
-        wanted = one_host_bytes(of_shard, size.crowded);
-        most = fmax(most, fmin(of_shard, ONE_HOST_LEAST));
+        // Nothing but the processor limits an exchange: each chunk costs a message.
+        wanted = size.crowded ? MAX_AUTO_BYTES : ONE_HOST_BYTES;
+        most = size.crowded ? of_shard : fmax(most, fmin(of_shard, ONE_HOST_LEAST));
     } else {
         wanted = network_bytes((double)bytes * travels, coarse) / travels;
     }

@@ -80,9 +80,9 @@ void ps_plan_fini(ps_plan *plan);
 /* The size of chunks for a step of `bytes`: small enough to fill and drain the pipeline
  * quickly, and large enough not to need too many messages. It is a multiple of a block.
  * Over a network it grows with sqrt(bytes), from 48 KiB (96 KiB where coarse) to 1 MiB of
- * what travels. On one host it is 512 KiB, or, where that is crowded, a tenth of a shard
- * up to 1 MiB. A shard gets at least four chunks, or one where coarse; on one host none
- * is below 256 KiB for that. Pure. */
+ * what travels. On one host it is 512 KiB, or 1 MiB where that is crowded. A shard gets
+ * at least four chunks, or one where coarse; on one host no chunk is below 256 KiB for
+ * that, and a crowded one may have one chunk for a shard. Pure. */
 uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_size size);
 
 #endif

@@ -373,8 +373,8 @@ static void the_automatic_size_grows_with_the_root(void **state)
     assert_int_equal(at_25 % BLOCK_BYTES, 0);
 }
 
-/* On one host: 512 KiB; where that is crowded, up to 1 MiB in large shards. A chunk is
- * not below 256 KiB only to be one of four. */
+/* On one host: 512 KiB, and no chunk is below 256 KiB only to be one of four; where that
+ * is crowded, 1 MiB, and one chunk is enough. */
 static void one_host_wants_larger_chunks(void **state)
 {
     const ps_chunk_size here = {.one_host = true};
@@ -382,8 +382,7 @@ static void one_host_wants_larger_chunks(void **state)
     assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 4, here), 512 << 10);
     assert_int_equal(ps_plan_auto_chunk_bytes(100, 16, here), BLOCK_BYTES);
     assert_int_equal(ps_plan_auto_chunk_bytes(25u << 20, 2, crowded), 1 << 20);
-    assert_int_equal(ps_plan_auto_chunk_bytes(12u << 20, 2, crowded), 608 << 10);
-    assert_int_equal(ps_plan_auto_chunk_bytes(8u << 20, 2, crowded), 512 << 10);
+    assert_int_equal(ps_plan_auto_chunk_bytes(1200u << 10, 2, crowded), 592 << 10);
     assert_int_equal(ps_plan_auto_chunk_bytes(4u << 20, 4, here), 256 << 10);
     assert_int_equal(ps_plan_auto_chunk_bytes(1u << 20, 4, here), 256 << 10);
     assert_int_equal(ps_plan_auto_chunk_bytes(400u << 10, 4, here), 96 << 10);

@@ -325,27 +325,47 @@ static void the_stopped_one_is_named_until_a_step_is_made(void **state)
 
 /* ---- pace ---- */
 
+static void check_pace(uint64_t step_ns, bool one_host)
+{
+    ps_pace a = {.one_host = one_host}, b = {.one_host = one_host};
+    uint64_t told = 0, others = 0, both = 0, last = 0;
+    for (uint64_t s = 0; s < 12000; s++) {
+        const bool one = ps_pace_step(&a, s, 1 + s * step_ns);
+        const bool two = ps_pace_step(&b, s, 1 + s * step_ns * 3 / 4);
+        if (s < 2000) continue;
+        told += one;
+        others += two;
+        both += one && two;
+        if (one && last > 0)
+            assert_true((s - last) * step_ns >= PS_PACE_FAST_MS * UINT64_C(1000000) ||
+                        s - last == 1);
+        if (one) last = s;
+    }
+    assert_true(told > 0 && others > 0);
+    assert_true(both == (told < others ? told : others));
+}
+
 static void fast_steps_are_told_seldom_and_in_step(void **state)
 {
     (void)state;
     for (uint64_t step_ns = 100000; step_ns < 100000000; step_ns *= 7) {
-        ps_pace a = {0}, b = {0};
-        uint64_t told = 0, others = 0, both = 0, last = 0;
-        for (uint64_t s = 0; s < 12000; s++) {
-            const bool one = ps_pace_step(&a, s, 1 + s * step_ns);
-            const bool two = ps_pace_step(&b, s, 1 + s * step_ns * 3 / 4);
-            if (s < 2000) continue;
-            told += one;
-            others += two;
-            both += one && two;
-            if (one && last > 0)
-                assert_true((s - last) * step_ns >= PS_PACE_FAST_MS * UINT64_C(1000000) ||
-                            s - last == 1);
-            if (one) last = s;
-        }
-        assert_true(told > 0 && others > 0);
-        assert_true(both == (told < others ? told : others));
+        check_pace(step_ns, false);
+        check_pace(step_ns, true);
     }
+}
+
+/* Of steps of 50 ms each one over a network, and every fourth on one host. */
+static void one_host_tells_less(void **state)
+{
+    int told[2] = {0};
+    (void)state;
+    for (int here = 0; here < 2; here++) {
+        ps_pace p = {.one_host = here};
+        for (uint64_t s = 0; s < 100; s++)
+            told[here] += ps_pace_step(&p, s, 1 + s * 50000000);
+    }
+    assert_int_equal(told[0], 99);
+    assert_int_equal(told[1], 24);
 }
 
 static void a_thread_that_wakes_late_was_stalled(void **state)
@@ -378,6 +398,7 @@ int main(void)
         cmocka_unit_test(who_is_alone_is_compared_with_before),
         cmocka_unit_test(the_stopped_one_is_named_until_a_step_is_made),
         cmocka_unit_test(fast_steps_are_told_seldom_and_in_step),
+        cmocka_unit_test(one_host_tells_less),
         cmocka_unit_test(a_thread_that_wakes_late_was_stalled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ static ps_err alloc_arrays(ps_comm *c)
     PS_TRY(ps_mem_zalloc(&c->asked, n, sizeof *c->asked, "versions"));
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
     PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
+    c->paced.pace.one_host = c->plan->size.one_host;
     PS_TRY(ps_mem_zalloc(&c->paced.figures, ps_pace_of_worker((int)c->n_links),
                          sizeof *c->paced.figures, "steps"));
     PS_TRY(ps_mem_zalloc(&c->paced.n_sent, c->n_links, sizeof *c->paced.n_sent, "steps"));
