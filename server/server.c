@@ -245,8 +245,7 @@ static ps_err take_tensors(ps_server *s)
     if (s->plan.hash == job->plan_hash) return PS_OK;
     return ps_err_set(PS_ERR_PEER,
                       "server %d cuts the tensors into other chunks than worker 0: give "
-                      "all processes the same address of the coordinator, or "
-                      "exchange.chunk",
+                      "all processes the same address of the coordinator",
                       ps_member_rank(s->member));
 }
 

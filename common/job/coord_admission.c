@@ -130,7 +130,8 @@ static bool check_hashes(const ps_coordinator *c, const ps_control *m,
     }
     if (m->number[1] == c->o.plan_hash) return true;
     return refuse_as(r, "it cuts the model into other chunks than the job: start all "
-                        "processes with the same file and --set");
+                        "processes with the same file and --set, and give them the same "
+                        "address of the coordinator");
 }
 
 static bool check_job(const ps_coordinator *c, const ps_control *m,

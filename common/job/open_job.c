@@ -267,7 +267,6 @@ ps_err ps_open_job_compare(const ps_open_job *of_0, const ps_open_job *own, int 
     if (own->plan_hash == of_0->plan_hash) return PS_OK;
     return ps_err_set(PS_ERR_PEER,
                       "worker %d cuts the tensors into other chunks than worker 0: give "
-                      "all processes the same address of the coordinator, or "
-                      "exchange.chunk",
+                      "all processes the same address of the coordinator",
                       rank);
 }

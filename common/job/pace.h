@@ -16,7 +16,7 @@
  * messages take the workers' processors, below PS_PACE_ONE_HOST_MS) a member reports only
  * those whose number is a multiple of its stride. The stride is a power of two, and grows
  * until PS_PACE_FAST_MS pass between two reports. So all members report the steps that
- * the slowest one reports. */
+ * the one that reports most seldom reports. */
 #ifndef PS_PACE_H
 #define PS_PACE_H
 

@@ -12,7 +12,7 @@
  * so is one that has no link, as all whom it exchanges with are on its host.
  *
  * One slow step is chance. A suspect is named after PS_STRAGGLER_ROUNDS steps in a row,
- * and is forgotten after PS_STRAGGLER_CALM steps without it.
+ * of those that are told (pace.h), and is forgotten after PS_STRAGGLER_CALM without it.
  */
 #ifndef PS_STRAGGLER_H
 #define PS_STRAGGLER_H

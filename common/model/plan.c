@@ -83,7 +83,9 @@ uint64_t ps_plan_auto_chunk_bytes(uint64_t bytes, uint32_t n_shards, ps_chunk_si
     } else {
         wanted = network_bytes((double)bytes * travels, coarse) / travels;
     }
-    const uint64_t blocks = (uint64_t)fmin(wanted, most) / BYTES_PER_BLOCK;
+    uint64_t blocks = (uint64_t)fmin(wanted, most) / BYTES_PER_BLOCK;
+    if (size.crowded && most < wanted) // else the end of a shard is a chunk of its own
+        blocks = (uint64_t)ceil(most / BYTES_PER_BLOCK);
     return (blocks ? blocks : 1) * BYTES_PER_BLOCK;
 }
 
@@ -303,6 +305,8 @@ static uint64_t hash_plan(const ps_plan *plan, const ps_tensor_table *table)
     ps_hash_init(&h);
     hash_tensors(&h, table->tensors, table->n_tensors);
     hash_tensors(&h, table->buffers, table->n_buffers);
+    ps_hash_u64(&h, plan->size.one_host); // credits follow from these (credit.h)
+    ps_hash_u64(&h, plan->size.crowded);
     ps_hash_u64(&h, plan->n_shards);
     ps_hash_u64(&h, plan->n_chunks);
     for (uint32_t i = 0; i < plan->n_chunks; i++) {

@@ -43,9 +43,9 @@ typedef struct ps_credit_needs {
     uint64_t largest_bytes; // the largest payload to any shard
 } ps_credit_needs;
 
-/* Auto is at least two of the largest payload and at most all of a step's: a sixth of a
- * step's, 64 to 128 KiB; on one host 512 KiB, and where that is crowded one payload is
- * enough. Pure; the same on both sides. */
+/* Auto is a sixth of a step's bytes, 64 to 128 KiB, or on one host 512 KiB; at least two
+ * of the largest payload, or one where the host is crowded; at most all of a step's.
+ * Pure; the same on both sides, since the plan's hash holds what it depends on. */
 ps_credit ps_credit_for(const ps_credit_needs *needs);
 ps_credit ps_credit_of_shard(const ps_config *config, const ps_chunk_codec *codec,
                              const ps_plan *plan, uint32_t shard);

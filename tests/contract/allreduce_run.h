@@ -50,12 +50,13 @@ extern const char *const allreduce_ways[2];
 void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
                         ps_err (*run)(allreduce_rank *r));
 void allreduce_set(allreduce_job *j, const char *setting);
-/* Setting: how long a rank with an error waits for the coordinator to say who died. */
+/* Setting: a rank with an error waits that long, and two heartbeats, for the coordinator
+ * to say who died. */
 #define ALLREDUCE_VERDICT "net.dead_after_ms=5000"
 /* Runs every rank to its end, successful or not. */
 void allreduce_run(allreduce_job *j);
-/* The same where a rank is lost: every rank ends well before it would be missed by its
- * silence or by its step. */
+/* The same where a rank is lost or a step fails: every rank ends well before the time
+ * limits of allreduce_job_init have passed. */
 void allreduce_run_broken(allreduce_job *j);
 void allreduce_assert_ok(const allreduce_job *j);
 

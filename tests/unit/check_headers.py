@@ -2,7 +2,7 @@
 """Compiles every header by itself, included twice: each includes what it needs and has a guard.
 
 The flags come from compile_commands.json: those of the header's own source (x.c for x_state.h,
-too), else those of a C file in its top folder. A header whose source exists but is not part of this
+too), else those of a C file (of x.hpp, a C++ file) in its top folder. A header whose source exists but is not part of this
 build (CUDA, NCCL, Gloo) is skipped.
 
 Usage: check_headers.py ROOT BUILD
@@ -37,12 +37,13 @@ def command_for(header, root, known):
     siblings = [own.with_suffix(s) for own in (header, stem) for s in (".c", ".cc", ".cpp", ".cu")]
     if any(s.exists() for s in siblings) and not any(s in known for s in siblings):
         return None
+    language = ".cc" if header.suffix == ".hpp" else ".c"
     for sibling in siblings:
-        if sibling in known and sibling.suffix == (".cc" if header.suffix == ".hpp" else ".c"):
+        if sibling in known and sibling.suffix == language:
             return known[sibling]
     top = root / header.relative_to(root).parts[0]
     for source, command in known.items():
-        if source.suffix == ".c" and top in source.parents:
+        if source.suffix == language and top in source.parents:
             return command
     return None
 

@@ -1,5 +1,6 @@
 #include "gloo_pairs.hpp"
 
+#ifdef PS_GLOO_PAIRS_LISTEN
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -7,7 +8,6 @@
 #include <string>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <thread>
 #include <unistd.h>
 
 #include <gloo/common/error.h>
@@ -24,38 +24,38 @@ class Pair : public tcp::Pair {
   public:
     using tcp::Pair::Pair;
 
+    /* Here, while handleEvents is still this class's. */
+    ~Pair() override
+    {
+        std::lock_guard<std::mutex> lock(m_);
+        if (state_ != CLOSED) changeState(CLOSED);
+    }
+
+    /* As Gloo's, but what is thrown breaks the pair, under the same lock. Another thread
+     * that holds the lock may be closing the pair, and wait for this one. */
     void handleEvents(int events) override
     {
-        std::string why;
+        std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+        if (!lock || state_ == CLOSED) return;
         try {
-            tcp::Pair::handleEvents(events);
-            return;
+            handle(events);
         } catch (const std::exception &e) {
-            why = e.what();
+            // Gloo would take the descriptor from its loop, which does not know that of a
+            // connection just accepted.
+            if (state_ == LISTENING && fd_ >= 0) {
+                ::close(fd_);
+                fd_ = -1;
+            }
+            signalException(e.what());
         }
-        break_off(why);
     }
 
   private:
-    static constexpr int TRIES = 1000;
-
-    /* Another thread that holds the lock may be closing the pair, and wait for this one:
-     * so there is an end to the waiting. */
-    void break_off(const std::string &why)
+    void handle(int events)
     {
-        std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
-        for (int i = 0; !lock && i < TRIES; i++) {
-            std::this_thread::sleep_for(std::chrono::microseconds(100));
-            lock.try_lock();
-        }
-        if (!lock || state_ == CLOSED) return;
-        // It has accepted a connection, which the loop does not know yet; Gloo would take
-        // it from the loop.
-        if (state_ == LISTENING && fd_ >= 0) {
-            ::close(fd_);
-            fd_ = -1;
-        }
-        signalException(why);
+        if (state_ == CONNECTED) return handleReadWrite(events);
+        if (state_ == LISTENING) return handleListening();
+        if (state_ == CONNECTING) return handleConnecting();
     }
 };
 
@@ -70,16 +70,29 @@ class Context : public tcp::Context {
     }
 };
 
+class EventFd {
+  public:
+    EventFd() : fd(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK))
+    {
+        if (fd < 0)
+            throw gloo::Exception(std::string("eventfd: ") + std::strerror(errno));
+    }
+
+    ~EventFd()
+    {
+        ::close(fd);
+    }
+
+    const int fd;
+};
+
 /* Keeps Gloo's thread from all pairs. A pair listens before its constructor returns, and
  * until then a connection would find Gloo's own handleEvents. */
 class Pause : public tcp::Handler {
   public:
-    explicit Pause(tcp::Device &device)
-        : device_(device), fd_(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK))
+    explicit Pause(tcp::Device &device) : device_(device)
     {
-        if (fd_ < 0)
-            throw gloo::Exception(std::string("eventfd: ") + std::strerror(errno));
-        device_.registerDescriptor(fd_, EPOLLIN, this);
+        device_.registerDescriptor(event_.fd, EPOLLIN, this);
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [this] { return paused_; });
     }
@@ -91,8 +104,7 @@ class Pause : public tcp::Handler {
             over_ = true;
         }
         changed_.notify_all();
-        device_.unregisterDescriptor(fd_, this);
-        ::close(fd_);
+        device_.unregisterDescriptor(event_.fd, this);
     }
 
     void handleEvents(int) override
@@ -105,23 +117,29 @@ class Pause : public tcp::Handler {
 
   private:
     tcp::Device &device_;
-    int fd_;
+    EventFd event_;
     std::mutex mutex_;
     std::condition_variable changed_;
     bool paused_ = false, over_ = false;
 };
 
 } // namespace
+#endif
 
 std::shared_ptr<gloo::transport::Context>
 ps_gloo_pairs_create(const std::shared_ptr<gloo::transport::Device> &device, int rank,
                      int size, std::chrono::milliseconds timeout)
 {
+#ifdef PS_GLOO_PAIRS_LISTEN
     auto over_tcp = std::dynamic_pointer_cast<tcp::Device>(device);
     if (!over_tcp) throw gloo::Exception("the device is not one of TCP");
-    auto context = std::make_shared<Context>(over_tcp, rank, size);
-    context->setTimeout(timeout);
+    std::shared_ptr<gloo::transport::Context> context =
+        std::make_shared<Context>(over_tcp, rank, size);
     Pause pause(*over_tcp);
+#else
+    auto context = device->createContext(rank, size);
+#endif
+    context->setTimeout(timeout);
     for (int peer = 0; peer < size; peer++)
         if (peer != rank) context->createPair(peer);
     return context;
