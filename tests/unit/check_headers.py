@@ -2,8 +2,8 @@
 """Compiles every header by itself, included twice: each includes what it needs and has a guard.
 
 The flags come from compile_commands.json: those of the header's own source (x.c for x_state.h,
-too), else those of a C file (of x.hpp, a C++ file) in its top folder. A header whose source exists but is not part of this
-build (CUDA, NCCL, Gloo) is skipped.
+too), else those of a C file (of x.hpp, a C++ file) in its top folder. A header whose source exists
+but is not part of this build (CUDA, NCCL, Gloo) is skipped.
 
 Usage: check_headers.py ROOT BUILD
 """

@@ -343,6 +343,27 @@ static void the_hash_tells_plans_apart(void **state)
     assert_true(hash != hash_of(&b, BLOCK_BYTES, 2));
 }
 
+/* The chunks are the same, the credits are not (credit.h). */
+static void the_hash_tells_places_apart(void **state)
+{
+    fake f;
+    memset(&f, 0, sizeof f);
+    add(&f, 30000);
+    const ps_chunk_size sizes[] = {
+        {.bytes = BLOCK_BYTES},
+        {.bytes = BLOCK_BYTES, .one_host = true},
+        {.bytes = BLOCK_BYTES, .one_host = true, .crowded = true}};
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++) {
+        ps_plan plan;
+        assert_int_equal(ps_plan_init(&plan, &f.spec.table, sizes[i], 2), PS_OK);
+        hashes[i] = plan.hash;
+        ps_plan_fini(&plan);
+    }
+    assert_true(hashes[0] != hashes[1] && hashes[1] != hashes[2] &&
+                hashes[0] != hashes[2]);
+}
+
 static void a_bias_rides_with_the_end_of_its_weight(void **state)
 {
     fake f;
@@ -433,6 +454,7 @@ int main(void)
         cmocka_unit_test(chunks_lie_within_fragments),
         cmocka_unit_test(too_many_fragments_are_told),
         cmocka_unit_test(the_hash_tells_plans_apart),
+        cmocka_unit_test(the_hash_tells_places_apart),
         cmocka_unit_test(a_bias_rides_with_the_end_of_its_weight),
         cmocka_unit_test(the_automatic_size_grows_with_the_root),
         cmocka_unit_test(one_host_wants_larger_chunks),
