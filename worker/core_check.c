@@ -1,7 +1,6 @@
 #include "core_check.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "log.h"
 #include "procstat.h"
@@ -12,7 +11,7 @@
 static int workers_here(const ps_member *member, int rank, const ps_host *host)
 {
     // Bound to some of the cores: other workers may be bound to others.
-    if (!member || host->cores < (int)sysconf(_SC_NPROCESSORS_ONLN)) return 1;
+    if (!member || host->cores < ps_machine_cores()) return 1;
     const ps_roster *roster = ps_member_roster(member);
     int n = 0;
     for (int r = 0; r < roster->n_workers; r++) {

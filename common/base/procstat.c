@@ -73,6 +73,29 @@ static int count_cores(void)
     return n > 0 ? (int)n : 1;
 }
 
+/* Of "0-3,8,10-11". 0: it is no such list. */
+static int count_listed(const char *list)
+{
+    int count = 0, first, last, n;
+    for (const char *at = list; sscanf(at, "%d%n", &first, &n) == 1; at++) {
+        at += n;
+        last = first;
+        if (sscanf(at, "-%d%n", &last, &n) == 1) at += n;
+        count += last - first + 1;
+        if (*at != ',') return *at == '\0' ? count : 0;
+    }
+    return 0;
+}
+
+int ps_machine_cores(void)
+{
+    char online[4096];
+    read_line("/sys/devices/system/cpu/online", online, sizeof online);
+    const int listed = count_listed(online);
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return listed > 0 ? listed : n > 0 ? (int)n : 1;
+}
+
 void ps_host_find(ps_host *out)
 {
     memset(out, 0, sizeof *out);

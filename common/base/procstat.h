@@ -21,5 +21,8 @@ typedef struct ps_host {
 } ps_host;
 
 void ps_host_find(ps_host *out);
+/* Processors of the machine, at least 1: the same for all its processes, however they are
+ * bound. (sysconf counts only a process's own in some versions of glibc.) */
+int ps_machine_cores(void);
 
 #endif

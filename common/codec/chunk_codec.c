@@ -1,8 +1,8 @@
 #include "chunk_codec.h"
 
 #include <string.h>
-#include <unistd.h>
 
+#include "procstat.h"
 #include "schedule.h"
 
 /* One piece of a chunk's payload. */
@@ -51,12 +51,10 @@ ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)
 {
     const uint64_t many = 1 << 20;
     const uint64_t bytes = ps_codec_bytes(cfg->exchange.codec, many, cfg->exchange.topk);
-    // of the machine: processes that are bound to some of its cores must agree
-    const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t processes = cfg->job.most_workers + cfg->job.servers;
     return (ps_chunk_size){.bytes = (uint64_t)cfg->exchange.chunk,
                            .one_host = one_host,
-                           .crowded = one_host &&
-                                      cfg->job.most_workers + cfg->job.servers > cores,
+                           .crowded = one_host && processes > ps_machine_cores(),
                            .travels = (float)bytes / (float)(many * sizeof(float)),
                            .fragments = (uint32_t)cfg->sync.fragments};
 }

@@ -4,10 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "hash.h"
 #include "mem.h"
+#include "procstat.h"
 
 enum {
     BYTES_PER_BLOCK = PS_GRADNORM_BLOCK * (int)sizeof(float),
@@ -419,8 +419,7 @@ uint32_t ps_plan_shards_per_server(const ps_config_server *config,
     enum { SHARD_BYTES = 8 << 20, MOST = 16 };
     if (config->shards > 0) return (uint32_t)config->shards;
     if (!size.one_host || n_servers == 0) return 1;
-    // of the machine: processes that are bound to some of its cores must agree
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN) / (long)n_servers;
+    const long cores = ps_machine_cores() / (long)n_servers;
     const uint64_t parts = table->arena_count * 4 / n_servers / SHARD_BYTES;
     const uint64_t n = parts < (uint64_t)cores ? parts : (uint64_t)cores;
     return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "procstat.h"
 #include "rng.h"
 
 enum { MAX_TENSORS = 60, BLOCK_BYTES = PS_GRADNORM_BLOCK * 4 };
@@ -177,7 +177,7 @@ static void shards_follow_size_and_cores(void **state)
 {
     enum { MIB = 1 << 20 };
     const ps_chunk_size here = {.one_host = true}, far = {0};
-    const uint32_t cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    const uint32_t cores = (uint32_t)ps_machine_cores();
     const ps_config_server automatic = {.shards = 0}, three = {.shards = 3};
     const ps_tensor_table small = {.arena_count = 4 * MIB / 4},
                           large = {.arena_count = 4096ull * MIB / 4};

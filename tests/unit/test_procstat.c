@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -150,11 +151,31 @@ static void a_hook_is_its_threads(void **state)
     assert_int_equal(ps_interrupt_ask_hook(), PS_OK);
 }
 
+/* A process that is bound to one core knows of all. */
+static void machine_cores_are_all(void **state)
+{
+    cpu_set_t before, one;
+    const int all = ps_machine_cores();
+    assert_true(all >= 1);
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_in_range(CPU_COUNT(&before), 1, all);
+    CPU_ZERO(&one);
+    for (int i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    ps_host host;
+    ps_host_find(&host);
+    assert_int_equal(host.cores, 1);
+    assert_int_equal(ps_machine_cores(), all);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peak_rss_grows_with_use),
         cmocka_unit_test(host_is_known),
+        cmocka_unit_test(machine_cores_are_all),
         cmocka_unit_test(first_signal_is_noted),
         cmocka_unit_test(no_signal_runs_on_a_stack_that_computes),
         cmocka_unit_test(second_signal_kills),
