@@ -64,9 +64,9 @@ void bare_open_with(bare_job *b, int workers, const char *const *sets, int n_set
     if (n_sets > 0) memcpy(all + BASE, sets, (size_t)n_sets * sizeof *sets);
     *b = (bare_job){.workers = workers};
     test_job_start(&b->job, 1, workers, all, BASE + n_sets);
-    assert_int_equal(
-        ps_plan_init(&b->plan, &b->job.spec.table, (ps_chunk_size){.bytes = 16384}, 1),
-        PS_OK);
+    assert_int_equal(ps_plan_init(&b->plan, &b->job.spec.table,
+                                  ps_chunk_size_wanted(&b->job.cfg, true), 1),
+                     PS_OK);
     joiner j[BARE_WORKERS_MAX];
     for (int r = 0; r < workers; r++) {
         j[r] = (joiner){.b = b, .rank = r};
