@@ -136,7 +136,7 @@ class Trace(JobTest):
 
     def test_a_full_file_stops_the_trace_and_not_the_job(self):
         shown = self.psrun("-s", 1, "-w", 1, DIGITS, "train.trace=true", "train.steps=200",
-                           "trace.limit=100000")
+                           "trace.limit=100000", "exchange.chunk=16384")
         self.assertIn("key=trace.limit", shown)
         for name in os.listdir(self.path("out", "trace")):
             self.assertLessEqual(os.path.getsize(self.path("out", "trace", name)), 100_000)
