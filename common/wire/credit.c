@@ -15,9 +15,9 @@ enum { ONE_HOST_WINDOW = 512 << 10 };
 
 static uint64_t auto_window(const ps_credit_needs *n)
 {
+    if (n->shard_bytes <= MOST_WINDOW) return n->shard_bytes;
     const uint64_t payloads = (n->size.crowded ? 1 : 2) * n->largest_bytes;
     uint64_t window = n->shard_bytes / WINDOWS_A_STEP;
-    if (n->shard_bytes <= MOST_WINDOW) return n->shard_bytes;
     if (window < LEAST_WINDOW) window = LEAST_WINDOW;
     if (window > MOST_WINDOW) window = MOST_WINDOW;
     if (n->size.one_host) window = ONE_HOST_WINDOW;

@@ -30,17 +30,12 @@ endif()
 ps_engine(GLOO ${found} "a C++ compiler with Gloo's headers and library (libgloo-dev)")
 set(listen OFF)
 if(PS_HAVE_GLOO)
-    file(STRINGS ${GLOO_INCLUDE}/gloo/transport/tcp/pair.h listen REGEX "LISTENING = ")
-    if(listen)
+    file(STRINGS ${GLOO_INCLUDE}/gloo/transport/tcp/pair.h state REGEX "LISTENING = ")
+    if(state)
         set(listen ON)
+        configure_file(${PROJECT_SOURCE_DIR}/worker/exchange/allreduce/gloo_memory.hpp
+                       ${PROJECT_BINARY_DIR}/gloo_missing/gloo/common/memory.h COPYONLY)
     endif()
-endif()
-if(listen)
-    configure_file(${PROJECT_SOURCE_DIR}/worker/exchange/allreduce/gloo_memory.hpp
-                   ${PROJECT_BINARY_DIR}/gloo_missing/gloo/common/memory.h COPYONLY)
-endif()
-set(PS_GLOO_PAIRS_LISTEN ${listen} CACHE INTERNAL "each of Gloo's pairs has its own port")
-if(PS_HAVE_GLOO)
     enable_language(CXX)
     set(CMAKE_CXX_STANDARD 17)
     list(APPEND PS_SESSION_SOURCES exchange/allreduce/gloo_memory.hpp
@@ -48,6 +43,7 @@ if(PS_HAVE_GLOO)
                                   exchange/allreduce/gloo_mesh.cc
                                   exchange/allreduce/exchange_gloo.cc)
 endif()
+set(PS_GLOO_PAIRS_LISTEN ${listen} CACHE INTERNAL "each of Gloo's pairs has its own port")
 
 # Only the headers are needed: the library is loaded when it is asked for.
 find_path(NCCL_INCLUDE nccl.h HINTS /usr/local/cuda/include)
