@@ -210,11 +210,12 @@ static ps_err ps_ops_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
     exchange_ps *e = self(x);
     uint32_t n = 0;
     PS_TRY(ps_ready_ranges_add(&e->ready, begin, end, e->batch, &n));
-    if (ps_ready_ranges_all(&e->ready))
+    const bool all = ps_ready_ranges_all(&e->ready);
+    if (all)
         ps_comm_computed(e->comm, e->step,
                          ps_clock_ns() - e->begin_ns - (e->wait_ns - e->begin_wait_ns));
     if (n == 0) return PS_OK;
-    if (!e->leader) return ps_comm_submit(e->comm, PS_COMM_PUSH, e->step, e->batch, n);
+    if (!e->leader) return ps_comm_push(e->comm, e->step, e->batch, n, !all);
     for (uint32_t i = 0; i < n; i++) // as the leader asks for
         PS_TRY(wait_for(e, e->batch[i], e->batch[i], (int64_t)e->step));
     ps_levels_leader_give(e->leader, e->batch, n);

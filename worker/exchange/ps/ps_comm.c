@@ -19,6 +19,14 @@ enum {
 
 /* ---- commands ---- */
 
+ps_err ps_comm_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
+                    bool more)
+{
+    if (!c->rings) return ps_comm_submit(c, PS_COMM_PUSH, step, chunks, n);
+    PS_TRY(ps_comm_check(c));
+    return ps_comm_rings_push(c, step, chunks, n, more);
+}
+
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
                       const uint32_t *chunks, uint32_t n)
 {
@@ -28,7 +36,8 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
         [PS_COMM_FETCH] = PS_MSG_FETCH, [PS_COMM_RESTORE] = PS_MSG_RESTORE,
     };
     PS_TRY(ps_comm_check(c));
-    if (c->rings && what == PS_COMM_PUSH) return ps_comm_rings_push(c, step, chunks, n);
+    if (c->rings && what == PS_COMM_PUSH)
+        return ps_comm_rings_push(c, step, chunks, n, false);
     // The thread has nothing to do with these chunks until it takes the command.
     for (uint32_t i = 0; i < n && what >= PS_COMM_EXACT; i++)
         atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);

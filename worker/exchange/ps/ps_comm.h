@@ -41,6 +41,10 @@ typedef enum ps_comm_command {
  * older until the answer is here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
+/* A submitted PS_COMM_PUSH. more: other gradients of the step follow soon, and nobody
+ * waits for the answers before; shards of this host then sleep on while few are here. */
+ps_err ps_comm_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
+                    bool more);
 /* Gives a command for the first n chunks, each at the version that it has, and blocks
  * until all are answered. No push of them is unanswered. TIMEOUT as ps_comm_wait. */
 ps_err ps_comm_ask(ps_comm *c, ps_comm_command command, uint32_t n);

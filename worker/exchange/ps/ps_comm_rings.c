@@ -6,6 +6,11 @@
 #include "shm_pass.h"
 #include "trace.h"
 
+/* A shard that sleeps is left asleep while gradients of less than so many bytes wait for
+ * it and others of the step follow: to wake it costs the cores about as much as to apply
+ * them. Only where cores are short. Else a shard that is awake early ends earlier. */
+enum { HELD_BYTES = 256 << 10 };
+
 static int n_groups(const ps_comm *c)
 {
     const ps_param_groups *g = c->o.rule->optimizer.groups;
@@ -73,18 +78,29 @@ static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
     ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
+    l->held_bytes += plan->count * sizeof(float);
     ps_trace_add_chunk(PS_TRACE_SEND, begin_ns, step, chunk, plan->shard);
     if (ps_comm_is_paced(c)) ps_comm_pace_sent(c, plan->shard, step);
     return PS_OK;
 }
 
-ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n)
+static void wake_shards(ps_comm *c, uint64_t held_least)
 {
+    for (uint32_t i = 0; i < c->n_links; i++) {
+        ps_comm_link *l = &c->links[i];
+        if (l->held_bytes < held_least) continue;
+        l->held_bytes = 0;
+        if (ps_shm_ring_must_wake(&l->rings.to_shard)) ps_event_set(&l->wake);
+    }
+}
+
+ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
+                          bool more)
+{
+    const bool cores_are_short = c->spin_ns == 0;
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(push(c, chunks[i], step));
-    for (uint32_t i = 0; n > 0 && i < c->n_links; i++)
-        if (ps_shm_ring_must_wake(&c->links[i].rings.to_shard))
-            ps_event_set(&c->links[i].wake);
+    if (n > 0) wake_shards(c, more && cores_are_short ? HELD_BYTES : 1);
     return PS_OK;
 }
 

@@ -51,8 +51,9 @@ typedef struct ps_comm_link {
     uint64_t on_the_way; // payload bytes without credit, of the present connection
     uint64_t *waiting;   // bit set over the plan's chunks: to be sent
     uint32_t n_waiting;
-    ps_wire_rings rings; // the main thread's
+    ps_wire_rings rings; // these three: the main thread's
     ps_event wake;       // of the shard
+    uint64_t held_bytes; // of gradients in the ring since the shard was last woken
 } ps_comm_link;
 
 /* The last command of a chunk: to be sent while its bit in `waiting` is set. */
