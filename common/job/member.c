@@ -536,6 +536,7 @@ static ps_err set_up(ps_member *m, const ps_member_options *o)
     PS_TRY(init_shared_state(m));
     PS_TRY(ps_joining_run(&m->joined, o, m->zmq_context));
     m->silence_ms = ps_joining_silence_ms(&m->joined);
+    ps_member_pace_init(m, o);
     return start_thread(m);
 }
 
@@ -547,9 +548,6 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     m->recovers = options->config->recovery.rejoins > 0;
-    m->names_straggler =
-        options->n_servers > 0 && ps_config_names_straggler(options->config);
-    m->last_pace = &m->paces;
     ps_err err = set_up(m, options);
     if (err != PS_OK) {
         set_aborted(m, err, ps_err_message(),

@@ -12,6 +12,13 @@ enum {
     SILENT_MS = 200  // of the coordinator, beyond two heartbeats, until it is missed
 };
 
+void ps_member_pace_init(ps_member *m, const ps_member_options *o)
+{
+    m->names_straggler = o->n_servers > 0 && ps_config_names_straggler(o->config);
+    m->watches_stalls = m->names_straggler && !ps_roster_one_host(&m->joined.roster);
+    m->last_pace = &m->paces;
+}
+
 bool ps_member_tells_pace(const ps_member *m)
 {
     return m && m->names_straggler && atomic_load(&m->knows_clock);
@@ -117,7 +124,7 @@ int ps_member_poll_ms(ps_member *m)
     uint64_t now = ps_clock_awake_ns();
     int ms = m->next_beat_ns > now ? (int)((m->next_beat_ns - now) / 1000000u) + 1 : 0;
     if (m->lost_ns && ms > 50) ms = 50;
-    if (!ps_member_tells_pace(m)) return ms;
+    if (!m->watches_stalls || !ps_member_tells_pace(m)) return ms;
     const int stall_ms = ps_stall_awake(&m->stall, ps_clock_ns());
     return stall_ms < ms ? stall_ms : ms;
 }

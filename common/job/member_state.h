@@ -35,6 +35,7 @@ typedef struct ps_member_pace_note {
 
 struct ps_member {
     bool names_straggler;
+    bool watches_stalls; // its own: without links they decide nothing (straggler.h)
     uint64_t heartbeat_ms, dead_after_ms;
     bool recovers;
     void *zmq_context;
@@ -82,6 +83,8 @@ struct ps_member {
     int next_workers; // 0: as many as now
 };
 
+/* When the member has joined, before its thread starts. */
+void ps_member_pace_init(ps_member *m, const ps_member_options *o);
 /* The control thread: sends the steps that wait to be told; those that cannot be sent now
  * are forgotten. */
 void ps_member_pace_send(ps_member *m);

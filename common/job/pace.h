@@ -1,7 +1,8 @@
 /* What members tell the coordinator of the pace of their steps, so that it can name a
  * straggler (straggler.h). The control message PACE carries it: number 0: the step, 1:
  * the part, 2: the share of the time, in millionths, in which the process did not get the
- * processor; value: doubles, whose times are nanoseconds of the coordinator's clock.
+ * processor (0 where nobody asks); value: doubles, whose times are nanoseconds of the
+ * coordinator's clock.
  *
  *   part 0, a worker   ns that it computed; by shard: when it gave its last gradient;
  * when it had its last weights; when it sent its gradients, the mean over the chunks;
@@ -45,7 +46,8 @@ typedef struct ps_pace {
 /* A step has ended; returns whether it is to be told. */
 bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns);
 
-/* How much of the time a thread that wants to wake every PS_PACE_MS was late. */
+/* How much of the time a thread that wants to wake every PS_PACE_MS was late. Only where
+ * some of the job's processes are on another host: its wake-ups take processors too. */
 typedef struct ps_stall {
     uint64_t due_ns, since_ns, late_ns;
 } ps_stall;

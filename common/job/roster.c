@@ -76,6 +76,16 @@ bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b)
            strcmp(a->net_ns, b->net_ns) == 0;
 }
 
+bool ps_roster_one_host(const ps_roster *r)
+{
+    bool one = true;
+    for (int i = 0; i < r->n_workers; i++)
+        one &= ps_roster_same_host(&r->workers[0], &r->workers[i]);
+    for (int i = 0; i < r->n_servers; i++)
+        one &= ps_roster_same_host(&r->workers[0], &r->servers[i]);
+    return one;
+}
+
 int ps_roster_leader(const ps_roster *r, int rank)
 {
     for (int w = 0; w < rank; w++)

@@ -55,6 +55,8 @@ ps_err ps_roster_entry_read(ps_mp_reader *r, ps_roster_entry *e);
 void ps_roster_entry_fini(ps_roster_entry *e);
 /* Whether both can share memory and abstract sockets: same boot, same namespace. */
 bool ps_roster_same_host(const ps_roster_entry *a, const ps_roster_entry *b);
+/* Whether all of the job's processes are known to be on one host. */
+bool ps_roster_one_host(const ps_roster *r);
 
 /* The lowest rank among the workers of the rank's host: with exchange.levels 2 it sums
  * their gradients and alone talks with the servers. */

@@ -88,6 +88,28 @@ static void nobody_spins_where_cores_are_short(void **state)
     assert_false(spins(1, 0, 0));
 }
 
+static bool one_host(bool ps, int worker, int server)
+{
+    cluster c = cluster_of(ps, PS_CODEC_NONE, PS_SWITCH_AUTO, worker, server);
+    const bool answer = ps_roster_one_host(&c.roster);
+    ps_roster_fini(&c.roster);
+    return answer;
+}
+
+static void one_host_is_that_of_all(void **state)
+{
+    assert_true(one_host(true, 0, 0));
+    assert_true(one_host(false, 0, 0));
+    assert_false(one_host(true, 1, 0));
+    assert_false(one_host(true, 0, 1));
+    assert_false(one_host(true, 1, 1));
+    assert_false(one_host(false, 1, 0));
+    cluster c = cluster_of(true, PS_CODEC_NONE, PS_SWITCH_AUTO, 0, 0);
+    c.roster.servers[0].boot_id[0] = '\0'; // it does not know
+    assert_false(ps_roster_one_host(&c.roster));
+    ps_roster_fini(&c.roster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +117,7 @@ int main(void)
         cmocka_unit_test(another_worker_of_this_host_maps_them),
         cmocka_unit_test(what_is_demanded_is_tried),
         cmocka_unit_test(nobody_spins_where_cores_are_short),
+        cmocka_unit_test(one_host_is_that_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
