@@ -99,15 +99,19 @@ static void ranges_of_gradients(void **state)
     test_run_check_bits(&alone);
 }
 
+/* Also where cores are short, and a shard is woken with the last gradients of a step. */
 static void shared_memory(void **state)
 {
-    for (int workers = 1; workers <= 4; workers++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 1 + workers % 3,
-            .workers = workers,
-            .sleeps = workers % 2 ? 9 : 0,
-            SETS("exchange.shm=on", "optimizer.name=adamw", "server.shards=2")};
+    static const char *const threads[] = {"train.threads=1", "train.threads=1024"};
+    for (int i = 0; i < 8; i++) {
+        const int workers = 1 + i / 2;
+        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
+                                          .servers = 1 + workers % 3,
+                                          .workers = workers,
+                                          .sleeps = workers % 2 ? 9 : 0,
+                                          SETS("exchange.shm=on", threads[i % 2],
+                                               "optimizer.name=adamw", "server.shards=2",
+                                               "exchange.chunk=16384")};
         test_run_result result;
         test_run(&options, &result);
         for (int r = 0; r < workers; r++) {
