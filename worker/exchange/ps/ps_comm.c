@@ -35,9 +35,8 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
         [PS_COMM_PULL] = PS_MSG_PULL,   [PS_COMM_EXACT] = PS_MSG_EXACT,
         [PS_COMM_FETCH] = PS_MSG_FETCH, [PS_COMM_RESTORE] = PS_MSG_RESTORE,
     };
+    if (c->rings && what == PS_COMM_PUSH) return ps_comm_push(c, step, chunks, n, false);
     PS_TRY(ps_comm_check(c));
-    if (c->rings && what == PS_COMM_PUSH)
-        return ps_comm_rings_push(c, step, chunks, n, false);
     // The thread has nothing to do with these chunks until it takes the command.
     for (uint32_t i = 0; i < n && what >= PS_COMM_EXACT; i++)
         atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);

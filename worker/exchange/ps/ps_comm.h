@@ -41,8 +41,8 @@ typedef enum ps_comm_command {
  * older until the answer is here. */
 ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
                       const uint32_t *chunks, uint32_t n);
-/* A submitted PS_COMM_PUSH. more: other gradients of the step follow soon, and nobody
- * waits for the answers before; shards of this host then sleep on while few are here. */
+/* Submits PS_COMM_PUSH for n chunks. more: other gradients of the step follow soon, and
+ * nobody waits for an answer before they do. Shards of this host may sleep until then. */
 ps_err ps_comm_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
                     bool more);
 /* Gives a command for the first n chunks, each at the version that it has, and blocks

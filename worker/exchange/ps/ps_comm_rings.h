@@ -12,7 +12,7 @@ ps_err ps_comm_rings_open(ps_comm *c);
 void ps_comm_rings_agree(ps_comm *c);
 
 /* Puts the gradients of chunks into the rings, and wakes shards that sleep. more: others
- * of the step follow; a shard may sleep on until they are here. */
+ * of the step follow; a shard may sleep until they are here. */
 ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
                           bool more);
 /* Before a wait for all chunks, all of which have been pushed: whether one wake-up is
