@@ -164,6 +164,8 @@ static ps_err drain(ps_trainer *t)
     return PS_OK;
 }
 
+/* Its metadata name the epoch that the job is in, from 0, as ps_trainer_snapshot does;
+ * after the last one, their number. */
 static ps_err write_weights(ps_trainer *t, const char *name)
 {
     if (!t->o.run_dir) return PS_OK;
@@ -424,8 +426,10 @@ static ps_err train(ps_trainer *t)
         // A job that goes on from memory may have no step left to make.
         if (last) PS_TRY(ps_trainer_checkpoint_once(t));
         if (!last && evaluation_due(t)) PS_TRY(evaluate_epoch(t));
+        // Wherever it is stopped after an epoch's last step, it is still in that epoch.
         stop = t->result->interrupted || t->result->stopped_early;
-        if (!last && !stop) PS_TRY(ps_trainer_balance(t));
+        if (stop) break;
+        if (!last) PS_TRY(ps_trainer_balance(t));
         t->epoch++;
     }
     t->result->interrupted =

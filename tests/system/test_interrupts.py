@@ -133,6 +133,10 @@ class Interrupts(SlowEvaluation):
             self.wait_for_steps(mode)
             self.interrupt(psrun, mode)
             self.assertIsNone(self.summary(mode)["test_loss"])  # not waited for
+            # The same file as that of a job which ends before that evaluation.
+            self.psrun("-m", mode, "-s", servers, "-w", workers, config, *LONG, "data.test_samples=8",
+                       f"train.stop_after={self.summary(mode)['steps']}", out=f"{mode}-again", code=75)
+            self.assertEqual(self.weights(mode), self.weights(f"{mode}-again"))
 
     def test_at_the_very_end(self):
         for mode, servers, workers in MODES:
