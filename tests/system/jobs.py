@@ -24,6 +24,9 @@ from benchlib.processes import (children, descendants, environment, find_part, l
                                 resident_bytes)
 from psrunlib.ports import free_port  # noqa: E402
 
+# psrun runs with the Python of the tests, which has the modules that deploy/packages installs. What a version
+# manager puts into PATH is a script that starts forty processes.
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 PSRUN = ROOT / "deploy/psrun"
 DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
