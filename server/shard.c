@@ -237,10 +237,6 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     snprintf(name, sizeof name, "shard %u", s->index);
     PS_TRY(ps_thread_start(&s->thread, name, shard_main, s));
     s->started = true;
-    // Where workers compute on every core, the one that is woken last is behind: a shard
-    // that took its core would let all others wait for it longer.
-    if (s->spin_ns == 0 && ps_roster_one_host(roster))
-        ps_thread_let_others_end(s->thread);
     return PS_OK;
 }
 

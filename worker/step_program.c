@@ -13,13 +13,16 @@ static size_t group_bytes(const ps_session *session, const ps_config *config)
 }
 
 /* Bytes of a layer's rows that go to the servers while its next ones are computed:
- * several chunks, as each block costs sgemm some time. Buckets hold whole tensors. */
+ * several chunks, as each block costs sgemm some time. Through a host's memory they
+ * travel faster than they are computed, so that fewer blocks are the faster ones
+ * (bench/results/README.md). Buckets hold whole tensors. */
 static size_t row_bytes(const ps_session *session, const ps_config *config)
 {
-    enum { LEAST = 512 << 10 };
-    const size_t chunk = group_bytes(session, config);
+    enum { LEAST = 512 << 10, ONE_HOST_LEAST = 8 << 20 };
     if (!ps_session_ops(session)->servers || ps_local_steps_on(config)) return 0;
-    return chunk > LEAST ? chunk : LEAST;
+    const size_t chunk = group_bytes(session, config);
+    const size_t least = ps_session_plan(session)->size.one_host ? ONE_HOST_LEAST : LEAST;
+    return chunk > least ? chunk : least;
 }
 
 ps_program_options ps_step_program_of(const ps_session *session, const ps_config *config,

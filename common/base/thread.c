@@ -1,6 +1,5 @@
 #include "thread.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,15 +22,6 @@ ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *
     snprintf(short_name, sizeof short_name, "%s", name);
     (void)pthread_setname_np(*thread, short_name); // works without a name too
     return PS_OK;
-}
-
-void ps_thread_let_others_end(pthread_t thread)
-{
-    int policy;
-    struct sched_param param;
-    if (pthread_getschedparam(thread, &policy, &param) != 0 || policy != SCHED_OTHER)
-        return;
-    (void)pthread_setschedparam(thread, SCHED_BATCH, &param); // works without it too
 }
 
 void ps_cond_init(pthread_cond_t *cond)

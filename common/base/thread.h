@@ -13,12 +13,6 @@
 ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                        void *arg);
 
-/* From now on the thread does not take a core away from another one when it wakes up: it
- * waits for a free core, or for its turn, of which it has as much as others. For long
- * work that others wait for less than for what it would interrupt. Does nothing where the
- * thread has another policy than the ordinary one, or the system refuses. */
-void ps_thread_let_others_end(pthread_t thread);
-
 /* A condition variable for ps_cond_wait. */
 void ps_cond_init(pthread_cond_t *cond);
 /* Waits until cond is signalled; the caller holds the lock. It may return earlier, so

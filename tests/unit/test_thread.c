@@ -1,7 +1,6 @@
-/* Threads carry the names that top and gdb show, and may let others go first. */
+/* Threads carry the names that top and gdb show. */
 #include "thread.h"
 
-#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,38 +43,11 @@ static void a_long_name_is_cut(void **state)
     expect_name("a name of more bytes", "a name of more ");
 }
 
-/* Asks the thread to let others end, after it was given the policy `before`. */
-static void expect_policy(int before, int after)
-{
-    const struct sched_param none = {0};
-    struct sched_param param;
-    sem_t end;
-    pthread_t thread;
-    int policy;
-    sem_init(&end, 0, 0);
-    assert_int_equal(ps_thread_start(&thread, "patient", wait_for_post, &end), PS_OK);
-    assert_int_equal(pthread_setschedparam(thread, before, &none), 0);
-    ps_thread_let_others_end(thread);
-    assert_int_equal(pthread_getschedparam(thread, &policy, &param), 0);
-    sem_post(&end);
-    pthread_join(thread, NULL);
-    sem_destroy(&end);
-    assert_int_equal(policy, after);
-}
-
-static void a_patient_thread_takes_nobodys_core(void **state)
-{
-    (void)state;
-    expect_policy(SCHED_OTHER, SCHED_BATCH);
-    expect_policy(SCHED_IDLE, SCHED_IDLE); // somebody has chosen that
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_has_its_name),
         cmocka_unit_test(a_long_name_is_cut),
-        cmocka_unit_test(a_patient_thread_takes_nobodys_core),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
