@@ -15,8 +15,12 @@ def version():
     """CMakeLists.txt is the one place that says it."""
     if installed:
         return installed.VERSION
-    with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as f:
-        return re.search(r"project\(pstrain VERSION ([0-9.]+)", f.read()).group(1)
+    try:
+        with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as f:
+            return re.search(r"project\(pstrain VERSION ([0-9.]+)", f.read()).group(1)
+    except (OSError, AttributeError):
+        raise SystemExit(f"psrun: {ROOT} is no checkout of pstrain: psrun needs all of it, "
+                         "or an installation (cmake --install)") from None
 
 
 def default_build_dir():

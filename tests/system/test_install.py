@@ -120,6 +120,15 @@ class Manuals(unittest.TestCase):
 class Version(unittest.TestCase):
     """Only CMakeLists.txt has the version."""
 
+    def test_psrun_without_its_checkout(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(ROOT / "deploy", Path(folder, "deploy"), ignore=shutil.ignore_patterns("__pycache__"))
+            done = subprocess.run([Path(folder, "deploy/psrun"), "--help"], capture_output=True, text=True,
+                                  timeout=60, check=False)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertEqual(done.stderr, f"psrun: {os.path.realpath(folder)} is no checkout of pstrain: psrun needs "
+                                          "all of it, or an installation (cmake --install)\n")
+
     def test_all_agree(self):
         text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
         version = re.search(r"project\(pstrain VERSION (\d+\.\d+\.\d+)", text).group(1)
