@@ -13,9 +13,9 @@ static size_t group_bytes(const ps_session *session, const ps_config *config)
 }
 
 /* Bytes of a layer's rows that go to the servers while its next ones are computed:
- * several chunks, as each block costs sgemm some time. Through a host's memory they
- * travel faster than they are computed, so that fewer blocks are the faster ones
- * (bench/results/README.md). Buckets hold whole tensors. */
+ * several chunks, as each block costs sgemm some time. On one host they travel faster
+ * than they are computed, and fewer blocks are faster (bench/results/README.md). Buckets
+ * hold whole tensors. */
 static size_t row_bytes(const ps_session *session, const ps_config *config)
 {
     enum { LEAST = 512 << 10, ONE_HOST_LEAST = 8 << 20 };
