@@ -55,7 +55,7 @@ class Watched:
         self.traceback = Traceback()
         self.told = None  # the signal that it has logged
         self.spoke = False  # the part itself has said something; else ssh may have
-        self.all_joined = False  # it has logged that all have joined
+        self.all_joined = False  # it has logged, in this start or an earlier one, that all have joined
         self.last_line = ""
         self.step = 0  # as it says
         self.code = None
@@ -240,6 +240,7 @@ class Supervisor:
             raise JobError(f"cannot start {part.name}: {error}") from error
         watched = Watched(process, log)
         if instead_of:
+            watched.all_joined = instead_of.all_joined
             self.watched[self.watched.index(instead_of)] = watched
         else:
             self.watched.append(watched)
@@ -320,7 +321,7 @@ class Supervisor:
             self.screen.say(f"psrun: {self._how(watched)}; the job goes on without it")
         elif self.failed_at is None:
             self.failed_at = self.now
-            if not self.all_done:
+            if not self.all_done and not (self.signal and self._follows_from_interrupt(watched)):
                 self.screen.say(f"psrun: {self._how(watched)}; ending the job")
 
     def _goes_on_without(self, watched):
@@ -420,21 +421,21 @@ class Supervisor:
     def _must_end(self):
         if self.waiting:
             return False
+        workers = [w for w in self.watched if w.part.role == "worker"]
+        began = any(w.all_joined for w in self.watched)  # until then no coordinator tells the others
         if self.failed_at is not None:
-            # Until all have joined, no coordinator tells the others.
-            began = any(w.all_joined for w in self.watched)
-            return self.now - self.failed_at > (GRACE_S if began else 0)
+            told = began or self.passed_on_at is not None and any(w.code is None for w in workers)
+            return self.now - self.failed_at > (GRACE_S if told else 0)
         done = [w.ended_at for w in self.watched if self._is_done(w)]
         if self.restarts and done and self.now - min(done) > self._time_to_end():
             self.all_done = True  # a part that stands still after its work has nothing to lose
             return True
-        workers = [w for w in self.watched if w.part.role == "worker"]
         if not workers:
             return self.signal is not None
         if all(w.code is not None for w in workers):
             # Servers whose job no worker has joined do not know that none will.
-            limit = GRACE_S if self.signal else SERVERS_END_S
-            return self.now - max(w.ended_at for w in workers) > limit
+            limit = (GRACE_S if began else 0) if self.signal else SERVERS_END_S
+            return self.now - max(w.ended_at for w in workers) >= limit
         return False
 
     def _time_to_end(self):

@@ -62,8 +62,9 @@ class Programs(JobTest):
         run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", *program),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
-        while "up" not in run.stdout.readline():
-            pass
+        for _ in range(2):  # both workers
+            while "up" not in run.stdout.readline():
+                pass
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
         return run.returncode, text
@@ -82,6 +83,17 @@ class Programs(JobTest):
         code, text = self.interrupt(sys.executable, "-c", wait + "raise OSError('the disk is full')")
         self.assertEqual(code, 1, text)
         self.assertIn("the disk is full", text.split("psrun: the job failed: ")[1])
+
+    def test_ctrl_c_and_the_first_that_ends_gives_no_reason(self):
+        """The others end in their own time, and what they say counts."""
+        code, text = self.interrupt(sys.executable, "-c", "import os, signal, time\n"
+                                    "try:\n    print('up', flush=True)\n    signal.pause()\n"
+                                    "except KeyboardInterrupt:\n"
+                                    "    if os.environ['RANK'] == '1':\n        os._exit(1)\n"
+                                    "    time.sleep(1)\n    raise OSError('the disk is full')")
+        self.assertEqual(code, 1, text)
+        self.assertIn("the disk is full", text.split("psrun: the job failed: worker 0 ")[1])
+        self.assertNotIn("worker 1 ended", text)
 
     def test_settings_reach_servers_and_workers(self):
         text = self.psrun("-s", 1, "-w", 1, "--dry-run", "net.step_timeout_ms=5000", "exchange.codec=int8",
