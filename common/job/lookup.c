@@ -73,7 +73,10 @@ static ps_err await(const lookup *l, ps_deadline deadline)
                              {.fd = ps_interrupt_fd(), .events = POLLIN}};
     while (poll(items, 2, ps_deadline_left_ms(deadline)) < 0)
         if (errno != EINTR) return ps_err_errno(PS_ERR_IO, "poll");
-    if (items[0].revents) return PS_OK;
+    if (items[0].revents) {
+        ps_event_clear(&l->done); // what was found is seen from here on
+        return PS_OK;
+    }
     PS_TRY(ps_interrupt_check());
     return ps_err_set(PS_ERR_TIMEOUT, "%s: no name server has answered", l->host);
 }

@@ -111,8 +111,8 @@ static void rig_start(rig *r, int servers, ps_err (*run)(worker *w),
     r->job = (test_job){.servers = servers, .workers = WORKERS, .table = &r->table};
     make_table(&r->table);
     load(&r->job.cfg, servers, WORKERS, sets, n_sets);
-    test_job_serve(&r->job);
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
+    test_job_serve(&r->job);
     for (int i = 0; i < WORKERS; i++)
         r->worker[i] = (worker){.config = &r->job.cfg,
                                 .table = &r->table,

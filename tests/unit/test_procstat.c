@@ -27,7 +27,7 @@ static void peak_rss_grows_with_use(void **state)
         ((volatile char *)block)[i] = 1;
     uint64_t after = ps_procstat_peak_rss();
     free(block);
-    assert_in_range(after - before, bytes / 2, 2 * bytes);
+    assert_in_range(after - before, bytes / 2, 3 * bytes); // ThreadSanitizer doubles it
     assert_in_range(ps_procstat_peak_rss(), after - (4 << 20), 2 * after); // stays
 }
 

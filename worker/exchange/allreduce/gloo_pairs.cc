@@ -83,6 +83,12 @@ class EventFd {
         ::close(fd);
     }
 
+    void take()
+    {
+        eventfd_t count;
+        (void)eventfd_read(fd, &count);
+    }
+
     const int fd;
 };
 
@@ -100,19 +106,23 @@ class Pause : public tcp::Handler {
     ~Pause() override
     {
         {
-            std::lock_guard<std::mutex> lock(mutex_);
+            std::unique_lock<std::mutex> lock(mutex_);
             over_ = true;
+            changed_.notify_all();
+            changed_.wait(lock, [this] { return !paused_; });
         }
-        changed_.notify_all();
         device_.unregisterDescriptor(event_.fd, this);
     }
 
-    void handleEvents(int) override
+    void handleEvents(int) override // once: it takes the event
     {
+        event_.take();
         std::unique_lock<std::mutex> lock(mutex_);
         paused_ = true;
         changed_.notify_all();
         changed_.wait(lock, [this] { return over_; });
+        paused_ = false; // the last that this thread touches is the mutex
+        changed_.notify_all();
     }
 
   private:
