@@ -11,9 +11,12 @@ from jobs import ROOT, JobTest, free_port
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib.log_line import Failure  # noqa: E402
+from psrunlib.supervise import GRACE_S  # noqa: E402
 from psrunlib.traceback import Traceback  # noqa: E402
 
 PYTHON = os.environ.get("PS_PYTHON", sys.executable)
+WAIT = ("import os, signal, time\ntry:\n    print('up', flush=True)\n    signal.pause()\n"
+        "except KeyboardInterrupt:\n    ")
 SAY = 'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT $PS_INIT_METHOD"'
 
 
@@ -71,25 +74,26 @@ class Programs(JobTest):
 
     def test_ctrl_c(self):
         # exec: while a shell starts a child, it catches SIGINT and may go on silently.
-        code, text = self.interrupt("sh", "-c", "echo up; exec sleep 100")
-        self.assertEqual(code, 130, text)
+        for _ in range(3):  # on a busy machine one of them may take long
+            begin = time.monotonic()
+            code, text = self.interrupt("sh", "-c", "echo up; exec sleep 100")
+            self.assertEqual(code, 130, text)
+            if time.monotonic() - begin < GRACE_S:
+                break
+        else:
+            self.fail("psrun waits for servers that nobody has joined")
 
     def test_ctrl_c_and_a_program_without_a_reason(self):
         """Like a Python that has lost its stderr. A program that gives a reason has failed."""
-        wait = ("import os, signal\ntry:\n    print('up', flush=True)\n    signal.pause()\n"
-                "except KeyboardInterrupt:\n    ")
-        code, text = self.interrupt(sys.executable, "-c", wait + "os.write(2, b'lost sys.stderr\\n')\n    os._exit(1)")
+        code, text = self.interrupt(sys.executable, "-c", WAIT + "os.write(2, b'lost sys.stderr\\n')\n    os._exit(1)")
         self.assertEqual(code, 130, text)
-        code, text = self.interrupt(sys.executable, "-c", wait + "raise OSError('the disk is full')")
+        code, text = self.interrupt(sys.executable, "-c", WAIT + "raise OSError('the disk is full')")
         self.assertEqual(code, 1, text)
         self.assertIn("the disk is full", text.split("psrun: the job failed: ")[1])
 
     def test_ctrl_c_and_the_first_that_ends_gives_no_reason(self):
         """The others end in their own time, and what they say counts."""
-        code, text = self.interrupt(sys.executable, "-c", "import os, signal, time\n"
-                                    "try:\n    print('up', flush=True)\n    signal.pause()\n"
-                                    "except KeyboardInterrupt:\n"
-                                    "    if os.environ['RANK'] == '1':\n        os._exit(1)\n"
+        code, text = self.interrupt(sys.executable, "-c", WAIT + "if os.environ['RANK'] == '1':\n        os._exit(1)\n"
                                     "    time.sleep(1)\n    raise OSError('the disk is full')")
         self.assertEqual(code, 1, text)
         self.assertIn("the disk is full", text.split("psrun: the job failed: worker 0 ")[1])

@@ -18,7 +18,7 @@
 #include "interrupt.h"
 
 #ifdef __SANITIZE_THREAD__
-enum { MOST = 3 }; // it notes what each byte was touched by
+enum { MOST = 3 }; // it notes which thread touched each byte
 #else
 enum { MOST = 2 };
 #endif

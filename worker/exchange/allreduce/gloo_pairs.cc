@@ -121,8 +121,8 @@ class Pause : public tcp::Handler {
         paused_ = true;
         changed_.notify_all();
         changed_.wait(lock, [this] { return over_; });
-        paused_ = false; // the last that this thread touches is the mutex
-        changed_.notify_all();
+        paused_ = false;
+        changed_.notify_all(); // before the lock goes: nothing here is touched after it
     }
 
   private:
