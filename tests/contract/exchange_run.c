@@ -151,6 +151,7 @@ static ps_err run_rank(test_rank *r, rank_state *s)
     if (r->run->hosts) snprintf(s->host, sizeof s->host, "%d", r->run->hosts[r->rank]);
     s->config = job->cfg;
     s->config.net.host = s->host;
+    if (r->run->sockets >> r->rank & 1) s->config.exchange.shm = PS_SWITCH_OFF;
     const ps_session_options options = {.config = &s->config,
                                         .table = job->table,
                                         .init_method = job->init_method,

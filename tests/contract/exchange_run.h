@@ -29,6 +29,7 @@ typedef struct test_run_options {
     /* By rank: the number of the host on which it says it is. With exchange.levels 2 each
      * host is summed first. NULL: all are on this host and are summed in rank order. */
     const int *hosts;
+    unsigned sockets; // a bit for each rank that shares no memory, whatever sets say
 } test_run_options;
 
 typedef struct test_rank {

@@ -124,6 +124,22 @@ static void shared_memory(void **state)
     }
 }
 
+/* As where some workers are on the servers' host: the order stays that of ranks. */
+static void memory_and_sockets(void **state)
+{
+    for (unsigned sockets = 1; sockets < 7; sockets++) {
+        const test_run_options options = {
+            .exchange = PS_EXCHANGE_PS,
+            .servers = 2,
+            .workers = 3,
+            .sleeps = sockets,
+            .sockets = sockets,
+            SETS(sockets % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=1.5",
+                 "optimizer.name=adamw", "exchange.chunk=16384")};
+        test_run_check_bits(&options);
+    }
+}
+
 /* Credits from less than a chunk to more than a shard. */
 static void small_credits(void **state)
 {
@@ -214,6 +230,7 @@ int main(void)
         cmocka_unit_test(clipping),
         cmocka_unit_test(ranges_of_gradients),
         cmocka_unit_test(shared_memory),
+        cmocka_unit_test(memory_and_sockets),
         cmocka_unit_test(small_credits),
         cmocka_unit_test(a_nan_ends_the_job_and_is_named),
         cmocka_unit_test(a_stopped_worker_is_noticed),

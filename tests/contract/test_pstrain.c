@@ -86,14 +86,16 @@ static double rate(int group, uint64_t step)
     return (group ? 0.5 : 0.25) / (step < 2 ? 1 : step < 4 ? 2 : 4);
 }
 
+/* With a context the servers make the mean. */
 static int check_weights(rig_worker *w, uint64_t steps)
 {
+    const float part = w->rig->ctx ? 1.0f / (float)w->rig->workers : 1;
     for (int t = 0; t < N_PARAMS; t++)
         for (uint64_t i = 0; i < counts[t]; i++) {
             float want = (float)(i % 64);
             for (uint64_t k = 0; k < steps; k++)
                 for (int r = 0; r < w->rig->workers; r++)
-                    want -= (float)rate(group_of[t], k) * gradient(r, k, i);
+                    want -= (float)rate(group_of[t], k) * gradient(r, k, i) * part;
             if (param(w->s, t)[i] != want) {
                 fprintf(stderr, "tensor %d: %g is not %g\n", t, (double)param(w->s, t)[i],
                         (double)want);
@@ -149,6 +151,7 @@ static int train_by_groups(rig_worker *w)
     table.groups = groups;
     table.n_groups = 2;
     table.group_size = sizeof *groups;
+    table.mean = w->rig->ctx != NULL;
     RIG_TRY(pstrain_open(w->s, &table));
     first_weights(w);
     RIG_TRY(pstrain_start(w->s));
@@ -184,6 +187,14 @@ static void test_groups(void **state)
                    .run = train_by_groups,
                    .settings = two_levels,
                    .n_settings = 1});
+    int mean;
+    for (int levels = 0; levels < 2; levels++) // 2: a mean of the workers, not of hosts
+        rig_run(&(rig){.servers = 2,
+                       .workers = 2,
+                       .run = train_by_groups,
+                       .ctx = &mean,
+                       .settings = two_levels,
+                       .n_settings = levels});
     rig_run(&(rig){.servers = 0, .workers = 1, .run = train_by_groups});
 #if PS_WITH_GLOO
     rig_run(&(rig){.servers = 0, .workers = 2, .run = train_by_groups});

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "aggregate.h"
+#include "checkpoint_file.h"
 #include "coded_chunk.h"
 #include "device_stream.h"
 #include "model_spec.h"
@@ -318,12 +319,98 @@ static void a_streams_state_goes_on_by_way_of_a_file(void **state)
     temp_folder_fini(&folder);
 }
 
+/* ---- a checkpoint ---- */
+
+enum { RANKS = 3, SKIPPED = 2 };
+
+static void make_snapshot(const fixture *f, ps_snapshot *s)
+{
+    ps_snapshot_shape shape =
+        ps_snapshot_shape_of(&f->cfg, &f->spec.table, &f->rule.optimizer, RANKS);
+    assert_true(shape.feedback);
+    assert_int_equal(ps_snapshot_init(s, &shape, 0, true), PS_OK);
+    assert_int_equal(ps_trainer_snapshot_init(&s->trainer, RANKS), PS_OK);
+    s->trainer.step = STEPS;
+    s->trainer.skipped_steps = SKIPPED;
+    for (int r = 0; r < RANKS; r++)
+        for (int t = 0; t < f->spec.table.n_tensors; t++)
+            draw(f->spec.table.tensors[t].count, (uint32_t)(10 * t + r),
+                 (float *)s->feedback[r] + f->spec.table.tensors[t].offset);
+}
+
+/* What the ranks that are gone had kept back is added to that of the others. */
+static void check_feedback(const fixture *f, const ps_snapshot *s, const char *folder,
+                           int n)
+{
+    json_t *manifest;
+    ps_snapshot got;
+    const ps_snapshot_shape shape =
+        ps_snapshot_shape_of(&f->cfg, &f->spec.table, &f->rule.optimizer, n);
+    assert_int_equal(ps_checkpoint_verify(folder, &manifest), PS_OK);
+    assert_int_equal(ps_snapshot_init(&got, &shape, 0, true), PS_OK);
+    assert_int_equal(ps_checkpoint_read(folder, manifest, &shape, &got), PS_OK);
+    for (int r = 0; r < n; r++)
+        for (uint64_t i = 0; i < f->spec.table.arena_count; i++) {
+            float want = 0;
+            for (int from = r; from < RANKS; from += n)
+                want += ((const float *)s->feedback[from])[i];
+            assert_true(((const float *)got.feedback[r])[i] == want);
+        }
+    json_decref(manifest);
+    ps_snapshot_fini(&got);
+}
+
+/* For PyTorch, which corrects its moments by it: steps that overflowed do not count. */
+static void check_steps(const fixture *f, const char *path)
+{
+    ps_st_file file;
+    assert_int_equal(ps_st_load(path, &file), PS_OK);
+    int n = 0;
+    for (int i = 0; i < file.n; i++) {
+        const ps_st_tensor *t = &file.tensors[i];
+        if (!strstr(t->name, ".step")) continue;
+        float steps;
+        memcpy(&steps, t->data, sizeof steps);
+        assert_true(steps == STEPS - SKIPPED);
+        n++;
+    }
+    assert_int_equal(n, f->spec.table.n_tensors);
+    ps_st_fini(&file);
+}
+
+static void a_checkpoint_is_read_by_other_workers(void **state)
+{
+    temp_folder folder;
+    fixture f;
+    ps_snapshot s;
+    assert_int_equal(temp_folder_init(&folder), 0);
+    setup(&f, "optimizer.name=adam", "exchange.codec=onebit");
+    make_snapshot(&f, &s);
+    assert_int_equal(ps_checkpoint_write(
+                         folder.path, &f.cfg,
+                         &(ps_snapshot_shape){.table = &f.spec.table,
+                                              .optimizer = &f.rule.optimizer,
+                                              .n_ranks = RANKS,
+                                              .told = true,
+                                              .feedback = true},
+                         &s),
+                     PS_OK);
+    check_feedback(&f, &s, folder.path, 1);
+    check_feedback(&f, &s, folder.path, 2);
+    check_feedback(&f, &s, folder.path, RANKS);
+    check_steps(&f, temp_path(&folder, "optimizer.safetensors"));
+    ps_snapshot_fini(&s);
+    teardown(&f);
+    temp_folder_fini(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_aggregate_goes_on),
         cmocka_unit_test(codec_feedback_goes_on),
         cmocka_unit_test(a_streams_state_goes_on_by_way_of_a_file),
+        cmocka_unit_test(a_checkpoint_is_read_by_other_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
