@@ -88,7 +88,7 @@ void teacher_end(FILE *teacher)
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     if (code == NO_PYTORCH || code == NO_PYTHON) {
         print_message("skipped: there is no PyTorch for it (python3-torch, "
-                      "PS_TEST_PYTHON)\n");
+                      "PS_TORCH_PYTHON)\n");
         skip();
     }
     assert_int_equal(status, 0);

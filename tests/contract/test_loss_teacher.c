@@ -117,7 +117,7 @@ static bool learn(const struct lessons *l, FILE *teacher)
 static void test_losses(void **state)
 {
     const size_t n = sizeof all / sizeof *all;
-    const char *python = getenv("PS_TEST_PYTHON");
+    const char *python = getenv("PS_TORCH_PYTHON");
     char script[256] = "loss_teacher.py";
     for (size_t i = 0; i < n; i++) {
         strcat(script, " ");

@@ -68,7 +68,7 @@ static void test_teacher(void **state)
     assert_true(ps_device_choice_parse(device_name, &choice));
     const ps_device_options device = {
         .index = choice.index, .local_rank = -1, .threads = 1};
-    const char *python = getenv("PS_TEST_PYTHON");
+    const char *python = getenv("PS_TORCH_PYTHON");
     FILE *teacher =
         teacher_start(python ? python : "/usr/bin/python3", "teacher.py", STEPS);
     basicnet_init(&p.rig, choice.kind, &device, BATCH);

@@ -1,7 +1,7 @@
 /* The protocol between workers and shards, in every order in which its messages can come:
  *
- *     check_protocol [SCENARIO | --long | --slow]    without: all but the long and the
- * slow ones
+ *     check_protocol [SCENARIO | --long | --nightly]    without: all but the long and the
+ * nightly ones
  *
  * Drives the real shards and the real communication of workers (protocol_world.h) through
  * all states that a scenario can reach. In each of them:
@@ -62,7 +62,7 @@ static const scenario LONG[] = {
     {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
 };
 
-static const scenario SLOW[] = {
+static const scenario NIGHTLY[] = {
     {.name = "a loss, 2 deaths",
      .settings = PLAIN,
      .steps = 2,
@@ -169,7 +169,7 @@ int main(int argc, char **argv)
         size_t n;
     } lists[] = {{NULL, SCENARIOS, COUNT(SCENARIOS)},
                  {"--long", LONG, COUNT(LONG)},
-                 {"--slow", SLOW, COUNT(SLOW)}};
+                 {"--nightly", NIGHTLY, COUNT(NIGHTLY)}};
     const char *asked = argc > 1 ? argv[1] : NULL;
     int failed = 0, n = 0;
     for (size_t l = 0; l < COUNT(lists); l++) {

@@ -8,13 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Runs a script of tests/vectors with the interpreter that PS_TEST_PYTHON names, else
+/* Runs a script of tests/vectors with the interpreter that PS_TORCH_PYTHON names, else
  * /usr/bin/python3 (for Debian's python3-torch), else the first python3 on PATH. Returns
  * the exit status; 0: success. */
 static inline int python_run(const char *script, const char *arguments)
 {
     char command[1024];
-    const char *python = getenv("PS_TEST_PYTHON");
+    const char *python = getenv("PS_TORCH_PYTHON");
     if (!python) {
         FILE *debian = fopen("/usr/bin/python3", "rb");
         if (debian) fclose(debian);

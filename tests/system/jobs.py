@@ -3,6 +3,7 @@
 PS_BIN names the folder of the programs (ctest sets it).
 """
 import contextlib
+import functools
 import json
 import os
 import re
@@ -34,6 +35,26 @@ DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
 # net.join_timeout_ms and net.step_timeout_ms: a job that only these would end fails its test.
 PATIENCE_S = 50
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
+
+
+@functools.lru_cache
+def torch_python():
+    """The Python whose PyTorch is the yardstick: PS_TORCH_PYTHON, Debian's, or the tests' own. None: there is none."""
+    named = os.environ.get("PS_TORCH_PYTHON")
+    return next((python for python in ([named] if named else ["/usr/bin/python3", sys.executable]) if subprocess.run(
+        [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL).returncode == 0), None)
+
+
+def first(n, cases):
+    """The first n of several cases of one kind; all of them in the nightly run."""
+    return cases if os.environ.get("PS_NIGHTLY") else cases[:n]
+
+
+def nightly(test):
+    """For a case or a class that looks at accuracy, at speed or at many seeds, or whose contract a cheaper test of
+    every run holds: it runs in tests/run --nightly (PS_NIGHTLY), or where the command line names it."""
+    asked = os.environ.get("PS_NIGHTLY") or any(test.__name__ in word.split(".") for word in sys.argv[1:])
+    return test if asked else None
 
 
 def alive(mark):

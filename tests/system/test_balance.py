@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, TurnTaking, kill
+from jobs import DIGITS, LONG, JobTest, TurnTaking, kill, nightly
 from restarting import RestartTest
 
 GLOBAL_BATCH = 192
@@ -67,6 +67,7 @@ class Balance(JobTest):
             self.assertIn(says, self.psrun(*workers, DIGITS, "data.batch=auto", *settings, code=1))
 
 
+@nightly
 class Restarts(RestartTest):
     def test_the_job_goes_on_with_its_batches(self):
         psrun = self.start("out", ("ps", 2, 3), "--restarts", "9", settings=[

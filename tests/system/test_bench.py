@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import signal
 import struct
 import subprocess
@@ -13,18 +12,9 @@ import sys
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest
+from jobs import BIN, DIGITS, ROOT, JobTest, nightly, torch_python
 
 SHORT = ("data.train=0-319", "train.threads=1", "train.eval_every=0")
-
-
-def torch_python():
-    """A Python with PyTorch: Debian's, or the one on the path."""
-    for python in ("/usr/bin/python3", "python3"):
-        if shutil.which(python) and subprocess.run(
-                [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL).returncode == 0:
-            return python
-    return None
 
 
 TORCH = torch_python()
@@ -65,6 +55,7 @@ class Verify(JobTest):
 
 
 class Compare(BenchTest):
+    @nightly
     def test_without_pytorch_the_rest_is_compared(self):
         text = self.bench("compare", "-s", 1, "-w", 2, "--rounds", 2, "--torch-python",
                           "no-such-python", "--link-rate", 1, DIGITS, "train.steps=15",
@@ -85,6 +76,7 @@ class Compare(BenchTest):
         self.assertAlmostEqual(links["ring"], tensors / 125e6 * 1e3, 6)
         self.assertAlmostEqual(links["servers"], 2 * tensors / 125e6 * 1e3, 6)
 
+    @nightly
     def test_bytes_in_shared_memory_are_shown(self):
         text = self.bench("compare", "-s", 1, "-w", 2, "--rounds", 1, "--torch-python",
                           "no-such-python", "--link-rate", 1, DIGITS, "train.steps=15",
@@ -181,6 +173,7 @@ class Network(BenchTest):
             self.ddp("topk", "train.steps=2", *SHORT)
 
 
+@nightly
 class Security(JobTest):
     def test_what_keys_cost_a_byte(self):
         done = subprocess.run([sys.executable, ROOT / "bench/curve", "--sizes", "65536", "--mbytes", "1",
@@ -201,6 +194,7 @@ class Security(JobTest):
 
 
 class Step(BenchTest):
+    @nightly
     def test_the_processors_time_is_that_of_all_threads(self):
         """It is compared with the kernel's count for the process, which does little except its steps."""
         argv = [BIN / "ps-bench-step", ROOT / "configs" / "mnist-basicnet.yaml", "30", "0",
@@ -273,6 +267,7 @@ class Rounding(BenchTest):
                 self.assertGreater(ours, 1e-4)  # it did round
 
 
+@nightly
 class Trainer(BenchTest):
     def run_trainer(self, what, *args):
         self.bench("trainer", what, "--rounds", 1, *args)
@@ -361,6 +356,7 @@ class Parity(BenchTest):
         self.assertEqual(errors([line, wrong], [1e-2, 1e-7])["gradient"], 1e-3)  # the other step has the tie
 
     @needs_torch
+    @nightly
     def test_running_free_stays_as_near_as_ddp_to_itself(self):
         self.bench("parity", "free", "-w", 2, "--seeds", 3, "--steps", 20, "--torch-python",
                    TORCH, DIGITS, "optimizer.name=sgd", "optimizer.lr=0.05", *SHORT)
@@ -382,11 +378,13 @@ class Parity(BenchTest):
         # DDP's numbers are twice as large, and overflow one back-off earlier.
         self.assertIn(ddp - ps, (0, 1))
 
+    @nightly
     def test_both_modes_give_the_same_bits(self):
         text = self.bench("parity", "bits", "-w", "2,3", "--steps", 30, DIGITS, *SHORT)
         self.assertEqual(text.count("equal bit for bit"), 4)
 
     @needs_torch
+    @nightly
     def test_every_configuration_is_the_same_model_in_pytorch(self):
         check = """
 import sys
@@ -426,6 +424,7 @@ class Continue(BenchTest):
         return results
 
     @needs_torch
+    @nightly
     def test_every_optimizer(self):
         results = self.check_both_directions(["--modes", "ps"])
         self.assertEqual(len(results), 10)
@@ -438,6 +437,7 @@ class Continue(BenchTest):
         self.assertTrue(all(0 < r["buffer"] < 1e-5 for r in results.values()))
 
     @needs_torch
+    @nightly
     def test_frozen_and_grouped_parameters(self):
         groups = "[{match: ['*.bias', norm.weight], weight_decay: 0}, {match: fc.*, lr: 0.003}]"
         results = self.check_both_directions(["--modes", "ps", "--optimizers", "adamw"],

@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, DIGITS, ROOT, JobTest, read_safetensors
+from jobs import BIN, DIGITS, ROOT, JobTest, nightly, read_safetensors
 from test_bench import TORCH, needs_torch
 from test_predict import read_npy
 
@@ -18,6 +18,7 @@ SHORT = ["train.steps=20", "train.eval_every=0", "train.seed=3"]
 class Narrow:
     """Tests for each precision of 16 bits; to be mixed with JobTest."""
 
+    @nightly
     def test_digits_reach_97_percent(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *self.keys)
         s = self.summary()

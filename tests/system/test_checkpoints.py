@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import DIGITS, PATIENCE_S, ROOT, JobTest, SlowDisk, alive, environment, read_safetensors
+from jobs import DIGITS, PATIENCE_S, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -110,11 +110,12 @@ class SameBits(CheckpointTest):
         self.check_from(drawn, job, ((3, None), (1, None), (5, None)))
 
     def test_codecs(self):
-        for codec in ("fp16", "int8", "int4", "onebit", "topk"):
+        for codec in first(1, ("onebit", "fp16", "int8", "int4", "topk")):
             self.check_resume("ps", 2, 2, f"exchange.codec={codec}", "exchange.codec_warmup=6",
                               "exchange.codec_cooldown=4", steps=[5, 15],
                               others=((3, None),))
 
+    @nightly
     def test_clipping_accumulation_and_loss_scale(self):
         for more in (["optimizer.clip_norm=0.5"], ["train.accumulate=3"],
                      ["loss_scale={use: on, init: 1e38, interval: 3}"]):
@@ -135,6 +136,7 @@ class SameBits(CheckpointTest):
     def test_unequal_batches(self):
         self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
 
+    @nightly
     def test_batches_that_follow_speeds(self):
         """The second epoch goes on with the sizes that it has; measured anew in the first one, they may be others."""
         for mode in ("ps", "allreduce"):
@@ -164,6 +166,7 @@ class SameBits(CheckpointTest):
     def test_all_reduce(self):
         self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB")
 
+    @nightly
     def test_single(self):
         self.check_resume("single", 0, 1, "optimizer.name=adam", "train.save_every=7")
 
@@ -247,6 +250,7 @@ class Damage(CheckpointTest):
         path.write_bytes(data)
 
     def spoilers(self):
+        # one of each kind first
         yield "size", "bytes, but the manifest says", lambda d: os.truncate(d / "model.safetensors", 5000)
         yield "tail", "bytes, but the manifest says", lambda d: (d / "model.safetensors").write_bytes(
             (d / "model.safetensors").read_bytes() + b"x")
@@ -263,7 +267,7 @@ class Damage(CheckpointTest):
 
     def test_the_one_before_is_used(self):
         last, before = self.steps[-1], self.steps[-2]
-        for name, said, spoiler in self.spoilers():
+        for name, said, spoiler in first(5, list(self.spoilers())):
             self.spoil(name, spoiler, last)
             text = self.resume(name)
             with self.subTest(name):
@@ -294,7 +298,7 @@ class Damage(CheckpointTest):
 
 
 class Interrupted(CheckpointTest):
-    LONG = ["train.epochs=300", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
+    LONG = ["train.epochs=140", "data.train=0-239", "data.batch=20", "checkpoint.every=1000000",
             "schedule.name=constant", "train.log_every=20"]
     ENDLESS = [*LONG, "train.epochs=100000"]
 
@@ -326,17 +330,17 @@ class Interrupted(CheckpointTest):
         self.assertEqual(psrun.returncode, code)
 
     def test_sigterm_keeps_it_and_says_start_me_again(self):
-        for mode, servers, workers in (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1)):
-            job = [mode, servers, workers, *self.LONG, "train.save_every=500"]
+        for mode, servers, workers in first(1, (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))):
+            job = [mode, servers, workers, *self.LONG, "train.save_every=200"]
             self.run_job("whole", *job)
             again = ["--resume", "auto"]
-            self.disk.hold_job(500)
+            self.disk.hold_job(200)
             psrun = self.start(*job, args=again)
             self.wait_for_steps("out", records=3)
-            self.end_held(psrun, 500, signal.SIGTERM, 75)
+            self.end_held(psrun, 200, signal.SIGTERM, 75)
             self.assertTrue(self.summary()["interrupted"])
             self.assertEqual(self.steps_of(), [self.summary()["steps"]])
-            for step, name in ((1000, signal.SIGTERM), (1500, signal.SIGINT)):
+            for step, name in ((400, signal.SIGTERM), (600, signal.SIGINT)):
                 self.disk.hold_job(step)
                 psrun = self.start(*job, args=again)
                 self.wait_for_steps("out", records=len(self.records()) + 2)
@@ -351,7 +355,7 @@ class Interrupted(CheckpointTest):
         with open(config, "w", encoding="utf-8") as f:
             f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n    - linear: 256\n    - linear: 2\n"
                     "train: {eval_every: 2, epochs: 4}\nexchange: {codec: int8}\n"
-                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 120000, eval_batch: 1}\n")
+                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 15000, eval_batch: 1}\n")
         job = ["ps", 1, 2, "checkpoint.minutes=60"]
         self.run_job("whole", *job, config=config)
         for records in (2, 5):  # in the evaluation after these
@@ -385,9 +389,9 @@ class Interrupted(CheckpointTest):
         self.assertIn("holds a run already", text)
 
     def test_killed_between(self):
-        job = ["ps", 2, 2, *SETTINGS, "train.steps=1000", "train.epochs=200", "train.save_every=500"]
+        job = ["ps", 2, 2, *SETTINGS, "train.steps=400", "train.epochs=200", "train.save_every=200"]
         self.run_job("whole", *job)
-        self.disk.hold_job(500)
+        self.disk.hold_job(200)
         psrun = self.start(*job)
         end = time.monotonic() + PATIENCE_S
         while not os.path.isdir(self.path("out/checkpoints")) or not self.steps_of():
@@ -417,6 +421,7 @@ class Kept(CheckpointTest):
         self.assertEqual(self.steps_of(), sorted({STEPS, best, *self.steps_of()[-2:]}))
         self.assertLessEqual(len(self.steps_of()), 3)
 
+    @nightly
     def test_by_time(self):
         self.run_job("out", "ps", 1, 2, "checkpoint.minutes=0.002", "train.epochs=100", "checkpoint.keep=500")
         self.assertGreater(len(self.steps_of()), 2)

@@ -18,8 +18,8 @@ from pathlib import Path
 from unittest import mock
 
 from cuts import connections
-from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, alive, environment,
-                  listening_ports, wrapped_bin)
+from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, alive, environment, listening_ports,
+                  nightly, wrapped_bin)
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, screen, supervise  # noqa: E402
@@ -324,6 +324,7 @@ class Strangers(JobTest):
 
     FORGED = '9.999 server/0 ERROR failed kind=IO passing=false reason="the disk is full"'
 
+    @nightly
     def test_a_name_that_holds_a_line(self):
         parts = self.start_job(1, 2, "net.join_timeout_ms=6000", skip=["worker 1"])
         stranger = subprocess.run(
@@ -612,6 +613,7 @@ class Rerun(JobTest):
         for name in ("mine.txt", "checkpoints/mine.txt", "logs/mine.log"):
             self.assertEqual(Path(self.path("out", name)).read_text(encoding="utf-8"), "kept")
 
+    @nightly
     def test_two_at_once_do_not_mix(self):
         for flags in ((), ("--overwrite",)):
             out = f"out{len(flags)}"

@@ -13,7 +13,7 @@ import unittest
 
 import cuts
 from chaos import netns
-from jobs import BIN, PATIENCE_S, JobTest, at_work, listening_ports
+from jobs import BIN, PATIENCE_S, JobTest, at_work, listening_ports, nightly
 from restarting import RestartTest
 from slow_reader import TINY_BYTES, SlowReader
 from test_elastic import MANY, SETTINGS as ELASTIC_SETTINGS, ElasticTest
@@ -44,18 +44,22 @@ class SlowReaders(RestartTest):
         self.assertEqual(self.weights("whole"), self.weights("out"))
         return text
 
+    @nightly
     def test_a_worker(self):
         self.check(("ps", 2, 2), "worker", 1)
 
+    @nightly
     def test_a_server_of_a_job_with_a_codec(self):
         self.check(("ps", 2, 2, "exchange.codec=onebit", "exchange.codec_warmup=4"), "server", 1)
 
     def test_the_coordinator(self):
         self.check(("ps", 2, 2, "optimizer.clip_norm=0.5"), "server", 0)
 
+    @nightly
     def test_all_reduce(self):
         self.check(("allreduce", 0, 3), "worker", 1)
 
+    @nightly
     def test_one_that_is_too_slow_for_a_while(self):
         """All parts join again, and make the step once more."""
         text = self.check(("ps", 2, 2), "server", 1, "--restarts", 9, stands_s=5,

@@ -4,7 +4,7 @@ import re
 import unittest
 from unittest import mock
 
-from jobs import DIGITS, JobTest
+from jobs import DIGITS, JobTest, nightly
 from test_bf16 import SHORT, Narrow
 
 FP16 = ["train.precision=fp16", "train.device=cpu"]
@@ -20,6 +20,7 @@ class Fp16(Narrow, JobTest):
         if refused:
             self.skipTest(refused.group(1))
 
+    @nightly
     def test_as_accurate_as_float32(self):
         """Of 1,797 digits 360 are for the test: a standard error is about half a percent."""
         accuracies = {}

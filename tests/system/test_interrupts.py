@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, alive, children, environment, read_safetensors,
+from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, alive, children, environment, first, nightly, read_safetensors,
                   wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
@@ -126,6 +126,7 @@ class Interrupts(SlowEvaluation):
             self.wait_for_steps(mode)
             self.interrupt(psrun, mode)
 
+    @nightly
     def test_while_it_evaluates(self):
         config = self.slow_evaluation()
         for mode, servers, workers in MODES:
@@ -152,7 +153,7 @@ class Interrupts(SlowEvaluation):
 
     def test_while_it_starts(self):
         for mode, servers, workers in MODES:
-            for ms in (50, 100, 150, 200):
+            for ms in first(2, (50, 150, 100, 200)):
                 out = f"{mode}-{ms}"
                 psrun = self.start(mode, servers, workers, *LONG, out=out)
                 while not os.path.exists(self.path(out, "logs")):
@@ -180,7 +181,7 @@ class Interrupts(SlowEvaluation):
 
     def test_at_any_moment_of_the_start(self):
         # Python first reads its own modules. Interrupted there, it would show a traceback.
-        for ms in range(0, 320, 8):
+        for ms in range(0, 320, 8 if os.environ.get("PS_NIGHTLY") else 40):
             psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}")
             time.sleep(ms / 1000)
             psrun.send_signal(signal.SIGINT)

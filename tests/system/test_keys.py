@@ -227,7 +227,7 @@ class Intruders(JobTest):
         return part
 
     def start_keyed(self, skip):
-        self.settings = ["train.epochs=60", "exchange.shm=off", "net.dead_after_ms=200000"]
+        self.settings = ["train.epochs=20", "exchange.shm=off", "net.dead_after_ms=200000"]
         parts = self.start_job(2, 2, *self.settings, f"net.curve={self.keys()}", skip=skip)
         return parts, int(parts["server 0"].env["MASTER_PORT"])
 
@@ -237,7 +237,7 @@ class Intruders(JobTest):
             self.assertRegex(part.text(), words, what)
 
     def test_get_no_place_and_change_nothing(self):
-        self.settings = ["train.epochs=60", "exchange.shm=off"]
+        self.settings = ["train.epochs=20", "exchange.shm=off"]
         calm = self.start_job(2, 2, *self.settings)
         self.assertEqual(set(self.wait_all(calm, 120).values()), {0})
         expected = Path(self.path("worker-0", "model.safetensors")).read_bytes()

@@ -12,7 +12,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest, wrapped_bin
+from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest, nightly, wrapped_bin
 
 sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import netns  # noqa: E402
@@ -48,6 +48,7 @@ class Bits(LevelsTest):
         self.assertNotEqual(self.train("abab", 1)[0], first)
         self.assertEqual(summary["workers"], 4)
 
+    @nightly
     def test_with_a_worker_a_host_the_bits_are_those_of_one_level(self):
         flat = self.train("abcd", 1, "exchange.levels=1")[0]
         for hosts in ("abcd", "aaaa", "aaab"):  # ((r0 + r1) + r2) + r3 each
@@ -102,6 +103,7 @@ class Deaths(LevelsTest):
         for name in ("worker 0", "worker 1", "worker 2", "worker 3", "server 1"):
             self.assertIn(name, self.check_end(signal.SIGKILL, name), name)
 
+    @nightly
     def test_stopped(self):
         for name in ("worker 2", "worker 3"):
             self.assertIn(name, self.check_end(signal.SIGSTOP, name), name)
@@ -135,6 +137,7 @@ class Links(LevelsTest):
             self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
             return self.weights("worker-0"), [self.bytes_of(hosts, rank) for rank in (0, n // 2)]
 
+    @nightly
     def test_each_host_crosses_its_link_once(self):
         job = ["train.epochs=1", "train.threads=1",
                "train.eval_every=0", "data.batch=32"]
@@ -160,6 +163,7 @@ class Outages(LevelsTest):
         hosts.plug("worker", 2, False)
         return parts
 
+    @nightly
     def test_a_job_goes_on_with_the_same_bits(self):
         job = ["train.epochs=120", "exchange.codec=onebit", "exchange.codec_warmup=8", "net.heartbeat_ms=100",
                "net.dead_after_ms=20000"]
@@ -174,6 +178,7 @@ class Outages(LevelsTest):
         self.assertIn("connection-mended", text)
         self.assertEqual(self.weights("worker-0"), expected)
 
+    @nightly
     def test_who_has_vanished_is_named(self):
         with Links.hosts(2) as hosts:
             parts = self.start_on(hosts, "train.epochs=100000", "schedule.name=constant", "net.heartbeat_ms=200",

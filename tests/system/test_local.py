@@ -1,6 +1,5 @@
 """sync.policy local: workers make steps by themselves, and the outer optimizer takes the mean change."""
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -8,7 +7,7 @@ import sys
 import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, TurnTaking, find_part, kill, read_safetensors
+from jobs import BIN, DIGITS, ROOT, TurnTaking, find_part, kill, nightly, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -80,7 +79,7 @@ class ClosedForms(LocalTest):
                               # Streaming DiLoCo
                               (2, [*SGD, "sync.fragments=2"]),
                               (2, [*SGD, *NESTEROV, *STREAMING]),
-                              (3, [*diloco, *STREAMING, "sync.mixing=0.25", "sync.local_after=2"]),
+                              (3, [*diloco, *STREAMING, "sync.mixing=0.25", "sync.local_after=1"]),
                               (2, [*SGD, "sync.overlap=3", "sync.local_steps=5"])):
             # How 240 samples are distributed to 2 or 3 ranks, in batches of 20.
             keys = [*SETTINGS, "schedule.name=constant", "model.dropout=false", *LOCAL, *more,
@@ -164,6 +163,7 @@ class SameBits(LocalTest):
         for key in ("bytes_sent_per_step", "bytes_received_per_step"):
             self.assertAlmostEqual(self.summary("bsp")[key] / self.summary("local")[key], 16, delta=0.5)
 
+    @nightly
     def test_codecs_learn(self):
         job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4",
                "exchange.codec_warmup=2", "exchange.codec_cooldown=2"]
@@ -181,6 +181,7 @@ class Quorum(LocalTest):
     """Of three workers: four steps, so two rounds an epoch."""
     JOB = [*ADAMW, *NESTEROV, "sync.policy=local", "sync.local_steps=2"]
 
+    @nightly
     def test_of_all_workers_it_is_local(self):
         for codec in ("none", "int8"):
             job = [*self.JOB, f"exchange.codec={codec}", "train.eval_every=1"]
@@ -207,6 +208,7 @@ class Quorum(LocalTest):
         self.assertEqual((policy["counted_by_worker"], policy["dropped_by_worker"]), ([3, 3, 2], [0, 1, 1]))
         self.assertEqual(policy["staleness"], [6, 2])
 
+    @nightly
     def test_it_learns_and_is_repeated(self):
         job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4"]
         self.train("local", "ps", 2, 3, *job)
@@ -237,6 +239,7 @@ class Quorum(LocalTest):
         self.assertEqual(self.weights("plain"), self.weights("out"))
         self.assertEqual(self.summary("out")["round_steps"], [2, 2, 2])
 
+    @nightly
     def test_a_bad_line_of_steps_is_named(self):
         for line in ("steps 2 2", "steps 2 2 2 2", "steps 2 0 2", "steps 2 3 2", "steps 2 x 2", "steps"):
             given = self.given_rounds("steps 2 2 2", *self.ALL, line, *self.ALL)
@@ -267,6 +270,7 @@ class Quorum(LocalTest):
         with TurnTaking(psrun.pid, slow, pause_s):
             self.assertEqual(psrun.wait(200), 0)
 
+    @nightly
     def test_a_slow_worker_makes_fewer_steps_and_runs_are_repeated(self):
         # The others wait for it, up to sync.grace_ms.
         self.run_with_a_slow_one(1, self.wide_model(1024), "data.samples=6000", "train.epochs=8",
@@ -301,15 +305,19 @@ class Quorum(LocalTest):
                    out="alone")
         self.assertAlmostEqual(self.summary("out")["test_loss"], self.summary("alone")["test_loss"], 5)
 
+    @nightly
     def test_a_round_that_comes_too_late_is_cut_short_and_repeated(self):
         self.check_cuts(1)
 
+    @nightly
     def test_a_round_of_fragments_is_cut_short(self):
         self.check_cuts(0, "sync.fragments=3", "sync.overlap=1")
 
+    @nightly
     def test_a_round_of_fragments_is_cut_short_with_a_codec(self):
         self.check_cuts(2, "sync.fragments=2", "exchange.codec=int8")
 
+    @nightly
     def test_a_bad_line_of_cuts_is_named(self):
         for line in ("cut 0 1:1 0:0", "cut 0 1:1 0:0 0:0 0:0", "cut 0 1:1 0:0 1:0", "cut x 0:0 0:0 0:0", "cut 0 1 2 3"):
             given = self.given_rounds(*self.ALL, line, *self.ALL)
@@ -320,6 +328,7 @@ class Quorum(LocalTest):
                           self.given_rounds(*self.ALL, "cut 0 3:1 0:0 0:0", *self.ALL), code=1)
         self.assertIn("the record cuts round 3 short, which was not made", said)
 
+    @nightly
     def test_a_job_goes_on_from_a_checkpoint(self):
         """With all workers in every round, and rounds that fill an epoch, the bits are those of a whole run."""
         job = [*ADAMW, *LOCAL, *NESTEROV, "sync.quorum=3", "sync.grace_ms=30000", "data.batch=10",
@@ -348,6 +357,7 @@ class QuorumOfFragments(LocalTest):
     """Each fragment has its own quorum. Epochs of eight steps, so of two rounds."""
     JOB = [*ADAMW, *NESTEROV, *LOCAL, "sync.fragments=2", "data.batch=10"]
 
+    @nightly
     def test_of_all_workers_it_is_local(self):
         """Up to the last round, in which local sends all fragments with the job's last step. With a codec workers
         get the exact weights when they rest, as local does not."""
@@ -364,6 +374,7 @@ class QuorumOfFragments(LocalTest):
             for i, one in enumerate(same):
                 self.assertTrue(one == same[0], (codec, i))
 
+    @nightly
     def test_they_learn_and_are_repeated(self):
         job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, *LOCAL]
         self.train("local", "ps", 2, 3, *job)
@@ -384,6 +395,7 @@ class QuorumOfFragments(LocalTest):
         self.train("many", "ps", 2, 3, *self.JOB, "sync.quorum=3", "server.shards=4", "exchange.chunk=64KiB")
         self.assertEqual(self.weights("one"), self.weights("many"))
 
+    @nightly
     def test_a_job_goes_on_from_a_checkpoint(self):
         for overlap in (0, 1):
             job = [*self.JOB, "sync.quorum=3", "sync.grace_ms=30000", "checkpoint.every=4", f"sync.overlap={overlap}"]
@@ -421,6 +433,7 @@ class Checkpoints(LocalTest):
     def test_momenta_of_both_optimizers(self):
         self.check_resume("ps", 2, 3, *ADAMW, *LOCAL, *NESTEROV, steps=[10, 20], others=((1, 3),))
 
+    @nightly
     def test_all_reduce_clipping_and_the_first_round(self):
         self.check_resume("allreduce", 0, 2, *LOCAL, "sync.local_steps=7", "optimizer.clip_norm=0.5", *NESTEROV,
                           steps=[5])
@@ -433,11 +446,13 @@ class Checkpoints(LocalTest):
         self.check_resume("ps", 2, 2, *LOCAL, "loss_scale={use: on, init: 1e38, interval: 3}", "data.batch=[5, 20]",
                           steps=[10])
 
+    @nightly
     def test_fragments_on_their_way(self):
         """Fragments go with steps 2, 4, 6, ... of rounds of 6: after step 10 two of the three are a round ahead."""
         self.check_resume("ps", 2, 3, *ADAMW, *STREAMING, *NESTEROV, steps=[5, 10, 15, 20], others=((1, 3),))
         self.check_resume("allreduce", 0, 2, *LOCAL, "sync.overlap=3", *NESTEROV, steps=[10, 20])
 
+    @nightly
     def test_fragments_with_a_codec(self):
         self.check_resume("ps", 2, 2, *STREAMING, "exchange.codec=onebit", "exchange.codec_warmup=1",
                           "exchange.codec_cooldown=1", steps=[10, 15])
@@ -458,6 +473,7 @@ class Checkpoints(LocalTest):
         said = self.train("2", "ps", 1, 2, *keep, args=["--resume", self.path("local")], code=1)
         self.assertIn("sync.policy: the checkpoint is of a job with local", said)
 
+    @nightly
     def test_another_number_of_workers_goes_on(self):
         keep = ["checkpoint.every=10", "train.steps=30", "train.epochs=10"]
         self.train("two", "ps", 1, 2, *keep, *ADAMW, *LOCAL, "train.stop_after=10", code=75)
@@ -482,30 +498,36 @@ class Killed(RestartTest):
         self.assertEqual(len(self.check_restarted("whole", "out")), len(parts))
         return text
 
+    @nightly
     def test_a_worker_and_a_server(self):
         settings = [*SETTINGS, "train.steps=300", "train.epochs=100", "checkpoint.every=15", "train.log_every=1",
                     "train.save_every=100"]
         self.check_kills(("ps", 2, 2, *ADAMW, *ROUNDS), settings, ("worker", 1), ("server", 1))
 
+    @nightly
     def test_from_the_memory_of_another_worker(self):
         """There are three workers. Rank 0 passes on what worker 1 holds for all of them."""
         text = self.check_kills(("ps", 1, 3, *ADAMW, *ROUNDS), IN_MEMORY, ("worker", 0))
         self.assertIn('from="memory of worker 1"', text)
 
+    @nightly
     def test_a_server_from_memory(self):
         self.check_kills(("ps", 1, 2, *ADAMW, *ROUNDS), IN_MEMORY, ("server", 0))
 
+    @nightly
     def test_all_reduce(self):
         self.check_kills(("allreduce", 0, 3, *ADAMW, *ROUNDS), IN_MEMORY, ("worker", 2))
 
     def test_fragments(self):
         self.check_kills(("ps", 2, 2, *ADAMW, *STREAMING, *NESTEROV), IN_MEMORY, ("worker", 1), ("server", 1))
 
+    @nightly
     def test_onebit(self):
         codec = ["exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2"]
         self.check_kills(("ps", 2, 2, *ROUNDS, *codec), IN_MEMORY, ("worker", 0))
 
 
+@nightly
 class Elastic(ElasticTest):
     def test_one_comes(self):
         """The job has more steps than a busy machine makes before the newcomer is there. It is ended after that."""
@@ -527,6 +549,7 @@ class Bench(LocalTest):
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 
+    @nightly
     def test_it_pairs_seeds_and_goes_on(self):
         job = [DIGITS, "train.steps=16", "data.train=0-319"]
         self.bench("--local", "4", "accuracy", *job)
@@ -538,6 +561,7 @@ class Bench(LocalTest):
         self.assertAlmostEqual(figures["local 4"]["fewer_bytes"], 4, delta=0.2)
         self.assertGreater(figures["local 8 int8"]["fewer_bytes"], 4 * 5)
 
+    @nightly
     def test_a_bad_codec_is_told(self):
         said = self.bench("--local", "4 gzip", "accuracy", DIGITS, "train.steps=4", code=1)
         self.assertIn("exchange.codec: 'gzip' is not one of", said)

@@ -6,7 +6,7 @@ import unittest
 
 from jobs import ROOT, JobTest
 
-PYTHON = os.environ.get("PS_PYTHON", sys.executable)
+PYTHON = os.environ.get("PS_TORCH_PYTHON", sys.executable)
 
 
 HAS_VENV = subprocess.run([PYTHON, "-c", "import venv, ensurepip"], stderr=subprocess.DEVNULL).returncode == 0

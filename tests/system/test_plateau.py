@@ -3,7 +3,7 @@ import json
 import subprocess
 import unittest
 
-from jobs import DIGITS
+from jobs import DIGITS, first
 from restarting import RestartTest
 from test_bench import TORCH, needs_torch
 
@@ -64,7 +64,7 @@ class Rates(PlateauTest):
     def test_reach_every_weight(self):
         """No evaluation can be better, so the rate is halved after each epoch, as with schedule.name=step."""
         plateau = ["schedule={name: plateau, patience: 0, threshold: 1, factor: 0.5}"]
-        for optimizer in (SGD, ADAMW):
+        for optimizer in first(1, (ADAMW, SGD)):
             for i, where in enumerate(WHERE):
                 steps = 12 // where[2]
                 step = [f"schedule={{name: step, step_size: {steps}, gamma: 0.5}}"]
@@ -92,9 +92,9 @@ class GoesOn(PlateauTest):
     SETTINGS = [*PLATEAU, "checkpoint.every=3", "checkpoint.keep=100", "optimizer.name=adamw"]
 
     def test_with_the_same_bits(self):
-        for mode, servers, workers in (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1)):
+        for mode, servers, workers in first(1, (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))):
             job = (mode, servers, workers, *self.SETTINGS, f"train.steps={72 // workers}")
-            steps = [6, 15, 18, 33]  # an epoch has 6 steps, with one worker 12
+            steps = first(2, [15, 18, 6, 33])  # an epoch has 6 steps, with one worker 12
             self.run_whole(steps, *job)
             self.check_from(steps, job, ((None, None),))
             subprocess.run(["rm", "-r", self.path("whole")], check=True)

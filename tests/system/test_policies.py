@@ -5,7 +5,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, JobTest, read_safetensors
+from jobs import BIN, DIGITS, JobTest, first, nightly, read_safetensors
 from test_bench import TORCH, needs_torch
 
 # With three workers an epoch has four steps.
@@ -85,6 +85,7 @@ class ClosedForms(PolicyTest):
             self.assertEqual(self.policy(late)["counted_by_worker"], [8, 8, 8])
             self.assertLess(self.summary(late)["seconds"], 30)
 
+    @nightly
     def test_ssp_without_staleness_is_bsp_with_clipping_and_codecs(self):
         jobs = [[f"exchange.codec={codec}", *CODED] for codec in ("fp16", "bf16", "int8", "int4", "onebit", "topk")]
         for i, job in enumerate([CLIPPED, [*jobs[2], *CLIPPED], *jobs]):
@@ -111,10 +112,10 @@ class ClosedForms(PolicyTest):
 
 class Codecs(PolicyTest):
     def test_pushes_that_are_dropped_or_late_or_stale(self):
-        for i, (policy, lines, job) in enumerate((("asp", STALE, ["exchange.codec=fp16", *CLIPPED]),
+        for i, (policy, lines, job) in enumerate(first(1, (("asp", STALE, ["exchange.codec=fp16", *CLIPPED]),
                                                   ("asp", STALE, ["exchange.codec=topk", *DELAY]),
                                                   ("backup", LATE, ["exchange.codec=onebit"]),
-                                                  ("backup", ADDED, ["exchange.codec=int8", "sync.late=add", *DELAY]))):
+                                                  ("backup", ADDED, ["exchange.codec=int8", "sync.late=add", *DELAY])))):
             settings = [f"sync.policy={policy}", *CODED, *SGD, *job, "train.eval_every=1"]
             with self.subTest(policy=policy, job=job):
                 self.train(f"{i}", 2, 3, *settings, f"sync.replay={self.write_log(policy, lines)}")
@@ -146,9 +147,9 @@ class Figures(PolicyTest):
 
 class Replays(PolicyTest):
     def test_every_policy_with_other_servers(self):
-        for i, job in enumerate((["sync.policy=asp", *CLIPPED], ["sync.policy=ssp", "sync.staleness=1", *ADAMW],
+        for i, job in enumerate(first(1, (["sync.policy=asp", *CLIPPED], ["sync.policy=ssp", "sync.staleness=1", *ADAMW],
                                  ["sync.policy=backup"],
-                                 ["sync.policy=backup", "sync.late=add", "sync.backup=2", *DELAY])):
+                                 ["sync.policy=backup", "sync.late=add", "sync.backup=2", *DELAY]))):
             self.train(f"{i}", 2, 3, *job)
             for j, (servers, *more) in enumerate(((1,), (3, "server.shards=2", "exchange.chunk=16384"),
                                                   (2, "exchange.shm=off"))):
@@ -157,6 +158,7 @@ class Replays(PolicyTest):
                 self.assertEqual(self.log(f"{i}"), self.log(again))
                 self.assertEqual(self.weights(f"{i}"), self.weights(again), (job, servers, more))
 
+    @nightly
     def test_codecs(self):
         for i, job in enumerate((["exchange.codec=int8", "sync.policy=asp", *CLIPPED],
                                  ["exchange.codec=onebit", "sync.policy=ssp", "sync.staleness=1", *ADAMW],

@@ -15,10 +15,9 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, npy
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, torch_python
 
 sys.path.insert(0, str(ROOT / "bench"))
-from benchlib import runs  # noqa: E402
 
 PYTORCH = """
 import sys
@@ -120,10 +119,6 @@ model:
     - linear: {name: c, out: 5}
     - batch_norm1d: {name: m}
 """
-
-
-def torch_python():
-    return next((p for p in ("/usr/bin/python3", sys.executable) if runs.torch_version(p)[0]), None)
 
 
 def write_npy(path, shape, values):
@@ -379,7 +374,7 @@ class Describe(JobTest):
         every, sequence = self.path("every.yaml"), self.path("sequence.yaml")
         Path(every).write_text(EVERY_LAYER, encoding="ascii")
         Path(sequence).write_text(OF_SEQUENCES, encoding="ascii")
-        for config in [*sorted((ROOT / "configs").glob("*.yaml")), every, sequence]:
+        for config in first(2, [every, sequence, *sorted((ROOT / "configs").glob("*.yaml"))]):
             with open(source, "w", encoding="utf-8") as f:
                 subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
             done = subprocess.run([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source],

@@ -1,5 +1,4 @@
 """psrun with the user's own program as workers: what it gets, and how the job ends."""
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from psrunlib.log_line import Failure  # noqa: E402
 from psrunlib.supervise import GRACE_S  # noqa: E402
 from psrunlib.traceback import Traceback  # noqa: E402
 
-PYTHON = os.environ.get("PS_PYTHON", sys.executable)
+PYTHON = sys.executable
 WAIT = ("import os, signal, time\ntry:\n    print('up', flush=True)\n    signal.pause()\n"
         "except KeyboardInterrupt:\n    ")
 SAY = 'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT $PS_INIT_METHOD"'

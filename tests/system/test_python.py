@@ -1,6 +1,6 @@
 """The Python package: jobs of psrun whose workers are tests/system/python/worker.py.
 
-PS_PYTHON names another interpreter, with another PyTorch.
+PS_TORCH_PYTHON names another interpreter, with another PyTorch.
 """
 import gzip
 import json
@@ -16,9 +16,10 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, find_part, free_port, npy, read_safetensors
+from jobs import (BIN, DIGITS, ROOT, JobTest, Part, find_part, free_port, first, nightly, npy, read_safetensors,
+                  torch_python)
 
-PYTHON = os.environ.get("PS_PYTHON", sys.executable)
+PYTHON = torch_python() or sys.executable
 WORKER = str(ROOT / "tests/system/python/worker.py")
 LIBRARY = next((str(p) for p in BIN.parent.glob("**/libpstrain.so.0")), "")
 # Importing PyTorch alone takes half a minute where many tests run at the same time.
@@ -46,8 +47,7 @@ WHY_NOT = why_not()
 
 def environment():
     path = [str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
-    return dict(os.environ, PSTRAIN_LIBRARY=LIBRARY, PYTHONPATH=os.pathsep.join(filter(None, path)),
-                PYTHONDONTWRITEBYTECODE="1")
+    return dict(os.environ, PSTRAIN_LIBRARY=LIBRARY, PYTHONPATH=os.pathsep.join(filter(None, path)))
 
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
@@ -95,8 +95,8 @@ class Bits(PythonTest):
         # PyPI's PyTorch 2 takes square roots from MKL, often a unit off. If an update is larger than the new weight,
         # that is several units of the weight.
         mkl = works("import torch; assert torch.__version__[0] != '1'")
-        for name, most in (("sgd", 0), ("momentum", 0), ("nesterov", 0), ("adam", 2), ("adamw", 2),
-                           ("rmsprop", 8 if mkl else 2), ("adagrad", 2), ("lamb", 4 if mkl else 2)):
+        for name, most in first(4, (("momentum", 0), ("adamw", 2), ("rmsprop", 8 if mkl else 2), ("lamb", 4 if mkl else 2),
+                                    ("sgd", 0), ("nesterov", 0), ("adam", 2), ("adagrad", 2))):
             with self.subTest(name=name):
                 said = self.said(self.job("same_step", name), "ulps")
                 self.assertEqual(len(set(said)), 1, "the ranks have other weights")
@@ -115,13 +115,13 @@ class Bits(PythonTest):
                                 f"data: {{kind: npy, path: {self.folder}, train: 'x.npy,y.npy', batch: 1, "
                                 "test: 'x.npy,y.npy', shuffle: false}\n", encoding="utf-8")
         subprocess.run([BIN / "ps-init-weights", self.path("init"), config], check=True)
-        first = read_safetensors(self.path("init"))[0]
-        for keys, options in (
+        start = read_safetensors(self.path("init"))[0]
+        for keys, options in first(2, (
                 ({"name": "sgd", "momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.01}, {}),
-                ({"name": "adamw"}, {}),
-                ({"name": "adam"}, {"codec": "int8", "settings": ["exchange.codec_min=0"]})):
+                ({"name": "adam"}, {"codec": "int8", "settings": ["exchange.codec_min=0"]}),
+                ({"name": "adamw"}, {}))):
             with self.subTest(**keys, **options):
-                self._same_bits(config, samples, first, dict(keys, lr=0.03), options)
+                self._same_bits(config, samples, start, dict(keys, lr=0.03), options)
 
     def _same_bits(self, config, samples, first, keys, options):
         text = self.job("ps_worker", json.dumps({
@@ -142,11 +142,12 @@ class Bits(PythonTest):
         said = self.said(self.job("same_step", "sgd", workers=3, servers=1), "ulps", 3)
         self.assertEqual([s.split()[0] for s in said], ["0.0"] * 3)
 
+    @nightly
     def test_four_ranks_of_a_process_group(self):
         self.assertEqual(self.job("collectives", workers=4, servers=1).count(": fine"), 4)
 
     def test_save_and_load(self):
-        for name in ("momentum", "adamw", "rmsprop", "adagrad", "lamb"):
+        for name in first(1, ("adamw", "momentum", "rmsprop", "adagrad", "lamb")):
             with self.subTest(name=name):
                 whole = self.said(self.job("save", name, self.folder), "whole")
                 self.assertEqual(self.said(self.job("load", name, self.folder), "whole"), whole)
@@ -173,6 +174,10 @@ class Uses(PythonTest):
     def test_accumulation(self):
         text = self.job("accumulate", code=1)  # it ends its job after the refusal
         self.assertEqual(text.count(": fine"), 2, text)
+
+    def test_unequal_batches(self):
+        for codec in ("none", "fp16"):
+            self.fine("unequal", codec)
 
     def test_gradients_in_the_arena(self):
         own, view, kept = (self.said(self.job("views", how), "views") for how in ("own", "view", "kept"))
@@ -213,6 +218,7 @@ class Uses(PythonTest):
         text = self.job("--epochs", "2", program=(PYTHON, example))
         self.assertRegex(text, r"epoch 2: loss \S+, test accuracy 0\.[5-9]")
 
+    @nightly
     def test_example_resnet18(self):
         saved = self.path("model.pt")
         for split in ("train", "test"):  # a few of the digits
@@ -232,6 +238,7 @@ class Uses(PythonTest):
                        for n in ("mnist_ddp.py", "mnist.py"))
         self.assertEqual(len(ours - plain), 4)  # init, model, optimizer, rank and size
 
+    @nightly
     def test_doctor(self):
         done = subprocess.run([PYTHON, "-m", "pstrain.doctor"], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
@@ -239,6 +246,7 @@ class Uses(PythonTest):
         self.assertIn("nothing to mend", done.stdout)
 
 
+@nightly
 class HuggingFace(PythonTest):
     """The examples with transformers and accelerate; PS_HF_PYTHON names a Python that has them."""
 
@@ -260,6 +268,7 @@ class HuggingFace(PythonTest):
         self.assertLess(float(second), float(first))
 
 
+@nightly
 class Bench(PythonTest):
     def test_package_beside_ddp(self):
         done = subprocess.run(
@@ -346,7 +355,7 @@ class Refusals(PythonTest):
         self.refused("refusals")
 
     def test_misuse(self):
-        for what in ("sparse", "scaler", "replaced", "changed", "late", "old", "total"):
+        for what in first(3, ("scaler", "changed", "old", "sparse", "replaced", "late", "total")):
             with self.subTest(what=what):
                 self.refused("misuse", what)
 
@@ -379,7 +388,7 @@ class Refusals(PythonTest):
         self.assertEqual(self.job("hook_of_other_dtype", servers=1).count(": fine"), 2)
 
 
-HOWS = ("optimizer", "hook", "backend", "collectives")
+HOWS = ("optimizer", "backend", "hook", "collectives")
 
 
 class Deaths(PythonTest):
@@ -402,7 +411,7 @@ class Deaths(PythonTest):
         return text
 
     def test_killed(self):
-        for how in HOWS:
+        for how in first(2, HOWS):
             with self.subTest(how=how):
                 text = self.ends("dies", "kill", how)
                 self.assertIn("worker 1 was ended by SIGKILL", text.splitlines()[-3] + text.splitlines()[-2])
@@ -410,7 +419,7 @@ class Deaths(PythonTest):
                 self.assertRegex(text, r"\[worker 0\] .*(PeerError: .*worker 1|Connection (closed|reset) by peer)")
 
     def test_raises(self):
-        for how in HOWS:
+        for how in first(2, HOWS):
             with self.subTest(how=how):
                 text = self.ends("dies", "raise", how)
                 self.assertRegex(text, r"the job failed: worker 1 ended with exit code 1\n"
@@ -433,7 +442,7 @@ class Deaths(PythonTest):
         return error, text
 
     def test_a_step_less(self):
-        for how in ("sooner", "later"):
+        for how in first(1, ("sooner", "later")):
             for short in range(2):
                 with self.subTest(how=how, short=short):
                     error, text = self.uneven(how, short)
@@ -442,6 +451,7 @@ class Deaths(PythonTest):
                     self.assertRegex(error, f"^PeerError: rank {1 - short}: .*{said}.*drop_last")
                     self.assertIn(said, text.split("psrun: the job failed: ")[1])
 
+    @nightly
     def test_a_step_less_elsewhere(self):
         # "backend" is DDP's collectives, "at once" a rank without data.
         for how in ("backend", "at once"):
@@ -455,12 +465,12 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"rank 0: failed \d\.\d s: PeerError: .*worker 1 has left the job")
 
     def test_ends_well(self):
-        for how in range(4):
+        for how in first(2, range(4)):
             with self.subTest(how=how):
                 self.assertEqual(self.job("ends_well", str(how)).count(": fine"), 2)
 
     def test_ctrl_c(self):
-        for how in HOWS:
+        for how in first(2, HOWS):
             with self.subTest(how=how):
                 run = self.start("dies", "wait", how)
                 text = ""

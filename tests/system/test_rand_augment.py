@@ -5,9 +5,9 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from jobs import BIN, JobTest
+from jobs import BIN, JobTest, torch_python
 
-PYTHON = os.environ.get("PS_TEST_PYTHON", "python3")
+PYTHON = torch_python() or "python3"
 HAS_BOTH = subprocess.run([BIN / "show_picture"], stderr=subprocess.DEVNULL).returncode == 0
 
 # Arguments: show_picture, a folder. Prints what differs, and how many pictures were compared.
@@ -119,7 +119,7 @@ def has_torchvision():
 
 
 @unittest.skipUnless(HAS_BOTH, "built without libpng or libjpeg-turbo")
-@unittest.skipUnless(has_torchvision(), "no torchvision (PS_TEST_PYTHON names a Python that has it)")
+@unittest.skipUnless(has_torchvision(), "no torchvision (PS_TORCH_PYTHON names a Python that has it)")
 class AsTorchvision(JobTest):
     def compare(self, what, least):
         done = subprocess.run([PYTHON, "-c", COMPARE, BIN / "show_picture", self.folder, what], text=True,

@@ -10,7 +10,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, SlowDisk, wrapped_bin
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, SlowDisk, nightly, wrapped_bin
 from restarting import SETTINGS, RestartTest
 from test_chaos import NORMS
 
@@ -35,12 +35,14 @@ class Memory(RestartTest):
         steps = [d["from_step"] for d in deaths]
         self.assertGreater(steps[0], 0, text)
         self.assertEqual(steps, sorted(set(steps)), text)  # each time at a later step
+        self.assertNotIn("it came no further", text)  # so nobody waits
         return text
 
     def test_worker_0(self):
         text = self.check_kills(("ps", 2, 2, "optimizer.name=adamw"), "worker", [0, 0])
         self.assertEqual(len(re.findall('INFO  resume step=.* from="memory of worker 1"', text)), 2)
 
+    @nightly
     def test_a_codec_that_keeps_something_back(self):
         self.check_kills(("ps", 1, 3, "exchange.codec=onebit", "exchange.codec_warmup=4"), "worker", [0])
 
@@ -55,13 +57,16 @@ class Memory(RestartTest):
     def test_a_server(self):
         self.check_kills(("ps", 1, 2, "optimizer={name: sgd, lr: 0.05, momentum: 0.9}"), "server", [0])
 
+    @nightly
     def test_without_shared_memory(self):
         """The servers' arrays travel in messages, as they do from other hosts."""
         self.check_kills(("ps", 2, 2, "optimizer.name=adamw", "exchange.shm=off"), "server", [1])
 
+    @nightly
     def test_the_holder_and_worker_0(self):
         self.check_kills(("ps", 1, 2), "worker", [1, 0])
 
+    @nightly
     def test_over_an_old_run(self):
         """The job goes on from memory and uses nothing of the run that it has replaced."""
         # It is short: until the new run has begun, its last step may be taken for the new run's.
@@ -102,6 +107,7 @@ class AtOnce(RestartTest):
     def test_all_servers(self):
         self.check(("ps", 3, 2, "optimizer.name=adamw"), ("server", 0), ("server", 1), ("server", 2))
 
+    @nightly
     def test_all_workers(self):
         self.check(("ps", 2, 2, "optimizer.name=adamw"), ("worker", 0), ("worker", 1), **self.ON_DISK)
 
@@ -109,6 +115,7 @@ class AtOnce(RestartTest):
         self.check(("ps", 2, 3, "exchange.codec=onebit", "exchange.codec_warmup=4", "optimizer.clip_norm=0.5"),
                    ("server", 0), ("worker", 0), **self.ON_DISK)
 
+    @nightly
     def test_all_reduce_with_one_survivor(self):
         self.check(("allreduce", 0, 3, "optimizer.name=adamw"), ("worker", 0), ("worker", 2), **self.ON_DISK)
 
@@ -134,6 +141,7 @@ class ToldToEnd(RestartTest):
         self.check_same("whole", "out")
         self.check_nothing_left("out")
 
+    @nightly
     def test_while_the_others_join_again(self):
         """Worker 0 writes what it has in memory to the disk."""
         # It must not be over when worker 1 is killed.
@@ -146,6 +154,7 @@ class ToldToEnd(RestartTest):
         self.assertEqual(self.listdir("out", "checkpoints"), [])
         self.tell(psrun, settings)
 
+    @nightly
     def test_while_worker_0_waits_for_its_start(self):
         """The job goes on from the disk: worker 0, which writes, is not there. A slow disk skips some checkpoints."""
         settings = [*SETTINGS, "train.steps=1500", "train.epochs=300", "train.log_every=1"]
@@ -159,8 +168,8 @@ class ToldToEnd(RestartTest):
 class ByHand(JobTest):
     """Without psrun and PS_INCARNATION: the user who starts the dead part again does not count starts."""
 
-    SETTINGS = ["train.epochs=80", "train.eval_every=0", "schedule.name=constant", "train.log_every=5",
-                "checkpoint.every=20", "recovery.rejoins=10", "train.save_every=300"]
+    SETTINGS = ["train.epochs=12", "train.eval_every=0", "schedule.name=constant", "train.log_every=5",
+                "checkpoint.every=20", "recovery.rejoins=10", "train.save_every=60"]
 
     def start_held(self, servers, workers, settings, at):
         """Starts a job that waits at each of these steps until the test lets it go on, or worker 0 is another one."""
@@ -184,7 +193,7 @@ class ByHand(JobTest):
 
     def test_the_dead_are_started_again(self):
         expected = self.end_well(self.start_job(2, 2, *self.SETTINGS))
-        at = (300, 600, 900, 1200)
+        at = (60, 120, 180, 240)
         parts = self.start_held(2, 2, self.SETTINGS, at)
         for step, name in zip(at, ("worker 1", "server 1", "server 0", "worker 0")):
             parts["worker 0"].wait_for(r" checkpoint step=")
@@ -197,6 +206,7 @@ class ByHand(JobTest):
             parts["worker 0"].wait_for("(?s)" + r" resume step=.*" * (1 if name == "worker 0" else seen + 1))
         self.assertEqual(self.end_well(parts), expected)
 
+    @nightly
     def test_worker_0_goes_on_from_the_memory_of_another(self):
         settings = [*self.SETTINGS, "train.epochs=150", "checkpoint.every=100000", "recovery.share=0.5"]
         expected = self.end_well(self.start_job(1, 2, *settings))
@@ -210,6 +220,7 @@ class ByHand(JobTest):
         self.assertEqual(self.end_well(parts), expected)
         self.assertRegex(parts["worker 0"].text(), r'resume step=\d+ .*from="memory of worker 1"')
 
+    @nightly
     def test_two_of_one_rank(self):
         """The second one is refused, and does no harm."""
         parts = self.start_held(2, 2, self.SETTINGS, (300,))
@@ -236,6 +247,7 @@ class Bench(RestartTest):
         with open(self.path("recovery.json"), encoding="utf-8") as f:
             return json.load(f)
 
+    @nightly
     def test_stalls(self):
         text = self.bench("--kills", 2, "--minutes", 0, "--parts", "worker 1", "--parts", "server", "--seed", 3,
                           "-s", 1)
@@ -247,6 +259,7 @@ class Bench(RestartTest):
         self.assertRegex(text, r"all +2 +\d+\.\d\d +\d+\.\d\d +\d+ +\d+\n")
         self.assertIsNone(report["throughput"])
 
+    @nightly
     def test_throughput(self):
         text = self.bench("--kills", 0, "--minutes", 0.1, "--alone", 0.05, "--rounds", 1, "--fault-every", 5,
                           "-m", "allreduce")

@@ -1,6 +1,6 @@
 """psrun --restarts: a job of which parts are killed has the results of a job that was left alone.
 
-PS_RESTART_JOBS: how many seeded jobs (10); PS_RESTART_SEED: the first one's seed (1).
+PS_RESTART_JOBS: how many seeded jobs (2); PS_RESTART_SEED: the first one's seed (1).
 """
 import os
 import random
@@ -10,10 +10,10 @@ import signal
 import time
 import unittest
 
-from jobs import BIN, wrapped_bin
+from jobs import BIN, nightly, wrapped_bin
 from restarting import MOMENTS, SETTINGS, RestartTest
 
-JOBS = int(os.environ.get("PS_RESTART_JOBS", "10"))
+JOBS = int(os.environ.get("PS_RESTART_JOBS", "2"))
 SEED = int(os.environ.get("PS_RESTART_SEED", "1"))
 KINDS = [("ps", 2, 2, "optimizer.name=adamw"), ("ps", 3, 3, "exchange.codec=onebit", "exchange.codec_warmup=6"),
          ("ps", 1, 2, "optimizer.clip_norm=0.5", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw"),
@@ -174,6 +174,7 @@ class Folders(RestartTest):
         self.disk.let_job_go(50)
         return self.end(psrun, out)
 
+    @nightly
     def test_an_old_run_that_is_replaced(self):
         self.run_job("whole", *self.KIND, *SETTINGS)
         self.run_job("out", *self.KIND, *SETTINGS, "train.seed=7")
@@ -186,6 +187,7 @@ class Folders(RestartTest):
         text = self.run_job("out", *self.KIND, *SETTINGS, code=1, args=["--restarts", "3"])
         self.assertIn("holds a run already", text)
 
+    @nightly
     def test_a_run_that_is_resumed(self):
         self.run_job("whole", *self.KIND, *SETTINGS, "schedule.name=constant")
         for name, args in (("in-place", ["--resume", self.path("in-place")]),

@@ -13,7 +13,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import stands_still
+from jobs import nightly, stands_still
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
@@ -218,6 +218,7 @@ class OverSsh(unittest.TestCase):
         self.assertEqual(there[8 + int.from_bytes(there[:8], "little"):],
                          here[8 + int.from_bytes(here[:8], "little"):])
 
+    @nightly
     def test_predictions_over_hosts(self):
         """Each host has a disk of its own."""
         folders = [Path(self.folder, f"predicts{i}") for i in range(4)]
@@ -281,7 +282,7 @@ class OverSsh(unittest.TestCase):
 
     def test_a_death_and_a_restart(self):
         outs = [Path(self.folder) / "whole", Path(self.folder) / "restarted"]
-        settings = ["train.epochs=100", "checkpoint.every=20"]
+        settings = ["train.epochs=30", "checkpoint.every=20"]
         run = self.cluster.run(self.psrun("--out", str(outs[0]), *settings, hosts=False), env=self.env, cwd=ROOT)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         run = subprocess.Popen(
@@ -306,7 +307,7 @@ class OverSsh(unittest.TestCase):
     def lose_host_3(self, out, hostfile, *more):
         """Runs a job that loses host 3 after some steps. Returns psrun's output."""
         self.hostfile.write_text(hostfile)
-        command = self.psrun("--restarts", "9", "--out", str(out), "train.epochs=100", "checkpoint.every=20",
+        command = self.psrun("--restarts", "9", "--out", str(out), "train.epochs=30", "checkpoint.every=20",
                              "train.eval_every=0", "net.dead_after_ms=2000", *more)
         run = subprocess.Popen(["ip", "netns", "exec", self.cluster.name(0), *command], env=self.env, cwd=ROOT,
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -321,7 +322,7 @@ class OverSsh(unittest.TestCase):
 
     def whole_weights(self, *settings):
         out = Path(self.folder) / "alone"
-        run = self.cluster.run(self.psrun("--overwrite", "--out", str(out), "train.epochs=100", "checkpoint.every=20",
+        run = self.cluster.run(self.psrun("--overwrite", "--out", str(out), "train.epochs=30", "checkpoint.every=20",
                                           "train.eval_every=0", *settings, hosts=False), env=self.env, cwd=ROOT)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         return (out / "model.safetensors").read_bytes()
@@ -335,6 +336,7 @@ class OverSsh(unittest.TestCase):
         deaths = json.loads((out / "summary.json").read_text())["restarts"]
         self.assertEqual({d["part"] for d in deaths}, {"server 1", "worker 1"})
 
+    @nightly
     def test_a_spare_host_for_worker_0(self):
         """Worker 0 goes on from another worker's memory, in an empty folder."""
         at, folders = self.cluster.address, [Path(self.folder, f"disk{i}") for i in range(4)]
@@ -344,7 +346,7 @@ class OverSsh(unittest.TestCase):
             f"{at(i)}:{PORT} dir={folders[i]} {what}\n"
             for i, what in ((3, "servers=0 workers=1"), (1, "servers=2 workers=1"), (2, "spare"))))
         command = ["python3", ROOT / "deploy/psrun", "--insecure", "--restarts", "9", "-s", "2", "-w", "2", "-H",
-                   self.hostfile, "--out", "out", ROOT / "configs/digits-basicnet.yaml", "train.epochs=100",
+                   self.hostfile, "--out", "out", ROOT / "configs/digits-basicnet.yaml", "train.epochs=30",
                    "checkpoint.every=20", "train.eval_every=0", "net.dead_after_ms=2000"]
         run = subprocess.Popen(["ip", "netns", "exec", self.cluster.name(0), *command], env=self.env, cwd=folders[0],
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -474,6 +476,7 @@ class OverSsh(unittest.TestCase):
         self.assertIn("cannot be reached", self.faulty(good.replace("=1", "=2") + f"{at(9)}:{PORT} spare\n",
                                                        "--restarts", "1", "checkpoint.every=1"))
 
+    @nightly
     def test_doctor_finds_nothing_then_something(self):
         run = self.cluster.run(self.psrun("--doctor"), env=self.env, cwd=ROOT)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_ports, resident_bytes,
+from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_ports, nightly, resident_bytes,
                   stands_still)
 
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -87,6 +87,7 @@ class StoppedServer(JobTest):
         self.assertEqual(self.weights("stopped"), self.weights("undisturbed"))
         return most
 
+    @nightly
     def test_over_sockets(self):
         most = self.check("off", "server 1")
         # There are none if the server had taken all pushes of the step and not answered yet.

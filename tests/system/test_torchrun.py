@@ -1,6 +1,6 @@
 """torchrun starts workers, as the README says. Its own store already uses MASTER_PORT.
 
-PS_PYTHON names another interpreter, with another PyTorch.
+PS_TORCH_PYTHON names another interpreter, with another PyTorch.
 """
 import os
 import shutil
@@ -14,7 +14,7 @@ from jobs import BIN, DIGITS, LONG, ROOT, JobTest, Part, free_port
 sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import netns  # noqa: E402
 
-NAMED = os.environ.get("PS_PYTHON")
+NAMED = os.environ.get("PS_TORCH_PYTHON")
 MODULE = [NAMED or sys.executable, "-m", "torch.distributed.run"]
 
 

@@ -1,12 +1,11 @@
 """torchvision's weights load as they are, and give the same outputs."""
 import os
 import subprocess
-import sys
 import unittest
 
-from jobs import BIN, PSRUN, ROOT, JobTest
+from jobs import BIN, PSRUN, ROOT, JobTest, torch_python
 
-PYTHON = os.environ.get("PS_TEST_PYTHON", "python3")
+PYTHON = torch_python() or "python3"
 MODELS = {"squeezenet1_1": "squeezenet", "mobilenet_v2": "mobilenetv2", "resnet50": "resnet50"}
 
 # Writes random weights and samples, and PyTorch's outputs in float32 and in float64.
@@ -25,7 +24,6 @@ with torch.no_grad():
     numpy.save(sys.argv[3] + "/exact.npy", torch.softmax(copy.deepcopy(model).double()(x.double()), 1).numpy())
 """
 ERRORS = """
-import sys
 import numpy
 exact, narrow, ours = (numpy.load(path) for path in sys.argv[1:4])
 print(abs(ours - exact).max(), abs(narrow - exact).max())
@@ -37,7 +35,7 @@ def has_torchvision():
                           stderr=subprocess.DEVNULL).returncode == 0
 
 
-@unittest.skipUnless(has_torchvision(), "no torchvision (PS_TEST_PYTHON names a Python that has it)")
+@unittest.skipUnless(has_torchvision(), "no torchvision (PS_TORCH_PYTHON names a Python that has it)")
 class Torchvision(JobTest):
     def python(self, script, *argv):
         done = subprocess.run([PYTHON, "-c", script, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -136,6 +136,14 @@ def c_list(values, suffix=""):
     return "{" + ", ".join(float(v).hex() + suffix for v in values) + "}"
 
 
+def without_zeros(tensors):
+    """C's initialisers need no zeros at the end."""
+    tensors = list(tensors)
+    while not any(tensors[-1]):
+        tensors.pop()
+    return tensors
+
+
 def write_header(path):
     n, steps = 6, 3
     with open(path, "w") as out:
@@ -150,7 +158,7 @@ def write_header(path):
             out.write("    {%s,\n     %s,\n     {" % (c_list(next(rows)),
                                                    c_list(next(rows), "f")))
             out.write(",\n      ".join(
-                "{" + ",\n       ".join(c_list(x, "f") for x in tensors) + "}"
+                "{" + ",\n       ".join(c_list(x, "f") for x in without_zeros(tensors)) + "}"
                 for tensors in rows))
             out.write("}},\n")
         out.write("};\n// clang-format on\n")

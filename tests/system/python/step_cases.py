@@ -142,6 +142,24 @@ def accumulate():
 
 
 @case
+def unequal():
+    """Ranks whose batches are not equal count by their samples; also where the servers make no mean."""
+    shares = [3 / 4, 1 / 4]
+    with pstrain.init():
+        a, b = Given(), Given()
+        optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1, codec=sys.argv[2])
+        optimizer.share = shares[RANK]
+        steps_of_ours(a, optimizer, 3)
+        optimizer.state_dict()  # the exact weights, also with a codec
+        for step in range(3):
+            for i, w in enumerate(b.weights):
+                w.data.add_(sum_in_order([gradients(step, r)[i] * shares[r] for r in range(SIZE)]), alpha=-0.1)
+        for x, y in zip(a.weights, b.weights):
+            assert torch.allclose(x, y, rtol=1e-6, atol=1e-6 if sys.argv[2] == "none" else 1e-2), (x, y)
+    say("fine")
+
+
+@case
 def watched():
     """PyTorch's hooks and profiler see the step. Gradients may have graphs of their own."""
     with pstrain.init():
