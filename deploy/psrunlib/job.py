@@ -200,6 +200,10 @@ class Job:
         env = {"MASTER_ADDR": store_addr, "MASTER_PORT": str(self.store_port),
                "PS_INIT_METHOD": f"tcp://{host}:{self.master_port}",
                "PS_SETTINGS": json.dumps(self.overrides), "PYTHONUNBUFFERED": "1"}
+        # PyTorch's store is made with libuv by default since 2.4. Debian 13's has none, and refuses to
+        # make one; without it every PyTorch makes the same store.
+        if "USE_LIBUV" not in os.environ:
+            env["USE_LIBUV"] = "0"
         return env if self.worker_hosts else dict(env, **self._package_env())
 
     def _package_env(self):

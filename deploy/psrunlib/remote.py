@@ -85,7 +85,7 @@ def wrapped(part, host, extra_env):
 
 def passed_on():
     """The environment variables that psrun passes on to the hosts."""
-    prefixes = ("NCCL_", "GLOO_", "OMP_", "OPENBLAS_", "DNNL_", "ONEDNN_")
+    prefixes = ("NCCL_", "GLOO_", "OMP_", "OPENBLAS_", "DNNL_", "ONEDNN_", "USE_LIBUV")
     return {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
 
 

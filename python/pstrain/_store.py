@@ -29,7 +29,13 @@ def _connect(host: str, port: int, seconds: float) -> typing.Any:
     import torch.distributed
 
     make: typing.Any = getattr(torch.distributed, "TCPStore")
-    return make(host, port, None, False, datetime.timedelta(seconds=seconds))
+    argv = host, port, None, False, datetime.timedelta(seconds=seconds)
+    try:
+        # Only the store's own process needs libuv; but a PyTorch that was built without it (Debian
+        # 13's) refuses the default, which asks for it.
+        return make(*argv, use_libuv=False)
+    except TypeError:  # an older PyTorch has no such argument
+        return make(*argv)
 
 
 def is_torchruns(env: "typing.Mapping[str, str]") -> bool:
@@ -125,7 +131,6 @@ def _run(argv: "list[str]") -> int:
 
 
 def main(program: str) -> typing.NoReturn:
-    os.environ.setdefault("USE_LIBUV", "0")
     try:
         sys.exit(serve(program, sys.argv[1:]))
     except errors.Error as error:

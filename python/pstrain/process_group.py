@@ -10,6 +10,7 @@ all-gather, reduce, gather, scatter and barrier, on the CPU.
 """
 from __future__ import annotations
 
+import os
 import threading
 import typing
 
@@ -240,6 +241,9 @@ def register_backend() -> None:
     global _registered
     if _registered:
         return
+    # init_process_group makes its store with libuv by default since PyTorch 2.4. A PyTorch that was
+    # built without it (Debian 13's) refuses that; without it every PyTorch makes the same store.
+    os.environ.setdefault("USE_LIBUV", "0")
     if hasattr(dist.Backend, "default_device_backend_map"):  # PyTorch 2
         dist.Backend.register_backend(NAME, _create, devices=["cpu"])
     else:

@@ -80,6 +80,7 @@ def main():
     optimizer = torch_model.optimizer_of(config, model)
     loss_of = torch_model.loss_of(config)
     if world > 1:
+        os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
         torch.distributed.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(
             model, device_ids=[0] if DEVICE == "cuda" else None)

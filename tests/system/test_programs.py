@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from jobs import ROOT, JobTest, free_port
 
@@ -33,6 +34,16 @@ class Programs(JobTest):
         for rank in range(2):
             self.assertRegex(text, rf"\[worker {rank}\] {rank}/2 local {rank}/2 at 127.0.0.1:(?!{port})\d+ "
                                    rf"tcp://127.0.0.1:{port}\n")
+
+    def test_a_store_that_every_pytorch_can_make(self):
+        # Debian 13's PyTorch has no libuv, and asks for it where USE_LIBUV is not 0.
+        script = 'echo "libuv $USE_LIBUV"; exit 7'
+        for given, said in ((None, "0"), ("1", "1")):
+            with self.subTest(given=given), unittest.mock.patch.dict(os.environ):
+                os.environ.pop("USE_LIBUV", None)
+                if given:
+                    os.environ["USE_LIBUV"] = given
+                self.assertIn(f"libuv {said}\n", self.run_program(script, workers=1))
 
     def test_names_the_worker_that_failed(self):
         begin = time.monotonic()

@@ -295,7 +295,7 @@ class Torchrun(PythonTest):
         command = [PYTHON, "-m", "torch.distributed.run", "--nproc_per_node=2"]
         if subprocess.run([*command, "--standalone", "--no_python", "true"], stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("no torchrun here that starts programs: it comes with PyTorch 2")
+            self.skipTest("no torchrun here that starts programs: it comes with PyPI's PyTorch 2")
         run = subprocess.Popen([*command, *words], env=dict(environment(), **env), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
@@ -333,6 +333,29 @@ class Torchrun(PythonTest):
         for server in servers:
             said, _ = server.communicate(timeout=60)
             self.assertEqual(server.returncode, 0, said)
+
+    def test_its_store_without_it(self):
+        # Debian's torchruns start no programs. Their PyTorch has the store, and may lack libuv.
+        code = ("import sys, torch.distributed as d\nwords = '127.0.0.1', int(sys.argv[1]), None, True\n"
+                "try:\n    store = d.TCPStore(*words, use_libuv=False)\nexcept TypeError:\n"
+                "    store = d.TCPStore(*words)\nprint('up', flush=True)\nsys.stdin.read()")
+        port = str(free_port())
+        store = subprocess.Popen([PYTHON, "-c", code, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(store.communicate, timeout=60)  # the end of its input ends it
+        self.assertEqual(store.stdout.readline(), "up\n")
+        server = self.pstrain_server("--store", f"127.0.0.1:{port}", "--world-size", "2")
+        env = dict(environment(), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2",
+                   TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
+        workers = [subprocess.Popen([PYTHON, WORKER, "same_step", "sgd"], env=dict(env, RANK=str(rank)),
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+        for worker in workers:
+            self.addCleanup(worker.stdout.close)
+            self.addCleanup(worker.kill)
+        texts = [worker.communicate(timeout=240)[0] for worker in workers]
+        self.assertEqual([worker.returncode for worker in workers], [0, 0], texts)
+        self.said("".join(texts), "ulps")
+        said, _ = server.communicate(timeout=60)
+        self.assertEqual(server.returncode, 0, said)
 
     def test_nobody_has_said_the_address(self):
         text, _ = self.torchrun(WORKER, "endless_join",

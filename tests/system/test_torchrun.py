@@ -19,7 +19,8 @@ MODULE = [NAMED or sys.executable, "-m", "torch.distributed.run"]
 
 
 def find_torchrun():
-    """The command of a torchrun that works (PyTorch 1.13's does not on Python 3.11), or None."""
+    """The command of a torchrun that works, or None. PyTorch 1.13's does not on Python 3.11, and Debian 13's was built
+    without the libuv that it asks for, whatever USE_LIBUV says."""
     found = None if NAMED else shutil.which("torchrun")
     for words in ([[found]] if found else []) + [MODULE]:
         try:
@@ -35,7 +36,7 @@ def find_torchrun():
 TORCHRUN = find_torchrun()
 
 
-@unittest.skipIf(TORCHRUN is None, "no torchrun here that starts programs: it comes with PyTorch 2")
+@unittest.skipIf(TORCHRUN is None, "no torchrun here that starts programs: it comes with PyPI's PyTorch 2")
 class Torchrun(JobTest):
     def torchrun(self, *words, exchange="allreduce", settings=("train.steps=20",), env=None,
                  prefix=()):
