@@ -108,8 +108,9 @@ class Restarts:
     def left(self):
         return self.job.restarts - len(self.deaths)
 
-    def can_mend(self, watched):
-        return self.left > 0 and is_passing(watched)
+    def can_mend(self, watched, promised=0):
+        """promised: how many others are to be started again, and are not counted yet."""
+        return self.left > promised and is_passing(watched)
 
     is_passing = staticmethod(is_passing)
 

@@ -338,7 +338,8 @@ class Supervisor:
             return False
         # Nobody may leave before all have done their work: nothing is lost.
         self.all_done = any(map(self._is_done, self.watched))
-        return not self.all_done and self.restarts.can_mend(watched)
+        promised = sum(len(item) == 2 and not item[1].missed_others for item in self.waiting)
+        return not self.all_done and self.restarts.can_mend(watched, promised)
 
     def _start_again(self):
         """Starts the parts that are due. A job that has failed, was told to end or has done its work

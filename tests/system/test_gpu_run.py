@@ -5,7 +5,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
-from jobs import BIN, ROOT, JobTest
+from jobs import BIN, ROOT, JobTest, nightly
 
 
 class GpuRun(JobTest):
@@ -19,6 +19,7 @@ class GpuRun(JobTest):
         with open(out, encoding="utf-8") as f:
             return json.load(f)
 
+    @nightly
     def test_parts_pass_and_say_what_they_cannot_do_here(self):
         report = self.rehearse(["parity", "single", "servers", "cudnn", "narrow", "nccl",
                                 "sanitizer"], 6)

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import cuts
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, free_port
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, free_port, nightly
 
 EXAMPLE = ROOT / "docs/examples/linear.c"
 BUILD = BIN.resolve().parent
@@ -155,6 +155,7 @@ class Library(JobTest):
     def test_a_killed_server(self):
         self.kill_and_watch("server 1")
 
+    @nightly
     def test_rates_outlive_cuts(self):
         parts = self.start(2, 2, self.rates)
         self.wait(parts, 60)

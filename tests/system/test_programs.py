@@ -1,4 +1,5 @@
 """psrun with the user's own program as workers: what it gets, and how the job ends."""
+import os
 import re
 import signal
 import subprocess

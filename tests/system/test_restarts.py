@@ -87,6 +87,17 @@ class Ends(RestartTest):
                           f"psrun: logs are in {self.path('out/logs')}",
                           "psrun: parts had been started again 2 times (--restarts 2)"])
 
+    def test_two_at_once_and_one_restart(self):
+        psrun = self.start("out", self.KIND, "--restarts", "1", settings=self.LONG)
+        self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 4))
+        pids = [self.find(psrun, "worker", rank) for rank in range(2)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that psrun hears of both in one round
+            for pid in pids:
+                os.kill(pid, number)
+        text = self.end(psrun, "out", code=1)
+        self.assertNotIn("restart 2 of 1", text)
+        self.assertIn("psrun: the job failed: worker ", text)
+
     def test_a_part_that_dies_each_time(self):
         for name, before, cause in (("signal", '[ "$RANK" = 1 ] && kill -SEGV $$', "was ended by SIGSEGV"),
                                     ("code", '[ "$RANK" = 1 ] && { echo no luck; exit 3; }', "ended with exit code 3")):

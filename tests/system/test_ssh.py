@@ -102,7 +102,9 @@ class Cluster:
             f"ListenAddress {self.address(i)}:{PORT}\nHostKey {self.folder}/host\n"
             f"AuthorizedKeysFile {self.folder}/authorized\nStrictModes no\nUsePAM no\n"
             f"PidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
-            f"MaxStartups 100\nUseDNS no\n")
+            f"MaxStartups 100\nUseDNS no\n"
+            # not what the user's shell reads at each start: a version manager takes more than a job
+            f"SetEnv HOME={self.folder} PATH=/usr/bin:/bin:/usr/sbin:/sbin\n")
         self.daemons.append(subprocess.Popen(
             ["ip", "netns", "exec", self.name(i), shutil.which("sshd", path="/usr/sbin:/usr/bin"),
              "-D", "-e", "-f", str(config)], stderr=self._log(i)))

@@ -16,7 +16,7 @@ from jobs import ROOT, JobTest, listening_ports, nightly, resident_bytes
 from benchlib.strangers import Stranger, command, frame, greeting
 
 # Long enough for every attack to meet a job that runs.
-SETTINGS = ["train.epochs=20", "data.batch=8", "train.threads=1", "exchange.shm=off",
+SETTINGS = ["train.epochs=12", "data.batch=8", "train.threads=1", "exchange.shm=off",
             "net.heartbeat_ms=500", "net.dead_after_ms=20000", "train.log_every=50"]
 GROWTH = 50_000_000  # by how many bytes one process may grow, under all attacks together
 _, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
