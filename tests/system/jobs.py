@@ -34,6 +34,11 @@ DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
 # How long tests wait. It is more than a busy machine needs, and less than the defaults of
 # net.join_timeout_ms and net.step_timeout_ms: a job that only these would end fails its test.
 PATIENCE_S = 50
+# The digits' model without relu and max_pool, for weights that are compared with those of another program. A relu
+# whose input is within a rounding of 0 has either slope: two correct programs are then far apart.
+SMOOTH = ("model.layers=[{conv2d: {name: conv1, out: 32, kernel: 3}}, tanh, {conv2d: {name: conv2, out: 64, kernel: 3}}, "
+          "tanh, {avg_pool2d: 2}, flatten, {linear: {name: fc1, out: 128}}, tanh, {linear: {name: fc2, out: 10}}, "
+          "log_softmax]")
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
 
 

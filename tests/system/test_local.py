@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, TurnTaking, find_part, kill, nightly, read_safetensors
+from jobs import BIN, DIGITS, ROOT, SMOOTH, TurnTaking, find_part, kill, nightly, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -41,6 +41,9 @@ class LocalTest(CheckpointTest):
 
 
 class ClosedForms(LocalTest):
+    def train(self, out, *job):
+        return super().train(out, *job, SMOOTH)
+
     def test_one_local_step_of_sgd_is_a_step_of_bsp(self):
         self.train("bsp", "ps", 2, 2, *SGD)
         self.train("local", "ps", 2, 2, *SGD, "sync.policy=local", "sync.local_steps=1")
@@ -82,7 +85,7 @@ class ClosedForms(LocalTest):
                               (3, [*diloco, *STREAMING, "sync.mixing=0.25", "sync.local_after=1"]),
                               (2, [*SGD, "sync.overlap=3", "sync.local_steps=5"])):
             # How 240 samples are distributed to 2 or 3 ranks, in batches of 20.
-            keys = [*SETTINGS, "schedule.name=constant", "model.dropout=false", *LOCAL, *more,
+            keys = [*SETTINGS, SMOOTH, "schedule.name=constant", "model.dropout=false", *LOCAL, *more,
                     f"job.workers={workers}"]
             with self.subTest(workers=workers, more=more):
                 self.run_job("local", "ps", 2, workers, *keys)
@@ -249,7 +252,7 @@ class Quorum(LocalTest):
 
     @needs_torch
     def test_changes_count_by_their_steps(self):
-        keys = [*self.BY_SPEED, "optimizer.eps=0.001", "schedule.name=constant", "model.dropout=false",
+        keys = [*self.BY_SPEED, SMOOTH, "optimizer.eps=0.001", "schedule.name=constant", "model.dropout=false",
                 self.given_rounds("steps 2 2 2", *self.ALL, "steps 2 1 2", *self.ALL)]
         self.train("out", "ps", 2, 3, *keys)
         with open(self.path("out", "policy.log"), encoding="utf-8") as f:

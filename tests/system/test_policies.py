@@ -5,7 +5,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, JobTest, first, nightly, read_safetensors
+from jobs import BIN, DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors
 from test_bench import TORCH, needs_torch
 
 # With three workers an epoch has four steps.
@@ -100,7 +100,7 @@ class ClosedForms(PolicyTest):
         for policy, lines, more in (("asp", STALE, []), ("ssp", STALE, ["sync.correction=lr"]),
                                     ("asp", STALE, DELAY), ("asp", STALE, CLIPPED), ("backup", LATE, []),
                                     ("backup", ADDED, ["sync.late=add", *DELAY, *CLIPPED])):
-            keys = [*SETTINGS, *SGD, f"sync.policy={policy}", *more, "job.workers=3",
+            keys = [*SETTINGS, SMOOTH, *SGD, f"sync.policy={policy}", *more, "job.workers=3",
                     f"sync.replay={self.write_log(policy, lines)}"]
             with self.subTest(policy=policy, more=more):
                 self.train("out", 2, 3, *keys, base=())

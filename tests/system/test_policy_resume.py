@@ -3,7 +3,7 @@ import os
 import shutil
 import unittest
 
-from jobs import DIGITS, read_safetensors
+from jobs import DIGITS, SMOOTH, read_safetensors
 from test_bench import needs_torch
 from test_policies import ADAMW, CODED, SETTINGS, SGD, PolicyTest
 
@@ -55,7 +55,7 @@ class Resume(PolicyTest):
 
     @needs_torch
     def test_rests_within_an_epoch_by_hand(self):
-        keys = [*SETTINGS, *SGD, "sync.policy=asp", "job.workers=3", EVERY,
+        keys = [*SETTINGS, SMOOTH, *SGD, "sync.policy=asp", "job.workers=3", EVERY,
                 f"sync.replay={self.write_log('asp', PAUSED)}"]
         self.train("out", 2, 3, *keys, base=())
         self.by_hand(keys)
