@@ -366,17 +366,18 @@ class Parity(BenchTest):
         if subprocess.run([TORCH, "-c", "import torch; torch.amp.GradScaler"],
                           stderr=subprocess.DEVNULL).returncode:
             self.skipTest("GradScaler for the CPU came with PyTorch 2.3")
+        # DDP divides by the number of workers after the backward pass, we before it. So DDP's step overflows where
+        # a rank's gradient times the scale does, ours where the mean's does: often at another scale, and the runs part.
+        # Here each step has the same samples, the largest gradient of a rank is 12.7, that of the mean is 9.5. From a
+        # scale of 2^125 on both are too large, 2^124 is right for both: it grows to 2^125 twice in vain.
         self.bench("parity", "free", "-w", 2, "--seeds", 1, "--steps", 20, "--torch-python",
                    TORCH, DIGITS, "optimizer.name=sgd", "optimizer.lr=0.0001",
-                   "optimizer.clip_norm=1", "data.scale=5", "loss_scale.use=on",
-                   f"loss_scale.init={2.0 ** 127!r}", "loss_scale.interval=5", *SHORT)
-        found = [self.summary(f"parity/w2-seed0/{run}") for run in ("ddp", "ps", "allreduce")]
-        ddp, ps, allreduce = [s["skipped_steps"] for s in found]
-        self.assertGreater(ps, 0)
-        self.assertEqual(ps, allreduce)
-        # DDP divides by the number of workers after the backward pass, we divide before it. So
-        # DDP's numbers are twice as large, and overflow one back-off earlier.
-        self.assertIn(ddp - ps, (0, 1))
+                   "optimizer.clip_norm=1", "data.scale=12", "loss_scale.use=on",
+                   f"loss_scale.init={2.0 ** 127!r}", "loss_scale.interval=5", *SHORT, "data.train=0-63",
+                   "data.shuffle=false")
+        for run in ("ddp", "ps", "allreduce"):
+            summary = self.summary(f"parity/w2-seed0/{run}")
+            self.assertEqual((summary["skipped_steps"], summary["loss_scale"]), (3 + 2, 2.0 ** 125), run)
 
     @nightly
     def test_both_modes_give_the_same_bits(self):
