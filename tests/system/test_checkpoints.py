@@ -100,6 +100,7 @@ class SameBits(CheckpointTest):
         self.check_resume("ps", 3, 2, "optimizer={name: sgd, momentum: 0.9}", steps=[5, 15],
                           others=((1, 1), (5, 1), (2, 2)))
 
+    @nightly
     def test_random_steps(self):
         """The steps are drawn from those with a checkpoint: a busy machine skips some."""
         job = ("ps", 3, 2, *SETTINGS, "optimizer.name=adamw", "checkpoint.every=1")

@@ -2,7 +2,7 @@
 import shutil
 import unittest
 
-from jobs import DIGITS, read_safetensors
+from jobs import DIGITS, first, nightly, read_safetensors
 from restarting import RestartTest
 
 SETTINGS = ["train.steps=24", "data.batch=20", "train.log_every=4", "data.train=0-239", "optimizer.name=lamb",
@@ -46,6 +46,7 @@ class SameBits(LambTest):
             self.train(mode, (mode, servers, 1), "exchange.chunk=16KiB")
         self.assertEqual(self.weights("single"), self.weights("ps"))
 
+    @nightly
     def test_it_learns(self):
         self.train("out", ("ps", 2, 2), "train.steps=0", "train.epochs=15", "schedule.name=linear",
                    "data.train=0-1436")
@@ -54,14 +55,15 @@ class SameBits(LambTest):
 
 class GoesOn(LambTest):
     def test_from_checkpoints(self):
-        for mode, servers, workers, others in (("ps", 2, 2, ((None, None), (3, 1))),
+        for mode, servers, workers, others in first(1, (("ps", 2, 2, ((None, None), (3, 1))),
                                                ("allreduce", 0, 2, ((None, None),)),
-                                               ("single", 0, 1, ((None, None),))):
+                                               ("single", 0, 1, ((None, None),)))):
             job = (mode, servers, workers, *SETTINGS, "checkpoint.every=5", "checkpoint.keep=100")
             self.run_whole([5, 15], *job)
             self.check_from([5, 15], job, others)
             shutil.rmtree(self.path("whole"))
 
+    @nightly
     def test_after_deaths(self):
         settings = [*SETTINGS, "train.steps=120", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
                     "recovery.share=0.5", "train.save_every=60"]

@@ -3,7 +3,7 @@ import json
 import subprocess
 import unittest
 
-from jobs import DIGITS, first
+from jobs import DIGITS, first, nightly
 from restarting import RestartTest
 from test_bench import TORCH, needs_torch
 
@@ -99,6 +99,7 @@ class GoesOn(PlateauTest):
             self.check_from(steps, job, ((None, None),))
             subprocess.run(["rm", "-r", self.path("whole")], check=True)
 
+    @nightly
     def test_after_deaths(self):
         settings = [*PLATEAU, "train.epochs=40", "recovery.share=0.5", "checkpoint.every=1000000",
                     "train.save_every=80"]
