@@ -15,6 +15,7 @@ from pathlib import Path
 from jobs import BIN, DIGITS, ROOT, JobTest, nightly, torch_python
 
 SHORT = ("data.train=0-319", "train.threads=1", "train.eval_every=0")
+DEADLINE_S = 250  # of a program that a test starts
 
 
 TORCH = torch_python()
@@ -26,7 +27,7 @@ class BenchTest(JobTest):
         argv = [sys.executable, str(ROOT / "bench" / program), "--build-dir", str(BIN.parent),
                 "--out", self.path(program), *map(str, args)]
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=250)
+                              timeout=DEADLINE_S)
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 
@@ -342,7 +343,7 @@ class Parity(BenchTest):
                 "    ties.step(x, y)\n"
                 "print(*ties.moves)")
         done = subprocess.run([TORCH, "-c", code], env=dict(os.environ, PYTHONPATH=str(ROOT / "bench")), check=True,
-                              stdout=subprocess.PIPE, text=True, timeout=250)
+                              stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S)
         tie, none = map(float, done.stdout.split())
         self.assertGreater(tie, 0.1)
         self.assertLess(none, 5e-6)
@@ -363,8 +364,8 @@ class Parity(BenchTest):
 
     @needs_torch
     def test_steps_that_overflow_are_those_that_ddp_skips(self):
-        if subprocess.run([TORCH, "-c", "import torch; torch.amp.GradScaler"],
-                          stderr=subprocess.DEVNULL).returncode:
+        if subprocess.run([TORCH, "-c", "import torch; torch.amp.GradScaler"], stderr=subprocess.DEVNULL,
+                          timeout=DEADLINE_S).returncode:
             self.skipTest("GradScaler for the CPU came with PyTorch 2.3")
         # DDP divides by the number of workers after the backward pass, we before it. So DDP's step overflows where
         # a rank's gradient times the scale does, ours where the mean's does: often at another scale, and the runs part.
@@ -405,10 +406,10 @@ assert not any(m.training for m in model.modules())
         for config in sorted((ROOT / "configs").glob("*.yaml")):
             with self.subTest(config.name):
                 weights = self.path("init.safetensors")
-                subprocess.run([BIN / "ps-init-weights", weights, config], check=True)
+                subprocess.run([BIN / "ps-init-weights", weights, config], check=True, timeout=DEADLINE_S)
                 done = subprocess.run(
                     [TORCH, "-c", check, ROOT / "bench", BIN.parent, config, weights],
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_S)
                 self.assertEqual(done.returncode, 0, done.stdout)
 
 
@@ -479,7 +480,7 @@ assert all(optimizer.state[p]["step"].item() == 4 for p in model.parameters())
 """
         done = subprocess.run(
             [TORCH, "-c", check, ROOT / "bench", BIN.parent, DIGITS, self.path("out/checkpoints/step-3"),
-             lines], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             lines], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_S)
         self.assertEqual(done.returncode, 0, done.stdout)
 
 
