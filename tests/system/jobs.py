@@ -47,7 +47,7 @@ def torch_python():
     """The Python whose PyTorch is the yardstick: PS_TORCH_PYTHON, Debian's, or the tests' own. None: there is none."""
     named = os.environ.get("PS_TORCH_PYTHON")
     return next((python for python in ([named] if named else ["/usr/bin/python3", sys.executable]) if subprocess.run(
-        [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL).returncode == 0), None)
+        [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL, timeout=5 * PATIENCE_S).returncode == 0), None)
 
 
 def first(n, cases):
