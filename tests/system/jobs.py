@@ -39,6 +39,7 @@ PATIENCE_S = 50
 SMOOTH = ("model.layers=[{conv2d: {name: conv1, out: 32, kernel: 3}}, tanh, {conv2d: {name: conv2, out: 64, kernel: 3}}, "
           "tanh, {avg_pool2d: 2}, flatten, {linear: {name: fc1, out: 128}}, tanh, {linear: {name: fc2, out: 10}}, "
           "log_softmax]")
+NIGHTLY = bool(os.environ.get("PS_NIGHTLY"))
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
 
 
@@ -52,13 +53,13 @@ def torch_python():
 
 def first(n, cases):
     """The first n of several cases of one kind; all of them in the nightly run."""
-    return cases if os.environ.get("PS_NIGHTLY") else cases[:n]
+    return cases if NIGHTLY else cases[:n]
 
 
 def nightly(test):
     """For a case or a class that looks at accuracy, at speed or at many seeds, or whose contract a cheaper test of
     every run holds: it runs in tests/run --nightly (PS_NIGHTLY), or where the command line names it."""
-    asked = os.environ.get("PS_NIGHTLY") or any(test.__name__ in word.split(".") for word in sys.argv[1:])
+    asked = NIGHTLY or any(test.__name__ in word.split(".") for word in sys.argv[1:])
     return test if asked else None
 
 

@@ -251,19 +251,19 @@ class Damage(CheckpointTest):
         path.write_bytes(data)
 
     def spoilers(self):
-        # one of each kind first
+        # every run takes the first five: one of each kind of damage
         yield "size", "bytes, but the manifest says", lambda d: os.truncate(d / "model.safetensors", 5000)
+        yield "flip", "its checksum is", lambda d: self.flip(d / "optimizer.safetensors", -3)
+        yield "missing", "optimizer.safetensors", lambda d: (d / "optimizer.safetensors").unlink()
+        yield "manifest", "manifest.json: ", lambda d: os.truncate(d / "manifest.json", 700)
+        yield "foreign", "is not the manifest", lambda d: (d / "manifest.json").write_text('{"step": 4}')
         yield "tail", "bytes, but the manifest says", lambda d: (d / "model.safetensors").write_bytes(
             (d / "model.safetensors").read_bytes() + b"x")
-        yield "flip", "its checksum is", lambda d: self.flip(d / "optimizer.safetensors", -3)
         yield "header", "its checksum is", lambda d: self.flip(d / "model.safetensors", 40)
         yield "other", "its checksum is", lambda d: shutil.copy(
             d.parent / "step-5" / "model.safetensors", d / "model.safetensors")  # belongs to another checkpoint
-        yield "missing", "optimizer.safetensors", lambda d: (d / "optimizer.safetensors").unlink()
-        yield "manifest", "manifest.json: ", lambda d: os.truncate(d / "manifest.json", 700)
         yield "digit", "manifest.json: ", lambda d: self.flip(d / "manifest.json", 60)
         yield "none", "manifest.json", lambda d: (d / "manifest.json").unlink()
-        yield "foreign", "is not the manifest", lambda d: (d / "manifest.json").write_text('{"step": 4}')
         yield "empty", "manifest.json", lambda d: [f.unlink() for f in d.iterdir()]
 
     def test_the_one_before_is_used(self):

@@ -17,10 +17,9 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from jobs import BIN, nightly
+from jobs import BIN, NIGHTLY, nightly
 
 ROOT = Path(__file__).resolve().parents[2]
-NIGHTLY = bool(os.environ.get("PS_NIGHTLY"))
 BASE = "debian:bookworm-slim"
 PACKAGES = ["docker.io", "docker-compose", "debootstrap"]
 TOOLS = ("sh awk basename cat chmod cp date dirname env getent grep head hostname id ip ls mkdir mktemp mv rm sed "

@@ -8,8 +8,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, alive, children, environment, first, nightly, read_safetensors,
-                  wrapped_bin)
+from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, alive, children, environment, first, nightly,
+                  read_safetensors, wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -181,7 +181,7 @@ class Interrupts(SlowEvaluation):
 
     def test_at_any_moment_of_the_start(self):
         # Python first reads its own modules. Interrupted there, it would show a traceback.
-        for ms in range(0, 320, 8 if os.environ.get("PS_NIGHTLY") else 40):
+        for ms in range(0, 320, 8 if NIGHTLY else 40):
             psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}")
             time.sleep(ms / 1000)
             psrun.send_signal(signal.SIGINT)
