@@ -22,6 +22,10 @@ DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
 }
 # Options that all groups share, as keys of docs/configuration.md.
 SHARED = {"rmsprop": ("centered",), "adagrad": ("lr_decay", "initial_accumulator_value")}
+# Of PyTorch's optimizers, as they are there by default. These change no number, ...
+SAME = ("foreach", "fused", "capturable")
+# ... and these change all; the servers lack them.
+LACKING = ("amsgrad", "differentiable", "decoupled_weight_decay")
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
 
 
@@ -30,12 +34,21 @@ def defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[st
     if name not in DEFAULTS:
         raise InputError(f"rank {rank}: there is no optimizer {name!r} on the servers: use one of "
                          f"{', '.join(NAMES)}, or pstrain.comm_hook with any of PyTorch's")
-    known = DEFAULTS[name]
+    known = {**DEFAULTS[name], "maximize": False}
     for key in options:
-        if key not in known:
+        if key not in known and key not in SAME and key not in LACKING:
             raise InputError(f"rank {rank}: {name} has no option {key!r} here; it has "
                              f"{', '.join(known)}")
     return {**known, **options}
+
+
+def check_groups(name: str, groups: "list[dict[str, typing.Any]]", rank: int) -> None:
+    """InputError for an option of PyTorch's that would be ignored."""
+    for place, group in enumerate(groups):
+        for key in LACKING:
+            if group.get(key) and (name, key) != ("adamw", "decoupled_weight_decay"):
+                other = "name it adamw" if key == "decoupled_weight_decay" else "keep PyTorch's, with pstrain.comm_hook"
+                raise InputError(f"rank {rank}: parameter group {place}: the servers' {name} has no {key}: {other}")
 
 
 def shared(name: str, groups: "list[dict[str, typing.Any]]", rank: int) -> "list[str]":

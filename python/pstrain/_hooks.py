@@ -1,6 +1,7 @@
 """Where PyTorch tells an Optimizer what the program does: forward passes, gradients, reading."""
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import typing
@@ -87,8 +88,18 @@ class Hooks:
     def add_to_reading(self, module: torch.nn.Module) -> None:
         """The module's state_dict() waits for its weights (PyTorch 2)."""
         add = getattr(module, "register_state_dict_pre_hook", None)
-        if add is not None:
-            self._added.append(add(_BeforeReading(self._optimizer)))
+        if add is None:
+            return
+        if not module._state_dict_pre_hooks:
+            module._state_dict_pre_hooks = _Unsaved()
+        this = self._optimizer
+
+        def wait(*_: typing.Any) -> None:
+            optimizer = this()
+            if optimizer is not None:
+                optimizer.synchronize()
+
+        self._added.append(add(wait))
 
     def remove(self) -> None:
         for hook in self._added:
@@ -108,18 +119,8 @@ def _before_forward(this: "weakref.ref[Optimizer]") -> "typing.Callable[[torch.n
     return before_forward
 
 
-class _BeforeReading:
-    """A module's hook: its state_dict() waits for its weights."""
-
-    def __init__(self, optimizer: "weakref.ref[Optimizer]") -> None:
-        self._optimizer = optimizer
-
-    def __call__(self, *_: typing.Any) -> None:
-        optimizer = self._optimizer()
-        if optimizer is not None:
-            optimizer.synchronize()
+class _Unsaved(typing.OrderedDict[int, typing.Any]):
+    """A module's hooks, of which copies of the module and files have none: they have weights of their own."""
 
     def __reduce__(self) -> typing.Any:
-        # A copy of the model, or one from a file, has weights of its own. It gets a hook that does
-        # nothing and needs no pstrain: the class slice, which takes as many arguments.
-        return type, (slice(None),)
+        return collections.OrderedDict, ()

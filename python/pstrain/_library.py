@@ -11,7 +11,7 @@ from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64,
 
 from . import errors
 
-API_MAJOR, API_MINOR = 0, 2
+API_MAJOR, API_MINOR = 0, 3
 SONAME = f"libpstrain.so.{API_MAJOR}"
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -97,6 +97,8 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_state_name": (c_char_p, [_S, c_int]),
     "pstrain_state_has_feedback": (c_int, [_S]),
     "pstrain_save": (c_int, [_S, POINTER(State)]),
+    "pstrain_mark": (c_int, [_S, c_int, c_int]),
+    "pstrain_changed": (c_int, [_S, c_int, c_int, POINTER(c_int)]),
     "pstrain_open_reducer": (c_int, [_S, POINTER(Reducer)]),
     "pstrain_reduce_begin": (c_int, [_S, c_void_p, c_uint64, POINTER(c_uint64)]),
     "pstrain_reduce_end": (c_int, [_S, c_uint64]),

@@ -12,35 +12,42 @@ from .errors import InputError
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "param", "weights", "grads", "address", "version", "fresh",
-                 "pushed", "pushed_version", "seen", "early", "__weakref__")
+    __slots__ = ("index", "name", "group", "param", "weights", "grads", "address", "version", "fresh",
+                 "pushed", "pushed_version", "seen", "__weakref__")
 
-    def __init__(self, name: str, param: torch.Tensor) -> None:
+    def __init__(self, name: str, param: torch.Tensor, group: int) -> None:
         self.index = -1
+        self.group = group  # its place in param_groups
         self.name = name
         self.param = param
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape
         self.grads: torch.Tensor
         self.address = 0  # of the parameter's own memory
-        self.version = 0  # the parameter's, when only this optimizer has written it
+        self.version = 0  # the parameter's, when only this optimizer has written it; of one outside of the arena
         self.fresh = True  # its weights are those of this step
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
-        self.seen = False  # a module that owns it has been called since the start
-        self.early = False  # it is used without its module: wait for it first of all
+        self.seen = False  # a module that owns it has been called, or it is waited for first of all
 
 
 def check_weights(slot: Slot, rank: int) -> None:
-    """InputError where somebody else has written the parameter."""
+    """InputError where somebody else has written or replaced the parameter. One that lies in the arena is looked at by
+    the library."""
     if slot.param.data_ptr() != slot.address:
-        what = "was replaced (.to(), .half(), load_state_dict(assign=True))"
-    elif slot.param._version != slot.version:
-        what = "was changed by the program (load_state_dict, an in-place operation)"
-    else:
+        refuse_weights(slot, rank, "was replaced (.to(), .half(), load_state_dict(assign=True))")
+    if slot.address == slot.weights.data_ptr() or not slot.fresh:
         return
+    by_data = slot.param.device.type == "cpu" and not torch.equal(slot.param.detach(), slot.weights.to(slot.param.dtype))
+    if slot.param._version != slot.version or by_data:
+        refuse_weights(slot, rank)
+
+
+def refuse_weights(slot: Slot, rank: int,
+                   what: str = "was changed by the program (load_state_dict, .data, an in-place operation)") -> None:
     raise InputError(
-        f"rank {rank}: parameter '{slot.name}' {what}, which the servers do not "
-        "see: do this before the first step, or make a new job")
+        f"rank {rank}: parameter '{slot.name}' {what}, which the servers do not see: do this before the "
+        "first step, or make a new job; a program that changes weights in each step (clipping them) keeps "
+        "PyTorch's optimizer, in DistributedDataParallel with pstrain.comm_hook")
 
 
 def check_sent(slot: Slot, rank: int) -> None:

@@ -54,11 +54,6 @@ class Resume:
     names."""
 
     def __init__(self, state_dict: "dict[str, typing.Any]", rank: int) -> None:
-        for group in state_dict["param_groups"]:
-            for key in ("amsgrad", "maximize"):
-                if group.get(key):
-                    raise InputError(f"rank {rank}: the state was made with {key}=True, which "
-                                     "the servers do not have")
         self._rank = rank
         self._loaded: "dict[int, typing.Any]" = state_dict["state"]
         self._ours: "dict[str, typing.Any]" = state_dict.get("pstrain", {})

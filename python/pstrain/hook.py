@@ -26,6 +26,7 @@ def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[tor
     float32.
     """
     job = jobs.current()
+    job.sums = True
     buffer = bucket.buffer()
     _checks.check(buffer, f"the gradients of bucket {bucket.index()}", job.rank, DTYPES)
     reducer = job.reducer([f"exchange.codec={state}"] if state is not None else [])

@@ -32,6 +32,7 @@ class Job:
         self.session = session
         self.settings = settings
         self.opened_by = ""  # what the servers do in this job: "Optimizer" or "sums"
+        self.sums = False  # there is a process group or a hook, which may sum
         self.at_end: "list[typing.Callable[[], None]]" = []
         self.in_step: "typing.Callable[[], bool]" = lambda: False  # whether a step has begun
         self._reducer: "Reducer | None" = None
@@ -65,6 +66,11 @@ class Job:
 
     def leave(self) -> None:
         """Waits until every worker has called it."""
+        if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failed:
+            why = ("it has sent the servers no gradient: the program made no pstrain.Optimizer, and an optimizer of "
+                   "PyTorch's trains each worker's model by itself (without servers: psrun -s 0)")
+            self.abort(why)
+            raise errors.InputError(f"rank {self.rank}: {why}")
         self._end(self.session.close)
 
     def abort(self, reason: str) -> None:

@@ -9,9 +9,10 @@ import weakref
 import torch
 
 from . import _arguments, _checks, _library, _staging, _state, job as jobs
+from ._buffers import Buffers
 from ._hooks import Hooks, as_pytorchs_step
 from ._slots import (Slot, arena, check_fresh, check_pushed, check_sent, check_weights,
-                     has_form_of, place_of, write)
+                     has_form_of, place_of, refuse_weights, write)
 from .errors import InputError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -50,14 +51,18 @@ class Optimizer(torch.optim.Optimizer):
     memory from which it is sent. Gradients then exist once, and what is computed in this memory is
     not copied. zero_grad(set_to_none=False) waits for the step; with a codec `.grad` is divided by
     the number of ranks.
+    overlap_forward: step() returns while the new weights are on the way, and each module's forward
+    pass waits for its own. Weights may then not be read in another way (copy.deepcopy, an average
+    of the weights, printing) before synchronize(): they would be those before the step.
+    broadcast_buffers: after each step rank 0's buffers (batch norm's means) become everybody's, as in
+    DistributedDataParallel.
     options: lr, momentum, dampening, nesterov, betas, alpha, centered, eps, lr_decay,
-    initial_accumulator_value, weight_decay: those that PyTorch's optimizer of that name has, with its
-    defaults (lion: its paper's).
+    initial_accumulator_value, weight_decay, maximize: those that PyTorch's optimizer of that name
+    has, with its defaults (lion: its paper's). foreach, fused and capturable change no number.
 
     The job is opened by the first forward pass with gradients: rank 0's weights become
     everybody's, and a model that differs between ranks raises PeerError on all of them, with the
-    parameter's name. After step() weights arrive while the program goes on; the forward pass of
-    each module waits for its own. Before weights are read in another way: synchronize().
+    parameter's name. When step() returns, the weights are those after the step.
 
     Each rank's gradient counts 1 / size. A parameter without a gradient counts as zero. For
     gradient accumulation: `with optimizer.no_sync():` around all backward passes but the last.
@@ -69,7 +74,8 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, params: typing.Any, name: str = "adamw", *, codec: "str | None" = None,
                  clip_norm: float = 0.0, loss_scale: "bool | float | None" = None,
                  push: str = "backward", gradient_as_arena_view: bool = False,
-                 total_steps: int = 0, settings: jobs.Settings = None,
+                 total_steps: int = 0, overlap_forward: bool = False,
+                 broadcast_buffers: bool = True, settings: jobs.Settings = None,
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         self._name = name
@@ -78,6 +84,7 @@ class Optimizer(torch.optim.Optimizer):
             raise InputError(f"rank {job.rank}: push={push!r} is not 'backward' or 'step'")
         groups, self._names = _arguments.groups(params, job.rank)
         super().__init__(groups, defaults)
+        _arguments.check_groups(name, self.param_groups, job.rank)
         for key, value in (("clip_norm", clip_norm), ("total_steps", total_steps)):
             if value < 0:
                 raise InputError(f"rank {job.rank}: {key}={value} is below 0")
@@ -87,6 +94,8 @@ class Optimizer(torch.optim.Optimizer):
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
         self._views = gradient_as_arena_view
+        self._overlaps = overlap_forward
+        self._buffers = Buffers(job) if broadcast_buffers else None
         self._slots: "dict[int, Slot]" = {}  # by id of the parameter, in the table's order
         self._frozen: "list[tuple[str, torch.nn.Parameter]]" = []
         self._list_parameters()
@@ -94,7 +103,9 @@ class Optimizer(torch.optim.Optimizer):
         self._staging: "_staging.Staging | None" = None
         job.claim("a pstrain.Optimizer")
         self._opened = False
-        self._begun = False  # a step has begun
+        self._begun = False  # a step has begun: with its first gradient, or in step()
+        self._forward = False  # there was a forward pass since the last step
+        self._early: "list[Slot]" = []  # they are used without their module: waited for first of all
         self._sync = True  # False within no_sync
         self._numbers: "list[tuple[float, ...]]" = []  # of the groups, as the servers have them
         self._resume: "_state.Resume | None" = None
@@ -112,7 +123,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _list_parameters(self) -> None:
         rank, names = self._job.rank, self._names
-        for group in self.param_groups:
+        for place, group in enumerate(self.param_groups):
             for param in group["params"]:
                 name = names[id(param)]
                 if not param.requires_grad:
@@ -121,7 +132,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._check_parameter(name, param)
                 if param.numel() == 0:
                     raise InputError(f"rank {rank}: parameter '{name}' has no elements")
-                self._slots[id(param)] = Slot(name, param)
+                self._slots[id(param)] = Slot(name, param, place)
         if not self._slots:
             raise InputError(f"rank {rank}: none of the parameters requires a gradient")
         for index, slot in enumerate(self._slots.values()):
@@ -143,7 +154,6 @@ class Optimizer(torch.optim.Optimizer):
     def _tensors(self) -> "typing.Any":
         n = len(self._slots)
         tensors = (_library.Tensor * n)()
-        group_of = {id(p): g for g, group in enumerate(self.param_groups) for p in group["params"]}
         for tensor, slot in zip(tensors, self._slots.values()):
             # Since it was checked the program may have changed it: model.to(memory_format=...).
             self._check_parameter(slot.name, slot.param)
@@ -152,10 +162,11 @@ class Optimizer(torch.optim.Optimizer):
                 shape = (shape[0], *shape[2:], shape[1])
             dims = (ctypes.c_int64 * len(shape))(*shape)
             tensor.name, tensor.shape, tensor.n_dims = slot.name.encode(), dims, len(shape)
-            tensor.group = group_of[id(slot.param)]
+            tensor.group = slot.group
         return tensors
 
     def _groups_now(self) -> "list[tuple[float, ...]]":
+        _arguments.check_groups(self._name, self.param_groups, self._job.rank)
         return [_arguments.numbers(group) for group in self.param_groups]
 
     def start(self) -> None:
@@ -185,6 +196,7 @@ class Optimizer(torch.optim.Optimizer):
         self._opened = True
         for slot in self._slots.values():
             self._take(slot)
+        session.mark(0, len(self._slots))
         self._resume = None  # its memory was needed until now
 
     def _place(self) -> None:
@@ -243,10 +255,9 @@ class Optimizer(torch.optim.Optimizer):
         if not any_within:
             return
         if torch.is_grad_enabled():
-            self._begin()
-        elif self._opened and not self._begun:
-            self.synchronize()  # evaluation: the next step's numbers may still change
-        for slot in slots:
+            self.start()
+            self._forward = True
+        for slot in (*self._early, *slots):
             slot.seen = True
             if not slot.fresh:
                 self._wait(slot)
@@ -257,8 +268,15 @@ class Optimizer(torch.optim.Optimizer):
         params = module.parameters() if compiled else module._parameters.values()
         own = [self._slots[id(p)] for p in params if p is not None and id(p) in self._slots]
         any_within = any(id(p) in self._slots for p in module.parameters())
-        if any_within:
+        if any_within and isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise InputError(
+                f"rank {self._job.rank}: the model of this pstrain.Optimizer is in DistributedDataParallel, "
+                "which sums the gradients, too: train the model without it, or keep it, with "
+                "pstrain.comm_hook and an optimizer of PyTorch's")
+        if any_within and self._overlaps:
             self._hooks.add_to_reading(module)
+        if any_within and self._buffers is not None:
+            self._buffers.add(module)
         return own, any_within
 
     def _begin(self) -> None:
@@ -266,53 +284,59 @@ class Optimizer(torch.optim.Optimizer):
         if self._begun:
             return
         self.start()
-        for slot in self._slots.values():
-            check_weights(slot, self._job.rank)
+        self._check_weights()
         now = self._groups_now()
         if now != self._numbers:
             self._job.session.set_groups(_arguments.as_c(now), len(now))
             self._numbers = now
         self._job.session.begin()
         self._begun = True
-        for slot in self._slots.values():
-            if slot.early and not slot.fresh:
-                self._wait(slot)
+
+    def _check_weights(self) -> None:
+        """InputError names a parameter that the program has written itself."""
+        session, slots = self._job.session, list(self._slots.values())
+        for slot in slots:
+            check_weights(slot, self._job.rank)
+        here = [(0, len(slots))] if all(s.fresh for s in slots) else [(s.index, 1) for s in slots if s.fresh]
+        for first, n in here:
+            index = session.changed(first, n)
+            if index >= 0:
+                refuse_weights(slots[index], self._job.rank)
 
     def _wait(self, slot: Slot) -> None:
         self._job.session.wait(slot.index)
         self._take(slot)
+        self._job.session.mark(slot.index)
 
     def on_gradient(self, slot: Slot) -> None:
         """Its gradient of this backward pass is complete; called by a hook."""
+        self._look(slot)
         if not self._sync or not self._push_early:
-            self._look(slot)
             return
         if slot.pushed is not None:
             raise InputError(
                 f"rank {self._job.rank}: parameter '{slot.name}' got a gradient twice in one step: "
                 "put `with optimizer.no_sync():` around all backward passes but the last")
-        self._look(slot)
         if not self._fill(slot):
             self._job.session.push(slot.index)
 
     def _look(self, slot: Slot) -> None:
-        """Learns which parameters are used without a call of their module."""
-        if not self._begun:
-            if not self._opened:
-                raise InputError(
-                    f"rank {self._job.rank}: parameter '{slot.name}' is used, but no module that "
-                    "owns it was called: call optimizer.start() before the first forward pass "
-                    "(a module's compile() hides its calls: use torch.compile(model))")
-            if slot.seen:
-                raise InputError(
-                    f"rank {self._job.rank}: parameter '{slot.name}' got a gradient without a forward "
-                    "pass since the last step(): its graph is of older weights")
-            check_fresh(slot, self._job.rank)
-            self._begin()
-        if slot.seen or slot.early:
-            return
+        """The step begins with the first gradient. Learns which parameters are used without a call of their module."""
+        if not self._opened:
+            raise InputError(
+                f"rank {self._job.rank}: parameter '{slot.name}' is used, but no module that "
+                "owns it was called: call optimizer.start() before the first forward pass "
+                "(a module's compile() hides its calls: use torch.compile(model))")
+        if slot.seen and not self._forward:
+            raise InputError(
+                f"rank {self._job.rank}: parameter '{slot.name}' got a gradient without a forward "
+                "pass since the last step(): its graph is of older weights")
         check_fresh(slot, self._job.rank)
-        slot.early = True
+        if not slot.seen:
+            slot.seen = True
+            self._early.append(slot)
+        if self._sync and self._push_early:
+            self._begin()
 
     def _fill(self, slot: Slot) -> bool:
         """Its gradient goes into the arena. Returns whether it has been pushed, or will be by the
@@ -320,7 +344,8 @@ class Optimizer(torch.optim.Optimizer):
         grad = slot.param.grad
         if not slot.fresh:
             self._wait(slot)  # its gradient arena is still being sent
-        if self._views and grad is slot.grads and self._factor() == 1.0:  # it is where it is sent from
+        factor = self._factor(slot)
+        if self._views and grad is slot.grads and factor == 1.0:  # it is where it is sent from
             slot.pushed, slot.pushed_version = grad, grad._version
             return False
         if grad is not None:
@@ -332,11 +357,11 @@ class Optimizer(torch.optim.Optimizer):
             grad = grad.detach()
         pushed = True
         if self._staging is not None:
-            self._staging.send(slot, grad, self._factor())
+            self._staging.send(slot, grad, factor)
         elif grad is not None and has_form_of(grad, slot.grads):
-            self._job.session.push_copy(slot.index, grad.data_ptr(), self._factor())
+            self._job.session.push_copy(slot.index, grad.data_ptr(), factor)
         else:
-            write(slot.grads, grad, self._factor())
+            write(slot.grads, grad, factor)
             pushed = False
         if self._views and grad is not None and slot.param.dtype == torch.float32:
             slot.param.grad = slot.grads
@@ -344,11 +369,12 @@ class Optimizer(torch.optim.Optimizer):
         slot.pushed = slot.grads if grad is None else slot.param.grad
         return pushed
 
-    def _factor(self) -> float:
-        """By which this rank multiplies its gradients before it pushes them."""
+    def _factor(self, slot: Slot) -> float:
+        """By which this rank multiplies a gradient before it pushes it."""
+        sign = -1.0 if self.param_groups[slot.group].get("maximize") else 1.0
         if not self._mean:
-            return self.share
-        return 1.0 if self.share == 1.0 / self._job.size else self.share * self._job.size
+            return sign * self.share
+        return sign if self.share == 1.0 / self._job.size else sign * self.share * self._job.size
 
     def _push_rest(self) -> None:
         """What the backward pass has not pushed; neighbours together."""
@@ -367,8 +393,8 @@ class Optimizer(torch.optim.Optimizer):
     @as_pytorchs_step
     def step(self, closure: "typing.Callable[[], typing.Any] | None" = None, *,
              grad_scaler: typing.Any = None) -> typing.Any:
-        """Hands the step to the servers and returns at once; see synchronize(). Returns what
-        closure returns. InputError names a parameter whose gradient was changed after it was
+        """Hands the step to the servers and returns when the new weights are here, or, with
+        overlap_forward, at once. Returns what closure returns. InputError names a parameter whose gradient was changed after it was
         pushed, or whose weights were changed by somebody else."""
         self._job.session.check_open()
         loss = None
@@ -380,11 +406,15 @@ class Optimizer(torch.optim.Optimizer):
         self._check()
         self._push_rest()
         self._job.session.finish()
-        self._begun = False
+        self._begun = self._forward = False
         self._steps += 1
+        if self._buffers is not None:
+            self._buffers.share()  # while the weights are on the way
         _mark_changed([slot.param for slot in self._slots.values()])
         for slot in self._slots.values():
             slot.pushed, slot.fresh, slot.version = None, False, slot.param._version
+        if not self._overlaps:
+            self.synchronize()
         return loss
 
     def _refuse_scaler(self, grad_scaler: typing.Any) -> None:
@@ -399,7 +429,7 @@ class Optimizer(torch.optim.Optimizer):
         rank = self._job.rank
         if self._groups_now() != self._numbers:
             raise InputError(
-                f"rank {rank}: a parameter group's numbers were changed between the forward pass and "
+                f"rank {rank}: a parameter group's numbers were changed between backward() and "
                 "step(): change them (scheduler.step()) after step()")
         for slot in self._slots.values():
             check_pushed(slot, rank)
@@ -415,9 +445,9 @@ class Optimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def synchronize(self) -> None:
-        """Blocks until the weights are those after all steps. Must be called before weights are
-        read otherwise than by a module's forward pass or, with PyTorch 2, its state_dict():
-        averaging, printing."""
+        """Blocks until the weights are those after all steps. With overlap_forward it must be called
+        before weights are read otherwise than by a module's forward pass or, with PyTorch 2, its
+        state_dict(): averaging, copying, printing."""
         if not self._opened or all(slot.fresh for slot in self._slots.values()):
             return
         if self._begun:
@@ -427,6 +457,7 @@ class Optimizer(torch.optim.Optimizer):
         for slot in self._slots.values():
             if not slot.fresh:
                 self._take(slot)
+        self._job.session.mark(0, len(self._slots))
 
     @contextlib.contextmanager
     def no_sync(self) -> "typing.Iterator[None]":
@@ -472,6 +503,7 @@ class Optimizer(torch.optim.Optimizer):
         session.sync()
         for slot in self._slots.values():
             self._take(slot)
+        session.mark(0, len(self._slots))
         state, arrays, feedback = _state.save(session)
         out["pstrain"] = {"step": state.step, "rule": list(state.rule[:state.rule_bytes])}
         if feedback is not None:
@@ -482,11 +514,8 @@ class Optimizer(torch.optim.Optimizer):
         return out
 
     def _refuse_begun(self, what: str) -> None:
-        if self._begun and any(slot.pushed is not None for slot in self._slots.values()):
-            raise InputError(f"rank {self._job.rank}: {what} between backward() and step()")
         if self._begun:
-            raise InputError(f"rank {self._job.rank}: {what} between a forward pass with gradients "
-                             "and step(): call it after step()")
+            raise InputError(f"rank {self._job.rank}: {what} between backward() and step(): call it after step()")
 
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
         """Takes state_dict()'s, or torch.optim's of the same optimizer. Must be called on every
@@ -494,6 +523,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._opened:
             raise InputError(f"rank {self._job.rank}: load_state_dict comes before the first step: "
                              "make a new job to go on from another state")
+        _arguments.check_groups(self._name, state_dict["param_groups"], self._job.rank)
         resume = _state.Resume(state_dict, self._job.rank)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._resume = resume

@@ -39,6 +39,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def __init__(self, job: jobs.Job) -> None:
         super().__init__(job.rank, job.size)
         self._job = job
+        job.sums = True
 
     # ---- what PyTorch asks ----
 

@@ -111,11 +111,28 @@ static int set_rates(pstrain_session *s, uint64_t step)
     return pstrain_set_groups(s, groups, 2, sizeof *groups);
 }
 
+/* Every change of one element is found, and none once it is undone. */
+static int check_marks(rig_worker *w)
+{
+    int index;
+    float *last = param(w->s, 1);
+    RIG_TRY(pstrain_mark(w->s, 0, N_PARAMS));
+    const float before = *last;
+    *last = before + 1;
+    RIG_TRY(pstrain_changed(w->s, 0, N_PARAMS, &index));
+    if (index != 1) return PSTRAIN_ERR_INTERNAL;
+    *last = before;
+    RIG_TRY(pstrain_changed(w->s, 0, N_PARAMS, &index));
+    return index == -1 ? 0 : PSTRAIN_ERR_INTERNAL;
+}
+
 static int one_step(rig_worker *w, uint64_t step)
 {
     uint64_t begun;
     int here;
     RIG_TRY(set_rates(w->s, step));
+    if (step % 3 == 0) RIG_TRY(pstrain_wait(w->s, 0, N_PARAMS)); // between two steps
+    if (step % 3 == 0) RIG_TRY(check_weights(w, step));
     RIG_TRY(pstrain_begin(w->s, &begun));
     if (begun != step) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(pstrain_wait(w->s, 0, 1));
@@ -123,6 +140,7 @@ static int one_step(rig_worker *w, uint64_t step)
     RIG_TRY(pstrain_ready(w->s, 0, N_PARAMS, &here));
     if (!here) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(check_weights(w, step));
+    RIG_TRY(check_marks(w));
     if (step % 2) {
         for (int t = 0; t < N_PARAMS; t++)
             RIG_TRY(push_double(w, t, step));
@@ -482,7 +500,7 @@ static int use_badly(rig_worker *w)
     if (pstrain_tensor_offset(s, N_TENSORS) != UINT64_MAX) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(pstrain_start(s));
     rig_refused(pstrain_start(s), PSTRAIN_ERR_ARG, "already started");
-    rig_refused(pstrain_wait(s, 0, 1), PSTRAIN_ERR_ARG, "no step has begun");
+    rig_refused(pstrain_push(s, 0, 1), PSTRAIN_ERR_ARG, "no step has begun");
     rig_refused(pstrain_finish(s), PSTRAIN_ERR_ARG, "no step has begun");
     rig_refused(pstrain_reduce_begin(s, NULL, 0, &ticket), PSTRAIN_ERR_ARG,
                 "pstrain_open_reducer");

@@ -197,6 +197,23 @@ class Uses(PythonTest):
     def test_bfloat16(self):
         self.fine("bfloat16")
 
+    def test_weights_read_after_a_step(self):
+        self.fine("read_after_step")
+
+    def test_forward_passes_without_a_backward(self):
+        for how in ("at once", "overlap"):
+            self.fine("forward_alone", how)
+
+    def test_options_of_pytorchs(self):
+        self.fine("options_of_pytorch")
+
+    def test_buffers_are_rank_0s(self):
+        self.fine("buffers")
+
+    def test_whole_models_are_saved(self):
+        for how in first(1, ("overlap", "at once")):
+            self.fine("whole_models", how)
+
     def test_attention_and_evaluation(self):
         text = self.job("attention")
         self.assertEqual(len(set(self.said(text, "fine"))), 1, text)
@@ -451,7 +468,7 @@ class Deaths(PythonTest):
 
     def test_exits(self):
         text = self.ends("dies", "stop", "optimizer")
-        self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*ended in the middle of a step")
+        self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1 has ended before step")
 
     def uneven(self, how, short):
         """Returns what the other rank says, and the whole output. It learns it soon, and each rank says it once."""
@@ -485,7 +502,12 @@ class Deaths(PythonTest):
 
     def test_ends_without_an_optimizer(self):
         text = self.ends("without_optimizer", "end")
-        self.assertRegex(text, r"rank 0: failed \d\.\d s: PeerError: .*worker 1 has left the job")
+        self.assertRegex(text, r"rank 0: failed \d\.\d s: PeerError: .*worker 1.*it has sent the servers no gradient")
+
+    def test_forgotten_optimizer(self):
+        for how in first(1, ("at exit", "shutdown")):
+            with self.subTest(how=how):
+                self.assertRegex(self.job("forgotten", how, code=1), r"no pstrain\.Optimizer, and an optimizer of PyTorch")
 
     def test_ends_well(self):
         for how in first(2, range(4)):

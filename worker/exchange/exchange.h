@@ -83,7 +83,8 @@ typedef struct ps_exchange_ops {
     ps_err (*start)(ps_exchange *x);
     /* Optimizer step `step` (from 0) begins. */
     ps_err (*begin)(ps_exchange *x, uint64_t step);
-    /* Blocks until params [begin, end) of the arena are at version `step`. */
+    /* Blocks until params [begin, end) of the arena are those of the step that has begun,
+     * or, between two steps, of the next one. */
     ps_err (*params_needed)(ps_exchange *x, uint64_t begin, uint64_t end);
     /* *ready: whether params_needed would return at once. */
     ps_err (*params_ready)(ps_exchange *x, uint64_t begin, uint64_t end, bool *ready);

@@ -312,6 +312,7 @@ void pstrain_destroy(pstrain_session **session)
     free(s->numbers);
     free(s->offsets);
     free(s->pushed);
+    free(s->marks);
     free(s->init_method);
     if (s->full) ps_config_fini(s->full);
     free(s->full);

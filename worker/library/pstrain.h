@@ -80,7 +80,7 @@ extern "C" {
 /* Of this header. A library of the same major number (libpstrain.so.0) and the same or a
  * higher minor number fits. */
 #define PSTRAIN_API_MAJOR 0
-#define PSTRAIN_API_MINOR 2
+#define PSTRAIN_API_MINOR 3
 
 /* --- status ------------------------------------------------------------------------ */
 
@@ -297,10 +297,17 @@ PSTRAIN_API int pstrain_begin(pstrain_session *s, uint64_t *step);
  * counted (the k-th parameter has index k). */
 
 /* Blocks until the weights of parameters [first, first + n) are those of the step that
- * has begun, i.e. after all steps before it. */
+ * has begun or begins next, i.e. after all steps before it. */
 PSTRAIN_API int pstrain_wait(pstrain_session *s, int first, int n);
 /* *here: 1 when pstrain_wait would not block, else 0. */
 PSTRAIN_API int pstrain_ready(pstrain_session *s, int first, int n, int *here);
+
+/* What the program itself writes into pstrain_params is lost when the next weights come.
+ * These find it. mark notes the weights of these parameters, which are here; changed
+ * gives the first of them whose weights are not those noted any more (-1: none). One
+ * changed element is always found, several are missed once in 2^32. Since 0.3. */
+PSTRAIN_API int pstrain_mark(pstrain_session *s, int first, int n);
+PSTRAIN_API int pstrain_changed(pstrain_session *s, int first, int n, int *index);
 
 /* The gradients of these parameters are final. Each rank has multiplied its own by its
  * share: 1 / world_size for equal batches, n_r / (sum of all n) for others (with

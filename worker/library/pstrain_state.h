@@ -4,6 +4,7 @@
  *     pstrain               create, join, the end
  *     pstrain_table         opening: tensors, settings, agreement with the others
  *     pstrain_steps         steps and state
+ *     pstrain_marks         whether weights were changed
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
  */
@@ -78,6 +79,7 @@ struct pstrain_session {
     uint64_t step; // the next, or the one that has begun
     bool begun;
     uint8_t *pushed; // by parameter, in the step
+    uint32_t *marks; // by parameter: pstrain_mark's
     float scale;     // the last loss scale seen
     uint64_t skipped;
     atomic_uint_fast64_t finished;
@@ -97,6 +99,11 @@ enum {
     PSTRAIN_IN_STARTED = 1 << PSTRAIN_STARTED,
     PSTRAIN_IN_MEMBER = PSTRAIN_IN_JOINED | PSTRAIN_IN_OPEN | PSTRAIN_IN_STARTED
 };
+
+/* The same, of a started session with tensors, in the main lane. */
+ps_err pstrain_enter_steps(pstrain_session *s, const char *call);
+/* Whether [first, first + n) are parameters; else ARG. */
+ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const char *call);
 
 pstrain_stage pstrain_stage_of(const pstrain_session *s);
 

@@ -6,8 +6,7 @@
 #include "nontemporal_copy.h"
 #include "pstrain_state.h"
 
-/* Enters a call of a started session with tensors. */
-static ps_err enter_steps(pstrain_session *s, const char *call)
+ps_err pstrain_enter_steps(pstrain_session *s, const char *call)
 {
     PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_STARTED, call));
     if (!s->reduces) return PS_OK;
@@ -59,7 +58,7 @@ static ps_err set_groups(pstrain_session *s, const pstrain_group *groups, int n,
 int pstrain_set_groups(pstrain_session *s, const pstrain_group *groups, int n,
                        size_t group_size)
 {
-    const ps_err err = enter_steps(s, "pstrain_set_groups");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_set_groups");
     return err == PS_OK ? leave(s, set_groups(s, groups, n, group_size)) : (int)err;
 }
 
@@ -81,7 +80,7 @@ static ps_err set_lr(pstrain_session *s, double lr)
 
 int pstrain_set_lr(pstrain_session *s, double lr)
 {
-    const ps_err err = enter_steps(s, "pstrain_set_lr");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_set_lr");
     return err == PS_OK ? leave(s, set_lr(s, lr)) : (int)err;
 }
 
@@ -105,36 +104,41 @@ static ps_err begin(pstrain_session *s, uint64_t *step)
 
 int pstrain_begin(pstrain_session *s, uint64_t *step)
 {
-    const ps_err err = enter_steps(s, "pstrain_begin");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_begin");
     return err == PS_OK ? leave(s, begin(s, step)) : (int)err;
 }
 
-static ps_err check_range(const pstrain_session *s, int first, int n, const char *call)
+ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const char *call)
 {
     const int all = s->own.table.n_tensors;
-    if (!s->begun)
-        return ps_err_set(PS_ERR_ARG, "%s: no step has begun (pstrain_begin)", call);
     if (first >= 0 && n > 0 && n <= all - first) return PS_OK;
     return ps_err_set(PS_ERR_ARG, "%s: parameters %d to %d, but there are %d", call,
                       first, first + n - 1, all);
 }
 
+/* The same, of a step that has begun. */
+static ps_err check_begun(const pstrain_session *s, int first, int n, const char *call)
+{
+    if (s->begun) return pstrain_check_range(s, first, n, call);
+    return ps_err_set(PS_ERR_ARG, "%s: no step has begun (pstrain_begin)", call);
+}
+
 static ps_err wait_for(pstrain_session *s, int first, int n)
 {
-    PS_TRY(check_range(s, first, n, "pstrain_wait"));
+    PS_TRY(pstrain_check_range(s, first, n, "pstrain_wait"));
     return ps_session_wait(s->session, first, n);
 }
 
 int pstrain_wait(pstrain_session *s, int first, int n)
 {
-    const ps_err err = enter_steps(s, "pstrain_wait");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_wait");
     return err == PS_OK ? leave(s, wait_for(s, first, n)) : (int)err;
 }
 
 static ps_err ready(pstrain_session *s, int first, int n, int *here)
 {
     bool all;
-    PS_TRY(check_range(s, first, n, "pstrain_ready"));
+    PS_TRY(pstrain_check_range(s, first, n, "pstrain_ready"));
     PS_TRY(ps_session_ready(s->session, first, n, &all));
     *here = all;
     return PS_OK;
@@ -142,13 +146,13 @@ static ps_err ready(pstrain_session *s, int first, int n, int *here)
 
 int pstrain_ready(pstrain_session *s, int first, int n, int *here)
 {
-    const ps_err err = enter_steps(s, "pstrain_ready");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_ready");
     return err == PS_OK ? leave(s, ready(s, first, n, here)) : (int)err;
 }
 
 static ps_err push(pstrain_session *s, int first, int n)
 {
-    PS_TRY(check_range(s, first, n, "pstrain_push"));
+    PS_TRY(check_begun(s, first, n, "pstrain_push"));
     for (int i = first; i < first + n; i++)
         if (s->pushed[i])
             return ps_err_set(PS_ERR_ARG,
@@ -162,7 +166,7 @@ static ps_err push(pstrain_session *s, int first, int n)
 
 int pstrain_push(pstrain_session *s, int first, int n)
 {
-    const ps_err err = enter_steps(s, "pstrain_push");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_push");
     return err == PS_OK ? leave(s, push(s, first, n)) : (int)err;
 }
 
@@ -186,7 +190,7 @@ static void copy_gradient(pstrain_session *s, int index, const float *from, floa
 
 static ps_err push_copy(pstrain_session *s, int index, const float *from, float factor)
 {
-    PS_TRY(check_range(s, index, 1, "pstrain_push_copy"));
+    PS_TRY(check_begun(s, index, 1, "pstrain_push_copy"));
     if (!from)
         return ps_err_set(PS_ERR_ARG, "pstrain_push_copy: the gradient of %s is NULL",
                           s->own.table.tensors[index].name);
@@ -196,7 +200,7 @@ static ps_err push_copy(pstrain_session *s, int index, const float *from, float 
 
 int pstrain_push_copy(pstrain_session *s, int index, const float *from, float factor)
 {
-    const ps_err err = enter_steps(s, "pstrain_push_copy");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_push_copy");
     return err == PS_OK ? leave(s, push_copy(s, index, from, factor)) : (int)err;
 }
 
@@ -221,7 +225,7 @@ static ps_err finish(pstrain_session *s)
 
 int pstrain_finish(pstrain_session *s)
 {
-    const ps_err err = enter_steps(s, "pstrain_finish");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_finish");
     return err == PS_OK ? leave(s, finish(s)) : (int)err;
 }
 
@@ -241,7 +245,7 @@ static ps_err drain(pstrain_session *s)
 
 int pstrain_drain(pstrain_session *s)
 {
-    const ps_err err = enter_steps(s, "pstrain_drain");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_drain");
     return err == PS_OK ? leave(s, drain(s)) : (int)err;
 }
 
@@ -259,7 +263,7 @@ static ps_err loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 
 int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 {
-    const ps_err err = enter_steps(s, "pstrain_loss_scale");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_loss_scale");
     return err == PS_OK ? leave(s, loss_scale(s, scale, skipped)) : (int)err;
 }
 
@@ -272,7 +276,7 @@ static ps_err sync_all(pstrain_session *s)
 
 int pstrain_sync(pstrain_session *s)
 {
-    const ps_err err = enter_steps(s, "pstrain_sync");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_sync");
     return err == PS_OK ? leave(s, sync_all(s)) : (int)err;
 }
 
@@ -325,7 +329,7 @@ static ps_err save(pstrain_session *s, pstrain_state *out)
 
 int pstrain_save(pstrain_session *s, pstrain_state *state)
 {
-    const ps_err err = enter_steps(s, "pstrain_save");
+    const ps_err err = pstrain_enter_steps(s, "pstrain_save");
     return err == PS_OK ? leave(s, save(s, state)) : (int)err;
 }
 

@@ -147,7 +147,9 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
     if (s->own.table.n_tensors == 0)
         return ps_err_set(PS_ERR_ARG, "the table has no parameter");
     PS_TRY(check_names(&s->own.table));
-    return ps_mem_zalloc(&s->pushed, (size_t)s->own.table.n_tensors, 1, "parameters");
+    const size_t n = (size_t)s->own.table.n_tensors;
+    PS_TRY(ps_mem_zalloc(&s->pushed, n, 1, "parameters"));
+    return ps_mem_zalloc(&s->marks, n, sizeof *s->marks, "parameters");
 }
 
 /* --- groups ------------------------------------------------------------------------ */

@@ -80,7 +80,7 @@ def views():
     with pstrain.init():
         model = net()
         optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, momentum=0.9,
-                                      gradient_as_arena_view=how != "own")
+                                      gradient_as_arena_view=how != "own", overlap_forward=how == "late")
         for step in range(5):
             images, labels = batch(step)
             optimizer.zero_grad(set_to_none=how != "kept")

@@ -68,7 +68,8 @@ def misuse():
     wrong = pstrain.InputError
     model = nn.Sequential(nn.Embedding(4, 4, sparse=what == "sparse"), nn.Linear(4, 4))
     pstrain.init()
-    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, total_steps=int(what == "total"))
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, total_steps=int(what == "total"),
+                                  overlap_forward=what == "unread")
 
     def forward():
         return model(torch.tensor([1, 2])).sum()
@@ -96,19 +97,23 @@ def misuse():
     elif what == "replaced":
         whole()
         model[1].weight.data = torch.zeros(4, 4)
-        refused(wrong, ["'1.weight'", "replaced"], forward)
+        refused(wrong, ["'1.weight'", "replaced"], lambda: forward().backward())
     elif what == "changed":
         whole()
-        optimizer.synchronize()
-        model.load_state_dict(model.state_dict())
-        refused(wrong, ["'0.weight'", "load_state_dict"], forward)
+        own = {name: value.clone() for name, value in model.state_dict().items()}
+        for each in model.parameters():  # an average is looked at, and taken back
+            each.data.zero_()
+        model.load_state_dict(own)
+        whole()
+        model[1].weight.data.clamp_(-0.01, 0.01)
+        refused(wrong, ["'1.weight'", ".data", "comm_hook"], lambda: forward().backward())
     elif what == "late":
         forward().backward()
         optimizer.param_groups[0]["lr"] = 1.0
         refused(wrong, ["scheduler.step()"], optimizer.step)
     elif what == "total":
         whole()
-        refused(wrong, ["the job has 1 step"], forward)
+        refused(wrong, ["the job has 1 step"], lambda: forward().backward())
     elif what == "old":
         whole()
         loss = forward()
@@ -163,7 +168,7 @@ def once_more():
     """Fails in torchrun's first attempt."""
     with pstrain.init() as job:
         assert job.session.servers == 2
-        pstrain.barrier()
+        pstrain.Optimizer(nn.Linear(4, 4).named_parameters(), "sgd").start()
         if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             raise ValueError("a mistake of the program")
         pstrain.barrier()

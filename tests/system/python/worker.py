@@ -8,6 +8,7 @@ import form_cases  # noqa: F401
 import misuse_cases  # noqa: F401
 import state_cases  # noqa: F401
 import step_cases  # noqa: F401
+import weights_cases  # noqa: F401
 from cases import CASES
 
 if __name__ == "__main__":

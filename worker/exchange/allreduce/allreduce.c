@@ -33,6 +33,7 @@ typedef struct allreduce {
 
     /* The main thread's. */
     uint64_t first_step, steps; // steps begun
+    uint64_t before;            // of these, those whose weights are read now
     ps_ready_ranges ready;      // the step's gradients, by bucket
     uint32_t *batch;            // scratch: buckets that a range completes
     int next_bucket;            // of the step, the first that is not complete
@@ -326,7 +327,7 @@ ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
                           base->ops->name, (unsigned long long)step,
                           (unsigned long long)x->steps,
                           (unsigned long long)x->first_step);
-    x->steps++;
+    x->before = x->steps++;
     x->next_bucket = 0;
     ps_ready_ranges_restart(&x->ready);
     return PS_OK;
@@ -335,12 +336,12 @@ ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
 /* Buckets that are applied when the weights of the range are those of the step. */
 static uint64_t buckets_before(const allreduce *x, uint64_t begin, uint64_t end)
 {
-    if (x->steps < 2) return 0;
+    if (x->before == 0) return 0;
     /* Weights come from the last bucket to the first, which holds the last tensors. */
     const uint64_t n = (uint64_t)x->reducer.buckets.n;
     uint32_t first, last;
     ps_ready_ranges_touched(&x->ready, begin, end, &first, &last);
-    return (x->steps - 2) * n + n - first;
+    return (x->before - 1) * n + n - first;
 }
 
 ps_err ps_allreduce_params_needed(ps_exchange *base, uint64_t begin, uint64_t end)
@@ -385,6 +386,7 @@ ps_err ps_allreduce_grads_ready(ps_exchange *base, uint64_t begin, uint64_t end)
 ps_err ps_allreduce_finish(ps_exchange *base)
 {
     allreduce *x = of(base);
+    x->before = x->steps;
     if (x->next_bucket == x->reducer.buckets.n) return PS_OK;
     const ps_bucket *b = &x->reducer.buckets.list[x->next_bucket];
     return ps_err_set(

@@ -143,14 +143,14 @@ static ps_err follower_params_needed(ps_exchange *x, uint64_t begin, uint64_t en
     exchange_follower *e = self(x);
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
-    return fetch_all(e, first, last, (int64_t)e->step);
+    return fetch_all(e, first, last, e->newest);
 }
 
 static ps_err follower_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
                                     bool *ready)
 {
     const exchange_follower *e = self(x);
-    const uint64_t n = e->step - e->o.first_step + 1;
+    const uint64_t n = (uint64_t)e->newest - e->o.first_step + 1;
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
     *ready = true;

@@ -189,7 +189,7 @@ static ps_err ps_ops_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
     exchange_ps *e = self(x);
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
-    return wait_for(e, first, last, (int64_t)e->step);
+    return wait_for(e, first, last, e->newest);
 }
 
 static ps_err ps_ops_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
@@ -201,7 +201,7 @@ static ps_err ps_ops_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
     *ready = true;
     PS_TRY(ps_comm_look(e->comm));
     for (uint32_t c = first; c <= last; c++)
-        *ready = *ready && ps_comm_has(e->comm, c, (int64_t)e->step);
+        *ready = *ready && ps_comm_has(e->comm, c, e->newest);
     return PS_OK;
 }
 

@@ -1,0 +1,64 @@
+"""Buffers (batch norm's means): rank 0's become everybody's after each step."""
+from __future__ import annotations
+
+import typing
+
+import torch
+
+if typing.TYPE_CHECKING:
+    from .job import Job
+
+
+def _state(module: torch.nn.Module) -> "list[tuple[int, int]]":
+    """Changes when the module writes or replaces one of its buffers."""
+    return [(id(b), b._version) for b in module._buffers.values() if b is not None]
+
+
+class Buffers:
+    """DistributedDataParallel sends all buffers before each forward pass. Here modules whose buffers have never
+    changed are left out: masks of attention are large. Rank 0 says which ones have changed for the first time."""
+
+    def __init__(self, job: "Job") -> None:
+        self._job = job
+        self._still: "dict[torch.nn.Module, list[tuple[int, int]]]" = {}  # not changed so far; in the same order
+        self._sent: "list[torch.nn.Module]" = []  # on every rank
+        self._known: "set[torch.nn.Module]" = set()
+
+    def add(self, module: torch.nn.Module) -> None:
+        """Must be called before the first forward pass of the module, on every rank."""
+        for each in module.modules():
+            if each not in self._known and any(b is not None for b in each._buffers.values()):
+                self._known.add(each)
+                self._still[each] = _state(each)
+
+    def share(self) -> None:
+        """Collective."""
+        if not self._known or self._job.size == 1:
+            return
+        first = [_state(module) != before for module, before in self._still.items()]
+        more = torch.tensor([any(first)], dtype=torch.uint8)
+        self._broadcast(self._sent, more)
+        if not more.item():
+            return
+        which = torch.tensor(first, dtype=torch.uint8)
+        self._broadcast([], which)
+        changed = [module for module, one in zip(list(self._still), which.tolist()) if one]
+        self._broadcast(changed, torch.zeros(0, dtype=torch.uint8))
+        self._sent += changed
+        for module in changed:
+            del self._still[module]
+
+    def _broadcast(self, modules: "list[torch.nn.Module]", head: torch.Tensor) -> None:
+        """head becomes rank 0's, and so do the modules' buffers."""
+        buffers = [b for module in modules for b in module._buffers.values() if b is not None and b.numel()]
+        parts = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in buffers]
+        flat = torch.cat([head, *(part.cpu() for part in parts)])
+        self._job.session.broadcast(flat.data_ptr(), flat.numel(), 0)
+        if self._job.rank == 0:
+            return
+        arrived = flat.split([head.numel(), *(part.numel() for part in parts)])
+        head.copy_(arrived[0])
+        with torch.no_grad():
+            for buffer, part in zip(buffers, arrived[1:]):
+                # a copy: its first byte may be anywhere
+                buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))

@@ -1,0 +1,152 @@
+"""Cases of worker.py: what a program reads and writes of a model between its steps."""
+import copy
+import io
+import sys
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+import pstrain
+from cases import RANK, SIZE, Given, case, gradients, reference, refused, say, steps_of_ours
+
+
+@case
+def read_after_step():
+    """Copies, averages and norms read the weights of the step, as with PyTorch's optimizer."""
+    options = {"lr": 0.1, "momentum": 0.5}
+    with pstrain.init():
+        ours = Given()
+        optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", **options)
+        average, theirs_average = AveragedModel(ours), None
+        plain = reference("sgd", options, Given(), lambda o: torch.optim.lr_scheduler.StepLR(o, 1000))
+        for step in range(5):
+            steps_of_ours(ours, optimizer, 1, step)
+            average.update_parameters(ours)
+            theirs, _ = next(plain)
+            theirs_average = theirs_average or AveragedModel(theirs)
+            theirs_average.update_parameters(theirs)
+            for a, b, c in zip(copy.deepcopy(ours).parameters(), theirs.parameters(), ours.parameters()):
+                assert torch.equal(a, b) and torch.equal(c, b), step
+            with torch.no_grad():
+                for a, b in zip(average.parameters(), theirs_average.parameters()):
+                    assert torch.equal(a, b), step
+    say("fine")
+
+
+@case
+def forward_alone():
+    """A forward pass in training mode without a backward pass begins nothing."""
+    with pstrain.init():
+        model = Given()
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, overlap_forward="overlap" in sys.argv)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for step in range(3):
+            steps_of_ours(model, optimizer, 1, step)
+            model(gradients(step, RANK))
+            scheduler.step()
+            optimizer.state_dict()
+            model(gradients(step, RANK))
+        other = Given()
+        for step in range(3):
+            for i, w in enumerate(other.weights):
+                parts = [gradients(step, r)[i] * (1 / SIZE) for r in range(SIZE)]
+                w.data.add_(sum(parts), alpha=-0.1 * 0.5 ** step)
+        optimizer.synchronize()
+        assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(model.weights, other.weights))
+    say("fine")
+
+
+@case
+def options_of_pytorch():
+    """maximize is kept, for one group alone, too. What changes no number is taken, what the servers lack refused."""
+    def grouped(model):
+        return [{"params": [model.weights[0]], "maximize": True}, {"params": list(model.weights)[1:]}]
+
+    with pstrain.init():
+        ours, theirs = Given(), Given()
+        optimizer = pstrain.Optimizer(grouped(ours), "adamw", lr=0.1, fused=False, foreach=None, amsgrad=False)
+        other = torch.optim.AdamW(grouped(theirs), lr=0.1)
+        for step in range(4):
+            steps_of_ours(ours, optimizer, 1, step)
+            for i, w in enumerate(theirs.weights):
+                w.grad = sum(gradients(step, r)[i] for r in range(SIZE)) / SIZE
+            other.step()
+        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(ours.weights, theirs.weights))
+        optimizer.param_groups[1]["amsgrad"] = True
+        optimizer.zero_grad()
+        refused(pstrain.InputError, ["group 1", "amsgrad"], lambda: ours(gradients(0, RANK)).backward())
+        del optimizer.param_groups[1]["amsgrad"]
+    say("fine")
+
+
+class Normed(nn.Module):
+    """Batch norm, a mask that never changes, and a buffer that changes from the third step on alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 1)
+        self.register_buffer("mask", torch.full((2, 2), float(RANK)))
+        self.late = nn.Module()
+        self.late.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 2:
+            self.late.count += 10 + RANK
+        return self.linear(self.norm(x))
+
+
+@case
+def buffers():
+    """After each step they are rank 0's, as under DistributedDataParallel."""
+    torch.manual_seed(3)
+    model = Normed()
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+        mean = torch.zeros(3)
+        for step in range(4):
+            xs = [torch.rand(4, 3, generator=torch.Generator().manual_seed(10 * step + r)) for r in range(SIZE)]
+            optimizer.zero_grad()
+            model(xs[RANK]).sum().backward()
+            optimizer.step()
+            mean = 0.5 * mean + 0.5 * xs[0].mean(0)
+            assert torch.allclose(model.norm.running_mean, mean, atol=1e-6), (step, model.norm.running_mean, mean)
+            assert model.norm.num_batches_tracked == step + 1
+            assert model.late.count == 10 * max(0, step - 1), (step, model.late.count)
+        assert model.mask[0, 0] == RANK
+        mine, first = model.norm.running_var.clone(), model.norm.running_var.clone()
+        pstrain.broadcast(first, 0)
+        assert torch.equal(mine, first)
+    say("fine")
+
+
+@case
+def whole_models():
+    """torch.save(model) leaves nothing of pstrain in the file, and a copy has no hooks."""
+    with pstrain.init():
+        model = nn.Sequential(nn.Linear(4, 1))
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, overlap_forward="overlap" in sys.argv)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.synchronize()
+        file = io.BytesIO()
+        torch.save(model, file)
+        assert b"pstrain" not in file.getvalue() and b"slice" not in file.getvalue()
+        for other in (torch.load(io.BytesIO(file.getvalue()), **({"weights_only": False} if "weights_only" in
+                      torch.load.__code__.co_varnames else {})), copy.deepcopy(model)):
+            assert torch.equal(other[0].weight, model[0].weight) and other.state_dict().keys() == model.state_dict().keys()
+    say("fine")
+
+
+@case
+def forgotten():
+    """The servers are there, and PyTorch's optimizer trains."""
+    pstrain.init()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if "shutdown" in sys.argv:
+        pstrain.shutdown()
