@@ -41,13 +41,22 @@ static void cut_segments(ps_aggregate *a, const ps_tensor_table *table,
     }
 }
 
+static bool stepped_alike(const ps_segment *a, const ps_segment *b)
+{
+    return a->group == b->group && a->weight_decay == b->weight_decay &&
+           a->absence.missed == b->absence.missed;
+}
+
 /* Gaps hold zeros, of which every optimizer makes zeros. */
 static void join_runs(ps_aggregate *a)
 {
+    a->n_runs = 0;
     for (int i = 0; i < a->n_segments; i++) {
         const ps_segment *s = &a->segments[i];
-        ps_segment *last = a->n_runs > 0 ? &a->runs[a->n_runs - 1] : NULL;
-        if (last && last->group == s->group && last->weight_decay == s->weight_decay)
+        const bool follows = i > 0 && !a->segments[i - 1].absence.now;
+        ps_segment *last = &a->runs[a->n_runs - 1];
+        if (s->absence.now) continue;
+        if (follows && stepped_alike(last, s))
             last->count = s->offset + s->count - last->offset;
         else
             a->runs[a->n_runs++] = *s;
@@ -58,7 +67,7 @@ ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
                          const ps_chunk *chunk, const ps_optimizer *opt, bool keep_sum,
                          float *slab)
 {
-    *a = (ps_aggregate){.count = chunk->count};
+    *a = (ps_aggregate){.count = chunk->count, .optional = table->optional};
     size_t n = (size_t)(chunk->last_tensor - chunk->first_tensor + 1);
     PS_TRY(ps_mem_zalloc(&a->segments, n, sizeof *a->segments, "a chunk's segments"));
     PS_TRY(ps_mem_zalloc(&a->runs, n, sizeof *a->runs, "a chunk's segments"));
@@ -83,6 +92,23 @@ float *ps_aggregate_array(const ps_aggregate *a, uint64_t array)
 {
     if (array == PS_AGGREGATE_WEIGHTS) return a->weights;
     return array < PS_OPTIMIZER_MAX_STATES ? a->states[array] : NULL;
+}
+
+void ps_aggregate_save_missed(const ps_aggregate *a, float *out)
+{
+    memset(out, 0, a->count * sizeof *out);
+    for (int i = 0; i < a->n_segments; i++)
+        for (uint64_t k = 0; k < a->segments[i].count; k++)
+            memcpy(out + a->segments[i].offset + k, &a->segments[i].absence.missed,
+                   sizeof *out);
+}
+
+void ps_aggregate_load_missed(ps_aggregate *a, const float *from)
+{
+    for (int i = 0; i < a->n_segments; i++)
+        memcpy(&a->segments[i].absence.missed, from + a->segments[i].offset,
+               sizeof *from);
+    join_runs(a);
 }
 
 static const float *scaled_sum_block(float *out, const ps_aggregate_step *s, uint64_t at,
@@ -262,8 +288,10 @@ static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s,
 {
     for (int i = 0; i < n_segments; i++) {
         const ps_segment *segment = &segments[i];
+        ps_optimizer_step now = s->now;
+        now.t -= segment->absence.missed;
         const ps_optimizer_scalars scalars = ps_optimizer_scalars_in(
-            &s->rule->optimizer, &s->now, segment->group, segment->weight_decay);
+            &s->rule->optimizer, &now, segment->group, segment->weight_decay);
         uint64_t end = segment->offset + segment->count;
         for (uint64_t at = segment->offset; at < end; at += BLOCK)
             PS_TRY(fn(a, s, segment, &scalars, at, end - at < BLOCK ? end - at : BLOCK));
@@ -271,9 +299,50 @@ static ps_err for_blocks(ps_aggregate *a, const ps_aggregate_step *s,
     return PS_OK;
 }
 
+static bool any_has(const ps_aggregate_step *s, const ps_segment *segment)
+{
+    for (int r = 0; r < s->n_grads; r++)
+        if (!ps_absent_at(s->grads[r] + segment->offset)) return true;
+    return false;
+}
+
+void ps_aggregate_note_absent(ps_aggregate *a, const ps_aggregate_step *s)
+{
+    bool changed = false;
+    for (int i = 0; i < a->n_segments && a->optional; i++) {
+        ps_absence *absence = &a->segments[i].absence;
+        const bool now = !any_has(s, &a->segments[i]);
+        changed = changed || now != absence->now;
+        absence->now = now;
+    }
+    if (changed) join_runs(a);
+}
+
+void ps_aggregate_show_absent(ps_aggregate *a)
+{
+    for (int i = 0; i < a->n_segments; i++)
+        if (!a->segments[i].absence.now) ps_absent_not(a->sum + a->segments[i].offset);
+}
+
+/* Those that have no gradient keep their weights. */
+static void leave_absent(ps_aggregate *a, const ps_aggregate_step *s)
+{
+    for (int i = 0; i < a->n_segments && a->optional; i++) {
+        ps_segment *segment = &a->segments[i];
+        const uint64_t at = segment->offset;
+        if (!segment->absence.now) continue;
+        segment->absence.missed++;
+        for (int k = 0; k < s->n_copies; k++)
+            copy_out(s->copies[k] + at, a->weights + at, segment->count,
+                     s->bypass_caches);
+    }
+}
+
 ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
 {
+    if (s->grads[0] != a->sum) ps_aggregate_note_absent(a, s);
     ps_err err = for_blocks(a, s, a->runs, a->n_runs, apply_block);
+    if (err == PS_OK) leave_absent(a, s);
     if (s->bypass_caches) ps_nontemporal_copy_done();
     return err;
 }
@@ -287,5 +356,6 @@ void ps_aggregate_copy(const ps_aggregate *a, const ps_aggregate_step *s)
 
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s)
 {
+    ps_aggregate_note_absent(a, s);
     return for_blocks(a, s, a->segments, a->n_segments, sum_into);
 }

@@ -9,6 +9,7 @@
 #ifndef PS_AGGREGATE_H
 #define PS_AGGREGATE_H
 
+#include "absent.h"
 #include "plan.h"
 #include "step_rule.h"
 
@@ -18,14 +19,17 @@ typedef struct ps_segment {
     double weight_decay;
     int group;
     const char *tensor; // its name, borrowed from the table
+    ps_absence absence;
 } ps_segment;
 
 /* A chunk's memory in its shard. */
 typedef struct ps_aggregate {
     uint64_t count;
     int n_segments, n_runs;
+    bool optional;        // segments may lack a gradient (absent.h)
     ps_segment *segments; // owned
-    // Segments that are stepped alike, in one; the gaps between them belong to it, too.
+    // Segments that the step steps alike, in one; the gaps between them belong to it,
+    // too.
     ps_segment *runs; // owned
     // Borrowed from the shard's slab, 64-byte aligned, count elements each.
     float *weights;
@@ -45,6 +49,10 @@ void ps_aggregate_fini(ps_aggregate *a);
 /* The state between two steps: arrays of count elements. 0 .. n_states - 1 are the
  * optimizer's. */
 enum { PS_AGGREGATE_WEIGHTS = PS_OPTIMIZER_MAX_STATES }; // as on the wire
+/* The steps that each tensor has missed, as an array of its own: a tensor's elements all
+ * hold the number, a uint32_t. */
+void ps_aggregate_save_missed(const ps_aggregate *a, float *out);
+void ps_aggregate_load_missed(ps_aggregate *a, const float *from);
 /* NULL: the chunk has no such array. Borrowed: copy from it to save the state, and into
  * it to load it. */
 float *ps_aggregate_array(const ps_aggregate *a, uint64_t array);
@@ -82,6 +90,14 @@ ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s);
 
 /* Copies the weights to s->copies. */
 void ps_aggregate_copy(const ps_aggregate *a, const ps_aggregate_step *s);
+
+/* Notes which segments lack a gradient in the step. The functions that take a step do
+ * this themselves, except for a sum that the caller has put into a->sum. */
+void ps_aggregate_note_absent(ps_aggregate *a, const ps_aggregate_step *s);
+
+/* Before LAMB's updates take a->sum: it begins with -0.0 only where a gradient is
+ * lacking. */
+void ps_aggregate_show_absent(ps_aggregate *a);
 
 /* Only sums, into a->sum (s->now and copies are not used). */
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s);

@@ -231,7 +231,7 @@ static ps_err await_tensors(ps_server *s)
 /* Takes the workers' settings and tensors, and compares the plan. */
 static ps_err take_tensors(ps_server *s)
 {
-    const ps_open_job *job = &s->tensors;
+    ps_open_job *job = &s->tensors;
     PS_TRY(ps_config_load(&s->job_config, NULL, (const char *const *)job->settings,
                           job->n_settings));
     ps_config_view(&s->config, s->o.config, &s->job_config);
@@ -241,6 +241,7 @@ static ps_err take_tensors(ps_server *s)
                           "started with %d",
                           s->config.server.shards, ps_member_rank(s->member),
                           s->n_shards);
+    job->table.optional = ps_config_may_lack_gradients(&s->config);
     PS_TRY(make_plan(s, &job->table));
     if (s->plan.hash == job->plan_hash) return PS_OK;
     return ps_err_set(PS_ERR_PEER,

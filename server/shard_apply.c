@@ -215,6 +215,7 @@ static ps_err make_updates(ps_shard *s, double grad_scale)
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         const ps_lamb_part part = part_of(s, &s->chunks[i]);
         double *sums = chunk_sums(s, i);
+        ps_aggregate_show_absent(&s->chunks[i].memory);
         ps_lamb_update(&part, &now, sums, sums + s->n_blocks);
     }
     s->grad_scale = grad_scale;
@@ -244,7 +245,10 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
         ps_counter_add_since(&s->sum_ns, since_ns);
     } else {
+        const float *sum = c->memory.sum;
         PS_TRY(sum_coded(s, c, c->memory.sum));
+        const ps_aggregate_step step = step_by_sum(s, c, &sum, 1.0);
+        ps_aggregate_note_absent(&c->memory, &step);
     }
     release_pushes(s, c);
     ps_step_rule_unscale(&s->rule, c->chunk->count, c->memory.sum);

@@ -132,10 +132,13 @@ static ps_err sum_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o)
 {
     const uint64_t begin_ns = ps_trace_now(), since_ns = ps_clock_ns();
     const int n = list_pushes(s, c, o);
+    ps_aggregate_step step = step_of(s, c, o, 1.0);
     if (c->coded.coded) {
+        const float *sum = c->memory.sum;
         PS_TRY(sum_coded(s, c, o, n, c->memory.sum));
+        add_sum(&step, &sum);
+        ps_aggregate_note_absent(&c->memory, &step);
     } else {
-        ps_aggregate_step step = step_of(s, c, o, 1.0);
         add_pushes(s, &step, n);
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
         ps_counter_add_since(&s->sum_ns, since_ns);

@@ -1,8 +1,10 @@
 #include "shard_snapshot.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "mem.h"
 #include "shard_orders.h"
 #include "shard_reply.h"
 
@@ -15,13 +17,27 @@ static ps_err check_rank(const ps_wire_header *h)
                       ps_wire_kind_name(h->kind));
 }
 
-static ps_err find_array(const ps_shard_chunk *c, const ps_wire_header *h, float **out)
+static ps_err check_array(const ps_shard_chunk *c, const ps_wire_header *h)
 {
-    *out = ps_aggregate_array(&c->memory, h->place);
-    if (*out) return PS_OK;
+    const bool there = h->place == PS_WIRE_STATE_MISSED
+                           ? c->memory.optional
+                           : ps_aggregate_array(&c->memory, h->place) != NULL;
+    if (there) return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL,
                       "%s of array %" PRIu64 ", which chunk %u does not have",
                       ps_wire_kind_name(h->kind), h->place, h->chunk);
+}
+
+static ps_err send_missed(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
+{
+    float *array;
+    const size_t bytes = c->chunk->count * sizeof *array;
+    PS_TRY(ps_mem_zalloc(&array, c->chunk->count, sizeof *array, "missed steps"));
+    ps_aggregate_save_missed(&c->memory, array);
+    const ps_err err = ps_shard_reply_state(s, c, rank, PS_WIRE_STATE_MISSED, array,
+                                            bytes, PS_WIRE_COPY);
+    free(array);
+    return err;
 }
 
 static ps_err send_rule(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
@@ -47,7 +63,6 @@ static ps_err write_array(ps_shard *s, const ps_shard_chunk *c, const ps_wire_he
 
 ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
-    float *array;
     const uint64_t version = ps_shard_orders_version(s, c, h);
     if (c->policy.version < 0 || version > (uint64_t)c->policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -55,7 +70,9 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
                           "; it is at version %" PRId64,
                           h->chunk, h->step, c->policy.version);
     if (h->place == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
-    PS_TRY(find_array(c, h, &array));
+    PS_TRY(check_array(c, h));
+    if (h->place == PS_WIRE_STATE_MISSED) return send_missed(s, c, h->rank);
+    const float *array = ps_aggregate_array(&c->memory, h->place);
     if (h->codec == PS_CODEC_SHM) return write_array(s, c, h, array);
     return ps_shard_reply_state(s, c, h->rank, h->place, array,
                                 c->chunk->count * sizeof *array, PS_WIRE_BORROW);
@@ -64,12 +81,15 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
 ps_err ps_shard_snapshot_restore(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
                                  ps_wire_frames *f)
 {
-    float *array;
     PS_TRY(check_rank(h));
-    PS_TRY(find_array(c, h, &array));
+    PS_TRY(check_array(c, h));
     s->peers[h->rank].owed += zmq_msg_size(&f->payload);
-    if (c->policy.version < 0) {
-        memcpy(array, zmq_msg_data(&f->payload), c->chunk->count * sizeof *array);
+    const float *from = zmq_msg_data(&f->payload);
+    if (c->policy.version < 0 && h->place == PS_WIRE_STATE_MISSED) {
+        ps_aggregate_load_missed(&c->memory, from);
+    } else if (c->policy.version < 0) {
+        memcpy(ps_aggregate_array(&c->memory, h->place), from,
+               c->chunk->count * sizeof *from);
         c->restored = c->restored || h->place == PS_AGGREGATE_WEIGHTS;
     }
     return ps_shard_reply_restored(s, c, h->rank, h->place);

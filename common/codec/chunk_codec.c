@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "absent.h"
 #include "procstat.h"
 #include "schedule.h"
 
@@ -10,6 +11,7 @@ typedef struct piece {
     uint64_t offset, count; // elements, from the chunk's start
     ps_codec codec;
     ps_codec_draw draw;
+    uint64_t bytes;
 } piece;
 
 /* The part of tensor t that lies in the chunk, drawn by a key of the whole payload. */
@@ -20,10 +22,12 @@ static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec c
     uint64_t begin, end;
     ps_chunk_overlap(chunk, tensor, &begin, &end);
     bool small = tensor->count * sizeof(float) < c->min_bytes;
-    return (piece){.offset = tensor->offset + begin - chunk->offset,
-                   .count = end > begin ? end - begin : 0,
-                   .codec = small ? PS_CODEC_NONE : codec,
-                   .draw = {.key = key + (uint64_t)t, .first = begin}};
+    piece p = {.offset = tensor->offset + begin - chunk->offset,
+               .count = end > begin ? end - begin : 0,
+               .codec = small ? PS_CODEC_NONE : codec,
+               .draw = {.key = key + (uint64_t)t, .first = begin}};
+    p.bytes = ps_codec_bytes(p.codec, p.count, c->topk);
+    return p;
 }
 
 /* Of 64 steps by onebit, 8 and 8 instead of 32 and 16 cost no accuracy that eight paired
@@ -93,16 +97,31 @@ ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
     return PS_CODEC_NONE;
 }
 
+static uint64_t pieces_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
+                             ps_codec codec)
+{
+    uint64_t bytes = 0;
+    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++)
+        bytes += piece_of(c, chunk, codec, t, 0).bytes;
+    return bytes;
+}
+
 uint64_t ps_chunk_codec_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
                               ps_codec codec)
 {
     if (codec == PS_CODEC_NONE) return chunk->count * sizeof(float);
-    uint64_t bytes = 0;
-    for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        piece p = piece_of(c, chunk, codec, t, 0);
-        bytes += ps_codec_bytes(p.codec, p.count, c->topk);
-    }
-    return bytes;
+    const int n_tensors = chunk->last_tensor - chunk->first_tensor + 1;
+    const uint64_t marks = c->table->optional ? (uint64_t)n_tensors : 0;
+    return pieces_bytes(c, chunk, codec) + marks;
+}
+
+/* The marks of a payload, by tensor of the table; NULL: it has none. */
+static uint8_t *marks_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
+                         const void *payload)
+{
+    if (!c->table->optional) return NULL;
+    uint8_t *bytes = (uint8_t *)(uintptr_t)payload;
+    return bytes + pieces_bytes(c, chunk, codec) - chunk->first_tensor;
 }
 
 uint64_t ps_chunk_codec_most_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
@@ -137,16 +156,20 @@ void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
         ps_codec_encode(codec, 0, chunk->count, values, NULL, (ps_codec_draw){0}, out);
         return;
     }
-    uint8_t *at = out;
+    uint8_t *at = out, *marks = marks_of(c, chunk, codec, out);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
         const piece p = piece_of(c, chunk, codec, t, key);
         const float *in = values + p.offset;
         float *kept = residual && p.codec != PS_CODEC_NONE ? residual + p.offset : NULL;
-        if (c->overflow && p.codec == PS_CODEC_FP16)
+        const bool lacks = marks && p.count > 0 && ps_absent_at(in);
+        if (marks) marks[t] = !lacks;
+        if (lacks)
+            memset(at, 0, p.bytes); // what was kept back waits on
+        else if (c->overflow && p.codec == PS_CODEC_FP16)
             ps_codec_encode_fp16_overflow(p.count, in, at);
         else
             ps_codec_encode(p.codec, c->topk, p.count, in, kept, p.draw, at);
-        at += ps_codec_bytes(p.codec, p.count, c->topk);
+        at += p.bytes;
     }
 }
 
@@ -154,19 +177,19 @@ void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk
                                   ps_codec codec, const float *values, float *told,
                                   uint64_t key, void *out)
 {
-    uint8_t *to = out;
+    uint8_t *to = out, *marks = marks_of(c, chunk, codec, out);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
         const piece p = piece_of(c, chunk, codec, t, key);
         const float *in = values + p.offset;
-        const uint64_t bytes = ps_codec_bytes(p.codec, p.count, c->topk);
+        if (marks) marks[t] = 1;
         if (p.codec == PS_CODEC_NONE) {
-            memcpy(to, in, bytes);
-            memcpy(told + p.offset, in, bytes);
+            memcpy(to, in, p.bytes);
+            memcpy(told + p.offset, in, p.bytes);
         } else {
             ps_codec_encode_change(p.codec, c->topk, p.count, in, told + p.offset, p.draw,
                                    to);
         }
-        to += bytes;
+        to += p.bytes;
     }
 }
 
@@ -179,6 +202,15 @@ static ps_err check_bytes(const ps_chunk_codec *c, const ps_chunk *chunk, ps_cod
                       (unsigned long long)bytes, (unsigned long long)wanted);
 }
 
+/* *lacks: the piece is of no gradient. */
+static ps_err read_mark(const uint8_t *marks, int tensor, bool *lacks)
+{
+    *lacks = marks && marks[tensor] == 0;
+    if (!marks || marks[tensor] <= 1) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "a piece of a chunk with the mark %u",
+                      marks[tensor]);
+}
+
 ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
                              ps_codec codec, const void *payload, uint64_t bytes,
                              float *out)
@@ -186,16 +218,22 @@ ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
     PS_TRY(check_bytes(c, chunk, codec, bytes));
     if (codec == PS_CODEC_NONE)
         return ps_codec_decode(codec, 0, chunk->count, payload, bytes, out);
-    const uint8_t *at = payload;
+    const uint8_t *at = payload, *marks = marks_of(c, chunk, codec, payload);
     uint64_t filled = 0;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
         const piece p = piece_of(c, chunk, codec, t, 0);
-        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
+        bool lacks;
         if (p.count == 0) continue;
+        PS_TRY(read_mark(marks, t, &lacks));
         memset(out + filled, 0, (p.offset - filled) * sizeof *out);
-        PS_TRY(ps_codec_decode(p.codec, c->topk, p.count, at, n, out + p.offset));
+        if (lacks)
+            ps_absent_fill(out + p.offset, p.count);
+        else
+            PS_TRY(
+                ps_codec_decode(p.codec, c->topk, p.count, at, p.bytes, out + p.offset));
+        if (marks && !lacks) ps_absent_not(out + p.offset);
         filled = p.offset + p.count;
-        at += n;
+        at += p.bytes;
     }
     memset(out + filled, 0, (chunk->count - filled) * sizeof *out);
     return PS_OK;
@@ -205,14 +243,18 @@ ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
 static ps_err add_pieces(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
                          const uint8_t *at, float *to, bool replace)
 {
+    const uint8_t *marks = marks_of(c, chunk, codec, at);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
         const piece p = piece_of(c, chunk, codec, t, 0);
-        const uint64_t n = ps_codec_bytes(p.codec, p.count, c->topk);
+        bool lacks;
+        PS_TRY(read_mark(marks, t, &lacks));
         if (replace && p.codec == PS_CODEC_NONE)
-            memcpy(to + p.offset, at, n);
-        else
-            PS_TRY(ps_codec_decode_add(p.codec, c->topk, p.count, at, n, to + p.offset));
-        at += n;
+            memcpy(to + p.offset, at, p.bytes);
+        else if (!lacks)
+            PS_TRY(ps_codec_decode_add(p.codec, c->topk, p.count, at, p.bytes,
+                                       to + p.offset));
+        if (marks && p.count > 0 && !lacks && !replace) ps_absent_not(to + p.offset);
+        at += p.bytes;
     }
     return PS_OK;
 }

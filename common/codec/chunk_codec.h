@@ -1,6 +1,8 @@
 /* How a job encodes its chunks. Tensors smaller than min_bytes travel as float32, because
  * biases and norms are few and sensitive; the others travel by the codec. A chunk's
- * payload is the pieces of its tensors, one after another.
+ * payload is the pieces of its tensors, one after another. Where tensors may lack a
+ * gradient (absent.h), a byte for each of them follows: 1, or 0 of one that is lacking,
+ * whose numbers do not count.
  *
  * In the first `warmup` steps int8 replaces codecs with feedback, in both directions.
  * Adam's second moments grow from the first gradients, which are also the largest, and

@@ -135,6 +135,12 @@ bool ps_config_elastic(const ps_config *cfg)
     return cfg->job.most_workers > cfg->job.workers;
 }
 
+bool ps_config_may_lack_gradients(const ps_config *cfg)
+{
+    return cfg->optimizer.name != PS_OPTIMIZER_SUM &&
+           cfg->optimizer.name != PS_OPTIMIZER_MEAN;
+}
+
 bool ps_config_own_pace(const ps_config *cfg)
 {
     const ps_policy_kind policy = cfg->sync.policy;

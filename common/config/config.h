@@ -291,6 +291,10 @@ bool ps_config_own_pace(const ps_config *cfg);
 bool ps_config_quorum(const ps_config *cfg);
 /* Whether workers of one host are summed there first: exchange.levels 2. */
 bool ps_config_two_levels(const ps_config *cfg);
+
+/* Of a program's job: whether a parameter without a gradient is left as it is (absent.h);
+ * in sums it counts as zeros. */
+bool ps_config_may_lack_gradients(const ps_config *cfg);
 /* Whether the coordinator of its servers names the member that all others wait for. */
 bool ps_config_names_straggler(const ps_config *cfg);
 

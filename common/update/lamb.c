@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "absent.h"
 #include "gradnorm.h"
 #include "optimizer_loops.h"
 
@@ -40,6 +41,7 @@ void ps_lamb_update(const ps_lamb_part *part, const ps_optimizer_step *step,
     ps_gradnorm_chunk(part->table, part->chunk, part->weights, weight_sums);
     for (int i = part->chunk->first_tensor; i <= part->chunk->last_tensor; i++) {
         const piece p = piece_of(part, step, i);
+        if (part->table->optional && ps_absent_at(part->grads + p.at)) continue;
         ps_lamb_loop_update(&p.scalars, p.count, part->weights + p.at, part->grads + p.at,
                             p.states[0], p.states[1]);
     }

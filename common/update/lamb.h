@@ -6,6 +6,8 @@
  *   p -= lr * r * u; r = |p| / |u|, norms of the whole tensor
  *   r = 1 where one of the norms is 0, and for tensors without weight decay
  *
+ * A tensor without a gradient (absent.h) is left as it is; t counts the step.
+ *
  * Shards and ranks own parts of tensors. So a step has two passes: the first makes u and
  * the sums of squares of each block (gradnorm.h), then everybody gets the sums of all
  * blocks, and the second adds those of a tensor in their order. So the bits do not depend

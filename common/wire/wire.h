@@ -48,8 +48,10 @@
  * shared memory too. Except: a FETCH with PS_CODEC_SHM is of a worker that needs its
  * gradient no more; the shard writes the array over it, and STATE has PS_CODEC_SHM and
  * no payload. For a chunk whose weights were restored, INIT carries the weights that the
- * workers last received. Array 255 is the shard's step rule (step_rule.h), which is only
- * fetched. The INIT of a resumed job carries the job's step.
+ * workers last received. Array 5, in jobs without a model, is the steps that each tensor
+ * has missed (absent.h), a uint32_t in each of its elements. Array 255 is the shard's
+ * step rule (step_rule.h), which is only fetched. The INIT of a resumed job carries the
+ * job's step.
  *
  * What a worker has sent is answered by READY (HELLO), WEIGHTS (INIT, PUSH, PULL),
  * EXACT_WEIGHTS, STATE, RESTORED and LEFT. Over a new connection the worker sends HELLO,
@@ -92,7 +94,7 @@ enum { PS_WIRE_HELLO_RINGS = 1 };
 enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2, PS_WIRE_DROPPED = 4 };
 
 /* `place` in FETCH, RESTORE and STATE. */
-enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_RULE = 255 };
+enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE = 255 };
 
 /* name, number, sender, has a payload */
 #define PS_MSG_MAP(X)                                                                    \

@@ -42,6 +42,14 @@ def defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[st
     return {**known, **options}
 
 
+def check_values(push: str, clip_norm: float, total_steps: int, rank: int) -> None:
+    if push not in ("backward", "step"):
+        raise InputError(f"rank {rank}: push={push!r} is not 'backward' or 'step'")
+    for key, value in (("clip_norm", clip_norm), ("total_steps", total_steps)):
+        if value < 0:
+            raise InputError(f"rank {rank}: {key}={value} is below 0")
+
+
 def check_groups(name: str, groups: "list[dict[str, typing.Any]]", rank: int) -> None:
     """InputError for an option of PyTorch's that would be ignored."""
     for place, group in enumerate(groups):

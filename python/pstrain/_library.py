@@ -44,7 +44,7 @@ class Group(ctypes.Structure):
 class State(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("arrays", c_void_p * 4),
                 ("weights", c_void_p), ("feedback", c_void_p), ("rule_bytes", c_size_t),
-                ("rule", c_uint8 * 64)]
+                ("rule", c_uint8 * 64), ("missed", POINTER(c_uint64))]
 
 
 class Table(ctypes.Structure):
@@ -97,6 +97,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_state_name": (c_char_p, [_S, c_int]),
     "pstrain_state_has_feedback": (c_int, [_S]),
     "pstrain_save": (c_int, [_S, POINTER(State)]),
+    "pstrain_push_none": (c_int, [_S, c_int, c_int]),
     "pstrain_mark": (c_int, [_S, c_int, c_int]),
     "pstrain_changed": (c_int, [_S, c_int, c_int, POINTER(c_int)]),
     "pstrain_open_reducer": (c_int, [_S, POINTER(Reducer)]),

@@ -260,6 +260,9 @@ class Session:
     def push_copy(self, index: int, address: int, factor: float) -> None:
         self.call("pstrain_push_copy", index, address, factor)
 
+    def push_none(self, first: int, n: int = 1) -> None:
+        self.call("pstrain_push_none", first, n)
+
     def wait(self, first: int, n: int = 1) -> None:
         self.wait_here("pstrain_wait", first, n)
 

@@ -97,11 +97,9 @@ def has_form_of(grad: torch.Tensor, out: torch.Tensor) -> bool:
             and grad.data_ptr() != out.data_ptr())
 
 
-def write(out: torch.Tensor, grad: "torch.Tensor | None", factor: float) -> None:
+def write(out: torch.Tensor, grad: torch.Tensor, factor: float) -> None:
     """A gradient, times factor, goes to its place in the arena."""
-    if grad is None:
-        out.zero_()
-    elif grad.data_ptr() == out.data_ptr():
+    if grad.data_ptr() == out.data_ptr():
         if factor != 1.0:
             out.mul_(factor)
     elif grad.dtype == torch.float32 and factor != 1.0:

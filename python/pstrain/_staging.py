@@ -59,23 +59,17 @@ class Staging:
         for arena in arenas:
             device.pin(arena)
 
-    def send(self, slot: "Slot", grad: "torch.Tensor | None", factor: float) -> None:
+    def send(self, slot: "Slot", grad: torch.Tensor, factor: float) -> None:
         """Begins the copy of a gradient; pushes those that have arrived."""
-        if grad is None:
-            self.arrived(slot.index)  # the push lets the servers write its weights
-            slot.grads.zero_()
-            self._leaving.append((slot.index, None))
-        else:
-            self._leaving.append((slot.index, self._device.copy(slot.grads, grad, factor)))
-        while self._leaving and (self._leaving[0][1] is None or self._leaving[0][1].query()):
+        self._leaving.append((slot.index, self._device.copy(slot.grads, grad, factor)))
+        while self._leaving and self._leaving[0][1].query():
             self._push(self._leaving.popleft()[0], 1)
 
     def finish(self) -> None:
         """Blocks until every gradient has been pushed."""
         while self._leaving:
             index, copied = self._leaving.popleft()
-            if copied is not None:
-                copied.synchronize()
+            copied.synchronize()
             self._push(index, 1)
 
     def take(self, slot: "Slot") -> None:

@@ -15,13 +15,14 @@ Groups = typing.List[typing.Dict[str, typing.Any]]  # an optimizer's param_group
 Slots = typing.Dict[int, Slot]  # by id of the parameter, in the table's order
 
 
-def save(session: Session) -> "tuple[_library.State, dict[str, torch.Tensor], torch.Tensor | None]":
+def save(session: Session, n_params: int) -> "tuple[_library.State, dict[str, torch.Tensor], torch.Tensor | None]":
     """(the step and the rule, rank 0's arrays by name, what this rank's codec has kept back)"""
     n, names = session.arena_count(), session.state_names()
     state = _library.State(struct_size=ctypes.sizeof(_library.State))
     arrays: "dict[str, torch.Tensor]" = {}
     feedback = torch.zeros(n) if session.has_feedback() else None
     if session.rank == 0:
+        state.missed = (ctypes.c_uint64 * n_params)()
         arrays = {name: torch.zeros(n) for name in names}
         for i, array in enumerate(arrays.values()):
             state.arrays[i] = array.data_ptr()
@@ -31,18 +32,17 @@ def save(session: Session) -> "tuple[_library.State, dict[str, torch.Tensor], to
     return state, arrays, feedback
 
 
-def in_pytorchs_form(name: str, groups: Groups, slots: Slots, step: int,
+def in_pytorchs_form(name: str, groups: Groups, slots: Slots, steps: "list[int]",
                      arrays: "dict[str, torch.Tensor]") -> "dict[int, dict[str, typing.Any]]":
-    """The key "state" of the optimizer called name."""
-    if step == 0 or not arrays:
-        return {}
+    """The key "state" of the optimizer called name. steps: that were made of each parameter; one that was never
+    stepped has no state."""
     offsets, _ = _offsets(slots)
     state: "dict[int, dict[str, typing.Any]]" = {}
     for place, param in enumerate(_in_order(groups)):
         slot = slots.get(id(param))
-        if slot is None:
+        if slot is None or steps[slot.index] == 0 or not arrays:
             continue
-        own: "dict[str, typing.Any]" = {} if name == "sgd" else {"step": torch.tensor(float(step))}
+        own: "dict[str, typing.Any]" = {} if name == "sgd" else {"step": torch.tensor(float(steps[slot.index]))}
         for key, array in arrays.items():
             own[key] = place_of(param, array, offsets[slot.index]).clone()
         state[place] = own
@@ -68,6 +68,8 @@ class Resume:
         state.rule_bytes = len(rule)
         state.rule[:len(rule)] = rule
         if self._rank == 0:
+            self._missed = self._missed_of(int(ours.get("made", state.step)), groups, slots)
+            state.missed = self._missed
             for i, key in enumerate(_arguments.state_names(name, groups)):
                 state.arrays[i] = self._kept(self._arena_of(key, groups, slots))
             if has_codec:
@@ -75,6 +77,18 @@ class Resume:
         if "feedback" in ours:
             state.feedback = self._kept(ours["feedback"])
         return state
+
+    def _missed_of(self, made: int, groups: Groups, slots: Slots) -> "ctypes.Array[ctypes.c_uint64]":
+        """By parameter: the steps of the job that were none of its own."""
+        missed = (ctypes.c_uint64 * len(slots))()
+        for place, param in enumerate(_in_order(groups)):
+            slot, own = slots.get(id(param)), self._loaded.get(place, {})
+            if slot is None or not self._loaded:
+                continue
+            # SGD keeps no step: its first one is that without a buffer.
+            own_step = int(own["step"]) if "step" in own else made if own.get("momentum_buffer") is not None else 0
+            missed[slot.index] = max(0, made - own_step)
+        return missed
 
     def _kept(self, array: torch.Tensor) -> int:
         self.keep.append(array)

@@ -68,7 +68,7 @@ class Job:
         """Waits until every worker has called it."""
         if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failed:
             why = ("it has sent the servers no gradient: the program made no pstrain.Optimizer, and an optimizer of "
-                   "PyTorch's trains each worker's model by itself (without servers: psrun -s 0)")
+                   "PyTorch's trains each worker's model by itself")
             self.abort(why)
             raise errors.InputError(f"rank {self.rank}: {why}")
         self._end(self.session.close)

@@ -64,7 +64,8 @@ class Optimizer(torch.optim.Optimizer):
     everybody's, and a model that differs between ranks raises PeerError on all of them, with the
     parameter's name. When step() returns, the weights are those after the step.
 
-    Each rank's gradient counts 1 / size. A parameter without a gradient counts as zero. For
+    Each rank's gradient counts 1 / size. A parameter that no rank has a gradient for is not stepped,
+    as in PyTorch; where some rank has one, the others count as zero. For
     gradient accumulation: `with optimizer.no_sync():` around all backward passes but the last.
     """
 
@@ -79,15 +80,11 @@ class Optimizer(torch.optim.Optimizer):
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         self._name = name
+        _arguments.check_values(push, clip_norm, total_steps, job.rank)
         defaults = _arguments.defaults(name, options, job.rank)
-        if push not in ("backward", "step"):
-            raise InputError(f"rank {job.rank}: push={push!r} is not 'backward' or 'step'")
         groups, self._names = _arguments.groups(params, job.rank)
         super().__init__(groups, defaults)
         _arguments.check_groups(name, self.param_groups, job.rank)
-        for key, value in (("clip_norm", clip_norm), ("total_steps", total_steps)):
-            if value < 0:
-                raise InputError(f"rank {job.rank}: {key}={value} is below 0")
         self._total_steps = total_steps
         self._settings = (_arguments.settings(name, codec, clip_norm, loss_scale)
                           + _arguments.shared(name, self.param_groups, job.rank) + jobs.as_words(settings))
@@ -339,34 +336,34 @@ class Optimizer(torch.optim.Optimizer):
             self._begin()
 
     def _fill(self, slot: Slot) -> bool:
-        """Its gradient goes into the arena. Returns whether it has been pushed, or will be by the
+        """Its gradient, which is there, goes into the arena. Returns whether it has been pushed, or will be by the
         staging."""
         grad = slot.param.grad
+        assert grad is not None
         if not slot.fresh:
             self._wait(slot)  # its gradient arena is still being sent
         factor = self._factor(slot)
         if self._views and grad is slot.grads and factor == 1.0:  # it is where it is sent from
             slot.pushed, slot.pushed_version = grad, grad._version
             return False
-        if grad is not None:
-            fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES)
-            if fault:
-                raise InputError(f"rank {self._job.rank}: the gradient of parameter '{slot.name}' "
-                                 f"{fault}")
-            slot.pushed_version = grad._version
-            grad = grad.detach()
+        fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES)
+        if fault:
+            raise InputError(f"rank {self._job.rank}: the gradient of parameter '{slot.name}' "
+                             f"{fault}")
+        slot.pushed_version = grad._version
+        grad = grad.detach()
         pushed = True
         if self._staging is not None:
             self._staging.send(slot, grad, factor)
-        elif grad is not None and has_form_of(grad, slot.grads):
+        elif has_form_of(grad, slot.grads):
             self._job.session.push_copy(slot.index, grad.data_ptr(), factor)
         else:
             write(slot.grads, grad, factor)
             pushed = False
-        if self._views and grad is not None and slot.param.dtype == torch.float32:
+        if self._views and slot.param.dtype == torch.float32:
             slot.param.grad = slot.grads
             slot.pushed_version = slot.grads._version
-        slot.pushed = slot.grads if grad is None else slot.param.grad
+        slot.pushed = slot.param.grad
         return pushed
 
     def _factor(self, slot: Slot) -> float:
@@ -378,15 +375,23 @@ class Optimizer(torch.optim.Optimizer):
 
     def _push_rest(self) -> None:
         """What the backward pass has not pushed; neighbours together."""
-        rest = [s for s in self._slots.values() if s.pushed is None and not self._fill(s)]
+        left = [s for s in self._slots.values() if s.pushed is None]
+        lacking = [s for s in left if s.param.grad is None]
+        filled = [s for s in left if s.param.grad is not None and not self._fill(s)]
         if self._staging is not None:
             self._staging.finish()
-            return
-        first = 0
-        for at in range(1, len(rest) + 1):
-            if at == len(rest) or rest[at].index != rest[at - 1].index + 1:
-                self._job.session.push(rest[first].index, at - first)
-                first = at
+            filled = []
+        for slot in lacking:
+            if not slot.fresh:
+                self._wait(slot)
+            if self._staging is not None:
+                self._staging.arrived(slot.index)  # the push lets the servers write its weights
+        for slots, push in ((filled, self._job.session.push), (lacking, self._job.session.push_none)):
+            first = 0
+            for at in range(1, len(slots) + 1):
+                if at == len(slots) or slots[at].index != slots[at - 1].index + 1:
+                    push(slots[first].index, at - first)
+                    first = at
 
     # ---- the step ----
 
@@ -504,13 +509,15 @@ class Optimizer(torch.optim.Optimizer):
         for slot in self._slots.values():
             self._take(slot)
         session.mark(0, len(self._slots))
-        state, arrays, feedback = _state.save(session)
-        out["pstrain"] = {"step": state.step, "rule": list(state.rule[:state.rule_bytes])}
+        state, arrays, feedback = _state.save(session, len(self._slots))
+        made = state.step - self.skipped_steps
+        out["pstrain"] = {"step": state.step, "made": made, "rule": list(state.rule[:state.rule_bytes])}
         if feedback is not None:
             out["pstrain"]["feedback"] = feedback
         if self._job.rank == 0:
             out["state"] = _state.in_pytorchs_form(self._name, self.param_groups, self._slots,
-                                                   state.step - self.skipped_steps, arrays)
+                                                   [made - state.missed[s.index] for s in self._slots.values()],
+                                                   arrays)
         return out
 
     def _refuse_begun(self, what: str) -> None:

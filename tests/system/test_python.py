@@ -171,6 +171,17 @@ class Uses(PythonTest):
     def test_groups_frozen_unused_tied(self):
         self.fine("groups")
 
+    def test_parameters_without_a_gradient(self):
+        gloo = {"servers": 0, "settings": [*FAST, "exchange.name=gloo"]}
+        for where in first(2, ({}, gloo)):
+            self.fine("absent", "adamw", "none", self.folder, "save", **where)
+            self.fine("absent", "adamw", "none", self.folder, "load", **where)
+        for name, codec, where in first(3, (("sgd", "none", gloo), ("lamb", "none", {}), ("adamw", "topk", {}),
+                                            ("sgd", "fp16", {}), ("adamw", "int8", {}), ("adamw", "onebit", {}),
+                                            ("sgd", "none", {}), ("lamb", "none", gloo), ("adagrad", "none", gloo))):
+            with self.subTest(name=name, codec=codec, where=where):
+                self.fine("absent", name, codec, self.folder, "whole", **where)
+
     def test_accumulation(self):
         text = self.job("accumulate", code=1)  # it ends its job after the refusal
         self.assertEqual(text.count(": fine"), 2, text)

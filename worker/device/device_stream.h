@@ -16,6 +16,8 @@ typedef struct ps_device_stream ps_device_stream;
 
 /* Arenas that move between the host and the stream's memory. */
 enum { PS_STREAM_PARAMS = 1, PS_STREAM_BUFFERS = 2 };
+/* For save_state and load_state: ps_exchange_state.missed. */
+enum { PS_STREAM_MISSED = PS_OPTIMIZER_MAX_STATES };
 
 typedef struct ps_device_stream_ops {
     const char *name;
@@ -49,12 +51,17 @@ typedef struct ps_device_stream_ops {
                       bool *finite);
     /* The chunk's block sums (gradnorm.h). Waits for the queue. */
     ps_err (*gradnorm_sums)(ps_device_stream *s, const ps_chunk *chunk, double *sums);
-    /* Copies elements [offset, offset + count) of the optimizer's state i to or from host
-     * memory (count), after the queued work. Waits for the copy. */
+    /* Copies elements [offset, offset + count) of the optimizer's state i, or of
+     * PS_STREAM_MISSED, to or from host memory (count), after the queued work. Waits for
+     * the copy. */
     ps_err (*save_state)(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
                          float *out);
     ps_err (*load_state)(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
                          const float *from);
+    /* Notes which tensors of the chunk lack a gradient in the step (absent.h), before
+     * anything else is done with it. With table->optional alone. NULL: the stream is of
+     * no such table. */
+    ps_err (*note_absent)(ps_device_stream *s, const ps_chunk *chunk);
     /* Queues one optimizer step over a chunk. */
     ps_err (*apply)(ps_device_stream *s, const ps_optimizer_step *step,
                     const ps_chunk *chunk);

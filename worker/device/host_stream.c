@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "absent.h"
 #include "device_stream.h"
 #include "finite.h"
 #include "floats.h"
@@ -14,6 +15,10 @@ typedef struct host_stream {
     /* Each is as large as the arena; a rank that steps only a part touches only that
      * part's pages. */
     float *states[PS_OPTIMIZER_MAX_STATES];
+    /* By tensor, of an optional table; else NULL. A tensor that is stepped in several
+     * parts misses the step once. */
+    ps_absence *absence;
+    uint64_t *last_missed; // the step's t
 } host_stream;
 
 static host_stream *of(ps_device_stream *s)
@@ -78,18 +83,65 @@ static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double 
     return PS_OK;
 }
 
+/* Copies the missed steps of the tensors in the range. */
+static void move_missed(host_stream *s, uint64_t offset, uint64_t count, float *out,
+                        const float *from)
+{
+    const ps_chunk range = {.offset = offset, .count = count};
+    for (int i = 0; i < s->at.table->n_tensors; i++) {
+        const ps_tensor *t = &s->at.table->tensors[i];
+        uint32_t *missed = &s->absence[i].missed;
+        uint64_t begin, end;
+        if (t->offset >= offset + count) return; // they are in the order of the arena
+        ps_chunk_overlap(&range, t, &begin, &end);
+        if (begin >= end) continue;
+        const uint64_t at = t->offset + begin - offset;
+        if (from) memcpy(missed, from + at, sizeof *missed);
+        for (uint64_t k = 0; out && k < end - begin; k++)
+            memcpy(out + at + k, missed, sizeof *missed);
+    }
+}
+
 static ps_err host_save_state(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
                               float *out)
 {
-    memcpy(out, of(s)->states[i] + offset, count * sizeof *out);
+    if (i == PS_STREAM_MISSED)
+        move_missed(of(s), offset, count, out, NULL);
+    else
+        memcpy(out, of(s)->states[i] + offset, count * sizeof *out);
     return PS_OK;
 }
 
 static ps_err host_load_state(ps_device_stream *s, int i, uint64_t offset, uint64_t count,
                               const float *from)
 {
-    memcpy(of(s)->states[i] + offset, from, count * sizeof *from);
+    if (i == PS_STREAM_MISSED)
+        move_missed(of(s), offset, count, NULL, from);
+    else
+        memcpy(of(s)->states[i] + offset, from, count * sizeof *from);
     return PS_OK;
+}
+
+static ps_err host_note_absent(ps_device_stream *base, const ps_chunk *chunk)
+{
+    host_stream *s = of(base);
+    for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
+        const ps_tensor *t = &s->at.table->tensors[i];
+        uint64_t begin, end;
+        ps_chunk_overlap(chunk, t, &begin, &end);
+        if (begin < end)
+            s->absence[i].now = ps_absent_at(s->at.grads + t->offset + begin);
+    }
+    return PS_OK;
+}
+
+/* Whether the tensor is left as it is in the step; counts it once. */
+static bool misses(host_stream *s, int tensor, const ps_optimizer_step *step)
+{
+    if (!s->absence || !s->absence[tensor].now) return false;
+    s->absence[tensor].missed += s->last_missed[tensor] != step->t;
+    s->last_missed[tensor] = step->t;
+    return true;
 }
 
 static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
@@ -100,13 +152,16 @@ static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
         const ps_tensor *t = &s->at.table->tensors[i];
         uint64_t begin, end;
+        if (misses(s, i, step)) continue;
+        ps_optimizer_step now = *step;
+        if (s->absence) now.t -= s->absence[i].missed;
         ps_chunk_overlap(chunk, t, &begin, &end);
         uint64_t at = t->offset + begin;
         float *states[PS_OPTIMIZER_MAX_STATES] = {0};
         for (int k = 0; k < opt->n_states; k++)
             states[k] = s->states[k] + at;
         const ps_optimizer_scalars scalars = ps_optimizer_scalars_in(
-            opt, step, t->group, ps_optimizer_decay(opt, t->role));
+            opt, &now, t->group, ps_optimizer_decay(opt, t->role));
         ps_optimizer_apply_by(opt, &scalars, end - begin, s->at.params + at,
                               s->at.grads + at, states);
     }
@@ -126,11 +181,24 @@ static ps_lamb_part part_of(const host_stream *s, const ps_chunk *chunk)
     return part;
 }
 
+/* After it a part begins with -0.0 only where the gradient is lacking. */
+static void show_absent(host_stream *s, const ps_chunk *chunk)
+{
+    for (int i = chunk->first_tensor; i <= chunk->last_tensor && s->absence; i++) {
+        const ps_tensor *t = &s->at.table->tensors[i];
+        uint64_t begin, end;
+        ps_chunk_overlap(chunk, t, &begin, &end);
+        if (begin < end && !s->absence[i].now)
+            ps_absent_not(s->at.grads + t->offset + begin);
+    }
+}
+
 static ps_err host_lamb_update(ps_device_stream *s, const ps_optimizer_step *step,
                                const ps_chunk *chunk, double *weight_sums,
                                double *update_sums)
 {
     const ps_lamb_part part = part_of(of(s), chunk);
+    show_absent(of(s), chunk);
     ps_lamb_update(&part, step, weight_sums, update_sums);
     return PS_OK;
 }
@@ -156,6 +224,8 @@ static void host_destroy(ps_device_stream **base)
             free(s->states[k]);
         else
             ps_mem_unmap(s->states[k], state_bytes(s));
+    free(s->absence);
+    free(s->last_missed);
     free(s);
     *base = NULL;
 }
@@ -177,11 +247,20 @@ static const ps_device_stream_ops host_stream_ops = {
     .gradnorm_sums = host_norm_sums,
     .save_state = host_save_state,
     .load_state = host_load_state,
+    .note_absent = host_note_absent,
     .apply = host_apply,
     .lamb_update = host_lamb_update,
     .lamb_apply = host_lamb_apply,
     .destroy = host_destroy,
 };
+
+static ps_err alloc_absence(host_stream *s)
+{
+    const size_t n = (size_t)s->at.table->n_tensors;
+    if (!s->at.table->optional) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&s->absence, n, sizeof *s->absence, "tensors"));
+    return ps_mem_zalloc(&s->last_missed, n, sizeof *s->last_missed, "tensors");
+}
 
 ps_err ps_host_stream_create(const ps_host_stream_options *options,
                              ps_device_stream **out)
@@ -200,6 +279,10 @@ ps_err ps_host_stream_create(const ps_host_stream_options *options,
             return err;
         }
     }
-    *out = base;
-    return PS_OK;
+    const ps_err err = alloc_absence(s);
+    if (err == PS_OK)
+        *out = base;
+    else
+        host_destroy(&base);
+    return err;
 }

@@ -64,6 +64,9 @@ typedef struct ps_exchange_state {
     /* The servers' exact weights; with a codec the workers have others. */
     float *weights;
     float *feedback; // what this rank's codec has not sent yet
+    /* With table->optional: the steps that each tensor has missed (absent.h), a uint32_t
+     * in each of its elements. */
+    float *missed;
     /* With the policy local: what this rank has of its own (local_memory.h), in
      * ps_local_memory_bytes. */
     void *local;

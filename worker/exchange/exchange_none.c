@@ -218,6 +218,7 @@ static ps_err none_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
         const ps_tensor *t = &e->o.table->tensors[i];
         const ps_chunk chunk = {
             .offset = t->offset, .count = t->count, .first_tensor = i, .last_tensor = i};
+        if (e->o.table->optional) PS_TRY(e->stream->ops->note_absent(e->stream, &chunk));
         PS_TRY(check_tensor(e, i));
         if (!e->waits) PS_TRY(apply(e, &chunk, 1));
     }
@@ -258,6 +259,9 @@ static ps_err none_save(ps_exchange *x, ps_exchange_state *out)
     for (int i = 0; i < e->rule.optimizer.n_states; i++)
         PS_TRY(
             e->stream->ops->save_state(e->stream, i, 0, e->whole.count, out->states[i]));
+    if (out->missed)
+        PS_TRY(e->stream->ops->save_state(e->stream, PS_STREAM_MISSED, 0, e->whole.count,
+                                          out->missed));
     return ps_step_rule_save(&e->rule, out->rule, &out->rule_bytes);
 }
 
@@ -267,6 +271,9 @@ static ps_err none_load(ps_exchange *x, const ps_exchange_state *in)
     for (int i = 0; i < e->rule.optimizer.n_states; i++)
         PS_TRY(
             e->stream->ops->load_state(e->stream, i, 0, e->whole.count, in->states[i]));
+    if (in->missed)
+        PS_TRY(e->stream->ops->load_state(e->stream, PS_STREAM_MISSED, 0, e->whole.count,
+                                          in->missed));
     return PS_OK;
 }
 

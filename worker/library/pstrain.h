@@ -220,6 +220,9 @@ typedef struct pstrain_state {
     float *feedback;
     size_t rule_bytes; /* 0: without a loss scale, and no step was skipped */
     uint8_t rule[64];  /* loss scale, skipped steps */
+    /* (parameters) Of the steps that were not skipped, those that left each parameter as
+     * it was (pstrain_push_none). Rank 0's; NULL: none did. Since 0.3. */
+    uint64_t *missed;
 } pstrain_state;
 
 typedef struct pstrain_table {
@@ -313,7 +316,7 @@ PSTRAIN_API int pstrain_changed(pstrain_session *s, int first, int n, int *index
  * share: 1 / world_size for equal batches, n_r / (sum of all n) for others (with
  * pstrain_table.mean: by world_size times its share, so not at all for equal batches);
  * and by the loss scale where loss_scale.use is on. Each parameter is pushed once per
- * step; one without a gradient is pushed as zeros. Gradients and weights then belong to
+ * step, by one of these three functions. Gradients and weights then belong to
  * the library until the next pstrain_wait for them. Does not block. */
 PSTRAIN_API int pstrain_push(pstrain_session *s, int first, int n);
 
@@ -323,6 +326,11 @@ PSTRAIN_API int pstrain_push(pstrain_session *s, int first, int n);
  * itself. Since 0.2. */
 PSTRAIN_API int pstrain_push_copy(pstrain_session *s, int index, const float *from,
                                   float factor);
+
+/* This worker has no gradient for these parameters in this step. One that no worker has a
+ * gradient for is left as it is, and the step does not count for it; where some worker
+ * has one, the others' count as zeros. Since 0.3. */
+PSTRAIN_API int pstrain_push_none(pstrain_session *s, int first, int n);
 
 /* Every parameter of the step has been pushed. May return before the step is made. ARG
  * names the first parameter that was not pushed; the step then goes on. */
@@ -352,7 +360,8 @@ PSTRAIN_API int pstrain_state_has_feedback(const pstrain_session *s);
 /* Fills the arrays that are given (struct_size and pointers set by the caller; on ranks
  * other than 0 only feedback), step and rule. All ranks call it between the same two
  * steps; it drains. The weights are in pstrain_params (after pstrain_sync with a codec).
- * PyTorch's `step` of a parameter is state.step minus the skipped steps. */
+ * PyTorch's `step` of a parameter is state.step minus the skipped and its missed steps.
+ */
 PSTRAIN_API int pstrain_save(pstrain_session *s, pstrain_state *state);
 
 /* --- the reducer: sums of arrays of any size --------------------------------------- */

@@ -100,6 +100,9 @@ enum {
     PSTRAIN_IN_MEMBER = PSTRAIN_IN_JOINED | PSTRAIN_IN_OPEN | PSTRAIN_IN_STARTED
 };
 
+/* Memory for state->missed where this rank needs it: owned, zeroed. */
+ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state);
+
 /* The same, of a started session with tensors, in the main lane. */
 ps_err pstrain_enter_steps(pstrain_session *s, const char *call);
 /* Whether [first, first + n) are parameters; else ARG. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "absent.h"
 #include "codec.h"
 #include "nontemporal_copy.h"
 #include "pstrain_state.h"
@@ -150,30 +151,61 @@ int pstrain_ready(pstrain_session *s, int first, int n, int *here)
     return err == PS_OK ? leave(s, ready(s, first, n, here)) : (int)err;
 }
 
-static ps_err push(pstrain_session *s, int first, int n)
+static float *gradient_of(pstrain_session *s, int i)
 {
-    PS_TRY(check_begun(s, first, n, "pstrain_push"));
+    return ps_session_grads(s->session) + s->own.table.tensors[i].offset;
+}
+
+static ps_err check_push(const pstrain_session *s, int first, int n, const char *call)
+{
+    PS_TRY(check_begun(s, first, n, call));
     for (int i = first; i < first + n; i++)
         if (s->pushed[i])
             return ps_err_set(PS_ERR_ARG,
-                              "pstrain_push: %s has been pushed in step %" PRIu64
-                              " already",
+                              "%s: %s has been pushed in step %" PRIu64 " already", call,
                               s->own.table.tensors[i].name, s->step);
+    return PS_OK;
+}
+
+static ps_err push(pstrain_session *s, int first, int n)
+{
     PS_TRY(ps_session_push(s->session, first, n));
     memset(s->pushed + first, 1, (size_t)n);
     return PS_OK;
 }
 
+static ps_err push_there(pstrain_session *s, int first, int n)
+{
+    PS_TRY(check_push(s, first, n, "pstrain_push"));
+    for (int i = first; i < first + n; i++)
+        ps_absent_clear(gradient_of(s, i), s->own.table.tensors[i].count);
+    return push(s, first, n);
+}
+
 int pstrain_push(pstrain_session *s, int first, int n)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_push");
-    return err == PS_OK ? leave(s, push(s, first, n)) : (int)err;
+    return err == PS_OK ? leave(s, push_there(s, first, n)) : (int)err;
+}
+
+static ps_err push_none(pstrain_session *s, int first, int n)
+{
+    PS_TRY(check_push(s, first, n, "pstrain_push_none"));
+    for (int i = first; i < first + n; i++)
+        ps_absent_fill(gradient_of(s, i), s->own.table.tensors[i].count);
+    return push(s, first, n);
+}
+
+int pstrain_push_none(pstrain_session *s, int first, int n)
+{
+    const ps_err err = pstrain_enter_steps(s, "pstrain_push_none");
+    return err == PS_OK ? leave(s, push_none(s, first, n)) : (int)err;
 }
 
 static void copy_gradient(pstrain_session *s, int index, const float *from, float factor)
 {
     const ps_tensor *t = &s->own.table.tensors[index];
-    float *to = ps_session_grads(s->session) + t->offset;
+    float *to = gradient_of(s, index);
     const uint64_t bytes = s->own.table.arena_count * sizeof *to;
     const bool bypass = ps_nontemporal_copy_pays(2 * bytes); // and as many weights
     if (bypass && factor == 1)
@@ -186,15 +218,16 @@ static void copy_gradient(pstrain_session *s, int index, const float *from, floa
         for (uint64_t i = 0; i < t->count; i++)
             to[i] = from[i] * factor;
     if (bypass) ps_nontemporal_copy_done();
+    ps_absent_clear(to, t->count);
 }
 
 static ps_err push_copy(pstrain_session *s, int index, const float *from, float factor)
 {
-    PS_TRY(check_begun(s, index, 1, "pstrain_push_copy"));
+    PS_TRY(check_push(s, index, 1, "pstrain_push_copy"));
     if (!from)
         return ps_err_set(PS_ERR_ARG, "pstrain_push_copy: the gradient of %s is NULL",
                           s->own.table.tensors[index].name);
-    if (!s->pushed[index]) copy_gradient(s, index, from, factor);
+    copy_gradient(s, index, from, factor);
     return push(s, index, 1);
 }
 
@@ -214,7 +247,7 @@ static ps_err finish(pstrain_session *s)
     if (missing)
         return ps_err_set(PS_ERR_ARG,
                           "pstrain_finish: %s was not pushed in step %" PRIu64
-                          " (push zeros where there is no gradient)",
+                          " (pstrain_push_none where there is no gradient)",
                           s->own.table.tensors[missing - s->pushed].name, s->step);
     PS_TRY(ps_session_finish(s->session));
     s->begun = false;
@@ -304,10 +337,26 @@ int pstrain_state_has_feedback(const pstrain_session *s)
     return optimizer_of(s) && ps_codec_feeds_back(s->full->exchange.codec);
 }
 
+ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state)
+{
+    if (s->rank != 0 || !s->own.table.optional) return PS_OK;
+    return ps_mem_zalloc(&state->missed, s->own.table.arena_count, sizeof *state->missed,
+                         "missed steps");
+}
+
+static void take_missed(const pstrain_session *s, const float *arena, uint64_t *missed)
+{
+    for (int i = 0; i < s->own.table.n_tensors; i++) {
+        uint32_t n;
+        memcpy(&n, arena + s->own.table.tensors[i].offset, sizeof n);
+        missed[i] = n;
+    }
+}
+
 static ps_err save(pstrain_session *s, pstrain_state *out)
 {
     ps_exchange_state state = {0};
-    if (!out || out->struct_size < sizeof *out)
+    if (!out || out->struct_size < offsetof(pstrain_state, missed))
         return ps_err_set(PS_ERR_ARG, "pstrain_save: struct_size is not a size of "
                                       "pstrain_state");
     PS_TRY(between_steps(s, "pstrain_save"));
@@ -320,7 +369,12 @@ static ps_err save(pstrain_session *s, pstrain_state *out)
     state.weights = s->rank == 0 ? out->weights : NULL;
     state.feedback = out->feedback;
     PS_TRY(ps_session_drain(s->session));
-    PS_TRY(ps_session_save(s->session, &state));
+    PS_TRY(pstrain_missed_room(s, &state));
+    const ps_err err = ps_session_save(s->session, &state);
+    if (err == PS_OK && state.missed && out->struct_size >= sizeof *out && out->missed)
+        take_missed(s, state.missed, out->missed);
+    free(state.missed);
+    PS_TRY(err);
     out->step = s->step;
     out->rule_bytes = state.rule_bytes;
     memcpy(out->rule, state.rule, sizeof state.rule);

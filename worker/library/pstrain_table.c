@@ -301,6 +301,7 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
                                         .local_rank = -1,
                                         .member = s->member,
                                         .groups = &s->groups};
+    s->own.table.optional = ps_config_may_lack_gradients(s->full);
     PS_TRY(copy_settings(s));
     PS_TRY(ps_session_create(&options, &s->session));
     if (s->has_numbers) PS_TRY(check_groups(s, s->numbers));
@@ -403,6 +404,16 @@ uint64_t pstrain_tensor_offset(const pstrain_session *s, int index)
 
 /* --- start ------------------------------------------------------------------------- */
 
+static void give_missed(const ps_tensor_table *table, const uint64_t *missed,
+                        float *arena)
+{
+    for (int i = 0; i < table->n_tensors; i++) {
+        const uint32_t n = (uint32_t)missed[i];
+        for (uint64_t k = 0; k < table->tensors[i].count; k++)
+            memcpy(arena + table->tensors[i].offset + k, &n, sizeof n);
+    }
+}
+
 static ps_err start(pstrain_session *s)
 {
     const pstrain_state *r = s->resume;
@@ -414,7 +425,12 @@ static ps_err start(pstrain_session *s)
         state.weights = r->weights;
         state.feedback = r->feedback;
     }
-    PS_TRY(ps_session_start(s->session, NULL, resumes ? &state : NULL));
+    if (resumes) PS_TRY(pstrain_missed_room(s, &state));
+    if (state.missed && r && r->struct_size >= sizeof *r && r->missed)
+        give_missed(&s->own.table, r->missed, state.missed);
+    const ps_err err = ps_session_start(s->session, NULL, resumes ? &state : NULL);
+    free(state.missed);
+    PS_TRY(err);
     s->resume = NULL;
     atomic_store(&s->stage, PSTRAIN_STARTED);
     return PS_OK;

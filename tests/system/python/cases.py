@@ -107,9 +107,11 @@ class Lamb(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             (b1, b2), decay = group["betas"], group["weight_decay"]
+            group["step"] = t = group.get("step", 0) + 1  # also for tensors without a gradient
             for p in group["params"]:
+                if p.grad is None:
+                    continue
                 s = self.state[p]
-                s["step"] = t = s.get("step", 0) + 1
                 m = s.setdefault("exp_avg", torch.zeros_like(p)).mul_(b1).add_(p.grad, alpha=1 - b1)
                 v = s.setdefault("exp_avg_sq", torch.zeros_like(p)).mul_(b2)
                 v.addcmul_(p.grad, p.grad, value=1 - b2)

@@ -221,6 +221,7 @@ static ps_err reduce_segment(ps_reducer *r, int bucket, uint64_t i, uint64_t ste
 {
     PS_TRY(sum(r, bucket, i));
     const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
+    if (r->at->table->optional) PS_TRY(r->stream->ops->note_absent(r->stream, &segment));
     PS_TRY(look_at(r, &segment));
     return r->waits ? PS_OK : apply(r, bucket, i, step, 1);
 }

@@ -137,6 +137,8 @@ static ps_err for_states(ps_reducer *r, const ps_exchange_state *s, int holder,
     ps_err err = packed_init(&p, r);
     for (int i = 0; i < r->rule.optimizer.n_states && err == PS_OK; i++)
         err = fn(r, &p, i, s->states[i]);
+    if (err == PS_OK && r->at->table->optional)
+        err = fn(r, &p, PS_STREAM_MISSED, s->missed);
     packed_fini(&p, r);
     return err;
 }

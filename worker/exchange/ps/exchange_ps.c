@@ -260,6 +260,8 @@ static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
     const bool over = out->over_gradients;
     for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
         PS_TRY(ps_comm_snapshot_fetch(e->comm, (uint64_t)i, over, out->states[i]));
+    if (out->missed)
+        PS_TRY(ps_comm_snapshot_fetch(e->comm, PS_WIRE_STATE_MISSED, false, out->missed));
     if (out->weights)
         PS_TRY(
             ps_comm_snapshot_fetch(e->comm, PS_WIRE_STATE_WEIGHTS, over, out->weights));
@@ -283,6 +285,8 @@ static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
     PS_TRY(ps_comm_wait_ready(e->comm));
     for (int i = 0; i < e->o.rule->optimizer.n_states; i++)
         PS_TRY(ps_comm_snapshot_restore(e->comm, (uint64_t)i, in->states[i]));
+    if (in->missed)
+        PS_TRY(ps_comm_snapshot_restore(e->comm, PS_WIRE_STATE_MISSED, in->missed));
     if (!in->weights) return PS_OK;
     return ps_comm_snapshot_restore(e->comm, PS_WIRE_STATE_WEIGHTS, in->weights);
 }
