@@ -10,96 +10,12 @@
  * CONFIG "" is a job without a file and without a model: it has only the keys.
  */
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_schema.h"
 #include "model_spec.h"
-
-static json_t *ints_json(const ps_int_list *list)
-{
-    json_t *out = json_array();
-    for (int i = 0; i < list->n; i++)
-        json_array_append_new(out, json_integer(list->v[i]));
-    return out;
-}
-
-static json_t *doubles_json(const ps_float_list *list)
-{
-    json_t *out = json_array();
-    for (int i = 0; i < list->n; i++)
-        json_array_append_new(out, json_real(list->v[i]));
-    return out;
-}
-
-/* A number, or [min, max]. */
-static json_t *range_json(const ps_int_range *range)
-{
-    if (range->min == range->max) return json_integer(range->min);
-    return json_pack("[I, I]", (json_int_t)range->min, (json_int_t)range->max);
-}
-
-static json_t *patterns_json(const char *lines)
-{
-    json_t *out = json_array();
-    for (const char *at = lines; *at; at = strchr(at, '\n') + 1)
-        json_array_append_new(out, json_stringn(at, strcspn(at, "\n")));
-    return out;
-}
-
-static json_t *number_json(double value)
-{
-    return isnan(value) ? json_null() : json_real(value);
-}
-
-static json_t *groups_json(const ps_group_list *groups)
-{
-    json_t *out = json_array();
-    for (int i = 0; i < groups->n; i++) {
-        const ps_group_setting *g = &groups->v[i];
-        json_array_append_new(out,
-                              json_pack("{s:o, s:o, s:o}", "match",
-                                        patterns_json(g->match), "lr", number_json(g->lr),
-                                        "weight_decay", number_json(g->weight_decay)));
-    }
-    return out;
-}
-
-static json_t *value_json(const ps_config *cfg, const ps_config_key *key)
-{
-    const void *at = (const char *)cfg + key->offset;
-    switch (key->type) {
-    case PS_KEY_BOOL:
-        return json_boolean(*(const bool *)at);
-    case PS_KEY_INT:
-    case PS_KEY_BYTES:
-        return json_integer(*(const int64_t *)at);
-    case PS_KEY_RANGE:
-        return range_json(at);
-    case PS_KEY_UINT64:
-        return json_integer((json_int_t) * (const uint64_t *)at);
-    case PS_KEY_DOUBLE:
-        return json_real(*(const double *)at);
-    case PS_KEY_STRING:
-        return json_string(*(char *const *)at);
-    case PS_KEY_WORD:
-        return json_string(ps_word_name(key->words, *(const int *)at));
-    case PS_KEY_DEVICE:
-        return json_string(ps_device_choice_text(*(const ps_device_choice *)at,
-                                                 (char[PS_DEVICE_TEXT]){0}));
-    case PS_KEY_INT_LIST:
-        return ints_json(at);
-    case PS_KEY_DOUBLE_LIST:
-        return doubles_json(at);
-    case PS_KEY_PATTERNS:
-        return patterns_json(*(const ps_patterns *)at);
-    case PS_KEY_GROUPS:
-        return groups_json(at);
-    }
-    return json_null();
-}
+#include "value_json.h"
 
 static json_t *tree_json(const ps_yaml *node)
 {
@@ -144,7 +60,7 @@ static ps_err print_job(const ps_config *cfg)
     json_t *keys = json_object();
     for (int i = 0; i < ps_config_n_keys; i++)
         json_object_set_new(keys, ps_config_keys[i].path,
-                            value_json(cfg, &ps_config_keys[i]));
+                            ps_config_value_json(cfg, &ps_config_keys[i]));
     json_t *job =
         json_pack("{s:s, s:o, s:o, s:I, s:o, s:o}", "file", cfg->file, "keys", keys,
                   "layers", tree_json(ps_yaml_path(cfg->tree, "model.layers")),

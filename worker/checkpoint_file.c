@@ -13,6 +13,7 @@
 #include "model_file.h"
 #include "new_file.h"
 #include "state_tensors.h"
+#include "value_json.h"
 
 static const char MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors",
                   TOLD[] = "told.safetensors", MANIFEST[] = "manifest.json";
@@ -200,19 +201,6 @@ static ps_err manifest_sum(const json_t *manifest, uint32_t *crc)
     return PS_OK;
 }
 
-static json_t *sections_json(const ps_config *cfg)
-{
-    ps_config_sections sections;
-    json_t *o = json_object();
-    ps_config_hash_sections(cfg, &sections);
-    for (int i = 0; i < sections.n; i++) {
-        char hex[24];
-        snprintf(hex, sizeof hex, "%016" PRIx64, sections.hashes[i]);
-        json_object_set_new(o, sections.names[i], json_string(hex));
-    }
-    return o;
-}
-
 static json_t *rule_json(const uint8_t *rule, size_t bytes)
 {
     char hex[2 * PS_STEP_RULE_STATE_BYTES + 1] = "";
@@ -288,8 +276,8 @@ static ps_err write_manifest(const writing *w, const ps_config *cfg, json_t *sta
     uint32_t crc;
     json_t *m =
         json_pack("{s:s, s:s, s:o, s:o, s:o, s:O}", "format", FORMAT, "program",
-                  PS_VERSION, "config", sections_json(cfg), "state", state, "step_rule",
-                  rule_json(x->rule, x->rule_bytes), "files", w->files);
+                  PS_VERSION, "config", ps_config_kept_json(cfg), "state", state,
+                  "step_rule", rule_json(x->rule, x->rule_bytes), "files", w->files);
     if (!m) return ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
     if (w->shape->local) json_object_set_new(m, "local", local_json(w));
     ps_err err = manifest_sum(m, &crc);
@@ -492,10 +480,9 @@ static ps_err read_parts(const json_t *own, const ps_snapshot_shape *shape,
     const json_t *samples = json_object_get(own, "samples");
     const size_t n = json_is_array(samples) ? json_array_size(samples) : 1;
     if (n != shape->fragments)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "sync.fragments: the checkpoint is of a job with %zu; take as "
-                          "many, or begin a new job from its weights (train.init)",
-                          n);
+        return ps_err_set(PS_ERR_FORMAT,
+                          "manifest.json: %zu samples for %" PRIu32 " fragments", n,
+                          shape->fragments);
     end->n_parts = n;
     for (size_t i = 0; i < n; i++) {
         end->parts[i].samples = read_samples(samples, i);
@@ -568,31 +555,9 @@ ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
     return err;
 }
 
-/* Others say where and how it is computed, or may be changed. */
-static bool matters(const char *section)
+ps_err ps_checkpoint_compare(const json_t *manifest, const ps_config *cfg, char *changed,
+                             size_t bytes)
 {
-    static const char *const names[] = {"model",      "data",     "optimizer", "schedule",
-                                        "loss_scale", "exchange", "sync"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i], section) == 0) return true;
-    return false;
-}
-
-void ps_checkpoint_changed_sections(const json_t *manifest, const ps_config *cfg,
-                                    char *out, size_t bytes)
-{
-    const char *name;
-    const json_t *now, *before = json_object_get(manifest, "config");
-    size_t used = 0;
-    out[0] = '\0';
-    if (!before) return; // written by another program
-    json_t *sections = sections_json(cfg);
-    json_object_foreach(sections, name, now)
-    {
-        const json_t *then = json_object_get(before, name);
-        if (!matters(name) || json_equal(then, now) || used >= bytes) continue;
-        used +=
-            (size_t)snprintf(out + used, bytes - used, "%s%s", used ? ", " : "", name);
-    }
-    json_decref(sections);
+    return ps_config_compare_kept(cfg, json_object_get(manifest, "config"), changed,
+                                  bytes);
 }

@@ -34,9 +34,9 @@ ps_err ps_checkpoint_verify(const char *folder, json_t **manifest);
 ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
                           const ps_snapshot_shape *shape, ps_snapshot *snapshot);
 
-/* Sections of the configuration that change the result and are not as they were, as
- * "optimizer, data"; "" where there is none. */
-void ps_checkpoint_changed_sections(const json_t *manifest, const ps_config *cfg,
-                                    char *out, size_t bytes);
+/* Whether a job with cfg may go on from it: ps_config_compare_kept of its manifest. One
+ * that another program wrote says nothing about settings. */
+ps_err ps_checkpoint_compare(const json_t *manifest, const ps_config *cfg, char *changed,
+                             size_t bytes);
 
 #endif

@@ -42,15 +42,17 @@ static ps_err none_found(ps_resume *r, const ps_checkpoint_folder *f)
     return PS_OK;
 }
 
-static void warn_of_changes(const ps_resume *r, const json_t *manifest)
+static ps_err check_changes(const ps_resume *r, const json_t *manifest)
 {
-    char sections[160];
-    ps_checkpoint_changed_sections(manifest, r->o.config, sections, sizeof sections);
-    if (sections[0])
-        PS_WARN("resume",
-                "changed=\"%s\" note=\"the configuration is not the checkpoint's: the "
-                "result is not that of an unbroken run\"",
-                sections);
+    char changed[1024];
+    PS_TRY(ps_checkpoint_compare(manifest, r->o.config, changed, sizeof changed));
+    if (changed[0])
+        PS_WARN(
+            "resume",
+            "note=\"the configuration is not the checkpoint's: the result is not that "
+            "of an unbroken run\" changed=\"%s\"",
+            changed);
+    return PS_OK;
 }
 
 /* *damaged: an older checkpoint may be whole; else it is whole, and of another job. */
@@ -60,9 +62,9 @@ static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
     *damaged = true;
     PS_TRY(ps_checkpoint_verify(folder, &manifest));
     *damaged = false;
-    ps_err err = ps_snapshot_init(&r->snapshot, &r->shape, 0, true);
+    ps_err err = check_changes(r, manifest);
+    if (err == PS_OK) err = ps_snapshot_init(&r->snapshot, &r->shape, 0, true);
     if (err == PS_OK) err = ps_checkpoint_read(folder, manifest, &r->shape, &r->snapshot);
-    if (err == PS_OK) warn_of_changes(r, manifest);
     json_decref(manifest);
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", folder);
 }

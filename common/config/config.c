@@ -226,7 +226,9 @@ static void print_cell(FILE *out, const char *text)
 
 void ps_config_print_markdown(FILE *out)
 {
-    fputs("| key | default | values | meaning |\n| --- | --- | --- | --- |\n", out);
+    fputs("| key | default | values | --resume | meaning |\n"
+          "| --- | --- | --- | --- | --- |\n",
+          out);
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
         char range[160];
@@ -234,9 +236,10 @@ void ps_config_print_markdown(FILE *out)
         fprintf(out, "| `%s` | %s%s%s | ", key->path, *key->text ? "`" : "", key->text,
                 *key->text ? "`" : "");
         print_cell(out, *range ? range : ps_key_type_text(key->type));
-        fputs(" | ", out);
+        fprintf(out, " | %s | ", ps_key_resume_text(key->resume));
         print_cell(out, key->help);
         fputs(" |\n", out);
     }
-    fprintf(out, "| `%s` | | a list | the layers: see `configs/` |\n", PS_CONFIG_LAYERS);
+    fprintf(out, "| `%s` | | a list | warned | the layers: see `configs/` |\n",
+            PS_CONFIG_LAYERS);
 }

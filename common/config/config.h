@@ -1,7 +1,7 @@
 /* The configuration of a job: a YAML file, overridden by --set key=value.
  *
  * One table (config_schema.c) lists every key with its type, range, default and help; the
- * reader, --help, docs/configuration.md and the configuration hash all use it. Errors
+ * reader, --help, docs/configuration.md, the configuration hash and --resume all use it. Errors
  * name file, line and key: "configs/a.yaml:12: optimizer.lr: -1 is below 0".
  */
 #ifndef PS_CONFIG_H
@@ -322,6 +322,9 @@ int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes);
 /* A hash of all settings that must be equal on every member of the job, the model
  * included (not paths, devices, threads, interface). */
 uint64_t ps_config_hash(const ps_config *cfg);
+
+/* Of model.layers alone; 0: there are none. */
+uint64_t ps_config_hash_layers(const ps_config *cfg);
 
 /* The same for each section ("train", "model", ...), to find the one that differs. */
 enum { PS_CONFIG_SECTIONS_MAX = 24 };

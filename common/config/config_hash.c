@@ -147,6 +147,12 @@ const char *ps_config_difference(const ps_config *a, const ps_config *b)
     return NULL;
 }
 
+uint64_t ps_config_hash_layers(const ps_config *cfg)
+{
+    const ps_yaml *layers = ps_yaml_path(cfg->tree, PS_CONFIG_LAYERS);
+    return layers ? hash_node(layers) : 0;
+}
+
 uint64_t ps_config_hash(const ps_config *cfg)
 {
     ps_hash h;
@@ -157,8 +163,7 @@ uint64_t ps_config_hash(const ps_config *cfg)
         ps_hash_string(&h, key->path);
         hash_value(&h, cfg, key);
     }
-    const ps_yaml *layers = ps_yaml_path(cfg->tree, PS_CONFIG_LAYERS);
-    ps_hash_u64(&h, layers ? hash_node(layers) : 0);
+    ps_hash_u64(&h, ps_config_hash_layers(cfg));
     return ps_hash_value(&h);
 }
 
@@ -187,9 +192,7 @@ void ps_config_hash_sections(const ps_config *cfg, ps_config_sections *out)
         if (key->scope != PS_SCOPE_JOB) continue;
         hash_value(&hashes[section_of(out, key->path)], cfg, key);
     }
-    const ps_yaml *layers = ps_yaml_path(cfg->tree, PS_CONFIG_LAYERS);
-    ps_hash_u64(&hashes[section_of(out, PS_CONFIG_LAYERS)],
-                layers ? hash_node(layers) : 0);
+    ps_hash_u64(&hashes[section_of(out, PS_CONFIG_LAYERS)], ps_config_hash_layers(cfg));
     for (int i = 0; i < out->n; i++)
         out->hashes[i] = ps_hash_value(&hashes[i]);
 }

@@ -25,10 +25,21 @@ typedef enum ps_key_type {
  * PS_SCOPE_LOCAL: it may differ. */
 typedef enum ps_key_scope { PS_SCOPE_JOB, PS_SCOPE_LOCAL } ps_key_scope;
 
+/* What happens when a job goes on from a checkpoint (--resume) with another value.
+ * PS_RESUME_FREE: nothing. PS_RESUME_WARNED: the job goes on, but its result is not that
+ * of an unbroken run. PS_RESUME_REFUSED: the checkpoint's state would mean something
+ * else. */
+typedef enum ps_key_resume {
+    PS_RESUME_FREE,
+    PS_RESUME_WARNED,
+    PS_RESUME_REFUSED
+} ps_key_resume;
+
 typedef struct ps_config_key {
     const char *path;
     ps_key_type type;
     ps_key_scope scope;
+    ps_key_resume resume;
     size_t offset;        // of the field in ps_config
     double min, max;      // of a number, or of each of a list; both 0: no bounds
     const ps_word *words; // PS_KEY_WORD
@@ -53,6 +64,8 @@ const ps_config_key *ps_config_key_find(const char *path);
 /* What a value of the type looks like, for messages: "true or false", "a whole number".
  */
 const char *ps_key_type_text(ps_key_type type);
+/* "free", "warned" or "refused". */
+const char *ps_key_resume_text(ps_key_resume resume);
 /* Writes the values that the key allows, for messages: "0 .. 1", "sgd | adam | adamw",
  * "at least 1" or "". */
 void ps_config_key_range(const ps_config_key *key, char *out, size_t bytes);

@@ -17,6 +17,12 @@ RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
 SEED = int(os.environ.get("PS_RESUME_SEED", "20"))
 SETTINGS = [f"train.steps={STEPS}", "data.batch=20", "train.log_every=4", "data.train=0-239",
             "checkpoint.every=5", "checkpoint.keep=100"]
+# Other values of keys that --resume leaves free (docs/configuration.md).
+FREE = ["job.name=other", "train.graphs=false", "train.init_strict=false", "train.save_every=7",
+        "train.file_timeout_ms=9000", "train.log_every=3", "train.patience=100", "train.warmup_steps=3",
+        "train.tensorboard=true", "checkpoint.minutes=3", "checkpoint.keep=2", "data.eval_batch=50", "data.prefetch=5",
+        "data.threads=2", "exchange.chunk=8K", "exchange.shm=off", "exchange.credit=64K", "exchange.bucket=1K",
+        "server.shards=3", "net.heartbeat_ms=100", "net.io_threads=2", "recovery.share=0.1", "trace.straggler=false"]
 # Fields that depend on the time, on one process, or on how much travelled.
 OWN = ("seconds", "samples_per_second", "step_ms", "exchange_wait_ms", "bytes", "rss", "in_flight",
        "server_stats", "compression_ratio", "servers", "shards", "warmup", "rejoins", "stragglers")
@@ -210,8 +216,31 @@ class OtherJobs(CheckpointTest):
         self.run_whole([10], "ps", 2, 2, *settings)
         copy_until(self.path("whole"), self.path("other"), 10)
         said = self.run_job("other", "allreduce", 0, 2, *settings, args=["--resume", self.path("other")])
-        self.assertIn('changed="exchange"', said)
+        self.assertIn("exchange.name: allreduce, was ps", said)
         self.check_weights_close("whole", "other")
+
+    def test_keys_that_are_free_change_no_bit(self):
+        settings = [*SETTINGS, "optimizer.name=adamw"]
+        self.run_whole([10], "ps", 2, 2, *settings)
+        copy_until(self.path("whole"), self.path("out"), 10)
+        said = self.run_job("out", "ps", 1, 2, *settings, *FREE, args=["--resume", self.path("out")])
+        self.assertIn("resume step=10 ", said)
+        self.assertNotIn("not the checkpoint's", said)
+        self.assertEqual(self.weights("whole"), self.weights("out"))
+
+    def test_keys_that_change_the_result_are_named(self):
+        job = ("single", 0, 1, *SETTINGS)
+        self.run_whole([10], *job)
+        copy_until(self.path("whole"), self.path("out"), 10)
+        changes = {"train.seed": (7, 1), "train.label_smoothing": (0.1, 0), "train.accumulate": (2, 1),
+                   "train.freeze": ('["conv1.*"]', "[]"), "train.precision": ("bf16", "float32"),
+                   "train.class_weights": ([2] + [1] * 9, []), "optimizer.lr": (0.5, 0.003), "data.seed": (3, 0)}
+        said = self.run_job("out", *job, *(f"{key}={now}" for key, (now, _) in changes.items()),
+                            args=["--resume", self.path("out")])
+        [changed] = [line.split(' changed="')[1] for line in said.splitlines() if "not the checkpoint's" in line]
+        self.assertEqual(sorted(changes), sorted(c.split(": ")[0] for c in changed.split("; ")))
+        for words in ("train.seed: 7, was 1", "optimizer.lr: 0.5, was 0.003", "train.precision: bf16, was float32"):
+            self.assertIn(words, changed)
 
     def check_weights_close(self, a, b):
         x, _ = read_safetensors(self.path(a, "model.safetensors"))
@@ -223,7 +252,8 @@ class OtherJobs(CheckpointTest):
     def test_another_model_is_refused(self):
         sgd = "optimizer={name: sgd, lr: 0.01}"
         self.run_job("out", "single", 0, 1, *SETTINGS, sgd)
-        for setting, said in (("optimizer.name=adam", "exp_avg is missing"),
+        for setting, said in (("optimizer.name=adam", "optimizer.name: the checkpoint is of a job with sgd, not adam"),
+                              ("loss_scale.use=on", "loss_scale.use: the checkpoint is of a job with auto, not on"),
                               ("model.layers=[flatten, {linear: {name: fc, out: 10}}, log_softmax]", "the model has")):
             text = self.run_job("out", "single", 0, 1, *SETTINGS, sgd, setting,
                                 code=1, args=["--resume", self.path("out")])

@@ -465,7 +465,7 @@ class Checkpoints(LocalTest):
         self.train("three", "ps", 1, 2, *keep, *STREAMING)
         said = self.train("two", "ps", 1, 2, *keep, *STREAMING, "sync.fragments=2",
                           args=["--resume", self.path("three")], code=1)
-        self.assertIn("sync.fragments: the checkpoint is of a job with 3; take as many", said)
+        self.assertIn("sync.fragments: the checkpoint is of a job with 3, not 2", said)
 
     def test_another_policy_is_refused(self):
         keep = ["checkpoint.every=5", "train.steps=10"]

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "config_schema.h"
+#include "value_json.h"
 
 static char path[64];
 
@@ -88,6 +89,162 @@ static void file_and_overrides(void **state)
     assert_int_equal(strncmp(c.job.name, "test_config", 11), 0);
     assert_null(strchr(c.job.name, '.'));
     ps_config_fini(&c);
+}
+
+/* ---- every key, in every form ---- */
+
+/* What some keys need beside them. */
+static const struct {
+    const char *key, *sets[3];
+} beside[] = {
+    {"job.start_workers", {"job.workers=1..8"}},
+    {"train.init_strict", {"train.init=x"}},
+    {"data.stream", {"data.kind=npy"}},
+    {"data.crop", {"data.kind=image_folder"}},
+    {"data.color_jitter", {"data.kind=image_folder"}},
+    {"data.rand_augment", {"data.kind=image_folder"}},
+    {"optimizer.nesterov", {"optimizer.momentum=0.5"}},
+    {"optimizer.groups", {"model.layers=[relu]"}},
+    {"train.freeze", {"model.layers=[relu]"}},
+    {"train.ema", {"model.layers=[relu]"}},
+    {"sync.backup", {"sync.policy=backup", "job.workers=4"}},
+    {"sync.late", {"sync.policy=backup", "job.workers=4"}},
+    {"sync.grace_ms", {"sync.policy=backup", "job.workers=4"}},
+    {"sync.staleness", {"sync.policy=ssp"}},
+    {"sync.correction", {"sync.policy=ssp", "job.workers=4"}},
+    {"sync.delay_strength", {"sync.policy=ssp", "sync.correction=delay"}},
+    {"sync.mixing", {"sync.policy=local", "sync.overlap=1"}},
+    {"sync.steps_by_speed", {"sync.policy=local", "sync.quorum=1"}},
+    {"sync.outer_nesterov", {"sync.policy=local", "sync.outer_momentum=0.5"}},
+    {"sync.quorum", {"sync.policy=local"}},
+    {"sync.local", {"sync.policy=local"}},
+    {"sync.fragments", {"sync.policy=local"}},
+    {"sync.overlap", {"sync.policy=local"}},
+    {"sync.outer", {"sync.policy=local"}},
+};
+
+/* Values of all types: one of them is right for each key, and not its default. */
+static const char *const values[] = {"2",
+                                     "1",
+                                     "0.5",
+                                     "300000",
+                                     "30000",
+                                     "true",
+                                     "false",
+                                     "text",
+                                     "cpu",
+                                     "[2, 3]",
+                                     "[0.5, 0.6]",
+                                     "[0.5, 0.9]",
+                                     "[conv]",
+                                     "bf16",
+                                     "on",
+                                     "all",
+                                     "accuracy",
+                                     "npy",
+                                     "adam",
+                                     "cosine",
+                                     "linear",
+                                     "allreduce",
+                                     "fp16",
+                                     "allow",
+                                     "local",
+                                     "add",
+                                     "lr",
+                                     "l1",
+                                     "[{match: ['x'], lr: 2}]"};
+enum { N_VALUES = sizeof values / sizeof *values };
+
+/* All keys' values, as one object. */
+static json_t *all_values(const ps_config *c)
+{
+    json_t *out = json_object();
+    for (int i = 0; i < ps_config_n_keys; i++)
+        json_object_set_new(out, ps_config_keys[i].path,
+                            ps_config_value_json(c, &ps_config_keys[i]));
+    return out;
+}
+
+/* Fills sets (6) with what the key needs beside it; returns how many. */
+static int sets_beside(const char *key, const char **sets)
+{
+    int n = 0;
+    if (strcmp(key, "job.name") != 0) sets[n++] = "job.name=x";
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        if (strncmp(key, beside[i].key, strlen(beside[i].key)) != 0) continue;
+        for (int k = 0; beside[i].sets[k]; k++)
+            sets[n++] = beside[i].sets[k];
+        break;
+    }
+    return n;
+}
+
+/* Loads text and, as an override, set (or NULL), with what the key needs beside it. NULL:
+ * refused. */
+static json_t *load_values(const char *key, const char *text, const char *set)
+{
+    const char *sets[6];
+    int n = sets_beside(key, sets);
+    ps_config c;
+    json_t *out = NULL;
+    if (set) sets[n++] = set;
+    sets[n] = NULL;
+    if (load(&c, text, sets) == PS_OK) out = all_values(&c);
+    ps_config_fini(&c);
+    return out;
+}
+
+/* The first value that the override takes, and that is not what is there without it. */
+static const char *value_for(const char *key, json_t **out)
+{
+    char set[128];
+    json_t *without = load_values(key, "", NULL);
+    const char *found = NULL;
+    assert_non_null(without);
+    for (int i = 0; i < N_VALUES && !found; i++) {
+        snprintf(set, sizeof set, "%s=%s", key, values[i]);
+        *out = load_values(key, "", set);
+        if (*out &&
+            !json_equal(json_object_get(*out, key), json_object_get(without, key)))
+            found = values[i];
+        else
+            json_decref(*out);
+    }
+    json_decref(without);
+    if (!found) fail_msg("no value for %s: %s", key, ps_err_message());
+    return found;
+}
+
+/* ---- what a job keeps that goes on ---- */
+
+/* Every key's property, by a value that is not its default. */
+static void each_key_is_free_warned_or_refused(void **state)
+{
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const ps_config_key *key = &ps_config_keys[i];
+        char set[128], changed[1024], want[160];
+        const char *sets[6];
+        json_t *unused = NULL;
+        ps_config before, after;
+        int n = sets_beside(key->path, sets);
+        assert_int_equal(ps_config_load(&before, NULL, sets, n), PS_OK);
+        snprintf(set, sizeof set, "%s=%s", key->path, value_for(key->path, &unused));
+        json_decref(unused);
+        sets[n++] = set;
+        assert_int_equal(ps_config_load(&after, NULL, sets, n), PS_OK);
+        json_t *kept = ps_config_kept_json(&before);
+        ps_err err = ps_config_compare_kept(&after, kept, changed, sizeof changed);
+        assert_int_equal(err, key->resume == PS_RESUME_REFUSED ? PS_ERR_CONFIG : PS_OK);
+        snprintf(want, sizeof want, "%s: ", key->path);
+        if (err == PS_OK) // nothing else has changed
+            assert_int_equal(key->resume == PS_RESUME_WARNED,
+                             strncmp(changed, want, strlen(want)) == 0);
+        else
+            assert_non_null(strstr(ps_err_message(), want));
+        json_decref(kept);
+        ps_config_fini(&before);
+        ps_config_fini(&after);
+    }
 }
 
 static void one_value_is_a_list_of_one(void **state)
@@ -432,6 +589,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
         cmocka_unit_test(file_and_overrides),
+        cmocka_unit_test(each_key_is_free_warned_or_refused),
         cmocka_unit_test(one_value_is_a_list_of_one),
         cmocka_unit_test(errors_name_file_line_and_key),
         cmocka_unit_test(overrides_are_checked),
