@@ -85,6 +85,7 @@ static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides
         PS_TRY(ps_yaml_parse("defaults", "", 0, &cfg->tree));
     if (cfg->tree->kind != PS_YAML_MAP)
         return ps_yaml_error(cfg->tree, "a configuration is a map of sections");
+    PS_TRY(ps_yaml_split_keys(cfg->tree));
     PS_TRY(apply_overrides(cfg, overrides, n_overrides));
     PS_TRY(ps_config_check_keys(cfg->tree));
     for (int i = 0; i < ps_config_n_keys; i++) {

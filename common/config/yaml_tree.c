@@ -236,6 +236,14 @@ static ps_err read_list(reader *r, int depth, ps_yaml *node)
     }
 }
 
+static ps_err check_new_key(const ps_yaml *at, const char *key, const ps_yaml *other)
+{
+    if (strcmp(key, "<<") == 0)
+        return ps_yaml_error(at, "YAML's merge key << is not read: write the keys here");
+    if (!other) return PS_OK;
+    return ps_yaml_error(at, "%.60s: given twice, in line %d, too", key, other->line);
+}
+
 static ps_err read_map(reader *r, int depth, ps_yaml *node)
 {
     for (;;) {
@@ -250,9 +258,8 @@ static ps_err read_map(reader *r, int depth, ps_yaml *node)
             return ps_yaml_error(&at, "more than %d keys in a map", MAX_MEMBERS);
         PS_TRY(text_new(r, &at, (const char *)r->event.data.scalar.value,
                         r->event.data.scalar.length, &key));
-        ps_err err = find(node, key, strlen(key))
-                         ? ps_yaml_error(&at, "%.60s: given twice", key)
-                         : next(r);
+        ps_err err = check_new_key(&at, key, find(node, key, strlen(key)));
+        if (err == PS_OK) err = next(r);
         if (err == PS_OK) err = read_node(r, depth + 1, &item);
         if (err != PS_OK) {
             free(key);
@@ -457,24 +464,25 @@ static ps_err parse_value(const char *value, ps_yaml **out)
 }
 
 /* The member that the n bytes of key name. It is made as an empty map when it is missing.
- */
-static ps_err enter(ps_yaml *map, const char *key, size_t n, ps_yaml **out)
+ * place: of what needs it. */
+static ps_err enter(ps_yaml *map, const char *key, size_t n, const ps_yaml *place,
+                    ps_yaml **out)
 {
-    const ps_yaml at = {.file = OVERRIDE};
-    if (n == 0) return ps_yaml_error(&at, "a key with an empty part");
+    if (n == 0) return ps_yaml_error(place, "a key with an empty part");
     if (map->kind == PS_YAML_SCALAR && map->text[0] == '\0') { // a section without keys
         free(map->text);
         map->text = NULL;
         map->kind = PS_YAML_MAP;
     }
     if (map->kind != PS_YAML_MAP)
-        return ps_yaml_error(&at, "%.*s: its parent is not a map", (int)n, key);
+        return ps_yaml_error(place, "%.*s: its parent is not a map", (int)n, key);
     *out = find(map, key, n);
     if (*out) return PS_OK;
     ps_yaml *made;
     PS_TRY(ps_mem_zalloc(&made, 1, sizeof *made, "configuration"));
     made->kind = PS_YAML_MAP;
-    made->file = OVERRIDE;
+    made->file = place->file;
+    made->line = place->line;
     made->key = strndup(key, n);
     if (!made->key) {
         free(made);
@@ -484,33 +492,64 @@ static ps_err enter(ps_yaml *map, const char *key, size_t n, ps_yaml **out)
     return append(map, made);
 }
 
+/* Makes value the node at the path, and takes it. */
+static ps_err put(ps_yaml *root, const char *path, ps_yaml *value)
+{
+    const ps_yaml place = {.file = value->file, .line = value->line};
+    ps_yaml *at = root;
+    ps_err err = PS_OK;
+    for (int depth = 1; err == PS_OK; depth++) {
+        const size_t n = strcspn(path, ".");
+        err = depth > MAX_DEPTH ? ps_yaml_error(&place, "the key has too many parts")
+                                : enter(at, path, n, &place, &at);
+        if (path[n] == '\0') break;
+        path += n + 1;
+    }
+    if (err != PS_OK) {
+        node_free(value);
+        return err;
+    }
+    free(value->key);
+    value->key = at->key;
+    at->key = NULL;
+    node_fini(at);
+    *at = *value;
+    free(value);
+    return PS_OK;
+}
+
 ps_err ps_yaml_set(ps_yaml **root, const char *path, const char *value)
 {
-    ps_yaml *parsed = NULL, *at;
+    ps_yaml *parsed = NULL;
     if (!*root) PS_TRY(ps_yaml_parse(OVERRIDE, "", 0, root));
     ps_err err = parse_value(value, &parsed);
     if (err != PS_OK) return ps_err_prefix(err, "%.80s=%.80s", path, value);
-    at = *root;
-    for (int depth = 1;; depth++) {
-        size_t n = strcspn(path, ".");
-        if (depth > MAX_DEPTH)
-            err = ps_err_set(PS_ERR_CONFIG, "--set: the key has too many parts");
-        else
-            err = enter(at, path, n, &at);
-        if (err != PS_OK) {
-            node_free(parsed);
-            return err;
+    set_file(parsed, OVERRIDE, false);
+    return put(*root, path, parsed);
+}
+
+ps_err ps_yaml_split_keys(ps_yaml *root)
+{
+    int i = 0;
+    while (root->kind == PS_YAML_MAP && i < root->n_items) {
+        ps_yaml *item = root->items[i];
+        if (!strchr(item->key, '.')) {
+            i++;
+            continue;
         }
-        path += n;
-        if (*path == '\0') break;
-        path++;
+        const ps_yaml *other = ps_yaml_path(root, item->key);
+        if (other)
+            return ps_yaml_error(item, "%.60s: given twice, in line %d, too", item->key,
+                                 other->line);
+        root->n_items--;
+        memmove(&root->items[i], &root->items[i + 1],
+                (size_t)(root->n_items - i) * sizeof *root->items);
+        char *path = item->key;
+        item->key = NULL;
+        ps_err err = put(root, path, item);
+        free(path);
+        if (err != PS_OK) return err;
     }
-    parsed->key = at->key;
-    at->key = NULL;
-    node_fini(at);
-    *at = *parsed;
-    free(parsed);
-    set_file(at, OVERRIDE, false);
     return PS_OK;
 }
 

@@ -21,7 +21,7 @@ struct ps_yaml {
 
 /* Parses a file of at most 1 MiB, 64 levels, 65,536 nodes and 4,096 keys per map. Nodes
  * are counted after aliases, so that an alias bomb is an error. Duplicate keys are
- * errors. *out is owned by the caller. */
+ * errors, and so are merge keys (<<). *out is owned by the caller. */
 ps_err ps_yaml_load(const char *file, ps_yaml **out);
 /* The same from memory; name stands for the file in messages. For tests and fuzzing. */
 ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml **out);
@@ -32,6 +32,9 @@ const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path);
 /* Sets the node at a dotted path to the YAML flow value ("[0.9, 0.99]"), and makes the
  * maps on the way. */
 ps_err ps_yaml_set(ps_yaml **root, const char *path, const char *value);
+/* Of a file: a member "optimizer.lr" of the root becomes what ps_yaml_set makes of that
+ * path. CONFIG, with both lines, where the node is there already. */
+ps_err ps_yaml_split_keys(ps_yaml *root);
 
 /* "file:line: " + message, as a CONFIG error. */
 ps_err ps_yaml_error(const ps_yaml *at, const char *fmt, ...)

@@ -215,6 +215,67 @@ static const char *value_for(const char *key, json_t **out)
     return found;
 }
 
+static void assert_same_values(const char *key, const char *text, const json_t *want)
+{
+    json_t *got = load_values(key, text, NULL);
+    if (!got) fail_msg("%s: %s", text, ps_err_message());
+    if (!json_equal(got, want)) fail_msg("%s: has another meaning", text);
+    json_decref(got);
+}
+
+/* Dotted, nested and on the command line, each key means the same. Both at once are an
+ * error. */
+static void every_form_of_every_key_means_the_same(void **state)
+{
+    for (int i = 0; i < ps_config_n_keys; i++) {
+        const char *key = ps_config_keys[i].path;
+        const int section = (int)strcspn(key, ".");
+        char text[400];
+        json_t *want = NULL;
+        const char *value = value_for(key, &want);
+        snprintf(text, sizeof text, "%s: %s\n", key, value);
+        assert_same_values(key, text, want);
+        snprintf(text, sizeof text, "%.*s:\n  %s: %s\n", section, key, key + section + 1,
+                 value);
+        assert_same_values(key, text, want);
+        json_decref(want);
+        snprintf(text, sizeof text, "%.*s:\n  %s: %s\n%s: %s\n", section, key,
+                 key + section + 1, value, key, value);
+        assert_refused(text, "job.servers=1", ".yaml:3: ");
+        assert_non_null(strstr(ps_err_message(), "given twice, in line 2, too"));
+    }
+}
+
+static void dotted_keys_are_checked(void **state)
+{
+    ps_config c;
+    assert_refused("optimizer.lr: nonsense\n", "job.name=x",
+                   ".yaml:1: optimizer.lr: 'nonsense' is not a number");
+    assert_refused("\noptimizer.lrr: 1\n", "job.name=x",
+                   ".yaml:2: optimizer.lrr: unknown key");
+    assert_refused("sync: {policy.x: 1}\n", "job.name=x", "sync.policy.x: unknown key");
+    assert_refused("optimizer..lr: 1\n", "job.name=x", ":1: a key with an empty part");
+    assert_refused("optimizer.lr.x: 1\n", "job.name=x",
+                   "optimizer.lr: has to be a number");
+    assert_refused("optimizer: 3\noptimizer.lr: 1\n", "job.name=x",
+                   ":2: lr: its parent is not a map");
+    assert_refused("model.layers: [relu]\nmodel: {layers: [relu]}\n", "job.name=x",
+                   "model.layers: given twice");
+    // Beside other keys of its section, and below the command line.
+    const char *const sets[] = {"optimizer.lr=0.25", NULL};
+    assert_int_equal(load(&c,
+                          "optimizer.lr: 0.5\noptimizer.name: adam\n"
+                          "optimizer: {eps: 1e-3}\ntrain:\ntrain.epochs: 3\n"
+                          "job.workers: 2..8\nmodel.layers: [relu]\n",
+                          sets),
+                     PS_OK);
+    assert_true(c.optimizer.lr == 0.25 && c.optimizer.eps == 1e-3);
+    assert_int_equal(c.optimizer.name, PS_OPTIMIZER_ADAM);
+    assert_int_equal(c.train.epochs, 3);
+    assert_true(ps_config_elastic(&c) && ps_config_has_model(&c));
+    ps_config_fini(&c);
+}
+
 /* ---- what a job keeps that goes on ---- */
 
 /* Every key's property, by a value that is not its default. */
@@ -589,6 +650,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
         cmocka_unit_test(file_and_overrides),
+        cmocka_unit_test(every_form_of_every_key_means_the_same),
+        cmocka_unit_test(dotted_keys_are_checked),
         cmocka_unit_test(each_key_is_free_warned_or_refused),
         cmocka_unit_test(one_value_is_a_list_of_one),
         cmocka_unit_test(errors_name_file_line_and_key),

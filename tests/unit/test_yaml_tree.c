@@ -75,7 +75,8 @@ static void aliases_are_copies(void **state)
 static void bad_yaml_names_the_line(void **state)
 {
     assert_refused("a: 1\nb: [1, 2\nc: 3\n", "t.yaml:3");
-    assert_refused("a: 1\na: 2\n", "t.yaml:2: a: given twice");
+    assert_refused("a: 1\na: 2\n", "t.yaml:2: a: given twice, in line 1, too");
+    assert_refused("a: &x {k: 1}\nb:\n  <<: *x\n", "t.yaml:3: YAML's merge key");
     assert_refused("a: *nope\n", "unknown anchor *nope");
     assert_refused("a: &x [*x]\n", "unknown anchor *x");
     assert_refused("? [a, b]\n: 1\n", "a key has to be a word");
