@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "config_needs.h"
 #include "core_check.h"
 #include "data_sets.h"
 #include "evaluation_files.h"
@@ -375,12 +376,7 @@ static void announce(job *j)
     PS_INFO("data", "kind=%s train=%lld test=%lld",
             ps_word_name(ps_data_words, (int)j->config->data.kind),
             (long long)j->data.train.n, (long long)j->data.test.n);
-    if (!ops_of(j)->servers && !ops_of(j)->alone &&
-        j->config->exchange.codec != PS_CODEC_NONE)
-        PS_WARN("exchange",
-                "codec=%s note=\"exchange.codec is for jobs with servers: "
-                "all-reduce sends float32\"",
-                ps_word_name(ps_codec_words, (int)j->config->exchange.codec));
+    ps_config_warn_of_needs(j->config);
     if (j->data.test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
         PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
                         "of the usual names; nothing is evaluated");

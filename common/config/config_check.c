@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "config_needs.h"
+
 enum { ELASTIC_REJOINS = 1000 }; // recovery.rejoins of an elastic job that does not say
 
 /* An error that names a key's place. */
@@ -82,46 +84,10 @@ static ps_err check_sums(const ps_config *cfg)
     return PS_OK;
 }
 
-/* Keys that another policy would ignore without a word. */
-static ps_err check_policy_keys(const ps_config *cfg)
-{
-    static const struct {
-        const char *key;
-        ps_policy_kind policy;
-    } keys[] = {
-        {"sync.local_steps", PS_POLICY_LOCAL},
-        {"sync.local_after", PS_POLICY_LOCAL},
-        {"sync.fragments", PS_POLICY_LOCAL},
-        {"sync.overlap", PS_POLICY_LOCAL},
-        {"sync.mixing", PS_POLICY_LOCAL},
-        {"sync.quorum", PS_POLICY_LOCAL},
-        {"sync.steps_by_speed", PS_POLICY_LOCAL},
-        {"sync.outer", PS_POLICY_LOCAL},
-        {"sync.outer_lr", PS_POLICY_LOCAL},
-        {"sync.outer_momentum", PS_POLICY_LOCAL},
-        {"sync.outer_nesterov", PS_POLICY_LOCAL},
-        {"sync.backup", PS_POLICY_BACKUP},
-        {"sync.late", PS_POLICY_BACKUP},
-        {"sync.staleness", PS_POLICY_SSP},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (ps_yaml_path(cfg->tree, keys[i].key) && cfg->sync.policy != keys[i].policy)
-            return key_error(cfg, keys[i].key, "needs sync.policy %s",
-                             ps_word_name(ps_policy_words, (int)keys[i].policy));
-    if (ps_yaml_path(cfg->tree, "sync.grace_ms") &&
-        cfg->sync.policy != PS_POLICY_BACKUP && !ps_config_quorum(cfg))
-        return key_error(cfg, "sync.grace_ms",
-                         "needs sync.policy backup, or local with sync.quorum");
-    return PS_OK;
-}
-
 static ps_err check_correction(const ps_config *cfg)
 {
     static const char KEY[] = "sync.correction";
     const ps_config_sync *s = &cfg->sync;
-    if (s->correction != PS_CORRECTION_DELAY &&
-        ps_yaml_path(cfg->tree, "sync.delay_strength"))
-        return key_error(cfg, "sync.delay_strength", "needs sync.correction delay");
     if (s->correction == PS_CORRECTION_NONE) return PS_OK;
     if (!ps_config_own_pace(cfg) || s->policy == PS_POLICY_LOCAL ||
         (s->policy == PS_POLICY_BACKUP && s->late == PS_LATE_DROP))
@@ -214,8 +180,6 @@ static ps_err check_fragments(const ps_config *cfg)
                          ", the steps from one fragment to the next "
                          "(sync.local_steps / sync.fragments)",
                          s->local_steps / s->fragments);
-    if (s->overlap == 0 && ps_yaml_path(cfg->tree, "sync.mixing"))
-        return key_error(cfg, "sync.mixing", "needs sync.overlap above 0");
     return PS_OK;
 }
 
@@ -224,7 +188,6 @@ static ps_err check_sync(const ps_config *cfg)
     const ps_config_sync *s = &cfg->sync;
     const ps_optimizer_kind inner = cfg->optimizer.name;
     const ps_exchange_kind exchange = cfg->exchange.name;
-    PS_TRY(check_policy_keys(cfg));
     if (inner == PS_OPTIMIZER_LAMB && s->policy != PS_POLICY_BSP)
         return key_error(cfg, "optimizer.name",
                          "lamb needs sync.policy bsp: with %s use adamw",
@@ -336,20 +299,14 @@ static bool is_range(const ps_float_list *list)
 static ps_err check_augmentation(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
-    if (d->crop_scale.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
-        return key_error(cfg, "data.crop_scale", "is for data.kind image_folder");
     if (d->crop_scale.n > 0 && !is_range(&d->crop_scale))
         return key_error(cfg, "data.crop_scale", "has to be [least, most], above 0");
-    if (d->color_jitter.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
-        return key_error(cfg, "data.color_jitter", "is for data.kind image_folder");
     if (d->color_jitter.n > 4)
         return key_error(cfg, "data.color_jitter",
                          "has to be [brightness, contrast, saturation, hue]");
     if (d->color_jitter.n == 4 && d->color_jitter.v[3] > 0.5)
         return key_error(cfg, "data.color_jitter",
                          "hue is at most 0.5, half of the circle of colours");
-    if (d->rand_augment.n > 0 && d->kind != PS_DATA_IMAGE_FOLDER)
-        return key_error(cfg, "data.rand_augment", "is for data.kind image_folder");
     if (d->rand_augment.n != 0 && (d->rand_augment.n != 2 || d->rand_augment.v[0] > 16))
         return key_error(
             cfg, "data.rand_augment",
@@ -393,8 +350,6 @@ static ps_err check_data(const ps_config *cfg)
         return key_error(cfg, "data.resize", "has to be [H, W]%s",
                          pictures ? ", or [N] for the shorter side" : "");
     if (d->crop.n > 2) return key_error(cfg, "data.crop", "has to be [H, W] or [N]");
-    if (d->crop.n > 0 && !pictures)
-        return key_error(cfg, "data.crop", "is for data.kind image_folder");
     if (d->stream && d->kind != PS_DATA_NPY)
         return key_error(cfg, "data.stream",
                          "reads samples from an .npy file: set data.kind npy, or remove "
@@ -412,7 +367,7 @@ static ps_err check_data(const ps_config *cfg)
     return PS_OK;
 }
 
-static ps_err check_workers(ps_config *cfg)
+static ps_err check_job(ps_config *cfg)
 {
     ps_config_job *j = &cfg->job;
     j->workers = j->workers_range.min;
@@ -516,7 +471,8 @@ static ps_err check_rest(const ps_config *cfg)
 
 ps_err ps_config_check(ps_config *cfg)
 {
-    PS_TRY(check_workers(cfg));
+    PS_TRY(check_job(cfg));
+    PS_TRY(ps_config_check_needs(cfg));
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
     PS_TRY(check_schedule(cfg));

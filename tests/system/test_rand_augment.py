@@ -188,7 +188,7 @@ class Jobs(JobTest):
                               ("data.rand_augment=[2,31]", "data.rand_augment"),
                               ("data.color_jitter=[0,0,0,0.6]", "data.color_jitter: hue is at most 0.5"),
                               ("data.color_jitter=[0,0,0,0,0]", "[brightness, contrast, saturation, hue]"),
-                              ("data.kind=npy", "data.rand_augment: is for data.kind image_folder")):
+                              ("data.kind=npy", "data.rand_augment: needs data.kind image_folder")):
             self.assertIn(says, self.psrun("-m", "single", self.path("job.yaml"), setting, out="bad", code=1))
 
 

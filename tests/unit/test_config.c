@@ -9,7 +9,9 @@
 
 #include <cmocka.h>
 
+#include "config_needs.h"
 #include "config_schema.h"
+#include "log.h"
 #include "value_json.h"
 
 static char path[64];
@@ -274,6 +276,68 @@ static void dotted_keys_are_checked(void **state)
     assert_int_equal(c.train.epochs, 3);
     assert_true(ps_config_elastic(&c) && ps_config_has_model(&c));
     ps_config_fini(&c);
+}
+
+/* ---- keys in vain ---- */
+
+static char said[2048];
+
+static void take_line(void *ctx, ps_log_level level, const char *text)
+{
+    assert_int_equal(level, PS_LOG_WARN);
+    strcat(strcat(said, text), "\n");
+}
+
+/* The warnings, each on a line. */
+static void warnings_of(const char *text, const char *set)
+{
+    ps_config c;
+    const char *const sets[] = {set, NULL};
+    if (load(&c, text, sets) != PS_OK) fail_msg("%s", ps_err_message());
+    said[0] = '\0';
+    ps_log_set_sink(take_line, NULL, PS_LOG_WARN);
+    ps_config_warn_of_needs(&c);
+    ps_log_set_sink(NULL, NULL, PS_LOG_WARN);
+    ps_config_fini(&c);
+}
+
+static void keys_in_vain_are_named(void **state)
+{
+    static const struct {
+        const char *text, *set, *want;
+    } cases[] = {
+        {"optimizer:\n  momentum: 0.9", "optimizer.name=adamw",
+         ".yaml:2: optimizer.momentum: needs optimizer.name sgd or rmsprop; with adamw "
+         "it "
+         "has no effect\n"},
+        {"optimizer: {dampening: 0.1}", "optimizer.name=sgd",
+         "optimizer.dampening: needs optimizer.momentum above 0\n"},
+        {"", "schedule.gamma=0.5",
+         "--set: schedule.gamma: needs schedule.name step; with constant it has no"},
+        {"exchange: {codec: int8}", "exchange.name=allreduce",
+         "exchange.codec: needs exchange.name ps; with allreduce it has no effect\n"},
+        {"exchange: {topk: 0.5}", "exchange.codec=int8",
+         "exchange.topk: needs exchange.codec topk"},
+        {"train: {device: cpu}", "train.tf32=true",
+         "train.tf32: needs train.device auto or cuda; with cpu"},
+        {"", "data.path=mine", "data.path: needs data.kind idx or "},
+        {"", "loss_scale.init=4", "needs loss_scale.use on, or train.precision fp16\n"},
+        {"", "trace.steps=3", "trace.steps: needs train.trace true\n"},
+        {"job: {workers: 4}", "job.start_workers=2",
+         "job.start_workers: needs job.workers that is a range\n"},
+        {"optimizer: {momentum: 0.9}", "optimizer.name=sgd", ""},
+        {"optimizer: {momentum: 0}", "optimizer.name=adamw", ""}, // asks for nothing
+        {"exchange: {codec: none}", "exchange.name=allreduce", ""},
+        {"checkpoint: {keep: 5}", "checkpoint.minutes=3", ""},
+        {"loss_scale: {init: 4}", "train.precision=fp16", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        warnings_of(cases[i].text, cases[i].set);
+        if (*cases[i].want ? !strstr(said, cases[i].want) : *said != '\0')
+            fail_msg("%s %s: '%s'", cases[i].text, cases[i].set, said);
+    }
+    assert_refused("data: {crop: 8}\n", "data.kind=idx",
+                   "data.crop: needs data.kind image_folder");
 }
 
 /* ---- what a job keeps that goes on ---- */
@@ -652,6 +716,7 @@ int main(void)
         cmocka_unit_test(file_and_overrides),
         cmocka_unit_test(every_form_of_every_key_means_the_same),
         cmocka_unit_test(dotted_keys_are_checked),
+        cmocka_unit_test(keys_in_vain_are_named),
         cmocka_unit_test(each_key_is_free_warned_or_refused),
         cmocka_unit_test(one_value_is_a_list_of_one),
         cmocka_unit_test(errors_name_file_line_and_key),
