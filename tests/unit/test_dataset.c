@@ -137,9 +137,36 @@ static void synthetic_data_has_the_models_shape(void **state)
                      PS_ERR_CONFIG);
 }
 
+/* "." exists beside the configuration file and in the working folder: the former counts.
+ */
+static void folders_are_beside_the_configuration_file(void **state)
+{
+    const struct {
+        const char *path, *want;
+    } cases[] = {{".", "/."}, {"", "/."}, {"tmp", NULL}, {"/tmp", NULL}};
+    char config[96], here[1024], beside[160], *found = NULL;
+    snprintf(config, sizeof config, "%s/job.yaml", folder.path);
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir("/"), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(ps_data_folder(cases[i].path, config, &found), PS_OK);
+        snprintf(beside, sizeof beside, "%s%s", folder.path,
+                 cases[i].want ? cases[i].want : "");
+        assert_string_equal(found, cases[i].want ? beside : cases[i].path);
+        free(found);
+    }
+    assert_int_equal(ps_data_folder("nowhere", config, &found), PS_ERR_IO);
+    assert_int_equal(chdir(here), 0);
+    snprintf(beside, sizeof beside, "there is no folder %s/nowhere, nor nowhere",
+             folder.path);
+    assert_non_null(strstr(ps_err_message(), beside));
+    assert_null(found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders_are_beside_the_configuration_file),
         cmocka_unit_test(bare_ranges_fall_back_to_the_other_files),
         cmocka_unit_test(named_files_and_ranges),
         cmocka_unit_test(split_texts_are_parsed),

@@ -87,20 +87,21 @@ ps_err ps_data_folder(const char *path, const char *config_file, char **out)
 {
     *out = NULL;
     if (path[0] == '\0') path = ".";
-    if (is_folder(path)) return ps_mem_strdup(out, path);
     const char *slash = strrchr(config_file, '/');
-    if (path[0] == '/' || slash == NULL)
-        return ps_err_set(PS_ERR_IO, "data.path: there is no folder %s", path);
-    char *other = NULL;
-    if (asprintf(&other, "%.*s/%s", (int)(slash - config_file), config_file, path) < 0)
+    char *beside = NULL;
+    if (path[0] != '/' && slash != NULL &&
+        asprintf(&beside, "%.*s/%s", (int)(slash - config_file), config_file, path) < 0)
         return ps_err_set(PS_ERR_NOMEM, "data.path: no memory");
-    if (is_folder(other)) {
-        *out = other;
+    if (beside != NULL && is_folder(beside)) {
+        *out = beside;
         return PS_OK;
     }
-    ps_err err =
-        ps_err_set(PS_ERR_IO, "data.path: there is no folder %s, nor %s", path, other);
-    free(other);
+    ps_err err = is_folder(path) ? ps_mem_strdup(out, path)
+                 : beside != NULL
+                     ? ps_err_set(PS_ERR_IO, "data.path: there is no folder %s, nor %s",
+                                  beside, path)
+                     : ps_err_set(PS_ERR_IO, "data.path: there is no folder %s", path);
+    free(beside);
     return err;
 }
 

@@ -27,8 +27,8 @@ typedef struct ps_data_spec {
 ps_err ps_data_spec_init(ps_data_spec *spec, const char *key, const char *text);
 void ps_data_spec_fini(ps_data_spec *spec);
 
-/* Finds the folder data.path, relative to the working folder, else relative to the
- * configuration file's folder. *out is owned by the caller. IO names both when neither
+/* Finds the folder data.path, relative to the configuration file's folder, else relative
+ * to the working folder. *out is owned by the caller. IO names both when neither
  * exists. */
 ps_err ps_data_folder(const char *path, const char *config_file, char **out);
 
