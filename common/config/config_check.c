@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "config_needs.h"
 
@@ -370,6 +371,10 @@ static ps_err check_data(const ps_config *cfg)
 static ps_err check_job(ps_config *cfg)
 {
     ps_config_job *j = &cfg->job;
+    if (strchr(j->name, '/'))
+        return key_error(cfg, "job.name",
+                         "has a slash, but it is the name of a folder in runs/; --out "
+                         "chooses another place");
     j->workers = j->workers_range.min;
     j->most_workers = j->workers_range.max;
     if (j->start_workers != 0 && ps_config_elastic(cfg) &&

@@ -264,11 +264,15 @@ static ps_err unknown_key(const ps_yaml *at, const char *path)
     for (int i = 0; i < ps_config_n_keys && n < MAX_KEYS - 1; i++)
         known[n++] = ps_config_keys[i].path;
     known[n++] = PS_CONFIG_LAYERS;
-    const char *near = ps_nearest_name(path, known, n);
-    for (int i = 0; !near && i < n; i++) { // "lr" for "optimizer.lr"
-        const char *last = strrchr(path, '.'), *word = strrchr(known[i], '.') + 1;
-        if (strcmp(word, last ? last + 1 : path) == 0) near = known[i];
-    }
+    // "optimizer.lr" for "lr" and "train.lr"
+    const char *dot = strrchr(path, '.'), *word = dot ? dot + 1 : path;
+    char same[160];
+    size_t used = 0;
+    for (int i = 0; i < n; i++)
+        if (strcmp(strrchr(known[i], '.') + 1, word) == 0 && used < sizeof same)
+            used += (size_t)snprintf(same + used, sizeof same - used, "%s%s",
+                                     used ? " or " : "", known[i]);
+    const char *near = used ? same : ps_nearest_name(path, known, n);
     if (near) return ps_yaml_error(at, "%s: unknown key; did you mean %s?", path, near);
     return ps_yaml_error(at, "%s: unknown key (--help lists all)", path);
 }

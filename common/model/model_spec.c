@@ -47,7 +47,15 @@ static bool is_block(ps_layer_kind kind)
     return kind == PS_LAYER_ADD || kind == PS_LAYER_CONCAT;
 }
 
-/* Two layers with the same name would have tensors with the same name. */
+/* Whether name is "outer.something". */
+static bool is_within(const char *name, const char *outer)
+{
+    const size_t n = strlen(outer);
+    return n > 0 && strncmp(name, outer, n) == 0 && name[n] == '.';
+}
+
+/* Two layers with the same name would have tensors with the same name. And a layer is no
+ * folder: "l1.weight" beside "l1" would be a tensor and a module at once in PyTorch. */
 static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
 {
     for (int i = 0; i < b->spec->n_layers; i++) {
@@ -58,6 +66,14 @@ static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yam
                               "%d already",
                               at->file, at->line, ps_layer_kind_name(layer->written),
                               layer->name, other->line);
+        if (!is_block(other->kind) &&
+            (is_within(layer->name, other->name) || is_within(other->name, layer->name)))
+            return ps_err_set(
+                PS_ERR_CONFIG,
+                "%s:%d: %s: of the names \"%s\" and \"%s\" (line %d) one lies "
+                "within the other: a layer has no layers in it",
+                at->file, at->line, ps_layer_kind_name(layer->written), layer->name,
+                other->name, other->line);
     }
     return PS_OK;
 }

@@ -399,6 +399,10 @@ static void errors_name_file_line_and_key(void **state)
                    "weather: unknown section (--help lists all keys)");
     assert_refused("train: {epoch: 1}", "job.name=x", "did you mean train.epochs?");
     assert_refused("lr: 1", "job.name=x", "did you mean optimizer.lr?");
+    assert_refused("train: {lr: 1}", "job.name=x", "did you mean optimizer.lr?");
+    assert_refused("train: {name: x}", "job.name=x",
+                   "did you mean job.name or optimizer.name or schedule.name or "
+                   "exchange.name?");
     assert_refused("train: 3\n", "job.name=x", "train: is a section");
     assert_refused("[1, 2]\n", "job.name=x", "a map of sections");
 }
@@ -537,6 +541,8 @@ static void combinations_are_checked(void **state)
     assert_refused("", "train.device=gpu", "train.device: 'gpu'");
     assert_refused("", "net.heartbeat_ms=20000", "above net.heartbeat_ms");
     assert_refused("", "job.servers=0", "needs a server");
+    assert_refused("job:\n  name: ../../x\n", "job.servers=1",
+                   ".yaml:2: job.name: has a slash");
 }
 
 static void missing_file_is_io(void **state)

@@ -424,6 +424,21 @@ static void names_are_unique(void **state)
     assert_refused("    - flatten\n    - linear: {name: \"2\", out: 3}\n"
                    "    - linear: {out: 3}\n",
                    "mse", PS_ERR_CONFIG, "the name \"2\"");
+    // In PyTorch l1.weight would be a tensor and a module.
+    static const char WITHIN[] =
+        "a.yaml:5: linear: of the names \"%s\" and \"%s\" (line 4) one lies within";
+    char want[128];
+    snprintf(want, sizeof want, WITHIN, "l1.weight", "l1");
+    assert_refused("    - flatten\n    - linear: {name: l1, out: 3}\n"
+                   "    - linear: {name: l1.weight, out: 3}\n",
+                   "mse", PS_ERR_CONFIG, want);
+    snprintf(want, sizeof want, WITHIN, "l1", "l1.weight");
+    assert_refused("    - flatten\n    - linear: {name: l1.weight, out: 3}\n"
+                   "    - linear: {name: l1, out: 3}\n",
+                   "mse", PS_ERR_CONFIG, want);
+    assert_refused("    - flatten\n    - residual: {name: r, body: [linear: 784]}\n"
+                   "    - linear: {name: r, out: 3}\n",
+                   "mse", PS_ERR_CONFIG, "\"r\" and \"r.0\" (line 4)");
 }
 
 static void the_loss_fits_the_last_layer(void **state)
