@@ -212,7 +212,7 @@ def plan_program(args, program):
     """The job whose workers are a program of the user's."""
     if not program:
         raise JobError("-- ends the line: name the program that the workers run")
-    if args.config and "=" not in args.config:
+    if args.config:
         raise JobError(f"{args.config} and {program[0]}: a job has a configuration or a program of "
                        "its own; the program's settings are key=value before --")
     for option, why in OF_OUR_WORKERS.items():
@@ -223,7 +223,7 @@ def plan_program(args, program):
     if program[0].endswith(".py") and not args.hostfile and not shutil.which(program[0]):
         raise JobError(f"{program[0]} is a Python file, and no program that can be run by itself; Python starts it: "
                        f"-- python {shlex.join(program)}")
-    args.overrides, args.config = [args.config] * bool(args.config) + args.overrides, ""
+    args.config = ""
     args.servers = 1 if args.servers is None else args.servers
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
     job.program = program
@@ -235,6 +235,25 @@ def name_of(program):
     """Of the folder of results: the script's name, where an interpreter runs one."""
     scripts = [word for word in program if word.endswith(".py")]
     return os.path.basename((scripts or program)[0]).removesuffix(".py")
+
+
+def take_numbers(args):
+    """job.servers= and job.workers= are -s and -w: the parts get both in their environment, which a setting would
+    override. A range of workers stays a setting; -w then says with how many the job begins."""
+    if what_one_worker_does(args):
+        return
+    if args.config and "=" in args.config and not os.path.exists(args.config):
+        args.overrides.insert(0, args.config)
+        args.config = None
+    for key, option in (("job.servers", "servers"), ("job.workers", "workers")):
+        settings = [s for s in args.overrides if re.fullmatch(rf"{re.escape(key)}=[0-9]+", s)]
+        if not settings:
+            continue
+        number, given = int(settings[-1].split("=")[1]), getattr(args, option)
+        if given is not None and str(given) != str(number):
+            raise JobError(f"-{option[0]} {given} and {settings[-1]} contradict each other: give one of them")
+        args.overrides = [s for s in args.overrides if s not in settings]
+        setattr(args, option, number if option == "servers" else str(number))
 
 
 def numbers(args):
@@ -449,6 +468,7 @@ def run_command(args, dashes, program):
                 raise JobError("--top watches a job that is running: give nothing else")
             from . import top  # needs curses and HTTP, which take long to import
             return top.top(args.top)
+        take_numbers(args)
         if args.join:
             return elastic.join(args, plan_job)
         if args.replay_membership:

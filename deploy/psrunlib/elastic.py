@@ -46,7 +46,7 @@ class Elastic:
 def join(args, plan_job):
     """Starts one more worker for the job that runs in the folder args.join; returns its exit code.
     Ctrl-C and SIGTERM make it leave."""
-    if args.config and "=" not in args.config:
+    if args.config:
         raise JobError(f"--join {args.join}: the run knows its configuration: do not name another one")
     args.resume = args.join
     known = jobfile.recall(args)

@@ -23,9 +23,6 @@ def remember(job):
 def recall(args):
     """Takes from the job.json of the run args.resume what the command line does not give. Returns
     what it holds; {} where the command line gives all."""
-    if args.config and ("=" in args.config and not os.path.exists(args.config)):
-        args.overrides.insert(0, args.config)
-        args.config = None
     if args.config:
         return {}
     path = os.path.join(args.resume, JOB_FILE)

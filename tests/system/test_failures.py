@@ -454,6 +454,9 @@ class BadInput(JobTest):
         self.refused(r"bad\.yaml", config=self.config("train: [\n"))
         self.refused(r"nowhere\.yaml.*No such file", config=self.path("nowhere.yaml"))
         self.refused(r"is not key=value", "train.epochs")
+        self.refused(r"-s 2 and job\.servers=1 contradict each other", "-s", 2, "job.servers=1")
+        self.refused(r"-w 1 and job\.workers=3 contradict", "-w", 1, "job.workers=2", "job.workers=3")
+        self.refused(r"--set: job\.name: has a slash", "job.name=../../x")
 
     def test_models_that_do_not_fit(self):
         layers = "model:\n  input: [1, 8, 8]\n  layers:\n    - %s\n"

@@ -225,6 +225,14 @@ class AutoWorkers(JobTest):
             shown = self.psrun("--dry-run", "-w", "auto", DIGITS)
         return sum("/ps-worker " in line for line in shown.splitlines())
 
+    def test_settings_say_the_same_as_options(self):
+        """A setting would override what the parts' environment says."""
+        for asked in (["job.servers=1", "job.workers=3"], ["-s", 1, "job.workers=3"], ["-s", 1, "-w", 3, "job.servers=1"]):
+            shown = self.psrun("--dry-run", DIGITS, *asked)
+            self.assertEqual((shown.count("/ps-server "), shown.count("/ps-worker ")), (1, 3))
+            self.assertEqual(shown.count("PS_SERVERS=1 "), 4)
+            self.assertNotIn("--set job.", shown)
+
     def test_are_as_many_as_cuda_shows(self):
         gpu = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
         # 0,2,-1,1: the CUDA Programming Guide's own example.
