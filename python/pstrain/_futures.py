@@ -2,33 +2,61 @@
 from __future__ import annotations
 
 import collections
+import sys
 import threading
 import typing
 
 import torch
 import torch.distributed as dist
 
-from .errors import Error
+from ._session import is_own_thread
+from .errors import Error, InputError, TimeoutError
+
+_Any = typing.Any  # PyTorch's types differ between its versions
+_BaseFuture: _Any = torch.futures.Future
+
+
+class Future(_BaseFuture):  # type: ignore[misc]
+    """What a program gets. Its callbacks run in the thread that adds them, as those of a future that is complete
+    already. So a callback may wait for a collective (PowerSGD's do), which the thread that completes futures cannot;
+    and all ranks call the collectives of callbacks in one order, which another thread would mix with the program's."""
+
+    def then(self, callback: "typing.Callable[[_Any], _Any]") -> _Any:
+        self._complete()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: "typing.Callable[[_Any], None]") -> None:
+        self._complete()
+        super().add_done_callback(callback)
+
+    def _complete(self) -> None:
+        try:
+            self.wait()
+        except RuntimeError:
+            pass  # the callback finds it
 
 
 class Promise:
-    """A future and how it is kept. `future` is what PyTorch gets: an exception set on a future
-    that it holds would end the process, one that `then` passes on becomes a RuntimeError."""
+    """A future and how it is kept. `inner` is the program's. `future` is PyTorch's: an exception set on a future that
+    it holds would end the process, one that `then` passes on becomes a RuntimeError."""
 
-    def __init__(self, value: typing.Any) -> None:
-        self._inner: "torch.futures.Future[typing.Any]" = torch.futures.Future()
+    def __init__(self, value: _Any) -> None:
+        if is_own_thread():
+            raise InputError("a collective in a callback that runs when another one is complete "
+                             "(torch.futures.collect_all): add the callback to that one's own future")
+        self.inner = Future()
         self._value = value
         self._over = threading.Event()
         self._error: "BaseException | None" = None
-        self.future = self._inner.then(lambda f: f.value())
+        self.future: _Any = _BaseFuture.then(self.inner, lambda f: f.value())
 
     def keep(self, error: "BaseException | None" = None) -> None:
         """Completes the future with the value, or with the error."""
         self._error = error
         if error is None:
-            self._inner.set_result(self._value)
+            self.inner.set_result(self._value)
         else:
-            self._inner.set_exception(error if isinstance(error, Exception) else Error(str(error)))
+            self.inner.set_exception(error if isinstance(error, Exception) else Error(str(error)))
         self._value = None
         self._over.set()
 
@@ -36,52 +64,65 @@ class Promise:
         """Whether it is completed; well: without an error."""
         return self._over.is_set() and not (well and self._error is not None)
 
-    def wait(self, give_up: "typing.Callable[[], None]") -> None:
-        """Returns when it is kept; raises the error. give_up lets it be kept early; used after a
-        Ctrl-C."""
+    def wait(self, give_up: "typing.Callable[[], None]", seconds: "float | None" = None) -> bool:
+        """Returns when it is kept, or False after so many seconds; raises the error. give_up lets it
+        be kept early; used after a Ctrl-C."""
         try:
-            self._over.wait()
+            kept = self._over.wait(seconds)
         except BaseException:
             give_up()
             self._over.wait()
             raise
         if self._error is not None:
             raise self._error
+        return kept
 
 
-_Base: typing.Any = dist.Work  # its type differs between the versions of PyTorch
+_Base: _Any = dist.Work
 
 
 class Work(_Base):  # type: ignore[misc]
     """What a process group's call returns. The one that PyTorch makes of a future ends its wait
     without a word when the future has failed: the program would go on with tensors half made."""
 
-    def __init__(self, promise: Promise, give_up: "typing.Callable[[], None]") -> None:
+    def __init__(self, promise: Promise, give_up: "typing.Callable[[], None]", name: str) -> None:
         super().__init__()
-        self._promise, self._give_up = promise, give_up
+        self._promise, self._give_up, self._name = promise, give_up, name
         _hold(self)
 
     def wait(self, timeout: typing.Any = None) -> bool:
-        """Blocks until the call is done; raises what went wrong. timeout: the job has its own."""
+        """Blocks until the call is done; raises what went wrong. timeout (timedelta): TimeoutError after it, and the
+        call goes on; none, or 0: the job's own deadline."""
         _let_go(self)
-        self._promise.wait(self._give_up)
+        seconds = timeout.total_seconds() if timeout else 0.0
+        if not self._promise.wait(self._give_up, seconds if seconds > 0 else None):
+            raise TimeoutError(f"{self._name} is not done after {seconds:g} s (timeout= of wait)")
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
-    def get_future(self) -> "torch.futures.Future[typing.Any]":
+    def get_future(self) -> _Any:
         _let_go(self)
-        return self._promise.future
+        return self._promise.future if _is_asked_by_autograd() else self._promise.inner
 
     def result(self) -> typing.Any:
-        return self._promise.future.wait()
+        self.wait()
+        return self._promise.inner.value()
 
     def is_completed(self) -> bool:
         return self._promise.is_kept()
 
     def is_success(self) -> bool:
         return self._promise.is_kept(well=True)
+
+
+def _is_asked_by_autograd() -> bool:
+    """Whether the caller's caller is the C++ of DistributedDataParallel, within a backward pass."""
+    try:
+        return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.autograd")
+    except ValueError:  # a thread of autograd's, without Python
+        return True
 
 
 # Callers in C++ keep a Work without its Python half in older versions of PyTorch, and would wait

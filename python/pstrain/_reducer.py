@@ -6,7 +6,7 @@ import threading
 import typing
 
 from . import errors
-from ._session import Session
+from ._session import Session, own_thread
 
 BYTES = 64 << 20  # on the way at once
 
@@ -19,8 +19,7 @@ class Reducer:
         self._session = session
         self._begun: "queue.SimpleQueue[typing.Any]" = queue.SimpleQueue()
         self._order = threading.Lock()  # tickets are queued as they are drawn
-        self._thread = threading.Thread(target=self._run, name="pstrain-sums", daemon=True)
-        self._thread.start()
+        self._thread = own_thread("sums", self._run)
 
     def begin(self, address: int, n: int,
               done: "typing.Callable[[BaseException | None], None]") -> None:

@@ -12,14 +12,27 @@ from . import _library as c
 from . import errors
 
 
+_OWN = "pstrain-"  # how the names of threads begin that make calls and complete futures
+
+
+def own_thread(name: str, run: "typing.Callable[[], None]") -> threading.Thread:
+    """Starts a thread that no code of the program may run in: others wait for it."""
+    thread = threading.Thread(target=run, name=_OWN + name, daemon=True)
+    thread.start()
+    return thread
+
+
+def is_own_thread() -> bool:
+    return threading.current_thread().name.startswith(_OWN)
+
+
 class _Caller:
     """A thread that makes the calls that may block, one after another. The thread that asks
     waits for it in Python, where signals are handled; in C it would not notice a Ctrl-C."""
 
     def __init__(self) -> None:
         self._asked: "queue.SimpleQueue[typing.Any]" = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="pstrain-calls", daemon=True)
-        self._thread.start()
+        self._thread = own_thread("calls", self._run)
 
     def _run(self) -> None:
         while True:

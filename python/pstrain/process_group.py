@@ -27,6 +27,8 @@ HALVES = (torch.float16, torch.bfloat16)
 _OPS = {dist.ReduceOp.SUM: 0, dist.ReduceOp.MIN: 1, dist.ReduceOp.MAX: 2, dist.ReduceOp.PRODUCT: 3}
 if hasattr(dist.ReduceOp, "AVG"):
     _OPS[dist.ReduceOp.AVG] = -1
+OFFERED = "all_reduce, broadcast, all_gather, reduce, gather, scatter and barrier"
+GLOO = 'take a group of Gloo\'s for it: dist.new_group(backend="gloo")'
 
 
 # Its type differs between the versions of PyTorch.
@@ -56,8 +58,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def allreduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """tensors: a list of one (PyTorch's form); it becomes the reduction over all ranks."""
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        tensors = _listed(tensors)
         op = self._op(opts, "all_reduce")
+        if not tensors:
+            raise InputError(f"rank {self.rank()}: all_reduce of no tensors")
+        for tensor in tensors:
+            self._check_reduced(tensor, "all_reduce")
         promise = Promise(tensors)
         left, failed, lock = len(tensors), False, threading.Lock()  # done: by two threads
 
@@ -71,24 +77,25 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 promise.keep(error)
 
         for tensor in tensors:
-            self._reduce(tensor, op, "all_reduce", done)
-        return Work(promise, self._job.session.give_up)
+            self._reduce(tensor, op, done)
+        return self._work(promise, "all_reduce")
 
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """Of one tensor; the root's becomes the reduction, the others' stay."""
-        [tensor] = tensors
-        root = getattr(opts, "rootRank", 0)
-        values = tensor if self.rank() == root else tensor.clone()
+        [tensor] = _listed(tensors)
+        op = self._op(opts, "reduce")
+        self._check_reduced(tensor, "reduce")
+        values = tensor if self.rank() == _root(opts) else tensor.detach().clone()
         promise = Promise(tensors)
-        self._reduce(values, self._op(opts, "reduce"), "reduce", promise.keep)
-        return Work(promise, self._job.session.give_up)
+        self._reduce(values, op, promise.keep)
+        return self._work(promise, "reduce")
 
     def broadcast(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        root, session = getattr(opts, "rootRank", 0), self._job.session
+        tensors = _listed(tensors)
+        root, session = _root(opts), self._job.session
         for tensor in tensors:
             self._check(tensor, "broadcast")
 
@@ -97,23 +104,22 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 if tensor.numel():
                     session.broadcast(tensor.data_ptr(), _bytes(tensor), root)
 
-        return self._later(call, tensors)
+        return self._later(call, tensors, "broadcast")
 
     def allgather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """outputs: a list of size() tensors for each of the inputs."""
-        for tensor in inputs:
-            self._check(tensor, "all_gather")
+        inputs = _listed(inputs)
+        if len(outputs) != len(inputs):
+            raise InputError(f"rank {self.rank()}: all_gather of {len(inputs)} tensors into {len(outputs)} lists")
         for mine, theirs in zip(inputs, outputs):
-            for tensor in theirs:
-                self._check_fits(tensor, mine, "all_gather")
+            self._check_parts(theirs, mine, "all_gather")
 
         def call() -> None:
             for mine, theirs in zip(inputs, outputs):
-                flat = self._gather(mine)
-                for tensor, got in zip(theirs, flat):
+                for tensor, got in zip(theirs, self._gather(mine)):
                     tensor.copy_(got.view(tensor.shape))
 
-        return self._later(call, outputs)
+        return self._later(call, outputs, "all_gather")
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor,
                         opts: typing.Any = None) -> typing.Any:
@@ -127,27 +133,31 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         def call() -> None:
             output.view(-1).copy_(self._gather(tensor).view(-1))
 
-        return self._later(call, output)
+        return self._later(call, output, "all_gather")
 
     all_gather_single = _allgather_base
 
     def gather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
-        [tensor] = inputs
+        [tensor] = _listed(inputs)
         self._check(tensor, "gather")
-        root = getattr(opts, "rootRank", 0)
+        is_root = self.rank() == _root(opts)
+        if is_root:
+            self._check_parts(outputs[0], tensor, "gather")
 
         def call() -> None:
             got = self._gather(tensor)
-            if self.rank() == root:
+            if is_root:
                 for out, part in zip(outputs[0], got):
                     out.copy_(part.view(out.shape))
 
-        return self._later(call, outputs)
+        return self._later(call, outputs, "gather")
 
     def scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
-        [tensor] = outputs
+        [tensor] = _listed(outputs)
         self._check(tensor, "scatter")
-        root, session = getattr(opts, "rootRank", 0), self._job.session
+        root, session = _root(opts), self._job.session
+        if self.rank() == root:
+            self._check_parts(inputs[0], tensor, "scatter")
 
         def call() -> None:
             parts = torch.empty((self.size(), tensor.numel()), dtype=tensor.dtype)
@@ -157,35 +167,52 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 session.broadcast(parts.data_ptr(), _bytes(parts), root)
             tensor.copy_(parts[self.rank()].view(tensor.shape))
 
-        return self._later(call, outputs)
+        return self._later(call, outputs, "scatter")
 
     def barrier(self, opts: typing.Any = None) -> typing.Any:
-        return self._later(self._job.session.barrier, [torch.empty(0)])
+        return self._later(self._job.session.barrier, [torch.empty(0)], "barrier")
 
     # ---- how ----
 
     def _op(self, opts: typing.Any, what: str) -> int:
-        op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+        """opts: PyTorch's, or the operation itself."""
+        op = getattr(opts, "reduceOp", dist.ReduceOp.SUM if opts is None else opts)
         for known, code in _OPS.items():
             if op == known:
                 return code
-        raise InputError(f"rank {self.rank()}: {what} by {op}: this back end has SUM, AVG, MIN, MAX and "
-                         "PRODUCT")
+        name = next((n for n in ("BAND", "BOR", "BXOR", "PREMUL_SUM") if op == getattr(dist.ReduceOp, n, None)),
+                    "another operation")
+        raise InputError(f"rank {self.rank()}: {what} by {name}: this back end has SUM, AVG, MIN, MAX and "
+                         f"PRODUCT; {GLOO}")
 
     def _check(self, tensor: torch.Tensor, what: str,
                dtypes: "tuple[torch.dtype, ...] | None" = None) -> None:
         _checks.check(tensor, f"the tensor of {what}", self.rank(), dtypes or (tensor.dtype,))
 
-    def _check_fits(self, out: torch.Tensor, tensor: torch.Tensor, what: str) -> None:
-        if out.dtype != tensor.dtype or out.numel() != tensor.numel():
-            raise InputError(
-                f"rank {self.rank()}: {what} of {tuple(tensor.shape)} {tensor.dtype} into "
-                f"{tuple(out.shape)} {out.dtype}")
+    def _check_reduced(self, tensor: torch.Tensor, what: str) -> None:
+        self._check(tensor, what, (*jobs.dtypes(), *HALVES))
 
-    def _later(self, call: "typing.Callable[[], None]", value: typing.Any) -> typing.Any:
+    def _check_parts(self, parts: "typing.Sequence[torch.Tensor]", tensor: torch.Tensor, what: str) -> None:
+        """Those of all ranks, and this rank's own."""
+        self._check(tensor, what)
+        if len(parts) != self.size():
+            raise InputError(f"rank {self.rank()}: {what} of {self.size()} ranks has {len(parts)} tensors in its list")
+        for part in parts:
+            if part.dtype != tensor.dtype or part.numel() != tensor.numel():
+                raise InputError(f"rank {self.rank()}: {what} of {tuple(tensor.shape)} {tensor.dtype} and "
+                                 f"{tuple(part.shape)} {part.dtype}: they have to be alike")
+
+    def _later(self, call: "typing.Callable[[], None]", value: typing.Any, what: str) -> typing.Any:
+        def quietly() -> None:
+            with torch.no_grad():  # of the thread that makes the call
+                call()
+
         promise = Promise(value)
-        self._job.session.later(call, promise.keep)
-        return Work(promise, self._job.session.give_up)
+        self._job.session.later(quietly, promise.keep)
+        return self._work(promise, what)
+
+    def _work(self, promise: Promise, what: str) -> Work:
+        return Work(promise, self._job.session.give_up, f"rank {self.rank()}: {what}")
 
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """(size, the tensor's elements), of its dtype"""
@@ -194,23 +221,25 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._job.session.all_gather(tensor.data_ptr(), _bytes(tensor), out.data_ptr())
         return out
 
-    def _reduce(self, tensor: torch.Tensor, op: int, what: str,
-                done: "typing.Callable[[BaseException | None], None]") -> None:
+    def _reduce(self, tensor: torch.Tensor, op: int, done: "typing.Callable[[BaseException | None], None]") -> None:
         """In place; done is called by another thread."""
-        known = jobs.dtypes()
-        self._check(tensor, what, (*known, *HALVES))
-        mean, job = op == -1, self._job
-        if mean and not tensor.is_floating_point():
-            raise InputError(f"rank {self.rank()}: {what} by AVG of {tensor.dtype} would be rounded")
-        values = tensor.detach()
-        if tensor.dtype in HALVES:
-            values = values.float()
+        job, tensor = self._job, tensor.detach()
+        values = tensor.float() if tensor.dtype in HALVES else tensor
+
+        def finish() -> None:
+            if tensor.dtype == torch.bool:
+                values.copy_(values.view(torch.uint8) != 0)  # a sum may be 2
+            elif op == -1:
+                values.copy_(values / job.size)  # integers: towards 0
+            if values is not tensor:
+                tensor.copy_(values)
 
         def end(error: "BaseException | None") -> None:
-            if error is None and mean:
-                values.mul_(1 / job.size)
-            if error is None and values.dtype != tensor.dtype:
-                tensor.detach().copy_(values)
+            try:
+                if error is None:
+                    finish()
+            except Exception as raised:  # of PyTorch: no memory
+                error = raised
             done(error)
 
         n, address = values.numel(), values.data_ptr()
@@ -219,8 +248,33 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         elif values.dtype == torch.float32 and op in (0, -1) and n >= SMALL and job.can_reduce():
             job.reducer().begin(address, n, end)
         else:
-            code = known[values.dtype]
+            code = jobs.dtypes()[values.dtype]
             job.session.later(lambda: job.session.all_reduce(address, n, code, max(op, 0)), end)
+
+
+def _refusal(name: str) -> "typing.Callable[..., typing.Any]":
+    def refuse(self: ProcessGroup, *_: typing.Any, **__: typing.Any) -> typing.Any:
+        raise InputError(f"rank {self.rank()}: this back end has no {name}; it has {OFFERED}; {GLOO}")
+
+    return refuse
+
+
+for _name, _methods in {
+        "send": "send", "recv": "recv recv_anysource",
+        "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
+        "all_to_all": "alltoall alltoall_base all_to_all_single",
+        "all_gather_coalesced": "allgather_coalesced allgather_into_tensor_coalesced"}.items():
+    for _method in _methods.split():
+        setattr(ProcessGroup, _method, _refusal(_name))
+
+
+def _listed(tensors: typing.Any) -> "typing.Sequence[torch.Tensor]":
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _root(opts: typing.Any) -> int:
+    """opts: PyTorch's, or the rank itself."""
+    return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -228,12 +282,25 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> ProcessGroup:
-    job = jobs.current() if jobs.is_initialized() else jobs.init(rank=rank, world_size=size)
+    words = _deadlines(timeout)
+    job = jobs.current() if jobs.is_initialized() else jobs.init(rank=rank, world_size=size, settings=words)
     if (job.rank, job.size) != (rank, size):
         raise InputError(
             f"rank {job.rank}: a process group of {size} ranks in a job of {job.size}: this back end "
             'has groups of all workers; use dist.new_group(..., backend="gloo") for others')
+    if words and words[-1] not in job.settings:
+        key, _, value = words[-1].partition("=")
+        raise InputError(f"rank {job.rank}: timeout={timeout} of a process group: the job has its deadlines since "
+                         f'pstrain.init(): give it there, pstrain.init(settings={{"{key}": {value}}})')
     return ProcessGroup(job)
+
+
+def _deadlines(timeout: typing.Any) -> "list[str]":
+    """timeout= of init_process_group as settings. PyTorch's default says nothing: the job's are shorter."""
+    if not timeout or timeout == dist.distributed_c10d.default_pg_timeout:
+        return []
+    ms = max(1, round(timeout.total_seconds() * 1000))
+    return [f"net.{what}_timeout_ms={ms}" for what in ("join", "step")]
 
 
 def register_backend() -> None:

@@ -165,6 +165,12 @@ class Uses(PythonTest):
     def test_collectives(self):
         self.fine("collectives")
 
+    def test_odd_arguments_of_collectives(self):
+        self.fine("odd_collectives")
+
+    def test_callbacks_that_wait_for_collectives(self):
+        self.fine("powersgd")
+
     def test_unused_parameters_in_ddp(self):
         self.fine("unused")
 
@@ -431,6 +437,9 @@ class Refusals(PythonTest):
         # Rank 1 finds the difference and ends the job: rank 0 would wait for its next collective.
         text = self.job("other_model_in_ddp", code=1, servers=1)
         self.assertRegex(text, r"psrun: the job failed: .*\npsrun:   .*params\[0\]")
+
+    def test_timeout_of_a_process_group(self):
+        self.assertEqual(self.job("timeout", code=1, servers=1).count(": fine"), 2)
 
     def test_other_size_in_a_collective(self):
         self.assertEqual(self.job("other_size", code=1).count(": fine"), 2)

@@ -1,5 +1,7 @@
 """Cases of worker.py: DistributedDataParallel with the hook, and over the back end."""
 import os
+import queue
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -7,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pstrain
-from cases import RANK, SIZE, case, digest, net, optimizer_of, say, train
+from cases import RANK, SIZE, case, digest, net, optimizer_of, refused, say, train
 
 
 def train_ddp(name, steps, group=None, hook=None, buffers=True):
@@ -82,8 +84,6 @@ def collectives():
     dist.broadcast_object_list(thing, 0)
     assert thing == [{"from": 0}], thing
     dist.barrier()
-    work = dist.all_reduce(torch.ones(5000), async_op=True)
-    work.wait()
     for wrong in (torch.ones(3, 4).t(), torch.ones(2, dtype=torch.complex64),
                   torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")):
         try:
@@ -93,6 +93,85 @@ def collectives():
             assert f"rank {RANK}" in str(error) and "all_reduce" in str(error), error
     say("fine")
     pstrain.shutdown()
+
+
+@case
+def odd_collectives():
+    """Arguments that are seldom given, beside Gloo: what it has, or one clear error."""
+    dist.init_process_group("pstrain")
+    gloo, world = dist.new_group(backend="gloo"), dist.group.WORLD
+    for dtype in (torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64):
+        for shape in ((), (2, 3), (2000,)):
+            mine = ((torch.arange(torch.Size(shape).numel()) * 3 + 2 * RANK) % 7 - 1).to(dtype).reshape(shape)
+            theirs, ours = ([of(mine.clone(), group) for of in (average, product, from_last, gathered, scattered)]
+                            for group in (gloo, world))
+            assert str(theirs) == str(ours), (dtype, shape, theirs, ours)
+    for x in (torch.empty(0, 3), torch.ones(2, dtype=torch.bool), torch.ones(2, requires_grad=True)):
+        dist.broadcast(x, 0)
+        dist.all_gather([x] * SIZE, x)
+        dist.scatter(x, [x] * SIZE if RANK == 0 else None, 0)
+        dist.all_reduce(x.data)
+        assert x.dtype != torch.bool or x.view(torch.uint8).eq(1).all(), x  # not 2
+    x = torch.tensor([RANK])
+    world.allreduce([x], dist.ReduceOp.MAX).wait()
+    assert x.item() == SIZE - 1, x
+    work = dist.all_reduce(torch.full((2000,), RANK + 1.0), async_op=True)
+    assert work.wait() and work.wait(timedelta(minutes=1)) and work.get_future().wait()[0][0] == SIZE * (SIZE + 1) / 2
+    two = [torch.ones(2), torch.ones(2)]
+    for words, call in (
+            (["all_gather", "1 tensors"], lambda: dist.all_gather(two[:1], two[0])),
+            (["all_gather", "float64"], lambda: world.allgather([[t.double() for t in two]], two[:1])),
+            (["no tensors"], lambda: world.allreduce([])),
+            (["BAND", "Gloo"], lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.BAND)),
+            (["no send", "Gloo"], lambda: dist.send(two[0], 1 - RANK)),
+            (["no recv"], lambda: dist.recv(two[0], 1 - RANK)),
+            (["no reduce_scatter"], lambda: dist.reduce_scatter(two[0], two)),
+            (["no all_to_all"], lambda: dist.all_to_all_single(two[0], two[1]))):
+        refused(RuntimeError, words, call)
+    store, late = dist.distributed_c10d._get_default_store(), timedelta(milliseconds=1)
+    if RANK == 0:
+        work = dist.barrier(async_op=True)
+        refused(pstrain.TimeoutError, ["barrier", "0.001 s"], lambda: work.wait(late))
+        store.set("late", "1")
+    else:
+        store.wait(["late"])
+        work = dist.barrier(async_op=True)
+    assert work.wait()
+    say("fine")
+    pstrain.shutdown()
+
+
+def average(x, group):
+    if hasattr(dist.ReduceOp, "AVG") and group is dist.group.WORLD:
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    else:  # Gloo has none, and its users divide: Lightning's self.log(sync_dist=True)
+        dist.all_reduce(x, group=group)
+        x.copy_(x / SIZE)
+    return x
+
+
+def product(x, group):
+    dist.reduce(x, 0, op=dist.ReduceOp.PRODUCT, group=group)
+    return x if RANK == 0 else None
+
+
+def from_last(x, group):
+    dist.broadcast(x, SIZE - 1, group=group)
+    return x
+
+
+def gathered(x, group):
+    out = list(torch.empty((*x.shape, SIZE), dtype=x.dtype).unbind(-1))  # views that are not contiguous
+    dist.all_gather(out, x, group=group)
+    at_root = [torch.empty_like(x) for _ in range(SIZE)] if RANK == 1 else None
+    dist.gather(x, at_root, 1, group=group)
+    return out, at_root
+
+
+def scattered(x, group):
+    out = torch.empty_like(x)
+    dist.scatter(out, [x + r for r in range(SIZE)] if RANK == 0 else None, 0, group=group)
+    return out
 
 
 class Branches(nn.Module):
@@ -148,6 +227,23 @@ def other_size():
 
 
 @case
+def timeout():
+    """timeout= of init_process_group is the deadline of its calls."""
+    words = "127.0.0.1", int(os.environ["MASTER_PORT"]), SIZE, RANK == 1
+    store = dist.TCPStore(*words) if torch.__version__[0] == "1" else dist.TCPStore(*words, use_libuv=False)
+    dist.init_process_group("pstrain", store=store, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=3))
+    refused(RuntimeError, ["timeout=0:00:07", "net.step_timeout_ms", "7000"],
+            lambda: pstrain.process_group._create(None, RANK, SIZE, timedelta(seconds=7)))
+    if RANK == 1:
+        store.wait(["failed"])
+    else:
+        refused(pstrain.TimeoutError, ["3.0 s", "missing: 1"], dist.barrier)
+        store.set("failed", "1")
+    say("fine")
+    os._exit(0)  # the job has failed
+
+
+@case
 def other_model_in_ddp():
     """Rank 1 has another model in DistributedDataParallel over the back end. No rank waits."""
     dist.init_process_group("pstrain")
@@ -168,3 +264,29 @@ def hook_of_other_dtype():
         say("fine")
     pstrain.shutdown()
     os._exit(0)  # the process group has a step that does not end
+
+
+@case
+def powersgd():
+    """Its callbacks wait for further collectives; there are several buckets. Gloo's ranks may mix these up, so it is
+    compared with Gloo where each bucket is waited for."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+
+    dist.init_process_group("pstrain")
+    gloo = dist.new_group(backend="gloo")
+
+    def one_by_one(state, bucket):
+        future = powersgd.powerSGD_hook(state, bucket)
+        future.wait()
+        return future
+
+    weights = []
+    for group, hook in ((gloo, one_by_one), (None, powersgd.powerSGD_hook)):
+        state = powersgd.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        weights.append(train_ddp("sgd", 12, group, (state, hook), buffers=False))
+    assert weights[0] == weights[1], weights
+    said = queue.SimpleQueue()  # a callback of torch.futures.collect_all may run in the thread that completes futures
+    dist.group.WORLD._job.session.later(lambda: dist.all_reduce(torch.ones(2)), said.put)
+    assert "in a callback" in str(said.get(timeout=60))
+    say("fine")
+    pstrain.shutdown()
