@@ -82,11 +82,11 @@ class Job:
         self._end(lambda: self.session.abort(reason), at_once=True)
 
     def _end(self, how: "typing.Callable[[], None]", at_once: bool = False) -> None:
-        global _job
+        global _job, _was_left
         if self.session.pid != os.getpid():
             return  # the job is the parent's
         if _job is self:
-            _job = None
+            _job, _was_left = None, True
         try:
             how()
         except BaseException as error:
@@ -114,6 +114,7 @@ class Job:
 
 
 _job: "Job | None" = None
+_was_left = False  # a job
 
 
 def init(init_method: "str | None" = None, *, rank: "int | None" = None,
@@ -136,6 +137,11 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
         raise errors.InputError(f"rank {_job.rank}: pstrain.init was called twice: a process is "
                                 "in one job; pstrain.shutdown() leaves it")
     words = json.loads(os.environ.get("PS_SETTINGS") or "[]") + as_words(settings)
+    by_launcher = "PS_SETTINGS" in os.environ or _store.is_torchruns(os.environ)  # it has started the servers
+    if _was_left and init_method is None and by_launcher:
+        raise errors.InputError("this process has left its job, and the job's servers have ended: under psrun and "
+                                "torchrun a process is in one job. Call pstrain.shutdown() once, at the end; "
+                                "start psrun again for another job")
     init_method = init_method or os.environ.get("PS_INIT_METHOD")
     if init_method is None and servers != 0 and _store.is_torchruns(os.environ):
         init_method, servers = _store.find(os.environ, _join_seconds(words))

@@ -107,6 +107,8 @@ def misuse():
         whole()
         model[1].weight.data.clamp_(-0.01, 0.01)
         refused(wrong, ["'1.weight'", ".data", "comm_hook"], lambda: forward().backward())
+    elif what == "wrapped":
+        refused(wrong, ["DistributedDataParallel", "comm_hook"], lambda: over_gloo(model)(torch.tensor([1, 2])))
     elif what == "late":
         forward().backward()
         optimizer.param_groups[0]["lr"] = 1.0
@@ -133,11 +135,17 @@ def misuse():
         refused(wrong, ["shut down"], optimizer.step)
         for call in (pstrain.rank, pstrain.barrier, pstrain.shutdown, optimizer_of_ours(model)):
             refused(wrong, ["pstrain.init()"], call)
+        refused(wrong, ["left its job", "psrun"], pstrain.init)  # at once: psrun's servers have ended
         say("fine")
         return
     pstrain.barrier()
     pstrain.abort("done")
     say("fine")
+
+
+def over_gloo(model):
+    dist.init_process_group("gloo")
+    return DDP(model)
 
 
 def optimizer_of_ours(model):
