@@ -412,7 +412,7 @@ class Refusals(PythonTest):
         self.refused("refusals")
 
     def test_misuse(self):
-        for what in first(3, ("scaler", "changed", "old", "sparse", "replaced", "late", "total")):
+        for what in first(4, ("scaler", "changed", "wrapped", "old", "sparse", "replaced", "late", "total")):
             with self.subTest(what=what):
                 self.refused("misuse", what)
 
