@@ -198,6 +198,12 @@ def make_job(args, build_dir, name=None):
     return job
 
 
+# Programs may import large libraries before they join. A worker that ends meanwhile ends the job at once, so the others
+# can wait for long; the user's own setting stands behind this one, and counts.
+IMPORTS_WITHIN = "net.join_timeout_ms=900000"
+# One that was told to end has that long. Our own parts have the deadlines of what they may still wait for.
+PROGRAM_ENDS_S = 30.0
+
 # Options that need a configuration, and why.
 OF_OUR_WORKERS = {
     "resume": "the program itself loads what it has saved",
@@ -223,6 +229,7 @@ def plan_program(args, program):
     if program[0].endswith(".py") and not args.hostfile and not shutil.which(program[0]):
         raise JobError(f"{program[0]} is a Python file, and no program that can be run by itself; Python starts it: "
                        f"-- python {shlex.join(program)}")
+    args.overrides = [IMPORTS_WITHIN, *args.overrides]
     args.config = ""
     args.servers = 1 if args.servers is None else args.servers
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
@@ -309,12 +316,13 @@ def supervise(job, screen, env, logs):
     dead_after_s = job.facts["net.dead_after_ms"] / 1000
     if job.program:
         def attempt(more):
-            one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s)
+            one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s, ends_s=PROGRAM_ENDS_S)
             return one, one.run(job.parts())
         return end_of_program(job, screen, *attempts.run(job, screen, attempt))
     again = restarts.Restarts(job, screen) if job.restarts else None
+    ends_s = (job.facts["train.file_timeout_ms"] + job.facts["net.step_timeout_ms"]) / 1000
     supervisor = Supervisor(screen, launcher(job, env), logs, dead_after_s, again,
-                            elastic.Elastic(job.fewest) if job.elastic else None)
+                            elastic.Elastic(job.fewest) if job.elastic else None, ends_s)
     code = supervisor.run(job.parts())
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")

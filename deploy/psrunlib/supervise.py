@@ -1,4 +1,5 @@
 """Starts the parts of a job, watches them and ends them together."""
+import math
 import os
 import re
 import selectors
@@ -66,6 +67,7 @@ class Watched:
         self.fault = ""  # why psrun ended it
         self.left = False  # it has ended, and an elastic job goes on without it
         self.missed_others = False  # it has logged that others had not joined in time
+        self.has_workers = False  # it has logged, in this start, that a worker has joined
 
     def take(self, text, screen, heard):
         """Lines end with a line feed; a progress bar's states with a carriage return. heard: is
@@ -113,6 +115,7 @@ class Watched:
         if said.event == "joined":  # the coordinator's
             here, _, all_of_them = said.fields.get("members", "").partition("/")
             self.all_joined = self.all_joined or bool(here) and here == all_of_them
+            self.has_workers = self.has_workers or said.fields.get("role") == "worker"
         elif said.event == "missing":
             self.missed_others = True
         elif said.event == "interrupted":
@@ -157,7 +160,7 @@ class Watched:
 
 
 class Supervisor:
-    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None, elastic=None):
+    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None, elastic=None, ends_s=math.inf):
         self.screen = screen
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
@@ -171,6 +174,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.now = 0.0  # seconds that psrun has watched the job
         self.looked_at = time.monotonic()
+        self.ends_s, self.ends_by = ends_s, math.inf  # how soon workers end that were told to, and when, by self.now
         self.interrupts = 0  # only the signal handler writes it
         self.signal = None  # the first that told the job to end, sent to psrun or to one part
         self.told_alone = None  # that part
@@ -200,6 +204,7 @@ class Supervisor:
                 self._start_again()
                 self._end_stopped()
                 self._end_silent()
+                self._end_without_job()
                 self._find_told()
                 self._follow()
                 self._pass_on()
@@ -384,6 +389,14 @@ class Supervisor:
             self._fail(watched)
             watched.process.signal(signal.SIGKILL)
 
+    def _end_without_job(self):
+        """Ends a job that cannot begin: a worker, a program of the user's, has ended and had not joined."""
+        waits = any(w.has_workers for w in self.watched) and not any(w.all_joined for w in self.watched)
+        done = [w for w in self.watched if waits and self._is_done(w) and self.now - w.ended_at > RESTART_GRACE_S]
+        if done and not self.signal and self.failed_at is None:
+            done[0].fault, done[0].code = "ended before it had joined the job (pstrain.init())", 1
+            self._fail(done[0])
+
     def _end_stopped(self):
         """Kills parts that have been stopped for too long, or are stopped when the job has failed.
         The others may not notice them, and a stopped part cannot end by itself."""
@@ -400,7 +413,7 @@ class Supervisor:
             watched.process.signal(signal.SIGKILL)
 
     def _end_in_order(self):
-        if self.told_at is None and self._must_end():
+        if self.told_at is None and (self._ends_late() or self._must_end()):
             self._end_all(signal.SIGTERM)
             self.told_at = self.now
         late = self.told_at is not None and self.now - self.told_at > KILL_S
@@ -418,6 +431,15 @@ class Supervisor:
                 watched.code = -signal.SIGKILL
                 self.screen.say(f"psrun: {watched.part.name} does not end, not even by SIGKILL: it "
                                 "waits for a disk or a device")
+
+    def _ends_late(self):
+        """Whether workers still run long after the job was told to end; servers stay until they have left."""
+        late = [w.part.name for w in self.watched if w.code is None and w.part.role == "worker"]
+        self.ends_by = min(self.ends_by, self.now + self.ends_s) if self.signal else math.inf
+        if self.now < self.ends_by or not late:
+            return False
+        self.screen.say(f"psrun: {', '.join(late)} did not end within {self.ends_s:g} s; ending at once")
+        return True
 
     def _must_end(self):
         if self.waiting:

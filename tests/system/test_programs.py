@@ -72,8 +72,8 @@ class Programs(JobTest):
     def test_what_no_restart_mends(self):
         self.assertNotIn("started again", self.run_program("exit 127", "--restarts", 1, workers=1))
 
-    def interrupt(self, *program):
-        run = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, "--verbose", "--", *program),
+    def interrupt(self, *program, argv=None):
+        run = subprocess.Popen((argv or self.psrun_argv)("-s", 1, "-w", 2, "--verbose", "--", *program),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
         for _ in range(2):  # both workers
@@ -110,13 +110,27 @@ class Programs(JobTest):
         self.assertIn("the disk is full", text.split("psrun: the job failed: worker 0 ")[1])
         self.assertNotIn("worker 1 ended", text)
 
+    def hasty_psrun(self, *args):
+        """A psrun that gives programs little time to end."""
+        program = (f"import sys; sys.path.insert(0, {str(ROOT / 'deploy')!r}); from psrunlib import cli, supervise;"
+                   "cli.PROGRAM_ENDS_S = supervise.KILL_S = 0.1; sys.exit(cli.main(sys.argv[1:]))")
+        return [PYTHON, "-c", program, *self.psrun_argv(*args)[1:]]
+
+    def test_a_program_that_does_not_end(self):
+        code, text = self.interrupt("sh", "-c", "trap : INT TERM; echo up; while :; do sleep 100; done",
+                                    argv=self.hasty_psrun)
+        self.assertEqual(code, 130, text)
+        self.assertIn("psrun: worker 0, worker 1 did not end within 0.1 s; ending at once\n", text)
+
     def test_settings_reach_servers_and_workers(self):
         text = self.psrun("-s", 1, "-w", 1, "--dry-run", "net.step_timeout_ms=5000", "exchange.codec=int8",
                           "--", "train", "--x=1")
         server, worker = text.strip().splitlines()
         self.assertNotIn("exchange.codec", server)  # the workers tell the server
         self.assertIn("--set net.step_timeout_ms=5000", server)
-        self.assertIn("PS_SETTINGS='[\"net.step_timeout_ms=5000\", \"exchange.codec=int8\"]'", worker)
+        self.assertIn("\"net.step_timeout_ms=5000\", \"exchange.codec=int8\"]'", worker)
+        for line in (server, worker):  # a program may import for long, and psrun knows that it lives
+            self.assertIn("net.join_timeout_ms=900000", line)
         self.assertTrue(worker.endswith(" train --x=1"), worker)
 
     def test_mistakes(self):

@@ -529,6 +529,11 @@ class Deaths(PythonTest):
             with self.subTest(how=how):
                 self.assertRegex(self.job("forgotten", how, code=1), r"no pstrain\.Optimizer, and an optimizer of PyTorch")
 
+    def test_ends_before_it_has_joined(self):
+        program = PYTHON, "-c", "import os, pstrain\nif os.environ['RANK'] == '0':\n    pstrain.init()"
+        text = self.job(program=program, servers=1, code=1)
+        self.assertIn("job failed: worker 1 ended before it had joined the job (pstrain.init())", text)
+
     def test_ends_well(self):
         for how in first(2, range(4)):
             with self.subTest(how=how):
