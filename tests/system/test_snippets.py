@@ -1,0 +1,164 @@
+"""The snippets of the documents run as they stand: shell, Python, YAML. They run in a folder that looks like the
+checkout and has little data."""
+import gzip
+import os
+import re
+import shutil
+import struct
+import subprocess
+import textwrap
+import unittest
+from array import array
+from pathlib import Path
+
+from jobs import BIN, DIGITS, ROOT, JobTest, npy
+from test_python import PYTHON, WHY_NOT, environment
+
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "python/README.md",
+         *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^( *)```(sh|python|diff|yaml)\n(.*?)^\1```", re.S | re.M)
+HOSTS = re.compile(r"A hostfile says.*?```\n(.*?)```", re.S)  # in docs/machines.md
+OVER_SSH = re.compile(r"psrun (?=.*-H )")  # shows its commands here
+# What changes the machine, builds, or needs other machines, other programs or a job that runs. Others test it:
+# test_packages, _pip, _wheel, _library, _install, _compose, _slurm, _kubernetes, _torchrun, _elastic, _watching, _ssh.
+NOT_HERE = re.compile(
+    r"(\w+=\S+ )*(apt|apt-get|cc|cmake|ctest|docker-compose|kubectl|kill|pip|prometheus|pstrain-server|sbatch|tensorboard|"
+    r"torchrun|python3 -m venv|deploy/(packages|build-packages|compose-demo|quickstart|psrun --(join|top|build-dir))|"
+    r"python/build_wheel|tests/|python3 tests/|ps-(server|worker) --config FILE|ps-server --make-keys)\b"
+    r"|export MASTER_ADDR|.* metrics\.port=9100|ps-server &|psrun .*/usr/share|.* --doctor|.*pstrain\.doctor")
+
+NEW = "a snippet came or went: say here how it runs"
+
+# ---- what Python takes as given, and what it does next ----
+
+NET = """import torch, torch.distributed as dist, pstrain
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+"""
+STEPS = """for _ in range(2):
+    optimizer.zero_grad()
+    {}.backward()
+    optimizer.step()
+print("trained", flush=True)
+"""
+OURS, DDPS = (STEPS.format(f"{name}(torch.ones(2, 4)).sum()") for name in ("model", "ddp"))
+SCALED = STEPS.format("optimizer.scale(model(torch.ones(2, 4)).sum())")
+SAVED = """import sys, types, torch
+sys.path += ["tests", "python/examples"]
+from jobs import read_safetensors
+from digits import BasicNet
+safetensors = sys.modules["safetensors"] = types.ModuleType("safetensors")  # where the machine has none
+sys.modules["safetensors.torch"] = types.SimpleNamespace(load_file=lambda path: {
+    name: torch.tensor(values).reshape(shape) for name, (_, shape, values) in read_safetensors(path)[0].items()})
+model, folder = BasicNet(8), "runs/mine/checkpoints/step-60"
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+"""
+RESUMED = """assert all(state["exp_avg_sq"].any() and state["step"] == 60 for state in optimizer.state.values()), optimizer.state
+assert len(optimizer.state) == 8
+torch.nn.functional.nll_loss(model(torch.ones(2, 1, 8, 8)), torch.tensor([1, 2])).backward()
+optimizer.step()
+print("trained")
+"""
+AROUND = {"README.md": [(NET, OURS)],
+          "python/README.md": [(NET, OURS), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED)],
+          "docs/checkpoints.md": [(SAVED, RESUMED)]}
+
+
+def snippets(page, *languages):
+    """Of a difference its new side."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [re.sub(r"^-.*\n|^[+ ]", "", body, flags=re.M) if language == "diff" else textwrap.dedent(body)
+            for _, language, body in FENCE.findall(text) if language in languages]
+
+
+def count(*languages):
+    """How many each page has, without those that have none."""
+    return {page: n for page in PAGES if (n := len(snippets(page, *languages)))}
+
+
+def programs(page):
+    return [before + body + after for body, (before, after) in zip(snippets(page, "python", "diff"), AROUND[page])]
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Snippets(JobTest):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("bin"))
+        for name, there in (("deploy", ROOT / "deploy"), ("tests", ROOT / "tests/system"), ("bin/python", PYTHON),
+                            ("bin/psrun", ROOT / "deploy/psrun")):
+            os.symlink(there, self.path(name))
+        for folder in ("configs", "python/examples"):
+            shutil.copytree(ROOT / folder, self.path(folder))
+        for split, n in (("train", 256), ("test", 32)):  # a few of the digits
+            for kind, head, size in (("images-idx3", 16, 64), ("labels-idx1", 8, 1)):
+                path = Path(self.path("configs/digits", f"{split}-{kind}-ubyte.gz"))
+                raw = gzip.decompress(path.read_bytes())
+                path.write_bytes(gzip.compress(raw[:4] + struct.pack(">I", n) + raw[8:head + size * n], 1))
+        self.change("configs/mnist-basicnet.yaml", ("@0-7999", "@0-255"), ("@8000-9999", "@256-287"), ("out: 32", "out: 2"),
+                    ("out: 64", "out: 2"), ("epochs: 5", "epochs: 1"))
+        os.mkdir(self.path("FOLDER"))  # of MNIST
+        for name, head, body in (("images-idx3", (0x803, 288, 28, 28), bytes(288 * 784)),
+                                 ("labels-idx1", (0x801, 288), bytes(i % 10 for i in range(288)))):
+            self.write(f"FOLDER/t10k-{name}-ubyte.gz", gzip.compress(struct.pack(f">{len(head)}I", *head) + body, 1))
+        self.write("hosts", HOSTS.search((ROOT / "docs/machines.md").read_text(encoding="utf-8"))[1].encode())
+        self.write("train.py", programs("python/README.md")[0].encode())
+
+    def write(self, name, content):
+        Path(self.path(name)).write_bytes(content)
+
+    def change(self, name, *pairs):
+        text = Path(self.path(name)).read_text(encoding="utf-8")
+        for old, new in pairs:
+            text = text.replace(old, new)
+        self.write(name, text.encode())
+
+    def shell(self, text):
+        """Runs it here; returns what it says."""
+        env = dict(environment(), PATH=f"{self.path('bin')}:{os.environ['PATH']}", PS_BUILD_DIR=str(BIN.parent.resolve()))
+        done = subprocess.run(["bash", "-ex"], input=text, cwd=self.folder, env=env, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def test_shell(self):
+        run = 0
+        for page in PAGES:
+            lines = [line for text in snippets(page, "sh") for line in text.replace("\\\n", " ").splitlines()
+                     if line and not NOT_HERE.match(line)]
+            run += len(lines)
+            with self.subTest(page=page):
+                shutil.rmtree(self.path("runs"), ignore_errors=True)
+                if page == "docs/optimizers.md":  # it begins with weights
+                    subprocess.run([BIN / "ps-init-weights", self.path("model.safetensors"), DIGITS], check=True)
+                self.shell("\n".join(OVER_SSH.sub("psrun --dry-run ", line) for line in lines))
+        self.assertGreater(run, 30)  # of 75
+
+    def test_python(self):
+        self.assertEqual(count("python", "diff"), {page: len(around) for page, around in AROUND.items()}, NEW)
+        self.shell("deploy/psrun --out runs/mine configs/digits-basicnet.yaml checkpoint.every=60 train.steps=60")
+        for page, program in ((page, program) for page in AROUND for program in programs(page)):
+            with self.subTest(page=page, program=program):
+                self.write("snippet.py", program.encode())
+                launcher, n = ("psrun -s 2 -w 2 --verbose -- ", 2) if "pstrain" in program else ("", 1)
+                said = self.shell(f"{launcher}python snippet.py")
+                self.assertEqual(said.count("trained\n"), n, said)
+
+    def test_yaml(self):
+        """README.md's is in test_readme."""
+        self.assertEqual(count("yaml"), {"README.md": 1, "docs/losses.md": 1, "docs/optimizers.md": 1}, NEW)
+        for part, n in (("train", 128), ("test", 16)):
+            self.write(f"{part}_x.npy", npy("<f4", f"({n}, 13)", array("f", range(13 * n)).tobytes()))
+            self.write(f"{part}_y.npy", npy("<f4", f"({n},)", array("f", range(n)).tobytes()))
+        layers = "[conv2d: {name: conv, out: 2, kernel: 3}, batch_norm2d: {name: bn}, flatten, linear: {name: fc, out: 10}]"
+        own = f"model: {{input: [1, 8, 8], loss: cross_entropy, layers: {layers}}}\ndata: {{kind: synthetic}}\n"
+        self.write("losses.yaml", snippets("docs/losses.md", "yaml")[0].encode())
+        self.write("groups.yaml", (snippets("docs/optimizers.md", "yaml")[0] + own).encode())
+        for name in ("losses", "groups"):
+            self.shell(f"deploy/psrun -m single --out {name} {name}.yaml train.steps=2")
+            self.assertEqual(self.summary(name)["steps"], 2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
