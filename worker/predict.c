@@ -166,6 +166,7 @@ static ps_err run(predictor *p, int threads)
     PS_TRY(ps_model_spec_init(&p->spec, p->config));
     PS_TRY(read_weights(p));
     PS_TRY(read_samples(p));
+    ps_dataset_log(&p->set, "--predict");
     PS_TRY(open_files(p));
     PS_TRY(open_program(p, threads));
     return predict_all(p);

@@ -377,6 +377,8 @@ static void announce(job *j)
             ps_word_name(ps_data_words, (int)j->config->data.kind),
             (long long)j->data.train.n, (long long)j->data.test.n);
     ps_config_warn_of_needs(j->config);
+    ps_dataset_log(&j->data.train, "data.train");
+    ps_dataset_log(&j->data.test, "data.test");
     if (j->data.test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
         PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
                         "of the usual names; nothing is evaluated");

@@ -1,5 +1,7 @@
 """The files that data.* names, as tensors: the same samples as pstrain's readers give."""
+import csv
 import gzip
+import io
 import os
 import re
 
@@ -50,17 +52,22 @@ def _stl10_pair(files):
     return images.transpose(0, 1, 3, 2), np.frombuffer(_read(files[1]), np.uint8) - 1
 
 
+def _is_number(field):
+    try:
+        return bool(field.strip()) and float(field) is not None
+    except ValueError:
+        return False
+
+
 def _csv(files):
     """Numbers, and the class in the last column; perhaps a line of names first."""
     tables = []
     for file in files:
-        lines = [line for line in _read(file).decode("utf-8-sig").splitlines() if line.strip()]
-        separator = next((c for c in lines[0] if c in ",;\t"), ",")
-        rows = [[field.strip(' "') for field in line.split(separator)] for line in lines]
-        try:
-            tables.append(np.array(rows, np.float64))
-        except ValueError:
-            tables.append(np.array(rows[1:], np.float64))
+        text = _read(file).decode("utf-8-sig").lstrip()
+        separator = re.match(r' *(?:"(?:[^"]|"")*")?[^,;\t\n]*([,;\t]?)', text)[1] or ","
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+        rows = [row for row in lines if any(field.strip() for field in row)]
+        tables.append(np.array(rows[not any(map(_is_number, rows[0])):], np.float64))
     table = np.concatenate(tables)
     return table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64)
 

@@ -14,7 +14,7 @@ static const ps_wanted classes = {0};
 
 static ps_err parse(const char *text, const ps_wanted *wanted, ps_dataset *out)
 {
-    char *copy = strdup(text); // of its own size, so that a sanitizer sees its end
+    char *copy = strdup(text); // of its own size: a sanitizer sees what is beyond it
     *out = (ps_dataset){0};
     assert_non_null(copy);
     ps_err err = ps_csv_parse("t.csv", copy, strlen(text), wanted, out);
@@ -42,6 +42,8 @@ static void numbers_and_a_class(void **state)
     check("5.1,3.5,0\n-0.5,1e3,2\n", 2, values, labels);
     check("5.1,3.5,0\n-0.5,1e3,2", 2, values, labels); // without an end of line
     check("a,b,class\n5.1,3.5,0\n-0.5,1e3,2\n", 2, values, labels);
+    check("\"len, cm\";\"wid\";\"class\"\n5.1;3.5;0\n-0.5;1e3;2\n", 2, values, labels);
+    check("5\" pipe,\"a \"\"b\"\"\r\n;\" ,c\n5.1,3.5,0\n-0.5,1e3,2", 2, values, labels);
     check("a;b;class\r\n5.1;3.5;0\r\n\r\n-0.5;1e3;2\r\n", 2, values, labels);
     check("5.1\t3.5\t0\n-0.5\t1e3\t2\n\n", 2, values, labels);
 }
@@ -91,8 +93,35 @@ static void labels_may_be_ignored(void **state)
     ps_dataset_fini(&set);
 }
 
+/* Only a line without any number is one of names. */
+static void the_first_line_is_never_lost(void **state)
+{
+    ps_dataset set;
+    check_bad("5.1,,0\n4.9,3.0,1\n", "t.csv:1: column 2: \"\" is not a number");
+    check_bad("NA,3.5,0\n4.9,3.0,1\n", "t.csv:1: column 1: \"NA\" is not a number");
+    check_bad("5.1,?,0\n4.9,3.0,1\n", "t.csv:1: column 2: \"?\" is not a number");
+    check_bad("\xe2\x88\x92"
+              "5.1,3,0\n4.9,3.0,1\n",
+              "column 1: \"\xe2\x88\x92"
+              "5.1\" is");
+    check_bad("5.1,3.5,setosa\n", "t.csv:1: column 3: \"setosa\" is not a number");
+    check_bad(",0,1\n0,5.1,1\n", "t.csv:1: column 1: \"\" is not a number"); // pandas
+    assert_int_equal(parse("\"len, cm\";wid;class\n1;2;0\n", &classes, &set), PS_OK);
+    assert_string_equal(set.notes, "t.csv:1: names of columns: len, cm | wid | class");
+    assert_null(set.doubts);
+    ps_dataset_fini(&set);
+    assert_int_equal(parse("0,1,2\n5.1,3.5,0\n", &classes, &set), PS_OK);
+    assert_int_equal(set.n, 2);
+    assert_null(set.notes);
+    assert_non_null(strstr(set.doubts, "t.csv:1: 0, 1, 2, ... is taken as a sample"));
+    ps_dataset_fini(&set);
+}
+
 static void mistakes_are_named(void **state)
 {
+    check_bad("a,\"b,c\n1,2,0\n", "t.csv:1: column 2: \"b,c\n1,2,0\n\" is not a whole");
+    check_bad("a,b,c\n1,\"2\"3,0\n", "t.csv:2: column 2: \"2\" is not all of the field");
+    check_bad("\"a\nb\",b,c\n1,x,0\n", "t.csv:3: column 2: \"x\"");
     check_bad("", "t.csv: the file is empty");
     check_bad("\n \n", "the file is empty");
     check_bad("1\n2\n", "t.csv:1: only one column");
@@ -147,6 +176,7 @@ int main(void)
         cmocka_unit_test(blanks_and_quotes),
         cmocka_unit_test(the_last_column_may_be_a_number),
         cmocka_unit_test(labels_may_be_ignored),
+        cmocka_unit_test(the_first_line_is_never_lost),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(files_are_joined),
     };

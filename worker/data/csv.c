@@ -10,54 +10,111 @@
 
 static const uint64_t file_max_bytes = (uint64_t)1 << 36;
 
-/* The read position in a text. */
+/* The read position in a text, and the line that was cut last. */
 typedef struct cursor {
     const char *path;
-    char *at, *end;
-    int64_t line, column; // of the next field, from 1
-    char separator;
+    char *at;                // the text ends in '\0'
+    int64_t line, next_line; // from 1: of the fields, of `at`
+    char separator;          // '\0': not known yet
+    char **fields;           // (n_fields) of the line; room is owned
+    int64_t n_fields, room;
     const ps_wanted *wanted;
 } cursor;
 
-static ps_err bad_field(const cursor *c, const char *text, const char *what)
+static ps_err bad_field(const cursor *c, int64_t index, const char *what)
 {
     return ps_err_set(PS_ERR_FORMAT,
                       "%s:%" PRId64 ": column %" PRId64 ": \"%.40s\" is not %s", c->path,
-                      c->line, c->column, text, what);
+                      c->line, index + 1, c->fields[index], what);
 }
 
-/* The next line, its end replaced by '\0'; NULL at the end of the text. Skips empty ones.
- */
-static char *next_line(cursor *c)
+/* --- lines and fields -------------------------------------------------------------- */
+
+/* The first of the three in the line, outside of a quoted first field. */
+static char separator_of(const char *at)
 {
-    while (c->at < c->end) {
-        char *line = c->at, *end = memchr(line, '\n', (size_t)(c->end - line));
-        c->at = end ? end + 1 : c->end;
-        c->line++;
-        c->column = 1;
-        if (!end) end = c->end; // the text has room for a '\0'
-        if (end > line && end[-1] == '\r') end--;
-        *end = '\0';
-        if (line[strspn(line, " \t")] != '\0') return line;
+    at += strspn(at, " ");
+    if (*at == '"')
+        for (at++; *at && (*at != '"' || at[1] == '"'); at++)
+            at += *at == '"';
+    at += strcspn(at, ",;\t\n");
+    return *at == ';' || *at == '\t' ? *at : ',';
+}
+
+/* Undoes the quotes of a field in place; at: behind the first one. Returns what follows
+ * the last one; NULL: there is none. */
+static char *unquote(cursor *c, char *at)
+{
+    char *to = at;
+    for (; *at; *to++ = *at++) {
+        if (*at == '"' && *++at != '"') {
+            *to = '\0';
+            return at + strspn(at, " \r");
+        }
+        c->next_line += *at == '\n';
     }
     return NULL;
 }
 
-/* Cuts the next field off a line; NULL after the last. */
-static char *next_field(const cursor *c, char **rest)
+/* Ends a field without quotes. Returns what follows it, whose character is then *found.
+ */
+static char *trim(const cursor *c, char *field, char *found)
 {
-    char *field = *rest;
-    if (!field) return NULL;
-    char *end = strchr(field, c->separator);
-    *rest = end ? end + 1 : NULL;
-    if (!end) end = field + strlen(field);
-    while (*field == ' ')
-        field++;
-    while (end > field && end[-1] == ' ')
+    char *stop = field, *end;
+    while (*stop && *stop != c->separator && *stop != '\n')
+        stop++;
+    *found = *stop;
+    for (end = stop; end > field && (end[-1] == ' ' || end[-1] == '\r');)
         end--;
-    if (end - field >= 2 && *field == '"' && end[-1] == '"') field++, end--;
     *end = '\0';
-    return field;
+    return stop;
+}
+
+static ps_err add_field(cursor *c, char *field)
+{
+    if (c->n_fields == c->room) {
+        const int64_t room = c->room > 0 ? 2 * c->room : 16;
+        char **fields = realloc(c->fields, (size_t)room * sizeof *fields);
+        if (!fields) return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a line", c->path);
+        c->fields = fields;
+        c->room = room;
+    }
+    c->fields[c->n_fields++] = field;
+    return PS_OK;
+}
+
+/* *found: the character behind the field, which ends the line unless it separates. */
+static ps_err cut_field(cursor *c, char *found)
+{
+    char *field = c->at + strspn(c->at, " ");
+    const bool quoted = *field == '"';
+    PS_TRY(add_field(c, field + quoted));
+    char *stop = quoted ? unquote(c, field + 1) : trim(c, field, found);
+    if (quoted && stop) *found = *stop;
+    if (!stop || (*found && *found != c->separator && *found != '\n'))
+        return bad_field(c, c->n_fields - 1,
+                         stop ? "all of the field, whose quotes end here: a double quote "
+                                "within quotes is written twice"
+                              : "a whole field: the quotes have no end");
+    c->next_line += *found == '\n';
+    c->at = *found ? stop + 1 : stop;
+    return PS_OK;
+}
+
+/* Cuts the next line that is not empty into fields; none at the end of the text. */
+static ps_err cut_line(cursor *c)
+{
+    char found = '\0';
+    c->n_fields = 0;
+    for (char *end; *(end = c->at + strspn(c->at, " \t\r")) == '\n'; c->next_line++)
+        c->at = end + 1;
+    if (c->at[strspn(c->at, " \t\r")] == '\0') return PS_OK;
+    c->line = c->next_line;
+    if (!c->separator) c->separator = separator_of(c->at);
+    do
+        PS_TRY(cut_field(c, &found));
+    while (found == c->separator);
+    return PS_OK;
 }
 
 static bool is_number(const char *field, double *value)
@@ -73,39 +130,15 @@ static bool is_like_number(const char *field)
     return end > field && *end == '\0';
 }
 
-static char separator_of(const char *line)
-{
-    const size_t at = strcspn(line, ",;\t");
-    return line[at] ? line[at] : ',';
-}
-
-static int64_t count_fields(const cursor *c, const char *line)
-{
-    int64_t n = 1;
-    for (; *line; line++)
-        n += *line == c->separator;
-    return n;
-}
-
 static int64_t count_lines(const cursor *c)
 {
     int64_t n = 1;
-    for (const char *p = c->at; (p = memchr(p, '\n', (size_t)(c->end - p))); p++)
+    for (const char *p = c->at; (p = strchr(p, '\n')); p++)
         n++;
     return n;
 }
 
-/* Whether a line, which is kept, has a field that was not meant as a number. */
-static ps_err is_header(const cursor *c, const char *line, bool *out)
-{
-    char *copy = strdup(line), *rest = copy, *field;
-    *out = false;
-    if (!copy) return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a line", c->path);
-    while ((field = next_field(c, &rest)))
-        *out |= !is_like_number(field);
-    free(copy);
-    return PS_OK;
-}
+/* --- samples ----------------------------------------------------------------------- */
 
 static bool wants_number(const ps_wanted *wanted)
 {
@@ -113,45 +146,43 @@ static bool wants_number(const ps_wanted *wanted)
 }
 
 /* The last field of a line. */
-static ps_err read_answer(const cursor *c, const char *field, ps_dataset *out)
+static ps_err read_answer(const cursor *c, ps_dataset *out)
 {
     const ps_wanted *w = c->wanted;
-    double value;
+    const int64_t last = c->n_fields - 1;
+    double value = 0;
+    const bool number = is_number(c->fields[last], &value);
     if (wants_number(w)) {
-        if (!is_number(field, &value) || !isfinite((float)value))
-            return bad_field(c, field, "a number");
+        if (!number || !isfinite((float)value)) return bad_field(c, last, "a number");
         if (w->unit && (value < 0 || value > 1))
-            return bad_field(c, field, "from 0 to 1, as bce_with_logits takes it");
+            return bad_field(c, last, "from 0 to 1, as bce_with_logits takes it");
         out->targets[out->n++] = (float)value;
         return PS_OK;
     }
-    const bool number = is_number(field, &value);
     const bool ignored = number && w->may_be_ignored && value == w->ignore_index;
     if (!ignored && (!number || value < 0 || value > INT32_MAX || value != floor(value)))
-        return bad_field(c, field, "a class (a whole number from 0)");
+        return bad_field(c, last, "a class (a whole number from 0)");
     out->labels[out->n++] = (int32_t)value;
     return PS_OK;
 }
 
-static ps_err read_line(cursor *c, char *line, ps_dataset *out)
+static ps_err read_sample(const cursor *c, ps_dataset *out)
 {
     const int64_t columns = out->dims.d[0];
     float *values = (float *)out->values + out->n * columns;
-    char *rest = line, *field;
     double value;
-    if (count_fields(c, line) != columns + 1)
+    if (c->n_fields != columns + 1)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s:%" PRId64 ": %" PRId64
                           " fields; the first line has %" PRId64,
-                          c->path, c->line, count_fields(c, line), columns + 1);
-    for (; c->column <= columns; c->column++) {
-        field = next_field(c, &rest);
-        if (!is_number(field, &value)) return bad_field(c, field, "a number");
+                          c->path, c->line, c->n_fields, columns + 1);
+    for (int64_t i = 0; i < columns; i++) {
+        if (!is_number(c->fields[i], &value)) return bad_field(c, i, "a number");
         if (!isfinite((float)value))
-            return bad_field(c, field, "within float32, which ends at 3.4e38");
-        values[c->column - 1] = (float)value;
+            return bad_field(c, i, "within float32, which ends at 3.4e38");
+        values[i] = (float)value;
     }
-    return read_answer(c, next_field(c, &rest), out);
+    return read_answer(c, out);
 }
 
 static bool grow_answers(const cursor *c, size_t n, ps_dataset *out)
@@ -181,13 +212,54 @@ static ps_err grow(const cursor *c, int64_t more, int64_t columns, ps_dataset *o
                       out->n + more);
 }
 
+/* --- the first line ---------------------------------------------------------------- */
+
+static ps_err note_header(const cursor *c, ps_dataset *out)
+{
+    char names[160] = "";
+    for (int64_t i = 0, at = 0; i < c->n_fields && at < (int64_t)sizeof names; i++)
+        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i > 0 ? " | " : "",
+                       c->fields[i]);
+    return ps_dataset_note(&out->notes, "%s:%" PRId64 ": names of columns: %s", c->path,
+                           c->line, names);
+}
+
+/* Whether the line is 0, 1, 2, ...: what pandas writes where a table has no names. */
+static bool counts_columns(const cursor *c)
+{
+    double value;
+    for (int64_t i = 0; i < c->n_fields; i++)
+        if (!is_number(c->fields[i], &value) || value != (double)i) return false;
+    return true;
+}
+
+/* Names, of which none is a number, or a sample. */
+static ps_err read_first_line(const cursor *c, ps_dataset *out)
+{
+    int64_t numbers = 0, other = -1;
+    for (int64_t i = 0; i < c->n_fields; i++)
+        if (is_like_number(c->fields[i]))
+            numbers++;
+        else if (other < 0)
+            other = i;
+    if (numbers == 0) return note_header(c, out);
+    if (other >= 0)
+        return bad_field(c, other,
+                         "a number, as others of the first line are; a line of "
+                         "names has none");
+    if (counts_columns(c))
+        PS_TRY(ps_dataset_note(&out->doubts,
+                               "%s:%" PRId64 ": 0, 1, 2, ... is taken as a sample; if it "
+                               "is what pandas wrote as names, save with header=False",
+                               c->path, c->line));
+    return read_sample(c, out);
+}
+
 static ps_err read_lines(cursor *c, ps_dataset *out)
 {
-    char *line = next_line(c);
-    bool header;
-    if (!line) return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", c->path);
-    c->separator = separator_of(line);
-    const int64_t columns = count_fields(c, line) - 1;
+    PS_TRY(cut_line(c));
+    const int64_t columns = c->n_fields - 1;
+    if (columns < 0) return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", c->path);
     if (columns < 1)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s:%" PRId64 ": only one column; a line has numbers, then "
@@ -198,22 +270,27 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
                           "%s: %" PRId64 " columns; the file before has %" PRId64,
                           c->path, columns + 1, out->dims.d[0] + 1);
     PS_TRY(grow(c, 1 + count_lines(c), columns, out));
-    PS_TRY(is_header(c, line, &header));
-    for (line = header ? next_line(c) : line; line; line = next_line(c))
-        PS_TRY(read_line(c, line, out));
-    return PS_OK;
+    PS_TRY(read_first_line(c, out));
+    for (;;) {
+        PS_TRY(cut_line(c));
+        if (c->n_fields == 0) return PS_OK;
+        PS_TRY(read_sample(c, out));
+    }
 }
 
 ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wanted *wanted,
                     ps_dataset *out)
 {
-    cursor c = {.path = path, .at = text, .end = text + bytes, .wanted = wanted};
+    cursor c = {.path = path, .at = text, .next_line = 1, .wanted = wanted};
     const char *zero = memchr(text, '\0', bytes);
     if (zero)
         return ps_err_set(PS_ERR_FORMAT, "%s: is not a text file: byte %zu is 0", path,
                           (size_t)(zero - text));
+    text[bytes] = '\0';
     if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; // a mark of UTF-8
-    return read_lines(&c, out);
+    const ps_err err = read_lines(&c, out);
+    free(c.fields);
+    return err;
 }
 
 static ps_err read_file(const char *path, const ps_wanted *wanted, ps_dataset *out)
@@ -227,7 +304,6 @@ static ps_err read_file(const char *path, const ps_wanted *wanted, ps_dataset *o
     if (err != PS_OK) return err;
     char *room = realloc(text, bytes + 1);
     if (room) {
-        room[bytes] = '\0';
         err = ps_csv_parse(path, room, bytes, wanted, out);
     } else {
         err = ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);

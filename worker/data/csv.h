@@ -1,12 +1,14 @@
 /* Tables of numbers as text, plain or gzip: a sample per line.
  *
- *   sepal_length,sepal_width,class      a first line that is not all numbers: names
+ *   sepal_length,sepal_width,class      a first line without any number: names
  *   5.1,3.5,0                           numbers, and the class from 0 in the last column;
  *                                       or the number, where the model has one output
  *
  * Fields are separated by commas, semicolons or tabs, whichever the first line has first;
- * blanks around a field, and double quotes around a whole one, are taken off. Lines end
- * in LF or CRLF; empty ones are skipped. */
+ * blanks around a field are taken off. A field may stand in double quotes, within which a
+ * separator and the end of a line are text, and two double quotes are one (RFC 4180).
+ * Lines end in LF or CRLF; empty ones are skipped. What was taken as names stands in the
+ * set's notes. */
 #ifndef PS_CSV_H
 #define PS_CSV_H
 
@@ -18,7 +20,8 @@
 ps_err ps_csv_read(char *const *paths, int n_paths, const ps_wanted *wanted,
                    ps_dataset *out);
 
-/* The same of a text in memory, which is changed. path: for messages. */
+/* The same of a text in memory, which is changed and has room for one more byte. path: for
+ * messages. */
 ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wanted *wanted,
                     ps_dataset *out);
 

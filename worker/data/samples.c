@@ -2,10 +2,15 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "log.h"
 #include "mem.h"
+
+enum { NOTE_BYTES = 512, NOTES_BYTES = 1024 }; // of one, and of several
 
 void ps_dataset_fini(ps_dataset *set)
 {
@@ -17,7 +22,31 @@ void ps_dataset_fini(ps_dataset *set)
     free(set->values);
     free(set->labels);
     free(set->targets);
+    free(set->notes);
+    free(set->doubts);
     memset(set, 0, sizeof *set);
+}
+
+ps_err ps_dataset_note(char **notes, const char *fmt, ...)
+{
+    const size_t had = *notes ? strlen(*notes) : 0;
+    char text[NOTE_BYTES];
+    va_list args;
+    if (had > NOTES_BYTES) return PS_OK;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    char *more = realloc(*notes, had + strlen(text) + sizeof "; ");
+    if (!more) return ps_err_set(PS_ERR_NOMEM, "%s: no memory", text);
+    sprintf(more + had, "%s%s", had > 0 ? "; " : "", text);
+    *notes = more;
+    return PS_OK;
+}
+
+void ps_dataset_log(const ps_dataset *set, const char *key)
+{
+    if (set->notes) PS_INFO("data", "of=%s note=\"%s\"", key, set->notes);
+    if (set->doubts) PS_WARN("data", "of=%s note=\"%s\"", key, set->doubts);
 }
 
 ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool is_float,

@@ -20,6 +20,8 @@ typedef struct ps_dataset {
     ps_class_names names;   // of the classes, where the data have them
     float *targets;         // (n, n_targets); owned; NULL: labels
     int64_t n_targets;
+    char *notes;  // what a reader took as something else than a sample; owned; or NULL
+    char *doubts; // what may not be as it was meant; owned; or NULL
 } ps_dataset;
 
 /* What the model's outputs are compared with. */
@@ -32,6 +34,13 @@ typedef struct ps_wanted {
 } ps_wanted;
 
 void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failure
+
+/* Adds a text to a set's notes or doubts, unless they are long already. NOMEM. */
+__attribute__((format(printf, 2, 3))) ps_err ps_dataset_note(char **notes,
+                                                             const char *fmt, ...);
+
+/* Logs both. key: what names the data. */
+void ps_dataset_log(const ps_dataset *set, const char *key);
 
 /* The bytes of n samples of dims. FORMAT when the number overflows or exceeds the address
  * space; the message begins with name. */
