@@ -402,7 +402,10 @@ class Jobs(JobTest):
         (root / "train" / "empty").rmdir()
         self.fails("has no folder train", f"data.path={root / 'train'}")
         os.rename(root / "test", root / "val")
-        self.weights()
+        for name in ("train/ant/1.webp", "train/ant/2.tif", "train/loose.png", "train/ant/.hidden"):
+            (root / name).touch()
+        text = self.psrun("-m", "single", self.config, out=self.out())
+        self.assertIn(f"files that are left out: 3, such as {root}/train/loose.png; pictures end in .png", text)
 
 
 if __name__ == "__main__":

@@ -73,21 +73,34 @@ static bool is_picture(const char *name)
             strcasecmp(ending, ".jpeg") == 0);
 }
 
-/* Sorts what is in a folder by kind: names of folders, and of pictures. */
-static ps_err list_entry(const char *folder, const struct dirent *e, name_list *folders,
-                         name_list *pictures)
+/* Names in a folder. others: files that are neither hidden nor pictures. */
+typedef struct listing {
+    name_list folders, pictures, others;
+} listing;
+
+static void listing_fini(listing *in)
+{
+    name_list_fini(&in->folders);
+    name_list_fini(&in->pictures);
+    name_list_fini(&in->others);
+}
+
+static ps_err list_entry(const char *folder, const struct dirent *e, listing *in)
 {
     char *path = NULL, *name = NULL;
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) return PS_OK;
     PS_TRY(join(folder, e->d_name, &path));
-    name_list *list = is_folder(path) ? folders : is_picture(e->d_name) ? pictures : NULL;
+    name_list *list = is_folder(path)         ? &in->folders
+                      : is_picture(e->d_name) ? &in->pictures
+                      : e->d_name[0] != '.'   ? &in->others
+                                              : NULL;
     free(path);
     if (list == NULL) return PS_OK;
     PS_TRY(ps_mem_strdup(&name, e->d_name));
     return add_name(list, name);
 }
 
-static ps_err list_folder(const char *folder, name_list *folders, name_list *pictures)
+static ps_err list_folder(const char *folder, listing *in)
 {
     DIR *dir = opendir(folder);
     ps_err err = PS_OK;
@@ -97,18 +110,19 @@ static ps_err list_folder(const char *folder, name_list *folders, name_list *pic
         const struct dirent *e = readdir(dir);
         if (e == NULL && errno != 0) err = ps_err_errno(PS_ERR_IO, "%s", folder);
         if (e == NULL) break;
-        err = list_entry(folder, e, folders, pictures);
+        err = list_entry(folder, e, in);
     }
     closedir(dir);
-    sort_names(folders);
-    sort_names(pictures);
+    sort_names(&in->folders);
+    sort_names(&in->pictures);
+    sort_names(&in->others);
     return err;
 }
 
 /* Adds the folder and all folders within it. */
 static ps_err add_tree(const char *folder, int depth, name_list *tree)
 {
-    name_list inner = {0}, pictures = {0};
+    listing in = {0};
     char *path = NULL;
     if (depth > MAX_DEPTH)
         return ps_err_set(PS_ERR_IO,
@@ -116,42 +130,62 @@ static ps_err add_tree(const char *folder, int depth, name_list *tree)
                           folder, MAX_DEPTH);
     PS_TRY(ps_mem_strdup(&path, folder));
     PS_TRY(add_name(tree, path));
-    ps_err err = list_folder(folder, &inner, &pictures);
-    for (size_t i = 0; i < inner.n && err == PS_OK; i++) {
-        err = join(folder, inner.names[i], &path);
+    ps_err err = list_folder(folder, &in);
+    for (size_t i = 0; i < in.folders.n && err == PS_OK; i++) {
+        err = join(folder, in.folders.names[i], &path);
         if (err == PS_OK) err = add_tree(path, depth + 1, tree);
         free(path);
     }
-    name_list_fini(&inner);
-    name_list_fini(&pictures);
+    listing_fini(&in);
     return err;
 }
 
-static ps_err add_pictures(const char *folder, name_list *files)
+/* What has been found so far. */
+typedef struct found {
+    name_list files;
+    size_t left_out; // files
+    char *first;     // of them; owned
+} found;
+
+static void found_fini(found *f)
 {
-    name_list folders = {0}, pictures = {0};
+    name_list_fini(&f->files);
+    free(f->first);
+}
+
+static ps_err leave_out(const char *folder, const name_list *names, found *f)
+{
+    if (f->left_out == 0 && names->n > 0)
+        PS_TRY(join(folder, names->names[0], &f->first));
+    f->left_out += names->n;
+    return PS_OK;
+}
+
+static ps_err add_pictures(const char *folder, found *f)
+{
+    listing in = {0};
     char *path = NULL;
-    ps_err err = list_folder(folder, &folders, &pictures);
-    for (size_t i = 0; i < pictures.n && err == PS_OK; i++) {
-        err = join(folder, pictures.names[i], &path);
-        if (err == PS_OK) err = add_name(files, path);
+    ps_err err = list_folder(folder, &in);
+    for (size_t i = 0; i < in.pictures.n && err == PS_OK; i++) {
+        err = join(folder, in.pictures.names[i], &path);
+        if (err == PS_OK) err = add_name(&f->files, path);
     }
-    name_list_fini(&folders);
-    name_list_fini(&pictures);
+    if (err == PS_OK) err = leave_out(folder, &in.others, f);
+    listing_fini(&in);
     return err;
 }
 
 /* Adds the pictures of a folder and of all folders within it; FORMAT when it has none. */
-static ps_err add_class(const char *folder, name_list *files)
+static ps_err add_class(const char *folder, found *f)
 {
-    const size_t before = files->n;
+    const size_t before = f->files.n;
     name_list tree = {0};
     ps_err err = add_tree(folder, 0, &tree);
     sort_names(&tree);
     for (size_t i = 0; i < tree.n && err == PS_OK; i++)
-        err = add_pictures(tree.names[i], files);
+        err = add_pictures(tree.names[i], f);
     name_list_fini(&tree);
-    if (err == PS_OK && files->n == before)
+    if (err == PS_OK && f->files.n == before)
         return ps_err_set(PS_ERR_FORMAT, "%s has no pictures (.png, .jpg, .jpeg)",
                           folder);
     return err;
@@ -173,25 +207,25 @@ static ps_err set_labels(ps_dataset *out, size_t first, size_t n, int32_t label)
 static ps_err find_class(const char *split, const char *classes, const name_list *known,
                          const char *name, int32_t *label)
 {
-    char **found = bsearch(&name, known->names, known->n, sizeof *known->names, by_bytes);
-    if (found == NULL)
+    char **at = bsearch(&name, known->names, known->n, sizeof *known->names, by_bytes);
+    if (at == NULL)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s/%s: a class of this name is not in %s; give it the same "
                           "folders",
                           split, name, classes);
-    *label = (int32_t)(found - known->names);
+    *label = (int32_t)(at - known->names);
     return PS_OK;
 }
 
-static ps_err list_class(const char *split, const char *name, int32_t label,
-                         name_list *files, ps_dataset *out)
+static ps_err list_class(const char *split, const char *name, int32_t label, found *f,
+                         ps_dataset *out)
 {
-    const size_t before = files->n;
+    const size_t before = f->files.n;
     char *path = NULL;
     PS_TRY(join(split, name, &path));
-    ps_err err = add_class(path, files);
+    ps_err err = add_class(path, f);
     free(path);
-    if (err == PS_OK) err = set_labels(out, before, files->n - before, label);
+    if (err == PS_OK) err = set_labels(out, before, f->files.n - before, label);
     return err;
 }
 
@@ -202,64 +236,76 @@ static void give_names(name_list *list, ps_class_names *out)
     *list = (name_list){0};
 }
 
-static ps_err list_classes(const char *split, const char *classes, name_list *files,
+/* The pictures beside the folders of a split are of no class. */
+static ps_err leave_out_loose(const char *split, const listing *in, found *f)
+{
+    PS_TRY(leave_out(split, &in->pictures, f));
+    return leave_out(split, &in->others, f);
+}
+
+static ps_err list_classes(const char *split, const char *classes, found *f,
                            ps_dataset *out)
 {
-    name_list names = {0}, known = {0}, loose = {0};
+    listing in = {0}, known = {0};
     int32_t label = 0;
-    ps_err err = PS_OK;
-    PS_TRY_GOTO(list_folder(classes, &known, &loose), err, out);
-    name_list_fini(&loose);
-    PS_TRY_GOTO(list_folder(split, &names, &loose), err, out);
-    if (names.n == 0 || known.n == 0)
+    ps_err err = list_folder(classes, &known);
+    if (err == PS_OK) err = list_folder(split, &in);
+    if (err == PS_OK && (in.folders.n == 0 || known.folders.n == 0))
         err = ps_err_set(PS_ERR_FORMAT,
                          "%s has no folders: the pictures of a class stand in a folder "
                          "of the class's name",
-                         names.n == 0 ? split : classes);
-    for (size_t i = 0; i < names.n && err == PS_OK; i++) {
-        err = find_class(split, classes, &known, names.names[i], &label);
-        if (err == PS_OK) err = list_class(split, names.names[i], label, files, out);
+                         in.folders.n == 0 ? split : classes);
+    if (err == PS_OK) err = leave_out_loose(split, &in, f);
+    for (size_t i = 0; i < in.folders.n && err == PS_OK; i++) {
+        const char *name = in.folders.names[i];
+        err = find_class(split, classes, &known.folders, name, &label);
+        if (err == PS_OK) err = list_class(split, name, label, f, out);
     }
-    give_names(&known, &out->names);
-out:
-    name_list_fini(&names);
-    name_list_fini(&known);
-    name_list_fini(&loose);
+    give_names(&known.folders, &out->names);
+    listing_fini(&in);
+    listing_fini(&known);
     return err;
 }
 
-static ps_err give_files(ps_err err, name_list *files, ps_dataset *out)
+/* Moves the files. */
+static ps_err give_files(ps_err err, found *f, ps_dataset *out)
 {
-    out->files = files->names;
-    out->n = (int64_t)files->n;
+    if (err == PS_OK && f->left_out > 0)
+        err = ps_dataset_note(&out->doubts,
+                              "files that are left out: %zu, such as %s; pictures end in "
+                              ".png, .jpg or .jpeg, and stand in the folder of a class",
+                              f->left_out, f->first);
+    out->files = f->files.names;
+    out->n = (int64_t)f->files.n;
+    f->files = (name_list){0};
+    found_fini(f);
     if (err != PS_OK) ps_dataset_fini(out);
     return err;
 }
 
 ps_err ps_image_folder_list(const char *split, const char *classes, ps_dataset *out)
 {
-    name_list files = {0};
+    found f = {0};
     memset(out, 0, sizeof *out);
-    const ps_err err = list_classes(split, classes, &files, out);
-    return give_files(err, &files, out);
+    const ps_err err = list_classes(split, classes, &f, out);
+    return give_files(err, &f, out);
 }
 
 ps_err ps_image_folder_list_all(const char *folder, ps_dataset *out)
 {
-    name_list files = {0};
+    found f = {0};
     memset(out, 0, sizeof *out);
-    ps_err err = add_class(folder, &files);
-    if (err == PS_OK) err = set_labels(out, 0, files.n, 0);
-    return give_files(err, &files, out);
+    ps_err err = add_class(folder, &f);
+    if (err == PS_OK) err = set_labels(out, 0, f.files.n, 0);
+    return give_files(err, &f, out);
 }
 
 ps_err ps_image_folder_names(const char *split, ps_class_names *out)
 {
-    name_list folders = {0}, pictures = {0};
+    listing in = {0};
     *out = (ps_class_names){0};
-    const ps_err err = list_folder(split, &folders, &pictures);
-    if (err == PS_OK) give_names(&folders, out);
-    name_list_fini(&folders);
-    name_list_fini(&pictures);
+    const ps_err err = list_folder(split, &in);
+    if (err == PS_OK) give_names(&in.folders, out);
+    listing_fini(&in);
     return err;
 }

@@ -4,7 +4,8 @@
  *
  * Every folder in SPLIT is a class; a class's number is its place in the order of the
  * names' bytes. A class's files are in the order of their folders, then of their names.
- * The endings may be in capitals. Links to folders are followed. */
+ * The endings may be in capitals. Links to folders are followed. The set's doubts tell of
+ * other files, unless they are hidden. */
 #ifndef PS_IMAGE_FOLDER_H
 #define PS_IMAGE_FOLDER_H
 
