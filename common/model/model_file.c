@@ -1,5 +1,6 @@
 #include "model_file.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,13 @@
 #include "mem.h"
 
 enum { MAX_NAME = 128, MAX_REASON = 256, MAX_SAID = 40 };
-static const char WRAPPED[] = "module."; // DistributedDataParallel's names begin with it
+
+/* What the names of a wrapped model begin with. */
+static const struct wrapper {
+    const char *prefix, *of, *hint;
+} wrappers[] = {
+    {"module.", "DistributedDataParallel's", "save model.module.state_dict()"},
+    {"_orig_mod.", "torch.compile's", "save model._orig_mod.state_dict()"}};
 
 /* What a file is to fill. */
 typedef struct target {
@@ -31,16 +38,23 @@ static int n_all(const ps_tensor_table *table)
 
 /* --- what fits --------------------------------------------------------------------- */
 
-static bool is_float16(const ps_st_tensor *t)
+/* What becomes float32. */
+static bool is_real(const char *dtype)
 {
-    return strcmp(t->dtype, "F16") == 0 || strcmp(t->dtype, "BF16") == 0;
+    return strcmp(dtype, "F32") == 0 || strcmp(dtype, "F64") == 0 ||
+           strcmp(dtype, "F16") == 0 || strcmp(dtype, "BF16") == 0;
+}
+
+/* What becomes int64: I8, U64, ... */
+static bool is_integer(const char *dtype)
+{
+    return (dtype[0] == 'I' || dtype[0] == 'U') && isdigit((unsigned char)dtype[1]);
 }
 
 static bool dtype_fits(const ps_st_tensor *found, const ps_tensor *t)
 {
-    const char *wanted = ps_st_dtype_of(t);
-    return strcmp(found->dtype, wanted) == 0 ||
-           (strcmp(wanted, "F32") == 0 && is_float16(found));
+    return is_integer(ps_st_dtype_of(t)) ? is_integer(found->dtype)
+                                         : is_real(found->dtype);
 }
 
 /* NULL, and the reason, where the file has nothing for the tensor. */
@@ -62,17 +76,31 @@ static const ps_st_tensor *find_fitting(const ps_st_file *file, const ps_tensor 
     return NULL;
 }
 
+/* The wrapper whose prefix a name has; NULL: none. */
+static const struct wrapper *wrapper_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        if (strncmp(name, wrappers[i].prefix, strlen(wrappers[i].prefix)) == 0)
+            return &wrappers[i];
+    return NULL;
+}
+
+/* One wrapper may be in another. */
 static ps_err check_wrapped(const char *path, const ps_st_file *file,
                             const ps_tensor_table *table)
 {
-    const size_t n = sizeof WRAPPED - 1;
+    char reason[MAX_REASON];
     for (int i = 0; i < file->n; i++) {
-        const char *name = file->tensors[i].name;
-        if (strncmp(name, WRAPPED, n) == 0 && ps_tensor_table_find(table, name + n))
-            return bad(
-                path, name,
-                "the names begin with \"module.\", as DistributedDataParallel's do: "
-                "save model.module.state_dict()");
+        const char *name = file->tensors[i].name, *inner = name;
+        const struct wrapper *outer = wrapper_of(name);
+        for (const struct wrapper *w; (w = wrapper_of(inner));)
+            inner += strlen(w->prefix);
+        if (!outer || ps_tensor_table_find(table, name) ||
+            !ps_tensor_table_find(table, inner))
+            continue;
+        snprintf(reason, sizeof reason, "the names begin with \"%s\", as %s do: %s",
+                 outer->prefix, outer->of, outer->hint);
+        return bad(path, name, reason);
     }
     return PS_OK;
 }
@@ -124,22 +152,47 @@ static ps_err check_finite(const char *path, const ps_tensor *t, const float *va
     return bad(path, t->name, reason);
 }
 
-static void widen(const ps_st_tensor *from, uint64_t count, float *out)
+static float real_at(const char *dtype, const char *at)
 {
-    const bool bf16 = strcmp(from->dtype, "BF16") == 0;
-    for (uint64_t i = 0; i < count; i++) {
-        uint16_t h;
-        memcpy(&h, (const char *)from->data + 2 * i, sizeof h);
-        out[i] = bf16 ? ps_float_of_bf16(h) : ps_float_of_fp16(h);
+    uint16_t half;
+    double wide;
+    if (strcmp(dtype, "F64") == 0) {
+        memcpy(&wide, at, sizeof wide);
+        return (float)wide;
+    }
+    memcpy(&half, at, sizeof half);
+    return strcmp(dtype, "BF16") == 0 ? ps_float_of_bf16(half) : ps_float_of_fp16(half);
+}
+
+/* A uint64 above INT64_MAX becomes negative. */
+static int64_t integer_at(const char *dtype, const char *at, uint64_t bytes)
+{
+    const int unused = 64 - 8 * (int)bytes;
+    uint64_t v = 0;
+    memcpy(&v, at, bytes); // little-endian, as this machine is
+    return dtype[0] == 'I' ? (int64_t)(v << unused) >> unused : (int64_t)v;
+}
+
+/* Element i, where the file has another dtype than the model. */
+static void convert(const ps_st_tensor *from, uint64_t i, uint64_t bytes, void *out)
+{
+    const char *at = (const char *)from->data + i * bytes;
+    if (is_integer(from->dtype)) {
+        const int64_t v = integer_at(from->dtype, at, bytes);
+        memcpy((char *)out + i * sizeof v, &v, sizeof v);
+    } else {
+        const float v = real_at(from->dtype, at);
+        memcpy((char *)out + i * sizeof v, &v, sizeof v);
     }
 }
 
 static void take(const ps_st_tensor *from, const ps_tensor *t, void *out)
 {
-    if (is_float16(from))
-        widen(from, t->count, out);
-    else
+    if (strcmp(from->dtype, ps_st_dtype_of(t)) == 0)
         memcpy(out, from->data, from->bytes);
+    else
+        for (uint64_t i = 0; i < t->count; i++)
+            convert(from, i, from->bytes / t->count, out);
 }
 
 /* One line for each, up to MAX_SAID of them. */

@@ -9,7 +9,8 @@ ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
                           const float *params, const void *buffers,
                           const char *const *metadata, int n_meta);
 
-/* Fills params and buffers from the file. F16 and BF16 become float32, exactly.
+/* Fills params and buffers from the file. F16 and BF16 become float32, exactly; F64 is
+ * rounded to it. Counters may be integers of any size.
  * strict: every tensor of the model has to be there with its shape, and no other; FORMAT
  * names the first that does not fit. Else what fits is taken, everything else keeps its
  * value, and the log says which tensors that are; FORMAT if nothing fits. */

@@ -89,6 +89,38 @@ static void sixteen_bits_become_float32(void **state)
     assert_true(bias[0] == 1.0f && bias[1] == -123.5f);
 }
 
+/* As model.double() and astype("int32") of NumPy leave them. */
+static void other_dtypes_are_converted(void **state)
+{
+    fixture *f = *state;
+    const double weight[N] = {0.1, -1e-30, 16777217, 1.0 / 3, 0, -2}, bias[ROWS] = {1, 2};
+    const int8_t small = -2;
+    const uint16_t medium = 65535;
+    const int32_t wide = 70000;
+    const void *const counters[] = {&small, &medium, &wide};
+    const char *const dtypes[] = {"I8", "U16", "I32"};
+    const int64_t expected[] = {-2, 65535, 70000};
+    const uint64_t bytes[] = {1, 2, 4};
+    int index;
+    assert_int_equal(ps_tensor_table_add_buffer(&f->table, "n", (ps_dims){0},
+                                                PS_TENSOR_COUNTER, &index),
+                     PS_OK);
+    for (int k = 0; k < 3; k++) {
+        int64_t counted = 0;
+        const ps_st_tensor tensors[] = {
+            entry("fc.weight", "F64", dims_of(2, ROWS, COLUMNS), weight, sizeof weight),
+            entry("fc.bias", "F64", dims_of(1, ROWS, 0), bias, sizeof bias),
+            entry("n", dtypes[k], (ps_dims){0}, counters[k], bytes[k])};
+        assert_int_equal(ps_st_save(f->path, tensors, 3, NULL, 0), PS_OK);
+        if (ps_model_file_load(f->path, &f->table, true, f->params, &counted) != PS_OK)
+            fail_msg("%s", ps_err_message());
+        assert_int_equal(counted, expected[k]);
+        for (int i = 0; i < N; i++)
+            assert_true(f->params[f->table.tensors[0].offset + (uint64_t)i] ==
+                        (float)weight[i]);
+    }
+}
+
 static void infinite_ones_are_refused(void **state)
 {
     fixture *f = *state;
@@ -129,11 +161,18 @@ static void the_names_of_a_wrapped_model_are_explained(void **state)
 {
     fixture *f = *state;
     const float bias[ROWS] = {7, 8};
-    const ps_st_tensor other =
-        entry("module.fc.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias);
-    assert_int_equal(ps_st_save(f->path, &other, 1, NULL, 0), PS_OK);
-    expect_refused(f, true, "save model.module.state_dict()");
-    expect_refused(f, false, "save model.module.state_dict()");
+    char *const names[] = {"module.fc.bias", "_orig_mod.fc.bias",
+                           "_orig_mod.module.fc.bias"};
+    for (int i = 0; i < 3; i++) {
+        const ps_st_tensor other =
+            entry(names[i], "F32", dims_of(1, ROWS, 0), bias, sizeof bias);
+        const char *hint = i == 0 ? "save model.module.state_dict()"
+                                  : "as torch.compile's do: save "
+                                    "model._orig_mod.state_dict()";
+        assert_int_equal(ps_st_save(f->path, &other, 1, NULL, 0), PS_OK);
+        expect_refused(f, true, hint);
+        expect_refused(f, false, hint);
+    }
 }
 
 static void a_file_of_torch_save_is_explained(void **state)
@@ -172,6 +211,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, tear)
     const struct CMUnitTest tests[] = {
         TEST(sixteen_bits_become_float32),
+        TEST(other_dtypes_are_converted),
         TEST(infinite_ones_are_refused),
         TEST(what_fits_is_taken_when_asked),
         TEST(nothing_that_fits_is_refused),

@@ -63,6 +63,31 @@ static void values_are_numpys(void **state)
     ps_dataset_fini(&set);
 }
 
+/* numpy.asfortranarray of labels has the bytes of other labels. */
+static void fortran_order_of_one_dimension_is_no_order(void **state)
+{
+    const char *const shapes[] = {"(2,)", "(2, 1)"};
+    for (int i = 0; i < 2; i++) {
+        char path[] = "/tmp/ps-npy-XXXXXX", text[128];
+        const int n =
+            snprintf(text, sizeof text,
+                     "{'descr': '|u1', 'fortran_order': True, 'shape': %s}\n", shapes[i]);
+        FILE *f = fdopen(mkstemp(path), "w");
+        assert_non_null(f);
+        fwrite("\x93NUMPY\x01", 1, 8, f); // and a NUL
+        fprintf(f, "%c%c%s%c%c", n, 0, text, 3, 1);
+        fclose(f);
+        char *paths[] = {"tests/fuzz/corpus/npy/f4_2x3.npy", path};
+        ps_dataset set;
+        if (ps_npy_read(paths, 2, &classes, &set) != PS_OK)
+            fail_msg("%s", ps_err_message());
+        remove(path);
+        assert_int_equal(set.labels[0], 3);
+        assert_int_equal(set.labels[1], 1);
+        ps_dataset_fini(&set);
+    }
+}
+
 static void check_bad(const char *x, const char *y, ps_err expected, const char *says)
 {
     ps_dataset set;
@@ -209,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_version_and_type_is_read),
         cmocka_unit_test(values_are_numpys),
+        cmocka_unit_test(fortran_order_of_one_dimension_is_no_order),
         cmocka_unit_test(what_is_not_read_is_said),
         cmocka_unit_test(samples_may_stay_in_their_file),
         cmocka_unit_test(a_file_that_cannot_be_streamed_is_refused),

@@ -177,9 +177,18 @@ ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header)
     return err;
 }
 
+/* Whether the order of dimensions matters: not where at most one is longer than 1. */
+static bool has_order(const ps_npy_header *header)
+{
+    int longer = 0;
+    for (int i = 0; i < header->n_dims; i++)
+        longer += header->shape[i] > 1;
+    return longer > 1;
+}
+
 static ps_err check_layout(const ps_source *source, const ps_npy_header *header)
 {
-    if (header->fortran_order)
+    if (header->fortran_order && has_order(header))
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "%s: is in Fortran order; save numpy.ascontiguousarray(x)",
                           source->path);
