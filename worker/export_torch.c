@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "model_spec.h"
+#include "printable.h"
 
 static const char HEADER[] =
-    "\"\"\"The model %s, written by pstrain %s.\n"
+    ", written by pstrain %s.\n"
     "\n"
     "    from safetensors.torch import load_file\n"
     "    model = Model()\n"
@@ -24,15 +25,28 @@ static const char HEADER[] =
     "    def __init__(self):\n"
     "        super().__init__()\n";
 
-static const char ADD[] = "\n"
-                          "    def _add(self, path, module):\n"
-                          "        *folders, name = path.split(\".\")\n"
-                          "        at = self\n"
-                          "        for folder in folders:\n"
-                          "            if not hasattr(at, folder):\n"
-                          "                at.add_module(folder, nn.Module())\n"
-                          "            at = getattr(at, folder)\n"
-                          "        at.add_module(name, module)\n";
+/* By _modules, where a name may also be that of a method. nn.Module's own train() fails
+ * where a child is called "training". */
+static const char ADD[] =
+    "\n"
+    "    def _add(self, path, module):\n"
+    "        *folders, name = path.split(\".\")\n"
+    "        at = self._modules\n"
+    "        for folder in folders:\n"
+    "            at = at.setdefault(folder, nn.Module())._modules\n"
+    "        module._modules.update(at[name]._modules if name in at else {})\n"
+    "        at[name] = module\n"
+    "\n"
+    "    def _at(self, path):\n"
+    "        module = self\n"
+    "        for name in path.split(\".\"):\n"
+    "            module = module._modules[name]\n"
+    "        return module\n"
+    "\n"
+    "    def train(self, mode=True):\n"
+    "        for module in self.modules():\n"
+    "            module.__dict__[\"training\"] = mode\n"
+    "        return self\n";
 
 static const char *const LOSSES[] = {[PS_LOSS_NLL] = "F.nll_loss",
                                      [PS_LOSS_CROSS_ENTROPY] = "F.cross_entropy",
@@ -44,26 +58,65 @@ static const char *const LOSSES[] = {[PS_LOSS_NLL] = "F.nll_loss",
 
 enum { SIZES_TEXT = 32 };
 
-static bool is_keyword(const char *name)
+/* A text without control characters as Python writes it between double quotes. */
+static void print_text(const char *text, FILE *out)
 {
-    static const char *const words[] = {
-        "False",  "None",   "True",    "and",      "as",       "assert", "async",
-        "await",  "break",  "class",   "continue", "def",      "del",    "elif",
-        "else",   "except", "finally", "for",      "from",     "global", "if",
-        "import", "in",     "is",      "lambda",   "nonlocal", "not",    "or",
-        "pass",   "raise",  "return",  "try",      "while",    "with",   "yield"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(name, words[i]) == 0) return true;
-    return false;
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            fprintf(out, "\\%c", *text);
+        else
+            fputc(*text, out);
 }
 
-/* Whether self.NAME is an attribute in Python. */
-static bool is_attribute(const char *name)
+/* Python's keywords, and what an nn.Module has already. */
+static bool is_taken(const char *name)
 {
-    if (!isalpha((unsigned char)name[0]) && name[0] != '_') return false;
+    // clang-format off
+    static const char *const words[] = {
+        "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class",
+        "continue", "def", "del", "elif", "else", "except", "finally", "for", "from",
+        "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass",
+        "raise", "return", "try", "while", "with", "yield",
+        "T_destination", "add_module", "apply", "bfloat16", "buffers", "call_super_init",
+        "children", "compile", "cpu", "cuda", "double", "dump_patches", "eval",
+        "extra_repr", "float", "forward", "get_buffer", "get_extra_state",
+        "get_parameter", "get_submodule", "half", "ipu", "load_state_dict", "modules",
+        "mtia", "named_buffers", "named_children", "named_modules", "named_parameters",
+        "parameters", "requires_grad_", "set_extra_state", "set_submodule",
+        "share_memory", "state_dict", "to", "to_empty", "train", "training", "type", "xpu",
+        "zero_grad"};
+    // clang-format on
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(name, words[i]) == 0) return true;
+    return strncmp(name, "register_", strlen("register_")) == 0;
+}
+
+/* Whether a layer is the attribute self.NAME in Python. Names with a dot are not, nor
+ * what stands before the dot in another layer's name. */
+static bool is_attribute(const ps_model_spec *spec, const char *name)
+{
+    const size_t n = strlen(name);
+    if (!isalpha((unsigned char)name[0]) || is_taken(name)) return false;
     for (const char *c = name; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '_') return false;
-    return !is_keyword(name);
+    for (int i = 0; i < spec->n_layers; i++) {
+        const char *other = spec->layers[i].name;
+        if (strncmp(other, name, n) == 0 && other[n] == '.') return false;
+    }
+    return true;
+}
+
+/* self.NAME, or what stands for it. */
+static void print_place(const ps_model_spec *spec, const char *name, const char *method,
+                        FILE *out)
+{
+    if (is_attribute(spec, name)) {
+        fprintf(out, "self.%s", name);
+        return;
+    }
+    fprintf(out, "self.%s(\"", method);
+    print_text(name, out);
+    fputc('"', out);
 }
 
 /* Sizes along the axes of PyTorch's layer: "(3, 3)", or "3" of a sequence. */
@@ -127,10 +180,11 @@ static void print_init(const ps_model_spec *spec, FILE *out)
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         if (!ps_layer_kind_has_tensors(l->kind)) continue;
-        const bool attribute = is_attribute(l->name);
+        const bool attribute = is_attribute(spec, l->name);
         adds |= !attribute;
-        fprintf(out, attribute ? "        self.%s = " : "        self._add(\"%s\", ",
-                l->name);
+        fputs("        ", out);
+        print_place(spec, l->name, "_add", out);
+        fputs(attribute ? " = " : ", ", out);
         print_module(spec, l, out);
         fputs(attribute ? "\n" : ")\n", out);
     }
@@ -216,9 +270,8 @@ static void print_call(const ps_model_spec *spec, const ps_layer *l, const char 
                        const char *y, FILE *out)
 {
     if (ps_layer_kind_has_tensors(l->kind)) {
-        fprintf(out,
-                is_attribute(l->name) ? "self.%s(%s)" : "self.get_submodule(\"%s\")(%s)",
-                l->name, x);
+        print_place(spec, l->name, "_at", out);
+        fprintf(out, is_attribute(spec, l->name) ? "(%s)" : ")(%s)", x);
         return;
     }
     if (print_activation(l, x, out)) return;
@@ -273,14 +326,16 @@ ps_err ps_export_torch(const ps_config *config, FILE *out)
     ps_model_spec spec;
     ps_err err = ps_model_spec_init(&spec, config);
     if (err == PS_OK) {
-        char shape[PS_DIMS_TEXT] = "";
+        char shape[PS_DIMS_TEXT] = "", name[256];
+        ps_printable(config->job.name, name, sizeof name);
         for (int i = 0; i < spec.input.n; i++) {
             if (spec.sequences && i == 1) continue;
             snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ", %" PRId64,
                      spec.input.d[i]);
         }
-        fprintf(out, HEADER, config->job.name, PS_VERSION, shape, spec.n_outputs,
-                LOSSES[spec.loss]);
+        fputs("\"\"\"The model ", out);
+        print_text(name, out);
+        fprintf(out, HEADER, PS_VERSION, shape, spec.n_outputs, LOSSES[spec.loss]);
         print_init(&spec, out);
         print_forward(&spec, out);
     }

@@ -53,6 +53,37 @@ with torch.no_grad():
     print((model(x) - reference(x)).abs().max().item())
 """
 
+# Names that Python or PyTorch have already, and others that end a text in Python.
+NAMES = """
+import sys, numpy, torch
+from torch import nn
+names = [n for n in dir(nn.Module()) if not n.startswith("__")] + [
+    "class", "_add", "_at", "self", "inputs", "x", "torch", "nn", "a.b.forward", "a", "a.b",
+    'q"), __import__("os")._exit(7), ("', "back\\\\", "it's", "\\u00e9", "{x}", "%s"]
+out = open(sys.argv[1], "w", encoding="utf-8")
+print("job: {name: '\\"\\"\\"; import os; os._exit(8) #\\\\'}\\nmodel:\\n  input: [3]\\n  layers:", file=out)
+for name in names:
+    print("    - linear: {out: 3, name: '%s'}" % name.replace("'", "''"), file=out)
+print("    - dropout: 0.5\\ndata: {kind: synthetic, samples: 4, test_samples: 0}", file=out)
+out.close()
+numpy.save(sys.argv[2], numpy.eye(3, dtype="float32"))
+"""
+
+LOADED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy, torch
+from benchlib import safetensors
+names = {}
+exec(open(sys.argv[2], encoding="utf-8").read(), names)
+model = names["Model"]()
+assert model.train().training and not model.eval().training
+model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in safetensors.load(sys.argv[3]).items()})
+x, ours = (torch.from_numpy(numpy.load(path)) for path in sys.argv[4:])
+with torch.no_grad():
+    print((model(x).softmax(1) - ours).abs().max().item())
+"""
+
 # train.epochs=0 leaves PyTorch's initial weights of the same seed.
 INITIAL = """
 import sys
@@ -381,6 +412,23 @@ class Describe(JobTest):
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertEqual(done.returncode, 0, f"{config}: {done.stdout}")
             self.assertLess(float(done.stdout.split()[-1]), 1e-6, config)
+
+    def test_any_name_in_pytorch(self):
+        python = torch_python()
+        if not python:
+            self.skipTest("no PyTorch (python3-torch)")
+        config, x, source = self.path("names.yaml"), self.path("x.npy"), self.path("model.py")
+        subprocess.run([python, "-c", NAMES, config, x], check=True)
+        self.psrun("-m", "single", config, "train.epochs=0")
+        model = self.path("out", "model.safetensors")
+        self.psrun("--predict", x, "--init", model, config, out="said")
+        with open(source, "w", encoding="utf-8") as f:
+            subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
+        done = subprocess.run([python, "-c", LOADED, ROOT / "bench", source, model, x,
+                               self.path("said", "predictions.npy")],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertLess(float(done.stdout.split()[-1]), 1e-6)
 
     def test_initial_weights(self):
         python = torch_python()
