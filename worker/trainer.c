@@ -92,10 +92,6 @@ static int64_t count_epochs(const ps_trainer *t)
 static ps_err prepare_training(ps_trainer *t)
 {
     const ps_trainer_options *o = &t->o;
-    if (ps_plateau_on(o->config) && o->evaluator->n_samples == 0)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "schedule.name: plateau follows the evaluations, and the test "
-                          "split has no samples: name another schedule");
     PS_TRY(find_batch_sizes(t));
     t->epochs = count_epochs(t);
     int64_t max_batch = ps_trainer_balance_most(t);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "check_data.h"
 #include "config_needs.h"
 #include "core_check.h"
 #include "data_sets.h"
@@ -373,15 +374,8 @@ static void announce(job *j)
             ps_session_servers(j->session), (unsigned long long)j->spec.table.n_params,
             (unsigned long long)j->total_steps);
     PS_INFO("device", "%s", j->device_name);
-    PS_INFO("data", "kind=%s train=%lld test=%lld",
-            ps_word_name(ps_data_words, (int)j->config->data.kind),
-            (long long)j->data.train.n, (long long)j->data.test.n);
+    ps_data_sets_log(&j->data, j->config);
     ps_config_warn_of_needs(j->config);
-    ps_dataset_log(&j->data.train, "data.train");
-    ps_dataset_log(&j->data.test, "data.test");
-    if (j->data.test.n == 0 && j->config->data.kind != PS_DATA_SYNTHETIC)
-        PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
-                        "of the usual names; nothing is evaluated");
 }
 
 /* --- the end ----------------------------------------------------------------------- */
@@ -454,10 +448,15 @@ static ps_err judge(const job *j)
     return PS_OK;
 }
 
-static void print_data(const job *j)
+static ps_err check_data(const job *j)
 {
-    printf("%" PRId64 " training and %" PRId64 " test samples, %" PRIu64 " steps\n",
-           j->data.train.n, j->data.test.n, j->total_steps);
+    const ps_check_data_options options = {.config = j->config,
+                                           .spec = &j->spec,
+                                           .data = &j->data,
+                                           .sampler = &j->sampler,
+                                           .accumulate = j->accumulate,
+                                           .total_steps = j->total_steps};
+    return ps_check_data(&options, stdout);
 }
 
 /* All have taken part in the checkpoint; worker 0 has it and ends the job for now. */
@@ -524,10 +523,7 @@ static ps_err run(job *j)
     PS_TRY(make_session(j));
     PS_TRY(begin_data(j));
     PS_TRY(warm_up(j));
-    if (j->cli->check_data) {
-        print_data(j);
-        return PS_OK;
-    }
+    if (j->cli->check_data) return check_data(j);
     ps_err err;
     do
         err = take_part(j);

@@ -67,7 +67,8 @@ static const struct {
     [FLAG_LOG_LEVEL] = {"--log-level", "LEVEL",
                         "debug, info, warn or error; default info"},
     [FLAG_CHECK_DATA] = {"--check-data", NULL,
-                         "no job: read configuration and data, say what there is"},
+                         "no job: read configuration and data, as far as a few\n"
+                         "seconds allow, and say what there is"},
     [FLAG_DESCRIBE] = {"--describe", NULL,
                        "no job: the model as a table of layers, with shapes,\n"
                        "parameters, memory and operations"},

@@ -114,6 +114,9 @@ def add_instead(group):
                    help="apply the model with the weights of --init to the samples of that .npy file, to the pictures "
                         "in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out; "
                         "over all cores, or over the workers of -w and -H")
+    p.add_argument("--check-data", action="store_true",
+                   help="read the data, as far as a few seconds allow; print samples, shapes, ranges, classes, what is "
+                        "left out, and the steps of an epoch for these workers")
     p.add_argument("--describe", action="store_true",
                    help="print the model as a table of layers: shapes, parameters, memory and operations")
     p.add_argument("--export-torch", action="store_true", help="print the model as PyTorch source")
@@ -433,18 +436,24 @@ def what_one_worker_does(args):
     """The words of its command line; empty: it is a job."""
     if args.predict:
         return ["--predict", args.predict]
-    return ["--describe"] * args.describe or ["--export-torch"] * args.export_torch
+    return ["--check-data"] * args.check_data or ["--describe"] * args.describe or ["--export-torch"] * args.export_torch
 
 
 def become_worker(args, words, dashes):
     """With all cores of this machine."""
     if dashes:
         raise JobError(f"{words[0]} is not for a program of your own: it is about our own models")
+    if args.check_data and args.hostfile:
+        raise JobError("--check-data reads the data on this machine; --doctor does so on every host of -H")
+    settings = args.overrides
+    if args.check_data:
+        exchange = [f"exchange.name={jobs.MODES[args.mode]}"] if args.mode else []
+        settings = settings + numbers(args) + exchange
     build_dir = jobs.find_build_dir(args.build_dir)
-    jobs.describe(build_dir, args.config, args.overrides)  # names a mistake
+    jobs.describe(build_dir, args.config, settings)  # names a mistake
     argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config, *words]
     argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
-    for setting in args.overrides:
+    for setting in settings:
         argv += ["--set", setting]
     if args.dry_run:
         print(shlex.join(argv))

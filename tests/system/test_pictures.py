@@ -391,6 +391,7 @@ class Jobs(JobTest):
         path = Path(self.path("set"), "train", "ant", "3.PNG")
         path.write_bytes(path.read_bytes()[:200])
         self.fails(f"{path}: not a whole PNG: the file is truncated")
+        self.fails(f"{path}: not a whole PNG: the file is truncated", "--check-data")
 
     def test_folders(self):
         root = Path(self.path("set"))
@@ -405,7 +406,12 @@ class Jobs(JobTest):
         for name in ("train/ant/1.webp", "train/ant/2.tif", "train/loose.png", "train/ant/.hidden"):
             (root / name).touch()
         text = self.psrun("-m", "single", self.config, out=self.out())
-        self.assertIn(f"files that are left out: 3, such as {root}/train/loose.png; pictures end in .png", text)
+        left_out = f"files that are left out: 3, such as {root}/train/loose.png; pictures end in .png"
+        self.assertIn(left_out, text)
+        text = " ".join(self.psrun("--check-data", self.config).split())
+        self.assertIn(left_out, text)
+        self.assertIn("all 30 in ", text)
+        self.assertIn("10 class 0 Zebra 10 class 1 ant 10 class 2 b", text)
 
 
 if __name__ == "__main__":

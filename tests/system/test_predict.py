@@ -376,6 +376,45 @@ class Predict(JobTest):
         self.assertIn("--predict is not for a program of your own", done.stderr)
 
 
+class CheckData(JobTest):
+    """What is wrong with the data is found before the job is started."""
+
+    def test_what_there_is(self):
+        printed = self.psrun("--check-data", "-w", 2, DIGITS)
+        with gzip.open(ROOT / "configs/digits/train-labels-idx1-ubyte.gz") as f:
+            labels = list(f.read()[8:])
+        with gzip.open(ROOT / "configs/digits/train-images-idx3-ubyte.gz") as f:
+            pixels = f.read()[16:]
+        n = len(labels)
+        self.assertIn(f"data.train  {n} samples, uint8, 1 x 8 x 8\n  read      all {n} in ", printed)
+        self.assertIn(f"from 0 to 1, mean {sum(pixels) / len(pixels) / 16:.4g}, ", printed)
+        for k in range(10):
+            self.assertRegex(printed, rf"(?m)^ +{labels.count(k)}  class {k}$")
+        steps = math.ceil(math.ceil(n / 2) / 32)
+        self.assertIn(f"an epoch    {steps} steps of 64 samples; 2 workers\nthe job     {30 * steps} steps", printed)
+        self.assertLessEqual(max(map(len, printed.splitlines())), 80)
+        self.assertFalse(os.path.exists(self.path("out")))
+        self.assertIn("--doctor does so", self.psrun("--check-data", "-H", "none", DIGITS, code=1))
+
+    def test_what_the_job_would_end_with(self):
+        config = self.path("model.yaml")
+        Path(config).write_text("model: {input: [3, 8, 8], layers: [flatten, {linear: {name: fc, out: 3}}]}\n"
+                                f"data: {{kind: npy, path: {self.folder}, train: 'x.npy,y.npy'}}\n", encoding="ascii")
+        Path(self.path("x.npy")).write_bytes(npy("|u1", "(4, 8, 8, 3)", bytes(768)))
+        Path(self.path("y.npy")).write_bytes(npy("|u1", "(4,)", bytes(4)))
+        Path(self.path("train.csv")).write_text("a,b,c,class\n1,2,3,0\n", encoding="ascii")
+        for what in ("--check-data", "--doctor"):
+            text = self.psrun(what, config, code=1)
+            self.assertIn("data.train: data is (8, 8, 3), the model's input is (3, 8, 8): the channels stand last", text)
+        text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[2]", code=1)
+        self.assertIn("data.train: data is (3), the model's input is (2): set model.input", text)
+        text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[3]")
+        self.assertIn("train.csv:1: names of columns: a | b | c | class", " ".join(text.split()))
+        text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[3]",
+                          "schedule.name=plateau", code=1)
+        self.assertIn("plateau follows the evaluations", text)
+
+
 class Describe(JobTest):
     def test_the_model_as_a_table(self):
         printed = self.psrun("--describe", ROOT / "configs/mnist-basicnet.yaml", "data.batch=10")

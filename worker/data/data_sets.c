@@ -1,5 +1,7 @@
 #include "data_sets.h"
 
+#include "log.h"
+#include "plateau.h"
 #include "thread.h"
 
 ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
@@ -15,6 +17,10 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
             PS_ERR_CONFIG,
             "train.patience: there is no test set to judge by: set data.test, "
             "or train.patience=0");
+    if (ps_plateau_on(config) && d->test.n == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "schedule.name: plateau follows the evaluations, and the test "
+                          "split has no samples: name another schedule");
     if (config->checkpoint.best == PS_BEST_ACCURACY && d->test.targets)
         return ps_err_set(PS_ERR_CONFIG,
                           "checkpoint.best: accuracy is of classes, and the test set has "
@@ -56,4 +62,16 @@ void ps_data_sets_fini(ps_data_sets *d)
     wait_for_thread(d);
     ps_dataset_fini(&d->train);
     ps_dataset_fini(&d->test);
+}
+
+void ps_data_sets_log(const ps_data_sets *d, const ps_config *config)
+{
+    PS_INFO("data", "kind=%s train=%lld test=%lld",
+            ps_word_name(ps_data_words, (int)config->data.kind), (long long)d->train.n,
+            (long long)d->test.n);
+    ps_dataset_log(&d->train, "data.train");
+    ps_dataset_log(&d->test, "data.test");
+    if (d->test.n == 0 && config->data.kind != PS_DATA_SYNTHETIC)
+        PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
+                        "of the usual names; nothing is evaluated");
 }

@@ -28,4 +28,7 @@ ps_err ps_data_sets_begin(ps_data_sets *d, const ps_config *config,
 ps_err ps_data_sets_end(ps_data_sets *d);
 void ps_data_sets_fini(ps_data_sets *d); // waits for the thread
 
+/* Logs how many samples there are, and what the readers noted. */
+void ps_data_sets_log(const ps_data_sets *d, const ps_config *config);
+
 #endif

@@ -18,9 +18,19 @@ static void dims_text(const ps_dims *dims, char *out, size_t size)
     if (at < size) snprintf(out + at, size - at, ")");
 }
 
+/* Whether the data are (H, W, C), and the model's input is (C, H, W). */
+static bool has_channels_last(const ps_dims *from, const ps_dims *to)
+{
+    return from->n == 3 && to->n == 3 && from->d[2] == to->d[0] &&
+           from->d[0] == to->d[1] && from->d[1] == to->d[2];
+}
+
 static ps_err does_not_fit(const ps_dims *from, const ps_dims *to, const char *hint)
 {
     char a[96], b[96];
+    if (has_channels_last(from, to))
+        hint = "the channels stand last: save "
+               "numpy.ascontiguousarray(x.transpose(0, 3, 1, 2))";
     dims_text(from, a, sizeof a);
     dims_text(to, b, sizeof b);
     return ps_err_set(PS_ERR_SHAPE, "data is %s, the model's input is %s: %s", a, b,

@@ -1,0 +1,273 @@
+#include "check_data.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "interrupt.h"
+#include "loader.h"
+#include "mem.h"
+#include "printable.h"
+#include "trainer.h"
+
+enum { READ_MS = 5000, BATCH_MS = 60000, BATCH = 32 };
+enum { COLUMNS = 80, INDENT = 12, MOST_ROWS = 20, NAME_BYTES = 50, ITEM_BYTES = 1600 };
+
+/* --- lines ------------------------------------------------------------------------- */
+
+/* A label, and a text that is broken between words. */
+__attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const char *label,
+                                                             const char *fmt, ...)
+{
+    char said[ITEM_BYTES], text[ITEM_BYTES];
+    int at = fprintf(out, "%-*s", INDENT - 1, label);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(said, sizeof said, fmt, args);
+    va_end(args);
+    ps_printable(said, text, sizeof text);
+    for (const char *word = text; *word;) {
+        const int n = (int)strcspn(word, " ");
+        if (at + 1 + n > COLUMNS && at > INDENT)
+            at = fprintf(out, "\n%*s", INDENT - 1, "") - 1;
+        at += fprintf(out, " %.*s", n, word);
+        word += n + (word[n] == ' ');
+    }
+    fputc('\n', out);
+}
+
+static const char *plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* "1 x 8 x 8". */
+static const char *shape_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < dims->n && used < PS_DIMS_TEXT; i++)
+        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%" PRId64,
+                                 i ? " x " : "", dims->d[i]);
+    return out;
+}
+
+/* --- what the model gets ----------------------------------------------------------- */
+
+typedef struct figures {
+    int64_t samples, values;
+    double least, most, sum, squares;
+    double seconds;
+} figures;
+
+static void figures_add(figures *f, const float *values, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const double v = values[i];
+        f->least = f->values + i == 0 || v < f->least ? v : f->least;
+        f->most = f->values + i == 0 || v > f->most ? v : f->most;
+        f->sum += v;
+        f->squares += v * v;
+    }
+    f->values += n;
+}
+
+static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, figures *f)
+{
+    const uint64_t begun_ns = ps_clock_ns();
+    const ps_deadline end = ps_deadline_in_ms(READ_MS);
+    ps_loaded *b;
+    PS_TRY(ps_loader_epoch(loader, 0, 0));
+    do {
+        PS_TRY(ps_interrupt_check());
+        PS_TRY(ps_loader_next(loader, ps_deadline_in_ms(BATCH_MS), &b));
+        if (!b) break;
+        figures_add(f, b->x, b->n * ps_dims_count(&o->spec->input));
+        f->samples += b->n;
+        ps_loader_release(loader, b);
+    } while (!ps_deadline_passed(end));
+    f->seconds = ps_clock_seconds_since(begun_ns);
+    return PS_OK;
+}
+
+/* By a loader as the job's. */
+static ps_err read_set(const ps_check_data_options *o, const ps_dataset *set,
+                       const char *key, figures *f)
+{
+    const int64_t batch = BATCH;
+    const ps_sampler_options random = {.n_samples = set->n,
+                                       .world_size = 1,
+                                       .shuffle = true,
+                                       .seed = o->config->data.seed,
+                                       .batch = &batch};
+    const ps_loader_options options = {.config = o->config,
+                                       .dataset = set,
+                                       .input = &o->spec->input,
+                                       .sampler = set == &o->data->train ? &random : NULL,
+                                       .n = set->n,
+                                       .max_batch = batch,
+                                       .classes = o->spec->n_outputs};
+    ps_loader *loader = NULL;
+    ps_err err = ps_loader_create(&options, &loader);
+    if (err == PS_ERR_SHAPE) ps_err_prefix(err, "%s", key);
+    if (err == PS_OK) err = read_batches(o, loader, f);
+    ps_loader_destroy(&loader);
+    return err;
+}
+
+static void print_read(const ps_check_data_options *o, const ps_dataset *set,
+                       const figures *f, FILE *out)
+{
+    const double n = (double)f->values, mean = f->sum / n;
+    const double variance = fmax(f->squares / n - mean * mean, 0);
+    char shape[PS_DIMS_TEXT];
+    print_item(out, "  read", "%s%" PRId64 " in %.1f s%s",
+               f->samples == set->n ? "all " : "", f->samples, f->seconds,
+               f->samples == set->n ? "" : "; the others were not looked at");
+    print_item(out, "  input", "%s, from %.4g to %.4g, mean %.4g, deviation %.4g",
+               shape_text(&o->spec->input, shape), f->least, f->most, mean,
+               sqrt(variance));
+}
+
+/* --- what it is compared with ------------------------------------------------------ */
+
+/* counts: (classes) samples of each. Returns how many samples are of none. */
+static int64_t count_classes(const ps_dataset *set, int64_t classes, int64_t *counts)
+{
+    int64_t others = 0;
+    memset(counts, 0, (size_t)classes * sizeof *counts);
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->labels[i] >= 0 && set->labels[i] < classes)
+            counts[set->labels[i]]++;
+        else
+            others++;
+    return others;
+}
+
+static const char *class_text(const ps_dataset *set, int64_t class,
+                              char out[NAME_BYTES + 32])
+{
+    char name[NAME_BYTES] = "";
+    if (ps_class_name(&set->names, class))
+        ps_printable(ps_class_name(&set->names, class), name, sizeof name);
+    snprintf(out, NAME_BYTES + 32, "%" PRId64 "%s%s", class, name[0] ? " " : "", name);
+    return out;
+}
+
+static void print_classes(const ps_dataset *set, int64_t classes, const int64_t *counts,
+                          FILE *out)
+{
+    char first[NAME_BYTES + 32], last[NAME_BYTES + 32];
+    int64_t least = 0, most = 0, used = 0;
+    for (int64_t k = 0; k < classes; k++) {
+        used += counts[k] > 0;
+        if (counts[k] < counts[least]) least = k;
+        if (counts[k] > counts[most]) most = k;
+    }
+    print_item(out, "  classes",
+               "%" PRId64 " of the model's %" PRId64 "; samples of each: %" PRId64
+               " (class %s) to %" PRId64 " (class %s)",
+               used, classes, counts[least], class_text(set, least, first), counts[most],
+               class_text(set, most, last));
+    const int width = snprintf(NULL, 0, "%" PRId64, counts[most]);
+    for (int64_t k = 0; k < classes && classes <= MOST_ROWS; k++)
+        fprintf(out, "%*s%*" PRId64 "  class %s\n", INDENT, "", width, counts[k],
+                class_text(set, k, first));
+}
+
+static ps_err print_labels(const ps_check_data_options *o, const ps_dataset *set,
+                           FILE *out)
+{
+    const int64_t most = o->spec->n_outputs;
+    const int64_t classes = most > set->n_classes ? most : set->n_classes;
+    int64_t *counts;
+    PS_TRY(ps_mem_zalloc(&counts, (size_t)classes, sizeof *counts, "classes"));
+    const int64_t ignored = count_classes(set, classes, counts);
+    print_classes(set, classes, counts, out);
+    if (ignored > 0)
+        print_item(out, "  left out",
+                   "%" PRId64 " samples with the label %" PRId64 " (train.ignore_index)",
+                   ignored, o->config->train.ignore_index);
+    free(counts);
+    return PS_OK;
+}
+
+static void print_targets(const ps_dataset *set, FILE *out)
+{
+    figures f = {0};
+    figures_add(&f, set->targets, set->n * set->n_targets);
+    print_item(out, "  numbers",
+               "%" PRId64 " for each sample, from %.4g to %.4g, mean %.4g",
+               set->n_targets, f.least, f.most, f.sum / (double)f.values);
+}
+
+/* --- all --------------------------------------------------------------------------- */
+
+static const char *storage_of(const ps_dataset *set)
+{
+    return set->files ? "pictures, read as" : set->is_float ? "float32," : "uint8,";
+}
+
+static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
+                        const char *key, const char *named, FILE *out)
+{
+    char shape[PS_DIMS_TEXT];
+    figures f = {0};
+    if (set->n == 0) {
+        print_item(out, key, "no samples");
+        return PS_OK;
+    }
+    print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n, plural(set->n),
+               storage_of(set), shape_text(&set->dims, shape), named[0] ? " (" : "",
+               named, named[0] ? ")" : "");
+    if (set->notes) print_item(out, "  note", "%s", set->notes);
+    if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
+    fflush(out);
+    PS_TRY(read_set(o, set, key, &f));
+    print_read(o, set, &f, out);
+    if (set->labels) return print_labels(o, set, out);
+    print_targets(set, out);
+    return PS_OK;
+}
+
+static int64_t samples_of_step(const ps_check_data_options *o)
+{
+    int64_t sum = 0;
+    for (int r = 0; r < o->sampler->world_size; r++)
+        sum += o->sampler->batch[r];
+    return sum * o->accumulate;
+}
+
+static void print_steps(const ps_check_data_options *o, FILE *out)
+{
+    const int64_t n = o->sampler->n_samples, each = samples_of_step(o);
+    ps_config once = *o->config;
+    once.train.epochs = 1;
+    once.train.steps = 0;
+    const int64_t steps =
+        (int64_t)ps_trainer_total_steps(&once, o->sampler, o->accumulate, 0);
+    print_item(out, "an epoch", "%" PRId64 " step%s of %" PRId64 " samples; %d worker%s",
+               steps, plural(steps), each, o->sampler->world_size,
+               plural(o->sampler->world_size));
+    if (steps * each < n)
+        print_item(out, "  left out",
+                   "%" PRId64 " samples of each epoch, others each time "
+                   "(data.drop_last, data.drop_last_batch)",
+                   n - steps * each);
+    print_item(out, "the job", "%" PRIu64 " step%s", o->total_steps,
+               plural((int64_t)o->total_steps));
+}
+
+ps_err ps_check_data(const ps_check_data_options *o, FILE *out)
+{
+    const ps_config_data *data = &o->config->data;
+    print_item(out, "data", "%s, in %s", ps_word_name(ps_data_words, (int)data->kind),
+               data->path[0] ? data->path : ".");
+    PS_TRY(check_set(o, &o->data->train, "data.train", data->train, out));
+    PS_TRY(check_set(o, &o->data->test, "data.test", data->test, out));
+    if (o->total_steps > 0) print_steps(o, out);
+    return PS_OK;
+}
