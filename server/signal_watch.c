@@ -85,7 +85,7 @@ ps_err ps_signal_watch_start(ps_signal_watch *w)
     sigaddset(&w->awaited, SIGINT);
     sigaddset(&w->awaited, SIGTERM);
     sigaddset(&w->awaited, WAKE);
-    signal(SIGPIPE, SIG_IGN);
+    ps_interrupt_let_writes_fail();
     (void)pthread_sigmask(SIG_BLOCK, &w->awaited, NULL);
     return ps_thread_start(&w->thread, "signals", watch_signals, w);
 }

@@ -48,7 +48,10 @@ ps_err ps_err_errno(ps_err code, const char *fmt, ...)
     int saved = errno;
     va_list args;
     va_start(args, fmt);
-    set_with_tail(strerror(saved), fmt, args);
+    const char *tail = saved == EFBIG
+                           ? "File too large (ulimit -f or the file system limits it)"
+                           : strerror(saved);
+    set_with_tail(tail, fmt, args);
     va_end(args);
     return code;
 }

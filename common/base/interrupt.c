@@ -64,17 +64,21 @@ static ps_err start_thread(void)
     return PS_OK;
 }
 
+void ps_interrupt_let_writes_fail(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 ps_err ps_interrupt_init(void)
 {
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    ps_interrupt_let_writes_fail();
     atomic_store(&signal_number, 0);
     PS_TRY(ps_event_init(&came));
-    sigemptyset(&ignore.sa_mask);
     sigemptyset(&awaited);
     sigaddset(&awaited, SIGINT);
     sigaddset(&awaited, SIGTERM);
-    if (sigaction(SIGPIPE, &ignore, NULL) != 0 ||
-        pthread_sigmask(SIG_BLOCK, &awaited, NULL) != 0)
+    if (pthread_sigmask(SIG_BLOCK, &awaited, NULL) != 0)
         return ps_err_errno(PS_ERR_INTERNAL, "blocking signals");
     return start_thread();
 }

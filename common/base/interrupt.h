@@ -1,8 +1,7 @@
 /* SIGINT and SIGTERM as something that can be polled, so that a job ends in order.
  *
  * The first signal is noted. A second one has its default action and kills the process,
- * for people who do not want to wait. SIGPIPE is ignored: a write to a closed connection
- * is an error like any other. All this is process-wide, because signals are.
+ * for people who do not want to wait. All this is process-wide, because signals are.
  *
  * A thread of its own waits for the signals, and all others block them. A handler would
  * run on the stack of the thread that computes, and oneDNN's sgemm for AVX-512 points the
@@ -29,8 +28,12 @@ typedef struct ps_end_signal {
  * and psrun, which gets one too, sends SIGINT to its processes. */
 bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns);
 
-/* Blocks the signals and starts the thread. Must be called once by a main function,
- * before any other thread starts: all threads must inherit the mask. */
+/* Ignores SIGPIPE and SIGXFSZ: a write to a closed connection, or beyond the size of a
+ * file that ulimit -f allows, is an error like any other. */
+void ps_interrupt_let_writes_fail(void);
+
+/* Does that, blocks the signals and starts the thread. Must be called once by a main
+ * function, before any other thread starts: all threads must inherit the mask. */
 ps_err ps_interrupt_init(void);
 
 /* For libraries, which must not touch signals: fn (NULL: none) is asked by long waits of

@@ -130,7 +130,8 @@ ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
     if (fd < 0) return ps_err_errno(PS_ERR_NOMEM, "%s: memfd_create", what);
     if (ftruncate(fd, (off_t)whole) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-        ps_err err = ps_err_errno(PS_ERR_NOMEM, "%s: %zu bytes of memfd", what, bytes);
+        const ps_err kind = errno == EFBIG ? PS_ERR_IO : PS_ERR_NOMEM; // EFBIG: ulimit -f
+        ps_err err = ps_err_errno(kind, "%s: %zu bytes of memfd", what, bytes);
         close(fd);
         return err;
     }

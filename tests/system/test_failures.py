@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+import resource
 import signal
 import socket
 import struct
@@ -675,7 +676,7 @@ class Rerun(JobTest):
 class Doctor(JobTest):
     def test_data_of_the_job_that_is_asked_for(self):
         for mode in ("ps", "allreduce"):
-            text = self.psrun("--doctor", "-m", mode, "-s", 1, "-w", 3, DIGITS,
+            text = self.psrun("--doctor", "-m", mode, *["-s", 1][:2 * (mode == "ps")], "-w", 3, DIGITS,
                               "data.batch=[16,32,8]")
             self.assertIn("nothing to mend", text)
 
@@ -694,6 +695,17 @@ class Doctor(JobTest):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("to mend: here: the probe did not start", done.stdout)
+
+
+class LimitedFiles(JobTest):
+    def test_is_a_full_disk(self):
+        """The weights have 207 KiB."""
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, 100 << 10))  # noqa: E731
+        done = subprocess.run(self.psrun_argv("-s", 1, "-w", 1, DIGITS, "train.steps=5", "exchange.shm=off"),
+                              preexec_fn=limit, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"kind=IO passing=false reason=.*model\.safetensors.*File too large \(ulimit -f")
 
 
 class FullDisk(JobTest):
