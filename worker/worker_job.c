@@ -553,9 +553,7 @@ int ps_worker_threads(const ps_cli *cli, const ps_config *config)
 {
     if (config->train.threads > 0) return (int)config->train.threads;
     if (cli->default_threads > 0) return cli->default_threads;
-    ps_host host;
-    ps_host_find(&host);
-    return host.cores;
+    return ps_process_cores();
 }
 
 /* Tells the others why, and cleans up without losing the reason. The exchange is

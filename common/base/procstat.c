@@ -7,6 +7,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "cpu_quota.h"
+
 /* VmHWM rather than getrusage's ru_maxrss: that one survives exec and so starts at the
  * size of the process that launched this one. */
 uint64_t ps_procstat_peak_rss(void)
@@ -65,12 +67,19 @@ static void read_cpu(char *out, size_t bytes)
     if (f) fclose(f);
 }
 
-static int count_cores(void)
+static int count_bound(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
     long n = sysconf(_SC_NPROCESSORS_ONLN); // more cores than a cpu_set_t holds
     return n > 0 ? (int)n : 1;
+}
+
+int ps_process_cores(void)
+{
+    const int bound = count_bound();
+    const int quota = ps_cpu_quota_cores("/proc/self/cgroup", "/sys/fs/cgroup");
+    return quota < bound ? quota : bound;
 }
 
 /* Of "0-3,8,10-11". 0: it is no such list. */
@@ -104,5 +113,5 @@ void ps_host_find(ps_host *out)
     if (readlink("/proc/self/ns/net", out->net_ns, sizeof out->net_ns - 1) < 0)
         out->net_ns[0] = '\0';
     read_cpu(out->cpu, sizeof out->cpu);
-    out->cores = count_cores();
+    out->cores = ps_process_cores();
 }

@@ -17,10 +17,13 @@ typedef struct ps_host {
     char boot_id[40];
     char net_ns[40]; // "net:[4026531840]"
     char cpu[96];    // the model's name
-    int cores;       // that this process may run on; at least 1
+    int cores;       // ps_process_cores
 } ps_host;
 
 void ps_host_find(ps_host *out);
+/* Cores that this process may use, at least 1: those that it is bound to, and no more
+ * than its cgroup's quota of time. */
+int ps_process_cores(void);
 /* Processors of the machine, at least 1: the same for all its processes, however they are
  * bound. (sysconf counts only a process's own in some versions of glibc.) */
 int ps_machine_cores(void);

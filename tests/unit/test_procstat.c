@@ -1,6 +1,7 @@
 /* The process's own figures against what this test does to them, and signals. */
 #include "procstat.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -8,13 +9,16 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "cpu_quota.h"
 #include "interrupt.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -176,12 +180,62 @@ static void machine_cores_are_all(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+static void put(const char *root, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    for (char *at = path + strlen(root) + 1; (at = strchr(at, '/')); *at++ = '/') {
+        *at = '\0';
+        mkdir(path, 0700);
+    }
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* cgroups: the text of /proc/self/cgroup. */
+static int quota(const char *root, const char *cgroups)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/cgroups", root);
+    put(root, "cgroups", cgroups);
+    return ps_cpu_quota_cores(path, root);
+}
+
+/* As kernel.org's cgroup-v2.rst (cpu.max) and sched-bwc.rst (cfs_quota_us) have the
+ * files. */
+static void a_quota_counts_as_cores(void **state)
+{
+    char root[] = "/tmp/pstrain-quota-XXXXXX", remove[64];
+    assert_non_null(mkdtemp(root));
+    put(root, "batch/cpu.max", "350000 100000\n");
+    put(root, "batch/job/cpu.max", "max 100000\n");
+    put(root, "batch/job/small/cpu.max", "50000 100000\n");
+    put(root, "cpu/cpu.cfs_quota_us", "-1\n");
+    put(root, "cpu/cpu.cfs_period_us", "100000\n");
+    put(root, "cpu/docker/cpu.cfs_quota_us", "100000\n");
+    put(root, "cpu/docker/cpu.cfs_period_us", "50000\n");
+    assert_int_equal(quota(root, "0::/\n"), INT_MAX);
+    assert_int_equal(quota(root, "0::/other\n"), INT_MAX);
+    assert_int_equal(quota(root, "0::/batch/job\n"), 3); // of the one above it
+    assert_int_equal(quota(root, "0::/batch/job/small\n"), 1);
+    assert_int_equal(quota(root, "9:cpuset:/docker\n0::/\n"), INT_MAX);
+    assert_int_equal(quota(root, "3:cpuacct,cpu:/docker/x\n0::/\n"), 2);
+    // in a container: its own cgroup is what is mounted
+    put(root, "cpu/cpu.cfs_quota_us", "400000\n");
+    assert_int_equal(quota(root, "3:cpu,cpuacct:/kubepods/pod1\n"), 4);
+    assert_int_equal(ps_cpu_quota_cores("/nowhere", root), INT_MAX);
+    snprintf(remove, sizeof remove, "rm -r %s", root);
+    assert_int_equal(system(remove), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peak_rss_grows_with_use),
         cmocka_unit_test(host_is_known),
         cmocka_unit_test(machine_cores_are_all),
+        cmocka_unit_test(a_quota_counts_as_cores),
         cmocka_unit_test(first_signal_is_noted),
         cmocka_unit_test(no_signal_runs_on_a_stack_that_computes),
         cmocka_unit_test(second_signal_kills),

@@ -4,11 +4,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "mem.h"
 #include "mixup.h"
 #include "picture_reader.h"
+#include "procstat.h"
 #include "thread.h"
 #include "transform.h"
 
@@ -240,7 +240,7 @@ static int count_threads(const ps_loader_options *o)
     const int64_t wanted = o->config->data.threads, train = o->config->train.threads;
     if (wanted > 0) return (int)wanted;
     if (o->dataset->files == NULL) return 1;
-    const int64_t cores = train > 0 ? train : sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t cores = train > 0 ? train : ps_process_cores();
     return cores < 1 ? 1 : cores > AUTO_THREADS_MAX ? AUTO_THREADS_MAX : (int)cores;
 }
 

@@ -9,6 +9,7 @@
 #include "cpu_run.h"
 #include "log.h"
 #include "mem.h"
+#include "procstat.h"
 
 typedef struct cpu_device {
     ps_device base;
@@ -59,7 +60,7 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     d->library.factors = factors;
     d->library.spare = &d->spare;
     if (ps_cpu_factors_are_rounded(factors)) warn_of_emulation();
-    d->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
+    d->threads = options->threads > 0 ? options->threads : ps_process_cores();
     *out = &d->base;
     ps_err err = ps_dnnl_check(dnnl_engine_create(&d->library.engine, dnnl_cpu, 0),
                                "device cpu", "engine");
