@@ -12,6 +12,7 @@
 
 #include "model_file.h"
 #include "new_file.h"
+#include "regular_file.h"
 #include "state_tensors.h"
 #include "value_json.h"
 
@@ -43,19 +44,14 @@ static ps_err sum_file(const char *path, uint64_t *bytes, uint32_t *crc)
     enum { BUFFER = 1 << 20 };
     unsigned char *buffer;
     PS_TRY(ps_mem_zalloc(&buffer, BUFFER, 1, path));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ps_err err = fd < 0 ? ps_err_errno(PS_ERR_IO, "%s", path) : PS_OK;
+    FILE *file;
+    ps_err err = ps_regular_file_stream(path, "r", &file);
     *bytes = 0;
     *crc = (uint32_t)crc32(0, NULL, 0);
-    while (err == PS_OK) {
-        ssize_t n = read(fd, buffer, BUFFER);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) err = ps_err_errno(PS_ERR_IO, "%s: reading", path);
-        if (n <= 0) break;
-        *bytes += (uint64_t)n;
+    for (size_t n; file && (n = fread(buffer, 1, BUFFER, file)) > 0; *bytes += n)
         *crc = (uint32_t)crc32(*crc, buffer, (uInt)n);
-    }
-    if (fd >= 0) close(fd);
+    if (file && ferror(file)) err = ps_err_errno(PS_ERR_IO, "%s: reading", path);
+    if (file) fclose(file);
     free(buffer);
     return err;
 }
@@ -306,8 +302,10 @@ ps_err ps_checkpoint_write(const char *folder, const ps_config *cfg,
 static ps_err load_manifest(const char *path, json_t **out)
 {
     json_error_t error;
-    if (access(path, R_OK) != 0) return ps_err_errno(PS_ERR_IO, "%s", path);
-    *out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    FILE *file;
+    PS_TRY(ps_regular_file_stream(path, "r", &file));
+    *out = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    fclose(file);
     if (*out) return PS_OK;
     return ps_err_set(PS_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
 }

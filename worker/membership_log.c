@@ -9,16 +9,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "regular_file.h"
+
 enum { LINE_BYTES = 256 };
 
 /* A file that is not there has no lines. */
 static ps_err copy_lines_before(const char *path, uint64_t step, FILE *out)
 {
     char line[LINE_BYTES];
-    ps_err err = PS_OK;
-    FILE *file = fopen(path, "re");
-    if (!file && errno == ENOENT) return PS_OK;
-    if (!file) return ps_err_errno(PS_ERR_IO, "cannot read %s", path);
+    FILE *file;
+    ps_err err = ps_regular_file_stream(path, "r", &file);
+    if (err != PS_OK) return errno == ENOENT ? PS_OK : err;
     while (err == PS_OK && fgets(line, sizeof line, file)) {
         json_t *json = json_loads(line, 0, NULL), *at = json_object_get(json, "step");
         if (!json_is_integer(at))
@@ -51,8 +52,8 @@ ps_err ps_membership_log_add(const char *path, const ps_membership *m)
 {
     char temporary[PATH_MAX + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *out = fopen(temporary, "we");
-    if (!out) return ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
+    FILE *out;
+    PS_TRY(ps_regular_file_stream(temporary, "w", &out));
     ps_err err = write_lines(path, m, out);
     if (fclose(out) != 0 && err == PS_OK)
         err = ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);

@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "metric_table.h"
+#include "regular_file.h"
 
 static json_t *number(double v)
 {
@@ -28,17 +29,14 @@ static json_t *integer(int64_t v)
 ps_err ps_metrics_open(ps_metrics *metrics, const char *path)
 {
     *metrics = (ps_metrics){.start_ns = ps_clock_ns()};
-    metrics->file = fopen(path, "we");
-    if (!metrics->file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
-    return PS_OK;
+    return ps_regular_file_stream(path, "w", &metrics->file);
 }
 
 ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes)
 {
     struct stat st;
     *metrics = (ps_metrics){.start_ns = ps_clock_ns()};
-    metrics->file = fopen(path, "ae");
-    if (!metrics->file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    PS_TRY(ps_regular_file_stream(path, "a", &metrics->file));
     if (fstat(fileno(metrics->file), &st) != 0 ||
         (st.st_size > bytes && ftruncate(fileno(metrics->file), bytes) != 0))
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "mem.h"
+#include "regular_file.h"
 
 enum { NAME_BYTES = 48, HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
 
@@ -29,8 +30,8 @@ static ps_err write_text(const ps_run_dir *dir, uint64_t first, const char *mode
     char path[PATH_MAX], name[NAME_BYTES] = "policy.log";
     if (first > 0) snprintf(name, sizeof name, "policy-%" PRIu64 ".log", first);
     PS_TRY(ps_run_dir_path(dir, name, path));
-    FILE *file = fopen(path, mode);
-    if (!file) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    FILE *file;
+    PS_TRY(ps_regular_file_stream(path, mode, &file));
     const bool bad = fputs(text, file) == EOF;
     if ((fclose(file) != 0) | bad)
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
@@ -42,12 +43,12 @@ ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,
 {
     char head[HEAD_BYTES];
     write_head(rules, head);
-    return write_text(dir, first, "we", head);
+    return write_text(dir, first, "w", head);
 }
 
 ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines)
 {
-    return write_text(dir, first, "ae", lines);
+    return write_text(dir, first, "a", lines);
 }
 
 ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
@@ -75,8 +76,8 @@ ps_err ps_policy_log_add_cuts(const ps_run_dir *dir, uint64_t first, uint64_t re
 
 static ps_err read_file(const char *path, char **text)
 {
-    FILE *file = fopen(path, "re");
-    if (!file) return ps_err_errno(PS_ERR_IO, "cannot read %s", path);
+    FILE *file;
+    PS_TRY(ps_regular_file_stream(path, "r", &file));
     long bytes = -1;
     if (fseek(file, 0, SEEK_END) == 0) bytes = ftell(file);
     ps_err err = PS_OK;

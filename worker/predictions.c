@@ -11,6 +11,7 @@
 #include "log.h"
 #include "loss_terms.h"
 #include "mem.h"
+#include "regular_file.h"
 
 enum { NPY_HEADER = 128, COPIED_BYTES = 1 << 16, NAME_MAX_BYTES = 64 };
 
@@ -334,8 +335,7 @@ static ps_err open_share(const ps_run_dir *dir, int share, int shares, int file,
     char name[NAME_MAX_BYTES];
     name_share(name, share, shares, file);
     PS_TRY(ps_run_dir_path(dir, name, path));
-    *in = fopen(path, "rb");
-    return *in ? PS_OK : ps_err_errno(PS_ERR_IO, "%s", path);
+    return ps_regular_file_stream(path, "r", in);
 }
 
 /* The rest of a file behind another; bytes: how many there must be, or -1. */

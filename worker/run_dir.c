@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "checkpoint_folder.h"
+#include "regular_file.h"
 
 /* Rank 0's files. METRICS exists as long as the run does. The other workers' traces are
  * not among them. */
@@ -147,9 +148,9 @@ static ps_err lock_metrics(ps_run_dir *dir, int flags)
 {
     char path[PATH_MAX];
     PS_TRY(ps_run_dir_path(dir, METRICS, path));
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
-    if (fd < 0 && errno == EEXIST) return holds_a_run(dir, METRICS);
-    if (fd < 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    int fd;
+    const ps_err err = ps_regular_file_open(path, O_WRONLY | O_CREAT | flags, &fd);
+    if (err != PS_OK) return errno == EEXIST ? holds_a_run(dir, METRICS) : err;
     dir->claim_fd = fd;
     // On a file system without locks, the file itself is the claim.
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "log.h"
 #include "procstat.h"
+#include "regular_file.h"
 
 enum { LANE_RECORDS = 1024, MOST_LANES = 250, FLUSH_NS = 1000000000 };
 
@@ -192,8 +193,8 @@ ps_err ps_trace_start(const ps_trace_options *o)
 {
     if (trace.fd >= 0) return PS_OK;
     pthread_once(&trace.once, make_key);
-    const int fd = open(o->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return ps_err_errno(PS_ERR_IO, "cannot write %s", o->path);
+    int fd;
+    PS_TRY(ps_regular_file_open(o->path, O_WRONLY | O_CREAT | O_TRUNC, &fd));
     pthread_mutex_lock(&trace.lock);
     trace.fd = fd;
     trace.bytes = 0;

@@ -1,19 +1,17 @@
 #include "yaml_tree.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <yaml.h>
 
 #include "mem.h"
 #include "parse_text.h"
+#include "regular_file.h"
 
 enum {
     MAX_FILE_BYTES = 1 << 20,
@@ -388,30 +386,12 @@ ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml *
     return PS_OK;
 }
 
-/* A FIFO can be read only once, but every process of a job reads the file. O_NONBLOCK:
- * opening a FIFO without a writer does not block. */
-static ps_err open_regular(const char *file, FILE **out)
-{
-    struct stat st;
-    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return ps_err_errno(PS_ERR_IO, "%s", file);
-    ps_err err = PS_OK;
-    if (fstat(fd, &st) != 0)
-        err = ps_err_errno(PS_ERR_IO, "%s", file);
-    else if (!S_ISREG(st.st_mode))
-        err = ps_err_set(PS_ERR_IO, "%s: is not a regular file", file);
-    else if (!(*out = fdopen(fd, "r")))
-        err = ps_err_errno(PS_ERR_IO, "%s", file);
-    if (err != PS_OK) close(fd);
-    return err;
-}
-
 ps_err ps_yaml_load(const char *file, ps_yaml **out)
 {
     char *text;
     FILE *f = NULL;
     *out = NULL;
-    PS_TRY(open_regular(file, &f));
+    PS_TRY(ps_regular_file_stream(file, "r", &f));
     ps_err err = ps_mem_zalloc(&text, MAX_FILE_BYTES + 1, 1, file);
     if (err != PS_OK) {
         fclose(f);

@@ -10,6 +10,7 @@
 
 #include "new_file.h"
 #include "parse_text.h"
+#include "regular_file.h"
 
 static ps_err parse_tcp(const char *text, const char *rest, ps_init_method *out)
 {
@@ -92,14 +93,8 @@ static int parse_nonce(const char *text, uint64_t *out)
 ps_err ps_init_file_read(const char *path, ps_init_record *record)
 {
     *record = (ps_init_record){0};
-    // Does not wait for a FIFO that nobody writes to.
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
-    if (!f) {
-        ps_err err = ps_err_errno(PS_ERR_IO, "%s", path);
-        if (fd >= 0) close(fd);
-        return err;
-    }
+    FILE *f;
+    PS_TRY(ps_regular_file_stream(path, "r", &f));
     char line[192], nonce[32], end;
     int items = 0;
     if (fgets(line, sizeof line, f))

@@ -13,6 +13,7 @@
 
 #include "mem.h"
 #include "new_file.h"
+#include "regular_file.h"
 
 #define MAX_HEADER UINT64_C(100000000)
 enum { LENGTH_BYTES = 8, MAX_MESSAGE_NAME = 128 };
@@ -228,11 +229,8 @@ static ps_err read_all(int fd, const char *path, void *out, uint64_t n)
 static ps_err open_file(const char *path, int *fd, uint64_t *bytes)
 {
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
+    PS_TRY(ps_regular_file_open(path, O_RDONLY, fd));
     if (fstat(*fd, &st) != 0) return ps_err_errno(PS_ERR_IO, "%s", path);
-    if (!S_ISREG(st.st_mode))
-        return ps_err_set(PS_ERR_IO, "%s: not a regular file", path);
     if (st.st_size < LENGTH_BYTES)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: %lld bytes are too few for a safetensors file", path,

@@ -11,6 +11,7 @@
 
 #include "loopback.h"
 #include "new_file.h"
+#include "regular_file.h"
 
 enum {
     Z85_BYTES = 41, // 40 characters for 32 bytes, and a NUL
@@ -169,13 +170,15 @@ ps_err ps_curve_read(ps_curve *curve, const char *folder, ps_role role)
 {
     char path[PATH_BYTES], text[LINE_MAX_BYTES];
     PS_TRY(path_of(folder, role, path));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    int fd;
+    ps_err err = ps_regular_file_open(path, O_RDONLY, &fd);
+    if (err != PS_OK && errno == EINVAL) return err;
+    if (err != PS_OK)
         return ps_err_errno(PS_ERR_IO,
                             "%s: no key of a %s (psrun --curve makes keys, and so does "
                             "ps-server --make-keys %s)",
                             path, ps_role_name(role), folder);
-    ps_err err = check_modes(path, fd, folder);
+    err = check_modes(path, fd, folder);
     ssize_t n = err == PS_OK ? read(fd, text, sizeof text - 1) : 0;
     if (n < 0) err = ps_err_errno(PS_ERR_IO, "%s", path);
     close(fd);

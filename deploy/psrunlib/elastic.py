@@ -9,6 +9,7 @@ import subprocess
 from . import jobfile
 from .errors import JobError
 from .events import WORKERS_LINE
+from .regular_file import open_text
 from .restarts import is_passing
 
 RESUMABLE = 75  # a stretch has ended as it was asked to
@@ -72,7 +73,7 @@ def join(args, plan_job):
 def read_log(path):
     """[(first step, workers)], one for each change of the number."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with open_text(path) as f:
             lines = [json.loads(line) for line in f]
         stretches = [(int(line["step"]), int(line["workers"])) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:

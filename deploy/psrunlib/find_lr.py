@@ -12,6 +12,7 @@ import math
 import os
 
 from .errors import JobError
+from .regular_file import open_text
 
 LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 140  # 20 steps for each factor of ten
 SMOOTHING = 0.9
@@ -45,7 +46,7 @@ def steepest(smoothed):
 def read_losses(path):
     """The mean loss of all workers in each step; None: it is not finite."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with open_text(path) as f:
             records = [json.loads(line) for line in f]
     except (OSError, ValueError) as error:
         raise JobError(f"cannot read the losses {path}: {error}") from error

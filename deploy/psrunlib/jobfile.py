@@ -3,6 +3,7 @@ import json
 import os
 
 from .errors import JobError
+from .regular_file import open_text
 
 JOB_FILE = "job.json"
 
@@ -14,7 +15,7 @@ def remember(job):
              "curve": os.path.abspath(job.curve) if job.curve else "",
              "master": [job.master_addr, job.master_port], "metrics_port": job.facts["metrics.port"]}
     try:
-        with open(os.path.join(job.out, JOB_FILE), "w", encoding="utf-8") as f:
+        with open_text(os.path.join(job.out, JOB_FILE), "w") as f:
             json.dump(known, f, indent=1)
     except OSError:
         pass  # the job does not need the file; worker 0 reports a folder that cannot be written
@@ -27,7 +28,7 @@ def recall(args):
         return {}
     path = os.path.join(args.resume, JOB_FILE)
     try:
-        with open(path, encoding="utf-8") as f:
+        with open_text(path) as f:
             known = json.load(f)
     except (OSError, ValueError) as error:
         raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its "
@@ -46,7 +47,7 @@ def recall_replayed(args):
     """The job of --replay's log: that of its folder, where the command line does not give all."""
     log = os.path.abspath(args.replay)
     try:
-        with open(log, encoding="utf-8"):
+        with open_text(log):
             pass
     except OSError as error:
         raise JobError(f"--replay {args.replay}: cannot read it: {error.strerror}") from error

@@ -3,12 +3,13 @@ import json
 import os
 
 from .errors import JobError
+from .regular_file import open_text
 
 
 def read_summary(out):
     path = os.path.join(out, "summary.json")
     try:
-        with open(path, encoding="utf-8") as f:
+        with open_text(path) as f:
             return json.load(f)
     except (OSError, ValueError) as error:
         raise JobError(f"cannot read the summary {path}: {error}") from error
@@ -21,10 +22,10 @@ def add_to_summary(out, facts, since):
     try:
         if os.path.getmtime(path) < since:
             return
-        with open(path, encoding="utf-8") as f:
+        with open_text(path) as f:
             summary = json.load(f)
         summary.update(facts)
-        with open(path + ".tmp", "w", encoding="utf-8") as f:
+        with open_text(path + ".tmp", "w") as f:
             json.dump(summary, f, indent=2)
             f.write("\n")
             f.flush()

@@ -309,12 +309,30 @@ class Damage(CheckpointTest):
 
     def test_none_is_whole(self):
         def spoil_all(folder):
-            for step in self.steps:
-                self.flip(folder.parent / f"step-{step}" / "model.safetensors", -1)
+            names = ["manifest.json", "model.safetensors", "optimizer.safetensors"]
+            for i, step in enumerate(self.steps[:-1]):
+                self.put_fifo(folder.parent / f"step-{step}" / names[i % 3])
+            self.flip(folder.parent / f"step-{self.steps[-1]}" / "model.safetensors", -1)
         self.spoil("all", spoil_all, self.steps[0])
         text = self.resume("all", code=1)
-        self.assertIn("no checkpoint is whole", text)
+        self.assertRegex(text, r"no checkpoint is whole; the oldest: \S*manifest.json: is not a regular file")
         self.assertEqual(self.records("all"), self.records("whole"))  # nothing is touched
+
+    @staticmethod
+    def put_fifo(path):
+        path.unlink()
+        os.mkfifo(path)
+
+    def test_what_is_no_file_is_refused(self):
+        self.put_fifo(Path(self.path("whole/metrics.jsonl")))
+        self.assertRegex(self.resume("whole", code=1), r"metrics\.jsonl: is not a regular file")
+        os.remove(self.path("whole/metrics.jsonl"))
+        Path(self.path("mine")).write_text("mine")
+        os.symlink(self.path("mine"), self.path("whole/metrics.jsonl"))
+        self.assertRegex(self.resume("whole", code=1), r"metrics\.jsonl: is a link to another file")
+        self.assertEqual(Path(self.path("mine")).read_text(), "mine")
+        self.put_fifo(Path(self.path("whole/job.json")))
+        self.assertRegex(self.psrun("--resume", self.path("whole"), out="whole", code=1), "is not a regular file")
 
     def test_there_is_none(self):
         shutil.rmtree(self.path("whole", "checkpoints"))

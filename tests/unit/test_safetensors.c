@@ -262,7 +262,7 @@ static void a_missing_folder_is_named(void **state)
                      PS_ERR_IO);
     assert_int_equal(ps_model_file_load("/tmp", &m.spec.table, true, m.params, m.buffers),
                      PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "not a regular file"));
+    assert_non_null(strstr(ps_err_message(), "is not a regular file"));
     memcpy(m.path, kept, sizeof kept);
     tear(&m);
 }

@@ -1,0 +1,60 @@
+#include "regular_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* why: errno of open; EINVAL: there is something else. */
+static ps_err refuse(const char *path, bool writes, int why)
+{
+    errno = why;
+    if (why == EINVAL || (writes && why == ENXIO)) // ENXIO: a FIFO that nobody reads
+        return ps_err_set(PS_ERR_IO, "%s: is not a regular file", path);
+    if (writes && why == ELOOP)
+        return ps_err_set(PS_ERR_IO,
+                          "%s: is a link to another file, which would be overwritten: "
+                          "remove the link",
+                          path);
+    const ps_err err = ps_err_errno(PS_ERR_IO, "%s", path);
+    errno = why;
+    return err;
+}
+
+/* Returns 0, or errno. O_TRUNC waits until it is known what is there. */
+static int check(int fd, int flags)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return errno;
+    if (!S_ISREG(st.st_mode)) return EINVAL;
+    return flags & O_TRUNC && ftruncate(fd, 0) != 0 ? errno : 0;
+}
+
+/* O_NONBLOCK: opening a FIFO does not wait; regular files don't mind. */
+ps_err ps_regular_file_open(const char *path, int flags, int *fd)
+{
+    const bool writes = (flags & O_ACCMODE) != O_RDONLY;
+    const int more = O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (writes ? O_NOFOLLOW : 0);
+    *fd = open(path, (flags & ~O_TRUNC) | more, 0666);
+    const int why = *fd < 0 ? errno : check(*fd, flags);
+    if (why == 0) return PS_OK;
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    return refuse(path, writes, why);
+}
+
+ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out)
+{
+    const int flags = mode[0] == 'r'   ? O_RDONLY
+                      : mode[0] == 'w' ? O_WRONLY | O_CREAT | O_TRUNC
+                                       : O_WRONLY | O_CREAT | O_APPEND;
+    int fd;
+    *out = NULL;
+    PS_TRY(ps_regular_file_open(path, flags, &fd));
+    *out = fdopen(fd, mode);
+    if (*out) return PS_OK;
+    const ps_err err = ps_err_errno(PS_ERR_IO, "%s", path);
+    close(fd);
+    return err;
+}

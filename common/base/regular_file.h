@@ -1,0 +1,19 @@
+/* Files that the user or an earlier run has placed. What is at a path may also be a FIFO,
+ * a device or a folder: opening or reading one can wait for ever, and no signal ends
+ * that. */
+#ifndef PS_REGULAR_FILE_H
+#define PS_REGULAR_FILE_H
+
+#include <stdio.h>
+
+#include "err.h"
+
+/* Opens a file that must be a regular one. flags: of open(2); a file that does not exist
+ * and may be created gets the mode 0666. One that is opened for writing must not be a
+ * symbolic link: its target is another file, which would be overwritten. Never blocks. IO
+ * names the path; *fd is -1 then, and errno says why (ENOENT: nothing is there). */
+ps_err ps_regular_file_open(const char *path, int flags, int *fd);
+/* The same as a stream; NULL after an error. mode: "r", "w" or "a". */
+ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out);
+
+#endif

@@ -1,0 +1,85 @@
+/* What may stand where a file is expected: nothing waits for it, or changes it. */
+#include "regular_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "temp_files.h"
+
+static void refused(const char *path, int flags, const char *why)
+{
+    int fd;
+    assert_int_equal(ps_regular_file_open(path, flags, &fd), PS_ERR_IO);
+    assert_int_equal(fd, -1);
+    assert_non_null(strstr(ps_err_message(), path));
+    assert_non_null(strstr(ps_err_message(), why));
+}
+
+static void a_file_is_opened(void **state)
+{
+    temp_folder folder;
+    FILE *f;
+    char text[8] = "";
+    assert_int_equal(temp_folder_init(&folder), 0);
+    const char *path = temp_path(&folder, "file");
+    refused(path, O_RDONLY, "No such file");
+    assert_int_equal(errno, ENOENT);
+    for (int i = 0; i < 3; i++) { // "w" begins anew
+        assert_int_equal(ps_regular_file_stream(path, i < 2 ? "w" : "a", &f), PS_OK);
+        assert_true(fputs("abc", f) >= 0 && fclose(f) == 0);
+    }
+    assert_int_equal(ps_regular_file_stream(path, "r", &f), PS_OK);
+    assert_string_equal(fgets(text, sizeof text, f), "abcabc");
+    fclose(f);
+    refused(path, O_WRONLY | O_CREAT | O_EXCL, "exists");
+    assert_int_equal(errno, EEXIST);
+    temp_folder_fini(&folder);
+}
+
+static void what_is_no_file(void **state)
+{
+    temp_folder folder;
+    assert_int_equal(temp_folder_init(&folder), 0);
+    assert_int_equal(mkfifo(temp_path(&folder, "fifo"), 0600), 0);
+    refused(folder.name, O_RDONLY, "is not a regular file");
+    refused(folder.name, O_WRONLY | O_CREAT | O_TRUNC, "is not a regular file");
+    refused("/dev/zero", O_RDONLY, "is not a regular file");
+    refused("/dev/null", O_WRONLY | O_APPEND, "is not a regular file");
+    refused(folder.path, O_RDONLY, "is not a regular file");
+    temp_folder_fini(&folder);
+}
+
+/* It is followed where it is read alone. */
+static void a_link(void **state)
+{
+    temp_folder folder;
+    struct stat st;
+    int fd;
+    char link[sizeof folder.name];
+    assert_int_equal(temp_folder_init(&folder), 0);
+    snprintf(link, sizeof link, "%s", temp_path(&folder, "link"));
+    assert_int_equal(temp_write(&folder, "target", "abc", 3), 0);
+    assert_int_equal(symlink(folder.name, link), 0);
+    refused(link, O_WRONLY | O_CREAT | O_TRUNC, "remove the link");
+    assert_true(stat(link, &st) == 0 && st.st_size == 3);
+    assert_int_equal(ps_regular_file_open(link, O_RDONLY, &fd), PS_OK);
+    close(fd);
+    temp_folder_fini(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_opened),
+        cmocka_unit_test(what_is_no_file),
+        cmocka_unit_test(a_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
