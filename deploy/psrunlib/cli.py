@@ -51,7 +51,7 @@ def parser():
 
 def add_job(p):
     p.add_argument("-s", "--servers", type=int, metavar="SERVERS",
-                   help="number of server processes (ignored in all-reduce mode)")
+                   help="number of server processes (in ps mode)")
     p.add_argument("-w", "--workers", metavar="WORKERS",
                    help="number of worker processes, or auto: one per visible GPU; without GPUs one per core")
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
@@ -173,6 +173,8 @@ def make_job(args, build_dir, name=None):
         raise JobError(f"mode single has one worker, not {workers}")
     servers = facts["job.servers"]
     if mode != "ps":
+        if args.servers:
+            raise JobError(f"-s {args.servers}: mode {mode} has no servers: leave -s out, or give -m ps")
         servers = 0
     elif servers < 1:
         raise JobError(f"mode ps needs at least one server, not {servers}")

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 
 from .errors import JobError
 
-NAME = re.compile(r"^(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\])(?::(?P<port>\d+))?$")
+NAME = re.compile(r"^(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\])"
+                  r"(?::(?P<port>[0-9]{1,5}))?$")
+NUMBER = re.compile(r"[0-9]{1,6}")
 RATIO = re.compile(r"^(?=.*[1-9])\d{1,6}(\.\d{1,6})?$")
 NUMBERS = ("slots", "servers", "workers")
 TEXTS = ("dir", "bin", "addr", "image")
@@ -31,7 +33,8 @@ KEYS = NUMBERS + RATIOS + TEXTS
 
 @dataclass
 class Host:
-    name: str  # as ssh takes it: host, user@host
+    name: str  # as the hostfile has it, which tells it from others: user@host:port
+    login: str  # as ssh takes it: host, user@host
     host: str
     port: int = 0  # of sshd; 0: ssh's own choice
     slots: int = 1
@@ -47,12 +50,13 @@ class Host:
 
     @property
     def address(self):
+        """Two names with one address are one machine: two users, or two sshd."""
         return self.addr or self.host
 
 
 def read_hostfile(path):
     try:
-        with open(path, encoding="utf-8") as f:
+        with open(path, encoding="utf-8-sig") as f:
             lines = f.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"cannot read the hostfile {path}: {error}") from error
@@ -74,8 +78,10 @@ def _host(place, words):
     found = NAME.match(words[0])
     if not found:
         raise JobError(f"{place}: '{words[0]}' is not a host, user@host or host:port")
-    user, name = found["user"], found["host"].strip("[]")
-    host = Host(name=f"{user}@{name}" if user else name, host=name, port=int(found["port"] or 0))
+    user, name, port = found["user"], found["host"].strip("[]"), int(found["port"] or 0)
+    if found["port"] and not 1 <= port <= 65535:
+        raise JobError(f"{place}: {port} is not a port (1 .. 65535)")
+    host = Host(name=words[0], login=f"{user}@{name}" if user else name, host=name, port=port)
     for word in words[1:]:
         if word == "spare":
             host.spare = True
@@ -83,7 +89,7 @@ def _host(place, words):
         key, equals, value = word.partition("=")
         if not equals or key not in KEYS or not value:
             raise JobError(f"{place}: '{word}' is not one of {', '.join(KEYS)}, as key=value, or spare")
-        if key in NUMBERS and not value.isdigit():
+        if key in NUMBERS and not NUMBER.fullmatch(value):
             raise JobError(f"{place}: {key}={value} is not a number")
         if key in RATIOS and not RATIO.match(value):
             raise JobError(f"{place}: {key}={value} is not a number above 0")
@@ -123,12 +129,12 @@ def _exact(hosts, what, most):
 
 
 def local_ranks(placed):
-    """By rank: the worker's number on its host, and how many workers that host has."""
+    """By rank: the worker's number on its machine, and how many workers that one has."""
     seen, ranks = {}, []
     for host in placed:
-        ranks.append(seen.get(host.name, 0))
-        seen[host.name] = ranks[-1] + 1
-    return ranks, [seen[host.name] for host in placed]
+        ranks.append(seen.get(host.address, 0))
+        seen[host.address] = ranks[-1] + 1
+    return ranks, [seen[host.address] for host in placed]
 
 
 def folder(host):

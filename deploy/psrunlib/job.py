@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from . import hosts as hostfile
-from . import keys, places
+from . import cores, helpers, keys, places
 from .errors import JobError
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
@@ -121,7 +121,7 @@ class Job:
         host = self.worker_hosts[rank] if self.worker_hosts else None
         env = {k: v for k, v in self._env("worker", rank).items() if k in ("LOCAL_RANK", "OMP_NUM_THREADS")}
         if "OMP_NUM_THREADS" in env and not host:
-            env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
+            env["OMP_NUM_THREADS"] = str(max(1, cores.usable() // self.workers))
         argv = [self._program("worker", host), "--config", self.config]
         for setting in self.overrides:
             argv += ["--set", setting]
@@ -250,16 +250,21 @@ def program(build_dir, name):
 
 def versions(build_dir, names=("ps-server", "ps-worker")):
     """The versions of the programs on this machine; those of the other hosts must be the same."""
-    return {name: subprocess.run([program(build_dir, name), "--version"], check=True, text=True,
-                                 stdout=subprocess.PIPE).stdout.strip()
-            for name in names}
+    return {name: _version(program(build_dir, name)) for name in names}
+
+
+def _version(path):
+    done = helpers.run([path, "--version"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        raise JobError(f"{path} does not run: {done.stdout.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip()
 
 
 def describe(build_dir, config, overrides):
     """The configuration's values by key, from the programs' own reader: a mistake is shown
     once, before anything is started."""
     argv = [program(build_dir, "ps-config-json"), config, *overrides]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = helpers.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"]
         raise JobError(lines[-1].removeprefix("ps-config-json: "))
@@ -273,7 +278,7 @@ def default_out(job_name):
 def count_devices():
     """For -w auto: the number of visible GPUs or, without one, of cores that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return count_visible(visible) or len(os.sched_getaffinity(0))
+    return count_visible(visible) or cores.usable()
 
 
 def count_visible(text):

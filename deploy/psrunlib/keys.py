@@ -8,6 +8,7 @@ import ipaddress
 import os
 import subprocess
 
+from . import helpers
 from .errors import JobError
 from .log_line import why
 
@@ -26,8 +27,8 @@ def take_folder(args, settings):
 
 def make(folder, program):
     """Makes the keys if the folder has none; refuses those that others can read."""
-    done = subprocess.run([program, "--make-keys", folder], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
+    done = helpers.run([program, "--make-keys", folder], stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise JobError(f"--curve: {why(done.stdout, 'no reason given')}")
 

@@ -3,11 +3,13 @@
 On the host, a small sh wrapper starts the program and reads its standard input, which is the
 ssh connection to psrun. In a job with keys the first line is the part's key (keys.py). Each
 other line is the name of a signal to pass on. The end of the input means that psrun or the
-connection is gone: the wrapper ends the program with SIGTERM, and 3 s later with SIGKILL. So
-nothing is left running, whatever dies.
+connection is gone: the wrapper ends the program with SIGHUP, and 3 s later with SIGKILL. So
+nothing is left running, whatever dies. Not with SIGTERM: that tells the whole job to end in
+order, and psrun may be there to start the part again.
 
-sh starts a program in the background with SIGINT ignored. env undoes that (coreutils from 8.31 on),
-and a SIGINT that comes earlier waits until the program does not ignore it any more, 5 s at most.
+sh starts a program in the background with SIGINT ignored, and sshd may have been started with SIGHUP
+ignored. env undoes that (coreutils from 8.31 on), and a SIGINT that comes earlier waits until the
+program does not ignore it any more, 5 s at most.
 """
 import os
 import shlex
@@ -17,18 +19,17 @@ import subprocess
 import time
 
 from . import hosts as hostfile
-from . import keys
+from . import helpers, keys
 from .errors import JobError
 from .local import _die_with_parent
-from .supervise import INTERRUPTED
+from .supervise import INTERRUPTED, SSH_FAILED
 
 CONNECT_TIMEOUT_S = 10
-SSH_FAILED = 255
 
 WRAPPER = r"""
 cd {dir} || exit 126
 listening=
-env --default-signal=INT true 2>/dev/null && listening=--default-signal=INT
+env --default-signal=INT true 2>/dev/null && listening=--default-signal=INT,HUP
 {key}env $listening {env} {program} </dev/null &
 pid=$!
 exec 3<&0
@@ -38,7 +39,7 @@ ignores_int() {{ [ "$signal" = INT ] && grep -qs '^SigIgn:.*[2367abef]$' /proc/$
       while [ $tries -gt 0 ] && ignores_int; do sleep 0.1; tries=$((tries - 1)); done
       kill -s "$signal" $pid 2>/dev/null
   done
-  kill -s TERM $pid 2>/dev/null; sleep 3; kill -s KILL $pid 2>/dev/null ) >/dev/null 2>&1 &
+  kill -s HUP $pid 2>/dev/null; sleep 3; kill -s KILL $pid 2>/dev/null ) >/dev/null 2>&1 &
 watcher=$!
 wait $pid
 code=$?
@@ -72,7 +73,7 @@ def ssh_argv(host, command):
              "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=3"]
     if host.port:
         argv += ["-p", str(host.port)]
-    return argv + [host.name, "--", command]
+    return argv + [host.login, "--", command]
 
 
 def wrapped(part, host, extra_env):
@@ -140,12 +141,15 @@ def check_hosts(hosts, programs, config, version):
     """Checks connection, folder, programs, versions and configuration on all hosts at the same
     time. The error names the first fault of each host."""
     check_ssh()
-    started = [(host, subprocess.Popen(
-        ssh_argv(host, f"exec sh -c {shlex.quote(_check(host, programs[host.name], config, version))}"),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        for host in hosts]
+
+    def start(host):
+        return subprocess.Popen(
+            ssh_argv(host, f"exec sh -c {shlex.quote(_check(host, programs[host.name], config, version))}"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    started = [(host, start(host)) for host in hosts]
     deadline = time.monotonic() + CONNECT_TIMEOUT_S + 20
-    faults = [fault for host, ssh in started if (fault := _verdict(host, ssh, deadline))]
+    faults = [fault for host, ssh in started if (fault := _verdict(host, ssh, start, deadline))]
     if faults:
         raise JobError("\npsrun: ".join(faults))
 
@@ -168,12 +172,15 @@ def _check(host, programs, config, version):
     return CHECK.format(dir=shlex.quote(hostfile.folder(host)), checks="\n".join(checks))
 
 
-def _verdict(host, ssh, deadline):
+def _verdict(host, ssh, start, deadline, tries=helpers.TRIES):
+    """start(host) begins the check once more: a signal may have ended ssh (helpers.py)."""
     try:
         out, err = ssh.communicate(timeout=max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         ssh.kill()
         return f"host {host.name} does not answer: the check over ssh did not end in time"
+    if ssh.returncode < 0 and tries > 1:
+        return _verdict(host, start(host), start, deadline, tries - 1)
     if ssh.returncode == 0 and out.strip().endswith("ready"):
         return None
     if ssh.returncode == SSH_FAILED:
@@ -189,8 +196,8 @@ def fetch(host, path, to, since):
     if os.path.exists(to) and os.path.getmtime(to) >= since:
         return True
     command = f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}"
-    done = subprocess.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600)
+    done = helpers.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600)
     if done.returncode == 0:
         with open(to, "wb") as f:
             f.write(done.stdout)
@@ -201,8 +208,8 @@ def remove(host, pattern):
     """Removes the files of a host that match (a * at the end is any), and their folder if it is empty."""
     quoted = shlex.quote(pattern.rstrip("*")) + "*" * pattern.endswith("*")
     script = f"rm -f -- {quoted}; rmdir -- {shlex.quote(os.path.dirname(pattern))}"
-    subprocess.run(ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}"), stdin=subprocess.DEVNULL,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    helpers.run(ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}"), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def stat(host, patterns):
@@ -212,8 +219,8 @@ def stat(host, patterns):
     argv = ["sh", "-c", script]
     if host:
         argv = ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}")
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True, check=False)
+    done = helpers.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.DEVNULL, text=True)
     if done.returncode != 0:
         raise JobError(f"cannot look for checkpoints on host {host.name if host else 'localhost'}")
     return done.stdout

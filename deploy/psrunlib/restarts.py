@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from . import remote
 from .errors import JobError
 from .out import RESULTS
+from .regular_file import open_text
+from .supervise import SSH_FAILED
 
 MOST_DELAY_S = 30
 SETTLED_S = 2  # a worker that came back and died later than that is started again at once
@@ -79,7 +81,7 @@ class Folder:
     def read_step(self):
         """Of the last record of metrics.jsonl, where it can be seen from here; else 0."""
         try:
-            with open(os.path.join(self.out, "metrics.jsonl"), "rb") as f:
+            with open_text(os.path.join(self.out, "metrics.jsonl")) as f:
                 lines = f.read().splitlines()
             return max([json.loads(line)["step"] for line in lines[-1:]], default=0)
         except (OSError, ValueError, KeyError):
@@ -100,6 +102,7 @@ class Restarts:
         self.steps_lost, self.seconds_lost = 0, 0.0  # deaths at the same time cost it once
         self.started = collections.Counter()  # how often, by part
         self.in_vain = collections.Counter()  # deaths by part since the job came further
+        self.unreached = collections.Counter()  # starts in a row for which ssh has not reached the host, by part
         self.furthest = -1  # the highest step that it went on from
         self.lost = set()  # names of hosts that do not answer
         self.back = False  # worker 0 is on its way back to the job
@@ -110,7 +113,14 @@ class Restarts:
 
     def can_mend(self, watched, promised=0):
         """promised: how many others are to be started again, and are not counted yet."""
+        if self._is_unreached(watched):
+            return self.unreached[watched.part.name] < self.job.restarts
         return self.left > promised and is_passing(watched)
+
+    def _is_unreached(self, watched):
+        """Whether ssh could not start a part again: that is no death. Its host may be booting."""
+        return bool(watched.part.host and watched.code == SSH_FAILED and not watched.spoke
+                    and self.started[watched.part.name])
 
     is_passing = staticmethod(is_passing)
 
@@ -124,7 +134,10 @@ class Restarts:
         the last one that is known. counts: False for a part that ended because another one had
         not joined. That one counts."""
         part = watched.part
-        self._look_at_host(watched)
+        if self._is_unreached(watched):
+            self._look_at_host(watched)
+            return self._try_again(part)
+        self.unreached[part.name] = 0
         if not counts:
             self.screen.say(f"psrun: {part.name} {watched.how}, because others had not joined; it is started again")
             return self._again(part), 0
@@ -140,11 +153,23 @@ class Restarts:
                         + (f", in {delay_s} s: it came no further)" if delay_s else ")"))
         return self._again(part), delay_s
 
+    def _try_again(self, part):
+        """On its host, which does not answer, or on the one that has taken its place."""
+        new = self._again(part)
+        if new.host.name != part.host.name:
+            self.unreached[part.name] = 0
+            return new, 0
+        self.unreached[part.name] += 1
+        n = self.unreached[part.name]
+        delay_s = min(MOST_DELAY_S, 2 ** (n - 1))
+        self.screen.say(f"psrun: ssh could not start {part.name} on {part.host.name}; it is tried again in {delay_s} s "
+                        f"({n} of {self.job.restarts})")
+        return new, delay_s
+
     def _look_at_host(self, watched):
         """Once ssh cannot start a part again on its host, a spare host takes that host's place."""
         host, job = watched.part.host, self.job
-        if (not host or watched.code != remote.SSH_FAILED or watched.spoke or host.name in self.lost
-                or not self.started[watched.part.name]):
+        if host.name in self.lost:
             return
         self.lost.add(host.name)
         if host.name == job.coordinator_host.name:

@@ -32,21 +32,21 @@ def parts(hosts, n):
 def of_servers(server_hosts, worker_hosts):
     """By rank, the numbers of server.share; None: equal parts. A hostfile's share= counts; without
     any, the placement and the links decide."""
-    hosts = list({h.name: h for h in server_hosts}.values())
-    given = [h.name for h in hosts if h.share]
-    if given and len(given) < len(hosts):
-        missing = next(h.name for h in hosts if not h.share)
+    hosts = list({h.address: h for h in server_hosts}.values())
+    given = [h.name for h in server_hosts if h.share]
+    if given and len(given) < len(server_hosts):
+        missing = next(h.name for h in server_hosts if not h.share)
         raise JobError(f"the hostfile has share= for {given[0]}, but not for {missing}: give it to "
                        "every host with servers, or to none")
     if given:
         return [h.share for h in server_hosts]
-    workers = {h.name: sum(w.name == h.name for w in worker_hosts) for h in hosts}
-    found = parts([(workers[h.name], h.link or 1.0) for h in hosts], len(worker_hosts))
+    workers = {h.address: sum(w.address == h.address for w in worker_hosts) for h in hosts}
+    found = parts([(workers[h.address], h.link or 1.0) for h in hosts], len(worker_hosts))
     if not found:
         return None
-    per_server = {h.name: max(LEAST, part) / sum(s.name == h.name for s in server_hosts)
+    per_server = {h.address: max(LEAST, part) / sum(s.address == h.address for s in server_hosts)
                   for h, part in zip(hosts, found)}
-    shares = [round(per_server[h.name], 4) for h in server_hosts]
+    shares = [round(per_server[h.address], 4) for h in server_hosts]
     return None if max(shares) - min(shares) < EVEN * max(shares) else shares
 
 

@@ -26,6 +26,7 @@ RESTART_GRACE_S = 0.5
 # Exit codes of parts that were told to end, and have ended in order.
 RESUMABLE = 75  # EX_TEMPFAIL: told to end, and there is a checkpoint: start me again
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, RESUMABLE)
+SSH_FAILED = 255  # ssh's own exit code
 # A part that closes its output ends within this time, or it goes on without.
 ENDS_WITHIN_S = 1.0
 # A round of the loop counts as at most this long: if it took longer, psrun itself was stopped,
@@ -98,6 +99,8 @@ class Watched:
             return self.fault
         if self.code < 0:
             return f"was ended by {signal.Signals(-self.code).name}"
+        if self.part.host and self.code == SSH_FAILED:
+            return f"lost its connection to {self.part.host.name} (ssh ended with exit code {SSH_FAILED})"
         return f"ended with exit code {self.code}"
 
     def _line(self, line, said, screen):

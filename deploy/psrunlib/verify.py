@@ -77,6 +77,7 @@ def verify(args, plan_job, run):
     for mode in MODES:
         changed = argparse.Namespace(**vars(args))
         changed.mode = mode
+        changed.servers = args.servers if mode == "ps" else None
         changed.overrides = [*args.overrides, *settings(args, mode)]
         job = plan_job(changed)
         if job.workers == 1 and args.workers is None:

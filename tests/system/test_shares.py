@@ -5,12 +5,14 @@ import sys
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest
 
 sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import doctor  # noqa: E402
-from psrunlib.hosts import Host  # noqa: E402
+from psrunlib import cores, doctor, helpers, hosts, remote  # noqa: E402
+from psrunlib import job as jobs  # noqa: E402
+from psrunlib.errors import JobError  # noqa: E402
 
 
 class Shares(JobTest):
@@ -38,10 +40,10 @@ class Shares(JobTest):
 class Doctor(unittest.TestCase):
     def advice(self, probes, link=0, servers=3):
         """probes: {(from, to): Mbit/s} among the hosts a, b and c."""
-        hosts = [Host(name, name, link=link) for name in "abc"]
+        placed = [hosts.Host(name, name, name, link=link) for name in "abc"]
         nodes = [SimpleNamespace(name=h.name, probes={to: {"mbit_s": rate} for (at, to), rate in
-                                                      probes.items() if at == h.name}) for h in hosts]
-        return doctor.link_advice(SimpleNamespace(hosts=hosts, server_hosts=hosts[:servers]), nodes)
+                                                      probes.items() if at == h.name}) for h in placed]
+        return doctor.link_advice(SimpleNamespace(hosts=placed, server_hosts=placed[:servers]), nodes)
 
     # b has the slow link. A host reaches itself through memory, which is fast.
     SLOW_B = {("a", "a"): 40000, ("a", "b"): 101, ("b", "a"): 99, ("a", "c"): 940, ("c", "b"): 100}
@@ -55,6 +57,58 @@ class Doctor(unittest.TestCase):
         self.assertEqual(self.advice(self.SLOW_B, link=5), [])
         self.assertEqual(self.advice(self.SLOW_B, servers=1), [])
         self.assertEqual(self.advice({("a", "b"): 100}), [])  # c was not measured
+
+
+class Hosts(JobTest):
+    """Of hostfiles as people have them."""
+
+    def read(self, text):
+        path = Path(self.path("hosts"))
+        path.write_bytes(text.encode())
+        return hosts.read_hostfile(path)
+
+    def test_two_doors_of_one_machine(self):
+        for text in ("gateway:2201\ngateway:2202\n", "ann@gateway\nben@gateway\n"):
+            placed = self.read(text)
+            self.assertEqual(hosts.local_ranks(placed), ([0, 1], [2, 2]))
+            job = jobs.Job("", [], "", "ps", 0, 2, "")
+            job.spread([], placed)
+            self.assertEqual(len(job.hosts), 2)
+        self.assertEqual([remote.ssh_argv(h, "")[-5:-2] for h in self.read("a@g:22 addr=n1\nb@g:23 addr=n2\n")],
+                         [["-p", "22", "a@g"], ["-p", "23", "b@g"]])
+        self.assertEqual(hosts.local_ranks(self.read("g:22 addr=n1\ng:23 addr=n2\n")), ([0, 0], [1, 1]))
+
+    def test_bytes_and_addresses(self):
+        self.assertEqual(self.read("\ufeffnode1 slots=1\n")[0].host, "node1")
+        zoned = self.read("me@[fe80::1%eth0]:22\n")[0]
+        self.assertEqual((zoned.login, zoned.address, zoned.port), ("me@fe80::1%eth0", "fe80::1%eth0", 22))
+        for line, says in (("a slots=\u00b2", "hosts:1: slots=\u00b2 is not a number"),
+                           ("a:70000", "hosts:1: 70000 is not a port"), ("a\na", "a is there twice")):
+            with self.assertRaisesRegex(JobError, says):
+                self.read(line + "\n")
+
+
+class Cores(JobTest):
+    def test_a_quota_counts(self):
+        """As kernel.org's cgroup-v2.rst (cpu.max) and sched-bwc.rst (cfs_quota_us) have the files."""
+        for name, text in (("batch/cpu.max", "50000 100000"), ("batch/job/cpu.max", "max 100000"),
+                           ("cpu/docker/cpu.cfs_quota_us", "100000\n"), ("cpu/docker/cpu.cfs_period_us", "50000\n")):
+            path = Path(self.path(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        found = []
+        with mock.patch("os.sched_getaffinity", lambda _: range(64)):
+            for cgroup in ("0::/", "0::/batch/job", "4:cpu,cpuacct:/docker/x\n0::/", "4:cpuset:/docker\n0::/other"):
+                Path(self.path("cgroup")).write_text(cgroup + "\n")
+                found.append(cores.usable(self.path("cgroup"), self.folder))
+        self.assertEqual(found, [64, 1, 2, 64])
+
+
+class Helpers(JobTest):
+    def test_one_that_is_killed_is_run_again(self):
+        script = f"echo >>{self.path('runs')}; [ $(wc -l <{self.path('runs')}) = 3 ] || kill -KILL $$; echo yes"
+        done = helpers.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "yes\n"))
 
 
 class Hostfile(JobTest):
@@ -97,6 +151,12 @@ class Hostfile(JobTest):
         self.assertEqual(self.dry_run(hosts, 6, "server.share=[1,1,1,1,1,1]")[1], [1] * 6)
         shared = [f"{h} share={3 if 'workers=0' in h else 0.5}" for h in hosts]
         self.assertEqual(self.dry_run(shared, 6)[1], [3, 3, 0.5, 0.5, 0.5, 0.5])
+
+    def test_all_reduce_has_no_servers(self):
+        done = subprocess.run([PSRUN, "--build-dir", BIN.parent, "--dry-run", "-m", "allreduce", "-s", "2", DIGITS],
+                              stderr=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "psrun: -s 2: mode allreduce has no servers: leave -s out, or give -m ps\n"))
 
     def test_mistakes_are_named(self):
         for word, says in (("share=0", "share=0 is not a number above 0"),

@@ -129,29 +129,48 @@ class Cluster:
 
     def programs(self, i):
         """Returns the process ids of our programs on host i."""
-        pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True,
-                              text=True).stdout.split()
+        return self.pids(i, "ps-")
+
+    def pids(self, i, name=""):
+        """Returns the processes on host i whose name begins so."""
+        pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True, text=True).stdout.split()
         found = []
         for pid in pids:
             try:
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                if Path(f"/proc/{pid}/comm").read_text().startswith(name):
+                    found.append(int(pid))
             except OSError:
-                continue
-            if name.startswith("ps-"):
-                found.append(int(pid))
+                pass  # it has ended
         return found
+
+    def kill(self, i, name=""):
+        for pid in self.pids(i, name):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def plug(self, i, up):
+        self.ip("link", "set", f"v{i}", "up" if up else "down", ns=self.name(0))
+
+    def lose_power(self, i):
+        """Nothing of host i says goodbye."""
+        self.plug(i, False)
+        daemon = self.daemons[i - 1]
+        self.kill(i)
+        daemon.wait()
+        self.plug(i, True)
+
+    def boot(self, i):
+        self._sshd(i)
+        self.daemons[i - 1] = self.daemons.pop()
+        self._wait_for_sshd(i)
 
     def stop(self):
         for daemon in self.daemons:
             daemon.terminate()
         for i in range(HOSTS + 1):
-            pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True,
-                                  text=True).stdout.split()
-            for pid in pids:
-                try:
-                    os.kill(int(pid), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            self.kill(i)
             subprocess.run(["ip", "netns", "del", self.name(i)], capture_output=True)
         for daemon in self.daemons:
             daemon.wait()
@@ -202,10 +221,10 @@ class OverSsh(unittest.TestCase):
                 "configs/digits-basicnet.yaml", *args]
 
     @staticmethod
-    def wait_for_steps(out):
+    def wait_for_steps(out, n=2):
         deadline = time.monotonic() + 50
         metrics = out / "metrics.jsonl"
-        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+        while not metrics.exists() or metrics.read_text().count("\n") < n:
             assert time.monotonic() < deadline, "too few steps were made"
             time.sleep(0.02)
 
@@ -282,29 +301,80 @@ class OverSsh(unittest.TestCase):
         self.assertIn("worker 1", text)
         self.wait_until_all_have_ended()
 
-    def test_a_death_and_a_restart(self):
-        outs = [Path(self.folder) / "whole", Path(self.folder) / "restarted"]
-        settings = ["train.epochs=30", "checkpoint.every=20"]
-        run = self.cluster.run(self.psrun("--out", str(outs[0]), *settings, hosts=False), env=self.env, cwd=ROOT)
-        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+    def disturb(self, name, disturb, epochs=30):
+        """A job of which disturb(psrun, out) disturbs worker 1's host ends with the bits of one that nobody
+        disturbs. Returns psrun's words and the parts that were started again."""
+        settings = [f"train.epochs={epochs}", "checkpoint.every=20", "train.eval_every=0"]
+        whole, out = self.whole_weights(epochs), Path(self.folder) / name
         run = subprocess.Popen(
             ["ip", "netns", "exec", self.cluster.name(0),
-             *self.psrun("--restarts", "2", "--out", str(outs[1]), *settings)],
+             *self.psrun("--restarts", "8", "--out", str(out), *settings)],
             env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
-        self.wait_for_steps(outs[1])
-        for pid in self.cluster.programs(3):
-            os.kill(pid, signal.SIGKILL)
-        text, _ = run.communicate(timeout=90)
+        self.wait_for_steps(out)
+        disturb(run, out)
+        text, _ = run.communicate(timeout=120)
         self.assertEqual(run.returncode, 0, text)
-        self.assertIn("psrun: worker 1 was ended by SIGKILL; it is started again (restart 1 of 2)", text)
-        whole, restarted = [(out / "model.safetensors").read_bytes() for out in outs]
-        self.assertEqual(whole, restarted)
-        restarts = json.loads((outs[1] / "summary.json").read_text())["restarts"]
-        self.assertEqual([r["part"] for r in restarts], ["worker 1"])
+        self.assertEqual((out / "model.safetensors").read_bytes(), whole)
+        self.wait_until_all_have_ended()
+        return text, {r["part"] for r in json.loads((out / "summary.json").read_text())["restarts"]}
 
-    def unplug(self, i, up):
-        self.cluster.ip("link", "set", f"v{i}", "up" if up else "down", ns=self.cluster.name(0))
+    @staticmethod
+    def kill_ssh(psrun, part):
+        """part: a variable of its environment."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line, stat = path.read_bytes().decode(), path.with_name("stat").read_text()
+            except OSError:
+                continue  # it has ended
+            if line.startswith("ssh") and f" {part} " in line and int(stat.rsplit(")", 1)[1].split()[1]) == psrun.pid:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+    def test_a_death_and_a_lost_connection(self):
+        def disturb(psrun, out):
+            self.cluster.kill(3, "ps-")
+            self.wait_for_steps(out, 2 + (out / "metrics.jsonl").read_text().count("\n"))
+            self.kill_ssh(psrun, "RANK=1")
+
+        text, restarted = self.disturb("restarted", disturb)
+        for i in (1, 2):
+            self.assertIn(f"psrun: worker 1 was ended by SIGKILL; it is started again (restart {i} of 8", text)
+        self.assertEqual(restarted, {"worker 1"})
+
+    @nightly
+    def test_a_lost_connection_of_each_part(self):
+        for part in ("RANK=0", "PS_SERVER_RANK=0", "PS_SERVER_RANK=1"):
+            self.disturb(f"cut-{part}", lambda psrun, out, part=part: self.kill_ssh(psrun, part))
+        for i in (1, 2, 3):
+            listening = self.cluster.daemons[i - 1].pid
+
+            def disturb(psrun, out, i=i, listening=listening):
+                for pid in set(self.cluster.pids(i, "sshd")) - {listening}:
+                    os.kill(pid, signal.SIGKILL)
+
+            self.disturb(f"cut-{i}", disturb)
+
+    @nightly
+    def test_a_pulled_cable(self):
+        for seconds in (5, 20):
+            for i in (1, 2, 3):
+                def disturb(psrun, out, i=i, seconds=seconds):
+                    self.addCleanup(self.cluster.plug, i, True)
+                    self.cluster.plug(i, False)
+                    time.sleep(seconds)
+                    self.cluster.plug(i, True)
+
+                self.disturb(f"pulled-{seconds}-{i}", disturb, epochs=100)
+
+    @nightly
+    def test_a_host_that_reboots(self):
+        for i in (3, 1):
+            def disturb(psrun, out, i=i):
+                self.cluster.lose_power(i)
+                time.sleep(15)
+                self.cluster.boot(i)
+
+            self.disturb(f"rebooted-{i}", disturb, epochs=100)
 
     def lose_host_3(self, out, hostfile, *more):
         """Runs a job that loses host 3 after some steps. Returns psrun's output."""
@@ -315,17 +385,17 @@ class OverSsh(unittest.TestCase):
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
         self.wait_for_steps(out)
-        self.addCleanup(self.unplug, 3, True)
-        self.unplug(3, False)
+        self.addCleanup(self.cluster.plug, 3, True)
+        self.cluster.plug(3, False)
         text, _ = run.communicate(timeout=120)
-        self.unplug(3, True)
+        self.cluster.plug(3, True)
         self.assertEqual(run.returncode, 0, text)
         return text
 
-    def whole_weights(self, *settings):
+    def whole_weights(self, epochs=30):
         out = Path(self.folder) / "alone"
-        run = self.cluster.run(self.psrun("--overwrite", "--out", str(out), "train.epochs=30", "checkpoint.every=20",
-                                          "train.eval_every=0", *settings, hosts=False), env=self.env, cwd=ROOT)
+        run = self.cluster.run(self.psrun("--overwrite", "--out", str(out), f"train.epochs={epochs}",
+                                          "checkpoint.every=20", "train.eval_every=0", hosts=False), env=self.env, cwd=ROOT)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         return (out / "model.safetensors").read_bytes()
 
@@ -333,7 +403,7 @@ class OverSsh(unittest.TestCase):
         at, out = self.cluster.address, Path(self.folder) / "spared"
         text = self.lose_host_3(out, f"{at(1)}:{PORT} servers=1 workers=1\n{at(2)}:{PORT} spare\n"
                                      f"{at(3)}:{PORT} servers=1 workers=1\n")
-        self.assertIn(f"psrun: host {at(3)} does not answer; the spare host {at(2)} takes its place\n", text)
+        self.assertIn(f"psrun: host {at(3)}:{PORT} does not answer; the spare host {at(2)}:{PORT} takes its place\n", text)
         self.assertEqual((out / "model.safetensors").read_bytes(), self.whole_weights())
         deaths = json.loads((out / "summary.json").read_text())["restarts"]
         self.assertEqual({d["part"] for d in deaths}, {"server 1", "worker 1"})
@@ -354,11 +424,11 @@ class OverSsh(unittest.TestCase):
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
         self.wait_for_steps(folders[3] / "out")
-        self.addCleanup(self.unplug, 3, True)
-        self.unplug(3, False)
+        self.addCleanup(self.cluster.plug, 3, True)
+        self.cluster.plug(3, False)
         text, _ = run.communicate(timeout=120)
         self.assertEqual(run.returncode, 0, text)
-        self.assertIn(f"psrun: the results go to {at(2)} from here on", text)
+        self.assertIn(f"psrun: the results go to {at(2)}:{PORT} from here on", text)
         self.assertIn('from="memory of worker 1"', text)
         self.assertEqual((folders[2] / "out/model.safetensors").read_bytes(), self.whole_weights())
 

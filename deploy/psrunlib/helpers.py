@@ -1,0 +1,14 @@
+"""Programs that psrun runs for an answer."""
+import subprocess
+
+TRIES = 3
+
+
+def run(argv, **more):
+    """subprocess.run. A signal that ends the program, the kernel's for want of memory or a Ctrl-C that
+    psrun handles itself, is not its answer: it is run again."""
+    for _ in range(TRIES):
+        done = subprocess.run(argv, check=False, **more)
+        if done.returncode >= 0:
+            break
+    return done
