@@ -74,7 +74,7 @@ def add_runs(p):
                         "auto: continue the run in --out, or begin one there")
     p.add_argument("--restarts", type=count, default=0, metavar="N",
                    help="start a part again when it dies, at most N times (default: 0); the job goes on from its "
-                        "newest checkpoint (needs checkpoint.every, .minutes or .best). With a program of your own: "
+                        "newest checkpoint (checkpoint.every, .minutes or .best; without any: every five minutes). With a program of your own: "
                         "all parts are started again, and the program loads what it has saved")
     p.add_argument("--join", type=named, metavar="RUN",
                    help="add one worker to the job that is running in that folder "
@@ -199,7 +199,7 @@ def make_job(args, build_dir, name=None):
     if folder:
         keys.make(folder, jobs.program(build_dir, "ps-server"))
     if job.restarts and args.config:
-        restarts.check(job)
+        restarts.choose_checkpoints(job)
     return job
 
 
@@ -300,7 +300,8 @@ def show(parts):
     return 0
 
 
-def run(job, verbose):
+def run(job, verbose, summary=True):
+    """summary: print it at the end."""
     if job.hosts:
         programs = job.programs_by_host()
         names = {os.path.basename(p) for paths in programs.values() for p in paths}
@@ -313,10 +314,10 @@ def run(job, verbose):
         job.out = out.path
         if not job.hosts and not job.program:
             jobfile.remember(job)
-        return supervise(job, screen, env, out.logs)
+        return supervise(job, screen, env, out.logs, summary)
 
 
-def supervise(job, screen, env, logs):
+def supervise(job, screen, env, logs, summary=True):
     started = time.time()
     dead_after_s = job.facts["net.dead_after_ms"] / 1000
     if job.program:
@@ -336,9 +337,9 @@ def supervise(job, screen, env, logs):
     add_events(job, supervisor, code, started)
     if job.facts.get("train.trace"):
         merge_traces(job, screen, started)
-    if code == 0:
+    if code == 0 and summary:
         report.show(job.out, screen)
-    elif supervisor.signal or code != 1:
+    elif code != 0 and (supervisor.signal or code != 1):
         screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
     return code
 

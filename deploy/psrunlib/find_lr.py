@@ -167,7 +167,7 @@ def find_lr(args, plan_job, run):
     if any(group["lr"] is not None for group in job.facts["optimizer.groups"]):
         raise JobError("--find-lr: optimizer.groups gives some parameters an lr of their own, which does not begin at "
                        "the lowest rate: leave lr out of the groups, or add optimizer.groups=[]")
-    code = run(job, args.verbose)
+    code = run(job, args.verbose, summary=False)  # of a rate that grows, it would be a riddle
     if code != 0:
         return code
     losses = read_losses(os.path.join(job.out, "metrics.jsonl"))

@@ -239,6 +239,9 @@ def find_build_dir(given, needs="ps-worker"):
 
 
 def how_to_get(name):
+    if places.is_wheel():
+        return ("this psrun came with the Python package, for programs of your own (psrun -s 2 -w 2 -- PROGRAM); "
+                "a job of layers needs deploy/psrun of a checkout")
     if places.prefix():
         return f"install it (in Debian's packages: p{name.replace('ps-', 'strain-')})"
     return "build it (cmake --preset release && cmake --build --preset release)"

@@ -34,6 +34,10 @@ def prefix():
     return os.path.normpath(os.path.join(HERE, to_prefix)) if to_prefix else ""
 
 
+def is_wheel():
+    return bool(installed) and not prefix()
+
+
 def program(build_dir, name):
     """An installation keeps what is for psrun alone out of bin/."""
     path = os.path.join(build_dir, "bin", name)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from .supervise import SSH_FAILED
 MOST_DELAY_S = 30
 SETTLED_S = 2  # a worker that came back and died later than that is started again at once
 STEP = re.compile(r"step-(\d+)")
+MINUTES = 5  # between checkpoints
+DEFAULT_KEEP = 3  # of checkpoint.keep
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
@@ -29,13 +32,16 @@ def is_passing(watched):
     return all(error.passing for error in watched.errors) and watched.code not in CANNOT_BE_RUN
 
 
-def check(job):
-    """There have to be checkpoints to go on from. There is no default: they may be large, and only
-    the user knows how many steps a death may cost."""
+def choose_checkpoints(job):
+    """There have to be checkpoints to go on from where too many parts have died at once. Where the user
+    has not said when: seldom, and one at a time, because they may be large."""
     facts = job.facts
-    if not (facts["checkpoint.every"] or facts["checkpoint.minutes"] or facts["checkpoint.best"] != "none"):
-        raise JobError("--restarts: there is no checkpoint to go on from: set checkpoint.every=STEPS, "
-                       "checkpoint.minutes=MINUTES or checkpoint.best=loss")
+    if facts["checkpoint.every"] or facts["checkpoint.minutes"] or facts["checkpoint.best"] != "none":
+        return
+    facts["checkpoint.minutes"] = MINUTES
+    chosen = [f"checkpoint.minutes={MINUTES}"] + ["checkpoint.keep=1"] * (facts["checkpoint.keep"] == DEFAULT_KEEP)
+    job.overrides = job.overrides + chosen
+    print(f"psrun: --restarts: no key says when to write checkpoints; {' '.join(chosen)}", file=sys.stderr, flush=True)
 
 
 @dataclass

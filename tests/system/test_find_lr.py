@@ -58,6 +58,7 @@ class Jobs(JobTest):
         rate = self.suggested(text)
         self.assertTrue(1e-5 < rate < 1, rate)
         self.assertIn("learning rate", text)
+        self.assertNotIn("throughput", text)  # the summary of a run
         drawn = ElementTree.parse(self.path("out", "find-lr.svg"))
         self.assertEqual(drawn.getroot().get("aria-label"), "loss by learning rate")
         # The next run in the folder is another one.

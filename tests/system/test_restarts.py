@@ -140,11 +140,13 @@ fi''')
             self.assertRegex(text, kind)
             self.assertNotIn("started again", text)
 
-    def test_it_needs_checkpoints(self):
-        text = self.run_job("out", *self.KIND, "train.steps=5", code=1, args=["--restarts", "1"])
-        self.assertEqual(text, "psrun: --restarts: there is no checkpoint to go on from: set checkpoint.every=STEPS, "
-                               "checkpoint.minutes=MINUTES or checkpoint.best=loss\n")
-        self.assertFalse(self.exists("out"))
+    def test_checkpoints_are_chosen(self):
+        for keys, chosen in (([], "checkpoint.minutes=5 checkpoint.keep=1"),
+                             (["checkpoint.keep=7"], "checkpoint.minutes=5")):
+            text = self.run_job("out", *self.KIND, "train.steps=5", *keys, args=["--restarts", "1", "--dry-run"])
+            self.assertIn(f"psrun: --restarts: no key says when to write checkpoints; {chosen}\n", text)
+            commands = [line for line in text.splitlines() if "/ps-" in line]
+            self.assertEqual(len(commands), text.count("--set checkpoint.minutes=5"))
 
     def test_signals(self):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 75)):
