@@ -11,6 +11,7 @@ screen     prefixed lines, and rank 0's progress bar in place
 local      parts as processes of this machine
 remote     parts as processes of other hosts, over ssh
 traceback  the error that a Python program ends with
+watched    one running part: its output, what it has said, and its end
 supervise  starts the parts, watches them and ends them together
 restarts   starts a part that has died again, and tells from where the job goes on
 report     the table at the end, from summary.json

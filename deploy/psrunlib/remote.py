@@ -22,7 +22,8 @@ from . import hosts as hostfile
 from . import helpers, keys
 from .errors import JobError
 from .local import _die_with_parent
-from .supervise import INTERRUPTED, SSH_FAILED
+from .supervise import INTERRUPTED
+from .watched import SSH_FAILED
 
 CONNECT_TIMEOUT_S = 10
 

@@ -14,7 +14,7 @@ from . import remote
 from .errors import JobError
 from .out import RESULTS
 from .regular_file import open_text
-from .supervise import SSH_FAILED
+from .watched import SSH_FAILED
 
 MOST_DELAY_S = 30
 SETTLED_S = 2  # a worker that came back and died later than that is started again at once

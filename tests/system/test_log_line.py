@@ -13,7 +13,7 @@ from psrunlib.supervise import Supervisor  # noqa: E402
 
 
 class Ended:
-    """The part of supervise.Watched that is_passing reads."""
+    """The part of watched.Watched that is_passing reads."""
 
     def __init__(self, errors, code=1, fault=""):
         self.errors, self.code, self.fault = errors, code, fault

@@ -13,7 +13,7 @@ from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_p
                   stands_still)
 
 sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import job, local, supervise  # noqa: E402
+from psrunlib import job, local, watched  # noqa: E402
 
 CREDIT = 256 << 10
 SETTINGS = ["train.steps=120", "train.log_every=1", "exchange.chunk=64KiB",
@@ -151,7 +151,7 @@ class StoppedForGood(UnderPsrun):
     def test_not_who_is_often_stopped(self):
         """As cpulimit does it: whenever psrun looks, the part may be stopped. It was continued meanwhile."""
         part = local.LocalProcess(job.Part("worker", 0, ["sleep", "60"], {}), {})
-        watched = supervise.Watched(part, None)
+        watched = watched.Watched(part, None)
         self.addCleanup(part.output.close)
         self.addCleanup(part.popen.wait)
         self.addCleanup(part.signal, signal.SIGKILL)
