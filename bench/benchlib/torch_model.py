@@ -259,15 +259,16 @@ def optimizer_of(config, model, **extra):
 
 
 def package_optimizer(config, model, codec, total_steps):
-    """The Python package's, in the job of PS_INIT_METHOD."""
+    """The Python package's, in the job of PS_INIT_METHOD. codec: "int8+overlap" is int8 with overlap_forward."""
     import pstrain
 
+    codec, _, how = codec.partition("+")
     pstrain.init()
     settings = {f"exchange.{key}": config[f"exchange.{key}"]
                 for key in ("codec_min", "codec_warmup", "codec_cooldown")}
     return pstrain.Optimizer(_groups(config, model), config["optimizer.name"], codec=codec,
                              clip_norm=config["optimizer.clip_norm"], total_steps=total_steps,
-                             settings=settings, **_options(config))
+                             overlap_forward=how == "overlap", settings=settings, **_options(config))
 
 
 class Unscaled:
