@@ -51,6 +51,11 @@ def torch_python():
         [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL, timeout=5 * PATIENCE_S).returncode == 0), None)
 
 
+def sizes(mode, servers, workers=None):
+    """psrun's options; other modes than ps have no servers."""
+    return ["-m", mode, *(["-s", servers] if mode == "ps" else []), *([] if workers is None else ["-w", workers])]
+
+
 def first(n, cases):
     """The first n of several cases of one kind; all of them in the nightly run."""
     return cases if NIGHTLY else cases[:n]

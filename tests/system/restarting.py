@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from jobs import DIGITS, SlowDisk, alive, find_part
+from jobs import DIGITS, SlowDisk, alive, find_part, sizes
 from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
@@ -45,7 +45,7 @@ class RestartTest(CheckpointTest):
 
     def start(self, out, kind, *args, settings=(*SETTINGS,), config=DIGITS, env=None):
         mode, servers, workers, *more = kind
-        argv = self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings,
+        argv = self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings,
                                *more, out=out)
         with open(self.path(out + ".txt"), "w", encoding="utf-8") as text:
             psrun = subprocess.Popen(argv, stdout=text, stderr=subprocess.STDOUT,

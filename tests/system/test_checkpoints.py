@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import DIGITS, PATIENCE_S, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors
+from jobs import DIGITS, PATIENCE_S, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, sizes
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -51,7 +51,7 @@ class CheckpointTest(JobTest):
         tempfile.tempdir = self.old
 
     def run_job(self, out, mode, servers, workers, *settings, config=DIGITS, code=0, args=()):
-        return self.psrun("-m", mode, "-s", servers, "-w", workers, *args, config, *settings,
+        return self.psrun(*sizes(mode, servers, workers), *args, config, *settings,
                           out=out, code=code)
 
     def steps_of(self, out="out"):
@@ -357,7 +357,7 @@ class Interrupted(CheckpointTest):
 
     def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS):
         psrun = subprocess.Popen(
-            self.psrun_argv("-m", mode, "-s", servers, "-w", workers, *args, config, *settings, out=out),
+            self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **self.disk.env))
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)

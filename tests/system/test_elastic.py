@@ -14,7 +14,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, PSRUN, children, environment, first, nightly, wrapped_bin
+from jobs import DIGITS, PSRUN, children, environment, first, nightly, wrapped_bin, sizes
 from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
 
@@ -134,7 +134,7 @@ class ElasticTest(RestartTest):
     def check_replay(self, out, kind, steps, stopped_after=0):
         """stopped_after: the test has ended the job then; 0: it has made all steps."""
         mode, servers, _, *more = kind
-        self.psrun("-m", mode, "-s", servers, "--replay-membership", self.path(out, "membership.jsonl"), DIGITS,
+        self.psrun(*sizes(mode, servers), "--replay-membership", self.path(out, "membership.jsonl"), DIGITS,
                    *SETTINGS, f"train.steps={steps}", f"train.stop_after={stopped_after}", *more, out="replay",
                    code=75 if stopped_after else 0)
         self.assertEqual(self.weights(out), self.weights("replay"))

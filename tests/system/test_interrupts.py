@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, alive, children, environment, first, nightly,
-                  read_safetensors, wrapped_bin)
+                  read_safetensors, wrapped_bin, sizes)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -37,7 +37,7 @@ class SlowEvaluation(JobTest):
 class Interrupts(SlowEvaluation):
     def start(self, mode, servers, workers, *settings, out, config=DIGITS, argv=None):
         psrun = subprocess.Popen(
-            (argv or self.psrun_argv)("-m", mode, "-s", servers, "-w", workers, config, *settings, out=out),
+            (argv or self.psrun_argv)(*sizes(mode, servers, workers), config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
@@ -135,7 +135,7 @@ class Interrupts(SlowEvaluation):
             self.interrupt(psrun, mode)
             self.assertIsNone(self.summary(mode)["test_loss"])  # not waited for
             # The same file as that of a job which ends before that evaluation.
-            self.psrun("-m", mode, "-s", servers, "-w", workers, config, *LONG, "data.test_samples=8",
+            self.psrun(*sizes(mode, servers, workers), config, *LONG, "data.test_samples=8",
                        f"train.stop_after={self.summary(mode)['steps']}", out=f"{mode}-again", code=75)
             self.assertEqual(self.weights(mode), self.weights(f"{mode}-again"))
 

@@ -2,7 +2,7 @@
 import shutil
 import unittest
 
-from jobs import DIGITS, first, nightly, read_safetensors
+from jobs import DIGITS, first, nightly, read_safetensors, sizes
 from restarting import RestartTest
 
 SETTINGS = ["train.steps=24", "data.batch=20", "train.log_every=4", "data.train=0-239", "optimizer.name=lamb",
@@ -16,7 +16,7 @@ WHERE = ((("ps", 1, 2),), (("ps", 3, 2), "exchange.chunk=16KiB"), (("ps", 2, 2),
 class LambTest(RestartTest):
     def train(self, out, where, *settings, code=0):
         mode, servers, workers = where
-        return self.psrun("-m", mode, "-s", servers, "-w", workers, "--overwrite", DIGITS, *SETTINGS, *settings,
+        return self.psrun(*sizes(mode, servers, workers), "--overwrite", DIGITS, *SETTINGS, *settings,
                           out=out, code=code)
 
 

@@ -3,7 +3,7 @@ import json
 import subprocess
 import unittest
 
-from jobs import DIGITS, first, nightly
+from jobs import DIGITS, first, nightly, sizes
 from restarting import RestartTest
 from test_bench import TORCH, needs_torch
 
@@ -26,7 +26,7 @@ for value in json.loads(sys.argv[2]):
 class PlateauTest(RestartTest):
     def train(self, out, where, *settings, args=()):
         mode, servers, workers = where
-        return self.psrun("-m", mode, "-s", servers, "-w", workers, *args, DIGITS, *settings, out=out)
+        return self.psrun(*sizes(mode, servers, workers), *args, DIGITS, *settings, out=out)
 
     def lines(self, out):
         """Returns the rates of the steps before each evaluation, and the evaluations."""

@@ -58,7 +58,7 @@ NAMES = """
 import sys, numpy, torch
 from torch import nn
 names = [n for n in dir(nn.Module()) if not n.startswith("__")] + [
-    "class", "_add", "_at", "self", "inputs", "x", "torch", "nn", "a.b.forward", "a", "a.b",
+    "class", "_add", "_at", "self", "inputs", "x", "torch", "nn", "a.b.forward", "c.forward", "a.d",
     'q"), __import__("os")._exit(7), ("', "back\\\\", "it's", "\\u00e9", "{x}", "%s"]
 out = open(sys.argv[1], "w", encoding="utf-8")
 print("job: {name: '\\"\\"\\"; import os; os._exit(8) #\\\\'}\\nmodel:\\n  input: [3]\\n  layers:", file=out)

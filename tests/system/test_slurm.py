@@ -5,7 +5,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, LONG, ROOT, JobTest, alive
+from jobs import BIN, DIGITS, LONG, ROOT, JobTest, alive, sizes
 from slurm import Slurm, missing
 
 SBATCH = str(ROOT / "deploy/slurm/pstrain.sbatch")
@@ -65,7 +65,7 @@ class OnSlurm(JobTest):
         settings = ["train.epochs=60", "schedule.name=constant", "train.log_every=50",
                     "checkpoint.minutes=60"]
         for mode in ("ps", "allreduce"):
-            self.psrun("-m", mode, "-s", 2, "-w", 2, DIGITS, *settings, out=f"whole-{mode}")
+            self.psrun(*sizes(mode, 2, 2), DIGITS, *settings, out=f"whole-{mode}")
             number = self.submit(mode, *settings, PS_MODE=mode)
             self.wait_for_steps(mode, records=3)
             self.slurm.run("scancel", "--batch", "--signal=USR1", number, check=True)

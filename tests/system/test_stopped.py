@@ -10,7 +10,7 @@ import time
 import unittest
 
 from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_ports, nightly, resident_bytes,
-                  stands_still)
+                  stands_still, sizes)
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, watched  # noqa: E402
@@ -108,7 +108,7 @@ class UnderPsrun(JobTest):
         """Starts psrun as a shell starts a job. Returns it and its parts' process ids."""
         out = f"{mode}-{len(os.listdir(self.folder))}"
         psrun = subprocess.Popen(
-            self.psrun_argv("-m", mode, "-s", 1, "-w", workers, DIGITS, *LONG, *settings,
+            self.psrun_argv(*sizes(mode, 1, workers), DIGITS, *LONG, *settings,
                             out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=os.setpgrp)
         self.addCleanup(psrun.stdout.close)
