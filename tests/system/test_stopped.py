@@ -151,7 +151,7 @@ class StoppedForGood(UnderPsrun):
     def test_not_who_is_often_stopped(self):
         """As cpulimit does it: whenever psrun looks, the part may be stopped. It was continued meanwhile."""
         part = local.LocalProcess(job.Part("worker", 0, ["sleep", "60"], {}), {})
-        watched = watched.Watched(part, None)
+        seen = watched.Watched(part, None)
         self.addCleanup(part.output.close)
         self.addCleanup(part.popen.wait)
         self.addCleanup(part.signal, signal.SIGKILL)
@@ -162,8 +162,8 @@ class StoppedForGood(UnderPsrun):
             while not stands_still(part.popen.pid) and time.monotonic() < end:
                 time.sleep(0.01)
             for later in (now, now + 1, now + 2):
-                watched.look(later)
-                self.assertEqual(watched.stopped_at, now)
+                seen.look(later)
+                self.assertEqual(seen.stopped_at, now)
 
     def test_not_who_has_just_ended(self):
         part = local.LocalProcess(job.Part("worker", 0, ["true"], {}), {})

@@ -139,7 +139,7 @@ static void a_full_disk_is_an_error(void **state)
     const ps_err err = ps_metrics_step(&metrics, &step);
     setrlimit(RLIMIT_FSIZE, &before);
     assert_int_equal(err, PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "full.jsonl"));
+    assert_non_null(strstr(ps_err_message(), "metrics.jsonl"));
     ps_metrics_close(&metrics);
 }
 
