@@ -7,7 +7,8 @@
 
 #include "clock.h"
 
-enum { BAR_EVERY_MS = 100, LINE_EVERY_MS = 2000, BAR_CELLS = 24 };
+enum { BAR_EVERY_MS = 100, LINE_EVERY_MS = 2000, BAR_CELLS = 24, FEWEST_CELLS = 8 };
+enum { FRAME_CELLS = 3 }; // the bar's two ends; the last column stays free
 
 static int terminal_columns(FILE *out)
 {
@@ -50,40 +51,53 @@ static const char *format_wait(const ps_progress_state *s, char *out, size_t byt
 
 /* A filled cell counts 8 eighths: U+2588, and U+258F .. U+2589 for the last one's part.
  */
-static void format_bar(double share, char *out)
+static void format_bar(double share, int cells, char *out)
 {
     static const char *const part[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-    int eighths = (int)(share * BAR_CELLS * 8);
-    if (eighths > BAR_CELLS * 8) eighths = BAR_CELLS * 8;
+    int eighths = (int)(share * cells * 8);
+    if (eighths > cells * 8) eighths = cells * 8;
     out[0] = '\0';
-    for (int cell = 0; cell < BAR_CELLS; cell++) {
+    for (int cell = 0; cell < cells; cell++) {
         int left = eighths - cell * 8;
         strcat(out, left >= 8 ? "█" : part[left > 0 ? left : 0]);
     }
 }
 
-static void draw_bar(const ps_progress *p, const ps_progress_state *s)
+/* The figures beside the bar. brief: in fewer words, and what tells most comes first.
+ * Returns the columns that they take. */
+static int format_figures(const ps_progress_state *s, double share, bool brief, char *out,
+                          size_t bytes)
 {
-    char bar[BAR_CELLS * 4 + 1], left[32], text[512], steps[48], wait[96];
-    double share = s->steps ? (double)s->step / (double)s->steps : 1;
-    format_bar(share, bar);
+    char left[32], steps[48], wait[96];
     format_left(s->seconds_left, left, sizeof left);
+    format_wait(s, wait, sizeof wait);
     snprintf(steps, sizeof steps, "%llu/%llu", (unsigned long long)s->step,
              (unsigned long long)s->steps);
-    int cells =
-        snprintf(text, sizeof text,
-                 " %3.0f%%  epoch %lld/%lld  step %s  loss %.4f  %.0f samples/s  "
-                 "%s left%s",
-                 share * 100, (long long)s->epoch, (long long)s->epochs, steps, s->loss,
-                 s->samples_per_second, left, format_wait(s, wait, sizeof wait));
+    return snprintf(
+        out, bytes, " %3.0f%%  epoch %lld/%lld  step %s  loss %.4f%s  %.0f%s  %s%s%s",
+        share * 100, (long long)s->epoch, (long long)s->epochs, steps, s->loss,
+        brief ? wait : "", s->samples_per_second, brief ? "/s" : " samples/s", left,
+        brief ? "" : " left", brief ? "" : wait);
+}
+
+static void draw_bar(const ps_progress *p, const ps_progress_state *s)
+{
+    char bar[BAR_CELLS * 4 + 1], text[512];
+    const double share = s->steps ? (double)s->step / (double)s->steps : 1;
+    int used = format_figures(s, share, false, text, sizeof text);
+    if (used + BAR_CELLS + FRAME_CELLS > p->columns)
+        used = format_figures(s, share, true, text, sizeof text);
+    int cells = p->columns - used - FRAME_CELLS;
+    if (cells > BAR_CELLS) cells = BAR_CELLS;
+    const char *clear = p->own_tty ? "\r\x1b[K" : "";
     // A narrow terminal gets the figures without the bar: a line that wraps cannot be
     // drawn over.
-    bool room = cells + BAR_CELLS + 2 < p->columns;
-    const char *clear = p->own_tty ? "\r\x1b[K" : "";
-    if (room)
-        fprintf(p->out, "%s|%s|%s\r", clear, bar, text);
-    else
+    if (cells < FEWEST_CELLS) {
         fprintf(p->out, "%s%.*s\r", clear, p->columns > 1 ? p->columns - 1 : 1, text + 1);
+    } else {
+        format_bar(share, cells, bar);
+        fprintf(p->out, "%s|%s|%s\r", clear, bar, text);
+    }
     fflush(p->out);
 }
 

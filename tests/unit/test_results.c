@@ -174,6 +174,14 @@ static void progress_fits_its_width(void **state)
     show(120, &s, text, sizeof text);
     assert_non_null(strstr(text, "|██████                  |"));
     assert_int_equal(text[strlen(text) - 1], '\r');
+    s.epochs = 40, s.step = 500, s.steps = 2000, s.samples_per_second = 35316;
+    show(80, &s, text, sizeof text);
+    assert_string_equal(text, "|███▌          |  25%  epoch 1/40  step 500/2000  "
+                              "loss 1.5000  35316/s  1:02:03\r");
+    s.waits_for = "worker 1: slow compute";
+    show(80, &s, text, sizeof text);
+    assert_non_null(strstr(text, "loss 1.5000  waits for worker 1: slow compute"));
+    s.waits_for = NULL;
     show(40, &s, text, sizeof text);
     assert_null(strstr(text, "█"));
     assert_int_equal(strlen(text), 40); // 39 cells and the carriage return
