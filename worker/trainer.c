@@ -273,10 +273,12 @@ static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
     ps_metric_set(t->o.values, PS_METRIC_TEST_TOP5_ACCURACY, e->top5);
     ps_metric_set(t->o.values, PS_METRIC_TEST_SAMPLES, (double)e->samples);
     char accuracy[48] = "";
+    double best;
     if (!isnan(e->accuracy))
         snprintf(accuracy, sizeof accuracy, "  test accuracy %.4f", e->accuracy);
-    ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "  test loss %.4f%s",
-                     epochs_done, t->epochs, e->loss, accuracy);
+    ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "  test loss %.4f%s%s",
+                     epochs_done, t->epochs, e->loss, accuracy,
+                     ps_trainer_is_best(t, &best) ? "  new best" : "");
     return ps_metrics_eval(t->o.metrics, &record);
 }
 

@@ -111,14 +111,18 @@ ps_err ps_trainer_checkpoint_once(ps_trainer *t)
                : PS_OK;
 }
 
-void ps_trainer_mark_if_best(ps_trainer *t)
+bool ps_trainer_is_best(const ps_trainer *t, double *value)
 {
     const ps_evaluation *e = &t->result->evaluation;
+    return !t->result->interrupted && e->samples > 0 && t->kept == t->step &&
+           ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss, e->accuracy,
+                                   value);
+}
+
+void ps_trainer_mark_if_best(ps_trainer *t)
+{
     double value;
-    if (t->result->interrupted || e->samples == 0 || t->kept != t->step ||
-        !ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss, e->accuracy,
-                                 &value))
-        return;
+    if (!ps_trainer_is_best(t, &value)) return;
     t->best_before = t->best;
     t->best = value;
     ps_checkpointer_mark_best(t->o.checkpointer, t->step);

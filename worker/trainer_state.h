@@ -164,7 +164,10 @@ void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s);
 ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop);
 /* To the disk, unless this step's checkpoint is there. */
 ps_err ps_trainer_checkpoint_once(ps_trainer *t);
-/* After an evaluation: its checkpoint may be the best so far. */
+/* After an evaluation: whether its checkpoint is the best so far. *value: what was
+ * compared. */
+bool ps_trainer_is_best(const ps_trainer *t, double *value);
+/* Marks it, if it is. */
 void ps_trainer_mark_if_best(ps_trainer *t);
 ps_err ps_trainer_finish_checkpoints(ps_trainer *t);
 
