@@ -12,6 +12,7 @@
 
 #define NS_PER_MS    1e6
 #define USUAL_WEIGHT 0.1 // of a step
+#define EARLY_NS     5e9 // a job of seconds is over before a warning helps
 
 enum {
     SLOTS = 8,            // steps of which some members have not told
@@ -39,6 +40,8 @@ struct ps_coord_pace {
     bool any; // a step is known whole; the rest is of the last one
     uint64_t step, at_ns;
     double end_ns, step_ms, usual_ms; // usual: while nobody is suspected
+    double first_ns;                  // when the first step ended
+    bool said_early;                  // who is named now, and not as a warning
 };
 
 /* ---- life ---- */
@@ -263,18 +266,19 @@ ps_straggler ps_coord_pace_describe(ps_coordinator *c, char *who, size_t cap)
     return s;
 }
 
-static void say(ps_coordinator *c)
+static void say(ps_coordinator *c, bool early)
 {
-    const ps_coord_pace *p = c->pace;
+    ps_coord_pace *p = c->pace;
     char who[128];
     const ps_straggler s = ps_coord_pace_describe(c, who, sizeof who);
     ps_coord_peer *first = peer_of(c, PS_ROLE_WORKER, 0);
     if (s.cause == PS_STRAGGLER_NONE)
         PS_INFO("straggler-gone", "step=%" PRIu64, p->step);
     else
-        PS_WARN("straggler",
-                "who=\"%s\" cause=\"%s\" step=%" PRIu64 " ms=%.1f usual=%.1f", who,
-                ps_straggler_cause_name(s.cause), p->step, s.ms, s.usual_ms);
+        ps_log_write(early ? PS_LOG_INFO : PS_LOG_WARN, "straggler",
+                     "who=\"%s\" cause=\"%s\" step=%" PRIu64 " ms=%.1f usual=%.1f", who,
+                     ps_straggler_cause_name(s.cause), p->step, s.ms, s.usual_ms);
+    p->said_early = early && s.cause != PS_STRAGGLER_NONE;
     ps_control m = {.kind = PS_CONTROL_STRAGGLER};
     m.number[0] = (uint64_t)s.cause;
     m.number[1] = (uint64_t)s.role;
@@ -316,6 +320,7 @@ static void judge(ps_coordinator *c, slot *s)
     const bool comparable = p->any && s->step > p->step;
     if (comparable)
         p->step_ms = (end_ns - p->end_ns) / NS_PER_MS / (double)(s->step - p->step);
+    if (!p->any) p->first_ns = end_ns;
     p->any = true;
     p->step = s->step;
     p->end_ns = end_ns;
@@ -327,7 +332,8 @@ static void judge(ps_coordinator *c, slot *s)
     if (p->watch.suspect.cause == PS_STRAGGLER_NONE)
         p->usual_ms += (p->usual_ms > 0 ? USUAL_WEIGHT : 1) * (p->step_ms - p->usual_ms);
     trace_step(p, &figures);
-    if (changed) say(c);
+    const bool early = end_ns - p->first_ns < EARLY_NS;
+    if (changed || (p->said_early && !early)) say(c, early);
 }
 
 void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from, const ps_control *m)
@@ -385,5 +391,5 @@ void ps_coord_pace_check_silence(ps_coordinator *c)
     if (silent_ns < (alone ? least_ns : 3 * least_ns)) return;
     if (ps_straggler_stopped(&p->watch, most->entry.role, most->entry.rank,
                              (double)silent_ns / NS_PER_MS))
-        say(c);
+        say(c, false);
 }

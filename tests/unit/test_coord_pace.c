@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "coord_pace.h"
+#include "log.h"
 #include "pace.h"
 
 enum { SERVERS = 2, SHARDS = 2, ALL = SERVERS * SHARDS, WORKERS = 3 };
@@ -158,6 +159,29 @@ static void each_cause_is_named_and_forgotten(void **state)
     }
 }
 
+static int n_warnings;
+
+static void count_warnings(void *ctx, ps_log_level level, const char *text)
+{
+    (void)ctx;
+    n_warnings += level == PS_LOG_WARN && strncmp(text, "straggler ", 10) == 0;
+}
+
+static void the_log_warns_of_it_when_the_job_is_some_seconds_old(void **state)
+{
+    rig *r = *state;
+    n_warnings = 0;
+    ps_log_set_sink(count_warnings, NULL, PS_LOG_WARN);
+    double now = steps(r, 0, 20, 1e12);
+    r->busy_ms[1] += 50;
+    now = steps(r, 20, PS_STRAGGLER_ROUNDS, now);
+    is_named(r, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1);
+    assert_int_equal(n_warnings, 0);
+    steps(r, 20 + PS_STRAGGLER_ROUNDS, 60, now); // 5 s of 80 ms
+    assert_int_equal(n_warnings, 1);
+    ps_log_set_sink(NULL, NULL, PS_LOG_WARN);
+}
+
 static void nonsense_does_no_harm(void **state)
 {
     rig *r = *state;
@@ -262,6 +286,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(each_cause_is_named_and_forgotten),
+        RIG_TEST(the_log_warns_of_it_when_the_job_is_some_seconds_old),
         RIG_TEST(nonsense_does_no_harm),
         RIG_TEST(servers_that_differ_are_left_alone),
         RIG_TEST(a_silent_member_is_named_while_nothing_moves),
