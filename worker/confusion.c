@@ -61,6 +61,11 @@ void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs)
     c->top5 += larger < TOP;
 }
 
+bool ps_confusion_has_top5(const ps_confusion *c)
+{
+    return c->n > TOP;
+}
+
 int64_t ps_confusion_labelled(const ps_confusion *c, int64_t label)
 {
     int64_t sum = 0;
@@ -124,7 +129,7 @@ void ps_confusion_write_json(const ps_confusion *c, FILE *out)
     fprintf(out, "{\"samples\": %" PRId64 ", ", c->samples);
     write_part(out, "accuracy", c->top1, c->samples);
     fputs(", ", out);
-    write_part(out, "top5_accuracy", c->top5, c->samples);
+    write_part(out, "top5_accuracy", c->top5, ps_confusion_has_top5(c) ? c->samples : 0);
     fputs(",\n\"classes\": [", out);
     for (int64_t i = 0; i < c->n; i++) {
         const int64_t samples = ps_confusion_labelled(c, i);

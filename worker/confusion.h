@@ -29,6 +29,8 @@ void ps_confusion_fini(ps_confusion *c); // safe on a zeroed one
 /* One sample: its label, and the model's n outputs. Its class is the largest output, the
  * first among equals. top5: fewer than five outputs are larger than the label's. */
 void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs);
+/* Whether top5 says anything: of five or fewer classes it is all samples. */
+bool ps_confusion_has_top5(const ps_confusion *c);
 
 /* JSON: samples, accuracy, top5_accuracy, matrix[label][class] if there is one, and per
  * class its number, its name if it has one (in which bytes that are not UTF-8 are \xNN),

@@ -7,7 +7,7 @@
 #include "loss_terms.h"
 #include "mem.h"
 
-enum { MATRIX_MAX = 128, CLASSES_MAX = 16384, TOP = 5 };
+enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
 
 /* A rank may take this many step timeouts longer than the fastest one for its slice.
  * Missing heartbeats show its death sooner. */
@@ -156,7 +156,7 @@ ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
     if (e->confusion.n > 0) ps_confusion_clear(&e->confusion);
     PS_TRY(evaluate_slice(e));
     PS_TRY(reduce(e, name));
-    const bool many = e->confusion.n > TOP && v[COUNTED] > 0;
+    const bool many = ps_confusion_has_top5(&e->confusion) && v[COUNTED] > 0;
     *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : NAN,
                            .accuracy = v[COUNTED] > 0 ? v[CORRECT] / v[COUNTED] : NAN,
                            .top5 = many ? v[TOP5] / v[COUNTED] : NAN,

@@ -295,17 +295,19 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
 static void report(const ps_predictions *p)
 {
     const ps_confusion *c = &p->confusion;
-    char accuracy[64] = "", loss[32] = "", share[32] = "";
+    char accuracy[32] = "", top5[32] = "", loss[32] = "", share[32] = "";
     if (c->samples > 0)
-        snprintf(accuracy, sizeof accuracy, " accuracy=%.4f top5_accuracy=%.4f",
-                 (double)c->top1 / (double)c->samples,
+        snprintf(accuracy, sizeof accuracy, " accuracy=%.4f",
+                 (double)c->top1 / (double)c->samples);
+    if (c->samples > 0 && ps_confusion_has_top5(c))
+        snprintf(top5, sizeof top5, " top5_accuracy=%.4f",
                  (double)c->top5 / (double)c->samples);
     if (p->weight > 0) snprintf(loss, sizeof loss, " loss=%.6g", p->loss / p->weight);
     if (is_share(p))
         snprintf(share, sizeof share, "share=%d/%d ", p->o.share, p->o.shares);
-    PS_INFO("predicted", "%ssamples=%" PRId64 "%s%s samples_per_second=%.0f to=%s", share,
-            p->done, accuracy, loss, p->seconds > 0 ? (double)p->done / p->seconds : 0,
-            p->files[NPY].path);
+    PS_INFO("predicted", "%ssamples=%" PRId64 "%s%s%s samples_per_second=%.0f to=%s",
+            share, p->done, accuracy, top5, loss,
+            p->seconds > 0 ? (double)p->done / p->seconds : 0, p->files[NPY].path);
 }
 
 ps_err ps_predictions_keep(ps_predictions *p)

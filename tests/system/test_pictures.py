@@ -335,7 +335,8 @@ class Jobs(JobTest):
         weights = ("--init", self.path(out, "model.safetensors"))
         files = []
         for what, workers in (("test", 1), ("test", 3), (self.path("set", "test"), 1)):
-            self.psrun("--predict", what, *weights, self.config, "-w", workers, out=self.out())
+            text = self.psrun("--predict", what, *weights, self.config, "-w", workers, out=self.out())
+            self.assertNotIn("top5", text)  # of three classes
             with open(self.path(f"out{self.runs}", "predictions.csv"), encoding="utf-8", newline="",
                       errors="surrogateescape") as f:
                 for line in csv.DictReader(f):
