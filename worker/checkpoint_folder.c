@@ -54,7 +54,9 @@ static ps_err list(const ps_checkpoint_folder *f, const char *ending, uint64_t *
     *steps = NULL;
     *n = 0;
     if (!dir && errno == ENOENT) return PS_OK;
-    if (!dir) return ps_err_errno(PS_ERR_IO, "%s", f->path);
+    if (!dir)
+        return ps_err_errno(
+            PS_ERR_IO, "cannot list the checkpoints in %s (checkpoint.path)", f->path);
     ps_err err = PS_OK;
     for (struct dirent *e; err == PS_OK && (e = readdir(dir));) {
         uint64_t step, *grown;

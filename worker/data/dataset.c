@@ -1,5 +1,6 @@
 #include "dataset.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -378,27 +379,40 @@ static ps_wanted wanted_of(const ps_config *cfg, ps_split split, int64_t n)
                        .unit = cfg->model.loss == PS_LOSS_BCE_WITH_LOGITS};
 }
 
+/* "job.yaml:12: data.train", or the key alone. */
+static void find_place(const ps_config *cfg, const char *key, char *out, size_t cap)
+{
+    const ps_yaml *at = cfg->tree ? ps_yaml_path(cfg->tree, key) : NULL;
+    if (!at && cfg->tree) at = ps_yaml_path(cfg->tree, "data");
+    if (at && at->line > 0)
+        snprintf(out, cap, "%s:%d: %s", at->file, at->line, key);
+    else
+        snprintf(out, cap, "%s", key);
+}
+
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
     const char *key = split == PS_SPLIT_TRAIN ? "data.train" : "data.test";
+    const char *files = split == PS_SPLIT_TRAIN ? cfg->data.train : cfg->data.test;
     const ps_wanted wanted = wanted_of(cfg, split, n_classes);
     ps_data_spec spec;
     ps_err err = PS_OK;
-    PS_TRY_GOTO(
-        ps_data_spec_init(&spec, key,
-                          split == PS_SPLIT_TRAIN ? cfg->data.train : cfg->data.test),
-        err, out);
+    PS_TRY_GOTO(ps_data_spec_init(&spec, key, files), err, out);
     err = read_split(cfg, &spec, split, want, &wanted, out);
     if (err == PS_OK && spec.has_range)
         err = ps_dataset_slice(out, spec.first, spec.last);
-    if (err == PS_OK)
+    if (err == PS_OK) {
         err = ps_dataset_check(out, spec.has_range ? spec.first : 0, &wanted);
+        if (err != PS_OK && files[0]) ps_err_prefix(err, "%s", files);
+    }
     if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
-        ps_err_prefix(err, "%s", key);
+        char place[PATH_MAX];
+        find_place(cfg, key, place, sizeof place);
+        ps_err_prefix(err, "%s", place);
     }
 out:
     ps_data_spec_fini(&spec);

@@ -127,7 +127,7 @@ static ps_err check_finite(const ps_dataset *set, int64_t first)
         if (!isfinite(v[i]))
             return ps_err_set(PS_ERR_NUMERIC,
                               "sample %" PRId64 ": value %" PRId64
-                              " is not a finite number",
+                              " is not a finite number: mend it, or leave the sample out",
                               first + i / count, i % count);
     return PS_OK;
 }
@@ -150,8 +150,11 @@ static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *want
         if (wanted->n > 0 && label >= wanted->n)
             return ps_err_set(PS_ERR_FORMAT,
                               "sample %" PRId64 " has the label %" PRId32
-                              "; the model's %" PRId64 " classes are 0 to %" PRId64,
-                              first + i, label, wanted->n, wanted->n - 1);
+                              "; the model's %" PRId64 " classes are 0 to %" PRId64
+                              ": give the last layer %" PRId64 " outputs, or mend the "
+                              "label",
+                              first + i, label, wanted->n, wanted->n - 1,
+                              (int64_t)label + 1);
         if (label > largest) largest = label;
     }
     set->n_classes = (int64_t)largest + 1;
