@@ -1,6 +1,8 @@
 """What psrun reads of the log of its parts: the events and fields by which it decides."""
+import os
 import subprocess
 import sys
+import tempfile
 import unittest
 import unittest.mock
 
@@ -90,6 +92,15 @@ class LogLines(unittest.TestCase):
             self.assertEqual((done.returncode, last.kind, last.passing), (1, *wanted), done.stderr)
             missing = [line.fields["parts"] for line in lines if line.event == "missing"]
             self.assertEqual(missing, ["server 0"] if wanted[0] == "TIMEOUT" else [])
+
+
+class Quietly(unittest.TestCase):
+    def test_a_sign_of_life_and_the_exit_code(self):
+        with tempfile.NamedTemporaryFile() as log:
+            done = subprocess.run([ROOT / "deploy/quietly", log.name, "sh", "-c", "echo '[1/2] first'; sleep 0.4; exit 3"],
+                                  env=dict(os.environ, PS_QUIETLY_S="0.2"), stdout=subprocess.PIPE, text=True, check=False)
+            self.assertEqual((done.returncode, log.read()), (3, b"[1/2] first\n"))
+        self.assertIn("s: [1/2] first\n", done.stdout)
 
 
 if __name__ == "__main__":
