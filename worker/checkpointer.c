@@ -9,6 +9,7 @@
 
 #include "checkpoint_file.h"
 #include "clock.h"
+#include "file_wait.h"
 #include "log.h"
 #include "nontemporal_copy.h"
 #include "survivors.h"
@@ -364,7 +365,8 @@ static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
     if (c->member) {
         char name[48];
         snprintf(name, sizeof name, "checkpoint/%" PRIu64, state->step);
-        err = ps_member_reduce(c->member, name, values, n + N_MORE, file_deadline(c));
+        err = ps_member_reduce(c->member, name, values, n + N_MORE,
+                               ps_file_meeting_deadline(c->o.config, c->rank));
     }
     *go_on = more[BUSY] == 0;
     c->holder_cost = more[HOLDER_COST];
@@ -464,8 +466,8 @@ ps_err ps_checkpointer_finish(ps_checkpointer *c, bool *saved)
     double value = 0;
     if (c->rank == 0) value = disk_is_free(c, true) && c->saved;
     if (c->member)
-        PS_TRY(
-            ps_member_reduce(c->member, "checkpoint/saved", &value, 1, file_deadline(c)));
+        PS_TRY(ps_member_reduce(c->member, "checkpoint/saved", &value, 1,
+                                ps_file_meeting_deadline(c->o.config, c->rank)));
     *saved = value > 0;
     return PS_OK;
 }

@@ -14,6 +14,12 @@ static ps_deadline file_deadline(const ps_config *config)
     return ps_deadline_in_ms((uint64_t)config->train.file_timeout_ms);
 }
 
+ps_deadline ps_file_meeting_deadline(const ps_config *config, int rank)
+{
+    return rank == 0 ? ps_deadline_in_ms((uint64_t)config->net.step_timeout_ms)
+                     : file_deadline(config);
+}
+
 static ps_err put_path(ps_member *m, const char *key, const char *path,
                        ps_deadline deadline)
 {
@@ -60,8 +66,9 @@ static ps_err name_written(ps_member *m, const char *name)
 ps_err ps_file_wait_written(ps_member *m, const ps_config *config, const char *name)
 {
     if (!m) return PS_OK;
-    ps_err err = ps_member_barrier(m, "written", file_deadline(config));
-    return err == PS_ERR_TIMEOUT ? name_written(m, name) : err;
+    const int rank = ps_member_rank(m);
+    ps_err err = ps_member_barrier(m, "written", ps_file_meeting_deadline(config, rank));
+    return err == PS_ERR_TIMEOUT && rank != 0 ? name_written(m, name) : err;
 }
 
 ps_err ps_file_announce_init(ps_member *m, const char *path, ps_deadline deadline)

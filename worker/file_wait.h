@@ -12,12 +12,17 @@
 #include "member.h"
 #include "run_dir.h"
 
+/* For a call in which all ranks meet when rank 0 is done with a file. It is the last to
+ * come: it waits net.step_timeout_ms for the others, and they train.file_timeout_ms for
+ * it. So a rank that never comes does not make them wait as for a disk. */
+ps_deadline ps_file_meeting_deadline(const ps_config *config, int rank);
+
 /* Called by rank 0, once: tells where it writes, for the messages of ranks that wait. */
 ps_err ps_file_announce_folder(ps_member *member, const ps_run_dir *dir,
                                ps_deadline deadline);
 
 /* Called by all ranks, by rank 0 when it has written the file `name` of its folder.
- * TIMEOUT, after train.file_timeout_ms, names file and key. */
+ * TIMEOUT: on rank 0 it names who has not come, on the others file and key. */
 ps_err ps_file_wait_written(ps_member *member, const ps_config *config, const char *name);
 
 /* Called by rank 0, once, as soon as it has joined: names the file of its first weights,

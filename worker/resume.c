@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "checkpoint_file.h"
+#include "file_wait.h"
 #include "job_keys.h"
 #include "log.h"
 #include "trainer.h"
@@ -183,7 +184,8 @@ static ps_err meet(ps_resume *r)
     if (newest) own.step = newest->trainer.step;
     if (newest) own.n_ranks = newest->n_ranks;
     PS_TRY(find_disk_step(r, &disk_step));
-    return ps_survivors_meet(r->o.member, &own, trusted, disk_step, file_deadline(r),
+    return ps_survivors_meet(r->o.member, &own, trusted, disk_step,
+                             ps_file_meeting_deadline(r->o.config, r->o.rank),
                              &r->choice);
 }
 

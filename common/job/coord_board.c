@@ -482,18 +482,34 @@ void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
     if (err != PS_OK) answer_fail(b, &from->id, c->request, err);
 }
 
+/* "; worker 1 waits in "steq/5"": who of the missing asks for something else, or "". Who
+ * is right, the coordinator cannot know. */
+static void describe_strays(const ps_coord_board *b, const char *name, char *out,
+                            size_t cap)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (const waiter *w = b->waiters; w && used < cap; w = w->next)
+        if (w->kind == PS_CONTROL_GATHER && strcmp(w->name, name) != 0)
+            used +=
+                (size_t)snprintf(out + used, cap - used, "; worker %d waits in \"%s\"",
+                                 w->from.rank, w->name);
+}
+
 static ps_err timeout_error(ps_coord_board *b, const waiter *w)
 {
     double seconds = (double)w->timeout_ms * 1e-3;
     if (w->kind == PS_CONTROL_GET)
         return ps_err_set(PS_ERR_TIMEOUT, "nobody has set \"%s\" within %.1f s", w->name,
                           seconds);
-    char missing[256];
+    char missing[256], strays[256];
+    describe_strays(b, w->name, strays, sizeof strays);
     mark_present(b, w->name, b->scratch);
     ps_roster_missing_ranks(b->scratch, b->n_workers, missing, sizeof missing);
     return ps_err_set(PS_ERR_TIMEOUT,
-                      "%s \"%s\": not all workers have come within %.1f s, missing: %s",
-                      gather_word(w->n), w->name, seconds, missing);
+                      "%s \"%s\": not all workers have come within the %.1f s of worker "
+                      "%d, missing: %s%s",
+                      gather_word(w->n), w->name, seconds, w->from.rank, missing, strays);
 }
 
 void ps_coord_board_expire(ps_coord_board *b)

@@ -199,10 +199,14 @@ static void disagreeing_sums_fail_for_all(void **state)
     peer_assert_says(peer_await(sockets[2], PS_CONTROL_FAIL).text, "23 bytes");
     peer_send(sockets[0], &c);
     peer_assert_says(peer_await(sockets[0], PS_CONTROL_FAIL).text, "only workers");
-    c.bytes = 16; // in place of the first
-    c.number[0] = 300;
+    c.bytes = 16;
+    snprintf(c.name, sizeof c.name, "z"); // as one changed byte makes it
+    peer_send(sockets[2], &c);
+    snprintf(c.name, sizeof c.name, "x");
+    c.number[0] = 300; // in place of the first
     peer_send(sockets[1], &c);
-    peer_assert_says(peer_await(sockets[1], PS_CONTROL_FAIL).text, "missing: 1");
+    peer_assert_says(peer_await(sockets[1], PS_CONTROL_FAIL).text,
+                     "within the 0.3 s of worker 0, missing: 1; worker 1 waits in \"z\"");
     peer_close_three(sockets);
 }
 
