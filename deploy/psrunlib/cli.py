@@ -314,22 +314,26 @@ def run(job, verbose, summary=True):
         job.out = out.path
         if not job.hosts and not job.program:
             jobfile.remember(job)
-        return supervise(job, screen, env, out.logs, summary)
+        return supervise(job, screen, env, out, summary)
 
 
-def supervise(job, screen, env, logs, summary=True):
+def supervise(job, screen, env, out, summary=True):
     started = time.time()
     dead_after_s = job.facts["net.dead_after_ms"] / 1000
     if job.program:
         def attempt(more):
-            one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s, ends_s=PROGRAM_ENDS_S)
+            one = Supervisor(screen, launcher(job, {**env, **more}), out.logs, dead_after_s, ends_s=PROGRAM_ENDS_S)
+            one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"
             return one, one.run(job.parts())
         return end_of_program(job, screen, *attempts.run(job, screen, attempt))
     again = restarts.Restarts(job, screen) if job.restarts else None
     ends_s = (job.facts["train.file_timeout_ms"] + job.facts["net.step_timeout_ms"]) / 1000
-    supervisor = Supervisor(screen, launcher(job, env), logs, dead_after_s, again,
+    supervisor = Supervisor(screen, launcher(job, env), out.logs, dead_after_s, again,
                             elastic.Elastic(job.fewest) if job.elastic else None, ends_s)
+    supervisor.when_killed = "" if again else "with --restarts 3 it is started again"
+    supervisor.drops_logs = out.made and (out.fresh or out.resumes)
     code = supervisor.run(job.parts())
+    out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
         if not remote.fetch(host, path, path, started) and code == 0:
@@ -352,9 +356,10 @@ def add_events(job, supervisor, code, started):
     if again and code == 1:
         again.say_in_vain()
     facts = supervisor.events.facts(again)
-    if code != 1 and (again or any(facts.values())):
+    told = {"signal": supervisor.signal.name} if supervisor.signal else {}
+    if code != 1 and (again or told or any(facts.values())):
         listed = {"restarts": [d.facts() for d in again.deaths]} if again else {}
-        report.add_to_summary(job.out, {**listed, "recovery": facts}, started)
+        report.add_to_summary(job.out, {**listed, **told, "recovery": facts}, started)
 def merge_traces(job, screen, started):
     """Makes trace.json of the parts' traces. The job is over: a fault is only said."""
     try:

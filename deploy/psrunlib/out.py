@@ -23,6 +23,7 @@ class Out:
         """fresh: choose another name if the folder exists. resumes: the run in it goes on."""
         self.path, self.fresh, self.overwrite, self.resumes = path, fresh, overwrite, resumes
         self.made, self.lock = False, None
+        self.drops_logs = False  # all that they hold has been said
 
     @property
     def logs(self):
@@ -41,7 +42,7 @@ class Out:
 
     def __exit__(self, *_):
         if not self._holds():
-            self._remove((JOB,))
+            self._remove((JOB, *LOGS) if self.drops_logs else (JOB,))
             for log in glob.glob(os.path.join(glob.escape(self.logs), "*.log")):
                 if os.path.isfile(log) and os.path.getsize(log) == 0:
                     os.remove(log)

@@ -154,7 +154,7 @@ class Restarts:
         delay_s = min(MOST_DELAY_S, 2 ** (before - 1)) if before else 0
         step = max(step, self.folder.read_step()) if step else 0
         self.deaths.append(Death(part.name, watched.how, time.monotonic(), step))
-        self.screen.say(f"psrun: {part.name} {watched.how}; it is started again "
+        self.screen.say(f"psrun: {part.name} {watched.why}; it is started again "
                         f"(restart {len(self.deaths)} of {self.job.restarts}"
                         + (f", in {delay_s} s: it came no further)" if delay_s else ")"))
         return self._again(part), delay_s

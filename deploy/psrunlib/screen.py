@@ -4,8 +4,6 @@ import select
 import shutil
 import sys
 
-from .log_line import parse
-
 PIECE = 1000  # characters that a pipe or terminal takes at once when it is writable
 
 COLOURS = {"WARN": "33", "ERROR": "31"}
@@ -30,12 +28,12 @@ class Screen:
     def columns(self):
         return shutil.get_terminal_size((100, 24)).columns
 
-    def line(self, part, text):
+    def line(self, part, text, said):
         """Shows a log line; without --verbose, of parts except worker 0 only warnings, errors and
-        the page's address."""
-        said = parse(text)
+        the page's address. said: a LogLine, or None. psrun itself says which signal has come, and to whom."""
         told = said and (said.level in COLOURS or said.event == "page")
-        if told or part.name == "worker 0" or self.verbose:
+        of_worker_0 = part.name == "worker 0" and not (said and said.event == "interrupted")
+        if told or of_worker_0 or self.verbose:
             self.say(self._coloured(f"[{part.name}] ", text, said))
 
     def say(self, text=""):

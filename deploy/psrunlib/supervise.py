@@ -7,6 +7,7 @@ import time
 
 from .errors import JobError
 from .events import Events
+from .faults import Faults
 from .log_line import part_names
 from .watched import STEP_LINE, Watched
 
@@ -14,6 +15,8 @@ from .watched import STEP_LINE, Watched
 # later get SIGTERM, and KILL_S after that SIGKILL.
 GRACE_S = 5.0
 KILL_S = 5.0
+# A job that has failed and not ended so much later says so.
+SAY_ENDING_S = 3.0
 # A part that is still there LEFT_S later waits for a disk (NFS) or a device that does not
 # answer: no signal reaches it.
 LEFT_S = 10.0
@@ -42,12 +45,16 @@ def listens_to(number):
 class Supervisor:
     def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None, elastic=None, ends_s=math.inf):
         self.screen = screen
+        self.faults = Faults(screen)
         self.launch = launch  # part -> process: local, or on another host
         self.logs_dir = logs_dir
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
         self.events = Events()
         self.ending = "ending in order and keeping the weights"
+        self.when_killed = ""  # what to do about a part that a signal has ended
+        self.drops_logs = False  # whether the logs of a start that has failed may go
+        self.needs_logs = True  # they hold more than psrun has said
         self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
         self.waiting = []  # (when, the watched part that has died[, the part to start instead])
         self.watched = []
@@ -62,6 +69,7 @@ class Supervisor:
         self.passed_on_at = None  # when the workers were told to end
         self.told_at = None  # when all were told to end
         self.failed_at = None
+        self.failed = None  # the part that has failed; None: it has been said
         self.all_done = False  # a worker has ended in order: then all of them have done their work
         self.killed_at = None
         self.ended_by_us = set()
@@ -89,9 +97,15 @@ class Supervisor:
                 self._follow()
                 self._pass_on()
                 self._end_in_order()
+                self._say_ending()
+                self.faults.tick(self.now)
             self._name_left()
             self.screen.keep_bar()
-            return self._verdict()
+            code = self._verdict()
+            if self.signal:
+                self.faults.named()  # those that have failed because others had ended
+            self.faults.show()
+            return code
         finally:
             self._tell_all(signal.SIGKILL)
             for number, handler in before.items():
@@ -143,10 +157,10 @@ class Supervisor:
             except BlockingIOError:
                 continue
             if chunk:
-                watched.take(chunk.decode("utf-8", "replace"), self.screen, self._hear)
+                watched.take(chunk.decode("utf-8", "replace"), self.faults, self._hear)
             else:
                 self.selector.unregister(key.fileobj)
-                watched.close(self.screen)
+                watched.close(self.faults)
                 watched.closed_at = self.now
 
     def _hear(self, watched, line, said):
@@ -203,11 +217,12 @@ class Supervisor:
         elif self._goes_on_without(watched):
             watched.left = True
             self.events.without += 1
-            self.screen.say(f"psrun: {self._how(watched)}; the job goes on without it")
+            self.faults.named()
+            self.screen.say(f"psrun: {watched.part.name} {watched.why}; the job goes on without it")
         elif self.failed_at is None:
             self.failed_at = self.now
             if not self.all_done and not (self.signal and self._follows_from_interrupt(watched)):
-                self.screen.say(f"psrun: {self._how(watched)}; ending the job")
+                self.failed = watched
 
     def _goes_on_without(self, watched):
         return (self.elastic and not self.signal and self.failed_at is None
@@ -246,6 +261,7 @@ class Supervisor:
                 continue
             step, counts = max(w.step for w in self.watched), not item[1].missed_others
             part, delay_s = self.restarts.replace(item[1], step, counts)
+            self.faults.named()
             self.waiting.append((self.now + delay_s, item[1], part))
 
     def _needed_to_end(self):
@@ -301,6 +317,12 @@ class Supervisor:
         if (late or self.interrupts > 1) and self.killed_at is None:
             self._end_all(signal.SIGKILL)
             self.killed_at = self.now
+
+    def _say_ending(self):
+        """Where the end takes a while: only then is it known who has made the job fail."""
+        if self.failed and self.now - self.failed_at > SAY_ENDING_S:
+            self.screen.say(f"psrun: {self._how(self.failed)}; ending the job")
+            self.failed = None
 
     def _left(self):
         return self.killed_at is not None and self.now - self.killed_at > LEFT_S
@@ -391,19 +413,21 @@ class Supervisor:
         ended = [w.ended_at for w in self._ended_in_order()]
         alone = ended and not self.interrupts and self.failed_at is None
         if alone and self.passed_on_at is None and self.now - max(ended) > GRACE_S:
-            self._tell_workers()
+            self._tell_workers(f"{self.told_alone.name} was told to end ({self.signal.name})")
 
     def _pass_on(self):
         if self.interrupts == 1 and self.passed_on_at is None:
-            self.screen.say(f"psrun: {self.ending} (once more: at once)")
-            self._tell_workers()
+            got = f"got {self.signal.name}"
+            self.screen.say(f"psrun: {got}; {self.ending} (once more: at once)")
+            self._tell_workers(got)
 
-    def _tell_workers(self):
+    def _tell_workers(self, why):
         self.passed_on_at = self.now
         away = self.restarts.away if self.restarts else ()
         for watched in self.watched:
             # A part that is told twice ends at once. One that is on its way back to the job hears of it there.
             if watched.part.role == "worker" and not watched.told and watched.part.name not in away:
+                watched.note(f"psrun: {why}; this worker gets SIGINT", self.screen)
                 watched.process.signal(signal.SIGINT)
 
     def _tell_all(self, number):
@@ -458,10 +482,16 @@ class Supervisor:
         cause = self._cause(failed)
         self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
         what = cause.last_error.text or cause.last_line
-        # A part's last words do not say why a signal ended it.
-        if what and not cause.fault and cause.code > 0:
+        own = not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
+        if what and own:
             self.screen.say(self.screen.red(f"psrun:   {what}"))
-        self.screen.say(f"psrun: logs are in {self.logs_dir}")
+        elif not own and self.when_killed:
+            by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.code == -signal.SIGKILL else ""
+            self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")
+        self.faults.named()
+        self.needs_logs = not own or not cause.errors or any(w.step for w in self.watched)
+        if self.needs_logs or not self.drops_logs:
+            self.screen.say(f"psrun: logs are in {self.logs_dir}")
 
     def _cause(self, failed):
         """The part that made the job fail. In this order: a part that a signal ended which was

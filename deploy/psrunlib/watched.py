@@ -57,7 +57,9 @@ class Watched:
 
     @property
     def last_error(self):
-        return self.errors[-1] if self.errors else Failure("")
+        """Its own, if it has one besides those of which others are the cause."""
+        own = [e for e in self.errors if e.kind != "PEER"] or self.errors
+        return own[-1] if own else Failure("")
 
     @property
     def how(self):
@@ -70,6 +72,12 @@ class Watched:
             return f"lost its connection to {self.part.host.name} (ssh ended with exit code {SSH_FAILED})"
         return f"ended with exit code {self.code}"
 
+    @property
+    def why(self):
+        """How it has ended, and the error that it has logged."""
+        error = self.last_error.text if self.code and self.code > 0 and not self.fault else ""
+        return f"{self.how}: {error}" if error else self.how
+
     def _line(self, line, said, screen):
         self._keep(line, screen)
         self.last_line = line
@@ -78,7 +86,7 @@ class Watched:
             self.errors.append(error)
         if said:
             self._note(said)
-        screen.line(self.part, line)
+        screen.line(self.part, line, said)
 
     def _note(self, said):
         self.spoke = True
@@ -88,8 +96,15 @@ class Watched:
             self.has_workers = self.has_workers or said.fields.get("role") == "worker"
         elif said.event == "missing":
             self.missed_others = True
+        elif said.event == "rejoin":
+            self.errors.clear()  # it goes on
         elif said.event == "interrupted":
             self.told = signal.Signals.__members__.get(said.fields.get("signal"), self.told)
+
+    def note(self, line, screen):
+        """Writes a line of psrun's to its log."""
+        if self.open:
+            self._keep(line, screen)
 
     def _keep(self, line, screen):
         """Writes a line to the log. A full disk ends the log, not the job."""

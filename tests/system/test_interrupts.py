@@ -62,8 +62,13 @@ class Interrupts(SlowEvaluation):
         return tensors
 
     def interrupt(self, psrun, out, number=signal.SIGINT):
+        name = signal.Signals(number).name
         psrun.send_signal(number)
-        return self.check_kept(out, self.finish(psrun, code=128 + number))
+        kept = self.check_kept(out, self.finish(psrun, code=128 + number))
+        self.assertEqual(self.summary(out)["signal"], name)
+        log = Path(self.path(out, "logs/worker-0.log")).read_text(encoding="utf-8")
+        self.assertIn(f"psrun: got {name}; this worker gets SIGINT\n", log)
+        return kept
 
     def server(self, psrun, rank):
         return next(pid for name, pid in children(psrun.pid) if name == "ps-server"

@@ -144,7 +144,7 @@ class StoppedForGood(UnderPsrun):
             with self.subTest(mode=mode, victims=victims):
                 text, _ = psrun.communicate(timeout=PATIENCE_S)
                 self.assertEqual(psrun.returncode, 1, text)
-                self.assertRegex(text.splitlines()[-2],
+                self.assertRegex(text.splitlines()[-3],
                                  rf"the job failed: ({'|'.join(victims)}) 0 was stopped by "
                                  r"SIGSTOP and not continued for \d\.\d s")
 

@@ -1,0 +1,52 @@
+"""One fault, one message. What the parts say of it is held back, because psrun itself says who has
+failed, and why. Where it does not, the first that a part has said is shown. The logs keep all."""
+
+HELD_S = 5.0  # for so long what the parts say is of the same fault
+OF_ALL = ("rejoin", "unjoined", "away", "abort")  # what every member, or the coordinator, says of the same fault
+
+
+def is_of_a_fault(said):
+    """Whether a LogLine says why a part, or the job, has ended."""
+    return said is not None and (said.level == "ERROR" and "passing" in said.fields or said.event in OF_ALL)
+
+
+class Faults:
+    """Stands between the parts and the screen."""
+
+    def __init__(self, screen):
+        self.screen = screen
+        self.say, self.progress = screen.say, screen.progress
+        self.now = 0.0
+        self.held = None  # (since when, part, line, what parse makes of it)
+        self.named_at = -HELD_S
+        self.warned = set()
+
+    def line(self, part, line, said):
+        if self.screen.verbose or not is_of_a_fault(said):
+            if self._is_new(said):
+                self.screen.line(part, line, said)
+        elif not self.held and self.now - self.named_at >= HELD_S:
+            self.held = (self.now, part, line, said)
+
+    def _is_new(self, said):
+        """False for a warning that another part, or the same one when it joined again, has given."""
+        warning = (said.event, said.rest) if said and said.level == "WARN" else None
+        if not warning or self.screen.verbose:
+            return True
+        is_new = warning not in self.warned
+        self.warned.add(warning)
+        return is_new
+
+    def named(self):
+        """psrun has said who has failed."""
+        self.held, self.named_at = None, self.now
+
+    def tick(self, now):
+        self.now = now
+        if self.held and now - self.held[0] >= HELD_S:
+            self.show()
+
+    def show(self):
+        if self.held:
+            self.screen.line(*self.held[1:])
+            self.held = None
