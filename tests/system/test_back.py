@@ -33,7 +33,7 @@ class BackTest(RestartTest):
             return f.read().splitlines()[1:]
 
     def begin(self, *more, args=()):
-        psrun = self.start("out", KIND, "--restarts", "20", *args, settings=[*SETTINGS, *QUORUM, *more],
+        psrun = self.start("out", KIND, "--restarts", "20", "--verbose", *args, settings=[*SETTINGS, *QUORUM, *more],
                            env=DEVICE.env)
         self.assertTrue(self.wait_until(psrun, lambda: "epoch 1/" in self.text("out")))
         # Before the first round is over, a death sends all back. A round takes a fraction of this time.
