@@ -12,7 +12,9 @@ PyTorch is imported when it is first needed.
 """
 from __future__ import annotations
 
+import importlib.machinery
 import sys
+import types
 import typing
 
 from .errors import Error, InputError, PeerError, TimeoutError
@@ -54,4 +56,26 @@ def _register() -> None:
         process_group.register_backend()
 
 
-_register()
+class _TorchFinder:
+    """Makes the back end known as soon as PyTorch is imported: sorted imports have pstrain first. Importing PyTorch
+    here would cost psrun and pstrain-server a second."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: typing.Any = None, _: typing.Any = None) -> typing.Any:
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name == "torch" else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            run(module)
+            _register()
+
+        setattr(spec.loader, "exec_module", exec_module)
+        return spec
+
+
+if "torch" in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _TorchFinder)

@@ -27,7 +27,7 @@ class Slot:
         self.fresh = True  # its weights are those of this step
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
-        self.seen = False  # a module that owns it has been called, or it is waited for first of all
+        self.seen = False  # a module that owns it has been called
 
 
 def check_weights(slot: Slot, rank: int) -> None:

@@ -102,7 +102,7 @@ class Optimizer(torch.optim.Optimizer):
         self._opened = False
         self._begun = False  # a step has begun: with its first gradient, or in step()
         self._forward = False  # there was a forward pass since the last step
-        self._early: "list[Slot]" = []  # they are used without their module: waited for first of all
+        self._early: "dict[Slot, None]" = {}  # in order: they are used without their module: waited for first of all
         self._sync = True  # False within no_sync
         self._numbers: "list[tuple[float, ...]]" = []  # of the groups, as the servers have them
         self._resume: "_state.Resume | None" = None
@@ -254,8 +254,9 @@ class Optimizer(torch.optim.Optimizer):
         if torch.is_grad_enabled():
             self.start()
             self._forward = True
-        for slot in (*self._early, *slots):
+        for slot in slots:
             slot.seen = True
+        for slot in (*self._early, *slots):
             if not slot.fresh:
                 self._wait(slot)
 
@@ -330,8 +331,7 @@ class Optimizer(torch.optim.Optimizer):
                 "pass since the last step(): its graph is of older weights")
         check_fresh(slot, self._job.rank)
         if not slot.seen:
-            slot.seen = True
-            self._early.append(slot)
+            self._early[slot] = None
         if self._sync and self._push_early:
             self._begin()
 

@@ -304,8 +304,7 @@ def _deadlines(timeout: typing.Any) -> "list[str]":
 
 
 def register_backend() -> None:
-    """Makes "pstrain" known to torch.distributed. Importing pstrain after torch, and
-    pstrain.init, do this, too."""
+    """Makes "pstrain" known to torch.distributed. Importing pstrain and torch does this."""
     global _registered
     if _registered:
         return

@@ -241,11 +241,21 @@ class Uses(PythonTest):
     def test_copies_to_and_from_a_device(self):
         self.fine("staged")
 
+    def test_parameter_of_no_module(self):
+        self.fine("bare", servers=1)
+
     def test_compiled(self):
         if not works("import torch, sys; sys.exit(not hasattr(torch.nn.Module, 'compile'))"):
             self.skipTest(f"the PyTorch of {PYTHON} has no torch.compile for modules")
-        text = self.job("compiled", code=1, servers=1)  # it ends its job after the refusal
-        self.assertEqual(text.count(": fine"), 2, text)
+        for form in first(1, ("overlap", "default")):
+            text = self.job("compiled", form, code=1, servers=1)  # it ends its job after the refusal
+            self.assertEqual(text.count(": fine"), 2, text)
+
+    @nightly  # it imports PyTorch itself
+    def test_pstrain_imported_before_pytorch(self):
+        code = ("import pstrain, sys; assert 'torch' not in sys.modules; import torch.distributed as dist; "
+                "assert 'PSTRAIN' in dist.Backend._plugins")
+        subprocess.run([os.environ.get("PS_WARM_PYTHON", PYTHON), "-c", code], env=environment(), check=True)
 
     def test_example(self):
         example = str(ROOT / "python/examples/mnist.py")

@@ -155,8 +155,26 @@ def other_order():
 
 
 @case
+def bare():
+    """A parameter of no module: there is no forward pass that hooks see."""
+    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+    with pstrain.init():
+        optimizer = pstrain.Optimizer([weight], "sgd", lr=0.5)
+        optimizer.start()
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight * weight / 2).sum().backward()  # its gradient is the weight
+            optimizer.step()
+        assert weight.tolist() == [0.125, 0.25], weight
+    say("fine")
+
+
+@case
 def compiled():
-    """torch.compile(model) gives the weights of the same model without it."""
+    """torch.compile(model) gives the weights of the same model without it. A module that compile() hides from hooks
+    trains, too, once the job has begun; with overlap_forward it is refused."""
+    overlaps = sys.argv[2] == "overlap"
+
     def net():
         torch.manual_seed(4)
         return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 1)))
@@ -170,7 +188,7 @@ def compiled():
     hidden = nn.Linear(3, 3)
     with pstrain.init():
         optimizer = pstrain.Optimizer([*ours.named_parameters(), *hidden.named_parameters(prefix="hidden")],
-                                      "sgd", lr=0.1)
+                                      "sgd", lr=0.1, overlap_forward=overlaps)
         for step in range(5):
             xs = [torch.full((2, 3), (step + r) / 4) for r in range(SIZE)]
             optimizer.zero_grad()
@@ -187,11 +205,16 @@ def compiled():
         optimizer.synchronize()
         for a, b in zip(ours.parameters(), plain.parameters()):
             assert torch.equal(a, b), (a, b)
-        hidden.compile(backend="eager")  # hooks do not see its calls, so its weights come late
+        hidden.compile(backend="eager")  # hooks do not see its calls, so with overlap_forward its weights come late
         train(call, xs[RANK])
         optimizer.step()
-        if torch.__version__.startswith("2.2"):
-            train(hidden, torch.ones(2, 3))  # this version calls the hooks
+        if not overlaps or torch.__version__.startswith("2.2"):  # this version calls the hooks
+            optimizer.zero_grad()
+            before = hidden.weight.detach().clone()
+            train(hidden, torch.ones(2, 3))
+            optimizer.step()
+            optimizer.synchronize()
+            assert torch.equal(hidden.weight, before.add(hidden.weight.grad, alpha=-0.1)), hidden.weight
         else:
             refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))
         pstrain.barrier()
