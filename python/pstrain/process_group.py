@@ -204,7 +204,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _later(self, call: "typing.Callable[[], None]", value: typing.Any, what: str) -> typing.Any:
         def quietly() -> None:
-            with torch.no_grad():  # of the thread that makes the call
+            with torch.inference_mode():  # of this thread: the tensors may be of that mode
                 call()
 
         promise = Promise(value)
@@ -237,7 +237,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         def end(error: "BaseException | None") -> None:
             try:
                 if error is None:
-                    finish()
+                    with torch.inference_mode():  # as in _later
+                        finish()
             except Exception as raised:  # of PyTorch: no memory
                 error = raised
             done(error)
