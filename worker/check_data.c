@@ -44,17 +44,6 @@ static const char *plural(int64_t n)
     return n == 1 ? "" : "s";
 }
 
-/* "1 x 8 x 8". */
-static const char *shape_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
-{
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < dims->n && used < PS_DIMS_TEXT; i++)
-        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%" PRId64,
-                                 i ? " x " : "", dims->d[i]);
-    return out;
-}
-
 /* --- what the model gets ----------------------------------------------------------- */
 
 typedef struct figures {
@@ -128,7 +117,7 @@ static void print_read(const ps_check_data_options *o, const ps_dataset *set,
                f->samples == set->n ? "all " : "", f->samples, f->seconds,
                f->samples == set->n ? "" : "; the others were not looked at");
     print_item(out, "  input", "%s, from %.4g to %.4g, mean %.4g, deviation %.4g",
-               shape_text(&o->spec->input, shape), f->least, f->most, mean,
+               ps_dims_product_text(&o->spec->input, shape), f->least, f->most, mean,
                sqrt(variance));
 }
 
@@ -221,8 +210,8 @@ static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
         return PS_OK;
     }
     print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n, plural(set->n),
-               storage_of(set), shape_text(&set->dims, shape), named[0] ? " (" : "",
-               named, named[0] ? ")" : "");
+               storage_of(set), ps_dims_product_text(&set->dims, shape),
+               named[0] ? " (" : "", named, named[0] ? ")" : "");
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);

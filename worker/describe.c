@@ -31,17 +31,6 @@ static counts counts_of(const ps_model_spec *spec, const ps_layer *l)
                     .products = products_of(spec, l)};
 }
 
-/* "32 x 26 x 26". */
-static const char *shape_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
-{
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < dims->n && used < PS_DIMS_TEXT; i++)
-        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%" PRId64,
-                                 i ? " x " : "", dims->d[i]);
-    return out;
-}
-
 static const char *bytes_text(uint64_t bytes, char out[32])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -69,12 +58,12 @@ static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
     const counts input = {.outputs = (uint64_t)ps_dims_count(&spec->input)};
     fprintf(out, "%-28s %-13s %-16s %12s %11s %12s\n", "layer", "kind", "output",
             "parameters", "its bytes", "10^6 mult-add");
-    print_line(out, "(input)", "", shape_text(&spec->input, shape), &input);
+    print_line(out, "(input)", "", ps_dims_product_text(&spec->input, shape), &input);
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         const counts c = counts_of(spec, l);
         print_line(out, l->name, ps_layer_kind_name(l->written),
-                   shape_text(&l->out, shape), &c);
+                   ps_dims_product_text(&l->out, shape), &c);
         total->params += c.params;
         total->outputs += c.outputs;
         total->products += c.products;

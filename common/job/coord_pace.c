@@ -41,7 +41,7 @@ struct ps_coord_pace {
     uint64_t step, at_ns;
     double end_ns, step_ms, usual_ms; // usual: while nobody is suspected
     double first_ns;                  // when the first step ended
-    bool said_early;                  // who is named now, and not as a warning
+    bool said_early; // the straggler was named in the first seconds, in the log alone
 };
 
 /* ---- life ---- */

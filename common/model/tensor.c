@@ -1,7 +1,18 @@
 #include "tensor.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+const char *ps_dims_product_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < dims->n && used < PS_DIMS_TEXT; i++)
+        used += (size_t)snprintf(out + used, PS_DIMS_TEXT - used, "%s%" PRId64,
+                                 i ? " x " : "", dims->d[i]);
+    return out;
+}
 
 const char *ps_dims_text(const ps_dims *dims, char out[PS_DIMS_TEXT])
 {

@@ -28,6 +28,8 @@ enum { PS_DIMS_TEXT = 96 };
 
 /* "(64, 12, 12)", for messages; returns out. */
 const char *ps_dims_text(const ps_dims *dims, char out[PS_DIMS_TEXT]);
+/* "32 x 26 x 26", for reports; returns out. */
+const char *ps_dims_product_text(const ps_dims *dims, char out[PS_DIMS_TEXT]);
 
 bool ps_dims_equal(const ps_dims *a, const ps_dims *b);
 

@@ -1,5 +1,5 @@
-"""One fault, one message. What the parts say of it is held back, because psrun itself says who has
-failed, and why. Where it does not, the first that a part has said is shown. The logs keep all."""
+"""One fault, one message. What the parts say of a fault is held back, because psrun itself names the part
+that failed, and the reason. If psrun does not, the first line of a part is shown. The logs keep all lines."""
 
 HELD_S = 5.0  # for so long what the parts say is of the same fault
 OF_ALL = ("rejoin", "unjoined", "away", "abort")  # what every member, or the coordinator, says of the same fault
@@ -38,7 +38,7 @@ class Faults:
         return is_new
 
     def named(self):
-        """psrun has said who has failed."""
+        """psrun has named the part that failed."""
         self.held, self.named_at = None, self.now
 
     def tick(self, now):

@@ -22,18 +22,16 @@ class Buffers:
         self._job = job
         self._still: "dict[torch.nn.Module, list[tuple[int, int]]]" = {}  # not changed so far; in the same order
         self._sent: "list[torch.nn.Module]" = []  # on every rank
-        self._known: "set[torch.nn.Module]" = set()
 
     def add(self, module: torch.nn.Module) -> None:
         """Must be called before the first forward pass of the module, on every rank."""
         for each in module.modules():
-            if each not in self._known and any(b is not None for b in each._buffers.values()):
-                self._known.add(each)
+            if each not in self._still and each not in self._sent and any(b is not None for b in each._buffers.values()):
                 self._still[each] = _state(each)
 
     def share(self) -> None:
         """Collective."""
-        if not self._known or self._job.size == 1:
+        if not self._still and not self._sent or self._job.size == 1:
             return
         first = [_state(module) != before for module, before in self._still.items()]
         more = torch.tensor([any(first)], dtype=torch.uint8)

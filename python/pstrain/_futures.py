@@ -65,7 +65,7 @@ class Promise:
         return self._over.is_set() and not (well and self._error is not None)
 
     def wait(self, give_up: "typing.Callable[[], None]", seconds: "float | None" = None) -> bool:
-        """Returns when it is kept, or False after so many seconds; raises the error. give_up lets it
+        """Returns when it is kept, or False after that many seconds; raises the error. give_up lets it
         be kept early; used after a Ctrl-C."""
         try:
             kept = self._over.wait(seconds)
