@@ -118,11 +118,14 @@ static int set_rates(pstrain_session *s, uint64_t step)
     return pstrain_set_groups(s, groups, 2, sizeof *groups);
 }
 
-/* Every change of one element is found, and none once it is undone. */
+/* Every change of one element is found, and none once it is undone. With exchange.levels
+ * 2 the others of the host copy the weights from worker 0's arena: they have them first.
+ */
 static int check_marks(rig_worker *w)
 {
     int index;
     float *last = param(w->s, 1);
+    RIG_TRY(pstrain_barrier(w->s));
     RIG_TRY(pstrain_mark(w->s, 0, N_PARAMS));
     const float before = *last;
     *last = before + 1;
