@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "finite.h"
 #include "gradnorm.h"
 #include "lamb.h"
@@ -144,9 +145,11 @@ static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
         step = step_by_sum(s, c, &sum, 1.0);
     }
     PS_TRY(apply(s, c, &step));
+    PS_FAULT_POINT("chunk.stepped");
     end_step(s, c);
     ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
     PS_TRY(ps_shard_reply_weights(s, c));
+    PS_FAULT_POINT("chunk.answered");
     release_pushes(s, c); // after the replies: freeing large buffers takes a while
     take_early(s, c);
     return PS_OK;

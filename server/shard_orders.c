@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "shard_apply.h"
 #include "shard_hello.h"
 #include "shard_reply.h"
@@ -303,6 +304,7 @@ ps_err ps_shard_orders_obey(ps_shard *s)
         PS_TRY(
             ps_coord_link_order(s->link, s->entries, s->rules.n_workers, &order, &got));
         if (!got) return PS_OK;
+        PS_FAULT_POINT("order.taken");
         PS_TRY(begin_order(s, &order));
     }
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fault_point.h"
 #include "parse_text.h"
 
 static const char TEMPORARY[] = ".tmp", BEST[] = "best";
@@ -162,6 +163,7 @@ ps_err ps_checkpoint_folder_commit(const ps_checkpoint_folder *f, uint64_t step)
     ps_checkpoint_folder_step(f, step, to);
     PS_TRY(sync_folder(from));
     if (take_place(from, to) != 0) return ps_err_errno(PS_ERR_IO, "%s", to);
+    PS_FAULT_POINT("checkpoint.renamed");
     return sync_folder(f->path);
 }
 

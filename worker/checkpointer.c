@@ -9,6 +9,7 @@
 
 #include "checkpoint_file.h"
 #include "clock.h"
+#include "fault_point.h"
 #include "file_wait.h"
 #include "log.h"
 #include "nontemporal_copy.h"
@@ -70,8 +71,11 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
 {
     char folder[PATH_MAX];
     PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
+    PS_FAULT_POINT("checkpoint.begun");
     PS_TRY(ps_checkpoint_write(folder, c->o.config, &c->shape, c->snapshot));
+    PS_FAULT_POINT("checkpoint.written");
     PS_TRY(ps_checkpoint_folder_commit(&c->folder, step));
+    PS_FAULT_POINT("checkpoint.kept");
     ps_checkpoint_folder_prune(&c->folder, (size_t)c->o.config->checkpoint.keep);
     return PS_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "loss_terms.h"
 #include "mem.h"
 
@@ -119,6 +120,7 @@ static ps_err evaluate_slice(ps_evaluator *e)
     ps_pass pass = {.grad_scale = 1};
     while (!ps_session_told_to_end(e->o.session)) {
         ps_loaded *b;
+        PS_FAULT_POINT("evaluation.batch");
         PS_TRY(ps_loader_next(e->loader, ps_deadline_in_ms(e->timeout_ms), &b));
         if (!b) return PS_OK;
         ps_err err = evaluate_batch(e, b, &pass);
@@ -155,6 +157,7 @@ ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
     memset(v, 0, SUMS * sizeof *v);
     if (e->confusion.n > 0) ps_confusion_clear(&e->confusion);
     PS_TRY(evaluate_slice(e));
+    PS_FAULT_POINT("evaluation.made");
     PS_TRY(reduce(e, name));
     const bool many = ps_confusion_has_top5(&e->confusion) && v[COUNTED] > 0;
     *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : NAN,

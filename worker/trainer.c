@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "fault_point.h"
 #include "file_wait.h"
 #include "interrupt.h"
 #include "local_steps.h"
@@ -322,6 +323,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_trainer_run_group(t, first, count, group_n));
     ps_trace_add(PS_TRACE_STEP, begin, t->step);
+    PS_FAULT_POINT("step.made");
     t->step++;
     t->position += group_n;
     const bool epoch_ends = first + count == t->n_batches;
@@ -466,6 +468,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_TRY(drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
+    PS_FAULT_POINT("model.due");
     PS_TRY(save(t, "model.safetensors"));
     if (t->total_steps > 0) PS_TRY(save_average(t));
     if (!result->interrupted && !result->stopped_early) PS_TRY(evaluate(t, t->epoch));

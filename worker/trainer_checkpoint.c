@@ -1,5 +1,6 @@
 #include "trainer_state.h"
 
+#include "fault_point.h"
 #include "trace.h"
 
 void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
@@ -86,6 +87,7 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
         err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns);
     }
     ps_trainer_snapshot_fini(&state);
+    PS_FAULT_POINT("checkpoint.taken");
     if (place == PS_CHECKPOINT_DISK) t->kept = t->step;
     t->late = PS_CHECKPOINT_NOWHERE;
     t->owed_seconds += ps_clock_seconds_since(begin_ns);

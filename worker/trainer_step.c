@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "log.h"
 #include "loss_terms.h"
 #include "trace.h"
@@ -156,6 +157,7 @@ int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count)
 
 ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
 {
+    PS_FAULT_POINT("step.begun");
     const int64_t own_n = ps_trainer_samples(t->own_n, first, count);
     const int64_t mean_of = ps_session_counts(t->o.session) ? own_n : group_n;
     // the first step's loss is shown at once, so it does not stay behind

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "coord_orders.h"
+#include "fault_point.h"
 #include "local_steps.h"
 #include "log.h"
 #include "policy_log.h"
@@ -303,6 +304,7 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
     PS_TRY(plan_cut(t)); // all take part: until the place is told, nobody may be lost
     if (!known) PS_TRY(tell_place(t));
     PS_TRY(take_weights(t, &rests, over));
+    PS_FAULT_POINT("rest.left");
     while (!rests) {
         int64_t first;
         PS_TRY(find_place(t, &first));
@@ -310,6 +312,7 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
         PS_TRY(own_step(t, first, left < t->o.accumulate ? left : t->o.accumulate, &rests,
                         over));
     }
+    PS_FAULT_POINT("rest.begun");
     return ps_trainer_take_losses(t, 0);
 }
 

@@ -61,6 +61,14 @@ void ps_log_set_role(const char *role)
     pthread_mutex_unlock(&logger.lock);
 }
 
+char *ps_log_role(char *out, size_t n)
+{
+    pthread_mutex_lock(&logger.lock);
+    snprintf(out, n, "%s", logger.role);
+    pthread_mutex_unlock(&logger.lock);
+    return out;
+}
+
 bool ps_log_shows(ps_log_level level)
 {
     return logger.sink && level >= logger.level;

@@ -12,6 +12,7 @@
 #define PS_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "err.h"
@@ -37,6 +38,8 @@ void ps_log_set_sink(ps_log_sink sink, void *ctx, ps_log_level level);
 void ps_log_init(const char *role, ps_log_level level);
 /* Changes the role, once the rank is known. Any thread may call it. */
 void ps_log_set_role(const char *role);
+/* Copies the role into out, cut to n bytes with the null; returns out. Any thread. */
+char *ps_log_role(char *out, size_t n);
 
 /* Whether a line of that level goes anywhere. */
 bool ps_log_shows(ps_log_level level);

@@ -9,6 +9,7 @@
 #include "coord_end.h"
 #include "coord_index.h"
 #include "coord_newcomers.h"
+#include "fault_point.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
@@ -417,7 +418,9 @@ static void start_job(ps_coordinator *c)
     c->epoch = 1;
     show_job(c);
     welcome(c, PS_ROLE_SERVER, NULL);
+    PS_FAULT_POINT("servers.welcomed");
     welcome(c, PS_ROLE_WORKER, NULL);
+    PS_FAULT_POINT("job.begun");
 }
 
 /* Only a job that begins may have a new worker 0: it has the checkpoint. */
@@ -484,6 +487,7 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
         start_job(c);
     else
         ps_coord_send_wait(c, p);
+    PS_FAULT_POINT("member.here");
 }
 
 static void refuse(ps_coordinator *c, const ps_control_id *from, const ps_roster_entry *e,

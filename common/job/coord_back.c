@@ -1,6 +1,7 @@
 #include "coord_back.h"
 
 #include "coord_end.h"
+#include "fault_point.h"
 #include "job_view.h"
 #include "log.h"
 
@@ -40,6 +41,7 @@ bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
     p->lost_ns = 0;
     p->heard_ns = ps_clock_awake_ns();
     if (was_here) forget(c, p);
+    PS_FAULT_POINT("member.away");
     return true;
 }
 

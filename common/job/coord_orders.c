@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "job_keys.h"
 #include "mem.h"
 
@@ -366,6 +367,7 @@ static ps_err give(ps_coord_orders *o, const ps_sync_order *order)
     const ps_control c = message_of(kept);
     for (uint32_t i = 0; i < o->n_askers; i++)
         o->hooks.send(o->hooks.owner, &o->askers[i], &c);
+    PS_FAULT_POINT("order.given");
     return PS_OK;
 }
 

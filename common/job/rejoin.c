@@ -1,5 +1,6 @@
 #include "rejoin.h"
 
+#include "fault_point.h"
 #include "log.h"
 
 enum { NEWS_MS = 500 };
@@ -19,6 +20,7 @@ bool ps_rejoin_allowed(const ps_config *config, const ps_member *member, ps_err 
         return true;
     }
     if (!may || (cause != PS_OK && !ps_err_is_passing(cause))) return false;
+    PS_FAULT_POINT("rejoin.asked");
     ++*done;
     PS_WARN("rejoin", "n=%lld/%lld reason=\"%s\"", (long long)*done, (long long)limit,
             failure.message);

@@ -269,6 +269,30 @@ class SlowDisk(Preloaded):
         return f"step-{step}.safetensors.tmp"
 
 
+class Faults:
+    """Moments at which processes of a job are killed, stopped or held, see common/base/fault_point.h: of the form
+    [ROLE@]NAME:N:kill|stop|hold. env is what the job needs in its environment."""
+
+    def __init__(self, folder, *armed):
+        self.folder = folder
+        self.env = {"PS_TEST_FAULT": ",".join(armed), "PS_TEST_FAULT_AT": folder}
+        os.makedirs(folder)
+
+    def have_been(self):
+        return sorted(name for name in os.listdir(self.folder) if not name.endswith(".go"))
+
+    def wait_for(self, name, process):
+        """Waits until somebody is there; process is the job's."""
+        end = time.monotonic() + PATIENCE_S
+        while name not in self.have_been():
+            if process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"nobody came to {name}")
+            time.sleep(0.005)
+
+    def let_go(self, name):
+        Path(self.folder, f"{name}.go").touch()
+
+
 class JobTest(unittest.TestCase):
     """A test with a folder of its own; no process that names the folder outlives it."""
 

@@ -10,7 +10,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import DIGITS, PATIENCE_S, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, sizes
+from jobs import (DIGITS, PATIENCE_S, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors,
+                  sizes)
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -355,10 +356,11 @@ class Interrupted(CheckpointTest):
         super().setUp()
         self.disk = SlowDisk(self.path("held"))
 
-    def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS):
+    def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS, faults=None):
+        env = dict(os.environ, **(faults or self.disk).env)
         psrun = subprocess.Popen(
             self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings, out=out),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **self.disk.env))
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
         return psrun
@@ -369,12 +371,12 @@ class Interrupted(CheckpointTest):
         self.assertEqual(psrun.returncode, code, text)
         return text
 
-    def end_held(self, psrun, step, number, code):
-        """Lets the job go on from that step when all have been told."""
+    def end_held(self, psrun, number, code, let_go):
+        """Lets the job go on when all have been told."""
         psrun.send_signal(number)
         while "keeping the weights" not in psrun.stdout.readline():
             self.assertIsNone(psrun.poll())
-        self.disk.let_job_go(step)
+        let_go()
         psrun.communicate(timeout=60)
         self.assertEqual(psrun.returncode, code)
 
@@ -386,33 +388,30 @@ class Interrupted(CheckpointTest):
             self.disk.hold_job(200)
             psrun = self.start(*job, args=again)
             self.wait_for_steps("out", records=3)
-            self.end_held(psrun, 200, signal.SIGTERM, 75)
+            self.end_held(psrun, signal.SIGTERM, 75, lambda: self.disk.let_job_go(200))
             self.assertTrue(self.summary()["interrupted"])
             self.assertEqual(self.steps_of(), [self.summary()["steps"]])
             for step, name in ((400, signal.SIGTERM), (600, signal.SIGINT)):
                 self.disk.hold_job(step)
                 psrun = self.start(*job, args=again)
                 self.wait_for_steps("out", records=len(self.records()) + 2)
-                self.end_held(psrun, step, name, 75 if name == signal.SIGTERM else 130)
+                self.end_held(psrun, name, 75 if name == signal.SIGTERM else 130,
+                              lambda s=step: self.disk.let_job_go(s))
             self.run_job("out", *job, args=again)
             self.check_same("whole", "out")
             shutil.rmtree(self.path("whole"))
             shutil.rmtree(self.path("out"))
 
     def test_while_it_evaluates(self):
-        config = self.path("slow.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n    - linear: 256\n    - linear: 2\n"
-                    "train: {eval_every: 2, epochs: 4}\nexchange: {codec: int8}\n"
-                    "data: {kind: synthetic, batch: 8, samples: 160, test_samples: 15000, eval_batch: 1}\n")
-        job = ["ps", 1, 2, "checkpoint.minutes=60"]
-        self.run_job("whole", *job, config=config)
-        for records in (2, 5):  # in the evaluation after these
-            psrun = self.start(*job, args=["--resume", "auto"], config=config)
-            self.wait_for_steps("out", records=records)
-            time.sleep(0.1)
-            self.end(psrun, signal.SIGTERM, 75)
-        self.run_job("out", *job, config=config, args=["--resume", "auto"])
+        job = ["ps", 1, 2, *SETTINGS, "checkpoint.every=0", "checkpoint.minutes=60", "exchange.codec=int8",
+               "train.eval_every=1", "data.eval_batch=32"]
+        self.run_job("whole", *job)
+        for n, batch in enumerate((3, 9)):
+            faults = Faults(self.path(f"faults-{n}"), f"worker/1@evaluation.batch:{batch}:hold")
+            psrun = self.start(*job, args=["--resume", "auto"], faults=faults)
+            faults.wait_for("evaluation.batch", psrun)
+            self.end_held(psrun, signal.SIGTERM, 75, lambda f=faults: f.let_go("evaluation.batch"))
+        self.run_job("out", *job, args=["--resume", "auto"])
         self.check_same("whole", "out")
 
     def test_a_worker_alone_is_told(self):

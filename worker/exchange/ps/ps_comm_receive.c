@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "nontemporal_copy.h"
 #include "printable.h"
 #include "ps_comm_mend.h"
@@ -135,6 +136,7 @@ static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h->step - 1, h->chunk, chunk->shard);
     if (state->command.kind == PS_MSG_PUSH)
         ps_comm_pace_had(c, chunk->shard, h->step - 1);
+    PS_FAULT_POINT("weights.taken");
     ps_comm_set_version(c, h->chunk, have + 1);
     return PS_OK;
 }

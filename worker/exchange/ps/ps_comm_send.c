@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "fault_point.h"
 #include "param_groups.h"
 #include "trace.h"
 
@@ -183,6 +184,7 @@ void ps_comm_send_no_more(ps_comm *c, uint32_t chunk)
 static void note_sent(ps_comm *c, const ps_command *what)
 {
     ps_comm_chunk *s = &c->chunks[what->chunk];
+    PS_FAULT_POINT("chunk.pushed");
     bool more = s->init_due && s->unanswered;
     s->init_due = false;
     if (!more) ps_comm_send_no_more(c, what->chunk);
