@@ -142,6 +142,10 @@ class Results(JobTest):
                           "train: {epochs: 20}\noptimizer: {name: adamw, lr: 0.02}\n", encoding="ascii")
         self.psrun("-s", 1, "-w", 2, config)
         self.assertGreater(self.summary()["test_accuracy"], 0.9)
+        test = Path(self.path("test.csv"))
+        test.write_text(test.read_text(encoding="ascii").replace("x;y", "y;x"), encoding="ascii")
+        self.assertIn('data.test: column 1 is named "y", and "x" in data.train: give',
+                      self.psrun("--check-data", config, code=1))
 
     def test_saved_weights_evaluate_to_the_same_figures(self):
         self.psrun("-s", 1, "-w", 2, DIGITS, *SHORT)

@@ -163,6 +163,12 @@ static void files_are_joined(void **state)
     fclose(f);
     assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "3 columns; the file before has 2"));
+    f = fopen(name[1], "w");
+    assert_non_null(f);
+    fputs("b,a\n1,0\n", f);
+    fclose(f);
+    assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), ":1: column 1 is named \"b\", and \"a\" in a file"));
     assert_null(set.values);
     remove(name[0]);
     remove(name[1]);

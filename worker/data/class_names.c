@@ -34,6 +34,16 @@ static ps_err add(ps_class_names *c, const char *name)
     return PS_OK;
 }
 
+ps_err ps_class_names_copy(const ps_class_names *from, ps_class_names *out)
+{
+    *out = (ps_class_names){0};
+    ps_err err = make_room(out, (size_t)from->n);
+    for (int64_t i = 0; i < from->n && err == PS_OK; i++)
+        err = add(out, from->names[i]);
+    if (err != PS_OK) ps_class_names_fini(out);
+    return err;
+}
+
 /* Ends the line, and moves *rest behind it. Returns the line without outer spaces. */
 static char *take_line(char **rest)
 {

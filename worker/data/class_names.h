@@ -14,6 +14,8 @@ typedef struct ps_class_names {
 
 void ps_class_names_fini(ps_class_names *c); // safe on a zeroed one
 
+ps_err ps_class_names_copy(const ps_class_names *from, ps_class_names *out); // NOMEM
+
 /* NULL: the class has no name. */
 const char *ps_class_name(const ps_class_names *c, int64_t class);
 

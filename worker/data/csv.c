@@ -1,7 +1,9 @@
 #include "csv.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,8 +216,20 @@ static ps_err grow(const cursor *c, int64_t more, int64_t columns, ps_dataset *o
 
 /* --- the first line ---------------------------------------------------------------- */
 
+/* out->columns: of the first file that has names. */
+static ps_err take_names(const cursor *c, ps_dataset *out)
+{
+    char where[PATH_MAX];
+    const ps_class_names own = {.n = c->n_fields, .names = c->fields};
+    snprintf(where, sizeof where, "%s:%" PRId64, c->path, c->line);
+    if (out->columns.n > 0)
+        return ps_dataset_columns_check(&own, where, &out->columns, "a file before it");
+    return ps_class_names_copy(&own, &out->columns);
+}
+
 static ps_err note_header(const cursor *c, ps_dataset *out)
 {
+    PS_TRY(take_names(c, out));
     char names[160] = "";
     for (int64_t i = 0, at = 0; i < c->n_fields && at < (int64_t)sizeof names; i++)
         at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i > 0 ? " | " : "",

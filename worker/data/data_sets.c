@@ -12,6 +12,8 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
     if (trains)
         PS_TRY(ps_dataset_load(config, PS_SPLIT_TRAIN, want, spec->n_outputs, &d->train));
     PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->test));
+    PS_TRY(ps_dataset_columns_check(&d->test.columns, "data.test", &d->train.columns,
+                                    "data.train"));
     if (config->train.patience > 0 && d->test.n == 0)
         return ps_err_set(
             PS_ERR_CONFIG,

@@ -18,6 +18,7 @@ void ps_dataset_fini(ps_dataset *set)
         free(set->files[i]);
     free(set->files);
     ps_class_names_fini(&set->names);
+    ps_class_names_fini(&set->columns);
     ps_sample_file_close(&set->stream);
     free(set->values);
     free(set->labels);
@@ -40,6 +41,19 @@ ps_err ps_dataset_note(char **notes, const char *fmt, ...)
     if (!more) return ps_err_set(PS_ERR_NOMEM, "%s: no memory", text);
     sprintf(more + had, "%s%s", had > 0 ? "; " : "", text);
     *notes = more;
+    return PS_OK;
+}
+
+ps_err ps_dataset_columns_check(const ps_class_names *columns, const char *where,
+                                const ps_class_names *known, const char *known_where)
+{
+    for (int64_t i = 0; i < columns->n && i < known->n; i++)
+        if (strcmp(columns->names[i], known->names[i]) != 0)
+            return ps_err_set(
+                PS_ERR_FORMAT,
+                "%s: column %" PRId64 " is named \"%.40s\", and \"%.40s\" in "
+                "%s: give all files the same columns in the same order",
+                where, i + 1, columns->names[i], known->names[i], known_where);
     return PS_OK;
 }
 

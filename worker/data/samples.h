@@ -18,6 +18,7 @@ typedef struct ps_dataset {
     int32_t *labels;        // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes;      // 1 + the largest label
     ps_class_names names;   // of the classes, where the data have them
+    ps_class_names columns; // names, too: of a table's, the answer's last; or none
     float *targets;         // (n, n_targets); owned; NULL: labels
     int64_t n_targets;
     char *notes;  // what a reader took as something else than a sample; owned; or NULL
@@ -38,6 +39,12 @@ void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failu
 /* Adds a text to a set's notes or doubts, unless they are long already. NOMEM. */
 __attribute__((format(printf, 2, 3))) ps_err ps_dataset_note(char **notes,
                                                              const char *fmt, ...);
+
+/* FORMAT, naming the first column that differs: two tables whose columns have other names,
+ * or the same in another order, are of different data. Where one has no names, PS_OK.
+ * where, known_where: what has them, for the message. */
+ps_err ps_dataset_columns_check(const ps_class_names *columns, const char *where,
+                                const ps_class_names *known, const char *known_where);
 
 /* Logs both. key: what names the data. */
 void ps_dataset_log(const ps_dataset *set, const char *key);
