@@ -1,6 +1,7 @@
 #include "config_check.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -368,9 +369,20 @@ static ps_err check_data(const ps_config *cfg)
     return PS_OK;
 }
 
+/* Whether JSON can hold it. */
+static bool is_utf8(const char *text)
+{
+    json_t *string = json_string(text);
+    json_decref(string);
+    return string != NULL;
+}
+
 static ps_err check_job(ps_config *cfg)
 {
     ps_config_job *j = &cfg->job;
+    if (!is_utf8(j->name))
+        return key_error(cfg, "job.name",
+                         "is not UTF-8, as results and metrics are, which have it");
     if (strchr(j->name, '/'))
         return key_error(cfg, "job.name",
                          "has a slash, but it is the name of a folder in runs/; --out "

@@ -344,7 +344,8 @@ class Predict(JobTest):
         for what, says in (("nowhere.npy", "nowhere.npy"), (wrong, "(3, 5, 5)"), (none, "no sample"),
                            (cut, "holds at most"), (self.model, "not an npy")):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
-        self.assertIn("--predict needs weights: --init FILE", self.predict("test", DIGITS, code=1, init=False))
+        self.assertRegex(self.predict("test", DIGITS, code=1, init=False),
+                         r"\Aps-worker: [A-Z]+: .*--predict needs weights: --init FILE")
         self.assertIn("--predict takes an .npy file, a folder of pictures, or test: " + DIGITS,
                       self.predict(DIGITS, DIGITS, code=1))
         for dims in ((9,), (1, 4, 4)):

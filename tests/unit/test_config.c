@@ -387,6 +387,7 @@ static void one_value_is_a_list_of_one(void **state)
 
 static void errors_name_file_line_and_key(void **state)
 {
+    assert_refused("", "job.name=caf\xe9", "job.name: is not UTF-8");
     assert_refused("\n\noptimizer:\n  lr: -1\n", "job.name=x",
                    ".yaml:4: optimizer.lr: -1 is below 0");
     assert_refused("optimizer:\n  learning: 1\n", "job.name=x",
