@@ -3,7 +3,7 @@ import os
 import subprocess
 import unittest
 
-from jobs import BIN, PSRUN, ROOT, JobTest, torch_python
+from jobs import BIN, PSRUN, ROOT, JobTest, first, torch_python
 
 PYTHON = torch_python() or "python3"
 MODELS = {"squeezenet1_1": "squeezenet", "mobilenet_v2": "mobilenetv2", "resnet50": "resnet50"}
@@ -24,7 +24,7 @@ with torch.no_grad():
     numpy.save(sys.argv[3] + "/exact.npy", torch.softmax(copy.deepcopy(model).double()(x.double()), 1).numpy())
 """
 ERRORS = """
-import numpy
+import sys, numpy
 exact, narrow, ours = (numpy.load(path) for path in sys.argv[1:4])
 print(abs(ours - exact).max(), abs(narrow - exact).max())
 """
@@ -44,7 +44,7 @@ class Torchvision(JobTest):
         return done.stdout
 
     def test_outputs(self):
-        for model, config in MODELS.items():
+        for model, config in first(1, list(MODELS.items())):
             folder = self.path(model)
             os.mkdir(folder)
             self.python(TEACHER, ROOT / "bench", model, folder)
