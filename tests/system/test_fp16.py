@@ -10,6 +10,7 @@ from test_bf16 import SHORT, Narrow
 FP16 = ["train.precision=fp16", "train.device=cpu"]
 
 
+@nightly  # it needs AVX512-FP16, which few processors have
 class Fp16(Narrow, JobTest):
     keys = FP16
     products = "products in fp16: (amx_fp16|avx512_fp16)"
@@ -20,7 +21,6 @@ class Fp16(Narrow, JobTest):
         if refused:
             self.skipTest(refused.group(1))
 
-    @nightly
     def test_as_accurate_as_float32(self):
         """Of 1,797 digits 360 are for the test: a standard error is about half a percent."""
         accuracies = {}
