@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import unittest
 from array import array
 from pathlib import Path
@@ -23,6 +24,7 @@ sys.path += [str(ROOT / "bench"), str(ROOT / "deploy")]
 
 from benchlib.processes import (children, descendants, environment, find_part, listening_ports,  # noqa: E402,F401
                                 resident_bytes)
+from psrunlib import cli  # noqa: E402
 from psrunlib.ports import free_port  # noqa: E402
 
 # psrun runs with the Python of the tests, which has the modules that deploy/packages installs. What a version
@@ -174,6 +176,47 @@ def at_work(pid):
         if rest.split()[0] == "R" and not name.startswith(HOUSEKEEPING):
             return True
     return False
+
+
+class Psrun(subprocess.Popen):
+    """psrun in a process forked from this one, which has imported it: the start of a Python takes a third of what a
+    small job does. test_interrupts, test_ssh and test_snippets start it as people do."""
+
+    def __init__(self, argv, env=None, before=lambda: None, **more):
+        argv = list(map(str, argv))
+        super().__init__(argv, preexec_fn=lambda: (before(), self._become(argv[1:], env)), **more)
+
+    @classmethod
+    def run(cls, argv, timeout=300, **more):
+        """As subprocess.run, with all that it writes in stdout."""
+        with cls(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more) as psrun:
+            try:
+                said, _ = psrun.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                psrun.kill()
+                raise
+        return subprocess.CompletedProcess(argv, psrun.returncode, said)
+
+    @staticmethod
+    def _become(argv, env):
+        os.closerange(3, 1024)  # that of Popen, too, which waits until it is closed
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python begins
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as deploy/psrun does
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
+        code = 1
+        try:
+            code = cli.main(argv)
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
 
 
 class TurnTaking:
@@ -335,8 +378,7 @@ class JobTest(unittest.TestCase):
 
     def psrun(self, *args, out="out", code=0, timeout=300):
         """Runs psrun to its end and checks its exit code. Returns its output."""
-        done = subprocess.run(self.psrun_argv(*args, out=out), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=timeout)
+        done = Psrun.run(self.psrun_argv(*args, out=out), timeout)
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 

@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, TurnTaking, kill, nightly
+from jobs import DIGITS, LONG, JobTest, Psrun, TurnTaking, kill, nightly
 from restarting import RestartTest
 
 GLOBAL_BATCH = 192
@@ -13,7 +13,7 @@ GLOBAL_BATCH = 192
 
 class Balance(JobTest):
     def start(self, *settings):
-        job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.batch=auto",
+        job = Psrun(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.batch=auto",
                                                "data.samples=2000", *settings),
                                stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)

@@ -14,7 +14,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, PSRUN, children, environment, first, nightly, wrapped_bin, sizes
+from jobs import DIGITS, PSRUN, Psrun, children, environment, first, nightly, sizes, wrapped_bin
 from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
 
@@ -61,7 +61,7 @@ class ElasticTest(RestartTest):
 
     def join(self, out):
         with open(self.path(f"{out}-joiner-{len(self.joiners)}.log"), "w", encoding="utf-8") as log:
-            joiner = subprocess.Popen([str(PSRUN), "--build-dir", self.path("build"), "--join", self.path(out)],
+            joiner = Psrun([PSRUN, "--build-dir", self.path("build"), "--join", self.path(out)],
                                       stdout=log, stderr=subprocess.STDOUT)
         self.addCleanup(joiner.wait)
         self.addCleanup(joiner.kill)

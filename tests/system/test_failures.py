@@ -19,8 +19,8 @@ from pathlib import Path
 from unittest import mock
 
 from cuts import connections
-from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, alive, environment, listening_ports,
-                  nightly, wrapped_bin)
+from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
+                  listening_ports, nightly, wrapped_bin)
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, screen, supervise  # noqa: E402
@@ -101,7 +101,7 @@ class Deaths(JobTest):
                 self.assertRegex(part.text(), r"ERROR.*(coordinator|server 0)", name)
 
     def test_psrun_names_the_part_that_was_killed(self):
-        psrun = subprocess.Popen(
+        psrun = Psrun(
             self.psrun_argv("-s", 2, "-w", 2, DIGITS, *LONG, *SOON),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.wait_for_steps("out")
@@ -156,7 +156,7 @@ class Deaths(JobTest):
         self.assertIn("the job failed: worker 1 ended with exit code 3", text)
 
     def test_nothing_outlives_a_killed_psrun(self):
-        psrun = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG),
+        psrun = Psrun(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG),
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.wait_for_steps("out")
         psrun.kill()
@@ -579,8 +579,7 @@ class BadInput(JobTest):
 
     def test_calls(self):
         def call(*words):
-            done = subprocess.run([PSRUN, "--build-dir", BIN.parent, *words], text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            done = Psrun.run([PSRUN, "--build-dir", BIN.parent, *words])
             self.assertNotEqual(done.returncode, 0)
             self.assertNotIn("Traceback", done.stdout)
             return done.stdout.splitlines()[-1]
@@ -603,8 +602,7 @@ class BadInput(JobTest):
             self.assertIn(said, text.splitlines()[-2])
 
     def test_missing_programs(self):
-        done = subprocess.run([PSRUN, "--build-dir", self.folder, DIGITS], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = Psrun.run([PSRUN, "--build-dir", self.folder, DIGITS])
         self.assertEqual(done.returncode, 1)
         self.assertIn("no ps-worker", done.stdout)
 
@@ -714,9 +712,8 @@ class LimitedFiles(JobTest):
     def test_is_a_full_disk(self):
         """The weights have 207 KiB."""
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, 100 << 10))  # noqa: E731
-        done = subprocess.run(self.psrun_argv("-s", 1, "-w", 1, DIGITS, "train.steps=5", "exchange.shm=off"),
-                              preexec_fn=limit, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S)
+        done = Psrun.run(self.psrun_argv("-s", 1, "-w", 1, DIGITS, "train.steps=5", "exchange.shm=off"), PATIENCE_S,
+                         before=limit)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, r"psrun:   IO: .*model\.safetensors.*File too large \(ulimit -f")
 

@@ -8,8 +8,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, alive, children, environment, first, nightly,
-                  read_safetensors, wrapped_bin, sizes)
+from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, Psrun, alive, children, environment, first, nightly,
+                  read_safetensors, sizes, wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -35,8 +35,8 @@ class SlowEvaluation(JobTest):
 
 
 class Interrupts(SlowEvaluation):
-    def start(self, mode, servers, workers, *settings, out, config=DIGITS, argv=None):
-        psrun = subprocess.Popen(
+    def start(self, mode, servers, workers, *settings, out, config=DIGITS, argv=None, popen=Psrun):
+        psrun = (subprocess.Popen if argv else popen)(
             (argv or self.psrun_argv)(*sizes(mode, servers, workers), config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(psrun.stdout.close)
@@ -188,7 +188,7 @@ class Interrupts(SlowEvaluation):
     def test_at_any_moment_of_the_start(self):
         # Python first reads its own modules. Interrupted there, it would show a traceback.
         for ms in range(0, 320, 8 if NIGHTLY else 40):
-            psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}")
+            psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}", popen=subprocess.Popen)
             time.sleep(ms / 1000)
             psrun.send_signal(signal.SIGINT)
             text, _ = psrun.communicate(timeout=PATIENCE_S)

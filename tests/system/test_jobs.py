@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, read_safetensors
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors
 
 SUMMARY_KEYS = """mode model dataset device precision servers shards workers params epochs
     steps samples seconds samples_per_second step_ms_p50 step_ms_p99 exchange_wait_ms_p50
@@ -70,7 +70,7 @@ class Results(JobTest):
 
     def test_jobs_of_the_same_second_have_folders_of_their_own(self):
         argv = [str(PSRUN), "--build-dir", str(BIN.parent), "-m", "single", DIGITS, "train.steps=2"]
-        jobs = [subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.DEVNULL)
+        jobs = [Psrun(argv, cwd=self.folder, stdout=subprocess.DEVNULL)
                 for _ in range(3)]
         self.assertEqual([job.wait(60) for job in jobs], [0, 0, 0])
         self.assertEqual(len(os.listdir(self.path("runs"))), 3)

@@ -12,7 +12,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, LONG, JobTest, Part, children, free_port, listening_ports
+from jobs import BIN, DIGITS, LONG, JobTest, Part, Psrun, children, free_port, listening_ports
 
 from benchlib.strangers import Stranger
 
@@ -70,7 +70,7 @@ class WithKeys(JobTest):
 
     def test_no_command_line_shows_a_key(self):
         secret = re.compile("[0-9a-f]{64}")
-        run = subprocess.Popen(self.psrun_argv("--curve", self.path("keys"), "-s", 1, "-w", 1, DIGITS, *LONG),
+        run = Psrun(self.psrun_argv("--curve", self.path("keys"), "-s", 1, "-w", 1, DIGITS, *LONG),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(run.wait)
         self.addCleanup(run.terminate)

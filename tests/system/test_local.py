@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, SMOOTH, TurnTaking, find_part, kill, nightly, read_safetensors
+from jobs import BIN, DIGITS, ROOT, SMOOTH, Psrun, TurnTaking, find_part, kill, nightly, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -264,7 +264,7 @@ class Quorum(LocalTest):
 
     def run_with_a_slow_one(self, slow, *job, pause_s=0.018):
         """Runs a job in which one of three workers is slow from its start."""
-        psrun = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, *job), stdout=subprocess.DEVNULL,
+        psrun = Psrun(self.psrun_argv("-s", 1, "-w", 3, *job), stdout=subprocess.DEVNULL,
                                  stderr=subprocess.STDOUT)
         self.addCleanup(kill, psrun)
         while not all(find_part(psrun.pid, "worker", rank) for rank in range(3)):

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, JobTest, read_safetensors
+from jobs import BIN, JobTest, Psrun, read_safetensors
 
 try:
     import numpy
@@ -376,8 +376,7 @@ class Jobs(JobTest):
         self.assertFalse(os.path.exists(self.path("said", "predictions.csv")))
 
     def fails(self, says, *arguments):
-        run = subprocess.run(self.psrun_argv("-m", "single", self.config, *arguments, out=self.out()), text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        run = Psrun.run(self.psrun_argv("-m", "single", self.config, *arguments, out=self.out()))
         self.assertNotEqual(run.returncode, 0)
         self.assertIn(says, run.stdout)
 

@@ -5,7 +5,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors
+from jobs import BIN, DIGITS, SMOOTH, JobTest, Psrun, first, nightly, read_safetensors
 from test_bench import TORCH, needs_torch
 
 # With three workers an epoch has four steps.
@@ -46,7 +46,7 @@ class PolicyTest(JobTest):
     def run_until_told(self, *more):
         """Runs a job in `out` that gets Ctrl-C after a few steps. Returns its output."""
         settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD, *more]
-        psrun = subprocess.Popen(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
+        psrun = Psrun(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True)
         self.wait_for_steps("out", 3)
         psrun.send_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, torch_python
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, first, npy, torch_python
 
 sys.path.insert(0, str(ROOT / "bench"))
 
@@ -309,7 +309,7 @@ class Predict(JobTest):
     def test_ctrl_c_leaves_nothing(self):
         x = self.path("many.npy")
         write_npy(x, (200000, *self.shape[1:]), bytes(200000 * math.prod(self.shape[1:])))
-        run = subprocess.Popen(self.psrun_argv("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said"),
+        run = Psrun(self.psrun_argv("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said"),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.kill)
         while not os.path.exists(self.path("said", "predict", "0-of-2.npy.tmp")):

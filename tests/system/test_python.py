@@ -16,8 +16,8 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import (BIN, DIGITS, ROOT, JobTest, Part, find_part, free_port, first, nightly, npy, read_safetensors,
-                  torch_python)
+from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, find_part, first, free_port, nightly, npy,
+                  read_safetensors, torch_python)
 
 PYTHON = torch_python() or sys.executable
 WORKER = str(ROOT / "tests/system/python/worker.py")
@@ -54,7 +54,7 @@ def environment():
 class PythonTest(JobTest):
     def start(self, *case, workers=2, servers=2, settings=FAST, program=(PYTHON, WORKER)):
         argv = self.psrun_argv("--overwrite", "--verbose", "-s", servers, "-w", workers, *settings)
-        run = subprocess.Popen([*argv, "--", *program, *case], env=environment(), stdin=subprocess.DEVNULL,
+        run = Psrun([*argv, "--", *program, *case], env=environment(), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
         self.addCleanup(run.kill)

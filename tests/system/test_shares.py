@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import cores, doctor, helpers, hosts, remote  # noqa: E402
@@ -115,10 +115,9 @@ class Hostfile(JobTest):
     def dry_run(self, hosts, servers, *settings, workers=4, code=0):
         path = Path(self.path("hosts"))
         path.write_text("\n".join(hosts) + "\n", encoding="utf-8")
-        done = subprocess.run(
+        done = Psrun.run(
             [PSRUN, "--build-dir", BIN.parent, "--dry-run", "--insecure", "-H", path, "-s", str(servers),
-             "-w", str(workers), DIGITS, *settings],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             "-w", str(workers), DIGITS, *settings])
         self.assertEqual(done.returncode, code, done.stdout)
         found = set(re.findall(r"server\.share=\[([0-9.,]*)\]", done.stdout))
         self.assertLessEqual(len(found), 1, "all parts must have the same shares")

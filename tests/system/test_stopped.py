@@ -9,8 +9,8 @@ import sys
 import time
 import unittest
 
-from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, children, listening_ports, nightly, resident_bytes,
-                  stands_still, sizes)
+from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, Psrun, children, listening_ports, nightly,
+                  resident_bytes, sizes, stands_still)
 
 sys.path.insert(0, str(ROOT / "deploy"))
 from psrunlib import job, local, watched  # noqa: E402
@@ -107,10 +107,8 @@ class UnderPsrun(JobTest):
     def start(self, mode, *settings, workers=1):
         """Starts psrun as a shell starts a job. Returns it and its parts' process ids."""
         out = f"{mode}-{len(os.listdir(self.folder))}"
-        psrun = subprocess.Popen(
-            self.psrun_argv(*sizes(mode, 1, workers), DIGITS, *LONG, *settings,
-                            out=out),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=os.setpgrp)
+        psrun = Psrun(self.psrun_argv(*sizes(mode, 1, workers), DIGITS, *LONG, *settings, out=out),
+                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, before=os.setpgrp)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
         psrun.out = out

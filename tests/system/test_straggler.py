@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from jobs import BIN, LONG, ROOT, JobTest, TurnTaking, descendants, kill
+from jobs import BIN, LONG, ROOT, JobTest, Psrun, TurnTaking, descendants, kill
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
@@ -22,7 +22,7 @@ REASON = netns.why_not()
 class Straggler(JobTest):
     def start(self, *settings):
         with open(self.path("output"), "w", encoding="utf-8") as output:
-            job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG,
+            job = Psrun(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG,
                                                    "data.samples=1000000", "data.batch=64", *settings),
                                    stdout=output, stderr=subprocess.STDOUT)
         self.addCleanup(kill, job)

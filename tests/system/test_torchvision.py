@@ -3,7 +3,7 @@ import os
 import subprocess
 import unittest
 
-from jobs import BIN, PSRUN, ROOT, JobTest, first, torch_python
+from jobs import BIN, PSRUN, ROOT, JobTest, Psrun, first, torch_python
 
 PYTHON = torch_python() or "python3"
 MODELS = {"squeezenet1_1": "squeezenet", "mobilenet_v2": "mobilenetv2", "resnet50": "resnet50"}
@@ -48,11 +48,10 @@ class Torchvision(JobTest):
             folder = self.path(model)
             os.mkdir(folder)
             self.python(TEACHER, ROOT / "bench", model, folder)
-            done = subprocess.run(
+            done = Psrun.run(
                 [PSRUN, "--build-dir", BIN.parent, "--predict", f"{folder}/x.npy", "--init",
                  f"{folder}/weights.safetensors", "--out", f"{folder}/out",
-                 ROOT / "configs" / f"synthetic-{config}.yaml"],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                 ROOT / "configs" / f"synthetic-{config}.yaml"])
             self.assertEqual(done.returncode, 0, done.stdout)
             ours, theirs = map(float, self.python(
                 ERRORS, f"{folder}/exact.npy", f"{folder}/narrow.npy", f"{folder}/out/predictions.npy").split())

@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from jobs import DIGITS, LONG, ROOT, JobTest, Part, free_port
+from jobs import DIGITS, LONG, ROOT, JobTest, Part, Psrun, free_port
 
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "deploy"), str(ROOT / "bench")]
@@ -118,7 +118,7 @@ class Trace(JobTest):
             self.assertNotIn("gradient", {e["name"] for e in self.events(str(i))})
 
     def test_a_killed_worker_leaves_its_trace(self):
-        job = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true"),
+        job = Psrun(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         path = self.path("out", "trace", "worker-1.trace")
         end = time.monotonic() + 60

@@ -15,7 +15,7 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, free_port, torch_python
+from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, torch_python
 
 SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",'
                     r'rank="(?P<rank>\d+)"\} (?P<value>\S+)')
@@ -52,7 +52,7 @@ class Watched(JobTest):
     def start(self, *args):
         """Starts a job that runs until the test ends it. Returns the page's port once it shows steps."""
         port = free_port()
-        job = subprocess.Popen(self.psrun_argv(*args, DIGITS, *LONG, f"metrics.port={port}"), stdout=subprocess.PIPE,
+        job = Psrun(self.psrun_argv(*args, DIGITS, *LONG, f"metrics.port={port}"), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
         self.addCleanup(self.end, job)
         self.job = job
@@ -124,7 +124,7 @@ class Page(Watched):
 
     def check_top(self, port):
         for where in (str(port), f"localhost:{port}", f"http://127.0.0.1:{port}/", self.path("out")):
-            done = subprocess.run([PSRUN, "--top", where], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = Psrun.run([PSRUN, "--top", where])
             self.assertEqual(done.returncode, 0, done.stdout)
             for name in ("server 0", "server 1", "worker 0", "worker 1", "everybody waits for: "):
                 self.assertIn(f"\n{name}", done.stdout)
@@ -202,7 +202,7 @@ class NoPage(JobTest):
         Path(self.path("job.json")).write_text('{"metrics_port": 0}', encoding="utf-8")
         for where, says in ((str(port), "is the job running, with metrics.port"), (self.path(), "that run has no page"),
                             ("a b", "give the page's address"), (self.path("none", "x"), "give the page's address")):
-            done = subprocess.run([PSRUN, "--top", where], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = Psrun.run([PSRUN, "--top", where])
             self.assertEqual(done.returncode, 1)
             self.assertIn(says, done.stdout)
             self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
