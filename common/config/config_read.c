@@ -37,7 +37,8 @@ static ps_err read_int(const ps_config_key *key, const ps_yaml *at, int64_t *out
 {
     bool ok = false;
     if (at->kind != PS_YAML_SCALAR) return wrong_type(key, at);
-    // auto is the key's least value: 0, or PS_CONFIG_AUTO. Of the lists, one alone may be 0.
+    // auto is the key's least value: 0, or PS_CONFIG_AUTO. Of the lists, one alone may be
+    // 0.
     const bool automatic =
         key->min <= 0 && (key->type == PS_KEY_INT_LIST || strcmp(key->text, "auto") == 0);
     if (automatic && strcmp(at->text, "auto") == 0) {
@@ -215,12 +216,18 @@ ps_err ps_config_read_value(ps_config *cfg, const ps_config_key *key, const ps_y
     return PS_OK;
 }
 
-/* Through the same reader as a file's value. */
+/* Through the same reader as a file's value. Making a parser takes much longer than
+ * reading a word, so only lists get one. */
 ps_err ps_config_read_default(ps_config *cfg, const ps_config_key *key)
 {
     ps_yaml *tree = NULL;
     if (key->type == PS_KEY_STRING)
         return ps_mem_strdup(ps_config_field(cfg, key), key->text);
+    if (!strchr("[{", *key->text)) {
+        const ps_yaml word = {
+            .kind = PS_YAML_SCALAR, .text = (char *)key->text, .file = "default"};
+        return ps_config_read_value(cfg, key, &word);
+    }
     PS_TRY(ps_yaml_parse("default", key->text, strlen(key->text), &tree));
     ps_err err = ps_config_read_value(cfg, key, tree);
     ps_yaml_destroy(&tree);

@@ -196,24 +196,34 @@ static json_t *load_values(const char *key, const char *text, const char *set)
     return out;
 }
 
-/* The first value that the override takes, and that is not what is there without it. */
-static const char *value_for(const char *key, json_t **out)
+/* What the key is with set (or NULL), and with what it needs beside it. NULL: refused. */
+static json_t *value_with(const ps_config_key *key, const char *set)
 {
-    char set[128];
-    json_t *without = load_values(key, "", NULL);
+    const char *sets[6];
+    int n = sets_beside(key->path, sets);
+    ps_config c;
+    json_t *out = NULL;
+    if (set) sets[n++] = set;
+    if (ps_config_load(&c, NULL, sets, n) == PS_OK) out = ps_config_value_json(&c, key);
+    ps_config_fini(&c);
+    return out;
+}
+
+/* The first value that the override takes, and that is not what is there without it. */
+static const char *value_for(const ps_config_key *key)
+{
+    json_t *without = value_with(key, NULL);
     const char *found = NULL;
     assert_non_null(without);
     for (int i = 0; i < N_VALUES && !found; i++) {
-        snprintf(set, sizeof set, "%s=%s", key, values[i]);
-        *out = load_values(key, "", set);
-        if (*out &&
-            !json_equal(json_object_get(*out, key), json_object_get(without, key)))
-            found = values[i];
-        else
-            json_decref(*out);
+        char set[128];
+        snprintf(set, sizeof set, "%s=%s", key->path, values[i]);
+        json_t *with = value_with(key, set);
+        if (with && !json_equal(with, without)) found = values[i];
+        json_decref(with);
     }
     json_decref(without);
-    if (!found) fail_msg("no value for %s: %s", key, ps_err_message());
+    if (!found) fail_msg("no value for %s: %s", key->path, ps_err_message());
     return found;
 }
 
@@ -233,8 +243,10 @@ static void every_form_of_every_key_means_the_same(void **state)
         const char *key = ps_config_keys[i].path;
         const int section = (int)strcspn(key, ".");
         char text[400];
-        json_t *want = NULL;
-        const char *value = value_for(key, &want);
+        const char *value = value_for(&ps_config_keys[i]);
+        snprintf(text, sizeof text, "%s=%s", key, value);
+        json_t *want = load_values(key, "", text);
+        assert_non_null(want);
         snprintf(text, sizeof text, "%s: %s\n", key, value);
         assert_same_values(key, text, want);
         snprintf(text, sizeof text, "%.*s:\n  %s: %s\n", section, key, key + section + 1,
@@ -349,12 +361,10 @@ static void each_key_is_free_warned_or_refused(void **state)
         const ps_config_key *key = &ps_config_keys[i];
         char set[128], changed[1024], want[160];
         const char *sets[6];
-        json_t *unused = NULL;
         ps_config before, after;
         int n = sets_beside(key->path, sets);
         assert_int_equal(ps_config_load(&before, NULL, sets, n), PS_OK);
-        snprintf(set, sizeof set, "%s=%s", key->path, value_for(key->path, &unused));
-        json_decref(unused);
+        snprintf(set, sizeof set, "%s=%s", key->path, value_for(key));
         sets[n++] = set;
         assert_int_equal(ps_config_load(&after, NULL, sets, n), PS_OK);
         json_t *kept = ps_config_kept_json(&before);
