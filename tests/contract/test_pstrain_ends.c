@@ -145,8 +145,8 @@ static int run(rig_worker *w)
 
 static void test_equal_steps_in_every_order(void **state)
 {
-    for (uint64_t seed = 0; seed < 24; seed++)
-        for (int kind = 0; kind < KINDS; kind++) {
+    for (uint64_t seed = 0; seed < 12; seed++)
+        for (int kind = (int)(seed / 2 % 2); kind < KINDS; kind += 2) {
             course c = {.kind = kind,
                         .seed = seed,
                         .order = seed % 2 ? NULL : orders[seed / 2 % 6],

@@ -42,7 +42,7 @@ SMOOTH = ("model.layers=[{conv2d: {name: conv1, out: 32, kernel: 3}}, tanh, {con
           "tanh, {avg_pool2d: 2}, flatten, {linear: {name: fc1, out: 128}}, tanh, {linear: {name: fc2, out: 10}}, "
           "log_softmax]")
 NIGHTLY = bool(os.environ.get("PS_NIGHTLY"))
-LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=50"]
+LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=10"]
 
 
 @functools.lru_cache

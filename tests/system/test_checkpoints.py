@@ -104,8 +104,8 @@ class SameBits(CheckpointTest):
         self.check_resume("ps", 2, 2, "optimizer.name=adamw", "schedule.name=cosine")
 
     def test_other_servers(self):
-        self.check_resume("ps", 3, 2, "optimizer={name: sgd, momentum: 0.9}", steps=[5, 15],
-                          others=((1, 1), (5, 1), (2, 2)))
+        self.check_resume("ps", 3, 2, "optimizer={name: sgd, momentum: 0.9}", steps=[15],
+                          others=((1, 1), (5, 2)))
 
     @nightly
     def test_random_steps(self):
@@ -120,7 +120,7 @@ class SameBits(CheckpointTest):
     def test_codecs(self):
         for codec in first(1, ("onebit", "fp16", "int8", "int4", "topk")):
             self.check_resume("ps", 2, 2, f"exchange.codec={codec}", "exchange.codec_warmup=6",
-                              "exchange.codec_cooldown=4", steps=[5, 15],
+                              "exchange.codec_cooldown=4", steps=[15],
                               others=((3, None),))
 
     @nightly
@@ -137,12 +137,11 @@ class SameBits(CheckpointTest):
                     "    - batch_norm2d\n    - relu\n    - dropout: 0.25\n    - flatten\n    - linear: 10\n"
                     "data: {kind: synthetic, batch: 20, samples: 240, test_samples: 50, flip: true,"
                     " crop_padding: 1}\noptimizer: {name: adamw}\ntrain: {epochs: 30, eval_every: 2}\n")
-        for mode in ("ps", "allreduce", "single"):
-            self.check_resume(mode, 2, 1 if mode == "single" else 2, "data.train=", config=config,
-                              steps=[10, 15])
+        for mode in first(2, ("ps", "allreduce", "single")):
+            self.check_resume(mode, 2, 1 if mode == "single" else 2, "data.train=", config=config, steps=[15])
 
     def test_unequal_batches(self):
-        self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[5, 15])
+        self.check_resume("ps", 2, 3, "data.batch=[5, 20, 10]", steps=[15])
 
     @nightly
     def test_batches_that_follow_speeds(self):
@@ -172,7 +171,7 @@ class SameBits(CheckpointTest):
         self.assertAlmostEqual(rest / whole, 1, delta=0.2)
 
     def test_all_reduce(self):
-        self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB")
+        self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB", steps=[10])
 
     @nightly
     def test_single(self):
@@ -198,7 +197,7 @@ class OtherJobs(CheckpointTest):
     def test_onebit_with_other_workers(self):
         codec = ["exchange.codec=onebit", "exchange.codec_warmup=2"]
         self.run_whole([15], "ps", 1, 3, *SETTINGS, *codec)
-        for workers in (1, 2, 4):
+        for workers in (1, 4):
             out = f"with-{workers}"
             copy_until(self.path("whole"), self.path(out), 15)
             self.run_job(out, "ps", 1, workers, *SETTINGS, *codec, args=["--resume", self.path(out)])
@@ -263,9 +262,17 @@ class OtherJobs(CheckpointTest):
 
 
 class Damage(CheckpointTest):
+    once = None
+
     def setUp(self):
         super().setUp()
-        self.run_whole([5, 20, 24], "single", 0, 1, *SETTINGS)
+        if not Damage.once:
+            self.run_whole([5, 20, 24], "single", 0, 1, *SETTINGS)
+            Damage.once = tempfile.TemporaryDirectory(prefix="pstrain-test-")
+            self.addClassCleanup(Damage.once.cleanup)
+            shutil.copytree(self.path("whole"), os.path.join(Damage.once.name, "whole"), symlinks=True)
+        else:
+            shutil.copytree(os.path.join(Damage.once.name, "whole"), self.path("whole"), symlinks=True)
         self.steps = self.steps_of("whole")
 
     def resume(self, out, code=0):

@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from cuts import connections
-from jobs import (BIN, DIGITS, LONG, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
+from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
                   listening_ports, nightly, wrapped_bin)
 
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -59,7 +59,7 @@ class Deaths(JobTest):
 
     def test_a_worker_gone_in_the_middle_of_an_all_reduce_message(self):
         # For most of a step, segments are on their way. A stopped process leaves its connections open.
-        for number in (signal.SIGKILL, signal.SIGSTOP) * 2:
+        for number in (signal.SIGKILL, signal.SIGSTOP) * (2 if NIGHTLY else 1):
             with self.subTest(number=number):
                 parts = self.start_job(0, 2, *LONG, *SOON, SILENT, "exchange.name=gloo",
                                        "exchange.shm=off", config=self.wide_model(65536))

@@ -82,16 +82,16 @@ class Interrupts(SlowEvaluation):
             self.assertEqual(len(self.interrupt(psrun, mode)), 8)
 
     def test_what_job_managers_send(self):
-        for mode, servers, workers in MODES:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                out = f"{mode}-{number.name}"
-                psrun = self.start(mode, servers, workers, *LONG, out=out)
-                self.wait_for_steps(out)
-                self.interrupt(psrun, out, number)
+        for (mode, servers, workers), number in first(2, [(mode, number) for mode, number in zip(
+                MODES * 2, (signal.SIGTERM, signal.SIGHUP) * 3)]):
+            out = f"{mode}-{number.name}"
+            psrun = self.start(mode, servers, workers, *LONG, out=out)
+            self.wait_for_steps(out)
+            self.interrupt(psrun, out, number)
 
     def test_what_job_managers_send_to_every_process(self):
         # systemd signals all processes: psrun passes on what its parts have already been told.
-        for mode, servers, workers in MODES:
+        for mode, servers, workers in first(1, MODES):
             psrun = self.start(mode, servers, workers, *LONG, out=mode)
             self.wait_for_steps(mode)
             for _, pid in list(children(psrun.pid)):
@@ -115,7 +115,7 @@ class Interrupts(SlowEvaluation):
 
     def test_nohup(self):
         psrun = subprocess.Popen(
-            ["nohup", *self.psrun_argv("-m", "single", DIGITS, "train.epochs=20")],
+            ["nohup", *self.psrun_argv("-m", "single", DIGITS, "train.epochs=6")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(psrun.stdout.close)
         self.addCleanup(psrun.kill)
@@ -127,7 +127,7 @@ class Interrupts(SlowEvaluation):
         # Every epoch is one step, evaluated and saved.
         settings = [*LONG, "data.train=0-63", "data.batch=32", "train.eval_every=1",
                     "train.save_every=1"]
-        for mode, servers, workers in MODES:
+        for mode, servers, workers in first(1, MODES):
             psrun = self.start(mode, servers, workers, *settings, out=mode)
             self.wait_for_steps(mode)
             self.interrupt(psrun, mode)
@@ -146,7 +146,7 @@ class Interrupts(SlowEvaluation):
             self.assertEqual(self.weights(mode), self.weights(f"{mode}-again"))
 
     def test_at_the_very_end(self):
-        for mode, servers, workers in MODES:
+        for mode, servers, workers in first(1, MODES):
             psrun = self.start(mode, servers, workers, "train.steps=2", out=mode)
             # The job may be over just after it.
             while not os.path.exists(self.path(mode, "model.safetensors")) and psrun.poll() is None:
@@ -158,7 +158,7 @@ class Interrupts(SlowEvaluation):
             self.assertEqual(self.summary(mode)["steps"], 2)
 
     def test_while_it_starts(self):
-        for mode, servers, workers in MODES:
+        for mode, servers, workers in first(2, MODES):
             for ms in first(2, (50, 150, 100, 200)):
                 out = f"{mode}-{ms}"
                 psrun = self.start(mode, servers, workers, *LONG, out=out)
@@ -187,7 +187,7 @@ class Interrupts(SlowEvaluation):
 
     def test_at_any_moment_of_the_start(self):
         # Python first reads its own modules. Interrupted there, it would show a traceback.
-        for ms in range(0, 320, 8 if NIGHTLY else 40):
+        for ms in range(0, 320, 8 if NIGHTLY else 80):
             psrun = self.start("single", 0, 1, *LONG, out=f"after-{ms}", popen=subprocess.Popen)
             time.sleep(ms / 1000)
             psrun.send_signal(signal.SIGINT)
@@ -197,14 +197,13 @@ class Interrupts(SlowEvaluation):
             self.assertNotIn("Error", text)
 
     def test_one_worker_alone_is_told(self):
-        for mode, servers, workers in MODES[:2]:
-            for rank in range(2):
-                out = f"{mode}-{rank}"
-                psrun = self.start(mode, servers, workers, *LONG, out=out)
-                number = (signal.SIGINT, signal.SIGTERM)[rank]
-                self.wait_for_steps(out)
-                os.kill(self.worker(rank), number)
-                self.check_told(psrun, out, f"worker {rank}", number)
+        for (mode, servers, workers), rank in first(2, [(MODES[0], 0), (MODES[1], 1), (MODES[0], 1), (MODES[1], 0)]):
+            out = f"{mode}-{rank}"
+            psrun = self.start(mode, servers, workers, *LONG, out=out)
+            number = (signal.SIGINT, signal.SIGTERM)[rank]
+            self.wait_for_steps(out)
+            os.kill(self.worker(rank), number)
+            self.check_told(psrun, out, f"worker {rank}", number)
 
     def check_told(self, psrun, out, name, number):
         text = self.finish(psrun, code=128 + number)

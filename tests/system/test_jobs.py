@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors
+from jobs import BIN, DIGITS, NIGHTLY, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors
 
 SUMMARY_KEYS = """mode model dataset device precision servers shards workers params epochs
     steps samples seconds samples_per_second step_ms_p50 step_ms_p99 exchange_wait_ms_p50
@@ -20,22 +20,23 @@ SHORT = ["train.steps=12", "data.batch=16", "train.log_every=4"]
 
 class Results(JobTest):
     def test_digits_reach_97_percent_and_leave_all_results(self):
-        shown = self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", "train.save_every=300")
+        epochs, accuracy = (30, 0.97) if NIGHTLY else (10, 0.95)
+        shown = self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", f"train.epochs={epochs}", "train.save_every=100")
         s = self.summary()
         self.assertEqual([k for k in SUMMARY_KEYS if k not in s], [])
-        self.assertGreaterEqual(s["test_accuracy"], 0.97)
-        # 1,437 samples are padded to 719 a rank: 23 batches of 32, 30 epochs.
-        self.assertEqual((s["steps"], s["samples"], s["epochs"]), (690, 1438 * 30, 30))
+        self.assertGreaterEqual(s["test_accuracy"], accuracy)
+        # 1,437 samples are padded to 719 a rank: 23 batches of 32.
+        self.assertEqual((s["steps"], s["samples"], s["epochs"]), (23 * epochs, 1438 * epochs, epochs))
         self.assertEqual((s["servers"], s["workers"], s["mode"]), (2, 2, "ps"))
         # conv1 320, conv2 18,496, fc1 (64 x 4) -> 128 32,896, fc2 1,290
         self.assertEqual((s["params"], s["test_samples"]), (53002, 360))
         self.assertIn(f"accuracy {s['test_accuracy']:.4f}", shown)
         for name in ("metrics.jsonl", "model.safetensors", "trace.json", "logs/server-1.log",
-                     "logs/worker-1.log", "checkpoints/step-300.safetensors",
-                     "checkpoints/step-600.safetensors"):
+                     "logs/worker-1.log", "checkpoints/step-100.safetensors",
+                     "checkpoints/step-200.safetensors"):
             self.assertTrue(os.path.exists(self.path("out", name)), name)
-        tensors, metadata = read_safetensors(self.path("out/checkpoints/step-300.safetensors"))
-        self.assertEqual(metadata["step"], "300")
+        tensors, metadata = read_safetensors(self.path("out/checkpoints/step-100.safetensors"))
+        self.assertEqual(metadata["step"], "100")
         self.assertEqual(tensors["conv2.weight"][1], [64, 32, 3, 3])
 
     def test_steps_of_warm_up_have_no_time(self):
@@ -52,7 +53,7 @@ class Results(JobTest):
 
     def test_records_that_are_summed_together(self):
         """Steps are so short that the workers sum the losses of many together, over the ends of epochs, too."""
-        for mode in (("-s", 1, "-w", 2), ("-m", "allreduce", "-w", 2)):
+        for mode in first(1, [("-s", 1, "-w", 2), ("-m", "allreduce", "-w", 2)]):
             with self.subTest(mode=mode[1]):
                 out = str(mode[1])
                 self.psrun(*mode, DIGITS, "data.train=0-639", "train.epochs=15", "train.log_every=3",
@@ -208,10 +209,10 @@ class EarlyStop(JobTest):
     def test_more_patience_goes_on(self):
         settings = ("-m", "ps", "-s", 1, "-w", 2, *self.SETTINGS, "checkpoint.every=1000")
         self.psrun(*settings)
-        first = self.summary()["epochs"]
-        self.psrun("--resume", self.path("out"), *settings, "train.patience=0", f"train.epochs={first + 2}")
+        epochs = self.summary()["epochs"]
+        self.psrun("--resume", self.path("out"), *settings, "train.patience=0", f"train.epochs={epochs + 2}")
         s = self.summary()
-        self.assertEqual((s["stopped_early"], s["epochs"]), (False, first + 2))
+        self.assertEqual((s["stopped_early"], s["epochs"]), (False, epochs + 2))
 
     def test_without_results_it_is_refused(self):
         for settings, said in ((["train.eval_every=0"], r"train\.patience: counts evaluations"),
@@ -240,13 +241,13 @@ class AutoWorkers(JobTest):
     def test_are_as_many_as_cuda_shows(self):
         gpu = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
         # 0,2,-1,1: the CUDA Programming Guide's own example.
-        for visible, n in (("0", 1), ("2,1,0", 3), (" 0, 1", 2), ("0,2,-1,1", 2), ("3,,1", 1),
-                           (f"{gpu},GPU-11", 2), (f"MIG-{gpu}/1/0,MIG-{gpu}/2/0", 2)):
+        for visible, n in first(4, [("0,2,-1,1", 2), (" 0, 1", 2), ("3,,1", 1), (f"{gpu},GPU-11", 2), ("0", 1),
+                                    ("2,1,0", 3), (f"MIG-{gpu}/1/0,MIG-{gpu}/2/0", 2)]):
             self.assertEqual(self.count(visible), n, visible)
 
     def test_are_as_many_as_cores_where_it_shows_none(self):
         cores = len(os.sched_getaffinity(0))
-        for visible in (None, "", "-1", "-1,0", "NoDevFiles", "none", "1,1"):
+        for visible in first(4, [None, "", "-1,0", "1,1", "-1", "NoDevFiles", "none"]):
             self.assertEqual(self.count(visible), cores, visible)
 
 
@@ -254,8 +255,7 @@ class SameBits(JobTest):
     """With the same number of workers the final weights are the same for every exchange."""
 
     def test_servers_shards_and_chunks_change_nothing(self):
-        ways = [(1, []), (1, []), (2, ["exchange.chunk=16384"]),
-                (3, ["server.shards=2", "exchange.chunk=32768"]), (2, ["exchange.shm=off"])]
+        ways = [(1, []), (3, ["server.shards=2", "exchange.chunk=16384"]), (2, ["exchange.shm=off"])]
         for workers in first(1, (3, 1, 2, 4)):
             found = []
             for i, (servers, settings) in enumerate(ways):

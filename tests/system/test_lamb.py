@@ -8,9 +8,9 @@ from restarting import RestartTest
 SETTINGS = ["train.steps=24", "data.batch=20", "train.log_every=4", "data.train=0-239", "optimizer.name=lamb",
             "optimizer.lr=0.01"]
 # All of these have two workers: the bits depend on their number.
-WHERE = ((("ps", 1, 2),), (("ps", 3, 2), "exchange.chunk=16KiB"), (("ps", 2, 2), "exchange.shm=off"),
-         (("ps", 2, 2), "server.shards=2"), (("ps", 1, 2), "exchange.levels=2"),
-         (("allreduce", 0, 2), "exchange.bucket=64KiB"), (("allreduce", 0, 2), "exchange.shm=off"))
+WHERE = ((("ps", 1, 2),), (("ps", 3, 2), "exchange.chunk=16KiB", "server.shards=2"),
+         (("allreduce", 0, 2), "exchange.bucket=64KiB"), (("ps", 1, 2), "exchange.levels=2"),
+         (("ps", 2, 2), "exchange.shm=off"), (("allreduce", 0, 2), "exchange.shm=off"))
 
 
 class LambTest(RestartTest):
@@ -22,13 +22,14 @@ class LambTest(RestartTest):
 
 class SameBits(LambTest):
     def check_everywhere(self, *settings, names=("model.safetensors",)):
-        first = None
-        for where, *more in WHERE:
+        bits = None
+        for where, *more in first(4, WHERE):
             self.train("out", where, *settings, *more)
-            bits = [read_safetensors(self.path("out", name)) for name in names]
-            first = first or bits
-            self.assertEqual(bits, first, (where, more, settings))
+            found = [read_safetensors(self.path("out", name)) for name in names]
+            bits = bits or found
+            self.assertEqual(found, bits, (where, more, settings))
 
+    @nightly
     def test_everywhere(self):
         self.check_everywhere()
 
@@ -59,8 +60,8 @@ class GoesOn(LambTest):
                                                ("allreduce", 0, 2, ((None, None),)),
                                                ("single", 0, 1, ((None, None),)))):
             job = (mode, servers, workers, *SETTINGS, "checkpoint.every=5", "checkpoint.keep=100")
-            self.run_whole([5, 15], *job)
-            self.check_from([5, 15], job, others)
+            self.run_whole([15], *job)
+            self.check_from([15], job, others)
             shutil.rmtree(self.path("whole"))
 
     @nightly

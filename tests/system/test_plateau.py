@@ -74,7 +74,7 @@ class Rates(PlateauTest):
                 self.assertEqual(self.weights(f"plateau-{i}"), self.weights(f"step-{i}"), (optimizer, where))
             self.assertEqual(self.weights("plateau-1"), self.weights("plateau-2"), optimizer)
             self.assertEqual(self.weights("plateau-1"), self.weights("plateau-3"), optimizer)
-            for i, more in enumerate(("exchange.shm=off", "exchange.levels=2", "optimizer.clip_norm=1e9")):
+            for i, more in enumerate(first(1, ("exchange.levels=2", "exchange.shm=off", "optimizer.clip_norm=1e9"))):
                 self.train(f"more-{i}", WHERE[2], *SMALL, optimizer, *plateau, "optimizer.lr=0.05", more,
                            args=("--overwrite",))
                 self.assertEqual(self.weights("plateau-1"), self.weights(f"more-{i}"), (optimizer, more))

@@ -66,7 +66,7 @@ class PolicyTest(JobTest):
 
 class ClosedForms(PolicyTest):
     def test_ssp_without_staleness_is_bsp(self):
-        for optimizer in (SGD, ADAMW):
+        for optimizer in first(1, (ADAMW, SGD)):
             self.train("bsp", 1, 3, *optimizer, "data.batch=[20, 30, 10]")
             for shm in ("auto", "off"):
                 self.train("ssp", 2, 3, *optimizer, "data.batch=[20, 30, 10]", "sync.policy=ssp", "sync.staleness=0",
@@ -97,9 +97,10 @@ class ClosedForms(PolicyTest):
 
     @needs_torch
     def test_pytorch_by_hand(self):
-        for policy, lines, more in (("asp", STALE, []), ("ssp", STALE, ["sync.correction=lr"]),
-                                    ("asp", STALE, DELAY), ("asp", STALE, CLIPPED), ("backup", LATE, []),
-                                    ("backup", ADDED, ["sync.late=add", *DELAY, *CLIPPED])):
+        for policy, lines, more in first(4, [("asp", STALE, DELAY), ("ssp", STALE, ["sync.correction=lr"]),
+                                             ("backup", LATE, []),
+                                             ("backup", ADDED, ["sync.late=add", *DELAY, *CLIPPED]),
+                                             ("asp", STALE, []), ("asp", STALE, CLIPPED)]):
             keys = [*SETTINGS, SMOOTH, *SGD, f"sync.policy={policy}", *more, "job.workers=3",
                     f"sync.replay={self.write_log(policy, lines)}"]
             with self.subTest(policy=policy, more=more):

@@ -20,7 +20,7 @@ from benchlib import netns  # noqa: E402
 
 CUTS = int(os.environ.get("PS_CUTS", "16"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))
-SHORT = ["train.epochs=8", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000",
+SHORT = ["train.epochs=5", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000",
          "train.save_every=60"]
 # The step that is saved before the end of the shortest job. A job waits there until it has been disturbed.
 WAITS_AT = 60
@@ -241,7 +241,7 @@ class Outages(CutTest):
         return weights, mended
 
     def test_a_job_goes_on_with_the_same_bits(self):
-        common = ["train.epochs=12", "train.save_every=60", "data.train=0-1199", "train.eval_every=4",
+        common = ["train.epochs=6", "train.save_every=60", "data.train=0-1199", "train.eval_every=3",
                   "train.log_every=5", "net.step_timeout_ms=30000"]
         # TCP sends again after 0.2, 0.6, 1.4, 3 and 6.2 seconds: a connection that may be silent for 10 s outlives
         # the outage, even one that a busy machine makes longer; one that may be silent for 1 s is made again.

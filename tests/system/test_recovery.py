@@ -77,7 +77,7 @@ class Memory(RestartTest):
 class AtOnce(RestartTest):
     """Several parts are killed at the same time. Those that live keep their processes."""
 
-    ON_DISK = {"settings": [*HELD, "checkpoint.every=10", "train.steps=300"], "at": (160, 240)}
+    ON_DISK = {"settings": [*HELD, "checkpoint.every=10", "train.steps=160"], "at": (80, 120)}
 
     def check(self, kind, *victims, settings=HELD, at=HELD_AT):
         """Returns psrun's words."""

@@ -98,6 +98,7 @@ class Snippets(JobTest):
                 path.write_bytes(gzip.compress(raw[:4] + struct.pack(">I", n) + raw[8:head + size * n], 1))
         self.change("configs/mnist-basicnet.yaml", ("@0-7999", "@0-255"), ("@8000-9999", "@256-287"), ("out: 32", "out: 2"),
                     ("out: 64", "out: 2"), ("epochs: 5", "epochs: 1"))
+        self.change("configs/digits-basicnet.yaml", ("epochs: 30", "epochs: 15"))  # 60 steps of two workers
         os.mkdir(self.path("FOLDER"))  # of MNIST
         for name, head, body in (("images-idx3", (0x803, 288, 28, 28), bytes(288 * 784)),
                                  ("labels-idx1", (0x801, 288), bytes(i % 10 for i in range(288)))):

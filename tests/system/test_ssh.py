@@ -228,17 +228,6 @@ class OverSsh(unittest.TestCase):
             assert time.monotonic() < deadline, "too few steps were made"
             time.sleep(0.02)
 
-    def test_weights_equal_a_local_run(self):
-        outs = [Path(self.folder) / "there", Path(self.folder) / "here"]
-        for out, hosts in zip(outs, (True, False)):
-            run = self.cluster.run(self.psrun("--out", str(out), "train.steps=20", hosts=hosts),
-                                   env=self.env, cwd=ROOT)
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        there, here = [(out / "model.safetensors").read_bytes() for out in outs]
-        # The header's metadata may differ; the tensors' bytes may not.
-        self.assertEqual(there[8 + int.from_bytes(there[:8], "little"):],
-                         here[8 + int.from_bytes(here[:8], "little"):])
-
     @nightly
     def test_predictions_over_hosts(self):
         """Each host has a disk of its own."""
@@ -393,10 +382,12 @@ class OverSsh(unittest.TestCase):
         return text
 
     def whole_weights(self, epochs=30):
-        out = Path(self.folder) / "alone"
-        run = self.cluster.run(self.psrun("--overwrite", "--out", str(out), f"train.epochs={epochs}",
-                                          "checkpoint.every=20", "train.eval_every=0", hosts=False), env=self.env, cwd=ROOT)
-        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        """Of the job on this machine alone."""
+        out = Path(self.folder) / f"alone-{epochs}"
+        if not out.exists():
+            run = self.cluster.run(self.psrun("--out", str(out), f"train.epochs={epochs}", "checkpoint.every=20",
+                                              "train.eval_every=0", hosts=False), env=self.env, cwd=ROOT)
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         return (out / "model.safetensors").read_bytes()
 
     def test_a_spare_host_takes_the_place_of_a_lost_one(self):
@@ -432,15 +423,6 @@ class OverSsh(unittest.TestCase):
         self.assertIn('from="memory of worker 1"', text)
         self.assertEqual((folders[2] / "out/model.safetensors").read_bytes(), self.whole_weights())
 
-    def test_ctrl_c_leaves_nothing(self):
-        run = self.long_job(Path(self.folder) / "stopped")
-        self.wait_for_programs(3)
-        time.sleep(1)
-        run.send_signal(signal.SIGINT)
-        text, _ = run.communicate(timeout=60)
-        self.assertEqual(run.returncode, 130, text)
-        self.wait_until_all_have_ended()
-
     def test_ctrl_c_before_the_workers_listen(self):
         """sh starts a program in the background with SIGINT ignored. Here it begins two seconds later."""
         slow = Path(self.folder) / "slow/bin"
@@ -458,10 +440,11 @@ class OverSsh(unittest.TestCase):
         self.assertEqual(run.returncode, 130, text)
         self.wait_until_all_have_ended()
 
-    def test_ctrl_z_stops_all_hosts_until_fg(self):
+    def test_keys_are_hidden_and_ctrl_z_stops_all_hosts_until_fg(self):
         out = Path(self.folder) / "suspended"
         run = self.long_job(out)
         self.wait_for_steps(out)
+        self.check_no_command_line_shows_a_key()
         programs = [pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i)]
         for number, still in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
             run.send_signal(number)
@@ -472,6 +455,7 @@ class OverSsh(unittest.TestCase):
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
         self.assertEqual(run.returncode, 130, text)
+        self.wait_until_all_have_ended()
 
     def test_a_worker_that_is_told_there_ends_the_job_in_order(self):
         out = Path(self.folder) / "told"
@@ -497,10 +481,7 @@ class OverSsh(unittest.TestCase):
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
             self.assertIn(f" {steps} steps,", run.stdout)
 
-    def test_no_command_line_shows_a_key(self):
-        out = Path(self.folder) / "secret"
-        run = self.long_job(out)
-        self.wait_for_steps(out)
+    def check_no_command_line_shows_a_key(self):
         secrets = [f.read_text().split()[3].encode() for f in Path(self.folder, "keys").glob("*.key")]
         self.assertEqual(len(secrets), 2)
         self.assertTrue(self.cluster.programs(3))
@@ -514,9 +495,6 @@ class OverSsh(unittest.TestCase):
         for part in self.cluster.programs(3):
             held = [secret in Path(f"/proc/{part}/environ").read_bytes() for secret in secrets]
             self.assertEqual(held.count(True), 1, "its role's key, and no other")
-        run.send_signal(signal.SIGINT)
-        text, _ = run.communicate(timeout=60)
-        self.assertEqual(run.returncode, 130, text)
 
     def test_without_keys_other_hosts_are_not_reached(self):
         command = self.psrun("--out", f"{self.folder}/open")
@@ -525,8 +503,6 @@ class OverSsh(unittest.TestCase):
         run = self.cluster.run(command, env=self.env, cwd=ROOT)
         self.assertEqual(run.returncode, 1, run.stdout)
         self.assertIn("--curve DIR", run.stderr)
-        run = self.cluster.run([*command, "--insecure", "train.steps=5"], env=self.env, cwd=ROOT)
-        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
 
     def faulty(self, hostfile, *args):
         self.hostfile.write_text(hostfile)

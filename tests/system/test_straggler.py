@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from jobs import BIN, LONG, ROOT, JobTest, Psrun, TurnTaking, descendants, kill
+from jobs import BIN, LONG, ROOT, JobTest, Psrun, SlowDevice, TurnTaking, descendants, kill
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
@@ -17,14 +17,14 @@ sys.path.insert(0, str(ROOT / "bench"))
 from benchlib import netns, slowdowns  # noqa: E402
 
 REASON = netns.why_not()
+SLOW = dict(os.environ, **SlowDevice(us=1000).env)  # the same steps, without their processor time
 
 
 class Straggler(JobTest):
-    def start(self, *settings):
+    def start(self, *settings, env=None):
         with open(self.path("output"), "w", encoding="utf-8") as output:
-            job = Psrun(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG,
-                                                   "data.samples=1000000", "data.batch=64", *settings),
-                                   stdout=output, stderr=subprocess.STDOUT)
+            job = Psrun(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.samples=1000000",
+                                        "data.batch=64", *settings), stdout=output, stderr=subprocess.STDOUT, env=env)
         self.addCleanup(kill, job)
         self.wait_for_steps("out", 2)
         time.sleep(2)  # no member is named before some steps are fully known
@@ -57,7 +57,7 @@ class Straggler(JobTest):
             self.assertIn("straggler", f.read())  # psrun shows it
 
     def test_a_stopped_worker_is_named(self):
-        job, workers = self.start()
+        job, workers = self.start(env=SLOW)
         os.kill(workers[2], signal.SIGSTOP)
         self.wait_for(r'straggler who="worker 2 [^"]*" cause="stopped"')
         os.kill(workers[2], signal.SIGCONT)
@@ -66,7 +66,7 @@ class Straggler(JobTest):
         self.assertIn(job.wait(60), (130, 75))
 
     def test_it_can_be_switched_off(self):
-        job, workers = self.start("trace.straggler=false")
+        job, workers = self.start("trace.straggler=false", env=SLOW)
         os.kill(workers[2], signal.SIGSTOP)
         time.sleep(2)
         os.kill(workers[2], signal.SIGCONT)

@@ -275,7 +275,7 @@ static void workers_may_die_at_any_time(void **state)
 {
     static world w;
     uint32_t seed = 1;
-    for (uint32_t i = 0; i < 20000; i++) {
+    for (uint32_t i = 0; i < 4000; i++) {
         ps_sync_rules rules = RULES;
         rules.n_workers = 2 + draw(&seed, MOST - 1);
         rules.backups = draw(&seed, rules.n_workers);

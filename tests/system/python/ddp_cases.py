@@ -29,8 +29,8 @@ def ddp():
     dist.init_process_group("pstrain")
     gloo = dist.new_group(backend="gloo")
     for name in ("sgd", "adamw"):
-        say(name, train_ddp(name, 200, gloo), train_ddp(name, 200, gloo, (None, pstrain.comm_hook)),
-            train_ddp(name, 200))
+        say(name, train_ddp(name, 20, gloo), train_ddp(name, 20, gloo, (None, pstrain.comm_hook)),
+            train_ddp(name, 20))
     pstrain.shutdown()
 
 
