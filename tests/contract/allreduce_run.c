@@ -1,17 +1,11 @@
 #include "allreduce_run.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
+#include <pthread.h>
 #include <time.h>
 
-#include <cmocka.h>
-#include <pthread.h>
-
 #include "../support/free_port.h"
+#include "check.h"
 #include "clock.h"
 
 enum { TOTAL_STEPS = 100 };

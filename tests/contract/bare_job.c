@@ -1,15 +1,6 @@
 #include "bare_job.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "zsock.h"
 
 enum { WAIT_MS = 5000 };

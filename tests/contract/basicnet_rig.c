@@ -1,12 +1,8 @@
 #include "basicnet_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "mem.h"
 
 enum { NO_PYTORCH = 77, NO_PYTHON = 127 }; // exit codes

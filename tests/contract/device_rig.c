@@ -1,14 +1,8 @@
 #include "device_rig.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_instructions.h"
 #include "init_weights.h"
 #include "mem.h"

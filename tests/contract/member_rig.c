@@ -1,13 +1,8 @@
 #include "member_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "check.h"
 
 enum { WAIT_MS = 20000 };
 

@@ -1,15 +1,8 @@
 #include "serial_training.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "gradnorm.h"
 #include "model_spec.h"
 #include "optimizer.h"

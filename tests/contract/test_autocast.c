@@ -7,14 +7,9 @@
  * (2^-8), by at most 8 in a gradient. Both are equally far from the float32 step (a
  * tenth). On x86 without AVX-512 PyTorch sums in bfloat16, too: then it is farther. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "basicnet_rig.h"
+#include "check.h"
 
 enum { STEPS = 4, BATCH = 8 };
 

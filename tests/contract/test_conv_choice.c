@@ -2,15 +2,9 @@
  * puts wrap_ functions around two of the library's calls (tests/CMakeLists.txt): one
  * counts what runs, the other may say that everything is reference code. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device_rig.h"
 #include "dnnl_compat.h"
 #include "log.h"

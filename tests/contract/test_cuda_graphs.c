@@ -3,14 +3,8 @@
  * hard as its contract allows: weights appear when they are asked for, and turn to
  * garbage when their gradients are given. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device.h"
 #include "host_gpu.h"
 #include "init_weights.h"

@@ -2,14 +2,8 @@
  * optimizer: the same bits, step by step, for every optimizer. It runs on the host in a
  * GPU's place and, as gpu_stream, on a GPU. Without a GPU that is skipped. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device.h"
 #include "device_stream.h"
 #include "exchange.h"

@@ -1,13 +1,7 @@
 /* cuDNN's plans for the convolutions of BasicNet and ResNet-18 on an H200 that is only
  * described to it. Needs no GPU: it tests all of cudnn_conv.c except running the plans.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "conv_library.h"
 
 #define MOST_BYTES ((size_t)512 << 20)

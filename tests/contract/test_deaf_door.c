@@ -1,21 +1,16 @@
 /* A member that joins again asks at the door of a coordinator that has just begun anew.
  * Its first connection may lead to the dead coordinator: no process reads or closes it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
-#include <cmocka.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include "check.h"
 #include "clock.h"
 #include "log.h"
 #include "member.h"

@@ -1,14 +1,8 @@
 /* One suite over every device: each against a reference in double (ref_layers.h), layer
  * by layer and in models, and the rules of device.h. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device_rig.h"
 #include "finite.h"
 #include "model_cases.h"

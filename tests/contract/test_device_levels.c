@@ -1,14 +1,9 @@
 /* The layers' code that is our own gives the same bits on processors with vectors of any
  * length. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "../support/levels.h"
+#include "check.h"
 #include "cpu_activation.h"
 #include "cpu_batchnorm_loops.h"
 #include "cpu_concat.h"

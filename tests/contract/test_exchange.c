@@ -1,13 +1,6 @@
 /* The exchanges ps and none. Ranks are threads. The final weights must be bit for bit
  * those of a serial loop that adds gradients in rank order and steps the optimizer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "exchange_run.h"
 
 static void tcp_any_size(void **state)

@@ -1,14 +1,7 @@
 /* The effect of encoded gradients and weights on training. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "exchange_run.h"
 #include "model_spec.h"
 

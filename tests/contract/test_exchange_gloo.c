@@ -1,17 +1,11 @@
 /* All-reduce over Gloo: sums in the order of the ranks, clipping, loss scaling, and ranks
  * that die or stand still in the middle of a step. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "allreduce_run.h"
+#include "check.h"
 #include "clock.h"
 
 static void test_gloo_sums_and_steps(void **state)

@@ -2,14 +2,8 @@
  * they are. The weights must be bit for bit those of a serial loop that sums host by
  * host. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "exchange_run.h"
 
 #define LEVELS "exchange.levels=2"

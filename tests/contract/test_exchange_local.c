@@ -1,14 +1,6 @@
 /* The policy local between a worker and a server, both real. What is noted is the arena
  * that the outer exchange was given. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "chunk_codec.h"
 #include "exchange_local.h"
 #include "job_start.h"

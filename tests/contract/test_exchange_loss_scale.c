@@ -1,14 +1,8 @@
 /* Loss scaling over the exchange: a step that overflows anywhere is skipped everywhere.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "exchange_run.h"
 
 #include "../vectors/loss_scale_vectors.h"

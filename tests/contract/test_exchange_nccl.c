@@ -1,18 +1,12 @@
 /* All-reduce over NCCL, with the stand-in library (fake_nccl.c), on host memory and on
  * the stream of a GPU that is the host (host_gpu.c). */
+#include <dlfcn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-#include <dlfcn.h>
-#include <sys/wait.h>
-
 #include "allreduce_run.h"
+#include "check.h"
 #include "clock.h"
 #include "host_gpu.h"
 

@@ -2,14 +2,7 @@
  * a step's time, not a disk's. */
 #include "file_wait.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "log.h"
 #include "member_rig.h"
 

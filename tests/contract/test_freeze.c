@@ -3,14 +3,8 @@
  * announces only these gradients. */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device_rig.h"
 
 enum { BATCH = 6 };

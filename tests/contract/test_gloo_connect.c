@@ -1,17 +1,11 @@
 /* Strangers at the ports where workers wait for each other. Gloo calls this program's
  * listen(), which lets a stranger connect first. */
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "exchange_run.h"
 
 enum { GLOO_BACKLOG = 1, STRANGERS_MAX = 256 };

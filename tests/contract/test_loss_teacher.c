@@ -3,15 +3,9 @@
  *
  *   test_loss_teacher [DEVICE]        default: cpu */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "basicnet_rig.h"
+#include "check.h"
 #include "device_rig.h"
 #include "loss_terms.h"
 

@@ -2,19 +2,12 @@
  * loopback. These jobs go well. */
 #include "member.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 #include <math.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "../support/own_connections.h"
+#include "check.h"
 #include "coord_link.h"
 #include "log.h"
 #include "member_rig.h"

@@ -2,14 +2,9 @@
  * come. */
 #include "member_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "log.h"
 
 static void end_elastic(rig_part *p, int workers)

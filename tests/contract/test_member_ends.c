@@ -1,15 +1,9 @@
 /* Jobs in which a member gives up, goes or is late: the others learn why. */
 #include "member_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <poll.h>
 
+#include "check.h"
 #include "log.h"
 
 static void assert_told(const rig_part *p, const char *words)

@@ -1,17 +1,9 @@
 /* A worker sends no more than its credit to a shard that receives nothing. All shards
  * have to report the same loss scale. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "model_spec.h"
 #include "ps_comm.h"
 #include "server_gate.h"

@@ -1,19 +1,11 @@
 /* libpstrain: sessions with tensors. Gradients and rates are small binary fractions, so
  * that every sum and step is exact and the weights are closed forms. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "pstrain_rig.h"
 
 enum { STEPS = 6, N_TENSORS = 4, N_PARAMS = 3 };

@@ -1,17 +1,9 @@
 /* libpstrain: how jobs end. Workers that have made equally many steps end well, whenever
  * and in whatever order they leave. If one has made fewer, the others learn it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
+#include "check.h"
 #include "clock.h"
 #include "pstrain_rig.h"
 

@@ -1,14 +1,5 @@
 /* libpstrain: collectives, and the reducer that sums arrays of any size. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "check.h"
 #include "pstrain_rig.h"
 
 static int wrong(const char *what, uint64_t i)

@@ -3,12 +3,8 @@
 #include "ref_layers.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device_rig.h"
 #include "model_cases.h"
 

@@ -1,18 +1,10 @@
 /* Sessions: a job of tensors that the program names itself, without a model, a file or
  * the step loop. Gradients are small binary fractions, so that every sum and every step
  * is exact and the weights are closed forms. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
+#include "check.h"
 #include "log.h"
 #include "session.h"
 #include "test_job.h"

@@ -2,16 +2,9 @@
  * counted by mistake, and the shard does not crash. Strangers do not disturb a job;
  * members that break the rules end it. The peers are bare DEALER sockets. */
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "bare_job.h"
+#include "check.h"
 
 /* ---- strangers ---- */
 

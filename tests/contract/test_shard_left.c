@@ -1,15 +1,8 @@
 /* Workers that leave in order after different numbers of steps. A worker that still waits
  * for them is told at once, and no other is disturbed. The workers are bare DEALER
  * sockets. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "bare_job.h"
+#include "check.h"
 
 enum { CHUNK = 3 };
 

@@ -5,16 +5,7 @@
  * shard in place, without sockets.
  *
  *   test_shard_liar [FRAMES [SEED]]      10,000 frames, seed 1 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "log.h"
 #include "model_spec.h"
 #include "rng.h"

@@ -1,15 +1,8 @@
 /* Messages that a shard gets twice, as after a lost connection, count once and are
  * answered. A worker may be a step ahead of the others. The workers are bare DEALER
  * sockets. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "bare_job.h"
+#include "check.h"
 #include "hash.h"
 
 /* Nothing was answered, and the shard has read what came over this connection. */

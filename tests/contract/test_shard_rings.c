@@ -1,16 +1,9 @@
 /* A shard and workers whose gradients come through rings in shared memory. The workers
  * are bare: the test writes into the rings what it likes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "bare_job.h"
+#include "check.h"
 #include "job_keys.h"
 #include "shm_pass.h"
 #include "wire_rings.h"

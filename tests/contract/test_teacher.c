@@ -8,14 +8,9 @@
  *
  *   test_teacher [DEVICE]        default: auto */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "basicnet_rig.h"
+#include "check.h"
 
 enum { STEPS = 100, BATCH = 64 };
 

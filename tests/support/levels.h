@@ -3,11 +3,7 @@
 #ifndef TEST_LEVELS_H
 #define TEST_LEVELS_H
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "check.h"
 #include "cpu_level.h"
 #include "rng.h"
 

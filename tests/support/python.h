@@ -3,10 +3,10 @@
 #ifndef TEST_PYTHON_H
 #define TEST_PYTHON_H
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "check.h"
 
 /* Runs a script of tests/vectors with the interpreter that PS_TORCH_PYTHON names, else
  * /usr/bin/python3 (for Debian's python3-torch), else the first python3 on PATH. Returns

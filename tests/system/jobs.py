@@ -205,7 +205,7 @@ class Psrun(subprocess.Popen):
             os.environ.update(env)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python begins
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as deploy/psrun does
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        sys.stdout = open(1, "w", encoding=os.environ.get("PYTHONIOENCODING", "utf-8"), closefd=False)
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
         code = 1
         try:

@@ -21,7 +21,8 @@ SHORT = ["train.steps=12", "data.batch=16", "train.log_every=4"]
 class Results(JobTest):
     def test_digits_reach_97_percent_and_leave_all_results(self):
         epochs, accuracy = (30, 0.97) if NIGHTLY else (10, 0.95)
-        shown = self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", f"train.epochs={epochs}", "train.save_every=100")
+        shown = self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", "trace.steps=20", f"train.epochs={epochs}",
+                           "train.save_every=100")
         s = self.summary()
         self.assertEqual([k for k in SUMMARY_KEYS if k not in s], [])
         self.assertGreaterEqual(s["test_accuracy"], accuracy)

@@ -1,16 +1,9 @@
 #include "coord_peers.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../support/drawn_keys.h"
+#include "check.h"
 
 ps_coordinator *peer_coordinator;
 void *peer_context;

@@ -1,16 +1,9 @@
 /* However the arena is cut into chunks, their sums and steps have the bits of a plain
  * serial loop. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "aggregate.h"
+#include "check.h"
 #include "model_spec.h"
 
 enum { RANKS = 5 };

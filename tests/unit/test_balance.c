@@ -1,12 +1,6 @@
 /* The workers' batches follow their speeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "balance.h"
+#include "check.h"
 
 static void check(const double *speeds, int n, int64_t total, int64_t most,
                   const int64_t *wanted)

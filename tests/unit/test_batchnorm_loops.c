@@ -1,12 +1,7 @@
 /* Batch norm's loops against PyTorch's formulas in double, in every layout. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_batchnorm_loops.h"
 #include "rng.h"
 

@@ -1,11 +1,6 @@
 /* Buckets against those of DDP's compute_bucket_assignment_by_size. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bucket.h"
+#include "check.h"
 
 /* BasicNet: conv1, conv2, fc1, fc2, each weight and bias. */
 static const uint64_t basicnet[] = {288, 32, 18432, 64, 1179648, 128, 1280, 10};

@@ -1,17 +1,9 @@
 /* The folder of checkpoints: which folders count as checkpoints, which are replaced, and
  * which stay. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "checkpoint_folder.h"
 
 static ps_checkpoint_folder folder;

@@ -1,9 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
 
+#include "check.h"
 #include "cifar.h"
 #include "temp_files.h"
 

@@ -1,13 +1,7 @@
 /* The command line and the environment behind it. */
 #include "cli.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_level.h"
 
 static const ps_cli_program worker = {.name = "ps-worker",

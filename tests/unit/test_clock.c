@@ -1,17 +1,13 @@
 /* Deadlines do not count time in which the process was stopped. */
 #include "clock.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "clock_watch.h"
 #include "thread.h"
 

@@ -2,16 +2,9 @@
  * refusals. */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "../support/half.h"
+#include "check.h"
 #include "chunk_codec.h"
 #include "model_spec.h"
 #include "rng.h"

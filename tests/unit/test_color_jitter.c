@@ -1,11 +1,6 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "color_jitter.h"
 
 /* What the factors do to pixels is compared with Pillow in system/test_pictures.py. */

@@ -3,12 +3,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "command_queue.h"
 
 enum { ROOM = 16, MANY = 50000, LOST_MS = 20000 };

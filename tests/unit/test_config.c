@@ -1,14 +1,9 @@
 /* The configuration: defaults, types, ranges, unknown keys, overrides, the hash. */
 #include "config.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "config_needs.h"
 #include "config_schema.h"
 #include "log.h"

@@ -1,13 +1,6 @@
 /* Every member is found by its routing id, and by no other, however members come and go.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "coord_index.h"
 
 enum { MEMBERS = 300, LINKS = 3 };

@@ -2,15 +2,8 @@
  * after a lost connection. */
 #include <math.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "coord_orders.h"
 
 enum { SHARDS = 2, WORKERS = 2, MOST = 64 };

@@ -1,15 +1,8 @@
 /* The slow member is named from what members tell of their steps. What makes no sense is
  * ignored. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "check.h"
 #include "coord_pace.h"
 #include "log.h"
 #include "pace.h"

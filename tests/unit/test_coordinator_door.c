@@ -1,19 +1,13 @@
 /* A coordinator's door: processes that do not fit the job, twins of members, strangers,
  * and programs that speak another protocol. They learn nothing of the job, and the job
  * goes on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
-#include <cmocka.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "check.h"
 #include "coord_peers.h"
 #include "log.h"
 

@@ -1,15 +1,8 @@
 /* Members that ask for what is not theirs, for too much, or with broken messages; members
  * that disagree, die or fall silent. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "coord_peers.h"
 #include "log.h"
 

@@ -3,13 +3,9 @@
 #include "cpu_level.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "../support/levels.h"
+#include "check.h"
 #include "codec.h"
 #include "finite.h"
 #include "floats.h"

@@ -1,12 +1,6 @@
 /* Credits never bring a worker and a shard to a standstill. Every window is simulated
  * with a shard that returns credit as late as its rule allows. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "credit.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };

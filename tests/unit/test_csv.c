@@ -1,13 +1,5 @@
 /* Tables of numbers as text: what is read, and what is said of what cannot be. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "csv.h"
 
 static const ps_wanted classes = {0};

@@ -2,17 +2,10 @@
  * can read them; and which addresses may be used without them. */
 #include "curve.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "temp_files.h"
 
 static temp_folder folder;

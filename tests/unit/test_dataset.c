@@ -1,10 +1,5 @@
 /* Which files a split is read from. The readers have tests of their own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "data_files.h"
 #include "dataset.h"
 #include "temp_files.h"

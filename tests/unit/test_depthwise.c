@@ -3,16 +3,9 @@
  * at every level and with any number of threads. */
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "../support/levels.h"
+#include "check.h"
 #include "cpu_depthwise.h"
 
 typedef struct shape {

@@ -1,12 +1,7 @@
 /* The digits that the repository ships, read as a configuration in configs/ does. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "dataset.h"
 
 static ps_config config = {

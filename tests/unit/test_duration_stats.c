@@ -1,13 +1,5 @@
 /* Percentiles against their definition on lists whose order is known. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "check.h"
 #include "duration_stats.h"
 
 static ps_duration_stats stats;

@@ -4,11 +4,8 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "check.h"
 
 enum { LOST_MS = 20000 };
 

@@ -1,13 +1,7 @@
 /* The fused multiply-add of processors without one, against the C library's. */
 #include "fused.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "rng.h"
 
 static uint32_t bits_of(float x)

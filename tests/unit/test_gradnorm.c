@@ -2,13 +2,8 @@
 #include "gradnorm.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "rng.h"
 
 enum { N_TENSORS = 5 };

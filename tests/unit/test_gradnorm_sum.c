@@ -1,13 +1,8 @@
 #include "gradnorm_sum.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <math.h>
+
+#include "check.h"
 
 static ps_err add(ps_gradnorm_sum *s, uint64_t sender, uint64_t shards, uint64_t blocks,
                   uint64_t first, uint64_t count, const double *sums)

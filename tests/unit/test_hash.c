@@ -1,11 +1,7 @@
 /* The hash against FNV's published values and MurmurHash3's mixer. */
 #include "hash.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 /* fnv64_1a of the authors' test vectors (fnv/test_fnv.c). */
 static void state_is_fnv1a(void **state)

@@ -1,15 +1,9 @@
 #include "init_method.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "check.h"
 
 static char folder[] = "/tmp/pstrain-test-init-XXXXXX";
 static char path[64];

@@ -2,16 +2,10 @@
 #include "init_weights.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../support/python.h"
+#include "check.h"
 #include "mem.h"
 #include "model_spec.h"
 

@@ -1,15 +1,8 @@
 /* What the coordinator's process knows of all members, and its JSON. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "check.h"
 #include "job_view_json.h"
 
 static void take(ps_job_view *view, int rank, double step, double loss)

@@ -1,18 +1,12 @@
 /* Members that find no coordinator, another program in its place, or not enough of the
  * other members: each fails with one clear error. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
-#include <cmocka.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "check.h"
 #include "coord_peers.h"
 #include "log.h"
 #include "member.h"

@@ -3,15 +3,9 @@
 #include "lamb.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "../support/python.h"
+#include "check.h"
 #include "gradnorm.h"
 
 /* As in lamb_vectors.py. The arena's offsets are multiples of 16. */

@@ -2,12 +2,7 @@
  * torch.autocast's. test_device checks that both devices follow them. */
 #include "layer_precision.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "model_spec.h"
 
 static void products_alone_are_narrow(void **state)

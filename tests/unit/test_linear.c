@@ -1,12 +1,8 @@
 /* The linear layer's forward pass against sums in double: with few outputs, and with
  * enough outputs that the transpose is computed first. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_linear.h"
 #include "rng.h"
 

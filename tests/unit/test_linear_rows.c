@@ -1,12 +1,5 @@
 /* A linear layer in blocks of rows: the ranges that its hooks get, and the bits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_linear_rows.h"
 #include "mem.h"
 

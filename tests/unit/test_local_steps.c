@@ -1,13 +1,6 @@
 /* Rounds of the policy local and their fragments, counted one by one for every small job.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "job_start.h"
 #include "local_steps.h"
 

@@ -1,13 +1,8 @@
 /* log_softmax keeps its digits where logits are large. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "arith.h"
+#include "check.h"
 
 enum { CLASSES = 4 };
 

@@ -2,11 +2,8 @@
 #include "loss_scale.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "check.h"
 
 typedef struct test_overflow {
     int step, rank;

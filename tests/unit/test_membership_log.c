@@ -1,16 +1,8 @@
 /* membership.jsonl: lines are added. When the job goes back behind them, they are
  * removed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "membership_log.h"
 
 static char path[64];

@@ -1,14 +1,6 @@
 /* The memory of a step's values: slots that do not overlap, and memory that is left for
  * the next plan. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "memory_plan.h"
 
 enum { SLOTS = 3 };

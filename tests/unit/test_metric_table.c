@@ -1,16 +1,8 @@
 /* The table of metrics, and its text for Prometheus. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <ctype.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "check.h"
 #include "metric_text.h"
 
 static bool ends_with(const char *text, const char *end)

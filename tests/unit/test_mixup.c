@@ -1,12 +1,7 @@
 /* Lambda has the Beta distribution; samples and labels are mixed as v2.MixUp does it. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "mixup.h"
 
 enum { DRAWS = 200000 };

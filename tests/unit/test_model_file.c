@@ -1,17 +1,9 @@
 /* Files of first weights: some fit only in part, have 16-bit floats, or come from other
  * programs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../support/half.h"
+#include "check.h"
 #include "model_file.h"
 
 enum { ROWS = 2, COLUMNS = 3, N = ROWS * COLUMNS };

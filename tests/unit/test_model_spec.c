@@ -1,13 +1,7 @@
 /* Models from YAML: shapes, names and counts against PyTorch's, and what is refused. */
 #include "model_spec.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 /* A configuration that has only a model. */
 typedef struct fixture {

@@ -1,11 +1,6 @@
 #include "mp.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 static void items_return(void **state)
 {

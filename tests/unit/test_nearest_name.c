@@ -1,12 +1,7 @@
 /* Hints for mistyped names. */
 #include "nearest_name.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 static const char *const known[] = {"conv2d", "linear", "max_pool2d", "avg_pool2d",
                                     "relu"};

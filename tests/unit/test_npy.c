@@ -1,14 +1,7 @@
 /* Files that numpy 1.24 wrote (tests/fuzz/corpus/npy) are read as numpy reads them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "npy.h"
 #include "temp_files.h"
 

@@ -4,17 +4,11 @@
 #include "optimizer.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../support/python.h"
 #include "../vectors/optimizer_vectors.h"
+#include "check.h"
 
 enum { MAX_N = 512, RECORD = 16, N_VECTORS = sizeof vectors / sizeof vectors[0] };
 

@@ -1,11 +1,5 @@
 /* When a rank sends which fragment, in rounds of its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "own_rounds.h"
 
 static ps_config config_of(int64_t steps, int64_t fragments, int64_t overlap)

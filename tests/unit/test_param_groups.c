@@ -1,12 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+
 #include <math.h>
-#include <string.h>
 
+#include "check.h"
 #include "param_groups.h"
 
 /* Numbers hold from their step on. The last three sets are kept. */

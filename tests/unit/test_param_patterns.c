@@ -1,14 +1,8 @@
 /* Parameters chosen by patterns: which are frozen, which have numbers of their own, and
  * the error for a mistyped pattern. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "model_spec.h"
 #include "step_rule.h"
 

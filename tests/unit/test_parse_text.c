@@ -1,11 +1,7 @@
 /* Numbers and words: the whole text or nothing. */
 #include "parse_text.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 static void whole_numbers(void **state)
 {

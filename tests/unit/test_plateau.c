@@ -3,14 +3,9 @@
 #include "plateau.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "../support/python.h"
+#include "check.h"
 
 /* In the order of plateau_vectors.py. */
 static const char *const cases[][5] = {

@@ -1,12 +1,8 @@
 /* The activations against libm in double; those of 16 bits against those of float32. */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_activation.h"
 #include "cpu_factors.h"
 #include "cpu_pointwise.h"

@@ -1,11 +1,5 @@
 /* The rules by which a shard counts each push exactly once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "policy.h"
 
 static void weights_come_once_and_from_rank_0(void **state)

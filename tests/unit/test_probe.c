@@ -1,18 +1,10 @@
 /* The probe between two processes on loopback, and what cannot be probed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <jansson.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-#include <jansson.h>
-
 #include "../support/free_port.h"
+#include "check.h"
 #include "probe.h"
 
 static ps_err probe(const char *what, FILE *out)

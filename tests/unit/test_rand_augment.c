@@ -1,12 +1,7 @@
 /* What RandAugment draws; test_rand_augment.py compares the pixels with torchvision. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "rand_augment.h"
 
 enum { DRAWS = 28000, BIN = 9, HEIGHT = 40, WIDTH = 331 };

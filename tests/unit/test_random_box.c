@@ -1,10 +1,6 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "random_box.h"
 
 enum { DRAWS = 20000, SIDE = 1000 };

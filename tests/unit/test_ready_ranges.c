@@ -1,12 +1,5 @@
 /* Ranges of gradients that become ready, against a map of every element. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "ready_ranges.h"
 
 enum { ARENA = 160, PARTS = 5 };

@@ -3,14 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "temp_files.h"
 
 static void refused(const char *path, int flags, const char *why)

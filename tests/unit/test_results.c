@@ -1,19 +1,11 @@
 /* The files of a run: metrics, summary and progress, read back by jansson. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "metrics.h"
 #include "progress.h"
 #include "run_dir.h"

@@ -1,12 +1,7 @@
 /* Random numbers against PyTorch's and Random123's published streams. */
 #include "rng.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 /* std::mt19937 seeded with its default 5489: the 10,000th number ([rand.predef] of the
  * C++ standard). */

@@ -2,20 +2,14 @@
 #include "model_file.h"
 #include "model_spec.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../support/python.h"
+#include "check.h"
 #include "mem.h"
 
 typedef struct model {

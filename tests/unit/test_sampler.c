@@ -1,12 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 
+#include "check.h"
 #include "sampler.h"
 
 static ps_epoch epoch_of(int64_t n, int w, int rank, bool shuffle, bool drop_last,

@@ -2,16 +2,10 @@
 #include "schedule.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../support/python.h"
+#include "check.h"
 
 static ps_err schedule(ps_schedule *s, const char *const *set, int n, uint64_t total)
 {

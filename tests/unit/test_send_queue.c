@@ -1,12 +1,5 @@
 /* Parts, segments, and the order in which they are sent. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "check.h"
 #include "send_queue.h"
 
 enum { BLOCK = 4096, SEGMENT = 3008, N_TENSORS = 4, MAX_RANKS = 5 };

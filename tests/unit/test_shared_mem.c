@@ -1,14 +1,8 @@
 /* Memory that processes share: sizes around a large page, and nothing left behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "mem.h"
 
 enum { PAGE = 4096, LARGE = 2 << 20 };

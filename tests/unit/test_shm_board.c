@@ -1,12 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
+
 #include <pthread.h>
 
+#include "check.h"
 #include "shm_board.h"
 
 enum { N_RANKS = 3, ROUNDS = 2000 };

@@ -1,13 +1,6 @@
 /* Whether a worker offers its arenas to processes of its host, by mode, codec, setting
  * and hosts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "procstat.h"
 #include "shm_offer.h"
 

@@ -1,12 +1,5 @@
 /* Two snapshots in turn: the newest whole one stays while the next is filled. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "snapshot_pair.h"
 
 static const ps_tensor_table table = {.arena_count = 8, .buffer_bytes = 4};

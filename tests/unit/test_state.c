@@ -1,15 +1,7 @@
 /* State is saved in the middle of a job and loaded into another part, which goes on with
  * the same bits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "aggregate.h"
+#include "check.h"
 #include "checkpoint_file.h"
 #include "coded_chunk.h"
 #include "device_stream.h"
@@ -386,15 +378,15 @@ static void a_checkpoint_is_read_by_other_workers(void **state)
     assert_int_equal(temp_folder_init(&folder), 0);
     setup(&f, "optimizer.name=adam", "exchange.codec=onebit");
     make_snapshot(&f, &s);
-    assert_int_equal(ps_checkpoint_write(
-                         folder.path, &f.cfg,
-                         &(ps_snapshot_shape){.table = &f.spec.table,
-                                              .optimizer = &f.rule.optimizer,
-                                              .n_ranks = RANKS,
-                                              .told = true,
-                                              .feedback = true},
-                         &s),
-                     PS_OK);
+    assert_int_equal(
+        ps_checkpoint_write(folder.path, &f.cfg,
+                            &(ps_snapshot_shape){.table = &f.spec.table,
+                                                 .optimizer = &f.rule.optimizer,
+                                                 .n_ranks = RANKS,
+                                                 .told = true,
+                                                 .feedback = true},
+                            &s),
+        PS_OK);
     check_feedback(&f, &s, folder.path, 1);
     check_feedback(&f, &s, folder.path, 2);
     check_feedback(&f, &s, folder.path, RANKS);

@@ -1,14 +1,8 @@
 /* The rule of a step against torch.amp.GradScaler's and clip_grad_norm_'s closed forms,
  * and its state on the way through bytes. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "step_rule.h"
 
 static void rule_of(ps_step_rule *r, ps_config *cfg, const char *const *sets, int n)

@@ -1,9 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
 
+#include "check.h"
 #include "stl10.h"
 #include "temp_files.h"
 

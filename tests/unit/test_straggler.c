@@ -1,14 +1,8 @@
 /* The member that all others wait for is named: every member and every cause, one at a
  * time, in jobs of several sizes. After other delays no member is named. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
 
+#include "check.h"
 #include "pace.h"
 #include "straggler.h"
 

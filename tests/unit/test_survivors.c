@@ -1,12 +1,5 @@
 /* Which snapshot a job goes on from, and which worker holds one beside worker 0. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "survivors.h"
 
 static void the_newest_is_chosen(void **state)

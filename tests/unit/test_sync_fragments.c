@@ -1,15 +1,7 @@
 /* Fragments with a quorum each: every order in which the pushes of three workers can
  * come, and random orders of more workers that die now and then. A worker here has one
  * push on its way, or, if it has come back, an empty one of each fragment. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "sync_fragments.h"
 
 enum { MOST = 6, WORKERS = 3, FRAGMENTS = 3, CHOICES = 1024, RECORD = 65536 };

@@ -1,14 +1,6 @@
 /* The policies backup, ssp and asp in every order in which the pushes of a few workers
  * can come, against a model that only counts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "sync_policy.h"
 
 enum { MOST = 3, CHOICES = 64, RECORD = 4096 };

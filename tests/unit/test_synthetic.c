@@ -1,11 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 
+#include "check.h"
 #include "synthetic.h"
 
 static ps_dataset make(uint64_t seed, uint32_t split, int64_t n, ps_dims dims,

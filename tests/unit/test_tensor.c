@@ -1,12 +1,7 @@
 /* Dimensions: text, products at their bounds. */
 #include "tensor.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 static void texts_are_pythons_tuples_of_counts(void **state)
 {

@@ -2,12 +2,8 @@
 #include "thread.h"
 
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "check.h"
 
 static void *wait_for_post(void *arg)
 {

@@ -1,19 +1,11 @@
 /* The trace's file, read back: its records, its bounds, and what threads write. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "clock.h"
 #include "clock_sync.h"
 #include "thread.h"

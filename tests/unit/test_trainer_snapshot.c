@@ -1,13 +1,7 @@
 /* The state of the step loop on the way through JSON: every bit of every number. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "trainer_snapshot.h"
 
 static json_t *state_json(ps_trainer_snapshot *s)

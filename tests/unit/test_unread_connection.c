@@ -1,16 +1,9 @@
 /* A connection fails while its messages wait, because nobody takes them. With ZeroMQ's
  * own heartbeats libzmq would end the process by an assertion. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../support/own_connections.h"
+#include "check.h"
 #include "zsock.h"
 
 enum { SENT = 100, WAITING = 2, SILENCE_MS = 1000 };

@@ -1,15 +1,8 @@
 /* Windows as rows of a matrix, against the definition of a convolution's window, in every
  * layout; and their reverse, which is its transpose. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "cpu_windows.h"
 
 enum { N = 2, C = 19, H = 5, W = 4 };

@@ -1,11 +1,6 @@
 #include "wire_socket.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 /* Written by hand after the MessagePack specification: fixarray 12; 3, 3; uint64
  * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 0; uint8

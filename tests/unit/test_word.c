@@ -1,13 +1,7 @@
 /* Words of the configuration and the numbers that they stand for. */
 #include "word.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
+#include "check.h"
 #include "config_words.h"
 
 static void a_word_is_found_and_named(void **state)

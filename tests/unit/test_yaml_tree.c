@@ -1,14 +1,9 @@
 /* The YAML tree: lines, duplicates, aliases and their bombs, overrides. */
 #include "yaml_tree.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "check.h"
 
 static ps_yaml *parsed(const char *text)
 {

@@ -2,12 +2,7 @@
  * test_coordinator_door. */
 #include "zmtp.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "check.h"
 
 enum { FRAME_MAX = 1000, STREAM_MAX = 4096 };
 
