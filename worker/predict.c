@@ -95,7 +95,8 @@ static ps_err open_program(predictor *p, int threads)
 {
     const ps_config_train *t = &p->config->train;
     const int64_t batch = p->config->data.eval_batch;
-    const ps_device_options device = ps_device_options_of(t, p->cli->local_rank, threads);
+    ps_device_options device = ps_device_options_of(t, p->cli->local_rank, threads);
+    device.own_waits = p->cli->own_waits;
     PS_TRY(ps_device_open(t->device.kind, &device, &p->device));
     const ps_program_options program = {.spec = &p->spec,
                                         .max_batch = (int)batch,

@@ -215,7 +215,11 @@ static ps_err find_start(job *j)
 
 static ps_device_options device_options(const job *j)
 {
-    return ps_device_options_of(&j->config->train, j->cli->local_rank, j->threads);
+    const ps_cli *cli = j->cli;
+    ps_device_options o =
+        ps_device_options_of(&j->config->train, cli->local_rank, j->threads);
+    o.own_waits = cli->own_waits;
+    return o;
 }
 
 /* Beside what the others do until this process has joined again. */

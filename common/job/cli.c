@@ -116,6 +116,9 @@ static const char ENVIRONMENT[] =
     "  PS_CURVE_DIR               the folder of the job's keys, as --curve\n"
     "  PS_CURVE_KEY               the text of this role's key file, instead\n"
     "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n"
+    "  OMP_WAIT_POLICY, GOMP_SPINCOUNT\n"
+    "                             how they wait for each other; they spin, or sleep\n"
+    "                             beside other load, where neither is set\n"
     "  PS_CPU_LEVEL               vectors to use: plain, avx2, avx512; auto (the best\n"
     "                             that there are) when not set\n";
 
@@ -395,6 +398,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
     const char *omp = environment("OMP_NUM_THREADS");
     // OpenMP's variable may hold a list ("4,2"), so other values are no error.
     if (omp && (threads = atoi(omp)) > 0) cli->default_threads = threads;
+    cli->own_waits = environment("OMP_WAIT_POLICY") || environment("GOMP_SPINCOUNT");
     const char *vectors = environment("PS_CPU_LEVEL");
     if (vectors) PS_TRY(ps_cpu_level_use(vectors));
     PS_TRY(find_bar(cli));

@@ -49,6 +49,23 @@ static void nothing_given(void **state)
     ps_cli_fini(&c);
 }
 
+/* OpenMP's variables say how threads wait; else the worker does (cpu_waits.h). */
+static void openmp_says_how_threads_wait(void **state)
+{
+    static const char *const names[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
+    for (int i = 0; i < 2; i++) {
+        ps_cli c;
+        unsetenv(names[1 - i]);
+        for (int set = 0; set < 2; set++) {
+            set ? setenv(names[i], "1", 1) : unsetenv(names[i]);
+            assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+            assert_int_equal(c.own_waits, set);
+            ps_cli_fini(&c);
+        }
+        unsetenv(names[i]);
+    }
+}
+
 static void vectors_are_chosen(void **state)
 {
     ps_cli c;
@@ -232,6 +249,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup(f, clear_environment)
     const struct CMUnitTest tests[] = {
         TEST(nothing_given),
+        TEST(openmp_says_how_threads_wait),
         TEST(vectors_are_chosen),
         TEST(flags_and_forms),
         TEST(environment_and_precedence),

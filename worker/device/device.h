@@ -18,6 +18,8 @@ typedef struct ps_device_options {
     int index;      // which device of this kind; -1: local_rank decides
     int local_rank; // rank among the workers of this host; -1: unknown
     int threads;    // cpu: number of compute threads
+    bool own_waits; // cpu: they wait for each other as OpenMP's variables say
+                    // (cpu_waits.h)
     ps_precision precision;
     bool tf32;
     ps_switch cudnn;

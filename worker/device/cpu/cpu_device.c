@@ -7,6 +7,7 @@
 
 #include "cpu_processor.h"
 #include "cpu_run.h"
+#include "cpu_waits.h"
 #include "log.h"
 #include "mem.h"
 #include "procstat.h"
@@ -16,6 +17,7 @@ typedef struct cpu_device {
     int threads;
     ps_cpu_library library;
     ps_spare_memory spare;
+    ps_cpu_waits *waits; // NULL: OpenMP decides how threads wait
 } cpu_device;
 
 typedef struct cpu_program {
@@ -33,6 +35,7 @@ typedef struct cpu_program {
 static void cpu_close(ps_device **device)
 {
     cpu_device *d = (cpu_device *)(void *)*device;
+    ps_cpu_waits_stop(&d->waits);
     if (d->library.stream) dnnl_stream_destroy(d->library.stream);
     if (d->library.engine) dnnl_engine_destroy(d->library.engine);
     ps_spare_memory_fini(&d->spare);
@@ -64,6 +67,8 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     *out = &d->base;
     ps_err err = ps_dnnl_check(dnnl_engine_create(&d->library.engine, dnnl_cpu, 0),
                                "device cpu", "engine");
+    if (err == PS_OK && d->threads > 1 && !options->own_waits)
+        err = ps_cpu_waits_start(d->threads, &d->waits);
     if (err == PS_OK)
         err = ps_dnnl_check(dnnl_stream_create(&d->library.stream, d->library.engine,
                                                dnnl_stream_default_flags),
