@@ -1,6 +1,7 @@
 /* Jobs in which a member gives up, goes or is late: the others learn why. */
 #include "member_rig.h"
 
+#include <malloc.h>
 #include <poll.h>
 
 #include "check.h"
@@ -143,6 +144,35 @@ static void a_barrier_does_not_wait_for_one_that_left(void **state)
     rig_run_well(0, 3, NULL, wait_for_one_that_left);
 }
 
+static void end_without_goodbye(rig_part *p)
+{
+    if (p->role == PS_ROLE_WORKER && p->rank == 1) ps_member_destroy(&p->member);
+    if (p->member) ps_member_barrier(p->member, "b", rig_soon());
+}
+
+/* Bytes in use after that many jobs of which a worker dies. With psrun --restarts, the
+ * coordinator's process is the same for all of them. */
+static size_t in_use_after(int deaths)
+{
+    for (int i = 0; i < deaths; i++) {
+        rig_job j;
+        rig_part parts[RIG_MEMBERS_MAX];
+        rig_open(&j, 1, 2);
+        rig_run(&j, parts, end_without_goodbye, end_without_goodbye);
+        rig_close(&j);
+    }
+    return mallinfo2().uordblks;
+}
+
+static void deaths_leave_nothing_in_memory(void **state)
+{
+    enum { BYTES = 32 << 10 }; // what threads keep for themselves; not for each death
+    const size_t before = in_use_after(20);
+    if (before == 0) skip(); // a sanitizer's allocator, which looks for leaks itself
+    const size_t after = in_use_after(60);
+    if (after > before + BYTES) fail_msg("%zu, then %zu bytes", before, after);
+}
+
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
@@ -152,6 +182,7 @@ int main(void)
         cmocka_unit_test(an_end_without_goodbye_aborts),
         cmocka_unit_test(a_timeout_names_who_is_missing),
         cmocka_unit_test(a_barrier_does_not_wait_for_one_that_left),
+        cmocka_unit_test(deaths_leave_nothing_in_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
