@@ -62,7 +62,7 @@ bool ps_chunk_size_is_coarse(ps_chunk_size size)
 
 /* Filling and draining the pipe costs the time of some chunks, and each chunk costs a
  * message: their sum is least at a size that grows with the square root of what travels.
- * The factor and the limits are measured (bench/results/2026-11-22-chunk-sizes.md). */
+ * The factor and the limits are measured (bench/results/2026-11-22-chunk-sizes.json). */
 static double network_bytes(double travelling, bool coarse)
 {
     const double least = coarse ? COARSE_AUTO_BYTES : MIN_AUTO_BYTES;
