@@ -25,8 +25,7 @@ from ddp_job import Job, join  # noqa: E402
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__,
-                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--config", required=True, help="JSON of ps-config-json")
     p.add_argument("--init", help="start from this safetensors file")
     p.add_argument("--out", required=True)
@@ -48,8 +47,7 @@ class Continued(Job):
         self.left = iter(self.groups(0))
 
     def load(self, folder):
-        self.number, self.epoch, self.position = torch_checkpoint.load(
-            folder, self.model, self.optimizer)
+        self.number, self.epoch, self.position = torch_checkpoint.load(folder, self.model, self.optimizer)
         self.left = self.groups(self.epoch)
         for _ in range(-(-self.position // (self.world * self.batch * self.accumulate))):
             next(self.left)
@@ -58,8 +56,7 @@ class Continued(Job):
         if self.rank == 0:
             name = f"step-{self.number}"
             folder = os.path.join(self.args.out, f"run-{self.number}", "checkpoints", name)
-            torch_checkpoint.save(folder, self.model, self.optimizer, self.number, self.epoch,
-                                  self.position)
+            torch_checkpoint.save(folder, self.model, self.optimizer, self.number, self.epoch, self.position)
 
     def one_step(self):
         group = next(self.left, None)

@@ -27,6 +27,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 from benchlib import safetensors, torch_data, torch_hooks  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
+from benchlib.stats import percentile  # noqa: E402
 from benchlib.ties import Ties  # noqa: E402
 from benchlib.torch_model import Model, loss_of, optimizer_of, package_optimizer, scaler_of  # noqa: E402
 
@@ -36,8 +37,7 @@ def shuffled(batch):
 
 
 # Orders of the samples within a batch.
-ORDERS = {"given": lambda batch: batch, "reversed": lambda batch: batch.flip(0),
-          "shuffled": shuffled}
+ORDERS = {"given": lambda batch: batch, "reversed": lambda batch: batch.flip(0), "shuffled": shuffled}
 
 
 def arguments():
@@ -143,31 +143,13 @@ class States:
                 json.dump(self.ties.moves, f)
 
 
-class Traffic:
-    """Bytes that the network interface has moved, all headers included. The loopback device
-    is shared by all processes: its counts say nothing."""
-
-    def __init__(self, interface):
-        self.interface = interface if interface != "lo" else None
-        self.mark = None
-
-    def _counters(self):
-        with open("/proc/self/net/dev", encoding="ascii") as f:
-            for line in f:
-                name, _, counters = line.partition(":")
-                if name.strip() == self.interface:
-                    fields = [int(v) for v in counters.split()]
-                    return fields[8], fields[0]
-        return None
-
-    def begin(self):
-        self.mark = self._counters()
-
-    def per_step(self, steps):
-        """Returns (sent, received) per step, or None."""
-        if not self.mark or steps < 1:
-            return None
-        return [(now - then) / steps for now, then in zip(self._counters(), self.mark)]
+def moved(interface):
+    """Bytes that a network interface has sent and received, all headers included; None of the loopback
+    device, which all processes share."""
+    with open("/proc/self/net/dev", encoding="ascii") as f:
+        lines = dict(line.split(":", 1) for line in f if ":" in line)
+    counters = {name.strip(): [int(v) for v in line.split()] for name, line in lines.items()}.get(interface)
+    return counters and interface != "lo" and (counters[8], counters[0])
 
 
 class Job:
@@ -203,7 +185,7 @@ class Job:
             ties = Ties(self.model, self.loss, dist.all_reduce, self.world)
             self.states = States(args.states if self.rank == 0 else None, self.model, ties)
         self.step_ms, self.samples, self.skipped = [], 0, 0
-        self.traffic = Traffic(os.environ.get("GLOO_SOCKET_IFNAME"))
+        self.interface, self.moved = os.environ.get("GLOO_SOCKET_IFNAME"), None
         self.since_record = [0.0, 0]  # this rank's loss sum and samples
         self.epoch_sums = [0.0, 0]    # all ranks'
 
@@ -212,8 +194,7 @@ class Job:
         if self.args.package:
             if self.config["train.accumulate"] > 1:
                 raise BenchError("--package is written for train.accumulate=1")
-            return self.model, package_optimizer(self.config, self.model, self.args.package,
-                                                 self.total)
+            return self.model, package_optimizer(self.config, self.model, self.args.package, self.total)
         ddp = DistributedDataParallel(self.model, **torch_hooks.buckets(self.args.hook, self.config))
         optimizer = optimizer_of(self.config, self.model)
         return ddp, torch_hooks.register(ddp, self.args.hook, self.config, optimizer)
@@ -263,8 +244,7 @@ class Job:
             indices, = group  # no accumulation there
             self.states.step(sums[0] / sums[1], self.x[indices], self.y[indices])
         if self.config["optimizer.clip_norm"] > 0 and not self.args.package:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(),
-                                           self.config["optimizer.clip_norm"])
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config["optimizer.clip_norm"])
         self.scaler.step(self.optimizer)
         scale = self.scaler.get_scale()
         self.scaler.update()
@@ -289,7 +269,7 @@ class Job:
     def train(self, metrics):
         """Runs steps and evaluations; returns the seconds of the steps after the warm-up."""
         number, epoch, every = 0, 0, max(1, self.config["train.log_every"])
-        self.traffic.begin()
+        self.moved = moved(self.interface)
         warmup, timed, timed_samples = self.config["train.warmup_steps"], 0.0, 0
         self.ddp.train()
         if warmup == 0:
@@ -302,7 +282,7 @@ class Job:
                 if number == warmup:
                     self.mark()
                     mark, before = time.perf_counter(), self.samples
-                    self.traffic.begin()
+                    self.moved = moved(self.interface)
                 if number % every == 0:
                     self.record(metrics, number, epoch)
                 if number == self.total:
@@ -332,24 +312,15 @@ class Job:
                 part = slice(i, min(end, i + self.config["data.eval_batch"]))
                 out = self.model(x[part])
                 n = part.stop - part.start
-                sums += torch.tensor([self.loss(out, y[part]).item() * n,
-                                      (out.argmax(1) == y[part]).sum().item(), n])
+                sums += torch.tensor([self.loss(out, y[part]).item() * n, (out.argmax(1) == y[part]).sum().item(), n])
         dist.all_reduce(sums)
         return (sums[0] / sums[2]).item(), (sums[1] / sums[2]).item()
-
-
-def percentile(values, q):
-    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
-
-
-def ring_bytes(config, world):
-    return 2 * (world - 1) * config.gradient_bytes() // world
 
 
 def summary(job, seconds, timed, timed_samples, traffic, test):
     config, late = job.config, job.step_ms[job.config["train.warmup_steps"]:]
     # The bytes of a ring, if nothing counts them.
-    sent, received = traffic or [ring_bytes(config, job.world)] * 2
+    sent, received = traffic or [2 * (job.world - 1) * config.gradient_bytes() // job.world] * 2
     return {
         "mode": f"package {job.args.package}" if job.args.package else "ddp", "model": config["job.name"], "dataset": config["data.kind"],
         "device": "cpu", "precision": "bf16" if job.model.narrow else "float32", "servers": 0, "shards": 0,
@@ -359,7 +330,7 @@ def summary(job, seconds, timed, timed_samples, traffic, test):
         "samples_per_second": timed_samples * job.world / timed if timed else None,
         "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99),
         "exchange_wait_ms_p50": None, "bytes_sent_per_step": sent,
-        "bytes_received_per_step": received, "bytes_computed": traffic is None,
+        "bytes_received_per_step": received, "bytes_computed": not traffic,
         "train_loss": job.epoch_sums[0] / job.epoch_sums[1] if job.epoch_sums[1] else None,
         "test_loss": test[0], "test_accuracy": test[1], "seed": config["train.seed"],
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -394,7 +365,9 @@ def main():
     timed, n = job.train(lambda line: lead and log.write(
         json.dumps({**line, "seconds": time.perf_counter() - begun}) + "\n"))
     seconds = time.perf_counter() - begun
-    traffic = job.traffic.per_step(len(job.step_ms) - config["train.warmup_steps"])
+    timed_steps = len(job.step_ms) - config["train.warmup_steps"]
+    traffic = job.moved and timed_steps > 0 and [(now - then) / timed_steps
+                                                 for now, then in zip(moved(job.interface), job.moved)]
     if job.states:
         job.states.close()
     test = job.evaluate()

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "cli.h"
 #include "model_spec.h"
@@ -40,7 +39,6 @@ typedef struct bench {
     uint64_t n_warmup, n_steps;
     uint64_t *step_ns;
     ps_exchange_stats before, after;
-    double cpu_seconds;
 } bench;
 
 /* An integer in -8 .. 8 for (rank, element). */
@@ -101,14 +99,6 @@ static ps_err one_step(bench *b, uint64_t step)
     return ps_session_drain(b->session);
 }
 
-static double cpu_now(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
-
 /* All ranks wait for rank 0, which waits for a line on stdin. */
 static ps_err mark(bench *b, const char *name)
 {
@@ -141,14 +131,12 @@ static ps_err measure(bench *b)
     }
     PS_TRY(mark(b, "begin"));
     ps_session_stats(b->session, &b->before);
-    double cpu = cpu_now();
     for (uint64_t i = 0; i < b->n_steps; i++) {
         PS_TRY(restore_gradients(b));
         uint64_t start = ps_clock_ns();
         PS_TRY(one_step(b, step + i));
         b->step_ns[i] = ps_clock_ns() - start;
     }
-    b->cpu_seconds = cpu_now() - cpu;
     ps_session_stats(b->session, &b->after);
     return mark(b, "end");
 }
@@ -177,13 +165,11 @@ static void print_result(const bench *b)
     const ps_plan *plan = ps_session_plan(b->session);
     printf("{\"rank\": %d, \"bytes\": %" PRIu64
            ", \"chunks\": %u, \"chunk_bytes\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
-           ", \"bytes_received\": %" PRIu64 ", \"raw_bytes\": %" PRIu64
-           ", \"cpu_seconds\": %.6f, \"step_ns\": [",
+           ", \"bytes_received\": %" PRIu64 ", \"step_ns\": [",
            ps_session_rank(b->session), b->spec.table.n_params * sizeof(float),
            plan->n_chunks, plan->max_chunk_count * sizeof(float),
            b->after.bytes_sent - b->before.bytes_sent,
-           b->after.bytes_received - b->before.bytes_received,
-           b->after.raw_bytes - b->before.raw_bytes, b->cpu_seconds);
+           b->after.bytes_received - b->before.bytes_received);
     for (uint64_t i = 0; i < b->n_steps; i++)
         printf("%s%" PRIu64, i ? ", " : "", b->step_ns[i]);
     printf("]}\n");

@@ -325,9 +325,7 @@ int main(int argc, char **argv)
         .examples = "",
     };
     if (argc < 4) {
-        fprintf(stderr,
-                "usage: ps-parity-step --config FILE [--set k=v] --out DIR STATES "
-                "TEACHER_LR (bench/parity calls it)\n");
+        fprintf(stderr, "ps-parity-step: bench/parity calls it\n");
         return 2;
     }
     ps_cli cli = {0};

@@ -1,12 +1,11 @@
 /* ps-bench-step: the arithmetic of one worker alone, without data files or an exchange.
  *
- *   ps-bench-step [--kernels] [--seconds S] CONFIG STEPS WARMUP [key=value ...]
+ *   ps-bench-step CONFIG STEPS WARMUP SECONDS [key=value ...]
  *
- * Trains CONFIG's model on one synthetic batch (forward, loss, backward, optimizer) and
- * prints one JSON object: for each step after WARMUP the milliseconds of the step and its
- * parts, the processor time of all threads, and the share of oneDNN's kernels. --kernels:
- * also prints a table of these kernels on stderr. --seconds: stops after that much time,
- * but not before 3 steps.
+ * Trains CONFIG's model on one synthetic batch (forward, loss, backward, optimizer),
+ * until STEPS or SECONDS are over, but at least 3 steps. Prints one JSON object: for each
+ * step after WARMUP the milliseconds of the step and its parts, the processor time of all
+ * threads, and the time in oneDNN's kernels.
  *
  * The linker puts wrap_ functions around the two calls that run kernels (--wrap, see
  * bench/CMakeLists.txt); the device's code is unchanged. */
@@ -41,44 +40,11 @@ typedef struct bench {
     uint32_t *positions;
     double *ms; // per measured step: all, forward, backward, optimizer
     double loss;
-    bool kernels;   // print the table
-    double seconds; // 0: no limit
 } bench;
 
-enum { PARTS = 6, MAX_KERNELS = 256, LEAST_STEPS = 3 };
+enum { PARTS = 6, LEAST_STEPS = 3 };
 
-/* The time of one of the library's kernels since the program's start. */
-typedef struct kernel {
-    const void *id; // the primitive, or sgemm's output
-    char text[80];
-    uint64_t ns, calls;
-} kernel;
-
-static struct {
-    uint64_t ns;
-    int n;
-    kernel kernels[MAX_KERNELS];
-} library;
-
-static kernel *kernel_of(const void *id, bool *is_new)
-{
-    for (int i = 0; i < library.n; i++) {
-        *is_new = false;
-        if (library.kernels[i].id == id) return &library.kernels[i];
-    }
-    *is_new = true;
-    if (library.n < MAX_KERNELS) library.n++;
-    library.kernels[library.n - 1].id = id;
-    return &library.kernels[library.n - 1];
-}
-
-static void note(kernel *k, uint64_t start)
-{
-    uint64_t ns = ps_clock_ns() - start;
-    library.ns += ns;
-    k->ns += ns;
-    k->calls++;
-}
+static uint64_t library_ns; // in the library's kernels, since the program's start
 
 dnnl_status_t __real_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
                                             dnnl_stream_t stream, int n,
@@ -90,18 +56,9 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
                                             dnnl_stream_t stream, int n,
                                             const dnnl_exec_arg_t *args)
 {
-    bool is_new;
-    kernel *k = kernel_of(primitive, &is_new);
-    if (is_new) {
-        const_dnnl_primitive_desc_t pd;
-        const char *name = "";
-        dnnl_primitive_get_primitive_desc(primitive, &pd);
-        dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
-        snprintf(k->text, sizeof k->text, "%s", name);
-    }
     uint64_t start = ps_clock_ns();
     dnnl_status_t s = __real_dnnl_primitive_execute(primitive, stream, n, args);
-    note(k, start);
+    library_ns += ps_clock_ns() - start;
     return s;
 }
 
@@ -118,15 +75,10 @@ dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
                                 const float *b, dnnl_dim_t ldb, float beta, float *c,
                                 dnnl_dim_t ldc)
 {
-    bool is_new;
-    kernel *e = kernel_of(c, &is_new);
-    if (is_new)
-        snprintf(e->text, sizeof e->text, "sgemm %c%c %d x %d x %d", ta, tb, (int)m,
-                 (int)n, (int)k);
     uint64_t start = ps_clock_ns();
     dnnl_status_t s =
         __real_dnnl_sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    note(e, start);
+    library_ns += ps_clock_ns() - start;
     return s;
 }
 
@@ -197,7 +149,7 @@ static ps_err run_step(bench *b, uint64_t t, double ms[PARTS])
                           .grad_scale = 1.0f,
                           .dropout = {b->cfg.train.seed, (uint32_t)t}};
     ps_pass_result result;
-    uint64_t kernels = library.ns, cpu = cpu_ns(), start = ps_clock_ns();
+    uint64_t kernels = library_ns, cpu = cpu_ns(), start = ps_clock_ns();
     PS_TRY(ps_program_forward(b->program, &batch, &pass, &result));
     uint64_t forward = ps_clock_ns();
     PS_TRY(ps_program_backward(b->program, &batch, &pass));
@@ -210,7 +162,7 @@ static ps_err run_step(bench *b, uint64_t t, double ms[PARTS])
     ms[2] = (double)(backward - forward) * 1e-6;
     ms[3] = (double)(end - backward) * 1e-6;
     ms[4] = (double)(cpu_ns() - cpu) * 1e-6;
-    ms[5] = (double)(library.ns - kernels) * 1e-6;
+    ms[5] = (double)(library_ns - kernels) * 1e-6;
     return PS_OK;
 }
 
@@ -230,21 +182,13 @@ static void print_result(const bench *b, int steps)
     printf("}\n");
 }
 
-static void print_kernels(void)
-{
-    for (int i = 0; i < library.n; i++) {
-        const kernel *k = &library.kernels[i];
-        fprintf(stderr, "%9.4f ms  %s\n", (double)k->ns * 1e-6 / (double)k->calls,
-                k->text);
-    }
-}
-
 static ps_err run(bench *b, int argc, char **argv)
 {
     int steps = atoi(argv[2]), warmup = atoi(argv[3]);
+    double seconds = atof(argv[4]);
     if (steps < 1 || warmup < 0)
         return ps_err_set(PS_ERR_ARG, "STEPS has to be 1 or more, WARMUP 0 or more");
-    PS_TRY(ps_config_load(&b->cfg, argv[1], (const char *const *)argv + 4, argc - 4));
+    PS_TRY(ps_config_load(&b->cfg, argv[1], (const char *const *)argv + 5, argc - 5));
     PS_TRY(ps_model_spec_init(&b->spec, &b->cfg));
     PS_TRY(ps_optimizer_init(&b->optimizer, &b->cfg));
     b->n = (int)ps_config_batch(&b->cfg, 0);
@@ -255,9 +199,7 @@ static ps_err run(bench *b, int argc, char **argv)
     int done = 0;
     for (int i = 0; i < warmup + steps; i++) {
         if (i == warmup) start = ps_clock_ns();
-        if (b->seconds > 0 && done >= LEAST_STEPS &&
-            (double)(ps_clock_ns() - start) > 1e9 * b->seconds)
-            break;
+        if (done >= LEAST_STEPS && (double)(ps_clock_ns() - start) > 1e9 * seconds) break;
         PS_TRY(run_step(b, (uint64_t)i + 1, b->ms + done * PARTS));
         if (i >= warmup) done++;
     }
@@ -265,35 +207,19 @@ static ps_err run(bench *b, int argc, char **argv)
     return PS_OK;
 }
 
-/* Removes the options from the front of the arguments. */
-static void read_options(bench *b, int *argc, char ***argv)
-{
-    while (*argc > 2 && strncmp((*argv)[1], "--", 2) == 0) {
-        int taken = strcmp((*argv)[1], "--seconds") == 0 ? 2 : 1;
-        if (taken == 2)
-            b->seconds = atof((*argv)[2]);
-        else
-            b->kernels = strcmp((*argv)[1], "--kernels") == 0;
-        *argc -= taken;
-        *argv += taken;
-    }
-}
-
 int main(int argc, char **argv)
 {
     bench b = {0};
     ps_mem_keep_freed(); // as ps-worker does
-    read_options(&b, &argc, &argv);
-    if (argc < 4) {
-        fprintf(stderr, "usage: ps-bench-step [--kernels] [--seconds S] CONFIG STEPS "
-                        "WARMUP [key=value ...]\n");
+    if (argc < 5) {
+        fprintf(stderr,
+                "usage: ps-bench-step CONFIG STEPS WARMUP SECONDS [key=value ...]\n");
         return 2;
     }
     const char *level = getenv("PS_CPU_LEVEL"); // as ps-worker's
     ps_err err = level ? ps_cpu_level_use(level) : PS_OK;
     if (err == PS_OK) err = run(&b, argc, argv);
     if (err != PS_OK) fprintf(stderr, "ps-bench-step: %s\n", ps_err_message());
-    if (b.kernels) print_kernels();
     ps_program_destroy(&b.program);
     ps_device_close(&b.device);
     ps_model_spec_fini(&b.spec);

@@ -1,10 +1,7 @@
 """PyTorch's side of bench/step: the same model, batch size and optimizer.
 
-  python3 step_torch.py JOB.json STEPS WARMUP [fused] [channels_last]
-  python3 step_torch.py < REQUESTS
-
-Prints one JSON object like ps-bench-step's; of REQUESTS, after the line "ready", one for each line
-{"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words": [fused, ...]}: S steps,
+Prints "ready", and for each line {"job": JOB.json, "steps": S, "warmup": W, "seconds": T, "words":
+[fused, ...]} that it reads one JSON object like ps-bench-step's: S steps,
 or fewer (3 at least) when T seconds are over. fused: the optimizer's fused form, where it
 exists. channels_last: the memory format of weights and images. With train.precision=bf16
 the model runs under torch.autocast.
@@ -35,7 +32,7 @@ def optimizer_of(config, model, fused):
     return torch_model.optimizer_of(config, model)
 
 
-def run(job, steps, warmup, seconds=float("inf"), words=()):
+def run(job, steps, warmup, seconds, words):
     config = JobConfig.read(job)
     torch.set_num_threads(max(1, config["train.threads"]))
     torch.manual_seed(config["train.seed"])
@@ -70,10 +67,6 @@ def run(job, steps, warmup, seconds=float("inf"), words=()):
 
 
 def main():
-    if len(sys.argv) > 1:
-        job, steps, warmup, *words = sys.argv[1:]
-        print(json.dumps(run(job, int(steps), int(warmup), words=words)))
-        return
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), flush=True)

@@ -58,8 +58,7 @@ class Ours(Side):
     def train(self, step, resume=None):
         """Trains to that step, from the beginning or from the run `resume`."""
         name = os.path.join(self.name, f"run-{step}")
-        out = self.runner.psrun(self.mode, name, [*self.overrides, f"train.steps={step}"],
-                                resume=resume)
+        out = self.runner.psrun(self.mode, name, [*self.overrides, f"train.steps={step}"], resume=resume)
         self.losses.update(runs.read_losses(out))
 
 
@@ -70,8 +69,7 @@ class PyTorch(Side):
 
     def train(self, *args):
         """args: of continue_job.py."""
-        self.runner.ddp(self.python, self.name, self.job, self.init, list(map(str, args)),
-                        program=runs.CONTINUE_JOB)
+        self.runner.ddp(self.python, self.name, self.job, ["--init", self.init, *map(str, args)], "continue_job.py")
         with open(os.path.join(self.out, "losses.json"), encoding="utf-8") as f:
             self.losses = {int(step): loss for step, loss in json.load(f).items()}
 
@@ -111,8 +109,7 @@ def _gradient_error(start, ours, theirs, job):
 
 def _second_moment_error(states, other_states):
     """Of whichever the optimizer has."""
-    return max(_of_largest(_ending(states, key), _ending(other_states, key))
-               for key in SECOND_MOMENTS)
+    return max(_of_largest(_ending(states, key), _ending(other_states, key)) for key in SECOND_MOMENTS)
 
 
 def _of_largest(ours, theirs):
@@ -138,8 +135,7 @@ def _beyond_moments(weights, others, states, other_states, job):
     worst = 0.0
     for name, ours in weights.items():
         steps, other_steps = (_steps_by_moments(s, name, job) for s in (states, other_states))
-        error = max(abs((a + u) - (b + v))
-                    for a, u, b, v in zip(ours, steps, others[name], other_steps))
+        error = max(abs((a + u) - (b + v)) for a, u, b, v in zip(ours, steps, others[name], other_steps))
         worst = error if error != error else max(worst, error)
     return worst
 
@@ -170,8 +166,7 @@ def worst(first, last, start, ours, theirs, job):
     began."""
     found = []
     for step in range(first + 1, last + 1):
-        errors = step_errors(start.checkpoint(step - 1), ours.checkpoint(step),
-                             theirs.checkpoint(step), job)
+        errors = step_errors(start.checkpoint(step - 1), ours.checkpoint(step), theirs.checkpoint(step), job)
         errors["loss"] = abs(ours.losses[step] - theirs.losses[step]) / abs(theirs.losses[step])
         found.append(errors)
     return {"steps": len(found), **{k: max(e[k] for e in found) for k in found[0]}}

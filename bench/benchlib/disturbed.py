@@ -70,13 +70,9 @@ class Job:
             if FIRST_STEP.match(line):
                 self.first_step.set()
             found = GOES_ON.match(line)
-            if found:
+            if found or IS_BACK.match(line):
                 with self.went_on:
-                    self.on_again.append((now, int(found["step"]), int(found["lost"])))
-                    self.went_on.notify_all()
-            elif IS_BACK.match(line):
-                with self.went_on:
-                    self.on_again.append((now, 0, 0))
+                    self.on_again.append((now, *(map(int, found.groups()) if found else (0, 0))))
                     self.went_on.notify_all()
 
     def explain(self, what):

@@ -1,12 +1,15 @@
 """One exchange without arithmetic: real servers, ps-bench-exchange as workers."""
 import os
 import subprocess
+import sys
 import tempfile
 
-from . import runs
-from .job_config import BenchError
+from .job_config import ROOT, BenchError
 from .processes import Group, cpu_seconds
 from .stats import percentile, spread
+
+sys.path.append(os.path.join(ROOT, "deploy"))
+from psrunlib.ports import free_port  # noqa: E402
 
 JOB = """\
 job: {{name: exchange, servers: {servers}, workers: {workers}}}
@@ -34,8 +37,7 @@ class Exchange:
 
     def write(self, path):
         with open(path, "w", encoding="utf-8") as f:
-            f.write(JOB.format(servers=self.servers, workers=self.workers, inputs=INPUTS,
-                               outputs=self.outputs))
+            f.write(JOB.format(servers=self.servers, workers=self.workers, inputs=INPUTS, outputs=self.outputs))
 
     def sets(self):
         keys = [f"exchange.name={'ps' if self.servers else 'allreduce'}",
@@ -55,8 +57,13 @@ class Local:
     def prefix(self, kind, rank):
         return []
 
+    enter = prefix
+
+    def for_psrun(self, folder, bin_dir, keys=()):
+        return [], {}
+
     def address(self, kind, rank):
-        return "127.0.0.1", runs.free_port()
+        return "127.0.0.1", free_port()
 
     def init_method(self, kind="server"):
         host, port = self.address(kind, 0)

@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 
+from .harness import Cannot
 from .job_config import BenchError
 
 NETWORK = "10.77.0"  # and a byte for each host
@@ -40,8 +41,7 @@ def why_not():
     name = f"pstrain-{os.getpid()}-{secrets.token_hex(3)}-try"
     try:
         _ip("netns", "add", name)
-        _ip("-n", name, "link", "add", "dev", "try0", "type", "veth", "peer",
-            "name", "try1")
+        _ip("-n", name, "link", "add", "dev", "try0", "type", "veth", "peer", "name", "try1")
         _tc(name, "try0", 100)
     except BenchError as error:
         return f"this machine cannot make links of a given rate ({error}); a container needs --privileged"
@@ -50,22 +50,18 @@ def why_not():
     return None
 
 
+def need():
+    reason = why_not()
+    if reason:
+        raise Cannot(reason)
+
+
 def _tc(namespace, device, mbit):
     argv = ["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate",
             f"{mbit}mbit", "burst", str(BURST), "latency", f"{QUEUE_MS}ms"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise BenchError(f"{' '.join(argv)}: {done.stderr.strip()}")
-
-
-def _alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def ours():
@@ -85,7 +81,7 @@ def _delete(namespace):
 
 def sweep():
     """Deletes the namespaces that dead benchmarks have left; returns their names."""
-    dead = [name for name, pid in ours() if not _alive(pid)]
+    dead = [name for name, pid in ours() if not os.path.exists(f"/proc/{pid}")]
     for name in dead:
         _delete(name)
     return dead
@@ -135,8 +131,7 @@ class Hosts:
     def _host(self, key, address):
         short, switch = f"{key[0][0]}{key[1]}", self.made[0]
         name = self._make(short)
-        _ip("link", "add", "dev", "eth0", "netns", name, "type", "veth", "peer", "name", short, "netns",
-            switch)
+        _ip("link", "add", "dev", "eth0", "netns", name, "type", "veth", "peer", "name", short, "netns", switch)
         _ip("-n", switch, "link", "set", short, "master", "br0", "up")
         _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
@@ -148,6 +143,11 @@ class Hosts:
 
     def home(self, kind, rank):
         return self.guests.get((kind, rank), (kind, rank))
+
+    def rate(self, kind, rank, inward, mbit):
+        """Changes the rate of a host's link towards it, or of what it sends."""
+        name = f"{kind[0]}{rank}"
+        _tc(self.made[0] if inward else f"{self.prefix_name}-{name}", name if inward else "eth0", mbit)
 
     def plug(self, kind, rank, plugged):
         """Pulls a host's cable out of the switch, or plugs it in: without it packets vanish."""

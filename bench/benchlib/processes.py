@@ -2,7 +2,6 @@
 import ctypes
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -64,28 +63,6 @@ def environment(pid):
     return dict(p.decode().split("=", 1) for p in _read(f"/proc/{pid}/environ").split(b"\0") if b"=" in p)
 
 
-def listening_ports(pid):
-    """The TCP ports on which a process listens."""
-    inodes = set()
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            link = os.readlink(f"/proc/{pid}/fd/{name}")
-        except OSError:
-            continue
-        inodes.add(link[len("socket:["):-1])
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
-            rows = [line.split() for line in f.readlines()[1:]]
-        ports |= {int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
-    return ports
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
-        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read()).group(1)) * 1024
-
-
 def find_part(psrun_pid, role, rank):
     """The process id of a part of psrun's job; None while it is being started."""
     key = "PS_SERVER_RANK" if role == "server" else "RANK"
@@ -106,16 +83,23 @@ def stop_session(popen):
 
 
 class Part:
-    """A process with its output kept; stdin and stdout are pipes."""
+    """A process with its output kept; stdin and stdout are pipes. in_order: it is ended by SIGTERM, as
+    psrun, which then ends its own parts."""
 
-    def __init__(self, name, argv, env=None):
-        self.name, self.argv = name, argv
+    def __init__(self, name, argv, env=None, in_order=False):
+        self.name, self.argv, self.in_order = name, argv, in_order
         self.errors = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.lines = []
         self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                      stderr=self.errors, text=True,
-                                      env=dict(os.environ, **(env or {})),
-                                      preexec_fn=_die_with_parent)
+                                      stderr=self.errors, text=True, env=dict(os.environ, **(env or {})),
+                                      start_new_session=in_order,
+                                      preexec_fn=end_with_parent if in_order else _die_with_parent)
+
+    def stop(self):
+        if self.in_order:
+            stop_session(self.popen)
+        elif self.popen.poll() is None:
+            self.popen.kill()
 
     def explain(self):
         self.errors.seek(0)
@@ -143,16 +127,15 @@ class Group:
 
     def __exit__(self, *_):
         for part in self.parts:
-            if part.popen.poll() is None:
-                part.popen.kill()
+            part.stop()
         for part in self.parts:
             part.popen.wait()
             part.popen.stdin.close()
             part.popen.stdout.close()
             part.errors.close()
 
-    def start(self, name, argv, env=None):
-        self.parts.append(Part(name, argv, env))
+    def start(self, name, argv, env=None, in_order=False):
+        self.parts.append(Part(name, argv, env, in_order))
         return self.parts[-1]
 
     def _read(self, waiting, on_line):

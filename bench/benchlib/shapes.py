@@ -75,8 +75,7 @@ class Case:
     def write(self, folder):
         """The configuration's path, written into the folder if it has none."""
         if self.path is None:
-            self.path = os.path.join(folder, "".join(
-                c if c.isalnum() else "_" for c in self.name) + ".yaml")
+            self.path = os.path.join(folder, "".join(c if c.isalnum() else "_" for c in self.name) + ".yaml")
             with open(self.path, "w", encoding="utf-8") as f:
                 f.write(self.text)
         return self.path
@@ -97,18 +96,15 @@ END = ["avg_pool2d: global", "flatten", "linear: {name: end, out: 10}"]
 
 
 def _conv(name, out, kernel, stride=1, padding=0, more=""):
-    return (f"conv2d: {{name: {name}, out: {out}, kernel: {kernel}, stride: {stride}, "
-            f"padding: {padding}{more}}}")
+    return (f"conv2d: {{name: {name}, out: {out}, kernel: {kernel}, stride: {stride}, " f"padding: {padding}{more}}}")
 
 
 def _convolutions():
     for first, sizes in ((False, INNER), (True, FIRST)):
         for c, out, k, s, p, side, n in sizes:
-            name = (f"conv {c}->{out} k{k} s{s} p{p} {side}x{side} b{n}"
-                    + (", first" if first else ""))
+            name = (f"conv {c}->{out} k{k} s{s} p{p} {side}x{side} b{n}" + (", first" if first else ""))
             before = [] if first else [_conv("before", c, 1), "relu"]
-            yield _model(name, (c if first else 1, side, side), n,
-                         [*before, _conv("a", out, k, s, p), "relu", *END])
+            yield _model(name, (c if first else 1, side, side), n, [*before, _conv("a", out, k, s, p), "relu", *END])
 
 
 def _grouped():
@@ -121,8 +117,7 @@ def _grouped():
 
 def _activations():
     for kind, c, side, n in ACTIVATIONS:
-        yield _model(f"{kind} {c} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", c, 1), kind, *END])
+        yield _model(f"{kind} {c} {side}x{side} b{n}", (1, side, side), n, [_conv("before", c, 1), kind, *END])
 
 
 def _others():

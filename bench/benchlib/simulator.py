@@ -20,7 +20,7 @@ class Costs:
     """rate: bytes per second and direction of a link, as TCP fills it. latency: seconds of a message
     on the way. message, byte: processor seconds of sending or taking a message, and for each of its
     bytes; taking includes the sum. local: seconds per byte of a gradient that goes through its host's
-    memory. On 2 cores: message is rounded from bench/scale, byte from bench/exchange; latency and
+    memory. On 2 cores: message and byte are measured; latency and
     local are assumed."""
 
     rate: float
@@ -105,8 +105,7 @@ class Servers:
     def leave(self, r, i):
         """The i-th turn of a round: this many workers send to the simulated server."""
         for _ in range(_spread(self.n, i, self.k)):
-            self.server.into.put(self.part, lambda: self.server.processor.put(
-                self.part, lambda: self.added(r)))
+            self.server.into.put(self.part, lambda: self.server.processor.put(self.part, lambda: self.added(r)))
 
     def added(self, r):
         self.arrived[r] += 1

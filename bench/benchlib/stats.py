@@ -20,12 +20,22 @@ def paired_ratio(above, below):
     return spread([a / b for a, b in zip(above, below) if a and b])
 
 
-def mean_and_error(values):
-    """(mean, standard error of the mean)."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, float("inf")
-    return mean, statistics.stdev(values) / len(values) ** 0.5
+def grouped(rows, keys):
+    """{(row[key], ...): rows}, in the order in which they come."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(tuple(row[k] for k in keys), []).append(row)
+    return groups
+
+
+def error_of(values):
+    """{"mean", "error": its standard error, None for one value} of the values that are not None; None if there
+    is none."""
+    values = [v for v in values if v is not None]
+    if not values:
+        return None
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "error": error}
 
 
 FORMULAS = {

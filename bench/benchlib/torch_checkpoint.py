@@ -55,10 +55,8 @@ def _text(manifest):
 def save(folder, model, optimizer, step, epoch, position):
     """A folder that --resume goes on from, once it is RUN/checkpoints/step-<step>."""
     os.makedirs(folder)
-    safetensors.save(os.path.join(folder, MODEL),
-                     {k: v.detach().numpy() for k, v in model.state_dict().items()})
-    safetensors.save(os.path.join(folder, OPTIMIZER),
-                     dict(_optimizer_arrays(model, optimizer, step)))
+    safetensors.save(os.path.join(folder, MODEL), {k: v.detach().numpy() for k, v in model.state_dict().items()})
+    safetensors.save(os.path.join(folder, OPTIMIZER), dict(_optimizer_arrays(model, optimizer, step)))
     manifest = {"format": FORMAT, "state": {"step": step, "epoch": epoch, "position": position},
                 "files": {name: _noted(os.path.join(folder, name)) for name in (MODEL, OPTIMIZER)}}
     manifest["crc32"] = zlib.crc32(_text(manifest).encode())

@@ -172,8 +172,7 @@ def load(config, split):
         raise BenchError(f"data.kind {kind}: the PyTorch side does not have it")
     labels = np.asarray(labels)
     if labels.dtype.kind not in "iu" or labels.size != len(labels):
-        raise BenchError("samples that are compared with numbers are not in the PyTorch side: "
-                         "compare with labels")
+        raise BenchError("samples that are compared with numbers are not in the PyTorch side: " "compare with labels")
     x = torch.from_numpy(_normalised(config, images))
     x = x.reshape(len(x), *config["model.input"])
     return x, torch.from_numpy(np.array(labels, dtype=np.int64).reshape(-1))

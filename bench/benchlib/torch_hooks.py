@@ -26,8 +26,7 @@ def buckets(hook, config):
 def _powersgd(rank, warmup):
     """Uncompressed in the steps that are not timed, as PyTorch's documentation advises for
     the first ones: all that is timed is compressed."""
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank,
-                                        start_powerSGD_iter=max(2, warmup))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=max(2, warmup))
 
     def hook(state, bucket):
         if bucket.index() > 0 or not bucket.is_last():

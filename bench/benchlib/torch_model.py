@@ -71,8 +71,7 @@ def _linear(s, shape, **_):
 
 
 def _batch_norm(kind):
-    return lambda s, shape, **_: kind(shape[0], eps=float(s.get("eps", 1e-5)),
-                                      momentum=float(s.get("momentum", 0.1)))
+    return lambda s, shape, **_: kind(shape[0], eps=float(s.get("eps", 1e-5)), momentum=float(s.get("momentum", 0.1)))
 
 
 def _group_norm(s, shape, **_):
@@ -151,8 +150,7 @@ class Model(nn.Module):
             if kind == "residual":
                 layer = self._residual(settings, path, probe)
             elif kind == "concat":
-                layer = Concat(tuple(tuple(self._list(branch, path, probe)[0])
-                                     for branch in settings["branches"]))
+                layer = Concat(tuple(tuple(self._list(branch, path, probe)[0]) for branch in settings["branches"]))
             elif kind in LAYERS:
                 layer = LAYERS[kind](settings, tuple(probe.shape[1:]), dropout=self.dropout)
             else:
@@ -213,8 +211,7 @@ def _groups(config, model):
     """Parameter groups with the learning rates and weight decays of optimizer.groups, and weight
     decay on the other tensors that pstrain decays."""
     roles = {t["name"]: t["role"] for t in config.tensors}
-    spared = {n for n, role in roles.items()
-              if role in ("bias", "norm") and not config["optimizer.decay_bias_norm"]}
+    spared = {n for n, role in roles.items() if role in ("bias", "norm") and not config["optimizer.decay_bias_norm"]}
     groups = {}
     for name, param in model.named_parameters():
         if not param.requires_grad:
@@ -242,8 +239,7 @@ OPTIONS = {
 
 def _options(config):
     """Of the optimizer, by PyTorch's names."""
-    values = {name: config[f"optimizer.{name}"]
-              for name in ("lr", *OPTIONS[config["optimizer.name"]])}
+    values = {name: config[f"optimizer.{name}"] for name in ("lr", *OPTIONS[config["optimizer.name"]])}
     if "betas" in values:
         values["betas"] = tuple(values["betas"])
     return values
@@ -295,8 +291,7 @@ def scaler_of(config):
     if use == "off" or (use == "auto" and config["train.precision"] != "fp16"):
         return Unscaled()
     if not hasattr(torch.amp, "GradScaler"):
-        raise BenchError("loss scaling on the CPU needs PyTorch 2.3 or newer, this is "
-                         + torch.__version__)
+        raise BenchError("loss scaling on the CPU needs PyTorch 2.3 or newer, this is " + torch.__version__)
     return torch.amp.GradScaler(
         "cpu", init_scale=config["loss_scale.init"], growth_factor=config["loss_scale.growth"],
         backoff_factor=config["loss_scale.backoff"],

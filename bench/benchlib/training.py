@@ -2,13 +2,12 @@
 PyTorch DDP with its communication hooks, and without exchange."""
 import json
 import os
-import shutil
 
-from . import peers, runs
+from . import harness, peers, runs
 from .exchange_job import Marks
 from .job_config import ROOT, BenchError, JobConfig
 from .processes import Group
-from .stats import spread
+from .stats import grouped, spread
 
 TIMEOUT_S = 1800
 # Of emulated hosts, where several interpreters load PyTorch at once.
@@ -18,8 +17,7 @@ KEYS = ("samples_per_second", "step_ms_p50", "step_ms_p99", "exchange_wait_ms_p5
         "test_accuracy", "train_loss", "bytes_sent_per_step", "bytes_received_per_step",
         "compression_ratio")
 # A step's limits, of our own modes.
-LIMITS = ("alone_ms", "line_ms", "beside_tcp_ms", "step_to_alone", "beside_tcp_to_alone",
-          "step_to_limit")
+LIMITS = ("alone_ms", "line_ms", "beside_tcp_ms", "step_to_alone", "beside_tcp_to_alone", "step_to_limit")
 
 
 def package_env(build_dir):
@@ -47,8 +45,7 @@ def ps_name(codec):
 
 
 def ddp_name(hook):
-    return {"none": "DDP", "fp16": "DDP fp16"}.get(hook, f"DDP {hook}").replace(
-        "powersgd", "PowerSGD ")
+    return {"none": "DDP", "fp16": "DDP fp16"}.get(hook, f"DDP {hook}").replace("powersgd", "PowerSGD ")
 
 
 class Training:
@@ -99,8 +96,7 @@ class Training:
             group.finish()
         found = [self._timed(runs.read_summary(out)) for out in outs]
         slowest = max(found, key=lambda f: f["step_ms_p50"])
-        return dict(slowest, test_accuracy=None,
-                    samples_per_second=sum(f["samples_per_second"] or 0 for f in found))
+        return dict(slowest, test_accuracy=None, samples_per_second=sum(f["samples_per_second"] or 0 for f in found))
 
     def _timed(self, summary):
         if summary["step_ms_p50"]:
@@ -120,22 +116,10 @@ class Training:
             return self._pytorch(group, python, f"package-{codec}", env, "--package", codec)
 
     def _pytorch(self, group, python, name, env, *words):
-        """Adds bench/ddp_job.py's ranks to the group, and waits for its end. Gives rank 0's
-        summary, with the processor time of all parts in a step."""
+        """Adds ddp_job.py's ranks to the group, and waits for its end. Gives rank 0's summary, with the
+        processor time of all parts in a step."""
         out = os.path.join(self.out, name)
-        os.makedirs(out, exist_ok=True)
-        described = os.path.join(out, "config.json")
-        self.job.write(described)
-        host, port = self.where.address("worker", 0)
-        env = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "WORLD_SIZE": str(self.workers),
-               "GLOO_SOCKET_IFNAME": self.where.interface,
-               "OMP_NUM_THREADS": str(max(1, self.job["train.threads"])), **env}
-        script = os.path.join(ROOT, "bench", "ddp_job.py")
-        for r in range(self.workers):
-            group.start(f"PyTorch rank {r}", [
-                *self.where.prefix("worker", r), shutil.which(python), script, "--config",
-                described, "--marks", "--out", out, *words],
-                dict(env, RANK=str(r), LOCAL_RANK=str(r)))
+        runs.start_pytorch(group, self.where, python, out, self.job, ["--marks", *words], env)
         marks = Marks(group)
         group.finish(marks)
         summary = runs.read_summary(out)
@@ -171,14 +155,12 @@ class Training:
         """(name, figures) of each: the codecs, all-reduce, alone, DDP where python has torch."""
         alone = self.alone()
         yield "alone", self._figures(alone)
-        ours = [(ps_name(c), self.servers, ("exchange.name=ps", f"exchange.codec={c}"))
-                for c in codecs]
+        ours = [(ps_name(c), self.servers, ("exchange.name=ps", f"exchange.codec={c}")) for c in codecs]
         if allreduce:
             ours.append(("all-reduce", 0, ("exchange.name=allreduce",)))
         for name, servers, keys in ours:
             summary = self.ours(name, servers, *keys)
-            yield name, self._figures(summary, self._limits(summary, servers,
-                                                            alone["step_ms_p50"]))
+            yield name, self._figures(summary, self._limits(summary, servers, alone["step_ms_p50"]))
         for hook in ["none", *hooks] if python else []:
             yield ddp_name(hook), self._figures(self.ddp(python, hook))
 
@@ -190,39 +172,21 @@ class Training:
 def medians(rows):
     """Per number of workers, rate and mode: medians with extremes, and the ratio to DDP by
     rounds."""
-    ddp = {(r["workers"], r["mbit"], r["round"]): r["samples_per_second"]
-           for r in rows if r["mode"] == "DDP"}
-    groups = {}
+    ddp = {(r["workers"], r["mbit"], r["round"]): r["samples_per_second"] for r in rows if r["mode"] == "DDP"}
     for r in rows:
         base = ddp.get((r["workers"], r["mbit"], r["round"]))
         r["to_ddp"] = r["samples_per_second"] / base if base and r["samples_per_second"] else None
-        groups.setdefault((r["workers"], r["mbit"], r["mode"]), []).append(r)
-    return [dict({k: spread([r[k] for r in found]) for k in (*KEYS, *LIMITS, "to_ddp")},
-                 workers=workers, mbit=mbit, mode=mode, rounds=len(found))
-            for (workers, mbit, mode), found in groups.items()]
-
-
-def _cell(values, form):
-    return form.format(values["median"]) if values else "-"
-
-
-def _span(values, form):
-    return f"{form.format(values['min'])}..{form.format(values['max'])}" if values else "-"
+    keys = ("workers", "mbit", "mode")
+    return [{**dict(zip(keys, key)), "rounds": len(found),
+             **{k: spread([r[k] for r in found]) for k in (*KEYS, *LIMITS, "to_ddp")}}
+            for key, found in grouped(rows, keys).items()]
 
 
 def table(rows):
-    head = (("workers", 8), ("Mbit/s", 8), ("", 16), ("samples/s", 10), ("step ms", 9),
-            ("sent MB", 9), ("to DDP", 8), ("x alone", 9), ("TCP beside", 12), ("x limit", 9),
-            ("(rounds)", 12), ("accuracy", 10), ("(rounds)", 16))
-    lines = ["".join(f"{name:>{width}}" for name, width in head)]
-    for r in rows:
-        sent = r["bytes_sent_per_step"]
-        cells = (str(r["workers"]), str(r["mbit"]), r["mode"],
-                 _cell(r["samples_per_second"], "{:,.0f}"), _cell(r["step_ms_p50"], "{:.1f}"),
-                 f"{sent['median'] * 1e-6:.3f}" if sent and sent["median"] else "-",
-                 _cell(r["to_ddp"], "{:.2f}"), _cell(r["step_to_alone"], "{:.2f}"),
-                 _cell(r["beside_tcp_to_alone"], "{:.2f}"), _cell(r["step_to_limit"], "{:.2f}"),
-                 _span(r["step_to_limit"], "{:.2f}"), _cell(r["test_accuracy"], "{:.4f}"),
-                 _span(r["test_accuracy"], "{:.4f}"))
-        lines.append("".join(f"{c:>{width}}" for c, (_, width) in zip(cells, head)))
-    return lines
+    return harness.table(
+        ["", "workers", "Mbit/s", "samples/s", "step ms", "sent MB", "to DDP", "x alone", "TCP beside", "x limit",
+         "accuracy"],
+        [[r["mode"], str(r["workers"]), str(r["mbit"]), harness.cell(r["samples_per_second"], "{:,.0f}"),
+          harness.cell(r["step_ms_p50"], "{:.1f}"), harness.cell(r["bytes_sent_per_step"], "{:.3f}", 1e-6),
+          harness.span(r["to_ddp"]), harness.cell(r["step_to_alone"]), harness.cell(r["beside_tcp_to_alone"]),
+          harness.span(r["step_to_limit"]), harness.span(r["test_accuracy"], "{:.4f}")] for r in rows])

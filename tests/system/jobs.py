@@ -22,8 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "bench"), str(ROOT / "deploy")]
 
-from benchlib.processes import (children, descendants, environment, find_part, listening_ports,  # noqa: E402,F401
-                                resident_bytes)
+from benchlib.processes import children, descendants, environment, find_part  # noqa: E402,F401
 from psrunlib import cli  # noqa: E402
 from psrunlib.ports import free_port  # noqa: E402
 
@@ -43,6 +42,28 @@ SMOOTH = ("model.layers=[{conv2d: {name: conv1, out: 32, kernel: 3}}, tanh, {con
           "log_softmax]")
 NIGHTLY = bool(os.environ.get("PS_NIGHTLY"))
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=10"]
+
+
+def listening_ports(pid):
+    """The TCP ports on which a process listens."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        inodes.add(link[len("socket:["):-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
+            rows = [line.split() for line in f.readlines()[1:]]
+        ports |= {int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
+    return ports
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read()).group(1)) * 1024
 
 
 @functools.lru_cache

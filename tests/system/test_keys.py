@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobs import BIN, DIGITS, LONG, JobTest, Part, Psrun, children, free_port, listening_ports
 
-from benchlib.strangers import Stranger
+from strangers import Stranger
 
 JOB = ["train.epochs=2"]
 SOON = "net.join_timeout_ms=4000"

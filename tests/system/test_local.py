@@ -1,9 +1,7 @@
 """sync.policy local: workers make steps by themselves, and the outer optimizer takes the mean change."""
-import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
@@ -519,32 +517,6 @@ class Elastic(ElasticTest):
         psrun.send_signal(signal.SIGTERM)
         self.end_all(psrun, "out", 75)
         self.check_samples("out", self.summary("out")["steps"])
-
-
-class Bench(LocalTest):
-    def bench(self, *args, code=0):
-        argv = [sys.executable, str(ROOT / "bench/local"), "--build-dir", str(BIN.parent), "--out", self.path("bench"),
-                "-w", "2", "-s", "1", "--seeds", "1", *args]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
-        self.assertEqual(done.returncode, code, done.stdout)
-        return done.stdout
-
-    @nightly
-    def test_it_pairs_seeds_and_goes_on(self):
-        job = [DIGITS, "train.steps=16", "data.train=0-319"]
-        self.bench("--local", "4", "accuracy", *job)
-        self.bench("--local", "8 int8", "--more", "accuracy", *job)
-        with open(self.path("bench", "local.json"), encoding="utf-8") as f:
-            figures = {row["mode"]: row for row in json.load(f)["figures"]}
-        self.assertEqual(list(figures), ["bsp", "local 4", "local 8 int8"])
-        self.assertEqual(figures["bsp"]["accuracy_lost"], 0)
-        self.assertAlmostEqual(figures["local 4"]["fewer_bytes"], 4, delta=0.2)
-        self.assertGreater(figures["local 8 int8"]["fewer_bytes"], 4 * 5)
-
-    @nightly
-    def test_a_bad_codec_is_told(self):
-        said = self.bench("--local", "4 gzip", "accuracy", DIGITS, "train.steps=4", code=1)
-        self.assertIn("exchange.codec: 'gzip' is not one of", said)
 
 
 class BadInput(LocalTest):

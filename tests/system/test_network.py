@@ -60,18 +60,8 @@ class Network(unittest.TestCase):
         for name in ("ps", "all-reduce"):
             self.assertGreater(found[name]["ms_p50"]["median"], 0.9 * 262144 * 8e-6, name)
             self.assertAlmostEqual(found[name]["bound_ms"], 262144 * 8e-6 * 1514 / 1448, places=6)
-        self.assertGreater(found["ps int8"]["compression_ratio"], 3)
+        self.assertGreater(found["ps int8"]["compression_ratio"]["median"], 3)
         self.assertEqual(namespaces_of(process.pid), [])
-        # A second run adds to the report.
-        process = start(self.out, "--seconds", "0.2", "--codecs", "none", "--no-allreduce", "--more")
-        text, _ = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 0, text)
-        with open(os.path.join(self.out, "network.json"), encoding="utf-8") as f:
-            report = json.load(f)
-        self.assertEqual({r["what"]: r["rounds"] for r in report["figures"]},
-                         {"line rate": 2, "ps": 2, "ps int8": 1, "line rate, all-reduce": 1,
-                          "all-reduce": 1})
-        self.assertEqual(report["command"].count("bench/network"), 2)
 
     def test_training_is_judged_by_its_limit(self):
         process = start(self.out, "--sizes", "", "--codecs", "none,int8", "--train",
@@ -94,8 +84,8 @@ class Network(unittest.TestCase):
             process = start(self.out, "--seconds", "60")
             wait_for_namespaces(process, 5)
             process.send_signal(number)
-            process.communicate(timeout=60)
-            self.assertNotEqual(process.returncode, 0)
+            text, _ = process.communicate(timeout=60)
+            self.assertNotEqual(process.returncode, 0, text)
             self.assertEqual(namespaces_of(process.pid), [])
 
     def test_what_a_killed_run_left_is_swept(self):

@@ -317,7 +317,7 @@ class Bench(PythonTest):
     def test_package_beside_ddp(self):
         done = subprocess.run(
             [sys.executable, ROOT / "bench/pytorch", "--build-dir", BIN.parent, "--torch", PYTHON, "--rounds", "1",
-             "--bytes", "100000", "--steps", "3", "--out", self.path("out"), DIGITS, "train.steps=6",
+             "--out", self.path("out"), DIGITS, "train.steps=6",
              "train.warmup_steps=2", "train.threads=1", "model.dropout=false", "net.join_timeout_ms=120000"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -328,8 +328,6 @@ class Bench(PythonTest):
         self.assertGreater(ours["cpu_ms_per_step_to_ddp"]["median"], 0)
         [pair] = report["pairs"]
         self.assertEqual((pair["ours"], pair["theirs"], pair["accuracy"]["mean"]), ("Optimizer", "DDP", 0))
-        for place in ("processor_time", "processor_time_with_copies"):
-            self.assertGreater(report["overhead"][place]["median"], 0)
 
 
 class Torchrun(PythonTest):

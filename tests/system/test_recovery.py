@@ -238,13 +238,13 @@ class ByHand(JobTest):
 class Bench(RestartTest):
     def bench(self, *args, code=0):
         done = subprocess.run([sys.executable, ROOT / "bench/recovery", "--build-dir", BIN.parent,
-                               "--json", self.path("recovery.json"), *map(str, args), DIGITS],
+                               "--out", self.path("out"), *map(str, args), DIGITS],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 
     def report(self):
-        with open(self.path("recovery.json"), encoding="utf-8") as f:
+        with open(self.path("out/recovery.json"), encoding="utf-8") as f:
             return json.load(f)
 
     @nightly
@@ -256,7 +256,7 @@ class Bench(RestartTest):
         self.assertEqual(len(report["kills"]), 2)
         self.assertLessEqual({k["part"] for k in report["kills"]}, {"worker 1", "server 0"})
         self.assertTrue(all(k["seconds"] > 0 and k["from_step"] >= 0 for k in report["kills"]))
-        self.assertRegex(text, r"all +2 +\d+\.\d\d +\d+\.\d\d +\d+ +\d+\n")
+        self.assertRegex(text, r"all +2 +\d+\.\d\d \(\d+\.\d\d-\d+\.\d\d\) +\d+ \(\d+-\d+\)\n")
         self.assertIsNone(report["throughput"])
 
     @nightly
@@ -267,7 +267,7 @@ class Bench(RestartTest):
         self.assertEqual((report["faults"], report["seconds"], report["alone_seconds"]), (1, 6, 3))
         self.assertGreater(report["alone"]["median"], 0)
         self.assertGreater(report["faulty"]["median"], 0)
-        self.assertRegex(text, r"1 fault in 6 s, one per 5 s: [\d,]+ useful samples/s, [\d,]+ alone: [\d.]+ %")
+        self.assertRegex(text, r"1 fault in 6 s, one per 5 s: [\d,]+ useful samples/s, [\d,]+ alone: [\d.]+ \([\d.]+-[\d.]+\) %")
 
     def test_what_makes_no_sense(self):
         self.assertIn("the job has none of them", self.bench("--parts", "worker 7", "--kills", 1, code=1))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jobs import ROOT, JobTest, listening_ports, nightly, resident_bytes
 
-from benchlib.strangers import Stranger, command, frame, greeting
+from strangers import Stranger, command, frame, greeting
 
 # Long enough for every attack to meet a job that runs.
 SETTINGS = ["train.epochs=12", "data.batch=8", "train.threads=1", "exchange.shm=off",
