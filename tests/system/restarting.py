@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from jobs import DIGITS, SlowDisk, alive, find_part, sizes
+from jobs import DIGITS, Psrun, SlowDisk, alive, find_part, sizes
 from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
@@ -48,8 +48,8 @@ class RestartTest(CheckpointTest):
         argv = self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings,
                                *more, out=out)
         with open(self.path(out + ".txt"), "w", encoding="utf-8") as text:
-            psrun = subprocess.Popen(argv, stdout=text, stderr=subprocess.STDOUT,
-                                     env=dict(os.environ, **(env or {})))
+            psrun = Psrun(argv, stdout=text, stderr=subprocess.STDOUT,
+                          env=dict(os.environ, **(env or {})))
         self.addCleanup(psrun.wait)
         self.addCleanup(psrun.kill)
         return psrun

@@ -10,8 +10,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, PATIENCE_S, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors,
-                  sizes)
+from jobs import (DIGITS, PATIENCE_S, Faults, JobTest, Psrun, SlowDisk, alive, environment, first, nightly,
+                  read_safetensors, sizes)
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -365,7 +365,7 @@ class Interrupted(CheckpointTest):
 
     def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS, faults=None):
         env = dict(os.environ, **(faults or self.disk).env)
-        psrun = subprocess.Popen(
+        psrun = Psrun(
             self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.addCleanup(psrun.stdout.close)

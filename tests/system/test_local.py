@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, SMOOTH, Psrun, TurnTaking, find_part, first, kill, nightly, read_safetensors
+from jobs import SMOOTH, Psrun, TurnTaking, find_part, first, kill, nightly, read_safetensors
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch

@@ -4,7 +4,7 @@ import time
 import unittest
 
 import test_stopped
-from jobs import DIGITS, JobTest, resident_bytes
+from jobs import JobTest, resident_bytes
 
 STEPS = ["train.steps=12000", "train.epochs=1000", "train.log_every=1000", "train.eval_every=0",
          "data.batch=2", "schedule.name=constant", "model.dropout=false"]

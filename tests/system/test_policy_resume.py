@@ -3,7 +3,7 @@ import os
 import shutil
 import unittest
 
-from jobs import DIGITS, SMOOTH, read_safetensors
+from jobs import SMOOTH, read_safetensors
 from test_bench import needs_torch
 from test_policies import ADAMW, CODED, SETTINGS, SGD, PolicyTest
 
