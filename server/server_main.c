@@ -161,6 +161,7 @@ static ps_err serve_once(service *s)
     ps_err err = join_and_serve(server, s);
     const ps_err_saved end = ps_err_save(err);
     ps_server_destroy(&server);
+    if (s->again) ps_mem_give_back();
     return ps_err_restore(&end);
 }
 

@@ -87,6 +87,11 @@ void ps_mem_keep_freed(void)
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+void ps_mem_give_back(void)
+{
+    malloc_trim(0);
+}
+
 /* Maps the memory where large pages can begin. MAP_FAILED: see errno. */
 static void *map_aligned(int fd, size_t bytes, int flags)
 {

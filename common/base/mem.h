@@ -30,6 +30,9 @@ ps_err ps_mem_strdup(char **out, const char *text);
  * does the same with its workspace in every call. Memory that was given back costs a page
  * fault for every 4 KiB (keeping it: +44% goodput at 1 MB). */
 void ps_mem_keep_freed(void);
+/* Gives back what was kept, when a job has ended that this process joins again: the next
+ * one's threads do not use all of it, and each restart would add some. */
+void ps_mem_give_back(void);
 
 /* A zeroed mapping that other processes can be given: memfd, sealed against shrinking and
  * growing. Page-aligned; populated, so that no step pays for page faults; from 2 MiB on
