@@ -39,7 +39,7 @@ void ps_cpu_crowd_look(ps_cpu_crowd *c, uint64_t waited_ns, uint64_t passed_ns)
 
 struct ps_cpu_sleepers {
     pthread_t thread;
-    sem_t let_go;
+    sem_t counted, let_go;
     int n;
 };
 
@@ -50,6 +50,7 @@ static void *sleepers_main(void *arg)
     int n = 0;
 #pragma omp parallel num_threads(s->n) reduction(+ : n)
     n++;
+    sem_post(&s->counted);
     while (sem_wait(&s->let_go) != 0) {
     }
     return n > 0 ? arg : NULL;
@@ -60,9 +61,14 @@ ps_err ps_cpu_sleepers_create(int threads, ps_cpu_sleepers **out)
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "sleepers"));
     const int spare = omp_get_num_procs() - threads;
     (*out)->n = spare > 0 ? 2 + spare : 2; // the first of each loop is not counted
+    sem_init(&(*out)->counted, 0, 0);
     sem_init(&(*out)->let_go, 0, 0);
     const ps_err err = ps_thread_start(&(*out)->thread, "sleepers", sleepers_main, *out);
-    if (err == PS_OK) return PS_OK;
+    if (err == PS_OK) {
+        while (sem_wait(&(*out)->counted) != 0) {
+        }
+        return PS_OK;
+    }
     free(*out);
     *out = NULL;
     return err;
