@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 import unittest
+import warnings
 from array import array
 from pathlib import Path
 
@@ -225,6 +226,7 @@ class Psrun(subprocess.Popen):
             os.environ.clear()
             os.environ.update(env)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python begins
+        warnings.simplefilter("ignore")  # unittest shows them
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as deploy/psrun does
         sys.stdout = open(1, "w", encoding=os.environ.get("PYTHONIOENCODING", "utf-8"), closefd=False)
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
