@@ -7,7 +7,7 @@ import os
 
 from .errors import JobError
 
-# The files that worker 0 writes, and replaces with --overwrite, as in worker/run_dir.h.
+# The files that worker 0 writes, and replaces with --overwrite, as in worker/results/run_dir.h.
 RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "ema.safetensors", "trace.json",
            "membership.jsonl", "evaluation.json", "evaluation.svg", "checkpoints")
 # The other files of a run. psrun or the parts write them.

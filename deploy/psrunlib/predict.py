@@ -13,7 +13,7 @@ from .out import Out
 from .screen import Screen
 from .supervise import Supervisor
 
-FOLDER = "predict"  # in the folder of the results, as in worker/predictions.h
+FOLDER = "predict"  # in the folder of the results, as in worker/evaluate/predictions.h
 
 
 def predict(job, args, launch):

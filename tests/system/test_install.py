@@ -139,7 +139,7 @@ class Version(unittest.TestCase):
             said = run("python3", "-c", "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).pstrain_version; "
                                         "f.restype = ctypes.c_char_p; print(f().decode())", library)
             self.assertEqual(said.strip(), version)
-        self.assertIn(f"Version: {version}\n", (BUILD / "worker/library/pstrain.pc").read_text(encoding="utf-8"))
+        self.assertIn(f"Version: {version}\n", (BUILD / "library/pstrain.pc").read_text(encoding="utf-8"))
         # The Python package's comes from the same line.
         project = (ROOT / "python/pyproject.toml").read_text(encoding="utf-8")
         self.assertNotRegex(project, r'(?m)^version = "')

@@ -17,7 +17,8 @@ NAMES = {"pstrain", "pstrain-server", "pstrain-worker", "libpstrain0", "libpstra
 WANTED = os.environ.get("PS_RELEASES", "bookworm trixie noble").split()
 EPOCH = "1700000000"
 SOURCES = ("ARCHITECTURE.md", "CHANGELOG.md", "CMakeLists.txt", "CONTRIBUTING.md", "LICENSE", "README.md",
-           "SECURITY.md", "bench", "common", "configs", "deploy", "docs", "python", "server", "worker")
+           "SECURITY.md", "bench", "common", "configs", "coordinator", "deploy", "docs", "library", "python", "server",
+           "session", "worker")
 RUN = ("cd ~ && psrun -s 2 -w 2 --out run /usr/share/pstrain/configs/digits-basicnet.yaml train.epochs=1 && "
        "pstrain-show-runs run")
 

@@ -16,7 +16,7 @@ from browser import BROWSER, Browser
 from jobs import ROOT, free_port
 from test_watching import Watched
 
-PAGE = ROOT / "common/monitor/page.html"
+PAGE = ROOT / "coordinator/monitor/page.html"
 
 
 def luminance(colour):

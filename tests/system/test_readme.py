@@ -15,7 +15,8 @@ RESULTS = ROOT / "bench/results"
 # A released version's notes may name things that are gone.
 PAGES = [page for folder in (ROOT, ROOT / "docs", RESULTS) for page in sorted(folder.glob("*.md"))
          if page.name != "CHANGELOG.md"]
-FOLDERS = ("bench", "common", "configs", "deploy", "docs", "server", "tests", "worker")
+FOLDERS = ("bench", "common", "configs", "coordinator", "deploy", "docs", "library", "server", "session", "tests",
+           "worker")
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w")
 SOURCE = re.compile(r"`([\w-]+\.(?:c|h|cc|hpp|cu|cuh|py|cmake))`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")

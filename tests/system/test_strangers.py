@@ -35,7 +35,7 @@ def text(s):
 
 
 # The version of the control plane: strangers with another version would only be told so.
-VERSION = int(re.search(r"PS_CONTROL_VERSION = (\d+)", (ROOT / "common/job/control.h").read_text())[1])
+VERSION = int(re.search(r"PS_CONTROL_VERSION = (\d+)", (ROOT / "common/control/control.h").read_text())[1])
 
 
 def control(kind, *items, nonce=0, request=1):

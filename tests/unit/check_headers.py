@@ -16,7 +16,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FOLDERS = ("common", "server", "worker")
+FOLDERS = ("common", "coordinator", "session", "library", "server", "worker")
 
 
 def commands(build):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Checks the order of reading: which file may include which, and that the lists are complete.
 
-- server/ and worker/ include their own files and common/'s; common/ includes only its own.
+- A top folder includes its own files, and those of the folders that MAY_USE names.
 - Within a folder a file includes only files above it in the folder's CMake source list.
   x.h stands where it is listed, else where x.c (x.cc, x.cu) is.
 - Every source and header has a place in its list; no file name occurs twice in the tree.
 - The list of common/ goes folder by folder, and its lower folders know no socket.
 - x_state.h holds the inside of a family of files: only files named x... include it.
-- The environment is read where configuration is: in common/job/cli.c and common/config/config.c.
+- The environment is read where configuration is: in common/start/cli.c and common/config/config.c.
 
 Usage: check_includes.py ROOT
 """
@@ -15,9 +15,14 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("common", "server", "worker")
-MAY_USE = {"common": {"common"}, "server": {"server", "common"}, "worker": {"worker", "common"}}
-NO_SOCKETS = ("base", "config", "model", "update", "codec", "metrics")
+MAY_USE = {"common": {"common"},
+           "coordinator": {"coordinator", "common"},
+           "session": {"session", "coordinator", "common"},
+           "library": {"library", "session", "coordinator", "common"},
+           "server": {"server", "coordinator", "common"},
+           "worker": {"worker", "session", "coordinator", "common"}}
+FOLDERS = tuple(MAY_USE)
+NO_SOCKETS = ("base", "numbers", "config", "model", "update", "codec", "metrics")
 SOCKETS = re.compile(r"<(zmq|netdb|sys/socket|sys/un|arpa/inet|netinet/\w+)\.h>")
 SOURCES = (".c", ".cc", ".cpp", ".cu")
 HEADERS = (".h", ".hpp", ".cuh")
@@ -75,7 +80,7 @@ def check_folders(root, errors):
         for path in sorted((root / "common" / folder).rglob("*")):
             if path.suffix in CODE and SOCKETS.search(path.read_text(errors="replace")):
                 errors.append(f"{path.relative_to(root)}: includes a header of sockets, which "
-                              f"{', '.join(NO_SOCKETS)} do not know: it belongs to wire/ or job/")
+                              f"{', '.join(NO_SOCKETS)} do not know: it belongs to wire/ or start/")
 
 
 def check_families(home, root, errors):
@@ -103,12 +108,12 @@ def check_environment(root, errors):
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*")):
             name = str(path.relative_to(root))
-            if path.suffix not in CODE or name in ("common/job/cli.c", "common/config/config.c",
+            if path.suffix not in CODE or name in ("common/start/cli.c", "common/config/config.c",
                                                    "common/base/fault_point.c"):
                 continue
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 if re.search(r"\bgetenv\(", line):
-                    errors.append(f"{name}:{number}: getenv: read the variable in common/job/cli.c "
+                    errors.append(f"{name}:{number}: getenv: read the variable in common/start/cli.c "
                                   "and pass its value on, or make it a configuration key")
 
 

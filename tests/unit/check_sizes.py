@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 FILE_LINES, FUNCTION_LINES = 600, 45
-FOLDERS = ("common", "server", "worker", "python", "deploy", "bench")
+FOLDERS = ("common", "coordinator", "session", "library", "server", "worker", "python", "deploy", "bench")
 MAY_BE_LONGER = {
     "python/pstrain/optimizer.py": "one class, as torch.optim.Optimizer is",
 }

@@ -33,7 +33,7 @@ if(PS_HAVE_GLOO)
     file(STRINGS ${GLOO_INCLUDE}/gloo/transport/tcp/pair.h state REGEX "LISTENING = ")
     if(state)
         set(listen ON)
-        configure_file(${PROJECT_SOURCE_DIR}/worker/exchange/allreduce/gloo_memory.hpp
+        configure_file(${PROJECT_SOURCE_DIR}/session/exchange/allreduce/gloo_memory.hpp
                        ${PROJECT_BINARY_DIR}/gloo_missing/gloo/common/memory.h COPYONLY)
     endif()
     enable_language(CXX)

@@ -1,5 +1,5 @@
 /* Jobs whose servers were started without a model. The workers' program has the tensors
- * and chooses the optimizer (worker/library); servers and workers join with settings that
+ * and chooses the optimizer (library); servers and workers join with settings that
  * are alike for all such jobs, and learn the rest from worker 0:
  *
  *   worker 0      PUT "job/tensors": this message
