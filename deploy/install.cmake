@@ -18,7 +18,10 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
-set(CPACK_COMPONENTS_ALL server worker launcher library development)
+set(CPACK_COMPONENTS_ALL server launcher library development)
+if(PS_WORKER)
+    list(APPEND CPACK_COMPONENTS_ALL worker)
+endif()
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
@@ -45,9 +48,13 @@ ps_deb(server pstrain-server ON "parameter server of training jobs"
        "Holds a part of the parameters of a training job: sums the workers' gradients,\napplies the optimizer, and sends the new weights back. Needs neither CUDA nor\nGloo. Example units for systemd are in /usr/share/pstrain/systemd.")
 ps_deb(worker pstrain-worker ON "worker of training jobs with parameter servers"
        "Trains a network that a YAML file describes, on the CPU, and exchanges the\ngradients with parameter servers or by all-reduce.")
+set(worker "")
+if(PS_WORKER)
+    set(worker "pstrain-worker ${same}, ")
+endif()
 ps_deb(launcher pstrain ON "training with sharded parameter servers"
        "Starts training jobs of parameter servers and workers here, or over ssh on\nother hosts: the command psrun, with example configurations and documents."
-       "pstrain-server ${same}, pstrain-worker ${same}, python3:any (>= 3.9)")
+       "pstrain-server ${same}, ${worker}python3:any (>= 3.9)")
 ps_deb(library libpstrain${PROJECT_VERSION_MAJOR} ON "library of clients of parameter servers"
        "A worker's part in a training job with parameter servers, for programs in C and\nother languages: joining, pushing gradients, and waiting for weights.")
 ps_deb(development libpstrain-dev OFF "header of the library of clients of parameter servers"
