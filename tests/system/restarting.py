@@ -11,7 +11,6 @@ from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
             "train.eval_every=2", "checkpoint.every=5"]
-MOMENTS = ("joining", "joined", "step", "evaluation", "checkpoint", "end", "any")
 WAIT_S = 60
 
 

@@ -52,15 +52,15 @@ class Kills(RestartTest):
 
     def test_at_each_point(self):
         """Each job's parts are killed at points that no job before it had, three deaths a job."""
-        chance, left, deaths = random.Random(SEED), set(), 0
+        chance, had, deaths = random.Random(SEED), set(), 0
         for i in range(JOBS):
             kind = KINDS[(SEED + i) % len(KINDS)]
             if not os.path.exists(self.path(f"whole-{KINDS.index(kind)}")):
                 self.run_job(f"whole-{KINDS.index(kind)}", *kind[:3], *SETTINGS, *kind[3:])
             points = self.points(kind)
-            names = sorted({name for _, name in points} - left) or sorted({name for _, name in points})
+            names = sorted({name for _, name in points} - had) or sorted({name for _, name in points})
             names = chance.sample(names, min(3, len(names)))
-            left |= set(names)
+            had |= set(names)
             armed = []
             for name in names:
                 (role, _), n = chance.choice(sorted((p, n) for p, n in points.items() if p[1] == name))
@@ -104,7 +104,7 @@ class Ends(RestartTest):
                           "psrun: parts had been started again 2 times (--restarts 2)"])
 
     def test_two_at_once_and_one_restart(self):
-        # Who is killed while it writes a checkpoint, and does not come back, leaves it as it is.
+        # No checkpoint is due: a worker that is killed while it writes one leaves an unfinished folder.
         psrun = self.start("out", self.KIND, "--restarts", "1", settings=[*self.LONG, "checkpoint.every=1000000"])
         self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 4))
         pids = [self.find(psrun, "worker", rank) for rank in range(2)]

@@ -15,7 +15,7 @@ enum {
     LOOK_MS = 50,
     LOOK_COST = 500,  // and at least this many times what a look takes of a core
     LOOKS_FIRST = 10, // half a second
-    LOOKS_MOST = 320, // 16 s: in one look of so many, hardly anything goes on
+    LOOKS_MOST = 320, // 16 s: the look in which they spin costs one part of 320
     CROWD_PART = 4,   // of the time, all threads together
 };
 

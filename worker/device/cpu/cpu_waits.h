@@ -16,7 +16,7 @@
 typedef struct ps_cpu_crowd {
     bool sleep;
     int looks; // sleep: until they spin again, to see whether the cores are free now
-    int next;  // so many of them, should they not be
+    int next;  // of them, where the cores are not free
 } ps_cpu_crowd;
 
 /* Adds a look: in the last passed_ns all threads together waited waited_ns for a core.
