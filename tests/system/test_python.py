@@ -496,7 +496,9 @@ class Deaths(PythonTest):
 
     def test_exits(self):
         text = self.ends("dies", "stop", "optimizer")
-        self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1 has ended before step")
+        # A server says so, or the coordinator, for whose answer about the model's buffers worker 0 may wait just then.
+        self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1 has (ended before step|left the job: every worker)")
+        self.assertRegex(text, r"(?m)^psrun: .*worker 1 has ended before step 11")
 
     def uneven(self, how, short):
         """Returns what the other rank says, and the whole output. It learns it soon, and each rank says it once."""
