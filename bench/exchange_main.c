@@ -90,7 +90,7 @@ static ps_err fill_gradients(bench *b)
     return PS_OK;
 }
 
-static ps_err one_step(bench *b, uint64_t step)
+static ps_err exchange_one_step(bench *b, uint64_t step)
 {
     PS_TRY(ps_session_begin(b->session, step));
     PS_TRY(ps_session_wait(b->session, 0, b->spec.table.n_tensors));
@@ -127,21 +127,21 @@ static ps_err measure(bench *b)
     uint64_t step = 0;
     for (; step < b->n_warmup; step++) {
         PS_TRY(restore_gradients(b));
-        PS_TRY(one_step(b, step));
+        PS_TRY(exchange_one_step(b, step));
     }
     PS_TRY(mark(b, "begin"));
     ps_session_stats(b->session, &b->before);
     for (uint64_t i = 0; i < b->n_steps; i++) {
         PS_TRY(restore_gradients(b));
         uint64_t start = ps_clock_ns();
-        PS_TRY(one_step(b, step + i));
+        PS_TRY(exchange_one_step(b, step + i));
         b->step_ns[i] = ps_clock_ns() - start;
     }
     ps_session_stats(b->session, &b->after);
     return mark(b, "end");
 }
 
-static ps_err check_sums(const bench *b)
+static ps_err exchange_check_sums(const bench *b)
 {
     if (b->cfg->exchange.codec != PS_CODEC_NONE) return PS_OK;
     const float *params = ps_session_params(b->session);
@@ -160,7 +160,7 @@ static ps_err check_sums(const bench *b)
     return PS_OK;
 }
 
-static void print_result(const bench *b)
+static void exchange_print_result(const bench *b)
 {
     const ps_plan *plan = ps_session_plan(b->session);
     printf("{\"rank\": %d, \"bytes\": %" PRIu64
@@ -176,14 +176,14 @@ static void print_result(const bench *b)
     fflush(stdout);
 }
 
-static ps_err run(bench *b)
+static ps_err exchange_run(bench *b)
 {
     PS_TRY(join(b));
     PS_TRY(fill_gradients(b));
     PS_TRY(ps_session_start(b->session, NULL, NULL));
     PS_TRY(measure(b));
-    PS_TRY(check_sums(b));
-    print_result(b);
+    PS_TRY(exchange_check_sums(b));
+    exchange_print_result(b);
     return ps_session_close(b->session);
 }
 
@@ -192,7 +192,7 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
     ps_config cfg;
     bench b = {.cfg = &cfg, .cli = cli, .marks = marks};
     ps_err err = ps_cli_load_config(cli, &program, &cfg);
-    if (err == PS_OK) err = run(&b);
+    if (err == PS_OK) err = exchange_run(&b);
     if (err != PS_OK) {
         ps_log_failure("failed", err);
         ps_session_abort(b.session, err, ps_err_message());

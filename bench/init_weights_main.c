@@ -10,8 +10,8 @@
 #include "model_file.h"
 #include "model_spec.h"
 
-static ps_err write_weights(const ps_config *cfg, const ps_model_spec *spec,
-                            const char *path)
+static ps_err init_write_weights(const ps_config *cfg, const ps_model_spec *spec,
+                                 const char *path)
 {
     float *params = NULL;
     void *buffers = NULL;
@@ -41,7 +41,7 @@ int main(int argc, char **argv)
     const char *const *overrides = (const char *const *)argv + 3;
     ps_err err = ps_config_load(&cfg, argv[2], overrides, argc - 3);
     if (err == PS_OK) err = ps_model_spec_init(&spec, &cfg);
-    if (err == PS_OK) err = write_weights(&cfg, &spec, argv[1]);
+    if (err == PS_OK) err = init_write_weights(&cfg, &spec, argv[1]);
     if (err != PS_OK) fprintf(stderr, "ps-init-weights: %s\n", ps_err_message());
     ps_model_spec_fini(&spec);
     ps_config_fini(&cfg);

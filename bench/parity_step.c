@@ -171,7 +171,7 @@ static ps_err report(rank_state *r, uint64_t step, double loss)
     return rc > 0 ? PS_OK : ps_err_errno(PS_ERR_IO, "steps.jsonl");
 }
 
-static ps_err one_step(rank_state *r, uint64_t step, const ps_loaded *batch)
+static ps_err parity_one_step(rank_state *r, uint64_t step, const ps_loaded *batch)
 {
     spread(&r->spec, weights_at(&r->states, step), r->teacher);
     PS_TRY(ps_session_begin(r->session, step));
@@ -208,7 +208,7 @@ static ps_err all_steps(rank_state *r)
             ps_loaded *batch;
             PS_TRY(ps_loader_next(r->loader, ps_deadline_in_ms(WAIT_MS), &batch));
             if (!batch) break;
-            ps_err err = one_step(r, step++, batch);
+            ps_err err = parity_one_step(r, step++, batch);
             ps_loader_release(r->loader, batch);
             PS_TRY(err);
         }
@@ -278,7 +278,7 @@ static ps_err set_up_data(rank_state *r)
     return ps_program_create(r->device, &program, &r->program);
 }
 
-static ps_err run(rank_state *r, const ps_cli *cli, const char *states_path)
+static ps_err parity_run(rank_state *r, const ps_cli *cli, const char *states_path)
 {
     r->rank = cli->rank;
     r->world = (int)r->cfg.job.workers;
@@ -337,7 +337,7 @@ int main(int argc, char **argv)
         ps_mem_keep_freed();
         ps_log_init("parity", cli.log_level);
         err = ps_cli_load_config(&cli, &program, &r.cfg);
-        if (err == PS_OK) err = run(&r, &cli, states_path);
+        if (err == PS_OK) err = parity_run(&r, &cli, states_path);
         if (err != PS_OK) fprintf(stderr, "ps-parity-step: %s\n", ps_err_message());
         tear_down(&r);
     }

@@ -109,7 +109,7 @@ static void tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-static int listen_at(unsigned short port)
+static int raw_listen_at(unsigned short port)
 {
     const int on = 1;
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -140,7 +140,7 @@ static int serve(char **v)
     const raw_step what = {.bytes = number(v[2]), .steps = (unsigned)number(v[3])};
     peer peers[MAX_PEERS] = {0};
     if (n > MAX_PEERS) return -1;
-    int listener = listen_at((unsigned short)number(v[0]));
+    int listener = raw_listen_at((unsigned short)number(v[0]));
     if (listener < 0 || accept_all(listener, peers, n) != 0) return -1;
     // A worker starts once all its connections are made; there is no barrier.
     return pump(peers, n, what.bytes * what.steps, what.bytes, true);
@@ -216,7 +216,7 @@ static int mesh(char **v, unsigned n)
     if (n > MAX_PEERS || rank >= n) return -1;
     const char *colon = strrchr(hosts[rank], ':');
     if (!colon) return -1;
-    int listener = listen_at((unsigned short)number(colon + 1));
+    int listener = raw_listen_at((unsigned short)number(colon + 1));
     if (listener < 0 || connect_all(hosts, peers, rank) != 0 ||
         accept_all(listener, peers + rank, n - 1 - rank) != 0)
         return -1;

@@ -106,7 +106,7 @@ static ps_err make_batch(bench *b)
     return PS_OK;
 }
 
-static ps_err make_program(bench *b)
+static ps_err step_make_program(bench *b)
 {
     size_t arena = sizeof(float) * b->spec.table.arena_count;
     PS_TRY(ps_shared_mem_init_private(&b->params, arena, "parameters"));
@@ -166,7 +166,7 @@ static ps_err run_step(bench *b, uint64_t t, double ms[PARTS])
     return PS_OK;
 }
 
-static void print_result(const bench *b, int steps)
+static void step_print_result(const bench *b, int steps)
 {
     static const char *const names[PARTS] = {"step_ms",      "forward_ms", "backward_ms",
                                              "optimizer_ms", "cpu_ms",     "library_ms"};
@@ -182,7 +182,7 @@ static void print_result(const bench *b, int steps)
     printf("}\n");
 }
 
-static ps_err run(bench *b, int argc, char **argv)
+static ps_err step_run(bench *b, int argc, char **argv)
 {
     int steps = atoi(argv[2]), warmup = atoi(argv[3]);
     double seconds = atof(argv[4]);
@@ -193,7 +193,7 @@ static ps_err run(bench *b, int argc, char **argv)
     PS_TRY(ps_optimizer_init(&b->optimizer, &b->cfg));
     b->n = (int)ps_config_batch(&b->cfg, 0);
     PS_TRY(make_batch(b));
-    PS_TRY(make_program(b));
+    PS_TRY(step_make_program(b));
     PS_TRY(ps_mem_zalloc(&b->ms, (size_t)steps * PARTS, sizeof *b->ms, "times"));
     uint64_t start = ps_clock_ns();
     int done = 0;
@@ -203,7 +203,7 @@ static ps_err run(bench *b, int argc, char **argv)
         PS_TRY(run_step(b, (uint64_t)i + 1, b->ms + done * PARTS));
         if (i >= warmup) done++;
     }
-    print_result(b, done);
+    step_print_result(b, done);
     return PS_OK;
 }
 
@@ -218,7 +218,7 @@ int main(int argc, char **argv)
     }
     const char *level = getenv("PS_CPU_LEVEL"); // as ps-worker's
     ps_err err = level ? ps_cpu_level_use(level) : PS_OK;
-    if (err == PS_OK) err = run(&b, argc, argv);
+    if (err == PS_OK) err = step_run(&b, argc, argv);
     if (err != PS_OK) fprintf(stderr, "ps-bench-step: %s\n", ps_err_message());
     ps_program_destroy(&b.program);
     ps_device_close(&b.device);

@@ -22,7 +22,7 @@ static int role_size(const ps_coordinator *c, ps_role role)
     return role == PS_ROLE_SERVER ? c->o.n_servers : c->n_workers;
 }
 
-static int count_here(const ps_coordinator *c, ps_role role)
+static int admission_count_here(const ps_coordinator *c, ps_role role)
 {
     int n = 0;
     for (int i = 0; i < c->n_peers; i++)
@@ -135,8 +135,8 @@ static bool check_hashes(const ps_coordinator *c, const ps_control *m,
                         "address of the coordinator");
 }
 
-static bool check_job(const ps_coordinator *c, const ps_control *m,
-                      const ps_config_sections *sections, refusal *r)
+static bool admission_check_job(const ps_coordinator *c, const ps_control *m,
+                                const ps_config_sections *sections, refusal *r)
 {
     if (strcmp(m->text, PS_VERSION) != 0) {
         refuse_as(r, "it is of another version than the job: install the same version on "
@@ -164,7 +164,7 @@ static bool check_job(const ps_coordinator *c, const ps_control *m,
     return check_hashes(c, m, sections, r);
 }
 
-static int count_of(const ps_coordinator *c, ps_role role)
+static int admission_count_of(const ps_coordinator *c, ps_role role)
 {
     int n = 0;
     for (int i = 0; i < c->n_peers; i++)
@@ -206,7 +206,7 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
                  holder->entry.host);
         return false;
     }
-    if (count_of(c, e->role) < n) return true;
+    if (admission_count_of(c, e->role) < n) return true;
     char told[64];
     snprintf(told, sizeof told, "all %ss of the job have joined already", word);
     return refuse_for_now(c, r, told);
@@ -316,7 +316,7 @@ static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_wri
 
 /* Sends WELCOME with rank and roster to p, or to all members of the role when p is NULL.
  */
-static void welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
+static void admission_welcome(ps_coordinator *c, ps_role role, const ps_coord_peer *only)
 {
     ps_mp_writer w;
     ps_mp_writer_init(&w);
@@ -386,8 +386,8 @@ static ps_err admit_new(ps_coordinator *c, const ps_control_id *from,
 }
 
 /* Takes the entry on PS_OK. One that comes back keeps the dead one's: others have it. */
-static ps_err admit(ps_coordinator *c, const ps_control_id *from, ps_roster_entry *e,
-                    uint64_t incarnation)
+static ps_err admission_admit(ps_coordinator *c, const ps_control_id *from,
+                              ps_roster_entry *e, uint64_t incarnation)
 {
     ps_coord_peer *holder = find_rank(c, e);
     if (!holder || !holder->away) return admit_new(c, from, e, incarnation);
@@ -409,7 +409,7 @@ static void show_job(const ps_coordinator *c)
 
 static void start_job(ps_coordinator *c)
 {
-    c->n_workers = count_here(c, PS_ROLE_WORKER);
+    c->n_workers = admission_count_here(c, PS_ROLE_WORKER);
     c->waiting_ns = 0;
     ps_coord_board_set_workers(c->board, c->n_workers);
     give_ranks(c, PS_ROLE_SERVER);
@@ -417,9 +417,9 @@ static void start_job(ps_coordinator *c)
     c->state = PS_COORD_RUNNING;
     c->epoch = 1;
     show_job(c);
-    welcome(c, PS_ROLE_SERVER, NULL);
+    admission_welcome(c, PS_ROLE_SERVER, NULL);
     PS_FAULT_POINT("servers.welcomed");
-    welcome(c, PS_ROLE_WORKER, NULL);
+    admission_welcome(c, PS_ROLE_WORKER, NULL);
     PS_FAULT_POINT("job.begun");
 }
 
@@ -445,12 +445,12 @@ static uint64_t patience_ns(const ps_coordinator *c)
 /* Whether the job has all members that it needs. */
 static bool is_ready(ps_coordinator *c)
 {
-    const int workers = count_here(c, PS_ROLE_WORKER);
+    const int workers = admission_count_here(c, PS_ROLE_WORKER);
     const uint64_t now = ps_clock_awake_ns();
-    bool enough = count_here(c, PS_ROLE_SERVER) == c->o.n_servers;
+    bool enough = admission_count_here(c, PS_ROLE_SERVER) == c->o.n_servers;
     if (!ps_coord_is_elastic(c)) return enough && workers == c->n_workers;
     enough = enough && workers >= c->o.min_workers && has_first_worker(c) &&
-             workers == count_of(c, PS_ROLE_WORKER);
+             workers == admission_count_of(c, PS_ROLE_WORKER);
     if (!enough) c->waiting_ns = 0;
     if (!enough) return false;
     if (c->waiting_ns == 0) c->waiting_ns = now;
@@ -471,7 +471,7 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
     if (c->state != PS_COORD_JOINING) {
         if (!p->here) PS_INFO("back", "role=%s rank=%d", ps_role_name(e->role), e->rank);
         p->here = true;
-        welcome(c, e->role, p);
+        admission_welcome(c, e->role, p);
         return;
     }
     int n = 0, all = c->o.n_servers + c->n_workers;
@@ -490,8 +490,8 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
     PS_FAULT_POINT("member.here");
 }
 
-static void refuse(ps_coordinator *c, const ps_control_id *from, const ps_roster_entry *e,
-                   const refusal *r)
+static void admission_refuse(ps_coordinator *c, const ps_control_id *from,
+                             const ps_roster_entry *e, const refusal *r)
 {
     ps_control m = {.kind = PS_CONTROL_REFUSE};
     m.number[0] = r->for_now;
@@ -528,14 +528,14 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_rol
     refusal r = {.for_now = false};
     const uint64_t incarnation = m->number[4];
     ps_err err = read_join(m, &e, &sections);
-    const bool belongs =
-        err == PS_OK && check_key(c, proven, &e, &r) && check_job(c, m, &sections, &r);
+    const bool belongs = err == PS_OK && check_key(c, proven, &e, &r) &&
+                         admission_check_job(c, m, &sections, &r);
     if (belongs) drop_predecessor(c, &e, incarnation);
     if (err != PS_OK)
         ps_coord_drop_stranger(ps_err_message());
     else if (!belongs || !check_join(c, from, m, &e, &r))
-        refuse(c, from, &e, &r);
-    else if (admit(c, from, &e, incarnation) == PS_OK)
+        admission_refuse(c, from, &e, &r);
+    else if (admission_admit(c, from, &e, incarnation) == PS_OK)
         return; // the entry is the peer's now
     ps_roster_entry_fini(&e);
 }

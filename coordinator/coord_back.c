@@ -21,7 +21,7 @@ static bool may_lose(const ps_coordinator *c, const ps_coord_peer *p)
                    : p->is_back;
 }
 
-static void forget(ps_coordinator *c, const ps_coord_peer *p)
+static void back_forget(ps_coordinator *c, const ps_coord_peer *p)
 {
     ps_coord_board_renew(c->board, &p->secret, p->entry.rank);
     const ps_err err =
@@ -40,7 +40,7 @@ bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
     p->here = false;
     p->lost_ns = 0;
     p->heard_ns = ps_clock_awake_ns();
-    if (was_here) forget(c, p);
+    if (was_here) back_forget(c, p);
     PS_FAULT_POINT("member.away");
     return true;
 }

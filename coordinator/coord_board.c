@@ -115,7 +115,7 @@ static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t req
 }
 
 /* Takes the waiter out of the list and frees it; *at then points to the next one. */
-static void drop(waiter **at)
+static void board_drop(waiter **at)
 {
     waiter *w = *at;
     *at = w->next;
@@ -123,30 +123,30 @@ static void drop(waiter **at)
 }
 
 /* Drops the waiter and sends it this thread's last error. */
-static void fail(ps_coord_board *b, waiter **at, ps_err code)
+static void board_fail(ps_coord_board *b, waiter **at, ps_err code)
 {
     answer_fail(b, &(*at)->from.id, (*at)->request, code);
-    drop(at);
+    board_drop(at);
 }
 
-static bool waits_for(const waiter *w, ps_control_kind kind, const char *name)
+static bool board_waits_for(const waiter *w, ps_control_kind kind, const char *name)
 {
     return w->kind == kind && strcmp(w->name, name) == 0;
 }
 
 /* Takes out every waiter of the kind and name, and answers it: with DONE and the value,
  * or, where code is not PS_OK, with the last error. */
-static void release(ps_coord_board *b, ps_control_kind kind, const char *name,
-                    ps_err code, const void *value, size_t bytes)
+static void board_release(ps_coord_board *b, ps_control_kind kind, const char *name,
+                          ps_err code, const void *value, size_t bytes)
 {
     for (waiter **at = &b->waiters; *at;) {
-        if (!waits_for(*at, kind, name)) {
+        if (!board_waits_for(*at, kind, name)) {
             at = &(*at)->next;
         } else if (code != PS_OK) {
-            fail(b, at, code);
+            board_fail(b, at, code);
         } else {
             answer_done(b, &(*at)->from.id, (*at)->request, value, bytes);
-            drop(at);
+            board_drop(at);
         }
     }
 }
@@ -198,7 +198,7 @@ static int mark_present(const ps_coord_board *b, const char *name, bool *present
     int n = 0;
     memset(present, 0, (size_t)b->n_workers * sizeof *present);
     for (const waiter *w = b->waiters; w; w = w->next)
-        if (waits_for(w, PS_CONTROL_GATHER, name)) {
+        if (board_waits_for(w, PS_CONTROL_GATHER, name)) {
             present[w->from.rank] = true;
             n++;
         }
@@ -208,7 +208,8 @@ static int mark_present(const ps_coord_board *b, const char *name, bool *present
 static const waiter *find_gather(const ps_coord_board *b, const char *name, int rank)
 {
     for (const waiter *w = b->waiters; w; w = w->next)
-        if (waits_for(w, PS_CONTROL_GATHER, name) && (rank < 0 || w->from.rank == rank))
+        if (board_waits_for(w, PS_CONTROL_GATHER, name) &&
+            (rank < 0 || w->from.rank == rank))
             return w;
     return NULL;
 }
@@ -240,7 +241,7 @@ static void finish_gather(ps_coord_board *b, const char *name)
         for (size_t i = 0; i < n; i++)
             s->values[i] = r == 0 ? w->values[i] : s->values[i] + w->values[i];
     }
-    release(b, PS_CONTROL_GATHER, kept, err, s->values, n * sizeof *s->values);
+    board_release(b, PS_CONTROL_GATHER, kept, err, s->values, n * sizeof *s->values);
 }
 
 /* The result of a finished gather that the worker asks for again, or NULL. */
@@ -285,8 +286,8 @@ static ps_err check_gather(const ps_coord_board *b, const ps_coord_asker *from,
 static void drop_gather(ps_coord_board *b, const char *name, int rank)
 {
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
-        if (waits_for(*at, PS_CONTROL_GATHER, name) && (*at)->from.rank == rank) {
-            drop(at);
+        if (board_waits_for(*at, PS_CONTROL_GATHER, name) && (*at)->from.rank == rank) {
+            board_drop(at);
             return;
         }
 }
@@ -332,7 +333,7 @@ void ps_coord_board_worker_left(ps_coord_board *b, int rank)
         const waiter *w = *at;
         const char *word = w->kind == PS_CONTROL_GET ? "key" : gather_word(w->n);
         if (waits_in_vain(w, rank))
-            fail(b, at, has_left(word, w->name, rank));
+            board_fail(b, at, has_left(word, w->name, rank));
         else
             at = &(*at)->next;
     }
@@ -342,7 +343,7 @@ void ps_coord_board_forget(ps_coord_board *b, const ps_secret *member)
 {
     for (waiter **at = &b->waiters; *at;) {
         if (ps_control_id_is_of(&(*at)->from.id, member))
-            drop(at);
+            board_drop(at);
         else
             at = &(*at)->next;
     }
@@ -363,12 +364,13 @@ ps_coord_orders *ps_coord_board_orders(ps_coord_board *b)
 /* ---- key-value store ---- */
 
 /* Sets a key, and answers those who wait for it. */
-static ps_err set_key(ps_coord_board *b, const char *key, const void *from, size_t bytes)
+static ps_err board_set_key(ps_coord_board *b, const char *key, const void *from,
+                            size_t bytes)
 {
     const void *value;
     PS_TRY(ps_coord_store_set(&b->store, key, from, bytes));
     ps_coord_store_get(&b->store, key, &value, &bytes);
-    release(b, PS_CONTROL_GET, key, PS_OK, value, bytes);
+    board_release(b, PS_CONTROL_GET, key, PS_OK, value, bytes);
     return PS_OK;
 }
 
@@ -378,7 +380,7 @@ static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
     if (!ps_job_key_may_set(c->name, from->role, from->rank))
         return ps_err_set(PS_ERR_PEER, "%s: %s %d may not set this key", c->name,
                           ps_role_name(from->role), from->rank);
-    PS_TRY(set_key(b, c->name, c->value, c->bytes));
+    PS_TRY(board_set_key(b, c->name, c->value, c->bytes));
     answer_done(b, &from->id, c->request, NULL, 0);
     return b->orders ? ps_coord_orders_set(b->orders, c->name, c->value, c->bytes)
                      : PS_OK;
@@ -390,7 +392,7 @@ static void drop_get(ps_coord_board *b, const ps_control_id *from, uint64_t requ
     for (waiter **at = &b->waiters; *at; at = &(*at)->next)
         if ((*at)->kind == PS_CONTROL_GET && (*at)->request == request &&
             same_member(&(*at)->from.id, from)) {
-            drop(at);
+            board_drop(at);
             return;
         }
 }
@@ -422,7 +424,7 @@ static void send_order(void *owner, const ps_control_id *to, const ps_control *o
 
 static ps_err store_record(void *owner, const char *key, const void *value, size_t bytes)
 {
-    return set_key(owner, key, value, bytes);
+    return board_set_key(owner, key, value, bytes);
 }
 
 static ps_err make_orders(ps_coord_board *b)
@@ -454,7 +456,8 @@ static ps_err request_pushed(ps_coord_board *b, const ps_coord_asker *from,
 
 /* ---- all of them ---- */
 
-static ps_err request(ps_coord_board *b, const ps_coord_asker *from, const ps_control *c)
+static ps_err board_request(ps_coord_board *b, const ps_coord_asker *from,
+                            const ps_control *c)
 {
     switch (c->kind) {
     case PS_CONTROL_GATHER:
@@ -478,7 +481,7 @@ static ps_err request(ps_coord_board *b, const ps_coord_asker *from, const ps_co
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c)
 {
-    const ps_err err = request(b, from, c);
+    const ps_err err = board_request(b, from, c);
     if (err != PS_OK) answer_fail(b, &from->id, c->request, err);
 }
 
@@ -523,14 +526,14 @@ void ps_coord_board_expire(ps_coord_board *b)
         }
         ps_err err = timeout_error(b, *at);
         if ((*at)->kind != PS_CONTROL_GATHER) {
-            fail(b, at, err);
+            board_fail(b, at, err);
             continue;
         }
         // A gather that one worker has given up cannot be completed any more. All its
         // waiters get the same answer now, while it is known which workers are missing.
         char name[PS_CONTROL_NAME_MAX];
         memcpy(name, (*at)->name, sizeof name);
-        release(b, PS_CONTROL_GATHER, name, err, NULL, 0);
+        board_release(b, PS_CONTROL_GATHER, name, err, NULL, 0);
         at = &b->waiters;
     }
 }

@@ -6,7 +6,7 @@
 
 enum { NEWCOMER_MS = 2000 }; // a process that is silent for that long waits no longer
 
-static ps_coord_newcomer *find(ps_coordinator *c, const ps_control_id *door_id)
+static ps_coord_newcomer *newcomers_find(ps_coordinator *c, const ps_control_id *door_id)
 {
     for (int i = 0; i < c->n_newcomers; i++)
         if (memcmp(&c->newcomers[i].door_id, door_id, sizeof *door_id) == 0)
@@ -35,7 +35,7 @@ void ps_coord_tell_newcomers(ps_coordinator *c, ps_coord_peer *p)
 void ps_coord_note_newcomer(ps_coordinator *c, const ps_control_id *door_id,
                             const char *host)
 {
-    ps_coord_newcomer *known = find(c, door_id);
+    ps_coord_newcomer *known = newcomers_find(c, door_id);
     if (known) known->heard_ns = ps_clock_awake_ns();
     if (known || c->n_newcomers == PS_COORD_NEWCOMERS) return;
     c->newcomers[c->n_newcomers++] =

@@ -46,7 +46,7 @@ struct ps_coord_orders {
     ps_deadline grace[PS_MAX_FRAGMENTS];
 };
 
-static const ps_sync_rules *rules_of(const ps_coord_orders *o)
+static const ps_sync_rules *orders_rules_of(const ps_coord_orders *o)
 {
     return &ps_sync_fragments_last(&o->sync)->rules;
 }
@@ -54,12 +54,12 @@ static const ps_sync_rules *rules_of(const ps_coord_orders *o)
 /* Pushes that may arrive at the same time: one of each worker and fragment. */
 static size_t n_pushes(const ps_coord_orders *o)
 {
-    return (size_t)o->sync.n * rules_of(o)->n_workers;
+    return (size_t)o->sync.n * orders_rules_of(o)->n_workers;
 }
 
 static size_t push_of(const ps_coord_orders *o, uint32_t fragment, uint32_t rank)
 {
-    return (size_t)fragment * rules_of(o)->n_workers + rank;
+    return (size_t)fragment * orders_rules_of(o)->n_workers + rank;
 }
 
 ps_err ps_coord_orders_rules(const ps_sync_rules *r, uint32_t n_fragments,
@@ -133,7 +133,7 @@ static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
     return ps_sync_fragments_init(&o->sync, (uint32_t)n[15], &rules, batches);
 }
 
-static ps_err create(ps_coord_orders *o, const void *value, size_t bytes)
+static ps_err orders_create(ps_coord_orders *o, const void *value, size_t bytes)
 {
     for (int i = 0; i < PS_MAX_FRAGMENTS; i++)
         o->grace[i].at_ns = UINT64_MAX;
@@ -141,7 +141,7 @@ static ps_err create(ps_coord_orders *o, const void *value, size_t bytes)
     const size_t n = n_pushes(o);
     PS_TRY(ps_mem_zalloc(&o->pushes, n, sizeof *o->pushes, "the policy"));
     for (size_t i = 0; i < n; i++)
-        o->pushes[i].number = rules_of(o)->number;
+        o->pushes[i].number = orders_rules_of(o)->number;
     o->n_kept = 4 * n + 16;
     return ps_mem_zalloc(&o->kept, o->n_kept, sizeof *o->kept, "the policy");
 }
@@ -151,7 +151,7 @@ ps_err ps_coord_orders_create(const ps_coord_orders_hooks *hooks, const void *va
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the policy"));
     (*out)->hooks = *hooks;
-    ps_err err = create(*out, value, bytes);
+    ps_err err = orders_create(*out, value, bytes);
     if (err != PS_OK) ps_coord_orders_destroy(out);
     return err;
 }
@@ -251,7 +251,7 @@ ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_
 /* --- the record -----------------------------------------------------------------------
  */
 
-static ps_err append(ps_coord_orders *o, const char *text, size_t bytes)
+static ps_err orders_append(ps_coord_orders *o, const char *text, size_t bytes)
 {
     if (o->record_bytes + bytes > o->record_room) {
         const size_t room = 2 * o->record_room + bytes + 4096;
@@ -270,7 +270,7 @@ static ps_err note_order(ps_coord_orders *o, const ps_sync_order *order)
     char line[16 * PS_MAX_RANKS];
     size_t bytes;
     ps_sync_fragments_line(&o->sync, order, line, sizeof line, &bytes);
-    return append(o, line, bytes);
+    return orders_append(o, line, bytes);
 }
 
 static ps_err numbers_json(char *out, size_t n, size_t *at, const char *name,
@@ -311,7 +311,8 @@ static tally count_pushes(const ps_sync_fragments *f)
     return t;
 }
 
-static ps_err figures(const ps_sync_fragments *f, char *out, size_t n, size_t *bytes)
+static ps_err orders_figures(const ps_sync_fragments *f, char *out, size_t n,
+                             size_t *bytes)
 {
     const ps_sync *s = ps_sync_fragments_last(f);
     const tally t = count_pushes(f);
@@ -331,12 +332,12 @@ static ps_err figures(const ps_sync_fragments *f, char *out, size_t n, size_t *b
     return at < n ? PS_OK : ps_err_set(PS_ERR_INTERNAL, "the policy's figures");
 }
 
-static ps_err publish(ps_coord_orders *o)
+static ps_err orders_publish(ps_coord_orders *o)
 {
     char text[256 + 48 * PS_MAX_RANKS], key[48];
     size_t bytes;
     void *value;
-    PS_TRY(figures(&o->sync, text, sizeof text, &bytes));
+    PS_TRY(orders_figures(&o->sync, text, sizeof text, &bytes));
     PS_TRY(ps_mem_zalloc(&value, bytes + o->record_bytes, 1, "the record"));
     memcpy(value, text, bytes);
     memcpy((char *)value + bytes, o->record, o->record_bytes);
@@ -355,15 +356,15 @@ static void set_graces(ps_coord_orders *o)
         if (!ps_sync_graces(&o->sync.parts[i]))
             o->grace[i].at_ns = UINT64_MAX;
         else if (o->grace[i].at_ns == UINT64_MAX)
-            o->grace[i] = ps_deadline_in_ms(rules_of(o)->grace_ms);
+            o->grace[i] = ps_deadline_in_ms(orders_rules_of(o)->grace_ms);
 }
 
-static ps_err give(ps_coord_orders *o, const ps_sync_order *order)
+static ps_err orders_give(ps_coord_orders *o, const ps_sync_order *order)
 {
     kept_order *kept;
     PS_TRY(keep_order(o, order, &kept));
     PS_TRY(note_order(o, order));
-    if (order->rest) PS_TRY(publish(o));
+    if (order->rest) PS_TRY(orders_publish(o));
     const ps_control c = message_of(kept);
     for (uint32_t i = 0; i < o->n_askers; i++)
         o->hooks.send(o->hooks.owner, &o->askers[i], &c);
@@ -371,7 +372,7 @@ static ps_err give(ps_coord_orders *o, const ps_sync_order *order)
     return PS_OK;
 }
 
-static ps_err decide(ps_coord_orders *o)
+static ps_err orders_decide(ps_coord_orders *o)
 {
     for (;;) {
         ps_sync_order order;
@@ -379,14 +380,14 @@ static ps_err decide(ps_coord_orders *o)
         PS_TRY(ps_sync_fragments_decide(&o->sync, &order, &any));
         set_graces(o);
         if (!any) return PS_OK;
-        PS_TRY(give(o, &order));
+        PS_TRY(orders_give(o, &order));
     }
 }
 
 static ps_err set_batches(ps_coord_orders *o, const void *value, size_t bytes)
 {
     uint64_t batches[PS_MAX_RANKS];
-    if (bytes != rules_of(o)->n_workers * sizeof *batches)
+    if (bytes != orders_rules_of(o)->n_workers * sizeof *batches)
         return ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes", PS_COORD_ORDERS_BATCHES,
                           bytes);
     memcpy(batches, value, bytes);
@@ -400,7 +401,7 @@ ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *valu
     if (strcmp(key, ps_job_key_place(o->n_rests).text) == 0) o->placed = true;
     if (strcmp(key, PS_COORD_ORDERS_END) != 0) return PS_OK;
     ps_sync_end(ps_sync_fragments_last(&o->sync));
-    return decide(o);
+    return orders_decide(o);
 }
 
 ps_deadline ps_coord_orders_deadline(const ps_coord_orders *o)
@@ -419,13 +420,13 @@ ps_err ps_coord_orders_expire(ps_coord_orders *o)
         ps_sync_grace_over(&o->sync.parts[i]);
         any = true;
     }
-    return any ? decide(o) : PS_OK;
+    return any ? orders_decide(o) : PS_OK;
 }
 
 /* --- pushes ---------------------------------------------------------------------------
  */
 
-static ps_err begin(ps_coord_orders *o, uint64_t n_shards)
+static ps_err orders_begin(ps_coord_orders *o, uint64_t n_shards)
 {
     enum { MOST = 1 << 26 }; // numbers to be kept
     if (n_shards == 0 || n_shards > UINT16_MAX || n_shards * n_pushes(o) > MOST)
@@ -471,7 +472,7 @@ static ps_err count_in(ps_coord_orders *o, uint32_t asker, const ps_control *c)
 {
     const uint64_t rank = c->number[0], number = c->number[1], fragment = c->number[4];
     const uint64_t holders = c->number[5];
-    if (rank >= rules_of(o)->n_workers || fragment >= o->sync.n || holders == 0 ||
+    if (rank >= orders_rules_of(o)->n_workers || fragment >= o->sync.n || holders == 0 ||
         holders > o->n_shards)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a push of worker %" PRIu64 ", of fragment %" PRIu64
@@ -490,14 +491,14 @@ static ps_err count_in(ps_coord_orders *o, uint32_t asker, const ps_control *c)
     push->number++;
     push->n_in = 0;
     PS_TRY(ps_sync_fragments_push(&o->sync, (uint32_t)fragment, (uint32_t)rank));
-    return decide(o);
+    return orders_decide(o);
 }
 
 ps_err ps_coord_orders_pushed(ps_coord_orders *o, const ps_control_id *from,
                               const ps_control *c)
 {
     uint32_t asker = 0;
-    if (!o->askers) PS_TRY(begin(o, c->number[2]));
+    if (!o->askers) PS_TRY(orders_begin(o, c->number[2]));
     if (c->number[2] != o->n_shards)
         return ps_err_set(PS_ERR_PROTOCOL, "a push of %" PRIu64 " shards, not %u",
                           c->number[2], o->n_shards);
@@ -522,7 +523,7 @@ bool ps_coord_orders_end(const ps_coord_orders *o)
 
 uint64_t ps_coord_orders_closed(const ps_coord_orders *o)
 {
-    if (!o || o->script || !rules_of(o)->cuts) return 0;
+    if (!o || o->script || !orders_rules_of(o)->cuts) return 0;
     return o->n_rests + ps_sync_is_late(ps_sync_fragments_last(&o->sync));
 }
 
@@ -554,8 +555,8 @@ ps_err ps_coord_orders_lose(ps_coord_orders *o, int rank)
                                 .back = next,
                                 .n = 1,
                                 .entries = &entry};
-    PS_TRY(give(o, &back));
-    return decide(o);
+    PS_TRY(orders_give(o, &back));
+    return orders_decide(o);
 }
 
 ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *o, int rank)

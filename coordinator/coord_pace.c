@@ -56,7 +56,7 @@ static ps_err make_slot(const ps_coord_pace *p, slot *s)
                          sizeof *s->shards, "steps");
 }
 
-static ps_err set_up(ps_coord_pace *p)
+static ps_err pace_set_up(ps_coord_pace *p)
 {
     const size_t w = (size_t)p->n_workers, k = (size_t)p->all;
     for (int i = 0; i < SLOTS; i++)
@@ -125,7 +125,7 @@ static ps_coord_pace *pace_of(ps_coordinator *c)
     p->n_servers = c->o.n_servers;
     p->shards = shards;
     p->all = p->n_servers * shards;
-    if (set_up(p) != PS_OK)
+    if (pace_set_up(p) != PS_OK)
         ps_coord_pace_destroy(&p);
     else
         find_links(c, p);
@@ -167,8 +167,8 @@ static bool all_finite(const ps_control *m, double *out, size_t n)
 }
 
 /* Where the figures go; *told: which of the slot's tellers they are of. NULL: nowhere. */
-static double *place_of(const ps_coord_pace *p, slot *s, const ps_roster_entry *from,
-                        uint64_t part, int *told, size_t *n)
+static double *pace_place_of(const ps_coord_pace *p, slot *s, const ps_roster_entry *from,
+                             uint64_t part, int *told, size_t *n)
 {
     if (from->role == PS_ROLE_WORKER && part == 0 && from->rank < p->n_workers) {
         *told = from->rank;
@@ -185,7 +185,7 @@ static double *place_of(const ps_coord_pace *p, slot *s, const ps_roster_entry *
 }
 
 /* When the last worker had its last weights. */
-static double end_of(const ps_coord_pace *p, const slot *s)
+static double pace_end_of(const ps_coord_pace *p, const slot *s)
 {
     double end = 0;
     for (int w = 0; w < p->n_workers; w++) {
@@ -198,8 +198,8 @@ static double end_of(const ps_coord_pace *p, const slot *s)
 }
 
 /* The figures of worker w and shard k. */
-static void compare(const ps_coord_pace *p, const slot *s, size_t w, size_t k,
-                    double *figures)
+static void pace_compare(const ps_coord_pace *p, const slot *s, size_t w, size_t k,
+                         double *figures)
 {
     const size_t workers = (size_t)p->n_workers, all = (size_t)p->all,
                  pairs = workers * all;
@@ -227,7 +227,7 @@ static ps_straggler_step figures_of(ps_coord_pace *p, const slot *s)
         const double *received = s->shards + k * ps_pace_of_shard(p->n_workers);
         double last = 0;
         for (size_t w = 0; w < workers; w++) {
-            compare(p, s, w, k, p->figures);
+            pace_compare(p, s, w, k, p->figures);
             last = fmax(last, received[w]);
         }
         apply[k] = (received[workers] - last) / NS_PER_MS;
@@ -266,7 +266,7 @@ ps_straggler ps_coord_pace_describe(ps_coordinator *c, char *who, size_t cap)
     return s;
 }
 
-static void say(ps_coordinator *c, bool early)
+static void pace_say(ps_coordinator *c, bool early)
 {
     ps_coord_pace *p = c->pace;
     char who[128];
@@ -313,10 +313,10 @@ static void trace_step(const ps_coord_pace *p, const ps_straggler_step *s)
              ps_role_name(p->watch.suspect.role), p->watch.suspect.rank);
 }
 
-static void judge(ps_coordinator *c, slot *s)
+static void pace_judge(ps_coordinator *c, slot *s)
 {
     ps_coord_pace *p = c->pace;
-    const double end_ns = end_of(p, s);
+    const double end_ns = pace_end_of(p, s);
     const bool comparable = p->any && s->step > p->step;
     if (comparable)
         p->step_ms = (end_ns - p->end_ns) / NS_PER_MS / (double)(s->step - p->step);
@@ -333,7 +333,7 @@ static void judge(ps_coordinator *c, slot *s)
         p->usual_ms += (p->usual_ms > 0 ? USUAL_WEIGHT : 1) * (p->step_ms - p->usual_ms);
     trace_step(p, &figures);
     const bool early = end_ns - p->first_ns < EARLY_NS;
-    if (changed || (p->said_early && !early)) say(c, early);
+    if (changed || (p->said_early && !early)) pace_say(c, early);
 }
 
 void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from, const ps_control *m)
@@ -343,13 +343,13 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from, const ps_c
     int told = 0;
     size_t n = 0;
     slot *s = p ? slot_of(p, m->number[0]) : NULL;
-    double *place = s ? place_of(p, s, e, m->number[1], &told, &n) : NULL;
+    double *place = s ? pace_place_of(p, s, e, m->number[1], &told, &n) : NULL;
     if (!place || !all_finite(m, place, n)) return;
     const int process = e->role == PS_ROLE_WORKER ? e->rank : p->n_workers + e->rank;
     p->stalls[process] = m->number[2] < 1000000 ? (double)m->number[2] * 1e-6 : 1;
     s->n_told += !s->told[told];
     s->told[told] = true;
-    if (s->n_told == p->n_workers + p->all) judge(c, s);
+    if (s->n_told == p->n_workers + p->all) pace_judge(c, s);
 }
 
 /* ---- silence ---- */
@@ -391,5 +391,5 @@ void ps_coord_pace_check_silence(ps_coordinator *c)
     if (silent_ns < (alone ? least_ns : 3 * least_ns)) return;
     if (ps_straggler_stopped(&p->watch, most->entry.role, most->entry.rank,
                              (double)silent_ns / NS_PER_MS))
-        say(c, false);
+        pace_say(c, false);
 }

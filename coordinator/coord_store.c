@@ -36,14 +36,14 @@ static size_t bucket_of(const char *key)
     return ps_hash_value(&h) % PS_COORD_STORE_BUCKETS;
 }
 
-static ps_coord_entry *find(const ps_coord_store *s, const char *key)
+static ps_coord_entry *store_find(const ps_coord_store *s, const char *key)
 {
     for (ps_coord_entry *e = s->buckets[bucket_of(key)]; e; e = e->next)
         if (strcmp(e->key, key) == 0) return e;
     return NULL;
 }
 
-static ps_err add(ps_coord_store *s, const char *key, ps_coord_entry **out)
+static ps_err store_add(ps_coord_store *s, const char *key, ps_coord_entry **out)
 {
     if (s->n_keys >= MAX_KEYS)
         return ps_err_set(PS_ERR_PEER, "%s: the coordinator holds too many keys", key);
@@ -65,7 +65,7 @@ static ps_err add(ps_coord_store *s, const char *key, ps_coord_entry **out)
 ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
                           size_t bytes)
 {
-    ps_coord_entry *e = find(s, key);
+    ps_coord_entry *e = store_find(s, key);
     size_t others = s->bytes - (e ? e->bytes : 0);
     if (bytes > BYTES_MAX - others)
         return ps_err_set(PS_ERR_PEER, "%s: the coordinator's store is full (%zu bytes)",
@@ -73,7 +73,7 @@ ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
     void *copy;
     PS_TRY(ps_mem_zalloc(&copy, bytes, 1, "a value"));
     if (!e) {
-        ps_err err = add(s, key, &e);
+        ps_err err = store_add(s, key, &e);
         if (err != PS_OK) {
             free(copy);
             return err;
@@ -90,7 +90,7 @@ ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
 bool ps_coord_store_get(const ps_coord_store *s, const char *key, const void **value,
                         size_t *bytes)
 {
-    const ps_coord_entry *e = find(s, key);
+    const ps_coord_entry *e = store_find(s, key);
     *value = e ? e->value : NULL;
     *bytes = e ? e->bytes : 0;
     return e != NULL;

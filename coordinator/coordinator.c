@@ -29,7 +29,8 @@ enum {
 
 /* ---- members' messages ---- */
 
-static bool find_member(ps_coordinator *c, zmq_msg_t *id, ps_coord_sender *out)
+static bool coordinator_find_member(ps_coordinator *c, zmq_msg_t *id,
+                                    ps_coord_sender *out)
 {
     if (zmq_msg_size(id) != sizeof out->id.bytes) return false;
     memcpy(out->id.bytes, zmq_msg_data(id), sizeof out->id.bytes);
@@ -72,8 +73,8 @@ static void trace_request(uint64_t begin_ns, const ps_control *m, int rank)
     ps_trace_add_peer(kind, begin_ns, (uint32_t)rank);
 }
 
-static void on_request(ps_coordinator *c, const ps_coord_sender *from,
-                       const ps_control *m)
+static void coordinator_on_request(ps_coordinator *c, const ps_coord_sender *from,
+                                   const ps_control *m)
 {
     const ps_roster_entry *e = &from->member->entry;
     const ps_coord_asker asker = {.id = from->id, .role = e->role, .rank = e->rank};
@@ -135,7 +136,7 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
     case PS_CONTROL_GET:
     case PS_CONTROL_NORM:
     case PS_CONTROL_PUSHED:
-        on_request(c, from, m);
+        coordinator_on_request(c, from, m);
         break;
     default:
         ps_coord_complain(c, from, m->request,
@@ -170,7 +171,8 @@ static ps_err check_message(const ps_coordinator *c, const ps_coord_sender *from
     return check_link(from, m);
 }
 
-static void dispatch(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
+static void coordinator_dispatch(ps_coordinator *c, const ps_coord_sender *from,
+                                 const ps_control *m)
 {
     ps_err err = check_message(c, from, m);
     if (err != PS_OK)
@@ -205,7 +207,7 @@ static void note_alive(ps_coord_peer *p, zmq_msg_t *received)
 static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 {
     ps_coord_sender from;
-    if (!find_member(c, &parts[0], &from)) {
+    if (!coordinator_find_member(c, &parts[0], &from)) {
         ps_coord_drop_stranger("a message of no member");
         return;
     }
@@ -217,7 +219,7 @@ static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
     if (err != PS_OK)
         ps_coord_complain(c, &from, 0, err);
     else
-        dispatch(c, &from, &m);
+        coordinator_dispatch(c, &from, &m);
 }
 
 /* ---- the door ---- */
@@ -247,7 +249,7 @@ static bool on_door_message(void *owner, const ps_door_message *d)
 /* ---- the thread ---- */
 
 /* Takes the messages of members that have come, at most that many. */
-static void receive(ps_coordinator *c)
+static void coordinator_receive(ps_coordinator *c)
 {
     const ps_deadline now = {0};
     for (int i = 0; i < MESSAGES_PER_ROUND; i++) {
@@ -278,7 +280,7 @@ static ps_deadline next_wakeup(const ps_coordinator *c)
     return next;
 }
 
-static void expire(ps_coordinator *c)
+static void coordinator_expire(ps_coordinator *c)
 {
     ps_coord_board_expire(c->board);
     ps_coord_expire_leaves(c);
@@ -292,7 +294,7 @@ static void end_unfinished_job(ps_coordinator *c)
     while (c->state < PS_COORD_ENDED && !ps_deadline_passed(last_words)) {
         zmq_pollitem_t item = {.socket = c->router, .events = ZMQ_POLLIN};
         zmq_poll(&item, 1, ps_deadline_left_ms(last_words));
-        receive(c);
+        coordinator_receive(c);
     }
     ps_coord_abort(c, PS_ERR_PEER,
                    c->last_reason
@@ -313,7 +315,7 @@ static void tell_closed(ps_coordinator *c, bool again)
             ps_coord_send(c, &c->peers[i], &m);
 }
 
-static void *run(void *arg)
+static void *coordinator_run(void *arg)
 {
     ps_coordinator *c = arg;
     c->last_round_ns = ps_clock_awake_ns();
@@ -331,8 +333,8 @@ static void *run(void *arg)
         // First, because a new connection may reuse a closed one's descriptor.
         ps_gate_turn(c->gate);
         ps_door_turn(c->door, MESSAGES_PER_ROUND, on_door_message, c);
-        receive(c);
-        expire(c);
+        coordinator_receive(c);
+        coordinator_expire(c);
         ps_coord_start_if_ready(c);
         tell_closed(c, ps_coord_beat(c));
         ps_coord_check_alive(c);
@@ -346,7 +348,7 @@ static void *run(void *arg)
 
 /* Sends the board's answers. A member that asks for more values than it reads gets an
  * error for the rest. */
-static void answer(void *owner, const ps_control_id *to, const ps_control *a)
+static void coordinator_answer(void *owner, const ps_control_id *to, const ps_control *a)
 {
     ps_coordinator *c = owner;
     ps_control m = *a;
@@ -365,13 +367,13 @@ static void answer(void *owner, const ps_control_id *to, const ps_control *a)
 
 /* ---- the gate's questions ---- */
 
-static const ps_secret *secret_of(void *owner, int i)
+static const ps_secret *coordinator_secret_of(void *owner, int i)
 {
     const ps_coordinator *c = owner;
     return i < c->n_peers ? &c->peers[i].secret : NULL;
 }
 
-static void on_closed(void *owner, int fd)
+static void coordinator_on_closed(void *owner, int fd)
 {
     ps_coord_note_closed(owner, fd);
 }
@@ -403,15 +405,15 @@ static ps_err open_gate(ps_coordinator *c)
                                .n_members = connections_of_members(c),
                                .patience_ms = PS_GATE_PATIENCE_MS,
                                .curve = c->o.curve,
-                               .secret_of = secret_of,
-                               .closed = on_closed,
+                               .secret_of = coordinator_secret_of,
+                               .closed = coordinator_on_closed,
                                .owner = c};
     PS_TRY(ps_gate_create(&o, &c->gate));
     ps_gate_open(c->gate);
     return PS_OK;
 }
 
-static ps_err open_door(ps_coordinator *c)
+static ps_err coordinator_open_door(ps_coordinator *c)
 {
     const ps_door_options o = {.zmq_context = c->zmq_context,
                                .gate = c->gate,
@@ -446,12 +448,12 @@ static ps_err open_router(ps_coordinator *c)
 static ps_err open_sockets(ps_coordinator *c)
 {
     PS_TRY(open_gate(c));
-    ps_err err = open_door(c);
+    ps_err err = coordinator_open_door(c);
     if (err == PS_OK) err = open_router(c);
     return err == PS_OK ? err : ps_err_prefix(err, "the coordinator cannot start");
 }
 
-static ps_err set_up(ps_coordinator *c)
+static ps_err coordinator_set_up(ps_coordinator *c)
 {
     int n = c->o.n_servers + c->o.n_workers;
     if (c->o.n_workers < 1 || c->o.n_servers < 0 || c->o.n_workers > PS_MAX_RANKS ||
@@ -467,11 +469,11 @@ static ps_err set_up(ps_coordinator *c)
     PS_TRY(ps_mem_strdup(&c->where, c->o.where));
     PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));
     PS_TRY(ps_coord_index_init(&c->index, n));
-    PS_TRY(ps_coord_board_create(c->o.n_workers, answer, c, &c->board));
+    PS_TRY(ps_coord_board_create(c->o.n_workers, coordinator_answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
     PS_TRY(ps_event_init(&c->stop));
     PS_TRY(open_sockets(c));
-    PS_TRY(ps_thread_start(&c->thread, "coordinator", run, c));
+    PS_TRY(ps_thread_start(&c->thread, "coordinator", coordinator_run, c));
     c->thread_started = true;
     return PS_OK;
 }
@@ -483,7 +485,7 @@ ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinat
     c = *out;
     c->o = *options;
     ps_job_view_begin(c->o.view);
-    ps_err err = set_up(c);
+    ps_err err = coordinator_set_up(c);
     if (err != PS_OK) ps_coordinator_destroy(out, NULL);
     return err;
 }
@@ -498,7 +500,7 @@ const char *ps_coordinator_endpoint(const ps_coordinator *c)
     return c->endpoint;
 }
 
-static void stop_thread(ps_coordinator *c, const char *reason)
+static void coordinator_stop_thread(ps_coordinator *c, const char *reason)
 {
     if (reason) c->last_reason = strdup(reason); // without memory: no reason
     ps_event_set(&c->stop);
@@ -523,7 +525,7 @@ void ps_coordinator_destroy(ps_coordinator **coordinator, const char *reason)
 {
     ps_coordinator *c = *coordinator;
     if (!c) return;
-    if (c->thread_started) stop_thread(c, reason);
+    if (c->thread_started) coordinator_stop_thread(c, reason);
     close_sockets(c);
     ps_event_fini(&c->stop);
     for (int i = 0; i < c->n_peers; i++)

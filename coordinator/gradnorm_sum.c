@@ -48,7 +48,7 @@ void ps_gradnorm_part_write(void *out, uint32_t n, const uint64_t *first,
     if (blocks > 0) memcpy(at, sums, blocks * sizeof *sums);
 }
 
-static ps_err misfit(void)
+static ps_err gradnorm_sum_misfit(void)
 {
     return ps_err_set(PS_ERR_PROTOCOL,
                       "a shard's part of the gradient norm is malformed");
@@ -61,10 +61,11 @@ static ps_err check_part(const ps_gradnorm_part *p, uint64_t words, uint64_t tot
     uint64_t sum = 0;
     for (uint64_t i = 0; i < p->n; i++) {
         uint64_t first = p->words[i], count = p->words[p->n + i];
-        if (first > total_blocks || count > total_blocks - first) return misfit();
+        if (first > total_blocks || count > total_blocks - first)
+            return gradnorm_sum_misfit();
         sum += count; // cannot wrap: n < 2^23 parts of at most 2^26
     }
-    if (sum != words - 2 * p->n) return misfit();
+    if (sum != words - 2 * p->n) return gradnorm_sum_misfit();
     *blocks = sum;
     return PS_OK;
 }
@@ -72,16 +73,17 @@ static ps_err check_part(const ps_gradnorm_part *p, uint64_t words, uint64_t tot
 static ps_err parse_part(ps_gradnorm_part *p, uint64_t total_blocks, const void *bytes,
                          size_t n_bytes)
 {
-    if (n_bytes < sizeof p->n || n_bytes % sizeof(uint64_t) != 0) return misfit();
+    if (n_bytes < sizeof p->n || n_bytes % sizeof(uint64_t) != 0)
+        return gradnorm_sum_misfit();
     uint64_t words = n_bytes / sizeof(uint64_t) - 1;
     memcpy(&p->n, bytes, sizeof p->n);
-    if (p->n > words / 2) return misfit();
+    if (p->n > words / 2) return gradnorm_sum_misfit();
     PS_TRY(ps_mem_zalloc(&p->words, words, sizeof *p->words, "gradient norm"));
     memcpy(p->words, (const char *)bytes + sizeof p->n, words * sizeof *p->words);
     return check_part(p, words, total_blocks, &p->blocks);
 }
 
-static ps_gradnorm_part *part_of(const ps_gradnorm_sum *s, uint64_t sender)
+static ps_gradnorm_part *gradnorm_sum_part_of(const ps_gradnorm_sum *s, uint64_t sender)
 {
     for (uint32_t i = 0; i < s->n_parts; i++)
         if (s->parts[i].sender == sender) return &s->parts[i];
@@ -100,7 +102,7 @@ static ps_err append_part(ps_gradnorm_sum *s, const ps_gradnorm_part *p)
 
 static ps_err store_part(ps_gradnorm_sum *s, const ps_gradnorm_part *p)
 {
-    ps_gradnorm_part *old = part_of(s, p->sender);
+    ps_gradnorm_part *old = gradnorm_sum_part_of(s, p->sender);
     uint64_t others = s->blocks_in - (old ? old->blocks : 0);
     if (p->blocks > s->total_blocks - others)
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -122,12 +124,12 @@ ps_err ps_gradnorm_sum_add(ps_gradnorm_sum *s, uint64_t sender, uint64_t n_shard
 {
     if (n_shards == 0 || n_shards > PS_GRADNORM_SHARDS_MAX ||
         total_blocks > PS_GRADNORM_BLOCKS_MAX)
-        return misfit();
+        return gradnorm_sum_misfit();
     if (s->n_parts > 0 && (s->n_shards != n_shards || s->total_blocks != total_blocks))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "shards differ in the number of shards or blocks of a gradient "
                           "norm");
-    if (s->n_parts == s->n_shards && s->n_parts > 0 && !part_of(s, sender))
+    if (s->n_parts == s->n_shards && s->n_parts > 0 && !gradnorm_sum_part_of(s, sender))
         return ps_err_set(PS_ERR_PROTOCOL, "a gradient norm of more than %llu shards",
                           (unsigned long long)n_shards);
     ps_gradnorm_part p = {.sender = sender};

@@ -43,13 +43,13 @@ static bool is_of_worker(part_kind kind)
     return kind <= WORKER_WAY;
 }
 
-static int count_of(const ps_straggler_step *s, part_kind kind)
+static int straggler_count_of(const ps_straggler_step *s, part_kind kind)
 {
     return is_of_worker(kind) ? s->n_workers : s->n_servers;
 }
 
 /* Where the parts of that kind begin among all. */
-static int first_of(const ps_straggler_step *s, part_kind kind)
+static int straggler_first_of(const ps_straggler_step *s, part_kind kind)
 {
     if (is_of_worker(kind)) return (int)kind * s->n_workers;
     return PARTS_OF_WORKER * s->n_workers + ((int)kind - (int)SERVER_WAY) * s->n_servers;
@@ -89,7 +89,7 @@ static double mean_of_member(const ps_straggler_step *s, const double *pairs,
     return mean_of_pairs(s, pairs, -1, rank * s->shards, s->shards);
 }
 
-static double value_of(const ps_straggler_step *s, part_kind kind, int i)
+static double straggler_value_of(const ps_straggler_step *s, part_kind kind, int i)
 {
     if (kind == BUSY) return s->busy[i];
     if (kind == APPLY) return longest_apply(s, i);
@@ -117,7 +117,7 @@ static ps_straggler_cause direction_of(const ps_straggler_step *s, ps_role role,
                                                  : PS_STRAGGLER_LINK_IN;
 }
 
-static int compare(const void *a, const void *b)
+static int straggler_compare(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -129,7 +129,7 @@ static int sort_known(const double *values, int n, double *sorted)
     int known = 0;
     for (int i = 0; i < n; i++)
         if (!isnan(values[i])) sorted[known++] = values[i];
-    qsort(sorted, (size_t)known, sizeof *sorted, compare);
+    qsort(sorted, (size_t)known, sizeof *sorted, straggler_compare);
     return known;
 }
 
@@ -186,7 +186,7 @@ static bool is_too_long(const ps_straggler_step *s, double ms, double usual)
 static void judge_kind(const ps_straggler_step *s, part_kind kind, const double *usual,
                        const double *values, double *sorted, ps_straggler *worst)
 {
-    const int n = count_of(s, kind), known = sort_known(values, n, sorted);
+    const int n = straggler_count_of(s, kind), known = sort_known(values, n, sorted);
     for (int i = 0; i < n; i++) {
         const double ms = values[i];
         if (isnan(ms)) continue;
@@ -206,9 +206,9 @@ ps_straggler ps_straggler_judge(const ps_straggler_step *s, const double *usual,
     ps_straggler worst = {.cause = PS_STRAGGLER_NONE};
     double *sorted = scratch + ps_straggler_parts(s->n_workers, s->n_servers);
     for (part_kind kind = BUSY; kind <= APPLY; kind++) {
-        const int first = first_of(s, kind);
-        for (int i = 0; i < count_of(s, kind); i++)
-            scratch[first + i] = value_of(s, kind, i);
+        const int first = straggler_first_of(s, kind);
+        for (int i = 0; i < straggler_count_of(s, kind); i++)
+            scratch[first + i] = straggler_value_of(s, kind, i);
         judge_kind(s, kind, usual ? usual + first : NULL, scratch + first, sorted,
                    &worst);
     }
@@ -231,14 +231,14 @@ void ps_straggler_fini(ps_straggler_watch *w)
     w->usual = NULL;
 }
 
-static bool same(const ps_straggler *a, const ps_straggler *b)
+static bool straggler_same(const ps_straggler *a, const ps_straggler *b)
 {
     return a->cause == b->cause &&
            (a->cause == PS_STRAGGLER_NONE || (a->role == b->role && a->rank == b->rank));
 }
 
 /* Learns from a step in which nobody was slow. */
-static void learn(ps_straggler_watch *w, const double *parts)
+static void straggler_learn(ps_straggler_watch *w, const double *parts)
 {
     const double weight =
         w->n_steps < 1 / USUAL_WEIGHT ? 1.0 / (w->n_steps + 1) : USUAL_WEIGHT;
@@ -247,16 +247,16 @@ static void learn(ps_straggler_watch *w, const double *parts)
     w->n_steps++;
 }
 
-static bool name(ps_straggler_watch *w, const ps_straggler *s)
+static bool straggler_name(ps_straggler_watch *w, const ps_straggler *s)
 {
-    const bool changed = !same(&w->named, s);
+    const bool changed = !straggler_same(&w->named, s);
     w->named = *s;
     w->calm = 0;
     return changed;
 }
 
 /* Counts another step of the same member, or begins anew. */
-static void count(ps_straggler_watch *w, const ps_straggler *now)
+static void straggler_count(ps_straggler_watch *w, const ps_straggler *now)
 {
     const bool member = now->role == w->suspect.role && now->rank == w->suspect.rank;
     if (now->cause == PS_STRAGGLER_NONE || w->suspect.cause == PS_STRAGGLER_NONE ||
@@ -271,7 +271,7 @@ static void count(ps_straggler_watch *w, const ps_straggler *now)
 }
 
 /* The suspect, with the cause that most of its steps have shown. */
-static ps_straggler verdict(const ps_straggler_watch *w)
+static ps_straggler straggler_verdict(const ps_straggler_watch *w)
 {
     ps_straggler s = w->suspect;
     for (int cause = 0; cause < PS_STRAGGLER_CAUSES; cause++)
@@ -286,17 +286,17 @@ bool ps_straggler_take(ps_straggler_watch *w, const ps_straggler_step *step)
     double *parts = w->usual + w->n_usual;
     const ps_straggler now =
         ps_straggler_judge(step, w->n_steps >= MIN_OF_USUAL ? w->usual : NULL, parts);
-    count(w, &now);
-    if (now.cause == PS_STRAGGLER_NONE) learn(w, parts);
-    const ps_straggler found = verdict(w);
-    if (w->rounds >= PS_STRAGGLER_ROUNDS) return name(w, &found);
+    straggler_count(w, &now);
+    if (now.cause == PS_STRAGGLER_NONE) straggler_learn(w, parts);
+    const ps_straggler found = straggler_verdict(w);
+    if (w->rounds >= PS_STRAGGLER_ROUNDS) return straggler_name(w, &found);
     // A step has been made: nobody is stopped any more.
-    if (w->named.cause == PS_STRAGGLER_STOPPED) return name(w, &nobody);
+    if (w->named.cause == PS_STRAGGLER_STOPPED) return straggler_name(w, &nobody);
     const bool again = now.cause != PS_STRAGGLER_NONE && now.role == w->named.role &&
                        now.rank == w->named.rank;
     w->calm = again ? 0 : w->calm + 1;
     return w->named.cause != PS_STRAGGLER_NONE && w->calm >= PS_STRAGGLER_CALM &&
-           name(w, &nobody);
+           straggler_name(w, &nobody);
 }
 
 bool ps_straggler_stopped(ps_straggler_watch *w, ps_role role, int rank, double ms)
@@ -304,5 +304,5 @@ bool ps_straggler_stopped(ps_straggler_watch *w, ps_role role, int rank, double 
     const ps_straggler s = {
         .cause = PS_STRAGGLER_STOPPED, .role = role, .rank = rank, .ms = ms};
     w->rounds = 0;
-    return name(w, &s);
+    return straggler_name(w, &s);
 }

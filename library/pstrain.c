@@ -154,7 +154,8 @@ static ps_err add_sizes(pstrain_session *s)
     return add_setting(s, exchange);
 }
 
-static ps_err fill(pstrain_session *s, const pstrain_options *o, const arguments *a)
+static ps_err library_fill(pstrain_session *s, const pstrain_options *o,
+                           const arguments *a)
 {
     s->wanted_rank = a->cli.rank;
     s->world_size = a->cli.world_size < 0 ? 1 : a->cli.world_size;
@@ -171,7 +172,7 @@ static ps_err fill(pstrain_session *s, const pstrain_options *o, const arguments
     return ps_open_job_config(&s->config, &s->join_defaults, &s->join_config);
 }
 
-static ps_err check_options(const pstrain_options *o)
+static ps_err library_check_options(const pstrain_options *o)
 {
     if (!o) return ps_err_set(PS_ERR_ARG, "pstrain_create: the options are NULL");
     if (o->struct_size < offsetof(pstrain_options, interrupted))
@@ -186,12 +187,12 @@ static ps_err check_options(const pstrain_options *o)
     return PS_OK;
 }
 
-static ps_err create(const pstrain_options *given, pstrain_session **out)
+static ps_err library_create(const pstrain_options *given, pstrain_session **out)
 {
     pstrain_options o = {0};
     pstrain_session *s;
     arguments a = {.argc = 0};
-    PS_TRY(check_options(given));
+    PS_TRY(library_check_options(given));
     memcpy(&o, given, given->struct_size < sizeof o ? given->struct_size : sizeof o);
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
     pthread_mutex_init(&s->lock, NULL);
@@ -200,7 +201,7 @@ static ps_err create(const pstrain_options *given, pstrain_session **out)
     s->interrupted = o.interrupted;
     s->interrupted_ctx = o.interrupted_ctx;
     ps_err err = read_environment(&o, &a);
-    if (err == PS_OK) err = fill(s, &o, &a);
+    if (err == PS_OK) err = library_fill(s, &o, &a);
     ps_cli_fini(&a.cli);
     *out = s;
     if (err != PS_OK) pstrain_destroy(out);
@@ -211,12 +212,12 @@ int pstrain_create(const pstrain_options *options, pstrain_session **out)
 {
     if (!out) return ps_err_set(PS_ERR_ARG, "pstrain_create: out is NULL");
     *out = NULL;
-    return (int)create(options, out);
+    return (int)library_create(options, out);
 }
 
 /* --- join -------------------------------------------------------------------------- */
 
-static ps_err join(pstrain_session *s)
+static ps_err library_join(pstrain_session *s)
 {
     if (s->world_size + s->servers > 1) {
         const ps_member_options options = {.config = &s->join_config,
@@ -238,7 +239,7 @@ int pstrain_join(pstrain_session *s)
 {
     const ps_err err =
         pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_CREATED, "pstrain_join");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, join(s)) : (int)err;
+    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, library_join(s)) : (int)err;
 }
 
 int pstrain_rank(const pstrain_session *s)

@@ -39,7 +39,7 @@ static ps_err wrong_stage(const pstrain_session *s, pstrain_stage stage, unsigne
                       known ? already[stage] : stage_text(stage));
 }
 
-static bool asks(void *session)
+static bool call_asks(void *session)
 {
     const pstrain_session *s = session;
     if (atomic_load(&s->aborted)) return true;
@@ -63,7 +63,7 @@ ps_err pstrain_enter(pstrain_session *s, pstrain_lane lane, unsigned stages,
         atomic_store(&s->busy[lane], false);
         return wrong_stage(s, stage, stages, call);
     }
-    ps_interrupt_set_hook(asks, s);
+    ps_interrupt_set_hook(call_asks, s);
     return PS_OK;
 }
 

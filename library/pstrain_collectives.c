@@ -48,8 +48,8 @@ static double code_of(const call *c)
     return (double)(((c->root * OPS + c->op) * DTYPES + c->dtype) * KINDS + (int)c->kind);
 }
 
-static ps_err disagree(const pstrain_session *s, const call *own, int rank,
-                       const double *head)
+static ps_err collectives_disagree(const pstrain_session *s, const call *own, int rank,
+                                   const double *head)
 {
     const int other = (int)head[0] % KINDS;
     return ps_err_set(PS_ERR_ARG,
@@ -64,7 +64,7 @@ static ps_err disagree(const pstrain_session *s, const call *own, int rank,
 
 /* --- bytes as doubles -------------------------------------------------------------- */
 
-static void pack(double *to, const void *from, uint64_t bytes)
+static void collectives_pack(double *to, const void *from, uint64_t bytes)
 {
     const uint8_t *in = from;
     for (uint64_t at = 0; at < bytes; at += WORD_BYTES) {
@@ -74,7 +74,7 @@ static void pack(double *to, const void *from, uint64_t bytes)
     }
 }
 
-static void unpack(void *to, const double *from, uint64_t bytes)
+static void collectives_unpack(void *to, const double *from, uint64_t bytes)
 {
     uint8_t *out = to;
     for (uint64_t at = 0; at < bytes; at += WORD_BYTES) {
@@ -87,20 +87,22 @@ static void unpack(void *to, const double *from, uint64_t bytes)
 
 /* The first gather. *values (world_size * PART) is owned by the caller. ARG where the
  * others call something else. */
-static ps_err meet(pstrain_session *s, const call *c, const void *in, double **values)
+static ps_err collectives_meet(pstrain_session *s, const call *c, const void *in,
+                               double **values)
 {
     const size_t n = (size_t)s->world_size * PART;
     PS_TRY(ps_mem_zalloc(values, n, sizeof **values, "a collective"));
     double *own = *values + (size_t)s->rank * PART;
     own[0] = code_of(c);
     own[1] = (double)c->bytes;
-    if (in && c->bytes <= INLINE_BYTES) pack(own + HEAD_DOUBLES, in, c->bytes);
+    if (in && c->bytes <= INLINE_BYTES)
+        collectives_pack(own + HEAD_DOUBLES, in, c->bytes);
     ps_err err =
         ps_member_reduce(s->member, "collective", *values, n, pstrain_step_deadline(s));
     for (int r = 0; r < s->world_size && err == PS_OK; r++) {
         const double *head = *values + (size_t)r * PART;
         if (head[0] != code_of(c) || head[1] != (double)c->bytes)
-            err = disagree(s, c, r, head);
+            err = collectives_disagree(s, c, r, head);
     }
     if (err == PS_OK) return PS_OK;
     free(*values);
@@ -116,11 +118,11 @@ static ps_err gather_doubles(pstrain_session *s, const void *in, uint64_t bytes,
     const size_t n = words * (size_t)s->world_size;
     double *values;
     PS_TRY(ps_mem_zalloc(&values, n, sizeof *values, "a collective"));
-    pack(values + words * (size_t)s->rank, in, bytes);
+    collectives_pack(values + words * (size_t)s->rank, in, bytes);
     ps_err err = ps_member_reduce(s->member, "collective/bytes", values, n,
                                   pstrain_step_deadline(s));
     for (int r = 0; r < s->world_size && err == PS_OK; r++)
-        unpack(out + (size_t)r * bytes, values + words * (size_t)r, bytes);
+        collectives_unpack(out + (size_t)r * bytes, values + words * (size_t)r, bytes);
     free(values);
     return err;
 }
@@ -170,8 +172,8 @@ static uint64_t piece_max(const pstrain_session *s)
 }
 
 /* out (world_size, stride): the first `bytes` of each. */
-static ps_err gather(pstrain_session *s, const void *in, uint64_t bytes, uint8_t *out,
-                     uint64_t stride)
+static ps_err collectives_gather(pstrain_session *s, const void *in, uint64_t bytes,
+                                 uint8_t *out, uint64_t stride)
 {
     const uint64_t words = (bytes + WORD_BYTES - 1) / WORD_BYTES;
     if (stride == bytes && words * (uint64_t)s->world_size <= GATHER_DOUBLES)
@@ -192,30 +194,30 @@ static ps_err check_memory(const void *data, uint64_t bytes, const char *name)
     return ps_err_set(PS_ERR_ARG, "%s: the memory is NULL", name);
 }
 
-static ps_err barrier(pstrain_session *s)
+static ps_err collectives_barrier(pstrain_session *s)
 {
     const call c = {.kind = BARRIER};
     double *values = NULL;
     if (!s->member) return PS_OK;
-    PS_TRY(meet(s, &c, NULL, &values));
+    PS_TRY(collectives_meet(s, &c, NULL, &values));
     free(values);
     return PS_OK;
 }
 
-static int enter(pstrain_session *s, const char *name)
+static int collectives_enter(pstrain_session *s, const char *name)
 {
     return (int)pstrain_enter(s, PSTRAIN_LANE_COLLECTIVE, PSTRAIN_IN_MEMBER, name);
 }
 
-static int leave(pstrain_session *s, ps_err err)
+static int collectives_leave(pstrain_session *s, ps_err err)
 {
     return pstrain_leave(s, PSTRAIN_LANE_COLLECTIVE, err);
 }
 
 int pstrain_barrier(pstrain_session *s)
 {
-    const int err = enter(s, "pstrain_barrier");
-    return err ? err : leave(s, barrier(s));
+    const int err = collectives_enter(s, "pstrain_barrier");
+    return err ? err : collectives_leave(s, collectives_barrier(s));
 }
 
 static ps_err broadcast_large(pstrain_session *s, uint8_t *data, uint64_t bytes, int root)
@@ -227,7 +229,8 @@ static ps_err broadcast_large(pstrain_session *s, uint8_t *data, uint64_t bytes,
     return s->rank == root ? put_piece(s, "", 0) : PS_OK;
 }
 
-static ps_err broadcast(pstrain_session *s, void *data, uint64_t bytes, int root)
+static ps_err collectives_broadcast(pstrain_session *s, void *data, uint64_t bytes,
+                                    int root)
 {
     const call c = {.kind = BROADCAST, .root = root, .bytes = bytes};
     double *values = NULL;
@@ -236,30 +239,32 @@ static ps_err broadcast(pstrain_session *s, void *data, uint64_t bytes, int root
         return ps_err_set(PS_ERR_ARG, "pstrain_broadcast: root %d of %d workers", root,
                           s->world_size);
     if (!s->member) return PS_OK;
-    PS_TRY(meet(s, &c, s->rank == root ? data : NULL, &values));
+    PS_TRY(collectives_meet(s, &c, s->rank == root ? data : NULL, &values));
     if (bytes <= INLINE_BYTES)
-        unpack(data, values + (size_t)root * PART + HEAD_DOUBLES, bytes);
+        collectives_unpack(data, values + (size_t)root * PART + HEAD_DOUBLES, bytes);
     free(values);
     return bytes <= INLINE_BYTES ? PS_OK : broadcast_large(s, data, bytes, root);
 }
 
 int pstrain_broadcast(pstrain_session *s, void *data, uint64_t bytes, int root)
 {
-    const int err = enter(s, "pstrain_broadcast");
-    return err ? err : leave(s, broadcast(s, data, bytes, root));
+    const int err = collectives_enter(s, "pstrain_broadcast");
+    return err ? err : collectives_leave(s, collectives_broadcast(s, data, bytes, root));
 }
 
 /* After the first gather, which may hold the bytes. */
 static ps_err gather_rest(pstrain_session *s, const double *values, const void *in,
                           uint64_t bytes, uint8_t *out)
 {
-    if (bytes > INLINE_BYTES) return gather(s, in, bytes, out, bytes);
+    if (bytes > INLINE_BYTES) return collectives_gather(s, in, bytes, out, bytes);
     for (int r = 0; r < s->world_size; r++)
-        unpack(out + (size_t)r * bytes, values + (size_t)r * PART + HEAD_DOUBLES, bytes);
+        collectives_unpack(out + (size_t)r * bytes,
+                           values + (size_t)r * PART + HEAD_DOUBLES, bytes);
     return PS_OK;
 }
 
-static ps_err all_gather(pstrain_session *s, const void *in, uint64_t bytes, void *out)
+static ps_err collectives_all_gather(pstrain_session *s, const void *in, uint64_t bytes,
+                                     void *out)
 {
     const call c = {.kind = ALL_GATHER, .bytes = bytes};
     double *values = NULL;
@@ -269,7 +274,7 @@ static ps_err all_gather(pstrain_session *s, const void *in, uint64_t bytes, voi
         if (bytes) memmove(out, in, bytes);
         return PS_OK;
     }
-    PS_TRY(meet(s, &c, in, &values));
+    PS_TRY(collectives_meet(s, &c, in, &values));
     const ps_err err = gather_rest(s, values, in, bytes, out);
     free(values);
     return err;
@@ -277,8 +282,8 @@ static ps_err all_gather(pstrain_session *s, const void *in, uint64_t bytes, voi
 
 int pstrain_all_gather(pstrain_session *s, const void *in, uint64_t bytes, void *out)
 {
-    const int err = enter(s, "pstrain_all_gather");
-    return err ? err : leave(s, all_gather(s, in, bytes, out));
+    const int err = collectives_enter(s, "pstrain_all_gather");
+    return err ? err : collectives_leave(s, collectives_all_gather(s, in, bytes, out));
 }
 
 /* --- reduction --------------------------------------------------------------------- */
@@ -343,7 +348,7 @@ static ps_err reduce_pieces(pstrain_session *s, const double *met, uint8_t *valu
     for (uint64_t at = 0; at < bytes && err == PS_OK; at += most) {
         const uint64_t n = bytes - at < most ? bytes - at : most;
         err = bytes <= INLINE_BYTES ? gather_rest(s, met, values, n, all)
-                                    : gather(s, values + at, n, all, n);
+                                    : collectives_gather(s, values + at, n, all, n);
         if (err == PS_OK)
             reduce_ranks(s, all, values + at, n / types[dtype].bytes, dtype, op);
     }
@@ -361,7 +366,7 @@ static ps_err all_reduce(pstrain_session *s, void *values, uint64_t n, int dtype
     const call c = {.kind = ALL_REDUCE, .dtype = dtype, .op = op, .bytes = bytes};
     double *met = NULL;
     if (!s->member) return PS_OK;
-    PS_TRY(meet(s, &c, values, &met));
+    PS_TRY(collectives_meet(s, &c, values, &met));
     const ps_err err = bytes ? reduce_pieces(s, met, values, bytes, dtype, op) : PS_OK;
     free(met);
     return err;
@@ -369,6 +374,6 @@ static ps_err all_reduce(pstrain_session *s, void *values, uint64_t n, int dtype
 
 int pstrain_all_reduce(pstrain_session *s, void *values, uint64_t n, int dtype, int op)
 {
-    const int err = enter(s, "pstrain_all_reduce");
-    return err ? err : leave(s, all_reduce(s, values, n, dtype, op));
+    const int err = collectives_enter(s, "pstrain_all_reduce");
+    return err ? err : collectives_leave(s, all_reduce(s, values, n, dtype, op));
 }

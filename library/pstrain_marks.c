@@ -21,7 +21,7 @@ static uint32_t mark_of_parameter(const pstrain_session *s, int i)
     return mark_of(ps_session_params(s->session) + t->offset, t->count);
 }
 
-static ps_err mark(pstrain_session *s, int first, int n)
+static ps_err marks_mark(pstrain_session *s, int first, int n)
 {
     PS_TRY(pstrain_check_range(s, first, n, "pstrain_mark"));
     for (int i = first; i < first + n; i++)
@@ -32,11 +32,11 @@ static ps_err mark(pstrain_session *s, int first, int n)
 int pstrain_mark(pstrain_session *s, int first, int n)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_mark");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, mark(s, first, n))
+    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, marks_mark(s, first, n))
                         : (int)err;
 }
 
-static ps_err changed(pstrain_session *s, int first, int n, int *index)
+static ps_err marks_changed(pstrain_session *s, int first, int n, int *index)
 {
     PS_TRY(pstrain_check_range(s, first, n, "pstrain_changed"));
     *index = -1;
@@ -48,6 +48,7 @@ static ps_err changed(pstrain_session *s, int first, int n, int *index)
 int pstrain_changed(pstrain_session *s, int first, int n, int *index)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_changed");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, changed(s, first, n, index))
-                        : (int)err;
+    return err == PS_OK
+               ? pstrain_leave(s, PSTRAIN_LANE_MAIN, marks_changed(s, first, n, index))
+               : (int)err;
 }

@@ -141,7 +141,7 @@ static ps_err open_reducer(pstrain_session *s, const pstrain_reducer *o)
     return PS_OK;
 }
 
-static ps_err open_once(pstrain_session *s, const pstrain_reducer *given)
+static ps_err reduce_open_once(pstrain_session *s, const pstrain_reducer *given)
 {
     pstrain_reducer o = {0};
     if (!given || given->struct_size < offsetof(pstrain_reducer, settings) ||
@@ -158,7 +158,7 @@ int pstrain_open_reducer(pstrain_session *s, const pstrain_reducer *options)
     const ps_err err =
         pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_JOINED, "pstrain_open_reducer");
     if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, open_once(s, options));
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, reduce_open_once(s, options));
 }
 
 /* --- retiring ---------------------------------------------------------------------- */
@@ -199,7 +199,7 @@ static ps_err retire_one(pstrain_session *s)
     return PS_OK;
 }
 
-static ps_err make_room(pstrain_session *s)
+static ps_err reduce_make_room(pstrain_session *s)
 {
     reducing *r = s->reducing;
     ps_err err = PS_OK;
@@ -216,7 +216,7 @@ static ps_err make_room(pstrain_session *s)
 static ps_err push_piece(pstrain_session *s, float *values, uint64_t n, uint64_t ticket)
 {
     reducing *r = s->reducing;
-    PS_TRY(make_room(s));
+    PS_TRY(reduce_make_room(s));
     const uint64_t piece = atomic_load(&r->begun), index = piece % r->n_slots;
     slot *at = &r->slots[index];
     float *to = ps_session_grads(s->session) + index * SLOT;
@@ -231,7 +231,8 @@ static ps_err push_piece(pstrain_session *s, float *values, uint64_t n, uint64_t
     return PS_OK;
 }
 
-static ps_err begin(pstrain_session *s, float *values, uint64_t n, uint64_t *ticket)
+static ps_err reduce_begin(pstrain_session *s, float *values, uint64_t n,
+                           uint64_t *ticket)
 {
     reducing *r = s->reducing;
     ps_err err = PS_OK;
@@ -249,7 +250,7 @@ static ps_err begin(pstrain_session *s, float *values, uint64_t n, uint64_t *tic
     return err;
 }
 
-static ps_err enter(pstrain_session *s, pstrain_lane lane, const char *call)
+static ps_err reduce_enter(pstrain_session *s, pstrain_lane lane, const char *call)
 {
     PS_TRY(pstrain_enter(s, lane, PSTRAIN_IN_STARTED, call));
     if (s->reduces) return PS_OK;
@@ -262,13 +263,14 @@ static ps_err enter(pstrain_session *s, pstrain_lane lane, const char *call)
 
 int pstrain_reduce_begin(pstrain_session *s, float *values, uint64_t n, uint64_t *ticket)
 {
-    const ps_err err = enter(s, PSTRAIN_LANE_REDUCE_BEGIN, "pstrain_reduce_begin");
+    const ps_err err = reduce_enter(s, PSTRAIN_LANE_REDUCE_BEGIN, "pstrain_reduce_begin");
     if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_REDUCE_BEGIN, begin(s, values, n, ticket));
+    return pstrain_leave(s, PSTRAIN_LANE_REDUCE_BEGIN,
+                         reduce_begin(s, values, n, ticket));
 }
 
 /* Retires what is in flight up to the ticket's last piece. */
-static ps_err end(pstrain_session *s, uint64_t ticket)
+static ps_err reduce_end(pstrain_session *s, uint64_t ticket)
 {
     reducing *r = s->reducing;
     ps_err err = PS_OK;
@@ -285,9 +287,9 @@ static ps_err end(pstrain_session *s, uint64_t ticket)
 
 int pstrain_reduce_end(pstrain_session *s, uint64_t ticket)
 {
-    const ps_err err = enter(s, PSTRAIN_LANE_REDUCE_END, "pstrain_reduce_end");
+    const ps_err err = reduce_enter(s, PSTRAIN_LANE_REDUCE_END, "pstrain_reduce_end");
     if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_REDUCE_END, end(s, ticket));
+    return pstrain_leave(s, PSTRAIN_LANE_REDUCE_END, reduce_end(s, ticket));
 }
 
 /* --- the end ----------------------------------------------------------------------- */
@@ -295,7 +297,7 @@ int pstrain_reduce_end(pstrain_session *s, uint64_t ticket)
 ps_err pstrain_reducing_stop(pstrain_session *s)
 {
     const uint64_t last = atomic_load(&s->reducing->tickets);
-    if (last > 0) PS_TRY(end(s, last));
+    if (last > 0) PS_TRY(reduce_end(s, last));
     return ps_session_close(s->session);
 }
 

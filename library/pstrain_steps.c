@@ -15,7 +15,7 @@ ps_err pstrain_enter_steps(pstrain_session *s, const char *call)
     return ps_err_set(PS_ERR_ARG, "%s: a reducer session has no steps", call);
 }
 
-static int leave(pstrain_session *s, ps_err err)
+static int steps_leave(pstrain_session *s, ps_err err)
 {
     return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
 }
@@ -60,7 +60,7 @@ int pstrain_set_groups(pstrain_session *s, const pstrain_group *groups, int n,
                        size_t group_size)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_set_groups");
-    return err == PS_OK ? leave(s, set_groups(s, groups, n, group_size)) : (int)err;
+    return err == PS_OK ? steps_leave(s, set_groups(s, groups, n, group_size)) : (int)err;
 }
 
 static ps_err set_lr(pstrain_session *s, double lr)
@@ -82,12 +82,12 @@ static ps_err set_lr(pstrain_session *s, double lr)
 int pstrain_set_lr(pstrain_session *s, double lr)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_set_lr");
-    return err == PS_OK ? leave(s, set_lr(s, lr)) : (int)err;
+    return err == PS_OK ? steps_leave(s, set_lr(s, lr)) : (int)err;
 }
 
 /* --- steps ------------------------------------------------------------------------- */
 
-static ps_err begin(pstrain_session *s, uint64_t *step)
+static ps_err steps_begin(pstrain_session *s, uint64_t *step)
 {
     if (s->begun)
         return ps_err_set(PS_ERR_ARG,
@@ -106,7 +106,7 @@ static ps_err begin(pstrain_session *s, uint64_t *step)
 int pstrain_begin(pstrain_session *s, uint64_t *step)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_begin");
-    return err == PS_OK ? leave(s, begin(s, step)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_begin(s, step)) : (int)err;
 }
 
 ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const char *call)
@@ -124,7 +124,7 @@ static ps_err check_begun(const pstrain_session *s, int first, int n, const char
     return ps_err_set(PS_ERR_ARG, "%s: no step has begun (pstrain_begin)", call);
 }
 
-static ps_err wait_for(pstrain_session *s, int first, int n)
+static ps_err steps_wait_for(pstrain_session *s, int first, int n)
 {
     PS_TRY(pstrain_check_range(s, first, n, "pstrain_wait"));
     return ps_session_wait(s->session, first, n);
@@ -133,10 +133,10 @@ static ps_err wait_for(pstrain_session *s, int first, int n)
 int pstrain_wait(pstrain_session *s, int first, int n)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_wait");
-    return err == PS_OK ? leave(s, wait_for(s, first, n)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_wait_for(s, first, n)) : (int)err;
 }
 
-static ps_err ready(pstrain_session *s, int first, int n, int *here)
+static ps_err steps_ready(pstrain_session *s, int first, int n, int *here)
 {
     bool all;
     PS_TRY(pstrain_check_range(s, first, n, "pstrain_ready"));
@@ -148,10 +148,10 @@ static ps_err ready(pstrain_session *s, int first, int n, int *here)
 int pstrain_ready(pstrain_session *s, int first, int n, int *here)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_ready");
-    return err == PS_OK ? leave(s, ready(s, first, n, here)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_ready(s, first, n, here)) : (int)err;
 }
 
-static float *gradient_of(pstrain_session *s, int i)
+static float *steps_gradient_of(pstrain_session *s, int i)
 {
     return ps_session_grads(s->session) + s->own.table.tensors[i].offset;
 }
@@ -167,7 +167,7 @@ static ps_err check_push(const pstrain_session *s, int first, int n, const char 
     return PS_OK;
 }
 
-static ps_err push(pstrain_session *s, int first, int n)
+static ps_err steps_push(pstrain_session *s, int first, int n)
 {
     PS_TRY(ps_session_push(s->session, first, n));
     memset(s->pushed + first, 1, (size_t)n);
@@ -178,34 +178,34 @@ static ps_err push_there(pstrain_session *s, int first, int n)
 {
     PS_TRY(check_push(s, first, n, "pstrain_push"));
     for (int i = first; i < first + n; i++)
-        ps_absent_clear(gradient_of(s, i), s->own.table.tensors[i].count);
-    return push(s, first, n);
+        ps_absent_clear(steps_gradient_of(s, i), s->own.table.tensors[i].count);
+    return steps_push(s, first, n);
 }
 
 int pstrain_push(pstrain_session *s, int first, int n)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_push");
-    return err == PS_OK ? leave(s, push_there(s, first, n)) : (int)err;
+    return err == PS_OK ? steps_leave(s, push_there(s, first, n)) : (int)err;
 }
 
 static ps_err push_none(pstrain_session *s, int first, int n)
 {
     PS_TRY(check_push(s, first, n, "pstrain_push_none"));
     for (int i = first; i < first + n; i++)
-        ps_absent_fill(gradient_of(s, i), s->own.table.tensors[i].count);
-    return push(s, first, n);
+        ps_absent_fill(steps_gradient_of(s, i), s->own.table.tensors[i].count);
+    return steps_push(s, first, n);
 }
 
 int pstrain_push_none(pstrain_session *s, int first, int n)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_push_none");
-    return err == PS_OK ? leave(s, push_none(s, first, n)) : (int)err;
+    return err == PS_OK ? steps_leave(s, push_none(s, first, n)) : (int)err;
 }
 
 static void copy_gradient(pstrain_session *s, int index, const float *from, float factor)
 {
     const ps_tensor *t = &s->own.table.tensors[index];
-    float *to = gradient_of(s, index);
+    float *to = steps_gradient_of(s, index);
     const uint64_t bytes = s->own.table.arena_count * sizeof *to;
     const bool bypass = ps_nontemporal_copy_pays(2 * bytes); // and as many weights
     if (bypass && factor == 1)
@@ -228,16 +228,16 @@ static ps_err push_copy(pstrain_session *s, int index, const float *from, float 
         return ps_err_set(PS_ERR_ARG, "pstrain_push_copy: the gradient of %s is NULL",
                           s->own.table.tensors[index].name);
     copy_gradient(s, index, from, factor);
-    return push(s, index, 1);
+    return steps_push(s, index, 1);
 }
 
 int pstrain_push_copy(pstrain_session *s, int index, const float *from, float factor)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_push_copy");
-    return err == PS_OK ? leave(s, push_copy(s, index, from, factor)) : (int)err;
+    return err == PS_OK ? steps_leave(s, push_copy(s, index, from, factor)) : (int)err;
 }
 
-static ps_err finish(pstrain_session *s)
+static ps_err steps_finish(pstrain_session *s)
 {
     const int n = s->own.table.n_tensors;
     if (!s->begun)
@@ -259,7 +259,7 @@ static ps_err finish(pstrain_session *s)
 int pstrain_finish(pstrain_session *s)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_finish");
-    return err == PS_OK ? leave(s, finish(s)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_finish(s)) : (int)err;
 }
 
 static ps_err between_steps(const pstrain_session *s, const char *call)
@@ -270,7 +270,7 @@ static ps_err between_steps(const pstrain_session *s, const char *call)
                       s->step);
 }
 
-static ps_err drain(pstrain_session *s)
+static ps_err steps_drain(pstrain_session *s)
 {
     PS_TRY(between_steps(s, "pstrain_drain"));
     return ps_session_drain(s->session);
@@ -279,7 +279,7 @@ static ps_err drain(pstrain_session *s)
 int pstrain_drain(pstrain_session *s)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_drain");
-    return err == PS_OK ? leave(s, drain(s)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_drain(s)) : (int)err;
 }
 
 /* A scale that has become smaller tells of a step that was skipped. */
@@ -297,7 +297,7 @@ static ps_err loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_loss_scale");
-    return err == PS_OK ? leave(s, loss_scale(s, scale, skipped)) : (int)err;
+    return err == PS_OK ? steps_leave(s, loss_scale(s, scale, skipped)) : (int)err;
 }
 
 static ps_err sync_all(pstrain_session *s)
@@ -310,7 +310,7 @@ static ps_err sync_all(pstrain_session *s)
 int pstrain_sync(pstrain_session *s)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_sync");
-    return err == PS_OK ? leave(s, sync_all(s)) : (int)err;
+    return err == PS_OK ? steps_leave(s, sync_all(s)) : (int)err;
 }
 
 /* --- state ------------------------------------------------------------------------- */
@@ -353,7 +353,7 @@ static void take_missed(const pstrain_session *s, const float *arena, uint64_t *
     }
 }
 
-static ps_err save(pstrain_session *s, pstrain_state *out)
+static ps_err steps_save(pstrain_session *s, pstrain_state *out)
 {
     ps_exchange_state state = {0};
     if (!out || out->struct_size < offsetof(pstrain_state, missed))
@@ -384,7 +384,7 @@ static ps_err save(pstrain_session *s, pstrain_state *out)
 int pstrain_save(pstrain_session *s, pstrain_state *state)
 {
     const ps_err err = pstrain_enter_steps(s, "pstrain_save");
-    return err == PS_OK ? leave(s, save(s, state)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_save(s, state)) : (int)err;
 }
 
 /* --- figures ----------------------------------------------------------------------- */

@@ -72,7 +72,8 @@ static ps_err dims_of(const pstrain_tensor *t, int index, ps_dims *out)
     return PS_OK;
 }
 
-static ps_err check_tensor(const pstrain_session *s, const pstrain_tensor *t, int index)
+static ps_err table_check_tensor(const pstrain_session *s, const pstrain_tensor *t,
+                                 int index)
 {
     if (!t->name || !t->name[0]) return bad_tensor(t, index, "it needs a name");
     if (strlen(t->name) > 1000) return bad_tensor(t, index, "the name is too long");
@@ -85,8 +86,8 @@ static ps_err check_tensor(const pstrain_session *s, const pstrain_tensor *t, in
     return PS_OK;
 }
 
-static ps_err add_buffer(pstrain_session *s, const pstrain_tensor *t, ps_dims dims,
-                         uint64_t *offset)
+static ps_err table_add_buffer(pstrain_session *s, const pstrain_tensor *t, ps_dims dims,
+                               uint64_t *offset)
 {
     const ps_tensor_role role =
         t->kind == PSTRAIN_BUFFER_INT64 ? PS_TENSOR_COUNTER : PS_TENSOR_BUFFER;
@@ -96,13 +97,13 @@ static ps_err add_buffer(pstrain_session *s, const pstrain_tensor *t, ps_dims di
     return PS_OK;
 }
 
-static ps_err add_tensor(pstrain_session *s, const pstrain_tensor *t, int index)
+static ps_err table_add_tensor(pstrain_session *s, const pstrain_tensor *t, int index)
 {
     ps_dims dims;
     int at;
-    PS_TRY(check_tensor(s, t, index));
+    PS_TRY(table_check_tensor(s, t, index));
     PS_TRY(dims_of(t, index, &dims));
-    if (t->kind != PSTRAIN_PARAM) return add_buffer(s, t, dims, &s->offsets[index]);
+    if (t->kind != PSTRAIN_PARAM) return table_add_buffer(s, t, dims, &s->offsets[index]);
     PS_TRY(ps_tensor_table_add(&s->own.table, t->name, dims, PS_TENSOR_WEIGHT, 1, &at));
     s->own.table.tensors[at].group = t->group;
     s->offsets[index] = s->own.table.tensors[at].offset;
@@ -141,7 +142,7 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
     for (int i = 0; i < t->n_tensors; i++) {
         pstrain_tensor one = {0};
         memcpy(&one, (const char *)t->tensors + (size_t)i * t->tensor_size, room);
-        PS_TRY(add_tensor(s, &one, i));
+        PS_TRY(table_add_tensor(s, &one, i));
     }
     s->n_entries = t->n_tensors;
     if (s->own.table.n_tensors == 0)
@@ -177,7 +178,7 @@ static ps_err add_momentum(pstrain_session *s)
     return pstrain_add_settings(s, settings, 3);
 }
 
-static ps_err take_groups(pstrain_session *s, const pstrain_table *t)
+static ps_err table_take_groups(pstrain_session *s, const pstrain_table *t)
 {
     s->own.n_groups = t->n_groups ? t->n_groups : 1;
     PS_TRY(ps_param_groups_init(&s->groups, s->own.n_groups));
@@ -197,7 +198,8 @@ static ps_err take_groups(pstrain_session *s, const pstrain_table *t)
     return PS_OK;
 }
 
-static ps_err check_groups(const pstrain_session *s, const ps_group_numbers *numbers)
+static ps_err table_check_groups(const pstrain_session *s,
+                                 const ps_group_numbers *numbers)
 {
     const ps_optimizer *opt = ps_session_optimizer(s->session);
     for (int i = 0; i < s->groups.n; i++)
@@ -236,7 +238,7 @@ static ps_err compare_with_worker_0(pstrain_session *s)
 }
 
 /* The others wait for everybody's consent in the barrier, and learn the reason there. */
-static ps_err agree(pstrain_session *s)
+static ps_err table_agree(pstrain_session *s)
 {
     if (!s->member) return PS_OK;
     const ps_err err = s->rank == 0
@@ -262,8 +264,8 @@ static ps_err take_loss_scale(pstrain_session *s, const ps_job_start *start)
     return PS_OK;
 }
 
-static ps_err set_start(pstrain_session *s, uint64_t total_steps,
-                        const pstrain_state *resume)
+static ps_err table_set_start(pstrain_session *s, uint64_t total_steps,
+                              const pstrain_state *resume)
 {
     ps_job_start start = {.total_steps = total_steps ? total_steps : PS_STEPS_UNKNOWN};
     if (resume) {
@@ -304,11 +306,11 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
     s->own.table.optional = ps_config_may_lack_gradients(s->full);
     PS_TRY(copy_settings(s));
     PS_TRY(ps_session_create(&options, &s->session));
-    if (s->has_numbers) PS_TRY(check_groups(s, s->numbers));
+    if (s->has_numbers) PS_TRY(table_check_groups(s, s->numbers));
     s->own.plan_hash = ps_session_plan(s->session)->hash;
-    PS_TRY(agree(s));
+    PS_TRY(table_agree(s));
     PS_TRY(ps_session_join_members(s->session));
-    return set_start(s, total_steps, resume);
+    return table_set_start(s, total_steps, resume);
 }
 
 /* --- open -------------------------------------------------------------------------- */
@@ -332,7 +334,7 @@ static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
 {
     PS_TRY(add_shards(s));
     PS_TRY(pstrain_add_settings(s, t->settings, t->n_settings));
-    PS_TRY(take_groups(s, t));
+    PS_TRY(table_take_groups(s, t));
     if (t->n_groups > 0) PS_TRY(add_momentum(s));
     PS_TRY(pstrain_load_settings(s));
     PS_TRY(take_mean(s, t));
@@ -345,7 +347,7 @@ static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
 
 /* What is wrong with the arguments leaves a session half opened, so it counts as a
  * failure. */
-static ps_err open_once(pstrain_session *s, const pstrain_table *given)
+static ps_err table_open_once(pstrain_session *s, const pstrain_table *given)
 {
     pstrain_table t = {0};
     PS_TRY(check_table(given));
@@ -359,7 +361,7 @@ int pstrain_open(pstrain_session *s, const pstrain_table *table)
     const ps_err err =
         pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_JOINED, "pstrain_open");
     if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, open_once(s, table));
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, table_open_once(s, table));
 }
 
 /* --- what it has ------------------------------------------------------------------- */
@@ -414,7 +416,7 @@ static void give_missed(const ps_tensor_table *table, const uint64_t *missed,
     }
 }
 
-static ps_err start(pstrain_session *s)
+static ps_err table_start(pstrain_session *s)
 {
     const pstrain_state *r = s->resume;
     ps_exchange_state state = {0};
@@ -440,5 +442,5 @@ int pstrain_start(pstrain_session *s)
 {
     const ps_err err =
         pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_OPEN, "pstrain_start");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, start(s)) : (int)err;
+    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, table_start(s)) : (int)err;
 }

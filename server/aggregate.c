@@ -120,7 +120,7 @@ static const float *scaled_sum_block(float *out, const ps_aggregate_step *s, uin
     return out;
 }
 
-static bool compensates(const ps_aggregate_step *s, int i)
+static bool aggregate_compensates(const ps_aggregate_step *s, int i)
 {
     return s->compensations && s->compensations[i] != 0;
 }
@@ -128,7 +128,7 @@ static bool compensates(const ps_aggregate_step *s, int i)
 static bool has_factors(const ps_aggregate_step *s)
 {
     for (int i = 0; s->factors && i < s->n_grads; i++)
-        if (s->factors[i] != 1 || compensates(s, i)) return true;
+        if (s->factors[i] != 1 || aggregate_compensates(s, i)) return true;
     return false;
 }
 
@@ -136,7 +136,7 @@ static const float *compensated_block(const ps_aggregate *a, const ps_aggregate_
                                       int i, uint64_t at, uint64_t n,
                                       float scratch[BLOCK])
 {
-    if (!compensates(s, i)) return s->grads[i] + at;
+    if (!aggregate_compensates(s, i)) return s->grads[i] + at;
     ps_floats_compensate(scratch, s->grads[i] + at, a->weights + at, s->bases[i] + at,
                          s->compensations[i], n);
     return scratch;
@@ -166,8 +166,9 @@ static const float *scaled_block(float *out, const ps_aggregate_step *s, uint64_
 
 /* Sums elements [at, at + n) in rank order into out. One gradient that is not scaled is
  * returned in place. */
-static const float *sum_block(const ps_aggregate *a, float *out,
-                              const ps_aggregate_step *s, uint64_t at, uint64_t n)
+static const float *aggregate_sum_block(const ps_aggregate *a, float *out,
+                                        const ps_aggregate_step *s, uint64_t at,
+                                        uint64_t n)
 {
     if (has_factors(s)) return weighted_sum_block(a, out, s, at, n);
     if (s->n_grads == 1 && (s->summed || s->factor == 1)) return s->grads[0] + at;
@@ -179,7 +180,7 @@ static const float *sum_block(const ps_aggregate *a, float *out,
     return out;
 }
 
-static bool refuses(const ps_aggregate_step *s)
+static bool aggregate_refuses(const ps_aggregate_step *s)
 {
     return s->check && s->rule->refuses;
 }
@@ -205,7 +206,8 @@ ps_err ps_aggregate_check(const ps_aggregate *a, const float *grad, int rank,
     return PS_OK;
 }
 
-static void copy_out(float *to, const float *from, uint64_t n, bool bypass_caches)
+static void aggregate_copy_out(float *to, const float *from, uint64_t n,
+                               bool bypass_caches)
 {
     if (bypass_caches)
         ps_nontemporal_copy(to, from, n);
@@ -239,7 +241,7 @@ static void ask_ahead(const ps_aggregate *a, const ps_aggregate_step *s, uint64_
 static ps_err check_block(const ps_aggregate *a, const ps_aggregate_step *s,
                           const float *sum, uint64_t at, uint64_t n)
 {
-    if (!refuses(s) || ps_finite_all(sum, n)) return PS_OK;
+    if (!aggregate_refuses(s) || ps_finite_all(sum, n)) return PS_OK;
     for (int i = 0; i < a->n_segments; i++) {
         const ps_segment *segment = &a->segments[i];
         const uint64_t end = segment->offset + segment->count;
@@ -257,7 +259,7 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
 {
     _Alignas(64) float scratch[BLOCK];
     ask_ahead(a, s, at);
-    const float *sum = sum_block(a, scratch, s, at, n);
+    const float *sum = aggregate_sum_block(a, scratch, s, at, n);
     PS_TRY(check_block(a, s, sum, at, n));
     float *states[PS_OPTIMIZER_MAX_STATES] = {0};
     for (int i = 0; i < s->rule->optimizer.n_states; i++)
@@ -265,7 +267,7 @@ static ps_err apply_block(ps_aggregate *a, const ps_aggregate_step *s,
     float *weights = a->weights + at;
     ps_optimizer_apply_by(&s->rule->optimizer, scalars, n, weights, sum, states);
     for (int i = 0; i < s->n_copies; i++)
-        copy_out(s->copies[i] + at, weights, n, s->bypass_caches);
+        aggregate_copy_out(s->copies[i] + at, weights, n, s->bypass_caches);
     return PS_OK;
 }
 
@@ -273,8 +275,8 @@ static ps_err sum_into(ps_aggregate *a, const ps_aggregate_step *s,
                        const ps_segment *segment, const ps_optimizer_scalars *scalars,
                        uint64_t at, uint64_t n)
 {
-    const float *sum = sum_block(a, a->sum + at, s, at, n);
-    if (refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
+    const float *sum = aggregate_sum_block(a, a->sum + at, s, at, n);
+    if (aggregate_refuses(s) && !ps_finite_all(sum, n)) return bad_sum(s, segment, at, n);
     if (sum != a->sum + at) memcpy(a->sum + at, sum, n * sizeof *sum);
     return PS_OK;
 }
@@ -333,8 +335,8 @@ static void leave_absent(ps_aggregate *a, const ps_aggregate_step *s)
         if (!segment->absence.now) continue;
         segment->absence.missed++;
         for (int k = 0; k < s->n_copies; k++)
-            copy_out(s->copies[k] + at, a->weights + at, segment->count,
-                     s->bypass_caches);
+            aggregate_copy_out(s->copies[k] + at, a->weights + at, segment->count,
+                               s->bypass_caches);
     }
 }
 
@@ -350,7 +352,7 @@ ps_err ps_aggregate_apply(ps_aggregate *a, const ps_aggregate_step *s)
 void ps_aggregate_copy(const ps_aggregate *a, const ps_aggregate_step *s)
 {
     for (int i = 0; i < s->n_copies; i++)
-        copy_out(s->copies[i], a->weights, a->count, s->bypass_caches);
+        aggregate_copy_out(s->copies[i], a->weights, a->count, s->bypass_caches);
     if (s->bypass_caches) ps_nontemporal_copy_done();
 }
 

@@ -48,8 +48,8 @@ static uint32_t rank_of(const ps_coded_pushes *p, int i)
 typedef ps_err (*decode_fn)(const ps_chunk_codec *, const ps_chunk *, ps_codec,
                             const void *, uint64_t, float *);
 
-static ps_err decode(const ps_coded_chunk *c, const ps_coded_pushes *p, int i,
-                     decode_fn fn, float *out)
+static ps_err coded_chunk_decode(const ps_coded_chunk *c, const ps_coded_pushes *p, int i,
+                                 decode_fn fn, float *out)
 {
     const uint64_t number = p->numbers ? p->numbers[i] : p->step;
     const ps_codec by = ps_chunk_codec_of(c->codec, c->chunk, PS_CODED_GRADIENT, number);
@@ -64,7 +64,7 @@ static ps_err check_ranks(const ps_coded_chunk *c, const ps_aggregate *a,
                           const ps_coded_pushes *p, float *scratch)
 {
     for (int i = 0; i < p->n; i++) {
-        PS_TRY(decode(c, p, i, ps_chunk_codec_decode, scratch));
+        PS_TRY(coded_chunk_decode(c, p, i, ps_chunk_codec_decode, scratch));
         PS_TRY(ps_aggregate_check(a, scratch, (int)rank_of(p, i), p->step));
     }
     return PS_OK;
@@ -78,10 +78,10 @@ static ps_err add_push(const ps_coded_chunk *c, const ps_aggregate *a,
     const float compensation = p->compensations ? p->compensations[i] : 0;
     const uint64_t count = c->chunk->count;
     if (factor == 1 && compensation == 0)
-        return decode(c, p, i, i == 0 ? ps_chunk_codec_decode : ps_chunk_codec_decode_add,
-                      sum);
+        return coded_chunk_decode(
+            c, p, i, i == 0 ? ps_chunk_codec_decode : ps_chunk_codec_decode_add, sum);
     float *grad = i == 0 ? sum : scratch;
-    PS_TRY(decode(c, p, i, ps_chunk_codec_decode, grad));
+    PS_TRY(coded_chunk_decode(c, p, i, ps_chunk_codec_decode, grad));
     if (compensation != 0)
         ps_floats_compensate(grad, grad, a->weights,
                              ps_coded_chunk_told(c, rank_of(p, i)), compensation, count);

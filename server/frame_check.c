@@ -2,7 +2,8 @@
 
 #include <inttypes.h>
 
-static ps_frame_class bad(ps_frame_class class, const char *what, const ps_wire_header *h)
+static ps_frame_class frame_bad(ps_frame_class class, const char *what,
+                                const ps_wire_header *h)
 {
     ps_err_set(PS_ERR_PROTOCOL, "%s (%s, chunk %u, step %" PRIu64 ")", what,
                ps_wire_kind_name(h->kind), h->chunk, h->step);
@@ -11,8 +12,8 @@ static ps_frame_class bad(ps_frame_class class, const char *what, const ps_wire_
 
 /* The codec and size that a payload of the chunk has in its step. First weights are not
  * encoded. */
-static ps_codec expected(const ps_frame_rules *rules, const ps_wire_header *h,
-                         const ps_chunk *chunk, uint64_t *bytes)
+static ps_codec frame_expected(const ps_frame_rules *rules, const ps_wire_header *h,
+                               const ps_chunk *chunk, uint64_t *bytes)
 {
     ps_codec codec = PS_CODEC_NONE;
     if (rules->codec && h->kind == PS_MSG_PUSH)
@@ -26,7 +27,7 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
                                     const ps_wire_header *h, const ps_chunk *chunk)
 {
     uint64_t count = chunk->count, bytes;
-    ps_codec codec = expected(rules, h, chunk, &bytes);
+    ps_codec codec = frame_expected(rules, h, chunk, &bytes);
     if (h->count != count) {
         ps_err_set(PS_ERR_PROTOCOL,
                    "a %s of chunk %u with %" PRIu64 " elements; the plan has %" PRIu64,
@@ -34,7 +35,8 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
         return PS_FRAME_BAD;
     }
     if (h->codec == PS_CODEC_SHM) return PS_FRAME_GOOD;
-    if (h->codec != codec) return bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
+    if (h->codec != codec)
+        return frame_bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
     if (v->payload_bytes != bytes) {
         ps_err_set(PS_ERR_PROTOCOL,
                    "a %s of chunk %u with %zu bytes of payload; %" PRIu64
@@ -45,13 +47,14 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
     return PS_FRAME_GOOD;
 }
 
-static ps_frame_class check_groups(const ps_frame_rules *rules, const ps_frame_view *v,
-                                   const ps_wire_header *h)
+static ps_frame_class frame_check_groups(const ps_frame_rules *rules,
+                                         const ps_frame_view *v, const ps_wire_header *h)
 {
     const uint64_t n = (uint64_t)rules->n_groups;
     if (h->rank != 0 || n == 0 || h->count != n || h->codec != PS_CODEC_NONE ||
         v->payload_bytes != n * sizeof(ps_group_numbers))
-        return bad(PS_FRAME_BAD, "numbers of other parameter groups than the job's", h);
+        return frame_bad(PS_FRAME_BAD, "numbers of other parameter groups than the job's",
+                         h);
     return PS_FRAME_GOOD;
 }
 
@@ -59,12 +62,12 @@ static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_vi
                                   const ps_wire_header *h)
 {
     if (h->chunk >= rules->plan->n_chunks)
-        return bad(PS_FRAME_BAD, "a chunk that the plan does not have", h);
+        return frame_bad(PS_FRAME_BAD, "a chunk that the plan does not have", h);
     const ps_chunk *chunk = &rules->plan->chunks[h->chunk];
     if (chunk->shard != rules->shard)
-        return bad(PS_FRAME_BAD, "a chunk of another shard", h);
+        return frame_bad(PS_FRAME_BAD, "a chunk of another shard", h);
     if (h->kind == PS_MSG_RESTORE && h->codec == PS_CODEC_SHM)
-        return bad(PS_FRAME_BAD, "state in shared memory", h);
+        return frame_bad(PS_FRAME_BAD, "state in shared memory", h);
     if (!ps_wire_kind_has_payload(h->kind)) return PS_FRAME_GOOD;
     return check_payload(rules, v, h, chunk);
 }
@@ -93,14 +96,14 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
                    rules->epoch);
         return PS_FRAME_STALE;
     }
-    if (v->n_frames > 2) return bad(PS_FRAME_BAD, "too many frames", h);
+    if (v->n_frames > 2) return frame_bad(PS_FRAME_BAD, "too many frames", h);
     if (!ps_wire_from_worker(h->kind))
-        return bad(PS_FRAME_BAD, "a kind that only shards send", h);
+        return frame_bad(PS_FRAME_BAD, "a kind that only shards send", h);
     const bool wanted = ps_wire_has_payload(h);
     if (wanted != (v->n_frames == 2))
-        return bad(PS_FRAME_BAD, wanted ? "no payload" : "a payload where none belongs",
-                   h);
+        return frame_bad(PS_FRAME_BAD,
+                         wanted ? "no payload" : "a payload where none belongs", h);
     if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) return PS_FRAME_GOOD;
-    if (h->kind == PS_MSG_GROUPS) return check_groups(rules, v, h);
+    if (h->kind == PS_MSG_GROUPS) return frame_check_groups(rules, v, h);
     return check_chunk(rules, v, h);
 }

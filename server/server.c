@@ -52,7 +52,7 @@ struct ps_server {
     ps_event changed;            // the state of a shard
 };
 
-static ps_err check_descriptors(const ps_server *s)
+static ps_err server_check_descriptors(const ps_server *s)
 {
     const ps_config *c = &s->config;
     const ps_fd_job job = {.workers = (uint64_t)s->o.n_workers,
@@ -100,7 +100,7 @@ static ps_err make_shards(ps_server *s)
 }
 
 /* What depends on the tensors. */
-static ps_err make_plan(ps_server *s, const ps_tensor_table *table)
+static ps_err server_make_plan(ps_server *s, const ps_tensor_table *table)
 {
     const ps_chunk_size size =
         ps_chunk_size_wanted(&s->config, ps_init_method_is_loopback(s->o.init_method));
@@ -109,7 +109,7 @@ static ps_err make_plan(ps_server *s, const ps_tensor_table *table)
                                 &s->config.server));
     s->n_shards = (int)(s->plan.n_shards / (uint32_t)s->o.n_servers);
     PS_TRY(ps_step_rule_init(&s->rule, &s->config));
-    return check_descriptors(s);
+    return server_check_descriptors(s);
 }
 
 /* Without a model the workers' settings count. */
@@ -145,8 +145,9 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
     s->n_shards =
         options->config->server.shards ? (int)options->config->server.shards : 1;
     ps_err err;
-    PS_TRY_GOTO(options->table ? make_plan(s, options->table) : make_join_config(s), err,
-                out);
+    PS_TRY_GOTO(options->table ? server_make_plan(s, options->table)
+                               : make_join_config(s),
+                err, out);
     PS_TRY_GOTO(ps_curve_init(&s->curve, &s->config, PS_ROLE_SERVER), err, out);
     PS_TRY_GOTO(make_context(s), err, out);
     PS_TRY_GOTO(make_shards(s), err, out);
@@ -175,7 +176,7 @@ const char *const *ps_server_endpoints(const ps_server *s, int *n)
 }
 
 /* Of parameters, that worker 0 tells the numbers of. */
-static int n_groups(const ps_server *s)
+static int server_n_groups(const ps_server *s)
 {
     const int rates = ps_plateau_groups(&s->config);
     return rates > 0 ? rates : s->tensors.n_groups;
@@ -187,12 +188,12 @@ static ps_shm_door_rings rings_of(ps_server *s)
     if (s->n_shards > PS_SHM_WAKES_MAX) return (ps_shm_door_rings){0};
     for (int i = 0; i < s->n_shards; i++)
         s->wakes[i] = ps_shard_wake_fd(s->shards[i]);
-    return (ps_shm_door_rings){.bytes = ps_wire_rings_bytes(&s->plan, n_groups(s)),
+    return (ps_shm_door_rings){.bytes = ps_wire_rings_bytes(&s->plan, server_n_groups(s)),
                                .wakes = s->wakes,
                                .n_wakes = s->n_shards};
 }
 
-static ps_err open_door(ps_server *s, ps_deadline deadline)
+static ps_err server_open_door(ps_server *s, ps_deadline deadline)
 {
     const ps_roster *roster = ps_member_roster(s->member);
     const char *name = "";
@@ -242,7 +243,7 @@ static ps_err take_tensors(ps_server *s)
                           s->config.server.shards, ps_member_rank(s->member),
                           s->n_shards);
     job->table.optional = ps_config_may_lack_gradients(&s->config);
-    PS_TRY(make_plan(s, &job->table));
+    PS_TRY(server_make_plan(s, &job->table));
     if (s->plan.hash == job->plan_hash) return PS_OK;
     return ps_err_set(PS_ERR_PEER,
                       "server %d cuts the tensors into other chunks than worker 0: give "
@@ -264,7 +265,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
     ps_server_gate_open(s->gate, roster->secrets, roster->n_workers);
-    PS_TRY(open_door(s, deadline));
+    PS_TRY(server_open_door(s, deadline));
     PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
     start = ps_job_start_of_exchange(&start, s->o.config);
     PS_TRY(ps_job_start_rule(&start, &s->config, &s->rule));
@@ -277,7 +278,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .first_step = start.step,
             .ahead = start.ahead,
             .mean = s->tensors.mean,
-            .n_groups = n_groups(s),
+            .n_groups = server_n_groups(s),
             .door = s->door,
             .changed = &s->changed,
         };

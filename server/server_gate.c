@@ -20,14 +20,14 @@ struct ps_server_gate {
     bool running;
 };
 
-static const ps_secret *secret_of(void *owner, int i)
+static const ps_secret *server_gate_secret_of(void *owner, int i)
 {
     const ps_server_gate *g = owner;
     const ps_secret *secrets = atomic_load(&g->secrets);
     return secrets && i < g->n_workers ? &secrets[i] : NULL;
 }
 
-static void *run(void *arg)
+static void *server_gate_run(void *arg)
 {
     ps_server_gate *g = arg;
     int n = ps_gate_n_items(g->gate);
@@ -54,7 +54,7 @@ ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_wor
                                .n_members = 2 * n_workers, // each may connect again
                                .patience_ms = PS_GATE_PATIENCE_MS,
                                .curve = curve,
-                               .secret_of = secret_of,
+                               .secret_of = server_gate_secret_of,
                                .owner = g};
     ps_err err = ps_event_init(&g->wake);
     if (err == PS_OK) err = ps_gate_create(&o, &g->gate);
@@ -71,7 +71,7 @@ ps_err ps_server_gate_start(ps_server_gate *g)
 {
     size_t n = (size_t)ps_gate_n_items(g->gate) + 1;
     PS_TRY(ps_mem_zalloc(&g->items, n, sizeof *g->items, "a gate"));
-    PS_TRY(ps_thread_start(&g->thread, "gate", run, g));
+    PS_TRY(ps_thread_start(&g->thread, "gate", server_gate_run, g));
     g->running = true;
     return PS_OK;
 }

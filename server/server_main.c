@@ -61,22 +61,23 @@ typedef struct service {
     bool again;           // joins again
 } service;
 
-static bool hosts_coordinator(const service *s)
+static bool server_main_hosts_coordinator(const service *s)
 {
     return s->rank == 0 || s->cfg->job.servers == 1;
 }
 
-static void start_monitor(service *s)
+static void server_main_start_monitor(service *s)
 {
-    const ps_monitor_options options = {
-        .config = s->cfg, .role = PS_ROLE_SERVER, .hosts = hosts_coordinator(s)};
+    const ps_monitor_options options = {.config = s->cfg,
+                                        .role = PS_ROLE_SERVER,
+                                        .hosts = server_main_hosts_coordinator(s)};
     s->monitor = ps_monitor_start(&options);
     ps_metric_set(ps_monitor_values(s->monitor), PS_METRIC_RESTARTS,
                   (double)s->cli->incarnation);
 }
 
 /* A worker 0 that is new asks it (resume.c). */
-static ps_err say_again(const service *s, ps_member *member)
+static ps_err server_main_say_again(const service *s, ps_member *member)
 {
     if (s->rank != 0 || !s->table) return PS_OK;
     return ps_member_put(member, PS_JOB_KEY_AGAIN, "1", s->rejoins > 0,
@@ -123,7 +124,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
     ps_monitor_attach(s->monitor, member, ps_server_sample, server);
     ps_err err = ps_trace_of_job(cfg, s->cli->out, s->cli->incarnation, PS_ROLE_SERVER,
                                  rank, member);
-    if (err == PS_OK) err = say_again(s, member);
+    if (err == PS_OK) err = server_main_say_again(s, member);
     if (err == PS_OK) err = ps_server_start(server, member);
     if (err == PS_OK) err = ps_server_wait(server);
     if (err == PS_OK)
@@ -154,7 +155,7 @@ static ps_err serve_once(service *s)
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
         .n_workers = (int)cfg->job.most_workers,
-        .hosts_coordinator = hosts_coordinator(s),
+        .hosts_coordinator = server_main_hosts_coordinator(s),
     };
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));
@@ -165,7 +166,7 @@ static ps_err serve_once(service *s)
     return ps_err_restore(&end);
 }
 
-static ps_err serve(service *s)
+static ps_err server_main_serve(service *s)
 {
     ps_err err;
     do {
@@ -175,7 +176,7 @@ static ps_err serve(service *s)
     return err;
 }
 
-static ps_err run(const ps_cli *cli, int *signal)
+static ps_err server_main_run(const ps_cli *cli, int *signal)
 {
     ps_config cfg;
     ps_model_spec spec = {0};
@@ -195,8 +196,8 @@ static ps_err run(const ps_cli *cli, int *signal)
                  .watch = &watch,
                  .expected_workers = (int)cfg.job.start_workers,
                  .rank = cli->rank};
-    start_monitor(&s);
-    err = serve(&s);
+    server_main_start_monitor(&s);
+    err = server_main_serve(&s);
     ps_monitor_stop(&s.monitor);
     const ps_err_saved end = ps_err_save(err);
     ps_trace_of_job_ended();
@@ -222,7 +223,7 @@ int main(int argc, char **argv)
         ps_log_failure("failed", err);
     else if (!cli.done) {
         ps_log_init("server", cli.log_level);
-        err = run(&cli, &signal);
+        err = server_main_run(&cli, &signal);
     }
     ps_cli_fini(&cli);
     if (err != PS_OK) return EXIT_FAILURE;

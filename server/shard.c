@@ -49,7 +49,7 @@ static ps_err handle_rings(ps_shard *s, ps_wire_frames *f)
     return ps_shard_reply_flush(s);
 }
 
-static ps_err serve(ps_shard *s, ps_wire_frames *f)
+static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
 {
     zmq_pollitem_t items[] = {
         {.socket = s->router, .events = ZMQ_POLLIN},
@@ -98,7 +98,7 @@ static void *shard_main(void *arg)
     ps_shard *s = arg;
     ps_wire_frames f;
     ps_wire_frames_open(&f);
-    ps_err err = serve(s, &f);
+    ps_err err = shard_serve(s, &f);
     ps_wire_frames_close(&f);
     if (err != PS_OK) {
         fail_job(s, err);
@@ -109,13 +109,13 @@ static void *shard_main(void *arg)
 
 /* ---- life ---- */
 
-static uint64_t element_bytes(const ps_shard *s)
+static uint64_t shard_element_bytes(const ps_shard *s)
 {
     return ps_credit_element_bytes(s->codec.codec != PS_CODEC_NONE);
 }
 
 /* Takes over what the plan and the step rule say. */
-static ps_err learn(ps_shard *s)
+static ps_err shard_learn(ps_shard *s)
 {
     s->clip = s->o.rule->clip_norm > 0;
     s->waits = ps_step_rule_waits(s->o.rule);
@@ -135,7 +135,7 @@ static ps_err bind_router(ps_shard *s)
     // A little above the largest payload, so that a slightly longer one gets an answer.
     const bool known = knows_plan(s);
     uint64_t largest =
-        known ? s->o.plan->max_chunk_count * element_bytes(s) : UNPLANNED_BYTES;
+        known ? s->o.plan->max_chunk_count * shard_element_bytes(s) : UNPLANNED_BYTES;
     const ps_config *config = s->o.config;
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
@@ -169,7 +169,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     ps_err err;
     PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
     PS_TRY_GOTO(ps_event_init(&s->wake), err, out);
-    if (knows_plan(s)) PS_TRY_GOTO(learn(s), err, out);
+    if (knows_plan(s)) PS_TRY_GOTO(shard_learn(s), err, out);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
     return PS_OK;
@@ -216,7 +216,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->ahead = job->ahead;
     s->mean = job->mean;
     s->rule = *s->o.rule;
-    PS_TRY(learn(s));
+    PS_TRY(shard_learn(s));
     if (job->n_groups > 0) {
         PS_TRY(ps_param_groups_init(&s->groups, job->n_groups));
         s->rule.optimizer.groups = &s->groups;

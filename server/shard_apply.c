@@ -20,7 +20,7 @@ static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
 }
 
 /* The step of the chunk; the caller adds the gradients. */
-static ps_aggregate_step step_of(ps_shard *s, ps_shard_chunk *c, double grad_scale)
+static ps_aggregate_step shard_step_of(ps_shard *s, ps_shard_chunk *c, double grad_scale)
 {
     const uint64_t step = (uint64_t)c->policy.version;
     return (ps_aggregate_step){
@@ -42,7 +42,7 @@ static ps_aggregate_step step_by_pushes(ps_shard *s, ps_shard_chunk *c)
         s->grads[i] = s->peers[r].shm ? s->peers[r].grads + c->chunk->offset
                                       : zmq_msg_data(&c->pushes[r]);
     }
-    ps_aggregate_step step = step_of(s, c, 1.0);
+    ps_aggregate_step step = shard_step_of(s, c, 1.0);
     step.grads = s->grads;
     step.n_grads = (int)s->n_senders;
     step.ranks = s->senders;
@@ -70,7 +70,7 @@ static void take_early(ps_shard *s, ps_shard_chunk *c)
 }
 
 /* Sums the pushes of an encoded chunk into sum. */
-static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
+static ps_err shard_sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
 {
     for (uint32_t i = 0; i < s->n_senders; i++)
         s->payloads[i] = zmq_msg_data(&c->pushes[s->senders[i]]);
@@ -88,14 +88,15 @@ static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, float *sum)
 static ps_aggregate_step step_by_sum(ps_shard *s, ps_shard_chunk *c,
                                      const float *const *sum, double scale)
 {
-    ps_aggregate_step step = step_of(s, c, scale);
+    ps_aggregate_step step = shard_step_of(s, c, scale);
     step.grads = sum;
     step.n_grads = 1;
     step.summed = true;
     return step;
 }
 
-static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_aggregate_step *step)
+static ps_err shard_apply_chunk(ps_shard *s, ps_shard_chunk *c,
+                                const ps_aggregate_step *step)
 {
     const uint64_t begin_ns = ps_clock_ns();
     ps_err err = ps_aggregate_apply(&c->memory, step);
@@ -104,7 +105,7 @@ static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_aggregate_step *ste
 }
 
 /* The chunk's weights are about to be sent; with the last one the step is told. */
-static void tell_pace(ps_shard *s, uint64_t step)
+static void shard_tell_pace(ps_shard *s, uint64_t step)
 {
     const uint32_t n = s->rules.n_workers;
     double *last = s->paced.figures, *sums = last + n + 1;
@@ -123,9 +124,9 @@ static void tell_pace(ps_shard *s, uint64_t step)
     memset(sums, 0, (n + 1) * sizeof *sums);
 }
 
-static void end_step(ps_shard *s, ps_shard_chunk *c)
+static void shard_end_step(ps_shard *s, ps_shard_chunk *c)
 {
-    tell_pace(s, (uint64_t)c->policy.version);
+    shard_tell_pace(s, (uint64_t)c->policy.version);
     ps_policy_applied(&c->policy);
     if (c->coded.coded)
         ps_coded_chunk_reply(&c->coded, 0, c->memory.weights,
@@ -141,12 +142,12 @@ static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
     if (!c->coded.coded) {
         step = step_by_pushes(s, c);
     } else {
-        PS_TRY(sum_coded(s, c, s->sum));
+        PS_TRY(shard_sum_coded(s, c, s->sum));
         step = step_by_sum(s, c, &sum, 1.0);
     }
-    PS_TRY(apply(s, c, &step));
+    PS_TRY(shard_apply_chunk(s, c, &step));
     PS_FAULT_POINT("chunk.stepped");
-    end_step(s, c);
+    shard_end_step(s, c);
     ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
     PS_TRY(ps_shard_reply_weights(s, c));
     PS_FAULT_POINT("chunk.answered");
@@ -199,7 +200,7 @@ void ps_shard_apply_judge(ps_shard *s, const ps_shard_chunk *c)
         s->block_sums[0] = NAN;
 }
 
-static ps_lamb_part part_of(const ps_shard *s, const ps_shard_chunk *c)
+static ps_lamb_part shard_part_of(const ps_shard *s, const ps_shard_chunk *c)
 {
     ps_lamb_part part = {.table = s->o.table,
                          .chunk = c->chunk,
@@ -211,12 +212,12 @@ static ps_lamb_part part_of(const ps_shard *s, const ps_shard_chunk *c)
 }
 
 /* LAMB's first pass. The second one needs the sums of all shards. */
-static ps_err make_updates(ps_shard *s, double grad_scale)
+static ps_err shard_make_updates(ps_shard *s, double grad_scale)
 {
     const uint64_t step = (uint64_t)s->chunks[0].policy.version, begin_ns = ps_clock_ns();
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&s->rule, step, grad_scale);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
-        const ps_lamb_part part = part_of(s, &s->chunks[i]);
+        const ps_lamb_part part = shard_part_of(s, &s->chunks[i]);
         double *sums = chunk_sums(s, i);
         ps_aggregate_show_absent(&s->chunks[i].memory);
         ps_lamb_update(&part, &now, sums, sums + s->n_blocks);
@@ -236,7 +237,7 @@ static ps_err end_sums(ps_shard *s, uint64_t step)
     if (!s->trusts || s->clip || s->rule.scale.on)
         return ps_shard_apply_ask_norm(s, step);
     PS_TRY(ps_step_rule_decide(&s->rule, true, 0, &decision));
-    return make_updates(s, decision.grad_scale);
+    return shard_make_updates(s, decision.grad_scale);
 }
 
 static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
@@ -249,7 +250,7 @@ static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
         ps_counter_add_since(&s->sum_ns, since_ns);
     } else {
         const float *sum = c->memory.sum;
-        PS_TRY(sum_coded(s, c, c->memory.sum));
+        PS_TRY(shard_sum_coded(s, c, c->memory.sum));
         const ps_aggregate_step step = step_by_sum(s, c, &sum, 1.0);
         ps_aggregate_note_absent(&c->memory, &step);
     }
@@ -272,8 +273,8 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
     const float *sum = c->memory.sum;
     ps_aggregate_step step = step_by_sum(s, c, &sum, scale);
     step.check = false; // done when it was summed
-    if (!s->trusts) return apply(s, c, &step);
-    const ps_lamb_part part = part_of(s, c);
+    if (!s->trusts) return shard_apply_chunk(s, c, &step);
+    const ps_lamb_part part = shard_part_of(s, c);
     const uint64_t begin_ns = ps_clock_ns();
     ps_lamb_apply(&part, &step.now, s->all_sums);
     ps_aggregate_copy(&c->memory, &step);
@@ -293,7 +294,7 @@ static ps_err apply_sums(ps_shard *s, bool make, double grad_scale)
         ps_shard_chunk *c = &s->chunks[i];
         const uint64_t begin_ns = ps_trace_now();
         if (make) PS_TRY(apply_sum(s, c, grad_scale));
-        end_step(s, c);
+        shard_end_step(s, c);
         ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
         PS_TRY(ps_shard_reply_weights(s, c));
         take_early(s, c);
@@ -303,11 +304,11 @@ static ps_err apply_sums(ps_shard *s, bool make, double grad_scale)
     return ps_shard_reply_flush(s);
 }
 
-static ps_err take_norm(ps_shard *s, double norm)
+static ps_err shard_take_norm(ps_shard *s, double norm)
 {
     ps_step_decision decision;
     PS_TRY(ps_step_rule_decide(&s->rule, isfinite(norm), norm, &decision));
-    if (s->trusts && decision.make) return make_updates(s, decision.grad_scale);
+    if (s->trusts && decision.make) return shard_make_updates(s, decision.grad_scale);
     return apply_sums(s, decision.make, decision.grad_scale);
 }
 
@@ -324,7 +325,7 @@ ps_err ps_shard_apply_norm(ps_shard *s)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a gradient norm of step %" PRIu64 " that was not asked for",
                           step);
-    if (!s->asked_sums) return take_norm(s, norm);
+    if (!s->asked_sums) return shard_take_norm(s, norm);
     s->asked_sums = false;
     return apply_sums(s, true, s->grad_scale);
 }

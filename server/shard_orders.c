@@ -37,7 +37,7 @@ ps_err ps_shard_orders_taken(ps_shard *s, const ps_shard_chunk *c, uint32_t rank
     return ps_coord_link_pushed(s->link, &push);
 }
 
-static bool concerns(const ps_sync_order *o, const ps_shard_chunk *c)
+static bool shard_orders_concerns(const ps_sync_order *o, const ps_shard_chunk *c)
 {
     return c->chunk->fragment == o->fragment;
 }
@@ -77,8 +77,8 @@ static int list_copies(ps_shard *s, const ps_shard_chunk *c, const ps_sync_order
     return n;
 }
 
-static ps_aggregate_step step_of(ps_shard *s, const ps_shard_chunk *c,
-                                 const ps_sync_order *o, double grad_scale)
+static ps_aggregate_step shard_orders_step_of(ps_shard *s, const ps_shard_chunk *c,
+                                              const ps_sync_order *o, double grad_scale)
 {
     ps_aggregate_step step = {
         .factor = 1,
@@ -111,8 +111,8 @@ static void add_sum(ps_aggregate_step *step, const float *const *sum)
     step->summed = true;
 }
 
-static ps_err sum_coded(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o, int n,
-                        float *sum)
+static ps_err shard_orders_sum_coded(ps_shard *s, ps_shard_chunk *c,
+                                     const ps_sync_order *o, int n, float *sum)
 {
     const uint64_t since_ns = ps_clock_ns();
     const ps_coded_pushes pushes = {.payloads = s->payloads,
@@ -133,10 +133,10 @@ static ps_err sum_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o)
 {
     const uint64_t begin_ns = ps_trace_now(), since_ns = ps_clock_ns();
     const int n = list_pushes(s, c, o);
-    ps_aggregate_step step = step_of(s, c, o, 1.0);
+    ps_aggregate_step step = shard_orders_step_of(s, c, o, 1.0);
     if (c->coded.coded) {
         const float *sum = c->memory.sum;
-        PS_TRY(sum_coded(s, c, o, n, c->memory.sum));
+        PS_TRY(shard_orders_sum_coded(s, c, o, n, c->memory.sum));
         add_sum(&step, &sum);
         ps_aggregate_note_absent(&c->memory, &step);
     } else {
@@ -150,18 +150,18 @@ static ps_err sum_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o)
 }
 
 /* The new weights. grad_scale: of the sum that is kept; without clipping 1. */
-static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o,
-                    double grad_scale)
+static ps_err shard_orders_apply(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o,
+                                 double grad_scale)
 {
     const uint64_t begin_ns = ps_trace_now();
     const float *sum = s->clip ? c->memory.sum : s->sum;
-    ps_aggregate_step step = step_of(s, c, o, grad_scale);
+    ps_aggregate_step step = shard_orders_step_of(s, c, o, grad_scale);
     if (s->clip) {
         add_sum(&step, &sum);
         step.check = false; // done when it was summed
     } else {
         const int n = list_pushes(s, c, o);
-        if (c->coded.coded) PS_TRY(sum_coded(s, c, o, n, s->sum));
+        if (c->coded.coded) PS_TRY(shard_orders_sum_coded(s, c, o, n, s->sum));
         if (c->coded.coded)
             add_sum(&step, &sum);
         else
@@ -178,7 +178,7 @@ static ps_err apply(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o,
 /* --- orders ---------------------------------------------------------------------------
  */
 
-static void release(ps_shard_chunk *c, uint32_t rank)
+static void shard_orders_release(ps_shard_chunk *c, uint32_t rank)
 {
     zmq_msg_close(&c->pushes[rank]);
     zmq_msg_init(&c->pushes[rank]);
@@ -187,12 +187,12 @@ static void release(ps_shard_chunk *c, uint32_t rank)
 static ps_err obey_in_chunk(ps_shard *s, ps_shard_chunk *c, const ps_sync_order *o,
                             double grad_scale)
 {
-    if (o->applies) PS_TRY(apply(s, c, o, grad_scale));
+    if (o->applies) PS_TRY(shard_orders_apply(s, c, o, grad_scale));
     for (uint32_t i = 0; i < o->n; i++) {
         const ps_sync_entry *e = &o->entries[i];
         if (e->answered) ps_rank_set_remove(&c->policy.arrived, e->rank);
         if (e->answered) PS_TRY(ps_shard_reply_ordered(s, c, e->rank, o->applies));
-        release(c, e->rank);
+        shard_orders_release(c, e->rank);
     }
     return PS_OK;
 }
@@ -205,7 +205,7 @@ static ps_err check_order(const ps_shard *s, const ps_sync_order *o)
         const uint32_t rank = o->entries[i].rank;
         n_applied += o->entries[i].applied;
         for (uint32_t k = 0; k < s->n_chunks; k++)
-            if (concerns(o, &s->chunks[k]) &&
+            if (shard_orders_concerns(o, &s->chunks[k]) &&
                 !ps_rank_set_has(&s->chunks[k].policy.arrived, rank))
                 return ps_err_set(PS_ERR_PROTOCOL,
                                   "an order for a push of worker %u that is not here",
@@ -217,8 +217,8 @@ static ps_err check_order(const ps_shard *s, const ps_sync_order *o)
 }
 
 /* Pushes that an earlier order has applied count: they wait for their answer. */
-static uint32_t flags_of(const ps_shard_turn *turn, const ps_sync_order *o,
-                         const ps_sync_entry *e)
+static uint32_t shard_orders_flags_of(const ps_shard_turn *turn, const ps_sync_order *o,
+                                      const ps_sync_entry *e)
 {
     const bool dropped = !e->applied && !turn->applied;
     return (o->rest ? PS_WIRE_REST : 0u) | (o->over ? PS_WIRE_OVER : 0u) |
@@ -226,17 +226,18 @@ static uint32_t flags_of(const ps_shard_turn *turn, const ps_sync_order *o,
 }
 
 /* Makes the new weights and answers. grad_scale: as apply's. */
-static ps_err carry_out(ps_shard *s, const ps_sync_order *o, double grad_scale)
+static ps_err shard_orders_carry_out(ps_shard *s, const ps_sync_order *o,
+                                     double grad_scale)
 {
     for (uint32_t i = 0; i < o->n; i++) {
         const ps_sync_entry *e = &o->entries[i];
         ps_shard_turn *turn = ps_shard_turn_of(s, o->fragment, e->rank);
-        if (e->answered) turn->rest = flags_of(turn, o, e);
+        if (e->answered) turn->rest = shard_orders_flags_of(turn, o, e);
         if (e->answered) turn->clock++;
         turn->applied = e->applied && !e->answered;
     }
     for (uint32_t i = s->n_chunks; i-- > 0;)
-        if (concerns(o, &s->chunks[i]))
+        if (shard_orders_concerns(o, &s->chunks[i]))
             PS_TRY(obey_in_chunk(s, &s->chunks[i], o, grad_scale));
     ps_counter_set(&s->steps, o->step);
     return ps_shard_reply_flush(s);
@@ -255,7 +256,7 @@ static ps_err forget_worker(ps_shard *s, uint32_t rank, uint64_t next)
         *ps_shard_turn_of(s, f, rank) = (ps_shard_turn){.clock = next};
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         ps_rank_set_remove(&s->chunks[i].policy.arrived, rank);
-        release(&s->chunks[i], rank);
+        shard_orders_release(&s->chunks[i], rank);
     }
     return before.hello ? ps_shard_hello(s, &before.hello_header) : PS_OK;
 }
@@ -271,16 +272,17 @@ static ps_err begin_order(ps_shard *s, const ps_sync_order *o)
         return ps_err_set(PS_ERR_PROTOCOL, "an order for fragment %u of %u", o->fragment,
                           s->o.plan->fragments.n);
     PS_TRY(check_order(s, o));
-    if (!o->applies || !s->clip) return carry_out(s, o, 1.0);
+    if (!o->applies || !s->clip) return shard_orders_carry_out(s, o, 1.0);
     for (uint32_t i = s->n_chunks; i-- > 0;)
-        if (concerns(o, &s->chunks[i])) PS_TRY(sum_chunk(s, &s->chunks[i], o));
+        if (shard_orders_concerns(o, &s->chunks[i]))
+            PS_TRY(sum_chunk(s, &s->chunks[i], o));
     s->order = *o;
     s->order_waits = true;
     return ps_shard_apply_ask_norm(s, o->version);
 }
 
 /* The limit holds for the mean gradient of the samples that the pushes stand for. */
-static ps_err take_norm(ps_shard *s)
+static ps_err shard_orders_take_norm(ps_shard *s)
 {
     int got;
     uint64_t version;
@@ -291,7 +293,7 @@ static ps_err take_norm(ps_shard *s)
     PS_TRY(
         ps_step_rule_decide(&s->rule, isfinite(norm), norm / s->order.share, &decision));
     s->order_waits = false;
-    return carry_out(s, &s->order, decision.grad_scale);
+    return shard_orders_carry_out(s, &s->order, decision.grad_scale);
 }
 
 ps_err ps_shard_orders_obey(ps_shard *s)
@@ -299,7 +301,7 @@ ps_err ps_shard_orders_obey(ps_shard *s)
     for (;;) {
         ps_sync_order order;
         bool got;
-        if (s->order_waits) PS_TRY(take_norm(s));
+        if (s->order_waits) PS_TRY(shard_orders_take_norm(s));
         if (s->order_waits) return PS_OK;
         PS_TRY(
             ps_coord_link_order(s->link, s->entries, s->rules.n_workers, &order, &got));

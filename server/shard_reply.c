@@ -66,8 +66,8 @@ static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint
  * this connection was lost, it received them over a new one, and has closed this one.) No
  * such push follows an answer out of turn (to repeated pushes and pulls), so these are
  * copied. */
-static ps_err send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t rank, ps_msg_kind kind,
-                          ps_wire_pass pass)
+static ps_err shard_reply_send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                                      ps_msg_kind kind, ps_wire_pass pass)
 {
     ps_wire_header h = header_for(s, kind, rank);
     h.step = (uint64_t)c->policy.version;
@@ -95,7 +95,7 @@ static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                            ps_msg_kind kind, ps_wire_pass pass)
 {
     const uint64_t begin_ns = c->policy.version > 0 ? ps_trace_now() : 0;
-    PS_TRY(send_answer(s, c, rank, kind, pass));
+    PS_TRY(shard_reply_send_answer(s, c, rank, kind, pass));
     ps_trace_add_chunk(PS_TRACE_REPLY, begin_ns, (uint64_t)c->policy.version - 1,
                        c->index, rank);
     return PS_OK;

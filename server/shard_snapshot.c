@@ -50,8 +50,8 @@ static ps_err send_rule(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
 }
 
 /* Over the worker's gradient, which it needs no more. */
-static ps_err write_array(ps_shard *s, const ps_shard_chunk *c, const ps_wire_header *h,
-                          const float *array)
+static ps_err shard_snapshot_write_array(ps_shard *s, const ps_shard_chunk *c,
+                                         const ps_wire_header *h, const float *array)
 {
     const ps_shard_peer *p = &s->peers[h->rank];
     if (!p->shm)
@@ -73,7 +73,7 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
     PS_TRY(check_array(c, h));
     if (h->place == PS_WIRE_STATE_MISSED) return send_missed(s, c, h->rank);
     const float *array = ps_aggregate_array(&c->memory, h->place);
-    if (h->codec == PS_CODEC_SHM) return write_array(s, c, h, array);
+    if (h->codec == PS_CODEC_SHM) return shard_snapshot_write_array(s, c, h, array);
     return ps_shard_reply_state(s, c, h->rank, h->place, array,
                                 c->chunk->count * sizeof *array, PS_WIRE_BORROW);
 }

@@ -8,7 +8,7 @@
 #include "mem.h"
 #include "nontemporal_copy.h"
 
-static uint32_t count_chunks(const ps_plan *plan, uint32_t shard)
+static uint32_t shard_count_chunks(const ps_plan *plan, uint32_t shard)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++)
@@ -25,13 +25,13 @@ static void list_senders(ps_shard *s)
     }
 }
 
-static ps_err alloc_arrays(ps_shard *s)
+static ps_err shard_alloc_arrays(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     size_t workers = (size_t)s->o.n_workers;
     s->bypass_caches =
         ps_nontemporal_copy_pays(s->o.table->arena_count * sizeof(float) * workers);
-    s->n_chunks = count_chunks(plan, s->index);
+    s->n_chunks = shard_count_chunks(plan, s->index);
     PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
     PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
                          "a shard's chunks"));
@@ -162,7 +162,7 @@ static ps_err alloc_turns(ps_shard *s)
 
 ps_err ps_shard_memory_init(ps_shard *s)
 {
-    PS_TRY(alloc_arrays(s));
+    PS_TRY(shard_alloc_arrays(s));
     PS_TRY(alloc_turns(s));
     return alloc_chunks(s);
 }

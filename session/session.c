@@ -40,7 +40,7 @@ struct ps_session {
     ps_exchange *exchange;
 };
 
-static ps_err expect(const ps_session *s, stage wanted, const char *call)
+static ps_err session_expect(const ps_session *s, stage wanted, const char *call)
 {
     static const char *const stages[] = {[CREATED] = "has not joined yet",
                                          [MET] = "does not know where the job begins",
@@ -53,7 +53,7 @@ static ps_err expect(const ps_session *s, stage wanted, const char *call)
     return ps_err_set(PS_ERR_ARG, "%s: the session %s", call, stages[s->stage]);
 }
 
-static ps_err reach(ps_session *s, stage next, ps_err err)
+static ps_err session_reach(ps_session *s, stage next, ps_err err)
 {
     s->stage = err == PS_OK ? next : FAILED;
     return err;
@@ -79,7 +79,7 @@ static ps_err make_rules(ps_session *s)
     return PS_OK;
 }
 
-static ps_err make_plan(ps_session *s)
+static ps_err session_make_plan(ps_session *s)
 {
     const ps_config *c = s->o.config;
     PS_TRY(ps_exchange_find(c->exchange.name, &s->ops));
@@ -96,7 +96,7 @@ static ps_err make_plan(ps_session *s)
     return PS_OK;
 }
 
-static ps_err check_descriptors(const ps_session *s)
+static ps_err session_check_descriptors(const ps_session *s)
 {
     const ps_config *c = s->o.config;
     const bool first = s->o.rank == 0 || s->world_size == 1;
@@ -120,8 +120,8 @@ ps_err ps_session_create(const ps_session_options *options, ps_session **out)
     *out = NULL;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
     s->o = *options;
-    ps_err err = make_plan(s);
-    if (err == PS_OK) err = check_descriptors(s);
+    ps_err err = session_make_plan(s);
+    if (err == PS_OK) err = session_check_descriptors(s);
     if (err != PS_OK) ps_session_destroy(&s);
     *out = s;
     return err;
@@ -153,7 +153,7 @@ static ps_err become_member(ps_session *s)
     return PS_OK;
 }
 
-static ps_err make_arenas(ps_session *s)
+static ps_err session_make_arenas(ps_session *s)
 {
     const size_t bytes = s->o.table->arena_count * sizeof(float);
     const bool shared =
@@ -170,11 +170,11 @@ static ps_err make_arenas(ps_session *s)
 
 ps_err ps_session_join_members(ps_session *s)
 {
-    PS_TRY(expect(s, CREATED, "ps_session_join_members"));
-    return reach(s, MET, become_member(s));
+    PS_TRY(session_expect(s, CREATED, "ps_session_join_members"));
+    return session_reach(s, MET, become_member(s));
 }
 
-static ps_err set_start(ps_session *s, const ps_job_start *start)
+static ps_err session_set_start(ps_session *s, const ps_job_start *start)
 {
     s->start = *start;
     s->next_step = start->step;
@@ -186,13 +186,13 @@ static ps_err set_start(ps_session *s, const ps_job_start *start)
     const ps_job_start outer = ps_job_start_of_exchange(start, s->o.config);
     PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
     PS_TRY(ps_job_start_rule(&outer, &s->exchange_config, &s->exchange_rule));
-    return make_arenas(s);
+    return session_make_arenas(s);
 }
 
 ps_err ps_session_set_start(ps_session *s, const ps_job_start *start)
 {
-    PS_TRY(expect(s, MET, "ps_session_set_start"));
-    return reach(s, JOINED, set_start(s, start));
+    PS_TRY(session_expect(s, MET, "ps_session_set_start"));
+    return session_reach(s, JOINED, session_set_start(s, start));
 }
 
 /* Servers have no data, and cannot count the steps that a schedule spans. */
@@ -206,11 +206,11 @@ static ps_err tell_start(ps_session *s, const ps_job_start *start)
 ps_err ps_session_join(ps_session *s, uint64_t total_steps)
 {
     const ps_job_start start = {.total_steps = total_steps};
-    PS_TRY(expect(s, CREATED, "ps_session_join"));
+    PS_TRY(session_expect(s, CREATED, "ps_session_join"));
     // Checked first: nobody is told of a job that cannot begin.
-    PS_TRY(reach(s, CREATED, ps_job_start_rule(&start, s->o.config, &s->rule)));
+    PS_TRY(session_reach(s, CREATED, ps_job_start_rule(&start, s->o.config, &s->rule)));
     PS_TRY(ps_session_join_members(s));
-    PS_TRY(reach(s, MET, tell_start(s, &start)));
+    PS_TRY(session_reach(s, MET, tell_start(s, &start)));
     return ps_session_set_start(s, &start);
 }
 
@@ -218,7 +218,7 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps)
 
 /* nccl and none work on the weights in the device's memory, ps and gloo on those in the
  * host's. */
-static ps_err open_stream(ps_session *s, ps_device *device)
+static ps_err session_open_stream(ps_session *s, ps_device *device)
 {
     if (ps_local_steps_on(s->o.config)) return PS_OK; // steps in the host's memory
     if (!s->ops->on_device || !device || !device->ops->stream_create) return PS_OK;
@@ -231,7 +231,7 @@ static ps_err open_stream(ps_session *s, ps_device *device)
 }
 
 /* train.device auto may have found a GPU. */
-static ps_err check_levels(const ps_session *s, const ps_device *device)
+static ps_err session_check_levels(const ps_session *s, const ps_device *device)
 {
     if (!ps_config_two_levels(s->o.config) || !device || !device->ops->stream_create)
         return PS_OK;
@@ -266,10 +266,11 @@ static ps_err make_exchange(ps_session *s)
                  : s->ops->create(&options, &s->exchange);
 }
 
-static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *state)
+static ps_err session_start(ps_session *s, ps_device *device,
+                            const ps_exchange_state *state)
 {
-    PS_TRY(check_levels(s, device));
-    PS_TRY(open_stream(s, device));
+    PS_TRY(session_check_levels(s, device));
+    PS_TRY(session_open_stream(s, device));
     PS_TRY(make_exchange(s));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
@@ -277,8 +278,8 @@ static ps_err start(ps_session *s, ps_device *device, const ps_exchange_state *s
 
 ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_state *state)
 {
-    PS_TRY(expect(s, JOINED, "ps_session_start"));
-    return reach(s, STARTED, start(s, device, state));
+    PS_TRY(session_expect(s, JOINED, "ps_session_start"));
+    return session_reach(s, STARTED, session_start(s, device, state));
 }
 
 /* --- steps ------------------------------------------------------------------------- */
@@ -300,7 +301,7 @@ static void set_rates(ps_session *s, uint64_t step)
 
 ps_err ps_session_begin(ps_session *s, uint64_t step)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_begin"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_begin"));
     if (step != s->next_step)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRIu64 " is due",
                           step, s->next_step);
@@ -313,10 +314,10 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
 }
 
 /* The range of tensors [first, first + n), of a session that runs. */
-static ps_err range_of(const ps_session *s, int first, int n, const char *call,
-                       uint64_t *begin, uint64_t *end)
+static ps_err session_range_of(const ps_session *s, int first, int n, const char *call,
+                               uint64_t *begin, uint64_t *end)
 {
-    PS_TRY(expect(s, STARTED, call));
+    PS_TRY(session_expect(s, STARTED, call));
     const int all = s->o.table->n_tensors;
     if (first < 0 || n <= 0 || n > all - first)
         return ps_err_set(PS_ERR_ARG, "%s: tensors %d to %d, but there are %d", call,
@@ -326,10 +327,10 @@ static ps_err range_of(const ps_session *s, int first, int n, const char *call,
 }
 
 /* Checks that the session runs and that [begin, end) are elements of the arena. */
-static ps_err check_range(const ps_session *s, uint64_t begin, uint64_t end,
-                          const char *call)
+static ps_err session_check_range(const ps_session *s, uint64_t begin, uint64_t end,
+                                  const char *call)
 {
-    PS_TRY(expect(s, STARTED, call));
+    PS_TRY(session_expect(s, STARTED, call));
     const uint64_t all = s->o.table->arena_count;
     if (begin < end && end <= all) return PS_OK;
     return ps_err_set(PS_ERR_ARG,
@@ -340,26 +341,26 @@ static ps_err check_range(const ps_session *s, uint64_t begin, uint64_t end,
 ps_err ps_session_wait(ps_session *s, int first, int n)
 {
     uint64_t begin, end;
-    PS_TRY(range_of(s, first, n, "ps_session_wait", &begin, &end));
+    PS_TRY(session_range_of(s, first, n, "ps_session_wait", &begin, &end));
     return ps_exchange_params_needed(s->exchange, begin, end);
 }
 
 ps_err ps_session_wait_range(ps_session *s, uint64_t begin, uint64_t end)
 {
-    PS_TRY(check_range(s, begin, end, "ps_session_wait_range"));
+    PS_TRY(session_check_range(s, begin, end, "ps_session_wait_range"));
     return ps_exchange_params_needed(s->exchange, begin, end);
 }
 
 ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready)
 {
     uint64_t begin, end;
-    PS_TRY(range_of(s, first, n, "ps_session_ready", &begin, &end));
+    PS_TRY(session_range_of(s, first, n, "ps_session_ready", &begin, &end));
     return ps_exchange_params_ready(s->exchange, begin, end, ready);
 }
 
 static ps_err check_chunks(const ps_session *s, const char *call)
 {
-    PS_TRY(expect(s, STARTED, call));
+    PS_TRY(session_expect(s, STARTED, call));
     if (s->exchange->ops->push_chunk) return PS_OK;
     return ps_err_set(PS_ERR_UNSUPPORTED, "%s: the exchange %s has only whole steps",
                       call, s->exchange->ops->name);
@@ -380,13 +381,13 @@ ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
 ps_err ps_session_push(ps_session *s, int first, int n)
 {
     uint64_t begin, end;
-    PS_TRY(range_of(s, first, n, "ps_session_push", &begin, &end));
+    PS_TRY(session_range_of(s, first, n, "ps_session_push", &begin, &end));
     return ps_exchange_grads_ready(s->exchange, begin, end);
 }
 
 ps_err ps_session_push_range(ps_session *s, uint64_t begin, uint64_t end)
 {
-    PS_TRY(check_range(s, begin, end, "ps_session_push_range"));
+    PS_TRY(session_check_range(s, begin, end, "ps_session_push_range"));
     return ps_exchange_grads_ready(s->exchange, begin, end);
 }
 
@@ -397,14 +398,14 @@ bool ps_session_counts(const ps_session *s)
 
 ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_count"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_count"));
     if (s->exchange->ops->count) s->exchange->ops->count(s->exchange, mine, all);
     return PS_OK;
 }
 
 ps_err ps_session_rest(ps_session *s, bool *rests, bool *over)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_rest"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_rest"));
     if (!s->exchange->ops->rest)
         return ps_err_set(PS_ERR_UNSUPPORTED, "the exchange %s has only steps of all",
                           s->exchange->ops->name);
@@ -418,7 +419,7 @@ ps_exchange *ps_session_exchange(ps_session *s)
 
 ps_err ps_session_finish(ps_session *s)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_finish"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_finish"));
     PS_TRY(ps_exchange_finish(s->exchange));
     s->next_step++;
     return PS_OK;
@@ -426,25 +427,25 @@ ps_err ps_session_finish(ps_session *s)
 
 ps_err ps_session_drain(ps_session *s)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_drain"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_drain"));
     return ps_exchange_drain(s->exchange);
 }
 
 ps_err ps_session_loss_scale(ps_session *s, float *scale)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_loss_scale"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_loss_scale"));
     return ps_exchange_loss_scale(s->exchange, scale);
 }
 
 ps_err ps_session_sync_buffers(ps_session *s)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_sync_buffers"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_sync_buffers"));
     return ps_exchange_sync_buffers(s->exchange);
 }
 
 ps_err ps_session_save(ps_session *s, ps_exchange_state *out)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_save"));
+    PS_TRY(session_expect(s, STARTED, "ps_session_save"));
     return ps_exchange_save(s->exchange, out);
 }
 
@@ -452,11 +453,11 @@ ps_err ps_session_save(ps_session *s, ps_exchange_state *out)
 
 ps_err ps_session_stop(ps_session *s)
 {
-    PS_TRY(expect(s, STARTED, "ps_session_stop"));
-    return reach(s, STOPPED, ps_exchange_stop(s->exchange));
+    PS_TRY(session_expect(s, STARTED, "ps_session_stop"));
+    return session_reach(s, STOPPED, ps_exchange_stop(s->exchange));
 }
 
-static ps_err leave(ps_session *s)
+static ps_err session_leave(ps_session *s)
 {
     if (!s->member) return PS_OK;
     return ps_member_leave(s->member,
@@ -466,23 +467,23 @@ static ps_err leave(ps_session *s)
 ps_err ps_session_close(ps_session *s)
 {
     if (s->stage == STARTED) PS_TRY(ps_session_stop(s));
-    PS_TRY(expect(s, STOPPED, "ps_session_close"));
-    return reach(s, CLOSED, leave(s));
+    PS_TRY(session_expect(s, STOPPED, "ps_session_close"));
+    return session_reach(s, CLOSED, session_leave(s));
 }
 
-static ps_err withdraw(ps_session *s)
+static ps_err session_withdraw(ps_session *s)
 {
     if (s->ops->servers && !ps_config_two_levels(s->o.config)) {
         PS_TRY(make_exchange(s));
         PS_TRY(ps_exchange_stop(s->exchange)); // goodbyes alone
     }
-    return leave(s);
+    return session_leave(s);
 }
 
 ps_err ps_session_withdraw(ps_session *s)
 {
-    PS_TRY(expect(s, JOINED, "ps_session_withdraw"));
-    return reach(s, CLOSED, withdraw(s));
+    PS_TRY(session_expect(s, JOINED, "ps_session_withdraw"));
+    return session_reach(s, CLOSED, session_withdraw(s));
 }
 
 void ps_session_abort(ps_session *s, ps_err cause, const char *reason)

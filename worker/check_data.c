@@ -39,7 +39,7 @@ __attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const ch
     fputc('\n', out);
 }
 
-static const char *plural(int64_t n)
+static const char *check_data_plural(int64_t n)
 {
     return n == 1 ? "" : "s";
 }
@@ -124,7 +124,8 @@ static void print_read(const ps_check_data_options *o, const ps_dataset *set,
 /* --- what it is compared with ------------------------------------------------------ */
 
 /* counts: (classes) samples of each. Returns how many samples are of none. */
-static int64_t count_classes(const ps_dataset *set, int64_t classes, int64_t *counts)
+static int64_t check_data_count_classes(const ps_dataset *set, int64_t classes,
+                                        int64_t *counts)
 {
     int64_t others = 0;
     memset(counts, 0, (size_t)classes * sizeof *counts);
@@ -174,7 +175,7 @@ static ps_err print_labels(const ps_check_data_options *o, const ps_dataset *set
     const int64_t classes = most > set->n_classes ? most : set->n_classes;
     int64_t *counts;
     PS_TRY(ps_mem_zalloc(&counts, (size_t)classes, sizeof *counts, "classes"));
-    const int64_t ignored = count_classes(set, classes, counts);
+    const int64_t ignored = check_data_count_classes(set, classes, counts);
     print_classes(set, classes, counts, out);
     if (ignored > 0)
         print_item(out, "  left out",
@@ -195,7 +196,7 @@ static void print_targets(const ps_dataset *set, FILE *out)
 
 /* --- all --------------------------------------------------------------------------- */
 
-static const char *storage_of(const ps_dataset *set)
+static const char *check_data_storage_of(const ps_dataset *set)
 {
     return set->files ? "pictures, read as" : set->is_float ? "float32," : "uint8,";
 }
@@ -209,9 +210,10 @@ static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
         print_item(out, key, "no samples");
         return PS_OK;
     }
-    print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n, plural(set->n),
-               storage_of(set), ps_dims_product_text(&set->dims, shape),
-               named[0] ? " (" : "", named, named[0] ? ")" : "");
+    print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n,
+               check_data_plural(set->n), check_data_storage_of(set),
+               ps_dims_product_text(&set->dims, shape), named[0] ? " (" : "", named,
+               named[0] ? ")" : "");
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);
@@ -239,15 +241,15 @@ static void print_steps(const ps_check_data_options *o, FILE *out)
     const int64_t steps =
         (int64_t)ps_trainer_total_steps(&once, o->sampler, o->accumulate, 0);
     print_item(out, "an epoch", "%" PRId64 " step%s of %" PRId64 " samples; %d worker%s",
-               steps, plural(steps), each, o->sampler->world_size,
-               plural(o->sampler->world_size));
+               steps, check_data_plural(steps), each, o->sampler->world_size,
+               check_data_plural(o->sampler->world_size));
     if (steps * each < n)
         print_item(out, "  left out",
                    "%" PRId64 " samples of each epoch, others each time "
                    "(data.drop_last, data.drop_last_batch)",
                    n - steps * each);
     print_item(out, "the job", "%" PRIu64 " step%s", o->total_steps,
-               plural((int64_t)o->total_steps));
+               check_data_plural((int64_t)o->total_steps));
 }
 
 ps_err ps_check_data(const ps_check_data_options *o, FILE *out)

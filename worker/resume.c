@@ -13,12 +13,12 @@
 #include "log.h"
 #include "trainer.h"
 
-static ps_deadline step_deadline(const ps_resume *r)
+static ps_deadline resume_step_deadline(const ps_resume *r)
 {
     return ps_deadline_in_ms((uint64_t)r->o.config->net.step_timeout_ms);
 }
 
-static ps_deadline file_deadline(const ps_resume *r)
+static ps_deadline resume_file_deadline(const ps_resume *r)
 {
     return ps_deadline_in_ms((uint64_t)r->o.config->train.file_timeout_ms);
 }
@@ -107,7 +107,7 @@ static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,
     return PS_OK;
 }
 
-static ps_err find(ps_resume *r)
+static ps_err resume_find(ps_resume *r)
 {
     ps_checkpoint_folder folder;
     uint64_t *steps;
@@ -165,14 +165,14 @@ static ps_err is_job_old(const ps_resume *r, bool *old)
     *old = is_back(r) || r->o.cli->incarnation > 0;
     if (*old || r->o.rank != 0 || ps_member_roster(r->o.member)->n_servers == 0)
         return PS_OK;
-    PS_TRY(
-        ps_member_get(r->o.member, PS_JOB_KEY_AGAIN, &value, &bytes, step_deadline(r)));
+    PS_TRY(ps_member_get(r->o.member, PS_JOB_KEY_AGAIN, &value, &bytes,
+                         resume_step_deadline(r)));
     *old = bytes > 0;
     free(value);
     return PS_OK;
 }
 
-static ps_err meet(ps_resume *r)
+static ps_err resume_meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
     ps_survivor own = {.made = r->o.made, .generation = r->o.generation};
@@ -225,7 +225,7 @@ static ps_err take_from_memory(ps_resume *r)
 }
 
 /* The others have gone on. */
-static ps_err take_place(ps_resume *r)
+static ps_err resume_take_place(ps_resume *r)
 {
     const ps_coord_orders_place from = ps_member_place(r->o.member);
     if (from.fragment >= (uint64_t)r->o.config->sync.fragments)
@@ -233,9 +233,9 @@ static ps_err take_place(ps_resume *r)
                           from.fragment);
     r->goes_on = true;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
-    PS_TRY(ps_job_start_get(r->o.member, &r->start, step_deadline(r)));
+    PS_TRY(ps_job_start_get(r->o.member, &r->start, resume_step_deadline(r)));
     PS_TRY(ps_trainer_place_hear(r->o.member, &from, r->shape.table, &r->snapshot.trainer,
-                                 &r->place, step_deadline(r)));
+                                 &r->place, resume_step_deadline(r)));
     r->choice = (ps_survivors_choice){.source = -1, .generation = r->place.generation};
     r->start.step = r->snapshot.trainer.step;
     r->start.back_at = from.push;
@@ -253,13 +253,13 @@ ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
                                     options->world_size);
     r->arrays = &r->snapshot;
     if (options->member && ps_member_place(options->member).push > 0)
-        return take_place(r);
+        return resume_take_place(r);
     // What is in memory is as new as what is on the disk, which may be slow.
     if (!ps_checkpointer_newest(options->checkpointer)) PS_TRY(choose_run_dir(r));
-    PS_TRY(meet(r));
+    PS_TRY(resume_meet(r));
     if (r->choice.source >= 0) return take_from_memory(r);
     PS_TRY(choose_run_dir(r));
-    return r->run_dir ? find(r) : PS_OK;
+    return r->run_dir ? resume_find(r) : PS_OK;
 }
 
 void ps_resume_fini(ps_resume *r)
@@ -280,7 +280,7 @@ static ps_err put_state(ps_resume *r)
     json_decref(json);
     if (!text) return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
     ps_err err = ps_member_put(r->o.member, PS_JOB_KEY_TRAINER, text, strlen(text),
-                               step_deadline(r));
+                               resume_step_deadline(r));
     free(text);
     return err;
 }
@@ -290,8 +290,8 @@ static ps_err get_state(ps_resume *r)
     void *value = NULL;
     size_t bytes;
     PS_TRY(ps_snapshot_init(&r->snapshot, &r->shape, r->o.rank, false));
-    PS_TRY(
-        ps_member_get(r->o.member, PS_JOB_KEY_TRAINER, &value, &bytes, step_deadline(r)));
+    PS_TRY(ps_member_get(r->o.member, PS_JOB_KEY_TRAINER, &value, &bytes,
+                         resume_step_deadline(r)));
     json_t *json = json_loadb(value, bytes, 0, NULL);
     free(value);
     ps_err err = ps_trainer_snapshot_from_json(json, &r->snapshot.trainer);
@@ -323,7 +323,7 @@ static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
 }
 
 /* Rank 0, and a worker that is alone. */
-static ps_err tell(ps_resume *r, ps_sampler_options *sampler)
+static ps_err resume_tell(ps_resume *r, ps_sampler_options *sampler)
 {
     const ps_exchange_state *x = &r->arrays->exchange;
     set_sampler(r, sampler);
@@ -336,12 +336,12 @@ static ps_err tell(ps_resume *r, ps_sampler_options *sampler)
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;
     PS_TRY(put_state(r));
-    return ps_job_start_put(r->o.member, &r->start, step_deadline(r));
+    return ps_job_start_put(r->o.member, &r->start, resume_step_deadline(r));
 }
 
-static ps_err hear(ps_resume *r, ps_sampler_options *sampler)
+static ps_err resume_hear(ps_resume *r, ps_sampler_options *sampler)
 {
-    PS_TRY(ps_job_start_get(r->o.member, &r->start, file_deadline(r)));
+    PS_TRY(ps_job_start_get(r->o.member, &r->start, resume_file_deadline(r)));
     r->goes_on = r->start.step > 0;
     if (r->goes_on) PS_TRY(get_state(r));
     set_sampler(r, sampler);
@@ -351,7 +351,7 @@ static ps_err hear(ps_resume *r, ps_sampler_options *sampler)
 ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler)
 {
     if (r->start.back_at > 0) return PS_OK; // it was told already
-    PS_TRY(r->o.rank == 0 ? tell(r, sampler) : hear(r, sampler));
+    PS_TRY(r->o.rank == 0 ? resume_tell(r, sampler) : resume_hear(r, sampler));
     const bool own_counts = r->choice.own_counts;
     ps_checkpointer_forget_after(r->o.checkpointer, own_counts ? r->start.step : 0);
     return PS_OK;

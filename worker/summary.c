@@ -16,7 +16,7 @@ enum { STATS_MS = 2000 }; // to fetch what is there
 
 /* --- what the other processes tell ------------------------------------------------- */
 
-static uint64_t largest(const double *values, int n)
+static uint64_t summary_largest(const double *values, int n)
 {
     double most = 0;
     for (int i = 0; i < n; i++)
@@ -40,8 +40,8 @@ ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session)
         ps_member_reduce(member, "peaks", peaks, 2 * (size_t)n,
                          ps_deadline_in_ms((uint64_t)s->config->net.step_timeout_ms));
     if (err == PS_OK) {
-        s->peak_rss_bytes = largest(peaks, n);
-        s->most_bytes_in_flight = largest(peaks + n, n);
+        s->peak_rss_bytes = summary_largest(peaks, n);
+        s->most_bytes_in_flight = summary_largest(peaks + n, n);
     }
     free(peaks);
     return err;
@@ -88,7 +88,7 @@ void ps_summary_fini(ps_summary *s)
 
 /* --- the file ---------------------------------------------------------------------- */
 
-static void put_text(json_t *o, const char *key, const char *text)
+static void summary_put_text(json_t *o, const char *key, const char *text)
 {
     json_object_set_new(o, key, json_string(text));
 }
@@ -111,13 +111,14 @@ static void put_job(json_t *o, const ps_summary *s)
     snprintf(dataset, sizeof dataset, "%s%s%s",
              ps_word_name(ps_data_words, (int)c->data.kind), made ? "" : " ",
              made ? "" : c->data.path);
-    put_text(o, "mode", s->mode);
-    put_text(o, "model", c->job.name);
-    put_text(o, "dataset", dataset);
-    put_text(o, "device", s->device);
-    put_text(o, "precision", ps_word_name(ps_precision_words, (int)c->train.precision));
-    put_text(o, "exchange", s->exchange);
-    put_text(o, "codec", ps_word_name(ps_codec_words, (int)c->exchange.codec));
+    summary_put_text(o, "mode", s->mode);
+    summary_put_text(o, "model", c->job.name);
+    summary_put_text(o, "dataset", dataset);
+    summary_put_text(o, "device", s->device);
+    summary_put_text(o, "precision",
+                     ps_word_name(ps_precision_words, (int)c->train.precision));
+    summary_put_text(o, "exchange", s->exchange);
+    summary_put_text(o, "codec", ps_word_name(ps_codec_words, (int)c->exchange.codec));
     put_count(o, "servers", (uint64_t)s->servers);
     put_count(o, "shards", (uint64_t)s->shards);
     put_count(o, "workers", (uint64_t)s->workers);
@@ -200,8 +201,8 @@ static void put_stragglers(json_t *o, const ps_straggler_log *log)
         char who[32];
         snprintf(who, sizeof who, "%s %d", ps_role_name(e->who.role), e->who.rank);
         json_t *one = json_object();
-        put_text(one, "who", who);
-        put_text(one, "cause", ps_straggler_cause_name(e->who.cause));
+        summary_put_text(one, "who", who);
+        summary_put_text(one, "cause", ps_straggler_cause_name(e->who.cause));
         put_count(one, "first_step", e->first_step);
         put_count(one, "last_step", e->last_step);
         json_array_append_new(list, one);
@@ -224,7 +225,8 @@ static void put_policy(json_t *o, const ps_config *c, const ps_trainer_result *r
 {
     json_t *policy = r->policy ? json_loads(r->policy, 0, NULL) : NULL;
     if (!policy) return;
-    put_text(policy, "policy", ps_word_name(ps_policy_words, (int)c->sync.policy));
+    summary_put_text(policy, "policy",
+                     ps_word_name(ps_policy_words, (int)c->sync.policy));
     json_object_set_new(o, "policy", policy);
 }
 
@@ -257,7 +259,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_traffic(o, s);
     put_losses(o, s->result);
     put_count(o, "peak_rss_bytes", s->peak_rss_bytes);
-    put_text(o, "version", PS_VERSION);
+    summary_put_text(o, "version", PS_VERSION);
     put_servers(o, s);
     put_stragglers(o, &s->result->stragglers);
     put_policy(o, s->config, s->result);

@@ -63,7 +63,7 @@ static const ps_exchange_ops *ops_of(const job *j)
     return ps_session_ops(j->session);
 }
 
-static ps_deadline step_deadline(const job *j)
+static ps_deadline worker_job_step_deadline(const job *j)
 {
     return ps_deadline_in_ms((uint64_t)j->config->net.step_timeout_ms);
 }
@@ -149,7 +149,7 @@ static ps_err end_data(job *j)
 
 /* --- the others -------------------------------------------------------------------- */
 
-static void start_monitor(job *j)
+static void worker_job_start_monitor(job *j)
 {
     const ps_config *c = j->config;
     const bool first = j->rank == 0 || c->job.most_workers == 1;
@@ -162,7 +162,7 @@ static void start_monitor(job *j)
                   (double)j->cli->incarnation);
 }
 
-static ps_err join(job *j)
+static ps_err worker_job_join(job *j)
 {
     PS_TRY(ps_session_join_members(j->session));
     j->member = ps_session_member(j->session);
@@ -179,7 +179,7 @@ static ps_err join(job *j)
 }
 
 /* Rank 0 looks for a checkpoint, counts the steps, and tells the others. */
-static ps_err find_start(job *j)
+static ps_err worker_job_find_start(job *j)
 {
     const ps_resume_options options = {.config = j->config,
                                        .cli = j->cli,
@@ -208,7 +208,7 @@ static ps_err find_start(job *j)
     j->total_steps = j->resume.start.total_steps;
     if (!j->member || j->rank != 0) return PS_OK;
     const char *init = j->resume.goes_on ? "" : j->config->train.init;
-    return ps_file_announce_init(j->member, init, step_deadline(j));
+    return ps_file_announce_init(j->member, init, worker_job_step_deadline(j));
 }
 
 /* --- arithmetic -------------------------------------------------------------------- */
@@ -261,7 +261,7 @@ static ps_err first_weights(job *j)
         ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     if (reads) {
         PS_TRY(ps_model_file_load(init, &j->spec.table, strict, params, buffers));
-        return ps_file_init_is_read(j->member, step_deadline(j));
+        return ps_file_init_is_read(j->member, worker_job_step_deadline(j));
     }
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
@@ -312,7 +312,7 @@ static ps_err open_outputs(job *j)
                                PS_ROLE_WORKER, j->rank, j->member));
     ps_progress_init(&j->progress, j->rank == 0 ? stderr : NULL, j->cli->bar_columns);
     if (j->rank != 0) return PS_OK;
-    PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, step_deadline(j)));
+    PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, worker_job_step_deadline(j)));
     if (ps_config_elastic(j->config)) PS_TRY(note_membership(j));
     PS_TRY(ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics));
     if (!j->config->train.tensorboard) return PS_OK;
@@ -364,7 +364,7 @@ static ps_err make_trainer(job *j)
     return ps_trainer_create(&options, &j->trainer);
 }
 
-static void announce(job *j)
+static void worker_job_announce(job *j)
 {
     if (ps_config_elastic(j->config) && j->rank == 0)
         PS_INFO("workers", "n=%d step=%llu", j->sampler.world_size,
@@ -418,7 +418,7 @@ static ps_err write_summary(job *j)
     return ps_summary_write(&j->summary, path);
 }
 
-static ps_err finish(job *j)
+static ps_err worker_job_finish(job *j)
 {
     begin_summary(j);
     PS_TRY(ps_summary_gather_workers(&j->summary, j->session));
@@ -432,7 +432,7 @@ static ps_err finish(job *j)
 }
 
 /* A job whose loss is not finite has learnt nothing, although it ran to its end. */
-static ps_err judge(const job *j)
+static ps_err worker_job_judge(const job *j)
 {
     const ps_trainer_result *r = &j->result;
     bool trained = r->steps > 0, tested = r->evaluation.samples > 0;
@@ -452,7 +452,7 @@ static ps_err judge(const job *j)
     return PS_OK;
 }
 
-static ps_err check_data(const job *j)
+static ps_err worker_job_check_data(const job *j)
 {
     const ps_check_data_options options = {.config = j->config,
                                            .spec = &j->spec,
@@ -464,11 +464,11 @@ static ps_err check_data(const job *j)
 }
 
 /* All have taken part in the checkpoint; worker 0 has it and ends the job for now. */
-static ps_err regroup(job *j)
+static ps_err worker_job_regroup(job *j)
 {
     const int n = j->result.next_workers;
     if (j->rank == 0) ps_member_regroup(j->member, n);
-    ps_member_cause(j->member, step_deadline(j));
+    ps_member_cause(j->member, worker_job_step_deadline(j));
     j->left = j->result.leaves;
     if (j->left) return PS_OK;
     return ps_err_set(PS_ERR_REGROUP, "the job goes on with %d workers", n);
@@ -478,16 +478,16 @@ static ps_err regroup(job *j)
 static ps_err take_part(job *j)
 {
     if (!j->session) PS_TRY(make_session(j));
-    PS_TRY(join(j));
-    PS_TRY(find_start(j));
+    PS_TRY(worker_job_join(j));
+    PS_TRY(worker_job_find_start(j));
     PS_TRY(open_outputs(j));
     PS_TRY(open_device(j));
     PS_TRY(first_weights(j));
-    announce(j);
+    worker_job_announce(j);
     PS_TRY(start_session(j));
     PS_TRY(make_trainer(j));
     PS_TRY(ps_trainer_run(j->trainer, &j->result));
-    return j->result.next_workers > 0 ? regroup(j) : finish(j);
+    return j->result.next_workers > 0 ? worker_job_regroup(j) : worker_job_finish(j);
 }
 
 /* Frees what belongs to one joining of the job. */
@@ -519,15 +519,15 @@ static bool starts_over(job *j, ps_err err)
     return true;
 }
 
-static ps_err run(job *j)
+static ps_err worker_job_run(job *j)
 {
     j->expected_workers = (int)j->config->job.start_workers;
     PS_TRY(ps_model_spec_init(&j->spec, j->config));
-    if (!j->cli->check_data) start_monitor(j);
+    if (!j->cli->check_data) worker_job_start_monitor(j);
     PS_TRY(make_session(j));
     PS_TRY(begin_data(j));
     PS_TRY(warm_up(j));
-    if (j->cli->check_data) return check_data(j);
+    if (j->cli->check_data) return worker_job_check_data(j);
     ps_err err;
     do
         err = take_part(j);
@@ -536,7 +536,7 @@ static ps_err run(job *j)
         PS_INFO("left", "step=%" PRIu64 " note=\"the others go on\"", j->result.steps);
         return PS_OK;
     }
-    return err == PS_OK ? judge(j) : err;
+    return err == PS_OK ? worker_job_judge(j) : err;
 }
 
 static void clean_up(job *j)
@@ -563,7 +563,7 @@ int ps_worker_threads(const ps_cli *cli, const ps_config *config)
 /* Tells the others why, and cleans up without losing the reason. The exchange is
  * destroyed before the trainer: a GPU may be in a sum that waits for a rank that is
  * gone. */
-static ps_err give_up(job *j, ps_err err, bool *resumable)
+static ps_err worker_job_give_up(job *j, ps_err err, bool *resumable)
 {
     const ps_err_saved failure = ps_err_save(err);
     const bool told = err == PS_ERR_INTERRUPTED || ps_err_is_passing(err);
@@ -583,13 +583,13 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     j->cli = cli;
     j->threads = ps_worker_threads(cli, config);
     j->rank = cli->rank;
-    ps_err err = run(j);
+    ps_err err = worker_job_run(j);
     *interrupted = j->result.interrupted;
     *resumable = j->result.interrupted && j->result.resumable;
     if (err == PS_OK)
         clean_up(j);
     else
-        err = give_up(j, err, resumable);
+        err = worker_job_give_up(j, err, resumable);
     free(j);
     return err;
 }

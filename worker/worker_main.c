@@ -36,15 +36,15 @@ static const ps_cli_program program = {
         "      ps-worker --config configs/mnist-basicnet.yaml\n"};
 
 /* Whether a person waits for the answer, not a job: psrun becomes this process then. */
-static bool answers(const ps_cli *cli)
+static bool worker_main_answers(const ps_cli *cli)
 {
     return cli->describe || cli->export_torch || cli->check_data ||
            (cli->predict && cli->shares == 1);
 }
 
-static int fail(const ps_cli *cli, ps_err err)
+static int worker_main_fail(const ps_cli *cli, ps_err err)
 {
-    if (answers(cli))
+    if (worker_main_answers(cli))
         fprintf(stderr, "ps-worker: %s: %s\n", ps_err_name(err), ps_err_message());
     else
         ps_log_failure("failed", err);
@@ -67,7 +67,7 @@ static int run_job(const ps_cli *cli)
 {
     ps_config config;
     ps_err err = ps_cli_load_config(cli, &program, &config);
-    if (err != PS_OK) return fail(cli, err);
+    if (err != PS_OK) return worker_main_fail(cli, err);
     bool interrupted = false, resumable = false;
     if (cli->describe)
         err = ps_describe(&config, stdout);
@@ -79,7 +79,9 @@ static int run_job(const ps_cli *cli)
         err = ps_predict_join(cli, &config);
     else
         err = ps_worker_job_run(cli, &config, &interrupted, &resumable);
-    int code = err != PS_OK ? fail(cli, err) : interrupted ? exit_interrupted() : 0;
+    int code = err != PS_OK  ? worker_main_fail(cli, err)
+               : interrupted ? exit_interrupted()
+                             : 0;
     if (resumable) code = EXIT_RESUMABLE;
     ps_config_fini(&config);
     return code;
@@ -99,7 +101,7 @@ int main(int argc, char **argv)
         err = ps_interrupt_init();
         if (err == PS_OK) err = ps_clock_watch(); // after it: signals are blocked
     }
-    int code = err != PS_OK ? fail(&cli, err) : cli.done ? 0 : run_job(&cli);
+    int code = err != PS_OK ? worker_main_fail(&cli, err) : cli.done ? 0 : run_job(&cli);
     ps_cli_fini(&cli);
     return code;
 }

@@ -5,7 +5,7 @@
 #include "clock.h"
 #include "thread.h"
 
-static void *look(void *arg)
+static void *clock_watch_look(void *arg)
 {
     const struct timespec pause = {.tv_nsec = PS_CLOCK_LOOK_MS * 1000000L};
     for (;;) {
@@ -18,7 +18,7 @@ static void *look(void *arg)
 ps_err ps_clock_watch(void)
 {
     pthread_t thread;
-    PS_TRY(ps_thread_start(&thread, "clock", look, NULL));
+    PS_TRY(ps_thread_start(&thread, "clock", clock_watch_look, NULL));
     (void)pthread_detach(thread);
     ps_clock_set_watched();
     return PS_OK;

@@ -29,7 +29,7 @@ static struct {
     int n;
 } armed = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void give_up(const char *text)
+static void fault_give_up(const char *text)
 {
     fprintf(stderr, "PS_TEST_FAULT: %s\n", text);
     abort();
@@ -43,7 +43,7 @@ static void read_fault(char *text, fault *f)
         sscanf(rest, "%63[^:]:%ld:%63s", f->name, &f->left, f->how) == 3 && f->left > 0;
     if (!whole || (strcmp(f->how, "kill") != 0 && strcmp(f->how, "stop") != 0 &&
                    strcmp(f->how, "hold") != 0))
-        give_up(text);
+        fault_give_up(text);
 }
 
 static void read_faults(void)
@@ -52,9 +52,9 @@ static void read_faults(void)
     armed.folder = getenv("PS_TEST_FAULT_AT");
     if (!text || !armed.folder) return;
     char copy[FAULTS_MAX * 3 * WORD_BYTES], *rest = copy, *one;
-    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) give_up(text);
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) fault_give_up(text);
     while ((one = strsep(&rest, ","))) {
-        if (armed.n == FAULTS_MAX) give_up(text);
+        if (armed.n == FAULTS_MAX) fault_give_up(text);
         read_fault(one, &armed.faults[armed.n++]);
     }
 }
@@ -62,7 +62,8 @@ static void read_faults(void)
 static bool is_due(fault *f, const char *name)
 {
     if (strcmp(f->name, name) != 0) return false;
-    if (f->role[0] && strcmp(f->role, ps_log_role((char[WORD_BYTES]){0}, WORD_BYTES)) != 0)
+    if (f->role[0] &&
+        strcmp(f->role, ps_log_role((char[WORD_BYTES]){0}, WORD_BYTES)) != 0)
         return false;
     pthread_mutex_lock(&armed.lock);
     const bool due = f->left > 0 && --f->left == 0;
@@ -70,7 +71,7 @@ static bool is_due(fault *f, const char *name)
     return due;
 }
 
-static void happen(const fault *f)
+static void fault_happen(const fault *f)
 {
     char path[PATH_MAX], go[PATH_MAX + 4];
     snprintf(path, sizeof path, "%s/%s", armed.folder, f->name);
@@ -81,7 +82,7 @@ static void happen(const fault *f)
     if (strcmp(f->how, "stop") == 0) raise(SIGSTOP);
     snprintf(go, sizeof go, "%s.go", path);
     for (int i = 0; strcmp(f->how, "hold") == 0 && access(go, F_OK) != 0; i++) {
-        if (i == HELD_MAX_S * (1000000 / LOOK_US)) give_up("held for too long");
+        if (i == HELD_MAX_S * (1000000 / LOOK_US)) fault_give_up("held for too long");
         usleep(LOOK_US);
     }
 }
@@ -90,7 +91,7 @@ void ps_fault_point(const char *name)
 {
     pthread_once(&armed.once, read_faults);
     for (int i = 0; i < armed.n; i++)
-        if (is_due(&armed.faults[i], name)) happen(&armed.faults[i]);
+        if (is_due(&armed.faults[i], name)) fault_happen(&armed.faults[i]);
 }
 
 #endif

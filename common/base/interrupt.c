@@ -27,7 +27,7 @@ bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns)
     return number == first->number || now_ns - first->at_ns > SAME_WISH_NS;
 }
 
-static void note(int number)
+static void interrupt_note(int number)
 {
     int none = 0;
     PS_INFO("interrupted", "signal=SIG%s again=\"at once\"", sigabbrev_np(number));
@@ -51,12 +51,12 @@ static void *wait_for_signals(void *arg)
     ps_end_signal first = {0};
     for (int number; sigwait(&awaited, &number) == 0;) {
         if (ps_end_signal_again(&first, number, ps_clock_ns())) die_of(number);
-        note(number);
+        interrupt_note(number);
     }
     return NULL;
 }
 
-static ps_err start_thread(void)
+static ps_err interrupt_start_thread(void)
 {
     pthread_t thread;
     PS_TRY(ps_thread_start(&thread, "signals", wait_for_signals, NULL));
@@ -80,7 +80,7 @@ ps_err ps_interrupt_init(void)
     sigaddset(&awaited, SIGTERM);
     if (pthread_sigmask(SIG_BLOCK, &awaited, NULL) != 0)
         return ps_err_errno(PS_ERR_INTERNAL, "blocking signals");
-    return start_thread();
+    return interrupt_start_thread();
 }
 
 int ps_interrupt_signal(void)

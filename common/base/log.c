@@ -74,8 +74,8 @@ bool ps_log_shows(ps_log_level level)
     return logger.sink && level >= logger.level;
 }
 
-static void write_line(ps_log_level level, const char *event, const char *fmt,
-                       va_list args)
+static void log_write_line(ps_log_level level, const char *event, const char *fmt,
+                           va_list args)
 {
     char said[LINE_BYTES], text[LINE_BYTES - PREFIX_BYTES - ROLE_BYTES];
     vsnprintf(said, sizeof said, fmt, args);
@@ -89,7 +89,7 @@ void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
     if (!ps_log_shows(level)) return;
     va_list args;
     va_start(args, fmt);
-    write_line(level, event, fmt, args);
+    log_write_line(level, event, fmt, args);
     va_end(args);
 }
 
@@ -101,7 +101,7 @@ void ps_log_failure(const char *event, ps_err code)
 
 /* Whether one more line may be written; *left_out: how many were dropped since the last
  * one. */
-static bool take_line(ps_log_quota *q, uint64_t *left_out)
+static bool log_take_line(ps_log_quota *q, uint64_t *left_out)
 {
     const uint64_t now = ps_clock_ns();
     pthread_mutex_lock(&logger.lock);
@@ -121,12 +121,12 @@ void ps_log_write_few(ps_log_quota *quota, ps_log_level level, const char *event
                       const char *fmt, ...)
 {
     uint64_t left_out;
-    if (!ps_log_shows(level) || !take_line(quota, &left_out)) return;
+    if (!ps_log_shows(level) || !log_take_line(quota, &left_out)) return;
     if (left_out > 0)
         ps_log_write(level, event, "left_out=%" PRIu64 " (more than %d a minute)",
                      left_out, PS_LOG_FEW_LINES);
     va_list args;
     va_start(args, fmt);
-    write_line(level, event, fmt, args);
+    log_write_line(level, event, fmt, args);
     va_end(args);
 }

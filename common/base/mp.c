@@ -40,7 +40,7 @@ ps_err ps_mp_writer_end(const ps_mp_writer *w)
     return PS_OK;
 }
 
-static bool reserve(ps_mp_writer *w, size_t n)
+static bool mp_reserve(ps_mp_writer *w, size_t n)
 {
     if (w->failed) return false;
     if (n <= w->cap - w->used) return true;
@@ -55,10 +55,10 @@ static bool reserve(ps_mp_writer *w, size_t n)
     return true;
 }
 
-static int append(void *writer, const char *bytes, size_t n)
+static int mp_append(void *writer, const char *bytes, size_t n)
 {
     ps_mp_writer *w = writer;
-    if (!reserve(w, n)) return -1;
+    if (!mp_reserve(w, n)) return -1;
     if (n > 0) memcpy(w->base + w->used, bytes, n);
     w->used += n;
     return 0;
@@ -66,36 +66,36 @@ static int append(void *writer, const char *bytes, size_t n)
 
 void ps_mp_write_array(ps_mp_writer *w, size_t n)
 {
-    msgpack_packer packer = {w, append};
+    msgpack_packer packer = {w, mp_append};
     msgpack_pack_array(&packer, n);
 }
 
 void ps_mp_write_uint(ps_mp_writer *w, uint64_t value)
 {
-    msgpack_packer packer = {w, append};
+    msgpack_packer packer = {w, mp_append};
     msgpack_pack_uint64(&packer, value);
 }
 
 void ps_mp_write_int(ps_mp_writer *w, int64_t value)
 {
-    msgpack_packer packer = {w, append};
+    msgpack_packer packer = {w, mp_append};
     msgpack_pack_int64(&packer, value);
 }
 
 void ps_mp_write_str(ps_mp_writer *w, const char *text)
 {
-    msgpack_packer packer = {w, append};
+    msgpack_packer packer = {w, mp_append};
     size_t n = text ? strlen(text) : 0;
     msgpack_pack_str(&packer, n);
-    append(w, text, n);
+    mp_append(w, text, n);
 }
 
 void ps_mp_write_bin(ps_mp_writer *w, const void *bytes, size_t n)
 {
-    msgpack_packer packer = {w, append};
+    msgpack_packer packer = {w, mp_append};
     if (n > UINT32_MAX) w->failed = true;
     msgpack_pack_bin(&packer, n);
-    append(w, bytes, n);
+    mp_append(w, bytes, n);
 }
 
 void ps_mp_reader_init(ps_mp_reader *r, const void *bytes, size_t n)
@@ -110,7 +110,7 @@ bool ps_mp_reader_end(const ps_mp_reader *r)
     return !r->failed && r->at == r->end;
 }
 
-static size_t left(const ps_mp_reader *r)
+static size_t mp_left(const ps_mp_reader *r)
 {
     return r->failed ? 0 : (size_t)(r->end - r->at);
 }
@@ -118,7 +118,7 @@ static size_t left(const ps_mp_reader *r)
 /* n big-endian bytes. */
 static uint64_t take_big_endian(ps_mp_reader *r, unsigned n)
 {
-    if (left(r) < n) {
+    if (mp_left(r) < n) {
         r->failed = true;
         return 0;
     }
@@ -150,7 +150,7 @@ static int64_t sign_extend(uint64_t value, unsigned n)
 
 int64_t ps_mp_read_int(ps_mp_reader *r, int64_t min, int64_t max)
 {
-    if (left(r) == 0) {
+    if (mp_left(r) == 0) {
         r->failed = true;
         return 0;
     }
@@ -178,13 +178,13 @@ size_t ps_mp_read_array(ps_mp_reader *r, size_t max)
     else if ((first & 0xf0) != FIXARRAY)
         r->failed = true;
     // Every item takes at least a byte: a larger claim is a lie.
-    if (n > max || n > left(r)) r->failed = true;
+    if (n > max || n > mp_left(r)) r->failed = true;
     return r->failed ? 0 : (size_t)n;
 }
 
-static const void *take(ps_mp_reader *r, uint64_t n)
+static const void *mp_take(ps_mp_reader *r, uint64_t n)
 {
-    if (n > left(r)) r->failed = true;
+    if (n > mp_left(r)) r->failed = true;
     if (r->failed) return NULL;
     const void *p = r->at;
     r->at += n;
@@ -200,7 +200,7 @@ void ps_mp_read_str(ps_mp_reader *r, char *out, size_t cap)
     else if ((first & 0xe0) != FIXSTR)
         r->failed = true;
     if (n >= cap) r->failed = true;
-    const void *text = take(r, n);
+    const void *text = mp_take(r, n);
     if (text && memchr(text, 0, n)) r->failed = true;
     if (r->failed) n = 0;
     if (n > 0) memcpy(out, text, n);
@@ -216,7 +216,7 @@ const void *ps_mp_read_bin(ps_mp_reader *r, size_t *n, size_t max)
     else
         r->failed = true;
     if (bytes > max) r->failed = true;
-    const void *p = take(r, bytes);
+    const void *p = mp_take(r, bytes);
     *n = p ? (size_t)bytes : 0;
     return p;
 }

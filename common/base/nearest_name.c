@@ -5,7 +5,7 @@
 
 enum { LONGEST = 63 }; // longer names get no hint
 
-static int least(int a, int b, int c)
+static int nearest_least(int a, int b, int c)
 {
     int m = a < b ? a : b;
     return m < c ? m : c;
@@ -25,7 +25,8 @@ static int edit_distance(const char *a, const char *b)
         row[0] = (int)i;
         for (size_t j = 1; j <= m; j++) {
             int above = row[j];
-            row[j] = least(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            row[j] = nearest_least(above + 1, row[j - 1] + 1,
+                                   diagonal + (a[i - 1] != b[j - 1]));
             diagonal = above;
         }
     }

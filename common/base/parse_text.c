@@ -6,7 +6,7 @@
 #include <strings.h>
 
 /* Reads digits from *p on; false when there is none or the value is above max. */
-static bool digits(const char **p, uint64_t max, uint64_t *out)
+static bool text_digits(const char **p, uint64_t max, uint64_t *out)
 {
     const char *s = *p;
     uint64_t v = 0;
@@ -24,7 +24,7 @@ static bool digits(const char **p, uint64_t max, uint64_t *out)
 bool ps_parse_uint(const char *text, uint64_t *out)
 {
     if (*text == '+') text++;
-    return digits(&text, UINT64_MAX, out) && *text == '\0';
+    return text_digits(&text, UINT64_MAX, out) && *text == '\0';
 }
 
 bool ps_parse_int(const char *text, int64_t *out)
@@ -32,13 +32,13 @@ bool ps_parse_int(const char *text, int64_t *out)
     bool negative = *text == '-';
     uint64_t v;
     if (*text == '-' || *text == '+') text++;
-    if (!digits(&text, INT64_MAX, &v) || *text) return false;
+    if (!text_digits(&text, INT64_MAX, &v) || *text) return false;
     *out = negative ? -(int64_t)v : (int64_t)v;
     return true;
 }
 
 /* strtod on text that can only be a decimal number. */
-static bool decimal(const char **p, double *out)
+static bool text_decimal(const char **p, double *out)
 {
     size_t n = strspn(*p, "+-.0123456789eE");
     char *end;
@@ -52,10 +52,10 @@ static bool decimal(const char **p, double *out)
 bool ps_parse_double(const char *text, double *out)
 {
     double over, under = 1;
-    if (!decimal(&text, &over)) return false;
+    if (!text_decimal(&text, &over)) return false;
     if (*text == '/') {
         text++;
-        if (!decimal(&text, &under) || under == 0) return false;
+        if (!text_decimal(&text, &under) || under == 0) return false;
     }
     *out = over / under;
     return *text == '\0' && isfinite(*out);
@@ -80,7 +80,7 @@ bool ps_parse_bytes(const char *text, int64_t *out)
     } units[] = {{"", 0},     {"k", 10}, {"kib", 10}, {"m", 20},
                  {"mib", 20}, {"g", 30}, {"gib", 30}};
     uint64_t v;
-    if (!digits(&text, INT64_MAX, &v)) return false;
+    if (!text_digits(&text, INT64_MAX, &v)) return false;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcasecmp(text, units[i].suffix) != 0) continue;
         if (v > (uint64_t)INT64_MAX >> units[i].shift) return false;

@@ -8,7 +8,7 @@
 enum { ESCAPED_MAX = 5 }; // "\xNN" and the end
 
 /* The code point at text, and its bytes; 0 bytes when it is not UTF-8 (RFC 3629). */
-static uint32_t decode(const uint8_t *text, size_t *bytes)
+static uint32_t printable_decode_utf8(const uint8_t *text, size_t *bytes)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const uint8_t first = text[0];
@@ -35,7 +35,7 @@ static bool is_control(uint32_t point)
 }
 
 /* Writes one byte, escaped; returns the length. */
-static size_t escape(uint8_t byte, char out[ESCAPED_MAX])
+static size_t printable_escape(uint8_t byte, char out[ESCAPED_MAX])
 {
     const char *letter = byte == '\n'   ? "\\n"
                          : byte == '\r' ? "\\r"
@@ -52,10 +52,10 @@ size_t ps_printable(const char *text, char *out, size_t cap)
     size_t used = 0, cut = 0; // cut: where "..." still fits after whole characters
     while (*at) {
         size_t bytes;
-        const uint32_t point = decode(at, &bytes);
+        const uint32_t point = printable_decode_utf8(at, &bytes);
         const bool plain = bytes > 0 && !is_control(point);
         char escaped[ESCAPED_MAX];
-        const size_t n = plain ? bytes : escape(*at, escaped);
+        const size_t n = plain ? bytes : printable_escape(*at, escaped);
         if (used + 4 <= cap) cut = used;
         if (used + n >= cap) {
             memcpy(out + cut, "...", 4);

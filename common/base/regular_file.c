@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* why: errno of open; EINVAL: there is something else. */
-static ps_err refuse(const char *path, bool writes, int why)
+static ps_err regular_file_refuse(const char *path, bool writes, int why)
 {
     errno = why;
     if (why == EINVAL || (writes && why == ENXIO)) // ENXIO: a FIFO that nobody reads
@@ -23,7 +23,7 @@ static ps_err refuse(const char *path, bool writes, int why)
 }
 
 /* Returns 0, or errno. O_TRUNC waits until it is known what is there. */
-static int check(int fd, int flags)
+static int regular_file_check(int fd, int flags)
 {
     struct stat st;
     if (fstat(fd, &st) != 0) return errno;
@@ -37,11 +37,11 @@ ps_err ps_regular_file_open(const char *path, int flags, int *fd)
     const bool writes = (flags & O_ACCMODE) != O_RDONLY;
     const int more = O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (writes ? O_NOFOLLOW : 0);
     *fd = open(path, (flags & ~O_TRUNC) | more, 0666);
-    const int why = *fd < 0 ? errno : check(*fd, flags);
+    const int why = *fd < 0 ? errno : regular_file_check(*fd, flags);
     if (why == 0) return PS_OK;
     if (*fd >= 0) close(*fd);
     *fd = -1;
-    return refuse(path, writes, why);
+    return regular_file_refuse(path, writes, why);
 }
 
 ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out)

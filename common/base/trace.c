@@ -55,7 +55,7 @@ static _Thread_local lane *own;
 
 /* ---- the file ---- */
 
-static void write_all(const void *data, size_t bytes)
+static void trace_write_all(const void *data, size_t bytes)
 {
     const char *at = data;
     while (bytes > 0) {
@@ -79,7 +79,7 @@ static void write_records(const record *records, int n)
     const record full = {.kind = PS_TRACE_FULL};
     if (trace.fd < 0 || trace.failure || trace.bytes > trace.limit) return;
     const bool fits = trace.bytes + bytes <= trace.limit;
-    write_all(fits ? records : &full, fits ? bytes : sizeof full);
+    trace_write_all(fits ? records : &full, fits ? bytes : sizeof full);
     if (fits || trace.failure) return;
     atomic_store(&trace.on, false);
     trace.bytes = UINT64_MAX;
@@ -89,7 +89,7 @@ static void write_records(const record *records, int n)
             (unsigned long long)trace.limit);
 }
 
-static void flush(lane *l)
+static void trace_flush(lane *l)
 {
     pthread_mutex_lock(&trace.lock);
     if (l->run == trace.run) write_records(l->records, l->n);
@@ -103,7 +103,7 @@ static void flush(lane *l)
 static void end_lane(void *arg)
 {
     lane *l = arg;
-    flush(l);
+    trace_flush(l);
     pthread_mutex_lock(&trace.lock);
     l->used = false;
     pthread_mutex_unlock(&trace.lock);
@@ -157,18 +157,18 @@ static lane *own_lane(void)
     return own;
 }
 
-static void add(record r)
+static void trace_add(record r)
 {
     lane *l = own_lane();
     if (!l) return;
     r.lane = l->number;
     l->records[l->n++] = r;
-    if (l->n == LANE_RECORDS || ps_clock_ns() - l->written_ns > FLUSH_NS) flush(l);
+    if (l->n == LANE_RECORDS || ps_clock_ns() - l->written_ns > FLUSH_NS) trace_flush(l);
 }
 
 /* ---- life ---- */
 
-static void write_head(const ps_trace_options *o)
+static void trace_write_head(const ps_trace_options *o)
 {
     static const char *const kinds[] = {
 #define TRACE_NAME(kind, name) name,
@@ -186,7 +186,7 @@ static void write_head(const ps_trace_options *o)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%s\"", k ? ", " : "",
                       kinds[k]);
     n += snprintf(text + n, sizeof text - (size_t)n, "]}\n");
-    write_all(text, (size_t)n);
+    trace_write_all(text, (size_t)n);
 }
 
 ps_err ps_trace_start(const ps_trace_options *o)
@@ -203,7 +203,7 @@ ps_err ps_trace_start(const ps_trace_options *o)
     trace.first = o->first;
     trace.last = o->steps > 0 ? o->first + o->steps - 1 : UINT64_MAX;
     trace.run++;
-    write_head(o);
+    trace_write_head(o);
     pthread_mutex_unlock(&trace.lock);
     atomic_store(&trace.newest_step, 0);
     atomic_store(&trace.on, trace.failure == 0);
@@ -214,7 +214,7 @@ ps_err ps_trace_stop(void)
 {
     if (trace.fd < 0) return PS_OK;
     atomic_store(&trace.on, false);
-    if (own) flush(own);
+    if (own) trace_flush(own);
     pthread_mutex_lock(&trace.lock);
     int failure = trace.failure;
     if (close(trace.fd) != 0 && !failure) failure = errno;
@@ -243,12 +243,12 @@ void ps_trace_add_chunk(ps_trace_kind kind, uint64_t begin_ns, uint64_t step,
     if (step > atomic_load_explicit(&trace.newest_step, memory_order_relaxed))
         atomic_store_explicit(&trace.newest_step, step, memory_order_relaxed);
     if (step < trace.first || step > trace.last) return;
-    add((record){.begin = begin_ns,
-                 .duration = ps_clock_ns() - begin_ns,
-                 .step = (uint32_t)step,
-                 .chunk = chunk,
-                 .peer = peer,
-                 .kind = (uint8_t)kind});
+    trace_add((record){.begin = begin_ns,
+                       .duration = ps_clock_ns() - begin_ns,
+                       .step = (uint32_t)step,
+                       .chunk = chunk,
+                       .peer = peer,
+                       .kind = (uint8_t)kind});
 }
 
 void ps_trace_add(ps_trace_kind kind, uint64_t begin_ns, uint64_t step)
@@ -264,15 +264,15 @@ void ps_trace_add_peer(ps_trace_kind kind, uint64_t begin_ns, uint32_t peer)
 
 void ps_trace_job(uint64_t nonce)
 {
-    if (ps_trace_on()) add((record){.kind = PS_TRACE_JOB, .begin = nonce});
+    if (ps_trace_on()) trace_add((record){.kind = PS_TRACE_JOB, .begin = nonce});
 }
 
 void ps_trace_clock(uint64_t at_ns, int64_t ahead_ns, uint64_t error_ns)
 {
     if (!ps_trace_on()) return;
-    add((record){.kind = PS_TRACE_CLOCK,
-                 .begin = at_ns,
-                 .duration = error_ns,
-                 .step = (uint32_t)(uint64_t)ahead_ns,
-                 .chunk = (uint32_t)((uint64_t)ahead_ns >> 32)});
+    trace_add((record){.kind = PS_TRACE_CLOCK,
+                       .begin = at_ns,
+                       .duration = error_ns,
+                       .step = (uint32_t)(uint64_t)ahead_ns,
+                       .chunk = (uint32_t)((uint64_t)ahead_ns >> 32)});
 }

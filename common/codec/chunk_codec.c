@@ -15,8 +15,8 @@ typedef struct piece {
 } piece;
 
 /* The part of tensor t that lies in the chunk, drawn by a key of the whole payload. */
-static piece piece_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
-                      int t, uint64_t key)
+static piece chunk_piece_of(const ps_chunk_codec *c, const ps_chunk *chunk,
+                            ps_codec codec, int t, uint64_t key)
 {
     const ps_tensor *tensor = &c->table->tensors[t];
     uint64_t begin, end;
@@ -93,7 +93,7 @@ ps_codec ps_chunk_codec_of(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
 {
     const ps_codec codec = codec_in_step(c, what, step);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++)
-        if (piece_of(c, chunk, codec, t, 0).codec != PS_CODEC_NONE) return codec;
+        if (chunk_piece_of(c, chunk, codec, t, 0).codec != PS_CODEC_NONE) return codec;
     return PS_CODEC_NONE;
 }
 
@@ -102,7 +102,7 @@ static uint64_t pieces_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
 {
     uint64_t bytes = 0;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++)
-        bytes += piece_of(c, chunk, codec, t, 0).bytes;
+        bytes += chunk_piece_of(c, chunk, codec, t, 0).bytes;
     return bytes;
 }
 
@@ -158,7 +158,7 @@ void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
     }
     uint8_t *at = out, *marks = marks_of(c, chunk, codec, out);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t, key);
+        const piece p = chunk_piece_of(c, chunk, codec, t, key);
         const float *in = values + p.offset;
         float *kept = residual && p.codec != PS_CODEC_NONE ? residual + p.offset : NULL;
         const bool lacks = marks && p.count > 0 && ps_absent_at(in);
@@ -179,7 +179,7 @@ void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk
 {
     uint8_t *to = out, *marks = marks_of(c, chunk, codec, out);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t, key);
+        const piece p = chunk_piece_of(c, chunk, codec, t, key);
         const float *in = values + p.offset;
         if (marks) marks[t] = 1;
         if (p.codec == PS_CODEC_NONE) {
@@ -193,8 +193,8 @@ void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk
     }
 }
 
-static ps_err check_bytes(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
-                          uint64_t bytes)
+static ps_err chunk_check_bytes(const ps_chunk_codec *c, const ps_chunk *chunk,
+                                ps_codec codec, uint64_t bytes)
 {
     const uint64_t wanted = ps_chunk_codec_bytes(c, chunk, codec);
     if (bytes == wanted) return PS_OK;
@@ -215,13 +215,13 @@ ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,
                              ps_codec codec, const void *payload, uint64_t bytes,
                              float *out)
 {
-    PS_TRY(check_bytes(c, chunk, codec, bytes));
+    PS_TRY(chunk_check_bytes(c, chunk, codec, bytes));
     if (codec == PS_CODEC_NONE)
         return ps_codec_decode(codec, 0, chunk->count, payload, bytes, out);
     const uint8_t *at = payload, *marks = marks_of(c, chunk, codec, payload);
     uint64_t filled = 0;
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t, 0);
+        const piece p = chunk_piece_of(c, chunk, codec, t, 0);
         bool lacks;
         if (p.count == 0) continue;
         PS_TRY(read_mark(marks, t, &lacks));
@@ -245,7 +245,7 @@ static ps_err add_pieces(const ps_chunk_codec *c, const ps_chunk *chunk, ps_code
 {
     const uint8_t *marks = marks_of(c, chunk, codec, at);
     for (int t = chunk->first_tensor; t <= chunk->last_tensor; t++) {
-        const piece p = piece_of(c, chunk, codec, t, 0);
+        const piece p = chunk_piece_of(c, chunk, codec, t, 0);
         bool lacks;
         PS_TRY(read_mark(marks, t, &lacks));
         if (replace && p.codec == PS_CODEC_NONE)
@@ -263,7 +263,7 @@ ps_err ps_chunk_codec_decode_add(const ps_chunk_codec *c, const ps_chunk *chunk,
                                  ps_codec codec, const void *payload, uint64_t bytes,
                                  float *sum)
 {
-    PS_TRY(check_bytes(c, chunk, codec, bytes));
+    PS_TRY(chunk_check_bytes(c, chunk, codec, bytes));
     if (codec == PS_CODEC_NONE)
         return ps_codec_decode_add(codec, 0, chunk->count, payload, bytes, sum);
     return add_pieces(c, chunk, codec, payload, sum, false);
@@ -273,6 +273,6 @@ ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chu
                                     ps_codec codec, const void *payload, uint64_t bytes,
                                     float *told)
 {
-    PS_TRY(check_bytes(c, chunk, codec, bytes));
+    PS_TRY(chunk_check_bytes(c, chunk, codec, bytes));
     return add_pieces(c, chunk, codec, payload, told, true);
 }

@@ -4,7 +4,7 @@
 #include "codec_math.h"
 
 /* NULL when the codec does not encode values. */
-static const ps_codec_block *block_of(ps_codec codec)
+static const ps_codec_block *codec_block_of(ps_codec codec)
 {
     switch (codec) {
     case PS_CODEC_NONE:
@@ -37,7 +37,7 @@ static uint64_t bytes_in_span(const ps_codec_block *b, uint64_t n, double topk)
 PS_PER_LEVEL(uint64_t, ps_codec_bytes, (ps_codec codec, uint64_t n, double topk),
              (codec, n, topk))
 {
-    const ps_codec_block *b = block_of(codec);
+    const ps_codec_block *b = codec_block_of(codec);
     if (!b) return 0;
     return n / PS_CODEC_SPAN * bytes_in_span(b, PS_CODEC_SPAN, topk) +
            bytes_in_span(b, n % PS_CODEC_SPAN, topk);
@@ -49,8 +49,8 @@ typedef struct block_size {
     uint64_t n, bytes;
 } block_size;
 
-static inline block_size block_at(const ps_codec_block *b, uint64_t n, uint64_t at,
-                                  uint64_t whole_bytes, double topk)
+static inline block_size codec_block_at(const ps_codec_block *b, uint64_t n, uint64_t at,
+                                        uint64_t whole_bytes, double topk)
 {
     const uint64_t span_left = PS_CODEC_SPAN - at % PS_CODEC_SPAN;
     const uint64_t left = n - at < span_left ? n - at : span_left;
@@ -61,7 +61,7 @@ static inline block_size block_at(const ps_codec_block *b, uint64_t n, uint64_t 
 /* Prefetches data some blocks after v[0 .. m): during the arithmetic on a block the
  * processor has too few loads in flight to hide the memory's latency. An address past the
  * vector's end does no harm. */
-static inline void prefetch(const float *v, uint64_t m)
+static inline void codec_prefetch(const float *v, uint64_t m)
 {
     enum { AHEAD = 1024, LINE = 16 }; // elements; other distances were no better
     for (uint64_t i = 0; i < m; i += LINE)
@@ -94,9 +94,9 @@ static void encode_by(const ps_codec_block *b, double topk, uint64_t n, const fl
     const ps_codec_how how = how_of(topk, draw.key);
     const uint64_t whole = b->bytes(b->size, topk);
     for (uint64_t at = 0; at < n;) {
-        const block_size block = block_at(b, n, at, whole, topk);
+        const block_size block = codec_block_at(b, n, at, whole, topk);
         const uint64_t m = block.n;
-        prefetch(in + at, m);
+        codec_prefetch(in + at, m);
         b->encode(m, in + at, &how, draw.first + at, out);
         at += m;
         out += block.bytes;
@@ -110,11 +110,11 @@ static void encode_and_keep(const ps_codec_block *b, double topk, uint64_t n,
     const ps_codec_how how = how_of(topk, draw.key);
     const uint64_t whole = b->bytes(b->size, topk);
     for (uint64_t at = 0; at < n;) {
-        const block_size block = block_at(b, n, at, whole, topk);
+        const block_size block = codec_block_at(b, n, at, whole, topk);
         const uint64_t m = block.n;
         float *v = residual + at;
-        prefetch(in + at, m);
-        prefetch(v, m);
+        codec_prefetch(in + at, m);
+        codec_prefetch(v, m);
 #pragma omp simd
         for (uint64_t i = 0; i < m; i++)
             v[i] += in[at + i];
@@ -131,9 +131,9 @@ PS_PER_LEVEL(void, ps_codec_encode,
              (codec, topk, n, in, residual, draw, out))
 {
     if (residual)
-        encode_and_keep(block_of(codec), topk, n, in, residual, draw, out);
+        encode_and_keep(codec_block_of(codec), topk, n, in, residual, draw, out);
     else
-        encode_by(block_of(codec), topk, n, in, draw, out);
+        encode_by(codec_block_of(codec), topk, n, in, draw, out);
 }
 
 PS_PER_LEVEL(void, ps_codec_encode_fp16_overflow,
@@ -149,15 +149,15 @@ PS_PER_LEVEL(void, ps_codec_encode_change,
              (codec, topk, n, values, told, draw, out))
 {
     _Alignas(64) float change[PS_CODEC_MAX_BLOCK];
-    const ps_codec_block *b = block_of(codec);
+    const ps_codec_block *b = codec_block_of(codec);
     const ps_codec_how how = how_of(topk, draw.key);
     const uint64_t whole = b->bytes(b->size, topk);
     uint8_t *to = out;
     for (uint64_t at = 0; at < n;) {
-        const block_size block = block_at(b, n, at, whole, topk);
+        const block_size block = codec_block_at(b, n, at, whole, topk);
         const uint64_t m = block.n;
-        prefetch(values + at, m);
-        prefetch(told + at, m);
+        codec_prefetch(values + at, m);
+        codec_prefetch(told + at, m);
 #pragma omp simd
         for (uint64_t i = 0; i < m; i++)
             change[i] = values[at + i] - told[at + i];
@@ -168,9 +168,9 @@ PS_PER_LEVEL(void, ps_codec_encode_change,
     }
 }
 
-static ps_err check_bytes(ps_codec codec, double topk, uint64_t n, uint64_t bytes)
+static ps_err codec_check_bytes(ps_codec codec, double topk, uint64_t n, uint64_t bytes)
 {
-    if (!block_of(codec))
+    if (!codec_block_of(codec))
         return ps_err_set(PS_ERR_PROTOCOL, "codec %d does not encode values", (int)codec);
     const uint64_t wanted = ps_codec_bytes(codec, n, topk);
     if (bytes == wanted) return PS_OK;
@@ -183,12 +183,12 @@ static ps_err check_bytes(ps_codec codec, double topk, uint64_t n, uint64_t byte
 static ps_err decode_blocks(ps_codec codec, double topk, uint64_t n, const uint8_t *in,
                             uint64_t bytes, float *out, bool adds)
 {
-    PS_TRY(check_bytes(codec, topk, n, bytes));
-    const ps_codec_block *b = block_of(codec);
+    PS_TRY(codec_check_bytes(codec, topk, n, bytes));
+    const ps_codec_block *b = codec_block_of(codec);
     const uint64_t whole = b->bytes(b->size, topk);
     for (uint64_t at = 0; at < n;) {
-        const block_size block = block_at(b, n, at, whole, topk);
-        if (adds) prefetch(out + at, block.n);
+        const block_size block = codec_block_at(b, n, at, whole, topk);
+        if (adds) codec_prefetch(out + at, block.n);
         PS_TRY(adds ? add_decoded(b, block.n, in, topk, 1, out + at)
                     : b->decode(block.n, in, topk, out + at));
         at += block.n;

@@ -24,7 +24,7 @@ static inline float scale_of(uint16_t largest)
     return scale < FLT_MIN ? 0 : scale;
 }
 
-static inline uint8_t round_one(float v, float inverse)
+static inline uint8_t int4_round_one(float v, float inverse)
 {
     float q = floorf(v * inverse + 0.5f);
     q = q > (float)MOST ? (float)MOST : q;
@@ -33,16 +33,17 @@ static inline uint8_t round_one(float v, float inverse)
 }
 
 /* A byte holds two elements half a block apart. */
-static inline void round_all(uint32_t n, const float *restrict v, float scale,
-                             uint8_t *restrict out)
+static inline void int4_round_all(uint32_t n, const float *restrict v, float scale,
+                                  uint8_t *restrict out)
 {
     const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
     const uint32_t half = (n + 1) / 2;
 #pragma omp simd
     for (uint32_t i = 0; i < n / 2; i++)
-        out[i] =
-            (uint8_t)(round_one(v[i], inverse) | round_one(v[half + i], inverse) << 4);
-    if (n % 2) out[half - 1] = (uint8_t)(round_one(v[half - 1], inverse) | ZERO << 4);
+        out[i] = (uint8_t)(int4_round_one(v[i], inverse) |
+                           int4_round_one(v[half + i], inverse) << 4);
+    if (n % 2)
+        out[half - 1] = (uint8_t)(int4_round_one(v[half - 1], inverse) | ZERO << 4);
 }
 
 static void int4_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
@@ -57,9 +58,9 @@ static void int4_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
     if (!finite)
         memset(out + 2, ZERO | ZERO << 4, (n + 1) / 2);
     else if (n == BLOCK)
-        round_all(BLOCK, v, scale_of(largest), out + 2);
+        int4_round_all(BLOCK, v, scale_of(largest), out + 2);
     else
-        round_all((uint32_t)n, v, scale_of(largest), out + 2);
+        int4_round_all((uint32_t)n, v, scale_of(largest), out + 2);
 }
 
 /* False when a four bits' number is none that encode makes. */

@@ -76,7 +76,7 @@ static inline bool unpack_fives(uint64_t bytes, const uint8_t *restrict in,
 
 /* Repeats a group's number for each of its elements, so that loops over blocks use whole
  * vectors. */
-static inline void spread(float x, float *restrict group)
+static inline void onebit_spread(float x, float *restrict group)
 {
 #pragma omp simd
     for (int i = 0; i < GROUP; i++)
@@ -85,8 +85,8 @@ static inline void spread(float x, float *restrict group)
 
 /* Computes the exponents, an even number of them. largest is the block's, rounded down.
  */
-static inline uint32_t measure(uint64_t n, const float *restrict v,
-                               uint32_t *restrict exponents)
+static inline uint32_t onebit_measure(uint64_t n, const float *restrict v,
+                                      uint32_t *restrict exponents)
 {
     const uint64_t whole = n / GROUP, rest = n % GROUP;
     uint32_t of_group[GROUPS] = {0}, largest = 0;
@@ -103,15 +103,16 @@ static inline uint32_t measure(uint64_t n, const float *restrict v,
     return largest;
 }
 
-static inline void choose(uint64_t n, const float *restrict v, uint8_t *restrict out)
+static inline void onebit_choose(uint64_t n, const float *restrict v,
+                                 uint8_t *restrict out)
 {
     uint32_t exponents[GROUPS];
     float levels[EXPONENTS], above[BLOCK];
     uint8_t digits[BLOCK + 5] = {0};
-    const uint32_t largest = measure(n, v, exponents);
+    const uint32_t largest = onebit_measure(n, v, exponents);
     levels_of(largest, SENT_ABOVE, levels);
     for (int g = 0; g < GROUPS; g++)
-        spread(levels[exponents[g]], above + g * GROUP);
+        onebit_spread(levels[exponents[g]], above + g * GROUP);
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++) {
         const uint32_t sign = ps_float_bits(v[i]) >> 31;
@@ -131,15 +132,15 @@ static void onebit_encode(uint64_t n, const float *v, const ps_codec_how *how,
     (void)how;
     (void)at;
     if (n == BLOCK)
-        choose(BLOCK, v, out);
+        onebit_choose(BLOCK, v, out);
     else if (n == LAST)
-        choose(LAST, v, out);
+        onebit_choose(LAST, v, out);
     else
-        choose(n, v, out);
+        onebit_choose(n, v, out);
 }
 
-static inline bool add(uint64_t n, const uint8_t *restrict in, float times,
-                       float *restrict sum)
+static inline bool onebit_add_block(uint64_t n, const uint8_t *restrict in, float times,
+                                    float *restrict sum)
 {
     const uint64_t pairs = exponent_bytes(n);
     uint8_t digits[BLOCK + 5];
@@ -148,8 +149,8 @@ static inline bool add(uint64_t n, const uint8_t *restrict in, float times,
     memcpy(&scale, in, 2);
     levels_of((scale & 0x7FFFu) * 0x10000u, times * SENT_AS, levels);
     for (uint64_t g = 0; g < pairs; g++) {
-        spread(levels[in[2 + g] & 15u], a + 2 * g * GROUP);
-        spread(levels[in[2 + g] >> 4], a + (2 * g + 1) * GROUP);
+        onebit_spread(levels[in[2 + g] & 15u], a + 2 * g * GROUP);
+        onebit_spread(levels[in[2 + g] >> 4], a + (2 * g + 1) * GROUP);
     }
     const bool fives = unpack_fives(ps_codec_blocks_of(n, 5), in + 2 + pairs, digits);
 #pragma omp simd
@@ -162,9 +163,9 @@ static ps_err onebit_add(uint64_t n, const uint8_t *in, double topk, float times
                          float *sum)
 {
     (void)topk;
-    if (n == BLOCK  ? add(BLOCK, in, times, sum)
-        : n == LAST ? add(LAST, in, times, sum)
-                    : add(n, in, times, sum))
+    if (n == BLOCK  ? onebit_add_block(BLOCK, in, times, sum)
+        : n == LAST ? onebit_add_block(LAST, in, times, sum)
+                    : onebit_add_block(n, in, times, sum))
         return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL, "onebit: a byte that is not five digits");
 }

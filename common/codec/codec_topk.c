@@ -41,8 +41,8 @@ static uint16_t count_from(uint64_t n, const uint16_t *restrict a, uint16_t leas
 
 /* The largest number in [low, high) that at least k elements of a reach, or any number
  * that exactly k reach. At least k reach low, and fewer reach high. */
-static uint32_t bisect(uint64_t n, const uint16_t *a, uint64_t k, uint32_t low,
-                       uint32_t high)
+static uint32_t topk_bisect(uint64_t n, const uint16_t *a, uint64_t k, uint32_t low,
+                            uint32_t high)
 {
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
@@ -68,7 +68,7 @@ static uint32_t upper_threshold(uint64_t n, const uint16_t *a, uint64_t k, uint3
         high = low;
         low = low > step ? low - step : 0;
     }
-    return bisect(n, a, k, low, high);
+    return topk_bisect(n, a, k, low, high);
 }
 
 /* Sets chosen to 0xFF for the elements that reach least and to 0 for the others; returns
@@ -101,7 +101,7 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
         half[i] = (uint16_t)(u > upper ? 0xFFFFu : rest);
         most = rest > most ? rest : most; // 0 where zeros, or ones, must be told apart
     }
-    const uint32_t least = upper << 16 | bisect(n, half, k, 0, most + 1);
+    const uint32_t least = upper << 16 | topk_bisect(n, half, k, 0, most + 1);
     uint16_t reach = 0, above = 0;
 #pragma omp simd reduction(+ : reach, above)
     for (uint64_t i = 0; i < n; i++) {
@@ -121,8 +121,8 @@ static void choose_by_lower(uint64_t n, const float *restrict v, uint64_t k,
 /* Sets chosen to 0xFF for the k largest, the lower index first among equals, and to 0 for
  * the others. Upper halves are enough for most blocks, and a vector holds twice as many.
  */
-static inline void choose(uint64_t n, const float *restrict v, uint64_t k, uint32_t most,
-                          uint8_t *restrict chosen)
+static inline void topk_choose(uint64_t n, const float *restrict v, uint64_t k,
+                               uint32_t most, uint8_t *restrict chosen)
 {
     uint16_t half[BLOCK];
 #pragma omp simd
@@ -135,8 +135,8 @@ static inline void choose(uint64_t n, const float *restrict v, uint64_t k, uint3
 
 /* The indices i, ascending, of which chosen[i] is 0xFF; the 8 after them may be written
  * to as well. Without branches, which the processor could not predict. */
-static inline void list(uint64_t n, const uint8_t *restrict chosen,
-                        uint8_t *restrict index)
+static inline void topk_list(uint64_t n, const uint8_t *restrict chosen,
+                             uint8_t *restrict index)
 {
     uint64_t i = 0, found = 0;
 #ifdef __BMI2__
@@ -159,8 +159,8 @@ static inline void find_largest(uint64_t n, const float *restrict v, uint32_t mo
                                 uint64_t k, uint8_t *restrict index)
 {
     uint8_t chosen[BLOCK];
-    choose(n, v, k, most, chosen);
-    list(n, chosen, index);
+    topk_choose(n, v, k, most, chosen);
+    topk_list(n, chosen, index);
 }
 
 /* Powers of sqrt(1/2), and the least share of the scale that each stands for. They are

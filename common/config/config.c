@@ -43,7 +43,7 @@ static ps_err apply_override(ps_config *cfg, const char *text)
     return ps_yaml_set(&cfg->tree, path, equals + 1);
 }
 
-static bool is_range(const char *text)
+static bool config_is_range(const char *text)
 {
     return text && strstr(text, "..");
 }
@@ -62,12 +62,12 @@ static ps_err apply_overrides(ps_config *cfg, const char *const *overrides, int 
     const ps_yaml *in_file = ps_yaml_path(cfg->tree, WORKERS);
     const char *number = NULL;
     char range[64] = "";
-    if (in_file && in_file->kind == PS_YAML_SCALAR && is_range(in_file->text))
+    if (in_file && in_file->kind == PS_YAML_SCALAR && config_is_range(in_file->text))
         snprintf(range, sizeof range, "%s", in_file->text);
     for (int i = 0; i < n; i++) {
         const char *workers = workers_of(overrides[i]);
         PS_TRY(apply_override(cfg, overrides[i]));
-        if (is_range(workers))
+        if (config_is_range(workers))
             snprintf(range, sizeof range, "%s", workers);
         else if (workers)
             number = workers;
@@ -77,7 +77,7 @@ static ps_err apply_overrides(ps_config *cfg, const char *const *overrides, int 
     return ps_yaml_set(&cfg->tree, "job.start_workers", number);
 }
 
-static ps_err load(ps_config *cfg, const char *const *overrides, int n_overrides)
+static ps_err config_load(ps_config *cfg, const char *const *overrides, int n_overrides)
 {
     if (cfg->file[0])
         PS_TRY(ps_yaml_load(cfg->file, &cfg->tree));
@@ -105,7 +105,7 @@ ps_err ps_config_load(ps_config *cfg, const char *file, const char *const *overr
 {
     *cfg = (ps_config){0};
     ps_err err = ps_mem_strdup(&cfg->file, file ? file : "");
-    if (err == PS_OK) err = load(cfg, overrides, n_overrides);
+    if (err == PS_OK) err = config_load(cfg, overrides, n_overrides);
     if (err != PS_OK) ps_config_fini(cfg);
     return err;
 }
@@ -178,7 +178,7 @@ bool ps_config_balances(const ps_config *cfg)
 }
 
 /* As equal as they can be. */
-static void divide(int64_t all, int n, int64_t *sizes)
+static void config_divide(int64_t all, int n, int64_t *sizes)
 {
     for (int r = 0; r < n; r++)
         sizes[r] = all / n + (r < all % n);
@@ -189,13 +189,13 @@ int64_t ps_config_split(const ps_config *cfg, int workers, int64_t *sizes)
     const int64_t all = cfg->data.global_batch, n = workers;
     for (int r = 0; r < workers; r++)
         sizes[r] = ps_config_batch(cfg, r);
-    if (all > 0 && ps_config_balances(cfg)) divide(all, workers, sizes);
+    if (all > 0 && ps_config_balances(cfg)) config_divide(all, workers, sizes);
     if (all == 0 || ps_config_balances(cfg)) return cfg->train.accumulate;
     const int64_t most = n * sizes[0];
     for (int64_t parts = (all + most - 1) / most; all / parts >= n; parts++) {
         const int64_t micro = all / parts;
         if (all % parts != 0) continue;
-        divide(micro, workers, sizes);
+        config_divide(micro, workers, sizes);
         return parts;
     }
     return 0;

@@ -148,11 +148,12 @@ static ps_err check_quorum(const ps_config *cfg)
             "rounds of their own");
     const int64_t least = s->fragments * (s->overlap + 2);
     if (s->steps_by_speed && s->local_steps < least && least > 2)
-        return key_error(cfg, "sync.steps_by_speed",
-                         "needs sync.local_steps of at least %" PRId64
-                         ", sync.fragments * (sync.overlap + 2): the workers agree before "
-                         "the first fragment is sent",
-                         least);
+        return key_error(
+            cfg, "sync.steps_by_speed",
+            "needs sync.local_steps of at least %" PRId64
+            ", sync.fragments * (sync.overlap + 2): the workers agree before "
+            "the first fragment is sent",
+            least);
     if (ps_config_quorum(cfg) && s->quorum > cfg->job.workers)
         return key_error(cfg, "sync.quorum",
                          "%" PRId64 " is more than the job's %" PRId64 " workers",
@@ -222,7 +223,7 @@ static ps_err check_sync(const ps_config *cfg)
 }
 
 /* What a sum on each host does not define yet. */
-static ps_err check_levels(const ps_config *cfg)
+static ps_err check_level_keys(const ps_config *cfg)
 {
     const struct {
         bool wrong;
@@ -293,7 +294,7 @@ static ps_err check_balance(const ps_config *cfg)
     return PS_OK;
 }
 
-static bool is_range(const ps_float_list *list)
+static bool check_is_range(const ps_float_list *list)
 {
     return list->n == 2 && list->v[0] > 0 && list->v[0] <= list->v[1];
 }
@@ -301,7 +302,7 @@ static bool is_range(const ps_float_list *list)
 static ps_err check_augmentation(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
-    if (d->crop_scale.n > 0 && !is_range(&d->crop_scale))
+    if (d->crop_scale.n > 0 && !check_is_range(&d->crop_scale))
         return key_error(cfg, "data.crop_scale", "has to be [least, most], above 0");
     if (d->color_jitter.n > 4)
         return key_error(cfg, "data.color_jitter",
@@ -314,7 +315,7 @@ static ps_err check_augmentation(const ps_config *cfg)
             cfg, "data.rand_augment",
             "has to be [operations, magnitude], such as [2, 9], with up to 16 "
             "operations");
-    if (!is_range(&d->crop_ratio))
+    if (!check_is_range(&d->crop_ratio))
         return key_error(cfg, "data.crop_ratio", "has to be [least, most], above 0");
     return PS_OK;
 }
@@ -333,7 +334,7 @@ static ps_err check_mixup(const ps_config *cfg)
     return PS_OK;
 }
 
-static ps_err check_data(const ps_config *cfg)
+static ps_err check_data_keys(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
     if (d->batch.n == 0) return key_error(cfg, "data.batch", "is empty");
@@ -377,7 +378,7 @@ static bool is_utf8(const char *text)
     return string != NULL;
 }
 
-static ps_err check_job(ps_config *cfg)
+static ps_err check_job_keys(ps_config *cfg)
 {
     ps_config_job *j = &cfg->job;
     if (!is_utf8(j->name))
@@ -488,16 +489,16 @@ static ps_err check_rest(const ps_config *cfg)
 
 ps_err ps_config_check(ps_config *cfg)
 {
-    PS_TRY(check_job(cfg));
+    PS_TRY(check_job_keys(cfg));
     PS_TRY(ps_config_check_needs(cfg));
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
     PS_TRY(check_schedule(cfg));
     PS_TRY(check_sync(cfg));
-    PS_TRY(check_levels(cfg));
+    PS_TRY(check_level_keys(cfg));
     PS_TRY(check_patterns(cfg));
     PS_TRY(check_ema(cfg));
-    PS_TRY(check_data(cfg));
+    PS_TRY(check_data_keys(cfg));
     PS_TRY(check_global_batch(cfg));
     PS_TRY(check_balance(cfg));
     return check_rest(cfg);

@@ -103,7 +103,7 @@ static uint64_t hash_node(const ps_yaml *node)
     return ps_hash_value(&h);
 }
 
-static size_t value_bytes(const ps_config_key *key)
+static size_t hash_value_bytes(const ps_config_key *key)
 {
     static const size_t bytes[] = {[PS_KEY_BOOL] = sizeof(bool),
                                    [PS_KEY_INT] = sizeof(int64_t),
@@ -127,7 +127,7 @@ void ps_config_view(ps_config *out, const ps_config *local, const ps_config *job
         const ps_config_key *key = &ps_config_keys[i];
         if (key->scope == PS_SCOPE_JOB)
             memcpy(ps_config_field(out, key), ps_config_field(job, key),
-                   value_bytes(key));
+                   hash_value_bytes(key));
     }
     out->tree = job->tree;
 }

@@ -159,7 +159,7 @@ static const ps_word *words_of(const ps_config_key *key)
 }
 
 /* The value of a key with words. A device's kind is its first member. */
-static int word_of(const ps_config *cfg, const ps_config_key *key)
+static int needs_word_of(const ps_config *cfg, const ps_config_key *key)
 {
     return *(const int *)ps_config_field(cfg, key);
 }
@@ -192,7 +192,7 @@ static bool is_met(const ps_config *cfg, const need *n)
 {
     if (n->met) return n->met(cfg);
     const ps_config_key *of = ps_config_key_find(n->of);
-    return n->values ? (n->values & BIT(word_of(cfg, of))) != 0 : is_set(cfg, of);
+    return n->values ? (n->values & BIT(needs_word_of(cfg, of))) != 0 : is_set(cfg, of);
 }
 
 /* "optimizer.name sgd or rmsprop; with adamw it has no effect" */
@@ -217,7 +217,7 @@ static void need_words(const ps_config *cfg, const need *n, char *out, size_t by
                                      used > strlen(n->of) ? " or" : "", w->name);
     if (used < bytes)
         snprintf(out + used, bytes - used, "; with %s it has no effect",
-                 ps_word_name(words, word_of(cfg, of)));
+                 ps_word_name(words, needs_word_of(cfg, of)));
 }
 
 /* PS_OK where the key is not given, or has an effect. Given as 0, false, none or [] it

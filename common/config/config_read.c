@@ -23,7 +23,8 @@ static ps_err wrong_type(const ps_config_key *key, const ps_yaml *at)
     return ps_yaml_error(at, "%s: '%.60s' is not %s", key->path, at->text, want);
 }
 
-static ps_err check_range(const ps_config_key *key, const ps_yaml *at, double v)
+static ps_err config_read_check_range(const ps_config_key *key, const ps_yaml *at,
+                                      double v)
 {
     if (key->min == key->max) return PS_OK;
     if (v < key->min)
@@ -47,7 +48,7 @@ static ps_err read_int(const ps_config_key *key, const ps_yaml *at, int64_t *out
     }
     if (key->type == PS_KEY_BYTES) ok = ps_parse_bytes(at->text, out);
     if (!ok) ok = ps_parse_int(at->text, out);
-    return ok ? check_range(key, at, (double)*out) : wrong_type(key, at);
+    return ok ? config_read_check_range(key, at, (double)*out) : wrong_type(key, at);
 }
 
 /* "2..8", or a number. */
@@ -63,8 +64,8 @@ static ps_err read_range(const ps_config_key *key, const ps_yaml *at, ps_int_ran
     snprintf(low, sizeof low, "%.*s", (int)(dots - at->text), at->text);
     if (!ps_parse_int(low, &out->min) || !ps_parse_int(dots + 2, &out->max))
         return wrong_type(key, at);
-    PS_TRY(check_range(key, at, (double)out->min));
-    PS_TRY(check_range(key, at, (double)out->max));
+    PS_TRY(config_read_check_range(key, at, (double)out->min));
+    PS_TRY(config_read_check_range(key, at, (double)out->max));
     if (out->min <= out->max) return PS_OK;
     return ps_yaml_error(at, "%s: '%.60s' ends before it begins", key->path, at->text);
 }
@@ -73,7 +74,7 @@ static ps_err read_double(const ps_config_key *key, const ps_yaml *at, double *o
 {
     if (at->kind != PS_YAML_SCALAR || !ps_parse_double(at->text, out))
         return wrong_type(key, at);
-    return check_range(key, at, *out);
+    return config_read_check_range(key, at, *out);
 }
 
 /* A word of the key's table, or a device. */
@@ -89,7 +90,7 @@ static ps_err read_word(const ps_config_key *key, const ps_yaml *at, void *out)
 }
 
 /* A list, or one value that stands for a list of one. */
-static ps_err read_list(const ps_config_key *key, const ps_yaml *at, void *out)
+static ps_err config_read_list(const ps_config_key *key, const ps_yaml *at, void *out)
 {
     ps_int_list *ints = out;
     ps_float_list *floats = out;
@@ -171,7 +172,8 @@ static ps_err read_group(const char *path, const ps_yaml *at, ps_group_setting *
     return PS_OK;
 }
 
-static ps_err read_groups(const ps_config_key *key, const ps_yaml *at, ps_group_list *out)
+static ps_err config_read_groups(const ps_config_key *key, const ps_yaml *at,
+                                 ps_group_list *out)
 {
     if (at->kind != PS_YAML_LIST) return wrong_type(key, at);
     if (at->n_items > PS_CONFIG_GROUPS_MAX)
@@ -207,11 +209,11 @@ ps_err ps_config_read_value(ps_config *cfg, const ps_config_key *key, const ps_y
         return read_word(key, at, out);
     case PS_KEY_INT_LIST:
     case PS_KEY_DOUBLE_LIST:
-        return read_list(key, at, out);
+        return config_read_list(key, at, out);
     case PS_KEY_PATTERNS:
         return read_patterns(key->path, at, out);
     case PS_KEY_GROUPS:
-        return read_groups(key, at, out);
+        return config_read_groups(key, at, out);
     }
     return PS_OK;
 }

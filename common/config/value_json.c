@@ -135,8 +135,8 @@ static char *value_text(const json_t *value)
     return json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
 }
 
-static ps_err refuse(const ps_config *cfg, const char *path, const char *was,
-                     const char *is)
+static ps_err value_refuse(const ps_config *cfg, const char *path, const char *was,
+                           const char *is)
 {
     const ps_yaml *at = ps_yaml_path(cfg->tree, path);
     return ps_yaml_error(
@@ -146,15 +146,15 @@ static ps_err refuse(const ps_config *cfg, const char *path, const char *was,
         path, was, is);
 }
 
-static ps_err compare(const ps_config *cfg, const ps_config_key *key, const json_t *then,
-                      const json_t *now, list *changed)
+static ps_err value_compare(const ps_config *cfg, const ps_config_key *key,
+                            const json_t *then, const json_t *now, list *changed)
 {
     char *was = value_text(then), *is = value_text(now);
     ps_err err = PS_OK;
     if (!was || !is)
         err = ps_err_set(PS_ERR_NOMEM, "no memory for the checkpoint's settings");
     else if (key->resume == PS_RESUME_REFUSED)
-        err = refuse(cfg, key->path, was, is);
+        err = value_refuse(cfg, key->path, was, is);
     else
         list_add(changed, "%s%s: %s, was %s", changed->used ? "; " : "", key->path, is,
                  was);
@@ -174,7 +174,8 @@ ps_err ps_config_compare_kept(const ps_config *cfg, const json_t *kept, char *ch
         const json_t *then = json_object_get(kept, key->path);
         if (key->resume == PS_RESUME_FREE || !then) continue;
         json_t *now = ps_config_value_json(cfg, key);
-        ps_err err = json_equal(then, now) ? PS_OK : compare(cfg, key, then, now, &l);
+        ps_err err =
+            json_equal(then, now) ? PS_OK : value_compare(cfg, key, then, now, &l);
         json_decref(now);
         PS_TRY(err);
     }

@@ -79,7 +79,7 @@ static void node_fini(ps_yaml *node)
 }
 
 /* Appends item, and takes it in every case. The array doubles at powers of two. */
-static ps_err append(ps_yaml *parent, ps_yaml *item)
+static ps_err tree_append(ps_yaml *parent, ps_yaml *item)
 {
     int n = parent->n_items;
     if ((n & (n - 1)) == 0) {
@@ -95,7 +95,7 @@ static ps_err append(ps_yaml *parent, ps_yaml *item)
     return PS_OK;
 }
 
-static ps_yaml *find(const ps_yaml *map, const char *key, size_t n)
+static ps_yaml *tree_find(const ps_yaml *map, const char *key, size_t n)
 {
     if (!map || map->kind != PS_YAML_MAP) return NULL;
     for (int i = 0; i < map->n_items; i++) {
@@ -152,7 +152,7 @@ static ps_err parser_error(const reader *r)
 }
 
 /* Replaces the present event by the next one. */
-static ps_err next(reader *r)
+static ps_err tree_next(reader *r)
 {
     yaml_event_delete(&r->event);
     memset(&r->event, 0, sizeof r->event);
@@ -180,7 +180,7 @@ static ps_err copy_node(reader *r, const ps_yaml *from, int depth, ps_yaml **out
         const ps_yaml *inner = from->items[i];
         ps_yaml *copy = NULL;
         PS_TRY_GOTO(copy_node(r, inner, depth + 1, &copy), err, out);
-        PS_TRY_GOTO(append(node, copy), err, out);
+        PS_TRY_GOTO(tree_append(node, copy), err, out);
         if (inner->key)
             PS_TRY_GOTO(text_new(r, from, inner->key, strlen(inner->key), &copy->key),
                         err, out);
@@ -223,14 +223,14 @@ static ps_err read_scalar(reader *r, ps_yaml *node)
                     r->event.data.scalar.length, &node->text);
 }
 
-static ps_err read_list(reader *r, int depth, ps_yaml *node)
+static ps_err tree_read_list(reader *r, int depth, ps_yaml *node)
 {
     for (;;) {
         ps_yaml *item = NULL;
-        PS_TRY(next(r));
+        PS_TRY(tree_next(r));
         if (r->event.type == YAML_SEQUENCE_END_EVENT) return PS_OK;
         PS_TRY(read_node(r, depth + 1, &item));
-        PS_TRY(append(node, item));
+        PS_TRY(tree_append(node, item));
     }
 }
 
@@ -247,7 +247,7 @@ static ps_err read_map(reader *r, int depth, ps_yaml *node)
     for (;;) {
         ps_yaml *item = NULL;
         char *key = NULL;
-        PS_TRY(next(r));
+        PS_TRY(tree_next(r));
         if (r->event.type == YAML_MAPPING_END_EVENT) return PS_OK;
         const ps_yaml at = {.file = r->file, .line = event_line(r)};
         if (r->event.type != YAML_SCALAR_EVENT)
@@ -256,8 +256,8 @@ static ps_err read_map(reader *r, int depth, ps_yaml *node)
             return ps_yaml_error(&at, "more than %d keys in a map", MAX_MEMBERS);
         PS_TRY(text_new(r, &at, (const char *)r->event.data.scalar.value,
                         r->event.data.scalar.length, &key));
-        ps_err err = check_new_key(&at, key, find(node, key, strlen(key)));
-        if (err == PS_OK) err = next(r);
+        ps_err err = check_new_key(&at, key, tree_find(node, key, strlen(key)));
+        if (err == PS_OK) err = tree_next(r);
         if (err == PS_OK) err = read_node(r, depth + 1, &item);
         if (err != PS_OK) {
             free(key);
@@ -266,7 +266,7 @@ static ps_err read_map(reader *r, int depth, ps_yaml *node)
         free(item->key);
         item->key = key;
         item->line = at.line; // the key's line: a block value begins below it
-        PS_TRY(append(node, item));
+        PS_TRY(tree_append(node, item));
     }
 }
 
@@ -303,7 +303,7 @@ static ps_err read_node(reader *r, int depth, ps_yaml **out)
     if (event_anchor(&r->event))
         PS_TRY_GOTO(ps_mem_strdup(&anchor, event_anchor(&r->event)), err, out);
     if (kind == PS_YAML_SCALAR) err = read_scalar(r, node);
-    if (kind == PS_YAML_LIST) err = read_list(r, depth, node);
+    if (kind == PS_YAML_LIST) err = tree_read_list(r, depth, node);
     if (kind == PS_YAML_MAP) err = read_map(r, depth, node);
     if (err == PS_OK && anchor) err = add_anchor(r, anchor, node);
 out:
@@ -318,13 +318,13 @@ out:
 /* One document, or an empty stream, which stands for an empty map. */
 static ps_err read_stream(reader *r, ps_yaml **out)
 {
-    PS_TRY(next(r)); // stream start
-    PS_TRY(next(r));
+    PS_TRY(tree_next(r)); // stream start
+    PS_TRY(tree_next(r));
     if (r->event.type == YAML_STREAM_END_EVENT) return node_new(r, PS_YAML_MAP, 1, out);
-    PS_TRY(next(r));
+    PS_TRY(tree_next(r));
     PS_TRY(read_node(r, 1, out));
-    PS_TRY(next(r)); // document end
-    PS_TRY(next(r));
+    PS_TRY(tree_next(r)); // document end
+    PS_TRY(tree_next(r));
     const ps_yaml at = {.file = r->file, .line = event_line(r)};
     if (r->event.type != YAML_STREAM_END_EVENT)
         return ps_yaml_error(&at, "a second document in the same file");
@@ -332,7 +332,7 @@ static ps_err read_stream(reader *r, ps_yaml **out)
 }
 
 /* Parses text into a tree whose nodes borrow file. *out is owned by the caller. */
-static ps_err parse(const char *file, const char *text, size_t bytes, ps_yaml **out)
+static ps_err tree_parse(const char *file, const char *text, size_t bytes, ps_yaml **out)
 {
     ps_yaml *tree = NULL;
     reader *r;
@@ -372,7 +372,7 @@ ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml *
     root_node *root;
     ps_yaml *tree = NULL;
     *out = NULL;
-    PS_TRY(parse(name, text, bytes, &tree));
+    PS_TRY(tree_parse(name, text, bytes, &tree));
     ps_err err = ps_mem_zalloc(&root, 1, sizeof *root, "configuration");
     if (err == PS_OK && (err = ps_mem_strdup(&root->file, name)) != PS_OK) free(root);
     if (err != PS_OK) {
@@ -424,7 +424,7 @@ const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path)
     const ps_yaml *at = root;
     while (at && *path) {
         size_t n = strcspn(path, ".");
-        at = find(at, path, n);
+        at = tree_find(at, path, n);
         path += n + (path[n] == '.');
     }
     return at;
@@ -435,7 +435,7 @@ const ps_yaml *ps_yaml_path(const ps_yaml *root, const char *path)
 static ps_err parse_value(const char *value, ps_yaml **out)
 {
     if (*value && strchr("[{\"'", *value))
-        return parse(OVERRIDE, value, strlen(value), out);
+        return tree_parse(OVERRIDE, value, strlen(value), out);
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "configuration"));
     (*out)->kind = PS_YAML_SCALAR;
     ps_err err = ps_mem_strdup(&(*out)->text, value);
@@ -445,8 +445,8 @@ static ps_err parse_value(const char *value, ps_yaml **out)
 
 /* The member that the n bytes of key name. It is made as an empty map when it is missing.
  * place: of what needs it. */
-static ps_err enter(ps_yaml *map, const char *key, size_t n, const ps_yaml *place,
-                    ps_yaml **out)
+static ps_err tree_enter(ps_yaml *map, const char *key, size_t n, const ps_yaml *place,
+                         ps_yaml **out)
 {
     if (n == 0) return ps_yaml_error(place, "a key with an empty part");
     if (map->kind == PS_YAML_SCALAR && map->text[0] == '\0') { // a section without keys
@@ -456,7 +456,7 @@ static ps_err enter(ps_yaml *map, const char *key, size_t n, const ps_yaml *plac
     }
     if (map->kind != PS_YAML_MAP)
         return ps_yaml_error(place, "%.*s: its parent is not a map", (int)n, key);
-    *out = find(map, key, n);
+    *out = tree_find(map, key, n);
     if (*out) return PS_OK;
     ps_yaml *made;
     PS_TRY(ps_mem_zalloc(&made, 1, sizeof *made, "configuration"));
@@ -469,11 +469,11 @@ static ps_err enter(ps_yaml *map, const char *key, size_t n, const ps_yaml *plac
         return ps_err_set(PS_ERR_NOMEM, "no memory for a configuration");
     }
     *out = made;
-    return append(map, made);
+    return tree_append(map, made);
 }
 
 /* Makes value the node at the path, and takes it. */
-static ps_err put(ps_yaml *root, const char *path, ps_yaml *value)
+static ps_err tree_put(ps_yaml *root, const char *path, ps_yaml *value)
 {
     const ps_yaml place = {.file = value->file, .line = value->line};
     ps_yaml *at = root;
@@ -481,7 +481,7 @@ static ps_err put(ps_yaml *root, const char *path, ps_yaml *value)
     for (int depth = 1; err == PS_OK; depth++) {
         const size_t n = strcspn(path, ".");
         err = depth > MAX_DEPTH ? ps_yaml_error(&place, "the key has too many parts")
-                                : enter(at, path, n, &place, &at);
+                                : tree_enter(at, path, n, &place, &at);
         if (path[n] == '\0') break;
         path += n + 1;
     }
@@ -505,7 +505,7 @@ ps_err ps_yaml_set(ps_yaml **root, const char *path, const char *value)
     ps_err err = parse_value(value, &parsed);
     if (err != PS_OK) return ps_err_prefix(err, "%.80s=%.80s", path, value);
     set_file(parsed, OVERRIDE, false);
-    return put(*root, path, parsed);
+    return tree_put(*root, path, parsed);
 }
 
 ps_err ps_yaml_split_keys(ps_yaml *root)
@@ -526,7 +526,7 @@ ps_err ps_yaml_split_keys(ps_yaml *root)
                 (size_t)(root->n_items - i) * sizeof *root->items);
         char *path = item->key;
         item->key = NULL;
-        ps_err err = put(root, path, item);
+        ps_err err = tree_put(root, path, item);
         free(path);
         if (err != PS_OK) return err;
     }
@@ -535,16 +535,17 @@ ps_err ps_yaml_split_keys(ps_yaml *root)
 
 /* ---- scalars ---- */
 
-static const char *label(const ps_yaml *at)
+static const char *tree_label(const ps_yaml *at)
 {
     return at->key ? at->key : "value";
 }
 
-static ps_err wrong(const ps_yaml *at, const char *wanted)
+static ps_err tree_is_wrong(const ps_yaml *at, const char *wanted)
 {
     if (at->kind == PS_YAML_SCALAR)
-        return ps_yaml_error(at, "%s: '%.60s' is not %s", label(at), at->text, wanted);
-    return ps_yaml_error(at, "%s: has to be %s, not a %s", label(at), wanted,
+        return ps_yaml_error(at, "%s: '%.60s' is not %s", tree_label(at), at->text,
+                             wanted);
+    return ps_yaml_error(at, "%s: has to be %s, not a %s", tree_label(at), wanted,
                          at->kind == PS_YAML_LIST ? "list" : "map");
 }
 
@@ -552,9 +553,9 @@ ps_err ps_yaml_int(const ps_yaml *at, long long min, long long max, long long *o
 {
     int64_t v;
     if (at->kind != PS_YAML_SCALAR || !ps_parse_int(at->text, &v))
-        return wrong(at, "a whole number");
+        return tree_is_wrong(at, "a whole number");
     if (v < min || v > max)
-        return ps_yaml_error(at, "%s: %lld is not within %lld .. %lld", label(at),
+        return ps_yaml_error(at, "%s: %lld is not within %lld .. %lld", tree_label(at),
                              (long long)v, min, max);
     *out = v;
     return PS_OK;
@@ -563,7 +564,7 @@ ps_err ps_yaml_int(const ps_yaml *at, long long min, long long max, long long *o
 ps_err ps_yaml_double(const ps_yaml *at, double *out)
 {
     if (at->kind != PS_YAML_SCALAR || !ps_parse_double(at->text, out))
-        return wrong(at, "a finite number");
+        return tree_is_wrong(at, "a finite number");
     return PS_OK;
 }
 
@@ -571,7 +572,7 @@ ps_err ps_yaml_bool(const ps_yaml *at, int *out)
 {
     bool v;
     if (at->kind != PS_YAML_SCALAR || !ps_parse_bool(at->text, &v))
-        return wrong(at, "true or false");
+        return tree_is_wrong(at, "true or false");
     *out = v;
     return PS_OK;
 }

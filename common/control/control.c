@@ -27,7 +27,7 @@ unsigned ps_control_id_link(const ps_control_id *id)
 
 enum { COMMON_ITEMS = 4 }; // version, kind, nonce, request
 
-static const shape *shape_of(uint64_t kind)
+static const shape *control_shape_of(uint64_t kind)
 {
     static const shape shapes[] = {
 #define CONTROL_SHAPE(name, number, numbers, has_name, has_text, has_value)              \
@@ -47,13 +47,13 @@ static size_t items_of(const shape *s)
 
 const char *ps_control_kind_name(int kind)
 {
-    const shape *s = shape_of((uint64_t)kind);
+    const shape *s = control_shape_of((uint64_t)kind);
     return s ? s->word : "unknown";
 }
 
 void ps_control_write(ps_mp_writer *w, const ps_control *c)
 {
-    const shape *s = shape_of((uint64_t)c->kind);
+    const shape *s = control_shape_of((uint64_t)c->kind);
     if (!s || c->bytes > PS_CONTROL_VALUE_MAX) {
         w->failed = true;
         return;
@@ -96,7 +96,7 @@ ps_err ps_control_read(const void *frame, size_t bytes, ps_control *c, uint64_t 
                           "speaks %d: use the same version everywhere",
                           (unsigned long long)spoken, PS_CONTROL_VERSION);
     uint64_t kind = ps_mp_read_uint(&r, UINT64_MAX);
-    const shape *s = shape_of(kind);
+    const shape *s = control_shape_of(kind);
     if (r.failed || !s)
         return ps_err_set(PS_ERR_PROTOCOL, "a control message of unknown kind %llu",
                           (unsigned long long)kind);

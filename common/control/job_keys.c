@@ -46,7 +46,7 @@ ps_job_key ps_job_key_array(int worker)
     return key;
 }
 
-static bool begins_with(const char *key, const char *prefix)
+static bool job_keys_begins_with(const char *key, const char *prefix)
 {
     return strncmp(key, prefix, strlen(prefix)) == 0;
 }
@@ -56,10 +56,11 @@ bool ps_job_key_may_set(const char *key, ps_role role, int rank)
     static const char *const of_worker_0[] = {"job/", "file/", "buffers/", "nccl/"};
     char own[32];
     for (size_t i = 0; i < sizeof of_worker_0 / sizeof *of_worker_0; i++)
-        if (begins_with(key, of_worker_0[i])) return role == PS_ROLE_WORKER && rank == 0;
+        if (job_keys_begins_with(key, of_worker_0[i]))
+            return role == PS_ROLE_WORKER && rank == 0;
     snprintf(own, sizeof own, "%s/%d/", ps_role_name(role), rank);
-    if (begins_with(key, "server/") || begins_with(key, "worker/"))
-        return begins_with(key, own);
+    if (job_keys_begins_with(key, "server/") || job_keys_begins_with(key, "worker/"))
+        return job_keys_begins_with(key, own);
     return role == PS_ROLE_WORKER;
 }
 

@@ -55,14 +55,14 @@ ps_err ps_sync_fragments_set_batches(ps_sync_fragments *f, const uint64_t *batch
     return PS_OK;
 }
 
-static bool repeats(const ps_sync_fragments *f)
+static bool fragments_repeats(const ps_sync_fragments *f)
 {
     return f->script && *f->script;
 }
 
 bool ps_sync_fragments_may_lose(const ps_sync_fragments *f, uint32_t rank)
 {
-    return !repeats(f) && ps_sync_may_lose(&f->parts[0], rank);
+    return !fragments_repeats(f) && ps_sync_may_lose(&f->parts[0], rank);
 }
 
 /* A push without an answer does not count: the fragment is still to be pushed. */
@@ -79,7 +79,7 @@ void ps_sync_fragments_lose(ps_sync_fragments *f, uint32_t rank)
  */
 
 /* The record's next line is of one fragment; until it can follow, nobody decides. */
-static ps_err repeat(ps_sync_fragments *f, ps_sync_order *out, bool *any)
+static ps_err fragments_repeat(ps_sync_fragments *f, ps_sync_order *out, bool *any)
 {
     const char *line = f->script;
     uint32_t fragment = 0;
@@ -107,7 +107,7 @@ static ps_err repeat(ps_sync_fragments *f, ps_sync_order *out, bool *any)
     return err;
 }
 
-static ps_err decide_now(ps_sync_fragments *f, ps_sync_order *out, bool *any)
+static ps_err fragments_decide_now(ps_sync_fragments *f, ps_sync_order *out, bool *any)
 {
     *any = false;
     for (uint32_t i = 0; i < f->n && !*any; i++) {
@@ -118,7 +118,7 @@ static ps_err decide_now(ps_sync_fragments *f, ps_sync_order *out, bool *any)
 }
 
 /* All fragments go on from the largest version. */
-static void rest(ps_sync_fragments *f, bool over)
+static void fragments_rest(ps_sync_fragments *f, bool over)
 {
     uint64_t version = 0;
     for (uint32_t i = 0; i < f->n; i++)
@@ -132,8 +132,9 @@ static void rest(ps_sync_fragments *f, bool over)
 
 ps_err ps_sync_fragments_decide(ps_sync_fragments *f, ps_sync_order *out, bool *any)
 {
-    PS_TRY(repeats(f) ? repeat(f, out, any) : decide_now(f, out, any));
-    if (*any && out->rest && f->n > 1) rest(f, out->over);
+    PS_TRY(fragments_repeats(f) ? fragments_repeat(f, out, any)
+                                : fragments_decide_now(f, out, any));
+    if (*any && out->rest && f->n > 1) fragments_rest(f, out->over);
     return PS_OK;
 }
 

@@ -24,7 +24,7 @@ static ps_err check_rules(const ps_sync_rules *r, const uint64_t *batches)
     return check_batches(r->n_workers, batches);
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t policy_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -33,9 +33,9 @@ static uint64_t stretch_steps(const ps_sync *s)
 {
     const ps_sync_rules *r = &s->rules;
     uint64_t end = (s->done / r->stretch + 1) * r->stretch;
-    if (r->pause > 0) end = least(end, (s->done / r->pause + 1) * r->pause);
-    if (r->stop > s->done) end = least(end, r->stop);
-    return least(end, r->total) - s->done;
+    if (r->pause > 0) end = policy_least(end, (s->done / r->pause + 1) * r->pause);
+    if (r->stop > s->done) end = policy_least(end, r->stop);
+    return policy_least(end, r->total) - s->done;
 }
 
 /* Whole steps of this stretch, with that many pushes and versions. */
@@ -135,7 +135,7 @@ static bool may_count(const ps_sync *s, const ps_sync_worker *w)
     return w->place == PS_SYNC_GIVEN && !w->is_new && (!is_late(s, w) || s->rules.add);
 }
 
-static bool take_all(ps_sync *s)
+static bool policy_take_all(ps_sync *s)
 {
     bool any = false;
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
@@ -177,7 +177,7 @@ static bool decide_backup(ps_sync *s)
         n += may_count(s, &s->workers[r]);
     const bool full = n >= enough && (s->last || s->versions < stretch_steps(s));
     const bool ends = s->last && comes_to_rest(s->last);
-    const bool applies = full && (ends || !must_grace(s)) && take_all(s);
+    const bool applies = full && (ends || !must_grace(s)) && policy_take_all(s);
     if (applies) s->graced = false;
     if (!s->last && (s->ends || s->versions + applies >= stretch_steps(s)))
         return applies;
@@ -217,7 +217,7 @@ static bool decide_stale(ps_sync *s)
         w->answered = any = true;
         s->allowed++;
     }
-    return any && take_all(s);
+    return any && policy_take_all(s);
 }
 
 /* --- the order ------------------------------------------------------------------------
@@ -282,7 +282,7 @@ static void count_push(ps_sync *s, ps_sync_worker *w)
     w->place = PS_SYNC_APPLIED;
 }
 
-static void carry_out(ps_sync *s, const ps_sync_order *order)
+static void policy_carry_out(ps_sync *s, const ps_sync_order *order)
 {
     for (uint32_t i = 0; i < order->n; i++)
         if (order->entries[i].applied) count_push(s, &s->workers[order->entries[i].rank]);
@@ -303,7 +303,7 @@ static void carry_out(ps_sync *s, const ps_sync_order *order)
 }
 
 /* All is in, and nobody may go on. */
-static void rest(ps_sync *s)
+static void policy_rest(ps_sync *s)
 {
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
         s->workers[r].answered = true;
@@ -316,11 +316,11 @@ static bool is_any_answered(const ps_sync *s)
     return false;
 }
 
-static void decide_now(ps_sync *s, ps_sync_order *out)
+static void policy_decide_now(ps_sync *s, ps_sync_order *out)
 {
     out->applies = s->rules.kind == PS_POLICY_BACKUP ? decide_backup(s) : decide_stale(s);
     out->rest = !s->last && s->n_computing == 0 && !is_any_answered(s);
-    if (out->rest) rest(s);
+    if (out->rest) policy_rest(s);
 }
 
 /* --- repeating ------------------------------------------------------------------------
@@ -404,14 +404,14 @@ ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any)
     if (o->script && *o->script)
         PS_TRY(decide_by_script(s, out));
     else
-        decide_now(s, out);
+        policy_decide_now(s, out);
     list_entries(s, out);
     out->step = last->done + steps_made(last, last->counted, last->versions);
     const uint64_t step = s->done + steps_made(s, s->counted + count_applied(out),
                                                s->versions + out->applies);
     out->over |= out->rest && (s->ends || step >= o->total);
     *any = out->n > 0;
-    if (*any) carry_out(s, out);
+    if (*any) policy_carry_out(s, out);
     return PS_OK;
 }
 

@@ -75,7 +75,7 @@ void ps_job_view_set_state(ps_job_view *v, ps_view_state state, const char *reas
     pthread_mutex_unlock(&v->lock);
 }
 
-static ps_view_member *find_member(ps_job_view *v, ps_role role, int rank)
+static ps_view_member *view_find_member(ps_job_view *v, ps_role role, int rank)
 {
     for (int i = 0; i < v->n_members; i++)
         if (v->members[i].role == role && v->members[i].rank == rank)
@@ -114,7 +114,7 @@ void ps_job_view_add(ps_job_view *v, ps_role role, int rank, const char *host)
 {
     if (!v) return;
     pthread_mutex_lock(&v->lock);
-    ps_view_member *m = find_member(v, role, rank);
+    ps_view_member *m = view_find_member(v, role, rank);
     if (!m) m = new_member(v);
     if (m) {
         *m = (ps_view_member){.role = role, .rank = rank};
@@ -128,7 +128,7 @@ void ps_job_view_lose(ps_job_view *v, ps_role role, int rank)
 {
     if (!v) return;
     pthread_mutex_lock(&v->lock);
-    ps_view_member *m = find_member(v, role, rank);
+    ps_view_member *m = view_find_member(v, role, rank);
     if (m) {
         m->away = true;
         forget_values(m);
@@ -185,7 +185,7 @@ void ps_job_view_take(ps_job_view *v, ps_role role, int rank, const char *addres
     for (int i = 0; i < PS_METRICS; i++)
         all[i] = i < n ? values[i] : NAN;
     pthread_mutex_lock(&v->lock);
-    ps_view_member *m = find_member(v, role, rank);
+    ps_view_member *m = view_find_member(v, role, rank);
     if (m) {
         snprintf(m->address, sizeof m->address, "%s", address);
         take_values(m, all);

@@ -4,12 +4,12 @@
 #include <math.h>
 #include <stdio.h>
 
-static void put(json_t *o, const char *key, double v)
+static void view_put(json_t *o, const char *key, double v)
 {
     json_object_set_new(o, key, isfinite(v) ? json_real(v) : json_null());
 }
 
-static void put_text(json_t *o, const char *key, const char *text)
+static void view_put_text(json_t *o, const char *key, const char *text)
 {
     json_t *s = json_string(text);
     json_object_set_new(o, key, s ? s : json_string("?")); // it was not UTF-8
@@ -48,15 +48,15 @@ static json_t *job_of(const ps_job_picture *p)
                                       PS_METRIC_LOSS,  PS_METRIC_SAMPLES_PER_SECOND};
     const ps_view_member *w = first_worker(p);
     json_t *o = json_object();
-    put_text(o, "name", p->job);
-    put_text(o, "version", PS_VERSION);
-    put_text(o, "state", ps_view_state_name(p->state));
-    put_text(o, "reason", p->reason);
-    put(o, "seconds", p->seconds);
+    view_put_text(o, "name", p->job);
+    view_put_text(o, "version", PS_VERSION);
+    view_put_text(o, "state", ps_view_state_name(p->state));
+    view_put_text(o, "reason", p->reason);
+    view_put(o, "seconds", p->seconds);
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
-        put(o, ps_metric_table[shown[i]].name, w ? w->now[shown[i]] : NAN);
-    put(o, "seconds_left", w ? seconds_left(w) : NAN);
-    put(o, "restarts", count_restarts(p));
+        view_put(o, ps_metric_table[shown[i]].name, w ? w->now[shown[i]] : NAN);
+    view_put(o, "seconds_left", w ? seconds_left(w) : NAN);
+    view_put(o, "restarts", count_restarts(p));
     return o;
 }
 
@@ -87,7 +87,7 @@ static void write_wait_text(const ps_view_wait *w, char *out, size_t cap)
     }
 }
 
-static json_t *waits_for(const ps_job_picture *p)
+static json_t *view_waits_for(const ps_job_picture *p)
 {
     static const char *const who[] = {[PS_VIEW_NOBODY] = "nobody",
                                       [PS_VIEW_WORKER] = "worker",
@@ -98,9 +98,9 @@ static json_t *waits_for(const ps_job_picture *p)
     char text[160];
     json_t *o = json_object();
     write_wait_text(&w, text, sizeof text);
-    put_text(o, "who", who[w.who]);
-    put(o, "rank", w.rank >= 0 ? w.rank : NAN);
-    put_text(o, "text", text);
+    view_put_text(o, "who", who[w.who]);
+    view_put(o, "rank", w.rank >= 0 ? w.rank : NAN);
+    view_put_text(o, "text", text);
     return o;
 }
 
@@ -134,21 +134,21 @@ static json_t *split_of(const ps_view_member *m)
     const double wait = ps_view_growth(m, PS_METRIC_WAIT_SECONDS);
     const double compute = step - load - wait;
     json_t *o = json_object();
-    put(o, "compute", compute < 0 ? 0 : compute * ms);
-    put(o, "load", load * ms);
-    put(o, "wait", wait * ms);
-    put(o, "encode", ps_view_growth(m, PS_METRIC_ENCODE_SECONDS) * ms);
-    put(o, "send", ps_view_growth(m, PS_METRIC_SEND_SECONDS) * ms);
-    put(o, "sum", ps_view_growth(m, PS_METRIC_SUM_SECONDS) * ms);
-    put(o, "apply", ps_view_growth(m, PS_METRIC_APPLY_SECONDS) * ms);
+    view_put(o, "compute", compute < 0 ? 0 : compute * ms);
+    view_put(o, "load", load * ms);
+    view_put(o, "wait", wait * ms);
+    view_put(o, "encode", ps_view_growth(m, PS_METRIC_ENCODE_SECONDS) * ms);
+    view_put(o, "send", ps_view_growth(m, PS_METRIC_SEND_SECONDS) * ms);
+    view_put(o, "sum", ps_view_growth(m, PS_METRIC_SUM_SECONDS) * ms);
+    view_put(o, "apply", ps_view_growth(m, PS_METRIC_APPLY_SECONDS) * ms);
     return o;
 }
 
-static json_t *values_of(const ps_view_member *m)
+static json_t *view_values_of(const ps_view_member *m)
 {
     json_t *o = json_object();
     for (int i = 0; i < PS_METRICS; i++)
-        if (!isnan(m->now[i])) put(o, ps_metric_table[i].name, m->now[i]);
+        if (!isnan(m->now[i])) view_put(o, ps_metric_table[i].name, m->now[i]);
     return o;
 }
 
@@ -163,32 +163,33 @@ static json_t *member_of(const ps_job_picture *p, const ps_view_member *m)
 {
     const double seconds = (double)(m->heard_ns - m->then_ns) * 1e-9;
     json_t *o = json_object();
-    put_text(o, "role", ps_role_name(m->role));
+    view_put_text(o, "role", ps_role_name(m->role));
     json_object_set_new(o, "rank", json_integer(m->rank));
-    put_text(o, "host", m->host);
-    put_text(o, "address", m->address);
+    view_put_text(o, "host", m->host);
+    view_put_text(o, "address", m->address);
     json_object_set_new(o, "away", json_boolean(m->away));
-    put(o, "silent_seconds",
-        m->heard_ns ? (double)(p->now_ns - m->heard_ns) * 1e-9 : NAN);
+    view_put(o, "silent_seconds",
+             m->heard_ns ? (double)(p->now_ns - m->heard_ns) * 1e-9 : NAN);
     json_object_set_new(o, "step_ms", split_of(m));
-    put(o, "sent_per_second",
-        bytes_grown(m, PS_METRIC_BYTES_SENT, PS_METRIC_SHM_BYTES_SENT) / seconds);
-    put(o, "received_per_second",
-        bytes_grown(m, PS_METRIC_BYTES_RECEIVED, PS_METRIC_SHM_BYTES_RECEIVED) / seconds);
-    put(o, "cpu", ps_view_growth(m, PS_METRIC_CPU_SECONDS) / seconds);
-    json_object_set_new(o, "values", values_of(m));
+    view_put(o, "sent_per_second",
+             bytes_grown(m, PS_METRIC_BYTES_SENT, PS_METRIC_SHM_BYTES_SENT) / seconds);
+    view_put(o, "received_per_second",
+             bytes_grown(m, PS_METRIC_BYTES_RECEIVED, PS_METRIC_SHM_BYTES_RECEIVED) /
+                 seconds);
+    view_put(o, "cpu", ps_view_growth(m, PS_METRIC_CPU_SECONDS) / seconds);
+    json_object_set_new(o, "values", view_values_of(m));
     return o;
 }
 
-static json_t *table(void)
+static json_t *view_table(void)
 {
     json_t *list = json_array();
     for (int i = 0; i < PS_METRICS; i++) {
         json_t *o = json_object();
-        put_text(o, "name", ps_metric_table[i].name);
-        put_text(o, "export", ps_metric_table[i].export_name);
-        put_text(o, "unit", ps_metric_table[i].unit);
-        put_text(o, "help", ps_metric_table[i].help);
+        view_put_text(o, "name", ps_metric_table[i].name);
+        view_put_text(o, "export", ps_metric_table[i].export_name);
+        view_put_text(o, "unit", ps_metric_table[i].unit);
+        view_put_text(o, "help", ps_metric_table[i].help);
         json_array_append_new(list, o);
     }
     return list;
@@ -200,10 +201,10 @@ ps_err ps_job_picture_json(const ps_job_picture *p, char **out)
     for (int i = 0; i < p->n_members; i++)
         json_array_append_new(members, member_of(p, &p->members[i]));
     json_object_set_new(o, "job", job_of(p));
-    json_object_set_new(o, "waits_for", waits_for(p));
+    json_object_set_new(o, "waits_for", view_waits_for(p));
     json_object_set_new(o, "curve", curve_of(p));
     json_object_set_new(o, "members", members);
-    json_object_set_new(o, "metrics", table());
+    json_object_set_new(o, "metrics", view_table());
     *out = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
     return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the status");

@@ -55,7 +55,7 @@ int ps_layer_kind_axes(ps_layer_kind kind)
     return is_one_of(kind, ONE_AXIS) ? 1 : is_one_of(kind, TWO_AXES) ? 2 : 0;
 }
 
-static ps_err read_name(const ps_yaml *at, ps_layer_settings *s)
+static ps_err settings_read_name(const ps_yaml *at, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_SCALAR || !at->text || !at->text[0])
         return ps_yaml_error(at, "name: has to be a text");
@@ -80,8 +80,8 @@ static ps_err read_out(const ps_yaml *at, ps_layer_settings *s)
 
 /* One number for both, or [height, width]. For sequences one number: of the width; the
  * height gets the minimum, which changes nothing. */
-static ps_err read_pair(const ps_yaml *at, const ps_layer_settings *s, int min,
-                        int out[2])
+static ps_err settings_read_pair(const ps_yaml *at, const ps_layer_settings *s, int min,
+                                 int out[2])
 {
     const bool one = is_one_of(s->kind, ONE_AXIS);
     if (one && at->kind == PS_YAML_LIST)
@@ -103,32 +103,32 @@ static ps_err read_kernel(const ps_yaml *at, ps_layer_settings *s)
 {
     s->global = is_one_of(s->kind, KIND(AVG_POOL2D) | KIND(AVG_POOL1D)) &&
                 at->kind == PS_YAML_SCALAR && at->text && strcmp(at->text, "global") == 0;
-    return s->global ? PS_OK : read_pair(at, s, 1, s->kernel);
+    return s->global ? PS_OK : settings_read_pair(at, s, 1, s->kernel);
 }
 
 static ps_err read_stride(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, s, 1, s->stride);
+    return settings_read_pair(at, s, 1, s->stride);
 }
 
 static ps_err read_padding(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, s, 0, s->padding);
+    return settings_read_pair(at, s, 0, s->padding);
 }
 
 static ps_err read_dilation(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, s, 1, s->dilation);
+    return settings_read_pair(at, s, 1, s->dilation);
 }
 
-static ps_err read_size(const ps_yaml *at, ps_layer_settings *s)
+static ps_err settings_read_size(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, s, 1, s->size);
+    return settings_read_pair(at, s, 1, s->size);
 }
 
 static ps_err read_scale(const ps_yaml *at, ps_layer_settings *s)
 {
-    return read_pair(at, s, 1, s->scale);
+    return settings_read_pair(at, s, 1, s->scale);
 }
 
 static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
@@ -142,7 +142,7 @@ static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
     return ps_yaml_error(at, "mode: has to be nearest or bilinear");
 }
 
-static ps_err read_groups(const ps_yaml *at, ps_layer_settings *s)
+static ps_err settings_read_groups(const ps_yaml *at, ps_layer_settings *s)
 {
     long long groups = 0;
     PS_TRY(ps_yaml_int(at, 1, MAX_OUT, &groups));
@@ -216,16 +216,17 @@ static const struct setting {
     uint64_t kinds, required, alone;
     ps_err (*read)(const ps_yaml *at, ps_layer_settings *s);
 } settings[] = {
-    {"name", ANY_KIND, 0, 0, read_name},
+    {"name", ANY_KIND, 0, 0, settings_read_name},
     {"out", CONVS | KIND(LINEAR), CONVS | KIND(LINEAR), KIND(LINEAR), read_out},
     {"kernel", CONVS | POOLS, CONVS | POOLS, POOLS, read_kernel},
     {"stride", CONVS | POOLS, 0, 0, read_stride},
     {"padding", CONVS | POOLS, 0, 0, read_padding},
     {"dilation", CONVS, 0, 0, read_dilation},
-    {"size", ADAPTIVE | KIND(UPSAMPLE), ADAPTIVE, ADAPTIVE, read_size},
+    {"size", ADAPTIVE | KIND(UPSAMPLE), ADAPTIVE, ADAPTIVE, settings_read_size},
     {"scale", KIND(UPSAMPLE), 0, KIND(UPSAMPLE), read_scale},
     {"mode", KIND(UPSAMPLE), 0, 0, read_mode},
-    {"groups", CONVS | KIND(GROUP_NORM), KIND(GROUP_NORM), KIND(GROUP_NORM), read_groups},
+    {"groups", CONVS | KIND(GROUP_NORM), KIND(GROUP_NORM), KIND(GROUP_NORM),
+     settings_read_groups},
     {"bias", CONVS | KIND(LINEAR), 0, 0, read_bias},
     {"negative_slope", KIND(LEAKY_RELU), 0, KIND(LEAKY_RELU), read_alpha},
     {"alpha", KIND(ELU), 0, KIND(ELU), read_alpha},
@@ -238,8 +239,8 @@ static const struct setting {
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
-static ps_err unknown(const ps_yaml *at, const char *what, const char *name,
-                      const char *const *known, int n)
+static ps_err settings_unknown(const ps_yaml *at, const char *what, const char *name,
+                               const char *const *known, int n)
 {
     const char *near = ps_nearest_name(name, known, n);
     char all[640] = "";
@@ -261,7 +262,7 @@ static ps_err find_kind(const ps_yaml *at, const char *name, ps_layer_kind *out)
         *out = (ps_layer_kind)k;
         if (strcmp(known[k], name) == 0) return PS_OK;
     }
-    return unknown(at, "layer", name, known, PS_LAYER_WRITTEN_COUNT);
+    return settings_unknown(at, "layer", name, known, PS_LAYER_WRITTEN_COUNT);
 }
 
 static ps_err read_member(const ps_yaml *at, ps_layer_settings *s)
@@ -275,7 +276,7 @@ static ps_err read_member(const ps_yaml *at, ps_layer_settings *s)
     }
     char what[64] = "setting of ";
     strcat(what, ps_layer_kind_name(s->kind)); // the names are ours and short
-    return unknown(at, what, at->key, known, n);
+    return settings_unknown(at, what, at->key, known, n);
 }
 
 static bool is_null(const ps_yaml *at)

@@ -30,9 +30,9 @@ static ps_err tensor_name(const ps_layer *layer, const char *suffix, char **out)
     return PS_OK;
 }
 
-static ps_err add_tensor(ps_model_spec *spec, const ps_layer *layer, const ps_yaml *at,
-                         const char *suffix, ps_tensor_role role, ps_dims dims,
-                         int64_t fan_in, int *index)
+static ps_err layer_add_tensor(ps_model_spec *spec, const ps_layer *layer,
+                               const ps_yaml *at, const char *suffix, ps_tensor_role role,
+                               ps_dims dims, int64_t fan_in, int *index)
 {
     char text[PS_DIMS_TEXT], *name = NULL;
     if (ps_dims_count_max(&dims, PS_LAYER_COUNT_MAX) < 1)
@@ -44,8 +44,9 @@ static ps_err add_tensor(ps_model_spec *spec, const ps_layer *layer, const ps_ya
     return err;
 }
 
-static ps_err add_buffer(ps_model_spec *spec, const ps_layer *layer, const char *suffix,
-                         ps_tensor_role role, ps_dims dims, int *index)
+static ps_err layer_add_buffer(ps_model_spec *spec, const ps_layer *layer,
+                               const char *suffix, ps_tensor_role role, ps_dims dims,
+                               int *index)
 {
     char *name = NULL;
     PS_TRY(tensor_name(layer, suffix, &name));
@@ -78,7 +79,7 @@ static int64_t window_of(const ps_layer *layer, int axis)
 }
 
 /* out[1..2] = floor((in + 2 padding - window) / stride) + 1, as PyTorch. */
-static ps_err slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
+static ps_err layer_slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
 {
     char text[PS_DIMS_TEXT];
     PS_TRY(want_image(layer, at));
@@ -111,7 +112,7 @@ static void take_window(ps_layer *layer, const ps_layer_settings *s)
 }
 
 /* Sets the groups, 1 where they are not given. out: channels of the output. */
-static ps_err take_groups(ps_layer *layer, const ps_layer_settings *s, int64_t out)
+static ps_err layer_take_groups(ps_layer *layer, const ps_layer_settings *s, int64_t out)
 {
     const int64_t channels[] = {layer->in.d[0], out};
     static const char *const whose[] = {"input", "output"};
@@ -129,18 +130,18 @@ static ps_err infer_conv2d(ps_model_spec *spec, const ps_layer_settings *s,
                            ps_layer *layer)
 {
     take_window(layer, s);
-    PS_TRY(slide(layer, s->at, s->out));
-    PS_TRY(take_groups(layer, s, s->out));
+    PS_TRY(layer_slide(layer, s->at, s->out));
+    PS_TRY(layer_take_groups(layer, s, s->out));
     int64_t in = layer->in.d[0] / layer->groups;
     int64_t kh = layer->kernel[0], kw = layer->kernel[1];
     ps_dims weight = {4, {s->out, in, kh, kw}}, bias = {1, {s->out}};
     if (s->kind == PS_LAYER_CONV1D) weight = (ps_dims){3, {s->out, in, kw}};
     int64_t fan_in = ps_dims_count_max(&(ps_dims){3, {in, kh, kw}}, PS_LAYER_COUNT_MAX);
-    PS_TRY(add_tensor(spec, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, fan_in,
-                      &layer->weight));
+    PS_TRY(layer_add_tensor(spec, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight,
+                            fan_in, &layer->weight));
     if (!s->bias) return PS_OK;
-    return add_tensor(spec, layer, s->at, "bias", PS_TENSOR_BIAS, bias, fan_in,
-                      &layer->bias);
+    return layer_add_tensor(spec, layer, s->at, "bias", PS_TENSOR_BIAS, bias, fan_in,
+                            &layer->bias);
 }
 
 static ps_err infer_linear(ps_model_spec *spec, const ps_layer_settings *s,
@@ -150,10 +151,11 @@ static ps_err infer_linear(ps_model_spec *spec, const ps_layer_settings *s,
     int64_t in = layer->in.d[0];
     layer->out = (ps_dims){1, {s->out}};
     ps_dims weight = {2, {s->out, in}}, bias = {1, {s->out}};
-    PS_TRY(add_tensor(spec, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, in,
-                      &layer->weight));
+    PS_TRY(layer_add_tensor(spec, layer, s->at, "weight", PS_TENSOR_WEIGHT, weight, in,
+                            &layer->weight));
     if (!s->bias) return PS_OK;
-    return add_tensor(spec, layer, s->at, "bias", PS_TENSOR_BIAS, bias, in, &layer->bias);
+    return layer_add_tensor(spec, layer, s->at, "bias", PS_TENSOR_BIAS, bias, in,
+                            &layer->bias);
 }
 
 /* weight and bias, one of each for a channel or a feature. */
@@ -161,17 +163,17 @@ static ps_err add_scales(ps_model_spec *spec, const ps_layer_settings *s, ps_lay
 {
     const ps_dims channels = {1, {layer->in.d[0]}};
     layer->eps = s->eps;
-    PS_TRY(add_tensor(spec, layer, s->at, "weight", PS_TENSOR_BATCHNORM, channels, 0,
-                      &layer->weight));
-    return add_tensor(spec, layer, s->at, "bias", PS_TENSOR_BATCHNORM, channels, 0,
-                      &layer->bias);
+    PS_TRY(layer_add_tensor(spec, layer, s->at, "weight", PS_TENSOR_BATCHNORM, channels,
+                            0, &layer->weight));
+    return layer_add_tensor(spec, layer, s->at, "bias", PS_TENSOR_BATCHNORM, channels, 0,
+                            &layer->bias);
 }
 
 static ps_err infer_group_norm(ps_model_spec *spec, const ps_layer_settings *s,
                                ps_layer *layer)
 {
     PS_TRY(want_image(layer, s->at));
-    PS_TRY(take_groups(layer, s, layer->in.d[0]));
+    PS_TRY(layer_take_groups(layer, s, layer->in.d[0]));
     return add_scales(spec, s, layer);
 }
 
@@ -191,12 +193,12 @@ static ps_err infer_batch_norm2d(ps_model_spec *spec, const ps_layer_settings *s
     layer->momentum = s->momentum;
     ps_dims channels = {1, {layer->in.d[0]}}, scalar = {0, {0}};
     PS_TRY(add_scales(spec, s, layer));
-    PS_TRY(add_buffer(spec, layer, "running_mean", PS_TENSOR_BUFFER, channels,
-                      &layer->running_mean));
-    PS_TRY(add_buffer(spec, layer, "running_var", PS_TENSOR_BUFFER, channels,
-                      &layer->running_var));
-    return add_buffer(spec, layer, "num_batches_tracked", PS_TENSOR_COUNTER, scalar,
-                      &layer->num_batches);
+    PS_TRY(layer_add_buffer(spec, layer, "running_mean", PS_TENSOR_BUFFER, channels,
+                            &layer->running_mean));
+    PS_TRY(layer_add_buffer(spec, layer, "running_var", PS_TENSOR_BUFFER, channels,
+                            &layer->running_var));
+    return layer_add_buffer(spec, layer, "num_batches_tracked", PS_TENSOR_COUNTER, scalar,
+                            &layer->num_batches);
 }
 
 static ps_err infer_pool(ps_model_spec *spec, const ps_layer_settings *s, ps_layer *layer)
@@ -210,7 +212,7 @@ static ps_err infer_pool(ps_model_spec *spec, const ps_layer_settings *s, ps_lay
             return ps_layer_error(layer, s->at,
                                   "padding %d is more than half of the kernel %d",
                                   layer->padding[i], layer->kernel[i]);
-    return slide(layer, s->at, layer->in.d[0]);
+    return layer_slide(layer, s->at, layer->in.d[0]);
 }
 
 /* The output's size, which divides the input's: windows that do not overlap. */
@@ -221,10 +223,10 @@ static ps_err cover_evenly(ps_layer *layer, const ps_layer_settings *s)
         layer->padding[i] = 0;
         layer->dilation[i] = 1;
     }
-    return slide(layer, s->at, layer->in.d[0]);
+    return layer_slide(layer, s->at, layer->in.d[0]);
 }
 
-static bool divides(const ps_layer *layer, const ps_layer_settings *s)
+static bool layer_divides(const ps_layer *layer, const ps_layer_settings *s)
 {
     return layer->in.d[1] % s->size[0] == 0 && layer->in.d[2] % s->size[1] == 0;
 }
@@ -243,7 +245,7 @@ static ps_err infer_adaptive_max(ps_model_spec *spec, const ps_layer_settings *s
 {
     PS_TRY(want_image(layer, s->at));
     const int64_t window = (layer->in.d[1] / s->size[0]) * (layer->in.d[2] / s->size[1]);
-    if (!divides(layer, s) || window > PS_MAX_POOL_WINDOW)
+    if (!layer_divides(layer, s) || window > PS_MAX_POOL_WINDOW)
         return cover_unevenly(layer, s, PS_INTERPOLATE_MAX);
     layer->kind = PS_LAYER_MAX_POOL2D;
     return cover_evenly(layer, s);
@@ -253,7 +255,7 @@ static ps_err infer_adaptive_avg(ps_model_spec *spec, const ps_layer_settings *s
                                  ps_layer *layer)
 {
     PS_TRY(want_image(layer, s->at));
-    if (divides(layer, s)) {
+    if (layer_divides(layer, s)) {
         layer->kind = PS_LAYER_AVG_POOL2D;
         return cover_evenly(layer, s);
     }

@@ -26,7 +26,7 @@ typedef struct target {
     bool strict;
 } target;
 
-static ps_err bad(const char *path, const char *tensor, const char *reason)
+static ps_err model_file_bad(const char *path, const char *tensor, const char *reason)
 {
     return ps_err_set(PS_ERR_FORMAT, "%s: %.*s: %s", path, MAX_NAME, tensor, reason);
 }
@@ -100,7 +100,7 @@ static ps_err check_wrapped(const char *path, const ps_st_file *file,
             continue;
         snprintf(reason, sizeof reason, "the names begin with \"%s\", as %s do: %s",
                  outer->prefix, outer->of, outer->hint);
-        return bad(path, name, reason);
+        return model_file_bad(path, name, reason);
     }
     return PS_OK;
 }
@@ -111,10 +111,11 @@ static ps_err check_all(const char *path, const ps_st_file *file,
     char reason[MAX_REASON];
     for (int i = 0; i < n_all(table); i++)
         if (!find_fitting(file, ps_tensor_table_at(table, i), reason))
-            return bad(path, ps_tensor_table_at(table, i)->name, reason);
+            return model_file_bad(path, ps_tensor_table_at(table, i)->name, reason);
     for (int i = 0; i < file->n; i++)
         if (!ps_tensor_table_find(table, file->tensors[i].name))
-            return bad(path, file->tensors[i].name, "the model has no such tensor");
+            return model_file_bad(path, file->tensors[i].name,
+                                  "the model has no such tensor");
     return PS_OK;
 }
 
@@ -130,7 +131,7 @@ static ps_err check_some(const char *path, const ps_st_file *file,
                       path);
 }
 
-static ps_err check(const char *path, const ps_st_file *file, const void *ctx)
+static ps_err model_file_check(const char *path, const ps_st_file *file, const void *ctx)
 {
     const target *t = ctx;
     PS_TRY(check_wrapped(path, file, t->table));
@@ -139,7 +140,8 @@ static ps_err check(const char *path, const ps_st_file *file, const void *ctx)
 
 /* --- taking it --------------------------------------------------------------------- */
 
-static ps_err check_finite(const char *path, const ps_tensor *t, const float *values)
+static ps_err model_file_check_finite(const char *path, const ps_tensor *t,
+                                      const float *values)
 {
     char reason[MAX_REASON];
     if (ps_finite_all(values, t->count)) return PS_OK;
@@ -149,7 +151,7 @@ static ps_err check_finite(const char *path, const ps_tensor *t, const float *va
     snprintf(reason, sizeof reason,
              "element %" PRIu64 " is %g: training cannot start from it", i,
              (double)values[i]);
-    return bad(path, t->name, reason);
+    return model_file_bad(path, t->name, reason);
 }
 
 static float real_at(const char *dtype, const char *at)
@@ -165,7 +167,7 @@ static float real_at(const char *dtype, const char *at)
 }
 
 /* A uint64 above INT64_MAX becomes negative. */
-static int64_t integer_at(const char *dtype, const char *at, uint64_t bytes)
+static int64_t model_file_integer_at(const char *dtype, const char *at, uint64_t bytes)
 {
     const int unused = 64 - 8 * (int)bytes;
     uint64_t v = 0;
@@ -174,11 +176,12 @@ static int64_t integer_at(const char *dtype, const char *at, uint64_t bytes)
 }
 
 /* Element i, where the file has another dtype than the model. */
-static void convert(const ps_st_tensor *from, uint64_t i, uint64_t bytes, void *out)
+static void model_file_convert(const ps_st_tensor *from, uint64_t i, uint64_t bytes,
+                               void *out)
 {
     const char *at = (const char *)from->data + i * bytes;
     if (is_integer(from->dtype)) {
-        const int64_t v = integer_at(from->dtype, at, bytes);
+        const int64_t v = model_file_integer_at(from->dtype, at, bytes);
         memcpy((char *)out + i * sizeof v, &v, sizeof v);
     } else {
         const float v = real_at(from->dtype, at);
@@ -186,13 +189,13 @@ static void convert(const ps_st_tensor *from, uint64_t i, uint64_t bytes, void *
     }
 }
 
-static void take(const ps_st_tensor *from, const ps_tensor *t, void *out)
+static void model_file_take(const ps_st_tensor *from, const ps_tensor *t, void *out)
 {
     if (strcmp(from->dtype, ps_st_dtype_of(t)) == 0)
         memcpy(out, from->data, from->bytes);
     else
         for (uint64_t i = 0; i < t->count; i++)
-            convert(from, i, from->bytes / t->count, out);
+            model_file_convert(from, i, from->bytes / t->count, out);
 }
 
 /* One line for each, up to MAX_SAID of them. */
@@ -231,8 +234,9 @@ static ps_err take_fitting(const char *path, const ps_st_file *file,
         const ps_st_tensor *from = find_fitting(file, t, reason);
         if (!from) continue;
         const bool param = i < table->n_tensors;
-        take(from, t, param ? (void *)(params + t->offset) : (char *)buffers + t->offset);
-        if (param) PS_TRY(check_finite(path, t, params + t->offset));
+        model_file_take(
+            from, t, param ? (void *)(params + t->offset) : (char *)buffers + t->offset);
+        if (param) PS_TRY(model_file_check_finite(path, t, params + t->offset));
     }
     return PS_OK;
 }
@@ -242,7 +246,7 @@ ps_err ps_model_file_load(const char *path, const ps_tensor_table *table, bool s
 {
     const target to = {table, strict};
     ps_st_file file;
-    PS_TRY(ps_st_load_checked(path, check, &to, &file));
+    PS_TRY(ps_st_load_checked(path, model_file_check, &to, &file));
     if (!strict) say_what_was_taken(path, &file, table);
     ps_err err = take_fitting(path, &file, table, params, buffers);
     ps_st_fini(&file);

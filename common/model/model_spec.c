@@ -27,7 +27,7 @@ typedef struct flow {
 } flow;
 
 /* Room for one more element of size bytes, zeroed; capacities double. */
-static ps_err grow(void *array, int n, int *cap, size_t size)
+static ps_err spec_grow(void *array, int n, int *cap, size_t size)
 {
     if (n < *cap) return PS_OK;
     int wanted = *cap ? *cap * 2 : 16;
@@ -80,8 +80,8 @@ static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yam
 
 /* The layer's path: the block's prefix, then its own name, or its index in its list when
  * it needs a name and has none. Empty when it needs no name. */
-static ps_err path_of(const ps_layer_settings *s, const char *prefix, int index,
-                      bool needed, char out[MAX_PATH])
+static ps_err spec_path_of(const ps_layer_settings *s, const char *prefix, int index,
+                           bool needed, char out[MAX_PATH])
 {
     char number[16];
     const char *name = s->name;
@@ -101,7 +101,7 @@ static ps_err add_layer(builder *b, const ps_layer_settings *s, const char *path
     ps_model_spec *spec = b->spec;
     if (spec->n_layers == MAX_LAYERS)
         return ps_yaml_error(s->at, "more than %d layers", MAX_LAYERS);
-    PS_TRY(grow(&spec->layers, spec->n_layers, &b->cap_layers, sizeof(ps_layer)));
+    PS_TRY(spec_grow(&spec->layers, spec->n_layers, &b->cap_layers, sizeof(ps_layer)));
     ps_layer *layer = &spec->layers[spec->n_layers];
     *layer = (ps_layer){.written = s->kind,
                         .line = s->at->line,
@@ -168,7 +168,7 @@ static ps_err add_item(builder *b, const ps_yaml *item, const char *prefix, int 
     char path[MAX_PATH];
     PS_TRY(ps_layer_settings_read(item, &s));
     const bool needed = ps_layer_kind_has_tensors(s.kind) || is_block(s.kind);
-    PS_TRY(path_of(&s, prefix, index, needed, path));
+    PS_TRY(spec_path_of(&s, prefix, index, needed, path));
     if (is_block(s.kind) && depth == MAX_DEPTH)
         return ps_yaml_error(item, "%s: more than %d nested blocks",
                              ps_layer_kind_name(s.kind), MAX_DEPTH);
@@ -190,7 +190,7 @@ static ps_err add_list(builder *b, const ps_yaml *list, const char *prefix, int 
 }
 
 /* The place of a key, or of the file where the key is not given. */
-static const char *place_of(const builder *b, const char *key, char out[256])
+static const char *spec_place_of(const builder *b, const char *key, char out[256])
 {
     const ps_yaml *at = b->cfg->tree ? ps_yaml_path(b->cfg->tree, key) : NULL;
     const char *file = b->cfg->file && b->cfg->file[0] ? b->cfg->file : "configuration";
@@ -201,7 +201,7 @@ static const char *place_of(const builder *b, const char *key, char out[256])
     return out;
 }
 
-static ps_err set_input(builder *b)
+static ps_err spec_set_input(builder *b)
 {
     const ps_int_list *input = &b->cfg->model.input;
     char place[256];
@@ -210,18 +210,18 @@ static ps_err set_input(builder *b)
         return ps_err_set(PS_ERR_CONFIG,
                           "%s: has to be [channels, height, width], [channels, length] "
                           "or [features], not %d numbers",
-                          place_of(b, "model.input", place), input->n);
+                          spec_place_of(b, "model.input", place), input->n);
     dims->n = input->n;
     memcpy(dims->d, input->v, (size_t)input->n * sizeof dims->d[0]);
     for (int i = 0; i < dims->n; i++)
         if (dims->d[i] < 1)
             return ps_err_set(PS_ERR_CONFIG, "%s: %" PRId64 " is below 1",
-                              place_of(b, "model.input", place), dims->d[i]);
+                              spec_place_of(b, "model.input", place), dims->d[i]);
     b->spec->sequences = input->n == 2;
     if (input->n == 2) *dims = (ps_dims){3, {dims->d[0], 1, dims->d[1]}};
     if (ps_dims_count_max(dims, PS_LAYER_COUNT_MAX) < 1)
         return ps_err_set(PS_ERR_CONFIG, "%s: more than %" PRId64 " values a sample",
-                          place_of(b, "model.input", place), PS_LAYER_COUNT_MAX);
+                          spec_place_of(b, "model.input", place), PS_LAYER_COUNT_MAX);
     return PS_OK;
 }
 
@@ -235,14 +235,14 @@ static ps_err set_class_weights(builder *b)
     if (list->n != spec->n_outputs)
         return ps_err_set(
             PS_ERR_CONFIG, "%s: %d weights; the model has %" PRId64 " classes",
-            place_of(b, "train.class_weights", place), list->n, spec->n_outputs);
+            spec_place_of(b, "train.class_weights", place), list->n, spec->n_outputs);
     PS_TRY(ps_mem_zalloc(&spec->class_weights, (size_t)list->n,
                          sizeof *spec->class_weights, "train.class_weights"));
     for (int i = 0; i < list->n; i++)
         sum += spec->class_weights[i] = (float)list->v[i];
     if (sum > 0) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG, "%s: all weights are 0",
-                      place_of(b, "train.class_weights", place));
+                      spec_place_of(b, "train.class_weights", place));
 }
 
 /* What only losses of classes have. */
@@ -259,7 +259,7 @@ static ps_err set_classes(builder *b)
     const char *key =
         t->class_weights.n ? "train.class_weights" : "train.label_smoothing";
     return ps_err_set(PS_ERR_CONFIG, "%s: is for the losses cross_entropy and nll",
-                      place_of(b, key, place));
+                      spec_place_of(b, key, place));
 }
 
 /* Checks that the last layer's output is what the loss reads. */
@@ -268,7 +268,7 @@ static ps_err set_loss(builder *b, const flow *last)
     ps_model_spec *spec = b->spec;
     char place[256], text[PS_DIMS_TEXT];
     spec->loss = b->cfg->model.loss;
-    place_of(b, "model.loss", place);
+    spec_place_of(b, "model.loss", place);
     if (last->dims.n != 1)
         return ps_err_set(PS_ERR_SHAPE,
                           "%s: the last layer's output is %s; it has to be (classes): "
@@ -302,7 +302,7 @@ static void count_consumers(ps_model_spec *spec)
     spec->layers[spec->n_layers - 1].n_consumers++; // the loss
 }
 
-static ps_err freeze(builder *b)
+static ps_err spec_freeze(builder *b)
 {
     ps_model_spec *spec = b->spec;
     int *map = NULL;
@@ -318,23 +318,23 @@ static ps_err freeze(builder *b)
     return err;
 }
 
-static ps_err build(builder *b)
+static ps_err spec_build(builder *b)
 {
     char place[256];
     const ps_yaml *layers =
         b->cfg->tree ? ps_yaml_path(b->cfg->tree, "model.layers") : NULL;
-    PS_TRY(set_input(b));
+    PS_TRY(spec_set_input(b));
     if (!layers || layers->kind != PS_YAML_LIST || layers->n_items == 0)
         return ps_err_set(PS_ERR_CONFIG, "%s: has to be a list of layers",
-                          place_of(b, "model.layers", place));
+                          spec_place_of(b, "model.layers", place));
     flow last = {PS_INPUT, b->spec->input};
     PS_TRY(add_list(b, layers, "", 0, &last));
     PS_TRY(set_loss(b, &last));
     if (b->spec->table.n_tensors == 0)
         return ps_err_set(PS_ERR_CONFIG, "%s: no layer has parameters to train",
-                          place_of(b, "model.layers", place));
+                          spec_place_of(b, "model.layers", place));
     count_consumers(b->spec);
-    PS_TRY(freeze(b));
+    PS_TRY(spec_freeze(b));
     return ps_patterns_group(b->cfg, &b->spec->table);
 }
 
@@ -342,7 +342,7 @@ ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg)
 {
     *spec = (ps_model_spec){0};
     builder b = {.spec = spec, .cfg = cfg};
-    return build(&b);
+    return spec_build(&b);
 }
 
 void ps_model_spec_fini(ps_model_spec *spec)

@@ -51,8 +51,8 @@ static bool names_layer(const char *pattern, const char *name)
 }
 
 /* "conv1.*" for a layer's name, the nearest name, or all that fit into the text. */
-static void hint(const char *pattern, const ps_tensor_table *table, char *out,
-                 size_t bytes)
+static void patterns_hint(const char *pattern, const ps_tensor_table *table, char *out,
+                          size_t bytes)
 {
     const char *known[MAX_KNOWN] = {NULL}, *near;
     int n = 0;
@@ -89,7 +89,7 @@ ps_err ps_patterns_check(const ps_config *cfg, const char *key, const char *patt
             found = fnmatch(pattern, name_of(table, i), 0) == 0;
         if (found) continue;
         const ps_yaml *at = ps_yaml_path(cfg->tree, key);
-        hint(pattern, table, text, sizeof text);
+        patterns_hint(pattern, table, text, sizeof text);
         return ps_yaml_error(at ? at : cfg->tree,
                              "%s: '%.80s' matches no parameter of the model; %s", key,
                              pattern, text);
@@ -99,7 +99,8 @@ ps_err ps_patterns_check(const ps_config *cfg, const char *key, const char *patt
 
 /* --- freezing ----------------------------------------------------------------------- */
 
-static ps_err move(const ps_tensor *t, bool freeze, ps_tensor_table *out, int *index)
+static ps_err patterns_move(const ps_tensor *t, bool freeze, ps_tensor_table *out,
+                            int *index)
 {
     if (!freeze)
         return ps_tensor_table_add(out, t->name, t->dims, t->role, t->fan_in, index);
@@ -122,7 +123,7 @@ static ps_err sort_out(const char *patterns, const ps_tensor_table *table,
     }
     for (int i = 0; i < table->n_tensors; i++) {
         const ps_tensor *t = &table->tensors[i];
-        PS_TRY(move(t, ps_patterns_match(patterns, t->name), out, &map[i]));
+        PS_TRY(patterns_move(t, ps_patterns_match(patterns, t->name), out, &map[i]));
     }
     for (int i = 0; i < table->n_tensors; i++) // buffers come after the parameters
         if (ps_patterns_match(patterns, table->tensors[i].name)) map[i] += out->n_tensors;
@@ -150,7 +151,7 @@ ps_err ps_patterns_freeze(const ps_config *cfg, ps_tensor_table *table, int *map
 
 /* --- groups ------------------------------------------------------------------------- */
 
-static int group_of(const ps_group_list *groups, const char *name)
+static int patterns_group_of(const ps_group_list *groups, const char *name)
 {
     for (int i = 0; i < groups->n; i++)
         if (ps_patterns_match(groups->v[i].match, name)) return i + 1;
@@ -163,6 +164,6 @@ ps_err ps_patterns_group(const ps_config *cfg, ps_tensor_table *table)
     for (int i = 0; i < groups->n; i++)
         PS_TRY(ps_patterns_check(cfg, "optimizer.groups", groups->v[i].match, table));
     for (int i = 0; i < table->n_tensors; i++)
-        table->tensors[i].group = group_of(groups, table->tensors[i].name);
+        table->tensors[i].group = patterns_group_of(groups, table->tensors[i].name);
     return PS_OK;
 }

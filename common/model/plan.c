@@ -167,8 +167,8 @@ static void cut_all(cutter *c)
     if (last >= 0) cut_at(c, 0, 0, last);
 }
 
-static uint64_t count_chunks(const ps_tensor_table *table, const ps_fragments *fragments,
-                             uint64_t target)
+static uint64_t plan_count_chunks(const ps_tensor_table *table,
+                                  const ps_fragments *fragments, uint64_t target)
 {
     cutter c = {.table = table,
                 .fragments = fragments,
@@ -186,10 +186,10 @@ static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
     const uint32_t n_shards = to->n;
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
     *target = (blocks ? blocks : 1) * PS_GRADNORM_BLOCK;
-    *n = count_chunks(table, to->fragments, *target);
+    *n = plan_count_chunks(table, to->fragments, *target);
     while (MIN_TARGET < *target && *n < n_shards) {
         *target /= 2;
-        *n = count_chunks(table, to->fragments, *target);
+        *n = plan_count_chunks(table, to->fragments, *target);
     }
     if (*n < n_shards)
         return ps_err_set(PS_ERR_CONFIG,
@@ -215,22 +215,22 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Whether shard a has fewer elements for its weight than b once each has `more`. */
-static bool emptier(const spread *to, const uint64_t *counts, uint32_t a, uint32_t b,
-                    uint64_t more)
+static bool plan_emptier(const spread *to, const uint64_t *counts, uint32_t a, uint32_t b,
+                         uint64_t more)
 {
     return (counts[a] + more) * weight_of(to, b) < (counts[b] + more) * weight_of(to, a);
 }
 
 /* The shard that has the fewest elements for its weight once it has `more` of them: of
  * the fragment, and among equals of all. */
-static uint32_t emptiest(const ps_plan *plan, const spread *to,
-                         const uint64_t *of_fragment, uint64_t more)
+static uint32_t plan_emptiest(const ps_plan *plan, const spread *to,
+                              const uint64_t *of_fragment, uint64_t more)
 {
     uint32_t best = 0;
     for (uint32_t s = 1; s < plan->n_shards; s++)
-        if (emptier(to, of_fragment, s, best, more) ||
-            (!emptier(to, of_fragment, best, s, more) &&
-             emptier(to, plan->shard_counts, s, best, more)))
+        if (plan_emptier(to, of_fragment, s, best, more) ||
+            (!plan_emptier(to, of_fragment, best, s, more) &&
+             plan_emptier(to, plan->shard_counts, s, best, more)))
             best = s;
     return best;
 }
@@ -261,14 +261,14 @@ static void place_in_order(ps_plan *plan, const spread *to, ps_chunk *const *ord
         ps_chunk *c = order[i];
         if (c->fragment != fragment) memset(of_fragment, 0, to->n * sizeof *of_fragment);
         fragment = c->fragment;
-        c->shard = emptiest(plan, to, of_fragment, c->count);
+        c->shard = plan_emptiest(plan, to, of_fragment, c->count);
         of_fragment[c->shard] += c->count;
         plan->shard_counts[c->shard] += c->count;
         if (c->count > plan->max_chunk_count) plan->max_chunk_count = c->count;
     }
 }
 
-static ps_err place(ps_plan *plan, const spread *to)
+static ps_err plan_place(ps_plan *plan, const spread *to)
 {
     ps_chunk **order = NULL;
     uint64_t *of_fragment = NULL;
@@ -318,8 +318,8 @@ static uint64_t hash_plan(const ps_plan *plan, const ps_tensor_table *table)
 }
 
 /* The whole plan except its hash. */
-static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_bytes,
-                   const spread *to)
+static ps_err plan_make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_bytes,
+                        const spread *to)
 {
     uint64_t target = 0, n = 0;
     *plan = (ps_plan){.n_shards = to->n, .fragments = *to->fragments};
@@ -333,7 +333,7 @@ static ps_err make(ps_plan *plan, const ps_tensor_table *table, uint64_t chunk_b
     c.blocks = target < PS_GRADNORM_BLOCK ? 1 : target / PS_GRADNORM_BLOCK;
     cut_all(&c);
     plan->n_chunks = (uint32_t)n;
-    return place(plan, to);
+    return plan_place(plan, to);
 }
 
 /* What all shards together would have if each were as full as the fullest one. */
@@ -350,7 +350,7 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, const spre
                          uint64_t blocks)
 {
     ps_plan other;
-    ps_err err = make(&other, table, blocks * BYTES_PER_BLOCK, to);
+    ps_err err = plan_make(&other, table, blocks * BYTES_PER_BLOCK, to);
     if (err == PS_OK && as_full_as_fullest(&other, to) < as_full_as_fullest(plan, to)) {
         ps_plan swap = *plan;
         *plan = other;
@@ -370,7 +370,7 @@ static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const sprea
     const uint64_t together = table->arena_count * 4 / to->fragments->n;
     uint64_t bytes = ps_plan_auto_chunk_bytes(together, equal_shards(to), size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
-    PS_TRY(make(plan, table, bytes, to));
+    PS_TRY(plan_make(plan, table, bytes, to));
     for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
         if (as_full_as_fullest(plan, to) * 100 <= (double)(table->arena_count * 103))
             break;
@@ -397,7 +397,7 @@ static ps_err make_for(ps_plan *plan, const ps_tensor_table *table, ps_chunk_siz
     PS_TRY(ps_fragments_init(&fragments, table, size.fragments ? size.fragments : 1));
     to.fragments = &fragments;
     if (size.bytes)
-        PS_TRY(make(plan, table, size.bytes, &to));
+        PS_TRY(plan_make(plan, table, size.bytes, &to));
     else
         PS_TRY(make_auto(plan, table, &to, size));
     plan->size = size;
@@ -426,8 +426,8 @@ uint32_t ps_plan_shards_per_server(const ps_config_server *config,
 }
 
 /* Whole numbers in the ratio of the shares, at least 1, for each shard of each server. */
-static ps_err make_weights(const ps_config_server *config, uint32_t n_servers,
-                           uint32_t shards, uint32_t **weights)
+static ps_err plan_make_weights(const ps_config_server *config, uint32_t n_servers,
+                                uint32_t shards, uint32_t **weights)
 {
     const ps_float_list *share = &config->share;
     if ((uint32_t)share->n != n_servers)
@@ -451,7 +451,8 @@ ps_err ps_plan_init_servers(ps_plan *plan, const ps_tensor_table *table,
     *plan = (ps_plan){0};
     uint32_t *weights = NULL;
     const uint32_t shards = ps_plan_shards_per_server(config, table, size, n_servers);
-    if (config->share.n > 0) PS_TRY(make_weights(config, n_servers, shards, &weights));
+    if (config->share.n > 0)
+        PS_TRY(plan_make_weights(config, n_servers, shards, &weights));
     const spread to = {.n = n_servers * shards, .weights = weights};
     const ps_err err = make_for(plan, table, size, to);
     free(weights);

@@ -49,14 +49,15 @@ bad(const char *file, const char *tensor, const char *fmt, ...)
 }
 
 /* A whole number from 0 on. */
-static bool whole(const json_t *value, int64_t *out)
+static bool safetensors_whole(const json_t *value, int64_t *out)
 {
     if (!json_is_integer(value)) return false;
     *out = json_integer_value(value);
     return *out >= 0;
 }
 
-static ps_err read_shape(const char *file, const json_t *shape, ps_st_tensor *t)
+static ps_err safetensors_read_shape(const char *file, const json_t *shape,
+                                     ps_st_tensor *t)
 {
     size_t n = json_array_size(shape);
     if (!json_is_array(shape)) return bad(file, t->name, "shape is not a list");
@@ -65,7 +66,7 @@ static ps_err read_shape(const char *file, const json_t *shape, ps_st_tensor *t)
                    PS_MAX_DIMS);
     t->dims.n = (int)n;
     for (size_t i = 0; i < n; i++)
-        if (!whole(json_array_get(shape, i), &t->dims.d[i]))
+        if (!safetensors_whole(json_array_get(shape, i), &t->dims.d[i]))
             return bad(file, t->name, "shape: dimension %zu is not a count", i);
     return PS_OK;
 }
@@ -74,8 +75,9 @@ static ps_err read_shape(const char *file, const json_t *shape, ps_st_tensor *t)
 static ps_err read_offsets(const char *file, const json_t *offsets, ps_st_tensor *t)
 {
     int64_t begin, end;
-    if (json_array_size(offsets) != 2 || !whole(json_array_get(offsets, 0), &begin) ||
-        !whole(json_array_get(offsets, 1), &end) || end < begin)
+    if (json_array_size(offsets) != 2 ||
+        !safetensors_whole(json_array_get(offsets, 0), &begin) ||
+        !safetensors_whole(json_array_get(offsets, 1), &end) || end < begin)
         return bad(file, t->name, "data_offsets is not [begin, end]");
     uint64_t size = dtype_size(t->dtype), wanted = 0;
     int64_t count = ps_dims_count_max(&t->dims, INT64_MAX);
@@ -90,8 +92,8 @@ static ps_err read_offsets(const char *file, const json_t *offsets, ps_st_tensor
     return PS_OK;
 }
 
-static ps_err read_entry(const char *file, const char *name, const json_t *entry,
-                         ps_st_tensor *t)
+static ps_err safetensors_read_entry(const char *file, const char *name,
+                                     const json_t *entry, ps_st_tensor *t)
 {
     PS_TRY(ps_mem_strdup(&t->name, name));
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
@@ -100,7 +102,7 @@ static ps_err read_entry(const char *file, const char *name, const json_t *entry
     snprintf(t->dtype, sizeof t->dtype, "%s", dtype);
     if (json_object_size(entry) != 3)
         return bad(file, name, "only dtype, shape and data_offsets are allowed");
-    PS_TRY(read_shape(file, json_object_get(entry, "shape"), t));
+    PS_TRY(safetensors_read_shape(file, json_object_get(entry, "shape"), t));
     return read_offsets(file, json_object_get(entry, "data_offsets"), t);
 }
 
@@ -125,7 +127,8 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* From 0 to the end of the file without holes or overlaps. */
-static ps_err check_layout(const char *file, ps_st_file *out, uint64_t data_bytes)
+static ps_err safetensors_check_layout(const char *file, ps_st_file *out,
+                                       uint64_t data_bytes)
 {
     uint64_t at = 0;
     qsort(out->tensors, (size_t)out->n, sizeof *out->tensors, by_offset);
@@ -155,14 +158,14 @@ static ps_err read_tensors(const char *file, json_t *root, uint64_t data_bytes,
         if (strcmp(name, "__metadata__") == 0)
             PS_TRY(check_metadata(file, entry));
         else
-            PS_TRY(read_entry(file, name, entry, &out->tensors[out->n++]));
+            PS_TRY(safetensors_read_entry(file, name, entry, &out->tensors[out->n++]));
     }
-    return check_layout(file, out, data_bytes);
+    return safetensors_check_layout(file, out, data_bytes);
 }
 
 /* text (n): the JSON; data_bytes: what follows it in the file. */
-static ps_err read_header(const char *file, const char *text, size_t n,
-                          uint64_t data_bytes, ps_st_file *out)
+static ps_err safetensors_read_header(const char *file, const char *text, size_t n,
+                                      uint64_t data_bytes, ps_st_file *out)
 {
     json_error_t error;
     if (n == 0 || text[0] != '{') return bad(file, "", "the header is not a JSON map");
@@ -213,7 +216,7 @@ static void point_into(ps_st_file *file)
 
 /* ---- reading ---- */
 
-static ps_err read_all(int fd, const char *path, void *out, uint64_t n)
+static ps_err safetensors_read_all(int fd, const char *path, void *out, uint64_t n)
 {
     for (uint64_t done = 0; done < n;) {
         ssize_t got = read(fd, (char *)out + done, n - done);
@@ -245,11 +248,12 @@ static ps_err open_header(const char *path, int fd, uint64_t bytes, ps_st_file *
     unsigned char length[LENGTH_BYTES];
     uint64_t n = 0;
     char *text = NULL;
-    PS_TRY(read_all(fd, path, length, LENGTH_BYTES));
+    PS_TRY(safetensors_read_all(fd, path, length, LENGTH_BYTES));
     PS_TRY(header_length(path, length, bytes, &n));
     PS_TRY(ps_mem_zalloc(&text, n, 1, path));
-    ps_err err = read_all(fd, path, text, n);
-    if (err == PS_OK) err = read_header(path, text, n, bytes - LENGTH_BYTES - n, out);
+    ps_err err = safetensors_read_all(fd, path, text, n);
+    if (err == PS_OK)
+        err = safetensors_read_header(path, text, n, bytes - LENGTH_BYTES - n, out);
     free(text);
     return err;
 }
@@ -266,7 +270,7 @@ static ps_err read_data(const char *path, int fd, ps_st_file *file)
 {
     uint64_t n = data_bytes(file);
     PS_TRY(ps_mem_zalloc(&file->bytes, n, 1, path));
-    PS_TRY(read_all(fd, path, file->bytes, n));
+    PS_TRY(safetensors_read_all(fd, path, file->bytes, n));
     point_into(file);
     return PS_OK;
 }
@@ -291,8 +295,8 @@ ps_err ps_st_load(const char *path, ps_st_file *out)
     return ps_st_load_checked(path, NULL, NULL, out);
 }
 
-static ps_err parse(const char *name, const unsigned char *bytes, uint64_t n_bytes,
-                    ps_st_file *out)
+static ps_err safetensors_parse(const char *name, const unsigned char *bytes,
+                                uint64_t n_bytes, ps_st_file *out)
 {
     uint64_t n = 0;
     if (n_bytes < LENGTH_BYTES)
@@ -300,7 +304,8 @@ static ps_err parse(const char *name, const unsigned char *bytes, uint64_t n_byt
                    n_bytes);
     PS_TRY(header_length(name, bytes, n_bytes, &n));
     uint64_t left = n_bytes - LENGTH_BYTES - n;
-    PS_TRY(read_header(name, (const char *)bytes + LENGTH_BYTES, n, left, out));
+    PS_TRY(
+        safetensors_read_header(name, (const char *)bytes + LENGTH_BYTES, n, left, out));
     PS_TRY(ps_mem_zalloc(&out->bytes, left, 1, name));
     if (left) memcpy(out->bytes, bytes + LENGTH_BYTES + n, left);
     point_into(out);
@@ -310,7 +315,7 @@ static ps_err parse(const char *name, const unsigned char *bytes, uint64_t n_byt
 ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out)
 {
     *out = (ps_st_file){0};
-    ps_err err = parse(name, bytes, n_bytes, out);
+    ps_err err = safetensors_parse(name, bytes, n_bytes, out);
     if (err != PS_OK) ps_st_fini(out);
     return err;
 }
@@ -333,7 +338,7 @@ const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name)
 
 /* ---- writing ---- */
 
-static ps_err describe(json_t *root, const ps_st_tensor *t, uint64_t at)
+static ps_err safetensors_describe(json_t *root, const ps_st_tensor *t, uint64_t at)
 {
     json_t *shape = json_array();
     for (int i = 0; shape && i < t->dims.n; i++)
@@ -349,7 +354,7 @@ static ps_err describe_all(json_t *root, const ps_st_tensor *tensors, int n)
 {
     uint64_t at = 0;
     for (int i = 0; i < n; i++) {
-        PS_TRY(describe(root, &tensors[i], at));
+        PS_TRY(safetensors_describe(root, &tensors[i], at));
         at += tensors[i].bytes;
     }
     return PS_OK;
@@ -398,7 +403,7 @@ typedef struct sink {
     int fd;
 } sink;
 
-static ps_err write_all(const sink *to, const void *bytes, uint64_t n)
+static ps_err safetensors_write_all(const sink *to, const void *bytes, uint64_t n)
 {
     for (uint64_t done = 0; done < n;) {
         ssize_t put = write(to->fd, (const char *)bytes + done, n - done);
@@ -419,16 +424,16 @@ typedef struct content {
 
 static ps_err write_synced(const sink *to, const content *what)
 {
-    PS_TRY(write_all(to, what->head, what->head_bytes));
+    PS_TRY(safetensors_write_all(to, what->head, what->head_bytes));
     for (int i = 0; i < what->n; i++)
-        PS_TRY(write_all(to, what->tensors[i].data, what->tensors[i].bytes));
+        PS_TRY(safetensors_write_all(to, what->tensors[i].data, what->tensors[i].bytes));
     if (fsync(to->fd) != 0 && errno != EINVAL) // EINVAL: a pipe or device
         return ps_err_errno(PS_ERR_IO, "%s: syncing", to->path);
     return PS_OK;
 }
 
 /* Syncs the folder, so that the new name survives a power cut. A failure is ignored. */
-static void sync_folder(const char *path)
+static void safetensors_sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
@@ -450,7 +455,7 @@ static ps_err write_file(const char *path, const char *temporary, const content 
     if (err == PS_OK && rename(temporary, path) != 0)
         err = ps_err_errno(PS_ERR_IO, "%s", path);
     if (err == PS_OK)
-        sync_folder(path);
+        safetensors_sync_folder(path);
     else
         unlink(temporary);
     return err;

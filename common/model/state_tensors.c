@@ -6,7 +6,7 @@
 
 #include "mem.h"
 
-static ps_err grow(ps_state_tensors *s)
+static ps_err state_grow(ps_state_tensors *s)
 {
     int cap = s->cap ? 2 * s->cap : 64;
     ps_st_tensor *grown = realloc(s->list, (size_t)cap * sizeof *grown);
@@ -19,7 +19,7 @@ static ps_err grow(ps_state_tensors *s)
 ps_err ps_state_tensors_add(ps_state_tensors *s, const char *name, ps_dims dims,
                             const float *values)
 {
-    if (s->n == s->cap) PS_TRY(grow(s));
+    if (s->n == s->cap) PS_TRY(state_grow(s));
     ps_st_tensor t = {.dtype = "F32",
                       .dims = dims,
                       .data = values,
@@ -60,8 +60,8 @@ void ps_state_tensors_fini(ps_state_tensors *s)
     *s = (ps_state_tensors){0};
 }
 
-static ps_err read_tensor(const char *path, const ps_st_file *file, const ps_tensor *t,
-                          const char *name, float *values)
+static ps_err state_read_tensor(const char *path, const ps_st_file *file,
+                                const ps_tensor *t, const char *name, float *values)
 {
     const ps_st_tensor *found = ps_st_find(file, name);
     if (!found) return ps_err_set(PS_ERR_FORMAT, "%s: %s is missing", path, name);
@@ -79,7 +79,7 @@ ps_err ps_state_tensors_read(const char *path, const ps_st_file *file,
         const ps_tensor *t = &table->tensors[i];
         char *name;
         PS_TRY(join_name(t, what, &name));
-        ps_err err = read_tensor(path, file, t, name, arena + t->offset);
+        ps_err err = state_read_tensor(path, file, t, name, arena + t->offset);
         free(name);
         PS_TRY(err);
     }

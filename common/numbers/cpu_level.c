@@ -8,7 +8,7 @@ static const char *const names[] = {"auto", "plain", "avx2", "avx512"};
 
 /* Whether processor and operating system support what levels.cmake allows the compiler.
  */
-static bool has(ps_cpu_level level)
+static bool cpu_level_has(ps_cpu_level level)
 {
 #ifdef PS_HAS_LEVELS
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -23,10 +23,10 @@ static bool has(ps_cpu_level level)
     return level == PS_CPU_PLAIN;
 }
 
-static ps_cpu_level best(void)
+static ps_cpu_level cpu_level_best(void)
 {
     ps_cpu_level level = PS_CPU_AVX512;
-    while (!has(level))
+    while (!cpu_level_has(level))
         level--;
     return level;
 }
@@ -39,7 +39,7 @@ ps_cpu_level ps_cpu_level_find(void)
 {
     ps_cpu_level level = atomic_load_explicit(&in_use, memory_order_relaxed);
     if (level != 0) return level;
-    level = best();
+    level = cpu_level_best();
     atomic_store_explicit(&in_use, level, memory_order_relaxed);
     return level;
 }
@@ -53,12 +53,12 @@ ps_err ps_cpu_level_use(const char *name)
         return ps_err_set(PS_ERR_ARG,
                           "PS_CPU_LEVEL: '%.40s' is not one of auto, plain, avx2, avx512",
                           name);
-    if (level != 0 && !has((ps_cpu_level)level))
+    if (level != 0 && !cpu_level_has((ps_cpu_level)level))
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "PS_CPU_LEVEL: this processor, or this build, has no %s "
                           "vectors; auto takes the best that it has",
                           name);
-    atomic_store_explicit(&in_use, level != 0 ? (ps_cpu_level)level : best(),
+    atomic_store_explicit(&in_use, level != 0 ? (ps_cpu_level)level : cpu_level_best(),
                           memory_order_relaxed);
     return PS_OK;
 }

@@ -14,23 +14,23 @@ void ps_mt19937_seed(ps_mt19937 *g, uint64_t seed)
     g->next = MT_N;
 }
 
-static uint32_t twist(uint32_t high, uint32_t low)
+static uint32_t rng_twist(uint32_t high, uint32_t low)
 {
     uint32_t y = (high & 0x80000000u) | (low & 0x7fffffffu);
     return (y >> 1) ^ (low & 1 ? 0x9908b0dfu : 0);
 }
 
-static void refill(ps_mt19937 *g)
+static void rng_refill(ps_mt19937 *g)
 {
     uint32_t *s = g->state;
     for (int i = 0; i < MT_N; i++)
-        s[i] = s[(i + MT_M) % MT_N] ^ twist(s[i], s[(i + 1) % MT_N]);
+        s[i] = s[(i + MT_M) % MT_N] ^ rng_twist(s[i], s[(i + 1) % MT_N]);
     g->next = 0;
 }
 
 uint32_t ps_mt19937_u32(ps_mt19937 *g)
 {
-    if (g->next >= MT_N) refill(g);
+    if (g->next >= MT_N) rng_refill(g);
     uint32_t y = g->state[g->next++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;

@@ -220,7 +220,7 @@ static ps_err find_flag(const char *arg, size_t n, int *out)
 }
 
 /* Both "--flag value" and "--flag=value". */
-static ps_err split(int argc, char **argv, arguments *out)
+static ps_err cli_split(int argc, char **argv, arguments *out)
 {
     for (int i = 1; i < argc; i++) {
         const char *arg = strcmp(argv[i], "-h") == 0 ? "--help" : argv[i];
@@ -245,18 +245,18 @@ static ps_err split(int argc, char **argv, arguments *out)
 /* ---- the environment ---- */
 
 /* NULL when it is not set or empty. */
-static const char *environment(const char *name)
+static const char *cli_environment(const char *name)
 {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
 }
 
 /* Reads the flag, else the variable; else *out is unchanged. */
-static ps_err count_of(const arguments *args, flag_id id, const char *variable, int min,
-                       int *out)
+static ps_err cli_count_of(const arguments *args, flag_id id, const char *variable,
+                           int min, int *out)
 {
     if (args->value[id]) return parse_count(flags[id].name, args->value[id], min, out);
-    const char *value = environment(variable);
+    const char *value = cli_environment(variable);
     return value ? parse_count(variable, value, min, out) : PS_OK;
 }
 
@@ -274,8 +274,8 @@ static ps_err parse_port(const char *from, const char *text, int *out)
  * holds MASTER_PORT. */
 static ps_err find_port(ps_cli *cli, int *out)
 {
-    const char *own = environment("PS_PORT"), *port = environment("MASTER_PORT");
-    const char *store = environment("TORCHELASTIC_USE_AGENT_STORE");
+    const char *own = cli_environment("PS_PORT"), *port = cli_environment("MASTER_PORT");
+    const char *store = cli_environment("TORCHELASTIC_USE_AGENT_STORE");
     if (own) return parse_port("PS_PORT", own, out);
     PS_TRY(parse_port("MASTER_PORT", port ? port : DEFAULT_PORT, out));
     cli->next_port = port && store && strcmp(store, "True") == 0;
@@ -289,7 +289,7 @@ static ps_err find_port(ps_cli *cli, int *out)
 
 static ps_err from_environment(ps_cli *cli, bool wanted)
 {
-    const char *address = environment("MASTER_ADDR");
+    const char *address = cli_environment("MASTER_ADDR");
     int port = 0;
     if (wanted && !address)
         return ps_err_set(PS_ERR_ARG, "--init-method env://: MASTER_ADDR is not set");
@@ -326,8 +326,8 @@ static ps_err add_size(ps_cli *cli, const char *key, int n)
 static const char *keys_of(const arguments *args)
 {
     if (args->value[FLAG_CURVE]) return args->value[FLAG_CURVE];
-    const char *key = environment("PS_CURVE_KEY");
-    return key ? key : environment("PS_CURVE_DIR");
+    const char *key = cli_environment("PS_CURVE_KEY");
+    return key ? key : cli_environment("PS_CURVE_DIR");
 }
 
 static ps_err add_text(ps_cli *cli, const char *key, const char *value)
@@ -346,7 +346,8 @@ static ps_err add_text(ps_cli *cli, const char *key, const char *value)
 static ps_err find_bar(ps_cli *cli)
 {
     int64_t columns = 80;
-    const char *progress = environment("PS_PROGRESS"), *width = environment("COLUMNS");
+    const char *progress = cli_environment("PS_PROGRESS"),
+               *width = cli_environment("COLUMNS");
     if (!progress || strcmp(progress, "bar") != 0) return PS_OK;
     if (width && (!ps_parse_int(width, &columns) || columns < 1 || columns > 10000))
         return ps_err_set(PS_ERR_ARG, "COLUMNS: '%.40s' is not a width", width);
@@ -384,22 +385,23 @@ static ps_err fill_prediction(ps_cli *cli, const arguments *args)
     return parse_count(flags[FLAG_JOIN_SHARES].name, join, 1, &cli->join_shares);
 }
 
-static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *args)
+static ps_err cli_fill(ps_cli *cli, const ps_cli_program *program, const arguments *args)
 {
     const char *rank = program->is_server ? "PS_SERVER_RANK" : "RANK";
-    PS_TRY(count_of(args, FLAG_RANK, rank, 0, &cli->rank));
-    PS_TRY(count_of(args, FLAG_LOCAL_RANK, "LOCAL_RANK", 0, &cli->local_rank));
-    PS_TRY(count_of(args, FLAG_WORLD_SIZE, "WORLD_SIZE", 1, &cli->world_size));
-    PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
-    const char *incarnation = environment("PS_INCARNATION");
+    PS_TRY(cli_count_of(args, FLAG_RANK, rank, 0, &cli->rank));
+    PS_TRY(cli_count_of(args, FLAG_LOCAL_RANK, "LOCAL_RANK", 0, &cli->local_rank));
+    PS_TRY(cli_count_of(args, FLAG_WORLD_SIZE, "WORLD_SIZE", 1, &cli->world_size));
+    PS_TRY(cli_count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
+    const char *incarnation = cli_environment("PS_INCARNATION");
     if (incarnation)
         PS_TRY(parse_count("PS_INCARNATION", incarnation, 0, &cli->incarnation));
     int threads = 0;
-    const char *omp = environment("OMP_NUM_THREADS");
+    const char *omp = cli_environment("OMP_NUM_THREADS");
     // OpenMP's variable may hold a list ("4,2"), so other values are no error.
     if (omp && (threads = atoi(omp)) > 0) cli->default_threads = threads;
-    cli->own_waits = environment("OMP_WAIT_POLICY") || environment("GOMP_SPINCOUNT");
-    const char *vectors = environment("PS_CPU_LEVEL");
+    cli->own_waits =
+        cli_environment("OMP_WAIT_POLICY") || cli_environment("GOMP_SPINCOUNT");
+    const char *vectors = cli_environment("PS_CPU_LEVEL");
     if (vectors) PS_TRY(ps_cpu_level_use(vectors));
     PS_TRY(find_bar(cli));
     PS_TRY(find_init_method(cli, args->value[FLAG_INIT_METHOD]));
@@ -432,7 +434,7 @@ static ps_err fill(ps_cli *cli, const ps_cli_program *program, const arguments *
 }
 
 /* A probe reads no configuration, and no --set. */
-static ps_err probe(const ps_cli_program *program, const arguments *args, FILE *out)
+static ps_err cli_probe(const ps_cli_program *program, const arguments *args, FILE *out)
 {
     const ps_role role = program->is_server ? PS_ROLE_SERVER : PS_ROLE_WORKER;
     const char *keys = keys_of(args);
@@ -440,7 +442,7 @@ static ps_err probe(const ps_cli_program *program, const arguments *args, FILE *
     ps_curve curve;
     int servers = 1;
     PS_TRY(ps_curve_load(&curve, keys ? keys : "", insecure, role));
-    PS_TRY(count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &servers));
+    PS_TRY(cli_count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &servers));
     const ps_probe_options o = {.what = args->value[FLAG_PROBE],
                                 .curve = &curve,
                                 .peer = servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER};
@@ -453,7 +455,7 @@ static ps_err do_asked(ps_cli *cli, const ps_cli_program *program, const argumen
 {
     cli->done = true;
     if (args->value[FLAG_MAKE_KEYS]) return ps_curve_make(args->value[FLAG_MAKE_KEYS]);
-    if (args->value[FLAG_PROBE]) return probe(program, args, out);
+    if (args->value[FLAG_PROBE]) return cli_probe(program, args, out);
     cli->done = false;
     return PS_OK;
 }
@@ -484,10 +486,10 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
                     .servers = -1,
                     .log_level = PS_LOG_INFO};
     PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
-    ps_err err = split(argc, argv, &args);
+    ps_err err = cli_split(argc, argv, &args);
     if (err == PS_OK) cli->done = print_asked(program, &args, out);
     if (err == PS_OK && !cli->done) err = do_asked(cli, program, &args, out);
-    if (err == PS_OK && !cli->done) err = fill(cli, program, &args);
+    if (err == PS_OK && !cli->done) err = cli_fill(cli, program, &args);
     free(args.sets);
     return err;
 }

@@ -21,7 +21,7 @@ typedef struct lookup {
     struct addrinfo *found;
 } lookup;
 
-static void leave(lookup *l)
+static void lookup_leave(lookup *l)
 {
     if (atomic_fetch_sub(&l->users, 1) > 1) return;
     if (l->found) freeaddrinfo(l->found);
@@ -30,23 +30,23 @@ static void leave(lookup *l)
     free(l);
 }
 
-static int ask(const char *host, int flags, struct addrinfo **found)
+static int lookup_ask(const char *host, int flags, struct addrinfo **found)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags};
     return getaddrinfo(host, NULL, &hints, found);
 }
 
-static void *look_up(void *arg)
+static void *lookup_look_up(void *arg)
 {
     lookup *l = arg;
-    l->code = ask(l->host, 0, &l->found);
+    l->code = lookup_ask(l->host, 0, &l->found);
     l->reason = errno;
     ps_event_set(&l->done);
-    leave(l);
+    lookup_leave(l);
     return NULL;
 }
 
-static ps_err start(const char *host, lookup **out)
+static ps_err lookup_start(const char *host, lookup **out)
 {
     lookup *l;
     PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a look-up"));
@@ -56,18 +56,18 @@ static ps_err start(const char *host, lookup **out)
     pthread_t thread;
     if (err == PS_OK) {
         atomic_store(&l->users, 2);
-        err = ps_thread_start(&thread, "look-up", look_up, l);
+        err = ps_thread_start(&thread, "look-up", lookup_look_up, l);
         if (err != PS_OK) atomic_store(&l->users, 1);
     }
     if (err == PS_OK)
         (void)pthread_detach(thread);
     else
-        leave(l);
+        lookup_leave(l);
     *out = err == PS_OK ? l : NULL;
     return err;
 }
 
-static ps_err await(const lookup *l, ps_deadline deadline)
+static ps_err lookup_await(const lookup *l, ps_deadline deadline)
 {
     struct pollfd items[] = {{.fd = ps_event_fd(&l->done), .events = POLLIN},
                              {.fd = ps_interrupt_fd(), .events = POLLIN}};
@@ -84,10 +84,10 @@ static ps_err await(const lookup *l, ps_deadline deadline)
 ps_err ps_lookup(const char *host, ps_deadline deadline, struct addrinfo **out)
 {
     *out = NULL;
-    if (ask(host, AI_NUMERICHOST, out) == 0) return PS_OK; // no name server needed
+    if (lookup_ask(host, AI_NUMERICHOST, out) == 0) return PS_OK; // no name server needed
     lookup *l;
-    PS_TRY(start(host, &l));
-    ps_err err = await(l, deadline);
+    PS_TRY(lookup_start(host, &l));
+    ps_err err = lookup_await(l, deadline);
     if (err == PS_OK && l->code != 0)
         err = ps_err_set(PS_ERR_NET, "%s: the name does not resolve: %s", host,
                          l->code == EAI_SYSTEM ? strerror(l->reason)
@@ -96,6 +96,6 @@ ps_err ps_lookup(const char *host, ps_deadline deadline, struct addrinfo **out)
         *out = l->found;
         l->found = NULL;
     }
-    leave(l);
+    lookup_leave(l);
     return err;
 }

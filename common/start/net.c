@@ -62,7 +62,7 @@ static ps_err pause_before_retry(attempts *a)
     return ps_deadline_passed(a->deadline) ? ps_err_restore(&a->whole) : PS_OK;
 }
 
-static void number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])
+static void net_number_of(const struct sockaddr *a, char out[PS_ADDRESS_MAX])
 {
     socklen_t bytes = a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
                                                : sizeof(struct sockaddr_in);
@@ -89,7 +89,7 @@ static int fit_of(const struct ifaddrs *i, const char *wish, size_t prefix)
     int family = i->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) return 0;
     char number[PS_ADDRESS_MAX];
-    number_of(i->ifa_addr, number);
+    net_number_of(i->ifa_addr, number);
     if (strcmp(number, wish) == 0) return 7;
     // A link-local IPv6 address is of no use to others without its scope.
     int score = family == AF_INET ? 2 : strncmp(number, "fe80:", 5) == 0 ? 0 : 1;
@@ -108,7 +108,7 @@ static void list_interfaces(const struct ifaddrs *all, char *out, size_t cap)
     for (const struct ifaddrs *i = all; i && used < cap; i = i->ifa_next) {
         if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET) continue;
         char number[PS_ADDRESS_MAX];
-        number_of(i->ifa_addr, number);
+        net_number_of(i->ifa_addr, number);
         used += (size_t)snprintf(out + used, cap - used, "%s%s (%s)", used ? ", " : "",
                                  i->ifa_name, number);
     }
@@ -123,7 +123,7 @@ static int best_interface(const struct ifaddrs *all, const char *wish, size_t pr
         int fit = fit_of(i, wish, prefix);
         if (fit <= best) continue;
         best = fit;
-        number_of(i->ifa_addr, out);
+        net_number_of(i->ifa_addr, out);
     }
     return best;
 }
@@ -161,7 +161,7 @@ ps_err ps_net_resolve(const char *host, ps_deadline deadline, char (*out)[PS_ADD
     const int families[] = {AF_INET, AF_INET6};
     for (int f = 0; f < 2; f++)
         for (struct addrinfo *a = all; a && *n < cap; a = a->ai_next)
-            if (a->ai_family == families[f]) number_of(a->ai_addr, out[(*n)++]);
+            if (a->ai_family == families[f]) net_number_of(a->ai_addr, out[(*n)++]);
     freeaddrinfo(all);
     return *n > 0 ? PS_OK : ps_err_set(PS_ERR_NET, "%s: the host has no address", host);
 }
@@ -181,13 +181,13 @@ static int make_address(const char *number, int port, struct sockaddr_storage *o
     return 0;
 }
 
-static void own_address(int fd, char out[PS_ADDRESS_MAX])
+static void net_own_address(int fd, char out[PS_ADDRESS_MAX])
 {
     struct sockaddr_storage own;
     socklen_t bytes = sizeof own;
     out[0] = '\0';
     if (getsockname(fd, (struct sockaddr *)&own, &bytes) == 0)
-        number_of((const struct sockaddr *)&own, out);
+        net_number_of((const struct sockaddr *)&own, out);
 }
 
 /* 0 when there is a route. Connecting a datagram socket sends nothing (udp(7)). */
@@ -199,7 +199,7 @@ static int route_to(const char *number, char out[PS_ADDRESS_MAX])
     int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     int failed = connect(fd, (const struct sockaddr *)&to, bytes);
-    if (!failed) own_address(fd, out);
+    if (!failed) net_own_address(fd, out);
     close(fd);
     return failed || !out[0] ? -1 : 0;
 }
@@ -290,7 +290,7 @@ ps_err ps_net_reach(const char *host, int port, ps_deadline deadline,
 {
     int fd;
     PS_TRY(ps_net_connect(host, port, deadline, &fd, remote));
-    own_address(fd, local);
+    net_own_address(fd, local);
     close(fd);
     return PS_OK;
 }

@@ -63,7 +63,7 @@ static void close_serving(serving *s)
 }
 
 /* Answers each message with its first byte. */
-static void answer(void *router)
+static void probe_answer(void *router)
 {
     const ps_deadline now = {0};
     for (int i = 0; i < WAITING; i++) {
@@ -96,11 +96,11 @@ static void answer_until_told(serving *s)
         if (n < 0 && zmq_errno() != EINTR) return;
         if (items[1].revents) return; // the process that started it is done or gone
         ps_gate_turn(s->gate);
-        answer(s->router);
+        probe_answer(s->router);
     }
 }
 
-static ps_err serve(const ps_curve *curve, int port, FILE *out)
+static ps_err probe_serve(const ps_curve *curve, int port, FILE *out)
 {
     serving s = {0};
     ps_err err = ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &s.zmq_context);
@@ -117,7 +117,7 @@ static ps_err serve(const ps_curve *curve, int port, FILE *out)
 
 /* ---- the measuring end ---- */
 
-static ps_err send_bytes(void *dealer, size_t n, ps_deadline deadline)
+static ps_err probe_send_bytes(void *dealer, size_t n, ps_deadline deadline)
 {
     zmq_msg_t part;
     if (zmq_msg_init_size(&part, n) != 0)
@@ -138,7 +138,7 @@ static ps_err await_answer(void *dealer, ps_deadline deadline)
                                       "(--curve) those of this one?");
 }
 
-static int ascending(const void *a, const void *b)
+static int probe_ascending(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
@@ -149,11 +149,11 @@ static ps_err measure_rtt(void *dealer, double *us, ps_deadline deadline)
     uint64_t rounds[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t start = ps_clock_ns();
-        PS_TRY(send_bytes(dealer, 1, deadline));
+        PS_TRY(probe_send_bytes(dealer, 1, deadline));
         PS_TRY(await_answer(dealer, deadline));
         rounds[i] = ps_clock_ns() - start;
     }
-    qsort(rounds, ROUNDS, sizeof *rounds, ascending);
+    qsort(rounds, ROUNDS, sizeof *rounds, probe_ascending);
     *us = (double)rounds[ROUNDS / 2] * 1e-3;
     return PS_OK;
 }
@@ -164,7 +164,7 @@ static ps_err measure_rate(void *dealer, double *mbit_s, ps_deadline deadline)
     int waiting = 0; // blocks that are not answered yet: three keep the link busy
     const ps_deadline enough = ps_deadline_in_ms(RATE_MS);
     while (sent < BYTES && !ps_deadline_passed(enough)) {
-        PS_TRY(send_bytes(dealer, BLOCK, deadline));
+        PS_TRY(probe_send_bytes(dealer, BLOCK, deadline));
         sent += BLOCK;
         if (++waiting < 3) continue;
         PS_TRY(await_answer(dealer, deadline));
@@ -189,7 +189,7 @@ static ps_err measure_over(void *zmq_context, const ps_probe_options *p,
     PS_TRY(ps_zsock_open(zmq_context, &o, &dealer));
     ps_err err = ps_zsock_connect(dealer, p->curve, endpoint);
     // The first round makes the connection.
-    if (err == PS_OK) err = send_bytes(dealer, 1, deadline);
+    if (err == PS_OK) err = probe_send_bytes(dealer, 1, deadline);
     if (err == PS_OK) err = await_answer(dealer, ps_deadline_in_ms(CONNECT_MS));
     if (err == PS_OK) err = measure_rtt(dealer, &m->us, deadline);
     if (err == PS_OK) err = measure_rate(dealer, &m->mbit_s, deadline);
@@ -197,7 +197,8 @@ static ps_err measure_over(void *zmq_context, const ps_probe_options *p,
     return err;
 }
 
-static ps_err measure(const ps_probe_options *p, const char *host, int port, FILE *out)
+static ps_err probe_measure(const ps_probe_options *p, const char *host, int port,
+                            FILE *out)
 {
     char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX], endpoint[PS_ENDPOINT_MAX];
     measured m = {0};
@@ -230,6 +231,6 @@ ps_err ps_probe_run(const ps_probe_options *p, FILE *out)
     size_t n = (size_t)(colon - what);
     bool bracketed = what[0] == '[' && what[n - 1] == ']';
     snprintf(host, sizeof host, "%.*s", (int)(bracketed ? n - 2 : n), what + bracketed);
-    if (strcmp(host, "serve") == 0) return serve(p->curve, (int)port, out);
-    return measure(p, host, (int)port, out);
+    if (strcmp(host, "serve") == 0) return probe_serve(p->curve, (int)port, out);
+    return probe_measure(p, host, (int)port, out);
 }

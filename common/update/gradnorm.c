@@ -4,7 +4,7 @@
 
 #include "floats.h"
 
-static uint64_t blocks_of(uint64_t count)
+static uint64_t gradnorm_blocks_of(uint64_t count)
 {
     return (count + PS_GRADNORM_BLOCK - 1) / PS_GRADNORM_BLOCK;
 }
@@ -13,7 +13,7 @@ uint64_t ps_gradnorm_tensor_block(const ps_tensor_table *table, int tensor)
 {
     uint64_t n = 0;
     for (int i = 0; i < tensor; i++)
-        n += blocks_of(table->tensors[i].count);
+        n += gradnorm_blocks_of(table->tensors[i].count);
     return n;
 }
 
@@ -31,7 +31,7 @@ uint64_t ps_gradnorm_chunk_blocks(const ps_tensor_table *table, const ps_chunk *
     *n = 0;
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
         ps_chunk_overlap(chunk, &table->tensors[i], &begin, &end);
-        *n += blocks_of(end - begin);
+        *n += gradnorm_blocks_of(end - begin);
     }
     return first;
 }

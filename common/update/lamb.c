@@ -19,7 +19,7 @@ uint64_t ps_lamb_sums(const ps_tensor_table *table)
     return 2 * ps_gradnorm_blocks(table);
 }
 
-static piece piece_of(const ps_lamb_part *part, const ps_optimizer_step *step, int i)
+static piece lamb_piece_of(const ps_lamb_part *part, const ps_optimizer_step *step, int i)
 {
     const ps_tensor *t = &part->table->tensors[i];
     const ps_optimizer *opt = part->optimizer;
@@ -40,7 +40,7 @@ void ps_lamb_update(const ps_lamb_part *part, const ps_optimizer_step *step,
 {
     ps_gradnorm_chunk(part->table, part->chunk, part->weights, weight_sums);
     for (int i = part->chunk->first_tensor; i <= part->chunk->last_tensor; i++) {
-        const piece p = piece_of(part, step, i);
+        const piece p = lamb_piece_of(part, step, i);
         if (part->table->optional && ps_absent_at(part->grads + p.at)) continue;
         ps_lamb_loop_update(&p.scalars, p.count, part->weights + p.at, part->grads + p.at,
                             p.states[0], p.states[1]);
@@ -64,7 +64,7 @@ void ps_lamb_apply(const ps_lamb_part *part, const ps_optimizer_step *step,
 {
     const ps_optimizer *opt = part->optimizer;
     for (int i = part->chunk->first_tensor; i <= part->chunk->last_tensor; i++) {
-        const piece p = piece_of(part, step, i);
+        const piece p = lamb_piece_of(part, step, i);
         ps_lamb_loop_apply(&p.scalars, ratio_of(part, &p, sums), p.count,
                            part->weights + p.at, part->grads + p.at,
                            opt->ema > 0 ? p.states[opt->n_states - 1] : NULL);

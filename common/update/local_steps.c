@@ -1,7 +1,8 @@
 #include "local_steps.h"
 
 /* Of the round: its first step, and the one after its last if the job does not end. */
-static void bounds(const ps_config *cfg, uint64_t step, uint64_t *first, uint64_t *end)
+static void local_steps_bounds(const ps_config *cfg, uint64_t step, uint64_t *first,
+                               uint64_t *end)
 {
     const uint64_t alone = (uint64_t)cfg->sync.local_after;
     const uint64_t n = step < alone ? 1 : (uint64_t)cfg->sync.local_steps;
@@ -34,7 +35,7 @@ bool ps_local_steps_sends(const ps_config *cfg, uint32_t fragment, uint64_t step
 {
     const uint64_t n = (uint64_t)cfg->sync.fragments;
     uint64_t first, end;
-    bounds(cfg, step, &first, &end);
+    local_steps_bounds(cfg, step, &first, &end);
     if (end >= total_steps) return step + 1 == total_steps;
     if (end - first == 1) return true;
     return step + 1 == first + (fragment + 1) * (end - first) / n;
@@ -43,7 +44,7 @@ bool ps_local_steps_sends(const ps_config *cfg, uint32_t fragment, uint64_t step
 uint64_t ps_local_steps_overlap(const ps_config *cfg, uint64_t step, uint64_t total_steps)
 {
     uint64_t first, end;
-    bounds(cfg, step, &first, &end);
+    local_steps_bounds(cfg, step, &first, &end);
     return end - first == 1 || end >= total_steps ? 0 : (uint64_t)cfg->sync.overlap;
 }
 
@@ -69,7 +70,7 @@ uint32_t ps_local_steps_ahead(const ps_config *cfg, uint64_t step, uint64_t tota
     uint64_t first, end;
     uint32_t n = 0;
     if (ps_config_quorum(cfg)) return 0;
-    bounds(cfg, step, &first, &end);
+    local_steps_bounds(cfg, step, &first, &end);
     for (uint64_t s = first; s < step; s++)
         for (uint32_t f = 0; f < (uint32_t)cfg->sync.fragments; f++)
             n += ps_local_steps_sends(cfg, f, s, total_steps);

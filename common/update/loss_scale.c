@@ -3,7 +3,7 @@
 #include <float.h>
 #include <math.h>
 
-static bool wanted(const ps_config *cfg)
+static bool loss_scale_wanted(const ps_config *cfg)
 {
     const ps_switch use = cfg->loss_scale.use;
     return use == PS_SWITCH_AUTO ? cfg->train.precision == PS_PRECISION_FP16
@@ -39,7 +39,7 @@ static ps_err check_factors(const ps_config_loss_scale *c)
 ps_err ps_loss_scale_init(ps_loss_scale *s, const ps_config *cfg)
 {
     *s = (ps_loss_scale){.scale = 1};
-    if (!wanted(cfg)) return PS_OK;
+    if (!loss_scale_wanted(cfg)) return PS_OK;
     PS_TRY(check_factors(&cfg->loss_scale));
     PS_TRY(check_codec(cfg));
     *s = (ps_loss_scale){
@@ -57,7 +57,7 @@ float ps_loss_scale_inverse(const ps_loss_scale *s)
     return (float)(1.0 / (double)s->scale);
 }
 
-static void grow(ps_loss_scale *s)
+static void loss_scale_grow(ps_loss_scale *s)
 {
     float grown = (float)((double)s->scale * s->growth);
     s->streak = 0;
@@ -68,7 +68,7 @@ ps_err ps_loss_scale_update(ps_loss_scale *s, bool finite)
 {
     if (!s->on) return PS_OK;
     if (finite) {
-        if (++s->streak == s->interval) grow(s);
+        if (++s->streak == s->interval) loss_scale_grow(s);
         return PS_OK;
     }
     s->skipped++;

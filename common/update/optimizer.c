@@ -7,7 +7,7 @@
 
 typedef ps_optimizer_scalars scalars;
 
-static bool decouples(const ps_optimizer *opt)
+static bool optimizer_decouples(const ps_optimizer *opt)
 {
     return opt->kind == PS_OPTIMIZER_ADAMW || opt->kind == PS_OPTIMIZER_LION;
 }
@@ -64,7 +64,7 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
     take_moments(&k, opt, step);
     if (opt->kind == PS_OPTIMIZER_RMSPROP) take_rmsprop(&k, opt);
     if (opt->kind == PS_OPTIMIZER_ADAGRAD) take_adagrad(&k, opt, step);
-    if (decouples(opt)) k.decay = (float)(1.0 - step->lr * weight_decay);
+    if (optimizer_decouples(opt)) k.decay = (float)(1.0 - step->lr * weight_decay);
     return k;
 }
 

@@ -5,7 +5,8 @@
 /* A smaller change is not made; PyTorch's default. */
 static const double EPS = 1e-8;
 
-static bool is_better(const ps_plateau *p, const ps_config_schedule *c, double value)
+static bool plateau_is_better(const ps_plateau *p, const ps_config_schedule *c,
+                              double value)
 {
     const bool loss = c->metric == PS_PLATEAU_LOSS, none = isnan(p->best);
     const double best = none ? (loss ? INFINITY : -INFINITY) : p->best;
@@ -15,7 +16,7 @@ static bool is_better(const ps_plateau *p, const ps_config_schedule *c, double v
 bool ps_plateau_step(ps_plateau *p, const ps_config_schedule *c, double value)
 {
     p->bad++;
-    if (is_better(p, c, value)) {
+    if (plateau_is_better(p, c, value)) {
         p->best = value;
         p->bad = 0;
     }

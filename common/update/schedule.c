@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-static bool ends(ps_schedule_kind kind)
+static bool schedule_ends(ps_schedule_kind kind)
 {
     return kind == PS_SCHEDULE_COSINE || kind == PS_SCHEDULE_LINEAR ||
            kind == PS_SCHEDULE_POLYNOMIAL || kind == PS_SCHEDULE_ONECYCLE;
@@ -28,13 +28,13 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
                        .total = c->total > 0 ? (uint64_t)c->total : total_steps,
                        .t_0 = (uint64_t)c->t_0,
                        .t_mult = (uint64_t)c->t_mult};
-    if (ends(s->kind) && s->total == PS_STEPS_UNKNOWN)
+    if (schedule_ends(s->kind) && s->total == PS_STEPS_UNKNOWN)
         return ps_err_set(
             PS_ERR_CONFIG,
             "schedule.name: %s ends with the job, which has no known number "
             "of steps: set schedule.total",
             ps_word_name(ps_schedule_words, (int)c->name));
-    if (ends(s->kind) && c->total > 0 && s->total <= s->warmup)
+    if (schedule_ends(s->kind) && c->total > 0 && s->total <= s->warmup)
         return ps_err_set(PS_ERR_CONFIG,
                           "schedule.total: %" PRIu64 " steps are over before the warm-up "
                           "of %" PRIu64 " is",
@@ -42,7 +42,7 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
     return PS_OK;
 }
 
-static double cosine(double from, double to, double done)
+static double schedule_cosine(double from, double to, double done)
 {
     return to + (from - to) * (1.0 + cos(M_PI * done)) / 2.0;
 }
@@ -61,7 +61,7 @@ static double of_period(const ps_schedule *s, uint64_t step)
 }
 
 /* The part of the way from one step to another, which may be fractions. */
-static double part(double step, double from, double to)
+static double schedule_part(double step, double from, double to)
 {
     return to > from ? fmin((step - from) / (to - from), 1.0) : 1.0;
 }
@@ -71,16 +71,16 @@ static double one_cycle(const ps_schedule *s, double step)
     const double n = (double)s->total, first = s->lr / s->div_factor;
     const double last = first / s->final_div_factor;
     const double top = s->pct_start * n - 1.0, middle = 2.0 * s->pct_start * n - 2.0;
-    double from = s->lr, to = last, done = part(step, top, n - 1.0);
+    double from = s->lr, to = last, done = schedule_part(step, top, n - 1.0);
     if (step <= top) {
-        from = first, to = s->lr, done = part(step, 0.0, top);
+        from = first, to = s->lr, done = schedule_part(step, 0.0, top);
     } else if (s->three_phase && step <= middle) {
-        from = s->lr, to = first, done = part(step, top, middle);
+        from = s->lr, to = first, done = schedule_part(step, top, middle);
     } else if (s->three_phase) {
-        from = first, to = last, done = part(step, middle, n - 1.0);
+        from = first, to = last, done = schedule_part(step, middle, n - 1.0);
     }
     if (s->anneal == PS_ANNEAL_LINEAR) return from + (to - from) * done;
-    return cosine(from, to, done);
+    return schedule_cosine(from, to, done);
 }
 
 /* The rate of the main schedule, which begins when the warm-up is over. */
@@ -92,9 +92,9 @@ static double main_lr(const ps_schedule *s, uint64_t step)
     case PS_SCHEDULE_STEP:
         return s->lr * pow(s->gamma, (double)(step / s->step_size));
     case PS_SCHEDULE_COSINE:
-        return cosine(s->lr, s->min_lr, done);
+        return schedule_cosine(s->lr, s->min_lr, done);
     case PS_SCHEDULE_COSINE_RESTARTS:
-        return cosine(s->lr, s->min_lr, of_period(s, step));
+        return schedule_cosine(s->lr, s->min_lr, of_period(s, step));
     case PS_SCHEDULE_LINEAR:
         return s->lr + (s->min_lr - s->lr) * done;
     case PS_SCHEDULE_POLYNOMIAL:

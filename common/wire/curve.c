@@ -24,7 +24,7 @@ enum {
 
 static const char MAGIC[] = "pstrain-key 1 ";
 
-static ps_err unsupported(void)
+static ps_err curve_unsupported(void)
 {
     return ps_err_set(PS_ERR_UNSUPPORTED,
                       "this libzmq has no CURVE: install one that was built with "
@@ -36,7 +36,7 @@ ps_err ps_curve_public(const ps_curve_key *secret, ps_curve_key *out)
     char text[Z85_BYTES], public[Z85_BYTES];
     if (!zmq_has("curve") || !zmq_z85_encode(text, secret->bytes, sizeof secret->bytes) ||
         zmq_curve_public(public, text) != 0 || !zmq_z85_decode(out->bytes, public))
-        return unsupported();
+        return curve_unsupported();
     return PS_OK;
 }
 
@@ -109,7 +109,7 @@ static bool take_role(const char **at, ps_role *out)
     return false;
 }
 
-static ps_err malformed(const char *where)
+static ps_err curve_malformed(const char *where)
 {
     return ps_err_set(PS_ERR_FORMAT,
                       "%s: no key of pstrain: make new ones (ps-server --make-keys DIR)",
@@ -117,28 +117,28 @@ static ps_err malformed(const char *where)
 }
 
 /* where names the text's source in errors. */
-static ps_err parse(ps_curve *c, const char *text, ps_role role, const char *where)
+static ps_err curve_parse(ps_curve *c, const char *text, ps_role role, const char *where)
 {
     const char *at = text + strlen(MAGIC);
     ps_curve_key own;
     if (strncmp(text, MAGIC, strlen(MAGIC)) != 0 || !take_role(&at, &c->role) ||
         !take_hex(&at, &c->secret) || !take_hex(&at, &c->public_of[PS_ROLE_SERVER]) ||
         !take_hex(&at, &c->public_of[PS_ROLE_WORKER]) || (*at && strcmp(at, "\n") != 0))
-        return malformed(where);
+        return curve_malformed(where);
     if (c->role != role)
         return ps_err_set(PS_ERR_ARG,
                           "%s is the key of a %s, and this is a %s: give each role its "
                           "own (server.key, worker.key)",
                           where, ps_role_name(c->role), ps_role_name(role));
     PS_TRY(ps_curve_public(&c->secret, &own));
-    if (memcmp(&own, &c->public_of[role], sizeof own) != 0) return malformed(where);
+    if (memcmp(&own, &c->public_of[role], sizeof own) != 0) return curve_malformed(where);
     c->on = true;
     return PS_OK;
 }
 
 /* ---- files ---- */
 
-static ps_err path_of(const char *folder, ps_role role, char out[PATH_BYTES])
+static ps_err curve_path_of(const char *folder, ps_role role, char out[PATH_BYTES])
 {
     int n = snprintf(out, PATH_BYTES, "%s/%s.key", folder, ps_role_name(role));
     if (n < PATH_BYTES) return PS_OK;
@@ -169,7 +169,7 @@ static ps_err check_modes(const char *path, int fd, const char *folder)
 ps_err ps_curve_read(ps_curve *curve, const char *folder, ps_role role)
 {
     char path[PATH_BYTES], text[LINE_MAX_BYTES];
-    PS_TRY(path_of(folder, role, path));
+    PS_TRY(curve_path_of(folder, role, path));
     int fd;
     ps_err err = ps_regular_file_open(path, O_RDONLY, &fd);
     if (err != PS_OK && errno == EINVAL) return err;
@@ -184,7 +184,7 @@ ps_err ps_curve_read(ps_curve *curve, const char *folder, ps_role role)
     close(fd);
     if (err != PS_OK) return err;
     text[n] = '\0';
-    err = parse(curve, text, role, path);
+    err = curve_parse(curve, text, role, path);
     explicit_bzero(text, sizeof text);
     return err;
 }
@@ -194,7 +194,8 @@ ps_err ps_curve_load(ps_curve *curve, const char *keys, bool insecure, ps_role r
     *curve = (ps_curve){.role = role, .insecure = insecure};
     if (!keys[0]) return PS_OK;
     if (strncmp(keys, MAGIC, strlen(MAGIC)) == 0)
-        return parse(curve, keys, role, "the key that was handed over (PS_CURVE_KEY)");
+        return curve_parse(curve, keys, role,
+                           "the key that was handed over (PS_CURVE_KEY)");
     return ps_curve_read(curve, keys, role);
 }
 
@@ -213,20 +214,20 @@ ps_err ps_curve_init(ps_curve *curve, const ps_config *config, ps_role role)
 
 /* ---- making them ---- */
 
-static ps_err draw(ps_curve_key *secret, ps_curve_key *public)
+static ps_err curve_draw(ps_curve_key *secret, ps_curve_key *public)
 {
     char public_text[Z85_BYTES], text[Z85_BYTES];
     if (!zmq_has("curve") || zmq_curve_keypair(public_text, text) != 0 ||
         !zmq_z85_decode(secret->bytes, text) ||
         !zmq_z85_decode(public->bytes, public_text))
-        return unsupported();
+        return curve_unsupported();
     return PS_OK;
 }
 
 static ps_err write_key(const char *folder, const ps_curve *c)
 {
     char path[PATH_BYTES], secret[HEX + 1], servers[HEX + 1], workers[HEX + 1];
-    PS_TRY(path_of(folder, c->role, path));
+    PS_TRY(curve_path_of(folder, c->role, path));
     put_hex(secret, &c->secret);
     put_hex(servers, &c->public_of[PS_ROLE_SERVER]);
     put_hex(workers, &c->public_of[PS_ROLE_WORKER]);
@@ -241,7 +242,7 @@ static ps_err write_key(const char *folder, const ps_curve *c)
     return err;
 }
 
-static ps_err make_folder(const char *folder)
+static ps_err curve_make_folder(const char *folder)
 {
     struct stat s;
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
@@ -257,7 +258,7 @@ static ps_err make_folder(const char *folder)
 static ps_err has_key(const char *folder, ps_role role, bool *out)
 {
     char path[PATH_BYTES];
-    PS_TRY(path_of(folder, role, path));
+    PS_TRY(curve_path_of(folder, role, path));
     *out = access(path, F_OK) == 0;
     return PS_OK;
 }
@@ -266,7 +267,7 @@ ps_err ps_curve_make(const char *folder)
 {
     ps_curve pair[PS_ROLE_COUNT] = {{0}};
     bool there[PS_ROLE_COUNT];
-    PS_TRY(make_folder(folder));
+    PS_TRY(curve_make_folder(folder));
     for (int r = 0; r < PS_ROLE_COUNT; r++)
         PS_TRY(has_key(folder, (ps_role)r, &there[r]));
     if (there[0] != there[1])
@@ -278,7 +279,7 @@ ps_err ps_curve_make(const char *folder)
         PS_TRY(ps_curve_read(&pair[r], folder, (ps_role)r));
     if (there[0]) return PS_OK;
     for (int r = 0; r < PS_ROLE_COUNT; r++)
-        PS_TRY(draw(&pair[r].secret, &pair[r].public_of[r]));
+        PS_TRY(curve_draw(&pair[r].secret, &pair[r].public_of[r]));
     for (int r = 0; r < PS_ROLE_COUNT; r++) {
         pair[r].role = (ps_role)r;
         pair[r].public_of[!r] = pair[!r].public_of[!r];

@@ -70,7 +70,7 @@ void *ps_door_socket(const ps_door *d)
 
 /* ---- without keys ---- */
 
-static caller *find(ps_door *d, zmq_msg_t *id)
+static caller *door_find(ps_door *d, zmq_msg_t *id)
 {
     for (int i = 0; i < d->n_callers; i++)
         if (memcmp(d->callers[i].stream_id, zmq_msg_data(id), STREAM_ID_BYTES) == 0)
@@ -78,7 +78,7 @@ static caller *find(ps_door *d, zmq_msg_t *id)
     return NULL;
 }
 
-static void forget(ps_door *d, caller *c)
+static void door_forget(ps_door *d, caller *c)
 {
     ps_zmtp_fini(&c->zmtp);
     d->n_callers--;
@@ -86,7 +86,7 @@ static void forget(ps_door *d, caller *c)
 }
 
 /* With n 0 libzmq closes the connection. */
-static ps_err send_bytes(ps_door *d, const caller *c, const void *bytes, size_t n)
+static ps_err door_send_bytes(ps_door *d, const caller *c, const void *bytes, size_t n)
 {
     const ps_deadline now = {0};
     zmq_msg_t parts[2];
@@ -99,12 +99,12 @@ static ps_err send_bytes(ps_door *d, const caller *c, const void *bytes, size_t 
 
 static void hang_up(ps_door *d, caller *c)
 {
-    if (send_bytes(d, c, "", 0) != PS_OK)
+    if (door_send_bytes(d, c, "", 0) != PS_OK)
         PS_DEBUG("door", "error=\"%s\"", ps_err_message());
-    forget(d, c);
+    door_forget(d, c);
 }
 
-static caller *welcome(ps_door *d, zmq_msg_t *id)
+static caller *door_welcome(ps_door *d, zmq_msg_t *id)
 {
     if (d->n_callers == d->cap) hang_up(d, &d->callers[0]);
     caller *c = &d->callers[d->n_callers++];
@@ -126,7 +126,7 @@ static bool listen_to(ps_door *d, caller *c, ps_door_take *take, void *owner)
             PS_WARN_FEW("stranger", "reason=\"no message of one frame\"");
             return false;
         case PS_ZMTP_ANSWER:
-            if (send_bytes(d, c, data, n) != PS_OK) return false;
+            if (door_send_bytes(d, c, data, n) != PS_OK) return false;
             break;
         case PS_ZMTP_FRAME: {
             const ps_door_message m = {.id = c->zmtp.id,
@@ -157,13 +157,13 @@ static void bound_memory(ps_door *d)
 static void on_stream(ps_door *d, zmq_msg_t *parts, ps_door_take *take, void *owner)
 {
     if (zmq_msg_size(&parts[0]) != STREAM_ID_BYTES) return;
-    caller *c = find(d, &parts[0]);
+    caller *c = door_find(d, &parts[0]);
     const size_t n = zmq_msg_size(&parts[1]);
     if (n == 0) {
         if (c)
-            forget(d, c);
+            door_forget(d, c);
         else
-            welcome(d, &parts[0]);
+            door_welcome(d, &parts[0]);
         return;
     }
     if (!c) return; // hung up on
@@ -191,8 +191,8 @@ static ps_err send_message(ps_door *d, const void *id, size_t id_bytes, zmq_msg_
     if (!c) return ps_err_set(PS_ERR_PEER, "no such sender at the door");
     const size_t n = zmq_msg_size(frame);
     uint8_t head[PS_ZMTP_HEAD_MAX];
-    PS_TRY(send_bytes(d, c, head, ps_zmtp_head(head, n)));
-    return n > 0 ? send_bytes(d, c, zmq_msg_data(frame), n) : PS_OK;
+    PS_TRY(door_send_bytes(d, c, head, ps_zmtp_head(head, n)));
+    return n > 0 ? door_send_bytes(d, c, zmq_msg_data(frame), n) : PS_OK;
 }
 
 /* ---- with keys ---- */

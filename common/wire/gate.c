@@ -118,7 +118,7 @@ void ps_gate_open(ps_gate *g)
 /* The events of one socket are in order; those of several are not. A descriptor may be
  * reported for a new connection at one socket before it is reported as closed at another.
  */
-static connection *find(ps_gate *g, const watched *w, int fd)
+static connection *gate_find(ps_gate *g, const watched *w, int fd)
 {
     for (size_t i = 0; i < g->n_connections; i++)
         if (g->connections[i].fd == fd && g->connections[i].socket == w)
@@ -126,7 +126,7 @@ static connection *find(ps_gate *g, const watched *w, int fd)
     return NULL;
 }
 
-static void add(ps_gate *g, const watched *w, int fd)
+static void gate_add(ps_gate *g, const watched *w, int fd)
 {
     if (g->n_connections == g->cap) {
         size_t cap = g->cap ? 2 * g->cap : 64;
@@ -141,7 +141,7 @@ static void add(ps_gate *g, const watched *w, int fd)
     if (getpeername(fd, (struct sockaddr *)&c->peer, &n) == 0) g->n_connections++;
 }
 
-static void forget(ps_gate *g, connection *c)
+static void gate_forget(ps_gate *g, connection *c)
 {
     *c = g->connections[--g->n_connections];
 }
@@ -151,10 +151,10 @@ static void on_event(ps_gate *g, const watched *w, ps_zsock_event event, int fd)
     if (event == PS_ZSOCK_LISTENING) ps_zsock_accept_with_data(fd);
     if (event == PS_ZSOCK_LISTENING || event == PS_ZSOCK_CONNECTED)
         return; // CONNECTED does not tell which connection
-    connection *c = find(g, w, fd);
-    if (c) forget(g, c);
+    connection *c = gate_find(g, w, fd);
+    if (c) gate_forget(g, c);
     if (event == PS_ZSOCK_ACCEPTED)
-        add(g, w, fd);
+        gate_add(g, w, fd);
     else if (g->o.closed && w->kind == PS_GATE_MEMBERS)
         g->o.closed(g->o.owner, fd);
 }
@@ -187,7 +187,7 @@ typedef enum verdict { KEEP, PROVEN, TOO_MUCH, TOO_LONG } verdict;
 
 /* Reads the kernel's counts of a connection. Where the kernel does not count, the
  * connection is not limited by bytes. */
-static verdict judge(const ps_gate *g, const connection *c, uint64_t now)
+static verdict gate_judge(const ps_gate *g, const connection *c, uint64_t now)
 {
     const uint64_t most_ns = g->o.patience_ms * 1000000u;
     const uint64_t unasked = GREETING_BYTES + (has_keys(g) ? CURVE_WELCOME_BYTES : 0);
@@ -202,28 +202,28 @@ static verdict judge(const ps_gate *g, const connection *c, uint64_t now)
 
 /* libzmq has no stable call to close a connection (zmq_disconnect_peer is a draft). After
  * the shutdown it reads the end of the stream and closes the connection itself. */
-static void drop(ps_gate *g, connection *c, const char *why)
+static void gate_drop(ps_gate *g, connection *c, const char *why)
 {
     if (same_peer(c)) {
         shutdown(c->fd, SHUT_RDWR);
         PS_WARN_FEW("stranger", "reason=\"a connection %s\"", why);
     }
-    forget(g, c);
+    gate_forget(g, c);
 }
 
 static void judge_one(ps_gate *g, connection *c, uint64_t now)
 {
-    switch (judge(g, c, now)) {
+    switch (gate_judge(g, c, now)) {
     case KEEP:
         break;
     case PROVEN:
-        forget(g, c);
+        gate_forget(g, c);
         break;
     case TOO_MUCH:
-        drop(g, c, "that sent too much without proof of membership");
+        gate_drop(g, c, "that sent too much without proof of membership");
         break;
     case TOO_LONG:
-        drop(g, c, "without proof of membership for too long");
+        gate_drop(g, c, "without proof of membership for too long");
         break;
     }
 }
@@ -237,7 +237,7 @@ static void drop_oldest(ps_gate *g, uint64_t now)
     size_t before = g->n_connections;
     judge_one(g, oldest, now);
     if (g->n_connections == before)
-        drop(g, oldest, "too many, without proof of membership");
+        gate_drop(g, oldest, "too many, without proof of membership");
 }
 
 /* Asking the kernel about each connection takes longer than anything else here. Somebody
@@ -323,7 +323,7 @@ static bool lets_in(ps_gate *g, zmq_msg_t *parts, int n, const char **user)
 /* 300 is ZAP's code for "try again": the connection ends without an answer, and the peer
  * may try again. So a member of a job that starts later on this address is not kept out
  * for good. */
-static void answer(ps_gate *g, zmq_msg_t *request, bool yes, const char *user)
+static void gate_answer(ps_gate *g, zmq_msg_t *request, bool yes, const char *user)
 {
     enum { SENDER, DELIMITER, VERSION, REQUEST, STATUS, TEXT, USER, METADATA, N };
     zmq_msg_t parts[N];
@@ -359,7 +359,7 @@ static void answer_requests(ps_gate *g)
         if (err != PS_OK || n == 0) return;
         if (n > ZAP_KEY) {
             bool yes = lets_in(g, parts, n, &user);
-            answer(g, parts, yes, user);
+            gate_answer(g, parts, yes, user);
         }
         ps_zsock_close_parts(parts, n);
     }

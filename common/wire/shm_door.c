@@ -76,7 +76,7 @@ static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer,
     return PS_OK;
 }
 
-static void serve(ps_shm_door *door, int fd)
+static void shm_door_serve(ps_shm_door *door, int fd)
 {
     ps_shm_offer offer = {0};
     int fds[PS_SHM_FDS];
@@ -108,7 +108,7 @@ static void *door_main(void *arg)
             PS_ERROR("shm-door", "reason=\"%s\"", ps_err_message());
             break;
         }
-        if (fd >= 0) serve(door, fd);
+        if (fd >= 0) shm_door_serve(door, fd);
     }
     return NULL;
 }

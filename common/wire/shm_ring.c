@@ -38,7 +38,7 @@ static void copy_in(const ps_shm_ring *r, uint32_t at, const void *from, uint32_
     memcpy(r->memory->bytes, (const uint8_t *)from + head, n - head);
 }
 
-static void copy_out(const ps_shm_ring *r, uint32_t at, void *to, uint32_t n)
+static void ring_copy_out(const ps_shm_ring *r, uint32_t at, void *to, uint32_t n)
 {
     const uint32_t start = at & r->mask, room = r->mask + 1 - start;
     const uint32_t head = n < room ? n : room;
@@ -77,7 +77,7 @@ ps_err ps_shm_ring_next(const ps_shm_ring *r, uint32_t *bytes)
     const uint32_t there = atomic_load(&r->memory->tail) - r->at;
     if (there == 0) return PS_OK;
     uint32_t length;
-    copy_out(r, r->at, &length, LENGTH);
+    ring_copy_out(r, r->at, &length, LENGTH);
     if (there > r->mask + 1 || length == 0 || taken_by(length) > there)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a ring with %u bytes of messages, the first "
@@ -89,7 +89,7 @@ ps_err ps_shm_ring_next(const ps_shm_ring *r, uint32_t *bytes)
 
 void ps_shm_ring_copy(const ps_shm_ring *r, uint32_t from, void *out, uint32_t n)
 {
-    copy_out(r, r->at + LENGTH + from, out, n);
+    ring_copy_out(r, r->at + LENGTH + from, out, n);
 }
 
 void ps_shm_ring_drop(ps_shm_ring *r, uint32_t bytes)

@@ -6,7 +6,7 @@
 
 enum { BELL_BYTES = 64, MESSAGE = 1 + PS_WIRE_HEADER_MAX };
 
-static uint64_t count_chunks(const ps_plan *plan, uint32_t shard)
+static uint64_t rings_count_chunks(const ps_plan *plan, uint32_t shard)
 {
     uint64_t n = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++)
@@ -33,7 +33,7 @@ uint64_t ps_wire_rings_bytes(const ps_plan *plan, int n_groups)
 {
     uint64_t bytes = BELL_BYTES;
     for (uint32_t s = 0; s < plan->n_shards; s++)
-        bytes += shard_bytes(count_chunks(plan, s), n_groups);
+        bytes += shard_bytes(rings_count_chunks(plan, s), n_groups);
     return bytes;
 }
 
@@ -42,8 +42,8 @@ ps_wire_rings ps_wire_rings_at(void *base, const ps_plan *plan, int n_groups,
 {
     uint8_t *at = (uint8_t *)base + BELL_BYTES;
     for (uint32_t s = 0; s < shard; s++)
-        at += shard_bytes(count_chunks(plan, s), n_groups);
-    const uint64_t n = count_chunks(plan, shard);
+        at += shard_bytes(rings_count_chunks(plan, s), n_groups);
+    const uint64_t n = rings_count_chunks(plan, shard);
     const uint32_t there = capacity_to_shard(n, n_groups);
     const uint32_t back = ps_shm_ring_capacity(n, MESSAGE);
     return (ps_wire_rings){
@@ -75,7 +75,7 @@ bool ps_wire_rings_wanted(const ps_wire_rings *rings, uint32_t chunk)
     return n == atomic_load(&rings->bell->n_asked);
 }
 
-static ps_err renew(zmq_msg_t *msg, size_t bytes)
+static ps_err rings_renew(zmq_msg_t *msg, size_t bytes)
 {
     zmq_msg_close(msg);
     if (zmq_msg_init_size(msg, bytes) == 0) return PS_OK;
@@ -86,14 +86,14 @@ static ps_err renew(zmq_msg_t *msg, size_t bytes)
 static ps_err copy_frame(const ps_shm_ring *ring, uint32_t from, uint32_t n,
                          zmq_msg_t *msg)
 {
-    PS_TRY(renew(msg, n));
+    PS_TRY(rings_renew(msg, n));
     ps_shm_ring_copy(ring, from, zmq_msg_data(msg), n);
     return PS_OK;
 }
 
 static ps_err set_id(zmq_msg_t *msg, const void *id, size_t bytes)
 {
-    if (zmq_msg_size(msg) != bytes) PS_TRY(renew(msg, bytes));
+    if (zmq_msg_size(msg) != bytes) PS_TRY(rings_renew(msg, bytes));
     memcpy(zmq_msg_data(msg), id, bytes);
     return PS_OK;
 }

@@ -24,7 +24,7 @@ int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
     return rank;
 }
 
-static ps_err zmq_failure(const char *what)
+static ps_err wire_socket_failure(const char *what)
 {
     return ps_err_set(PS_ERR_NET, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
@@ -77,7 +77,7 @@ ps_err ps_wire_recv(void *socket, bool router, ps_wire_frames *f, bool *got)
         zmq_msg_t *msg = at < 3 ? order[at] : &surplus;
         if (zmq_msg_recv(msg, socket, ZMQ_DONTWAIT) < 0) {
             if (zmq_errno() != EAGAIN && zmq_errno() != EINTR)
-                err = zmq_failure("receiving");
+                err = wire_socket_failure("receiving");
             goto out;
         }
         f->n++;
@@ -91,7 +91,7 @@ out:
     return err;
 }
 
-static void keep(void *payload, void *hint)
+static void wire_socket_keep(void *payload, void *hint)
 {
 }
 
@@ -99,7 +99,7 @@ static ps_err send_failure(void)
 {
     if (zmq_errno() == EHOSTUNREACH)
         return ps_err_set(PS_ERR_PEER, "the peer is not connected");
-    return zmq_failure("sending");
+    return wire_socket_failure("sending");
 }
 
 static ps_err send_payload(void *socket, const void *payload, size_t bytes,
@@ -109,7 +109,8 @@ static ps_err send_payload(void *socket, const void *payload, size_t bytes,
         return zmq_send(socket, payload, bytes, ZMQ_DONTWAIT) < 0 ? send_failure()
                                                                   : PS_OK;
     zmq_msg_t msg;
-    if (zmq_msg_init_data(&msg, (void *)(uintptr_t)payload, bytes, keep, NULL) != 0)
+    if (zmq_msg_init_data(&msg, (void *)(uintptr_t)payload, bytes, wire_socket_keep,
+                          NULL) != 0)
         return ps_err_set(PS_ERR_NOMEM, "no memory for a message");
     if (zmq_msg_send(&msg, socket, ZMQ_DONTWAIT) >= 0) return PS_OK;
     ps_err err = send_failure();

@@ -51,7 +51,7 @@ ps_err ps_zmtp_put(ps_zmtp *z, const void *bytes, size_t n)
     return PS_OK;
 }
 
-static const uint8_t *take(ps_zmtp *z, size_t n)
+static const uint8_t *zmtp_take(ps_zmtp *z, size_t n)
 {
     const uint8_t *at = z->bytes + z->taken;
     z->taken += n;
@@ -81,8 +81,8 @@ static bool read_head(const ps_zmtp *z, uint8_t *flags, size_t *head, uint64_t *
 }
 
 /* The next frame, of at most `most` bytes. */
-static ps_zmtp_event frame(ps_zmtp *z, uint8_t wanted, size_t most, const uint8_t **data,
-                           size_t *n)
+static ps_zmtp_event zmtp_frame(ps_zmtp *z, uint8_t wanted, size_t most,
+                                const uint8_t **data, size_t *n)
 {
     uint8_t flags;
     size_t head;
@@ -90,13 +90,13 @@ static ps_zmtp_event frame(ps_zmtp *z, uint8_t wanted, size_t most, const uint8_
     if (!read_head(z, &flags, &head, &body)) return PS_ZMTP_NOTHING;
     if ((flags & ~LONG) != wanted || body > most) return PS_ZMTP_WRONG;
     if (z->n_bytes - head < body) return PS_ZMTP_NOTHING;
-    take(z, head);
+    zmtp_take(z, head);
     *n = (size_t)body;
-    *data = take(z, *n);
+    *data = zmtp_take(z, *n);
     return PS_ZMTP_FRAME;
 }
 
-static bool is(const uint8_t *name, size_t n, const char *word)
+static bool zmtp_is(const uint8_t *name, size_t n, const char *word)
 {
     return n == strlen(word) && strncasecmp((const char *)name, word, n) == 0;
 }
@@ -113,8 +113,8 @@ static bool read_properties(ps_zmtp *z, const uint8_t *at, size_t left)
         const uint8_t *v = at + 1 + name + 4;
         left -= 1 + name + 4;
         if (value > left) return false;
-        if (is(at + 1, name, "Socket-Type")) is_dealer = is(v, value, "DEALER");
-        if (is(at + 1, name, "Identity")) {
+        if (zmtp_is(at + 1, name, "Socket-Type")) is_dealer = zmtp_is(v, value, "DEALER");
+        if (zmtp_is(at + 1, name, "Identity")) {
             if (value > PS_ZMTP_ID_MAX) return false;
             memcpy(z->id, v, value);
             z->id_bytes = value;
@@ -128,7 +128,7 @@ static bool read_properties(ps_zmtp *z, const uint8_t *at, size_t left)
 static ps_zmtp_event on_ready(ps_zmtp *z, const uint8_t **data, size_t *n)
 {
     enum { NAME = 6 };
-    const ps_zmtp_event e = frame(z, COMMAND, READY_MAX, data, n);
+    const ps_zmtp_event e = zmtp_frame(z, COMMAND, READY_MAX, data, n);
     if (e != PS_ZMTP_FRAME) return e;
     if (*n < NAME || memcmp(*data, "\5READY", NAME) != 0 ||
         !read_properties(z, *data + NAME, *n - NAME))
@@ -142,7 +142,7 @@ static ps_zmtp_event on_ready(ps_zmtp *z, const uint8_t **data, size_t *n)
 static ps_zmtp_event on_greeting(ps_zmtp *z, const uint8_t **data, size_t *n)
 {
     if (z->n_bytes < GREETING) return PS_ZMTP_NOTHING;
-    const uint8_t *g = take(z, GREETING);
+    const uint8_t *g = zmtp_take(z, GREETING);
     if (g[AT_MAJOR] < greeting[AT_MAJOR] ||
         memcmp(g + AT_MECHANISM, greeting + AT_MECHANISM, MECHANISM) != 0)
         return PS_ZMTP_WRONG;
@@ -174,7 +174,7 @@ ps_zmtp_event ps_zmtp_next(ps_zmtp *z, const uint8_t **data, size_t *n)
     case STAGE_READY:
         return on_ready(z, data, n);
     default:
-        return frame(z, 0, z->frame_max, data, n);
+        return zmtp_frame(z, 0, z->frame_max, data, n);
     }
 }
 

@@ -29,8 +29,8 @@ struct ps_coord_link {
     uint32_t first, end, room;
 };
 
-static ps_err set_up(ps_coord_link *link, void *zmq_context, const ps_member *m,
-                     unsigned number)
+static ps_err coord_link_set_up(ps_coord_link *link, void *zmq_context,
+                                const ps_member *m, unsigned number)
 {
     ps_control_id id;
     ps_control_id_make(&id, ps_member_secret(m), number);
@@ -54,7 +54,7 @@ ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned numb
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "coordinator link"));
     zmq_msg_init(&(*out)->parts);
     zmq_msg_init(&(*out)->sums);
-    ps_err err = set_up(*out, zmq_context, m, number);
+    ps_err err = coord_link_set_up(*out, zmq_context, m, number);
     if (err != PS_OK) ps_coord_link_destroy(out);
     return err;
 }
@@ -175,7 +175,8 @@ ps_err ps_coord_link_sums_send(ps_coord_link *link, uint64_t step, uint32_t n_sh
 /* --- what the coordinator says --------------------------------------------------------
  */
 
-static void take_norm(ps_coord_link *link, const ps_control *c, zmq_msg_t *frame)
+static void coord_link_take_norm(ps_coord_link *link, const ps_control *c,
+                                 zmq_msg_t *frame)
 {
     const bool same =
         c->number[0] == link->step && (c->number[2] != 0) == link->wants_sums;
@@ -216,7 +217,7 @@ static ps_err take_order(ps_coord_link *link, const ps_control *c, zmq_msg_t *fr
     return PS_OK;
 }
 
-static ps_err take(ps_coord_link *link, zmq_msg_t *frame)
+static ps_err coord_link_take(ps_coord_link *link, zmq_msg_t *frame)
 {
     ps_control c;
     PS_TRY(ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), &c, NULL));
@@ -227,13 +228,13 @@ static ps_err take(ps_coord_link *link, zmq_msg_t *frame)
         return ps_err_set(PS_ERR_PROTOCOL, "the coordinator sent %s to a shard",
                           ps_control_kind_name((int)c.kind));
     if (c.kind == PS_CONTROL_ORDER) return take_order(link, &c, frame);
-    take_norm(link, &c, frame);
+    coord_link_take_norm(link, &c, frame);
     return PS_OK;
 }
 
 /* Takes what has come, without waiting: orders may come before the norm that the order
  * before them needs. */
-static ps_err take_all(ps_coord_link *link)
+static ps_err coord_link_take_all(ps_coord_link *link)
 {
     for (;;) {
         zmq_msg_t frame;
@@ -241,7 +242,7 @@ static ps_err take_all(ps_coord_link *link)
         const ps_deadline now = {0};
         PS_TRY(ps_zsock_recv(link->socket, now, &frame, 1, &got));
         if (!got) return PS_OK;
-        ps_err err = take(link, &frame);
+        ps_err err = coord_link_take(link, &frame);
         zmq_msg_close(&frame);
         PS_TRY(err);
     }
@@ -251,7 +252,7 @@ ps_err ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_t *step
                                    double *norm)
 {
     *got = 0;
-    PS_TRY(take_all(link));
+    PS_TRY(coord_link_take_all(link));
     if (!link->answered) return PS_OK;
     link->answered = false;
     *got = 1;
@@ -277,7 +278,7 @@ ps_err ps_coord_link_sums_recv(ps_coord_link *link, int *got, uint64_t *step,
 /* --- orders ---------------------------------------------------------------------------
  */
 
-static ps_err make_room(ps_coord_link *link, uint32_t n)
+static ps_err coord_link_make_room(ps_coord_link *link, uint32_t n)
 {
     if (n <= link->n_told) return PS_OK;
     ps_coord_link_push *larger = realloc(link->told, n * sizeof *larger);
@@ -291,7 +292,7 @@ static ps_err make_room(ps_coord_link *link, uint32_t n)
 ps_err ps_coord_link_pushed(ps_coord_link *link, const ps_coord_link_push *push)
 {
     const uint32_t index = push->fragment * push->n_workers + push->rank;
-    PS_TRY(make_room(link, index + 1));
+    PS_TRY(coord_link_make_room(link, index + 1));
     link->told[index] = *push;
     return tell_push(link, push, 0);
 }
@@ -300,7 +301,7 @@ ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,
                            uint32_t n_workers, ps_sync_order *out, bool *got)
 {
     ps_control c;
-    PS_TRY(take_all(link));
+    PS_TRY(coord_link_take_all(link));
     *got = link->first < link->end;
     if (!*got) return PS_OK;
     zmq_msg_t *frame = &link->orders[link->first++];

@@ -19,7 +19,8 @@ ps_err ps_job_start_put(ps_member *m, const ps_job_start *start, ps_deadline dea
     return ps_member_put(m, PS_JOB_KEY_TOTAL_STEPS, value, bytes, deadline);
 }
 
-static ps_err read_value(const uint8_t *value, size_t bytes, ps_job_start *start)
+static ps_err job_start_read_value(const uint8_t *value, size_t bytes,
+                                   ps_job_start *start)
 {
     *start = (ps_job_start){0};
     if (bytes != NEW_BYTES &&
@@ -42,7 +43,7 @@ ps_err ps_job_start_get(ps_member *m, ps_job_start *start, ps_deadline deadline)
     if (err == PS_ERR_TIMEOUT)
         ps_err_prefix(err, "waiting for worker 0 to count its steps");
     if (err != PS_OK) return err;
-    err = read_value(value, bytes, start);
+    err = job_start_read_value(value, bytes, start);
     free(value);
     return err;
 }

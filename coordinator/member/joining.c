@@ -22,7 +22,7 @@ enum {
     LONG_PAUSE_MS = 250
 };
 
-static ps_deadline earlier(ps_deadline a, ps_deadline b)
+static ps_deadline joining_earlier(ps_deadline a, ps_deadline b)
 {
     return a.at_ns < b.at_ns ? a : b;
 }
@@ -38,7 +38,7 @@ static ps_role coordinators_role(const ps_member_options *o)
     return o->n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER;
 }
 
-static bool hosts_coordinator(const ps_member_options *o)
+static bool joining_hosts_coordinator(const ps_member_options *o)
 {
     return o->rank == 0 && o->role == coordinators_role(o);
 }
@@ -149,7 +149,7 @@ static void set_own_endpoint(ps_joining *j)
         snprintf(j->coordinator_endpoint, sizeof j->coordinator_endpoint, "%s", bound);
 }
 
-static ps_err publish(ps_joining *j)
+static ps_err joining_publish(ps_joining *j)
 {
     if (!j->init.is_file) return PS_OK;
     ps_init_record r = {.port = port_of(j->coordinator_endpoint),
@@ -184,7 +184,7 @@ static ps_err start_coordinator(ps_joining *j)
     ps_config_hash_sections(o->config, &c.sections);
     PS_TRY(ps_coordinator_create(&c, &j->coordinator));
     set_own_endpoint(j);
-    return publish(j);
+    return joining_publish(j);
 }
 
 /* Finds the coordinator: its endpoint, this process's address, and the nonce to join
@@ -204,7 +204,7 @@ static ps_err find_coordinator(ps_joining *j)
         port = record.port;
         j->nonce = record.nonce;
         // The file may be stale, so it is read again soon.
-        deadline = earlier(deadline, ps_deadline_in_ms(500));
+        deadline = joining_earlier(deadline, ps_deadline_in_ms(500));
     }
     PS_TRY(ps_net_dial(host, port, deadline, remote, local));
     ps_net_endpoint(remote, port, j->coordinator_endpoint,
@@ -388,7 +388,7 @@ static ps_err go_to_door(ps_joining *j)
 }
 
 /* JOIN at the door, HERE among the members. */
-static ps_err ask(ps_joining *j)
+static ps_err joining_ask(ps_joining *j)
 {
     if (!j->dealer) return send_join(j);
     const ps_control c = {.kind = PS_CONTROL_HERE, .nonce = j->nonce};
@@ -423,10 +423,10 @@ static ps_err ask_once(ps_joining *j)
     // A coordinator that was just ending takes a question and never answers it.
     const bool soon = is_impatient(j) && beat_ms > SOON_MS;
     const ps_deadline next =
-        earlier(ps_deadline_in_ms(soon ? SOON_MS : beat_ms), j->deadline);
+        joining_earlier(ps_deadline_in_ms(soon ? SOON_MS : beat_ms), j->deadline);
     int got = 1;
     PS_TRY(ps_interrupt_check());
-    PS_TRY(ask(j));
+    PS_TRY(joining_ask(j));
     while (got && !j->joined && !j->refused_for_now && at_door == !j->dealer &&
            !ps_deadline_passed(next))
         PS_TRY(take_answer(j, next, &got));
@@ -443,7 +443,7 @@ static ps_err ask_to_join(ps_joining *j)
     j->silence = ps_deadline_in_ms(UNANSWERED_MS);
     j->refused_for_now = false;
     while (!j->joined && !j->refused_for_now &&
-           !ps_deadline_passed(earlier(j->silence, j->deadline))) {
+           !ps_deadline_passed(joining_earlier(j->silence, j->deadline))) {
         ps_err err = ask_once(j);
         // libzmq has given the connection up: the other end has keys and this one has
         // none, or the other way round. It may be another job, which ends.
@@ -490,7 +490,8 @@ static ps_err join_timeout(const ps_joining *j)
 /* True when a new coordinator replaces the file within a short time. */
 static bool file_is_replaced(const ps_joining *j)
 {
-    const ps_deadline patience = earlier(ps_deadline_in_ms(UNANSWERED_MS), j->deadline);
+    const ps_deadline patience =
+        joining_earlier(ps_deadline_in_ms(UNANSWERED_MS), j->deadline);
     while (j->init.is_file && !j->coordinator && !ps_deadline_passed(patience)) {
         ps_init_record record;
         if (ps_init_file_read(j->init.path, &record) == PS_OK && record.nonce != j->nonce)
@@ -532,7 +533,7 @@ static void set_unanswered(const ps_joining *j)
 
 static ps_err join_all(ps_joining *j)
 {
-    if (hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
+    if (joining_hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
     while (!j->joined && !ps_deadline_passed(j->deadline)) {
         PS_TRY(ps_interrupt_check());
         j->waiting_for[0] = '\0'; // the coordinator that gave it is gone
@@ -553,7 +554,7 @@ static ps_err join_all(ps_joining *j)
     return j->joined ? PS_OK : join_timeout(j);
 }
 
-static ps_err check_options(const ps_member_options *o)
+static ps_err joining_check_options(const ps_member_options *o)
 {
     const bool named = o->role == PS_ROLE_WORKER && o->min_workers > 0;
     int size = o->role == PS_ROLE_SERVER ? o->n_servers
@@ -577,7 +578,7 @@ static ps_err check_options(const ps_member_options *o)
 ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq_context)
 {
     *j = (ps_joining){.o = *options, .zmq_context = zmq_context};
-    PS_TRY(check_options(options));
+    PS_TRY(joining_check_options(options));
     PS_TRY(ps_curve_init(&j->curve, options->config, options->role));
     int size = options->role == PS_ROLE_SERVER ? options->n_servers : options->world_size;
     // The coordinator's host must know its rank: the others expect server 0 or worker 0.

@@ -203,7 +203,7 @@ static void send_requests(ps_member *m)
 
 /* Over a new connection, sends again all that is unanswered. The coordinator counts each
  * request once (coord_board.h) and answers again. Returns how many are repeated. */
-static uint32_t say_again(ps_member *m)
+static uint32_t member_say_again(ps_member *m)
 {
     uint32_t n = 0;
     pthread_mutex_lock(&m->lock);
@@ -222,7 +222,7 @@ static uint32_t say_again(ps_member *m)
 static void on_connected(ps_member *m)
 {
     uint64_t down_ns = atomic_exchange(&m->down_ns, 0);
-    const uint32_t repeated = say_again(m);
+    const uint32_t repeated = member_say_again(m);
     if (m->was_connected)
         PS_WARN("connection-mended", "to=coordinator at=%s after_ms=%.0f repeated=%u",
                 m->joined.coordinator_endpoint,
@@ -233,7 +233,7 @@ static void on_connected(ps_member *m)
 
 /* A connection that closes after a silence is ignored here: the silence has a deadline of
  * its own. */
-static void on_closed(ps_member *m)
+static void member_on_closed(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns();
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
@@ -248,7 +248,7 @@ static void watch_connection(ps_member *m)
 {
     ps_zsock_event event;
     while ((event = ps_zsock_monitor_read(m->joined.monitor, NULL)) != PS_ZSOCK_NOTHING)
-        (event == PS_ZSOCK_CONNECTED ? on_connected : on_closed)(m);
+        (event == PS_ZSOCK_CONNECTED ? on_connected : member_on_closed)(m);
 }
 
 /* Tells the coordinator, once, that this member has aborted or interrupted the job. */
@@ -336,7 +336,7 @@ static void on_time(ps_member *m, const ps_control *c)
     atomic_store(&m->knows_clock, true);
 }
 
-static void on_message(ps_member *m, const ps_control *c)
+static void member_on_message(ps_member *m, const ps_control *c)
 {
     char reason[PS_CONTROL_TEXT_MAX];
     switch (c->kind) {
@@ -378,7 +378,7 @@ static void on_message(ps_member *m, const ps_control *c)
     }
 }
 
-static ps_err receive(ps_member *m, zmq_msg_t *frame, ps_control *c, int *got)
+static ps_err member_receive(ps_member *m, zmq_msg_t *frame, ps_control *c, int *got)
 {
     const ps_deadline now = {0};
     ps_err err = ps_control_recv(m->joined.dealer, now, frame, c, got);
@@ -395,13 +395,13 @@ static void receive_all(ps_member *m)
         zmq_msg_t frame;
         ps_control c;
         int got;
-        ps_err err = receive(m, &frame, &c, &got);
+        ps_err err = member_receive(m, &frame, &c, &got);
         if (err == PS_ERR_PROTOCOL)
             PS_WARN_FEW("bad_message", "error=\"%s\"", ps_err_message());
         if (err != PS_OK && err != PS_ERR_PROTOCOL) return;
         if (err == PS_OK && !got) return;
         if (!got) continue;
-        if (c.nonce == m->joined.roster.nonce) on_message(m, &c);
+        if (c.nonce == m->joined.roster.nonce) member_on_message(m, &c);
         zmq_msg_close(&frame);
     }
 }
@@ -450,7 +450,7 @@ static void check_coordinator(ps_member *m)
     set_aborted(m, PS_ERR_PEER, reason, false);
 }
 
-static void beat(ps_member *m)
+static void member_beat(ps_member *m)
 {
     uint64_t now = ps_clock_awake_ns();
     if (now < m->next_beat_ns) return;
@@ -487,7 +487,7 @@ static void say_goodbye(ps_member *m, bool at_end)
         send_kind(m, PS_CONTROL_ABORT, PS_ERR_PEER, "it ended before the job was over");
 }
 
-static void *run(void *arg)
+static void *member_run(void *arg)
 {
     ps_member *m = arg;
     for (;;) {
@@ -504,7 +504,7 @@ static void *run(void *arg)
         say_goodbye(m, stop);
         if (stop) break;
         ps_member_pace_send(m);
-        beat(m);
+        member_beat(m);
         check_coordinator(m);
     }
     return NULL;
@@ -522,22 +522,22 @@ static ps_err init_shared_state(ps_member *m)
     return ps_zsock_context(1, ZMQ_MAX_SOCKETS_DFLT, false, &m->zmq_context);
 }
 
-static ps_err start_thread(ps_member *m)
+static ps_err member_start_thread(ps_member *m)
 {
     m->last_round_ns = m->heard_ns = ps_clock_awake_ns();
     atomic_init(&m->down_ns, m->heard_ns); // until the thread has seen that it is up
-    PS_TRY(ps_thread_start(&m->thread, "member", run, m));
+    PS_TRY(ps_thread_start(&m->thread, "member", member_run, m));
     m->thread_started = true;
     return PS_OK;
 }
 
-static ps_err set_up(ps_member *m, const ps_member_options *o)
+static ps_err member_set_up(ps_member *m, const ps_member_options *o)
 {
     PS_TRY(init_shared_state(m));
     PS_TRY(ps_joining_run(&m->joined, o, m->zmq_context));
     m->silence_ms = ps_joining_silence_ms(&m->joined);
     ps_member_pace_init(m, o);
-    return start_thread(m);
+    return member_start_thread(m);
 }
 
 ps_err ps_member_join(const ps_member_options *options, ps_member **out)
@@ -548,7 +548,7 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     m->recovers = options->config->recovery.rejoins > 0;
-    ps_err err = set_up(m, options);
+    ps_err err = member_set_up(m, options);
     if (err != PS_OK) {
         set_aborted(m, err, ps_err_message(),
                     false); // other messages name the job themselves
@@ -561,7 +561,7 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     return PS_OK;
 }
 
-static void stop_thread(ps_member *m)
+static void member_stop_thread(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
     m->stop = true;
@@ -583,7 +583,7 @@ void ps_member_destroy(ps_member **member)
     ps_member *m = *member;
     if (!m) return;
     bool joined = m->thread_started;
-    if (joined) stop_thread(m);
+    if (joined) member_stop_thread(m);
     ps_joining_close(&m->joined, linger_ms(m));
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);
     ps_joining_fini(&m->joined, joined || !m->aborted ? NULL : m->reason);

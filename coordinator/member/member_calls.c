@@ -39,7 +39,7 @@ static uint64_t next_number(ps_member *m)
 }
 
 /* Hands r to the control thread and waits for its answer. */
-static ps_err exchange(ps_member *m, ps_member_request *r, ps_deadline deadline)
+static ps_err member_exchange(ps_member *m, ps_member_request *r, ps_deadline deadline)
 {
     pthread_mutex_lock(&m->lock);
     append_request(m, r);
@@ -72,8 +72,8 @@ static ps_err exchange(ps_member *m, ps_member_request *r, ps_deadline deadline)
 
 /* Sends c and waits; *value (may be NULL) is owned by the caller. *answered (may be
  * NULL): whether the coordinator has answered, with DONE or FAIL. */
-static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **value,
-                   size_t *bytes, bool *answered)
+static ps_err member_call(ps_member *m, ps_control *c, ps_deadline deadline, void **value,
+                          size_t *bytes, bool *answered)
 {
     PS_TRY(ps_member_check(m));
     ps_member_request r = {.number = next_number(m)};
@@ -83,7 +83,7 @@ static ps_err call(ps_member *m, ps_control *c, ps_deadline deadline, void **val
     ps_deadline patience = deadline;
     const uint64_t grace_ns = ANSWER_GRACE_MS * UINT64_C(1000000);
     if (deadline.at_ns < UINT64_MAX - grace_ns) patience.at_ns += grace_ns;
-    if (err == PS_OK) err = exchange(m, &r, patience);
+    if (err == PS_OK) err = member_exchange(m, &r, patience);
     if (answered) *answered = r.answered;
     zmq_msg_close(&r.message);
     if (err == PS_OK && value) {
@@ -110,7 +110,7 @@ ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n
     c.number[0] = left_ms(deadline);
     void *sum;
     size_t bytes;
-    PS_TRY(call(m, &c, deadline, &sum, &bytes, NULL));
+    PS_TRY(member_call(m, &c, deadline, &sum, &bytes, NULL));
     bool fits = bytes == n * sizeof *values;
     if (fits && n > 0) memcpy(values, sum, bytes);
     free(sum);
@@ -130,7 +130,7 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
                           PS_CONTROL_VALUE_MAX);
     ps_control c = {.kind = PS_CONTROL_PUT, .value = value, .bytes = bytes};
     PS_TRY(ps_control_set_name(&c, key));
-    return call(m, &c, deadline, NULL, NULL, NULL);
+    return member_call(m, &c, deadline, NULL, NULL, NULL);
 }
 
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
@@ -139,7 +139,7 @@ ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
     ps_control c = {.kind = PS_CONTROL_GET};
     PS_TRY(ps_control_set_name(&c, key));
     c.number[0] = left_ms(deadline);
-    return call(m, &c, deadline, value, bytes, NULL);
+    return member_call(m, &c, deadline, value, bytes, NULL);
 }
 
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
@@ -149,7 +149,7 @@ ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
     PS_TRY(ps_member_check(m));
     atomic_store(&m->leaving, true);
     bool answered = false;
-    ps_err err = call(m, &c, deadline, NULL, NULL, &answered);
+    ps_err err = member_call(m, &c, deadline, NULL, NULL, &answered);
     // A member that leaves has done its work: a lost answer does not undo it.
     if (err == PS_ERR_TIMEOUT && !answered)
         PS_WARN("leaving", "reason=\"%s\" note=\"all was done before\"",

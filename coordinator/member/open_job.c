@@ -41,7 +41,7 @@ ps_err ps_open_job_config(const ps_config *local, ps_config *defaults, ps_config
 
 /* --- the message ------------------------------------------------------------------- */
 
-static void write_tensors(ps_mp_writer *w, const ps_tensor *tensors, int n)
+static void open_job_write_tensors(ps_mp_writer *w, const ps_tensor *tensors, int n)
 {
     ps_mp_write_array(w, (size_t)n);
     for (int i = 0; i < n; i++) {
@@ -67,12 +67,12 @@ ps_err ps_open_job_write(const ps_open_job *job, ps_mp_writer *w)
     ps_mp_write_uint(w, (uint64_t)job->n_groups);
     ps_mp_write_bin(w, job->numbers,
                     job->numbers ? (size_t)job->n_groups * sizeof *job->numbers : 0);
-    write_tensors(w, job->table.tensors, job->table.n_tensors);
-    write_tensors(w, job->table.buffers, job->table.n_buffers);
+    open_job_write_tensors(w, job->table.tensors, job->table.n_tensors);
+    open_job_write_tensors(w, job->table.buffers, job->table.n_buffers);
     return ps_mp_writer_end(w);
 }
 
-static ps_err malformed(void)
+static ps_err open_job_malformed(void)
 {
     return ps_err_set(PS_ERR_PROTOCOL, "%s is malformed", PS_JOB_KEY_TENSORS);
 }
@@ -90,14 +90,15 @@ static ps_err read_settings(ps_mp_reader *r, ps_open_job *job)
     return PS_OK;
 }
 
-static ps_err read_groups(ps_mp_reader *r, ps_open_job *job)
+static ps_err open_job_read_groups(ps_mp_reader *r, ps_open_job *job)
 {
     size_t bytes;
     job->n_groups = (int)ps_mp_read_uint(r, PS_MAX_GROUPS);
     const void *numbers = ps_mp_read_bin(r, &bytes, PS_MAX_GROUPS * sizeof *job->numbers);
-    if (r->failed || job->n_groups < 1) return malformed();
+    if (r->failed || job->n_groups < 1) return open_job_malformed();
     if (bytes == 0) return PS_OK;
-    if (bytes != (size_t)job->n_groups * sizeof *job->numbers) return malformed();
+    if (bytes != (size_t)job->n_groups * sizeof *job->numbers)
+        return open_job_malformed();
     PS_TRY(ps_mem_zalloc(&job->numbers, bytes, 1, "parameter groups"));
     memcpy(job->numbers, numbers, bytes);
     return PS_OK;
@@ -106,7 +107,7 @@ static ps_err read_groups(ps_mp_reader *r, ps_open_job *job)
 /* A dimension of at most 2^40, and an arena of at most 2^40 elements. */
 static const int64_t MOST = (int64_t)1 << 40;
 
-static ps_err read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffer)
+static ps_err open_job_read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffer)
 {
     char name[NAME_BYTES];
     ps_dims dims = {0};
@@ -114,14 +115,14 @@ static ps_err read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffer)
     ps_mp_read_str(r, name, sizeof name);
     const ps_tensor_role role = (ps_tensor_role)ps_mp_read_uint(r, PS_TENSOR_COUNTER);
     const int group = (int)ps_mp_read_uint(r, PS_MAX_GROUPS);
-    if (r->failed || items < TENSOR_ITEMS) return malformed();
+    if (r->failed || items < TENSOR_ITEMS) return open_job_malformed();
     dims.n = (int)items - TENSOR_ITEMS;
     for (int i = 0; i < dims.n; i++)
         dims.d[i] = ps_mp_read_int(r, 1, MOST);
     const bool is_buffer = role == PS_TENSOR_BUFFER || role == PS_TENSOR_COUNTER;
     if (r->failed || ps_dims_count_max(&dims, MOST) < 0 || buffer != is_buffer ||
         group >= job->n_groups || job->table.arena_count > (uint64_t)MOST)
-        return malformed();
+        return open_job_malformed();
     int index;
     if (buffer) return ps_tensor_table_add_buffer(&job->table, name, dims, role, &index);
     PS_TRY(ps_tensor_table_add(&job->table, name, dims, role, 1, &index));
@@ -129,20 +130,20 @@ static ps_err read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffer)
     return PS_OK;
 }
 
-static ps_err read_all(ps_mp_reader *r, ps_open_job *job)
+static ps_err open_job_read_all(ps_mp_reader *r, ps_open_job *job)
 {
     if (ps_mp_read_array(r, N_ITEMS) != N_ITEMS || ps_mp_read_uint(r, 255) != VERSION)
-        return malformed();
+        return open_job_malformed();
     job->plan_hash = ps_mp_read_uint(r, UINT64_MAX);
     PS_TRY(read_settings(r, job));
     job->mean = ps_mp_read_uint(r, 1) == 1;
-    PS_TRY(read_groups(r, job));
+    PS_TRY(open_job_read_groups(r, job));
     for (int buffer = 0; buffer < 2; buffer++) {
         const size_t n = ps_mp_read_array(r, MAX_TENSORS);
         for (size_t i = 0; i < n; i++)
-            PS_TRY(read_tensor(r, job, buffer));
+            PS_TRY(open_job_read_tensor(r, job, buffer));
     }
-    return ps_mp_reader_end(r) && job->table.n_tensors > 0 ? PS_OK : malformed();
+    return ps_mp_reader_end(r) && job->table.n_tensors > 0 ? PS_OK : open_job_malformed();
 }
 
 ps_err ps_open_job_read(const void *bytes, size_t n, ps_open_job *out)
@@ -150,7 +151,7 @@ ps_err ps_open_job_read(const void *bytes, size_t n, ps_open_job *out)
     ps_mp_reader r;
     *out = (ps_open_job){0};
     ps_mp_reader_init(&r, bytes, n);
-    ps_err err = read_all(&r, out);
+    ps_err err = open_job_read_all(&r, out);
     if (err != PS_OK) ps_open_job_fini(out);
     return err;
 }
@@ -215,7 +216,7 @@ static ps_err compare_tensors(const ps_tensor *of_0, int n_0, const ps_tensor *o
                       rank, n, word, n_0, n > n_0 ? rank : 0, first);
 }
 
-static ps_err load(const ps_open_job *job, ps_config *cfg)
+static ps_err open_job_load(const ps_open_job *job, ps_config *cfg)
 {
     return ps_config_load(cfg, NULL, (const char *const *)job->settings, job->n_settings);
 }
@@ -224,8 +225,8 @@ static ps_err compare_settings(const ps_open_job *of_0, const ps_open_job *own, 
 {
     ps_config a, b;
     const char *key = NULL;
-    PS_TRY(load(of_0, &a));
-    ps_err err = load(own, &b);
+    PS_TRY(open_job_load(of_0, &a));
+    ps_err err = open_job_load(own, &b);
     if (err == PS_OK) key = ps_config_difference(&a, &b);
     if (key)
         err =

@@ -61,8 +61,8 @@ static struct MHD_Response *response_of(ps_http_answer *a)
     return r;
 }
 
-static enum MHD_Result send_answer(struct MHD_Connection *c, unsigned code,
-                                   ps_http_answer *a)
+static enum MHD_Result http_send_answer(struct MHD_Connection *c, unsigned code,
+                                        ps_http_answer *a)
 {
     struct MHD_Response *r = response_of(a);
     if (!r) return MHD_NO;
@@ -73,22 +73,24 @@ static enum MHD_Result send_answer(struct MHD_Connection *c, unsigned code,
     return sent;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *c, unsigned code, const char *text)
+static enum MHD_Result http_refuse(struct MHD_Connection *c, unsigned code,
+                                   const char *text)
 {
     ps_http_answer a = {.type = "text/plain; charset=utf-8", .text = text};
-    return send_answer(c, code, &a);
+    return http_send_answer(c, code, &a);
 }
 
-static enum MHD_Result fail(struct MHD_Connection *c)
+static enum MHD_Result http_fail(struct MHD_Connection *c)
 {
     ps_http_answer a = {.type = "text/plain; charset=utf-8"};
     a.body = strdup(ps_err_message());
-    return a.body ? send_answer(c, MHD_HTTP_INTERNAL_SERVER_ERROR, &a) : MHD_NO;
+    return a.body ? http_send_answer(c, MHD_HTTP_INTERNAL_SERVER_ERROR, &a) : MHD_NO;
 }
 
-static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *path,
-                                  const char *method, const char *version,
-                                  const char *upload, size_t *upload_bytes, void **seen)
+static enum MHD_Result http_on_request(void *ctx, struct MHD_Connection *c,
+                                       const char *path, const char *method,
+                                       const char *version, const char *upload,
+                                       size_t *upload_bytes, void **seen)
 {
     static int headers_read;
     const ps_http_server *s = ctx;
@@ -96,7 +98,8 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     (void)version;
     (void)upload;
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-        return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET: nothing can be set\n");
+        return http_refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED,
+                           "only GET: nothing can be set\n");
     if (!*seen) { // the first call of a request has the headers alone
         *seen = &headers_read;
         return MHD_YES;
@@ -104,13 +107,13 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     if (*upload_bytes > 0) return MHD_NO;
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
     if (s->loopback && host && !is_own_name(host))
-        return refuse(c, MHD_HTTP_FORBIDDEN,
-                      "ask for localhost: this page is only for its own host\n");
-    if (s->get(s->ctx, path, &a) != PS_OK) return fail(c);
+        return http_refuse(c, MHD_HTTP_FORBIDDEN,
+                           "ask for localhost: this page is only for its own host\n");
+    if (s->get(s->ctx, path, &a) != PS_OK) return http_fail(c);
     if (!a.type)
-        return refuse(c, MHD_HTTP_NOT_FOUND,
-                      "there are /, /metrics, /status.json and /targets.json\n");
-    return send_answer(c, MHD_HTTP_OK, &a);
+        return http_refuse(c, MHD_HTTP_NOT_FOUND,
+                           "there are /, /metrics, /status.json and /targets.json\n");
+    return http_send_answer(c, MHD_HTTP_OK, &a);
 }
 
 /* Binds and listens: *fd is owned by the caller; *port is the one that it got. */
@@ -147,7 +150,7 @@ static struct MHD_Daemon *start_daemon(ps_http_server *s, int fd)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     struct MHD_Daemon *d = MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL, NULL, on_request, s,
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL, NULL, http_on_request, s,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)PS_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)PS_HTTP_SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,

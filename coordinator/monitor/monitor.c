@@ -104,7 +104,7 @@ static void sample_process(ps_metric_values *values)
 }
 
 /* "127.0.0.1:40123": where other processes can ask this one. */
-static void own_address(const ps_monitor *m, char *out, size_t cap)
+static void monitor_own_address(const ps_monitor *m, char *out, size_t cap)
 {
     char endpoint[PS_VIEW_ADDRESS_MAX + 8];
     const bool any = strcmp(m->bind, "0.0.0.0") == 0 || strcmp(m->bind, "::") == 0;
@@ -114,21 +114,21 @@ static void own_address(const ps_monitor *m, char *out, size_t cap)
 }
 
 /* With the lock. */
-static void tell(ps_monitor *m)
+static void monitor_tell(ps_monitor *m)
 {
     double values[PS_METRICS];
     char address[PS_VIEW_ADDRESS_MAX];
     if (!m->attached) return;
     if (m->sample) m->sample(m->ctx, &m->values);
     ps_metric_copy(&m->values, values);
-    own_address(m, address, sizeof address);
+    monitor_own_address(m, address, sizeof address);
     if (m->member)
         ps_member_tell(m->member, address, values, PS_METRICS);
     else
         ps_job_view_take(m->view, m->role, m->rank, address, values, PS_METRICS);
 }
 
-static void *run(void *arg)
+static void *monitor_run(void *arg)
 {
     ps_monitor *m = arg;
     pthread_mutex_lock(&m->lock);
@@ -136,7 +136,7 @@ static void *run(void *arg)
         pthread_mutex_unlock(&m->lock);
         sample_process(&m->values);
         pthread_mutex_lock(&m->lock);
-        tell(m);
+        monitor_tell(m);
         const ps_deadline next = ps_deadline_in_ms(PS_MONITOR_MS);
         while (!m->stop && !ps_deadline_passed(next))
             ps_cond_wait(&m->changed, &m->lock, next);
@@ -147,7 +147,7 @@ static void *run(void *arg)
 
 /* --- life --------------------------------------------------------------------------- */
 
-static ps_err set_up(ps_monitor *m, const ps_monitor_options *o)
+static ps_err monitor_set_up(ps_monitor *m, const ps_monitor_options *o)
 {
     const ps_config *c = o->config;
     const ps_http_options http = {.address = m->bind,
@@ -157,15 +157,15 @@ static ps_err set_up(ps_monitor *m, const ps_monitor_options *o)
     ps_metric_values_init(&m->values);
     if (o->hosts) PS_TRY(ps_job_view_create(c->job.name, &m->view));
     PS_TRY(ps_http_server_start(&http, &m->http));
-    PS_TRY(ps_thread_start(&m->thread, "monitor", run, m));
+    PS_TRY(ps_thread_start(&m->thread, "monitor", monitor_run, m));
     m->thread_started = true;
     return PS_OK;
 }
 
-static void announce(const ps_monitor *m)
+static void monitor_announce(const ps_monitor *m)
 {
     char address[PS_VIEW_ADDRESS_MAX];
-    own_address(m, address, sizeof address);
+    monitor_own_address(m, address, sizeof address);
     if (m->view)
         PS_INFO("page", "at=http://%s/", address);
     else
@@ -184,10 +184,10 @@ ps_monitor *ps_monitor_start(const ps_monitor_options *o)
         snprintf(m->bind, sizeof m->bind, "%s", o->config->metrics.bind);
         pthread_mutex_init(&m->lock, NULL);
         ps_cond_init(&m->changed);
-        err = set_up(m, o);
+        err = monitor_set_up(m, o);
     }
     if (err == PS_OK) {
-        announce(m);
+        monitor_announce(m);
         return m;
     }
     PS_WARN("metrics", "port=%d reason=\"%s\" note=\"nobody can watch this process\"",
@@ -196,7 +196,7 @@ ps_monitor *ps_monitor_start(const ps_monitor_options *o)
     return NULL;
 }
 
-static void stop_thread(ps_monitor *m)
+static void monitor_stop_thread(ps_monitor *m)
 {
     pthread_mutex_lock(&m->lock);
     m->stop = true;
@@ -209,7 +209,7 @@ void ps_monitor_stop(ps_monitor **monitor)
 {
     ps_monitor *m = *monitor;
     if (!m) return;
-    if (m->thread_started) stop_thread(m);
+    if (m->thread_started) monitor_stop_thread(m);
     ps_http_server_stop(&m->http); // its thread uses the rest
     ps_job_view_destroy(&m->view);
     pthread_cond_destroy(&m->changed);
@@ -256,7 +256,7 @@ void ps_monitor_detach(ps_monitor *m)
 {
     if (!m) return;
     pthread_mutex_lock(&m->lock);
-    tell(m);
+    monitor_tell(m);
     m->attached = false;
     m->member = NULL;
     m->sample = NULL;

@@ -21,7 +21,7 @@ typedef struct host_stream {
     uint64_t *last_missed; // the step's t
 } host_stream;
 
-static host_stream *of(ps_device_stream *s)
+static host_stream *host_stream_of(ps_device_stream *s)
 {
     return (host_stream *)s;
 }
@@ -33,17 +33,17 @@ static void *host_native(ps_device_stream *s)
 
 static float *host_params(ps_device_stream *s)
 {
-    return of(s)->at.params;
+    return host_stream_of(s)->at.params;
 }
 
 static float *host_grads(ps_device_stream *s)
 {
-    return of(s)->at.grads;
+    return host_stream_of(s)->at.grads;
 }
 
 static void *host_buffers(ps_device_stream *s)
 {
-    return of(s)->at.buffers;
+    return host_stream_of(s)->at.buffers;
 }
 
 static ps_err host_nothing(ps_device_stream *s)
@@ -65,21 +65,22 @@ static ps_err host_done(ps_device_stream *s, bool *done)
 static ps_err host_check_finite(ps_device_stream *s, uint64_t offset, uint64_t count,
                                 bool *finite)
 {
-    *finite = ps_finite_all(of(s)->at.grads + offset, count);
+    *finite = ps_finite_all(host_stream_of(s)->at.grads + offset, count);
     return PS_OK;
 }
 
 static ps_err host_unscale(ps_device_stream *s, uint64_t offset, uint64_t count,
                            float factor, bool *finite)
 {
-    float *g = of(s)->at.grads + offset;
+    float *g = host_stream_of(s)->at.grads + offset;
     ps_floats_scale(g, factor, count);
     return host_check_finite(s, offset, count, finite);
 }
 
 static ps_err host_norm_sums(ps_device_stream *s, const ps_chunk *chunk, double *sums)
 {
-    ps_gradnorm_chunk(of(s)->at.table, chunk, of(s)->at.grads + chunk->offset, sums);
+    ps_gradnorm_chunk(host_stream_of(s)->at.table, chunk,
+                      host_stream_of(s)->at.grads + chunk->offset, sums);
     return PS_OK;
 }
 
@@ -106,9 +107,9 @@ static ps_err host_save_state(ps_device_stream *s, int i, uint64_t offset, uint6
                               float *out)
 {
     if (i == PS_STREAM_MISSED)
-        move_missed(of(s), offset, count, out, NULL);
+        move_missed(host_stream_of(s), offset, count, out, NULL);
     else
-        memcpy(out, of(s)->states[i] + offset, count * sizeof *out);
+        memcpy(out, host_stream_of(s)->states[i] + offset, count * sizeof *out);
     return PS_OK;
 }
 
@@ -116,15 +117,15 @@ static ps_err host_load_state(ps_device_stream *s, int i, uint64_t offset, uint6
                               const float *from)
 {
     if (i == PS_STREAM_MISSED)
-        move_missed(of(s), offset, count, NULL, from);
+        move_missed(host_stream_of(s), offset, count, NULL, from);
     else
-        memcpy(of(s)->states[i] + offset, from, count * sizeof *from);
+        memcpy(host_stream_of(s)->states[i] + offset, from, count * sizeof *from);
     return PS_OK;
 }
 
 static ps_err host_note_absent(ps_device_stream *base, const ps_chunk *chunk)
 {
-    host_stream *s = of(base);
+    host_stream *s = host_stream_of(base);
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
         const ps_tensor *t = &s->at.table->tensors[i];
         uint64_t begin, end;
@@ -136,7 +137,7 @@ static ps_err host_note_absent(ps_device_stream *base, const ps_chunk *chunk)
 }
 
 /* Whether the tensor is left as it is in the step; counts it once. */
-static bool misses(host_stream *s, int tensor, const ps_optimizer_step *step)
+static bool host_stream_misses(host_stream *s, int tensor, const ps_optimizer_step *step)
 {
     if (!s->absence || !s->absence[tensor].now) return false;
     s->absence[tensor].missed += s->last_missed[tensor] != step->t;
@@ -147,12 +148,12 @@ static bool misses(host_stream *s, int tensor, const ps_optimizer_step *step)
 static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
                          const ps_chunk *chunk)
 {
-    host_stream *s = of(base);
+    host_stream *s = host_stream_of(base);
     const ps_optimizer *opt = s->at.optimizer;
     for (int i = chunk->first_tensor; i <= chunk->last_tensor; i++) {
         const ps_tensor *t = &s->at.table->tensors[i];
         uint64_t begin, end;
-        if (misses(s, i, step)) continue;
+        if (host_stream_misses(s, i, step)) continue;
         ps_optimizer_step now = *step;
         if (s->absence) now.t -= s->absence[i].missed;
         ps_chunk_overlap(chunk, t, &begin, &end);
@@ -168,7 +169,7 @@ static ps_err host_apply(ps_device_stream *base, const ps_optimizer_step *step,
     return PS_OK;
 }
 
-static ps_lamb_part part_of(const host_stream *s, const ps_chunk *chunk)
+static ps_lamb_part host_stream_part_of(const host_stream *s, const ps_chunk *chunk)
 {
     const ps_optimizer *opt = s->at.optimizer;
     ps_lamb_part part = {.table = s->at.table,
@@ -197,8 +198,8 @@ static ps_err host_lamb_update(ps_device_stream *s, const ps_optimizer_step *ste
                                const ps_chunk *chunk, double *weight_sums,
                                double *update_sums)
 {
-    const ps_lamb_part part = part_of(of(s), chunk);
-    show_absent(of(s), chunk);
+    const ps_lamb_part part = host_stream_part_of(host_stream_of(s), chunk);
+    show_absent(host_stream_of(s), chunk);
     ps_lamb_update(&part, step, weight_sums, update_sums);
     return PS_OK;
 }
@@ -206,7 +207,7 @@ static ps_err host_lamb_update(ps_device_stream *s, const ps_optimizer_step *ste
 static ps_err host_lamb_apply(ps_device_stream *s, const ps_optimizer_step *step,
                               const ps_chunk *chunk, const double *sums)
 {
-    const ps_lamb_part part = part_of(of(s), chunk);
+    const ps_lamb_part part = host_stream_part_of(host_stream_of(s), chunk);
     ps_lamb_apply(&part, step, sums);
     return PS_OK;
 }
@@ -218,7 +219,7 @@ static size_t state_bytes(const host_stream *s)
 
 static void host_destroy(ps_device_stream **base)
 {
-    host_stream *s = of(*base);
+    host_stream *s = host_stream_of(*base);
     for (int k = 0; k < PS_OPTIMIZER_MAX_STATES; k++)
         if (s->at.whole)
             free(s->states[k]);

@@ -38,7 +38,7 @@ static void map_fragments(ps_exchange_local *e)
 }
 
 /* The servers read the changes, and write the anchor. */
-static ps_err make_arenas(ps_exchange_local *e, const ps_config *outer)
+static ps_err local_make_arenas(ps_exchange_local *e, const ps_config *outer)
 {
     const ps_exchange_options *o = &e->o;
     const bool shared =
@@ -53,7 +53,7 @@ static ps_err make_arenas(ps_exchange_local *e, const ps_config *outer)
 static ps_err make_outer(ps_exchange_local *e, const ps_exchange_local_options *outer)
 {
     const ps_exchange_options *o = &e->o;
-    PS_TRY(make_arenas(e, outer->config));
+    PS_TRY(local_make_arenas(e, outer->config));
     e->outer_options = *o;
     e->outer_options.config = outer->config;
     e->outer_options.rule = outer->rule;
@@ -149,7 +149,7 @@ static ps_err send_step(ps_exchange_local *e, uint64_t round)
     return ps_exchange_finish(e->outer);
 }
 
-static ps_err send(ps_exchange_local *e, ps_local_fragment *f)
+static ps_err local_send(ps_exchange_local *e, ps_local_fragment *f)
 {
     const uint64_t round = next_round(e, f);
     f->awaited = true;
@@ -163,7 +163,7 @@ static ps_err send(ps_exchange_local *e, ps_local_fragment *f)
 }
 
 /* Blocks until the result of what was sent is in the anchor. */
-static ps_err await(ps_exchange_local *e, const ps_local_fragment *f)
+static ps_err local_await(ps_exchange_local *e, const ps_local_fragment *f)
 {
     if (e->n_fragments == 1) return ps_exchange_drain(e->outer);
     const uint64_t start_ns = ps_clock_ns();
@@ -177,7 +177,7 @@ static ps_err await(ps_exchange_local *e, const ps_local_fragment *f)
 /* --- rounds --------------------------------------------------------------------------
  */
 
-static void mix(ps_exchange_local *e, const ps_local_fragment *f)
+static void local_mix(ps_exchange_local *e, const ps_local_fragment *f)
 {
     const float kept = (float)e->o.config->sync.mixing, taken = 1 - kept;
     const float *anchor = anchor_of(e);
@@ -186,23 +186,24 @@ static void mix(ps_exchange_local *e, const ps_local_fragment *f)
         weights[i] = kept * weights[i] + taken * anchor[i];
 }
 
-static size_t bytes_of(const ps_local_fragment *f)
+static size_t local_bytes_of(const ps_local_fragment *f)
 {
     return (f->end - f->begin) * sizeof(float);
 }
 
 static void copy_anchor(ps_exchange_local *e, const ps_local_fragment *f)
 {
-    memcpy(ps_exchange_local_weights(e) + f->begin, anchor_of(e) + f->begin, bytes_of(f));
+    memcpy(ps_exchange_local_weights(e) + f->begin, anchor_of(e) + f->begin,
+           local_bytes_of(f));
 }
 
 /* Waits for the anchor that the change leads to; the worker goes on from it. */
-static ps_err take(ps_exchange_local *e, ps_local_fragment *f)
+static ps_err local_take(ps_exchange_local *e, ps_local_fragment *f)
 {
     if (!f->awaited) return PS_OK;
-    PS_TRY(await(e, f));
+    PS_TRY(local_await(e, f));
     if (f->mixes)
-        mix(e, f);
+        local_mix(e, f);
     else
         copy_anchor(e, f);
     f->awaited = false;
@@ -211,9 +212,9 @@ static ps_err take(ps_exchange_local *e, ps_local_fragment *f)
 
 /* Pushes this rank's share of the mean change, as a gradient that points away from it. At
  * the job's end the result of the change before may not have been used yet. */
-static ps_err push(ps_exchange_local *e, ps_local_fragment *f)
+static ps_err local_push(ps_exchange_local *e, ps_local_fragment *f)
 {
-    PS_TRY(take(e, f));
+    PS_TRY(local_take(e, f));
     const float share =
         (float)((double)f->samples / (double)f->all_samples * e->round_weight);
     const float *anchor = anchor_of(e), *weights = ps_exchange_local_weights(e);
@@ -221,7 +222,7 @@ static ps_err push(ps_exchange_local *e, ps_local_fragment *f)
     for (uint64_t i = f->begin; i < f->end; i++)
         change[i] = (anchor[i] - weights[i]) * share;
     f->samples = f->all_samples = 0;
-    return send(e, f);
+    return local_send(e, f);
 }
 
 /* The fragment's weights while the anchor is shown. The gradient arena is nobody's then.
@@ -245,7 +246,8 @@ void ps_exchange_local_show_anchor(ps_exchange_local *e)
         ps_local_fragment *f = &e->fragments[i];
         f->shows_anchor = !is_fresh(e, i);
         if (f->shows_anchor)
-            memcpy(kept_of(e, f), ps_exchange_local_weights(e) + f->begin, bytes_of(f));
+            memcpy(kept_of(e, f), ps_exchange_local_weights(e) + f->begin,
+                   local_bytes_of(f));
         copy_anchor(e, f);
     }
 }
@@ -255,7 +257,8 @@ static void show_weights(ps_exchange_local *e)
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         ps_local_fragment *f = &e->fragments[i];
         if (f->shows_anchor)
-            memcpy(ps_exchange_local_weights(e) + f->begin, kept_of(e, f), bytes_of(f));
+            memcpy(ps_exchange_local_weights(e) + f->begin, kept_of(e, f),
+                   local_bytes_of(f));
         f->shows_anchor = false;
     }
 }
@@ -269,7 +272,7 @@ static ps_err local_begin(ps_exchange *x, uint64_t step)
     show_weights(e);
     for (uint32_t i = 0; i < e->n_fragments && !e->rounds.on; i++)
         if (!ps_local_steps_awaits(e->o.config, i, step, e->total))
-            PS_TRY(take(e, &e->fragments[i]));
+            PS_TRY(local_take(e, &e->fragments[i]));
     return ps_exchange_begin(e->steps, step);
 }
 
@@ -279,7 +282,7 @@ static ps_err ask_for_weights(ps_exchange_local *e)
 {
     memset(e->outer_options.grads->base, 0, e->o.grads->bytes);
     for (uint32_t i = 0; i < e->n_fragments; i++) {
-        PS_TRY(send(e, &e->fragments[i]));
+        PS_TRY(local_send(e, &e->fragments[i]));
         e->fragments[i].steps_left = 0;
         e->fragments[i].mixes = false;
     }
@@ -335,7 +338,7 @@ static ps_err local_finish(ps_exchange *x)
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         ps_local_fragment *f = &e->fragments[i];
         if (f->steps_left > 0) f->steps_left--;
-        if (ends_round(e, i, step)) PS_TRY(push(e, f));
+        if (ends_round(e, i, step)) PS_TRY(local_push(e, f));
     }
     ps_own_rounds_sent(&e->rounds);
     return PS_OK;
@@ -356,7 +359,7 @@ static ps_err local_rest(ps_exchange *x, bool *rests, bool *over)
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         ps_local_fragment *f = &e->fragments[i];
         if (!f->awaited || f->steps_left > 0) continue;
-        PS_TRY(take(e, f));
+        PS_TRY(local_take(e, f));
         if (i + 1 == e->n_fragments) PS_TRY(e->outer->ops->rest(e->outer, rests, over));
     }
     if (*rests && e->rounds.plan.round > 0)
@@ -381,13 +384,13 @@ static ps_err end_round(ps_exchange_local *e)
     for (uint32_t i = 0; i + 1 < e->n_fragments; i++) {
         ps_local_fragment *f = &e->fragments[i];
         if (ps_own_rounds_has_sent(&e->rounds, i)) continue;
-        PS_TRY(push(e, f));
+        PS_TRY(local_push(e, f));
         f->steps_left = 0;
         f->mixes = false;
-        PS_TRY(take(e, f));
+        PS_TRY(local_take(e, f));
     }
     ps_own_rounds_cut(&e->rounds);
-    return push(e, &e->fragments[e->n_fragments - 1]);
+    return local_push(e, &e->fragments[e->n_fragments - 1]);
 }
 
 /* Not while a fragment is on its way. */
@@ -419,7 +422,7 @@ ps_err ps_exchange_local_drain(ps_exchange *x)
     show_weights(e);
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         ps_local_fragment *f = &e->fragments[i];
-        PS_TRY(f->awaited && f->mixes ? await(e, f) : take(e, f));
+        PS_TRY(f->awaited && f->mixes ? local_await(e, f) : local_take(e, f));
     }
     return ps_exchange_drain(e->steps);
 }

@@ -26,14 +26,14 @@ typedef struct exchange_none {
     ps_stream_step on_stream; // of a stream that queues
 } exchange_none;
 
-static exchange_none *self(ps_exchange *x)
+static exchange_none *none_self(ps_exchange *x)
 {
     return (exchange_none *)x;
 }
 
 static void none_destroy(ps_exchange **x)
 {
-    exchange_none *e = self(*x);
+    exchange_none *e = none_self(*x);
     if (e->owns_stream && e->stream) e->stream->ops->destroy(&e->stream);
     ps_ready_ranges_fini(&e->ready);
     free(e->complete);
@@ -43,7 +43,7 @@ static void none_destroy(ps_exchange **x)
     *x = NULL;
 }
 
-static ps_err open_stream(exchange_none *e)
+static ps_err none_open_stream(exchange_none *e)
 {
     const ps_host_stream_options options = {
         .table = e->o.table,
@@ -72,25 +72,25 @@ static ps_err map_tensors(exchange_none *e)
     return err;
 }
 
-static ps_err prepare_lamb(exchange_none *e)
+static ps_err none_prepare_lamb(exchange_none *e)
 {
     PS_TRY(ps_stream_step_lamb(e->stream));
     return ps_mem_zalloc(&e->lamb_sums, ps_lamb_sums(e->o.table), sizeof *e->lamb_sums,
                          "norm sums");
 }
 
-static ps_err prepare(exchange_none *e)
+static ps_err none_prepare(exchange_none *e)
 {
     const ps_tensor_table *table = e->o.table;
     e->rule = *e->o.rule;
     e->whole =
         (ps_chunk){.count = table->arena_count, .last_tensor = table->n_tensors - 1};
-    PS_TRY(open_stream(e));
+    PS_TRY(none_open_stream(e));
     PS_TRY(map_tensors(e));
     e->queues = e->stream->ops->step != NULL;
     e->waits = ps_step_rule_waits(&e->rule);
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
-    if (ps_lamb_on(&e->rule.optimizer) && !e->queues) PS_TRY(prepare_lamb(e));
+    if (ps_lamb_on(&e->rule.optimizer) && !e->queues) PS_TRY(none_prepare_lamb(e));
     if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
     return ps_mem_zalloc(&e->gradnorm_sums, ps_gradnorm_blocks(table), sizeof(double),
                          "norm sums");
@@ -109,7 +109,7 @@ static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
     e->base.ops = &ps_exchange_none_ops;
     e->o = *options;
     ps_exchange *x = &e->base;
-    ps_err err = prepare(e);
+    ps_err err = none_prepare(e);
     if (err == PS_OK)
         *out = x;
     else
@@ -122,7 +122,7 @@ static ps_err none_ok(ps_exchange *x)
     return PS_OK;
 }
 
-static ps_err refuse(const exchange_none *e, int tensor, uint64_t step)
+static ps_err none_refuse(const exchange_none *e, int tensor, uint64_t step)
 {
     return ps_step_rule_not_finite(e->o.rank, e->o.table->tensors[tensor].name, step);
 }
@@ -134,32 +134,32 @@ static ps_err look_back(exchange_none *e, bool wait)
     uint64_t t;
     int tensor;
     PS_TRY(ps_stream_step_refused(&e->on_stream, wait, &t, &tensor));
-    return t ? refuse(e, tensor, t - 1) : PS_OK;
+    return t ? none_refuse(e, tensor, t - 1) : PS_OK;
 }
 
 static ps_err none_start(ps_exchange *x)
 {
-    ps_device_stream *s = self(x)->stream;
+    ps_device_stream *s = none_self(x)->stream;
     return s->ops->from_host(s, PS_STREAM_PARAMS);
 }
 
 static ps_err none_begin(ps_exchange *x, uint64_t step)
 {
-    self(x)->at = step;
-    ps_ready_ranges_restart(&self(x)->ready);
+    none_self(x)->at = step;
+    ps_ready_ranges_restart(&none_self(x)->ready);
     return PS_OK;
 }
 
 static ps_err none_loss_scale(ps_exchange *x, float *scale)
 {
-    PS_TRY(ps_stream_step_learn(&self(x)->on_stream));
-    *scale = self(x)->rule.scale.scale;
+    PS_TRY(ps_stream_step_learn(&none_self(x)->on_stream));
+    *scale = none_self(x)->rule.scale.scale;
     return PS_OK;
 }
 
 static ps_err none_drain(ps_exchange *x)
 {
-    exchange_none *e = self(x);
+    exchange_none *e = none_self(x);
     if (!e->queues) return PS_OK;
     PS_TRY(ps_stream_step_learn(&e->on_stream));
     PS_TRY(look_back(e, true));
@@ -177,16 +177,16 @@ static ps_err none_params_ready(ps_exchange *x, uint64_t begin, uint64_t end, bo
     return PS_OK;
 }
 
-static ps_err check_tensor(exchange_none *e, int tensor)
+static ps_err none_check_tensor(exchange_none *e, int tensor)
 {
     const ps_tensor *t = &e->o.table->tensors[tensor];
     bool finite = true;
     if (e->rule.refuses)
         PS_TRY(e->stream->ops->check_finite(e->stream, t->offset, t->count, &finite));
-    return finite ? PS_OK : refuse(e, tensor, e->at);
+    return finite ? PS_OK : none_refuse(e, tensor, e->at);
 }
 
-static ps_err apply(exchange_none *e, const ps_chunk *chunk, double grad_scale)
+static ps_err none_apply(exchange_none *e, const ps_chunk *chunk, double grad_scale)
 {
     const ps_optimizer_step now =
         ps_step_rule_optimizer_step(&e->rule, e->at, grad_scale);
@@ -208,7 +208,7 @@ static ps_err apply_whole(exchange_none *e, double grad_scale)
  * gradient is still in the caches. */
 static ps_err none_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    exchange_none *e = self(x);
+    exchange_none *e = none_self(x);
     const int n_tensors = e->o.table->n_tensors;
     uint32_t n = 0;
     PS_TRY(ps_ready_ranges_add(&e->ready, begin, end, e->complete, &n));
@@ -219,8 +219,8 @@ static ps_err none_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
         const ps_chunk chunk = {
             .offset = t->offset, .count = t->count, .first_tensor = i, .last_tensor = i};
         if (e->o.table->optional) PS_TRY(e->stream->ops->note_absent(e->stream, &chunk));
-        PS_TRY(check_tensor(e, i));
-        if (!e->waits) PS_TRY(apply(e, &chunk, 1));
+        PS_TRY(none_check_tensor(e, i));
+        if (!e->waits) PS_TRY(none_apply(e, &chunk, 1));
     }
     return PS_OK;
 }
@@ -234,7 +234,7 @@ static ps_err finish_on_stream(exchange_none *e)
 
 static ps_err none_finish(ps_exchange *x)
 {
-    exchange_none *e = self(x);
+    exchange_none *e = none_self(x);
     const ps_device_stream_ops *ops = e->stream->ops;
     ps_step_decision decision;
     bool finite = true;
@@ -254,7 +254,7 @@ static ps_err none_finish(ps_exchange *x)
 
 static ps_err none_save(ps_exchange *x, ps_exchange_state *out)
 {
-    exchange_none *e = self(x);
+    exchange_none *e = none_self(x);
     PS_TRY(ps_stream_step_learn(&e->on_stream));
     for (int i = 0; i < e->rule.optimizer.n_states; i++)
         PS_TRY(
@@ -267,7 +267,7 @@ static ps_err none_save(ps_exchange *x, ps_exchange_state *out)
 
 static ps_err none_load(ps_exchange *x, const ps_exchange_state *in)
 {
-    exchange_none *e = self(x);
+    exchange_none *e = none_self(x);
     for (int i = 0; i < e->rule.optimizer.n_states; i++)
         PS_TRY(
             e->stream->ops->load_state(e->stream, i, 0, e->whole.count, in->states[i]));

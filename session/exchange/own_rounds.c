@@ -8,7 +8,7 @@ static uint64_t sent_after(const ps_own_rounds *r, uint64_t fragment)
     return (fragment + 1) * r->steps / r->n_fragments;
 }
 
-static void begin(ps_own_rounds *r)
+static void own_rounds_begin(ps_own_rounds *r)
 {
     r->in_round = r->next_fragment > 0 ? sent_after(r, r->next_fragment - 1) : r->begun;
 }
@@ -23,13 +23,13 @@ void ps_own_rounds_init(ps_own_rounds *r, const ps_config *cfg, uint64_t first_s
                          .fresh = true,
                          .begun = is_back ? 0 : ps_local_steps_begun(cfg, first_step),
                          .next_fragment = is_back ? next_fragment : 0};
-    begin(r);
+    own_rounds_begin(r);
 }
 
 void ps_own_rounds_set_steps(ps_own_rounds *r, uint64_t steps)
 {
     r->steps = steps;
-    if (r->fresh) begin(r);
+    if (r->fresh) own_rounds_begin(r);
 }
 
 void ps_own_rounds_step(ps_own_rounds *r)

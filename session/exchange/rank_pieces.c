@@ -27,7 +27,7 @@ static size_t piece_bytes(const ps_rank_pieces *p, int rank, size_t at)
     return left < PIECE_BYTES ? left : PIECE_BYTES;
 }
 
-static ps_err put(const ps_rank_pieces *p, bool down, int rank, size_t at)
+static ps_err rank_pieces_put(const ps_rank_pieces *p, bool down, int rank, size_t at)
 {
     const ps_job_key key = ps_job_key_piece(down, rank);
     size_t n = piece_bytes(p, rank, at);
@@ -37,7 +37,7 @@ static ps_err put(const ps_rank_pieces *p, bool down, int rank, size_t at)
     return ps_member_put(p->member, key.text, n ? from + at : from, n, piece_deadline(p));
 }
 
-static ps_err get(const ps_rank_pieces *p, bool down, int rank, size_t at)
+static ps_err rank_pieces_get(const ps_rank_pieces *p, bool down, int rank, size_t at)
 {
     const ps_job_key key = ps_job_key_piece(down, rank);
     void *value = NULL;
@@ -70,9 +70,9 @@ ps_err ps_rank_pieces_gather(const ps_rank_pieces *p)
 {
     if (!p->member || p->world_size < 2) return PS_OK;
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
-        if (p->rank != 0 || p->holder) PS_TRY(put(p, false, p->rank, at));
+        if (p->rank != 0 || p->holder) PS_TRY(rank_pieces_put(p, false, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
-        PS_TRY(of_all(p, get, false, at));
+        PS_TRY(of_all(p, rank_pieces_get, false, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));
     }
     return PS_OK;
@@ -82,9 +82,9 @@ ps_err ps_rank_pieces_scatter(const ps_rank_pieces *p)
 {
     if (!p->member || p->world_size < 2) return PS_OK;
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
-        PS_TRY(of_all(p, put, true, at));
+        PS_TRY(of_all(p, rank_pieces_put, true, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
-        if (p->rank != 0) PS_TRY(get(p, true, p->rank, at));
+        if (p->rank != 0) PS_TRY(rank_pieces_get(p, true, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));
     }
     return PS_OK;

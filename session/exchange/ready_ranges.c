@@ -55,7 +55,7 @@ void ps_ready_ranges_restart(ps_ready_ranges *r)
 }
 
 /* The part that an element is in. */
-static uint32_t part_of(const ps_ready_ranges *r, uint64_t element)
+static uint32_t ready_ranges_part_of(const ps_ready_ranges *r, uint64_t element)
 {
     uint32_t low = 0, high = r->n_parts - 1;
     while (low < high) {
@@ -71,8 +71,8 @@ static uint32_t part_of(const ps_ready_ranges *r, uint64_t element)
 void ps_ready_ranges_touched(const ps_ready_ranges *r, uint64_t begin, uint64_t end,
                              uint32_t *first, uint32_t *last)
 {
-    *first = part_of(r, end - 1);
-    *last = part_of(r, begin);
+    *first = ready_ranges_part_of(r, end - 1);
+    *last = ready_ranges_part_of(r, begin);
 }
 
 /* The last tensor that begins at or before the element. */
@@ -98,7 +98,7 @@ static uint64_t end_with_gap(const ps_tensor_table *table, uint64_t end)
     return last ? table->arena_count : t[1].offset;
 }
 
-static ps_err refuse(const ps_ready_ranges *r, uint64_t begin, uint64_t end)
+static ps_err ready_ranges_refuse(const ps_ready_ranges *r, uint64_t begin, uint64_t end)
 {
     const ps_tensor *t = tensor_at(r->table, begin);
     return ps_err_set(PS_ERR_ARG,
@@ -107,7 +107,7 @@ static ps_err refuse(const ps_ready_ranges *r, uint64_t begin, uint64_t end)
                       t->name, begin - t->offset, end - t->offset);
 }
 
-static ps_err grow(ps_ready_ranges *r)
+static ps_err ready_ranges_grow(ps_ready_ranges *r)
 {
     if (r->n_ranges < r->cap_ranges) return PS_OK;
     const uint32_t cap = r->cap_ranges * 2;
@@ -119,19 +119,19 @@ static ps_err grow(ps_ready_ranges *r)
 }
 
 /* Puts a range at its place, joined with those that it meets. */
-static ps_err insert(ps_ready_ranges *r, uint64_t begin, uint64_t end)
+static ps_err ready_ranges_insert(ps_ready_ranges *r, uint64_t begin, uint64_t end)
 {
     uint32_t at = r->n_ranges; // the first range after the new one
     while (at > 0 && r->ranges[at - 1].begin >= end)
         at--;
     if (at > 0 && r->ranges[at - 1].end > begin) {
         const ps_ready_range *other = &r->ranges[at - 1];
-        return refuse(r, begin > other->begin ? begin : other->begin,
-                      end < other->end ? end : other->end);
+        return ready_ranges_refuse(r, begin > other->begin ? begin : other->begin,
+                                   end < other->end ? end : other->end);
     }
     const bool before = at > 0 && r->ranges[at - 1].end == begin;
     const bool after = at < r->n_ranges && r->ranges[at].begin == end;
-    if (!before && !after) PS_TRY(grow(r));
+    if (!before && !after) PS_TRY(ready_ranges_grow(r));
     ps_ready_range *here = r->ranges + at;
     const size_t rest = (r->n_ranges - at) * sizeof *here;
     if (before && after) {
@@ -160,7 +160,7 @@ ps_err ps_ready_ranges_add(ps_ready_ranges *r, uint64_t begin, uint64_t end,
                           " are ready, but there are %" PRIu64,
                           begin, end, r->table->arena_count);
     end = end_with_gap(r->table, end);
-    PS_TRY(insert(r, begin, end));
+    PS_TRY(ready_ranges_insert(r, begin, end));
     uint32_t first, last;
     ps_ready_ranges_touched(r, begin, end, &first, &last);
     for (uint32_t i = first; i <= last; i++) {

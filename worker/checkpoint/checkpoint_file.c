@@ -22,7 +22,8 @@ static const char FORMAT[] = "pstrain checkpoint 1";
 
 /* ---- files ---- */
 
-static const char *path_of(const char *folder, const char *name, char out[PATH_MAX])
+static const char *checkpoint_path_of(const char *folder, const char *name,
+                                      char out[PATH_MAX])
 {
     snprintf(out, PATH_MAX, "%s/%s", folder, name);
     return out;
@@ -62,7 +63,7 @@ static ps_err note_file(const char *folder, const char *name, json_t *files)
     char path[PATH_MAX];
     uint64_t bytes;
     uint32_t crc;
-    PS_TRY(sum_file(path_of(folder, name, path), &bytes, &crc));
+    PS_TRY(sum_file(checkpoint_path_of(folder, name, path), &bytes, &crc));
     json_t *entry =
         json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "crc32", (json_int_t)crc);
     if (json_object_set_new(files, name, entry) == 0) return PS_OK;
@@ -79,20 +80,21 @@ typedef struct writing {
     json_t *files;
 } writing;
 
-static ps_err write_tensors(const writing *w, const char *name, const ps_state_tensors *s)
+static ps_err checkpoint_write_tensors(const writing *w, const char *name,
+                                       const ps_state_tensors *s)
 {
     char path[PATH_MAX];
-    PS_TRY(ps_st_save(path_of(w->folder, name, path), s->list, s->n, NULL, 0));
+    PS_TRY(ps_st_save(checkpoint_path_of(w->folder, name, path), s->list, s->n, NULL, 0));
     return note_file(w->folder, name, w->files);
 }
 
 /* One array, in a file of its own. */
-static ps_err write_array(const writing *w, const char *name, const char *what,
-                          const float *array)
+static ps_err checkpoint_write_array(const writing *w, const char *name, const char *what,
+                                     const float *array)
 {
     ps_state_tensors s = {0};
     ps_err err = ps_state_tensors_add_arena(&s, w->shape->table, what, array);
-    if (err == PS_OK) err = write_tensors(w, name, &s);
+    if (err == PS_OK) err = checkpoint_write_tensors(w, name, &s);
     ps_state_tensors_fini(&s);
     return err;
 }
@@ -102,7 +104,7 @@ static ps_err write_model(const writing *w)
     static const char *const metadata[] = {"format", "pt", "pstrain", PS_VERSION};
     const ps_snapshot *s = w->snapshot;
     char path[PATH_MAX];
-    PS_TRY(ps_model_file_save(path_of(w->folder, MODEL, path), w->shape->table,
+    PS_TRY(ps_model_file_save(checkpoint_path_of(w->folder, MODEL, path), w->shape->table,
                               s->exchange.weights ? s->exchange.weights : s->params,
                               s->buffers, metadata, 2));
     return note_file(w->folder, MODEL, w->files);
@@ -136,7 +138,7 @@ static ps_err write_optimizer(const writing *w)
     const float steps = (float)(t->step - t->skipped_steps);
     ps_state_tensors list = {0};
     ps_err err = list_optimizer(w, &steps, &list);
-    if (err == PS_OK) err = write_tensors(w, OPTIMIZER, &list);
+    if (err == PS_OK) err = checkpoint_write_tensors(w, OPTIMIZER, &list);
     ps_state_tensors_fini(&list);
     return err;
 }
@@ -159,7 +161,7 @@ static ps_err write_local(const writing *w, int rank)
         err = ps_state_tensors_add_arena(
             &list, shape->table, local_word(shape, i),
             ps_local_memory_arena(shape->table, w->snapshot->local[rank], i));
-    if (err == PS_OK) err = write_tensors(w, name, &list);
+    if (err == PS_OK) err = checkpoint_write_tensors(w, name, &list);
     ps_state_tensors_fini(&list);
     return err;
 }
@@ -168,11 +170,12 @@ static ps_err write_arrays(const writing *w)
 {
     PS_TRY(write_model(w));
     PS_TRY(write_optimizer(w));
-    if (w->shape->told) PS_TRY(write_array(w, TOLD, "told", w->snapshot->params));
+    if (w->shape->told)
+        PS_TRY(checkpoint_write_array(w, TOLD, "told", w->snapshot->params));
     for (int r = 0; r < w->snapshot->n_ranks && w->shape->feedback; r++) {
         char name[48];
         feedback_name(r, name);
-        PS_TRY(write_array(w, name, "feedback", w->snapshot->feedback[r]));
+        PS_TRY(checkpoint_write_array(w, name, "feedback", w->snapshot->feedback[r]));
     }
     for (int r = 0; r < w->snapshot->n_ranks && w->shape->local; r++)
         PS_TRY(write_local(w, r));
@@ -247,7 +250,7 @@ static json_t *local_json(const writing *w)
     return list;
 }
 
-static ps_err write_text(const char *path, const char *text)
+static ps_err checkpoint_write_text(const char *path, const char *text)
 {
     int fd;
     size_t n = strlen(text), done = 0;
@@ -279,7 +282,8 @@ static ps_err write_manifest(const writing *w, const ps_config *cfg, json_t *sta
     ps_err err = manifest_sum(m, &crc);
     if (err == PS_OK) json_object_set_new(m, "crc32", json_integer(crc));
     if (err == PS_OK) err = manifest_text(m, &text);
-    if (err == PS_OK) err = write_text(path_of(w->folder, MANIFEST, path), text);
+    if (err == PS_OK)
+        err = checkpoint_write_text(checkpoint_path_of(w->folder, MANIFEST, path), text);
     free(text);
     json_decref(m);
     return err;
@@ -325,7 +329,8 @@ static ps_err check_manifest(const char *path, json_t *m)
                       crc, (unsigned)said);
 }
 
-static ps_err check_file(const char *folder, const char *name, const json_t *entry)
+static ps_err checkpoint_check_file(const char *folder, const char *name,
+                                    const json_t *entry)
 {
     char path[PATH_MAX];
     uint64_t bytes;
@@ -337,7 +342,7 @@ static ps_err check_file(const char *folder, const char *name, const json_t *ent
             PS_ERR_FORMAT,
             "%s: its manifest names the file %s, which is outside the folder", folder,
             name);
-    PS_TRY(sum_file(path_of(folder, name, path), &bytes, &crc));
+    PS_TRY(sum_file(checkpoint_path_of(folder, name, path), &bytes, &crc));
     if (bytes != (uint64_t)size)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: has %" PRIu64 " bytes, but the manifest says %lld", path,
@@ -355,11 +360,11 @@ ps_err ps_checkpoint_verify(const char *folder, json_t **manifest)
     const json_t *entry;
     json_t *m = NULL;
     *manifest = NULL;
-    PS_TRY(load_manifest(path_of(folder, MANIFEST, path), &m));
+    PS_TRY(load_manifest(checkpoint_path_of(folder, MANIFEST, path), &m));
     ps_err err = check_manifest(path, m);
     json_object_foreach(json_object_get(m, "files"), name, entry)
     {
-        if (err == PS_OK) err = check_file(folder, name, entry);
+        if (err == PS_OK) err = checkpoint_check_file(folder, name, entry);
     }
     if (err == PS_OK)
         *manifest = m;
@@ -370,7 +375,7 @@ ps_err ps_checkpoint_verify(const char *folder, json_t **manifest)
 
 /* ---- reading ---- */
 
-static bool has(const json_t *manifest, const char *name)
+static bool checkpoint_has(const json_t *manifest, const char *name)
 {
     return json_object_get(json_object_get(manifest, "files"), name) != NULL;
 }
@@ -380,7 +385,7 @@ static ps_err read_array(const char *folder, const char *name, const char *what,
 {
     char path[PATH_MAX];
     ps_st_file file;
-    PS_TRY(ps_st_load(path_of(folder, name, path), &file));
+    PS_TRY(ps_st_load(checkpoint_path_of(folder, name, path), &file));
     ps_err err = ps_state_tensors_read(path, &file, table, what, out);
     ps_st_fini(&file);
     return err;
@@ -392,7 +397,7 @@ static ps_err read_optimizer(const char *folder, const ps_snapshot_shape *shape,
     char path[PATH_MAX];
     ps_st_file file;
     ps_err err = PS_OK;
-    PS_TRY(ps_st_load(path_of(folder, OPTIMIZER, path), &file));
+    PS_TRY(ps_st_load(checkpoint_path_of(folder, OPTIMIZER, path), &file));
     for (int i = 0; i < shape->optimizer->n_states && err == PS_OK; i++)
         err = ps_state_tensors_read(path, &file, shape->table,
                                     ps_optimizer_state_name(shape->optimizer, i),
@@ -402,13 +407,13 @@ static ps_err read_optimizer(const char *folder, const ps_snapshot_shape *shape,
 }
 
 /* Without a codec, then or now, the workers have the weights themselves. */
-static ps_err read_weights(const char *folder, const json_t *manifest,
-                           const ps_snapshot_shape *shape, ps_snapshot *s)
+static ps_err checkpoint_read_weights(const char *folder, const json_t *manifest,
+                                      const ps_snapshot_shape *shape, ps_snapshot *s)
 {
     char path[PATH_MAX];
-    const bool told = shape->told && has(manifest, TOLD);
-    PS_TRY(ps_model_file_load(path_of(folder, MODEL, path), shape->table, true, s->params,
-                              s->buffers));
+    const bool told = shape->told && checkpoint_has(manifest, TOLD);
+    PS_TRY(ps_model_file_load(checkpoint_path_of(folder, MODEL, path), shape->table, true,
+                              s->params, s->buffers));
     if (told) {
         memcpy(s->exchange.weights, s->params, shape->table->arena_count * sizeof(float));
         return read_array(folder, TOLD, "told", shape->table, s->params);
@@ -422,7 +427,7 @@ static ps_err read_feedback(const char *folder, const json_t *manifest,
                             const ps_snapshot_shape *shape, ps_snapshot *s, float *one)
 {
     char name[48];
-    for (int r = 0; feedback_name(r, name), has(manifest, name); r++) {
+    for (int r = 0; feedback_name(r, name), checkpoint_has(manifest, name); r++) {
         float *mine = s->feedback[r % s->n_ranks];
         PS_TRY(read_array(folder, name, "feedback", shape->table, one));
         for (uint64_t i = 0; i < shape->table->arena_count; i++)
@@ -466,7 +471,7 @@ static ps_err read_awaited(const json_t *list, ps_local_end *end)
 }
 
 /* Of older checkpoints: a number, where there is one fragment. */
-static uint64_t read_samples(const json_t *list, size_t i)
+static uint64_t checkpoint_read_samples(const json_t *list, size_t i)
 {
     return (uint64_t)json_integer_value(json_is_array(list) ? json_array_get(list, i)
                                                             : list);
@@ -483,8 +488,9 @@ static ps_err read_parts(const json_t *own, const ps_snapshot_shape *shape,
                           shape->fragments);
     end->n_parts = n;
     for (size_t i = 0; i < n; i++) {
-        end->parts[i].samples = read_samples(samples, i);
-        end->parts[i].all_samples = read_samples(json_object_get(own, "all_samples"), i);
+        end->parts[i].samples = checkpoint_read_samples(samples, i);
+        end->parts[i].all_samples =
+            checkpoint_read_samples(json_object_get(own, "all_samples"), i);
     }
     return read_awaited(json_object_get(own, "awaited"), end);
 }
@@ -542,7 +548,7 @@ ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
     PS_TRY(check_policy(manifest, shape));
     PS_TRY(read_rule(json_object_get(manifest, "step_rule"), s->exchange.rule,
                      &s->exchange.rule_bytes));
-    PS_TRY(read_weights(folder, manifest, shape, s));
+    PS_TRY(checkpoint_read_weights(folder, manifest, shape, s));
     PS_TRY(read_optimizer(folder, shape, &s->exchange));
     if (shape->local) PS_TRY(read_locals(folder, manifest, shape, s));
     if (!shape->feedback) return PS_OK;

@@ -80,7 +80,7 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
     return PS_OK;
 }
 
-static bool write_one(const ps_checkpointer *c)
+static bool checkpointer_write_one(const ps_checkpointer *c)
 {
     const uint64_t step = c->snapshot->trainer.step, begin = ps_clock_ns();
     const ps_err err = write_files(c, step);
@@ -102,7 +102,7 @@ static void set_best(const ps_checkpointer *c, uint64_t step)
         PS_ERROR("checkpoint", "step=%" PRIu64 " reason=\"%s\"", step, ps_err_message());
 }
 
-static void *write_all(void *arg)
+static void *checkpointer_write_all(void *arg)
 {
     ps_checkpointer *c = arg;
     pthread_mutex_lock(&c->lock);
@@ -112,7 +112,7 @@ static void *write_all(void *arg)
             continue;
         }
         pthread_mutex_unlock(&c->lock);
-        const bool saved = write_one(c);
+        const bool saved = checkpointer_write_one(c);
         pthread_mutex_lock(&c->lock);
         c->saved = saved;
         c->wrote |= saved;
@@ -125,7 +125,7 @@ static void *write_all(void *arg)
     return NULL;
 }
 
-static ps_deadline file_deadline(const ps_checkpointer *c)
+static ps_deadline checkpointer_file_deadline(const ps_checkpointer *c)
 {
     return ps_deadline_in_ms((uint64_t)c->o.config->train.file_timeout_ms);
 }
@@ -133,7 +133,7 @@ static ps_deadline file_deadline(const ps_checkpointer *c)
 /* Waits until the thread is done, if it may; returns whether it is. */
 static bool disk_is_free(ps_checkpointer *c, bool wait)
 {
-    const ps_deadline deadline = file_deadline(c);
+    const ps_deadline deadline = checkpointer_file_deadline(c);
     pthread_mutex_lock(&c->lock);
     while (c->writing && wait && !ps_deadline_passed(deadline))
         ps_cond_wait(&c->changed, &c->lock, deadline);
@@ -177,17 +177,17 @@ void ps_checkpointer_destroy(ps_checkpointer **pointer)
 }
 
 /* Whether processes join again after a failure: worker 0's answer counts. */
-static bool recovers(const ps_checkpointer *c)
+static bool checkpointer_recovers(const ps_checkpointer *c)
 {
     const ps_config_recovery *r = &c->o.config->recovery;
     return c->member && r->rejoins > 0 && r->share > 0;
 }
 
-static ps_err start_thread(ps_checkpointer *c)
+static ps_err checkpointer_start_thread(ps_checkpointer *c)
 {
     if (c->rank != 0 || c->has_thread) return PS_OK;
     ps_checkpointer_folder(c->o.config, c->o.run_dir, &c->folder);
-    PS_TRY(ps_thread_start(&c->thread, "checkpoint", write_all, c));
+    PS_TRY(ps_thread_start(&c->thread, "checkpoint", checkpointer_write_all, c));
     c->has_thread = true;
     return PS_OK;
 }
@@ -202,11 +202,11 @@ ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
     c->holder = c->member ? ps_survivors_holder(ps_member_roster(c->member)) : 0;
     c->taken = false;
     c->memory_ns = 0;
-    const bool holds = c->rank == 0 || (recovers(c) && c->rank == c->holder);
+    const bool holds = c->rank == 0 || (checkpointer_recovers(c) && c->rank == c->holder);
     if (holds && disk_is_free(c, false))
-        PS_TRY(
-            ps_snapshot_pair_reserve(&c->pair, &c->shape, c->rank, recovers(c) ? 2 : 1));
-    return start_thread(c);
+        PS_TRY(ps_snapshot_pair_reserve(&c->pair, &c->shape, c->rank,
+                                        checkpointer_recovers(c) ? 2 : 1));
+    return checkpointer_start_thread(c);
 }
 
 void ps_checkpointer_detach(ps_checkpointer *c)
@@ -237,7 +237,7 @@ ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
     const double minutes = config->checkpoint.minutes;
     if (minutes > 0 && ps_clock_seconds_since(c->last_ns) >= minutes * 60)
         return PS_CHECKPOINT_DISK;
-    if (!recovers(c)) return PS_CHECKPOINT_NOWHERE;
+    if (!checkpointer_recovers(c)) return PS_CHECKPOINT_NOWHERE;
     const bool due =
         c->memory_ns == 0 || ps_clock_seconds_since(c->memory_ns) >= memory_period(c);
     return due ? PS_CHECKPOINT_MEMORY : PS_CHECKPOINT_NOWHERE;
@@ -245,7 +245,7 @@ ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
 
 double ps_checkpointer_seconds_left(const ps_checkpointer *c)
 {
-    if (!c || !recovers(c)) return INFINITY;
+    if (!c || !checkpointer_recovers(c)) return INFINITY;
     const double period = memory_period(c);
     const double left = period - ps_clock_seconds_since(c->memory_ns);
     return left > 0 ? left : period; // this one is being taken
@@ -330,13 +330,13 @@ static void say_own(const ps_checkpointer *c, const ps_trainer_snapshot *state,
                                       .batches = state->batches};
     ps_trainer_snapshot_to_values(c->rank == 0 ? state : &sums, values);
     if (c->rank == 0) more[BUSY] = !is_free;
-    if (c->rank == 0) more[RECOVERS] = recovers(c);
+    if (c->rank == 0) more[RECOVERS] = checkpointer_recovers(c);
     if (c->holder && c->rank == c->holder) more[HOLDER_COST] = c->cost;
 }
 
 /* From here on an earlier one is being overwritten: the newest only where nobody joins
  * again. Workers join and leave between checkpoints. */
-static ps_err begin(ps_checkpointer *c, const double *values, bool recovers)
+static ps_err checkpointer_begin(ps_checkpointer *c, const double *values, bool recovers)
 {
     const int holder = recovers ? c->holder : 0;
     const bool holds = c->rank == 0 || (holder && c->rank == holder);
@@ -374,7 +374,7 @@ static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
     }
     *go_on = more[BUSY] == 0;
     c->holder_cost = more[HOLDER_COST];
-    if (err == PS_OK && *go_on) err = begin(c, values, more[RECOVERS] > 0);
+    if (err == PS_OK && *go_on) err = checkpointer_begin(c, values, more[RECOVERS] > 0);
     free(values);
     return err;
 }

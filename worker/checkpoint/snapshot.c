@@ -31,7 +31,7 @@ static size_t arena_bytes(const ps_snapshot_shape *shape)
     return shape->table->arena_count * sizeof(float);
 }
 
-static ps_err arena(const ps_snapshot_shape *shape, float **out)
+static ps_err snapshot_arena(const ps_snapshot_shape *shape, float **out)
 {
     return ps_mem_zalloc_large(out, arena_bytes(shape), "a checkpoint");
 }
@@ -78,11 +78,11 @@ ps_err ps_snapshot_init(ps_snapshot *s, const ps_snapshot_shape *shape, int rank
 {
     PS_TRY(init_own(s, shape, rank, all));
     if (!all) return PS_OK;
-    PS_TRY(arena(shape, &s->params));
+    PS_TRY(snapshot_arena(shape, &s->params));
     PS_TRY(ps_mem_zalloc(&s->buffers, shape->table->buffer_bytes + 1, 1, "a checkpoint"));
     for (int i = 0; i < shape->optimizer->n_states; i++)
-        PS_TRY(arena(shape, &s->exchange.states[i]));
-    return shape->told ? arena(shape, &s->exchange.weights) : PS_OK;
+        PS_TRY(snapshot_arena(shape, &s->exchange.states[i]));
+    return shape->told ? snapshot_arena(shape, &s->exchange.weights) : PS_OK;
 }
 
 void ps_snapshot_drop_arrays(ps_snapshot *s)
@@ -114,7 +114,8 @@ static void fold_feedback(const ps_snapshot *s, const ps_snapshot_shape *shape,
     }
 }
 
-static void *end_of(const ps_snapshot *s, const ps_snapshot_shape *shape, int rank)
+static void *snapshot_end_of(const ps_snapshot *s, const ps_snapshot_shape *shape,
+                             int rank)
 {
     return ps_local_memory_end(shape->table, &shape->inner, s->local[rank]);
 }
@@ -124,15 +125,15 @@ void ps_snapshot_even_shares(ps_snapshot *s, const ps_snapshot_shape *shape)
     ps_local_end end;
     uint64_t all[PS_MAX_FRAGMENTS] = {0};
     for (int r = 0; shape->local && r < s->n_ranks; r++) {
-        memcpy(&end, end_of(s, shape, r), sizeof end);
+        memcpy(&end, snapshot_end_of(s, shape, r), sizeof end);
         for (uint32_t f = 0; f < shape->fragments; f++)
             all[f] += end.parts[f].samples;
     }
     for (int r = 0; shape->local && r < s->n_ranks; r++) {
-        memcpy(&end, end_of(s, shape, r), sizeof end);
+        memcpy(&end, snapshot_end_of(s, shape, r), sizeof end);
         for (uint32_t f = 0; f < shape->fragments; f++)
             end.parts[f].all_samples = all[f];
-        memcpy(end_of(s, shape, r), &end, sizeof end);
+        memcpy(snapshot_end_of(s, shape, r), &end, sizeof end);
     }
 }
 
@@ -146,7 +147,7 @@ void ps_snapshot_renew_others(ps_snapshot *s, const ps_snapshot_shape *shape, in
         memset(s->local[r], 0, local_bytes(shape));
         memcpy(ps_local_memory_arena(shape->table, s->local[r], 0), s->params,
                arena_bytes(shape));
-        memcpy(end_of(s, shape, r), &end, sizeof end);
+        memcpy(snapshot_end_of(s, shape, r), &end, sizeof end);
     }
     s->own_alone = false;
 }
@@ -166,8 +167,8 @@ ps_err ps_snapshot_fold(const ps_snapshot *s, const ps_snapshot_shape *shape,
 
 typedef ps_err (*transfer)(const ps_rank_pieces *p);
 
-static ps_rank_pieces pieces_of(const ps_snapshot_ranks *ranks, const size_t *bytes,
-                                void *const *memory)
+static ps_rank_pieces snapshot_pieces_of(const ps_snapshot_ranks *ranks,
+                                         const size_t *bytes, void *const *memory)
 {
     return (ps_rank_pieces){.member = ranks->member,
                             .rank = ranks->rank,
@@ -188,7 +189,7 @@ static ps_err move_ranks(const ps_snapshot_ranks *ranks, size_t each, void *cons
         ps_mem_zalloc(&bytes, (size_t)ranks->world_size, sizeof *bytes, "a checkpoint"));
     for (int r = 0; r < ranks->world_size; r++)
         bytes[r] = each;
-    const ps_rank_pieces pieces = pieces_of(ranks, bytes, memory);
+    const ps_rank_pieces pieces = snapshot_pieces_of(ranks, bytes, memory);
     ps_err err = fn(&pieces);
     free(bytes);
     return err;
@@ -227,7 +228,7 @@ static ps_err move_bytes(const ps_snapshot_ranks *ranks, int from, void *memory,
         all[ranks->rank] = &nothing;
         all[from] = memory;
         bytes[from] = n;
-        const ps_rank_pieces pieces = pieces_of(ranks, bytes, all);
+        const ps_rank_pieces pieces = snapshot_pieces_of(ranks, bytes, all);
         err = ps_rank_pieces_gather(&pieces);
     }
     free(bytes);

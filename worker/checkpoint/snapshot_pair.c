@@ -7,7 +7,7 @@ void ps_snapshot_pair_fini(ps_snapshot_pair *p)
     *p = (ps_snapshot_pair){0};
 }
 
-static int newest(const ps_snapshot_pair *p, bool all)
+static int snapshot_pair_newest(const ps_snapshot_pair *p, bool all)
 {
     int best = -1;
     for (int i = 0; i < 2; i++)
@@ -19,7 +19,7 @@ static int newest(const ps_snapshot_pair *p, bool all)
 
 const ps_snapshot *ps_snapshot_pair_newest(const ps_snapshot_pair *p)
 {
-    const int i = newest(p, true);
+    const int i = snapshot_pair_newest(p, true);
     return i < 0 ? NULL : &p->of[i];
 }
 
@@ -31,18 +31,18 @@ const ps_snapshot *ps_snapshot_pair_of_step(const ps_snapshot_pair *p, uint64_t 
 }
 
 /* Only what ranks have of their own depends on them. */
-static bool fits(const ps_snapshot_pair *p, int i, const ps_snapshot_shape *shape,
-                 int rank, bool all)
+static bool snapshot_pair_fits(const ps_snapshot_pair *p, int i,
+                               const ps_snapshot_shape *shape, int rank, bool all)
 {
     return p->is[i].made && p->is[i].all == all &&
            ((!shape->feedback && !shape->local) ||
             (p->is[i].rank == rank && p->of[i].n_ranks == shape->n_ranks));
 }
 
-static ps_err make(ps_snapshot_pair *p, int i, const ps_snapshot_shape *shape, int rank,
-                   bool all)
+static ps_err snapshot_pair_make(ps_snapshot_pair *p, int i,
+                                 const ps_snapshot_shape *shape, int rank, bool all)
 {
-    if (fits(p, i, shape, rank, all)) {
+    if (snapshot_pair_fits(p, i, shape, rank, all)) {
         p->of[i].n_ranks = shape->n_ranks;
         return PS_OK;
     }
@@ -63,18 +63,20 @@ ps_err ps_snapshot_pair_reserve(ps_snapshot_pair *p, const ps_snapshot_shape *sh
                                 int rank, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!p->is[i].whole) PS_TRY(make(p, i, shape, rank, true));
+        if (!p->is[i].whole) PS_TRY(snapshot_pair_make(p, i, shape, rank, true));
     return PS_OK;
 }
 
 ps_err ps_snapshot_pair_begin(ps_snapshot_pair *p, const ps_snapshot_shape *shape,
                               int rank, bool all, bool keep, ps_snapshot **out)
 {
-    const int best = newest(p, false), i = best < 0 ? 0 : keep ? 1 - best : best;
+    const int best = snapshot_pair_newest(p, false), i = best < 0 ? 0
+                                                         : keep   ? 1 - best
+                                                                  : best;
     p->is[i].whole = false;
     p->filling = i;
     *out = &p->of[i];
-    return make(p, i, shape, rank, all);
+    return snapshot_pair_make(p, i, shape, rank, all);
 }
 
 void ps_snapshot_pair_commit(ps_snapshot_pair *p)

@@ -47,7 +47,8 @@ static void write_own(double *first, double *own, const ps_survivor *s, bool tru
     first[DISK_STEP] = (double)disk_step;
 }
 
-static ps_err choose(const double *values, int n, int rank, ps_survivors_choice *out)
+static ps_err survivors_choose(const double *values, int n, int rank,
+                               ps_survivors_choice *out)
 {
     ps_survivor *all;
     PS_TRY(ps_mem_zalloc(&all, (size_t)n, sizeof *all, "the survivors"));
@@ -74,7 +75,7 @@ ps_err ps_survivors_meet(ps_member *member, const ps_survivor *own, bool trusted
     PS_TRY(ps_mem_zalloc(&values, n_values, sizeof *values, "the survivors"));
     write_own(values, values + N_FIRST + rank * N_EACH, own, trusted, disk_step, rank);
     ps_err err = ps_member_reduce(member, "survivors", values, n_values, deadline);
-    if (err == PS_OK) err = choose(values, n, rank, out);
+    if (err == PS_OK) err = survivors_choose(values, n, rank, out);
     free(values);
     return err;
 }

@@ -146,7 +146,7 @@ ps_err ps_trainer_snapshot_to_json(const ps_trainer_snapshot *s, json_t **out)
     return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
 }
 
-static bool read_field(const json_t *json, int i, ps_trainer_snapshot *s)
+static bool trainer_snapshot_read_field(const json_t *json, int i, ps_trainer_snapshot *s)
 {
     void *at = (char *)s + fields[i].offset;
     const json_t *value = json_object_get(json, fields[i].name);
@@ -174,7 +174,7 @@ ps_err ps_trainer_snapshot_from_json(const json_t *json, ps_trainer_snapshot *s)
         return ps_err_set(PS_ERR_FORMAT, "loss_sums is not one number for each worker");
     PS_TRY(ps_trainer_snapshot_init(s, (int)n));
     for (int i = 0; i < N_FIELDS; i++)
-        if (!read_field(json, i, s))
+        if (!trainer_snapshot_read_field(json, i, s))
             return ps_err_set(PS_ERR_FORMAT, "%s is missing, or of another kind",
                               fields[i].name);
     for (int i = 0; i < N_LISTS; i++)

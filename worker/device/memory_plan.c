@@ -27,7 +27,7 @@ static int best_free(const ps_memory_plan *m, size_t bytes)
     return best;
 }
 
-static ps_err grow(ps_memory_plan *m)
+static ps_err memory_plan_grow(ps_memory_plan *m)
 {
     int capacity = m->capacity ? m->capacity * 2 : 32;
     ps_memory_slot *slots = realloc(m->slots, sizeof *slots * (size_t)capacity);
@@ -43,7 +43,7 @@ ps_err ps_memory_plan_take(ps_memory_plan *m, size_t bytes, int *slot)
     if (bytes == 0) return PS_OK;
     int i = best_free(m, bytes);
     if (i == PS_NO_SLOT) {
-        if (m->n_slots == m->capacity) PS_TRY(grow(m));
+        if (m->n_slots == m->capacity) PS_TRY(memory_plan_grow(m));
         i = m->n_slots++;
         m->slots[i] = (ps_memory_slot){0};
     }
@@ -68,7 +68,7 @@ static bool take_spare(ps_memory_plan *m, ps_spare_memory *spare)
     return true;
 }
 
-static ps_err allocate(ps_memory_plan *m)
+static ps_err memory_plan_allocate(ps_memory_plan *m)
 {
     size_t bytes = (m->bytes / HUGE_PAGE + 1) * HUGE_PAGE;
     m->base = aligned_alloc(HUGE_PAGE, bytes);
@@ -97,7 +97,7 @@ ps_err ps_memory_plan_layout(ps_memory_plan *m, const ps_memory_plan *other,
         m->borrowed = true;
         return PS_OK;
     }
-    return take_spare(m, spare) ? PS_OK : allocate(m);
+    return take_spare(m, spare) ? PS_OK : memory_plan_allocate(m);
 }
 
 void *ps_memory_plan_at(const ps_memory_plan *m, int slot)

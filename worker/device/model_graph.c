@@ -5,7 +5,7 @@
 #include "mem.h"
 #include "model_spec.h"
 
-static ps_err refuse(const ps_layer *l, const char *why)
+static ps_err graph_refuse(const ps_layer *l, const char *why)
 {
     return ps_err_set(PS_ERR_UNSUPPORTED, "%s '%s' (line %d): %s",
                       ps_layer_kind_name(l->written), l->name, l->line, why);
@@ -18,13 +18,14 @@ static ps_err check_layer(const ps_layer *l)
                  ps_model_interpolates(l->kind);
     bool row = l->kind == PS_LAYER_LINEAR || l->kind == PS_LAYER_LOG_SOFTMAX ||
                l->kind == PS_LAYER_LAYER_NORM;
-    if (plane && l->in.n != 3) return refuse(l, "its input has to be (C, H, W)");
-    if (row && l->in.n != 1) return refuse(l, "its input has to be flat; use flatten");
+    if (plane && l->in.n != 3) return graph_refuse(l, "its input has to be (C, H, W)");
+    if (row && l->in.n != 1)
+        return graph_refuse(l, "its input has to be flat; use flatten");
     if (l->kind == PS_LAYER_MAX_POOL2D &&
         l->kernel[0] * l->kernel[1] > PS_MAX_POOL_WINDOW)
-        return refuse(l, "windows of more than 256 positions are not supported");
+        return graph_refuse(l, "windows of more than 256 positions are not supported");
     if (l->kind == PS_LAYER_DROPOUT && (l->p < 0.0 || l->p > 1.0))
-        return refuse(l, "its probability has to be between 0 and 1");
+        return graph_refuse(l, "its probability has to be between 0 and 1");
     return PS_OK;
 }
 
@@ -109,7 +110,7 @@ static void count_layer_readers(const ps_model_spec *spec, built *layers)
 }
 
 /* layers[0] stands for the model's input, layers[i + 1] for layer i. */
-static ps_err build(ps_model_graph *g, const ps_model_spec *spec, built *layers)
+static ps_err graph_build(ps_model_graph *g, const ps_model_spec *spec, built *layers)
 {
     count_layer_readers(spec, layers);
     g->edges[g->n_edges++] = (ps_model_edge){.dims = spec->input, .producer = PS_NONE};
@@ -142,7 +143,7 @@ ps_err ps_model_graph_init(ps_model_graph *g, const ps_model_spec *spec)
     PS_TRY_GOTO(ps_mem_zalloc(&g->nodes, n, sizeof *g->nodes, "model"), err, out);
     PS_TRY_GOTO(ps_mem_zalloc(&g->edges, n, sizeof *g->edges, "model"), err, out);
     PS_TRY_GOTO(ps_mem_zalloc(&layers, n, sizeof *layers, "model"), err, out);
-    PS_TRY_GOTO(build(g, spec, layers), err, out);
+    PS_TRY_GOTO(graph_build(g, spec, layers), err, out);
     count_readers(g);
     fold_gradients(g, spec->loss);
     const ps_dims *d = &g->edges[g->output].dims;

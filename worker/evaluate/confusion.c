@@ -37,7 +37,7 @@ void ps_confusion_fini(ps_confusion *c)
     *c = (ps_confusion){0};
 }
 
-static void count(ps_confusion *c, int32_t label, int64_t class)
+static void confusion_count(ps_confusion *c, int32_t label, int64_t class)
 {
     if (c->has_matrix) {
         c->counts[label * c->n + class]++;
@@ -55,7 +55,7 @@ void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs)
         if (outputs[i] > outputs[best]) best = i;
         larger += outputs[i] > outputs[label];
     }
-    count(c, label, best);
+    confusion_count(c, label, best);
     c->samples++;
     c->top1 += best == label;
     c->top5 += larger < TOP;
@@ -84,7 +84,7 @@ static int64_t taken_for(const ps_confusion *c, int64_t class)
     return sum;
 }
 
-static int64_t found(const ps_confusion *c, int64_t class)
+static int64_t confusion_found(const ps_confusion *c, int64_t class)
 {
     return c->counts[(c->has_matrix ? class : FOUND) * c->n + class];
 }
@@ -97,7 +97,7 @@ static void write_part(FILE *out, const char *name, int64_t part, int64_t all)
         fprintf(out, "\"%s\": null", name);
 }
 
-static void write_matrix(const ps_confusion *c, FILE *out)
+static void confusion_write_matrix(const ps_confusion *c, FILE *out)
 {
     fputs(",\n\"matrix\": [", out);
     for (int64_t i = 0; i < c->n; i++) {
@@ -137,12 +137,12 @@ void ps_confusion_write_json(const ps_confusion *c, FILE *out)
         fprintf(out, "%s\n  {\"class\": %" PRId64, i ? "," : "", i);
         if (name) write_name(out, name);
         fprintf(out, ", \"samples\": %" PRId64 ", ", samples);
-        write_part(out, "recall", found(c, i), samples);
+        write_part(out, "recall", confusion_found(c, i), samples);
         fputs(", ", out);
-        write_part(out, "precision", found(c, i), taken_for(c, i));
+        write_part(out, "precision", confusion_found(c, i), taken_for(c, i));
         fputc('}', out);
     }
     fputs("]", out);
-    if (c->has_matrix) write_matrix(c, out);
+    if (c->has_matrix) confusion_write_matrix(c, out);
     fputs("}\n", out);
 }

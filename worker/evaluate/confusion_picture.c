@@ -20,34 +20,36 @@ typedef struct picture {
 
 /* --- names ------------------------------------------------------------------------- */
 
-static int bytes_of(const char *character) // of UTF-8
+static int confusion_picture_bytes_of(const char *character) // of UTF-8
 {
     const unsigned char first = (unsigned char)*character;
     return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
 }
 
 /* Characters of three bytes and more are mostly twice as wide. */
-static int columns_of(const char *text)
+static int confusion_picture_columns_of(const char *text)
 {
     int columns = 0;
-    for (; *text; text += bytes_of(text))
-        columns += bytes_of(text) > 2 ? 2 : 1;
+    for (; *text; text += confusion_picture_bytes_of(text))
+        columns += confusion_picture_bytes_of(text) > 2 ? 2 : 1;
     return columns;
 }
 
 /* Cuts the text, and ends it with an ellipsis, if it is wider than that. */
-static void shorten(char text[TEXT_BYTES], int columns)
+static void confusion_picture_shorten(char text[TEXT_BYTES], int columns)
 {
     char *at = text;
     int used = 1; // the ellipsis
-    if (columns_of(text) <= columns) return;
-    for (; (used += bytes_of(at) > 2 ? 2 : 1) <= columns; at += bytes_of(at))
+    if (confusion_picture_columns_of(text) <= columns) return;
+    for (; (used += confusion_picture_bytes_of(at) > 2 ? 2 : 1) <= columns;
+         at += confusion_picture_bytes_of(at))
         continue;
     memcpy(at, "…", sizeof "…");
 }
 
 /* A class as it is shown: its name, or else its number. */
-static void show(const ps_confusion *c, int64_t class, int columns, char text[TEXT_BYTES])
+static void confusion_picture_show(const ps_confusion *c, int64_t class, int columns,
+                                   char text[TEXT_BYTES])
 {
     const char *name = ps_class_name(c->names, class);
     if (!name) {
@@ -55,7 +57,7 @@ static void show(const ps_confusion *c, int64_t class, int columns, char text[TE
         return;
     }
     ps_printable(name, text, TEXT_BYTES - sizeof "…");
-    shorten(text, columns);
+    confusion_picture_shorten(text, columns);
 }
 
 static void write_xml(const char *text, FILE *out)
@@ -78,7 +80,7 @@ static void write_class(const picture *p, const char *before, int64_t class)
     char text[TEXT_BYTES];
     fprintf(p->out, "%s%" PRId64, before, class);
     if (!ps_class_name(p->c->names, class)) return;
-    show(p->c, class, TITLE_COLUMNS, text);
+    confusion_picture_show(p->c, class, TITLE_COLUMNS, text);
     fputs(" (", p->out);
     write_xml(text, p->out);
     fputc(')', p->out);
@@ -114,7 +116,7 @@ static void write_mark(const picture *p, int64_t class)
     const double at = p->margin + ((double)class + 0.5) * p->size;
     const bool named = p->c->names->n > 0;
     char text[TEXT_BYTES];
-    show(p->c, class, AXIS_COLUMNS, text);
+    confusion_picture_show(p->c, class, AXIS_COLUMNS, text);
     fprintf(p->out, "<text x=\"%.1f\" y=\"%.0f\"", at, p->margin - 12);
     if (p->upright)
         fprintf(p->out, " class=\"start\" transform=\"rotate(-90 %.1f %.0f)\"", at,
@@ -128,7 +130,7 @@ static void write_mark(const picture *p, int64_t class)
 }
 
 /* Room for the names on the axes. */
-static void measure(picture *p)
+static void confusion_picture_measure(picture *p)
 {
     int widest = 0;
     char text[TEXT_BYTES];
@@ -137,15 +139,15 @@ static void measure(picture *p)
     p->margin = MARGIN;
     if (p->c->names->n == 0) return;
     for (int64_t i = 0; i < p->c->n; i++) {
-        show(p->c, i, AXIS_COLUMNS, text);
-        const int columns = columns_of(text);
+        confusion_picture_show(p->c, i, AXIS_COLUMNS, text);
+        const int columns = confusion_picture_columns_of(text);
         if (columns > widest) widest = columns;
     }
     p->margin += (widest - 2) * COLUMN;
     p->upright = widest * COLUMN > p->size;
 }
 
-static void write_matrix(const picture *p)
+static void confusion_picture_write_matrix(const picture *p)
 {
     const int64_t n = p->c->n, each = n <= MAX_WITH_TEXT ? 1 : (n + 9) / 10;
     for (int64_t i = 0; i < n; i++)
@@ -165,14 +167,14 @@ void ps_confusion_write_svg(const ps_confusion *c, FILE *out)
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.back{fill:#181818}"
         ".right{fill:#4aa3e8}.wrong{fill:#f0795c}.on{fill:#000}}</style>\n";
     picture p = {.c = c, .out = out};
-    measure(&p);
+    confusion_picture_measure(&p);
     const double side = p.size * (double)c->n, all = side + p.margin + MARGIN;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
             "role=\"img\" aria-label=\"Confusion matrix\">\n%s"
             "<rect class=\"back\" width=\"100%%\" height=\"100%%\"/>\n",
             all, all, style);
-    write_matrix(&p);
+    confusion_picture_write_matrix(&p);
     fprintf(
         out,
         "<rect class=\"frame\" x=\"%.0f\" y=\"%.0f\" width=\"%.1f\" height=\"%.1f\"/>\n"

@@ -83,7 +83,7 @@ void ps_evaluator_fini(ps_evaluator *e)
     *e = (ps_evaluator){0};
 }
 
-static ps_err count_classes(ps_evaluator *e, const ps_batch *b)
+static ps_err evaluate_count_classes(ps_evaluator *e, const ps_batch *b)
 {
     const int64_t n = e->o.spec->n_outputs;
     const bool all = PS_LOSS_OF_NUMBERS(e->o.spec->loss);
@@ -110,7 +110,7 @@ static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass 
     e->values[CORRECT] += (double)result.correct;
     e->values[COUNTED] += (double)w.counted;
     e->values[SAMPLES] += (double)batch.n;
-    return count_classes(e, &batch);
+    return evaluate_count_classes(e, &batch);
 }
 
 static ps_err evaluate_slice(ps_evaluator *e)
@@ -133,7 +133,7 @@ static ps_err evaluate_slice(ps_evaluator *e)
 }
 
 /* Adds up the sums and the counts of all ranks. */
-static ps_err reduce(ps_evaluator *e, const char *name)
+static ps_err evaluate_reduce(ps_evaluator *e, const char *name)
 {
     ps_confusion *c = &e->confusion;
     const int64_t n = ps_confusion_size(c);
@@ -158,7 +158,7 @@ ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
     if (e->confusion.n > 0) ps_confusion_clear(&e->confusion);
     PS_TRY(evaluate_slice(e));
     PS_FAULT_POINT("evaluation.made");
-    PS_TRY(reduce(e, name));
+    PS_TRY(evaluate_reduce(e, name));
     const bool many = ps_confusion_has_top5(&e->confusion) && v[COUNTED] > 0;
     *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : NAN,
                            .accuracy = v[COUNTED] > 0 ? v[CORRECT] / v[COUNTED] : NAN,

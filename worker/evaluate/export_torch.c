@@ -120,7 +120,8 @@ static void print_place(const ps_model_spec *spec, const char *name, const char 
 }
 
 /* Sizes along the axes of PyTorch's layer: "(3, 3)", or "3" of a sequence. */
-static const char *sizes(const ps_model_spec *spec, const int v[2], char out[SIZES_TEXT])
+static const char *export_sizes(const ps_model_spec *spec, const int v[2],
+                                char out[SIZES_TEXT])
 {
     if (spec->sequences)
         snprintf(out, SIZES_TEXT, "%d", v[1]);
@@ -141,10 +142,11 @@ static void print_conv(const ps_model_spec *spec, const ps_layer *l, FILE *out)
 {
     char kernel[SIZES_TEXT], stride[SIZES_TEXT], padding[SIZES_TEXT], text[SIZES_TEXT];
     fprintf(out, "nn.Conv%dd(%" PRId64 ", %" PRId64 ", %s, stride=%s, padding=%s",
-            axes_of(spec), l->in.d[0], l->out.d[0], sizes(spec, l->kernel, kernel),
-            sizes(spec, l->stride, stride), sizes(spec, l->padding, padding));
+            axes_of(spec), l->in.d[0], l->out.d[0], export_sizes(spec, l->kernel, kernel),
+            export_sizes(spec, l->stride, stride),
+            export_sizes(spec, l->padding, padding));
     if (l->dilation[0] > 1 || l->dilation[1] > 1)
-        fprintf(out, ", dilation=%s", sizes(spec, l->dilation, text));
+        fprintf(out, ", dilation=%s", export_sizes(spec, l->dilation, text));
     if (l->groups > 1) fprintf(out, ", groups=%" PRId64, l->groups);
     fprintf(out, "%s)", l->bias == PS_NONE ? ", bias=False" : "");
 }
@@ -196,7 +198,8 @@ static void print_init(const ps_model_spec *spec, FILE *out)
 enum { VALUE_TEXT = 24 };
 
 /* A value that only the next layer reads is called x. */
-static const char *value_of(const ps_model_spec *spec, int layer, char out[VALUE_TEXT])
+static const char *export_value_of(const ps_model_spec *spec, int layer,
+                                   char out[VALUE_TEXT])
 {
     if (layer == PS_INPUT) return "inputs";
     const bool next =
@@ -212,8 +215,8 @@ static void print_pool(const ps_model_spec *spec, const ps_layer *l, const char 
 {
     char kernel[SIZES_TEXT], stride[SIZES_TEXT], padding[SIZES_TEXT];
     fprintf(out, "F.%s%dd(%s, %s, stride=%s, padding=%s)", kind, axes_of(spec), x,
-            sizes(spec, l->kernel, kernel), sizes(spec, l->stride, stride),
-            sizes(spec, l->padding, padding));
+            export_sizes(spec, l->kernel, kernel), export_sizes(spec, l->stride, stride),
+            export_sizes(spec, l->padding, padding));
 }
 
 static void print_interpolate(const ps_model_spec *spec, const ps_layer *l, const char *x,
@@ -224,9 +227,10 @@ static void print_interpolate(const ps_model_spec *spec, const ps_layer *l, cons
     if (l->kind != PS_LAYER_UPSAMPLE)
         fprintf(out, "F.adaptive_%s_pool%dd(%s, %s)",
                 l->mode == PS_INTERPOLATE_MAX ? "max" : "avg", axes_of(spec), x,
-                sizes(spec, size, text));
+                export_sizes(spec, size, text));
     else
-        fprintf(out, "F.interpolate(%s, %s, mode=\"%s\")", x, sizes(spec, size, text),
+        fprintf(out, "F.interpolate(%s, %s, mode=\"%s\")", x,
+                export_sizes(spec, size, text),
                 l->mode == PS_INTERPOLATE_BILINEAR ? "bilinear" : "nearest");
 }
 
@@ -313,9 +317,9 @@ static void print_forward(const ps_model_spec *spec, FILE *out)
     fputs("\n    def forward(self, inputs):\n", out);
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
-        fprintf(out, "        %s = ", value_of(spec, i, result));
-        print_call(spec, l, value_of(spec, l->input[0], x),
-                   l->n_inputs > 1 ? value_of(spec, l->input[1], y) : "", out);
+        fprintf(out, "        %s = ", export_value_of(spec, i, result));
+        print_call(spec, l, export_value_of(spec, l->input[0], x),
+                   l->n_inputs > 1 ? export_value_of(spec, l->input[1], y) : "", out);
         fputc('\n', out);
     }
     fputs("        return x\n", out);

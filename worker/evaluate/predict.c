@@ -34,13 +34,13 @@ typedef struct predictor {
 
 /* --- what goes in ------------------------------------------------------------------ */
 
-static bool is_folder(const char *path)
+static bool predict_is_folder(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static ps_err read_file(const char *path, bool stream, ps_dataset *set)
+static ps_err predict_read_file(const char *path, bool stream, ps_dataset *set)
 {
     const ps_wanted any = {0};
     ps_source source = {0};
@@ -60,14 +60,14 @@ static ps_err read_file(const char *path, bool stream, ps_dataset *set)
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", path);
 }
 
-static ps_err read_samples(predictor *p)
+static ps_err predict_read_samples(predictor *p)
 {
     const char *what = p->cli->predict;
     p->tested = strcmp(what, "test") == 0;
     if (!p->tested) {
-        PS_TRY(is_folder(what)
+        PS_TRY(predict_is_folder(what)
                    ? ps_dataset_of_folder(p->config, what, &p->spec.input, &p->set)
-                   : read_file(what, p->config->data.stream, &p->set));
+                   : predict_read_file(what, p->config->data.stream, &p->set));
         return ps_dataset_name_classes(p->config, &p->set);
     }
     PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
@@ -77,7 +77,7 @@ static ps_err read_samples(predictor *p)
                       "--predict test: there is no test set (data.test); name a file");
 }
 
-static ps_err read_weights(predictor *p)
+static ps_err predict_read_weights(predictor *p)
 {
     const ps_tensor_table *table = &p->spec.table;
     const char *path = p->config->train.init;
@@ -149,7 +149,7 @@ static ps_err predict_all(predictor *p)
     return ps_predictions_keep(&p->files);
 }
 
-static ps_err open_files(predictor *p)
+static ps_err predict_open_files(predictor *p)
 {
     const ps_predictions_options o = {.spec = &p->spec,
                                       .set = &p->set,
@@ -162,13 +162,13 @@ static ps_err open_files(predictor *p)
     return ps_predictions_open(&p->files, &o);
 }
 
-static ps_err run(predictor *p, int threads)
+static ps_err predict_run(predictor *p, int threads)
 {
     PS_TRY(ps_model_spec_init(&p->spec, p->config));
-    PS_TRY(read_weights(p));
-    PS_TRY(read_samples(p));
+    PS_TRY(predict_read_weights(p));
+    PS_TRY(predict_read_samples(p));
     ps_dataset_log(&p->set, "--predict");
-    PS_TRY(open_files(p));
+    PS_TRY(predict_open_files(p));
     PS_TRY(open_program(p, threads));
     return predict_all(p);
 }
@@ -179,7 +179,7 @@ ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
     PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "predictions"));
     p->config = config;
     p->cli = cli;
-    const ps_err err = run(p, threads);
+    const ps_err err = predict_run(p, threads);
     const ps_err_saved end = ps_err_save(err);
     ps_predictions_drop(&p->files);
     ps_loader_destroy(&p->loader);

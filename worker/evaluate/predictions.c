@@ -42,7 +42,7 @@ static void name_share(char *name, int share, int shares, int file)
              suffixes[file]);
 }
 
-static ps_err open_files(ps_predictions *p)
+static ps_err predictions_open_files(ps_predictions *p)
 {
     char name[NAME_MAX_BYTES];
     for (int i = 0; i < PS_PREDICTIONS_FILES; i++) {
@@ -77,7 +77,7 @@ static bool names_class(const ps_predictions *p)
     return gives_class(p) && p->o.set->names.n > 0;
 }
 
-static int64_t largest(const float *row, int64_t n)
+static int64_t predictions_largest(const float *row, int64_t n)
 {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
@@ -90,7 +90,7 @@ static void make_softmax(const ps_model_spec *spec, float *row)
 {
     const int64_t n = spec->n_outputs;
     const bool logits = spec->loss == PS_LOSS_CROSS_ENTROPY;
-    const float most = logits ? row[largest(row, n)] : 0;
+    const float most = logits ? row[predictions_largest(row, n)] : 0;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += row[i] = expf(row[i] - most);
@@ -148,7 +148,7 @@ static void write_csv_text(FILE *file, const char *text)
 
 static void write_csv_row(const ps_predictions *p, int64_t index, const float *row)
 {
-    const int64_t n = p->o.spec->n_outputs, class = largest(row, n);
+    const int64_t n = p->o.spec->n_outputs, class = predictions_largest(row, n);
     const char *name = ps_class_name(&p->o.set->names, class);
     FILE *file = p->files[CSV].file;
     fprintf(file, "%" PRId64, index);
@@ -160,7 +160,7 @@ static void write_csv_row(const ps_predictions *p, int64_t index, const float *r
     fputc('\n', file);
 }
 
-static int64_t first_of(int64_t n, int share, int shares)
+static int64_t predictions_first_of(int64_t n, int share, int shares)
 {
     return n / shares * share + n % shares * share / shares;
 }
@@ -168,12 +168,12 @@ static int64_t first_of(int64_t n, int share, int shares)
 ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o)
 {
     *p = (ps_predictions){.o = *o, .labelled = o->tested && o->set->labels != NULL};
-    p->first = first_of(o->set->n, o->share, o->shares);
-    p->n = first_of(o->set->n, o->share + 1, o->shares) - p->first;
+    p->first = predictions_first_of(o->set->n, o->share, o->shares);
+    p->n = predictions_first_of(o->set->n, o->share + 1, o->shares) - p->first;
     if (p->labelled)
         PS_TRY(
             ps_confusion_init(&p->confusion, o->spec->n_outputs, &o->set->names, true));
-    PS_TRY(open_files(p));
+    PS_TRY(predictions_open_files(p));
     write_npy_header(p->files[NPY].file, p->n, o->spec->n_outputs);
     write_csv_header(p);
     return PS_OK;
@@ -292,7 +292,7 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
 
 /* ---- the end ---- */
 
-static void report(const ps_predictions *p)
+static void predictions_report(const ps_predictions *p)
 {
     const ps_confusion *c = &p->confusion;
     char accuracy[32] = "", top5[32] = "", loss[32] = "", share[32] = "";
@@ -317,7 +317,7 @@ ps_err ps_predictions_keep(ps_predictions *p)
     if (has_file(p, COUNTS)) write_counts(p, p->files[COUNTS].file);
     for (int i = 0; i < PS_PREDICTIONS_FILES; i++)
         if (has_file(p, i)) PS_TRY(ps_out_file_keep(&p->files[i]));
-    report(p);
+    predictions_report(p);
     return PS_OK;
 }
 
@@ -341,7 +341,7 @@ static ps_err open_share(const ps_run_dir *dir, int share, int shares, int file,
 }
 
 /* The rest of a file behind another; bytes: how many there must be, or -1. */
-static ps_err append(FILE *in, const char *path, int64_t bytes, FILE *out)
+static ps_err predictions_append(FILE *in, const char *path, int64_t bytes, FILE *out)
 {
     char piece[COPIED_BYTES];
     int64_t copied = 0;
@@ -365,13 +365,13 @@ static ps_err append_share(ps_predictions *p, int share, int shares, int64_t row
     FILE *in;
     PS_TRY(open_share(dir, share, shares, NPY, path, &in));
     ps_err err = fseek(in, NPY_HEADER, SEEK_SET) == 0
-                     ? append(in, path, bytes, p->files[NPY].file)
+                     ? predictions_append(in, path, bytes, p->files[NPY].file)
                      : ps_err_errno(PS_ERR_IO, "%s", path);
     fclose(in);
     PS_TRY(err);
     PS_TRY(open_share(dir, share, shares, CSV, path, &in));
     if (share > 0) skip_line(in);
-    err = append(in, path, -1, p->files[CSV].file);
+    err = predictions_append(in, path, -1, p->files[CSV].file);
     fclose(in);
     p->done += rows;
     return err;
@@ -389,7 +389,7 @@ static void remove_shares(const ps_run_dir *dir, int shares)
         rmdir(path); // unless something else is there
 }
 
-static ps_err join(ps_predictions *p, int shares, int64_t *rows)
+static ps_err predictions_join(ps_predictions *p, int shares, int64_t *rows)
 {
     for (int share = 0; share < shares; share++) {
         char path[PATH_MAX];
@@ -399,7 +399,7 @@ static ps_err join(ps_predictions *p, int shares, int64_t *rows)
         fclose(in);
         PS_TRY(err);
     }
-    PS_TRY(open_files(p));
+    PS_TRY(predictions_open_files(p));
     write_npy_header(p->files[NPY].file, p->n, p->o.spec->n_outputs);
     for (int share = 0; share < shares; share++)
         PS_TRY(append_share(p, share, shares, rows[share]));
@@ -413,7 +413,7 @@ ps_err ps_predictions_join(const ps_run_dir *dir, int shares, const ps_model_spe
         .o = {.spec = spec, .dir = dir, .overwrite = overwrite, .shares = 1}};
     int64_t *rows;
     PS_TRY(ps_mem_zalloc(&rows, (size_t)shares, sizeof *rows, "shares"));
-    const ps_err err = join(&p, shares, rows);
+    const ps_err err = predictions_join(&p, shares, rows);
     const ps_err_saved end = ps_err_save(err);
     if (err == PS_OK) remove_shares(dir, shares);
     ps_predictions_drop(&p);

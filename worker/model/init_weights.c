@@ -21,8 +21,8 @@ static float bias_bound(int64_t fan_in)
 }
 
 /* Where a parameter's values are: frozen ones are buffers. */
-static float *values_of(const ps_model_spec *spec, int tensor, float *params,
-                        void *buffers)
+static float *init_values_of(const ps_model_spec *spec, int tensor, float *params,
+                             void *buffers)
 {
     const uint64_t offset = ps_tensor_table_at(&spec->table, tensor)->offset;
     if (ps_tensor_table_trains(&spec->table, tensor)) return params + offset;
@@ -36,17 +36,17 @@ static bool is_norm(const ps_model_spec *spec, const ps_layer *layer)
 }
 
 /* Biases of normalisation layers stay 0. */
-static void init_norm(const ps_model_spec *spec, const ps_layer *layer, float *params,
-                      void *buffers)
+static void init_norm_weights(const ps_model_spec *spec, const ps_layer *layer,
+                              float *params, void *buffers)
 {
-    float *weight = values_of(spec, layer->weight, params, buffers);
+    float *weight = init_values_of(spec, layer->weight, params, buffers);
     const uint64_t count = ps_tensor_table_at(&spec->table, layer->weight)->count;
     for (uint64_t i = 0; i < count; i++)
         weight[i] = 1.0f;
 }
 
-static void draw(const ps_model_spec *spec, int tensor, ps_mt19937 *g, int fused,
-                 float *params, void *buffers)
+static void init_draw(const ps_model_spec *spec, int tensor, ps_mt19937 *g, int fused,
+                      float *params, void *buffers)
 {
     if (tensor == PS_NONE) return;
     const ps_tensor *t = ps_tensor_table_at(&spec->table, tensor);
@@ -54,7 +54,7 @@ static void draw(const ps_model_spec *spec, int tensor, ps_mt19937 *g, int fused
     bool weight = t->role == PS_TENSOR_WEIGHT;
     float bound = weight ? weight_bound(t->fan_in) : bias_bound(t->fan_in);
     ps_uniform(g, -bound, bound, fused, t->count,
-               values_of(spec, tensor, params, buffers));
+               init_values_of(spec, tensor, params, buffers));
 }
 
 /* Draws in the order in which PyTorch constructs and registers the layers. */
@@ -65,9 +65,9 @@ static void init_params(const ps_model_spec *spec, uint64_t seed, int fused,
     ps_mt19937_seed(&g, seed);
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
-        if (is_norm(spec, l)) init_norm(spec, l, params, buffers);
-        draw(spec, l->weight, &g, fused, params, buffers);
-        draw(spec, l->bias, &g, fused, params, buffers);
+        if (is_norm(spec, l)) init_norm_weights(spec, l, params, buffers);
+        init_draw(spec, l->weight, &g, fused, params, buffers);
+        init_draw(spec, l->bias, &g, fused, params, buffers);
     }
 }
 

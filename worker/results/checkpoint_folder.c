@@ -22,14 +22,16 @@ void ps_checkpoint_folder_step(const ps_checkpoint_folder *f, uint64_t step,
     if (n >= PATH_MAX) out[0] = '\0'; // opening it fails
 }
 
-static void temporary(const ps_checkpoint_folder *f, uint64_t step, char out[PATH_MAX])
+static void checkpoint_folder_temporary(const ps_checkpoint_folder *f, uint64_t step,
+                                        char out[PATH_MAX])
 {
     int n = snprintf(out, PATH_MAX, "%s/step-%" PRIu64 "%s", f->path, step, TEMPORARY);
     if (n >= PATH_MAX) out[0] = '\0';
 }
 
 /* "step-N" + ending; nothing else. */
-static bool read_name(const char *name, const char *ending, uint64_t *step)
+static bool checkpoint_folder_read_name(const char *name, const char *ending,
+                                        uint64_t *step)
 {
     char digits[24];
     const size_t n = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
@@ -48,8 +50,8 @@ static int newest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static ps_err list(const ps_checkpoint_folder *f, const char *ending, uint64_t **steps,
-                   size_t *n)
+static ps_err checkpoint_folder_list(const ps_checkpoint_folder *f, const char *ending,
+                                     uint64_t **steps, size_t *n)
 {
     DIR *dir = opendir(f->path);
     *steps = NULL;
@@ -61,7 +63,7 @@ static ps_err list(const ps_checkpoint_folder *f, const char *ending, uint64_t *
     ps_err err = PS_OK;
     for (struct dirent *e; err == PS_OK && (e = readdir(dir));) {
         uint64_t step, *grown;
-        if (!read_name(e->d_name, ending, &step)) continue;
+        if (!checkpoint_folder_read_name(e->d_name, ending, &step)) continue;
         grown = realloc(*steps, (*n + 1) * sizeof *grown);
         if (!grown) {
             err = ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list", f->path);
@@ -78,11 +80,11 @@ static ps_err list(const ps_checkpoint_folder *f, const char *ending, uint64_t *
 ps_err ps_checkpoint_folder_list(const ps_checkpoint_folder *f, uint64_t **steps,
                                  size_t *n)
 {
-    return list(f, "", steps, n);
+    return checkpoint_folder_list(f, "", steps, n);
 }
 
 /* A folder of files alone, as ours are. */
-static void remove_files(const char *path)
+static void checkpoint_folder_remove_files(const char *path)
 {
     DIR *dir = opendir(path);
     for (struct dirent *e; dir && (e = readdir(dir));) {
@@ -100,16 +102,16 @@ static void remove_temporary(const ps_checkpoint_folder *f)
     uint64_t *steps;
     size_t n;
     char path[PATH_MAX];
-    if (list(f, TEMPORARY, &steps, &n) != PS_OK) n = 0;
+    if (checkpoint_folder_list(f, TEMPORARY, &steps, &n) != PS_OK) n = 0;
     for (size_t i = 0; i < n; i++) {
-        temporary(f, steps[i], path);
-        remove_files(path);
+        checkpoint_folder_temporary(f, steps[i], path);
+        checkpoint_folder_remove_files(path);
     }
     free(steps);
 }
 
 /* mkdir -p. */
-static ps_err make_folders(const char *path)
+static ps_err checkpoint_folder_make_folders(const char *path)
 {
     char part[PATH_MAX];
     for (size_t i = 1, n = strlen(path); i <= n; i++) {
@@ -125,14 +127,14 @@ static ps_err make_folders(const char *path)
 ps_err ps_checkpoint_folder_begin(const ps_checkpoint_folder *f, uint64_t step,
                                   char out[PATH_MAX])
 {
-    PS_TRY(make_folders(f->path));
+    PS_TRY(checkpoint_folder_make_folders(f->path));
     remove_temporary(f);
-    temporary(f, step, out);
+    checkpoint_folder_temporary(f, step, out);
     if (mkdir(out, 0777) == 0) return PS_OK;
     return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", out);
 }
 
-static ps_err sync_folder(const char *path)
+static ps_err checkpoint_folder_sync_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
@@ -144,34 +146,35 @@ static ps_err sync_folder(const char *path)
 }
 
 /* An earlier one of the step stays until this one has its name. */
-static int take_place(const char *from, const char *to)
+static int checkpoint_folder_take_place(const char *from, const char *to)
 {
     if (rename(from, to) == 0) return 0;
     if (errno != ENOTEMPTY && errno != EEXIST) return -1;
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
-        remove_files(to); // a file system that cannot exchange names
+        checkpoint_folder_remove_files(to); // a file system that cannot exchange names
         return rename(from, to);
     }
-    remove_files(from);
+    checkpoint_folder_remove_files(from);
     return 0;
 }
 
 ps_err ps_checkpoint_folder_commit(const ps_checkpoint_folder *f, uint64_t step)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    temporary(f, step, from);
+    checkpoint_folder_temporary(f, step, from);
     ps_checkpoint_folder_step(f, step, to);
-    PS_TRY(sync_folder(from));
-    if (take_place(from, to) != 0) return ps_err_errno(PS_ERR_IO, "%s", to);
+    PS_TRY(checkpoint_folder_sync_folder(from));
+    if (checkpoint_folder_take_place(from, to) != 0)
+        return ps_err_errno(PS_ERR_IO, "%s", to);
     PS_FAULT_POINT("checkpoint.renamed");
-    return sync_folder(f->path);
+    return checkpoint_folder_sync_folder(f->path);
 }
 
 void ps_checkpoint_folder_abandon(const ps_checkpoint_folder *f, uint64_t step)
 {
     char path[PATH_MAX];
-    temporary(f, step, path);
-    remove_files(path);
+    checkpoint_folder_temporary(f, step, path);
+    checkpoint_folder_remove_files(path);
 }
 
 void ps_checkpoint_folder_set_aside(const ps_checkpoint_folder *f, uint64_t step)
@@ -179,7 +182,7 @@ void ps_checkpoint_folder_set_aside(const ps_checkpoint_folder *f, uint64_t step
     char from[PATH_MAX], to[PATH_MAX + 16];
     ps_checkpoint_folder_step(f, step, from);
     snprintf(to, sizeof to, "%s.damaged", from);
-    remove_files(to); // of the same step
+    checkpoint_folder_remove_files(to); // of the same step
     rename(from, to);
 }
 
@@ -196,7 +199,7 @@ ps_err ps_checkpoint_folder_set_best(const ps_checkpoint_folder *f, uint64_t ste
 }
 
 /* Whether best is that step. */
-static bool is_best(const ps_checkpoint_folder *f, uint64_t step)
+static bool checkpoint_folder_is_best(const ps_checkpoint_folder *f, uint64_t step)
 {
     char link[PATH_MAX + 16], target[64];
     uint64_t best;
@@ -204,7 +207,7 @@ static bool is_best(const ps_checkpoint_folder *f, uint64_t step)
     ssize_t n = readlink(link, target, sizeof target - 1);
     if (n < 0) return false;
     target[n] = '\0';
-    return read_name(target, "", &best) && best == step;
+    return checkpoint_folder_read_name(target, "", &best) && best == step;
 }
 
 void ps_checkpoint_folder_prune(const ps_checkpoint_folder *f, size_t keep)
@@ -214,9 +217,9 @@ void ps_checkpoint_folder_prune(const ps_checkpoint_folder *f, size_t keep)
     char path[PATH_MAX];
     if (ps_checkpoint_folder_list(f, &steps, &n) != PS_OK) n = 0;
     for (size_t i = keep; i < n; i++) {
-        if (is_best(f, steps[i])) continue;
+        if (checkpoint_folder_is_best(f, steps[i])) continue;
         ps_checkpoint_folder_step(f, steps[i], path);
-        remove_files(path);
+        checkpoint_folder_remove_files(path);
     }
     free(steps);
 }

@@ -16,7 +16,7 @@ typedef struct record {
 } record;
 
 /* CRC-32C (RFC 3720, B.4), bit by bit: a record has some hundred bytes. */
-static uint32_t crc32c(const uint8_t *bytes, size_t n)
+static uint32_t event_file_crc32c(const uint8_t *bytes, size_t n)
 {
     uint32_t crc = UINT32_MAX;
     for (size_t i = 0; i < n; i++) {
@@ -29,7 +29,7 @@ static uint32_t crc32c(const uint8_t *bytes, size_t n)
 
 static uint32_t masked_crc(const uint8_t *bytes, size_t n)
 {
-    const uint32_t crc = crc32c(bytes, n);
+    const uint32_t crc = event_file_crc32c(bytes, n);
     return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
@@ -96,7 +96,7 @@ static void begin_event(record *event, uint64_t step)
     add_varint(event, step);
 }
 
-static ps_err write_record(ps_event_file *e, const record *r)
+static ps_err event_file_write_record(ps_event_file *e, const record *r)
 {
     uint8_t head[12], tail[4];
     put_little(head, r->n, 8);
@@ -117,10 +117,10 @@ static ps_err write_start(ps_event_file *e, uint64_t first_step)
     record r;
     begin_event(&r, 0);
     add_bytes(&r, 3, version, sizeof version - 1);
-    PS_TRY(write_record(e, &r));
+    PS_TRY(event_file_write_record(e, &r));
     begin_event(&r, first_step);
     add_bytes(&r, 7, start, sizeof start);
-    return write_record(e, &r);
+    return event_file_write_record(e, &r);
 }
 
 ps_err ps_event_file_open(ps_event_file *e, const char *folder, uint64_t first_step)
@@ -150,7 +150,7 @@ ps_err ps_event_file_add(ps_event_file *e, uint64_t step, const ps_event_scalar 
     }
     begin_event(&event, step);
     add_bytes(&event, 5, summary.bytes, summary.n);
-    return write_record(e, &event);
+    return event_file_write_record(e, &event);
 }
 
 ps_err ps_event_file_close(ps_event_file *e)

@@ -10,18 +10,18 @@
 #include "metric_table.h"
 #include "regular_file.h"
 
-static json_t *number(double v)
+static json_t *metrics_number(double v)
 {
     return isfinite(v) ? json_real(v) : json_null();
 }
 
 /* A line's value, under the name that the table of metrics has for it. */
-static void put(json_t *line, ps_metric metric, json_t *value)
+static void metrics_put(json_t *line, ps_metric metric, json_t *value)
 {
     json_object_set_new(line, ps_metric_table[metric].name, value);
 }
 
-static json_t *integer(int64_t v)
+static json_t *metrics_integer(int64_t v)
 {
     return json_integer((json_int_t)v);
 }
@@ -57,11 +57,11 @@ ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder, uint64_t f
 
 /* Takes the object. A line is flushed at once, so that readers see it and a full disk is
  * noticed when it happens. */
-static ps_err write_line(ps_metrics *metrics, json_t *line)
+static ps_err metrics_write_line(ps_metrics *metrics, json_t *line)
 {
     if (!line) return ps_err_set(PS_ERR_NOMEM, "no memory for a line of metrics.jsonl");
     double seconds = ps_clock_seconds_since(metrics->start_ns);
-    json_object_set_new(line, "seconds", number(seconds));
+    json_object_set_new(line, "seconds", metrics_number(seconds));
     int failed = json_dumpf(line, metrics->file, JSON_COMPACT);
     json_decref(line);
     if (failed || fputc('\n', metrics->file) == EOF || fflush(metrics->file) != 0)
@@ -73,16 +73,17 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
 {
     if (!metrics->file) return PS_OK;
     json_t *line = json_object();
-    put(line, PS_METRIC_STEP, integer((int64_t)r->step));
-    put(line, PS_METRIC_EPOCH, integer(r->epoch));
-    put(line, PS_METRIC_LOSS, number(r->loss));
-    put(line, PS_METRIC_LOSS_MEAN, number(r->loss_mean));
-    put(line, PS_METRIC_LR, number(r->lr));
-    put(line, PS_METRIC_LOSS_SCALE, number(r->loss_scale));
-    put(line, PS_METRIC_SAMPLES_PER_SECOND, number(r->samples_per_second));
-    put(line, PS_METRIC_STEP_MS, number(r->step_ms));
-    put(line, PS_METRIC_EXCHANGE_WAIT_MS, number(r->exchange_wait_ms));
-    PS_TRY(write_line(metrics, line));
+    metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
+    metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
+    metrics_put(line, PS_METRIC_LOSS, metrics_number(r->loss));
+    metrics_put(line, PS_METRIC_LOSS_MEAN, metrics_number(r->loss_mean));
+    metrics_put(line, PS_METRIC_LR, metrics_number(r->lr));
+    metrics_put(line, PS_METRIC_LOSS_SCALE, metrics_number(r->loss_scale));
+    metrics_put(line, PS_METRIC_SAMPLES_PER_SECOND,
+                metrics_number(r->samples_per_second));
+    metrics_put(line, PS_METRIC_STEP_MS, metrics_number(r->step_ms));
+    metrics_put(line, PS_METRIC_EXCHANGE_WAIT_MS, metrics_number(r->exchange_wait_ms));
+    PS_TRY(metrics_write_line(metrics, line));
     const ps_event_scalar scalars[] = {
         {"train/loss", r->loss_mean},
         {"train/lr", r->lr},
@@ -98,13 +99,15 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
 {
     if (!metrics->file) return PS_OK;
     json_t *line = json_object();
-    put(line, PS_METRIC_STEP, integer((int64_t)r->step));
-    put(line, PS_METRIC_EPOCH, integer(r->epoch));
-    put(line, PS_METRIC_TEST_LOSS, number(r->loss));
-    if (!isnan(r->accuracy)) put(line, PS_METRIC_TEST_ACCURACY, number(r->accuracy));
-    if (!isnan(r->top5)) put(line, PS_METRIC_TEST_TOP5_ACCURACY, number(r->top5));
-    put(line, PS_METRIC_TEST_SAMPLES, integer(r->samples));
-    PS_TRY(write_line(metrics, line));
+    metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
+    metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
+    metrics_put(line, PS_METRIC_TEST_LOSS, metrics_number(r->loss));
+    if (!isnan(r->accuracy))
+        metrics_put(line, PS_METRIC_TEST_ACCURACY, metrics_number(r->accuracy));
+    if (!isnan(r->top5))
+        metrics_put(line, PS_METRIC_TEST_TOP5_ACCURACY, metrics_number(r->top5));
+    metrics_put(line, PS_METRIC_TEST_SAMPLES, metrics_integer(r->samples));
+    PS_TRY(metrics_write_line(metrics, line));
     const ps_event_scalar scalars[] = {{"test/loss", r->loss},
                                        {"test/accuracy", r->accuracy}};
     return ps_event_file_add(&metrics->events, r->step, scalars,

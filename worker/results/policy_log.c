@@ -15,7 +15,7 @@ enum { NAME_BYTES = 48, HEAD_BYTES = 512, FILE_BYTES_MAX = 60 << 20 };
 static const char STEPS[] = "steps";
 static const char CUTS[] = "cut";
 
-static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
+static void policy_log_write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
 {
     snprintf(head, HEAD_BYTES,
              "{\"policy\":\"%s\",\"workers\":%u,\"first\":%" PRIu64 ",\"total\":%" PRIu64
@@ -24,8 +24,8 @@ static void write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
              r->total, r->stretch);
 }
 
-static ps_err write_text(const ps_run_dir *dir, uint64_t first, const char *mode,
-                         const char *text)
+static ps_err policy_log_write_text(const ps_run_dir *dir, uint64_t first,
+                                    const char *mode, const char *text)
 {
     char path[PATH_MAX], name[NAME_BYTES] = "policy.log";
     if (first > 0) snprintf(name, sizeof name, "policy-%" PRIu64 ".log", first);
@@ -42,13 +42,13 @@ ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,
                            const ps_sync_rules *rules)
 {
     char head[HEAD_BYTES];
-    write_head(rules, head);
-    return write_text(dir, first, "w", head);
+    policy_log_write_head(rules, head);
+    return policy_log_write_text(dir, first, "w", head);
 }
 
 ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines)
 {
-    return write_text(dir, first, "a", lines);
+    return policy_log_write_text(dir, first, "a", lines);
 }
 
 ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
@@ -74,7 +74,7 @@ ps_err ps_policy_log_add_cuts(const ps_run_dir *dir, uint64_t first, uint64_t re
     return ps_policy_log_add(dir, first, line);
 }
 
-static ps_err read_file(const char *path, char **text)
+static ps_err policy_log_read_file(const char *path, char **text)
 {
     FILE *file;
     PS_TRY(ps_regular_file_stream(path, "r", &file));
@@ -94,7 +94,7 @@ static ps_err read_file(const char *path, char **text)
 static ps_err cut_head(const char *path, const ps_sync_rules *rules, char *text)
 {
     char head[HEAD_BYTES];
-    write_head(rules, head);
+    policy_log_write_head(rules, head);
     const size_t n = strcspn(text, "\n");
     if (strncmp(text, head, n + 1) != 0) {
         head[strlen(head) - 1] = '\0';
@@ -114,7 +114,7 @@ static ps_err cut_head(const char *path, const ps_sync_rules *rules, char *text)
     return PS_OK;
 }
 
-static bool begins_with(const char *line, const char *word, size_t n)
+static bool policy_log_begins_with(const char *line, const char *word, size_t n)
 {
     return strncmp(line, word, n) == 0 && (line[n] == ' ' || line[n] == '\n');
 }
@@ -126,9 +126,9 @@ static void part_lines(char *text, char *steps, char *cuts)
     for (char *line = text; *line;) {
         char *const end = strchr(line, '\n') + 1;
         const size_t n = (size_t)(end - line);
-        char **to = begins_with(line, STEPS, sizeof STEPS - 1) ? &steps
-                    : begins_with(line, CUTS, sizeof CUTS - 1) ? &cuts
-                                                               : &kept;
+        char **to = policy_log_begins_with(line, STEPS, sizeof STEPS - 1) ? &steps
+                    : policy_log_begins_with(line, CUTS, sizeof CUTS - 1) ? &cuts
+                                                                          : &kept;
         memmove(*to, line, n);
         *to += n;
         line = end;
@@ -140,7 +140,7 @@ ps_err ps_policy_log_read(const char *path, const ps_sync_rules *rules,
                           ps_policy_lines *out)
 {
     *out = (ps_policy_lines){0};
-    PS_TRY(read_file(path, &out->orders));
+    PS_TRY(policy_log_read_file(path, &out->orders));
     PS_TRY(cut_head(path, rules, out->orders));
     const size_t n = strlen(out->orders) + 1;
     PS_TRY(ps_mem_zalloc(&out->steps, n, 1, "the record"));

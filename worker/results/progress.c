@@ -101,7 +101,7 @@ static void draw_bar(const ps_progress *p, const ps_progress_state *s)
     fflush(p->out);
 }
 
-static void write_line(const ps_progress *p, const ps_progress_state *s)
+static void progress_write_line(const ps_progress *p, const ps_progress_state *s)
 {
     char left[32], wait[96];
     format_left(s->seconds_left, left, sizeof left);
@@ -124,7 +124,7 @@ void ps_progress_show(ps_progress *progress, const ps_progress_state *state, boo
     if (progress->bar)
         draw_bar(progress, state);
     else
-        write_line(progress, state);
+        progress_write_line(progress, state);
 }
 
 void ps_progress_line(ps_progress *progress, const char *fmt, ...)

@@ -22,7 +22,7 @@ static const char *const results[] = {
 
 /* mkdir -p of everything before the last slash, and of all of it when whole. made (may be
  * NULL): whether the last one is new. */
-static ps_err make_folders(const char *path, int whole, bool *made)
+static ps_err run_dir_make_folders(const char *path, int whole, bool *made)
 {
     char part[PATH_MAX];
     size_t length = strlen(path);
@@ -57,10 +57,10 @@ ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job)
     }
     if (n < 0 || (size_t)n >= sizeof dir->path)
         return ps_err_set(PS_ERR_ARG, "the output folder's name is too long");
-    return make_folders(dir->path, 1, &dir->made);
+    return run_dir_make_folders(dir->path, 1, &dir->made);
 }
 
-static bool exists(const ps_run_dir *dir, const char *name)
+static bool run_dir_exists(const ps_run_dir *dir, const char *name)
 {
     char path[PATH_MAX + NAME_MAX];
     struct stat st;
@@ -79,8 +79,8 @@ static ps_err holds_a_run(const ps_run_dir *dir, const char *name)
 static ps_err refuse_results(const ps_run_dir *dir)
 {
     for (size_t i = 0; i < sizeof results / sizeof *results; i++)
-        if (exists(dir, results[i])) return holds_a_run(dir, results[i]);
-    return exists(dir, CHECKPOINTS) ? holds_a_run(dir, CHECKPOINTS) : PS_OK;
+        if (run_dir_exists(dir, results[i])) return holds_a_run(dir, results[i]);
+    return run_dir_exists(dir, CHECKPOINTS) ? holds_a_run(dir, CHECKPOINTS) : PS_OK;
 }
 
 /* Ours in checkpoints/: step-N.safetensors, and the ".tmp" of one that was not finished.
@@ -106,7 +106,7 @@ static bool is_event_file(const char *name)
 }
 
 /* The files of a folder whose names are ours. */
-static ps_err remove_files(const char *folder, bool (*is_ours)(const char *name))
+static ps_err run_dir_remove_files(const char *folder, bool (*is_ours)(const char *name))
 {
     char path[PATH_MAX + 32 + NAME_MAX];
     DIR *d = opendir(folder);
@@ -125,7 +125,7 @@ static ps_err remove_checkpoints(const ps_run_dir *dir)
 {
     char folder[PATH_MAX];
     PS_TRY(ps_run_dir_path(dir, CHECKPOINTS, folder));
-    ps_err err = remove_files(folder, is_checkpoint);
+    ps_err err = run_dir_remove_files(folder, is_checkpoint);
     ps_checkpoint_folder whole;
     snprintf(whole.path, sizeof whole.path, "%s", folder);
     ps_checkpoint_folder_remove(&whole); // and the folder, where it is empty now
@@ -139,7 +139,7 @@ static ps_err remove_results(const ps_run_dir *dir)
         snprintf(path, sizeof path, "%s/%s", dir->path, results[i]);
         PS_TRY(remove_file(path));
     }
-    PS_TRY(remove_files(dir->path, is_event_file));
+    PS_TRY(run_dir_remove_files(dir->path, is_event_file));
     return remove_checkpoints(dir);
 }
 
@@ -198,5 +198,5 @@ ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out)
     int n = snprintf(out, PATH_MAX, "%s/%s", dir->path, name);
     if (n < 0 || n >= PATH_MAX)
         return ps_err_set(PS_ERR_ARG, "%s/%s is too long a path", dir->path, name);
-    return strchr(name, '/') ? make_folders(out, 0, NULL) : PS_OK;
+    return strchr(name, '/') ? run_dir_make_folders(out, 0, NULL) : PS_OK;
 }

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-static bool differs(const ps_straggler *a, const ps_straggler *b)
+static bool straggler_log_differs(const ps_straggler *a, const ps_straggler *b)
 {
     return a->cause != b->cause || a->role != b->role || a->rank != b->rank;
 }
@@ -10,13 +10,13 @@ static bool differs(const ps_straggler *a, const ps_straggler *b)
 bool ps_straggler_log_step(ps_straggler_log *log, ps_member *member, uint64_t step)
 {
     const ps_straggler now = ps_member_straggler(member);
-    const bool changed = differs(&now, &log->now);
+    const bool changed = straggler_log_differs(&now, &log->now);
     log->now = now;
     if (now.cause == PS_STRAGGLER_NONE) return changed;
     if (changed && log->n < PS_STRAGGLER_LOG_MAX)
         log->entries[log->n++] = (ps_straggler_entry){.who = now, .first_step = step};
     ps_straggler_entry *last = &log->entries[log->n - 1];
-    if (!differs(&last->who, &now)) last->last_step = step;
+    if (!straggler_log_differs(&last->who, &now)) last->last_step = step;
     return changed;
 }
 

@@ -151,7 +151,7 @@ void ps_trainer_destroy(ps_trainer **trainer)
 /* --- weights and evaluation ------------------------------------------------------ */
 
 /* Afterwards the arenas hold the newest weights and rank 0's buffers on every rank. */
-static ps_err drain(ps_trainer *t)
+static ps_err trainer_drain(ps_trainer *t)
 {
     uint64_t begin = ps_clock_ns();
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
@@ -163,7 +163,7 @@ static ps_err drain(ps_trainer *t)
 
 /* Its metadata name the epoch that the job is in, from 0, as ps_trainer_snapshot does;
  * after the last one, their number. */
-static ps_err write_weights(ps_trainer *t, const char *name)
+static ps_err trainer_write_weights(ps_trainer *t, const char *name)
 {
     if (!t->o.run_dir) return PS_OK;
     char path[PATH_MAX], step[24], epoch[24], seed[24];
@@ -214,9 +214,9 @@ static ps_err save_average(ps_trainer *t)
 }
 
 /* Called by all ranks. The file is complete on return. */
-static ps_err save(ps_trainer *t, const char *name)
+static ps_err trainer_save(ps_trainer *t, const char *name)
 {
-    PS_TRY(write_weights(t, name));
+    PS_TRY(trainer_write_weights(t, name));
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
@@ -245,7 +245,7 @@ static void warn_of_older_weights(ps_trainer *t)
 
 /* Evaluates the weights after all steps so far; with the policy local, those of the last
  * synchronisation. */
-static ps_err evaluate(ps_trainer *t, int64_t epochs_done)
+static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
 {
     if (t->o.evaluator->n_samples == 0) return PS_OK;
     char name[48];
@@ -308,8 +308,8 @@ static ps_err save_checkpoint(ps_trainer *t)
 {
     char name[64];
     snprintf(name, sizeof name, "checkpoints/step-%" PRIu64 ".safetensors", t->step);
-    PS_TRY(drain(t));
-    return save(t, name);
+    PS_TRY(trainer_drain(t));
+    return trainer_save(t, name);
 }
 
 /* One optimizer step with all that follows it. */
@@ -404,8 +404,8 @@ static ps_err evaluate_epoch(ps_trainer *t)
     // A job that goes on from this checkpoint evaluates again.
     if (ps_checkpointer_keeps_best(t->o.checkpointer))
         PS_TRY(ps_trainer_checkpoint_once(t));
-    PS_TRY(drain(t));
-    PS_TRY(evaluate(t, t->epoch + 1));
+    PS_TRY(trainer_drain(t));
+    PS_TRY(trainer_evaluate(t, t->epoch + 1));
     ps_trainer_mark_if_best(t);
     stop_early(t);
     PS_TRY(follow_plateau(t));
@@ -414,7 +414,7 @@ static ps_err evaluate_epoch(ps_trainer *t)
                : PS_OK;
 }
 
-static ps_err train(ps_trainer *t)
+static ps_err trainer_train_epochs(ps_trainer *t)
 {
     bool stop = false;
     while ((t->step < t->total_steps || t->goes_on) && !stop) {
@@ -457,7 +457,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     t->waited = before.wait_seconds;
     PS_TRY(ps_trainer_stretch_start(t));
     if (t->total_steps > 0) {
-        PS_TRY(train(t));
+        PS_TRY(trainer_train_epochs(t));
         ps_trainer_book_traffic(t, &before);
     }
     if (result->next_workers > 0) return PS_OK;
@@ -465,13 +465,14 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     result->batches = t->batches;
     result->round_steps = t->round_steps;
     ps_trainer_book_speed(t);
-    PS_TRY(drain(t));
+    PS_TRY(trainer_drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
     PS_FAULT_POINT("model.due");
-    PS_TRY(save(t, "model.safetensors"));
+    PS_TRY(trainer_save(t, "model.safetensors"));
     if (t->total_steps > 0) PS_TRY(save_average(t));
-    if (!result->interrupted && !result->stopped_early) PS_TRY(evaluate(t, t->epoch));
+    if (!result->interrupted && !result->stopped_early)
+        PS_TRY(trainer_evaluate(t, t->epoch));
     ps_trainer_mark_if_best(t);
     PS_TRY(ps_trainer_finish_checkpoints(t));
     ps_progress_end(t->o.progress);

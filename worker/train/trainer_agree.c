@@ -60,7 +60,7 @@ static ps_err write_notes(ps_trainer *t, const double *sums)
 }
 
 /* Notes what has been measured since the last record, for when the ranks agree next. */
-static void note(ps_trainer *t)
+static void trainer_agree_note(ps_trainer *t)
 {
     ps_trainer_window *w = &t->since_record;
     const bool measured = w->global_samples > 0;
@@ -81,7 +81,7 @@ ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
                                   first ? ps_checkpointer_late(t->o.checkpointer) : 0,
                                   leaves ? 1 : 0,
                                   first ? ps_member_newcomers(t->member) : 0};
-    if (record) note(t);
+    if (record) trainer_agree_note(t);
     for (int i = 0; i < t->n_notes; i++) {
         values[COMMON + 2 * i] = t->notes[i].loss_sum;
         values[COMMON + 2 * i + 1] = t->notes[i].samples;
@@ -111,6 +111,6 @@ ps_err ps_trainer_record(ps_trainer *t, bool record, bool now, bool *stop)
     const bool due = (record && (t->step >= t->next_records || !room)) ||
                      (now && (record || t->n_notes > 0));
     if (check || due) return ps_trainer_agree(t, record, stop);
-    if (record) note(t);
+    if (record) trainer_agree_note(t);
     return PS_OK;
 }

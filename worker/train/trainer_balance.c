@@ -46,7 +46,7 @@ void ps_trainer_list(const int64_t *numbers, int n, char text[PS_TRAINER_LIST_BY
                                  i ? ",%" PRId64 : "%" PRId64, numbers[i]);
 }
 
-static void tell(const ps_trainer *t)
+static void balance_tell(const ps_trainer *t)
 {
     char text[PS_TRAINER_LIST_BYTES];
     ps_trainer_list(t->batches, t->sampler.world_size, text);
@@ -69,6 +69,6 @@ ps_err ps_trainer_balance(ps_trainer *t)
     if (2 * t->n_batches >= ps_sampler_n_batches(t->o.sampler))
         ps_balance(speeds, n, global_batch(t), ps_trainer_balance_most(t), t->batches);
     t->sized_for = PS_TRAINER_NOT_SIZED;
-    if (t->rank == 0) tell(t);
+    if (t->rank == 0) balance_tell(t);
     return PS_OK;
 }

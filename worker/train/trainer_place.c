@@ -19,7 +19,7 @@ static int set_number(json_t *json, const char *key, uint64_t value)
     return json_object_set_new(json, key, json_integer((int64_t)value));
 }
 
-static uint64_t number_of(const json_t *json, const char *key)
+static uint64_t trainer_place_number_of(const json_t *json, const char *key)
 {
     return (uint64_t)json_integer_value(json_object_get(json, key));
 }
@@ -32,8 +32,8 @@ static json_t *steps_json(const int64_t *steps, int n)
     return list;
 }
 
-static ps_err write_text(const ps_trainer_snapshot *now, const ps_trainer_place *place,
-                         char **out)
+static ps_err trainer_place_write_text(const ps_trainer_snapshot *now,
+                                       const ps_trainer_place *place, char **out)
 {
     json_t *state;
     PS_TRY(ps_trainer_snapshot_to_json(now, &state));
@@ -69,7 +69,7 @@ ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
                              const ps_trainer_place *place, ps_deadline deadline)
 {
     char *text;
-    PS_TRY(write_text(now, place, &text));
+    PS_TRY(trainer_place_write_text(now, place, &text));
     const ps_job_key key = ps_job_key_place(place->stretch);
     ps_err err =
         put_value(member, key.text, text, place->buffers, table->buffer_bytes, deadline);
@@ -92,28 +92,29 @@ static ps_err read_steps(const json_t *list, int n, ps_trainer_place *out)
     return PS_OK;
 }
 
-static ps_err read_text(const json_t *json, ps_trainer_snapshot *now,
-                        ps_trainer_place *out)
+static ps_err trainer_place_read_text(const json_t *json, ps_trainer_snapshot *now,
+                                      ps_trainer_place *out)
 {
     const ps_err err =
         ps_trainer_snapshot_from_json(json_object_get(json, "trainer"), now);
     if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
-    out->generation = number_of(json, "generation");
-    out->first = number_of(json, "first");
-    out->kept = number_of(json, "kept");
-    out->buffer_pieces = number_of(json, "buffer_pieces");
+    out->generation = trainer_place_number_of(json, "generation");
+    out->first = trainer_place_number_of(json, "first");
+    out->kept = trainer_place_number_of(json, "kept");
+    out->buffer_pieces = trainer_place_number_of(json, "buffer_pieces");
     return read_steps(json_object_get(json, "round_steps"), now->n_ranks, out);
 }
 
-static ps_err read_value(const char *value, size_t bytes, const ps_tensor_table *table,
-                         ps_trainer_snapshot *now, ps_trainer_place *out)
+static ps_err trainer_place_read_value(const char *value, size_t bytes,
+                                       const ps_tensor_table *table,
+                                       ps_trainer_snapshot *now, ps_trainer_place *out)
 {
     const size_t n = strnlen(value, bytes), wanted = table->buffer_bytes;
     if (n == bytes || bytes - n - 1 != wanted)
         return ps_err_set(PS_ERR_PROTOCOL, "the place of a dead worker has %zu bytes",
                           bytes);
     json_t *json = json_loadb(value, n, 0, NULL);
-    const ps_err err = read_text(json, now, out);
+    const ps_err err = trainer_place_read_text(json, now, out);
     json_decref(json);
     if (err != PS_OK || wanted == 0) return err;
     PS_TRY(ps_mem_zalloc(&out->buffers, wanted, 1, "the buffers"));
@@ -130,7 +131,7 @@ ps_err ps_trainer_place_hear(ps_member *member, const ps_coord_orders_place *fro
     *out = (ps_trainer_place){.stretch = from->stretch, .made = from->made};
     const ps_job_key key = ps_job_key_place(from->stretch);
     PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
-    const ps_err err = read_value(value, bytes, table, now, out);
+    const ps_err err = trainer_place_read_value(value, bytes, table, now, out);
     free(value);
     return err;
 }

@@ -31,7 +31,7 @@ void ps_trainer_rounds_fini(ps_trainer *t)
 
 /* The steps that all make before they agree for the first time. None waits for an answer
  * before that: of the first round no fragment is sent yet. */
-static uint64_t probe(const ps_trainer *t)
+static uint64_t rounds_probe(const ps_trainer *t)
 {
     enum { PART = 16, MOST = 4 };
     const ps_config_sync *s = &t->o.config->sync;
@@ -54,18 +54,18 @@ static int64_t least_steps(const ps_trainer *t, int64_t made)
 void ps_trainer_rounds_book(ps_trainer *t, double seconds)
 {
     const bool cold = t->clock == t->first_clock && !t->o.place;
-    if (cold && probe(t) > 1) return;
+    if (cold && rounds_probe(t) > 1) return;
     t->round_seconds += seconds;
     t->round_done++;
 }
 
 bool ps_trainer_rounds_are_new(const ps_trainer *t)
 {
-    return t->clock == t->first_clock + probe(t) && !t->o.place;
+    return t->clock == t->first_clock + rounds_probe(t) && !t->o.place;
 }
 
 /* As measured. A worker that has just come back may have made no step. */
-static ps_err measure(ps_trainer *t, const char *name, int n)
+static ps_err rounds_measure(ps_trainer *t, const char *name, int n)
 {
     double speeds[PS_MAX_RANKS] = {0};
     const double seconds = t->round_seconds > 1e-6 ? t->round_seconds : 1e-6;
@@ -75,14 +75,14 @@ static ps_err measure(ps_trainer *t, const char *name, int n)
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->round_steps);
     const bool within = ps_trainer_rounds_are_new(t); // the first round
     const uint64_t begun = ps_local_steps_begun(t->o.config, t->result->first_step);
-    const int64_t least = least_steps(t, within ? (int64_t)(begun + probe(t)) : 0);
+    const int64_t least = least_steps(t, within ? (int64_t)(begun + rounds_probe(t)) : 0);
     for (int r = 0; r < n; r++)
         if (t->round_steps[r] < least) t->round_steps[r] = least;
     return PS_OK;
 }
 
 /* As recorded. After the log's end they stay as they are. */
-static ps_err repeat(ps_trainer *t, const char *name, int n)
+static ps_err rounds_repeat(ps_trainer *t, const char *name, int n)
 {
     double steps[PS_MAX_RANKS] = {0};
     if (t->rank == 0)
@@ -99,7 +99,7 @@ static ps_err repeat(ps_trainer *t, const char *name, int n)
 }
 
 /* Returns what the change of this rank weighs, times its share of a step's samples. */
-static double weigh(const ps_trainer *t, uint64_t *samples, int n)
+static double rounds_weigh(const ps_trainer *t, uint64_t *samples, int n)
 {
     double batches = 0, all = 0;
     for (int r = 0; r < n; r++) {
@@ -110,7 +110,7 @@ static double weigh(const ps_trainer *t, uint64_t *samples, int n)
     return (double)t->round_steps[t->rank] * batches / all;
 }
 
-static ps_err tell(const ps_trainer *t, const uint64_t *samples, int n)
+static ps_err rounds_tell(const ps_trainer *t, const uint64_t *samples, int n)
 {
     char text[PS_TRAINER_LIST_BYTES];
     ps_trainer_list(t->round_steps, n, text);
@@ -128,13 +128,13 @@ ps_err ps_trainer_rounds(ps_trainer *t)
     const int n = t->o.sampler->world_size;
     if (!t->round_steps) return PS_OK;
     snprintf(name, sizeof name, "rounds/%" PRIu64, t->n_rests);
-    PS_TRY(t->repeats ? repeat(t, name, n) : measure(t, name, n));
+    PS_TRY(t->repeats ? rounds_repeat(t, name, n) : rounds_measure(t, name, n));
     // A speed is that of several epochs, the newest ones most; the first steps are few.
     const double keep = ps_trainer_rounds_are_new(t) ? 0 : 0.5;
     t->round_seconds *= keep;
     t->round_done *= keep;
-    const double weight = weigh(t, samples, n);
-    if (t->rank == 0) PS_TRY(tell(t, samples, n));
+    const double weight = rounds_weigh(t, samples, n);
+    if (t->rank == 0) PS_TRY(rounds_tell(t, samples, n));
     PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));
     ps_exchange_set_round(ps_session_exchange(t->o.session),
                           (uint64_t)t->round_steps[t->rank], weight);
@@ -147,7 +147,7 @@ ps_err ps_trainer_rounds_take(ps_trainer *t)
     const int n = t->o.sampler->world_size;
     if (!t->round_steps || !t->o.place->round_steps) return PS_OK;
     memcpy(t->round_steps, t->o.place->round_steps, (size_t)n * sizeof *t->round_steps);
-    const double weight = weigh(t, samples, n);
+    const double weight = rounds_weigh(t, samples, n);
     ps_exchange_set_round(ps_session_exchange(t->o.session),
                           (uint64_t)t->round_steps[t->rank], weight);
     return PS_OK;

@@ -103,7 +103,7 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
 }
 
 /* Starts copying the next batch to the device if it is ready. Waits for nothing. */
-static ps_err prefetch(ps_trainer *t)
+static ps_err trainer_step_prefetch(ps_trainer *t)
 {
     if (!ps_program_prefetches(t->program) || !ps_loader_ready(t->loader)) return PS_OK;
     uint64_t begin = ps_clock_ns();
@@ -137,7 +137,7 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
                                .weight = ps_batch_weigh(t->o.spec, &batch).weight,
                                .last = last};
     ps_trace_add(PS_TRACE_FORWARD, begin, t->step);
-    PS_TRY(prefetch(t));
+    PS_TRY(trainer_step_prefetch(t));
     if (first) PS_TRY(ps_trainer_renew_loss_scale(t));
     pass.grad_scale =
         (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);

@@ -51,7 +51,7 @@ static uint64_t steps_of(const ps_trainer *t, uint64_t pushes)
     return steps < t->total_steps ? steps : t->total_steps;
 }
 
-static ps_sync_rules rules_of(const ps_trainer *t)
+static ps_sync_rules stretch_rules_of(const ps_trainer *t)
 {
     ps_config exchange;
     ps_local_steps_outer(&exchange, t->o.config);
@@ -82,7 +82,7 @@ static ps_sync_rules rules_of(const ps_trainer *t)
 static ps_err put_rules(ps_trainer *t)
 {
     const char *path = t->o.config->sync.replay;
-    ps_sync_rules rules = rules_of(t);
+    ps_sync_rules rules = stretch_rules_of(t);
     uint64_t batches[PS_MAX_RANKS];
     void *value = NULL;
     size_t bytes;
@@ -103,7 +103,7 @@ static ps_err put_rules(ps_trainer *t)
 }
 
 /* What is known to go wrong. */
-static void warn(const ps_trainer *t)
+static void stretch_warn(const ps_trainer *t)
 {
     const ps_config *c = t->o.config;
     if (ps_config_quorum(c)) return; // of what is known here, nothing is of rounds
@@ -126,7 +126,7 @@ static void warn(const ps_trainer *t)
 
 /* Where the job goes on, in the middle of an epoch perhaps. The checkpoint of another
  * policy does not know the steps of each rank: all have made as many. */
-static void find_start(ps_trainer *t)
+static void stretch_find_start(ps_trainer *t)
 {
     const ps_trainer_snapshot *s = t->o.start;
     if (!s) return;
@@ -137,7 +137,7 @@ static void find_start(ps_trainer *t)
 
 /* Of the samples, those are left out that the dead worker has seen, as far as is known:
  * worker 0's place at the last rest, and the rounds since. */
-static ps_err take_place(ps_trainer *t)
+static ps_err stretch_take_place(ps_trainer *t)
 {
     const ps_trainer_place *place = t->o.place;
     const int64_t k =
@@ -154,12 +154,12 @@ static ps_err take_place(ps_trainer *t)
 ps_err ps_trainer_stretch_start(ps_trainer *t)
 {
     if (!ps_config_own_pace(t->o.config) || t->step >= t->total_steps) return PS_OK;
-    find_start(t);
+    stretch_find_start(t);
     t->clock = t->log_step = t->step;
     if (!t->o.place) t->clock += ps_local_steps_begun(t->o.config, t->step);
     t->first_clock = t->clock;
-    if (t->o.place) return take_place(t);
-    if (t->rank == 0) warn(t);
+    if (t->o.place) return stretch_take_place(t);
+    if (t->rank == 0) stretch_warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
     double repeats = t->rank == 0 && *t->o.config->sync.replay;
     PS_TRY(ps_member_reduce(t->member, "policy/start", &repeats, 1,
@@ -179,7 +179,7 @@ static ps_err tell_end(ps_trainer *t)
                          ps_trainer_step_deadline(t));
 }
 
-static void show(ps_trainer *t, double seconds, int64_t group_n)
+static void stretch_show(ps_trainer *t, double seconds, int64_t group_n)
 {
     const uint64_t all = (uint64_t)steps_per_epoch(t);
     if (t->shown < all) t->shown++;
@@ -245,14 +245,14 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     ps_trace_add(PS_TRACE_STEP, begin, t->clock);
     t->clock++;
     t->own_steps++;
-    show(t, ps_clock_seconds_since(begin), group_n);
+    stretch_show(t, ps_clock_seconds_since(begin), group_n);
     if (!ps_trainer_rounds_are_new(t)) return PS_OK;
     PS_TRY(ps_trainer_rounds(t));
     return t->round_steps ? tell_place(t) : PS_OK;
 }
 
 /* The pass and the micro-batch at which this rank's next step begins. */
-static ps_err find_place(ps_trainer *t, int64_t *first)
+static ps_err stretch_find_place(ps_trainer *t, int64_t *first)
 {
     const uint64_t steps = (uint64_t)steps_per_epoch(t), passes = t->own_steps / steps;
     *first = (int64_t)(t->own_steps % steps) * t->o.accumulate;
@@ -287,7 +287,7 @@ static ps_err plan_cut(ps_trainer *t)
 }
 
 /* The weights that the exchange has asked for. */
-static ps_err take_weights(ps_trainer *t, bool *rests, bool *over)
+static ps_err stretch_take_weights(ps_trainer *t, bool *rests, bool *over)
 {
     if (!t->asks) return PS_OK;
     t->asks = false;
@@ -303,11 +303,11 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
     const bool known = t->asks || (t->round_steps && begins);
     PS_TRY(plan_cut(t)); // all take part: until the place is told, nobody may be lost
     if (!known) PS_TRY(tell_place(t));
-    PS_TRY(take_weights(t, &rests, over));
+    PS_TRY(stretch_take_weights(t, &rests, over));
     PS_FAULT_POINT("rest.left");
     while (!rests) {
         int64_t first;
-        PS_TRY(find_place(t, &first));
+        PS_TRY(stretch_find_place(t, &first));
         const int64_t left = t->n_batches - first;
         PS_TRY(own_step(t, first, left < t->o.accumulate ? left : t->o.accumulate, &rests,
                         over));
@@ -357,7 +357,7 @@ static ps_err fetch_record(ps_trainer *t, char **lines, double place[2])
 }
 
 /* last: the workers end here, which the servers may not know. */
-static ps_err write_record(const ps_trainer *t, char *lines, bool last)
+static ps_err stretch_write_record(const ps_trainer *t, char *lines, bool last)
 {
     static const char REST[] = " rest\n", END[] = " end\n";
     if (!t->o.run_dir || !lines) return PS_OK;
@@ -392,7 +392,7 @@ static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
 /* Books the steps since the last rest; the ranks' samples are added up. own_seconds: less
  * than the others' where this process has come back meanwhile. place: rank 0's step and
  * version. */
-static ps_err book(ps_trainer *t, double own_seconds, const double place[2])
+static ps_err stretch_book(ps_trainer *t, double own_seconds, const double place[2])
 {
     char name[48];
     ps_trainer_window *w = &t->since_record;
@@ -430,7 +430,7 @@ static ps_err book(ps_trainer *t, double own_seconds, const double place[2])
 }
 
 /* The ranks agree on whether to go on. */
-static ps_err agree(ps_trainer *t, bool over, bool *stop)
+static ps_err stretch_agree(ps_trainer *t, bool over, bool *stop)
 {
     const uint64_t stop_after = (uint64_t)t->o.config->train.stop_after;
     const bool more = t->step < t->total_steps;
@@ -447,9 +447,9 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
     double place[2] = {0};
     PS_TRY(run_until_rest(t, &over));
     ps_err err = fetch_record(t, &lines, place);
-    if (err == PS_OK) err = book(t, ps_clock_seconds_since(begin), place);
-    if (err == PS_OK) err = agree(t, over, stop);
-    if (err == PS_OK) err = write_record(t, lines, *stop);
+    if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), place);
+    if (err == PS_OK) err = stretch_agree(t, over, stop);
+    if (err == PS_OK) err = stretch_write_record(t, lines, *stop);
     free(lines);
     PS_TRY(err);
     if (!*stop && t->step < t->total_steps) PS_TRY(ps_trainer_rounds(t));

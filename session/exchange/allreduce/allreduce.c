@@ -57,7 +57,7 @@ typedef struct allreduce {
     float next_scale;          // of the loss, after what is applied
 } allreduce;
 
-static allreduce *of(const ps_exchange *x)
+static allreduce *allreduce_of(const ps_exchange *x)
 {
     return (allreduce *)(uintptr_t)x;
 }
@@ -66,7 +66,7 @@ static allreduce *of(const ps_exchange *x)
 
 /* Publishes what was done: buckets applied, whether everything is completed, and a
  * broadcast or flush that was requested. */
-static void publish(allreduce *x, uint64_t applied, bool completed, wanted done)
+static void allreduce_publish(allreduce *x, uint64_t applied, bool completed, wanted done)
 {
     pthread_mutex_lock(&x->lock);
     x->applied += applied;
@@ -92,7 +92,7 @@ static bool is_stopping(allreduce *x)
 /* A neighbour's broken connection says nothing about who died first: the errors cascade
  * around the ring. The coordinator knows from the heartbeats, so it gets the time that it
  * needs. */
-static ps_err verdict(allreduce *x)
+static ps_err allreduce_verdict(allreduce *x)
 {
     const ps_config_net *net = &x->at.config->net;
     ps_deadline deadline =
@@ -112,11 +112,11 @@ static ps_err real_error(allreduce *x, ps_err err)
     bool lost = err == PS_ERR_NET || err == PS_ERR_TIMEOUT;
     if (!lost || x->at.world_size < 2) return err;
     const ps_err_saved first = ps_err_save(err);
-    ps_err real = verdict(x);
+    ps_err real = allreduce_verdict(x);
     return real != PS_OK ? real : ps_err_restore(&first);
 }
 
-static void fail(allreduce *x, ps_err err)
+static void allreduce_fail(allreduce *x, ps_err err)
 {
     err = real_error(x, err);
     pthread_mutex_lock(&x->lock);
@@ -126,11 +126,11 @@ static void fail(allreduce *x, ps_err err)
 }
 
 /* Whether all that is applied is done by now, or failed. */
-static ps_err watch(allreduce *x)
+static ps_err allreduce_watch(allreduce *x)
 {
     bool done;
     PS_TRY(ps_reducer_complete(&x->reducer, false, &done));
-    publish(x, 0, done, WANT_NOTHING);
+    allreduce_publish(x, 0, done, WANT_NOTHING);
     return PS_OK;
 }
 
@@ -139,7 +139,7 @@ static ps_err gather_step(allreduce *x)
 {
     for (int b = x->reducer.buckets.n - 1; b >= 0; b--) {
         PS_TRY(ps_reducer_gather(&x->reducer, b));
-        publish(x, 1, false, WANT_NOTHING);
+        allreduce_publish(x, 1, false, WANT_NOTHING);
     }
     return PS_OK;
 }
@@ -153,18 +153,18 @@ static ps_err reduce_bucket(allreduce *x, uint64_t index)
                              &applied));
     if (!applied) return PS_OK;
     PS_TRY(gather_step(x));
-    return watch(x);
+    return allreduce_watch(x);
 }
 
-static ps_err flush(allreduce *x)
+static ps_err allreduce_flush(allreduce *x)
 {
     const ps_collective_ops *ops = x->collective->ops;
     if (ops->flush) PS_TRY(ops->flush(x->collective));
-    publish(x, 0, true, WANT_FLUSH);
+    allreduce_publish(x, 0, true, WANT_FLUSH);
     return PS_OK;
 }
 
-static ps_err broadcast(allreduce *x, wanted what)
+static ps_err allreduce_broadcast(allreduce *x, wanted what)
 {
     ps_device_stream *s = x->stream;
     // frozen parameters, the last buffers, do not change after the start
@@ -178,13 +178,13 @@ static ps_err broadcast(allreduce *x, wanted what)
     PS_TRY(s->ops->from_host(s, arenas));
     PS_TRY(x->collective->ops->broadcast(x->collective, ranges, n));
     PS_TRY(s->ops->to_host(s, arenas));
-    publish(x, 0, true, what);
+    allreduce_publish(x, 0, true, what);
     return PS_OK;
 }
 
-static ps_err serve(allreduce *x, wanted what)
+static ps_err allreduce_serve(allreduce *x, wanted what)
 {
-    return what == WANT_FLUSH ? flush(x) : broadcast(x, what);
+    return what == WANT_FLUSH ? allreduce_flush(x) : allreduce_broadcast(x, what);
 }
 
 /* false: the thread must end. *idle: there is nothing to do except watching. */
@@ -206,17 +206,17 @@ static bool wait_for_work(allreduce *x, uint64_t taken, wanted *what, bool *idle
     return !stopping;
 }
 
-static void *run(void *arg)
+static void *allreduce_thread_run(void *arg)
 {
     allreduce *x = arg;
     wanted what;
     bool idle;
     while (wait_for_work(x, x->taken, &what, &idle)) {
-        ps_err err = idle   ? watch(x)
-                     : what ? serve(x, what)
+        ps_err err = idle   ? allreduce_watch(x)
+                     : what ? allreduce_serve(x, what)
                             : reduce_bucket(x, x->taken++);
         if (err != PS_OK) {
-            fail(x, err);
+            allreduce_fail(x, err);
             break;
         }
     }
@@ -227,7 +227,7 @@ static void *run(void *arg)
 
 /* Whether `target` buckets are counted (*count is x->applied or x->completed) and the
  * last request is done. The lock is held. */
-static bool arrived(const allreduce *x, const uint64_t *count, uint64_t target)
+static bool allreduce_arrived(const allreduce *x, const uint64_t *count, uint64_t target)
 {
     return *count >= target && x->wanted == WANT_NOTHING;
 }
@@ -238,8 +238,8 @@ static void work_off(allreduce *x)
     ps_err err = x->failed.code;
     while (err == PS_OK && x->taken < x->given)
         err = reduce_bucket(x, x->taken++);
-    if (err == PS_OK && x->wanted != WANT_NOTHING) err = serve(x, x->wanted);
-    if (err != PS_OK && x->failed.code == PS_OK) fail(x, err);
+    if (err == PS_OK && x->wanted != WANT_NOTHING) err = allreduce_serve(x, x->wanted);
+    if (err != PS_OK && x->failed.code == PS_OK) allreduce_fail(x, err);
 }
 
 /* Releases the lock and waits for a change, for a moment at most. */
@@ -268,7 +268,7 @@ static ps_err wait_rounds(allreduce *x, const uint64_t *count, uint64_t target,
     ps_deadline deadline = next_progress(x);
     for (*late = false;;) {
         if (x->failed.code != PS_OK) return ps_err_restore(&x->failed);
-        if (arrived(x, count, target)) return PS_OK;
+        if (allreduce_arrived(x, count, target)) return PS_OK;
         *late = ps_deadline_passed(deadline);
         if (*late) return PS_OK;
         const uint64_t seen = *count;
@@ -286,11 +286,11 @@ static ps_err late_error(allreduce *x)
 }
 
 /* Blocks until they have arrived. */
-static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
+static ps_err allreduce_wait_for(allreduce *x, const uint64_t *count, uint64_t target)
 {
     bool late;
     const uint64_t begun_ns = ps_clock_ns();
-    if (!x->has_thread && !arrived(x, count, target)) work_off(x);
+    if (!x->has_thread && !allreduce_arrived(x, count, target)) work_off(x);
     pthread_mutex_lock(&x->lock);
     ps_err err = wait_rounds(x, count, target, &late);
     pthread_mutex_unlock(&x->lock);
@@ -298,7 +298,7 @@ static ps_err wait_for(allreduce *x, const uint64_t *count, uint64_t target)
     return err == PS_OK && late ? late_error(x) : err;
 }
 
-static ps_err request(allreduce *x, wanted what)
+static ps_err allreduce_request(allreduce *x, wanted what)
 {
     PS_TRY(ps_allreduce_drain(&x->base));
     pthread_mutex_lock(&x->lock);
@@ -310,17 +310,17 @@ static ps_err request(allreduce *x, wanted what)
 
 ps_err ps_allreduce_start(ps_exchange *base)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     if (!x->collective->by_caller) {
-        PS_TRY(ps_thread_start(&x->thread, base->ops->name, run, x));
+        PS_TRY(ps_thread_start(&x->thread, base->ops->name, allreduce_thread_run, x));
         x->has_thread = true;
     }
-    return request(x, WANT_ALL);
+    return allreduce_request(x, WANT_ALL);
 }
 
 ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     if (x->steps == 0) x->first_step = step;
     if (step != x->first_step + x->steps)
         return ps_err_set(PS_ERR_ARG, "%s: step %llu begun after %llu steps from %llu",
@@ -346,15 +346,15 @@ static uint64_t buckets_before(const allreduce *x, uint64_t begin, uint64_t end)
 
 ps_err ps_allreduce_params_needed(ps_exchange *base, uint64_t begin, uint64_t end)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     const uint64_t target = buckets_before(x, begin, end);
-    return target ? wait_for(x, &x->applied, target) : PS_OK;
+    return target ? allreduce_wait_for(x, &x->applied, target) : PS_OK;
 }
 
 ps_err ps_allreduce_params_ready(ps_exchange *base, uint64_t begin, uint64_t end,
                                  bool *ready)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     if (!x->has_thread) work_off(x); // nobody else will
     pthread_mutex_lock(&x->lock);
     *ready = x->applied >= buckets_before(x, begin, end);
@@ -364,7 +364,7 @@ ps_err ps_allreduce_params_ready(ps_exchange *base, uint64_t begin, uint64_t end
 
 ps_err ps_allreduce_grads_ready(ps_exchange *base, uint64_t begin, uint64_t end)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     uint32_t n = 0;
     PS_TRY(ps_ready_ranges_add(&x->ready, begin, end, x->batch, &n));
     uint64_t complete = 0; // buckets, in their order
@@ -385,7 +385,7 @@ ps_err ps_allreduce_grads_ready(ps_exchange *base, uint64_t begin, uint64_t end)
 
 ps_err ps_allreduce_finish(ps_exchange *base)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     x->before = x->steps;
     if (x->next_bucket == x->reducer.buckets.n) return PS_OK;
     const ps_bucket *b = &x->reducer.buckets.list[x->next_bucket];
@@ -396,27 +396,29 @@ ps_err ps_allreduce_finish(ps_exchange *base)
 
 ps_err ps_allreduce_drain(ps_exchange *base)
 {
-    allreduce *x = of(base);
-    PS_TRY(wait_for(x, &x->completed, x->steps * (uint64_t)x->reducer.buckets.n));
+    allreduce *x = allreduce_of(base);
+    PS_TRY(
+        allreduce_wait_for(x, &x->completed, x->steps * (uint64_t)x->reducer.buckets.n));
     // the communication thread has nothing to do now: the stream is this one's
     return x->steps > 0 ? x->stream->ops->to_host(x->stream, PS_STREAM_PARAMS) : PS_OK;
 }
 
 ps_err ps_allreduce_sync_buffers(ps_exchange *base)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     const ps_tensor_table *table = x->at.table;
-    return table->buffer_bytes > table->frozen_bytes ? request(x, WANT_BUFFERS) : PS_OK;
+    return table->buffer_bytes > table->frozen_bytes ? allreduce_request(x, WANT_BUFFERS)
+                                                     : PS_OK;
 }
 
 ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     uint64_t n = (uint64_t)x->reducer.buckets.n;
     *scale = 1;
     if (!x->reducer.rule.scale.on) return PS_OK;
     uint64_t finished = x->next_bucket < x->reducer.buckets.n ? x->steps - 1 : x->steps;
-    PS_TRY(wait_for(x, &x->completed, x->steps == 0 ? 0 : finished * n));
+    PS_TRY(allreduce_wait_for(x, &x->completed, x->steps == 0 ? 0 : finished * n));
     pthread_mutex_lock(&x->lock);
     *scale = x->next_scale;
     pthread_mutex_unlock(&x->lock);
@@ -425,17 +427,19 @@ ps_err ps_allreduce_loss_scale(ps_exchange *base, float *scale)
 
 ps_err ps_allreduce_save(ps_exchange *base, ps_exchange_state *out)
 {
-    return ps_reducer_save(&of(base)->reducer, out); // its thread has nothing to do
+    return ps_reducer_save(&allreduce_of(base)->reducer,
+                           out); // its thread has nothing to do
 }
 
 ps_err ps_allreduce_load(ps_exchange *base, const ps_exchange_state *in)
 {
-    return ps_reducer_load(&of(base)->reducer, in); // its thread does not run yet
+    return ps_reducer_load(&allreduce_of(base)->reducer,
+                           in); // its thread does not run yet
 }
 
 void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)
 {
-    allreduce *x = of(base);
+    allreduce *x = allreduce_of(base);
     pthread_mutex_lock(&x->lock);
     *out = (ps_exchange_stats){
         .bytes_sent = x->bytes,
@@ -464,8 +468,8 @@ static void end_thread(allreduce *x)
 
 ps_err ps_allreduce_stop(ps_exchange *base)
 {
-    allreduce *x = of(base);
-    PS_TRY(request(x, WANT_FLUSH));
+    allreduce *x = allreduce_of(base);
+    PS_TRY(allreduce_request(x, WANT_FLUSH));
     x->stopped = true;
     end_thread(x);
     return PS_OK;
@@ -473,7 +477,7 @@ ps_err ps_allreduce_stop(ps_exchange *base)
 
 void ps_allreduce_destroy(ps_exchange **base)
 {
-    allreduce *x = of(*base);
+    allreduce *x = allreduce_of(*base);
     end_thread(x);
     if (x->collective) x->collective->ops->destroy(&x->collective);
     if (x->owns_stream && x->stream) x->stream->ops->destroy(&x->stream);
@@ -515,7 +519,7 @@ static ps_err map_buckets(allreduce *x)
     return err;
 }
 
-static ps_err prepare(allreduce *x, ps_allreduce_connect *connect)
+static ps_err allreduce_prepare(allreduce *x, ps_allreduce_connect *connect)
 {
     x->stream = x->at.stream;
     if (!x->stream) PS_TRY(host_stream(x));
@@ -537,7 +541,7 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
     pthread_mutex_init(&x->lock, NULL);
     ps_cond_init(&x->changed);
 
-    ps_err err = prepare(x, connect);
+    ps_err err = allreduce_prepare(x, connect);
     *out = &x->base;
     if (err != PS_OK) ps_allreduce_destroy(out);
     return err;

@@ -51,12 +51,12 @@ typedef struct nccl_collective {
     atomic_bool aborted; // by another thread
 } nccl_collective;
 
-static nccl_collective *of(ps_collective *c)
+static nccl_collective *nccl_of(ps_collective *c)
 {
     return (nccl_collective *)c;
 }
 
-static ps_err load(nccl_library *lib)
+static ps_err nccl_load(nccl_library *lib)
 {
     const ps_dynlib nccl = {"nccl", "libnccl.so.2", "NCCL 2.14 or newer"};
     const ps_dynlib_symbol symbols[] = {
@@ -73,7 +73,7 @@ static void pause_us(long us)
     nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL);
 }
 
-static ps_err give_up(nccl_collective *c)
+static ps_err nccl_give_up(nccl_collective *c)
 {
     if (c->comm) c->nccl.CommAbort(c->comm);
     c->comm = NULL;
@@ -91,7 +91,8 @@ typedef enum awaited {
 } awaited;
 
 /* *done false: not yet. Never blocks. */
-static ps_err progress(nccl_collective *c, const char *what, awaited until, bool *done)
+static ps_err nccl_progress(nccl_collective *c, const char *what, awaited until,
+                            bool *done)
 {
     *done = false;
     ncclResult_t state;
@@ -110,10 +111,10 @@ static limit step_limit(const nccl_collective *c)
 }
 
 /* As progress, but fails after an abort or when the limit has passed. */
-static ps_err look(nccl_collective *c, const char *what, awaited until, limit most,
-                   bool *done)
+static ps_err nccl_look(nccl_collective *c, const char *what, awaited until, limit most,
+                        bool *done)
 {
-    PS_TRY(progress(c, what, until, done));
+    PS_TRY(nccl_progress(c, what, until, done));
     if (*done) return PS_OK;
     if (atomic_load(&c->aborted))
         return ps_err_set(PS_ERR_NET, "nccl: %s was aborted", what);
@@ -131,14 +132,14 @@ static ps_err await_stream(nccl_collective *c, const char *what, awaited until,
     long us = 10;
     for (;;) {
         bool done;
-        PS_TRY(look(c, what, until, most, &done));
+        PS_TRY(nccl_look(c, what, until, most, &done));
         if (done) return PS_OK;
         pause_us(us);
         us = us < 500 ? us * 2 : 1000;
     }
 }
 
-static bool accepted(ncclResult_t rc)
+static bool nccl_accepted(ncclResult_t rc)
 {
     return rc == ncclSuccess || rc == ncclInProgress;
 }
@@ -150,12 +151,12 @@ static ps_err finish_group(nccl_collective *c, const char *what, awaited until,
 {
     limit most = step_limit(c);
     ncclResult_t end = c->nccl.GroupEnd();
-    if (accepted(rc)) rc = end;
-    ps_err err = accepted(rc) ? PS_OK : nccl_error(c, what, rc);
+    if (nccl_accepted(rc)) rc = end;
+    ps_err err = nccl_accepted(rc) ? PS_OK : nccl_error(c, what, rc);
     if (err == PS_OK) err = await_stream(c, what, QUEUED, most);
     if (err == PS_OK) err = c->stream->ops->mark(c->stream);
     if (err == PS_OK && until == DONE) err = await_stream(c, what, DONE, most);
-    if (err != PS_OK) give_up(c);
+    if (err != PS_OK) nccl_give_up(c);
     return err;
 }
 
@@ -168,7 +169,7 @@ static ps_err begin_group(nccl_collective *c, const char *what)
 
 static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count)
 {
-    nccl_collective *c = of(base);
+    nccl_collective *c = nccl_of(base);
     if (count == 0) return PS_OK;
     uint64_t n = (uint64_t)c->world_size;
     base->bytes += 2 * (n - 1) * count * sizeof *values / n; // as a ring
@@ -182,24 +183,24 @@ static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count
 
 static ps_err nccl_complete(ps_collective *base, bool wait, bool *done)
 {
-    nccl_collective *c = of(base);
+    nccl_collective *c = nccl_of(base);
     *done = true;
     if (!c->queues) return PS_OK;
     if (!c->comm) return ps_err_set(PS_ERR_NET, "nccl: all-reduce after an abort");
     ps_err err = wait ? await_stream(c, "all-reduce", DONE, c->queued)
-                      : look(c, "all-reduce", DONE, c->queued, done);
-    if (err != PS_OK) give_up(c);
+                      : nccl_look(c, "all-reduce", DONE, c->queued, done);
+    if (err != PS_OK) nccl_give_up(c);
     return err;
 }
 
 static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ranges,
                              int n)
 {
-    nccl_collective *c = of(base);
+    nccl_collective *c = nccl_of(base);
     PS_TRY(begin_group(c, "broadcast"));
     cudaStream_t stream = c->stream->ops->native(c->stream);
     ncclResult_t rc = ncclSuccess;
-    for (int i = 0; i < n && accepted(rc); i++) {
+    for (int i = 0; i < n && nccl_accepted(rc); i++) {
         if (c->world_size > 1) base->bytes += ranges[i].n_bytes;
         if (ranges[i].n_bytes)
             rc = c->nccl.Broadcast(ranges[i].bytes, ranges[i].bytes, ranges[i].n_bytes,
@@ -210,18 +211,19 @@ static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ran
 
 static void nccl_abort(ps_collective *base)
 {
-    atomic_store(&of(base)->aborted, true);
+    atomic_store(&nccl_of(base)->aborted, true);
 }
 
 static void nccl_destroy(ps_collective **base)
 {
-    nccl_collective *c = of(*base);
-    if (c->comm && !atomic_load(&c->aborted) && accepted(c->nccl.CommFinalize(c->comm)) &&
+    nccl_collective *c = nccl_of(*base);
+    if (c->comm && !atomic_load(&c->aborted) &&
+        nccl_accepted(c->nccl.CommFinalize(c->comm)) &&
         await_stream(c, "finalize", QUEUED, step_limit(c)) == PS_OK) {
         c->nccl.CommDestroy(c->comm);
         c->comm = NULL;
     }
-    if (c->comm) give_up(c);
+    if (c->comm) nccl_give_up(c);
     free(c);
     *base = NULL;
 }
@@ -271,7 +273,7 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
     c->step_timeout_ms = (uint64_t)net->step_timeout_ms;
     c->queues = stream->ops->step != NULL;
     *out = &c->base;
-    PS_TRY(load(&c->nccl));
+    PS_TRY(nccl_load(&c->nccl));
     if (!stream->ops->native(stream) && !c->nccl.stand_in)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "nccl sums in the memory of GPUs: it needs train.device: cuda "
@@ -282,7 +284,7 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
     config.blocking = 0;
     ncclResult_t rc = c->nccl.CommInitRankConfig(&c->comm, options->world_size, id,
                                                  options->rank, &config);
-    if (!accepted(rc)) return nccl_error(c, "communicator", rc);
+    if (!nccl_accepted(rc)) return nccl_error(c, "communicator", rc);
     uint64_t ms = (uint64_t)net->join_timeout_ms;
     return await_stream(c, "communicator", QUEUED,
                         (limit){ps_deadline_in_ms(ms), ms, "net.join_timeout_ms"});

@@ -77,7 +77,7 @@ static ps_err alloc_sums(ps_reducer *r)
     return PS_OK;
 }
 
-static ps_err alloc_arrays(ps_reducer *r)
+static ps_err reducer_alloc_arrays(ps_reducer *r)
 {
     const size_t parts = (size_t)n_parts(r);
     PS_TRY(alloc_sums(r));
@@ -88,7 +88,7 @@ static ps_err alloc_arrays(ps_reducer *r)
     return ps_mem_zalloc(&r->cuts, n * (parts + 1), sizeof *r->cuts, "cuts");
 }
 
-static ps_err lay_out(ps_reducer *r)
+static ps_err reducer_lay_out(ps_reducer *r)
 {
     const ps_device_stream_ops *ops = r->stream->ops;
     const ps_collective_layout layout = {
@@ -118,11 +118,11 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     PS_TRY(ps_scatter_init(&r->scatter, at->table, &r->buckets,
                            scatters ? at->world_size : 1,
                            scatters ? ops->segment(collective) : UINT64_MAX));
-    PS_TRY(alloc_arrays(r));
+    PS_TRY(reducer_alloc_arrays(r));
     cut_bad_tensors(r);
     for (int i = 0; i < n_arrays(r) - 1; i++)
         cut_sums_array(r, i / r->buckets.n, i % r->buckets.n);
-    return scatters ? lay_out(r) : PS_OK;
+    return scatters ? reducer_lay_out(r) : PS_OK;
 }
 
 void ps_reducer_fini(ps_reducer *r)
@@ -139,7 +139,7 @@ void ps_reducer_fini(ps_reducer *r)
 
 /* ------------------------------------------------------------------------- a step */
 
-static ps_err sum(ps_reducer *r, int bucket, uint64_t segment)
+static ps_err reducer_sum(ps_reducer *r, int bucket, uint64_t segment)
 {
     const ps_collective_ops *ops = r->collective->ops;
     const ps_bucket *b = &r->buckets.list[bucket];
@@ -156,7 +156,7 @@ static ps_err gather_arrays(ps_reducer *r)
 }
 
 /* Notes the last of the part's tensors that is not finite. */
-static ps_err find_bad_tensor(ps_reducer *r, const ps_chunk *part)
+static ps_err reducer_find_bad_tensor(ps_reducer *r, const ps_chunk *part)
 {
     const ps_device_stream_ops *ops = r->stream->ops;
     for (int i = part->last_tensor; i >= part->first_tensor; i--) {
@@ -183,7 +183,7 @@ static ps_err look_at(ps_reducer *r, const ps_chunk *part)
     else if (r->rule.refuses)
         PS_TRY(ops->check_finite(r->stream, part->offset, part->count, &finite));
     // the first bucket with such a gradient is the one that is named
-    return finite || r->bad_tensors[r->own] ? PS_OK : find_bad_tensor(r, part);
+    return finite || r->bad_tensors[r->own] ? PS_OK : reducer_find_bad_tensor(r, part);
 }
 
 /* Of the bad tensors gathered for a step, the first in the backward pass, + 1; 0: none.
@@ -204,8 +204,8 @@ static ps_err nan_error(const ps_reducer *r, int tensor, uint64_t step)
 }
 
 /* Makes the optimizer's step of one of the rank's own segments and shares its weights. */
-static ps_err apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
-                    double grad_scale)
+static ps_err reducer_apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
+                            double grad_scale)
 {
     const ps_collective_ops *ops = r->collective->ops;
     const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
@@ -219,11 +219,11 @@ static ps_err apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step,
 
 static ps_err reduce_segment(ps_reducer *r, int bucket, uint64_t i, uint64_t step)
 {
-    PS_TRY(sum(r, bucket, i));
+    PS_TRY(reducer_sum(r, bucket, i));
     const ps_chunk segment = ps_scatter_segment(&r->scatter, bucket, r->own, i);
     if (r->at->table->optional) PS_TRY(r->stream->ops->note_absent(r->stream, &segment));
     PS_TRY(look_at(r, &segment));
-    return r->waits ? PS_OK : apply(r, bucket, i, step, 1);
+    return r->waits ? PS_OK : reducer_apply(r, bucket, i, step, 1);
 }
 
 static ps_err own_norm_sums(ps_reducer *r)
@@ -248,13 +248,13 @@ static ps_err apply_all(ps_reducer *r, uint64_t step, double grad_scale)
     for (int b = r->buckets.n - 1; b >= 0; b--) {
         const uint64_t n = ps_scatter_segments(&r->scatter, b, r->own);
         for (uint64_t i = 0; i < n; i++)
-            PS_TRY(apply(r, b, i, step, grad_scale));
+            PS_TRY(reducer_apply(r, b, i, step, grad_scale));
     }
     return PS_OK;
 }
 
 /* LAMB's first pass over the rank's own parts. */
-static ps_err make_updates(ps_reducer *r, uint64_t step, double grad_scale)
+static ps_err reducer_make_updates(ps_reducer *r, uint64_t step, double grad_scale)
 {
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
     const int updates = r->n_sums - 1, weights = updates - 1;
@@ -269,7 +269,7 @@ static ps_err make_updates(ps_reducer *r, uint64_t step, double grad_scale)
 
 /* After the last bucket: gathers what all ranks must know, and applies what waited for
  * it. */
-static ps_err end_step(ps_reducer *r, uint64_t step)
+static ps_err reducer_end_step(ps_reducer *r, uint64_t step)
 {
     ps_step_decision decision;
     PS_TRY(own_norm_sums(r));
@@ -279,7 +279,7 @@ static ps_err end_step(ps_reducer *r, uint64_t step)
     PS_TRY(ps_step_rule_decide(&r->rule, !bad, total_norm(r), &decision));
     r->made = decision.make;
     if (!r->waits || !r->made) return PS_OK;
-    if (r->lamb_sums) PS_TRY(make_updates(r, step, decision.grad_scale));
+    if (r->lamb_sums) PS_TRY(reducer_make_updates(r, step, decision.grad_scale));
     return apply_all(r, step, decision.grad_scale);
 }
 
@@ -301,7 +301,7 @@ ps_err ps_reducer_complete(ps_reducer *r, bool wait, bool *done)
 static ps_err queue_bucket(ps_reducer *r, int bucket, uint64_t step, bool *applied)
 {
     bool done;
-    PS_TRY(sum(r, bucket, 0));
+    PS_TRY(reducer_sum(r, bucket, 0));
     *applied = bucket == r->buckets.n - 1;
     if (!*applied) return PS_OK;
     PS_TRY(ps_stream_step_queue(&r->on_stream, step));
@@ -318,7 +318,7 @@ ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, bool *applied
         PS_TRY(reduce_segment(r, bucket, i, step));
     *applied = bucket == r->buckets.n - 1;
     if (!*applied) return PS_OK;
-    PS_TRY(end_step(r, step));
+    PS_TRY(reducer_end_step(r, step));
     return r->stream->ops->release_compute(r->stream);
 }
 

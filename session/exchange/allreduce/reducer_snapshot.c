@@ -13,19 +13,21 @@ typedef struct packed {
 } packed;
 
 /* Whether the rank gets the parts of all. */
-static bool gathers(const ps_reducer *r, int holder)
+static bool reducer_snapshot_gathers(const ps_reducer *r, int holder)
 {
     return r->at->rank == 0 || (holder && r->at->rank == holder);
 }
 
-static int part_of(const ps_reducer *r, int rank)
+static int reducer_snapshot_part_of(const ps_reducer *r, int rank)
 {
     return r->scatter.n_ranks > 1 ? rank : 0;
 }
 
 static size_t part_bytes(const ps_reducer *r, int rank)
 {
-    return ps_scatter_before(&r->scatter, r->buckets.n, part_of(r, rank)) * sizeof(float);
+    return ps_scatter_before(&r->scatter, r->buckets.n,
+                             reducer_snapshot_part_of(r, rank)) *
+           sizeof(float);
 }
 
 static ps_err packed_init(packed *p, const ps_reducer *r)
@@ -35,7 +37,7 @@ static ps_err packed_init(packed *p, const ps_reducer *r)
     PS_TRY(ps_mem_zalloc(&p->memory, n, sizeof *p->memory, "a checkpoint's parts"));
     for (int rank = 0; rank < r->at->world_size; rank++) {
         p->bytes[rank] = part_bytes(r, rank);
-        if (gathers(r, p->holder) || r->at->rank == rank)
+        if (reducer_snapshot_gathers(r, p->holder) || r->at->rank == rank)
             PS_TRY(ps_mem_zalloc(&p->memory[rank], p->bytes[rank], 1,
                                  "a checkpoint's parts"));
     }
@@ -50,7 +52,7 @@ static void packed_fini(packed *p, const ps_reducer *r)
     free(p->bytes);
 }
 
-static ps_rank_pieces pieces_of(const packed *p, const ps_reducer *r)
+static ps_rank_pieces reducer_snapshot_pieces_of(const packed *p, const ps_reducer *r)
 {
     return (ps_rank_pieces){.member = r->at->member,
                             .rank = r->at->rank,
@@ -70,7 +72,8 @@ static ps_err for_parts(const ps_reducer *r, const packed *p, int rank, int stat
 {
     float *at = p->memory[rank];
     for (int b = 0; b < r->buckets.n; b++) {
-        const ps_chunk *part = ps_scatter_part(&r->scatter, b, part_of(r, rank));
+        const ps_chunk *part =
+            ps_scatter_part(&r->scatter, b, reducer_snapshot_part_of(r, rank));
         PS_TRY(fn(r, state, part->offset, part->count, at, arena));
         at += part->count;
     }
@@ -106,16 +109,17 @@ static ps_err from_arena(const ps_reducer *r, int state, uint64_t offset, uint64
 /* The arena and all that is packed, where both are. */
 static ps_err for_all(const ps_reducer *r, const packed *p, part_fn fn, float *arena)
 {
-    for (int rank = 0; rank < r->at->world_size && gathers(r, p->holder); rank++)
+    for (int rank = 0; rank < r->at->world_size && reducer_snapshot_gathers(r, p->holder);
+         rank++)
         PS_TRY(for_parts(r, p, rank, 0, fn, arena));
     return PS_OK;
 }
 
 static ps_err save_state(const ps_reducer *r, const packed *p, int state, float *arena)
 {
-    const ps_rank_pieces pieces = pieces_of(p, r);
+    const ps_rank_pieces pieces = reducer_snapshot_pieces_of(p, r);
     const bool whole = r->scatter.n_ranks == 1; // then all ranks have the same
-    if (whole && !gathers(r, p->holder)) return PS_OK;
+    if (whole && !reducer_snapshot_gathers(r, p->holder)) return PS_OK;
     PS_TRY(for_parts(r, p, r->at->rank, state, from_stream, NULL));
     if (whole) return for_parts(r, p, r->at->rank, state, to_arena, arena);
     PS_TRY(ps_rank_pieces_gather(&pieces));
@@ -124,7 +128,7 @@ static ps_err save_state(const ps_reducer *r, const packed *p, int state, float 
 
 static ps_err load_state(const ps_reducer *r, const packed *p, int state, float *arena)
 {
-    const ps_rank_pieces pieces = pieces_of(p, r);
+    const ps_rank_pieces pieces = reducer_snapshot_pieces_of(p, r);
     PS_TRY(for_all(r, p, from_arena, arena));
     PS_TRY(ps_rank_pieces_scatter(&pieces));
     return for_parts(r, p, r->at->rank, state, to_stream, NULL);

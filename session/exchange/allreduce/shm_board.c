@@ -21,17 +21,18 @@ void ps_shm_board_post(ps_shm_board *const *boards, int n, int rank,
             ps_bell_ring(&boards[r]->bell);
 }
 
-static bool reached(const _Atomic uint64_t *count, uint64_t target)
+static bool shm_board_reached(const _Atomic uint64_t *count, uint64_t target)
 {
     return atomic_load(count) >= target;
 }
 
 /* Gives the core away between looks: somebody else may need it to get there. */
-static bool spin(const _Atomic uint64_t *count, uint64_t target, uint64_t spin_ns)
+static bool shm_board_spin(const _Atomic uint64_t *count, uint64_t target,
+                           uint64_t spin_ns)
 {
-    if (reached(count, target)) return true;
+    if (shm_board_reached(count, target)) return true;
     for (const uint64_t end_ns = ps_clock_ns() + spin_ns; ps_clock_ns() < end_ns;) {
-        if (reached(count, target)) return true;
+        if (shm_board_reached(count, target)) return true;
         sched_yield();
     }
     return false;
@@ -42,11 +43,11 @@ ps_err ps_shm_board_wait(ps_shm_board *own, int peer, const _Atomic uint64_t *co
                          void *ctx)
 {
     ps_err err = PS_OK;
-    if (spin(count, target, spin_ns)) return PS_OK;
+    if (shm_board_spin(count, target, spin_ns)) return PS_OK;
     atomic_store(&own->bell.wanted, (uint32_t)peer + 1);
     for (;;) {
         const uint32_t sequence = ps_bell_sequence(&own->bell);
-        if (reached(count, target)) break;
+        if (shm_board_reached(count, target)) break;
         err = check(ctx);
         if (err != PS_OK) break;
         ps_bell_sleep(&own->bell, sequence, SLEEP_MS);

@@ -38,14 +38,14 @@ typedef struct shm_collective {
     const char *what;
 } shm_collective;
 
-static shm_collective *of(const ps_collective *c)
+static shm_collective *shm_collective_of(const ps_collective *c)
 {
     return (shm_collective *)(uintptr_t)c;
 }
 
 /* ------------------------------------------------------------------------- waiting */
 
-static ps_err check(void *ctx)
+static ps_err shm_collective_check(void *ctx)
 {
     const shm_collective *c = ctx;
     if (atomic_load(&c->aborted)) return ps_err_set(PS_ERR_NET, "the exchange was ended");
@@ -57,53 +57,55 @@ static ps_err check(void *ctx)
                       c->what, (long long)c->at.config->net.step_timeout_ms);
 }
 
-static ps_err wait_for(shm_collective *c, int peer, const _Atomic uint64_t *count,
-                       uint64_t target, const char *what)
+static ps_err shm_collective_wait_for(shm_collective *c, int peer,
+                                      const _Atomic uint64_t *count, uint64_t target,
+                                      const char *what)
 {
     if (atomic_load(count) >= target) return PS_OK;
     c->deadline = ps_deadline_in_ms((uint64_t)c->at.config->net.step_timeout_ms);
     c->peer = peer;
     c->what = what;
-    return ps_shm_board_wait(c->boards[c->rank], peer, count, target, c->spin_ns, check,
-                             c);
+    return ps_shm_board_wait(c->boards[c->rank], peer, count, target, c->spin_ns,
+                             shm_collective_check, c);
 }
 
-static void post(shm_collective *c, _Atomic uint64_t *count)
+static void shm_collective_post(shm_collective *c, _Atomic uint64_t *count)
 {
     ps_shm_board_post(c->boards, c->world_size, c->rank, count);
 }
 
 /* ------------------------------------------------------------------ sums and weights */
 
-static uint64_t segment(const ps_collective *base)
+static uint64_t shm_collective_segment(const ps_collective *base)
 {
     return UINT64_MAX;
 }
 
-static void offer(ps_collective *base)
+static void shm_collective_offer(ps_collective *base)
 {
-    shm_collective *c = of(base);
-    post(c, &c->boards[c->rank]->offered);
+    shm_collective *c = shm_collective_of(base);
+    shm_collective_post(c, &c->boards[c->rank]->offered);
 }
 
 /* Ranks without a part of a bucket do not sum it. */
-static uint64_t next_of(uint64_t summed, int bucket, int n_buckets)
+static uint64_t shm_collective_next_of(uint64_t summed, int bucket, int n_buckets)
 {
     const uint64_t n = (uint64_t)n_buckets;
     return summed + ((uint64_t)bucket + n - summed % n) % n;
 }
 
-static ps_err sum(ps_collective *base, int bucket, uint64_t i)
+static ps_err shm_collective_sum(ps_collective *base, int bucket, uint64_t i)
 {
-    shm_collective *c = of(base);
+    shm_collective *c = shm_collective_of(base);
     const ps_scatter *scatter = c->layout.scatter;
     const ps_chunk s = ps_scatter_segment(scatter, bucket, c->rank, i);
     float *own = c->layout.grads + s.offset;
-    c->summed = next_of(c->summed, bucket, scatter->n_buckets) + 1;
+    c->summed = shm_collective_next_of(c->summed, bucket, scatter->n_buckets) + 1;
     for (int r = 0; r < c->world_size; r++) {
         c->from[r] = own;
         if (r == c->rank) continue;
-        PS_TRY(wait_for(c, r, &c->boards[r]->offered, c->summed, "gradients"));
+        PS_TRY(shm_collective_wait_for(c, r, &c->boards[r]->offered, c->summed,
+                                       "gradients"));
         c->from[r] = ps_shm_peers_grads(c->peers, r) + s.offset;
     }
     ps_ordered_sum(own, c->from, c->world_size, 0, s.count);
@@ -111,25 +113,26 @@ static ps_err sum(ps_collective *base, int bucket, uint64_t i)
     return PS_OK;
 }
 
-static ps_err share(ps_collective *base, int bucket, uint64_t i)
+static ps_err shm_collective_share(ps_collective *base, int bucket, uint64_t i)
 {
-    shm_collective *c = of(base);
-    post(c, &c->boards[c->rank]->shared[bucket]);
+    shm_collective *c = shm_collective_of(base);
+    shm_collective_post(c, &c->boards[c->rank]->shared[bucket]);
     return PS_OK;
 }
 
 /* A peer writes its weights again only when the gradients of the next step are summed,
  * for which it waits for this rank. */
-static ps_err gather(ps_collective *base, int bucket)
+static ps_err shm_collective_gather(ps_collective *base, int bucket)
 {
-    shm_collective *c = of(base);
+    shm_collective *c = shm_collective_of(base);
     const ps_scatter *scatter = c->layout.scatter;
     const uint64_t target = ++c->gathered[bucket];
     for (int k = 1; k < c->world_size; k++) {
         const int r = (c->rank + k) % c->world_size;
         const ps_chunk *part = ps_scatter_part(scatter, bucket, r);
         if (part->count == 0) continue;
-        PS_TRY(wait_for(c, r, &c->boards[r]->shared[bucket], target, "weights"));
+        PS_TRY(shm_collective_wait_for(c, r, &c->boards[r]->shared[bucket], target,
+                                       "weights"));
         memcpy(c->layout.params + part->offset,
                ps_shm_peers_params(c->peers, r) + part->offset,
                part->count * sizeof(float));
@@ -138,14 +141,14 @@ static ps_err gather(ps_collective *base, int bucket)
     return PS_OK;
 }
 
-static ps_err flush(ps_collective *base)
+static ps_err shm_collective_flush(ps_collective *base)
 {
     return PS_OK; // the others keep the memory in which it stands
 }
 
 /* -------------------------------------------------------------------------- rounds */
 
-static uint64_t bytes_of(const span *spans, int n)
+static uint64_t shm_collective_bytes_of(const span *spans, int n)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < n; i++)
@@ -182,10 +185,10 @@ static ps_err make_round(shm_collective *c, const span *spans, int n, uint64_t f
     const int place = (int)(c->rounds++ % 2);
     ps_shm_board *own = c->boards[c->rank];
     copy_piece(spans + c->rank * n, n, from, own->pieces[place], true);
-    post(c, &own->rounds);
+    shm_collective_post(c, &own->rounds);
     for (int k = 1; k < c->world_size; k++) {
         const int r = (c->rank + k) % c->world_size;
-        PS_TRY(wait_for(c, r, &c->boards[r]->rounds, c->rounds, "word"));
+        PS_TRY(shm_collective_wait_for(c, r, &c->boards[r]->rounds, c->rounds, "word"));
         c->base.shm_bytes +=
             copy_piece(spans + r * n, n, from, c->boards[r]->pieces[place], false);
     }
@@ -198,7 +201,7 @@ static ps_err exchange_spans(shm_collective *c, const span *spans, int n)
 {
     uint64_t most = 0;
     for (int r = 0; r < c->world_size; r++) {
-        const uint64_t bytes = bytes_of(spans + r * n, n);
+        const uint64_t bytes = shm_collective_bytes_of(spans + r * n, n);
         if (bytes > most) most = bytes;
     }
     for (uint64_t from = 0; from < most; from += PS_SHM_BOARD_PIECE)
@@ -206,15 +209,16 @@ static ps_err exchange_spans(shm_collective *c, const span *spans, int n)
     return PS_OK;
 }
 
-static ps_err all_gather(ps_collective *base)
+static ps_err shm_collective_all_gather(ps_collective *base)
 {
-    shm_collective *c = of(base);
+    shm_collective *c = shm_collective_of(base);
     return exchange_spans(c, c->spans, c->layout.n_arrays);
 }
 
-static ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, int n)
+static ps_err shm_collective_broadcast(ps_collective *base,
+                                       const ps_collective_range *ranges, int n)
 {
-    shm_collective *c = of(base);
+    shm_collective *c = shm_collective_of(base);
     span *spans;
     PS_TRY(ps_mem_zalloc(&spans, (size_t)n * (size_t)c->world_size, sizeof *spans,
                          "a broadcast"));
@@ -227,9 +231,10 @@ static ps_err broadcast(ps_collective *base, const ps_collective_range *ranges, 
 
 /* --------------------------------------------------------------------- start and end */
 
-static ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
+static ps_err shm_collective_lay_out(ps_collective *base,
+                                     const ps_collective_layout *layout)
 {
-    shm_collective *c = of(base);
+    shm_collective *c = shm_collective_of(base);
     const size_t n = (size_t)layout->n_arrays;
     c->layout = *layout;
     PS_TRY(ps_mem_zalloc(&c->gathered, (size_t)layout->scatter->n_buckets,
@@ -248,14 +253,14 @@ static ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
 
 static void abort_calls(ps_collective *base)
 {
-    shm_collective *c = of(base);
+    shm_collective *c = shm_collective_of(base);
     atomic_store(&c->aborted, true);
     ps_bell_ring(&c->boards[c->rank]->bell);
 }
 
-static void destroy(ps_collective **base)
+static void shm_collective_destroy(ps_collective **base)
 {
-    shm_collective *c = of(*base);
+    shm_collective *c = shm_collective_of(*base);
     if (!c) return;
     ps_shm_peers_close(&c->peers);
     free(c->boards);
@@ -268,20 +273,20 @@ static void destroy(ps_collective **base)
 
 static const ps_collective_ops shm_ops = {
     .name = "shm",
-    .segment = segment,
-    .lay_out = lay_out,
-    .offer = offer,
-    .sum = sum,
-    .share = share,
-    .all_gather = all_gather,
-    .gather = gather,
-    .flush = flush,
-    .broadcast = broadcast,
+    .segment = shm_collective_segment,
+    .lay_out = shm_collective_lay_out,
+    .offer = shm_collective_offer,
+    .sum = shm_collective_sum,
+    .share = shm_collective_share,
+    .all_gather = shm_collective_all_gather,
+    .gather = shm_collective_gather,
+    .flush = shm_collective_flush,
+    .broadcast = shm_collective_broadcast,
     .abort = abort_calls,
-    .destroy = destroy,
+    .destroy = shm_collective_destroy,
 };
 
-static ps_err prepare(shm_collective *c)
+static ps_err shm_collective_prepare(shm_collective *c)
 {
     const size_t n = (size_t)c->world_size;
     PS_TRY(ps_mem_zalloc(&c->boards, n, sizeof *c->boards, "boards"));
@@ -315,5 +320,5 @@ ps_err ps_shm_collective_open(const ps_exchange_options *options, ps_collective 
                           .world_size = options->world_size,
                           .peers = peers};
     *out = &c->base;
-    return prepare(c);
+    return shm_collective_prepare(c);
 }

@@ -15,7 +15,7 @@ struct ps_shm_peers {
     int rank;
 };
 
-static ps_deadline join_deadline(const ps_exchange_options *o)
+static ps_deadline shm_peers_join_deadline(const ps_exchange_options *o)
 {
     return ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
 }
@@ -26,7 +26,7 @@ static bool is_here(const ps_exchange_options *o, int rank)
     return ps_roster_same_host(&roster->workers[o->rank], &roster->workers[rank]);
 }
 
-static int count_here(const ps_exchange_options *o)
+static int shm_peers_count_here(const ps_exchange_options *o)
 {
     int n = 0;
     for (int r = 0; r < o->world_size; r++)
@@ -35,15 +35,16 @@ static int count_here(const ps_exchange_options *o)
 }
 
 /* Whether all workers say yes. */
-static ps_err agree(const ps_exchange_options *o, const char *on, bool mine, bool *all)
+static ps_err shm_peers_agree(const ps_exchange_options *o, const char *on, bool mine,
+                              bool *all)
 {
     double yes = mine;
-    PS_TRY(ps_member_reduce(o->member, on, &yes, 1, join_deadline(o)));
+    PS_TRY(ps_member_reduce(o->member, on, &yes, 1, shm_peers_join_deadline(o)));
     *all = yes == (double)o->world_size;
     return PS_OK;
 }
 
-static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
+static ps_err shm_peers_open_door(const ps_exchange_options *o, ps_shm_peers *p)
 {
     const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, o->rank);
     const ps_shm_door_rings boards = {.bytes = p->board.bytes};
@@ -52,7 +53,8 @@ static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
                            o->params->bytes, &boards, &p->door);
     // an empty name spares the others the wait
     const char *name = err == PS_OK ? ps_shm_door_name(p->door) : "";
-    PS_TRY(ps_member_put(o->member, key.text, name, strlen(name), join_deadline(o)));
+    PS_TRY(ps_member_put(o->member, key.text, name, strlen(name),
+                         shm_peers_join_deadline(o)));
     return err;
 }
 
@@ -60,7 +62,7 @@ static ps_err open_door(const ps_exchange_options *o, ps_shm_peers *p)
 static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 {
     const ps_shm_offer_rings board = {.memory = &p->board};
-    PS_TRY(open_door(o, p));
+    PS_TRY(shm_peers_open_door(o, p));
     for (int r = 0; r < o->world_size; r++) {
         const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, r);
         if (r == o->rank || !is_here(o, r)) continue;
@@ -73,7 +75,7 @@ static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 }
 
 /* With exchange.shm on an error; otherwise logs that TCP is used instead. */
-static ps_err without(const ps_exchange_options *o, const char *reason)
+static ps_err shm_peers_without(const ps_exchange_options *o, const char *reason)
 {
     if (o->config->exchange.shm == PS_SWITCH_ON)
         return ps_err_set(PS_ERR_CONFIG, "exchange.shm is on, but %s", reason);
@@ -97,8 +99,9 @@ ps_err ps_shm_peers_open_host(const ps_exchange_options *o, uint64_t board_bytes
 {
     ps_shm_peers *p = NULL;
     *out = NULL;
-    ps_err err = count_here(o) > 1 ? open_peers(o, board_bytes, &p) : PS_OK;
-    if (err == PS_OK) err = ps_member_barrier(o->member, "shm/host", join_deadline(o));
+    ps_err err = shm_peers_count_here(o) > 1 ? open_peers(o, board_bytes, &p) : PS_OK;
+    if (err == PS_OK)
+        err = ps_member_barrier(o->member, "shm/host", shm_peers_join_deadline(o));
     if (err == PS_OK)
         *out = p;
     else
@@ -112,25 +115,26 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
     *out = NULL;
     if (o->world_size == 1 || o->stream) return PS_OK;
     bool wanted = o->config->exchange.shm != PS_SWITCH_OFF;
-    bool here = count_here(o) == o->world_size;
+    bool here = shm_peers_count_here(o) == o->world_size;
     bool all, mapped;
-    PS_TRY(agree(o, "shm/wanted", wanted && here, &all));
+    PS_TRY(shm_peers_agree(o, "shm/wanted", wanted && here, &all));
     if (!all)
-        return without(o, here ? "another worker's is off"
-                               : "the workers are not all on one host and network "
-                                 "namespace");
+        return shm_peers_without(o,
+                                 here ? "another worker's is off"
+                                      : "the workers are not all on one host and network "
+                                        "namespace");
     ps_shm_peers *p;
     ps_err err = open_peers(o, board_bytes, &p);
     if (err != PS_OK) PS_WARN("shm", "reason=\"%s\" instead=tcp", ps_err_message());
     bool ok = err == PS_OK;
-    err = agree(o, "shm/mapped", ok, &mapped);
+    err = shm_peers_agree(o, "shm/mapped", ok, &mapped);
     if (err == PS_OK && mapped)
         *out = p;
     else
         ps_shm_peers_close(&p);
     if (err != PS_OK || mapped) return err;
-    return without(o, ok ? "another worker could not map the arenas"
-                         : "the arenas could not be mapped (the log says why)");
+    return shm_peers_without(o, ok ? "another worker could not map the arenas"
+                                   : "the arenas could not be mapped (the log says why)");
 }
 
 const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank)

@@ -24,14 +24,14 @@ typedef struct exchange_follower {
 
 static const ps_exchange_ops follower_ops;
 
-static exchange_follower *self(ps_exchange *x)
+static exchange_follower *follower_self(ps_exchange *x)
 {
     return (exchange_follower *)x;
 }
 
 static void follower_destroy(ps_exchange **x)
 {
-    exchange_follower *e = self(*x);
+    exchange_follower *e = follower_self(*x);
     ps_levels_close(&e->levels);
     ps_ready_ranges_fini(&e->ready);
     free(e->batch);
@@ -40,7 +40,7 @@ static void follower_destroy(ps_exchange **x)
     *x = NULL;
 }
 
-static ps_err prepare(exchange_follower *e)
+static ps_err follower_prepare(exchange_follower *e)
 {
     const size_t n = e->o.plan->n_chunks;
     PS_TRY(ps_mem_zalloc(&e->batch, n, sizeof *e->batch, "chunk map"));
@@ -62,7 +62,7 @@ ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
     e->levels = levels;
     e->newest = (int64_t)e->o.first_step;
     ps_exchange *x = &e->base;
-    err = prepare(e);
+    err = follower_prepare(e);
     if (err == PS_OK)
         *out = x;
     else
@@ -83,7 +83,7 @@ static ps_err await_leader(exchange_follower *e, const _Atomic uint64_t *count,
     return ps_levels_await(&w, count, target);
 }
 
-static void copy(exchange_follower *e, uint32_t chunk)
+static void follower_copy(exchange_follower *e, uint32_t chunk)
 {
     const ps_chunk *c = &e->o.plan->chunks[chunk];
     const float *from = ps_shm_peers_params(e->levels->peers, e->levels->ranks[0]);
@@ -92,17 +92,17 @@ static void copy(exchange_follower *e, uint32_t chunk)
     e->shm_received += c->count * sizeof *from;
 }
 
-static bool has(const exchange_follower *e, uint32_t chunk, int64_t version)
+static bool follower_has(const exchange_follower *e, uint32_t chunk, int64_t version)
 {
     return (int64_t)e->copied[chunk] > version - (int64_t)e->o.first_step;
 }
 
-static ps_err fetch(exchange_follower *e, uint32_t chunk, int64_t version)
+static ps_err follower_fetch(exchange_follower *e, uint32_t chunk, int64_t version)
 {
-    if (has(e, chunk, version)) return PS_OK;
+    if (follower_has(e, chunk, version)) return PS_OK;
     const uint64_t target = (uint64_t)(version - (int64_t)e->o.first_step) + 1;
     PS_TRY(await_leader(e, &e->levels->boards[0]->shared[chunk], target));
-    copy(e, chunk);
+    follower_copy(e, chunk);
     e->copied[chunk] = target;
     return PS_OK;
 }
@@ -112,13 +112,13 @@ static ps_err fetch_all(exchange_follower *e, uint32_t first, uint32_t last,
                         int64_t version)
 {
     uint32_t c = first;
-    while (c <= last && has(e, c, version))
+    while (c <= last && follower_has(e, c, version))
         c++;
     if (c > last) return PS_OK;
     const uint64_t begin_ns = ps_clock_ns();
     ps_err err = PS_OK;
     for (c = last + 1; c-- > first && err == PS_OK;)
-        err = fetch(e, c, version);
+        err = follower_fetch(e, c, version);
     e->wait_ns += ps_clock_ns() - begin_ns;
     ps_trace_add(PS_TRACE_WAIT, begin_ns, e->step);
     return err;
@@ -126,13 +126,13 @@ static ps_err fetch_all(exchange_follower *e, uint32_t first, uint32_t last,
 
 static ps_err follower_drain(ps_exchange *x)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     return fetch_all(e, 0, e->o.plan->n_chunks - 1, e->newest);
 }
 
 static ps_err follower_start(ps_exchange *x)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     PS_TRY(follower_drain(x));
     e->wait_ns = 0; // the start is not counted
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
@@ -140,7 +140,7 @@ static ps_err follower_start(ps_exchange *x)
 
 static ps_err follower_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
     return fetch_all(e, first, last, e->newest);
@@ -149,7 +149,7 @@ static ps_err follower_params_needed(ps_exchange *x, uint64_t begin, uint64_t en
 static ps_err follower_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
                                     bool *ready)
 {
-    const exchange_follower *e = self(x);
+    const exchange_follower *e = follower_self(x);
     const uint64_t n = (uint64_t)e->newest - e->o.first_step + 1;
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
@@ -161,7 +161,7 @@ static ps_err follower_params_ready(ps_exchange *x, uint64_t begin, uint64_t end
 
 static ps_err follower_loss_scale(ps_exchange *x, float *scale)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     *scale = 1;
     if (!e->o.rule->scale.on) return PS_OK;
     PS_TRY(follower_drain(x));
@@ -173,11 +173,11 @@ static ps_err follower_loss_scale(ps_exchange *x, float *scale)
 /* With a codec the leader fetches the exact weights into its arena. */
 static ps_err follower_sync_buffers(ps_exchange *x)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     if (e->o.config->exchange.codec != PS_CODEC_NONE) {
         PS_TRY(await_leader(e, &e->levels->boards[0]->rounds, ++e->n_exact));
         for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
-            copy(e, c);
+            follower_copy(e, c);
     }
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
@@ -186,7 +186,7 @@ static ps_err follower_sync_buffers(ps_exchange *x)
 
 static ps_err follower_begin(ps_exchange *x, uint64_t step)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     if ((int64_t)step != e->newest)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRId64 " is due",
                           step, e->newest);
@@ -199,12 +199,12 @@ static ps_err follower_begin(ps_exchange *x, uint64_t step)
  * before, even if nobody has needed them. */
 static ps_err follower_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     uint32_t n = 0;
     PS_TRY(ps_ready_ranges_add(&e->ready, begin, end, e->batch, &n));
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t chunk = e->batch[i];
-        PS_TRY(fetch(e, chunk, (int64_t)e->step));
+        PS_TRY(follower_fetch(e, chunk, (int64_t)e->step));
         ps_levels_post(e->levels, &e->levels->boards[e->levels->own]->shared[chunk]);
         e->shm_sent += e->o.plan->chunks[chunk].count * sizeof(float);
     }
@@ -213,7 +213,7 @@ static ps_err follower_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 
 static ps_err follower_finish(ps_exchange *x)
 {
-    exchange_follower *e = self(x);
+    exchange_follower *e = follower_self(x);
     PS_TRY(ps_ready_ranges_check_all(&e->ready, e->step));
     e->newest = (int64_t)e->step + 1;
     return PS_OK;
@@ -224,13 +224,13 @@ static ps_err follower_finish(ps_exchange *x)
 static ps_err follower_save(ps_exchange *x, ps_exchange_state *out)
 {
     // What a codec keeps back is the leader's.
-    if (out->feedback) memset(out->feedback, 0, self(x)->o.params->bytes);
+    if (out->feedback) memset(out->feedback, 0, follower_self(x)->o.params->bytes);
     return PS_OK;
 }
 
 static ps_err follower_load(ps_exchange *x, const ps_exchange_state *in)
 {
-    const exchange_follower *e = self(x);
+    const exchange_follower *e = follower_self(x);
     const uint64_t n = e->o.table->arena_count;
     for (uint64_t i = 0; in->feedback && i < n; i++)
         if (in->feedback[i] != 0)

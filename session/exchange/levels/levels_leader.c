@@ -40,7 +40,7 @@ static ps_err await_own(ps_levels_leader *l, uint64_t n)
     return ps_levels_await(&w, &l->given, n);
 }
 
-static ps_levels_wait wait_for(const ps_levels_leader *l, int place)
+static ps_levels_wait leader_wait_for(const ps_levels_leader *l, int place)
 {
     return (ps_levels_wait){.levels = l->levels,
                             .place = place,
@@ -54,7 +54,7 @@ static ps_levels_wait wait_for(const ps_levels_leader *l, int place)
 static ps_err await_others(ps_levels_leader *l, uint32_t chunk, uint64_t n)
 {
     for (int i = 1; i < l->levels->n; i++) {
-        ps_levels_wait w = wait_for(l, i);
+        ps_levels_wait w = leader_wait_for(l, i);
         atomic_store(&l->awaits, i);
         PS_TRY(ps_levels_await(&w, &l->levels->boards[i]->shared[chunk], n));
     }
@@ -91,7 +91,7 @@ static ps_err check_sum(const ps_levels_leader *l, const ps_chunk *c, const floa
 }
 
 /* In the leader's arena the chunk becomes the host's sum. */
-static ps_err sum(const ps_levels_leader *l, const ps_chunk *c, uint64_t step)
+static ps_err leader_sum(const ps_levels_leader *l, const ps_chunk *c, uint64_t step)
 {
     float *own = l->levels->o.grads->base;
     const uint64_t last = c->offset + c->count;
@@ -105,7 +105,7 @@ static ps_err sum(const ps_levels_leader *l, const ps_chunk *c, uint64_t step)
     return PS_OK;
 }
 
-static ps_err run(ps_levels_leader *l)
+static ps_err leader_run(ps_levels_leader *l)
 {
     const ps_exchange_options *o = &l->levels->o;
     const uint32_t n = o->plan->n_chunks;
@@ -115,7 +115,7 @@ static ps_err run(ps_levels_leader *l)
         const uint64_t step = o->first_step + k / n;
         PS_TRY(await_others(l, chunk, k / n + 1));
         const uint64_t begin_ns = ps_trace_now();
-        PS_TRY(sum(l, &o->plan->chunks[chunk], step));
+        PS_TRY(leader_sum(l, &o->plan->chunks[chunk], step));
         ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, step, chunk, PS_TRACE_NONE);
         PS_TRY(ps_comm_submit(l->comm, PS_COMM_PUSH, step, &chunk, 1));
     }
@@ -124,7 +124,7 @@ static ps_err run(ps_levels_leader *l)
 static void *leader_main(void *arg)
 {
     ps_levels_leader *l = arg;
-    const ps_err err = run(l); // it ends only by an error
+    const ps_err err = leader_run(l); // it ends only by an error
     if (!atomic_load(&l->ended)) ps_comm_give_up(l->comm, err);
     return NULL;
 }
@@ -146,7 +146,7 @@ static void weights_are_here(void *ctx, uint32_t chunk, int64_t version)
 
 /* --- the main thread ---------------------------------------------------------------- */
 
-static void wake(ps_levels_leader *l)
+static void leader_wake(ps_levels_leader *l)
 {
     ps_bell *bell = &l->levels->boards[l->levels->own]->bell;
     if (atomic_load(&bell->wanted) == (uint32_t)l->levels->own + 1) ps_bell_ring(bell);
@@ -157,7 +157,7 @@ void ps_levels_leader_give(ps_levels_leader *l, const uint32_t *chunks, uint32_t
     for (uint32_t i = 0; i < n; i++)
         l->order[l->n_given++ % l->levels->o.plan->n_chunks] = chunks[i];
     atomic_store(&l->given, l->n_given);
-    wake(l);
+    leader_wake(l);
 }
 
 void ps_levels_leader_exact(ps_levels_leader *l)
@@ -169,11 +169,11 @@ ps_err ps_levels_leader_blame(const ps_levels_leader *l, ps_err err)
 {
     const int place = atomic_load(&l->awaits);
     if (err != PS_ERR_TIMEOUT || place == 0) return err;
-    const ps_levels_wait w = wait_for(l, place);
+    const ps_levels_wait w = leader_wait_for(l, place);
     return ps_levels_late(&w);
 }
 
-static ps_err prepare(ps_levels_leader *l)
+static ps_err leader_prepare(ps_levels_leader *l)
 {
     const ps_levels *levels = l->levels;
     PS_TRY(ps_mem_zalloc(&l->order, levels->o.plan->n_chunks, sizeof *l->order,
@@ -193,7 +193,7 @@ ps_err ps_levels_leader_create(ps_levels *levels, ps_comm *comm, ps_levels_leade
     PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a leader"));
     l->levels = levels;
     l->comm = comm;
-    ps_err err = prepare(l);
+    ps_err err = leader_prepare(l);
     if (err == PS_OK) ps_comm_tell(comm, weights_are_here, l);
     if (err == PS_OK) err = ps_thread_start(&l->thread, "host sum", leader_main, l);
     l->running = err == PS_OK;

@@ -99,7 +99,7 @@ ps_err ps_levels_late(const ps_levels_wait *w)
                       w->levels->ranks[w->place], w->what, (long long)w->timeout_ms);
 }
 
-static ps_err check(void *ctx)
+static ps_err two_levels_check(void *ctx)
 {
     ps_levels_wait *w = ctx;
     const ps_levels *l = w->levels;
@@ -117,5 +117,5 @@ ps_err ps_levels_await(ps_levels_wait *w, const _Atomic uint64_t *count, uint64_
     if (atomic_load(count) >= target) return PS_OK;
     note_progress(w);
     return ps_shm_board_wait(l->boards[l->own], w->place, count, target, l->spin_ns,
-                             check, w);
+                             two_levels_check, w);
 }

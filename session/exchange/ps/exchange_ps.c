@@ -31,14 +31,14 @@ typedef struct exchange_ps {
     uint64_t begin_ns, begin_wait_ns; // when the step began
 } exchange_ps;
 
-static exchange_ps *self(ps_exchange *x)
+static exchange_ps *exchange_ps_self(ps_exchange *x)
 {
     return (exchange_ps *)x;
 }
 
 static void ps_ops_destroy(ps_exchange **x)
 {
-    exchange_ps *e = self(*x);
+    exchange_ps *e = exchange_ps_self(*x);
     if (e->leader) ps_levels_leader_stop(e->leader);
     ps_comm_destroy(&e->comm);
     ps_levels_leader_destroy(&e->leader);
@@ -55,7 +55,7 @@ static ps_err map_chunks(exchange_ps *e)
     return ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan);
 }
 
-static ps_err check_options(const ps_exchange_options *o)
+static ps_err exchange_ps_check_options(const ps_exchange_options *o)
 {
     if (!o->member)
         return ps_err_set(PS_ERR_ARG, "the ps exchange needs a member of a job");
@@ -63,8 +63,8 @@ static ps_err check_options(const ps_exchange_options *o)
 }
 
 /* Takes levels over, in case of an error too. */
-static ps_err create(const ps_exchange_options *options, ps_levels *levels,
-                     ps_exchange **out)
+static ps_err exchange_ps_create(const ps_exchange_options *options, ps_levels *levels,
+                                 ps_exchange **out)
 {
     exchange_ps *e;
     ps_err err = ps_mem_zalloc(&e, 1, sizeof *e, "the ps exchange");
@@ -93,16 +93,17 @@ static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **ou
 {
     ps_levels *levels = NULL;
     *out = NULL;
-    PS_TRY(check_options(options));
+    PS_TRY(exchange_ps_check_options(options));
     if (ps_config_two_levels(options->config)) PS_TRY(ps_levels_open(options, &levels));
     if (levels && !ps_levels_leads(levels))
         return ps_exchange_follower_create(levels, out);
-    return create(options, levels, out);
+    return exchange_ps_create(options, levels, out);
 }
 
 /* Waits for a version of chunks first .. last; for all together where it can. Begins with
  * the chunk that arrives last (the lowest index), so that it seldom sleeps twice. */
-static ps_err wait_for(exchange_ps *e, uint32_t first, uint32_t last, int64_t version)
+static ps_err exchange_ps_wait_for(exchange_ps *e, uint32_t first, uint32_t last,
+                                   int64_t version)
 {
     const bool all = first == 0 && last == e->o.plan->n_chunks - 1;
     uint32_t c = first;
@@ -133,7 +134,7 @@ static ps_err fetch_exact(exchange_ps *e)
 
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     if (e->o.config->exchange.codec != PS_CODEC_NONE) {
         PS_TRY(fetch_exact(e));
         if (e->leader) ps_levels_leader_exact(e->leader);
@@ -152,7 +153,7 @@ static uint32_t chunks_ahead(const exchange_ps *e)
 
 static ps_err ps_ops_start(ps_exchange *x)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     const uint32_t n = e->o.plan->n_chunks, ahead = chunks_ahead(e);
     const uint64_t first = e->o.first_step;
     e->started = true;
@@ -163,9 +164,9 @@ static ps_err ps_ops_start(ps_exchange *x)
     const ps_comm_command command = has_weights ? PS_COMM_INIT : PS_COMM_PULL;
     PS_TRY(ps_comm_submit(e->comm, command, first + 1, e->batch, ahead));
     PS_TRY(ps_comm_submit(e->comm, command, first, e->batch + ahead, n - ahead));
-    PS_TRY(wait_for(e, 0, n - 1, (int64_t)first));
+    PS_TRY(exchange_ps_wait_for(e, 0, n - 1, (int64_t)first));
     for (uint32_t c = 0; c < ahead; c++)
-        PS_TRY(wait_for(e, c, c, (int64_t)first + 1));
+        PS_TRY(exchange_ps_wait_for(e, c, c, (int64_t)first + 1));
     e->wait_ns = 0;                     // the start is not counted
     if (e->o.back_at > 0) return PS_OK; // the others do so at rest
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
@@ -173,7 +174,7 @@ static ps_err ps_ops_start(ps_exchange *x)
 
 static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     if ((int64_t)step != e->newest)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRId64 " is due",
                           step, e->newest);
@@ -186,16 +187,16 @@ static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
 
 static ps_err ps_ops_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
-    return wait_for(e, first, last, e->newest);
+    return exchange_ps_wait_for(e, first, last, e->newest);
 }
 
 static ps_err ps_ops_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
                                   bool *ready)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
     *ready = true;
@@ -207,7 +208,7 @@ static ps_err ps_ops_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
 
 static ps_err ps_ops_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     uint32_t n = 0;
     PS_TRY(ps_ready_ranges_add(&e->ready, begin, end, e->batch, &n));
     const bool all = ps_ready_ranges_all(&e->ready);
@@ -217,14 +218,14 @@ static ps_err ps_ops_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
     if (n == 0) return PS_OK;
     if (!e->leader) return ps_comm_push(e->comm, e->step, e->batch, n, !all);
     for (uint32_t i = 0; i < n; i++) // as the leader asks for
-        PS_TRY(wait_for(e, e->batch[i], e->batch[i], (int64_t)e->step));
+        PS_TRY(exchange_ps_wait_for(e, e->batch[i], e->batch[i], (int64_t)e->step));
     ps_levels_leader_give(e->leader, e->batch, n);
     return PS_OK;
 }
 
 static ps_err ps_ops_finish(ps_exchange *x)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     PS_TRY(ps_ready_ranges_check_all(&e->ready, e->step));
     e->newest = (int64_t)e->step + 1;
     return PS_OK;
@@ -232,13 +233,13 @@ static ps_err ps_ops_finish(ps_exchange *x)
 
 static ps_err ps_ops_drain(ps_exchange *x)
 {
-    exchange_ps *e = self(x);
-    return wait_for(e, 0, e->o.plan->n_chunks - 1, e->newest);
+    exchange_ps *e = exchange_ps_self(x);
+    return exchange_ps_wait_for(e, 0, e->o.plan->n_chunks - 1, e->newest);
 }
 
 static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     *scale = 1;
     if (!ps_comm_scales(e->comm)) return PS_OK;
     PS_TRY(ps_ops_drain(x));
@@ -248,7 +249,7 @@ static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
 
 static ps_err ps_ops_rest(ps_exchange *x, bool *rests, bool *over)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     PS_TRY(ps_ops_drain(x));
     ps_comm_rest(e->comm, rests, over);
     return PS_OK;
@@ -270,7 +271,7 @@ static ps_err fetch_arrays(exchange_ps *e, ps_exchange_state *out)
 
 static ps_err ps_ops_save(ps_exchange *x, ps_exchange_state *out)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     const float *feedback = ps_comm_snapshot_feedback(e->comm);
     if (feedback && out->feedback) memcpy(out->feedback, feedback, e->o.params->bytes);
     return e->o.rank == 0 || e->o.rank == out->holder ? fetch_arrays(e, out) : PS_OK;
@@ -278,7 +279,7 @@ static ps_err ps_ops_save(ps_exchange *x, ps_exchange_state *out)
 
 static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     float *feedback = ps_comm_snapshot_feedback(e->comm);
     if (feedback && in->feedback) memcpy(feedback, in->feedback, e->o.params->bytes);
     if (e->o.rank != 0) return PS_OK;
@@ -293,15 +294,15 @@ static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
 
 static ps_err ps_ops_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step)
 {
-    if (ps_config_two_levels(self(x)->o.config))
+    if (ps_config_two_levels(exchange_ps_self(x)->o.config))
         return ps_err_set(PS_ERR_UNSUPPORTED, "exchange.levels 2 has only whole steps: "
                                               "take exchange.levels 1");
-    return ps_comm_submit(self(x)->comm, PS_COMM_PUSH, step, &chunk, 1);
+    return ps_comm_submit(exchange_ps_self(x)->comm, PS_COMM_PUSH, step, &chunk, 1);
 }
 
 static ps_err ps_ops_wait_chunk(ps_exchange *x, uint32_t chunk, uint64_t version)
 {
-    return ps_comm_wait(self(x)->comm, chunk, (int64_t)version);
+    return ps_comm_wait(exchange_ps_self(x)->comm, chunk, (int64_t)version);
 }
 
 static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
@@ -343,7 +344,7 @@ static ps_err await_server_stats(exchange_ps *e)
 
 static ps_err ps_ops_stop(ps_exchange *x)
 {
-    exchange_ps *e = self(x);
+    exchange_ps *e = exchange_ps_self(x);
     if (e->started) PS_TRY(ps_ops_drain(x));
     PS_TRY(ps_comm_stop(e->comm));
     return e->o.rank == 0 ? await_server_stats(e) : PS_OK;

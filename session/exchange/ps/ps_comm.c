@@ -142,7 +142,7 @@ static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
 }
 
 /* Looks for a moment, and gives the core to others between looks. */
-static ps_err spin(ps_comm *c, uint32_t chunk, int64_t version)
+static ps_err comm_spin(ps_comm *c, uint32_t chunk, int64_t version)
 {
     if (c->spin_ns == 0) return PS_OK;
     const uint64_t end_ns = ps_clock_ns() + c->spin_ns;
@@ -157,7 +157,7 @@ static ps_err spin(ps_comm *c, uint32_t chunk, int64_t version)
 static ps_err wait_until(ps_comm *c, uint32_t chunk, int64_t version, uint32_t wanted)
 {
     if (ps_comm_has(c, chunk, version)) return PS_OK;
-    PS_TRY(spin(c, chunk, version));
+    PS_TRY(comm_spin(c, chunk, version));
     if (ps_comm_has(c, chunk, version)) return PS_OK;
     uint64_t start = ps_clock_awake_ns(), since = start;
     uint64_t timeout_ms = (uint64_t)c->o.config->net.step_timeout_ms;

@@ -8,7 +8,7 @@
 #include "shm_pass.h"
 #include "zsock.h"
 
-static uint64_t element_bytes(const ps_comm *c)
+static uint64_t comm_links_element_bytes(const ps_comm *c)
 {
     return ps_credit_element_bytes(c->codec.codec != PS_CODEC_NONE);
 }
@@ -19,7 +19,7 @@ static ps_err connect_link(ps_comm *c, uint32_t shard)
     uint8_t id[PS_WIRE_ID_BYTES];
     const ps_secret *secret = ps_member_secret(c->o.member);
     ps_wire_id((uint32_t)c->o.rank, secret, id);
-    uint64_t largest = c->plan->max_chunk_count * element_bytes(c);
+    uint64_t largest = c->plan->max_chunk_count * comm_links_element_bytes(c);
     const ps_zsock_options options = {
         .type = ZMQ_DEALER,
         .silence_ms = ps_member_silence_ms(c->o.member),
@@ -55,7 +55,7 @@ static ps_err init_link(ps_comm *c, uint32_t shard, int server, int index, bool 
 
 /* Offers the arenas, and the rings if there are any, to a server whose first shard is
  * `shard`. */
-static ps_err offer(ps_comm *c, int server, uint32_t shard, bool *shm)
+static ps_err comm_links_offer(ps_comm *c, int server, uint32_t shard, bool *shm)
 {
     int wakes[PS_SHM_WAKES_MAX];
     const int n = ps_member_roster(c->o.member)->servers[server].n_endpoints;
@@ -80,7 +80,7 @@ static ps_err connect_servers(ps_comm *c)
     PS_TRY(ps_comm_rings_open(c));
     for (int s = 0; s < roster->n_servers; s++) {
         bool shm;
-        PS_TRY(offer(c, s, shard, &shm));
+        PS_TRY(comm_links_offer(c, s, shard, &shm));
         for (int i = 0; i < roster->servers[s].n_endpoints; i++) {
             if (shard == c->n_links) break;
             PS_TRY(init_link(c, shard++, s, i, shm));

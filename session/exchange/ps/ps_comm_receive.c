@@ -104,8 +104,8 @@ static void forget_dropped(ps_comm *c, const ps_wire_header *h)
            chunk->count * sizeof *c->residual);
 }
 
-static ps_err take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
-                           ps_wire_frames *f)
+static ps_err comm_receive_take_weights(ps_comm *c, ps_comm_link *l,
+                                        const ps_wire_header *h, ps_wire_frames *f)
 {
     PS_TRY(check_weights(c, l, h, f));
     ps_comm_chunk *state = &c->chunks[h->chunk];
@@ -170,7 +170,7 @@ static ps_err take_credit(ps_comm_link *l, uint64_t credit)
     return PS_OK;
 }
 
-static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
+static ps_err comm_receive_handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
 {
     ps_wire_header h;
     PS_TRY(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), &h));
@@ -193,7 +193,7 @@ static ps_err handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
         return ps_comm_mend_ready(c, l, h.step);
     case PS_MSG_WEIGHTS:
     case PS_MSG_EXACT_WEIGHTS:
-        return take_weights(c, l, &h, f);
+        return comm_receive_take_weights(c, l, &h, f);
     case PS_MSG_STATE:
     case PS_MSG_RESTORED:
         return ps_comm_snapshot_take(c, l, &h, f);
@@ -217,7 +217,7 @@ ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
         bool got;
         PS_TRY(ps_wire_recv(l->socket, false, f, &got));
         if (!got) return PS_OK;
-        PS_TRY(name_sender(c, l, handle(c, l, f)));
+        PS_TRY(name_sender(c, l, comm_receive_handle(c, l, f)));
     }
     return PS_OK;
 }

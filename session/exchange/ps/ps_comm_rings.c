@@ -11,7 +11,7 @@
  * is woken with each gradient, and ends earlier. */
 enum { HELD_BYTES = 256 << 10 };
 
-static int n_groups(const ps_comm *c)
+static int comm_rings_n_groups(const ps_comm *c)
 {
     const ps_param_groups *g = c->o.rule->optimizer.groups;
     return g ? g->n : 0;
@@ -19,7 +19,7 @@ static int n_groups(const ps_comm *c)
 
 /* Where only some shards are here the thread's sockets limit a step anyway, and two
  * threads would share what they count. */
-static bool possible(const ps_comm *c)
+static bool comm_rings_possible(const ps_comm *c)
 {
     const ps_roster *roster = ps_member_roster(c->o.member);
     const ps_config_exchange *x = &c->o.config->exchange;
@@ -36,12 +36,12 @@ static bool possible(const ps_comm *c)
 
 ps_err ps_comm_rings_open(ps_comm *c)
 {
-    if (!possible(c)) return PS_OK;
-    PS_TRY(ps_shared_mem_init(&c->ring_memory, ps_wire_rings_bytes(c->plan, n_groups(c)),
-                              "rings"));
+    if (!comm_rings_possible(c)) return PS_OK;
+    PS_TRY(ps_shared_mem_init(
+        &c->ring_memory, ps_wire_rings_bytes(c->plan, comm_rings_n_groups(c)), "rings"));
     for (uint32_t i = 0; i < c->n_links; i++)
         c->links[i].rings =
-            ps_wire_rings_at(c->ring_memory.base, c->plan, n_groups(c), i);
+            ps_wire_rings_at(c->ring_memory.base, c->plan, comm_rings_n_groups(c), i);
     return PS_OK;
 }
 
@@ -57,7 +57,7 @@ void ps_comm_rings_agree(ps_comm *c)
                                    c->o.config->train.threads);
 }
 
-static ps_err push(ps_comm *c, uint32_t chunk, uint64_t step)
+static ps_err comm_rings_push(ps_comm *c, uint32_t chunk, uint64_t step)
 {
     const ps_chunk *plan = &c->plan->chunks[chunk];
     ps_comm_link *l = &c->links[plan->shard];
@@ -99,7 +99,7 @@ ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uin
 {
     const bool cores_are_short = c->spin_ns == 0;
     for (uint32_t i = 0; i < n; i++)
-        PS_TRY(push(c, chunks[i], step));
+        PS_TRY(comm_rings_push(c, chunks[i], step));
     if (n > 0) wake_shards(c, more && cores_are_short ? HELD_BYTES : 1);
     return PS_OK;
 }

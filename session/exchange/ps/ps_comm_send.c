@@ -33,7 +33,7 @@ static ps_codec gradient_codec(const ps_comm *c, const ps_chunk *chunk, uint64_t
 }
 
 /* What is to be sent next of a chunk: its command, or its INIT again. */
-static ps_command next_of(const ps_comm *c, uint32_t chunk)
+static ps_command comm_send_next_of(const ps_comm *c, uint32_t chunk)
 {
     const ps_comm_chunk *s = &c->chunks[chunk];
     const ps_command init = {
@@ -206,7 +206,7 @@ static bool may_go(const ps_comm *c, const ps_comm_link *l, const ps_command *wh
 static ps_err send_one(ps_comm *c, ps_comm_link *l, bool *any)
 {
     if (l->n_waiting == 0 || !l->open) return PS_OK;
-    const ps_command what = next_of(c, most_urgent(c, l));
+    const ps_command what = comm_send_next_of(c, most_urgent(c, l));
     if (!may_go(c, l, &what)) return PS_OK;
     *any = true;
     if (what.kind == PS_MSG_PUSH) PS_TRY(ps_comm_send_groups(c, l));

@@ -7,7 +7,7 @@
 #include "loss_scale.h"
 #include "mem.h"
 
-static ps_err alloc_arrays(ps_comm *c)
+static ps_err comm_alloc_arrays(ps_comm *c)
 {
     size_t n = c->plan->n_chunks;
     // INIT or PULL, then PUSH, of every chunk, BYE and QUIT are the most that is queued.
@@ -63,7 +63,7 @@ ps_err ps_comm_memory_init(ps_comm *c)
 {
     c->bell = &c->own_bell;
     ps_wire_frames_open(&c->ring_frames);
-    PS_TRY(alloc_arrays(c));
+    PS_TRY(comm_alloc_arrays(c));
     PS_TRY(init_codec(c));
     init_scale(c);
     return PS_OK;
@@ -134,7 +134,7 @@ void ps_comm_pace_sent(ps_comm *c, uint32_t shard, uint64_t step)
 }
 
 /* All chunks that were sent to a shard have come back from it. */
-static void tell_pace(ps_comm *c, uint64_t step)
+static void comm_tell_pace(ps_comm *c, uint64_t step)
 {
     const uint32_t n = c->n_links;
     double *f = c->paced.figures, *means = f + 1 + 2 * n;
@@ -165,7 +165,7 @@ void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step)
     sums[shard] += last[shard];
     if (++c->paced.n_had == c->plan->n_chunks &&
         ps_pace_step(&c->paced.pace, step, now_ns))
-        tell_pace(c, step);
+        comm_tell_pace(c, step);
 }
 
 const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)

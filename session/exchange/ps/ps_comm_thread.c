@@ -54,7 +54,7 @@ static ps_err bye_timeout(const ps_comm *c)
                       ps_comm_lost_text(l, lost, sizeof lost));
 }
 
-static ps_err run(ps_comm *c, ps_wire_frames *f)
+static ps_err comm_thread_run(ps_comm *c, ps_wire_frames *f)
 {
     const uint32_t n = c->n_links;
     for (uint32_t i = 0; i < n; i++)
@@ -79,7 +79,7 @@ void *ps_comm_thread_main(void *arg)
     ps_comm *c = arg;
     ps_wire_frames f;
     ps_wire_frames_open(&f);
-    ps_err err = run(c, &f);
+    ps_err err = comm_thread_run(c, &f);
     ps_wire_frames_close(&f);
     if (err != PS_OK) ps_comm_fail(c, err);
     return NULL;

@@ -9,7 +9,7 @@ enum { PIXELS = 3 * 32 * 32 };
 static const uint64_t file_max_bytes = (uint64_t)1 << 36;
 
 /* Makes room for n more samples at the end of out. */
-static ps_err grow(ps_dataset *out, uint64_t n, const char *path)
+static ps_err cifar_grow(ps_dataset *out, uint64_t n, const char *path)
 {
     uint64_t total = (uint64_t)out->n + n;
     void *values = realloc(out->values, total * PIXELS);
@@ -22,8 +22,8 @@ static ps_err grow(ps_dataset *out, uint64_t n, const char *path)
 
 /* A record has label_bytes before its pixels; the last of them is the label, below
  * n_classes. */
-static ps_err append(const char *path, const uint8_t *records, uint64_t n,
-                     size_t label_bytes, int n_classes, ps_dataset *out)
+static ps_err cifar_append(const char *path, const uint8_t *records, uint64_t n,
+                           size_t label_bytes, int n_classes, ps_dataset *out)
 {
     for (uint64_t i = 0; i < n; i++) {
         const uint8_t *record = records + i * (label_bytes + PIXELS);
@@ -40,8 +40,8 @@ static ps_err append(const char *path, const uint8_t *records, uint64_t n,
     return PS_OK;
 }
 
-static ps_err read_file(const char *path, size_t label_bytes, int n_classes,
-                        ps_dataset *out)
+static ps_err cifar_read_file(const char *path, size_t label_bytes, int n_classes,
+                              ps_dataset *out)
 {
     ps_source source;
     void *records = NULL;
@@ -58,21 +58,21 @@ static ps_err read_file(const char *path, size_t label_bytes, int n_classes,
                                "%" PRIu64,
                                path, bytes, record),
                     err, out);
-    PS_TRY_GOTO(grow(out, bytes / record, path), err, out);
-    PS_TRY_GOTO(append(path, records, bytes / record, label_bytes, n_classes, out), err,
-                out);
+    PS_TRY_GOTO(cifar_grow(out, bytes / record, path), err, out);
+    PS_TRY_GOTO(cifar_append(path, records, bytes / record, label_bytes, n_classes, out),
+                err, out);
 out:
     free(records);
     return err;
 }
 
-static ps_err read_files(char *const *paths, int n_paths, size_t label_bytes,
-                         int n_classes, ps_dataset *out)
+static ps_err cifar_read_files(char *const *paths, int n_paths, size_t label_bytes,
+                               int n_classes, ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
     out->dims = (ps_dims){3, {3, 32, 32}};
     for (int i = 0; i < n_paths; i++) {
-        ps_err err = read_file(paths[i], label_bytes, n_classes, out);
+        ps_err err = cifar_read_file(paths[i], label_bytes, n_classes, out);
         if (err == PS_OK) continue;
         ps_dataset_fini(out);
         return err;
@@ -82,10 +82,10 @@ static ps_err read_files(char *const *paths, int n_paths, size_t label_bytes,
 
 ps_err ps_cifar10_read(char *const *paths, int n_paths, ps_dataset *out)
 {
-    return read_files(paths, n_paths, 1, 10, out);
+    return cifar_read_files(paths, n_paths, 1, 10, out);
 }
 
 ps_err ps_cifar100_read(char *const *paths, int n_paths, ps_dataset *out)
 {
-    return read_files(paths, n_paths, 2, 100, out);
+    return cifar_read_files(paths, n_paths, 2, 100, out);
 }

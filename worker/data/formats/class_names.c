@@ -22,12 +22,12 @@ const char *ps_class_name(const ps_class_names *c, int64_t class)
     return class < c->n ? c->names[class] : NULL;
 }
 
-static ps_err make_room(ps_class_names *c, size_t n)
+static ps_err class_names_make_room(ps_class_names *c, size_t n)
 {
     return ps_mem_zalloc(&c->names, n, sizeof *c->names, "the names of the classes");
 }
 
-static ps_err add(ps_class_names *c, const char *name)
+static ps_err class_names_add(ps_class_names *c, const char *name)
 {
     PS_TRY(ps_mem_strdup(&c->names[c->n], name));
     c->n++;
@@ -37,15 +37,15 @@ static ps_err add(ps_class_names *c, const char *name)
 ps_err ps_class_names_copy(const ps_class_names *from, ps_class_names *out)
 {
     *out = (ps_class_names){0};
-    ps_err err = make_room(out, (size_t)from->n);
+    ps_err err = class_names_make_room(out, (size_t)from->n);
     for (int64_t i = 0; i < from->n && err == PS_OK; i++)
-        err = add(out, from->names[i]);
+        err = class_names_add(out, from->names[i]);
     if (err != PS_OK) ps_class_names_fini(out);
     return err;
 }
 
 /* Ends the line, and moves *rest behind it. Returns the line without outer spaces. */
-static char *take_line(char **rest)
+static char *class_names_take_line(char **rest)
 {
     char *line = *rest;
     char *end = line + strcspn(line, "\n");
@@ -63,16 +63,16 @@ static ps_err split_lines(char *text, ps_class_names *out)
     size_t n = 1;
     for (const char *c = text; *c; c++)
         n += *c == '\n';
-    PS_TRY(make_room(out, n));
+    PS_TRY(class_names_make_room(out, n));
     for (;;) {
-        const char *line = take_line(&text);
+        const char *line = class_names_take_line(&text);
         if (*line == '\0') return PS_OK;
-        PS_TRY(add(out, line));
+        PS_TRY(class_names_add(out, line));
     }
 }
 
 /* The file with a NUL behind it; owned by the caller. */
-static ps_err read_text(const char *path, char **text)
+static ps_err class_names_read_text(const char *path, char **text)
 {
     ps_source source;
     void *bytes = NULL;
@@ -91,7 +91,7 @@ ps_err ps_class_names_read(const char *path, ps_class_names *out)
 {
     char *text;
     *out = (ps_class_names){0};
-    PS_TRY(read_text(path, &text));
+    PS_TRY(class_names_read_text(path, &text));
     const ps_err err = split_lines(text, out);
     free(text);
     if (err != PS_OK) ps_class_names_fini(out);
@@ -111,7 +111,7 @@ static ps_err load_name(FILE *in, const char *path, ps_class_names *out)
         const int c = getc(in);
         if (c == EOF) break;
         name[i] = (char)c;
-        if (c == '\0') return add(out, name);
+        if (c == '\0') return class_names_add(out, name);
     }
     return ps_err_set(PS_ERR_FORMAT, "%s: the names of the classes are torn", path);
 }
@@ -120,7 +120,7 @@ ps_err ps_class_names_load(FILE *in, int64_t n, const char *path, ps_class_names
 {
     *out = (ps_class_names){0};
     if (n == 0) return PS_OK;
-    ps_err err = make_room(out, (size_t)n);
+    ps_err err = class_names_make_room(out, (size_t)n);
     for (int64_t i = 0; i < n && err == PS_OK; i++)
         err = load_name(in, path, out);
     if (err != PS_OK) ps_class_names_fini(out);

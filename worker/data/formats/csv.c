@@ -45,7 +45,7 @@ static char separator_of(const char *at)
 
 /* Undoes the quotes of a field in place; at: behind the first one. Returns what follows
  * the last one; NULL: there is none. */
-static char *unquote(cursor *c, char *at)
+static char *csv_unquote(cursor *c, char *at)
 {
     char *to = at;
     for (; *at; *to++ = *at++) {
@@ -60,7 +60,7 @@ static char *unquote(cursor *c, char *at)
 
 /* Ends a field without quotes. Returns what follows it, whose character is then *found.
  */
-static char *trim(const cursor *c, char *field, char *found)
+static char *csv_trim(const cursor *c, char *field, char *found)
 {
     char *stop = field, *end;
     while (*stop && *stop != c->separator && *stop != '\n')
@@ -91,7 +91,7 @@ static ps_err cut_field(cursor *c, char *found)
     char *field = c->at + strspn(c->at, " ");
     const bool quoted = *field == '"';
     PS_TRY(add_field(c, field + quoted));
-    char *stop = quoted ? unquote(c, field + 1) : trim(c, field, found);
+    char *stop = quoted ? csv_unquote(c, field + 1) : csv_trim(c, field, found);
     if (quoted && stop) *found = *stop;
     if (!stop || (*found && *found != c->separator && *found != '\n'))
         return bad_field(c, c->n_fields - 1,
@@ -201,7 +201,7 @@ static bool grow_answers(const cursor *c, size_t n, ps_dataset *out)
 }
 
 /* Room for that many more samples of `columns` numbers. */
-static ps_err grow(const cursor *c, int64_t more, int64_t columns, ps_dataset *out)
+static ps_err csv_grow(const cursor *c, int64_t more, int64_t columns, ps_dataset *out)
 {
     uint64_t bytes;
     out->dims = (ps_dims){1, {columns}};
@@ -283,7 +283,7 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: %" PRId64 " columns; the file before has %" PRId64,
                           c->path, columns + 1, out->dims.d[0] + 1);
-    PS_TRY(grow(c, 1 + count_lines(c), columns, out));
+    PS_TRY(csv_grow(c, 1 + count_lines(c), columns, out));
     PS_TRY(read_first_line(c, out));
     for (;;) {
         PS_TRY(cut_line(c));
@@ -307,7 +307,7 @@ ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wante
     return err;
 }
 
-static ps_err read_file(const char *path, const ps_wanted *wanted, ps_dataset *out)
+static ps_err csv_read_file(const char *path, const ps_wanted *wanted, ps_dataset *out)
 {
     ps_source source;
     void *text = NULL;
@@ -331,7 +331,7 @@ ps_err ps_csv_read(char *const *paths, int n_paths, const ps_wanted *wanted,
 {
     *out = (ps_dataset){0};
     for (int i = 0; i < n_paths; i++) {
-        ps_err err = read_file(paths[i], wanted, out);
+        ps_err err = csv_read_file(paths[i], wanted, out);
         if (err == PS_OK) continue;
         ps_dataset_fini(out);
         return err;

@@ -20,7 +20,7 @@ static uint32_t big_endian_32(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static ps_err read_header(ps_source *source, idx_header *header)
+static ps_err idx_read_header(ps_source *source, idx_header *header)
 {
     uint8_t magic[4], size[4];
     PS_TRY(ps_source_read(source, magic, sizeof magic, "the IDX header"));
@@ -74,7 +74,7 @@ static const char *type_name(int type)
 ps_err ps_idx_read_values(ps_source *source, ps_dataset *set)
 {
     idx_header header = {0};
-    PS_TRY(read_header(source, &header));
+    PS_TRY(idx_read_header(source, &header));
     if (header.type != TYPE_UINT8 && header.type != TYPE_FLOAT32)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: holds values of type 0x%02x (%s); 0x08 (uint8) and 0x0d "
@@ -102,7 +102,7 @@ ps_err ps_idx_read_labels(ps_source *source, int32_t **labels, int64_t *n)
 {
     *labels = NULL;
     idx_header header = {0};
-    PS_TRY(read_header(source, &header));
+    PS_TRY(idx_read_header(source, &header));
     if (header.type != TYPE_UINT8 || header.n_dims != 1)
         return ps_err_set(
             PS_ERR_FORMAT,

@@ -52,14 +52,14 @@ static void sort_names(const name_list *list)
     if (list->n > 1) qsort(list->names, list->n, sizeof *list->names, by_bytes);
 }
 
-static ps_err join(const char *folder, const char *name, char **out)
+static ps_err image_folder_join(const char *folder, const char *name, char **out)
 {
     if (asprintf(out, "%s/%s", folder, name) >= 0) return PS_OK;
     *out = NULL;
     return ps_err_set(PS_ERR_NOMEM, "%s: no memory", folder);
 }
 
-static bool is_folder(const char *path)
+static bool image_folder_is_folder(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -89,11 +89,11 @@ static ps_err list_entry(const char *folder, const struct dirent *e, listing *in
 {
     char *path = NULL, *name = NULL;
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) return PS_OK;
-    PS_TRY(join(folder, e->d_name, &path));
-    name_list *list = is_folder(path)         ? &in->folders
-                      : is_picture(e->d_name) ? &in->pictures
-                      : e->d_name[0] != '.'   ? &in->others
-                                              : NULL;
+    PS_TRY(image_folder_join(folder, e->d_name, &path));
+    name_list *list = image_folder_is_folder(path) ? &in->folders
+                      : is_picture(e->d_name)      ? &in->pictures
+                      : e->d_name[0] != '.'        ? &in->others
+                                                   : NULL;
     free(path);
     if (list == NULL) return PS_OK;
     PS_TRY(ps_mem_strdup(&name, e->d_name));
@@ -132,7 +132,7 @@ static ps_err add_tree(const char *folder, int depth, name_list *tree)
     PS_TRY(add_name(tree, path));
     ps_err err = list_folder(folder, &in);
     for (size_t i = 0; i < in.folders.n && err == PS_OK; i++) {
-        err = join(folder, in.folders.names[i], &path);
+        err = image_folder_join(folder, in.folders.names[i], &path);
         if (err == PS_OK) err = add_tree(path, depth + 1, tree);
         free(path);
     }
@@ -156,7 +156,7 @@ static void found_fini(found *f)
 static ps_err leave_out(const char *folder, const name_list *names, found *f)
 {
     if (f->left_out == 0 && names->n > 0)
-        PS_TRY(join(folder, names->names[0], &f->first));
+        PS_TRY(image_folder_join(folder, names->names[0], &f->first));
     f->left_out += names->n;
     return PS_OK;
 }
@@ -167,7 +167,7 @@ static ps_err add_pictures(const char *folder, found *f)
     char *path = NULL;
     ps_err err = list_folder(folder, &in);
     for (size_t i = 0; i < in.pictures.n && err == PS_OK; i++) {
-        err = join(folder, in.pictures.names[i], &path);
+        err = image_folder_join(folder, in.pictures.names[i], &path);
         if (err == PS_OK) err = add_name(&f->files, path);
     }
     if (err == PS_OK) err = leave_out(folder, &in.others, f);
@@ -222,7 +222,7 @@ static ps_err list_class(const char *split, const char *name, int32_t label, fou
 {
     const size_t before = f->files.n;
     char *path = NULL;
-    PS_TRY(join(split, name, &path));
+    PS_TRY(image_folder_join(split, name, &path));
     ps_err err = add_class(path, f);
     free(path);
     if (err == PS_OK) err = set_labels(out, before, f->files.n - before, label);

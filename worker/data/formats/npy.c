@@ -31,7 +31,7 @@ static void skip_space(cursor *c)
         c->at++;
 }
 
-static bool accept(cursor *c, char token)
+static bool npy_accept(cursor *c, char token)
 {
     skip_space(c);
     if (c->at == c->end || *c->at != token) return false;
@@ -51,7 +51,7 @@ static bool accept_word(cursor *c, const char *word)
 /* A Python string without escapes, at most size - 1 characters. */
 static ps_err read_string(cursor *c, char *out, size_t size)
 {
-    char quote = accept(c, '\'') ? '\'' : accept(c, '"') ? '"' : '\0';
+    char quote = npy_accept(c, '\'') ? '\'' : npy_accept(c, '"') ? '"' : '\0';
     if (quote == '\0') return bad_header(c, "lacks a string where one is expected");
     size_t n = 0;
     for (; c->at < c->end && *c->at != quote; c->at++) {
@@ -60,10 +60,10 @@ static ps_err read_string(cursor *c, char *out, size_t size)
         out[n++] = *c->at;
     }
     out[n] = '\0';
-    return accept(c, quote) ? PS_OK : bad_header(c, "has a string without an end");
+    return npy_accept(c, quote) ? PS_OK : bad_header(c, "has a string without an end");
 }
 
-static ps_err read_size(cursor *c, int64_t *out)
+static ps_err npy_read_size(cursor *c, int64_t *out)
 {
     skip_space(c);
     const char *start = c->at;
@@ -78,16 +78,16 @@ static ps_err read_size(cursor *c, int64_t *out)
                          : bad_header(c, "has a shape that is not a list of sizes");
 }
 
-static ps_err read_shape(cursor *c, ps_npy_header *header)
+static ps_err npy_read_shape(cursor *c, ps_npy_header *header)
 {
-    if (!accept(c, '(')) return bad_header(c, "has a shape that is not a tuple");
-    while (!accept(c, ')')) {
+    if (!npy_accept(c, '(')) return bad_header(c, "has a shape that is not a tuple");
+    while (!npy_accept(c, ')')) {
         if (header->n_dims == PS_NPY_MAX_DIMS)
             return bad_header(c, "has too many dimensions");
-        PS_TRY(read_size(c, &header->shape[header->n_dims++]));
-        accept(c, 'L'); // Python 2's suffix of long integers
-        if (accept(c, ',')) continue;
-        if (!accept(c, ')')) return bad_header(c, "has a shape without an end");
+        PS_TRY(npy_read_size(c, &header->shape[header->n_dims++]));
+        npy_accept(c, 'L'); // Python 2's suffix of long integers
+        if (npy_accept(c, ',')) continue;
+        if (!npy_accept(c, ')')) return bad_header(c, "has a shape without an end");
         break;
     }
     return PS_OK;
@@ -110,11 +110,11 @@ static ps_err read_descr(cursor *c, ps_npy_header *header)
     return PS_OK;
 }
 
-static ps_err read_entry(cursor *c, ps_npy_header *header, unsigned *seen)
+static ps_err npy_read_entry(cursor *c, ps_npy_header *header, unsigned *seen)
 {
     char key[16];
     PS_TRY(read_string(c, key, sizeof key));
-    if (!accept(c, ':')) return bad_header(c, "has a key without a value");
+    if (!npy_accept(c, ':')) return bad_header(c, "has a key without a value");
     unsigned bit = 0;
     if (strcmp(key, "descr") == 0) {
         bit = 1;
@@ -127,7 +127,7 @@ static ps_err read_entry(cursor *c, ps_npy_header *header, unsigned *seen)
     } else if (strcmp(key, "shape") == 0) {
         bit = 4;
         if (*seen & bit) return bad_header(c, "has a key twice");
-        PS_TRY(read_shape(c, header));
+        PS_TRY(npy_read_shape(c, header));
     } else {
         return bad_header(c, "has an unknown key");
     }
@@ -139,11 +139,11 @@ static ps_err read_entry(cursor *c, ps_npy_header *header, unsigned *seen)
 static ps_err parse_header(cursor *c, ps_npy_header *header)
 {
     unsigned seen = 0;
-    if (!accept(c, '{')) return bad_header(c, "is no dictionary");
-    while (!accept(c, '}')) {
-        PS_TRY(read_entry(c, header, &seen));
-        if (accept(c, ',')) continue;
-        if (!accept(c, '}')) return bad_header(c, "has no end");
+    if (!npy_accept(c, '{')) return bad_header(c, "is no dictionary");
+    while (!npy_accept(c, '}')) {
+        PS_TRY(npy_read_entry(c, header, &seen));
+        if (npy_accept(c, ',')) continue;
+        if (!npy_accept(c, '}')) return bad_header(c, "has no end");
         break;
     }
     skip_space(c);
@@ -186,7 +186,7 @@ static bool has_order(const ps_npy_header *header)
     return longer > 1;
 }
 
-static ps_err check_layout(const ps_source *source, const ps_npy_header *header)
+static ps_err npy_check_layout(const ps_source *source, const ps_npy_header *header)
 {
     if (header->fortran_order && has_order(header))
         return ps_err_set(PS_ERR_UNSUPPORTED,
@@ -245,7 +245,7 @@ static ps_err read_values_header(ps_source *source, ps_npy_header *header,
                                  ps_dataset *set)
 {
     PS_TRY(ps_npy_read_header(source, header));
-    PS_TRY(check_layout(source, header));
+    PS_TRY(npy_check_layout(source, header));
     const bool u8 = header->type == 'u' && header->item_bytes == 1;
     const bool f64 = header->type == 'f' && header->item_bytes == 8;
     if (!u8 && !f64 && !(header->type == 'f' && header->item_bytes == 4))
@@ -293,7 +293,7 @@ ps_err ps_npy_open_values(ps_source *source, ps_dataset *set)
 }
 
 /* Item i of type u or i as int64; a uint64 above INT64_MAX becomes negative. */
-static int64_t integer_at(const char *items, int64_t i, char type, int bytes)
+static int64_t npy_integer_at(const char *items, int64_t i, char type, int bytes)
 {
     uint64_t v = 0;
     memcpy(&v, items + i * bytes, (size_t)bytes);
@@ -306,9 +306,9 @@ static bool is_whole(const ps_npy_header *header)
     return header->type == 'u' || header->type == 'i';
 }
 
-static ps_err check_labels(const ps_source *source, const ps_npy_header *header)
+static ps_err npy_check_labels(const ps_source *source, const ps_npy_header *header)
 {
-    PS_TRY(check_layout(source, header));
+    PS_TRY(npy_check_layout(source, header));
     int size = header->item_bytes;
     bool known = size == 1 || size == 2 || size == 4 || size == 8;
     if (!is_whole(header) || !known)
@@ -350,16 +350,16 @@ static ps_err read_items(ps_source *source, const ps_npy_header *header, int64_t
     return err;
 }
 
-static ps_err read_labels(ps_source *source, const ps_npy_header *header,
-                          const ps_wanted *wanted, int32_t **labels)
+static ps_err npy_read_labels(ps_source *source, const ps_npy_header *header,
+                              const ps_wanted *wanted, int32_t **labels)
 {
     void *items = NULL;
     const int64_t n = header->shape[0];
-    PS_TRY(check_labels(source, header));
+    PS_TRY(npy_check_labels(source, header));
     PS_TRY(read_items(source, header, 1, &items));
     ps_err err = ps_mem_zalloc(labels, (size_t)n, sizeof **labels, "labels");
     for (int64_t i = 0; i < n && err == PS_OK; i++) {
-        const int64_t v = integer_at(items, i, header->type, header->item_bytes);
+        const int64_t v = npy_integer_at(items, i, header->type, header->item_bytes);
         const bool ignored = wanted->may_be_ignored && v == wanted->ignore_index;
         if ((v < 0 || v > INT32_MAX) && !ignored)
             err = bad_label(source, header->type, i, v);
@@ -378,8 +378,8 @@ ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
     ps_npy_header header;
     *labels = NULL;
     PS_TRY(ps_npy_read_header(source, &header));
-    PS_TRY(check_layout(source, &header));
-    PS_TRY(read_labels(source, &header, &any, labels));
+    PS_TRY(npy_check_layout(source, &header));
+    PS_TRY(npy_read_labels(source, &header, &any, labels));
     *n = header.shape[0];
     return PS_OK;
 }
@@ -415,8 +415,9 @@ static double number_at(const char *items, int64_t i, const ps_npy_header *heade
     double wide;
     if (header->type == 'b') return items[i] != 0;
     if (header->type == 'u')
-        return (double)(uint64_t)integer_at(items, i, 'u', header->item_bytes);
-    if (header->type == 'i') return (double)integer_at(items, i, 'i', header->item_bytes);
+        return (double)(uint64_t)npy_integer_at(items, i, 'u', header->item_bytes);
+    if (header->type == 'i')
+        return (double)npy_integer_at(items, i, 'i', header->item_bytes);
     if (header->item_bytes == 8) {
         memcpy(&wide, items + i * 8, sizeof wide);
         return wide;
@@ -450,18 +451,19 @@ ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_datase
 {
     ps_npy_header header;
     PS_TRY(ps_npy_read_header(source, &header));
-    PS_TRY(check_layout(source, &header));
+    PS_TRY(npy_check_layout(source, &header));
     *n = header.shape[0];
     const bool column =
         header.n_dims == 1 || (header.n_dims == 2 && header.shape[1] == 1);
     const bool classes = is_whole(&header) && column && wanted->n != 1;
     if (!wanted->numbers || classes)
-        return read_labels(source, &header, wanted, &set->labels);
+        return npy_read_labels(source, &header, wanted, &set->labels);
     return read_targets(source, &header, wanted, set);
 }
 
-static ps_err read_pair(char *const *paths, const ps_wanted *wanted,
-                        ps_err (*take_values)(ps_source *, ps_dataset *), ps_dataset *out)
+static ps_err npy_read_pair(char *const *paths, const ps_wanted *wanted,
+                            ps_err (*take_values)(ps_source *, ps_dataset *),
+                            ps_dataset *out)
 {
     ps_source source;
     int64_t n = 0;
@@ -484,7 +486,7 @@ ps_err ps_npy_read(char *const *paths, int n_paths, const ps_wanted *wanted,
                    ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
-    const ps_err err = read_pair(paths, wanted, ps_npy_read_values, out);
+    const ps_err err = npy_read_pair(paths, wanted, ps_npy_read_values, out);
     if (err != PS_OK) ps_dataset_fini(out);
     return err;
 }
@@ -493,7 +495,7 @@ ps_err ps_npy_open(char *const *paths, int n_paths, const ps_wanted *wanted,
                    ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
-    const ps_err err = read_pair(paths, wanted, ps_npy_open_values, out);
+    const ps_err err = npy_read_pair(paths, wanted, ps_npy_open_values, out);
     if (err != PS_OK) ps_dataset_fini(out);
     return err;
 }

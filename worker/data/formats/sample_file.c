@@ -11,7 +11,7 @@
 
 #include "mem.h"
 
-static ps_err check_file(const ps_sample_file *f, uint64_t bytes)
+static ps_err sample_file_check_file(const ps_sample_file *f, uint64_t bytes)
 {
     struct stat st;
     if (fstat(f->fd, &st) != 0) return ps_err_errno(PS_ERR_IO, "%s", f->path);
@@ -24,7 +24,7 @@ static ps_err check_file(const ps_sample_file *f, uint64_t bytes)
                       f->path, (long long)st.st_size, bytes);
 }
 
-static ps_err bytes_of(const ps_sample_file *f, int64_t n, uint64_t *out)
+static ps_err sample_file_bytes_of(const ps_sample_file *f, int64_t n, uint64_t *out)
 {
     uint64_t sample = (uint64_t)f->item_bytes;
     if (__builtin_mul_overflow(sample, (uint64_t)f->count, &sample) ||
@@ -47,8 +47,8 @@ ps_err ps_sample_file_open(const char *path, uint64_t from, int64_t n, int64_t c
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f->fd < 0) PS_TRY_GOTO(ps_err_errno(PS_ERR_IO, "%s", path), err, fail);
     PS_TRY_GOTO(ps_mem_strdup(&f->path, path), err, fail);
-    PS_TRY_GOTO(bytes_of(f, n, &bytes), err, fail);
-    PS_TRY_GOTO(check_file(f, bytes), err, fail);
+    PS_TRY_GOTO(sample_file_bytes_of(f, n, &bytes), err, fail);
+    PS_TRY_GOTO(sample_file_check_file(f, bytes), err, fail);
     *out = f;
     return PS_OK;
 fail:
@@ -71,7 +71,7 @@ size_t ps_sample_file_room(const ps_sample_file *f)
     return (size_t)f->count * (size_t)f->item_bytes;
 }
 
-static off_t place_of(const ps_sample_file *f, int64_t index)
+static off_t sample_file_place_of(const ps_sample_file *f, int64_t index)
 {
     return (off_t)(f->offset + (uint64_t)index * ps_sample_file_room(f));
 }
@@ -89,7 +89,7 @@ void ps_sample_file_expect(const ps_sample_file *f, const int64_t *indices, int6
         for (end = i + 1; end < n && indices[end] == indices[end - 1] + 1;)
             end++;
         // Advice alone: whether it helps, or is refused, changes no result.
-        (void)posix_fadvise(f->fd, place_of(f, indices[i]), (end - i) * bytes,
+        (void)posix_fadvise(f->fd, sample_file_place_of(f, indices[i]), (end - i) * bytes,
                             POSIX_FADV_WILLNEED);
     }
 }
@@ -97,7 +97,7 @@ void ps_sample_file_expect(const ps_sample_file *f, const int64_t *indices, int6
 static ps_err read_bytes(const ps_sample_file *f, int64_t index, char *out)
 {
     const size_t bytes = ps_sample_file_room(f);
-    const off_t from = place_of(f, index);
+    const off_t from = sample_file_place_of(f, index);
     const int64_t sample = f->first + index;
     for (size_t have = 0; have < bytes;) {
         const ssize_t got = pread(f->fd, out + have, bytes - have, from + (off_t)have);
@@ -115,7 +115,8 @@ static ps_err read_bytes(const ps_sample_file *f, int64_t index, char *out)
     return PS_OK;
 }
 
-static ps_err check_finite(const ps_sample_file *f, int64_t index, const float *values)
+static ps_err sample_file_check_finite(const ps_sample_file *f, int64_t index,
+                                       const float *values)
 {
     for (int64_t i = 0; i < f->count; i++)
         if (!isfinite(values[i]))
@@ -137,5 +138,5 @@ ps_err ps_sample_file_read(const ps_sample_file *f, int64_t index, void *room)
             const float single = (float)v;
             memcpy((char *)room + i * (int64_t)sizeof single, &single, sizeof single);
         }
-    return check_finite(f, index, room);
+    return sample_file_check_finite(f, index, room);
 }

@@ -133,7 +133,7 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
     return PS_OK;
 }
 
-static ps_err check_finite(const ps_dataset *set, int64_t first)
+static ps_err samples_check_finite(const ps_dataset *set, int64_t first)
 {
     const float *v = set->values;
     int64_t count = ps_dims_count(&set->dims);
@@ -146,7 +146,8 @@ static ps_err check_finite(const ps_dataset *set, int64_t first)
     return PS_OK;
 }
 
-static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *wanted)
+static ps_err samples_check_labels(ps_dataset *set, int64_t first,
+                                   const ps_wanted *wanted)
 {
     int32_t largest = 0;
     int64_t ignored = 0;
@@ -181,8 +182,8 @@ static ps_err check_labels(ps_dataset *set, int64_t first, const ps_wanted *want
 
 ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted)
 {
-    if (set->labels) PS_TRY(check_labels(set, first, wanted));
-    return set->is_float && set->values ? check_finite(set, first) : PS_OK;
+    if (set->labels) PS_TRY(samples_check_labels(set, first, wanted));
+    return set->is_float && set->values ? samples_check_finite(set, first) : PS_OK;
 }
 
 ps_err ps_dataset_labels_to_targets(ps_dataset *set)

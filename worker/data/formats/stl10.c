@@ -10,7 +10,7 @@ enum { SIDE = 96, PLANE = SIDE * SIDE, PIXELS = 3 * PLANE };
 
 static const uint64_t file_max_bytes = (uint64_t)1 << 36;
 
-static void transpose(uint8_t *restrict plane, uint8_t *restrict spare)
+static void stl10_transpose(uint8_t *restrict plane, uint8_t *restrict spare)
 {
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++)
@@ -35,11 +35,11 @@ static ps_err read_images(const char *path, ps_dataset *out)
     out->dims = (ps_dims){3, {3, SIDE, SIDE}};
     uint8_t spare[PLANE];
     for (int64_t i = 0; i < out->n * 3; i++)
-        transpose((uint8_t *)out->values + i * PLANE, spare);
+        stl10_transpose((uint8_t *)out->values + i * PLANE, spare);
     return PS_OK;
 }
 
-static ps_err read_labels(const char *path, ps_dataset *out)
+static ps_err stl10_read_labels(const char *path, ps_dataset *out)
 {
     ps_source source;
     void *bytes = NULL;
@@ -72,7 +72,7 @@ ps_err ps_stl10_read(char *const *paths, int n_paths, ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
     ps_err err = read_images(paths[0], out);
-    if (err == PS_OK) err = read_labels(paths[1], out);
+    if (err == PS_OK) err = stl10_read_labels(paths[1], out);
     if (err != PS_OK) ps_dataset_fini(out);
     return err;
 }

@@ -20,7 +20,7 @@ typedef struct shape {
     int64_t rows, cols; // of one channel of a pattern
 } shape;
 
-static shape shape_of(const ps_dims *dims)
+static shape synthetic_shape_of(const ps_dims *dims)
 {
     if (dims->n != 3) {
         int64_t features = ps_dims_count(dims);
@@ -45,7 +45,7 @@ static void random_bytes(uint64_t seed, uint32_t stream, uint64_t item, uint8_t 
 }
 
 /* Blends a sample's noise, which pixels holds, with its class's pattern. */
-static void blend(const shape *s, const uint8_t *pattern, uint8_t *pixels)
+static void synthetic_blend(const shape *s, const uint8_t *pattern, uint8_t *pixels)
 {
     bool coarse = s->cols < s->w || s->rows < s->h;
     for (int64_t y = 0; y < s->c * s->h; y++) {
@@ -61,7 +61,7 @@ static void blend(const shape *s, const uint8_t *pattern, uint8_t *pixels)
 }
 
 /* One of the integers from 0 to below - 1, from 32 random bits. */
-static int64_t scaled(uint32_t draw, int64_t below)
+static int64_t synthetic_scaled(uint32_t draw, int64_t below)
 {
     return (int64_t)(((uint64_t)draw * (uint64_t)below) >> 32);
 }
@@ -73,12 +73,12 @@ static int64_t draw_class(const ps_synthetic_spec *spec, int64_t i, int32_t *lab
     random_bytes(spec->seed, STREAM_LABEL + 1 + spec->split, (uint64_t)i,
                  (uint8_t *)draws, sizeof draws);
     const bool noisy = draws[1] < spec->label_noise * 0x1p32;
-    *label = (int32_t)scaled(draws[noisy ? 2 : 0], spec->n_classes);
-    return scaled(draws[0], spec->n_classes);
+    *label = (int32_t)synthetic_scaled(draws[noisy ? 2 : 0], spec->n_classes);
+    return synthetic_scaled(draws[0], spec->n_classes);
 }
 
-static void fill(const ps_synthetic_spec *spec, const shape *s, const uint8_t *patterns,
-                 ps_dataset *set)
+static void synthetic_fill(const ps_synthetic_spec *spec, const shape *s,
+                           const uint8_t *patterns, ps_dataset *set)
 {
     int64_t count = s->c * s->h * s->w, cells = s->c * s->rows * s->cols;
     for (int64_t i = 0; i < set->n; i++) {
@@ -86,11 +86,11 @@ static void fill(const ps_synthetic_spec *spec, const shape *s, const uint8_t *p
         const int64_t class = draw_class(spec, i, &set->labels[i]);
         random_bytes(spec->seed, STREAM_SAMPLES + spec->split, (uint64_t)i, pixels,
                      count);
-        blend(s, patterns + class * cells, pixels);
+        synthetic_blend(s, patterns + class * cells, pixels);
     }
 }
 
-static ps_err check(int64_t n, const ps_dims *dims, int64_t n_classes)
+static ps_err synthetic_check(int64_t n, const ps_dims *dims, int64_t n_classes)
 {
     if (n < 1)
         return ps_err_set(PS_ERR_CONFIG,
@@ -113,10 +113,10 @@ ps_err ps_synthetic_make(const ps_synthetic_spec *spec, ps_dataset *out)
     const int64_t n = spec->n, n_classes = spec->n_classes;
     memset(out, 0, sizeof *out);
     uint64_t bytes = 0, pattern_bytes = 0;
-    PS_TRY(check(n, dims, n_classes));
+    PS_TRY(synthetic_check(n, dims, n_classes));
     PS_TRY(ps_dataset_bytes("synthetic data", n, dims, false, &bytes));
     PS_TRY(ps_dataset_bytes("synthetic data", n_classes, dims, false, &pattern_bytes));
-    shape s = shape_of(dims);
+    shape s = synthetic_shape_of(dims);
     int64_t cells = s.c * s.rows * s.cols;
     uint8_t *patterns = NULL;
     ps_err err = PS_OK;
@@ -131,7 +131,7 @@ ps_err ps_synthetic_make(const ps_synthetic_spec *spec, ps_dataset *out)
     out->n = n;
     out->dims = *dims;
     out->n_classes = n_classes;
-    fill(spec, &s, patterns, out);
+    synthetic_fill(spec, &s, patterns, out);
 out:
     free(patterns);
     if (err != PS_OK) ps_dataset_fini(out);

@@ -63,7 +63,7 @@ static const reader readers[PS_DATA_KINDS] = {
                      .test = {"test.csv"}},
 };
 
-static const char *word_of(const reader *r)
+static const char *dataset_word_of(const reader *r)
 {
     return ps_word_name(ps_data_words, (int)(r - readers));
 }
@@ -162,7 +162,7 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
     return ps_err_set(PS_ERR_IO,
                       "%s does not have the %s files %s (or .gz); name the files, or set "
                       "data.path",
-                      folder, word_of(kind), own[0]);
+                      folder, dataset_word_of(kind), own[0]);
 }
 
 static ps_err read_paths(const reader *kind, bool stream, const path_list *list,
@@ -174,8 +174,8 @@ static ps_err read_paths(const reader *kind, bool stream, const path_list *list,
     return kind->read(list->paths, list->n, out);
 }
 
-static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
-                         const ps_wanted *wanted, ps_dataset *out)
+static ps_err dataset_read_files(const ps_config *cfg, const ps_data_spec *spec,
+                                 ps_split split, const ps_wanted *wanted, ps_dataset *out)
 {
     const reader *kind = &readers[cfg->data.kind];
     path_list list = {0};
@@ -189,7 +189,7 @@ static ps_err read_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
     if (kind->n_files != 0 && list.n != kind->n_files)
         PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG,
                                "%s data needs %d files; the configuration names %d",
-                               word_of(kind), kind->n_files, list.n),
+                               dataset_word_of(kind), kind->n_files, list.n),
                     err, out);
     PS_TRY_GOTO(read_paths(kind, cfg->data.stream, &list, wanted, out), err, out);
     if (wanted->numbers && wanted->n == 1 && out->labels)
@@ -365,7 +365,7 @@ static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_spli
         return make_synthetic(cfg, spec, split, want, wanted->n, out);
     if (cfg->data.kind == PS_DATA_IMAGE_FOLDER)
         return list_pictures(cfg, spec, split, want, wanted, out);
-    return read_files(cfg, spec, split, wanted, out);
+    return dataset_read_files(cfg, spec, split, wanted, out);
 }
 
 static ps_wanted wanted_of(const ps_config *cfg, ps_split split, int64_t n)
@@ -380,7 +380,8 @@ static ps_wanted wanted_of(const ps_config *cfg, ps_split split, int64_t n)
 }
 
 /* "job.yaml:12: data.train", or the key alone. */
-static void find_place(const ps_config *cfg, const char *key, char *out, size_t cap)
+static void dataset_find_place(const ps_config *cfg, const char *key, char *out,
+                               size_t cap)
 {
     const ps_yaml *at = cfg->tree ? ps_yaml_path(cfg->tree, key) : NULL;
     if (!at && cfg->tree) at = ps_yaml_path(cfg->tree, "data");
@@ -411,7 +412,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     if (err != PS_OK) {
         ps_dataset_fini(out);
         char place[PATH_MAX];
-        find_place(cfg, key, place, sizeof place);
+        dataset_find_place(cfg, key, place, sizeof place);
         ps_err_prefix(err, "%s", place);
     }
 out:

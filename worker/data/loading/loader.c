@@ -93,7 +93,7 @@ static ps_err lay_out_epoch(ps_loader *l, uint64_t number)
                                 : init_evaluation(&l->epoch, &l->o);
 }
 
-static bool mixes(const ps_loader *l)
+static bool loader_mixes(const ps_loader *l)
 {
     return l->o.sampler != NULL && l->o.config->data.mixup > 0;
 }
@@ -148,7 +148,7 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
         PS_TRY(stored_sample(f, index, key, &sample));
         ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
     }
-    if (mixes(l) && batch->n > 0) mix_slot(f, &s->loaded, key);
+    if (loader_mixes(l) && batch->n > 0) mix_slot(f, &s->loaded, key);
     return PS_OK;
 }
 
@@ -181,7 +181,7 @@ static void take_request(ps_loader *l)
 }
 
 /* Fills one batch without the lock. Called and left with the lock held. */
-static void prepare(filler *f, slot *s)
+static void loader_prepare(filler *f, slot *s)
 {
     ps_loader *l = f->loader;
     const uint64_t mine = l->laid_out;
@@ -218,7 +218,7 @@ static void *filler_thread(void *arg)
         if (requested && !l->laying_out && l->n_filling == 0)
             take_request(l);
         else if (!l->laying_out && has_batch(l) && s != NULL)
-            prepare(f, s);
+            loader_prepare(f, s);
         else
             pthread_cond_wait(&l->work, &l->lock); // destroy ends this wait at the latest
     }
@@ -258,7 +258,7 @@ static ps_err start_filler(ps_loader *l, filler *f)
     if (set->stream != NULL)
         PS_TRY(
             ps_mem_zalloc(&f->sample, ps_sample_file_room(set->stream), 1, "a sample"));
-    if (mixes(l))
+    if (loader_mixes(l))
         PS_TRY(
             ps_mem_zalloc(&f->last, (size_t)l->input_count, sizeof *f->last, "a sample"));
     PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
@@ -281,10 +281,10 @@ static ps_err init_answers(const ps_loader *l, ps_loaded *loaded)
 {
     const ps_dataset *set = l->o.dataset;
     const size_t n = (size_t)l->o.max_batch;
-    const size_t each = mixes(l) ? (size_t)l->o.classes : (size_t)set->n_targets;
+    const size_t each = loader_mixes(l) ? (size_t)l->o.classes : (size_t)set->n_targets;
     if (!set->targets)
         PS_TRY(ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels"));
-    if (!set->targets && !mixes(l)) return PS_OK;
+    if (!set->targets && !loader_mixes(l)) return PS_OK;
     return ps_mem_zalloc(&loaded->targets, n * each, sizeof *loaded->targets, "targets");
 }
 
@@ -305,7 +305,7 @@ static ps_err init_slots(ps_loader *l)
     return PS_OK;
 }
 
-static ps_err check(const ps_loader_options *o)
+static ps_err loader_check(const ps_loader_options *o)
 {
     if (o->max_batch < 1 || o->max_batch > INT32_MAX)
         return ps_err_set(PS_ERR_ARG, "a batch of %" PRId64 " samples", o->max_batch);
@@ -325,7 +325,7 @@ static ps_err check(const ps_loader_options *o)
 ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
 {
     *out = NULL;
-    PS_TRY(check(o));
+    PS_TRY(loader_check(o));
     ps_loader *l = NULL;
     PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "the loader"));
     const ps_dataset *set = o->dataset;

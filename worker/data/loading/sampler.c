@@ -24,7 +24,7 @@ static int64_t whole_global(const ps_sampler_options *o)
 }
 
 /* The first position of the epoch. */
-static int64_t first_of(const ps_sampler_options *o, uint64_t number)
+static int64_t sampler_first_of(const ps_sampler_options *o, uint64_t number)
 {
     return number == o->start.epoch ? o->start.position : 0;
 }
@@ -72,7 +72,7 @@ int64_t ps_sampler_n_batches(const ps_sampler_options *o)
 
 int64_t ps_sampler_epoch_batches(const ps_sampler_options *o, uint64_t number)
 {
-    return batches_of(o, first_of(o, number));
+    return batches_of(o, sampler_first_of(o, number));
 }
 
 /* Samples that the ranks before `rank` take of a global batch of n. Each rank takes one,
@@ -90,7 +90,7 @@ static int64_t share_before(const ps_sampler_options *o, int64_t n, int rank)
     return rank + (int64_t)((__int128)(n - o->world_size) * (before - rank) / spare);
 }
 
-static ps_err check(const ps_sampler_options *o)
+static ps_err sampler_check(const ps_sampler_options *o)
 {
     if (o->n_samples < 1)
         return ps_err_set(PS_ERR_ARG, "the sampler needs at least one sample");
@@ -178,9 +178,9 @@ static ps_err take_indices(ps_epoch *epoch, const ps_sampler_options *o, uint64_
 ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *o, uint64_t number)
 {
     memset(epoch, 0, sizeof *epoch);
-    PS_TRY(check(o));
+    PS_TRY(sampler_check(o));
     ps_err err = PS_OK;
-    int64_t first = first_of(o, number), total = total_size(o, first);
+    int64_t first = sampler_first_of(o, number), total = total_size(o, first);
     epoch->n = rank_samples(o, total);
     epoch->n_batches = ps_sampler_epoch_batches(o, number);
     size_t n = (size_t)epoch->n, n_batches = (size_t)epoch->n_batches;

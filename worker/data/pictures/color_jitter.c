@@ -8,7 +8,7 @@ enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, ORDERS = 6, FIRST_COUNTER = 16 };
 static const int orders[ORDERS][HUE] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                         {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
-static void draw(ps_draw_key key, uint32_t counter0, uint32_t words[4])
+static void jitter_draw(ps_draw_key key, uint32_t counter0, uint32_t words[4])
 {
     const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
     const uint32_t counter[4] = {counter0, PS_TRANSFORM_STREAM, key.position, key.epoch};
@@ -19,7 +19,7 @@ static void draw(ps_draw_key key, uint32_t counter0, uint32_t words[4])
 static void draw_hue(double amount, ps_draw_key key, ps_color_jitter *jitter)
 {
     uint32_t words[4];
-    draw(key, FIRST_COUNTER + 1, words);
+    jitter_draw(key, FIRST_COUNTER + 1, words);
     const int place = amount > 0 ? (int)(words[1] >> 30) : HUE;
     jitter->turns = amount > 0;
     jitter->factor[HUE] = (float)(amount * (words[0] * 0x1p-31 - 1));
@@ -32,7 +32,7 @@ ps_color_jitter ps_color_jitter_draw(const ps_float_list *amount, ps_draw_key ke
 {
     uint32_t words[4];
     ps_color_jitter jitter;
-    draw(key, FIRST_COUNTER, words);
+    jitter_draw(key, FIRST_COUNTER, words);
     const int *order = orders[(uint64_t)words[3] * ORDERS >> 32];
     for (int i = 0; i < HUE; i++) {
         const double a = i < amount->n ? amount->v[i] : 0, low = a < 1 ? 1 - a : 0;
@@ -75,7 +75,7 @@ static void move_to(int other, float factor, uint8_t *pixels, int64_t n)
         pixels[i] = table[pixels[i]];
 }
 
-static void saturate(float factor, uint8_t *pixels, int channels, int64_t n)
+static void jitter_saturate(float factor, uint8_t *pixels, int channels, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         const int gray = gray_of(pixels, channels, n, i);
@@ -89,7 +89,7 @@ static void apply_one(int what, float factor, uint8_t *pixels, int channels, int
     if (what == HUE && channels == 3) ps_hue_turn(factor, pixels, n);
     if (what == HUE || factor == 1) return;
     if (what == SATURATION)
-        saturate(factor, pixels, channels, n);
+        jitter_saturate(factor, pixels, channels, n);
     else
         move_to(what == CONTRAST ? mean_gray(pixels, channels, n) : 0, factor, pixels,
                 n * channels);

@@ -9,7 +9,7 @@ typedef struct hsv {
     uint8_t h, s, v;
 } hsv;
 
-static uint8_t clip8(double v)
+static uint8_t hue_clip8(double v)
 {
     return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
 }
@@ -25,7 +25,7 @@ static hsv hsv_of(int r, int g, int b)
     float h = bc - gc;
     if (r != most) h = (float)(g == most ? 2.0 + rc - bc : 4.0 + gc - rc);
     h = (float)fmod(h / 6.0 + 1.0, 1.0);
-    return (hsv){clip8(h * 255.0), clip8(s * 255.0), (uint8_t)most};
+    return (hsv){hue_clip8(h * 255.0), hue_clip8(s * 255.0), (uint8_t)most};
 }
 
 static void rgb_of(hsv c, uint8_t *r, uint8_t *g, uint8_t *b)
@@ -33,9 +33,9 @@ static void rgb_of(hsv c, uint8_t *r, uint8_t *g, uint8_t *b)
     const int sixth = (int)floor((float)c.h * 6.0 / 255.0);
     const float rest = (float)((float)c.h * 6.0 / 255.0 - (float)sixth);
     const float s = (float)((float)c.s / 255.0), part = s * rest;
-    const uint8_t v = c.v, p = clip8(round((float)v * (1.0 - s)));
-    const uint8_t q = clip8(round((float)v * (1.0 - part)));
-    const uint8_t t = clip8(round((float)v * (1.0 - s * (1.0 - rest))));
+    const uint8_t v = c.v, p = hue_clip8(round((float)v * (1.0 - s)));
+    const uint8_t q = hue_clip8(round((float)v * (1.0 - part)));
+    const uint8_t t = hue_clip8(round((float)v * (1.0 - s * (1.0 - rest))));
     const uint8_t colors[6][3] = {{v, t, p}, {q, v, p}, {p, v, t},
                                   {p, q, v}, {t, p, v}, {v, p, q}};
     const uint8_t *own = colors[sixth % 6];

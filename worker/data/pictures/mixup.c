@@ -7,7 +7,7 @@
 
 enum { ATTEMPTS = 64 }; // each succeeds with a probability above 0.95
 
-static double uniform(uint32_t word) // above 0, below 1
+static double mixup_uniform(uint32_t word) // above 0, below 1
 {
     return ((double)word + 0.5) * 0x1p-32;
 }
@@ -17,13 +17,14 @@ static double uniform(uint32_t word) // above 0, below 1
 static bool draw_log_gamma(double alpha, const uint32_t words[4], double *out)
 {
     const double d = alpha + 1 - 1.0 / 3, c = 1 / sqrt(9 * d);
-    const double radius = sqrt(-2 * log(uniform(words[0])));
-    const double normal = radius * cos(2 * 3.14159265358979323846 * uniform(words[1]));
+    const double radius = sqrt(-2 * log(mixup_uniform(words[0])));
+    const double normal =
+        radius * cos(2 * 3.14159265358979323846 * mixup_uniform(words[1]));
     const double root = 1 + c * normal, v = root * root * root;
     if (root <= 0) return false;
-    if (log(uniform(words[2])) >= normal * normal / 2 + d - d * v + d * log(v))
+    if (log(mixup_uniform(words[2])) >= normal * normal / 2 + d - d * v + d * log(v))
         return false;
-    *out = log(d * v) + log(uniform(words[3])) / alpha;
+    *out = log(d * v) + log(mixup_uniform(words[3])) / alpha;
     return true;
 }
 
@@ -48,8 +49,8 @@ float ps_mixup_lambda(double alpha, ps_draw_key key)
     return (float)(1 / (1 + exp(y - x)));
 }
 
-static void mix(float lambda, int64_t count, const float *restrict before,
-                float *restrict x)
+static void mixup_mix(float lambda, int64_t count, const float *restrict before,
+                      float *restrict x)
 {
     const float rest = (float)(1.0 - (double)lambda);
 #pragma omp simd
@@ -61,8 +62,8 @@ void ps_mixup_samples(float lambda, int64_t n, int64_t count, float *x, float *l
 {
     memcpy(last, x + (n - 1) * count, (size_t)count * sizeof *x);
     for (int64_t i = n - 1; i > 0; i--)
-        mix(lambda, count, x + (i - 1) * count, x + i * count);
-    mix(lambda, count, last, x);
+        mixup_mix(lambda, count, x + (i - 1) * count, x + i * count);
+    mixup_mix(lambda, count, last, x);
 }
 
 void ps_mixup_targets(float lambda, int64_t n, int64_t classes, const int32_t *labels,

@@ -26,7 +26,7 @@ typedef struct decoder {
     char message[JMSG_LENGTH_MAX];
 } decoder;
 
-static void on_error(j_common_ptr jpeg)
+static void jpeg_picture_on_error(j_common_ptr jpeg)
 {
     decoder *d = jpeg->client_data;
     jpeg->err->format_message(jpeg, d->message);
@@ -34,9 +34,9 @@ static void on_error(j_common_ptr jpeg)
 }
 
 /* A file that ends early is an error. Pillow passes over other warnings, too. */
-static void on_message(j_common_ptr jpeg, int level)
+static void jpeg_picture_on_message(j_common_ptr jpeg, int level)
 {
-    if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_error(jpeg);
+    if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) jpeg_picture_on_error(jpeg);
 }
 
 static void on_progress(j_common_ptr jpeg)
@@ -65,7 +65,7 @@ static void cmyk_to_rgb(const uint8_t *in, int64_t width, uint8_t *out)
     }
 }
 
-static void read_rows(decoder *d, ps_picture *out)
+static void jpeg_picture_read_rows(decoder *d, ps_picture *out)
 {
     const size_t stride = (size_t)out->width * 3;
     const bool cmyk = is_cmyk(d);
@@ -92,7 +92,8 @@ static ps_err check_claim(const decoder *d, size_t n)
                       d->name, d->jpeg.image_width, d->jpeg.image_height, n);
 }
 
-static ps_err decode(decoder *d, const void *bytes, size_t n, ps_picture *out)
+static ps_err jpeg_picture_decode(decoder *d, const void *bytes, size_t n,
+                                  ps_picture *out)
 {
     if (setjmp(d->jump) != 0)
         return ps_err_set(PS_ERR_FORMAT, "%s: not a whole JPEG: %s", d->name, d->message);
@@ -105,7 +106,7 @@ static ps_err decode(decoder *d, const void *bytes, size_t n, ps_picture *out)
         ps_picture_reserve(out, d->name, d->jpeg.image_width, d->jpeg.image_height, 3));
     d->jpeg.out_color_space = is_cmyk(d) ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&d->jpeg);
-    read_rows(d, out);
+    jpeg_picture_read_rows(d, out);
     jpeg_finish_decompress(&d->jpeg);
     return PS_OK;
 }
@@ -115,10 +116,10 @@ ps_err ps_jpeg_decode(const char *name, const void *bytes, size_t n, ps_picture 
     decoder d = {.name = name};
     d.jpeg.err = jpeg_std_error(&d.errors);
     d.jpeg.client_data = &d;
-    d.errors.error_exit = on_error;
-    d.errors.emit_message = on_message;
+    d.errors.error_exit = jpeg_picture_on_error;
+    d.errors.emit_message = jpeg_picture_on_message;
     d.progress.progress_monitor = on_progress;
-    const ps_err err = decode(&d, bytes, n, out);
+    const ps_err err = jpeg_picture_decode(&d, bytes, n, out);
     jpeg_destroy_decompress(&d.jpeg);
     return err;
 }

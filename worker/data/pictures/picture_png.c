@@ -22,7 +22,7 @@ typedef struct source {
     bool gray16;       // gray of 16 bits, which becomes RGB after libpng
 } source;
 
-static void on_error(png_structp png, png_const_charp message)
+static void png_picture_on_error(png_structp png, png_const_charp message)
 {
     source *s = png_get_error_ptr(png);
     snprintf(s->message, sizeof s->message, "%s", message);
@@ -43,7 +43,8 @@ static void on_read(png_structp png, png_bytep out, size_t n)
 }
 
 /* Reads the header, and asks for RGB of 8 bits; gray of 16 bits stays as it is. */
-static ps_err read_header(png_structp png, png_infop info, source *s, ps_picture *out)
+static ps_err png_picture_read_header(png_structp png, png_infop info, source *s,
+                                      ps_picture *out)
 {
     png_read_info(png, info);
     const int64_t w = png_get_image_width(png, info), h = png_get_image_height(png, info);
@@ -75,7 +76,8 @@ static void clip_gray16(uint8_t *row, int64_t width)
     }
 }
 
-static void read_rows(png_structp png, png_infop info, const source *s, ps_picture *out)
+static void png_picture_read_rows(png_structp png, png_infop info, const source *s,
+                                  ps_picture *out)
 {
     const size_t stride = (size_t)out->width * 3;
     const int passes = png_set_interlace_handling(png);
@@ -90,26 +92,27 @@ static void read_rows(png_structp png, png_infop info, const source *s, ps_pictu
         clip_gray16(out->pixels + (size_t)y * stride, out->width);
 }
 
-static ps_err decode(png_structp png, png_infop info, source *s, ps_picture *out)
+static ps_err png_picture_decode(png_structp png, png_infop info, source *s,
+                                 ps_picture *out)
 {
     if (setjmp(png_jmpbuf(png)) != 0)
         return ps_err_set(PS_ERR_FORMAT, "%s: not a whole PNG: %s", s->name, s->message);
     png_set_read_fn(png, s, on_read);
     png_set_user_limits(png, INT32_MAX, INT32_MAX); // ps_picture_reserve has the limits
     png_set_chunk_malloc_max(png, CHUNK_MAX_BYTES);
-    PS_TRY(read_header(png, info, s, out));
-    read_rows(png, info, s, out);
+    PS_TRY(png_picture_read_header(png, info, s, out));
+    png_picture_read_rows(png, info, s, out);
     return PS_OK;
 }
 
 ps_err ps_png_decode(const char *name, const void *bytes, size_t n, ps_picture *out)
 {
     source s = {.name = name, .at = bytes, .n = n, .left = n};
-    png_structp png =
-        png_create_read_struct(PNG_LIBPNG_VER_STRING, &s, on_error, on_warning);
+    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &s,
+                                             png_picture_on_error, on_warning);
     png_infop info = png != NULL ? png_create_info_struct(png) : NULL;
     const ps_err err = info != NULL
-                           ? decode(png, info, &s, out)
+                           ? png_picture_decode(png, info, &s, out)
                            : ps_err_set(PS_ERR_NOMEM, "%s: no memory for libpng", name);
     png_destroy_read_struct(&png, &info, NULL);
     return err;

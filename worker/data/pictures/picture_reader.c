@@ -49,7 +49,8 @@ static ps_err reserve_file(ps_picture_reader *r, const char *path, const struct 
 }
 
 /* A file that became shorter since its size was read is given to the decoder as it is. */
-static ps_err read_all(ps_picture_reader *r, int fd, const char *path, size_t *n)
+static ps_err picture_reader_read_all(ps_picture_reader *r, int fd, const char *path,
+                                      size_t *n)
 {
     struct stat st;
     *n = 0;
@@ -65,12 +66,12 @@ static ps_err read_all(ps_picture_reader *r, int fd, const char *path, size_t *n
     return PS_OK;
 }
 
-static ps_err read_file(ps_picture_reader *r, const char *path, size_t *n)
+static ps_err picture_reader_read_file(ps_picture_reader *r, const char *path, size_t *n)
 {
     // O_NONBLOCK: a FIFO of that name must not hang us; regular files don't mind.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return ps_err_errno(PS_ERR_IO, "%s", path);
-    const ps_err err = read_all(r, fd, path, n);
+    const ps_err err = picture_reader_read_all(r, fd, path, n);
     close(fd);
     return err;
 }
@@ -135,7 +136,7 @@ static void fit_random(const ps_picture_reader *r, ps_draw_key key,
 }
 
 /* out is (channels, height, width). */
-static ps_err augment(ps_picture_reader *r, ps_draw_key key, uint8_t *out)
+static ps_err picture_reader_augment(ps_picture_reader *r, ps_draw_key key, uint8_t *out)
 {
     const int64_t n = r->height * r->width, *ops = r->config->rand_augment.v;
     if (r->config->color_jitter.n > 0) {
@@ -157,7 +158,7 @@ ps_err ps_picture_read(ps_picture_reader *r, const char *path, ps_draw_key key,
 {
     size_t n = 0;
     ps_resample_size size = {.crop_width = r->width, .crop_height = r->height};
-    PS_TRY(read_file(r, path, &n));
+    PS_TRY(picture_reader_read_file(r, path, &n));
     PS_TRY(ps_picture_decode(path, r->file, n, &r->picture));
     if (r->channels == 1) ps_picture_to_gray(&r->picture);
     if (r->augment && r->config->crop_scale.n > 0)
@@ -165,5 +166,5 @@ ps_err ps_picture_read(ps_picture_reader *r, const char *path, ps_draw_key key,
     else
         PS_TRY(fit_middle(r, path, &size));
     PS_TRY(ps_resample(&r->resampler, &r->picture, &size, out));
-    return r->augment ? augment(r, key, out) : PS_OK;
+    return r->augment ? picture_reader_augment(r, key, out) : PS_OK;
 }

@@ -69,35 +69,35 @@ ps_augment ps_rand_augment_draw(int bin, int64_t height, int64_t width, uint32_t
 /* --- tables: Pillow's ImageOps -------------------------------------------------------
  */
 
-static void look_up(const uint8_t table[LEVELS], uint8_t *pixels, int64_t n)
+static void rand_augment_look_up(const uint8_t table[LEVELS], uint8_t *pixels, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         pixels[i] = table[pixels[i]];
 }
 
-static void posterize(int bits, uint8_t *pixels, int64_t n)
+static void rand_augment_posterize(int bits, uint8_t *pixels, int64_t n)
 {
     const uint8_t mask = (uint8_t)(0xFF << (8 - bits));
     for (int64_t i = 0; i < n; i++)
         pixels[i] &= mask;
 }
 
-static void solarize(double level, uint8_t *pixels, int64_t n)
+static void rand_augment_solarize(double level, uint8_t *pixels, int64_t n)
 {
     uint8_t table[LEVELS];
     for (int v = 0; v < LEVELS; v++)
         table[v] = (uint8_t)(v < level ? v : 255 - v);
-    look_up(table, pixels, n);
+    rand_augment_look_up(table, pixels, n);
 }
 
-static void count(const uint8_t *pixels, int64_t n, int64_t counts[LEVELS])
+static void rand_augment_count(const uint8_t *pixels, int64_t n, int64_t counts[LEVELS])
 {
     memset(counts, 0, LEVELS * sizeof *counts);
     for (int64_t i = 0; i < n; i++)
         counts[pixels[i]]++;
 }
 
-static uint8_t clip8(double v)
+static uint8_t rand_augment_clip8(double v)
 {
     return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
 }
@@ -114,16 +114,16 @@ static void auto_contrast(uint8_t *pixels, int64_t n)
     if (high <= low) return;
     const double scale = 255.0 / (high - low), offset = -low * scale;
     for (int v = 0; v < LEVELS; v++)
-        table[v] = clip8(v * scale + offset);
-    look_up(table, pixels, n);
+        table[v] = rand_augment_clip8(v * scale + offset);
+    rand_augment_look_up(table, pixels, n);
 }
 
 /* Makes one channel's values about equally frequent. */
-static void equalize(uint8_t *pixels, int64_t n)
+static void rand_augment_equalize(uint8_t *pixels, int64_t n)
 {
     uint8_t table[LEVELS];
     int64_t counts[LEVELS];
-    count(pixels, n, counts);
+    rand_augment_count(pixels, n, counts);
     int last = LEVELS - 1;
     while (last > 0 && counts[last] == 0)
         last--;
@@ -131,17 +131,17 @@ static void equalize(uint8_t *pixels, int64_t n)
     if (step == 0) return;
     int64_t sum = step / 2;
     for (int v = 0; v < LEVELS; v++) {
-        table[v] = clip8((double)(sum / step));
+        table[v] = rand_augment_clip8((double)(sum / step));
         sum += counts[v];
     }
-    look_up(table, pixels, n);
+    rand_augment_look_up(table, pixels, n);
 }
 
 /* --- sharpness: Pillow's SMOOTH filter, and the way from it to the picture -----------
  */
 
 /* Of a pixel that is not at the border: its own weight is 5 of 13, its neighbours' 1. */
-static int smoothed(const uint8_t *p, int64_t width)
+static int rand_augment_smoothed(const uint8_t *p, int64_t width)
 {
     const uint8_t *above = p - width, *below = p + width;
     const int sum = above[-1] + above[0] + above[1] + p[-1] + 5 * p[0] + p[1] +
@@ -149,22 +149,23 @@ static int smoothed(const uint8_t *p, int64_t width)
     return (2 * sum + 13) / 26; // sum / 13, rounded; there are no ties
 }
 
-static void sharpen(float factor, uint8_t *pixels, int64_t height, int64_t width,
-                    uint8_t *room)
+static void rand_augment_sharpen(float factor, uint8_t *pixels, int64_t height,
+                                 int64_t width, uint8_t *room)
 {
     if (height < 3 || width < 3) return;
     memcpy(room, pixels, (size_t)(height * width));
     for (int64_t y = 1; y < height - 1; y++)
         for (int64_t x = 1; x < width - 1; x++) {
             const int64_t i = y * width + x;
-            pixels[i] = ps_color_blend(smoothed(room + i, width), room[i], factor);
+            pixels[i] =
+                ps_color_blend(rand_augment_smoothed(room + i, width), room[i], factor);
         }
 }
 
 /* --- geometry: the inverse matrices of torchvision and Pillow ------------------------
  */
 
-static ps_affine rotation(double degrees, int64_t height, int64_t width)
+static ps_affine rand_augment_rotation(double degrees, int64_t height, int64_t width)
 {
     const double turn = -(degrees < 0 ? degrees + 360 : degrees) * (M_PI / 180.0);
     // Pillow rounds to 15 decimals.
@@ -183,7 +184,8 @@ static double slope_of(double magnitude)
 static ps_affine matrix_of(ps_augment a, int64_t height, int64_t width)
 {
     ps_affine m = {{1, 0, 0}, {0, 1, 0}};
-    if (a.op == PS_AUGMENT_ROTATE) return rotation(a.magnitude, height, width);
+    if (a.op == PS_AUGMENT_ROTATE)
+        return rand_augment_rotation(a.magnitude, height, width);
     if (a.op == PS_AUGMENT_SHEAR_X) m.x[1] = slope_of(a.magnitude);
     if (a.op == PS_AUGMENT_SHEAR_Y) m.y[0] = slope_of(a.magnitude);
     if (a.op == PS_AUGMENT_TRANSLATE_X) m.x[2] = -trunc(a.magnitude);
@@ -210,19 +212,19 @@ static void change_channel(ps_augment a, uint8_t *pixels, int64_t height, int64_
     const int64_t n = height * width;
     switch (a.op) {
     case PS_AUGMENT_SHARPNESS:
-        sharpen((float)(1 + a.magnitude), pixels, height, width, room);
+        rand_augment_sharpen((float)(1 + a.magnitude), pixels, height, width, room);
         break;
     case PS_AUGMENT_POSTERIZE:
-        posterize((int)a.magnitude, pixels, n);
+        rand_augment_posterize((int)a.magnitude, pixels, n);
         break;
     case PS_AUGMENT_SOLARIZE:
-        solarize(a.magnitude, pixels, n);
+        rand_augment_solarize(a.magnitude, pixels, n);
         break;
     case PS_AUGMENT_AUTO_CONTRAST:
         auto_contrast(pixels, n);
         break;
     case PS_AUGMENT_EQUALIZE:
-        equalize(pixels, n);
+        rand_augment_equalize(pixels, n);
         break;
     default: {
         const ps_affine matrix = matrix_of(a, height, width);

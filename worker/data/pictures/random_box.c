@@ -6,30 +6,32 @@
 
 enum { ATTEMPTS = 10 };
 
-static double uniform(uint32_t word, double low, double high)
+static double box_uniform(uint32_t word, double low, double high)
 {
     return low + (high - low) * ((double)word * 0x1p-32);
 }
 
 /* A uniform number in 0 .. n - 1. */
-static int64_t pick(uint32_t word, int64_t n)
+static int64_t box_pick(uint32_t word, int64_t n)
 {
     return (int64_t)(((uint64_t)word * (uint64_t)n) >> 32);
 }
 
-static bool draw(const double scale[2], const double ratio[2], const uint32_t words[4],
-                 ps_box *box)
+static bool box_draw(const double scale[2], const double ratio[2],
+                     const uint32_t words[4], ps_box *box)
 {
     const int64_t width = box->width, height = box->height;
-    const double area = (double)(width * height) * uniform(words[0], scale[0], scale[1]);
-    const double shape = exp(uniform(words[1], log(ratio[0]), log(ratio[1])));
+    const double area =
+        (double)(width * height) * box_uniform(words[0], scale[0], scale[1]);
+    const double shape = exp(box_uniform(words[1], log(ratio[0]), log(ratio[1])));
     const int64_t w = lrint(sqrt(area * shape)), h = lrint(sqrt(area / shape));
     if (w < 1 || h < 1 || w > width || h > height) return false;
-    *box = (ps_box){pick(words[3], width - w + 1), pick(words[2], height - h + 1), w, h};
+    *box = (ps_box){box_pick(words[3], width - w + 1), box_pick(words[2], height - h + 1),
+                    w, h};
     return true;
 }
 
-static ps_box middle(const double ratio[2], int64_t width, int64_t height)
+static ps_box box_middle(const double ratio[2], int64_t width, int64_t height)
 {
     const double shape = (double)width / (double)height;
     int64_t w = width, h = height;
@@ -49,7 +51,7 @@ ps_box ps_random_box(const double scale[2], const double ratio[2], int64_t width
         uint32_t words[4];
         ps_box box = {0, 0, width, height};
         ps_philox4x32(k, counter, words);
-        if (draw(scale, ratio, words, &box)) return box;
+        if (box_draw(scale, ratio, words, &box)) return box;
     }
-    return middle(ratio, width, height);
+    return box_middle(ratio, width, height);
 }

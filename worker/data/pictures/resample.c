@@ -8,13 +8,13 @@
 
 enum { WEIGHT_BITS = 22, HALF = 1 << (WEIGHT_BITS - 1) };
 
-static uint8_t clip8(int32_t sum)
+static uint8_t resample_clip8(int32_t sum)
 {
     const int32_t v = sum >> WEIGHT_BITS;
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-static double triangle(double x)
+static double resample_triangle(double x)
 {
     const double distance = fabs(x);
     return distance < 1 ? 1 - distance : 0;
@@ -32,9 +32,9 @@ static void set_weights(ps_resample_axis *axis, int64_t i)
     int32_t *weights = axis->weights + i * axis->taps;
     double sum = 0;
     for (int64_t k = first; k < end; k++)
-        sum += triangle(((double)k - center + 0.5) * inverse);
+        sum += resample_triangle(((double)k - center + 0.5) * inverse);
     for (int64_t k = first; k < end; k++) {
-        double w = triangle(((double)k - center + 0.5) * inverse);
+        double w = resample_triangle(((double)k - center + 0.5) * inverse);
         if (sum != 0) w /= sum;
         weights[k - first] = (int32_t)(0.5 + w * (1 << WEIGHT_BITS));
     }
@@ -70,8 +70,8 @@ static ps_err plan_axis(ps_resample_axis *axis, int64_t from, int64_t to, int64_
     return PS_OK;
 }
 
-static void resize_row(const ps_resample_axis *x, int channels,
-                       const uint8_t *restrict in, uint8_t *restrict out)
+static void resample_row(const ps_resample_axis *x, int channels,
+                         const uint8_t *restrict in, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < x->n; i++) {
         const int32_t *w = x->weights + i * x->taps;
@@ -80,7 +80,7 @@ static void resize_row(const ps_resample_axis *x, int channels,
             int32_t sum = HALF;
             for (int32_t k = 0; k < x->count[i]; k++)
                 sum += w[k] * at[k * channels + c];
-            out[i * channels + c] = clip8(sum);
+            out[i * channels + c] = resample_clip8(sum);
         }
     }
 }
@@ -98,13 +98,14 @@ static ps_err resize_rows(ps_resampler *r, const ps_picture *p, const ps_resampl
     const int64_t to = r->x.n * p->channels;
     PS_TRY(ps_picture_reserve(&r->rows, "resizing", r->x.n, height, p->channels));
     for (int64_t y = 0; y < height; y++)
-        resize_row(&r->x, p->channels, pixel_at(p, s->from_left, s->from_top + first + y),
-                   r->rows.pixels + y * to);
+        resample_row(&r->x, p->channels,
+                     pixel_at(p, s->from_left, s->from_top + first + y),
+                     r->rows.pixels + y * to);
     return PS_OK;
 }
 
-static void add_row(int32_t *restrict sums, int32_t weight, const uint8_t *restrict in,
-                    int64_t n)
+static void resample_add_row(int32_t *restrict sums, int32_t weight,
+                             const uint8_t *restrict in, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -119,13 +120,14 @@ static void resize_column(ps_resampler *r, int64_t first, int64_t y, uint8_t *ou
     for (int64_t i = 0; i < n; i++)
         r->sums[i] = HALF;
     for (int32_t k = 0; k < axis->count[y]; k++)
-        add_row(r->sums, axis->weights[y * axis->taps + k],
-                r->rows.pixels + (axis->first[y] - first + k) * n, n);
+        resample_add_row(r->sums, axis->weights[y * axis->taps + k],
+                         r->rows.pixels + (axis->first[y] - first + k) * n, n);
     const int channels = r->rows.channels;
     const int64_t plane = axis->n * r->rows.width;
     for (int c = 0; c < channels; c++)
         for (int64_t x = 0; x < r->rows.width; x++)
-            out[c * plane + y * r->rows.width + x] = clip8(r->sums[x * channels + c]);
+            out[c * plane + y * r->rows.width + x] =
+                resample_clip8(r->sums[x * channels + c]);
 }
 
 /* Without resizing: copies the part, plane by plane. */

@@ -58,8 +58,8 @@ static bool are_sequences(const ps_dims *from, const ps_dims *to)
 
 /* Sets resized and to. Images need (C, H, W); the model's input may be the flattened form
  * of it. */
-static ps_err fit(ps_transform *t, const ps_config_data *config, const ps_dims *from,
-                  const ps_dims *to)
+static ps_err transform_fit(ps_transform *t, const ps_config_data *config,
+                            const ps_dims *from, const ps_dims *to)
 {
     if (are_sequences(from, to)) from = to;
     t->from = t->resized = image_size(from);
@@ -161,7 +161,7 @@ ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
         return does_not_fit(from, to,
                             "data.resize, data.crop_padding and data.flip need images "
                             "(C, H, W)");
-    PS_TRY(fit(t, config, from, to));
+    PS_TRY(transform_fit(t, config, from, to));
     ps_err err = init_normalise(t, config);
     if (err == PS_OK && !same_size(t->from, t->resized)) err = init_resize(t);
     if (err != PS_OK) ps_transform_fini(t);
@@ -181,8 +181,8 @@ void ps_transform_fini(ps_transform *t)
 }
 
 /* One stored row, as float32, resized to t->resized.w columns. */
-static void resize_row(const ps_transform *t, const void *sample, int64_t row,
-                       float *restrict out)
+static void transform_resize_row(const ps_transform *t, const void *sample, int64_t row,
+                                 float *restrict out)
 {
     int64_t w = t->from.w;
     const uint8_t *u8 = (const uint8_t *)sample + row * w;
@@ -195,7 +195,7 @@ static void resize_row(const ps_transform *t, const void *sample, int64_t row,
     }
 }
 
-static void resize(ps_transform *t, const void *sample)
+static void transform_resize(ps_transform *t, const void *sample)
 {
     int64_t h = t->resized.h, w = t->resized.w;
     float scale = (float)t->from.h / (float)h;
@@ -205,8 +205,8 @@ static void resize(ps_transform *t, const void *sample)
         int64_t base = y / h * t->from.h, a = top, b = a + 1 < t->from.h ? a + 1 : a;
         float *restrict out = t->image + y * w;
         float *restrict below = t->row;
-        resize_row(t, sample, base + a, out);
-        resize_row(t, sample, base + b, below);
+        transform_resize_row(t, sample, base + a, out);
+        transform_resize_row(t, sample, base + b, below);
 #pragma omp simd
         for (int64_t x = 0; x < w; x++)
             out[x] = (1 - weight) * out[x] + weight * below[x];
@@ -219,7 +219,7 @@ typedef struct window { // of the image, where the input is taken from
 } window;
 
 /* A uniform number in 0 .. n - 1 from a 32-bit word. */
-static int64_t pick(uint32_t word, int64_t n)
+static int64_t transform_pick(uint32_t word, int64_t n)
 {
     return (int64_t)(((uint64_t)word * (uint64_t)n) >> 32);
 }
@@ -236,8 +236,8 @@ static window draw_window(const ps_transform *t, ps_draw_key key)
     ps_philox4x32(k, counter, words);
     window at = {0, 0, t->flip && words[2] >> 31};
     if (t->crop) {
-        at.top = pick(words[0], spare_h + 2 * t->padding + 1) - t->padding;
-        at.left = pick(words[1], spare_w + 2 * t->padding + 1) - t->padding;
+        at.top = transform_pick(words[0], spare_h + 2 * t->padding + 1) - t->padding;
+        at.left = transform_pick(words[1], spare_w + 2 * t->padding + 1) - t->padding;
     }
     return at;
 }
@@ -257,7 +257,7 @@ static void normalise_f32(float scale, float mean, float std, const float *restr
         out[i] = (in[i] * scale - mean) / std;
 }
 
-static void mirror(float *row, int64_t n)
+static void transform_mirror(float *row, int64_t n)
 {
     for (int64_t a = 0, b = n - 1; a < b; a++, b--) {
         float v = row[a];
@@ -286,7 +286,7 @@ static void place_row(const ps_transform *t, int64_t c, const void *in, bool in_
                      end - begin, out + begin);
     for (int64_t x = end; x < w; x++)
         out[x] = padding;
-    if (at->flip) mirror(out, w);
+    if (at->flip) transform_mirror(out, w);
 }
 
 /* Normalises the whole image, without cropping or flipping: a channel is one long row. */
@@ -303,8 +303,8 @@ static void place_whole(const ps_transform *t, const void *image, bool in_float,
                          out + c * plane);
 }
 
-static void place(const ps_transform *t, const void *image, bool in_float, float scale,
-                  const window *at, float *out)
+static void transform_place(const ps_transform *t, const void *image, bool in_float,
+                            float scale, const window *at, float *out)
 {
     if (same_size(t->to, t->resized) && at->top == 0 && at->left == 0 && !at->flip) {
         place_whole(t, image, in_float, scale, out);
@@ -326,9 +326,9 @@ void ps_transform_apply(ps_transform *t, const void *sample, ps_draw_key key, fl
 {
     window at = draw_window(t, key);
     if (t->image == NULL) {
-        place(t, sample, t->is_float, 1, &at, out);
+        transform_place(t, sample, t->is_float, 1, &at, out);
         return;
     }
-    resize(t, sample);
-    place(t, t->image, true, t->is_float ? 1 : t->scale, &at, out);
+    transform_resize(t, sample);
+    transform_place(t, t->image, true, t->is_float ? 1 : t->scale, &at, out);
 }

@@ -3,15 +3,15 @@
 #include "cpu_processor.h"
 
 /* oneDNN's levels are sets of bits: each includes those below it. */
-static bool has(unsigned level)
+static bool instructions_has(unsigned level)
 {
     return ((unsigned)dnnl_get_effective_cpu_isa() & level) == level;
 }
 
 bool ps_cpu_has_amx(ps_cpu_factors factors)
 {
-    return factors == PS_CPU_FP16 ? has(PS_DNNL_ISA_AMX_FP16)
-                                  : has(dnnl_cpu_isa_avx512_core_amx);
+    return factors == PS_CPU_FP16 ? instructions_has(PS_DNNL_ISA_AMX_FP16)
+                                  : instructions_has(dnnl_cpu_isa_avx512_core_amx);
 }
 
 const char *ps_cpu_products_name(ps_cpu_factors factors)
@@ -58,7 +58,7 @@ static bool has_fp16(void)
     dnnl_engine_t engine = NULL;
     dnnl_primitive_desc_t pd = NULL;
     bool fast = false;
-    if (!has(PS_DNNL_ISA_FP16) ||
+    if (!instructions_has(PS_DNNL_ISA_FP16) ||
         dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success)
         return false;
     if (make_fp16_conv(engine, &pd) == PS_OK) {
@@ -74,8 +74,9 @@ static ps_err refuse_fp16(void)
 {
     static const char subject[] = "device cpu: train.precision is fp16";
     const dnnl_version_t *v = dnnl_version();
-    const char *instead = has(dnnl_cpu_isa_avx512_core_bf16) ? "train.precision=bf16"
-                                                             : "train.precision=float32";
+    const char *instead = instructions_has(dnnl_cpu_isa_avx512_core_bf16)
+                              ? "train.precision=bf16"
+                              : "train.precision=float32";
     const char *own = ps_cpu_processor_has("amx_fp16")      ? "AMX-FP16"
                       : ps_cpu_processor_has("avx512_fp16") ? "AVX512-FP16"
                                                             : NULL;
@@ -102,7 +103,8 @@ ps_err ps_cpu_factors_choose(ps_precision precision, ps_cpu_factors *out)
 {
     *out = PS_CPU_FLOAT32;
     if (precision == PS_PRECISION_BF16)
-        *out = has(dnnl_cpu_isa_avx512_core_bf16) ? PS_CPU_BF16 : PS_CPU_ROUNDED_BF16;
+        *out = instructions_has(dnnl_cpu_isa_avx512_core_bf16) ? PS_CPU_BF16
+                                                               : PS_CPU_ROUNDED_BF16;
     if (precision != PS_PRECISION_FP16) return PS_OK;
     *out = PS_CPU_FP16;
     return has_fp16() ? PS_OK : refuse_fp16();

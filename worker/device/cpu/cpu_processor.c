@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* The first processor's text after "field : "; NULL: there is none. Returns owned. */
-static char *read_field(const char *field)
+static char *processor_read_field(const char *field)
 {
     FILE *f = fopen("/proc/cpuinfo", "r");
     char *line = NULL, *text = NULL;
@@ -23,14 +23,14 @@ static char *read_field(const char *field)
 
 void ps_cpu_processor_name(char *out, size_t bytes)
 {
-    char *name = read_field("model name");
+    char *name = processor_read_field("model name");
     snprintf(out, bytes, "%s", name ? name : "unknown processor");
     free(name);
 }
 
 bool ps_cpu_processor_has(const char *word)
 {
-    char *flags = read_field("flags"), *rest = NULL;
+    char *flags = processor_read_field("flags"), *rest = NULL;
     const char *flag = flags ? strtok_r(flags, " ", &rest) : NULL;
     while (flag && strcmp(flag, word) != 0)
         flag = strtok_r(NULL, " ", &rest);

@@ -63,7 +63,7 @@ typedef int32_t choice16 __attribute__((vector_size(64)));
 
 /* Transposes 16 x 16 by interleaving the upper and the lower half of the rows four times.
  * A loop over elements would become gathers, which are several times slower. */
-static inline void transpose16(vector16 v[TILE])
+static inline void cpu_shape_transpose16(vector16 v[TILE])
 {
     for (int round = 0; round < 4; round++) {
         vector16 w[TILE];
@@ -86,7 +86,7 @@ static inline void transpose_tile(const float *from, int64_t from_pitch, float *
 #pragma GCC unroll 16
     for (int i = 0; i < TILE; i++)
         v[i] = *(const vector16 *)(from + i * from_pitch);
-    transpose16(v);
+    cpu_shape_transpose16(v);
     if (rows == TILE) {
 #pragma GCC unroll 16
         for (int i = 0; i < TILE; i++)
@@ -105,7 +105,7 @@ static inline void transpose_rows(const float *from, int64_t from_pitch, int64_t
     vector16 v[TILE] = {0};
     for (int64_t i = 0; i < rows; i++)
         v[i] = *(const vector16 *)(from + i * from_pitch);
-    transpose16(v);
+    cpu_shape_transpose16(v);
 #pragma GCC unroll 16
     for (int i = 0; i < TILE; i++)
         *(vector16 *)(to + i * to_pitch) = v[i];
@@ -114,14 +114,14 @@ static inline void transpose_rows(const float *from, int64_t from_pitch, int64_t
 /* How many positions of the plane may be done in whole tiles of 16 lanes from lane
  * `first` on. Such a tile also touches what follows a position's last lane: the lanes of
  * the next position. */
-static int64_t tiled(int64_t plane, int64_t lanes, int64_t first)
+static int64_t cpu_shape_tiled(int64_t plane, int64_t lanes, int64_t first)
 {
     int64_t behind = first + TILE - lanes;
     int64_t safe = behind > 0 ? plane - (behind + lanes - 1) / lanes : plane;
     return safe > 0 ? safe / TILE * TILE : 0;
 }
 
-static int64_t group_of(int64_t channels, int64_t first)
+static int64_t cpu_shape_group_of(int64_t channels, int64_t first)
 {
     return channels - first < TILE ? channels - first : TILE;
 }
@@ -132,7 +132,8 @@ PS_PER_LEVEL(void, ps_cpu_block_to_rows,
              (plane, lanes, channels, block, rows))
 {
     for (int64_t first = 0; first < channels; first += TILE) {
-        int64_t group = group_of(channels, first), done = tiled(plane, lanes, first);
+        int64_t group = cpu_shape_group_of(channels, first),
+                done = cpu_shape_tiled(plane, lanes, first);
         for (int64_t p = 0; p < done; p += TILE)
             transpose_tile(block + p * lanes + first, lanes, rows + first * plane + p,
                            plane, group);
@@ -151,7 +152,8 @@ PS_PER_LEVEL(void, ps_cpu_rows_to_block,
     int64_t last = (channels - 1) / TILE * TILE;
     // The last group comes first: its tiles spill into lanes that are written later.
     for (int64_t first = last; first >= 0; first -= TILE) {
-        int64_t group = group_of(channels, first), done = tiled(plane, lanes, first);
+        int64_t group = cpu_shape_group_of(channels, first),
+                done = cpu_shape_tiled(plane, lanes, first);
         for (int64_t p = 0; p < done; p += TILE) {
             const float *from = rows + first * plane + p;
             float *to = block + p * lanes + first;

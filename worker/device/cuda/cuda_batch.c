@@ -39,7 +39,7 @@ void ps_cuda_batch_fini(ps_cuda_batch *b)
     *b = (ps_cuda_batch){0};
 }
 
-static size_t fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
+static size_t cuda_batch_fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
 {
     size_t n = (size_t)batch->n, x = n * (size_t)b->features * sizeof(float);
     if (batch->labels) memcpy(to, batch->labels, n * sizeof(int32_t));
@@ -54,13 +54,13 @@ static size_t fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
 
 /* There are two staging buffers: one is filled while the copy from the other may still
  * run. */
-static ps_err upload(ps_cuda_batch *b, const ps_batch *batch)
+static ps_err cuda_batch_upload(ps_cuda_batch *b, const ps_batch *batch)
 {
     b->stage = (b->stage + 1) % PS_CUDA_STAGES;
     char *staging = b->staging[b->stage];
     ps_gpu_event *uploaded = b->uploaded[b->stage];
     PS_TRY(ps_gpu_sync(b->gpu, uploaded, who));
-    size_t bytes = fill(b, batch, staging);
+    size_t bytes = cuda_batch_fill(b, batch, staging);
     PS_TRY(ps_gpu_await(b->gpu, PS_GPU_UPLOAD, b->taken));
     PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_UPLOAD, b->incoming, staging, bytes, who));
     return ps_gpu_record(b->gpu, uploaded, PS_GPU_UPLOAD);
@@ -68,7 +68,7 @@ static ps_err upload(ps_cuda_batch *b, const ps_batch *batch)
 
 ps_err ps_cuda_batch_prefetch(ps_cuda_batch *b, const ps_batch *batch)
 {
-    PS_TRY(upload(b, batch));
+    PS_TRY(cuda_batch_upload(b, batch));
     b->waiting = *batch;
     return PS_OK;
 }
@@ -81,7 +81,8 @@ static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
 }
 
 /* One launch also copies the labels: every sample has at least one value. */
-static ps_err take(ps_cuda_batch *b, int64_t n, ps_values x, ps_dropout_key key)
+static ps_err cuda_batch_take(ps_cuda_batch *b, int64_t n, ps_values x,
+                              ps_dropout_key key)
 {
     return PS_LAUNCH(
         b->gpu, take, n * b->features, who,
@@ -102,10 +103,10 @@ static ps_err take_targets(ps_cuda_batch *b, int64_t n)
 ps_err ps_cuda_batch_take(ps_cuda_batch *b, const ps_batch *batch, ps_values x,
                           ps_dropout_key key)
 {
-    if (!is_waiting(b, batch)) PS_TRY(upload(b, batch));
+    if (!is_waiting(b, batch)) PS_TRY(cuda_batch_upload(b, batch));
     b->waiting.n = 0;
     PS_TRY(ps_gpu_await(b->gpu, PS_GPU_COMPUTE, b->uploaded[b->stage]));
-    PS_TRY(take(b, batch->n, x, key));
+    PS_TRY(cuda_batch_take(b, batch->n, x, key));
     if (batch->targets) PS_TRY(take_targets(b, batch->n));
     return ps_gpu_record(b->gpu, b->taken, PS_GPU_COMPUTE);
 }

@@ -34,7 +34,8 @@ static ps_values weights_of(const conv_slice *c, ps_values weights, int64_t grou
     return ps_values_from(weights, (size_t)(group * c->out * c->window));
 }
 
-static ps_values columns_of(const conv_slice *c, ps_values columns, int64_t group)
+static ps_values cuda_conv_columns_of(const conv_slice *c, ps_values columns,
+                                      int64_t group)
 {
     return ps_values_from(columns, (size_t)(group * c->window * c->columns));
 }
@@ -104,7 +105,7 @@ static ps_err multiply_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                               .k = c.window,
                               .a = weights_of(&c, ps_cuda_weight(r, s), g),
                               .lda = c.window,
-                              .b = columns_of(&c, columns, g),
+                              .b = cuda_conv_columns_of(&c, columns, g),
                               .ldb = c.columns,
                               .c = outputs_of(&c, r->plan->swapped, g),
                               .ldc = c.columns}));
@@ -146,7 +147,7 @@ static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step
                                                .k = c.columns,
                                                .a = outputs_of(&c, r->plan->swapped, g),
                                                .lda = c.columns,
-                                               .b = columns_of(&c, columns, g),
+                                               .b = cuda_conv_columns_of(&c, columns, g),
                                                .ldb = c.columns,
                                                .beta = add || first > 0 ? 1.0f : 0.0f,
                                                .c = weights_of(&c, gradient, g),
@@ -178,16 +179,17 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
         for (int64_t g = 0; g < c.groups; g++)
             PS_TRY(ps_cuda_multiply(
                 r, PS_CUDA_NAME(s),
-                (ps_gpu_gemm){.ta = true,
-                              .m = c.window,
-                              .n = c.columns,
-                              .k = c.out,
-                              .a = weights_of(&c, ps_cuda_weight(r, s), g),
-                              .lda = c.window,
-                              .b = outputs_of(&c, r->plan->swapped, g),
-                              .ldb = c.columns,
-                              .c = columns_of(&c, ps_floats(r->plan->scratch), g),
-                              .ldc = c.columns}));
+                (ps_gpu_gemm){
+                    .ta = true,
+                    .m = c.window,
+                    .n = c.columns,
+                    .k = c.out,
+                    .a = weights_of(&c, ps_cuda_weight(r, s), g),
+                    .lda = c.window,
+                    .b = outputs_of(&c, r->plan->swapped, g),
+                    .ldb = c.columns,
+                    .c = cuda_conv_columns_of(&c, ps_floats(r->plan->scratch), g),
+                    .ldc = c.columns}));
         PS_TRY(PS_LAUNCH(r->plan->gpu, col2im, in->channels * inputs, PS_CUDA_NAME(s),
                          .col = r->plan->scratch, .dx = in->grad,
                          .channels = (uint32_t)in->channels, .n_first = (uint32_t)first,

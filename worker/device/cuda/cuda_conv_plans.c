@@ -89,7 +89,7 @@ static bool products_are_faster(const ps_cuda_conv_plans *p, const ps_layer *l,
     return strided || (kind == PS_CONV_BACKWARD_WEIGHT && l->in.d[0] <= 4);
 }
 
-static ps_conv_shape mirrored(ps_conv_shape s)
+static ps_conv_shape conv_plans_mirrored(ps_conv_shape s)
 {
     ps_conv_shape m = s;
     m.kind = PS_CONV_FORWARD;
@@ -102,7 +102,7 @@ static ps_conv_shape mirrored(ps_conv_shape s)
     return m;
 }
 
-static ps_conv_shape shape_of(const ps_cuda_conv_plans *p, const conv_entry *e)
+static ps_conv_shape conv_plans_shape_of(const ps_cuda_conv_plans *p, const conv_entry *e)
 {
     const ps_layer *l = e->layer;
     const ps_conv_shape s = {.kind = e->kind,
@@ -117,10 +117,10 @@ static ps_conv_shape shape_of(const ps_cuda_conv_plans *p, const conv_entry *e)
                              .dilation = {l->dilation[0], l->dilation[1]},
                              .groups = l->groups};
     bool mirror = e->kind == PS_CONV_BACKWARD_DATA && ps_cuda_conv_plans_mirror(p, l);
-    return mirror ? mirrored(s) : s;
+    return mirror ? conv_plans_mirrored(s) : s;
 }
 
-static ps_err append(ps_cuda_conv_plans *p, conv_entry e)
+static ps_err conv_plans_append(ps_cuda_conv_plans *p, conv_entry e)
 {
     if (p->n_entries == p->capacity) {
         int capacity = p->capacity ? p->capacity * 2 : 64;
@@ -131,7 +131,7 @@ static ps_err append(ps_cuda_conv_plans *p, conv_entry e)
         p->entries = more;
         p->capacity = capacity;
     }
-    ps_conv_shape shape = shape_of(p, &e);
+    ps_conv_shape shape = conv_plans_shape_of(p, &e);
     if (!products_are_faster(p, e.layer, e.kind))
         PS_TRY(ps_conv_plan_create(p->library, &shape, p->most_bytes, &e.plan));
     p->entries[p->n_entries++] = e;
@@ -149,7 +149,8 @@ ps_err ps_cuda_conv_plans_find(ps_cuda_conv_plans *p, const ps_layer *layer,
         *out = e->plan;
         return PS_OK;
     }
-    PS_TRY(append(p, (conv_entry){.layer = layer, .kind = kind, .n = n, .add = add}));
+    PS_TRY(conv_plans_append(
+        p, (conv_entry){.layer = layer, .kind = kind, .n = n, .add = add}));
     *out = p->entries[p->n_entries - 1].plan;
     return PS_OK;
 }

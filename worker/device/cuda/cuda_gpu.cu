@@ -76,7 +76,7 @@ PS_FLAT_KERNELS(FLAT_KERNEL)
 
 /* Adds the sums of a block's lanes: the upper half to the lower, and so on. Thread 0 gets
  * the result. */
-static __device__ ps_sums combine(ps_sums own)
+static __device__ ps_sums gpu_combine(ps_sums own)
 {
     __shared__ ps_sums lanes[PS_SUM_LANES];
     const uint32_t t = threadIdx.x;
@@ -99,7 +99,7 @@ static __device__ ps_sums combine(ps_sums own)
     static __global__ void sum_##name(const ps_k_##name k)                               \
     {                                                                                    \
         const uint32_t t = threadIdx.x;                                                  \
-        const ps_sums s = combine(ps_k_##name##_lane(&k, blockIdx.x, t));                \
+        const ps_sums s = gpu_combine(ps_k_##name##_lane(&k, blockIdx.x, t));            \
         if (t == 0) ps_k_##name##_done(&k, blockIdx.x, s);                               \
     }
 PS_SUM_KERNELS(SUM_KERNEL)
@@ -186,7 +186,7 @@ static ps_err no_gpu(cudaError_t rc, int index)
                       asked, driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(rc));
 }
 
-static ps_err choose(const ps_gpu_options *options, int *index)
+static ps_err gpu_choose(const ps_gpu_options *options, int *index)
 {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
@@ -260,7 +260,7 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     int index = 0;
     ps_gpu *gpu = NULL;
     *out = NULL;
-    PS_TRY(choose(options, &index));
+    PS_TRY(gpu_choose(options, &index));
     PS_TRY(ps_mem_zalloc(&gpu, 1, sizeof *gpu, "device"));
     gpu->index = index;
     gpu->format = options->format;

@@ -20,7 +20,7 @@ void ps_cuda_graphs_fini(ps_cuda_graphs *g)
     *g = (ps_cuda_graphs){0};
 }
 
-static bool same(ps_cuda_kind a, ps_cuda_kind b)
+static bool graphs_same(ps_cuda_kind a, ps_cuda_kind b)
 {
     return a.n == b.n && a.training == b.training && a.accumulate == b.accumulate &&
            a.loss == b.loss && a.targets == b.targets;
@@ -37,15 +37,15 @@ ps_err ps_cuda_graphs_find(ps_cuda_graphs *g, ps_cuda_kind kind, ps_cuda_set **o
             s->backward = s->forward + g->n_groups;
             s->kind = kind;
         }
-        if (same(s->kind, kind)) *out = s;
+        if (graphs_same(s->kind, kind)) *out = s;
     }
     return PS_OK;
 }
 
 /* A capture is always ended, also after an error: until then the GPU accepts no other
  * work. */
-static ps_err capture(ps_gpu *gpu, ps_cuda_segment *segment,
-                      ps_err (*queue)(void *run, int group), void *run, int group)
+static ps_err graphs_capture(ps_gpu *gpu, ps_cuda_segment *segment,
+                             ps_err (*queue)(void *run, int group), void *run, int group)
 {
     PS_TRY(ps_gpu_capture_begin(gpu));
     ps_err err = queue(run, group);
@@ -61,6 +61,6 @@ ps_err ps_cuda_segment_run(ps_gpu *gpu, ps_cuda_segment *segment,
         if (segment) segment->ran = true;
         return queue(run, group);
     }
-    if (!segment->graph) PS_TRY(capture(gpu, segment, queue, run, group));
+    if (!segment->graph) PS_TRY(graphs_capture(gpu, segment, queue, run, group));
     return ps_gpu_replay(gpu, segment->graph);
 }

@@ -142,7 +142,7 @@ static ps_act_kind act_kind(ps_layer_kind kind)
     }
 }
 
-static ps_err activate(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err cuda_layer_activate(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
@@ -161,8 +161,8 @@ static ps_err activate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                           .alpha = (float)l->alpha, .add = s->add[0]);
 }
 
-static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_values x,
-                   ps_values y, bool add)
+static ps_err cuda_layer_move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n,
+                              ps_values x, ps_values y, bool add)
 {
     return PS_LAUNCH_WIDE(r->plan->gpu, pass, n, PS_CUDA_NAME(s), .x = x, .y = y,
                           .add = add);
@@ -170,8 +170,8 @@ static ps_err move(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t n, ps_v
 
 /* x's part of a concatenation, whose parts before it have `first` elements of a sample.
  */
-static ps_err join(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first,
-                   const ps_cuda_value *part, const ps_cuda_value *whole)
+static ps_err cuda_layer_join(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first,
+                              const ps_cuda_value *part, const ps_cuda_value *whole)
 {
     return PS_LAUNCH(r->plan->gpu, slice, ps_cuda_count(r, part), PS_CUDA_NAME(s),
                      .x = part->at, .y = whole->at,
@@ -180,12 +180,12 @@ static ps_err join(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first,
                      .y_pitch = (uint32_t)whole->features, .y_first = (uint32_t)first);
 }
 
-static ps_err concat(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err cuda_layer_concat(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *a = ps_cuda_input_of(r, s, 0), *b = ps_cuda_input_of(r, s, 1);
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
-    PS_TRY(join(r, s, 0, a, out));
-    return join(r, s, a->features, b, out);
+    PS_TRY(cuda_layer_join(r, s, 0, a, out));
+    return cuda_layer_join(r, s, a->features, b, out);
 }
 
 static ps_err concat_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -205,18 +205,19 @@ static ps_err concat_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     return PS_OK;
 }
 
-static ps_axis axis_of(const ps_layer *l, int dim)
+static ps_axis cuda_layer_axis_of(const ps_layer *l, int dim)
 {
     return (ps_axis){(int32_t)l->in.d[dim], (int32_t)l->out.d[dim], l->mode};
 }
 
-static ps_err interpolate(const ps_cuda_pass *r, const ps_cuda_step *s)
+static ps_err cuda_layer_interpolate(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH(r->plan->gpu, interpolate, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                     .x = in->at, .y = out->at, .rows = axis_of(l, 1),
-                     .columns = axis_of(l, 2), .out_row = ps_divisor_of(l->out.d[2]),
+                     .x = in->at, .y = out->at, .rows = cuda_layer_axis_of(l, 1),
+                     .columns = cuda_layer_axis_of(l, 2),
+                     .out_row = ps_divisor_of(l->out.d[2]),
                      .out_plane = ps_divisor_of(out->plane));
 }
 
@@ -224,22 +225,22 @@ static ps_err interpolate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    return PS_LAUNCH(r->plan->gpu, interpolate_grad, ps_cuda_count(r, in),
-                     PS_CUDA_NAME(s), .dy = out->grad, .dx = in->grad,
-                     .rows = axis_of(l, 1), .columns = axis_of(l, 2),
-                     .in_row = ps_divisor_of(l->in.d[2]),
-                     .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
+    return PS_LAUNCH(
+        r->plan->gpu, interpolate_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+        .dy = out->grad, .dx = in->grad, .rows = cuda_layer_axis_of(l, 1),
+        .columns = cuda_layer_axis_of(l, 2), .in_row = ps_divisor_of(l->in.d[2]),
+        .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
 }
 
 static ps_err adaptive_max(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    return PS_LAUNCH(r->plan->gpu, adaptive_max, ps_cuda_count(r, out), PS_CUDA_NAME(s),
-                     .x = in->at, .y = out->at, .argmax = s->argmax,
-                     .rows = axis_of(l, 1), .columns = axis_of(l, 2),
-                     .out_row = ps_divisor_of(l->out.d[2]),
-                     .out_plane = ps_divisor_of(out->plane));
+    return PS_LAUNCH(
+        r->plan->gpu, adaptive_max, ps_cuda_count(r, out), PS_CUDA_NAME(s), .x = in->at,
+        .y = out->at, .argmax = s->argmax, .rows = cuda_layer_axis_of(l, 1),
+        .columns = cuda_layer_axis_of(l, 2), .out_row = ps_divisor_of(l->out.d[2]),
+        .out_plane = ps_divisor_of(out->plane));
 }
 
 static ps_err adaptive_max_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -248,14 +249,15 @@ static ps_err adaptive_max_backward(const ps_cuda_pass *r, const ps_cuda_step *s
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH(r->plan->gpu, adaptive_max_grad, ps_cuda_count(r, in),
                      PS_CUDA_NAME(s), .dy = out->grad, .dx = in->grad,
-                     .argmax = s->argmax, .rows = axis_of(l, 1), .columns = axis_of(l, 2),
+                     .argmax = s->argmax, .rows = cuda_layer_axis_of(l, 1),
+                     .columns = cuda_layer_axis_of(l, 2),
                      .in_row = ps_divisor_of(l->in.d[2]),
                      .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
 }
 
 /* relu: also applies the gradient of a relu with these outputs. */
-static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps_values y,
-                   ps_values relu, bool add)
+static ps_err cuda_layer_drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
+                              ps_values y, ps_values relu, bool add)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
@@ -270,11 +272,11 @@ static ps_err drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x, ps
 
 /* The values and their order do not change: if both share memory (cuda_plan.h), there is
  * nothing to do. */
-static ps_err flatten(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
-                      ps_values y, bool add)
+static ps_err cuda_layer_flatten(const ps_cuda_pass *r, const ps_cuda_step *s,
+                                 ps_values x, ps_values y, bool add)
 {
     if (x.at == y.at) return PS_OK;
-    return move(r, s, ps_cuda_count(r, ps_cuda_input_of(r, s, 0)), x, y, add);
+    return cuda_layer_move(r, s, ps_cuda_count(r, ps_cuda_input_of(r, s, 0)), x, y, add);
 }
 
 /* The step before this pooling, if the pooling applies its folded relu: no other step
@@ -305,7 +307,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     ps_gpu *gpu = r->plan->gpu;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    if (ps_model_is_activation(l->kind)) return activate(r, s);
+    if (ps_model_is_activation(l->kind)) return cuda_layer_activate(r, s);
     switch (l->kind) {
     case PS_LAYER_CONV2D:
         return ps_cuda_conv_forward(r, s);
@@ -323,16 +325,17 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                          .x = in->at, .y = out->at, .at = s->planes);
     case PS_LAYER_ADAPTIVE_AVG_POOL2D:
     case PS_LAYER_UPSAMPLE:
-        return interpolate(r, s);
+        return cuda_layer_interpolate(r, s);
     case PS_LAYER_ADAPTIVE_MAX_POOL2D:
         return adaptive_max(r, s);
     case PS_LAYER_CONCAT:
-        return concat(r, s);
+        return cuda_layer_concat(r, s);
     case PS_LAYER_DROPOUT:
-        if (r->training) return drop(r, s, in->at, out->at, (ps_values){0}, false);
-        return move(r, s, ps_cuda_count(r, in), in->at, out->at, false);
+        if (r->training)
+            return cuda_layer_drop(r, s, in->at, out->at, (ps_values){0}, false);
+        return cuda_layer_move(r, s, ps_cuda_count(r, in), in->at, out->at, false);
     case PS_LAYER_FLATTEN:
-        return flatten(r, s, in->at, out->at, false);
+        return cuda_layer_flatten(r, s, in->at, out->at, false);
     case PS_LAYER_ADD:
         return PS_LAUNCH_WIDE(gpu, sum, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                               .a = in->at, .b = ps_cuda_input_of(r, s, 1)->at,
@@ -402,10 +405,10 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_CONCAT:
         return concat_backward(r, s);
     case PS_LAYER_DROPOUT:
-        return drop(r, s, out->grad, in->grad, drops_relu(r, s) ? in->at : (ps_values){0},
-                    s->add[0]);
+        return cuda_layer_drop(r, s, out->grad, in->grad,
+                               drops_relu(r, s) ? in->at : (ps_values){0}, s->add[0]);
     case PS_LAYER_FLATTEN:
-        return flatten(r, s, out->grad, in->grad, s->add[0]);
+        return cuda_layer_flatten(r, s, out->grad, in->grad, s->add[0]);
     case PS_LAYER_LOG_SOFTMAX:
         return PS_LAUNCH(gpu, log_softmax_grad, r->n, PS_CUDA_NAME(s), .y = out->at.at,
                          .dy = out->grad.at, .dx = in->grad.at,

@@ -87,7 +87,7 @@ static size_t value_count(const ps_cuda_plan *p, int edge)
     return (size_t)p->options->max_batch * (size_t)p->values[edge].features;
 }
 
-static size_t value_bytes(const ps_cuda_plan *p, int edge)
+static size_t cuda_plan_value_bytes(const ps_cuda_plan *p, int edge)
 {
     return value_count(p, edge) * ps_format_bytes(p->values[edge].at.format);
 }
@@ -154,7 +154,7 @@ static ps_err plan_output(ps_cuda_plan *p, int node)
     if (p->steps[node].view)
         *slot = p->values[n->in[0]].slot;
     else
-        PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, n->out), slot));
+        PS_TRY(ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, n->out), slot));
     return plan_step(p, node);
 }
 
@@ -162,7 +162,8 @@ static ps_err plan_output(ps_cuda_plan *p, int node)
 static ps_err plan_forward(ps_cuda_plan *p)
 {
     const ps_model_graph *g = p->graph;
-    PS_TRY(ps_memory_plan_take(&p->memory, value_bytes(p, 0), &p->values[0].slot));
+    PS_TRY(
+        ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, 0), &p->values[0].slot));
     for (int i = 0; i < g->n_nodes; i++) {
         const ps_model_node *node = &g->nodes[i];
         PS_TRY(plan_output(p, i));
@@ -182,7 +183,7 @@ static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
     ps_cuda_value *v = &p->values[edge];
     *has_part = v->grad_slot != PS_NO_SLOT;
     if (*has_part || !p->graph->edges[edge].needs_grad) return PS_OK;
-    return ps_memory_plan_take(&p->memory, value_bytes(p, edge), &v->grad_slot);
+    return ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, edge), &v->grad_slot);
 }
 
 /* A view shares its input's gradient, whose slot the step before gives back. */
@@ -193,7 +194,7 @@ static void plan_view_gradient(ps_cuda_plan *p, const ps_model_node *node)
 
 /* Walks in the order of the backward pass: slots that a step no longer needs are free for
  * the steps before it. */
-static ps_err plan_backward(ps_cuda_plan *p)
+static ps_err cuda_plan_backward(ps_cuda_plan *p)
 {
     const ps_model_graph *g = p->graph;
     bool part;
@@ -215,7 +216,7 @@ static ps_err plan_backward(ps_cuda_plan *p)
     return PS_OK;
 }
 
-static void *place(const ps_cuda_plan *p, int slot)
+static void *cuda_plan_place(const ps_cuda_plan *p, int slot)
 {
     return slot == PS_NO_SLOT ? NULL : p->base + p->memory.slots[slot].offset;
 }
@@ -229,15 +230,15 @@ static ps_err allocate_values(ps_cuda_plan *p)
     }
     PS_TRY(ps_gpu_take(p->gpu, bytes, "activations and their gradients", &p->base));
     for (int e = 0; e < p->graph->n_edges; e++) {
-        p->values[e].at.at = place(p, p->values[e].slot);
-        p->values[e].grad.at = place(p, p->values[e].grad_slot);
+        p->values[e].at.at = cuda_plan_place(p, p->values[e].slot);
+        p->values[e].grad.at = cuda_plan_place(p, p->values[e].grad_slot);
     }
     for (int i = 0; i < p->graph->n_nodes; i++) {
         ps_cuda_step *s = &p->steps[i];
-        s->place = place(p, s->slot[0]);
-        s->argmax = place(p, s->slot[0]);
-        s->mean = place(p, s->slot[0]);
-        s->inv = place(p, s->slot[1]);
+        s->place = cuda_plan_place(p, s->slot[0]);
+        s->argmax = cuda_plan_place(p, s->slot[0]);
+        s->mean = cuda_plan_place(p, s->slot[0]);
+        s->inv = cuda_plan_place(p, s->slot[1]);
     }
     return PS_OK;
 }
@@ -273,7 +274,7 @@ static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_value
 }
 
 /* Parts of a row of sums. */
-static int64_t parts_of(int64_t row)
+static int64_t cuda_plan_parts_of(int64_t row)
 {
     const int64_t parts = (row + PS_ROW_PART - 1) / PS_ROW_PART;
     return parts > PS_ROW_PARTS_MAX ? PS_ROW_PARTS_MAX : parts;
@@ -288,12 +289,13 @@ static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t 
     const int64_t n = p->options->max_batch;
     *parts = *means = 0;
     if (ps_model_is_group_norm(l->kind)) {
-        const int64_t by_group = n * l->groups * parts_of(out->features / l->groups);
-        const int64_t by_channel = n * out->channels * parts_of(out->plane);
+        const int64_t by_group =
+            n * l->groups * cuda_plan_parts_of(out->features / l->groups);
+        const int64_t by_channel = n * out->channels * cuda_plan_parts_of(out->plane);
         *parts = by_group > by_channel ? by_group : by_channel;
         *means = n * l->groups;
     } else if (l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_BATCH_NORM2D) {
-        *parts = out->channels * parts_of(n * out->plane);
+        *parts = out->channels * cuda_plan_parts_of(n * out->plane);
         *means = out->channels;
     }
 }
@@ -471,7 +473,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
     for (int e = 0; e < graph->n_edges; e++)
         PS_TRY(plan_value(p, e));
     PS_TRY(plan_forward(p));
-    if (options->training) PS_TRY(plan_backward(p));
+    if (options->training) PS_TRY(cuda_plan_backward(p));
     PS_TRY(plan_library(p, library));
     PS_TRY(allocate_arenas(p));
     PS_TRY(allocate_values(p));

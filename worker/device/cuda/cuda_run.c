@@ -97,9 +97,9 @@ void ps_cuda_run_fini(ps_cuda_run *run)
 /* ---------------------------------------------------------------------- weights here */
 
 /* Calls the hook for a group, which has at least one tensor. */
-static ps_err call_hook(const ps_cuda_run *run,
-                        ps_err (*hook)(void *, uint64_t, uint64_t), void *ctx,
-                        const ps_cuda_group *g)
+static ps_err cuda_run_call_hook(const ps_cuda_run *run,
+                                 ps_err (*hook)(void *, uint64_t, uint64_t), void *ctx,
+                                 const ps_cuda_group *g)
 {
     uint64_t begin, end;
     ps_tensor_table_range(&run->plan.options->spec->table, g->first, g->n, &begin, &end);
@@ -123,7 +123,7 @@ static ps_err bring_group(ps_cuda_run *run, const ps_cuda_group *g,
 {
     const ps_cuda_plan *p = &run->plan;
     if (g->n == 0) return PS_OK;
-    PS_TRY(call_hook(run, hooks->params_needed, hooks->ctx, g));
+    PS_TRY(cuda_run_call_hook(run, hooks->params_needed, hooks->ctx, g));
     if (p->resident) return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released);
     return upload_tensors(run, g->first, g->n, g->uploaded);
 }
@@ -315,19 +315,19 @@ static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until
         else
             PS_TRY(ps_gpu_passed(p->gpu, g->home, &home));
         if (!home) return PS_OK;
-        if (hooks) PS_TRY(call_hook(run, hooks->grads_ready, hooks->ctx, g));
+        if (hooks) PS_TRY(cuda_run_call_hook(run, hooks->grads_ready, hooks->ctx, g));
     }
     return PS_OK;
 }
 
 /* Announces gradients that stay on the GPU: the exchange queues its work after the event.
  */
-static ps_err announce(ps_cuda_run *run, const ps_cuda_group *g,
-                       const ps_pass_hooks *hooks)
+static ps_err cuda_run_announce(ps_cuda_run *run, const ps_cuda_group *g,
+                                const ps_pass_hooks *hooks)
 {
     const ps_cuda_plan *p = &run->plan;
     PS_TRY(ps_gpu_record(p->gpu, p->resident->announced, PS_GPU_COMPUTE));
-    return hooks ? call_hook(run, hooks->grads_ready, hooks->ctx, g) : PS_OK;
+    return hooks ? cuda_run_call_hook(run, hooks->grads_ready, hooks->ctx, g) : PS_OK;
 }
 
 ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pass *pass)
@@ -348,7 +348,7 @@ ps_err ps_cuda_run_backward(ps_cuda_run *run, const ps_batch *batch, const ps_pa
                                    queue_backward, run, g));
         if (!wanted || p->groups[g].n == 0) continue;
         if (p->resident) {
-            PS_TRY(announce(run, &p->groups[g], hooks));
+            PS_TRY(cuda_run_announce(run, &p->groups[g], hooks));
             continue;
         }
         PS_TRY(download_group(run, &p->groups[g]));

@@ -31,29 +31,29 @@ typedef struct cuda_stream {
     bool params_pinned;
 } cuda_stream;
 
-static cuda_stream *of(ps_device_stream *s)
+static cuda_stream *cuda_stream_of(ps_device_stream *s)
 {
     return (cuda_stream *)s;
 }
 
 static void *stream_native(ps_device_stream *s)
 {
-    return ps_gpu_native(of(s)->gpu, PS_GPU_EXCHANGE);
+    return ps_gpu_native(cuda_stream_of(s)->gpu, PS_GPU_EXCHANGE);
 }
 
 static float *stream_params(ps_device_stream *s)
 {
-    return of(s)->resident.params;
+    return cuda_stream_of(s)->resident.params;
 }
 
 static float *stream_grads(ps_device_stream *s)
 {
-    return of(s)->resident.grads;
+    return cuda_stream_of(s)->resident.grads;
 }
 
 static void *stream_buffers(ps_device_stream *s)
 {
-    return of(s)->buffers;
+    return cuda_stream_of(s)->buffers;
 }
 
 static ps_err wait_queue(cuda_stream *s)
@@ -64,7 +64,7 @@ static ps_err wait_queue(cuda_stream *s)
 
 static ps_err stream_from_host(ps_device_stream *base, unsigned arenas)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     const ps_tensor_table *table = s->at.table;
     PS_TRY(ps_gpu_enter(s->gpu));
     if (arenas & PS_STREAM_PARAMS) {
@@ -80,7 +80,7 @@ static ps_err stream_from_host(ps_device_stream *base, unsigned arenas)
 
 static ps_err stream_to_host(ps_device_stream *base, unsigned arenas)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     const ps_tensor_table *table = s->at.table;
     PS_TRY(ps_gpu_enter(s->gpu));
     if (arenas & PS_STREAM_PARAMS)
@@ -95,7 +95,7 @@ static ps_err stream_to_host(ps_device_stream *base, unsigned arenas)
 static ps_err stream_save_state(ps_device_stream *base, int i, uint64_t offset,
                                 uint64_t count, float *out)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     if (count == 0) return PS_OK;
     PS_TRY(ps_gpu_enter(s->gpu));
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, out, s->states[i] + offset,
@@ -106,7 +106,7 @@ static ps_err stream_save_state(ps_device_stream *base, int i, uint64_t offset,
 static ps_err stream_load_state(ps_device_stream *base, int i, uint64_t offset,
                                 uint64_t count, const float *from)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     if (count == 0) return PS_OK;
     PS_TRY(ps_gpu_enter(s->gpu));
     PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->states[i] + offset, from,
@@ -116,12 +116,12 @@ static ps_err stream_load_state(ps_device_stream *base, int i, uint64_t offset,
 
 static ps_err stream_wait_compute(ps_device_stream *base)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     PS_TRY(ps_gpu_enter(s->gpu)); // each thread's first call
     return ps_gpu_await(s->gpu, PS_GPU_EXCHANGE, s->resident.announced);
 }
 
-static ps_err tell(cuda_stream *s)
+static ps_err cuda_stream_tell(cuda_stream *s)
 {
     if (!s->untold) return PS_OK;
     s->untold = false;
@@ -133,26 +133,28 @@ static ps_err tell(cuda_stream *s)
 /* Passes do not wait for the verdict's copy to the host. */
 static ps_err stream_release_compute(ps_device_stream *base)
 {
-    PS_TRY(ps_gpu_record(of(base)->gpu, of(base)->resident.released, PS_GPU_EXCHANGE));
-    return tell(of(base));
+    PS_TRY(ps_gpu_record(cuda_stream_of(base)->gpu,
+                         cuda_stream_of(base)->resident.released, PS_GPU_EXCHANGE));
+    return cuda_stream_tell(cuda_stream_of(base));
 }
 
 static ps_err stream_mark(ps_device_stream *base)
 {
-    return ps_gpu_record(of(base)->gpu, of(base)->marked, PS_GPU_EXCHANGE);
+    return ps_gpu_record(cuda_stream_of(base)->gpu, cuda_stream_of(base)->marked,
+                         PS_GPU_EXCHANGE);
 }
 
 static ps_err stream_done(ps_device_stream *base, bool *done)
 {
-    return ps_gpu_passed(of(base)->gpu, of(base)->marked, done);
+    return ps_gpu_passed(cuda_stream_of(base)->gpu, cuda_stream_of(base)->marked, done);
 }
 
-static uint64_t blocks_of(const ps_tensor *t)
+static uint64_t cuda_stream_blocks_of(const ps_tensor *t)
 {
     return (t->count + PS_GRADNORM_BLOCK - 1) / PS_GRADNORM_BLOCK;
 }
 
-static int64_t parts_of(uint64_t count)
+static int64_t cuda_stream_parts_of(uint64_t count)
 {
     return (int64_t)((count + PS_BAD_PART - 1) / PS_BAD_PART);
 }
@@ -160,8 +162,8 @@ static int64_t parts_of(uint64_t count)
 static ps_err stream_check_finite(ps_device_stream *base, uint64_t offset, uint64_t count,
                                   bool *finite)
 {
-    cuda_stream *s = of(base);
-    int64_t parts = parts_of(count);
+    cuda_stream *s = cuda_stream_of(base);
+    int64_t parts = cuda_stream_parts_of(count);
     *finite = true;
     if (count == 0) return PS_OK;
     PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, bad_values, parts, who,
@@ -178,7 +180,7 @@ static ps_err stream_check_finite(ps_device_stream *base, uint64_t offset, uint6
 static ps_err stream_unscale(ps_device_stream *base, uint64_t offset, uint64_t count,
                              float factor, bool *finite)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     if (count > 0)
         PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, unscale, (int64_t)count, who,
                             .x = s->resident.grads + offset, .factor = factor));
@@ -204,7 +206,7 @@ static ps_err queue_norm(cuda_stream *s, uint64_t first, uint64_t n)
 static ps_err stream_norm_sums(ps_device_stream *base, const ps_chunk *chunk,
                                double *sums)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     uint64_t n, first = ps_gradnorm_chunk_blocks(s->at.table, chunk, &n);
     PS_TRY(queue_norm(s, first, n));
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->sums_home, s->sums,
@@ -302,7 +304,7 @@ static ps_err queue_optimizer(cuda_stream *s, const ps_optimizer_step *step,
 static ps_err stream_apply(ps_device_stream *base, const ps_optimizer_step *step,
                            const ps_chunk *chunk)
 {
-    return queue_optimizer(of(base), step, NULL, chunk->offset, chunk->count);
+    return queue_optimizer(cuda_stream_of(base), step, NULL, chunk->offset, chunk->count);
 }
 
 /* alone: independently of earlier steps. */
@@ -335,14 +337,14 @@ static ps_err queue_step(cuda_stream *s, const ps_optimizer_step *step, double c
 static ps_err stream_step(ps_device_stream *base, const ps_optimizer_step *step,
                           bool check, double clip_norm)
 {
-    if (check) PS_TRY(queue_check(of(base), step->t, false));
-    return queue_step(of(base), step, clip_norm);
+    if (check) PS_TRY(queue_check(cuda_stream_of(base), step->t, false));
+    return queue_step(cuda_stream_of(base), step, clip_norm);
 }
 
 static ps_err stream_scaled_step(ps_device_stream *base, const ps_optimizer_step *step,
                                  float inverse, double clip_norm)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, unscale,
                         (int64_t)s->at.table->arena_count, who, .x = s->resident.grads,
                         .factor = inverse));
@@ -352,14 +354,14 @@ static ps_err stream_scaled_step(ps_device_stream *base, const ps_optimizer_step
 
 static ps_err stream_scaled_step_made(ps_device_stream *base, bool *made)
 {
-    PS_TRY(tell(of(base)));
-    PS_TRY(ps_gpu_sync(of(base)->gpu, of(base)->told, who));
-    *made = of(base)->verdict_home->refused == 0;
+    PS_TRY(cuda_stream_tell(cuda_stream_of(base)));
+    PS_TRY(ps_gpu_sync(cuda_stream_of(base)->gpu, cuda_stream_of(base)->told, who));
+    *made = cuda_stream_of(base)->verdict_home->refused == 0;
     return PS_OK;
 }
 
 /* The partial counts are still those of the refused step. */
-static ps_err find_bad_tensor(cuda_stream *s, int *tensor)
+static ps_err cuda_stream_find_bad_tensor(cuda_stream *s, int *tensor)
 {
     PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->bad_home, s->bad,
                            s->n_blocks * sizeof *s->bad, who));
@@ -368,7 +370,7 @@ static ps_err find_bad_tensor(cuda_stream *s, int *tensor)
     while (block < s->n_blocks && s->bad_home[block].a == 0.0)
         block++;
     for (*tensor = 0; *tensor < s->at.table->n_tensors - 1; ++*tensor) {
-        n += blocks_of(&s->at.table->tensors[*tensor]);
+        n += cuda_stream_blocks_of(&s->at.table->tensors[*tensor]);
         if (block < n) break;
     }
     return PS_OK;
@@ -376,21 +378,21 @@ static ps_err find_bad_tensor(cuda_stream *s, int *tensor)
 
 static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int *tensor)
 {
-    cuda_stream *s = of(base);
+    cuda_stream *s = cuda_stream_of(base);
     bool told = true;
     *t = 0;
-    PS_TRY(tell(s));
+    PS_TRY(cuda_stream_tell(s));
     if (wait)
         PS_TRY(ps_gpu_sync(s->gpu, s->told, who));
     else
         PS_TRY(ps_gpu_passed(s->gpu, s->told, &told));
     if (told) *t = s->verdict_home->refused;
-    return *t ? find_bad_tensor(s, tensor) : PS_OK;
+    return *t ? cuda_stream_find_bad_tensor(s, tensor) : PS_OK;
 }
 
 static void stream_destroy(ps_device_stream **base)
 {
-    cuda_stream *s = of(*base);
+    cuda_stream *s = cuda_stream_of(*base);
     void *const taken[] = {s->resident.params, s->resident.grads, s->buffers,
                            s->starts,          s->groups,         s->bad,
                            s->lanes,           s->sums,           s->ranges,
@@ -492,7 +494,7 @@ static ps_err fill_ranges(cuda_stream *s)
     return err;
 }
 
-static ps_err prepare_lamb(cuda_stream *s)
+static ps_err cuda_stream_prepare_lamb(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
     const size_t n = (size_t)table->n_tensors;
@@ -502,7 +504,7 @@ static ps_err prepare_lamb(cuda_stream *s)
     PS_TRY(ps_gpu_take(s->gpu, (n + 1) * sizeof *starts, who, &s->block_starts));
     PS_TRY(ps_mem_zalloc(&starts, n + 1, sizeof *starts, "exchange"));
     for (size_t i = 0; i < n; i++)
-        starts[i + 1] = starts[i] + (uint32_t)blocks_of(&table->tensors[i]);
+        starts[i + 1] = starts[i] + (uint32_t)cuda_stream_blocks_of(&table->tensors[i]);
     ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->block_starts, starts,
                                 (n + 1) * sizeof *starts, who);
     if (err == PS_OK) err = wait_queue(s);
@@ -510,7 +512,7 @@ static ps_err prepare_lamb(cuda_stream *s)
     return err;
 }
 
-static ps_err allocate(cuda_stream *s)
+static ps_err cuda_stream_allocate(cuda_stream *s)
 {
     const ps_tensor_table *table = s->at.table;
     ps_gpu *gpu = s->gpu;
@@ -559,10 +561,10 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
     s->registered = resident;
     *resident = &s->resident;
     ps_device_stream *base = &s->base;
-    ps_err err = allocate(s);
+    ps_err err = cuda_stream_allocate(s);
     if (err == PS_OK) err = fill_tables(s);
     if (err == PS_OK) err = fill_ranges(s);
-    if (err == PS_OK) err = prepare_lamb(s);
+    if (err == PS_OK) err = cuda_stream_prepare_lamb(s);
     if (err == PS_OK)
         *out = base;
     else

@@ -65,7 +65,7 @@ static ps_err cudnn_error(const ps_conv_library *lib, cudnnStatus_t status,
 
 /* ------------------------------------------------------------------------- library */
 
-static ps_err load(ps_conv_library *lib)
+static ps_err cudnn_load(ps_conv_library *lib)
 {
     const ps_dynlib cudnn = {"train.cudnn", "libcudnn.so.9", "cuDNN 9"};
     const ps_dynlib_symbol symbols[] = {
@@ -93,7 +93,7 @@ static ps_err describe_gpu(ps_conv_library *lib, const char *text)
  * support the GPU. */
 static ps_err open_library(ps_conv_library *lib, const ps_conv_library_options *options)
 {
-    PS_TRY(load(lib));
+    PS_TRY(cudnn_load(lib));
     if (options->described) return describe_gpu(lib, options->described);
     cudnnStatus_t rc = lib->Create(&lib->handle);
     if (rc != CUDNN_STATUS_SUCCESS)
@@ -142,7 +142,8 @@ bool ps_conv_library_exact(const ps_conv_library *lib)
 /* --------------------------------------------------------------------- descriptors */
 
 /* Owned by the plan. */
-static ps_err make(ps_conv_plan *p, cudnnBackendDescriptorType_t type, descriptor *out)
+static ps_err cudnn_make(ps_conv_plan *p, cudnnBackendDescriptorType_t type,
+                         descriptor *out)
 {
     *out = NULL;
     if (p->n_made == MOST_DESCRIPTORS)
@@ -152,8 +153,8 @@ static ps_err make(ps_conv_plan *p, cudnnBackendDescriptorType_t type, descripto
     return PS_OK;
 }
 
-static ps_err set(const ps_conv_plan *p, descriptor d, int name,
-                  cudnnBackendAttributeType_t type, int64_t n, const void *values)
+static ps_err cudnn_set(const ps_conv_plan *p, descriptor d, int name,
+                        cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
     CUDNN(p->lib, "an attribute",
           p->lib->BackendSetAttribute(d, (cudnnBackendAttributeName_t)name, type, n,
@@ -161,7 +162,7 @@ static ps_err set(const ps_conv_plan *p, descriptor d, int name,
     return PS_OK;
 }
 
-static ps_err finalize(const ps_conv_plan *p, descriptor d, const char *what)
+static ps_err cudnn_finalize(const ps_conv_plan *p, descriptor d, const char *what)
 {
     CUDNN(p->lib, what, p->lib->BackendFinalize(d));
     return PS_OK;
@@ -179,14 +180,15 @@ static ps_err make_tensor(ps_conv_plan *p, int64_t id, cudnnDataType_t type,
                           descriptor *out)
 {
     const int64_t alignment = 16;
-    PS_TRY(make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
-    PS_TRY(set(p, *out, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id));
-    PS_TRY(set(p, *out, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
-    PS_TRY(set(p, *out, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims));
-    PS_TRY(set(p, *out, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides));
+    PS_TRY(cudnn_make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id));
     PS_TRY(
-        set(p, *out, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment));
-    return finalize(p, *out, "a tensor");
+        cudnn_set(p, *out, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
+                     &alignment));
+    return cudnn_finalize(p, *out, "a tensor");
 }
 
 static ps_err make_images(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
@@ -198,8 +200,8 @@ static ps_err make_images(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
     return make_tensor(p, id, type_of(s->format), dims, strides, out);
 }
 
-static ps_err make_weights(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
-                           descriptor *out)
+static ps_err cudnn_make_weights(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
+                                 descriptor *out)
 {
     const int64_t window = (int64_t)s->kernel[0] * s->kernel[1];
     const int64_t in = s->in[0] / s->groups; // cuDNN finds the groups by it
@@ -215,20 +217,22 @@ static ps_err make_convolution(ps_conv_plan *p, const ps_conv_shape *s, descript
     const int64_t n = 2, dilation[2] = {s->dilation[0], s->dilation[1]};
     const int64_t padding[2] = {s->padding[0], s->padding[1]};
     const int64_t stride[2] = {s->stride[0], s->stride[1]};
-    PS_TRY(make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
-    PS_TRY(set(p, *out, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n));
+    PS_TRY(cudnn_make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
     PS_TRY(
-        set(p, *out, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &sums));
-    PS_TRY(set(p, *out, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1,
-               &mode));
-    PS_TRY(
-        set(p, *out, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, padding));
-    PS_TRY(
-        set(p, *out, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, padding));
-    PS_TRY(set(p, *out, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation));
-    PS_TRY(
-        set(p, *out, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride));
-    return finalize(p, *out, "a convolution");
+        cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
+                     &sums));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+                     CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2,
+                     padding));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2,
+                     padding));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2,
+                     dilation));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2,
+                     stride));
+    return cudnn_finalize(p, *out, "a convolution");
 }
 
 /* The three operations' attributes for the same things. */
@@ -270,30 +274,31 @@ static ps_err make_operation(ps_conv_plan *p, const ps_conv_shape *s, descriptor
                          operations[s->kind].y};
     descriptor convolution, tensors[3];
     PS_TRY(make_images(p, tensor_ids[0], s, s->in, &tensors[0]));
-    PS_TRY(make_weights(p, tensor_ids[1], s, &tensors[1]));
+    PS_TRY(cudnn_make_weights(p, tensor_ids[1], s, &tensors[1]));
     PS_TRY(make_images(p, tensor_ids[2], s, s->out, &tensors[2]));
     PS_TRY(make_convolution(p, s, &convolution));
-    PS_TRY(make(p, operations[s->kind].type, out));
-    PS_TRY(set(p, *out, operations[s->kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
-    PS_TRY(set(p, *out, operations[s->kind].beta, CUDNN_TYPE_FLOAT, 1, &beta));
-    PS_TRY(set(p, *out, operations[s->kind].convolution, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-               &convolution));
+    PS_TRY(cudnn_make(p, operations[s->kind].type, out));
+    PS_TRY(cudnn_set(p, *out, operations[s->kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
+    PS_TRY(cudnn_set(p, *out, operations[s->kind].beta, CUDNN_TYPE_FLOAT, 1, &beta));
+    PS_TRY(cudnn_set(p, *out, operations[s->kind].convolution,
+                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &convolution));
     for (int i = 0; i < 3; i++)
-        PS_TRY(set(p, *out, names[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &tensors[i]));
-    return finalize(p, *out, "an operation");
+        PS_TRY(
+            cudnn_set(p, *out, names[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &tensors[i]));
+    return cudnn_finalize(p, *out, "an operation");
 }
 
 static ps_err make_graph(ps_conv_plan *p, const ps_conv_shape *s, descriptor *out)
 {
     descriptor operation;
     PS_TRY(make_operation(p, s, &operation));
-    PS_TRY(make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, out));
-    PS_TRY(set(p, *out, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-               &operation));
+    PS_TRY(cudnn_make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, out));
+    PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operation));
     if (p->lib->handle)
-        PS_TRY(set(p, *out, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                   &p->lib->handle));
-    return finalize(p, *out, "an operation's graph");
+        PS_TRY(cudnn_set(p, *out, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                         &p->lib->handle));
+    return cudnn_finalize(p, *out, "an operation's graph");
 }
 
 /* ---------------------------------------------------------------------- candidates */
@@ -333,8 +338,8 @@ static bool read_attribute(const ps_conv_plan *p, descriptor d, int name,
 }
 
 /* Whether the candidate's engine may be used; *index: its number. */
-static bool examine(const ps_conv_plan *p, ps_format format, descriptor candidate,
-                    int64_t *index)
+static bool cudnn_examine(const ps_conv_plan *p, ps_format format, descriptor candidate,
+                          int64_t *index)
 {
     cudnnBackendNumericalNote_t numbers[32];
     cudnnBackendBehaviorNote_t behavior[32];
@@ -386,11 +391,11 @@ static ps_err try_candidate(ps_conv_plan *p, descriptor candidate, size_t most_b
     return PS_OK;
 }
 
-static ps_err choose(ps_conv_plan *p, ps_format format, descriptor *candidates, int64_t n,
-                     size_t most_bytes, bool generic)
+static ps_err cudnn_choose(ps_conv_plan *p, ps_format format, descriptor *candidates,
+                           int64_t n, size_t most_bytes, bool generic)
 {
     for (int64_t i = 0; i < n && !p->execution; i++) {
-        if (!examine(p, format, candidates[i], &p->engine)) continue;
+        if (!cudnn_examine(p, format, candidates[i], &p->engine)) continue;
         if (p->engine == GENERIC_ENGINE && !generic) continue;
         PS_TRY(try_candidate(p, candidates[i], most_bytes));
         if (!p->execution) continue;
@@ -401,18 +406,19 @@ static ps_err choose(ps_conv_plan *p, ps_format format, descriptor *candidates, 
 }
 
 /* Gets cuDNN's candidates for the graph, in the order of speed that cuDNN expects. */
-static ps_err rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode_t mode,
-                   descriptor *candidates, int64_t *n)
+static ps_err cudnn_rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode_t mode,
+                         descriptor *candidates, int64_t *n)
 {
     descriptor ranking;
     *n = 0;
-    PS_TRY(make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &ranking));
-    PS_TRY(set(p, ranking, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph));
-    PS_TRY(set(p, ranking, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
+    PS_TRY(cudnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &ranking));
+    PS_TRY(cudnn_set(p, ranking, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph));
+    PS_TRY(cudnn_set(p, ranking, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1,
+                     &mode));
     if (!p->lib->handle)
-        PS_TRY(set(p, ranking, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
-                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->lib->description));
+        PS_TRY(cudnn_set(p, ranking, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->lib->description));
     // cuDNN may have no kernels for the shape: no error
     if (p->lib->BackendFinalize(ranking) != CUDNN_STATUS_SUCCESS) return PS_OK;
     if (!read_attribute(p, ranking, CUDNN_ATTR_ENGINEHEUR_RESULTS,
@@ -440,8 +446,9 @@ static ps_err find_execution(ps_conv_plan *p, const ps_conv_shape *s, size_t mos
     }
     for (int m = 0; m < 4 && err == PS_OK && !p->execution; m++) {
         int64_t n;
-        err = rank(p, graph, modes[m % 2], candidates, &n);
-        if (err == PS_OK) err = choose(p, s->format, candidates, n, most_bytes, m >= 2);
+        err = cudnn_rank(p, graph, modes[m % 2], candidates, &n);
+        if (err == PS_OK)
+            err = cudnn_choose(p, s->format, candidates, n, most_bytes, m >= 2);
     }
     for (int i = 0; i < made; i++)
         if (candidates[i]) lib->BackendDestroyDescriptor(candidates[i]);
@@ -498,13 +505,13 @@ static ps_err make_pack(ps_conv_plan *p, void *const pointers[POINTERS])
     p->pack = NULL;
     CUDNN(lib, "arguments",
           lib->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &p->pack));
-    PS_TRY(set(p, p->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
-               tensor_ids));
-    PS_TRY(set(p, p->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3,
-               pointers));
-    PS_TRY(set(p, p->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-               &pointers[3]));
-    PS_TRY(finalize(p, p->pack, "arguments"));
+    PS_TRY(cudnn_set(p, p->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
+                     tensor_ids));
+    PS_TRY(cudnn_set(p, p->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                     CUDNN_TYPE_VOID_PTR, 3, pointers));
+    PS_TRY(cudnn_set(p, p->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
+                     1, &pointers[3]));
+    PS_TRY(cudnn_finalize(p, p->pack, "arguments"));
     memcpy(p->pointers, pointers, sizeof p->pointers);
     return PS_OK;
 }

@@ -7,7 +7,7 @@
 
 /* Zeroes the lanes after the last channel, for functions that do not map 0 to 0. bytes:
  * of an element. */
-static void zero_padding(const ps_cpu_shape *s, void *y, size_t bytes)
+static void activation_zero_padding(const ps_cpu_shape *s, void *y, size_t bytes)
 {
     const int64_t used = s->c % s->lanes, plane = ps_cpu_shape_plane(s);
     if (used == 0) return;
@@ -203,7 +203,7 @@ PS_PER_LEVEL(void, ps_cpu_activation_forward,
         return;
     default: // SIGMOID
         FORWARD(sigmoid_lane(x[i]));
-        zero_padding(shape, y, sizeof *y);
+        activation_zero_padding(shape, y, sizeof *y);
     }
 }
 
@@ -259,7 +259,7 @@ PS_PER_LEVEL(void, ps_cpu_activation_backward,
  * for several threads. */
 enum { BLOCK = 1 << 15 };
 
-static int64_t block_at(int64_t first, int64_t count)
+static int64_t activation_block_at(int64_t first, int64_t count)
 {
     return count - first < BLOCK ? count - first : BLOCK;
 }
@@ -272,13 +272,17 @@ PS_PER_LEVEL(void, ps_cpu_activation_forward_narrow,
     const int64_t count = ps_cpu_shape_count(shape);
     float v[BLOCK];
     for (int64_t i = 0; i < count; i += BLOCK) {
-        const ps_cpu_shape block = {
-            .n = block_at(i, count), .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
+        const ps_cpu_shape block = {.n = activation_block_at(i, count),
+                                    .c = 1,
+                                    .h = 1,
+                                    .w = 1,
+                                    .lanes = 1,
+                                    .blocks = 1};
         ps_cpu_widen(type, block.n, x + i, v);
         PS_AT_LEVEL(ps_cpu_activation_forward)(layer, &block, v, v);
         ps_cpu_narrow(type, block.n, v, y + i);
     }
-    if (layer->kind == PS_LAYER_SIGMOID) zero_padding(shape, y, sizeof *y);
+    if (layer->kind == PS_LAYER_SIGMOID) activation_zero_padding(shape, y, sizeof *y);
 }
 
 PS_PER_LEVEL(void, ps_cpu_activation_backward_narrow,
@@ -288,7 +292,7 @@ PS_PER_LEVEL(void, ps_cpu_activation_backward_narrow,
 {
     float value[BLOCK], from[BLOCK], to[BLOCK];
     for (int64_t i = 0; i < count; i += BLOCK) {
-        const int64_t n = block_at(i, count);
+        const int64_t n = activation_block_at(i, count);
         ps_cpu_widen(type, n, v + i, value);
         ps_cpu_widen(type, n, dy + i, from);
         if (add) ps_cpu_widen(type, n, dx + i, to);

@@ -5,7 +5,7 @@
 #include "cpu_batchnorm_loops.h"
 #include "cpu_pointwise.h"
 
-static unsigned flags_of(const ps_cpu_batchnorm *n, bool training)
+static unsigned batchnorm_flags_of(const ps_cpu_batchnorm *n, bool training)
 {
     unsigned flags = n->relu ? dnnl_fuse_norm_relu : dnnl_normalization_flags_none;
     if (n->affine) flags |= PS_DNNL_USE_SCALE_SHIFT;
@@ -27,13 +27,13 @@ static void offer_fini(offer *o)
     }
 }
 
-static ps_err ask(const ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training,
-                  offer *o)
+static ps_err batchnorm_ask(const ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc,
+                            bool training, offer *o)
 {
-    desc->flags = flags_of(n, false);
+    desc->flags = batchnorm_flags_of(n, false);
     PS_TRY(ps_dnnl_batchnorm_forward(desc, false, &o->evaluate));
     if (!training) return PS_OK;
-    desc->flags = flags_of(n, true);
+    desc->flags = batchnorm_flags_of(n, true);
     PS_TRY(ps_dnnl_batchnorm_forward(desc, true, &o->train));
     return ps_dnnl_batchnorm_backward(desc, o->train, &o->backward);
 }
@@ -45,11 +45,11 @@ static bool has_vectors(dnnl_primitive_desc_t pd)
     return !pd || strstr(ps_dnnl_pd_name(pd), "jit");
 }
 
-static ps_err make(ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training)
+static ps_err batchnorm_make(ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training)
 {
     offer o = {0};
     ps_err err;
-    err = ask(n, desc, training, &o);
+    err = batchnorm_ask(n, desc, training, &o);
     n->own = err == PS_ERR_UNSUPPORTED || !has_vectors(o.evaluate) ||
              !has_vectors(o.train) || !has_vectors(o.backward);
     if (err == PS_ERR_UNSUPPORTED) err = PS_OK;
@@ -80,7 +80,7 @@ ps_err ps_cpu_batchnorm_init(ps_cpu_batchnorm *n, dnnl_engine_t engine,
                                     (dnnl_primitive_attr_t *)(void *)&desc.attr),
                 err, out);
     desc.src = md;
-    err = make(n, &desc, use->training);
+    err = batchnorm_make(n, &desc, use->training);
 out:
     ps_dnnl_md_destroy(&md);
     if (desc.attr)
@@ -193,9 +193,11 @@ static ps_err bind_gradients(const ps_cpu_batchnorm *n, ps_cpu_op *op,
 
 /* Binds the arguments that both forward primitives have. channels: the descriptor of (C).
  */
-static ps_err bind_forward(ps_cpu_batchnorm *n, ps_cpu_op *op,
-                           const ps_memory_plan *memory, const ps_cpu_batchnorm_arrays *p,
-                           const ps_dnnl_md *channels, float *mean, float *variance)
+static ps_err batchnorm_bind_forward(ps_cpu_batchnorm *n, ps_cpu_op *op,
+                                     const ps_memory_plan *memory,
+                                     const ps_cpu_batchnorm_arrays *p,
+                                     const ps_dnnl_md *channels, float *mean,
+                                     float *variance)
 {
     const char *who = n->layer->name;
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
@@ -262,8 +264,8 @@ ps_err ps_cpu_batchnorm_bind(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
     ps_err err;
     n->scale_shift = ps_memory_plan_at(memory, n->slot.scale_shift);
     PS_TRY(ps_dnnl_md_create(n->layer->name, 1, dims, dnnl_x, &channels));
-    PS_TRY_GOTO(bind_forward(n, &n->evaluate, memory, p, channels, p->running_mean,
-                             p->running_variance),
+    PS_TRY_GOTO(batchnorm_bind_forward(n, &n->evaluate, memory, p, channels,
+                                       p->running_mean, p->running_variance),
                 err, out);
     if (!n->train.primitive) goto out;
     n->mean = ps_memory_plan_at(memory, n->slot.mean);
@@ -272,8 +274,9 @@ ps_err ps_cpu_batchnorm_bind(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
     n->shift_gradient = n->scale_gradient + (PS_DNNL_SCALE_SHIFT_IS_ONE
                                                  ? (size_t)n->shape.c
                                                  : channel_bytes(n) / sizeof(float));
-    PS_TRY_GOTO(bind_forward(n, &n->train, memory, p, channels, n->mean, n->variance),
-                err, out);
+    PS_TRY_GOTO(
+        batchnorm_bind_forward(n, &n->train, memory, p, channels, n->mean, n->variance),
+        err, out);
     PS_TRY_GOTO(bind_workspace(n, &n->train, memory), err, out);
     if (p->dy) err = bind_backward(n, memory, p, channels);
 out:
@@ -302,7 +305,8 @@ static void update_running(const ps_cpu_batchnorm *n)
     }
 }
 
-static ps_cpu_batchnorm_channels channels_of(const ps_cpu_batchnorm *n, const float *mean)
+static ps_cpu_batchnorm_channels batchnorm_channels_of(const ps_cpu_batchnorm *n,
+                                                       const float *mean)
 {
     const ps_cpu_batchnorm_arrays *p = n->arrays;
     return (ps_cpu_batchnorm_channels){mean, n->inv, n->affine ? p->weight : NULL,
@@ -317,7 +321,7 @@ static void forward_own(ps_cpu_batchnorm *n, const float *x, bool training)
     ps_cpu_batchnorm_invert(n->shape.c, training ? n->variance : p->running_variance,
                             (float)n->layer->eps, n->inv);
     const ps_cpu_batchnorm_channels channels =
-        channels_of(n, training ? n->mean : p->running_mean);
+        batchnorm_channels_of(n, training ? n->mean : p->running_mean);
     ps_cpu_batchnorm_values(&n->shape, &channels, x, n->relu, p->y);
 }
 
@@ -344,8 +348,8 @@ ps_err ps_cpu_batchnorm_forward(ps_cpu_batchnorm *n, dnnl_stream_t stream, const
     return PS_OK;
 }
 
-static void put_gradients(const ps_cpu_batchnorm *n, float *dweight, float *dbias,
-                          bool accumulate)
+static void batchnorm_put_gradients(const ps_cpu_batchnorm *n, float *dweight,
+                                    float *dbias, bool accumulate)
 {
     if (!n->affine) return;
     if (dweight) ps_cpu_pass(n->shape.c, n->scale_gradient, dweight, accumulate);
@@ -356,12 +360,12 @@ static void backward_own(ps_cpu_batchnorm *n, const float *x, float *dweight,
                          float *dbias, bool accumulate, bool add)
 {
     const ps_cpu_batchnorm_arrays *p = n->arrays;
-    const ps_cpu_batchnorm_channels channels = channels_of(n, n->mean);
+    const ps_cpu_batchnorm_channels channels = batchnorm_channels_of(n, n->mean);
     const ps_cpu_batchnorm_passed passed = {x, p->dy, n->relu ? p->y : NULL};
     const float values = (float)(n->shape.n * n->shape.h * n->shape.w);
     ps_cpu_batchnorm_sums(&n->shape, &channels, &passed, n->scratch_back,
                           n->shift_gradient, n->scale_gradient);
-    put_gradients(n, dweight, dbias, accumulate);
+    batchnorm_put_gradients(n, dweight, dbias, accumulate);
     if (!p->dx) return;
     for (int64_t c = 0; c < n->shape.c; c++) {
         n->shift_gradient[c] /= values;
@@ -381,6 +385,6 @@ ps_err ps_cpu_batchnorm_backward(ps_cpu_batchnorm *n, dnnl_stream_t stream, cons
     }
     PS_TRY(ps_cpu_op_rebind(&n->backward, who, DNNL_ARG_SRC, x));
     PS_TRY(ps_cpu_op_run(&n->backward, who, stream));
-    put_gradients(n, dweight, dbias, accumulate);
+    batchnorm_put_gradients(n, dweight, dbias, accumulate);
     return PS_OK;
 }

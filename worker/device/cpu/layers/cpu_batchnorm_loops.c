@@ -25,7 +25,7 @@ typedef struct walk {
     int64_t values;         // in a channel
 } walk;
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t batchnorm_least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -37,18 +37,18 @@ static walk walk_of(const ps_cpu_shape *s)
     while (repeat * s->lanes % VECTOR != 0 || repeat * s->lanes < NARROW)
         repeat *= 2;
     w.row = repeat * s->lanes <= WIDE ? repeat * s->lanes : s->lanes;
-    w.width = least(w.row, WIDE);
+    w.width = batchnorm_least(w.row, WIDE);
     w.values = s->n * plane;
     w.pieces = s->n;
     w.floats = w.last = plane * s->lanes;
     if (s->blocks == 1) { // samples are contiguous
         int64_t all = w.values * s->lanes, rows = PIECE / w.row;
-        w.floats = least(all, (rows > 0 ? rows : 1) * w.row);
+        w.floats = batchnorm_least(all, (rows > 0 ? rows : 1) * w.row);
         w.pieces = (all + w.floats - 1) / w.floats;
         w.last = all - (w.pieces - 1) * w.floats;
     }
     w.stride = s->blocks * w.floats;
-    w.shares = s->blocks < SHARES ? least(w.pieces, SHARES) : 1;
+    w.shares = s->blocks < SHARES ? batchnorm_least(w.pieces, SHARES) : 1;
     return w;
 }
 
@@ -79,7 +79,7 @@ static void sum_values(const work *k, columns *c, int64_t at, int64_t end)
     float *restrict sum = c->sum[0];
     for (; at < end; at += c->row) {
         const float *x = k->x + at;
-        int64_t n = least(c->n, end - at);
+        int64_t n = batchnorm_least(c->n, end - at);
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
             sum[j] += x[j];
@@ -91,7 +91,7 @@ static void sum_squares(const work *k, columns *c, int64_t at, int64_t end)
     float *restrict sum = c->sum[0];
     for (; at < end; at += c->row) {
         const float *x = k->x + at;
-        int64_t n = least(c->n, end - at);
+        int64_t n = batchnorm_least(c->n, end - at);
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
             float d = x[j] - c->mean[j];
@@ -117,9 +117,9 @@ static void sum_gradients(const work *k, columns *c, int64_t at, int64_t end)
 {
     for (; at < end; at += c->row) {
         if (k->y)
-            sum_gradient_row(k, c, at, least(c->n, end - at), true);
+            sum_gradient_row(k, c, at, batchnorm_least(c->n, end - at), true);
         else
-            sum_gradient_row(k, c, at, least(c->n, end - at), false);
+            sum_gradient_row(k, c, at, batchnorm_least(c->n, end - at), false);
     }
 }
 
@@ -136,13 +136,13 @@ static inline void value_row(const work *k, const columns *c, int64_t at, int64_
     }
 }
 
-static void put_values(const work *k, columns *c, int64_t at, int64_t end)
+static void batchnorm_put_values(const work *k, columns *c, int64_t at, int64_t end)
 {
     for (; at < end; at += c->row) {
         if (k->relu)
-            value_row(k, c, at, least(c->n, end - at), true);
+            value_row(k, c, at, batchnorm_least(c->n, end - at), true);
         else
-            value_row(k, c, at, least(c->n, end - at), false);
+            value_row(k, c, at, batchnorm_least(c->n, end - at), false);
     }
 }
 
@@ -163,7 +163,7 @@ static inline void gradient_row(const work *k, const columns *c, int64_t at, int
 static void put_gradient(const work *k, columns *c, int64_t at, int64_t end)
 {
     for (; at < end; at += c->row) {
-        int64_t n = least(c->n, end - at);
+        int64_t n = batchnorm_least(c->n, end - at);
         if (k->y && !k->add)
             gradient_row(k, c, at, n, true, false);
         else if (k->y)
@@ -177,10 +177,10 @@ static void put_gradient(const work *k, columns *c, int64_t at, int64_t end)
 
 /* Writes each column's channel value, from the block's column `first` on; 0 for padding.
  */
-static void spread(const walk *w, int64_t block, int64_t first, int64_t n,
-                   const float *values, float otherwise, float *out)
+static void batchnorm_spread(const walk *w, int64_t block, int64_t first, int64_t n,
+                             const float *values, float otherwise, float *out)
 {
-    for (int64_t j = 0; j < least(n, w->lanes); j++) {
+    for (int64_t j = 0; j < batchnorm_least(n, w->lanes); j++) {
         int64_t channel = block * w->lanes + first + j;
         out[j] = channel >= w->channels ? 0.0f : values ? values[channel] : otherwise;
     }
@@ -192,14 +192,14 @@ static void spread_channels(const walk *w, const work *k, int64_t block, int64_t
                             columns *c)
 {
     const ps_cpu_batchnorm_channels *of = k->channels;
-    spread(w, block, first, c->n, of->mean, 0.0f, c->mean);
+    batchnorm_spread(w, block, first, c->n, of->mean, 0.0f, c->mean);
     if (!of->inv) return;
-    spread(w, block, first, c->n, of->inv, 0.0f, c->inv);
-    spread(w, block, first, c->n, of->weight, 1.0f, c->weight);
-    spread(w, block, first, c->n, of->bias, 0.0f, c->bias);
+    batchnorm_spread(w, block, first, c->n, of->inv, 0.0f, c->inv);
+    batchnorm_spread(w, block, first, c->n, of->weight, 1.0f, c->weight);
+    batchnorm_spread(w, block, first, c->n, of->bias, 0.0f, c->bias);
     if (!k->mean_dy) return;
-    spread(w, block, first, c->n, k->mean_dy, 0.0f, c->mean_dy);
-    spread(w, block, first, c->n, k->mean_dot, 0.0f, c->mean_dot);
+    batchnorm_spread(w, block, first, c->n, k->mean_dy, 0.0f, c->mean_dy);
+    batchnorm_spread(w, block, first, c->n, k->mean_dot, 0.0f, c->mean_dot);
 }
 
 static double *totals_at(const walk *w, const work *k, int sum, int64_t share)
@@ -210,7 +210,7 @@ static double *totals_at(const walk *w, const work *k, int sum, int64_t share)
 static void put_totals(const walk *w, const work *k, int64_t block, int64_t share,
                        int64_t first, const columns *c)
 {
-    int64_t n = least(c->n, w->lanes);
+    int64_t n = batchnorm_least(c->n, w->lanes);
     for (int sum = 0; sum < k->n_sums; sum++) {
         double *to = totals_at(w, k, sum, share) + block * w->lanes + first;
         memset(to, 0, (size_t)n * sizeof *to);
@@ -239,7 +239,7 @@ static void walk_columns(const walk *w, const work *k, loop *body, int64_t block
 {
     columns c;
     c.row = w->row;
-    c.n = least(w->width, w->row - first);
+    c.n = batchnorm_least(w->width, w->row - first);
     spread_channels(w, k, block, first, &c);
     for (int sum = 0; sum < k->n_sums; sum++) {
         memset(c.sum[sum], 0, (size_t)c.n * sizeof(float));
@@ -250,7 +250,7 @@ static void walk_columns(const walk *w, const work *k, loop *body, int64_t block
         int64_t at = i * w->stride + block * w->floats;
         int64_t floats = i == w->pieces - 1 ? w->last : w->floats;
         body(k, &c, at + first, at + floats);
-        add_sums(k, &c, least(c.n, floats - first));
+        add_sums(k, &c, batchnorm_least(c.n, floats - first));
     }
     put_totals(w, k, block, share, first, &c);
 }
@@ -311,7 +311,7 @@ PS_PER_LEVEL(void, ps_cpu_batchnorm_values,
 {
     const walk w = walk_of(s);
     const work k = {.channels = channels, .x = x, .out = y, .relu = relu};
-    walk_all(&w, &k, put_values);
+    walk_all(&w, &k, batchnorm_put_values);
 }
 
 PS_PER_LEVEL(void, ps_cpu_batchnorm_sums,

@@ -94,7 +94,7 @@ static const storage whole = {sizeof(float), copy_any_run};
 static const storage bf16 = {sizeof(uint16_t), copy_bf16_run};
 static const storage fp16 = {sizeof(uint16_t), copy_fp16_run};
 
-static const storage *storage_of(ps_cpu_factors type)
+static const storage *concat_storage_of(ps_cpu_factors type)
 {
     return type == PS_CPU_FP16 ? &fp16 : &bf16;
 }
@@ -117,7 +117,8 @@ static void copy_channels(const storage *as, const ps_cpu_shape *from, int64_t f
 }
 
 /* Zeroes the lanes after the last channel. */
-static void zero_padding(const storage *as, const ps_cpu_shape *s, char *y, int64_t n)
+static void concat_zero_padding(const storage *as, const ps_cpu_shape *s, char *y,
+                                int64_t n)
 {
     const int64_t used = s->c % s->lanes;
     char *block = y + channel_at(s, n, s->c - used) * as->bytes;
@@ -126,23 +127,23 @@ static void zero_padding(const storage *as, const ps_cpu_shape *s, char *y, int6
                (size_t)((s->lanes - used) * as->bytes));
 }
 
-static void put(const storage *as, const ps_cpu_shape *from, const void *x,
-                const ps_cpu_shape *to, int64_t first, void *y)
+static void concat_put(const storage *as, const ps_cpu_shape *from, const void *x,
+                       const ps_cpu_shape *to, int64_t first, void *y)
 {
 #pragma omp parallel for
     for (int64_t n = 0; n < from->n; n++) {
         copy_channels(as, from, 0, x, to, first, y, n, from->c, false);
-        if (first + from->c == to->c) zero_padding(as, to, y, n);
+        if (first + from->c == to->c) concat_zero_padding(as, to, y, n);
     }
 }
 
-static void take(const storage *as, const ps_cpu_shape *from, int64_t first,
-                 const void *dy, const ps_cpu_shape *to, void *dx, bool add)
+static void concat_take(const storage *as, const ps_cpu_shape *from, int64_t first,
+                        const void *dy, const ps_cpu_shape *to, void *dx, bool add)
 {
 #pragma omp parallel for
     for (int64_t n = 0; n < to->n; n++) {
         copy_channels(as, from, first, dy, to, 0, dx, n, to->c, add);
-        if (!add) zero_padding(as, to, dx, n);
+        if (!add) concat_zero_padding(as, to, dx, n);
     }
 }
 
@@ -160,7 +161,7 @@ PS_PER_LEVEL(void, ps_cpu_concat_forward,
               int64_t first, float *y),
              (from, x, to, first, y))
 {
-    put(&whole, from, x, to, first, y);
+    concat_put(&whole, from, x, to, first, y);
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_backward,
@@ -168,7 +169,7 @@ PS_PER_LEVEL(void, ps_cpu_concat_backward,
               const ps_cpu_shape *to, float *dx, bool add),
              (from, first, dy, to, dx, add))
 {
-    take(&whole, from, first, dy, to, dx, add);
+    concat_take(&whole, from, first, dy, to, dx, add);
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_forward_narrow,
@@ -176,7 +177,7 @@ PS_PER_LEVEL(void, ps_cpu_concat_forward_narrow,
               const ps_cpu_shape *to, int64_t first, uint16_t *y),
              (type, from, x, to, first, y))
 {
-    put(storage_of(type), from, x, to, first, y);
+    concat_put(concat_storage_of(type), from, x, to, first, y);
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_backward_narrow,
@@ -184,5 +185,5 @@ PS_PER_LEVEL(void, ps_cpu_concat_backward_narrow,
               const uint16_t *dy, const ps_cpu_shape *to, uint16_t *dx, bool add),
              (type, from, first, dy, to, dx, add))
 {
-    take(storage_of(type), from, first, dy, to, dx, add);
+    concat_take(concat_storage_of(type), from, first, dy, to, dx, add);
 }

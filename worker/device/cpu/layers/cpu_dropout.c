@@ -37,7 +37,7 @@ typedef struct round_keys {
     counters k[ROUNDS][2];
 } round_keys;
 
-static inline counters everywhere(uint32_t value)
+static inline counters dropout_everywhere(uint32_t value)
 {
     return (counters){0} + value;
 }
@@ -45,15 +45,16 @@ static inline counters everywhere(uint32_t value)
 static void round_keys_init(round_keys *keys, uint64_t seed)
 {
     for (uint32_t i = 0; i < ROUNDS; i++) {
-        keys->k[i][0] = everywhere((uint32_t)seed + i * 0x9E3779B9u);
-        keys->k[i][1] = everywhere((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
+        keys->k[i][0] = dropout_everywhere((uint32_t)seed + i * 0x9E3779B9u);
+        keys->k[i][1] = dropout_everywhere((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
     }
 }
 
 /* As ps_philox4x32 (rng.h). */
-static inline void philox(const round_keys *keys, counters c[4])
+static inline void dropout_philox(const round_keys *keys, counters c[4])
 {
-    const counters m0 = everywhere(0xD2511F53u), m1 = everywhere(0xCD9E8D57u);
+    const counters m0 = dropout_everywhere(0xD2511F53u),
+                   m1 = dropout_everywhere(0xCD9E8D57u);
     for (int i = 0; i < ROUNDS; i++) {
         counters p0 = PRODUCT(c[0], m0), p1 = PRODUCT(c[2], m1);
         c[0] = p1 >> 32 ^ c[1] ^ keys->k[i][0];
@@ -95,9 +96,9 @@ static void draw_sample(const ps_cpu_dropout *d, const round_keys *keys,
         at[j] = counter[0] + j;
     bool plain = ps_cpu_shape_is_plain(&d->shape);
     for (int64_t e = 0; e < n; e += DRAWS, at += COUNTERS) {
-        counters c[4] = {at, everywhere(counter[1]), everywhere(counter[2]),
-                         everywhere(counter[3])};
-        philox(keys, c);
+        counters c[4] = {at, dropout_everywhere(counter[1]),
+                         dropout_everywhere(counter[2]), dropout_everywhere(counter[3])};
+        dropout_philox(keys, c);
         // half-words in turn, the low one first: even and odd bytes, little-endian
         counters bytes = ((counters)(low_halves(c, 0) > last) & 0x0001000100010001u) |
                          ((counters)(low_halves(c, 16) > last) & 0x0100010001000100u);

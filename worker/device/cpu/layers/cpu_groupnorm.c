@@ -81,7 +81,7 @@ static inline double sum_plane(term t, const block *b)
 }
 
 /* out (channels): each channel's sum over the plane. */
-static inline void sum_block(term t, const block *b, double *out)
+static inline void groupnorm_sum_block(term t, const block *b, double *out)
 {
     if (b->lanes == 1) {
         out[0] = sum_plane(t, b);
@@ -96,28 +96,29 @@ static inline void sum_block(term t, const block *b, double *out)
     }
 }
 
-static int64_t padded(const ps_cpu_groupnorm *g)
+static int64_t groupnorm_padded(const ps_cpu_groupnorm *g)
 {
     return g->shape.blocks * g->shape.lanes;
 }
 
-static float *channels_of(const ps_cpu_groupnorm *g, int64_t sample, int which)
+static float *groupnorm_channels_of(const ps_cpu_groupnorm *g, int64_t sample, int which)
 {
-    return g->channels + (sample * PS_CPU_GROUPNORM_CHANNELS + which) * padded(g);
+    return g->channels +
+           (sample * PS_CPU_GROUPNORM_CHANNELS + which) * groupnorm_padded(g);
 }
 
 enum { MEAN, INV, MEAN_DY, MEAN_DOT };
 
-static block block_of(const ps_cpu_groupnorm *g, int64_t sample, int64_t index,
-                      const float *x, const float *dy)
+static block groupnorm_block_of(const ps_cpu_groupnorm *g, int64_t sample, int64_t index,
+                                const float *x, const float *dy)
 {
     const ps_cpu_shape *s = &g->shape;
     const int64_t plane = ps_cpu_shape_plane(s), first = index * s->lanes;
     const int64_t at = (sample * s->blocks + index) * plane * s->lanes;
     return (block){.x = x + at,
                    .dy = dy + at,
-                   .mean = channels_of(g, sample, MEAN) + first,
-                   .inv = channels_of(g, sample, INV) + first,
+                   .mean = groupnorm_channels_of(g, sample, MEAN) + first,
+                   .inv = groupnorm_channels_of(g, sample, INV) + first,
                    .plane = plane,
                    .lanes = s->lanes,
                    .channels = s->c - first < s->lanes ? s->c - first : s->lanes};
@@ -127,20 +128,20 @@ static void sum_sample(term t, const ps_cpu_groupnorm *g, int64_t sample, const 
                        const float *dy, double *out)
 {
     for (int64_t i = 0; i < g->shape.blocks; i++) {
-        const block b = block_of(g, sample, i, x, dy);
+        const block b = groupnorm_block_of(g, sample, i, x, dy);
         double *to = out + i * g->shape.lanes;
         switch (t) { // each term has a loop of its own
         case VALUES:
-            sum_block(VALUES, &b, to);
+            groupnorm_sum_block(VALUES, &b, to);
             break;
         case SQUARES:
-            sum_block(SQUARES, &b, to);
+            groupnorm_sum_block(SQUARES, &b, to);
             break;
         case GRADIENTS:
-            sum_block(GRADIENTS, &b, to);
+            groupnorm_sum_block(GRADIENTS, &b, to);
             break;
         case DOTS:
-            sum_block(DOTS, &b, to);
+            groupnorm_sum_block(DOTS, &b, to);
             break;
         }
     }
@@ -163,7 +164,8 @@ static void spread_means(const ps_cpu_groupnorm *g, const double *sums,
 }
 
 /* y of a block, whose padding becomes 0. */
-static void normalise(const block *b, const float *weight, const float *bias, float *y)
+static void groupnorm_normalise(const block *b, const float *weight, const float *bias,
+                                float *y)
 {
     if (b->lanes == 1) {
         const float mean = b->mean[0], inv = b->inv[0], w = weight[0], add = bias[0];
@@ -193,24 +195,25 @@ PS_PER_LEVEL(void, ps_cpu_groupnorm_forward,
 #pragma omp parallel for
     for (int64_t n = 0; n < s->n; n++) {
         double *sums = g->sums + n * 2 * s->c;
-        float *inv = channels_of(g, n, INV);
+        float *inv = groupnorm_channels_of(g, n, INV);
         sum_sample(VALUES, g, n, x, x, sums);
-        spread_means(g, sums, NULL, channels_of(g, n, MEAN));
+        spread_means(g, sums, NULL, groupnorm_channels_of(g, n, MEAN));
         sum_sample(SQUARES, g, n, x, x, sums);
         spread_means(g, sums, NULL, inv);
         for (int64_t c = 0; c < s->c; c++)
             inv[c] = (float)(1.0 / sqrt((double)inv[c] + g->eps));
         for (int64_t i = 0; i < s->blocks; i++) {
-            const block b = block_of(g, n, i, x, x);
-            normalise(&b, weight + i * s->lanes, bias + i * s->lanes,
-                      y + (n * s->blocks + i) * block_size);
+            const block b = groupnorm_block_of(g, n, i, x, x);
+            groupnorm_normalise(&b, weight + i * s->lanes, bias + i * s->lanes,
+                                y + (n * s->blocks + i) * block_size);
         }
     }
 }
 
 /* The gradient of the input: inv (weight dy - mean_dy - normalised x * mean_dot). */
-static inline float gradient_of(const block *b, int64_t c, float x, float dy, float w,
-                                const float *mean_dy, const float *mean_dot)
+static inline float groupnorm_gradient_of(const block *b, int64_t c, float x, float dy,
+                                          float w, const float *mean_dy,
+                                          const float *mean_dot)
 {
     return b->inv[c] * (w * dy - mean_dy[c] - (x - b->mean[c]) * b->inv[c] * mean_dot[c]);
 }
@@ -222,8 +225,8 @@ static void pass_back(const block *b, const float *weight, const float *mean_dy,
         const int64_t at = p * b->lanes;
 #pragma omp simd
         for (int64_t c = 0; c < b->channels; c++) {
-            const float g = gradient_of(b, c, b->x[at + c], b->dy[at + c], weight[c],
-                                        mean_dy, mean_dot);
+            const float g = groupnorm_gradient_of(b, c, b->x[at + c], b->dy[at + c],
+                                                  weight[c], mean_dy, mean_dot);
             dx[at + c] = add ? dx[at + c] + g : g;
         }
         for (int64_t c = b->channels; c < b->lanes && !add; c++)
@@ -233,7 +236,7 @@ static void pass_back(const block *b, const float *weight, const float *mean_dy,
 #pragma omp simd
     for (int64_t p = 0; p < b->plane; p++) {
         const float g =
-            gradient_of(b, 0, b->x[p], b->dy[p], weight[0], mean_dy, mean_dot);
+            groupnorm_gradient_of(b, 0, b->x[p], b->dy[p], weight[0], mean_dy, mean_dot);
         dx[p] = add ? dx[p] + g : g;
     }
 }
@@ -249,14 +252,14 @@ PS_PER_LEVEL(void, ps_cpu_groupnorm_backward,
 #pragma omp parallel for
     for (int64_t n = 0; n < s->n; n++) {
         double *sums = g->sums + n * 2 * s->c;
-        float *mean_dy = channels_of(g, n, MEAN_DY);
-        float *mean_dot = channels_of(g, n, MEAN_DOT);
+        float *mean_dy = groupnorm_channels_of(g, n, MEAN_DY);
+        float *mean_dot = groupnorm_channels_of(g, n, MEAN_DOT);
         sum_sample(GRADIENTS, g, n, x, dy, sums);
         sum_sample(DOTS, g, n, x, dy, sums + s->c);
         spread_means(g, sums, weight, mean_dy);
         spread_means(g, sums + s->c, weight, mean_dot);
         for (int64_t i = 0; i < s->blocks && dx; i++) {
-            const block b = block_of(g, n, i, x, dy);
+            const block b = groupnorm_block_of(g, n, i, x, dy);
             const int64_t c = i * s->lanes;
             pass_back(&b, weight + c, mean_dy + c, mean_dot + c,
                       dx + (n * s->blocks + i) * block_size, add);
@@ -286,7 +289,8 @@ PS_PER_LEVEL(ps_cpu_groupnorm, ps_cpu_groupnorm_of,
 
 PS_PER_LEVEL(size_t, ps_cpu_groupnorm_channel_bytes, (const ps_cpu_groupnorm *g), (g))
 {
-    return sizeof(float) * (size_t)(g->shape.n * PS_CPU_GROUPNORM_CHANNELS * padded(g));
+    return sizeof(float) *
+           (size_t)(g->shape.n * PS_CPU_GROUPNORM_CHANNELS * groupnorm_padded(g));
 }
 
 PS_PER_LEVEL(size_t, ps_cpu_groupnorm_sum_bytes, (const ps_cpu_groupnorm *g), (g))

@@ -13,7 +13,7 @@ enum {
     COLUMNS = 64, // whose taps are computed once for all rows
 };
 
-static ps_axis axis_of(const ps_cpu_interpolate *op, bool height)
+static ps_axis interpolate_axis_of(const ps_cpu_interpolate *op, bool height)
 {
     return (ps_axis){.in = (int32_t)(height ? op->in.h : op->in.w),
                      .out = (int32_t)(height ? op->out.h : op->out.w),
@@ -117,7 +117,7 @@ INLINE void some_columns(const ps_cpu_interpolate *op, bool back, int lanes,
                          const float *restrict from, float *restrict to,
                          uint32_t *restrict argmax)
 {
-    const ps_axis rows = axis_of(op, true);
+    const ps_axis rows = interpolate_axis_of(op, true);
     const int64_t pitch = op->in.lanes;
     for (int32_t oh = 0; oh < rows.out; oh++) {
         const ps_taps h = ps_taps_at(&rows, oh);
@@ -146,7 +146,7 @@ INLINE void each_position(const ps_cpu_interpolate *op, bool back, int lanes,
                           const float *restrict from, float *restrict to,
                           uint32_t *restrict argmax)
 {
-    const ps_axis columns = axis_of(op, false);
+    const ps_axis columns = interpolate_axis_of(op, false);
     ps_taps taps[COLUMNS];
     for (int32_t first = 0; first < columns.out; first += COLUMNS) {
         int32_t end = first + COLUMNS < columns.out ? first + COLUMNS : columns.out;

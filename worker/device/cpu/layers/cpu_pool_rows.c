@@ -12,7 +12,7 @@ typedef struct block {
     int64_t row; // its offset in row-major order
 } block;
 
-static block block_at(const ps_cpu_pool *p, int64_t o)
+static block pool_rows_block_at(const ps_cpu_pool *p, int64_t o)
 {
     const ps_cpu_shape *s = &p->in;
     int64_t plane = ps_cpu_shape_plane(&p->out), c = (o % s->blocks) * s->lanes;
@@ -33,7 +33,7 @@ PS_PER_LEVEL(void, ps_cpu_pool_rows_forward,
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++) {
         _Alignas(64) float pooled[BLOCK_MAX], rows[BLOCK_MAX];
-        block b = block_at(p, o);
+        block b = pool_rows_block_at(p, o);
         float *out = y + b.row, *turned = mask ? rows : out;
         ps_cpu_max_pool_block_forward(p, o, x, pooled, argmax);
         ps_cpu_block_to_rows(b.plane, b.lanes, b.channels, pooled, turned);
@@ -49,7 +49,7 @@ PS_PER_LEVEL(void, ps_cpu_pool_rows_backward,
 #pragma omp parallel for
     for (int64_t o = 0; o < ps_cpu_shape_outer(&p->in); o++) {
         _Alignas(64) float masked[BLOCK_MAX], pooled[BLOCK_MAX];
-        block b = block_at(p, o);
+        block b = pool_rows_block_at(p, o);
         const float *rows = dy + b.row;
         if (mask) {
             ps_cpu_dropout_apply(d, b.channels * b.plane, mask + b.row, rows, masked);

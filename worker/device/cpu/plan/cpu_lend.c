@@ -2,14 +2,14 @@
 
 /* Whether the backward pass reads the input and the output: their copies are kept for
  * it. */
-static bool keeps(const ps_cpu_step *s)
+static bool lend_keeps(const ps_cpu_step *s)
 {
     const ps_layer_kind kind = s->node->layer->kind;
     return s->node->relu || kind == PS_LAYER_BATCH_NORM2D ||
            ps_model_is_group_norm(kind) || ps_model_is_activation(kind);
 }
 
-static ps_err take(ps_cpu_run *run, bool needed, int v, ps_cpu_loan *loan)
+static ps_err lend_take(ps_cpu_run *run, bool needed, int v, ps_cpu_loan *loan)
 {
     const int64_t count = ps_cpu_shape_count(&run->values[v].shape);
     return ps_memory_plan_take(&run->memory, needed ? sizeof(float) * (size_t)count : 0,
@@ -22,11 +22,11 @@ ps_err ps_cpu_lend_plan_forward(ps_cpu_run *run, ps_cpu_step *s)
         s->loan[k].slot = s->loan_grad[k].slot = PS_NO_SLOT;
     s->loan_out_grad.slot = PS_NO_SLOT;
     for (int k = 0; k < s->node->n_in; k++)
-        PS_TRY(take(run, s->lends[k], s->node->in[k], &s->loan[k]));
-    return take(run, s->lends_out, s->node->out, &s->loan_out);
+        PS_TRY(lend_take(run, s->lends[k], s->node->in[k], &s->loan[k]));
+    return lend_take(run, s->lends_out, s->node->out, &s->loan_out);
 }
 
-static void give(ps_cpu_run *run, ps_cpu_step *s)
+static void lend_give(ps_cpu_run *run, ps_cpu_step *s)
 {
     for (int k = 0; k < PS_CPU_INPUTS; k++)
         ps_memory_plan_give(&run->memory, s->loan[k].slot);
@@ -35,16 +35,16 @@ static void give(ps_cpu_run *run, ps_cpu_step *s)
 
 void ps_cpu_lend_give_forward(ps_cpu_run *run, ps_cpu_step *s, bool training)
 {
-    if (!training || !keeps(s)) give(run, s);
+    if (!training || !lend_keeps(s)) lend_give(run, s);
 }
 
 ps_err ps_cpu_lend_plan_backward(ps_cpu_run *run, ps_cpu_step *s)
 {
     for (int k = 0; k < s->node->n_in; k++) {
         const bool needed = run->graph->edges[s->node->in[k]].needs_grad;
-        PS_TRY(take(run, s->lends[k] && needed, s->node->in[k], &s->loan_grad[k]));
+        PS_TRY(lend_take(run, s->lends[k] && needed, s->node->in[k], &s->loan_grad[k]));
     }
-    return take(run, s->lends_out, s->node->out, &s->loan_out_grad);
+    return lend_take(run, s->lends_out, s->node->out, &s->loan_out_grad);
 }
 
 void ps_cpu_lend_give_backward(ps_cpu_run *run, ps_cpu_step *s)
@@ -52,11 +52,11 @@ void ps_cpu_lend_give_backward(ps_cpu_run *run, ps_cpu_step *s)
     for (int k = 0; k < PS_CPU_INPUTS; k++)
         ps_memory_plan_give(&run->memory, s->loan_grad[k].slot);
     ps_memory_plan_give(&run->memory, s->loan_out_grad.slot);
-    if (keeps(s)) give(run, s);
+    if (lend_keeps(s)) lend_give(run, s);
 }
 
 /* place: of the value, or of its gradient. */
-static void put(ps_cpu_loan *loan, void **place)
+static void lend_put(ps_cpu_loan *loan, void **place)
 {
     if (!loan->copy) return;
     loan->own = *place;
@@ -69,25 +69,25 @@ static void take_back(const ps_cpu_loan *loan, void **place)
 }
 
 /* v: the value, or the value of the gradient, that was lent. */
-static void fill(const ps_cpu_run *run, const ps_cpu_loan *loan, int v)
+static void lend_fill(const ps_cpu_run *run, const ps_cpu_loan *loan, int v)
 {
     if (loan->copy)
         ps_cpu_widen(run->library->factors, ps_cpu_shape_count(&run->values[v].shape),
                      loan->own, loan->copy);
 }
 
-static void keep(const ps_cpu_run *run, const ps_cpu_loan *loan, int v)
+static void lend_keep(const ps_cpu_run *run, const ps_cpu_loan *loan, int v)
 {
     if (loan->copy)
         ps_cpu_narrow(run->library->factors, ps_cpu_shape_count(&run->values[v].shape),
                       loan->copy, loan->own);
 }
 
-static void put_values(ps_cpu_run *run, ps_cpu_step *s)
+static void lend_put_values(ps_cpu_run *run, ps_cpu_step *s)
 {
     for (int k = 0; k < s->node->n_in; k++)
-        put(&s->loan[k], &run->values[s->node->in[k]].at);
-    put(&s->loan_out, &run->values[s->node->out].at);
+        lend_put(&s->loan[k], &run->values[s->node->in[k]].at);
+    lend_put(&s->loan_out, &run->values[s->node->out].at);
 }
 
 /* In the reverse order: an output may share its input's memory. */
@@ -98,11 +98,11 @@ static void take_values_back(ps_cpu_run *run, ps_cpu_step *s)
         take_back(&s->loan[k], &run->values[s->node->in[k]].at);
 }
 
-static void put_gradients(ps_cpu_run *run, ps_cpu_step *s)
+static void lend_put_gradients(ps_cpu_run *run, ps_cpu_step *s)
 {
     for (int k = 0; k < s->node->n_in; k++)
-        put(&s->loan_grad[k], &run->values[s->node->in[k]].grad);
-    put(&s->loan_out_grad, &run->values[s->node->out].grad);
+        lend_put(&s->loan_grad[k], &run->values[s->node->in[k]].grad);
+    lend_put(&s->loan_out_grad, &run->values[s->node->out].grad);
 }
 
 static void take_gradients_back(ps_cpu_run *run, ps_cpu_step *s)
@@ -121,8 +121,8 @@ void ps_cpu_lend_bind(ps_cpu_run *run, ps_cpu_step *s)
     }
     s->loan_out.copy = ps_memory_plan_at(m, s->loan_out.slot);
     s->loan_out_grad.copy = ps_memory_plan_at(m, s->loan_out_grad.slot);
-    put_values(run, s);
-    put_gradients(run, s);
+    lend_put_values(run, s);
+    lend_put_gradients(run, s);
 }
 
 void ps_cpu_lend_take_back(ps_cpu_run *run, ps_cpu_step *s)
@@ -133,30 +133,30 @@ void ps_cpu_lend_take_back(ps_cpu_run *run, ps_cpu_step *s)
 
 void ps_cpu_lend_forward(ps_cpu_run *run, ps_cpu_step *s)
 {
-    put_values(run, s);
+    lend_put_values(run, s);
     for (int k = 0; k < s->node->n_in; k++)
-        fill(run, &s->loan[k], s->node->in[k]);
+        lend_fill(run, &s->loan[k], s->node->in[k]);
 }
 
 void ps_cpu_lend_forward_end(ps_cpu_run *run, ps_cpu_step *s)
 {
-    keep(run, &s->loan_out, s->node->out);
+    lend_keep(run, &s->loan_out, s->node->out);
     take_values_back(run, s);
 }
 
 void ps_cpu_lend_backward(ps_cpu_run *run, ps_cpu_step *s)
 {
-    if (keeps(s)) put_values(run, s);
-    put_gradients(run, s);
-    fill(run, &s->loan_out_grad, s->node->out);
+    if (lend_keeps(s)) lend_put_values(run, s);
+    lend_put_gradients(run, s);
+    lend_fill(run, &s->loan_out_grad, s->node->out);
     for (int k = 0; k < s->node->n_in; k++)
-        if (s->add[k]) fill(run, &s->loan_grad[k], s->node->in[k]);
+        if (s->add[k]) lend_fill(run, &s->loan_grad[k], s->node->in[k]);
 }
 
 void ps_cpu_lend_backward_end(ps_cpu_run *run, ps_cpu_step *s)
 {
     for (int k = 0; k < s->node->n_in; k++)
-        keep(run, &s->loan_grad[k], s->node->in[k]);
+        lend_keep(run, &s->loan_grad[k], s->node->in[k]);
     take_gradients_back(run, s);
-    if (keeps(s)) take_values_back(run, s);
+    if (lend_keeps(s)) take_values_back(run, s);
 }

@@ -5,7 +5,7 @@
 #include "cpu_narrow.h"
 #include "log.h"
 
-static size_t value_bytes(const ps_cpu_value *v)
+static size_t cpu_plan_value_bytes(const ps_cpu_value *v)
 {
     const size_t element = v->narrow ? sizeof(uint16_t) : sizeof(float);
     return element * (size_t)ps_cpu_shape_count(&v->shape);
@@ -106,7 +106,7 @@ static ps_err init_conv(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
     return PS_OK;
 }
 
-static ps_err init_norm(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
+static ps_err cpu_plan_init_norm(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in)
 {
     const ps_cpu_batchnorm_use use = {
         .relu = has_library_relu(s->node),
@@ -175,7 +175,7 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
     case PS_LAYER_CONV2D:
         return init_conv(run, s, in, out);
     case PS_LAYER_BATCH_NORM2D:
-        return init_norm(run, s, in);
+        return cpu_plan_init_norm(run, s, in);
     case PS_LAYER_GROUP_NORM:
     case PS_LAYER_LAYER_NORM:
         s->groupnorm = ps_cpu_groupnorm_of(l, in);
@@ -247,7 +247,7 @@ static ps_err take_output(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_value *in = &run->values[s->node->in[0]], *out = &run->values[s->node->out];
     out->root = s->node->out;
     if (!s->view && !s->in_place)
-        return ps_memory_plan_take(&run->memory, value_bytes(out), &out->slot);
+        return ps_memory_plan_take(&run->memory, cpu_plan_value_bytes(out), &out->slot);
     out->root = in->root;
     ps_cpu_value *root = &run->values[in->root];
     if (out->last_reader > root->last_reader) root->last_reader = out->last_reader;
@@ -387,7 +387,7 @@ static ps_err take_library_gradient(ps_cpu_run *run, ps_cpu_step *s)
     if (needed && !s->add[0] && ps_cpu_shape_same_lanes(&in->shape, &wanted.shape) &&
         narrow == wanted.narrow)
         return PS_OK;
-    return ps_memory_plan_take(&run->memory, value_bytes(&wanted), &s->slot_dx);
+    return ps_memory_plan_take(&run->memory, cpu_plan_value_bytes(&wanted), &s->slot_dx);
 }
 
 static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
@@ -406,7 +406,8 @@ static ps_err take_gradients(ps_cpu_run *run, ps_cpu_step *s)
             taken_over = true;
             continue;
         }
-        PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(in), &in->grad_slot));
+        PS_TRY(
+            ps_memory_plan_take(&run->memory, cpu_plan_value_bytes(in), &in->grad_slot));
     }
     PS_TRY(take_library_gradient(run, s));
     const bool factors = ps_cpu_narrow_out(run, s) ||
@@ -439,7 +440,7 @@ static void give_step(ps_cpu_run *run, ps_cpu_step *s)
         ps_memory_plan_give(m, out->slot);
 }
 
-static ps_err plan_backward(ps_cpu_run *run)
+static ps_err cpu_plan_backward(ps_cpu_run *run)
 {
     const ps_model_graph *g = run->graph;
     int first = g->output;
@@ -448,7 +449,7 @@ static ps_err plan_backward(ps_cpu_run *run)
         first = g->nodes[producer].in[0];
     ps_cpu_value *v = &run->values[first];
     if (g->edges[first].needs_grad)
-        PS_TRY(ps_memory_plan_take(&run->memory, value_bytes(v), &v->grad_slot));
+        PS_TRY(ps_memory_plan_take(&run->memory, cpu_plan_value_bytes(v), &v->grad_slot));
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
         if (g->edges[s->node->out].needs_grad && !s->node->with_loss)
@@ -482,7 +483,7 @@ static ps_err plan_passes(ps_cpu_run *run)
         give_read_values(run, i);
     }
     mark_library_relus(run);
-    return run->options->training ? plan_backward(run) : PS_OK;
+    return run->options->training ? cpu_plan_backward(run) : PS_OK;
 }
 
 float *ps_cpu_parameter(const ps_cpu_run *run, int tensor)
@@ -494,7 +495,7 @@ float *ps_cpu_parameter(const ps_cpu_run *run, int tensor)
     return (float *)(void *)((char *)run->options->buffers + offset);
 }
 
-static float *buffer(const ps_cpu_run *run, int tensor)
+static float *cpu_plan_buffer(const ps_cpu_run *run, int tensor)
 {
     if (tensor == PS_NONE) return NULL;
     return (float *)((char *)run->options->buffers +
@@ -536,8 +537,8 @@ static ps_err bind_step(ps_cpu_run *run, ps_cpu_step *s)
                                                     dx,
                                                     ps_cpu_parameter(run, l->weight),
                                                     ps_cpu_parameter(run, l->bias),
-                                                    buffer(run, l->running_mean),
-                                                    buffer(run, l->running_var)};
+                                                    cpu_plan_buffer(run, l->running_mean),
+                                                    cpu_plan_buffer(run, l->running_var)};
     return ps_cpu_batchnorm_bind(&s->batchnorm, m, &s->batchnorm_arrays);
 }
 

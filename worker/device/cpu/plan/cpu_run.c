@@ -39,7 +39,7 @@ void ps_cpu_run_fini(ps_cpu_run *run)
 /* For a relu that is folded into another step. */
 static const ps_layer RELU = {.kind = PS_LAYER_RELU};
 
-static float *gradient(const ps_cpu_run *run, int tensor)
+static float *cpu_run_gradient(const ps_cpu_run *run, int tensor)
 {
     const ps_tensor_table *table = &run->options->spec->table;
     if (!ps_tensor_table_trains(table, tensor)) return NULL;
@@ -48,8 +48,9 @@ static float *gradient(const ps_cpu_run *run, int tensor)
 
 /* Calls the hook once for a layer's weight and bias, which are consecutive tensors; not
  * for one that is frozen. */
-static ps_err call_hook(const ps_cpu_run *run, ps_err (*hook)(void *, uint64_t, uint64_t),
-                        void *ctx, const ps_layer *l)
+static ps_err cpu_run_call_hook(const ps_cpu_run *run,
+                                ps_err (*hook)(void *, uint64_t, uint64_t), void *ctx,
+                                const ps_layer *l)
 {
     const ps_tensor_table *table = &run->options->spec->table;
     const bool weight = ps_tensor_table_trains(table, l->weight),
@@ -167,7 +168,7 @@ static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
     }
 }
 
-static ps_cpu_linear_place place_of(const ps_cpu_run *run, const ps_layer *l)
+static ps_cpu_linear_place cpu_run_place_of(const ps_cpu_run *run, const ps_layer *l)
 {
     ps_cpu_linear_place p;
     ps_tensor_table_range(&run->options->spec->table, l->weight,
@@ -193,7 +194,7 @@ static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pas
     if (s->factors != PS_CPU_FLOAT32) return ps_cpu_narrow_linear_forward(run, s);
     if (!brings_rows(s, pass))
         return ps_cpu_linear_forward(&s->linear, x, weight, bias, y, s->node->relu);
-    const ps_cpu_linear_place place = place_of(run, l);
+    const ps_cpu_linear_place place = cpu_run_place_of(run, l);
     return ps_cpu_linear_rows_forward(&s->linear, pass->hooks, &place, x, weight, bias, y,
                                       s->node->relu);
 }
@@ -282,7 +283,7 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
 }
 
 /* Sets the address of the pass's input and of its views. */
-static void set_input(ps_cpu_run *run, const float *x)
+static void cpu_run_set_input(ps_cpu_run *run, const float *x)
 {
     for (int v = 0; v < run->graph->n_edges; v++) {
         // No step writes to the model's input.
@@ -297,11 +298,12 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     const ps_pass_hooks *hooks = pass->hooks;
     PS_TRY(ps_answers_check(spec, batch));
     bool hidden_nan = false;
-    set_input(run, batch->x);
+    cpu_run_set_input(run, batch->x);
     for (int i = 0; i < run->graph->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
         if (hooks && !brings_rows(s, pass))
-            PS_TRY(call_hook(run, hooks->params_needed, hooks->ctx, s->node->layer));
+            PS_TRY(
+                cpu_run_call_hook(run, hooks->params_needed, hooks->ctx, s->node->layer));
         hidden_nan = hidden_nan || ps_cpu_nan_is_hidden(run, s, pass);
         ps_cpu_lend_forward(run, s);
         ps_err err = forward_step(run, s, batch, pass);
@@ -355,8 +357,8 @@ static ps_err backward_conv(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     const void *x = s->x ? s->x : run->values[s->node->in[0]].at;
     ps_cpu_narrow_gradient(run, s);
     PS_TRY(ps_cpu_conv_backward(&s->conv, run->library->stream, x,
-                                gradient(run, l->weight), gradient(run, l->bias),
-                                accumulate));
+                                cpu_run_gradient(run, l->weight),
+                                cpu_run_gradient(run, l->bias), accumulate));
     finish_gradient(run, s, &s->conv.in, s->conv.narrow_dx);
     return PS_OK;
 }
@@ -374,20 +376,20 @@ static ps_err backward_linear_rows(ps_cpu_run *run, ps_cpu_step *s, const ps_pas
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *dy = run->values[s->node->out].grad;
-    const ps_cpu_linear_place place = place_of(run, l);
+    const ps_cpu_linear_place place = cpu_run_place_of(run, l);
     if (in->grad)
         PS_TRY(ps_cpu_linear_backward_data(&s->linear, ps_cpu_parameter(run, l->weight),
                                            dy, in->grad, s->add[0]));
     return ps_cpu_linear_rows_backward(&s->linear, pass->hooks, &place, in->at, dy,
-                                       gradient(run, l->weight), gradient(run, l->bias),
-                                       pass->accumulate);
+                                       cpu_run_gradient(run, l->weight),
+                                       cpu_run_gradient(run, l->bias), pass->accumulate);
 }
 
 static ps_err backward_narrow_linear(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
     const ps_layer *l = s->node->layer;
-    PS_TRY(ps_cpu_narrow_linear_backward(run, s, gradient(run, l->weight),
-                                         gradient(run, l->bias), accumulate));
+    PS_TRY(ps_cpu_narrow_linear_backward(run, s, cpu_run_gradient(run, l->weight),
+                                         cpu_run_gradient(run, l->bias), accumulate));
     finish_gradient(run, s, &s->conv.in, false);
     return PS_OK;
 }
@@ -400,9 +402,9 @@ static ps_err backward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pa
     if (announces_rows(s, pass)) return backward_linear_rows(run, s, pass);
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *dy = run->values[s->node->out].grad;
-    PS_TRY(ps_cpu_linear_backward_weights(&s->linear, in->at, dy,
-                                          gradient(run, l->weight),
-                                          gradient(run, l->bias), pass->accumulate));
+    PS_TRY(ps_cpu_linear_backward_weights(
+        &s->linear, in->at, dy, cpu_run_gradient(run, l->weight),
+        cpu_run_gradient(run, l->bias), pass->accumulate));
     if (!in->grad) return PS_OK;
     return ps_cpu_linear_backward_data(&s->linear, ps_cpu_parameter(run, l->weight), dy,
                                        in->grad, s->add[0]);
@@ -413,7 +415,8 @@ static ps_err backward_norm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
     const ps_layer *l = s->node->layer;
     PS_TRY(ps_cpu_batchnorm_backward(
         &s->batchnorm, run->library->stream, run->values[s->node->in[0]].at,
-        gradient(run, l->weight), gradient(run, l->bias), accumulate, s->add[0]));
+        cpu_run_gradient(run, l->weight), cpu_run_gradient(run, l->bias), accumulate,
+        s->add[0]));
     finish_gradient(run, s, &s->batchnorm.shape, ps_cpu_narrow_in(run, s, 0));
     return PS_OK;
 }
@@ -422,9 +425,10 @@ static void backward_groupnorm(ps_cpu_run *run, ps_cpu_step *s, bool accumulate)
 {
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
-    ps_cpu_groupnorm_backward(&s->groupnorm, in->at, run->values[s->node->out].grad,
-                              ps_cpu_parameter(run, l->weight), gradient(run, l->weight),
-                              gradient(run, l->bias), accumulate, in->grad, s->add[0]);
+    ps_cpu_groupnorm_backward(
+        &s->groupnorm, in->at, run->values[s->node->out].grad,
+        ps_cpu_parameter(run, l->weight), cpu_run_gradient(run, l->weight),
+        cpu_run_gradient(run, l->bias), accumulate, in->grad, s->add[0]);
 }
 
 /* Passes the gradient to every input of an ADD, or through a flatten in the layout of its
@@ -533,14 +537,15 @@ static ps_err lent_backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass 
 ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     const ps_pass_hooks *hooks = pass->hooks;
-    set_input(run, batch->x);
+    cpu_run_set_input(run, batch->x);
     backward_loss(run, batch, pass);
     for (int i = run->graph->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
         if (!run->graph->edges[s->node->out].needs_grad) continue;
         if (!s->node->with_loss) PS_TRY(lent_backward_step(run, s, pass));
         if (hooks && !announces_rows(s, pass))
-            PS_TRY(call_hook(run, hooks->grads_ready, hooks->ctx, s->node->layer));
+            PS_TRY(
+                cpu_run_call_hook(run, hooks->grads_ready, hooks->ctx, s->node->layer));
     }
     return PS_OK;
 }

@@ -166,8 +166,9 @@ static ps_err choose_narrow(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_s
     return err;
 }
 
-static ps_err choose(ps_cpu_conv *c, dnnl_engine_t engine, const ps_cpu_shape *in,
-                     const ps_cpu_conv_use *use, ps_cpu_conv_choice *choice)
+static ps_err cpu_conv_choose(ps_cpu_conv *c, dnnl_engine_t engine,
+                              const ps_cpu_shape *in, const ps_cpu_conv_use *use,
+                              ps_cpu_conv_choice *choice)
 {
     const ps_layer *l = c->layer;
     if (l->kind == PS_LAYER_LINEAR)
@@ -201,7 +202,7 @@ ps_err ps_cpu_conv_init(ps_cpu_conv *c, dnnl_engine_t engine, const ps_layer *la
     ps_cpu_conv_choice choice = {0};
     *c = (ps_cpu_conv){.layer = layer, .in = *in, .factors = use->factors};
     c->slot.rows = PS_NO_SLOT;
-    ps_err err = choose(c, engine, in, use, &choice);
+    ps_err err = cpu_conv_choose(c, engine, in, use, &choice);
     if (err == PS_OK) {
         set_layouts(c, &choice);
         c->narrow_dx = use->narrow_dx && ps_cpu_factors_are_narrow(c->factors) &&
@@ -369,8 +370,8 @@ static void *weights_source(const ps_cpu_conv *c, void *x)
     return c->rows ? c->rows : forward_source(c, x);
 }
 
-static ps_err bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
-                           const ps_cpu_conv_arrays *p, void **weights)
+static ps_err cpu_conv_bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory,
+                                    const ps_cpu_conv_arrays *p, void **weights)
 {
     const char *who = c->layer->name;
     ps_cpu_op *op = &c->forward;
@@ -456,7 +457,7 @@ ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
                         const ps_cpu_conv_arrays *p)
 {
     void *weights = NULL;
-    PS_TRY(bind_forward(c, memory, p, &weights));
+    PS_TRY(cpu_conv_bind_forward(c, memory, p, &weights));
     if (!p->dy) return PS_OK;
     c->plain_gradient = ps_memory_plan_at(memory, c->slot.plain_gradient);
     c->bias_gradient = ps_memory_plan_at(memory, c->slot.bias_gradient);

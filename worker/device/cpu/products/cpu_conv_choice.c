@@ -64,7 +64,7 @@ static void plan_fini(plan *p)
     ps_cpu_conv_choice_fini(&p->choice);
 }
 
-static void maker_fini(maker *m)
+static void conv_maker_fini(maker *m)
 {
     ps_dnnl_md_destroy(&m->any_src);
     ps_dnnl_md_destroy(&m->any_dst);
@@ -133,7 +133,7 @@ int ps_cpu_conv_weight_dims(const ps_layer *l, dnnl_dims_t dims)
     return n;
 }
 
-static ps_err make_descriptors(maker *m)
+static ps_err conv_make_descriptors(maker *m)
 {
     const ps_layer *l = m->layer;
     const char *who = l->name;
@@ -154,8 +154,9 @@ static ps_err make_descriptors(maker *m)
 }
 
 /* border: the padding is part of the input. m is safe for fini after a failure. */
-static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
-                         const ps_cpu_shape *in, const ps_cpu_conv_use *use, bool border)
+static ps_err conv_maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
+                              const ps_cpu_shape *in, const ps_cpu_conv_use *use,
+                              bool border)
 {
     *m = (maker){.layer = l, .use = use, .in = *in, .border = border};
     m->out = ps_cpu_shape_make(in->n, &l->out, 1);
@@ -166,7 +167,7 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
         m->in.h += 2 * l->padding[0];
         m->in.w += 2 * l->padding[1];
     }
-    PS_TRY(make_descriptors(m));
+    PS_TRY(conv_make_descriptors(m));
     m->conv.engine = engine;
     m->conv.alg = dnnl_convolution_direct;
     m->conv.who = l->name;
@@ -179,8 +180,8 @@ static ps_err maker_init(maker *m, dnnl_engine_t engine, const ps_layer *l,
     return PS_OK;
 }
 
-static ps_err make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *dst,
-                           dnnl_primitive_desc_t *out)
+static ps_err conv_make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *dst,
+                                dnnl_primitive_desc_t *out)
 {
     m->conv.attr = m->attr;
     m->conv.src = src;
@@ -193,12 +194,12 @@ static ps_err make_forward(maker *m, const ps_dnnl_md *src, const ps_dnnl_md *ds
 
 static ps_err make_any_forward(maker *m, const plan *p, dnnl_primitive_desc_t *out)
 {
-    return make_forward(m, m->any_src, m->any_dst, out);
+    return conv_make_forward(m, m->any_src, m->any_dst, out);
 }
 
 static ps_err make_planned_forward(maker *m, const plan *p, dnnl_primitive_desc_t *out)
 {
-    return make_forward(m, p->src, p->dst, out);
+    return conv_make_forward(m, p->src, p->dst, out);
 }
 
 /* Uses Winograd's algorithm if it is asked for and the library has it for the plan. */
@@ -291,7 +292,7 @@ static void read_grades(plan *p)
     }
 }
 
-static ps_err make_backward_data(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+static ps_err conv_make_backward_data(maker *m, const plan *p, dnnl_primitive_desc_t *out)
 {
     m->conv.src = p->src_grad;
     m->conv.dst = p->dst_grad;
@@ -299,7 +300,8 @@ static ps_err make_backward_data(maker *m, const plan *p, dnnl_primitive_desc_t 
     return ps_dnnl_conv_backward_data(&m->conv, p->choice.forward, out);
 }
 
-static ps_err make_backward_weights(maker *m, const plan *p, dnnl_primitive_desc_t *out)
+static ps_err conv_make_backward_weights(maker *m, const plan *p,
+                                         dnnl_primitive_desc_t *out)
 {
     m->conv.src = p->src;
     m->conv.dst = p->dst_grad;
@@ -315,9 +317,9 @@ static ps_err make_pds(maker *m, plan *p)
     if (!m->use->training) return PS_OK;
     m->conv.attr = m->attr_back;
     if (m->use->data_gradient)
-        PS_TRY(make_by(m, p, back && pays_for_activations(m), make_backward_data,
+        PS_TRY(make_by(m, p, back && pays_for_activations(m), conv_make_backward_data,
                        &c->backward_data));
-    return make_by(m, p, back && pays_for_weights(m), make_backward_weights,
+    return make_by(m, p, back && pays_for_weights(m), conv_make_backward_weights,
                    &c->backward_weights);
 }
 
@@ -395,14 +397,14 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
 }
 
-static bool is_better(const plan *p, const plan *than)
+static bool conv_is_better(const plan *p, const plan *than)
 {
     if (p->worst != than->worst) return p->worst > than->worst;
     if (p->sum != than->sum) return p->sum > than->sum;
     return p->fills_lanes && !than->fills_lanes;
 }
 
-static bool is_best(const plan *p)
+static bool conv_is_best(const plan *p)
 {
     return p->worst == GRADE_KERNEL && p->fills_lanes;
 }
@@ -416,17 +418,17 @@ static bool prefers_channels_last(const ps_cpu_conv_use *use)
 
 /* Replaces *best by a better plan of the maker's, the first among equals. *found: whether
  * *best is a plan. */
-static ps_err improve(plan *best, maker *m, bool *found)
+static ps_err conv_improve_choice(plan *best, maker *m, bool *found)
 {
     // where there are kernels for channels-last, others need no reorder if they use it
     static const order usual[] = {ORDER_ANY, ORDER_CHANNELS_LAST, ORDER_ROWS};
     static const order last_first[] = {ORDER_CHANNELS_LAST, ORDER_ANY, ORDER_ROWS};
     const order *by = prefers_channels_last(m->use) ? last_first : usual;
-    for (int i = 0; i < N_ORDERS && !(*found && is_best(best)); i++) {
+    for (int i = 0; i < N_ORDERS && !(*found && conv_is_best(best)); i++) {
         plan p;
         bool known;
         ps_err err = plan_init(&p, m, by[i], &known);
-        bool better = err == PS_OK && known && (!*found || is_better(&p, best));
+        bool better = err == PS_OK && known && (!*found || conv_is_better(&p, best));
         plan_fini(better ? best : &p);
         if (better) *best = p;
         PS_TRY(err);
@@ -452,9 +454,9 @@ ps_err ps_cpu_conv_choose(ps_cpu_conv_choice *choice, dnnl_engine_t engine,
     for (int border = 0; border <= pads && err == PS_OK; border++) {
         maker m;
         if (found && best.worst == GRADE_KERNEL) break;
-        err = maker_init(&m, engine, layer, in, use, border);
-        if (err == PS_OK) err = improve(&best, &m, &found);
-        maker_fini(&m);
+        err = conv_maker_init(&m, engine, layer, in, use, border);
+        if (err == PS_OK) err = conv_improve_choice(&best, &m, &found);
+        conv_maker_fini(&m);
     }
     *choice = best.choice;
     best.choice = (ps_cpu_conv_choice){0};

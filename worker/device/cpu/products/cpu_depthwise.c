@@ -29,7 +29,7 @@ static inline int64_t groups_of_block(const ps_cpu_shape *in)
     return (in->lanes + WIDTH - 1) / WIDTH;
 }
 
-static inline group group_at(const ps_cpu_shape *in, int64_t at)
+static inline group depthwise_group_at(const ps_cpu_shape *in, int64_t at)
 {
     const int64_t own = at % groups_of_block(in) * WIDTH, last = in->lanes - WIDTH;
     group g = {.block = at / groups_of_block(in), .lane = own < last ? own : last};
@@ -64,8 +64,8 @@ static inline void add_positions(int64_t n, const float *dy, int64_t step, vecto
 }
 
 /* At which positions [*begin, *end) of a row of dy column j of the window is inside. */
-static inline void range_of(const ps_cpu_windows *w, int64_t j, int64_t *begin,
-                            int64_t *end)
+static inline void depthwise_range_of(const ps_cpu_windows *w, int64_t j, int64_t *begin,
+                                      int64_t *end)
 {
     const int64_t stride = w->stride[1], from = j * w->dilation[1] - w->padding[1];
     *begin = from < 0 ? (-from + stride - 1) / stride : 0;
@@ -76,8 +76,8 @@ static inline void range_of(const ps_cpu_windows *w, int64_t j, int64_t *begin,
 
 /* x, dy: of a sample and a group. Row h of dy is added to all sums; after the window's
  * comes the bias's. */
-static inline void add_row(const ps_cpu_windows *w, int64_t h, const float *x,
-                           const float *dy, vector *sums)
+static inline void depthwise_add_row(const ps_cpu_windows *w, int64_t h, const float *x,
+                                     const float *dy, vector *sums)
 {
     const int64_t lanes = w->in.lanes, columns = w->kernel[1];
     const float *row = dy + h * w->ow * lanes;
@@ -86,7 +86,7 @@ static inline void add_row(const ps_cpu_windows *w, int64_t h, const float *x,
         if (at < 0 || at >= w->in.h) continue;
         for (int64_t j = 0; j < columns; j++) {
             int64_t begin, end;
-            range_of(w, j, &begin, &end);
+            depthwise_range_of(w, j, &begin, &end);
             const int64_t first =
                 begin * w->stride[1] + j * w->dilation[1] - w->padding[1];
             add_products(end - begin, row + begin * lanes, lanes,
@@ -106,8 +106,8 @@ static inline void sum_group(const ps_cpu_windows *w, group g, const float *x,
     for (int64_t n = 0; n < w->in.n; n++) {
         const int64_t block = n * w->in.blocks + g.block;
         for (int64_t h = 0; h < w->oh; h++)
-            add_row(w, h, x + block * plane * lanes + g.lane,
-                    dy + block * plane_dy * lanes + g.lane, sums);
+            depthwise_add_row(w, h, x + block * plane * lanes + g.lane,
+                              dy + block * plane_dy * lanes + g.lane, sums);
     }
     for (int64_t l = g.own; l < g.own + g.n; l++) {
         const int64_t c = g.block * lanes + l;
@@ -124,7 +124,7 @@ PS_PER_LEVEL(void, ps_cpu_depthwise_weights,
 {
 #pragma omp parallel for
     for (int64_t g = 0; g < w->in.blocks * groups_of_block(&w->in); g++)
-        sum_group(w, group_at(&w->in, g), x, dy, dweight, dbias);
+        sum_group(w, depthwise_group_at(&w->in, g), x, dy, dweight, dbias);
 }
 
 /* The rows of dy that reach a row of dx, each with its row of the window. */
@@ -136,8 +136,8 @@ typedef struct reach {
 
 /* Along an axis: the position of dy at which element e of the window lies over position
  * `at` of dx; -1: there is none. */
-static inline int64_t reader(const ps_cpu_windows *w, int axis, int64_t at, int64_t e,
-                             int64_t positions)
+static inline int64_t depthwise_reader(const ps_cpu_windows *w, int axis, int64_t at,
+                                       int64_t e, int64_t positions)
 {
     const int64_t from = at + w->padding[axis] - e * w->dilation[axis];
     if (from < 0 || (w->stride[axis] > 1 && from % w->stride[axis] != 0)) return -1;
@@ -149,7 +149,7 @@ static inline void find_reach(const ps_cpu_windows *w, int64_t h, const float *d
 {
     r->n = 0;
     for (int64_t i = 0; i < w->kernel[0]; i++) {
-        const int64_t at = reader(w, 0, h, i, w->oh);
+        const int64_t at = depthwise_reader(w, 0, h, i, w->oh);
         if (at < 0) continue;
         r->dy[r->n] = dy + at * w->ow * w->in.lanes;
         r->weights[r->n++] = weights + i * w->kernel[1];
@@ -162,7 +162,7 @@ static inline void sum_position(const ps_cpu_windows *w, const reach *r, int64_t
     vector s = {0};
     for (int64_t i = 0; i < r->n; i++)
         for (int64_t j = 0; j < w->kernel[1]; j++) {
-            const int64_t at = reader(w, 1, column, j, w->ow);
+            const int64_t at = depthwise_reader(w, 1, column, j, w->ow);
             if (at >= 0)
                 s += r->weights[i][j] * *(const vector *)(r->dy[i] + at * w->in.lanes);
         }
@@ -188,7 +188,7 @@ static inline void sum_positions(const ps_cpu_windows *w, const reach *r, int64_
 }
 
 /* A group that begins earlier leaves the previous one's channels alone. */
-static inline void put(const group *g, const vector *sum, float *to)
+static inline void depthwise_put(const group *g, const vector *sum, float *to)
 {
     if (g->lane == g->own) {
         *(vector *)to = *sum;
@@ -214,14 +214,14 @@ static inline void put_row(const ps_cpu_windows *w, const group *g, const reach 
         else
             sum_position(w, r, column, sums);
         for (int64_t k = 0; k < n; k++)
-            put(g, &sums[k], dx + (column + k) * lanes);
+            depthwise_put(g, &sums[k], dx + (column + k) * lanes);
         column += n;
     }
 }
 
 /* Channels that only fill the block have weights of 0. */
-static inline void read_weights(const ps_cpu_windows *w, const group *g,
-                                const float *weight, vector *out)
+static inline void depthwise_read_weights(const ps_cpu_windows *w, const group *g,
+                                          const float *weight, vector *out)
 {
     const int64_t elements = w->kernel[0] * w->kernel[1];
     for (int64_t l = 0; l < WIDTH; l++) {
@@ -238,7 +238,7 @@ static inline void data_of_group(const ps_cpu_windows *w, int64_t n, group g,
     const int64_t lanes = w->in.lanes, block = n * w->in.blocks + g.block;
     dy += block * w->oh * w->ow * lanes + g.lane;
     dx += block * ps_cpu_shape_plane(&w->in) * lanes + g.lane;
-    read_weights(w, &g, weight, weights);
+    depthwise_read_weights(w, &g, weight, weights);
     for (int64_t h = 0; h < w->in.h; h++) {
         reach r;
         find_reach(w, h, dy, weights, &r);
@@ -253,5 +253,6 @@ PS_PER_LEVEL(void, ps_cpu_depthwise_data,
     const int64_t groups = w->in.blocks * groups_of_block(&w->in);
 #pragma omp parallel for
     for (int64_t at = 0; at < w->in.n * groups; at++)
-        data_of_group(w, at / groups, group_at(&w->in, at % groups), weight, dy, dx);
+        data_of_group(w, at / groups, depthwise_group_at(&w->in, at % groups), weight, dy,
+                      dx);
 }

@@ -15,7 +15,8 @@ static int64_t block_end(const ps_cpu_linear *l, int64_t first, int64_t rows)
     return first + rows < l->out ? first + rows : l->out;
 }
 
-static uint64_t element(const ps_cpu_linear *l, const ps_cpu_linear_place *p, int64_t row)
+static uint64_t linear_rows_element(const ps_cpu_linear *l, const ps_cpu_linear_place *p,
+                                    int64_t row)
 {
     return row < l->out ? p->weight + (uint64_t)(row * l->in) : p->end;
 }
@@ -27,8 +28,8 @@ ps_err ps_cpu_linear_rows_forward(const ps_cpu_linear *l, const ps_pass_hooks *h
 {
     for (int64_t row = 0, end; row < l->out; row = end) {
         end = block_end(l, row, l->forward_rows);
-        PS_TRY(hooks->params_needed(hooks->ctx, element(l, place, row),
-                                    element(l, place, end)));
+        PS_TRY(hooks->params_needed(hooks->ctx, linear_rows_element(l, place, row),
+                                    linear_rows_element(l, place, end)));
         PS_TRY(ps_cpu_linear_forward_rows(l, x, weight, row, end - row, y));
     }
     ps_cpu_linear_forward_end(l, bias, y, relu);
@@ -46,8 +47,8 @@ ps_err ps_cpu_linear_rows_backward(const ps_cpu_linear *l, const ps_pass_hooks *
         const int64_t end = block_end(l, row, rows);
         PS_TRY(
             ps_cpu_linear_backward_rows(l, x, dy, row, end - row, dweight, accumulate));
-        PS_TRY(hooks->grads_ready(hooks->ctx, element(l, place, row),
-                                  element(l, place, end)));
+        PS_TRY(hooks->grads_ready(hooks->ctx, linear_rows_element(l, place, row),
+                                  linear_rows_element(l, place, end)));
     }
     return PS_OK;
 }
@@ -70,7 +71,7 @@ static void trial_fini(trial *t)
 }
 
 /* Numbers from -0.5 to 0.5 whose sums depend on the order of addition. */
-static void fill(float *x, int64_t n)
+static void linear_rows_fill(float *x, int64_t n)
 {
     uint32_t state = 1;
     for (int64_t i = 0; i < n; i++) {
@@ -94,9 +95,9 @@ static ps_err trial_init(trial *t, const ps_cpu_linear *l, int64_t rows)
         PS_TRY(ps_mem_zalloc_aligned(arrays[i].at, bytes, l->name));
     }
     if (turned) PS_TRY(ps_mem_zalloc_aligned(&t->turned, turned, l->name));
-    fill(t->x, l->n * l->in);
-    fill(t->dy, l->n * l->out);
-    fill(t->weight, l->out * l->in);
+    linear_rows_fill(t->x, l->n * l->in);
+    linear_rows_fill(t->dy, l->n * l->out);
+    linear_rows_fill(t->weight, l->out * l->in);
     return PS_OK;
 }
 

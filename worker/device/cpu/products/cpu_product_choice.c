@@ -16,7 +16,7 @@ typedef struct sizes {
     bool bias;
 } sizes;
 
-static void maker_fini(maker *m)
+static void product_maker_fini(maker *m)
 {
     ps_dnnl_md **const all[] = {&m->x, &m->dy,       &m->weights, &m->dx,
                                 &m->y, &m->dweights, &m->bias};
@@ -26,8 +26,8 @@ static void maker_fini(maker *m)
     if (m->attr_back) dnnl_primitive_attr_destroy(m->attr_back);
 }
 
-static ps_err make_descriptors(maker *m, const char *who, const sizes *s,
-                               const ps_cpu_conv_use *use)
+static ps_err product_make_descriptors(maker *m, const char *who, const sizes *s,
+                                       const ps_cpu_conv_use *use)
 {
     const dnnl_data_type_t factor = ps_cpu_factor_type(use->factors);
     const dnnl_data_type_t result = use->narrow_y ? factor : dnnl_f32;
@@ -45,16 +45,17 @@ static ps_err make_descriptors(maker *m, const char *who, const sizes *s,
 /* The weights are in PyTorch's order: products in the library's own order are as fast,
  * and bringing the weights there and their gradient back takes longer than the products.
  * m is safe for fini after a failure. */
-static ps_err maker_init(maker *m, dnnl_engine_t engine, const char *who, const sizes *s,
-                         const ps_cpu_conv_use *use)
+static ps_err product_maker_init(maker *m, dnnl_engine_t engine, const char *who,
+                                 const sizes *s, const ps_cpu_conv_use *use)
 {
     *m = (maker){.product = {.engine = engine, .who = who}};
-    PS_TRY(make_descriptors(m, who, s, use));
+    PS_TRY(product_make_descriptors(m, who, s, use));
     PS_TRY(ps_dnnl_attr_create(who, use->relu, &m->attr));
     return ps_dnnl_attr_create(who, false, &m->attr_back);
 }
 
-static ps_err make_forward(const maker *m, bool training, dnnl_primitive_desc_t *out)
+static ps_err product_make_forward(const maker *m, bool training,
+                                   dnnl_primitive_desc_t *out)
 {
     ps_dnnl_product p = m->product;
     p.src = m->x, p.weights = m->weights, p.bias = m->bias, p.dst = m->y;
@@ -62,8 +63,8 @@ static ps_err make_forward(const maker *m, bool training, dnnl_primitive_desc_t 
     return ps_dnnl_product_forward(&p, training, out);
 }
 
-static ps_err make_backward_weights(const maker *m, dnnl_primitive_desc_t forward,
-                                    dnnl_primitive_desc_t *out)
+static ps_err product_make_backward_weights(const maker *m, dnnl_primitive_desc_t forward,
+                                            dnnl_primitive_desc_t *out)
 {
     ps_dnnl_product p = m->product;
     p.src = m->x, p.weights = m->dweights, p.bias = m->bias, p.dst = m->dy;
@@ -71,8 +72,8 @@ static ps_err make_backward_weights(const maker *m, dnnl_primitive_desc_t forwar
     return ps_dnnl_product_backward_weights(&p, forward, out);
 }
 
-static ps_err make_backward_data(const maker *m, dnnl_primitive_desc_t forward,
-                                 dnnl_primitive_desc_t *out)
+static ps_err product_make_backward_data(const maker *m, dnnl_primitive_desc_t forward,
+                                         dnnl_primitive_desc_t *out)
 {
     ps_dnnl_product p = m->product;
     p.src = m->dx, p.weights = m->weights, p.dst = m->dy;
@@ -83,11 +84,11 @@ static ps_err make_backward_data(const maker *m, dnnl_primitive_desc_t forward,
 static ps_err make_passes(const maker *m, const ps_cpu_conv_use *use,
                           ps_cpu_conv_choice *c)
 {
-    PS_TRY(make_forward(m, use->training, &c->forward));
+    PS_TRY(product_make_forward(m, use->training, &c->forward));
     if (!use->training) return PS_OK;
-    PS_TRY(make_backward_weights(m, c->forward, &c->backward_weights));
+    PS_TRY(product_make_backward_weights(m, c->forward, &c->backward_weights));
     if (!use->data_gradient) return PS_OK;
-    return make_backward_data(m, c->forward, &c->backward_data);
+    return product_make_backward_data(m, c->forward, &c->backward_data);
 }
 
 static bool is_reference(dnnl_primitive_desc_t pd)
@@ -95,13 +96,13 @@ static bool is_reference(dnnl_primitive_desc_t pd)
     return pd && ps_dnnl_pd_is_reference(pd);
 }
 
-static ps_err choose(ps_cpu_conv_choice *c, dnnl_engine_t engine, const char *who,
-                     const sizes *s, const ps_cpu_conv_use *use)
+static ps_err product_choose(ps_cpu_conv_choice *c, dnnl_engine_t engine, const char *who,
+                             const sizes *s, const ps_cpu_conv_use *use)
 {
     maker m;
-    ps_err err = maker_init(&m, engine, who, s, use);
+    ps_err err = product_maker_init(&m, engine, who, s, use);
     if (err == PS_OK) err = make_passes(&m, use, c);
-    maker_fini(&m);
+    product_maker_fini(&m);
     PS_TRY(err);
     if (is_reference(c->forward) || is_reference(c->backward_data) ||
         is_reference(c->backward_weights))
@@ -115,7 +116,7 @@ ps_err ps_cpu_product_choose(ps_cpu_conv_choice *c, dnnl_engine_t engine,
 {
     *c = (ps_cpu_conv_choice){.in = *in, .out = ps_cpu_shape_make(in->n, &layer->out, 1)};
     const sizes s = {.n = in->n, .in = c->in.c, .out = c->out.c};
-    return choose(c, engine, layer->name, &s, use);
+    return product_choose(c, engine, layer->name, &s, use);
 }
 
 /* The largest plane, and the fewest weights, for which products took less time. */
@@ -155,7 +156,7 @@ ps_err ps_cpu_product_choose_windows(ps_cpu_conv_choice *c, dnnl_engine_t engine
     *c = (ps_cpu_conv_choice){.in = ps_cpu_shape_make(in->n, &layer->in, in->c),
                               .out = ps_cpu_shape_make(in->n, &layer->out, s.out),
                               .products = PS_CPU_ALL_PRODUCTS};
-    return choose(c, engine, layer->name, &s, use);
+    return product_choose(c, engine, layer->name, &s, use);
 }
 
 ps_err ps_cpu_product_choose_weights(ps_cpu_conv_choice *c, dnnl_engine_t engine,
@@ -165,7 +166,7 @@ ps_err ps_cpu_product_choose_weights(ps_cpu_conv_choice *c, dnnl_engine_t engine
     const sizes s = sizes_of(layer, in);
     const ps_cpu_conv_use alone = {.training = true, .factors = use->factors};
     ps_cpu_conv_choice products = {0};
-    ps_err err = choose(&products, engine, layer->name, &s, &alone);
+    ps_err err = product_choose(&products, engine, layer->name, &s, &alone);
     if (err == PS_OK) {
         const dnnl_primitive_desc_t replaced = c->backward_weights;
         c->backward_weights = products.backward_weights;

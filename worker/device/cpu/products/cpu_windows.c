@@ -18,7 +18,7 @@ PS_PER_LEVEL(ps_cpu_windows, ps_cpu_windows_of,
     return w;
 }
 
-static inline int64_t columns_of(const ps_cpu_windows *w)
+static inline int64_t windows_columns_of(const ps_cpu_windows *w)
 {
     return w->in.c * w->kernel[0] * w->kernel[1];
 }
@@ -30,7 +30,7 @@ PS_PER_LEVEL(int64_t, ps_cpu_windows_rows, (const ps_cpu_windows *w), (w))
 
 PS_PER_LEVEL(int64_t, ps_cpu_windows_columns, (const ps_cpu_windows *w), (w))
 {
-    return columns_of(w);
+    return windows_columns_of(w);
 }
 
 /* One element of the window, in all channels. */
@@ -61,7 +61,7 @@ typedef struct group {
     int64_t first, n; // channels
 } group;
 
-static inline group group_at(const ps_cpu_windows *w, int64_t first)
+static inline group windows_group_at(const ps_cpu_windows *w, int64_t first)
 {
     const int64_t elements = w->kernel[0] * w->kernel[1];
     int64_t n = SCRATCH / elements < CHANNELS ? SCRATCH / elements : CHANNELS;
@@ -81,8 +81,8 @@ static inline int64_t run_of(const ps_cpu_windows *w, slice s, group g, int64_t 
 
 /* out: n channels of the slice, as float32. bytes: of an element of x; 16 bits of any
  * type become the upper half, and are only moved. */
-static inline void fetch(const ps_cpu_windows *w, slice s, group g, size_t bytes,
-                         const void *x, float *restrict out)
+static inline void windows_fetch(const ps_cpu_windows *w, slice s, group g, size_t bytes,
+                                 const void *x, float *restrict out)
 {
     const float *whole = x;
     const uint16_t *half = x;
@@ -107,10 +107,11 @@ static inline void gather_row(const ps_cpu_windows *w, int64_t n, int64_t p, siz
     const int64_t elements = w->kernel[0] * w->kernel[1];
     float *whole = row;
     uint16_t *half = row;
-    for (group g = group_at(w, 0); g.n > 0; g = group_at(w, g.first + g.n)) {
+    for (group g = windows_group_at(w, 0); g.n > 0;
+         g = windows_group_at(w, g.first + g.n)) {
         float *to = bytes == sizeof(float) ? whole + g.first * elements : turned;
         for (int64_t k = 0; k < elements; k++)
-            fetch(w, slice_of(w, n, p, k), g, bytes, x, slices + k * g.n);
+            windows_fetch(w, slice_of(w, n, p, k), g, bytes, x, slices + k * g.n);
         ps_cpu_rows_to_block(g.n, elements, elements, slices, to);
         if (bytes == sizeof(float)) continue;
 #pragma omp simd
@@ -123,7 +124,7 @@ PS_PER_LEVEL(void, ps_cpu_windows_gather,
              (const ps_cpu_windows *w, size_t bytes, const void *x, void *matrix),
              (w, bytes, x, matrix))
 {
-    const int64_t positions = w->oh * w->ow, columns = columns_of(w);
+    const int64_t positions = w->oh * w->ow, columns = windows_columns_of(w);
 #pragma omp parallel for
     for (int64_t r = 0; r < w->in.n * positions; r++)
         gather_row(w, r / positions, r % positions, bytes, x,
@@ -142,12 +143,13 @@ static inline void add_slice(const ps_cpu_windows *w, slice s, group g,
     }
 }
 
-static inline void add_row(const ps_cpu_windows *w, int64_t n, int64_t p,
-                           const float *row, float *dx)
+static inline void windows_add_row(const ps_cpu_windows *w, int64_t n, int64_t p,
+                                   const float *row, float *dx)
 {
     _Alignas(64) float slices[SCRATCH];
     const int64_t elements = w->kernel[0] * w->kernel[1];
-    for (group g = group_at(w, 0); g.n > 0; g = group_at(w, g.first + g.n)) {
+    for (group g = windows_group_at(w, 0); g.n > 0;
+         g = windows_group_at(w, g.first + g.n)) {
         ps_cpu_block_to_rows(g.n, elements, elements, row + g.first * elements, slices);
         for (int64_t k = 0; k < elements; k++)
             add_slice(w, slice_of(w, n, p, k), g, slices + k * g.n, dx);
@@ -157,12 +159,12 @@ static inline void add_row(const ps_cpu_windows *w, int64_t n, int64_t p,
 PS_PER_LEVEL(void, ps_cpu_windows_sum,
              (const ps_cpu_windows *w, const float *matrix, float *dx), (w, matrix, dx))
 {
-    const int64_t positions = w->oh * w->ow, columns = columns_of(w);
+    const int64_t positions = w->oh * w->ow, columns = windows_columns_of(w);
     const int64_t sample = ps_cpu_shape_count(&w->in) / w->in.n;
 #pragma omp parallel for
     for (int64_t n = 0; n < w->in.n; n++) {
         memset(dx + n * sample, 0, sizeof *dx * (size_t)sample);
         for (int64_t p = 0; p < positions; p++)
-            add_row(w, n, p, matrix + (n * positions + p) * columns, dx);
+            windows_add_row(w, n, p, matrix + (n * positions + p) * columns, dx);
     }
 }
