@@ -7,7 +7,7 @@
 #include "log.h"
 #include "mem.h"
 #include "net.h"
-#include "shard_apply.h"
+#include "shard_bsp.h"
 #include "shard_messages.h"
 #include "shard_orders.h"
 #include "shard_reply.h"
@@ -70,8 +70,7 @@ static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
         if (items[1].revents) return PS_OK;
         if (items[2].revents) return ps_member_check(s->member);
         if (s->link && items[5].revents) PS_TRY(ps_coord_link_mend(s->link));
-        if (s->link && items[4].revents)
-            PS_TRY(s->own_pace ? ps_shard_orders_obey(s) : ps_shard_apply_norm(s));
+        if (s->link && items[4].revents) PS_TRY(ps_shard_hear(s));
         if (items[0].revents) PS_TRY(handle_messages(s, f));
         PS_TRY(handle_rings(s, f));
     }
@@ -117,9 +116,9 @@ static uint64_t shard_element_bytes(const ps_shard *s)
 /* Takes over what the plan and the step rule say. */
 static ps_err shard_learn(ps_shard *s)
 {
-    s->clip = s->o.rule->clip_norm > 0;
-    s->waits = ps_step_rule_waits(s->o.rule);
-    s->trusts = ps_lamb_on(&s->o.rule->optimizer);
+    s->norm.clip = s->o.rule->clip_norm > 0;
+    s->norm.waits = ps_step_rule_waits(s->o.rule);
+    s->norm.trusts = ps_lamb_on(&s->o.rule->optimizer);
     return ps_chunk_codec_init(&s->codec, s->o.config, s->o.table);
 }
 
@@ -226,12 +225,12 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->spin_ns = ps_roster_spin_ns(roster, &roster->servers[ps_member_rank(job->member)],
                                    s->o.config->train.threads);
     s->changed = job->changed;
-    s->own_pace = ps_config_own_pace(s->o.config);
+    s->pace = ps_config_own_pace(s->o.config) ? &ps_shard_orders : &ps_shard_bsp;
     PS_TRY(ps_shard_memory_init(s));
     expect_workers(s, roster, job->n_groups);
     s->credit = ps_credit_of_shard(s->o.config, &s->codec, plan, s->index);
     const unsigned link = s->index % (plan->n_shards / (unsigned)roster->n_servers) + 1;
-    if (s->waits || s->own_pace)
+    if (s->norm.waits || s->pace->by_worker)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));
     char name[16];
     snprintf(name, sizeof name, "shard %u", s->index);

@@ -4,13 +4,56 @@
 #include <string.h>
 
 #include "log.h"
-#include "shard_apply.h"
-#include "shard_hello.h"
-#include "shard_left.h"
-#include "shard_orders.h"
 #include "shard_reply.h"
 #include "shard_snapshot.h"
 #include "trace.h"
+
+/* Whether gradients come through rings is agreed on like the path of payloads. */
+static ps_err take_rings(ps_shard *s, ps_shard_peer *p, const ps_wire_header *h)
+{
+    const bool wanted = h->place == PS_WIRE_HELLO_RINGS;
+    if (p->joined && wanted != (p->rings.bell != NULL))
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
+    if (p->joined || !wanted) return PS_OK;
+    void *base = p->shm ? ps_shm_door_rings_of(s->door, h->rank) : NULL;
+    if (!base)
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO with rings that are not mapped here");
+    p->rings = ps_wire_rings_at(base, s->o.plan, s->groups.n, s->index);
+    s->n_rings++;
+    return PS_OK;
+}
+
+static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
+{
+    ps_shard_peer *p = &s->peers[h->rank];
+    // Another process's: they are counted from 1. It may be faster than the order which
+    // says that it takes a dead worker's place.
+    if (s->pace->by_worker && p->joined && (h->step == 1 || p->hello)) {
+        p->hello = true;
+        p->hello_header = *h;
+        return PS_OK;
+    }
+    // Pending payloads came through the agreed path, so it cannot change any more.
+    if (p->joined && p->shm != (h->codec == PS_CODEC_SHM))
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
+    if (h->codec == PS_CODEC_SHM) {
+        if (s->codec.codec != PS_CODEC_NONE)
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "a HELLO with shared memory, but the job has a codec");
+        p->params = ps_shm_door_params(s->door, h->rank);
+        p->grads = ps_shm_door_grads(s->door, h->rank);
+        p->shm = p->params && p->grads;
+        if (!p->shm)
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "a HELLO with shared memory that is not mapped here");
+    }
+    PS_TRY(take_rings(s, p, h));
+    p->joined = true;
+    p->dead = false;
+    // Payloads of the connection before come again, or have been answered.
+    p->owed = 0;
+    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->step);
+}
 
 /* Refuses an INIT or PUSH that does not use the path agreed on in HELLO. */
 static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
@@ -85,8 +128,7 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 {
     ps_shard_peer *p = &s->peers[h->rank];
     if (!has_groups(s, h)) return PS_OK; // both come again, after a HELLO
-    ps_verdict verdict = s->own_pace ? ps_shard_orders_push(s, c, h->rank, h->step)
-                                     : ps_policy_push(&c->policy, h->rank, h->step);
+    const ps_verdict verdict = s->pace->push(s, c, h->rank, h->step);
     // In shared memory there is room for the gradient of one step.
     if (verdict == PS_VERDICT_REFUSE || (verdict == PS_VERDICT_KEEP && p->shm))
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -102,22 +144,17 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
         note_arrival(s, h->rank);
         zmq_msg_move(&c->pushes[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
-        if (s->own_pace)
-            PS_TRY(ps_shard_orders_taken(s, c, h->rank));
-        else if (ps_policy_complete(&c->policy))
-            PS_TRY(ps_shard_apply_pushes(s, c));
-        else
-            PS_TRY(ps_shard_left_check(s, c));
+        PS_TRY(s->pace->taken(s, c, h->rank));
         break;
     case PS_VERDICT_KEEP:
         ps_counter_add(&s->pushes, 1);
         zmq_msg_move(&c->early[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
-        PS_TRY(ps_shard_left_check(s, c));
+        PS_TRY(s->pace->taken(s, c, h->rank));
         break;
     case PS_VERDICT_ANSWER:
         ps_counter_add(&s->repeated, 1);
-        return ps_shard_reply_again(s, c, h->rank);
+        return s->pace->answer_again(s, c, h->rank);
     default:
         ps_counter_add(&s->repeated, 1);
     }
@@ -135,15 +172,11 @@ static ps_err wrong_version(const ps_shard_chunk *c, const ps_wire_header *h,
 
 static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
-    // A process that has taken a dead worker's place counts from that one's pushes on.
-    if (s->own_pace && c->policy.version >= 0 &&
-        h->step == ps_shard_turn_of(s, c->chunk->fragment, h->rank)->clock)
-        return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
-    switch (ps_policy_pull(&c->policy, h->rank, h->step)) {
+    switch (s->pace->pull(s, c, h->rank, h->step)) {
     case PS_VERDICT_ANSWER:
         return ps_shard_reply_out_of_turn(s, c, h->rank, PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
-        return ps_shard_left_check(s, c);
+        return ps_shard_check_left(s, c);
     default:
         return wrong_version(c, h, "a pull of");
     }
@@ -161,7 +194,7 @@ static ps_err send_all_exact(ps_shard *s, ps_shard_chunk *c)
 
 static ps_err handle_exact(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
-    const uint64_t version = ps_shard_orders_version(s, c, h);
+    const uint64_t version = s->pace->version(s, c, h->rank, h->step);
     const bool present = version == (uint64_t)c->policy.version;
     switch (ps_policy_exact(&c->policy, h->rank, version)) {
     case PS_VERDICT_ALL:
@@ -170,7 +203,7 @@ static ps_err handle_exact(ps_shard *s, ps_shard_chunk *c, const ps_wire_header 
         return ps_shard_reply_out_of_turn(
             s, c, h->rank, present ? PS_MSG_EXACT_WEIGHTS : PS_MSG_WEIGHTS);
     case PS_VERDICT_WAIT:
-        return ps_shard_left_check(s, c);
+        return ps_shard_check_left(s, c);
     default:
         return wrong_version(c, h, "a EXACT of");
     }
@@ -192,6 +225,13 @@ static ps_err handle_groups(ps_shard *s, const ps_wire_header *h, ps_wire_frames
     return PS_OK;
 }
 
+static ps_err check_left_in_all(const ps_shard *s)
+{
+    for (uint32_t i = 0; i < s->n_chunks; i++)
+        PS_TRY(ps_shard_check_left(s, &s->chunks[i]));
+    return PS_OK;
+}
+
 static ps_err handle_bye(ps_shard *s, uint32_t rank)
 {
     bool again = s->peers[rank].left;
@@ -199,7 +239,7 @@ static ps_err handle_bye(ps_shard *s, uint32_t rank)
     PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, rank, 0));
     if (again) return PS_OK;
     if (++s->n_left == s->n_senders) ps_shard_set_state(s, PS_SHARD_DONE);
-    return ps_shard_left_check_all(s);
+    return check_left_in_all(s);
 }
 
 static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
@@ -210,7 +250,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
                           "%s, but its host's lowest rank speaks for it (exchange.levels "
                           "2)",
                           ps_wire_kind_name(h->kind));
-    if (h->kind == PS_MSG_HELLO) return ps_shard_hello(s, h);
+    if (h->kind == PS_MSG_HELLO) return take_hello(s, h);
     if (p->dead) return PS_OK; // it was on its way
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));
@@ -256,4 +296,16 @@ ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
     ps_err err = class == PS_FRAME_BAD ? PS_ERR_PROTOCOL : handle_good(s, &h, f);
     if (err == PS_ERR_PROTOCOL) ps_err_prefix(err, "worker %u sent", h.rank);
     return err;
+}
+
+ps_err ps_shard_hear(ps_shard *s)
+{
+    PS_TRY(s->pace->hear(s));
+    for (uint32_t r = 0; r < s->rules.n_workers; r++) {
+        ps_shard_peer *p = &s->peers[r];
+        if (!p->dead || !p->hello) continue;
+        p->hello = false;
+        PS_TRY(take_hello(s, &p->hello_header));
+    }
+    return PS_OK;
 }

@@ -57,7 +57,7 @@ static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint
     h->codec = (uint8_t)c->coded.reply_codec;
     // At their own pace, the reply to another worker takes this one's place.
     return send_to(s, rank, h, c->coded.reply, c->coded.reply_bytes,
-                   s->own_pace ? PS_WIRE_COPY : pass);
+                   s->pace->by_worker ? PS_WIRE_COPY : pass);
 }
 
 /* Sends a chunk's weights without a copy: libzmq reads them where the next step will
@@ -70,13 +70,7 @@ static ps_err shard_reply_send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t r
                                       ps_msg_kind kind, ps_wire_pass pass)
 {
     ps_wire_header h = header_for(s, kind, rank);
-    h.step = (uint64_t)c->policy.version;
-    if (s->own_pace) {
-        const ps_shard_turn *turn = ps_shard_turn_of(s, c->chunk->fragment, rank);
-        h.step = turn->clock;
-        h.scale = turn->rest;
-    }
-    if (s->rule.scale.on) memcpy(&h.scale, &s->rule.scale.scale, sizeof h.scale);
+    s->pace->stamp(s, c, rank, &h);
     h.chunk = c->index;
     h.count = c->chunk->count;
     if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
@@ -91,7 +85,7 @@ static ps_err shard_reply_send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t r
     return send_to(s, rank, &h, NULL, 0, pass);
 }
 
-static ps_err send_weights(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+ps_err ps_shard_reply_send(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                            ps_msg_kind kind, ps_wire_pass pass)
 {
     const uint64_t begin_ns = c->policy.version > 0 ? ps_trace_now() : 0;
@@ -108,33 +102,7 @@ ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
     if (p->shm)
         memcpy(p->params + c->chunk->offset, c->memory.weights,
                c->chunk->count * sizeof(float));
-    return send_weights(s, c, rank, kind, PS_WIRE_COPY);
-}
-
-ps_err ps_shard_reply_again(ps_shard *s, ps_shard_chunk *c, uint32_t rank)
-{
-    if (s->own_pace && s->peers[rank].shm)
-        return send_weights(s, c, rank, PS_MSG_WEIGHTS, PS_WIRE_COPY);
-    return ps_shard_reply_out_of_turn(s, c, rank, PS_MSG_WEIGHTS);
-}
-
-/* Copied: the next order may come while these are still on their way. */
-ps_err ps_shard_reply_ordered(ps_shard *s, ps_shard_chunk *c, uint32_t rank, bool written)
-{
-    const ps_shard_peer *p = &s->peers[rank];
-    if (p->shm && !written)
-        memcpy(p->params + c->chunk->offset, c->memory.weights,
-               c->chunk->count * sizeof(float));
-    if (c->coded.coded)
-        ps_coded_chunk_reply(&c->coded, rank, c->memory.weights,
-                             ps_shard_turn_of(s, c->chunk->fragment, rank)->clock);
-    else if (c->coded.told)
-        memcpy(ps_coded_chunk_told(&c->coded, rank), c->memory.weights,
-               c->chunk->count * sizeof(float));
-    // BORROW means in turn. It leads to the ring, in which there is no payload, and a
-    // change is copied anyway.
-    return send_weights(s, c, rank, PS_MSG_WEIGHTS,
-                        p->rings.bell || c->coded.coded ? PS_WIRE_BORROW : PS_WIRE_COPY);
+    return ps_shard_reply_send(s, c, rank, kind, PS_WIRE_COPY);
 }
 
 /* Workers in shared memory have the new weights already. One flush tells them about
@@ -144,7 +112,8 @@ ps_err ps_shard_reply_flush(ps_shard *s)
     for (uint32_t i = 0; i < s->n_unsent; i++)
         for (uint32_t r = 0; r < s->rules.n_workers; r++)
             if (s->peers[r].shm)
-                PS_TRY(send_weights(s, s->unsent[i], r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));
+                PS_TRY(ps_shard_reply_send(s, s->unsent[i], r, PS_MSG_WEIGHTS,
+                                           PS_WIRE_BORROW));
     ps_shard_rings_wake(s);
     s->n_unsent = 0;
     s->unsent_count = 0;
@@ -158,7 +127,7 @@ ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c)
         const uint32_t r = s->senders[i];
         shared = shared || s->peers[r].shm;
         if (!s->peers[r].shm)
-            PS_TRY(send_weights(s, c, r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));
+            PS_TRY(ps_shard_reply_send(s, c, r, PS_MSG_WEIGHTS, PS_WIRE_BORROW));
     }
     if (!shared) return PS_OK;
     if (s->n_unsent == s->n_chunks) PS_TRY(ps_shard_reply_flush(s));

@@ -23,13 +23,11 @@ ps_err ps_shard_reply_flush(ps_shard *s);
 ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                                   ps_msg_kind kind);
 
-/* Answers a push that was answered before. Where workers go on at their own pace, one in
- * shared memory may be computing on the weights that it got then: they stay. */
-ps_err ps_shard_reply_again(ps_shard *s, ps_shard_chunk *c, uint32_t rank);
-/* Sends a chunk's present weights to a worker that an order answers. written: they are in
- * its shared memory already. */
-ps_err ps_shard_reply_ordered(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
-                              bool written);
+/* Sends a chunk's present weights, or what a codec makes of them, as they are: to a
+ * worker in shared memory only the message. BORROW: in turn (shard_reply.c says why it is
+ * safe). */
+ps_err ps_shard_reply_send(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                           ps_msg_kind kind, ps_wire_pass pass);
 
 /* Sends a STATE: an array of the chunk, or the shard's step rule. */
 ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,

@@ -21,7 +21,7 @@ static bool has_ring(const ps_shard *s, uint32_t rank)
 static uint32_t find_needed(const ps_shard *s)
 {
     const uint32_t n = s->rules.n_workers;
-    if (s->own_pace || s->n_left > 0) return n;
+    if (s->pace->by_worker || s->n_left > 0) return n;
     for (uint32_t r = n; r-- > 0;)
         if (has_ring(s, r) && s->peers[r].n_pending == 0) return r;
     return n;

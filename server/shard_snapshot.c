@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "mem.h"
-#include "shard_orders.h"
 #include "shard_reply.h"
 
 _Static_assert((int)PS_AGGREGATE_WEIGHTS == (int)PS_WIRE_STATE_WEIGHTS, "one number");
@@ -63,7 +62,7 @@ static ps_err shard_snapshot_write_array(ps_shard *s, const ps_shard_chunk *c,
 
 ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
 {
-    const uint64_t version = ps_shard_orders_version(s, c, h);
+    const uint64_t version = s->pace->version(s, c, h->rank, h->step);
     if (c->policy.version < 0 || version > (uint64_t)c->policy.version)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for the state of chunk %u at version %" PRIu64

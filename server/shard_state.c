@@ -41,13 +41,6 @@ static ps_err shard_alloc_arrays(ps_shard *s)
     list_senders(s);
     PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->entries, workers, sizeof *s->entries, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->factors, workers, sizeof *s->factors, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->ranks, workers, sizeof *s->ranks, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->compensations, workers, sizeof *s->compensations,
-                         "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->bases, workers, sizeof *s->bases, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->numbers, workers, sizeof *s->numbers, "a shard's peers"));
     PS_TRY(ps_mem_zalloc(&s->payloads, workers, sizeof *s->payloads, "a shard's peers"));
     if (s->codec.codec != PS_CODEC_NONE) {
         size_t bytes = plan->max_chunk_count * sizeof(float);
@@ -57,20 +50,14 @@ static ps_err shard_alloc_arrays(ps_shard *s)
     s->paced.pace.one_host = s->o.plan->size.one_host;
     PS_TRY(ps_mem_zalloc(&s->paced.figures, ps_pace_of_shard(s->o.n_workers),
                          sizeof *s->paced.figures, "steps"));
-    PS_TRY(ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers"));
-    const size_t runs = (size_t)s->n_chunks * (s->trusts ? 2 : 1);
-    PS_TRY(
-        ps_mem_zalloc(&s->run_first, runs, sizeof *s->run_first, "gradient norm runs"));
-    return ps_mem_zalloc(&s->run_counts, runs, sizeof *s->run_counts,
-                         "gradient norm runs");
+    return ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers");
 }
-
-/* At their own pace: for compensations; and with a codec, so that repeated answers are
- * the same in every chunk. */
+/* Where workers have versions of their own: for compensations; and with a codec, so that
+ * repeated answers are the same in every chunk. */
 static bool notes_told(const ps_shard *s)
 {
-    return s->own_pace && (s->codec.codec != PS_CODEC_NONE ||
-                           s->o.config->sync.correction == PS_CORRECTION_DELAY);
+    return s->pace->by_worker && (s->codec.codec != PS_CODEC_NONE ||
+                                  s->o.config->sync.correction == PS_CORRECTION_DELAY);
 }
 
 static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
@@ -82,10 +69,10 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     ps_policy_chunk_init(&c->policy, s->n_senders);
     c->policy.first = (int64_t)ps_chunk_first_version(c->chunk, s->first_step, s->ahead);
     PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
-                             s->waits, slab));
+                             s->norm.waits, slab));
     PS_TRY(ps_coded_chunk_init(
         &c->coded, &s->codec, c->chunk, ps_optimizer_adds_up(&s->o.rule->optimizer),
-        s->own_pace ? (uint32_t)s->o.n_workers : 1, notes_told(s)));
+        s->pace->by_worker ? (uint32_t)s->o.n_workers : 1, notes_told(s)));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
     PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,
@@ -94,20 +81,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
         zmq_msg_init(&c->pushes[r]);
         zmq_msg_init(&c->early[r]);
     }
-    s->run_first[i] = ps_gradnorm_chunk_blocks(s->o.table, c->chunk, &s->run_counts[i]);
     return PS_OK;
-}
-
-/* The sums of the updates follow those of all weights. */
-static ps_err repeat_runs(ps_shard *s)
-{
-    const uint64_t n = s->n_chunks, blocks = ps_gradnorm_blocks(s->o.table);
-    for (uint64_t i = 0; i < n; i++) {
-        s->run_first[n + i] = blocks + s->run_first[i];
-        s->run_counts[n + i] = s->run_counts[i];
-    }
-    return ps_mem_zalloc(&s->all_sums, ps_lamb_sums(s->o.table), sizeof *s->all_sums,
-                         "the sums of all blocks");
 }
 
 static ps_err alloc_chunks(ps_shard *s)
@@ -117,54 +91,51 @@ static ps_err alloc_chunks(ps_shard *s)
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
             total += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
-                                             s->waits);
+                                             s->norm.waits);
     PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
                                "a shard's weights and optimizer state"));
     float *slab = s->slab;
     uint32_t n = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         if (plan->chunks[i].shard != s->index) continue;
-        PS_TRY(init_chunk(s, n, i, slab));
-        s->n_blocks += s->run_counts[n++];
-        slab +=
-            ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer, s->waits);
+        PS_TRY(init_chunk(s, n++, i, slab));
+        slab += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
+                                        s->norm.waits);
     }
-    if (s->trusts) PS_TRY(repeat_runs(s));
-    return ps_mem_zalloc(&s->block_sums, s->n_blocks * (s->trusts ? 2 : 1),
-                         sizeof *s->block_sums, "gradient norm sums");
-}
-
-/* Chunks are numbered fragment by fragment. */
-static ps_err count_in_fragments(ps_shard *s)
-{
-    const ps_plan *plan = s->o.plan;
-    uint32_t *seen; // by shard: fragment + 1 of the chunk that was seen last
-    PS_TRY(ps_mem_zalloc(&seen, plan->n_shards, sizeof *seen, "chunk map"));
-    for (uint32_t i = 0; i < plan->n_chunks; i++) {
-        const ps_chunk *c = &plan->chunks[i];
-        s->n_in_fragment[c->fragment] += c->shard == s->index;
-        s->n_holders[c->fragment] += seen[c->shard] != c->fragment + 1;
-        seen[c->shard] = c->fragment + 1;
-    }
-    free(seen);
     return PS_OK;
 }
 
-static ps_err alloc_turns(ps_shard *s)
+/* With LAMB the sums of the updates follow those of all weights. */
+static ps_err alloc_norm(ps_shard *s)
 {
-    if (!s->own_pace) return PS_OK;
-    const size_t n = (size_t)s->o.plan->fragments.n * (size_t)s->o.n_workers;
-    PS_TRY(ps_mem_zalloc(&s->turns, n, sizeof *s->turns, "turns"));
-    for (size_t i = 0; i < n; i++)
-        s->turns[i].clock = s->first_step;
-    return count_in_fragments(s);
+    ps_shard_norm *n = &s->norm;
+    const size_t runs = s->n_chunks, times = n->trusts ? 2 : 1;
+    const uint64_t blocks = ps_gradnorm_blocks(s->o.table);
+    PS_TRY(ps_mem_zalloc(&n->run_first, times * runs, sizeof *n->run_first,
+                         "gradient norm runs"));
+    PS_TRY(ps_mem_zalloc(&n->run_counts, times * runs, sizeof *n->run_counts,
+                         "gradient norm runs"));
+    for (size_t i = 0; i < runs; i++) {
+        n->run_first[i] =
+            ps_gradnorm_chunk_blocks(s->o.table, s->chunks[i].chunk, &n->run_counts[i]);
+        n->n_blocks += n->run_counts[i];
+        if (!n->trusts) continue;
+        n->run_first[runs + i] = blocks + n->run_first[i];
+        n->run_counts[runs + i] = n->run_counts[i];
+    }
+    if (n->trusts)
+        PS_TRY(ps_mem_zalloc(&n->all_sums, ps_lamb_sums(s->o.table), sizeof *n->all_sums,
+                             "the sums of all blocks"));
+    return ps_mem_zalloc(&n->block_sums, n->n_blocks * times, sizeof *n->block_sums,
+                         "gradient norm sums");
 }
 
 ps_err ps_shard_memory_init(ps_shard *s)
 {
     PS_TRY(shard_alloc_arrays(s));
-    PS_TRY(alloc_turns(s));
-    return alloc_chunks(s);
+    if (s->pace->open) PS_TRY(s->pace->open(s));
+    PS_TRY(alloc_chunks(s));
+    return alloc_norm(s);
 }
 
 static void free_chunks(ps_shard *s)
@@ -188,27 +159,21 @@ void ps_shard_memory_fini(ps_shard *s)
     free_chunks(s);
     free(s->chunk_of);
     free(s->peers);
-    free(s->turns);
     free(s->senders);
     free(s->sends);
     free(s->grads);
     free(s->copies);
-    free(s->entries);
-    free(s->factors);
-    free(s->ranks);
-    free(s->compensations);
-    free(s->bases);
-    free(s->numbers);
     free(s->unsent);
     free(s->paced.figures);
     free(s->payloads);
     free(s->sum);
     free(s->decoded);
-    free(s->run_first);
-    free(s->run_counts);
-    free(s->block_sums);
-    free(s->all_sums);
     free(s->slab);
+    free(s->norm.run_first);
+    free(s->norm.run_counts);
+    free(s->norm.block_sums);
+    free(s->norm.all_sums);
+    if (s->pace && s->pace->close) s->pace->close(s);
     ps_param_groups_fini(&s->groups);
 }
 

@@ -1,5 +1,5 @@
 /* What a shard holds: its chunks, its workers, and the scratch memory of a step. Only for
- * shard.c and its parts: shard_reply, shard_apply, shard_orders, shard_messages. */
+ * shard.c and the files named after it. */
 #ifndef PS_SHARD_STATE_H
 #define PS_SHARD_STATE_H
 
@@ -15,10 +15,10 @@
 #include "param_groups.h"
 #include "policy.h"
 #include "shard.h"
-#include "sync_policy.h"
+#include "shard_pace.h"
 #include "wire_rings.h"
 
-typedef struct ps_shard_chunk {
+struct ps_shard_chunk {
     uint32_t index; // in the plan
     const ps_chunk *chunk;
     ps_policy_chunk policy;
@@ -27,7 +27,7 @@ typedef struct ps_shard_chunk {
     zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
     zmq_msg_t *early;  // by rank: pushes of the step after the present one
     bool restored;     // RESTORE brought the weights; INIT brings what workers were told
-} ps_shard_chunk;
+};
 
 typedef struct ps_shard_peer {
     uint8_t id[PS_WIRE_ID_BYTES]; // its routing id
@@ -45,14 +45,21 @@ typedef struct ps_shard_peer {
     bool told;          // has weights in its ring that it waits for: ring its bell
 } ps_shard_peer;
 
-/* Where a worker is with a fragment, where workers go on at their own pace. */
-typedef struct ps_shard_turn {
-    uint64_t clock;  // number of its next push: its own version of the weights
-    uint32_t n_in;   // chunks of that push that are here
-    uint64_t number; // of the last push that is here whole
-    bool applied;    // and was applied, by an order that did not answer it
-    uint32_t rest;   // what the last answer said of it and about rests (wire.h)
-} ps_shard_turn;
+/* The sums of a step wait here until the norm of the whole gradient is known (clipping)
+ * or whether it is finite (loss scaling); shard_norm.h. */
+typedef struct ps_shard_norm {
+    bool clip, waits;
+    // LAMB: the updates of the step are kept until the sums of all blocks are here.
+    bool trusts, asked_sums;
+    double grad_scale; // of that step
+    double *all_sums;  // (ps_lamb_sums)
+    uint32_t n_summed;
+    uint64_t summed_ns; // the last of them, for the trace; 0: there is none
+    // By chunk, in the order of the arena. With LAMB once more, for the updates' sums.
+    uint64_t *run_first, *run_counts;
+    uint64_t n_blocks; // of all chunks
+    double *block_sums;
+} ps_shard_norm;
 
 struct ps_shard {
     ps_shard_options o;
@@ -83,41 +90,19 @@ struct ps_shard {
     uint32_t n_left;
     ps_shard_chunk **unsent; // applied; workers in shared memory are not told yet
     uint32_t n_unsent;
-    uint64_t unsent_count;                    // elements
-    const float **grads;                      // scratch: by rank
-    bool own_pace;                            // the coordinator decides: shard_orders.h
-    ps_shard_turn *turns;                     // (fragments, workers); NULL in bsp
-    uint32_t n_in_fragment[PS_MAX_FRAGMENTS]; // chunks here
-    uint32_t n_holders[PS_MAX_FRAGMENTS];     // shards that have chunks of it
-    ps_sync_entry *entries;                   // scratch: by rank
-    float *factors;                           // likewise
-    uint32_t *ranks;                          // likewise
-    float *compensations;                     // likewise
-    const float **bases;                      // likewise
-    uint64_t *numbers;                        // likewise
-    ps_sync_order order; // with clipping: it is summed, and waits for the norm
-    bool order_waits;
+    uint64_t unsent_count; // elements
+    const float **grads;   // scratch: by rank
+    const ps_shard_pace_ops *pace;
+    struct ps_shard_orders *orders; // of the pace of that name
     float **copies;
-    // waits (clipping, loss scaling): the sums of a step are kept until the global norm
-    // is known, or, without clipping, whether the whole gradient is finite.
-    bool clip, waits;
-    // LAMB: the updates of the step are kept until the sums of all blocks are here.
-    bool trusts, asked_sums;
-    double grad_scale; // of that step
-    double *all_sums;  // (ps_lamb_sums)
-    uint32_t n_summed;
+    ps_shard_norm norm;
     struct {
         ps_pace pace;
         double *figures;    // as pace.h's parts of shards; the means are sums until told
         uint64_t step;      // which is applied now
         uint32_t n_applied; // chunks of it
     } paced;
-    uint64_t summed_ns; // the last of them, for the trace; 0: there is none
     ps_coord_link *link;
-    // By chunk, in the order of the arena. With LAMB once more, for the updates' sums.
-    uint64_t *run_first, *run_counts;
-    uint64_t n_blocks; // of all chunks
-    double *block_sums;
     // Life
     ps_member *member;
     const ps_shm_door *door;
@@ -134,15 +119,15 @@ struct ps_shard {
     ps_counter sum_ns, apply_ns;
 };
 
-/* Allocates everything that a step needs, by o, index, codec and waits. NOMEM; s is safe
- * for fini in every case. */
+/* Allocates everything that a step needs, by o, index, codec, pace and the flags of norm.
+ * NOMEM; s is safe for fini in every case. */
 ps_err ps_shard_memory_init(ps_shard *s);
 void ps_shard_memory_fini(ps_shard *s);
 
-static inline ps_shard_turn *ps_shard_turn_of(const ps_shard *s, uint32_t fragment,
-                                              uint32_t rank)
+/* Whether a worker that has left is waited for: ARG. */
+static inline ps_err ps_shard_check_left(const ps_shard *s, const ps_shard_chunk *c)
 {
-    return &s->turns[fragment * (uint32_t)s->o.n_workers + rank];
+    return s->n_left > 0 && s->pace->check_left ? s->pace->check_left(s, c) : PS_OK;
 }
 
 /* Called by the shard's thread. Also sets `changed`. */

@@ -29,7 +29,8 @@ typedef struct ps_signal_watch {
     ps_end_signal first; // since it joined
 } ps_signal_watch;
 
-/* Before any other thread starts: all inherit the mask. Lets writes fail (interrupt.h). */
+/* Before any other thread starts: all inherit the mask. Lets writes fail (interrupt.h).
+ */
 ps_err ps_signal_watch_start(ps_signal_watch *watch);
 /* Only after a successful start. */
 void ps_signal_watch_stop(ps_signal_watch *watch);

@@ -9,6 +9,7 @@
 #include "log.h"
 #include "model_spec.h"
 #include "rng.h"
+#include "shard_bsp.h"
 #include "shard_messages.h"
 #include "shard_reply.h"
 
@@ -68,7 +69,8 @@ static void open_shard(void)
                           .plan = &t.plan,
                           .rule = &t.rule,
                           .n_workers = WORKERS},
-                    .rule = t.rule};
+                    .rule = t.rule,
+                    .pace = &ps_shard_bsp};
     assert_int_equal(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table), PS_OK);
     assert_int_equal(ps_shard_memory_init(s), PS_OK);
     assert_int_equal(ps_zsock_context(1, 16, false, &t.zmq_context), PS_OK);

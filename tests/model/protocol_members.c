@@ -4,6 +4,7 @@
 
 #include "ps_comm_mend.h"
 #include "ps_comm_send.h"
+#include "shard_bsp.h"
 
 static ps_shared_mem arenas[WORKERS][2];
 
@@ -31,8 +32,9 @@ static void begin_shard(uint32_t index)
                                  .rule = &K.rule,
                                  .n_workers = WORKERS};
     s->o = options;
-    s->clip = K.rule.clip_norm > 0;
-    s->waits = K.waits;
+    s->pace = &ps_shard_bsp;
+    s->norm.clip = K.rule.clip_norm > 0;
+    s->norm.waits = K.waits;
     s->index = index;
     s->first_step = W.newest.version;
     s->rule = K.rule;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "gradnorm.h"
-#include "shard_apply.h"
+#include "shard_messages.h"
 
 /* ---- the global norm ---- */
 
@@ -45,7 +45,7 @@ ps_err __wrap_ps_coord_link_gradnorm_recv(ps_coord_link *link, int *got, uint64_
 void world_take_norm(uint32_t shard)
 {
     world_owner = WORKERS + shard;
-    world_must(ps_shard_apply_norm(world_shard(shard)), "shard", shard);
+    world_must(ps_shard_hear(world_shard(shard)), "shard", shard);
     world_owner = MEMBERS;
 }
 
