@@ -51,7 +51,7 @@ static ps_frame_class frame_check_groups(const ps_frame_rules *rules,
                                          const ps_frame_view *v, const ps_wire_header *h)
 {
     const uint64_t n = (uint64_t)rules->n_groups;
-    if (h->rank != 0 || n == 0 || h->count != n || h->codec != PS_CODEC_NONE ||
+    if (h->rank != 0 || n == 0 || h->count != n ||
         v->payload_bytes != n * sizeof(ps_group_numbers))
         return frame_bad(PS_FRAME_BAD, "numbers of other parameter groups than the job's",
                          h);

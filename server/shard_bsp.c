@@ -409,7 +409,8 @@ static void bsp_stamp(const ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
 {
     (void)rank;
     h->step = (uint64_t)c->policy.version;
-    if (s->rule.scale.on) memcpy(&h->scale, &s->rule.scale.scale, sizeof h->scale);
+    if (s->rule.scale.on)
+        memcpy(&h->weights.scale, &s->rule.scale.scale, sizeof h->weights.scale);
 }
 
 const ps_shard_pace_ops ps_shard_bsp = {

@@ -11,7 +11,7 @@
 /* Whether gradients come through rings is agreed on like the path of payloads. */
 static ps_err take_rings(ps_shard *s, ps_shard_peer *p, const ps_wire_header *h)
 {
-    const bool wanted = h->place == PS_WIRE_HELLO_RINGS;
+    const bool wanted = h->hello.rings;
     if (p->joined && wanted != (p->rings.bell != NULL))
         return ps_err_set(PS_ERR_PROTOCOL, "a HELLO that differs from its first one");
     if (p->joined || !wanted) return PS_OK;
@@ -28,7 +28,7 @@ static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
     ps_shard_peer *p = &s->peers[h->rank];
     // Another process's: they are counted from 1. It may be faster than the order which
     // says that it takes a dead worker's place.
-    if (s->pace->by_worker && p->joined && (h->step == 1 || p->hello)) {
+    if (s->pace->by_worker && p->joined && (h->hello.number == 1 || p->hello)) {
         p->hello = true;
         p->hello_header = *h;
         return PS_OK;
@@ -52,7 +52,7 @@ static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
     p->dead = false;
     // Payloads of the connection before come again, or have been answered.
     p->owed = 0;
-    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->step);
+    return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->hello.number);
 }
 
 /* Refuses an INIT or PUSH that does not use the path agreed on in HELLO. */
@@ -111,8 +111,8 @@ static ps_err handle_init(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
 static bool has_groups(const ps_shard *s, const ps_wire_header *h)
 {
     const uint64_t n = s->groups.n_sets;
-    if (h->credit == 0) return true;
-    return n > 0 && s->groups.from[(n - 1) % PS_GROUP_SETS] + 1 >= h->credit;
+    if (h->push.groups == 0) return true;
+    return n > 0 && s->groups.from[(n - 1) % PS_GROUP_SETS] + 1 >= h->push.groups;
 }
 
 static void note_arrival(ps_shard *s, uint32_t rank)

@@ -153,7 +153,7 @@ static void orders_stamp(const ps_shard *s, const ps_shard_chunk *c, uint32_t ra
 {
     const turn *t = turn_of(s, c->chunk->fragment, rank);
     h->step = t->clock;
-    h->scale = t->rest;
+    h->weights.flags = t->rest;
 }
 
 static bool order_concerns(const ps_sync_order *o, const ps_shard_chunk *c)

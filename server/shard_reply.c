@@ -36,7 +36,8 @@ static ps_err send_to(ps_shard *s, uint32_t rank, ps_wire_header *h, const void 
 ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank, uint64_t number)
 {
     ps_wire_header h = header_for(s, kind, rank);
-    *(kind == PS_MSG_READY ? &h.step : &h.count) = number;
+    if (kind == PS_MSG_READY) h.hello.number = number;
+    if (kind == PS_MSG_STALE) h.stale.present = (uint32_t)number;
     return send_to(s, rank, &h, NULL, 0, PS_WIRE_COPY);
 }
 
@@ -79,7 +80,6 @@ static ps_err shard_reply_send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t r
     if (!s->peers[rank].shm)
         return send_to(s, rank, &h, weights, c->chunk->count * sizeof(float), pass);
     h.codec = PS_CODEC_SHM;
-    h.place = c->chunk->offset;
     if (s->peers[rank].rings.bell && pass == PS_WIRE_BORROW)
         return ps_shard_rings_put(s, rank, &h);
     return send_to(s, rank, &h, NULL, 0, pass);
@@ -144,7 +144,7 @@ ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
     h.step = (uint64_t)c->policy.version;
     h.chunk = c->index;
     h.count = c->chunk->count;
-    h.place = array;
+    h.state.array = array;
     if (!payload) h.codec = PS_CODEC_SHM;
     return send_to(s, rank, &h, payload, bytes, pass);
 }
@@ -154,7 +154,7 @@ ps_err ps_shard_reply_restored(ps_shard *s, const ps_shard_chunk *c, uint32_t ra
 {
     ps_wire_header h = header_for(s, PS_MSG_RESTORED, rank);
     h.chunk = c->index;
-    h.place = array;
+    h.state.array = array;
     return send_to(s, rank, &h, NULL, 0, PS_WIRE_COPY);
 }
 

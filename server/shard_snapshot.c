@@ -18,13 +18,13 @@ static ps_err check_rank(const ps_wire_header *h)
 
 static ps_err check_array(const ps_shard_chunk *c, const ps_wire_header *h)
 {
-    const bool there = h->place == PS_WIRE_STATE_MISSED
+    const bool there = h->state.array == PS_WIRE_STATE_MISSED
                            ? c->memory.optional
-                           : ps_aggregate_array(&c->memory, h->place) != NULL;
+                           : ps_aggregate_array(&c->memory, h->state.array) != NULL;
     if (there) return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL,
                       "%s of array %" PRIu64 ", which chunk %u does not have",
-                      ps_wire_kind_name(h->kind), h->place, h->chunk);
+                      ps_wire_kind_name(h->kind), h->state.array, h->chunk);
 }
 
 static ps_err send_missed(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
@@ -57,7 +57,7 @@ static ps_err shard_snapshot_write_array(ps_shard *s, const ps_shard_chunk *c,
         return ps_err_set(PS_ERR_PROTOCOL,
                           "FETCH into shared memory, which its HELLO did not agree on");
     memcpy(p->grads + c->chunk->offset, array, c->chunk->count * sizeof *array);
-    return ps_shard_reply_state(s, c, h->rank, h->place, NULL, 0, PS_WIRE_COPY);
+    return ps_shard_reply_state(s, c, h->rank, h->state.array, NULL, 0, PS_WIRE_COPY);
 }
 
 ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h)
@@ -68,12 +68,12 @@ ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_hea
                           "a request for the state of chunk %u at version %" PRIu64
                           "; it is at version %" PRId64,
                           h->chunk, h->step, c->policy.version);
-    if (h->place == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
+    if (h->state.array == PS_WIRE_STATE_RULE) return send_rule(s, c, h->rank);
     PS_TRY(check_array(c, h));
-    if (h->place == PS_WIRE_STATE_MISSED) return send_missed(s, c, h->rank);
-    const float *array = ps_aggregate_array(&c->memory, h->place);
+    if (h->state.array == PS_WIRE_STATE_MISSED) return send_missed(s, c, h->rank);
+    const float *array = ps_aggregate_array(&c->memory, h->state.array);
     if (h->codec == PS_CODEC_SHM) return shard_snapshot_write_array(s, c, h, array);
-    return ps_shard_reply_state(s, c, h->rank, h->place, array,
+    return ps_shard_reply_state(s, c, h->rank, h->state.array, array,
                                 c->chunk->count * sizeof *array, PS_WIRE_BORROW);
 }
 
@@ -84,12 +84,12 @@ ps_err ps_shard_snapshot_restore(ps_shard *s, ps_shard_chunk *c, const ps_wire_h
     PS_TRY(check_array(c, h));
     s->peers[h->rank].owed += zmq_msg_size(&f->payload);
     const float *from = zmq_msg_data(&f->payload);
-    if (c->policy.version < 0 && h->place == PS_WIRE_STATE_MISSED) {
+    if (c->policy.version < 0 && h->state.array == PS_WIRE_STATE_MISSED) {
         ps_aggregate_load_missed(&c->memory, from);
     } else if (c->policy.version < 0) {
-        memcpy(ps_aggregate_array(&c->memory, h->place), from,
+        memcpy(ps_aggregate_array(&c->memory, h->state.array), from,
                c->chunk->count * sizeof *from);
-        c->restored = c->restored || h->place == PS_AGGREGATE_WEIGHTS;
+        c->restored = c->restored || h->state.array == PS_AGGREGATE_WEIGHTS;
     }
-    return ps_shard_reply_restored(s, c, h->rank, h->place);
+    return ps_shard_reply_restored(s, c, h->rank, h->state.array);
 }

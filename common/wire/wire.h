@@ -1,36 +1,35 @@
 /* The data plane's messages between workers and shards.
  *
- * ZeroMQ multipart. Frame 1, a msgpack array of exactly twelve items:
+ * ZeroMQ multipart. Frame 1, a msgpack array: what every message says, then what its kind
+ * says (`says` in wire.c), in the order of ps_wire_header:
  *
- *   [version u8, kind u8, nonce u64, epoch u32, rank u32, step u64, chunk u32, codec u8,
- *    count u64, credit u64, place u64, scale u32]
+ *   [version u8, kind u8, nonce u64, epoch u32, rank u32, ...]
  *
  * Frame 2, only for kinds with a payload: count elements as the codec encodes them, or,
  * with PS_CODEC_SHM, nothing (absent): the payload lies in the sender's registered
- * segment, place elements from its start. Little-endian float32.
+ * segment, at the chunk's place in the arena. Little-endian float32.
  *
  * DEALER (worker) <-> ROUTER (shard). The worker's routing id is its rank and its secret
  * (secret.h): a connection that was lost and made again takes its place (HANDOVER), and
  * nobody else can. A message under another id is dropped unread.
  *
  *   worker -> shard                      shard -> worker
- *   HELLO  first message of a            READY    the shard knows the worker; step: the
- *          connection; step: its number           HELLO's number
- *          place 1: with rings
+ *   HELLO  first message of a            READY    the shard knows the worker; the HELLO's
+ *          connection                             number
  *   INIT   rank 0: first weights         WEIGHTS  of a chunk, at version step
  *   PUSH   gradient of a chunk in step   CREDIT   bytes taken over (every other reply
  *                                                 gives them back too)
- *   PULL   weights at version step       STALE    count: the present member epoch
+ *   PULL   weights at version step       STALE    the present member epoch
  *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
  *                                        LEFT     the shard has the worker's BYE
  *   EXACT asks for the exact weights,   EXACT_WEIGHTS  the exact weights at version step,
  *          which codecs may not have             once every worker has asked
  *          reached
  *   FETCH  has not pushed step `step`:   STATE    the array
- *          array `place` of a chunk at
+ *          an array of a chunk at
  *          version step
  *   RESTORE  rank 0, before INIT:        RESTORED
- *          array `place` of a chunk
+ *          an array of a chunk
  *   GROUPS rank 0, before the PUSHes of
  *          the first step that it
  *          counts for: the numbers of
@@ -38,10 +37,9 @@
  *
  * GROUPS, in jobs without a model: count groups of eight little-endian doubles
  * (param_groups.h), never encoded. It has no answer and takes no credit; a worker sends
- * the last ones again over a new connection, and a shard ignores those that it has. The
- * credit of a PUSH is then 1 + the step of the newest GROUPS that were sent before it (0:
- * none). Without these the shard drops it: they were lost with a connection, and both
- * come again.
+ * the last ones again over a new connection, and a shard ignores those that it has. A
+ * PUSH names the newest GROUPS that were sent before it (`groups`). Without these the
+ * shard drops it: they were lost with a connection, and both come again.
  *
  * FETCH and RESTORE are for checkpoints. The arrays are the optimizer's states (0 to 3)
  * and the weights (4), always as float32, whatever the codec, and in the message with
@@ -58,11 +56,6 @@
  * and then again every message that is unanswered. The shard counts a message once and
  * answers it again. Credits start anew with every HELLO: bytes that were on the way
  * before it are not returned.
- *
- * scale, in WEIGHTS: the bits of the float32 loss scale of step `step` (loss_scale.h),
- * the same in all chunks of a version; smaller than that of the version before when the
- * step between them was skipped. 0 without loss scaling. Where workers go on at their own
- * pace (sync_policy.h): PS_WIRE_REST and PS_WIRE_OVER.
  *
  * WEIGHTS of codec NONE are the weights; of another codec they are the encoded change
  * since version step - 1, to be added. EXACT_WEIGHTS is never encoded.
@@ -82,18 +75,13 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 3, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 4, PS_WIRE_HEADER_MAX = 80 };
 
-/* `place` in HELLO: from now on the PUSHes and GROUPS of the worker, and the WEIGHTS that
- * answer its PUSHes, travel through rings in shared memory (wire_rings.h). They outlive a
- * lost connection, so nothing of them is sent again. */
-enum { PS_WIRE_HELLO_RINGS = 1 };
-
-/* `scale` in WEIGHTS, where workers go on at their own pace: with these weights all
+/* `flags` in WEIGHTS, where workers go on at their own pace: with these weights all
  * workers rest; and the job is over; the gradient that they answer did not count. */
 enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2, PS_WIRE_DROPPED = 4 };
 
-/* `place` in FETCH, RESTORE and STATE. */
+/* `array` in FETCH, RESTORE and STATE. */
 enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE = 255 };
 
 /* name, number, sender, has a payload */
@@ -123,19 +111,44 @@ typedef enum ps_msg_kind {
 #undef PS_MSG_ENUM
 } ps_msg_kind;
 
+/* What the kind does not say is 0 after ps_wire_decode, and not sent by ps_wire_encode.
+ */
 typedef struct ps_wire_header {
     uint8_t version;
     uint8_t kind;
-    uint8_t codec;
     uint64_t nonce;
     uint32_t epoch;
     uint32_t rank;
     uint64_t step;
     uint32_t chunk;
-    uint64_t count;
-    uint64_t credit;
-    uint64_t place;
-    uint32_t scale;
+    uint8_t codec; // of the payload; PS_CODEC_SHM: it is in shared memory. HELLO: all are
+    uint64_t count;  // of the payload's elements; of the groups in GROUPS
+    uint64_t credit; // from shards: bytes that are given back
+    union {
+        struct {             // HELLO, READY
+            uint64_t number; // of the worker's HELLO, from 1
+            /* From now on the PUSHes and GROUPS of the worker, and the WEIGHTS that
+             * answer its PUSHes, travel through rings in shared memory (wire_rings.h).
+             * They outlive a lost connection, so nothing of them is sent again. */
+            bool rings;
+        } hello;
+        struct {             // PUSH
+            uint64_t groups; // 1 + the step of the newest GROUPS that it was sent after
+        } push;
+        struct { // WEIGHTS, EXACT_WEIGHTS
+            /* The bits of the float32 loss scale of step `step` (loss_scale.h), the same
+             * in all chunks of a version; smaller than that of the version before when
+             * the step between them was skipped. 0 without loss scaling. */
+            uint32_t scale;
+            uint32_t flags; // PS_WIRE_REST, PS_WIRE_OVER, PS_WIRE_DROPPED
+        } weights;
+        struct { // FETCH, STATE, RESTORE, RESTORED
+            uint64_t array;
+        } state;
+        struct {              // STALE
+            uint32_t present; // member epoch
+        } stale;
+    };
 } ps_wire_header;
 
 /* Writes the header; *bytes: its size (at most PS_WIRE_HEADER_MAX). Cannot fail. */

@@ -41,7 +41,7 @@ static void give_weights(dead_server *s, ps_wire_frames *f, ps_wire_header h)
     for (uint32_t c = 0; c < 2; c++) {
         h.chunk = c;
         h.count = s->plan->chunks[c].count;
-        memcpy(&h.scale, &s->scales[c], sizeof h.scale);
+        memcpy(&h.weights.scale, &s->scales[c], sizeof h.weights.scale);
         (void)ps_wire_send(s->router, zmq_msg_data(&f->id), zmq_msg_size(&f->id), &h,
                            zeros, h.count * sizeof *zeros, PS_WIRE_COPY, NULL);
     }
@@ -76,7 +76,7 @@ static void *dead_server_main(void *arg)
                                       .kind = PS_MSG_READY,
                                       .nonce = roster->nonce,
                                       .epoch = roster->epoch,
-                                      .step = hello.step};
+                                      .hello.number = hello.hello.number};
         (void)ps_wire_send(s->router, zmq_msg_data(&f.id), zmq_msg_size(&f.id), &ready,
                            NULL, 0, PS_WIRE_COPY, NULL);
         // the worker asks for two chunks

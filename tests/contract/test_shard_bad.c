@@ -159,7 +159,7 @@ static void another_epoch_is_told_the_present_one(void **state)
         char none;
         h = bare_answer(b.socket[0], &none, 0);
         assert_int_equal(h.kind, PS_MSG_STALE);
-        assert_int_equal(h.count, b.roster->epoch);
+        assert_int_equal(h.stale.present, b.roster->epoch);
     }
     assert_int_equal(ps_member_check(b.member[0]), PS_OK);
     bare_close(&b);
@@ -219,7 +219,6 @@ static void other_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
 static void lies_about_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->codec = PS_CODEC_SHM;
-    h->place = UINT64_MAX;
     *bytes = SIZE_MAX;
 }
 static void hello_with_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
@@ -251,14 +250,14 @@ static void no_such_array(const bare_job *b, ps_wire_header *h, size_t *bytes)
 static void far_fetch(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_FETCH;
-    h->place = PS_WIRE_STATE_WEIGHTS;
+    h->state.array = PS_WIRE_STATE_WEIGHTS;
     h->step = 1;
     *bytes = SIZE_MAX;
 }
 static void fetch_into_shared_memory(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_FETCH; // its HELLO named none
-    h->place = PS_WIRE_STATE_WEIGHTS;
+    h->state.array = PS_WIRE_STATE_WEIGHTS;
     h->codec = PS_CODEC_SHM;
     *bytes = SIZE_MAX;
 }
@@ -269,7 +268,7 @@ static void fetch_with_payload(const bare_job *b, ps_wire_header *h, size_t *byt
 static void restore_without_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_RESTORE;
-    h->place = PS_WIRE_STATE_WEIGHTS;
+    h->state.array = PS_WIRE_STATE_WEIGHTS;
     *bytes = SIZE_MAX;
 }
 static void restore_in_shared_memory(const bare_job *b, ps_wire_header *h, size_t *bytes)
@@ -281,7 +280,7 @@ static void restore_in_shared_memory(const bare_job *b, ps_wire_header *h, size_
 static void restore_of_the_rule(const bare_job *b, ps_wire_header *h, size_t *bytes)
 {
     h->kind = PS_MSG_RESTORE;
-    h->place = PS_WIRE_STATE_RULE;
+    h->state.array = PS_WIRE_STATE_RULE;
 }
 static void groups_in_a_job_with_a_model(const bare_job *b, ps_wire_header *h,
                                          size_t *bytes)

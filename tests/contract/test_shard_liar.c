@@ -179,7 +179,7 @@ static void model_lie(const frame *f)
     if (f->id_bytes != sizeof id || memcmp(f->id, id, sizeof id) != 0 || f->n != 2 ||
         ps_wire_decode(f->header, f->header_bytes, &h) != PS_OK ||
         h.kind != PS_MSG_PUSH || h.rank != LIAR || h.nonce != NONCE || h.epoch != EPOCH ||
-        h.codec != PS_CODEC_NONE || h.credit != 0 || h.chunk >= t.plan.n_chunks ||
+        h.codec != PS_CODEC_NONE || h.push.groups != 0 || h.chunk >= t.plan.n_chunks ||
         h.count != t.plan.chunks[h.chunk].count ||
         f->payload_bytes != h.count * sizeof(float) || !t.shard.peers[LIAR].joined ||
         t.shard.peers[LIAR].left)
@@ -260,10 +260,10 @@ static void change_header(ps_wire_header *h)
         h->count = v;
         break;
     case 8:
-        h->place = v;
+        h->hello.number = v; // and the other members of the union
         break;
     default:
-        h->version = (uint8_t)draw(4);
+        h->version = (uint8_t)draw(6);
     }
 }
 
@@ -298,7 +298,7 @@ static frame draw_lie(void)
     const int kind = draw(2) ? PS_MSG_PUSH : PS_MSG_HELLO + (int)draw(8);
     const int64_t step = t.model[chunk].version + (int)draw(4) - 1;
     ps_wire_header h = header(kind, LIAR, chunk, step < 0 ? 0 : step);
-    h.place = draw(4);
+    h.hello.number = draw(4);
     const bool headers = draw(4) == 0;
     ps_wire_header lie = h;
     if (headers) change_header(&lie);

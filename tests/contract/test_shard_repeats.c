@@ -128,17 +128,18 @@ static void send_short(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t
 {
     ps_wire_header h = bare_header(b, kind, rank, chunk);
     h.step = step;
+    if (kind == PS_MSG_HELLO) h.hello.number = step;
     bare_send(b->socket[rank], &h, NULL, 0);
 }
 
-/* Returns the next answer, which has to have this kind and step. */
+/* Returns the next answer, which has to have this kind and step (READY: number). */
 static ps_wire_header expect_kind(bare_job *b, int rank, int kind, uint64_t step,
                                   float value)
 {
     float w[4];
     ps_wire_header h = bare_answer(b->socket[rank], w, sizeof w);
     assert_int_equal(h.kind, kind);
-    assert_int_equal(h.step, step);
+    assert_int_equal(kind == PS_MSG_READY ? h.hello.number : h.step, step);
     if (kind == PS_MSG_WEIGHTS || kind == PS_MSG_EXACT_WEIGHTS)
         assert_true(w[3] == value);
     return h;
@@ -292,7 +293,7 @@ static void take_answers(bare_job *b, int rank, uint64_t step, answers *out)
         ps_hash hash;
         ps_hash_init(&hash);
         ps_hash_u64(&hash, h.codec);
-        ps_hash_u64(&hash, h.scale);
+        ps_hash_u64(&hash, h.weights.scale);
         ps_hash_bytes(&hash, payload, sizeof payload);
         out->hash[rank][step][h.chunk] = ps_hash_value(&hash);
     }

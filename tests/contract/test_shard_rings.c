@@ -71,18 +71,18 @@ static void leave(ring_worker *w)
     ps_shared_mem_fini(&w->memory);
 }
 
-static void say_hello(const ring_worker *w, uint64_t place)
+static void say_hello(const ring_worker *w, bool rings)
 {
     ps_wire_header h = bare_header(w->b, PS_MSG_HELLO, w->rank, 0);
     h.codec = PS_CODEC_SHM;
-    h.place = place;
+    h.hello.rings = rings;
     bare_send(w->b->socket[w->rank], &h, NULL, 0);
 }
 
 static void hello(const ring_worker *w)
 {
     char none;
-    say_hello(w, PS_WIRE_HELLO_RINGS);
+    say_hello(w, true);
     assert_int_equal(bare_answer(w->b->socket[w->rank], &none, 0).kind, PS_MSG_READY);
 }
 
@@ -90,7 +90,6 @@ static ps_wire_header about(const ring_worker *w, int kind, uint32_t chunk, uint
 {
     ps_wire_header h = bare_header(w->b, kind, w->rank, chunk);
     h.codec = PS_CODEC_SHM;
-    h.place = w->b->plan.chunks[chunk].offset;
     h.step = step;
     return h;
 }
@@ -178,7 +177,8 @@ static void expect_weights(ring_worker *w, uint64_t version, float value)
             ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h), PS_OK);
         assert_int_equal(h.kind, PS_MSG_WEIGHTS);
         assert_int_equal(h.step, version);
-        const float *at = (const float *)w->params.base + h.place;
+        const float *at =
+            (const float *)w->params.base + w->b->plan.chunks[h.chunk].offset;
         if (at[0] != value) fail_msg("%g instead of %g", (double)at[0], (double)value);
     }
     ps_wire_frames_close(&f);
@@ -403,7 +403,7 @@ static void rings_are_agreed_on_once(void **state)
         bare_open(&b, 1);
         hand_in(&w, &b, 0, handed_in);
         if (handed_in) hello(&w);
-        say_hello(&w, handed_in ? 0 : PS_WIRE_HELLO_RINGS);
+        say_hello(&w, !handed_in);
         expect_error(&w, handed_in ? "differs from its first one" : "not mapped here");
         close_one(&b, &w);
     }

@@ -2,13 +2,12 @@
 
 #include "check.h"
 
-/* Written by hand after the MessagePack specification: fixarray 12; 3, 3; uint64
- * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 0; uint8
- * 200. */
-static const uint8_t PUSH_BYTES[] = {
-    0x9c, 0x03, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x07,
-    0x02, 0xcd, 0x01, 0x2c, 0xce, 0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00,
-    0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x00, 0xcc, 0xc8};
+/* Written by hand after the MessagePack specification: fixarray 10; 4, 3; uint64
+ * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128. */
+static const uint8_t PUSH_BYTES[] = {0x9a, 0x04, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
+                                     0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
+                                     0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
+                                     0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80};
 
 static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
                                     .kind = PS_MSG_PUSH,
@@ -19,8 +18,7 @@ static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
                                     .chunk = 65536,
                                     .codec = PS_CODEC_NONE,
                                     .count = (uint64_t)1 << 40,
-                                    .credit = 128,
-                                    .scale = 200};
+                                    .push.groups = 128};
 
 static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
 {
@@ -34,8 +32,8 @@ static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
     assert_int_equal(a->chunk, b->chunk);
     assert_int_equal(a->count, b->count);
     assert_int_equal(a->credit, b->credit);
-    assert_int_equal(a->place, b->place);
-    assert_int_equal(a->scale, b->scale);
+    assert_int_equal(a->hello.number, b->hello.number); // covers the other members
+    assert_int_equal(a->hello.rings, b->hello.rings);
 }
 
 static void encodes_as_msgpack(void **state)
@@ -56,16 +54,71 @@ static void reads_what_others_write(void **state)
 
 static void widest_header_fits_and_returns(void **state)
 {
-    const ps_wire_header widest = {
-        PS_WIRE_VERSION, PS_MSG_ERROR, PS_CODEC_TOPK, UINT64_MAX, UINT32_MAX, UINT32_MAX,
-        UINT64_MAX,      UINT32_MAX,   UINT64_MAX,    UINT64_MAX, UINT64_MAX, UINT32_MAX};
+    const ps_wire_header widest = {.version = PS_WIRE_VERSION,
+                                   .kind = PS_MSG_STATE,
+                                   .nonce = UINT64_MAX,
+                                   .epoch = UINT32_MAX,
+                                   .rank = UINT32_MAX,
+                                   .step = UINT64_MAX,
+                                   .chunk = UINT32_MAX,
+                                   .codec = PS_CODEC_TOPK,
+                                   .count = UINT64_MAX,
+                                   .credit = UINT64_MAX,
+                                   .state.array = UINT64_MAX};
     uint8_t out[PS_WIRE_HEADER_MAX];
     size_t bytes;
     ps_wire_encode(&widest, out, &bytes);
-    assert_int_equal(bytes, 1 + 3 * 1 + 4 * 5 + 5 * 9);
+    assert_int_equal(bytes, 1 + 3 * 1 + 3 * 5 + 5 * 9);
     ps_wire_header back;
     assert_int_equal(ps_wire_decode(out, bytes, &back), PS_OK);
     assert_same(&back, &widest);
+}
+
+/* What a kind does not say is not sent: it comes back as 0. */
+static void says_only_what_its_kind_says(void **state)
+{
+    ps_wire_header all = {.version = PS_WIRE_VERSION,
+                          .nonce = 1,
+                          .epoch = 2,
+                          .rank = 3,
+                          .step = 4,
+                          .chunk = 5,
+                          .codec = PS_CODEC_SHM,
+                          .count = 6,
+                          .credit = 7};
+    static const struct {
+        int kind;
+        ps_wire_header says;
+    } cases[] = {
+        {PS_MSG_HELLO, {.codec = PS_CODEC_SHM, .hello = {.number = 1, .rings = true}}},
+        {PS_MSG_PULL, {.step = 4, .chunk = 5}},
+        {PS_MSG_BYE, {0}},
+        {PS_MSG_CREDIT, {.credit = 7}},
+        {PS_MSG_STALE, {.credit = 7, .stale.present = 1}},
+        {PS_MSG_EXACT_WEIGHTS,
+         {.step = 4,
+          .chunk = 5,
+          .codec = PS_CODEC_SHM,
+          .count = 6,
+          .credit = 7,
+          .weights = {.scale = 1, .flags = 0}}},
+        {PS_MSG_RESTORED, {.chunk = 5, .credit = 7, .state.array = 1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t out[PS_WIRE_HEADER_MAX];
+        size_t bytes;
+        ps_wire_header back, wanted = cases[i].says;
+        wanted.version = PS_WIRE_VERSION;
+        wanted.kind = all.kind = (uint8_t)cases[i].kind;
+        wanted.nonce = 1;
+        wanted.epoch = 2;
+        wanted.rank = 3;
+        all.hello.number = 1;
+        all.hello.rings = true;
+        ps_wire_encode(&all, out, &bytes);
+        assert_int_equal(ps_wire_decode(out, bytes, &back), PS_OK);
+        assert_same(&back, &wanted);
+    }
 }
 
 static void refuses_every_truncation_and_a_tail(void **state)
@@ -91,9 +144,10 @@ static void refuses_with(size_t place, uint8_t byte, const char *words)
 
 static void refuses_what_does_not_fit(void **state)
 {
-    refuses_with(0, 0x9a, "header");     // ten items
-    refuses_with(0, 0x8b, "header");     // a map
-    refuses_with(1, 0x04, "version 4");  // of the future
+    refuses_with(0, 0x94, "header");     // four items
+    refuses_with(0, 0x99, "malformed");  // nine: of another kind
+    refuses_with(0, 0x8a, "header");     // a map
+    refuses_with(1, 0x05, "version 5");  // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
     refuses_with(22, 0x08, "codec 8");   // unknown codec
@@ -150,6 +204,7 @@ int main(void)
         cmocka_unit_test(encodes_as_msgpack),
         cmocka_unit_test(reads_what_others_write),
         cmocka_unit_test(widest_header_fits_and_returns),
+        cmocka_unit_test(says_only_what_its_kind_says),
         cmocka_unit_test(refuses_every_truncation_and_a_tail),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(tells_which_have_a_payload),

@@ -59,20 +59,19 @@ static ps_err take_scale(ps_comm *c, const ps_wire_header *h)
 {
     // Workers rest after the last fragment.
     const bool last = c->plan->chunks[h->chunk].fragment + 1 == c->plan->fragments.n;
-    if (ps_config_own_pace(c->o.config) && last)
-        atomic_store_explicit(&c->rest, h->scale, memory_order_relaxed);
+    if (last) atomic_store_explicit(&c->rest, h->weights.flags, memory_order_relaxed);
     if (!c->scales) return PS_OK;
     float scale;
-    memcpy(&scale, &h->scale, sizeof scale);
+    memcpy(&scale, &h->weights.scale, sizeof scale);
     uint32_t before = atomic_load_explicit(&c->scale_bits, memory_order_relaxed);
     bool newer = h->step > c->scale_version;
-    if (!(scale > 0) || !isfinite(scale) || (!newer && h->scale != before))
+    if (!(scale > 0) || !isfinite(scale) || (!newer && h->weights.scale != before))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "version %" PRIu64 " of chunk %u with the loss scale %g; other "
                           "chunks have another",
                           h->step, h->chunk, (double)scale);
     c->scale_version = h->step;
-    atomic_store_explicit(&c->scale_bits, h->scale, memory_order_relaxed);
+    atomic_store_explicit(&c->scale_bits, h->weights.scale, memory_order_relaxed);
     return PS_OK;
 }
 
@@ -94,9 +93,8 @@ static bool is_awaited(const ps_comm *c, const ps_wire_header *h, int64_t have)
 static void forget_dropped(ps_comm *c, const ps_wire_header *h)
 {
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
-    const bool dropped = ps_config_own_pace(c->o.config) &&
-                         c->chunks[h->chunk].command.kind == PS_MSG_PUSH &&
-                         (h->scale & PS_WIRE_DROPPED) != 0;
+    const bool dropped = c->chunks[h->chunk].command.kind == PS_MSG_PUSH &&
+                         (h->weights.flags & PS_WIRE_DROPPED) != 0;
     if (!dropped || !c->residual_before || !c->encoded[h->chunk] ||
         !ps_chunk_codec_keeps(&c->codec, h->step - 1))
         return;
@@ -181,8 +179,8 @@ static ps_err comm_receive_handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f
     if (h.nonce != c->nonce)
         return ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
     if (h.kind == PS_MSG_STALE)
-        return ps_err_set(PS_ERR_PEER, "the job is at member epoch %" PRIu64 ", not %u",
-                          h.count, c->epoch);
+        return ps_err_set(PS_ERR_PEER, "the job is at member epoch %u, not %u",
+                          h.stale.present, c->epoch);
     if (ps_wire_from_worker(h.kind))
         return ps_err_set(PS_ERR_PROTOCOL, "a %s, which only workers send",
                           ps_wire_kind_name(h.kind));
@@ -190,7 +188,7 @@ static ps_err comm_receive_handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f
     PS_TRY(take_credit(l, h.credit));
     switch (h.kind) {
     case PS_MSG_READY:
-        return ps_comm_mend_ready(c, l, h.step);
+        return ps_comm_mend_ready(c, l, h.hello.number);
     case PS_MSG_WEIGHTS:
     case PS_MSG_EXACT_WEIGHTS:
         return comm_receive_take_weights(c, l, &h, f);

@@ -69,8 +69,7 @@ static ps_err comm_rings_push(ps_comm *c, uint32_t chunk, uint64_t step)
     h.chunk = chunk;
     h.count = plan->count;
     h.codec = PS_CODEC_SHM;
-    h.place = plan->offset;
-    h.credit = ps_comm_groups_sent(c, l);
+    h.push.groups = ps_comm_groups_sent(c, l);
     uint64_t sent = 0;
     atomic_store(&c->chunks[chunk].in_ring, true); // before weights can be here
     atomic_fetch_add(&c->n_pushed, 1);

@@ -124,15 +124,14 @@ static ps_err send_command(ps_comm *c, ps_comm_link *l, const ps_command *what)
     h.step = what->step;
     h.chunk = chunk;
     if (what->kind == PS_MSG_FETCH || what->kind == PS_MSG_RESTORE)
-        h.place = c->snapshot.array;
+        h.state.array = c->snapshot.array;
     if (what->kind == PS_MSG_FETCH && c->snapshot.over_gradients && l->shm)
         h.codec = PS_CODEC_SHM;
     if (!ps_wire_kind_has_payload(what->kind)) return send_header(c, l, &h, NULL, 0);
     h.count = range->count;
-    if (what->kind == PS_MSG_PUSH) h.credit = ps_comm_groups_sent(c, l);
+    if (what->kind == PS_MSG_PUSH) h.push.groups = ps_comm_groups_sent(c, l);
     if (in_shared_memory(l, what->kind)) {
         h.codec = PS_CODEC_SHM;
-        h.place = range->offset;
         ps_counter_add(&c->shm_sent, range->count * sizeof(float));
         return send_header(c, l, &h, NULL, 0);
     }
@@ -245,7 +244,7 @@ ps_err ps_comm_send_hello(ps_comm *c, ps_comm_link *l)
 {
     ps_wire_header h = ps_comm_header(c, PS_MSG_HELLO);
     h.codec = l->shm ? PS_CODEC_SHM : PS_CODEC_NONE;
-    if (c->rings) h.place = PS_WIRE_HELLO_RINGS;
-    h.step = ++l->n_hellos;
+    h.hello.rings = c->rings;
+    h.hello.number = ++l->n_hellos;
     return send_header(c, l, &h, NULL, 0);
 }

@@ -51,18 +51,19 @@ static bool in_gradients(const ps_comm *c, const ps_comm_link *l, const ps_wire_
 static ps_err check_state(const ps_comm *c, const ps_wire_header *h, size_t bytes)
 {
     const size_t wanted = c->plan->chunks[h->chunk].count * sizeof(float);
-    const bool fits = h->place == PS_WIRE_STATE_RULE ? bytes <= sizeof c->snapshot.rule
-                                                     : bytes == wanted;
+    const bool fits = h->state.array == PS_WIRE_STATE_RULE
+                          ? bytes <= sizeof c->snapshot.rule
+                          : bytes == wanted;
     if (fits) return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL,
                       "array %" PRIu64 " of chunk %u in %zu bytes; the plan has %zu",
-                      h->place, h->chunk, bytes, wanted);
+                      h->state.array, h->chunk, bytes, wanted);
 }
 
 static void keep_state(ps_comm *c, const ps_wire_header *h, const void *payload,
                        size_t bytes)
 {
-    if (h->place != PS_WIRE_STATE_RULE) {
+    if (h->state.array != PS_WIRE_STATE_RULE) {
         memcpy(c->snapshot.arena + c->plan->chunks[h->chunk].offset, payload, bytes);
         return;
     }
@@ -88,7 +89,7 @@ ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_he
                           h->chunk);
     ps_comm_chunk *s = &c->chunks[h->chunk];
     const bool fetched = h->kind == PS_MSG_STATE;
-    if (!s->unanswered || h->place != c->snapshot.array ||
+    if (!s->unanswered || h->state.array != c->snapshot.array ||
         s->command.kind != (fetched ? PS_MSG_FETCH : PS_MSG_RESTORE))
         return PS_OK; // the answer to a repetition
     if (fetched && in_gradients(c, l, h)) {
