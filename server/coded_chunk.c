@@ -8,16 +8,16 @@
 #include "mem.h"
 
 ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
-                           const ps_chunk *chunk, bool adds_up, uint32_t n_told,
+                           const ps_chunk *chunk, bool adds_up, uint32_t n_known,
                            bool keeps)
 {
     const uint64_t align = PS_TENSOR_ALIGN;
     *c = (ps_coded_chunk){
-        .codec = codec, .chunk = chunk, .adds_up = adds_up, .n_told = n_told};
+        .codec = codec, .chunk = chunk, .adds_up = adds_up, .n_known = n_known};
     c->stride = (chunk->count + align - 1) / align * align;
     c->coded = ps_chunk_codec_of(codec, chunk, PS_CODED_CHANGE, 0) != PS_CODEC_NONE;
     if (c->coded || keeps)
-        PS_TRY(ps_mem_zalloc_aligned(&c->told, n_told * c->stride * sizeof *c->told,
+        PS_TRY(ps_mem_zalloc_aligned(&c->known, n_known * c->stride * sizeof *c->known,
                                      "the weights that workers were told"));
     if (!c->coded) return PS_OK;
     return ps_mem_zalloc_aligned(&c->reply,
@@ -27,15 +27,15 @@ ps_err ps_coded_chunk_init(ps_coded_chunk *c, const ps_chunk_codec *codec,
 
 void ps_coded_chunk_fini(ps_coded_chunk *c)
 {
-    free(c->told);
+    free(c->known);
     free(c->reply);
     *c = (ps_coded_chunk){0};
 }
 
 void ps_coded_chunk_start(ps_coded_chunk *c, const float *weights)
 {
-    for (uint32_t i = 0; c->told && i < c->n_told; i++)
-        memcpy(ps_coded_chunk_told(c, i), weights, c->chunk->count * sizeof *weights);
+    for (uint32_t i = 0; c->known && i < c->n_known; i++)
+        memcpy(ps_coded_chunk_known(c, i), weights, c->chunk->count * sizeof *weights);
 }
 
 /* --- gradients ---------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static ps_err add_push(const ps_coded_chunk *c, const ps_aggregate *a,
     PS_TRY(coded_chunk_decode(c, p, i, ps_chunk_codec_decode, grad));
     if (compensation != 0)
         ps_floats_compensate(grad, grad, a->weights,
-                             ps_coded_chunk_told(c, rank_of(p, i)), compensation, count);
+                             ps_coded_chunk_known(c, rank_of(p, i)), compensation, count);
     ps_floats_scale(grad, factor, count);
     if (i > 0) ps_floats_add(sum, grad, count);
     return PS_OK;
@@ -107,9 +107,9 @@ void ps_coded_chunk_reply(ps_coded_chunk *c, uint32_t rank, const float *weights
     const ps_chunk *chunk = c->chunk;
     const uint64_t key = ps_codec_draw_key(PS_CODEC_DRAW_REPLY, version);
     const ps_codec by = ps_chunk_codec_of(c->codec, chunk, PS_CODED_CHANGE, version - 1);
-    float *told = ps_coded_chunk_told(c, rank);
+    float *known = ps_coded_chunk_known(c, rank);
     c->reply_codec = by;
     c->reply_bytes = ps_chunk_codec_bytes(c->codec, chunk, by);
-    if (c->adds_up) memset(told, 0, chunk->count * sizeof *told);
-    ps_chunk_codec_encode_change(c->codec, chunk, by, weights, told, key, c->reply);
+    if (c->adds_up) memset(known, 0, chunk->count * sizeof *known);
+    ps_chunk_codec_encode_change(c->codec, chunk, by, weights, known, key, c->reply);
 }

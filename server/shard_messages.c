@@ -182,7 +182,7 @@ static ps_err handle_pull(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
     }
 }
 
-/* Every worker waits for this and holds the same version, so the workers and `told`
+/* Every worker waits for this and holds the same version, so the workers and `known`
  * change to the exact weights together and are equal again. */
 static ps_err send_all_exact(ps_shard *s, ps_shard_chunk *c)
 {

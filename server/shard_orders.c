@@ -176,9 +176,9 @@ static int list_pushes(ps_shard *s, const ps_shard_chunk *c, const ps_sync_order
                                 : zmq_msg_data(&c->pushes[e->rank]);
         s->grads[n] = s->payloads[n];
         s->orders->factors[n] = e->factor;
-        s->orders->compensations[n] = c->coded.told ? e->compensation : 0;
+        s->orders->compensations[n] = c->coded.known ? e->compensation : 0;
         s->orders->bases[n] =
-            c->coded.told ? ps_coded_chunk_told(&c->coded, e->rank) : NULL;
+            c->coded.known ? ps_coded_chunk_known(&c->coded, e->rank) : NULL;
         s->orders->numbers[n] = turn_of(s, o->fragment, e->rank)->number;
         s->orders->ranks[n++] = e->rank;
     }
@@ -316,8 +316,8 @@ static ps_err answer_ordered(ps_shard *s, ps_shard_chunk *c, uint32_t rank, bool
     if (c->coded.coded)
         ps_coded_chunk_reply(&c->coded, rank, c->memory.weights,
                              turn_of(s, c->chunk->fragment, rank)->clock);
-    else if (c->coded.told)
-        memcpy(ps_coded_chunk_told(&c->coded, rank), c->memory.weights,
+    else if (c->coded.known)
+        memcpy(ps_coded_chunk_known(&c->coded, rank), c->memory.weights,
                c->chunk->count * sizeof(float));
     // BORROW means in turn. It leads to the ring, in which there is no payload, and a
     // change is copied anyway.

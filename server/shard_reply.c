@@ -53,7 +53,7 @@ static ps_err send_coded(ps_shard *s, ps_shard_chunk *c, ps_wire_header *h, uint
                          ps_wire_pass pass)
 {
     if (pass == PS_WIRE_COPY)
-        return send_to(s, rank, h, ps_coded_chunk_told(&c->coded, rank),
+        return send_to(s, rank, h, ps_coded_chunk_known(&c->coded, rank),
                        c->chunk->count * sizeof(float), pass);
     h->codec = (uint8_t)c->coded.reply_codec;
     // At their own pace, the reply to another worker takes this one's place.
@@ -76,7 +76,7 @@ static ps_err shard_reply_send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t r
     h.count = c->chunk->count;
     if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
     const float *weights =
-        c->coded.told ? ps_coded_chunk_told(&c->coded, rank) : c->memory.weights;
+        c->coded.known ? ps_coded_chunk_known(&c->coded, rank) : c->memory.weights;
     if (!s->peers[rank].shm)
         return send_to(s, rank, &h, weights, c->chunk->count * sizeof(float), pass);
     h.codec = PS_CODEC_SHM;

@@ -83,14 +83,14 @@ ps_err ps_shard_rings_put(ps_shard *s, uint32_t rank, const ps_wire_header *h)
     ps_err err = ps_wire_ring_put(&p->rings.to_worker, h, NULL, 0, &sent);
     ps_counter_add(&s->bytes_sent, sent);
     if (err != PS_OK) return ps_err_prefix(err, "worker %u", rank);
-    p->told |= ps_wire_rings_wanted(&p->rings, h->chunk);
+    p->bell_due |= ps_wire_rings_wanted(&p->rings, h->chunk);
     return PS_OK;
 }
 
 void ps_shard_rings_wake(ps_shard *s)
 {
     for (uint32_t r = 0; s->n_rings > 0 && r < s->rules.n_workers; r++) {
-        if (s->peers[r].told) ps_bell_ring(&s->peers[r].rings.bell->bell);
-        s->peers[r].told = false;
+        if (s->peers[r].bell_due) ps_bell_ring(&s->peers[r].rings.bell->bell);
+        s->peers[r].bell_due = false;
     }
 }

@@ -54,7 +54,7 @@ static ps_err shard_alloc_arrays(ps_shard *s)
 }
 /* Where workers have versions of their own: for compensations; and with a codec, so that
  * repeated answers are the same in every chunk. */
-static bool notes_told(const ps_shard *s)
+static bool notes_known(const ps_shard *s)
 {
     return s->pace->by_worker && (s->codec.codec != PS_CODEC_NONE ||
                                   s->o.config->sync.correction == PS_CORRECTION_DELAY);
@@ -72,7 +72,7 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
                              s->norm.waits, slab));
     PS_TRY(ps_coded_chunk_init(
         &c->coded, &s->codec, c->chunk, ps_optimizer_adds_up(&s->o.rule->optimizer),
-        s->pace->by_worker ? (uint32_t)s->o.n_workers : 1, notes_told(s)));
+        s->pace->by_worker ? (uint32_t)s->o.n_workers : 1, notes_known(s)));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
     PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,

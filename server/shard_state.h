@@ -42,7 +42,7 @@ typedef struct ps_shard_peer {
     // Agreed on in HELLO: its pushes come through a ring. Else to_shard.memory is NULL.
     ps_wire_rings rings;
     uint32_t n_pending; // pushes from its ring that wait for those of other workers
-    bool told;          // has weights in its ring that it waits for: ring its bell
+    bool bell_due;      // has weights in its ring that it waits for: ring its bell
 } ps_shard_peer;
 
 /* The sums of a step wait here until the norm of the whole gradient is known (clipping)

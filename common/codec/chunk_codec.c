@@ -174,7 +174,7 @@ void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_co
 }
 
 void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
-                                  ps_codec codec, const float *values, float *told,
+                                  ps_codec codec, const float *values, float *known,
                                   uint64_t key, void *out)
 {
     uint8_t *to = out, *marks = marks_of(c, chunk, codec, out);
@@ -184,10 +184,10 @@ void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk
         if (marks) marks[t] = 1;
         if (p.codec == PS_CODEC_NONE) {
             memcpy(to, in, p.bytes);
-            memcpy(told + p.offset, in, p.bytes);
+            memcpy(known + p.offset, in, p.bytes);
         } else {
-            ps_codec_encode_change(p.codec, c->topk, p.count, in, told + p.offset, p.draw,
-                                   to);
+            ps_codec_encode_change(p.codec, c->topk, p.count, in, known + p.offset,
+                                   p.draw, to);
         }
         to += p.bytes;
     }
@@ -271,8 +271,8 @@ ps_err ps_chunk_codec_decode_add(const ps_chunk_codec *c, const ps_chunk *chunk,
 
 ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
                                     ps_codec codec, const void *payload, uint64_t bytes,
-                                    float *told)
+                                    float *known)
 {
     PS_TRY(chunk_check_bytes(c, chunk, codec, bytes));
-    return add_pieces(c, chunk, codec, payload, told, true);
+    return add_pieces(c, chunk, codec, payload, known, true);
 }

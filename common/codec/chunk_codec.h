@@ -83,18 +83,18 @@ ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host);
  * elements). The gaps between tensors do not travel. key: ps_codec_draw_key. */
 void ps_chunk_codec_encode(const ps_chunk_codec *c, const ps_chunk *chunk, ps_codec codec,
                            const float *values, float *residual, uint64_t key, void *out);
-/* Encodes values - told, both of chunk->count elements, and adds to told what the payload
- * decodes to. Tensors that travel as float32 are sent as they are, and told becomes equal
- * to them: adding a change would round, and the result would depend on what else is in
- * the chunk. */
+/* Encodes values - known, both of chunk->count elements, and adds to known what the
+ * payload decodes to. Tensors that travel as float32 are sent as they are, and known
+ * becomes equal to them: adding a change would round, and the result would depend on what
+ * else is in the chunk. */
 void ps_chunk_codec_encode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
-                                  ps_codec codec, const float *values, float *told,
+                                  ps_codec codec, const float *values, float *known,
                                   uint64_t key, void *out);
-/* The receiver's part: told (chunk->count) becomes equal to the sender's. PROTOCOL when
- * the payload does not fit the chunk; told is then undefined. */
+/* The receiver's part: known (chunk->count) becomes equal to the sender's. PROTOCOL when
+ * the payload does not fit the chunk; known is then undefined. */
 ps_err ps_chunk_codec_decode_change(const ps_chunk_codec *c, const ps_chunk *chunk,
                                     ps_codec codec, const void *payload, uint64_t bytes,
-                                    float *told);
+                                    float *known);
 /* Fills out (chunk->count; gaps zero). PROTOCOL when the payload does not fit the chunk.
  */
 ps_err ps_chunk_codec_decode(const ps_chunk_codec *c, const ps_chunk *chunk,

@@ -144,9 +144,9 @@ PS_PER_LEVEL(void, ps_codec_encode_fp16_overflow,
 }
 
 PS_PER_LEVEL(void, ps_codec_encode_change,
-             (ps_codec codec, double topk, uint64_t n, const float *values, float *told,
+             (ps_codec codec, double topk, uint64_t n, const float *values, float *known,
               ps_codec_draw draw, void *out),
-             (codec, topk, n, values, told, draw, out))
+             (codec, topk, n, values, known, draw, out))
 {
     _Alignas(64) float change[PS_CODEC_MAX_BLOCK];
     const ps_codec_block *b = codec_block_of(codec);
@@ -157,12 +157,12 @@ PS_PER_LEVEL(void, ps_codec_encode_change,
         const block_size block = codec_block_at(b, n, at, whole, topk);
         const uint64_t m = block.n;
         codec_prefetch(values + at, m);
-        codec_prefetch(told + at, m);
+        codec_prefetch(known + at, m);
 #pragma omp simd
         for (uint64_t i = 0; i < m; i++)
-            change[i] = values[at + i] - told[at + i];
+            change[i] = values[at + i] - known[at + i];
         b->encode(m, change, &how, draw.first + at, to);
-        (void)add_decoded(b, m, to, topk, 1, told + at); // just made: it cannot fail
+        (void)add_decoded(b, m, to, topk, 1, known + at); // just made: it cannot fail
         at += m;
         to += block.bytes;
     }

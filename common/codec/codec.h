@@ -67,10 +67,10 @@ void ps_codec_encode(ps_codec codec, double topk, uint64_t n, const float *in,
 /* The same for PS_CODEC_FP16, except that values above 65504 become infinite. */
 void ps_codec_encode_fp16_overflow(uint64_t n, const float *in, void *out);
 
-/* Encodes values - told and adds to told what the payload decodes to, so that the rest
+/* Encodes values - known and adds to known what the payload decodes to, so that the rest
  * goes into the next change. */
 void ps_codec_encode_change(ps_codec codec, double topk, uint64_t n, const float *values,
-                            float *told, ps_codec_draw draw, void *out);
+                            float *known, ps_codec_draw draw, void *out);
 
 /* Decodes into out (n). PROTOCOL when bytes is not the size of n elements, topk's indices
  * are not ascending within their block, a number of int4 is below -7, or a byte of onebit
