@@ -77,9 +77,9 @@ static const struct {
     [FLAG_INIT] = {"--init", "FILE", "weights to begin with, safetensors (train.init)"},
     [FLAG_PREDICT] = {"--predict", "FILE",
                       "no job: what the model with the weights of --init says of the\n"
-                      "samples in that .npy file, of the pictures in that folder,\n"
-                      "or of the test set (test); into --out's predictions.npy and\n"
-                      "predictions.csv"},
+                      "samples in that .npy or .csv file (without classes), of the\n"
+                      "pictures in that folder, or of the test set (test); into\n"
+                      "--out's predictions.npy and predictions.csv"},
     [FLAG_SHARE] = {"--share", "R/N",
                     "with --predict: only share R, from 0, of N of the samples"},
     [FLAG_JOIN_SHARES] = {"--join-shares", "N",

@@ -111,8 +111,8 @@ def add_instead(group):
                    help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
                         "the folder of a run on this host")
     p.add_argument("--predict", type=named, metavar="FILE",
-                   help="apply the model with the weights of --init to the samples of that .npy file, to the pictures "
-                        "in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out; "
+                   help="apply the model with the weights of --init to the samples of that .npy or .csv file (without "
+                        "classes), to the pictures in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out; "
                         "over all cores, or over the workers of -w and -H")
     p.add_argument("--check-data", action="store_true",
                    help="read the data, as far as a few seconds allow; print samples, shapes, ranges, classes, what is "

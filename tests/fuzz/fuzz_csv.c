@@ -25,7 +25,9 @@ static void read_as(const uint8_t *data, size_t size, const ps_wanted *wanted)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const ps_wanted classes = {0}, number = {.numbers = true, .n = 1};
+    const ps_wanted nothing = {.nothing = true};
     read_as(data, size, &classes);
     read_as(data, size, &number);
+    read_as(data, size, &nothing);
     return 0;
 }

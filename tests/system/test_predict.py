@@ -346,7 +346,7 @@ class Predict(JobTest):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
         self.assertRegex(self.predict("test", DIGITS, code=1, init=False),
                          r"\Aps-worker: [A-Z]+: .*--predict needs weights: --init FILE")
-        self.assertIn("--predict takes an .npy file, a folder of pictures, or test: " + DIGITS,
+        self.assertIn("--predict takes an .npy or .csv file, a folder of pictures, or test: " + DIGITS,
                       self.predict(DIGITS, DIGITS, code=1))
         for dims in ((9,), (1, 4, 4)):
             write_npy(wrong, (2, *dims), bytes(2 * math.prod(dims)))

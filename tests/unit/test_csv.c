@@ -75,6 +75,25 @@ static void the_last_column_may_be_a_number(void **state)
     ps_dataset_fini(&set);
 }
 
+static void samples_may_have_no_answer(void **state)
+{
+    const ps_wanted nothing = {.nothing = true};
+    const float values[] = {5.1f, 3.5f, -0.5f, 1e3f};
+    ps_dataset set;
+    assert_int_equal(parse("a,b\n5.1,3.5\n-0.5,1e3\n", &nothing, &set), PS_OK);
+    assert_int_equal(set.n, 2);
+    assert_int_equal(set.dims.d[0], 2);
+    assert_memory_equal(set.values, values, sizeof values);
+    assert_true(set.labels[0] == 0 && set.labels[1] == 0);
+    ps_dataset_fini(&set);
+    assert_int_equal(parse("7\n8\n", &nothing, &set), PS_OK);
+    assert_int_equal(set.dims.d[0], 1);
+    ps_dataset_fini(&set);
+    assert_int_equal(parse("1,2\n1,2,0\n", &nothing, &set), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "t.csv:2: 3 fields; the first line has 2"));
+    ps_dataset_fini(&set);
+}
+
 static void labels_may_be_ignored(void **state)
 {
     const ps_wanted ignoring = {.n = 3, .may_be_ignored = true, .ignore_index = -100};
@@ -160,7 +179,8 @@ static void files_are_joined(void **state)
     fputs("b,a\n1,0\n", f);
     fclose(f);
     assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), ":1: column 1 is named \"b\", and \"a\" in a file"));
+    assert_non_null(
+        strstr(ps_err_message(), ":1: column 1 is named \"b\", and \"a\" in a file"));
     assert_null(set.values);
     remove(name[0]);
     remove(name[1]);
@@ -173,6 +193,7 @@ int main(void)
         cmocka_unit_test(numbers_and_a_class),
         cmocka_unit_test(blanks_and_quotes),
         cmocka_unit_test(the_last_column_may_be_a_number),
+        cmocka_unit_test(samples_may_have_no_answer),
         cmocka_unit_test(labels_may_be_ignored),
         cmocka_unit_test(the_first_line_is_never_lost),
         cmocka_unit_test(mistakes_are_named),

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "csv.h"
 #include "dataset.h"
 #include "device.h"
 #include "interrupt.h"
@@ -40,9 +41,8 @@ static bool predict_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static ps_err predict_read_file(const char *path, bool stream, ps_dataset *set)
+static ps_err predict_read_array(const char *path, bool stream, ps_dataset *set)
 {
-    const ps_wanted any = {0};
     ps_source source = {0};
     ps_err err = ps_source_init(&source, path);
     if (err == PS_OK)
@@ -54,9 +54,18 @@ static ps_err predict_read_file(const char *path, bool stream, ps_dataset *set)
     if (err == PS_OK)
         err = ps_mem_zalloc(&set->labels, (size_t)set->n, sizeof *set->labels, "labels");
     if (err == PS_ERR_FORMAT && !strstr(path, ".npy"))
-        ps_err_prefix(err, "--predict takes an .npy file, a folder of pictures, or test");
-    PS_TRY(err);
-    err = ps_dataset_check(set, 0, &any);
+        ps_err_prefix(err, "--predict takes an .npy or .csv file, a folder of pictures, "
+                           "or test");
+    return err;
+}
+
+static ps_err predict_read_file(const char *path, bool stream, ps_dataset *set)
+{
+    const ps_wanted any = {0}, nothing = {.nothing = true};
+    char *paths[] = {(char *)path};
+    PS_TRY(strstr(path, ".csv") ? ps_csv_read(paths, 1, &nothing, set)
+                                : predict_read_array(path, stream, set));
+    const ps_err err = ps_dataset_check(set, 0, &any);
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", path);
 }
 

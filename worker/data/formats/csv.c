@@ -147,12 +147,22 @@ static bool wants_number(const ps_wanted *wanted)
     return wanted->numbers && wanted->n == 1;
 }
 
+/* Fields of a line that are not the sample's. */
+static int64_t csv_n_answers(const cursor *c)
+{
+    return c->wanted->nothing ? 0 : 1;
+}
+
 /* The last field of a line. */
 static ps_err read_answer(const cursor *c, ps_dataset *out)
 {
     const ps_wanted *w = c->wanted;
     const int64_t last = c->n_fields - 1;
     double value = 0;
+    if (w->nothing) {
+        out->labels[out->n++] = 0;
+        return PS_OK;
+    }
     const bool number = is_number(c->fields[last], &value);
     if (wants_number(w)) {
         if (!number || !isfinite((float)value)) return bad_field(c, last, "a number");
@@ -173,11 +183,11 @@ static ps_err read_sample(const cursor *c, ps_dataset *out)
     const int64_t columns = out->dims.d[0];
     float *values = (float *)out->values + out->n * columns;
     double value;
-    if (c->n_fields != columns + 1)
+    if (c->n_fields != columns + csv_n_answers(c))
         return ps_err_set(PS_ERR_FORMAT,
                           "%s:%" PRId64 ": %" PRId64
                           " fields; the first line has %" PRId64,
-                          c->path, c->line, c->n_fields, columns + 1);
+                          c->path, c->line, c->n_fields, columns + csv_n_answers(c));
     for (int64_t i = 0; i < columns; i++) {
         if (!is_number(c->fields[i], &value)) return bad_field(c, i, "a number");
         if (!isfinite((float)value))
@@ -272,8 +282,9 @@ static ps_err read_first_line(const cursor *c, ps_dataset *out)
 static ps_err read_lines(cursor *c, ps_dataset *out)
 {
     PS_TRY(cut_line(c));
-    const int64_t columns = c->n_fields - 1;
-    if (columns < 0) return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", c->path);
+    const int64_t columns = c->n_fields - csv_n_answers(c);
+    if (c->n_fields == 0)
+        return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", c->path);
     if (columns < 1)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s:%" PRId64 ": only one column; a line has numbers, then "
@@ -282,7 +293,7 @@ static ps_err read_lines(cursor *c, ps_dataset *out)
     if (out->n > 0 && columns != out->dims.d[0])
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: %" PRId64 " columns; the file before has %" PRId64,
-                          c->path, columns + 1, out->dims.d[0] + 1);
+                          c->path, c->n_fields, out->dims.d[0] + csv_n_answers(c));
     PS_TRY(csv_grow(c, 1 + count_lines(c), columns, out));
     PS_TRY(read_first_line(c, out));
     for (;;) {

@@ -2,7 +2,8 @@
  *
  *   sepal_length,sepal_width,class      a first line without any number: names
  *   5.1,3.5,0                           numbers, and the class from 0 in the last column;
- *                                       or the number, where the model has one output
+ *                                       or the number, where the model has one output;
+ *                                       without an answer (wanted) all are the sample's
  *
  * Fields are separated by commas, semicolons or tabs, whichever the first line has first;
  * blanks around a field are taken off. A field may stand in double quotes, within which a
@@ -15,13 +16,13 @@
 #include "samples.h"
 
 /* The samples of all files, one after the other: vectors of float32. Every line of every
- * file has the same number of fields, at least two. FORMAT names file, line and column.
- * out is zeroed on failure. */
+ * file has the same number of fields, at least two, or one without an answer. FORMAT
+ * names file, line and column. out is zeroed on failure. */
 ps_err ps_csv_read(char *const *paths, int n_paths, const ps_wanted *wanted,
                    ps_dataset *out);
 
-/* The same of a text in memory, which is changed and has room for one more byte. path: for
- * messages. */
+/* The same of a text in memory, which is changed and has room for one more byte. path:
+ * for messages. */
 ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wanted *wanted,
                     ps_dataset *out);
 

@@ -31,7 +31,8 @@ typedef struct ps_wanted {
     int64_t n;           // classes, or numbers of a sample; 0: any
     bool may_be_ignored; // a label may be ignore_index, which need not be a class
     int32_t ignore_index;
-    bool unit; // numbers are 0 to 1
+    bool unit;    // numbers are 0 to 1
+    bool nothing; // the samples have no answers; every label is 0
 } ps_wanted;
 
 void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failure
@@ -40,9 +41,9 @@ void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failu
 __attribute__((format(printf, 2, 3))) ps_err ps_dataset_note(char **notes,
                                                              const char *fmt, ...);
 
-/* FORMAT, naming the first column that differs: two tables whose columns have other names,
- * or the same in another order, are of different data. Where one has no names, PS_OK.
- * where, known_where: what has them, for the message. */
+/* FORMAT, naming the first column that differs: two tables whose columns have other
+ * names, or the same in another order, are of different data. Where one has no names,
+ * PS_OK. where, known_where: what has them, for the message. */
 ps_err ps_dataset_columns_check(const ps_class_names *columns, const char *where,
                                 const ps_class_names *known, const char *known_where);
 
