@@ -47,10 +47,11 @@ def no_namespaces(name):
 
 
 class Cluster:
-    """Three hosts behind a bridge, each with its sshd."""
+    """Hosts behind a bridge, each with its sshd."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
+    def __init__(self, folder, hosts=HOSTS):
+        self.folder = self.home = Path(folder)
+        self.hosts = hosts
         self.prefix = f"pst{os.getpid()}-"
         self.daemons, self.logs = [], []
 
@@ -61,26 +62,30 @@ class Cluster:
     def address(i):
         return f"10.87.31.{i + 1}"
 
+    def on(self, i, *argv):
+        """The command that runs another one on host i."""
+        return ["ip", "netns", "exec", self.name(i), *argv]
+
     def ip(self, *args, ns=None):
         subprocess.run(["ip", *(["-n", ns] if ns else []), *args], check=True)
 
     def start(self):
         self._keys()
-        for i in range(HOSTS + 1):
+        for i in range(self.hosts + 1):
             self.ip("netns", "add", self.name(i))
             self.ip("link", "set", "lo", "up", ns=self.name(i))
         base = self.name(0)
         self.ip("link", "add", "br0", "type", "bridge", ns=base)
         self.ip("addr", "add", f"{self.address(0)}/24", "dev", "br0", ns=base)
         self.ip("link", "set", "br0", "up", ns=base)
-        for i in range(1, HOSTS + 1):
+        for i in range(1, self.hosts + 1):
             self.ip("link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0", "netns",
                     self.name(i), ns=base)
             self.ip("link", "set", f"v{i}", "master", "br0", "up", ns=base)
             self.ip("addr", "add", f"{self.address(i)}/24", "dev", "eth0", ns=self.name(i))
             self.ip("link", "set", "eth0", "up", ns=self.name(i))
             self._sshd(i)
-        for i in range(1, HOSTS + 1):
+        for i in range(1, self.hosts + 1):
             self._wait_for_sshd(i)
 
     def _keys(self):
@@ -90,7 +95,7 @@ class Cluster:
         shutil.copy(self.folder / "user.pub", self.folder / "authorized")
         host_key = (self.folder / "host.pub").read_text().split()[:2]
         (self.folder / "known").write_text("".join(
-            f"[{self.address(i)}]:{PORT} {' '.join(host_key)}\n" for i in range(1, HOSTS + 1)))
+            f"[{self.address(i)}]:{PORT} {' '.join(host_key)}\n" for i in range(1, self.hosts + 1)))
         (self.folder / "config").write_text(
             f"IdentityFile {self.folder}/user\nIdentitiesOnly yes\n"
             f"UserKnownHostsFile {self.folder}/known\nStrictHostKeyChecking yes\n")
@@ -104,10 +109,10 @@ class Cluster:
             f"PidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
             f"MaxStartups 100\nUseDNS no\n"
             # not what the user's shell reads at each start: a version manager takes more than a job
-            f"SetEnv HOME={self.folder} PATH=/usr/bin:/bin:/usr/sbin:/sbin\n")
+            f"SetEnv HOME={self.home} PATH=/usr/bin:/bin:/usr/sbin:/sbin\n")
         self.daemons.append(subprocess.Popen(
-            ["ip", "netns", "exec", self.name(i), shutil.which("sshd", path="/usr/sbin:/usr/bin"),
-             "-D", "-e", "-f", str(config)], stderr=self._log(i)))
+            self.on(i, shutil.which("sshd", path="/usr/sbin:/usr/bin"), "-D", "-e", "-f", str(config)),
+            stderr=self._log(i)))
 
     def _log(self, i):
         log = open(self.folder / f"sshd{i}.log", "w")
@@ -124,8 +129,7 @@ class Cluster:
         raise RuntimeError(f"sshd {i}: {done.stderr} {(self.folder / f'sshd{i}.log').read_text()}")
 
     def run(self, argv, **more):
-        return subprocess.run(["ip", "netns", "exec", self.name(0), *argv], text=True,
-                              capture_output=True, timeout=100, **more)
+        return subprocess.run(self.on(0, *argv), text=True, capture_output=True, timeout=100, **more)
 
     def programs(self, i):
         """Returns the process ids of our programs on host i."""
@@ -169,7 +173,7 @@ class Cluster:
     def stop(self):
         for daemon in self.daemons:
             daemon.terminate()
-        for i in range(HOSTS + 1):
+        for i in range(self.hosts + 1):
             self.kill(i)
             subprocess.run(["ip", "netns", "del", self.name(i)], capture_output=True)
         for daemon in self.daemons:
@@ -255,8 +259,7 @@ class OverSsh(unittest.TestCase):
     def long_job(self, out):
         """Starts psrun with a job that ends only when it is told to, or fails."""
         run = subprocess.Popen(
-            ["ip", "netns", "exec", self.cluster.name(0),
-             *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")],
+            self.cluster.on(0, *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")),
             env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             preexec_fn=os.setpgrp)
         self.addCleanup(run.kill)
@@ -296,8 +299,7 @@ class OverSsh(unittest.TestCase):
         settings = [f"train.epochs={epochs}", "checkpoint.every=20", "train.eval_every=0"]
         whole, out = self.whole_weights(epochs), Path(self.folder) / name
         run = subprocess.Popen(
-            ["ip", "netns", "exec", self.cluster.name(0),
-             *self.psrun("--restarts", "8", "--out", str(out), *settings)],
+            self.cluster.on(0, *self.psrun("--restarts", "8", "--out", str(out), *settings)),
             env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
         self.wait_for_steps(out)
@@ -370,7 +372,7 @@ class OverSsh(unittest.TestCase):
         self.hostfile.write_text(hostfile)
         command = self.psrun("--restarts", "9", "--out", str(out), "train.epochs=30", "checkpoint.every=20",
                              "train.eval_every=0", "net.dead_after_ms=2000", *more)
-        run = subprocess.Popen(["ip", "netns", "exec", self.cluster.name(0), *command], env=self.env, cwd=ROOT,
+        run = subprocess.Popen(self.cluster.on(0, *command), env=self.env, cwd=ROOT,
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
         self.wait_for_steps(out)
@@ -411,7 +413,7 @@ class OverSsh(unittest.TestCase):
         command = ["python3", ROOT / "deploy/psrun", "--insecure", "--restarts", "9", "-s", "2", "-w", "2", "-H",
                    self.hostfile, "--out", "out", ROOT / "configs/digits-basicnet.yaml", "train.epochs=30",
                    "checkpoint.every=20", "train.eval_every=0", "net.dead_after_ms=2000"]
-        run = subprocess.Popen(["ip", "netns", "exec", self.cluster.name(0), *command], env=self.env, cwd=folders[0],
+        run = subprocess.Popen(self.cluster.on(0, *command), env=self.env, cwd=folders[0],
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
         self.wait_for_steps(folders[3] / "out")
