@@ -279,9 +279,11 @@ static ps_err check_balance(const ps_config *cfg)
     if (!ps_config_balances(cfg)) return PS_OK;
     if (ps_config_own_pace(cfg))
         return key_error(cfg, KEY,
-                         "auto needs sync.policy bsp or local: with %s fast workers make "
-                         "more steps already",
-                         ps_word_name(ps_policy_words, (int)cfg->sync.policy));
+                         "auto needs sync.policy bsp, or local without sync.quorum: with "
+                         "%s fast workers make more steps already",
+                         ps_config_quorum(cfg)
+                             ? "a quorum"
+                             : ps_word_name(ps_policy_words, (int)cfg->sync.policy));
     if (ps_config_elastic(cfg))
         return key_error(cfg, KEY,
                          "auto needs a fixed number of workers, and job.workers is a "

@@ -141,6 +141,7 @@ static const need needs[] = {
     MUST("sync.late", "sync.policy", BIT(PS_POLICY_BACKUP)),
     MUST("sync.staleness", "sync.policy", BIT(PS_POLICY_SSP)),
     CASE("sync.grace_ms", true, has_grace, "sync.policy backup, or local with sync.quorum"),
+    CASE("sync.replay", true, ps_config_own_pace, "sync.policy backup, ssp or asp, or local with sync.quorum"),
     MUST("sync.delay_strength", "sync.correction", BIT(PS_CORRECTION_DELAY)),
 
     MAY("recovery.share", "recovery.rejoins", 0),

@@ -61,7 +61,7 @@ class Balance(JobTest):
     def test_mistakes_are_named(self):
         for settings, says in ((["data.batch=[auto,64]"], "give it alone"),
                                (["data.global_batch=1"], "no sample for some of 2 workers"),
-                               (["sync.policy=asp"], "auto needs sync.policy bsp or local"),
+                               (["sync.policy=asp"], "auto needs sync.policy bsp, or local without"),
                                (["job.workers=1..2"], "auto needs a fixed number of workers")):
             workers = [] if "job.workers" in settings[0] else ["-w", 2]
             self.assertIn(says, self.psrun(*workers, DIGITS, "data.batch=auto", *settings, code=1))

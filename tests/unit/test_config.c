@@ -109,6 +109,7 @@ static const struct {
     {"sync.grace_ms", {"sync.policy=backup", "job.workers=4"}},
     {"sync.staleness", {"sync.policy=ssp"}},
     {"sync.correction", {"sync.policy=ssp", "job.workers=4"}},
+    {"sync.replay", {"sync.policy=asp", "job.workers=4"}},
     {"sync.delay_strength", {"sync.policy=ssp", "sync.correction=delay"}},
     {"sync.mixing", {"sync.policy=local", "sync.overlap=1"}},
     {"sync.steps_by_speed", {"sync.policy=local", "sync.quorum=1"}},
@@ -497,6 +498,8 @@ static void a_quorum_is_checked(void **state)
     assert_true(ps_config_quorum(&cfg) && ps_config_own_pace(&cfg));
     ps_config_fini(&cfg);
     assert_refused("", "sync.quorum=1", "sync.quorum: needs sync.policy local");
+    assert_refused("sync: {policy: local}\n", "sync.replay=x",
+                   "sync.replay: needs sync.policy backup, ssp");
     assert_refused("sync: {policy: local}\n", "sync.grace_ms=1",
                    "sync.grace_ms: needs sync.policy backup, or local with sync.quorum");
     assert_refused(POLICY, "sync.quorum=5",
