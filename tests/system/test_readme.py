@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, ROOT, JobTest, npy
+from jobs import BIN, DIGITS, ROOT, JobTest, npy
 
 README = ROOT / "README.md"
 CONFIGURATION = ROOT / "docs/configuration.md"
@@ -20,6 +20,7 @@ FOLDERS = ("bench", "common", "configs", "coordinator", "deploy", "docs", "libra
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w")
 SOURCE = re.compile(r"`([\w-]+\.(?:c|h|cc|hpp|cu|cuh|py|cmake))`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+MATRIX = re.compile(r"<!-- matrix: begin .*?-->\n(.*?)<!-- matrix: end -->", re.S)  # in docs/consistency.md
 KEYS = re.compile(r"(<!-- keys: begin .*? -->\n)(.*?)(<!-- keys: end -->)", re.S)
 
 
@@ -37,6 +38,38 @@ class Readme(JobTest):
         text = CONFIGURATION.read_text(encoding="utf-8")
         self.assertEqual(KEYS.search(text).group(2), keys_table(),
                          "renew it: tests/system/test_readme.py --write")
+
+    @staticmethod
+    def refusal(settings):
+        """What the program says to them; "" where it takes them."""
+        return subprocess.run([BIN / "ps-config-json", DIGITS, "job.workers=4", *settings], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, check=False).stderr
+
+    def has_no_effect(self, settings):
+        """Whether a job with them says so."""
+        return "it has no effect" in self.psrun("-w", 1, "--overwrite", DIGITS, "train.steps=1", "train.eval_every=0", *settings)
+
+    def test_what_works_with_what(self):
+        """docs/consistency.md. A column may have several keys: with commas between them all are set, else each alone."""
+        def settings(cell):
+            return [[key.replace(": ", "=") for key in re.findall(r"`([\w.]+: [^`]+)`", each)]
+                    for each in re.sub(r"`\s+`", "`;`", cell).split(";")]
+        table = MATRIX.search((ROOT / "docs/consistency.md").read_text(encoding="utf-8")).group(1)
+        _, _, ways, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        self.assertGreater(len(rows), 15)
+        for row in rows:
+            for way, says in zip(ways[1:], row[1:], strict=True):
+                for chosen in settings(way):
+                    both, more = chosen + settings(row[0])[0], settings(says)[0]
+                    with self.subTest(row=row[0], way=chosen, says=says):
+                        self.assertEqual(self.refusal(chosen), "")
+                        self.assertEqual(not self.refusal(both), says in ("yes", "–"))
+                        if more:
+                            self.assertEqual(self.refusal(both + more), "")
+                        elif says == "–":
+                            self.assertTrue(self.has_no_effect(both))
+                        else:
+                            self.assertIn(says, ("yes", "no"))
 
     def test_what_they_name_is_there(self):
         sources = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
