@@ -13,13 +13,13 @@ README = ROOT / "README.md"
 CONFIGURATION = ROOT / "docs/configuration.md"
 RESULTS = ROOT / "bench/results"
 # A released version's notes may name things that are gone.
-PAGES = [page for folder in (ROOT, ROOT / "docs", RESULTS) for page in sorted(folder.glob("*.md"))
+PAGES = [page for folder in (ROOT, ROOT / "docs", ROOT / "python", RESULTS) for page in sorted(folder.glob("*.md"))
          if page.name != "CHANGELOG.md"]
 FOLDERS = ("bench", "common", "configs", "coordinator", "deploy", "docs", "library", "server", "session", "tests",
            "worker")
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w")
 SOURCE = re.compile(r"`([\w-]+\.(?:c|h|cc|hpp|cu|cuh|py|cmake))`")
-LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 MATRIX = re.compile(r"<!-- matrix: begin .*?-->\n(.*?)<!-- matrix: end -->", re.S)  # in docs/consistency.md
 KEYS = re.compile(r"(<!-- keys: begin .*? -->\n)(.*?)(<!-- keys: end -->)", re.S)
 
@@ -27,6 +27,12 @@ KEYS = re.compile(r"(<!-- keys: begin .*? -->\n)(.*?)(<!-- keys: end -->)", re.S
 def keys_table():
     return subprocess.run([BIN / "ps-worker", "--keys"], stdout=subprocess.PIPE, text=True,
                           check=True).stdout
+
+
+def places(page):
+    """The anchors of a page's titles."""
+    titles = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 class Readme(JobTest):
@@ -38,6 +44,11 @@ class Readme(JobTest):
         text = CONFIGURATION.read_text(encoding="utf-8")
         self.assertEqual(KEYS.search(text).group(2), keys_table(),
                          "renew it: tests/system/test_readme.py --write")
+
+    def test_every_layer_is_listed(self):
+        header = (ROOT / "common/model/layer_settings.h").read_text(encoding="utf-8")
+        listed = re.findall(r"`(\w+)`", (ROOT / "docs/models.md").read_text(encoding="utf-8"))
+        self.assertEqual(set(re.findall(r'X\(\w+, "(\w+)"\)', header)) - set(listed), set())
 
     @staticmethod
     def refusal(settings):
@@ -77,7 +88,10 @@ class Readme(JobTest):
             text = page.read_text(encoding="utf-8")
             missing = [n for n in PATH.findall(text) if not (ROOT / n).exists()]
             missing += [n for n in SOURCE.findall(text) if n not in sources]
-            missing += [n for n in LINK.findall(text) if not (page.parent / n).exists()]
+            for name, place in LINK.findall(text):
+                there = page.parent / name if name else page
+                if not there.exists() or place and place not in places(there):
+                    missing.append(f"{name}#{place}")
             self.assertEqual(missing, [], page.relative_to(ROOT))
 
     def test_every_result_is_listed_and_says_where_it_is_from(self):

@@ -149,15 +149,16 @@ class Snippets(JobTest):
 
     def test_yaml(self):
         """README.md's is in test_readme."""
-        self.assertEqual(count("yaml"), {"README.md": 1, "docs/losses.md": 1, "docs/optimizers.md": 1}, NEW)
+        self.assertEqual(count("yaml"), {"README.md": 1, "docs/losses.md": 1, "docs/models.md": 1, "docs/optimizers.md": 1}, NEW)
         for part, n in (("train", 128), ("test", 16)):
             self.write(f"{part}_x.npy", npy("<f4", f"({n}, 13)", array("f", range(13 * n)).tobytes()))
             self.write(f"{part}_y.npy", npy("<f4", f"({n},)", array("f", range(n)).tobytes()))
         layers = "[conv2d: {name: conv, out: 2, kernel: 3}, batch_norm2d: {name: bn}, flatten, linear: {name: fc, out: 10}]"
         own = f"model: {{input: [1, 8, 8], loss: cross_entropy, layers: {layers}}}\ndata: {{kind: synthetic}}\n"
         self.write("losses.yaml", snippets("docs/losses.md", "yaml")[0].encode())
+        self.write("models.yaml", (snippets("docs/models.md", "yaml")[0] + "data: {kind: synthetic}\n").encode())
         self.write("groups.yaml", (snippets("docs/optimizers.md", "yaml")[0] + own).encode())
-        for name in ("losses", "groups"):
+        for name in ("losses", "models", "groups"):
             self.shell(f"deploy/psrun -m single --out {name} {name}.yaml train.steps=2")
             self.assertEqual(self.summary(name)["steps"], 2)
 
