@@ -155,7 +155,7 @@ static void print_classes(const ps_dataset *set, int64_t classes, const int64_t 
     for (int64_t k = 0; k < classes; k++) {
         used += counts[k] > 0;
         if (counts[k] < counts[least]) least = k;
-        if (counts[k] > counts[most]) most = k;
+        if (counts[k] >= counts[most]) most = k;
     }
     print_item(out, "  classes",
                "%" PRId64 " of the model's %" PRId64 "; samples of each: %" PRId64
