@@ -25,15 +25,13 @@ class TwoMachines(test_ssh.Cluster):
     def __init__(self, folder, home):
         super().__init__(folder, hosts=2)
         self.home = Path(home)
-        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(
-            f"{self.address(i)} node{i}\n" for i in (1, 2)))
-        for i in (1, 2):
+        for i in range(3):
             (self.folder / f"home{i}").mkdir()
+            names = "".join(f"{self.address(k) if k != i else '127.0.1.1'} node{k}\n" for k in (1, 2))  # as Debian does
+            (self.folder / f"hosts{i}").write_text(names)
 
     def on(self, i, *argv):
-        mounts = f"mount --bind {self.folder}/hosts /etc/hosts"
-        if i > 0:
-            mounts += f" && mount --bind {self.folder}/home{i} {self.home}"
+        mounts = f"mount --bind {self.folder}/hosts{i} /etc/hosts && mount --bind {self.folder}/home{i} {self.home}"
         return super().on(i, "sh", "-c", f'{mounts} && exec "$@"', "sh", *argv)
 
     def start(self):
