@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "protocol_world.h"
-#include "ps_comm_send.h"
 
 /* The first step of this incarnation; a newer or older snapshot is for the next one. */
 static uint64_t first_step(uint32_t rank)

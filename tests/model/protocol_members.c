@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "ps_comm_mend.h"
-#include "ps_comm_send.h"
 #include "shard_bsp.h"
 
 static ps_shared_mem arenas[WORKERS][2];

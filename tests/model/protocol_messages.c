@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-#include "ps_comm_mend.h"
-#include "ps_comm_receive.h"
-#include "ps_comm_send.h"
 #include "shard_messages.h"
 #include "shard_reply.h"
 

@@ -10,9 +10,10 @@
 #include "job_keys.h"
 #include "levels_leader.h"
 #include "mem.h"
-#include "ps_comm_snapshot.h"
+#include "ps_comm.h"
 #include "ready_ranges.h"
 #include "trace.h"
+#include "wire.h"
 
 typedef struct exchange_ps {
     ps_exchange base;

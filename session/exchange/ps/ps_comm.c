@@ -2,20 +2,59 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "interrupt.h"
+#include "loss_scale.h"
 #include "mem.h"
 #include "nontemporal_copy.h"
-#include "ps_comm_links.h"
-#include "ps_comm_rings.h"
-#include "ps_comm_thread.h"
+#include "ps_comm_state.h"
+#include "shm_offer.h"
+#include "shm_pass.h"
 #include "thread.h"
+#include "zsock.h"
 
 enum {
     WAIT_SLICE_MS = 1000 // between two looks at progress while waiting
 };
+
+/* ---- what every part needs ---- */
+
+ps_wire_header ps_comm_header(const ps_comm *c, int kind)
+{
+    return (ps_wire_header){
+        .version = PS_WIRE_VERSION,
+        .kind = (uint8_t)kind,
+        .nonce = c->nonce,
+        .epoch = c->epoch,
+        .rank = (uint32_t)c->o.rank,
+    };
+}
+
+const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap)
+{
+    uint64_t lost_ns = atomic_load(&l->lost_ns);
+    text[0] = '\0';
+    if (lost_ns)
+        snprintf(text, cap, "; there has been no connection to it for %.1f s",
+                 (double)(ps_clock_awake_ns() - lost_ns) * 1e-9);
+    return text;
+}
+
+void ps_comm_give_up(ps_comm *c, ps_err err)
+{
+    if (atomic_exchange(&c->failing, true)) return;
+    c->failure = ps_err_save(err);
+    atomic_store(&c->failed, true);
+    ps_bell_ring(c->bell);
+}
+
+ps_err ps_comm_check(const ps_comm *c)
+{
+    return atomic_load(&c->failed) ? ps_err_restore(&c->failure) : PS_OK;
+}
 
 /* ---- commands ---- */
 
@@ -82,11 +121,6 @@ void ps_comm_tell(ps_comm *c, ps_comm_told *told, void *ctx)
     c->told_ctx = ctx;
 }
 
-void ps_comm_give_up(ps_comm *c, ps_err err)
-{
-    ps_comm_fail(c, err);
-}
-
 bool ps_comm_scales(const ps_comm *c)
 {
     return c->scales;
@@ -107,12 +141,13 @@ float ps_comm_loss_scale(const ps_comm *c)
     return scale;
 }
 
-static double seconds_since(uint64_t ns)
+static double comm_seconds_since(uint64_t ns)
 {
     return (double)(ps_clock_awake_ns() - ns) * 1e-9;
 }
 
-static ps_err chunk_timeout(ps_comm *c, uint32_t chunk, int64_t version, uint64_t since)
+static ps_err comm_chunk_timeout(ps_comm *c, uint32_t chunk, int64_t version,
+                                 uint64_t since)
 {
     uint32_t shard = c->plan->chunks[chunk].shard;
     const ps_comm_link *l = &c->links[shard];
@@ -122,14 +157,14 @@ static ps_err chunk_timeout(ps_comm *c, uint32_t chunk, int64_t version, uint64_
                       "version %" PRId64 " of chunk %u is missing: shard %u of server %d "
                       "(host %s, %s) has sent nothing for %.1f s (net.step_timeout_ms)%s",
                       version, chunk, shard, l->server, l->host, l->endpoint,
-                      seconds_since(since),
+                      comm_seconds_since(since),
                       lost[0] ? lost : "; it waits for another worker, or does not run");
 }
 
 /* Sleeps until the thread wakes it, a slice at most; *late when timeout_ms have passed
  * *since the last progress, or the start. */
-static void sleep_for(ps_comm *c, uint32_t sequence, uint64_t start_ns,
-                      uint64_t timeout_ms, bool *late, uint64_t *since)
+static void comm_sleep(ps_comm *c, uint32_t sequence, uint64_t start_ns,
+                       uint64_t timeout_ms, bool *late, uint64_t *since)
 {
     uint64_t progress = atomic_load_explicit(&c->progress_ns, memory_order_relaxed);
     *since = progress > start_ns ? progress : start_ns;
@@ -154,7 +189,8 @@ static ps_err comm_spin(ps_comm *c, uint32_t chunk, int64_t version)
 }
 
 /* wanted: what the bell is to be rung for, which the chunk's version comes with. */
-static ps_err wait_until(ps_comm *c, uint32_t chunk, int64_t version, uint32_t wanted)
+static ps_err comm_wait_until(ps_comm *c, uint32_t chunk, int64_t version,
+                              uint32_t wanted)
 {
     if (ps_comm_has(c, chunk, version)) return PS_OK;
     PS_TRY(comm_spin(c, chunk, version));
@@ -169,8 +205,8 @@ static ps_err wait_until(ps_comm *c, uint32_t chunk, int64_t version, uint32_t w
         if (ps_comm_has(c, chunk, version)) break;
         if ((err = ps_comm_check(c)) != PS_OK) break;
         if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
-        if (late && (err = chunk_timeout(c, chunk, version, since)) != PS_OK) break;
-        sleep_for(c, sequence, start, timeout_ms, &late, &since);
+        if (late && (err = comm_chunk_timeout(c, chunk, version, since)) != PS_OK) break;
+        comm_sleep(c, sequence, start, timeout_ms, &late, &since);
     }
     atomic_store(&c->bell->wanted, PS_COMM_WAIT_NONE);
     return err;
@@ -178,7 +214,7 @@ static ps_err wait_until(ps_comm *c, uint32_t chunk, int64_t version, uint32_t w
 
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
 {
-    return wait_until(c, chunk, version, chunk + 1);
+    return comm_wait_until(c, chunk, version, chunk + 1);
 }
 
 ps_err ps_comm_wait_all(ps_comm *c, int64_t version)
@@ -186,12 +222,12 @@ ps_err ps_comm_wait_all(ps_comm *c, int64_t version)
     for (uint32_t i = 0; i < c->plan->n_chunks; i++) {
         if (ps_comm_has(c, i, version)) continue;
         const bool all = ps_comm_rings_want_all(c);
-        PS_TRY(wait_until(c, i, version, all ? PS_WIRE_WANTED_ALL : i + 1));
+        PS_TRY(comm_wait_until(c, i, version, all ? PS_WIRE_WANTED_ALL : i + 1));
     }
     return PS_OK;
 }
 
-static ps_err ready_timeout(const ps_comm *c)
+static ps_err comm_ready_timeout(const ps_comm *c)
 {
     uint32_t missing = c->n_links - atomic_load(&c->n_ready);
     return ps_err_set(PS_ERR_TIMEOUT,
@@ -212,7 +248,7 @@ ps_err ps_comm_wait_ready(ps_comm *c)
         if ((err = ps_comm_check(c)) != PS_OK) break;
         if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
         if (ps_deadline_passed(deadline)) {
-            err = ready_timeout(c);
+            err = comm_ready_timeout(c);
             break;
         }
         ps_bell_sleep(
@@ -237,6 +273,199 @@ void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out)
     };
 }
 
+/* ---- memory ---- */
+
+static ps_err comm_alloc_arrays(ps_comm *c)
+{
+    size_t n = c->plan->n_chunks;
+    // INIT or PULL, then PUSH, of every chunk, BYE and QUIT are the most that is queued.
+    PS_TRY(ps_command_queue_init(&c->commands, (uint32_t)(2 * n + 2)));
+    c->n_words = (uint32_t)(n + 63) / 64;
+    PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "commands"));
+    PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
+    PS_TRY(ps_mem_zalloc(&c->asked, n, sizeof *c->asked, "versions"));
+    PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
+    PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
+    c->paced.pace.one_host = c->plan->size.one_host;
+    PS_TRY(ps_mem_zalloc(&c->paced.figures, ps_pace_of_worker((int)c->n_links),
+                         sizeof *c->paced.figures, "steps"));
+    PS_TRY(ps_mem_zalloc(&c->paced.n_sent, c->n_links, sizeof *c->paced.n_sent, "steps"));
+    for (uint32_t i = 0; i < n; i++)
+        atomic_init(&c->versions[i], (int64_t)ps_comm_first_version(c, i) - 1);
+    return PS_OK;
+}
+
+static ps_err comm_init_codec(ps_comm *c)
+{
+    uint32_t n = c->plan->n_chunks;
+    PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.table));
+    ps_chunk_codec_end(&c->codec, c->o.total_steps);
+    PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
+    if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        const ps_chunk *chunk = &c->plan->chunks[i];
+        if (ps_chunk_codec_of(&c->codec, chunk, PS_CODED_GRADIENT, 0) == PS_CODEC_NONE)
+            continue;
+        uint64_t bytes = ps_chunk_codec_most_bytes(&c->codec, chunk, PS_CODED_GRADIENT);
+        PS_TRY(ps_mem_zalloc_aligned(&c->encoded[i], bytes, "a payload"));
+    }
+    if (!ps_codec_feeds_back(c->codec.codec)) return PS_OK;
+    PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
+    if (c->o.config->sync.policy != PS_POLICY_BACKUP ||
+        c->o.config->sync.late != PS_LATE_DROP)
+        return PS_OK;
+    return ps_mem_zalloc_large(&c->residual_before, c->o.grads->bytes, "residuals");
+}
+
+static void comm_init_scale(ps_comm *c)
+{
+    const ps_loss_scale *first = &c->o.rule->scale;
+    uint32_t bits;
+    memcpy(&bits, &first->scale, sizeof bits);
+    c->scales = c->codec.overflow = first->on;
+    c->scale_version = c->o.first_step;
+    atomic_init(&c->scale_bits, bits);
+}
+
+ps_err ps_comm_memory_init(ps_comm *c)
+{
+    c->bell = &c->own_bell;
+    ps_wire_frames_open(&c->ring_frames);
+    PS_TRY(comm_alloc_arrays(c));
+    PS_TRY(comm_init_codec(c));
+    comm_init_scale(c);
+    return PS_OK;
+}
+
+void ps_comm_memory_fini(ps_comm *c)
+{
+    if (c->bell) ps_wire_frames_close(&c->ring_frames);
+    ps_shared_mem_fini(&c->ring_memory);
+    ps_command_queue_fini(&c->commands);
+    free(c->links);
+    free(c->items);
+    free(c->chunks);
+    free(c->versions);
+    free(c->asked);
+    for (uint32_t i = 0; c->encoded && i < c->plan->n_chunks; i++)
+        free(c->encoded[i]);
+    free(c->encoded);
+    free(c->residual);
+    free(c->residual_before);
+    free(c->paced.figures);
+    free(c->paced.n_sent);
+}
+
+/* ---- the connections ---- */
+
+static ps_err comm_connect_link(ps_comm *c, uint32_t shard)
+{
+    ps_comm_link *l = &c->links[shard];
+    uint8_t id[PS_WIRE_ID_BYTES];
+    const ps_secret *secret = ps_member_secret(c->o.member);
+    ps_wire_id((uint32_t)c->o.rank, secret, id);
+    const bool coded = c->codec.codec != PS_CODEC_NONE;
+    uint64_t largest = c->plan->max_chunk_count * ps_credit_element_bytes(coded);
+    const ps_zsock_options options = {
+        .type = ZMQ_DEALER,
+        .silence_ms = ps_member_silence_ms(c->o.member),
+        .max_message_bytes = (int64_t)(largest + (64u << 10)),
+        .routing_id = id,
+        .routing_id_bytes = sizeof id,
+        .secret = secret,
+        .curve = ps_member_curve(c->o.member),
+        .peer = PS_ROLE_SERVER,
+    };
+    PS_TRY(ps_zsock_open(c->zmq_context, &options, &l->socket));
+    PS_TRY(ps_zsock_monitor(c->zmq_context, l->socket, "shard", &l->monitor));
+    atomic_init(&l->lost_ns, ps_clock_awake_ns());
+    return ps_zsock_connect(l->socket, options.curve, l->endpoint);
+}
+
+static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, bool shm)
+{
+    const ps_roster_entry *entry = &ps_member_roster(c->o.member)->servers[server];
+    ps_comm_link *l = &c->links[shard];
+    l->server = server;
+    l->host = entry->host;
+    l->endpoint = entry->endpoints[index];
+    l->shm = shm;
+    l->credit = ps_credit_of_shard(c->o.config, &c->codec, c->plan, shard);
+    PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
+    PS_TRY(comm_connect_link(c, shard));
+    c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
+    zmq_pollitem_t *news = &c->items[c->n_links + 2 + shard];
+    news->events = ZMQ_POLLIN;
+    return ps_zsock_monitor_fd(l->monitor, &news->fd);
+}
+
+/* Offers the arenas, and the rings if there are any, to a server whose first shard is
+ * `shard`. */
+static ps_err comm_offer_arenas(ps_comm *c, int server, uint32_t shard, bool *shm)
+{
+    int wakes[PS_SHM_WAKES_MAX];
+    const int n = ps_member_roster(c->o.member)->servers[server].n_endpoints;
+    const ps_shm_offer_rings rings = {
+        .memory = &c->ring_memory, .wakes = wakes, .n_wakes = n};
+    const bool with = c->ring_memory.base != NULL;
+    PS_TRY(ps_shm_offer_arenas(&c->o, server, with ? &rings : NULL, shm));
+    for (int i = 0; with && *shm && i < n; i++) {
+        ps_event wake = ps_event_of(wakes[i]);
+        if (shard + (uint32_t)i < c->n_links)
+            c->links[shard + (uint32_t)i].wake = wake;
+        else
+            ps_event_fini(&wake);
+    }
+    return PS_OK;
+}
+
+static ps_err comm_connect_servers(ps_comm *c)
+{
+    const ps_roster *roster = ps_member_roster(c->o.member);
+    uint32_t shard = 0;
+    PS_TRY(ps_comm_rings_open(c));
+    for (int s = 0; s < roster->n_servers; s++) {
+        bool shm;
+        PS_TRY(comm_offer_arenas(c, s, shard, &shm));
+        for (int i = 0; i < roster->servers[s].n_endpoints; i++) {
+            if (shard == c->n_links) break;
+            PS_TRY(comm_init_link(c, shard++, s, i, shm));
+        }
+    }
+    ps_comm_rings_agree(c);
+    if (shard == c->n_links) return PS_OK;
+    return ps_err_set(PS_ERR_PEER, "the servers offer %u shards, the plan has %u", shard,
+                      c->n_links);
+}
+
+static ps_err comm_open_links(ps_comm *c)
+{
+    const bool patient =
+        ps_chunk_size_is_coarse(ps_chunk_size_wanted(c->o.config, false));
+    PS_TRY(ps_zsock_context(c->o.config->net.io_threads, 3 * c->n_links + 64, patient,
+                            &c->zmq_context));
+    PS_TRY(comm_connect_servers(c));
+    uint32_t n = c->n_links;
+    c->items[n] =
+        (zmq_pollitem_t){.fd = ps_event_fd(&c->commands.wake), .events = ZMQ_POLLIN};
+    c->items[n + 1] =
+        (zmq_pollitem_t){.fd = ps_member_abort_fd(c->o.member), .events = ZMQ_POLLIN};
+    return PS_OK;
+}
+
+static void comm_close_links(ps_comm *c)
+{
+    for (uint32_t i = 0; c->links && i < c->n_links; i++) {
+        ps_comm_link *l = &c->links[i];
+        if (l->socket) zmq_socket_monitor(l->socket, NULL, 0);
+        ps_zsock_close(&l->monitor);
+        ps_zsock_close(&l->socket);
+        free(l->waiting);
+        ps_event_fini(&l->wake);
+    }
+    if (c->zmq_context) zmq_ctx_term(c->zmq_context);
+}
+
 /* ---- life ---- */
 
 ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
@@ -254,9 +483,8 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
         ps_nontemporal_copy_pays(options->params->bytes * 2); // and as many gradients
     ps_err err;
     PS_TRY_GOTO(ps_comm_memory_init(c), err, out);
-    PS_TRY_GOTO(ps_comm_links_open(c), err, out);
-    PS_TRY_GOTO(ps_thread_start(&c->thread, "exchange", ps_comm_thread_main, c), err,
-                out);
+    PS_TRY_GOTO(comm_open_links(c), err, out);
+    PS_TRY_GOTO(ps_thread_start(&c->thread, "exchange", ps_comm_main, c), err, out);
     c->running = true;
     *out = c;
     return PS_OK;
@@ -265,7 +493,7 @@ out:
     return err;
 }
 
-static void join_thread(ps_comm *c)
+static void comm_join_thread(ps_comm *c)
 {
     if (c->running) pthread_join(c->thread, NULL);
     c->running = false;
@@ -276,7 +504,7 @@ ps_err ps_comm_stop(ps_comm *c)
     PS_TRY(ps_comm_check(c));
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));
     ps_command_queue_wake(&c->commands);
-    join_thread(c);
+    comm_join_thread(c);
     PS_TRY(ps_comm_check(c));
     return PS_OK;
 }
@@ -288,8 +516,8 @@ void ps_comm_destroy(ps_comm **pointer)
     if (c->running &&
         ps_command_queue_put(&c->commands, (ps_command){.kind = PS_COMM_QUIT}) == PS_OK)
         ps_command_queue_wake(&c->commands);
-    join_thread(c);
-    ps_comm_links_close(c);
+    comm_join_thread(c);
+    comm_close_links(c);
     ps_comm_memory_fini(c);
     free(c);
     *pointer = NULL;

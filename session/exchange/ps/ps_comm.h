@@ -30,7 +30,7 @@ typedef enum ps_comm_command {
     PS_COMM_PUSH,
     PS_COMM_PULL,
     PS_COMM_EXACT, // the exact weights of the present version; every worker must ask
-    PS_COMM_FETCH, // these two: ps_comm_snapshot.h
+    PS_COMM_FETCH, // these two: by the snapshot calls below
     PS_COMM_RESTORE
 } ps_comm_command;
 
@@ -59,8 +59,8 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
 /* The same for all chunks, with fewer wake-ups. */
 ps_err ps_comm_wait_all(ps_comm *c, int64_t version);
 
-/* Another thread that pushes has failed, with the present error message: waits end with
- * it, unless the communication thread has failed before. */
+/* A thread that pushes or communicates has failed, with the present error message: waits
+ * end with it, unless one has failed before. */
 void ps_comm_give_up(ps_comm *c, ps_err err);
 
 /* Whether the job scales its losses. */
@@ -72,6 +72,19 @@ float ps_comm_loss_scale(const ps_comm *c);
 /* Where workers go on at their own pace: what the newest weights of the last fragment
  * came with (exchange.h). Ask when all its chunks have reached the same version. */
 void ps_comm_rest(const ps_comm *c, bool *rests, bool *over);
+
+/* The state that lies in the shards: fetched for a checkpoint between two steps, when no
+ * push is unanswered, and restored by worker 0 before the first weights. array as in
+ * wire.h. Block until all shards have answered; TIMEOUT as ps_comm_wait. over_gradients:
+ * the gradients are needed no more, and shards of this host may write over them. */
+ps_err ps_comm_snapshot_fetch(ps_comm *c, uint64_t array, bool over_gradients,
+                              float *arena);
+ps_err ps_comm_snapshot_fetch_rule(ps_comm *c, uint8_t rule[PS_STEP_RULE_STATE_BYTES],
+                                   size_t *bytes);
+ps_err ps_comm_snapshot_restore(ps_comm *c, uint64_t array, const float *arena);
+/* Between two steps: what the codec has not sent yet, an arena; NULL where it keeps
+ * nothing. */
+float *ps_comm_snapshot_feedback(ps_comm *c);
 
 /* The main thread has computed for that long in the step. */
 void ps_comm_computed(ps_comm *c, uint64_t step, uint64_t ns);

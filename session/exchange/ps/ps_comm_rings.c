@@ -1,8 +1,5 @@
-#include "ps_comm_rings.h"
-
 #include "param_groups.h"
-#include "ps_comm_receive.h"
-#include "ps_comm_send.h"
+#include "ps_comm_state.h"
 #include "shm_pass.h"
 #include "trace.h"
 
@@ -83,7 +80,7 @@ static ps_err comm_rings_push(ps_comm *c, uint32_t chunk, uint64_t step)
     return PS_OK;
 }
 
-static void wake_shards(ps_comm *c, uint64_t held_least)
+static void comm_rings_wake(ps_comm *c, uint64_t held_least)
 {
     for (uint32_t i = 0; i < c->n_links; i++) {
         ps_comm_link *l = &c->links[i];
@@ -99,7 +96,7 @@ ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uin
     const bool cores_are_short = c->spin_ns == 0;
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(comm_rings_push(c, chunks[i], step));
-    if (n > 0) wake_shards(c, more && cores_are_short ? HELD_BYTES : 1);
+    if (n > 0) comm_rings_wake(c, more && cores_are_short ? HELD_BYTES : 1);
     return PS_OK;
 }
 

@@ -1,10 +1,8 @@
-#include "ps_comm_snapshot.h"
-
 #include <inttypes.h>
 #include <string.h>
 
 #include "nontemporal_copy.h"
-#include "ps_comm_send.h"
+#include "ps_comm_state.h"
 
 /* ---- the main thread ---- */
 
@@ -43,12 +41,13 @@ float *ps_comm_snapshot_feedback(ps_comm *c)
 /* ---- the communication thread ---- */
 
 /* Whether the shard has written the array over the gradients. */
-static bool in_gradients(const ps_comm *c, const ps_comm_link *l, const ps_wire_header *h)
+static bool comm_in_gradients(const ps_comm *c, const ps_comm_link *l,
+                              const ps_wire_header *h)
 {
     return c->snapshot.over_gradients && l->shm && h->codec == PS_CODEC_SHM;
 }
 
-static ps_err check_state(const ps_comm *c, const ps_wire_header *h, size_t bytes)
+static ps_err comm_check_state(const ps_comm *c, const ps_wire_header *h, size_t bytes)
 {
     const size_t wanted = c->plan->chunks[h->chunk].count * sizeof(float);
     const bool fits = h->state.array == PS_WIRE_STATE_RULE
@@ -60,8 +59,8 @@ static ps_err check_state(const ps_comm *c, const ps_wire_header *h, size_t byte
                       h->state.array, h->chunk, bytes, wanted);
 }
 
-static void keep_state(ps_comm *c, const ps_wire_header *h, const void *payload,
-                       size_t bytes)
+static void comm_keep_state(ps_comm *c, const ps_wire_header *h, const void *payload,
+                            size_t bytes)
 {
     if (h->state.array != PS_WIRE_STATE_RULE) {
         memcpy(c->snapshot.arena + c->plan->chunks[h->chunk].offset, payload, bytes);
@@ -72,7 +71,7 @@ static void keep_state(ps_comm *c, const ps_wire_header *h, const void *payload,
 }
 
 /* Past the caches: nobody reads a snapshot soon. */
-static void keep_from_gradients(ps_comm *c, uint32_t chunk)
+static void comm_keep_from_gradients(ps_comm *c, uint32_t chunk)
 {
     const ps_chunk *range = &c->plan->chunks[chunk];
     ps_nontemporal_copy(c->snapshot.arena + range->offset,
@@ -92,12 +91,12 @@ ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_he
     if (!s->unanswered || h->state.array != c->snapshot.array ||
         s->command.kind != (fetched ? PS_MSG_FETCH : PS_MSG_RESTORE))
         return PS_OK; // the answer to a repetition
-    if (fetched && in_gradients(c, l, h)) {
-        keep_from_gradients(c, h->chunk);
+    if (fetched && comm_in_gradients(c, l, h)) {
+        comm_keep_from_gradients(c, h->chunk);
     } else if (fetched) {
         const size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
-        PS_TRY(check_state(c, h, bytes));
-        keep_state(c, h, zmq_msg_data(&f->payload), bytes);
+        PS_TRY(comm_check_state(c, h, bytes));
+        comm_keep_state(c, h, zmq_msg_data(&f->payload), bytes);
     }
     s->unanswered = false;
     ps_comm_send_no_more(c, h->chunk);

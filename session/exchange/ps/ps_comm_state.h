@@ -1,12 +1,10 @@
 /* What the ps exchange's communication holds: the main thread's commands, the thread's
  * links and their waiting chunks, and the results. Only for ps_comm.c and its parts:
  *
- *     ps_comm          the main thread: gives commands, waits for versions
- *     ps_comm_thread   the communication thread: takes commands, sleeps in poll
- *     ps_comm_send, ps_comm_receive    what it does in between
- *     ps_comm_mend     after a lost connection
- *     ps_comm_links    the connections, before and after it
- *     ps_comm_rings    the main thread: gradients and weights in shared memory
+ *     ps_comm           the main thread, and the memory and connections before and after
+ *     ps_comm_thread    the communication thread: commands, sending, mending, receiving
+ *     ps_comm_snapshot  the state that lies in the shards
+ *     ps_comm_rings     the main thread: gradients and weights in shared memory
  *
  * When every shard is on this host, gradients and the weights that answer them travel
  * through rings (wire_rings.h), which the main thread writes and reads itself. First
@@ -34,7 +32,7 @@ enum { PS_COMM_WAIT_NONE = 0, PS_COMM_WAIT_ANY = UINT32_MAX };
 
 /* The connection of a link. When it is made, HELLO is sent over it with the next number;
  * it is open when the READY of that number is here. Everything that was sent and not
- * answered then waits again (ps_comm_mend). Other messages travel only while it is
+ * answered then waits again. Other messages travel only while it is
  * open. */
 typedef struct ps_comm_link {
     void *socket, *monitor;
@@ -143,36 +141,86 @@ static inline uint64_t ps_comm_first_version(const ps_comm *c, uint32_t chunk)
     return ps_chunk_first_version(&c->plan->chunks[chunk], c->o.first_step, c->o.ahead);
 }
 
+/* ---- ps_comm.c ---- */
+
 /* Allocates everything except the links' own memory, by o, plan and n_links. NOMEM, IO; c
  * is safe for fini in every case. */
 ps_err ps_comm_memory_init(ps_comm *c);
 void ps_comm_memory_fini(ps_comm *c);
-
-/* From the thread: wakes the main thread only for the chunk that it waits for. */
-void ps_comm_progress(ps_comm *c, uint32_t wait_id);
-void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
+/* The thread's failure, if it has failed. */
+ps_err ps_comm_check(const ps_comm *c);
 /* The end of a message about a wait for the shard: since when there has been no
  * connection, or "" when there is one. From any thread; returns text. */
 const char *ps_comm_lost_text(const ps_comm_link *l, char *text, size_t cap);
-/* The thread ends with the present error message. */
-void ps_comm_fail(ps_comm *c, ps_err err);
+/* A message to a shard: of this job and worker, all else zero. */
+ps_wire_header ps_comm_header(const ps_comm *c, int kind);
 
+/* ---- ps_comm_thread.c ---- */
+
+void *ps_comm_main(void *c);
+
+void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
 /* The thread's steps (pace.h): the main thread has given a gradient; it was sent; weights
  * are here. */
 void ps_comm_pace_given(ps_comm *c, uint32_t shard);
+void ps_comm_pace_sent(ps_comm *c, uint32_t shard, uint64_t step);
+void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step);
 /* Rings are read and written by the thread that computes, if one computes at all:
  * programs may push and wait in two threads, which then share nothing of this. */
 static inline bool ps_comm_is_paced(const ps_comm *c)
 {
     return atomic_load_explicit(&c->computed_step, memory_order_relaxed) > 0;
 }
-void ps_comm_pace_sent(ps_comm *c, uint32_t shard, uint64_t step);
-void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step);
 
-/* From the main thread: the thread's failure, if it has failed. */
-ps_err ps_comm_check(const ps_comm *c);
+/* Before the gradients of a step: sends its numbers of the parameter groups, if they are
+ * new, and those of the steps before that the shard may not have. */
+ps_err ps_comm_send_groups(ps_comm *c, ps_comm_link *l);
+/* 1 + the step of the newest numbers that were sent before a gradient; 0: none. */
+uint64_t ps_comm_groups_sent(const ps_comm *c, const ps_comm_link *l);
+/* Takes a chunk's command. */
+void ps_comm_send_later(ps_comm *c, const ps_command *what);
+/* soon: the chunk has something to send, perhaps again. no_more: it has not, since
+ * everything is answered. */
+void ps_comm_send_soon(ps_comm *c, uint32_t chunk);
+void ps_comm_send_no_more(ps_comm *c, uint32_t chunk);
+/* Sends everything that the credits allow now; also BYE, once there was a command for it.
+ */
+ps_err ps_comm_send_allowed(ps_comm *c);
 
-/* A message to a shard: of this job and worker, all else zero. */
-ps_wire_header ps_comm_header(const ps_comm *c, int kind);
+/* Handles news of the link's connection: sends HELLO over a new one. Nothing is sent to
+ * the shard until it has answered. */
+ps_err ps_comm_mend_news(ps_comm *c, ps_comm_link *l);
+/* Handles the READY of a HELLO. After that of the last HELLO the connection is open, and
+ * everything unanswered waits to be sent over it. */
+ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number);
+
+/* Takes some of the messages that are here. PROTOCOL names the shard that sent what it
+ * must not; PEER has the text of a shard's ERROR. */
+ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f);
+/* From the main thread, with rings: takes the weights that are in the link's ring. */
+ps_err ps_comm_receive_ring(ps_comm *c, ps_comm_link *l);
+
+/* ---- ps_comm_snapshot.c ---- */
+
+/* From the thread: a STATE or RESTORED. PROTOCOL when it does not fit. */
+ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_header *h,
+                             ps_wire_frames *f);
+
+/* ---- ps_comm_rings.c: instead of sockets, to shards of this host ---- */
+
+/* Makes the rings when every shard is on this host and may share memory; else there are
+ * none. For all links; before they are offered. */
+ps_err ps_comm_rings_open(ps_comm *c);
+/* The rings are in use when every server has taken them. */
+void ps_comm_rings_agree(ps_comm *c);
+/* Puts the gradients of chunks into the rings, and wakes shards that sleep. more: others
+ * of the step follow; a shard may sleep until they are here. */
+ps_err ps_comm_rings_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
+                          bool more);
+/* Before a wait for all chunks, all of which have been pushed: whether one wake-up is
+ * enough, when all weights are here (PS_WIRE_WANTED_ALL). False: none is on the way. */
+bool ps_comm_rings_want_all(ps_comm *c);
+/* Takes all weights that are in the rings. */
+ps_err ps_comm_rings_take(ps_comm *c);
 
 #endif
