@@ -128,7 +128,9 @@ static ps_err open_reducer(pstrain_session *s, const pstrain_reducer *o)
     PS_TRY(add_settings(s, o));
     PS_TRY(ps_param_groups_init(&s->groups, 1));
     PS_TRY(pstrain_load_settings(s));
-    if (ps_config_two_levels(s->full))
+    const ps_exchange_ops *ops;
+    PS_TRY(ps_exchange_find(&s->full->exchange, &ops));
+    if (ops->servers && !ops->chunks)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "pstrain_open_reducer: exchange.levels 2 sums whole steps, not "
                           "arrays: take exchange.levels 1");

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chunk_codec.h"
 #include "device_stream.h"
 #include "exchange_local.h"
 #include "fd_limit.h"
@@ -25,11 +24,15 @@ struct ps_session {
     int rank, world_size, n_servers;
     ps_job_start start;
     uint64_t next_step;
+    uint64_t end_step;          // none begins from here on
+    int fewest;                 // workers, of an elastic job; 0: their number is fixed
     const ps_exchange_ops *ops; // of the exchange
+    ps_exchange_options exchange_options;
+    ps_exchange_ops local_ops; // these two: with the policy local
+    ps_exchange_local_options local_options;
     ps_plan plan;
     ps_step_rule rule;
-    ps_config exchange_config;  // the policy local: that of the outer optimizer
-    ps_step_rule exchange_rule; // likewise
+    ps_step_rule exchange_rule; // with the policy local the outer optimizer's
     ps_param_groups rates;      // with schedule.name plateau; else n 0
     int64_t cuts;               // of the rates, for the next step
     bool cut;                   // they are new
@@ -64,14 +67,15 @@ static ps_err session_reach(ps_session *s, stage next, ps_err err)
 static ps_err make_rules(ps_session *s)
 {
     const ps_config *c = s->o.config;
-    ps_local_steps_outer(&s->exchange_config, c);
+    ps_config exchange;
+    ps_local_steps_outer(&exchange, c);
     if (c->sync.policy != PS_POLICY_BSP && !s->o.counts)
         return ps_err_set(PS_ERR_CONFIG,
                           "sync.policy: %s is for models that ps-worker "
                           "trains, not for programs that use libpstrain",
                           ps_word_name(ps_policy_words, (int)c->sync.policy));
     PS_TRY(ps_step_rule_init(&s->rule, c));
-    PS_TRY(ps_step_rule_init(&s->exchange_rule, &s->exchange_config));
+    PS_TRY(ps_step_rule_init(&s->exchange_rule, &exchange));
     const int n = ps_plateau_groups(c);
     if (n > 0) PS_TRY(ps_param_groups_init(&s->rates, n));
     s->rule.optimizer.groups = s->exchange_rule.optimizer.groups =
@@ -79,11 +83,24 @@ static ps_err make_rules(ps_session *s)
     return PS_OK;
 }
 
+static ps_err session_choose_exchange(ps_session *s)
+{
+    const ps_config *c = s->o.config;
+    PS_TRY(ps_exchange_find(&c->exchange, &s->ops));
+    if (!ps_local_steps_on(c)) return PS_OK;
+    s->local_options = (ps_exchange_local_options){
+        .config = c, .outer = s->ops, .outer_rule = &s->exchange_rule};
+    s->local_ops = ps_exchange_local_ops_over(s->ops);
+    s->ops = &s->local_ops;
+    return PS_OK;
+}
+
 static ps_err session_make_plan(ps_session *s)
 {
     const ps_config *c = s->o.config;
-    PS_TRY(ps_exchange_find(c->exchange.name, &s->ops));
+    PS_TRY(session_choose_exchange(s));
     s->world_size = (int)c->job.most_workers;
+    if (ps_config_elastic(c)) s->fewest = (int)c->job.workers;
     s->n_servers = s->ops->servers ? (int)c->job.servers : 0;
     if (s->ops->servers && s->n_servers == 0)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");
@@ -105,11 +122,9 @@ static ps_err session_check_descriptors(const ps_session *s)
                            .servers = servers,
                            .shards = servers ? s->plan.n_shards / servers : 0,
                            .io_threads = (uint64_t)c->net.io_threads,
-                           .gradnorm_links = ps_step_rule_waits(&s->exchange_rule) ||
-                                             ps_config_own_pace(c),
                            .hosts = first && s->n_servers == 0,
                            .shm = c->exchange.shm != PS_SWITCH_OFF,
-                           .levels = ps_config_two_levels(c)};
+                           .levels = s->ops->peers};
     const ps_fd_need need = ps_fd_need_of_worker(&job);
     return ps_fd_limit_check(&need);
 }
@@ -132,13 +147,11 @@ ps_err ps_session_create(const ps_session_options *options, ps_session **out)
 static ps_err become_member(ps_session *s)
 {
     if (s->ops->alone && s->world_size == 1) return PS_OK;
-    const ps_config *c = s->o.config;
-    const int fewest = (int)c->job.workers;
-    const ps_member_options options = {.config = c,
+    const ps_member_options options = {.config = s->o.config,
                                        .role = PS_ROLE_WORKER,
                                        .rank = s->o.rank,
                                        .world_size = s->world_size,
-                                       .min_workers = ps_config_elastic(c) ? fewest : 0,
+                                       .min_workers = s->fewest,
                                        .expected_workers = s->o.expected_workers,
                                        .view = s->o.view,
                                        .n_servers = s->n_servers,
@@ -156,9 +169,9 @@ static ps_err become_member(ps_session *s)
 static ps_err session_make_arenas(ps_session *s)
 {
     const size_t bytes = s->o.table->arena_count * sizeof(float);
-    const bool shared =
-        s->member &&
-        ps_shm_offer_possible(s->o.config, ps_member_roster(s->member), s->rank);
+    const ps_exchange_settings *x = &s->exchange_options.settings;
+    const bool shared = s->member && ps_shm_offer_possible(
+                                         s->ops, x, ps_member_roster(s->member), s->rank);
     ps_err (*init)(ps_shared_mem *, size_t, const char *) =
         shared ? ps_shared_mem_init : ps_shared_mem_init_private;
     PS_TRY(init(&s->params, bytes, "the parameters"));
@@ -174,18 +187,50 @@ ps_err ps_session_join_members(ps_session *s)
     return session_reach(s, MET, become_member(s));
 }
 
+/* All that the exchange has to know, except the device's stream. */
+static ps_err session_set_exchange_options(ps_session *s, const ps_job_start *start)
+{
+    s->exchange_options = (ps_exchange_options){.table = s->o.table,
+                                                .plan = &s->plan,
+                                                .rule = &s->rule,
+                                                .member = s->member,
+                                                .rank = s->rank,
+                                                .world_size = s->world_size,
+                                                .total_steps = start->total_steps,
+                                                .first_step = start->step,
+                                                .back_at = start->back_at,
+                                                .back_fragment = start->back_fragment,
+                                                .buffer_pieces = start->buffer_pieces,
+                                                .params = &s->params,
+                                                .grads = &s->grads,
+                                                .local = &s->local_options};
+    ps_exchange_settings *settings = &s->exchange_options.settings;
+    PS_TRY(ps_exchange_settings_init(settings, s->o.config, s->o.table));
+    // The servers would have to map another process's memory while they use the dead
+    // one's.
+    if (start->back_at > 0) settings->shm = PS_SWITCH_OFF;
+    return PS_OK;
+}
+
+static ps_err session_start_rules(ps_session *s, const ps_job_start *start)
+{
+    const ps_config *c = s->o.config;
+    const ps_job_start outer = ps_job_start_of_exchange(start, c);
+    ps_config exchange;
+    ps_local_steps_outer(&exchange, c);
+    PS_TRY(ps_job_start_rule(start, c, &s->rule));
+    return ps_job_start_rule(&outer, &exchange, &s->exchange_rule);
+}
+
 static ps_err session_set_start(ps_session *s, const ps_job_start *start)
 {
     s->start = *start;
     s->next_step = start->step;
     if (start->back_at == 0)
         s->next_step += ps_local_steps_begun(s->o.config, start->step);
-    // The servers would have to map another process's memory while they use the dead
-    // one's.
-    if (s->start.back_at > 0) s->exchange_config.exchange.shm = PS_SWITCH_OFF;
-    const ps_job_start outer = ps_job_start_of_exchange(start, s->o.config);
-    PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
-    PS_TRY(ps_job_start_rule(&outer, &s->exchange_config, &s->exchange_rule));
+    s->end_step = ps_config_own_pace(s->o.config) ? UINT64_MAX : start->total_steps;
+    PS_TRY(session_start_rules(s, start));
+    PS_TRY(session_set_exchange_options(s, start));
     return session_make_arenas(s);
 }
 
@@ -220,7 +265,6 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps)
  * host's. */
 static ps_err session_open_stream(ps_session *s, ps_device *device)
 {
-    if (ps_local_steps_on(s->o.config)) return PS_OK; // steps in the host's memory
     if (!s->ops->on_device || !device || !device->ops->stream_create) return PS_OK;
     const ps_host_stream_options options = {.table = s->o.table,
                                             .optimizer = &s->rule.optimizer,
@@ -243,27 +287,9 @@ static ps_err session_check_levels(const ps_session *s, const ps_device *device)
 
 static ps_err make_exchange(ps_session *s)
 {
-    const bool local = ps_local_steps_on(s->o.config);
-    const ps_exchange_options options = {.config = s->o.config,
-                                         .table = s->o.table,
-                                         .plan = &s->plan,
-                                         .rule = &s->rule,
-                                         .member = s->member,
-                                         .rank = s->rank,
-                                         .world_size = s->world_size,
-                                         .total_steps = s->start.total_steps,
-                                         .first_step = s->start.step,
-                                         .back_at = s->start.back_at,
-                                         .back_fragment = s->start.back_fragment,
-                                         .buffer_pieces = s->start.buffer_pieces,
-                                         .params = &s->params,
-                                         .grads = &s->grads,
-                                         .buffers = s->buffers,
-                                         .stream = s->stream};
-    const ps_exchange_local_options outer = {
-        .ops = s->ops, .config = &s->exchange_config, .rule = &s->exchange_rule};
-    return local ? ps_exchange_local_create(&options, &outer, &s->exchange)
-                 : s->ops->create(&options, &s->exchange);
+    s->exchange_options.buffers = s->buffers;
+    s->exchange_options.stream = s->stream;
+    return s->ops->create(&s->exchange_options, &s->exchange);
 }
 
 static ps_err session_start(ps_session *s, ps_device *device,
@@ -305,7 +331,7 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
     if (step != s->next_step)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRIu64 " is due",
                           step, s->next_step);
-    if (step >= s->start.total_steps && !ps_config_own_pace(s->o.config))
+    if (step >= s->end_step)
         return ps_err_set(PS_ERR_ARG,
                           "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
                           step, s->start.total_steps);
@@ -358,24 +384,16 @@ ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready)
     return ps_exchange_params_ready(s->exchange, begin, end, ready);
 }
 
-static ps_err check_chunks(const ps_session *s, const char *call)
-{
-    PS_TRY(session_expect(s, STARTED, call));
-    if (s->exchange->ops->push_chunk) return PS_OK;
-    return ps_err_set(PS_ERR_UNSUPPORTED, "%s: the exchange %s has only whole steps",
-                      call, s->exchange->ops->name);
-}
-
 ps_err ps_session_push_chunk(ps_session *s, uint32_t chunk, uint64_t step)
 {
-    PS_TRY(check_chunks(s, "ps_session_push_chunk"));
-    return s->exchange->ops->push_chunk(s->exchange, chunk, step);
+    PS_TRY(session_expect(s, STARTED, "ps_session_push_chunk"));
+    return ps_exchange_push_chunk(s->exchange, chunk, step);
 }
 
 ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
 {
-    PS_TRY(check_chunks(s, "ps_session_wait_chunk"));
-    return s->exchange->ops->wait_chunk(s->exchange, chunk, version);
+    PS_TRY(session_expect(s, STARTED, "ps_session_wait_chunk"));
+    return ps_exchange_wait_chunk(s->exchange, chunk, version);
 }
 
 ps_err ps_session_push(ps_session *s, int first, int n)
@@ -393,23 +411,20 @@ ps_err ps_session_push_range(ps_session *s, uint64_t begin, uint64_t end)
 
 bool ps_session_counts(const ps_session *s)
 {
-    return ps_local_steps_on(s->o.config);
+    return s->ops->rounds != NULL;
 }
 
 ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all)
 {
     PS_TRY(session_expect(s, STARTED, "ps_session_count"));
-    if (s->exchange->ops->count) s->exchange->ops->count(s->exchange, mine, all);
+    ps_exchange_count(s->exchange, mine, all);
     return PS_OK;
 }
 
 ps_err ps_session_rest(ps_session *s, bool *rests, bool *over)
 {
     PS_TRY(session_expect(s, STARTED, "ps_session_rest"));
-    if (!s->exchange->ops->rest)
-        return ps_err_set(PS_ERR_UNSUPPORTED, "the exchange %s has only steps of all",
-                          s->exchange->ops->name);
-    return s->exchange->ops->rest(s->exchange, rests, over);
+    return ps_exchange_rest(s->exchange, rests, over);
 }
 
 ps_exchange *ps_session_exchange(ps_session *s)
@@ -473,7 +488,7 @@ ps_err ps_session_close(ps_session *s)
 
 static ps_err session_withdraw(ps_session *s)
 {
-    if (s->ops->servers && !ps_config_two_levels(s->o.config)) {
+    if (s->ops->servers && !s->ops->peers) {
         PS_TRY(make_exchange(s));
         PS_TRY(ps_exchange_stop(s->exchange)); // goodbyes alone
     }
@@ -539,8 +554,7 @@ ps_member *ps_session_member(const ps_session *s)
 
 bool ps_session_told_to_leave(const ps_session *s)
 {
-    return s->member && s->rank != 0 && ps_config_elastic(s->o.config) &&
-           ps_interrupt_signal() == SIGTERM;
+    return s->member && s->rank != 0 && s->fewest > 0 && ps_interrupt_signal() == SIGTERM;
 }
 
 bool ps_session_told_to_end(const ps_session *s)

@@ -8,7 +8,7 @@
 
 static ps_deadline buffer_sync_join_deadline(const ps_exchange_options *o)
 {
-    return ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
+    return ps_deadline_in_ms(o->settings.join_timeout_ms);
 }
 
 static ps_err buffer_sync_fetch(const ps_exchange_options *o, const char *key, char *at,

@@ -5,15 +5,38 @@
 #include "exchange_none.h"
 #include "exchange_ps.h"
 
+ps_err ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
+                                 const ps_tensor_table *table)
+{
+    const ps_config_net *net = &cfg->net;
+    *s = (ps_exchange_settings){
+        .join_timeout_ms = (uint64_t)net->join_timeout_ms,
+        .step_timeout_ms = (uint64_t)net->step_timeout_ms,
+        .verdict_ms = (uint64_t)(net->dead_after_ms + 2 * net->heartbeat_ms),
+        .io_threads = net->io_threads,
+        .threads = cfg->train.threads,
+        .shm = cfg->exchange.shm,
+        .credit = (uint64_t)cfg->exchange.credit,
+        .bucket = (uint64_t)cfg->exchange.bucket,
+        .coarse = ps_chunk_size_is_coarse(ps_chunk_size_wanted(cfg, false)),
+        .drops = cfg->sync.policy == PS_POLICY_BACKUP && cfg->sync.late == PS_LATE_DROP};
+    return ps_chunk_codec_init(&s->codec, cfg, table);
+}
+
+static ps_err exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out);
+
 static ps_err create_allreduce(const ps_exchange_options *options, ps_exchange **out)
 {
-    return ps_exchange_create(options->stream ? PS_EXCHANGE_NCCL : PS_EXCHANGE_GLOO,
-                              options, out);
+    const ps_exchange_ops *ops;
+    *out = NULL;
+    PS_TRY(exchange_find(options->stream ? PS_EXCHANGE_NCCL : PS_EXCHANGE_GLOO, &ops));
+    return ops->create(options, out);
 }
 
 /* Has only create, which uses nccl on a device's stream, and gloo otherwise. */
 static const ps_exchange_ops allreduce_ops = {.name = "allreduce",
                                               .mode = "allreduce",
+                                              .peers = true,
                                               .on_device = true,
                                               .create = create_allreduce};
 
@@ -28,7 +51,7 @@ static const ps_exchange_ops *const exchanges[] = {
     [PS_EXCHANGE_NONE] = &ps_exchange_none_ops,
 };
 
-ps_err ps_exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out)
+static ps_err exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out)
 {
     *out = exchanges[kind];
     if (*out) return PS_OK;
@@ -38,11 +61,36 @@ ps_err ps_exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out)
                       kind == PS_EXCHANGE_GLOO ? "PS_WITH_GLOO" : "PS_WITH_NCCL");
 }
 
-ps_err ps_exchange_create(ps_exchange_kind kind, const ps_exchange_options *options,
-                          ps_exchange **out)
+ps_err ps_exchange_find(const ps_config_exchange *settings, const ps_exchange_ops **out)
 {
-    const ps_exchange_ops *ops;
-    *out = NULL;
-    PS_TRY(ps_exchange_find(kind, &ops));
-    return ops->create(options, out);
+    PS_TRY(exchange_find(settings->name, out));
+    if (settings->levels == 2) *out = &ps_exchange_levels_ops;
+    return PS_OK;
+}
+
+/* --- facets ------------------------------------------------------------------------ */
+
+static ps_err exchange_lacks(const ps_exchange *x, const char *what)
+{
+    return ps_err_set(PS_ERR_UNSUPPORTED, "the exchange %s has only %s%s", x->ops->name,
+                      what,
+                      x->ops->peers && x->ops->servers ? " with exchange.levels 2" : "");
+}
+
+ps_err ps_exchange_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step)
+{
+    if (!x->ops->chunks) return exchange_lacks(x, "whole steps");
+    return x->ops->chunks->push(x, chunk, step);
+}
+
+ps_err ps_exchange_wait_chunk(ps_exchange *x, uint32_t chunk, uint64_t version)
+{
+    if (!x->ops->chunks) return exchange_lacks(x, "whole steps");
+    return x->ops->chunks->wait(x, chunk, version);
+}
+
+ps_err ps_exchange_rest(ps_exchange *x, bool *rests, bool *over)
+{
+    if (!x->ops->rests) return exchange_lacks(x, "steps of all");
+    return x->ops->rests->rest(x, rests, over);
 }

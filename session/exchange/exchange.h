@@ -7,6 +7,7 @@
 #ifndef PS_EXCHANGE_H
 #define PS_EXCHANGE_H
 
+#include "chunk_codec.h"
 #include "mem.h"
 #include "member.h"
 #include "own_rounds.h"
@@ -16,8 +17,29 @@
 typedef struct ps_exchange ps_exchange;
 struct ps_device_stream; // device_stream.h
 
+struct ps_exchange_local_options; // exchange_local.h
+
+/* What exchanges take from the configuration. */
+typedef struct ps_exchange_settings {
+    uint64_t join_timeout_ms; // for all workers to meet
+    uint64_t step_timeout_ms; // without progress
+    uint64_t verdict_ms;      // until the coordinator knows of a dead worker
+    int64_t io_threads;       // ZeroMQ's
+    int64_t threads;          // of arithmetic; 0: all cores
+    ps_switch shm;
+    ps_chunk_codec codec; // its steps are not set yet
+    uint64_t credit;      // bytes to a shard; 0: auto
+    uint64_t bucket;      // bytes
+    bool coarse;          // few bytes travel: ps_chunk_size_is_coarse
+    bool drops;           // gradients may be dropped: backup with sync.late drop
+} ps_exchange_settings;
+
+/* Borrows table. */
+ps_err ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
+                                 const ps_tensor_table *table);
+
 typedef struct ps_exchange_options { // all borrowed for the exchange's life
-    const ps_config *config;
+    ps_exchange_settings settings;
     const ps_tensor_table *table;
     const ps_plan *plan;      // chunks and shards (ps); otherwise one shard
     const ps_step_rule *rule; // started; each exchange steps a copy of it
@@ -37,6 +59,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     void *buffers; // the buffer arena
     /* Of a device with memory of its own (all-reduce there); NULL: the arenas above. */
     struct ps_device_stream *stream;
+    const struct ps_exchange_local_options *local; // of exchange_local alone
 } ps_exchange_options;
 
 typedef struct ps_exchange_stats {
@@ -67,19 +90,59 @@ typedef struct ps_exchange_state {
     /* With table->optional: the steps that each tensor has missed (absent.h), a uint32_t
      * in each of its elements. */
     float *missed;
-    /* With the policy local: what this rank has of its own (local_memory.h), in
+    /* With the policy local: what this rank has of its own (exchange_local.h), in
      * ps_local_memory_bytes. */
     void *local;
     size_t rule_bytes;
     uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // ps_step_rule_save's
 } ps_exchange_state;
 
+/* A facet: chunks of the plan that go on by themselves, each with versions of its own,
+ * instead of steps of all tensors. One thread may push while another waits. Other slots
+ * may be called when every chunk has the version of its last push. */
+typedef struct ps_exchange_chunks {
+    /* Pushes a chunk's gradient of its step. */
+    ps_err (*push)(ps_exchange *x, uint32_t chunk, uint64_t step);
+    /* Blocks until the chunk has a version. */
+    ps_err (*wait)(ps_exchange *x, uint32_t chunk, uint64_t version);
+} ps_exchange_chunks;
+
+/* A facet: workers go on at their own pace (sync_policy.h). */
+typedef struct ps_exchange_rests {
+    /* After finish: blocks until each push is answered whose answer is due. *rests: all
+     * ranks rest now, and what sync_buffers shows is the same in all; *over: and no step
+     * follows. */
+    ps_err (*rest)(ps_exchange *x, bool *rests, bool *over);
+} ps_exchange_rests;
+
+/* A facet: steps between two synchronisations (local_steps.h). Gradients are each rank's
+ * own mean, not multiplied by its share. */
+typedef struct ps_exchange_rounds {
+    /* In each step, before finish: the samples, this rank's and all ranks'. */
+    void (*count)(ps_exchange *x, uint64_t mine, uint64_t all);
+    /* These three with a quorum alone. At rest or within the first round: rounds have
+     * `steps` steps of this rank from here on, more than were made of this one, and its
+     * change counts `weight` times its share of the samples. */
+    void (*set)(ps_exchange *x, uint64_t steps, double weight);
+    /* When rest has found none: sends what ends the rank's round, if `now` or a plan says
+     * so; *sent: it did, and rest is to be called again. */
+    ps_err (*end)(ps_exchange *x, bool now, bool *sent);
+    /* At rest: which round was cut short before it, and which one is to be before the
+     * next one. */
+    ps_round_cut (*swap_cut)(ps_exchange *x, ps_round_cut plan);
+} ps_exchange_rounds;
+
 typedef struct ps_exchange_ops {
     const char *name;
     const char *mode; // summary.json's: ps, allreduce or single
     bool servers;     // the weights are stepped by shards; otherwise by workers
+    bool peers;       // workers of a host map each other's arenas: all create together
     bool alone;       // for one worker, which needs no coordinator
     bool on_device;   // works on the device's stream, where the device has one
+    /* Facets; NULL: the exchange lacks it. */
+    const ps_exchange_chunks *chunks;
+    const ps_exchange_rests *rests;
+    const ps_exchange_rounds *rounds;
     /* Connects. *out is owned by the caller. */
     ps_err (*create)(const ps_exchange_options *options, ps_exchange **out);
     /* Rank 0's params and buffers become everybody's. */
@@ -115,33 +178,6 @@ typedef struct ps_exchange_ops {
     /* Called by all ranks before start: they continue at first_step, with the rule of
      * their options and rank 0's parameters. */
     ps_err (*load)(ps_exchange *x, const ps_exchange_state *in);
-    /* Instead of steps of all tensors, chunks of the plan that go on by themselves, each
-     * with versions of its own: pushes a chunk's gradient of its step, and blocks until
-     * the chunk has a version. One thread may push while another waits. Other slots may
-     * be called when every chunk has the version of its last push. NULL: the exchange
-     * cannot. */
-    ps_err (*push_chunk)(ps_exchange *x, uint32_t chunk, uint64_t step);
-    ps_err (*wait_chunk)(ps_exchange *x, uint32_t chunk, uint64_t version);
-    /* Of an exchange that wants each rank's own mean gradients, not multiplied by its
-     * share: in each step, before finish, the samples that they are of, this rank's and
-     * all ranks'. NULL: the gradients come multiplied. */
-    void (*count)(ps_exchange *x, uint64_t mine, uint64_t all);
-    /* With a quorum, at rest or within the first round: rounds have `steps` steps of this
-     * rank from here on, more than were made of this one, and its change counts `weight`
-     * times its share of the samples. NULL: no such rounds. */
-    void (*set_round)(ps_exchange *x, uint64_t steps, double weight);
-    /* With a quorum, when rest has found none: sends what ends the rank's round, if `now`
-     * or a plan says so; *sent: it did, and rest is to be called again. NULL: as
-     * set_round. */
-    ps_err (*end_round)(ps_exchange *x, bool now, bool *sent);
-    /* With a quorum, at rest: which round was cut short before it, and which one is to be
-     * before the next one. NULL: as set_round. */
-    ps_round_cut (*swap_cut)(ps_exchange *x, ps_round_cut plan);
-    /* Where workers go on at their own pace (sync_policy.h), after finish: blocks until
-     * each push is answered whose answer is due. *rests: all ranks rest now, and what
-     * sync_buffers shows is the same in all; *over: and no step follows. NULL: the
-     * exchange cannot. */
-    ps_err (*rest)(ps_exchange *x, bool *rests, bool *over);
     void (*stats)(const ps_exchange *x, ps_exchange_stats *out);
     /* Orderly end of the connections; after a failure only destroy may be called. */
     ps_err (*stop)(ps_exchange *x);
@@ -152,12 +188,9 @@ struct ps_exchange {
     const ps_exchange_ops *ops;
 };
 
-/* The table of an exchange. UNSUPPORTED names what the build lacks. */
-ps_err ps_exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out);
-
-/* ps_exchange_find, and create. */
-ps_err ps_exchange_create(ps_exchange_kind kind, const ps_exchange_options *options,
-                          ps_exchange **out);
+/* The table of the exchange that the settings name. UNSUPPORTED names what the build
+ * lacks. */
+ps_err ps_exchange_find(const ps_config_exchange *settings, const ps_exchange_ops **out);
 
 static inline ps_err ps_exchange_start(ps_exchange *x)
 {
@@ -205,19 +238,27 @@ static inline ps_err ps_exchange_load(ps_exchange *x, const ps_exchange_state *i
 {
     return x->ops->load(x, in);
 }
-/* Exchanges without rounds of a rank's own do nothing. */
+/* The facets: UNSUPPORTED where the exchange lacks one. */
+ps_err ps_exchange_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step);
+ps_err ps_exchange_wait_chunk(ps_exchange *x, uint32_t chunk, uint64_t version);
+ps_err ps_exchange_rest(ps_exchange *x, bool *rests, bool *over);
+/* Exchanges without rounds do nothing. */
+static inline void ps_exchange_count(ps_exchange *x, uint64_t mine, uint64_t all)
+{
+    if (x->ops->rounds) x->ops->rounds->count(x, mine, all);
+}
 static inline void ps_exchange_set_round(ps_exchange *x, uint64_t steps, double weight)
 {
-    if (x->ops->set_round) x->ops->set_round(x, steps, weight);
+    if (x->ops->rounds) x->ops->rounds->set(x, steps, weight);
 }
 static inline ps_err ps_exchange_end_round(ps_exchange *x, bool now, bool *sent)
 {
     *sent = false;
-    return x->ops->end_round ? x->ops->end_round(x, now, sent) : PS_OK;
+    return x->ops->rounds ? x->ops->rounds->end(x, now, sent) : PS_OK;
 }
 static inline ps_round_cut ps_exchange_swap_cut(ps_exchange *x, ps_round_cut plan)
 {
-    return x->ops->swap_cut ? x->ops->swap_cut(x, plan) : (ps_round_cut){0, 0};
+    return x->ops->rounds ? x->ops->rounds->swap_cut(x, plan) : (ps_round_cut){0, 0};
 }
 static inline void ps_exchange_stats_get(const ps_exchange *x, ps_exchange_stats *out)
 {

@@ -25,15 +25,36 @@
 #include "exchange.h"
 
 typedef struct ps_exchange_local_options { // borrowed for the exchange's life
-    const ps_exchange_ops *ops;            // of the outer exchange
-    const ps_config *config;               // ps_local_steps_outer's
-    const ps_step_rule *rule;              // started with the rounds
+    const ps_config *config;               // the job's
+    const ps_exchange_ops *outer;
+    const ps_step_rule *outer_rule; // started with the rounds
 } ps_exchange_local_options;
 
-/* Its name and mode are the outer exchange's. Steps, config and rule of `options` are the
- * inner ones. */
-ps_err ps_exchange_local_create(const ps_exchange_options *options,
-                                const ps_exchange_local_options *outer,
-                                ps_exchange **out);
+/* The table of this exchange over an outer one, whose name and mode it has. */
+ps_exchange_ops ps_exchange_local_ops_over(const ps_exchange_ops *outer);
+
+/* options->local says what the outer exchange is; steps and rule of options are the inner
+ * ones. */
+ps_err ps_exchange_local_create(const ps_exchange_options *options, ps_exchange **out);
+
+/* What a rank has of its own between two steps: arenas of float32, then a ps_local_end.
+ * The first arena is the weights, the others are the inner optimizer's state. */
+typedef struct ps_local_part {     // of a fragment
+    uint64_t samples, all_samples; // since its last change: this rank's, all ranks'
+    uint64_t awaited;              // 1: a change was sent, and its result is not used yet
+} ps_local_part;
+
+typedef struct ps_local_end {
+    uint64_t n_parts; // sync.fragments
+    ps_local_part parts[PS_MAX_FRAGMENTS];
+    uint64_t rule_bytes;
+    uint8_t rule[PS_STEP_RULE_STATE_BYTES]; // the inner one's, ps_step_rule_save's
+} ps_local_end;
+
+size_t ps_local_memory_bytes(const ps_tensor_table *table, const ps_optimizer *inner);
+float *ps_local_memory_arena(const ps_tensor_table *table, void *local, int i);
+/* Where the end begins: at no particular alignment of a uint64_t. */
+void *ps_local_memory_end(const ps_tensor_table *table, const ps_optimizer *inner,
+                          void *local);
 
 #endif

@@ -26,7 +26,7 @@ static ps_err door_name(ps_member *member, const char *key, ps_deadline deadline
 ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key,
                        const ps_shm_offer_rings *rings)
 {
-    ps_deadline deadline = ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
+    ps_deadline deadline = ps_deadline_in_ms(o->settings.join_timeout_ms);
     char name[PS_SHM_NAME_MAX];
     PS_TRY(door_name(o->member, key, deadline, name));
     int fd;
@@ -48,17 +48,15 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key,
     return err;
 }
 
-bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank)
+bool ps_shm_offer_possible(const ps_exchange_ops *ops, const ps_exchange_settings *x,
+                           const ps_roster *roster, int rank)
 {
-    const ps_config_exchange *x = &config->exchange;
     if (x->shm != PS_SWITCH_AUTO) return x->shm == PS_SWITCH_ON;
-    const bool ps = roster->n_servers > 0;
-    const bool servers = ps && x->codec == PS_CODEC_NONE;
-    const bool workers = !ps || ps_config_two_levels(config);
+    const bool servers = ops->servers && x->codec.codec == PS_CODEC_NONE;
     const ps_roster_entry *here = &roster->workers[rank];
     for (int s = 0; servers && s < roster->n_servers; s++)
         if (ps_roster_same_host(here, &roster->servers[s])) return true;
-    for (int r = 0; workers && r < roster->n_workers; r++)
+    for (int r = 0; ops->peers && r < roster->n_workers; r++)
         if (r != rank && ps_roster_same_host(here, &roster->workers[r])) return true;
     return false;
 }
@@ -67,12 +65,13 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server,
                            const ps_shm_offer_rings *rings, bool *shared)
 {
     *shared = false;
-    const ps_config_exchange *x = &o->config->exchange;
+    const ps_exchange_settings *x = &o->settings;
+    const ps_codec coded = x->codec.codec;
     if (x->shm == PS_SWITCH_OFF) return PS_OK;
     bool required = x->shm == PS_SWITCH_ON;
     // Both at once would give workers of one host other sums than those of others.
-    if (x->codec != PS_CODEC_NONE) {
-        const char *codec = ps_word_name(ps_codec_words, (int)x->codec);
+    if (coded != PS_CODEC_NONE) {
+        const char *codec = ps_word_name(ps_codec_words, (int)coded);
         if (!required && server == 0)
             PS_INFO("shm", "used=no reason=\"exchange.codec is %s\"", codec);
         if (!required) return PS_OK;

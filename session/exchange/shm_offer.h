@@ -4,10 +4,11 @@
 
 #include "exchange.h"
 
-/* Whether anybody on this host may map the arenas of the worker: a server in ps mode (not
- * with a codec), another worker in all-reduce and with exchange.levels 2. With
- * exchange.shm on it is true, so that an obstacle is reported. */
-bool ps_shm_offer_possible(const ps_config *config, const ps_roster *roster, int rank);
+/* Whether anybody on this host may map the arenas of the worker: one of the exchange's
+ * servers (not with a codec) or peers. With exchange.shm on it is true, so that an
+ * obstacle is reported. */
+bool ps_shm_offer_possible(const ps_exchange_ops *ops, const ps_exchange_settings *x,
+                           const ps_roster *roster, int rank);
 
 /* Rings that are offered with the arenas. */
 typedef struct ps_shm_offer_rings {

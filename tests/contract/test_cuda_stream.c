@@ -6,7 +6,7 @@
 #include "check.h"
 #include "device.h"
 #include "device_stream.h"
-#include "exchange.h"
+#include "exchange_none.h"
 #include "init_weights.h"
 #include "model_spec.h"
 
@@ -53,8 +53,7 @@ static void open_side(rig *r, side *s, bool on_stream)
                                            .grads = s->grads.base,
                                            .buffers = s->buffers};
     if (on_stream) check(r->device->ops->stream_create(r->device, &stream, &s->stream));
-    const ps_exchange_options exchange = {.config = &r->cfg,
-                                          .table = &r->spec.table,
+    const ps_exchange_options exchange = {.table = &r->spec.table,
                                           .plan = &r->plan,
                                           .rule = &r->rule,
                                           .world_size = 1,
@@ -62,7 +61,7 @@ static void open_side(rig *r, side *s, bool on_stream)
                                           .grads = &s->grads,
                                           .buffers = s->buffers,
                                           .stream = s->stream};
-    check(ps_exchange_create(PS_EXCHANGE_NONE, &exchange, &s->exchange));
+    check(ps_exchange_none_ops.create(&exchange, &s->exchange));
     check(ps_exchange_start(s->exchange));
     ps_program_options program = {.spec = &r->spec,
                                   .max_batch = BATCH,

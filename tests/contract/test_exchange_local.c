@@ -34,28 +34,30 @@ typedef struct local_rig {
     ps_shared_mem params, grads;
     void *buffers;
     ps_exchange_ops ops;
+    ps_exchange_local_options local;
     ps_exchange *x;
 } local_rig;
 
 static void make_exchange(local_rig *r)
 {
     const ps_config *c = &r->job.cfg;
-    const ps_exchange_options options = {.config = c,
-                                         .table = r->job.table,
-                                         .plan = &r->plan,
-                                         .rule = &r->rule,
-                                         .member = r->member,
-                                         .world_size = 1,
-                                         .total_steps = STEPS,
-                                         .params = &r->params,
-                                         .grads = &r->grads,
-                                         .buffers = r->buffers};
-    const ps_exchange_local_options outer = {
-        .ops = &r->ops, .config = &r->outer_config, .rule = &r->outer_rule};
-    OK(ps_exchange_find(PS_EXCHANGE_PS, &outer_ops));
+    ps_exchange_options options = {.table = r->job.table,
+                                   .plan = &r->plan,
+                                   .rule = &r->rule,
+                                   .member = r->member,
+                                   .world_size = 1,
+                                   .total_steps = STEPS,
+                                   .params = &r->params,
+                                   .grads = &r->grads,
+                                   .buffers = r->buffers,
+                                   .local = &r->local};
+    r->local = (ps_exchange_local_options){
+        .config = c, .outer = &r->ops, .outer_rule = &r->outer_rule};
+    OK(ps_exchange_settings_init(&options.settings, c, r->job.table));
+    OK(ps_exchange_find(&c->exchange, &outer_ops));
     r->ops = *outer_ops;
     r->ops.create = note_and_create;
-    OK(ps_exchange_local_create(&options, &outer, &r->x));
+    OK(ps_exchange_local_create(&options, &r->x));
 }
 
 static void rig_init(local_rig *r, const char *const *sets, int n_sets)
@@ -107,7 +109,7 @@ static void make_step(local_rig *r, uint64_t step)
     for (uint64_t i = 0; i < n; i++)
         grads[i] = test_gradient(0, step, i, params[i]);
     OK(ps_exchange_grads_ready(r->x, 0, n));
-    r->x->ops->count(r->x, 1, 1);
+    ps_exchange_count(r->x, 1, 1);
     OK(ps_exchange_finish(r->x));
 }
 

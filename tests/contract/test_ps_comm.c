@@ -122,15 +122,17 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
     size_t bytes = r->job.spec.table.arena_count * sizeof(float);
     assert_int_equal(ps_shared_mem_init(&r->params, bytes, "params"), PS_OK);
     assert_int_equal(ps_shared_mem_init(&r->grads, bytes, "grads"), PS_OK);
-    r->options = (ps_exchange_options){.config = &r->job.cfg,
-                                       .table = &r->job.spec.table,
+    r->options = (ps_exchange_options){.table = &r->job.spec.table,
                                        .plan = &r->plan,
                                        .rule = &r->rule,
                                        .world_size = 1,
                                        .params = &r->params,
                                        .grads = &r->grads};
+    assert_int_equal(
+        ps_exchange_settings_init(&r->options.settings, &r->job.cfg, &r->job.spec.table),
+        PS_OK);
     assert_int_equal(test_job_join(&r->job, 0, r->plan.hash, &r->options.member), PS_OK);
-    assert_int_equal(ps_comm_create(&r->options, &r->comm), PS_OK);
+    assert_int_equal(ps_comm_create(&r->options, true, &r->comm), PS_OK);
     assert_int_equal(ps_comm_wait_ready(r->comm), PS_OK);
     r->chunks = calloc(r->plan.n_chunks, sizeof *r->chunks);
     for (uint32_t c = 0; c < r->plan.n_chunks; c++)

@@ -77,8 +77,7 @@ static void begin_worker(uint32_t rank)
     world_take_memory(&c, sizeof *c);
     arenas[rank][0] = (ps_shared_mem){.base = w->params, .bytes = sizeof w->params};
     arenas[rank][1] = (ps_shared_mem){.base = w->grads, .bytes = sizeof w->grads};
-    c->o = (ps_exchange_options){.config = &K.config,
-                                 .table = &K.table,
+    c->o = (ps_exchange_options){.table = &K.table,
                                  .plan = &K.plan,
                                  .rule = &K.rule,
                                  .rank = (int)rank,
@@ -87,6 +86,8 @@ static void begin_worker(uint32_t rank)
                                  .first_step = W.newest.version,
                                  .params = &arenas[rank][0],
                                  .grads = &arenas[rank][1]};
+    world_must(ps_exchange_settings_init(&c->o.settings, &K.config, &K.table), "worker",
+               rank);
     c->plan = &K.plan;
     c->nonce = NONCE + W.incarnation;
     // What an arena holds before must not matter; the gaps between tensors stay zero.

@@ -5,7 +5,8 @@
 #include "shm_offer.h"
 
 typedef struct cluster {
-    ps_config config;
+    ps_exchange_settings settings;
+    ps_exchange_ops ops;
     ps_roster roster;
 } cluster;
 
@@ -19,7 +20,8 @@ static void stand_on(ps_roster_entry *e, int host)
  * server are. */
 static cluster cluster_of(bool ps, ps_codec codec, ps_switch shm, int worker, int server)
 {
-    cluster c = {.config.exchange = {.codec = codec, .shm = shm}};
+    cluster c = {.settings = {.codec.codec = codec, .shm = shm},
+                 .ops = {.servers = ps, .peers = !ps}};
     assert_int_equal(ps_roster_init(&c.roster, ps, 2), PS_OK);
     stand_on(&c.roster.workers[0], 0);
     stand_on(&c.roster.workers[1], worker);
@@ -30,7 +32,7 @@ static cluster cluster_of(bool ps, ps_codec codec, ps_switch shm, int worker, in
 static bool possible(bool ps, ps_codec codec, ps_switch shm, int worker, int server)
 {
     cluster c = cluster_of(ps, codec, shm, worker, server);
-    bool answer = ps_shm_offer_possible(&c.config, &c.roster, 0);
+    bool answer = ps_shm_offer_possible(&c.ops, &c.settings, &c.roster, 0);
     ps_roster_fini(&c.roster);
     return answer;
 }

@@ -4,7 +4,7 @@
 #define PS_SNAPSHOT_H
 
 #include "exchange.h"
-#include "local_memory.h"
+#include "exchange_local.h"
 #include "trainer_snapshot.h"
 
 /* What a job's snapshots have. */

@@ -94,9 +94,7 @@ static bool is_stopping(allreduce *x)
  * needs. */
 static ps_err allreduce_verdict(allreduce *x)
 {
-    const ps_config_net *net = &x->at.config->net;
-    ps_deadline deadline =
-        ps_deadline_in_ms((uint64_t)(net->dead_after_ms + 2 * net->heartbeat_ms));
+    ps_deadline deadline = ps_deadline_in_ms(x->at.settings.verdict_ms);
     struct pollfd pfd = {.fd = ps_member_abort_fd(x->at.member), .events = POLLIN};
     while (!ps_deadline_passed(deadline) && !is_stopping(x)) {
         ps_err err = ps_member_check(x->at.member);
@@ -257,7 +255,7 @@ static ps_err wait_round(allreduce *x)
  * first. */
 static ps_deadline next_progress(const allreduce *x)
 {
-    return ps_deadline_in_ms((uint64_t)x->at.config->net.step_timeout_ms + 1000);
+    return ps_deadline_in_ms(x->at.settings.step_timeout_ms + 1000);
 }
 
 /* Blocks until they have arrived. *late: they have not, and none came for too long. The
@@ -279,9 +277,9 @@ static ps_err wait_rounds(allreduce *x, const uint64_t *count, uint64_t target,
 
 static ps_err late_error(allreduce *x)
 {
-    ps_err err = ps_err_set(
-        PS_ERR_TIMEOUT, "%s: no bucket was summed for %lld ms (net.step_timeout_ms)",
-        x->base.ops->name, (long long)x->at.config->net.step_timeout_ms);
+    ps_err err = ps_err_set(PS_ERR_TIMEOUT,
+                            "%s: no bucket was summed for %lld ms (net.step_timeout_ms)",
+                            x->base.ops->name, (long long)x->at.settings.step_timeout_ms);
     return real_error(x, err);
 }
 

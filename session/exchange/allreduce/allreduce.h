@@ -47,17 +47,16 @@ void ps_allreduce_destroy(ps_exchange **x);
  * device that has one. */
 #define PS_ALLREDUCE_OPS(engine, device, make)                                           \
     {                                                                                    \
-        .name = engine, .mode = "allreduce", .servers = false, .alone = false,           \
-        .on_device = device, .create = make, .start = ps_allreduce_start,                \
+        .name = engine, .mode = "allreduce", .servers = false, .peers = true,            \
+        .alone = false, .on_device = device, .chunks = NULL, .rests = NULL,              \
+        .rounds = NULL, .create = make, .start = ps_allreduce_start,                     \
         .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
         .params_ready = ps_allreduce_params_ready,                                       \
         .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \
         .drain = ps_allreduce_drain, .loss_scale = ps_allreduce_loss_scale,              \
         .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
-        .load = ps_allreduce_load, .push_chunk = NULL, .wait_chunk = NULL,               \
-        .count = NULL, .set_round = NULL, .end_round = NULL, .swap_cut = NULL,           \
-        .rest = NULL, .stats = ps_allreduce_stats, .stop = ps_allreduce_stop,            \
-        .destroy = ps_allreduce_destroy,                                                 \
+        .load = ps_allreduce_load, .stats = ps_allreduce_stats,                          \
+        .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
     }
 
 #endif

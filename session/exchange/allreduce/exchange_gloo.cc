@@ -558,7 +558,6 @@ const ps_collective_ops gloo_ops = {
 ps_err connect(const ps_exchange_options *options, ps_device_stream *,
                ps_collective **out)
 {
-    const ps_config_net *net = &options->config->net;
     ps_err err = ps_shm_collective_open(options, out);
     if (err != PS_OK || *out) return err;
     GlooCollective *c = new (std::nothrow) GlooCollective();
@@ -572,12 +571,13 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     return guarded("connecting the workers", [&] {
         gloo::transport::tcp::attr attr(ps_member_address(options->member));
         c->device = gloo::transport::tcp::CreateDevice(attr);
-        c->context = ps_gloo_mesh_connect({.member = options->member,
-                                           .rank = c->rank,
-                                           .world_size = c->world_size,
-                                           .device = c->device,
-                                           .connect_timeout_ms = net->join_timeout_ms,
-                                           .call_timeout = NO_LIMIT});
+        c->context = ps_gloo_mesh_connect(
+            {.member = options->member,
+             .rank = c->rank,
+             .world_size = c->world_size,
+             .device = c->device,
+             .connect_timeout_ms = int64_t(options->settings.join_timeout_ms),
+             .call_timeout = NO_LIMIT});
         c->links.resize(c->world_size - 1);
         for (int i = 0; i < c->world_size - 1; i++)
             c->links[i].peer = (c->rank + 1 + i) % c->world_size;

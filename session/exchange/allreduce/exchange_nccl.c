@@ -263,14 +263,14 @@ static ps_err share_id(nccl_collective *c, int rank, uint64_t timeout_ms,
 static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream *stream,
                            ps_collective **out)
 {
-    const ps_config_net *net = &options->config->net;
+    const uint64_t ms = options->settings.join_timeout_ms;
     nccl_collective *c = NULL;
     PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "nccl"));
     c->base.ops = &nccl_ops;
     c->stream = stream;
     c->member = options->member;
     c->world_size = options->world_size;
-    c->step_timeout_ms = (uint64_t)net->step_timeout_ms;
+    c->step_timeout_ms = options->settings.step_timeout_ms;
     c->queues = stream->ops->step != NULL;
     *out = &c->base;
     PS_TRY(nccl_load(&c->nccl));
@@ -279,13 +279,12 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
                           "nccl sums in the memory of GPUs: it needs train.device: cuda "
                           "(on the cpu: exchange.name: gloo)");
     ncclUniqueId id;
-    PS_TRY(share_id(c, options->rank, (uint64_t)net->join_timeout_ms, &id));
+    PS_TRY(share_id(c, options->rank, ms, &id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclResult_t rc = c->nccl.CommInitRankConfig(&c->comm, options->world_size, id,
                                                  options->rank, &config);
     if (!nccl_accepted(rc)) return nccl_error(c, "communicator", rc);
-    uint64_t ms = (uint64_t)net->join_timeout_ms;
     return await_stream(c, "communicator", QUEUED,
                         (limit){ps_deadline_in_ms(ms), ms, "net.join_timeout_ms"});
 }

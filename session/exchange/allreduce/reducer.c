@@ -107,7 +107,7 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     *r = (ps_reducer){.at = at, .stream = stream, .collective = collective};
     const ps_collective_ops *ops = collective->ops;
     const bool scatters = ops->lay_out != NULL;
-    const uint64_t bytes = (uint64_t)at->config->exchange.bucket;
+    const uint64_t bytes = at->settings.bucket;
     const uint64_t first = bytes < PS_BUCKET_FIRST_BYTES ? bytes : PS_BUCKET_FIRST_BYTES;
     r->own = scatters ? at->rank : 0;
     r->queues = ops->complete && stream->ops->step;

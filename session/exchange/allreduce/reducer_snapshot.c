@@ -58,7 +58,7 @@ static ps_rank_pieces reducer_snapshot_pieces_of(const packed *p, const ps_reduc
                             .rank = r->at->rank,
                             .world_size = r->at->world_size,
                             .holder = p->holder,
-                            .timeout_ms = (uint64_t)r->at->config->net.step_timeout_ms,
+                            .timeout_ms = r->at->settings.step_timeout_ms,
                             .bytes = p->bytes,
                             .memory = p->memory};
 }

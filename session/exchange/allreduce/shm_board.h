@@ -26,13 +26,13 @@ typedef struct ps_shm_board { // all zero at the start
     _Alignas(64) _Atomic uint64_t rounds;  // pieces that it has put
     _Alignas(64) uint8_t pieces[2][PS_SHM_BOARD_PIECE]; // in turn
     _Atomic uint32_t scale_bits; // of a leader (two_levels.h): the newest loss scale
-    _Atomic uint64_t shared[]; // of each bucket: how often its part has new weights
+    _Atomic uint64_t shared[];   // of each bucket: how often its part has new weights
 } ps_shm_board;
 
 uint64_t ps_shm_board_bytes(int n_buckets_max);
 
-/* The rank's own: raises a count, and wakes the ranks that wait for this one. boards (n): of
- * all ranks. */
+/* The rank's own: raises a count, and wakes the ranks that wait for this one. boards (n):
+ * of all ranks. */
 void ps_shm_board_post(ps_shm_board *const *boards, int n, int rank,
                        _Atomic uint64_t *count);
 

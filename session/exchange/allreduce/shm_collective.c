@@ -54,7 +54,7 @@ static ps_err shm_collective_check(void *ctx)
     if (!ps_deadline_passed(c->deadline)) return PS_OK;
     return ps_err_set(PS_ERR_TIMEOUT,
                       "worker %d gave no %s for %lld ms (net.step_timeout_ms)", c->peer,
-                      c->what, (long long)c->at.config->net.step_timeout_ms);
+                      c->what, (long long)c->at.settings.step_timeout_ms);
 }
 
 static ps_err shm_collective_wait_for(shm_collective *c, int peer,
@@ -62,7 +62,7 @@ static ps_err shm_collective_wait_for(shm_collective *c, int peer,
                                       const char *what)
 {
     if (atomic_load(count) >= target) return PS_OK;
-    c->deadline = ps_deadline_in_ms((uint64_t)c->at.config->net.step_timeout_ms);
+    c->deadline = ps_deadline_in_ms(c->at.settings.step_timeout_ms);
     c->peer = peer;
     c->what = what;
     return ps_shm_board_wait(c->boards[c->rank], peer, count, target, c->spin_ns,
@@ -295,7 +295,7 @@ static ps_err shm_collective_prepare(shm_collective *c)
         c->boards[r] = ps_shm_peers_board(c->peers, r);
     c->base.by_caller = c->at.params->bytes <= SMALL_BYTES;
     const ps_roster *roster = ps_member_roster(c->at.member);
-    const int64_t threads = c->at.config->train.threads;
+    const int64_t threads = c->at.settings.threads;
     c->spin_ns = ps_roster_spin_ns(roster, &roster->workers[c->rank],
                                    threads ? threads + !c->base.by_caller : 0);
     return PS_OK;

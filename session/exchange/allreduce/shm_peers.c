@@ -17,7 +17,7 @@ struct ps_shm_peers {
 
 static ps_deadline shm_peers_join_deadline(const ps_exchange_options *o)
 {
-    return ps_deadline_in_ms((uint64_t)o->config->net.join_timeout_ms);
+    return ps_deadline_in_ms(o->settings.join_timeout_ms);
 }
 
 static bool is_here(const ps_exchange_options *o, int rank)
@@ -77,7 +77,7 @@ static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 /* With exchange.shm on an error; otherwise logs that TCP is used instead. */
 static ps_err shm_peers_without(const ps_exchange_options *o, const char *reason)
 {
-    if (o->config->exchange.shm == PS_SWITCH_ON)
+    if (o->settings.shm == PS_SWITCH_ON)
         return ps_err_set(PS_ERR_CONFIG, "exchange.shm is on, but %s", reason);
     return PS_OK;
 }
@@ -114,7 +114,7 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
 {
     *out = NULL;
     if (o->world_size == 1 || o->stream) return PS_OK;
-    bool wanted = o->config->exchange.shm != PS_SWITCH_OFF;
+    bool wanted = o->settings.shm != PS_SWITCH_OFF;
     bool here = shm_peers_count_here(o) == o->world_size;
     bool all, mapped;
     PS_TRY(shm_peers_agree(o, "shm/wanted", wanted && here, &all));

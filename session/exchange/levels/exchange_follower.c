@@ -76,7 +76,7 @@ ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
 static ps_err await_leader(exchange_follower *e, const _Atomic uint64_t *count,
                            uint64_t target)
 {
-    const uint64_t timeout_ms = (uint64_t)e->o.config->net.step_timeout_ms;
+    const uint64_t timeout_ms = e->o.settings.step_timeout_ms;
     ps_levels_wait w = {.levels = e->levels,
                         .timeout_ms = timeout_ms + timeout_ms / 4,
                         .what = "weights"};
@@ -174,7 +174,7 @@ static ps_err follower_loss_scale(ps_exchange *x, float *scale)
 static ps_err follower_sync_buffers(ps_exchange *x)
 {
     exchange_follower *e = follower_self(x);
-    if (e->o.config->exchange.codec != PS_CODEC_NONE) {
+    if (e->o.settings.codec.codec != PS_CODEC_NONE) {
         PS_TRY(await_leader(e, &e->levels->boards[0]->rounds, ++e->n_exact));
         for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
             follower_copy(e, c);
@@ -255,6 +255,7 @@ static const ps_exchange_ops follower_ops = {
     .name = "ps",
     .mode = "ps",
     .servers = true,
+    .peers = true,
     .start = follower_start,
     .begin = follower_begin,
     .params_needed = follower_params_needed,

@@ -44,8 +44,7 @@ static ps_levels_wait leader_wait_for(const ps_levels_leader *l, int place)
 {
     return (ps_levels_wait){.levels = l->levels,
                             .place = place,
-                            .timeout_ms =
-                                (uint64_t)l->levels->o.config->net.step_timeout_ms,
+                            .timeout_ms = l->levels->o.settings.step_timeout_ms,
                             .what = "gradients",
                             .also = is_ended,
                             .ctx = l};

@@ -38,7 +38,7 @@ static ps_err list_workers(ps_levels *l)
         l->ranks[l->n++] = r;
     }
     // The thread that sums is one more.
-    const int64_t threads = l->o.config->train.threads;
+    const int64_t threads = l->o.settings.threads;
     l->spin_ns =
         ps_roster_spin_ns(roster, &roster->workers[l->o.rank], threads ? threads + 1 : 0);
     return PS_OK;

@@ -64,7 +64,8 @@ static ps_err exchange_ps_check_options(const ps_exchange_options *o)
 }
 
 /* Takes levels over, in case of an error too. */
-static ps_err exchange_ps_create(const ps_exchange_options *options, ps_levels *levels,
+static ps_err exchange_ps_create(const ps_exchange_ops *ops,
+                                 const ps_exchange_options *options, ps_levels *levels,
                                  ps_exchange **out)
 {
     exchange_ps *e;
@@ -73,14 +74,15 @@ static ps_err exchange_ps_create(const ps_exchange_options *options, ps_levels *
         ps_levels_close(&levels);
         return err;
     }
-    e->base.ops = &ps_exchange_ps_ops;
+    e->base.ops = ops;
     e->o = *options;
     e->levels = levels;
     e->newest = (int64_t)options->first_step;
     e->n_buffer_syncs = options->buffer_pieces;
     ps_exchange *x = &e->base;
     err = map_chunks(e);
-    if (err == PS_OK) err = ps_comm_create(options, &e->comm);
+    // A leader's gradients are pushed, and its weights awaited, while it computes.
+    if (err == PS_OK) err = ps_comm_create(options, !ops->peers, &e->comm);
     if (err == PS_OK && levels)
         err = ps_levels_leader_create(levels, e->comm, &e->leader);
     if (err == PS_OK)
@@ -92,13 +94,20 @@ static ps_err exchange_ps_create(const ps_exchange_options *options, ps_levels *
 
 static ps_err ps_ops_create(const ps_exchange_options *options, ps_exchange **out)
 {
-    ps_levels *levels = NULL;
     *out = NULL;
     PS_TRY(exchange_ps_check_options(options));
-    if (ps_config_two_levels(options->config)) PS_TRY(ps_levels_open(options, &levels));
+    return exchange_ps_create(&ps_exchange_ps_ops, options, NULL, out);
+}
+
+static ps_err ps_ops_create_levels(const ps_exchange_options *options, ps_exchange **out)
+{
+    ps_levels *levels;
+    *out = NULL;
+    PS_TRY(exchange_ps_check_options(options));
+    PS_TRY(ps_levels_open(options, &levels));
     if (levels && !ps_levels_leads(levels))
         return ps_exchange_follower_create(levels, out);
-    return exchange_ps_create(options, levels, out);
+    return exchange_ps_create(&ps_exchange_levels_ops, options, levels, out);
 }
 
 /* Waits for a version of chunks first .. last; for all together where it can. Begins with
@@ -136,7 +145,7 @@ static ps_err fetch_exact(exchange_ps *e)
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
     exchange_ps *e = exchange_ps_self(x);
-    if (e->o.config->exchange.codec != PS_CODEC_NONE) {
+    if (e->o.settings.codec.codec != PS_CODEC_NONE) {
         PS_TRY(fetch_exact(e));
         if (e->leader) ps_levels_leader_exact(e->leader);
     }
@@ -295,9 +304,6 @@ static ps_err ps_ops_load(ps_exchange *x, const ps_exchange_state *in)
 
 static ps_err ps_ops_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step)
 {
-    if (ps_config_two_levels(exchange_ps_self(x)->o.config))
-        return ps_err_set(PS_ERR_UNSUPPORTED, "exchange.levels 2 has only whole steps: "
-                                              "take exchange.levels 1");
     return ps_comm_submit(exchange_ps_self(x)->comm, PS_COMM_PUSH, step, &chunk, 1);
 }
 
@@ -330,8 +336,7 @@ static void ps_ops_stats(const ps_exchange *x, ps_exchange_stats *out)
  * worker's goodbye did not reach publishes none; the job ends without them. */
 static ps_err await_server_stats(exchange_ps *e)
 {
-    const ps_deadline deadline =
-        ps_deadline_in_ms((uint64_t)e->o.config->net.step_timeout_ms / 2);
+    const ps_deadline deadline = ps_deadline_in_ms(e->o.settings.step_timeout_ms / 2);
     for (int i = 0; i < ps_member_roster(e->o.member)->n_servers; i++) {
         const ps_job_key key = ps_job_key_stats(i);
         void *value = NULL;
@@ -351,26 +356,22 @@ static ps_err ps_ops_stop(ps_exchange *x)
     return e->o.rank == 0 ? await_server_stats(e) : PS_OK;
 }
 
-const ps_exchange_ops ps_exchange_ps_ops = {
-    .name = "ps",
-    .mode = "ps",
-    .servers = true,
-    .create = ps_ops_create,
-    .start = ps_ops_start,
-    .begin = ps_ops_begin,
-    .params_needed = ps_ops_params_needed,
-    .params_ready = ps_ops_params_ready,
-    .grads_ready = ps_ops_grads_ready,
-    .finish = ps_ops_finish,
-    .drain = ps_ops_drain,
-    .loss_scale = ps_ops_loss_scale,
-    .sync_buffers = ps_ops_sync_buffers,
-    .save = ps_ops_save,
-    .load = ps_ops_load,
-    .push_chunk = ps_ops_push_chunk,
-    .wait_chunk = ps_ops_wait_chunk,
-    .rest = ps_ops_rest,
-    .stats = ps_ops_stats,
-    .stop = ps_ops_stop,
-    .destroy = ps_ops_destroy,
-};
+static const ps_exchange_chunks ps_ops_chunks = {.push = ps_ops_push_chunk,
+                                                 .wait = ps_ops_wait_chunk};
+static const ps_exchange_rests ps_ops_rests = {.rest = ps_ops_rest};
+
+#define PS_OPS(make, has_peers, of_chunks, of_rests)                                     \
+    {                                                                                    \
+        .name = "ps", .mode = "ps", .servers = true, .peers = has_peers,                 \
+        .chunks = of_chunks, .rests = of_rests, .create = make, .start = ps_ops_start,   \
+        .begin = ps_ops_begin, .params_needed = ps_ops_params_needed,                    \
+        .params_ready = ps_ops_params_ready, .grads_ready = ps_ops_grads_ready,          \
+        .finish = ps_ops_finish, .drain = ps_ops_drain, .loss_scale = ps_ops_loss_scale, \
+        .sync_buffers = ps_ops_sync_buffers, .save = ps_ops_save, .load = ps_ops_load,   \
+        .stats = ps_ops_stats, .stop = ps_ops_stop, .destroy = ps_ops_destroy,           \
+    }
+
+const ps_exchange_ops ps_exchange_ps_ops =
+    PS_OPS(ps_ops_create, false, &ps_ops_chunks, &ps_ops_rests);
+const ps_exchange_ops ps_exchange_levels_ops =
+    PS_OPS(ps_ops_create_levels, true, NULL, NULL);

@@ -6,5 +6,7 @@
 #include "exchange.h"
 
 extern const ps_exchange_ops ps_exchange_ps_ops;
+/* With exchange.levels 2 (two_levels.h): only whole steps, of all workers. */
+extern const ps_exchange_ops ps_exchange_levels_ops;
 
 #endif

@@ -196,7 +196,7 @@ static ps_err comm_wait_until(ps_comm *c, uint32_t chunk, int64_t version,
     PS_TRY(comm_spin(c, chunk, version));
     if (ps_comm_has(c, chunk, version)) return PS_OK;
     uint64_t start = ps_clock_awake_ns(), since = start;
-    uint64_t timeout_ms = (uint64_t)c->o.config->net.step_timeout_ms;
+    uint64_t timeout_ms = c->o.settings.step_timeout_ms;
     ps_err err = PS_OK;
     atomic_store(&c->bell->wanted, wanted);
     for (bool late = false;;) {
@@ -231,15 +231,15 @@ static ps_err comm_ready_timeout(const ps_comm *c)
 {
     uint32_t missing = c->n_links - atomic_load(&c->n_ready);
     return ps_err_set(PS_ERR_TIMEOUT,
-                      "%u of %u shards have not answered within %" PRId64
+                      "%u of %u shards have not answered within %" PRIu64
                       " ms (net.join_timeout_ms); the first endpoint is %s",
-                      missing, c->n_links, c->o.config->net.join_timeout_ms,
+                      missing, c->n_links, c->o.settings.join_timeout_ms,
                       c->links[0].endpoint);
 }
 
 ps_err ps_comm_wait_ready(ps_comm *c)
 {
-    ps_deadline deadline = ps_deadline_in_ms((uint64_t)c->o.config->net.join_timeout_ms);
+    ps_deadline deadline = ps_deadline_in_ms(c->o.settings.join_timeout_ms);
     ps_err err = PS_OK;
     atomic_store(&c->bell->wanted, PS_COMM_WAIT_ANY);
     for (;;) {
@@ -298,7 +298,7 @@ static ps_err comm_alloc_arrays(ps_comm *c)
 static ps_err comm_init_codec(ps_comm *c)
 {
     uint32_t n = c->plan->n_chunks;
-    PS_TRY(ps_chunk_codec_init(&c->codec, c->o.config, c->o.table));
+    c->codec = c->o.settings.codec;
     ps_chunk_codec_end(&c->codec, c->o.total_steps);
     PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
     if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
@@ -311,9 +311,7 @@ static ps_err comm_init_codec(ps_comm *c)
     }
     if (!ps_codec_feeds_back(c->codec.codec)) return PS_OK;
     PS_TRY(ps_mem_zalloc_large(&c->residual, c->o.grads->bytes, "residuals"));
-    if (c->o.config->sync.policy != PS_POLICY_BACKUP ||
-        c->o.config->sync.late != PS_LATE_DROP)
-        return PS_OK;
+    if (!c->o.settings.drops) return PS_OK;
     return ps_mem_zalloc_large(&c->residual_before, c->o.grads->bytes, "residuals");
 }
 
@@ -382,6 +380,14 @@ static ps_err comm_connect_link(ps_comm *c, uint32_t shard)
     return ps_zsock_connect(l->socket, options.curve, l->endpoint);
 }
 
+static ps_credit comm_credit_of(const ps_comm *c, uint32_t shard)
+{
+    ps_credit_needs needs = {.configured = c->o.settings.credit, .size = c->plan->size};
+    ps_chunk_codec_step_bytes(&c->codec, c->plan, shard, &needs.shard_bytes,
+                              &needs.largest_bytes);
+    return ps_credit_for(&needs);
+}
+
 static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, bool shm)
 {
     const ps_roster_entry *entry = &ps_member_roster(c->o.member)->servers[server];
@@ -390,7 +396,7 @@ static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, 
     l->host = entry->host;
     l->endpoint = entry->endpoints[index];
     l->shm = shm;
-    l->credit = ps_credit_of_shard(c->o.config, &c->codec, c->plan, shard);
+    l->credit = comm_credit_of(c, shard);
     PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
     PS_TRY(comm_connect_link(c, shard));
     c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
@@ -419,11 +425,11 @@ static ps_err comm_offer_arenas(ps_comm *c, int server, uint32_t shard, bool *sh
     return PS_OK;
 }
 
-static ps_err comm_connect_servers(ps_comm *c)
+static ps_err comm_connect_servers(ps_comm *c, bool rings)
 {
     const ps_roster *roster = ps_member_roster(c->o.member);
     uint32_t shard = 0;
-    PS_TRY(ps_comm_rings_open(c));
+    if (rings) PS_TRY(ps_comm_rings_open(c));
     for (int s = 0; s < roster->n_servers; s++) {
         bool shm;
         PS_TRY(comm_offer_arenas(c, s, shard, &shm));
@@ -438,13 +444,12 @@ static ps_err comm_connect_servers(ps_comm *c)
                       c->n_links);
 }
 
-static ps_err comm_open_links(ps_comm *c)
+static ps_err comm_open_links(ps_comm *c, bool rings)
 {
-    const bool patient =
-        ps_chunk_size_is_coarse(ps_chunk_size_wanted(c->o.config, false));
-    PS_TRY(ps_zsock_context(c->o.config->net.io_threads, 3 * c->n_links + 64, patient,
-                            &c->zmq_context));
-    PS_TRY(comm_connect_servers(c));
+    const ps_exchange_settings *x = &c->o.settings;
+    PS_TRY(
+        ps_zsock_context(x->io_threads, 3 * c->n_links + 64, x->coarse, &c->zmq_context));
+    PS_TRY(comm_connect_servers(c, rings));
     uint32_t n = c->n_links;
     c->items[n] =
         (zmq_pollitem_t){.fd = ps_event_fd(&c->commands.wake), .events = ZMQ_POLLIN};
@@ -468,7 +473,7 @@ static void comm_close_links(ps_comm *c)
 
 /* ---- life ---- */
 
-ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
+ps_err ps_comm_create(const ps_exchange_options *options, bool rings, ps_comm **out)
 {
     *out = NULL;
     ps_comm *c;
@@ -483,7 +488,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out)
         ps_nontemporal_copy_pays(options->params->bytes * 2); // and as many gradients
     ps_err err;
     PS_TRY_GOTO(ps_comm_memory_init(c), err, out);
-    PS_TRY_GOTO(comm_open_links(c), err, out);
+    PS_TRY_GOTO(comm_open_links(c, rings), err, out);
     PS_TRY_GOTO(ps_thread_start(&c->thread, "exchange", ps_comm_main, c), err, out);
     c->running = true;
     *out = c;

@@ -12,9 +12,10 @@
 typedef struct ps_comm ps_comm;
 
 /* Connects to every shard, hands the arenas to servers of this host, and starts
- * the thread, which says HELLO. Does not wait for the shards. *out is owned by the
- * caller. */
-ps_err ps_comm_create(const ps_exchange_options *options, ps_comm **out);
+ * the thread, which says HELLO. Does not wait for the shards. rings: gradients may travel
+ * in shared memory, since nobody pushes while another thread waits and computes. *out is
+ * owned by the caller. */
+ps_err ps_comm_create(const ps_exchange_options *options, bool rings, ps_comm **out);
 
 /* Called by the thread: a chunk has the version. */
 typedef void ps_comm_told(void *ctx, uint32_t chunk, int64_t version);

@@ -19,11 +19,9 @@ static int comm_rings_n_groups(const ps_comm *c)
 static bool comm_rings_possible(const ps_comm *c)
 {
     const ps_roster *roster = ps_member_roster(c->o.member);
-    const ps_config_exchange *x = &c->o.config->exchange;
-    if (x->shm == PS_SWITCH_OFF || x->codec != PS_CODEC_NONE || c->o.params->fd < 0)
+    const ps_exchange_settings *x = &c->o.settings;
+    if (x->shm == PS_SWITCH_OFF || x->codec.codec != PS_CODEC_NONE || c->o.params->fd < 0)
         return false;
-    // A leader's gradients are pushed, and its weights awaited, while it computes.
-    if (ps_config_two_levels(c->o.config)) return false;
     for (int s = 0; s < roster->n_servers; s++)
         if (roster->servers[s].n_endpoints > PS_SHM_WAKES_MAX ||
             !ps_roster_same_host(&roster->workers[c->o.rank], &roster->servers[s]))
@@ -50,8 +48,8 @@ void ps_comm_rings_agree(ps_comm *c)
     if (!c->rings) return;
     const ps_roster *roster = ps_member_roster(c->o.member);
     c->bell = c->ring_memory.base;
-    c->spin_ns = ps_roster_spin_ns(roster, &roster->workers[c->o.rank],
-                                   c->o.config->train.threads);
+    c->spin_ns =
+        ps_roster_spin_ns(roster, &roster->workers[c->o.rank], c->o.settings.threads);
 }
 
 static ps_err comm_rings_push(ps_comm *c, uint32_t chunk, uint64_t step)

@@ -430,7 +430,8 @@ static void comm_copy_weights(const ps_comm *c, float *to, const float *from, ui
     }
 }
 
-/* A loss scale belongs to a version: all chunks and shards send the same one. */
+/* A loss scale belongs to a version: all chunks and shards send the same one. Without
+ * loss scaling its place holds the marks of workers at their own pace. */
 static ps_err comm_take_scale(ps_comm *c, const ps_wire_header *h)
 {
     // Workers rest after the last fragment.
@@ -650,8 +651,7 @@ static void comm_take_commands(ps_comm *c)
         c->quit |= o->kind == PS_COMM_QUIT;
         if (o->kind == PS_MSG_BYE) {
             c->bye = true;
-            c->bye_deadline =
-                ps_deadline_in_ms((uint64_t)c->o.config->net.step_timeout_ms);
+            c->bye_deadline = ps_deadline_in_ms(c->o.settings.step_timeout_ms);
         } else if (o->kind != PS_COMM_QUIT) {
             ps_comm_send_later(c, o);
         }
@@ -683,9 +683,9 @@ static ps_err comm_bye_timeout(const ps_comm *c)
     char lost[128];
     return ps_err_set(PS_ERR_TIMEOUT,
                       "shard %u of server %d (host %s, %s) has not answered a BYE within "
-                      "%" PRId64 " ms (net.step_timeout_ms)%s",
+                      "%" PRIu64 " ms (net.step_timeout_ms)%s",
                       (uint32_t)(l - c->links), l->server, l->host, l->endpoint,
-                      c->o.config->net.step_timeout_ms,
+                      c->o.settings.step_timeout_ms,
                       ps_comm_lost_text(l, lost, sizeof lost));
 }
 
