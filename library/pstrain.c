@@ -195,7 +195,7 @@ static ps_err library_create(const pstrain_options *given, pstrain_session **out
     PS_TRY(library_check_options(given));
     memcpy(&o, given, given->struct_size < sizeof o ? given->struct_size : sizeof o);
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
-    pthread_mutex_init(&s->lock, NULL);
+    ps_life_init(&s->life);
     s->pid = getpid();
     s->rank = -1;
     s->interrupted = o.interrupted;
@@ -231,14 +231,13 @@ static ps_err library_join(pstrain_session *s)
         PS_TRY(ps_member_join(&options, &s->member));
     }
     s->rank = s->member ? ps_member_rank(s->member) : 0;
-    atomic_store(&s->stage, PSTRAIN_JOINED);
+    ps_life_reach(&s->life, PS_STAGE_JOINED);
     return PS_OK;
 }
 
 int pstrain_join(pstrain_session *s)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_CREATED, "pstrain_join");
+    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_CREATED, "pstrain_join");
     return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, library_join(s)) : (int)err;
 }
 
@@ -261,36 +260,33 @@ int pstrain_servers(const pstrain_session *s)
 
 int pstrain_should_stop(const pstrain_session *s)
 {
-    return s && pstrain_stage_of(s) != PSTRAIN_CREATED &&
+    return s && ps_life_stage(&s->life) != PS_STAGE_CREATED &&
            ps_member_interrupted(s->member);
 }
 
 static ps_err close_job(pstrain_session *s)
 {
-    const pstrain_stage stage = pstrain_stage_of(s);
-    if (stage == PSTRAIN_STARTED)
-        PS_TRY(s->reduces ? pstrain_reducing_stop(s) : ps_session_close(s->session));
-    else if (stage == PSTRAIN_OPEN)
-        PS_TRY(ps_session_withdraw(s->session));
-    else if (s->member)
-        PS_TRY(ps_member_leave(s->member, pstrain_step_deadline(s)));
-    atomic_store(&s->stage, PSTRAIN_CLOSED);
+    const ps_stage stage = ps_life_stage(&s->life);
+    if (stage == PS_STAGE_STARTED)
+        return s->reduces ? pstrain_reducing_stop(s) : ps_session_close(s->session);
+    if (stage == PS_STAGE_OPEN) return ps_session_withdraw(s->session);
+    if (s->member) PS_TRY(ps_member_leave(s->member, pstrain_step_deadline(s)));
+    ps_life_reach(&s->life, PS_STAGE_CLOSED);
     return PS_OK;
 }
 
 int pstrain_close(pstrain_session *s)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_MEMBER, "pstrain_close");
+    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_MEMBER, "pstrain_close");
     return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, close_job(s)) : (int)err;
 }
 
 void pstrain_abort(pstrain_session *s, const char *reason)
 {
     if (!s || getpid() != s->pid) return;
-    const pstrain_stage stage = pstrain_stage_of(s);
-    if (stage == PSTRAIN_CLOSED) return;
-    if (stage != PSTRAIN_CREATED && s->member)
+    const ps_stage stage = ps_life_stage(&s->life);
+    if (stage == PS_STAGE_CLOSED) return;
+    if (stage != PS_STAGE_CREATED && s->member)
         ps_member_abort(s->member, PS_ERR_INTERRUPTED,
                         reason ? reason : "a worker aborted the job");
     atomic_store(&s->aborted, true);
@@ -312,13 +308,12 @@ void pstrain_destroy(pstrain_session **session)
     free(s->settings);
     free(s->numbers);
     free(s->offsets);
-    free(s->pushed);
     free(s->marks);
     free(s->init_method);
     if (s->full) ps_config_fini(s->full);
     free(s->full);
     ps_config_fini(&s->config);
     ps_config_fini(&s->join_defaults);
-    pthread_mutex_destroy(&s->lock);
+    ps_life_fini(&s->life);
     free(s);
 }

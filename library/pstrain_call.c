@@ -1,43 +1,7 @@
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "interrupt.h"
 #include "pstrain_state.h"
-
-pstrain_stage pstrain_stage_of(const pstrain_session *s)
-{
-    return (pstrain_stage)atomic_load(&s->stage);
-}
-
-static const char *stage_text(pstrain_stage stage)
-{
-    static const char *const texts[] = {
-        [PSTRAIN_CREATED] = "the session has not joined yet (pstrain_join)",
-        [PSTRAIN_JOINED] = "the session has no tensors yet (pstrain_open)",
-        [PSTRAIN_OPEN] = "the session was not started yet (pstrain_start)",
-        [PSTRAIN_STARTED] = "the session was already started",
-        [PSTRAIN_CLOSED] = "the session is closed",
-        [PSTRAIN_FAILED] = "the session has failed",
-    };
-    return texts[stage];
-}
-
-/* A call that comes too late is told what has happened "already". */
-static ps_err wrong_stage(const pstrain_session *s, pstrain_stage stage, unsigned stages,
-                          const char *call)
-{
-    static const char *const already[] = {[PSTRAIN_JOINED] = "the session has joined "
-                                                             "already",
-                                          [PSTRAIN_OPEN] = "the session is open already"};
-    if (stage == PSTRAIN_FAILED)
-        return ps_err_set(PS_ERR_ARG, "%s: the session has failed before: %.700s", call,
-                          s->failure.message);
-    const bool late = stages < 1u << stage;
-    const bool known = late && (stage == PSTRAIN_JOINED || stage == PSTRAIN_OPEN);
-    return ps_err_set(PS_ERR_ARG, "%s: %s", call,
-                      known ? already[stage] : stage_text(stage));
-}
 
 static bool call_asks(void *session)
 {
@@ -58,24 +22,13 @@ ps_err pstrain_enter(pstrain_session *s, pstrain_lane lane, unsigned stages,
     if (atomic_exchange(&s->busy[lane], true))
         return ps_err_set(PS_ERR_ARG, "%s: another thread is in a call of this session",
                           call);
-    const pstrain_stage stage = pstrain_stage_of(s);
-    if (!(stages & 1u << stage)) {
+    const ps_err err = ps_life_expect(&s->life, stages, call);
+    if (err != PS_OK) {
         atomic_store(&s->busy[lane], false);
-        return wrong_stage(s, stage, stages, call);
+        return err;
     }
     ps_interrupt_set_hook(call_asks, s);
     return PS_OK;
-}
-
-static void note_failure(pstrain_session *s, ps_err err)
-{
-    const ps_err_saved failure = ps_err_save(err);
-    pthread_mutex_lock(&s->lock);
-    if (pstrain_stage_of(s) != PSTRAIN_FAILED) {
-        s->failure = failure;
-        atomic_store(&s->stage, PSTRAIN_FAILED);
-    }
-    pthread_mutex_unlock(&s->lock);
 }
 
 int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err)
@@ -85,7 +38,7 @@ int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err)
     if (err == PS_ERR_INTERRUPTED && atomic_load(&s->aborted))
         err = s->member ? ps_member_check(s->member)
                         : ps_err_set(PS_ERR_PEER, "the job was aborted");
-    if (err != PS_OK && err != PS_ERR_ARG) note_failure(s, err);
+    if (err != PS_OK && err != PS_ERR_ARG) ps_life_fail(&s->life, err);
     atomic_store(&s->busy[lane], false);
     return (int)err;
 }

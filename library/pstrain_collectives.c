@@ -206,7 +206,7 @@ static ps_err collectives_barrier(pstrain_session *s)
 
 static int collectives_enter(pstrain_session *s, const char *name)
 {
-    return (int)pstrain_enter(s, PSTRAIN_LANE_COLLECTIVE, PSTRAIN_IN_MEMBER, name);
+    return (int)pstrain_enter(s, PSTRAIN_LANE_COLLECTIVE, PS_IN_MEMBER, name);
 }
 
 static int collectives_leave(pstrain_session *s, ps_err err)

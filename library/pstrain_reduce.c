@@ -139,7 +139,6 @@ static ps_err open_reducer(pstrain_session *s, const pstrain_reducer *o)
     PS_TRY(add_slots(s, n));
     PS_TRY(pstrain_agree(s, 0, NULL));
     PS_TRY(check_plan(s));
-    atomic_store(&s->stage, PSTRAIN_OPEN);
     return PS_OK;
 }
 
@@ -158,7 +157,7 @@ static ps_err reduce_open_once(pstrain_session *s, const pstrain_reducer *given)
 int pstrain_open_reducer(pstrain_session *s, const pstrain_reducer *options)
 {
     const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_JOINED, "pstrain_open_reducer");
+        pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, "pstrain_open_reducer");
     if (err != PS_OK) return (int)err;
     return pstrain_leave(s, PSTRAIN_LANE_MAIN, reduce_open_once(s, options));
 }
@@ -254,7 +253,7 @@ static ps_err reduce_begin(pstrain_session *s, float *values, uint64_t n,
 
 static ps_err reduce_enter(pstrain_session *s, pstrain_lane lane, const char *call)
 {
-    PS_TRY(pstrain_enter(s, lane, PSTRAIN_IN_STARTED, call));
+    PS_TRY(pstrain_enter(s, lane, PS_IN_STARTED, call));
     if (s->reduces) return PS_OK;
     pstrain_leave(s, lane, PS_OK);
     return ps_err_set(PS_ERR_ARG,

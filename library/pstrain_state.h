@@ -19,15 +19,6 @@
 #include "pstrain.h"
 #include "session.h"
 
-typedef enum pstrain_stage {
-    PSTRAIN_CREATED,
-    PSTRAIN_JOINED,
-    PSTRAIN_OPEN,
-    PSTRAIN_STARTED,
-    PSTRAIN_CLOSED,
-    PSTRAIN_FAILED,
-} pstrain_stage;
-
 /* Calls of one lane must not overlap. */
 typedef enum pstrain_lane {
     PSTRAIN_LANE_MAIN,
@@ -44,11 +35,8 @@ struct pstrain_session {
     pstrain_interrupted_fn interrupted;
     void *interrupted_ctx;
     atomic_bool busy[PSTRAIN_LANES];
-    _Atomic int stage;
+    ps_life life;
     atomic_bool aborted;
-    atomic_bool closing;
-    ps_err_saved failure; // of PSTRAIN_FAILED; written before the stage
-    pthread_mutex_t lock; // of the failure
 
     // From create on
     char **settings; // owned, as ps_config_load takes them: create's, then open's
@@ -78,7 +66,6 @@ struct pstrain_session {
     // Steps
     uint64_t step; // the next, or the one that has begun
     bool begun;
-    uint8_t *pushed; // by parameter, in the step
     uint32_t *marks; // by parameter: pstrain_mark's
     float scale;     // the last loss scale seen
     uint64_t skipped;
@@ -86,19 +73,11 @@ struct pstrain_session {
 };
 
 /* Enters a call: checks process, lane and stage, and lets waits ask `interrupted`. ARG
- * then, and nothing has to be left. stages: a bit set of pstrain_stage. */
+ * then, and nothing has to be left. stages: as ps_life_expect's. */
 ps_err pstrain_enter(pstrain_session *s, pstrain_lane lane, unsigned stages,
                      const char *call);
 /* Leaves it with its result: after an error other than ARG the session has failed. */
 int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err);
-
-enum {
-    PSTRAIN_IN_CREATED = 1 << PSTRAIN_CREATED,
-    PSTRAIN_IN_JOINED = 1 << PSTRAIN_JOINED,
-    PSTRAIN_IN_OPEN = 1 << PSTRAIN_OPEN,
-    PSTRAIN_IN_STARTED = 1 << PSTRAIN_STARTED,
-    PSTRAIN_IN_MEMBER = PSTRAIN_IN_JOINED | PSTRAIN_IN_OPEN | PSTRAIN_IN_STARTED
-};
 
 /* Memory for state->missed where this rank needs it: owned, zeroed. */
 ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state);
@@ -107,8 +86,6 @@ ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state);
 ps_err pstrain_enter_steps(pstrain_session *s, const char *call);
 /* Whether [first, first + n) are parameters; else ARG. */
 ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const char *call);
-
-pstrain_stage pstrain_stage_of(const pstrain_session *s);
 
 /* Copies count settings to the end of s->settings. CONFIG for keys that are not for
  * programs. */

@@ -9,7 +9,7 @@
 
 ps_err pstrain_enter_steps(pstrain_session *s, const char *call)
 {
-    PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_STARTED, call));
+    PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_STARTED, call));
     if (!s->reduces) return PS_OK;
     pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
     return ps_err_set(PS_ERR_ARG, "%s: a reducer session has no steps", call);
@@ -97,7 +97,6 @@ static ps_err steps_begin(pstrain_session *s, uint64_t *step)
     PS_TRY(ps_session_begin(s->session, s->step));
     if (s->new_numbers) ps_param_groups_set(&s->groups, s->step, s->numbers);
     s->new_numbers = false;
-    memset(s->pushed, 0, (size_t)s->own.table.n_tensors);
     s->begun = true;
     if (step) *step = s->step;
     return PS_OK;
@@ -159,19 +158,9 @@ static float *steps_gradient_of(pstrain_session *s, int i)
 static ps_err check_push(const pstrain_session *s, int first, int n, const char *call)
 {
     PS_TRY(check_begun(s, first, n, call));
-    for (int i = first; i < first + n; i++)
-        if (s->pushed[i])
-            return ps_err_set(PS_ERR_ARG,
-                              "%s: %s has been pushed in step %" PRIu64 " already", call,
-                              s->own.table.tensors[i].name, s->step);
-    return PS_OK;
-}
-
-static ps_err steps_push(pstrain_session *s, int first, int n)
-{
-    PS_TRY(ps_session_push(s->session, first, n));
-    memset(s->pushed + first, 1, (size_t)n);
-    return PS_OK;
+    const ps_err err = ps_session_check_push(s->session, first, n);
+    if (err != PS_OK) ps_err_prefix(err, "%s in step %" PRIu64, call, s->step);
+    return err;
 }
 
 static ps_err push_there(pstrain_session *s, int first, int n)
@@ -179,7 +168,7 @@ static ps_err push_there(pstrain_session *s, int first, int n)
     PS_TRY(check_push(s, first, n, "pstrain_push"));
     for (int i = first; i < first + n; i++)
         ps_absent_clear(steps_gradient_of(s, i), s->own.table.tensors[i].count);
-    return steps_push(s, first, n);
+    return ps_session_push(s->session, first, n);
 }
 
 int pstrain_push(pstrain_session *s, int first, int n)
@@ -193,7 +182,7 @@ static ps_err push_none(pstrain_session *s, int first, int n)
     PS_TRY(check_push(s, first, n, "pstrain_push_none"));
     for (int i = first; i < first + n; i++)
         ps_absent_fill(steps_gradient_of(s, i), s->own.table.tensors[i].count);
-    return steps_push(s, first, n);
+    return ps_session_push(s->session, first, n);
 }
 
 int pstrain_push_none(pstrain_session *s, int first, int n)
@@ -228,7 +217,7 @@ static ps_err push_copy(pstrain_session *s, int index, const float *from, float 
         return ps_err_set(PS_ERR_ARG, "pstrain_push_copy: the gradient of %s is NULL",
                           s->own.table.tensors[index].name);
     copy_gradient(s, index, from, factor);
-    return steps_push(s, index, 1);
+    return ps_session_push(s->session, index, 1);
 }
 
 int pstrain_push_copy(pstrain_session *s, int index, const float *from, float factor)
@@ -239,17 +228,16 @@ int pstrain_push_copy(pstrain_session *s, int index, const float *from, float fa
 
 static ps_err steps_finish(pstrain_session *s)
 {
-    const int n = s->own.table.n_tensors;
     if (!s->begun)
         return ps_err_set(PS_ERR_ARG, "pstrain_finish: no step has begun "
                                       "(pstrain_begin)");
-    const uint8_t *missing = memchr(s->pushed, 0, (size_t)n);
-    if (missing)
-        return ps_err_set(PS_ERR_ARG,
-                          "pstrain_finish: %s was not pushed in step %" PRIu64
-                          " (pstrain_push_none where there is no gradient)",
-                          s->own.table.tensors[missing - s->pushed].name, s->step);
-    PS_TRY(ps_session_finish(s->session));
+    const ps_err err = ps_session_finish(s->session);
+    if (err == PS_ERR_ARG)
+        return ps_err_set(err,
+                          "pstrain_finish: %s (pstrain_push_none where there is no "
+                          "gradient)",
+                          ps_err_message());
+    PS_TRY(err);
     s->begun = false;
     s->step++;
     atomic_fetch_add(&s->finished, 1);
@@ -395,7 +383,7 @@ int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out)
         return ps_err_set(PS_ERR_ARG, "pstrain_stats_get: struct_size is not a size of "
                                       "pstrain_stats");
     ps_exchange_stats x = {0};
-    if (pstrain_stage_of(s) == PSTRAIN_STARTED) {
+    if (ps_life_stage(&s->life) == PS_STAGE_STARTED) {
         if (s->reduces)
             pstrain_reducing_stats(s, &x);
         else

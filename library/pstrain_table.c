@@ -149,7 +149,6 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
         return ps_err_set(PS_ERR_ARG, "the table has no parameter");
     PS_TRY(check_names(&s->own.table));
     const size_t n = (size_t)s->own.table.n_tensors;
-    PS_TRY(ps_mem_zalloc(&s->pushed, n, 1, "parameters"));
     return ps_mem_zalloc(&s->marks, n, sizeof *s->marks, "parameters");
 }
 
@@ -302,6 +301,7 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
                                         .rank = s->rank,
                                         .local_rank = -1,
                                         .member = s->member,
+                                        .life = &s->life,
                                         .groups = &s->groups};
     s->own.table.optional = ps_config_may_lack_gradients(s->full);
     PS_TRY(copy_settings(s));
@@ -309,7 +309,6 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
     if (s->has_numbers) PS_TRY(table_check_groups(s, s->numbers));
     s->own.plan_hash = ps_session_plan(s->session)->hash;
     PS_TRY(table_agree(s));
-    PS_TRY(ps_session_join_members(s->session));
     return table_set_start(s, total_steps, resume);
 }
 
@@ -341,7 +340,6 @@ static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
     PS_TRY(add_tensors(s, t));
     PS_TRY(pstrain_agree(s, t->total_steps, t->resume));
     s->resume = t->resume;
-    atomic_store(&s->stage, PSTRAIN_OPEN);
     return PS_OK;
 }
 
@@ -358,8 +356,7 @@ static ps_err table_open_once(pstrain_session *s, const pstrain_table *given)
 
 int pstrain_open(pstrain_session *s, const pstrain_table *table)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_JOINED, "pstrain_open");
+    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, "pstrain_open");
     if (err != PS_OK) return (int)err;
     return pstrain_leave(s, PSTRAIN_LANE_MAIN, table_open_once(s, table));
 }
@@ -368,9 +365,7 @@ int pstrain_open(pstrain_session *s, const pstrain_table *table)
 
 static bool is_open(const pstrain_session *s)
 {
-    const pstrain_stage stage = s ? pstrain_stage_of(s) : PSTRAIN_CREATED;
-    return s && !s->reduces && s->session && stage != PSTRAIN_CREATED &&
-           stage != PSTRAIN_JOINED;
+    return s && !s->reduces && s->session && ps_life_stage(&s->life) >= PS_STAGE_OPEN;
 }
 
 float *pstrain_params(const pstrain_session *s)
@@ -434,13 +429,11 @@ static ps_err table_start(pstrain_session *s)
     free(state.missed);
     PS_TRY(err);
     s->resume = NULL;
-    atomic_store(&s->stage, PSTRAIN_STARTED);
     return PS_OK;
 }
 
 int pstrain_start(pstrain_session *s)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PSTRAIN_IN_OPEN, "pstrain_start");
+    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_OPEN, "pstrain_start");
     return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, table_start(s)) : (int)err;
 }

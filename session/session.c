@@ -16,11 +16,10 @@
 
 enum { BUFFERS_MIN = 64 }; // bytes: an arena even where there are no buffers
 
-typedef enum stage { CREATED, MET, JOINED, STARTED, STOPPED, CLOSED, FAILED } stage;
-
 struct ps_session {
     ps_session_options o;
-    stage stage;
+    ps_life own_life;
+    ps_life *life; // the own one, or the options'
     int rank, world_size, n_servers;
     ps_job_start start;
     uint64_t next_step;
@@ -43,28 +42,20 @@ struct ps_session {
     ps_exchange *exchange;
 };
 
-static ps_err session_expect(const ps_session *s, stage wanted, const char *call)
+/* With the caller's life a failure is the caller's to tell; but arguments alone fail none
+ * of its calls. */
+static ps_err session_reach(ps_session *s, ps_stage next, ps_err err)
 {
-    static const char *const stages[] = {[CREATED] = "has not joined yet",
-                                         [MET] = "does not know where the job begins",
-                                         [JOINED] = "has joined but was not started",
-                                         [STARTED] = "was already started",
-                                         [STOPPED] = "was stopped",
-                                         [CLOSED] = "is closed",
-                                         [FAILED] = "has failed"};
-    if (s->stage == wanted) return PS_OK;
-    return ps_err_set(PS_ERR_ARG, "%s: the session %s", call, stages[s->stage]);
-}
-
-static ps_err session_reach(ps_session *s, stage next, ps_err err)
-{
-    s->stage = err == PS_OK ? next : FAILED;
+    if (err == PS_OK)
+        ps_life_reach(s->life, next);
+    else if (!s->o.life || err == PS_ERR_ARG)
+        ps_life_fail(s->life, err);
     return err;
 }
 
 /* --- create ------------------------------------------------------------------------ */
 
-static ps_err make_rules(ps_session *s)
+static ps_err session_make_rules(ps_session *s)
 {
     const ps_config *c = s->o.config;
     ps_config exchange;
@@ -109,7 +100,7 @@ static ps_err session_make_plan(ps_session *s)
     PS_TRY(s->ops->servers ? ps_plan_init_servers(&s->plan, s->o.table, size,
                                                   (uint32_t)s->n_servers, &c->server)
                            : ps_plan_init(&s->plan, s->o.table, size, 1));
-    PS_TRY(make_rules(s));
+    PS_TRY(session_make_rules(s));
     return PS_OK;
 }
 
@@ -129,22 +120,7 @@ static ps_err session_check_descriptors(const ps_session *s)
     return ps_fd_limit_check(&need);
 }
 
-ps_err ps_session_create(const ps_session_options *options, ps_session **out)
-{
-    ps_session *s;
-    *out = NULL;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
-    s->o = *options;
-    ps_err err = session_make_plan(s);
-    if (err == PS_OK) err = session_check_descriptors(s);
-    if (err != PS_OK) ps_session_destroy(&s);
-    *out = s;
-    return err;
-}
-
-/* --- join -------------------------------------------------------------------------- */
-
-static ps_err become_member(ps_session *s)
+static ps_err session_become_member(ps_session *s)
 {
     if (s->ops->alone && s->world_size == 1) return PS_OK;
     const ps_member_options options = {.config = s->o.config,
@@ -166,6 +142,24 @@ static ps_err become_member(ps_session *s)
     return PS_OK;
 }
 
+ps_err ps_session_create(const ps_session_options *options, ps_session **out)
+{
+    ps_session *s;
+    *out = NULL;
+    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
+    s->o = *options;
+    ps_life_init(&s->own_life);
+    s->life = s->o.life ? s->o.life : &s->own_life;
+    ps_err err = session_make_plan(s);
+    if (err == PS_OK) err = session_check_descriptors(s);
+    if (err == PS_OK && s->o.life) err = session_become_member(s);
+    if (err != PS_OK) ps_session_destroy(&s);
+    *out = s;
+    return err;
+}
+
+/* --- join -------------------------------------------------------------------------- */
+
 static ps_err session_make_arenas(ps_session *s)
 {
     const size_t bytes = s->o.table->arena_count * sizeof(float);
@@ -183,8 +177,8 @@ static ps_err session_make_arenas(ps_session *s)
 
 ps_err ps_session_join_members(ps_session *s)
 {
-    PS_TRY(session_expect(s, CREATED, "ps_session_join_members"));
-    return session_reach(s, MET, become_member(s));
+    PS_TRY(ps_life_expect(s->life, PS_IN_CREATED, "ps_session_join_members"));
+    return session_reach(s, PS_STAGE_JOINED, session_become_member(s));
 }
 
 /* All that the exchange has to know, except the device's stream. */
@@ -236,12 +230,12 @@ static ps_err session_set_start(ps_session *s, const ps_job_start *start)
 
 ps_err ps_session_set_start(ps_session *s, const ps_job_start *start)
 {
-    PS_TRY(session_expect(s, MET, "ps_session_set_start"));
-    return session_reach(s, JOINED, session_set_start(s, start));
+    PS_TRY(ps_life_expect(s->life, PS_IN_JOINED, "ps_session_set_start"));
+    return session_reach(s, PS_STAGE_OPEN, session_set_start(s, start));
 }
 
 /* Servers have no data, and cannot count the steps that a schedule spans. */
-static ps_err tell_start(ps_session *s, const ps_job_start *start)
+static ps_err session_tell_start(ps_session *s, const ps_job_start *start)
 {
     if (!s->member || s->rank != 0) return PS_OK;
     return ps_job_start_put(
@@ -251,11 +245,12 @@ static ps_err tell_start(ps_session *s, const ps_job_start *start)
 ps_err ps_session_join(ps_session *s, uint64_t total_steps)
 {
     const ps_job_start start = {.total_steps = total_steps};
-    PS_TRY(session_expect(s, CREATED, "ps_session_join"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_CREATED, "ps_session_join"));
     // Checked first: nobody is told of a job that cannot begin.
-    PS_TRY(session_reach(s, CREATED, ps_job_start_rule(&start, s->o.config, &s->rule)));
+    PS_TRY(session_reach(s, PS_STAGE_CREATED,
+                         ps_job_start_rule(&start, s->o.config, &s->rule)));
     PS_TRY(ps_session_join_members(s));
-    PS_TRY(session_reach(s, MET, tell_start(s, &start)));
+    PS_TRY(session_reach(s, PS_STAGE_JOINED, session_tell_start(s, &start)));
     return ps_session_set_start(s, &start);
 }
 
@@ -285,7 +280,7 @@ static ps_err session_check_levels(const ps_session *s, const ps_device *device)
         "or exchange.levels 1");
 }
 
-static ps_err make_exchange(ps_session *s)
+static ps_err session_make_exchange(ps_session *s)
 {
     s->exchange_options.buffers = s->buffers;
     s->exchange_options.stream = s->stream;
@@ -297,15 +292,15 @@ static ps_err session_start(ps_session *s, ps_device *device,
 {
     PS_TRY(session_check_levels(s, device));
     PS_TRY(session_open_stream(s, device));
-    PS_TRY(make_exchange(s));
+    PS_TRY(session_make_exchange(s));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
 }
 
 ps_err ps_session_start(ps_session *s, ps_device *device, const ps_exchange_state *state)
 {
-    PS_TRY(session_expect(s, JOINED, "ps_session_start"));
-    return session_reach(s, STARTED, session_start(s, device, state));
+    PS_TRY(ps_life_expect(s->life, PS_IN_OPEN, "ps_session_start"));
+    return session_reach(s, PS_STAGE_STARTED, session_start(s, device, state));
 }
 
 /* --- steps ------------------------------------------------------------------------- */
@@ -317,7 +312,7 @@ void ps_session_set_cuts(ps_session *s, int64_t cuts)
     s->cut = true;
 }
 
-static void set_rates(ps_session *s, uint64_t step)
+static void session_set_rates(ps_session *s, uint64_t step)
 {
     ps_group_numbers numbers[1 + PS_CONFIG_GROUPS_MAX];
     ps_plateau_numbers(s->o.config, &s->rule.optimizer, s->cuts, numbers);
@@ -327,7 +322,7 @@ static void set_rates(ps_session *s, uint64_t step)
 
 ps_err ps_session_begin(ps_session *s, uint64_t step)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_begin"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_begin"));
     if (step != s->next_step)
         return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRIu64 " is due",
                           step, s->next_step);
@@ -335,7 +330,7 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
         return ps_err_set(PS_ERR_ARG,
                           "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
                           step, s->start.total_steps);
-    if (s->cut) set_rates(s, step);
+    if (s->cut) session_set_rates(s, step);
     return ps_exchange_begin(s->exchange, step);
 }
 
@@ -343,7 +338,7 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
 static ps_err session_range_of(const ps_session *s, int first, int n, const char *call,
                                uint64_t *begin, uint64_t *end)
 {
-    PS_TRY(session_expect(s, STARTED, call));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, call));
     const int all = s->o.table->n_tensors;
     if (first < 0 || n <= 0 || n > all - first)
         return ps_err_set(PS_ERR_ARG, "%s: tensors %d to %d, but there are %d", call,
@@ -356,7 +351,7 @@ static ps_err session_range_of(const ps_session *s, int first, int n, const char
 static ps_err session_check_range(const ps_session *s, uint64_t begin, uint64_t end,
                                   const char *call)
 {
-    PS_TRY(session_expect(s, STARTED, call));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, call));
     const uint64_t all = s->o.table->arena_count;
     if (begin < end && end <= all) return PS_OK;
     return ps_err_set(PS_ERR_ARG,
@@ -386,14 +381,21 @@ ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready)
 
 ps_err ps_session_push_chunk(ps_session *s, uint32_t chunk, uint64_t step)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_push_chunk"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_push_chunk"));
     return ps_exchange_push_chunk(s->exchange, chunk, step);
 }
 
 ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_wait_chunk"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_wait_chunk"));
     return ps_exchange_wait_chunk(s->exchange, chunk, version);
+}
+
+ps_err ps_session_check_push(const ps_session *s, int first, int n)
+{
+    uint64_t begin, end;
+    PS_TRY(session_range_of(s, first, n, "ps_session_check_push", &begin, &end));
+    return ps_ready_ranges_check_new(s->exchange->ready, begin, end);
 }
 
 ps_err ps_session_push(ps_session *s, int first, int n)
@@ -416,14 +418,14 @@ bool ps_session_counts(const ps_session *s)
 
 ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_count"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_count"));
     ps_exchange_count(s->exchange, mine, all);
     return PS_OK;
 }
 
 ps_err ps_session_rest(ps_session *s, bool *rests, bool *over)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_rest"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_rest"));
     return ps_exchange_rest(s->exchange, rests, over);
 }
 
@@ -434,7 +436,10 @@ ps_exchange *ps_session_exchange(ps_session *s)
 
 ps_err ps_session_finish(ps_session *s)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_finish"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_finish"));
+    if (ps_ready_ranges_check_all(s->exchange->ready) != PS_OK)
+        return ps_err_set(PS_ERR_ARG, "%s in step %" PRIu64, ps_err_message(),
+                          s->next_step);
     PS_TRY(ps_exchange_finish(s->exchange));
     s->next_step++;
     return PS_OK;
@@ -442,25 +447,25 @@ ps_err ps_session_finish(ps_session *s)
 
 ps_err ps_session_drain(ps_session *s)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_drain"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_drain"));
     return ps_exchange_drain(s->exchange);
 }
 
 ps_err ps_session_loss_scale(ps_session *s, float *scale)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_loss_scale"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_loss_scale"));
     return ps_exchange_loss_scale(s->exchange, scale);
 }
 
 ps_err ps_session_sync_buffers(ps_session *s)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_sync_buffers"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_sync_buffers"));
     return ps_exchange_sync_buffers(s->exchange);
 }
 
 ps_err ps_session_save(ps_session *s, ps_exchange_state *out)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_save"));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_save"));
     return ps_exchange_save(s->exchange, out);
 }
 
@@ -468,8 +473,8 @@ ps_err ps_session_save(ps_session *s, ps_exchange_state *out)
 
 ps_err ps_session_stop(ps_session *s)
 {
-    PS_TRY(session_expect(s, STARTED, "ps_session_stop"));
-    return session_reach(s, STOPPED, ps_exchange_stop(s->exchange));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_stop"));
+    return session_reach(s, PS_STAGE_STOPPED, ps_exchange_stop(s->exchange));
 }
 
 static ps_err session_leave(ps_session *s)
@@ -481,15 +486,15 @@ static ps_err session_leave(ps_session *s)
 
 ps_err ps_session_close(ps_session *s)
 {
-    if (s->stage == STARTED) PS_TRY(ps_session_stop(s));
-    PS_TRY(session_expect(s, STOPPED, "ps_session_close"));
-    return session_reach(s, CLOSED, session_leave(s));
+    if (ps_life_stage(s->life) == PS_STAGE_STARTED) PS_TRY(ps_session_stop(s));
+    PS_TRY(ps_life_expect(s->life, PS_IN_STOPPED, "ps_session_close"));
+    return session_reach(s, PS_STAGE_CLOSED, session_leave(s));
 }
 
 static ps_err session_withdraw(ps_session *s)
 {
     if (s->ops->servers && !s->ops->peers) {
-        PS_TRY(make_exchange(s));
+        PS_TRY(session_make_exchange(s));
         PS_TRY(ps_exchange_stop(s->exchange)); // goodbyes alone
     }
     return session_leave(s);
@@ -497,14 +502,14 @@ static ps_err session_withdraw(ps_session *s)
 
 ps_err ps_session_withdraw(ps_session *s)
 {
-    PS_TRY(session_expect(s, JOINED, "ps_session_withdraw"));
-    return session_reach(s, CLOSED, session_withdraw(s));
+    PS_TRY(ps_life_expect(s->life, PS_IN_OPEN, "ps_session_withdraw"));
+    return session_reach(s, PS_STAGE_CLOSED, session_withdraw(s));
 }
 
 void ps_session_abort(ps_session *s, ps_err cause, const char *reason)
 {
     if (!s) return;
-    s->stage = FAILED;
+    ps_life_fail(s->life, cause);
     if (s->member) ps_member_abort(s->member, cause, reason);
     ps_exchange_destroy(&s->exchange);
 }
@@ -521,6 +526,7 @@ void ps_session_destroy(ps_session **session)
     free(s->buffers);
     ps_plan_fini(&s->plan);
     ps_param_groups_fini(&s->rates);
+    ps_life_fini(&s->own_life);
     free(s);
     *session = NULL;
 }

@@ -16,7 +16,7 @@
  *   ps_session_destroy
  *
  * One thread calls these functions; those of the member (member.h) may be called from
- * any. A call at the wrong time is an ARG error that says so, and changes nothing. After
+ * any. A call at the wrong time (life.h) is an ARG error that says so. After
  * any other error only ps_session_abort and ps_session_destroy may be called. Every wait
  * has a deadline of the settings (net.join_timeout_ms, net.step_timeout_ms); when another
  * member has ended the job, the error is PEER with its reason.
@@ -31,6 +31,7 @@
 #include "device.h"
 #include "exchange.h"
 #include "job_start.h"
+#include "life.h"
 
 typedef struct ps_session ps_session;
 
@@ -48,6 +49,9 @@ typedef struct ps_session_options { // all borrowed for the session's life
     /* A member that has joined already; NULL: the session joins by itself. The session
      * leaves the job with it, but does not destroy it. */
     ps_member *member;
+    /* Of a session that this one belongs to, which has joined already as `member`, or
+     * alone. NULL: a life of its own. */
+    ps_life *life;
     const struct ps_param_groups *groups; // param_groups.h; NULL: none
     int expected_workers;                 // elastic jobs: as in ps_member_options
     ps_job_view *view;                    // as in ps_member_options
@@ -91,6 +95,8 @@ ps_err ps_session_ready(ps_session *s, int first, int n, bool *ready);
  * (and by the loss scale). Gradients and weights belong to the session until the next
  * wait for them. ARG when one is pushed twice. */
 ps_err ps_session_push(ps_session *s, int first, int n);
+/* Whether these may be pushed: ARG names one that was pushed in this step already. */
+ps_err ps_session_check_push(const ps_session *s, int first, int n);
 /* The same for elements [begin, end) of the arena. The gap after a tensor comes with the
  * tensor's end. */
 ps_err ps_session_push_range(ps_session *s, uint64_t begin, uint64_t end);
@@ -100,7 +106,8 @@ ps_err ps_session_push_range(ps_session *s, uint64_t begin, uint64_t end);
  */
 bool ps_session_counts(const ps_session *s);
 ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all);
-/* Every tensor of the step has been pushed. May return before the step is made. */
+/* Every tensor of the step has been pushed: else ARG names one. May return before the
+ * step is made. */
 ps_err ps_session_finish(ps_session *s);
 /* Where workers go on at their own pace, after finish: as in exchange.h. */
 ps_err ps_session_rest(ps_session *s, bool *rests, bool *over);

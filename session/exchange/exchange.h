@@ -12,6 +12,7 @@
 #include "member.h"
 #include "own_rounds.h"
 #include "plan.h"
+#include "ready_ranges.h"
 #include "step_rule.h"
 
 typedef struct ps_exchange ps_exchange;
@@ -186,6 +187,7 @@ typedef struct ps_exchange_ops {
 
 struct ps_exchange {
     const ps_exchange_ops *ops;
+    const ps_ready_ranges *ready; // the gradients of the step that are final
 };
 
 /* The table of the exchange that the settings name. UNSUPPORTED names what the build

@@ -114,7 +114,9 @@ static ps_err local_make_steps(exchange_local *e)
     alone.rule = &e->rule;
     alone.member = NULL;
     alone.world_size = 1;
-    return ps_exchange_none_ops.create(&alone, &e->steps);
+    PS_TRY(ps_exchange_none_ops.create(&alone, &e->steps));
+    e->base.ready = e->steps->ready;
+    return PS_OK;
 }
 
 ps_err ps_exchange_local_create(const ps_exchange_options *options, ps_exchange **out)

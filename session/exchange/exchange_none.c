@@ -5,7 +5,6 @@
 #include "gradnorm.h"
 #include "lamb.h"
 #include "mem.h"
-#include "ready_ranges.h"
 #include "stream_step.h"
 
 /* One worker alone: its gradient is the sum. */
@@ -106,7 +105,7 @@ static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
                           options->world_size);
     exchange_none *e;
     PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
-    e->base.ops = &ps_exchange_none_ops;
+    e->base = (ps_exchange){.ops = &ps_exchange_none_ops, .ready = &e->ready};
     e->o = *options;
     ps_exchange *x = &e->base;
     ps_err err = none_prepare(e);

@@ -98,13 +98,27 @@ static uint64_t end_with_gap(const ps_tensor_table *table, uint64_t end)
     return last ? table->arena_count : t[1].offset;
 }
 
-static ps_err ready_ranges_refuse(const ps_ready_ranges *r, uint64_t begin, uint64_t end)
+/* The first range that begins at `end` or after it. */
+static uint32_t ready_ranges_after(const ps_ready_ranges *r, uint64_t end)
 {
-    const ps_tensor *t = tensor_at(r->table, begin);
+    uint32_t at = r->n_ranges;
+    while (at > 0 && r->ranges[at - 1].begin >= end)
+        at--;
+    return at;
+}
+
+ps_err ps_ready_ranges_check_new(const ps_ready_ranges *r, uint64_t begin, uint64_t end)
+{
+    const uint32_t at = ready_ranges_after(r, end);
+    if (at == 0 || r->ranges[at - 1].end <= begin) return PS_OK;
+    const ps_ready_range *other = &r->ranges[at - 1];
+    const uint64_t from = begin > other->begin ? begin : other->begin;
+    const uint64_t to = end < other->end ? end : other->end;
+    const ps_tensor *t = tensor_at(r->table, from);
     return ps_err_set(PS_ERR_ARG,
-                      "the gradient of %s is ready twice (elements %" PRIu64
+                      "the gradient of %s was pushed before (elements %" PRIu64
                       " to %" PRIu64 " of it)",
-                      t->name, begin - t->offset, end - t->offset);
+                      t->name, from - t->offset, to - t->offset);
 }
 
 static ps_err ready_ranges_grow(ps_ready_ranges *r)
@@ -121,14 +135,8 @@ static ps_err ready_ranges_grow(ps_ready_ranges *r)
 /* Puts a range at its place, joined with those that it meets. */
 static ps_err ready_ranges_insert(ps_ready_ranges *r, uint64_t begin, uint64_t end)
 {
-    uint32_t at = r->n_ranges; // the first range after the new one
-    while (at > 0 && r->ranges[at - 1].begin >= end)
-        at--;
-    if (at > 0 && r->ranges[at - 1].end > begin) {
-        const ps_ready_range *other = &r->ranges[at - 1];
-        return ready_ranges_refuse(r, begin > other->begin ? begin : other->begin,
-                                   end < other->end ? end : other->end);
-    }
+    const uint32_t at = ready_ranges_after(r, end);
+    PS_TRY(ps_ready_ranges_check_new(r, begin, end));
     const bool before = at > 0 && r->ranges[at - 1].end == begin;
     const bool after = at < r->n_ranges && r->ranges[at].begin == end;
     if (!before && !after) PS_TRY(ready_ranges_grow(r));
@@ -178,9 +186,10 @@ bool ps_ready_ranges_all(const ps_ready_ranges *r)
     return r->n_complete == r->n_parts;
 }
 
-ps_err ps_ready_ranges_check_all(const ps_ready_ranges *r, uint64_t step)
+ps_err ps_ready_ranges_check_all(const ps_ready_ranges *r)
 {
     if (ps_ready_ranges_all(r)) return PS_OK;
-    return ps_err_set(PS_ERR_ARG, "%u of %u chunks have gradients in step %" PRIu64,
-                      r->n_complete, r->n_parts, step);
+    const bool begins = r->n_ranges > 0 && r->ranges[0].begin == 0;
+    return ps_err_set(PS_ERR_ARG, "%s was not pushed",
+                      tensor_at(r->table, begins ? r->ranges[0].end : 0)->name);
 }

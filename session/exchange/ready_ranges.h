@@ -47,7 +47,9 @@ void ps_ready_ranges_touched(const ps_ready_ranges *r, uint64_t begin, uint64_t 
 
 /* Whether every element is final. */
 bool ps_ready_ranges_all(const ps_ready_ranges *r);
-/* ARG when that is not so at the end of a step. */
-ps_err ps_ready_ranges_check_all(const ps_ready_ranges *r, uint64_t step);
+/* ARG names a tensor that is not, "... was not pushed". */
+ps_err ps_ready_ranges_check_all(const ps_ready_ranges *r);
+/* ARG names a tensor with an element of the range that is final. */
+ps_err ps_ready_ranges_check_new(const ps_ready_ranges *r, uint64_t begin, uint64_t end);
 
 #endif

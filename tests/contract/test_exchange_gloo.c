@@ -105,7 +105,7 @@ static void test_gloo_sees_misuse(void **state)
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=gloo", 1, run_unfinished);
     allreduce_run(&j);
-    assert_int_equal(j.ranks[0].err, PS_ERR_INTERNAL);
+    assert_int_equal(j.ranks[0].err, PS_ERR_ARG);
 }
 
 static void test_gloo_names_the_rank_that_is_gone(void **state)

@@ -527,9 +527,10 @@ static int use_badly(rig_worker *w)
     rig_refused(pstrain_wait(s, 1, 3), PSTRAIN_ERR_ARG, "but there are 3");
     RIG_TRY(pstrain_wait(s, 0, N_PARAMS));
     RIG_TRY(pstrain_push(s, 0, 2));
-    rig_refused(pstrain_push(s, 1, 2), PSTRAIN_ERR_ARG, "b has been pushed in step 0");
+    rig_refused(pstrain_push(s, 1, 2), PSTRAIN_ERR_ARG,
+                "in step 0: the gradient of b was pushed before");
     rig_refused(pstrain_push_copy(s, 1, pstrain_params(s), 1), PSTRAIN_ERR_ARG,
-                "b has been pushed in step 0");
+                "in step 0: the gradient of b was pushed before");
     rig_refused(pstrain_push_copy(s, 2, NULL, 1), PSTRAIN_ERR_ARG, "c is NULL");
     rig_refused(pstrain_finish(s), PSTRAIN_ERR_ARG, "c was not pushed in step 0");
     rig_refused(pstrain_drain(s), PSTRAIN_ERR_ARG, "step 0 is not finished yet");

@@ -334,7 +334,8 @@ static void calls_at_the_wrong_time_are_told(void **state)
     worker *w = &l.worker;
     assert_int_equal(join(w), PS_OK);
     ps_session *s = w->session;
-    assert_misuse(ps_session_join(s, STEPS), "ps_session_join: the session has joined");
+    assert_misuse(ps_session_join(s, STEPS),
+                  "ps_session_join: the session is open already");
     assert_misuse(ps_session_begin(s, 0), "was not started");
     assert_misuse(ps_session_close(s), "ps_session_close: ");
     assert_int_equal(start(w), PS_OK);

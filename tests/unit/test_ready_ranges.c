@@ -61,11 +61,11 @@ static void what_is_ready_twice_is_refused(void **state)
     ps_ready_ranges r;
     assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
     assert_added(&r, 70, 90, 0);
-    assert_refused(&r, 70, 90, "gradient of c is ready twice (elements 6 to 26 of it)");
+    assert_refused(&r, 70, 90, "gradient of c was pushed before (elements 6 to 26 of it)");
     assert_refused(&r, 89, 91, "(elements 25 to 26 of it)");
     assert_refused(&r, 0, ARENA, "(elements 6 to 26 of it)");
     assert_refused(&r, 60, 71, "(elements 6 to 7 of it)");
-    assert_refused(&r, 75, 80, "gradient of c is ready twice");
+    assert_refused(&r, 75, 80, "gradient of c was pushed before");
     assert_refused(&r, 10, 10, "10 to 10 are ready");
     assert_refused(&r, 20, 10, "20 to 10 are ready");
     assert_refused(&r, 150, ARENA + 1, "but there are 160");

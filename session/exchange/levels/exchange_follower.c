@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "buffer_sync.h"
-#include "ready_ranges.h"
 #include "shm_peers.h"
 #include "trace.h"
 
@@ -57,7 +56,7 @@ ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
         ps_levels_close(&levels);
         return err;
     }
-    e->base.ops = &follower_ops;
+    e->base = (ps_exchange){.ops = &follower_ops, .ready = &e->ready};
     e->o = levels->o;
     e->levels = levels;
     e->newest = (int64_t)e->o.first_step;
@@ -214,7 +213,6 @@ static ps_err follower_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
 static ps_err follower_finish(ps_exchange *x)
 {
     exchange_follower *e = follower_self(x);
-    PS_TRY(ps_ready_ranges_check_all(&e->ready, e->step));
     e->newest = (int64_t)e->step + 1;
     return PS_OK;
 }
