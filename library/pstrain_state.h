@@ -3,8 +3,7 @@
  *     pstrain_call          entering and leaving a call: order, threads, errors
  *     pstrain               create, join, the end
  *     pstrain_table         opening: tensors, settings, agreement with the others
- *     pstrain_steps         steps and state
- *     pstrain_marks         whether weights were changed
+ *     pstrain_steps         steps, marks and state
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
  */
@@ -81,11 +80,6 @@ int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err);
 
 /* Memory for state->missed where this rank needs it: owned, zeroed. */
 ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state);
-
-/* The same, of a started session with tensors, in the main lane. */
-ps_err pstrain_enter_steps(pstrain_session *s, const char *call);
-/* Whether [first, first + n) are parameters; else ARG. */
-ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const char *call);
 
 /* Copies count settings to the end of s->settings. CONFIG for keys that are not for
  * programs. */

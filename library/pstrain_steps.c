@@ -7,7 +7,8 @@
 #include "nontemporal_copy.h"
 #include "pstrain_state.h"
 
-ps_err pstrain_enter_steps(pstrain_session *s, const char *call)
+/* As pstrain_enter, of a started session with tensors, in the main lane. */
+static ps_err steps_enter(pstrain_session *s, const char *call)
 {
     PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_STARTED, call));
     if (!s->reduces) return PS_OK;
@@ -59,7 +60,7 @@ static ps_err set_groups(pstrain_session *s, const pstrain_group *groups, int n,
 int pstrain_set_groups(pstrain_session *s, const pstrain_group *groups, int n,
                        size_t group_size)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_set_groups");
+    const ps_err err = steps_enter(s, "pstrain_set_groups");
     return err == PS_OK ? steps_leave(s, set_groups(s, groups, n, group_size)) : (int)err;
 }
 
@@ -81,7 +82,7 @@ static ps_err set_lr(pstrain_session *s, double lr)
 
 int pstrain_set_lr(pstrain_session *s, double lr)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_set_lr");
+    const ps_err err = steps_enter(s, "pstrain_set_lr");
     return err == PS_OK ? steps_leave(s, set_lr(s, lr)) : (int)err;
 }
 
@@ -104,11 +105,13 @@ static ps_err steps_begin(pstrain_session *s, uint64_t *step)
 
 int pstrain_begin(pstrain_session *s, uint64_t *step)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_begin");
+    const ps_err err = steps_enter(s, "pstrain_begin");
     return err == PS_OK ? steps_leave(s, steps_begin(s, step)) : (int)err;
 }
 
-ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const char *call)
+/* Whether [first, first + n) are parameters; else ARG. */
+static ps_err steps_check_range(const pstrain_session *s, int first, int n,
+                                const char *call)
 {
     const int all = s->own.table.n_tensors;
     if (first >= 0 && n > 0 && n <= all - first) return PS_OK;
@@ -119,26 +122,26 @@ ps_err pstrain_check_range(const pstrain_session *s, int first, int n, const cha
 /* The same, of a step that has begun. */
 static ps_err check_begun(const pstrain_session *s, int first, int n, const char *call)
 {
-    if (s->begun) return pstrain_check_range(s, first, n, call);
+    if (s->begun) return steps_check_range(s, first, n, call);
     return ps_err_set(PS_ERR_ARG, "%s: no step has begun (pstrain_begin)", call);
 }
 
 static ps_err steps_wait_for(pstrain_session *s, int first, int n)
 {
-    PS_TRY(pstrain_check_range(s, first, n, "pstrain_wait"));
+    PS_TRY(steps_check_range(s, first, n, "pstrain_wait"));
     return ps_session_wait(s->session, first, n);
 }
 
 int pstrain_wait(pstrain_session *s, int first, int n)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_wait");
+    const ps_err err = steps_enter(s, "pstrain_wait");
     return err == PS_OK ? steps_leave(s, steps_wait_for(s, first, n)) : (int)err;
 }
 
 static ps_err steps_ready(pstrain_session *s, int first, int n, int *here)
 {
     bool all;
-    PS_TRY(pstrain_check_range(s, first, n, "pstrain_ready"));
+    PS_TRY(steps_check_range(s, first, n, "pstrain_ready"));
     PS_TRY(ps_session_ready(s->session, first, n, &all));
     *here = all;
     return PS_OK;
@@ -146,7 +149,7 @@ static ps_err steps_ready(pstrain_session *s, int first, int n, int *here)
 
 int pstrain_ready(pstrain_session *s, int first, int n, int *here)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_ready");
+    const ps_err err = steps_enter(s, "pstrain_ready");
     return err == PS_OK ? steps_leave(s, steps_ready(s, first, n, here)) : (int)err;
 }
 
@@ -173,7 +176,7 @@ static ps_err push_there(pstrain_session *s, int first, int n)
 
 int pstrain_push(pstrain_session *s, int first, int n)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_push");
+    const ps_err err = steps_enter(s, "pstrain_push");
     return err == PS_OK ? steps_leave(s, push_there(s, first, n)) : (int)err;
 }
 
@@ -187,7 +190,7 @@ static ps_err push_none(pstrain_session *s, int first, int n)
 
 int pstrain_push_none(pstrain_session *s, int first, int n)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_push_none");
+    const ps_err err = steps_enter(s, "pstrain_push_none");
     return err == PS_OK ? steps_leave(s, push_none(s, first, n)) : (int)err;
 }
 
@@ -222,7 +225,7 @@ static ps_err push_copy(pstrain_session *s, int index, const float *from, float 
 
 int pstrain_push_copy(pstrain_session *s, int index, const float *from, float factor)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_push_copy");
+    const ps_err err = steps_enter(s, "pstrain_push_copy");
     return err == PS_OK ? steps_leave(s, push_copy(s, index, from, factor)) : (int)err;
 }
 
@@ -246,7 +249,7 @@ static ps_err steps_finish(pstrain_session *s)
 
 int pstrain_finish(pstrain_session *s)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_finish");
+    const ps_err err = steps_enter(s, "pstrain_finish");
     return err == PS_OK ? steps_leave(s, steps_finish(s)) : (int)err;
 }
 
@@ -266,7 +269,7 @@ static ps_err steps_drain(pstrain_session *s)
 
 int pstrain_drain(pstrain_session *s)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_drain");
+    const ps_err err = steps_enter(s, "pstrain_drain");
     return err == PS_OK ? steps_leave(s, steps_drain(s)) : (int)err;
 }
 
@@ -284,7 +287,7 @@ static ps_err loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 
 int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_loss_scale");
+    const ps_err err = steps_enter(s, "pstrain_loss_scale");
     return err == PS_OK ? steps_leave(s, loss_scale(s, scale, skipped)) : (int)err;
 }
 
@@ -297,8 +300,58 @@ static ps_err sync_all(pstrain_session *s)
 
 int pstrain_sync(pstrain_session *s)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_sync");
+    const ps_err err = steps_enter(s, "pstrain_sync");
     return err == PS_OK ? steps_leave(s, sync_all(s)) : (int)err;
+}
+
+/* --- marks: whether weights were changed ------------------------------------------- */
+
+/* Every factor is odd, so a change of one element always changes the sum. */
+static uint32_t mark_of(const float *weights, uint64_t n)
+{
+    uint32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, weights + i, sizeof bits);
+        sum += bits * (2 * (uint32_t)i + 1);
+    }
+    return sum;
+}
+
+static uint32_t mark_of_parameter(const pstrain_session *s, int i)
+{
+    const ps_tensor *t = &s->own.table.tensors[i];
+    return mark_of(ps_session_params(s->session) + t->offset, t->count);
+}
+
+static ps_err steps_mark(pstrain_session *s, int first, int n)
+{
+    PS_TRY(steps_check_range(s, first, n, "pstrain_mark"));
+    for (int i = first; i < first + n; i++)
+        s->marks[i] = mark_of_parameter(s, i);
+    return PS_OK;
+}
+
+int pstrain_mark(pstrain_session *s, int first, int n)
+{
+    const ps_err err = steps_enter(s, "pstrain_mark");
+    return err == PS_OK ? steps_leave(s, steps_mark(s, first, n)) : (int)err;
+}
+
+static ps_err steps_changed(pstrain_session *s, int first, int n, int *index)
+{
+    PS_TRY(steps_check_range(s, first, n, "pstrain_changed"));
+    *index = -1;
+    for (int i = first; i < first + n && *index < 0; i++)
+        if (mark_of_parameter(s, i) != s->marks[i]) *index = i;
+    return PS_OK;
+}
+
+int pstrain_changed(pstrain_session *s, int first, int n, int *index)
+{
+    const ps_err err = steps_enter(s, "pstrain_changed");
+    return err == PS_OK ? steps_leave(s, steps_changed(s, first, n, index)) : (int)err;
 }
 
 /* --- state ------------------------------------------------------------------------- */
@@ -371,7 +424,7 @@ static ps_err steps_save(pstrain_session *s, pstrain_state *out)
 
 int pstrain_save(pstrain_session *s, pstrain_state *state)
 {
-    const ps_err err = pstrain_enter_steps(s, "pstrain_save");
+    const ps_err err = steps_enter(s, "pstrain_save");
     return err == PS_OK ? steps_leave(s, steps_save(s, state)) : (int)err;
 }
 

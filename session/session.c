@@ -31,11 +31,11 @@ struct ps_session {
     ps_exchange_local_options local_options;
     ps_plan plan;
     ps_step_rule rule;
-    ps_step_rule exchange_rule; // with the policy local the outer optimizer's
-    ps_param_groups rates;      // with schedule.name plateau; else n 0
-    int64_t cuts;               // of the rates, for the next step
-    bool cut;                   // they are new
-    ps_member *member;          // NULL: no other process
+    ps_step_rule outer_rule; // with the policy local
+    ps_param_groups rates;   // with schedule.name plateau; else n 0
+    int64_t cuts;            // of the rates, for the next step
+    bool cut;                // they are new
+    ps_member *member;       // NULL: no other process
     ps_shared_mem params, grads;
     void *buffers;
     ps_device_stream *stream; // where the weights stay on a GPU
@@ -58,18 +58,16 @@ static ps_err session_reach(ps_session *s, ps_stage next, ps_err err)
 static ps_err session_make_rules(ps_session *s)
 {
     const ps_config *c = s->o.config;
-    ps_config exchange;
-    ps_local_steps_outer(&exchange, c);
     if (c->sync.policy != PS_POLICY_BSP && !s->o.counts)
         return ps_err_set(PS_ERR_CONFIG,
                           "sync.policy: %s is for models that ps-worker "
                           "trains, not for programs that use libpstrain",
                           ps_word_name(ps_policy_words, (int)c->sync.policy));
     PS_TRY(ps_step_rule_init(&s->rule, c));
-    PS_TRY(ps_step_rule_init(&s->exchange_rule, &exchange));
+    if (s->ops->rounds) PS_TRY(ps_local_steps_outer_rule(c, &s->outer_rule));
     const int n = ps_plateau_groups(c);
     if (n > 0) PS_TRY(ps_param_groups_init(&s->rates, n));
-    s->rule.optimizer.groups = s->exchange_rule.optimizer.groups =
+    s->rule.optimizer.groups = s->outer_rule.optimizer.groups =
         n > 0 ? &s->rates : s->o.groups;
     return PS_OK;
 }
@@ -80,7 +78,7 @@ static ps_err session_choose_exchange(ps_session *s)
     PS_TRY(ps_exchange_find(&c->exchange, &s->ops));
     if (!ps_local_steps_on(c)) return PS_OK;
     s->local_options = (ps_exchange_local_options){
-        .config = c, .outer = s->ops, .outer_rule = &s->exchange_rule};
+        .config = c, .outer = s->ops, .outer_rule = &s->outer_rule};
     s->local_ops = ps_exchange_local_ops_over(s->ops);
     s->ops = &s->local_ops;
     return PS_OK;
@@ -206,16 +204,6 @@ static ps_err session_set_exchange_options(ps_session *s, const ps_job_start *st
     return PS_OK;
 }
 
-static ps_err session_start_rules(ps_session *s, const ps_job_start *start)
-{
-    const ps_config *c = s->o.config;
-    const ps_job_start outer = ps_job_start_of_exchange(start, c);
-    ps_config exchange;
-    ps_local_steps_outer(&exchange, c);
-    PS_TRY(ps_job_start_rule(start, c, &s->rule));
-    return ps_job_start_rule(&outer, &exchange, &s->exchange_rule);
-}
-
 static ps_err session_set_start(ps_session *s, const ps_job_start *start)
 {
     s->start = *start;
@@ -223,7 +211,7 @@ static ps_err session_set_start(ps_session *s, const ps_job_start *start)
     if (start->back_at == 0)
         s->next_step += ps_local_steps_begun(s->o.config, start->step);
     s->end_step = ps_config_own_pace(s->o.config) ? UINT64_MAX : start->total_steps;
-    PS_TRY(session_start_rules(s, start));
+    PS_TRY(ps_job_start_rule(start, s->o.config, &s->rule));
     PS_TRY(session_set_exchange_options(s, start));
     return session_make_arenas(s);
 }
@@ -596,7 +584,7 @@ void *ps_session_buffers(const ps_session *s)
 
 const ps_optimizer *ps_session_optimizer(const ps_session *s)
 {
-    return &s->exchange_rule.optimizer;
+    return s->ops->rounds ? &s->outer_rule.optimizer : &s->rule.optimizer;
 }
 
 const ps_exchange_ops *ps_session_ops(const ps_session *s)

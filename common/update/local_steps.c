@@ -101,3 +101,11 @@ void ps_local_steps_outer(ps_config *out, const ps_config *cfg)
     out->sync.backup = cfg->job.workers - s->quorum;
     out->sync.grace_ms = s->grace_ms;
 }
+
+ps_err ps_local_steps_outer_rule(const ps_config *cfg, ps_step_rule *out)
+{
+    ps_config outer;
+    ps_local_steps_outer(&outer, cfg);
+    PS_TRY(ps_step_rule_init(out, &outer));
+    return ps_step_rule_start(out, &outer, PS_STEPS_UNKNOWN); // its rate is constant
+}

@@ -34,7 +34,7 @@
 #ifndef PS_LOCAL_STEPS_H
 #define PS_LOCAL_STEPS_H
 
-#include "config.h"
+#include "step_rule.h"
 
 static inline bool ps_local_steps_on(const ps_config *cfg)
 {
@@ -82,5 +82,8 @@ uint32_t ps_local_steps_ahead(const ps_config *cfg, uint64_t step, uint64_t tota
  * quorum the policy is `backup`, which adds what comes late (sync_policy.h). out
  * borrows from cfg and must not be given to fini. Another policy: a copy of cfg. */
 void ps_local_steps_outer(ps_config *out, const ps_config *cfg);
+
+/* The rule of the outer optimizer's steps, started: as with those settings. CONFIG. */
+ps_err ps_local_steps_outer_rule(const ps_config *cfg, ps_step_rule *out);
 
 #endif

@@ -27,7 +27,6 @@ static ps_err note_and_create(const ps_exchange_options *options, ps_exchange **
 
 typedef struct local_rig {
     test_job job;
-    ps_config outer_config;
     ps_plan plan;
     ps_step_rule rule, outer_rule;
     ps_member *member;
@@ -68,16 +67,13 @@ static void rig_init(local_rig *r, const char *const *sets, int n_sets)
     const ps_tensor_table *table = r->job.table;
     const size_t bytes = table->arena_count * sizeof(float);
     const ps_job_start start = {.total_steps = STEPS};
-    ps_local_steps_outer(&r->outer_config, c);
     OK(ps_plan_init_servers(&r->plan, table, ps_chunk_size_wanted(c, true), 1,
                             &c->server));
     OK(ps_step_rule_init(&r->rule, c));
-    OK(ps_step_rule_init(&r->outer_rule, &r->outer_config));
+    OK(ps_local_steps_outer_rule(c, &r->outer_rule));
     OK(test_job_join(&r->job, 0, r->plan.hash, &r->member));
     OK(test_job_put_steps(r->member, STEPS));
-    const ps_job_start rounds = ps_job_start_of_exchange(&start, c);
     OK(ps_job_start_rule(&start, c, &r->rule));
-    OK(ps_job_start_rule(&rounds, &r->outer_config, &r->outer_rule));
     OK(ps_shared_mem_init(&r->params, bytes, "the parameters"));
     OK(ps_shared_mem_init(&r->grads, bytes, "the gradients"));
     r->buffers = calloc(1, table->buffer_bytes);
