@@ -430,8 +430,7 @@ static void comm_copy_weights(const ps_comm *c, float *to, const float *from, ui
     }
 }
 
-/* A loss scale belongs to a version: all chunks and shards send the same one. Without
- * loss scaling its place holds the marks of workers at their own pace. */
+/* A loss scale belongs to a version: all chunks and shards send the same one. */
 static ps_err comm_take_scale(ps_comm *c, const ps_wire_header *h)
 {
     // Workers rest after the last fragment.
