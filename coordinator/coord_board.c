@@ -433,11 +433,11 @@ static ps_err make_orders(ps_coord_board *b)
         .owner = b, .send = send_order, .store = store_record};
     const void *rules;
     size_t bytes;
-    if (!ps_coord_store_get(&b->store, PS_COORD_ORDERS_RULES, &rules, &bytes))
+    if (!ps_coord_store_get(&b->store, PS_JOB_KEY_POLICY, &rules, &bytes))
         return ps_err_set(PS_ERR_PROTOCOL, "a push before worker 0 has set the policy");
     PS_TRY(ps_coord_orders_create(&hooks, rules, bytes, &b->orders));
     const ps_job_key place = ps_job_key_place(0);
-    const char *const before[] = {PS_COORD_ORDERS_BATCHES, PS_COORD_ORDERS_END,
+    const char *const before[] = {PS_JOB_KEY_POLICY_BATCHES, PS_JOB_KEY_POLICY_END,
                                   place.text};
     for (int i = 0; i < 3; i++)
         if (ps_coord_store_get(&b->store, before[i], &rules, &bytes))

@@ -1,23 +1,18 @@
 #include "coord_orders.h"
 
 #include <inttypes.h>
-#include <stdio.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fault_point.h"
 #include "job_keys.h"
 #include "mem.h"
-
-/* Of a rules value: numbers before the batches. Flags of an ORDER and of its entries. */
-enum { RULES = 18, HEAD_BYTES = 8, ENTRY_BYTES = 16 };
-enum { APPLIES = 1, RESTS = 2, OVER = 4, BACK = 8, APPLIED = 1, ANSWERED = 2 };
-enum { FRAGMENT_SHIFT = 8 }; // above an ORDER's flags
+#include "sync_codec.h"
 
 typedef struct kept_order {
-    uint64_t numbers[4];
-    void *value; // owned
-    size_t bytes;
+    uint64_t number;
+    ps_mp_writer value;
 } kept_order;
 
 /* A push of a fragment that has not reached all its shards, or the next one. */
@@ -62,75 +57,19 @@ static size_t push_of(const ps_coord_orders *o, uint32_t fragment, uint32_t rank
     return (size_t)fragment * orders_rules_of(o)->n_workers + rank;
 }
 
-ps_err ps_coord_orders_rules(const ps_sync_rules *r, uint32_t n_fragments,
-                             const uint64_t *batches, void **value, size_t *bytes)
-{
-    uint64_t numbers[RULES] = {(uint64_t)r->kind,
-                               r->n_workers,
-                               r->backups,
-                               r->add,
-                               r->staleness,
-                               (uint64_t)r->correction,
-                               r->first,
-                               r->version,
-                               r->total,
-                               r->stretch,
-                               r->pause,
-                               r->stop,
-                               r->grace_ms,
-                               r->come_back,
-                               r->number,
-                               n_fragments,
-                               r->cuts};
-    memcpy(&numbers[RULES - 1], &r->delay_strength, sizeof r->delay_strength);
-    const size_t script = r->script ? strlen(r->script) + 1 : 0;
-    const size_t batch_bytes = r->n_workers * sizeof *batches;
-    *bytes = sizeof numbers + batch_bytes + script;
-    PS_TRY(ps_mem_zalloc(value, *bytes, 1, "the policy"));
-    memcpy(*value, numbers, sizeof numbers);
-    memcpy((char *)*value + sizeof numbers, batches, batch_bytes);
-    if (script) memcpy((char *)*value + sizeof numbers + batch_bytes, r->script, script);
-    return PS_OK;
-}
-
-static ps_err bad_rules(void)
-{
-    return ps_err_set(PS_ERR_PROTOCOL, "%s is not a policy", PS_COORD_ORDERS_RULES);
-}
-
 static ps_err read_rules(ps_coord_orders *o, const void *value, size_t bytes)
 {
-    uint64_t n[RULES], batches[PS_MAX_RANKS];
-    if (bytes < sizeof n) return bad_rules();
-    memcpy(n, value, sizeof n);
-    const size_t head = sizeof n + (size_t)n[1] * sizeof *batches;
-    if (n[1] == 0 || n[1] > PS_MAX_RANKS || bytes < head || n[2] >= n[1])
-        return bad_rules();
-    memcpy(batches, (const char *)value + sizeof n, head - sizeof n);
-    if (bytes > head) {
-        PS_TRY(ps_mem_zalloc(&o->script, bytes - head + 1, 1, "the record"));
-        memcpy(o->script, (const char *)value + head, bytes - head);
+    ps_sync_rules rules;
+    uint32_t n_fragments;
+    uint64_t batches[PS_MAX_RANKS];
+    ps_map_bytes script;
+    PS_TRY(ps_sync_rules_read(value, bytes, &rules, &n_fragments, batches, &script));
+    if (script.n > 0) {
+        PS_TRY(ps_mem_zalloc(&o->script, script.n + 1, 1, "the record"));
+        memcpy(o->script, script.at, script.n);
     }
-    ps_sync_rules rules = {.kind = (ps_policy_kind)n[0],
-                           .n_workers = (uint32_t)n[1],
-                           .backups = (uint32_t)n[2],
-                           .add = n[3] != 0,
-                           .staleness = n[4],
-                           .correction = (ps_correction)n[5],
-                           .first = n[6],
-                           .version = n[7],
-                           .total = n[8],
-                           .stretch = n[9],
-                           .pause = n[10],
-                           .stop = n[11],
-                           .grace_ms = n[12],
-                           .come_back = n[13] != 0,
-                           .number = n[14],
-                           .cuts = n[16] != 0,
-                           .script = o->script};
-    memcpy(&rules.delay_strength, &n[RULES - 1], sizeof rules.delay_strength);
-    if (n[15] == 0 || n[15] > PS_MAX_FRAGMENTS) return bad_rules();
-    return ps_sync_fragments_init(&o->sync, (uint32_t)n[15], &rules, batches);
+    rules.script = o->script;
+    return ps_sync_fragments_init(&o->sync, n_fragments, &rules, batches);
 }
 
 static ps_err orders_create(ps_coord_orders *o, const void *value, size_t bytes)
@@ -161,7 +100,7 @@ void ps_coord_orders_destroy(ps_coord_orders **orders)
     ps_coord_orders *o = *orders;
     if (!o) return;
     for (uint64_t i = 0; o->kept && i < o->n_kept; i++)
-        free(o->kept[i].value);
+        ps_mp_writer_fini(&o->kept[i].value);
     ps_sync_fragments_fini(&o->sync);
     free(o->kept);
     free(o->script);
@@ -178,74 +117,20 @@ void ps_coord_orders_destroy(ps_coord_orders **orders)
 
 static ps_control message_of(const kept_order *k)
 {
-    ps_control c = {.kind = PS_CONTROL_ORDER, .value = k->value, .bytes = k->bytes};
-    memcpy(c.number, k->numbers, sizeof k->numbers);
-    return c;
+    return (ps_control){.kind = PS_CONTROL_ORDER,
+                        .number = {k->number},
+                        .value = k->value.base,
+                        .bytes = k->value.used};
 }
 
 static ps_err keep_order(ps_coord_orders *o, const ps_sync_order *order, kept_order **out)
 {
     kept_order *k = &o->kept[++o->n_orders % o->n_kept];
-    free(k->value);
-    k->bytes = HEAD_BYTES + (size_t)order->n * ENTRY_BYTES;
-    PS_TRY(ps_mem_zalloc(&k->value, k->bytes, 1, "an order"));
-    k->numbers[0] = o->n_orders;
-    k->numbers[1] = order->version;
-    k->numbers[2] = order->back > 0 ? order->back : order->step;
-    k->numbers[3] = (order->back > 0 ? BACK : 0u) | (order->applies ? APPLIES : 0u) |
-                    (order->rest ? RESTS : 0u) | (order->over ? OVER : 0u) |
-                    ((uint64_t)order->fragment << FRAGMENT_SHIFT);
-    memcpy(k->value, &order->share, HEAD_BYTES);
-    for (uint32_t i = 0; i < order->n; i++) {
-        const ps_sync_entry *e = &order->entries[i];
-        const uint32_t flags =
-            (e->applied ? APPLIED : 0u) | (e->answered ? ANSWERED : 0u);
-        char *at = (char *)k->value + HEAD_BYTES + (size_t)i * ENTRY_BYTES;
-        memcpy(at, &e->rank, 4);
-        memcpy(at + 4, &flags, 4);
-        memcpy(at + 8, &e->factor, 4);
-        memcpy(at + 12, &e->compensation, 4);
-    }
+    ps_mp_writer_fini(&k->value);
+    ps_mp_writer_init(&k->value);
+    k->number = o->n_orders;
     *out = k;
-    return PS_OK;
-}
-
-ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_t room,
-                            ps_sync_order *out)
-{
-    const size_t n = c->bytes / ENTRY_BYTES;
-    double share = 0;
-    if (c->bytes % ENTRY_BYTES != HEAD_BYTES || n > room)
-        return ps_err_set(PS_ERR_PROTOCOL, "an order of %zu bytes", c->bytes);
-    memcpy(&share, c->value, HEAD_BYTES);
-    const uint64_t fragment = c->number[3] >> FRAGMENT_SHIFT;
-    if (fragment >= PS_MAX_FRAGMENTS)
-        return ps_err_set(PS_ERR_PROTOCOL, "an order for fragment %" PRIu64, fragment);
-    if (!(share >= 0 && share <= 1))
-        return ps_err_set(PS_ERR_PROTOCOL, "an order for %g of a step", share);
-    for (size_t i = 0; i < n; i++) {
-        const char *at = (const char *)c->value + HEAD_BYTES + i * ENTRY_BYTES;
-        uint32_t flags;
-        memcpy(&entries[i].rank, at, 4);
-        memcpy(&flags, at + 4, 4);
-        memcpy(&entries[i].factor, at + 8, 4);
-        memcpy(&entries[i].compensation, at + 12, 4);
-        entries[i].applied = (flags & APPLIED) != 0;
-        entries[i].answered = (flags & ANSWERED) != 0;
-        if (entries[i].rank >= room || (i > 0 && entries[i].rank <= entries[i - 1].rank))
-            return ps_err_set(PS_ERR_PROTOCOL, "an order for worker %u", entries[i].rank);
-    }
-    *out = (ps_sync_order){.fragment = (uint32_t)fragment,
-                           .version = c->number[1],
-                           .step = c->number[2],
-                           .share = share,
-                           .applies = (c->number[3] & APPLIES) != 0,
-                           .rest = (c->number[3] & RESTS) != 0,
-                           .over = (c->number[3] & OVER) != 0,
-                           .back = (c->number[3] & BACK) ? c->number[2] : 0,
-                           .n = (uint32_t)n,
-                           .entries = entries};
-    return PS_OK;
+    return ps_sync_order_write(&k->value, order);
 }
 
 /* --- the record -----------------------------------------------------------------------
@@ -265,23 +150,23 @@ static ps_err orders_append(ps_coord_orders *o, const char *text, size_t bytes)
     return PS_OK;
 }
 
+/* The word of a rest is worker 0's to write: it knows whether the job ends there. */
 static ps_err note_order(ps_coord_orders *o, const ps_sync_order *order)
 {
     char line[16 * PS_MAX_RANKS];
     size_t bytes;
-    ps_sync_fragments_line(&o->sync, order, line, sizeof line, &bytes);
-    return orders_append(o, line, bytes);
+    ps_sync_order plain = *order;
+    plain.rest = false;
+    ps_sync_fragments_line(&o->sync, &plain, line, sizeof line, &bytes);
+    return orders_append(o, line, order->rest && bytes > 0 ? bytes - 1 : bytes);
 }
 
-static ps_err numbers_json(char *out, size_t n, size_t *at, const char *name,
-                           const uint64_t *values, uint32_t count)
+static json_t *numbers_json(const uint64_t *values, uint32_t count)
 {
-    *at += (size_t)snprintf(out + *at, n - *at, ",\"%s\":[", name);
-    for (uint32_t i = 0; i < count && *at < n; i++)
-        *at +=
-            (size_t)snprintf(out + *at, n - *at, i ? ",%" PRIu64 : "%" PRIu64, values[i]);
-    if (*at < n) *at += (size_t)snprintf(out + *at, n - *at, "]");
-    return *at < n ? PS_OK : ps_err_set(PS_ERR_INTERNAL, "the policy's figures");
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(list, json_integer((json_int_t)values[i]));
+    return list;
 }
 
 typedef struct tally {
@@ -311,40 +196,49 @@ static tally count_pushes(const ps_sync_fragments *f)
     return t;
 }
 
-static ps_err orders_figures(const ps_sync_fragments *f, char *out, size_t n,
-                             size_t *bytes)
+/* *text is owned by the caller (free()). */
+static ps_err orders_figures(const ps_sync_fragments *f, char **text)
 {
     const ps_sync *s = ps_sync_fragments_last(f);
     const tally t = count_pushes(f);
     // Several fragments count from the largest one's version on.
     const uint64_t versions =
         f->n > 1 ? s->done - s->rules.first : s->version - s->rules.version;
-    size_t at = (size_t)snprintf(
-        out, n, "{\"versions\":%" PRIu64 ",\"counted\":%" PRIu64 ",\"dropped\":%" PRIu64,
-        versions, t.all_counted, t.all_dropped);
     const uint32_t w = s->rules.n_workers;
-    PS_TRY(numbers_json(out, n, &at, "counted_by_worker", t.counted, w));
-    PS_TRY(numbers_json(out, n, &at, "dropped_by_worker", t.dropped, w));
-    PS_TRY(numbers_json(out, n, &at, "staleness", t.histogram, t.bins));
-    at += (size_t)snprintf(out + at, n - at, "}\n%" PRIu64 " %" PRIu64 "\n", s->done,
-                           s->version);
-    *bytes = at;
-    return at < n ? PS_OK : ps_err_set(PS_ERR_INTERNAL, "the policy's figures");
+    json_t *json = json_pack(
+        "{s:I, s:I, s:I, s:o, s:o, s:o}", "versions", (json_int_t)versions, "counted",
+        (json_int_t)t.all_counted, "dropped", (json_int_t)t.all_dropped,
+        "counted_by_worker", numbers_json(t.counted, w), "dropped_by_worker",
+        numbers_json(t.dropped, w), "staleness", numbers_json(t.histogram, t.bins));
+    *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return *text ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the policy's figures");
 }
 
-static ps_err orders_publish(ps_coord_orders *o)
+static ps_err orders_write_rest(const ps_coord_orders *o, bool over, ps_mp_writer *w)
 {
-    char text[256 + 48 * PS_MAX_RANKS], key[48];
-    size_t bytes;
-    void *value;
-    PS_TRY(orders_figures(&o->sync, text, sizeof text, &bytes));
-    PS_TRY(ps_mem_zalloc(&value, bytes + o->record_bytes, 1, "the record"));
-    memcpy(value, text, bytes);
-    memcpy((char *)value + bytes, o->record, o->record_bytes);
-    snprintf(key, sizeof key, "policy/%" PRIu64, o->n_rests++);
+    const ps_sync *s = ps_sync_fragments_last(&o->sync);
+    char *figures;
+    PS_TRY(orders_figures(&o->sync, &figures));
+    const ps_sync_rest rest = {.step = s->done,
+                               .version = s->version,
+                               .over = over,
+                               .figures = {figures, strlen(figures)},
+                               .lines = {o->record, o->record_bytes}};
+    const ps_err err = ps_sync_rest_write(w, &rest);
+    free(figures);
+    return err;
+}
+
+static ps_err orders_publish(ps_coord_orders *o, bool over)
+{
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    const ps_job_key key = ps_job_key_rest(o->n_rests++);
     o->placed = false;
-    ps_err err = o->hooks.store(o->hooks.owner, key, value, bytes + o->record_bytes);
-    free(value);
+    ps_err err = orders_write_rest(o, over, &w);
+    if (err == PS_OK) err = o->hooks.store(o->hooks.owner, key.text, w.base, w.used);
+    ps_mp_writer_fini(&w);
     o->record_bytes = 0;
     return err;
 }
@@ -364,7 +258,7 @@ static ps_err orders_give(ps_coord_orders *o, const ps_sync_order *order)
     kept_order *kept;
     PS_TRY(keep_order(o, order, &kept));
     PS_TRY(note_order(o, order));
-    if (order->rest) PS_TRY(orders_publish(o));
+    if (order->rest) PS_TRY(orders_publish(o, order->over));
     const ps_control c = message_of(kept);
     for (uint32_t i = 0; i < o->n_askers; i++)
         o->hooks.send(o->hooks.owner, &o->askers[i], &c);
@@ -387,19 +281,16 @@ static ps_err orders_decide(ps_coord_orders *o)
 static ps_err set_batches(ps_coord_orders *o, const void *value, size_t bytes)
 {
     uint64_t batches[PS_MAX_RANKS];
-    if (bytes != orders_rules_of(o)->n_workers * sizeof *batches)
-        return ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes", PS_COORD_ORDERS_BATCHES,
-                          bytes);
-    memcpy(batches, value, bytes);
+    PS_TRY(ps_sync_batches_read(value, bytes, batches, orders_rules_of(o)->n_workers));
     return ps_sync_fragments_set_batches(&o->sync, batches);
 }
 
 ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *value,
                            size_t bytes)
 {
-    if (strcmp(key, PS_COORD_ORDERS_BATCHES) == 0) return set_batches(o, value, bytes);
+    if (strcmp(key, PS_JOB_KEY_POLICY_BATCHES) == 0) return set_batches(o, value, bytes);
     if (strcmp(key, ps_job_key_place(o->n_rests).text) == 0) o->placed = true;
-    if (strcmp(key, PS_COORD_ORDERS_END) != 0) return PS_OK;
+    if (strcmp(key, PS_JOB_KEY_POLICY_END) != 0) return PS_OK;
     ps_sync_end(ps_sync_fragments_last(&o->sync));
     return orders_decide(o);
 }

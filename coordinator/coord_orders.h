@@ -3,7 +3,7 @@
  * shards the same orders. No socket and no thread: it belongs to the board (coord_board),
  * which passes messages in and sends what comes out.
  *
- *   worker 0 -> PUT "job/policy"    the rules: ps_coord_orders_rules
+ *   worker 0 -> PUT "job/policy"    the rules (sync_codec.h, as all that follows)
  *   shard    -> PUSHED              all chunks of a worker's push are here
  *            <- ORDER               to every shard, once all shards have the push that
  *                                   have chunks of its fragment
@@ -11,13 +11,10 @@
  *                                   over may end now
  *   worker   -> PUT "policy/end"    the workers are to rest soon
  *   worker 0 -> PUT "job/policy_batches"   at rest, or before the first push: the samples
- *                                   of each worker's pushes from here on, a uint64_t each
+ *                                   of each worker's pushes from here on
  *   worker 0 -> PUT "job/place/<n>" after n rests, and all that is agreed on there: a
  *                                   worker that dies from here on may come back
- *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time: the
- *                                   figures so far as JSON, in one line; "STEP VERSION",
- *                                   where the job stands; then the record's lines since
- *                                   the rest before
+ *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time
  */
 #ifndef PS_COORD_ORDERS_H
 #define PS_COORD_ORDERS_H
@@ -25,10 +22,6 @@
 #include "clock.h"
 #include "control.h"
 #include "sync_fragments.h"
-
-#define PS_COORD_ORDERS_RULES   "job/policy"
-#define PS_COORD_ORDERS_END     "policy/end"
-#define PS_COORD_ORDERS_BATCHES "job/policy_batches"
 
 typedef struct ps_coord_orders ps_coord_orders;
 
@@ -40,12 +33,7 @@ typedef struct ps_coord_orders_hooks {
     ps_err (*store)(void *owner, const char *key, const void *value, size_t bytes);
 } ps_coord_orders_hooks;
 
-/* The value of "job/policy"; owned by the caller (free()). batches: (n_workers).
- * n_fragments: sync.fragments. */
-ps_err ps_coord_orders_rules(const ps_sync_rules *rules, uint32_t n_fragments,
-                             const uint64_t *batches, void **value, size_t *bytes);
-
-/* value: of "job/policy". PROTOCOL for one that ps_coord_orders_rules did not make. */
+/* value: of "job/policy". PROTOCOL, ARG: no such rules. */
 ps_err ps_coord_orders_create(const ps_coord_orders_hooks *hooks, const void *value,
                               size_t bytes, ps_coord_orders **out);
 void ps_coord_orders_destroy(ps_coord_orders **orders);
@@ -82,10 +70,5 @@ typedef struct ps_coord_orders_place {
 } ps_coord_orders_place;
 
 ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *orders, int rank);
-
-/* An ORDER's numbers and value, for shards. Returns PROTOCOL for another value. n is at
- * most `room`. */
-ps_err ps_coord_orders_read(const ps_control *c, ps_sync_entry *entries, uint32_t room,
-                            ps_sync_order *out);
 
 #endif

@@ -7,14 +7,19 @@
 /* The first bytes of the MessagePack formats read here
  * (github.com/msgpack/msgpack, spec.md). */
 enum {
+    FIXMAP = 0x80,
     FIXARRAY = 0x90,
     FIXSTR = 0xa0,
+    BOOL_FALSE = 0xc2,
+    BOOL_TRUE = 0xc3,
     BIN8 = 0xc4,
+    FLOAT32 = 0xca,
+    FLOAT64 = 0xcb,
     UINT8 = 0xcc,
     INT8 = 0xd0,
     STR8 = 0xd9,
     ARRAY16 = 0xdc,
-    ARRAY32 = 0xdd,
+    MAP16 = 0xde,
     NEGATIVE_FIXINT = 0xe0
 };
 
@@ -68,6 +73,30 @@ void ps_mp_write_array(ps_mp_writer *w, size_t n)
 {
     msgpack_packer packer = {w, mp_append};
     msgpack_pack_array(&packer, n);
+}
+
+void ps_mp_write_map(ps_mp_writer *w, size_t n)
+{
+    msgpack_packer packer = {w, mp_append};
+    msgpack_pack_map(&packer, n);
+}
+
+void ps_mp_write_bool(ps_mp_writer *w, bool value)
+{
+    const char byte = (char)(value ? BOOL_TRUE : BOOL_FALSE);
+    mp_append(w, &byte, 1);
+}
+
+void ps_mp_write_double(ps_mp_writer *w, double value)
+{
+    msgpack_packer packer = {w, mp_append};
+    msgpack_pack_double(&packer, value);
+}
+
+void ps_mp_write_float(ps_mp_writer *w, float value)
+{
+    msgpack_packer packer = {w, mp_append};
+    msgpack_pack_float(&packer, value);
 }
 
 void ps_mp_write_uint(ps_mp_writer *w, uint64_t value)
@@ -169,17 +198,59 @@ int64_t ps_mp_read_int(ps_mp_reader *r, int64_t min, int64_t max)
     return r->failed ? 0 : value;
 }
 
-size_t ps_mp_read_array(ps_mp_reader *r, size_t max)
+/* Items in their short form (its first byte with the number in the low bits) or in one of
+ * the two long ones. Every item takes at least a byte: a larger claim is a lie. */
+static size_t mp_read_count(ps_mp_reader *r, unsigned fix, unsigned wide, size_t max,
+                            size_t bytes_each)
 {
     unsigned first = (unsigned)take_big_endian(r, 1);
     uint64_t n = first & 0x0f;
-    if (first == ARRAY16 || first == ARRAY32)
-        n = take_big_endian(r, first == ARRAY16 ? 2 : 4);
-    else if ((first & 0xf0) != FIXARRAY)
+    if (first == wide || first == wide + 1)
+        n = take_big_endian(r, first == wide ? 2 : 4);
+    else if ((first & 0xf0) != fix)
         r->failed = true;
-    // Every item takes at least a byte: a larger claim is a lie.
-    if (n > max || n > mp_left(r)) r->failed = true;
+    if (n > max || n > mp_left(r) / bytes_each) r->failed = true;
     return r->failed ? 0 : (size_t)n;
+}
+
+size_t ps_mp_read_array(ps_mp_reader *r, size_t max)
+{
+    return mp_read_count(r, FIXARRAY, ARRAY16, max, 1);
+}
+
+size_t ps_mp_read_map(ps_mp_reader *r, size_t max)
+{
+    return mp_read_count(r, FIXMAP, MAP16, max, 2);
+}
+
+/* The bytes of a value of the kind that has this first byte. */
+static uint64_t mp_read_after(ps_mp_reader *r, unsigned first, unsigned bytes)
+{
+    if (take_big_endian(r, 1) != first) r->failed = true;
+    return take_big_endian(r, bytes);
+}
+
+bool ps_mp_read_bool(ps_mp_reader *r)
+{
+    const uint64_t first = take_big_endian(r, 1);
+    if (first != BOOL_FALSE && first != BOOL_TRUE) r->failed = true;
+    return !r->failed && first == BOOL_TRUE;
+}
+
+double ps_mp_read_double(ps_mp_reader *r)
+{
+    const uint64_t bits = mp_read_after(r, FLOAT64, sizeof(double));
+    double value = 0;
+    if (!r->failed) memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+float ps_mp_read_float(ps_mp_reader *r)
+{
+    const uint32_t bits = (uint32_t)mp_read_after(r, FLOAT32, sizeof(float));
+    float value = 0;
+    if (!r->failed) memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 static const void *mp_take(ps_mp_reader *r, uint64_t n)

@@ -66,10 +66,7 @@
  *   FAIL       error code; text
  *   NORM_SUM   step, bits of the double, 1 if all sums were wanted; value: the doubles,
  *              in their order, if they were
- *   ORDER      to shards: number, version before it, step, flags and fragment; value:
- *              of each worker that it concerns rank, flags and factor (coord_orders.h).
- *              Of a worker that is dead: the number of its rank's next push instead of
- *              the step
+ *   ORDER      to shards: number; value: sync_codec.h
  *   CLOSE      to workers: how many stretches have all their versions (coord_orders.h)
  *   END        all workers have left
  *   STRAGGLER  to worker 0: the cause (straggler.h), role and rank
@@ -82,7 +79,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 7,
+    PS_CONTROL_VERSION = 8,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 6,
     PS_CONTROL_NAME_MAX = 256,
@@ -120,7 +117,7 @@ enum {
     X(NEWCOMERS, 40, 1, 0, 0, 0)                                                         \
     X(CLOCK_IS, 41, 2, 0, 0, 0)                                                          \
     X(STRAGGLER, 42, 3, 0, 0, 0)                                                         \
-    X(ORDER, 43, 4, 0, 0, 1)                                                             \
+    X(ORDER, 43, 1, 0, 0, 1)                                                             \
     X(CLOSE, 44, 1, 0, 0, 0)
 
 typedef enum ps_control_kind {

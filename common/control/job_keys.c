@@ -32,6 +32,13 @@ ps_job_key ps_job_key_place(uint64_t stretch)
     return key;
 }
 
+ps_job_key ps_job_key_rest(uint64_t n)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "policy/%" PRIu64, n);
+    return key;
+}
+
 ps_job_key ps_job_key_piece(bool down, int rank)
 {
     ps_job_key key;

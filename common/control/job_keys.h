@@ -1,14 +1,14 @@
 /* The keys of the coordinator's store (member.h: put, get): what each holds, and who may
  * set it.
  *
- *   job/total_steps       where the job begins and ends (job_start.c)         worker 0
+ *   job/total_steps       where the job begins and ends (job_start.h)         worker 0
  *   job/tensors           of a job without a model: open_job.h            worker 0
- *   job/policy            coord_orders.h                                      worker 0
- *   job/policy_batches    the same                                            worker 0
- *   policy/end            the same                                          any worker
- *   policy/<n>            the same                                     the coordinator
+ *   job/policy            sync_codec.h: the rules                             worker 0
+ *   job/policy_batches    the same: what the workers' pushes weigh            worker 0
+ *   policy/end            nothing: the workers are to rest soon             any worker
+ *   policy/<n>            sync_codec.h: the n-th rest                  the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
- *   job/place/<n>         JSON, after n rests (trainer_place.h)               worker 0
+ *   job/place/<n>         after n rests (trainer_place.h)                     worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
  *   file/init/read        nothing: it has been read                           worker 0
@@ -28,15 +28,18 @@
 
 #include "roster.h"
 
-#define PS_JOB_KEY_TOTAL_STEPS "job/total_steps"
-#define PS_JOB_KEY_TENSORS     "job/tensors"
-#define PS_JOB_KEY_TRAINER     "job/trainer"
-#define PS_JOB_KEY_FOLDER      "file/folder"
-#define PS_JOB_KEY_INIT        "file/init"
-#define PS_JOB_KEY_INIT_READ   "file/init/read"
-#define PS_JOB_KEY_AGAIN       "server/0/again"
-#define PS_JOB_KEY_NCCL_ID     "nccl/id"
-#define PS_JOB_KEY_GLOO        "gloo/"
+#define PS_JOB_KEY_TOTAL_STEPS    "job/total_steps"
+#define PS_JOB_KEY_TENSORS        "job/tensors"
+#define PS_JOB_KEY_POLICY         "job/policy"
+#define PS_JOB_KEY_POLICY_BATCHES "job/policy_batches"
+#define PS_JOB_KEY_POLICY_END     "policy/end"
+#define PS_JOB_KEY_TRAINER        "job/trainer"
+#define PS_JOB_KEY_FOLDER         "file/folder"
+#define PS_JOB_KEY_INIT           "file/init"
+#define PS_JOB_KEY_INIT_READ      "file/init/read"
+#define PS_JOB_KEY_AGAIN          "server/0/again"
+#define PS_JOB_KEY_NCCL_ID        "nccl/id"
+#define PS_JOB_KEY_GLOO           "gloo/"
 
 typedef struct ps_job_key {
     char text[48];
@@ -46,6 +49,7 @@ ps_job_key ps_job_key_shm(ps_role role, int rank);
 ps_job_key ps_job_key_stats(int server);
 ps_job_key ps_job_key_buffers(uint64_t n);
 ps_job_key ps_job_key_place(uint64_t stretch);
+ps_job_key ps_job_key_rest(uint64_t n);
 /* down: what worker 0 gives to the rank; otherwise what the rank gives to worker 0. */
 ps_job_key ps_job_key_piece(bool down, int rank);
 ps_job_key ps_job_key_array(int worker);

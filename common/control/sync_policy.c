@@ -450,9 +450,7 @@ void ps_sync_line(const ps_sync_order *order, char *text, size_t n, size_t *byte
     if (at < n) at += (size_t)snprintf(text + at, n - at, " ");
     if (at < n) at += write_ranks(order, false, text + at, n - at);
     if (at < n)
-        at += (size_t)snprintf(text + at, n - at,
-                               order->over   ? " end\n"
-                               : order->rest ? " rest\n"
-                                             : "\n");
+        at += (size_t)snprintf(text + at, n - at, "%s",
+                               order->rest ? ps_sync_rest_word(order->over) : "\n");
     *bytes = at < n ? at : 0;
 }

@@ -166,5 +166,10 @@ ps_err ps_sync_decide(ps_sync *s, ps_sync_order *out, bool *any);
 /* Writes the record's line with its newline; *bytes of it, 0 if it does not fit into n.
  */
 void ps_sync_line(const ps_sync_order *order, char *text, size_t n, size_t *bytes);
+/* How the line of a rest ends. */
+static inline const char *ps_sync_rest_word(bool over)
+{
+    return over ? " end\n" : " rest\n";
+}
 
 #endif

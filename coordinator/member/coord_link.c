@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "control.h"
-#include "coord_orders.h"
 #include "gradnorm_sum.h"
 #include "mem.h"
+#include "sync_codec.h"
 
 struct ps_coord_link {
     void *socket, *monitor;
@@ -306,7 +306,7 @@ ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,
     if (!*got) return PS_OK;
     zmq_msg_t *frame = &link->orders[link->first++];
     ps_err err = ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), &c, NULL);
-    if (err == PS_OK) err = ps_coord_orders_read(&c, entries, n_workers, out);
+    if (err == PS_OK) err = ps_sync_order_read(c.value, c.bytes, entries, n_workers, out);
     zmq_msg_close(frame);
     return err;
 }

@@ -5,33 +5,39 @@
 
 #include "job_keys.h"
 #include "local_steps.h"
+#include "mp_map.h"
 
-/* u64 total steps; for a resumed job also u64 step and the rule's state. */
-enum { NEW_BYTES = 8, HEAD_BYTES = 16 };
+typedef struct start_message {
+    uint64_t total_steps, step;
+    ps_map_bytes rule;
+} start_message;
+
+static const ps_map_field start_fields[] = {
+    PS_MAP_FIELD(start_message, total_steps, U64, UINT64_MAX),
+    PS_MAP_FIELD(start_message, step, U64, UINT64_MAX),
+    PS_MAP_FIELD(start_message, rule, BYTES, PS_STEP_RULE_STATE_BYTES),
+};
+static const ps_map start_map = PS_MAP_OF(start_fields, start_message);
 
 ps_err ps_job_start_put(ps_member *m, const ps_job_start *start, ps_deadline deadline)
 {
-    uint8_t value[HEAD_BYTES + PS_STEP_RULE_STATE_BYTES];
-    memcpy(value, &start->total_steps, 8);
-    memcpy(value + 8, &start->step, 8);
-    memcpy(value + HEAD_BYTES, start->rule, start->rule_bytes);
-    size_t bytes = start->step > 0 ? HEAD_BYTES + start->rule_bytes : NEW_BYTES;
-    return ps_member_put(m, PS_JOB_KEY_TOTAL_STEPS, value, bytes, deadline);
+    uint8_t value[64 + PS_STEP_RULE_STATE_BYTES];
+    const start_message message = {
+        start->total_steps, start->step, {start->rule, start->rule_bytes}};
+    ps_mp_writer w;
+    ps_mp_writer_init_fixed(&w, value, sizeof value);
+    ps_map_write(&w, &start_map, &message);
+    PS_TRY(ps_mp_writer_end(&w));
+    return ps_member_put(m, PS_JOB_KEY_TOTAL_STEPS, value, w.used, deadline);
 }
 
-static ps_err job_start_read_value(const uint8_t *value, size_t bytes,
-                                   ps_job_start *start)
+static ps_err job_start_read_value(const void *value, size_t bytes, ps_job_start *start)
 {
-    *start = (ps_job_start){0};
-    if (bytes != NEW_BYTES &&
-        (bytes < HEAD_BYTES || bytes > HEAD_BYTES + sizeof start->rule))
-        return ps_err_set(PS_ERR_PROTOCOL, "%s has %zu bytes", PS_JOB_KEY_TOTAL_STEPS,
-                          bytes);
-    memcpy(&start->total_steps, value, 8);
-    if (bytes == NEW_BYTES) return PS_OK;
-    memcpy(&start->step, value + 8, 8);
-    start->rule_bytes = bytes - HEAD_BYTES;
-    memcpy(start->rule, value + HEAD_BYTES, start->rule_bytes);
+    start_message m;
+    PS_TRY(ps_map_read(value, bytes, &start_map, PS_JOB_KEY_TOTAL_STEPS, &m));
+    *start = (ps_job_start){
+        .total_steps = m.total_steps, .step = m.step, .rule_bytes = m.rule.n};
+    if (m.rule.n > 0) memcpy(start->rule, m.rule.at, m.rule.n);
     return PS_OK;
 }
 

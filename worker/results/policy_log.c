@@ -25,14 +25,15 @@ static void policy_log_write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
 }
 
 static ps_err policy_log_write_text(const ps_run_dir *dir, uint64_t first,
-                                    const char *mode, const char *text)
+                                    const char *mode, const char *text, size_t bytes,
+                                    const char *end)
 {
     char path[PATH_MAX], name[NAME_BYTES] = "policy.log";
     if (first > 0) snprintf(name, sizeof name, "policy-%" PRIu64 ".log", first);
     PS_TRY(ps_run_dir_path(dir, name, path));
     FILE *file;
     PS_TRY(ps_regular_file_stream(path, mode, &file));
-    const bool bad = fputs(text, file) == EOF;
+    const bool bad = fwrite(text, 1, bytes, file) != bytes || fputs(end, file) == EOF;
     if ((fclose(file) != 0) | bad)
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     return PS_OK;
@@ -43,12 +44,14 @@ ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,
 {
     char head[HEAD_BYTES];
     policy_log_write_head(rules, head);
-    return policy_log_write_text(dir, first, "w", head);
+    return policy_log_write_text(dir, first, "w", head, strlen(head), "");
 }
 
-ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines)
+ps_err ps_policy_log_add_rest(const ps_run_dir *dir, uint64_t first,
+                              const ps_sync_rest *rest, bool last)
 {
-    return policy_log_write_text(dir, first, "a", lines);
+    return policy_log_write_text(dir, first, "a", rest->lines.at, rest->lines.n,
+                                 ps_sync_rest_word(rest->over || last));
 }
 
 ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
@@ -58,8 +61,7 @@ ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,
     size_t used = (size_t)snprintf(line, sizeof line, "%s", STEPS);
     for (int r = 0; r < n; r++)
         used += (size_t)snprintf(line + used, sizeof line - used, " %" PRId64, steps[r]);
-    snprintf(line + used, sizeof line - used, "\n");
-    return ps_policy_log_add(dir, first, line);
+    return policy_log_write_text(dir, first, "a", line, used, "\n");
 }
 
 ps_err ps_policy_log_add_cuts(const ps_run_dir *dir, uint64_t first, uint64_t rest,
@@ -70,8 +72,7 @@ ps_err ps_policy_log_add_cuts(const ps_run_dir *dir, uint64_t first, uint64_t re
     for (int r = 0; r < n; r++)
         used += (size_t)snprintf(line + used, sizeof line - used, " %" PRIu64 ":%" PRIu64,
                                  cuts[r].round, cuts[r].steps);
-    snprintf(line + used, sizeof line - used, "\n");
-    return ps_policy_log_add(dir, first, line);
+    return policy_log_write_text(dir, first, "a", line, used, "\n");
 }
 
 static ps_err policy_log_read_file(const char *path, char **text)

@@ -17,13 +17,15 @@
 
 #include "own_rounds.h"
 #include "run_dir.h"
-#include "sync_policy.h"
+#include "sync_codec.h"
 
 /* first: the step at which the job begins, or goes on. Begins the file anew. IO. */
 ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,
                            const ps_sync_rules *rules);
-/* Appends lines. IO. */
-ps_err ps_policy_log_add(const ps_run_dir *dir, uint64_t first, const char *lines);
+/* Appends the lines up to a rest. last: the workers end here, which the coordinator need
+ * not know. IO. */
+ps_err ps_policy_log_add_rest(const ps_run_dir *dir, uint64_t first,
+                              const ps_sync_rest *rest, bool last);
 
 /* Appends the line of the workers' steps (n). IO. */
 ps_err ps_policy_log_add_steps(const ps_run_dir *dir, uint64_t first,

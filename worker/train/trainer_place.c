@@ -5,6 +5,7 @@
 
 #include "job_keys.h"
 #include "mem.h"
+#include "mp_map.h"
 
 enum { MOST_BUFFER_BYTES = 16 << 20 };
 
@@ -14,111 +15,91 @@ bool ps_trainer_place_on(const ps_config *config, const ps_tensor_table *table)
            table->frozen_bytes == 0 && table->buffer_bytes <= MOST_BUFFER_BYTES;
 }
 
-static int set_number(json_t *json, const char *key, uint64_t value)
-{
-    return json_object_set_new(json, key, json_integer((int64_t)value));
-}
+typedef struct place_message {
+    ps_trainer_place place;  // first: the table's offsets are its own
+    ps_map_bytes trainer;    // JSON: the state of training
+    ps_map_list round_steps; // none: all have the same
+    ps_map_bytes buffers;
+} place_message;
 
-static uint64_t trainer_place_number_of(const json_t *json, const char *key)
-{
-    return (uint64_t)json_integer_value(json_object_get(json, key));
-}
+static const ps_map_field place_fields[] = {
+    PS_MAP_FIELD(ps_trainer_place, generation, U64, UINT64_MAX),
+    PS_MAP_FIELD(ps_trainer_place, first, U64, UINT64_MAX),
+    PS_MAP_FIELD(ps_trainer_place, kept, U64, UINT64_MAX),
+    PS_MAP_FIELD(ps_trainer_place, buffer_pieces, U64, UINT64_MAX),
+    PS_MAP_FIELD(place_message, trainer, BYTES, SIZE_MAX),
+    PS_MAP_FIELD(place_message, round_steps, NUMBERS, 0),
+    PS_MAP_FIELD(place_message, buffers, BYTES, MOST_BUFFER_BYTES),
+};
+static const ps_map place_map = PS_MAP_OF(place_fields, place_message);
 
-static json_t *steps_json(const int64_t *steps, int n)
-{
-    json_t *list = json_array();
-    for (int r = 0; r < n && steps; r++)
-        json_array_append_new(list, json_integer(steps[r]));
-    return list;
-}
-
-static ps_err trainer_place_write_text(const ps_trainer_snapshot *now,
-                                       const ps_trainer_place *place, char **out)
+static ps_err trainer_place_write(ps_mp_writer *w, const ps_tensor_table *table,
+                                  const ps_trainer_snapshot *now,
+                                  const ps_trainer_place *place)
 {
     json_t *state;
     PS_TRY(ps_trainer_snapshot_to_json(now, &state));
-    json_t *json = json_object();
-    const int bad = json_object_set_new(json, "trainer", state) |
-                    set_number(json, "generation", place->generation) |
-                    set_number(json, "first", place->first) |
-                    set_number(json, "kept", place->kept) |
-                    set_number(json, "buffer_pieces", place->buffer_pieces) |
-                    json_object_set_new(json, "round_steps",
-                                        steps_json(place->round_steps, now->n_ranks));
-    *out = bad ? NULL : json_dumps(json, JSON_COMPACT);
-    json_decref(json);
-    return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
-}
-
-/* The text with its end, and the buffers. */
-static ps_err put_value(ps_member *member, const char *key, const char *text,
-                        const void *buffers, size_t buffer_bytes, ps_deadline deadline)
-{
-    const size_t n = strlen(text) + 1;
-    char *value;
-    PS_TRY(ps_mem_zalloc(&value, n + buffer_bytes, 1, "the state of training"));
-    memcpy(value, text, n);
-    if (buffer_bytes > 0) memcpy(value + n, buffers, buffer_bytes);
-    const ps_err err = ps_member_put(member, key, value, n + buffer_bytes, deadline);
-    free(value);
-    return err;
+    char *text = json_dumps(state, JSON_COMPACT);
+    json_decref(state);
+    if (!text) return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
+    const place_message m = {
+        .place = *place,
+        .trainer = {text, strlen(text)},
+        .round_steps = {place->round_steps,
+                        place->round_steps ? (size_t)now->n_ranks : 0},
+        .buffers = {place->buffers, table->buffer_bytes}};
+    ps_map_write(w, &place_map, &m);
+    free(text);
+    return ps_mp_writer_end(w);
 }
 
 ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
                              const ps_trainer_snapshot *now,
                              const ps_trainer_place *place, ps_deadline deadline)
 {
-    char *text;
-    PS_TRY(trainer_place_write_text(now, place, &text));
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
     const ps_job_key key = ps_job_key_place(place->stretch);
-    ps_err err =
-        put_value(member, key.text, text, place->buffers, table->buffer_bytes, deadline);
-    free(text);
+    ps_err err = trainer_place_write(&w, table, now, place);
+    if (err == PS_OK) err = ps_member_put(member, key.text, w.base, w.used, deadline);
+    ps_mp_writer_fini(&w);
     if (err != PS_OK || place->stretch == 0) return err;
     const ps_job_key before = ps_job_key_place(place->stretch - 1);
     return ps_member_put(member, before.text, "", 0, deadline);
 }
 
-static ps_err read_steps(const json_t *list, int n, ps_trainer_place *out)
+static ps_err read_steps(const ps_map_list *steps, int n, ps_trainer_place *out)
 {
-    if (json_array_size(list) == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&out->round_steps, (size_t)n, sizeof *out->round_steps,
-                         "the rounds' steps"));
-    for (int r = 0; r < n; r++) {
-        out->round_steps[r] = json_integer_value(json_array_get(list, (size_t)r));
-        if (out->round_steps[r] < 1)
+    const size_t bytes = steps->n * sizeof *out->round_steps;
+    if (steps->n == 0) return PS_OK;
+    for (size_t r = 0; r < steps->n; r++)
+        if (((const int64_t *)steps->items)[r] < 1 || steps->n != (size_t)n)
             return ps_err_set(PS_ERR_PROTOCOL, "rounds without steps");
-    }
+    PS_TRY(ps_mem_zalloc(&out->round_steps, bytes, 1, "the rounds' steps"));
+    memcpy(out->round_steps, steps->items, bytes);
     return PS_OK;
 }
 
-static ps_err trainer_place_read_text(const json_t *json, ps_trainer_snapshot *now,
-                                      ps_trainer_place *out)
+static ps_err trainer_place_read(const void *value, size_t bytes,
+                                 const ps_tensor_table *table, ps_trainer_snapshot *now,
+                                 ps_trainer_place *out)
 {
-    const ps_err err =
-        ps_trainer_snapshot_from_json(json_object_get(json, "trainer"), now);
-    if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
-    out->generation = trainer_place_number_of(json, "generation");
-    out->first = trainer_place_number_of(json, "first");
-    out->kept = trainer_place_number_of(json, "kept");
-    out->buffer_pieces = trainer_place_number_of(json, "buffer_pieces");
-    return read_steps(json_object_get(json, "round_steps"), now->n_ranks, out);
-}
-
-static ps_err trainer_place_read_value(const char *value, size_t bytes,
-                                       const ps_tensor_table *table,
-                                       ps_trainer_snapshot *now, ps_trainer_place *out)
-{
-    const size_t n = strnlen(value, bytes), wanted = table->buffer_bytes;
-    if (n == bytes || bytes - n - 1 != wanted)
-        return ps_err_set(PS_ERR_PROTOCOL, "the place of a dead worker has %zu bytes",
-                          bytes);
-    json_t *json = json_loadb(value, n, 0, NULL);
-    const ps_err err = trainer_place_read_text(json, now, out);
+    int64_t steps[PS_MAX_RANKS];
+    place_message m = {.place = *out, .round_steps = {steps, PS_MAX_RANKS}};
+    PS_TRY(ps_map_read(value, bytes, &place_map, "the place of a dead worker", &m));
+    if (m.buffers.n != table->buffer_bytes)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "the place of a dead worker: buffers has %zu bytes",
+                          m.buffers.n);
+    *out = m.place;
+    json_t *json = json_loadb(m.trainer.at, m.trainer.n, 0, NULL);
+    const ps_err err = ps_trainer_snapshot_from_json(json, now);
     json_decref(json);
-    if (err != PS_OK || wanted == 0) return err;
-    PS_TRY(ps_mem_zalloc(&out->buffers, wanted, 1, "the buffers"));
-    memcpy(out->buffers, value + n + 1, wanted);
+    if (err != PS_OK) return ps_err_prefix(err, "the place of a dead worker");
+    PS_TRY(read_steps(&m.round_steps, now->n_ranks, out));
+    if (m.buffers.n == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&out->buffers, m.buffers.n, 1, "the buffers"));
+    memcpy(out->buffers, m.buffers.at, m.buffers.n);
     return PS_OK;
 }
 
@@ -131,7 +112,7 @@ ps_err ps_trainer_place_hear(ps_member *member, const ps_coord_orders_place *fro
     *out = (ps_trainer_place){.stretch = from->stretch, .made = from->made};
     const ps_job_key key = ps_job_key_place(from->stretch);
     PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
-    const ps_err err = trainer_place_read_value(value, bytes, table, now, out);
+    const ps_err err = trainer_place_read(value, bytes, table, now, out);
     free(value);
     return err;
 }

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "balance.h"
-#include "coord_orders.h"
+#include "job_keys.h"
 #include "local_steps.h"
 #include "log.h"
+#include "sync_codec.h"
 #include "trainer_balance.h"
 
 ps_err ps_trainer_rounds_init(ps_trainer *t)
@@ -117,8 +118,14 @@ static ps_err rounds_tell(const ps_trainer *t, const uint64_t *samples, int n)
     PS_INFO("rounds", "after_step=%" PRIu64 " steps=%s", t->step, text);
     if (t->o.run_dir)
         PS_TRY(ps_policy_log_add_steps(t->o.run_dir, t->log_step, t->round_steps, n));
-    return ps_member_put(t->member, PS_COORD_ORDERS_BATCHES, samples,
-                         (size_t)n * sizeof *samples, ps_trainer_step_deadline(t));
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    ps_err err = ps_sync_batches_write(&w, samples, (uint32_t)n);
+    if (err == PS_OK)
+        err = ps_member_put(t->member, PS_JOB_KEY_POLICY_BATCHES, w.base, w.used,
+                            ps_trainer_step_deadline(t));
+    ps_mp_writer_fini(&w);
+    return err;
 }
 
 ps_err ps_trainer_rounds(ps_trainer *t)

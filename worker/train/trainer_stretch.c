@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coord_orders.h"
 #include "fault_point.h"
+#include "job_keys.h"
 #include "local_steps.h"
 #include "log.h"
 #include "policy_log.h"
+#include "sync_codec.h"
 #include "trace.h"
 #include "trainer_rounds.h"
 
@@ -84,18 +85,18 @@ static ps_err put_rules(ps_trainer *t)
     const char *path = t->o.config->sync.replay;
     ps_sync_rules rules = stretch_rules_of(t);
     uint64_t batches[PS_MAX_RANKS];
-    void *value = NULL;
-    size_t bytes;
+    ps_mp_writer w;
     for (uint32_t r = 0; r < rules.n_workers; r++)
         batches[r] = (uint64_t)t->o.sampler->batch[r];
     if (*path) PS_TRY(ps_policy_log_read(path, &rules, &t->replay));
     rules.script = t->replay.orders;
-    ps_err err = ps_coord_orders_rules(&rules, (uint32_t)t->o.config->sync.fragments,
-                                       batches, &value, &bytes);
+    ps_mp_writer_init(&w);
+    ps_err err =
+        ps_sync_rules_write(&w, &rules, (uint32_t)t->o.config->sync.fragments, batches);
     if (err == PS_OK)
-        err = ps_member_put(t->member, PS_COORD_ORDERS_RULES, value, bytes,
+        err = ps_member_put(t->member, PS_JOB_KEY_POLICY, w.base, w.used,
                             ps_trainer_step_deadline(t));
-    free(value);
+    ps_mp_writer_fini(&w);
     free(t->replay.orders);
     t->replay.orders = NULL;
     PS_TRY(err);
@@ -175,7 +176,7 @@ static ps_err tell_end(ps_trainer *t)
 {
     if (t->told_end || !ps_session_told_to_end(t->o.session)) return PS_OK;
     t->told_end = true;
-    return ps_member_put(t->member, PS_COORD_ORDERS_END, "", 0,
+    return ps_member_put(t->member, PS_JOB_KEY_POLICY_END, "", 0,
                          ps_trainer_step_deadline(t));
 }
 
@@ -318,53 +319,21 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
 
 /* --- at rest ------------------------------------------------------------------------ */
 
-/* The figures are a line, step and version are one; the record's lines follow. */
-static ps_err split_record(ps_trainer *t, const char *text, char **lines, double place[2])
+/* Rank 0 gets the record since the last rest, and where the job stands; the coordinator
+ * need not keep it. *value is owned by the caller (free()), and rest borrows from it; on
+ * other ranks they are NULL and zeros. */
+static ps_err fetch_record(ps_trainer *t, void **value, ps_sync_rest *rest)
 {
-    const size_t n = strcspn(text, "\n");
-    const char *at = text[n] ? text + n + 1 : "";
-    const size_t m = strcspn(at, "\n");
-    if (at[m] == '\0' || sscanf(at, "%lf %lf", &place[0], &place[1]) != 2)
-        return ps_err_set(PS_ERR_PROTOCOL, "a record without figures");
-    PS_TRY(ps_mem_strdup(lines, at + m + 1));
-    free(t->figures);
-    t->figures = NULL;
-    PS_TRY(ps_mem_strdup(&t->figures, text));
-    t->figures[n] = '\0';
-    return PS_OK;
-}
-
-/* Rank 0 gets the record since the last rest, and where the job stands: step and version;
- * the coordinator need not keep it. *lines is owned by the caller (free()). */
-static ps_err fetch_record(ps_trainer *t, char **lines, double place[2])
-{
-    char key[48], *text = NULL;
-    void *value;
     size_t bytes;
-    snprintf(key, sizeof key, "policy/%" PRIu64, t->n_rests++);
-    if (t->rank != 0) return PS_OK;
+    const ps_job_key key = ps_job_key_rest(t->n_rests++);
     const ps_deadline deadline = ps_trainer_step_deadline(t);
-    PS_TRY(ps_member_get(t->member, key, &value, &bytes, deadline));
-    ps_err err = ps_mem_zalloc(&text, bytes + 1, 1, "the record");
-    if (err == PS_OK) {
-        memcpy(text, value, bytes);
-        err = split_record(t, text, lines, place);
-    }
-    free(text);
-    free(value);
-    PS_TRY(err);
-    return ps_member_put(t->member, key, "", 0, deadline);
-}
-
-/* last: the workers end here, which the servers may not know. */
-static ps_err stretch_write_record(const ps_trainer *t, char *lines, bool last)
-{
-    static const char REST[] = " rest\n", END[] = " end\n";
-    if (!t->o.run_dir || !lines) return PS_OK;
-    const size_t n = strlen(lines), rest = sizeof REST - 1;
-    if (last && n >= rest && strcmp(lines + n - rest, REST) == 0)
-        memcpy(lines + n - rest, END, sizeof END);
-    return ps_policy_log_add(t->o.run_dir, t->log_step, lines);
+    if (t->rank != 0) return PS_OK;
+    PS_TRY(ps_member_get(t->member, key.text, value, &bytes, deadline));
+    PS_TRY(ps_sync_rest_read(*value, bytes, rest));
+    free(t->figures);
+    PS_TRY(ps_mem_zalloc(&t->figures, rest->figures.n + 1, 1, "the figures"));
+    memcpy(t->figures, rest->figures.at, rest->figures.n);
+    return ps_member_put(t->member, key.text, "", 0, deadline);
 }
 
 /* Samples of the epoch's permutation that bsp would have seen after as many steps. */
@@ -390,16 +359,18 @@ static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
 }
 
 /* Books the steps since the last rest; the ranks' samples are added up. own_seconds: less
- * than the others' where this process has come back meanwhile. place: rank 0's step and
- * version. */
-static ps_err stretch_book(ps_trainer *t, double own_seconds, const double place[2])
+ * than the others' where this process has come back meanwhile. rest: rank 0's counts. */
+static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest *rest)
 {
     char name[48];
     ps_trainer_window *w = &t->since_record;
     ps_trainer_result *r = t->result;
-    enum { OWN = 3 }; // each rank's seconds from here on, then each one's cut
+    // Each rank's seconds from OWN on, then each one's cut.
+    enum { SAMPLES, STEP, VERSION, OWN };
     const int n = ps_session_world_size(t->o.session);
-    double sums[OWN + 3 * PS_MAX_RANKS] = {(double)w->samples, place[0], place[1]};
+    double sums[OWN + 3 * PS_MAX_RANKS] = {[SAMPLES] = (double)w->samples,
+                                           [STEP] = (double)rest->step,
+                                           [VERSION] = (double)rest->version};
     double *cuts = sums + OWN + n;
     const ps_round_cut cut =
         ps_exchange_swap_cut(ps_session_exchange(t->o.session), (ps_round_cut){0});
@@ -413,18 +384,18 @@ static ps_err stretch_book(ps_trainer *t, double own_seconds, const double place
     double seconds = 0;
     for (int i = 0; i < n; i++)
         seconds = fmax(seconds, sums[OWN + i]);
-    const uint64_t steps = steps_of(t, (uint64_t)sums[1]) - t->step;
+    const uint64_t steps = steps_of(t, (uint64_t)sums[STEP]) - t->step;
     t->step += steps;
-    t->version = (uint64_t)sums[2];
+    t->version = (uint64_t)sums[VERSION];
     t->position = seen_in_epoch(t);
     t->shown = 0;
     r->steps = t->step;
-    r->samples += (uint64_t)sums[0];
+    r->samples += (uint64_t)sums[SAMPLES];
     r->seconds += seconds;
     w->steps += steps > 0 ? steps : 1;
-    w->global_samples += (int64_t)sums[0];
+    w->global_samples += (int64_t)sums[SAMPLES];
     w->seconds += seconds;
-    t->samples_a_step = sums[0] / (double)w->steps;
+    t->samples_a_step = sums[SAMPLES] / (double)w->steps;
     t->seconds_a_step = seconds / (double)w->steps;
     return PS_OK;
 }
@@ -442,15 +413,16 @@ static ps_err stretch_agree(ps_trainer *t, bool over, bool *stop)
 static ps_err run_stretch(ps_trainer *t, bool *stop)
 {
     const uint64_t begin = ps_clock_ns();
-    char *lines = NULL;
     bool over = false;
-    double place[2] = {0};
+    void *value = NULL;
+    ps_sync_rest rest = {0};
     PS_TRY(run_until_rest(t, &over));
-    ps_err err = fetch_record(t, &lines, place);
-    if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), place);
+    ps_err err = fetch_record(t, &value, &rest);
+    if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), &rest);
     if (err == PS_OK) err = stretch_agree(t, over, stop);
-    if (err == PS_OK) err = stretch_write_record(t, lines, *stop);
-    free(lines);
+    if (err == PS_OK && t->o.run_dir)
+        err = ps_policy_log_add_rest(t->o.run_dir, t->log_step, &rest, *stop);
+    free(value);
     PS_TRY(err);
     if (!*stop && t->step < t->total_steps) PS_TRY(ps_trainer_rounds(t));
     ps_trainer_show_progress(t, t->step_loss, true);
