@@ -109,14 +109,15 @@ static const char *differing_section(const ps_coordinator *c, const ps_config_se
 static bool check_hashes(const ps_coordinator *c, const ps_control *m,
                          const ps_config_sections *sections, refusal *r)
 {
-    if ((m->number[1] == 0) != (c->o.plan_hash == 0)) // 0: it has no model (open_job.h)
+    if ((m->join.plan_hash == 0) !=
+        (c->o.plan_hash == 0)) // 0: it has no model (open_job.h)
         return refuse_as(r, c->o.plan_hash == 0
                                 ? "the job has no model (--config) for its servers: its "
                                   "workers are programs that use libpstrain"
                                 : "it has no model (--config), but the job has one: "
                                   "start all processes with the same file, and servers "
                                   "for programs that use libpstrain without one");
-    if (m->number[0] != c->o.config_hash) {
+    if (m->join.config_hash != c->o.config_hash) {
         const char *section = differing_section(c, sections);
         char where[64] = "";
         if (section) snprintf(where, sizeof where, " in the section \"%s\"", section);
@@ -126,10 +127,10 @@ static bool check_hashes(const ps_coordinator *c, const ps_control *m,
                  where);
         snprintf(r->detail, sizeof r->detail,
                  "configuration hash %016" PRIx64 ", the job's is %016" PRIx64,
-                 m->number[0], c->o.config_hash);
+                 m->join.config_hash, c->o.config_hash);
         return false;
     }
-    if (m->number[1] == c->o.plan_hash) return true;
+    if (m->join.plan_hash == c->o.plan_hash) return true;
     return refuse_as(r, "it cuts the model into other chunks than the job: start all "
                         "processes with the same file and --set, and give them the same "
                         "address of the coordinator");
@@ -152,13 +153,13 @@ static bool admission_check_job(const ps_coordinator *c, const ps_control *m,
         snprintf(r->detail, sizeof r->detail, "job \"%.200s\"", m->name);
         return false;
     }
-    if (m->number[2] != (uint64_t)c->o.n_workers ||
-        m->number[3] != (uint64_t)c->o.n_servers) {
+    if (m->join.world_size != (uint64_t)c->o.n_workers ||
+        m->join.servers != (uint64_t)c->o.n_servers) {
         refuse_as(r, "it expects other numbers of workers and servers than the job has: "
                      "start all processes for the same numbers");
         snprintf(r->detail, sizeof r->detail,
                  "%" PRIu64 " workers and %" PRIu64 " servers, the job has %d and %d",
-                 m->number[2], m->number[3], c->o.n_workers, c->o.n_servers);
+                 m->join.world_size, m->join.servers, c->o.n_workers, c->o.n_servers);
         return false;
     }
     return check_hashes(c, m, sections, r);
@@ -245,7 +246,7 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
 {
     const ps_coord_peer *holder = find_rank(c, e);
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
-    if (holder && holder->away && m->number[4] >= holder->incarnation) return true;
+    if (holder && holder->away && m->join.incarnation >= holder->incarnation) return true;
     if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !holder) {
         ps_coord_note_newcomer(c, from, e->host);
         return refuse_for_now(c, r,
@@ -255,7 +256,7 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
     }
     if (c->state != PS_COORD_JOINING)
         return refuse_for_now(c, r, "the job is running and has all its members");
-    return check_place(c, e, m->number[4], r);
+    return check_place(c, e, m->join.incarnation, r);
 }
 
 /* Whether p is given a rank before q. */
@@ -329,12 +330,12 @@ static void admission_welcome(ps_coordinator *c, ps_role role, const ps_coord_pe
                 p->is_back ? ps_coord_orders_place_of(ps_coord_board_orders(c->board),
                                                       p->entry.rank)
                            : (ps_coord_orders_place){0};
-            m.number[0] = c->epoch;
-            m.number[1] = (uint64_t)p->entry.rank;
-            m.number[2] = place.push;
-            m.number[3] = place.stretch;
-            m.number[4] = place.made;
-            m.number[5] = place.fragment;
+            m.welcome.epoch = c->epoch;
+            m.welcome.rank = (uint64_t)p->entry.rank;
+            m.welcome.push = place.push;
+            m.welcome.stretch = place.stretch;
+            m.welcome.made = place.made;
+            m.welcome.fragment = place.fragment;
             ps_coord_send(c, p, &m);
         }
     } else {
@@ -361,7 +362,7 @@ static void send_admission(ps_coordinator *c, const ps_coord_peer *p)
                     .nonce = c->nonce,
                     .value = p->secret.bytes,
                     .bytes = sizeof p->secret.bytes};
-    m.number[0] = (uint64_t)c->members_port;
+    m.port = (uint64_t)c->members_port;
     ps_coord_send_at_door(c, p->door_id.bytes, sizeof p->door_id.bytes, &m);
 }
 
@@ -494,7 +495,7 @@ static void admission_refuse(ps_coordinator *c, const ps_control_id *from,
                              const ps_roster_entry *e, const refusal *r)
 {
     ps_control m = {.kind = PS_CONTROL_REFUSE};
-    m.number[0] = r->for_now;
+    m.for_now = r->for_now;
     ps_control_set_text(&m, r->told);
     if (!r->for_now)
         PS_WARN_FEW("refused", "role=%s rank=%d host=%s reason=\"%s\" detail=\"%s\"",
@@ -526,7 +527,7 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_rol
     ps_roster_entry e;
     ps_config_sections sections;
     refusal r = {.for_now = false};
-    const uint64_t incarnation = m->number[4];
+    const uint64_t incarnation = m->join.incarnation;
     ps_err err = read_join(m, &e, &sections);
     const bool belongs = err == PS_OK && check_key(c, proven, &e, &r) &&
                          admission_check_job(c, m, &sections, &r);

@@ -61,7 +61,7 @@ void ps_coord_take_back(ps_coord_peer *p, const ps_control_id *door_id,
 void ps_coord_send_away(ps_coordinator *c, const ps_coord_sender *to)
 {
     ps_control m = {.kind = PS_CONTROL_ABORT};
-    m.number[0] = PS_ERR_PEER;
+    m.abort.code = PS_ERR_PEER;
     ps_control_set_text(&m, "it was taken for dead, and the others went on without it");
     ps_coord_send_to(c, to, &m);
 }

@@ -176,8 +176,8 @@ static ps_err add_waiter(ps_coord_board *b, const ps_coord_asker *from,
     w->from = *from;
     w->kind = c->kind;
     w->request = c->request;
-    w->timeout_ms = c->number[0];
-    w->deadline = ps_deadline_in_ms(c->number[0]);
+    w->timeout_ms = c->timeout_ms;
+    w->deadline = ps_deadline_in_ms(c->timeout_ms);
     memcpy(w->name, c->name, sizeof w->name);
     w->next = b->waiters;
     b->waiters = w;

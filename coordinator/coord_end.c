@@ -18,11 +18,11 @@ static bool is_on_its_way(const ps_coord_peer *p)
 void ps_coord_tell_abort(ps_coordinator *c, const ps_coord_sender *to)
 {
     ps_control m = {.kind = PS_CONTROL_ABORT};
-    m.number[0] = (uint64_t)c->abort_code;
-    m.number[1] = (uint64_t)c->next_workers;
+    m.abort.code = (uint64_t)c->abort_code;
+    m.abort.next_workers = (uint64_t)c->next_workers;
     if (is_on_its_way(to->member) && ps_err_is_passing(c->abort_code)) {
         m = (ps_control){.kind = PS_CONTROL_REFUSE};
-        m.number[0] = 1; // for now
+        m.for_now = 1;
     }
     ps_control_set_text(&m, c->reason);
     ps_coord_send_to(c, to, &m);
@@ -115,8 +115,8 @@ void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
 {
     p->leaving = true;
     p->leave_request = m->request;
-    p->leave_ms = m->number[0];
-    p->leave_deadline = ps_deadline_in_ms(m->number[0]);
+    p->leave_ms = m->timeout_ms;
+    p->leave_deadline = ps_deadline_in_ms(m->timeout_ms);
     if (!p->left && p->entry.role == PS_ROLE_WORKER)
         ps_coord_board_worker_left(c->board, p->entry.rank);
     p->left = true;

@@ -28,7 +28,7 @@ void ps_coord_tell_newcomers(ps_coordinator *c, ps_coord_peer *p)
     if (!ps_coord_is_elastic(c) || e->role != PS_ROLE_WORKER || e->rank != 0) return;
     forget_silent(c);
     ps_control m = {.kind = PS_CONTROL_NEWCOMERS};
-    m.number[0] = (uint64_t)c->n_newcomers;
+    m.newcomers = (uint64_t)c->n_newcomers;
     ps_coord_send(c, p, &m);
 }
 

@@ -7,7 +7,7 @@ void ps_coord_answer_fail(ps_coord_answer answer, void *owner, const ps_control_
                           uint64_t request, ps_err code)
 {
     ps_control c = {.kind = PS_CONTROL_FAIL, .request = request};
-    c.number[0] = (uint64_t)code;
+    c.code = (uint64_t)code;
     ps_control_set_text(&c, ps_err_message());
     answer(owner, to, &c);
 }
@@ -43,9 +43,9 @@ static void answer_norm(ps_coord_norms *n, int slot)
     double norm = 0, *sums = NULL;
     ps_err err = ps_gradnorm_sum_total(s, &norm, wants_sums ? &sums : NULL);
     ps_control c = {.kind = PS_CONTROL_NORM_SUM};
-    c.number[0] = s->step / 2;
-    memcpy(&c.number[1], &norm, sizeof norm);
-    c.number[2] = wants_sums;
+    c.norm_sum.step = s->step / 2;
+    c.norm_sum.norm = norm;
+    c.norm_sum.wants_sums = wants_sums;
     if (err == PS_OK) keep_answer(n, slot, &c, sums);
     for (uint32_t i = 0; i < s->n_parts; i++) {
         if (err == PS_OK)
@@ -68,12 +68,12 @@ static uint64_t id_number(const ps_control_id *id)
 ps_err ps_coord_norms_request(ps_coord_norms *n, const ps_control_id *from,
                               const ps_control *c)
 {
-    const uint64_t key = norm_key(c->number[0], c->number[3]);
+    const uint64_t key = norm_key(c->norm.step, c->norm.wants_sums);
     int slot = (int)(key % PS_COORD_NORMS);
     ps_gradnorm_sum *s = &n->sums[slot];
     const ps_control *known = &n->answers[slot];
     if (known->kind == PS_CONTROL_NORM_SUM &&
-        norm_key(known->number[0], known->number[2]) == key) {
+        norm_key(known->norm_sum.step, known->norm_sum.wants_sums) == key) {
         n->answer(n->owner, from, known);
         return PS_OK;
     }
@@ -86,8 +86,8 @@ ps_err ps_coord_norms_request(ps_coord_norms *n, const ps_control_id *from,
         realloc(n->askers[slot], (before + (size_t)1) * sizeof *askers);
     if (!askers) return ps_err_set(PS_ERR_NOMEM, "no memory for the gradient norm");
     n->askers[slot] = askers;
-    PS_TRY(ps_gradnorm_sum_add(s, id_number(from), c->number[1], c->number[2], c->value,
-                               c->bytes));
+    PS_TRY(ps_gradnorm_sum_add(s, id_number(from), c->norm.shards, c->norm.blocks,
+                               c->value, c->bytes));
     if (s->n_parts > before) askers[before] = *from;
     if (ps_gradnorm_sum_complete(s)) answer_norm(n, slot);
     return PS_OK;

@@ -118,7 +118,7 @@ void ps_coord_orders_destroy(ps_coord_orders **orders)
 static ps_control message_of(const kept_order *k)
 {
     return (ps_control){.kind = PS_CONTROL_ORDER,
-                        .number = {k->number},
+                        .order = k->number,
                         .value = k->value.base,
                         .bytes = k->value.used};
 }
@@ -361,8 +361,8 @@ static ps_err find_asker(ps_coord_orders *o, const ps_control_id *from, uint32_t
 
 static ps_err count_in(ps_coord_orders *o, uint32_t asker, const ps_control *c)
 {
-    const uint64_t rank = c->number[0], number = c->number[1], fragment = c->number[4];
-    const uint64_t holders = c->number[5];
+    const uint64_t rank = c->pushed.rank, number = c->pushed.number;
+    const uint64_t fragment = c->pushed.fragment, holders = c->pushed.holders;
     if (rank >= orders_rules_of(o)->n_workers || fragment >= o->sync.n || holders == 0 ||
         holders > o->n_shards)
         return ps_err_set(PS_ERR_PROTOCOL,
@@ -389,12 +389,12 @@ ps_err ps_coord_orders_pushed(ps_coord_orders *o, const ps_control_id *from,
                               const ps_control *c)
 {
     uint32_t asker = 0;
-    if (!o->askers) PS_TRY(orders_begin(o, c->number[2]));
-    if (c->number[2] != o->n_shards)
+    if (!o->askers) PS_TRY(orders_begin(o, c->pushed.shards));
+    if (c->pushed.shards != o->n_shards)
         return ps_err_set(PS_ERR_PROTOCOL, "a push of %" PRIu64 " shards, not %u",
-                          c->number[2], o->n_shards);
+                          c->pushed.shards, o->n_shards);
     PS_TRY(find_asker(o, from, &asker));
-    if (c->number[3] > 0) PS_TRY(repeat_orders(o, from, c->number[3]));
+    if (c->pushed.next_order > 0) PS_TRY(repeat_orders(o, from, c->pushed.next_order));
     return count_in(o, asker, c);
 }
 

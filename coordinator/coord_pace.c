@@ -280,9 +280,9 @@ static void pace_say(ps_coordinator *c, bool early)
                      ps_straggler_cause_name(s.cause), p->step, s.ms, s.usual_ms);
     p->said_early = early && s.cause != PS_STRAGGLER_NONE;
     ps_control m = {.kind = PS_CONTROL_STRAGGLER};
-    m.number[0] = (uint64_t)s.cause;
-    m.number[1] = (uint64_t)s.role;
-    m.number[2] = (uint64_t)s.rank;
+    m.straggler.cause = (uint64_t)s.cause;
+    m.straggler.role = (uint64_t)s.role;
+    m.straggler.rank = (uint64_t)s.rank;
     if (first && !first->gone) ps_coord_send(c, first, &m);
 }
 
@@ -342,11 +342,11 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from, const ps_c
     const ps_roster_entry *e = &from->entry;
     int told = 0;
     size_t n = 0;
-    slot *s = p ? slot_of(p, m->number[0]) : NULL;
-    double *place = s ? pace_place_of(p, s, e, m->number[1], &told, &n) : NULL;
+    slot *s = p ? slot_of(p, m->pace.step) : NULL;
+    double *place = s ? pace_place_of(p, s, e, m->pace.part, &told, &n) : NULL;
     if (!place || !all_finite(m, place, n)) return;
     const int process = e->role == PS_ROLE_WORKER ? e->rank : p->n_workers + e->rank;
-    p->stalls[process] = m->number[2] < 1000000 ? (double)m->number[2] * 1e-6 : 1;
+    p->stalls[process] = m->pace.stall < 1000000 ? (double)m->pace.stall * 1e-6 : 1;
     s->n_told += !s->told[told];
     s->told[told] = true;
     if (s->n_told == p->n_workers + p->all) pace_judge(c, s);

@@ -84,7 +84,7 @@ void ps_coord_send_fail(ps_coordinator *c, const ps_coord_sender *to, uint64_t r
                         ps_err code)
 {
     ps_control m = {.kind = PS_CONTROL_FAIL, .request = request};
-    m.number[0] = (uint64_t)code;
+    m.code = (uint64_t)code;
     ps_control_set_text(&m, ps_err_message());
     ps_coord_send_to(c, to, &m);
 }

@@ -52,15 +52,16 @@ static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
                  m->text, slow, ps_straggler_cause_name(s.cause));
     else
         snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
-    if (m->number[1] <= (uint64_t)c->o.n_workers) c->next_workers = (int)m->number[1];
+    if (m->abort.next_workers <= (uint64_t)c->o.n_workers)
+        c->next_workers = (int)m->abort.next_workers;
     ps_coord_abort(c, ps_control_error(m), reason);
 }
 
 static void on_clock(ps_coordinator *c, const ps_coord_sender *from, const ps_control *m)
 {
     ps_control a = {.kind = PS_CONTROL_CLOCK_IS};
-    a.number[0] = m->number[0];
-    a.number[1] = ps_clock_ns();
+    a.clock.asked_ns = m->clock.asked_ns;
+    a.clock.is_ns = ps_clock_ns();
     ps_coord_send_to(c, from, &a);
 }
 
@@ -307,9 +308,9 @@ static void end_unfinished_job(ps_coordinator *c)
 static void tell_closed(ps_coordinator *c, bool again)
 {
     ps_control m = {.kind = PS_CONTROL_CLOSE};
-    m.number[0] = ps_coord_orders_closed(ps_coord_board_orders(c->board));
-    if (m.number[0] == 0 || (m.number[0] == c->told_closed && !again)) return;
-    c->told_closed = m.number[0];
+    m.closed = ps_coord_orders_closed(ps_coord_board_orders(c->board));
+    if (m.closed == 0 || (m.closed == c->told_closed && !again)) return;
+    c->told_closed = m.closed;
     for (int i = 0; i < c->n_peers; i++)
         if (c->peers[i].here && c->peers[i].entry.role == PS_ROLE_WORKER)
             ps_coord_send(c, &c->peers[i], &m);

@@ -140,7 +140,7 @@ ps_err ps_control_set_name(ps_control *c, const char *name)
 
 ps_err ps_control_error(const ps_control *c)
 {
-    const uint64_t code = c->number[0];
+    const uint64_t code = c->code; // where abort.code is, too
     return code > 0 && code < PS_ERR_COUNT ? (ps_err)code : PS_ERR_INTERNAL;
 }
 

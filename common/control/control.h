@@ -139,7 +139,45 @@ unsigned ps_control_id_link(const ps_control_id *id);
 typedef struct ps_control {
     ps_control_kind kind;
     uint64_t nonce, request;
-    uint64_t number[PS_CONTROL_NUMBERS];
+    union { // the kind's numbers, in the order above
+        uint64_t number[PS_CONTROL_NUMBERS];
+        struct {
+            uint64_t config_hash, plan_hash, world_size, servers, incarnation;
+        } join;
+        struct {
+            uint64_t epoch, rank, push, stretch, made, fragment;
+        } welcome;
+        struct {
+            uint64_t code, next_workers;
+        } abort;
+        struct {
+            uint64_t step, shards, blocks, wants_sums;
+        } norm;
+        struct {
+            uint64_t step;
+            double norm;
+            uint64_t wants_sums;
+        } norm_sum;
+        struct {
+            uint64_t rank, number, shards, next_order, fragment, holders;
+        } pushed;
+        struct { // CLOCK, CLOCK_IS
+            uint64_t asked_ns, is_ns;
+        } clock;
+        struct {
+            uint64_t step, part, stall;
+        } pace;
+        struct {
+            uint64_t cause, role, rank;
+        } straggler;
+        uint64_t timeout_ms; // GATHER, GET, LEAVE
+        uint64_t code;       // FAIL
+        uint64_t for_now;    // REFUSE
+        uint64_t port;       // ADMIT
+        uint64_t order;      // ORDER
+        uint64_t closed;     // CLOSE
+        uint64_t newcomers;  // NEWCOMERS
+    };
     char name[PS_CONTROL_NAME_MAX];
     char text[PS_CONTROL_TEXT_MAX];
     const void *value; // borrowed

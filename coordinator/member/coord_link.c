@@ -101,8 +101,12 @@ static ps_err tell_push(ps_coord_link *link, const ps_coord_link_push *push,
 {
     const ps_control c = {.kind = PS_CONTROL_PUSHED,
                           .nonce = link->nonce,
-                          .number = {push->rank, push->number, push->n_shards, next_order,
-                                     push->fragment, push->n_holders}};
+                          .pushed = {.rank = push->rank,
+                                     .number = push->number,
+                                     .shards = push->n_shards,
+                                     .next_order = next_order,
+                                     .fragment = push->fragment,
+                                     .holders = push->n_holders}};
     zmq_msg_t frame;
     PS_TRY(ps_control_frame(&frame, &c));
     const ps_deadline now = {0};
@@ -142,10 +146,10 @@ static ps_err send_sums(ps_coord_link *link, bool wants_sums, uint64_t step,
     ps_gradnorm_part_write(part, n, first, counts, sums);
     ps_control c = {
         .kind = PS_CONTROL_NORM, .nonce = link->nonce, .value = part, .bytes = bytes};
-    c.number[0] = step;
-    c.number[1] = n_shards;
-    c.number[2] = total_blocks;
-    c.number[3] = wants_sums;
+    c.norm.step = step;
+    c.norm.shards = n_shards;
+    c.norm.blocks = total_blocks;
+    c.norm.wants_sums = wants_sums;
     zmq_msg_close(&link->parts);
     ps_err err = ps_control_frame(&link->parts, &c);
     free(part);
@@ -178,10 +182,10 @@ ps_err ps_coord_link_sums_send(ps_coord_link *link, uint64_t step, uint32_t n_sh
 static void coord_link_take_norm(ps_coord_link *link, const ps_control *c,
                                  zmq_msg_t *frame)
 {
-    const bool same =
-        c->number[0] == link->step && (c->number[2] != 0) == link->wants_sums;
+    const bool same = c->norm_sum.step == link->step &&
+                      (c->norm_sum.wants_sums != 0) == link->wants_sums;
     if (!link->asked || !same) return; // answers a repetition
-    memcpy(&link->norm, &c->number[1], sizeof link->norm);
+    link->norm = c->norm_sum.norm;
     if (link->wants_sums) {
         const size_t place =
             (size_t)((const char *)c->value - (char *)zmq_msg_data(frame));
@@ -209,7 +213,7 @@ static ps_err make_room_for_order(ps_coord_link *link)
  * connection, and come again with it. */
 static ps_err take_order(ps_coord_link *link, const ps_control *c, zmq_msg_t *frame)
 {
-    if (c->number[0] != link->n_orders + 1) return PS_OK;
+    if (c->order != link->n_orders + 1) return PS_OK;
     PS_TRY(make_room_for_order(link));
     zmq_msg_init(&link->orders[link->end]);
     zmq_msg_move(&link->orders[link->end++], frame);

@@ -259,11 +259,11 @@ static ps_err send_join(ps_joining *j)
     if (err == PS_OK) err = ps_mp_writer_end(&w);
     ps_control c = {
         .kind = PS_CONTROL_JOIN, .nonce = j->nonce, .value = w.base, .bytes = w.used};
-    c.number[0] = ps_config_hash(o->config);
-    c.number[1] = o->plan_hash;
-    c.number[2] = (uint64_t)o->world_size;
-    c.number[3] = (uint64_t)o->n_servers;
-    c.number[4] = o->incarnation;
+    c.join.config_hash = ps_config_hash(o->config);
+    c.join.plan_hash = o->plan_hash;
+    c.join.world_size = (uint64_t)o->world_size;
+    c.join.servers = (uint64_t)o->n_servers;
+    c.join.incarnation = o->incarnation;
     ps_control_set_text(&c, PS_VERSION);
     if (err == PS_OK) err = ps_control_set_name(&c, o->config->job.name);
     if (err == PS_OK) err = ps_control_send(j->door, &c);
@@ -275,17 +275,19 @@ static ps_err on_welcome(ps_joining *j, const ps_control *c)
 {
     ps_err err = ps_roster_read(&j->roster, c->value, c->bytes);
     int size = j->o.role == PS_ROLE_SERVER ? j->roster.n_servers : j->roster.n_workers;
-    if (err == PS_OK && c->number[1] >= (uint64_t)size)
+    if (err == PS_OK && c->welcome.rank >= (uint64_t)size)
         err = ps_err_set(PS_ERR_PROTOCOL, "the coordinator gave a rank out of range");
     if (err != PS_OK) {
         ps_roster_fini(&j->roster);
         return err;
     }
-    j->rank = (int)c->number[1];
-    const uint64_t *place = &c->number[2];
-    j->place = (ps_coord_orders_place){place[0], place[1], place[2], place[3]};
+    j->rank = (int)c->welcome.rank;
+    j->place = (ps_coord_orders_place){.push = c->welcome.push,
+                                       .stretch = c->welcome.stretch,
+                                       .made = c->welcome.made,
+                                       .fragment = c->welcome.fragment};
     j->roster.nonce = c->nonce;
-    j->roster.epoch = (uint32_t)c->number[0];
+    j->roster.epoch = (uint32_t)c->welcome.epoch;
     j->joined = true;
     return PS_OK;
 }
@@ -293,12 +295,12 @@ static ps_err on_welcome(ps_joining *j, const ps_control *c)
 /* Goes from the door to the members' ROUTER. */
 static ps_err on_admission(ps_joining *j, const ps_control *c)
 {
-    if (c->number[0] == 0 || c->number[0] > UINT16_MAX || c->bytes != sizeof j->secret)
+    if (c->port == 0 || c->port > UINT16_MAX || c->bytes != sizeof j->secret)
         return ps_err_set(PS_ERR_PROTOCOL, "a malformed admission");
     const char *door = j->coordinator_endpoint;
     const char *colon = strrchr(door, ':');
     snprintf(j->members_endpoint, sizeof j->members_endpoint, "%.*s:%d",
-             (int)(colon ? colon - door : 0), door, (int)c->number[0]);
+             (int)(colon ? colon - door : 0), door, (int)c->port);
     memcpy(&j->secret, c->value, sizeof j->secret);
     j->nonce = c->nonce;
     ps_zsock_close(&j->door);
@@ -321,7 +323,7 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
 static ps_err on_refusal(ps_joining *j, const ps_control *c)
 {
     const ps_member_options *o = &j->o;
-    j->refused_for_now = c->number[0] == 1;
+    j->refused_for_now = c->for_now == 1;
     if (j->refused_for_now) {
         memcpy(j->refusal, c->text, sizeof j->refusal);
         return PS_OK;

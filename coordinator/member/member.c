@@ -166,8 +166,8 @@ uint64_t ps_member_silence_ms(const ps_member *m)
 static void send_kind(ps_member *m, ps_control_kind kind, ps_err cause, const char *text)
 {
     ps_control c = {.kind = kind, .nonce = m->joined.roster.nonce};
-    if (kind == PS_CONTROL_ABORT) c.number[0] = (uint64_t)cause;
-    if (kind == PS_CONTROL_ABORT) c.number[1] = (uint64_t)m->next_workers;
+    if (kind == PS_CONTROL_ABORT) c.abort.code = (uint64_t)cause;
+    if (kind == PS_CONTROL_ABORT) c.abort.next_workers = (uint64_t)m->next_workers;
     ps_control_set_text(&c, text);
     if (ps_control_send(m->joined.dealer, &c) != PS_OK)
         PS_DEBUG("send", "error=\"%s\"", ps_err_message());
@@ -319,7 +319,7 @@ static void on_end(ps_member *m)
 static void ask_for_time(ps_member *m)
 {
     ps_control c = {.kind = PS_CONTROL_CLOCK, .nonce = m->joined.roster.nonce};
-    c.number[0] = m->clock.asked_ns;
+    c.clock.asked_ns = m->clock.asked_ns;
     if (ps_control_send(m->joined.dealer, &c) != PS_OK)
         PS_DEBUG("send", "error=\"%s\"", ps_err_message());
 }
@@ -328,7 +328,7 @@ static void on_time(ps_member *m, const ps_control *c)
 {
     bool ended;
     ps_clock_sync *s = &m->clock;
-    if (ps_clock_sync_answer(s, c->number[0], c->number[1], ps_clock_ns(), &ended))
+    if (ps_clock_sync_answer(s, c->clock.asked_ns, c->clock.is_ns, ps_clock_ns(), &ended))
         ask_for_time(m);
     if (!ended) return;
     ps_trace_clock(s->at_ns, s->ahead_ns, s->best_ns / 2);
@@ -342,10 +342,12 @@ static void member_on_message(ps_member *m, const ps_control *c)
     switch (c->kind) {
     case PS_CONTROL_ABORT:
         set_aborted_for(m, ps_control_error(c), c->text,
-                        c->number[1] <= PS_MAX_RANKS ? (int)c->number[1] : 0, false);
+                        c->abort.next_workers <= PS_MAX_RANKS ? (int)c->abort.next_workers
+                                                              : 0,
+                        false);
         break;
     case PS_CONTROL_NEWCOMERS:
-        atomic_store(&m->newcomers, c->number[0] <= PS_MAX_RANKS ? (int)c->number[0] : 0);
+        atomic_store(&m->newcomers, c->newcomers <= PS_MAX_RANKS ? (int)c->newcomers : 0);
         break;
     case PS_CONTROL_FAIL:
         if (c->request == 0) {
@@ -362,13 +364,14 @@ static void member_on_message(ps_member *m, const ps_control *c)
         atomic_store(&m->interrupted, true);
         break;
     case PS_CONTROL_CLOSE:
-        atomic_store(&m->closed, c->number[0]);
+        atomic_store(&m->closed, c->closed);
         break;
     case PS_CONTROL_END:
         on_end(m);
         break;
     case PS_CONTROL_STRAGGLER:
-        ps_member_set_straggler(m, c->number[0], c->number[1], c->number[2]);
+        ps_member_set_straggler(m, c->straggler.cause, c->straggler.role,
+                                c->straggler.rank);
         break;
     case PS_CONTROL_CLOCK_IS:
         on_time(m, c);

@@ -107,7 +107,7 @@ ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n
     ps_control c = {
         .kind = PS_CONTROL_GATHER, .value = values, .bytes = n * sizeof *values};
     PS_TRY(ps_control_set_name(&c, name));
-    c.number[0] = left_ms(deadline);
+    c.timeout_ms = left_ms(deadline);
     void *sum;
     size_t bytes;
     PS_TRY(member_call(m, &c, deadline, &sum, &bytes, NULL));
@@ -138,14 +138,14 @@ ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
 {
     ps_control c = {.kind = PS_CONTROL_GET};
     PS_TRY(ps_control_set_name(&c, key));
-    c.number[0] = left_ms(deadline);
+    c.timeout_ms = left_ms(deadline);
     return member_call(m, &c, deadline, value, bytes, NULL);
 }
 
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
 {
     ps_control c = {.kind = PS_CONTROL_LEAVE};
-    c.number[0] = left_ms(deadline);
+    c.timeout_ms = left_ms(deadline);
     PS_TRY(ps_member_check(m));
     atomic_store(&m->leaving, true);
     bool answered = false;

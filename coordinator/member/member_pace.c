@@ -71,9 +71,9 @@ void ps_member_pace_send(ps_member *m)
                         .nonce = m->joined.roster.nonce,
                         .value = p->values,
                         .bytes = p->n * sizeof *p->values};
-        c.number[0] = p->step;
-        c.number[1] = p->part;
-        c.number[2] = ps_stall_share(&m->stall, ps_clock_ns());
+        c.pace.step = p->step;
+        c.pace.part = p->part;
+        c.pace.stall = ps_stall_share(&m->stall, ps_clock_ns());
         if (atomic_load(&m->down_ns) == 0 &&
             ps_control_send(m->joined.dealer, &c) != PS_OK)
             PS_DEBUG("send", "error=\"%s\"", ps_err_message());

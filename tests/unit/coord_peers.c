@@ -144,10 +144,10 @@ void peer_assert_says(const char *text, const char *words)
 ps_control peer_join_message(void)
 {
     ps_control c = {.kind = PS_CONTROL_JOIN, .name = "job", .text = PS_VERSION};
-    c.number[0] = PEER_CONFIG_HASH;
-    c.number[1] = PEER_PLAN_HASH;
-    c.number[2] = 2;
-    c.number[3] = 1;
+    c.join.config_hash = PEER_CONFIG_HASH;
+    c.join.plan_hash = PEER_PLAN_HASH;
+    c.join.world_size = 2;
+    c.join.servers = 1;
     return c;
 }
 
@@ -159,7 +159,7 @@ void peer_send_join(void *socket, ps_control c, ps_role role, int rank)
     ps_roster_entry_write(&w, &e);
     ps_mp_write_array(&w, 2); // of "model" and "train"
     ps_mp_write_uint(&w, 1);
-    ps_mp_write_uint(&w, c.number[0] == PEER_CONFIG_HASH ? 2 : 3);
+    ps_mp_write_uint(&w, c.join.config_hash == PEER_CONFIG_HASH ? 2 : 3);
     c.value = w.base;
     c.bytes = w.used;
     peer_send(socket, &c);
@@ -186,7 +186,7 @@ peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
     assert_int_equal(c.kind, PS_CONTROL_ADMIT);
     assert_int_equal(c.bytes, sizeof a.secret);
     memcpy(&a.secret, c.value, sizeof a.secret);
-    a.port = (int)c.number[0];
+    a.port = (int)c.port;
     a.nonce = c.nonce;
     zmq_msg_close(&part);
     return a;

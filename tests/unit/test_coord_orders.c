@@ -31,7 +31,7 @@ static void take(void *owner, const ps_control_id *to, const ps_control *c)
     outbox *o = owner;
     const int shard = to->bytes[0] - 1;
     assert_int_equal(c->kind, PS_CONTROL_ORDER);
-    o->got[shard][o->n[shard]++] = c->number[0];
+    o->got[shard][o->n[shard]++] = c->order;
     assert_int_equal(
         ps_sync_order_read(c->value, c->bytes, o->entries, WORKERS, &o->last), PS_OK);
 }
@@ -84,7 +84,7 @@ static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_
 {
     const ps_control_id id = shard_id(shard);
     const ps_control c = {.kind = PS_CONTROL_PUSHED,
-                          .number = {rank, number, SHARDS, next, 0, SHARDS}};
+                          .pushed = {rank, number, SHARDS, next, 0, SHARDS}};
     return ps_coord_orders_pushed(o->orders, &id, &c);
 }
 
@@ -94,7 +94,7 @@ static ps_err tell_fragment(outbox *o, int shard, uint64_t rank, uint64_t number
 {
     const ps_control_id id = shard_id(shard);
     const ps_control c = {.kind = PS_CONTROL_PUSHED,
-                          .number = {rank, number, SHARDS, 0, fragment, holders}};
+                          .pushed = {rank, number, SHARDS, 0, fragment, holders}};
     return ps_coord_orders_pushed(o->orders, &id, &c);
 }
 
@@ -171,7 +171,7 @@ static void bad_pushes_are_refused(void **state)
     assert_int_equal(tell(&o, 1, 0, 3, 0), PS_OK);
     assert_int_equal(tell(&o, 2, 0, 3, 0), PS_ERR_PROTOCOL); // a third shard
     const ps_control_id id = shard_id(0);
-    const ps_control c = {.kind = PS_CONTROL_PUSHED, .number = {0, 3, SHARDS + 1, 0}};
+    const ps_control c = {.kind = PS_CONTROL_PUSHED, .pushed = {0, 3, SHARDS + 1}};
     assert_int_equal(ps_coord_orders_pushed(o.orders, &id, &c), PS_ERR_PROTOCOL);
     assert_int_equal(tell_fragment(&o, 0, 0, 3, 1, SHARDS), PS_ERR_PROTOCOL);
     assert_int_equal(tell_fragment(&o, 0, 0, 3, 0, 0), PS_ERR_PROTOCOL);

@@ -61,8 +61,8 @@ static void tell(rig *r, int peer, uint64_t step, uint64_t part, const double *v
 {
     ps_control m = {
         .kind = PS_CONTROL_PACE, .value = values, .bytes = n * sizeof *values};
-    m.number[0] = step;
-    m.number[1] = part;
+    m.pace.step = step;
+    m.pace.part = part;
     ps_coord_pace_take(&r->c, &r->peers[peer], &m);
 }
 

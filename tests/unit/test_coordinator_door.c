@@ -39,16 +39,16 @@ static void who_does_not_fit_is_refused(void **state)
     c.nonce = 1; // of a dead job
     refused_with(c, PS_ROLE_WORKER, 0, "another job");
     c = peer_join_message();
-    c.number[0] = 0xbad;
+    c.join.config_hash = 0xbad;
     refused_with(
         c, PS_ROLE_WORKER, 1,
         "its configuration differs from the job's in the section \"train\": start "
         "all processes with the same file and --set");
     c = peer_join_message();
-    c.number[1] = 0xbad;
+    c.join.plan_hash = 0xbad;
     refused_with(c, PS_ROLE_SERVER, 0, "other chunks than the job");
     c = peer_join_message();
-    c.number[2] = 3;
+    c.join.world_size = 3;
     refused_with(c, PS_ROLE_WORKER, 0, "other numbers of workers and servers");
     refused_with(peer_join_message(), PS_ROLE_WORKER, 2, "no such rank");
 }
@@ -86,7 +86,7 @@ static void a_key_of_another_role_takes_no_place(void **state)
     const peer_admission first = peer_ask_to_join(server, PS_ROLE_SERVER, 0);
     void *worker = dial_with_key(2, PS_ROLE_WORKER);
     ps_control later = peer_join_message();
-    later.number[4] = 7; // incarnation
+    later.join.incarnation = 7;
     peer_send_join(worker, later, PS_ROLE_SERVER, 0);
     peer_assert_says(peer_await(worker, PS_CONTROL_REFUSE).text,
                      "its key is not that of its role");
@@ -208,7 +208,7 @@ static void strangers_are_not_answered_and_change_nothing(void **state)
     peer_assert_alive(sockets, nonce);
     ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce, .name = "job/total_steps"};
     c.request = 12;
-    c.number[0] = 100;
+    c.timeout_ms = 100;
     peer_send(sockets[0], &c);
     peer_assert_says(peer_await(sockets[0], PS_CONTROL_FAIL).text, "nobody has set");
     ps_zsock_close(&at_door);

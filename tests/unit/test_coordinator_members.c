@@ -50,7 +50,7 @@ static void norms_are_of_servers_links(void **state)
     uint64_t nonce;
     peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_NORM, .nonce = nonce, .request = 1};
-    c.number[1] = c.number[2] = 1;
+    c.norm.shards = c.norm.blocks = 1;
     fails_with(sockets[0], &c, "NORM by link 0"); // it has no shards, so no links
     fails_with(sockets[1], &c, "NORM by link 0");
     void *link =
@@ -69,7 +69,7 @@ static void a_member_waits_for_so_much_at_most(void **state)
     uint64_t nonce;
     peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce};
-    c.number[0] = 20000;
+    c.timeout_ms = 20000;
     for (int i = 0; i < 1000; i++) {
         c.request = (uint64_t)i + 1;
         snprintf(c.name, sizeof c.name, "never/%d", i);
@@ -175,7 +175,7 @@ static void disagreeing_sums_fail_for_all(void **state)
     const double values[3] = {1, 2, 3};
     peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_GATHER, .nonce = nonce, .request = 1, .name = "x"};
-    c.number[0] = 20000;
+    c.timeout_ms = 20000;
     c.value = values;
     c.bytes = 16;
     peer_send(sockets[1], &c);
@@ -196,7 +196,7 @@ static void disagreeing_sums_fail_for_all(void **state)
     snprintf(c.name, sizeof c.name, "z"); // as one changed byte makes it
     peer_send(sockets[2], &c);
     snprintf(c.name, sizeof c.name, "x");
-    c.number[0] = 300; // in place of the first
+    c.timeout_ms = 300; // in place of the first
     peer_send(sockets[1], &c);
     peer_assert_says(peer_await(sockets[1], PS_CONTROL_FAIL).text,
                      "within the 0.3 s of worker 0, missing: 1; worker 1 waits in \"z\"");
@@ -246,12 +246,12 @@ static void a_lost_goodbye_ends_no_finished_job(void **state)
     peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_LEAVE, .nonce = nonce, .request = 1};
     for (int i = 1; i < 3; i++) {
-        c.number[0] = 5000;
+        c.timeout_ms = 5000;
         peer_send(sockets[i], &c);
     }
     peer_await(sockets[0], PS_CONTROL_END);
     peer_await(sockets[1], PS_CONTROL_DONE);
-    c.number[0] = 100;
+    c.timeout_ms = 100;
     peer_send(sockets[0], &c);
     assert_true(peer_await(sockets[0], PS_CONTROL_DONE).request == 1);
     peer_close_three(sockets);
