@@ -317,7 +317,7 @@ static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
 {
     const ps_trainer_snapshot *s = &r->snapshot.trainer;
     sampler->start = (ps_sampler_start){0};
-    if (r->goes_on && !ps_config_own_pace(r->o.config))
+    if (r->goes_on && !ps_trainer_places_are_own(r->o.config))
         sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
     if (r->goes_on && ps_config_balances(r->o.config)) take_batches(r, sampler);
 }
@@ -331,7 +331,7 @@ static ps_err resume_tell(ps_resume *r, ps_sampler_options *sampler)
     // At their own pace workers keep their places in the epoch themselves.
     r->start.total_steps =
         ps_trainer_total_steps(r->o.config, sampler, r->o.accumulate,
-                               ps_config_own_pace(r->o.config) ? 0 : r->start.step);
+                               ps_trainer_places_are_own(r->o.config) ? 0 : r->start.step);
     r->start.rule_bytes = r->goes_on ? x->rule_bytes : 0;
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;

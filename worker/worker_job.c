@@ -195,7 +195,7 @@ static ps_err worker_job_find_start(job *j)
                                        .made = j->result.steps};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
     const int had = j->resume.snapshot.trainer.n_ranks;
-    if (j->resume.goes_on && ps_config_own_pace(j->config) &&
+    if (j->resume.goes_on && ps_trainer_places_are_own(j->config) &&
         had != j->sampler.world_size)
         return ps_err_set(
             PS_ERR_CONFIG,

@@ -1,5 +1,8 @@
 #include "balance.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 /* What is left goes one by one to the worker that is done first with one sample more;
  * what is too much is taken from the one that is done last. */
 static int next_to_change(const double *speeds, int n, int64_t most, const int64_t *sizes,
@@ -49,4 +52,15 @@ void ps_balance_rounds(const double *speeds, int n, int64_t most, int64_t *out)
         const int64_t steps = (int64_t)((double)most * speeds[r] / best + 0.5);
         out[r] = steps < 1 ? 1 : steps;
     }
+}
+
+const char *ps_balance_text(const int64_t *numbers, int n,
+                            char text[PS_BALANCE_TEXT_BYTES])
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < n && used < PS_BALANCE_TEXT_BYTES - 24; i++)
+        used += (size_t)snprintf(text + used, PS_BALANCE_TEXT_BYTES - used,
+                                 i ? ",%" PRId64 : "%" PRId64, numbers[i]);
+    return text;
 }

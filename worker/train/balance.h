@@ -19,4 +19,9 @@ void ps_balance(const double *speeds, int n, int64_t total, int64_t most, int64_
  * speeds (n): steps per second; 0: not known, and out stays as it is. out (n). */
 void ps_balance_rounds(const double *speeds, int n, int64_t most, int64_t *out);
 
+/* Writes n numbers with commas between them, as many as fit; returns text. */
+enum { PS_BALANCE_TEXT_BYTES = 256 };
+const char *ps_balance_text(const int64_t *numbers, int n,
+                            char text[PS_BALANCE_TEXT_BYTES]);
+
 #endif

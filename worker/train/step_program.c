@@ -1,7 +1,5 @@
 #include "step_program.h"
 
-#include "local_steps.h"
-
 /* Bytes of the tensors that travel together, and that are one graph of launches on a GPU:
  * about a chunk or a bucket, or all when nothing travels. */
 static size_t group_bytes(const ps_session *session, const ps_config *config)
@@ -19,7 +17,7 @@ static size_t group_bytes(const ps_session *session, const ps_config *config)
 static size_t row_bytes(const ps_session *session, const ps_config *config)
 {
     enum { LEAST = 512 << 10, ONE_HOST_LEAST = 8 << 20 };
-    if (!ps_session_ops(session)->servers || ps_local_steps_on(config)) return 0;
+    if (!ps_session_ops(session)->servers || ps_session_counts(session)) return 0;
     const size_t chunk = group_bytes(session, config);
     const size_t least = ps_session_plan(session)->size.one_host ? ONE_HOST_LEAST : LEAST;
     return chunk > least ? chunk : least;

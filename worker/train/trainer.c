@@ -7,16 +7,12 @@
 
 #include "fault_point.h"
 #include "file_wait.h"
-#include "interrupt.h"
 #include "local_steps.h"
 #include "log.h"
 #include "model_file.h"
 #include "snapshot.h"
 #include "step_program.h"
 #include "trace.h"
-#include "trainer_balance.h"
-#include "trainer_rounds.h"
-#include "trainer_stretch.h"
 
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
 {
@@ -50,7 +46,7 @@ uint64_t ps_trainer_total_steps(const ps_config *config,
 
 /* The sizes of the epoch's global micro-batches. They are the same in every epoch, except
  * the one that the job goes on with: of that only the rest is left. */
-static ps_err find_batch_sizes(ps_trainer *t)
+ps_err ps_trainer_find_sizes(ps_trainer *t)
 {
     const ps_sampler_start *start = &t->o.sampler->start;
     const bool rest = start->position > 0 && t->epoch == (int64_t)start->epoch;
@@ -93,24 +89,35 @@ static int64_t count_epochs(const ps_trainer *t)
 static ps_err prepare_training(ps_trainer *t)
 {
     const ps_trainer_options *o = &t->o;
-    PS_TRY(find_batch_sizes(t));
+    PS_TRY(ps_trainer_find_sizes(t));
     t->epochs = count_epochs(t);
-    int64_t max_batch = ps_trainer_balance_most(t);
     ps_loader_options loader = {.config = o->config,
                                 .dataset = o->train,
                                 .input = &o->spec->input,
                                 .sampler = o->sampler,
-                                .max_batch = max_batch,
+                                .max_batch = t->max_batch,
                                 .classes = o->spec->n_outputs};
     const ps_err err = ps_loader_create(&loader, &t->loader);
     if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
     PS_TRY(err);
     ps_program_options program = ps_step_program_of(o->session, o->config, o->spec);
-    program.max_batch = (int)max_batch;
+    program.max_batch = (int)t->max_batch;
     program.params = ps_session_params(o->session);
     program.grads = ps_session_grads(o->session);
     program.buffers = ps_session_buffers(o->session);
     return ps_program_create(o->device, &program, &t->program);
+}
+
+static const ps_trainer_pace_ops *trainer_pace_of(const ps_config *c)
+{
+    return ps_config_own_pace(c)  ? &ps_trainer_pace_own
+           : ps_local_steps_on(c) ? &ps_trainer_pace_local
+                                  : &ps_trainer_pace_bsp;
+}
+
+bool ps_trainer_places_are_own(const ps_config *config)
+{
+    return trainer_pace_of(config) == &ps_trainer_pace_own;
 }
 
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
@@ -118,6 +125,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     ps_trainer *t;
     PS_TRY(ps_mem_zalloc(&t, 1, sizeof *t, "the trainer"));
     t->o = *options;
+    t->pace = trainer_pace_of(options->config);
     t->member = ps_session_member(options->session);
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
@@ -125,8 +133,8 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
     ps_trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
-    ps_err err = ps_trainer_balance_init(t);
-    if (err == PS_OK) err = ps_trainer_rounds_init(t);
+    t->max_batch = options->sampler->batch[t->rank];
+    ps_err err = t->pace->create(t);
     if (err == PS_OK && t->total_steps > 0) err = prepare_training(t);
     if (err != PS_OK) ps_trainer_destroy(&t);
     *out = t;
@@ -141,17 +149,14 @@ void ps_trainer_destroy(ps_trainer **trainer)
     ps_program_destroy(&t->program);
     free(t->global_n);
     free(t->own_n);
-    free(t->figures);
-    free(t->batches);
-    ps_trainer_rounds_fini(t);
+    t->pace->destroy(t);
     free(t);
     *trainer = NULL;
 }
 
 /* --- weights and evaluation ------------------------------------------------------ */
 
-/* Afterwards the arenas hold the newest weights and rank 0's buffers on every rank. */
-static ps_err trainer_drain(ps_trainer *t)
+ps_err ps_trainer_drain(ps_trainer *t)
 {
     uint64_t begin = ps_clock_ns();
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
@@ -213,34 +218,10 @@ static ps_err save_average(ps_trainer *t)
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
-/* Called by all ranks. The file is complete on return. */
-static ps_err trainer_save(ps_trainer *t, const char *name)
+ps_err ps_trainer_save(ps_trainer *t, const char *name)
 {
     PS_TRY(trainer_write_weights(t, name));
     return ps_file_wait_written(t->member, t->o.config, name);
-}
-
-static bool all_fresh(const ps_trainer *t)
-{
-    const ps_config *c = t->o.config;
-    for (uint32_t f = 0; f < (uint32_t)c->sync.fragments; f++)
-        if (!ps_local_steps_fresh(c, f, t->step, t->total_steps)) return false;
-    return true;
-}
-
-/* Once: with the policy local, the newest weights are every worker's own. */
-static void warn_of_older_weights(ps_trainer *t)
-{
-    const ps_config *c = t->o.config;
-    const bool streams = c->sync.fragments > 1 || c->sync.overlap > 0;
-    if (!ps_local_steps_on(c) || t->rank != 0 || t->warned) return;
-    if (ps_config_own_pace(c) || all_fresh(t)) return; // evaluated at rest
-    t->warned = true;
-    PS_WARN("evaluation", "step=%" PRIu64 " note=\"within a round: %s\"", t->step,
-            streams ? "each fragment has the weights of its last synchronisation"
-                    : "the weights are those of the last synchronisation; a "
-                      "sync.local_steps that divides an epoch's steps, or another "
-                      "train.eval_every, would evaluate the newest");
 }
 
 /* Evaluates the weights after all steps so far; with the policy local, those of the last
@@ -251,10 +232,9 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
     char name[48];
     snprintf(name, sizeof name, "evaluate/%" PRIu64, t->step);
     ps_evaluation *e = &t->result->evaluation;
-    warn_of_older_weights(t);
+    if (t->pace->warn_of_older) t->pace->warn_of_older(t);
     // Of unequal workers each gets as many samples as it is fast.
-    PS_TRY(
-        ps_evaluator_share(t->o.evaluator, t->round_steps ? t->round_steps : t->batches));
+    PS_TRY(ps_evaluator_share(t->o.evaluator, t->pace->shares(t)));
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_evaluate(t->o.evaluator, name, e));
     ps_trace_add(PS_TRACE_EVALUATE, begin, t->step);
@@ -285,82 +265,10 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
 
 /* --- loops ----------------------------------------------------------------------- */
 
-static bool record_due(const ps_trainer *t, bool epoch_ends)
-{
-    return epoch_ends || t->step == t->total_steps ||
-           t->step % (uint64_t)t->o.config->train.log_every == 0;
-}
-
-/* After the epoch. */
-static bool evaluation_due(const ps_trainer *t)
+bool ps_trainer_evaluation_due(const ps_trainer *t)
 {
     const int64_t every = t->o.config->train.eval_every;
     return every > 0 && (t->epoch + 1) % every == 0;
-}
-
-static bool save_due(const ps_trainer *t)
-{
-    uint64_t every = (uint64_t)t->o.config->train.save_every;
-    return every > 0 && t->step % every == 0;
-}
-
-static ps_err save_checkpoint(ps_trainer *t)
-{
-    char name[64];
-    snprintf(name, sizeof name, "checkpoints/step-%" PRIu64 ".safetensors", t->step);
-    PS_TRY(trainer_drain(t));
-    return trainer_save(t, name);
-}
-
-/* One optimizer step with all that follows it. */
-static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
-{
-    t->late = PS_CHECKPOINT_NOWHERE;
-    t->clock = t->step;
-    t->pass = (uint64_t)t->epoch;
-    if (t->member) PS_TRY(ps_member_check(t->member));
-    const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
-    uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_trainer_run_group(t, first, count, group_n));
-    ps_trace_add(PS_TRACE_STEP, begin, t->step);
-    PS_FAULT_POINT("step.made");
-    t->step++;
-    t->position += group_n;
-    const bool epoch_ends = first + count == t->n_batches;
-    const bool last = t->step == t->total_steps || (epoch_ends && evaluation_due(t));
-    // The last step before an evaluation is done when its weights are here.
-    if (last) PS_TRY(ps_session_drain(t->o.session));
-    ps_trainer_book_step(t, ps_clock_seconds_since(begin) + t->owed_seconds, group_n);
-    if (t->rank == 0)
-        ps_straggler_log_step(&t->result->stragglers, t->member, t->step - 1);
-    t->owed_seconds = 0;
-    bool record = record_due(t, epoch_ends);
-    if (record) PS_TRY(ps_trainer_take_losses(t, 0));
-    *stop = (!t->member && ps_interrupted()) ||
-            t->step == (uint64_t)t->o.config->train.stop_after;
-    const bool kept =
-        save_due(t) || ps_checkpointer_due(t->o.checkpointer, t->step - 1, t->step);
-    if (record || t->step >= t->next_check || *stop || kept)
-        PS_TRY(ps_trainer_record(t, record, last || kept, stop));
-    ps_trainer_show_progress(t, t->step_loss, epoch_ends);
-    // The same as in a job that is not interrupted: with a codec, saving changes weights.
-    if (save_due(t) && (!*stop || t->o.checkpointer)) PS_TRY(save_checkpoint(t));
-    return ps_trainer_checkpoint_if_due(t, *stop);
-}
-
-static ps_err run_epoch(ps_trainer *t, bool *stop)
-{
-    const int64_t accumulate = t->o.accumulate;
-    PS_TRY(find_batch_sizes(t));
-    PS_TRY(ps_loader_epoch(t->loader, (uint64_t)t->epoch, 0));
-    if (!t->goes_on) t->position = 0;
-    t->goes_on = false;
-    for (int64_t i = 0; i < t->n_batches && t->step < t->total_steps && !*stop;
-         i += accumulate) {
-        int64_t left = t->n_batches - i;
-        PS_TRY(step_once(t, i, left < accumulate ? left : accumulate, stop));
-    }
-    return PS_OK;
 }
 
 /* All ranks have the same figures, so all end, or none. A job that goes on from a
@@ -404,7 +312,7 @@ static ps_err evaluate_epoch(ps_trainer *t)
     // A job that goes on from this checkpoint evaluates again.
     if (ps_checkpointer_keeps_best(t->o.checkpointer))
         PS_TRY(ps_trainer_checkpoint_once(t));
-    PS_TRY(trainer_drain(t));
+    PS_TRY(ps_trainer_drain(t));
     PS_TRY(trainer_evaluate(t, t->epoch + 1));
     ps_trainer_mark_if_best(t);
     stop_early(t);
@@ -419,17 +327,16 @@ static ps_err trainer_train_epochs(ps_trainer *t)
     bool stop = false;
     while ((t->step < t->total_steps || t->goes_on) && !stop) {
         t->result->epochs = t->epoch + 1;
-        PS_TRY(ps_config_own_pace(t->o.config) ? ps_trainer_stretch(t, &stop)
-                                               : run_epoch(t, &stop));
+        PS_TRY(t->pace->epoch(t, &stop));
         if (stop) break;
         const bool last = t->step == t->total_steps;
         // A job that goes on from memory may have no step left to make.
         if (last) PS_TRY(ps_trainer_checkpoint_once(t));
-        if (!last && evaluation_due(t)) PS_TRY(evaluate_epoch(t));
+        if (!last && ps_trainer_evaluation_due(t)) PS_TRY(evaluate_epoch(t));
         // Wherever it is stopped after an epoch's last step, it is still in that epoch.
         stop = t->result->interrupted || t->result->stopped_early;
         if (stop) break;
-        if (!last) PS_TRY(ps_trainer_balance(t));
+        if (!last && t->pace->next_epoch) PS_TRY(t->pace->next_epoch(t));
         t->epoch++;
     }
     t->result->interrupted =
@@ -455,21 +362,19 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     ps_exchange_stats before;
     ps_session_stats(t->o.session, &before);
     t->waited = before.wait_seconds;
-    PS_TRY(ps_trainer_stretch_start(t));
+    if (t->pace->start) PS_TRY(t->pace->start(t));
     if (t->total_steps > 0) {
         PS_TRY(trainer_train_epochs(t));
         ps_trainer_book_traffic(t, &before);
     }
     if (result->next_workers > 0) return PS_OK;
-    result->policy = ps_trainer_stretch_figures(t);
-    result->batches = t->batches;
-    result->round_steps = t->round_steps;
+    t->pace->report(t);
     ps_trainer_book_speed(t);
-    PS_TRY(trainer_drain(t));
+    PS_TRY(ps_trainer_drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
     PS_FAULT_POINT("model.due");
-    PS_TRY(trainer_save(t, "model.safetensors"));
+    PS_TRY(ps_trainer_save(t, "model.safetensors"));
     if (t->total_steps > 0) PS_TRY(save_average(t));
     if (!result->interrupted && !result->stopped_early)
         PS_TRY(trainer_evaluate(t, t->epoch));

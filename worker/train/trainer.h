@@ -74,6 +74,10 @@ uint64_t ps_trainer_total_steps(const ps_config *config,
                                 const ps_sampler_options *sampler, int64_t accumulate,
                                 uint64_t done);
 
+/* Whether each worker keeps its own place in the epoch, so that a job goes on only with
+ * as many as before, and its sampler begins whole epochs. */
+bool ps_trainer_places_are_own(const ps_config *config);
+
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);
 

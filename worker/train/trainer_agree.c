@@ -69,18 +69,21 @@ static void trainer_agree_note(ps_trainer *t)
     if (measured) *w = (ps_trainer_window){0};
 }
 
-enum { COMMON = 6, MOST_VALUES = COMMON + 2 * PS_TRAINER_NOTES };
+/* What is summed over the ranks; only rank 0 adds to those with FIRST. Two values of each
+ * note follow. */
+enum { STOP, FIRST_CHECK, FIRST_RECORDS, FIRST_LATE, LEAVING, FIRST_NEWCOMERS, COMMON };
 
 ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
 {
-    const bool first = t->rank == 0;
     const bool leaves = ps_session_told_to_leave(t->o.session);
-    double values[MOST_VALUES] = {*stop || ps_session_told_to_end(t->o.session) ? 1 : 0,
-                                  first ? steps_until_check(t) : 0,
-                                  first ? steps_in(t, RECORD_SECONDS) : 0,
-                                  first ? ps_checkpointer_late(t->o.checkpointer) : 0,
-                                  leaves ? 1 : 0,
-                                  first ? ps_member_newcomers(t->member) : 0};
+    double values[COMMON + 2 * PS_TRAINER_NOTES] = {
+        [STOP] = *stop || ps_session_told_to_end(t->o.session), [LEAVING] = leaves};
+    if (t->rank == 0) {
+        values[FIRST_CHECK] = steps_until_check(t);
+        values[FIRST_RECORDS] = steps_in(t, RECORD_SECONDS);
+        values[FIRST_LATE] = ps_checkpointer_late(t->o.checkpointer);
+        values[FIRST_NEWCOMERS] = ps_member_newcomers(t->member);
+    }
     if (record) trainer_agree_note(t);
     for (int i = 0; i < t->n_notes; i++) {
         values[COMMON + 2 * i] = t->notes[i].loss_sum;
@@ -96,11 +99,11 @@ ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
     ps_trace_add(PS_TRACE_AGREE, begin, t->step);
     t->owed_seconds = ps_clock_seconds_since(begin);
     t->agreed += t->owed_seconds;
-    *stop = values[0] > 0;
-    t->next_check = t->step + (uint64_t)values[1];
-    t->next_records = t->step + (uint64_t)values[2];
-    t->late = (ps_checkpoint_place)values[3];
-    agree_on_workers(t, (int)values[4], (int)values[5], leaves, stop);
+    *stop = values[STOP] > 0;
+    t->next_check = t->step + (uint64_t)values[FIRST_CHECK];
+    t->next_records = t->step + (uint64_t)values[FIRST_RECORDS];
+    t->late = (ps_checkpoint_place)values[FIRST_LATE];
+    agree_on_workers(t, (int)values[LEAVING], (int)values[FIRST_NEWCOMERS], leaves, stop);
     return write_notes(t, values + COMMON);
 }
 

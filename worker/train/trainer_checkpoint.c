@@ -38,8 +38,6 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
            *batches = s->batches;
     sums[t->rank] = w->loss_sum;
     samples[t->rank] = (double)w->samples;
-    own_steps[t->rank] = (double)t->own_steps;
-    batches[t->rank] = t->batches ? (double)t->batches[t->rank] : 0;
     *s = (ps_trainer_snapshot){.step = t->step,
                                .epoch = t->epoch,
                                .position = t->position,
@@ -56,7 +54,6 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .n_ranks = s->n_ranks,
                                .loss_sums = sums,
                                .loss_samples = samples,
-                               .version = t->version,
                                .own_steps = own_steps,
                                .batches = batches,
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
@@ -67,6 +64,7 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .plateau_bad = t->plateau.bad,
                                .plateau_cooldown = t->plateau.cooldown,
                                .plateau_cuts = t->plateau.cuts};
+    t->pace->fill(t, s);
 }
 
 /* All ranks, between two steps. */
@@ -77,8 +75,7 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
     PS_TRY(ps_trainer_take_losses(t, 0));
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
-    // With a codec each worker has other weights until all have the exact ones.
-    if (ps_config_own_pace(t->o.config)) PS_TRY(ps_session_sync_buffers(t->o.session));
+    if (t->pace->settle) PS_TRY(t->pace->settle(t));
     PS_TRY(ps_trainer_renew_loss_scale(
         t)); // learns of the last step: whether it was skipped
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
@@ -98,10 +95,8 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
 ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop)
 {
     const bool must = stop || t->step == t->total_steps;
-    // With a quorum workers rest between rounds, which need not end at a multiple.
-    const uint64_t before = ps_config_quorum(t->o.config) ? t->kept : t->step - 1;
     if (!t->o.checkpointer) return PS_OK;
-    if (must || ps_checkpointer_due(t->o.checkpointer, before, t->step))
+    if (must || ps_checkpointer_due(t->o.checkpointer, t->pace->checked(t), t->step))
         t->late = PS_CHECKPOINT_DISK;
     return t->late == PS_CHECKPOINT_NOWHERE ? PS_OK : take_checkpoint(t, t->late, must);
 }

@@ -33,13 +33,12 @@ void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
     ps_metric_set(v, PS_METRIC_SHM_BYTES_RECEIVED, (double)e->shm_received);
 }
 
-void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
+double ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
 {
     ps_exchange_stats stats;
     ps_session_stats(t->o.session, &stats);
     double waited = stats.wait_seconds - t->waited;
     t->waited = stats.wait_seconds;
-    t->busy_seconds += seconds - t->owed_seconds - waited;
     ps_trainer_result *r = t->result;
     r->steps = t->step;
     r->samples += (uint64_t)group_n;
@@ -61,6 +60,7 @@ void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
     t->seconds_a_step += weight * (seconds - t->seconds_a_step);
     t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
     ps_trainer_show_values(t, &stats, r->seconds);
+    return waited;
 }
 
 void ps_trainer_show_progress(ps_trainer *t, double loss, bool now)

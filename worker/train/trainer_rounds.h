@@ -1,13 +1,12 @@
 /* Rounds of as many steps as fit a worker's own speed (sync.steps_by_speed). Only for
- * trainer.c and trainer_stretch.c. */
+ * trainer_stretch.c. */
 #ifndef PS_TRAINER_ROUNDS_H
 #define PS_TRAINER_ROUNDS_H
 
-#include "trainer_state.h"
+#include "trainer_stretch.h"
 
-/* Before the first step. With any other policy this and what follows do nothing. */
+/* Before the first step. With other rounds this and what follows do nothing. */
 ps_err ps_trainer_rounds_init(ps_trainer *t);
-void ps_trainer_rounds_fini(ps_trainer *t);
 
 /* Books a step of this rank. */
 void ps_trainer_rounds_book(ps_trainer *t, double seconds);

@@ -1,12 +1,11 @@
-/* What the step loop holds. Only for trainer.c and its parts:
+/* What the step loop holds. Only for trainer.c, its parts and its paces:
  *
- *     trainer              create, evaluate, the loops
+ *     trainer              create, evaluate, the epochs
  *     trainer_agree        what the ranks agree on between two steps, and records
  *     trainer_step         one optimizer step: batches, passes, losses
  *     trainer_figures      what is measured, shown and recorded
- *     trainer_stretch      an epoch in which workers go on at their own pace
- *     trainer_rounds       rounds of as many steps as fit a worker's speed
  *     trainer_checkpoint   taking checkpoints, and going on from one
+ *     trainer_pace         an epoch's steps: trainer_bsp, trainer_stretch
  */
 #ifndef PS_TRAINER_STATE_H
 #define PS_TRAINER_STATE_H
@@ -14,8 +13,7 @@
 #include "clock.h"
 #include "patience.h"
 #include "plateau.h"
-#include "policy_log.h"
-#include "trainer.h"
+#include "trainer_pace.h"
 
 /* Sums since the last record, this rank's. */
 typedef struct ps_trainer_window {
@@ -44,21 +42,20 @@ typedef struct ps_trainer_owed_loss {
 struct ps_trainer {
     ps_trainer_options o;
     ps_member *member; // the session's; NULL: alone
+    const ps_trainer_pace_ops *pace;
+    void *pace_state; // the pace's own
     int rank;
     uint64_t total_steps;
     ps_program *program;
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;
-    int64_t epochs;    // that total_steps begin
-    int64_t *global_n; // (n_batches) samples of each micro-batch over all ranks
-    int64_t *own_n;    // (n_batches) of this rank
-    int64_t sized_for; // the epoch of these sizes; -1: any whole one
-    /* With data.batch auto (trainer_balance.h); otherwise NULL: */
-    int64_t *batches;           // (ranks) of the epoch
-    ps_sampler_options sampler; // o.sampler, with these
-    double busy_seconds;        // of the epoch's steps, without waiting for others
-    int64_t position;           // samples of the epoch's permutation that have been seen
+    int64_t epochs;           // that total_steps begin
+    int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks
+    int64_t *own_n;           // (n_batches) of this rank
+    int64_t sized_for;        // the epoch of these sizes; -1: any whole one
+    int64_t max_batch;        // of this rank, in any epoch
+    int64_t position;         // samples of the epoch's permutation that have been seen
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
     double best;              // of the evaluations, as checkpoint.best means it
     double best_before;       // the best before that one
@@ -89,27 +86,9 @@ struct ps_trainer {
     double agreed;           // seconds that it has waited for all ranks to agree
     double owed_seconds;     // of agreeing after a step: booked with the next
     float loss_scale;        // of the step; 1 without; 0: not known yet
-    /* Where workers go on at their own pace (trainer_stretch.h): */
-    uint64_t clock;       // steps of this rank; otherwise as `step`
-    uint64_t first_clock; // where it began
-    uint64_t pass;        // whose order the samples have; otherwise the epoch
-    bool loads;           // the loader is in that pass
-    uint64_t own_steps;   // of this rank in this epoch
-    uint64_t shown;       // steps since the last rest, for the progress
-    double shown_seconds; // of all such steps
-    uint64_t version;     // updates made, at the last rest
-    uint64_t n_rests;
-    uint64_t log_step; // where the job began or went on, which names policy.log
-    bool asks;         // it has taken a dead worker's place, and has no weights yet
-    /* With sync.steps_by_speed (trainer_rounds.h); otherwise NULL: */
-    int64_t *round_steps; // (ranks) of a round
-    double round_seconds; // of this rank's own steps, older ones less (trainer_rounds.c)
-    double round_done;    // these steps
-    bool repeats;         // the job repeats a record: sync.replay of worker 0
-    ps_policy_lines replay; // worker 0's
-    bool told_end;          // it has told the servers that it was told to end
-    char *figures;          // JSON, owned; NULL: none yet
-    bool warned;            // that an evaluation came within a round
+    uint64_t clock;          // steps of this rank: the number of the next one
+    uint64_t pass;           // whose order the samples have
+    uint64_t shown;          // steps that are not in `step` yet, for the progress
     ps_trainer_result *result;
 };
 
@@ -117,6 +96,15 @@ enum { PS_TRAINER_NOT_SIZED = -2 }; // sized_for: the sizes have changed
 
 /* For one step's waits: net.step_timeout_ms from now. */
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t);
+
+/* Finds global_n and own_n of t->epoch. */
+ps_err ps_trainer_find_sizes(ps_trainer *t);
+/* Whether an evaluation follows the epoch. */
+bool ps_trainer_evaluation_due(const ps_trainer *t);
+/* All ranks. Afterwards the arenas hold the newest weights and rank 0's buffers. */
+ps_err ps_trainer_drain(ps_trainer *t);
+/* All ranks: rank 0 writes weights and buffers; the file is complete on return. */
+ps_err ps_trainer_save(ps_trainer *t, const char *name);
 
 /* All ranks call it after the same steps. Sums the losses of the notes and, with record,
  * of the steps since the last one, and writes their records. Sets *stop when any rank was
@@ -141,8 +129,9 @@ ps_err ps_trainer_take_losses(ps_trainer *t, int keep);
  * then. */
 ps_err ps_trainer_renew_loss_scale(ps_trainer *t);
 
-/* Books a step that took `seconds`, after t->step has counted it. */
-void ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n);
+/* Books a step that took `seconds`, after t->step has counted it. Returns how many of
+ * them the exchange waited. */
+double ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n);
 /* For the monitor. seconds: of all steps. */
 void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
                             double seconds);

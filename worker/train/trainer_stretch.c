@@ -54,6 +54,7 @@ static uint64_t steps_of(const ps_trainer *t, uint64_t pushes)
 
 static ps_sync_rules stretch_rules_of(const ps_trainer *t)
 {
+    const ps_trainer_own *own = ps_trainer_own_of(t);
     ps_config exchange;
     ps_local_steps_outer(&exchange, t->o.config);
     const ps_config_sync *s = &exchange.sync;
@@ -72,7 +73,7 @@ static ps_sync_rules stretch_rules_of(const ps_trainer *t)
         .number = ps_config_quorum(t->o.config)
                       ? ps_local_steps_round(t->o.config, t->step)
                       : t->step,
-        .version = t->version,
+        .version = own->version,
         .total = pushes_of(t, t->total_steps),
         .stretch = pushes_per_epoch(t),
         .pause = whole_pushes(t, t->o.config->checkpoint.every),
@@ -82,14 +83,15 @@ static ps_sync_rules stretch_rules_of(const ps_trainer *t)
 
 static ps_err put_rules(ps_trainer *t)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     const char *path = t->o.config->sync.replay;
     ps_sync_rules rules = stretch_rules_of(t);
     uint64_t batches[PS_MAX_RANKS];
     ps_mp_writer w;
     for (uint32_t r = 0; r < rules.n_workers; r++)
         batches[r] = (uint64_t)t->o.sampler->batch[r];
-    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &t->replay));
-    rules.script = t->replay.orders;
+    if (*path) PS_TRY(ps_policy_log_read(path, &rules, &own->replay));
+    rules.script = own->replay.orders;
     ps_mp_writer_init(&w);
     ps_err err =
         ps_sync_rules_write(&w, &rules, (uint32_t)t->o.config->sync.fragments, batches);
@@ -97,10 +99,11 @@ static ps_err put_rules(ps_trainer *t)
         err = ps_member_put(t->member, PS_JOB_KEY_POLICY, w.base, w.used,
                             ps_trainer_step_deadline(t));
     ps_mp_writer_fini(&w);
-    free(t->replay.orders);
-    t->replay.orders = NULL;
+    free(own->replay.orders);
+    own->replay.orders = NULL;
     PS_TRY(err);
-    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, t->log_step, &rules) : PS_OK;
+    return t->o.run_dir ? ps_policy_log_begin(t->o.run_dir, own->log_step, &rules)
+                        : PS_OK;
 }
 
 /* What is known to go wrong. */
@@ -129,43 +132,62 @@ static void stretch_warn(const ps_trainer *t)
  * policy does not know the steps of each rank: all have made as many. */
 static void stretch_find_start(ps_trainer *t)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     const ps_trainer_snapshot *s = t->o.start;
     if (!s) return;
     const uint64_t epochs = (uint64_t)(s->epoch * steps_per_epoch(t));
-    t->version = s->version > 0 ? s->version : pushes_of(t, s->step);
-    t->own_steps = s->version > 0 ? (uint64_t)s->own_steps[t->rank] : s->step - epochs;
+    own->version = s->version > 0 ? s->version : pushes_of(t, s->step);
+    own->own_steps = s->version > 0 ? (uint64_t)s->own_steps[t->rank] : s->step - epochs;
 }
 
 /* Of the samples, those are left out that the dead worker has seen, as far as is known:
  * worker 0's place at the last rest, and the rounds since. */
 static ps_err stretch_take_place(ps_trainer *t)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     const ps_trainer_place *place = t->o.place;
     const int64_t k =
-        t->round_steps ? t->round_steps[t->rank] : t->o.config->sync.local_steps;
-    t->n_rests = place->stretch;
-    t->log_step = place->first;
+        own->round_steps ? own->round_steps[t->rank] : t->o.config->sync.local_steps;
+    own->n_rests = place->stretch;
+    own->log_step = place->first;
     t->kept = place->kept;
-    t->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
-    t->asks = true;
-    t->repeats = *t->o.config->sync.replay;
+    own->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
+    own->asks = true;
+    own->repeats = *t->o.config->sync.replay;
     return ps_trainer_rounds_take(t);
 }
 
-ps_err ps_trainer_stretch_start(ps_trainer *t)
+static ps_err stretch_create(ps_trainer *t)
 {
-    if (!ps_config_own_pace(t->o.config) || t->step >= t->total_steps) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&t->pace_state, 1, sizeof(ps_trainer_own), "the trainer"));
+    return ps_trainer_rounds_init(t);
+}
+
+static void stretch_destroy(ps_trainer *t)
+{
+    ps_trainer_own *own = ps_trainer_own_of(t);
+    if (!own) return;
+    free(own->figures);
+    free(own->round_steps);
+    ps_policy_lines_fini(&own->replay);
+    free(own);
+}
+
+static ps_err stretch_start(ps_trainer *t)
+{
+    ps_trainer_own *own = ps_trainer_own_of(t);
+    if (t->step >= t->total_steps) return PS_OK;
     stretch_find_start(t);
-    t->clock = t->log_step = t->step;
+    t->clock = own->log_step = t->step;
     if (!t->o.place) t->clock += ps_local_steps_begun(t->o.config, t->step);
-    t->first_clock = t->clock;
+    own->first_clock = t->clock;
     if (t->o.place) return stretch_take_place(t);
     if (t->rank == 0) stretch_warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
     double repeats = t->rank == 0 && *t->o.config->sync.replay;
     PS_TRY(ps_member_reduce(t->member, "policy/start", &repeats, 1,
                             ps_trainer_step_deadline(t)));
-    t->repeats = repeats > 0;
+    own->repeats = repeats > 0;
     return PS_OK;
 }
 
@@ -174,41 +196,44 @@ ps_err ps_trainer_stretch_start(ps_trainer *t)
 /* Others learn of it through the servers, which bring all to rest. */
 static ps_err tell_end(ps_trainer *t)
 {
-    if (t->told_end || !ps_session_told_to_end(t->o.session)) return PS_OK;
-    t->told_end = true;
+    ps_trainer_own *own = ps_trainer_own_of(t);
+    if (own->told_end || !ps_session_told_to_end(t->o.session)) return PS_OK;
+    own->told_end = true;
     return ps_member_put(t->member, PS_JOB_KEY_POLICY_END, "", 0,
                          ps_trainer_step_deadline(t));
 }
 
 static void stretch_show(ps_trainer *t, double seconds, int64_t group_n)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     const uint64_t all = (uint64_t)steps_per_epoch(t);
     if (t->shown < all) t->shown++;
     ps_duration_add(&t->result->step_time, seconds);
     // Until the first rest, as if all ranks were as fast as this one.
     if (t->samples_a_step == 0) t->samples_a_step = (double)group_n;
     if (t->seconds_a_step == 0) t->seconds_a_step = seconds;
-    t->shown_seconds += seconds;
+    own->shown_seconds += seconds;
     ps_exchange_stats stats;
     ps_session_stats(t->o.session, &stats);
-    ps_trainer_show_values(t, &stats, t->shown_seconds);
+    ps_trainer_show_values(t, &stats, own->shown_seconds);
     ps_trainer_show_progress(t, t->step_loss, false);
 }
 
 /* For processes that take the place of workers which die in this stretch. */
 static ps_err tell_place(const ps_trainer *t)
 {
+    const ps_trainer_own *own = ps_trainer_own_of(t);
     ps_trainer_snapshot now;
     ps_exchange_stats stats;
     const ps_tensor_table *table = &t->o.spec->table;
     if (t->rank != 0 || !ps_trainer_place_on(t->o.config, table)) return PS_OK;
     PS_TRY(ps_program_fetch_buffers(t->program));
     ps_session_stats(t->o.session, &stats);
-    const ps_trainer_place place = {.stretch = t->n_rests,
+    const ps_trainer_place place = {.stretch = own->n_rests,
                                     .generation = t->o.generation,
-                                    .first = t->log_step,
+                                    .first = own->log_step,
                                     .kept = t->kept,
-                                    .round_steps = t->round_steps,
+                                    .round_steps = own->round_steps,
                                     .buffer_pieces = stats.buffer_pieces,
                                     .buffers = ps_session_buffers(t->o.session)};
     ps_err err = ps_trainer_snapshot_init(&now, t->o.sampler->world_size);
@@ -226,8 +251,9 @@ static ps_err tell_place(const ps_trainer *t)
 /* A round that comes too late for the stretch ends now, or where the record has it. */
 static ps_err cut_short(ps_trainer *t, bool *rests, bool *over)
 {
+    const ps_trainer_own *own = ps_trainer_own_of(t);
     bool sent;
-    const bool late = !t->repeats && ps_member_closed(t->member) > t->n_rests;
+    const bool late = !own->repeats && ps_member_closed(t->member) > own->n_rests;
     PS_TRY(ps_exchange_end_round(ps_session_exchange(t->o.session), late, &sent));
     return sent ? ps_session_rest(t->o.session, rests, over) : PS_OK;
 }
@@ -235,6 +261,7 @@ static ps_err cut_short(ps_trainer *t, bool *rests, bool *over)
 static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
                        bool *over)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     PS_TRY(ps_member_check(t->member));
     PS_TRY(tell_end(t));
     const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
@@ -245,63 +272,68 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     if (!*rests) PS_TRY(cut_short(t, rests, over));
     ps_trace_add(PS_TRACE_STEP, begin, t->clock);
     t->clock++;
-    t->own_steps++;
+    own->own_steps++;
     stretch_show(t, ps_clock_seconds_since(begin), group_n);
     if (!ps_trainer_rounds_are_new(t)) return PS_OK;
     PS_TRY(ps_trainer_rounds(t));
-    return t->round_steps ? tell_place(t) : PS_OK;
+    return own->round_steps ? tell_place(t) : PS_OK;
 }
 
 /* The pass and the micro-batch at which this rank's next step begins. */
 static ps_err stretch_find_place(ps_trainer *t, int64_t *first)
 {
-    const uint64_t steps = (uint64_t)steps_per_epoch(t), passes = t->own_steps / steps;
-    *first = (int64_t)(t->own_steps % steps) * t->o.accumulate;
-    if (t->loads && *first > 0) return PS_OK;
+    ps_trainer_own *own = ps_trainer_own_of(t);
+    const uint64_t steps = (uint64_t)steps_per_epoch(t), passes = own->own_steps / steps;
+    *first = (int64_t)(own->own_steps % steps) * t->o.accumulate;
+    if (own->loads && *first > 0) return PS_OK;
     t->pass =
         (uint64_t)t->epoch + passes * (uint64_t)t->epochs; // later: no epoch's order
-    t->loads = true;
+    own->loads = true;
     return ps_loader_epoch(t->loader, t->pass, *first);
 }
 
 /* Which round of this stretch the record has cut short. */
 static ps_err plan_cut(ps_trainer *t)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     char name[48];
     ps_round_cut cuts[PS_MAX_RANKS] = {{0}};
     double numbers[2 * PS_MAX_RANKS] = {0};
     const int n = ps_session_world_size(t->o.session);
-    if (!ps_config_quorum(t->o.config) || !t->repeats) return PS_OK;
-    if (t->asks) return PS_OK; // the others have read it
-    if (t->rank == 0) PS_TRY(ps_policy_lines_next_cuts(&t->replay, t->n_rests, cuts, n));
+    if (!ps_config_quorum(t->o.config) || !own->repeats) return PS_OK;
+    if (own->asks) return PS_OK; // the others have read it
+    if (t->rank == 0)
+        PS_TRY(ps_policy_lines_next_cuts(&own->replay, own->n_rests, cuts, n));
     for (int r = 0; r < n; r++) {
         numbers[2 * r] = (double)cuts[r].round;
         numbers[2 * r + 1] = (double)cuts[r].steps;
     }
-    snprintf(name, sizeof name, "cuts/%" PRIu64, t->n_rests);
+    snprintf(name, sizeof name, "cuts/%" PRIu64, own->n_rests);
     PS_TRY(ps_member_reduce(t->member, name, numbers, 2 * (size_t)n,
                             ps_trainer_step_deadline(t)));
-    const double *own = &numbers[2 * t->rank];
+    const double *mine = &numbers[2 * t->rank];
     ps_exchange_swap_cut(ps_session_exchange(t->o.session),
-                         (ps_round_cut){(uint64_t)own[0], (uint64_t)own[1]});
+                         (ps_round_cut){(uint64_t)mine[0], (uint64_t)mine[1]});
     return PS_OK;
 }
 
 /* The weights that the exchange has asked for. */
 static ps_err stretch_take_weights(ps_trainer *t, bool *rests, bool *over)
 {
-    if (!t->asks) return PS_OK;
-    t->asks = false;
+    ps_trainer_own *own = ps_trainer_own_of(t);
+    if (!own->asks) return PS_OK;
+    own->asks = false;
     return ps_session_rest(t->o.session, rests, over);
 }
 
 static ps_err run_until_rest(ps_trainer *t, bool *over)
 {
+    const ps_trainer_own *own = ps_trainer_own_of(t);
     bool rests = false;
     // A worker 0 that has come back itself need not tell it again; and in the job's first
     // stretch, it is told after the first steps, when all have agreed on the rounds.
-    const bool begins = !t->o.place && t->clock == t->first_clock;
-    const bool known = t->asks || (t->round_steps && begins);
+    const bool begins = !t->o.place && t->clock == own->first_clock;
+    const bool known = own->asks || (own->round_steps && begins);
     PS_TRY(plan_cut(t)); // all take part: until the place is told, nobody may be lost
     if (!known) PS_TRY(tell_place(t));
     PS_TRY(stretch_take_weights(t, &rests, over));
@@ -324,15 +356,16 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
  * other ranks they are NULL and zeros. */
 static ps_err fetch_record(ps_trainer *t, void **value, ps_sync_rest *rest)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     size_t bytes;
-    const ps_job_key key = ps_job_key_rest(t->n_rests++);
+    const ps_job_key key = ps_job_key_rest(own->n_rests++);
     const ps_deadline deadline = ps_trainer_step_deadline(t);
     if (t->rank != 0) return PS_OK;
     PS_TRY(ps_member_get(t->member, key.text, value, &bytes, deadline));
     PS_TRY(ps_sync_rest_read(*value, bytes, rest));
-    free(t->figures);
-    PS_TRY(ps_mem_zalloc(&t->figures, rest->figures.n + 1, 1, "the figures"));
-    memcpy(t->figures, rest->figures.at, rest->figures.n);
+    free(own->figures);
+    PS_TRY(ps_mem_zalloc(&own->figures, rest->figures.n + 1, 1, "the figures"));
+    memcpy(own->figures, rest->figures.at, rest->figures.n);
     return ps_member_put(t->member, key.text, "", 0, deadline);
 }
 
@@ -348,6 +381,7 @@ static int64_t seen_in_epoch(const ps_trainer *t)
 /* cuts: of each rank its round and its steps. */
 static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
 {
+    const ps_trainer_own *own = ps_trainer_own_of(t);
     ps_round_cut cuts[PS_MAX_RANKS];
     bool any = false;
     for (int r = 0; r < n; r++) {
@@ -355,13 +389,14 @@ static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
         any = any || cuts[r].round > 0;
     }
     if (!any || !t->o.run_dir) return PS_OK;
-    return ps_policy_log_add_cuts(t->o.run_dir, t->log_step, t->n_rests - 1, cuts, n);
+    return ps_policy_log_add_cuts(t->o.run_dir, own->log_step, own->n_rests - 1, cuts, n);
 }
 
 /* Books the steps since the last rest; the ranks' samples are added up. own_seconds: less
  * than the others' where this process has come back meanwhile. rest: rank 0's counts. */
 static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest *rest)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     char name[48];
     ps_trainer_window *w = &t->since_record;
     ps_trainer_result *r = t->result;
@@ -377,7 +412,7 @@ static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest
     sums[OWN + t->rank] = own_seconds;
     cuts[2 * t->rank] = (double)cut.round;
     cuts[2 * t->rank + 1] = (double)cut.steps;
-    snprintf(name, sizeof name, "rest/%" PRIu64, t->n_rests);
+    snprintf(name, sizeof name, "rest/%" PRIu64, own->n_rests);
     PS_TRY(ps_member_reduce(t->member, name, sums, OWN + 3 * (size_t)n,
                             ps_trainer_step_deadline(t)));
     PS_TRY(record_cuts(t, cuts, n));
@@ -386,7 +421,7 @@ static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest
         seconds = fmax(seconds, sums[OWN + i]);
     const uint64_t steps = steps_of(t, (uint64_t)sums[STEP]) - t->step;
     t->step += steps;
-    t->version = (uint64_t)sums[VERSION];
+    own->version = (uint64_t)sums[VERSION];
     t->position = seen_in_epoch(t);
     t->shown = 0;
     r->steps = t->step;
@@ -412,6 +447,7 @@ static ps_err stretch_agree(ps_trainer *t, bool over, bool *stop)
 /* From one rest to the next: the whole epoch, or a part of it. */
 static ps_err run_stretch(ps_trainer *t, bool *stop)
 {
+    const ps_trainer_own *own = ps_trainer_own_of(t);
     const uint64_t begin = ps_clock_ns();
     bool over = false;
     void *value = NULL;
@@ -421,7 +457,7 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
     if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), &rest);
     if (err == PS_OK) err = stretch_agree(t, over, stop);
     if (err == PS_OK && t->o.run_dir)
-        err = ps_policy_log_add_rest(t->o.run_dir, t->log_step, &rest, *stop);
+        err = ps_policy_log_add_rest(t->o.run_dir, own->log_step, &rest, *stop);
     free(value);
     PS_TRY(err);
     if (!*stop && t->step < t->total_steps) PS_TRY(ps_trainer_rounds(t));
@@ -429,17 +465,52 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
     return ps_trainer_checkpoint_if_due(t, *stop);
 }
 
-ps_err ps_trainer_stretch(ps_trainer *t, bool *stop)
+static ps_err stretch_epoch(ps_trainer *t, bool *stop)
 {
+    ps_trainer_own *own = ps_trainer_own_of(t);
     const uint64_t end = (uint64_t)((t->epoch + 1) * steps_per_epoch(t));
-    if (!t->goes_on) t->own_steps = 0;
-    t->goes_on = t->loads = false;
+    if (!t->goes_on) own->own_steps = 0;
+    t->goes_on = own->loads = false;
     while (t->step < end && t->step < t->total_steps && !*stop)
         PS_TRY(run_stretch(t, stop));
     return PS_OK;
 }
 
-const char *ps_trainer_stretch_figures(const ps_trainer *t)
+/* With a codec each worker has other weights until all have the exact ones. */
+static ps_err stretch_settle(ps_trainer *t)
 {
-    return t->figures;
+    return ps_session_sync_buffers(t->o.session);
 }
+
+/* With a quorum workers rest between rounds, which need not end at a multiple. */
+static uint64_t stretch_checked(const ps_trainer *t)
+{
+    return ps_config_quorum(t->o.config) ? t->kept : t->step - 1;
+}
+
+static const int64_t *stretch_shares(const ps_trainer *t)
+{
+    return ps_trainer_own_of(t)->round_steps;
+}
+
+static void stretch_fill(const ps_trainer *t, ps_trainer_snapshot *s)
+{
+    s->version = ps_trainer_own_of(t)->version;
+    s->own_steps[t->rank] = (double)ps_trainer_own_of(t)->own_steps;
+}
+
+static void stretch_report(const ps_trainer *t)
+{
+    t->result->policy = ps_trainer_own_of(t)->figures;
+    t->result->round_steps = ps_trainer_own_of(t)->round_steps;
+}
+
+const ps_trainer_pace_ops ps_trainer_pace_own = {.create = stretch_create,
+                                                 .destroy = stretch_destroy,
+                                                 .start = stretch_start,
+                                                 .epoch = stretch_epoch,
+                                                 .settle = stretch_settle,
+                                                 .checked = stretch_checked,
+                                                 .shares = stretch_shares,
+                                                 .fill = stretch_fill,
+                                                 .report = stretch_report};
