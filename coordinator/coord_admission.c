@@ -6,15 +6,12 @@
 #include <string.h>
 
 #include "coord_back.h"
+#include "coord_elastic.h"
 #include "coord_end.h"
-#include "coord_index.h"
-#include "coord_newcomers.h"
 #include "fault_point.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
-
-enum { QUIET_MS = 1000 }; // the job begins when nobody has joined for that long
 
 /* As many as the job has, or waits for. */
 static int role_size(const ps_coordinator *c, ps_role role)
@@ -94,7 +91,7 @@ static bool refuse_as(refusal *r, const char *told)
  * has not been noticed yet. */
 static bool refuse_for_now(const ps_coordinator *c, refusal *r, const char *told)
 {
-    r->for_now = c->o.recovers || ps_coord_is_elastic(c);
+    r->for_now = ps_coord_frees_places(c);
     return refuse_as(r, told);
 }
 
@@ -173,18 +170,11 @@ static int admission_count_of(const ps_coordinator *c, ps_role role)
     return n;
 }
 
-/* A process of an elastic job keeps the rank that it was started with as its name; the
- * rank in the job is another each time. */
-static bool is_named(const ps_coordinator *c, ps_role role)
-{
-    return role == PS_ROLE_WORKER && ps_coord_is_elastic(c);
-}
-
 static ps_coord_peer *find_rank(const ps_coordinator *c, const ps_roster_entry *e)
 {
     for (int i = 0; i < c->n_peers && e->rank >= 0; i++) {
         const ps_coord_peer *o = &c->peers[i];
-        const int rank = is_named(c, e->role) ? o->asked_rank : o->entry.rank;
+        const int rank = ps_coord_is_named(c, e->role) ? o->asked_rank : o->entry.rank;
         if (o->entry.role == e->role && rank == e->rank) return &c->peers[i];
     }
     return NULL;
@@ -195,7 +185,7 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
 {
     const char *word = ps_role_name(e->role);
     const int n = e->role == PS_ROLE_SERVER ? c->o.n_servers : c->o.n_workers;
-    if (e->rank >= n && !is_named(c, e->role))
+    if (e->rank >= n && !ps_coord_is_named(c, e->role))
         return refuse_as(r, "the job has no such rank");
     const ps_coord_peer *holder = find_rank(c, e);
     if (holder && holder->incarnation > incarnation)
@@ -247,7 +237,7 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
     const ps_coord_peer *holder = find_rank(c, e);
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
     if (holder && holder->away && m->join.incarnation >= holder->incarnation) return true;
-    if (c->state == PS_COORD_RUNNING && is_named(c, e->role) && !holder) {
+    if (c->state == PS_COORD_RUNNING && ps_coord_is_named(c, e->role) && !holder) {
         ps_coord_note_newcomer(c, from, e->host);
         return refuse_for_now(c, r,
                               c->n_workers < c->o.n_workers
@@ -377,7 +367,7 @@ static ps_err admit_new(ps_coordinator *c, const ps_control_id *from,
                          .incarnation = incarnation,
                          .heard_ns = ps_clock_awake_ns(),
                          .fd = -1};
-    if (is_named(c, e->role)) p->entry.rank = -1;
+    if (ps_coord_is_named(c, e->role)) p->entry.rank = -1;
     PS_TRY(ps_secret_draw(&p->secret));
     ps_control_id_make(&p->id, &p->secret, 0);
     c->n_peers++;
@@ -424,46 +414,17 @@ static void start_job(ps_coordinator *c)
     PS_FAULT_POINT("job.begun");
 }
 
-/* Only a job that begins may have a new worker 0: it has the checkpoint. */
-static bool has_first_worker(const ps_coordinator *c)
-{
-    bool any = false;
-    for (int i = 0; i < c->n_peers; i++) {
-        const ps_coord_peer *p = &c->peers[i];
-        if (p->entry.role != PS_ROLE_WORKER) continue;
-        if (p->asked_rank == 0) return true;
-        any |= p->asked_rank > 0;
-    }
-    return !any;
-}
-
-/* How long the coordinator waits for more workers than the fewest. */
-static uint64_t patience_ns(const ps_coordinator *c)
-{
-    return (c->o.expected_workers > 0 ? c->o.wait_ms : QUIET_MS) * UINT64_C(1000000);
-}
-
 /* Whether the job has all members that it needs. */
 static bool is_ready(ps_coordinator *c)
 {
-    const int workers = admission_count_here(c, PS_ROLE_WORKER);
-    const uint64_t now = ps_clock_awake_ns();
-    bool enough = admission_count_here(c, PS_ROLE_SERVER) == c->o.n_servers;
-    if (!ps_coord_is_elastic(c)) return enough && workers == c->n_workers;
-    enough = enough && workers >= c->o.min_workers && has_first_worker(c) &&
-             workers == admission_count_of(c, PS_ROLE_WORKER);
-    if (!enough) c->waiting_ns = 0;
-    if (!enough) return false;
-    if (c->waiting_ns == 0) c->waiting_ns = now;
-    return workers == c->o.n_workers ||
-           (c->o.expected_workers > 0 && workers >= c->o.expected_workers) ||
-           now - c->waiting_ns > patience_ns(c);
+    return ps_coord_members_suffice(
+        c, admission_count_here(c, PS_ROLE_SERVER) == c->o.n_servers,
+        admission_count_here(c, PS_ROLE_WORKER), admission_count_of(c, PS_ROLE_WORKER));
 }
 
 void ps_coord_start_if_ready(ps_coordinator *c)
 {
-    if (c->state == PS_COORD_JOINING && ps_coord_is_elastic(c) && is_ready(c))
-        start_job(c);
+    if (c->state == PS_COORD_JOINING && is_ready(c)) start_job(c);
 }
 
 void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)

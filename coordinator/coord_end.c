@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "coord_newcomers.h"
+#include "coord_elastic.h"
 #include "job_view.h"
 #include "log.h"
 

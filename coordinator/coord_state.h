@@ -55,7 +55,9 @@ typedef struct ps_coord_newcomer {
     uint64_t heard_ns;
 } ps_coord_newcomer;
 
-/* coord_index.h */
+/* Finds a member by its routing id in a time that does not grow with the job. The
+ * coordinator does it for every message, and all members together send as many as there
+ * are of them: with a search each, its work would grow with the square. */
 typedef struct ps_coord_index {
     int *places; // a member's number in peers, and 1; 0: empty
     size_t n;    // a power of two, and at least twice the members
@@ -125,10 +127,19 @@ void ps_coord_drop_stranger(const char *what);
 /* Bytes sent to the member that its host has not taken yet. */
 uint64_t ps_coord_backlog(const ps_coord_peer *p);
 
-/* Whether the number of workers may change. */
-bool ps_coord_is_elastic(const ps_coordinator *c);
-
 /* "worker 2 (host b)". */
 void ps_coord_describe(const ps_coord_peer *p, char *out, size_t cap);
+
+/* Makes room for that many members. NOMEM. ps_coord_index_fini is safe after it failed.
+ */
+ps_err ps_coord_index_init(ps_coord_index *index, int n_members);
+void ps_coord_index_fini(ps_coord_index *index);
+
+/* Must be called after a member was added to c->peers, removed or moved. */
+void ps_coord_index_renew(ps_coordinator *c);
+
+/* The member whose secret the routing id has, or NULL. The time tells a stranger nothing:
+ * the socket takes messages only from connections that have shown a secret (gate.h). */
+ps_coord_peer *ps_coord_index_find(ps_coordinator *c, const ps_control_id *id);
 
 #endif

@@ -7,10 +7,9 @@
 #include <sys/random.h>
 
 #include "coord_admission.h"
-#include "coord_alive.h"
 #include "coord_back.h"
+#include "coord_elastic.h"
 #include "coord_end.h"
-#include "coord_index.h"
 #include "coord_pace.h"
 #include "job_view.h"
 #include "log.h"
@@ -247,6 +246,114 @@ static bool on_door_message(void *owner, const ps_door_message *d)
     return true;
 }
 
+/* ---- who is alive ---- */
+
+enum {
+    HALF_OPEN_MS = 5000,       // for an admitted process to come
+    AWAY_AT_THE_END_MS = 3000, // for one that takes a dead worker's place
+};
+
+/* Notes that a connection has closed, perhaps a member's. A connection that was given up
+ * because of silence is not noted: if the silence lasts, that ends the job. */
+static void coordinator_note_closed(ps_coordinator *c, int fd)
+{
+    uint64_t now = ps_clock_awake_ns();
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i];
+        if (p->fd != fd) continue;
+        uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
+        if (p->lost_ns == 0 && silent_ms < c->silence_ms / 2) p->lost_ns = now;
+        p->fd = -1;
+        p->queued_bytes = 0;
+    }
+}
+
+typedef struct death {
+    char why[128];
+    bool silent; // it may be stopped, and come back
+} death;
+
+/* Returns whether the peer is dead. */
+static bool is_dead(const ps_coordinator *c, const ps_coord_peer *p, uint64_t now,
+                    death *d)
+{
+    const uint64_t grace_ms = ps_coordinator_grace_ms(c->o.heartbeat_ms, c->o.recovers);
+    uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
+    d->silent = false;
+    const uint64_t away_ms = ps_coord_ends(c) && c->o.dead_after_ms > AWAY_AT_THE_END_MS
+                                 ? AWAY_AT_THE_END_MS
+                                 : c->o.dead_after_ms;
+    if (p->away && silent_ms <= away_ms) return false;
+    if (p->away)
+        snprintf(d->why, sizeof d->why, "no process has taken its place for %.1f s",
+                 (double)silent_ms * 1e-3);
+    else if (p->lost_ns && now > p->lost_ns && now - p->lost_ns > grace_ms * 1000000u)
+        snprintf(d->why, sizeof d->why,
+                 "its connection closed and it did not say goodbye");
+    else if (!p->here && silent_ms > HALF_OPEN_MS)
+        snprintf(d->why, sizeof d->why, "it was admitted and did not come");
+    else if ((d->silent = silent_ms > c->o.dead_after_ms))
+        snprintf(d->why, sizeof d->why, "no sign of life for %.1f s",
+                 (double)silent_ms * 1e-3);
+    else
+        return false;
+    return true;
+}
+
+static void on_death(ps_coordinator *c, ps_coord_peer *p, const death *d)
+{
+    char who[128], reason[PS_CONTROL_TEXT_MAX];
+    const bool needed = c->state == PS_COORD_RUNNING && !p->left;
+    if (needed && ps_coord_lose(c, p, d->why)) return;
+    if (d->silent && (needed || c->state == PS_COORD_JOINING))
+        PS_INFO("silent", "role=%s rank=%d", ps_role_name(p->entry.role), p->entry.rank);
+    if (needed) {
+        ps_coord_describe(p, who, sizeof who);
+        snprintf(reason, sizeof reason, "%s is dead: %s", who, d->why);
+        p->gone = true;
+        ps_coord_abort(c, PS_ERR_PEER, reason);
+    } else if (c->state == PS_COORD_JOINING) {
+        ps_coord_drop_peer(c, p, d->why);
+    } else {
+        ps_coord_set_gone(c, p);
+    }
+}
+
+/* Declares members dead that have been silent, or without a connection, for too long. A
+ * running job is then aborted. A job that has not begun waits for a replacement. */
+static void check_alive(ps_coordinator *c)
+{
+    uint64_t now = ps_clock_awake_ns();
+    // After a pause, silence proves nothing yet (the clock leaves out long ones).
+    bool paused = now - c->last_round_ns > c->o.dead_after_ms * 1000000u / 2;
+    c->last_round_ns = now;
+    for (int i = c->n_peers - 1; i >= 0; i--) {
+        ps_coord_peer *p = &c->peers[i];
+        death d;
+        if (paused) p->heard_ns = now;
+        if (!p->gone && is_dead(c, p, now, &d)) on_death(c, p, &d);
+    }
+}
+
+/* Sends a heartbeat to all members when one is due. Returns whether it did, in a job that
+ * runs. */
+static bool coordinator_beat(ps_coordinator *c)
+{
+    uint64_t now = ps_clock_awake_ns();
+    if (now < c->next_beat_ns) return false;
+    c->next_beat_ns = now + c->o.heartbeat_ms * 1000000u;
+    if (c->state == PS_COORD_JOINING) {
+        ps_coord_send_wait(c, NULL);
+        return false;
+    }
+    for (int i = 0; i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i];
+        ps_control m = {.kind = PS_CONTROL_HEARTBEAT};
+        if (p->here && !p->gone && c->state != PS_COORD_ABORTED) ps_coord_send(c, p, &m);
+    }
+    return true;
+}
+
 /* ---- the thread ---- */
 
 /* Takes the messages of members that have come, at most that many. */
@@ -337,8 +444,8 @@ static void *coordinator_run(void *arg)
         coordinator_receive(c);
         coordinator_expire(c);
         ps_coord_start_if_ready(c);
-        tell_closed(c, ps_coord_beat(c));
-        ps_coord_check_alive(c);
+        tell_closed(c, coordinator_beat(c));
+        check_alive(c);
         ps_coord_pace_check_silence(c);
     }
     if (c->state < PS_COORD_ENDED) end_unfinished_job(c);
@@ -376,7 +483,7 @@ static const ps_secret *coordinator_secret_of(void *owner, int i)
 
 static void coordinator_on_closed(void *owner, int fd)
 {
-    ps_coord_note_closed(owner, fd);
+    coordinator_note_closed(owner, fd);
 }
 
 uint64_t ps_coordinator_grace_ms(uint64_t heartbeat_ms, bool recovers)
@@ -461,11 +568,7 @@ static ps_err coordinator_set_up(ps_coordinator *c)
         c->o.n_servers > PS_MAX_RANKS)
         return ps_err_set(PS_ERR_ARG, "a job cannot have %d servers and %d workers",
                           c->o.n_servers, c->o.n_workers);
-    c->n_workers = c->o.n_workers;
-    if (ps_coord_is_elastic(c) && c->o.expected_workers > 0)
-        c->n_workers = c->o.expected_workers;
-    else if (ps_coord_is_elastic(c))
-        c->n_workers = c->o.min_workers;
+    c->n_workers = ps_coord_first_workers(c);
     PS_TRY(ps_mem_strdup(&c->job, c->o.job));
     PS_TRY(ps_mem_strdup(&c->where, c->o.where));
     PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));

@@ -1,4 +1,4 @@
-#include "member_state.h"
+#include "member.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,6 +10,7 @@
 
 #include "clock_sync.h"
 #include "event.h"
+#include "interrupt.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
@@ -20,10 +21,84 @@
 enum {
     BEATS_PER_BURST = 20, // without a trace: of them, the first few measure the clock
     FIRST_BURSTS = 3,
-    LINGER_MS = 1000, // at the end: time for sending an abort or a goodbye
+    LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
+    ANSWER_GRACE_MS = 500, // for the coordinator's own answer to a timeout
+    MOST_PACES = 64,       // that wait to be told
+    SILENT_MS = 200 // of the coordinator, beyond two heartbeats, until it is missed
 };
 
 /* ---- the state that threads share ---- */
+
+/* A call that waits for its answer. In the list until the caller takes it out. */
+typedef struct ps_member_request {
+    struct ps_member_request *next;
+    uint64_t number;
+    zmq_msg_t message;   // kept, to be sent again over a new connection
+    bool sent, answered; // sent: over the present connection
+    ps_err code;
+    char text[PS_CONTROL_TEXT_MAX];
+    void *value; // owned
+    size_t bytes;
+} ps_member_request;
+
+/* A step that the coordinator is to be told of. */
+typedef struct ps_member_pace_note {
+    struct ps_member_pace_note *next;
+    uint64_t step;
+    unsigned part;
+    size_t n;
+    double values[];
+} ps_member_pace_note;
+
+struct ps_member {
+    bool names_straggler;
+    bool watches_stalls; // its own: without links they decide nothing (straggler.h)
+    uint64_t heartbeat_ms, dead_after_ms;
+    bool recovers;
+    void *zmq_context;
+    ps_joining joined;   // constant once the thread has started, which owns its sockets
+    uint64_t silence_ms; // ps_member_silence_ms
+    // Owned by the thread:
+    uint64_t heard_ns, lost_ns, next_beat_ns, last_round_ns;
+    bool was_connected;
+    bool refused;            // since lost_ns: the coordinator's process is gone
+    bool aborts, interrupts; // has told the coordinator to
+    ps_clock_sync clock;
+    uint64_t n_bursts;
+    ps_stall stall;
+    bool misses_coordinator;
+    atomic_bool knows_clock;
+    _Atomic int64_t ahead_ns; // of the coordinator's clock
+    _Atomic uint64_t down_ns; // since when its connection is down; 0: it is up
+
+    pthread_t thread;
+    bool thread_started;
+    ps_event wake, abort, end;
+    atomic_bool aborted; // set after reason is written
+    atomic_bool interrupted;
+    atomic_int newcomers;
+    _Atomic uint64_t closed; // stretches
+    atomic_bool leaving;     // the work is done and LEAVE is on its way
+    pthread_mutex_t lock;    // never held across I/O
+    pthread_cond_t changed;
+    // Under the lock:
+    ps_member_request *requests;
+    ps_member_pace_note *paces, **last_pace;
+    int n_paces;
+    ps_straggler straggler;
+    uint64_t last_number;
+    bool stop, ended, left;
+    bool deserted; // the coordinator ended while this member was leaving
+    bool said_bye;
+    bool tell_abort; // the coordinator must be told the reason
+    bool tell_interrupt;
+    int n_told; // values to be told; 0: none are new
+    double told[PS_METRICS];
+    char told_address[PS_VIEW_ADDRESS_MAX];
+    char reason[PS_CONTROL_TEXT_MAX];
+    ps_err cause;
+    int next_workers; // 0: as many as now
+};
 
 /* Notes the first failure. tell: true when the coordinator does not know it yet. */
 static void set_aborted_for(ps_member *m, ps_err cause, const char *reason,
@@ -158,6 +233,138 @@ ps_coord_orders_place ps_member_place(const ps_member *m)
 uint64_t ps_member_silence_ms(const ps_member *m)
 {
     return m->silence_ms;
+}
+
+uint64_t ps_member_closed(const ps_member *m)
+{
+    return m ? atomic_load(&m->closed) : 0;
+}
+
+/* ---- the pace of the steps, and the straggler ---- */
+
+/* When the member has joined, before its thread starts. */
+static void member_pace_init(ps_member *m, const ps_member_options *o)
+{
+    m->names_straggler = o->n_servers > 0 && ps_config_names_straggler(o->config);
+    m->watches_stalls = m->names_straggler && !ps_roster_one_host(&m->joined.roster);
+    m->last_pace = &m->paces;
+}
+
+bool ps_member_tells_pace(const ps_member *m)
+{
+    return m && m->names_straggler && atomic_load(&m->knows_clock);
+}
+
+double ps_member_time_ns(const ps_member *m, uint64_t now_ns)
+{
+    return (double)((int64_t)now_ns + atomic_load(&m->ahead_ns));
+}
+
+void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *values,
+                    size_t n)
+{
+    ps_member_pace_note *p = malloc(sizeof *p + n * sizeof *values);
+    if (!p) return;
+    p->next = NULL;
+    p->step = step;
+    p->part = part;
+    p->n = n;
+    memcpy(p->values, values, n * sizeof *values);
+    pthread_mutex_lock(&m->lock);
+    const bool room = m->n_paces < MOST_PACES;
+    if (room) {
+        *m->last_pace = p;
+        m->last_pace = &p->next;
+        m->n_paces++;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (room)
+        ps_event_set(&m->wake);
+    else
+        free(p);
+}
+
+static ps_member_pace_note *take_paces(ps_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    ps_member_pace_note *first = m->paces;
+    m->paces = NULL;
+    m->last_pace = &m->paces;
+    m->n_paces = 0;
+    pthread_mutex_unlock(&m->lock);
+    return first;
+}
+
+/* The control thread: sends the steps that wait to be told; those that cannot be sent now
+ * are forgotten. */
+static void member_pace_send(ps_member *m)
+{
+    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
+        ps_control c = {.kind = PS_CONTROL_PACE,
+                        .nonce = m->joined.roster.nonce,
+                        .value = p->values,
+                        .bytes = p->n * sizeof *p->values};
+        c.pace.step = p->step;
+        c.pace.part = p->part;
+        c.pace.stall = ps_stall_share(&m->stall, ps_clock_ns());
+        if (atomic_load(&m->down_ns) == 0 &&
+            ps_control_send(m->joined.dealer, &c) != PS_OK)
+            PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+        next = p->next;
+        free(p);
+    }
+}
+
+ps_straggler ps_member_straggler(ps_member *m)
+{
+    ps_straggler s = {.cause = PS_STRAGGLER_NONE};
+    if (!m) return s;
+    pthread_mutex_lock(&m->lock);
+    s = m->straggler;
+    pthread_mutex_unlock(&m->lock);
+    return s;
+}
+
+/* As the coordinator has sent them; numbers out of range are ignored. */
+static void member_set_straggler(ps_member *m, uint64_t cause, uint64_t role,
+                                 uint64_t rank)
+{
+    if (cause >= PS_STRAGGLER_CAUSES || role >= PS_ROLE_COUNT || rank > PS_MAX_RANKS)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->straggler = (ps_straggler){
+        .cause = (ps_straggler_cause)cause, .role = (ps_role)role, .rank = (int)rank};
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void member_pace_fini(ps_member *m)
+{
+    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+}
+
+/* Names the coordinator's process, which nobody else can, once it has been silent for
+ * that long, and until it is heard again. */
+static void member_note_silence(ps_member *m, uint64_t silent_ms)
+{
+    const bool silent = silent_ms > 2 * m->heartbeat_ms + SILENT_MS;
+    if (!m->names_straggler || silent == m->misses_coordinator) return;
+    m->misses_coordinator = silent;
+    member_set_straggler(m, silent ? PS_STRAGGLER_STOPPED : PS_STRAGGLER_NONE,
+                         PS_ROLE_SERVER, 0);
+}
+
+/* How long the control thread may wait for messages. */
+static int member_poll_ms(ps_member *m)
+{
+    uint64_t now = ps_clock_awake_ns();
+    int ms = m->next_beat_ns > now ? (int)((m->next_beat_ns - now) / 1000000u) + 1 : 0;
+    if (m->lost_ns && ms > 50) ms = 50;
+    if (!m->watches_stalls || !ps_member_tells_pace(m)) return ms;
+    const int stall_ms = ps_stall_awake(&m->stall, ps_clock_ns());
+    return stall_ms < ms ? stall_ms : ms;
 }
 
 /* ---- the control thread ---- */
@@ -370,8 +577,7 @@ static void member_on_message(ps_member *m, const ps_control *c)
         on_end(m);
         break;
     case PS_CONTROL_STRAGGLER:
-        ps_member_set_straggler(m, c->straggler.cause, c->straggler.role,
-                                c->straggler.rank);
+        member_set_straggler(m, c->straggler.cause, c->straggler.role, c->straggler.rank);
         break;
     case PS_CONTROL_CLOCK_IS:
         on_time(m, c);
@@ -434,7 +640,7 @@ static void check_coordinator(ps_member *m)
     if (now - m->last_round_ns > m->dead_after_ms * 1000000u / 2) m->heard_ns = now;
     m->last_round_ns = now;
     uint64_t silent_ms = now > m->heard_ns ? (now - m->heard_ns) / 1000000u : 0;
-    ps_member_note_silence(m, silent_ms);
+    member_note_silence(m, silent_ms);
     const bool waited = now - m->lost_ns > grace_ms * 1000000u;
     const bool lost = m->lost_ns && (m->refused || waited);
     if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
@@ -497,7 +703,7 @@ static void *member_run(void *arg)
         zmq_pollitem_t items[] = {{.socket = m->joined.dealer, .events = ZMQ_POLLIN},
                                   {.socket = m->joined.monitor, .events = ZMQ_POLLIN},
                                   {.fd = ps_event_fd(&m->wake), .events = ZMQ_POLLIN}};
-        if (zmq_poll(items, 3, ps_member_poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
+        if (zmq_poll(items, 3, member_poll_ms(m)) < 0 && zmq_errno() != EINTR) break;
         bool stop = items[2].revents && should_stop(m);
         receive_all(m);
         watch_connection(m);
@@ -506,7 +712,7 @@ static void *member_run(void *arg)
         send_status(m);
         say_goodbye(m, stop);
         if (stop) break;
-        ps_member_pace_send(m);
+        member_pace_send(m);
         member_beat(m);
         check_coordinator(m);
     }
@@ -539,7 +745,7 @@ static ps_err member_set_up(ps_member *m, const ps_member_options *o)
     PS_TRY(init_shared_state(m));
     PS_TRY(ps_joining_run(&m->joined, o, m->zmq_context));
     m->silence_ms = ps_joining_silence_ms(&m->joined);
-    ps_member_pace_init(m, o);
+    member_pace_init(m, o);
     return member_start_thread(m);
 }
 
@@ -593,9 +799,172 @@ void ps_member_destroy(ps_member **member)
     ps_event_fini(&m->wake);
     ps_event_fini(&m->abort);
     ps_event_fini(&m->end);
-    ps_member_pace_fini(m);
+    member_pace_fini(m);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
     free(m);
     *member = NULL;
+}
+
+/* ---- calls that wait for the coordinator's answer ---- */
+
+static void remove_request(ps_member *m, const ps_member_request *r)
+{
+    ps_member_request **at = &m->requests;
+    while (*at && *at != r)
+        at = &(*at)->next;
+    if (*at) *at = r->next;
+}
+
+static void append_request(ps_member *m, ps_member_request *r)
+{
+    ps_member_request **at = &m->requests;
+    while (*at)
+        at = &(*at)->next;
+    *at = r;
+}
+
+static uint64_t next_number(ps_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t number = ++m->last_number;
+    pthread_mutex_unlock(&m->lock);
+    return number;
+}
+
+/* Hands r to the control thread and waits for its answer. */
+static ps_err member_exchange(ps_member *m, ps_member_request *r, ps_deadline deadline)
+{
+    pthread_mutex_lock(&m->lock);
+    append_request(m, r);
+    pthread_mutex_unlock(&m->lock);
+    ps_event_set(&m->wake);
+    pthread_mutex_lock(&m->lock);
+    ps_err interrupted = PS_OK;
+    while (!r->answered && !m->aborted && !m->deserted && interrupted == PS_OK &&
+           !ps_deadline_passed(deadline)) {
+        ps_cond_wait(&m->changed, &m->lock, ps_interrupt_slice(deadline));
+        pthread_mutex_unlock(&m->lock);
+        interrupted = ps_interrupt_ask_hook(); // which may abort the job
+        pthread_mutex_lock(&m->lock);
+    }
+    remove_request(m, r);
+    pthread_mutex_unlock(&m->lock);
+    if (interrupted != PS_OK) return interrupted;
+    if (r->answered) return r->code == PS_OK ? PS_OK : ps_err_set(r->code, "%s", r->text);
+    PS_TRY(ps_member_check(m));
+    uint64_t down_ns = atomic_load(&m->down_ns);
+    if (down_ns == 0)
+        return ps_err_set(PS_ERR_TIMEOUT, "the coordinator (%s) did not answer",
+                          m->joined.coordinator_endpoint);
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "the connection to the coordinator (%s) was lost %.1f s ago and "
+                      "could not be made again",
+                      m->joined.coordinator_endpoint,
+                      (double)(ps_clock_awake_ns() - down_ns) * 1e-9);
+}
+
+/* Sends c and waits; *value (may be NULL) is owned by the caller. *answered (may be
+ * NULL): whether the coordinator has answered, with DONE or FAIL. */
+static ps_err member_call(ps_member *m, ps_control *c, ps_deadline deadline, void **value,
+                          size_t *bytes, bool *answered)
+{
+    PS_TRY(ps_member_check(m));
+    ps_member_request r = {.number = next_number(m)};
+    c->nonce = m->joined.roster.nonce;
+    c->request = r.number;
+    ps_err err = ps_control_frame(&r.message, c);
+    ps_deadline patience = deadline;
+    const uint64_t grace_ns = ANSWER_GRACE_MS * UINT64_C(1000000);
+    if (deadline.at_ns < UINT64_MAX - grace_ns) patience.at_ns += grace_ns;
+    if (err == PS_OK) err = member_exchange(m, &r, patience);
+    if (answered) *answered = r.answered;
+    zmq_msg_close(&r.message);
+    if (err == PS_OK && value) {
+        *value = r.value;
+        *bytes = r.bytes;
+    } else {
+        free(r.value);
+    }
+    return err;
+}
+
+static uint64_t left_ms(ps_deadline deadline)
+{
+    return (uint64_t)ps_deadline_left_ms(deadline);
+}
+
+ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n,
+                        ps_deadline deadline)
+{
+    if (n > 65536) return ps_err_set(PS_ERR_ARG, "%s: more than 65,536 values", name);
+    ps_control c = {
+        .kind = PS_CONTROL_GATHER, .value = values, .bytes = n * sizeof *values};
+    PS_TRY(ps_control_set_name(&c, name));
+    c.timeout_ms = left_ms(deadline);
+    void *sum;
+    size_t bytes;
+    PS_TRY(member_call(m, &c, deadline, &sum, &bytes, NULL));
+    bool fits = bytes == n * sizeof *values;
+    if (fits && n > 0) memcpy(values, sum, bytes);
+    free(sum);
+    return fits ? PS_OK : ps_err_set(PS_ERR_PROTOCOL, "%s: a sum of another size", name);
+}
+
+ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline)
+{
+    return ps_member_reduce(m, name, NULL, 0, deadline);
+}
+
+ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t bytes,
+                     ps_deadline deadline)
+{
+    if (bytes > PS_CONTROL_VALUE_MAX)
+        return ps_err_set(PS_ERR_ARG, "%s: a value of more than %d bytes", key,
+                          PS_CONTROL_VALUE_MAX);
+    ps_control c = {.kind = PS_CONTROL_PUT, .value = value, .bytes = bytes};
+    PS_TRY(ps_control_set_name(&c, key));
+    return member_call(m, &c, deadline, NULL, NULL, NULL);
+}
+
+ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
+                     ps_deadline deadline)
+{
+    ps_control c = {.kind = PS_CONTROL_GET};
+    PS_TRY(ps_control_set_name(&c, key));
+    c.timeout_ms = left_ms(deadline);
+    return member_call(m, &c, deadline, value, bytes, NULL);
+}
+
+ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
+{
+    ps_control c = {.kind = PS_CONTROL_LEAVE};
+    c.timeout_ms = left_ms(deadline);
+    PS_TRY(ps_member_check(m));
+    atomic_store(&m->leaving, true);
+    bool answered = false;
+    ps_err err = member_call(m, &c, deadline, NULL, NULL, &answered);
+    // A member that leaves has done its work: a lost answer does not undo it.
+    if (err == PS_ERR_TIMEOUT && !answered)
+        PS_WARN("leaving", "reason=\"%s\" note=\"all was done before\"",
+                ps_err_message());
+    else if (err != PS_OK)
+        return err;
+    pthread_mutex_lock(&m->lock);
+    m->left = true;
+    pthread_mutex_unlock(&m->lock);
+    ps_event_set(&m->wake); // the thread says BYE, so that nobody waits while this
+                            // process cleans up
+    return PS_OK;
+}
+
+ps_err ps_member_wait_end(ps_member *m)
+{
+    const ps_deadline never = {UINT64_MAX};
+    pthread_mutex_lock(&m->lock);
+    while (!m->ended && !m->aborted)
+        ps_cond_wait(&m->changed, &m->lock, never);
+    bool ended = m->ended;
+    pthread_mutex_unlock(&m->lock);
+    return ended ? PS_OK : ps_member_check(m);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "coord_admission.h"
-#include "coord_index.h"
+#include "coord_state.h"
 #include "log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

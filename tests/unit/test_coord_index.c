@@ -1,7 +1,7 @@
 /* Every member is found by its routing id, and by no other, however members come and go.
  */
 #include "check.h"
-#include "coord_index.h"
+#include "coord_state.h"
 
 enum { MEMBERS = 300, LINKS = 3 };
 
