@@ -329,9 +329,9 @@ static ps_err resume_tell(ps_resume *r, ps_sampler_options *sampler)
     set_sampler(r, sampler);
     r->start.step = r->goes_on ? r->snapshot.trainer.step : 0;
     // At their own pace workers keep their places in the epoch themselves.
-    r->start.total_steps =
-        ps_trainer_total_steps(r->o.config, sampler, r->o.accumulate,
-                               ps_trainer_places_are_own(r->o.config) ? 0 : r->start.step);
+    r->start.total_steps = ps_trainer_total_steps(
+        r->o.config, sampler, r->o.accumulate,
+        ps_trainer_places_are_own(r->o.config) ? 0 : r->start.step);
     r->start.rule_bytes = r->goes_on ? x->rule_bytes : 0;
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;

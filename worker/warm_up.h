@@ -10,12 +10,13 @@
 
 #include <pthread.h>
 
-#include "step_program.h"
+#include "config.h"
+#include "device.h"
 
 typedef struct ps_warm_up {
     const ps_config *config;
     ps_device_options options;
-    ps_program_options program; // ps_step_program_of
+    ps_program_options program; // ps_trainer_program
     int rank, workers;          // expected; rank -1: any
     ps_device *device;          // opened; NULL: not, or that failed
     pthread_t thread;

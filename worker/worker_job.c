@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check_data.h"
 #include "config_needs.h"
-#include "core_check.h"
 #include "data_sets.h"
 #include "evaluation_files.h"
 #include "file_wait.h"
@@ -19,6 +19,7 @@
 #include "procstat.h"
 #include "rejoin.h"
 #include "resume.h"
+#include "roster.h"
 #include "session.h"
 #include "summary.h"
 #include "trace_of_job.h"
@@ -70,27 +71,18 @@ static ps_deadline worker_job_step_deadline(const job *j)
 
 /* --- what the configuration alone says --------------------------------------------- */
 
-/* A worker of an elastic job may get another rank whenever the workers change. It keeps
- * asking for the one that it was started with; worker 0 stays worker 0. One without asks
- * for a high rank, which nobody else has: so that nobody takes the place of a worker 0
- * that is missing, and has the checkpoint. */
-static int rank_to_ask_for(const job *j)
-{
-    if (!ps_config_elastic(j->config) || j->rank <= 0) return j->rank;
-    return j->cli->rank >= 0 ? j->cli->rank : PS_MAX_RANKS - 1 - j->rank;
-}
-
 static ps_err make_session(job *j)
 {
-    const ps_session_options options = {.config = j->config,
-                                        .table = &j->spec.table,
-                                        .init_method = j->cli->init_method,
-                                        .rank = rank_to_ask_for(j),
-                                        .expected_workers = j->expected_workers,
-                                        .view = ps_monitor_view(j->monitor),
-                                        .counts = true,
-                                        .local_rank = j->cli->local_rank,
-                                        .incarnation = (uint64_t)j->cli->incarnation};
+    const ps_session_options options = {
+        .config = j->config,
+        .table = &j->spec.table,
+        .init_method = j->cli->init_method,
+        .rank = ps_membership_rank(j->config, j->rank, j->cli->rank),
+        .expected_workers = j->expected_workers,
+        .view = ps_monitor_view(j->monitor),
+        .counts = true,
+        .local_rank = j->cli->local_rank,
+        .incarnation = (uint64_t)j->cli->incarnation};
     return ps_session_create(&options, &j->session);
 }
 
@@ -229,7 +221,7 @@ static ps_err warm_up(job *j)
     j->warm_up =
         (ps_warm_up){.config = j->config,
                      .options = device_options(j),
-                     .program = ps_step_program_of(j->session, j->config, &j->spec),
+                     .program = ps_trainer_program(j->session, j->config, &j->spec),
                      .rank = j->rank,
                      .workers = j->expected_workers};
     return ps_warm_up_begin(&j->warm_up);
@@ -291,17 +283,15 @@ static ps_err open_folder(job *j)
 
 static ps_err note_membership(const job *j)
 {
-    char path[PATH_MAX];
     const ps_trainer_snapshot *s = &j->resume.snapshot.trainer;
     ps_membership now = {.workers = j->sampler.world_size,
-                         .nonce = ps_member_roster(j->member)->nonce};
+                         .nonce = j->member ? ps_member_roster(j->member)->nonce : 0};
     if (j->resume.goes_on) {
         now.step = s->step;
         now.epoch = s->epoch;
         now.position = s->position;
     }
-    PS_TRY(ps_run_dir_path(&j->run_dir, "membership.jsonl", path));
-    return ps_membership_log_add(path, &now);
+    return ps_membership_note(j->config, j->run_dir.path, &now);
 }
 
 static ps_err open_outputs(job *j)
@@ -313,7 +303,7 @@ static ps_err open_outputs(job *j)
     ps_progress_init(&j->progress, j->rank == 0 ? stderr : NULL, j->cli->bar_columns);
     if (j->rank != 0) return PS_OK;
     PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, worker_job_step_deadline(j)));
-    if (ps_config_elastic(j->config)) PS_TRY(note_membership(j));
+    PS_TRY(note_membership(j));
     PS_TRY(ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics));
     if (!j->config->train.tensorboard) return PS_OK;
     return ps_metrics_add_events(&j->metrics, j->run_dir.path, j->resume.start.step);
@@ -364,14 +354,45 @@ static ps_err make_trainer(job *j)
     return ps_trainer_create(&options, &j->trainer);
 }
 
+/* How many workers share this process's cores; 0 when another of them gives the
+ * warning. */
+static int workers_here(const ps_member *member, int rank, const ps_host *host)
+{
+    // Bound to some of the cores: other workers may be bound to others.
+    if (!member || host->cores < ps_machine_cores()) return 1;
+    const ps_roster *roster = ps_member_roster(member);
+    int n = 0;
+    for (int r = 0; r < roster->n_workers; r++) {
+        if (strcmp(roster->workers[r].boot_id, host->boot_id) != 0) continue;
+        if (n++ == 0 && r != rank) return 0;
+    }
+    return n;
+}
+
+/* Warns where the workers of a host have no core for each of their threads; of a host's
+ * workers the first one does. member NULL: a worker alone. threads: of arithmetic, of
+ * each worker. */
+static void worker_job_check_cores(const ps_member *member, int rank, int threads)
+{
+    ps_host host;
+    ps_host_find(&host);
+    int n = workers_here(member, rank, &host);
+    if (n * threads <= host.cores) return;
+    PS_WARN("cores",
+            "%d worker%s of %d thread%s on %d core%s: they wait for each other; fewer "
+            "workers, or train.threads, would be faster",
+            n, n > 1 ? "s" : "", threads, threads > 1 ? "s" : "", host.cores,
+            host.cores > 1 ? "s" : "");
+}
+
 static void worker_job_announce(job *j)
 {
-    if (ps_config_elastic(j->config) && j->rank == 0)
-        PS_INFO("workers", "n=%d step=%llu", j->sampler.world_size,
-                (unsigned long long)j->resume.start.step);
+    if (j->rank == 0)
+        ps_membership_announce(j->config, j->sampler.world_size, j->resume.start.step);
     if (j->announced) return;
     j->announced = true;
-    if (j->device->ops->uses_cores) ps_core_check(j->member, j->rank, j->threads);
+    if (j->device->ops->uses_cores)
+        worker_job_check_cores(j->member, j->rank, j->threads);
     if (j->rank != 0) return;
     PS_INFO("job", "name=%s mode=%s workers=%d servers=%d params=%llu steps=%llu",
             j->config->job.name, ops_of(j)->mode, ps_session_world_size(j->session),

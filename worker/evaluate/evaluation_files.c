@@ -1,7 +1,7 @@
 #include "evaluation_files.h"
 
 #include "confusion_picture.h"
-#include "out_file.h"
+#include "run_dir.h"
 
 static ps_err evaluation_write_one(const ps_confusion *c, const ps_run_dir *dir,
                                    const char *name,

@@ -18,7 +18,7 @@
 #include "confusion.h"
 #include "dataset.h"
 #include "model_spec.h"
-#include "out_file.h"
+#include "run_dir.h"
 
 #define PS_PREDICTIONS_SHARES "predict"
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "log.h"
 #include "regular_file.h"
 
 enum { LINE_BYTES = 256 };
@@ -61,4 +62,26 @@ ps_err ps_membership_log_add(const char *path, const ps_membership *m)
         err = ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     if (err != PS_OK) unlink(temporary);
     return err;
+}
+
+int ps_membership_rank(const ps_config *config, int rank, int started_with)
+{
+    if (!ps_config_elastic(config) || rank <= 0) return rank;
+    return started_with >= 0 ? started_with : PS_MAX_RANKS - 1 - rank;
+}
+
+ps_err ps_membership_note(const ps_config *config, const char *folder,
+                          const ps_membership *m)
+{
+    char path[PATH_MAX];
+    if (!ps_config_elastic(config)) return PS_OK;
+    if ((size_t)snprintf(path, sizeof path, "%s/membership.jsonl", folder) >= sizeof path)
+        return ps_err_set(PS_ERR_IO, "%s is too long a path", folder);
+    return ps_membership_log_add(path, m);
+}
+
+void ps_membership_announce(const ps_config *config, int workers, uint64_t step)
+{
+    if (ps_config_elastic(config))
+        PS_INFO("workers", "n=%d step=%" PRIu64, workers, step);
 }

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "err.h"
+#include "config.h"
 
 typedef struct ps_membership {
     uint64_t step;           // optimizer steps that were made before
@@ -23,5 +23,17 @@ typedef struct ps_membership {
  * has gone back behind them. A reader sees the old file or the new one. IO, or FORMAT
  * when a line is not as above. */
 ps_err ps_membership_log_add(const char *path, const ps_membership *m);
+
+/* The rank that a worker asks for. In an elastic job it may get another one whenever the
+ * workers change: it keeps asking for the one that it was started with; worker 0 stays
+ * worker 0. One without asks for a high rank, which nobody else has: so that nobody takes
+ * the place of a worker 0 that is missing, and has the checkpoint. -1: any. */
+int ps_membership_rank(const ps_config *config, int rank, int started_with);
+
+/* Worker 0 of an elastic job; in others they do nothing: a line in the folder, a line in
+ * the log. */
+ps_err ps_membership_note(const ps_config *config, const char *folder,
+                          const ps_membership *m);
+void ps_membership_announce(const ps_config *config, int workers, uint64_t step);
 
 #endif

@@ -7,11 +7,9 @@
 
 #include "fault_point.h"
 #include "file_wait.h"
-#include "local_steps.h"
 #include "log.h"
 #include "model_file.h"
 #include "snapshot.h"
-#include "step_program.h"
 #include "trace.h"
 
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
@@ -86,72 +84,381 @@ static int64_t count_epochs(const ps_trainer *t)
     return (int64_t)(sampler->start.epoch + 1 + (behind + whole - 1) / whole);
 }
 
-static ps_err prepare_training(ps_trainer *t)
+/* --- what is measured, shown and recorded --------------------------------------- */
+
+static bool past_warmup(const ps_trainer *t)
 {
-    const ps_trainer_options *o = &t->o;
-    PS_TRY(ps_trainer_find_sizes(t));
-    t->epochs = count_epochs(t);
-    ps_loader_options loader = {.config = o->config,
-                                .dataset = o->train,
-                                .input = &o->spec->input,
-                                .sampler = o->sampler,
-                                .max_batch = t->max_batch,
-                                .classes = o->spec->n_outputs};
-    const ps_err err = ps_loader_create(&loader, &t->loader);
-    if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
-    PS_TRY(err);
-    ps_program_options program = ps_step_program_of(o->session, o->config, o->spec);
-    program.max_batch = (int)t->max_batch;
-    program.params = ps_session_params(o->session);
-    program.grads = ps_session_grads(o->session);
-    program.buffers = ps_session_buffers(o->session);
-    return ps_program_create(o->device, &program, &t->program);
+    return t->step > (uint64_t)t->o.config->train.warmup_steps;
 }
 
-static const ps_trainer_pace_ops *trainer_pace_of(const ps_config *c)
+void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
+                            double seconds)
 {
-    return ps_config_own_pace(c)  ? &ps_trainer_pace_own
-           : ps_local_steps_on(c) ? &ps_trainer_pace_local
-                                  : &ps_trainer_pace_bsp;
+    const ps_trainer_result *r = t->result;
+    ps_metric_values *v = t->o.values;
+    if (!v) return;
+    ps_metric_set(v, PS_METRIC_STEP, (double)(t->step + t->shown));
+    ps_metric_set(v, PS_METRIC_STEPS, (double)t->total_steps);
+    ps_metric_set(v, PS_METRIC_EPOCH, (double)t->epoch);
+    ps_metric_set(v, PS_METRIC_EPOCHS, (double)t->epochs);
+    ps_metric_set(v, PS_METRIC_LOSS, t->step_loss);
+    ps_metric_set(v, PS_METRIC_SAMPLES_PER_SECOND, t->samples_a_step / t->seconds_a_step);
+    ps_metric_set(v, PS_METRIC_SAMPLES, (double)r->samples);
+    ps_metric_set(v, PS_METRIC_SKIPPED_STEPS, (double)r->skipped_steps);
+    ps_metric_set(v, PS_METRIC_STEP_SECONDS, seconds);
+    ps_metric_set(v, PS_METRIC_LOAD_SECONDS, t->loaded);
+    // Long steps end with an agreement: the fast ranks wait for the slow ones there.
+    ps_metric_set(v, PS_METRIC_WAIT_SECONDS, e->wait_seconds + t->agreed);
+    ps_metric_set(v, PS_METRIC_ENCODE_SECONDS, e->encode_seconds);
+    ps_metric_set(v, PS_METRIC_SEND_SECONDS, e->send_seconds);
+    ps_metric_set(v, PS_METRIC_BYTES_SENT, (double)e->bytes_sent);
+    ps_metric_set(v, PS_METRIC_BYTES_RECEIVED, (double)e->bytes_received);
+    ps_metric_set(v, PS_METRIC_SHM_BYTES_SENT, (double)e->shm_sent);
+    ps_metric_set(v, PS_METRIC_SHM_BYTES_RECEIVED, (double)e->shm_received);
 }
 
-bool ps_trainer_places_are_own(const ps_config *config)
+double ps_trainer_book_step(ps_trainer *t, double seconds, int64_t group_n)
 {
-    return trainer_pace_of(config) == &ps_trainer_pace_own;
+    ps_exchange_stats stats;
+    ps_session_stats(t->o.session, &stats);
+    double waited = stats.wait_seconds - t->waited;
+    t->waited = stats.wait_seconds;
+    ps_trainer_result *r = t->result;
+    r->steps = t->step;
+    r->samples += (uint64_t)group_n;
+    r->seconds += seconds;
+    ps_trainer_window *w = &t->since_record;
+    w->steps++;
+    w->global_samples += group_n;
+    w->seconds += seconds;
+    w->wait_seconds += waited;
+    if (past_warmup(t)) {
+        ps_duration_add(&r->step_time, seconds);
+        ps_duration_add(&r->wait_time, waited);
+        t->warm_seconds += seconds;
+        t->warm_samples += (uint64_t)group_n;
+    }
+    // The first step, in which everything warms up, counts only until there is another.
+    const uint64_t made = t->step - r->first_step;
+    double weight = made < 2 ? 1 : made < 21 ? 1 / (double)(made - 1) : 0.05;
+    t->seconds_a_step += weight * (seconds - t->seconds_a_step);
+    t->samples_a_step += weight * ((double)group_n - t->samples_a_step);
+    ps_trainer_show_values(t, &stats, r->seconds);
+    return waited;
 }
 
-ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
+void ps_trainer_show_progress(ps_trainer *t, double loss, bool now)
 {
-    ps_trainer *t;
-    PS_TRY(ps_mem_zalloc(&t, 1, sizeof *t, "the trainer"));
-    t->o = *options;
-    t->pace = trainer_pace_of(options->config);
-    t->member = ps_session_member(options->session);
-    t->rank = ps_session_rank(options->session);
-    t->total_steps = ps_session_total_steps(options->session);
-    t->sums_epoch = -1;
-    t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
-    ps_trainer_start_from(t, options->start);
-    t->next_check = t->step + 1;
-    t->max_batch = options->sampler->batch[t->rank];
-    ps_err err = t->pace->create(t);
-    if (err == PS_OK && t->total_steps > 0) err = prepare_training(t);
-    if (err != PS_OK) ps_trainer_destroy(&t);
-    *out = t;
+    char waits_for[64];
+    ps_progress_state state = {
+        .waits_for =
+            ps_straggler_text(&t->result->stragglers.now, waits_for, sizeof waits_for),
+        .epoch = t->epoch + 1,
+        .epochs = t->epochs,
+        .step = t->step + t->shown,
+        .steps = t->total_steps,
+        .loss = loss,
+        .samples_per_second = t->samples_a_step / t->seconds_a_step,
+        .seconds_left =
+            t->step > 1 ? (double)(t->total_steps - t->step) * t->seconds_a_step : NAN};
+    ps_progress_show(t->o.progress, &state, now);
+}
+
+static void show_record(const ps_trainer *t, const ps_step_record *r)
+{
+    ps_metric_set(t->o.values, PS_METRIC_LOSS_MEAN, r->loss_mean);
+    ps_metric_set(t->o.values, PS_METRIC_LR, r->lr);
+    ps_metric_set(t->o.values, PS_METRIC_LOSS_SCALE, r->loss_scale);
+    ps_metric_set(t->o.values, PS_METRIC_STEP_MS, r->step_ms);
+    ps_metric_set(t->o.values, PS_METRIC_EXCHANGE_WAIT_MS, r->exchange_wait_ms);
+}
+
+static ps_step_record trainer_measured(const ps_trainer *t)
+{
+    const ps_trainer_window *w = &t->since_record;
+    return (ps_step_record){.step = t->step,
+                            .epoch = t->epoch,
+                            .loss = t->step_loss,
+                            .loss_mean = NAN,
+                            .lr = ps_session_lr(t->o.session, t->step - 1),
+                            .loss_scale = t->loss_scale,
+                            .samples_per_second = (double)w->global_samples / w->seconds,
+                            .step_ms = w->seconds * 1e3 / (double)w->steps,
+                            .exchange_wait_ms = w->wait_seconds * 1e3 / (double)w->steps};
+}
+
+static ps_err trainer_write_record(ps_trainer *t, const ps_step_record *record)
+{
+    show_record(t, record);
+    return ps_metrics_step(t->o.metrics, record);
+}
+
+static void trainer_book_traffic(ps_trainer *t, const ps_exchange_stats *before)
+{
+    ps_exchange_stats *now = &t->result->traffic;
+    ps_session_stats(t->o.session, now);
+    now->bytes_sent -= before->bytes_sent;
+    now->bytes_received -= before->bytes_received;
+    now->raw_bytes -= before->raw_bytes;
+    now->shm_sent -= before->shm_sent;
+    now->shm_received -= before->shm_received;
+    now->wait_seconds -= before->wait_seconds;
+}
+
+static void trainer_book_speed(ps_trainer *t)
+{
+    ps_trainer_result *r = t->result;
+    if (t->warm_seconds > 0)
+        r->samples_per_second = (double)t->warm_samples / t->warm_seconds;
+    else if (r->seconds > 0)
+        r->samples_per_second = (double)r->samples / r->seconds;
+}
+
+/* --- what the ranks agree on ---------------------------------------------------- */
+
+static const double CHECK_SECONDS = 0.5, RECORD_SECONDS = 0.05;
+
+/* By rank 0's clock. */
+static double steps_in(const ps_trainer *t, double seconds)
+{
+    double steps = seconds / (t->seconds_a_step > 1e-6 ? t->seconds_a_step : 1e-6);
+    return steps < 1 ? 1 : ceil(steps < 1e5 ? steps : 1e5);
+}
+
+/* Steps until the ranks agree again on whether one of them was interrupted, and on a
+ * checkpoint in memory. */
+static double steps_until_check(const ps_trainer *t)
+{
+    return steps_in(t,
+                    fmin(CHECK_SECONDS, ps_checkpointer_seconds_left(t->o.checkpointer)));
+}
+
+/* The job regroups after this step if workers leave or others wait to join. If too few
+ * workers would remain, it ends instead. leaves: whether this worker leaves. */
+static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool leaves,
+                             bool *stop)
+{
+    const ps_config_job *job = &t->o.config->job;
+    const int most = (int)job->most_workers, now = ps_session_world_size(t->o.session);
+    int next = now - leaving;
+    if (leaving > 0 && next < job->workers) *stop = true;
+    if (*stop || t->step == t->total_steps) return;
+    next = next + newcomers < most ? next + newcomers : most;
+    if (leaving == 0 && next <= now) return;
+    t->result->next_workers = next;
+    t->result->leaves = leaves;
+    *stop = true;
+}
+
+/* The notes' losses, summed over all ranks, become records. */
+static ps_err write_notes(ps_trainer *t, const double *sums)
+{
+    for (int i = 0; i < t->n_notes; i++, sums += 2) {
+        // a worker that has just come back may have seen none of the samples
+        ps_step_record *record = &t->notes[i].record;
+        if (!t->notes[i].measured) continue;
+        if (t->sums_epoch != record->epoch) t->epoch_loss_sum = t->epoch_samples = 0;
+        t->sums_epoch = record->epoch;
+        t->epoch_loss_sum += sums[0];
+        t->epoch_samples += sums[1];
+        t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
+        record->loss_mean = sums[0] / sums[1];
+        PS_TRY(trainer_write_record(t, record));
+    }
+    t->n_notes = 0;
+    return PS_OK;
+}
+
+/* Notes what has been measured since the last record, for when the ranks agree next. */
+static void trainer_agree_note(ps_trainer *t)
+{
+    ps_trainer_window *w = &t->since_record;
+    const bool measured = w->global_samples > 0;
+    t->notes[t->n_notes++] =
+        (ps_trainer_note){trainer_measured(t), measured, w->loss_sum, (double)w->samples};
+    if (measured) *w = (ps_trainer_window){0};
+}
+
+/* What is summed over the ranks; only rank 0 adds to those with FIRST. Two values of each
+ * note follow. */
+enum { STOP, FIRST_CHECK, FIRST_RECORDS, FIRST_LATE, LEAVING, FIRST_NEWCOMERS, COMMON };
+
+ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
+{
+    const bool leaves = ps_session_told_to_leave(t->o.session);
+    double values[COMMON + 2 * PS_TRAINER_NOTES] = {
+        [STOP] = *stop || ps_session_told_to_end(t->o.session), [LEAVING] = leaves};
+    if (t->rank == 0) {
+        values[FIRST_CHECK] = steps_until_check(t);
+        values[FIRST_RECORDS] = steps_in(t, RECORD_SECONDS);
+        values[FIRST_LATE] = ps_checkpointer_late(t->o.checkpointer);
+        values[FIRST_NEWCOMERS] = ps_member_newcomers(t->member);
+    }
+    if (record) trainer_agree_note(t);
+    for (int i = 0; i < t->n_notes; i++) {
+        values[COMMON + 2 * i] = t->notes[i].loss_sum;
+        values[COMMON + 2 * i + 1] = t->notes[i].samples;
+    }
+    uint64_t begin = ps_clock_ns();
+    if (t->member) {
+        char name[48];
+        snprintf(name, sizeof name, "step/%" PRIu64, t->step);
+        PS_TRY(ps_member_reduce(t->member, name, values, COMMON + 2 * (size_t)t->n_notes,
+                                ps_trainer_step_deadline(t)));
+    }
+    ps_trace_add(PS_TRACE_AGREE, begin, t->step);
+    t->owed_seconds = ps_clock_seconds_since(begin);
+    t->agreed += t->owed_seconds;
+    *stop = values[STOP] > 0;
+    t->next_check = t->step + (uint64_t)values[FIRST_CHECK];
+    t->next_records = t->step + (uint64_t)values[FIRST_RECORDS];
+    t->late = (ps_checkpoint_place)values[FIRST_LATE];
+    agree_on_workers(t, (int)values[LEAVING], (int)values[FIRST_NEWCOMERS], leaves, stop);
+    return write_notes(t, values + COMMON);
+}
+
+ps_err ps_trainer_record(ps_trainer *t, bool record, bool now, bool *stop)
+{
+    const bool check = t->step >= t->next_check || t->step == t->total_steps || *stop;
+    const bool room = t->n_notes + record < PS_TRAINER_NOTES && t->member;
+    const bool due = (record && (t->step >= t->next_records || !room)) ||
+                     (now && (record || t->n_notes > 0));
+    if (check || due) return ps_trainer_agree(t, record, stop);
+    if (record) trainer_agree_note(t);
+    return PS_OK;
+}
+
+/* --- checkpoints ---------------------------------------------------------------- */
+
+static void trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
+{
+    if (!s) return;
+    ps_trainer_window *w = &t->since_record;
+    t->goes_on = true;
+    t->step = s->step;
+    if (t->o.start_is_saved) t->kept = s->step;
+    t->epoch = s->epoch;
+    t->position = s->position;
+    t->step_loss = s->step_loss;
+    t->sums_epoch = s->epoch;
+    t->epoch_loss_sum = s->epoch_loss_sum;
+    t->epoch_samples = s->epoch_samples;
+    t->best = t->best_before = s->best;
+    t->patience = (ps_patience){s->patience_best, s->patience_in_row};
+    t->plateau = (ps_plateau){s->plateau_best, s->plateau_bad, s->plateau_cooldown,
+                              s->plateau_cuts};
+    ps_session_set_cuts(t->o.session, t->plateau.cuts);
+    *w = (ps_trainer_window){.global_samples = s->window_samples,
+                             .steps = s->window_steps,
+                             .seconds = s->window_seconds,
+                             .wait_seconds = s->window_wait_seconds};
+    ps_trainer_snapshot_share(s, t->rank, ps_session_world_size(t->o.session),
+                              &w->loss_sum, &w->samples);
+}
+
+void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
+{
+    const ps_trainer_window *w = &t->since_record;
+    const ps_trainer_result *r = t->result;
+    const bool summed = t->sums_epoch == t->epoch; // has the epoch a record yet?
+    double *sums = s->loss_sums, *samples = s->loss_samples, *own_steps = s->own_steps,
+           *batches = s->batches;
+    sums[t->rank] = w->loss_sum;
+    samples[t->rank] = (double)w->samples;
+    *s = (ps_trainer_snapshot){.step = t->step,
+                               .epoch = t->epoch,
+                               .position = t->position,
+                               .samples = r->samples,
+                               .skipped_steps = r->skipped_steps,
+                               .seconds = r->seconds,
+                               .epoch_loss_sum = summed ? t->epoch_loss_sum : 0,
+                               .epoch_samples = summed ? t->epoch_samples : 0,
+                               .step_loss = t->step_loss,
+                               .window_steps = w->steps,
+                               .window_samples = w->global_samples,
+                               .window_seconds = w->seconds,
+                               .window_wait_seconds = w->wait_seconds,
+                               .n_ranks = s->n_ranks,
+                               .loss_sums = sums,
+                               .loss_samples = samples,
+                               .own_steps = own_steps,
+                               .batches = batches,
+                               .metrics_bytes = ps_metrics_bytes(t->o.metrics),
+                               .best = t->best,
+                               .patience_best = t->patience.best,
+                               .patience_in_row = t->patience.in_row,
+                               .plateau_best = t->plateau.best,
+                               .plateau_bad = t->plateau.bad,
+                               .plateau_cooldown = t->plateau.cooldown,
+                               .plateau_cuts = t->plateau.cuts};
+    t->pace->fill(t, s);
+}
+
+/* All ranks, between two steps. */
+static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool must)
+{
+    ps_trainer_snapshot state;
+    uint64_t begin_ns = ps_clock_ns();
+    PS_TRY(ps_trainer_take_losses(t, 0));
+    if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
+    PS_TRY(ps_session_drain(t->o.session));
+    if (t->pace->settle) PS_TRY(t->pace->settle(t));
+    PS_TRY(ps_trainer_renew_loss_scale(
+        t)); // learns of the last step: whether it was skipped
+    ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
+    if (err == PS_OK) {
+        ps_trainer_fill_state(t, &state);
+        err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns);
+    }
+    ps_trainer_snapshot_fini(&state);
+    PS_FAULT_POINT("checkpoint.taken");
+    if (place == PS_CHECKPOINT_DISK) t->kept = t->step;
+    t->late = PS_CHECKPOINT_NOWHERE;
+    t->owed_seconds += ps_clock_seconds_since(begin_ns);
+    ps_trace_add(PS_TRACE_CHECKPOINT, begin_ns, t->step);
     return err;
 }
 
-void ps_trainer_destroy(ps_trainer **trainer)
+ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop)
 {
-    ps_trainer *t = *trainer;
-    if (!t) return;
-    ps_loader_destroy(&t->loader);
-    ps_program_destroy(&t->program);
-    free(t->global_n);
-    free(t->own_n);
-    t->pace->destroy(t);
-    free(t);
-    *trainer = NULL;
+    const bool must = stop || t->step == t->total_steps;
+    if (!t->o.checkpointer) return PS_OK;
+    if (must || ps_checkpointer_due(t->o.checkpointer, t->pace->checked(t), t->step))
+        t->late = PS_CHECKPOINT_DISK;
+    return t->late == PS_CHECKPOINT_NOWHERE ? PS_OK : take_checkpoint(t, t->late, must);
+}
+
+static ps_err trainer_checkpoint_once(ps_trainer *t)
+{
+    return t->o.checkpointer && t->kept != t->step
+               ? take_checkpoint(t, PS_CHECKPOINT_DISK, true)
+               : PS_OK;
+}
+
+static bool trainer_is_best(const ps_trainer *t, double *value)
+{
+    const ps_evaluation *e = &t->result->evaluation;
+    return !t->result->interrupted && e->samples > 0 && t->kept == t->step &&
+           ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss, e->accuracy,
+                                   value);
+}
+
+static void trainer_mark_if_best(ps_trainer *t)
+{
+    double value;
+    if (!trainer_is_best(t, &value)) return;
+    t->best_before = t->best;
+    t->best = value;
+    ps_checkpointer_mark_best(t->o.checkpointer, t->step);
+}
+
+static ps_err trainer_finish_checkpoints(ps_trainer *t)
+{
+    bool saved;
+    if (!t->o.checkpointer) return PS_OK;
+    PS_TRY(ps_checkpointer_finish(t->o.checkpointer, &saved));
+    t->result->resumable = saved && t->kept == t->step;
+    return PS_OK;
 }
 
 /* --- weights and evaluation ------------------------------------------------------ */
@@ -259,7 +566,7 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
         snprintf(accuracy, sizeof accuracy, "  test accuracy %.4f", e->accuracy);
     ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "  test loss %.4f%s%s",
                      epochs_done, t->epochs, e->loss, accuracy,
-                     ps_trainer_is_best(t, &best) ? "  new best" : "");
+                     trainer_is_best(t, &best) ? "  new best" : "");
     return ps_metrics_eval(t->o.metrics, &record);
 }
 
@@ -271,6 +578,24 @@ bool ps_trainer_evaluation_due(const ps_trainer *t)
     return every > 0 && (t->epoch + 1) % every == 0;
 }
 
+/* Takes one evaluation into account. Returns whether training ends (train.patience). The
+ * result is the test loss, or the accuracy where checkpoint.best says so; one that is not
+ * finite is not better. */
+static bool patience_is_over(ps_patience *p, const ps_config *config,
+                             const ps_evaluation *e)
+{
+    const int64_t patience = config->train.patience;
+    const double value =
+        config->checkpoint.best == PS_BEST_ACCURACY ? e->accuracy : -e->loss;
+    if (patience == 0 || e->samples == 0) return false;
+    if (isfinite(value) && !(p->best >= value)) {
+        *p = (ps_patience){.best = value};
+        return false;
+    }
+    p->in_row++;
+    return p->in_row >= patience;
+}
+
 /* All ranks have the same figures, so all end, or none. A job that goes on from a
  * checkpoint of this step evaluates again, so that this result is not in it. */
 static void stop_early(ps_trainer *t)
@@ -278,7 +603,7 @@ static void stop_early(ps_trainer *t)
     ps_patience patience = t->patience;
     if (t->result->interrupted) return;
     t->result->stopped_early =
-        ps_patience_is_over(&patience, t->o.config, &t->result->evaluation);
+        patience_is_over(&patience, t->o.config, &t->result->evaluation);
     if (!t->result->stopped_early) t->patience = patience;
     if (t->result->stopped_early && t->rank == 0)
         PS_INFO("early-stop", "epoch=%" PRId64 " evaluations_without_a_better=%" PRId64,
@@ -310,16 +635,14 @@ static ps_err follow_plateau(ps_trainer *t)
 static ps_err evaluate_epoch(ps_trainer *t)
 {
     // A job that goes on from this checkpoint evaluates again.
-    if (ps_checkpointer_keeps_best(t->o.checkpointer))
-        PS_TRY(ps_trainer_checkpoint_once(t));
+    if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(trainer_checkpoint_once(t));
     PS_TRY(ps_trainer_drain(t));
     PS_TRY(trainer_evaluate(t, t->epoch + 1));
-    ps_trainer_mark_if_best(t);
+    trainer_mark_if_best(t);
     stop_early(t);
     PS_TRY(follow_plateau(t));
-    return t->result->interrupted || t->result->stopped_early
-               ? ps_trainer_checkpoint_once(t)
-               : PS_OK;
+    return t->result->interrupted || t->result->stopped_early ? trainer_checkpoint_once(t)
+                                                              : PS_OK;
 }
 
 static ps_err trainer_train_epochs(ps_trainer *t)
@@ -331,7 +654,7 @@ static ps_err trainer_train_epochs(ps_trainer *t)
         if (stop) break;
         const bool last = t->step == t->total_steps;
         // A job that goes on from memory may have no step left to make.
-        if (last) PS_TRY(ps_trainer_checkpoint_once(t));
+        if (last) PS_TRY(trainer_checkpoint_once(t));
         if (!last && ps_trainer_evaluation_due(t)) PS_TRY(evaluate_epoch(t));
         // Wherever it is stopped after an epoch's last step, it is still in that epoch.
         stop = t->result->interrupted || t->result->stopped_early;
@@ -342,6 +665,97 @@ static ps_err trainer_train_epochs(ps_trainer *t)
     t->result->interrupted =
         stop && !t->result->stopped_early && t->result->next_workers == 0;
     return PS_OK;
+}
+
+/* --- from create to destroy ----------------------------------------------------- */
+
+/* Bytes of the tensors that travel together, and that are one graph of launches on a GPU:
+ * about a chunk or a bucket, or all when nothing travels. */
+static size_t group_bytes(const ps_session *session, const ps_config *config)
+{
+    const ps_exchange_ops *ops = ps_session_ops(session);
+    if (ops->servers)
+        return (size_t)ps_session_plan(session)->max_chunk_count * sizeof(float);
+    return ops->alone ? SIZE_MAX : (size_t)config->exchange.bucket;
+}
+
+/* Bytes of a layer's rows that go to the servers while its next ones are computed:
+ * several chunks, as each block costs sgemm some time. On one host they travel faster
+ * than they are computed, and fewer blocks are faster (bench/results/README.md). Buckets
+ * hold whole tensors. */
+static size_t row_bytes(const ps_session *session, const ps_config *config)
+{
+    enum { LEAST = 512 << 10, ONE_HOST_LEAST = 8 << 20 };
+    if (!ps_session_ops(session)->servers || ps_session_counts(session)) return 0;
+    const size_t chunk = group_bytes(session, config);
+    const size_t least = ps_session_plan(session)->size.one_host ? ONE_HOST_LEAST : LEAST;
+    return chunk > least ? chunk : least;
+}
+
+ps_program_options ps_trainer_program(const ps_session *session, const ps_config *config,
+                                      const ps_model_spec *spec)
+{
+    return (ps_program_options){.spec = spec,
+                                .training = true,
+                                .soft_targets = config->data.mixup > 0,
+                                .group_bytes = group_bytes(session, config),
+                                .row_bytes = row_bytes(session, config)};
+}
+
+static ps_err prepare_training(ps_trainer *t)
+{
+    const ps_trainer_options *o = &t->o;
+    PS_TRY(ps_trainer_find_sizes(t));
+    t->epochs = count_epochs(t);
+    ps_loader_options loader = {.config = o->config,
+                                .dataset = o->train,
+                                .input = &o->spec->input,
+                                .sampler = o->sampler,
+                                .max_batch = t->max_batch,
+                                .classes = o->spec->n_outputs};
+    const ps_err err = ps_loader_create(&loader, &t->loader);
+    if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
+    PS_TRY(err);
+    ps_program_options program = ps_trainer_program(o->session, o->config, o->spec);
+    program.max_batch = (int)t->max_batch;
+    program.params = ps_session_params(o->session);
+    program.grads = ps_session_grads(o->session);
+    program.buffers = ps_session_buffers(o->session);
+    return ps_program_create(o->device, &program, &t->program);
+}
+
+ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
+{
+    ps_trainer *t;
+    PS_TRY(ps_mem_zalloc(&t, 1, sizeof *t, "the trainer"));
+    t->o = *options;
+    t->pace = ps_trainer_pace_of(options->config);
+    t->member = ps_session_member(options->session);
+    t->rank = ps_session_rank(options->session);
+    t->total_steps = ps_session_total_steps(options->session);
+    t->sums_epoch = -1;
+    t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
+    trainer_start_from(t, options->start);
+    t->next_check = t->step + 1;
+    t->max_batch = options->sampler->batch[t->rank];
+    ps_err err = t->pace->create(t);
+    if (err == PS_OK && t->total_steps > 0) err = prepare_training(t);
+    if (err != PS_OK) ps_trainer_destroy(&t);
+    *out = t;
+    return err;
+}
+
+void ps_trainer_destroy(ps_trainer **trainer)
+{
+    ps_trainer *t = *trainer;
+    if (!t) return;
+    ps_loader_destroy(&t->loader);
+    ps_program_destroy(&t->program);
+    free(t->global_n);
+    free(t->own_n);
+    t->pace->destroy(t);
+    free(t);
+    *trainer = NULL;
 }
 
 static void begin_result(ps_trainer_result *r, const ps_trainer_snapshot *s)
@@ -365,11 +779,11 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     if (t->pace->start) PS_TRY(t->pace->start(t));
     if (t->total_steps > 0) {
         PS_TRY(trainer_train_epochs(t));
-        ps_trainer_book_traffic(t, &before);
+        trainer_book_traffic(t, &before);
     }
     if (result->next_workers > 0) return PS_OK;
     t->pace->report(t);
-    ps_trainer_book_speed(t);
+    trainer_book_speed(t);
     PS_TRY(ps_trainer_drain(t));
     PS_TRY(ps_trainer_renew_loss_scale(t));
     // The weights first: an evaluation may take long, and may be what is interrupted.
@@ -378,8 +792,8 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     if (t->total_steps > 0) PS_TRY(save_average(t));
     if (!result->interrupted && !result->stopped_early)
         PS_TRY(trainer_evaluate(t, t->epoch));
-    ps_trainer_mark_if_best(t);
-    PS_TRY(ps_trainer_finish_checkpoints(t));
+    trainer_mark_if_best(t);
+    PS_TRY(trainer_finish_checkpoints(t));
     ps_progress_end(t->o.progress);
     return PS_OK;
 }

@@ -68,6 +68,12 @@ typedef struct ps_trainer_result {
 
 typedef struct ps_trainer ps_trainer;
 
+/* The program of a training step: what a session and the configuration say of it, without
+ * arenas and batch size. The session has a plan, joined or not; spec is borrowed for the
+ * program's life. */
+ps_program_options ps_trainer_program(const ps_session *session, const ps_config *config,
+                                      const ps_model_spec *spec);
+
 /* Optimizer steps of the whole job: epochs, or train.steps if that is less. done: steps
  * before the sampler's start. Pure. */
 uint64_t ps_trainer_total_steps(const ps_config *config,

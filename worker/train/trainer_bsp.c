@@ -12,17 +12,12 @@
 #include "trainer_state.h"
 
 /* With data.batch auto the workers' batches follow their speeds after each epoch. */
-typedef struct bsp_state {
+struct ps_trainer_bsp {
     int64_t *batches;           // (ranks) of the epoch; NULL: they stay
     ps_sampler_options sampler; // the trainer's, with these
     double busy_seconds;        // of the epoch's steps, without waiting for others
     bool warned;                // that an evaluation came within a round
-} bsp_state;
-
-static bsp_state *bsp_of(const ps_trainer *t)
-{
-    return t->pace_state;
-}
+};
 
 /* --- batches that follow the speeds ------------------------------------------------ */
 
@@ -45,11 +40,10 @@ static int64_t largest_batch(const ps_trainer *t)
 
 static ps_err bsp_create(ps_trainer *t)
 {
-    bsp_state *b;
     const ps_sampler_options *given = t->o.sampler;
     const size_t n = (size_t)given->world_size;
-    PS_TRY(ps_mem_zalloc(&t->pace_state, 1, sizeof *b, "the trainer"));
-    b = bsp_of(t);
+    PS_TRY(ps_mem_zalloc(&t->bsp, 1, sizeof *t->bsp, "the trainer"));
+    struct ps_trainer_bsp *b = t->bsp;
     if (!ps_config_balances(t->o.config) || n < 2) return PS_OK;
     PS_TRY(ps_mem_zalloc(&b->batches, n, sizeof *b->batches, "the batch sizes"));
     memcpy(b->batches, given->batch, n * sizeof *b->batches);
@@ -62,13 +56,13 @@ static ps_err bsp_create(ps_trainer *t)
 
 static void bsp_destroy(ps_trainer *t)
 {
-    if (t->pace_state) free(bsp_of(t)->batches);
-    free(t->pace_state);
+    if (t->bsp) free(t->bsp->batches);
+    free(t->bsp);
 }
 
 static ps_err bsp_next_epoch(ps_trainer *t)
 {
-    bsp_state *b = bsp_of(t);
+    struct ps_trainer_bsp *b = t->bsp;
     char name[48], text[PS_BALANCE_TEXT_BYTES];
     double speeds[PS_MAX_RANKS] = {0};
     const int n = t->o.sampler->world_size;
@@ -91,7 +85,7 @@ static ps_err bsp_next_epoch(ps_trainer *t)
 
 static const int64_t *bsp_shares(const ps_trainer *t)
 {
-    return bsp_of(t)->batches;
+    return t->bsp->batches;
 }
 
 /* --- steps -------------------------------------------------------------------------- */
@@ -136,7 +130,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     // The last step before an evaluation is done when its weights are here.
     if (last) PS_TRY(ps_session_drain(t->o.session));
     const double seconds = ps_clock_seconds_since(begin), owed = t->owed_seconds;
-    bsp_of(t)->busy_seconds += seconds - ps_trainer_book_step(t, seconds + owed, group_n);
+    t->bsp->busy_seconds += seconds - ps_trainer_book_step(t, seconds + owed, group_n);
     if (t->rank == 0)
         ps_straggler_log_step(&t->result->stragglers, t->member, t->step - 1);
     t->owed_seconds = 0;
@@ -176,13 +170,13 @@ static uint64_t bsp_checked(const ps_trainer *t)
 
 static void bsp_fill(const ps_trainer *t, ps_trainer_snapshot *s)
 {
-    const int64_t *batches = bsp_of(t)->batches;
+    const int64_t *batches = t->bsp->batches;
     if (batches) s->batches[t->rank] = (double)batches[t->rank];
 }
 
 static void bsp_report(const ps_trainer *t)
 {
-    t->result->batches = bsp_of(t)->batches;
+    t->result->batches = t->bsp->batches;
 }
 
 /* --- the policy local --------------------------------------------------------------- */
@@ -199,7 +193,7 @@ static bool all_fresh(const ps_trainer *t)
 static void local_warn_of_older(ps_trainer *t)
 {
     const ps_config_sync *s = &t->o.config->sync;
-    bsp_state *b = bsp_of(t);
+    struct ps_trainer_bsp *b = t->bsp;
     if (t->rank != 0 || b->warned || all_fresh(t)) return;
     b->warned = true;
     PS_WARN("evaluation", "step=%" PRIu64 " note=\"within a round: %s\"", t->step,
@@ -215,6 +209,20 @@ static void local_warn_of_older(ps_trainer *t)
     .next_epoch = bsp_next_epoch, .checked = bsp_checked, .shares = bsp_shares,          \
     .fill = bsp_fill, .report = bsp_report
 
-const ps_trainer_pace_ops ps_trainer_pace_bsp = {ALL_ALIKE};
-const ps_trainer_pace_ops ps_trainer_pace_local = {ALL_ALIKE,
-                                                   .warn_of_older = local_warn_of_older};
+static const ps_trainer_pace_ops pace_bsp = {ALL_ALIKE};
+static const ps_trainer_pace_ops pace_local = {ALL_ALIKE,
+                                               .warn_of_older = local_warn_of_older};
+
+/* --- all paces ---------------------------------------------------------------------- */
+
+const ps_trainer_pace_ops *ps_trainer_pace_of(const ps_config *c)
+{
+    return ps_config_own_pace(c)  ? &ps_trainer_pace_own
+           : ps_local_steps_on(c) ? &pace_local
+                                  : &pace_bsp;
+}
+
+bool ps_trainer_places_are_own(const ps_config *config)
+{
+    return ps_trainer_pace_of(config) == &ps_trainer_pace_own;
+}

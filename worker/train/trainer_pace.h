@@ -5,8 +5,8 @@
  *                       round, each by itself, but equally many (local)
  *     trainer_stretch   each goes on at its own pace (backup, ssp, asp, and a quorum)
  *
- * The trainer asks for its pace once, when it is created; what a pace keeps is
- * t->pace_state. Slots that say NULL are optional. */
+ * The trainer asks for its pace once, when it is created; it keeps a state of
+ * its own. Slots that say NULL are optional. */
 #ifndef PS_TRAINER_PACE_H
 #define PS_TRAINER_PACE_H
 
@@ -39,8 +39,8 @@ typedef struct ps_trainer_pace_ops {
     void (*report)(const ps_trainer *t);
 } ps_trainer_pace_ops;
 
-extern const ps_trainer_pace_ops ps_trainer_pace_bsp;
-extern const ps_trainer_pace_ops ps_trainer_pace_local;
-extern const ps_trainer_pace_ops ps_trainer_pace_own;
+const ps_trainer_pace_ops *ps_trainer_pace_of(const ps_config *config);
+
+extern const ps_trainer_pace_ops ps_trainer_pace_own; // trainer_stretch.c
 
 #endif

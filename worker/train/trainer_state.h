@@ -1,19 +1,22 @@
 /* What the step loop holds. Only for trainer.c, its parts and its paces:
  *
- *     trainer              create, evaluate, the epochs
- *     trainer_agree        what the ranks agree on between two steps, and records
- *     trainer_step         one optimizer step: batches, passes, losses
- *     trainer_figures      what is measured, shown and recorded
- *     trainer_checkpoint   taking checkpoints, and going on from one
- *     trainer_pace         an epoch's steps: trainer_bsp, trainer_stretch
+ *     trainer_step   one optimizer step: batches, passes, losses
+ *     trainer_pace   an epoch's steps: trainer_bsp, trainer_stretch
+ *     trainer        all else: records, agreeing, checkpoints, evaluations, the epochs
  */
 #ifndef PS_TRAINER_STATE_H
 #define PS_TRAINER_STATE_H
 
 #include "clock.h"
-#include "patience.h"
 #include "plateau.h"
 #include "trainer_pace.h"
+
+/* Early stopping (train.patience): training ends after that many evaluations in a row
+ * without a better result. Prechelt, "Early Stopping - But When?", 1998. */
+typedef struct ps_patience {
+    double best;    // result so far: -loss or accuracy; NAN: there was none
+    int64_t in_row; // evaluations since then
+} ps_patience;
 
 /* Sums since the last record, this rank's. */
 typedef struct ps_trainer_window {
@@ -43,7 +46,10 @@ struct ps_trainer {
     ps_trainer_options o;
     ps_member *member; // the session's; NULL: alone
     const ps_trainer_pace_ops *pace;
-    void *pace_state; // the pace's own
+    union { // the pace's own state
+        struct ps_trainer_bsp *bsp;
+        struct ps_trainer_own *own;
+    };
     int rank;
     uint64_t total_steps;
     ps_program *program;
@@ -137,27 +143,10 @@ void ps_trainer_show_values(const ps_trainer *t, const ps_exchange_stats *e,
                             double seconds);
 /* now: even if the last line was shown a moment ago. */
 void ps_trainer_show_progress(ps_trainer *t, double loss, bool now);
-/* record->loss_mean is of all ranks. */
-ps_err ps_trainer_write_record(ps_trainer *t, const ps_step_record *record);
-/* Of the steps since the last record; loss_mean is NaN. */
-ps_step_record ps_trainer_measured(const ps_trainer *t);
-/* Bytes and waiting of the steps alone: takes away what the start had sent. */
-void ps_trainer_book_traffic(ps_trainer *t, const ps_exchange_stats *before);
-void ps_trainer_book_speed(ps_trainer *t);
 
 /* This rank's part of the state between two steps. s: of ps_trainer_snapshot_init. */
 void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s);
-/* Takes over where a job goes on. s NULL: a new job, does nothing. */
-void ps_trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s);
 /* All ranks, between two steps, after everything of the step except an evaluation. */
 ps_err ps_trainer_checkpoint_if_due(ps_trainer *t, bool stop);
-/* To the disk, unless this step's checkpoint is there. */
-ps_err ps_trainer_checkpoint_once(ps_trainer *t);
-/* After an evaluation: whether its checkpoint is the best so far. *value: what was
- * compared. */
-bool ps_trainer_is_best(const ps_trainer *t, double *value);
-/* Marks it, if it is. */
-void ps_trainer_mark_if_best(ps_trainer *t);
-ps_err ps_trainer_finish_checkpoints(ps_trainer *t);
 
 #endif
