@@ -13,7 +13,6 @@ enum {
     BOOL_FALSE = 0xc2,
     BOOL_TRUE = 0xc3,
     BIN8 = 0xc4,
-    FLOAT32 = 0xca,
     FLOAT64 = 0xcb,
     UINT8 = 0xcc,
     INT8 = 0xd0,
@@ -91,12 +90,6 @@ void ps_mp_write_double(ps_mp_writer *w, double value)
 {
     msgpack_packer packer = {w, mp_append};
     msgpack_pack_double(&packer, value);
-}
-
-void ps_mp_write_float(ps_mp_writer *w, float value)
-{
-    msgpack_packer packer = {w, mp_append};
-    msgpack_pack_float(&packer, value);
 }
 
 void ps_mp_write_uint(ps_mp_writer *w, uint64_t value)
@@ -223,13 +216,6 @@ size_t ps_mp_read_map(ps_mp_reader *r, size_t max)
     return mp_read_count(r, FIXMAP, MAP16, max, 2);
 }
 
-/* The bytes of a value of the kind that has this first byte. */
-static uint64_t mp_read_after(ps_mp_reader *r, unsigned first, unsigned bytes)
-{
-    if (take_big_endian(r, 1) != first) r->failed = true;
-    return take_big_endian(r, bytes);
-}
-
 bool ps_mp_read_bool(ps_mp_reader *r)
 {
     const uint64_t first = take_big_endian(r, 1);
@@ -239,16 +225,9 @@ bool ps_mp_read_bool(ps_mp_reader *r)
 
 double ps_mp_read_double(ps_mp_reader *r)
 {
-    const uint64_t bits = mp_read_after(r, FLOAT64, sizeof(double));
+    if (take_big_endian(r, 1) != FLOAT64) r->failed = true;
+    const uint64_t bits = take_big_endian(r, sizeof(double));
     double value = 0;
-    if (!r->failed) memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-float ps_mp_read_float(ps_mp_reader *r)
-{
-    const uint32_t bits = (uint32_t)mp_read_after(r, FLOAT32, sizeof(float));
-    float value = 0;
     if (!r->failed) memcpy(&value, &bits, sizeof value);
     return value;
 }

@@ -32,7 +32,6 @@ void ps_mp_write_array(ps_mp_writer *w, size_t n);
 void ps_mp_write_map(ps_mp_writer *w, size_t n); // pairs
 void ps_mp_write_bool(ps_mp_writer *w, bool value);
 void ps_mp_write_double(ps_mp_writer *w, double value);
-void ps_mp_write_float(ps_mp_writer *w, float value);
 void ps_mp_write_uint(ps_mp_writer *w, uint64_t value);
 void ps_mp_write_int(ps_mp_writer *w, int64_t value);
 void ps_mp_write_str(ps_mp_writer *w, const char *text); // NULL: ""
@@ -54,9 +53,7 @@ int64_t ps_mp_read_int(ps_mp_reader *r, int64_t min, int64_t max);
 size_t ps_mp_read_array(ps_mp_reader *r, size_t max);
 size_t ps_mp_read_map(ps_mp_reader *r, size_t max); // likewise pairs
 bool ps_mp_read_bool(ps_mp_reader *r);
-/* As written: neither reads the other's numbers. */
 double ps_mp_read_double(ps_mp_reader *r);
-float ps_mp_read_float(ps_mp_reader *r);
 /* Copies a string of fewer than cap bytes, without NUL inside, and ends it with NUL. */
 void ps_mp_read_str(ps_mp_reader *r, char *out, size_t cap);
 /* Borrowed from the message; *n bytes, at most max. */

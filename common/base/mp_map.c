@@ -31,7 +31,7 @@ static void map_write_value(ps_mp_writer *w, const ps_map_field *f, const void *
         ps_mp_write_double(w, *(const double *)at);
         break;
     case PS_MAP_FLOAT:
-        ps_mp_write_float(w, *(const float *)at);
+        ps_mp_write_double(w, *(const float *)at);
         break;
     case PS_MAP_BYTES:
         ps_mp_write_bin(w, bytes->at, bytes->n);
@@ -83,7 +83,7 @@ static ps_err map_read_value(ps_mp_reader *r, const ps_map_field *f, const char 
         r->failed |= !isfinite(*(double *)at);
         break;
     case PS_MAP_FLOAT:
-        *(float *)at = ps_mp_read_float(r);
+        *(float *)at = (float)ps_mp_read_double(r);
         r->failed |= !isfinite(*(float *)at);
         break;
     case PS_MAP_BYTES:

@@ -11,7 +11,7 @@ typedef enum ps_map_kind {
     PS_MAP_U32, // or an enum
     PS_MAP_BOOL,
     PS_MAP_DOUBLE,  // finite
-    PS_MAP_FLOAT,   // finite
+    PS_MAP_FLOAT,   // likewise; travels as a double
     PS_MAP_BYTES,   // ps_map_bytes
     PS_MAP_NUMBERS, // ps_map_list of uint64_t
     PS_MAP_LIST     // ps_map_list of structs, a map each

@@ -75,8 +75,9 @@ static void a_struct_returns(void **state)
 /* By hand, from the specification: other writers may order the names as they like. */
 static void names_decide(void **state)
 {
-    static const uint8_t bytes[] = {0x82, 0xa6, 'w',  'e',  'i',  'g',  'h', 't',
-                                    0xca, 0x3f, 0x00, 0x00, 0x00, 0xa1, 'x', 0x05};
+    static const uint8_t bytes[] = {0x82, 0xa6, 'w',  'e',  'i', 'g', 'h',
+                                    't',  0xcb, 0x3f, 0xe0, 0,   0,   0,
+                                    0,    0,    0,    0xa1, 'x', 0x05};
     point p = {0};
     assert_int_equal(ps_map_read(bytes, sizeof bytes, &point_map, "a point", &p), PS_OK);
     assert_true(p.x == 5 && p.weight == 0.5f);
@@ -92,11 +93,12 @@ static void what_is_wrong_has_its_name(void **state)
         {"\x82\xa1x\x05\xa1y\x05", "a point: y is unknown"},
         {"\x82\xa1x\x0a\xa1y\x05", "a point: x is out of range, or of another kind"},
         {"\x82\xa1x\xa1y\xa1y\x05", "a point: x is out of range, or of another kind"},
-        {"\x82\xa6weight\xca\x7f\x80\x01\x01",
+        {"\x82\xa6weight\xcb\x7f\xf0\x01\x01\x01\x01\x01\x01",
          "a point: weight is out of range, or of another kind"},
-        {"\x82\xa6weight\xcb\x3f\xf0\x01\x01",
+        {"\x82\xa6weight\xca\x3f\xf0\x01\x01",
          "a point: weight is out of range, or of another kind"},
-        {"\x82\xa1x\x05\xa6weight\xca\x3f\x80\x01\x01\x01", "a point: more than a map"},
+        {"\x82\xa1x\x05\xa6weight\xcb\x3f\xf0\x01\x01\x01\x01\x01\x01\x01",
+         "a point: more than a map"},
         {"\x82\x05\x05\x05\x05", "a point: a name is cut, too long or no text"},
         {"\x92\xa1x\x05", "a point: no map"},
     };
