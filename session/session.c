@@ -417,9 +417,19 @@ ps_err ps_session_rest(ps_session *s, bool *rests, bool *over)
     return ps_exchange_rest(s->exchange, rests, over);
 }
 
-ps_exchange *ps_session_exchange(ps_session *s)
+void ps_session_set_round(ps_session *s, uint64_t steps, double weight)
 {
-    return s->exchange;
+    ps_exchange_set_round(s->exchange, steps, weight);
+}
+
+ps_err ps_session_end_round(ps_session *s, bool now, bool *sent)
+{
+    return ps_exchange_end_round(s->exchange, now, sent);
+}
+
+ps_round_cut ps_session_swap_cut(ps_session *s, ps_round_cut plan)
+{
+    return ps_exchange_swap_cut(s->exchange, plan);
 }
 
 ps_err ps_session_finish(ps_session *s)

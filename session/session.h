@@ -111,8 +111,10 @@ ps_err ps_session_count(ps_session *s, uint64_t mine, uint64_t all);
 ps_err ps_session_finish(ps_session *s);
 /* Where workers go on at their own pace, after finish: as in exchange.h. */
 ps_err ps_session_rest(ps_session *s, bool *rests, bool *over);
-/* Of a session that was started, for what exchange.h says of rounds; borrowed. */
-ps_exchange *ps_session_exchange(ps_session *s);
+/* With a quorum, as in exchange.h; exchanges without such rounds do nothing. */
+void ps_session_set_round(ps_session *s, uint64_t steps, double weight);
+ps_err ps_session_end_round(ps_session *s, bool now, bool *sent);
+ps_round_cut ps_session_swap_cut(ps_session *s, ps_round_cut plan);
 
 /* Instead of steps: chunks of the plan that go on by themselves (exchange.h). One thread
  * may push while another waits. UNSUPPORTED: the exchange cannot. */

@@ -174,8 +174,7 @@ static ps_err trainer_rounds_renew(ps_trainer *t)
     const double weight = rounds_weigh(t, samples, n);
     if (t->rank == 0) PS_TRY(rounds_tell(t, samples, n));
     PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));
-    ps_exchange_set_round(ps_session_exchange(t->o.session),
-                          (uint64_t)t->own->round_steps[t->rank], weight);
+    ps_session_set_round(t->o.session, (uint64_t)t->own->round_steps[t->rank], weight);
     return PS_OK;
 }
 
@@ -189,8 +188,7 @@ static ps_err trainer_rounds_take(ps_trainer *t)
     memcpy(t->own->round_steps, t->o.place->round_steps,
            (size_t)n * sizeof *t->own->round_steps);
     const double weight = rounds_weigh(t, samples, n);
-    ps_exchange_set_round(ps_session_exchange(t->o.session),
-                          (uint64_t)t->own->round_steps[t->rank], weight);
+    ps_session_set_round(t->o.session, (uint64_t)t->own->round_steps[t->rank], weight);
     return PS_OK;
 }
 
@@ -426,7 +424,7 @@ static ps_err cut_short(ps_trainer *t, bool *rests, bool *over)
 {
     bool sent;
     const bool late = !t->own->repeats && ps_member_closed(t->member) > t->own->n_rests;
-    PS_TRY(ps_exchange_end_round(ps_session_exchange(t->o.session), late, &sent));
+    PS_TRY(ps_session_end_round(t->o.session, late, &sent));
     return sent ? ps_session_rest(t->o.session, rests, over) : PS_OK;
 }
 
@@ -482,8 +480,8 @@ static ps_err plan_cut(ps_trainer *t)
     PS_TRY(ps_member_reduce(t->member, name, numbers, 2 * (size_t)n,
                             ps_trainer_step_deadline(t)));
     const double *mine = &numbers[2 * t->rank];
-    ps_exchange_swap_cut(ps_session_exchange(t->o.session),
-                         (ps_round_cut){(uint64_t)mine[0], (uint64_t)mine[1]});
+    ps_session_swap_cut(t->o.session,
+                        (ps_round_cut){(uint64_t)mine[0], (uint64_t)mine[1]});
     return PS_OK;
 }
 
@@ -573,8 +571,7 @@ static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest
                                            [STEP] = (double)rest->step,
                                            [VERSION] = (double)rest->version};
     double *cuts = sums + OWN + n;
-    const ps_round_cut cut =
-        ps_exchange_swap_cut(ps_session_exchange(t->o.session), (ps_round_cut){0});
+    const ps_round_cut cut = ps_session_swap_cut(t->o.session, (ps_round_cut){0});
     sums[OWN + t->rank] = own_seconds;
     cuts[2 * t->rank] = (double)cut.round;
     cuts[2 * t->rank + 1] = (double)cut.steps;
