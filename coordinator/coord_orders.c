@@ -130,7 +130,8 @@ static ps_err keep_order(ps_coord_orders *o, const ps_sync_order *order, kept_or
     ps_mp_writer_init(&k->value);
     k->number = o->n_orders;
     *out = k;
-    return ps_sync_order_write(&k->value, order);
+    ps_sync_order_write(&k->value, order);
+    return ps_mp_writer_end(&k->value);
 }
 
 /* --- the record -----------------------------------------------------------------------
@@ -225,9 +226,9 @@ static ps_err orders_write_rest(const ps_coord_orders *o, bool over, ps_mp_write
                                .over = over,
                                .figures = {figures, strlen(figures)},
                                .lines = {o->record, o->record_bytes}};
-    const ps_err err = ps_sync_rest_write(w, &rest);
+    ps_sync_rest_write(w, &rest);
     free(figures);
-    return err;
+    return ps_mp_writer_end(w);
 }
 
 static ps_err orders_publish(ps_coord_orders *o, bool over)

@@ -36,8 +36,8 @@ static const ps_map_field rules_fields[] = {
 };
 static const ps_map rules_map = PS_MAP_OF(rules_fields, rules_message);
 
-ps_err ps_sync_rules_write(ps_mp_writer *w, const ps_sync_rules *rules,
-                           uint32_t n_fragments, const uint64_t *batches)
+void ps_sync_rules_write(ps_mp_writer *w, const ps_sync_rules *rules,
+                         uint32_t n_fragments, const uint64_t *batches)
 {
     const rules_message m = {
         .rules = *rules,
@@ -45,7 +45,6 @@ ps_err ps_sync_rules_write(ps_mp_writer *w, const ps_sync_rules *rules,
         .batches = {(void *)(uintptr_t)batches, rules->n_workers}, // only read
         .script = {rules->script, rules->script ? strlen(rules->script) : 0}};
     ps_map_write(w, &rules_map, &m);
-    return ps_mp_writer_end(w);
 }
 
 ps_err ps_sync_rules_read(const void *value, size_t bytes, ps_sync_rules *out,
@@ -65,11 +64,10 @@ ps_err ps_sync_rules_read(const void *value, size_t bytes, ps_sync_rules *out,
 static const ps_map_field batches_fields[] = {{"batches", 0, PS_MAP_NUMBERS, 0, NULL}};
 static const ps_map batches_map = PS_MAP_OF(batches_fields, ps_map_list);
 
-ps_err ps_sync_batches_write(ps_mp_writer *w, const uint64_t *batches, uint32_t n_workers)
+void ps_sync_batches_write(ps_mp_writer *w, const uint64_t *batches, uint32_t n_workers)
 {
     const ps_map_list list = {(void *)(uintptr_t)batches, n_workers}; // only read
     ps_map_write(w, &batches_map, &list);
-    return ps_mp_writer_end(w);
 }
 
 ps_err ps_sync_batches_read(const void *value, size_t bytes, uint64_t *batches,
@@ -112,11 +110,10 @@ static const ps_map_field order_fields[] = {
 };
 static const ps_map order_map = PS_MAP_OF(order_fields, order_message);
 
-ps_err ps_sync_order_write(ps_mp_writer *w, const ps_sync_order *order)
+void ps_sync_order_write(ps_mp_writer *w, const ps_sync_order *order)
 {
     const order_message m = {*order, {order->entries, order->n}};
     ps_map_write(w, &order_map, &m);
-    return ps_mp_writer_end(w);
 }
 
 ps_err ps_sync_order_read(const void *value, size_t bytes, ps_sync_entry *entries,
@@ -150,10 +147,9 @@ static const ps_map_field rest_fields[] = {
 };
 static const ps_map rest_map = PS_MAP_OF(rest_fields, ps_sync_rest);
 
-ps_err ps_sync_rest_write(ps_mp_writer *w, const ps_sync_rest *rest)
+void ps_sync_rest_write(ps_mp_writer *w, const ps_sync_rest *rest)
 {
     ps_map_write(w, &rest_map, rest);
-    return ps_mp_writer_end(w);
 }
 
 ps_err ps_sync_rest_read(const void *value, size_t bytes, ps_sync_rest *out)

@@ -13,20 +13,19 @@
 #include "sync_policy.h"
 
 /* batches: (rules->n_workers). n_fragments: sync.fragments. */
-ps_err ps_sync_rules_write(ps_mp_writer *w, const ps_sync_rules *rules,
-                           uint32_t n_fragments, const uint64_t *batches);
+void ps_sync_rules_write(ps_mp_writer *w, const ps_sync_rules *rules,
+                         uint32_t n_fragments, const uint64_t *batches);
 /* batches: (PS_MAX_RANKS), as many as out->n_workers are set. out->script is NULL, and
  * script is the text, without an end, in value. */
 ps_err ps_sync_rules_read(const void *value, size_t bytes, ps_sync_rules *out,
                           uint32_t *n_fragments, uint64_t *batches, ps_map_bytes *script);
 
-ps_err ps_sync_batches_write(ps_mp_writer *w, const uint64_t *batches,
-                             uint32_t n_workers);
+void ps_sync_batches_write(ps_mp_writer *w, const uint64_t *batches, uint32_t n_workers);
 /* batches: (n_workers). */
 ps_err ps_sync_batches_read(const void *value, size_t bytes, uint64_t *batches,
                             uint32_t n_workers);
 
-ps_err ps_sync_order_write(ps_mp_writer *w, const ps_sync_order *order);
+void ps_sync_order_write(ps_mp_writer *w, const ps_sync_order *order);
 /* entries: (n_workers), of which out borrows. */
 ps_err ps_sync_order_read(const void *value, size_t bytes, ps_sync_entry *entries,
                           uint32_t n_workers, ps_sync_order *out);
@@ -39,7 +38,7 @@ typedef struct ps_sync_rest {
     ps_map_bytes lines; // of the record since the last rest; ps_sync_rest_word follows
 } ps_sync_rest;
 
-ps_err ps_sync_rest_write(ps_mp_writer *w, const ps_sync_rest *rest);
+void ps_sync_rest_write(ps_mp_writer *w, const ps_sync_rest *rest);
 /* out borrows from value. */
 ps_err ps_sync_rest_read(const void *value, size_t bytes, ps_sync_rest *out);
 

@@ -21,14 +21,12 @@ static const ps_map start_map = PS_MAP_OF(start_fields, start_message);
 
 ps_err ps_job_start_put(ps_member *m, const ps_job_start *start, ps_deadline deadline)
 {
-    uint8_t value[64 + PS_STEP_RULE_STATE_BYTES];
     const start_message message = {
         start->total_steps, start->step, {start->rule, start->rule_bytes}};
     ps_mp_writer w;
-    ps_mp_writer_init_fixed(&w, value, sizeof value);
+    ps_mp_writer_init(&w);
     ps_map_write(&w, &start_map, &message);
-    PS_TRY(ps_mp_writer_end(&w));
-    return ps_member_put(m, PS_JOB_KEY_TOTAL_STEPS, value, w.used, deadline);
+    return ps_member_put_written(m, PS_JOB_KEY_TOTAL_STEPS, &w, deadline);
 }
 
 static ps_err job_start_read_value(const void *value, size_t bytes, ps_job_start *start)

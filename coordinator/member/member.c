@@ -927,6 +927,15 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
     return member_call(m, &c, deadline, NULL, NULL, NULL);
 }
 
+ps_err ps_member_put_written(ps_member *m, const char *key, ps_mp_writer *w,
+                             ps_deadline deadline)
+{
+    ps_err err = ps_mp_writer_end(w);
+    if (err == PS_OK) err = ps_member_put(m, key, w->base, w->used, deadline);
+    ps_mp_writer_fini(w);
+    return err;
+}
+
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline)
 {

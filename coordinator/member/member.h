@@ -106,6 +106,9 @@ ps_straggler ps_member_straggler(ps_member *m);
  * the key is set; *value is owned by the caller (free()). */
 ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t bytes,
                      ps_deadline deadline);
+/* The value is what w has written; w is freed. NOMEM: it could not write all. */
+ps_err ps_member_put_written(ps_member *m, const char *key, ps_mp_writer *w,
+                             ps_deadline deadline);
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline);
 

@@ -160,11 +160,8 @@ ps_err ps_open_job_put(ps_member *member, const ps_open_job *job, ps_deadline de
 {
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    ps_err err = ps_open_job_write(job, &w);
-    if (err == PS_OK)
-        err = ps_member_put(member, PS_JOB_KEY_TENSORS, w.base, w.used, deadline);
-    ps_mp_writer_fini(&w);
-    return err;
+    (void)ps_open_job_write(job, &w); // fails only as w does
+    return ps_member_put_written(member, PS_JOB_KEY_TENSORS, &w, deadline);
 }
 
 ps_err ps_open_job_get(ps_member *member, ps_deadline deadline, ps_open_job *out,

@@ -300,12 +300,9 @@ ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
         values[COMMON + 2 * i + 1] = t->notes[i].samples;
     }
     uint64_t begin = ps_clock_ns();
-    if (t->member) {
-        char name[48];
-        snprintf(name, sizeof name, "step/%" PRIu64, t->step);
-        PS_TRY(ps_member_reduce(t->member, name, values, COMMON + 2 * (size_t)t->n_notes,
-                                ps_trainer_step_deadline(t)));
-    }
+    if (t->member)
+        PS_TRY(ps_trainer_reduce(t, "step", t->step, values,
+                                 COMMON + 2 * (size_t)t->n_notes));
     ps_trace_add(PS_TRACE_AGREE, begin, t->step);
     t->owed_seconds = ps_clock_seconds_since(begin);
     t->agreed += t->owed_seconds;

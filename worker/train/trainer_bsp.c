@@ -63,16 +63,14 @@ static void bsp_destroy(ps_trainer *t)
 static ps_err bsp_next_epoch(ps_trainer *t)
 {
     struct ps_trainer_bsp *b = t->bsp;
-    char name[48], text[PS_BALANCE_TEXT_BYTES];
+    char text[PS_BALANCE_TEXT_BYTES];
     double speeds[PS_MAX_RANKS] = {0};
     const int n = t->o.sampler->world_size;
     if (!b->batches) return PS_OK;
     const int64_t own = ps_trainer_samples(t->own_n, 0, t->n_batches);
     speeds[t->rank] = (double)own / (b->busy_seconds > 1e-6 ? b->busy_seconds : 1e-6);
     b->busy_seconds = 0;
-    snprintf(name, sizeof name, "balance/%" PRId64, t->epoch);
-    PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
-                            ps_trainer_step_deadline(t)));
+    PS_TRY(ps_trainer_reduce(t, "balance", (uint64_t)t->epoch, speeds, (size_t)n));
     // A job that goes on near an epoch's end has measured too little.
     if (2 * t->n_batches >= ps_sampler_n_batches(t->o.sampler))
         ps_balance(speeds, n, global_batch(t), largest_batch(t), b->batches);

@@ -50,7 +50,7 @@ static ps_err trainer_place_write(ps_mp_writer *w, const ps_tensor_table *table,
         .buffers = {place->buffers, table->buffer_bytes}};
     ps_map_write(w, &place_map, &m);
     free(text);
-    return ps_mp_writer_end(w);
+    return PS_OK;
 }
 
 ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
@@ -61,8 +61,7 @@ ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
     ps_mp_writer_init(&w);
     const ps_job_key key = ps_job_key_place(place->stretch);
     ps_err err = trainer_place_write(&w, table, now, place);
-    if (err == PS_OK) err = ps_member_put(member, key.text, w.base, w.used, deadline);
-    ps_mp_writer_fini(&w);
+    if (err == PS_OK) err = ps_member_put_written(member, key.text, &w, deadline);
     if (err != PS_OK || place->stretch == 0) return err;
     const ps_job_key before = ps_job_key_place(place->stretch - 1);
     return ps_member_put(member, before.text, "", 0, deadline);

@@ -14,6 +14,14 @@ ps_deadline ps_trainer_step_deadline(const ps_trainer *t)
     return ps_deadline_in_ms((uint64_t)t->o.config->net.step_timeout_ms);
 }
 
+ps_err ps_trainer_reduce(const ps_trainer *t, const char *kind, uint64_t number,
+                         double *values, size_t n)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%s/%" PRIu64, kind, number);
+    return ps_member_reduce(t->member, name, values, n, ps_trainer_step_deadline(t));
+}
+
 static ps_err on_params_needed(void *ctx, uint64_t begin, uint64_t end)
 {
     ps_trainer *t = ctx;

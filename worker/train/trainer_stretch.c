@@ -93,13 +93,12 @@ static bool trainer_rounds_are_new(const ps_trainer *t)
 }
 
 /* As measured. A worker that has just come back may have made no step. */
-static ps_err rounds_measure(ps_trainer *t, const char *name, int n)
+static ps_err rounds_measure(ps_trainer *t, int n)
 {
     double speeds[PS_MAX_RANKS] = {0};
     const double seconds = t->own->round_seconds > 1e-6 ? t->own->round_seconds : 1e-6;
     speeds[t->rank] = t->own->round_done / seconds;
-    PS_TRY(ps_member_reduce(t->member, name, speeds, (size_t)n,
-                            ps_trainer_step_deadline(t)));
+    PS_TRY(ps_trainer_reduce(t, "rounds", t->own->n_rests, speeds, (size_t)n));
     ps_balance_rounds(speeds, n, t->o.config->sync.local_steps, t->own->round_steps);
     const bool within = trainer_rounds_are_new(t); // the first round
     const uint64_t begun = ps_local_steps_begun(t->o.config, t->result->first_step);
@@ -110,7 +109,7 @@ static ps_err rounds_measure(ps_trainer *t, const char *name, int n)
 }
 
 /* As recorded. After the log's end they stay as they are. */
-static ps_err rounds_repeat(ps_trainer *t, const char *name, int n)
+static ps_err rounds_repeat(ps_trainer *t, int n)
 {
     double steps[PS_MAX_RANKS] = {0};
     if (t->rank == 0)
@@ -119,8 +118,7 @@ static ps_err rounds_repeat(ps_trainer *t, const char *name, int n)
                                           t->own->round_steps, n));
     for (int r = 0; r < n && t->rank == 0; r++)
         steps[r] = (double)t->own->round_steps[r];
-    PS_TRY(
-        ps_member_reduce(t->member, name, steps, (size_t)n, ps_trainer_step_deadline(t)));
+    PS_TRY(ps_trainer_reduce(t, "rounds", t->own->n_rests, steps, (size_t)n));
     for (int r = 0; r < n; r++)
         t->own->round_steps[r] = (int64_t)steps[r];
     return PS_OK;
@@ -148,12 +146,9 @@ static ps_err rounds_tell(const ps_trainer *t, const uint64_t *samples, int n)
                                        t->own->round_steps, n));
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    ps_err err = ps_sync_batches_write(&w, samples, (uint32_t)n);
-    if (err == PS_OK)
-        err = ps_member_put(t->member, PS_JOB_KEY_POLICY_BATCHES, w.base, w.used,
-                            ps_trainer_step_deadline(t));
-    ps_mp_writer_fini(&w);
-    return err;
+    ps_sync_batches_write(&w, samples, (uint32_t)n);
+    return ps_member_put_written(t->member, PS_JOB_KEY_POLICY_BATCHES, &w,
+                                 ps_trainer_step_deadline(t));
 }
 
 /* After that step, and at rest, all ranks before the next step: agrees on the steps of
@@ -161,19 +156,17 @@ static ps_err rounds_tell(const ps_trainer *t, const uint64_t *samples, int n)
  * repeated says. Servers and log learn of them. */
 static ps_err trainer_rounds_renew(ps_trainer *t)
 {
-    char name[48];
     uint64_t samples[PS_MAX_RANKS];
     const int n = t->o.sampler->world_size;
     if (!t->own->round_steps) return PS_OK;
-    snprintf(name, sizeof name, "rounds/%" PRIu64, t->own->n_rests);
-    PS_TRY(t->own->repeats ? rounds_repeat(t, name, n) : rounds_measure(t, name, n));
+    PS_TRY(t->own->repeats ? rounds_repeat(t, n) : rounds_measure(t, n));
     // A speed is that of several epochs, the newest ones most; the first steps are few.
     const double keep = trainer_rounds_are_new(t) ? 0 : 0.5;
     t->own->round_seconds *= keep;
     t->own->round_done *= keep;
     const double weight = rounds_weigh(t, samples, n);
     if (t->rank == 0) PS_TRY(rounds_tell(t, samples, n));
-    PS_TRY(ps_member_barrier(t->member, name, ps_trainer_step_deadline(t)));
+    PS_TRY(ps_trainer_reduce(t, "rounds", t->own->n_rests, NULL, 0)); // a barrier
     ps_session_set_round(t->o.session, (uint64_t)t->own->round_steps[t->rank], weight);
     return PS_OK;
 }
@@ -270,12 +263,9 @@ static ps_err put_rules(ps_trainer *t)
     if (*path) PS_TRY(ps_policy_log_read(path, &rules, &t->own->replay));
     rules.script = t->own->replay.orders;
     ps_mp_writer_init(&w);
-    ps_err err =
-        ps_sync_rules_write(&w, &rules, (uint32_t)t->o.config->sync.fragments, batches);
-    if (err == PS_OK)
-        err = ps_member_put(t->member, PS_JOB_KEY_POLICY, w.base, w.used,
-                            ps_trainer_step_deadline(t));
-    ps_mp_writer_fini(&w);
+    ps_sync_rules_write(&w, &rules, (uint32_t)t->o.config->sync.fragments, batches);
+    const ps_err err = ps_member_put_written(t->member, PS_JOB_KEY_POLICY, &w,
+                                             ps_trainer_step_deadline(t));
     free(t->own->replay.orders);
     t->own->replay.orders = NULL;
     PS_TRY(err);
@@ -464,7 +454,6 @@ static ps_err stretch_find_place(ps_trainer *t, int64_t *first)
 /* Which round of this stretch the record has cut short. */
 static ps_err plan_cut(ps_trainer *t)
 {
-    char name[48];
     ps_round_cut cuts[PS_MAX_RANKS] = {{0}};
     double numbers[2 * PS_MAX_RANKS] = {0};
     const int n = ps_session_world_size(t->o.session);
@@ -476,9 +465,7 @@ static ps_err plan_cut(ps_trainer *t)
         numbers[2 * r] = (double)cuts[r].round;
         numbers[2 * r + 1] = (double)cuts[r].steps;
     }
-    snprintf(name, sizeof name, "cuts/%" PRIu64, t->own->n_rests);
-    PS_TRY(ps_member_reduce(t->member, name, numbers, 2 * (size_t)n,
-                            ps_trainer_step_deadline(t)));
+    PS_TRY(ps_trainer_reduce(t, "cuts", t->own->n_rests, numbers, 2 * (size_t)n));
     const double *mine = &numbers[2 * t->rank];
     ps_session_swap_cut(t->o.session,
                         (ps_round_cut){(uint64_t)mine[0], (uint64_t)mine[1]});
@@ -561,7 +548,6 @@ static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
  * than the others' where this process has come back meanwhile. rest: rank 0's counts. */
 static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest *rest)
 {
-    char name[48];
     ps_trainer_window *w = &t->since_record;
     ps_trainer_result *r = t->result;
     // Each rank's seconds from OWN on, then each one's cut.
@@ -575,9 +561,7 @@ static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest
     sums[OWN + t->rank] = own_seconds;
     cuts[2 * t->rank] = (double)cut.round;
     cuts[2 * t->rank + 1] = (double)cut.steps;
-    snprintf(name, sizeof name, "rest/%" PRIu64, t->own->n_rests);
-    PS_TRY(ps_member_reduce(t->member, name, sums, OWN + 3 * (size_t)n,
-                            ps_trainer_step_deadline(t)));
+    PS_TRY(ps_trainer_reduce(t, "rest", t->own->n_rests, sums, OWN + 3 * (size_t)n));
     PS_TRY(record_cuts(t, cuts, n));
     double seconds = 0;
     for (int i = 0; i < n; i++)
