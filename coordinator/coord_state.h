@@ -1,6 +1,6 @@
 /* What the coordinator's thread knows of the job, and how it speaks to members. For
- * coordinator.c and its parts alone: coord_end, coord_back, coord_admission, coord_alive.
- */
+ * coordinator.c and its parts alone: coord_elastic, coord_pace, coord_end, coord_back,
+ * coord_admission. */
 #ifndef PS_COORD_STATE_H
 #define PS_COORD_STATE_H
 

@@ -1,6 +1,6 @@
 /* The control plane's decoder, and the coordinator behind it. The input is a row of
  * messages. Each has a byte that names the sender, two bytes of length (low byte first),
- * and the frame. JOINs go to the admission, WELCOME carries a roster. */
+ * and the frame. JOINs go to the admission, WELCOME carries a roster, ORDER an order. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "coord_admission.h"
 #include "coord_state.h"
 #include "log.h"
+#include "sync_codec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -55,6 +56,8 @@ static void take(ps_coordinator *job, ps_coord_board *b, uint8_t sender,
                  const ps_control *c)
 {
     ps_roster roster;
+    ps_sync_entry entries[WORKERS];
+    ps_sync_order order;
     int rank = sender % (WORKERS + 1) - 1; // -1: a link of a server
     ps_secret secret = {{sender % (WORKERS + 1)}};
     ps_coord_asker from = {.role = rank < 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER,
@@ -67,6 +70,9 @@ static void take(ps_coordinator *job, ps_coord_board *b, uint8_t sender,
     case PS_CONTROL_WELCOME:
         (void)ps_roster_read(&roster, c->value, c->bytes);
         ps_roster_fini(&roster);
+        break;
+    case PS_CONTROL_ORDER:
+        (void)ps_sync_order_read(c->value, c->bytes, entries, WORKERS, &order);
         break;
     case PS_CONTROL_LEAVE:
         if (rank >= 0) ps_coord_board_worker_left(b, rank);

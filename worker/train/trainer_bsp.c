@@ -1,3 +1,5 @@
+/* Epochs in which all ranks make as many steps: each step together (bsp), or the steps of
+ * a round each by itself (local, local_steps.h). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
