@@ -91,7 +91,7 @@ static bool lesson(pupil *p, FILE *teacher)
     return true;
 }
 
-static void test_bf16_is_as_near_as_autocast(void **state)
+TEST(test_bf16_is_as_near_as_autocast)
 {
     pupil p = {0};
     int steps = 0;
@@ -115,7 +115,5 @@ static void test_bf16_is_as_near_as_autocast(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "cpu") == 0) kind = PS_DEVICE_CPU;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16_is_as_near_as_autocast)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

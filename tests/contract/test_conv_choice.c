@@ -97,7 +97,7 @@ static const int shapes[][5] = {
     {12, 12, 3, 1, 8},  {12, 16, 3, 1, 8}, {15, 31, 3, 1, 8},  {17, 33, 3, 1, 8},
     {1, 16, 20, 1, 28}, {1, 8, 15, 3, 32}, {3, 32, 16, 16, 32}};
 
-static void test_no_reference_code_runs(void **state)
+TEST(test_no_reference_code_runs)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int *s = shapes[i];
@@ -118,7 +118,7 @@ static void test_no_reference_code_runs(void **state)
 
 /* For such windows the library has fast AVX2 code only if the padding is part of the
  * input. */
-static void test_padded_large_windows_have_kernels(void **state)
+TEST(test_padded_large_windows_have_kernels)
 {
     rig r;
     rig_init(&r, &cpu, "[3, 63, 63]", "cross_entropy",
@@ -151,7 +151,7 @@ static int count_bf16(int kernel)
 }
 
 /* oneDNN's bf16 gradient of these weights is slow. */
-static void test_wide_depthwise_windows_are_float32_in_bf16(void **state)
+TEST(test_wide_depthwise_windows_are_float32_in_bf16)
 {
     assert_int_equal(count_bf16(5), 0);
     assert_int_equal(count_bf16(7), 0);
@@ -160,7 +160,7 @@ static void test_wide_depthwise_windows_are_float32_in_bf16(void **state)
 }
 
 /* All passes, except that AVX512-FP16 has none for the gradients of weights. */
-static void test_fp16_has_kernels(void **state)
+TEST(test_fp16_has_kernels)
 {
     enum { PASSES = 3 }; // two forward, one back
     static const rig_device narrow = {.kind = PS_DEVICE_CPU,
@@ -204,7 +204,7 @@ static int count_products(const rig_rounding *rounding, int channels, int side)
 }
 
 /* Where the planes have few positions and the weights are many. */
-static void test_small_planes_are_products(void **state)
+TEST(test_small_planes_are_products)
 {
     assert_int_equal(count_products(&rig_float32, 96, 4), 2);
     assert_int_equal(count_products(&rig_float32, 96, 2), 2);
@@ -288,7 +288,7 @@ static bool has_winograd(void)
 /* Winograd's algorithm is used on every processor that has it, also for small batches,
  * except where its transforms cost more than it saves. The forward pass uses it only on
  * request: its rounding errors can change what a relu does. */
-static void test_winograd_is_used_where_it_pays(void **state)
+TEST(test_winograd_is_used_where_it_pays)
 {
     const winograd_passes none = {0}, gradients = {.gradients = 2}, every = {1, 2, 1};
     check_winograd(PS_WINOGRAD_OFF, 64, 28, 4, none);
@@ -326,7 +326,7 @@ static float *sums_of(ps_winograd allowed)
 }
 
 /* Within 1e-5 of the largest output. */
-static void test_winograd_makes_the_same_outputs(void **state)
+TEST(test_winograd_makes_the_same_outputs)
 {
     if (!has_winograd()) return;
     float *direct = sums_of(PS_WINOGRAD_GRADIENTS), *winograd = sums_of(PS_WINOGRAD_ALL);
@@ -367,7 +367,7 @@ static int count(const char *text, const char *what)
 }
 
 /* There is one warning for the layer, not one for each batch size. */
-static void test_a_layer_without_fast_code_is_named_once(void **state)
+TEST(test_a_layer_without_fast_code_is_named_once)
 {
     char said[4096];
     const char *two = "{conv2d: {name: body, out: 8, kernel: 3}}, relu, {conv2d: "
@@ -384,16 +384,6 @@ static void test_a_layer_without_fast_code_is_named_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_reference_code_runs),
-        cmocka_unit_test(test_padded_large_windows_have_kernels),
-        cmocka_unit_test(test_wide_depthwise_windows_are_float32_in_bf16),
-        cmocka_unit_test(test_fp16_has_kernels),
-        cmocka_unit_test(test_small_planes_are_products),
-        cmocka_unit_test(test_winograd_is_used_where_it_pays),
-        cmocka_unit_test(test_winograd_makes_the_same_outputs),
-        cmocka_unit_test(test_a_layer_without_fast_code_is_named_once),
-    };
     ps_log_init("test", PS_LOG_WARN);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -293,23 +293,23 @@ static int reset_counts(void **state)
     return 0;
 }
 
-static void test_layer_by_layer(void **state)
+TEST_WITH(test_layer_by_layer, reset_counts, NULL)
 {
     assert_same_bits(0, 5);
 }
 
-static void test_groups(void **state)
+TEST_WITH(test_groups, reset_counts, NULL)
 {
     assert_same_bits(2000, 3);
 }
 
-static void test_whole_model(void **state)
+TEST_WITH(test_whole_model, reset_counts, NULL)
 {
     assert_same_bits(SIZE_MAX, 1);
 }
 
 /* A capture that fails leaves a device that can be closed. */
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     rig *r = malloc(sizeof *r);
     rig_init(r, SIZE_MAX);
@@ -329,15 +329,4 @@ static void test_refusals(void **state)
     assert_int_equal(ps_program_prefetch(s->program, &batch), PS_ERR_ARG);
     rig_fini(r);
     free(r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_layer_by_layer, reset_counts),
-        cmocka_unit_test_setup(test_groups, reset_counts),
-        cmocka_unit_test_setup(test_whole_model, reset_counts),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

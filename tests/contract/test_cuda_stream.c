@@ -214,7 +214,7 @@ static float assert_same_training(const char *optimizer, const char *more)
     return scale;
 }
 
-static void test_optimizers(void **state)
+TEST(test_optimizers)
 {
     assert_same_training("optimizer.name=sgd", "optimizer.weight_decay=0.1");
     assert_same_training("optimizer.name=sgd", "optimizer.momentum=0.9");
@@ -249,7 +249,7 @@ static void test_optimizers(void **state)
 }
 
 /* The first scale is so large that gradients overflow, on both sides alike. */
-static void test_loss_scale(void **state)
+TEST(test_loss_scale)
 {
     const float first = 0x1p120f;
     float last = assert_same_training(
@@ -265,7 +265,7 @@ static void test_loss_scale(void **state)
 
 /* fp16 scales its losses by itself. Gradients that 16 bits cannot hold become infinite
  * factors of the next product, and the step is skipped. */
-static void test_precision(void **state)
+TEST(test_precision)
 {
     assert_true(assert_same_training("optimizer.name=adamw", "train.precision=bf16") ==
                 1);
@@ -274,7 +274,7 @@ static void test_precision(void **state)
 }
 
 /* Steps that the host does not wait for give the same weights as the host's steps. */
-static void test_queued_steps(void **state)
+TEST(test_queued_steps)
 {
     const char *const ways[][2] = {
         {"optimizer={name: sgd, momentum: 0.9}", "schedule.name=cosine"},
@@ -324,7 +324,7 @@ static void assert_not_made(bool another_step)
     free(r);
 }
 
-static void test_not_finite(void **state)
+TEST(test_not_finite)
 {
     assert_not_made(false);
     assert_not_made(true);
@@ -341,10 +341,5 @@ int main(void)
         return EXIT_SKIPPED;
     }
     ps_device_close(&device);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_optimizers), cmocka_unit_test(test_loss_scale),
-        cmocka_unit_test(test_precision),  cmocka_unit_test(test_queued_steps),
-        cmocka_unit_test(test_not_finite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

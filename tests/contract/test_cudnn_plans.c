@@ -103,7 +103,7 @@ static void check_plan(ps_conv_library *a, ps_conv_library *b, const layer *l,
     ps_conv_plan_destroy(&second);
 }
 
-static void test_every_convolution_has_a_plan(void **state)
+TEST(test_every_convolution_has_a_plan)
 {
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         ps_conv_library *a = open_described(ways[w].tf32);
@@ -120,7 +120,7 @@ static void test_every_convolution_has_a_plan(void **state)
 
 /* cuDNN's kernels for exact float32 take images in one order only. It copies images in
  * another order in each pass, as its workspace shows. */
-static void test_exact_kernels_copy_no_images(void **state)
+TEST(test_exact_kernels_copy_no_images)
 {
     ps_conv_library *library = open_described(false);
     for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
@@ -137,7 +137,7 @@ static void test_exact_kernels_copy_no_images(void **state)
     ps_conv_library_close(&library);
 }
 
-static void test_memory_is_bounded(void **state)
+TEST(test_memory_is_bounded)
 {
     ps_conv_library *library = open_described(false);
     ps_conv_shape shape = shape_of(&layers[3], &ways[2], PS_CONV_FORWARD, false);
@@ -152,7 +152,7 @@ static void test_memory_is_bounded(void **state)
     ps_conv_library_close(&library);
 }
 
-static void test_a_described_gpu_runs_nothing(void **state)
+TEST(test_a_described_gpu_runs_nothing)
 {
     ps_conv_library *library = open_described(false);
     ps_conv_shape shape = shape_of(&layers[0], &ways[0], PS_CONV_FORWARD, false);
@@ -162,7 +162,7 @@ static void test_a_described_gpu_runs_nothing(void **state)
     ps_conv_library_close(&library);
 }
 
-static void test_shapes_that_fit_nothing_are_no_crash(void **state)
+TEST(test_shapes_that_fit_nothing_are_no_crash)
 {
     ps_conv_library *library = open_described(false);
     ps_conv_shape shape = shape_of(&layers[0], &ways[0], PS_CONV_FORWARD, false);
@@ -171,15 +171,4 @@ static void test_shapes_that_fit_nothing_are_no_crash(void **state)
     assert_int_not_equal(ps_conv_plan_create(library, &shape, MOST_BYTES, &plan), PS_OK);
     assert_null(plan);
     ps_conv_library_close(&library);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_convolution_has_a_plan),
-        cmocka_unit_test(test_exact_kernels_copy_no_images),
-        cmocka_unit_test(test_memory_is_bounded),
-        cmocka_unit_test(test_a_described_gpu_runs_nothing),
-        cmocka_unit_test(test_shapes_that_fit_nothing_are_no_crash)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,7 +161,7 @@ static uint64_t time_to_another_connection(void)
     return d.accepted_ns[DEAF] - d.accepted_ns[DEAF - 1];
 }
 
-static void another_connection_is_made_soon(void **state)
+TEST(another_connection_is_made_soon)
 {
     uint64_t took_ns = UINT64_MAX;
     // the machine may be busy
@@ -173,8 +173,5 @@ static void another_connection_is_made_soon(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_connection_is_made_soon),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -47,14 +47,14 @@ static double check_models(const rig_device *device)
     return worst;
 }
 
-static void test_models(void **state)
+TEST(test_models)
 {
     check_models(&on);
 }
 
 /* With weights such as 1/3 exact results are ties, and two orders of summing round them
  * to different numbers of 16 bits. So these cases are compared only in float32. */
-static void test_any_size(void **state)
+TEST(test_any_size)
 {
     static const model_case cases[] = {
         {"upsample to any size", "[3, 5, 4]", "cross_entropy",
@@ -77,7 +77,7 @@ static void test_any_size(void **state)
         check_model(&on, &cases[i]);
 }
 
-static void test_without_winograd(void **state)
+TEST(test_without_winograd)
 {
     if (on.kind != PS_DEVICE_CPU) return; // no other device has the choice
     const model_case *c = model_cases;
@@ -109,7 +109,7 @@ static bool narrow(size_t i, rig_device *device)
     return has;
 }
 
-static void test_narrow_models(void **state)
+TEST(test_narrow_models)
 {
     for (size_t i = 0; i < NARROW; i++) {
         rig_device device;
@@ -123,7 +123,7 @@ static void test_narrow_models(void **state)
 
 /* The cpu device computes this convolution by Winograd's algorithm, with rounded factors,
  * where its processor has no faster products of bf16. */
-static void test_narrow_winograd(void **state)
+TEST(test_narrow_winograd)
 {
     rig r;
     rig_device device;
@@ -141,7 +141,7 @@ static void test_narrow_winograd(void **state)
 
 /* Sums of 3 equal inputs times 1: the inputs are rounded to nearest, ties to even, and
  * what 16 bits cannot hold is infinite; sums are not rounded to 16 bits. */
-static void test_narrow_factors(void **state)
+TEST(test_narrow_factors)
 {
     static const struct {
         float x, bf16, fp16;
@@ -185,7 +185,7 @@ static void test_narrow_factors(void **state)
 /* Values between layers are rounded, the input of the loss is not. The input is 1 +
  * step, which 16 bits cannot hold, through one layer and through two; all weights are 1.
  */
-static void test_narrow_values(void **state)
+TEST(test_narrow_values)
 {
     static const char *const layers[] = {
         "{linear: {name: a, out: 1, bias: false}}",
@@ -215,7 +215,7 @@ static const char *const basicnet =
     "out: 128}}, relu, {dropout: 0.5}, {linear: {name: fc2, out: 10}}, log_softmax";
 
 /* The same inputs give the same bits, also in a second program. */
-static void test_same_bits(void **state)
+TEST(test_same_bits)
 {
     rig a, b;
     ps_pass_result first, second;
@@ -254,7 +254,7 @@ static ps_err note(void *ctx, uint64_t begin, uint64_t end)
     return PS_OK;
 }
 
-static void test_hooks(void **state)
+TEST(test_hooks)
 {
     rig r;
     hook_log needed = {.fail_at = -1}, ready = {.fail_at = -1};
@@ -323,7 +323,7 @@ static void step_by_rows(taker *t, ps_program *program, const ps_batch *batch, i
     }
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
     enum { CALLS = 8 }; // of four layers, if each is announced as a whole
     rig r;
@@ -365,7 +365,7 @@ static void test_rows(void **state)
 
 /* A step of two micro-batches with different samples: the gradients of both are added.
  * The device may still work on the first one when it gets the second. */
-static void test_micro_batches(void **state)
+TEST(test_micro_batches)
 {
     rig r;
     ref_model first, second;
@@ -395,7 +395,7 @@ static void test_micro_batches(void **state)
 }
 
 /* One layer of dropout on ones shows its mask; p = 0.25 of 4 x 20,000 draws. */
-static void test_dropout(void **state)
+TEST(test_dropout)
 {
     rig r;
     rig_init(&r, &on, "[20000]", "cross_entropy",
@@ -432,7 +432,7 @@ static void test_dropout(void **state)
 }
 
 /* torch.argmax: the first of equal maxima. */
-static void test_correct(void **state)
+TEST(test_correct)
 {
     rig r;
     ps_pass_result result;
@@ -452,7 +452,7 @@ static void test_correct(void **state)
 
 /* Like torch: a NaN anywhere in a window is the window's maximum, and a relu before the
  * pool keeps it. */
-static void test_nan_is_kept(void **state)
+TEST(test_nan_is_kept)
 {
     static const char *const models[] = {
         "{max_pool2d: {kernel: 2}}, " FLAT,
@@ -501,7 +501,7 @@ static void check_shows_nan(rig *r, const ps_pass *pass, const ps_tensor *tensor
 
 /* NaN in parameters, statistics or values between layers shows in the loss or, in
  * training, in a gradient. This is so in torch, and has to be so whatever is fused. */
-static void test_divergence_shows(void **state)
+TEST(test_divergence_shows)
 {
     static const char *const models[] = {
         "{conv2d: {name: a, out: 20, kernel: 3}}, relu, "
@@ -537,7 +537,7 @@ static void test_divergence_shows(void **state)
     }
 }
 
-static void test_counts_batches(void **state)
+TEST(test_counts_batches)
 {
     rig r;
     rig_init(&r, &on, "[2, 3, 3]", "cross_entropy",
@@ -581,7 +581,7 @@ static void check_fp16(void)
                 strstr(ps_err_message(), "take train.precision=float32"));
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     rig r;
     if (on.kind == PS_DEVICE_CPU) check_fp16();
@@ -607,26 +607,9 @@ static void test_refusals(void **state)
     rig_fini(&r);
 }
 
-/* Runs the test of this name alone, or with - before it all others. false: there is none.
- */
-static bool choose(const char *name, const struct CMUnitTest *tests, size_t n)
-{
-    const bool others = name[0] == '-';
-    name += others;
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(tests[i].name, name) != 0) continue;
-        if (others)
-            cmocka_set_skip_filter(name);
-        else
-            cmocka_set_test_filter(name);
-        return true;
-    }
-    return false;
-}
-
 enum { EXIT_SKIPPED = 77 };
 
-/* Arguments: device, cuDNN (auto, on, off), precision of all tests, and what choose
+/* Arguments: device, cuDNN (auto, on, off), precision of all tests, and what check_choose
  * takes. */
 int main(int argc, char **argv)
 {
@@ -643,25 +626,6 @@ int main(int argc, char **argv)
         printf("skipped: %s\n", ps_err_message());
         return EXIT_SKIPPED;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_any_size),
-        cmocka_unit_test(test_without_winograd),
-        cmocka_unit_test(test_narrow_models),
-        cmocka_unit_test(test_narrow_factors),
-        cmocka_unit_test(test_narrow_values),
-        cmocka_unit_test(test_narrow_winograd),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hooks),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_correct),
-        cmocka_unit_test(test_nan_is_kept),
-        cmocka_unit_test(test_divergence_shows),
-        cmocka_unit_test(test_counts_batches),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_micro_batches),
-    };
-    if (argc > 4 && !choose(argv[4], tests, sizeof tests / sizeof *tests)) return 2;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (argc > 4 && !check_choose(argv[4])) return 2;
+    return check_run(NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void compute_pointwise(output *o)
 }
 
 /* Every finite x, however large, has the finite output and slope of the formulas. */
-static void large_numbers(void **state)
+TEST(large_numbers)
 {
     static const float values[] = {1e-30f, 5.0f,  13.5f, 60.0f, 88.0f, 120.0f,
                                    1e4f,   1e10f, 1e20f, 1e30f, 3e38f, 0.0f};
@@ -132,15 +132,13 @@ static void compute_moved(output *o)
     }
 }
 
-static void moved(void **state)
+TEST(moved)
 {
-    (void)state;
     same_at_every_level(compute_moved);
 }
 
-static void pointwise(void **state)
+TEST(pointwise)
 {
-    (void)state;
     same_at_every_level(compute_pointwise);
 }
 
@@ -199,9 +197,8 @@ static void compute_narrow(output *o)
     }
 }
 
-static void narrow(void **state)
+TEST(narrow)
 {
-    (void)state;
     same_at_every_level(compute_narrow);
     same_at_every_level(compute_narrow_layers);
 }
@@ -245,9 +242,8 @@ static void compute_pools(output *o)
     }
 }
 
-static void pools(void **state)
+TEST(pools)
 {
-    (void)state;
     same_at_every_level(compute_pools);
 }
 
@@ -274,9 +270,8 @@ static void compute_dropouts(output *o)
     put_dropout(o, 8, 1.0);
 }
 
-static void dropouts(void **state)
+TEST(dropouts)
 {
-    (void)state;
     same_at_every_level(compute_dropouts);
 }
 
@@ -295,9 +290,8 @@ static void compute_layouts(output *o)
     }
 }
 
-static void layouts(void **state)
+TEST(layouts)
 {
-    (void)state;
     same_at_every_level(compute_layouts);
 }
 
@@ -320,9 +314,8 @@ static void compute_pools_in_rows(output *o)
     put_shape(o, &p.in, dx);
 }
 
-static void pools_in_rows(void **state)
+TEST(pools_in_rows)
 {
-    (void)state;
     same_at_every_level(compute_pools_in_rows);
 }
 
@@ -371,9 +364,8 @@ static void compute_norms(output *o)
     }
 }
 
-static void norms(void **state)
+TEST(norms)
 {
-    (void)state;
     same_at_every_level(compute_norms);
 }
 
@@ -394,20 +386,7 @@ static void compute_linear(output *o)
     }
 }
 
-static void linear(void **state)
+TEST(linear)
 {
-    (void)state;
     same_at_every_level(compute_linear);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_numbers), cmocka_unit_test(moved),
-        cmocka_unit_test(pointwise),     cmocka_unit_test(narrow),
-        cmocka_unit_test(pools),         cmocka_unit_test(dropouts),
-        cmocka_unit_test(layouts),       cmocka_unit_test(linear),
-        cmocka_unit_test(pools_in_rows), cmocka_unit_test(norms),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

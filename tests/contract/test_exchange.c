@@ -3,7 +3,7 @@
 #include "check.h"
 #include "exchange_run.h"
 
-static void tcp_any_size(void **state)
+TEST(tcp_any_size)
 {
     static const char *const chunks[] = {"exchange.chunk=16384", "exchange.chunk=65536",
                                          "exchange.chunk=0"};
@@ -21,7 +21,7 @@ static void tcp_any_size(void **state)
         }
 }
 
-static void tcp_several_shards_a_server(void **state)
+TEST(tcp_several_shards_a_server)
 {
     for (int workers = 2; workers <= 3; workers++) {
         const test_run_options options = {
@@ -37,7 +37,7 @@ static void tcp_several_shards_a_server(void **state)
 }
 
 /* The optimizers whose state differs from Adam's. */
-static void every_optimizer(void **state)
+TEST(every_optimizer)
 {
     static const char *const names[] = {
         "optimizer={name: rmsprop, momentum: 0.9, centered: true, eps: 0.01}",
@@ -54,7 +54,7 @@ static void every_optimizer(void **state)
     }
 }
 
-static void clipping(void **state)
+TEST(clipping)
 {
     static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
     for (int i = 0; i < 4; i++) {
@@ -69,7 +69,7 @@ static void clipping(void **state)
     }
 }
 
-static void ranges_of_gradients(void **state)
+TEST(ranges_of_gradients)
 {
     static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
     static const char *const clip[] = {"optimizer.clip_norm=0",
@@ -93,7 +93,7 @@ static void ranges_of_gradients(void **state)
 }
 
 /* Also where cores are short, and a shard is woken with the last gradients of a step. */
-static void shared_memory(void **state)
+TEST(shared_memory)
 {
     static const char *const threads[] = {"train.threads=1", "train.threads=1024"};
     for (int i = 0; i < 8; i++) {
@@ -118,7 +118,7 @@ static void shared_memory(void **state)
 }
 
 /* As where some workers are on the servers' host: the order stays that of ranks. */
-static void memory_and_sockets(void **state)
+TEST(memory_and_sockets)
 {
     for (unsigned sockets = 1; sockets < 7; sockets++) {
         const test_run_options options = {
@@ -134,7 +134,7 @@ static void memory_and_sockets(void **state)
 }
 
 /* Credits from less than a chunk to more than a shard. */
-static void small_credits(void **state)
+TEST(small_credits)
 {
     static const char *const credits[] = {"exchange.credit=1", "exchange.credit=17000",
                                           "exchange.credit=40000"};
@@ -147,7 +147,7 @@ static void small_credits(void **state)
     }
 }
 
-static void without_exchange(void **state)
+TEST(without_exchange)
 {
     const test_run_options plain = {.exchange = PS_EXCHANGE_NONE,
                                     .workers = 1,
@@ -160,7 +160,7 @@ static void without_exchange(void **state)
     test_run_check_bits(&clip);
 }
 
-static void a_nan_ends_the_job_and_is_named(void **state)
+TEST(a_nan_ends_the_job_and_is_named)
 {
     static const char *const ways[] = {"exchange.shm=off", "exchange.shm=on",
                                        "exchange.codec=int8", "exchange.codec=topk"};
@@ -184,7 +184,7 @@ static void a_nan_ends_the_job_and_is_named(void **state)
     }
 }
 
-static void a_stopped_worker_is_noticed(void **state)
+TEST(a_stopped_worker_is_noticed)
 {
     const test_run_options options = {
         .exchange = PS_EXCHANGE_PS,
@@ -202,7 +202,7 @@ static void a_stopped_worker_is_noticed(void **state)
     test_run_fini(&result, 2);
 }
 
-static void a_lost_goodbye_ends_no_finished_job(void **state)
+TEST(a_lost_goodbye_ends_no_finished_job)
 {
     const test_run_options options = {
         .exchange = PS_EXCHANGE_PS,
@@ -211,23 +211,4 @@ static void a_lost_goodbye_ends_no_finished_job(void **state)
         .fault = TEST_FAULT_NO_BYE,
         SETS("server.shards=2", "net.step_timeout_ms=4000")};
     test_run_check_bits(&options);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_exchange),
-        cmocka_unit_test(tcp_any_size),
-        cmocka_unit_test(tcp_several_shards_a_server),
-        cmocka_unit_test(every_optimizer),
-        cmocka_unit_test(clipping),
-        cmocka_unit_test(ranges_of_gradients),
-        cmocka_unit_test(shared_memory),
-        cmocka_unit_test(memory_and_sockets),
-        cmocka_unit_test(small_credits),
-        cmocka_unit_test(a_nan_ends_the_job_and_is_named),
-        cmocka_unit_test(a_stopped_worker_is_noticed),
-        cmocka_unit_test(a_lost_goodbye_ends_no_finished_job),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ typedef struct codec_case {
 
 /* Gradients and weights are encoded. Every worker ends with the same bits, in any order
  * of arrival. The weights are close to those of float32, and fewer bytes travel. */
-static void codecs(void **state)
+TEST(codecs)
 {
     static const codec_case cases[] = {
         {"exchange.codec=fp16", 1.0 / 1024, 0.52},
@@ -81,7 +81,7 @@ static void codecs(void **state)
 /* With plain SGD the final weights show the sum of all gradients that have travelled,
  * whatever their steps. When int8 comes last, this sum has the residuals of int4, onebit
  * and topk. */
-static void cooldown_brings_what_was_kept(void **state)
+TEST(cooldown_brings_what_was_kept)
 {
     static const char *const sets[] = {"exchange.codec=int4", "exchange.codec=onebit",
                                        "exchange.codec=topk"};
@@ -164,9 +164,8 @@ static double left_after_300_steps(const char *codec, const char *warmup,
 /* Uncoded, SGD's distance shrinks by 1 - lr a step, to 2e-7 in all; Adam moves each
  * weight by at most lr a step, 7.5 in all for ways of at most 2. After exact steps Adam's
  * second moments are small, so residuals move it more. */
-static void codecs_converge(void **state)
+TEST(codecs_converge)
 {
-    (void)state;
     static const struct {
         const char *codec, *warmup;
         double sgd, adam;
@@ -192,7 +191,7 @@ static void codecs_converge(void **state)
 /* Encoded values and their sums depend neither on the number of servers and shards nor
  * on the cuts of tensors. Weights of 19,264 and 30,100 elements are cut; small tensors
  * are in the same chunks or in chunks of their own. */
-static void codecs_any_servers(void **state)
+TEST(codecs_any_servers)
 {
     static const char *const sets[] = {"exchange.codec=fp16",   "exchange.codec=bf16",
                                        "exchange.codec=int8",   "exchange.codec=int4",
@@ -226,15 +225,4 @@ static void codecs_any_servers(void **state)
         }
         free(first);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codecs),
-        cmocka_unit_test(codecs_any_servers),
-        cmocka_unit_test(cooldown_brings_what_was_kept),
-        cmocka_unit_test(codecs_converge),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include "check.h"
 #include "clock.h"
 
-static void test_gloo_sums_and_steps(void **state)
+TEST(test_gloo_sums_and_steps)
 {
     allreduce_check_steps("exchange.name=gloo", allreduce_ways[0]);
     allreduce_check_steps("exchange.name=gloo", allreduce_ways[1]);
@@ -22,7 +22,7 @@ static ps_err run_ordered(allreduce_rank *r)
     return ps_session_drain(r->session);
 }
 
-static void test_gloo_sums_in_rank_order(void **state)
+TEST(test_gloo_sums_in_rank_order)
 {
     for (int i = 0; i < 2; i++) {
         allreduce_job j;
@@ -39,7 +39,7 @@ static void test_gloo_sums_in_rank_order(void **state)
 
 /* Every bucket travels as a range of the arena; here each bucket is one tensor. Rank 0
  * sends the parameters and buffers once, and the buffers once more. */
-static void test_gloo_counts_bytes(void **state)
+TEST(test_gloo_counts_bytes)
 {
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=gloo", 2, allreduce_train);
@@ -54,7 +54,7 @@ static void test_gloo_counts_bytes(void **state)
     assert_in_range(sent, 21 * params * 4, 21 * (params + 8 * 15) * 4 + 1000);
 }
 
-static void test_gloo_clips_the_whole_gradient(void **state)
+TEST(test_gloo_clips_the_whole_gradient)
 {
     for (int i = 0; i < 2; i++) {
         allreduce_job j;
@@ -66,7 +66,7 @@ static void test_gloo_clips_the_whole_gradient(void **state)
     }
 }
 
-static void test_gloo_refuses_nan(void **state)
+TEST(test_gloo_refuses_nan)
 {
     for (int i = 0; i < 2; i++) {
         allreduce_job j;
@@ -80,7 +80,7 @@ static void test_gloo_refuses_nan(void **state)
     }
 }
 
-static void test_gloo_skips_what_overflows(void **state)
+TEST(test_gloo_skips_what_overflows)
 {
     allreduce_check_scaled("exchange.name=gloo", "exchange.bucket=1000",
                            allreduce_ways[0]);
@@ -100,7 +100,7 @@ static ps_err run_unfinished(allreduce_rank *r)
     return err == PS_ERR_ARG ? PS_ERR_INTERNAL : PS_OK;
 }
 
-static void test_gloo_sees_misuse(void **state)
+TEST(test_gloo_sees_misuse)
 {
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=gloo", 1, run_unfinished);
@@ -108,7 +108,7 @@ static void test_gloo_sees_misuse(void **state)
     assert_int_equal(j.ranks[0].err, PS_ERR_ARG);
 }
 
-static void test_gloo_names_the_rank_that_is_gone(void **state)
+TEST(test_gloo_names_the_rank_that_is_gone)
 {
     allreduce_check_gone("exchange.name=gloo", 2, allreduce_ways[1]);
     allreduce_check_gone("exchange.name=gloo", 4, allreduce_ways[0]);
@@ -174,19 +174,19 @@ static void check_broken_step(moment at, bool stops, const char *way)
     assert_true(stops ? named > 0 : named == 3);
 }
 
-static void test_gloo_survives_a_death_among_the_sums(void **state)
+TEST(test_gloo_survives_a_death_among_the_sums)
 {
     check_broken_step(BEFORE_THE_LAST_SUMS, false, allreduce_ways[0]);
     check_broken_step(BEFORE_THE_LAST_SUMS, false, allreduce_ways[1]);
 }
 
-static void test_gloo_survives_a_death_among_the_weights(void **state)
+TEST(test_gloo_survives_a_death_among_the_weights)
 {
     check_broken_step(AMONG_THE_WEIGHTS, false, allreduce_ways[0]);
     check_broken_step(AMONG_THE_WEIGHTS, false, allreduce_ways[1]);
 }
 
-static void test_gloo_waits_no_longer_than_it_may(void **state)
+TEST(test_gloo_waits_no_longer_than_it_may)
 {
     check_broken_step(BEFORE_THE_LAST_SUMS, true, allreduce_ways[0]);
     check_broken_step(BEFORE_THE_LAST_SUMS, true, allreduce_ways[1]);
@@ -242,7 +242,7 @@ static ps_err run_odd(allreduce_rank *r)
     return check_odd_weights(r, STEPS);
 }
 
-static void test_gloo_adds_every_element_in_rank_order(void **state)
+TEST(test_gloo_adds_every_element_in_rank_order)
 {
     static const char *const buckets[] = {"exchange.bucket=100000",
                                           "exchange.bucket=25000000"};
@@ -263,21 +263,7 @@ static void test_gloo_adds_every_element_in_rank_order(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gloo_sums_and_steps),
-        cmocka_unit_test(test_gloo_sums_in_rank_order),
-        cmocka_unit_test(test_gloo_counts_bytes),
-        cmocka_unit_test(test_gloo_clips_the_whole_gradient),
-        cmocka_unit_test(test_gloo_refuses_nan),
-        cmocka_unit_test(test_gloo_skips_what_overflows),
-        cmocka_unit_test(test_gloo_sees_misuse),
-        cmocka_unit_test(test_gloo_names_the_rank_that_is_gone),
-        cmocka_unit_test(test_gloo_survives_a_death_among_the_sums),
-        cmocka_unit_test(test_gloo_survives_a_death_among_the_weights),
-        cmocka_unit_test(test_gloo_waits_no_longer_than_it_may),
-        cmocka_unit_test(test_gloo_adds_every_element_in_rank_order),
-    };
     // ps-worker does the same: Gloo writes to connections that a dead rank has closed.
     signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -8,7 +8,7 @@
 
 #define LEVELS "exchange.levels=2"
 
-static void any_servers_shards_chunks(void **state)
+TEST(any_servers_shards_chunks)
 {
     static const char *const chunks[] = {"exchange.chunk=16384", "exchange.chunk=65536",
                                          "exchange.chunk=0"};
@@ -30,7 +30,7 @@ static void any_servers_shards_chunks(void **state)
 
 /* Hosts of different sizes, in mixed order, one for all, one for each. The servers' host
  * has no worker. */
-static void any_hosts(void **state)
+TEST(any_hosts)
 {
     static const int hosts[][4] = {{0, 0, 0, 1}, {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0},
                                    {0, 0, 0, 0}, {0, 1, 2, 3}, {0, 1, 1, 2}};
@@ -48,7 +48,7 @@ static void any_hosts(void **state)
 }
 
 /* If every host has one worker, or one host has all, sums have the flat order. */
-static void one_host_of_servers_and_workers(void **state)
+TEST(one_host_of_servers_and_workers)
 {
     const test_run_options options = {
         .exchange = PS_EXCHANGE_PS,
@@ -74,7 +74,7 @@ static uint64_t pushes(const test_run_result *result, int servers)
 }
 
 /* Only leaders send. A leader sends as much as a worker that is alone on its host. */
-static void a_host_crosses_the_network_once(void **state)
+TEST(a_host_crosses_the_network_once)
 {
     test_run_options options = {.exchange = PS_EXCHANGE_PS,
                                 .servers = 1,
@@ -98,7 +98,7 @@ static void a_host_crosses_the_network_once(void **state)
     test_run_fini(&two, 2);
 }
 
-static void loss_scaling(void **state)
+TEST(loss_scaling)
 {
     static const test_overflow overflows[] = {
         {0, 1, INFINITY}, {2, 0, 3e38f}, {2, 1, 3e38f}, {3, 3, NAN}};
@@ -117,7 +117,7 @@ static void loss_scaling(void **state)
 }
 
 /* Every worker ends with the same bits, in any order of arrival. */
-static void codecs(void **state)
+TEST(codecs)
 {
     static const char *const sets[] = {"exchange.codec=fp16", "exchange.codec=int8",
                                        "exchange.codec=int4", "exchange.codec=onebit",
@@ -144,7 +144,7 @@ static void codecs(void **state)
     }
 }
 
-static void a_nan_ends_the_job_and_is_named(void **state)
+TEST(a_nan_ends_the_job_and_is_named)
 {
     const test_run_options options = {.exchange = PS_EXCHANGE_PS,
                                       .servers = 2,
@@ -164,7 +164,7 @@ static void a_nan_ends_the_job_and_is_named(void **state)
 }
 
 /* Its leader names it: no other worker sees it. */
-static void a_stopped_worker_is_named(void **state)
+TEST(a_stopped_worker_is_named)
 {
     const test_run_options options = {.exchange = PS_EXCHANGE_PS,
                                       .servers = 1,
@@ -179,19 +179,4 @@ static void a_stopped_worker_is_named(void **state)
         fail_msg("%s", result.rank[0].text);
     assert_int_not_equal(result.rank[1].err, PS_OK);
     test_run_fini(&result, 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_servers_shards_chunks),
-        cmocka_unit_test(any_hosts),
-        cmocka_unit_test(one_host_of_servers_and_workers),
-        cmocka_unit_test(a_host_crosses_the_network_once),
-        cmocka_unit_test(loss_scaling),
-        cmocka_unit_test(codecs),
-        cmocka_unit_test(a_nan_ends_the_job_and_is_named),
-        cmocka_unit_test(a_stopped_worker_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

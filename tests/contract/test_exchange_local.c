@@ -144,20 +144,11 @@ static void look_after_each_step(const char *const *sets, int n_sets)
 
 /* The outer exchange may still send it: a resumed job that began with an evaluation
  * trained the wrong weights when the server was slow. */
-static void the_anchor_is_the_outer_exchanges(void **state)
+TEST(the_anchor_is_the_outer_exchanges)
 {
-    (void)state;
     static const char *const rounds[] = {"sync.policy=local", "sync.local_steps=4"};
     static const char *const overlap[] = {"sync.policy=local", "sync.local_steps=4",
                                           "sync.overlap=1", "sync.fragments=2"};
     look_after_each_step(rounds, 2);
     look_after_each_step(overlap, 4);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_anchor_is_the_outer_exchanges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ static const test_overflow some_overflows[] = {
 
 /* If a gradient overflows anywhere, no shard makes the step. A gradient that only
  * overflows in the sum of two workers is no reason to skip where there is one worker. */
-static void a_step_that_overflows_is_skipped_everywhere(void **state)
+TEST(a_step_that_overflows_is_skipped_everywhere)
 {
     static const char *const ways[] = {"exchange.shm=off", "exchange.shm=on",
                                        "optimizer.clip_norm=1.5",
@@ -41,7 +41,7 @@ static void a_step_that_overflows_is_skipped_everywhere(void **state)
 }
 
 /* Powers of two scale without rounding, so the results are those without a scale. */
-static void a_scale_that_nothing_overflows_changes_no_bit(void **state)
+TEST(a_scale_that_nothing_overflows_changes_no_bit)
 {
     static const char *const scales[] = {"loss_scale.use=off", "loss_scale.use=on"};
     test_run_result result[2];
@@ -79,7 +79,7 @@ static void check_case(const struct scaled_case *c, const test_rank *r, bool cli
 
 /* A scale of 2^17 puts this gradient's largest elements (up to 1.1) beyond fp16's 65504:
  * they travel as infinity, not as 65504, and every worker backs off. */
-static void fp16_on_the_way_overflows_too(void **state)
+TEST(fp16_on_the_way_overflows_too)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=bf16",
                                          "exchange.codec=int8"};
@@ -103,7 +103,7 @@ static void fp16_on_the_way_overflows_too(void **state)
     }
 }
 
-static void as_torch_amp_gradscaler(void **state)
+TEST(as_torch_amp_gradscaler)
 {
     for (size_t i = 0; i < sizeof scaled_cases / sizeof *scaled_cases; i++) {
         const struct scaled_case *c = &scaled_cases[i];
@@ -129,15 +129,4 @@ static void as_torch_amp_gradscaler(void **state)
             check_case(c, &result.rank[r], clipped);
         test_run_fini(&result, 2);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_that_overflows_is_skipped_everywhere),
-        cmocka_unit_test(a_scale_that_nothing_overflows_changes_no_bit),
-        cmocka_unit_test(fp16_on_the_way_overflows_too),
-        cmocka_unit_test(as_torch_amp_gradscaler),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,9 +17,8 @@ static void meet(rig_part *p)
     if (p->rank == 0) ps_member_abort(p->member, err, ps_err_message());
 }
 
-static void who_does_not_come_is_named_after_a_steps_time(void **state)
+TEST(who_does_not_come_is_named_after_a_steps_time)
 {
-    (void)state;
     rig_job j;
     rig_part parts[RIG_MEMBERS_MAX];
     rig_open(&j, 1, 3);
@@ -37,7 +36,5 @@ static void who_does_not_come_is_named_after_a_steps_time(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_does_not_come_is_named_after_a_steps_time)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -138,7 +138,7 @@ static void check(const rig_device *on, const char *patterns, int n_frozen)
     rig_fini(&frozen);
 }
 
-static void same_gradients(void **state)
+TEST(same_gradients)
 {
     static const struct {
         const char *patterns;
@@ -159,7 +159,7 @@ static void same_gradients(void **state)
         check(&on, cases[i].patterns, cases[i].n_frozen);
 }
 
-static void in_bf16(void **state)
+TEST(in_bf16)
 {
     const rig_device on = {.kind = kind, .rounding = &rig_sixteen_bits[0]};
     check(&on, "[a.*,n.*]", 4);
@@ -179,9 +179,5 @@ int main(int argc, char **argv)
         return EXIT_SKIPPED;
     }
     ps_device_close(&device);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_gradients),
-        cmocka_unit_test(in_bf16),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -71,7 +71,7 @@ static const test_run_options job = {.exchange = PS_EXCHANGE_GLOO,
                                      .workers = 3,
                                      SETS("exchange.shm=off", "optimizer.name=adamw")};
 
-static void without_strangers(void **state)
+TEST(without_strangers)
 {
     let_in(0);
     test_run_check_bits(&job);
@@ -79,7 +79,7 @@ static void without_strangers(void **state)
 }
 
 /* Three workers have six ports. Connections are made to three of them. */
-static void they_cost_an_attempt(void **state)
+TEST(they_cost_an_attempt)
 {
     for (int n = 1; n <= 12; n += n < 6 ? 1 : 3) {
         let_in(n);
@@ -89,7 +89,7 @@ static void they_cost_an_attempt(void **state)
     }
 }
 
-static void they_are_named_where_they_come_every_time(void **state)
+TEST(they_are_named_where_they_come_every_time)
 {
     test_run_result result;
     let_in(STRANGERS_MAX);
@@ -104,14 +104,4 @@ static void they_are_named_where_they_come_every_time(void **state)
     }
     assert_true(atomic_load(&n_strangers) <= 6 * 5);
     test_run_fini(&result, job.workers);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_strangers),
-        cmocka_unit_test(they_cost_an_attempt),
-        cmocka_unit_test(they_are_named_where_they_come_every_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

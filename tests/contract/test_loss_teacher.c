@@ -108,7 +108,7 @@ static bool learn(const struct lessons *l, FILE *teacher)
     return true;
 }
 
-static void test_losses(void **state)
+TEST(test_losses)
 {
     const size_t n = sizeof all / sizeof *all;
     const char *python = getenv("PS_TORCH_PYTHON");
@@ -128,6 +128,5 @@ static void test_losses(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1 && !ps_word_find(ps_device_words, argv[1], (int *)&on.kind)) return 2;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_losses)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -79,14 +79,14 @@ static void work(rig_part *p)
     rig_note(p, ps_member_leave(p->member, rig_soon()));
 }
 
-static void jobs_of_all_shapes_end_well(void **state)
+TEST(jobs_of_all_shapes_end_well)
 {
     static const int shapes[][2] = {{0, 1}, {1, 1}, {2, 3}, {0, 4}, {3, 4}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         rig_run_well(shapes[i][0], shapes[i][1], rig_serve, work);
 }
 
-static void ranks_are_given_to_those_without(void **state)
+TEST(ranks_are_given_to_those_without)
 {
     rig_job j;
     rig_part parts[RIG_MEMBERS_MAX];
@@ -107,7 +107,7 @@ static void ranks_are_given_to_those_without(void **state)
     rig_close(&j);
 }
 
-static void a_job_alone_needs_no_address(void **state)
+TEST(a_job_alone_needs_no_address)
 {
     rig_job j;
     rig_open(&j, 0, 1);
@@ -127,7 +127,7 @@ static void a_job_alone_needs_no_address(void **state)
 
 /* The file is left over from a dead job. A new coordinator replaces it while the worker
  * reads it. */
-static void a_stale_file_leads_nowhere(void **state)
+TEST(a_stale_file_leads_nowhere)
 {
     rig_job j;
     rig_part parts[RIG_MEMBERS_MAX];
@@ -159,7 +159,7 @@ static void assert_address(bool trusted, const char *interface, const char *init
 
 /* An address that means only this host is offered when the user asks for just that, and
  * in a job that stays on this host. */
-static void addresses_are_those_that_others_reach(void **state)
+TEST(addresses_are_those_that_others_reach)
 {
     static const char *const no_host[] = {"tcp://0.0.0.0:29500", "tcp://[::]:29500",
                                           "file:///tmp/nothing", NULL};
@@ -191,7 +191,7 @@ static void work_until_interrupted(rig_part *p)
     rig_note(p, ps_member_leave(p->member, rig_soon()));
 }
 
-static void an_interrupt_reaches_all_workers(void **state)
+TEST(an_interrupt_reaches_all_workers)
 {
     rig_run_well(2, 3, interrupt_and_serve, work_until_interrupted);
 }
@@ -276,7 +276,7 @@ static void serve_gradnorm(rig_part *p)
     rig_serve(p);
 }
 
-static void gradnorms_do_not_depend_on_the_shards(void **state)
+TEST(gradnorms_do_not_depend_on_the_shards)
 {
     rig_run_well(2, 1, serve_gradnorm, work);
 }
@@ -318,7 +318,7 @@ static void serve_gradnorms_over_cuts(rig_part *p)
     rig_serve(p);
 }
 
-static void gradnorms_outlive_lost_connections(void **state)
+TEST(gradnorms_outlive_lost_connections)
 {
     pthread_barrier_init(&both_servers, NULL, 2);
     rig_run_well(2, 1, serve_gradnorms_over_cuts, work);
@@ -328,15 +328,5 @@ static void gradnorms_outlive_lost_connections(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_are_those_that_others_reach),
-        cmocka_unit_test(a_job_alone_needs_no_address),
-        cmocka_unit_test(jobs_of_all_shapes_end_well),
-        cmocka_unit_test(ranks_are_given_to_those_without),
-        cmocka_unit_test(gradnorms_do_not_depend_on_the_shards),
-        cmocka_unit_test(gradnorms_outlive_lost_connections),
-        cmocka_unit_test(an_interrupt_reaches_all_workers),
-        cmocka_unit_test(a_stale_file_leads_nowhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -64,7 +64,7 @@ static void run_elastic(rig_job *j, rig_part *parts, int n, unsigned later_s)
         if (parts[i].err != PS_OK) fail_msg("member %d: %s", i, parts[i].message);
 }
 
-static void a_newcomer_is_let_in(void **state)
+TEST(a_newcomer_is_let_in)
 {
     rig_job j;
     rig_open(&j, 1, 4);
@@ -84,7 +84,7 @@ static void end_as_two(rig_part *p)
     end_elastic(p, 2);
 }
 
-static void others_begin_without_those_that_do_not_come(void **state)
+TEST(others_begin_without_those_that_do_not_come)
 {
     for (int expected = 0; expected <= 3; expected += 3) { // 0: not given
         rig_job j;
@@ -102,9 +102,5 @@ static void others_begin_without_those_that_do_not_come(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_newcomer_is_let_in),
-        cmocka_unit_test(others_begin_without_those_that_do_not_come),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void give_up(rig_part *p)
     }
 }
 
-static void an_abort_reaches_everybody_at_once(void **state)
+TEST(an_abort_reaches_everybody_at_once)
 {
     rig_job j;
     rig_part parts[RIG_MEMBERS_MAX];
@@ -50,7 +50,7 @@ static void host_gives_up(rig_part *p)
         rig_note(p, ps_member_barrier(p->member, "never", rig_soon()));
 }
 
-static void the_hosts_own_abort_gets_out(void **state)
+TEST(the_hosts_own_abort_gets_out)
 {
     rig_job j;
     rig_part parts[RIG_MEMBERS_MAX];
@@ -70,7 +70,7 @@ static void go_without_a_word(rig_part *p)
     rig_note(p, ps_member_barrier(p->member, "never", rig_soon()));
 }
 
-static void an_end_without_goodbye_aborts(void **state)
+TEST(an_end_without_goodbye_aborts)
 {
     rig_job j;
     rig_part parts[RIG_MEMBERS_MAX];
@@ -119,7 +119,7 @@ static void wait_for_a_late_one(rig_part *p)
     rig_note(p, ps_member_leave(p->member, rig_soon()));
 }
 
-static void a_timeout_names_who_is_missing(void **state)
+TEST(a_timeout_names_who_is_missing)
 {
     rig_run_well(1, 3, rig_serve, wait_for_a_late_one);
 }
@@ -139,7 +139,7 @@ static void wait_for_one_that_left(rig_part *p)
     rig_note(p, ps_member_leave(p->member, rig_soon()));
 }
 
-static void a_barrier_does_not_wait_for_one_that_left(void **state)
+TEST(a_barrier_does_not_wait_for_one_that_left)
 {
     rig_run_well(0, 3, NULL, wait_for_one_that_left);
 }
@@ -169,7 +169,7 @@ static size_t in_use_after(int deaths)
     return mallinfo2().uordblks;
 }
 
-static void deaths_leave_nothing_in_memory(void **state)
+TEST(deaths_leave_nothing_in_memory)
 {
     enum { BYTES = 32 << 10 }; // what threads keep for themselves; not for each death
     const size_t before = in_use_after(20);
@@ -180,13 +180,5 @@ static void deaths_leave_nothing_in_memory(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_abort_reaches_everybody_at_once),
-        cmocka_unit_test(the_hosts_own_abort_gets_out),
-        cmocka_unit_test(an_end_without_goodbye_aborts),
-        cmocka_unit_test(a_timeout_names_who_is_missing),
-        cmocka_unit_test(a_barrier_does_not_wait_for_one_that_left),
-        cmocka_unit_test(deaths_leave_nothing_in_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

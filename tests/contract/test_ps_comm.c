@@ -158,7 +158,7 @@ static void rig_fini(rig *r)
     test_job_end(&r->job);
 }
 
-static void a_stopped_server_costs_a_window(void **state)
+TEST(a_stopped_server_costs_a_window)
 {
     enum { WINDOW = 40000 };
     const char *const sets[] = {"exchange.credit=40000", "exchange.shm=off",
@@ -180,7 +180,7 @@ static void a_stopped_server_costs_a_window(void **state)
     rig_fini(&r);
 }
 
-static void shards_that_differ_in_the_loss_scale_end_the_job(void **state)
+TEST(shards_that_differ_in_the_loss_scale_end_the_job)
 {
     static const float scales[][2] = {{1024, 1024}, {1024, 512}, {1024, NAN}, {0, 1024}};
     const char *const sets[] = {"exchange.shm=off", "loss_scale.use=on",
@@ -196,12 +196,4 @@ static void shards_that_differ_in_the_loss_scale_end_the_job(void **state)
         if (i > 0) assert_non_null(strstr(ps_err_message(), "loss scale"));
         rig_fini(&r);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stopped_server_costs_a_window),
-        cmocka_unit_test(shards_that_differ_in_the_loss_scale_end_the_job)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

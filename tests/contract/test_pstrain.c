@@ -198,7 +198,7 @@ static int train_by_groups(rig_worker *w)
 
 /* Every group's rate holds from its step on: with servers and without, in shared memory
  * and over sockets, and where one worker of a host speaks for all. */
-static void test_groups(void **state)
+TEST(test_groups)
 {
     static const char *const no_shm[] = {"exchange.shm=off"};
     rig_run(&(rig){.servers = 1, .workers = 1, .run = train_by_groups});
@@ -271,7 +271,7 @@ static int add_up(rig_worker *w)
 }
 
 /* After a step the arena holds that step's sum, whatever the step before gave. */
-static void test_sums(void **state)
+TEST(test_sums)
 {
     sums exact = {"optimizer.name=sum", "exchange.codec=none", 1, 0};
     sums half = {"optimizer.name=mean", "exchange.codec=none", 0.5f, 0};
@@ -379,7 +379,7 @@ static void check_resume(int servers, int workers)
         free(c.ends[1]);
 }
 
-static void test_resume(void **state)
+TEST(test_resume)
 {
     check_resume(2, 2);
     check_resume(0, 1);
@@ -436,7 +436,7 @@ static int go_on_after_overflow(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_loss_scale(void **state)
+TEST(test_loss_scale)
 {
     pstrain_state kept = {.struct_size = sizeof kept};
     rig r = {.servers = 1, .workers = 2, .run = overflow_once, .ctx = &kept};
@@ -484,7 +484,7 @@ static void check_differs(int servers, int what, const char *text)
 }
 
 /* Every member learns which worker differs, and in what. */
-static void test_differs(void **state)
+TEST(test_differs)
 {
     check_differs(2, 0,
                   "worker 1 has other tensors than worker 0: tensor 1 is b (91), "
@@ -543,7 +543,7 @@ static int use_badly(rig_worker *w)
     return 0;
 }
 
-static void test_misuse(void **state)
+TEST(test_misuse)
 {
     rig_run(&(rig){.servers = 1, .workers = 2, .run = use_badly});
     assert_int_equal(pstrain_begin(NULL, NULL), PSTRAIN_ERR_ARG);
@@ -588,7 +588,7 @@ static void refuse_table(const pstrain_tensor *list, int n, const char *setting,
     assert_null(s);
 }
 
-static void test_bad_options(void **state)
+TEST(test_bad_options)
 {
     const char *const train[] = {"train.epochs=3"}, *const word[] = {
                                                         "exchange.codec=zip"};
@@ -637,7 +637,7 @@ static int abort_in_step(rig_worker *w)
     return 0;
 }
 
-static void test_abort(void **state)
+TEST(test_abort)
 {
     rig r = {.servers = 1, .workers = 2, .run = abort_in_step, .fails = true};
     r.ctx = "no memory for the next batch";
@@ -658,7 +658,7 @@ static int leave_early(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_leave_early(void **state)
+TEST(test_leave_early)
 {
     rig_run(&(rig){.servers = 2, .workers = 2, .run = leave_early});
 }
@@ -669,7 +669,7 @@ static int soon(void *ctx)
 }
 
 /* Worker 0 waits for a worker that does not come, until its program interrupts it. */
-static void test_interrupted(void **state)
+TEST(test_interrupted)
 {
     int asked = 0;
     pstrain_session *s;
@@ -702,7 +702,7 @@ static int one_goes(rig_worker *w)
     return 0;
 }
 
-static void test_gone(void **state)
+TEST(test_gone)
 {
     rig r = {.servers = 1, .workers = 2, .run = one_goes, .fails = true};
     rig_run(&r);
@@ -711,7 +711,7 @@ static void test_gone(void **state)
 }
 
 /* A child of fork() can do no harm. */
-static void test_fork(void **state)
+TEST(test_fork)
 {
     pstrain_session *s = alone();
     const pid_t child = fork();
@@ -726,17 +726,4 @@ static void test_fork(void **state)
     assert_int_equal(status, 0);
     assert_int_equal(pstrain_close(s), PSTRAIN_OK);
     pstrain_destroy(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups),      cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_resume),      cmocka_unit_test(test_loss_scale),
-        cmocka_unit_test(test_differs),     cmocka_unit_test(test_misuse),
-        cmocka_unit_test(test_bad_options), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_leave_early), cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_gone),        cmocka_unit_test(test_fork),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

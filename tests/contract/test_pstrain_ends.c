@@ -135,7 +135,7 @@ static int run(rig_worker *w)
     return status;
 }
 
-static void test_equal_steps_in_every_order(void **state)
+TEST(test_equal_steps_in_every_order)
 {
     for (uint64_t seed = 0; seed < 12; seed++)
         for (int kind = (int)(seed / 2 % 2); kind < KINDS; kind += 2) {
@@ -162,7 +162,7 @@ static void expect_all_told(const rig *r, uint64_t begin_ns, const char *text)
     }
 }
 
-static void test_fewer_steps(void **state)
+TEST(test_fewer_steps)
 {
     for (int kind = 0; kind < KINDS; kind++)
         for (int gone = 0; gone < WORKERS; gone++) {
@@ -184,7 +184,7 @@ static void test_fewer_steps(void **state)
 }
 
 /* Without worker 0 there are no first weights. */
-static void test_worker_0_does_not_start(void **state)
+TEST(test_worker_0_does_not_start)
 {
     course c = {.seed = 7, .short_of = 0};
     rig r = {.servers = 2, .workers = WORKERS, .run = run, .ctx = &c, .fails = true};
@@ -200,7 +200,7 @@ static int run_nothing(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_nobody_starts(void **state)
+TEST(test_nobody_starts)
 {
     course c = {.seed = 7};
     uint64_t took_ns = UINT64_MAX;
@@ -211,15 +211,4 @@ static void test_nobody_starts(void **state)
         took_ns = ps_clock_ns() - begin_ns;
     }
     assert_true(took_ns < NO_WAIT_MS * UINT64_C(1000000));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_steps_in_every_order),
-        cmocka_unit_test(test_fewer_steps),
-        cmocka_unit_test(test_worker_0_does_not_start),
-        cmocka_unit_test(test_nobody_starts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static int collect(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_collectives(void **state)
+TEST(test_collectives)
 {
     rig_run(&(rig){.servers = 1, .workers = 2, .run = collect});
     rig_run(&(rig){.servers = 0, .workers = 3, .run = collect});
@@ -121,7 +121,7 @@ static int disagree(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_disagree(void **state)
+TEST(test_disagree)
 {
     rig_run(&(rig){.servers = 1, .workers = 2, .run = disagree});
 }
@@ -236,7 +236,7 @@ static int reduce(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_reducer(void **state)
+TEST(test_reducer)
 {
     static const char *const no_shm[] = {"exchange.shm=off"};
     rig_run(&(rig){.servers = 1, .workers = 2, .run = reduce});
@@ -265,7 +265,7 @@ static int reduce_coded(rig_worker *w)
     return pstrain_close(w->s);
 }
 
-static void test_coded(void **state)
+TEST(test_coded)
 {
     static char int8[] = "exchange.codec=int8", bf16[] = "exchange.codec=bf16";
     rig_run(&(rig){.servers = 1, .workers = 2, .run = reduce_coded, .ctx = int8});
@@ -296,7 +296,7 @@ static int by_hosts(rig_worker *w)
     return open_reducer(w, "exchange.levels=2");
 }
 
-static void test_reducer_errors(void **state)
+TEST(test_reducer_errors)
 {
     rig r = {.servers = 1, .workers = 2, .run = sizes_differ, .fails = true};
     rig_run(&r);
@@ -315,14 +315,4 @@ static void test_reducer_errors(void **state)
     rig_run(&r);
     for (int i = 0; i < 2; i++)
         assert_non_null(strstr(r.worker[i].text, "exchange.levels 2 sums whole steps"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_collectives),    cmocka_unit_test(test_disagree),
-        cmocka_unit_test(test_reducer),        cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_reducer_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ static void check_differences(ref_model *ref, const ps_batch *batch)
     }
 }
 
-static void gradients_are_those_of_differences(void **state)
+TEST(gradients_are_those_of_differences)
 {
     for (size_t i = 0; i < model_n_cases; i++) {
         rig r;
@@ -54,12 +54,4 @@ static void gradients_are_those_of_differences(void **state)
         ref_fini(&ref);
         rig_fini(&r);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_are_those_of_differences),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

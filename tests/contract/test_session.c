@@ -225,7 +225,7 @@ static ps_err three_steps(worker *w)
     return ps_session_close(w->session);
 }
 
-static void sums_are_exact(void **state)
+TEST(sums_are_exact)
 {
     static const char *const ways[][2] = {{"exchange.shm=off", "server.shards=1"},
                                           {"exchange.shm=on", "server.shards=2"}};
@@ -237,7 +237,7 @@ static void sums_are_exact(void **state)
     }
 }
 
-static void servers_may_be_missing(void **state)
+TEST(servers_may_be_missing)
 {
     static const char *const sets[] = {"exchange.name=allreduce", "net.interface=lo"};
     rig r;
@@ -252,7 +252,7 @@ static void servers_may_be_missing(void **state)
 static const char *const cosine[] = {"schedule.name=cosine", "schedule.total=1000000",
                                      "schedule.min_lr=0.5"};
 
-static void a_job_may_have_no_known_end(void **state)
+TEST(a_job_may_have_no_known_end)
 {
     rig r;
     rig_start(&r, 2, three_steps, cosine, 3); // from 0.5 to 0.5
@@ -288,7 +288,7 @@ static void lone_fini(lone *l)
     ps_config_fini(&l->config);
 }
 
-static void one_worker_needs_nobody(void **state)
+TEST(one_worker_needs_nobody)
 {
     lone l;
     lone_init(&l, NULL, 0);
@@ -298,7 +298,7 @@ static void one_worker_needs_nobody(void **state)
     lone_fini(&l);
 }
 
-static void a_schedule_says_that_it_needs_an_end(void **state)
+TEST(a_schedule_says_that_it_needs_an_end)
 {
     lone l;
     lone_init(&l, cosine, 1);
@@ -309,7 +309,7 @@ static void a_schedule_says_that_it_needs_an_end(void **state)
     lone_fini(&l);
 }
 
-static void local_steps_need_the_samples_counted(void **state)
+TEST(local_steps_need_the_samples_counted)
 {
     const char *const sets[] = {"exchange.name=ps", "job.servers=1", "sync.policy=local"};
     lone l;
@@ -326,7 +326,7 @@ static void assert_misuse(ps_err err, const char *want)
 }
 
 /* Each misuse gives an error and does the session no harm. */
-static void calls_at_the_wrong_time_are_told(void **state)
+TEST(calls_at_the_wrong_time_are_told)
 {
     float scale;
     lone l;
@@ -369,7 +369,7 @@ static ps_err never(worker *w)
 
 static const char *const impatient[] = {"net.join_timeout_ms=6000"};
 
-static void another_world_size_is_refused(void **state)
+TEST(another_world_size_is_refused)
 {
     rig r;
     ps_config other;
@@ -385,7 +385,7 @@ static void another_world_size_is_refused(void **state)
     ps_config_fini(&other);
 }
 
-static void another_table_is_refused(void **state)
+TEST(another_table_is_refused)
 {
     rig r;
     ps_tensor_table other;
@@ -411,7 +411,7 @@ static ps_err fail_in_step_1(worker *w)
     return ps_session_drain(w->session);
 }
 
-static void a_failure_is_known_to_all(void **state)
+TEST(a_failure_is_known_to_all)
 {
     rig r;
     rig_start(&r, 2, fail_in_step_1, NULL, 0);
@@ -448,7 +448,7 @@ static void count_line(void *ctx, ps_log_level level, const char *text)
 
 /* A session changes neither signals nor limits of the process, and logs to the program's
  * sink. */
-static void the_process_is_left_alone(void **state)
+TEST(the_process_is_left_alone)
 {
     process before, after;
     int lines = 0;
@@ -467,22 +467,4 @@ static void the_process_is_left_alone(void **state)
         assert_int_equal(sigismember(&before.mask, i), sigismember(&after.mask, i));
     assert_int_equal(before.files.rlim_cur, after.files.rlim_cur);
     lone_fini(&l);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_process_is_left_alone),
-        cmocka_unit_test(one_worker_needs_nobody),
-        cmocka_unit_test(sums_are_exact),
-        cmocka_unit_test(servers_may_be_missing),
-        cmocka_unit_test(a_job_may_have_no_known_end),
-        cmocka_unit_test(a_schedule_says_that_it_needs_an_end),
-        cmocka_unit_test(local_steps_need_the_samples_counted),
-        cmocka_unit_test(calls_at_the_wrong_time_are_told),
-        cmocka_unit_test(another_world_size_is_refused),
-        cmocka_unit_test(another_table_is_refused),
-        cmocka_unit_test(a_failure_is_known_to_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

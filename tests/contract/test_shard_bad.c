@@ -79,7 +79,7 @@ static void assert_undisturbed(bare_job *b)
 
 /* Four strangers: one with the routing id of 0.1.0, one with an id of its own, one that
  * knows a worker's id, and one that also has a secret, which is that of another job. */
-static void strangers_do_not_disturb(void **state)
+TEST(strangers_do_not_disturb)
 {
     bare_job b;
     bare_open(&b, 1);
@@ -104,7 +104,7 @@ static void strangers_do_not_disturb(void **state)
 }
 
 /* A peer has a valid secret, but not the routing id that belongs to it. */
-static void what_comes_under_another_id_is_dropped(void **state)
+TEST(what_comes_under_another_id_is_dropped)
 {
     bare_job b;
     bare_open(&b, 2);
@@ -128,7 +128,7 @@ static void what_comes_under_another_id_is_dropped(void **state)
 }
 
 /* Frames beyond the limit cost the connection, not the shard. */
-static void a_frame_too_long_costs_the_connection(void **state)
+TEST(a_frame_too_long_costs_the_connection)
 {
     bare_job b;
     bare_open(&b, 1);
@@ -146,7 +146,7 @@ static void a_frame_too_long_costs_the_connection(void **state)
     bare_close(&b);
 }
 
-static void another_epoch_is_told_the_present_one(void **state)
+TEST(another_epoch_is_told_the_present_one)
 {
     bare_job b;
     bare_open(&b, 1);
@@ -320,7 +320,7 @@ static void no_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
     h->codec = PS_CODEC_COUNT;
 }
 
-static void members_that_break_the_rules_end_the_job(void **state)
+TEST(members_that_break_the_rules_end_the_job)
 {
     static const breach breaches[] = {
         {"does not have", far_chunk},
@@ -371,7 +371,7 @@ static void members_that_break_the_rules_end_the_job(void **state)
     }
 }
 
-static void a_push_before_hello_and_too_many_frames(void **state)
+TEST(a_push_before_hello_and_too_many_frames)
 {
     bare_job b;
     bare_open(&b, 1);
@@ -402,7 +402,7 @@ typedef struct lie {
     bool raw_indices; // topk: descending ones
 } lie;
 
-static void coded_frames_that_lie_are_refused(void **state)
+TEST(coded_frames_that_lie_are_refused)
 {
     static const lie lies[] = {
         {"exchange.codec=fp16", "exchange.codec_warmup=0", "codec", PS_CODEC_NONE, 0,
@@ -444,7 +444,7 @@ static void coded_frames_that_lie_are_refused(void **state)
 
 /* exchange.levels 2: the workers are on one host. So worker 0 sends the gradient of both,
  * and worker 1 sends nothing. */
-static void only_the_leader_of_a_host_may_speak(void **state)
+TEST(only_the_leader_of_a_host_may_speak)
 {
     bare_job b;
     float weight;
@@ -463,19 +463,4 @@ static void only_the_leader_of_a_host_may_speak(void **state)
     wait_for_the_news(&b);
     bare_close(&b);
     assert_int_not_equal(b.job.server[0].err, PS_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strangers_do_not_disturb),
-        cmocka_unit_test(what_comes_under_another_id_is_dropped),
-        cmocka_unit_test(a_frame_too_long_costs_the_connection),
-        cmocka_unit_test(another_epoch_is_told_the_present_one),
-        cmocka_unit_test(members_that_break_the_rules_end_the_job),
-        cmocka_unit_test(coded_frames_that_lie_are_refused),
-        cmocka_unit_test(only_the_leader_of_a_host_may_speak),
-        cmocka_unit_test(a_push_before_hello_and_too_many_frames),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void expect_end(bare_job *b, int rank, const char *part)
     bare_close(b);
 }
 
-static void a_push_after_anothers_goodbye_ends_the_job(void **state)
+TEST(a_push_after_anothers_goodbye_ends_the_job)
 {
     bare_job b;
     begin(&b, 2);
@@ -71,7 +71,7 @@ static void a_push_after_anothers_goodbye_ends_the_job(void **state)
         "rank must make the same number of steps");
 }
 
-static void a_goodbye_after_anothers_push_ends_the_job(void **state)
+TEST(a_goodbye_after_anothers_push_ends_the_job)
 {
     bare_job b;
     begin(&b, 0);
@@ -82,7 +82,7 @@ static void a_goodbye_after_anothers_push_ends_the_job(void **state)
 }
 
 /* A worker may push a step before it has the answer to the step before. */
-static void an_early_push_counts_too(void **state)
+TEST(an_early_push_counts_too)
 {
     bare_job b;
     begin(&b, 1);
@@ -95,7 +95,7 @@ static void an_early_push_counts_too(void **state)
     expect_end(&b, 0, "before step 3, and worker 0 waits for its gradients");
 }
 
-static void exact_weights_are_for_all(void **state)
+TEST(exact_weights_are_for_all)
 {
     for (int late = 0; late < 2; late++) {
         bare_job b;
@@ -112,7 +112,7 @@ static void exact_weights_are_for_all(void **state)
 }
 
 /* What needs no other worker is still answered: repetitions, weights, goodbyes. */
-static void who_needs_nobody_is_not_disturbed(void **state)
+TEST(who_needs_nobody_is_not_disturbed)
 {
     bare_job b;
     begin(&b, 2);
@@ -127,16 +127,4 @@ static void who_needs_nobody_is_not_disturbed(void **state)
     for (int r = 0; r < 2; r++)
         assert_int_equal(ps_member_check(b.member[r]), PS_OK);
     bare_close(&b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_push_after_anothers_goodbye_ends_the_job),
-        cmocka_unit_test(a_goodbye_after_anothers_push_ends_the_job),
-        cmocka_unit_test(an_early_push_counts_too),
-        cmocka_unit_test(exact_weights_are_for_all),
-        cmocka_unit_test(who_needs_nobody_is_not_disturbed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -362,7 +362,7 @@ static void begin(void)
     }
 }
 
-static void a_liar_has_its_own_gradients_and_nothing_else(void **state)
+TEST(a_liar_has_its_own_gradients_and_nothing_else)
 {
     open_shard();
     begin();
@@ -383,7 +383,5 @@ int main(int argc, char **argv)
     if (argc > 1) n_frames = atol(argv[1]);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
     ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_liar_has_its_own_gradients_and_nothing_else)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

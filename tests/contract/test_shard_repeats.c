@@ -12,7 +12,7 @@ static void read_in_silence(bare_job *b, int rank)
     bare_hello(b, rank);
 }
 
-static void a_push_counts_once(void **state)
+TEST(a_push_counts_once)
 {
     bare_job b;
     bare_open(&b, 2);
@@ -83,7 +83,7 @@ static void ask_for_exact(bare_job *b, int rank, uint32_t c)
  * topk to send them whole: the weights become 0 and 0.75 there. The answer, by onebit,
  * has five eighths of the changes. The exact weights have all changes. They come when
  * both workers have asked. */
-static void everybody_gets_the_exact_weights(void **state)
+TEST(everybody_gets_the_exact_weights)
 {
     bare_job b;
     ps_chunk_codec codec;
@@ -145,7 +145,7 @@ static ps_wire_header expect_kind(bare_job *b, int rank, int kind, uint64_t step
     return h;
 }
 
-static void a_hello_starts_the_credits_anew(void **state)
+TEST(a_hello_starts_the_credits_anew)
 {
     bare_job b;
     bare_open(&b, 2);
@@ -170,7 +170,7 @@ static void a_hello_starts_the_credits_anew(void **state)
     assert_int_equal(b.job.server[0].stats.repeated, 3);
 }
 
-static void whatever_is_repeated_counts_once_and_is_answered(void **state)
+TEST(whatever_is_repeated_counts_once_and_is_answered)
 {
     bare_job b;
     bare_open(&b, 2);
@@ -223,7 +223,7 @@ static void whatever_is_repeated_counts_once_and_is_answered(void **state)
 
 /* Weights of 1, lr of 0.5; each worker pushes 2 * its rank + 2 in step 0 and 1 in steps 1
  * and 2: 1 - 0.5 * 6 = -2, then -3, -4. */
-static void an_early_push_waits_for_its_step(void **state)
+TEST(an_early_push_waits_for_its_step)
 {
     bare_job b;
     bare_open(&b, 2);
@@ -326,7 +326,7 @@ static void train(const char *const *sets, bool ahead, answers *out)
 
 /* This holds also with codecs that change from step to step, and with decisions that wait
  * for the whole gradient. */
-static void a_step_ahead_changes_no_bit(void **state)
+TEST(a_step_ahead_changes_no_bit)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
                                          "exchange.codec=int4", "exchange.codec=onebit",
@@ -343,17 +343,4 @@ static void a_step_ahead_changes_no_bit(void **state)
         if (memcmp(&in_order, &ahead, sizeof ahead) != 0)
             fail_msg("%s with %s", sets[0], sets[2]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_push_counts_once),
-        cmocka_unit_test(everybody_gets_the_exact_weights),
-        cmocka_unit_test(a_hello_starts_the_credits_anew),
-        cmocka_unit_test(whatever_is_repeated_counts_once_and_is_answered),
-        cmocka_unit_test(an_early_push_waits_for_its_step),
-        cmocka_unit_test(a_step_ahead_changes_no_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,7 +209,7 @@ static void close_one(bare_job *b, ring_worker *w)
     leave(w);
 }
 
-static void gradients_wait_for_the_first_weights(void **state)
+TEST(gradients_wait_for_the_first_weights)
 {
     bare_job b;
     ring_worker w;
@@ -228,7 +228,7 @@ static void gradients_wait_for_the_first_weights(void **state)
 
 /* The workers push in both orders. The second one's gradients come through its socket,
  * too. */
-static void workers_with_and_without_rings_share_a_shard(void **state)
+TEST(workers_with_and_without_rings_share_a_shard)
 {
     bare_job b;
     ring_worker w;
@@ -268,7 +268,7 @@ static void open_two(bare_job *b, ring_worker w[2])
 }
 
 /* The shard takes the workers' pushes in any order. */
-static void any_order_of_workers_makes_steps(void **state)
+TEST(any_order_of_workers_makes_steps)
 {
     bare_job b;
     ring_worker w[2];
@@ -290,7 +290,7 @@ static void any_order_of_workers_makes_steps(void **state)
 }
 
 /* The shard does not wait at the ring of a worker that has ended. */
-static void a_push_after_anothers_goodbye_is_seen(void **state)
+TEST(a_push_after_anothers_goodbye_is_seen)
 {
     for (int short_one = 0; short_one < 2; short_one++) {
         bare_job b;
@@ -312,7 +312,7 @@ static void a_push_after_anothers_goodbye_is_seen(void **state)
     }
 }
 
-static void a_repetition_is_not_counted(void **state)
+TEST(a_repetition_is_not_counted)
 {
     bare_job b;
     ring_worker w;
@@ -331,7 +331,7 @@ static void a_repetition_is_not_counted(void **state)
 }
 
 /* HELLO over a new connection changes nothing, and nothing in the rings is lost. */
-static void a_new_connection_keeps_the_rings(void **state)
+TEST(a_new_connection_keeps_the_rings)
 {
     bare_job b;
     ring_worker w;
@@ -349,7 +349,7 @@ static void a_new_connection_keeps_the_rings(void **state)
 
 /* ---- workers that break the rules ---- */
 
-static void impossible_positions_end_the_job(void **state)
+TEST(impossible_positions_end_the_job)
 {
     bare_job b;
     ring_worker w;
@@ -360,7 +360,7 @@ static void impossible_positions_end_the_job(void **state)
     close_one(&b, &w);
 }
 
-static void weights_that_nobody_takes_end_the_job(void **state)
+TEST(weights_that_nobody_takes_end_the_job)
 {
     bare_job b;
     ring_worker w;
@@ -371,7 +371,7 @@ static void weights_that_nobody_takes_end_the_job(void **state)
     close_one(&b, &w);
 }
 
-static void nonsense_in_a_ring_ends_the_job(void **state)
+TEST(nonsense_in_a_ring_ends_the_job)
 {
     static const char *const says[] = {"in the name of worker 1", "not a message header",
                                        "the plan does not have", "another job",
@@ -395,7 +395,7 @@ static void nonsense_in_a_ring_ends_the_job(void **state)
     }
 }
 
-static void rings_are_agreed_on_once(void **state)
+TEST(rings_are_agreed_on_once)
 {
     for (int handed_in = 0; handed_in < 2; handed_in++) {
         bare_job b;
@@ -407,21 +407,4 @@ static void rings_are_agreed_on_once(void **state)
         expect_error(&w, handed_in ? "differs from its first one" : "not mapped here");
         close_one(&b, &w);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_wait_for_the_first_weights),
-        cmocka_unit_test(workers_with_and_without_rings_share_a_shard),
-        cmocka_unit_test(any_order_of_workers_makes_steps),
-        cmocka_unit_test(a_push_after_anothers_goodbye_is_seen),
-        cmocka_unit_test(a_repetition_is_not_counted),
-        cmocka_unit_test(a_new_connection_keeps_the_rings),
-        cmocka_unit_test(impossible_positions_end_the_job),
-        cmocka_unit_test(weights_that_nobody_takes_end_the_job),
-        cmocka_unit_test(nonsense_in_a_ring_ends_the_job),
-        cmocka_unit_test(rings_are_agreed_on_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static bool lesson(pupil *p, FILE *teacher)
     return true;
 }
 
-static void test_teacher(void **state)
+TEST(test_teacher)
 {
     pupil p = {0};
     ps_device_choice choice;
@@ -91,6 +91,5 @@ static void test_teacher(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) device_name = argv[1];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_teacher)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

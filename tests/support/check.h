@@ -1,9 +1,16 @@
-/* What every test in C begins with: cmocka, and the headers that it and most tests need. */
+/* What every test in C begins with: cmocka, the headers that it and most tests need, and
+ * TEST.
+ *
+ * TEST(name) { … } is a test, with cmocka's `state`. A program runs its tests in the
+ * order in which they stand, or the one that its first argument names, or with - before
+ * the name all others. A file that has to do something first has a main of its own, which
+ * calls check_run. */
 #ifndef CHECK_H
 #define CHECK_H
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,5 +18,24 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#define TEST(name) TEST_WITH(name, NULL, NULL)
+/* setup and teardown run before and after it. */
+#define TEST_WITH(name, setup, teardown)                                                 \
+    static void name(void **state);                                                      \
+    __attribute__((constructor)) static void check_add_##name(void)                      \
+    {                                                                                    \
+        check_add(__LINE__, (struct CMUnitTest)cmocka_unit_test_setup_teardown(          \
+                                name, setup, teardown));                                 \
+    }                                                                                    \
+    static void name(void **state)
+
+/* line: where it stands. */
+void check_add(int line, struct CMUnitTest test);
+/* Only the test of this name, or with - before it all others. false: there is none. */
+bool check_choose(const char *name);
+/* Runs the tests. setup and teardown (or NULL) run before the first and after the last.
+ * Returns how many failed. */
+int check_run(int (*setup)(void **), int (*teardown)(void **));
 
 #endif

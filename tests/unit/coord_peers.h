@@ -14,9 +14,8 @@ extern ps_curve peer_keys[PS_ROLE_COUNT];
 
 /* A test with a coordinator. In a PEER_PATIENT_TEST no thread says that the members are
  * alive. */
-#define PEER_TEST(test) cmocka_unit_test_setup_teardown(test, peer_open, peer_close)
-#define PEER_PATIENT_TEST(test)                                                          \
-    cmocka_unit_test_setup_teardown(test, peer_open_patient, peer_close)
+#define PEER_TEST(test)         TEST_WITH(test, peer_open, peer_close)
+#define PEER_PATIENT_TEST(test) TEST_WITH(test, peer_open_patient, peer_close)
 int peer_open(void **state);
 int peer_open_patient(void **state);
 int peer_open_impatient(void **state); // 2 s of silence are death

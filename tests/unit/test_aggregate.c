@@ -139,7 +139,7 @@ static void sgd_by_hand(const fixture *f, int ranks, int steps, float *params)
     }
 }
 
-static void equals_a_serial_loop_whatever_the_cut(void **state)
+TEST(equals_a_serial_loop_whatever_the_cut)
 {
     const char *const extra[] = {"optimizer.name=sgd", "optimizer.lr=0.125",
                                  "optimizer.momentum=0.5", "optimizer.weight_decay=0.25",
@@ -187,7 +187,7 @@ static ps_err apply_whole(const fixture *f, bool check, int ranks)
 }
 
 /* The formula of Zheng et al. 2017, in double: g + c g^2 (w - w0). */
-static void compensates_for_delay(void **state)
+TEST(compensates_for_delay)
 {
     const char *const extra[] = {"optimizer.name=sgd"};
     fixture f;
@@ -230,7 +230,7 @@ static void compensates_for_delay(void **state)
     teardown(&f);
 }
 
-static void names_rank_tensor_and_step_of_a_nan(void **state)
+TEST(names_rank_tensor_and_step_of_a_nan)
 {
     const char *const extra[] = {"optimizer.name=sgd"};
     fixture f;
@@ -246,14 +246,4 @@ static void names_rank_tensor_and_step_of_a_nan(void **state)
     assert_int_equal(apply_whole(&f, true, 2), PS_ERR_NUMERIC);
     assert_non_null(strstr(ps_err_message(), "overflow"));
     teardown(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_a_serial_loop_whatever_the_cut),
-        cmocka_unit_test(compensates_for_delay),
-        cmocka_unit_test(names_rank_tensor_and_step_of_a_nan),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,21 +14,21 @@ static void check(const double *speeds, int n, int64_t total, int64_t most,
     assert_int_equal(sum, total);
 }
 
-static void batches_are_in_proportion(void **state)
+TEST(batches_are_in_proportion)
 {
     check((double[]){100, 100, 100, 100}, 4, 256, 256, (int64_t[]){64, 64, 64, 64});
     check((double[]){4, 4, 4, 1}, 4, 130, 160, (int64_t[]){40, 40, 40, 10});
     check((double[]){1, 1, 1}, 3, 100, 100, (int64_t[]){34, 33, 33});
 }
 
-static void every_worker_has_a_sample_and_none_too_many(void **state)
+TEST(every_worker_has_a_sample_and_none_too_many)
 {
     check((double[]){1000, 1, 1}, 3, 12, 12, (int64_t[]){10, 1, 1});
     check((double[]){1000, 1, 1}, 3, 12, 6, (int64_t[]){6, 3, 3});
     check((double[]){1e-9, 1}, 2, 2, 2, (int64_t[]){1, 1});
 }
 
-static void rounds_take_as_long_as_the_fastest_workers(void **state)
+TEST(rounds_take_as_long_as_the_fastest_workers)
 {
     int64_t steps[3];
     ps_balance_rounds((double[]){40, 10, 20}, 3, 16, steps);
@@ -37,14 +37,4 @@ static void rounds_take_as_long_as_the_fastest_workers(void **state)
     assert_memory_equal(steps, ((int64_t[]){1, 4, 1}), sizeof steps);
     ps_balance_rounds((double[]){0, 10, 5}, 3, 8, steps); // the first one's is not known
     assert_memory_equal(steps, ((int64_t[]){1, 8, 4}), sizeof steps);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_are_in_proportion),
-        cmocka_unit_test(every_worker_has_a_sample_and_none_too_many),
-        cmocka_unit_test(rounds_take_as_long_as_the_fastest_workers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

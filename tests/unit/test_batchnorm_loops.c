@@ -161,7 +161,7 @@ static void check_shape(int64_t n, int64_t c, int64_t side, int64_t lanes, float
     }
 }
 
-static void test_layouts(void **state)
+TEST(test_layouts)
 {
     static const int64_t sizes[][3] = {{64, 6, 12}, {3, 21, 7},  {5, 20, 16}, {2, 1, 9},
                                        {9, 3, 1},   {4, 600, 3}, {2, 33, 20}};
@@ -177,17 +177,8 @@ static void test_layouts(void **state)
 
 /* With such an offset, the sum of squares minus the square of the sum would have no
  * correct digit. */
-static void test_large_mean(void **state)
+TEST(test_large_mean)
 {
     check_shape(8, 6, 12, 6, 300, false);
     check_shape(8, 6, 12, 1, 300, false);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_large_mean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

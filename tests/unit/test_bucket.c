@@ -17,7 +17,7 @@ static void make_spec(ps_tensor_table *table, ps_tensor *tensors, const uint64_t
     table->arena_count = offset;
 }
 
-static void test_basicnet_is_cut_where_ddp_cuts(void **state)
+TEST(test_basicnet_is_cut_where_ddp_cuts)
 {
     ps_tensor tensors[8];
     ps_tensor_table table;
@@ -38,7 +38,7 @@ static void test_basicnet_is_cut_where_ddp_cuts(void **state)
     ps_buckets_fini(&b);
 }
 
-static void test_every_tensor_is_in_one_bucket(void **state)
+TEST(test_every_tensor_is_in_one_bucket)
 {
     for (uint64_t size = 1; size < 8 << 20; size *= 3) {
         ps_tensor tensors[8];
@@ -84,7 +84,7 @@ static void check_parts(const ps_tensor_table *table, const ps_bucket *b, int n)
     assert_int_equal(at, b->offset + b->count);
 }
 
-static void test_buckets_are_cut_into_even_parts(void **state)
+TEST(test_buckets_are_cut_into_even_parts)
 {
     ps_tensor tensors[8];
     ps_tensor_table table;
@@ -99,7 +99,7 @@ static void test_buckets_are_cut_into_even_parts(void **state)
 }
 
 /* A bucket smaller than a block belongs to the last rank alone. */
-static void test_a_small_bucket_is_one_rank_s(void **state)
+TEST(test_a_small_bucket_is_one_rank_s)
 {
     ps_tensor tensors[8];
     ps_tensor_table table;
@@ -114,15 +114,4 @@ static void test_a_small_bucket_is_one_rank_s(void **state)
     assert_int_equal(parts[2].count, small.count);
     assert_int_equal(parts[2].first_tensor, 6);
     assert_int_equal(parts[2].last_tensor, 7);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_basicnet_is_cut_where_ddp_cuts),
-        cmocka_unit_test(test_every_tensor_is_in_one_bucket),
-        cmocka_unit_test(test_buckets_are_cut_into_even_parts),
-        cmocka_unit_test(test_a_small_bucket_is_one_rank_s),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

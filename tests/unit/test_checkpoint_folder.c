@@ -25,6 +25,7 @@ static int remove_folder(void **state)
     }
     return access(folder.path, F_OK) == 0 ? -1 : 0;
 }
+#define WITH_FOLDER(f) TEST_WITH(f, make_folder, remove_folder)
 
 static void write_file(const char *where, const char *text)
 {
@@ -67,7 +68,7 @@ static void expect_steps(size_t n, const uint64_t *want)
     free(steps);
 }
 
-static void what_is_whole_is_listed(void **state)
+WITH_FOLDER(what_is_whole_is_listed)
 {
     char path[PATH_MAX];
     expect_steps(0, NULL); // not even the folder is there
@@ -80,7 +81,7 @@ static void what_is_whole_is_listed(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-static void a_second_one_of_a_step_takes_its_place(void **state)
+WITH_FOLDER(a_second_one_of_a_step_takes_its_place)
 {
     keep(9, "once");
     keep(9, "again");
@@ -88,7 +89,7 @@ static void a_second_one_of_a_step_takes_its_place(void **state)
     expect_steps(1, (const uint64_t[]){9});
 }
 
-static void the_newest_and_the_best_stay(void **state)
+WITH_FOLDER(the_newest_and_the_best_stay)
 {
     for (uint64_t step = 1; step <= 5; step++)
         keep(step * 10, "x");
@@ -100,7 +101,7 @@ static void the_newest_and_the_best_stay(void **state)
     expect_steps(1, (const uint64_t[]){50});
 }
 
-static void what_is_damaged_is_set_aside(void **state)
+WITH_FOLDER(what_is_damaged_is_set_aside)
 {
     char path[PATH_MAX + 32];
     keep(10, "good");
@@ -116,7 +117,7 @@ static void what_is_damaged_is_set_aside(void **state)
     assert_int_equal(system(path), 0);
 }
 
-static void what_a_killed_job_left_is_removed(void **state)
+WITH_FOLDER(what_a_killed_job_left_is_removed)
 {
     char path[PATH_MAX], other[PATH_MAX];
     assert_int_equal(ps_checkpoint_folder_begin(&folder, 10, path), PS_OK);
@@ -126,24 +127,10 @@ static void what_a_killed_job_left_is_removed(void **state)
     assert_int_equal(ps_checkpoint_folder_commit(&folder, 20), PS_OK);
 }
 
-static void a_folder_that_cannot_be_made_is_an_error(void **state)
+TEST(a_folder_that_cannot_be_made_is_an_error)
 {
     const ps_checkpoint_folder file = {"/proc/none"};
     char path[PATH_MAX];
     assert_int_equal(ps_checkpoint_folder_begin(&file, 1, path), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "cannot make the folder /proc/none"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define WITH_FOLDER(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
-        WITH_FOLDER(what_is_whole_is_listed),
-        WITH_FOLDER(a_second_one_of_a_step_takes_its_place),
-        WITH_FOLDER(the_newest_and_the_best_stay),
-        WITH_FOLDER(what_is_damaged_is_set_aside),
-        WITH_FOLDER(what_a_killed_job_left_is_removed),
-        cmocka_unit_test(a_folder_that_cannot_be_made_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static unsigned make_records(uint8_t *out, int first, int n, bool coarse)
     return (unsigned)(at - out);
 }
 
-static void batches_follow_each_other(void **state)
+TEST(batches_follow_each_other)
 {
     static uint8_t file[4 * (PIXELS + 1)];
     unsigned bytes = make_records(file, 0, 3, false);
@@ -57,7 +57,7 @@ static void batches_follow_each_other(void **state)
     ps_dataset_fini(&set);
 }
 
-static void the_fine_label_counts(void **state)
+TEST(the_fine_label_counts)
 {
     static uint8_t file[3 * (PIXELS + 2)];
     unsigned bytes = make_records(file, 0, 3, true);
@@ -75,7 +75,7 @@ static void the_fine_label_counts(void **state)
     assert_non_null(strstr(ps_err_message(), "record 0 has the label 100"));
 }
 
-static void parts_of_records_are_refused(void **state)
+TEST(parts_of_records_are_refused)
 {
     static uint8_t file[2 * (PIXELS + 1)];
     unsigned bytes = make_records(file, 0, 2, false);
@@ -93,10 +93,5 @@ static void parts_of_records_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_follow_each_other),
-        cmocka_unit_test(the_fine_label_counts),
-        cmocka_unit_test(parts_of_records_are_refused),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

@@ -35,7 +35,7 @@ static void assert_names(const char *text, int64_t n, const char *const *want)
     ps_class_names_fini(&names);
 }
 
-static void a_line_is_a_name(void **state)
+TEST(a_line_is_a_name)
 {
     static const char *const want[] = {"airplane", "fire truck", "cat"};
     assert_names("airplane\nfire truck\ncat\n", 3, want);
@@ -45,7 +45,7 @@ static void a_line_is_a_name(void **state)
     assert_names("\n", 0, want);
 }
 
-static void a_file_that_is_no_list_of_names_is_refused(void **state)
+TEST(a_file_that_is_no_list_of_names_is_refused)
 {
     ps_class_names names;
     const size_t bytes = (1 << 20) + 1;
@@ -62,7 +62,7 @@ static void a_file_that_is_no_list_of_names_is_refused(void **state)
     assert_int_equal(ps_class_names_read(folder.path, &names), PS_ERR_IO);
 }
 
-static void saved_names_come_back_whole_or_not_at_all(void **state)
+TEST(saved_names_come_back_whole_or_not_at_all)
 {
     ps_class_names names = read_text("a\nb\xff,\"\ncc\n"), back;
     char bytes[16];
@@ -86,10 +86,5 @@ static void saved_names_come_back_whole_or_not_at_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_is_a_name),
-        cmocka_unit_test(a_file_that_is_no_list_of_names_is_refused),
-        cmocka_unit_test(saved_names_come_back_whole_or_not_at_all),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

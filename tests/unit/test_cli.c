@@ -20,6 +20,7 @@ static int clear_environment(void **state)
         unsetenv(names[i]);
     return 0;
 }
+#define CLEAN_TEST(f) TEST_WITH(f, clear_environment, NULL)
 
 /* Parses up to 8 arguments. */
 static ps_err parse(ps_cli *cli, const ps_cli_program *program, const char *const *args)
@@ -36,7 +37,7 @@ static ps_err parse(ps_cli *cli, const ps_cli_program *program, const char *cons
 }
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static void nothing_given(void **state)
+CLEAN_TEST(nothing_given)
 {
     ps_cli c;
     assert_int_equal(parse(&c, &worker, NULL), PS_OK);
@@ -50,7 +51,7 @@ static void nothing_given(void **state)
 }
 
 /* OpenMP's variables say how threads wait; else the worker does (cpu_waits.h). */
-static void openmp_says_how_threads_wait(void **state)
+CLEAN_TEST(openmp_says_how_threads_wait)
 {
     static const char *const names[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
     for (int i = 0; i < 2; i++) {
@@ -66,7 +67,7 @@ static void openmp_says_how_threads_wait(void **state)
     }
 }
 
-static void vectors_are_chosen(void **state)
+CLEAN_TEST(vectors_are_chosen)
 {
     ps_cli c;
     setenv("PS_CPU_LEVEL", "plain", 1);
@@ -83,7 +84,7 @@ static void vectors_are_chosen(void **state)
     unsetenv("PS_CPU_LEVEL");
 }
 
-static void flags_and_forms(void **state)
+CLEAN_TEST(flags_and_forms)
 {
     ps_cli c;
     assert_int_equal(parse(&c, &worker,
@@ -102,7 +103,7 @@ static void flags_and_forms(void **state)
 
 /* A worker reads torchrun's variables, a server our own. Flags override variables, and
  * --set overrides both. */
-static void environment_and_precedence(void **state)
+CLEAN_TEST(environment_and_precedence)
 {
     ps_cli c;
     ps_config cfg;
@@ -156,7 +157,7 @@ static void assert_address(const ps_cli_program *program, const char *const *arg
 }
 
 /* torchrun's store is at MASTER_PORT, and torchrun says so. */
-static void torchruns_store_keeps_its_port(void **state)
+CLEAN_TEST(torchruns_store_keeps_its_port)
 {
     setenv("MASTER_ADDR", "node7", 1);
     setenv("MASTER_PORT", "1234", 1);
@@ -184,7 +185,7 @@ static void assert_refused(const char *const *args, const char *want)
     ps_cli_fini(&c);
 }
 
-static void bad_flags(void **state)
+CLEAN_TEST(bad_flags)
 {
     assert_refused(ARGS("--ranks", "1"), "--ranks: unknown flag; did you mean --rank?");
     assert_refused(ARGS("--wordl-size=1"), "did you mean --world-size?");
@@ -200,7 +201,7 @@ static void bad_flags(void **state)
     assert_refused(ARGS("--init-method", "env://"), "MASTER_ADDR is not set");
 }
 
-static void bad_environment(void **state)
+CLEAN_TEST(bad_environment)
 {
     setenv("RANK", "x", 1);
     assert_refused(NULL, "RANK: 'x' is not a whole number");
@@ -215,7 +216,7 @@ static void bad_environment(void **state)
     assert_refused(NULL, "no port comes after it");
 }
 
-static void rank_has_to_fit(void **state)
+CLEAN_TEST(rank_has_to_fit)
 {
     ps_cli c;
     ps_config cfg;
@@ -225,7 +226,7 @@ static void rank_has_to_fit(void **state)
     ps_cli_fini(&c);
 }
 
-static void help_says_everything(void **state)
+CLEAN_TEST(help_says_everything)
 {
     char *text = NULL, *argv[] = {"ps-server", "--help", NULL};
     size_t n = 0;
@@ -242,22 +243,4 @@ static void help_says_everything(void **state)
         assert_non_null(strstr(text, parts[i]));
     free(text);
     ps_cli_fini(&c);
-}
-
-int main(void)
-{
-#define TEST(f) cmocka_unit_test_setup(f, clear_environment)
-    const struct CMUnitTest tests[] = {
-        TEST(nothing_given),
-        TEST(openmp_says_how_threads_wait),
-        TEST(vectors_are_chosen),
-        TEST(flags_and_forms),
-        TEST(environment_and_precedence),
-        TEST(torchruns_store_keeps_its_port),
-        TEST(bad_flags),
-        TEST(bad_environment),
-        TEST(rank_has_to_fit),
-        TEST(help_says_everything),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

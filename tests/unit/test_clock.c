@@ -71,9 +71,8 @@ static int wait_through_a_stop(int ready)
     return wrong;
 }
 
-static void a_stop_does_not_count(void **state)
+TEST(a_stop_does_not_count)
 {
-    (void)state;
     int ready[2], status = -1;
     char byte;
     assert_int_equal(pipe(ready), 0);
@@ -94,20 +93,10 @@ static void a_stop_does_not_count(void **state)
 
 /* The only thread sleeps and does not look at the clock. This must not be taken for a
  * stop. */
-static void a_sleep_counts_where_nobody_watches(void **state)
+TEST(a_sleep_counts_where_nobody_watches)
 {
-    (void)state;
     const ps_deadline deadline = ps_deadline_in_ms(600);
     sleep_ms(700);
     assert_true(ps_deadline_passed(deadline));
     assert_int_equal(ps_deadline_left_ms(deadline), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sleep_counts_where_nobody_watches),
-        cmocka_unit_test(a_stop_does_not_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

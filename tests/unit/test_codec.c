@@ -34,9 +34,8 @@ static void round_trip(ps_codec codec, double topk, uint64_t n, const float *in,
 }
 
 /* Every one of the 65,536 halves, and random floats, against the definition. */
-static void test_fp16_is_ieee(void **state)
+TEST(test_fp16_is_ieee)
 {
-    (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t bits = (uint16_t)h;
         float got, want = (float)half_value(bits);
@@ -64,9 +63,8 @@ static void test_fp16_is_ieee(void **state)
 }
 
 /* All 65,536 bfloat16, and random floats against the two that enclose them. */
-static void test_bf16_is_the_nearest(void **state)
+TEST(test_bf16_is_the_nearest)
 {
-    (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t bits = (uint16_t)h, back;
         float x;
@@ -100,9 +98,8 @@ static void test_bf16_is_the_nearest(void **state)
 }
 
 /* Under a loss scale the shards have to see which gradients fp16 cannot hold. */
-static void test_fp16_overflows_where_it_is_asked_to(void **state)
+TEST(test_fp16_overflows_where_it_is_asked_to)
 {
-    (void)state;
     const char *sets[] = {"model.input=[4]", "model.layers=[{linear: {name: l, out: 1}}]",
                           "model.loss=mse", "exchange.codec=fp16",
                           "exchange.codec_min=0"};
@@ -134,9 +131,8 @@ static void test_fp16_overflows_where_it_is_asked_to(void **state)
 }
 
 /* |error| < scale, without bias: the mean over many draws comes near the value. */
-static void test_int8_bound_and_bias(void **state)
+TEST(test_int8_bound_and_bias)
 {
-    (void)state;
     static float in[N], out[N];
     static double sum[N];
     make(N, 1, in);
@@ -162,9 +158,8 @@ static void test_int8_bound_and_bias(void **state)
 }
 
 /* Numbers become 0 if the inverse of their scale would be infinite. */
-static void test_int8_of_tiny_numbers(void **state)
+TEST(test_int8_of_tiny_numbers)
 {
-    (void)state;
     static const float sizes[] = {1e-45f, 1e-40f, FLT_MIN, 3e-37f, 1e-36f, 2e-36f};
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
         float in[300], out[300];
@@ -180,9 +175,8 @@ static void test_int8_of_tiny_numbers(void **state)
 
 /* Each number becomes the nearest of 15 between -max|v| and max|v| of its block. max|v|
  * travels with eight bits of its mantissa. */
-static void test_int4_rounds_to_the_nearest(void **state)
+TEST(test_int4_rounds_to_the_nearest)
 {
-    (void)state;
     static float in[N], out[N];
     make(N, 1, in);
     round_trip(PS_CODEC_INT4, 1, N, in, 0, out);
@@ -213,9 +207,8 @@ static double onebit_magnitude(int n, const float *out)
 /* Each element of a group of 16 becomes a, 0 or -a, whichever is nearest. a is 5/8 of the
  * group's largest element, rounded to half powers of two. Groups far below the block's
  * largest element are not sent. */
-static void test_onebit_is_the_nearest_of_three(void **state)
+TEST(test_onebit_is_the_nearest_of_three)
 {
-    (void)state;
     static float in[N], out[N];
     make(N, 2, in);
     for (int i = 0; i < N; i++) // groups of very different magnitude
@@ -237,9 +230,8 @@ static void test_onebit_is_the_nearest_of_three(void **state)
 
 /* A group a thousandth as large as its block's largest element is not sent. What is sent
  * brings the residual of each group nearer to 0, as feedback requires. */
-static void test_onebit_of_uneven_groups(void **state)
+TEST(test_onebit_of_uneven_groups)
 {
-    (void)state;
     float in[320], out[320];
     make(320, 9, in);
     for (int i = 0; i < 320; i++)
@@ -263,9 +255,8 @@ static void test_onebit_of_uneven_groups(void **state)
 /* The best three values for a uniform density on [-1, 1] are -2/3, 0 and 2/3: the squared
  * error is then 1/27, a ninth of the variance (Max 1960). The codec knows only the
  * largest element, so its bound is wider. */
-static void test_onebit_of_uniform_numbers(void **state)
+TEST(test_onebit_of_uniform_numbers)
 {
-    (void)state;
     enum { MANY = 320 * 300 };
     static float in[MANY], out[MANY];
     ps_mt19937 g;
@@ -281,9 +272,8 @@ static void test_onebit_of_uniform_numbers(void **state)
 }
 
 /* If all elements are equal, all are sent. Zeros decode to zeros. */
-static void test_onebit_of_equal_numbers(void **state)
+TEST(test_onebit_of_equal_numbers)
 {
-    (void)state;
     float in[700], out[700];
     for (int i = 0; i < 700; i++)
         in[i] = i < 320 ? (i % 3 ? 0.3f : -0.3f) : 0.0f;
@@ -345,9 +335,8 @@ static void check_topk(const float *in)
     }
 }
 
-static void test_topk_keeps_the_largest(void **state)
+TEST(test_topk_keeps_the_largest)
 {
-    (void)state;
     static float in[N];
     make(N, 4, in);
     check_topk(in);
@@ -361,9 +350,8 @@ static void test_topk_keeps_the_largest(void **state)
 
 /* Decoding with addition has the bits of decoding and then adding. Some codecs have a
  * function of their own for it. */
-static void test_adding_is_decoding_and_an_addition(void **state)
+TEST(test_adding_is_decoding_and_an_addition)
 {
-    (void)state;
     const ps_codec codecs[] = {PS_CODEC_NONE, PS_CODEC_FP16, PS_CODEC_BF16,
                                PS_CODEC_INT8, PS_CODEC_INT4, PS_CODEC_ONEBIT,
                                PS_CODEC_TOPK};
@@ -385,9 +373,8 @@ static void test_adding_is_decoding_and_an_addition(void **state)
 
 /* The sum of what was sent and what is kept equals the input: nothing is lost, only late.
  */
-static void test_feedback_loses_nothing(void **state)
+TEST(test_feedback_loses_nothing)
 {
-    (void)state;
     const ps_codec codecs[] = {PS_CODEC_INT4, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     static float in[N], out[N], residual[N];
     static double sent[N], given[N];
@@ -414,9 +401,8 @@ static void test_feedback_loses_nothing(void **state)
     }
 }
 
-static void test_not_finite_stays_so(void **state)
+TEST(test_not_finite_stays_so)
 {
-    (void)state;
     const ps_codec codecs[] = {PS_CODEC_FP16, PS_CODEC_BF16,   PS_CODEC_INT8,
                                PS_CODEC_INT4, PS_CODEC_ONEBIT, PS_CODEC_TOPK};
     const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -430,9 +416,8 @@ static void test_not_finite_stays_so(void **state)
         }
 }
 
-static void test_wrong_sizes_and_indices_are_refused(void **state)
+TEST(test_wrong_sizes_and_indices_are_refused)
 {
-    (void)state;
     float out[64], in[64] = {1};
     uint8_t payload[512];
     for (int c = PS_CODEC_FP16; c < PS_CODEC_COUNT; c++) {
@@ -472,9 +457,8 @@ static void test_wrong_sizes_and_indices_are_refused(void **state)
 }
 
 /* A chunk of a small tensor, a gap and part of a large one. */
-static void test_chunk_codes_large_tensors_alone(void **state)
+TEST(test_chunk_codes_large_tensors_alone)
 {
-    (void)state;
     char bias_name[] = "bias", weight_name[] = "weight";
     ps_tensor tensors[] = {{.name = bias_name, .offset = 0, .count = 10},
                            {.name = weight_name, .offset = 16, .count = 8192}};
@@ -540,9 +524,8 @@ static void check_phases(const phases *p, uint64_t total_steps)
 
 /* Which codec each step uses: coarse codecs have int8 in the first steps and, where the
  * job's end is known, in the last ones. */
-static void test_warmup_and_cooldown(void **state)
+TEST(test_warmup_and_cooldown)
 {
-    (void)state;
     static const phases cases[] = {
         {PS_CODEC_NONE, PS_CODEC_NONE, PS_CODEC_NONE, PS_CODEC_NONE},
         {PS_CODEC_FP16, PS_CODEC_FP16, PS_CODEC_FP16, PS_CODEC_FP16},
@@ -571,9 +554,8 @@ static void assert_phases(const char *codec, uint64_t total_steps, uint64_t warm
 }
 
 /* By default onebit's warmup and cooldown are shorter in a shorter job. */
-static void test_automatic_phases(void **state)
+TEST(test_automatic_phases)
 {
-    (void)state;
     assert_phases("exchange.codec=onebit", 64, 8, 8);
     assert_phases("exchange.codec=onebit", 7, 0, 0);
     assert_phases("exchange.codec=onebit", 160, 20, 16);
@@ -584,37 +566,10 @@ static void test_automatic_phases(void **state)
 }
 
 /* The sizes that the coarse codecs are made for. */
-static void test_coarse_codecs_are_small(void **state)
+TEST(test_coarse_codecs_are_small)
 {
-    (void)state;
     const uint64_t n = 1179648; // BasicNet's largest tensor
     assert_true(ps_codec_bytes(PS_CODEC_ONEBIT, n, 1) * 16 < 4 * n);
     assert_true(ps_codec_bytes(PS_CODEC_TOPK, n, 0.125) * 19 < 4 * n);
     assert_true(ps_codec_bytes(PS_CODEC_INT4, n, 1) * 7.5 < 4.0 * (double)n);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp16_is_ieee),
-        cmocka_unit_test(test_bf16_is_the_nearest),
-        cmocka_unit_test(test_fp16_overflows_where_it_is_asked_to),
-        cmocka_unit_test(test_int8_bound_and_bias),
-        cmocka_unit_test(test_int8_of_tiny_numbers),
-        cmocka_unit_test(test_int4_rounds_to_the_nearest),
-        cmocka_unit_test(test_onebit_is_the_nearest_of_three),
-        cmocka_unit_test(test_onebit_of_uneven_groups),
-        cmocka_unit_test(test_onebit_of_uniform_numbers),
-        cmocka_unit_test(test_onebit_of_equal_numbers),
-        cmocka_unit_test(test_topk_keeps_the_largest),
-        cmocka_unit_test(test_adding_is_decoding_and_an_addition),
-        cmocka_unit_test(test_feedback_loses_nothing),
-        cmocka_unit_test(test_not_finite_stays_so),
-        cmocka_unit_test(test_wrong_sizes_and_indices_are_refused),
-        cmocka_unit_test(test_chunk_codes_large_tensors_alone),
-        cmocka_unit_test(test_warmup_and_cooldown),
-        cmocka_unit_test(test_automatic_phases),
-        cmocka_unit_test(test_coarse_codecs_are_small),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static void near(double value, double want, double tolerance)
 
 /* The means are those of uniform distributions, within five standard errors. Every order
  * is drawn equally often. */
-static void draws_are_uniform(void **state)
+TEST(draws_are_uniform)
 {
     const ps_float_list amount = {2, {0.4, 1.5}};
     double mean[2] = {0, 0}, first[3] = {0, 0, 0};
@@ -38,7 +38,7 @@ static void draws_are_uniform(void **state)
 
 /* The factors are the same as without the hue. The turn is uniform, and each of 24 orders
  * is drawn equally often. */
-static void the_hue_is_turned(void **state)
+TEST(the_hue_is_turned)
 {
     const ps_float_list amount = {4, {0.4, 1.5, 0, 0.25}};
     const ps_float_list less = {2, {0.4, 1.5}};
@@ -64,7 +64,7 @@ static void the_hue_is_turned(void **state)
     assert_int_equal(n, 24);
 }
 
-static void factors_of_one_change_nothing(void **state)
+TEST(factors_of_one_change_nothing)
 {
     const ps_float_list none = {4, {0, 0, 0, 0}};
     uint8_t pixels[3 * 64], before[3 * 64];
@@ -73,14 +73,4 @@ static void factors_of_one_change_nothing(void **state)
     const ps_color_jitter j = ps_color_jitter_draw(&none, (ps_draw_key){1, 2, 3});
     ps_color_jitter_apply(&j, pixels, 3, 64);
     assert_memory_equal(pixels, before, sizeof pixels);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_uniform),
-        cmocka_unit_test(the_hue_is_turned),
-        cmocka_unit_test(factors_of_one_change_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

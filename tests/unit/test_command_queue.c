@@ -9,7 +9,7 @@
 
 enum { ROOM = 16, MANY = 50000, LOST_MS = 20000 };
 
-static void test_keeps_the_order_around_the_ring(void **state)
+TEST(test_keeps_the_order_around_the_ring)
 {
     ps_command_queue q;
     assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
@@ -31,7 +31,7 @@ static void test_keeps_the_order_around_the_ring(void **state)
     ps_command_queue_fini(&q); // safe
 }
 
-static void test_full_is_an_error_and_loses_nothing(void **state)
+TEST(test_full_is_an_error_and_loses_nothing)
 {
     ps_command_queue q;
     assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
@@ -54,7 +54,7 @@ static bool readable(int fd)
     return poll(&item, 1, 0) == 1;
 }
 
-static void test_wakes_only_a_reader_that_sleeps(void **state)
+TEST(test_wakes_only_a_reader_that_sleeps)
 {
     ps_command_queue q;
     assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
@@ -99,7 +99,7 @@ static bool read_and_sleep(ps_command_queue *q, uint32_t *next)
     return sleeps && got == 0;
 }
 
-static void test_no_command_is_slept_through(void **state)
+TEST(test_no_command_is_slept_through)
 {
     ps_command_queue q;
     pthread_t writer;
@@ -110,15 +110,4 @@ static void test_no_command_is_slept_through(void **state)
         assert_false(read_and_sleep(&q, &next));
     pthread_join(writer, NULL);
     ps_command_queue_fini(&q);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeps_the_order_around_the_ring),
-        cmocka_unit_test(test_full_is_an_error_and_loses_nothing),
-        cmocka_unit_test(test_wakes_only_a_reader_that_sleeps),
-        cmocka_unit_test(test_no_command_is_slept_through),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

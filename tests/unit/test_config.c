@@ -38,7 +38,7 @@ static void assert_refused(const char *text, const char *set, const char *want)
 }
 
 /* The defaults are those of torch.optim where it has them. */
-static void defaults(void **state)
+TEST(defaults)
 {
     ps_config c;
     assert_int_equal(ps_config_load(&c, NULL, NULL, 0), PS_OK);
@@ -60,7 +60,7 @@ static void defaults(void **state)
     ps_config_fini(&c);
 }
 
-static void file_and_overrides(void **state)
+TEST(file_and_overrides)
 {
     ps_config c;
     const char *const sets[] = {"optimizer.lr=0.5", "data.batch=[32, 16]",
@@ -233,7 +233,7 @@ static void assert_same_values(const char *key, const char *text, const json_t *
 
 /* Dotted, nested and on the command line, each key means the same. Both at once are an
  * error. */
-static void every_form_of_every_key_means_the_same(void **state)
+TEST(every_form_of_every_key_means_the_same)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {
         const char *key = ps_config_keys[i].path;
@@ -256,7 +256,7 @@ static void every_form_of_every_key_means_the_same(void **state)
     }
 }
 
-static void dotted_keys_are_checked(void **state)
+TEST(dotted_keys_are_checked)
 {
     ps_config c;
     assert_refused("optimizer.lr: nonsense\n", "job.name=x",
@@ -309,7 +309,7 @@ static void warnings_of(const char *text, const char *set)
     ps_config_fini(&c);
 }
 
-static void keys_in_vain_are_named(void **state)
+TEST(keys_in_vain_are_named)
 {
     static const struct {
         const char *text, *set, *want;
@@ -351,7 +351,7 @@ static void keys_in_vain_are_named(void **state)
 /* ---- what a job keeps that goes on ---- */
 
 /* Every key's property, by a value that is not its default. */
-static void each_key_is_free_warned_or_refused(void **state)
+TEST(each_key_is_free_warned_or_refused)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
@@ -378,7 +378,7 @@ static void each_key_is_free_warned_or_refused(void **state)
     }
 }
 
-static void one_value_is_a_list_of_one(void **state)
+TEST(one_value_is_a_list_of_one)
 {
     ps_config c;
     const char *const sets[] = {"data.batch=12", "model.input=784",
@@ -391,7 +391,7 @@ static void one_value_is_a_list_of_one(void **state)
     ps_config_fini(&c);
 }
 
-static void errors_name_file_line_and_key(void **state)
+TEST(errors_name_file_line_and_key)
 {
     assert_refused("", "job.name=caf\xe9", "job.name: is not UTF-8");
     assert_refused("\n\noptimizer:\n  lr: -1\n", "job.name=x",
@@ -414,7 +414,7 @@ static void errors_name_file_line_and_key(void **state)
     assert_refused("[1, 2]\n", "job.name=x", "a map of sections");
 }
 
-static void overrides_are_checked(void **state)
+TEST(overrides_are_checked)
 {
     assert_refused("", "optimizer.lr", "not key=value");
     assert_refused("", "=1", "not key=value");
@@ -447,7 +447,7 @@ static void overrides_are_checked(void **state)
     assert_refused("", "data.batch=[1, -1]", "data.batch: -1 is below 0");
 }
 
-static void local_steps_are_checked(void **state)
+TEST(local_steps_are_checked)
 {
     static const char POLICY[] = "sync: {policy: local}\n";
     assert_refused("", "sync.policy=sps", "'sps' is not one of bsp | backup | ssp");
@@ -467,7 +467,7 @@ static void local_steps_are_checked(void **state)
                    "sync.outer: only sgd has a momentum");
 }
 
-static void fragments_are_checked(void **state)
+TEST(fragments_are_checked)
 {
     static const char POLICY[] = "sync: {policy: local, local_steps: 12}\n"
                                  "exchange: {name: ps}\n";
@@ -489,7 +489,7 @@ static void fragments_are_checked(void **state)
                    "sync.fragments: needs exchange.name ps");
 }
 
-static void a_quorum_is_checked(void **state)
+TEST(a_quorum_is_checked)
 {
     static const char POLICY[] = "sync: {policy: local, local_steps: 8, quorum: 3}\n"
                                  "exchange: {name: ps}\njob: {workers: 4, servers: 1}\n";
@@ -525,7 +525,7 @@ static ps_winograd winograd_of(const char *set)
 
 /* The key used to be true or false. Configurations with these values keep their meaning.
  */
-static void winograd_is_a_word(void **state)
+TEST(winograd_is_a_word)
 {
     assert_int_equal(winograd_of(NULL), PS_WINOGRAD_GRADIENTS);
     assert_int_equal(winograd_of("train.winograd=off"), PS_WINOGRAD_OFF);
@@ -536,7 +536,7 @@ static void winograd_is_a_word(void **state)
     assert_refused("", "train.winograd=on", "'on' is not one of off | gradients | all");
 }
 
-static void combinations_are_checked(void **state)
+TEST(combinations_are_checked)
 {
     assert_refused("", "data.batch=[64, 32]", "2 values for 1 workers");
     assert_refused("", "data.batch=[]", "data.batch: is empty");
@@ -554,7 +554,7 @@ static void combinations_are_checked(void **state)
                    ".yaml:2: job.name: has a slash");
 }
 
-static void missing_file_is_io(void **state)
+TEST(missing_file_is_io)
 {
     ps_config c;
     assert_int_equal(ps_config_load(&c, "/nonexistent/x.yaml", NULL, 0), PS_ERR_IO);
@@ -579,7 +579,7 @@ static void sections_of(const char *setting, ps_config_sections *out)
     ps_config_fini(&c);
 }
 
-static void a_section_that_differs_is_found(void **state)
+TEST(a_section_that_differs_is_found)
 {
     static const struct {
         const char *setting, *section;
@@ -601,7 +601,7 @@ static void a_section_that_differs_is_found(void **state)
     }
 }
 
-static void hash_is_of_what_counts(void **state)
+TEST(hash_is_of_what_counts)
 {
     const char *a = "train: {epochs: 3, seed: 1}\n"
                     "model: {layers: [relu, dropout: {name: d, p: 0.5}]}\n";
@@ -634,7 +634,7 @@ static ps_err load_elastic(ps_config *c, const char *text, const char *set)
     return load(c, text, sets);
 }
 
-static void workers_may_be_a_range(void **state)
+TEST(workers_may_be_a_range)
 {
     static const struct {
         const char *text, *set;
@@ -669,7 +669,7 @@ static void workers_may_be_a_range(void **state)
     assert_refused("job:\n  workers: 2..4\n", "exchange.name=none", "is for one worker");
 }
 
-static void a_global_batch_is_cut_evenly(void **state)
+TEST(a_global_batch_is_cut_evenly)
 {
     ps_config c;
     assert_int_equal(load_elastic(&c, "job: {workers: 1..8}\ndata: {batch: 20}",
@@ -695,7 +695,7 @@ static void a_global_batch_is_cut_evenly(void **state)
 }
 
 /* Every key has a unique path, a help text, and a default that its own parser accepts. */
-static void table_is_sound(void **state)
+TEST(table_is_sound)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
@@ -706,7 +706,7 @@ static void table_is_sound(void **state)
     }
 }
 
-static void help_lists_every_key(void **state)
+TEST(help_lists_every_key)
 {
     char *text = NULL;
     size_t n = 0;
@@ -722,32 +722,4 @@ static void help_lists_every_key(void **state)
             assert_non_null(strstr(text, ps_config_keys[i].path));
         free(text);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),
-        cmocka_unit_test(file_and_overrides),
-        cmocka_unit_test(every_form_of_every_key_means_the_same),
-        cmocka_unit_test(dotted_keys_are_checked),
-        cmocka_unit_test(keys_in_vain_are_named),
-        cmocka_unit_test(each_key_is_free_warned_or_refused),
-        cmocka_unit_test(one_value_is_a_list_of_one),
-        cmocka_unit_test(errors_name_file_line_and_key),
-        cmocka_unit_test(overrides_are_checked),
-        cmocka_unit_test(local_steps_are_checked),
-        cmocka_unit_test(fragments_are_checked),
-        cmocka_unit_test(a_quorum_is_checked),
-        cmocka_unit_test(winograd_is_a_word),
-        cmocka_unit_test(combinations_are_checked),
-        cmocka_unit_test(missing_file_is_io),
-        cmocka_unit_test(hash_is_of_what_counts),
-        cmocka_unit_test(a_section_that_differs_is_found),
-        cmocka_unit_test(workers_may_be_a_range),
-        cmocka_unit_test(a_global_batch_is_cut_evenly),
-        cmocka_unit_test(table_is_sound),
-        cmocka_unit_test(help_lists_every_key),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

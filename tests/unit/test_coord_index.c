@@ -37,7 +37,7 @@ static const ps_coord_peer *found(ps_coordinator *c, const ps_secret *secret,
     return ps_coord_index_find(c, &id);
 }
 
-static void all_are_found_by_every_link(void **state)
+TEST(all_are_found_by_every_link)
 {
     ps_coordinator *c = with_members();
     for (int i = 0; i < MEMBERS; i++)
@@ -46,7 +46,7 @@ static void all_are_found_by_every_link(void **state)
     end(c);
 }
 
-static void strangers_are_not_found(void **state)
+TEST(strangers_are_not_found)
 {
     ps_coordinator *c = with_members();
     ps_secret other;
@@ -58,7 +58,7 @@ static void strangers_are_not_found(void **state)
     end(c);
 }
 
-static void who_has_left_is_not_found_and_the_rest_is(void **state)
+TEST(who_has_left_is_not_found_and_the_rest_is)
 {
     ps_coordinator *c = with_members();
     while (c->n_peers > 1) {
@@ -70,14 +70,4 @@ static void who_has_left_is_not_found_and_the_rest_is(void **state)
             assert_ptr_equal(found(c, &c->peers[i].secret, 1), &c->peers[i]);
     }
     end(c);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_are_found_by_every_link),
-        cmocka_unit_test(strangers_are_not_found),
-        cmocka_unit_test(who_has_left_is_not_found_and_the_rest_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static ps_err tell_fragment(outbox *o, int shard, uint64_t rank, uint64_t number
     return ps_coord_orders_pushed(o->orders, &id, &c);
 }
 
-static void an_order_waits_for_all_shards(void **state)
+TEST(an_order_waits_for_all_shards)
 {
     outbox o;
     begin(&o, PS_POLICY_ASP);
@@ -119,7 +119,7 @@ static void an_order_waits_for_all_shards(void **state)
 
 /* One of two pushes is enough for a version. It waits for the other push, but only for a
  * limited time. */
-static void a_grace_ends(void **state)
+TEST(a_grace_ends)
 {
     outbox o;
     begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
@@ -143,7 +143,7 @@ static void a_grace_ends(void **state)
     ps_coord_orders_destroy(&o.orders);
 }
 
-static void lost_orders_come_again(void **state)
+TEST(lost_orders_come_again)
 {
     outbox o;
     begin(&o, PS_POLICY_ASP);
@@ -162,7 +162,7 @@ static void lost_orders_come_again(void **state)
     ps_coord_orders_destroy(&o.orders);
 }
 
-static void bad_pushes_are_refused(void **state)
+TEST(bad_pushes_are_refused)
 {
     outbox o;
     begin(&o, PS_POLICY_BACKUP);
@@ -181,7 +181,7 @@ static void bad_pushes_are_refused(void **state)
 
 /* The first fragment is in shard 0 alone. Shard 1 hears of its orders with the first push
  * of the other one, and carries out all in one sequence. */
-static void a_shard_without_a_fragment_misses_no_order(void **state)
+TEST(a_shard_without_a_fragment_misses_no_order)
 {
     outbox o;
     begin_fragments(&o,
@@ -215,7 +215,7 @@ static void a_shard_without_a_fragment_misses_no_order(void **state)
 }
 
 /* Workers learn that a stretch has all its versions while they are still in a round. */
-static void a_stretch_closes(void **state)
+TEST(a_stretch_closes)
 {
     ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
                            .n_workers = WORKERS,
@@ -243,7 +243,7 @@ static void a_stretch_closes(void **state)
 }
 
 /* What the dead process has pushed is void, in every shard. */
-static void a_worker_that_comes_back_begins_anew(void **state)
+TEST(a_worker_that_comes_back_begins_anew)
 {
     outbox o;
     begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
@@ -279,7 +279,7 @@ static void a_worker_that_comes_back_begins_anew(void **state)
 }
 
 /* At rest, until all that is agreed on there is over, nobody may be lost. */
-static void nobody_is_lost_at_rest(void **state)
+TEST(nobody_is_lost_at_rest)
 {
     outbox o;
     begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
@@ -297,19 +297,4 @@ static void nobody_is_lost_at_rest(void **state)
     assert_int_equal(ps_coord_orders_set(o.orders, "job/place/1", "{}", 2), PS_OK);
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     ps_coord_orders_destroy(&o.orders);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_order_waits_for_all_shards),
-        cmocka_unit_test(a_grace_ends),
-        cmocka_unit_test(lost_orders_come_again),
-        cmocka_unit_test(bad_pushes_are_refused),
-        cmocka_unit_test(a_shard_without_a_fragment_misses_no_order),
-        cmocka_unit_test(a_stretch_closes),
-        cmocka_unit_test(a_worker_that_comes_back_begins_anew),
-        cmocka_unit_test(nobody_is_lost_at_rest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,6 +55,7 @@ static int close_rig(void **state)
     free(r);
     return 0;
 }
+#define RIG_TEST(test) TEST_WITH(test, open_rig, close_rig)
 
 static void tell(rig *r, int peer, uint64_t step, uint64_t part, const double *values,
                  size_t n)
@@ -125,7 +126,7 @@ static void is_named(const rig *r, ps_straggler_cause cause, ps_role role, int r
     assert_int_equal(s.rank, rank);
 }
 
-static void each_cause_is_named_and_forgotten(void **state)
+RIG_TEST(each_cause_is_named_and_forgotten)
 {
     rig *r = *state;
     double now = steps(r, 0, 20, 1e12);
@@ -160,7 +161,7 @@ static void count_warnings(void *ctx, ps_log_level level, const char *text)
     n_warnings += level == PS_LOG_WARN && strncmp(text, "straggler ", 10) == 0;
 }
 
-static void the_log_warns_of_it_when_the_job_is_some_seconds_old(void **state)
+RIG_TEST(the_log_warns_of_it_when_the_job_is_some_seconds_old)
 {
     rig *r = *state;
     n_warnings = 0;
@@ -175,7 +176,7 @@ static void the_log_warns_of_it_when_the_job_is_some_seconds_old(void **state)
     ps_log_set_sink(NULL, NULL, PS_LOG_WARN);
 }
 
-static void nonsense_does_no_harm(void **state)
+RIG_TEST(nonsense_does_no_harm)
 {
     rig *r = *state;
     double now = steps(r, 0, 10, 1e12);
@@ -200,7 +201,7 @@ static void nonsense_does_no_harm(void **state)
     is_named(r, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1);
 }
 
-static void servers_that_differ_are_left_alone(void **state)
+RIG_TEST(servers_that_differ_are_left_alone)
 {
     rig *r = *state;
     r->peers[0].entry.n_endpoints = 1;
@@ -226,7 +227,7 @@ static void check_until_named(rig *r, int silent)
     }
 }
 
-static void a_silent_member_is_named_while_nothing_moves(void **state)
+RIG_TEST(a_silent_member_is_named_while_nothing_moves)
 {
     rig *r = *state;
     ps_coord_pace_check_silence(&r->c); // no step yet
@@ -244,7 +245,7 @@ static void a_silent_member_is_named_while_nothing_moves(void **state)
     is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 1);
 }
 
-static void a_member_is_silent_before_the_first_step_is_told(void **state)
+RIG_TEST(a_member_is_silent_before_the_first_step_is_told)
 {
     rig *r = *state;
     r->peers[SERVERS + 2].heard_ns -= UINT64_C(2000000000);
@@ -253,7 +254,7 @@ static void a_member_is_silent_before_the_first_step_is_told(void **state)
 }
 
 /* A step that a slow member made long does not tell how long the next one may take. */
-static void a_member_is_silent_again_after_a_long_step(void **state)
+RIG_TEST(a_member_is_silent_again_after_a_long_step)
 {
     rig *r = *state;
     const double now = steps(r, 0, 10, 1e12);
@@ -264,28 +265,11 @@ static void a_member_is_silent_again_after_a_long_step(void **state)
     is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 1);
 }
 
-static void a_job_that_names_nobody(void **state)
+RIG_TEST(a_job_that_names_nobody)
 {
     rig *r = *state;
     r->c.o.names_straggler = false;
     r->peers[SERVERS + 1].heard_ns -= UINT64_C(2000000000);
     ps_coord_pace_check_silence(&r->c);
     assert_null(r->c.pace);
-}
-
-#define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(each_cause_is_named_and_forgotten),
-        RIG_TEST(the_log_warns_of_it_when_the_job_is_some_seconds_old),
-        RIG_TEST(nonsense_does_no_harm),
-        RIG_TEST(servers_that_differ_are_left_alone),
-        RIG_TEST(a_silent_member_is_named_while_nothing_moves),
-        RIG_TEST(a_member_is_silent_before_the_first_step_is_told),
-        RIG_TEST(a_member_is_silent_again_after_a_long_step),
-        RIG_TEST(a_job_that_names_nobody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static void refused_with(ps_control join, ps_role role, int rank, const char *wo
     ps_zsock_close(&socket);
 }
 
-static void who_does_not_fit_is_refused(void **state)
+PEER_TEST(who_does_not_fit_is_refused)
 {
     ps_control c = peer_join_message();
     snprintf(c.text, sizeof c.text, "0.0.7");
@@ -63,7 +63,7 @@ static void *dial_with_key(uint8_t number, ps_role key)
 }
 
 /* A member's own key, and the role that it says it has. */
-static void a_key_joins_as_its_role_alone(void **state)
+TEST_WITH(a_key_joins_as_its_role_alone, peer_open_with_keys, peer_close)
 {
     for (int key = 0; key < PS_ROLE_COUNT; key++)
         for (int role = 0; role < PS_ROLE_COUNT; role++) {
@@ -80,7 +80,7 @@ static void a_key_joins_as_its_role_alone(void **state)
 }
 
 /* Only the owner of a role's key may say that a member of this role was started again. */
-static void a_key_of_another_role_takes_no_place(void **state)
+TEST_WITH(a_key_of_another_role_takes_no_place, peer_open_with_keys, peer_close)
 {
     void *server = dial_with_key(1, PS_ROLE_SERVER);
     const peer_admission first = peer_ask_to_join(server, PS_ROLE_SERVER, 0);
@@ -100,7 +100,7 @@ static void a_key_of_another_role_takes_no_place(void **state)
     ps_zsock_close(&successor);
 }
 
-static void a_rank_is_given_once(void **state)
+PEER_TEST(a_rank_is_given_once)
 {
     void *first = peer_dial(1), *twin = peer_dial(2), *third = peer_dial(3);
     peer_admission a = peer_ask_to_join(first, PS_ROLE_WORKER, 1);
@@ -124,7 +124,7 @@ static void a_rank_is_given_once(void **state)
 }
 
 /* A process that was admitted but does not come loses its place. */
-static void a_half_open_joiner_makes_room(void **state)
+PEER_TEST(a_half_open_joiner_makes_room)
 {
     void *first = peer_dial(1), *second = peer_dial(2);
     (void)peer_ask_to_join(first, PS_ROLE_WORKER, 1);
@@ -183,7 +183,7 @@ static void say_everything(void *stranger, uint64_t nonce)
     peer_assert_silent(stranger);
 }
 
-static void strangers_are_not_answered_and_change_nothing(void **state)
+PEER_PATIENT_TEST(strangers_are_not_answered_and_change_nothing)
 {
     void *sockets[3], *at_door = peer_dial(9);
     uint64_t nonce;
@@ -217,7 +217,7 @@ static void strangers_are_not_answered_and_change_nothing(void **state)
     peer_close_three(sockets);
 }
 
-static void another_version_is_told_so(void **state)
+PEER_TEST(another_version_is_told_so)
 {
     void *stranger = peer_dial(9);
     static const uint8_t future[] = {0x94, 9, 1, 0, 0};
@@ -228,7 +228,7 @@ static void another_version_is_told_so(void **state)
     ps_zsock_close(&stranger);
 }
 
-static void frames_too_many_and_foreign_ids_are_stood(void **state)
+PEER_TEST(frames_too_many_and_foreign_ids_are_stood)
 {
     void *sockets[3], *request;
     uint64_t nonce;
@@ -251,7 +251,7 @@ static void frames_too_many_and_foreign_ids_are_stood(void **state)
 }
 
 /* The bytes are those of a protocol other than ZeroMQ's. */
-static void another_protocol_on_the_port_does_nothing(void **state)
+PEER_TEST(another_protocol_on_the_port_does_nothing)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -280,18 +280,5 @@ static void another_protocol_on_the_port_does_nothing(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    const struct CMUnitTest tests[] = {
-        PEER_TEST(who_does_not_fit_is_refused),
-        cmocka_unit_test_setup_teardown(a_key_joins_as_its_role_alone,
-                                        peer_open_with_keys, peer_close),
-        cmocka_unit_test_setup_teardown(a_key_of_another_role_takes_no_place,
-                                        peer_open_with_keys, peer_close),
-        PEER_TEST(a_rank_is_given_once),
-        PEER_TEST(a_half_open_joiner_makes_room),
-        PEER_PATIENT_TEST(strangers_are_not_answered_and_change_nothing),
-        PEER_TEST(another_version_is_told_so),
-        PEER_TEST(frames_too_many_and_foreign_ids_are_stood),
-        PEER_TEST(another_protocol_on_the_port_does_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

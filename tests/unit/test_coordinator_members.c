@@ -12,7 +12,7 @@ static void fails_with(void *socket, const ps_control *c, const char *words)
     peer_assert_says(peer_await(socket, PS_CONTROL_FAIL).text, words);
 }
 
-static void a_key_is_set_by_whose_it_is(void **state)
+PEER_PATIENT_TEST(a_key_is_set_by_whose_it_is)
 {
     static const struct {
         const char *key;
@@ -44,7 +44,7 @@ static void a_key_is_set_by_whose_it_is(void **state)
     peer_close_three(sockets);
 }
 
-static void norms_are_of_servers_links(void **state)
+PEER_TEST(norms_are_of_servers_links)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -63,7 +63,7 @@ static void norms_are_of_servers_links(void **state)
     peer_close_three(sockets);
 }
 
-static void a_member_waits_for_so_much_at_most(void **state)
+PEER_PATIENT_TEST(a_member_waits_for_so_much_at_most)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -86,7 +86,7 @@ static void a_member_waits_for_so_much_at_most(void **state)
 }
 
 /* 64 answers of 16 MiB that their receiver does not take. */
-static void values_wait_for_who_takes_them(void **state)
+PEER_PATIENT_TEST(values_wait_for_who_takes_them)
 {
     enum { N = 64, BYTES = 16 << 20 };
     void *sockets[3];
@@ -145,7 +145,7 @@ static void values_wait_for_who_takes_them(void **state)
     peer_close_three(sockets);
 }
 
-static void every_truncation_of_a_message_is_stood(void **state)
+PEER_PATIENT_TEST(every_truncation_of_a_message_is_stood)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -168,7 +168,7 @@ static void every_truncation_of_a_message_is_stood(void **state)
     peer_close_three(sockets);
 }
 
-static void disagreeing_sums_fail_for_all(void **state)
+PEER_TEST(disagreeing_sums_fail_for_all)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -203,7 +203,7 @@ static void disagreeing_sums_fail_for_all(void **state)
     peer_close_three(sockets);
 }
 
-static void a_closed_connection_aborts_the_job(void **state)
+PEER_TEST(a_closed_connection_aborts_the_job)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -217,7 +217,7 @@ static void a_closed_connection_aborts_the_job(void **state)
     ps_zsock_close(&sockets[1]);
 }
 
-static void a_silent_member_aborts_the_job(void **state)
+TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient, peer_close)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -239,7 +239,7 @@ static void a_silent_member_aborts_the_job(void **state)
 }
 
 /* The host waits for goodbyes, but only for a limited time: one may be lost. */
-static void a_lost_goodbye_ends_no_finished_job(void **state)
+PEER_TEST(a_lost_goodbye_ends_no_finished_job)
 {
     void *sockets[3];
     uint64_t nonce;
@@ -260,17 +260,5 @@ static void a_lost_goodbye_ends_no_finished_job(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    const struct CMUnitTest tests[] = {
-        PEER_PATIENT_TEST(a_key_is_set_by_whose_it_is),
-        PEER_TEST(norms_are_of_servers_links),
-        PEER_PATIENT_TEST(a_member_waits_for_so_much_at_most),
-        PEER_PATIENT_TEST(values_wait_for_who_takes_them),
-        PEER_PATIENT_TEST(every_truncation_of_a_message_is_stood),
-        PEER_TEST(disagreeing_sums_fail_for_all),
-        PEER_TEST(a_closed_connection_aborts_the_job),
-        cmocka_unit_test_setup_teardown(a_silent_member_aborts_the_job,
-                                        peer_open_impatient, peer_close),
-        PEER_TEST(a_lost_goodbye_ends_no_finished_job),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -58,9 +58,8 @@ static void compute_codecs(output *o)
     put(o, half, sizeof half);
 }
 
-static void codecs(void **state)
+TEST(codecs)
 {
-    (void)state;
     same_at_every_level(compute_codecs);
 }
 
@@ -81,9 +80,8 @@ static void compute_infinite(output *o)
     }
 }
 
-static void infinite_numbers(void **state)
+TEST(infinite_numbers)
 {
-    (void)state;
     same_at_every_level(compute_infinite);
 }
 
@@ -185,9 +183,8 @@ static void compute_steps(output *o)
     }
 }
 
-static void optimizer_steps(void **state)
+TEST(optimizer_steps)
 {
-    (void)state;
     same_at_every_level(compute_steps);
     same_at_every_level(compute_lamb);
 }
@@ -225,15 +222,13 @@ static void compute_sums(output *o)
     }
 }
 
-static void sums_and_copies(void **state)
+TEST(sums_and_copies)
 {
-    (void)state;
     same_at_every_level(compute_sums);
 }
 
-static void levels_have_names(void **state)
+TEST(levels_have_names)
 {
-    (void)state;
     const ps_cpu_level best = ps_cpu_level_find();
     assert_int_equal(ps_cpu_level_use("plain"), PS_OK);
     assert_int_equal(ps_cpu_level_use("sse9"), PS_ERR_ARG);
@@ -241,16 +236,4 @@ static void levels_have_names(void **state)
     assert_int_equal(ps_cpu_level_find(), PS_CPU_PLAIN);
     assert_int_equal(ps_cpu_level_use("auto"), PS_OK);
     assert_int_equal(ps_cpu_level_find(), best);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codecs),
-        cmocka_unit_test(infinite_numbers),
-        cmocka_unit_test(optimizer_steps),
-        cmocka_unit_test(sums_and_copies),
-        cmocka_unit_test(levels_have_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,9 @@
 
 #include <dirent.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
+#include "check.h"
 #include "device.h"
 
 enum { LOOK_NS = 50000000 };
@@ -30,7 +23,7 @@ static int sleeps(ps_cpu_crowd *c, int looks, uint64_t percent)
     return n;
 }
 
-static void free_cores_let_them_spin(void **state)
+TEST(free_cores_let_them_spin)
 {
     ps_cpu_crowd c = {0};
     assert_int_equal(sleeps(&c, 1000, 0), 0);
@@ -38,7 +31,7 @@ static void free_cores_let_them_spin(void **state)
 }
 
 /* One of two cores has a second program: half of one thread's time. */
-static void other_load_lets_them_sleep(void **state)
+TEST(other_load_lets_them_sleep)
 {
     ps_cpu_crowd c = {0};
     assert_int_equal(sleeps(&c, 1, 50), 1);
@@ -46,7 +39,7 @@ static void other_load_lets_them_sleep(void **state)
     assert_in_range(sleeps(&c, 10000, 50), 9960, 10000);
 }
 
-static void they_spin_again_when_it_ends(void **state)
+TEST(they_spin_again_when_it_ends)
 {
     ps_cpu_crowd c = {0};
     sleeps(&c, 1, 200);
@@ -56,7 +49,7 @@ static void they_spin_again_when_it_ends(void **state)
 }
 
 /* A moment of load now and then costs half a second each, not more and more. */
-static void moments_of_load_are_forgotten(void **state)
+TEST(moments_of_load_are_forgotten)
 {
     ps_cpu_crowd c = {0};
     for (int i = 0; i < 100; i++) {
@@ -77,7 +70,7 @@ static double waiting_ms(int threads)
     return (double)(clock() - before) * 1000 / CLOCKS_PER_SEC;
 }
 
-static void sleepers_let_all_threads_sleep(void **state)
+TEST(sleepers_let_all_threads_sleep)
 {
     const int threads = omp_get_num_procs();
     if (threads < 2 || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) skip();
@@ -108,7 +101,7 @@ static bool has_thread(const char *name)
     return found;
 }
 
-static void only_several_threads_are_watched(void **state)
+TEST(only_several_threads_are_watched)
 {
     static const struct {
         int threads;
@@ -123,17 +116,4 @@ static void only_several_threads_are_watched(void **state)
         ps_device_close(&device);
         assert_false(has_thread("waits"));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(free_cores_let_them_spin),
-        cmocka_unit_test(other_load_lets_them_sleep),
-        cmocka_unit_test(they_spin_again_when_it_ends),
-        cmocka_unit_test(moments_of_load_are_forgotten),
-        cmocka_unit_test(sleepers_let_all_threads_sleep),
-        cmocka_unit_test(only_several_threads_are_watched),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

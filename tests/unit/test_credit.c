@@ -18,7 +18,7 @@ static ps_credit credit_of(uint64_t configured, ps_chunk_size size, uint64_t tot
     return ps_credit_for(&needs);
 }
 
-static void auto_window(void **state)
+TEST(auto_window)
 {
     assert_int_equal(credit_of(0, network, 100 * MIB, 48 * KIB).window, 128 * KIB);
     assert_int_equal(credit_of(0, network, 100 * MIB, MIB).window, 2 * MIB);
@@ -31,7 +31,7 @@ static void auto_window(void **state)
     assert_int_equal(credit_of(1000, network, 100 * MIB, MIB).window, 1000);
 }
 
-static void auto_window_on_one_host(void **state)
+TEST(auto_window_on_one_host)
 {
     assert_int_equal(credit_of(0, one_host, 100 * MIB, 48 * KIB).window, 512 * KIB);
     assert_int_equal(credit_of(0, one_host, 100 * MIB, 512 * KIB).window, MIB);
@@ -71,7 +71,7 @@ static void play(uint64_t configured, ps_chunk_size size, const uint64_t *bytes,
     assert_true(most <= credit.window || most <= largest);
 }
 
-static void never_stands_still(void **state)
+TEST(never_stands_still)
 {
     const uint64_t equal[] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
     const uint64_t mixed[] = {1, 9, 2, 9, 9, 1, 1, 1, 9, 5, 4, 4};
@@ -86,14 +86,4 @@ static void never_stands_still(void **state)
         play(0, sizes[i], large, 6);
         play(0, sizes[i], half, 5);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(auto_window),
-        cmocka_unit_test(auto_window_on_one_host),
-        cmocka_unit_test(never_stands_still),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

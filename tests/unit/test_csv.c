@@ -27,7 +27,7 @@ static void check(const char *text, int64_t n, const float *values, const int32_
     ps_dataset_fini(&set);
 }
 
-static void numbers_and_a_class(void **state)
+TEST(numbers_and_a_class)
 {
     const float values[] = {5.1f, 3.5f, -0.5f, 1e3f};
     const int32_t labels[] = {0, 2};
@@ -40,7 +40,7 @@ static void numbers_and_a_class(void **state)
     check("5.1\t3.5\t0\n-0.5\t1e3\t2\n\n", 2, values, labels);
 }
 
-static void blanks_and_quotes(void **state)
+TEST(blanks_and_quotes)
 {
     const float values[] = {5.1f, 3.5f};
     const int32_t labels[] = {1};
@@ -56,7 +56,7 @@ static void check_bad(const char *text, const char *says)
     ps_dataset_fini(&set);
 }
 
-static void the_last_column_may_be_a_number(void **state)
+TEST(the_last_column_may_be_a_number)
 {
     const ps_wanted number = {.numbers = true, .n = 1};
     const ps_wanted unit = {.numbers = true, .n = 1, .unit = true};
@@ -75,7 +75,7 @@ static void the_last_column_may_be_a_number(void **state)
     ps_dataset_fini(&set);
 }
 
-static void samples_may_have_no_answer(void **state)
+TEST(samples_may_have_no_answer)
 {
     const ps_wanted nothing = {.nothing = true};
     const float values[] = {5.1f, 3.5f, -0.5f, 1e3f};
@@ -94,7 +94,7 @@ static void samples_may_have_no_answer(void **state)
     ps_dataset_fini(&set);
 }
 
-static void labels_may_be_ignored(void **state)
+TEST(labels_may_be_ignored)
 {
     const ps_wanted ignoring = {.n = 3, .may_be_ignored = true, .ignore_index = -100};
     ps_dataset set;
@@ -105,7 +105,7 @@ static void labels_may_be_ignored(void **state)
 }
 
 /* Only a line without any number is one of names. */
-static void the_first_line_is_never_lost(void **state)
+TEST(the_first_line_is_never_lost)
 {
     ps_dataset set;
     check_bad("5.1,,0\n4.9,3.0,1\n", "t.csv:1: column 2: \"\" is not a number");
@@ -128,7 +128,7 @@ static void the_first_line_is_never_lost(void **state)
     ps_dataset_fini(&set);
 }
 
-static void mistakes_are_named(void **state)
+TEST(mistakes_are_named)
 {
     check_bad("a,\"b,c\n1,2,0\n", "t.csv:1: column 2: \"b,c\n1,2,0\n\" is not a whole");
     check_bad("a,b,c\n1,\"2\"3,0\n", "t.csv:2: column 2: \"2\" is not all of the field");
@@ -151,7 +151,7 @@ static void mistakes_are_named(void **state)
     check_bad("1,2,0\n1,2,cat\n", "\"cat\" is not a class");
 }
 
-static void files_are_joined(void **state)
+TEST(files_are_joined)
 {
     char name[2][32] = {"/tmp/ps-csv-XXXXXX", "/tmp/ps-csv-XXXXXX"};
     const char *const texts[] = {"a,b\n1,0\n", "2,1\n3,0\n"};
@@ -185,19 +185,4 @@ static void files_are_joined(void **state)
     remove(name[0]);
     remove(name[1]);
     assert_int_equal(ps_csv_read(paths, 1, &classes, &set), PS_ERR_IO);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_and_a_class),
-        cmocka_unit_test(blanks_and_quotes),
-        cmocka_unit_test(the_last_column_may_be_a_number),
-        cmocka_unit_test(samples_may_have_no_answer),
-        cmocka_unit_test(labels_may_be_ignored),
-        cmocka_unit_test(the_first_line_is_never_lost),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(files_are_joined),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static void assert_divides_all(uint32_t by)
     assert_divides(max, by);
 }
 
-static void test_divide(void **state)
+TEST(test_divide)
 {
     uint64_t noise = 1;
     for (uint32_t by = 1; by < 70000; by++)
@@ -47,7 +47,7 @@ static void test_divide(void **state)
 }
 
 /* Every window that holds a position, found by trying all. */
-static void test_reach(void **state)
+TEST(test_reach)
 {
     for (int32_t kernel = 1; kernel <= 5; kernel++)
         for (int32_t stride = 1; stride <= 4; stride++)
@@ -67,7 +67,7 @@ static void test_reach(void **state)
 }
 
 /* The parts of a row cover it, once, and none is empty. */
-static void test_rows(void **state)
+TEST(test_rows)
 {
     enum { PART = PS_ROW_PART, MOST = PS_ROW_PART * PS_ROW_PARTS_MAX };
     const int64_t lengths[] = {1,          31,       256,  PART - 1, PART,
@@ -88,14 +88,4 @@ static void test_rows(void **state)
         }
         assert_int_equal(end, lengths[i]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_divide),
-        cmocka_unit_test(test_reach),
-        cmocka_unit_test(test_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@ static int close_folder(void **state)
     temp_folder_fini(&folder);
     return 0;
 }
+#define IN_FOLDER(test) TEST_WITH(test, open_folder, close_folder)
 
 static void assert_says(const char *words)
 {
@@ -44,7 +45,7 @@ static size_t content(const char *name, char text[512])
     return n;
 }
 
-static void keys_are_drawn_once_and_fit_each_other(void **state)
+IN_FOLDER(keys_are_drawn_once_and_fit_each_other)
 {
     ps_curve server, worker, again;
     assert_int_equal(mode_of(folder.path), 0700);
@@ -66,7 +67,7 @@ static void keys_are_drawn_once_and_fit_each_other(void **state)
 }
 
 /* RFC 7748, section 6.1: Alice's keys. */
-static void a_public_key_is_that_of_x25519(void **state)
+TEST(a_public_key_is_that_of_x25519)
 {
     static const ps_curve_key secret = {{0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d,
                                          0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2, 0x66, 0x45,
@@ -81,7 +82,7 @@ static void a_public_key_is_that_of_x25519(void **state)
     assert_memory_equal(&public, &wanted, sizeof public);
 }
 
-static void what_others_can_read_is_refused(void **state)
+IN_FOLDER(what_others_can_read_is_refused)
 {
     ps_curve c;
     assert_int_equal(chmod(temp_path(&folder, "server.key"), 0640), 0);
@@ -101,7 +102,7 @@ static void what_others_can_read_is_refused(void **state)
     assert_int_equal(chmod(folder.path, 0700), 0);
 }
 
-static void no_key_half_a_pair_and_another_roles_are_named(void **state)
+IN_FOLDER(no_key_half_a_pair_and_another_roles_are_named)
 {
     ps_curve c;
     char text[512];
@@ -116,7 +117,7 @@ static void no_key_half_a_pair_and_another_roles_are_named(void **state)
 }
 
 /* Every cut and every changed character of a key; no message shows what was read. */
-static void what_is_no_key_is_refused(void **state)
+IN_FOLDER(what_is_no_key_is_refused)
 {
     ps_curve c;
     char text[512], bad[512];
@@ -144,7 +145,7 @@ static void what_is_no_key_is_refused(void **state)
     assert_true(!c.on && c.insecure);
 }
 
-static void without_keys_nothing_leaves_the_host(void **state)
+TEST(without_keys_nothing_leaves_the_host)
 {
     static const char *const here[] = {
         "tcp://127.0.0.1:5000", "tcp://127.1.2.3:0",      "tcp://[::1]:5000",
@@ -165,7 +166,7 @@ static void without_keys_nothing_leaves_the_host(void **state)
     }
 }
 
-static void what_cannot_be_encrypted_is_refused(void **state)
+IN_FOLDER(what_cannot_be_encrypted_is_refused)
 {
     static const char *const engines[] = {"allreduce", "gloo", "nccl"};
     char exchange[64], keys[128];
@@ -183,19 +184,4 @@ static void what_cannot_be_encrypted_is_refused(void **state)
             ps_config_fini(&config);
         }
     }
-}
-
-int main(void)
-{
-#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, open_folder, close_folder)
-    const struct CMUnitTest tests[] = {
-        IN_FOLDER(keys_are_drawn_once_and_fit_each_other),
-        cmocka_unit_test(a_public_key_is_that_of_x25519),
-        IN_FOLDER(what_others_can_read_is_refused),
-        IN_FOLDER(no_key_half_a_pair_and_another_roles_are_named),
-        IN_FOLDER(what_is_no_key_is_refused),
-        cmocka_unit_test(without_keys_nothing_leaves_the_host),
-        IN_FOLDER(what_cannot_be_encrypted_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

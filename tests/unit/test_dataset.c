@@ -54,7 +54,7 @@ static void check_labels(ps_split split, const char *text, int first, int n)
 
 /* There are only t10k files. Ranges cut both splits out of them; without ranges they are
  * no training set. */
-static void bare_ranges_fall_back_to_the_other_files(void **state)
+TEST(bare_ranges_fall_back_to_the_other_files)
 {
     ps_dataset set;
     write_idx("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte", 0, 10);
@@ -71,7 +71,7 @@ static void bare_ranges_fall_back_to_the_other_files(void **state)
     check_labels(PS_SPLIT_TEST, "8-9", 8, 2);
 }
 
-static void named_files_and_ranges(void **state)
+TEST(named_files_and_ranges)
 {
     write_idx("a,x", "y@1", 20, 5);
     write_idx("a", "b", 40, 5);
@@ -86,7 +86,7 @@ static void named_files_and_ranges(void **state)
     check_labels(PS_SPLIT_TRAIN, absolute, 40, 5);
 }
 
-static void split_texts_are_parsed(void **state)
+TEST(split_texts_are_parsed)
 {
     ps_data_spec spec;
     assert_int_equal(ps_data_spec_init(&spec, "k", "0-7999"), PS_OK);
@@ -109,7 +109,7 @@ static void split_texts_are_parsed(void **state)
     }
 }
 
-static void synthetic_data_has_the_models_shape(void **state)
+TEST(synthetic_data_has_the_models_shape)
 {
     ps_config config = {.file = "",
                         .data = {.kind = PS_DATA_SYNTHETIC,
@@ -134,7 +134,7 @@ static void synthetic_data_has_the_models_shape(void **state)
 
 /* "." exists beside the configuration file and in the working folder: the former counts.
  */
-static void folders_are_beside_the_configuration_file(void **state)
+TEST(folders_are_beside_the_configuration_file)
 {
     const struct {
         const char *path, *want;
@@ -160,12 +160,5 @@ static void folders_are_beside_the_configuration_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folders_are_beside_the_configuration_file),
-        cmocka_unit_test(bare_ranges_fall_back_to_the_other_files),
-        cmocka_unit_test(named_files_and_ranges),
-        cmocka_unit_test(split_texts_are_parsed),
-        cmocka_unit_test(synthetic_data_has_the_models_shape),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

@@ -183,12 +183,12 @@ static void compute(output *o)
     }
 }
 
-static void every_layout_and_level(void **state)
+TEST(every_layout_and_level)
 {
     same_at_every_level(compute);
 }
 
-static void any_number_of_threads(void **state)
+TEST(any_number_of_threads)
 {
 #ifdef __SANITIZE_THREAD__ // it does not know how OpenMP's threads wait for each other
     skip();
@@ -213,7 +213,7 @@ static bool can(const ps_layer *l, int64_t lanes, int64_t lanes_out)
     return ps_cpu_depthwise_can(l, &in, &out);
 }
 
-static void others_are_the_librarys(void **state)
+TEST(others_are_the_librarys)
 {
     ps_layer l = layer_of(&shapes[0]);
     assert_true(can(&l, 8, 8));
@@ -225,14 +225,4 @@ static void others_are_the_librarys(void **state)
     l = layer_of(&shapes[0]);
     l.kernel[0] = l.kernel[1] = 17;
     assert_false(can(&l, 8, 8));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout_and_level),
-        cmocka_unit_test(any_number_of_threads),
-        cmocka_unit_test(others_are_the_librarys),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

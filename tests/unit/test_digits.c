@@ -12,7 +12,7 @@ static const ps_dims input = {3, {1, 8, 8}};
 
 /* The index of the original's first line is divisible by 5, so it is the first test
  * image. The second line is the first training image. */
-static void first_images_are_the_originals(void **state)
+TEST(first_images_are_the_originals)
 {
     static const uint8_t first_test[16] = {0, 0, 5,  13, 9,  1,  0, 0,
                                            0, 0, 13, 15, 10, 15, 5, 0};
@@ -35,7 +35,7 @@ static void first_images_are_the_originals(void **state)
 
 /* Published facts about the set: 178 182 177 183 181 182 181 179 174 180 of each digit,
  * values 0 to 16 (scikit-learn's documentation of load_digits; its mean is 4.884). */
-static void all_of_them_are_there(void **state)
+TEST(all_of_them_are_there)
 {
     static const int published[10] = {178, 182, 177, 183, 181, 182, 181, 179, 174, 180};
     int counts[10] = {0};
@@ -56,7 +56,7 @@ static void all_of_them_are_there(void **state)
     assert_true(fabs((double)sum / (1797 * 64) - 4.884) < 0.0005);
 }
 
-static void ranges_cut_the_files(void **state)
+TEST(ranges_cut_the_files)
 {
     ps_config c = config;
     c.data.path = "configs/digits";
@@ -88,7 +88,7 @@ static void check_error(const char *path, const char *train, int64_t n_classes,
     assert_null(set.values);
 }
 
-static void errors_say_what_to_mend(void **state)
+TEST(errors_say_what_to_mend)
 {
     check_error("nowhere", "", 10, PS_ERR_IO, "configs/nowhere");
     check_error("configs", "", 10, PS_ERR_IO, "train-images-idx3-ubyte");
@@ -101,15 +101,4 @@ static void errors_say_what_to_mend(void **state)
     check_error("digits", "2-99", 5, PS_ERR_FORMAT,
                 "data.train: 2-99: sample 4 has the label 6; the model's 5 classes are 0 "
                 "to 4: give the last layer 7 outputs");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_images_are_the_originals),
-        cmocka_unit_test(all_of_them_are_there),
-        cmocka_unit_test(ranges_cut_the_files),
-        cmocka_unit_test(errors_say_what_to_mend),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,6 @@ static ps_duration_stats stats;
 
 static int clear(void **state)
 {
-    (void)state;
     memset(&stats, 0, sizeof stats);
     return 0;
 }
@@ -16,9 +15,8 @@ static void assert_within(double found, double wanted, double share)
     assert_true(found >= wanted * (1 - share) && found <= wanted * (1 + share));
 }
 
-static void percentiles_of_1_to_1000_ms(void **state)
+TEST_WITH(percentiles_of_1_to_1000_ms, clear, NULL)
 {
-    (void)state;
     // The order is scattered, and no number occurs twice: 7 and 1000 have no common
     // divisor.
     for (int i = 0; i < 1000; i++)
@@ -29,9 +27,8 @@ static void percentiles_of_1_to_1000_ms(void **state)
     assert_within(ps_duration_percentile(&stats, 0), 0.001, 0.003);
 }
 
-static void nothing_and_next_to_nothing(void **state)
+TEST_WITH(nothing_and_next_to_nothing, clear, NULL)
 {
-    (void)state;
     assert_true(ps_duration_percentile(&stats, 0.5) == 0);
     ps_duration_add(&stats, 0);
     ps_duration_add(&stats, 1e-9);
@@ -42,20 +39,9 @@ static void nothing_and_next_to_nothing(void **state)
     assert_within(ps_duration_percentile(&stats, 1), 2e-3, 0.003);
 }
 
-static void a_duration_beyond_the_last_bucket_is_kept(void **state)
+TEST_WITH(a_duration_beyond_the_last_bucket_is_kept, clear, NULL)
 {
-    (void)state;
     ps_duration_add(&stats, 1e9);
     assert_true(ps_duration_percentile(&stats, 0.5) > 1e3);
     assert_int_equal(stats.count, 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(percentiles_of_1_to_1000_ms, clear),
-        cmocka_unit_test_setup(nothing_and_next_to_nothing, clear),
-        cmocka_unit_test_setup(a_duration_beyond_the_last_bucket_is_kept, clear),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

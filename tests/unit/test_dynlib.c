@@ -14,7 +14,7 @@ static ps_err open_with(const char *file, const char *name, bool optional)
     return ps_dynlib_open(&lib, symbols, 2);
 }
 
-static void finds_what_is_there(void **state)
+TEST(finds_what_is_there)
 {
     assert_int_equal(open_with("libm.so.6", "sin", false), PS_OK);
     assert_true(cosine(0.0) == 1.0);
@@ -29,7 +29,7 @@ static void says_what_is_missing(const char *file, const char *const words[3])
             fail_msg("'%s' lacks '%s'", ps_err_message(), words[i]);
 }
 
-static void names_library_symbol_and_version(void **state)
+TEST(names_library_symbol_and_version)
 {
     says_what_is_missing("libnone.so.1",
                          (const char *const[]){"the test: libnone.so.1",
@@ -39,18 +39,8 @@ static void names_library_symbol_and_version(void **state)
                                                "libm 9.9 or newer"});
 }
 
-static void does_without_what_is_optional(void **state)
+TEST(does_without_what_is_optional)
 {
     assert_int_equal(open_with("libm.so.6", "no_such_function", true), PS_OK);
     assert_null(more);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_what_is_there),
-        cmocka_unit_test(names_library_symbol_and_version),
-        cmocka_unit_test(does_without_what_is_optional),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-static void a_message_grows_to_the_left(void **state)
+TEST(a_message_grows_to_the_left)
 {
     assert_int_equal(ps_err_set(PS_ERR_IO, "no %s", "disk"), PS_ERR_IO);
     assert_int_equal(ps_err_prefix(PS_ERR_PEER, "worker %d", 3), PS_ERR_PEER);
@@ -27,7 +27,7 @@ static void *fail_elsewhere(void *saved)
     return NULL;
 }
 
-static void a_failure_outlives_others(void **state)
+TEST(a_failure_outlives_others)
 {
     ps_err_saved theirs;
     pthread_t thread;
@@ -42,13 +42,4 @@ static void a_failure_outlives_others(void **state)
     assert_string_equal(ps_err_message(), "elsewhere");
     assert_int_equal(ps_err_restore(&first), PS_ERR_NET);
     assert_int_equal(strlen(ps_err_message()), PS_ERR_MESSAGE_BYTES - 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_message_grows_to_the_left),
-        cmocka_unit_test(a_failure_outlives_others),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

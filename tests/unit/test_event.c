@@ -15,9 +15,8 @@ static int readable(const ps_event *event, int timeout_ms)
     return poll(&item, 1, timeout_ms);
 }
 
-static void is_readable_from_set_to_clear(void **state)
+TEST(is_readable_from_set_to_clear)
 {
-    (void)state;
     ps_event event;
     assert_int_equal(ps_event_init(&event), PS_OK);
     assert_int_equal(readable(&event, 0), 0);
@@ -33,9 +32,8 @@ static void is_readable_from_set_to_clear(void **state)
     ps_event_fini(&event); // safe
 }
 
-static void no_event_is_harmless(void **state)
+TEST(no_event_is_harmless)
 {
-    (void)state;
     ps_event none = {0};
     assert_int_equal(ps_event_fd(&none), -1);
     ps_event_set(&none);
@@ -49,9 +47,8 @@ static void *set(void *event)
     return NULL;
 }
 
-static void wakes_another_thread(void **state)
+TEST(wakes_another_thread)
 {
-    (void)state;
     ps_event event;
     pthread_t thread;
     assert_int_equal(ps_event_init(&event), PS_OK);
@@ -59,14 +56,4 @@ static void wakes_another_thread(void **state)
     assert_int_equal(readable(&event, LOST_MS), 1);
     pthread_join(thread, NULL);
     ps_event_fini(&event);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_readable_from_set_to_clear),
-        cmocka_unit_test(no_event_is_harmless),
-        cmocka_unit_test(wakes_another_thread),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

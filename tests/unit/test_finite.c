@@ -5,7 +5,7 @@
 
 enum { N = 1000 };
 
-static void finds_one_at_any_place(void **state)
+TEST(finds_one_at_any_place)
 {
     float x[N];
     for (int i = 0; i < N; i++)
@@ -20,10 +20,4 @@ static void finds_one_at_any_place(void **state)
         x[i] = kept;
     }
     assert_true(ps_finite_all(x, 0));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(finds_one_at_any_place)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

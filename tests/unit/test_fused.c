@@ -27,9 +27,8 @@ static void check(float a, float b, float c)
                  (double)wanted);
 }
 
-static void any_bits(void **state)
+TEST(any_bits)
 {
-    (void)state;
     ps_mt19937 g;
     ps_mt19937_seed(&g, 1);
     for (int i = 0; i < 1000000; i++) {
@@ -40,9 +39,8 @@ static void any_bits(void **state)
 
 /* Sums with a term far below the last place of a double. A tenth of them are wrong if
  * they are rounded to double first and then to float. */
-static void sums_next_to_a_tie(void **state)
+TEST(sums_next_to_a_tie)
 {
-    (void)state;
     ps_mt19937 g;
     ps_mt19937_seed(&g, 2);
     for (int i = 0; i < 1000000; i++) {
@@ -59,9 +57,8 @@ static void sums_next_to_a_tie(void **state)
     }
 }
 
-static void special_numbers(void **state)
+TEST(special_numbers)
 {
-    (void)state;
     static const float x[] = {0.0f,      -0.0f,           1.0f,
                               -1.0f,     0x1p-149f,       -0x1p-149f,
                               0x1p-126f, 0x1.fffffep127f, -0x1.fffffep127f,
@@ -70,12 +67,4 @@ static void special_numbers(void **state)
     const int n = sizeof x / sizeof x[0];
     for (int i = 0; i < n * n * n; i++)
         check(x[i % n], x[i / n % n], x[i / n / n]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_bits),
-                                       cmocka_unit_test(sums_next_to_a_tie),
-                                       cmocka_unit_test(special_numbers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static double norm_by(const fixture *f, uint64_t chunk_bytes, uint32_t shards)
     return norm;
 }
 
-static void blocks_are_counted_within_tensors(void **state)
+TEST(blocks_are_counted_within_tensors)
 {
     fixture f;
     make(&f);
@@ -65,7 +65,7 @@ static void blocks_are_counted_within_tensors(void **state)
 }
 
 /* sqrt(n) for ones, whatever the cut. */
-static void ones_have_the_root_of_their_number(void **state)
+TEST(ones_have_the_root_of_their_number)
 {
     fixture f;
     make(&f);
@@ -78,7 +78,7 @@ static void ones_have_the_root_of_their_number(void **state)
     free(f.grads);
 }
 
-static void chunks_and_shards_do_not_change_a_bit(void **state)
+TEST(chunks_and_shards_do_not_change_a_bit)
 {
     fixture f;
     ps_mt19937 g;
@@ -101,22 +101,11 @@ static void chunks_and_shards_do_not_change_a_bit(void **state)
 }
 
 /* torch.nn.utils.clip_grad_norm_ multiplies by min(1, max / (norm + 1e-6)). */
-static void clipping_is_pytorchs(void **state)
+TEST(clipping_is_pytorchs)
 {
     assert_float_equal(ps_gradnorm_clip(10.0, 1.0), 1.0 / 10.000001, 1e-16);
     assert_true(ps_gradnorm_clip(0.5, 1.0) == 1.0);
     assert_true(ps_gradnorm_clip(0.0, 1.0) == 1.0);
     assert_true(ps_gradnorm_clip(INFINITY, 1.0) == 0.0);
     assert_true(isnan(ps_gradnorm_clip(NAN, 1.0)));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_counted_within_tensors),
-        cmocka_unit_test(ones_have_the_root_of_their_number),
-        cmocka_unit_test(chunks_and_shards_do_not_change_a_bit),
-        cmocka_unit_test(clipping_is_pytorchs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

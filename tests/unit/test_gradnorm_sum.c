@@ -14,7 +14,7 @@ static ps_err add(ps_gradnorm_sum *s, uint64_t sender, uint64_t shards, uint64_t
 }
 
 /* 1e16 + 1 = 1e16 in doubles: the order decides, and it has to be the arena's. */
-static void adds_in_the_order_of_the_blocks(void **state)
+TEST(adds_in_the_order_of_the_blocks)
 {
     static const double sums[] = {1e16, 1, 1, 1};
     ps_gradnorm_sum s = {0};
@@ -28,7 +28,7 @@ static void adds_in_the_order_of_the_blocks(void **state)
     ps_gradnorm_sum_fini(&s);
 }
 
-static void a_repeated_part_counts_once(void **state)
+TEST(a_repeated_part_counts_once)
 {
     static const double nine = 9, sixteen = 16, old = 1000;
     ps_gradnorm_sum s = {0};
@@ -42,7 +42,7 @@ static void a_repeated_part_counts_once(void **state)
     ps_gradnorm_sum_fini(&s);
 }
 
-static void overlaps_and_holes_are_refused(void **state)
+TEST(overlaps_and_holes_are_refused)
 {
     static const double sums[] = {1, 2, 3, 4};
     ps_gradnorm_sum s = {0};
@@ -57,7 +57,7 @@ static void overlaps_and_holes_are_refused(void **state)
     ps_gradnorm_sum_fini(&s);
 }
 
-static void claims_beyond_the_bytes_are_refused(void **state)
+TEST(claims_beyond_the_bytes_are_refused)
 {
     static const double sums[] = {1, 2, 3, 4, 5};
     ps_gradnorm_sum s = {0};
@@ -84,7 +84,7 @@ static void claims_beyond_the_bytes_are_refused(void **state)
     ps_gradnorm_sum_fini(&s);
 }
 
-static void no_blocks_have_no_norm(void **state)
+TEST(no_blocks_have_no_norm)
 {
     ps_gradnorm_sum s = {0};
     double norm = 1;
@@ -93,16 +93,4 @@ static void no_blocks_have_no_norm(void **state)
     assert_int_equal(ps_gradnorm_sum_total(&s, &norm, NULL), PS_OK);
     assert_true(norm == 0);
     ps_gradnorm_sum_fini(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adds_in_the_order_of_the_blocks),
-        cmocka_unit_test(a_repeated_part_counts_once),
-        cmocka_unit_test(overlaps_and_holes_are_refused),
-        cmocka_unit_test(claims_beyond_the_bytes_are_refused),
-        cmocka_unit_test(no_blocks_have_no_norm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

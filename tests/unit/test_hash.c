@@ -4,7 +4,7 @@
 #include "check.h"
 
 /* fnv64_1a of the authors' test vectors (fnv/test_fnv.c). */
-static void state_is_fnv1a(void **state)
+TEST(state_is_fnv1a)
 {
     static const struct {
         const char *text;
@@ -21,7 +21,7 @@ static void state_is_fnv1a(void **state)
 }
 
 /* fmix64 of MurmurHash3: 0 stays 0, and 1 becomes the value published with it. */
-static void value_is_mixed(void **state)
+TEST(value_is_mixed)
 {
     assert_true(ps_hash_value(&(ps_hash){0}) == 0);
     assert_true(ps_hash_value(&(ps_hash){1}) == 0xb456bcfc34c2cb2cu);
@@ -36,13 +36,13 @@ static uint64_t of_strings(const char *a, const char *b)
     return ps_hash_value(&h);
 }
 
-static void strings_keep_their_borders(void **state)
+TEST(strings_keep_their_borders)
 {
     assert_true(of_strings("ab", "c") != of_strings("a", "bc"));
     assert_true(of_strings("ab", "c") == of_strings("ab", "c"));
 }
 
-static void zeros_are_equal(void **state)
+TEST(zeros_are_equal)
 {
     ps_hash a, b;
     ps_hash_init(&a);
@@ -53,15 +53,4 @@ static void zeros_are_equal(void **state)
     ps_hash_double(&b, 5e-324);
     ps_hash_double(&a, 0.0);
     assert_true(ps_hash_value(&a) != ps_hash_value(&b));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(state_is_fnv1a),
-        cmocka_unit_test(value_is_mixed),
-        cmocka_unit_test(strings_keep_their_borders),
-        cmocka_unit_test(zeros_are_equal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void check_pair(const char *x, const char *y)
     ps_dataset_fini(&set);
 }
 
-static void plain_and_gzip_are_read(void **state)
+TEST(plain_and_gzip_are_read)
 {
     assert_int_equal(temp_write(&folder, "x", images, sizeof images), 0);
     assert_int_equal(temp_write(&folder, "y", labels, sizeof labels), 0);
@@ -57,7 +57,7 @@ static void plain_and_gzip_are_read(void **state)
     check_pair("x.gz", "y.gz");
 }
 
-static void float_images_are_big_endian(void **state)
+TEST(float_images_are_big_endian)
 {
     // 1.0f = 3f800000, -2.5f = c0200000; one sample of 2 features
     static const uint8_t file[] = {0, 0, 0x0d, 2,    0, 0, 0,    1,    0, 0,
@@ -98,7 +98,7 @@ static void check_bad_byte(size_t at, uint8_t value, const char *says)
     check_bad(says);
 }
 
-static void damaged_headers_are_named(void **state)
+TEST(damaged_headers_are_named)
 {
     check_bad_byte(0, 1, "is not an IDX file");
     check_bad_byte(2, 9, "type 0x09");
@@ -109,7 +109,7 @@ static void damaged_headers_are_named(void **state)
     check_bad_byte(4, 0xff, "claims 2566914"); // 4278190082 * 6
 }
 
-static void truncation_is_found_everywhere(void **state)
+TEST(truncation_is_found_everywhere)
 {
     ps_dataset set;
     assert_int_equal(temp_write(&folder, "y", labels, sizeof labels), 0);
@@ -132,14 +132,14 @@ static void truncation_is_found_everywhere(void **state)
 }
 
 /* A gzip file of a few bytes that claims 4 GB is refused by its size alone. */
-static void claims_are_held_against_the_file(void **state)
+TEST(claims_are_held_against_the_file)
 {
     static const uint8_t header[] = {0, 0, 8, 2, 0, 0, 0x10, 0, 0, 0x10, 0, 0};
     assert_int_equal(temp_write_gz(&folder, "bad", header, sizeof header), 0);
     check_bad("claims 4294967296 bytes");
 }
 
-static void counts_have_to_match(void **state)
+TEST(counts_have_to_match)
 {
     static const uint8_t three[] = {0, 0, 8, 1, 0, 0, 0, 3, 7, 1, 2};
     ps_dataset set;
@@ -156,13 +156,5 @@ static void counts_have_to_match(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_and_gzip_are_read),
-        cmocka_unit_test(float_images_are_big_endian),
-        cmocka_unit_test(damaged_headers_are_named),
-        cmocka_unit_test(truncation_is_found_everywhere),
-        cmocka_unit_test(claims_are_held_against_the_file),
-        cmocka_unit_test(counts_have_to_match),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

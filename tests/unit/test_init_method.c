@@ -21,7 +21,7 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-static void reads_the_forms(void **state)
+TEST(reads_the_forms)
 {
     ps_init_method m;
     assert_int_equal(ps_init_method_parse("tcp://node-1.example:29500", &m), PS_OK);
@@ -36,7 +36,7 @@ static void reads_the_forms(void **state)
     assert_string_equal(m.path, "/shared/job 7");
 }
 
-static void knows_this_host_by_its_address(void **state)
+TEST(knows_this_host_by_its_address)
 {
     assert_true(ps_init_method_is_loopback("tcp://127.0.0.1:29500"));
     assert_true(ps_init_method_is_loopback("tcp://[::1]:29500"));
@@ -47,7 +47,7 @@ static void knows_this_host_by_its_address(void **state)
     assert_false(ps_init_method_is_loopback(NULL));
 }
 
-static void refuses_other_forms(void **state)
+TEST(refuses_other_forms)
 {
     static const char *const bad[] = {"",          "host:29500",  "tcp://host",
                                       "tcp://:1",  "tcp://h:",    "tcp://h:65536",
@@ -63,7 +63,7 @@ static void refuses_other_forms(void **state)
     assert_int_equal(ps_init_method_parse(longer, &m), PS_ERR_ARG);
 }
 
-static void a_record_returns_and_only_its_owner_removes_it(void **state)
+TEST(a_record_returns_and_only_its_owner_removes_it)
 {
     const ps_init_record mine = {"10.0.0.7", 4321, 0x00ab000000000001u};
     const ps_init_record newer = {"2001:db8::1", 1, UINT64_MAX};
@@ -83,7 +83,7 @@ static void a_record_returns_and_only_its_owner_removes_it(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-static void refuses_other_files(void **state)
+TEST(refuses_other_files)
 {
     static const char *const bad[] = {
         "",
@@ -107,7 +107,7 @@ static void refuses_other_files(void **state)
     }
 }
 
-static void writing_where_it_cannot_names_the_path(void **state)
+TEST(writing_where_it_cannot_names_the_path)
 {
     const ps_init_record r = {"10.0.0.7", 4321, 1};
     assert_int_equal(ps_init_file_write("/nonesuch/folder/file", &r), PS_ERR_IO);
@@ -116,13 +116,5 @@ static void writing_where_it_cannot_names_the_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_the_forms),
-        cmocka_unit_test(knows_this_host_by_its_address),
-        cmocka_unit_test(refuses_other_forms),
-        cmocka_unit_test(a_record_returns_and_only_its_owner_removes_it),
-        cmocka_unit_test(refuses_other_files),
-        cmocka_unit_test(writing_where_it_cannot_names_the_path),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return check_run(make_folder, remove_folder);
 }

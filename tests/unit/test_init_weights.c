@@ -37,7 +37,7 @@ static void make(model *m, const char *file, const char *const *set, int n_set)
 }
 
 /* torch.manual_seed(0); torch.nn.Linear(2, 3). */
-static void a_linear_layer_is_pytorchs(void **state)
+TEST(a_linear_layer_is_pytorchs)
 {
     const float weight[] = {-0.00529398f, 0.37932289f,  -0.58198076f,
                             -0.52038747f, -0.27234524f, 0.18961589f};
@@ -57,7 +57,7 @@ static void a_linear_layer_is_pytorchs(void **state)
     }
 }
 
-static void norms_start_as_identities_and_gaps_are_zero(void **state)
+TEST(norms_start_as_identities_and_gaps_are_zero)
 {
     model m;
     make(&m, "configs/resnet18-cifar10.yaml", NULL, 0);
@@ -112,7 +112,7 @@ static void compare(FILE *in, const char *file, const char *const *set, int n_se
     tear(&m);
 }
 
-static void weights_of_the_installed_pytorch_are_met_bit_for_bit(void **state)
+TEST(weights_of_the_installed_pytorch_are_met_bit_for_bit)
 {
     const char *small[] = {"model.input=[3, 8, 6]", "model.loss=mse",
                            "model.layers=[{conv2d: {out: 5, kernel: [3, 2], bias: "
@@ -138,7 +138,7 @@ static void weights_of_the_installed_pytorch_are_met_bit_for_bit(void **state)
 }
 
 /* The high half of a seed is ignored, as torch.Generator's mt19937 does. */
-static void seeds_are_reproducible(void **state)
+TEST(seeds_are_reproducible)
 {
     model a, b;
     make(&a, "configs/digits-basicnet.yaml", NULL, 0);
@@ -150,15 +150,4 @@ static void seeds_are_reproducible(void **state)
     assert_memory_not_equal(a.params, b.params, a.spec.table.arena_count * 4);
     tear(&a);
     tear(&b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_linear_layer_is_pytorchs),
-        cmocka_unit_test(norms_start_as_identities_and_gaps_are_zero),
-        cmocka_unit_test(weights_of_the_installed_pytorch_are_met_bit_for_bit),
-        cmocka_unit_test(seeds_are_reproducible),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,9 +29,8 @@ static ps_job_view *make_view(int workers)
     return view;
 }
 
-static void a_curve_keeps_its_ends(void **state)
+TEST(a_curve_keeps_its_ends)
 {
-    (void)state;
     ps_job_view *view = make_view(2);
     ps_job_picture picture;
     for (int step = 1; step <= 100000; step++)
@@ -68,9 +67,8 @@ static ps_view_wait waits(int n, const double *wait_ms)
     return ps_job_picture_wait(&picture);
 }
 
-static void the_one_who_waits_least_is_waited_for(void **state)
+TEST(the_one_who_waits_least_is_waited_for)
 {
-    (void)state;
     const ps_view_wait slow = waits(3, (const double[]){60, 2, 58});
     assert_int_equal(slow.who, PS_VIEW_WORKER);
     assert_int_equal(slow.rank, 1);
@@ -81,9 +79,8 @@ static void the_one_who_waits_least_is_waited_for(void **state)
     assert_int_equal(waits(0, NULL).who, PS_VIEW_UNKNOWN);
 }
 
-static void a_silent_member_is_named(void **state)
+TEST(a_silent_member_is_named)
 {
-    (void)state;
     const uint64_t second = 1000000000u;
     ps_view_member members[] = {
         {.role = PS_ROLE_SERVER, .rank = 1, .heard_ns = 95 * second},
@@ -103,9 +100,8 @@ static void a_silent_member_is_named(void **state)
 }
 
 /* The others do not wait for it. What its rank tells next is another process's. */
-static void one_that_is_away_is_not_waited_for(void **state)
+TEST(one_that_is_away_is_not_waited_for)
 {
-    (void)state;
     ps_job_view *view = make_view(2);
     ps_job_picture picture;
     take(view, 0, 7, 1);
@@ -132,9 +128,8 @@ static void one_that_is_away_is_not_waited_for(void **state)
 }
 
 /* Values and texts that no honest member sends. */
-static void lies_make_no_bad_json(void **state)
+TEST(lies_make_no_bad_json)
 {
-    (void)state;
     ps_job_view *view = make_view(3);
     ps_job_picture picture;
     char *text;
@@ -157,26 +152,12 @@ static void lies_make_no_bad_json(void **state)
     ps_job_view_destroy(&view);
 }
 
-static void nothing_is_needed(void **state)
+TEST(nothing_is_needed)
 {
-    (void)state;
     ps_job_view_begin(NULL);
     ps_job_view_add(NULL, PS_ROLE_WORKER, 0, "a");
     ps_job_view_set_state(NULL, PS_VIEW_ENDED, "");
     ps_job_view_take(NULL, PS_ROLE_WORKER, 0, "", NULL, 0);
     ps_job_view *view = NULL;
     ps_job_view_destroy(&view);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_curve_keeps_its_ends),
-        cmocka_unit_test(the_one_who_waits_least_is_waited_for),
-        cmocka_unit_test(a_silent_member_is_named),
-        cmocka_unit_test(one_that_is_away_is_not_waited_for),
-        cmocka_unit_test(lies_make_no_bad_json),
-        cmocka_unit_test(nothing_is_needed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

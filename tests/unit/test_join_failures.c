@@ -40,7 +40,7 @@ static void join_alone(int join_timeout_ms)
     ps_config_fini(&config);
 }
 
-static void the_deadline_names_who_is_missing(void **state)
+TEST(the_deadline_names_who_is_missing)
 {
     // On a busy machine the coordinator may take longer to say which member is missing.
     int ms = 300;
@@ -52,7 +52,7 @@ static void the_deadline_names_who_is_missing(void **state)
     peer_assert_says(ps_err_message(), words);
 }
 
-static void no_coordinator_is_a_clear_error(void **state)
+TEST(no_coordinator_is_a_clear_error)
 {
     ps_config config;
     char endpoint[PS_ENDPOINT_MAX]; // of a port that no process has any more
@@ -68,7 +68,7 @@ static void no_coordinator_is_a_clear_error(void **state)
     ps_config_fini(&config);
 }
 
-static void a_port_in_use_is_a_clear_error(void **state)
+PEER_TEST(a_port_in_use_is_a_clear_error)
 {
     ps_config config;
     const char *endpoint = ps_coordinator_endpoint(peer_coordinator);
@@ -81,7 +81,7 @@ static void a_port_in_use_is_a_clear_error(void **state)
     ps_config_fini(&config);
 }
 
-static void a_refusal_reaches_the_user(void **state)
+PEER_TEST(a_refusal_reaches_the_user)
 {
     ps_config config;
     const char *endpoint = ps_coordinator_endpoint(peer_coordinator);
@@ -93,7 +93,7 @@ static void a_refusal_reaches_the_user(void **state)
 }
 
 /* A program listens on the port and says nothing. */
-static void a_foreign_listener_is_named(void **state)
+PEER_TEST(a_foreign_listener_is_named)
 {
     ps_config config;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -116,12 +116,5 @@ static void a_foreign_listener_is_named(void **state)
 int main(void)
 {
     ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_deadline_names_who_is_missing),
-        cmocka_unit_test(no_coordinator_is_a_clear_error),
-        PEER_TEST(a_port_in_use_is_a_clear_error),
-        PEER_TEST(a_refusal_reaches_the_user),
-        PEER_TEST(a_foreign_listener_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -131,7 +131,7 @@ static void follow(FILE *in, int c)
     }
 }
 
-static void steps_are_those_of_pytorch(void **state)
+TEST(steps_are_those_of_pytorch)
 {
     FILE *in = python_output("lamb_vectors.py");
     if (!in) skip();
@@ -141,7 +141,7 @@ static void steps_are_those_of_pytorch(void **state)
 }
 
 /* |u| of the first step is about sqrt(n), so that the step's length is lr * |w|. */
-static void the_first_step_has_the_weights_length(void **state)
+TEST(the_first_step_has_the_weights_length)
 {
     static arena a, before;
     ps_tensor_table table;
@@ -165,13 +165,4 @@ static void the_first_step_has_the_weights_length(void **state)
     for (uint64_t i = t->offset; i < t->offset + t->count; i++)
         assert_float_equal(a.x[WEIGHTS][i], (i % 2 ? 1.5 : 4.5), 1e-5);
     assert_true(before.x[WEIGHTS][0] == a.x[WEIGHTS][0]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_are_those_of_pytorch),
-        cmocka_unit_test(the_first_step_has_the_weights_length),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

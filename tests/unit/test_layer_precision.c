@@ -5,9 +5,8 @@
 #include "check.h"
 #include "model_spec.h"
 
-static void products_alone_are_narrow(void **state)
+TEST(products_alone_are_narrow)
 {
-    (void)state;
     for (int kind = 0; kind < PS_LAYER_KIND_COUNT; kind++) {
         const bool product = kind == PS_LAYER_CONV2D || kind == PS_LAYER_LINEAR;
         const bool narrow = ps_layer_precision_of(kind) == PS_MULTIPLIES_NARROW;
@@ -36,9 +35,8 @@ static void check_edges(const char *loss, const char *layers, const bool *stays,
     ps_config_fini(&cfg);
 }
 
-static void what_the_loss_reads_stays(void **state)
+TEST(what_the_loss_reads_stays)
 {
-    (void)state;
     const bool logits[] = {false, false, false, true};
     check_edges("model.loss=cross_entropy",
                 "model.layers=[{conv2d: {name: a, out: 2, kernel: 3}}, flatten, "
@@ -48,13 +46,4 @@ static void what_the_loss_reads_stays(void **state)
     check_edges("model.loss=nll",
                 "model.layers=[flatten, {linear: {name: b, out: 3}}, log_softmax]",
                 softmax, 4);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_alone_are_narrow),
-        cmocka_unit_test(what_the_loss_reads_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ static void check(int64_t n, int64_t in, int64_t out, bool is_turned)
     }
 }
 
-static void test_forward(void **state)
+TEST(test_forward)
 {
     draw(1, SAMPLES * IN, x);
     draw(2, OUT * IN, weight);
@@ -54,10 +54,4 @@ static void test_forward(void **state)
     check(16, IN, 64, true);
     check(17, 33, 70, true);
     check(33, IN, OUT, true);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static void backward_twice(layer *l, bool accumulate)
     assert_int_equal(r.n, (n->out + n->backward_rows - 1) / n->backward_rows);
 }
 
-static void blocks_have_the_bits_of_the_layer(void **state)
+TEST(blocks_have_the_bits_of_the_layer)
 {
     static const int64_t shapes[][3] = {{64, 576, 128}, {64, 9216, 128}, {7, 300, 65},
                                         {1, 400, 120},  {16, 25, 640},   {32, 100, 90}};
@@ -121,7 +121,7 @@ static void blocks_have_the_bits_of_the_layer(void **state)
     }
 }
 
-static void small_layers_stay_whole(void **state)
+TEST(small_layers_stay_whole)
 {
     static const size_t bytes[] = {0, 10 * 64 * sizeof(float), SIZE_MAX, SIZE_MAX / 2};
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
@@ -137,7 +137,7 @@ static ps_err count_down(void *ctx, uint64_t begin, uint64_t end)
     return --*(int *)ctx ? PS_OK : ps_err_set(PS_ERR_TIMEOUT, "told to fail");
 }
 
-static void a_hook_that_fails_ends_the_pass(void **state)
+TEST(a_hook_that_fails_ends_the_pass)
 {
     int calls = 2;
     layer l;
@@ -154,14 +154,4 @@ static void a_hook_that_fails_ends_the_pass(void **state)
                      PS_ERR_TIMEOUT);
     assert_int_equal(calls, 0);
     layer_fini(&l);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_have_the_bits_of_the_layer),
-        cmocka_unit_test(small_layers_stay_whole),
-        cmocka_unit_test(a_hook_that_fails_ends_the_pass),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

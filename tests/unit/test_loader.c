@@ -68,7 +68,7 @@ static void check_epoch(ps_loader *loader, uint64_t number, int64_t first)
     ps_epoch_fini(&epoch);
 }
 
-static void batches_are_the_samplers(void **state)
+TEST(batches_are_the_samplers)
 {
     ps_loader *loader = new_loader(&sampler, 0, 0);
     for (uint64_t e = 0; e < 5; e++)
@@ -77,7 +77,7 @@ static void batches_are_the_samplers(void **state)
     assert_null(loader);
 }
 
-static void an_epoch_starts_anywhere(void **state)
+TEST(an_epoch_starts_anywhere)
 {
     ps_loader *loader = new_loader(&sampler, 0, 0);
     check_epoch(loader, 3, 4);
@@ -88,7 +88,7 @@ static void an_epoch_starts_anywhere(void **state)
 }
 
 /* A resumed epoch gives the same augmented pixels, whatever was prepared before. */
-static void replays_are_equal(void **state)
+TEST(replays_are_equal)
 {
     float x[8 * PIXELS];
     ps_loader *loader = new_loader(&sampler, 0, 0);
@@ -108,7 +108,7 @@ static void replays_are_equal(void **state)
     ps_loader_destroy(&loader);
 }
 
-static void evaluation_is_in_order(void **state)
+TEST(evaluation_is_in_order)
 {
     ps_loader *loader = new_loader(NULL, 50, 53);
     for (int round = 0; round < 2; round++) {
@@ -130,7 +130,7 @@ static void evaluation_is_in_order(void **state)
 
 /* A caller that keeps all prefetch + 1 batches gets a TIMEOUT, and can go on after it
  * returns one. */
-static void held_batches_are_bounded(void **state)
+TEST(held_batches_are_bounded)
 {
     ps_loader *loader = new_loader(&sampler, 0, 0);
     ps_loaded *held[3], *more = NULL;
@@ -149,7 +149,7 @@ static void held_batches_are_bounded(void **state)
     ps_loader_destroy(&loader);
 }
 
-static void destroyed_at_any_moment(void **state)
+TEST(destroyed_at_any_moment)
 {
     for (int i = 0; i < 200; i++) {
         ps_loader *loader = new_loader(&sampler, 0, 0);
@@ -182,7 +182,7 @@ static void check_mixed(const ps_loaded *plain, const ps_loaded *mixed, uint32_t
     }
 }
 
-static void mixed_batches_do_not_depend_on_where_they_begin(void **state)
+TEST(mixed_batches_do_not_depend_on_where_they_begin)
 {
     ps_loader *plain = new_loader(&sampler, 0, 0);
     ps_config mixes = config;
@@ -208,7 +208,7 @@ static void mixed_batches_do_not_depend_on_where_they_begin(void **state)
     ps_loader_destroy(&plain);
 }
 
-static void errors_come_from_next_or_create(void **state)
+TEST(errors_come_from_next_or_create)
 {
     const ps_dims wrong = {3, {3, 32, 32}};
     ps_loader_options o = {&config, &dataset, &wrong, &sampler, 0, 0, 8, SAMPLES};
@@ -242,16 +242,6 @@ static int begin_with_two_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_are_the_samplers),
-        cmocka_unit_test(an_epoch_starts_anywhere),
-        cmocka_unit_test(replays_are_equal),
-        cmocka_unit_test(evaluation_is_in_order),
-        cmocka_unit_test(held_batches_are_bounded),
-        cmocka_unit_test(destroyed_at_any_moment),
-        cmocka_unit_test(mixed_batches_do_not_depend_on_where_they_begin),
-        cmocka_unit_test(errors_come_from_next_or_create),
-    };
-    const int failed = cmocka_run_group_tests(tests, begin, NULL);
-    return failed + cmocka_run_group_tests(tests, begin_with_two_threads, NULL);
+    const int failed = check_run(begin, NULL);
+    return failed + check_run(begin_with_two_threads, NULL);
 }

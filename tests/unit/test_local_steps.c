@@ -28,7 +28,7 @@ static void check_job(const ps_config *cfg, uint64_t total)
     assert_int_equal(ps_local_steps_rounds(cfg, total), round);
 }
 
-static void rounds_cover_every_step_once(void **state)
+TEST(rounds_cover_every_step_once)
 {
     const char *const sets[] = {"sync.policy=local"};
     ps_config cfg;
@@ -109,7 +109,7 @@ static void check_fragments(const ps_config *cfg, uint64_t total)
 
 /* In each round each fragment is sent once, in order, K steps after it was sent last. The
  * job's end sends all. No two are on their way together. */
-static void fragments_take_turns(void **state)
+TEST(fragments_take_turns)
 {
     const char *const sets[] = {"sync.policy=local"};
     ps_config cfg;
@@ -129,7 +129,7 @@ static void fragments_take_turns(void **state)
 }
 
 /* The picture in local_steps.h. */
-static void two_fragments_in_six_steps(void **state)
+TEST(two_fragments_in_six_steps)
 {
     const char *const sets[] = {"sync.policy=local", "sync.local_steps=6",
                                 "sync.fragments=2", "exchange.name=ps"};
@@ -146,7 +146,7 @@ static void two_fragments_in_six_steps(void **state)
 
 /* The exchange is configured as a job in bsp with the outer optimizer. Other keys stay.
  */
-static void the_exchange_has_the_outer_optimizer(void **state)
+TEST(the_exchange_has_the_outer_optimizer)
 {
     const char *const sets[] = {
         "sync.policy=local",        "sync.outer_lr=0.7",    "sync.outer_momentum=0.9",
@@ -168,7 +168,7 @@ static void the_exchange_has_the_outer_optimizer(void **state)
 }
 
 /* A late change is added: no worker's change is thrown away. */
-static void with_a_quorum_the_exchange_is_backup(void **state)
+TEST(with_a_quorum_the_exchange_is_backup)
 {
     const char *const sets[] = {"sync.policy=local", "exchange.name=ps", "job.workers=5",
                                 "sync.quorum=3", "sync.grace_ms=70"};
@@ -189,7 +189,7 @@ static void with_a_quorum_the_exchange_is_backup(void **state)
     ps_config_fini(&cfg);
 }
 
-static void another_policy_stays_as_it_is(void **state)
+TEST(another_policy_stays_as_it_is)
 {
     ps_config cfg, outer;
     const ps_job_start start = {.total_steps = 30, .step = 7, .rule_bytes = 5};
@@ -201,7 +201,7 @@ static void another_policy_stays_as_it_is(void **state)
     ps_config_fini(&cfg);
 }
 
-static void a_job_goes_on_in_its_round(void **state)
+TEST(a_job_goes_on_in_its_round)
 {
     const char *const sets[] = {"sync.policy=local", "sync.local_steps=4",
                                 "sync.local_after=2"};
@@ -217,18 +217,4 @@ static void a_job_goes_on_in_its_round(void **state)
     const ps_job_start streaming = {.total_steps = 11, .step = 4};
     assert_int_equal(ps_job_start_of_exchange(&streaming, &cfg).ahead, 2);
     ps_config_fini(&cfg);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_cover_every_step_once),
-        cmocka_unit_test(fragments_take_turns),
-        cmocka_unit_test(two_fragments_in_six_steps),
-        cmocka_unit_test(the_exchange_has_the_outer_optimizer),
-        cmocka_unit_test(with_a_quorum_the_exchange_is_backup),
-        cmocka_unit_test(another_policy_stays_as_it_is),
-        cmocka_unit_test(a_job_goes_on_in_its_round),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

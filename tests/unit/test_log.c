@@ -50,7 +50,7 @@ static void assert_printable(const char *text, const char *want)
     assert_string_equal(out, want);
 }
 
-static void control_characters_are_escaped(void **state)
+TEST(control_characters_are_escaped)
 {
     assert_printable("plain \"text\" with \\n", "plain \"text\" with \\n");
     assert_printable("a\nb\rc\td", "a\\nb\\rc\\td");
@@ -65,7 +65,7 @@ static void control_characters_are_escaped(void **state)
 }
 
 /* RFC 3629: overlong forms, surrogates, beyond U+10FFFF, cut and lone bytes. */
-static void what_is_no_utf8_is_escaped(void **state)
+TEST(what_is_no_utf8_is_escaped)
 {
     assert_printable("\xc0\x8a", "\\xc0\\x8a");
     assert_printable("\xe0\x80\x8a", "\\xe0\\x80\\x8a");
@@ -77,7 +77,7 @@ static void what_is_no_utf8_is_escaped(void **state)
     assert_printable("\xe7\nb", "\\xe7\\nb");
 }
 
-static void long_texts_are_cut_between_characters(void **state)
+TEST(long_texts_are_cut_between_characters)
 {
     char out[16];
     for (size_t cap = 8; cap <= sizeof out; cap++) {
@@ -97,7 +97,7 @@ static void long_texts_are_cut_between_characters(void **state)
     assert_string_equal(out, "1234...");
 }
 
-static void nobody_forges_a_line(void **state)
+TEST(nobody_forges_a_line)
 {
     ps_log_init("server/0", PS_LOG_INFO);
     begin();
@@ -110,7 +110,7 @@ static void nobody_forges_a_line(void **state)
     assert_non_null(strstr(text, " server/0 INFO  joined host=b\\x1b[31m\\n9.999 "));
 }
 
-static void a_line_has_a_longest(void **state)
+TEST(a_line_has_a_longest)
 {
     char *reason = malloc(100001);
     assert_non_null(reason);
@@ -125,7 +125,7 @@ static void a_line_has_a_longest(void **state)
     assert_non_null(strstr(text, "...\n"));
 }
 
-static void strangers_cause_few_lines(void **state)
+TEST(strangers_cause_few_lines)
 {
     ps_log_quota quota = {0};
     begin();
@@ -154,7 +154,7 @@ static void note(void *ctx, ps_log_level level, const char *text)
     snprintf(ctx, 64, "%d|%s", (int)level, text);
 }
 
-static void lines_go_where_the_program_says(void **state)
+TEST(lines_go_where_the_program_says)
 {
     char heard[64] = "";
     begin();
@@ -177,7 +177,7 @@ static void *say(void *arg)
 }
 
 /* A member sets its rank while its threads are already running. */
-static void a_role_changes_beside_lines(void **state)
+TEST(a_role_changes_beside_lines)
 {
     pthread_t thread;
     begin();
@@ -190,19 +190,4 @@ static void a_role_changes_beside_lines(void **state)
     assert_int_equal(count(text, " server/0 INFO ") + count(text, " worker/0 INFO ") +
                          count(text, " worker/1234567 INFO "),
                      2000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(control_characters_are_escaped),
-        cmocka_unit_test(what_is_no_utf8_is_escaped),
-        cmocka_unit_test(long_texts_are_cut_between_characters),
-        cmocka_unit_test(nobody_forges_a_line),
-        cmocka_unit_test(a_line_has_a_longest),
-        cmocka_unit_test(strangers_cause_few_lines),
-        cmocka_unit_test(lines_go_where_the_program_says),
-        cmocka_unit_test(a_role_changes_beside_lines),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

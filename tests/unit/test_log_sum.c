@@ -6,7 +6,7 @@
 
 enum { CLASSES = 4 };
 
-static void the_error_is_that_of_the_result(void **state)
+TEST(the_error_is_that_of_the_result)
 {
     const float gaps[] = {1, 3, 10, 15}, tops[] = {0, 20, -20, 1000, 1e5f, 1e30f};
     for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++)
@@ -26,18 +26,11 @@ static void the_error_is_that_of_the_result(void **state)
         }
 }
 
-static void what_is_not_finite_stays_so(void **state)
+TEST(what_is_not_finite_stays_so)
 {
     const float rows[][CLASSES] = {{0, NAN, 1, 2}, {0, INFINITY, 1, 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_true(isnan(ps_log_prob(rows[i][1], ps_log_sum_exp(CLASSES, rows[i]))));
     const float none[CLASSES] = {-INFINITY, 0, 0, 0};
     assert_true(ps_log_prob(none[0], ps_log_sum_exp(CLASSES, none)) == -INFINITY);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_error_is_that_of_the_result),
-                                       cmocka_unit_test(what_is_not_finite_stays_so)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

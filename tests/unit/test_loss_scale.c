@@ -24,7 +24,7 @@ static bool overflows_in(int step)
     return false;
 }
 
-static void follows_gradscaler(void **state)
+TEST(follows_gradscaler)
 {
     for (size_t i = 0; i < sizeof scaled_cases / sizeof *scaled_cases; i++) {
         const struct scaled_case *c = &scaled_cases[i];
@@ -47,7 +47,7 @@ static void follows_gradscaler(void **state)
     }
 }
 
-static void is_on_with_fp16_alone(void **state)
+TEST(is_on_with_fp16_alone)
 {
     static const struct {
         const char *sets[2];
@@ -73,7 +73,7 @@ static void is_on_with_fp16_alone(void **state)
     }
 }
 
-static void refuses_what_defeats_it(void **state)
+TEST(refuses_what_defeats_it)
 {
     static const char *const cases[] = {"loss_scale.growth=1",  "loss_scale.backoff=1",
                                         "loss_scale.backoff=0", "loss_scale.init=0",
@@ -93,7 +93,7 @@ static void refuses_what_defeats_it(void **state)
 }
 
 /* GradScaler's scale would become 0, and it would skip every step. */
-static void gives_up_when_nothing_is_small_enough(void **state)
+TEST(gives_up_when_nothing_is_small_enough)
 {
     const char *sets[] = {"loss_scale.use=on"};
     ps_config cfg;
@@ -106,15 +106,4 @@ static void gives_up_when_nothing_is_small_enough(void **state)
     assert_int_equal(backoffs, 16 + 126); // 2^16 to 2^-126
     assert_int_equal(ps_loss_scale_update(&s, false), PS_ERR_NUMERIC);
     ps_config_fini(&cfg);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_gradscaler),
-        cmocka_unit_test(is_on_with_fp16_alone),
-        cmocka_unit_test(refuses_what_defeats_it),
-        cmocka_unit_test(gives_up_when_nothing_is_small_enough),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

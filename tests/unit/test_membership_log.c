@@ -46,7 +46,7 @@ static void expect_steps(const char *want)
     assert_string_equal(got, want);
 }
 
-static void lines_follow_each_other(void **state)
+TEST_WITH(lines_follow_each_other, make_file, remove_file)
 {
     add(0, 2);
     add(10, 3);
@@ -54,7 +54,7 @@ static void lines_follow_each_other(void **state)
     expect_steps("0:2 10:3 25:1 ");
 }
 
-static void a_job_that_goes_back_forgets(void **state)
+TEST_WITH(a_job_that_goes_back_forgets, make_file, remove_file)
 {
     add(0, 2);
     add(10, 3);
@@ -67,7 +67,7 @@ static void a_job_that_goes_back_forgets(void **state)
     expect_steps("0:1 ");
 }
 
-static void another_file_is_an_error(void **state)
+TEST_WITH(another_file_is_an_error, make_file, remove_file)
 {
     const ps_membership m = {.workers = 1};
     FILE *file = fopen(path, "w");
@@ -76,15 +76,4 @@ static void another_file_is_an_error(void **state)
     fclose(file);
     assert_int_equal(ps_membership_log_add(path, &m), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), path));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lines_follow_each_other, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(a_job_that_goes_back_forgets, make_file,
-                                        remove_file),
-        cmocka_unit_test_setup_teardown(another_file_is_an_error, make_file, remove_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static void fill(const ps_memory_plan *m)
     }
 }
 
-static void leaves_its_memory_for_the_next(void **state)
+TEST(leaves_its_memory_for_the_next)
 {
     ps_spare_memory spare = {0};
     ps_memory_plan m;
@@ -67,7 +67,7 @@ static void leaves_its_memory_for_the_next(void **state)
     assert_null(spare.base);
 }
 
-static void borrows_the_memory_of_another(void **state)
+TEST(borrows_the_memory_of_another)
 {
     ps_spare_memory spare = {0};
     ps_memory_plan first, second;
@@ -78,13 +78,4 @@ static void borrows_the_memory_of_another(void **state)
     assert_null(spare.base); // it is not its own
     fill(&first);
     ps_memory_plan_fini(&first, NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_its_memory_for_the_next),
-        cmocka_unit_test(borrows_the_memory_of_another),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

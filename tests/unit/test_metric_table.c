@@ -11,9 +11,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static void names_follow_the_rules(void **state)
+TEST(names_follow_the_rules)
 {
-    (void)state;
     for (int i = 0; i < PS_METRICS; i++) {
         const ps_metric_entry *e = &ps_metric_table[i];
         for (const char *c = e->export_name; *c; c++)
@@ -28,9 +27,8 @@ static void names_follow_the_rules(void **state)
     }
 }
 
-static void text_has_known_values_only(void **state)
+TEST(text_has_known_values_only)
 {
-    (void)state;
     ps_metric_values values;
     double copy[PS_METRICS];
     char *text;
@@ -51,13 +49,4 @@ static void text_has_known_values_only(void **state)
     assert_null(strstr(text, "pstrain_steps_total"));
     assert_null(strstr(text, "nan"));
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_follow_the_rules),
-        cmocka_unit_test(text_has_known_values_only),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

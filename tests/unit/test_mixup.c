@@ -61,7 +61,7 @@ static void check_distribution(float *v, double (*of)(double))
     assert_true(worst < 1.95 / sqrt(DRAWS));
 }
 
-static void lambda_has_the_beta_distribution(void **state)
+TEST(lambda_has_the_beta_distribution)
 {
     static const double alphas[] = {1e-3, 0.05, 0.2, 0.4, 0.5, 1, 2, 8, 1000};
     float *v = malloc(DRAWS * sizeof *v);
@@ -75,7 +75,7 @@ static void lambda_has_the_beta_distribution(void **state)
     free(v);
 }
 
-static void lambda_depends_on_all_of_the_key(void **state)
+TEST(lambda_depends_on_all_of_the_key)
 {
     const float own = ps_mixup_lambda(0.4, (ps_draw_key){7, 3, 64});
     assert_true(own == ps_mixup_lambda(0.4, (ps_draw_key){7, 3, 64}));
@@ -92,7 +92,7 @@ static void check(const float *found, const float *wanted, int n)
 }
 
 /* By hand; all numbers are exact in float32. */
-static void a_batch_is_mixed_with_itself_rolled_by_one(void **state)
+TEST(a_batch_is_mixed_with_itself_rolled_by_one)
 {
     float x[] = {1, 2, 10, 20, 100, 200}, targets[9], last[2];
     ps_mixup_samples(0.25f, 3, 2, x, last);
@@ -101,14 +101,4 @@ static void a_batch_is_mixed_with_itself_rolled_by_one(void **state)
     check(targets, (const float[]){0, 0, 1, 0.25f, 0, 0.75f, 0.75f, 0, 0.25f}, 9);
     ps_mixup_samples(0.25f, 1, 2, x, last);
     check(x, (const float[]){75.25f, 150.5f}, 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lambda_has_the_beta_distribution),
-        cmocka_unit_test(lambda_depends_on_all_of_the_key),
-        cmocka_unit_test(a_batch_is_mixed_with_itself_rolled_by_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,7 @@ static int tear(void **state)
     free(f);
     return 0;
 }
+#define RIG_TEST(name) TEST_WITH(name, make, tear)
 
 static ps_st_tensor entry(char *name, const char *dtype, ps_dims dims, const void *data,
                           uint64_t bytes)
@@ -64,7 +65,7 @@ static void expect_refused(fixture *f, bool strict, const char *message)
         fail_msg("'%s' lacks '%s'", ps_err_message(), message);
 }
 
-static void sixteen_bits_become_float32(void **state)
+RIG_TEST(sixteen_bits_become_float32)
 {
     fixture *f = *state;
     const uint16_t fp16[N] = {0x3C00, 0xC000, 0x0001, 0x7BFF, 0x8000, 0x3555};
@@ -82,7 +83,7 @@ static void sixteen_bits_become_float32(void **state)
 }
 
 /* As model.double() and astype("int32") of NumPy leave them. */
-static void other_dtypes_are_converted(void **state)
+RIG_TEST(other_dtypes_are_converted)
 {
     fixture *f = *state;
     const double weight[N] = {0.1, -1e-30, 16777217, 1.0 / 3, 0, -2}, bias[ROWS] = {1, 2};
@@ -113,7 +114,7 @@ static void other_dtypes_are_converted(void **state)
     }
 }
 
-static void infinite_ones_are_refused(void **state)
+RIG_TEST(infinite_ones_are_refused)
 {
     fixture *f = *state;
     const uint16_t fp16[N] = {0, 0, 0, 0, 0x7C00, 0}, bias[ROWS] = {0};
@@ -124,7 +125,7 @@ static void infinite_ones_are_refused(void **state)
     expect_refused(f, true, "fc.weight: element 4 is inf");
 }
 
-static void what_fits_is_taken_when_asked(void **state)
+RIG_TEST(what_fits_is_taken_when_asked)
 {
     fixture *f = *state;
     const float weight[5 * COLUMNS] = {0}, bias[ROWS] = {7, 8};
@@ -139,7 +140,7 @@ static void what_fits_is_taken_when_asked(void **state)
     assert_true(f->params[f->table.tensors[1].offset + 1] == 8);
 }
 
-static void nothing_that_fits_is_refused(void **state)
+RIG_TEST(nothing_that_fits_is_refused)
 {
     fixture *f = *state;
     const float bias[ROWS] = {7, 8};
@@ -149,7 +150,7 @@ static void nothing_that_fits_is_refused(void **state)
     expect_refused(f, false, "no tensor of the file has the name and shape");
 }
 
-static void the_names_of_a_wrapped_model_are_explained(void **state)
+RIG_TEST(the_names_of_a_wrapped_model_are_explained)
 {
     fixture *f = *state;
     const float bias[ROWS] = {7, 8};
@@ -167,7 +168,7 @@ static void the_names_of_a_wrapped_model_are_explained(void **state)
     }
 }
 
-static void a_file_of_torch_save_is_explained(void **state)
+RIG_TEST(a_file_of_torch_save_is_explained)
 {
     static const char *const begins[] = {"PK\003\004 and more of a zip",
                                          "\200\002 and more of a pickle"};
@@ -180,7 +181,7 @@ static void a_file_of_torch_save_is_explained(void **state)
 }
 
 /* The first bytes of a pickle are also those of 640 lengths of a header. */
-static void headers_of_every_length_are_read(void **state)
+RIG_TEST(headers_of_every_length_are_read)
 {
     fixture *f = *state;
     char text[1024];
@@ -196,20 +197,4 @@ static void headers_of_every_length_are_read(void **state)
         assert_int_equal(load(f, true), PS_OK);
         text[n] = 'x';
     }
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make, tear)
-    const struct CMUnitTest tests[] = {
-        TEST(sixteen_bits_become_float32),
-        TEST(other_dtypes_are_converted),
-        TEST(infinite_ones_are_refused),
-        TEST(what_fits_is_taken_when_asked),
-        TEST(nothing_that_fits_is_refused),
-        TEST(the_names_of_a_wrapped_model_are_explained),
-        TEST(a_file_of_torch_save_is_explained),
-        TEST(headers_of_every_length_are_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

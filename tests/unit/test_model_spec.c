@@ -68,7 +68,7 @@ static void unload(fixture *f)
  * BasicNet's is in PyTorch's example, ResNet-18's and VGG-11's are torchvision's with
  * other heads: 11,689,512 - 513,000 (fc of 1,000) + 5,130 (fc of 10); the CIFAR stem has
  * 64*3*9 instead of 64*3*49 weights; VGG-11's features have 9,220,480. */
-static void shipped_models_have_pytorchs_parameter_counts(void **state)
+TEST(shipped_models_have_pytorchs_parameter_counts)
 {
     const struct {
         const char *file;
@@ -96,7 +96,7 @@ static void shipped_models_have_pytorchs_parameter_counts(void **state)
     }
 }
 
-static void basicnet_has_pytorchs_names_and_shapes(void **state)
+TEST(basicnet_has_pytorchs_names_and_shapes)
 {
     const char *const names[] = {"conv1.weight", "conv1.bias", "conv2.weight",
                                  "conv2.bias",   "fc1.weight", "fc1.bias",
@@ -125,7 +125,7 @@ static void basicnet_has_pytorchs_names_and_shapes(void **state)
     unload(&f);
 }
 
-static void basicnet_shapes_are_inferred(void **state)
+TEST(basicnet_shapes_are_inferred)
 {
     const char *const outs[] = {"(32, 26, 26)", "(32, 26, 26)", "(64, 24, 24)",
                                 "(64, 24, 24)", "(64, 12, 12)", "(64, 12, 12)",
@@ -144,7 +144,7 @@ static void basicnet_shapes_are_inferred(void **state)
     unload(&f);
 }
 
-static void dropout_can_be_turned_off(void **state)
+TEST(dropout_can_be_turned_off)
 {
     const char *set[] = {"model.dropout=false"};
     fixture f;
@@ -155,7 +155,7 @@ static void dropout_can_be_turned_off(void **state)
     unload(&f);
 }
 
-static void resnet_has_torchvisions_state_dict(void **state)
+TEST(resnet_has_torchvisions_state_dict)
 {
     fixture f;
     load(&f, "configs/resnet18-stl10.yaml");
@@ -181,7 +181,7 @@ static void resnet_has_torchvisions_state_dict(void **state)
     unload(&f);
 }
 
-static void a_residual_block_adds_body_and_input(void **state)
+TEST(a_residual_block_adds_body_and_input)
 {
     fixture f;
     ps_err err = build(&f,
@@ -208,7 +208,7 @@ static void a_residual_block_adds_body_and_input(void **state)
 }
 
 /* floor((n + 2p - k) / s) + 1 for uneven sizes, and rectangular kernels. */
-static void windows_follow_pytorchs_arithmetic(void **state)
+TEST(windows_follow_pytorchs_arithmetic)
 {
     fixture f;
     ps_err err = build(&f,
@@ -228,7 +228,7 @@ static void windows_follow_pytorchs_arithmetic(void **state)
     tear(&f);
 }
 
-static void features_need_no_image(void **state)
+TEST(features_need_no_image)
 {
     fixture f;
     assert_int_equal(build(&f, "    - linear: 5\n    - sigmoid\n", 1, FEATURES, "mse"),
@@ -241,7 +241,7 @@ static void features_need_no_image(void **state)
     tear(&f);
 }
 
-static void errors_name_line_layer_and_shapes(void **state)
+TEST(errors_name_line_layer_and_shapes)
 {
     assert_refused("    - linear: {name: fc1, out: 128}\n", "cross_entropy", PS_ERR_SHAPE,
                    "a.yaml:3: linear fc1: input is (1, 28, 28), put a flatten before it");
@@ -260,7 +260,7 @@ static void errors_name_line_layer_and_shapes(void **state)
                    "output (16777216, 28, 28) has more than");
 }
 
-static void groups_and_dilation_are_checked(void **state)
+TEST(groups_and_dilation_are_checked)
 {
     const char *wide = "    - conv2d: {name: c, out: 6, kernel: 3, dilation: 14}\n";
     const char *uneven = "    - conv2d: {name: a, out: 6, kernel: 1}\n"
@@ -294,7 +294,7 @@ static void groups_and_dilation_are_checked(void **state)
 }
 
 /* torchvision's mobilenet_v2, squeezenet1_1 and resnet50. */
-static void models_of_torchvision(void **state)
+TEST(models_of_torchvision)
 {
     fixture f;
     load(&f, "configs/synthetic-mobilenetv2.yaml");
@@ -313,7 +313,7 @@ static void models_of_torchvision(void **state)
     unload(&f);
 }
 
-static void unknown_layers_and_settings_get_a_hint(void **state)
+TEST(unknown_layers_and_settings_get_a_hint)
 {
     assert_refused("    - conv2: {out: 3, kernel: 3}\n", "mse", PS_ERR_CONFIG,
                    "a.yaml:3: layer \"conv2\" is not known; did you mean \"conv2d\"?");
@@ -334,7 +334,7 @@ static void unknown_layers_and_settings_get_a_hint(void **state)
     assert_refused("    - residual: {body: []}\n", "mse", PS_ERR_CONFIG, "body is empty");
 }
 
-static void new_shapes_follow_pytorch(void **state)
+TEST(new_shapes_follow_pytorch)
 {
     fixture f;
     assert_int_equal(build(&f,
@@ -365,7 +365,7 @@ static void new_shapes_follow_pytorch(void **state)
     tear(&f);
 }
 
-static void sequences_are_images_of_one_row(void **state)
+TEST(sequences_are_images_of_one_row)
 {
     static const int64_t sequence[] = {3, 40};
     const char *layers =
@@ -386,7 +386,7 @@ static void sequences_are_images_of_one_row(void **state)
     tear(&f);
 }
 
-static void mistakes_in_blocks_and_sizes_are_named(void **state)
+TEST(mistakes_in_blocks_and_sizes_are_named)
 {
     assert_refused("    - adaptive_avg_pool2d\n", "mse", PS_ERR_CONFIG,
                    "\"size\" is missing");
@@ -409,7 +409,7 @@ static void mistakes_in_blocks_and_sizes_are_named(void **state)
                    "has to be one number");
 }
 
-static void names_are_unique(void **state)
+TEST(names_are_unique)
 {
     assert_refused("    - flatten\n    - linear: {name: a, out: 3}\n"
                    "    - linear: {name: a, out: 3}\n",
@@ -435,7 +435,7 @@ static void names_are_unique(void **state)
                    "mse", PS_ERR_CONFIG, "\"r\" and \"r.0\" (line 4)");
 }
 
-static void the_loss_fits_the_last_layer(void **state)
+TEST(the_loss_fits_the_last_layer)
 {
     const char *logits = "    - flatten\n    - linear: 10\n";
     const char *logs = "    - flatten\n    - linear: 10\n    - log_softmax\n";
@@ -449,7 +449,7 @@ static void the_loss_fits_the_last_layer(void **state)
     tear(&f);
 }
 
-static void the_input_is_checked(void **state)
+TEST(the_input_is_checked)
 {
     const int64_t four[] = {1, 2, 28, 28}, zero[] = {1, 0, 28},
                   huge[] = {1 << 24, 1 << 24, 3};
@@ -464,7 +464,7 @@ static void the_input_is_checked(void **state)
     tear(&f);
 }
 
-static void layers_are_bounded(void **state)
+TEST(layers_are_bounded)
 {
     fixture f = {.cfg = {.model = {.loss = PS_LOSS_MSE}}};
     size_t bytes = 0, n = 5000;
@@ -481,38 +481,11 @@ static void layers_are_bounded(void **state)
     free(text);
 }
 
-static void a_model_without_layers_is_refused(void **state)
+TEST(a_model_without_layers_is_refused)
 {
     fixture f = {.cfg = {.model = {.loss = PS_LOSS_MSE}}};
     f.cfg.model.input = (ps_int_list){1, {4}};
     assert_int_equal(ps_model_spec_init(&f.spec, &f.cfg), PS_ERR_CONFIG);
     assert_non_null(strstr(ps_err_message(), "model.layers"));
     tear(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shipped_models_have_pytorchs_parameter_counts),
-        cmocka_unit_test(basicnet_has_pytorchs_names_and_shapes),
-        cmocka_unit_test(basicnet_shapes_are_inferred),
-        cmocka_unit_test(dropout_can_be_turned_off),
-        cmocka_unit_test(resnet_has_torchvisions_state_dict),
-        cmocka_unit_test(a_residual_block_adds_body_and_input),
-        cmocka_unit_test(windows_follow_pytorchs_arithmetic),
-        cmocka_unit_test(features_need_no_image),
-        cmocka_unit_test(errors_name_line_layer_and_shapes),
-        cmocka_unit_test(groups_and_dilation_are_checked),
-        cmocka_unit_test(models_of_torchvision),
-        cmocka_unit_test(unknown_layers_and_settings_get_a_hint),
-        cmocka_unit_test(new_shapes_follow_pytorch),
-        cmocka_unit_test(sequences_are_images_of_one_row),
-        cmocka_unit_test(mistakes_in_blocks_and_sizes_are_named),
-        cmocka_unit_test(names_are_unique),
-        cmocka_unit_test(the_loss_fits_the_last_layer),
-        cmocka_unit_test(the_input_is_checked),
-        cmocka_unit_test(layers_are_bounded),
-        cmocka_unit_test(a_model_without_layers_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 
 #include "check.h"
 
-static void items_return(void **state)
+TEST(items_return)
 {
     static const int64_t ints[] = {0,      -1,        -32,       -33, -129,
                                    -40000, INT64_MIN, INT64_MAX, 7};
@@ -35,7 +35,7 @@ static void items_return(void **state)
     ps_mp_writer_fini(&w);
 }
 
-static void fixed_writer_stops_at_its_end(void **state)
+TEST(fixed_writer_stops_at_its_end)
 {
     uint8_t room[4] = {0, 0, 0, 0xee};
     ps_mp_writer w;
@@ -48,7 +48,7 @@ static void fixed_writer_stops_at_its_end(void **state)
 }
 
 /* Claims of 4 GiB in a few bytes (array32, str32, bin32). */
-static void claims_beyond_the_bytes_fail(void **state)
+TEST(claims_beyond_the_bytes_fail)
 {
     static const uint8_t claims[][6] = {{0xdd, 0xff, 0xff, 0xff, 0xff, 0},
                                         {0xdb, 0xff, 0xff, 0xff, 0xff, 'a'},
@@ -68,7 +68,7 @@ static void claims_beyond_the_bytes_fail(void **state)
     assert_int_equal(n, 0);
 }
 
-static void limits_hold(void **state)
+TEST(limits_hold)
 {
     static const uint8_t bytes[] = {0xcd, 0x01, 0x00, 0xa3, 'a', 0, 'b'};
     ps_mp_reader r;
@@ -81,15 +81,4 @@ static void limits_hold(void **state)
     ps_mp_reader_init(&r, bytes + 3, 4); // a NUL within
     ps_mp_read_str(&r, text, sizeof text);
     assert_true(r.failed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_return),
-        cmocka_unit_test(fixed_writer_stops_at_its_end),
-        cmocka_unit_test(claims_beyond_the_bytes_fail),
-        cmocka_unit_test(limits_hold),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static ps_err read_shape(const void *value, size_t bytes, room *out)
     return ps_map_read(value, bytes, &shape_map, "a shape", &out->shape);
 }
 
-static void a_struct_returns(void **state)
+TEST(a_struct_returns)
 {
     point corners[] = {{1, 0.5f}, {9, -2}};
     uint64_t numbers[] = {7, UINT64_MAX, 0};
@@ -73,7 +73,7 @@ static void a_struct_returns(void **state)
 }
 
 /* By hand, from the specification: other writers may order the names as they like. */
-static void names_decide(void **state)
+TEST(names_decide)
 {
     static const uint8_t bytes[] = {0x82, 0xa6, 'w',  'e',  'i', 'g', 'h',
                                     't',  0xcb, 0x3f, 0xe0, 0,   0,   0,
@@ -83,7 +83,7 @@ static void names_decide(void **state)
     assert_true(p.x == 5 && p.weight == 0.5f);
 }
 
-static void what_is_wrong_has_its_name(void **state)
+TEST(what_is_wrong_has_its_name)
 {
     static const struct {
         const char *bytes, *error;
@@ -112,7 +112,7 @@ static void what_is_wrong_has_its_name(void **state)
 }
 
 /* Lists of more items than there is room for, and an item that is wrong in itself. */
-static void lists_fit(void **state)
+TEST(lists_fit)
 {
     point corners[] = {{1, 1}, {2, 1}, {3, 1}};
     uint64_t numbers[4] = {0};
@@ -133,15 +133,4 @@ static void lists_fit(void **state)
         assert_string_equal(ps_err_message(), want);
         ps_mp_writer_fini(&w);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_struct_returns),
-        cmocka_unit_test(names_decide),
-        cmocka_unit_test(what_is_wrong_has_its_name),
-        cmocka_unit_test(lists_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

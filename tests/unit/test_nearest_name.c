@@ -11,7 +11,7 @@ static const char *nearest(const char *name)
     return ps_nearest_name(name, known, 5);
 }
 
-static void one_slip_is_understood(void **state)
+TEST(one_slip_is_understood)
 {
     assert_string_equal(nearest("conv2"), "conv2d");   // a letter is missing
     assert_string_equal(nearest("linnear"), "linear"); // one letter too many
@@ -20,7 +20,7 @@ static void one_slip_is_understood(void **state)
     assert_string_equal(nearest("relu"), "relu");
 }
 
-static void nothing_near_gives_no_hint(void **state)
+TEST(nothing_near_gives_no_hint)
 {
     char longer[200];
     for (int i = 0; i < 199; i++)
@@ -32,18 +32,8 @@ static void nothing_near_gives_no_hint(void **state)
     assert_null(ps_nearest_name("relu", known, 0));
 }
 
-static void the_first_of_equals_is_taken(void **state)
+TEST(the_first_of_equals_is_taken)
 {
     const char *const pair[] = {"ab", "ac"};
     assert_string_equal(ps_nearest_name("ad", pair, 2), "ab");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_slip_is_understood),
-        cmocka_unit_test(nothing_near_gives_no_hint),
-        cmocka_unit_test(the_first_of_equals_is_taken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
                : real("127.0.0.1", service, hints, found);
 }
 
-static void loopback_by_interface_and_address(void **state)
+TEST(loopback_by_interface_and_address)
 {
     char address[PS_ADDRESS_MAX];
     assert_int_equal(ps_net_interface_address("lo", address), PS_OK);
@@ -60,7 +60,7 @@ static void loopback_by_interface_and_address(void **state)
 }
 
 /* A bare root has no /etc/hosts, and a name server need not know the name. */
-static void localhost_is_the_loopback(void **state)
+TEST(localhost_is_the_loopback)
 {
     char address[PS_ADDRESS_MAX];
     if (ps_net_route_address("localhost", ps_deadline_in_ms(5000), address) != PS_OK) {
@@ -70,7 +70,7 @@ static void localhost_is_the_loopback(void **state)
     assert_true(ps_net_is_loopback(address));
 }
 
-static void prefixes_may_mean_the_loopback(void **state)
+TEST(prefixes_may_mean_the_loopback)
 {
     char address[PS_ADDRESS_MAX];
     assert_int_equal(ps_net_interface_address("lo*", address), PS_OK);
@@ -79,7 +79,7 @@ static void prefixes_may_mean_the_loopback(void **state)
     assert_non_null(strstr(ps_err_message(), "\"l*o\" is not a name, a prefix (eth*)"));
 }
 
-static void unknown_interface_lists_those_there_are(void **state)
+TEST(unknown_interface_lists_those_there_are)
 {
     char address[PS_ADDRESS_MAX];
     assert_int_equal(ps_net_interface_address("nonesuch7", address), PS_ERR_NET);
@@ -87,14 +87,14 @@ static void unknown_interface_lists_those_there_are(void **state)
     assert_non_null(strstr(ps_err_message(), "lo (127.0.0.1)"));
 }
 
-static void default_route_gives_an_address(void **state)
+TEST(default_route_gives_an_address)
 {
     char address[PS_ADDRESS_MAX];
     ps_net_default_address(address);
     assert_true(ps_net_is_literal(address));
 }
 
-static void tells_loopback_and_literals(void **state)
+TEST(tells_loopback_and_literals)
 {
     assert_true(ps_net_is_loopback("127.0.1.1"));
     assert_true(ps_net_is_loopback("::1"));
@@ -109,7 +109,7 @@ static void tells_loopback_and_literals(void **state)
     assert_string_equal(endpoint, "tcp://[2001:db8::1]:5000");
 }
 
-static void names_that_do_not_resolve_say_so(void **state)
+TEST(names_that_do_not_resolve_say_so)
 {
     char found[4][PS_ADDRESS_MAX];
     int n;
@@ -136,7 +136,7 @@ static int expect_timeout(const char *name, const char *words)
     return NEVER - atomic_load(&lookups_until_known);
 }
 
-static void names_that_do_not_resolve_yet_are_awaited(void **state)
+TEST(names_that_do_not_resolve_yet_are_awaited)
 {
     char address[PS_ADDRESS_MAX];
     lookups_until_known = 2;
@@ -149,7 +149,7 @@ static void names_that_do_not_resolve_yet_are_awaited(void **state)
     assert_true(asked >= 2);
 }
 
-static void name_servers_that_are_down_hold_nobody(void **state)
+TEST(name_servers_that_are_down_hold_nobody)
 {
     char address[PS_ADDRESS_MAX], found[4][PS_ADDRESS_MAX];
     int n, fd;
@@ -172,30 +172,6 @@ static void name_servers_that_are_down_hold_nobody(void **state)
         sem_post(&name_servers);
 }
 
-static void *interrupt_soon(void *arg)
-{
-    usleep(100000);
-    kill(getpid(), SIGINT);
-    return arg;
-}
-
-/* This test is the last one: the process stays interrupted. */
-static void a_signal_ends_looking_up_and_connecting(void **state)
-{
-    char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
-    pthread_t thread;
-    assert_int_equal(ps_interrupt_init(), PS_OK);
-    const ps_deadline limit = ps_deadline_in_ms(30000);
-    assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, NULL), 0);
-    assert_int_equal(ps_net_dial("never-answered", 1, soon(), remote, local),
-                     PS_ERR_INTERRUPTED);
-    pthread_join(thread, NULL);
-    assert_int_equal(ps_net_dial("192.0.2.77", 1, soon(), remote, local),
-                     PS_ERR_INTERRUPTED);
-    assert_false(ps_deadline_passed(limit));
-    sem_post(&name_servers);
-}
-
 static int port_of(const char *endpoint)
 {
     int port = 0;
@@ -216,7 +192,7 @@ static int count_batch_threads(void)
     return n;
 }
 
-static void a_patient_context_waits_for_its_turn(void **state)
+TEST(a_patient_context_waits_for_its_turn)
 {
     const struct sched_param zero = {0};
     if (access("/proc/self/task", R_OK) != 0) {
@@ -242,7 +218,7 @@ static void a_patient_context_waits_for_its_turn(void **state)
     }
 }
 
-static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
+TEST(dials_what_listens_and_gives_up_on_what_does_not)
 {
     void *context = zmq_ctx_new(), *router, *other;
     const ps_zsock_options o = {.type = ZMQ_ROUTER};
@@ -281,7 +257,7 @@ static void dials_what_listens_and_gives_up_on_what_does_not(void **state)
     assert_false(ps_net_refuses("192.0.2.77", port)); // nobody says anything
 }
 
-static void messages_within_bounds(void **state)
+TEST(messages_within_bounds)
 {
     void *context = zmq_ctx_new(), *router, *dealer;
     const ps_zsock_options r = {.type = ZMQ_ROUTER, .max_message_bytes = 1000};
@@ -319,23 +295,32 @@ static void messages_within_bounds(void **state)
     zmq_ctx_term(context);
 }
 
+static void *interrupt_soon(void *arg)
+{
+    usleep(100000);
+    kill(getpid(), SIGINT);
+    return arg;
+}
+
+/* This test is the last one: the process stays interrupted. */
+TEST(a_signal_ends_looking_up_and_connecting)
+{
+    char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
+    pthread_t thread;
+    assert_int_equal(ps_interrupt_init(), PS_OK);
+    const ps_deadline limit = ps_deadline_in_ms(30000);
+    assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, NULL), 0);
+    assert_int_equal(ps_net_dial("never-answered", 1, soon(), remote, local),
+                     PS_ERR_INTERRUPTED);
+    pthread_join(thread, NULL);
+    assert_int_equal(ps_net_dial("192.0.2.77", 1, soon(), remote, local),
+                     PS_ERR_INTERRUPTED);
+    assert_false(ps_deadline_passed(limit));
+    sem_post(&name_servers);
+}
+
 int main(void)
 {
     sem_init(&name_servers, 0, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loopback_by_interface_and_address),
-        cmocka_unit_test(localhost_is_the_loopback),
-        cmocka_unit_test(prefixes_may_mean_the_loopback),
-        cmocka_unit_test(unknown_interface_lists_those_there_are),
-        cmocka_unit_test(default_route_gives_an_address),
-        cmocka_unit_test(tells_loopback_and_literals),
-        cmocka_unit_test(names_that_do_not_resolve_say_so),
-        cmocka_unit_test(names_that_do_not_resolve_yet_are_awaited),
-        cmocka_unit_test(a_patient_context_waits_for_its_turn),
-        cmocka_unit_test(dials_what_listens_and_gives_up_on_what_does_not),
-        cmocka_unit_test(messages_within_bounds),
-        cmocka_unit_test(name_servers_that_are_down_hold_nobody),
-        cmocka_unit_test(a_signal_ends_looking_up_and_connecting),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

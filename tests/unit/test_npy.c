@@ -27,7 +27,7 @@ static void check_good(const char *x, const char *y, int n_dims, bool is_float)
     ps_dataset_fini(&set);
 }
 
-static void every_version_and_type_is_read(void **state)
+TEST(every_version_and_type_is_read)
 {
     check_good("f4_2x3.npy", "i8_2.npy", 1, true);
     check_good("f8_2x3_v2.npy", "i4_2.npy", 1, true);
@@ -36,7 +36,7 @@ static void every_version_and_type_is_read(void **state)
     check_good("good_gz.npy.gz", "i8_2.npy", 1, true);
 }
 
-static void values_are_numpys(void **state)
+TEST(values_are_numpys)
 {
     ps_dataset set;
     assert_int_equal(read_pair("f8_2x3_v2.npy", "i2_2x1.npy", &set), PS_OK);
@@ -57,7 +57,7 @@ static void values_are_numpys(void **state)
 }
 
 /* numpy.asfortranarray of labels has the bytes of other labels. */
-static void fortran_order_of_one_dimension_is_no_order(void **state)
+TEST(fortran_order_of_one_dimension_is_no_order)
 {
     const char *const shapes[] = {"(2,)", "(2, 1)"};
     for (int i = 0; i < 2; i++) {
@@ -90,7 +90,7 @@ static void check_bad(const char *x, const char *y, ps_err expected, const char 
     assert_null(set.labels);
 }
 
-static void what_is_not_read_is_said(void **state)
+TEST(what_is_not_read_is_said)
 {
     const char *y = "i8_2.npy", *x = "f4_2x3.npy";
     check_bad("fortran.npy", y, PS_ERR_UNSUPPORTED, "Fortran order");
@@ -142,7 +142,7 @@ static void check_streamed(const char *x)
     ps_dataset_fini(&whole);
 }
 
-static void samples_may_stay_in_their_file(void **state)
+TEST(samples_may_stay_in_their_file)
 {
     check_streamed("f4_2x3.npy");
     check_streamed("f8_2x3_v2.npy");
@@ -172,7 +172,7 @@ static void write_cut(temp_folder *folder, size_t bytes)
     assert_int_equal(temp_write(folder, "x.npy", content, bytes), 0);
 }
 
-static void a_file_that_cannot_be_streamed_is_refused(void **state)
+TEST(a_file_that_cannot_be_streamed_is_refused)
 {
     temp_folder folder;
     cannot_stream("tests/fuzz/corpus/npy/good_gz.npy.gz", PS_ERR_UNSUPPORTED,
@@ -190,7 +190,7 @@ static void a_file_that_cannot_be_streamed_is_refused(void **state)
     temp_folder_fini(&folder);
 }
 
-static void a_file_that_becomes_shorter_names_the_sample(void **state)
+TEST(a_file_that_becomes_shorter_names_the_sample)
 {
     char x[384], y[] = "tests/fuzz/corpus/npy/i8_2.npy";
     char *paths[] = {x, y};
@@ -209,7 +209,7 @@ static void a_file_that_becomes_shorter_names_the_sample(void **state)
     temp_folder_fini(&folder);
 }
 
-static void a_number_that_is_not_finite_is_found_when_it_is_read(void **state)
+TEST(a_number_that_is_not_finite_is_found_when_it_is_read)
 {
     char x[] = "tests/fuzz/corpus/npy/nan.npy", y[] = "tests/fuzz/corpus/npy/i8_2.npy";
     char *paths[] = {x, y};
@@ -220,19 +220,4 @@ static void a_number_that_is_not_finite_is_found_when_it_is_read(void **state)
     assert_int_equal(ps_sample_file_read(set.stream, 0, room), PS_ERR_NUMERIC);
     assert_non_null(strstr(ps_err_message(), "nan.npy: sample 0: value 1"));
     ps_dataset_fini(&set);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_version_and_type_is_read),
-        cmocka_unit_test(values_are_numpys),
-        cmocka_unit_test(fortran_order_of_one_dimension_is_no_order),
-        cmocka_unit_test(what_is_not_read_is_said),
-        cmocka_unit_test(samples_may_stay_in_their_file),
-        cmocka_unit_test(a_file_that_cannot_be_streamed_is_refused),
-        cmocka_unit_test(a_file_that_becomes_shorter_names_the_sample),
-        cmocka_unit_test(a_number_that_is_not_finite_is_found_when_it_is_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

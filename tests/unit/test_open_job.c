@@ -36,7 +36,7 @@ static ps_open_job example(void)
     return job;
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
     ps_open_job job = example(), read;
     ps_mp_writer w;
@@ -68,7 +68,7 @@ static void differs(const ps_open_job *a, const ps_open_job *b, const char *text
     if (!strstr(ps_err_message(), text)) fail_msg("%s", ps_err_message());
 }
 
-static void test_compare(void **state)
+TEST(test_compare)
 {
     ps_open_job a = example(), b = example();
     set(&b, 1, "net.heartbeat_ms=100"); // may differ
@@ -97,7 +97,7 @@ static void test_compare(void **state)
 }
 
 /* All open jobs of one size join with the same settings, whatever a program chooses. */
-static void test_config(void **state)
+TEST(test_config)
 {
     static const char *const a[] = {"job.workers=3", "optimizer.name=adam",
                                     "net.heartbeat_ms=100"};
@@ -116,14 +116,4 @@ static void test_config(void **state)
     ps_config_fini(&local_b);
     ps_config_fini(&defaults_a);
     ps_config_fini(&defaults_b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_config),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ static void assert_within(const distance *d, double ulp, int number)
                      i ? "a state" : "a weight", d->worst[i]);
 }
 
-static void stored_steps_of_pytorch_are_met(void **state)
+TEST(stored_steps_of_pytorch_are_met)
 {
     for (int c = 0; c < N_VECTORS; c++) {
         ps_optimizer opt = optimizer_of(vectors[c].record);
@@ -150,7 +150,7 @@ static void run_case(FILE *in, const double *record, int number)
     assert_within(&d, !sums ? 2.0 : buffered ? 8.0 : 4.0, number);
 }
 
-static void a_hundred_steps_of_the_installed_pytorch_are_met(void **state)
+TEST(a_hundred_steps_of_the_installed_pytorch_are_met)
 {
     char path[] = "/tmp/pstrain-optimizer-XXXXXX", arguments[64];
     int fd = mkstemp(path), cases = 0;
@@ -181,7 +181,7 @@ static uint32_t draw(uint32_t *state)
 
 /* Any cut of the range gives the same bits, so the results do not depend on chunks and
  * shards. */
-static void cuts_do_not_change_a_bit(void **state)
+TEST(cuts_do_not_change_a_bit)
 {
     enum { N = 1000 };
     uint32_t seed = 1;
@@ -208,7 +208,7 @@ static void cuts_do_not_change_a_bit(void **state)
 }
 
 /* Subnormal numbers are slow, and PyTorch's moments of dead inputs stay such for ever. */
-static void moments_without_gradients_become_zero(void **state)
+TEST(moments_without_gradients_become_zero)
 {
     enum { N = 40, STEPS = 400 };
     static const float grad[N];
@@ -229,7 +229,7 @@ static void moments_without_gradients_become_zero(void **state)
 }
 
 /* Clipping scales the gradient before the step, as clip_grad_norm_ does in place. */
-static void the_gradient_is_scaled_first(void **state)
+TEST(the_gradient_is_scaled_first)
 {
     for (int c = 0; c < N_VECTORS; c++) {
         ps_optimizer opt = optimizer_of(vectors[c].record);
@@ -259,7 +259,7 @@ static ps_err init_from(ps_optimizer *opt, const char *const *set, int n)
     return err;
 }
 
-static void defaults_are_pytorchs(void **state)
+TEST(defaults_are_pytorchs)
 {
     ps_optimizer opt;
     const char *adamw[] = {"optimizer.name=adamw"};
@@ -289,7 +289,7 @@ static void defaults_are_pytorchs(void **state)
 }
 
 /* As in PyTorch's state_dict: checkpoints have them. */
-static void states_have_pytorchs_names(void **state)
+TEST(states_have_pytorchs_names)
 {
     ps_optimizer opt;
     const char *rmsprop[] = {"optimizer.name=rmsprop", "optimizer.centered=true",
@@ -310,7 +310,7 @@ static void states_have_pytorchs_names(void **state)
     assert_string_equal(ps_optimizer_state_name(&opt, 0), "exp_avg");
 }
 
-static void what_pytorch_refuses_is_refused(void **state)
+TEST(what_pytorch_refuses_is_refused)
 {
     ps_optimizer opt;
     const char *nesterov[] = {"optimizer.name=sgd", "optimizer.nesterov=true"};
@@ -323,7 +323,7 @@ static void what_pytorch_refuses_is_refused(void **state)
     assert_non_null(strstr(ps_err_message(), "optimizer.alpha: has to be below 1"));
 }
 
-static void biases_and_norms_can_be_spared_from_decay(void **state)
+TEST(biases_and_norms_can_be_spared_from_decay)
 {
     ps_optimizer opt;
     const char *set[] = {"optimizer.name=adamw", "optimizer.decay_bias_norm=false"};
@@ -333,20 +333,4 @@ static void biases_and_norms_can_be_spared_from_decay(void **state)
     assert_true(ps_optimizer_decay(&opt, PS_TENSOR_BATCHNORM) == 0.0);
     assert_int_equal(init_from(&opt, set, 1), PS_OK);
     assert_true(ps_optimizer_decay(&opt, PS_TENSOR_BIAS) == 0.01);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stored_steps_of_pytorch_are_met),
-        cmocka_unit_test(a_hundred_steps_of_the_installed_pytorch_are_met),
-        cmocka_unit_test(cuts_do_not_change_a_bit),
-        cmocka_unit_test(moments_without_gradients_become_zero),
-        cmocka_unit_test(the_gradient_is_scaled_first),
-        cmocka_unit_test(defaults_are_pytorchs),
-        cmocka_unit_test(states_have_pytorchs_names),
-        cmocka_unit_test(what_pytorch_refuses_is_refused),
-        cmocka_unit_test(biases_and_norms_can_be_spared_from_decay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

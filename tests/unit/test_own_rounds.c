@@ -23,7 +23,7 @@ static unsigned step(ps_own_rounds *r)
     return sent;
 }
 
-static void every_fragment_once_in_a_round(void **state)
+TEST(every_fragment_once_in_a_round)
 {
     ps_own_rounds r;
     const ps_config cfg = config_of(7, 3, 1);
@@ -41,7 +41,7 @@ static void every_fragment_once_in_a_round(void **state)
     assert_int_equal(step(&r), 1);
 }
 
-static void a_job_goes_on_where_it_rested(void **state)
+TEST(a_job_goes_on_where_it_rested)
 {
     ps_own_rounds r;
     const ps_config cfg = config_of(4, 2, 1);
@@ -53,7 +53,7 @@ static void a_job_goes_on_where_it_rested(void **state)
 
 /* The dead one had sent fragments 0 and 1. The steps of a round are learnt before the
  * first step. */
-static void a_rank_that_is_back_goes_on_with_the_next_fragment(void **state)
+TEST(a_rank_that_is_back_goes_on_with_the_next_fragment)
 {
     ps_own_rounds r;
     const ps_config cfg = config_of(8, 4, 0);
@@ -68,7 +68,7 @@ static void a_rank_that_is_back_goes_on_with_the_next_fragment(void **state)
     assert_int_equal(step(&r), 1);
 }
 
-static void a_round_that_is_cut_short_is_repeated(void **state)
+TEST(a_round_that_is_cut_short_is_repeated)
 {
     ps_own_rounds r;
     const ps_config cfg = config_of(4, 2, 0);
@@ -90,15 +90,4 @@ static void a_round_that_is_cut_short_is_repeated(void **state)
     ps_own_rounds_cut(&r);
     ps_own_rounds_rest(&r);
     assert_int_equal(r.plan.round, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_fragment_once_in_a_round),
-        cmocka_unit_test(a_job_goes_on_where_it_rested),
-        cmocka_unit_test(a_rank_that_is_back_goes_on_with_the_next_fragment),
-        cmocka_unit_test(a_round_that_is_cut_short_is_repeated),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

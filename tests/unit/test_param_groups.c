@@ -6,7 +6,7 @@
 #include "param_groups.h"
 
 /* Numbers hold from their step on. The last three sets are kept. */
-static void test_steps(void **state)
+TEST(test_steps)
 {
     ps_param_groups g;
     assert_int_equal(ps_param_groups_init(&g, 2), PS_OK);
@@ -28,7 +28,7 @@ static void test_steps(void **state)
 }
 
 /* A group steps as an optimizer with its numbers would. */
-static void test_apply(void **state)
+TEST(test_apply)
 {
     const ps_optimizer plain = {
         .kind = PS_OPTIMIZER_SGD, .lr = 0.5, .weight_decay = 0.25, .share = 1};
@@ -57,7 +57,7 @@ static void refused(const ps_optimizer *opt, ps_group_numbers n, const char *tex
     if (!strstr(ps_err_message(), text)) fail_msg("%s", ps_err_message());
 }
 
-static void test_check(void **state)
+TEST(test_check)
 {
     const ps_optimizer sgd = {.kind = PS_OPTIMIZER_SGD},
                        adam = {.kind = PS_OPTIMIZER_ADAM, .n_states = 2},
@@ -78,14 +78,4 @@ static void test_check(void **state)
     n = good;
     n.eps = -1;
     refused(&adam, n, "eps is -1");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_apply),
-        cmocka_unit_test(test_check),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static const char *weight_of(const fixture *f, int layer)
     return ps_tensor_table_at(&f->spec.table, l->weight)->name;
 }
 
-static void frozen_parameters_are_buffers(void **state)
+TEST(frozen_parameters_are_buffers)
 {
     fixture f, whole;
     assert_int_equal(make(&f, "train.freeze=[conv1.*, fc1.weight]", "train.seed=1"),
@@ -71,7 +71,7 @@ static void refused(const char *set, const char *text)
     done(&f);
 }
 
-static void a_wrong_pattern_is_explained(void **state)
+TEST(a_wrong_pattern_is_explained)
 {
     refused(
         "train.freeze=[conv2.weight]",
@@ -101,7 +101,7 @@ static const ps_tensor *tensor(const fixture *f, const char *name)
     return ps_tensor_table_find(&f->spec.table, name);
 }
 
-static void the_first_match_counts(void **state)
+TEST(the_first_match_counts)
 {
     fixture f;
     ps_step_rule rule;
@@ -132,7 +132,7 @@ static void the_first_match_counts(void **state)
 }
 
 /* Patterns have to be equal on all members, so they are part of the hash. */
-static void the_hash_knows_them(void **state)
+TEST(the_hash_knows_them)
 {
     static const char *const sets[] = {
         "train.freeze=[]",
@@ -151,15 +151,4 @@ static void the_hash_knows_them(void **state)
             assert_true(hashes[i] != hashes[k]);
         done(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frozen_parameters_are_buffers),
-        cmocka_unit_test(a_wrong_pattern_is_explained),
-        cmocka_unit_test(the_first_match_counts),
-        cmocka_unit_test(the_hash_knows_them),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-static void whole_numbers(void **state)
+TEST(whole_numbers)
 {
     int64_t i = 5;
     uint64_t u;
@@ -18,7 +18,7 @@ static void whole_numbers(void **state)
     assert_false(ps_parse_uint("-1", &u));
 }
 
-static void numbers(void **state)
+TEST(numbers)
 {
     double d;
     assert_true(ps_parse_double("1e-3", &d) && d == 1e-3);
@@ -30,7 +30,7 @@ static void numbers(void **state)
         assert_false(ps_parse_double(bad[n], &d));
 }
 
-static void truth(void **state)
+TEST(truth)
 {
     bool b = false;
     assert_true(ps_parse_bool("Yes", &b) && b);
@@ -39,7 +39,7 @@ static void truth(void **state)
     assert_false(ps_parse_bool("", &b));
 }
 
-static void sizes(void **state)
+TEST(sizes)
 {
     int64_t n;
     assert_true(ps_parse_bytes("4096", &n) && n == 4096);
@@ -50,15 +50,4 @@ static void sizes(void **state)
     assert_false(ps_parse_bytes("-1", &n));
     assert_false(ps_parse_bytes("8589934592G", &n)); // 2^63
     assert_false(ps_parse_bytes("K", &n));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_numbers),
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(truth),
-        cmocka_unit_test(sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

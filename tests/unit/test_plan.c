@@ -76,7 +76,7 @@ static void assert_balanced(const ps_plan *plan, const ps_model_spec *spec)
     assert_true(over <= 0.05 * mean || over <= (double)plan->max_chunk_count);
 }
 
-static void random_models_are_covered_and_balanced(void **state)
+TEST(random_models_are_covered_and_balanced)
 {
     ps_mt19937 g;
     ps_mt19937_seed(&g, 1);
@@ -129,7 +129,7 @@ static void assert_shared(const ps_plan *plan, const ps_model_spec *spec,
     }
 }
 
-static void servers_hold_their_shares(void **state)
+TEST(servers_hold_their_shares)
 {
     ps_mt19937 g;
     ps_mt19937_seed(&g, 2);
@@ -148,7 +148,7 @@ static void servers_hold_their_shares(void **state)
     }
 }
 
-static void equal_shares_change_nothing(void **state)
+TEST(equal_shares_change_nothing)
 {
     ps_mt19937 g;
     ps_mt19937_seed(&g, 3);
@@ -167,7 +167,7 @@ static void equal_shares_change_nothing(void **state)
     }
 }
 
-static void shards_follow_size_and_cores(void **state)
+TEST(shards_follow_size_and_cores)
 {
     enum { MIB = 1 << 20 };
     const ps_chunk_size here = {.one_host = true}, far = {0};
@@ -183,7 +183,7 @@ static void shards_follow_size_and_cores(void **state)
     assert_int_equal(ps_plan_shards_per_server(&automatic, &large, here, cores), 1);
 }
 
-static void a_share_is_wanted_of_each_server(void **state)
+TEST(a_share_is_wanted_of_each_server)
 {
     fake f;
     memset(&f, 0, sizeof f);
@@ -207,7 +207,7 @@ static void load(const char *file, ps_config *cfg, ps_model_spec *spec)
 
 /* With the automatic sizes, shards differ by at most 5%, for every shipped model of a
  * megabyte and more. */
-static void shipped_models_balance_within_five_percent(void **state)
+TEST(shipped_models_balance_within_five_percent)
 {
     const char *const files[] = {"configs/mnist-basicnet.yaml",
                                  "configs/resnet18-cifar10.yaml",
@@ -265,7 +265,7 @@ static void assert_equal_parts(const ps_fragments *f, const ps_fragments *same)
     }
 }
 
-static void chunks_lie_within_fragments(void **state)
+TEST(chunks_lie_within_fragments)
 {
     ps_mt19937 g;
     ps_mt19937_seed(&g, 3);
@@ -292,7 +292,7 @@ static void chunks_lie_within_fragments(void **state)
     }
 }
 
-static void too_many_fragments_are_told(void **state)
+TEST(too_many_fragments_are_told)
 {
     fake f;
     ps_fragments fragments;
@@ -318,7 +318,7 @@ static uint64_t hash_of(const fake *f, uint64_t chunk, uint32_t shards)
     return hash;
 }
 
-static void the_hash_tells_plans_apart(void **state)
+TEST(the_hash_tells_plans_apart)
 {
     fake a, b;
     memset(&a, 0, sizeof a);
@@ -338,7 +338,7 @@ static void the_hash_tells_plans_apart(void **state)
 }
 
 /* The chunks are the same, the credits are not (credit.h). */
-static void the_hash_tells_places_apart(void **state)
+TEST(the_hash_tells_places_apart)
 {
     fake f;
     memset(&f, 0, sizeof f);
@@ -358,7 +358,7 @@ static void the_hash_tells_places_apart(void **state)
                 hashes[0] != hashes[2]);
 }
 
-static void a_bias_rides_with_the_end_of_its_weight(void **state)
+TEST(a_bias_rides_with_the_end_of_its_weight)
 {
     fake f;
     memset(&f, 0, sizeof f);
@@ -376,7 +376,7 @@ static void a_bias_rides_with_the_end_of_its_weight(void **state)
 }
 
 /* The best sizes that were measured on 1 Gbit/s links: 48 KiB for 4.8 and 25 MB. */
-static void the_automatic_size_grows_with_the_root(void **state)
+TEST(the_automatic_size_grows_with_the_root)
 {
     const ps_chunk_size network = {0};
     uint64_t at_25 = ps_plan_auto_chunk_bytes(25u << 20, 4, network);
@@ -390,7 +390,7 @@ static void the_automatic_size_grows_with_the_root(void **state)
 
 /* On one host: 512 KiB, and no chunk is below 256 KiB only to be one of four; where that
  * is crowded, 1 MiB, and one chunk is enough. */
-static void one_host_wants_larger_chunks(void **state)
+TEST(one_host_wants_larger_chunks)
 {
     const ps_chunk_size here = {.one_host = true};
     const ps_chunk_size crowded = {.one_host = true, .crowded = true};
@@ -405,7 +405,7 @@ static void one_host_wants_larger_chunks(void **state)
 
 /* The more a codec shrinks, the larger the chunks. A shard keeps at least four chunks, or
  * one where a codec leaves next to nothing. */
-static void codecs_want_larger_chunks(void **state)
+TEST(codecs_want_larger_chunks)
 {
     const ps_chunk_size half = {.travels = 0.5f}, twentieth = {.travels = 0.05f};
     assert_int_equal(ps_plan_auto_chunk_bytes(4800000, 4, half), 96 << 10);
@@ -418,7 +418,7 @@ static void codecs_want_larger_chunks(void **state)
     assert_false(ps_chunk_size_is_coarse((ps_chunk_size){0}));
 }
 
-static void more_shards_than_chunks_is_an_error(void **state)
+TEST(more_shards_than_chunks_is_an_error)
 {
     fake f;
     memset(&f, 0, sizeof f);
@@ -434,26 +434,4 @@ static void more_shards_than_chunks_is_an_error(void **state)
     assert_int_equal(ps_plan_init(&plan, &f.spec.table, (ps_chunk_size){0}, 0),
                      PS_ERR_ARG);
     ps_plan_fini(&plan);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_models_are_covered_and_balanced),
-        cmocka_unit_test(servers_hold_their_shares),
-        cmocka_unit_test(equal_shares_change_nothing),
-        cmocka_unit_test(shards_follow_size_and_cores),
-        cmocka_unit_test(a_share_is_wanted_of_each_server),
-        cmocka_unit_test(shipped_models_balance_within_five_percent),
-        cmocka_unit_test(chunks_lie_within_fragments),
-        cmocka_unit_test(too_many_fragments_are_told),
-        cmocka_unit_test(the_hash_tells_plans_apart),
-        cmocka_unit_test(the_hash_tells_places_apart),
-        cmocka_unit_test(a_bias_rides_with_the_end_of_its_weight),
-        cmocka_unit_test(the_automatic_size_grows_with_the_root),
-        cmocka_unit_test(one_host_wants_larger_chunks),
-        cmocka_unit_test(codecs_want_larger_chunks),
-        cmocka_unit_test(more_shards_than_chunks_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void follow(int c, const evaluation *wanted)
     ps_config_fini(&cfg);
 }
 
-static void rates_are_pytorchs(void **state)
+TEST(rates_are_pytorchs)
 {
     static evaluation wanted[N_CASES][N];
     FILE *in = python_output("plateau_vectors.py");
@@ -71,20 +71,11 @@ static void rates_are_pytorchs(void **state)
 }
 
 /* A state from a file may claim any number of cuts. */
-static void many_cuts_end(void **state)
+TEST(many_cuts_end)
 {
     ps_config_schedule c = {.factor = 0.999999, .min_lr = 0};
     const double rate = ps_plateau_rate(&c, 0.1, INT64_MAX);
     assert_true(rate > 0 && rate * (1 - c.factor) <= 1e-8);
     c.factor = 0;
     assert_true(ps_plateau_rate(&c, 1, INT64_MAX) == 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_pytorchs),
-        cmocka_unit_test(many_cuts_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

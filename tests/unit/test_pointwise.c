@@ -31,14 +31,14 @@ static void check(ps_layer_kind kind, double (*exact)(double), double x, double 
     }
 }
 
-static void test_tanh(void **state)
+TEST(test_tanh)
 {
     check(PS_LAYER_TANH, tanh, -12, 24.0 / N, 2);
     check(PS_LAYER_TANH, tanh, -1, 2.0 / N, 2);
     check(PS_LAYER_TANH, tanh, -1e-6, 2e-6 / N, 2);
 }
 
-static void test_sigmoid(void **state)
+TEST(test_sigmoid)
 {
     check(PS_LAYER_SIGMOID, sigmoid, -86, 172.0 / N, 3);
     check(PS_LAYER_SIGMOID, sigmoid, -2, 4.0 / N, 3);
@@ -55,7 +55,7 @@ static double gelu(double x)
 }
 
 /* Far below 0 the result is a difference of nearly equal numbers. */
-static void test_gelu_and_its_like(void **state)
+TEST(test_gelu_and_its_like)
 {
     check(PS_LAYER_ELU, expm1, -86, 86.0 / N, 3);
     check(PS_LAYER_ELU, expm1, -1e-3, 1e-3 / N, 3);
@@ -65,7 +65,7 @@ static void test_gelu_and_its_like(void **state)
     check(PS_LAYER_GELU, gelu, -5, 4.0 / N, 24);
 }
 
-static void test_what_is_no_usual_number(void **state)
+TEST(test_what_is_no_usual_number)
 {
     float x[] = {NAN, INFINITY, -INFINITY, -0.0f, 0x1p-140f, 200.0f, -200.0f}, y[7];
     const ps_cpu_shape shape = {.n = 7, .c = 1, .h = 1, .w = 1, .lanes = 1, .blocks = 1};
@@ -159,23 +159,12 @@ static void check_type(ps_cpu_factors type)
     }
 }
 
-static void test_bf16(void **state)
+TEST(test_bf16)
 {
     check_type(PS_CPU_BF16);
 }
 
-static void test_fp16(void **state)
+TEST(test_fp16)
 {
     check_type(PS_CPU_FP16);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tanh),
-                                       cmocka_unit_test(test_sigmoid),
-                                       cmocka_unit_test(test_gelu_and_its_like),
-                                       cmocka_unit_test(test_what_is_no_usual_number),
-                                       cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_fp16)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

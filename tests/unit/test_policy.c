@@ -2,7 +2,7 @@
 #include "check.h"
 #include "policy.h"
 
-static void weights_come_once_and_from_rank_0(void **state)
+TEST(weights_come_once_and_from_rank_0)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 3);
@@ -14,7 +14,7 @@ static void weights_come_once_and_from_rank_0(void **state)
     assert_int_equal(ps_policy_init_weights(&c, 1), PS_VERDICT_REFUSE);
 }
 
-static void a_step_is_complete_when_every_rank_is_in(void **state)
+TEST(a_step_is_complete_when_every_rank_is_in)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, PS_MAX_RANKS);
@@ -31,7 +31,7 @@ static void a_step_is_complete_when_every_rank_is_in(void **state)
     assert_false(ps_policy_complete(&c));
 }
 
-static void a_replay_is_answered_and_the_future_is_refused(void **state)
+TEST(a_replay_is_answered_and_the_future_is_refused)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 2);
@@ -48,7 +48,7 @@ static void a_replay_is_answered_and_the_future_is_refused(void **state)
     assert_int_equal(ps_policy_push(&c, 1, UINT64_MAX), PS_VERDICT_REFUSE);
 }
 
-static void an_early_push_counts_in_its_own_step(void **state)
+TEST(an_early_push_counts_in_its_own_step)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 3);
@@ -69,7 +69,7 @@ static void an_early_push_counts_in_its_own_step(void **state)
     }
 }
 
-static void a_pull_waits_for_the_next_version_only(void **state)
+TEST(a_pull_waits_for_the_next_version_only)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 2);
@@ -89,7 +89,7 @@ static void a_pull_waits_for_the_next_version_only(void **state)
     assert_int_equal(ps_policy_pull(&c, 1, 0), PS_VERDICT_ANSWER); // with its weights
 }
 
-static void exact_weights_wait_for_everybody(void **state)
+TEST(exact_weights_wait_for_everybody)
 {
     ps_policy_chunk c;
     ps_policy_chunk_init(&c, 3);
@@ -109,17 +109,4 @@ static void exact_weights_wait_for_everybody(void **state)
     }
     assert_int_equal(ps_policy_push(&c, 1, 2), PS_VERDICT_TAKE);
     assert_int_equal(ps_policy_exact(&c, 1, 2), PS_VERDICT_REFUSE);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_come_once_and_from_rank_0),
-        cmocka_unit_test(a_step_is_complete_when_every_rank_is_in),
-        cmocka_unit_test(a_replay_is_answered_and_the_future_is_refused),
-        cmocka_unit_test(an_early_push_counts_in_its_own_step),
-        cmocka_unit_test(a_pull_waits_for_the_next_version_only),
-        cmocka_unit_test(exact_weights_wait_for_everybody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

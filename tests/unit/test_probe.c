@@ -13,9 +13,8 @@ static ps_err probe(const char *what, FILE *out)
     return ps_probe_run(&(ps_probe_options){.what = what, .curve = &plain}, out);
 }
 
-static void test_measures_loopback(void **state)
+TEST(test_measures_loopback)
 {
-    (void)state;
     int in[2], out[2];
     const int port = test_free_port();
     assert_int_equal(pipe(in), 0);
@@ -53,20 +52,12 @@ static void test_measures_loopback(void **state)
     assert_int_equal(status, 0);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     const char *bad[] = {"", "serve", "serve:0", "serve:70000", "host", ":80", "host:x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(probe(bad[i], stdout), PS_ERR_ARG);
     assert_int_equal(probe("127.0.0.1:1", stdout), PS_ERR_NET);
     assert_non_null(strstr(ps_err_message(), "127.0.0.1:1"));
     assert_int_equal(probe("no-such-host.invalid:80", stdout), PS_ERR_NET);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures_loopback),
-                                       cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

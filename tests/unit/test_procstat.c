@@ -21,7 +21,7 @@ enum { MOST = 3 }; // it notes which thread touched each byte
 enum { MOST = 2 };
 #endif
 
-static void peak_rss_grows_with_use(void **state)
+TEST(peak_rss_grows_with_use)
 {
     const size_t bytes = 64 << 20;
     uint64_t before = ps_procstat_peak_rss();
@@ -35,7 +35,7 @@ static void peak_rss_grows_with_use(void **state)
     assert_in_range(ps_procstat_peak_rss(), after - (4 << 20), 2 * after); // stays
 }
 
-static void host_is_known(void **state)
+TEST(host_is_known)
 {
     ps_host host;
     char name[64] = "";
@@ -63,7 +63,7 @@ static bool has_handler(int number)
     return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
 }
 
-static void first_signal_is_noted(void **state)
+TEST(first_signal_is_noted)
 {
     assert_int_equal(ps_interrupt_init(), PS_OK);
     assert_false(ps_interrupted());
@@ -81,7 +81,7 @@ static void first_signal_is_noted(void **state)
 
 /* A signal handler must not write over the data of a thread whose stack pointer is
  * elsewhere. */
-static void no_signal_runs_on_a_stack_that_computes(void **state)
+TEST(no_signal_runs_on_a_stack_that_computes)
 {
     const int numbers[] = {SIGINT, SIGTERM};
     for (int i = 0; i < 2; i++) {
@@ -90,7 +90,7 @@ static void no_signal_runs_on_a_stack_that_computes(void **state)
     }
 }
 
-static void second_signal_kills(void **state)
+TEST(second_signal_kills)
 {
     int status = 0;
     pid_t child = fork();
@@ -109,7 +109,7 @@ static void second_signal_kills(void **state)
     assert_int_equal(WTERMSIG(status), SIGINT);
 }
 
-static void what_asks_again(void **state)
+TEST(what_asks_again)
 {
     const uint64_t s = 1000000000;
     const struct {
@@ -137,7 +137,7 @@ static void *asks_hook(void *arg)
 }
 
 /* A hook interrupts only its own thread, and cuts short only the waits of that thread. */
-static void a_hook_is_its_threads(void **state)
+TEST(a_hook_is_its_threads)
 {
     const ps_deadline late = ps_deadline_in_ms(60000);
     int asked = 0;
@@ -156,7 +156,7 @@ static void a_hook_is_its_threads(void **state)
 }
 
 /* A process that is bound to one core knows of all. */
-static void machine_cores_are_all(void **state)
+TEST(machine_cores_are_all)
 {
     cpu_set_t before, one;
     const int all = ps_machine_cores();
@@ -198,7 +198,7 @@ static int quota(const char *root, const char *cgroups)
 
 /* As kernel.org's cgroup-v2.rst (cpu.max) and sched-bwc.rst (cfs_quota_us) have the
  * files. */
-static void a_quota_counts_as_cores(void **state)
+TEST(a_quota_counts_as_cores)
 {
     char root[] = "/tmp/pstrain-quota-XXXXXX", remove[64];
     assert_non_null(mkdtemp(root));
@@ -221,20 +221,4 @@ static void a_quota_counts_as_cores(void **state)
     assert_int_equal(ps_cpu_quota_cores("/nowhere", root), INT_MAX);
     snprintf(remove, sizeof remove, "rm -r %s", root);
     assert_int_equal(system(remove), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peak_rss_grows_with_use),
-        cmocka_unit_test(host_is_known),
-        cmocka_unit_test(machine_cores_are_all),
-        cmocka_unit_test(a_quota_counts_as_cores),
-        cmocka_unit_test(first_signal_is_noted),
-        cmocka_unit_test(no_signal_runs_on_a_stack_that_computes),
-        cmocka_unit_test(second_signal_kills),
-        cmocka_unit_test(what_asks_again),
-        cmocka_unit_test(a_hook_is_its_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

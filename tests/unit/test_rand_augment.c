@@ -30,7 +30,7 @@ static const struct {
     [PS_AUGMENT_SOLARIZE] = {178.5, false},
 };
 
-static void each_operation_is_as_frequent(void **state)
+TEST(each_operation_is_as_frequent)
 {
     int count[PS_AUGMENT_OPS] = {0}, below[PS_AUGMENT_OPS] = {0};
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -49,7 +49,7 @@ static void each_operation_is_as_frequent(void **state)
 }
 
 /* Pictures of one row, column or pixel; of one colour; and magnitudes at both ends. */
-static void odd_pictures_stay_within_their_memory(void **state)
+TEST(odd_pictures_stay_within_their_memory)
 {
     static const int64_t sizes[][2] = {{1, 1}, {1, 7}, {7, 1}, {2, 2}, {2, 9}, {3, 3}};
     uint8_t pixels[54], room[18];
@@ -61,13 +61,4 @@ static void odd_pictures_stay_within_their_memory(void **state)
                                                   sizes[s][1], 0, key),
                              pixels, i % 2 ? 3 : 1, sizes[s][0], sizes[s][1], room);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_operation_is_as_frequent),
-        cmocka_unit_test(odd_pictures_stay_within_their_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static void near(double value, double want, double tolerance)
 
 /* Parts of at most half the area always fit. So the area, the logarithm of the ratio and
  * the place have uniform distributions. */
-static void draws_are_uniform(void **state)
+TEST(draws_are_uniform)
 {
     const double half[2] = {0.1, 0.5};
     double area = 0, area2 = 0, shape = 0, left = 0, top = 0;
@@ -48,7 +48,7 @@ static bool same(ps_box a, ps_box b)
            a.height == b.height;
 }
 
-static void draws_depend_on_seed_epoch_and_position(void **state)
+TEST(draws_depend_on_seed_epoch_and_position)
 {
     const ps_draw_key key = {1, 2, 3}, others[] = {{2, 2, 3}, {1, 3, 3}, {1, 2, 4}};
     const ps_box box = ps_random_box(scale, ratio, SIDE, SIDE, key);
@@ -59,7 +59,7 @@ static void draws_depend_on_seed_epoch_and_position(void **state)
 
 /* A whole picture whose ratio is far outside the bounds gives its middle, as in
  * RandomResizedCrop. */
-static void long_pictures_give_their_middle(void **state)
+TEST(long_pictures_give_their_middle)
 {
     const double whole[2] = {1, 1};
     ps_box b = ps_random_box(whole, ratio, 900, 30, (ps_draw_key){1, 2, 3});
@@ -70,14 +70,4 @@ static void long_pictures_give_their_middle(void **state)
         const int64_t w = 1 + i % 7, h = 1 + i % 65;
         is_within(ps_random_box(scale, ratio, w, h, (ps_draw_key){1, 2, i}), w, h);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_uniform),
-        cmocka_unit_test(draws_depend_on_seed_epoch_and_position),
-        cmocka_unit_test(long_pictures_give_their_middle),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

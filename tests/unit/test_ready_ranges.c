@@ -36,7 +36,7 @@ static void assert_refused(ps_ready_ranges *r, uint64_t begin, uint64_t end,
     if (!strstr(ps_err_message(), text)) fail_msg("%s", ps_err_message());
 }
 
-static void ranges_complete_the_parts_that_they_fill(void **state)
+TEST(ranges_complete_the_parts_that_they_fill)
 {
     ps_ready_ranges r;
     assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
@@ -56,12 +56,13 @@ static void ranges_complete_the_parts_that_they_fill(void **state)
     ps_ready_ranges_fini(&r);
 }
 
-static void what_is_ready_twice_is_refused(void **state)
+TEST(what_is_ready_twice_is_refused)
 {
     ps_ready_ranges r;
     assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
     assert_added(&r, 70, 90, 0);
-    assert_refused(&r, 70, 90, "gradient of c was pushed before (elements 6 to 26 of it)");
+    assert_refused(&r, 70, 90,
+                   "gradient of c was pushed before (elements 6 to 26 of it)");
     assert_refused(&r, 89, 91, "(elements 25 to 26 of it)");
     assert_refused(&r, 0, ARENA, "(elements 6 to 26 of it)");
     assert_refused(&r, 60, 71, "(elements 6 to 7 of it)");
@@ -75,7 +76,7 @@ static void what_is_ready_twice_is_refused(void **state)
     ps_ready_ranges_fini(&r);
 }
 
-static void a_range_touches_its_parts(void **state)
+TEST(a_range_touches_its_parts)
 {
     ps_ready_ranges r;
     assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
@@ -117,7 +118,7 @@ static uint32_t full_parts(const bool *map)
     return full;
 }
 
-static void random_ranges_agree_with_a_map(void **state)
+TEST(random_ranges_agree_with_a_map)
 {
     unsigned seed = 1;
     ps_ready_ranges r;
@@ -136,15 +137,4 @@ static void random_ranges_agree_with_a_map(void **state)
         }
     }
     ps_ready_ranges_fini(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranges_complete_the_parts_that_they_fill),
-        cmocka_unit_test(what_is_ready_twice_is_refused),
-        cmocka_unit_test(a_range_touches_its_parts),
-        cmocka_unit_test(random_ranges_agree_with_a_map),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

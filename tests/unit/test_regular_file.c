@@ -17,7 +17,7 @@ static void refused(const char *path, int flags, const char *why)
     assert_non_null(strstr(ps_err_message(), why));
 }
 
-static void a_file_is_opened(void **state)
+TEST(a_file_is_opened)
 {
     temp_folder folder;
     FILE *f;
@@ -38,7 +38,7 @@ static void a_file_is_opened(void **state)
     temp_folder_fini(&folder);
 }
 
-static void what_is_no_file(void **state)
+TEST(what_is_no_file)
 {
     temp_folder folder;
     assert_int_equal(temp_folder_init(&folder), 0);
@@ -52,7 +52,7 @@ static void what_is_no_file(void **state)
 }
 
 /* It is followed where it is read alone. */
-static void a_link(void **state)
+TEST(a_link)
 {
     temp_folder folder;
     struct stat st;
@@ -67,14 +67,4 @@ static void a_link(void **state)
     assert_int_equal(ps_regular_file_open(link, O_RDONLY, &fd), PS_OK);
     close(fd);
     temp_folder_fini(&folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_is_opened),
-        cmocka_unit_test(what_is_no_file),
-        cmocka_unit_test(a_link),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,6 @@ static ps_run_dir dir;
 
 static int make_dir(void **state)
 {
-    (void)state;
     char path[] = "/tmp/pstrain-results-XXXXXX";
     if (!mkdtemp(path)) return 1;
     return ps_run_dir_init(&dir, path, "job") == PS_OK ? 0 : 1;
@@ -23,7 +22,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     char command[PATH_MAX + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", dir.path);
     return system(command);
@@ -40,9 +38,8 @@ static json_t *read_json(const char *path, json_t **second)
     return first;
 }
 
-static void metrics_are_lines_of_json(void **state)
+TEST(metrics_are_lines_of_json)
 {
-    (void)state;
     char path[PATH_MAX];
     ps_metrics metrics;
     assert_int_equal(ps_run_dir_path(&dir, "metrics.jsonl", path), PS_OK);
@@ -85,9 +82,8 @@ static void write_summary(char **stats, const char *path)
     ps_config_fini(&config);
 }
 
-static void the_summary_holds_the_servers_accounts(void **state)
+TEST(the_summary_holds_the_servers_accounts)
 {
-    (void)state;
     char path[PATH_MAX];
     char *stats[] = {"{\"peak_rss_bytes\": 7}", "{\"peak_rss_bytes\": 9}"};
     assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
@@ -103,9 +99,8 @@ static void the_summary_holds_the_servers_accounts(void **state)
     json_decref(o);
 }
 
-static void an_account_that_is_no_json_does_no_harm(void **state)
+TEST(an_account_that_is_no_json_does_no_harm)
 {
-    (void)state;
     char path[PATH_MAX];
     char *stats[] = {"{oh", NULL};
     assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
@@ -115,9 +110,8 @@ static void an_account_that_is_no_json_does_no_harm(void **state)
     json_decref(o);
 }
 
-static void a_full_disk_is_an_error(void **state)
+TEST(a_full_disk_is_an_error)
 {
-    (void)state;
     ps_metrics metrics;
     ps_step_record step = {.step = 1};
     const struct rlimit none = {0, RLIM_INFINITY};
@@ -149,9 +143,8 @@ static void show(int columns, const ps_progress_state *s, char *text, size_t byt
     fclose(f);
 }
 
-static void progress_fits_its_width(void **state)
+TEST(progress_fits_its_width)
 {
-    (void)state;
     char text[1024];
     ps_progress_state s = {.epoch = 1,
                            .epochs = 4,
@@ -179,16 +172,15 @@ static void progress_fits_its_width(void **state)
     assert_int_equal(strlen(text), 40); // 39 cells and the carriage return
 }
 
-static void a_folder_that_is_a_file_is_an_error(void **state)
+TEST(a_folder_that_is_a_file_is_an_error)
 {
-    (void)state;
     ps_run_dir other;
     assert_int_equal(ps_run_dir_init(&other, "/dev/null/below", "job"), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "/dev/null"));
 }
 
 /* Two runs at once in a process: flock tells them apart by their descriptors. */
-static void a_folder_belongs_to_one_run(void **state)
+TEST(a_folder_belongs_to_one_run)
 {
     char path[PATH_MAX + 16];
     ps_run_dir first, second;
@@ -208,14 +200,5 @@ static void a_folder_belongs_to_one_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(metrics_are_lines_of_json),
-        cmocka_unit_test(the_summary_holds_the_servers_accounts),
-        cmocka_unit_test(an_account_that_is_no_json_does_no_harm),
-        cmocka_unit_test(a_full_disk_is_an_error),
-        cmocka_unit_test(progress_fits_its_width),
-        cmocka_unit_test(a_folder_that_is_a_file_is_an_error),
-        cmocka_unit_test(a_folder_belongs_to_one_run),
-    };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return check_run(make_dir, remove_dir);
 }

@@ -5,7 +5,7 @@
 
 /* std::mt19937 seeded with its default 5489: the 10,000th number ([rand.predef] of the
  * C++ standard). */
-static void mt19937_standard_stream(void **state)
+TEST(mt19937_standard_stream)
 {
     ps_mt19937 g;
     uint32_t last = 0;
@@ -15,7 +15,7 @@ static void mt19937_standard_stream(void **state)
     assert_int_equal(last, 4123659995u);
 }
 
-static void mt19937_seed_high_bits_ignored(void **state)
+TEST(mt19937_seed_high_bits_ignored)
 {
     ps_mt19937 a, b;
     ps_mt19937_seed(&a, 7);
@@ -26,7 +26,7 @@ static void mt19937_seed_high_bits_ignored(void **state)
 }
 
 /* torch.manual_seed(s); torch.randperm(10) */
-static void randperm_as_torch(void **state)
+TEST(randperm_as_torch)
 {
     static const struct {
         uint64_t seed;
@@ -59,13 +59,13 @@ static void check_long(uint64_t seed, int64_t n, int64_t first, int64_t last, in
     free(p);
 }
 
-static void randperm_long_as_torch(void **state)
+TEST(randperm_long_as_torch)
 {
     check_long(7, 60000, 21615, 40145, 29926088039);
     check_long(123, 1797, 1024, 991, 706748877);
 }
 
-static void randperm_of_nothing_and_one(void **state)
+TEST(randperm_of_nothing_and_one)
 {
     ps_mt19937 g;
     int64_t one = -1;
@@ -76,7 +76,7 @@ static void randperm_of_nothing_and_one(void **state)
 }
 
 /* torch.manual_seed(0); torch.rand(4) */
-static void uniform_as_torch(void **state)
+TEST(uniform_as_torch)
 {
     static const float want[4] = {0.49625659f, 0.76822180f, 0.08847743f, 0.13203049f};
     for (int fused = 0; fused < 2; fused++) {
@@ -89,7 +89,7 @@ static void uniform_as_torch(void **state)
 }
 
 /* torch.manual_seed(0); torch.nn.Linear(2, 3): weight, then bias; U(+-1/sqrt(2)) */
-static void linear_init_as_torch(void **state)
+TEST(linear_init_as_torch)
 {
     static const float want[9] = {-0.00529398f, 0.37932289f,  -0.58198076f,
                                   -0.52038747f, -0.27234524f, 0.18961589f,
@@ -103,7 +103,7 @@ static void linear_init_as_torch(void **state)
 }
 
 /* The known-answer vectors of Random123's kat_vectors for philox4x32-10. */
-static void philox_known_answers(void **state)
+TEST(philox_known_answers)
 {
     static const struct {
         uint32_t counter[4], key[2], want[4];
@@ -121,19 +121,4 @@ static void philox_known_answers(void **state)
         ps_philox4x32(cases[c].key, cases[c].counter, got);
         assert_memory_equal(got, cases[c].want, sizeof got);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mt19937_standard_stream),
-        cmocka_unit_test(mt19937_seed_high_bits_ignored),
-        cmocka_unit_test(randperm_as_torch),
-        cmocka_unit_test(randperm_long_as_torch),
-        cmocka_unit_test(randperm_of_nothing_and_one),
-        cmocka_unit_test(uniform_as_torch),
-        cmocka_unit_test(linear_init_as_torch),
-        cmocka_unit_test(philox_known_answers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static void assert_loads_equal(const model *m)
     free(buffers);
 }
 
-static void what_is_saved_is_loaded(void **state)
+TEST(what_is_saved_is_loaded)
 {
     model m;
     make(&m);
@@ -107,7 +107,7 @@ static void what_is_saved_is_loaded(void **state)
     tear(&m);
 }
 
-static void the_header_is_padded_to_eight(void **state)
+TEST(the_header_is_padded_to_eight)
 {
     model m;
     make(&m);
@@ -121,7 +121,7 @@ static void the_header_is_padded_to_eight(void **state)
     tear(&m);
 }
 
-static void pythons_package_reads_ours(void **state)
+TEST(pythons_package_reads_ours)
 {
     model m;
     char arguments[160];
@@ -134,7 +134,7 @@ static void pythons_package_reads_ours(void **state)
     assert_int_equal(status, 0);
 }
 
-static void we_read_pythons_package(void **state)
+TEST(we_read_pythons_package)
 {
     model m;
     char arguments[160];
@@ -148,7 +148,7 @@ static void we_read_pythons_package(void **state)
 }
 
 /* A limit on the size of files acts like a disk that is full after that many bytes. */
-static void a_full_disk_leaves_the_old_file(void **state)
+TEST(a_full_disk_leaves_the_old_file)
 {
     model m;
     char temporary[128];
@@ -200,7 +200,7 @@ int rename(const char *from, const char *to)
 }
 
 /* After a power cut a name has the old content or the new. */
-static void it_is_on_the_disk_before_it_has_its_name(void **state)
+TEST(it_is_on_the_disk_before_it_has_its_name)
 {
     model m;
     struct stat folder;
@@ -214,7 +214,7 @@ static void it_is_on_the_disk_before_it_has_its_name(void **state)
     tear(&m);
 }
 
-static void what_stands_in_the_way_is_taken_away(void **state)
+TEST(what_stands_in_the_way_is_taken_away)
 {
     model m;
     char temporary[128], victim[128], text[16] = "";
@@ -243,7 +243,7 @@ static void what_stands_in_the_way_is_taken_away(void **state)
     tear(&m);
 }
 
-static void a_missing_folder_is_named(void **state)
+TEST(a_missing_folder_is_named)
 {
     model m;
     make(&m);
@@ -291,7 +291,7 @@ static void assert_bad(const char *json, size_t n_data, const char *message)
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin      \
     "," #end "]}"
 
-static void legal_files_are_read(void **state)
+TEST(legal_files_are_read)
 {
     assert_int_equal(parse("{}", 0), PS_OK);
     assert_int_equal(parse("{}      ", 0), PS_OK);
@@ -304,7 +304,7 @@ static void legal_files_are_read(void **state)
     assert_int_equal(parse("{\"__metadata__\":{\"a\":\"b\"}}", 0), PS_OK);
 }
 
-static void headers_that_lie_are_refused(void **state)
+TEST(headers_that_lie_are_refused)
 {
     assert_bad(" {}", 0, "not a JSON map");
     assert_bad("[]", 0, "not a JSON map");
@@ -321,7 +321,7 @@ static void headers_that_lie_are_refused(void **state)
     assert_int_equal(ps_st_parse("bad.st", "\2\0\0", 3, &file), PS_ERR_FORMAT);
 }
 
-static void entries_that_lie_are_refused(void **state)
+TEST(entries_that_lie_are_refused)
 {
     assert_bad("{" F32("a", "[1]", 0, 4) "," F32("a", "[1]", 4, 8) "}", 8, "duplicate");
     assert_bad("{" F32("a", "[2]", 0, 4) "}", 4, "a: data_offsets hold 4 bytes");
@@ -340,7 +340,7 @@ static void entries_that_lie_are_refused(void **state)
     assert_bad("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "are allowed");
 }
 
-static void layouts_that_lie_are_refused(void **state)
+TEST(layouts_that_lie_are_refused)
 {
     assert_bad("{" F32("a", "[1]", 0, 4) "," F32("b", "[1]", 8, 12) "}", 12,
                "b: begins at 8, behind a hole (4)");
@@ -353,7 +353,7 @@ static void layouts_that_lie_are_refused(void **state)
 }
 
 /* The first n bytes of a good file. */
-static void every_truncation_is_refused(void **state)
+TEST(every_truncation_is_refused)
 {
     model m;
     make(&m);
@@ -388,7 +388,7 @@ static void assert_other_model_refused(model *m, const char *const *set,
     ps_config_fini(&other.cfg);
 }
 
-static void a_file_of_another_model_is_refused(void **state)
+TEST(a_file_of_another_model_is_refused)
 {
     model m;
     make(&m);
@@ -409,25 +409,4 @@ static void a_file_of_another_model_is_refused(void **state)
     assert_other_model_refused(&m, shape,
                                "fc.weight: shape is (3, 18), the model's is (4, 18)");
     tear(&m);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_saved_is_loaded),
-        cmocka_unit_test(the_header_is_padded_to_eight),
-        cmocka_unit_test(pythons_package_reads_ours),
-        cmocka_unit_test(we_read_pythons_package),
-        cmocka_unit_test(a_full_disk_leaves_the_old_file),
-        cmocka_unit_test(it_is_on_the_disk_before_it_has_its_name),
-        cmocka_unit_test(what_stands_in_the_way_is_taken_away),
-        cmocka_unit_test(a_missing_folder_is_named),
-        cmocka_unit_test(legal_files_are_read),
-        cmocka_unit_test(headers_that_lie_are_refused),
-        cmocka_unit_test(entries_that_lie_are_refused),
-        cmocka_unit_test(layouts_that_lie_are_refused),
-        cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(a_file_of_another_model_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static ps_epoch epoch_of(int64_t n, int w, int rank, bool shuffle, bool drop_las
 }
 
 /* torch.randperm(10) with seeds 0 and 42, as PyTorch gives them. */
-static void one_rank_sees_the_permutation(void **state)
+TEST(one_rank_sees_the_permutation)
 {
     static const int64_t seed_0[] = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
     static const int64_t seed_42[] = {2, 6, 1, 8, 4, 5, 0, 9, 3, 7};
@@ -31,7 +31,7 @@ static void one_rank_sees_the_permutation(void **state)
 }
 
 /* 10 samples on 4 ranks: padded with the first two, or cut to 8. */
-static void ranks_take_turns(void **state)
+TEST(ranks_take_turns)
 {
     static const int64_t padded[] = {3, 7, 1}, cut[] = {3, 7};
     const int64_t batch[] = {2, 2, 2, 2};
@@ -48,7 +48,7 @@ static void ranks_take_turns(void **state)
 }
 
 /* Fewer samples than padding: DistributedSampler repeats the list. */
-static void padding_is_cyclic(void **state)
+TEST(padding_is_cyclic)
 {
     const int64_t batch[] = {1, 1, 1, 1, 1, 1, 1};
     for (int r = 0; r < 7; r++) {
@@ -97,7 +97,7 @@ static void check_unequal(int64_t n, int w, const int64_t *batch, bool drop_last
     free(epochs);
 }
 
-static void unequal_batches_share_each_global_batch(void **state)
+TEST(unequal_batches_share_each_global_batch)
 {
     const int64_t a[] = {96, 32}, b[] = {1, 2, 2}, c[] = {5, 1, 1, 30};
     for (int64_t n = 40; n < 260; n += 7)
@@ -111,7 +111,7 @@ static void unequal_batches_share_each_global_batch(void **state)
 /* 160 samples in batches of 96 and 32. The first 128 fill both. The last 32 are shared 3
  * to 1: every rank gets one, then its share of the other 30, rounded down in the running
  * sum (30 * 95 / 126 = 22). */
-static void the_last_global_batch_is_shared_in_proportion(void **state)
+TEST(the_last_global_batch_is_shared_in_proportion)
 {
     const int64_t batch[] = {96, 32};
     ps_epoch a = epoch_of(160, 2, 0, false, false, 0, batch, 0);
@@ -127,7 +127,7 @@ static void the_last_global_batch_is_shared_in_proportion(void **state)
 
 /* DataLoader(range(23), 3, DistributedSampler(..., num_replicas=3, rank=1, shuffle=True,
  * seed=5, drop_last=either), drop_last=True) in epoch 1, of PyTorch 2.15. */
-static void short_batches_are_dropped_as_by_a_data_loader(void **state)
+TEST(short_batches_are_dropped_as_by_a_data_loader)
 {
     static const int64_t want[] = {20, 9, 17, 11, 18, 4};
     const int64_t batch[] = {3, 3, 3}, larger[] = {9, 9, 9};
@@ -153,7 +153,7 @@ static void short_batches_are_dropped_as_by_a_data_loader(void **state)
 
 /* Unequal batches, for which there is no DataLoader: only whole global batches are used.
  */
-static void short_global_batches_are_dropped(void **state)
+TEST(short_global_batches_are_dropped)
 {
     const int64_t batch[] = {5, 2};
     for (int64_t n = 7; n < 30; n++)
@@ -168,7 +168,7 @@ static void short_global_batches_are_dropped(void **state)
         }
 }
 
-static void options_without_sense_are_errors(void **state)
+TEST(options_without_sense_are_errors)
 {
     const int64_t batch[] = {1, 1, 1, 1}, zero[] = {1, 0, 1, 1};
     ps_epoch e;
@@ -184,7 +184,7 @@ static void options_without_sense_are_errors(void **state)
     ps_epoch_fini(&e);
 }
 
-static void evaluation_slices_are_disjoint(void **state)
+TEST(evaluation_slices_are_disjoint)
 {
     for (int64_t n = 0; n < 30; n++)
         for (int w = 1; w < 8; w++) {
@@ -200,7 +200,7 @@ static void evaluation_slices_are_disjoint(void **state)
         }
 }
 
-static void evaluation_slices_follow_shares(void **state)
+TEST(evaluation_slices_follow_shares)
 {
     const int64_t shares[] = {16, 4, 16, 1, 7};
     const int w = 5;
@@ -254,7 +254,7 @@ static void check_torch_line(char *line)
 }
 
 /* Against DistributedSampler itself where there is PyTorch. */
-static void indices_are_pytorchs(void **state)
+TEST(indices_are_pytorchs)
 {
     char command[sizeof torch_script + 64];
     snprintf(command, sizeof command,
@@ -300,7 +300,7 @@ static int64_t see(const ps_sampler_options *o, uint64_t number, int64_t from, i
 
 /* W ranks make some steps of an epoch, then V ranks go on. Every position is seen once.
  */
-static void other_ranks_go_on_at_the_same_sample(void **state)
+TEST(other_ranks_go_on_at_the_same_sample)
 {
     const int64_t equal[] = {3, 3, 3, 3, 3}, unequal[] = {3, 1, 2, 5, 4};
     for (int w = 1; w <= 5; w++)
@@ -325,7 +325,7 @@ static void other_ranks_go_on_at_the_same_sample(void **state)
 }
 
 /* The same ranks go on with the batches that they would have had. */
-static void the_same_ranks_go_on_with_their_batches(void **state)
+TEST(the_same_ranks_go_on_with_their_batches)
 {
     const int64_t equal[] = {3, 3, 3},
                   unequal[] = {3, 1, 3}; // a sum that 3 does not divide
@@ -360,24 +360,4 @@ static void the_same_ranks_go_on_with_their_batches(void **state)
         ps_epoch_fini(&rest);
         ps_epoch_fini(&whole);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank_sees_the_permutation),
-        cmocka_unit_test(ranks_take_turns),
-        cmocka_unit_test(padding_is_cyclic),
-        cmocka_unit_test(unequal_batches_share_each_global_batch),
-        cmocka_unit_test(the_last_global_batch_is_shared_in_proportion),
-        cmocka_unit_test(short_batches_are_dropped_as_by_a_data_loader),
-        cmocka_unit_test(short_global_batches_are_dropped),
-        cmocka_unit_test(options_without_sense_are_errors),
-        cmocka_unit_test(evaluation_slices_are_disjoint),
-        cmocka_unit_test(evaluation_slices_follow_shares),
-        cmocka_unit_test(indices_are_pytorchs),
-        cmocka_unit_test(other_ranks_go_on_at_the_same_sample),
-        cmocka_unit_test(the_same_ranks_go_on_with_their_batches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static const struct {
              {three_phases, 5},  {fall_alone, 4}};
 enum { N_CASES = sizeof cases / sizeof cases[0], N_STEPS = 300 };
 
-static void rates_are_pytorchs(void **state)
+TEST(rates_are_pytorchs)
 {
     char path[] = "/tmp/pstrain-schedule-XXXXXX";
     int fd = mkstemp(path);
@@ -96,7 +96,7 @@ static void rates_are_pytorchs(void **state)
     }
 }
 
-static void the_last_rate_stays(void **state)
+TEST(the_last_rate_stays)
 {
     ps_schedule s;
     assert_int_equal(schedule(&s, cosine, 4, 0), PS_OK);
@@ -108,7 +108,7 @@ static void the_last_rate_stays(void **state)
     assert_float_equal(ps_schedule_lr(&s, 81), 0.02, 1e-15);
 }
 
-static void past_its_end_one_cycle_stays_at_the_last_rate(void **state)
+TEST(past_its_end_one_cycle_stays_at_the_last_rate)
 {
     ps_schedule s;
     assert_int_equal(schedule(&s, one_cycle, 3, 0), PS_OK);
@@ -121,7 +121,7 @@ static void past_its_end_one_cycle_stays_at_the_last_rate(void **state)
     }
 }
 
-static void restarts_go_on_for_ever(void **state)
+TEST(restarts_go_on_for_ever)
 {
     ps_schedule s;
     assert_int_equal(schedule(&s, restarts, 5, PS_STEPS_UNKNOWN), PS_OK);
@@ -130,7 +130,7 @@ static void restarts_go_on_for_ever(void **state)
     assert_true(isfinite(ps_schedule_lr(&s, UINT64_MAX)));
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
     static const struct {
         const char *set, *text;
@@ -149,7 +149,7 @@ static void what_makes_no_sense_is_refused(void **state)
     }
 }
 
-static void the_whole_job_is_the_default_length(void **state)
+TEST(the_whole_job_is_the_default_length)
 {
     const char *set[] = {"optimizer.lr=1", "schedule.name=linear", "schedule.warmup=10"};
     ps_schedule s;
@@ -161,7 +161,7 @@ static void the_whole_job_is_the_default_length(void **state)
     assert_int_equal(schedule(&s, set, 3, 0), PS_OK); // nothing to train
 }
 
-static void a_warm_up_longer_than_the_job_is_refused(void **state)
+TEST(a_warm_up_longer_than_the_job_is_refused)
 {
     const char *set[] = {"schedule.name=cosine", "schedule.warmup=100",
                          "schedule.total=100"};
@@ -170,7 +170,7 @@ static void a_warm_up_longer_than_the_job_is_refused(void **state)
     assert_non_null(strstr(ps_err_message(), "schedule.total"));
 }
 
-static void a_schedule_that_needs_an_end_says_so(void **state)
+TEST(a_schedule_that_needs_an_end_says_so)
 {
     const char *set[] = {"schedule.name=linear"};
     ps_schedule s;
@@ -179,19 +179,4 @@ static void a_schedule_that_needs_an_end_says_so(void **state)
     assert_non_null(strstr(ps_err_message(), "schedule.total"));
     assert_int_equal(schedule(&s, linear, 4, PS_STEPS_UNKNOWN), PS_OK);
     assert_int_equal(schedule(&s, steps, 4, PS_STEPS_UNKNOWN), PS_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_pytorchs),
-        cmocka_unit_test(the_last_rate_stays),
-        cmocka_unit_test(past_its_end_one_cycle_stays_at_the_last_rate),
-        cmocka_unit_test(restarts_go_on_for_ever),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-        cmocka_unit_test(the_whole_job_is_the_default_length),
-        cmocka_unit_test(a_schedule_that_needs_an_end_says_so),
-        cmocka_unit_test(a_warm_up_longer_than_the_job_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

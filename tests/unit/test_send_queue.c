@@ -37,7 +37,7 @@ static void tear_down(fixture *f)
 
 /* Every element of a tensor is in one segment of one rank, whatever the number of ranks,
  * and a segment knows its tensors. */
-static void test_segments_cover_all_once(void **state)
+TEST(test_segments_cover_all_once)
 {
     for (int n = 1; n <= MAX_RANKS; n++) {
         fixture f;
@@ -65,7 +65,7 @@ static void test_segments_cover_all_once(void **state)
 }
 
 /* What a rank receives from a peer lies in one piece, bucket behind bucket. */
-static void test_staging_has_no_gaps(void **state)
+TEST(test_staging_has_no_gaps)
 {
     fixture f;
     set_up(&f, 3, SEGMENT);
@@ -112,7 +112,7 @@ static void share_all(ps_send_queue *q, int rank)
 
 /* Three steps: each segment goes once, to its owner or, with new weights, to all peers,
  * and the segments of a bucket in their order. */
-static void test_each_segment_is_sent_once(void **state)
+TEST(test_each_segment_is_sent_once)
 {
     enum { MOST = 400 };
     fixture f;
@@ -143,7 +143,7 @@ static void test_each_segment_is_sent_once(void **state)
 
 /* Each rank sends to its peers in turn, beginning with the next rank. Ranks of equal
  * speed never send to the same peer at the same time. */
-static void test_ranks_send_to_different_peers(void **state)
+TEST(test_ranks_send_to_different_peers)
 {
     enum { RANKS = 3, ROUNDS = 4 };
     fixture f;
@@ -170,7 +170,7 @@ static void test_ranks_send_to_different_peers(void **state)
 }
 
 /* Gradients go before all weights. Of the weights, the last bucket's go first. */
-static void test_what_is_wanted_first_goes_first(void **state)
+TEST(test_what_is_wanted_first_goes_first)
 {
     enum { MOST = 100 };
     fixture f;
@@ -195,7 +195,7 @@ static void test_what_is_wanted_first_goes_first(void **state)
 
 /* A peer gets a step's weights before gradients of the next step. Otherwise a rank that
  * is ahead would delay one that is behind, and later wait for it even longer. */
-static void test_a_step_s_weights_go_before_the_next_step(void **state)
+TEST(test_a_step_s_weights_go_before_the_next_step)
 {
     enum { MOST = 100 };
     fixture f;
@@ -215,7 +215,7 @@ static void test_a_step_s_weights_go_before_the_next_step(void **state)
 }
 
 /* A peer that receives nothing delays no other. */
-static void test_a_slow_peer_holds_itself(void **state)
+TEST(test_a_slow_peer_holds_itself)
 {
     fixture f;
     ps_send_queue q;
@@ -237,18 +237,4 @@ static void test_a_slow_peer_holds_itself(void **state)
     assert_false(ps_send_queue_next(&q, &send));
     ps_send_queue_fini(&q);
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_segments_cover_all_once),
-        cmocka_unit_test(test_staging_has_no_gaps),
-        cmocka_unit_test(test_each_segment_is_sent_once),
-        cmocka_unit_test(test_ranks_send_to_different_peers),
-        cmocka_unit_test(test_what_is_wanted_first_goes_first),
-        cmocka_unit_test(test_a_step_s_weights_go_before_the_next_step),
-        cmocka_unit_test(test_a_slow_peer_holds_itself),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ static bool is_mapped(const void *p)
     return msync((void *)((uintptr_t)p / PAGE * PAGE), PAGE, MS_ASYNC) == 0;
 }
 
-static void both_see_the_same(void **state)
+TEST(both_see_the_same)
 {
     for (int i = 0; i < N_SIZES; i++) {
         const size_t bytes = sizes[i], last = bytes > 0 ? bytes - 1 : 0;
@@ -42,7 +42,7 @@ static void both_see_the_same(void **state)
     }
 }
 
-static void another_size_is_refused(void **state)
+TEST(another_size_is_refused)
 {
     ps_shared_mem mine, theirs;
     assert_int_equal(ps_shared_mem_init(&mine, LARGE + 1, "memory"), PS_OK);
@@ -57,13 +57,4 @@ static void another_size_is_refused(void **state)
     ps_shared_mem_fini(&mine);
     assert_int_not_equal(ps_shared_mem_init(&mine, SIZE_MAX, "memory"), PS_OK);
     ps_shared_mem_fini(&mine);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_see_the_same),
-        cmocka_unit_test(another_size_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

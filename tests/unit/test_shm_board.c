@@ -51,7 +51,7 @@ static void *rank_main(void *arg)
     return (void *)failures;
 }
 
-static void test_ranks_keep_in_step(void **state)
+TEST_WITH(test_ranks_keep_in_step, make_boards, free_boards)
 {
     pthread_t threads[N_RANKS];
     for (spin_ns = 0; spin_ns <= 20000; spin_ns += 20000) {
@@ -68,7 +68,7 @@ static void test_ranks_keep_in_step(void **state)
     }
 }
 
-static void test_the_check_ends_a_wait(void **state)
+TEST_WITH(test_the_check_ends_a_wait, make_boards, free_boards)
 {
     int patience = 2;
     assert_int_equal(ps_shm_board_wait(boards[0], 1, &boards[1]->shared[3], 1, 0,
@@ -78,7 +78,7 @@ static void test_the_check_ends_a_wait(void **state)
     assert_int_equal(atomic_load(&boards[0]->bell.wanted), 0);
 }
 
-static void test_what_is_there_is_not_waited_for(void **state)
+TEST_WITH(test_what_is_there_is_not_waited_for, make_boards, free_boards)
 {
     int patience = 1;
     ps_shm_board_post(boards, N_RANKS, 1, &boards[1]->shared[3]);
@@ -88,26 +88,11 @@ static void test_what_is_there_is_not_waited_for(void **state)
     assert_int_equal(patience, 1);
 }
 
-static void test_only_who_is_waited_for_rings(void **state)
+TEST_WITH(test_only_who_is_waited_for_rings, make_boards, free_boards)
 {
     atomic_store(&boards[0]->bell.wanted, 1 + 1);
     ps_shm_board_post(boards, N_RANKS, 2, &boards[2]->offered);
     assert_int_equal(ps_bell_sequence(&boards[0]->bell), 0);
     ps_shm_board_post(boards, N_RANKS, 1, &boards[1]->offered);
     assert_int_equal(ps_bell_sequence(&boards[0]->bell), 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_ranks_keep_in_step, make_boards,
-                                        free_boards),
-        cmocka_unit_test_setup_teardown(test_the_check_ends_a_wait, make_boards,
-                                        free_boards),
-        cmocka_unit_test_setup_teardown(test_what_is_there_is_not_waited_for, make_boards,
-                                        free_boards),
-        cmocka_unit_test_setup_teardown(test_only_who_is_waited_for_rings, make_boards,
-                                        free_boards),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void refused(const ps_shm_door *door, ps_shm_offer o, int params, int gra
     assert_null(ps_shm_door_params(door, 0));
 }
 
-static void takes_what_fits_and_nothing_else(void **state)
+TEST(takes_what_fits_and_nothing_else)
 {
     ps_shm_door *door;
     assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
@@ -88,7 +88,7 @@ static void takes_what_fits_and_nothing_else(void **state)
 
 /* Rings are taken when they have the size that the server expects; the worker gets the
  * shards' events. */
-static void rings_come_with_the_shards_events(void **state)
+TEST(rings_come_with_the_shards_events)
 {
     enum { RING_BYTES = 4096, SHARDS = 2 };
     ps_event events[SHARDS];
@@ -137,7 +137,7 @@ static void rings_come_with_the_shards_events(void **state)
         ps_event_fini(&events[i]);
 }
 
-static void nonsense_is_survived(void **state)
+TEST(nonsense_is_survived)
 {
     ps_shm_door *door;
     assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
@@ -163,7 +163,7 @@ static void nonsense_is_survived(void **state)
 }
 
 /* The kernel connects to a peer that is stopped, but the peer never answers. */
-static void a_wait_for_an_answer_can_be_ended(void **state)
+TEST(a_wait_for_an_answer_can_be_ended)
 {
     int ends[2], news[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
@@ -193,7 +193,7 @@ int accept4(int fd, struct sockaddr *restrict address, socklen_t *restrict bytes
     return real(fd, address, bytes, flags);
 }
 
-static void a_lack_of_descriptors_closes_no_door(void **state)
+TEST(a_lack_of_descriptors_closes_no_door)
 {
     ps_shm_door *door;
     ps_shared_mem p, g;
@@ -211,7 +211,7 @@ static void a_lack_of_descriptors_closes_no_door(void **state)
 }
 
 /* A listener that accepts no connection and whose queue is full. */
-static void connecting_has_a_deadline(void **state)
+TEST(connecting_has_a_deadline)
 {
     enum { MOST = 1000 };
     char name[PS_SHM_NAME_MAX];
@@ -230,7 +230,7 @@ static void connecting_has_a_deadline(void **state)
 }
 
 /* A listener keeps the user that it had when it began to listen. */
-static void another_users_door_is_named(void **state)
+TEST(another_users_door_is_named)
 {
     char name[PS_SHM_NAME_MAX];
     int listener, fd;
@@ -245,7 +245,7 @@ static void another_users_door_is_named(void **state)
 }
 
 /* The peer knows the name and the nonce, but belongs to another user of the host. */
-static void another_user_is_not_let_in(void **state)
+TEST(another_user_is_not_let_in)
 {
     enum { NOBODY = 65534 };
     if (geteuid() != 0) skip(); // only root can become somebody else
@@ -268,19 +268,4 @@ static void another_user_is_not_let_in(void **state)
     ps_shared_mem_fini(&p);
     ps_shared_mem_fini(&g);
     ps_shm_door_destroy(&door);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_fits_and_nothing_else),
-        cmocka_unit_test(rings_come_with_the_shards_events),
-        cmocka_unit_test(nonsense_is_survived),
-        cmocka_unit_test(a_wait_for_an_answer_can_be_ended),
-        cmocka_unit_test(a_lack_of_descriptors_closes_no_door),
-        cmocka_unit_test(connecting_has_a_deadline),
-        cmocka_unit_test(another_users_door_is_named),
-        cmocka_unit_test(another_user_is_not_let_in),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

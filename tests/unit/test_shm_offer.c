@@ -37,7 +37,7 @@ static bool possible(bool ps, ps_codec codec, ps_switch shm, int worker, int ser
     return answer;
 }
 
-static void a_server_of_this_host_maps_them(void **state)
+TEST(a_server_of_this_host_maps_them)
 {
     assert_true(possible(true, PS_CODEC_NONE, PS_SWITCH_AUTO, 1, 0));
     // in ps mode workers do not map them
@@ -46,14 +46,14 @@ static void a_server_of_this_host_maps_them(void **state)
     assert_false(possible(true, PS_CODEC_NONE, PS_SWITCH_OFF, 0, 0));
 }
 
-static void another_worker_of_this_host_maps_them(void **state)
+TEST(another_worker_of_this_host_maps_them)
 {
     assert_true(possible(false, PS_CODEC_NONE, PS_SWITCH_AUTO, 0, 1));
     assert_false(possible(false, PS_CODEC_NONE, PS_SWITCH_AUTO, 1, 0));
     assert_false(possible(false, PS_CODEC_NONE, PS_SWITCH_OFF, 0, 0));
 }
 
-static void what_is_demanded_is_tried(void **state)
+TEST(what_is_demanded_is_tried)
 {
     assert_true(possible(true, PS_CODEC_INT8, PS_SWITCH_ON, 1, 1));
     assert_true(possible(false, PS_CODEC_NONE, PS_SWITCH_ON, 1, 1));
@@ -70,7 +70,7 @@ static bool spins(int worker, int server, int64_t threads)
     return ns > 0;
 }
 
-static void nobody_spins_where_cores_are_short(void **state)
+TEST(nobody_spins_where_cores_are_short)
 {
     ps_host host;
     ps_host_find(&host);
@@ -91,7 +91,7 @@ static bool one_host(bool ps, int worker, int server)
     return answer;
 }
 
-static void one_host_is_that_of_all(void **state)
+TEST(one_host_is_that_of_all)
 {
     assert_true(one_host(true, 0, 0));
     assert_true(one_host(false, 0, 0));
@@ -103,16 +103,4 @@ static void one_host_is_that_of_all(void **state)
     c.roster.servers[0].boot_id[0] = '\0'; // it does not know
     assert_false(ps_roster_one_host(&c.roster));
     ps_roster_fini(&c.roster);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_server_of_this_host_maps_them),
-        cmocka_unit_test(another_worker_of_this_host_maps_them),
-        cmocka_unit_test(what_is_demanded_is_tried),
-        cmocka_unit_test(nobody_spins_where_cores_are_short),
-        cmocka_unit_test(one_host_is_that_of_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,7 @@ static bool take(ps_shm_ring *ring, uint32_t i)
     return true;
 }
 
-static void keeps_the_order_around_the_ring(void **state)
+TEST(keeps_the_order_around_the_ring)
 {
     rig r;
     rig_init(&r);
@@ -78,7 +78,7 @@ static void keeps_the_order_around_the_ring(void **state)
 }
 
 /* Positions count modulo 2^32. */
-static void goes_on_where_positions_begin_anew(void **state)
+TEST(goes_on_where_positions_begin_anew)
 {
     rig r;
     rig_init(&r);
@@ -92,7 +92,7 @@ static void goes_on_where_positions_begin_anew(void **state)
     rig_fini(&r);
 }
 
-static void full_is_an_error_and_loses_nothing(void **state)
+TEST(full_is_an_error_and_loses_nothing)
 {
     rig r;
     rig_init(&r);
@@ -108,7 +108,7 @@ static void full_is_an_error_and_loses_nothing(void **state)
     rig_fini(&r);
 }
 
-static void a_capacity_has_room_for_what_it_says(void **state)
+TEST(a_capacity_has_room_for_what_it_says)
 {
     static uint8_t bytes[85];
     const uint32_t capacity = ps_shm_ring_capacity(1000, sizeof bytes);
@@ -122,7 +122,7 @@ static void a_capacity_has_room_for_what_it_says(void **state)
 }
 
 /* Whatever the other end shows, no end reads outside the ring. */
-static void impossible_positions_are_refused(void **state)
+TEST(impossible_positions_are_refused)
 {
     static const uint32_t tails[] = {3, CAPACITY + 8, UINT32_MAX, 1u << 31, 4};
     static const uint32_t lengths[] = {0, UINT32_MAX, UINT32_MAX - 3, CAPACITY, 100};
@@ -146,7 +146,7 @@ static void impossible_positions_are_refused(void **state)
     rig_fini(&r);
 }
 
-static void only_a_reader_that_sleeps_is_woken_and_once(void **state)
+TEST(only_a_reader_that_sleeps_is_woken_and_once)
 {
     rig r;
     rig_init(&r);
@@ -188,7 +188,7 @@ static bool read_and_sleep(rig *r, uint32_t *next)
     return sleeps && got == 0;
 }
 
-static void no_message_is_slept_through(void **state)
+TEST(no_message_is_slept_through)
 {
     rig r;
     pthread_t writer;
@@ -199,18 +199,4 @@ static void no_message_is_slept_through(void **state)
         assert_false(read_and_sleep(&r, &next));
     pthread_join(writer, NULL);
     rig_fini(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_the_order_around_the_ring),
-        cmocka_unit_test(goes_on_where_positions_begin_anew),
-        cmocka_unit_test(full_is_an_error_and_loses_nothing),
-        cmocka_unit_test(a_capacity_has_room_for_what_it_says),
-        cmocka_unit_test(impossible_positions_are_refused),
-        cmocka_unit_test(only_a_reader_that_sleeps_is_woken_and_once),
-        cmocka_unit_test(no_message_is_slept_through),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

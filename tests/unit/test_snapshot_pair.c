@@ -27,7 +27,7 @@ static void take(ps_snapshot_pair *p, uint64_t step)
     ps_snapshot_pair_commit(p);
 }
 
-static void the_newest_stays_until_the_next_is_whole(void **state)
+TEST(the_newest_stays_until_the_next_is_whole)
 {
     ps_snapshot_pair p = {0};
     assert_null(ps_snapshot_pair_newest(&p));
@@ -44,7 +44,7 @@ static void the_newest_stays_until_the_next_is_whole(void **state)
     ps_snapshot_pair_fini(&p);
 }
 
-static void without_keeping_one_is_enough(void **state)
+TEST(without_keeping_one_is_enough)
 {
     ps_snapshot_pair p = {0};
     ps_snapshot *first = begin(&p, 1, false);
@@ -55,7 +55,7 @@ static void without_keeping_one_is_enough(void **state)
     ps_snapshot_pair_fini(&p);
 }
 
-static void later_ones_are_forgotten(void **state)
+TEST(later_ones_are_forgotten)
 {
     ps_snapshot_pair p = {0};
     take(&p, 10);
@@ -67,7 +67,7 @@ static void later_ones_are_forgotten(void **state)
     ps_snapshot_pair_fini(&p);
 }
 
-static void memory_follows_the_ranks(void **state)
+TEST(memory_follows_the_ranks)
 {
     ps_snapshot_pair p = {0};
     ps_snapshot_shape shape = shape_of(2);
@@ -86,7 +86,7 @@ static void memory_follows_the_ranks(void **state)
 }
 
 /* It is no source for others, but its rank finds it. */
-static void one_that_holds_its_own_alone(void **state)
+TEST(one_that_holds_its_own_alone)
 {
     ps_snapshot_pair p = {0};
     const ps_snapshot_shape shape = shape_of(2);
@@ -107,7 +107,7 @@ static void one_that_holds_its_own_alone(void **state)
     ps_snapshot_pair_fini(&p);
 }
 
-static void others_begin_anew_from_the_weights(void **state)
+TEST(others_begin_anew_from_the_weights)
 {
     ps_snapshot s;
     ps_snapshot_shape shape = shape_of(2);
@@ -128,17 +128,4 @@ static void others_begin_anew_from_the_weights(void **state)
     memcpy(&end, ps_local_memory_end(&table, &shape.inner, s.local[1]), sizeof end);
     assert_true(end.n_parts == 1 && end.rule_bytes == 0);
     ps_snapshot_fini(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_newest_stays_until_the_next_is_whole),
-        cmocka_unit_test(without_keeping_one_is_enough),
-        cmocka_unit_test(later_ones_are_forgotten),
-        cmocka_unit_test(memory_follows_the_ranks),
-        cmocka_unit_test(one_that_holds_its_own_alone),
-        cmocka_unit_test(others_begin_anew_from_the_weights),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -123,7 +123,7 @@ static const char *const optimizers[] = {
     "optimizer={name: adagrad, initial_accumulator_value: 0.1}",
     "optimizer={name: lion}"};
 
-static void an_aggregate_goes_on(void **state)
+TEST(an_aggregate_goes_on)
 {
     for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
         fixture f;
@@ -182,7 +182,7 @@ static void check_shard(const ps_chunk_codec *codec, const ps_chunk *c)
     free(weights), free(change);
 }
 
-static void codec_feedback_goes_on(void **state)
+TEST(codec_feedback_goes_on)
 {
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=int8",
                                          "exchange.codec=int4", "exchange.codec=onebit",
@@ -279,7 +279,7 @@ static void read_states(const fixture *f, side *s, const char *path)
     free(values);
 }
 
-static void a_streams_state_goes_on_by_way_of_a_file(void **state)
+TEST(a_streams_state_goes_on_by_way_of_a_file)
 {
     temp_folder folder;
     assert_int_equal(temp_folder_init(&folder), 0);
@@ -370,7 +370,7 @@ static void check_steps(const fixture *f, const char *path)
     ps_st_fini(&file);
 }
 
-static void a_checkpoint_is_read_by_other_workers(void **state)
+TEST(a_checkpoint_is_read_by_other_workers)
 {
     temp_folder folder;
     fixture f;
@@ -394,15 +394,4 @@ static void a_checkpoint_is_read_by_other_workers(void **state)
     ps_snapshot_fini(&s);
     teardown(&f);
     temp_folder_fini(&folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_aggregate_goes_on),
-        cmocka_unit_test(codec_feedback_goes_on),
-        cmocka_unit_test(a_streams_state_goes_on_by_way_of_a_file),
-        cmocka_unit_test(a_checkpoint_is_read_by_other_workers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static void rule_of(ps_step_rule *r, ps_config *cfg, const char *const *sets, in
     assert_int_equal(ps_step_rule_start(r, cfg, 100), PS_OK);
 }
 
-static void clips_to_the_norm(void **state)
+TEST(clips_to_the_norm)
 {
     const char *const sets[] = {"optimizer.clip_norm=2"};
     ps_config cfg;
@@ -28,7 +28,7 @@ static void clips_to_the_norm(void **state)
 }
 
 /* Skipped steps neither count for the optimizer's t nor hold up the schedule. */
-static void skips_what_overflows(void **state)
+TEST(skips_what_overflows)
 {
     const char *const sets[] = {"loss_scale={use: on, init: 1024, interval: 2}",
                                 "schedule.name=linear", "optimizer.lr=1"};
@@ -51,7 +51,7 @@ static void skips_what_overflows(void **state)
     ps_config_fini(&cfg);
 }
 
-static void names_what_is_not_finite(void **state)
+TEST(names_what_is_not_finite)
 {
     static const struct {
         int rank;
@@ -69,7 +69,7 @@ static void names_what_is_not_finite(void **state)
 
 /* A rule that is saved and loaded makes the same decisions as one that was never
  * interrupted. */
-static void state_survives_bytes(void **state)
+TEST(state_survives_bytes)
 {
     const char *const sets[] = {"loss_scale={use: on, init: 4096, interval: 3}"};
     const bool finite[] = {true, false, true, true, true, false, true};
@@ -98,7 +98,7 @@ static void state_survives_bytes(void **state)
     ps_config_fini(&cfg);
 }
 
-static void refuses_foreign_state(void **state)
+TEST(refuses_foreign_state)
 {
     const char *const on[] = {"loss_scale={use: on, init: 4096}"};
     const char *const off[] = {"loss_scale.use=off"};
@@ -118,16 +118,4 @@ static void refuses_foreign_state(void **state)
     assert_int_equal(ps_step_rule_load(&r, bytes, n), PS_ERR_PROTOCOL);
     ps_config_fini(&cfg);
     ps_config_fini(&other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clips_to_the_norm),
-        cmocka_unit_test(skips_what_overflows),
-        cmocka_unit_test(names_what_is_not_finite),
-        cmocka_unit_test(state_survives_bytes),
-        cmocka_unit_test(refuses_foreign_state),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

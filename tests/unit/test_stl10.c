@@ -43,7 +43,7 @@ static int write_images(int n_images, size_t cut)
     return code;
 }
 
-static void columns_become_rows(void **state)
+TEST(columns_become_rows)
 {
     ps_dataset set;
     assert_int_equal(write_images(2, 0), 0);
@@ -73,7 +73,7 @@ static void check_bad(const char *labels, size_t n, size_t cut, const char *says
     assert_null(set.labels);
 }
 
-static void mismatches_are_named(void **state)
+TEST(mismatches_are_named)
 {
     check_bad("\x01\x02\x03", 3, 0, "3 labels for 2 images");
     check_bad("\x01\x00", 2, 0, "label 1 is 0");
@@ -84,9 +84,5 @@ static void mismatches_are_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_become_rows),
-        cmocka_unit_test(mismatches_are_named),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

@@ -125,15 +125,13 @@ static void is_named(const job *even, ps_straggler_cause cause, ps_role role, in
     assert_true(s.ms > s.usual_ms);
 }
 
-static void every_member_and_cause_is_named(void **state)
+TEST(every_member_and_cause_is_named)
 {
-    (void)state;
     for_all(is_named);
 }
 
-static void a_small_difference_is_none(void **state)
+TEST(a_small_difference_is_none)
 {
-    (void)state;
     job j;
     even(&j, 3, 2, 1);
     slow(&j, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1, 8); // 28 ms instead of 20 ms
@@ -149,9 +147,8 @@ static void a_small_difference_is_none(void **state)
     assert_int_equal(judge(&j).cause, PS_STRAGGLER_NONE);
 }
 
-static void a_network_that_is_slow_for_all_is_none(void **state)
+TEST(a_network_that_is_slow_for_all_is_none)
 {
-    (void)state;
     job j;
     even(&j, 4, 3, 1);
     for (int w = 0; w < 4; w++)
@@ -159,9 +156,8 @@ static void a_network_that_is_slow_for_all_is_none(void **state)
     assert_int_equal(judge(&j).cause, PS_STRAGGLER_NONE);
 }
 
-static void the_worst_of_two_is_named(void **state)
+TEST(the_worst_of_two_is_named)
 {
-    (void)state;
     job j;
     even(&j, 4, 2, 1);
     slow(&j, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 0, 40);
@@ -171,9 +167,8 @@ static void the_worst_of_two_is_named(void **state)
 }
 
 /* The messages of a member without a processor wait, too. This looks like a slow link. */
-static void who_lacks_the_processor_is_slow_itself(void **state)
+TEST(who_lacks_the_processor_is_slow_itself)
 {
-    (void)state;
     for (int role = PS_ROLE_SERVER; role <= PS_ROLE_WORKER; role++) {
         job j;
         even(&j, 3, 2, 1);
@@ -191,9 +186,8 @@ static void who_lacks_the_processor_is_slow_itself(void **state)
 }
 
 /* On one host there is no link that could be slow. */
-static void who_has_no_link_is_slow_itself(void **state)
+TEST(who_has_no_link_is_slow_itself)
 {
-    (void)state;
     const bool none[MOST] = {false};
     for (int role = PS_ROLE_SERVER; role <= PS_ROLE_WORKER; role++) {
         job j;
@@ -206,9 +200,8 @@ static void who_has_no_link_is_slow_itself(void **state)
     }
 }
 
-static void what_is_not_known_is_left_out(void **state)
+TEST(what_is_not_known_is_left_out)
 {
-    (void)state;
     job j;
     even(&j, 3, 2, 1);
     j.busy[0] = NAN;
@@ -226,9 +219,8 @@ static bool take(ps_straggler_watch *w, const job *j)
     return ps_straggler_take(w, &j->s);
 }
 
-static void one_slow_step_is_chance(void **state)
+TEST(one_slow_step_is_chance)
 {
-    (void)state;
     ps_straggler_watch w;
     job calm, bad;
     even(&calm, 3, 2, 1);
@@ -242,9 +234,8 @@ static void one_slow_step_is_chance(void **state)
     ps_straggler_fini(&w);
 }
 
-static void it_is_named_in_time_once_and_forgotten(void **state)
+TEST(it_is_named_in_time_once_and_forgotten)
 {
-    (void)state;
     ps_straggler_watch w;
     job calm, bad;
     even(&calm, 3, 2, 1);
@@ -261,9 +252,8 @@ static void it_is_named_in_time_once_and_forgotten(void **state)
     ps_straggler_fini(&w);
 }
 
-static void the_cause_of_most_steps_counts(void **state)
+TEST(the_cause_of_most_steps_counts)
 {
-    (void)state;
     ps_straggler_watch w;
     job link, starved;
     even(&link, 3, 2, 1);
@@ -279,9 +269,8 @@ static void the_cause_of_most_steps_counts(void **state)
 }
 
 /* One server or one worker alone is compared only with its own earlier steps. */
-static void who_is_alone_is_compared_with_before(void **state)
+TEST(who_is_alone_is_compared_with_before)
 {
-    (void)state;
     ps_straggler_watch w;
     job calm, bad;
     even(&calm, 1, 1, 1);
@@ -301,9 +290,8 @@ static void who_is_alone_is_compared_with_before(void **state)
     ps_straggler_fini(&w);
 }
 
-static void the_stopped_one_is_named_until_a_step_is_made(void **state)
+TEST(the_stopped_one_is_named_until_a_step_is_made)
 {
-    (void)state;
     ps_straggler_watch w;
     job calm;
     even(&calm, 2, 2, 1);
@@ -339,9 +327,8 @@ static void check_pace(uint64_t step_ns, bool one_host)
     assert_true(both == (told < others ? told : others));
 }
 
-static void fast_steps_are_told_seldom_and_in_step(void **state)
+TEST(fast_steps_are_told_seldom_and_in_step)
 {
-    (void)state;
     for (uint64_t step_ns = 100000; step_ns < 100000000; step_ns *= 7) {
         check_pace(step_ns, false);
         check_pace(step_ns, true);
@@ -349,7 +336,7 @@ static void fast_steps_are_told_seldom_and_in_step(void **state)
 }
 
 /* Of steps of 50 ms each one over a network, and every fourth on one host. */
-static void one_host_tells_less(void **state)
+TEST(one_host_tells_less)
 {
     int told[2] = {0};
     (void)state;
@@ -362,9 +349,8 @@ static void one_host_tells_less(void **state)
     assert_int_equal(told[1], 24);
 }
 
-static void a_thread_that_wakes_late_was_stalled(void **state)
+TEST(a_thread_that_wakes_late_was_stalled)
 {
-    (void)state;
     const uint64_t ms = 1000000;
     ps_stall s = {0};
     uint64_t now = ms;
@@ -374,26 +360,4 @@ static void a_thread_that_wakes_late_was_stalled(void **state)
     for (int i = 0; i < 20; i++) // sleeps 40 ms instead of 20 ms
         now += (uint64_t)ps_stall_awake(&s, now) * ms + 20 * ms;
     assert_in_range(ps_stall_share(&s, now), 250000, 600000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_member_and_cause_is_named),
-        cmocka_unit_test(a_small_difference_is_none),
-        cmocka_unit_test(a_network_that_is_slow_for_all_is_none),
-        cmocka_unit_test(the_worst_of_two_is_named),
-        cmocka_unit_test(who_lacks_the_processor_is_slow_itself),
-        cmocka_unit_test(who_has_no_link_is_slow_itself),
-        cmocka_unit_test(what_is_not_known_is_left_out),
-        cmocka_unit_test(one_slow_step_is_chance),
-        cmocka_unit_test(it_is_named_in_time_once_and_forgotten),
-        cmocka_unit_test(the_cause_of_most_steps_counts),
-        cmocka_unit_test(who_is_alone_is_compared_with_before),
-        cmocka_unit_test(the_stopped_one_is_named_until_a_step_is_made),
-        cmocka_unit_test(fast_steps_are_told_seldom_and_in_step),
-        cmocka_unit_test(one_host_tells_less),
-        cmocka_unit_test(a_thread_that_wakes_late_was_stalled),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 #include "check.h"
 #include "survivors.h"
 
-static void the_newest_is_chosen(void **state)
+TEST(the_newest_is_chosen)
 {
     const ps_survivor all[] = {{0}, // rank 0 is new
                                {.step = 40, .n_ranks = 3, .made = 44, .generation = 2},
@@ -17,13 +17,13 @@ static void the_newest_is_chosen(void **state)
     assert_true(ps_survivors_choose(all, 3, 2, true, 20).own_counts);
 }
 
-static void rank_0_has_its_own(void **state)
+TEST(rank_0_has_its_own)
 {
     const ps_survivor all[] = {{40, 2, 40, 1}, {40, 2, 40, 1}};
     assert_int_equal(ps_survivors_choose(all, 2, 1, true, 40).source, 0);
 }
 
-static void the_disk_may_be_newer(void **state)
+TEST(the_disk_may_be_newer)
 {
     const ps_survivor all[] = {{0}, {40, 2, 40, 1}};
     assert_int_equal(ps_survivors_choose(all, 2, 0, true, 41).source, -1);
@@ -31,7 +31,7 @@ static void the_disk_may_be_newer(void **state)
 }
 
 /* Worker 2 has missed that the job went back and then on without it. */
-static void steps_that_were_made_in_vain(void **state)
+TEST(steps_that_were_made_in_vain)
 {
     const ps_survivor all[] = {{50, 2, 52, 5}, {0, 0, 51, 5}, {90, 3, 95, 4}};
     ps_survivors_choice c = ps_survivors_choose(all, 3, 2, true, 0);
@@ -41,7 +41,7 @@ static void steps_that_were_made_in_vain(void **state)
     assert_int_equal(c.generation, 6);
 }
 
-static void another_jobs_memory(void **state)
+TEST(another_jobs_memory)
 {
     const ps_survivor all[] = {{0}, {90, 2, 95, 4}};
     ps_survivors_choice c = ps_survivors_choose(all, 2, 1, false, 0);
@@ -50,7 +50,7 @@ static void another_jobs_memory(void **state)
     assert_int_equal(c.generation, 5);
 }
 
-static void a_new_job(void **state)
+TEST(a_new_job)
 {
     const ps_survivor all[2] = {0};
     ps_survivors_choice c = ps_survivors_choose(all, 2, 0, false, 0);
@@ -58,7 +58,7 @@ static void a_new_job(void **state)
     assert_int_equal(c.generation, 1);
 }
 
-static void the_holder_is_on_another_host(void **state)
+TEST(the_holder_is_on_another_host)
 {
     ps_roster_entry workers[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
     ps_roster roster = {.n_workers = 3, .workers = workers};
@@ -71,18 +71,4 @@ static void the_holder_is_on_another_host(void **state)
     assert_int_equal(ps_survivors_holder(&roster), 1);
     roster.n_workers = 1;
     assert_int_equal(ps_survivors_holder(&roster), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_newest_is_chosen),
-        cmocka_unit_test(rank_0_has_its_own),
-        cmocka_unit_test(the_disk_may_be_newer),
-        cmocka_unit_test(steps_that_were_made_in_vain),
-        cmocka_unit_test(another_jobs_memory),
-        cmocka_unit_test(a_new_job),
-        cmocka_unit_test(the_holder_is_on_another_host),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

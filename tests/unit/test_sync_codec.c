@@ -6,7 +6,7 @@
 
 enum { WORKERS = 3 };
 
-static void rules_arrive(void **state)
+TEST(rules_arrive)
 {
     const uint64_t batches[WORKERS] = {4, 8, 16};
     // Each number is another one, so that none can be taken for another.
@@ -52,7 +52,7 @@ static void rules_arrive(void **state)
     ps_mp_writer_fini(&w);
 }
 
-static void bad_rules_are_refused(void **state)
+TEST(bad_rules_are_refused)
 {
     const uint64_t batches[WORKERS] = {4, 4, 4};
     const ps_sync_rules good = {.kind = PS_POLICY_ASP, .n_workers = WORKERS};
@@ -73,7 +73,7 @@ static void bad_rules_are_refused(void **state)
     }
 }
 
-static void batches_are_of_all_workers(void **state)
+TEST(batches_are_of_all_workers)
 {
     uint64_t batches[WORKERS] = {4, 8, 16}, got[WORKERS] = {0};
     ps_mp_writer w;
@@ -101,7 +101,7 @@ static ps_err send_order(const ps_sync_order *order, ps_sync_entry *entries,
     return err;
 }
 
-static void orders_arrive(void **state)
+TEST(orders_arrive)
 {
     ps_sync_entry sent[] = {{.rank = 0, .applied = true, .factor = 0.1f},
                             {.rank = 2, .answered = true, .compensation = 0.3f}};
@@ -125,7 +125,7 @@ static void orders_arrive(void **state)
     assert_true(entries[1].compensation == 0.3f && entries[0].compensation == 0);
 }
 
-static void bad_orders_are_refused(void **state)
+TEST(bad_orders_are_refused)
 {
     ps_sync_entry sent[WORKERS + 1] = {0}, entries[WORKERS];
     ps_sync_order order = {.entries = sent}, got;
@@ -148,16 +148,4 @@ static void bad_orders_are_refused(void **state)
     order.share = 1;
     order.fragment = PS_MAX_FRAGMENTS;
     assert_int_equal(send_order(&order, entries, &got), PS_ERR_PROTOCOL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rules_arrive),
-        cmocka_unit_test(bad_rules_are_refused),
-        cmocka_unit_test(batches_are_of_all_workers),
-        cmocka_unit_test(orders_arrive),
-        cmocka_unit_test(bad_orders_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -220,7 +220,7 @@ static long in_every_order(const ps_sync_rules *rules)
     return n;
 }
 
-static void every_push_counts_once_in_every_order(void **state)
+TEST(every_push_counts_once_in_every_order)
 {
     ps_sync_rules rules = RULES;
     assert_true(in_every_order(&rules) > 1000);
@@ -263,7 +263,7 @@ static void run_with_deaths(world *w, uint32_t *seed)
     check_end(w);
 }
 
-static void workers_may_die_at_any_time(void **state)
+TEST(workers_may_die_at_any_time)
 {
     static world w;
     uint32_t seed = 1;
@@ -297,7 +297,7 @@ static void expect_refused(const char *script, const char *reason)
     ps_sync_fragments_fini(&f);
 }
 
-static void bad_records_are_refused(void **state)
+TEST(bad_records_are_refused)
 {
     expect_refused("0-2 0-2\n", "'0-2 0-2' does not name one of the job's 3 fragments");
     expect_refused("f3 0-2 0-2\n", "does not name one of the job's 3 fragments");
@@ -312,14 +312,4 @@ static void bad_records_are_refused(void **state)
     rules.kind = PS_POLICY_ASP;
     assert_int_equal(ps_sync_fragments_init(&f, 2, &rules, BATCHES), PS_ERR_ARG);
     ps_sync_fragments_fini(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_push_counts_once_in_every_order),
-        cmocka_unit_test(workers_may_die_at_any_time),
-        cmocka_unit_test(bad_records_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

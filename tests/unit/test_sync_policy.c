@@ -289,7 +289,7 @@ static long in_every_order(const ps_sync_rules *rules)
     return n;
 }
 
-static void stale_pushes_count_once_in_every_order(void **state)
+TEST(stale_pushes_count_once_in_every_order)
 {
     for (uint64_t s = 0; s <= 3; s++)
         for (uint32_t n = 1; n <= MOST; n++) {
@@ -307,7 +307,7 @@ static void stale_pushes_count_once_in_every_order(void **state)
 }
 
 /* Borders within epochs, where checkpoints are taken. */
-static void workers_rest_at_every_border_in_every_order(void **state)
+TEST(workers_rest_at_every_border_in_every_order)
 {
     const ps_policy_kind kinds[] = {PS_POLICY_BACKUP, PS_POLICY_SSP, PS_POLICY_ASP};
     for (int k = 0; k < 3; k++)
@@ -327,7 +327,7 @@ static void workers_rest_at_every_border_in_every_order(void **state)
             }
 }
 
-static void backup_steps_have_enough_pushes_in_every_order(void **state)
+TEST(backup_steps_have_enough_pushes_in_every_order)
 {
     for (uint32_t n = 2; n <= MOST; n++)
         for (uint32_t b = 0; b < n; b++)
@@ -348,7 +348,7 @@ static void backup_steps_have_enough_pushes_in_every_order(void **state)
 }
 
 /* What a push weighs: the mean over the samples that count; 1 / staleness. */
-static void pushes_are_weighed(void **state)
+TEST(pushes_are_weighed)
 {
     const uint64_t batches[] = {8, 16, 8};
     ps_sync_rules rules = {
@@ -385,7 +385,7 @@ static void pushes_are_weighed(void **state)
     ps_sync_fini(&s);
 }
 
-static void a_job_that_is_told_to_end_rests_soon(void **state)
+TEST(a_job_that_is_told_to_end_rests_soon)
 {
     const ps_sync_rules rules = {.kind = PS_POLICY_SSP,
                                  .n_workers = 2,
@@ -409,7 +409,7 @@ static void a_job_that_is_told_to_end_rests_soon(void **state)
     ps_sync_fini(&s);
 }
 
-static void bad_pushes_and_records_are_refused(void **state)
+TEST(bad_pushes_and_records_are_refused)
 {
     static const char *const lines[] = {"0 0",     "x 0\n",  "0,9 0\n", "0 0 nap\n",
                                         "1-0 -\n", "0- 0\n", " \n"};
@@ -448,7 +448,7 @@ static void expect(ps_sync *s, const char *line)
 }
 
 /* Two of three pushes make a version, three versions a stretch. */
-static void a_worker_comes_back(void **state)
+TEST(a_worker_comes_back)
 {
     const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
                                  .n_workers = 3,
@@ -492,7 +492,7 @@ static void a_worker_comes_back(void **state)
     ps_sync_fini(&s);
 }
 
-static void a_record_with_a_death_is_not_repeated(void **state)
+TEST(a_record_with_a_death_is_not_repeated)
 {
     const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
                                  .n_workers = 3,
@@ -509,19 +509,4 @@ static void a_record_with_a_death_is_not_repeated(void **state)
     assert_int_equal(ps_sync_decide(&s, &order, &any), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "'back 1': a worker died there"));
     ps_sync_fini(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stale_pushes_count_once_in_every_order),
-        cmocka_unit_test(workers_rest_at_every_border_in_every_order),
-        cmocka_unit_test(backup_steps_have_enough_pushes_in_every_order),
-        cmocka_unit_test(pushes_are_weighed),
-        cmocka_unit_test(a_job_that_is_told_to_end_rests_soon),
-        cmocka_unit_test(bad_pushes_and_records_are_refused),
-        cmocka_unit_test(a_worker_comes_back),
-        cmocka_unit_test(a_record_with_a_death_is_not_repeated),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static double nearest_mean_accuracy(const ps_dataset *train, const ps_dataset *t
     return (double)right / (double)test->n;
 }
 
-static void classes_can_be_learnt(void **state)
+TEST(classes_can_be_learnt)
 {
     const ps_dims shapes[] = {{3, {3, 32, 32}}, {3, {1, 7, 9}}, {1, {40}}};
     for (int i = 0; i < 3; i++) {
@@ -59,7 +59,7 @@ static void classes_can_be_learnt(void **state)
     }
 }
 
-static void the_seed_decides_all(void **state)
+TEST(the_seed_decides_all)
 {
     const ps_dims dims = {3, {3, 5, 6}};
     ps_dataset a = make(7, 0, 20, dims, 4), b = make(7, 0, 10, dims, 4);
@@ -72,7 +72,7 @@ static void the_seed_decides_all(void **state)
     ps_dataset_fini(&c);
 }
 
-static void labels_can_be_noisy(void **state)
+TEST(labels_can_be_noisy)
 {
     enum { N = 4000, CLASSES = 5 };
     const ps_synthetic_spec spec = {7, 1, N, {1, {6}}, CLASSES, 0.25};
@@ -97,7 +97,7 @@ static ps_err make_of(int64_t n, ps_dims dims, int64_t n_classes)
     return ps_synthetic_make(&(ps_synthetic_spec){0, 0, n, dims, n_classes, 0}, &set);
 }
 
-static void senseless_sizes_are_errors(void **state)
+TEST(senseless_sizes_are_errors)
 {
     const ps_dims good = {1, {4}}, huge = {3, {1 << 30, 1 << 30, 1 << 30}},
                   two = {2, {3, 3}};
@@ -105,15 +105,4 @@ static void senseless_sizes_are_errors(void **state)
     assert_int_equal(make_of(9, good, 0), PS_ERR_CONFIG);
     assert_int_equal(make_of(9, two, 2), PS_ERR_CONFIG);
     assert_int_equal(make_of(9, huge, 2), PS_ERR_FORMAT);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_can_be_learnt),
-        cmocka_unit_test(the_seed_decides_all),
-        cmocka_unit_test(labels_can_be_noisy),
-        cmocka_unit_test(senseless_sizes_are_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

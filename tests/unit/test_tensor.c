@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-static void texts_are_pythons_tuples_of_counts(void **state)
+TEST(texts_are_pythons_tuples_of_counts)
 {
     char text[PS_DIMS_TEXT];
     assert_string_equal(ps_dims_text(&(ps_dims){0, {0}}, text), "()");
@@ -14,7 +14,7 @@ static void texts_are_pythons_tuples_of_counts(void **state)
                         "-9223372036854775808, -9223372036854775808)");
 }
 
-static void products_are_bounded(void **state)
+TEST(products_are_bounded)
 {
     const int64_t big = INT64_C(1) << 32;
     assert_int_equal(ps_dims_count_max(&(ps_dims){0, {0}}, 10), 1);
@@ -26,20 +26,10 @@ static void products_are_bounded(void **state)
     assert_int_equal(ps_dims_count_max(&(ps_dims){3, {big, big, 0}}, INT64_MAX), -1);
 }
 
-static void equal_means_all_of_them(void **state)
+TEST(equal_means_all_of_them)
 {
     ps_dims a = {2, {3, 4}}, b = {2, {3, 5}}, c = {1, {3}};
     assert_true(ps_dims_equal(&a, &a));
     assert_false(ps_dims_equal(&a, &b));
     assert_false(ps_dims_equal(&a, &c));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_pythons_tuples_of_counts),
-        cmocka_unit_test(products_are_bounded),
-        cmocka_unit_test(equal_means_all_of_them),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

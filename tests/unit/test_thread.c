@@ -27,23 +27,12 @@ static void expect_name(const char *given, const char *shown)
     assert_ptr_equal(result, &end);
 }
 
-static void a_thread_has_its_name(void **state)
+TEST(a_thread_has_its_name)
 {
-    (void)state;
     expect_name("exchange", "exchange");
 }
 
-static void a_long_name_is_cut(void **state)
+TEST(a_long_name_is_cut)
 {
-    (void)state;
     expect_name("a name of more bytes", "a name of more ");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thread_has_its_name),
-        cmocka_unit_test(a_long_name_is_cut),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,14 +23,12 @@ static record records[4096];
 
 static int make_file(void **state)
 {
-    (void)state;
     int fd = mkstemp(path);
     return fd < 0 ? 1 : close(fd);
 }
 
 static int remove_file(void **state)
 {
-    (void)state;
     return unlink(path);
 }
 
@@ -72,9 +70,8 @@ static size_t count(size_t n, ps_trace_kind kind)
     return found;
 }
 
-static void the_head_names_process_and_kinds(void **state)
+TEST(the_head_names_process_and_kinds)
 {
-    (void)state;
     json_t *head;
     start(0, 0, 1 << 20);
     ps_trace_job(77);
@@ -95,9 +92,8 @@ static void the_head_names_process_and_kinds(void **state)
     assert_int_equal(records[2].chunk, UINT32_MAX);
 }
 
-static void a_span_has_its_time_and_its_step(void **state)
+TEST(a_span_has_its_time_and_its_step)
 {
-    (void)state;
     start(0, 0, 1 << 20);
     const uint64_t begin = ps_trace_now();
     assert_true(begin > 0);
@@ -112,9 +108,8 @@ static void a_span_has_its_time_and_its_step(void **state)
     assert_int_equal(r->peer, 1);
 }
 
-static void nothing_is_recorded_when_it_is_off(void **state)
+TEST(nothing_is_recorded_when_it_is_off)
 {
-    (void)state;
     assert_false(ps_trace_on());
     assert_true(ps_trace_now() == 0);
     ps_trace_add(PS_TRACE_STEP, 1, 1);
@@ -124,9 +119,8 @@ static void nothing_is_recorded_when_it_is_off(void **state)
     assert_int_equal(count(read_back(NULL), PS_TRACE_STEP), 0);
 }
 
-static void only_the_steps_asked_for_are_recorded(void **state)
+TEST(only_the_steps_asked_for_are_recorded)
 {
-    (void)state;
     start(10, 5, 1 << 20);
     for (uint64_t step = 0; step < 100; step++) {
         ps_trace_add(PS_TRACE_STEP, ps_trace_now(), step);
@@ -138,9 +132,8 @@ static void only_the_steps_asked_for_are_recorded(void **state)
     assert_int_equal(count(n, PS_TRACE_GATHER), 5);
 }
 
-static void a_file_has_a_limit(void **state)
+TEST(a_file_has_a_limit)
 {
-    (void)state;
     const uint64_t limit = 60000;
     start(0, 0, limit);
     for (uint64_t step = 0; step < 5000; step++)
@@ -163,9 +156,8 @@ static void *record_some(void *arg)
 }
 
 /* Twice as many threads as may live at once: lanes are used again. */
-static void every_thread_has_a_lane(void **state)
+TEST(every_thread_has_a_lane)
 {
-    (void)state;
     enum { THREADS = 4, ROUNDS = 2 };
     start(0, 0, 1 << 20);
     for (int round = 0; round < ROUNDS; round++) {
@@ -186,9 +178,8 @@ static void every_thread_has_a_lane(void **state)
 }
 
 /* A limit on the size of files acts like a disk that is full after that many bytes. */
-static void a_full_disk_is_an_error(void **state)
+TEST(a_full_disk_is_an_error)
 {
-    (void)state;
     struct rlimit limit, old;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
@@ -212,9 +203,8 @@ static void answer(ps_clock_sync *s, uint64_t there, uint64_t back, bool *ended)
     ps_clock_sync_answer(s, asked, asked + there + 1000000, asked + there + back, ended);
 }
 
-static void the_shortest_round_trip_tells_the_time(void **state)
+TEST(the_shortest_round_trip_tells_the_time)
 {
-    (void)state;
     bool ended;
     ps_clock_sync s = {0};
     ps_clock_sync_begin(&s, 1000);
@@ -229,9 +219,8 @@ static void the_shortest_round_trip_tells_the_time(void **state)
     assert_true(s.asked_ns == 0);
 }
 
-static void a_worse_estimate_counts_once_the_clocks_may_have_drifted(void **state)
+TEST(a_worse_estimate_counts_once_the_clocks_may_have_drifted)
 {
-    (void)state;
     bool ended;
     ps_clock_sync s = {.known = true, .known_at_ns = 0, .error_ns = 10000};
     for (int i = 0; i < 2; i++) {
@@ -243,9 +232,8 @@ static void a_worse_estimate_counts_once_the_clocks_may_have_drifted(void **stat
     }
 }
 
-static void a_foreign_answer_is_ignored(void **state)
+TEST(a_foreign_answer_is_ignored)
 {
-    (void)state;
     bool ended;
     ps_clock_sync s = {0};
     assert_false(ps_clock_sync_answer(&s, 0, 5, 10, &ended));
@@ -257,17 +245,5 @@ static void a_foreign_answer_is_ignored(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_head_names_process_and_kinds),
-        cmocka_unit_test(a_span_has_its_time_and_its_step),
-        cmocka_unit_test(nothing_is_recorded_when_it_is_off),
-        cmocka_unit_test(only_the_steps_asked_for_are_recorded),
-        cmocka_unit_test(a_file_has_a_limit),
-        cmocka_unit_test(every_thread_has_a_lane),
-        cmocka_unit_test(a_full_disk_is_an_error),
-        cmocka_unit_test(the_shortest_round_trip_tells_the_time),
-        cmocka_unit_test(a_worse_estimate_counts_once_the_clocks_may_have_drifted),
-        cmocka_unit_test(a_foreign_answer_is_ignored),
-    };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
+    return check_run(make_file, remove_file);
 }

@@ -40,7 +40,7 @@ static json_t *state_json(ps_trainer_snapshot *s)
     return again;
 }
 
-static void every_bit_survives(void **state)
+TEST(every_bit_survives)
 {
     ps_trainer_snapshot a, b;
     json_t *json = state_json(&a);
@@ -65,7 +65,7 @@ static void every_bit_survives(void **state)
     ps_trainer_snapshot_fini(&b);
 }
 
-static void as_numbers(void **state)
+TEST(as_numbers)
 {
     ps_trainer_snapshot a, b;
     json_decref(state_json(&a));
@@ -91,7 +91,7 @@ static void as_numbers(void **state)
     ps_trainer_snapshot_fini(&b);
 }
 
-static void what_is_missing_is_named(void **state)
+TEST(what_is_missing_is_named)
 {
     ps_trainer_snapshot a, b;
     json_t *json = state_json(&a);
@@ -111,7 +111,7 @@ static void what_is_missing_is_named(void **state)
 }
 
 /* Another program's state holds only the position. */
-static void the_place_is_enough(void **state)
+TEST(the_place_is_enough)
 {
     static const char *const needed[] = {"step", "epoch", "position"};
     ps_trainer_snapshot s;
@@ -133,7 +133,7 @@ static void the_place_is_enough(void **state)
     json_decref(json);
 }
 
-static void other_workers_share_the_sums(void **state)
+TEST(other_workers_share_the_sums)
 {
     ps_trainer_snapshot s;
     double sum;
@@ -146,16 +146,4 @@ static void other_workers_share_the_sums(void **state)
     ps_trainer_snapshot_share(&s, 1, 2, &sum, &samples);
     assert_true(sum == 0 && samples == 0);
     ps_trainer_snapshot_fini(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bit_survives),
-        cmocka_unit_test(as_numbers),
-        cmocka_unit_test(what_is_missing_is_named),
-        cmocka_unit_test(the_place_is_enough),
-        cmocka_unit_test(other_workers_share_the_sums),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@ static ps_config_data settings(void)
 }
 
 /* torchvision: (ToTensor()(image) - 0.1307) / 0.3081 of PyTorch 1.13, bit for bit. */
-static void normalised_bytes_are_torchvisions(void **state)
+TEST(normalised_bytes_are_torchvisions)
 {
     static const uint8_t in[6] = {0, 1, 77, 128, 254, 255};
     static const float torch[6] = {-0x1.b264e2p-2f, -0x1.a55c4p-2f, 0x1.1c99d2p-1f,
@@ -29,7 +29,7 @@ static void normalised_bytes_are_torchvisions(void **state)
     }
 }
 
-static void channels_have_their_own_numbers(void **state)
+TEST(channels_have_their_own_numbers)
 {
     static const float in[4] = {1, 2, 3, 4};
     ps_config_data c = settings();
@@ -83,7 +83,7 @@ static void check_resize(int64_t h, int64_t w, const float *torch)
     }
 }
 
-static void resized_images_are_pytorchs(void **state)
+TEST(resized_images_are_pytorchs)
 {
     check_resize(7, 4, torch_7x4);
     check_resize(2, 9, torch_2x9);
@@ -91,7 +91,7 @@ static void resized_images_are_pytorchs(void **state)
 
 /* Every crop is one of the possible windows, all of them occur about equally often, and
  * flips are half of them. Pixel (y, x) is 1 + 8 y + x, so a window names itself. */
-static void crops_and_flips_are_uniform(void **state)
+TEST(crops_and_flips_are_uniform)
 {
     enum { SIDE = 8, PAD = 2, WINDOWS = 2 * PAD + 1, N = 20000 };
     uint8_t in[SIDE * SIDE];
@@ -127,7 +127,7 @@ static void crops_and_flips_are_uniform(void **state)
 }
 
 /* Padding is a stored 0 that is then normalised; evaluation takes the middle. */
-static void evaluation_takes_the_middle(void **state)
+TEST(evaluation_takes_the_middle)
 {
     static const uint8_t in[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     ps_config_data c = settings();
@@ -163,7 +163,7 @@ static void check_bad(ps_config_data c, ps_dims from, ps_dims to, ps_err expecte
     ps_transform_fini(&t);
 }
 
-static void what_does_not_fit_is_said(void **state)
+TEST(what_does_not_fit_is_said)
 {
     const ps_dims gray = {3, {1, 28, 28}}, rgb = {3, {3, 32, 32}}, f = {1, {784}};
     const ps_dims gray_32 = {3, {1, 32, 32}};
@@ -182,17 +182,4 @@ static void what_does_not_fit_is_said(void **state)
     check_bad(c, rgb, rgb, PS_ERR_CONFIG, "data.normalize has 3 numbers");
     c.normalize = (ps_float_list){2, {0.5, 0}};
     check_bad(c, rgb, rgb, PS_ERR_CONFIG, "above 0");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(normalised_bytes_are_torchvisions),
-        cmocka_unit_test(channels_have_their_own_numbers),
-        cmocka_unit_test(resized_images_are_pytorchs),
-        cmocka_unit_test(crops_and_flips_are_uniform),
-        cmocka_unit_test(evaluation_takes_the_middle),
-        cmocka_unit_test(what_does_not_fit_is_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

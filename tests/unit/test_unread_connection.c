@@ -19,7 +19,7 @@ static int take(void *router, int milliseconds)
     return n;
 }
 
-static void what_had_come_is_still_there(void **state)
+TEST(what_had_come_is_still_there)
 {
     static const test_connections none;
     void *context, *router, *dealer;
@@ -46,10 +46,4 @@ static void what_had_come_is_still_there(void **state)
     ps_zsock_close(&dealer);
     ps_zsock_close(&router);
     zmq_ctx_term(context);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_had_come_is_still_there)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static void check_sum(const ps_cpu_windows *w)
     free(want);
 }
 
-static void test_every_layout(void **state)
+TEST(test_every_layout)
 {
     const int64_t lanes[] = {1, 8, 16, C};
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
@@ -105,10 +105,4 @@ static void test_every_layout(void **state)
             check_sum(&w);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_layout)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

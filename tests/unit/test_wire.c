@@ -36,7 +36,7 @@ static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
     assert_int_equal(a->hello.rings, b->hello.rings);
 }
 
-static void encodes_as_msgpack(void **state)
+TEST(encodes_as_msgpack)
 {
     uint8_t out[PS_WIRE_HEADER_MAX];
     size_t bytes;
@@ -45,14 +45,14 @@ static void encodes_as_msgpack(void **state)
     assert_memory_equal(out, PUSH_BYTES, bytes);
 }
 
-static void reads_what_others_write(void **state)
+TEST(reads_what_others_write)
 {
     ps_wire_header h;
     assert_int_equal(ps_wire_decode(PUSH_BYTES, sizeof PUSH_BYTES, &h), PS_OK);
     assert_same(&h, &PUSH);
 }
 
-static void widest_header_fits_and_returns(void **state)
+TEST(widest_header_fits_and_returns)
 {
     const ps_wire_header widest = {.version = PS_WIRE_VERSION,
                                    .kind = PS_MSG_STATE,
@@ -75,7 +75,7 @@ static void widest_header_fits_and_returns(void **state)
 }
 
 /* What a kind does not say is not sent: it comes back as 0. */
-static void says_only_what_its_kind_says(void **state)
+TEST(says_only_what_its_kind_says)
 {
     ps_wire_header all = {.version = PS_WIRE_VERSION,
                           .nonce = 1,
@@ -121,7 +121,7 @@ static void says_only_what_its_kind_says(void **state)
     }
 }
 
-static void refuses_every_truncation_and_a_tail(void **state)
+TEST(refuses_every_truncation_and_a_tail)
 {
     ps_wire_header h;
     for (size_t n = 0; n < sizeof PUSH_BYTES; n++)
@@ -142,7 +142,7 @@ static void refuses_with(size_t place, uint8_t byte, const char *words)
     assert_non_null(strstr(ps_err_message(), words));
 }
 
-static void refuses_what_does_not_fit(void **state)
+TEST(refuses_what_does_not_fit)
 {
     refuses_with(0, 0x94, "header");     // four items
     refuses_with(0, 0x99, "malformed");  // nine: of another kind
@@ -154,7 +154,7 @@ static void refuses_what_does_not_fit(void **state)
     refuses_with(13, 0xc0, "malformed"); // nil as rank
 }
 
-static void tells_which_have_a_payload(void **state)
+TEST(tells_which_have_a_payload)
 {
     ps_wire_header h = PUSH;
     assert_true(ps_wire_has_payload(&h));
@@ -173,7 +173,7 @@ static void tells_which_have_a_payload(void **state)
 
 /* A gradient in shared memory once came with the payload of the stranger's message before
  * it. The payload was returned as credit that no worker had spent. */
-static void a_message_does_not_keep_the_payload_before_it(void **state)
+TEST(a_message_does_not_keep_the_payload_before_it)
 {
     void *context = zmq_ctx_new();
     void *router = zmq_socket(context, ZMQ_ROUTER);
@@ -196,19 +196,4 @@ static void a_message_does_not_keep_the_payload_before_it(void **state)
     zmq_close(dealer);
     zmq_close(router);
     zmq_ctx_term(context);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encodes_as_msgpack),
-        cmocka_unit_test(reads_what_others_write),
-        cmocka_unit_test(widest_header_fits_and_returns),
-        cmocka_unit_test(says_only_what_its_kind_says),
-        cmocka_unit_test(refuses_every_truncation_and_a_tail),
-        cmocka_unit_test(refuses_what_does_not_fit),
-        cmocka_unit_test(tells_which_have_a_payload),
-        cmocka_unit_test(a_message_does_not_keep_the_payload_before_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

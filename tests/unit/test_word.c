@@ -4,7 +4,7 @@
 #include "check.h"
 #include "config_words.h"
 
-static void a_word_is_found_and_named(void **state)
+TEST(a_word_is_found_and_named)
 {
     int value = -1;
     assert_true(ps_word_find(ps_codec_words, "int8", &value));
@@ -12,7 +12,7 @@ static void a_word_is_found_and_named(void **state)
     assert_string_equal(ps_word_name(ps_codec_words, value), "int8");
 }
 
-static void what_is_no_word_changes_nothing(void **state)
+TEST(what_is_no_word_changes_nothing)
 {
     int value = -1;
     assert_false(ps_word_find(ps_codec_words, "", &value));
@@ -22,7 +22,7 @@ static void what_is_no_word_changes_nothing(void **state)
     assert_string_equal(ps_word_name(ps_codec_words, PS_CODEC_SHM), "?");
 }
 
-static void a_list_keeps_its_order_and_its_bounds(void **state)
+TEST(a_list_keeps_its_order_and_its_bounds)
 {
     char text[96], small[8];
     assert_string_equal(ps_word_list(ps_optimizer_words, text, sizeof text),
@@ -31,7 +31,7 @@ static void a_list_keeps_its_order_and_its_bounds(void **state)
     assert_string_equal(ps_word_list(ps_optimizer_words, small, sizeof small), "sgd | a");
 }
 
-static void devices_have_numbers(void **state)
+TEST(devices_have_numbers)
 {
     static const char *const bad[] = {"",      "gpu",     "cuda:",     "cuda:x",
                                       "cuda0", "cuda:-1", "cuda:1024", "cpu:0"};
@@ -46,15 +46,4 @@ static void devices_have_numbers(void **state)
     }
     assert_int_equal(choice.kind, PS_DEVICE_CUDA);
     assert_int_equal(choice.index, 1023);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_word_is_found_and_named),
-        cmocka_unit_test(what_is_no_word_changes_nothing),
-        cmocka_unit_test(a_list_keeps_its_order_and_its_bounds),
-        cmocka_unit_test(devices_have_numbers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static void assert_refused(const char *text, const char *message_part)
         fail_msg("'%s' lacks '%s'", ps_err_message(), message_part);
 }
 
-static void tree_has_kinds_lines_and_keys(void **state)
+TEST(tree_has_kinds_lines_and_keys)
 {
     ps_yaml *t = parsed("# a comment\n"
                         "optimizer:\n"
@@ -49,7 +49,7 @@ static void tree_has_kinds_lines_and_keys(void **state)
     assert_null(t);
 }
 
-static void empty_file_is_an_empty_map(void **state)
+TEST(empty_file_is_an_empty_map)
 {
     ps_yaml *t = parsed("# nothing\n");
     assert_int_equal(t->kind, PS_YAML_MAP);
@@ -57,7 +57,7 @@ static void empty_file_is_an_empty_map(void **state)
     ps_yaml_destroy(&t);
 }
 
-static void aliases_are_copies(void **state)
+TEST(aliases_are_copies)
 {
     ps_yaml *t = parsed("a: &x {k: [1, 2]}\nb: *x\n");
     const ps_yaml *k = ps_yaml_path(t, "b.k");
@@ -67,7 +67,7 @@ static void aliases_are_copies(void **state)
     ps_yaml_destroy(&t);
 }
 
-static void bad_yaml_names_the_line(void **state)
+TEST(bad_yaml_names_the_line)
 {
     assert_refused("a: 1\nb: [1, 2\nc: 3\n", "t.yaml:3");
     assert_refused("a: 1\na: 2\n", "t.yaml:2: a: given twice, in line 1, too");
@@ -79,13 +79,13 @@ static void bad_yaml_names_the_line(void **state)
     assert_refused("a: 1\n---\nb: 1\n", "second document");
 }
 
-static void patterns_without_quotes_are_explained(void **state)
+TEST(patterns_without_quotes_are_explained)
 {
     assert_refused("a: [*.bias]\n", "a text that begins with * stands in quotes");
     assert_refused("a: [*bias]\n", "unknown anchor *bias: a text that begins with *");
 }
 
-static void bombs_are_errors(void **state)
+TEST(bombs_are_errors)
 {
     assert_refused("a: &a [x,x,x,x,x,x,x,x,x,x]\n"
                    "b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
@@ -113,7 +113,7 @@ static void bombs_are_errors(void **state)
     free(text);
 }
 
-static void too_large_a_file_is_an_error(void **state)
+TEST(too_large_a_file_is_an_error)
 {
     size_t n = (1 << 20) + 1;
     char *text = malloc(n);
@@ -126,7 +126,7 @@ static void too_large_a_file_is_an_error(void **state)
     free(text);
 }
 
-static void load_reads_files(void **state)
+TEST(load_reads_files)
 {
     char path[] = "/tmp/test_yaml_treeXXXXXX";
     int fd = mkstemp(path);
@@ -142,7 +142,7 @@ static void load_reads_files(void **state)
     assert_int_equal(ps_yaml_load("/tmp", &t), PS_ERR_IO);
 }
 
-static void set_replaces_and_makes(void **state)
+TEST(set_replaces_and_makes)
 {
     ps_yaml *t = parsed("a: {b: 1, c: 2}\nlist: [1]\n");
     assert_int_equal(ps_yaml_set(&t, "a.b", "[0.9, 0.99]"), PS_OK);
@@ -169,7 +169,7 @@ static void set_replaces_and_makes(void **state)
     ps_yaml_destroy(&t);
 }
 
-static void scalars_are_checked(void **state)
+TEST(scalars_are_checked)
 {
     ps_yaml *t = parsed("i: -12\nd: 1e-3\nq: 1/4\nb: Off\nn: nan\nl: [1]\nh: 0x10\n"
                         "big: 9223372036854775808\n");
@@ -193,21 +193,4 @@ static void scalars_are_checked(void **state)
     assert_int_equal(b, 0);
     assert_int_equal(ps_yaml_bool(ps_yaml_path(t, "i"), &b), PS_ERR_CONFIG);
     ps_yaml_destroy(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tree_has_kinds_lines_and_keys),
-        cmocka_unit_test(empty_file_is_an_empty_map),
-        cmocka_unit_test(aliases_are_copies),
-        cmocka_unit_test(bad_yaml_names_the_line),
-        cmocka_unit_test(patterns_without_quotes_are_explained),
-        cmocka_unit_test(bombs_are_errors),
-        cmocka_unit_test(too_large_a_file_is_an_error),
-        cmocka_unit_test(load_reads_files),
-        cmocka_unit_test(set_replaces_and_makes),
-        cmocka_unit_test(scalars_are_checked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

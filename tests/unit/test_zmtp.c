@@ -56,7 +56,7 @@ static ps_zmtp_event run(ps_zmtp *z, const bytes *b, size_t part, bytes *frames,
     return PS_ZMTP_NOTHING;
 }
 
-static void a_dealer_is_heard_in_parts_of_any_size(void **state)
+TEST(a_dealer_is_heard_in_parts_of_any_size)
 {
     bytes b = of_dealer(), frames;
     uint8_t big[FRAME_MAX], head[PS_ZMTP_HEAD_MAX];
@@ -92,7 +92,7 @@ static void assert_wrong(const bytes *b)
     }
 }
 
-static void anything_else_before_the_handshake_is_wrong(void **state)
+TEST(anything_else_before_the_handshake_is_wrong)
 {
     bytes http = {.n = 0}, plain = {.n = 0}, old = {.n = 0};
     ADD(&http, "GET / HTTP/1.1\r\n\r\n");
@@ -112,7 +112,7 @@ static void anything_else_before_the_handshake_is_wrong(void **state)
         assert_wrong(&b);                                                                \
     } while (0)
 
-static void a_wrong_ready_is_wrong(void **state)
+TEST(a_wrong_ready_is_wrong)
 {
     READY_WRONG("\4\6\5READY"); // no type
     READY_WRONG("\4\x1c\5READY\x0bSocket-Type\0\0\0\6ROUTER");
@@ -130,22 +130,11 @@ static void a_wrong_ready_is_wrong(void **state)
         assert_wrong(&b);                                                                \
     } while (0)
 
-static void only_messages_of_one_frame_are_taken(void **state)
+TEST(only_messages_of_one_frame_are_taken)
 {
     MESSAGE_WRONG("\1\5hello");            // more frames
     MESSAGE_WRONG("\4\7\4PING\0\0");       // a command
     MESSAGE_WRONG("\2\0\0\0\0\0\0\3\xe9"); // FRAME_MAX + 1
     MESSAGE_WRONG("\2\xff\xff\xff\xff\xff\xff\xff\xff");
     MESSAGE_WRONG("\x80\1x"); // a flag that there is not
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_dealer_is_heard_in_parts_of_any_size),
-        cmocka_unit_test(anything_else_before_the_handshake_is_wrong),
-        cmocka_unit_test(a_wrong_ready_is_wrong),
-        cmocka_unit_test(only_messages_of_one_frame_are_taken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
