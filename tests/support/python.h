@@ -37,8 +37,8 @@ enum { PYTHON_SKIP = 77, PYTHON_MISSING = 127 };
         if (python_status_ != 0) fail_msg("%s failed: %d", script, python_status_);      \
     } while (0)
 
-/* What a script writes into the file that it is given, to be read and closed by the
- * caller; NULL: Python or a module is missing. */
+/* What a script (with arguments before it) writes into the file that it is given, to be
+ * read and closed by the caller; NULL: Python or a module is missing. */
 static inline FILE *python_output(const char *script)
 {
     char path[] = "/tmp/pstrain-python-XXXXXX";

@@ -2,17 +2,12 @@
 import os
 import random
 import signal
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import BIN, ROOT
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "bench"))
-
-from benchlib import netns  # noqa: E402
+from jobs import BIN
+from benchlib import netns
 
 SERVERS, WORKERS = 3, 3
 MOMENTS = ("joining", "joined", "step", "step", "evaluation", "checkpoint", "end", "any", "at once")

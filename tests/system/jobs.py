@@ -45,6 +45,16 @@ NIGHTLY = bool(os.environ.get("PS_NIGHTLY"))
 LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=10"]
 
 
+def wait_until(holds, what="it does not come", seconds=PATIENCE_S):
+    """Waits until holds() is true, and returns what it gave. what: the error's words, or what returns them."""
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        if time.monotonic() > end:
+            raise AssertionError(what() if callable(what) else what)
+        time.sleep(0.01)
+    return found
+
+
 def listening_ports(pid):
     """The TCP ports on which a process listens."""
     inodes = set()
@@ -162,14 +172,10 @@ class Part:
         return self.log.read()
 
     def wait_for(self, pattern, seconds=PATIENCE_S):
-        end = time.monotonic() + seconds
-        last_look = False
-        while not re.search(pattern, self.text()):
-            if last_look:
-                raise AssertionError(f"{self.name} never said {pattern!r}:\n{self.text()}")
-            # A process may print its last words after we read its text and before it ends.
-            last_look = self.popen.poll() is not None or time.monotonic() >= end
-            time.sleep(0.02)
+        never = lambda: f"{self.name} never said {pattern!r}:\n{self.text()}"
+        wait_until(lambda: self.popen.poll() is not None or re.search(pattern, self.text()), never, seconds)
+        if not re.search(pattern, self.text()):  # its last words may have come between that look and its end
+            raise AssertionError(never())
 
 
 def kill(process):
@@ -349,11 +355,9 @@ class Faults:
 
     def wait_for(self, name, process):
         """Waits until somebody is there; process is the job's."""
-        end = time.monotonic() + PATIENCE_S
-        while name not in self.have_been():
-            if process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"nobody came to {name}")
-            time.sleep(0.005)
+        wait_until(lambda: process.poll() is not None or name in self.have_been(), f"nobody came to {name}")
+        if name not in self.have_been():
+            raise AssertionError(f"the job ended before {name}")
 
     def let_go(self, name):
         Path(self.folder, f"{name}.go").touch()
@@ -430,11 +434,8 @@ class JobTest(unittest.TestCase):
 
     def wait_for_steps(self, out, records=1):
         """Waits until metrics.jsonl has that many lines."""
-        path = self.path(out, "metrics.jsonl")
-        end = time.monotonic() + PATIENCE_S
-        while not os.path.exists(path) or len(Path(path).read_bytes().splitlines()) < records:
-            self.assertLess(time.monotonic(), end, "too few steps were made")
-            time.sleep(0.05)
+        path = Path(self.path(out, "metrics.jsonl"))
+        wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= records, "too few steps were made")
 
     def keys(self, name="keys"):
         """Returns a folder with the keys of a job. The same name gives the same folder."""

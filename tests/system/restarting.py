@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from jobs import DIGITS, Psrun, SlowDisk, alive, find_part, sizes
+from jobs import DIGITS, Psrun, SlowDisk, alive, at_work, find_part, sizes, wait_until
 from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
@@ -96,13 +96,18 @@ class RestartTest(CheckpointTest):
 
     def wait_until(self, psrun, true):
         """Waits until true() holds. Returns whether it did before the job ended."""
-        end = time.monotonic() + WAIT_S
-        while psrun.poll() is None:
-            if true():
-                return True
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.005)
-        return False
+        return wait_until(lambda: "ended" if psrun.poll() is not None else true(), seconds=WAIT_S) != "ended"
+
+    def wait_until_idle(self, pid):
+        """Waits until a part has not been at work for a while."""
+        looks = 0
+
+        def idle():
+            nonlocal looks
+            looks = 0 if at_work(pid) else looks + 1
+            return looks >= 40
+
+        wait_until(idle)
 
     def wait_for_part(self, psrun, role, rank, before=None):
         return self.wait_until(psrun, lambda: self.find(psrun, role, rank) not in (None, before))

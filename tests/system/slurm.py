@@ -7,8 +7,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
+
+from jobs import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue", "scontrol")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -102,11 +103,7 @@ class Slurm:
                 stderr=subprocess.STDOUT, start_new_session=True))
 
     def _await(self, holds, what, seconds=60):
-        end = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > end:
-                raise RuntimeError(f"{what}: not there after {seconds} s\n{self.logs()}")
-            time.sleep(0.1)
+        wait_until(holds, lambda: f"{what}: not there after {seconds} s\n{self.logs()}", seconds)
 
     def logs(self):
         return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}"

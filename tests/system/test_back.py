@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from jobs import PATIENCE_S, JobTest, SlowDevice, at_work, cpu_s, free_port, first, nightly, read_safetensors, wrapped_bin
+from jobs import JobTest, SlowDevice, cpu_s, first, free_port, nightly, read_safetensors, wrapped_bin
 from psrunlib.top import lines, read
 from restarting import RestartTest
 
@@ -160,11 +160,7 @@ class GoesOn(BackTest):
         worker, *others = (self.find(psrun, "worker", rank) for rank in (1, 0, 2))
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
-        end, looks = time.monotonic() + PATIENCE_S, 0
-        while looks < 20:  # now it waits
-            self.assertLess(time.monotonic(), end)
-            looks = 0 if at_work(worker) else looks + 1
-            time.sleep(0.02)
+        self.wait_until_idle(worker)
         os.kill(worker, signal.SIGKILL)
         self.assertTrue(self.wait_until(psrun, lambda: " away role=worker rank=1 " in self.text("out")))
         for pid in others:

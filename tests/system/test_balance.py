@@ -2,10 +2,9 @@
 import re
 import signal
 import subprocess
-import time
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, Psrun, TurnTaking, kill, nightly
+from jobs import DIGITS, LONG, JobTest, Psrun, TurnTaking, kill, nightly, wait_until
 from restarting import RestartTest
 
 GLOBAL_BATCH = 192
@@ -28,10 +27,8 @@ class Balance(JobTest):
 
     def wait_for(self, holds, seconds=90):
         """Waits until that holds for the batches of an epoch that has not begun yet."""
-        seen, end = len(self.sizes()), time.monotonic() + seconds
-        while not any(map(holds, self.sizes()[seen:])):
-            self.assertLess(time.monotonic(), end, self.sizes()[-5:])
-            time.sleep(0.05)
+        seen = len(self.sizes())
+        wait_until(lambda: any(map(holds, self.sizes()[seen:])), lambda: self.sizes()[-5:], seconds)
 
     def test_a_slow_worker_gets_fewer_samples(self):
         job = self.start()

@@ -52,8 +52,6 @@ class Verify(JobTest):
         self.assertRegex(text, "within the bound|equal bit for bit")
 
     def test_weights_that_are_no_numbers_are_not_within_it(self):
-        sys.path.insert(0, str(ROOT / "deploy"))
-        self.addCleanup(sys.path.remove, str(ROOT / "deploy"))
         from psrunlib import verify
         two = [{"w": ("F32", struct.pack("<2f", 1, x))} for x in (2, float("nan"))]
         code, text = verify.verdict(3, 20, *verify.compare(*two))
@@ -101,11 +99,6 @@ class Compare(BenchTest):
 
 class Network(BenchTest):
     """The parts of bench/network, on this host and without shaped links."""
-
-    def setUp(self):
-        super().setUp()
-        sys.path.insert(0, str(ROOT / "bench"))
-        self.addCleanup(sys.path.remove, str(ROOT / "bench"))
 
     def test_all_reduce_alone_checks_its_sums_after_every_step(self):
         from benchlib import exchange_job
@@ -180,8 +173,6 @@ class Step(BenchTest):
         self.assertIn("all threads of the process", text)
 
     def test_the_sweep_has_every_configuration_and_enough_shapes(self):
-        sys.path.insert(0, str(ROOT / "bench"))
-        self.addCleanup(sys.path.remove, str(ROOT / "bench"))
         from benchlib import shapes
         names = [case.name for case in shapes.cases()]
         self.assertEqual(len(names), len(set(names)))

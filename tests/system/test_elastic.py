@@ -3,6 +3,7 @@
 PS_ELASTIC_JOBS: how many seeded schedules (1); PS_ELASTIC_SEED: the first one's seed (1).
 """
 import collections
+import contextlib
 import glob
 import json
 import os
@@ -72,8 +73,9 @@ class ElasticTest(RestartTest):
         """Waits for the job's end. Ends joiners that came too late: these wait for a job."""
         self.assertEqual(psrun.wait(WAIT_S * 2), code, self.text(out)[-3000:])
         end = time.monotonic() + 2
-        while any(j.poll() is None for j in self.joiners) and time.monotonic() < end:
-            time.sleep(0.02)
+        for joiner in self.joiners:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                joiner.wait(max(0, end - time.monotonic()))
         late = [j for j in self.joiners if j.poll() is None]
         for joiner in late:
             joiner.send_signal(signal.SIGTERM)

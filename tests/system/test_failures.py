@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,10 +19,8 @@ from unittest import mock
 
 from cuts import connections
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
-                  listening_ports, nightly, wrapped_bin)
-
-sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import job, local, screen, supervise  # noqa: E402
+                  listening_ports, nightly, wait_until, wrapped_bin)
+from psrunlib import job, local, screen, supervise
 
 # A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=8000"]
@@ -74,13 +71,13 @@ class Deaths(JobTest):
     def wait_until_full(self, parts):
         """Waits until a good part of a segment is on its way between the parts."""
         ours = {port for part in parts.values() for _, port, _ in connections(part.popen.pid)}
-        end, most = time.monotonic() + PATIENCE_S, 0
-        while most < 1 << 16:
-            self.assertLess(time.monotonic(), end, "no large message on its way")
-            with open("/proc/net/tcp", encoding="ascii") as f:
-                rows = [line.split() for line in f.readlines()[1:]]
+
+        def most():
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
             queues = [row[4].split(":") for row in rows if int(row[1].split(":")[1], 16) in ours]
-            most = max((int(n, 16) for pair in queues for n in pair), default=0)
+            return max((int(n, 16) for pair in queues for n in pair), default=0)
+
+        wait_until(lambda: most() >= 1 << 16, "no large message on its way")
 
     def test_a_worker_killed_while_all_reduce_connects(self):
         parts = self.start_job(0, 2, *LONG, *SOON, "exchange.name=allreduce",
@@ -161,10 +158,7 @@ class Deaths(JobTest):
         self.wait_for_steps("out")
         psrun.kill()
         psrun.wait()
-        end = time.monotonic() + PATIENCE_S
-        while alive(self.folder) and time.monotonic() < end:
-            time.sleep(0.05)
-        self.assertEqual(alive(self.folder), [])
+        wait_until(lambda: not alive(self.folder), lambda: alive(self.folder))
 
 
 class Descriptors(JobTest):

@@ -13,7 +13,7 @@ import unittest
 
 import cuts
 from chaos import netns
-from jobs import BIN, PATIENCE_S, JobTest, at_work, listening_ports, nightly
+from jobs import BIN, JobTest, listening_ports, nightly
 from restarting import RestartTest
 from slow_reader import TINY_BYTES, SlowReader
 from test_elastic import MANY, SETTINGS as ELASTIC_SETTINGS, ElasticTest
@@ -91,14 +91,6 @@ class TooSlow(JobTest):
 
 @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")
 class Told(RestartTest):
-    def wait_until_idle(self, pid):
-        """Waits until a part has not been at work for a while."""
-        end, looks = time.monotonic() + PATIENCE_S, 0
-        while looks < 20:
-            self.assertLess(time.monotonic(), end)
-            looks = 0 if at_work(pid) else looks + 1
-            time.sleep(0.02)
-
     def test_lost_connections_and_what_was_sent_again(self):
         settings = ["exchange.shm=off", "train.epochs=1000", "train.steps=400", "train.log_every=4",
                     "train.save_every=200"]

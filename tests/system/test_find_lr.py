@@ -1,16 +1,11 @@
 """psrun --find-lr: the learning rate range test, its table, its plot, and what it refuses."""
 import math
-import sys
 import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import DIGITS, ROOT, JobTest
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "deploy"))
-
-from psrunlib import find_lr  # noqa: E402
+from jobs import DIGITS, JobTest
+from psrunlib import find_lr
 
 
 class Curves(unittest.TestCase):

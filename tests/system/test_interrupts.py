@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, Psrun, alive, children, environment, first, nightly,
-                  read_safetensors, sizes, wrapped_bin)
+                  read_safetensors, sizes, wait_until, wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -149,9 +149,7 @@ class Interrupts(SlowEvaluation):
         for mode, servers, workers in first(1, MODES):
             psrun = self.start(mode, servers, workers, "train.steps=2", out=mode)
             # The job may be over just after it.
-            while not os.path.exists(self.path(mode, "model.safetensors")) and psrun.poll() is None:
-                time.sleep(0.005)
-            self.assertTrue(os.path.exists(self.path(mode, "model.safetensors")))
+            wait_until(lambda: os.path.exists(self.path(mode, "model.safetensors")))
             psrun.send_signal(signal.SIGINT)
             text, _ = psrun.communicate(timeout=PATIENCE_S)
             self.assertIn(psrun.returncode, (0, 130), text)
@@ -236,9 +234,7 @@ class Interrupts(SlowEvaluation):
         for name in ("ps-worker", "ps-server"):
             psrun = self.start("ps", 1, 2, "--build-dir", self.folder, out=name)
             log = self.path(name, "logs", "server-0.log")
-            while not os.path.exists(log) or "role=worker rank=0" not in Path(log).read_text():
-                self.assertIsNone(psrun.poll())
-                time.sleep(0.05)
+            wait_until(lambda: os.path.exists(log) and "role=worker rank=0" in Path(log).read_text())
             part = next(pid for program, pid in children(psrun.pid) if program == name)
             os.kill(part, signal.SIGINT)
             text = self.finish(psrun)
@@ -261,16 +257,9 @@ class Interrupts(SlowEvaluation):
                            "train.eval_every=1", out="out")
         fcntl.fcntl(psrun.stdout, fcntl.F_SETPIPE_SZ, 4096)
         self.wait_for_steps("out")
-        end = time.monotonic() + PATIENCE_S
-        with open(self.path("out/metrics.jsonl"), encoding="utf-8") as metrics:
-            while sum(1 for _ in metrics) < 200:
-                metrics.seek(0)
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.1)
+        self.wait_for_steps("out", 200)
         psrun.send_signal(signal.SIGINT)
-        while not os.path.exists(self.path("out/summary.json")):
-            self.assertLess(time.monotonic(), end, "psrun waits for its reader")
-            time.sleep(0.1)
+        wait_until(lambda: os.path.exists(self.path("out/summary.json")), "psrun waits for its reader")
         text = self.finish(psrun)
         self.check_kept("out", text)
         shown = [int(n) for n in re.findall(r"epoch (\d+)/\d+  test loss", text)]

@@ -7,15 +7,12 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest, nightly, wrapped_bin
-
-sys.path.insert(0, str(ROOT / "bench"))
-from benchlib import netns  # noqa: E402
+from jobs import BIN, DIGITS, PATIENCE_S, JobTest, nightly, wrapped_bin
+from benchlib import netns
 
 REASON = netns.why_not()
 LEVELS = "exchange.levels=2"

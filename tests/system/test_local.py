@@ -2,10 +2,9 @@
 import shutil
 import signal
 import subprocess
-import time
 import unittest
 
-from jobs import SMOOTH, Psrun, TurnTaking, find_part, first, kill, nightly, read_safetensors
+from jobs import SMOOTH, Psrun, TurnTaking, find_part, first, kill, nightly, read_safetensors, wait_until
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -258,9 +257,7 @@ class Quorum(LocalTest):
         psrun = Psrun(self.psrun_argv("-s", 1, "-w", 3, *job), stdout=subprocess.DEVNULL,
                                  stderr=subprocess.STDOUT)
         self.addCleanup(kill, psrun)
-        while not all(find_part(psrun.pid, "worker", rank) for rank in range(3)):
-            self.assertIsNone(psrun.poll())
-            time.sleep(0.005)
+        wait_until(lambda: all(find_part(psrun.pid, "worker", rank) for rank in range(3)))
         with TurnTaking(psrun.pid, slow, pause_s):
             self.assertEqual(psrun.wait(200), 0)
 

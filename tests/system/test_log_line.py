@@ -1,17 +1,14 @@
 """What psrun reads of the log of its parts: the events and fields by which it decides."""
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
 from jobs import BIN, DIGITS, ROOT
-
-sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib.log_line import Failure, failure, parse, part_names, why  # noqa: E402
-from psrunlib.restarts import Restarts, is_passing  # noqa: E402
-from psrunlib.supervise import Supervisor  # noqa: E402
+from psrunlib.log_line import Failure, failure, parse, part_names, why
+from psrunlib.restarts import Restarts, is_passing
+from psrunlib.supervise import Supervisor
 
 
 class Ended:

@@ -1,10 +1,10 @@
 """Memory does not grow: 10,000 steps take no more than 1,000. A server holds its weights, their
 state and W gradients. What is on its way to a part that stands still stays within the credits."""
-import time
+import contextlib
 import unittest
 
 import test_stopped
-from jobs import JobTest, resident_bytes
+from jobs import JobTest, resident_bytes, wait_until
 
 STEPS = ["train.steps=12000", "train.epochs=1000", "train.log_every=1000", "train.eval_every=0",
          "data.batch=2", "schedule.name=constant", "model.dropout=false"]
@@ -12,16 +12,12 @@ STEPS = ["train.steps=12000", "train.epochs=1000", "train.log_every=1000", "trai
 
 class Memory(JobTest):
     def wait_for_record(self, parts, step):
-        end = time.monotonic() + 240
-        while time.monotonic() < end:
-            try:
-                if any(r["step"] >= step for r in self.records("worker-0")):
-                    return
-            except (FileNotFoundError, ValueError):
-                pass
+        def is_there():
             self.assertIsNone(parts["worker 0"].popen.poll(), parts["worker 0"].text())
-            time.sleep(0.01)
-        self.fail(f"step {step} was not reached")
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                return any(r["step"] >= step for r in self.records("worker-0"))
+
+        wait_until(is_there, f"step {step} was not reached", 240)
 
     def sizes_at(self, parts, step):
         self.wait_for_record(parts, step)

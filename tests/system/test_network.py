@@ -3,22 +3,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 import unittest
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin")).parent
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "bench"))
-
-from benchlib import netns  # noqa: E402
+from jobs import BIN, ROOT, wait_until
+from benchlib import netns
 
 REASON = netns.why_not()
 TINY = ["-w", "2", "-s", "2", "--mbit", "1000", "--sizes", "262144", "--rounds", "1",
-        "--no-peers", "--build-dir", str(BUILD)]
+        "--no-peers", "--build-dir", str(BIN.parent)]
 
 
 def start(out, *words):
@@ -33,11 +26,9 @@ def namespaces_of(pid):
 
 def wait_for_namespaces(process, n):
     """Waits for the namespaces of a benchmark that has begun to measure."""
-    deadline = time.monotonic() + 60
-    while len(namespaces_of(process.pid)) < n and time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise AssertionError(process.stdout.read())
-        time.sleep(0.05)
+    wait_until(lambda: len(namespaces_of(process.pid)) >= n or process.poll() is not None)
+    if process.poll() is not None:
+        raise AssertionError(process.stdout.read())
 
 
 @unittest.skipIf(REASON, f"{REASON}")
@@ -119,7 +110,7 @@ class Exchange(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="pstrain-test-") as folder:
             done = subprocess.run(
                 [ROOT / "bench/exchange", "--sizes", "64K", "--codecs", "none,onebit", "--steps",
-                 "5", "--rounds", "1", "--no-peers", "--build-dir", str(BUILD), "--out", folder],
+                 "5", "--rounds", "1", "--no-peers", "--build-dir", str(BIN.parent), "--out", folder],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(os.path.join(folder, "exchange.json"), encoding="utf-8") as f:

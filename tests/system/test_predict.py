@@ -8,16 +8,12 @@ import re
 import signal
 import struct
 import subprocess
-import sys
-import time
 import unittest
 from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, first, npy, torch_python
-
-sys.path.insert(0, str(ROOT / "bench"))
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, first, npy, torch_python, wait_until
 
 PYTORCH = """
 import sys
@@ -312,9 +308,7 @@ class Predict(JobTest):
         run = Psrun(self.psrun_argv("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said"),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.kill)
-        while not os.path.exists(self.path("said", "predict", "0-of-2.npy.tmp")):
-            self.assertIsNone(run.poll())
-            time.sleep(0.01)
+        wait_until(lambda: os.path.exists(self.path("said", "predict", "0-of-2.npy.tmp")))
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
         self.assertEqual(run.returncode, 130, text)

@@ -9,11 +9,9 @@ import unittest
 import unittest.mock
 
 from jobs import ROOT, JobTest, free_port
-
-sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib.log_line import Failure  # noqa: E402
-from psrunlib.supervise import GRACE_S  # noqa: E402
-from psrunlib.traceback import Traceback  # noqa: E402
+from psrunlib.log_line import Failure
+from psrunlib.supervise import GRACE_S
+from psrunlib.traceback import Traceback
 
 PYTHON = sys.executable
 WAIT = ("import os, signal, time\ntry:\n    print('up', flush=True)\n    signal.pause()\n"

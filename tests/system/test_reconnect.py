@@ -5,18 +5,13 @@ with the weights that it would have had.
 PS_CUTS: how many cuts; PS_CUT_SEED: which. A failure names its seed."""
 import os
 import random
-import sys
 import time
 import unittest
 from pathlib import Path
 
 import cuts
-from jobs import ROOT, JobTest, SlowDisk, listening_ports, first, nightly
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "bench"))
-
-from benchlib import netns  # noqa: E402
+from jobs import JobTest, SlowDisk, first, listening_ports, nightly
+from benchlib import netns
 
 CUTS = int(os.environ.get("PS_CUTS", "16"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))

@@ -1,18 +1,15 @@
 """Servers that hold unequal parts of the parameters."""
 import re
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun
-
-sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import cores, doctor, helpers, hosts, remote  # noqa: E402
-from psrunlib import job as jobs  # noqa: E402
-from psrunlib.errors import JobError  # noqa: E402
+from jobs import BIN, DIGITS, PSRUN, JobTest, Psrun
+from psrunlib import cores, doctor, helpers, hosts, remote
+from psrunlib import job as jobs
+from psrunlib.errors import JobError
 
 
 class Shares(JobTest):

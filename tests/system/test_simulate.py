@@ -6,13 +6,9 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "bench"))
-
-from benchlib import simulator, stats  # noqa: E402
+from jobs import ROOT
+from benchlib import simulator, stats
 
 G, RATE = 25e6, 1e8
 LINKS = simulator.Costs(rate=RATE, latency=0, message=0, byte=0, local=0)  # nothing else costs

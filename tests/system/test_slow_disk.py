@@ -4,7 +4,7 @@ import os
 import time
 import unittest
 
-from jobs import DIGITS, PATIENCE_S, JobTest, SlowDisk
+from jobs import DIGITS, JobTest, SlowDisk, wait_until
 
 STEP_TIMEOUT_S = 3
 SETTINGS = ["train.steps=8", "train.save_every=4", "data.train=0-255",
@@ -43,10 +43,7 @@ class SlowFiles(JobTest):
             self.assertRegex(part.text(), said)  # all parts say the same
 
     def wait_for_file(self, name):
-        end = time.monotonic() + PATIENCE_S
-        while not os.path.exists(self.path("worker-0", name)):
-            self.assertLess(time.monotonic(), end, f"{name} was never begun")
-            time.sleep(0.02)
+        wait_until(lambda: os.path.exists(self.path("worker-0", name)), f"{name} was never begun")
 
     def test_files_that_take_longer_than_a_step_may(self):
         for mode, servers, exchange in MODES:

@@ -13,7 +13,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import nightly, stands_still
+from jobs import nightly, stands_still, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
@@ -226,11 +226,8 @@ class OverSsh(unittest.TestCase):
 
     @staticmethod
     def wait_for_steps(out, n=2):
-        deadline = time.monotonic() + 50
         metrics = out / "metrics.jsonl"
-        while not metrics.exists() or metrics.read_text().count("\n") < n:
-            assert time.monotonic() < deadline, "too few steps were made"
-            time.sleep(0.02)
+        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= n, "too few steps were made")
 
     @nightly
     def test_predictions_over_hosts(self):
@@ -266,18 +263,12 @@ class OverSsh(unittest.TestCase):
         return run
 
     def wait_until_all_have_ended(self):
-        deadline = time.monotonic() + END_S
-        while left := [pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i)]:
-            self.assertLess(time.monotonic(), deadline, left)
-            time.sleep(0.1)
+        left = lambda: [pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i)]
+        wait_until(lambda: not left(), left, END_S)
 
     def wait_for_programs(self, i):
         """Waits until our programs run on host i. Returns their process ids."""
-        deadline = time.monotonic() + 50
-        while not (pids := self.cluster.programs(i)):
-            self.assertLess(time.monotonic(), deadline, f"nothing runs on host {i}")
-            time.sleep(0.05)
-        return pids
+        return wait_until(lambda: self.cluster.programs(i), f"nothing runs on host {i}")
 
     def test_death_of_a_host_ends_all(self):
         out = Path(self.folder) / "killed"
@@ -450,10 +441,7 @@ class OverSsh(unittest.TestCase):
         programs = [pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i)]
         for number, still in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
             run.send_signal(number)
-            deadline = time.monotonic() + 20
-            while {stands_still(pid) for pid in programs} != {still}:
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.05)
+            wait_until(lambda now=still: {stands_still(pid) for pid in programs} == {now})
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
         self.assertEqual(run.returncode, 130, text)

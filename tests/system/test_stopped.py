@@ -5,15 +5,12 @@ Ctrl-Z stops psrun and all parts until fg."""
 import os
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
-from jobs import (DIGITS, LONG, PATIENCE_S, ROOT, JobTest, Psrun, children, listening_ports, nightly,
-                  resident_bytes, sizes, stands_still)
-
-sys.path.insert(0, str(ROOT / "deploy"))
-from psrunlib import job, local, watched  # noqa: E402
+from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, Psrun, children, listening_ports, nightly, resident_bytes, sizes,
+                  stands_still, wait_until)
+from psrunlib import job, local, watched
 
 CREDIT = 256 << 10
 SETTINGS = ["train.steps=120", "train.log_every=1", "exchange.chunk=64KiB",
@@ -115,15 +112,9 @@ class UnderPsrun(JobTest):
         self.wait_for_steps(out)
         return psrun, dict(children(psrun.pid))
 
-    def wait_for(self, condition, what):
-        end = time.monotonic() + PATIENCE_S
-        while not condition():
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.05)
-
     def goes_on_and_ends(self, psrun):
         records = len(self.records(psrun.out))
-        self.wait_for(lambda: len(self.records(psrun.out)) >= records + 2, "the job does not go on")
+        wait_until(lambda: len(self.records(psrun.out)) >= records + 2, "the job does not go on")
         psrun.send_signal(signal.SIGINT)
         text, _ = psrun.communicate(timeout=PATIENCE_S)
         self.assertEqual(psrun.returncode, 130, text)
@@ -156,9 +147,7 @@ class StoppedForGood(UnderPsrun):
         for now in (0, 5, 10):
             for number in (signal.SIGCONT, signal.SIGSTOP):
                 part.signal(number)
-            end = time.monotonic() + PATIENCE_S
-            while not stands_still(part.popen.pid) and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(lambda: stands_still(part.popen.pid))
             for later in (now, now + 1, now + 2):
                 seen.look(later)
                 self.assertEqual(seen.stopped_at, now)
@@ -199,12 +188,12 @@ class CtrlZ(UnderPsrun):
         for _ in range(2):
             for psrun in jobs:
                 psrun.send_signal(signal.SIGTSTP)
-            self.wait_for(lambda: all(map(stands_still, [*(psrun.pid for psrun in jobs), *parts])),
+            wait_until(lambda: all(map(stands_still, [*(psrun.pid for psrun in jobs), *parts])),
                           "a process does not stop")
             time.sleep(5)  # this makes no part dead or late
             for psrun in jobs:
                 psrun.send_signal(signal.SIGCONT)
-            self.wait_for(lambda: not any(map(stands_still, parts)), "a process stays stopped")
+            wait_until(lambda: not any(map(stands_still, parts)), "a process stays stopped")
         for psrun in jobs:
             with self.subTest(job=psrun.out):
                 self.goes_on_and_ends(psrun)

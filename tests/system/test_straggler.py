@@ -4,16 +4,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
-from jobs import BIN, LONG, ROOT, JobTest, Psrun, SlowDevice, TurnTaking, descendants, kill
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "bench"))
-
-from benchlib import netns  # noqa: E402
+from jobs import BIN, LONG, JobTest, Psrun, SlowDevice, TurnTaking, descendants, kill, wait_until
+from benchlib import netns
 
 REASON = netns.why_not()
 SLOW = dict(os.environ, **SlowDevice(us=1000).env)  # the same steps, without their processor time
@@ -34,13 +29,8 @@ class Straggler(JobTest):
             return f.read()
 
     def wait_for(self, pattern, name="logs/server-0.log", seconds=180):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            found = re.search(pattern, self.log(name))
-            if found:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"nobody said {pattern!r}:\n{self.log()}\n{self.log('logs/worker-0.log')}")
+        return wait_until(lambda: re.search(pattern, self.log(name)), lambda: (
+            f"nobody said {pattern!r}:\n{self.log()}\n{self.log('logs/worker-0.log')}"), seconds)
 
     def test_a_slow_worker_is_named(self):
         job, _ = self.start()
@@ -93,11 +83,8 @@ class Links(JobTest):
 
     def wait_for(self, pattern, start, seconds):
         """Waits for a match in the coordinator's log behind `start`."""
-        end = time.monotonic() + seconds
-        while not re.search(pattern, self.log()[start:]):
-            if time.monotonic() > end:
-                raise AssertionError(f"nobody said {pattern!r}:\n{self.log()[start:]}")
-            time.sleep(0.02)
+        wait_until(lambda: re.search(pattern, self.log()[start:]),
+                   lambda: f"nobody said {pattern!r}:\n{self.log()[start:]}", seconds)
 
     def begin(self, hosts):
         with open(self.path("job.yaml"), "w", encoding="utf-8") as f:

@@ -9,10 +9,8 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, DIGITS, LONG, ROOT, JobTest, Part, free_port
-
-sys.path.insert(0, str(ROOT / "bench"))
-from benchlib import netns  # noqa: E402
+from jobs import BIN, DIGITS, LONG, JobTest, Part, free_port
+from benchlib import netns
 
 NAMED = os.environ.get("PS_TORCH_PYTHON")
 MODULE = [NAMED or sys.executable, "-m", "torch.distributed.run"]

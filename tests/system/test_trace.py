@@ -4,16 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
-from jobs import DIGITS, LONG, ROOT, JobTest, Part, Psrun, free_port
-
-sys.dont_write_bytecode = True
-sys.path[:0] = [str(ROOT / "deploy"), str(ROOT / "bench")]
-
-from benchlib import netns  # noqa: E402
-from psrunlib import trace, trace_report  # noqa: E402
+from jobs import DIGITS, LONG, ROOT, JobTest, Part, Psrun, free_port, wait_until
+from benchlib import netns
+from psrunlib import trace, trace_report
 
 REASON = netns.why_not()
 CLOCK_NS = 100_000  # the largest error of a clock
@@ -121,10 +116,7 @@ class Trace(JobTest):
         job = Psrun(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         path = self.path("out", "trace", "worker-1.trace")
-        end = time.monotonic() + 60
-        while not os.path.exists(path) or os.path.getsize(path) < 100_000:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        wait_until(lambda: os.path.exists(path) and os.path.getsize(path) >= 100_000)
         mark = b"RANK=1"
         for pid in subprocess.run(["pgrep", "-P", str(job.pid)], stdout=subprocess.PIPE, text=True,
                                   check=True).stdout.split():

@@ -1,23 +1,8 @@
-
-
 #include "check.h"
 #include "cifar.h"
 #include "temp_files.h"
 
 enum { PIXELS = 3072 };
-
-static temp_folder folder;
-
-static int begin(void **state)
-{
-    return temp_folder_init(&folder);
-}
-
-static int end(void **state)
-{
-    temp_folder_fini(&folder);
-    return 0;
-}
 
 /* Writes n records. Pixel i of record k is (i + k) % 251. Its label is k % 10, or 90 + k
  * behind a coarse one. */
@@ -33,16 +18,15 @@ static unsigned make_records(uint8_t *out, int first, int n, bool coarse)
     return (unsigned)(at - out);
 }
 
-TEST(batches_follow_each_other)
+IN_FOLDER(batches_follow_each_other)
 {
     static uint8_t file[4 * (PIXELS + 1)];
     unsigned bytes = make_records(file, 0, 3, false);
-    assert_int_equal(temp_write(&folder, "a.bin", file, bytes), 0);
+    assert_int_equal(temp_write("a.bin", file, bytes), 0);
     bytes = make_records(file, 3, 2, false);
-    assert_int_equal(temp_write_gz(&folder, "b.bin.gz", file, bytes), 0);
+    assert_int_equal(temp_write_gz("b.bin.gz", file, bytes), 0);
     char a[384], b[384];
-    char *paths[] = {strcpy(a, temp_path(&folder, "a.bin")),
-                     strcpy(b, temp_path(&folder, "b.bin.gz"))};
+    char *paths[] = {strcpy(a, temp_path("a.bin")), strcpy(b, temp_path("b.bin.gz"))};
     ps_dataset set;
     assert_int_equal(ps_cifar10_read(paths, 2, &set), PS_OK);
     assert_int_equal(set.n, 5);
@@ -57,12 +41,12 @@ TEST(batches_follow_each_other)
     ps_dataset_fini(&set);
 }
 
-TEST(the_fine_label_counts)
+IN_FOLDER(the_fine_label_counts)
 {
     static uint8_t file[3 * (PIXELS + 2)];
     unsigned bytes = make_records(file, 0, 3, true);
-    assert_int_equal(temp_write(&folder, "fine", file, bytes), 0);
-    char *paths[] = {temp_path(&folder, "fine")};
+    assert_int_equal(temp_write("fine", file, bytes), 0);
+    char *paths[] = {temp_path("fine")};
     ps_dataset set;
     assert_int_equal(ps_cifar100_read(paths, 1, &set), PS_OK);
     assert_int_equal(set.n, 3);
@@ -70,28 +54,23 @@ TEST(the_fine_label_counts)
     assert_int_equal(((uint8_t *)set.values)[2 * PIXELS], 2);
     ps_dataset_fini(&set);
     file[1] = 100;
-    assert_int_equal(temp_write(&folder, "fine", file, bytes), 0);
+    assert_int_equal(temp_write("fine", file, bytes), 0);
     assert_int_equal(ps_cifar100_read(paths, 1, &set), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "record 0 has the label 100"));
 }
 
-TEST(parts_of_records_are_refused)
+IN_FOLDER(parts_of_records_are_refused)
 {
     static uint8_t file[2 * (PIXELS + 1)];
     unsigned bytes = make_records(file, 0, 2, false);
-    char *paths[] = {temp_path(&folder, "cut")};
+    char *paths[] = {temp_path("cut")};
     ps_dataset set;
     for (unsigned n = 0; n < bytes; n += n == 0 || n == PIXELS ? 2 : 1023) {
-        assert_int_equal(temp_write(&folder, "cut", file, n), 0);
+        assert_int_equal(temp_write("cut", file, n), 0);
         assert_int_equal(ps_cifar10_read(paths, 1, &set), PS_ERR_FORMAT);
         assert_non_null(strstr(ps_err_message(), "records of 3073"));
         assert_null(set.values);
     }
-    paths[0] = temp_path(&folder, "absent");
+    paths[0] = temp_path("absent");
     assert_int_equal(ps_cifar10_read(paths, 1, &set), PS_ERR_IO);
-}
-
-int main(void)
-{
-    return check_run(begin, end);
 }

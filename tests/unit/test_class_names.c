@@ -1,27 +1,12 @@
-
-
 #include "check.h"
 #include "class_names.h"
 #include "temp_files.h"
 
-static temp_folder folder;
-
-static int begin(void **state)
-{
-    return temp_folder_init(&folder);
-}
-
-static int end(void **state)
-{
-    temp_folder_fini(&folder);
-    return 0;
-}
-
 static ps_class_names read_text(const char *text)
 {
     ps_class_names names;
-    assert_int_equal(temp_write(&folder, "names.txt", text, strlen(text)), 0);
-    assert_int_equal(ps_class_names_read(temp_path(&folder, "names.txt"), &names), PS_OK);
+    assert_int_equal(temp_write("names.txt", text, strlen(text)), 0);
+    assert_int_equal(ps_class_names_read(temp_path("names.txt"), &names), PS_OK);
     return names;
 }
 
@@ -35,7 +20,7 @@ static void assert_names(const char *text, int64_t n, const char *const *want)
     ps_class_names_fini(&names);
 }
 
-TEST(a_line_is_a_name)
+IN_FOLDER(a_line_is_a_name)
 {
     static const char *const want[] = {"airplane", "fire truck", "cat"};
     assert_names("airplane\nfire truck\ncat\n", 3, want);
@@ -45,24 +30,24 @@ TEST(a_line_is_a_name)
     assert_names("\n", 0, want);
 }
 
-TEST(a_file_that_is_no_list_of_names_is_refused)
+IN_FOLDER(a_file_that_is_no_list_of_names_is_refused)
 {
     ps_class_names names;
     const size_t bytes = (1 << 20) + 1;
     char *text = calloc(bytes, 1);
     assert_non_null(text);
     memset(text, 'x', bytes);
-    assert_int_equal(temp_write(&folder, "large.txt", text, bytes), 0);
+    assert_int_equal(temp_write("large.txt", text, bytes), 0);
     free(text);
-    const char *path = temp_path(&folder, "large.txt");
+    const char *path = temp_path("large.txt");
     assert_int_equal(ps_class_names_read(path, &names), PS_ERR_FORMAT);
     assert_int_equal(names.n, 0);
-    path = temp_path(&folder, "missing.txt");
+    path = temp_path("missing.txt");
     assert_int_equal(ps_class_names_read(path, &names), PS_ERR_IO);
     assert_int_equal(ps_class_names_read(folder.path, &names), PS_ERR_IO);
 }
 
-TEST(saved_names_come_back_whole_or_not_at_all)
+IN_FOLDER(saved_names_come_back_whole_or_not_at_all)
 {
     ps_class_names names = read_text("a\nb\xff,\"\ncc\n"), back;
     char bytes[16];
@@ -82,9 +67,4 @@ TEST(saved_names_come_back_whole_or_not_at_all)
         assert_string_equal(back.names[i], names.names[i]);
     ps_class_names_fini(&names);
     ps_class_names_fini(&back);
-}
-
-int main(void)
-{
-    return check_run(begin, end);
 }

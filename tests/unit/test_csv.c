@@ -1,6 +1,7 @@
 /* Tables of numbers as text: what is read, and what is said of what cannot be. */
 #include "check.h"
 #include "csv.h"
+#include "temp_files.h"
 
 static const ps_wanted classes = {0};
 
@@ -151,38 +152,27 @@ TEST(mistakes_are_named)
     check_bad("1,2,0\n1,2,cat\n", "\"cat\" is not a class");
 }
 
-TEST(files_are_joined)
+IN_FOLDER(files_are_joined)
 {
-    char name[2][32] = {"/tmp/ps-csv-XXXXXX", "/tmp/ps-csv-XXXXXX"};
-    const char *const texts[] = {"a,b\n1,0\n", "2,1\n3,0\n"};
-    char *paths[] = {name[0], name[1]};
-    for (int i = 0; i < 2; i++) {
-        FILE *f = fdopen(mkstemp(name[i]), "w");
-        assert_non_null(f);
-        fputs(texts[i], f);
-        fclose(f);
-    }
+    char *paths[] = {strdup(temp_path("a")), strdup(temp_path("b"))};
+    assert_int_equal(temp_write("a", "a,b\n1,0\n", 8), 0);
+    assert_int_equal(temp_write("b", "2,1\n3,0\n", 8), 0);
     ps_dataset set;
     assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_OK);
     assert_int_equal(set.n, 3);
     for (int i = 0; i < 3; i++)
         assert_true(((float *)set.values)[i] == (float)(i + 1));
     ps_dataset_fini(&set);
-    FILE *f = fopen(name[1], "w");
-    assert_non_null(f);
-    fputs("1,2,0\n", f);
-    fclose(f);
+    assert_int_equal(temp_write("b", "1,2,0\n", 6), 0);
     assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "3 columns; the file before has 2"));
-    f = fopen(name[1], "w");
-    assert_non_null(f);
-    fputs("b,a\n1,0\n", f);
-    fclose(f);
+    assert_int_equal(temp_write("b", "b,a\n1,0\n", 8), 0);
     assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
     assert_non_null(
         strstr(ps_err_message(), ":1: column 1 is named \"b\", and \"a\" in a file"));
     assert_null(set.values);
-    remove(name[0]);
-    remove(name[1]);
+    remove(paths[0]);
     assert_int_equal(ps_csv_read(paths, 1, &classes, &set), PS_ERR_IO);
+    free(paths[0]);
+    free(paths[1]);
 }

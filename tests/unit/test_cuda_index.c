@@ -1,5 +1,3 @@
-
-
 #include "check.h"
 #include "cuda_index.h"
 #include "cuda_kernels.h"

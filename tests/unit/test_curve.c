@@ -8,19 +8,12 @@
 #include "check.h"
 #include "temp_files.h"
 
-static temp_folder folder;
-
-static int open_folder(void **state)
+static int make_keys(void **state)
 {
-    return temp_folder_init(&folder) == 0 && ps_curve_make(folder.path) == PS_OK ? 0 : -1;
+    return temp_folder_make(state) != 0 || ps_curve_make(folder.path) != PS_OK;
 }
 
-static int close_folder(void **state)
-{
-    temp_folder_fini(&folder);
-    return 0;
-}
-#define IN_FOLDER(test) TEST_WITH(test, open_folder, close_folder)
+#define WITH_KEYS(test) TEST_WITH(test, make_keys, temp_folder_remove)
 
 static void assert_says(const char *words)
 {
@@ -37,7 +30,7 @@ static unsigned mode_of(const char *path)
 
 static size_t content(const char *name, char text[512])
 {
-    FILE *f = fopen(temp_path(&folder, name), "r");
+    FILE *f = fopen(temp_path(name), "r");
     assert_non_null(f);
     size_t n = fread(text, 1, 511, f);
     fclose(f);
@@ -45,12 +38,12 @@ static size_t content(const char *name, char text[512])
     return n;
 }
 
-IN_FOLDER(keys_are_drawn_once_and_fit_each_other)
+WITH_KEYS(keys_are_drawn_once_and_fit_each_other)
 {
     ps_curve server, worker, again;
     assert_int_equal(mode_of(folder.path), 0700);
-    assert_int_equal(mode_of(temp_path(&folder, "server.key")), 0600);
-    assert_int_equal(mode_of(temp_path(&folder, "worker.key")), 0600);
+    assert_int_equal(mode_of(temp_path("server.key")), 0600);
+    assert_int_equal(mode_of(temp_path("worker.key")), 0600);
     assert_int_equal(ps_curve_read(&server, folder.path, PS_ROLE_SERVER), PS_OK);
     assert_int_equal(ps_curve_read(&worker, folder.path, PS_ROLE_WORKER), PS_OK);
     assert_memory_equal(server.public_of, worker.public_of, sizeof server.public_of);
@@ -82,15 +75,15 @@ TEST(a_public_key_is_that_of_x25519)
     assert_memory_equal(&public, &wanted, sizeof public);
 }
 
-IN_FOLDER(what_others_can_read_is_refused)
+WITH_KEYS(what_others_can_read_is_refused)
 {
     ps_curve c;
-    assert_int_equal(chmod(temp_path(&folder, "server.key"), 0640), 0);
+    assert_int_equal(chmod(temp_path("server.key"), 0640), 0);
     assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_SERVER), PS_ERR_IO);
     assert_says("chmod 600");
     assert_says("server.key");
     assert_int_equal(ps_curve_make(folder.path), PS_ERR_IO);
-    assert_int_equal(chmod(temp_path(&folder, "server.key"), 0400), 0);
+    assert_int_equal(chmod(temp_path("server.key"), 0400), 0);
     assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_SERVER), PS_OK);
     assert_int_equal(chmod(folder.path, 0777), 0); // others may replace it
     assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_SERVER), PS_ERR_IO);
@@ -102,7 +95,7 @@ IN_FOLDER(what_others_can_read_is_refused)
     assert_int_equal(chmod(folder.path, 0700), 0);
 }
 
-IN_FOLDER(no_key_half_a_pair_and_another_roles_are_named)
+WITH_KEYS(no_key_half_a_pair_and_another_roles_are_named)
 {
     ps_curve c;
     char text[512];
@@ -111,13 +104,13 @@ IN_FOLDER(no_key_half_a_pair_and_another_roles_are_named)
     content("worker.key", text);
     assert_int_equal(ps_curve_load(&c, text, false, PS_ROLE_SERVER), PS_ERR_ARG);
     assert_says("is the key of a worker, and this is a server");
-    unlink(temp_path(&folder, "worker.key"));
+    unlink(temp_path("worker.key"));
     assert_int_equal(ps_curve_make(folder.path), PS_ERR_IO);
     assert_says("one role's key without the other's");
 }
 
 /* Every cut and every changed character of a key; no message shows what was read. */
-IN_FOLDER(what_is_no_key_is_refused)
+WITH_KEYS(what_is_no_key_is_refused)
 {
     ps_curve c;
     char text[512], bad[512];
@@ -127,19 +120,19 @@ IN_FOLDER(what_is_no_key_is_refused)
     for (size_t cut = 0; cut + 1 < n; cut++) { // the newline may be missing
         memcpy(bad, text, cut);
         bad[cut] = '\0';
-        assert_int_equal(temp_write(&folder, "worker.key", bad, cut), 0);
+        assert_int_equal(temp_write("worker.key", bad, cut), 0);
         assert_true(ps_curve_read(&c, folder.path, PS_ROLE_WORKER) != PS_OK);
         assert_null(strstr(ps_err_message(), "pstrain-key"));
     }
     for (size_t i = 0; i + 1 < n; i++) {
         memcpy(bad, text, n + 1);
         bad[i] = bad[i] == 'x' ? 'y' : 'x';
-        assert_int_equal(temp_write(&folder, "worker.key", bad, n), 0);
+        assert_int_equal(temp_write("worker.key", bad, n), 0);
         assert_int_not_equal(ps_curve_read(&c, folder.path, PS_ROLE_WORKER), PS_OK);
     }
     memcpy(bad, text, n + 1);
     bad[21] = bad[21] == '8' ? '9' : '8'; // the first key: it does not fit its public one
-    assert_int_equal(temp_write(&folder, "worker.key", bad, n), 0);
+    assert_int_equal(temp_write("worker.key", bad, n), 0);
     assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_WORKER), PS_ERR_FORMAT);
     assert_int_equal(ps_curve_load(&c, "", true, PS_ROLE_WORKER), PS_OK);
     assert_true(!c.on && c.insecure);
@@ -166,7 +159,7 @@ TEST(without_keys_nothing_leaves_the_host)
     }
 }
 
-IN_FOLDER(what_cannot_be_encrypted_is_refused)
+WITH_KEYS(what_cannot_be_encrypted_is_refused)
 {
     static const char *const engines[] = {"allreduce", "gloo", "nccl"};
     char exchange[64], keys[128];

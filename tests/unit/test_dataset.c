@@ -4,19 +4,7 @@
 #include "dataset.h"
 #include "temp_files.h"
 
-static temp_folder folder;
 static const ps_dims input = {3, {1, 1, 2}};
-
-static int begin(void **state)
-{
-    return temp_folder_init(&folder);
-}
-
-static int end(void **state)
-{
-    temp_folder_fini(&folder);
-    return 0;
-}
 
 /* Writes an IDX pair of n images of 1 x 2. Their first pixels and their labels count from
  * `first`. */
@@ -26,8 +14,8 @@ static void write_idx(const char *images, const char *labels, int first, uint8_t
     uint8_t y[64] = {0, 0, 8, 1, 0, 0, 0, n};
     for (int i = 0; i < n; i++)
         x[16 + 2 * i] = y[8 + i] = (uint8_t)(first + i);
-    assert_int_equal(temp_write_gz(&folder, images, x, 16 + 2u * n), 0);
-    assert_int_equal(temp_write(&folder, labels, y, 8 + (size_t)n), 0);
+    assert_int_equal(temp_write_gz(images, x, 16 + 2u * n), 0);
+    assert_int_equal(temp_write(labels, y, 8 + (size_t)n), 0);
 }
 
 static ps_err load(ps_split split, const char *text, ps_dataset *set)
@@ -54,7 +42,7 @@ static void check_labels(ps_split split, const char *text, int first, int n)
 
 /* There are only t10k files. Ranges cut both splits out of them; without ranges they are
  * no training set. */
-TEST(bare_ranges_fall_back_to_the_other_files)
+IN_FOLDER(bare_ranges_fall_back_to_the_other_files)
 {
     ps_dataset set;
     write_idx("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte", 0, 10);
@@ -71,7 +59,7 @@ TEST(bare_ranges_fall_back_to_the_other_files)
     check_labels(PS_SPLIT_TEST, "8-9", 8, 2);
 }
 
-TEST(named_files_and_ranges)
+IN_FOLDER(named_files_and_ranges)
 {
     write_idx("a,x", "y@1", 20, 5);
     write_idx("a", "b", 40, 5);
@@ -86,7 +74,7 @@ TEST(named_files_and_ranges)
     check_labels(PS_SPLIT_TRAIN, absolute, 40, 5);
 }
 
-TEST(split_texts_are_parsed)
+IN_FOLDER(split_texts_are_parsed)
 {
     ps_data_spec spec;
     assert_int_equal(ps_data_spec_init(&spec, "k", "0-7999"), PS_OK);
@@ -109,7 +97,7 @@ TEST(split_texts_are_parsed)
     }
 }
 
-TEST(synthetic_data_has_the_models_shape)
+IN_FOLDER(synthetic_data_has_the_models_shape)
 {
     ps_config config = {.file = "",
                         .data = {.kind = PS_DATA_SYNTHETIC,
@@ -134,7 +122,7 @@ TEST(synthetic_data_has_the_models_shape)
 
 /* "." exists beside the configuration file and in the working folder: the former counts.
  */
-TEST(folders_are_beside_the_configuration_file)
+IN_FOLDER(folders_are_beside_the_configuration_file)
 {
     const struct {
         const char *path, *want;
@@ -156,9 +144,4 @@ TEST(folders_are_beside_the_configuration_file)
              folder.path);
     assert_non_null(strstr(ps_err_message(), beside));
     assert_null(found);
-}
-
-int main(void)
-{
-    return check_run(begin, end);
 }

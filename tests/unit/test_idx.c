@@ -1,21 +1,6 @@
-
-
 #include "check.h"
 #include "idx.h"
 #include "temp_files.h"
-
-static temp_folder folder;
-
-static int begin(void **state)
-{
-    return temp_folder_init(&folder);
-}
-
-static int end(void **state)
-{
-    temp_folder_fini(&folder);
-    return 0;
-}
 
 /* Two images of 2 x 3, pixels 0 .. 11; labels 7 and 1. */
 static const uint8_t images[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0,  0,
@@ -25,8 +10,8 @@ static const uint8_t labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 7, 1};
 static ps_err read_pair(const char *x, const char *y, ps_dataset *set)
 {
     char a[384], b[384];
-    snprintf(a, sizeof a, "%s", temp_path(&folder, x));
-    snprintf(b, sizeof b, "%s", temp_path(&folder, y));
+    snprintf(a, sizeof a, "%s", temp_path(x));
+    snprintf(b, sizeof b, "%s", temp_path(y));
     char *paths[] = {a, b};
     return ps_idx_read(paths, 2, set);
 }
@@ -47,25 +32,25 @@ static void check_pair(const char *x, const char *y)
     ps_dataset_fini(&set);
 }
 
-TEST(plain_and_gzip_are_read)
+IN_FOLDER(plain_and_gzip_are_read)
 {
-    assert_int_equal(temp_write(&folder, "x", images, sizeof images), 0);
-    assert_int_equal(temp_write(&folder, "y", labels, sizeof labels), 0);
-    assert_int_equal(temp_write_gz(&folder, "x.gz", images, sizeof images), 0);
-    assert_int_equal(temp_write_gz(&folder, "y.gz", labels, sizeof labels), 0);
+    assert_int_equal(temp_write("x", images, sizeof images), 0);
+    assert_int_equal(temp_write("y", labels, sizeof labels), 0);
+    assert_int_equal(temp_write_gz("x.gz", images, sizeof images), 0);
+    assert_int_equal(temp_write_gz("y.gz", labels, sizeof labels), 0);
     check_pair("x", "y");
     check_pair("x.gz", "y.gz");
 }
 
-TEST(float_images_are_big_endian)
+IN_FOLDER(float_images_are_big_endian)
 {
     // 1.0f = 3f800000, -2.5f = c0200000; one sample of 2 features
     static const uint8_t file[] = {0, 0, 0x0d, 2,    0, 0, 0,    1,    0, 0,
                                    0, 2, 0x3f, 0x80, 0, 0, 0xc0, 0x20, 0, 0};
     static const uint8_t one[] = {0, 0, 8, 1, 0, 0, 0, 1, 0};
     ps_dataset set;
-    assert_int_equal(temp_write(&folder, "f", file, sizeof file), 0);
-    assert_int_equal(temp_write(&folder, "one", one, sizeof one), 0);
+    assert_int_equal(temp_write("f", file, sizeof file), 0);
+    assert_int_equal(temp_write("one", one, sizeof one), 0);
     assert_int_equal(read_pair("f", "one", &set), PS_OK);
     assert_true(set.is_float);
     assert_int_equal(set.dims.n, 1);
@@ -79,9 +64,9 @@ TEST(float_images_are_big_endian)
 static void check_bad(const char *says)
 {
     ps_dataset set;
-    assert_int_equal(temp_write(&folder, "y", labels, sizeof labels), 0);
+    assert_int_equal(temp_write("y", labels, sizeof labels), 0);
     assert_int_equal(read_pair("bad", "y", &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), temp_path(&folder, "bad")));
+    assert_non_null(strstr(ps_err_message(), temp_path("bad")));
     if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
     assert_null(set.values);
     assert_null(set.labels);
@@ -92,13 +77,13 @@ static void check_bad_byte(size_t at, uint8_t value, const char *says)
     uint8_t file[sizeof images];
     memcpy(file, images, sizeof file);
     file[at] = value;
-    assert_int_equal(temp_write(&folder, "bad", file, sizeof file), 0);
+    assert_int_equal(temp_write("bad", file, sizeof file), 0);
     check_bad(says);
-    assert_int_equal(temp_write_gz(&folder, "bad", file, sizeof file), 0);
+    assert_int_equal(temp_write_gz("bad", file, sizeof file), 0);
     check_bad(says);
 }
 
-TEST(damaged_headers_are_named)
+IN_FOLDER(damaged_headers_are_named)
 {
     check_bad_byte(0, 1, "is not an IDX file");
     check_bad_byte(2, 9, "type 0x09");
@@ -109,42 +94,42 @@ TEST(damaged_headers_are_named)
     check_bad_byte(4, 0xff, "claims 2566914"); // 4278190082 * 6
 }
 
-TEST(truncation_is_found_everywhere)
+IN_FOLDER(truncation_is_found_everywhere)
 {
     ps_dataset set;
-    assert_int_equal(temp_write(&folder, "y", labels, sizeof labels), 0);
+    assert_int_equal(temp_write("y", labels, sizeof labels), 0);
     for (size_t n = 0; n < sizeof images; n++) {
-        assert_int_equal(temp_write(&folder, "bad", images, n), 0);
+        assert_int_equal(temp_write("bad", images, n), 0);
         assert_int_equal(read_pair("bad", "y", &set), PS_ERR_FORMAT);
-        assert_int_equal(temp_write_gz(&folder, "bad", images, (unsigned)n), 0);
+        assert_int_equal(temp_write_gz("bad", images, (unsigned)n), 0);
         assert_int_equal(read_pair("bad", "y", &set), PS_ERR_FORMAT);
     }
     // A gzip file that is itself cut off, at every byte.
-    assert_int_equal(temp_write_gz(&folder, "whole", images, sizeof images), 0);
+    assert_int_equal(temp_write_gz("whole", images, sizeof images), 0);
     uint8_t gz[256];
-    FILE *f = fopen(temp_path(&folder, "whole"), "rb");
+    FILE *f = fopen(temp_path("whole"), "rb");
     size_t bytes = fread(gz, 1, sizeof gz, f);
     fclose(f);
     for (size_t n = 0; n < bytes; n++) {
-        assert_int_equal(temp_write(&folder, "bad", gz, n), 0);
+        assert_int_equal(temp_write("bad", gz, n), 0);
         assert_int_equal(read_pair("bad", "y", &set), PS_ERR_FORMAT);
     }
 }
 
 /* A gzip file of a few bytes that claims 4 GB is refused by its size alone. */
-TEST(claims_are_held_against_the_file)
+IN_FOLDER(claims_are_held_against_the_file)
 {
     static const uint8_t header[] = {0, 0, 8, 2, 0, 0, 0x10, 0, 0, 0x10, 0, 0};
-    assert_int_equal(temp_write_gz(&folder, "bad", header, sizeof header), 0);
+    assert_int_equal(temp_write_gz("bad", header, sizeof header), 0);
     check_bad("claims 4294967296 bytes");
 }
 
-TEST(counts_have_to_match)
+IN_FOLDER(counts_have_to_match)
 {
     static const uint8_t three[] = {0, 0, 8, 1, 0, 0, 0, 3, 7, 1, 2};
     ps_dataset set;
-    assert_int_equal(temp_write(&folder, "x", images, sizeof images), 0);
-    assert_int_equal(temp_write(&folder, "y3", three, sizeof three), 0);
+    assert_int_equal(temp_write("x", images, sizeof images), 0);
+    assert_int_equal(temp_write("y3", three, sizeof three), 0);
     assert_int_equal(read_pair("x", "y3", &set), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "2 images"));
     assert_non_null(strstr(ps_err_message(), "3 labels"));
@@ -152,9 +137,4 @@ TEST(counts_have_to_match)
     assert_non_null(strstr(ps_err_message(), "labels are one dimension"));
     assert_int_equal(read_pair("x", "absent", &set), PS_ERR_IO);
     assert_int_equal(read_pair(".", "y3", &set), PS_ERR_IO);
-}
-
-int main(void)
-{
-    return check_run(begin, end);
 }

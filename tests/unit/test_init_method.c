@@ -4,22 +4,7 @@
 #include <unistd.h>
 
 #include "check.h"
-
-static char folder[] = "/tmp/pstrain-test-init-XXXXXX";
-static char path[64];
-
-static int make_folder(void **state)
-{
-    if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/rendezvous", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    unlink(path);
-    return rmdir(folder);
-}
+#include "temp_files.h"
 
 TEST(reads_the_forms)
 {
@@ -63,8 +48,9 @@ TEST(refuses_other_forms)
     assert_int_equal(ps_init_method_parse(longer, &m), PS_ERR_ARG);
 }
 
-TEST(a_record_returns_and_only_its_owner_removes_it)
+IN_FOLDER(a_record_returns_and_only_its_owner_removes_it)
 {
+    const char *path = temp_path("rendezvous");
     const ps_init_record mine = {"10.0.0.7", 4321, 0x00ab000000000001u};
     const ps_init_record newer = {"2001:db8::1", 1, UINT64_MAX};
     ps_init_record r;
@@ -83,8 +69,9 @@ TEST(a_record_returns_and_only_its_owner_removes_it)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-TEST(refuses_other_files)
+IN_FOLDER(refuses_other_files)
 {
+    const char *path = temp_path("rendezvous");
     static const char *const bad[] = {
         "",
         "pstrain-init",
@@ -98,10 +85,7 @@ TEST(refuses_other_files)
     };
     ps_init_record r;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        FILE *f = fopen(path, "w");
-        assert_non_null(f);
-        fputs(bad[i], f);
-        fclose(f);
+        assert_int_equal(temp_write("rendezvous", bad[i], strlen(bad[i])), 0);
         assert_int_equal(ps_init_file_read(path, &r), PS_ERR_FORMAT);
         assert_non_null(strstr(ps_err_message(), path));
     }
@@ -112,9 +96,4 @@ TEST(writing_where_it_cannot_names_the_path)
     const ps_init_record r = {"10.0.0.7", 4321, 1};
     assert_int_equal(ps_init_file_write("/nonesuch/folder/file", &r), PS_ERR_IO);
     assert_non_null(strstr(ps_err_message(), "/nonesuch/folder/file"));
-}
-
-int main(void)
-{
-    return check_run(make_folder, remove_folder);
 }

@@ -4,26 +4,12 @@
 
 #include "check.h"
 #include "membership_log.h"
-
-static char path[64];
-
-static int make_file(void **state)
-{
-    snprintf(path, sizeof path, "/tmp/pstrain-test-XXXXXX");
-    const int fd = mkstemp(path);
-    return fd < 0 || close(fd) != 0 || unlink(path) != 0;
-}
-
-static int remove_file(void **state)
-{
-    unlink(path);
-    return 0;
-}
+#include "temp_files.h"
 
 static void add(uint64_t step, int workers)
 {
     const ps_membership m = {.step = step, .epoch = 1, .position = 2, .workers = workers};
-    assert_int_equal(ps_membership_log_add(path, &m), PS_OK);
+    assert_int_equal(ps_membership_log_add(temp_path("log"), &m), PS_OK);
 }
 
 static void expect_steps(const char *want)
@@ -31,7 +17,7 @@ static void expect_steps(const char *want)
     char line[256], got[256] = "";
     unsigned long step;
     int workers;
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(temp_path("log"), "r");
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
         assert_int_equal(sscanf(line,
@@ -46,7 +32,7 @@ static void expect_steps(const char *want)
     assert_string_equal(got, want);
 }
 
-TEST_WITH(lines_follow_each_other, make_file, remove_file)
+IN_FOLDER(lines_follow_each_other)
 {
     add(0, 2);
     add(10, 3);
@@ -54,7 +40,7 @@ TEST_WITH(lines_follow_each_other, make_file, remove_file)
     expect_steps("0:2 10:3 25:1 ");
 }
 
-TEST_WITH(a_job_that_goes_back_forgets, make_file, remove_file)
+IN_FOLDER(a_job_that_goes_back_forgets)
 {
     add(0, 2);
     add(10, 3);
@@ -67,9 +53,10 @@ TEST_WITH(a_job_that_goes_back_forgets, make_file, remove_file)
     expect_steps("0:1 ");
 }
 
-TEST_WITH(another_file_is_an_error, make_file, remove_file)
+IN_FOLDER(another_file_is_an_error)
 {
     const ps_membership m = {.workers = 1};
+    const char *path = temp_path("log");
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fputs("no line of ours\n", file);

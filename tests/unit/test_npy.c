@@ -57,15 +57,15 @@ TEST(values_are_numpys)
 }
 
 /* numpy.asfortranarray of labels has the bytes of other labels. */
-TEST(fortran_order_of_one_dimension_is_no_order)
+IN_FOLDER(fortran_order_of_one_dimension_is_no_order)
 {
     const char *const shapes[] = {"(2,)", "(2, 1)"};
     for (int i = 0; i < 2; i++) {
-        char path[] = "/tmp/ps-npy-XXXXXX", text[128];
+        char text[128], *path = temp_path("fortran.npy");
         const int n =
             snprintf(text, sizeof text,
                      "{'descr': '|u1', 'fortran_order': True, 'shape': %s}\n", shapes[i]);
-        FILE *f = fdopen(mkstemp(path), "w");
+        FILE *f = fopen(path, "w");
         assert_non_null(f);
         fwrite("\x93NUMPY\x01", 1, 8, f); // and a NUL
         fprintf(f, "%c%c%s%c%c", n, 0, text, 3, 1);
@@ -74,7 +74,6 @@ TEST(fortran_order_of_one_dimension_is_no_order)
         ps_dataset set;
         if (ps_npy_read(paths, 2, &classes, &set) != PS_OK)
             fail_msg("%s", ps_err_message());
-        remove(path);
         assert_int_equal(set.labels[0], 3);
         assert_int_equal(set.labels[1], 1);
         ps_dataset_fini(&set);
@@ -162,51 +161,45 @@ static void cannot_stream(const char *x, ps_err expected, const char *says)
 }
 
 /* Writes the first `bytes` of the 152 bytes of a file of two samples. */
-static void write_cut(temp_folder *folder, size_t bytes)
+static void write_cut(size_t bytes)
 {
     char content[256] = {0};
     FILE *f = fopen("tests/fuzz/corpus/npy/f4_2x3.npy", "rb");
     assert_non_null(f);
     assert_int_equal(fread(content, 1, sizeof content, f), 152);
     fclose(f);
-    assert_int_equal(temp_write(folder, "x.npy", content, bytes), 0);
+    assert_int_equal(temp_write("x.npy", content, bytes), 0);
 }
 
-TEST(a_file_that_cannot_be_streamed_is_refused)
+IN_FOLDER(a_file_that_cannot_be_streamed_is_refused)
 {
-    temp_folder folder;
     cannot_stream("tests/fuzz/corpus/npy/good_gz.npy.gz", PS_ERR_UNSUPPORTED,
                   "is compressed");
     cannot_stream("tests/fuzz/corpus/npy/fortran.npy", PS_ERR_UNSUPPORTED, "Fortran");
     cannot_stream("tests/fuzz/corpus/npy/empty.npy", PS_ERR_FORMAT, "no samples");
     cannot_stream("tests/fuzz/corpus/npy/huge_shape.npy", PS_ERR_FORMAT, "can address");
-    assert_int_equal(temp_folder_init(&folder), 0);
-    write_cut(&folder, 151);
-    cannot_stream(temp_path(&folder, "x.npy"), PS_ERR_FORMAT,
+    write_cut(151);
+    cannot_stream(temp_path("x.npy"), PS_ERR_FORMAT,
                   "has 151 bytes, and its header says 152");
-    write_cut(&folder, 153);
-    cannot_stream(temp_path(&folder, "x.npy"), PS_ERR_FORMAT,
+    write_cut(153);
+    cannot_stream(temp_path("x.npy"), PS_ERR_FORMAT,
                   "has 153 bytes, and its header says 152");
-    temp_folder_fini(&folder);
 }
 
-TEST(a_file_that_becomes_shorter_names_the_sample)
+IN_FOLDER(a_file_that_becomes_shorter_names_the_sample)
 {
     char x[384], y[] = "tests/fuzz/corpus/npy/i8_2.npy";
     char *paths[] = {x, y};
     float room[3];
     ps_dataset set;
-    temp_folder folder;
-    assert_int_equal(temp_folder_init(&folder), 0);
-    write_cut(&folder, 152);
-    snprintf(x, sizeof x, "%s", temp_path(&folder, "x.npy"));
+    write_cut(152);
+    snprintf(x, sizeof x, "%s", temp_path("x.npy"));
     assert_int_equal(ps_npy_open(paths, 2, &classes, &set), PS_OK);
     assert_int_equal(truncate(x, 151), 0);
     assert_int_equal(ps_sample_file_read(set.stream, 0, room), PS_OK);
     assert_int_equal(ps_sample_file_read(set.stream, 1, room), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "x.npy: has become shorter: sample 1 is"));
     ps_dataset_fini(&set);
-    temp_folder_fini(&folder);
 }
 
 TEST(a_number_that_is_not_finite_is_found_when_it_is_read)

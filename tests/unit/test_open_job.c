@@ -1,5 +1,3 @@
-
-
 #include "check.h"
 #include "mem.h"
 #include "open_job.h"

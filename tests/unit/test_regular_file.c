@@ -17,13 +17,11 @@ static void refused(const char *path, int flags, const char *why)
     assert_non_null(strstr(ps_err_message(), why));
 }
 
-TEST(a_file_is_opened)
+IN_FOLDER(a_file_is_opened)
 {
-    temp_folder folder;
     FILE *f;
     char text[8] = "";
-    assert_int_equal(temp_folder_init(&folder), 0);
-    const char *path = temp_path(&folder, "file");
+    const char *path = temp_path("file");
     refused(path, O_RDONLY, "No such file");
     assert_int_equal(errno, ENOENT);
     for (int i = 0; i < 3; i++) { // "w" begins anew
@@ -35,36 +33,29 @@ TEST(a_file_is_opened)
     fclose(f);
     refused(path, O_WRONLY | O_CREAT | O_EXCL, "exists");
     assert_int_equal(errno, EEXIST);
-    temp_folder_fini(&folder);
 }
 
-TEST(what_is_no_file)
+IN_FOLDER(what_is_no_file)
 {
-    temp_folder folder;
-    assert_int_equal(temp_folder_init(&folder), 0);
-    assert_int_equal(mkfifo(temp_path(&folder, "fifo"), 0600), 0);
+    assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
     refused(folder.name, O_RDONLY, "is not a regular file");
     refused(folder.name, O_WRONLY | O_CREAT | O_TRUNC, "is not a regular file");
     refused("/dev/zero", O_RDONLY, "is not a regular file");
     refused("/dev/null", O_WRONLY | O_APPEND, "is not a regular file");
     refused(folder.path, O_RDONLY, "is not a regular file");
-    temp_folder_fini(&folder);
 }
 
 /* It is followed where it is read alone. */
-TEST(a_link)
+IN_FOLDER(a_link)
 {
-    temp_folder folder;
     struct stat st;
     int fd;
     char link[sizeof folder.name];
-    assert_int_equal(temp_folder_init(&folder), 0);
-    snprintf(link, sizeof link, "%s", temp_path(&folder, "link"));
-    assert_int_equal(temp_write(&folder, "target", "abc", 3), 0);
+    snprintf(link, sizeof link, "%s", temp_path("link"));
+    assert_int_equal(temp_write("target", "abc", 3), 0);
     assert_int_equal(symlink(folder.name, link), 0);
     refused(link, O_WRONLY | O_CREAT | O_TRUNC, "remove the link");
     assert_true(stat(link, &st) == 0 && st.st_size == 3);
     assert_int_equal(ps_regular_file_open(link, O_RDONLY, &fd), PS_OK);
     close(fd);
-    temp_folder_fini(&folder);
 }

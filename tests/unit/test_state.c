@@ -279,11 +279,9 @@ static void read_states(const fixture *f, side *s, const char *path)
     free(values);
 }
 
-TEST(a_streams_state_goes_on_by_way_of_a_file)
+IN_FOLDER(a_streams_state_goes_on_by_way_of_a_file)
 {
-    temp_folder folder;
-    assert_int_equal(temp_folder_init(&folder), 0);
-    const char *path = temp_path(&folder, "state.safetensors");
+    const char *path = temp_path("state.safetensors");
     for (int k = 0; k < 4; k++) {
         fixture f;
         side a, b;
@@ -308,7 +306,6 @@ TEST(a_streams_state_goes_on_by_way_of_a_file)
         close_side(&b);
         teardown(&f);
     }
-    temp_folder_fini(&folder);
 }
 
 /* ---- a checkpoint ---- */
@@ -331,16 +328,15 @@ static void make_snapshot(const fixture *f, ps_snapshot *s)
 }
 
 /* What the ranks that are gone had kept back is added to that of the others. */
-static void check_feedback(const fixture *f, const ps_snapshot *s, const char *folder,
-                           int n)
+static void check_feedback(const fixture *f, const ps_snapshot *s, int n)
 {
     json_t *manifest;
     ps_snapshot got;
     const ps_snapshot_shape shape =
         ps_snapshot_shape_of(&f->cfg, &f->spec.table, &f->rule.optimizer, n);
-    assert_int_equal(ps_checkpoint_verify(folder, &manifest), PS_OK);
+    assert_int_equal(ps_checkpoint_verify(folder.path, &manifest), PS_OK);
     assert_int_equal(ps_snapshot_init(&got, &shape, 0, true), PS_OK);
-    assert_int_equal(ps_checkpoint_read(folder, manifest, &shape, &got), PS_OK);
+    assert_int_equal(ps_checkpoint_read(folder.path, manifest, &shape, &got), PS_OK);
     for (int r = 0; r < n; r++)
         for (uint64_t i = 0; i < f->spec.table.arena_count; i++) {
             float want = 0;
@@ -370,12 +366,10 @@ static void check_steps(const fixture *f, const char *path)
     ps_st_fini(&file);
 }
 
-TEST(a_checkpoint_is_read_by_other_workers)
+IN_FOLDER(a_checkpoint_is_read_by_other_workers)
 {
-    temp_folder folder;
     fixture f;
     ps_snapshot s;
-    assert_int_equal(temp_folder_init(&folder), 0);
     setup(&f, "optimizer.name=adam", "exchange.codec=onebit");
     make_snapshot(&f, &s);
     assert_int_equal(
@@ -387,11 +381,10 @@ TEST(a_checkpoint_is_read_by_other_workers)
                                                  .feedback = true},
                             &s),
         PS_OK);
-    check_feedback(&f, &s, folder.path, 1);
-    check_feedback(&f, &s, folder.path, 2);
-    check_feedback(&f, &s, folder.path, RANKS);
-    check_steps(&f, temp_path(&folder, "optimizer.safetensors"));
+    check_feedback(&f, &s, 1);
+    check_feedback(&f, &s, 2);
+    check_feedback(&f, &s, RANKS);
+    check_steps(&f, temp_path("optimizer.safetensors"));
     ps_snapshot_fini(&s);
     teardown(&f);
-    temp_folder_fini(&folder);
 }

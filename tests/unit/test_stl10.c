@@ -1,28 +1,20 @@
-
-
 #include "check.h"
 #include "stl10.h"
 #include "temp_files.h"
 
 enum { SIDE = 96, PIXELS = 3 * SIDE * SIDE };
 
-static temp_folder folder;
 static char x_path[384], y_path[384];
 static char *paths[] = {x_path, y_path};
 
-static int begin(void **state)
+static int name_files(void **state)
 {
-    if (temp_folder_init(&folder) != 0) return -1;
-    strcpy(x_path, temp_path(&folder, "X.bin"));
-    strcpy(y_path, temp_path(&folder, "y.bin"));
+    if (temp_folder_make(state) != 0) return -1;
+    strcpy(x_path, temp_path("X.bin"));
+    strcpy(y_path, temp_path("y.bin"));
     return 0;
 }
-
-static int end(void **state)
-{
-    temp_folder_fini(&folder);
-    return 0;
-}
+#define WITH_FILES(test) TEST_WITH(test, name_files, temp_folder_remove)
 
 static uint8_t pixel(int n, int c, int y, int x)
 {
@@ -38,16 +30,16 @@ static int write_images(int n_images, size_t cut)
             for (int x = 0; x < SIDE; x++)
                 for (int y = 0; y < SIDE; y++)
                     *at++ = pixel(n, c, y, x);
-    int code = temp_write(&folder, "X.bin", file, (size_t)n_images * PIXELS - cut);
+    int code = temp_write("X.bin", file, (size_t)n_images * PIXELS - cut);
     free(file);
     return code;
 }
 
-TEST(columns_become_rows)
+WITH_FILES(columns_become_rows)
 {
     ps_dataset set;
     assert_int_equal(write_images(2, 0), 0);
-    assert_int_equal(temp_write(&folder, "y.bin", "\x0a\x01", 2), 0);
+    assert_int_equal(temp_write("y.bin", "\x0a\x01", 2), 0);
     assert_int_equal(ps_stl10_read(paths, 2, &set), PS_OK);
     assert_int_equal(set.n, 2);
     assert_int_equal(set.dims.d[1], SIDE);
@@ -66,23 +58,18 @@ static void check_bad(const char *labels, size_t n, size_t cut, const char *says
 {
     ps_dataset set;
     assert_int_equal(write_images(2, cut), 0);
-    assert_int_equal(temp_write(&folder, "y.bin", labels, n), 0);
+    assert_int_equal(temp_write("y.bin", labels, n), 0);
     assert_int_equal(ps_stl10_read(paths, 2, &set), PS_ERR_FORMAT);
     if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
     assert_null(set.values);
     assert_null(set.labels);
 }
 
-TEST(mismatches_are_named)
+WITH_FILES(mismatches_are_named)
 {
     check_bad("\x01\x02\x03", 3, 0, "3 labels for 2 images");
     check_bad("\x01\x00", 2, 0, "label 1 is 0");
     check_bad("\x0b\x01", 2, 0, "label 0 is 11");
     check_bad("\x01\x02", 2, 1, "not a whole number of images");
     check_bad("\x01\x02", 2, 2 * PIXELS, "not a whole number of images");
-}
-
-int main(void)
-{
-    return check_run(begin, end);
 }

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "clock.h"
 #include "clock_sync.h"
+#include "temp_files.h"
 #include "thread.h"
 #include "trace.h"
 
@@ -18,23 +19,11 @@ typedef struct record {
     uint16_t zero;
 } record;
 
-static char path[] = "/tmp/pstrain-trace-XXXXXX";
 static record records[4096];
-
-static int make_file(void **state)
-{
-    int fd = mkstemp(path);
-    return fd < 0 ? 1 : close(fd);
-}
-
-static int remove_file(void **state)
-{
-    return unlink(path);
-}
 
 static void start(uint64_t first, uint64_t steps, uint64_t limit)
 {
-    const ps_trace_options o = {.path = path,
+    const ps_trace_options o = {.path = temp_path("trace"),
                                 .role = "server",
                                 .rank = 3,
                                 .first = first,
@@ -47,7 +36,7 @@ static void start(uint64_t first, uint64_t steps, uint64_t limit)
 static size_t read_back(json_t **head)
 {
     char line[2048];
-    FILE *f = fopen(path, "re");
+    FILE *f = fopen(temp_path("trace"), "re");
     assert_non_null(f);
     assert_non_null(fgets(line, sizeof line, f));
     size_t n = fread(records, sizeof *records, sizeof records / sizeof *records, f);
@@ -70,7 +59,7 @@ static size_t count(size_t n, ps_trace_kind kind)
     return found;
 }
 
-TEST(the_head_names_process_and_kinds)
+IN_FOLDER(the_head_names_process_and_kinds)
 {
     json_t *head;
     start(0, 0, 1 << 20);
@@ -92,7 +81,7 @@ TEST(the_head_names_process_and_kinds)
     assert_int_equal(records[2].chunk, UINT32_MAX);
 }
 
-TEST(a_span_has_its_time_and_its_step)
+IN_FOLDER(a_span_has_its_time_and_its_step)
 {
     start(0, 0, 1 << 20);
     const uint64_t begin = ps_trace_now();
@@ -108,7 +97,7 @@ TEST(a_span_has_its_time_and_its_step)
     assert_int_equal(r->peer, 1);
 }
 
-TEST(nothing_is_recorded_when_it_is_off)
+IN_FOLDER(nothing_is_recorded_when_it_is_off)
 {
     assert_false(ps_trace_on());
     assert_true(ps_trace_now() == 0);
@@ -119,7 +108,7 @@ TEST(nothing_is_recorded_when_it_is_off)
     assert_int_equal(count(read_back(NULL), PS_TRACE_STEP), 0);
 }
 
-TEST(only_the_steps_asked_for_are_recorded)
+IN_FOLDER(only_the_steps_asked_for_are_recorded)
 {
     start(10, 5, 1 << 20);
     for (uint64_t step = 0; step < 100; step++) {
@@ -132,7 +121,7 @@ TEST(only_the_steps_asked_for_are_recorded)
     assert_int_equal(count(n, PS_TRACE_GATHER), 5);
 }
 
-TEST(a_file_has_a_limit)
+IN_FOLDER(a_file_has_a_limit)
 {
     const uint64_t limit = 60000;
     start(0, 0, limit);
@@ -156,7 +145,7 @@ static void *record_some(void *arg)
 }
 
 /* Twice as many threads as may live at once: lanes are used again. */
-TEST(every_thread_has_a_lane)
+IN_FOLDER(every_thread_has_a_lane)
 {
     enum { THREADS = 4, ROUNDS = 2 };
     start(0, 0, 1 << 20);
@@ -178,7 +167,7 @@ TEST(every_thread_has_a_lane)
 }
 
 /* A limit on the size of files acts like a disk that is full after that many bytes. */
-TEST(a_full_disk_is_an_error)
+IN_FOLDER(a_full_disk_is_an_error)
 {
     struct rlimit limit, old;
     signal(SIGXFSZ, SIG_IGN);
@@ -203,7 +192,7 @@ static void answer(ps_clock_sync *s, uint64_t there, uint64_t back, bool *ended)
     ps_clock_sync_answer(s, asked, asked + there + 1000000, asked + there + back, ended);
 }
 
-TEST(the_shortest_round_trip_tells_the_time)
+IN_FOLDER(the_shortest_round_trip_tells_the_time)
 {
     bool ended;
     ps_clock_sync s = {0};
@@ -219,7 +208,7 @@ TEST(the_shortest_round_trip_tells_the_time)
     assert_true(s.asked_ns == 0);
 }
 
-TEST(a_worse_estimate_counts_once_the_clocks_may_have_drifted)
+IN_FOLDER(a_worse_estimate_counts_once_the_clocks_may_have_drifted)
 {
     bool ended;
     ps_clock_sync s = {.known = true, .known_at_ns = 0, .error_ns = 10000};
@@ -232,7 +221,7 @@ TEST(a_worse_estimate_counts_once_the_clocks_may_have_drifted)
     }
 }
 
-TEST(a_foreign_answer_is_ignored)
+IN_FOLDER(a_foreign_answer_is_ignored)
 {
     bool ended;
     ps_clock_sync s = {0};
@@ -241,9 +230,4 @@ TEST(a_foreign_answer_is_ignored)
     assert_false(ps_clock_sync_answer(&s, 999, 5, 2000, &ended));
     assert_false(ps_clock_sync_answer(&s, 1000, 5, 500, &ended)); // from the future
     assert_true(s.asked_ns == 1000 && s.left == PS_CLOCK_BURST && !ended);
-}
-
-int main(void)
-{
-    return check_run(make_file, remove_file);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "temp_files.h"
 
 static ps_yaml *parsed(const char *text)
 {
@@ -126,13 +127,10 @@ TEST(too_large_a_file_is_an_error)
     free(text);
 }
 
-TEST(load_reads_files)
+IN_FOLDER(load_reads_files)
 {
-    char path[] = "/tmp/test_yaml_treeXXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "a: 1\n", 5), 5);
-    close(fd);
+    const char *path = temp_path("file");
+    assert_int_equal(temp_write("file", "a: 1\n", 5), 0);
     ps_yaml *t = NULL;
     assert_int_equal(ps_yaml_load(path, &t), PS_OK);
     assert_string_equal(ps_yaml_path(t, "a")->text, "1");
