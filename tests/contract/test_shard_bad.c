@@ -159,7 +159,7 @@ TEST(another_epoch_is_told_the_present_one)
         char none;
         h = bare_answer(b.socket[0], &none, 0);
         assert_int_equal(h.kind, PS_MSG_STALE);
-        assert_int_equal(h.stale.present, b.roster->epoch);
+        assert_int_equal(h.count, b.roster->epoch);
     }
     assert_int_equal(ps_member_check(b.member[0]), PS_OK);
     bare_close(&b);
@@ -175,200 +175,93 @@ static void wait_for_the_news(const bare_job *b)
     assert_int_equal(poll(&aborted, 1, 10000), 1);
 }
 
+/* A push of worker 0 that breaks a rule. */
 typedef struct breach {
-    const char *says; // a part of the answer
-    void (*change)(const bare_job *b, ps_wire_header *h, size_t *bytes);
+    bare_job b;
+    ps_wire_header h;
+    size_t bytes; // of the payload; NO_PAYLOAD: there is no such frame
 } breach;
+enum { NO_PAYLOAD = -1 };
 
-static void far_chunk(const bare_job *b, ps_wire_header *h, size_t *bytes)
+static void breach_begin(breach *x)
 {
-    h->chunk = b->plan.n_chunks;
-}
-static void wrong_count(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->count++;
-}
-static void huge_count(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->count = UINT64_MAX / 2;
-}
-static void short_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    *bytes -= 4;
-}
-static void long_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    *bytes += 4;
-}
-static void empty_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    *bytes = 0;
-}
-static void no_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    *bytes = SIZE_MAX;
-}
-static void later_step(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->step = 2; // of step 1 it would be early
-}
-static void other_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->codec = PS_CODEC_FP16;
-}
-static void lies_about_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->codec = PS_CODEC_SHM;
-    *bytes = SIZE_MAX;
-}
-static void hello_with_shm(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_HELLO;
-    h->codec = PS_CODEC_SHM;
-    *bytes = SIZE_MAX;
-}
-static void shard_kind(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_WEIGHTS;
-}
-static void far_pull(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_PULL;
-    h->step = 7;
-    *bytes = SIZE_MAX;
-}
-static void bye_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_BYE;
+    bare_open(&x->b, 1);
+    bare_begin(&x->b);
+    x->h = bare_header(&x->b, PS_MSG_PUSH, 0, 0);
+    x->bytes = x->h.count * sizeof(float);
 }
 
-static void no_such_array(const bare_job *b, ps_wire_header *h, size_t *bytes)
+/* says: a part of the answer. */
+static void breach_send(breach *x, const char *says)
 {
-    h->kind = PS_MSG_FETCH; // sgd without momentum keeps nothing
-    *bytes = SIZE_MAX;
-}
-static void far_fetch(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_FETCH;
-    h->state.array = PS_WIRE_STATE_WEIGHTS;
-    h->step = 1;
-    *bytes = SIZE_MAX;
-}
-static void fetch_into_shared_memory(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_FETCH; // its HELLO named none
-    h->state.array = PS_WIRE_STATE_WEIGHTS;
-    h->codec = PS_CODEC_SHM;
-    *bytes = SIZE_MAX;
-}
-static void fetch_with_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_FETCH;
-}
-static void restore_without_payload(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_RESTORE;
-    h->state.array = PS_WIRE_STATE_WEIGHTS;
-    *bytes = SIZE_MAX;
-}
-static void restore_in_shared_memory(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_RESTORE;
-    h->codec = PS_CODEC_SHM;
-    *bytes = SIZE_MAX;
-}
-static void restore_of_the_rule(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_RESTORE;
-    h->state.array = PS_WIRE_STATE_RULE;
-}
-static void groups_in_a_job_with_a_model(const bare_job *b, ps_wire_header *h,
-                                         size_t *bytes)
-{
-    h->kind = PS_MSG_GROUPS;
-    h->count = 1;
-    *bytes = 64;
-}
-static void init_at_another_step(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = PS_MSG_INIT;
-    h->step = 3;
+    const bool none = x->bytes == (size_t)NO_PAYLOAD;
+    bare_send(x->b.socket[0], &x->h, none ? NULL : x->b.payload, none ? 0 : x->bytes);
+    expect_error(x->b.socket[0], says);
+    wait_for_the_news(&x->b);
+    bare_close(&x->b);
+    assert_int_not_equal(x->b.job.server[0].err, PS_OK);
+    if (!strstr(x->b.job.server[0].text, "worker 0 sent"))
+        fail_msg("%s", x->b.job.server[0].text);
 }
 
-static void other_nonce(const bare_job *b, ps_wire_header *h, size_t *bytes)
+/* What the changes of the push are answered with. */
+#define REFUSED(says, ...)                                                               \
+    do {                                                                                 \
+        breach x;                                                                        \
+        breach_begin(&x);                                                                \
+        __VA_ARGS__;                                                                     \
+        breach_send(&x, says);                                                           \
+    } while (0)
+
+TEST(pushes_that_do_not_fit_end_the_job)
 {
-    h->nonce++;
-}
-static void other_rank(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->rank = 1;
-}
-static void no_rank(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->rank = UINT32_MAX;
-}
-static void no_kind(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->kind = 77;
-}
-static void other_version(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->version = 9;
-}
-static void no_codec(const bare_job *b, ps_wire_header *h, size_t *bytes)
-{
-    h->codec = PS_CODEC_COUNT;
+    REFUSED("does not have", x.h.chunk = x.b.plan.n_chunks);
+    REFUSED("the plan has", x.h.count++);
+    REFUSED("the plan has", x.h.count = UINT64_MAX / 2);
+    REFUSED("bytes of payload", x.bytes -= 4);
+    REFUSED("bytes of payload", x.bytes += 4);
+    REFUSED("bytes of payload", x.bytes = 0);
+    REFUSED("no payload", x.bytes = NO_PAYLOAD);
+    REFUSED("before that step", x.h.step = 2); // of step 1 it would be early
+    REFUSED("codec", x.h.codec = PS_CODEC_FP16);
+    REFUSED("unknown codec", x.h.codec = PS_CODEC_COUNT);
+    REFUSED("another path", x.h.codec = PS_CODEC_SHM, x.bytes = NO_PAYLOAD);
+    REFUSED("another job", x.h.nonce++);
+    REFUSED("in the name of worker 1", x.h.rank = 1);
+    REFUSED("in the name of worker 4294967295", x.h.rank = UINT32_MAX);
+    REFUSED("version 9", x.h.version = 9);
 }
 
-TEST(members_that_break_the_rules_end_the_job)
+TEST(other_messages_that_do_not_fit_end_the_job)
 {
-    static const breach breaches[] = {
-        {"does not have", far_chunk},
-        {"the plan has", wrong_count},
-        {"the plan has", huge_count},
-        {"bytes of payload", short_payload},
-        {"bytes of payload", long_payload},
-        {"bytes of payload", empty_payload},
-        {"no payload", no_payload},
-        {"before that step", later_step},
-        {"codec", other_codec},
-        {"another path", lies_about_shm},
-        {"a HELLO that differs", hello_with_shm},
-        {"only shards send", shard_kind},
-        {"a pull of chunk", far_pull},
-        {"where none belongs", bye_with_payload},
-        {"of array 0, which chunk", no_such_array},
-        {"state of chunk 0 at version 1; it is at version 0", far_fetch},
-        {"FETCH into shared memory", fetch_into_shared_memory},
-        {"where none belongs", fetch_with_payload},
-        {"no payload", restore_without_payload},
-        {"in shared memory", restore_in_shared_memory},
-        {"of array 255, which chunk", restore_of_the_rule},
-        {"other parameter groups than the job's", groups_in_a_job_with_a_model},
-        {"at version 3, the job begins at 0", init_at_another_step},
-        {"another job", other_nonce},
-        {"in the name of worker 1", other_rank},
-        {"in the name of worker 4294967295", no_rank},
-        {"kind 77", no_kind},
-        {"version 9", other_version},
-        {"unknown codec", no_codec},
-    };
-    for (size_t i = 0; i < sizeof breaches / sizeof breaches[0]; i++) {
-        bare_job b;
-        bare_open(&b, 1);
-        bare_begin(&b);
-        ps_wire_header h = bare_header(&b, PS_MSG_PUSH, 0, 0);
-        size_t bytes = h.count * sizeof(float);
-        breaches[i].change(&b, &h, &bytes);
-        bare_send(b.socket[0], &h, bytes == SIZE_MAX ? NULL : b.payload,
-                  bytes == SIZE_MAX ? 0 : bytes);
-        expect_error(b.socket[0], breaches[i].says);
-        wait_for_the_news(&b);
-        bare_close(&b);
-        assert_int_not_equal(b.job.server[0].err, PS_OK);
-        if (!strstr(b.job.server[0].text, "worker 0 sent"))
-            fail_msg("%s", b.job.server[0].text);
-    }
+    REFUSED("kind 77", x.h.kind = 77);
+    REFUSED("only shards send", x.h.kind = PS_MSG_WEIGHTS);
+    REFUSED("a HELLO that differs", x.h.kind = PS_MSG_HELLO, x.h.codec = PS_CODEC_SHM,
+            x.bytes = NO_PAYLOAD);
+    REFUSED("a pull of chunk", x.h.kind = PS_MSG_PULL, x.h.step = 7,
+            x.bytes = NO_PAYLOAD);
+    REFUSED("where none belongs", x.h.kind = PS_MSG_BYE);
+    REFUSED("at version 3, the job begins at 0", x.h.kind = PS_MSG_INIT, x.h.step = 3);
+    REFUSED("other parameter groups than the job's", x.h.kind = PS_MSG_GROUPS,
+            x.h.count = 1, x.bytes = 64);
+}
+
+TEST(states_that_do_not_fit_end_the_job)
+{
+    REFUSED("of array 0, which chunk", x.h.kind = PS_MSG_FETCH,
+            x.bytes = NO_PAYLOAD); // sgd without momentum keeps nothing
+    REFUSED("state of chunk 0 at version 1; it is at version 0", x.h.kind = PS_MSG_FETCH,
+            x.h.state.array = PS_WIRE_STATE_WEIGHTS, x.h.step = 1, x.bytes = NO_PAYLOAD);
+    REFUSED("FETCH into shared memory", x.h.kind = PS_MSG_FETCH,
+            x.h.state.array = PS_WIRE_STATE_WEIGHTS, x.h.codec = PS_CODEC_SHM,
+            x.bytes = NO_PAYLOAD); // its HELLO named none
+    REFUSED("where none belongs", x.h.kind = PS_MSG_FETCH);
+    REFUSED("no payload", x.h.kind = PS_MSG_RESTORE,
+            x.h.state.array = PS_WIRE_STATE_WEIGHTS, x.bytes = NO_PAYLOAD);
+    REFUSED("in shared memory", x.h.kind = PS_MSG_RESTORE, x.h.codec = PS_CODEC_SHM,
+            x.bytes = NO_PAYLOAD);
+    REFUSED("of array 255, which chunk", x.h.kind = PS_MSG_RESTORE,
+            x.h.state.array = PS_WIRE_STATE_RULE);
 }
 
 TEST(a_push_before_hello_and_too_many_frames)
@@ -396,7 +289,9 @@ TEST(a_push_before_hello_and_too_many_frames)
 /* ---- codecs ---- */
 
 typedef struct lie {
-    const char *codec, *warmup, *says;
+    const char *codec;
+    int warmup;
+    const char *says;
     int frame_codec;  // -1: the right one
     int64_t surplus;  // bytes
     bool raw_indices; // topk: descending ones
@@ -405,26 +300,24 @@ typedef struct lie {
 TEST(coded_frames_that_lie_are_refused)
 {
     static const lie lies[] = {
-        {"exchange.codec=fp16", "exchange.codec_warmup=0", "codec", PS_CODEC_NONE, 0,
-         false},
-        {"exchange.codec=fp16", "exchange.codec_warmup=0", "codec", PS_CODEC_INT8, 0,
-         false},
-        {"exchange.codec=int8", "exchange.codec_warmup=0", "bytes of payload", -1, 4,
-         false},
-        {"exchange.codec=onebit", "exchange.codec_warmup=0", "bytes of payload", -1, -1,
-         false},
-        {"exchange.codec=topk", "exchange.codec_warmup=0", "bytes of payload", -1, 8,
-         false},
-        {"exchange.codec=topk", "exchange.codec_warmup=0", "ind", -1, 0, true},
-        {"exchange.codec=onebit", "exchange.codec_warmup=1", "codec", PS_CODEC_ONEBIT, 0,
-         false}, // this step still has int8
-        {"exchange.codec=onebit", "exchange.codec_warmup=1", "bytes of payload", -1, -1,
-         false},
+        {"fp16", 0, "codec", PS_CODEC_NONE, 0, false},
+        {"fp16", 0, "codec", PS_CODEC_INT8, 0, false},
+        {"int8", 0, "bytes of payload", -1, 4, false},
+        {"onebit", 0, "bytes of payload", -1, -1, false},
+        {"topk", 0, "bytes of payload", -1, 8, false},
+        {"topk", 0, "ind", -1, 0, true},
+        {"onebit", 1, "codec", PS_CODEC_ONEBIT, 0, false}, // this step still has int8
+        {"onebit", 1, "bytes of payload", -1, -1, false},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         bare_job b;
         ps_chunk_codec codec;
-        bare_open_with(&b, 1, (const char *const[]){lies[i].codec, lies[i].warmup}, 2);
+        char codec_set[64];
+        snprintf(codec_set, sizeof codec_set, "exchange.codec=%s", lies[i].codec);
+        const char *const sets[] = {codec_set, lies[i].warmup
+                                                   ? "exchange.codec_warmup=1"
+                                                   : "exchange.codec_warmup=0"};
+        bare_open_with(&b, 1, sets, 2);
         bare_begin(&b);
         uint32_t c = bare_coded_chunk(&b, &codec);
         const ps_chunk *chunk = &b.plan.chunks[c];

@@ -55,6 +55,15 @@ def wait_until(holds, what="it does not come", seconds=PATIENCE_S):
     return found
 
 
+def run_well(argv, code=0, timeout=300, **more):
+    """Runs a program to its end and checks its exit code. Returns its output."""
+    done = subprocess.run(list(map(str, argv)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=timeout, **more)
+    if done.returncode != code:
+        raise AssertionError(f"{argv}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
 def listening_ports(pid):
     """The TCP ports on which a process listens."""
     inodes = set()
@@ -179,10 +188,12 @@ class Part:
 
 
 def kill(process):
-    """Kills a process if it runs, and waits for its end."""
+    """Kills a process if it runs, waits for its end, and closes what it wrote into."""
     if process.poll() is None:
         process.kill()
     process.wait()
+    if process.stdout:
+        process.stdout.close()
 
 
 def cpu_s(pid):
@@ -210,14 +221,15 @@ class Psrun(subprocess.Popen):
     """psrun in a process forked from this one, which has imported it: the start of a Python takes a third of what a
     small job does. test_interrupts, test_ssh and test_snippets start it as people do."""
 
-    def __init__(self, argv, env=None, before=lambda: None, **more):
+    def __init__(self, argv, env=None, before=lambda: None, stdout=subprocess.PIPE, **more):
         argv = list(map(str, argv))
-        super().__init__(argv, preexec_fn=lambda: (before(), self._become(argv[1:], env)), **more)
+        super().__init__(argv, preexec_fn=lambda: (before(), self._become(argv[1:], env)), stdout=stdout,
+                         stderr=subprocess.STDOUT, text=True, **more)
 
     @classmethod
     def run(cls, argv, timeout=300, **more):
         """As subprocess.run, with all that it writes in stdout."""
-        with cls(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more) as psrun:
+        with cls(argv, **more) as psrun:
             try:
                 said, _ = psrun.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
@@ -408,6 +420,12 @@ class JobTest(unittest.TestCase):
         done = Psrun.run(self.psrun_argv(*args, out=out), timeout)
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
+
+    def start_psrun(self, *args, out="out", **more):
+        """Starts psrun, which the end of the test ends."""
+        psrun = Psrun(self.psrun_argv(*args, out=out), **more)
+        self.addCleanup(kill, psrun)
+        return psrun
 
     def path(self, *names):
         return os.path.join(self.folder, *names)

@@ -2,11 +2,10 @@
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-from jobs import DIGITS, Psrun, SlowDisk, alive, at_work, find_part, sizes, wait_until
+from jobs import DIGITS, Psrun, SlowDisk, alive, at_work, find_part, kill, sizes, wait_until
 from test_checkpoints import CheckpointTest, comparable
 
 SETTINGS = ["train.steps=60", "train.epochs=100", "data.batch=20", "data.train=0-239", "train.log_every=4",
@@ -47,10 +46,8 @@ class RestartTest(CheckpointTest):
         argv = self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings,
                                *more, out=out)
         with open(self.path(out + ".txt"), "w", encoding="utf-8") as text:
-            psrun = Psrun(argv, stdout=text, stderr=subprocess.STDOUT,
-                          env=dict(os.environ, **(env or {})))
-        self.addCleanup(psrun.wait)
-        self.addCleanup(psrun.kill)
+            psrun = Psrun(argv, stdout=text, env=dict(os.environ, **(env or {})))
+        self.addCleanup(kill, psrun)
         return psrun
 
     def text(self, out):

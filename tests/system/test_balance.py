@@ -4,7 +4,7 @@ import signal
 import subprocess
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, Psrun, TurnTaking, kill, nightly, wait_until
+from jobs import DIGITS, LONG, JobTest, TurnTaking, nightly, wait_until
 from restarting import RestartTest
 
 GLOBAL_BATCH = 192
@@ -12,10 +12,8 @@ GLOBAL_BATCH = 192
 
 class Balance(JobTest):
     def start(self, *settings):
-        job = Psrun(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.batch=auto",
-                                               "data.samples=2000", *settings),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-        self.addCleanup(kill, job)
+        job = self.start_psrun("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.batch=auto", "data.samples=2000",
+                               *settings, stdout=subprocess.DEVNULL)
         self.wait_for_steps("out", 2)
         return job
 

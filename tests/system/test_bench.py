@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, JobTest, nightly, torch_python
+from jobs import BIN, DIGITS, ROOT, JobTest, nightly, run_well, torch_python
 
 SHORT = ("data.train=0-319", "train.threads=1", "train.eval_every=0")
 DEADLINE_S = 250  # of a program that a test starts
@@ -25,10 +25,7 @@ class BenchTest(JobTest):
     def bench(self, program, *args, code=0):
         argv = [sys.executable, str(ROOT / "bench" / program), "--build-dir", str(BIN.parent),
                 "--out", self.path(program), *map(str, args)]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=DEADLINE_S)
-        self.assertEqual(done.returncode, code, done.stdout)
-        return done.stdout
+        return run_well(argv, code=code, timeout=DEADLINE_S)
 
     def report(self, program):
         with open(self.path(program, f"{program}.json"), encoding="utf-8") as f:
@@ -270,10 +267,7 @@ assert not any(m.training for m in model.modules())
             with self.subTest(config.name):
                 weights = self.path("init.safetensors")
                 subprocess.run([BIN / "ps-init-weights", weights, config], check=True, timeout=DEADLINE_S)
-                done = subprocess.run(
-                    [TORCH, "-c", check, ROOT / "bench", BIN.parent, config, weights],
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_S)
-                self.assertEqual(done.returncode, 0, done.stdout)
+                run_well([TORCH, "-c", check, ROOT / "bench", BIN.parent, config, weights], timeout=DEADLINE_S)
 
 
 class Continue(BenchTest):
@@ -341,10 +335,8 @@ model(torch.zeros(2, *config["model.input"])).sum().backward()
 optimizer.step()
 assert all(optimizer.state[p]["step"].item() == 4 for p in model.parameters())
 """
-        done = subprocess.run(
-            [TORCH, "-c", check, ROOT / "bench", BIN.parent, DIGITS, self.path("out/checkpoints/step-3"),
-             lines], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_S)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        run_well([TORCH, "-c", check, ROOT / "bench", BIN.parent, DIGITS, self.path("out/checkpoints/step-3"), lines],
+                 timeout=DEADLINE_S)
 
 
 class Stopped(JobTest):

@@ -10,8 +10,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, Faults, JobTest, Psrun, SlowDisk, alive, environment, first, nightly, read_safetensors,
-                  sizes, wait_until)
+from jobs import (DIGITS, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, sizes,
+                  wait_until)
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -365,12 +365,7 @@ class Interrupted(CheckpointTest):
 
     def start(self, mode, servers, workers, *settings, args=(), out="out", config=DIGITS, faults=None):
         env = dict(os.environ, **(faults or self.disk).env)
-        psrun = Psrun(
-            self.psrun_argv(*sizes(mode, servers, workers), *args, config, *settings, out=out),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-        self.addCleanup(psrun.stdout.close)
-        self.addCleanup(psrun.kill)
-        return psrun
+        return self.start_psrun(*sizes(mode, servers, workers), *args, config, *settings, out=out, env=env)
 
     def end(self, psrun, number, code):
         psrun.send_signal(number)

@@ -3,23 +3,18 @@ installs and packages."""
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
-from jobs import ROOT
+from jobs import ROOT, run_well
 
 # What ps-worker and the all-reduce engine stand on.
 NOT_NEEDED = re.compile(r"dnnl|gomp|gloo|libpng|libjpeg|nccl|cuda", re.I)
 
 
 def must(*command, **more):
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          check=False, **more)
-    if done.returncode:
-        raise AssertionError(f"{command}:\n{done.stdout}")
-    return done.stdout
+    return run_well(command, timeout=None, **more)
 
 
 class Core(unittest.TestCase):

@@ -15,7 +15,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import DIGITS, PSRUN, Psrun, children, environment, first, nightly, sizes, wrapped_bin
+from jobs import DIGITS, PSRUN, Psrun, children, environment, first, kill, nightly, sizes, wrapped_bin
 from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
 
@@ -62,10 +62,8 @@ class ElasticTest(RestartTest):
 
     def join(self, out):
         with open(self.path(f"{out}-joiner-{len(self.joiners)}.log"), "w", encoding="utf-8") as log:
-            joiner = Psrun([PSRUN, "--build-dir", self.path("build"), "--join", self.path(out)],
-                                      stdout=log, stderr=subprocess.STDOUT)
-        self.addCleanup(joiner.wait)
-        self.addCleanup(joiner.kill)
+            joiner = Psrun([PSRUN, "--build-dir", self.path("build"), "--join", self.path(out)], stdout=log)
+        self.addCleanup(kill, joiner)
         self.joiners.append(joiner)
         return joiner
 

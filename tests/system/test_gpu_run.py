@@ -1,21 +1,17 @@
 """tests/gpu/run, rehearsed without a GPU: its parts, and what it writes at which time."""
 import json
-import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
-from jobs import BIN, ROOT, JobTest, nightly
+from jobs import BIN, ROOT, JobTest, nightly, run_well
 
 
 class GpuRun(JobTest):
     def rehearse(self, parts, minutes, code=0):
         out = self.path("gpu.json")
-        done = subprocess.run([sys.executable, ROOT / "tests/gpu/run", "--rehearse", "--out", out,
-                               "--minutes", str(minutes), "--parts", ",".join(parts),
-                               BIN.parent], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=400)
-        self.assertEqual(done.returncode, code, done.stdout)
+        run_well([sys.executable, ROOT / "tests/gpu/run", "--rehearse", "--out", out, "--minutes", str(minutes),
+                  "--parts", ",".join(parts), BIN.parent], code=code, timeout=400)
         with open(out, encoding="utf-8") as f:
             return json.load(f)
 

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from jobs import BIN, ROOT, JobTest
+from jobs import BIN, ROOT, JobTest, run_well
 
 BUILD = BIN.resolve().parent
 MANUALS = BUILD / "deploy/manuals"
@@ -15,11 +15,7 @@ PROGRAMS = ("psrun", "ps-server", "ps-worker")
 
 
 def run(*command, **more):
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=300, check=False, **more)
-    if done.returncode:
-        raise AssertionError(f"{command}:\n{done.stdout}")
-    return done.stdout
+    return run_well(command, **more)
 
 
 def program(name):

@@ -8,8 +8,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, Psrun, alive, children, environment, first, nightly,
-                  read_safetensors, sizes, wait_until, wrapped_bin)
+from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, Psrun, alive, children, environment, first, kill,
+                  nightly, read_safetensors, sizes, wait_until, wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -39,8 +39,7 @@ class Interrupts(SlowEvaluation):
         psrun = (subprocess.Popen if argv else popen)(
             (argv or self.psrun_argv)(*sizes(mode, servers, workers), config, *settings, out=out),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(psrun.stdout.close)
-        self.addCleanup(psrun.kill)
+        self.addCleanup(kill, psrun)
         return psrun
 
     def worker(self, rank):
@@ -117,8 +116,7 @@ class Interrupts(SlowEvaluation):
         psrun = subprocess.Popen(
             ["nohup", *self.psrun_argv("-m", "single", DIGITS, "train.epochs=6")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(psrun.stdout.close)
-        self.addCleanup(psrun.kill)
+        self.addCleanup(kill, psrun)
         self.wait_for_steps("out")
         psrun.send_signal(signal.SIGHUP)
         self.finish(psrun, code=0)

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, DIGITS, NIGHTLY, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors
+from jobs import BIN, DIGITS, NIGHTLY, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors, run_well
 
 SUMMARY_KEYS = """mode model dataset device precision servers shards workers params epochs
     steps samples seconds samples_per_second step_ms_p50 step_ms_p99 exchange_wait_ms_p50
@@ -94,9 +94,7 @@ class Results(JobTest):
         with_limit = ["sh", "-c", 'ulimit -Sn 50 && exec "$@"', "sh"]
         argv = self.psrun_argv("-s", 1, "-w", 3, DIGITS, "train.steps=2", "server.shards=4",
                                "exchange.shm=off", "net.join_timeout_ms=20000")
-        done = subprocess.run([*with_limit, *argv], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        run_well([*with_limit, *argv], timeout=60)
 
     def test_losses_that_are_not_finite_are_shown(self):
         shown = self.psrun("-m", "single", DIGITS, "train.epochs=1", "optimizer.name=sgd",

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import cuts
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, free_port, nightly
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, free_port, nightly, run_well
 
 EXAMPLE = ROOT / "docs/examples/linear.c"
 BUILD = BIN.resolve().parent
@@ -27,11 +27,7 @@ target_link_libraries(linear PRIVATE pstrain::pstrain)
 
 
 def run(*command, **more):
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=300, check=False, **more)
-    if done.returncode:
-        raise AssertionError(f"{command}:\n{done.stdout}")
-    return done.stdout
+    return run_well(command, **more)
 
 
 class Process(Part):

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import unittest
 
-from jobs import SMOOTH, Psrun, TurnTaking, find_part, first, kill, nightly, read_safetensors, wait_until
+from jobs import SMOOTH, TurnTaking, find_part, first, nightly, read_safetensors, wait_until
 from restarting import RestartTest
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
@@ -254,9 +254,7 @@ class Quorum(LocalTest):
 
     def run_with_a_slow_one(self, slow, *job, pause_s=0.018):
         """Runs a job in which one of three workers is slow from its start."""
-        psrun = Psrun(self.psrun_argv("-s", 1, "-w", 3, *job), stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.STDOUT)
-        self.addCleanup(kill, psrun)
+        psrun = self.start_psrun("-s", 1, "-w", 3, *job, stdout=subprocess.DEVNULL)
         wait_until(lambda: all(find_part(psrun.pid, "worker", rank) for rank in range(3)))
         with TurnTaking(psrun.pid, slow, pause_s):
             self.assertEqual(psrun.wait(200), 0)

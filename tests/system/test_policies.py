@@ -1,11 +1,10 @@
 """sync.policy backup, ssp and asp: workers go on at their own pace; what counted is recorded and repeated."""
 import shutil
 import signal
-import subprocess
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, SMOOTH, JobTest, Psrun, first, nightly, read_safetensors
+from jobs import BIN, DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors, run_well
 from test_bench import TORCH, needs_torch
 
 # With three workers an epoch has four steps.
@@ -46,8 +45,7 @@ class PolicyTest(JobTest):
     def run_until_told(self, *more):
         """Runs a job in `out` that gets Ctrl-C after a few steps. Returns its output."""
         settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD, *more]
-        psrun = Psrun(self.psrun_argv("-s", 2, "-w", 3, DIGITS, *settings), stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True)
+        psrun = self.start_psrun("-s", 2, "-w", 3, DIGITS, *settings)
         self.wait_for_steps("out", 3)
         psrun.send_signal(signal.SIGINT)
         text = psrun.communicate(timeout=60)[0]
@@ -196,10 +194,7 @@ class Refused(PolicyTest):
                            ("sync.late=add", "sync.late: needs sync.policy backup"),
                            ("sync.delay_strength=1", "sync.delay_strength: needs sync.correction delay"),
                            ("sync.correction=lr", "sync.correction: lr needs optimizer.name sgd")):
-            done = subprocess.run([BIN / "ps-config-json", DIGITS, "sync.policy=asp", *ADAMW, key], text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            self.assertNotEqual(done.returncode, 0, key)
-            self.assertIn(words, done.stdout)
+            self.assertIn(words, run_well([BIN / "ps-config-json", DIGITS, "sync.policy=asp", *ADAMW, key], code=1))
 
 
 if __name__ == "__main__":

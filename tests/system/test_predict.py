@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, first, npy, torch_python, wait_until
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, run_well, torch_python, wait_until
 
 PYTORCH = """
 import sys
@@ -305,9 +305,7 @@ class Predict(JobTest):
     def test_ctrl_c_leaves_nothing(self):
         x = self.path("many.npy")
         write_npy(x, (200000, *self.shape[1:]), bytes(200000 * math.prod(self.shape[1:])))
-        run = Psrun(self.psrun_argv("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said"),
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(run.kill)
+        run = self.start_psrun("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said")
         wait_until(lambda: os.path.exists(self.path("said", "predict", "0-of-2.npy.tmp")))
         run.send_signal(signal.SIGINT)
         text, _ = run.communicate(timeout=60)
@@ -321,12 +319,9 @@ class Predict(JobTest):
             self.skipTest("no PyTorch (python3-torch)")
         x = self.samples(50)
         self.predict(x, DIGITS)
-        done = subprocess.run(
-            [python, "-c", PYTORCH, ROOT / "bench", BIN.parent, DIGITS, self.model, x,
-             self.path("said", "predictions.npy")],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertLess(float(done.stdout), 1e-6)
+        said = run_well([python, "-c", PYTORCH, ROOT / "bench", BIN.parent, DIGITS, self.model, x,
+                         self.path("said", "predictions.npy")])
+        self.assertLess(float(said), 1e-6)
 
     def test_mistakes_are_named(self):
         wrong = self.path("wrong.npy")
@@ -442,10 +437,8 @@ class Describe(JobTest):
         for config in first(2, [every, sequence, *sorted((ROOT / "configs").glob("*.yaml"))]):
             with open(source, "w", encoding="utf-8") as f:
                 subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
-            done = subprocess.run([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            self.assertEqual(done.returncode, 0, f"{config}: {done.stdout}")
-            self.assertLess(float(done.stdout.split()[-1]), 1e-6, config)
+            said = run_well([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source])
+            self.assertLess(float(said.split()[-1]), 1e-6, config)
 
     def test_any_name_in_pytorch(self):
         python = torch_python()
@@ -458,11 +451,8 @@ class Describe(JobTest):
         self.psrun("--predict", x, "--init", model, config, out="said")
         with open(source, "w", encoding="utf-8") as f:
             subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
-        done = subprocess.run([python, "-c", LOADED, ROOT / "bench", source, model, x,
-                               self.path("said", "predictions.npy")],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertLess(float(done.stdout.split()[-1]), 1e-6)
+        said = run_well([python, "-c", LOADED, ROOT / "bench", source, model, x, self.path("said", "predictions.npy")])
+        self.assertLess(float(said.split()[-1]), 1e-6)
 
     def test_initial_weights(self):
         python = torch_python()

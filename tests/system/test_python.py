@@ -16,8 +16,8 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, find_part, first, free_port, nightly, npy,
-                  read_safetensors, torch_python)
+from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, find_part, first, free_port, kill, nightly, npy,
+                  read_safetensors, run_well, torch_python)
 
 PYTHON = torch_python() or sys.executable
 WORKER = str(ROOT / "tests/system/python/worker.py")
@@ -54,10 +54,8 @@ def environment():
 class PythonTest(JobTest):
     def start(self, *case, workers=2, servers=2, settings=FAST, program=(PYTHON, WORKER)):
         argv = self.psrun_argv("--overwrite", "--verbose", "-s", servers, "-w", workers, *settings)
-        run = Psrun([*argv, "--", *program, *case], env=environment(), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(run.stdout.close)
-        self.addCleanup(run.kill)
+        run = Psrun([*argv, "--", *program, *case], env=environment(), stdin=subprocess.DEVNULL)
+        self.addCleanup(kill, run)
         return run
 
     def job(self, *case, code=0, timeout=120, **how):
@@ -284,10 +282,9 @@ class Uses(PythonTest):
 
     @nightly
     def test_doctor(self):
-        done = subprocess.run([PYTHON, "-m", "pstrain.doctor"], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("nothing to mend", done.stdout)
+        said = run_well([PYTHON, "-m", "pstrain.doctor"], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
+                        timeout=400)
+        self.assertIn("nothing to mend", said)
 
 
 @nightly
@@ -315,12 +312,9 @@ class HuggingFace(PythonTest):
 @nightly
 class Bench(PythonTest):
     def test_package_beside_ddp(self):
-        done = subprocess.run(
-            [sys.executable, ROOT / "bench/pytorch", "--build-dir", BIN.parent, "--torch", PYTHON, "--rounds", "1",
-             "--out", self.path("out"), DIGITS, "train.steps=6",
-             "train.warmup_steps=2", "train.threads=1", "model.dropout=false", "net.join_timeout_ms=120000"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        run_well([sys.executable, ROOT / "bench/pytorch", "--build-dir", BIN.parent, "--torch", PYTHON, "--rounds",
+                  "1", "--out", self.path("out"), DIGITS, "train.steps=6", "train.warmup_steps=2", "train.threads=1",
+                  "model.dropout=false", "net.join_timeout_ms=120000"], timeout=900)
         report = json.loads(Path(self.path("out/pytorch.json")).read_text(encoding="utf-8"))
         plain, ours = report["figures"]
         self.assertEqual((plain["mode"], ours["mode"]), ("DDP", "Optimizer"))
@@ -340,16 +334,14 @@ class Torchrun(PythonTest):
             self.skipTest("no torchrun here that starts programs: it comes with PyPI's PyTorch 2")
         run = subprocess.Popen([*command, *words], env=dict(environment(), **env), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(run.stdout.close)
-        self.addCleanup(run.kill)
+        self.addCleanup(kill, run)
         return run
 
     def pstrain_server(self, *words):
         code = "import sys, pstrain._programs as p; sys.exit(p.server())"
         server = subprocess.Popen([PYTHON, "-c", code, *words], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(server.stdout.close)
-        self.addCleanup(server.kill)
+        self.addCleanup(kill, server)
         return server
 
     def test_servers_beside_it(self):
@@ -391,8 +383,7 @@ class Torchrun(PythonTest):
         workers = [subprocess.Popen([PYTHON, WORKER, "same_step", "sgd"], env=dict(env, RANK=str(rank)),
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
         for worker in workers:
-            self.addCleanup(worker.stdout.close)
-            self.addCleanup(worker.kill)
+            self.addCleanup(kill, worker)
         texts = [worker.communicate(timeout=240)[0] for worker in workers]
         self.assertEqual([worker.returncode for worker in workers], [0, 0], texts)
         self.said("".join(texts), "ulps")

@@ -5,12 +5,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, SlowDisk, nightly, wrapped_bin
+from jobs import BIN, DIGITS, ROOT, JobTest, Part, SlowDisk, nightly, run_well, wrapped_bin
 from restarting import SETTINGS, RestartTest
 from test_chaos import NORMS
 
@@ -237,11 +236,8 @@ class ByHand(JobTest):
 
 class Bench(RestartTest):
     def bench(self, *args, code=0):
-        done = subprocess.run([sys.executable, ROOT / "bench/recovery", "--build-dir", BIN.parent,
-                               "--out", self.path("out"), *map(str, args), DIGITS],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
-        self.assertEqual(done.returncode, code, done.stdout)
-        return done.stdout
+        return run_well([sys.executable, ROOT / "bench/recovery", "--build-dir", BIN.parent, "--out", self.path("out"),
+                           *map(str, args), DIGITS], code=code, timeout=250)
 
     def report(self):
         with open(self.path("out/recovery.json"), encoding="utf-8") as f:

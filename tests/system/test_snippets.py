@@ -11,7 +11,7 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, npy
+from jobs import BIN, DIGITS, ROOT, JobTest, npy, run_well
 from test_python import PYTHON, WHY_NOT, environment
 
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "python/README.md",
@@ -119,10 +119,7 @@ class Snippets(JobTest):
     def shell(self, text):
         """Runs it here; returns what it says."""
         env = dict(environment(), PATH=f"{self.path('bin')}:{os.environ['PATH']}", PS_BUILD_DIR=str(BIN.parent.resolve()))
-        done = subprocess.run(["bash", "-ex"], input=text, cwd=self.folder, env=env, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        return done.stdout
+        return run_well(["bash", "-ex"], input=text, cwd=self.folder, env=env, timeout=300)
 
     def test_shell(self):
         run = 0

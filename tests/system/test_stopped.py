@@ -4,11 +4,10 @@ stand still for good: psrun ends the job and names them, also if no other part i
 Ctrl-Z stops psrun and all parts until fg."""
 import os
 import signal
-import subprocess
 import time
 import unittest
 
-from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, Psrun, children, listening_ports, nightly, resident_bytes, sizes,
+from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, children, listening_ports, nightly, resident_bytes, sizes,
                   stands_still, wait_until)
 from psrunlib import job, local, watched
 
@@ -104,10 +103,7 @@ class UnderPsrun(JobTest):
     def start(self, mode, *settings, workers=1):
         """Starts psrun as a shell starts a job. Returns it and its parts' process ids."""
         out = f"{mode}-{len(os.listdir(self.folder))}"
-        psrun = Psrun(self.psrun_argv(*sizes(mode, 1, workers), DIGITS, *LONG, *settings, out=out),
-                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, before=os.setpgrp)
-        self.addCleanup(psrun.stdout.close)
-        self.addCleanup(psrun.kill)
+        psrun = self.start_psrun(*sizes(mode, 1, workers), DIGITS, *LONG, *settings, out=out, before=os.setpgrp)
         psrun.out = out
         self.wait_for_steps(out)
         return psrun, dict(children(psrun.pid))

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from jobs import BIN, LONG, JobTest, Psrun, SlowDevice, TurnTaking, descendants, kill, wait_until
+from jobs import BIN, LONG, JobTest, SlowDevice, TurnTaking, descendants, kill, wait_until
 from benchlib import netns
 
 REASON = netns.why_not()
@@ -17,9 +17,8 @@ SLOW = dict(os.environ, **SlowDevice(us=1000).env)  # the same steps, without th
 class Straggler(JobTest):
     def start(self, *settings, env=None):
         with open(self.path("output"), "w", encoding="utf-8") as output:
-            job = Psrun(self.psrun_argv("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.samples=1000000",
-                                        "data.batch=64", *settings), stdout=output, stderr=subprocess.STDOUT, env=env)
-        self.addCleanup(kill, job)
+            job = self.start_psrun("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.samples=1000000",
+                                   "data.batch=64", *settings, stdout=output, env=env)
         self.wait_for_steps("out", 2)
         time.sleep(2)  # no member is named before some steps are fully known
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")

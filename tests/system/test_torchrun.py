@@ -9,7 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, DIGITS, LONG, JobTest, Part, free_port
+from jobs import BIN, DIGITS, LONG, JobTest, Part, free_port, kill
 from benchlib import netns
 
 NAMED = os.environ.get("PS_TORCH_PYTHON")
@@ -46,8 +46,7 @@ class Torchrun(JobTest):
             [*prefix, *TORCHRUN, "--no_python", "--nproc_per_node=2", *words, *command],
             env=dict(os.environ, **(env or {})), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(run.stdout.close)
-        self.addCleanup(run.kill)
+        self.addCleanup(kill, run)
         return run
 
     def check(self, *runs, workers=2, mode="allreduce"):

@@ -3,7 +3,7 @@ import os
 import subprocess
 import unittest
 
-from jobs import BIN, PSRUN, ROOT, JobTest, Psrun, first, torch_python
+from jobs import BIN, PSRUN, ROOT, JobTest, Psrun, first, run_well, torch_python
 
 PYTHON = torch_python() or "python3"
 MODELS = {"squeezenet1_1": "squeezenet", "mobilenet_v2": "mobilenetv2", "resnet50": "resnet50"}
@@ -38,10 +38,7 @@ def has_torchvision():
 @unittest.skipUnless(has_torchvision(), "no torchvision (PS_TORCH_PYTHON names a Python that has it)")
 class Torchvision(JobTest):
     def python(self, script, *argv):
-        done = subprocess.run([PYTHON, "-c", script, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        return done.stdout
+        return run_well([PYTHON, "-c", script, *argv])
 
     def test_outputs(self):
         for model, config in first(1, list(MODELS.items())):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import DIGITS, LONG, ROOT, JobTest, Part, Psrun, free_port, wait_until
+from jobs import DIGITS, LONG, ROOT, JobTest, Part, free_port, run_well, wait_until
 from benchlib import netns
 from psrunlib import trace, trace_report
 
@@ -15,11 +15,7 @@ CLOCK_NS = 100_000  # the largest error of a clock
 
 
 def report(*words, code=0):
-    done = subprocess.run([str(ROOT / "deploy/trace-report"), *words], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
-    if done.returncode != code:
-        raise AssertionError(f"exit code {done.returncode}:\n{done.stdout}")
-    return done.stdout
+    return run_well([ROOT / "deploy/trace-report", *words], code)
 
 
 class Trace(JobTest):
@@ -113,8 +109,7 @@ class Trace(JobTest):
             self.assertNotIn("gradient", {e["name"] for e in self.events(str(i))})
 
     def test_a_killed_worker_leaves_its_trace(self):
-        job = Psrun(self.psrun_argv("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true"),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        job = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true", stdout=subprocess.DEVNULL)
         path = self.path("out", "trace", "worker-1.trace")
         wait_until(lambda: os.path.exists(path) and os.path.getsize(path) >= 100_000)
         mark = b"RANK=1"

@@ -15,7 +15,7 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, torch_python, wait_until
+from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, run_well, torch_python, wait_until
 
 SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",'
                     r'rank="(?P<rank>\d+)"\} (?P<value>\S+)')
@@ -52,8 +52,7 @@ class Watched(JobTest):
     def start(self, *args):
         """Starts a job that runs until the test ends it. Returns the page's port once it shows steps."""
         port = free_port()
-        job = Psrun(self.psrun_argv(*args, DIGITS, *LONG, f"metrics.port={port}"), stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)
+        job = self.start_psrun(*args, DIGITS, *LONG, f"metrics.port={port}")
         self.addCleanup(self.end, job)
         self.job = job
         deadline = time.monotonic() + 60
@@ -289,12 +288,9 @@ class Files(JobTest):
     def check_show_runs(self):
         runs, plot = [self.path("run 0"), self.path("run 1")], self.path("losses.svg")
         show = [str(ROOT / "deploy/show-runs"), "--plot", plot]
-        behind = subprocess.run([show[0], *runs, *show[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True)
-        done = subprocess.run([*show, *runs], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(behind.stdout, done.stdout)
-        table = done.stdout.splitlines()
+        said = run_well([*show, *runs])
+        self.assertEqual(run_well([show[0], *runs, *show[1:]]), said)
+        table = said.splitlines()
         self.assertIn("1.00x  " + runs[0], table[1])
         self.assertIn(runs[1], table[2])
         svg = ET.parse(plot).getroot()
@@ -305,9 +301,7 @@ class Files(JobTest):
         self.assertIn(runs[0], [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")])
         for args, says in ((["--plot", plot], "name the folders"), (["--what"], "no such option"),
                            (["--plot", "/none/x", runs[0]], "cannot")):
-            done = subprocess.run([show[0], *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertIn(says, done.stdout)
+            self.assertIn(says, run_well([show[0], *args], code=1))
 
 
 TENSORBOARD = """

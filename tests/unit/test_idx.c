@@ -87,6 +87,7 @@ IN_FOLDER(damaged_headers_are_named)
 {
     check_bad_byte(0, 1, "is not an IDX file");
     check_bad_byte(2, 9, "type 0x09");
+    check_bad_byte(2, 14, "values of type 0x0e (float64); 0x08 (uint8) and 0x0d");
     check_bad_byte(3, 9, "9 dimensions");
     check_bad_byte(3, 1, "has one dimension");
     check_bad_byte(7, 0, "no samples");
@@ -114,6 +115,10 @@ IN_FOLDER(truncation_is_found_everywhere)
         assert_int_equal(temp_write("bad", gz, n), 0);
         assert_int_equal(read_pair("bad", "y", &set), PS_ERR_FORMAT);
     }
+    check_bad("the gzip file is truncated; download it again");
+    gz[bytes - 5] ^= 1;
+    assert_int_equal(temp_write("bad", gz, bytes), 0);
+    check_bad("the gzip file is damaged (incorrect data check)");
 }
 
 /* A gzip file of a few bytes that claims 4 GB is refused by its size alone. */
@@ -135,6 +140,10 @@ IN_FOLDER(counts_have_to_match)
     assert_non_null(strstr(ps_err_message(), "3 labels"));
     assert_int_equal(read_pair("x", "x", &set), PS_ERR_FORMAT);
     assert_non_null(strstr(ps_err_message(), "labels are one dimension"));
+    static const uint8_t floats[] = {0, 0, 0x0d, 1, 0, 0, 0, 1, 0, 0, 0, 0};
+    assert_int_equal(temp_write("floats", floats, sizeof floats), 0);
+    assert_int_equal(read_pair("x", "floats", &set), PS_ERR_FORMAT);
+    assert_non_null(strstr(ps_err_message(), "this has 1 of type 0x0d (float32)"));
     assert_int_equal(read_pair("x", "absent", &set), PS_ERR_IO);
     assert_int_equal(read_pair(".", "y3", &set), PS_ERR_IO);
 }

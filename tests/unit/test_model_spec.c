@@ -44,6 +44,16 @@ static void assert_refused(const char *layers, const char *loss, ps_err code,
     tear(&f);
 }
 
+static void assert_config_error(const char *layers, const char *want)
+{
+    assert_refused(layers, "mse", PS_ERR_CONFIG, want);
+}
+
+static void assert_shape_error(const char *layers, const char *want)
+{
+    assert_refused(layers, "mse", PS_ERR_SHAPE, want);
+}
+
 static void assert_dims(const ps_dims *dims, const char *text)
 {
     char out[PS_DIMS_TEXT];
@@ -245,19 +255,19 @@ TEST(errors_name_line_layer_and_shapes)
 {
     assert_refused("    - linear: {name: fc1, out: 128}\n", "cross_entropy", PS_ERR_SHAPE,
                    "a.yaml:3: linear fc1: input is (1, 28, 28), put a flatten before it");
-    assert_refused(
-        "    - relu\n    - conv2d: {name: c, out: 1, kernel: 31, padding: 1}\n", "mse",
-        PS_ERR_SHAPE, "a.yaml:4: conv2d c: kernel (31, 31) is larger");
-    assert_refused("    - max_pool2d: {kernel: 2, padding: 2}\n", "mse", PS_ERR_SHAPE,
-                   "padding 2 is more than half of the kernel 2");
-    assert_refused("    - residual:\n        name: r\n"
-                   "        body: [{conv2d: {out: 3, kernel: 3}}]\n",
-                   "mse", PS_ERR_SHAPE,
-                   "residual r: body gives (3, 26, 26), the identity gives (1, 28, 28)");
-    assert_refused("    - flatten\n    - linear: {out: 16777216}\n", "mse", PS_ERR_SHAPE,
-                   "weight (16777216, 784) has more than 2147483647 elements");
-    assert_refused("    - conv2d: {out: 16777216, kernel: 1}\n", "mse", PS_ERR_SHAPE,
-                   "output (16777216, 28, 28) has more than");
+    assert_shape_error(
+        "    - relu\n    - conv2d: {name: c, out: 1, kernel: 31, padding: 1}\n",
+        "a.yaml:4: conv2d c: kernel (31, 31) is larger");
+    assert_shape_error("    - max_pool2d: {kernel: 2, padding: 2}\n",
+                       "padding 2 is more than half of the kernel 2");
+    assert_shape_error(
+        "    - residual:\n        name: r\n"
+        "        body: [{conv2d: {out: 3, kernel: 3}}]\n",
+        "residual r: body gives (3, 26, 26), the identity gives (1, 28, 28)");
+    assert_shape_error("    - flatten\n    - linear: {out: 16777216}\n",
+                       "weight (16777216, 784) has more than 2147483647 elements");
+    assert_shape_error("    - conv2d: {out: 16777216, kernel: 1}\n",
+                       "output (16777216, 28, 28) has more than");
 }
 
 TEST(groups_and_dilation_are_checked)
@@ -265,32 +275,28 @@ TEST(groups_and_dilation_are_checked)
     const char *wide = "    - conv2d: {name: c, out: 6, kernel: 3, dilation: 14}\n";
     const char *uneven = "    - conv2d: {name: a, out: 6, kernel: 1}\n"
                          "    - conv2d: {name: c, out: 8, kernel: 1, groups: 4}\n";
-    assert_refused(wide, "mse", PS_ERR_SHAPE,
-                   "a.yaml:3: conv2d c: kernel (3, 3) with dilation is larger than");
-    assert_refused(uneven, "mse", PS_ERR_SHAPE,
-                   "a.yaml:4: conv2d c: groups 4 does not divide the 6 channels of the "
-                   "input");
-    assert_refused("    - conv2d: {name: a, out: 6, kernel: 1}\n"
-                   "    - conv2d: {name: c, out: 8, kernel: 1, groups: 3}\n",
-                   "mse", PS_ERR_SHAPE, "the 8 channels of the output");
-    assert_refused("    - conv2d: {out: 6, kernel: 1, groups: 0}\n", "mse", PS_ERR_CONFIG,
-                   "groups");
-    assert_refused("    - conv2d: {out: 6, kernel: 1, dilation: 0}\n", "mse",
-                   PS_ERR_CONFIG, "dilation");
-    assert_refused("    - conv2d: {out: 6, kernel: 4096, dilation: 4096}\n", "mse",
-                   PS_ERR_SHAPE, "with dilation");
-    assert_refused("    - max_pool2d: {kernel: 2, dilation: 2}\n", "mse", PS_ERR_CONFIG,
-                   "setting of max_pool2d \"dilation\" is not known");
-    assert_refused("    - conv2d: {name: a, out: 6, kernel: 1}\n"
-                   "    - group_norm: {name: g, groups: 4}\n",
-                   "mse", PS_ERR_SHAPE,
-                   "a.yaml:4: group_norm g: groups 4 does not divide the 6 channels");
-    assert_refused("    - group_norm\n", "mse", PS_ERR_CONFIG,
-                   "group_norm: \"groups\" is missing");
-    assert_refused("    - layer_norm\n", "mse", PS_ERR_SHAPE, "put a flatten before it");
-    assert_refused("    - leaky_relu: -0.1\n", "mse", PS_ERR_CONFIG, "-0.1 is not in");
-    assert_refused("    - elu: {alpha: nan}\n", "mse", PS_ERR_CONFIG, "alpha");
-    assert_refused("    - gelu: 1\n", "mse", PS_ERR_CONFIG, "not a value");
+    assert_shape_error(wide,
+                       "a.yaml:3: conv2d c: kernel (3, 3) with dilation is larger than");
+    assert_shape_error(
+        uneven, "a.yaml:4: conv2d c: groups 4 does not divide the 6 channels of the "
+                "input");
+    assert_shape_error("    - conv2d: {name: a, out: 6, kernel: 1}\n"
+                       "    - conv2d: {name: c, out: 8, kernel: 1, groups: 3}\n",
+                       "the 8 channels of the output");
+    assert_config_error("    - conv2d: {out: 6, kernel: 1, groups: 0}\n", "groups");
+    assert_config_error("    - conv2d: {out: 6, kernel: 1, dilation: 0}\n", "dilation");
+    assert_shape_error("    - conv2d: {out: 6, kernel: 4096, dilation: 4096}\n",
+                       "with dilation");
+    assert_config_error("    - max_pool2d: {kernel: 2, dilation: 2}\n",
+                        "setting of max_pool2d \"dilation\" is not known");
+    assert_shape_error("    - conv2d: {name: a, out: 6, kernel: 1}\n"
+                       "    - group_norm: {name: g, groups: 4}\n",
+                       "a.yaml:4: group_norm g: groups 4 does not divide the 6 channels");
+    assert_config_error("    - group_norm\n", "group_norm: \"groups\" is missing");
+    assert_shape_error("    - layer_norm\n", "put a flatten before it");
+    assert_config_error("    - leaky_relu: -0.1\n", "-0.1 is not in");
+    assert_config_error("    - elu: {alpha: nan}\n", "alpha");
+    assert_config_error("    - gelu: 1\n", "not a value");
 }
 
 /* torchvision's mobilenet_v2, squeezenet1_1 and resnet50. */
@@ -315,23 +321,23 @@ TEST(models_of_torchvision)
 
 TEST(unknown_layers_and_settings_get_a_hint)
 {
-    assert_refused("    - conv2: {out: 3, kernel: 3}\n", "mse", PS_ERR_CONFIG,
-                   "a.yaml:3: layer \"conv2\" is not known; did you mean \"conv2d\"?");
-    assert_refused("    - conv2d: {out: 3, kernal: 3}\n", "mse", PS_ERR_CONFIG,
-                   "setting of conv2d \"kernal\" is not known; did you mean \"kernel\"?");
-    assert_refused("    - relu: {out: 3}\n", "mse", PS_ERR_CONFIG, "setting of relu");
-    assert_refused("    - conv2d: {out: 3}\n", "mse", PS_ERR_CONFIG,
-                   "conv2d: \"kernel\" is missing");
-    assert_refused("    - linear\n", "mse", PS_ERR_CONFIG, "linear: \"out\" is missing");
-    assert_refused("    - dropout: 1\n", "mse", PS_ERR_CONFIG, "1 is not in [0, 1)");
-    assert_refused("    - relu: 3\n", "mse", PS_ERR_CONFIG, "not a value");
-    assert_refused("    - conv2d: {out: 0, kernel: 3}\n", "mse", PS_ERR_CONFIG, "out");
-    assert_refused("    - conv2d: {out: x, kernel: 3}\n", "mse", PS_ERR_CONFIG, "out");
-    assert_refused("    - max_pool2d: [2, 2, 2]\n", "mse", PS_ERR_CONFIG,
-                   "[height, width]");
-    assert_refused("    - {relu: , tanh: }\n", "mse", PS_ERR_CONFIG, "a layer is a kind");
-    assert_refused("    - [relu]\n", "mse", PS_ERR_CONFIG, "a layer is a kind");
-    assert_refused("    - residual: {body: []}\n", "mse", PS_ERR_CONFIG, "body is empty");
+    assert_config_error(
+        "    - conv2: {out: 3, kernel: 3}\n",
+        "a.yaml:3: layer \"conv2\" is not known; did you mean \"conv2d\"?");
+    assert_config_error(
+        "    - conv2d: {out: 3, kernal: 3}\n",
+        "setting of conv2d \"kernal\" is not known; did you mean \"kernel\"?");
+    assert_config_error("    - relu: {out: 3}\n", "setting of relu");
+    assert_config_error("    - conv2d: {out: 3}\n", "conv2d: \"kernel\" is missing");
+    assert_config_error("    - linear\n", "linear: \"out\" is missing");
+    assert_config_error("    - dropout: 1\n", "1 is not in [0, 1)");
+    assert_config_error("    - relu: 3\n", "not a value");
+    assert_config_error("    - conv2d: {out: 0, kernel: 3}\n", "out");
+    assert_config_error("    - conv2d: {out: x, kernel: 3}\n", "out");
+    assert_config_error("    - max_pool2d: [2, 2, 2]\n", "[height, width]");
+    assert_config_error("    - {relu: , tanh: }\n", "a layer is a kind");
+    assert_config_error("    - [relu]\n", "a layer is a kind");
+    assert_config_error("    - residual: {body: []}\n", "body is empty");
 }
 
 TEST(new_shapes_follow_pytorch)
@@ -388,51 +394,48 @@ TEST(sequences_are_images_of_one_row)
 
 TEST(mistakes_in_blocks_and_sizes_are_named)
 {
-    assert_refused("    - adaptive_avg_pool2d\n", "mse", PS_ERR_CONFIG,
-                   "\"size\" is missing");
-    assert_refused("    - upsample: {size: 3, scale: 2}\n", "mse", PS_ERR_CONFIG,
-                   "either a size or a scale");
-    assert_refused("    - upsample: {scale: 2, mode: cubic}\n", "mse", PS_ERR_CONFIG,
-                   "nearest or bilinear");
-    assert_refused("    - upsample: 4096\n    - upsample: 4096\n", "mse", PS_ERR_SHAPE,
-                   "upsample: output (1, 114688, 114688) has more than");
-    assert_refused("    - concat: [[], [flatten]]\n", "mse", PS_ERR_SHAPE,
-                   "branches give (1, 28, 28) and (784)");
-    assert_refused("    - concat: [[], [max_pool2d: 2]]\n", "mse", PS_ERR_SHAPE,
-                   "(1, 28, 28) and (1, 14, 14)");
-    assert_refused("    - concat: [[relu]]\n", "mse", PS_ERR_CONFIG, "two or more");
-    assert_refused("    - concat: [relu, tanh]\n", "mse", PS_ERR_CONFIG,
-                   "each branch is a list");
-    assert_refused("    - conv1d: {out: 3, kernel: 3}\n", "mse", PS_ERR_SHAPE,
-                   "[channels, length]");
-    assert_refused("    - conv1d: {out: 3, kernel: [1, 3]}\n", "mse", PS_ERR_CONFIG,
-                   "has to be one number");
+    assert_config_error("    - adaptive_avg_pool2d\n", "\"size\" is missing");
+    assert_config_error("    - upsample: {size: 3, scale: 2}\n",
+                        "either a size or a scale");
+    assert_config_error("    - upsample: {scale: 2, mode: cubic}\n",
+                        "nearest or bilinear");
+    assert_shape_error("    - upsample: 4096\n    - upsample: 4096\n",
+                       "upsample: output (1, 114688, 114688) has more than");
+    assert_shape_error("    - concat: [[], [flatten]]\n",
+                       "branches give (1, 28, 28) and (784)");
+    assert_shape_error("    - concat: [[], [max_pool2d: 2]]\n",
+                       "(1, 28, 28) and (1, 14, 14)");
+    assert_config_error("    - concat: [[relu]]\n", "two or more");
+    assert_config_error("    - concat: [relu, tanh]\n", "each branch is a list");
+    assert_shape_error("    - conv1d: {out: 3, kernel: 3}\n", "[channels, length]");
+    assert_config_error("    - conv1d: {out: 3, kernel: [1, 3]}\n",
+                        "has to be one number");
 }
 
 TEST(names_are_unique)
 {
-    assert_refused("    - flatten\n    - linear: {name: a, out: 3}\n"
-                   "    - linear: {name: a, out: 3}\n",
-                   "mse", PS_ERR_CONFIG,
-                   "a.yaml:5: linear: the name \"a\" is that of the layer of line 4");
-    assert_refused("    - flatten\n    - linear: {name: \"2\", out: 3}\n"
-                   "    - linear: {out: 3}\n",
-                   "mse", PS_ERR_CONFIG, "the name \"2\"");
+    assert_config_error(
+        "    - flatten\n    - linear: {name: a, out: 3}\n"
+        "    - linear: {name: a, out: 3}\n",
+        "a.yaml:5: linear: the name \"a\" is that of the layer of line 4");
+    assert_config_error("    - flatten\n    - linear: {name: \"2\", out: 3}\n"
+                        "    - linear: {out: 3}\n",
+                        "the name \"2\"");
     // In PyTorch l1.weight would be a tensor and a module.
     static const char WITHIN[] =
         "a.yaml:5: linear: of the names \"%s\" and \"%s\" (line 4) one lies within";
     char want[128];
     snprintf(want, sizeof want, WITHIN, "l1.weight", "l1");
-    assert_refused("    - flatten\n    - linear: {name: l1, out: 3}\n"
-                   "    - linear: {name: l1.weight, out: 3}\n",
-                   "mse", PS_ERR_CONFIG, want);
+    assert_config_error("    - flatten\n    - linear: {name: l1, out: 3}\n"
+                        "    - linear: {name: l1.weight, out: 3}\n",
+                        want);
     snprintf(want, sizeof want, WITHIN, "l1", "l1.weight");
-    assert_refused("    - flatten\n    - linear: {name: l1.weight, out: 3}\n"
-                   "    - linear: {name: l1, out: 3}\n",
-                   "mse", PS_ERR_CONFIG, want);
-    assert_refused("    - flatten\n    - residual: {name: r, body: [linear: 784]}\n"
-                   "    - linear: {name: r, out: 3}\n",
-                   "mse", PS_ERR_CONFIG, "\"r\" and \"r.0\" (line 4)");
+    assert_config_error("    - flatten\n    - linear: {name: l1.weight, out: 3}\n"
+                        "    - linear: {name: l1, out: 3}\n",
+                        want);
+    assert_config_error("    - flatten\n    - residual: {name: r, body: [linear: 784]}\n"
+                        "    - linear: {name: r, out: 3}\n",
+                        "\"r\" and \"r.0\" (line 4)");
 }
 
 TEST(the_loss_fits_the_last_layer)
@@ -443,7 +446,7 @@ TEST(the_loss_fits_the_last_layer)
     assert_refused(logs, "cross_entropy", PS_ERR_CONFIG, "leave log_softmax out");
     assert_refused("    - conv2d: {out: 10, kernel: 28}\n", "cross_entropy", PS_ERR_SHAPE,
                    "output is (10, 1, 1)");
-    assert_refused("    - flatten\n", "mse", PS_ERR_CONFIG, "no layer has parameters");
+    assert_config_error("    - flatten\n", "no layer has parameters");
     fixture f;
     assert_int_equal(build(&f, logs, 3, IMAGE, "nll"), PS_OK);
     tear(&f);

@@ -145,7 +145,7 @@ def without_zeros(tensors):
 
 
 def write_header(path):
-    n, steps = 6, 3
+    n, steps = 6, 2
     with open(path, "w") as out:
         out.write("/* Made by optimizer_vectors.py header, with torch %s. */\n"
                   % torch.__version__)
