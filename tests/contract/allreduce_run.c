@@ -154,7 +154,7 @@ void allreduce_assert_ok(const allreduce_job *j)
     for (int r = 0; r < j->world; r++) {
         if (j->ranks[r].err != PS_OK)
             print_error("rank %d: %s\n", r, j->ranks[r].message);
-        assert_int_equal(j->ranks[r].err, PS_OK);
+        assert_ok(j->ranks[r].err);
     }
 }
 

@@ -26,9 +26,8 @@ void *bare_open_socket(bare_job *b, const void *id, size_t bytes, const ps_secre
                                       .routing_id_bytes = bytes,
                                       .secret = secret};
     void *s;
-    assert_int_equal(ps_zsock_open(b->context, &options, &s), PS_OK);
-    assert_int_equal(ps_zsock_connect(s, NULL, b->roster->servers[0].endpoints[0]),
-                     PS_OK);
+    assert_ok(ps_zsock_open(b->context, &options, &s));
+    assert_ok(ps_zsock_connect(s, NULL, b->roster->servers[0].endpoints[0]));
     return s;
 }
 
@@ -55,9 +54,8 @@ void bare_open_with(bare_job *b, int workers, const char *const *sets, int n_set
     if (n_sets > 0) memcpy(all + BASE, sets, (size_t)n_sets * sizeof *sets);
     *b = (bare_job){.workers = workers};
     test_job_start(&b->job, 1, workers, all, BASE + n_sets);
-    assert_int_equal(ps_plan_init(&b->plan, &b->job.spec.table,
-                                  ps_chunk_size_wanted(&b->job.cfg, true), 1),
-                     PS_OK);
+    assert_ok(ps_plan_init(&b->plan, &b->job.spec.table,
+                           ps_chunk_size_wanted(&b->job.cfg, true), 1));
     joiner j[BARE_WORKERS_MAX];
     for (int r = 0; r < workers; r++) {
         j[r] = (joiner){.b = b, .rank = r};
@@ -68,7 +66,7 @@ void bare_open_with(bare_job *b, int workers, const char *const *sets, int n_set
         assert_non_null(b->member[r]);
     }
     b->roster = ps_member_roster(b->member[0]);
-    assert_int_equal(test_job_put_steps(b->member[0], 100), PS_OK);
+    assert_ok(test_job_put_steps(b->member[0], 100));
     b->payload = calloc(b->plan.max_chunk_count + 1024, sizeof(float));
     open_sockets(b);
 }
@@ -114,8 +112,7 @@ void bare_send_bytes(void *socket, const void *header_bytes, size_t n,
 
 void bare_send(void *socket, const ps_wire_header *h, const void *payload, size_t bytes)
 {
-    assert_int_equal(ps_wire_send(socket, NULL, 0, h, payload, bytes, PS_WIRE_COPY, NULL),
-                     PS_OK);
+    assert_ok(ps_wire_send(socket, NULL, 0, h, payload, bytes, PS_WIRE_COPY, NULL));
 }
 
 ps_wire_header bare_answer(void *socket, void *out, size_t cap)
@@ -126,10 +123,9 @@ ps_wire_header bare_answer(void *socket, void *out, size_t cap)
     ps_wire_frames_open(&f);
     bool got;
     ps_wire_header h;
-    assert_int_equal(ps_wire_recv(socket, false, &f, &got), PS_OK);
+    assert_ok(ps_wire_recv(socket, false, &f, &got));
     assert_true(got);
-    assert_int_equal(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h),
-                     PS_OK);
+    assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
     size_t n = f.has_payload ? zmq_msg_size(&f.payload) : 0;
     if (n > cap) n = cap;
     if (n) memcpy(out, zmq_msg_data(&f.payload), n);
@@ -176,7 +172,7 @@ void bare_begin(bare_job *b)
 
 uint32_t bare_coded_chunk(const bare_job *b, ps_chunk_codec *codec)
 {
-    assert_int_equal(ps_chunk_codec_init(codec, &b->job.cfg, &b->job.spec.table), PS_OK);
+    assert_ok(ps_chunk_codec_init(codec, &b->job.cfg, &b->job.spec.table));
     for (uint32_t c = 0; c < b->plan.n_chunks; c++) {
         const ps_chunk *chunk = &b->plan.chunks[c];
         if (chunk->first_tensor == chunk->last_tensor &&

@@ -10,7 +10,7 @@ enum { NO_PYTORCH = 77, NO_PYTHON = 127 }; // exit codes
 static void *zeroed(size_t bytes)
 {
     void *memory = NULL;
-    assert_int_equal(ps_mem_zalloc_aligned(&memory, bytes, "rig"), PS_OK);
+    assert_ok(ps_mem_zalloc_aligned(&memory, bytes, "rig"));
     return memory;
 }
 
@@ -61,8 +61,8 @@ double basicnet_step(basicnet_rig *r)
     const ps_batch batch = {r->batch, r->x, r->labels, positions, NULL};
     const ps_pass pass = {.training = true, .grad_scale = 1.0f};
     ps_pass_result result;
-    assert_int_equal(ps_program_forward(r->program, &batch, &pass, &result), PS_OK);
-    assert_int_equal(ps_program_backward(r->program, &batch, &pass), PS_OK);
+    assert_ok(ps_program_forward(r->program, &batch, &pass, &result));
+    assert_ok(ps_program_backward(r->program, &batch, &pass));
     return result.loss_sum / r->batch;
 }
 

@@ -86,17 +86,15 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
     r->whole_values = ps_cpu_factors_are_rounded(factors);
     size_t n = (size_t)max_batch, arena = sizeof(float) * r->spec.table.arena_count;
     size_t features = (size_t)ps_dims_count(&r->spec.input);
-    assert_int_equal(ps_mem_map_zeroed(&r->params, arena, "p"), PS_OK); // these are
-    assert_int_equal(ps_mem_map_zeroed(&r->grads, arena, "g"), PS_OK);  // pinned
-    assert_int_equal(ps_mem_zalloc_aligned(&r->buffers, r->spec.table.buffer_bytes, "b"),
-                     PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"), PS_OK);
-    assert_int_equal(ps_mem_zalloc_aligned(&r->positions, n * 4, "q"), PS_OK);
+    assert_ok(ps_mem_map_zeroed(&r->params, arena, "p")); // these are
+    assert_ok(ps_mem_map_zeroed(&r->grads, arena, "g"));  // pinned
+    assert_ok(ps_mem_zalloc_aligned(&r->buffers, r->spec.table.buffer_bytes, "b"));
+    assert_ok(ps_mem_zalloc_aligned(&r->x, n * features * 4, "x"));
+    assert_ok(ps_mem_zalloc_aligned(&r->labels, n * 4, "l"));
+    assert_ok(ps_mem_zalloc_aligned(&r->positions, n * 4, "q"));
     if (numbers)
-        assert_int_equal(
-            ps_mem_zalloc_aligned(&r->targets, n * (size_t)r->spec.n_outputs * 4, "t"),
-            PS_OK);
+        assert_ok(
+            ps_mem_zalloc_aligned(&r->targets, n * (size_t)r->spec.n_outputs * 4, "t"));
     noise_state = 42;
     ps_init_weights(&r->spec, 3, 1, r->params, r->buffers);
     rig_data(r);
@@ -256,7 +254,7 @@ static void check_outputs(rig *r, const ref_model *ref, int n)
 {
     size_t count = (size_t)(n * r->spec.n_outputs);
     float *out = malloc(count * sizeof *out);
-    assert_int_equal(ps_program_outputs(r->program, out, count), PS_OK);
+    assert_ok(ps_program_outputs(r->program, out, count));
     assert_close(r, "outputs", out, ref, OUTPUTS, 0, count, r->rounding->outputs);
     free(out);
 }
@@ -299,7 +297,7 @@ void rig_compare(rig *r, int n, const ps_pass *pass)
         ref_backward(&ref, &batch, pass);
         if (ps_program_backward(r->program, &batch, pass) != PS_OK)
             fail_msg("%s", ps_err_message());
-        assert_int_equal(ps_program_fetch_buffers(r->program), PS_OK);
+        assert_ok(ps_program_fetch_buffers(r->program));
         rig_check_gradients(r, &ref);
     }
     end_ties(r);

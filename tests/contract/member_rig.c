@@ -19,7 +19,7 @@ void rig_open(rig_job *j, int n_servers, int n_workers)
     const char *const set[] = {"job.name=test", "net.heartbeat_ms=50",
                                "net.dead_after_ms=20000", "net.join_timeout_ms=20000"};
     *j = (rig_job){.n_servers = n_servers, .n_workers = n_workers};
-    assert_int_equal(ps_config_load(&j->config, NULL, set, 4), PS_OK);
+    assert_ok(ps_config_load(&j->config, NULL, set, 4));
     snprintf(j->init, sizeof j->init, "file:///tmp/pstrain-test-member-%d-%d",
              (int)getpid(), number++);
     unlink(j->init + 7);

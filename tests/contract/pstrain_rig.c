@@ -49,7 +49,7 @@ static void load_server_settings(rig *r)
                                 "net.step_timeout_ms=20000", "server.shards=2"};
     snprintf(workers, sizeof workers, "job.workers=%d", r->workers);
     snprintf(servers, sizeof servers, "job.servers=%d", r->servers ? r->servers : 1);
-    assert_int_equal(ps_config_load(&r->job.cfg, NULL, sets, 5), PS_OK);
+    assert_ok(ps_config_load(&r->job.cfg, NULL, sets, 5));
 }
 
 void rig_run(rig *r)

@@ -62,8 +62,8 @@ static const rig_device cpu = {.kind = PS_DEVICE_CPU, .rounding = &rig_float32};
 static void make_step(rig *r, int n)
 {
     ps_batch batch = rig_batch(r, n);
-    assert_int_equal(ps_program_forward(r->program, &batch, &training, NULL), PS_OK);
-    assert_int_equal(ps_program_backward(r->program, &batch, &training), PS_OK);
+    assert_ok(ps_program_forward(r->program, &batch, &training, NULL));
+    assert_ok(ps_program_backward(r->program, &batch, &training));
 }
 
 static void run_step(const char *input, const char *layers, int n)
@@ -225,7 +225,7 @@ static int winograd_forward(rig *r, ps_program *program, int n, const ps_pass *p
 {
     ps_batch batch = rig_batch(r, n);
     library.n_winograd = 0;
-    assert_int_equal(ps_program_forward(program, &batch, pass, NULL), PS_OK);
+    assert_ok(ps_program_forward(program, &batch, pass, NULL));
     return library.n_winograd;
 }
 
@@ -235,7 +235,7 @@ static int winograd_evaluation(rig *r, int n)
     const ps_program_options options = {
         .spec = &r->spec, .max_batch = n, .params = r->params, .buffers = r->buffers};
     ps_program *program = NULL;
-    assert_int_equal(ps_program_create(r->device, &options, &program), PS_OK);
+    assert_ok(ps_program_create(r->device, &options, &program));
     const int made = winograd_forward(r, program, n, &(ps_pass){.training = false});
     ps_program_destroy(&program);
     return made;
@@ -260,7 +260,7 @@ static winograd_passes winograd_of(ps_winograd allowed, int channels, int side, 
     winograd_passes made = {.forward = winograd_forward(&r, r.program, n, &training)};
     ps_batch batch = rig_batch(&r, n);
     library.n_winograd = 0;
-    assert_int_equal(ps_program_backward(r.program, &batch, &training), PS_OK);
+    assert_ok(ps_program_backward(r.program, &batch, &training));
     made.gradients = library.n_winograd;
     made.evaluation = winograd_evaluation(&r, n);
     rig_fini(&r);
@@ -320,7 +320,7 @@ static float *sums_of(ps_winograd allowed)
              SUMS_N);
     assert_int_equal(winograd_forward(&r, r.program, SUMS_N, &training),
                      allowed == PS_WINOGRAD_ALL);
-    assert_int_equal(ps_program_outputs(r.program, sums, SUMS), PS_OK);
+    assert_ok(ps_program_outputs(r.program, sums, SUMS));
     rig_fini(&r);
     return sums;
 }

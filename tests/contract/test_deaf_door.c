@@ -12,7 +12,6 @@
 
 #include "check.h"
 #include "clock.h"
-#include "log.h"
 #include "member.h"
 
 enum {
@@ -140,7 +139,7 @@ static uint64_t time_to_another_connection(void)
     ps_config config;
     const char *const set[] = {"job.name=test", "net.join_timeout_ms=20000",
                                "recovery.rejoins=1"};
-    assert_int_equal(ps_config_load(&config, NULL, set, 3), PS_OK);
+    assert_ok(ps_config_load(&config, NULL, set, 3));
     int port;
     close(listen_anywhere(&port)); // a free one
     door d;
@@ -168,10 +167,4 @@ TEST(another_connection_is_made_soon)
     for (int i = 0; i < 3 && took_ns >= ENOUGH_MS * UINT64_C(1000000); i++)
         took_ns = time_to_another_connection();
     assert_true(took_ns < ENOUGH_MS * UINT64_C(1000000));
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR);
-    return check_run(NULL, NULL);
 }

@@ -111,7 +111,7 @@ TEST(cooldown_brings_what_was_kept)
 static double distance_from_best(const ps_config *cfg, const float *params, int workers)
 {
     ps_model_spec spec;
-    assert_int_equal(ps_model_spec_init(&spec, cfg), PS_OK);
+    assert_ok(ps_model_spec_init(&spec, cfg));
     double now = 0, at_first = 0;
     for (int t = 0; t < spec.table.n_tensors; t++)
         for (uint64_t k = 0; k < spec.table.tensors[t].count; k++) {

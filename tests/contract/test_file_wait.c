@@ -3,7 +3,6 @@
 #include "file_wait.h"
 
 #include "check.h"
-#include "log.h"
 #include "member_rig.h"
 
 static void meet(rig_part *p)
@@ -31,10 +30,4 @@ TEST(who_does_not_come_is_named_after_a_steps_time)
         assert_non_null(strstr(parts[i].message, "worker 1 waits in \"writteo\""));
     assert_int_equal(parts[1].err, PS_ERR_TIMEOUT); // worker 0
     rig_close(&j);
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
-    return check_run(NULL, NULL);
 }

@@ -84,9 +84,9 @@ static void run(rig *r, bool accumulate, double *loss)
                     .dropout = {7, 3},
                     .hooks = &hooks};
     ps_pass_result result;
-    assert_int_equal(ps_program_forward(r->program, &batch, &pass, &result), PS_OK);
-    assert_int_equal(ps_program_backward(r->program, &batch, &pass), PS_OK);
-    assert_int_equal(ps_program_fetch_buffers(r->program), PS_OK);
+    assert_ok(ps_program_forward(r->program, &batch, &pass, &result));
+    assert_ok(ps_program_backward(r->program, &batch, &pass));
+    assert_ok(ps_program_fetch_buffers(r->program));
     *loss = result.loss_sum;
     for (int t = 0; t < table->n_tensors; t++)
         for (uint64_t i = 0; i < table->tensors[t].count; i++)

@@ -58,8 +58,8 @@ static void compare(pupil *p, float loss)
     const ps_batch batch = rig_batch(&p->rig, BATCH);
     double worst = 0, largest = 0;
     ps_pass_result result;
-    assert_int_equal(ps_program_forward(p->rig.program, &batch, &pass, &result), PS_OK);
-    assert_int_equal(ps_program_backward(p->rig.program, &batch, &pass), PS_OK);
+    assert_ok(ps_program_forward(p->rig.program, &batch, &pass, &result));
+    assert_ok(ps_program_backward(p->rig.program, &batch, &pass));
     const double mean = result.loss_sum / ps_batch_weigh(&p->rig.spec, &batch).weight;
     for (int t = 0; t < p->rig.spec.table.n_tensors; t++) {
         const ps_tensor *tensor = &p->rig.spec.table.tensors[t];

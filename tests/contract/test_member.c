@@ -9,7 +9,6 @@
 #include "../support/own_connections.h"
 #include "check.h"
 #include "coord_link.h"
-#include "log.h"
 #include "member_rig.h"
 
 /* ---- a job that goes well ---- */
@@ -114,13 +113,13 @@ TEST(a_job_alone_needs_no_address)
     const ps_member_options o = {
         .config = &j.config, .role = PS_ROLE_WORKER, .rank = -1, .world_size = 1};
     ps_member *m;
-    assert_int_equal(ps_member_join(&o, &m), PS_OK);
+    assert_ok(ps_member_join(&o, &m));
     assert_int_equal(ps_member_rank(m), 0);
     assert_string_equal(ps_member_address(m), "127.0.0.1");
     double v = 3;
-    assert_int_equal(ps_member_reduce(m, "x", &v, 1, rig_soon()), PS_OK);
+    assert_ok(ps_member_reduce(m, "x", &v, 1, rig_soon()));
     assert_true(v == 3);
-    assert_int_equal(ps_member_leave(m, rig_soon()), PS_OK);
+    assert_ok(ps_member_leave(m, rig_soon()));
     ps_member_destroy(&m);
     ps_config_fini(&j.config);
 }
@@ -150,7 +149,7 @@ static void assert_address(bool trusted, const char *interface, const char *init
     const char *const set[] = {setting, "net.insecure=true"};
     ps_config config;
     snprintf(setting, sizeof setting, "net.interface=%s", interface);
-    assert_int_equal(ps_config_load(&config, NULL, set, trusted ? 2 : 1), PS_OK);
+    assert_ok(ps_config_load(&config, NULL, set, trusted ? 2 : 1));
     assert_int_equal(ps_joining_address(&config, init, now, address),
                      want ? PS_OK : PS_ERR_ARG);
     if (want) assert_string_equal(address, want);
@@ -323,10 +322,4 @@ TEST(gradnorms_outlive_lost_connections)
     pthread_barrier_init(&both_servers, NULL, 2);
     rig_run_well(2, 1, serve_gradnorms_over_cuts, work);
     pthread_barrier_destroy(&both_servers);
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    return check_run(NULL, NULL);
 }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "log.h"
 
 static void end_elastic(rig_part *p, int workers)
 {
@@ -97,10 +96,4 @@ TEST(others_begin_without_those_that_do_not_come)
         run_elastic(&j, parts, 3, 2); // no job begins without worker 0
         rig_close(&j);
     }
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    return check_run(NULL, NULL);
 }

@@ -5,7 +5,6 @@
 #include <poll.h>
 
 #include "check.h"
-#include "log.h"
 
 static void assert_told(const rig_part *p, const char *words)
 {
@@ -175,10 +174,4 @@ TEST(deaths_leave_nothing_in_memory)
     const size_t before = in_use_after(20);
     const size_t after = in_use_after(60);
     if (after > before + BYTES) fail_msg("%zu, then %zu bytes", before, after);
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    return check_run(NULL, NULL);
 }

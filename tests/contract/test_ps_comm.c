@@ -102,38 +102,34 @@ static void rig_init(rig *r, const char *const *sets, int n_sets, const float *s
 {
     test_job_start(&r->job, 0, 1, sets, n_sets);
     r->job.servers = 1;
-    assert_int_equal(
-        ps_plan_init(&r->plan, &r->job.spec.table, (ps_chunk_size){.bytes = 16384}, 1),
-        PS_OK);
-    assert_int_equal(ps_step_rule_init(&r->rule, &r->job.cfg), PS_OK);
+    assert_ok(
+        ps_plan_init(&r->plan, &r->job.spec.table, (ps_chunk_size){.bytes = 16384}, 1));
+    assert_ok(ps_step_rule_init(&r->rule, &r->job.cfg));
     r->server = (dead_server){.job = &r->job, .plan = &r->plan, .scales = scales};
     r->context = zmq_ctx_new();
     const ps_zsock_options router = {.type = ZMQ_ROUTER, .asks_for_secret = true};
-    assert_int_equal(ps_server_gate_create(r->context, NULL, 1, &r->server.gate), PS_OK);
-    assert_int_equal(ps_zsock_open(r->context, &router, &r->server.router), PS_OK);
-    assert_int_equal(ps_gate_watch(ps_server_gate_of(r->server.gate), r->server.router,
-                                   PS_GATE_MEMBERS),
-                     PS_OK);
-    assert_int_equal(ps_server_gate_start(r->server.gate), PS_OK);
-    assert_int_equal(
-        ps_zsock_bind(r->server.router, NULL, "tcp://127.0.0.1:0", r->server.endpoint),
-        PS_OK);
+    assert_ok(ps_server_gate_create(r->context, NULL, 1, &r->server.gate));
+    assert_ok(ps_zsock_open(r->context, &router, &r->server.router));
+    assert_ok(ps_gate_watch(ps_server_gate_of(r->server.gate), r->server.router,
+                            PS_GATE_MEMBERS));
+    assert_ok(ps_server_gate_start(r->server.gate));
+    assert_ok(
+        ps_zsock_bind(r->server.router, NULL, "tcp://127.0.0.1:0", r->server.endpoint));
     pthread_create(&r->server.thread, NULL, dead_server_main, &r->server);
     size_t bytes = r->job.spec.table.arena_count * sizeof(float);
-    assert_int_equal(ps_shared_mem_init(&r->params, bytes, "params"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&r->grads, bytes, "grads"), PS_OK);
+    assert_ok(ps_shared_mem_init(&r->params, bytes, "params"));
+    assert_ok(ps_shared_mem_init(&r->grads, bytes, "grads"));
     r->options = (ps_exchange_options){.table = &r->job.spec.table,
                                        .plan = &r->plan,
                                        .rule = &r->rule,
                                        .world_size = 1,
                                        .params = &r->params,
                                        .grads = &r->grads};
-    assert_int_equal(
-        ps_exchange_settings_init(&r->options.settings, &r->job.cfg, &r->job.spec.table),
-        PS_OK);
-    assert_int_equal(test_job_join(&r->job, 0, r->plan.hash, &r->options.member), PS_OK);
-    assert_int_equal(ps_comm_create(&r->options, true, &r->comm), PS_OK);
-    assert_int_equal(ps_comm_wait_ready(r->comm), PS_OK);
+    assert_ok(
+        ps_exchange_settings_init(&r->options.settings, &r->job.cfg, &r->job.spec.table));
+    assert_ok(test_job_join(&r->job, 0, r->plan.hash, &r->options.member));
+    assert_ok(ps_comm_create(&r->options, true, &r->comm));
+    assert_ok(ps_comm_wait_ready(r->comm));
     r->chunks = calloc(r->plan.n_chunks, sizeof *r->chunks);
     for (uint32_t c = 0; c < r->plan.n_chunks; c++)
         r->chunks[c] = c;
@@ -166,13 +162,11 @@ TEST(a_stopped_server_costs_a_window)
     rig r;
     rig_init(&r, sets, 3, NULL);
     assert_true(r.params.bytes > 3 * WINDOW);
-    assert_int_equal(ps_comm_submit(r.comm, PS_COMM_INIT, 0, r.chunks, r.plan.n_chunks),
-                     PS_OK);
+    assert_ok(ps_comm_submit(r.comm, PS_COMM_INIT, 0, r.chunks, r.plan.n_chunks));
     // The chunk that the forward pass needs first was sent first. The last one was never
     // sent.
-    assert_int_equal(ps_comm_wait(r.comm, r.plan.n_chunks - 1, 0), PS_OK);
-    assert_int_equal(ps_comm_wait(r.comm, 0, 0), PS_ERR_TIMEOUT);
-    assert_non_null(strstr(ps_err_message(), "chunk 0"));
+    assert_ok(ps_comm_wait(r.comm, r.plan.n_chunks - 1, 0));
+    assert_error(ps_comm_wait(r.comm, 0, 0), PS_ERR_TIMEOUT, "chunk 0");
     ps_comm_stats stats;
     ps_comm_get_stats(r.comm, &stats);
     assert_in_range(stats.most_on_the_way, 16384, WINDOW);
@@ -188,7 +182,7 @@ TEST(shards_that_differ_in_the_loss_scale_end_the_job)
     for (int i = 0; i < 4; i++) {
         rig r;
         rig_init(&r, sets, 4, scales[i]);
-        assert_int_equal(ps_comm_submit(r.comm, PS_COMM_PULL, 0, r.chunks, 2), PS_OK);
+        assert_ok(ps_comm_submit(r.comm, PS_COMM_PULL, 0, r.chunks, 2));
         ps_err err = ps_comm_wait(r.comm, 0, 0);
         if (err == PS_OK) err = ps_comm_wait(r.comm, 1, 0);
         assert_int_equal(err, i == 0 ? PS_OK : PS_ERR_PROTOCOL);

@@ -38,12 +38,10 @@ static void make_table(ps_tensor_table *table)
     int index;
     *table = (ps_tensor_table){0};
     for (int i = 0; i < 4; i++)
-        assert_int_equal(ps_tensor_table_add(table, tensors[i].name, tensors[i].dims,
-                                             PS_TENSOR_WEIGHT, 1, &index),
-                         PS_OK);
+        assert_ok(ps_tensor_table_add(table, tensors[i].name, tensors[i].dims,
+                                      PS_TENSOR_WEIGHT, 1, &index));
     const ps_dims mean = {.n = 1, .d = {90}};
-    assert_int_equal(
-        ps_tensor_table_add_buffer(table, "mean", mean, PS_TENSOR_BUFFER, &index), PS_OK);
+    assert_ok(ps_tensor_table_add_buffer(table, "mean", mean, PS_TENSOR_BUFFER, &index));
 }
 
 static void load(ps_config *config, int servers, int workers, const char *const *sets,
@@ -292,7 +290,7 @@ TEST(one_worker_needs_nobody)
 {
     lone l;
     lone_init(&l, NULL, 0);
-    assert_int_equal(join(&l.worker), PS_OK);
+    assert_ok(join(&l.worker));
     if (three_steps(&l.worker) != PS_OK) fail_msg("%s", ps_err_message());
     assert_null(ps_session_member(l.worker.session));
     lone_fini(&l);
@@ -303,8 +301,7 @@ TEST(a_schedule_says_that_it_needs_an_end)
     lone l;
     lone_init(&l, cosine, 1);
     l.worker.total_steps = PS_STEPS_UNKNOWN;
-    assert_int_equal(join(&l.worker), PS_ERR_CONFIG);
-    assert_non_null(strstr(ps_err_message(), "schedule.name: cosine"));
+    assert_error(join(&l.worker), PS_ERR_CONFIG, "schedule.name: cosine");
     assert_non_null(strstr(ps_err_message(), "schedule.total"));
     lone_fini(&l);
 }
@@ -314,8 +311,7 @@ TEST(local_steps_need_the_samples_counted)
     const char *const sets[] = {"exchange.name=ps", "job.servers=1", "sync.policy=local"};
     lone l;
     lone_init(&l, sets, 3);
-    assert_int_equal(join(&l.worker), PS_ERR_CONFIG);
-    assert_non_null(strstr(ps_err_message(), "sync.policy: local is for models that"));
+    assert_error(join(&l.worker), PS_ERR_CONFIG, "sync.policy: local is for models that");
     lone_fini(&l);
 }
 
@@ -332,13 +328,13 @@ TEST(calls_at_the_wrong_time_are_told)
     lone l;
     lone_init(&l, NULL, 0);
     worker *w = &l.worker;
-    assert_int_equal(join(w), PS_OK);
+    assert_ok(join(w));
     ps_session *s = w->session;
     assert_misuse(ps_session_join(s, STEPS),
                   "ps_session_join: the session is open already");
     assert_misuse(ps_session_begin(s, 0), "was not started");
     assert_misuse(ps_session_close(s), "ps_session_close: ");
-    assert_int_equal(start(w), PS_OK);
+    assert_ok(start(w));
     assert_misuse(ps_session_start(s, NULL, NULL), "was already started");
     assert_misuse(ps_session_begin(s, 1), "step 1 begins when 0 is due");
     assert_misuse(ps_session_wait(s, 3, 2), "tensors 3 to 4, but there are 4");
@@ -346,11 +342,11 @@ TEST(calls_at_the_wrong_time_are_told)
     assert_misuse(ps_session_push_range(s, 5, 5), "elements 5 to 5, but there are");
     assert_misuse(ps_session_wait_range(s, 0, UINT64_MAX), "ps_session_wait_range: ");
     for (uint64_t step = 0; step < STEPS; step++)
-        assert_int_equal(one_step(w, step), PS_OK);
+        assert_ok(one_step(w, step));
     assert_misuse(ps_session_begin(s, STEPS), "the job has 3 steps");
-    assert_int_equal(ps_session_drain(s), PS_OK);
-    assert_int_equal(check_weights(w, 0, STEPS), PS_OK);
-    assert_int_equal(ps_session_close(s), PS_OK);
+    assert_ok(ps_session_drain(s));
+    assert_ok(check_weights(w, 0, STEPS));
+    assert_ok(ps_session_close(s));
     assert_misuse(ps_session_close(s), "is closed");
     assert_misuse(ps_session_wait(s, 0, 1), "is closed");
     assert_misuse(ps_session_loss_scale(s, &scale), "is closed");
@@ -393,8 +389,7 @@ TEST(another_table_is_refused)
     const ps_dims dims = {.n = 1, .d = {5}};
     rig_start(&r, 1, never, impatient, 1);
     make_table(&other);
-    assert_int_equal(
-        ps_tensor_table_add(&other, "c.bias", dims, PS_TENSOR_BIAS, 1, &index), PS_OK);
+    assert_ok(ps_tensor_table_add(&other, "c.bias", dims, PS_TENSOR_BIAS, 1, &index));
     r.worker[1].table = &other;
     rig_run(&r);
     assert_int_equal(r.worker[1].err, PS_ERR_PEER);
@@ -456,8 +451,8 @@ TEST(the_process_is_left_alone)
     lone_init(&l, NULL, 0);
     look_at_process(&before);
     ps_log_set_sink(count_line, &lines, PS_LOG_DEBUG);
-    assert_int_equal(join(&l.worker), PS_OK);
-    assert_int_equal(three_steps(&l.worker), PS_OK);
+    assert_ok(join(&l.worker));
+    assert_ok(three_steps(&l.worker));
     ps_log_set_sink(NULL, NULL, PS_LOG_DEBUG);
     assert_true(lines > 0); // the sink got the log
     look_at_process(&after);

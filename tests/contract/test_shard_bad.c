@@ -74,7 +74,7 @@ static void assert_undisturbed(bare_job *b)
     assert_int_equal(h.kind, PS_MSG_WEIGHTS);
     assert_int_equal(h.step, 1);
     assert_true(weights[0] == 0.5f && weights[3] == 0.5f);
-    assert_int_equal(ps_member_check(b->member[0]), PS_OK);
+    assert_ok(ps_member_check(b->member[0]));
 }
 
 /* Four strangers: one with the routing id of 0.1.0, one with an id of its own, one that
@@ -161,7 +161,7 @@ TEST(another_epoch_is_told_the_present_one)
         assert_int_equal(h.kind, PS_MSG_STALE);
         assert_int_equal(h.count, b.roster->epoch);
     }
-    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
+    assert_ok(ps_member_check(b.member[0]));
     bare_close(&b);
 }
 

@@ -125,6 +125,6 @@ TEST(who_needs_nobody_is_not_disturbed)
     bare_hello(&b, 0);
     say_bye(&b, 0);
     for (int r = 0; r < 2; r++)
-        assert_int_equal(ps_member_check(b.member[r]), PS_OK);
+        assert_ok(ps_member_check(b.member[r]));
     bare_close(&b);
 }

@@ -56,13 +56,13 @@ static void open_shard(void)
         "model.input=[64]", "model.layers=[{linear: 100}, relu, {linear: 10}]",
         "exchange.chunk=16384", "optimizer.name=sgd", "optimizer.lr=1"};
     ps_mt19937_seed(&t.rng, seed);
-    assert_int_equal(ps_config_load(&t.config, NULL, set, 5), PS_OK);
-    assert_int_equal(ps_model_spec_init(&t.spec, &t.config), PS_OK);
+    assert_ok(ps_config_load(&t.config, NULL, set, 5));
+    assert_ok(ps_model_spec_init(&t.spec, &t.config));
     const ps_chunk_size size = {.bytes = 16384};
-    assert_int_equal(ps_plan_init(&t.plan, &t.spec.table, size, 1), PS_OK);
+    assert_ok(ps_plan_init(&t.plan, &t.spec.table, size, 1));
     assert_in_range(t.plan.n_chunks, 2, CHUNKS_MAX);
-    assert_int_equal(ps_step_rule_init(&t.rule, &t.config), PS_OK);
-    assert_int_equal(ps_step_rule_start(&t.rule, &t.config, 1u << 30), PS_OK);
+    assert_ok(ps_step_rule_init(&t.rule, &t.config));
+    assert_ok(ps_step_rule_start(&t.rule, &t.config, 1u << 30));
     ps_shard *s = &t.shard;
     *s = (ps_shard){.o = {.config = &t.config,
                           .table = &t.spec.table,
@@ -71,11 +71,11 @@ static void open_shard(void)
                           .n_workers = WORKERS},
                     .rule = t.rule,
                     .pace = &ps_shard_bsp};
-    assert_int_equal(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table), PS_OK);
-    assert_int_equal(ps_shard_memory_init(s), PS_OK);
-    assert_int_equal(ps_zsock_context(1, 16, false, &t.zmq_context), PS_OK);
+    assert_ok(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table));
+    assert_ok(ps_shard_memory_init(s));
+    assert_ok(ps_zsock_context(1, 16, false, &t.zmq_context));
     const ps_zsock_options o = {.type = ZMQ_ROUTER}; // no peer is connected
-    assert_int_equal(ps_zsock_open(t.zmq_context, &o, &s->router), PS_OK);
+    assert_ok(ps_zsock_open(t.zmq_context, &o, &s->router));
     for (uint32_t r = 0; r < WORKERS; r++) {
         memset(t.secrets[r].bytes, (int)('a' + r), sizeof t.secrets[r].bytes);
         ps_wire_id(r, &t.secrets[r], s->peers[r].id);
@@ -137,9 +137,8 @@ static ps_err hand_in(const frame *f)
 {
     ps_wire_frames frames;
     ps_wire_frames_open(&frames);
-    assert_int_equal(ps_zsock_msg_copy(&frames.id, f->id, f->id_bytes), PS_OK);
-    assert_int_equal(ps_zsock_msg_copy(&frames.header, f->header, f->header_bytes),
-                     PS_OK);
+    assert_ok(ps_zsock_msg_copy(&frames.id, f->id, f->id_bytes));
+    assert_ok(ps_zsock_msg_copy(&frames.header, f->header, f->header_bytes));
     frames.n = 1 + f->n;
     frames.has_payload = f->n > 1;
     if (frames.has_payload) {
@@ -344,7 +343,7 @@ static void an_honest_push(void)
     const ps_wire_header h = header(PS_MSG_PUSH, rank, chunk, m->version);
     const frame f = make(&h, value);
     model_push(chunk, rank, value);
-    assert_int_equal(hand_in(&f), PS_OK);
+    assert_ok(hand_in(&f));
 }
 
 static void begin(void)
@@ -352,12 +351,12 @@ static void begin(void)
     for (uint32_t r = 0; r < WORKERS; r++) {
         const ps_wire_header hello = header(PS_MSG_HELLO, r, 0, 0);
         const frame f = make(&hello, 0);
-        assert_int_equal(hand_in(&f), PS_OK);
+        assert_ok(hand_in(&f));
     }
     for (uint32_t i = 0; i < t.plan.n_chunks; i++) {
         const ps_wire_header h = header(PS_MSG_INIT, 0, i, 0);
         const frame f = make(&h, 1);
-        assert_int_equal(hand_in(&f), PS_OK);
+        assert_ok(hand_in(&f));
         t.model[i] = (chunk_model){.weight = 1};
     }
 }

@@ -99,9 +99,8 @@ TEST(everybody_gets_the_exact_weights)
         ps_wire_header h = bare_answer(b.socket[r], got, sizeof got);
         assert_int_equal(h.codec, PS_CODEC_ONEBIT);
         uint64_t bytes = ps_chunk_codec_bytes(&codec, chunk, PS_CODEC_ONEBIT);
-        assert_int_equal(
-            ps_chunk_codec_decode(&codec, chunk, PS_CODEC_ONEBIT, got, bytes, change),
-            PS_OK);
+        assert_ok(
+            ps_chunk_codec_decode(&codec, chunk, PS_CODEC_ONEBIT, got, bytes, change));
         for (uint64_t i = 0; i < chunk->count; i++)
             assert_true(change[i] == (i < 16 ? -0.625f : i < 32 ? -0.15625f : 0.0f));
     }
@@ -216,7 +215,7 @@ TEST(whatever_is_repeated_counts_once_and_is_answered)
         expect_kind(&b, 0, PS_MSG_LEFT, 0, 0);
         bare_hello(&b, 0);
     }
-    assert_int_equal(ps_member_check(b.member[0]), PS_OK);
+    assert_ok(ps_member_check(b.member[0]));
     bare_close(&b);
     assert_int_equal(b.job.server[0].stats.pushes, 2);
 }

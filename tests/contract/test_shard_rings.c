@@ -30,11 +30,10 @@ static int connect_door(const ring_worker *w)
     size_t bytes;
     char name[PS_SHM_NAME_MAX] = "";
     int fd;
-    assert_int_equal(
-        ps_member_get(w->b->member[w->rank], key.text, &value, &bytes, soon()), PS_OK);
+    assert_ok(ps_member_get(w->b->member[w->rank], key.text, &value, &bytes, soon()));
     memcpy(name, value, bytes);
     free(value);
-    assert_int_equal(ps_shm_connect(name, soon(), &fd), PS_OK);
+    assert_ok(ps_shm_connect(name, soon(), &fd));
     return fd;
 }
 
@@ -45,20 +44,18 @@ static void hand_in(ring_worker *w, bare_job *b, int rank, bool rings)
     const size_t bytes = b->job.table->arena_count * sizeof(float);
     const uint64_t ring_bytes = ps_wire_rings_bytes(&b->plan, 0);
     int wake;
-    assert_int_equal(ps_shared_mem_init(&w->params, bytes, "params"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&w->grads, bytes, "grads"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&w->memory, ring_bytes, "rings"), PS_OK);
+    assert_ok(ps_shared_mem_init(&w->params, bytes, "params"));
+    assert_ok(ps_shared_mem_init(&w->grads, bytes, "grads"));
+    assert_ok(ps_shared_mem_init(&w->memory, ring_bytes, "rings"));
     w->rings = ps_wire_rings_at(w->memory.base, &b->plan, 0, 0);
     const ps_shm_offer offer = {.rank = (uint32_t)rank,
                                 .nonce = b->roster->nonce,
                                 .bytes = bytes,
                                 .ring_bytes = rings ? ring_bytes : 0};
     int fd = connect_door(w);
-    assert_int_equal(
-        ps_shm_offer_send(fd, &offer,
-                          (const int[]){w->params.fd, w->grads.fd, w->memory.fd}),
-        PS_OK);
-    assert_int_equal(ps_shm_answer_recv(fd, -1, soon(), &wake, rings), PS_OK);
+    assert_ok(ps_shm_offer_send(fd, &offer,
+                                (const int[]){w->params.fd, w->grads.fd, w->memory.fd}));
+    assert_ok(ps_shm_answer_recv(fd, -1, soon(), &wake, rings));
     if (rings) w->wake = ps_event_of(wake);
     close(fd);
 }
@@ -123,7 +120,7 @@ static void pull_first(const bare_job *b, int rank)
 static void put(ring_worker *w, const ps_wire_header *h)
 {
     uint64_t sent = 0;
-    assert_int_equal(ps_wire_ring_put(&w->rings.to_shard, h, NULL, 0, &sent), PS_OK);
+    assert_ok(ps_wire_ring_put(&w->rings.to_shard, h, NULL, 0, &sent));
 }
 
 static void wake(const ring_worker *w)
@@ -151,7 +148,7 @@ static bool await_weights(ring_worker *w, int ms)
     uint32_t bytes = 0;
     while (bytes == 0 && !ps_deadline_passed(deadline)) {
         const uint32_t sequence = ps_bell_sequence(&w->rings.bell->bell);
-        assert_int_equal(ps_shm_ring_next(&w->rings.to_worker, &bytes), PS_OK);
+        assert_ok(ps_shm_ring_next(&w->rings.to_worker, &bytes));
         if (bytes == 0)
             ps_bell_sleep(&w->rings.bell->bell, sequence, ps_deadline_left_ms(deadline));
     }
@@ -171,10 +168,8 @@ static void expect_weights(ring_worker *w, uint64_t version, float value)
             fail_msg("no weights of version %d", (int)version);
         bool got;
         ps_wire_header h;
-        assert_int_equal(ps_wire_ring_take(&w->rings.to_worker, NULL, 0, &f, &got),
-                         PS_OK);
-        assert_int_equal(
-            ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h), PS_OK);
+        assert_ok(ps_wire_ring_take(&w->rings.to_worker, NULL, 0, &f, &got));
+        assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
         assert_int_equal(h.kind, PS_MSG_WEIGHTS);
         assert_int_equal(h.step, version);
         const float *at =
@@ -385,8 +380,7 @@ TEST(nonsense_in_a_ring_ends_the_job)
         if (i == 2) h.chunk = b.plan.n_chunks;
         if (i == 3) h.nonce++;
         if (i == 1)
-            assert_int_equal(ps_shm_ring_put(&w.rings.to_shard, "\5hello", 6, NULL, 0),
-                             PS_OK);
+            assert_ok(ps_shm_ring_put(&w.rings.to_shard, "\5hello", 6, NULL, 0));
         else
             put(&w, &h);
         wake(&w);

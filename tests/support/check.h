@@ -38,4 +38,17 @@ bool check_choose(const char *name);
  * Returns how many failed. */
 int check_run(int (*setup)(void **), int (*teardown)(void **));
 
+/* The call returns PS_OK; else its message (err.h) is shown. */
+#define assert_ok(call)                                                                  \
+    do {                                                                                 \
+        if ((call) != PS_OK) fail_msg("%s: %s", #call, ps_err_message());                \
+    } while (0)
+/* The call returns this error, with a message (err.h) that contains the words. */
+#define assert_error(call, error, words)                                                 \
+    do {                                                                                 \
+        assert_int_equal(call, error);                                                   \
+        if (!strstr(ps_err_message(), words))                                            \
+            fail_msg("'%s' lacks '%s'", ps_err_message(), words);                        \
+    } while (0)
+
 #endif

@@ -60,7 +60,7 @@ static inline void same_at_every_level(void (*compute)(output *o))
     }
     assert_true(first.n > 0);
     free(first.bytes);
-    assert_int_equal(ps_cpu_level_use("auto"), PS_OK);
+    assert_ok(ps_cpu_level_use("auto"));
 }
 
 #endif

@@ -4,6 +4,7 @@ The import takes 1.3 s of a core, and the tests need it hundreds of times. A pro
 gets: with its own arguments, environment, output, network namespace and cores. It ends with the program that asked
 for it, and all end with the server, which ends with PROCESS.
 """
+import contextlib
 import atexit
 import builtins
 import ctypes
@@ -112,10 +113,8 @@ def reap(running, selector):
         connection = running.pop(pid, None)
         if connection:
             selector.unregister(connection)
-            try:
+            with contextlib.suppress(OSError):
                 connection.sendall(struct.pack("=i", status))
-            except OSError:
-                pass
             connection.close()
 
 

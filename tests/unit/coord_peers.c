@@ -8,6 +8,8 @@
 ps_coordinator *peer_coordinator;
 void *peer_context;
 peer_admission peer_admissions[3];
+void *peer_sockets[3];
+uint64_t peer_nonce;
 
 ps_curve peer_keys[PS_ROLE_COUNT];
 
@@ -29,7 +31,7 @@ ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
         .recovers = job_keys != NULL,
         .curve = job_keys};
     ps_coordinator *c;
-    assert_int_equal(ps_coordinator_create(&o, &c), PS_OK);
+    assert_ok(ps_coordinator_create(&o, &c));
     return c;
 }
 
@@ -46,16 +48,6 @@ int peer_open(void **state)
     return open_with(1000, 20000);
 }
 
-int peer_open_patient(void **state)
-{
-    return open_with(30000, 60000);
-}
-
-int peer_open_impatient(void **state)
-{
-    return open_with(50, 2000);
-}
-
 int peer_open_with_keys(void **state)
 {
     int failed = draw_job_keys(&peer_keys[PS_ROLE_SERVER], &peer_keys[PS_ROLE_WORKER]);
@@ -67,6 +59,8 @@ int peer_open_with_keys(void **state)
 
 int peer_close(void **state)
 {
+    for (int i = 0; i < 3; i++)
+        ps_zsock_close(&peer_sockets[i]);
     zmq_ctx_term(peer_context);
     ps_coordinator_destroy(&peer_coordinator, NULL);
     return 0;
@@ -76,8 +70,8 @@ void *peer_connect(const char *endpoint, ps_zsock_options o)
 {
     void *socket;
     o.type = ZMQ_DEALER;
-    assert_int_equal(ps_zsock_open(peer_context, &o, &socket), PS_OK);
-    assert_int_equal(ps_zsock_connect(socket, NULL, endpoint), PS_OK);
+    assert_ok(ps_zsock_open(peer_context, &o, &socket));
+    assert_ok(ps_zsock_connect(socket, NULL, endpoint));
     return socket;
 }
 
@@ -109,15 +103,15 @@ void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int ro
 void peer_send_bytes(void *socket, const void *bytes, size_t n)
 {
     zmq_msg_t part;
-    assert_int_equal(ps_zsock_msg_copy(&part, bytes, n), PS_OK);
-    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1), PS_OK);
+    assert_ok(ps_zsock_msg_copy(&part, bytes, n));
+    assert_ok(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1));
 }
 
 void peer_send(void *socket, const ps_control *c)
 {
     zmq_msg_t part;
-    assert_int_equal(ps_control_frame(&part, c), PS_OK);
-    assert_int_equal(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1), PS_OK);
+    assert_ok(ps_control_frame(&part, c));
+    assert_ok(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1));
 }
 
 ps_control peer_await(void *socket, ps_control_kind kind)
@@ -127,10 +121,9 @@ ps_control peer_await(void *socket, ps_control_kind kind)
         zmq_msg_t part;
         int n;
         ps_control c;
-        assert_int_equal(ps_zsock_recv(socket, deadline, &part, 1, &n), PS_OK);
+        assert_ok(ps_zsock_recv(socket, deadline, &part, 1, &n));
         if (n == 0) fail_msg("no %s came", ps_control_kind_name((int)kind));
-        assert_int_equal(
-            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
         zmq_msg_close(&part);
         if (c.kind == kind) return c;
     }
@@ -179,10 +172,9 @@ peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
     int n;
     ps_control c;
     peer_admission a;
-    assert_int_equal(ps_zsock_recv(door, ps_deadline_in_ms(20000), &part, 1, &n), PS_OK);
+    assert_ok(ps_zsock_recv(door, ps_deadline_in_ms(20000), &part, 1, &n));
     assert_int_equal(n, 1);
-    assert_int_equal(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL),
-                     PS_OK);
+    assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
     assert_int_equal(c.kind, PS_CONTROL_ADMIT);
     assert_int_equal(c.bytes, sizeof a.secret);
     memcpy(&a.secret, c.value, sizeof a.secret);
@@ -200,29 +192,40 @@ void *peer_come(const peer_admission *a)
     return socket;
 }
 
-void peer_join_three(void *sockets[3], uint64_t *nonce)
+static int join_three(void)
 {
     for (int i = 0; i < 3; i++) {
         void *door = peer_dial((uint8_t)(i + 1));
         peer_admissions[i] = peer_ask_to_join(
             door, i == 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER, i == 0 ? 0 : i - 1);
-        sockets[i] = peer_come(&peer_admissions[i]);
+        peer_sockets[i] = peer_come(&peer_admissions[i]);
         ps_zsock_close(&door);
     }
     for (int i = 0; i < 3; i++)
-        *nonce = peer_await(sockets[i], PS_CONTROL_WELCOME).nonce;
-    assert_true(*nonce == ps_coordinator_nonce(peer_coordinator));
+        peer_nonce = peer_await(peer_sockets[i], PS_CONTROL_WELCOME).nonce;
+    assert_true(peer_nonce == ps_coordinator_nonce(peer_coordinator));
+    return 0;
 }
 
-void peer_close_three(void *sockets[3])
+int peer_open_job(void **state)
 {
-    for (int i = 0; i < 3; i++)
-        ps_zsock_close(&sockets[i]);
+    return peer_open(state) || join_three();
 }
 
-void peer_assert_alive(void *sockets[3], uint64_t nonce)
+int peer_open_patient_job(void **state)
 {
-    ps_control c = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = 4711, .name = "k"};
+    return open_with(30000, 60000) || join_three();
+}
+
+int peer_open_impatient_job(void **state)
+{
+    return open_with(50, 2000) || join_three();
+}
+
+void peer_assert_alive(void *sockets[3])
+{
+    ps_control c = {
+        .kind = PS_CONTROL_PUT, .nonce = peer_nonce, .request = 4711, .name = "k"};
     peer_send(sockets[2], &c);
     assert_int_equal(peer_await(sockets[2], PS_CONTROL_DONE).request, 4711);
     for (int i = 0; i < 3; i++) {

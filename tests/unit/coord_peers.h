@@ -12,13 +12,9 @@ extern ps_coordinator *peer_coordinator; // of the test that runs
 extern void *peer_context;
 extern ps_curve peer_keys[PS_ROLE_COUNT];
 
-/* A test with a coordinator. In a PEER_PATIENT_TEST no thread says that the members are
- * alive. */
-#define PEER_TEST(test)         TEST_WITH(test, peer_open, peer_close)
-#define PEER_PATIENT_TEST(test) TEST_WITH(test, peer_open_patient, peer_close)
+/* A test with a coordinator. */
+#define PEER_TEST(test) TEST_WITH(test, peer_open, peer_close)
 int peer_open(void **state);
-int peer_open_patient(void **state);
-int peer_open_impatient(void **state); // 2 s of silence are death
 int peer_open_with_keys(void **state); // has peer_keys; members may join again
 int peer_close(void **state);
 /* Another coordinator; owned by the caller. */
@@ -62,10 +58,18 @@ void *peer_come(const peer_admission *a);
 
 /* ---- a job that runs: server 0 and two workers ---- */
 
+/* A test with three members that have joined; peer_close closes their sockets. In a
+ * PEER_PATIENT_JOB_TEST no thread says that they are alive. */
+#define PEER_JOB_TEST(test)         TEST_WITH(test, peer_open_job, peer_close)
+#define PEER_PATIENT_JOB_TEST(test) TEST_WITH(test, peer_open_patient_job, peer_close)
+int peer_open_job(void **state);
+int peer_open_patient_job(void **state);
+int peer_open_impatient_job(void **state); // 2 s of silence are death
+
 extern peer_admission peer_admissions[3];
-void peer_join_three(void *sockets[3], uint64_t *nonce);
-void peer_close_three(void *sockets[3]);
+extern void *peer_sockets[3];
+extern uint64_t peer_nonce;
 /* The job lives: worker 1 (sockets[2]) can store a value, and all members can read it. */
-void peer_assert_alive(void *sockets[3], uint64_t nonce);
+void peer_assert_alive(void *sockets[3]);
 
 #endif

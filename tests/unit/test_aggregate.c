@@ -48,10 +48,10 @@ static void setup(fixture *f, const char *const *extra, int n)
     const char *all[16];
     memcpy(all, model, sizeof model);
     memcpy(all + 3, extra, (size_t)n * sizeof *extra);
-    assert_int_equal(ps_config_load(&f->cfg, NULL, all, 3 + n), PS_OK);
-    assert_int_equal(ps_model_spec_init(&f->spec, &f->cfg), PS_OK);
-    assert_int_equal(ps_step_rule_init(&f->rule, &f->cfg), PS_OK);
-    assert_int_equal(ps_step_rule_start(&f->rule, &f->cfg, 3), PS_OK);
+    assert_ok(ps_config_load(&f->cfg, NULL, all, 3 + n));
+    assert_ok(ps_model_spec_init(&f->spec, &f->cfg));
+    assert_ok(ps_step_rule_init(&f->rule, &f->cfg));
+    assert_ok(ps_step_rule_start(&f->rule, &f->cfg, 3));
     for (int r = 0; r < RANKS; r++) {
         f->grads[r] = arena(&f->spec);
         fill(&f->spec, f->grads[r], 77u + (uint32_t)r);
@@ -74,18 +74,16 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
                        bool keep_sum, float *params, float *copy)
 {
     ps_plan plan;
-    assert_int_equal(
-        ps_plan_init(&plan, &f->spec.table, (ps_chunk_size){.bytes = chunk_bytes}, 1),
-        PS_OK);
+    assert_ok(
+        ps_plan_init(&plan, &f->spec.table, (ps_chunk_size){.bytes = chunk_bytes}, 1));
     memcpy(params, f->start, f->spec.table.arena_count * sizeof *params);
     for (uint32_t c = 0; c < plan.n_chunks; c++) {
         const ps_chunk *chunk = &plan.chunks[c];
         float *slab =
             calloc(ps_aggregate_slab_count(chunk, &f->rule.optimizer, keep_sum), 4);
         ps_aggregate a;
-        assert_int_equal(ps_aggregate_init(&a, &f->spec.table, chunk, &f->rule.optimizer,
-                                           keep_sum, slab),
-                         PS_OK);
+        assert_ok(ps_aggregate_init(&a, &f->spec.table, chunk, &f->rule.optimizer,
+                                    keep_sum, slab));
         memcpy(a.weights, params + chunk->offset, chunk->count * sizeof(float));
         const float *grads[RANKS];
         for (int r = 0; r < ranks; r++)
@@ -104,10 +102,10 @@ static void run_chunks(const fixture *f, uint64_t chunk_bytes, int ranks, int st
             s.now = ps_step_rule_optimizer_step(&f->rule, s.step, 1);
             if (keep_sum) {
                 s.grads = grads, s.n_grads = ranks, s.summed = false;
-                assert_int_equal(ps_aggregate_sum(&a, &s), PS_OK);
+                assert_ok(ps_aggregate_sum(&a, &s));
                 s.grads = (const float *const *)&a.sum, s.n_grads = 1, s.summed = true;
             }
-            assert_int_equal(ps_aggregate_apply(&a, &s), PS_OK);
+            assert_ok(ps_aggregate_apply(&a, &s));
         }
         memcpy(params + chunk->offset, a.weights, chunk->count * sizeof(float));
         ps_aggregate_fini(&a);
@@ -168,9 +166,8 @@ static ps_err apply_whole(const fixture *f, bool check, int ranks)
                             .last_tensor = f->spec.table.n_tensors - 1};
     float *slab = calloc(ps_aggregate_slab_count(&chunk, &f->rule.optimizer, false), 4);
     ps_aggregate a;
-    assert_int_equal(
-        ps_aggregate_init(&a, &f->spec.table, &chunk, &f->rule.optimizer, false, slab),
-        PS_OK);
+    assert_ok(
+        ps_aggregate_init(&a, &f->spec.table, &chunk, &f->rule.optimizer, false, slab));
     const ps_aggregate_step s = {
         .factor = 1,
         .rule = &f->rule,
@@ -199,9 +196,8 @@ TEST(compensates_for_delay)
     for (int keep = 0; keep < 2; keep++) {
         float *slab = calloc(ps_aggregate_slab_count(&chunk, &f.rule.optimizer, keep), 4);
         ps_aggregate a;
-        assert_int_equal(
-            ps_aggregate_init(&a, &f.spec.table, &chunk, &f.rule.optimizer, keep, slab),
-            PS_OK);
+        assert_ok(
+            ps_aggregate_init(&a, &f.spec.table, &chunk, &f.rule.optimizer, keep, slab));
         memcpy(a.weights, f.start, count * sizeof *slab);
         ps_aggregate_step s = {.factor = 1,
                                .rule = &f.rule,
@@ -211,10 +207,10 @@ TEST(compensates_for_delay)
                                .factors = factors,
                                .compensations = compensations,
                                .bases = bases};
-        if (keep) assert_int_equal(ps_aggregate_sum(&a, &s), PS_OK);
+        if (keep) assert_ok(ps_aggregate_sum(&a, &s));
         if (keep) s.grads = (const float *const *)&a.sum, s.n_grads = 1;
         if (keep) s.factors = s.compensations = NULL;
-        assert_int_equal(ps_aggregate_apply(&a, &s), PS_OK);
+        assert_ok(ps_aggregate_apply(&a, &s));
         for (uint64_t i = 0; i < count; i++) {
             double sum = f.grads[0][i];
             for (int r = 1; r < 3; r++) {
@@ -238,12 +234,11 @@ TEST(names_rank_tensor_and_step_of_a_nan)
     const ps_tensor *tensor = ps_tensor_table_find(&f.spec.table, "b.weight");
     assert_non_null(tensor);
     f.grads[2][tensor->offset + tensor->count - 1] = NAN;
-    assert_int_equal(apply_whole(&f, true, 2), PS_OK);
-    assert_int_equal(apply_whole(&f, true, 3), PS_ERR_NUMERIC);
-    assert_non_null(strstr(ps_err_message(), "worker 2 for b.weight in step 12"));
-    assert_int_equal(apply_whole(&f, false, 3), PS_OK);
+    assert_ok(apply_whole(&f, true, 2));
+    assert_error(apply_whole(&f, true, 3), PS_ERR_NUMERIC,
+                 "worker 2 for b.weight in step 12");
+    assert_ok(apply_whole(&f, false, 3));
     f.grads[0][tensor->offset] = f.grads[1][tensor->offset] = 3e38f;
-    assert_int_equal(apply_whole(&f, true, 2), PS_ERR_NUMERIC);
-    assert_non_null(strstr(ps_err_message(), "overflow"));
+    assert_error(apply_whole(&f, true, 2), PS_ERR_NUMERIC, "overflow");
     teardown(&f);
 }

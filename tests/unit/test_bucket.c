@@ -23,7 +23,7 @@ TEST(test_basicnet_is_cut_where_ddp_cuts)
     ps_tensor_table table;
     make_spec(&table, tensors, basicnet, 8);
     ps_buckets b;
-    assert_int_equal(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
+    assert_ok(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20));
     /* The first bucket, of fc2 and fc1, reaches 1 MiB with fc1.weight. The convolutions
      * are in the second. */
     assert_int_equal(b.n, 2);
@@ -45,7 +45,7 @@ TEST(test_every_tensor_is_in_one_bucket)
         ps_tensor_table table;
         make_spec(&table, tensors, basicnet, 8);
         ps_buckets b;
-        assert_int_equal(ps_buckets_init(&b, &table, size, size), PS_OK);
+        assert_ok(ps_buckets_init(&b, &table, size, size));
         int next = table.n_tensors;
         for (int i = 0; i < b.n; i++) {
             next -= b.list[i].n_tensors;
@@ -90,7 +90,7 @@ TEST(test_buckets_are_cut_into_even_parts)
     ps_tensor_table table;
     make_spec(&table, tensors, basicnet, 8);
     ps_buckets b;
-    assert_int_equal(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20), PS_OK);
+    assert_ok(ps_buckets_init(&b, &table, PS_BUCKET_FIRST_BYTES, 25 << 20));
     for (int n = 1; n <= 8; n++)
         check_parts(&table, &b.list[0], n);
     for (int n = 1; n <= 4; n++)

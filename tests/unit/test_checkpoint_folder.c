@@ -40,9 +40,9 @@ static void write_file(const char *where, const char *text)
 static void keep(uint64_t step, const char *text)
 {
     char path[PATH_MAX];
-    assert_int_equal(ps_checkpoint_folder_begin(&folder, step, path), PS_OK);
+    assert_ok(ps_checkpoint_folder_begin(&folder, step, path));
     write_file(path, text);
-    assert_int_equal(ps_checkpoint_folder_commit(&folder, step), PS_OK);
+    assert_ok(ps_checkpoint_folder_commit(&folder, step));
 }
 
 static void expect_content(uint64_t step, const char *text)
@@ -61,7 +61,7 @@ static void expect_steps(size_t n, const uint64_t *want)
 {
     uint64_t *steps;
     size_t got;
-    assert_int_equal(ps_checkpoint_folder_list(&folder, &steps, &got), PS_OK);
+    assert_ok(ps_checkpoint_folder_list(&folder, &steps, &got));
     assert_int_equal(got, n);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(steps[i], want[i]);
@@ -74,7 +74,7 @@ WITH_FOLDER(what_is_whole_is_listed)
     expect_steps(0, NULL); // not even the folder is there
     keep(9, "nine");
     keep(100, "hundred");
-    assert_int_equal(ps_checkpoint_folder_begin(&folder, 300, path), PS_OK);
+    assert_ok(ps_checkpoint_folder_begin(&folder, 300, path));
     write_file(path, "half");
     expect_steps(2, (const uint64_t[]){100, 9});
     ps_checkpoint_folder_abandon(&folder, 300);
@@ -93,10 +93,10 @@ WITH_FOLDER(the_newest_and_the_best_stay)
 {
     for (uint64_t step = 1; step <= 5; step++)
         keep(step * 10, "x");
-    assert_int_equal(ps_checkpoint_folder_set_best(&folder, 20), PS_OK);
+    assert_ok(ps_checkpoint_folder_set_best(&folder, 20));
     ps_checkpoint_folder_prune(&folder, 2);
     expect_steps(3, (const uint64_t[]){50, 40, 20});
-    assert_int_equal(ps_checkpoint_folder_set_best(&folder, 50), PS_OK);
+    assert_ok(ps_checkpoint_folder_set_best(&folder, 50));
     ps_checkpoint_folder_prune(&folder, 1);
     expect_steps(1, (const uint64_t[]){50});
 }
@@ -120,17 +120,17 @@ WITH_FOLDER(what_is_damaged_is_set_aside)
 WITH_FOLDER(what_a_killed_job_left_is_removed)
 {
     char path[PATH_MAX], other[PATH_MAX];
-    assert_int_equal(ps_checkpoint_folder_begin(&folder, 10, path), PS_OK);
+    assert_ok(ps_checkpoint_folder_begin(&folder, 10, path));
     write_file(path, "half");
-    assert_int_equal(ps_checkpoint_folder_begin(&folder, 20, other), PS_OK);
+    assert_ok(ps_checkpoint_folder_begin(&folder, 20, other));
     assert_int_not_equal(access(path, F_OK), 0);
-    assert_int_equal(ps_checkpoint_folder_commit(&folder, 20), PS_OK);
+    assert_ok(ps_checkpoint_folder_commit(&folder, 20));
 }
 
 TEST(a_folder_that_cannot_be_made_is_an_error)
 {
     const ps_checkpoint_folder file = {"/proc/none"};
     char path[PATH_MAX];
-    assert_int_equal(ps_checkpoint_folder_begin(&file, 1, path), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "cannot make the folder /proc/none"));
+    assert_error(ps_checkpoint_folder_begin(&file, 1, path), PS_ERR_IO,
+                 "cannot make the folder /proc/none");
 }

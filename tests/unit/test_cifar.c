@@ -28,7 +28,7 @@ IN_FOLDER(batches_follow_each_other)
     char a[384], b[384];
     char *paths[] = {strcpy(a, temp_path("a.bin")), strcpy(b, temp_path("b.bin.gz"))};
     ps_dataset set;
-    assert_int_equal(ps_cifar10_read(paths, 2, &set), PS_OK);
+    assert_ok(ps_cifar10_read(paths, 2, &set));
     assert_int_equal(set.n, 5);
     assert_int_equal(set.dims.n, 3);
     assert_int_equal(set.dims.d[0], 3);
@@ -48,15 +48,15 @@ IN_FOLDER(the_fine_label_counts)
     assert_int_equal(temp_write("fine", file, bytes), 0);
     char *paths[] = {temp_path("fine")};
     ps_dataset set;
-    assert_int_equal(ps_cifar100_read(paths, 1, &set), PS_OK);
+    assert_ok(ps_cifar100_read(paths, 1, &set));
     assert_int_equal(set.n, 3);
     assert_int_equal(set.labels[2], 92);
     assert_int_equal(((uint8_t *)set.values)[2 * PIXELS], 2);
     ps_dataset_fini(&set);
     file[1] = 100;
     assert_int_equal(temp_write("fine", file, bytes), 0);
-    assert_int_equal(ps_cifar100_read(paths, 1, &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "record 0 has the label 100"));
+    assert_error(ps_cifar100_read(paths, 1, &set), PS_ERR_FORMAT,
+                 "record 0 has the label 100");
 }
 
 IN_FOLDER(parts_of_records_are_refused)
@@ -67,8 +67,7 @@ IN_FOLDER(parts_of_records_are_refused)
     ps_dataset set;
     for (unsigned n = 0; n < bytes; n += n == 0 || n == PIXELS ? 2 : 1023) {
         assert_int_equal(temp_write("cut", file, n), 0);
-        assert_int_equal(ps_cifar10_read(paths, 1, &set), PS_ERR_FORMAT);
-        assert_non_null(strstr(ps_err_message(), "records of 3073"));
+        assert_error(ps_cifar10_read(paths, 1, &set), PS_ERR_FORMAT, "records of 3073");
         assert_null(set.values);
     }
     paths[0] = temp_path("absent");

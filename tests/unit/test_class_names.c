@@ -6,7 +6,7 @@ static ps_class_names read_text(const char *text)
 {
     ps_class_names names;
     assert_int_equal(temp_write("names.txt", text, strlen(text)), 0);
-    assert_int_equal(ps_class_names_read(temp_path("names.txt"), &names), PS_OK);
+    assert_ok(ps_class_names_read(temp_path("names.txt"), &names));
     return names;
 }
 

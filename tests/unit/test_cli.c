@@ -40,7 +40,7 @@ static ps_err parse(ps_cli *cli, const ps_cli_program *program, const char *cons
 CLEAN_TEST(nothing_given)
 {
     ps_cli c;
-    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_ok(parse(&c, &worker, NULL));
     assert_int_equal(c.rank, -1);
     assert_int_equal(c.local_rank, -1);
     assert_string_equal(c.config, "");
@@ -59,7 +59,7 @@ CLEAN_TEST(openmp_says_how_threads_wait)
         unsetenv(names[1 - i]);
         for (int set = 0; set < 2; set++) {
             set ? setenv(names[i], "1", 1) : unsetenv(names[i]);
-            assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+            assert_ok(parse(&c, &worker, NULL));
             assert_int_equal(c.own_waits, set);
             ps_cli_fini(&c);
         }
@@ -71,15 +71,15 @@ CLEAN_TEST(vectors_are_chosen)
 {
     ps_cli c;
     setenv("PS_CPU_LEVEL", "plain", 1);
-    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_ok(parse(&c, &worker, NULL));
     assert_int_equal(ps_cpu_level_find(), PS_CPU_PLAIN);
     ps_cli_fini(&c);
     setenv("PS_CPU_LEVEL", "auto", 1);
-    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_ok(parse(&c, &worker, NULL));
     ps_cli_fini(&c);
     setenv("PS_CPU_LEVEL", "sse9", 1);
-    assert_int_equal(parse(&c, &worker, NULL), PS_ERR_ARG);
-    assert_non_null(strstr(ps_err_message(), "PS_CPU_LEVEL: 'sse9' is not one of"));
+    assert_error(parse(&c, &worker, NULL), PS_ERR_ARG,
+                 "PS_CPU_LEVEL: 'sse9' is not one of");
     ps_cli_fini(&c);
     unsetenv("PS_CPU_LEVEL");
 }
@@ -87,10 +87,9 @@ CLEAN_TEST(vectors_are_chosen)
 CLEAN_TEST(flags_and_forms)
 {
     ps_cli c;
-    assert_int_equal(parse(&c, &worker,
-                           ARGS("--config", "a.yaml", "--set=train.seed=3", "--rank=1",
-                                "--set", "data.batch=[8, 4]", "--trace")),
-                     PS_OK);
+    assert_ok(parse(&c, &worker,
+                    ARGS("--config", "a.yaml", "--set=train.seed=3", "--rank=1", "--set",
+                         "data.batch=[8, 4]", "--trace")));
     assert_string_equal(c.config, "a.yaml");
     assert_int_equal(c.rank, 1);
     assert_true(c.trace);
@@ -114,35 +113,34 @@ CLEAN_TEST(environment_and_precedence)
     setenv("LOCAL_RANK", "0", 1);
     setenv("MASTER_ADDR", "node7", 1);
     setenv("MASTER_PORT", "1234", 1);
-    assert_int_equal(parse(&c, &worker, NULL), PS_OK);
+    assert_ok(parse(&c, &worker, NULL));
     assert_int_equal(c.rank, 2);
     assert_int_equal(c.local_rank, 0);
     assert_string_equal(c.init_method, "tcp://node7:1234");
-    assert_int_equal(ps_cli_load_config(&c, &worker, &cfg), PS_OK);
+    assert_ok(ps_cli_load_config(&c, &worker, &cfg));
     assert_int_equal(cfg.job.workers, 4);
     assert_int_equal(cfg.job.servers, 2);
     ps_config_fini(&cfg);
     ps_cli_fini(&c);
 
-    assert_int_equal(parse(&c, &server, ARGS("--world-size", "3")), PS_OK);
+    assert_ok(parse(&c, &server, ARGS("--world-size", "3")));
     assert_int_equal(c.rank, 1);
-    assert_int_equal(ps_cli_load_config(&c, &server, &cfg), PS_OK);
+    assert_ok(ps_cli_load_config(&c, &server, &cfg));
     assert_int_equal(cfg.job.workers, 3);
     ps_config_fini(&cfg);
     ps_cli_fini(&c);
 
-    assert_int_equal(parse(&c, &worker,
-                           ARGS("--world-size=5", "--set", "job.workers=6",
-                                "--init-method", "file:///x")),
-                     PS_OK);
+    assert_ok(parse(
+        &c, &worker,
+        ARGS("--world-size=5", "--set", "job.workers=6", "--init-method", "file:///x")));
     assert_string_equal(c.init_method, "file:///x");
-    assert_int_equal(ps_cli_load_config(&c, &worker, &cfg), PS_OK);
+    assert_ok(ps_cli_load_config(&c, &worker, &cfg));
     assert_int_equal(cfg.job.workers, 6);
     ps_config_fini(&cfg);
     ps_cli_fini(&c);
 
     setenv("MASTER_ADDR", "fd00::1", 1);
-    assert_int_equal(parse(&c, &worker, ARGS("--init-method=env://")), PS_OK);
+    assert_ok(parse(&c, &worker, ARGS("--init-method=env://")));
     assert_string_equal(c.init_method, "tcp://[fd00::1]:1234");
     ps_cli_fini(&c);
 }
@@ -151,7 +149,7 @@ static void assert_address(const ps_cli_program *program, const char *const *arg
                            const char *want)
 {
     ps_cli c;
-    assert_int_equal(parse(&c, program, args), PS_OK);
+    assert_ok(parse(&c, program, args));
     assert_string_equal(c.init_method, want);
     ps_cli_fini(&c);
 }
@@ -220,9 +218,9 @@ CLEAN_TEST(rank_has_to_fit)
 {
     ps_cli c;
     ps_config cfg;
-    assert_int_equal(parse(&c, &worker, ARGS("--rank", "2", "--world-size", "2")), PS_OK);
-    assert_int_equal(ps_cli_load_config(&c, &worker, &cfg), PS_ERR_ARG);
-    assert_non_null(strstr(ps_err_message(), "rank 2 does not fit a job of 2 workers"));
+    assert_ok(parse(&c, &worker, ARGS("--rank", "2", "--world-size", "2")));
+    assert_error(ps_cli_load_config(&c, &worker, &cfg), PS_ERR_ARG,
+                 "rank 2 does not fit a job of 2 workers");
     ps_cli_fini(&c);
 }
 
@@ -233,7 +231,7 @@ CLEAN_TEST(help_says_everything)
     ps_cli c;
     FILE *out = open_memstream(&text, &n);
     assert_non_null(out);
-    assert_int_equal(ps_cli_parse(&c, &server, 2, argv, out), PS_OK);
+    assert_ok(ps_cli_parse(&c, &server, 2, argv, out));
     fclose(out);
     assert_true(c.done);
     static const char *const parts[] = {"Serves.",     "--init-method", "PS_SERVER_RANK",

@@ -29,7 +29,7 @@ static void round_trip(ps_codec codec, double topk, uint64_t n, const float *in,
     payload[bytes] = 0xA5;
     ps_codec_encode(codec, topk, n, in, NULL, (ps_codec_draw){draw, 0}, payload);
     assert_int_equal(payload[bytes], 0xA5);
-    assert_int_equal(ps_codec_decode(codec, topk, n, payload, bytes, out), PS_OK);
+    assert_ok(ps_codec_decode(codec, topk, n, payload, bytes, out));
     free(payload);
 }
 
@@ -39,7 +39,7 @@ TEST(test_fp16_is_ieee)
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t bits = (uint16_t)h;
         float got, want = (float)half_value(bits);
-        assert_int_equal(ps_codec_decode(PS_CODEC_FP16, 1, 1, &bits, 2, &got), PS_OK);
+        assert_ok(ps_codec_decode(PS_CODEC_FP16, 1, 1, &bits, 2, &got));
         if (isnan(want))
             assert_true(isnan(got));
         else
@@ -68,7 +68,7 @@ TEST(test_bf16_is_the_nearest)
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t bits = (uint16_t)h, back;
         float x;
-        assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &x), PS_OK);
+        assert_ok(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &x));
         assert_true(isnan(x) == ((h & 0x7FFF) > 0x7F80));
         ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, (ps_codec_draw){0, 0}, &back);
         assert_int_equal(back, isnan(x) ? h | 0x40 : h);
@@ -85,7 +85,7 @@ TEST(test_bf16_is_the_nearest)
         if (isnan(x)) continue;
         uint16_t bits;
         ps_codec_encode(PS_CODEC_BF16, 1, 1, &x, NULL, (ps_codec_draw){0, 0}, &bits);
-        assert_int_equal(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &got), PS_OK);
+        assert_ok(ps_codec_decode(PS_CODEC_BF16, 1, 1, &bits, 2, &got));
         if (isinf(got)) { // from halfway between the largest and the next power of two
             assert_true(fabs((double)x) >= 0x1.FFp127);
             continue;
@@ -107,10 +107,10 @@ TEST(test_fp16_overflows_where_it_is_asked_to)
     ps_model_spec spec;
     ps_plan plan;
     ps_chunk_codec c;
-    assert_int_equal(ps_config_load(&cfg, NULL, sets, 5), PS_OK);
-    assert_int_equal(ps_model_spec_init(&spec, &cfg), PS_OK);
-    assert_int_equal(ps_plan_init(&plan, &spec.table, (ps_chunk_size){0}, 1), PS_OK);
-    assert_int_equal(ps_chunk_codec_init(&c, &cfg, &spec.table), PS_OK);
+    assert_ok(ps_config_load(&cfg, NULL, sets, 5));
+    assert_ok(ps_model_spec_init(&spec, &cfg));
+    assert_ok(ps_plan_init(&plan, &spec.table, (ps_chunk_size){0}, 1));
+    assert_ok(ps_chunk_codec_init(&c, &cfg, &spec.table));
     const ps_chunk *chunk = &plan.chunks[plan.n_chunks - 1];
     float values[64] = {65504, -65519, 65520, -1e9f}, out[64];
     uint8_t payload[256];
@@ -119,8 +119,7 @@ TEST(test_fp16_overflows_where_it_is_asked_to)
     for (int overflow = 0; overflow < 2; overflow++) {
         c.overflow = overflow;
         ps_chunk_codec_encode(&c, chunk, PS_CODEC_FP16, values, NULL, 0, payload);
-        assert_int_equal(
-            ps_chunk_codec_decode(&c, chunk, PS_CODEC_FP16, payload, bytes, out), PS_OK);
+        assert_ok(ps_chunk_codec_decode(&c, chunk, PS_CODEC_FP16, payload, bytes, out));
         assert_true(out[0] == 65504 && out[1] == -65504);
         assert_true(out[2] == (overflow ? INFINITY : 65504));
         assert_true(out[3] == (overflow ? -INFINITY : -65504));
@@ -323,8 +322,7 @@ static void check_topk(const float *in)
         uint64_t bytes = ps_codec_bytes(PS_CODEC_TOPK, N, share);
         ps_codec_encode(PS_CODEC_TOPK, share, N, in, NULL, (ps_codec_draw){0, 0},
                         payload);
-        assert_int_equal(ps_codec_decode(PS_CODEC_TOPK, share, N, payload, bytes, out),
-                         PS_OK);
+        assert_ok(ps_codec_decode(PS_CODEC_TOPK, share, N, payload, bytes, out));
         const uint8_t *block = payload;
         for (int at = 0; at < N; at += 256) {
             int n = at + 256 < N ? 256 : N - at, k = (int)ceil(share * n);
@@ -362,11 +360,10 @@ TEST(test_adding_is_decoding_and_an_addition)
         make(N, 7, in);
         make(N, 8, sum);
         ps_codec_encode(codecs[c], 0.1, N, in, NULL, (ps_codec_draw){1, 0}, payload);
-        assert_int_equal(ps_codec_decode(codecs[c], 0.1, N, payload, bytes, out), PS_OK);
+        assert_ok(ps_codec_decode(codecs[c], 0.1, N, payload, bytes, out));
         for (int i = 0; i < N; i++)
             expected[i] = sum[i] + out[i];
-        assert_int_equal(ps_codec_decode_add(codecs[c], 0.1, N, payload, bytes, sum),
-                         PS_OK);
+        assert_ok(ps_codec_decode_add(codecs[c], 0.1, N, payload, bytes, sum));
         assert_memory_equal(sum, expected, sizeof sum);
     }
 }
@@ -388,8 +385,7 @@ TEST(test_feedback_loses_nothing)
             make(N, 100 + (uint64_t)step, in);
             ps_codec_encode(codecs[c], 0.01, N, in, residual, (ps_codec_draw){0, 0},
                             payload);
-            assert_int_equal(ps_codec_decode(codecs[c], 0.01, N, payload, bytes, out),
-                             PS_OK);
+            assert_ok(ps_codec_decode(codecs[c], 0.01, N, payload, bytes, out));
             for (int i = 0; i < N; i++) {
                 sent[i] += out[i];
                 given[i] += in[i];
@@ -447,10 +443,10 @@ TEST(test_wrong_sizes_and_indices_are_refused)
         }
         payload[i] = good;
     }
-    assert_int_equal(ps_codec_decode(PS_CODEC_INT4, 1, 63, payload, bytes, out), PS_OK);
+    assert_ok(ps_codec_decode(PS_CODEC_INT4, 1, 63, payload, bytes, out));
     bytes = ps_codec_bytes(PS_CODEC_ONEBIT, 64, 1);
     payload[2] = 242; // five times the last digit
-    assert_int_equal(ps_codec_decode(PS_CODEC_ONEBIT, 1, 64, payload, bytes, out), PS_OK);
+    assert_ok(ps_codec_decode(PS_CODEC_ONEBIT, 1, 64, payload, bytes, out));
     payload[2 + 12] = 243;
     assert_int_equal(ps_codec_decode(PS_CODEC_ONEBIT, 1, 64, payload, bytes, out),
                      PS_ERR_PROTOCOL);
@@ -474,8 +470,7 @@ TEST(test_chunk_codes_large_tensors_alone)
     assert_int_equal(bytes, 40 + 4096 + 4 * 16);
     uint8_t *payload = malloc(bytes);
     ps_chunk_codec_encode(&c, &chunk, PS_CODEC_INT8, in, NULL, 9, payload);
-    assert_int_equal(
-        ps_chunk_codec_decode(&c, &chunk, PS_CODEC_INT8, payload, bytes, out), PS_OK);
+    assert_ok(ps_chunk_codec_decode(&c, &chunk, PS_CODEC_INT8, payload, bytes, out));
     assert_memory_equal(out, in, 40);
     for (int i = 10; i < 16; i++)
         assert_true(out[i] == 0.0f);
@@ -545,8 +540,8 @@ static void assert_phases(const char *codec, uint64_t total_steps, uint64_t warm
 {
     ps_config cfg;
     ps_chunk_codec c;
-    assert_int_equal(ps_config_load(&cfg, NULL, &codec, 1), PS_OK);
-    assert_int_equal(ps_chunk_codec_init(&c, &cfg, NULL), PS_OK);
+    assert_ok(ps_config_load(&cfg, NULL, &codec, 1));
+    assert_ok(ps_chunk_codec_init(&c, &cfg, NULL));
     ps_chunk_codec_end(&c, total_steps);
     assert_int_equal(c.warmup, warmup);
     assert_int_equal(c.cooldown, cooldown);

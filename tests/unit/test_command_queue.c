@@ -12,12 +12,11 @@ enum { ROOM = 16, MANY = 50000, LOST_MS = 20000 };
 TEST(test_keeps_the_order_around_the_ring)
 {
     ps_command_queue q;
-    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    assert_ok(ps_command_queue_init(&q, ROOM));
     uint32_t in = 0, out = 0;
     for (int round = 0; round < 10; round++) {
         for (int i = 0; i < 7; i++, in++)
-            assert_int_equal(ps_command_queue_put(&q, (ps_command){3, in, in * 2}),
-                             PS_OK);
+            assert_ok(ps_command_queue_put(&q, (ps_command){3, in, in * 2}));
         assert_int_equal(ps_command_queue_count(&q), in - out);
         for (uint32_t i = 0; i < 6; i++, out++) {
             const ps_command *o = ps_command_queue_peek(&q, i);
@@ -34,7 +33,7 @@ TEST(test_keeps_the_order_around_the_ring)
 TEST(test_full_is_an_error_and_loses_nothing)
 {
     ps_command_queue q;
-    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    assert_ok(ps_command_queue_init(&q, ROOM));
     uint32_t n = 0;
     while (ps_command_queue_put(&q, (ps_command){.chunk = n}) == PS_OK)
         n++;
@@ -44,7 +43,7 @@ TEST(test_full_is_an_error_and_loses_nothing)
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(ps_command_queue_peek(&q, i)->chunk, i);
     ps_command_queue_drop(&q, 1);
-    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_OK);
+    assert_ok(ps_command_queue_put(&q, (ps_command){0}));
     ps_command_queue_fini(&q);
 }
 
@@ -57,15 +56,15 @@ static bool readable(int fd)
 TEST(test_wakes_only_a_reader_that_sleeps)
 {
     ps_command_queue q;
-    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
-    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_OK);
+    assert_ok(ps_command_queue_init(&q, ROOM));
+    assert_ok(ps_command_queue_put(&q, (ps_command){0}));
     ps_command_queue_wake(&q);
     assert_false(readable(ps_event_fd(&q.wake)));
     assert_false(ps_command_queue_sleep(&q)); // there is a command
     ps_command_queue_awake(&q, false);
     ps_command_queue_drop(&q, 1);
     assert_true(ps_command_queue_sleep(&q));
-    assert_int_equal(ps_command_queue_put(&q, (ps_command){0}), PS_OK);
+    assert_ok(ps_command_queue_put(&q, (ps_command){0}));
     ps_command_queue_wake(&q);
     assert_true(readable(ps_event_fd(&q.wake)));
     ps_command_queue_awake(&q, true);
@@ -104,7 +103,7 @@ TEST(test_no_command_is_slept_through)
     ps_command_queue q;
     pthread_t writer;
     uint32_t next = 0;
-    assert_int_equal(ps_command_queue_init(&q, ROOM), PS_OK);
+    assert_ok(ps_command_queue_init(&q, ROOM));
     assert_int_equal(pthread_create(&writer, NULL, write_many, &q), 0);
     while (next < MANY)
         assert_false(read_and_sleep(&q, &next));

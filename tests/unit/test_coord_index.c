@@ -11,9 +11,9 @@ static ps_coordinator *with_members(void)
     assert_non_null(c);
     c->peers = calloc(MEMBERS, sizeof *c->peers);
     assert_non_null(c->peers);
-    assert_int_equal(ps_coord_index_init(&c->index, MEMBERS), PS_OK);
+    assert_ok(ps_coord_index_init(&c->index, MEMBERS));
     for (int i = 0; i < MEMBERS; i++) {
-        assert_int_equal(ps_secret_draw(&c->peers[i].secret), PS_OK);
+        assert_ok(ps_secret_draw(&c->peers[i].secret));
         // Some secrets begin alike: a search must go on to the right one.
         if (i % 3) memcpy(c->peers[i].secret.bytes, c->peers[i - 1].secret.bytes, 8);
     }
@@ -50,7 +50,7 @@ TEST(strangers_are_not_found)
 {
     ps_coordinator *c = with_members();
     ps_secret other;
-    assert_int_equal(ps_secret_draw(&other), PS_OK);
+    assert_ok(ps_secret_draw(&other));
     assert_null(found(c, &other, 0));
     other = c->peers[7].secret;
     other.bytes[sizeof other.bytes - 1] ^= 1; // all but the last byte are right

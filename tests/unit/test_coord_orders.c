@@ -32,15 +32,14 @@ static void take(void *owner, const ps_control_id *to, const ps_control *c)
     const int shard = to->bytes[0] - 1;
     assert_int_equal(c->kind, PS_CONTROL_ORDER);
     o->got[shard][o->n[shard]++] = c->order;
-    assert_int_equal(
-        ps_sync_order_read(c->value, c->bytes, o->entries, WORKERS, &o->last), PS_OK);
+    assert_ok(ps_sync_order_read(c->value, c->bytes, o->entries, WORKERS, &o->last));
 }
 
 static ps_err keep(void *owner, const char *key, const void *value, size_t bytes)
 {
     outbox *o = owner;
     ps_sync_rest rest;
-    assert_int_equal(ps_sync_rest_read(value, bytes, &rest), PS_OK);
+    assert_ok(ps_sync_rest_read(value, bytes, &rest));
     strcpy(o->key, key);
     snprintf(o->figures, sizeof o->figures, "%.*s", (int)rest.figures.n,
              (const char *)rest.figures.at);
@@ -61,7 +60,7 @@ static void begin_fragments(outbox *o, ps_sync_rules rules, uint32_t fragments)
     assert_int_equal(ps_coord_orders_create(&hooks, w.base, w.used / 2, &o->orders),
                      PS_ERR_PROTOCOL);
     assert_null(o->orders);
-    assert_int_equal(ps_coord_orders_create(&hooks, w.base, w.used, &o->orders), PS_OK);
+    assert_ok(ps_coord_orders_create(&hooks, w.base, w.used, &o->orders));
     ps_mp_writer_fini(&w);
 }
 
@@ -102,12 +101,12 @@ TEST(an_order_waits_for_all_shards)
 {
     outbox o;
     begin(&o, PS_POLICY_ASP);
-    assert_int_equal(tell(&o, 0, 0, 3, 0), PS_OK);
-    assert_int_equal(tell(&o, 0, 0, 3, 0), PS_OK); // a repetition does not count
+    assert_ok(tell(&o, 0, 0, 3, 0));
+    assert_ok(tell(&o, 0, 0, 3, 0)); // a repetition does not count
     assert_int_equal(o.n[0] + o.n[1], 0);
-    assert_int_equal(tell(&o, 1, 1, 3, 0), PS_OK); // the shards' sequences may differ
-    assert_int_equal(tell(&o, 1, 0, 3, 0), PS_OK);
-    assert_int_equal(tell(&o, 0, 1, 3, 0), PS_OK);
+    assert_ok(tell(&o, 1, 1, 3, 0)); // the shards' sequences may differ
+    assert_ok(tell(&o, 1, 0, 3, 0));
+    assert_ok(tell(&o, 0, 1, 3, 0));
     assert_true(o.n[0] == o.n[1] && o.n[0] > 0);
     assert_true(o.last.rest && !o.last.over);
     assert_string_equal(o.key, "policy/0");
@@ -132,12 +131,12 @@ TEST(a_grace_ends)
                                    .stretch = 4});
     assert_true(ps_coord_orders_deadline(o.orders).at_ns == UINT64_MAX);
     for (int shard = 0; shard < SHARDS; shard++)
-        assert_int_equal(tell(&o, shard, 0, 3, 0), PS_OK);
+        assert_ok(tell(&o, shard, 0, 3, 0));
     const ps_deadline grace = ps_coord_orders_deadline(o.orders);
-    assert_int_equal(ps_coord_orders_expire(o.orders), PS_OK); // too early, or just over
+    assert_ok(ps_coord_orders_expire(o.orders)); // too early, or just over
     if (!ps_deadline_passed(grace)) assert_int_equal(o.n[0], 0);
     poll(NULL, 0, ps_deadline_left_ms(grace) + 1);
-    assert_int_equal(ps_coord_orders_expire(o.orders), PS_OK);
+    assert_ok(ps_coord_orders_expire(o.orders));
     assert_true(o.n[0] == 1 && o.last.applies && o.last.n == 1);
     assert_true(ps_coord_orders_deadline(o.orders).at_ns == UINT64_MAX);
     ps_coord_orders_destroy(&o.orders);
@@ -149,15 +148,15 @@ TEST(lost_orders_come_again)
     begin(&o, PS_POLICY_ASP);
     for (uint64_t number = 3; number < 5; number++)
         for (int i = 0; i < SHARDS * WORKERS; i++)
-            assert_int_equal(tell(&o, i % 2, (uint64_t)i / 2, number, 0), PS_OK);
+            assert_ok(tell(&o, i % 2, (uint64_t)i / 2, number, 0));
     assert_true(o.last.over);
     const int n = o.n[0];
     assert_int_equal(n, 2);
-    assert_int_equal(tell(&o, 1, 0, 4, 2), PS_OK); // it has the first order
+    assert_ok(tell(&o, 1, 0, 4, 2)); // it has the first order
     assert_int_equal(o.n[0], n);
     assert_int_equal(o.n[1], n + 1);
     assert_int_equal(o.got[1][n], 2);
-    assert_int_equal(tell(&o, 1, 0, 4, 1000), PS_OK);
+    assert_ok(tell(&o, 1, 0, 4, 1000));
     assert_int_equal(o.n[1], n + 1);
     ps_coord_orders_destroy(&o.orders);
 }
@@ -168,7 +167,7 @@ TEST(bad_pushes_are_refused)
     begin(&o, PS_POLICY_BACKUP);
     assert_int_equal(tell(&o, 0, WORKERS, 3, 0), PS_ERR_PROTOCOL);
     assert_int_equal(tell(&o, 0, 0, 5, 0), PS_ERR_PROTOCOL); // before push 3
-    assert_int_equal(tell(&o, 1, 0, 3, 0), PS_OK);
+    assert_ok(tell(&o, 1, 0, 3, 0));
     assert_int_equal(tell(&o, 2, 0, 3, 0), PS_ERR_PROTOCOL); // a third shard
     const ps_control_id id = shard_id(0);
     const ps_control c = {.kind = PS_CONTROL_PUSHED, .pushed = {0, 3, SHARDS + 1}};
@@ -192,24 +191,24 @@ TEST(a_shard_without_a_fragment_misses_no_order)
                                     .total = 2,
                                     .stretch = 1},
                     2);
-    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
+    assert_ok(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2));
     for (uint64_t rank = 0; rank < WORKERS; rank++)
-        assert_int_equal(tell_fragment(&o, 0, rank, 0, 0, 1), PS_OK);
+        assert_ok(tell_fragment(&o, 0, rank, 0, 0, 1));
     assert_true(o.n[0] == 1 && o.n[1] == 0 && o.last.fragment == 0 && o.last.applies);
     assert_false(ps_coord_orders_may_lose(o.orders, 1)); // not all shards are known
-    assert_int_equal(tell_fragment(&o, 1, 1, 0, 1, SHARDS), PS_OK);
+    assert_ok(tell_fragment(&o, 1, 1, 0, 1, SHARDS));
     assert_true(o.n[1] == 1 && o.got[1][0] == 1);
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     // Worker 1 has pushed fragment 0; its place begins above both of its numbers.
-    assert_int_equal(ps_coord_orders_lose(o.orders, 1), PS_OK);
+    assert_ok(ps_coord_orders_lose(o.orders, 1));
     assert_int_equal(ps_coord_orders_place_of(o.orders, 1).push, 2);
-    assert_int_equal(tell_fragment(&o, 0, 1, 0, 1, SHARDS), PS_OK); // from its grave
+    assert_ok(tell_fragment(&o, 0, 1, 0, 1, SHARDS)); // from its grave
     for (int shard = 0; shard < SHARDS; shard++)
-        assert_int_equal(tell_fragment(&o, shard, 0, 0, 1, SHARDS), PS_OK);
+        assert_ok(tell_fragment(&o, shard, 0, 0, 1, SHARDS));
     assert_int_equal(o.n[0], 2);
-    assert_int_equal(tell_fragment(&o, 0, 1, 2, 0, 1), PS_OK); // its empty ones
+    assert_ok(tell_fragment(&o, 0, 1, 2, 0, 1)); // its empty ones
     for (int shard = 0; shard < SHARDS; shard++)
-        assert_int_equal(tell_fragment(&o, shard, 1, 2, 1, SHARDS), PS_OK);
+        assert_ok(tell_fragment(&o, shard, 1, 2, 1, SHARDS));
     assert_true(o.n[0] == 4 && o.n[1] == 4 && !o.last.applies);
     ps_coord_orders_destroy(&o.orders);
 }
@@ -230,11 +229,11 @@ TEST(a_stretch_closes)
         begin_with(&o, rules);
         assert_int_equal(ps_coord_orders_closed(o.orders), 0);
         for (int shard = 0; shard < SHARDS; shard++)
-            assert_int_equal(tell(&o, shard, 1, 0, 0), PS_OK);
+            assert_ok(tell(&o, shard, 1, 0, 0));
         assert_false(o.last.rest);
         assert_int_equal(ps_coord_orders_closed(o.orders), cuts);
         for (int shard = 0; shard < SHARDS; shard++)
-            assert_int_equal(tell(&o, shard, 0, 0, 0), PS_OK);
+            assert_ok(tell(&o, shard, 0, 0, 0));
         assert_true(o.last.rest);
         assert_int_equal(ps_coord_orders_closed(o.orders), cuts);
         ps_coord_orders_destroy(&o.orders);
@@ -255,23 +254,23 @@ TEST(a_worker_that_comes_back_begins_anew)
                                    .stretch = 4});
     assert_false(ps_coord_orders_may_lose(NULL, 1));
     for (int shard = 0; shard < SHARDS; shard++)
-        assert_int_equal(tell(&o, shard, 0, 0, 0), PS_OK);
+        assert_ok(tell(&o, shard, 0, 0, 0));
     assert_int_equal(o.n[0], 1);
-    assert_int_equal(tell(&o, 0, 1, 0, 0), PS_OK); // half of its push
+    assert_ok(tell(&o, 0, 1, 0, 0)); // half of its push
     assert_false(ps_coord_orders_may_lose(o.orders, 1));
-    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
+    assert_ok(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2));
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
-    assert_int_equal(ps_coord_orders_lose(o.orders, 1), PS_OK);
+    assert_ok(ps_coord_orders_lose(o.orders, 1));
     for (int shard = 0; shard < SHARDS; shard++)
         assert_int_equal(o.n[shard], 2);
     const ps_coord_orders_place place = ps_coord_orders_place_of(o.orders, 1);
     assert_int_equal(o.last.back, place.push);
     assert_int_equal(o.last.n, 1);
     assert_int_equal(o.entries[0].rank, 1);
-    assert_int_equal(tell(&o, 1, 1, 0, 0), PS_OK); // the other half, from its grave
+    assert_ok(tell(&o, 1, 1, 0, 0)); // the other half, from its grave
     assert_int_equal(o.n[0], 2);
     for (int shard = 0; shard < SHARDS; shard++)
-        assert_int_equal(tell(&o, shard, 1, place.push, 0), PS_OK);
+        assert_ok(tell(&o, shard, 1, place.push, 0));
     assert_int_equal(o.n[0], 3);
     assert_false(o.last.applies || o.last.back > 0);
     assert_true(o.entries[0].rank == 1 && o.entries[0].answered);
@@ -288,13 +287,13 @@ TEST(nobody_is_lost_at_rest)
                                    .come_back = true,
                                    .total = 2,
                                    .stretch = 1});
-    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2), PS_OK);
+    assert_ok(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2));
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     for (int i = 0; i < SHARDS * WORKERS; i++)
-        assert_int_equal(tell(&o, i % SHARDS, (uint64_t)(i / SHARDS), 0, 0), PS_OK);
+        assert_ok(tell(&o, i % SHARDS, (uint64_t)(i / SHARDS), 0, 0));
     assert_true(o.last.rest);
     assert_false(ps_coord_orders_may_lose(o.orders, 1));
-    assert_int_equal(ps_coord_orders_set(o.orders, "job/place/1", "{}", 2), PS_OK);
+    assert_ok(ps_coord_orders_set(o.orders, "job/place/1", "{}", 2));
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     ps_coord_orders_destroy(&o.orders);
 }

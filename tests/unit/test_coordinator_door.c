@@ -9,7 +9,6 @@
 
 #include "check.h"
 #include "coord_peers.h"
-#include "log.h"
 
 /* The answer says what the user has to change, and nothing about the job. */
 static void refused_with(ps_control join, ps_role role, int rank, const char *words)
@@ -137,10 +136,8 @@ PEER_TEST(a_half_open_joiner_makes_room)
         int n;
         usleep(100000);
         peer_send_join(second, peer_join_message(), PS_ROLE_WORKER, 1);
-        assert_int_equal(ps_zsock_recv(second, ps_deadline_in_ms(20000), &part, 1, &n),
-                         PS_OK);
-        assert_int_equal(
-            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        assert_ok(ps_zsock_recv(second, ps_deadline_in_ms(20000), &part, 1, &n));
+        assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
         zmq_msg_close(&part);
     }
     assert_int_equal(c.kind, PS_CONTROL_ADMIT);
@@ -183,12 +180,10 @@ static void say_everything(void *stranger, uint64_t nonce)
     peer_assert_silent(stranger);
 }
 
-PEER_PATIENT_TEST(strangers_are_not_answered_and_change_nothing)
+PEER_PATIENT_JOB_TEST(strangers_are_not_answered_and_change_nothing)
 {
-    void *sockets[3], *at_door = peer_dial(9);
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
-    say_everything(at_door, nonce);
+    void *at_door = peer_dial(9);
+    say_everything(at_door, peer_nonce);
     char endpoint[PS_ENDPOINT_MAX];
     peer_endpoint_of_members(peer_admissions[0].port, endpoint);
     // To the members' ROUTER: without a secret, also with a member's routing id; then
@@ -201,20 +196,20 @@ PEER_PATIENT_TEST(strangers_are_not_answered_and_change_nothing)
     ps_secret wrong = peer_admissions[1].secret;
     wrong.bytes[15] ^= 1;
     void *guessed = peer_dial_members(peer_admissions[0].port, &wrong, 0, 0);
-    say_everything(bare, nonce);
-    say_everything(guessed, nonce);
+    say_everything(bare, peer_nonce);
+    say_everything(guessed, peer_nonce);
     peer_send_join(at_door, peer_join_message(), PS_ROLE_WORKER, 0);
     peer_assert_says(peer_await(at_door, PS_CONTROL_REFUSE).text, "has all its members");
-    peer_assert_alive(sockets, nonce);
-    ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce, .name = "job/total_steps"};
+    peer_assert_alive(peer_sockets);
+    ps_control c = {
+        .kind = PS_CONTROL_GET, .nonce = peer_nonce, .name = "job/total_steps"};
     c.request = 12;
     c.timeout_ms = 100;
-    peer_send(sockets[0], &c);
-    peer_assert_says(peer_await(sockets[0], PS_CONTROL_FAIL).text, "nobody has set");
+    peer_send(peer_sockets[0], &c);
+    peer_assert_says(peer_await(peer_sockets[0], PS_CONTROL_FAIL).text, "nobody has set");
     ps_zsock_close(&at_door);
     ps_zsock_close(&bare);
     ps_zsock_close(&guessed);
-    peer_close_three(sockets);
 }
 
 PEER_TEST(another_version_is_told_so)
@@ -228,34 +223,25 @@ PEER_TEST(another_version_is_told_so)
     ps_zsock_close(&stranger);
 }
 
-PEER_TEST(frames_too_many_and_foreign_ids_are_stood)
+PEER_JOB_TEST(frames_too_many_and_foreign_ids_are_stood)
 {
-    void *sockets[3], *request;
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
+    void *request;
     zmq_msg_t parts[4];
     for (int i = 0; i < 4; i++)
-        assert_int_equal(ps_zsock_msg_copy(&parts[i], "x", 1), PS_OK);
-    assert_int_equal(ps_zsock_send(sockets[0], ps_deadline_in_ms(20000), parts, 4),
-                     PS_OK);
+        assert_ok(ps_zsock_msg_copy(&parts[i], "x", 1));
+    assert_ok(ps_zsock_send(peer_sockets[0], ps_deadline_in_ms(20000), parts, 4));
     // A REQ socket has an id that ZeroMQ chose, and sends an empty frame first.
     const ps_zsock_options o = {.type = ZMQ_REQ};
-    assert_int_equal(ps_zsock_open(peer_context, &o, &request), PS_OK);
-    assert_int_equal(
-        ps_zsock_connect(request, NULL, ps_coordinator_endpoint(peer_coordinator)),
-        PS_OK);
+    assert_ok(ps_zsock_open(peer_context, &o, &request));
+    assert_ok(ps_zsock_connect(request, NULL, ps_coordinator_endpoint(peer_coordinator)));
     peer_send_bytes(request, "hello", 5);
-    peer_assert_alive(sockets, nonce);
+    peer_assert_alive(peer_sockets);
     ps_zsock_close(&request);
-    peer_close_three(sockets);
 }
 
 /* The bytes are those of a protocol other than ZeroMQ's. */
-PEER_TEST(another_protocol_on_the_port_does_nothing)
+PEER_JOB_TEST(another_protocol_on_the_port_does_nothing)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
     const char *endpoint = ps_coordinator_endpoint(peer_coordinator);
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port =
@@ -273,12 +259,5 @@ PEER_TEST(another_protocol_on_the_port_does_nothing)
         usleep(20000);
         close(fd);
     }
-    peer_assert_alive(sockets, nonce);
-    peer_close_three(sockets);
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    return check_run(NULL, NULL);
+    peer_assert_alive(peer_sockets);
 }

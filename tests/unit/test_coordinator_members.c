@@ -4,7 +4,6 @@
 
 #include "check.h"
 #include "coord_peers.h"
-#include "log.h"
 
 static void fails_with(void *socket, const ps_control *c, const char *words)
 {
@@ -12,7 +11,7 @@ static void fails_with(void *socket, const ps_control *c, const char *words)
     peer_assert_says(peer_await(socket, PS_CONTROL_FAIL).text, words);
 }
 
-PEER_PATIENT_TEST(a_key_is_set_by_whose_it_is)
+PEER_PATIENT_JOB_TEST(a_key_is_set_by_whose_it_is)
 {
     static const struct {
         const char *key;
@@ -27,109 +26,92 @@ PEER_PATIENT_TEST(a_key_is_set_by_whose_it_is)
         {"gloo/x", 2, true},           {"gloo/x", 0, false},
         {"file/folder", 1, true},      {"nccl/id", 2, false},
     };
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        ps_control c = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = i + 1};
-        assert_int_equal(ps_control_set_name(&c, rows[i].key), PS_OK);
+        ps_control c = {.kind = PS_CONTROL_PUT, .nonce = peer_nonce, .request = i + 1};
+        assert_ok(ps_control_set_name(&c, rows[i].key));
         if (!rows[i].may) {
-            fails_with(sockets[rows[i].socket], &c, "may not set");
+            fails_with(peer_sockets[rows[i].socket], &c, "may not set");
             continue;
         }
-        peer_send(sockets[rows[i].socket], &c);
-        assert_int_equal(peer_await(sockets[rows[i].socket], PS_CONTROL_DONE).request,
-                         i + 1);
+        peer_send(peer_sockets[rows[i].socket], &c);
+        assert_int_equal(
+            peer_await(peer_sockets[rows[i].socket], PS_CONTROL_DONE).request, i + 1);
     }
-    peer_close_three(sockets);
 }
 
-PEER_TEST(norms_are_of_servers_links)
+PEER_JOB_TEST(norms_are_of_servers_links)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
-    ps_control c = {.kind = PS_CONTROL_NORM, .nonce = nonce, .request = 1};
+    ps_control c = {.kind = PS_CONTROL_NORM, .nonce = peer_nonce, .request = 1};
     c.norm.shards = c.norm.blocks = 1;
-    fails_with(sockets[0], &c, "NORM by link 0"); // it has no shards, so no links
-    fails_with(sockets[1], &c, "NORM by link 0");
+    fails_with(peer_sockets[0], &c, "NORM by link 0"); // it has no shards, so no links
+    fails_with(peer_sockets[1], &c, "NORM by link 0");
     void *link =
         peer_dial_members(peer_admissions[1].port, &peer_admissions[1].secret, 1, 0);
     fails_with(link, &c, "NORM by link 1");
     c.kind = PS_CONTROL_GET;
     fails_with(link, &c, "GET by link 1");
-    peer_assert_alive(sockets, nonce);
+    peer_assert_alive(peer_sockets);
     ps_zsock_close(&link);
-    peer_close_three(sockets);
 }
 
-PEER_PATIENT_TEST(a_member_waits_for_so_much_at_most)
+PEER_PATIENT_JOB_TEST(a_member_waits_for_so_much_at_most)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
-    ps_control c = {.kind = PS_CONTROL_GET, .nonce = nonce};
+    ps_control c = {.kind = PS_CONTROL_GET, .nonce = peer_nonce};
     c.timeout_ms = 20000;
     for (int i = 0; i < 1000; i++) {
         c.request = (uint64_t)i + 1;
         snprintf(c.name, sizeof c.name, "never/%d", i);
-        peer_send(sockets[1], &c);
+        peer_send(peer_sockets[1], &c);
     }
-    ps_control no = peer_await(sockets[1], PS_CONTROL_FAIL);
+    ps_control no = peer_await(peer_sockets[1], PS_CONTROL_FAIL);
     assert_int_equal(no.request, 65);
     peer_assert_says(no.text, "more than 64 waiting requests of one member");
     for (int i = 65; i < 1000; i++)
-        peer_await(sockets[1], PS_CONTROL_FAIL);
-    peer_assert_alive((void *[]){sockets[0], sockets[0], sockets[2]},
-                      nonce); // others may
-    peer_close_three(sockets);
+        peer_await(peer_sockets[1], PS_CONTROL_FAIL);
+    peer_assert_alive(
+        (void *[]){peer_sockets[0], peer_sockets[0], peer_sockets[2]}); // others may
 }
 
 /* 64 answers of 16 MiB that their receiver does not take. */
-PEER_PATIENT_TEST(values_wait_for_who_takes_them)
+PEER_PATIENT_JOB_TEST(values_wait_for_who_takes_them)
 {
     enum { N = 64, BYTES = 16 << 20 };
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
-    ps_zsock_close(&sockets[1]);
-    sockets[1] =
+    ps_zsock_close(&peer_sockets[1]);
+    peer_sockets[1] =
         peer_dial_members(peer_admissions[1].port, &peer_admissions[1].secret, 0, 1);
     ps_control c = {.kind = PS_CONTROL_PUT,
-                    .nonce = nonce,
+                    .nonce = peer_nonce,
                     .request = 1,
                     .name = "large",
                     .value = calloc(1, BYTES),
                     .bytes = BYTES};
-    peer_send(sockets[2], &c);
-    peer_await(sockets[2], PS_CONTROL_DONE);
+    peer_send(peer_sockets[2], &c);
+    peer_await(peer_sockets[2], PS_CONTROL_DONE);
     free((void *)(uintptr_t)c.value);
     c.value = NULL;
     c.bytes = 0;
     c.kind = PS_CONTROL_GET;
     for (int i = 0; i < N; i++) {
         c.request = (uint64_t)i + 1;
-        peer_send(sockets[1], &c);
+        peer_send(peer_sockets[1], &c);
     }
     // Members are heard in turn. So all of these messages have been taken once another
     // member has got twice as many answers.
-    ps_control probe = {.kind = PS_CONTROL_PUT, .nonce = nonce, .name = "small"};
+    ps_control probe = {.kind = PS_CONTROL_PUT, .nonce = peer_nonce, .name = "small"};
     for (probe.request = 1000; probe.request < 1000 + 2 * N; probe.request++) {
-        peer_send(sockets[2], &probe);
-        peer_await(sockets[2], PS_CONTROL_DONE);
+        peer_send(peer_sockets[2], &probe);
+        peer_await(peer_sockets[2], PS_CONTROL_DONE);
     }
     int n_values = 0, n_failed = 0;
     while (n_values + n_failed < N) {
         zmq_msg_t part;
         int n;
-        const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = nonce};
+        const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = peer_nonce};
         for (int i = 0; i < 3; i++)
-            peer_send(sockets[i], &beat);
-        assert_int_equal(
-            ps_zsock_recv(sockets[1], ps_deadline_in_ms(10000), &part, 1, &n), PS_OK);
+            peer_send(peer_sockets[i], &beat);
+        assert_ok(ps_zsock_recv(peer_sockets[1], ps_deadline_in_ms(10000), &part, 1, &n));
         assert_int_equal(n, 1);
-        assert_int_equal(
-            ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL), PS_OK);
+        assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
         n_values += c.kind == PS_CONTROL_DONE && c.bytes == BYTES;
         n_failed += c.kind == PS_CONTROL_FAIL;
         assert_int_not_equal(c.kind, PS_CONTROL_ABORT);
@@ -139,19 +121,15 @@ PEER_PATIENT_TEST(values_wait_for_who_takes_them)
     }
     assert_in_range(n_values, 1, 20);
     c = (ps_control){
-        .kind = PS_CONTROL_GET, .nonce = nonce, .request = 99, .name = "large"};
-    peer_send(sockets[1], &c);
-    assert_int_equal(peer_await(sockets[1], PS_CONTROL_DONE).request, 99);
-    peer_close_three(sockets);
+        .kind = PS_CONTROL_GET, .nonce = peer_nonce, .request = 99, .name = "large"};
+    peer_send(peer_sockets[1], &c);
+    assert_int_equal(peer_await(peer_sockets[1], PS_CONTROL_DONE).request, 99);
 }
 
-PEER_PATIENT_TEST(every_truncation_of_a_message_is_stood)
+PEER_PATIENT_JOB_TEST(every_truncation_of_a_message_is_stood)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
     ps_control c = {.kind = PS_CONTROL_PUT,
-                    .nonce = nonce,
+                    .nonce = peer_nonce,
                     .request = 5,
                     .name = "a key",
                     .value = "a value",
@@ -160,105 +138,86 @@ PEER_PATIENT_TEST(every_truncation_of_a_message_is_stood)
     ps_mp_writer_init(&w);
     ps_control_write(&w, &c);
     for (size_t n = 1; n < w.used; n++) {
-        peer_send_bytes(sockets[1], w.base, n);
-        peer_await(sockets[1], PS_CONTROL_FAIL);
+        peer_send_bytes(peer_sockets[1], w.base, n);
+        peer_await(peer_sockets[1], PS_CONTROL_FAIL);
     }
     ps_mp_writer_fini(&w);
-    peer_assert_alive(sockets, nonce);
-    peer_close_three(sockets);
+    peer_assert_alive(peer_sockets);
 }
 
-PEER_TEST(disagreeing_sums_fail_for_all)
+PEER_JOB_TEST(disagreeing_sums_fail_for_all)
 {
-    void *sockets[3];
-    uint64_t nonce;
     const double values[3] = {1, 2, 3};
-    peer_join_three(sockets, &nonce);
-    ps_control c = {.kind = PS_CONTROL_GATHER, .nonce = nonce, .request = 1, .name = "x"};
+    ps_control c = {
+        .kind = PS_CONTROL_GATHER, .nonce = peer_nonce, .request = 1, .name = "x"};
     c.timeout_ms = 20000;
     c.value = values;
     c.bytes = 16;
-    peer_send(sockets[1], &c);
+    peer_send(peer_sockets[1], &c);
     // The answer to a later message says that this one has been read.
-    ps_control put = {.kind = PS_CONTROL_PUT, .nonce = nonce, .request = 2, .name = "y"};
-    peer_send(sockets[1], &put);
-    peer_await(sockets[1], PS_CONTROL_DONE);
+    ps_control put = {
+        .kind = PS_CONTROL_PUT, .nonce = peer_nonce, .request = 2, .name = "y"};
+    peer_send(peer_sockets[1], &put);
+    peer_await(peer_sockets[1], PS_CONTROL_DONE);
     c.bytes = 24;
-    peer_send(sockets[2], &c);
-    peer_assert_says(peer_await(sockets[2], PS_CONTROL_FAIL).text,
+    peer_send(peer_sockets[2], &c);
+    peer_assert_says(peer_await(peer_sockets[2], PS_CONTROL_FAIL).text,
                      "worker 0 gives 2 values, worker 1 gives 3");
     c.bytes = 23;
-    peer_send(sockets[2], &c);
-    peer_assert_says(peer_await(sockets[2], PS_CONTROL_FAIL).text, "23 bytes");
-    peer_send(sockets[0], &c);
-    peer_assert_says(peer_await(sockets[0], PS_CONTROL_FAIL).text, "only workers");
+    peer_send(peer_sockets[2], &c);
+    peer_assert_says(peer_await(peer_sockets[2], PS_CONTROL_FAIL).text, "23 bytes");
+    peer_send(peer_sockets[0], &c);
+    peer_assert_says(peer_await(peer_sockets[0], PS_CONTROL_FAIL).text, "only workers");
     c.bytes = 16;
     snprintf(c.name, sizeof c.name, "z"); // as one changed byte makes it
-    peer_send(sockets[2], &c);
+    peer_send(peer_sockets[2], &c);
     snprintf(c.name, sizeof c.name, "x");
     c.timeout_ms = 300; // in place of the first
-    peer_send(sockets[1], &c);
-    peer_assert_says(peer_await(sockets[1], PS_CONTROL_FAIL).text,
+    peer_send(peer_sockets[1], &c);
+    peer_assert_says(peer_await(peer_sockets[1], PS_CONTROL_FAIL).text,
                      "within the 0.3 s of worker 0, missing: 1; worker 1 waits in \"z\"");
-    peer_close_three(sockets);
 }
 
-PEER_TEST(a_closed_connection_aborts_the_job)
+PEER_JOB_TEST(a_closed_connection_aborts_the_job)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
-    ps_zsock_close(&sockets[2]);
-    const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = nonce};
-    peer_send(sockets[0], &beat);
-    ps_control end = peer_await(sockets[0], PS_CONTROL_ABORT);
+    ps_zsock_close(&peer_sockets[2]);
+    const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = peer_nonce};
+    peer_send(peer_sockets[0], &beat);
+    ps_control end = peer_await(peer_sockets[0], PS_CONTROL_ABORT);
     peer_assert_says(end.text, "worker 1 (host b) is dead: its connection closed");
-    ps_zsock_close(&sockets[0]);
-    ps_zsock_close(&sockets[1]);
+    ps_zsock_close(&peer_sockets[0]);
+    ps_zsock_close(&peer_sockets[1]);
 }
 
-TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient, peer_close)
+TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient_job, peer_close)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
     for (int i = 0; i < 75; i++) { // 0 and 1 live, 2 stays connected and says nothing
-        const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = nonce};
-        peer_send(sockets[0], &beat);
-        peer_send(sockets[1], &beat);
+        const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = peer_nonce};
+        peer_send(peer_sockets[0], &beat);
+        peer_send(peer_sockets[1], &beat);
         usleep(30000);
     }
-    ps_control c = peer_await(sockets[0], PS_CONTROL_ABORT);
+    ps_control c = peer_await(peer_sockets[0], PS_CONTROL_ABORT);
     peer_assert_says(c.text, "worker 1 (host b) is dead: no sign of life for ");
     const char *seconds = strstr(c.text, "life for ") + strlen("life for ");
     assert_true(atof(seconds) >= 2);
-    c = (ps_control){.kind = PS_CONTROL_PUT, .nonce = nonce, .request = 1, .name = "x"};
-    peer_send(sockets[1], &c);
-    peer_assert_says(peer_await(sockets[1], PS_CONTROL_ABORT).text, "worker 1");
-    peer_close_three(sockets);
+    c = (ps_control){
+        .kind = PS_CONTROL_PUT, .nonce = peer_nonce, .request = 1, .name = "x"};
+    peer_send(peer_sockets[1], &c);
+    peer_assert_says(peer_await(peer_sockets[1], PS_CONTROL_ABORT).text, "worker 1");
 }
 
 /* The host waits for goodbyes, but only for a limited time: one may be lost. */
-PEER_TEST(a_lost_goodbye_ends_no_finished_job)
+PEER_JOB_TEST(a_lost_goodbye_ends_no_finished_job)
 {
-    void *sockets[3];
-    uint64_t nonce;
-    peer_join_three(sockets, &nonce);
-    ps_control c = {.kind = PS_CONTROL_LEAVE, .nonce = nonce, .request = 1};
+    ps_control c = {.kind = PS_CONTROL_LEAVE, .nonce = peer_nonce, .request = 1};
     for (int i = 1; i < 3; i++) {
         c.timeout_ms = 5000;
-        peer_send(sockets[i], &c);
+        peer_send(peer_sockets[i], &c);
     }
-    peer_await(sockets[0], PS_CONTROL_END);
-    peer_await(sockets[1], PS_CONTROL_DONE);
+    peer_await(peer_sockets[0], PS_CONTROL_END);
+    peer_await(peer_sockets[1], PS_CONTROL_DONE);
     c.timeout_ms = 100;
-    peer_send(sockets[0], &c);
-    assert_true(peer_await(sockets[0], PS_CONTROL_DONE).request == 1);
-    peer_close_three(sockets);
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    return check_run(NULL, NULL);
+    peer_send(peer_sockets[0], &c);
+    assert_true(peer_await(peer_sockets[0], PS_CONTROL_DONE).request == 1);
 }

@@ -78,7 +78,7 @@ TEST(sleepers_let_all_threads_sleep)
     waiting_ms(2); // starts threads
     for (int n = 2; n <= threads; n += threads > 2 ? threads - 2 : 1) {
         const double spun = waiting_ms(n);
-        assert_int_equal(ps_cpu_sleepers_create(n, &s), PS_OK);
+        assert_ok(ps_cpu_sleepers_create(n, &s));
         const double slept = waiting_ms(n);
         ps_cpu_sleepers_destroy(&s);
         assert_true(slept < spun / 3);
@@ -111,7 +111,7 @@ TEST(only_several_threads_are_watched)
         const ps_device_options o = {.threads = cases[i].threads,
                                      .own_waits = cases[i].own_waits};
         ps_device *device = NULL;
-        assert_int_equal(ps_device_open(PS_DEVICE_CPU, &o, &device), PS_OK);
+        assert_ok(ps_device_open(PS_DEVICE_CPU, &o, &device));
         assert_int_equal(has_thread("waits"), cases[i].watched);
         ps_device_close(&device);
         assert_false(has_thread("waits"));

@@ -62,15 +62,15 @@ TEST(the_last_column_may_be_a_number)
     const ps_wanted number = {.numbers = true, .n = 1};
     const ps_wanted unit = {.numbers = true, .n = 1, .unit = true};
     ps_dataset set;
-    assert_int_equal(parse("x,y\n1,-0.5\n2,1e3\n", &number, &set), PS_OK);
+    assert_ok(parse("x,y\n1,-0.5\n2,1e3\n", &number, &set));
     assert_int_equal(set.n, 2);
     assert_null(set.labels);
     assert_true(set.targets[0] == -0.5f && set.targets[1] == 1e3f);
-    assert_int_equal(ps_dataset_slice(&set, 1, 1), PS_OK);
+    assert_ok(ps_dataset_slice(&set, 1, 1));
     assert_true(set.targets[0] == 1e3f);
     ps_dataset_fini(&set);
-    assert_int_equal(parse("1,0\n2,1.5\n", &unit, &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "t.csv:2: column 2: \"1.5\" is not from 0"));
+    assert_error(parse("1,0\n2,1.5\n", &unit, &set), PS_ERR_FORMAT,
+                 "t.csv:2: column 2: \"1.5\" is not from 0");
     ps_dataset_fini(&set);
     assert_int_equal(parse("1,0\n2,nan\n", &number, &set), PS_ERR_FORMAT);
     ps_dataset_fini(&set);
@@ -81,17 +81,17 @@ TEST(samples_may_have_no_answer)
     const ps_wanted nothing = {.nothing = true};
     const float values[] = {5.1f, 3.5f, -0.5f, 1e3f};
     ps_dataset set;
-    assert_int_equal(parse("a,b\n5.1,3.5\n-0.5,1e3\n", &nothing, &set), PS_OK);
+    assert_ok(parse("a,b\n5.1,3.5\n-0.5,1e3\n", &nothing, &set));
     assert_int_equal(set.n, 2);
     assert_int_equal(set.dims.d[0], 2);
     assert_memory_equal(set.values, values, sizeof values);
     assert_true(set.labels[0] == 0 && set.labels[1] == 0);
     ps_dataset_fini(&set);
-    assert_int_equal(parse("7\n8\n", &nothing, &set), PS_OK);
+    assert_ok(parse("7\n8\n", &nothing, &set));
     assert_int_equal(set.dims.d[0], 1);
     ps_dataset_fini(&set);
-    assert_int_equal(parse("1,2\n1,2,0\n", &nothing, &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "t.csv:2: 3 fields; the first line has 2"));
+    assert_error(parse("1,2\n1,2,0\n", &nothing, &set), PS_ERR_FORMAT,
+                 "t.csv:2: 3 fields; the first line has 2");
     ps_dataset_fini(&set);
 }
 
@@ -99,8 +99,8 @@ TEST(labels_may_be_ignored)
 {
     const ps_wanted ignoring = {.n = 3, .may_be_ignored = true, .ignore_index = -100};
     ps_dataset set;
-    assert_int_equal(parse("1,0\n2,-100\n", &ignoring, &set), PS_OK);
-    assert_int_equal(ps_dataset_check(&set, 0, &ignoring), PS_OK);
+    assert_ok(parse("1,0\n2,-100\n", &ignoring, &set));
+    assert_ok(ps_dataset_check(&set, 0, &ignoring));
     assert_int_equal(set.labels[1], -100);
     ps_dataset_fini(&set);
 }
@@ -118,11 +118,11 @@ TEST(the_first_line_is_never_lost)
               "5.1\" is");
     check_bad("5.1,3.5,setosa\n", "t.csv:1: column 3: \"setosa\" is not a number");
     check_bad(",0,1\n0,5.1,1\n", "t.csv:1: column 1: \"\" is not a number"); // pandas
-    assert_int_equal(parse("\"len, cm\";wid;class\n1;2;0\n", &classes, &set), PS_OK);
+    assert_ok(parse("\"len, cm\";wid;class\n1;2;0\n", &classes, &set));
     assert_string_equal(set.notes, "t.csv:1: names of columns: len, cm | wid | class");
     assert_null(set.doubts);
     ps_dataset_fini(&set);
-    assert_int_equal(parse("0,1,2\n5.1,3.5,0\n", &classes, &set), PS_OK);
+    assert_ok(parse("0,1,2\n5.1,3.5,0\n", &classes, &set));
     assert_int_equal(set.n, 2);
     assert_null(set.notes);
     assert_non_null(strstr(set.doubts, "t.csv:1: 0, 1, 2, ... is taken as a sample"));
@@ -158,18 +158,17 @@ IN_FOLDER(files_are_joined)
     assert_int_equal(temp_write("a", "a,b\n1,0\n", 8), 0);
     assert_int_equal(temp_write("b", "2,1\n3,0\n", 8), 0);
     ps_dataset set;
-    assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_OK);
+    assert_ok(ps_csv_read(paths, 2, &classes, &set));
     assert_int_equal(set.n, 3);
     for (int i = 0; i < 3; i++)
         assert_true(((float *)set.values)[i] == (float)(i + 1));
     ps_dataset_fini(&set);
     assert_int_equal(temp_write("b", "1,2,0\n", 6), 0);
-    assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "3 columns; the file before has 2"));
+    assert_error(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT,
+                 "3 columns; the file before has 2");
     assert_int_equal(temp_write("b", "b,a\n1,0\n", 8), 0);
-    assert_int_equal(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT);
-    assert_non_null(
-        strstr(ps_err_message(), ":1: column 1 is named \"b\", and \"a\" in a file"));
+    assert_error(ps_csv_read(paths, 2, &classes, &set), PS_ERR_FORMAT,
+                 ":1: column 1 is named \"b\", and \"a\" in a file");
     assert_null(set.values);
     remove(paths[0]);
     assert_int_equal(ps_csv_read(paths, 1, &classes, &set), PS_ERR_IO);

@@ -44,18 +44,18 @@ WITH_KEYS(keys_are_drawn_once_and_fit_each_other)
     assert_int_equal(mode_of(folder.path), 0700);
     assert_int_equal(mode_of(temp_path("server.key")), 0600);
     assert_int_equal(mode_of(temp_path("worker.key")), 0600);
-    assert_int_equal(ps_curve_read(&server, folder.path, PS_ROLE_SERVER), PS_OK);
-    assert_int_equal(ps_curve_read(&worker, folder.path, PS_ROLE_WORKER), PS_OK);
+    assert_ok(ps_curve_read(&server, folder.path, PS_ROLE_SERVER));
+    assert_ok(ps_curve_read(&worker, folder.path, PS_ROLE_WORKER));
     assert_memory_equal(server.public_of, worker.public_of, sizeof server.public_of);
     assert_memory_not_equal(&server.secret, &worker.secret, sizeof server.secret);
     ps_curve_key public;
-    assert_int_equal(ps_curve_public(&worker.secret, &public), PS_OK);
+    assert_ok(ps_curve_public(&worker.secret, &public));
     ps_role role;
     assert_true(ps_curve_find_role(&server, &public, sizeof public, &role));
     assert_int_equal(role, PS_ROLE_WORKER);
     assert_false(ps_curve_find_role(&server, &worker.secret, sizeof public, &role));
-    assert_int_equal(ps_curve_make(folder.path), PS_OK);
-    assert_int_equal(ps_curve_read(&again, folder.path, PS_ROLE_SERVER), PS_OK);
+    assert_ok(ps_curve_make(folder.path));
+    assert_ok(ps_curve_read(&again, folder.path, PS_ROLE_SERVER));
     assert_memory_equal(&again.secret, &server.secret, sizeof again.secret);
 }
 
@@ -71,7 +71,7 @@ TEST(a_public_key_is_that_of_x25519)
                                          0x0d, 0xbf, 0x3a, 0x0d, 0x26, 0x38, 0x1a, 0xf4,
                                          0xeb, 0xa4, 0xa9, 0x8e, 0xaa, 0x9b, 0x4e, 0x6a}};
     ps_curve_key public;
-    assert_int_equal(ps_curve_public(&secret, &public), PS_OK);
+    assert_ok(ps_curve_public(&secret, &public));
     assert_memory_equal(&public, &wanted, sizeof public);
 }
 
@@ -84,12 +84,12 @@ WITH_KEYS(what_others_can_read_is_refused)
     assert_says("server.key");
     assert_int_equal(ps_curve_make(folder.path), PS_ERR_IO);
     assert_int_equal(chmod(temp_path("server.key"), 0400), 0);
-    assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_SERVER), PS_OK);
+    assert_ok(ps_curve_read(&c, folder.path, PS_ROLE_SERVER));
     assert_int_equal(chmod(folder.path, 0777), 0); // others may replace it
     assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_SERVER), PS_ERR_IO);
     assert_says("chmod 700");
     assert_int_equal(chmod(folder.path, 0755), 0);
-    assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_SERVER), PS_OK);
+    assert_ok(ps_curve_read(&c, folder.path, PS_ROLE_SERVER));
     assert_int_equal(ps_curve_make(folder.path), PS_ERR_IO); // it would write there
     assert_says("chmod 700");
     assert_int_equal(chmod(folder.path, 0700), 0);
@@ -115,7 +115,7 @@ WITH_KEYS(what_is_no_key_is_refused)
     ps_curve c;
     char text[512], bad[512];
     size_t n = content("worker.key", text);
-    assert_int_equal(ps_curve_load(&c, text, false, PS_ROLE_WORKER), PS_OK);
+    assert_ok(ps_curve_load(&c, text, false, PS_ROLE_WORKER));
     assert_true(c.on);
     for (size_t cut = 0; cut + 1 < n; cut++) { // the newline may be missing
         memcpy(bad, text, cut);
@@ -134,7 +134,7 @@ WITH_KEYS(what_is_no_key_is_refused)
     bad[21] = bad[21] == '8' ? '9' : '8'; // the first key: it does not fit its public one
     assert_int_equal(temp_write("worker.key", bad, n), 0);
     assert_int_equal(ps_curve_read(&c, folder.path, PS_ROLE_WORKER), PS_ERR_FORMAT);
-    assert_int_equal(ps_curve_load(&c, "", true, PS_ROLE_WORKER), PS_OK);
+    assert_ok(ps_curve_load(&c, "", true, PS_ROLE_WORKER));
     assert_true(!c.on && c.insecure);
 }
 
@@ -148,14 +148,14 @@ TEST(without_keys_nothing_leaves_the_host)
         "tcp://[fe80::1]:1",   "tcp://host:1",    "tcp://127.evil.org:1"};
     const ps_curve keys = {.on = true}, trusted = {.insecure = true}, plain = {0};
     for (size_t i = 0; i < sizeof here / sizeof *here; i++)
-        assert_int_equal(ps_curve_check_endpoint(NULL, here[i]), PS_OK);
+        assert_ok(ps_curve_check_endpoint(NULL, here[i]));
     for (size_t i = 0; i < sizeof there / sizeof *there; i++) {
         assert_int_equal(ps_curve_check_endpoint(NULL, there[i]), PS_ERR_ARG);
         assert_int_equal(ps_curve_check_endpoint(&plain, there[i]), PS_ERR_ARG);
         assert_says("--curve");
         assert_says("net.insecure=true");
-        assert_int_equal(ps_curve_check_endpoint(&keys, there[i]), PS_OK);
-        assert_int_equal(ps_curve_check_endpoint(&trusted, there[i]), PS_OK);
+        assert_ok(ps_curve_check_endpoint(&keys, there[i]));
+        assert_ok(ps_curve_check_endpoint(&trusted, there[i]));
     }
 }
 
@@ -170,7 +170,7 @@ WITH_KEYS(what_cannot_be_encrypted_is_refused)
         for (int n = 2; n <= 3; n++) {
             ps_config config;
             ps_curve c;
-            assert_int_equal(ps_config_load(&config, NULL, set, n), PS_OK);
+            assert_ok(ps_config_load(&config, NULL, set, n));
             assert_int_equal(ps_curve_init(&c, &config, PS_ROLE_WORKER),
                              n == 2 ? PS_ERR_ARG : PS_OK);
             if (n == 2) assert_says("is not encrypted");

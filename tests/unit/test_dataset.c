@@ -49,8 +49,7 @@ IN_FOLDER(bare_ranges_fall_back_to_the_other_files)
     check_labels(PS_SPLIT_TRAIN, "0-7", 0, 8);
     check_labels(PS_SPLIT_TEST, "8-9", 8, 2);
     check_labels(PS_SPLIT_TEST, "", 0, 10);
-    assert_int_equal(load(PS_SPLIT_TRAIN, "", &set), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "data.train: "));
+    assert_error(load(PS_SPLIT_TRAIN, "", &set), PS_ERR_IO, "data.train: ");
     assert_non_null(strstr(ps_err_message(), "train-images-idx3-ubyte"));
 
     write_idx("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 100, 10);
@@ -66,8 +65,8 @@ IN_FOLDER(named_files_and_ranges)
     check_labels(PS_SPLIT_TRAIN, "a,b", 40, 5);
     check_labels(PS_SPLIT_TEST, " a , b @2-2", 42, 1);
     ps_dataset set;
-    assert_int_equal(load(PS_SPLIT_TRAIN, "a,b@0-5", &set), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "there are 5 samples"));
+    assert_error(load(PS_SPLIT_TRAIN, "a,b@0-5", &set), PS_ERR_FORMAT,
+                 "there are 5 samples");
     assert_int_equal(load(PS_SPLIT_TRAIN, "a,c", &set), PS_ERR_IO);
     char absolute[900];
     snprintf(absolute, sizeof absolute, "%s/a,%s/b", folder.path, folder.path);
@@ -77,12 +76,12 @@ IN_FOLDER(named_files_and_ranges)
 IN_FOLDER(split_texts_are_parsed)
 {
     ps_data_spec spec;
-    assert_int_equal(ps_data_spec_init(&spec, "k", "0-7999"), PS_OK);
+    assert_ok(ps_data_spec_init(&spec, "k", "0-7999"));
     assert_true(spec.has_range && spec.first == 0 && spec.last == 7999);
     assert_int_equal(spec.n_files, 0);
-    assert_int_equal(ps_data_spec_init(&spec, "k", "@3-4"), PS_OK);
+    assert_ok(ps_data_spec_init(&spec, "k", "@3-4"));
     assert_true(spec.has_range && spec.first == 3);
-    assert_int_equal(ps_data_spec_init(&spec, "k", "./0-7999,b"), PS_OK);
+    assert_ok(ps_data_spec_init(&spec, "k", "./0-7999,b"));
     assert_int_equal(spec.n_files, 2);
     assert_string_equal(spec.files[0], "./0-7999");
     assert_false(spec.has_range);
@@ -91,8 +90,8 @@ IN_FOLDER(split_texts_are_parsed)
         "a@",  "a@1-", "a@-1", "a@1-2-3", "a@9999999999999999999-1",
         "5-4", ",",    "a,",   " ",       "a,b@1 - 2"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(ps_data_spec_init(&spec, "data.test", bad[i]), PS_ERR_CONFIG);
-        assert_non_null(strstr(ps_err_message(), "data.test: "));
+        assert_error(ps_data_spec_init(&spec, "data.test", bad[i]), PS_ERR_CONFIG,
+                     "data.test: ");
         ps_data_spec_fini(&spec);
     }
 }
@@ -107,12 +106,12 @@ IN_FOLDER(synthetic_data_has_the_models_shape)
                                  .samples = 30,
                                  .test_samples = 9}};
     ps_dataset set;
-    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, &set), PS_OK);
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, &set));
     assert_int_equal(set.n, 30);
     assert_memory_equal(&set.dims, &input, sizeof input);
     assert_true(set.n_classes <= 3);
     ps_dataset_fini(&set);
-    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 3, &set), PS_OK);
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 3, &set));
     assert_int_equal(set.n, 4);
     ps_dataset_fini(&set);
     config.data.train = "a,b";
@@ -132,7 +131,7 @@ IN_FOLDER(folders_are_beside_the_configuration_file)
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir("/"), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(ps_data_folder(cases[i].path, config, &found), PS_OK);
+        assert_ok(ps_data_folder(cases[i].path, config, &found));
         snprintf(beside, sizeof beside, "%s%s", folder.path,
                  cases[i].want ? cases[i].want : "");
         assert_string_equal(found, cases[i].want ? beside : cases[i].path);

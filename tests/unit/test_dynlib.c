@@ -14,7 +14,7 @@ static ps_err open_with(const char *file, const char *name, bool optional)
 
 TEST(finds_what_is_there)
 {
-    assert_int_equal(open_with("libm.so.6", "sin", false), PS_OK);
+    assert_ok(open_with("libm.so.6", "sin", false));
     assert_true(cosine(0.0) == 1.0);
     assert_non_null(more);
 }
@@ -39,6 +39,6 @@ TEST(names_library_symbol_and_version)
 
 TEST(does_without_what_is_optional)
 {
-    assert_int_equal(open_with("libm.so.6", "no_such_function", true), PS_OK);
+    assert_ok(open_with("libm.so.6", "no_such_function", true));
     assert_null(more);
 }

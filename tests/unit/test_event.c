@@ -18,7 +18,7 @@ static int readable(const ps_event *event, int timeout_ms)
 TEST(is_readable_from_set_to_clear)
 {
     ps_event event;
-    assert_int_equal(ps_event_init(&event), PS_OK);
+    assert_ok(ps_event_init(&event));
     assert_int_equal(readable(&event, 0), 0);
     ps_event_clear(&event); // does not block
     ps_event_set(&event);
@@ -51,7 +51,7 @@ TEST(wakes_another_thread)
 {
     ps_event event;
     pthread_t thread;
-    assert_int_equal(ps_event_init(&event), PS_OK);
+    assert_ok(ps_event_init(&event));
     assert_int_equal(pthread_create(&thread, NULL, set, &event), 0);
     assert_int_equal(readable(&event, LOST_MS), 1);
     pthread_join(thread, NULL);

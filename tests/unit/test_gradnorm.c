@@ -36,9 +36,8 @@ static void make(fixture *f)
 static double norm_by(const fixture *f, uint64_t chunk_bytes, uint32_t shards)
 {
     ps_plan plan;
-    assert_int_equal(
-        ps_plan_init(&plan, &f->table, (ps_chunk_size){.bytes = chunk_bytes}, shards),
-        PS_OK);
+    assert_ok(
+        ps_plan_init(&plan, &f->table, (ps_chunk_size){.bytes = chunk_bytes}, shards));
     uint64_t total = ps_gradnorm_blocks(&f->table), seen = 0;
     double *sums = malloc(total * sizeof *sums);
     for (uint32_t i = 0; i < plan.n_chunks; i++) {

@@ -9,14 +9,14 @@
 TEST(reads_the_forms)
 {
     ps_init_method m;
-    assert_int_equal(ps_init_method_parse("tcp://node-1.example:29500", &m), PS_OK);
+    assert_ok(ps_init_method_parse("tcp://node-1.example:29500", &m));
     assert_false(m.is_file);
     assert_string_equal(m.host, "node-1.example");
     assert_int_equal(m.port, 29500);
-    assert_int_equal(ps_init_method_parse("tcp://[2001:db8::1]:5", &m), PS_OK);
+    assert_ok(ps_init_method_parse("tcp://[2001:db8::1]:5", &m));
     assert_string_equal(m.host, "2001:db8::1");
     assert_int_equal(m.port, 5);
-    assert_int_equal(ps_init_method_parse("file:///shared/job 7", &m), PS_OK);
+    assert_ok(ps_init_method_parse("file:///shared/job 7", &m));
     assert_true(m.is_file);
     assert_string_equal(m.path, "/shared/job 7");
 }
@@ -55,15 +55,15 @@ IN_FOLDER(a_record_returns_and_only_its_owner_removes_it)
     const ps_init_record newer = {"2001:db8::1", 1, UINT64_MAX};
     ps_init_record r;
     assert_int_equal(ps_init_file_read(path, &r), PS_ERR_IO);
-    assert_int_equal(ps_init_file_write(path, &mine), PS_OK);
-    assert_int_equal(ps_init_file_read(path, &r), PS_OK);
+    assert_ok(ps_init_file_write(path, &mine));
+    assert_ok(ps_init_file_read(path, &r));
     assert_string_equal(r.address, "10.0.0.7");
     assert_int_equal(r.port, 4321);
     assert_true(r.nonce == mine.nonce);
     // A new job takes the path over. The old job must not remove the new job's file.
-    assert_int_equal(ps_init_file_write(path, &newer), PS_OK);
+    assert_ok(ps_init_file_write(path, &newer));
     ps_init_file_remove(path, mine.nonce);
-    assert_int_equal(ps_init_file_read(path, &r), PS_OK);
+    assert_ok(ps_init_file_read(path, &r));
     assert_true(r.nonce == UINT64_MAX);
     ps_init_file_remove(path, newer.nonce);
     assert_int_equal(access(path, F_OK), -1);
@@ -86,14 +86,13 @@ IN_FOLDER(refuses_other_files)
     ps_init_record r;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(temp_write("rendezvous", bad[i], strlen(bad[i])), 0);
-        assert_int_equal(ps_init_file_read(path, &r), PS_ERR_FORMAT);
-        assert_non_null(strstr(ps_err_message(), path));
+        assert_error(ps_init_file_read(path, &r), PS_ERR_FORMAT, path);
     }
 }
 
 TEST(writing_where_it_cannot_names_the_path)
 {
     const ps_init_record r = {"10.0.0.7", 4321, 1};
-    assert_int_equal(ps_init_file_write("/nonesuch/folder/file", &r), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "/nonesuch/folder/file"));
+    assert_error(ps_init_file_write("/nonesuch/folder/file", &r), PS_ERR_IO,
+                 "/nonesuch/folder/file");
 }

@@ -18,7 +18,7 @@ static void take(ps_job_view *view, int rank, double step, double loss)
 static ps_job_view *make_view(int workers)
 {
     ps_job_view *view;
-    assert_int_equal(ps_job_view_create("job", &view), PS_OK);
+    assert_ok(ps_job_view_create("job", &view));
     ps_job_view_begin(view);
     ps_job_view_add(view, PS_ROLE_WORKER, 1, "b");
     ps_job_view_add(view, PS_ROLE_WORKER, 0, "a");
@@ -35,7 +35,7 @@ TEST(a_curve_keeps_its_ends)
     ps_job_picture picture;
     for (int step = 1; step <= 100000; step++)
         take(view, 0, step, 1.0 / step);
-    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_ok(ps_job_view_copy(view, &picture));
     assert_in_range(picture.n_points, PS_VIEW_POINTS / 2, PS_VIEW_POINTS);
     assert_true(picture.points[0].step < 1000);
     assert_true(picture.points[picture.n_points - 1].step > 99000);
@@ -47,7 +47,7 @@ TEST(a_curve_keeps_its_ends)
     take(view, 0, 50000, 2);
     for (int step = 50001; step < 51000; step++)
         take(view, 0, step, 2);
-    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_ok(ps_job_view_copy(view, &picture));
     assert_true(picture.points[picture.n_points - 1].step < 51000);
     ps_job_picture_fini(&picture);
     ps_job_view_destroy(&view);
@@ -108,7 +108,7 @@ TEST(one_that_is_away_is_not_waited_for)
     take(view, 1, 7, 1);
     ps_job_view_lose(view, PS_ROLE_WORKER, 1);
     ps_job_view_lose(view, PS_ROLE_WORKER, 9);
-    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_ok(ps_job_view_copy(view, &picture));
     const ps_view_member *lost = &picture.members[2];
     assert_true(lost->away && !picture.members[1].away);
     assert_true(lost->heard_ns == 0 && isnan(lost->now[PS_METRIC_STEP]));
@@ -116,12 +116,12 @@ TEST(one_that_is_away_is_not_waited_for)
     picture.now_ns = picture.members[1].heard_ns + 1000000;
     assert_int_not_equal(ps_job_picture_wait(&picture).who, PS_VIEW_SILENT);
     char *text;
-    assert_int_equal(ps_job_picture_json(&picture, &text), PS_OK);
+    assert_ok(ps_job_picture_json(&picture, &text));
     assert_non_null(strstr(text, "\"away\":true"));
     free(text);
     ps_job_picture_fini(&picture);
     take(view, 1, 1, 1);
-    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
+    assert_ok(ps_job_view_copy(view, &picture));
     assert_true(!picture.members[2].away && picture.members[2].now[PS_METRIC_STEP] == 1);
     ps_job_picture_fini(&picture);
     ps_job_view_destroy(&view);
@@ -137,8 +137,8 @@ TEST(lies_make_no_bad_json)
     ps_job_view_take(view, PS_ROLE_WORKER, 0, "\xff\xfe\"</script>", values, 3);
     ps_job_view_take(view, PS_ROLE_WORKER, 1, "", values, 0);
     ps_job_view_take(view, PS_ROLE_WORKER, 77, "", values, 3); // not a member
-    assert_int_equal(ps_job_view_copy(view, &picture), PS_OK);
-    assert_int_equal(ps_job_picture_json(&picture, &text), PS_OK);
+    assert_ok(ps_job_view_copy(view, &picture));
+    assert_ok(ps_job_picture_json(&picture, &text));
     json_t *o = json_loads(text, 0, NULL);
     assert_non_null(o);
     json_t *members = json_object_get(o, "members");

@@ -8,7 +8,6 @@
 
 #include "check.h"
 #include "coord_peers.h"
-#include "log.h"
 #include "member.h"
 
 static ps_member_options options_of(ps_config *config, const char *init, ps_role role,
@@ -17,7 +16,7 @@ static ps_member_options options_of(ps_config *config, const char *init, ps_role
     char timeout[64];
     snprintf(timeout, sizeof timeout, "net.join_timeout_ms=%d", join_timeout_ms);
     const char *const set[] = {"job.name=job", "net.heartbeat_ms=50", timeout};
-    assert_int_equal(ps_config_load(config, NULL, set, 3), PS_OK);
+    assert_ok(ps_config_load(config, NULL, set, 3));
     return (ps_member_options){.config = config,
                                .role = role,
                                .rank = rank,
@@ -111,10 +110,4 @@ PEER_TEST(a_foreign_listener_is_named)
     peer_assert_says(ps_err_message(), "takes connections but does not answer");
     close(fd);
     ps_config_fini(&config);
-}
-
-int main(void)
-{
-    ps_log_init("test", PS_LOG_ERROR + 1); // these tests cause errors
-    return check_run(NULL, NULL);
 }

@@ -61,8 +61,7 @@ static void make_step(const ps_tensor_table *table, const ps_optimizer *opt,
     ps_plan plan;
     double *sums = calloc(ps_lamb_sums(table), sizeof *sums);
     assert_non_null(sums);
-    assert_int_equal(ps_plan_init(&plan, table, (ps_chunk_size){.bytes = chunk_bytes}, 1),
-                     PS_OK);
+    assert_ok(ps_plan_init(&plan, table, (ps_chunk_size){.bytes = chunk_bytes}, 1));
     for (uint32_t i = 0; i < plan.n_chunks; i++) {
         uint64_t n;
         const uint64_t first = ps_gradnorm_chunk_blocks(table, &plan.chunks[i], &n);

@@ -13,7 +13,7 @@ typedef struct layer {
 static float *array(int64_t count, unsigned seed)
 {
     float *a;
-    assert_int_equal(ps_mem_zalloc_aligned(&a, (size_t)count * sizeof *a, "a"), PS_OK);
+    assert_ok(ps_mem_zalloc_aligned(&a, (size_t)count * sizeof *a, "a"));
     for (int64_t i = 0; i < count; i++)
         a[i] = (float)rand_r(&seed) / (float)RAND_MAX - 0.5f;
     return a;
@@ -72,11 +72,9 @@ static void forward_twice(layer *l)
     ps_cpu_linear *n = &l->linear;
     ranges r = {.next = l->place.weight};
     const ps_pass_hooks hooks = {.ctx = &r, .params_needed = note};
-    assert_int_equal(ps_cpu_linear_forward(n, l->x, l->weight, l->bias, l->y[0], true),
-                     PS_OK);
-    assert_int_equal(ps_cpu_linear_rows_forward(n, &hooks, &l->place, l->x, l->weight,
-                                                l->bias, l->y[1], true),
-                     PS_OK);
+    assert_ok(ps_cpu_linear_forward(n, l->x, l->weight, l->bias, l->y[0], true));
+    assert_ok(ps_cpu_linear_rows_forward(n, &hooks, &l->place, l->x, l->weight, l->bias,
+                                         l->y[1], true));
     assert_same(l->y[0], l->y[1], n->n * n->out);
     assert_int_equal(r.next, l->place.end);
     assert_int_equal(r.n, (n->out + n->forward_rows - 1) / n->forward_rows);
@@ -87,12 +85,10 @@ static void backward_twice(layer *l, bool accumulate)
     ps_cpu_linear *n = &l->linear;
     ranges r = {.next = l->place.weight};
     const ps_pass_hooks hooks = {.ctx = &r, .grads_ready = note};
-    assert_int_equal(ps_cpu_linear_backward_weights(n, l->x, l->dy, l->dweight[0],
-                                                    l->dbias[0], accumulate),
-                     PS_OK);
-    assert_int_equal(ps_cpu_linear_rows_backward(n, &hooks, &l->place, l->x, l->dy,
-                                                 l->dweight[1], l->dbias[1], accumulate),
-                     PS_OK);
+    assert_ok(ps_cpu_linear_backward_weights(n, l->x, l->dy, l->dweight[0], l->dbias[0],
+                                             accumulate));
+    assert_ok(ps_cpu_linear_rows_backward(n, &hooks, &l->place, l->x, l->dy,
+                                          l->dweight[1], l->dbias[1], accumulate));
     assert_same(l->dweight[0], l->dweight[1], n->in * n->out);
     assert_same(l->dbias[0], l->dbias[1], n->out);
     assert_int_equal(r.next, l->place.end);
@@ -108,7 +104,7 @@ TEST(blocks_have_the_bits_of_the_layer)
         layer_init(&l, shapes[i][0], shapes[i][1], shapes[i][2]);
         ps_cpu_linear *n = &l.linear;
         const size_t bytes = (size_t)(n->in * 20) * sizeof(float);
-        assert_int_equal(ps_cpu_linear_rows_choose(n, bytes), PS_OK);
+        assert_ok(ps_cpu_linear_rows_choose(n, bytes));
         // blocks are whole units with the bytes of 20 rows or more; 0: bits would change
         assert_true(n->forward_rows % 16 == 0 && n->forward_rows != 16);
         assert_true(n->backward_rows % 16 == 0 && n->backward_rows != 16);
@@ -126,7 +122,7 @@ TEST(small_layers_stay_whole)
     static const size_t bytes[] = {0, 10 * 64 * sizeof(float), SIZE_MAX, SIZE_MAX / 2};
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
         ps_cpu_linear l = {.name = "l", .n = 8, .in = 64, .out = 10};
-        assert_int_equal(ps_cpu_linear_rows_choose(&l, bytes[i]), PS_OK);
+        assert_ok(ps_cpu_linear_rows_choose(&l, bytes[i]));
         assert_int_equal(l.forward_rows, 0);
         assert_int_equal(l.backward_rows, 0);
     }

@@ -30,14 +30,14 @@ static ps_loader *new_loader(const ps_sampler_options *s, int64_t from, int64_t 
 {
     ps_loader_options o = {&config, &dataset, &input, s, from, n, 8, SAMPLES};
     ps_loader *loader = NULL;
-    assert_int_equal(ps_loader_create(&o, &loader), PS_OK);
+    assert_ok(ps_loader_create(&o, &loader));
     return loader;
 }
 
 static ps_loaded *next(ps_loader *loader)
 {
     ps_loaded *loaded = NULL;
-    assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(20000), &loaded), PS_OK);
+    assert_ok(ps_loader_next(loader, ps_deadline_in_ms(20000), &loaded));
     return loaded;
 }
 
@@ -46,8 +46,8 @@ static ps_loaded *next(ps_loader *loader)
 static void check_epoch(ps_loader *loader, uint64_t number, int64_t first)
 {
     ps_epoch epoch;
-    assert_int_equal(ps_epoch_init(&epoch, &sampler, number), PS_OK);
-    assert_int_equal(ps_loader_epoch(loader, number, first), PS_OK);
+    assert_ok(ps_epoch_init(&epoch, &sampler, number));
+    assert_ok(ps_loader_epoch(loader, number, first));
     for (int64_t k = first; k < epoch.n_batches; k++) {
         ps_loaded *loaded = next(loader);
         assert_non_null(loaded);
@@ -92,15 +92,15 @@ TEST(replays_are_equal)
 {
     float x[8 * PIXELS];
     ps_loader *loader = new_loader(&sampler, 0, 0);
-    assert_int_equal(ps_loader_epoch(loader, 2, 0), PS_OK);
+    assert_ok(ps_loader_epoch(loader, 2, 0));
     for (int k = 0; k < 3; k++)
         ps_loader_release(loader, next(loader));
     ps_loaded *loaded = next(loader);
     memcpy(x, loaded->x, sizeof x);
     ps_loader_release(loader, loaded);
     for (int round = 0; round < 50; round++) {
-        assert_int_equal(ps_loader_epoch(loader, (uint64_t)round, 0), PS_OK);
-        assert_int_equal(ps_loader_epoch(loader, 2, 3), PS_OK);
+        assert_ok(ps_loader_epoch(loader, (uint64_t)round, 0));
+        assert_ok(ps_loader_epoch(loader, 2, 3));
         loaded = next(loader);
         assert_memory_equal(loaded->x, x, sizeof x);
         ps_loader_release(loader, loaded);
@@ -113,7 +113,7 @@ TEST(evaluation_is_in_order)
     ps_loader *loader = new_loader(NULL, 50, 53);
     for (int round = 0; round < 2; round++) {
         int64_t at = 50;
-        assert_int_equal(ps_loader_epoch(loader, 0, 0), PS_OK);
+        assert_ok(ps_loader_epoch(loader, 0, 0));
         for (ps_loaded *l; (l = next(loader)) != NULL; ps_loader_release(loader, l))
             for (int64_t i = 0; i < l->n; i++, at++) {
                 assert_int_equal(l->labels[i], at);
@@ -123,7 +123,7 @@ TEST(evaluation_is_in_order)
     }
     ps_loader_destroy(&loader);
     loader = new_loader(NULL, 103, 0);
-    assert_int_equal(ps_loader_epoch(loader, 0, 0), PS_OK);
+    assert_ok(ps_loader_epoch(loader, 0, 0));
     assert_null(next(loader));
     ps_loader_destroy(&loader);
 }
@@ -134,7 +134,7 @@ TEST(held_batches_are_bounded)
 {
     ps_loader *loader = new_loader(&sampler, 0, 0);
     ps_loaded *held[3], *more = NULL;
-    assert_int_equal(ps_loader_epoch(loader, 0, 0), PS_OK);
+    assert_ok(ps_loader_epoch(loader, 0, 0));
     for (int i = 0; i < 3; i++)
         held[i] = next(loader);
     assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(30), &more),
@@ -190,11 +190,11 @@ TEST(mixed_batches_do_not_depend_on_where_they_begin)
     mixes.data.threads = 3;
     ps_loader_options o = {&mixes, &dataset, &input, &sampler, 0, 0, 8, SAMPLES};
     ps_loader *mixed = NULL;
-    assert_int_equal(ps_loader_create(&o, &mixed), PS_OK);
+    assert_ok(ps_loader_create(&o, &mixed));
     for (int64_t first = 0; first < 4; first++) {
         ps_loaded *a, *b;
-        assert_int_equal(ps_loader_epoch(plain, 2, first), PS_OK);
-        assert_int_equal(ps_loader_epoch(mixed, 2, first), PS_OK);
+        assert_ok(ps_loader_epoch(plain, 2, first));
+        assert_ok(ps_loader_epoch(mixed, 2, first));
         while ((a = next(plain)) != NULL) {
             assert_non_null(b = next(mixed));
             assert_null(a->targets);
@@ -228,9 +228,8 @@ TEST(errors_come_from_next_or_create)
     ps_loaded *loaded = NULL;
     assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(10), &loaded), PS_ERR_ARG);
     ps_loader_epoch(loader, 0, 0);
-    assert_int_equal(ps_loader_next(loader, ps_deadline_in_ms(20000), &loaded),
-                     PS_ERR_CONFIG);
-    assert_non_null(strstr(ps_err_message(), "drop_last"));
+    assert_error(ps_loader_next(loader, ps_deadline_in_ms(20000), &loaded), PS_ERR_CONFIG,
+                 "drop_last");
     ps_loader_destroy(&loader);
 }
 

@@ -6,7 +6,7 @@
 
 static void load(ps_config *cfg, const char *const *sets, int n)
 {
-    assert_int_equal(ps_config_load(cfg, NULL, sets, n), PS_OK);
+    assert_ok(ps_config_load(cfg, NULL, sets, n));
 }
 
 /* A round begins where the one before has ended, and has its number. */

@@ -34,12 +34,12 @@ TEST(follows_gradscaler)
         ps_config cfg;
         load(&cfg, c->settings, n);
         ps_loss_scale s;
-        assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_OK);
+        assert_ok(ps_loss_scale_init(&s, &cfg));
         for (int step = 0; step < SCALED_STEPS; step++) {
             // Near the largest float the vectors' gradients overflow by themselves.
             bool finite = !overflows_in(step) && !(c->scales[step + 1] < s.scale);
             assert_float_equal(s.scale, c->scales[step], 0);
-            assert_int_equal(ps_loss_scale_update(&s, finite), PS_OK);
+            assert_ok(ps_loss_scale_update(&s, finite));
         }
         assert_float_equal(s.scale, c->scales[SCALED_STEPS], 0);
         assert_true(s.skipped >= 4);
@@ -61,12 +61,12 @@ TEST(is_on_with_fp16_alone)
         ps_config cfg;
         load(&cfg, cases[i].sets, 2);
         ps_loss_scale s;
-        assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_OK);
+        assert_ok(ps_loss_scale_init(&s, &cfg));
         assert_int_equal(s.on, cases[i].on);
         assert_float_equal(s.scale, s.on ? 65536 : 1, 0);
         assert_float_equal(ps_loss_scale_inverse(&s), s.on ? 0x1p-16 : 1, 0);
         if (!s.on) {
-            assert_int_equal(ps_loss_scale_update(&s, false), PS_OK);
+            assert_ok(ps_loss_scale_update(&s, false));
             assert_float_equal(s.scale, 1, 0);
         }
         ps_config_fini(&cfg);
@@ -99,7 +99,7 @@ TEST(gives_up_when_nothing_is_small_enough)
     ps_config cfg;
     load(&cfg, sets, 1);
     ps_loss_scale s;
-    assert_int_equal(ps_loss_scale_init(&s, &cfg), PS_OK);
+    assert_ok(ps_loss_scale_init(&s, &cfg));
     int backoffs = 0;
     while (ps_loss_scale_update(&s, false) == PS_OK && backoffs < 1000)
         backoffs++;

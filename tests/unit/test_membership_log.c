@@ -9,7 +9,7 @@
 static void add(uint64_t step, int workers)
 {
     const ps_membership m = {.step = step, .epoch = 1, .position = 2, .workers = workers};
-    assert_int_equal(ps_membership_log_add(temp_path("log"), &m), PS_OK);
+    assert_ok(ps_membership_log_add(temp_path("log"), &m));
 }
 
 static void expect_steps(const char *want)
@@ -61,6 +61,5 @@ IN_FOLDER(another_file_is_an_error)
     assert_non_null(file);
     fputs("no line of ours\n", file);
     fclose(file);
-    assert_int_equal(ps_membership_log_add(path, &m), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), path));
+    assert_error(ps_membership_log_add(path, &m), PS_ERR_FORMAT, path);
 }

@@ -13,10 +13,10 @@ static void plan(ps_memory_plan *m, size_t bytes, const ps_memory_plan *other,
     *m = (ps_memory_plan){0};
     for (int i = 0; i < SLOTS; i++) {
         int slot;
-        assert_int_equal(ps_memory_plan_take(m, sizes[i], &slot), PS_OK);
+        assert_ok(ps_memory_plan_take(m, sizes[i], &slot));
         assert_int_equal(slot, i);
     }
-    assert_int_equal(ps_memory_plan_layout(m, other, spare), PS_OK);
+    assert_ok(ps_memory_plan_layout(m, other, spare));
 }
 
 /* Every byte is zero and belongs to one slot. */

@@ -38,7 +38,7 @@ TEST(text_has_known_values_only)
     ps_metric_set(&values, PS_METRIC_LOSS, INFINITY);
     ps_metric_set(NULL, PS_METRIC_LOSS, 1); // no table: nothing happens
     ps_metric_copy(&values, copy);
-    assert_int_equal(ps_metric_text(copy, &labels, &text), PS_OK);
+    assert_ok(ps_metric_text(copy, &labels, &text));
     assert_non_null(strstr(
         text,
         "\n# TYPE pstrain_step_duration_seconds gauge\n"

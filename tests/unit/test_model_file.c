@@ -73,8 +73,8 @@ RIG_TEST(sixteen_bits_become_float32)
     const ps_st_tensor tensors[] = {
         entry("fc.weight", "F16", dims_of(2, ROWS, COLUMNS), fp16, sizeof fp16),
         entry("fc.bias", "BF16", dims_of(1, ROWS, 0), bf16, sizeof bf16)};
-    assert_int_equal(ps_st_save(f->path, tensors, 2, NULL, 0), PS_OK);
-    assert_int_equal(load(f, true), PS_OK);
+    assert_ok(ps_st_save(f->path, tensors, 2, NULL, 0));
+    assert_ok(load(f, true));
     for (int i = 0; i < N; i++)
         assert_true(f->params[f->table.tensors[0].offset + (uint64_t)i] ==
                     (float)half_value(fp16[i]));
@@ -95,16 +95,15 @@ RIG_TEST(other_dtypes_are_converted)
     const int64_t expected[] = {-2, 65535, 70000};
     const uint64_t bytes[] = {1, 2, 4};
     int index;
-    assert_int_equal(ps_tensor_table_add_buffer(&f->table, "n", (ps_dims){0},
-                                                PS_TENSOR_COUNTER, &index),
-                     PS_OK);
+    assert_ok(ps_tensor_table_add_buffer(&f->table, "n", (ps_dims){0}, PS_TENSOR_COUNTER,
+                                         &index));
     for (int k = 0; k < 3; k++) {
         int64_t counted = 0;
         const ps_st_tensor tensors[] = {
             entry("fc.weight", "F64", dims_of(2, ROWS, COLUMNS), weight, sizeof weight),
             entry("fc.bias", "F64", dims_of(1, ROWS, 0), bias, sizeof bias),
             entry("n", dtypes[k], (ps_dims){0}, counters[k], bytes[k])};
-        assert_int_equal(ps_st_save(f->path, tensors, 3, NULL, 0), PS_OK);
+        assert_ok(ps_st_save(f->path, tensors, 3, NULL, 0));
         if (ps_model_file_load(f->path, &f->table, true, f->params, &counted) != PS_OK)
             fail_msg("%s", ps_err_message());
         assert_int_equal(counted, expected[k]);
@@ -121,7 +120,7 @@ RIG_TEST(infinite_ones_are_refused)
     const ps_st_tensor tensors[] = {
         entry("fc.weight", "F16", dims_of(2, ROWS, COLUMNS), fp16, sizeof fp16),
         entry("fc.bias", "F16", dims_of(1, ROWS, 0), bias, sizeof bias)};
-    assert_int_equal(ps_st_save(f->path, tensors, 2, NULL, 0), PS_OK);
+    assert_ok(ps_st_save(f->path, tensors, 2, NULL, 0));
     expect_refused(f, true, "fc.weight: element 4 is inf");
 }
 
@@ -133,9 +132,9 @@ RIG_TEST(what_fits_is_taken_when_asked)
         entry("fc.weight", "F32", dims_of(2, 5, COLUMNS), weight, sizeof weight),
         entry("fc.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias),
         entry("head.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias)};
-    assert_int_equal(ps_st_save(f->path, tensors, 3, NULL, 0), PS_OK);
+    assert_ok(ps_st_save(f->path, tensors, 3, NULL, 0));
     expect_refused(f, true, "fc.weight: shape is (5, 3), the model's is (2, 3)");
-    assert_int_equal(load(f, false), PS_OK);
+    assert_ok(load(f, false));
     assert_true(f->params[f->table.tensors[0].offset] == -1); // as it was
     assert_true(f->params[f->table.tensors[1].offset + 1] == 8);
 }
@@ -146,7 +145,7 @@ RIG_TEST(nothing_that_fits_is_refused)
     const float bias[ROWS] = {7, 8};
     const ps_st_tensor other =
         entry("head.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias);
-    assert_int_equal(ps_st_save(f->path, &other, 1, NULL, 0), PS_OK);
+    assert_ok(ps_st_save(f->path, &other, 1, NULL, 0));
     expect_refused(f, false, "no tensor of the file has the name and shape");
 }
 
@@ -162,7 +161,7 @@ RIG_TEST(the_names_of_a_wrapped_model_are_explained)
         const char *hint = i == 0 ? "save model.module.state_dict()"
                                   : "as torch.compile's do: save "
                                     "model._orig_mod.state_dict()";
-        assert_int_equal(ps_st_save(f->path, &other, 1, NULL, 0), PS_OK);
+        assert_ok(ps_st_save(f->path, &other, 1, NULL, 0));
         expect_refused(f, true, hint);
         expect_refused(f, false, hint);
     }
@@ -193,8 +192,8 @@ RIG_TEST(headers_of_every_length_are_read)
             entry("fc.bias", "F32", dims_of(1, ROWS, 0), bias, sizeof bias)};
         text[n] = '\0';
         const char *metadata[] = {"note", text};
-        assert_int_equal(ps_st_save(f->path, tensors, 2, metadata, 1), PS_OK);
-        assert_int_equal(load(f, true), PS_OK);
+        assert_ok(ps_st_save(f->path, tensors, 2, metadata, 1));
+        assert_ok(load(f, true));
         text[n] = 'x';
     }
 }

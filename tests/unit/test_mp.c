@@ -16,7 +16,7 @@ TEST(items_return)
     char large[70000];
     memset(large, 'x', sizeof large);
     ps_mp_write_bin(&w, large, sizeof large);
-    assert_int_equal(ps_mp_writer_end(&w), PS_OK);
+    assert_ok(ps_mp_writer_end(&w));
 
     ps_mp_reader r;
     ps_mp_reader_init(&r, w.base, w.used);
@@ -41,7 +41,7 @@ TEST(fixed_writer_stops_at_its_end)
     ps_mp_writer w;
     ps_mp_writer_init_fixed(&w, room, 3);
     ps_mp_write_uint(&w, 1000); // three bytes
-    assert_int_equal(ps_mp_writer_end(&w), PS_OK);
+    assert_ok(ps_mp_writer_end(&w));
     ps_mp_write_uint(&w, 1);
     assert_int_equal(ps_mp_writer_end(&w), PS_ERR_NOMEM);
     assert_int_equal(room[3], 0xee);

@@ -58,8 +58,8 @@ TEST(a_struct_returns)
     room got;
     ps_mp_writer_init(&w);
     ps_map_write(&w, &shape_map, &s);
-    assert_int_equal(ps_mp_writer_end(&w), PS_OK);
-    assert_int_equal(read_shape(w.base, w.used, &got), PS_OK);
+    assert_ok(ps_mp_writer_end(&w));
+    assert_ok(read_shape(w.base, w.used, &got));
     assert_true(got.shape.id == 1000 && got.shape.filled && got.shape.scale == 0.1);
     assert_int_equal(got.shape.label.n, 3);
     assert_memory_equal(got.shape.label.at, "abc", 3);
@@ -79,7 +79,7 @@ TEST(names_decide)
                                     't',  0xcb, 0x3f, 0xe0, 0,   0,   0,
                                     0,    0,    0,    0xa1, 'x', 0x05};
     point p = {0};
-    assert_int_equal(ps_map_read(bytes, sizeof bytes, &point_map, "a point", &p), PS_OK);
+    assert_ok(ps_map_read(bytes, sizeof bytes, &point_map, "a point", &p));
     assert_true(p.x == 5 && p.weight == 0.5f);
 }
 

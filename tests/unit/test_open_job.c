@@ -5,15 +5,14 @@
 static void add(ps_open_job *job, const char *name, ps_dims dims, int group)
 {
     int i;
-    assert_int_equal(
-        ps_tensor_table_add(&job->table, name, dims, PS_TENSOR_WEIGHT, 1, &i), PS_OK);
+    assert_ok(ps_tensor_table_add(&job->table, name, dims, PS_TENSOR_WEIGHT, 1, &i));
     job->table.tensors[i].group = group;
 }
 
 static void set(ps_open_job *job, int i, const char *text)
 {
     free(job->settings[i]);
-    assert_int_equal(ps_mem_strdup(&job->settings[i], text), PS_OK);
+    assert_ok(ps_mem_strdup(&job->settings[i], text));
 }
 
 static ps_open_job example(void)
@@ -27,10 +26,8 @@ static ps_open_job example(void)
     job.numbers[1].lr = 0.125;
     add(&job, "fc.weight", (ps_dims){.n = 2, .d = {3, 5}}, 0);
     add(&job, "fc.scale", (ps_dims){.n = 0}, 1);
-    assert_int_equal(ps_tensor_table_add_buffer(&job.table, "mean",
-                                                (ps_dims){.n = 1, .d = {9}},
-                                                PS_TENSOR_BUFFER, &i),
-                     PS_OK);
+    assert_ok(ps_tensor_table_add_buffer(&job.table, "mean", (ps_dims){.n = 1, .d = {9}},
+                                         PS_TENSOR_BUFFER, &i));
     return job;
 }
 
@@ -39,9 +36,9 @@ TEST(test_round_trip)
     ps_open_job job = example(), read;
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    assert_int_equal(ps_open_job_write(&job, &w), PS_OK);
-    assert_int_equal(ps_open_job_read(w.base, w.used, &read), PS_OK);
-    assert_int_equal(ps_open_job_compare(&job, &read, 1), PS_OK);
+    assert_ok(ps_open_job_write(&job, &w));
+    assert_ok(ps_open_job_read(w.base, w.used, &read));
+    assert_ok(ps_open_job_compare(&job, &read, 1));
     assert_int_equal(read.plan_hash, 77);
     assert_int_equal(read.table.arena_count, 32);
     assert_int_equal(read.table.tensors[1].group, 1);
@@ -70,7 +67,7 @@ TEST(test_compare)
 {
     ps_open_job a = example(), b = example();
     set(&b, 1, "net.heartbeat_ms=100"); // may differ
-    assert_int_equal(ps_open_job_compare(&a, &b, 3), PS_OK);
+    assert_ok(ps_open_job_compare(&a, &b, 3));
     set(&b, 0, "optimizer.name=sgd");
     differs(&a, &b, "worker 3 has another optimizer.name than worker 0");
     set(&b, 0, "optimizer.name=adam");
@@ -86,8 +83,8 @@ TEST(test_compare)
     add(&b, "more", (ps_dims){.n = 1, .d = {1}}, 0);
     differs(&a, &b,
             "worker 3 has 3 tensors, worker 0 has 2: worker 3 alone has more (1)");
-    assert_int_equal(ps_open_job_compare(&b, &a, 3), PS_ERR_PEER);
-    assert_non_null(strstr(ps_err_message(), "worker 0 alone has more (1)"));
+    assert_error(ps_open_job_compare(&b, &a, 3), PS_ERR_PEER,
+                 "worker 0 alone has more (1)");
     b.table.tensors[0].dims.d[1] = 6;
     differs(&a, &b, "tensor 0 is fc.weight (3, 6), not fc.weight (3, 5)");
     ps_open_job_fini(&a);
@@ -101,11 +98,11 @@ TEST(test_config)
                                     "net.heartbeat_ms=100"};
     static const char *const b[] = {"job.workers=3", "exchange.codec=int8"};
     ps_config local_a, local_b, defaults_a, defaults_b, view_a, view_b;
-    assert_int_equal(ps_config_load(&local_a, NULL, a, 3), PS_OK);
-    assert_int_equal(ps_config_load(&local_b, NULL, b, 2), PS_OK);
+    assert_ok(ps_config_load(&local_a, NULL, a, 3));
+    assert_ok(ps_config_load(&local_b, NULL, b, 2));
     assert_string_equal(ps_config_difference(&local_a, &local_b), "optimizer.name");
-    assert_int_equal(ps_open_job_config(&local_a, &defaults_a, &view_a), PS_OK);
-    assert_int_equal(ps_open_job_config(&local_b, &defaults_b, &view_b), PS_OK);
+    assert_ok(ps_open_job_config(&local_a, &defaults_a, &view_a));
+    assert_ok(ps_open_job_config(&local_b, &defaults_b, &view_b));
     assert_null(ps_config_difference(&view_a, &view_b));
     assert_true(ps_config_hash(&view_a) == ps_config_hash(&view_b));
     assert_int_equal(view_a.job.workers, 3);

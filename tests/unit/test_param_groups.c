@@ -7,7 +7,7 @@
 TEST(test_steps)
 {
     ps_param_groups g;
-    assert_int_equal(ps_param_groups_init(&g, 2), PS_OK);
+    assert_ok(ps_param_groups_init(&g, 2));
     assert_null(ps_param_groups_at(&g, 0));
     for (uint64_t step = 4; step < 40; step += 4) {
         const ps_group_numbers numbers[2] = {{.lr = (double)step}, {.lr = -1}};
@@ -34,7 +34,7 @@ TEST(test_apply)
     const ps_optimizer_step step = {.lr = 0.5, .t = 1, .grad_scale = 1, .step = 3};
     float a[3] = {1, 2, 3}, b[3] = {1, 2, 3}, grad[3] = {4, 5, 6};
     ps_param_groups g;
-    assert_int_equal(ps_param_groups_init(&g, 2), PS_OK);
+    assert_ok(ps_param_groups_init(&g, 2));
     ps_optimizer grouped = plain;
     grouped.groups = &g;
     ps_optimizer_scalars k = ps_optimizer_scalars_in(&grouped, &step, 1, 0.125);
@@ -62,8 +62,8 @@ TEST(test_check)
                        rmsprop = {.kind = PS_OPTIMIZER_RMSPROP, .n_states = 1};
     const ps_group_numbers good = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     ps_group_numbers n = good;
-    assert_int_equal(ps_param_groups_check(&sgd, &good, 0), PS_OK);
-    assert_int_equal(ps_param_groups_check(&adam, &good, 0), PS_OK);
+    assert_ok(ps_param_groups_check(&sgd, &good, 0));
+    assert_ok(ps_param_groups_check(&adam, &good, 0));
     n.lr = NAN;
     refused(&sgd, n, "parameter group 5: lr is nan");
     n = good;

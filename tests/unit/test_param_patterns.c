@@ -39,9 +39,8 @@ static const char *weight_of(const fixture *f, int layer)
 TEST(frozen_parameters_are_buffers)
 {
     fixture f, whole;
-    assert_int_equal(make(&f, "train.freeze=[conv1.*, fc1.weight]", "train.seed=1"),
-                     PS_OK);
-    assert_int_equal(make(&whole, "train.seed=1", "train.seed=1"), PS_OK);
+    assert_ok(make(&f, "train.freeze=[conv1.*, fc1.weight]", "train.seed=1"));
+    assert_ok(make(&whole, "train.seed=1", "train.seed=1"));
     const ps_tensor_table *t = &f.spec.table;
     assert_int_equal(t->n_tensors, 5);
     assert_int_equal(t->n_frozen, 3);
@@ -105,18 +104,16 @@ TEST(the_first_match_counts)
 {
     fixture f;
     ps_step_rule rule;
-    assert_int_equal(
-        make(&f,
-             "optimizer={name: adamw, lr: 0.1, groups: [{match: ['*.bias', bn1.*], "
-             "weight_decay: 0}, {match: fc2.*, lr: 0.5, weight_decay: 0.2}]}",
-             "schedule={name: linear, min_lr: 0.05, warmup: 2}"),
-        PS_OK);
+    assert_ok(make(&f,
+                   "optimizer={name: adamw, lr: 0.1, groups: [{match: ['*.bias', bn1.*], "
+                   "weight_decay: 0}, {match: fc2.*, lr: 0.5, weight_decay: 0.2}]}",
+                   "schedule={name: linear, min_lr: 0.05, warmup: 2}"));
     assert_int_equal(tensor(&f, "conv1.weight")->group, 0);
     assert_int_equal(tensor(&f, "bn1.weight")->group, 1);
     assert_int_equal(tensor(&f, "fc2.bias")->group, 1);
     assert_int_equal(tensor(&f, "fc2.weight")->group, 2);
-    assert_int_equal(ps_step_rule_init(&rule, &f.cfg), PS_OK);
-    assert_int_equal(ps_step_rule_start(&rule, &f.cfg, 12), PS_OK);
+    assert_ok(ps_step_rule_init(&rule, &f.cfg));
+    assert_ok(ps_step_rule_start(&rule, &f.cfg, 12));
     // each group's rate follows the schedule from its own
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&rule, 7, 1);
     assert_float_equal(now.lr, 0.075, 1e-12);
@@ -145,7 +142,7 @@ TEST(the_hash_knows_them)
     uint64_t hashes[N];
     for (int i = 0; i < N; i++) {
         fixture f;
-        assert_int_equal(make(&f, sets[i], "train.seed=1"), PS_OK);
+        assert_ok(make(&f, sets[i], "train.seed=1"));
         hashes[i] = ps_config_hash(&f.cfg);
         for (int k = 0; k < i; k++)
             assert_true(hashes[i] != hashes[k]);

@@ -65,9 +65,9 @@ static bool has_handler(int number)
 
 TEST(first_signal_is_noted)
 {
-    assert_int_equal(ps_interrupt_init(), PS_OK);
+    assert_ok(ps_interrupt_init());
     assert_false(ps_interrupted());
-    assert_int_equal(ps_interrupt_check(), PS_OK);
+    assert_ok(ps_interrupt_check());
     struct pollfd p = {.fd = ps_interrupt_fd(), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 0), 0);
     raise(SIGPIPE);
@@ -75,8 +75,7 @@ TEST(first_signal_is_noted)
     kill(getpid(), SIGTERM);
     assert_int_equal(poll(&p, 1, SOON_MS), 1);
     assert_true(ps_interrupted());
-    assert_int_equal(ps_interrupt_check(), PS_ERR_INTERRUPTED);
-    assert_non_null(strstr(ps_err_message(), "SIGTERM"));
+    assert_error(ps_interrupt_check(), PS_ERR_INTERRUPTED, "SIGTERM");
 }
 
 /* A signal handler must not write over the data of a thread whose stack pointer is
@@ -146,13 +145,13 @@ TEST(a_hook_is_its_threads)
     assert_true(ps_interrupt_slice(late).at_ns == late.at_ns);
     ps_interrupt_set_hook(counts, &asked);
     assert_true(ps_interrupt_slice(late).at_ns < late.at_ns);
-    assert_int_equal(ps_interrupt_ask_hook(), PS_OK);
+    assert_ok(ps_interrupt_ask_hook());
     assert_int_equal(pthread_create(&other, NULL, asks_hook, NULL), 0);
     pthread_join(other, &result);
-    assert_int_equal((intptr_t)result, PS_OK);
+    assert_ok((intptr_t)result);
     assert_int_equal(ps_interrupt_ask_hook(), PS_ERR_INTERRUPTED);
     ps_interrupt_set_hook(NULL, NULL);
-    assert_int_equal(ps_interrupt_ask_hook(), PS_OK);
+    assert_ok(ps_interrupt_ask_hook());
 }
 
 /* A process that is bound to one core knows of all. */

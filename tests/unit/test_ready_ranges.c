@@ -19,7 +19,7 @@ static void assert_added(ps_ready_ranges *r, uint64_t begin, uint64_t end, int n
 {
     uint32_t complete[PARTS], got;
     va_list parts;
-    assert_int_equal(ps_ready_ranges_add(r, begin, end, complete, &got), PS_OK);
+    assert_ok(ps_ready_ranges_add(r, begin, end, complete, &got));
     assert_int_equal(got, n);
     va_start(parts, n);
     for (int i = 0; i < n; i++)
@@ -39,7 +39,7 @@ static void assert_refused(ps_ready_ranges *r, uint64_t begin, uint64_t end,
 TEST(ranges_complete_the_parts_that_they_fill)
 {
     ps_ready_ranges r;
-    assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
+    assert_ok(ps_ready_ranges_init(&r, &table, begins, PARTS));
     for (int step = 0; step < 3; step++) {
         ps_ready_ranges_restart(&r);
         assert_added(&r, 144, 154, 0);      // d, and the gap after it
@@ -59,7 +59,7 @@ TEST(ranges_complete_the_parts_that_they_fill)
 TEST(what_is_ready_twice_is_refused)
 {
     ps_ready_ranges r;
-    assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
+    assert_ok(ps_ready_ranges_init(&r, &table, begins, PARTS));
     assert_added(&r, 70, 90, 0);
     assert_refused(&r, 70, 90,
                    "gradient of c was pushed before (elements 6 to 26 of it)");
@@ -79,7 +79,7 @@ TEST(what_is_ready_twice_is_refused)
 TEST(a_range_touches_its_parts)
 {
     ps_ready_ranges r;
-    assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
+    assert_ok(ps_ready_ranges_init(&r, &table, begins, PARTS));
     for (uint64_t begin = 0; begin < ARENA; begin++)
         for (uint64_t end = begin + 1; end <= ARENA; end++) {
             uint32_t first, last, want_first = PARTS, want_last = 0;
@@ -122,7 +122,7 @@ TEST(random_ranges_agree_with_a_map)
 {
     unsigned seed = 1;
     ps_ready_ranges r;
-    assert_int_equal(ps_ready_ranges_init(&r, &table, begins, PARTS), PS_OK);
+    assert_ok(ps_ready_ranges_init(&r, &table, begins, PARTS));
     for (int round = 0; round < 200; round++) {
         bool map[ARENA] = {false};
         ps_ready_ranges_restart(&r);

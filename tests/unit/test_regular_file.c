@@ -25,10 +25,10 @@ IN_FOLDER(a_file_is_opened)
     refused(path, O_RDONLY, "No such file");
     assert_int_equal(errno, ENOENT);
     for (int i = 0; i < 3; i++) { // "w" begins anew
-        assert_int_equal(ps_regular_file_stream(path, i < 2 ? "w" : "a", &f), PS_OK);
+        assert_ok(ps_regular_file_stream(path, i < 2 ? "w" : "a", &f));
         assert_true(fputs("abc", f) >= 0 && fclose(f) == 0);
     }
-    assert_int_equal(ps_regular_file_stream(path, "r", &f), PS_OK);
+    assert_ok(ps_regular_file_stream(path, "r", &f));
     assert_string_equal(fgets(text, sizeof text, f), "abcabc");
     fclose(f);
     refused(path, O_WRONLY | O_CREAT | O_EXCL, "exists");
@@ -56,6 +56,6 @@ IN_FOLDER(a_link)
     assert_int_equal(symlink(folder.name, link), 0);
     refused(link, O_WRONLY | O_CREAT | O_TRUNC, "remove the link");
     assert_true(stat(link, &st) == 0 && st.st_size == 3);
-    assert_int_equal(ps_regular_file_open(link, O_RDONLY, &fd), PS_OK);
+    assert_ok(ps_regular_file_open(link, O_RDONLY, &fd));
     close(fd);
 }

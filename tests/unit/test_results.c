@@ -42,14 +42,14 @@ TEST(metrics_are_lines_of_json)
 {
     char path[PATH_MAX];
     ps_metrics metrics;
-    assert_int_equal(ps_run_dir_path(&dir, "metrics.jsonl", path), PS_OK);
-    assert_int_equal(ps_metrics_open(&metrics, path), PS_OK);
+    assert_ok(ps_run_dir_path(&dir, "metrics.jsonl", path));
+    assert_ok(ps_metrics_open(&metrics, path));
     ps_step_record step = {
         .step = 10, .epoch = 1, .loss = 0.1, .loss_mean = NAN, .loss_scale = 1024};
     ps_eval_record eval = {.step = 20, .accuracy = 0.75, .samples = 4};
-    assert_int_equal(ps_metrics_step(&metrics, &step), PS_OK);
-    assert_int_equal(ps_metrics_eval(&metrics, &eval), PS_OK);
-    assert_int_equal(ps_metrics_close(&metrics), PS_OK);
+    assert_ok(ps_metrics_step(&metrics, &step));
+    assert_ok(ps_metrics_eval(&metrics, &eval));
+    assert_ok(ps_metrics_close(&metrics));
     json_t *second, *first = read_json(path, &second);
     assert_int_equal(json_integer_value(json_object_get(first, "step")), 10);
     // Every bit of a loss comes back; a number that is not finite is null.
@@ -69,7 +69,7 @@ static void write_summary(char **stats, const char *path)
                                        .evaluation = {.accuracy = 0.5, .samples = 10},
                                        .traffic = {.bytes_sent = 50, .raw_bytes = 200}};
     ps_config config;
-    assert_int_equal(ps_config_load(&config, NULL, NULL, 0), PS_OK);
+    assert_ok(ps_config_load(&config, NULL, NULL, 0));
     const ps_summary summary = {.config = &config,
                                 .result = &result,
                                 .mode = "ps",
@@ -78,7 +78,7 @@ static void write_summary(char **stats, const char *path)
                                 .servers = 2,
                                 .workers = 3,
                                 .server_stats = stats};
-    assert_int_equal(ps_summary_write(&summary, path), PS_OK);
+    assert_ok(ps_summary_write(&summary, path));
     ps_config_fini(&config);
 }
 
@@ -86,7 +86,7 @@ TEST(the_summary_holds_the_servers_accounts)
 {
     char path[PATH_MAX];
     char *stats[] = {"{\"peak_rss_bytes\": 7}", "{\"peak_rss_bytes\": 9}"};
-    assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
+    assert_ok(ps_run_dir_path(&dir, "summary.json", path));
     write_summary(stats, path);
     json_t *o = read_json(path, NULL);
     assert_int_equal(json_integer_value(json_object_get(o, "steps")), 5);
@@ -103,7 +103,7 @@ TEST(an_account_that_is_no_json_does_no_harm)
 {
     char path[PATH_MAX];
     char *stats[] = {"{oh", NULL};
-    assert_int_equal(ps_run_dir_path(&dir, "summary.json", path), PS_OK);
+    assert_ok(ps_run_dir_path(&dir, "summary.json", path));
     write_summary(stats, path);
     json_t *o = read_json(path, NULL);
     assert_true(json_is_null(json_object_get(o, "server_peak_rss_bytes")));
@@ -117,15 +117,14 @@ TEST(a_full_disk_is_an_error)
     const struct rlimit none = {0, RLIM_INFINITY};
     struct rlimit before;
     char path[PATH_MAX];
-    assert_int_equal(ps_run_dir_path(&dir, "full.jsonl", path), PS_OK);
-    assert_int_equal(ps_metrics_open(&metrics, path), PS_OK);
+    assert_ok(ps_run_dir_path(&dir, "full.jsonl", path));
+    assert_ok(ps_metrics_open(&metrics, path));
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &before);
     setrlimit(RLIMIT_FSIZE, &none);
     const ps_err err = ps_metrics_step(&metrics, &step);
     setrlimit(RLIMIT_FSIZE, &before);
-    assert_int_equal(err, PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "metrics.jsonl"));
+    assert_error(err, PS_ERR_IO, "metrics.jsonl");
     ps_metrics_close(&metrics);
 }
 
@@ -175,8 +174,8 @@ TEST(progress_fits_its_width)
 TEST(a_folder_that_is_a_file_is_an_error)
 {
     ps_run_dir other;
-    assert_int_equal(ps_run_dir_init(&other, "/dev/null/below", "job"), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "/dev/null"));
+    assert_error(ps_run_dir_init(&other, "/dev/null/below", "job"), PS_ERR_IO,
+                 "/dev/null");
 }
 
 /* Two runs at once in a process: flock tells them apart by their descriptors. */
@@ -185,13 +184,13 @@ TEST(a_folder_belongs_to_one_run)
     char path[PATH_MAX + 16];
     ps_run_dir first, second;
     snprintf(path, sizeof path, "%s/claimed", dir.path);
-    assert_int_equal(ps_run_dir_init(&first, path, "job"), PS_OK);
-    assert_int_equal(ps_run_dir_claim(&first, false), PS_OK);
-    assert_int_equal(ps_run_dir_init(&second, path, "job"), PS_OK);
-    assert_int_equal(ps_run_dir_claim(&second, false), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "holds a run already (metrics.jsonl)"));
-    assert_int_equal(ps_run_dir_claim(&second, true), PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "another job is writing into it"));
+    assert_ok(ps_run_dir_init(&first, path, "job"));
+    assert_ok(ps_run_dir_claim(&first, false));
+    assert_ok(ps_run_dir_init(&second, path, "job"));
+    assert_error(ps_run_dir_claim(&second, false), PS_ERR_IO,
+                 "holds a run already (metrics.jsonl)");
+    assert_error(ps_run_dir_claim(&second, true), PS_ERR_IO,
+                 "another job is writing into it");
     ps_run_dir_fini(&second); // removes no file of the first run
     assert_int_equal(access(first.path, F_OK), 0);
     ps_run_dir_fini(&first); // so the folder is empty

@@ -22,11 +22,9 @@ static void set_up(fixture *f, int n_ranks, uint64_t segment)
     }
     f->table.arena_count = offset;
     // tensor 3; 2 and 1; 0
-    assert_int_equal(ps_buckets_init(&f->buckets, &f->table, 4 * BLOCK, 4 * BLOCK),
-                     PS_OK);
+    assert_ok(ps_buckets_init(&f->buckets, &f->table, 4 * BLOCK, 4 * BLOCK));
     assert_int_equal(f->buckets.n, 3);
-    assert_int_equal(
-        ps_scatter_init(&f->scatter, &f->table, &f->buckets, n_ranks, segment), PS_OK);
+    assert_ok(ps_scatter_init(&f->scatter, &f->table, &f->buckets, n_ranks, segment));
 }
 
 static void tear_down(fixture *f)
@@ -83,7 +81,7 @@ TEST(test_staging_has_no_gaps)
 static void start(fixture *f, ps_send_queue *q, int n_ranks, int rank)
 {
     set_up(f, n_ranks, SEGMENT);
-    assert_int_equal(ps_send_queue_init(q, &f->scatter, rank, 1), PS_OK);
+    assert_ok(ps_send_queue_init(q, &f->scatter, rank, 1));
 }
 
 static void offer_all(ps_send_queue *q)
@@ -150,7 +148,7 @@ TEST(test_ranks_send_to_different_peers)
     ps_send_queue q[RANKS];
     set_up(&f, RANKS, 512);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ps_send_queue_init(&q[r], &f.scatter, r, 2), PS_OK);
+        assert_ok(ps_send_queue_init(&q[r], &f.scatter, r, 2));
         ps_send_queue_offer(&q[r]);
     }
     for (int i = 0; i < ROUNDS * (RANKS - 1); i++) {
@@ -221,7 +219,7 @@ TEST(test_a_slow_peer_holds_itself)
     ps_send_queue q;
     ps_send send;
     set_up(&f, 3, 512);
-    assert_int_equal(ps_send_queue_init(&q, &f.scatter, 0, 2), PS_OK);
+    assert_ok(ps_send_queue_init(&q, &f.scatter, 0, 2));
     ps_send_queue_offer(&q);
     int to[3] = {0};
     while (ps_send_queue_next(&q, &send)) {

@@ -21,9 +21,8 @@ TEST(both_see_the_same)
     for (int i = 0; i < N_SIZES; i++) {
         const size_t bytes = sizes[i], last = bytes > 0 ? bytes - 1 : 0;
         ps_shared_mem mine, theirs;
-        assert_int_equal(ps_shared_mem_init(&mine, bytes, "memory"), PS_OK);
-        assert_int_equal(ps_shared_mem_attach(&theirs, dup(mine.fd), bytes, "memory"),
-                         PS_OK);
+        assert_ok(ps_shared_mem_init(&mine, bytes, "memory"));
+        assert_ok(ps_shared_mem_attach(&theirs, dup(mine.fd), bytes, "memory"));
         unsigned char *a = mine.base, *b = theirs.base;
         assert_int_equal(mine.bytes, bytes);
         assert_int_equal((uintptr_t)a % (bytes < LARGE ? PAGE : LARGE), 0);
@@ -45,13 +44,11 @@ TEST(both_see_the_same)
 TEST(another_size_is_refused)
 {
     ps_shared_mem mine, theirs;
-    assert_int_equal(ps_shared_mem_init(&mine, LARGE + 1, "memory"), PS_OK);
+    assert_ok(ps_shared_mem_init(&mine, LARGE + 1, "memory"));
     static const size_t others[] = {PAGE, LARGE, 2 * LARGE + 1};
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(ps_shared_mem_attach(&theirs, dup(mine.fd), others[i], "memory"),
-                         PS_ERR_PEER);
-        assert_non_null(
-            strstr(ps_err_message(), "memory: the segment has 4194304 bytes"));
+        assert_error(ps_shared_mem_attach(&theirs, dup(mine.fd), others[i], "memory"),
+                     PS_ERR_PEER, "memory: the segment has 4194304 bytes");
         ps_shared_mem_fini(&theirs);
     }
     ps_shared_mem_fini(&mine);

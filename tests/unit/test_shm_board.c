@@ -80,9 +80,8 @@ TEST_WITH(test_what_is_there_is_not_waited_for, make_boards, free_boards)
 {
     int patience = 1;
     ps_shm_board_post(boards, N_RANKS, 1, &boards[1]->shared[3]);
-    assert_int_equal(ps_shm_board_wait(boards[0], 1, &boards[1]->shared[3], 1, 0,
-                                       until_asked, &patience),
-                     PS_OK);
+    assert_ok(ps_shm_board_wait(boards[0], 1, &boards[1]->shared[3], 1, 0, until_asked,
+                                &patience));
     assert_int_equal(patience, 1);
 }
 

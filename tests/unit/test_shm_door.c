@@ -49,11 +49,11 @@ static void refused(const ps_shm_door *door, ps_shm_offer o, int params, int gra
 TEST(takes_what_fits_and_nothing_else)
 {
     ps_shm_door *door;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
+    assert_ok(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door));
     ps_shared_mem p, g, small;
-    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&small, 4096, "small"), PS_OK);
+    assert_ok(ps_shared_mem_init(&p, BYTES, "p"));
+    assert_ok(ps_shared_mem_init(&g, BYTES, "g"));
+    assert_ok(ps_shared_mem_init(&small, 4096, "small"));
     const ps_shm_offer good = {.nonce = nonce, .bytes = BYTES};
     ps_shm_offer bad = good;
     bad.nonce++;
@@ -70,7 +70,7 @@ TEST(takes_what_fits_and_nothing_else)
     refused(door, good, STDIN_FILENO, g.fd, "not sealed");
     close(unsealed);
 
-    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    assert_ok(offer(door, good, p.fd, g.fd));
     assert_null(ps_shm_door_params(door, 1));
     assert_null(ps_shm_door_grads(door, RANKS + 5));
     ((float *)g.base)[7] = 2.5f;
@@ -94,24 +94,24 @@ TEST(rings_come_with_the_shards_events)
     ps_event events[SHARDS];
     int wakes[SHARDS], got[SHARDS], fd;
     for (int i = 0; i < SHARDS; i++) {
-        assert_int_equal(ps_event_init(&events[i]), PS_OK);
+        assert_ok(ps_event_init(&events[i]));
         wakes[i] = ps_event_fd(&events[i]);
     }
     const ps_shm_door_rings rings = {RING_BYTES, wakes, SHARDS};
     ps_shm_door *door;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, &rings, &door), PS_OK);
+    assert_ok(ps_shm_door_create(nonce, RANKS, BYTES, &rings, &door));
     ps_shared_mem p, g, r;
-    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&r, RING_BYTES, "r"), PS_OK);
+    assert_ok(ps_shared_mem_init(&p, BYTES, "p"));
+    assert_ok(ps_shared_mem_init(&g, BYTES, "g"));
+    assert_ok(ps_shared_mem_init(&r, RING_BYTES, "r"));
     ps_shm_offer o = {.nonce = nonce, .bytes = BYTES, .ring_bytes = 2 * RING_BYTES};
     const int fds[PS_SHM_FDS] = {p.fd, g.fd, r.fd};
     static const char *const says[] = {"another size", "does not have 3 shards", NULL};
     for (int i = 0; i < 3; i++) {
         const int n = i == 1 ? SHARDS + 1 : SHARDS;
         int more[SHARDS + 1];
-        assert_int_equal(ps_shm_connect(ps_shm_door_name(door), soon(), &fd), PS_OK);
-        assert_int_equal(ps_shm_offer_send(fd, &o, fds), PS_OK);
+        assert_ok(ps_shm_connect(ps_shm_door_name(door), soon(), &fd));
+        assert_ok(ps_shm_offer_send(fd, &o, fds));
         ps_err err = ps_shm_answer_recv(fd, -1, soon(), more, n);
         assert_int_equal(err, says[i] ? PS_ERR_PEER : PS_OK);
         if (says[i]) assert_non_null(strstr(ps_err_message(), says[i]));
@@ -140,22 +140,22 @@ TEST(rings_come_with_the_shards_events)
 TEST(nonsense_is_survived)
 {
     ps_shm_door *door;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
+    assert_ok(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door));
     for (size_t n = 0; n < 64; n += 7) {
         int fd;
         char noise[64];
         memset(noise, 0x5a, sizeof noise);
-        assert_int_equal(ps_shm_connect(ps_shm_door_name(door), soon(), &fd), PS_OK);
+        assert_ok(ps_shm_connect(ps_shm_door_name(door), soon(), &fd));
         assert_true(n == 0 || send(fd, noise, n, 0) == (ssize_t)n);
         if (n == 0) shutdown(fd, SHUT_WR);
         assert_int_equal(ps_shm_answer_recv(fd, -1, soon(), NULL, 0), PS_ERR_PEER);
         close(fd);
     }
     ps_shared_mem p, g;
-    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    assert_ok(ps_shared_mem_init(&p, BYTES, "p"));
+    assert_ok(ps_shared_mem_init(&g, BYTES, "g"));
     const ps_shm_offer good = {.rank = 1, .nonce = nonce, .bytes = BYTES};
-    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    assert_ok(offer(door, good, p.fd, g.fd));
     ps_shared_mem_fini(&p);
     ps_shared_mem_fini(&g);
     ps_shm_door_destroy(&door);
@@ -169,10 +169,10 @@ TEST(a_wait_for_an_answer_can_be_ended)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
     assert_int_equal(pipe(news), 0);
     assert_int_equal(write(news[1], "x", 1), 1);
-    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon(), NULL, 0), PS_ERR_PEER);
-    assert_non_null(strstr(ps_err_message(), "ended"));
-    assert_int_equal(ps_shm_answer_send(ends[1], NULL, NULL, 0), PS_OK);
-    assert_int_equal(ps_shm_answer_recv(ends[0], news[0], soon(), NULL, 0), PS_OK);
+    assert_error(ps_shm_answer_recv(ends[0], news[0], soon(), NULL, 0), PS_ERR_PEER,
+                 "ended");
+    assert_ok(ps_shm_answer_send(ends[1], NULL, NULL, 0));
+    assert_ok(ps_shm_answer_recv(ends[0], news[0], soon(), NULL, 0));
     for (int i = 0; i < 2; i++)
         close(ends[i]), close(news[i]);
 }
@@ -197,12 +197,12 @@ TEST(a_lack_of_descriptors_closes_no_door)
 {
     ps_shm_door *door;
     ps_shared_mem p, g;
-    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
+    assert_ok(ps_shared_mem_init(&p, BYTES, "p"));
+    assert_ok(ps_shared_mem_init(&g, BYTES, "g"));
+    assert_ok(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door));
     atomic_store(&accepts_to_fail, 3);
     const ps_shm_offer good = {.rank = 1, .nonce = nonce, .bytes = BYTES};
-    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    assert_ok(offer(door, good, p.fd, g.fd));
     assert_int_equal(atomic_load(&accepts_to_fail), 0);
     assert_non_null(ps_shm_door_grads(door, 1));
     ps_shm_door_destroy(&door);
@@ -216,7 +216,7 @@ TEST(connecting_has_a_deadline)
     enum { MOST = 1000 };
     char name[PS_SHM_NAME_MAX];
     int listener, fds[MOST], n = 0;
-    assert_int_equal(ps_shm_listen(name, &listener), PS_OK);
+    assert_ok(ps_shm_listen(name, &listener));
     ps_err err = PS_OK;
     while (n < MOST && err == PS_OK) {
         err = ps_shm_connect(name, ps_deadline_in_ms(200), &fds[n]);
@@ -237,9 +237,8 @@ TEST(another_users_door_is_named)
     if (seteuid(65534) != 0) skip(); // not root
     ps_err err = ps_shm_listen(name, &listener);
     assert_int_equal(seteuid(0), 0);
-    assert_int_equal(err, PS_OK);
-    assert_int_equal(ps_shm_connect(name, soon(), &fd), PS_ERR_PEER);
-    assert_non_null(strstr(ps_err_message(), "not permitted"));
+    assert_ok(err);
+    assert_error(ps_shm_connect(name, soon(), &fd), PS_ERR_PEER, "not permitted");
     assert_int_equal(fd, -1);
     close(listener);
 }
@@ -251,9 +250,9 @@ TEST(another_user_is_not_let_in)
     if (geteuid() != 0) skip(); // only root can become somebody else
     ps_shm_door *door;
     ps_shared_mem p, g;
-    assert_int_equal(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&p, BYTES, "p"), PS_OK);
-    assert_int_equal(ps_shared_mem_init(&g, BYTES, "g"), PS_OK);
+    assert_ok(ps_shm_door_create(nonce, RANKS, BYTES, NULL, &door));
+    assert_ok(ps_shared_mem_init(&p, BYTES, "p"));
+    assert_ok(ps_shared_mem_init(&g, BYTES, "g"));
     const ps_shm_offer good = {.nonce = nonce, .bytes = BYTES};
     pid_t pid = fork();
     if (pid == 0) {
@@ -264,7 +263,7 @@ TEST(another_user_is_not_let_in)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     assert_null(ps_shm_door_params(door, 0));
-    assert_int_equal(offer(door, good, p.fd, g.fd), PS_OK);
+    assert_ok(offer(door, good, p.fd, g.fd));
     ps_shared_mem_fini(&p);
     ps_shared_mem_fini(&g);
     ps_shm_door_destroy(&door);

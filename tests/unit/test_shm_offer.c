@@ -22,7 +22,7 @@ static cluster cluster_of(bool ps, ps_codec codec, ps_switch shm, int worker, in
 {
     cluster c = {.settings = {.codec.codec = codec, .shm = shm},
                  .ops = {.servers = ps, .peers = !ps}};
-    assert_int_equal(ps_roster_init(&c.roster, ps, 2), PS_OK);
+    assert_ok(ps_roster_init(&c.roster, ps, 2));
     stand_on(&c.roster.workers[0], 0);
     stand_on(&c.roster.workers[1], worker);
     if (ps) stand_on(&c.roster.servers[0], server);

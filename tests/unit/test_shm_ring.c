@@ -19,10 +19,9 @@ typedef struct rig {
 
 static void rig_init(rig *r)
 {
-    assert_int_equal(ps_mem_zalloc_aligned(&r->memory, ps_shm_ring_bytes(CAPACITY), "a"),
-                     PS_OK);
+    assert_ok(ps_mem_zalloc_aligned(&r->memory, ps_shm_ring_bytes(CAPACITY), "a"));
     r->writer = r->reader = ps_shm_ring_at(r->memory, CAPACITY);
-    assert_int_equal(ps_event_init(&r->wake), PS_OK);
+    assert_ok(ps_event_init(&r->wake));
 }
 
 static void rig_fini(rig *r)
@@ -50,7 +49,7 @@ static bool take(ps_shm_ring *ring, uint32_t i)
 {
     uint8_t wanted[LONGEST], got[LONGEST];
     uint32_t n;
-    assert_int_equal(ps_shm_ring_next(ring, &n), PS_OK);
+    assert_ok(ps_shm_ring_next(ring, &n));
     if (n == 0) return false;
     assert_int_equal(n, make(i, wanted));
     ps_shm_ring_copy(ring, 0, got, 1);
@@ -67,7 +66,7 @@ TEST(keeps_the_order_around_the_ring)
     uint32_t in = 0, out = 0;
     for (int round = 0; round < 200; round++) {
         while (in < out + 11)
-            assert_int_equal(put(&r.writer, in++), PS_OK);
+            assert_ok(put(&r.writer, in++));
         while (out + 3 < in)
             assert_true(take(&r.reader, out++));
     }
@@ -86,7 +85,7 @@ TEST(goes_on_where_positions_begin_anew)
     atomic_store(&r.writer.memory->head, r.reader.at);
     atomic_store(&r.writer.memory->tail, r.writer.at);
     for (uint32_t i = 0; i < 10; i++)
-        assert_int_equal(put(&r.writer, i), PS_OK);
+        assert_ok(put(&r.writer, i));
     for (uint32_t i = 0; i < 10; i++)
         assert_true(take(&r.reader, i));
     rig_fini(&r);
@@ -103,7 +102,7 @@ TEST(full_is_an_error_and_loses_nothing)
     assert_int_equal(put(&r.writer, n), PS_ERR_PROTOCOL);
     for (uint32_t i = 0; i < n; i++)
         assert_true(take(&r.reader, i));
-    assert_int_equal(put(&r.writer, n), PS_OK);
+    assert_ok(put(&r.writer, n));
     assert_true(take(&r.reader, n));
     rig_fini(&r);
 }
@@ -113,11 +112,10 @@ TEST(a_capacity_has_room_for_what_it_says)
     static uint8_t bytes[85];
     const uint32_t capacity = ps_shm_ring_capacity(1000, sizeof bytes);
     void *memory;
-    assert_int_equal(
-        ps_mem_zalloc_aligned(&memory, ps_shm_ring_bytes(capacity), "a ring"), PS_OK);
+    assert_ok(ps_mem_zalloc_aligned(&memory, ps_shm_ring_bytes(capacity), "a ring"));
     ps_shm_ring ring = ps_shm_ring_at(memory, capacity);
     for (int i = 0; i < 1000; i++)
-        assert_int_equal(ps_shm_ring_put(&ring, bytes, sizeof bytes, NULL, 0), PS_OK);
+        assert_ok(ps_shm_ring_put(&ring, bytes, sizeof bytes, NULL, 0));
     free(memory);
 }
 
@@ -150,15 +148,15 @@ TEST(only_a_reader_that_sleeps_is_woken_and_once)
 {
     rig r;
     rig_init(&r);
-    assert_int_equal(put(&r.writer, 0), PS_OK);
+    assert_ok(put(&r.writer, 0));
     assert_false(ps_shm_ring_must_wake(&r.writer));
     assert_false(ps_shm_ring_sleep(&r.reader)); // there is a message
     ps_shm_ring_awake(&r.reader);
     assert_true(take(&r.reader, 0));
     assert_true(ps_shm_ring_sleep(&r.reader));
-    assert_int_equal(put(&r.writer, 1), PS_OK);
+    assert_ok(put(&r.writer, 1));
     assert_true(ps_shm_ring_must_wake(&r.writer));
-    assert_int_equal(put(&r.writer, 2), PS_OK);
+    assert_ok(put(&r.writer, 2));
     assert_false(ps_shm_ring_must_wake(&r.writer));
     rig_fini(&r);
 }

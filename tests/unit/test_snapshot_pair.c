@@ -15,7 +15,7 @@ static ps_snapshot *begin(ps_snapshot_pair *p, uint64_t step, bool keep)
 {
     const ps_snapshot_shape shape = shape_of(2);
     ps_snapshot *s;
-    assert_int_equal(ps_snapshot_pair_begin(p, &shape, 0, true, keep, &s), PS_OK);
+    assert_ok(ps_snapshot_pair_begin(p, &shape, 0, true, keep, &s));
     s->trainer.step = step;
     s->params[0] = (float)step;
     return s;
@@ -72,11 +72,11 @@ TEST(memory_follows_the_ranks)
     ps_snapshot_pair p = {0};
     ps_snapshot_shape shape = shape_of(2);
     ps_snapshot *s;
-    assert_int_equal(ps_snapshot_pair_reserve(&p, &shape, 0, 2), PS_OK);
+    assert_ok(ps_snapshot_pair_reserve(&p, &shape, 0, 2));
     assert_true(p.is[0].made && p.is[1].made);
     take(&p, 1);
     shape = shape_of(3);
-    assert_int_equal(ps_snapshot_pair_begin(&p, &shape, 2, false, true, &s), PS_OK);
+    assert_ok(ps_snapshot_pair_begin(&p, &shape, 2, false, true, &s));
     assert_null(s->params);
     assert_non_null(s->feedback[2]);
     assert_ptr_equal(s->exchange.feedback, s->feedback[2]);
@@ -92,7 +92,7 @@ TEST(one_that_holds_its_own_alone)
     const ps_snapshot_shape shape = shape_of(2);
     for (uint64_t step = 1; step < 4; step++) {
         ps_snapshot *s;
-        assert_int_equal(ps_snapshot_pair_begin(&p, &shape, 1, false, true, &s), PS_OK);
+        assert_ok(ps_snapshot_pair_begin(&p, &shape, 1, false, true, &s));
         s->trainer.step = step;
         assert_null(ps_snapshot_pair_of_step(&p, step));
         ps_snapshot_pair_commit(&p);
@@ -113,7 +113,7 @@ TEST(others_begin_anew_from_the_weights)
     ps_snapshot_shape shape = shape_of(2);
     shape.local = true;
     shape.fragments = 1;
-    assert_int_equal(ps_snapshot_init(&s, &shape, 0, true), PS_OK);
+    assert_ok(ps_snapshot_init(&s, &shape, 0, true));
     s.params[0] = 5;
     ((float *)s.feedback[0])[0] = ((float *)s.feedback[1])[0] = 7;
     float *own = s.local[0], *other = s.local[1];

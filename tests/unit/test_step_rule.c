@@ -7,9 +7,9 @@
 
 static void rule_of(ps_step_rule *r, ps_config *cfg, const char *const *sets, int n)
 {
-    assert_int_equal(ps_config_load(cfg, NULL, sets, n), PS_OK);
-    assert_int_equal(ps_step_rule_init(r, cfg), PS_OK);
-    assert_int_equal(ps_step_rule_start(r, cfg, 100), PS_OK);
+    assert_ok(ps_config_load(cfg, NULL, sets, n));
+    assert_ok(ps_step_rule_init(r, cfg));
+    assert_ok(ps_step_rule_start(r, cfg, 100));
 }
 
 TEST(clips_to_the_norm)
@@ -20,9 +20,9 @@ TEST(clips_to_the_norm)
     ps_step_decision d;
     rule_of(&r, &cfg, sets, 1);
     assert_true(ps_step_rule_waits(&r) && r.refuses);
-    assert_int_equal(ps_step_rule_decide(&r, true, 8, &d), PS_OK);
+    assert_ok(ps_step_rule_decide(&r, true, 8, &d));
     assert_true(d.make && d.grad_scale == 2 / (8 + 1e-6));
-    assert_int_equal(ps_step_rule_decide(&r, true, 1, &d), PS_OK);
+    assert_ok(ps_step_rule_decide(&r, true, 1, &d));
     assert_true(d.make && d.grad_scale == 1);
     ps_config_fini(&cfg);
 }
@@ -37,7 +37,7 @@ TEST(skips_what_overflows)
     ps_step_decision d;
     rule_of(&r, &cfg, sets, 3);
     assert_true(ps_step_rule_waits(&r) && !r.refuses);
-    assert_int_equal(ps_step_rule_decide(&r, false, 0, &d), PS_OK);
+    assert_ok(ps_step_rule_decide(&r, false, 0, &d));
     assert_true(!d.make && r.scale.scale == 512);
     const ps_optimizer_step second = ps_step_rule_optimizer_step(&r, 1, 1);
     assert_int_equal(second.t, 1);
@@ -46,7 +46,7 @@ TEST(skips_what_overflows)
     ps_step_rule_unscale(&r, 3, sum);
     assert_true(sum[0] == 1 && sum[1] == -2 && sum[2] == 0x1p-9f);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(ps_step_rule_decide(&r, true, 0, &d), PS_OK);
+        assert_ok(ps_step_rule_decide(&r, true, 0, &d));
     assert_true(d.make && r.scale.scale == 1024);
     ps_config_fini(&cfg);
 }
@@ -60,9 +60,8 @@ TEST(names_what_is_not_finite)
                  {PS_STEP_RULE_SUM, "the sum of the workers' gradients for a.weight"},
                  {PS_STEP_RULE_OVERFLOW, "in step 7 overflow when added"}};
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(ps_step_rule_not_finite(cases[i].rank, "a.weight", 7),
-                         PS_ERR_NUMERIC);
-        assert_non_null(strstr(ps_err_message(), cases[i].text));
+        assert_error(ps_step_rule_not_finite(cases[i].rank, "a.weight", 7),
+                     PS_ERR_NUMERIC, cases[i].text);
         assert_non_null(strstr(ps_err_message(), "exchange.nan=allow"));
     }
 }
@@ -81,16 +80,16 @@ TEST(state_survives_bytes)
     rule_of(&r, &cfg, sets, 1);
     for (int cut = 0; cut < 7; cut++) {
         ps_step_rule a, b;
-        assert_int_equal(ps_step_rule_init(&a, &cfg), PS_OK);
-        assert_int_equal(ps_step_rule_start(&a, &cfg, 100), PS_OK);
+        assert_ok(ps_step_rule_init(&a, &cfg));
+        assert_ok(ps_step_rule_start(&a, &cfg, 100));
         b = a;
         for (int i = 0; i < cut; i++)
-            assert_int_equal(ps_step_rule_decide(&a, finite[i], 0, &d), PS_OK);
-        assert_int_equal(ps_step_rule_save(&a, bytes, &n), PS_OK);
-        assert_int_equal(ps_step_rule_load(&b, bytes, n), PS_OK);
+            assert_ok(ps_step_rule_decide(&a, finite[i], 0, &d));
+        assert_ok(ps_step_rule_save(&a, bytes, &n));
+        assert_ok(ps_step_rule_load(&b, bytes, n));
         for (int i = cut; i < 7; i++) {
-            assert_int_equal(ps_step_rule_decide(&a, finite[i], 0, &d), PS_OK);
-            assert_int_equal(ps_step_rule_decide(&b, finite[i], 0, &d), PS_OK);
+            assert_ok(ps_step_rule_decide(&a, finite[i], 0, &d));
+            assert_ok(ps_step_rule_decide(&b, finite[i], 0, &d));
         }
         assert_memory_equal(&a.scale, &b.scale, sizeof a.scale);
         assert_int_equal(ps_step_rule_optimizer_step(&b, 7, 1).t, 8 - 2);
@@ -108,7 +107,7 @@ TEST(refuses_foreign_state)
     size_t n;
     rule_of(&r, &cfg, on, 1);
     rule_of(&plain, &other, off, 1);
-    assert_int_equal(ps_step_rule_save(&r, bytes, &n), PS_OK);
+    assert_ok(ps_step_rule_save(&r, bytes, &n));
     assert_int_equal(ps_step_rule_load(&plain, bytes, n), PS_ERR_PROTOCOL);
     assert_true(plain.scale.scale == 1.0f);
     for (size_t cut = 0; cut < n; cut++)

@@ -40,7 +40,7 @@ WITH_FILES(columns_become_rows)
     ps_dataset set;
     assert_int_equal(write_images(2, 0), 0);
     assert_int_equal(temp_write("y.bin", "\x0a\x01", 2), 0);
-    assert_int_equal(ps_stl10_read(paths, 2, &set), PS_OK);
+    assert_ok(ps_stl10_read(paths, 2, &set));
     assert_int_equal(set.n, 2);
     assert_int_equal(set.dims.d[1], SIDE);
     assert_int_equal(set.labels[0], 9);

@@ -219,14 +219,22 @@ static bool take(ps_straggler_watch *w, const job *j)
     return ps_straggler_take(w, &j->s);
 }
 
+/* A job of 3 workers and 2 servers: steps that are even, and such in which one is slow.
+ */
+static void watch(ps_straggler_watch *w, job *calm, job *bad, ps_straggler_cause cause,
+                  ps_role role)
+{
+    even(calm, 3, 2, 1);
+    even(bad, 3, 2, 1);
+    slow(bad, cause, role, 1, 40);
+    assert_ok(ps_straggler_init(w, 3, 2));
+}
+
 TEST(one_slow_step_is_chance)
 {
     ps_straggler_watch w;
     job calm, bad;
-    even(&calm, 3, 2, 1);
-    even(&bad, 3, 2, 1);
-    slow(&bad, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1, 40);
-    assert_int_equal(ps_straggler_init(&w, 3, 2), PS_OK);
+    watch(&w, &calm, &bad, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER);
     for (int i = 0; i < 20; i++) {
         assert_false(take(&w, i % PS_STRAGGLER_ROUNDS == 0 ? &calm : &bad));
         assert_int_equal(w.named.cause, PS_STRAGGLER_NONE);
@@ -238,10 +246,7 @@ TEST(it_is_named_in_time_once_and_forgotten)
 {
     ps_straggler_watch w;
     job calm, bad;
-    even(&calm, 3, 2, 1);
-    even(&bad, 3, 2, 1);
-    slow(&bad, PS_STRAGGLER_LINK_OUT, PS_ROLE_SERVER, 1, 40);
-    assert_int_equal(ps_straggler_init(&w, 3, 2), PS_OK);
+    watch(&w, &calm, &bad, PS_STRAGGLER_LINK_OUT, PS_ROLE_SERVER);
     for (int i = 1; i <= 10; i++)
         assert_int_equal(take(&w, &bad), i == PS_STRAGGLER_ROUNDS);
     assert_int_equal(w.named.cause, PS_STRAGGLER_LINK_OUT);
@@ -256,11 +261,8 @@ TEST(the_cause_of_most_steps_counts)
 {
     ps_straggler_watch w;
     job link, starved;
-    even(&link, 3, 2, 1);
+    watch(&w, &link, &starved, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER);
     slow(&link, PS_STRAGGLER_LINK_IN, PS_ROLE_WORKER, 1, 40);
-    even(&starved, 3, 2, 1);
-    slow(&starved, PS_STRAGGLER_COMPUTE, PS_ROLE_WORKER, 1, 40);
-    assert_int_equal(ps_straggler_init(&w, 3, 2), PS_OK);
     for (int i = 1; i < PS_STRAGGLER_ROUNDS; i++)
         assert_false(take(&w, &starved));
     assert_true(take(&w, &link));
@@ -276,7 +278,7 @@ TEST(who_is_alone_is_compared_with_before)
     even(&calm, 1, 1, 1);
     even(&bad, 1, 1, 1);
     slow(&bad, PS_STRAGGLER_SERVER, PS_ROLE_SERVER, 0, 40);
-    assert_int_equal(ps_straggler_init(&w, 1, 1), PS_OK);
+    assert_ok(ps_straggler_init(&w, 1, 1));
     for (int i = 0; i < 10; i++)
         assert_false(take(&w, &bad)); // there are no calm steps yet
     w.n_steps = 0;                    // forgets what it has learnt
@@ -295,7 +297,7 @@ TEST(the_stopped_one_is_named_until_a_step_is_made)
     ps_straggler_watch w;
     job calm;
     even(&calm, 2, 2, 1);
-    assert_int_equal(ps_straggler_init(&w, 2, 2), PS_OK);
+    assert_ok(ps_straggler_init(&w, 2, 2));
     take(&w, &calm);
     assert_true(ps_straggler_stopped(&w, PS_ROLE_SERVER, 1, 1300));
     assert_false(ps_straggler_stopped(&w, PS_ROLE_SERVER, 1, 1800));
@@ -339,7 +341,6 @@ TEST(fast_steps_are_told_seldom_and_in_step)
 TEST(one_host_tells_less)
 {
     int told[2] = {0};
-    (void)state;
     for (int here = 0; here < 2; here++) {
         ps_pace p = {.one_host = here};
         for (uint64_t s = 0; s < 100; s++)

@@ -33,9 +33,7 @@ TEST(rules_arrive)
     ps_mp_writer w;
     ps_mp_writer_init(&w);
     ps_sync_rules_write(&w, &sent, 5, batches);
-    assert_int_equal(
-        ps_sync_rules_read(w.base, w.used, &got, &fragments, got_batches, &script),
-        PS_OK);
+    assert_ok(ps_sync_rules_read(w.base, w.used, &got, &fragments, got_batches, &script));
     assert_true(got.kind == sent.kind && got.n_workers == WORKERS && got.backups == 2);
     assert_true(!got.add && got.come_back && !got.cuts && got.grace_ms == 21);
     assert_true(got.staleness == 22 && got.correction == sent.correction);
@@ -79,7 +77,7 @@ TEST(batches_are_of_all_workers)
     ps_mp_writer w;
     ps_mp_writer_init(&w);
     ps_sync_batches_write(&w, batches, WORKERS);
-    assert_int_equal(ps_sync_batches_read(w.base, w.used, got, WORKERS), PS_OK);
+    assert_ok(ps_sync_batches_read(w.base, w.used, got, WORKERS));
     assert_memory_equal(got, batches, sizeof got);
     assert_int_equal(ps_sync_batches_read(w.base, w.used, got, WORKERS - 1),
                      PS_ERR_PROTOCOL);
@@ -116,7 +114,7 @@ TEST(orders_arrive)
                                  .n = 2,
                                  .entries = sent};
     ps_sync_order got;
-    assert_int_equal(send_order(&order, entries, &got), PS_OK);
+    assert_ok(send_order(&order, entries, &got));
     assert_true(got.fragment == 6 && got.version == 31 && got.step == 32);
     assert_true(got.applies && got.share == 0.7 && !got.rest && got.over);
     assert_true(got.back == 33 && got.n == 2 && got.entries == entries);
@@ -139,7 +137,7 @@ TEST(bad_orders_are_refused)
         assert_int_equal(send_order(&order, entries, &got), PS_ERR_PROTOCOL);
     }
     order.n = 0;
-    assert_int_equal(send_order(&order, entries, &got), PS_OK);
+    assert_ok(send_order(&order, entries, &got));
     const double shares[] = {-0.5, 1.5, NAN};
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         order.share = shares[i];

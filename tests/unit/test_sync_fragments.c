@@ -34,7 +34,7 @@ static const uint64_t BATCHES[MOST] = {8, 8, 8, 8, 8, 8};
 static void begin(world *w, const ps_sync_rules *rules)
 {
     *w = (world){.rules = *rules};
-    assert_int_equal(ps_sync_fragments_init(&w->sync, FRAGMENTS, rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_fragments_init(&w->sync, FRAGMENTS, rules, BATCHES));
 }
 
 static void rest(world *w, const ps_sync_order *o)
@@ -101,7 +101,7 @@ static void obey(world *w)
 {
     ps_sync_order order;
     for (bool any = true; any;) {
-        assert_int_equal(ps_sync_fragments_decide(&w->sync, &order, &any), PS_OK);
+        assert_ok(ps_sync_fragments_decide(&w->sync, &order, &any));
         if (any) take(w, &order);
     }
 }
@@ -120,7 +120,7 @@ static void push(world *w, uint32_t rank)
         x->waits = true;
         w->pushes++;
     }
-    assert_int_equal(ps_sync_fragments_push(&w->sync, fragment, rank), PS_OK);
+    assert_ok(ps_sync_fragments_push(&w->sync, fragment, rank));
     obey(w);
 }
 
@@ -286,14 +286,13 @@ static void expect_refused(const char *script, const char *reason)
     ps_sync_order order;
     bool any;
     rules.script = script;
-    assert_int_equal(ps_sync_fragments_init(&f, FRAGMENTS, &rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_fragments_init(&f, FRAGMENTS, &rules, BATCHES));
     assert_false(ps_sync_fragments_may_lose(&f, 0));
     for (uint32_t r = 0; r < WORKERS; r++)
-        assert_int_equal(ps_sync_fragments_push(&f, 0, r), PS_OK);
+        assert_ok(ps_sync_fragments_push(&f, 0, r));
     assert_int_equal(ps_sync_fragments_push(&f, 0, 0), PS_ERR_PROTOCOL);
     assert_int_equal(ps_sync_fragments_push(&f, 0, WORKERS), PS_ERR_PROTOCOL);
-    assert_int_equal(ps_sync_fragments_decide(&f, &order, &any), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), reason));
+    assert_error(ps_sync_fragments_decide(&f, &order, &any), PS_ERR_FORMAT, reason);
     ps_sync_fragments_fini(&f);
 }
 

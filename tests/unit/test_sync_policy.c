@@ -30,7 +30,7 @@ static void begin(world *w, const ps_sync_rules *rules)
                  .version = rules->version,
                  .rested = rules->version,
                  .step = rules->first};
-    assert_int_equal(ps_sync_init(&w->sync, rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_init(&w->sync, rules, BATCHES));
     for (uint32_t r = 0; r < rules->n_workers; r++) {
         w->computes[r] = true;
         w->base[r] = rules->version;
@@ -164,7 +164,7 @@ static void obey(world *w)
     for (;;) {
         bool any;
         size_t bytes;
-        assert_int_equal(ps_sync_decide(&w->sync, &order, &any), PS_OK);
+        assert_ok(ps_sync_decide(&w->sync, &order, &any));
         if (!any) return;
         ps_sync_line(&order, w->record + w->bytes, sizeof w->record - w->bytes, &bytes);
         assert_true(bytes > 0);
@@ -185,7 +185,7 @@ static void push(world *w, int pick)
     w->waits[rank] = true;
     w->clock[rank]++;
     w->pushes++;
-    assert_int_equal(ps_sync_push(&w->sync, rank), PS_OK);
+    assert_ok(ps_sync_push(&w->sync, rank));
 }
 
 /* Runs the job along a path. Where the path ends too soon, it adds first choices. At each
@@ -263,7 +263,7 @@ static void check_replay(const world *first, bool backwards)
         again.waits[r] = true;
         again.clock[r]++;
         again.pushes++;
-        assert_int_equal(ps_sync_push(&again.sync, r), PS_OK);
+        assert_ok(ps_sync_push(&again.sync, r));
         // In a script the order of arrival does not matter. So the rules about it are not
         // checked.
         again.rules.kind = PS_POLICY_LOCAL;
@@ -356,7 +356,7 @@ TEST(pushes_are_weighed)
     ps_sync s;
     ps_sync_order order;
     bool any;
-    assert_int_equal(ps_sync_init(&s, &rules, batches), PS_OK);
+    assert_ok(ps_sync_init(&s, &rules, batches));
     ps_sync_push(&s, 2);
     ps_sync_decide(&s, &order, &any);
     assert_false(any);
@@ -372,7 +372,7 @@ TEST(pushes_are_weighed)
                             .correction = PS_CORRECTION_LR,
                             .total = 9,
                             .stretch = 9};
-    assert_int_equal(ps_sync_init(&s, &rules, batches), PS_OK);
+    assert_ok(ps_sync_init(&s, &rules, batches));
     for (int i = 0; i < 3; i++) {
         ps_sync_push(&s, 0);
         ps_sync_decide(&s, &order, &any);
@@ -395,7 +395,7 @@ TEST(a_job_that_is_told_to_end_rests_soon)
     ps_sync s;
     ps_sync_order order;
     bool any;
-    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_init(&s, &rules, BATCHES));
     ps_sync_push(&s, 0);
     ps_sync_decide(&s, &order, &any);
     assert_true(any && !order.rest);
@@ -420,14 +420,14 @@ TEST(bad_pushes_and_records_are_refused)
     bool any;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         rules.script = lines[i];
-        assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+        assert_ok(ps_sync_init(&s, &rules, BATCHES));
         assert_int_equal(ps_sync_decide(&s, &order, &any), PS_ERR_FORMAT);
         ps_sync_fini(&s);
     }
     rules.script = NULL;
-    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_init(&s, &rules, BATCHES));
     assert_int_equal(ps_sync_push(&s, 2), PS_ERR_PROTOCOL);
-    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    assert_ok(ps_sync_push(&s, 1));
     assert_int_equal(ps_sync_push(&s, 1), PS_ERR_PROTOCOL);
     ps_sync_fini(&s);
     rules.backups = 2;
@@ -441,7 +441,7 @@ static void expect(ps_sync *s, const char *line)
     char text[64] = "";
     size_t bytes;
     bool any;
-    assert_int_equal(ps_sync_decide(s, &order, &any), PS_OK);
+    assert_ok(ps_sync_decide(s, &order, &any));
     assert_int_equal(any, *line != '\0');
     if (any) ps_sync_line(&order, text, sizeof text, &bytes);
     assert_string_equal(text, line);
@@ -458,35 +458,35 @@ TEST(a_worker_comes_back)
                                  .total = 6,
                                  .stretch = 3};
     ps_sync s;
-    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_init(&s, &rules, BATCHES));
     assert_true(ps_sync_may_lose(&s, 0) && ps_sync_may_lose(&s, 1));
     assert_false(ps_sync_may_lose(&s, s.rules.n_workers));
-    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    assert_ok(ps_sync_push(&s, 1));
     expect(&s, "");
     ps_sync_lose(&s, 1); // its push does not count
-    assert_int_equal(ps_sync_push(&s, 0), PS_OK);
+    assert_ok(ps_sync_push(&s, 0));
     expect(&s, "");
-    assert_int_equal(ps_sync_push(&s, 1), PS_OK); // the empty one of its successor
+    assert_ok(ps_sync_push(&s, 1)); // the empty one of its successor
     expect(&s, "- 1\n");
-    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    assert_ok(ps_sync_push(&s, 1));
     expect(&s, "0-1 0-1\n");
     for (int i = 0; i < 2; i++) { // without the third worker, which is lost at the end
         if (i == 1) ps_sync_lose(&s, 2);
-        assert_int_equal(ps_sync_push(&s, 0), PS_OK);
-        assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+        assert_ok(ps_sync_push(&s, 0));
+        assert_ok(ps_sync_push(&s, 1));
         expect(&s, i == 0 ? "0-1 0-1\n" : "0-1 -\n");
         expect(&s, "");
     }
     ps_sync_lose(&s, 1); // applied, not answered yet
-    assert_int_equal(ps_sync_push(&s, 2), PS_OK);
+    assert_ok(ps_sync_push(&s, 2));
     expect(&s, "");
-    assert_int_equal(ps_sync_push(&s, 1), PS_OK);
+    assert_ok(ps_sync_push(&s, 1));
     expect(&s, "- 0-2 rest\n");
     const uint64_t counted[] = {3, 3, 0};
     for (int r = 0; r < 3; r++) {
         assert_int_equal(s.workers[r].counted, counted[r]);
         assert_int_equal(s.workers[r].dropped, 0);
-        assert_int_equal(ps_sync_push(&s, (uint32_t)r), PS_OK);
+        assert_ok(ps_sync_push(&s, (uint32_t)r));
     }
     expect(&s, "0-2 0-2\n"); // nobody is new any more
     ps_sync_fini(&s);
@@ -504,9 +504,9 @@ TEST(a_record_with_a_death_is_not_repeated)
     ps_sync s;
     ps_sync_order order;
     bool any;
-    assert_int_equal(ps_sync_init(&s, &rules, BATCHES), PS_OK);
+    assert_ok(ps_sync_init(&s, &rules, BATCHES));
     assert_false(ps_sync_may_lose(&s, 1));
-    assert_int_equal(ps_sync_decide(&s, &order, &any), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "'back 1': a worker died there"));
+    assert_error(ps_sync_decide(&s, &order, &any), PS_ERR_FORMAT,
+                 "'back 1': a worker died there");
     ps_sync_fini(&s);
 }

@@ -6,7 +6,7 @@ static ps_dataset make(uint64_t seed, uint32_t split, int64_t n, ps_dims dims,
 {
     ps_dataset set;
     const ps_synthetic_spec spec = {seed, split, n, dims, n_classes, 0};
-    assert_int_equal(ps_synthetic_make(&spec, &set), PS_OK);
+    assert_ok(ps_synthetic_make(&spec, &set));
     assert_int_equal(set.n, n);
     assert_false(set.is_float);
     return set;
@@ -75,7 +75,7 @@ TEST(labels_can_be_noisy)
     enum { N = 4000, CLASSES = 5 };
     const ps_synthetic_spec spec = {7, 1, N, {1, {6}}, CLASSES, 0.25};
     ps_dataset set, pure = make(7, 1, N, spec.dims, CLASSES);
-    assert_int_equal(ps_synthetic_make(&spec, &set), PS_OK);
+    assert_ok(ps_synthetic_make(&spec, &set));
     assert_memory_equal(set.values, pure.values, N * 6);
     int64_t others = 0, counts[CLASSES] = {0};
     for (int64_t i = 0; i < N; i++) {

@@ -18,7 +18,7 @@ static void expect_name(const char *given, const char *shown)
     char name[16];
     void *result;
     sem_init(&end, 0, 0);
-    assert_int_equal(ps_thread_start(&thread, given, wait_for_post, &end), PS_OK);
+    assert_ok(ps_thread_start(&thread, given, wait_for_post, &end));
     assert_int_equal(pthread_getname_np(thread, name, sizeof name), 0);
     sem_post(&end);
     pthread_join(thread, &result);

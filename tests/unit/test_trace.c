@@ -29,7 +29,7 @@ static void start(uint64_t first, uint64_t steps, uint64_t limit)
                                 .first = first,
                                 .steps = steps,
                                 .limit = limit};
-    assert_int_equal(ps_trace_start(&o), PS_OK);
+    assert_ok(ps_trace_start(&o));
 }
 
 /* Reads the records; returns their number. */
@@ -65,7 +65,7 @@ IN_FOLDER(the_head_names_process_and_kinds)
     start(0, 0, 1 << 20);
     ps_trace_job(77);
     ps_trace_clock(5, -3, 2);
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
     assert_int_equal(read_back(&head), 3);
     assert_string_equal(json_string_value(json_object_get(head, "role")), "server");
     assert_int_equal(json_integer_value(json_object_get(head, "rank")), 3);
@@ -88,7 +88,7 @@ IN_FOLDER(a_span_has_its_time_and_its_step)
     assert_true(begin > 0);
     ps_trace_add_chunk(PS_TRACE_APPLY, begin, 9, 4, 1);
     const uint64_t end = ps_clock_ns();
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
     assert_int_equal(read_back(NULL), 2);
     const record *r = &records[1];
     assert_true(r->begin == begin && r->begin + r->duration <= end);
@@ -104,7 +104,7 @@ IN_FOLDER(nothing_is_recorded_when_it_is_off)
     ps_trace_add(PS_TRACE_STEP, 1, 1);
     start(0, 0, 1 << 20);
     ps_trace_add(PS_TRACE_STEP, 0, 1); // it began before
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
     assert_int_equal(count(read_back(NULL), PS_TRACE_STEP), 0);
 }
 
@@ -115,7 +115,7 @@ IN_FOLDER(only_the_steps_asked_for_are_recorded)
         ps_trace_add(PS_TRACE_STEP, ps_trace_now(), step);
         ps_trace_add_peer(PS_TRACE_GATHER, ps_trace_now(), 0);
     }
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
     const size_t n = read_back(NULL);
     assert_int_equal(count(n, PS_TRACE_STEP), 5);
     assert_int_equal(count(n, PS_TRACE_GATHER), 5);
@@ -129,7 +129,7 @@ IN_FOLDER(a_file_has_a_limit)
         ps_trace_add(PS_TRACE_STEP, ps_trace_now() + ps_clock_ns() * !ps_trace_on(),
                      step);
     assert_false(ps_trace_on());
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
     const size_t n = read_back(NULL);
     assert_true(n * sizeof *records <= limit);
     assert_int_equal(records[n - 1].kind, PS_TRACE_FULL);
@@ -152,12 +152,11 @@ IN_FOLDER(every_thread_has_a_lane)
     for (int round = 0; round < ROUNDS; round++) {
         pthread_t threads[THREADS];
         for (int i = 0; i < THREADS; i++)
-            assert_int_equal(ps_thread_start(&threads[i], "sender", record_some, NULL),
-                             PS_OK);
+            assert_ok(ps_thread_start(&threads[i], "sender", record_some, NULL));
         for (int i = 0; i < THREADS; i++)
             pthread_join(threads[i], NULL);
     }
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
     const size_t n = read_back(NULL);
     assert_int_equal(count(n, PS_TRACE_SEND), THREADS * ROUNDS * 300);
     for (size_t i = 0; i < n; i++)
@@ -178,11 +177,10 @@ IN_FOLDER(a_full_disk_is_an_error)
     ps_trace_add(PS_TRACE_STEP, ps_clock_ns(), 1);
     const ps_err err = ps_trace_stop();
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
-    assert_int_equal(err, PS_ERR_IO);
-    assert_non_null(strstr(ps_err_message(), "File too large (ulimit -f"));
+    assert_error(err, PS_ERR_IO, "File too large (ulimit -f");
     const ps_trace_options nowhere = {.path = "/nowhere/x", .role = "worker"};
     assert_int_equal(ps_trace_start(&nowhere), PS_ERR_IO);
-    assert_int_equal(ps_trace_stop(), PS_OK);
+    assert_ok(ps_trace_stop());
 }
 
 /* A coordinator whose clock is 1 ms ahead; answers take `there` and `back` ns. */

@@ -7,7 +7,7 @@
 static json_t *state_json(ps_trainer_snapshot *s)
 {
     json_t *json, *again;
-    assert_int_equal(ps_trainer_snapshot_init(s, 3), PS_OK);
+    assert_ok(ps_trainer_snapshot_init(s, 3));
     s->step = 123456789012345;
     s->epoch = 7;
     s->position = 640;
@@ -31,7 +31,7 @@ static json_t *state_json(ps_trainer_snapshot *s)
         s->own_steps[r] = 3 * r;
         s->batches[r] = 5 + r;
     }
-    assert_int_equal(ps_trainer_snapshot_to_json(s, &json), PS_OK);
+    assert_ok(ps_trainer_snapshot_to_json(s, &json));
     char *text = json_dumps(json, 0);
     again = json_loads(text, 0, NULL); // as through a file
     free(text);
@@ -44,7 +44,7 @@ TEST(every_bit_survives)
 {
     ps_trainer_snapshot a, b;
     json_t *json = state_json(&a);
-    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_OK);
+    assert_ok(ps_trainer_snapshot_from_json(json, &b));
     assert_int_equal(a.step, b.step);
     assert_int_equal(a.epoch, b.epoch);
     assert_int_equal(a.position, b.position);
@@ -76,7 +76,7 @@ TEST(as_numbers)
     ps_trainer_snapshot_to_values(&a, values);
     for (size_t i = 0; i < n; i++)
         values[i] += zeros[i];
-    assert_int_equal(ps_trainer_snapshot_init(&b, 3), PS_OK);
+    assert_ok(ps_trainer_snapshot_init(&b, 3));
     ps_trainer_snapshot_from_values(values, &b);
     assert_int_equal(a.step, b.step);
     assert_int_equal(a.metrics_bytes, b.metrics_bytes);
@@ -96,8 +96,7 @@ TEST(what_is_missing_is_named)
     ps_trainer_snapshot a, b;
     json_t *json = state_json(&a);
     json_object_set_new(json, "position", json_integer(-1));
-    assert_int_equal(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT);
-    assert_non_null(strstr(ps_err_message(), "position"));
+    assert_error(ps_trainer_snapshot_from_json(json, &b), PS_ERR_FORMAT, "position");
     ps_trainer_snapshot_fini(&b);
     json_object_set_new(json, "position", json_integer(1));
     json_array_append_new(json_object_get(json, "loss_samples"), json_real(1));
@@ -116,7 +115,7 @@ TEST(the_place_is_enough)
     static const char *const needed[] = {"step", "epoch", "position"};
     ps_trainer_snapshot s;
     json_t *json = json_pack("{s:i, s:i, s:i}", "step", 5, "epoch", 1, "position", 64);
-    assert_int_equal(ps_trainer_snapshot_from_json(json, &s), PS_OK);
+    assert_ok(ps_trainer_snapshot_from_json(json, &s));
     assert_int_equal(s.step, 5);
     assert_int_equal(s.position, 64);
     assert_int_equal(s.n_ranks, 1);
@@ -125,8 +124,7 @@ TEST(the_place_is_enough)
     for (int i = 0; i < 3; i++) {
         json_t *less = json_copy(json);
         json_object_del(less, needed[i]);
-        assert_int_equal(ps_trainer_snapshot_from_json(less, &s), PS_ERR_FORMAT);
-        assert_non_null(strstr(ps_err_message(), needed[i]));
+        assert_error(ps_trainer_snapshot_from_json(less, &s), PS_ERR_FORMAT, needed[i]);
         ps_trainer_snapshot_fini(&s);
         json_decref(less);
     }

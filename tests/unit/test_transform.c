@@ -21,8 +21,7 @@ TEST(normalised_bytes_are_torchvisions)
     const ps_dims dims = {3, {1, 2, 3}}, flat = {1, {6}};
     float out[6];
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(ps_transform_init(&t, &c, &dims, false, i ? &flat : &dims, true),
-                         PS_OK);
+        assert_ok(ps_transform_init(&t, &c, &dims, false, i ? &flat : &dims, true));
         ps_transform_apply(&t, in, (ps_draw_key){0}, out);
         assert_memory_equal(out, torch, sizeof out);
         ps_transform_fini(&t);
@@ -38,7 +37,7 @@ TEST(channels_have_their_own_numbers)
     const ps_dims dims = {3, {2, 1, 2}};
     ps_transform t;
     float out[4];
-    assert_int_equal(ps_transform_init(&t, &c, &dims, true, &dims, true), PS_OK);
+    assert_ok(ps_transform_init(&t, &c, &dims, true, &dims, true));
     ps_transform_apply(&t, in, (ps_draw_key){0}, out);
     assert_true(out[0] == 0 && out[1] == 0.5f && out[2] == 0.25f && out[3] == 0.5f);
     ps_transform_fini(&t);
@@ -75,7 +74,7 @@ static void check_resize(int64_t h, int64_t w, const float *torch)
     const ps_dims from = {3, {2, 3, 5}}, to = {3, {2, h, w}};
     for (int is_float = 0; is_float < 2; is_float++) {
         ps_transform t;
-        assert_int_equal(ps_transform_init(&t, &c, &from, is_float, &to, true), PS_OK);
+        assert_ok(ps_transform_init(&t, &c, &from, is_float, &to, true));
         ps_transform_apply(&t, is_float ? (void *)f32 : u8, (ps_draw_key){0}, out);
         for (int64_t i = 0; i < 2 * h * w; i++)
             assert_true(fabsf(out[i] - torch[i]) <= 4e-7f * 255);
@@ -102,7 +101,7 @@ TEST(crops_and_flips_are_uniform)
     c.flip = true;
     const ps_dims dims = {3, {1, SIDE, SIDE}};
     ps_transform t;
-    assert_int_equal(ps_transform_init(&t, &c, &dims, false, &dims, true), PS_OK);
+    assert_ok(ps_transform_init(&t, &c, &dims, false, &dims, true));
     int counts[WINDOWS][WINDOWS][2] = {0};
     for (uint32_t p = 0; p < N; p++) {
         float out[SIDE * SIDE];
@@ -137,11 +136,11 @@ TEST(evaluation_takes_the_middle)
     const ps_dims from = {3, {1, 3, 3}}, to = {3, {1, 1, 3}};
     ps_transform t;
     float out[3];
-    assert_int_equal(ps_transform_init(&t, &c, &from, false, &to, false), PS_OK);
+    assert_ok(ps_transform_init(&t, &c, &from, false, &to, false));
     ps_transform_apply(&t, in, (ps_draw_key){1, 2, 3}, out);
     assert_true(out[0] == -0.5f && out[1] == 0 && out[2] == 0.5f);
     ps_transform_fini(&t);
-    assert_int_equal(ps_transform_init(&t, &c, &from, false, &to, true), PS_OK);
+    assert_ok(ps_transform_init(&t, &c, &from, false, &to, true));
     int n_padding = 0;
     for (uint32_t p = 0; p < 100; p++) {
         ps_transform_apply(&t, in, (ps_draw_key){1, 2, p}, out);

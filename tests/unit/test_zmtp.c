@@ -44,8 +44,7 @@ static ps_zmtp_event run(ps_zmtp *z, const bytes *b, size_t part, bytes *frames,
     frames->n = *answered = 0;
     ps_zmtp_init(z, FRAME_MAX);
     for (size_t i = 0; i < b->n; i += part) {
-        assert_int_equal(ps_zmtp_put(z, b->at + i, b->n - i < part ? b->n - i : part),
-                         PS_OK);
+        assert_ok(ps_zmtp_put(z, b->at + i, b->n - i < part ? b->n - i : part));
         ps_zmtp_event e;
         while ((e = ps_zmtp_next(z, &data, &n)) != PS_ZMTP_NOTHING) {
             if (e == PS_ZMTP_WRONG) return e;

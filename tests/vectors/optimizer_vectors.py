@@ -158,7 +158,7 @@ def write_header(path):
             out.write("    {%s,\n     %s,\n     {" % (c_list(next(rows)),
                                                    c_list(next(rows), "f")))
             out.write(",\n      ".join(
-                "{" + ",\n       ".join(c_list(x, "f") for x in without_zeros(tensors)) + "}"
+                "{" + ", ".join(c_list(x, "f") for x in without_zeros(tensors)) + "}"
                 for tensors in rows))
             out.write("}},\n")
         out.write("};\n// clang-format on\n")
