@@ -1,4 +1,5 @@
 """Seeded schedules of faults: which part of a job is killed, stopped or cut off, and when."""
+import contextlib
 import os
 import random
 import signal
@@ -83,11 +84,9 @@ class Later:
 
 def continue_process(pid, folder):
     """Does nothing if the process has ended: another process may have its number by now."""
-    try:
+    with contextlib.suppress(OSError):
         if folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGCONT)
-    except OSError:
-        pass
 
 
 class Hosts:

@@ -165,16 +165,18 @@ def npy(descr, shape, body):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
 
 
-class Part:
-    """One process of a job, started by hand."""
+class Process:
+    """A process whose words are kept."""
 
-    def __init__(self, role, rank, args, env, prefix=()):
-        self.name = f"{role} {rank}"
-        self.args, self.env = list(args), env
+    def __init__(self, name, argv, env):
+        self.name, self.env = name, env
         self.log = tempfile.TemporaryFile(mode="w+")
-        self.popen = subprocess.Popen(
-            [*prefix, BIN / f"ps-{role}", *args], env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=subprocess.STDOUT)
+        self.popen = subprocess.Popen(list(map(str, argv)), env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
+                                      stdout=self.log, stderr=subprocess.STDOUT)
+
+    def end(self):
+        kill(self.popen)
+        self.log.close()
 
     def text(self):
         self.log.seek(0)
@@ -185,6 +187,14 @@ class Part:
         wait_until(lambda: self.popen.poll() is not None or re.search(pattern, self.text()), never, seconds)
         if not re.search(pattern, self.text()):  # its last words may have come between that look and its end
             raise AssertionError(never())
+
+
+class Part(Process):
+    """One process of a job, started by hand."""
+
+    def __init__(self, role, rank, args, env, prefix=()):
+        super().__init__(f"{role} {rank}", [*prefix, BIN / f"ps-{role}", *args], env)
+        self.args = list(args)
 
 
 def kill(process):
@@ -387,10 +397,8 @@ class JobTest(unittest.TestCase):
     def _nothing_left(self):
         left = alive(self.folder)
         for pid, _ in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.assertEqual(left, [], "processes were left running")
 
     def psrun_argv(self, *args, out="out"):
@@ -430,25 +438,28 @@ class JobTest(unittest.TestCase):
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
+    def text_of(self, *names):
+        return Path(self.path(*names)).read_text(encoding="utf-8")
+
+    def file(self, name, text):
+        """Writes a file. Returns its path."""
+        Path(self.path(name)).write_text(text, encoding="utf-8")
+        return self.path(name)
+
     def summary(self, out="out"):
-        with open(self.path(out, "summary.json"), encoding="utf-8") as f:
-            return json.load(f)
+        return json.loads(self.text_of(out, "summary.json"))
 
     def records(self, out="out"):
-        with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
+        return [json.loads(line) for line in self.text_of(out, "metrics.jsonl").splitlines()]
 
     def weights(self, out="out"):
         return Path(self.path(out, "model.safetensors")).read_bytes()
 
     def wide_model(self, width=16384):
         """An MLP of 64 x width x 64 x 10. With 16384 it has 2.1 million weights, 8.5 MB."""
-        config = self.path("wide.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write(f"model:\n  input: [64]\n  layers:\n    - linear: {width}\n    - relu\n"
-                    "    - linear: 64\n    - relu\n    - linear: 10\n"
-                    "data: {kind: synthetic, batch: 8}\noptimizer: {name: adamw}\n")
-        return config
+        return self.file("wide.yaml", f"model:\n  input: [64]\n  layers:\n    - linear: {width}\n    - relu\n"
+                         "    - linear: 64\n    - relu\n    - linear: 10\n"
+                         "data: {kind: synthetic, batch: 8}\noptimizer: {name: adamw}\n")
 
     def wait_for_steps(self, out, records=1):
         """Waits until metrics.jsonl has that many lines."""
@@ -488,14 +499,7 @@ class JobTest(unittest.TestCase):
             return
         part = Part(role, rank, args, env, prefix(role, rank) if callable(prefix) else prefix)
         parts[part.name] = part
-        self.addCleanup(self._end, part)
-
-    @staticmethod
-    def _end(part):
-        if part.popen.poll() is None:
-            part.popen.kill()
-        part.popen.wait()
-        part.log.close()
+        self.addCleanup(part.end)
 
     def wait_all(self, parts, seconds=PATIENCE_S):
         """Waits for the end of every part. Returns {name: exit code}."""

@@ -51,8 +51,7 @@ class RestartTest(CheckpointTest):
         return psrun
 
     def text(self, out):
-        with open(self.path(out + ".txt"), encoding="utf-8") as f:
-            return f.read()
+        return self.text_of(out + ".txt")
 
     def end(self, psrun, out, code=0):
         """Returns the whole output. With code 75 worker 0 may have been killed while it saved, and not have come
@@ -124,8 +123,7 @@ class RestartTest(CheckpointTest):
 
     def lines(self, out):
         try:
-            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
-                return f.read().count("\n")
+            return self.text_of(out, "metrics.jsonl").count("\n")
         except OSError:
             return 0
 
@@ -160,8 +158,7 @@ class RestartTest(CheckpointTest):
 
     def read(self, out):
         try:
-            with open(self.path(out, "metrics.jsonl"), encoding="utf-8") as f:
-                return f.read()
+            return self.text_of(out, "metrics.jsonl")
         except OSError:
             return ""
 

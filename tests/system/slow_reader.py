@@ -1,5 +1,6 @@
 """Makes a part read slowly: it has small receive buffers and runs only for short times. The sockets
 to it fill."""
+import contextlib
 import os
 import signal
 import socket
@@ -14,11 +15,9 @@ TINY_BYTES, SMALL_BYTES, USUAL_BYTES = 16 << 10, 128 << 10, 4 << 20
 
 def set_buffers(pid, size):
     for fd, *_ in cuts.connections(pid):
-        try:
+        with contextlib.suppress(OSError):
             with socket.socket(fileno=cuts.duplicate(pid, fd)) as ours:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
-        except OSError:
-            pass  # it has just been closed
 
 
 class SlowReader:
@@ -37,10 +36,8 @@ class SlowReader:
     def __exit__(self, *_):
         self.over.set()
         self.thread.join()
-        try:
+        with contextlib.suppress(FileNotFoundError):
             set_buffers(self.pid, USUAL_BYTES)
-        except FileNotFoundError:
-            pass  # it has ended
 
     def _slow_down(self):
         try:

@@ -1,4 +1,5 @@
 """Strangers who speak ZMTP 3.0 (rfc.zeromq.org/spec/23) on raw sockets, and what they try."""
+import contextlib
 import os
 import socket
 import struct
@@ -51,9 +52,7 @@ class Stranger:
         """Returns everything that comes until the other end closes or is silent for a while."""
         got = b""
         self.socket.settimeout(seconds)
-        try:
+        with contextlib.suppress(OSError):
             while more := self.socket.recv(65536):
                 got += more
-        except OSError:
-            pass  # nothing more for a while, or it was cut off
         return got

@@ -1,4 +1,5 @@
 """psrun --restarts with sync.quorum: a worker that dies is not waited for. It comes back while the others go on."""
+import contextlib
 import os
 import random
 import re
@@ -29,8 +30,7 @@ class BackTest(RestartTest):
 
     def orders(self, out="out"):
         """The lines of policy.log, without its head."""
-        with open(self.path(out, "policy.log"), encoding="utf-8") as f:
-            return f.read().splitlines()[1:]
+        return self.text_of(out, "policy.log").splitlines()[1:]
 
     def begin(self, *more, args=()):
         psrun = self.start("out", KIND, "--restarts", "20", "--verbose", *args, settings=[*SETTINGS, *QUORUM, *more],
@@ -263,10 +263,8 @@ class Seeded(BackTest):
         pid = self.signal(psrun, role, rank, signal.SIGSTOP if stops else signal.SIGKILL)
         if stops and pid:
             time.sleep(chance.random() * 0.5)
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass
         return f"{role} {rank} {'stopped' if stops else 'killed'} after {pause:.2f} s"
 
     def test_jobs(self):

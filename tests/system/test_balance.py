@@ -19,8 +19,7 @@ class Balance(JobTest):
 
     def sizes(self):
         """The workers' batches in each epoch after the first."""
-        with open(self.path("out", "logs", "worker-0.log"), encoding="utf-8") as f:
-            found = re.findall(r"batches epoch=\d+ sizes=([0-9,]+)", f.read())
+        found = re.findall(r"batches epoch=\d+ sizes=([0-9,]+)", self.text_of("out", "logs", "worker-0.log"))
         return [[int(n) for n in sizes.split(",")] for sizes in found]
 
     def wait_for(self, holds, seconds=90):

@@ -28,8 +28,7 @@ class BenchTest(JobTest):
         return run_well(argv, code=code, timeout=DEADLINE_S)
 
     def report(self, program):
-        with open(self.path(program, f"{program}.json"), encoding="utf-8") as f:
-            return json.load(f)
+        return json.loads(self.text_of(program, f"{program}.json"))
 
 
 class Verify(JobTest):

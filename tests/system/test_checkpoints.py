@@ -131,12 +131,11 @@ class SameBits(CheckpointTest):
                 self.check_resume(mode, 2, 1 if mode == "single" else 2, *more, steps=[10])
 
     def test_batch_norm_and_dropout(self):
-        config = self.path("norms.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [3, 8, 8]\n  layers:\n    - conv2d: {out: 8, kernel: 3}\n"
-                    "    - batch_norm2d\n    - relu\n    - dropout: 0.25\n    - flatten\n    - linear: 10\n"
-                    "data: {kind: synthetic, batch: 20, samples: 240, test_samples: 50, flip: true,"
-                    " crop_padding: 1}\noptimizer: {name: adamw}\ntrain: {epochs: 30, eval_every: 2}\n")
+        config = self.file("norms.yaml",
+                           "model:\n  input: [3, 8, 8]\n  layers:\n    - conv2d: {out: 8, kernel: 3}\n"
+                           "    - batch_norm2d\n    - relu\n    - dropout: 0.25\n    - flatten\n    - linear: 10\n"
+                           "data: {kind: synthetic, batch: 20, samples: 240, test_samples: 50, flip: true,"
+                           " crop_padding: 1}\noptimizer: {name: adamw}\ntrain: {epochs: 30, eval_every: 2}\n")
         for mode in first(2, ("ps", "allreduce", "single")):
             self.check_resume(mode, 2, 1 if mode == "single" else 2, "data.train=", config=config, steps=[15])
 
@@ -484,8 +483,7 @@ class Kept(CheckpointTest):
         states, _ = read_safetensors(self.path(folder, "optimizer.safetensors"))
         self.assertEqual(set(states), {f"{n}.{s}" for n in model for s in ("exp_avg", "exp_avg_sq", "step")})
         self.assertEqual(states["fc1.weight.step"][2][0], STEPS)
-        with open(self.path(folder, "manifest.json"), encoding="utf-8") as f:
-            self.assertEqual(json.load(f)["state"]["step"], STEPS)
+        self.assertEqual(json.loads(self.text_of(folder, "manifest.json"))["state"]["step"], STEPS)
 
 
 class Disks(CheckpointTest):

@@ -5,6 +5,7 @@ machine's own tools. In the nightly run deploy/Dockerfile makes them; its base i
 pulled, made with debootstrap. Skips, and says why, where that cannot be done.
 """
 import http.client
+import contextlib
 import json
 import os
 import re
@@ -218,10 +219,8 @@ class ComposeDemo(unittest.TestCase):
             pid = self.pid_of(project, *victims[0])
             if pid:
                 time.sleep(1.5)  # a signal to the container's process: `docker kill` would mean it
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, 9)
-                except ProcessLookupError:
-                    pass
                 victims.pop(0)
             time.sleep(0.1)
         text, _ = demo.communicate(timeout=DEMO_S)

@@ -98,8 +98,7 @@ class ElasticTest(RestartTest):
         return pids
 
     def stretches(self, out):
-        with open(self.path(out, "membership.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
+        return [json.loads(line) for line in self.text_of(out, "membership.jsonl").splitlines()]
 
     def check_samples(self, out, steps):
         """Checks that every epoch has seen every sample once."""
@@ -193,10 +192,8 @@ class WithRestarts(ElasticTest):
         if what == "leave":
             pids = self.workers(psrun)
             if len(pids) > 1:  # the death of the last worker would end the job
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(chance.choice(pids), signal.SIGTERM)
-                except ProcessLookupError:
-                    pass
             return what
         victim = chance.choice(["server", "worker"] if kind[1] else ["worker"]), chance.choice([0, 1])
         return what, *victim, self.kill(psrun, *victim)
@@ -275,8 +272,7 @@ class Workers(ElasticTest):
         self.wait_for_lines(psrun, "out", 3)
         joiner = self.join("out")
         self.assertEqual(joiner.wait(WAIT_S), 1)
-        with open(self.path("out-joiner-0.log"), encoding="utf-8") as f:
-            self.assertIn("the job has as many workers as job.workers allows", f.read())
+        self.assertIn("the job has as many workers as job.workers allows", self.text_of("out-joiner-0.log"))
         psrun.send_signal(signal.SIGINT)
         self.end(psrun, "out", code=130)
 

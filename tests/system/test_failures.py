@@ -1,5 +1,6 @@
 """Failures: each ends with one clear error and an exit code that is not 0. Nothing hangs, and
 nothing is left running."""
+import contextlib
 import math
 import os
 import re
@@ -313,11 +314,9 @@ class Strangers(JobTest):
         with socket.create_connection(("127.0.0.1", port), 5) as s:
             s.settimeout(0.2)
             for piece in pieces:
-                try:
+                with contextlib.suppress(OSError):
                     s.sendall(piece)
                     s.recv(4096)
-                except OSError:
-                    pass  # refused, or not answered
 
     FORGED = '9.999 server/0 ERROR failed kind=IO passing=false reason="the disk is full"'
 
@@ -567,7 +566,7 @@ class Rerun(JobTest):
             part = Part("worker", 0, ["--config", DIGITS, "--set", "exchange.name=none", "--set",
                                       "job.workers=1", "--set", "train.steps=2", "--out",
                                       self.path("out"), *flags], {})
-            self.addCleanup(self._end, part)
+            self.addCleanup(part.end)
             return part.popen.wait(PATIENCE_S), part.text()
         self.assertEqual(worker()[0], 0)
         code, text = worker()
@@ -596,7 +595,7 @@ class Rerun(JobTest):
         part = Part("worker", 0, ["--config", DIGITS, "--set", "exchange.name=none", "--set",
                                   "job.workers=1", "--set", "train.device=cuda:900", "--out",
                                   self.path("by-hand")], {})
-        self.addCleanup(self._end, part)
+        self.addCleanup(part.end)
         self.assertEqual(part.popen.wait(PATIENCE_S), 1)
         self.assertFalse(os.path.exists(self.path("by-hand")), part.text())
 

@@ -4,6 +4,7 @@ and names the part that was too slow.
 
 PS_FAULTS=long: also faults that last as long as the restart of a switch, or the sleep of a laptop.
 """
+import contextlib
 import os
 import re
 import signal
@@ -185,10 +186,8 @@ class Long(RestartTest):
         """Nothing reaches the part on its present connections; its peers do not notice."""
         pid = self.find(psrun, role, rank)
         for fd, *_ in cuts.connections(pid):
-            try:
+            with contextlib.suppress(OSError):
                 cuts.deafen(pid, fd)
-            except OSError:
-                pass  # it has just been closed
         return lambda: None
 
     @unittest.skipIf(NO_CUTS, f"{NO_CUTS}")

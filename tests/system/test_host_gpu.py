@@ -27,9 +27,7 @@ class HostGpu(JobTest):
             if name != "ps-worker":
                 os.symlink(BIN / name, self.path("bin", name))
         os.symlink(BIN / "ps-worker-host-gpu", self.path("bin", "ps-worker"))
-        self.config = self.path("job.yaml")
-        with open(self.config, "w", encoding="utf-8") as f:
-            f.write(MODEL)
+        self.config = self.file("job.yaml", MODEL)
 
     def run_job(self, out, mode, *settings, eager=0):
         os.environ["PS_HOST_GPU_EAGER"] = str(eager)

@@ -24,13 +24,12 @@ def signals_of(pid, thread, field):
 class SlowEvaluation(JobTest):
     def slow_evaluation(self):
         """A configuration with seconds of evaluation after every step."""
-        config = self.path("slow.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write("model:\n  input: [8]\n  layers:\n    - linear: 1024\n"
-                    "    - linear: 256\n    - linear: 2\n"
-                    "train: {eval_every: 1}\n"
-                    "data: {kind: synthetic, batch: 8, samples: 16, test_samples: 200000,"
-                    " eval_batch: 1}\n")
+        config = self.file("slow.yaml",
+                           "model:\n  input: [8]\n  layers:\n    - linear: 1024\n"
+                           "    - linear: 256\n    - linear: 2\n"
+                           "train: {eval_every: 1}\n"
+                           "data: {kind: synthetic, batch: 8, samples: 16, test_samples: 200000,"
+                           " eval_batch: 1}\n")
         return config
 
 

@@ -362,9 +362,7 @@ optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
 """
 
     def test_buffers_are_rank_0s_and_are_kept(self):
-        config = self.path("norm.yaml")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write(self.CONFIG % (ROOT / "configs/digits"))
+        config = self.file("norm.yaml", self.CONFIG % (ROOT / "configs/digits"))
         for mode in ("ps", "allreduce"):
             self.psrun("-m", mode, "-w", 2, config, out=mode)
             tensors, _ = read_safetensors(self.path(mode, "model.safetensors"))

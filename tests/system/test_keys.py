@@ -1,4 +1,5 @@
 """Jobs with keys (--curve): they have the same bits as without, and no process gets in without the right key."""
+import contextlib
 import os
 import re
 import shutil
@@ -134,10 +135,8 @@ class Recorder(threading.Thread):
         except OSError:
             pass  # the other end is gone
         for end in (source, sink):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         source.close()  # the other thread closes the other one
 
 
@@ -154,7 +153,7 @@ class Replays(JobTest):
         args = [word for s in settings for word in ("--set", s)]
         worker = Part("worker", 1, ["--config", DIGITS, *args, "--out", self.path("worker-1")],
                       dict(env, RANK="1", MASTER_PORT=str(recorder.port)))
-        self.addCleanup(self._end, worker)
+        self.addCleanup(worker.end)
         parts["server 0"].wait_for("joined role=worker rank=1")
         parts["worker 0"].wait_for(r"step \d+/")
         return parts, [bytes(r) for r in recorder.recordings]
@@ -218,7 +217,7 @@ class Intruders(JobTest):
         part = Part(role, 1, ["--config", DIGITS, "--set", SOON, *(
             ["--out", self.path(f"intruder-{time.monotonic_ns()}")] if role == "worker" else []),
             *(word for s in self.settings for word in ("--set", s))], env)
-        self.addCleanup(self._end, part)
+        self.addCleanup(part.end)
         return part
 
     def start_keyed(self, skip):
@@ -268,7 +267,7 @@ class Intruders(JobTest):
             if role == "worker":
                 args += ["--out", self.path("worker-1")]
             part = Part(role, 1, args, dict(env, **{variable: "1"}))
-            self.addCleanup(self._end, part)
+            self.addCleanup(part.end)
             rest[part.name] = part
         return rest
 
@@ -290,7 +289,7 @@ class Intruders(JobTest):
         impostor.popen.wait()
         env = dict(impostor.env, PS_SERVER_RANK="0")
         impostor = Part("server", 0, ["--config", DIGITS], env)
-        self.addCleanup(self._end, impostor)
+        self.addCleanup(impostor.end)
         self.assert_kept_out({"its worker": (self.intrude(port, "worker", ours),
                                              "takes connections but does not answer")})
         self.assertNotIn("joined role=worker", impostor.text())

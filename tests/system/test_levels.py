@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, PATIENCE_S, JobTest, nightly, run_well, wrapped_bin
+from jobs import DIGITS, PATIENCE_S, JobTest, nightly, wrapped_bin
 from benchlib import netns
 
 REASON = netns.why_not()
@@ -184,19 +184,6 @@ class Outages(LevelsTest):
         self.assertNotIn(0, codes.values())
         for rank in (0, 1):
             self.assertRegex(parts[f"worker {rank}"].text(), r"worker [23] \(host .*is dead: no sign of life for")
-
-
-class Refused(unittest.TestCase):
-    def test_what_is_not_defined(self):
-        for key, words in (("exchange.name=allreduce", "exchange.name: with exchange.levels 2 it has to be ps"),
-                           ("sync.policy=asp", "sync.policy: with exchange.levels 2 it has to be bsp"),
-                           ("sync.policy=local", "sync.policy: with exchange.levels 2 it has to be bsp"),
-                           ("job.workers=2..3", "job.workers: with exchange.levels 2 it has to be one number"),
-                           ("recovery.rejoins=3", "recovery.rejoins: with exchange.levels 2 it has to be 0"),
-                           ("exchange.shm=off", "exchange.shm: with exchange.levels 2 it has to be auto"),
-                           ("train.device=cuda", "train.device: with exchange.levels 2 it has to be cpu"),
-                           ("exchange.levels=3", "exchange.levels")):
-            self.assertIn(words, run_well([BIN / "ps-config-json", DIGITS, LEVELS, key], code=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """libpstrain as users have it: installed, with their own program, and with servers that have no model."""
+import contextlib
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import unittest
 from pathlib import Path
 
 import cuts
-from jobs import BIN, DIGITS, ROOT, JobTest, Part, free_port, nightly, run_well
+from jobs import BIN, DIGITS, ROOT, JobTest, Process, free_port, nightly, run_well
 
 EXAMPLE = ROOT / "docs/examples/linear.c"
 BUILD = BIN.resolve().parent
@@ -28,22 +29,6 @@ target_link_libraries(linear PRIVATE pstrain::pstrain)
 
 def run(*command, **more):
     return run_well(command, **more)
-
-
-class Process(Part):
-    """Any program that is a part of a job."""
-
-    def __init__(self, name, argv, env):  # pylint: disable=super-init-not-called
-        self.name = name
-        self.log = tempfile.TemporaryFile(mode="w+")
-        self.popen = subprocess.Popen([str(a) for a in argv], env=dict(os.environ, **env),
-                                      stdin=subprocess.DEVNULL, stdout=self.log,
-                                      stderr=subprocess.STDOUT)
-
-    def end(self):
-        self.popen.kill()
-        self.popen.wait()
-        self.log.close()
 
 
 @unittest.skipIf(SANITIZED, "a program without the sanitizer cannot load the library")
@@ -163,11 +148,9 @@ class Library(JobTest):
         while parts["worker 0"].popen.poll() is None and n < 40:
             pid = servers[n % 2]
             for fd, _, _ in cuts.connections(pid)[:1 + n % 3]:
-                try:
+                with contextlib.suppress(OSError):
                     cuts.cut(pid, fd, hard=n % 2 == 0)
                     n += 1
-                except OSError:
-                    pass  # it was gone already
             time.sleep(0.02)
         for name, code in self.wait(parts, 60).items():
             self.assertEqual(code, 0, f"{name}: {parts[name].text()}")

@@ -36,6 +36,11 @@ class LocalTest(CheckpointTest):
         self.assertEqual(a.keys(), b.keys())
         return max(abs(x - y) for name in a for x, y in zip(a[name][2], b[name][2]))
 
+    def given_rounds(self, *lines):
+        log = self.file("given.log",
+                        '{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n' + "\n".join(lines) + "\n")
+        return f"sync.replay={log}"
+
 
 class ClosedForms(LocalTest):
     def train(self, out, *job):
@@ -186,41 +191,21 @@ class Quorum(LocalTest):
                 self.assertEqual(self.summary(f"{codec}-{i}")["policy"]["counted_by_worker"], [4, 4, 4])
 
     def test_late_changes_count_in_the_next_round_and_runs_are_repeated(self):
-        log = self.path("given.log")
         lines = ["0-1 0-1", "0,2 -", "- 0-2 rest", "1-2 1-2", "0-1 -", "- 0-2 end"]
-        with open(log, "w", encoding="utf-8") as f:
-            f.write('{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n' + "\n".join(lines) + "\n")
         job = [*self.JOB, "sync.quorum=2"]
         for i, more in enumerate(([], ["exchange.shm=off", "server.shards=2"])):
-            self.train(str(i), "ps", 1 + i, 3, *job, *more, f"sync.replay={log}")
-            with open(self.path(str(i), "policy.log"), encoding="utf-8") as f:
-                self.assertEqual(f.read().splitlines()[1:], lines)
+            self.train(str(i), "ps", 1 + i, 3, *job, *more, self.given_rounds(*lines))
+            self.assertEqual(self.text_of(str(i), "policy.log").splitlines()[1:], lines)
         self.assertEqual(self.weights("0"), self.weights("1"))
         policy = self.summary("0")["policy"]
         self.assertEqual(policy["policy"], "local")
         self.assertEqual((policy["counted_by_worker"], policy["dropped_by_worker"]), ([3, 3, 2], [0, 1, 1]))
         self.assertEqual(policy["staleness"], [6, 2])
 
-    @nightly
-    def test_it_learns_and_is_repeated(self):
-        job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, "sync.policy=local", "sync.local_steps=4"]
-        self.train("local", "ps", 2, 3, *job)
-        self.train("quorum", "ps", 2, 3, *job, "sync.quorum=2", "sync.grace_ms=2")
-        self.assertLess(self.summary("quorum")["test_loss"], 1.3 * self.summary("local")["test_loss"])
-        self.assertEqual(self.summary("quorum")["steps"], self.summary("local")["steps"])
-        self.psrun("--replay", self.path("quorum", "policy.log"), out="again")
-        self.assertEqual(self.weights("quorum"), self.weights("again"))
-
     def test_rounds_that_do_not_divide_an_epoch(self):
         self.train("out", "ps", 1, 3, *ADAMW, "sync.policy=local", "sync.local_steps=3", "sync.quorum=3")
         self.assertEqual(self.summary("out")["steps"], 8)
         self.assertEqual(self.summary("out")["policy"]["versions"], 4)
-
-    def given_rounds(self, *lines):
-        log = self.path("given.log")
-        with open(log, "w", encoding="utf-8") as f:
-            f.write('{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n' + "\n".join(lines) + "\n")
-        return f"sync.replay={log}"
 
     ALL = ("0-2 0-2", "0-2 0-2 rest")
     BY_SPEED = [*JOB, "sync.quorum=3", "sync.steps_by_speed=true"]
@@ -245,8 +230,7 @@ class Quorum(LocalTest):
         keys = [*self.BY_SPEED, SMOOTH, "optimizer.eps=0.001", "schedule.name=constant", "model.dropout=false",
                 self.given_rounds("steps 2 2 2", *self.ALL, "steps 2 1 2", *self.ALL)]
         self.train("out", "ps", 2, 3, *keys)
-        with open(self.path("out", "policy.log"), encoding="utf-8") as f:
-            self.assertIn("steps 2 1 2", f.read().splitlines())
+        self.assertIn("steps 2 1 2", self.text_of("out", "policy.log").splitlines())
         self.train_by_hand(TORCH, "local_by_hand.py", [*SETTINGS, *keys, "job.workers=3"],
                            "[[2, 2, 2], [2, 1, 2]]")
         ours, theirs = self.model("out"), read_safetensors(self.path("by-hand.safetensors"))[0]
@@ -280,8 +264,7 @@ class Quorum(LocalTest):
         data = ["data.samples=12000", "data.test_samples=999"]
         self.run_with_a_slow_one(slow, config, *data, "train.epochs=8", "train.log_every=5", "sync.policy=local",
                                  "sync.local_steps=120", "sync.quorum=2", *more)
-        with open(self.path("out", "policy.log"), encoding="utf-8") as f:
-            cuts = [line.split()[1:] for line in f if line.startswith("cut ")]
+        cuts = [line.split()[1:] for line in self.text_of("out", "policy.log").splitlines() if line.startswith("cut ")]
         self.assertGreater(len(cuts), 2)
         for rest, *ranks in cuts:
             self.assertLess(int(rest), 8)
@@ -316,18 +299,6 @@ class Quorum(LocalTest):
         said = self.train("out", "ps", 1, 3, *self.JOB, "sync.quorum=3",
                           self.given_rounds(*self.ALL, "cut 0 3:1 0:0 0:0", *self.ALL), code=1)
         self.assertIn("the record cuts round 3 short, which was not made", said)
-
-    @nightly
-    def test_a_job_goes_on_from_a_checkpoint(self):
-        """With all workers in every round, and rounds that fill an epoch, the bits are those of a whole run."""
-        job = [*ADAMW, *LOCAL, *NESTEROV, "sync.quorum=3", "sync.grace_ms=30000", "data.batch=10",
-               "checkpoint.every=4"]
-        self.train("whole", "ps", 2, 3, *job)
-        for step in (8, 12):
-            self.train(f"part-{step}", "ps", 2, 3, *job, f"train.stop_after={step}", code=75)
-            said = self.train(f"part-{step}", "ps", 1, 3, *job, args=["--resume", self.path(f"part-{step}")])
-            self.assertIn(f"resume step={step} ", said)
-            self.assertEqual(self.weights("whole"), self.weights(f"part-{step}"))
 
     def test_checkpoints_are_between_rounds(self):
         """Of 5 steps, the last one of each epoch (of 12) shorter; every 4 steps are a round, rounded up."""
@@ -367,17 +338,17 @@ class QuorumOfFragments(LocalTest):
     def test_they_learn_and_are_repeated(self):
         job = ["data.train=", "train.epochs=4", "train.eval_every=4", *ADAMW, *LOCAL]
         self.train("local", "ps", 2, 3, *job)
-        for overlap in (0, 1):
-            run = f"overlap-{overlap}"
-            self.train(run, "ps", 2, 3, *job, "sync.quorum=2", "sync.grace_ms=2", "sync.fragments=2",
-                       f"sync.overlap={overlap}")
-            self.assertLess(self.summary(run)["test_loss"], 1.4 * self.summary("local")["test_loss"])
+        kinds = ((1.3,), (1.4, "sync.fragments=2"), (1.4, "sync.fragments=2", "sync.overlap=1"))
+        for i, (bound, *more) in enumerate(kinds):
+            run = f"quorum-{i}"
+            self.train(run, "ps", 2, 3, *job, "sync.quorum=2", "sync.grace_ms=2", *more)
+            self.assertLess(self.summary(run)["test_loss"], bound * self.summary("local")["test_loss"])
             self.assertEqual(self.summary(run)["steps"], self.summary("local")["steps"])
-            with open(self.path(run, "policy.log"), encoding="utf-8") as f:
-                lines = f.read().splitlines()[1:]
-            self.assertEqual({line.split()[0] for line in lines} - {"cut"}, {"f0", "f1"})
-            self.psrun("--replay", self.path(run, "policy.log"), "-s", 1, "exchange.shm=off", out=f"again-{overlap}")
-            self.assertEqual(self.weights(run), self.weights(f"again-{overlap}"))
+            if more:
+                lines = self.text_of(run, "policy.log").splitlines()[1:]
+                self.assertEqual({line.split()[0] for line in lines} - {"cut"}, {"f0", "f1"})
+            self.psrun("--replay", self.path(run, "policy.log"), "-s", 1, "exchange.shm=off", out=f"again-{i}")
+            self.assertEqual(self.weights(run), self.weights(f"again-{i}"))
 
     def test_more_shards_than_chunks_of_a_fragment(self):
         self.train("one", "ps", 1, 3, *self.JOB, "sync.quorum=3", "server.shards=1")
@@ -386,15 +357,17 @@ class QuorumOfFragments(LocalTest):
 
     @nightly
     def test_a_job_goes_on_from_a_checkpoint(self):
-        for overlap in (0, 1):
-            job = [*self.JOB, "sync.quorum=3", "sync.grace_ms=30000", "checkpoint.every=4", f"sync.overlap={overlap}"]
+        """With all workers in every round, and rounds that fill an epoch, the bits are those of a whole run."""
+        for more in ([], ["sync.fragments=2"], ["sync.fragments=2", "sync.overlap=1"]):
+            job = [*ADAMW, *NESTEROV, *LOCAL, "data.batch=10", "sync.quorum=3", "sync.grace_ms=30000",
+                   "checkpoint.every=4", *more]
             self.train("whole", "ps", 2, 3, *job)
-            for step in (4, 8):
+            for step in (4, 8, 12):
                 part = f"part-{step}"
                 self.train(part, "ps", 2, 3, *job, f"train.stop_after={step}", code=75)
                 said = self.train(part, "ps", 1, 3, *job, args=["--resume", self.path(part)])
                 self.assertIn(f"resume step={step} ", said)
-                self.assertEqual(self.weights("whole"), self.weights(part), (overlap, step))
+                self.assertEqual(self.weights("whole"), self.weights(part), (more, step))
                 shutil.rmtree(self.path(part))
             shutil.rmtree(self.path("whole"))
 
@@ -409,11 +382,13 @@ class QuorumOfFragments(LocalTest):
         self.assertIn("sync.steps_by_speed: needs sync.local_steps of at least 6", said)
 
     def test_a_bad_record_is_named(self):
-        log = self.path("given.log")
-        with open(log, "w", encoding="utf-8") as f:
-            f.write('{"policy":"backup","workers":3,"first":0,"total":4,"stretch":2}\n0-2 0-2\n')
-        said = self.train("out", "ps", 1, 3, *self.JOB, "sync.quorum=2", f"sync.replay={log}", code=1)
+        said = self.train("out", "ps", 1, 3, *self.JOB, "sync.quorum=2", self.given_rounds("0-2 0-2"), code=1)
         self.assertIn("'0-2 0-2' does not name one of the job's 2 fragments (sync.fragments)", said)
+
+    def test_a_model_that_is_too_small(self):
+        said = self.train("out", "ps", 1, 2, *LOCAL, "sync.local_steps=64", "sync.fragments=50", code=1)
+        self.assertIn("psrun:   CONFIG: sync.fragments: the model's 53002 parameters cannot be cut into 50 fragments",
+                      said)
 
 
 class Checkpoints(LocalTest):
@@ -512,27 +487,6 @@ class Elastic(ElasticTest):
         psrun.send_signal(signal.SIGTERM)
         self.end_all(psrun, "out", 75)
         self.check_samples("out", self.summary("out")["steps"])
-
-
-class BadInput(LocalTest):
-    def test_one_error_each(self):
-        for keys, wanted in ((["sync.policy=local", "sync.local_steps=0"], "sync.local_steps: 0 is below 1"),
-                             (["sync.local_steps=4"], "sync.local_steps: needs sync.policy local"),
-                             ([*LOCAL, "sync.outer=mean"], "sync.outer: sum and mean make no step"),
-                             (["sync.overlap=1"], "sync.overlap: needs sync.policy local"),
-                             ([*LOCAL, "sync.fragments=5"], "sync.fragments: 5 are more than the 4 steps of sync.")):
-            said = self.train("out", "ps", 1, 2, *keys, code=1)
-            self.assertIn(wanted, said)
-            self.assertEqual(said.count("sync."), wanted.count("sync."), said)
-
-    def test_a_model_that_is_too_small(self):
-        said = self.train("out", "ps", 1, 2, *LOCAL, "sync.local_steps=64", "sync.fragments=50", code=1)
-        self.assertIn("psrun:   CONFIG: sync.fragments: the model's 53002 parameters cannot be cut into 50 fragments",
-                      said)
-
-    def test_one_worker_alone(self):
-        said = self.train("out", "single", 0, 1, *LOCAL, code=1)
-        self.assertIn("local needs other workers to synchronise with", said)
 
 
 if __name__ == "__main__":

@@ -140,8 +140,7 @@ class Numbers(JobTest):
         model = self.path("out", "model.safetensors")
         said = self.psrun("--predict", "test", "--init", model, self.path("job.yaml"), out="said")
         self.assertIn(f"loss={s['test_loss']:.6g}", said)
-        with open(self.path("said", "predictions.csv"), encoding="ascii") as f:
-            lines = list(csv.DictReader(f))
+        lines = list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
         self.assertEqual(list(lines[0]), ["index", "output_0"])
         for (a, b), line in zip(self.x, lines, strict=True):
             self.assertAlmostEqual(float(line["output_0"]), 3 * a - b + 1, 0)
@@ -160,8 +159,7 @@ class Numbers(JobTest):
         self.assertIsNone(s["test_accuracy"])
         self.psrun("--predict", self.path("test_x.npy"), "--init", self.path("out", "model.safetensors"),
                    self.path("job.yaml"), out="said")
-        with open(self.path("said", "predictions.csv"), encoding="ascii") as f:
-            lines = list(csv.DictReader(f))
+        lines = list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
         for (a, b), line in zip(self.x, lines, strict=True):
             for v, name in ((a, "probability_0"), (b, "probability_1")):
                 if abs(v) > 0.5:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The page in a real browser (headless Chromium), and a job watched by a real Prometheus. Each is
 skipped where the program is not installed."""
+import contextlib
 import json
 import os
 import re
@@ -204,11 +205,9 @@ class Prometheus(Watched):
         while time.monotonic() < deadline and len(results) < wanted:
             time.sleep(0.2)
             url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
-            try:
+            with contextlib.suppress(OSError):
                 with urllib.request.urlopen(url, timeout=10) as answer:
                     results = json.load(answer)["data"]["result"]
-            except OSError:
-                pass
         self.assertEqual(len(results), wanted, query)
 
 

@@ -302,8 +302,7 @@ class Jobs(JobTest):
         os.rename(self.path("set", "test", "b", "er"), self.path("set", "test", "b", 'e"r, x'))
         for what in ("test", self.path("set", "test")):
             self.psrun("--predict", what, *weights, self.config, "data.eval_batch=5", out=self.out())
-            with open(self.path(f"out{self.runs}", "predictions.csv"), encoding="utf-8") as f:
-                said[what] = list(csv.DictReader(f))
+            said[what] = list(csv.DictReader(self.text_of(f"out{self.runs}", "predictions.csv").splitlines()))
         found = said.pop("test")
         self.assertEqual(list(said.values()), [found])
         self.assertEqual([line["file"] for line in found], sorted(line["file"] for line in found))
@@ -316,8 +315,7 @@ class Jobs(JobTest):
                 os.rename(os.path.join(root, old), os.path.join(root, new))
 
     def named(self, file):
-        with open(self.path(f"out{self.runs}", file), encoding="ascii") as f:
-            return [line.get("name") for line in json.load(f)["classes"]]
+        return [line.get("name") for line in json.loads(self.text_of(f"out{self.runs}", file))["classes"]]
 
     def shown(self, file):
         root = ElementTree.parse(self.path(f"out{self.runs}", file)).getroot()

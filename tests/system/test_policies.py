@@ -4,7 +4,7 @@ import signal
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors, run_well
+from jobs import DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors
 from test_bench import TORCH, needs_torch
 
 # With three workers an epoch has four steps.
@@ -183,18 +183,6 @@ class Replays(PolicyTest):
         self.assertIn("the record's line 'nonsense' does not fit this job", said)
         said = self.psrun("--replay", self.path("none"), code=1)
         self.assertIn("cannot read it", said)
-
-
-class Refused(PolicyTest):
-    def test_what_is_not_defined(self):
-        for key, words in (("loss_scale.use=on", "loss_scale.use: with sync.policy asp it has to be off"),
-                           ("job.workers=2..3", "job.workers: with sync.policy asp it has to be one number"),
-                           ("train.save_every=3", "train.save_every: with sync.policy asp it has to be 0"),
-                           ("sync.staleness=3", "sync.staleness: needs sync.policy ssp"),
-                           ("sync.late=add", "sync.late: needs sync.policy backup"),
-                           ("sync.delay_strength=1", "sync.delay_strength: needs sync.correction delay"),
-                           ("sync.correction=lr", "sync.correction: lr needs optimizer.name sgd")):
-            self.assertIn(words, run_well([BIN / "ps-config-json", DIGITS, "sync.policy=asp", *ADAMW, key], code=1))
 
 
 if __name__ == "__main__":

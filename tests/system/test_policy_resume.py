@@ -18,9 +18,7 @@ class Resume(PolicyTest):
     def lines_from(self, log, n, step):
         """Makes the log of a job that goes on at a step, from the lines of a whole one."""
         head, *lines = log.splitlines()
-        path = self.path("tail.log")
-        with open(path, "w", encoding="utf-8") as f:
-            f.write("\n".join([head.replace('"first":0', f'"first":{step}'), *lines[n:]]) + "\n")
+        path = self.file("tail.log", "\n".join([head.replace('"first":0', f'"first":{step}'), *lines[n:]]) + "\n")
         return path
 
     def check_same_bits(self, name, *settings):

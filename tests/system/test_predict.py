@@ -13,7 +13,8 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, run_well, torch_python, wait_until
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, run_well, wait_until
+from test_bench import TORCH, needs_torch
 
 PYTORCH = """
 import sys
@@ -185,8 +186,7 @@ class Predict(JobTest):
         return self.psrun("--predict", what, *weights, *args, out="said", code=code)
 
     def said(self):
-        with open(self.path("said", "predictions.csv"), encoding="ascii") as f:
-            lines = list(csv.DictReader(f))
+        lines = list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
         return read_npy(self.path("said", "predictions.npy")), lines
 
     def samples(self, n):
@@ -207,8 +207,7 @@ class Predict(JobTest):
 
     def test_which_classes_are_taken_for_which(self):
         self.predict("test", DIGITS)
-        with open(self.path("said", "confusion.json"), encoding="ascii") as f:
-            found = json.load(f)
+        found = json.loads(self.text_of("said", "confusion.json"))
         with gzip.open(ROOT / "configs/digits/test-labels-idx1-ubyte.gz") as f:
             labels = list(f.read()[8:])
         rows, lines = self.said()
@@ -313,13 +312,11 @@ class Predict(JobTest):
         self.assertIn("ending in order; nothing is kept", text)
         self.assertEqual(os.listdir(self.path("said", "predict")), ["logs"])
 
+    @needs_torch
     def test_as_pytorch_says(self):
-        python = torch_python()
-        if not python:
-            self.skipTest("no PyTorch (python3-torch)")
         x = self.samples(50)
         self.predict(x, DIGITS)
-        said = run_well([python, "-c", PYTORCH, ROOT / "bench", BIN.parent, DIGITS, self.model, x,
+        said = run_well([TORCH, "-c", PYTORCH, ROOT / "bench", BIN.parent, DIGITS, self.model, x,
                          self.path("said", "predictions.npy")])
         self.assertLess(float(said), 1e-6)
 
@@ -427,42 +424,37 @@ class Describe(JobTest):
         printed = self.psrun("--describe", DIGITS, "model.input=[1,2,2]", code=1)
         self.assertRegex(printed, r"digits-basicnet.yaml:\d+")
 
+    @needs_torch
     def test_the_model_in_pytorch(self):
-        python, source = torch_python(), self.path("model.py")
-        if not python:
-            self.skipTest("no PyTorch (python3-torch)")
+        source = self.path("model.py")
         every, sequence = self.path("every.yaml"), self.path("sequence.yaml")
         Path(every).write_text(EVERY_LAYER, encoding="ascii")
         Path(sequence).write_text(OF_SEQUENCES, encoding="ascii")
         for config in first(2, [every, sequence, *sorted((ROOT / "configs").glob("*.yaml"))]):
             with open(source, "w", encoding="utf-8") as f:
                 subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
-            said = run_well([python, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source])
+            said = run_well([TORCH, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source])
             self.assertLess(float(said.split()[-1]), 1e-6, config)
 
+    @needs_torch
     def test_any_name_in_pytorch(self):
-        python = torch_python()
-        if not python:
-            self.skipTest("no PyTorch (python3-torch)")
         config, x, source = self.path("names.yaml"), self.path("x.npy"), self.path("model.py")
-        subprocess.run([python, "-c", NAMES, config, x], check=True)
+        subprocess.run([TORCH, "-c", NAMES, config, x], check=True)
         self.psrun("-m", "single", config, "train.epochs=0")
         model = self.path("out", "model.safetensors")
         self.psrun("--predict", x, "--init", model, config, out="said")
         with open(source, "w", encoding="utf-8") as f:
             subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", config], stdout=f, check=True)
-        said = run_well([python, "-c", LOADED, ROOT / "bench", source, model, x, self.path("said", "predictions.npy")])
+        said = run_well([TORCH, "-c", LOADED, ROOT / "bench", source, model, x, self.path("said", "predictions.npy")])
         self.assertLess(float(said.split()[-1]), 1e-6)
 
+    @needs_torch
     def test_initial_weights(self):
-        python = torch_python()
-        if not python:
-            self.skipTest("no PyTorch (python3-torch)")
         for i, model in enumerate((EVERY_LAYER, OF_SEQUENCES)):
             config, out = self.path(f"{i}.yaml"), f"initial{i}"
             Path(config).write_text(model + "data: {kind: synthetic}\n", encoding="ascii")
             self.psrun("-s", 1, "-w", 2, config, "train.epochs=0", out=out)
-            done = subprocess.run([python, "-c", INITIAL, ROOT / "bench", BIN.parent, config,
+            done = subprocess.run([TORCH, "-c", INITIAL, ROOT / "bench", BIN.parent, config,
                                    self.path(out, "model.safetensors")],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertEqual(done.stdout.strip(), "[]")

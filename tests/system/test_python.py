@@ -348,7 +348,7 @@ class Torchrun(PythonTest):
         init = f"tcp://127.0.0.1:{free_port()}"
         run = self.torchrun(WORKER, "same_step", "sgd", PS_INIT_METHOD=init, PS_SERVERS="1")
         server = Part("server", 0, ["--init-method", init, "--rank", "0", "--world-size", "2"], {"PS_SERVERS": "1"})
-        self.addCleanup(self._end, server)
+        self.addCleanup(server.end)
         text, _ = run.communicate(timeout=240)
         self.assertEqual(run.returncode, 0, text)
         self.said(text, "ulps")

@@ -226,7 +226,7 @@ class ByHand(JobTest):
         parts["worker 0"].wait_for(r" checkpoint step=")
         second = self.start_again(parts["worker 1"], "--out", self.path("second"),
                                   "--set", "net.join_timeout_ms=5000")
-        self.addCleanup(self._end, second)
+        self.addCleanup(second.end)
         self.assertNotEqual(second.popen.wait(30), 0, second.text())
         self.assertRegex(second.text(), "kind=TIMEOUT .*joining job .*: the job is running and has all its members")
         self.assertNotIn(" rejoin ", parts["worker 0"].text())
@@ -240,8 +240,7 @@ class Bench(RestartTest):
                            *map(str, args), DIGITS], code=code, timeout=250)
 
     def report(self):
-        with open(self.path("out/recovery.json"), encoding="utf-8") as f:
-            return json.load(f)
+        return json.loads(self.text_of("out/recovery.json"))
 
     @nightly
     def test_stalls(self):

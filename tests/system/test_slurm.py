@@ -31,8 +31,7 @@ class OnSlurm(JobTest):
 
     def said(self, out):
         try:
-            with open(self.path(f"{out}.txt"), encoding="utf-8", errors="replace") as f:
-                return f.read() + self.slurm.logs()
+            return self.text_of(f"{out}.txt") + self.slurm.logs()
         except OSError as error:
             return f"{error}\n{self.slurm.logs()}"
 

@@ -3,6 +3,7 @@
 Namespace 0 has the bridge and runs psrun; hosts 1 to 3 run sshd with keys made here. Needs
 root, iproute2 and openssh-server; skips, and says so, where they are missing.
 """
+import contextlib
 import json
 import os
 import shutil
@@ -140,19 +141,15 @@ class Cluster:
         pids = subprocess.run(["ip", "netns", "pids", self.name(i)], capture_output=True, text=True).stdout.split()
         found = []
         for pid in pids:
-            try:
+            with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_text().startswith(name):
                     found.append(int(pid))
-            except OSError:
-                pass  # it has ended
         return found
 
     def kill(self, i, name=""):
         for pid in self.pids(i, name):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def plug(self, i, up):
         self.ip("link", "set", f"v{i}", "up" if up else "down", ns=self.name(0))
@@ -255,10 +252,13 @@ class OverSsh(unittest.TestCase):
 
     def long_job(self, out):
         """Starts psrun with a job that ends only when it is told to, or fails."""
-        run = subprocess.Popen(
-            self.cluster.on(0, *self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0")),
-            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            preexec_fn=os.setpgrp)
+        return self.start(self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0"),
+                          preexec_fn=os.setpgrp)
+
+    def start(self, command, cwd=ROOT, **more):
+        """Starts a command on host 0."""
+        run = subprocess.Popen(self.cluster.on(0, *command), env=self.env, cwd=cwd, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, **more)
         self.addCleanup(run.kill)
         return run
 
@@ -289,10 +289,7 @@ class OverSsh(unittest.TestCase):
         disturbs. Returns psrun's words and the parts that were started again."""
         settings = [f"train.epochs={epochs}", "checkpoint.every=20", "train.eval_every=0"]
         whole, out = self.whole_weights(epochs), Path(self.folder) / name
-        run = subprocess.Popen(
-            self.cluster.on(0, *self.psrun("--restarts", "8", "--out", str(out), *settings)),
-            env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(run.kill)
+        run = self.start(self.psrun("--restarts", "8", "--out", str(out), *settings))
         self.wait_for_steps(out)
         disturb(run, out)
         text, _ = run.communicate(timeout=120)
@@ -363,9 +360,7 @@ class OverSsh(unittest.TestCase):
         self.hostfile.write_text(hostfile)
         command = self.psrun("--restarts", "9", "--out", str(out), "train.epochs=30", "checkpoint.every=20",
                              "train.eval_every=0", "net.dead_after_ms=2000", *more)
-        run = subprocess.Popen(self.cluster.on(0, *command), env=self.env, cwd=ROOT,
-                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(run.kill)
+        run = self.start(command)
         self.wait_for_steps(out)
         self.addCleanup(self.cluster.plug, 3, True)
         self.cluster.plug(3, False)
@@ -404,9 +399,7 @@ class OverSsh(unittest.TestCase):
         command = ["python3", ROOT / "deploy/psrun", "--insecure", "--restarts", "9", "-s", "2", "-w", "2", "-H",
                    self.hostfile, "--out", "out", ROOT / "configs/digits-basicnet.yaml", "train.epochs=30",
                    "checkpoint.every=20", "train.eval_every=0", "net.dead_after_ms=2000"]
-        run = subprocess.Popen(self.cluster.on(0, *command), env=self.env, cwd=folders[0],
-                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(run.kill)
+        run = self.start(command, folders[0])
         self.wait_for_steps(folders[3] / "out")
         self.addCleanup(self.cluster.plug, 3, True)
         self.cluster.plug(3, False)

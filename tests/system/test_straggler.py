@@ -24,8 +24,7 @@ class Straggler(JobTest):
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
 
     def log(self, name="logs/server-0.log"):
-        with open(self.path("out", name), encoding="utf-8") as f:
-            return f.read()
+        return self.text_of("out", name)
 
     def wait_for(self, pattern, name="logs/server-0.log", seconds=180):
         return wait_until(lambda: re.search(pattern, self.log(name)), lambda: (
@@ -33,7 +32,7 @@ class Straggler(JobTest):
 
     def test_a_slow_worker_is_named(self):
         job, _ = self.start()
-        with TurnTaking(job.pid, 1):
+        with TurnTaking(job.pid, 1, pause_s=0.05):
             self.wait_for(r'WARN +straggler who="worker 1 [^"]*" cause="slow compute"')
             self.wait_for(r"left  waits for worker 1: slow compute", "logs/worker-0.log")
         self.wait_for("straggler-gone|straggler who=.worker [02]")
@@ -41,8 +40,7 @@ class Straggler(JobTest):
         self.assertIn(job.wait(60), (130, 75))
         found = [(s["who"], s["cause"]) for s in self.summary()["stragglers"]]
         self.assertIn(("worker 1", "slow compute"), found)
-        with open(self.path("output"), encoding="utf-8") as f:
-            self.assertIn("straggler", f.read())  # psrun shows it
+        self.assertIn("straggler", self.text_of("output"))  # psrun shows it
 
     def test_a_stopped_worker_is_named(self):
         job, workers = self.start(env=SLOW)
@@ -77,8 +75,7 @@ MBIT = 400
 @unittest.skipIf(REASON, f"{REASON}")
 class Links(JobTest):
     def log(self):
-        with open(self.path("server-0.log"), encoding="utf-8") as f:
-            return f.read()
+        return self.text_of("server-0.log")
 
     def wait_for(self, pattern, start, seconds):
         """Waits for a match in the coordinator's log behind `start`."""

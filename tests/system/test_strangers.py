@@ -1,6 +1,7 @@
 """A stranger on every port of a job that runs, with and without keys. It gets no answer, changes no
 bit, and costs a bounded amount of memory. Raw sockets that speak ZMTP 3.0 (rfc.zeromq.org/spec/23).
 PS_STRANGERS: connections at a time to each port."""
+import contextlib
 import os
 import re
 import resource
@@ -215,10 +216,8 @@ class Strangers(JobTest):
         try:
             while parts["worker 0"].popen.poll() is None:
                 for name, pid in pids.items():
-                    try:
+                    with contextlib.suppress(OSError, AttributeError):  # it has ended
                         most[name] = max(most[name], resident_bytes(pid))
-                    except (OSError, AttributeError):  # it has ended
-                        pass
                 time.sleep(0.02)
         finally:
             stop.set()

@@ -76,7 +76,7 @@ class Torchrun(JobTest):
         server = Part("server", 0, ["--config", DIGITS, "--set", "exchange.name=ps", "--set",
                                     "train.steps=20"],
                       dict(env, MASTER_ADDR="127.0.0.1", WORLD_SIZE="2", PS_SERVER_RANK="0"))
-        self.addCleanup(self._end, server)
+        self.addCleanup(server.end)
         run = self.torchrun("--master_addr=127.0.0.1", f"--master_port={store}", exchange="ps", env=env)
         self.check(run, mode="ps")
         self.assertEqual(self.wait_all({"server 0": server}), {"server 0": 0})

@@ -20,8 +20,7 @@ def report(*words, code=0):
 
 class Trace(JobTest):
     def events(self, out="out"):
-        with open(self.path(out, "trace.json"), encoding="utf-8") as f:
-            return json.load(f)["traceEvents"]
+        return json.loads(self.text_of(out, "trace.json"))["traceEvents"]
 
     def spans(self, events):
         """{(process's name, track): [(begin, end, event)]}, in order."""
@@ -154,7 +153,7 @@ class Trace(JobTest):
                 name = {"server": "PS_SERVER_RANK", "worker": "RANK"}[role]
                 part = Part(role, rank, args, dict(env, **{name: str(rank)}), hosts.prefix(role, rank))
                 parts[part.name] = part
-                self.addCleanup(self._end, part)
+                self.addCleanup(part.end)
             self.assertEqual(set(self.wait_all(parts, 120).values()), {0})
         processes = trace.load(self.path("out"))
         for p in processes:

@@ -3,12 +3,11 @@ import csv
 import os
 import re
 import shutil
-import subprocess
 import unittest
 from pathlib import Path
 
 import test_ssh
-from jobs import BIN, ROOT, JobTest
+from jobs import BIN, ROOT, JobTest, run_well
 from test_python import PYTHON, WHY_NOT, environment
 
 PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
@@ -55,9 +54,7 @@ class Tutorial(JobTest):
 
     def follow(self, *titles, on=lambda *argv: argv):
         commands = "\n".join([BEGINNING, *(COMMANDS[title] for title in titles)])
-        done = subprocess.run(on("bash", "-ex"), input=commands, cwd=ROOT, env=self.env, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        run_well(on("bash", "-ex"), input=commands, cwd=ROOT, env=self.env)
         return self.home / "first-steps"
 
     @staticmethod

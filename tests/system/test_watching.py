@@ -2,6 +2,7 @@
 """Watching a job: the page, /metrics, psrun --top, TensorBoard's events, deploy/show-runs."""
 import http.client
 import importlib.util
+import contextlib
 import json
 import re
 import signal
@@ -57,11 +58,9 @@ class Watched(JobTest):
         self.job = job
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            try:
+            with contextlib.suppress(OSError):
                 if self.all_step(json.loads(get(port, "/status.json")[1])):
                     return port
-            except OSError:
-                pass
             if job.poll() is not None:
                 break
             time.sleep(0.1)
@@ -299,9 +298,9 @@ class Files(JobTest):
                          [sum(figure in r for r in self.records(f"run {k}"))
                           for k in range(2) for figure in ("loss_mean", "test_accuracy")])
         self.assertIn(runs[0], [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")])
-        for args, says in ((["--plot", plot], "name the folders"), (["--what"], "no such option"),
-                           (["--plot", "/none/x", runs[0]], "cannot")):
-            self.assertIn(says, run_well([show[0], *args], code=1))
+        for code, says, *args in ((2, "name the folders", "--plot", plot), (2, "no such option", "--what"),
+                                  (1, "cannot", "--plot", "/none/x", runs[0])):
+            self.assertIn(says, run_well([show[0], *args], code))
 
 
 TENSORBOARD = """
