@@ -159,7 +159,7 @@ TEST(another_epoch_is_told_the_present_one)
         char none;
         h = bare_answer(b.socket[0], &none, 0);
         assert_int_equal(h.kind, PS_MSG_STALE);
-        assert_int_equal(h.count, b.roster->epoch);
+        assert_int_equal(h.stale.present, b.roster->epoch);
     }
     assert_ok(ps_member_check(b.member[0]));
     bare_close(&b);

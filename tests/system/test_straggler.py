@@ -32,7 +32,7 @@ class Straggler(JobTest):
 
     def test_a_slow_worker_is_named(self):
         job, _ = self.start()
-        with TurnTaking(job.pid, 1, pause_s=0.05):
+        with TurnTaking(job.pid, 1):
             self.wait_for(r'WARN +straggler who="worker 1 [^"]*" cause="slow compute"')
             self.wait_for(r"left  waits for worker 1: slow compute", "logs/worker-0.log")
         self.wait_for("straggler-gone|straggler who=.worker [02]")
