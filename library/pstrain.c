@@ -166,6 +166,8 @@ static ps_err library_fill(pstrain_session *s, const pstrain_options *o,
     if (o->init_method || s->world_size + s->servers > 1)
         PS_TRY(ps_mem_strdup(&s->init_method, a->cli.init_method));
     PS_TRY(add_sizes(s));
+    for (int i = 0; i < a->cli.n_overrides; i++) // the environment's: the job's keys
+        PS_TRY(add_setting(s, a->cli.overrides[i]));
     PS_TRY(pstrain_add_settings(s, o->settings, o->n_settings));
     PS_TRY(ps_config_load(&s->config, NULL, (const char *const *)s->settings,
                           s->n_settings));

@@ -132,7 +132,7 @@ class Job:
         placed = self.server_hosts if role == "server" else self.worker_hosts
         host = placed[rank] if placed else None
         if role == "worker" and self.program:
-            return Part(role, rank, self.program, self._env(role, rank), host)
+            return self._with_keys(Part(role, rank, self.program, self._env(role, rank), host))
         argv = [self._program(role, host)] + (["--config", self.config] if self.config else [])
         # Servers of a program get the rest from its workers.
         own = [s for s in self.overrides if not self.program or s.startswith(OF_SERVERS)]
@@ -149,9 +149,11 @@ class Job:
                 argv += ["--resume", self.resume]
         elif self.facts.get("train.trace"):
             argv += ["--out", self.out]
-        part = Part(role, rank, argv, self._env(role, rank), host)
-        if self.curve and host:
-            part.key = keys.line(self.curve, role)
+        return self._with_keys(Part(role, rank, argv, self._env(role, rank), host))
+
+    def _with_keys(self, part):
+        if self.curve and part.host:
+            part.key = keys.line(self.curve, part.role)
         elif self.curve:
             part.env.update(keys.environment(self.curve))
         return part

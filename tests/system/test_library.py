@@ -101,6 +101,10 @@ class Library(JobTest):
             results.add(self.check_result(parts["worker 0"].text()))
         self.assertEqual(len(results), 1, results)
 
+    def test_psrun_gives_it_the_keys(self):
+        said = self.psrun("--curve", self.path("keys"), "-s", 1, "-w", 2, "--", self.program, timeout=60)
+        self.check_result(said)
+
     def test_a_cmake_package(self):
         source = Path(self.folder)
         (source / "CMakeLists.txt").write_text(CONSUMER, encoding="utf-8")
