@@ -485,7 +485,9 @@ static ps_err check_rest(const ps_config *cfg)
             cfg, "train.patience",
             "counts evaluations, and train.eval_every is 0: set it to 1 or more");
     if (cfg->exchange.name == PS_EXCHANGE_PS && cfg->job.servers < 1)
-        return key_error(cfg, "job.servers", "exchange.name ps needs a server");
+        return key_error(cfg, "job.servers",
+                         "exchange.name ps needs a server: give it one (-s 1), or "
+                         "take all-reduce (-m allreduce)");
     return PS_OK;
 }
 

@@ -112,7 +112,7 @@ TEST(what_is_not_read_is_said)
     check_bad(x, "negative_i1.npy", PS_ERR_FORMAT, "label 1 is -1");
     check_bad(x, "u8_too_large.npy", PS_ERR_FORMAT, "label 1 is 1099511627776");
     check_bad(x, "u8_most.npy", PS_ERR_FORMAT,
-              "label 1 is 18446744073709551615; labels are 0 .. 2147483647");
+              "label 1 is 18446744073709551615; labels count from 0, below 2147483647");
     check_bad(x, "f4_2x3.npy", PS_ERR_UNSUPPORTED, "labels are integers");
     check_bad("u1_2x2x3.npy", "empty.npy", PS_ERR_UNSUPPORTED, "labels are integers");
 }

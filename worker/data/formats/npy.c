@@ -327,9 +327,7 @@ static ps_err bad_label(const ps_source *source, char type, int64_t i, int64_t v
     char value[24];
     snprintf(value, sizeof value, type == 'u' ? "%" PRIu64 : "%" PRId64, v);
     return ps_err_set(PS_ERR_FORMAT,
-                      "%s: label %" PRId64
-                      " is %s; labels are 0 .. %d, one less than the "
-                      "model's classes at most",
+                      "%s: label %" PRId64 " is %s; labels count from 0, below %d",
                       source->path, i, value, INT32_MAX);
 }
 

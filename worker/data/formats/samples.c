@@ -146,6 +146,27 @@ static ps_err samples_check_finite(const ps_dataset *set, int64_t first)
     return PS_OK;
 }
 
+/* The label of sample i is none of the model's classes. */
+static ps_err label_too_large(const ps_dataset *set, int64_t i, int64_t first,
+                              const ps_wanted *wanted)
+{
+    const int32_t label = set->labels[i];
+    int32_t least = label;
+    for (int64_t k = 0; k < set->n; k++)
+        if (!wanted->may_be_ignored || set->labels[k] != wanted->ignore_index)
+            least = set->labels[k] < least ? set->labels[k] : least;
+    char mend[96];
+    snprintf(mend, sizeof mend,
+             label == wanted->n && least == 1
+                 ? "classes count from 0, and the least label here is 1: take 1 from all"
+                 : "give the last layer %" PRId64 " outputs, or mend the label",
+             (int64_t)label + 1);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "sample %" PRId64 " has the label %" PRId32 "; the model's %" PRId64
+                      " classes are 0 to %" PRId64 ": %s",
+                      first + i, label, wanted->n, wanted->n - 1, mend);
+}
+
 static ps_err samples_check_labels(ps_dataset *set, int64_t first,
                                    const ps_wanted *wanted)
 {
@@ -163,13 +184,7 @@ static ps_err samples_check_labels(ps_dataset *set, int64_t first,
                               "; labels start at 0",
                               first + i, label);
         if (wanted->n > 0 && label >= wanted->n)
-            return ps_err_set(PS_ERR_FORMAT,
-                              "sample %" PRId64 " has the label %" PRId32
-                              "; the model's %" PRId64 " classes are 0 to %" PRId64
-                              ": give the last layer %" PRId64 " outputs, or mend the "
-                              "label",
-                              first + i, label, wanted->n, wanted->n - 1,
-                              (int64_t)label + 1);
+            return label_too_large(set, i, first, wanted);
         if (label > largest) largest = label;
     }
     set->n_classes = (int64_t)largest + 1;
