@@ -272,7 +272,8 @@ static ps_err close_job(pstrain_session *s)
     if (stage == PS_STAGE_STARTED)
         return s->reduces ? pstrain_reducing_stop(s) : ps_session_close(s->session);
     if (stage == PS_STAGE_OPEN) return ps_session_withdraw(s->session);
-    if (s->member) PS_TRY(ps_member_leave(s->member, pstrain_step_deadline(s)));
+    if (s->member)
+        PS_TRY(ps_member_leave(s->member, ps_config_step_deadline(pstrain_config(s))));
     ps_life_reach(&s->life, PS_STAGE_CLOSED);
     return PS_OK;
 }

@@ -43,17 +43,7 @@ int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err)
     return (int)err;
 }
 
-static const ps_config_net *net_of(const pstrain_session *s)
+const ps_config *pstrain_config(const pstrain_session *s)
 {
-    return s->full ? &s->full->net : &s->config.net;
-}
-
-ps_deadline pstrain_join_deadline(const pstrain_session *s)
-{
-    return ps_deadline_in_ms((uint64_t)net_of(s)->join_timeout_ms);
-}
-
-ps_deadline pstrain_step_deadline(const pstrain_session *s)
-{
-    return ps_deadline_in_ms((uint64_t)net_of(s)->step_timeout_ms);
+    return s->full ? s->full : &s->config;
 }

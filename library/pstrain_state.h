@@ -92,8 +92,8 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
 
 ps_group_numbers pstrain_numbers_of(const pstrain_group *g);
 
-ps_deadline pstrain_join_deadline(const pstrain_session *s);
-ps_deadline pstrain_step_deadline(const pstrain_session *s);
+/* By all settings that there are: create's, then open's too. */
+const ps_config *pstrain_config(const pstrain_session *s);
 
 /* The reducer's part of closing, figures and the end. */
 ps_err pstrain_reducing_stop(pstrain_session *s);

@@ -225,7 +225,8 @@ static ps_err compare_with_worker_0(pstrain_session *s)
 {
     ps_open_job of_0;
     bool found;
-    PS_TRY(ps_open_job_get(s->member, pstrain_join_deadline(s), &of_0, &found));
+    PS_TRY(ps_open_job_get(s->member, ps_config_join_deadline(pstrain_config(s)), &of_0,
+                           &found));
     if (!found)
         return ps_err_set(PS_ERR_TIMEOUT,
                           "worker 0 has not opened its session within %" PRId64
@@ -241,7 +242,8 @@ static ps_err table_agree(pstrain_session *s)
 {
     if (!s->member) return PS_OK;
     const ps_err err = s->rank == 0
-                           ? ps_open_job_put(s->member, &s->own, pstrain_join_deadline(s))
+                           ? ps_open_job_put(s->member, &s->own,
+                                             ps_config_join_deadline(pstrain_config(s)))
                            : compare_with_worker_0(s);
     if (err == PS_ERR_PEER && ps_member_check(s->member) == PS_OK) {
         const ps_err_saved why = ps_err_save(err);
@@ -249,7 +251,8 @@ static ps_err table_agree(pstrain_session *s)
         return ps_err_restore(&why);
     }
     if (err != PS_OK) return err;
-    return ps_member_barrier(s->member, "open", pstrain_join_deadline(s));
+    return ps_member_barrier(s->member, "open",
+                             ps_config_join_deadline(pstrain_config(s)));
 }
 
 /* What a job that goes on has skipped before, and with which scale it goes on. */
@@ -272,7 +275,7 @@ static ps_err table_set_start(pstrain_session *s, uint64_t total_steps,
         start.rule_bytes = resume->rule_bytes;
         memcpy(start.rule, resume->rule, sizeof start.rule);
     }
-    const ps_deadline deadline = pstrain_join_deadline(s);
+    const ps_deadline deadline = ps_config_join_deadline(pstrain_config(s));
     if (s->member && s->rank == 0)
         PS_TRY(ps_job_start_put(s->member, &start, deadline));
     else if (s->member)

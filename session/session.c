@@ -226,8 +226,7 @@ ps_err ps_session_set_start(ps_session *s, const ps_job_start *start)
 static ps_err session_tell_start(ps_session *s, const ps_job_start *start)
 {
     if (!s->member || s->rank != 0) return PS_OK;
-    return ps_job_start_put(
-        s->member, start, ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
+    return ps_job_start_put(s->member, start, ps_config_step_deadline(s->o.config));
 }
 
 ps_err ps_session_join(ps_session *s, uint64_t total_steps)
@@ -478,8 +477,7 @@ ps_err ps_session_stop(ps_session *s)
 static ps_err session_leave(ps_session *s)
 {
     if (!s->member) return PS_OK;
-    return ps_member_leave(s->member,
-                           ps_deadline_in_ms((uint64_t)s->o.config->net.step_timeout_ms));
+    return ps_member_leave(s->member, ps_config_step_deadline(s->o.config));
 }
 
 ps_err ps_session_close(ps_session *s)

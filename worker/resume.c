@@ -13,11 +13,6 @@
 #include "log.h"
 #include "trainer.h"
 
-static ps_deadline resume_step_deadline(const ps_resume *r)
-{
-    return ps_deadline_in_ms((uint64_t)r->o.config->net.step_timeout_ms);
-}
-
 static ps_deadline resume_file_deadline(const ps_resume *r)
 {
     return ps_deadline_in_ms((uint64_t)r->o.config->train.file_timeout_ms);
@@ -166,7 +161,7 @@ static ps_err is_job_old(const ps_resume *r, bool *old)
     if (*old || r->o.rank != 0 || ps_member_roster(r->o.member)->n_servers == 0)
         return PS_OK;
     PS_TRY(ps_member_get(r->o.member, PS_JOB_KEY_AGAIN, &value, &bytes,
-                         resume_step_deadline(r)));
+                         ps_config_step_deadline(r->o.config)));
     *old = bytes > 0;
     free(value);
     return PS_OK;
@@ -233,9 +228,10 @@ static ps_err resume_take_place(ps_resume *r)
                           from.fragment);
     r->goes_on = true;
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
-    PS_TRY(ps_job_start_get(r->o.member, &r->start, resume_step_deadline(r)));
+    PS_TRY(
+        ps_job_start_get(r->o.member, &r->start, ps_config_step_deadline(r->o.config)));
     PS_TRY(ps_trainer_place_hear(r->o.member, &from, r->shape.table, &r->snapshot.trainer,
-                                 &r->place, resume_step_deadline(r)));
+                                 &r->place, ps_config_step_deadline(r->o.config)));
     r->choice = (ps_survivors_choice){.source = -1, .generation = r->place.generation};
     r->start.step = r->snapshot.trainer.step;
     r->start.back_at = from.push;
@@ -280,7 +276,7 @@ static ps_err put_state(ps_resume *r)
     json_decref(json);
     if (!text) return ps_err_set(PS_ERR_NOMEM, "no memory for the state of training");
     ps_err err = ps_member_put(r->o.member, PS_JOB_KEY_TRAINER, text, strlen(text),
-                               resume_step_deadline(r));
+                               ps_config_step_deadline(r->o.config));
     free(text);
     return err;
 }
@@ -291,7 +287,7 @@ static ps_err get_state(ps_resume *r)
     size_t bytes;
     PS_TRY(ps_snapshot_init(&r->snapshot, &r->shape, r->o.rank, false));
     PS_TRY(ps_member_get(r->o.member, PS_JOB_KEY_TRAINER, &value, &bytes,
-                         resume_step_deadline(r)));
+                         ps_config_step_deadline(r->o.config)));
     json_t *json = json_loadb(value, bytes, 0, NULL);
     free(value);
     ps_err err = ps_trainer_snapshot_from_json(json, &r->snapshot.trainer);
@@ -336,7 +332,7 @@ static ps_err resume_tell(ps_resume *r, ps_sampler_options *sampler)
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;
     PS_TRY(put_state(r));
-    return ps_job_start_put(r->o.member, &r->start, resume_step_deadline(r));
+    return ps_job_start_put(r->o.member, &r->start, ps_config_step_deadline(r->o.config));
 }
 
 static ps_err resume_hear(ps_resume *r, ps_sampler_options *sampler)

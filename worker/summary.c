@@ -36,9 +36,8 @@ ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session)
     PS_TRY(ps_mem_zalloc(&peaks, 2 * (size_t)n, sizeof *peaks, "the peaks"));
     peaks[rank] = (double)s->peak_rss_bytes;
     peaks[n + rank] = (double)s->most_bytes_in_flight;
-    ps_err err =
-        ps_member_reduce(member, "peaks", peaks, 2 * (size_t)n,
-                         ps_deadline_in_ms((uint64_t)s->config->net.step_timeout_ms));
+    ps_err err = ps_member_reduce(member, "peaks", peaks, 2 * (size_t)n,
+                                  ps_config_step_deadline(s->config));
     if (err == PS_OK) {
         s->peak_rss_bytes = summary_largest(peaks, n);
         s->most_bytes_in_flight = summary_largest(peaks + n, n);

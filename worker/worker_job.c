@@ -64,11 +64,6 @@ static const ps_exchange_ops *ops_of(const job *j)
     return ps_session_ops(j->session);
 }
 
-static ps_deadline worker_job_step_deadline(const job *j)
-{
-    return ps_deadline_in_ms((uint64_t)j->config->net.step_timeout_ms);
-}
-
 /* --- what the configuration alone says --------------------------------------------- */
 
 static ps_err make_session(job *j)
@@ -200,7 +195,7 @@ static ps_err worker_job_find_start(job *j)
     j->total_steps = j->resume.start.total_steps;
     if (!j->member || j->rank != 0) return PS_OK;
     const char *init = j->resume.goes_on ? "" : j->config->train.init;
-    return ps_file_announce_init(j->member, init, worker_job_step_deadline(j));
+    return ps_file_announce_init(j->member, init, ps_config_step_deadline(j->config));
 }
 
 /* --- arithmetic -------------------------------------------------------------------- */
@@ -253,7 +248,7 @@ static ps_err first_weights(job *j)
         ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     if (reads) {
         PS_TRY(ps_model_file_load(init, &j->spec.table, strict, params, buffers));
-        return ps_file_init_is_read(j->member, worker_job_step_deadline(j));
+        return ps_file_init_is_read(j->member, ps_config_step_deadline(j->config));
     }
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
@@ -302,7 +297,8 @@ static ps_err open_outputs(job *j)
                                PS_ROLE_WORKER, j->rank, j->member));
     ps_progress_init(&j->progress, j->rank == 0 ? stderr : NULL, j->cli->bar_columns);
     if (j->rank != 0) return PS_OK;
-    PS_TRY(ps_file_announce_folder(j->member, &j->run_dir, worker_job_step_deadline(j)));
+    PS_TRY(ps_file_announce_folder(j->member, &j->run_dir,
+                                   ps_config_step_deadline(j->config)));
     PS_TRY(note_membership(j));
     PS_TRY(ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics));
     if (!j->config->train.tensorboard) return PS_OK;
@@ -489,7 +485,7 @@ static ps_err worker_job_regroup(job *j)
 {
     const int n = j->result.next_workers;
     if (j->rank == 0) ps_member_regroup(j->member, n);
-    ps_member_cause(j->member, worker_job_step_deadline(j));
+    ps_member_cause(j->member, ps_config_step_deadline(j->config));
     j->left = j->result.leaves;
     if (j->left) return PS_OK;
     return ps_err_set(PS_ERR_REGROUP, "the job goes on with %d workers", n);

@@ -159,6 +159,16 @@ bool ps_config_two_levels(const ps_config *cfg)
     return cfg->exchange.levels == 2;
 }
 
+ps_deadline ps_config_step_deadline(const ps_config *cfg)
+{
+    return ps_deadline_in_ms((uint64_t)cfg->net.step_timeout_ms);
+}
+
+ps_deadline ps_config_join_deadline(const ps_config *cfg)
+{
+    return ps_deadline_in_ms((uint64_t)cfg->net.join_timeout_ms);
+}
+
 bool ps_config_names_straggler(const ps_config *cfg)
 {
     // With exchange.levels 2 servers see hosts, not workers.

@@ -1,8 +1,8 @@
 /* The configuration of a job: a YAML file, overridden by --set key=value.
  *
  * One table (config_schema.c) lists every key with its type, range, default and help; the
- * reader, --help, docs/configuration.md, the configuration hash and --resume all use it. Errors
- * name file, line and key: "configs/a.yaml:12: optimizer.lr: -1 is below 0".
+ * reader, --help, docs/configuration.md, the configuration hash and --resume all use it.
+ * Errors name file, line and key: "configs/a.yaml:12: optimizer.lr: -1 is below 0".
  */
 #ifndef PS_CONFIG_H
 #define PS_CONFIG_H
@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "clock.h"
 #include "config_words.h"
 #include "err.h"
 #include "yaml_tree.h"
@@ -291,6 +292,10 @@ bool ps_config_own_pace(const ps_config *cfg);
 bool ps_config_quorum(const ps_config *cfg);
 /* Whether workers of one host are summed there first: exchange.levels 2. */
 bool ps_config_two_levels(const ps_config *cfg);
+
+/* From now on: net.step_timeout_ms, net.join_timeout_ms. */
+ps_deadline ps_config_step_deadline(const ps_config *cfg);
+ps_deadline ps_config_join_deadline(const ps_config *cfg);
 
 /* Of a program's job: whether a parameter without a gradient is left as it is (absent.h);
  * in sums it counts as zeros. */

@@ -16,8 +16,7 @@ static ps_deadline file_wait_file_deadline(const ps_config *config)
 
 ps_deadline ps_file_meeting_deadline(const ps_config *config, int rank)
 {
-    return rank == 0 ? ps_deadline_in_ms((uint64_t)config->net.step_timeout_ms)
-                     : file_wait_file_deadline(config);
+    return rank == 0 ? ps_config_step_deadline(config) : file_wait_file_deadline(config);
 }
 
 static ps_err put_path(ps_member *m, const char *key, const char *path,
@@ -84,7 +83,7 @@ ps_err ps_file_init_is_read(ps_member *m, ps_deadline deadline)
 ps_err ps_file_wait_init(ps_member *m, const ps_config *config)
 {
     char path[PATH_MAX], none[PATH_MAX];
-    ps_deadline soon = ps_deadline_in_ms((uint64_t)config->net.step_timeout_ms);
+    ps_deadline soon = ps_config_step_deadline(config);
     PS_TRY(get_path(m, PS_JOB_KEY_INIT, path, soon));
     if (path[0] == '\0') return PS_OK;
     ps_err err = get_path(m, PS_JOB_KEY_INIT_READ, none, file_wait_file_deadline(config));

@@ -11,7 +11,7 @@
 
 ps_deadline ps_trainer_step_deadline(const ps_trainer *t)
 {
-    return ps_deadline_in_ms((uint64_t)t->o.config->net.step_timeout_ms);
+    return ps_config_step_deadline(t->o.config);
 }
 
 ps_err ps_trainer_reduce(const ps_trainer *t, const char *kind, uint64_t number,
