@@ -171,7 +171,7 @@ void world_deliver_down(uint32_t rank, uint32_t shard)
     world_owner = rank;
     world_must(ps_comm_receive(c, l, &f), "worker", rank);
     if (world_scenario()->mistake == MISTAKE_NOTHING_IS_REPEATED &&
-        arrived.header.kind == PS_MSG_READY && arrived.header.step > 1)
+        arrived.header.kind == PS_MSG_READY && arrived.header.hello.number > 1)
         ps_comm_send_no_more(c, shard);
     world_must(ps_comm_send_allowed(c), "worker", rank);
     world_owner = MEMBERS;
