@@ -150,7 +150,7 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
         ps_counter_add(&s->pushes, 1);
         zmq_msg_move(&c->early[h->rank], &f->payload);
         ps_trace_add_chunk(PS_TRACE_RECEIVE, begin_ns, h->step, h->chunk, h->rank);
-        PS_TRY(s->pace->taken(s, c, h->rank));
+        PS_TRY(ps_shard_check_left(s, c));
         break;
     case PS_VERDICT_ANSWER:
         ps_counter_add(&s->repeated, 1);

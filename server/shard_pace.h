@@ -21,7 +21,7 @@ typedef struct ps_shard_pace_ops {
     void (*close)(ps_shard *s);
     /* What a worker's push of a chunk is worth, as ps_policy_push says. */
     ps_verdict (*push)(ps_shard *s, ps_shard_chunk *c, uint32_t rank, uint64_t number);
-    /* It is here: TAKE or KEEP. Does what is due now. */
+    /* It counts (TAKE) and is here. Does what is due now. */
     ps_err (*taken)(ps_shard *s, ps_shard_chunk *c, uint32_t rank);
     /* Answers a push that was answered before. */
     ps_err (*answer_again)(ps_shard *s, ps_shard_chunk *c, uint32_t rank);
