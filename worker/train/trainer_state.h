@@ -100,9 +100,6 @@ struct ps_trainer {
 
 enum { PS_TRAINER_NOT_SIZED = -2 }; // sized_for: the sizes have changed
 
-/* For one step's waits: net.step_timeout_ms from now. */
-ps_deadline ps_trainer_step_deadline(const ps_trainer *t);
-
 /* Sums the values over all ranks, in place. kind and number name the sum. */
 ps_err ps_trainer_reduce(const ps_trainer *t, const char *kind, uint64_t number,
                          double *values, size_t n);

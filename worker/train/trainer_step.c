@@ -9,17 +9,13 @@
 #include "loss_terms.h"
 #include "trace.h"
 
-ps_deadline ps_trainer_step_deadline(const ps_trainer *t)
-{
-    return ps_config_step_deadline(t->o.config);
-}
-
 ps_err ps_trainer_reduce(const ps_trainer *t, const char *kind, uint64_t number,
                          double *values, size_t n)
 {
     char name[48];
     snprintf(name, sizeof name, "%s/%" PRIu64, kind, number);
-    return ps_member_reduce(t->member, name, values, n, ps_trainer_step_deadline(t));
+    return ps_member_reduce(t->member, name, values, n,
+                            ps_config_step_deadline(t->o.config));
 }
 
 static ps_err on_params_needed(void *ctx, uint64_t begin, uint64_t end)
@@ -101,7 +97,8 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
     uint64_t begin = ps_clock_ns();
     *out = t->next;
     t->next = NULL;
-    if (!*out) PS_TRY(ps_loader_next(t->loader, ps_trainer_step_deadline(t), out));
+    if (!*out)
+        PS_TRY(ps_loader_next(t->loader, ps_config_step_deadline(t->o.config), out));
     t->loaded += ps_clock_seconds_since(begin);
     ps_trace_add(PS_TRACE_BATCH, begin, t->step);
     if (!*out)
@@ -115,7 +112,7 @@ static ps_err trainer_step_prefetch(ps_trainer *t)
 {
     if (!ps_program_prefetches(t->program) || !ps_loader_ready(t->loader)) return PS_OK;
     uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_loader_next(t->loader, ps_trainer_step_deadline(t), &t->next));
+    PS_TRY(ps_loader_next(t->loader, ps_config_step_deadline(t->o.config), &t->next));
     ps_batch batch = batch_of(t->next);
     PS_TRY(ps_program_prefetch(t->program, &batch));
     ps_trace_add(PS_TRACE_PREFETCH, begin, t->step);

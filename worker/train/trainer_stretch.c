@@ -148,7 +148,7 @@ static ps_err rounds_tell(const ps_trainer *t, const uint64_t *samples, int n)
     ps_mp_writer_init(&w);
     ps_sync_batches_write(&w, samples, (uint32_t)n);
     return ps_member_put_written(t->member, PS_JOB_KEY_POLICY_BATCHES, &w,
-                                 ps_trainer_step_deadline(t));
+                                 ps_config_step_deadline(t->o.config));
 }
 
 /* After that step, and at rest, all ranks before the next step: agrees on the steps of
@@ -265,7 +265,7 @@ static ps_err put_rules(ps_trainer *t)
     ps_mp_writer_init(&w);
     ps_sync_rules_write(&w, &rules, (uint32_t)t->o.config->sync.fragments, batches);
     const ps_err err = ps_member_put_written(t->member, PS_JOB_KEY_POLICY, &w,
-                                             ps_trainer_step_deadline(t));
+                                             ps_config_step_deadline(t->o.config));
     free(t->own->replay.orders);
     t->own->replay.orders = NULL;
     PS_TRY(err);
@@ -350,7 +350,7 @@ static ps_err stretch_start(ps_trainer *t)
     if (t->rank == 0) PS_TRY(put_rules(t));
     double repeats = t->rank == 0 && *t->o.config->sync.replay;
     PS_TRY(ps_member_reduce(t->member, "policy/start", &repeats, 1,
-                            ps_trainer_step_deadline(t)));
+                            ps_config_step_deadline(t->o.config)));
     t->own->repeats = repeats > 0;
     return PS_OK;
 }
@@ -363,7 +363,7 @@ static ps_err tell_end(ps_trainer *t)
     if (t->own->told_end || !ps_session_told_to_end(t->o.session)) return PS_OK;
     t->own->told_end = true;
     return ps_member_put(t->member, PS_JOB_KEY_POLICY_END, "", 0,
-                         ps_trainer_step_deadline(t));
+                         ps_config_step_deadline(t->o.config));
 }
 
 static void stretch_show(ps_trainer *t, double seconds, int64_t group_n)
@@ -403,7 +403,7 @@ static ps_err tell_place(const ps_trainer *t)
         // If this process dies before the best one is on the disk, that is none.
         if (ps_checkpointer_best_is_due(t->o.checkpointer)) now.best = t->best_before;
         err = ps_trainer_place_tell(t->member, table, &now, &place,
-                                    ps_trainer_step_deadline(t));
+                                    ps_config_step_deadline(t->o.config));
     }
     ps_trainer_snapshot_fini(&now);
     return err;
@@ -511,7 +511,7 @@ static ps_err fetch_record(ps_trainer *t, void **value, ps_sync_rest *rest)
 {
     size_t bytes;
     const ps_job_key key = ps_job_key_rest(t->own->n_rests++);
-    const ps_deadline deadline = ps_trainer_step_deadline(t);
+    const ps_deadline deadline = ps_config_step_deadline(t->o.config);
     if (t->rank != 0) return PS_OK;
     PS_TRY(ps_member_get(t->member, key.text, value, &bytes, deadline));
     PS_TRY(ps_sync_rest_read(*value, bytes, rest));
