@@ -228,7 +228,8 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->pace = ps_config_own_pace(s->o.config) ? &ps_shard_orders : &ps_shard_bsp;
     PS_TRY(ps_shard_memory_init(s));
     expect_workers(s, roster, job->n_groups);
-    s->credit = ps_credit_of_shard(s->o.config, &s->codec, plan, s->index);
+    s->credit = ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, &s->codec,
+                                   plan, s->index);
     const unsigned link = s->index % (plan->n_shards / (unsigned)roster->n_servers) + 1;
     if (s->norm.waits || s->pace->by_worker)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));

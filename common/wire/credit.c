@@ -37,11 +37,10 @@ ps_credit ps_credit_for(const ps_credit_needs *needs)
     return (ps_credit){.window = window, .explicit_above = above};
 }
 
-ps_credit ps_credit_of_shard(const ps_config *config, const ps_chunk_codec *codec,
+ps_credit ps_credit_of_shard(uint64_t configured, const ps_chunk_codec *codec,
                              const ps_plan *plan, uint32_t shard)
 {
-    ps_credit_needs needs = {.configured = (uint64_t)config->exchange.credit,
-                             .size = plan->size};
+    ps_credit_needs needs = {.configured = configured, .size = plan->size};
     ps_chunk_codec_step_bytes(codec, plan, shard, &needs.shard_bytes,
                               &needs.largest_bytes);
     return ps_credit_for(&needs);

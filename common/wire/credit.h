@@ -47,7 +47,7 @@ typedef struct ps_credit_needs {
  * of the largest payload, or one where the host is crowded; at most all of a step's.
  * Pure; the same on both sides, since the plan's hash holds what it depends on. */
 ps_credit ps_credit_for(const ps_credit_needs *needs);
-ps_credit ps_credit_of_shard(const ps_config *config, const ps_chunk_codec *codec,
+ps_credit ps_credit_of_shard(uint64_t configured, const ps_chunk_codec *codec,
                              const ps_plan *plan, uint32_t shard);
 
 static inline bool ps_credit_allows(const ps_credit *credit, uint64_t on_the_way,

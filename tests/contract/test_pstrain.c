@@ -112,7 +112,7 @@ static int set_rates(pstrain_session *s, uint64_t step)
 
 /* Every change of one element is found, and none once it is undone. With exchange.levels
  * 2 the others of the host copy the weights from worker 0's arena: they have them first.
- */
+ * Not in step 0: in shared memory a shard may still be reading the first weights there. */
 static int check_marks(rig_worker *w)
 {
     int index;
@@ -142,7 +142,7 @@ static int one_step(rig_worker *w, uint64_t step)
     RIG_TRY(pstrain_ready(w->s, 0, N_PARAMS, &here));
     if (!here) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(check_weights(w, step));
-    RIG_TRY(check_marks(w));
+    if (step > 0) RIG_TRY(check_marks(w));
     if (step % 2) {
         for (int t = 0; t < N_PARAMS; t++)
             RIG_TRY(has_gradient(w->rank, step, t) ? push_double(w, t, step)

@@ -50,7 +50,8 @@ static void begin_shard(uint32_t index)
         world_secret(W.incarnation, r, &secrets[W.incarnation % 8][r]);
         ps_wire_id(r, &s->rules.secrets[r], s->peers[r].id);
     }
-    s->credit = ps_credit_of_shard(&K.config, &s->codec, &K.plan, index);
+    s->credit =
+        ps_credit_of_shard((uint64_t)K.config.exchange.credit, &s->codec, &K.plan, index);
     W.summed[index] = W.told[index] = W.newest.version;
     world_owner = MEMBERS;
 }
@@ -58,7 +59,8 @@ static void begin_shard(uint32_t index)
 static void begin_link(ps_comm *c, uint32_t rank, uint32_t shard)
 {
     ps_comm_link *l = &c->links[shard];
-    l->credit = ps_credit_of_shard(&K.config, &c->codec, &K.plan, shard);
+    l->credit =
+        ps_credit_of_shard((uint64_t)K.config.exchange.credit, &c->codec, &K.plan, shard);
     l->host = l->endpoint = "shard";
     l->socket = &world_dealers[rank][shard];
     l->monitor = &world_monitors[rank][shard];

@@ -234,7 +234,7 @@ class Psrun(subprocess.Popen):
     def __init__(self, argv, env=None, before=lambda: None, stdout=subprocess.PIPE, **more):
         argv = list(map(str, argv))
         super().__init__(argv, preexec_fn=lambda: (before(), self._become(argv[1:], env)), stdout=stdout,
-                         stderr=subprocess.STDOUT, text=True, **more)
+                         **{"stderr": subprocess.STDOUT, "text": True, **more})
 
     @classmethod
     def run(cls, argv, timeout=300, **more):

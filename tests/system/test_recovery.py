@@ -201,7 +201,7 @@ class ByHand(JobTest):
             seen = parts["worker 0"].text().count(" resume step=")
             self.disk.let_job_go(step)
             parts[name] = self.start_again(parts[name])
-            self.addCleanup(self._end, parts[name])
+            self.addCleanup(parts[name].end)
             parts["worker 0"].wait_for("(?s)" + r" resume step=.*" * (1 if name == "worker 0" else seen + 1))
         self.assertEqual(self.end_well(parts), expected)
 
@@ -215,7 +215,7 @@ class ByHand(JobTest):
         parts["worker 0"].popen.kill()
         parts["worker 0"].popen.wait()
         parts["worker 0"] = self.start_again(parts["worker 0"])
-        self.addCleanup(self._end, parts["worker 0"])
+        self.addCleanup(parts["worker 0"].end)
         self.assertEqual(self.end_well(parts), expected)
         self.assertRegex(parts["worker 0"].text(), r'resume step=\d+ .*from="memory of worker 1"')
 

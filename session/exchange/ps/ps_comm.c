@@ -380,14 +380,6 @@ static ps_err comm_connect_link(ps_comm *c, uint32_t shard)
     return ps_zsock_connect(l->socket, options.curve, l->endpoint);
 }
 
-static ps_credit comm_credit_of(const ps_comm *c, uint32_t shard)
-{
-    ps_credit_needs needs = {.configured = c->o.settings.credit, .size = c->plan->size};
-    ps_chunk_codec_step_bytes(&c->codec, c->plan, shard, &needs.shard_bytes,
-                              &needs.largest_bytes);
-    return ps_credit_for(&needs);
-}
-
 static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, bool shm)
 {
     const ps_roster_entry *entry = &ps_member_roster(c->o.member)->servers[server];
@@ -396,7 +388,7 @@ static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, 
     l->host = entry->host;
     l->endpoint = entry->endpoints[index];
     l->shm = shm;
-    l->credit = comm_credit_of(c, shard);
+    l->credit = ps_credit_of_shard(c->o.settings.credit, &c->codec, c->plan, shard);
     PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
     PS_TRY(comm_connect_link(c, shard));
     c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
