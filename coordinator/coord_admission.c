@@ -12,6 +12,7 @@
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
+#include "tell.h"
 
 /* As many as the job has, or waits for. */
 static int role_size(const ps_coordinator *c, ps_role role)
@@ -442,9 +443,13 @@ void ps_coord_on_here(ps_coordinator *c, ps_coord_peer *p)
     for (int i = 0; i < c->n_peers; i++)
         n += c->peers[i].here;
     if (first && c->o.expected_workers == 0) c->waiting_ns = 0; // waits for more again
-    if (first)
-        PS_INFO("joined", "role=%s rank=%d members=%d/%d host=%s", ps_role_name(e->role),
-                p->asked_rank, n, all, e->host);
+    if (first) {
+        const char *role = ps_role_name(e->role);
+        ps_tell("joined", "{s:s, s:i, s:i, s:i}", "role", role, "rank", p->asked_rank,
+                "here", n, "of", all);
+        PS_INFO("joined", "role=%s rank=%d members=%d/%d host=%s", role, p->asked_rank, n,
+                all, e->host);
+    }
     if (is_ready(c))
         start_job(c);
     else
@@ -504,8 +509,10 @@ void ps_coord_on_join(ps_coordinator *c, const ps_control_id *from, const ps_rol
 
 void ps_coord_drop_peer(ps_coordinator *c, ps_coord_peer *p, const char *why)
 {
-    PS_WARN("unjoined", "role=%s rank=%d host=%s reason=\"%s\"",
-            ps_role_name(p->entry.role), p->entry.rank, p->entry.host, why);
+    const char *role = ps_role_name(p->entry.role);
+    ps_tell("unjoined", "{s:s, s:i}", "role", role, "rank", p->asked_rank);
+    PS_WARN("unjoined", "role=%s rank=%d host=%s reason=\"%s\"", role, p->entry.rank,
+            p->entry.host, why);
     ps_roster_entry_fini(&p->entry);
     *p = c->peers[--c->n_peers];
     ps_coord_index_renew(c);

@@ -4,6 +4,7 @@
 #include "fault_point.h"
 #include "job_view.h"
 #include "log.h"
+#include "tell.h"
 
 bool ps_coord_ends(const ps_coordinator *c)
 {
@@ -34,8 +35,10 @@ bool ps_coord_lose(ps_coordinator *c, ps_coord_peer *p, const char *why)
     const bool was_here = p->here;
     if (!may_lose(c, p)) return false;
     ps_job_view_lose(c->o.view, p->entry.role, p->entry.rank);
-    PS_WARN("away", "role=%s rank=%d reason=\"%s\" note=\"the others go on\"",
-            ps_role_name(p->entry.role), p->entry.rank, why);
+    const char *role = ps_role_name(p->entry.role);
+    ps_tell("away", "{s:s, s:i}", "role", role, "rank", p->entry.rank);
+    PS_WARN("away", "role=%s rank=%d reason=\"%s\" note=\"the others go on\"", role,
+            p->entry.rank, why);
     p->away = true;
     p->here = false;
     p->lost_ns = 0;

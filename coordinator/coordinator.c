@@ -14,6 +14,7 @@
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
+#include "tell.h"
 #include "thread.h"
 #include "trace.h"
 
@@ -305,8 +306,11 @@ static void on_death(ps_coordinator *c, ps_coord_peer *p, const death *d)
     char who[128], reason[PS_CONTROL_TEXT_MAX];
     const bool needed = c->state == PS_COORD_RUNNING && !p->left;
     if (needed && ps_coord_lose(c, p, d->why)) return;
-    if (d->silent && (needed || c->state == PS_COORD_JOINING))
-        PS_INFO("silent", "role=%s rank=%d", ps_role_name(p->entry.role), p->entry.rank);
+    if (d->silent && (needed || c->state == PS_COORD_JOINING)) {
+        const char *role = ps_role_name(p->entry.role);
+        ps_tell("silent", "{s:s, s:i}", "role", role, "rank", p->entry.rank);
+        PS_INFO("silent", "role=%s rank=%d", role, p->entry.rank);
+    }
     if (needed) {
         ps_coord_describe(p, who, sizeof who);
         snprintf(reason, sizeof reason, "%s is dead: %s", who, d->why);
@@ -589,6 +593,7 @@ ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinat
     c = *out;
     c->o = *options;
     ps_job_view_begin(c->o.view);
+    ps_tell("opened", "{}");
     ps_err err = coordinator_set_up(c);
     if (err != PS_OK) ps_coordinator_destroy(out, NULL);
     return err;

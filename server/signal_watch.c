@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "tell.h"
 #include "thread.h"
 
 /* The exit code of a program that ended on a signal, as shells report it. */
@@ -56,6 +57,8 @@ static ps_deadline on_signal(ps_signal_watch *w, int number)
     if (stays) ps_member_interrupt(w->member);
     if (!over && !stays) end_job(w, number);
     pthread_mutex_unlock(&w->lock);
+    if (number != 0 && (over || stays))
+        ps_tell("interrupted", "{s:s+}", "signal", "SIG", sigabbrev_np(number));
     if (over && number != 0) {
         PS_INFO("interrupted", "signal=SIG%s ends=\"at once\"", sigabbrev_np(number));
         _exit(EXIT_SIGNAL + number);

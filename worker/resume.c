@@ -11,6 +11,7 @@
 #include "file_wait.h"
 #include "job_keys.h"
 #include "log.h"
+#include "tell.h"
 #include "trainer.h"
 
 static ps_deadline resume_file_deadline(const ps_resume *r)
@@ -68,11 +69,12 @@ static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
 static void say_resume(const ps_resume *r, const char *from)
 {
     const ps_trainer_snapshot *s = &r->snapshot.trainer;
-    const uint64_t made = r->choice.made;
+    const uint64_t made = r->choice.made, n_lost = made > s->step ? made - s->step : 0;
+    const bool known = made > 0; // to somebody
     char lost[48] = "";
-    if (made > 0) // somebody knows
-        snprintf(lost, sizeof lost, " steps_lost=%" PRIu64,
-                 made > s->step ? made - s->step : 0);
+    if (known) snprintf(lost, sizeof lost, " steps_lost=%" PRIu64, n_lost);
+    ps_tell("resume", "{s:I, s:o}", "step", (json_int_t)s->step, "steps_lost",
+            known ? json_integer((json_int_t)n_lost) : json_null());
     PS_INFO("resume", "step=%" PRIu64 " epoch=%" PRId64 " from=\"%s\"%s", s->step,
             s->epoch, from, lost);
 }
@@ -237,6 +239,7 @@ static ps_err resume_take_place(ps_resume *r)
     r->start.back_at = from.push;
     r->start.back_fragment = from.fragment;
     r->start.buffer_pieces = r->place.buffer_pieces;
+    ps_tell("back", "{}");
     PS_INFO("back", "step=%" PRIu64 " note=\"the others have gone on\"", r->start.step);
     return PS_OK;
 }

@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "event.h"
 #include "log.h"
+#include "tell.h"
 #include "thread.h"
 
 enum { SAME_WISH_NS = 1000000000 };
@@ -30,6 +31,7 @@ bool ps_end_signal_again(ps_end_signal *first, int number, uint64_t now_ns)
 static void interrupt_note(int number)
 {
     int none = 0;
+    ps_tell("interrupted", "{s:s+}", "signal", "SIG", sigabbrev_np(number));
     PS_INFO("interrupted", "signal=SIG%s again=\"at once\"", sigabbrev_np(number));
     if (!atomic_compare_exchange_strong(&signal_number, &none, number)) return;
     ps_event_set(&came);

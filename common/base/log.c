@@ -10,8 +10,10 @@
 
 #include "clock.h"
 #include "printable.h"
+#include "tell.h"
 
 enum { LINE_BYTES = 2048, ROLE_BYTES = 32, PREFIX_BYTES = 64 };
+enum { REASON_BYTES = 1536 }; // with every quote escaped an event has room for it
 static const uint64_t MINUTE_NS = 60 * UINT64_C(1000000000);
 
 /* Global, because otherwise every function would need a logger as a parameter. Level and
@@ -95,8 +97,13 @@ void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
 
 void ps_log_failure(const char *event, ps_err code)
 {
+    const bool passing = ps_err_is_passing(code);
+    char reason[REASON_BYTES];
+    ps_printable(ps_err_message(), reason, sizeof reason);
+    ps_tell("failure", "{s:s, s:b, s:s}", "kind", ps_err_name(code), "passing", passing,
+            "reason", reason);
     PS_ERROR(event, "kind=%s passing=%s reason=\"%s\"", ps_err_name(code),
-             ps_err_is_passing(code) ? "true" : "false", ps_err_message());
+             passing ? "true" : "false", ps_err_message());
 }
 
 /* Whether one more line may be written; *left_out: how many were dropped since the last

@@ -5,8 +5,9 @@
  *
  * An event is logged once, where it is handled; kernels never log. It stays one line
  * whatever a peer puts into a host name or a reason: characters that are not printable
- * are escaped (printable.h), and text that is too long is cut. psrun reads some of the
- * events (deploy/psrunlib/log_line.py). So a field whose text others choose comes last.
+ * are escaped (printable.h), and text that is too long is cut. People read the lines; a
+ * launcher is told what it decides by (tell.h). A field whose text others choose comes
+ * last.
  */
 #ifndef PS_LOG_H
 #define PS_LOG_H
@@ -47,8 +48,8 @@ bool ps_log_shows(ps_log_level level);
 void ps_log_write(ps_log_level level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Logs this thread's last failure as an ERROR: kind=PEER passing=true reason="...". psrun
- * decides by kind and passing (ps_err_is_passing) whether to start the process again. */
+/* Logs this thread's last failure as an ERROR, kind=PEER passing=true reason="...", and
+ * tells the launcher, which decides by it whether to start the process again. */
 void ps_log_failure(const char *event, ps_err code);
 
 #define PS_DEBUG(event, ...) ps_log_write(PS_LOG_DEBUG, event, __VA_ARGS__)

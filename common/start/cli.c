@@ -8,6 +8,7 @@
 #include "nearest_name.h"
 #include "parse_text.h"
 #include "probe.h"
+#include "tell.h"
 
 static const char DEFAULT_ADDRESS[] = "127.0.0.1", DEFAULT_PORT[] = "29500";
 
@@ -119,6 +120,9 @@ static const char ENVIRONMENT[] =
     "  OMP_WAIT_POLICY, GOMP_SPINCOUNT\n"
     "                             how they wait for each other; they spin, or sleep\n"
     "                             beside other load, where neither is set\n"
+    "  PS_EVENTS                  DESCRIPTOR:INODE of a launcher's pipe, which gets "
+    "what\n"
+    "                             happens as lines of JSON\n"
     "  PS_CPU_LEVEL               vectors to use: plain, avx2, avx512; auto (the best\n"
     "                             that there are) when not set\n";
 
@@ -485,11 +489,13 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
                     .shares = 1,
                     .servers = -1,
                     .log_level = PS_LOG_INFO};
+    ps_tell_start(cli_environment("PS_EVENTS"));
     PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
     ps_err err = cli_split(argc, argv, &args);
     if (err == PS_OK) cli->done = print_asked(program, &args, out);
     if (err == PS_OK && !cli->done) err = do_asked(cli, program, &args, out);
     if (err == PS_OK && !cli->done) err = cli_fill(cli, program, &args);
+    if (err == PS_OK && !cli->done) ps_tell("begun", "{}");
     free(args.sets);
     return err;
 }

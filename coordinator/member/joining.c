@@ -12,6 +12,7 @@
 #include "log.h"
 #include "mem.h"
 #include "procstat.h"
+#include "tell.h"
 
 enum {
     UNANSWERED_MS = 3000,  // after that the address is looked up again
@@ -469,6 +470,7 @@ static ps_err join_timeout(const ps_joining *j)
     const char *host = ps_role_name(coordinators_role(o));
     double seconds = (double)o->config->net.join_timeout_ms * 1e-3;
     if (j->waiting_for[0]) {
+        ps_tell("missing", "{s:n}", "role");
         PS_INFO("missing", "parts=\"%s\"", j->waiting_for);
         return ps_err_set(PS_ERR_TIMEOUT,
                           "%s: not joined after %.1f s (net.join_timeout_ms)",
@@ -478,6 +480,7 @@ static ps_err join_timeout(const ps_joining *j)
         return ps_err_set(PS_ERR_TIMEOUT,
                           "%s: not joined after %.1f s (net.join_timeout_ms)", j->refusal,
                           seconds);
+    ps_tell("missing", "{s:s}", "role", host);
     PS_INFO("missing", "parts=\"%s 0\"", host);
     const bool hint =
         stays_here(o->config) && !ps_init_method_is_loopback(o->init_method);
@@ -517,8 +520,9 @@ static ps_err ask_or_look_again(ps_joining *j)
 static void tell_unanswered(const ps_joining *j)
 {
     if (j->joined || j->refusal[0] || j->dealer || j->waiting_for[0]) return;
-    PS_INFO("unanswered", "role=%s rank=0 at=%s", ps_role_name(coordinators_role(&j->o)),
-            j->coordinator_endpoint);
+    const char *host = ps_role_name(coordinators_role(&j->o));
+    ps_tell("silent", "{s:s, s:i}", "role", host, "rank", 0);
+    PS_INFO("unanswered", "role=%s rank=0 at=%s", host, j->coordinator_endpoint);
 }
 
 /* The reason why it has not joined so far, for join_timeout. */

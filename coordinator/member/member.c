@@ -15,6 +15,7 @@
 #include "log.h"
 #include "mem.h"
 #include "pace.h"
+#include "tell.h"
 #include "thread.h"
 #include "trace.h"
 
@@ -430,10 +431,12 @@ static void on_connected(ps_member *m)
 {
     uint64_t down_ns = atomic_exchange(&m->down_ns, 0);
     const uint32_t repeated = member_say_again(m);
-    if (m->was_connected)
+    if (m->was_connected) {
+        ps_tell("mended", "{s:i}", "repeated", (int)repeated);
         PS_WARN("connection-mended", "to=coordinator at=%s after_ms=%.0f repeated=%u",
                 m->joined.coordinator_endpoint,
                 (double)(ps_clock_awake_ns() - down_ns) * 1e-6, repeated);
+    }
     m->was_connected = true;
     m->lost_ns = 0;
 }
@@ -651,6 +654,7 @@ static void check_coordinator(ps_member *m)
     const char *host = m->joined.roster.n_servers > 0 ? "server" : "worker";
     char reason[PS_CONTROL_TEXT_MAX], why[64] = "its connection closed";
     if (!lost) {
+        ps_tell("silent", "{s:s, s:i}", "role", host, "rank", 0);
         PS_INFO("silent", "role=%s rank=0", host);
         snprintf(why, sizeof why, "no sign of life for %.1f s", (double)silent_ms * 1e-3);
     }

@@ -2,6 +2,7 @@
 
 #include "fault_point.h"
 #include "log.h"
+#include "tell.h"
 
 enum { NEWS_MS = 500 };
 
@@ -22,6 +23,7 @@ bool ps_rejoin_allowed(const ps_config *config, const ps_member *member, ps_err 
     if (!may || (cause != PS_OK && !ps_err_is_passing(cause))) return false;
     PS_FAULT_POINT("rejoin.asked");
     ++*done;
+    ps_tell("rejoin", "{}");
     PS_WARN("rejoin", "n=%lld/%lld reason=\"%s\"", (long long)*done, (long long)limit,
             failure.message);
     return true;

@@ -14,6 +14,7 @@
 #include "log.h"
 #include "nontemporal_copy.h"
 #include "survivors.h"
+#include "tell.h"
 #include "thread.h"
 
 struct ps_checkpointer {
@@ -85,6 +86,7 @@ static bool checkpointer_write_one(const ps_checkpointer *c)
     const uint64_t step = c->snapshot->trainer.step, begin = ps_clock_ns();
     const ps_err err = write_files(c, step);
     if (err == PS_OK) {
+        ps_tell("checkpoint", "{s:I}", "step", (json_int_t)step);
         PS_INFO("checkpoint", "step=%" PRIu64 " folder=%s ms=%.0f", step, c->folder.path,
                 (double)(ps_clock_ns() - begin) * 1e-6);
         return true;

@@ -11,6 +11,7 @@
 
 #include "log.h"
 #include "regular_file.h"
+#include "tell.h"
 
 enum { LINE_BYTES = 256 };
 
@@ -82,6 +83,7 @@ ps_err ps_membership_note(const ps_config *config, const char *folder,
 
 void ps_membership_announce(const ps_config *config, int workers, uint64_t step)
 {
-    if (ps_config_elastic(config))
-        PS_INFO("workers", "n=%d step=%" PRIu64, workers, step);
+    if (!ps_config_elastic(config)) return;
+    ps_tell("workers", "{s:i}", "n", workers);
+    PS_INFO("workers", "n=%d step=%" PRIu64, workers, step);
 }

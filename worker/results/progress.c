@@ -1,11 +1,13 @@
 #include "progress.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "tell.h"
 
 enum { BAR_EVERY_MS = 100, LINE_EVERY_MS = 2000, BAR_CELLS = 24, FEWEST_CELLS = 8 };
 enum { FRAME_CELLS = 3 }; // the bar's two ends; the last column stays free
@@ -121,6 +123,7 @@ void ps_progress_show(ps_progress *progress, const ps_progress_state *state, boo
     if (t < progress->next_ns && !(now && progress->bar)) return;
     progress->next_ns =
         t + (progress->bar ? BAR_EVERY_MS : LINE_EVERY_MS) * UINT64_C(1000000);
+    ps_tell("step", "{s:I}", "step", (json_int_t)state->step);
     if (progress->bar)
         draw_bar(progress, state);
     else

@@ -29,7 +29,7 @@ typedef struct ps_progress_state {
 void ps_progress_init(ps_progress *progress, FILE *out, int bar_columns);
 
 /* Shows the state if the last one has stood long enough, or at once when now is
- * set and there is a bar. */
+ * set and there is a bar; and tells a launcher the step. */
 void ps_progress_show(ps_progress *progress, const ps_progress_state *state, bool now);
 
 /* A line of its own, above the bar. */

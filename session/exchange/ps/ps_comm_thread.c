@@ -9,6 +9,7 @@
 #include "param_groups.h"
 #include "printable.h"
 #include "ps_comm_state.h"
+#include "tell.h"
 #include "trace.h"
 #include "zsock.h"
 
@@ -381,6 +382,7 @@ ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
         return PS_OK;
     }
     const uint32_t repeated = comm_repeat_unanswered(c, l);
+    ps_tell("mended", "{s:i}", "repeated", (int)repeated);
     PS_WARN("connection-mended", "to=shard-%u at=%s after_ms=%.0f repeated=%u",
             (uint32_t)(l - c->links), l->endpoint,
             (double)(ps_clock_awake_ns() - lost_ns) * 1e-6, repeated);
