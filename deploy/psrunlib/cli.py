@@ -355,7 +355,7 @@ def add_events(job, supervisor, code, started):
         again.ended()
     if again and code == 1:
         again.say_in_vain()
-    facts = supervisor.events.facts(again)
+    facts = supervisor.tally.facts(again)
     told = {"signal": supervisor.signal.name} if supervisor.signal else {}
     if code != 1 and (again or told or any(facts.values())):
         listed = {"restarts": [d.facts() for d in again.deaths]} if again else {}

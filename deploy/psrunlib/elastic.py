@@ -8,7 +8,6 @@ import subprocess
 
 from . import jobfile
 from .errors import JobError
-from .events import WORKERS_LINE
 from .regular_file import open_text
 from .restarts import is_passing
 
@@ -22,10 +21,9 @@ class Elastic:
         self.fewest = fewest
         self.workers = 0  # of the job, as worker 0 says, less those that have died since
 
-    def line(self, part, line):
-        found = WORKERS_LINE.match(line) if part.name == "worker 0" else None
-        if found:
-            self.workers = int(found["n"])
+    def hear(self, event):
+        if event["event"] == "workers":
+            self.workers = event["n"]
 
     @staticmethod
     def may_go(part):

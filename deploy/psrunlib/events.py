@@ -1,33 +1,74 @@
-"""What has happened to a job besides training, as its parts say: for the summary and the screen."""
-import re
+"""What the parts of a job tell psrun: events, one JSON object a line, on a descriptor of their own. psrun
+decides by them. common/base/tell.h says what each of them means."""
+import json
+import os
+from dataclasses import dataclass
 
-# Worker 0's in an elastic job, each time that it begins or goes on.
-WORKERS_LINE = re.compile(r"^\s*[\d.]+ \S+ INFO  workers n=(?P<n>\d+) ")
-# A member's, when a lost connection to a server or to the coordinator is there again: how many
-# messages without an answer it has sent again.
-MENDED_LINE = re.compile(r"^\s*[\d.]+ \S+ WARN  connection-mended .* repeated=(?P<n>\d+)$")
+VARIABLE = "PS_EVENTS"  # names the descriptor, and the inode of what it is (tell.h)
+NONE = type(None)
+FIELDS = {
+    "begun": {}, "opened": {}, "back": {}, "rejoin": {},
+    "joined": {"role": str, "rank": int, "here": int, "of": int}, "unjoined": {"role": str, "rank": int},
+    "missing": {"role": (str, NONE)}, "silent": {"role": str, "rank": int}, "away": {"role": str, "rank": int},
+    "interrupted": {"signal": str}, "workers": {"n": int}, "resume": {"step": int, "steps_lost": (int, NONE)},
+    "checkpoint": {"step": int}, "step": {"step": int}, "mended": {"repeated": int},
+    "failure": {"kind": str, "passing": bool, "reason": str}, "exception": {"line": str},
+}
 
 
-class Events:
+@dataclass
+class Failure:
+    text: str  # for people
+    kind: str = ""  # as in common/base/err.h; "": not known
+    passing: bool = True  # it may be gone when the job is tried again
+
+
+def parse(line):
+    """The event, a dict; None: the line is somebody else's."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    fields = FIELDS.get(event.get("event")) if isinstance(event, dict) else None
+    if fields is None or any(not isinstance(event.get(name, ...), kind) for name, kind in fields.items()):
+        return None
+    return event
+
+
+def named(event):
+    """The part that it is about."""
+    return f"{event['role']} {event['rank']}"
+
+
+def open_pipe():
+    """For a part: the end to read, and the number of the end that it gets."""
+    read, write = os.pipe()
+    return open(read, "rb", buffering=0), write
+
+
+def variable(fd):
+    return {VARIABLE: f"{fd}:{os.fstat(fd).st_ino}"}
+
+
+class Tally:
+    """What has happened to a job besides training, for the summary."""
+
     def __init__(self):
         self.mended, self.repeated = 0, 0
         self.joins, self.leaves = 0, 0
         self.without = 0  # deaths of parts that the job has gone on without
         self.workers = None  # of an elastic job
 
-    def line(self, part, line):
-        mended = MENDED_LINE.match(line)
-        if mended:
+    def hear(self, event):
+        if event["event"] == "mended":
             self.mended += 1
-            self.repeated += int(mended["n"])
-        found = WORKERS_LINE.match(line) if part.name == "worker 0" else None
-        if not found:
-            return
-        now = int(found["n"])
-        before = now if self.workers is None else self.workers
-        self.workers = now
-        self.joins += max(0, now - before)
-        self.leaves += max(0, before - now)
+            self.repeated += event["repeated"]
+        elif event["event"] == "workers":
+            now = event["n"]
+            before = now if self.workers is None else self.workers
+            self.workers = now
+            self.joins += max(0, now - before)
+            self.leaves += max(0, before - now)
 
     def facts(self, restarts):
         """restarts: restarts.Restarts, or None."""

@@ -5,6 +5,8 @@ import shlex
 import signal
 import subprocess
 
+from . import events
+
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -20,19 +22,27 @@ class LocalProcess:
 
     def __init__(self, part, extra_env):
         self.part = part
-        env = dict(os.environ, **part.env, **extra_env)
-        self.popen = subprocess.Popen(
-            part.argv,
+        self.events, told = events.open_pipe()
+        env = dict(os.environ, **part.env, **extra_env, **events.variable(told))
+        try:
+            self.popen = self._start(env, told)
+        finally:
+            os.close(told)
+        self.output = self.popen.stdout
+        self._stopped_by = None
+        self.n_stops = 0  # seen by stopped_by
+
+    def _start(self, env, told):
+        return subprocess.Popen(
+            self.part.argv,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            pass_fds=[told],
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-        self.output = self.popen.stdout
-        self._stopped_by = None
-        self.n_stops = 0  # seen by stopped_by
 
     def poll(self):
         """The exit code once it has ended (negative: a signal), else None."""

@@ -7,6 +7,9 @@ connection is gone: the wrapper ends the program with SIGHUP, and 3 s later with
 nothing is left running, whatever dies. Not with SIGTERM: that tells the whole job to end in
 order, and psrun may be there to start the part again.
 
+What the program writes comes on ssh's standard output. Its events (events.py) come on ssh's standard
+error, beside the words of ssh and sh.
+
 sh starts a program in the background with SIGINT ignored, and sshd may have been started with SIGHUP
 ignored. env undoes that (coreutils from 8.31 on), and a SIGINT that comes earlier waits until the
 program does not ignore it any more, 5 s at most.
@@ -21,17 +24,19 @@ import time
 from . import hosts as hostfile
 from . import helpers, keys
 from .errors import JobError
+from .events import VARIABLE
 from .local import _die_with_parent
 from .supervise import INTERRUPTED
 from .watched import SSH_FAILED
 
 CONNECT_TIMEOUT_S = 10
+TOLD = 4  # a part's descriptor for events
 
 WRAPPER = r"""
 cd {dir} || exit 126
 listening=
 env --default-signal=INT true 2>/dev/null && listening=--default-signal=INT,HUP
-{key}env $listening {env} {program} </dev/null &
+{key}env $listening {events}={told}:$(stat -L -c %i /dev/fd/2) {env} {program} </dev/null {told}>&2 2>&1 &
 pid=$!
 exec 3<&0
 ignores_int() {{ [ "$signal" = INT ] && grep -qs '^SigIgn:.*[2367abef]$' /proc/$pid/status; }}
@@ -81,7 +86,7 @@ def wrapped(part, host, extra_env):
     env = dict(passed_on(), **part.env, **extra_env)
     words = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(env.items()))
     argv = (["apptainer", "exec", host.image] if host.image else []) + part.argv
-    return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=words,
+    return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=words, events=VARIABLE, told=TOLD,
                           program=shlex.join(argv), key=f"{keys.READ}\n" if part.key else "")
 
 
@@ -102,9 +107,9 @@ class RemoteProcess:
         self.code = None
         self.popen = subprocess.Popen(
             ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, extra_env))}"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, preexec_fn=_die_with_parent)
-        self.output = self.popen.stdout
+        self.output, self.events = self.popen.stdout, self.popen.stderr
         self._tell(part.key)
 
     def _tell(self, line):

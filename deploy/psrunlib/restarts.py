@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from . import remote
 from .errors import JobError
+from .events import named
 from .out import RESULTS
 from .regular_file import open_text
 from .watched import SSH_FAILED
@@ -128,8 +129,6 @@ class Restarts:
         return bool(watched.part.host and watched.code == SSH_FAILED and not watched.spoke
                     and self.started[watched.part.name])
 
-    is_passing = staticmethod(is_passing)
-
     def say_in_vain(self):
         if self.deaths:
             times = "once" if len(self.deaths) == 1 else f"{len(self.deaths)} times"
@@ -203,27 +202,28 @@ class Restarts:
         new.env["PS_INCARNATION"] = str(self.started[part.name])
         return new
 
-    def hear(self, part, said):
-        """What worker 0 says of where the job goes on, and others of workers that nobody waits for. said: a
-        LogLine."""
-        if part.role == "worker" and (said.level, said.event) == ("INFO", "back"):
+    def hear(self, part, event):
+        """What worker 0 tells of where the job goes on, and others of workers that nobody waits for."""
+        name = event["event"]
+        if name == "back":
             self._came_back(part)
-        elif said.event == "away" and part.name == "server 0":
-            self.away.add(f"{said.fields.get('role')} {said.fields.get('rank')}")
-        elif said.event == "rejoin" and part.name not in self.away:
+        elif name == "away":
+            self.away.add(named(event))
+        elif name == "rejoin" and part.name not in self.away:
             self.away.clear()
         if part.name != "worker 0":
             return
-        if (said.level, said.event) == ("INFO", "checkpoint"):  # it has written one
+        if name == "checkpoint":
             self.in_vain.clear()
-        elif said.event == "rejoin":
+        elif name == "step":
+            self._step_made()
+        elif name == "rejoin":
             self.back = True
             self._goes_on_from(0, None)
-        elif said.event == "resume" and "step" in said.fields:
-            step, lost = int(said.fields["step"]), said.fields.get("steps_lost")
-            self._goes_on_from(step, int(lost) if lost else None)
-            if step > self.furthest:
-                self.furthest = step
+        elif name == "resume":
+            self._goes_on_from(event["step"], event["steps_lost"])
+            if event["step"] > self.furthest:
+                self.furthest = event["step"]
                 self.in_vain.clear()
 
     def _came_back(self, part):
@@ -244,7 +244,7 @@ class Restarts:
         for death in self._open_deaths():
             death.from_step, death.lost = step, lost
 
-    def step_made(self):
+    def _step_made(self):
         """Worker 0 has made its first step since it began, or joined again."""
         if not self.back:
             return

@@ -6,10 +6,9 @@ import signal
 import time
 
 from .errors import JobError
-from .events import Events
+from .events import Tally, named
 from .faults import Faults
-from .log_line import part_names
-from .watched import STEP_LINE, Watched
+from .watched import Watched
 
 # When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
 # later get SIGTERM, and KILL_S after that SIGKILL.
@@ -34,6 +33,8 @@ ENDS_WITHIN_S = 1.0
 # and no part is late because of that.
 ROUND_MOST_S = 1.0
 
+CHUNK_BYTES = 65536
+
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -50,7 +51,8 @@ class Supervisor:
         self.logs_dir = logs_dir
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
-        self.events = Events()
+        self.tally = Tally()
+        self.joined = set()  # parts that the coordinator has admitted, by name
         self.ending = "ending in order and keeping the weights"
         self.when_killed = ""  # what to do about a part that a signal has ended
         self.drops_logs = False  # whether the logs of a start that has failed may go
@@ -143,50 +145,83 @@ class Supervisor:
             self.watched[self.watched.index(instead_of)] = watched
         else:
             self.watched.append(watched)
-        os.set_blocking(process.output.fileno(), False)
-        self.selector.register(process.output, selectors.EVENT_READ, watched)
+        for stream in (process.output, process.events):
+            os.set_blocking(stream.fileno(), False)
+            self.selector.register(stream, selectors.EVENT_READ, watched)
 
     def _read(self, timeout):
         if not self.selector.get_map():
             time.sleep(timeout)
             return
         for key, _ in self.selector.select(timeout):
-            watched = key.data
-            try:
-                chunk = os.read(key.fd, 65536)
-            except BlockingIOError:
-                continue
-            if chunk:
-                watched.take(chunk.decode("utf-8", "replace"), self.faults, self._hear)
-            else:
-                self.selector.unregister(key.fileobj)
-                watched.close(self.faults)
-                watched.closed_at = self.now
+            self._take(key.fileobj, key.data)
 
-    def _hear(self, watched, line, said):
-        self.events.line(watched.part, line)
+    def _take(self, stream, watched):
+        """Returns whether there may be more."""
+        try:
+            chunk = os.read(stream.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if chunk:
+            watched.silent_at = None
+        if not chunk:
+            self.selector.unregister(stream)
+        if stream is watched.process.events:
+            watched.take_events(chunk, self.faults, self._hear)
+        elif chunk:
+            watched.take(chunk.decode("utf-8", "replace"), self.faults)
+        else:
+            watched.close(self.faults)
+            watched.closed_at = self.now
+        return len(chunk) == CHUNK_BYTES
+
+    def _take_last_events(self, watched):
+        """It has ended. A program that it has left running may have the descriptor as well: nobody waits
+        for that one's events."""
+        events = watched.process.events
+        while events in self.selector.get_map() and self._take(events, watched):
+            pass
+        if events in self.selector.get_map():
+            self.selector.unregister(events)
+        events.close()
+        watched.close_events(self.faults, self._hear)
+
+    def _hear(self, watched, event):
+        self.tally.hear(event)
         if self.elastic:
-            self.elastic.line(watched.part, line)
+            self.elastic.hear(event)
         if not self.restarts:
             return
-        watched.silent_at = None
-        if said:
-            self._find_silent(said)
-            self.restarts.hear(watched.part, said)
-        if STEP_LINE.search(line):
-            self.restarts.step_made()
+        self._note_members(event)
+        self._find_silent(watched, event)
+        self.restarts.hear(watched.part, event)
 
-    def _find_silent(self, said):
+    def _note_members(self, event):
+        """What the coordinator tells of who has joined."""
+        if event["event"] == "opened":
+            self.joined.clear()
+        elif event["event"] == "joined":
+            self.joined.add(named(event))
+        elif event["event"] == "unjoined":
+            self.joined.discard(named(event))
+
+    def _find_silent(self, watched, event):
         """Notes which parts a member, or the coordinator, waits for in vain."""
-        if said.event == "missing":  # it has waited long enough already
-            for name in part_names(said.fields.get("parts", "")):
-                self._mark_silent(name, self.now - self.dead_after_s)
-        elif said.event in ("silent", "unanswered"):
-            self._mark_silent(f"{said.fields.get('role')} {said.fields.get('rank')}", self.now)
+        if event["event"] == "silent":
+            self._mark_silent([named(event)], self.now)
+        elif event["event"] == "missing":  # it has waited long enough already
+            missing = [f"{event['role']} 0"] if event["role"] else self._missing(watched)
+            self._mark_silent(missing, self.now - self.dead_after_s)
 
-    def _mark_silent(self, name, since):
+    def _missing(self, watched):
+        """Whom it has waited for. Workers of an elastic job are not known by their ranks before it begins."""
+        others = [w for w in self.watched if w is not watched and not w.missed_others]
+        ranked = [w.part for w in others if not (self.elastic and w.part.role == "worker")]
+        return [part.name for part in ranked if part.name not in self.joined]
+
+    def _mark_silent(self, names, since):
         for watched in self.watched:
-            if watched.part.name == name and watched.silent_at is None:
+            if watched.part.name in names and watched.silent_at is None:
                 watched.silent_at = since
 
     def _reap(self):
@@ -203,6 +238,8 @@ class Supervisor:
         running = [w for w in self.watched if w.code is None]
         for watched in running:
             watched.look(self.now)
+            if watched.code is not None:
+                self._take_last_events(watched)
         return [w for w in running if w.code not in (None, 0, *INTERRUPTED)]
 
     def _fail(self, watched):
@@ -216,7 +253,7 @@ class Supervisor:
             self.waiting.append((self.now + (0 if alone else RESTART_GRACE_S), watched))
         elif self._goes_on_without(watched):
             watched.left = True
-            self.events.without += 1
+            self.tally.without += 1
             self.faults.named()
             self.screen.say(f"psrun: {watched.part.name} {watched.why}; the job goes on without it")
         elif self.failed_at is None:
@@ -249,9 +286,6 @@ class Supervisor:
         needed = self._needed_to_end()
         if self.signal or self.all_done:
             self.ended_by_us |= {item[1].part.name for item in self.waiting if item not in needed}
-        for item in [i for i in self.waiting if len(i) == 2 and not self.restarts.is_passing(i[1])]:
-            self.waiting.remove(item)  # its last words were read after its end
-            self._fail(item[1])
         if self.signal or self.failed_at is not None or self.all_done:
             self.waiting = needed
         for item in [i for i in self.waiting if i[0] <= self.now and i[1].code is not None]:

@@ -1,12 +1,13 @@
-"""The error that a Python program ends with, from the lines that it prints."""
+"""The error that a Python program ends with: as the package pstrain tells it (events.py), or else from the
+lines that it prints."""
 import re
 
-from .log_line import Failure
+from .events import Failure
 
 PREFIX = re.compile(r"^\[rank\d+\]: ?")  # PyTorch's
 BEGIN = "Traceback (most recent call last):"
 # The exception's own line is the first that is not indented.
-EXCEPTION = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
 # Errors of which another part is the cause, as the package pstrain and PyTorch name them.
 OTHERS = re.compile(r"(?:^|[ .])PeerError: (?P<text>.*)$|"
                     r"^RuntimeError: .*(?P<gone>Connection (?:closed|reset) by peer.*)$")
@@ -29,18 +30,18 @@ class Traceback:
             self.inside = True
         elif self.inside and line and not line[0].isspace():
             self.inside = False
-            return self._error(line)
+            return error_of(line) if EXCEPTION.match(line) else None
         return None
 
-    @staticmethod
-    def _error(line):
-        found = EXCEPTION.match(line)
-        if not found or found["kind"] in TOLD:
-            return None
-        if others := OTHERS.search(line):
-            return Failure(f"PEER: {others['text'] or others['gone']}", "PEER")
-        if INTERRUPTED.match(line):
-            return Failure(f"PEER: {line}", "PEER")
-        if late := TIMED_OUT.search(line):
-            return Failure(f"TIMEOUT: {late['text']}", "TIMEOUT")
-        return Failure(line)
+
+def error_of(line):
+    """line: the exception's own. None: the program was told to end."""
+    if line.partition(":")[0] in TOLD:
+        return None
+    if others := OTHERS.search(line):
+        return Failure(f"PEER: {others['text'] or others['gone']}", "PEER")
+    if INTERRUPTED.match(line):
+        return Failure(f"PEER: {line}", "PEER")
+    if late := TIMED_OUT.search(line):
+        return Failure(f"TIMEOUT: {late['text']}", "TIMEOUT")
+    return Failure(line)

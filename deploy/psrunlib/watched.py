@@ -1,13 +1,12 @@
-"""One running part: its output, what it has said, and its end."""
+"""One running part: its output, what it has told, and its end."""
 import re
 import signal
 
-from .log_line import Failure, failure, parse
-from .traceback import Traceback
+from . import events
+from .log_line import parse
+from .traceback import Traceback, error_of
 
 SSH_FAILED = 255  # ssh's own exit code
-# Worker 0's, as a line or as the bar: the first one after the first step, at once.
-STEP_LINE = re.compile(r"\bepoch \d+/\d+  step (?P<step>\d+)/")
 
 
 class Watched:
@@ -17,16 +16,17 @@ class Watched:
         self.process = process
         self.part = process.part
         self.log = log  # None: writing it has failed
-        self.rest = ""
+        self.rest, self.rest_of_events = "", b""
         self.open = True
         self.closed_at = 0.0  # when it closed its output, by Supervisor.now
-        self.errors = []  # log_line.Failure
+        self.failures = []  # events.Failure
+        self.printed = []  # the same, from its output
         self.traceback = Traceback()
-        self.told = None  # the signal that it has logged
-        self.spoke = False  # the part itself has said something; else ssh may have
-        self.all_joined = False  # it has logged, in this start or an earlier one, that all have joined
+        self.told = None  # the signal that it was told to end by
+        self.spoke = False  # the part itself has told something; else ssh may have written
+        self.all_joined = False  # it has told, in this start or an earlier one, that all have joined
         self.last_line = ""
-        self.step = 0  # as it says
+        self.step = 0  # the last one that it has told
         self.code = None
         self.ended_at = 0.0
         self.stopped_at = None  # set while it is stopped
@@ -34,32 +34,41 @@ class Watched:
         self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
         self.left = False  # it has ended, and an elastic job goes on without it
-        self.missed_others = False  # it has logged that others had not joined in time
-        self.has_workers = False  # it has logged, in this start, that a worker has joined
+        self.missed_others = False  # it has told that others had not joined in time
+        self.has_workers = False  # it has told, in this start, that a worker has joined
 
-    def take(self, text, screen, heard):
-        """Lines end with a line feed; a progress bar's states with a carriage return. heard: is
-        called with each, and with what parse makes of it."""
+    def take(self, text, screen):
+        """Output. Lines end with a line feed; a progress bar's states with a carriage return."""
         pieces = re.split(r"([\r\n])", self.rest + text)
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
-            self._count_step(line)
-            said = parse(line)
-            heard(self, line, said)
             if end == "\r":
                 screen.progress(line)
             elif line:
-                self._line(line, said, screen)
+                self._line(line, screen)
 
-    def _count_step(self, line):
-        found = STEP_LINE.search(line)
-        self.step = int(found["step"]) if found else self.step
+    def take_events(self, data, screen, heard):
+        """heard: is called with each event. What else comes there is ssh's or a shell's output."""
+        *lines, self.rest_of_events = (self.rest_of_events + data).split(b"\n")
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            event = events.parse(text)
+            if event:
+                self._note(event)
+                heard(self, event)
+            elif text.strip():
+                self._line(text.rstrip("\r"), screen)
+
+    @property
+    def errors(self):
+        """Those that it has told, else those that it has printed."""
+        return self.failures or self.printed
 
     @property
     def last_error(self):
         """Its own, if it has one besides those of which others are the cause."""
         own = [e for e in self.errors if e.kind != "PEER"] or self.errors
-        return own[-1] if own else Failure("")
+        return own[-1] if own else events.Failure("")
 
     @property
     def how(self):
@@ -74,32 +83,37 @@ class Watched:
 
     @property
     def why(self):
-        """How it has ended, and the error that it has logged."""
+        """How it has ended, and the error that it has given."""
         error = self.last_error.text if self.code and self.code > 0 and not self.fault else ""
         return f"{self.how}: {error}" if error else self.how
 
-    def _line(self, line, said, screen):
+    def _line(self, line, screen):
         self._keep(line, screen)
         self.last_line = line
-        error = failure(said) if said else self.traceback.take(line)
+        error = self.traceback.take(line)
         if error:
-            self.errors.append(error)
-        if said:
-            self._note(said)
-        screen.line(self.part, line, said)
+            self.printed.append(error)
+        screen.line(self.part, line, parse(line))
 
-    def _note(self, said):
+    def _note(self, event):
         self.spoke = True
-        if said.event == "joined":  # the coordinator's
-            here, _, all_of_them = said.fields.get("members", "").partition("/")
-            self.all_joined = self.all_joined or bool(here) and here == all_of_them
-            self.has_workers = self.has_workers or said.fields.get("role") == "worker"
-        elif said.event == "missing":
+        name = event["event"]
+        if name == "joined":  # the coordinator's
+            self.all_joined = self.all_joined or event["here"] == event["of"]
+            self.has_workers = self.has_workers or event["role"] == "worker"
+        elif name == "missing":
             self.missed_others = True
-        elif said.event == "rejoin":
-            self.errors.clear()  # it goes on
-        elif said.event == "interrupted":
-            self.told = signal.Signals.__members__.get(said.fields.get("signal"), self.told)
+        elif name == "rejoin":
+            self.failures.clear()  # it goes on
+        elif name == "interrupted":
+            self.told = signal.Signals.__members__.get(event["signal"], self.told)
+        elif name == "step":
+            self.step = event["step"]
+        elif name == "failure":
+            text = f"{event['kind']}: {event['reason']}"
+            self.failures.append(events.Failure(text, event["kind"], event["passing"]))
+        elif name == "exception" and (error := error_of(event["line"])):
+            self.failures.append(error)
 
     def note(self, line, screen):
         """Writes a line of psrun's to its log."""
@@ -137,8 +151,16 @@ class Watched:
             self.stopped_at, self.stopped_by, self.n_stops = now, stopped_by, self.process.n_stops
 
     def close(self, screen):
+        """Its output has ended."""
         if self.rest:
-            self._line(self.rest, parse(self.rest), screen)
+            self._line(self.rest, screen)
             self.rest = ""
         self.open = False
-        self._close_log()
+        if self.code is not None:
+            self._close_log()
+
+    def close_events(self, screen, heard):
+        """It has ended, and all that it has told was taken."""
+        self.take_events(b"\n", screen, heard)
+        if not self.open:
+            self._close_log()

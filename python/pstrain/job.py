@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 
-from . import _checks, _library, _store, errors
+from . import _checks, _events, _library, _store, errors
 from ._reducer import Reducer
 from ._session import Session
 
@@ -136,6 +136,7 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
     if _job is not None:
         raise errors.InputError(f"rank {_job.rank}: pstrain.init was called twice: a process is "
                                 "in one job; pstrain.shutdown() leaves it")
+    _watch_exceptions()
     words = json.loads(os.environ.get("PS_SETTINGS") or "[]") + as_words(settings)
     by_launcher = "PS_SETTINGS" in os.environ or _store.is_torchruns(os.environ)  # it has started the servers
     if _was_left and init_method is None and by_launcher:
@@ -152,7 +153,6 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
         session.destroy()
         raise
     _job = Job(session, words)
-    _watch_exceptions()
     _register_backend()
     return _job
 
@@ -304,20 +304,23 @@ def _reason(error: BaseException) -> str:
 
 
 def _watch_exceptions() -> None:
-    """An exception that nobody handles ends the job for everybody, with its text."""
-    global _previous_hook
+    """psrun is told of an exception that nobody handles, and the job ends for everybody, with its text."""
+    global _previous_hook, _pid
     if _previous_hook is None:
-        _previous_hook = sys.excepthook
+        _previous_hook, _pid = sys.excepthook, os.getpid()
         sys.excepthook = _on_exception
         atexit.register(_at_exit)
 
 
 _previous_hook: "typing.Callable[..., typing.Any] | None" = None
+_pid = 0  # a child that was forked is not what psrun has started
 
 
 def _on_exception(kind: "type[BaseException]", error: BaseException,
                   where: "types.TracebackType | None") -> None:
     assert _previous_hook is not None
+    if _pid == os.getpid() and not sys.flags.interactive:
+        _events.tell_exception(error)
     _previous_hook(kind, error, where)
     sys.stderr.flush()  # before the others' words about it
     if _job is not None and sys.flags.interactive:

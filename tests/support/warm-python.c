@@ -3,9 +3,11 @@
  * passes signals and the exit on. Without a server it becomes PS_WARM_PYTHON.
  *
  * request: u32 length; then strings, each with its NUL: working directory, number of
- *          arguments, arguments, environment. Three descriptors travel with the length.
+ *          arguments, arguments, environment. Three descriptors travel with the length,
+ *          and a fourth where PS_EVENTS names one (common/base/tell.h).
  * answer:  i32 process id; at its end i32 wait status */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,9 +58,18 @@ static uint32_t warm_request(char *out, int argc, char **argv)
     return (uint32_t)(at - out);
 }
 
+/* -1: there is none. */
+static int warm_events(void)
+{
+    const char *text = getenv("PS_EVENTS");
+    const int fd = text ? atoi(text) : -1;
+    return fd > 2 && fcntl(fd, F_GETFD) >= 0 ? fd : -1;
+}
+
 static int warm_send(int s, const char *request, uint32_t bytes)
 {
-    const int fds[3] = {0, 1, 2};
+    const int fds[4] = {0, 1, 2, warm_events()};
+    const size_t of_fds = sizeof fds - (fds[3] < 0) * sizeof *fds;
     union {
         char room[CMSG_SPACE(sizeof fds)];
         struct cmsghdr aligned;
@@ -67,12 +78,12 @@ static int warm_send(int s, const char *request, uint32_t bytes)
     struct msghdr message = {.msg_iov = &head,
                              .msg_iovlen = 1,
                              .msg_control = control.room,
-                             .msg_controllen = sizeof control.room};
+                             .msg_controllen = CMSG_SPACE(of_fds)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(c), fds, sizeof fds);
+    c->cmsg_len = CMSG_LEN(of_fds);
+    memcpy(CMSG_DATA(c), fds, of_fds);
     if (sendmsg(s, &message, 0) != sizeof bytes) return -1;
     for (size_t sent = 0; sent < bytes;) {
         const ssize_t n = write(s, request + sent, bytes - sent);

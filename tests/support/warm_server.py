@@ -34,7 +34,8 @@ class Request:
 
     def __init__(self, connection):
         self.connection = connection
-        head, self.fds, _, _ = socket.recv_fds(connection, 4, 3)
+        head, self.fds, _, _ = socket.recv_fds(connection, 4, 4)
+        self.events = self.fds.pop() if len(self.fds) > 3 else None
         (left,) = struct.unpack("=I", head)
         data = b""
         while len(data) < left:
@@ -50,6 +51,11 @@ class Request:
     def close_fds(self):
         for fd in self.fds:
             os.close(fd)
+
+    def close(self):
+        self.close_fds()
+        if self.events is not None:
+            os.close(self.events)
 
 
 def serve(path, owner):
@@ -83,7 +89,7 @@ def serve(path, owner):
                         held.close()
                     return request
                 if pid:
-                    request.close_fds()
+                    request.close()
                     request.connection.sendall(struct.pack("=i", pid))
                     running[pid] = request.connection
                     selector.register(request.connection, selectors.EVENT_READ, pid)
@@ -143,6 +149,9 @@ def become(request):
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(word.split("=", 1) for word in request.env if "=" in word)
+    if request.events is not None:
+        os.set_inheritable(request.events, True)
+        os.environ["PS_EVENTS"] = f"{request.events}:{os.fstat(request.events).st_ino}"
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     line = os.isatty(1) or bool(os.environ.get("PYTHONUNBUFFERED"))

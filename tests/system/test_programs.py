@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 
 from jobs import ROOT, JobTest, free_port
-from psrunlib.log_line import Failure
+from psrunlib.events import Failure
 from psrunlib.supervise import GRACE_S
 from psrunlib.traceback import Traceback
 

@@ -453,6 +453,14 @@ HOWS = ("optimizer", "backend", "hook", "collectives")
 class Deaths(PythonTest):
     """In whatever way a rank ends, the job ends soon, and psrun names the rank and the reason."""
 
+    def test_an_exception_that_is_not_printed(self):
+        """psrun is told of it; what looks like one in the output counts less."""
+        script = ("import sys, pstrain\nsys.excepthook = lambda *_: None\npstrain.init()\n"
+                  "print('Traceback (most recent call last):\\nKeyError: printed', flush=True)\n"
+                  "raise ValueError('told\\nin two lines')")
+        text = self.job("-c", script, workers=1, servers=1, program=(PYTHON,), code=1)
+        self.assertTrue(re.search(r"psrun: the job failed: worker 0 .*\npsrun:   ValueError: told\n", text), text)
+
     def ends(self, *case, code=1):
         """The time counts from the last line "training": before that, each rank imports PyTorch."""
         run = self.start(*case)

@@ -138,6 +138,7 @@ class StoppedForGood(UnderPsrun):
         part = local.LocalProcess(job.Part("worker", 0, ["sleep", "60"], {}), {})
         seen = watched.Watched(part, None)
         self.addCleanup(part.output.close)
+        self.addCleanup(part.events.close)
         self.addCleanup(part.popen.wait)
         self.addCleanup(part.signal, signal.SIGKILL)
         for now in (0, 5, 10):
@@ -151,6 +152,7 @@ class StoppedForGood(UnderPsrun):
     def test_not_who_has_just_ended(self):
         part = local.LocalProcess(job.Part("worker", 0, ["true"], {}), {})
         self.addCleanup(part.output.close)
+        self.addCleanup(part.events.close)
         os.waitid(os.P_PID, part.popen.pid, os.WEXITED | os.WNOWAIT)
         self.assertIsNone(part.stopped_by())
         self.assertEqual(part.poll(), 0)

@@ -1,0 +1,171 @@
+"""What the parts tell psrun, by which it decides; and the lines of their log, which it shows."""
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import unittest
+import unittest.mock
+
+from events import tell
+from jobs import BIN, DIGITS, ROOT, JobTest
+from psrunlib import events, job, local, remote, screen
+from psrunlib.events import Failure
+from psrunlib.log_line import parse, why
+from psrunlib.restarts import is_passing
+from psrunlib.supervise import Supervisor
+
+
+class Ended:
+    """The part of watched.Watched that is_passing reads."""
+
+    def __init__(self, errors, code=1, fault=""):
+        self.errors, self.code, self.fault = errors, code, fault
+
+
+class LogLines(unittest.TestCase):
+    def test_a_line(self):
+        said = parse('  12.345 worker/0 WARN  rejoin n=1/5 reason="worker 1 (host b) is dead" host=c')
+        self.assertEqual((said.level, said.event), ("WARN", "rejoin"))
+        self.assertEqual(said.fields, {"n": "1/5", "reason": "worker 1 (host b) is dead", "host": "c"})
+        self.assertEqual(parse("0.001 server/1 INFO  end").fields, {})
+        for line in ("", "epoch 1/2  step 3/9", "1.0 worker/0 LOUD  failed kind=IO", "Traceback: ERROR failed"):
+            self.assertIsNone(parse(line))
+
+    def test_why_a_program_failed(self):
+        self.assertEqual(why('x\n1.0 worker ERROR failed kind=IO passing=false reason="no disk"\n', "-"), "IO: no disk")
+        self.assertEqual((why("sh: no\nsh: such program\n", "-"), why(" \n", "-")), ("sh: such program", "-"))
+
+    def test_what_can_be_mended(self):
+        passing, lasting = Failure("PEER: x", "PEER", True), Failure("IO: x", "IO", False)
+        self.assertTrue(is_passing(Ended([passing])) and is_passing(Ended([])) and
+                        is_passing(Ended([Failure("KeyError: 1")])))
+        self.assertTrue(is_passing(Ended([lasting], -9)) and is_passing(Ended([lasting], fault="was stopped")))
+        self.assertFalse(is_passing(Ended([lasting])) or is_passing(Ended([passing, lasting])) or
+                         is_passing(Ended([], 127)))
+
+
+class Events(JobTest):
+    def test_lines(self):
+        for line in ('{"event": "rejoin", "n": 3}', '{"event": "silent", "role": "server", "rank": 1}',
+                     '{"event": "resume", "step": 3, "steps_lost": null}'):
+            self.assertEqual(events.parse(line), json.loads(line))
+        for line in ("", "x", "3", "[]", '{"event": 3}', '{"event": "no such"}', '{"event": "silent", "role": "server"}',
+                     '{"event": "step", "step": "3"}', "[" * 100000, '{"event": "resume", "step": 3}'):
+            self.assertIsNone(events.parse(line), line)
+
+    def test_every_event_has_a_reader(self):
+        """The names in tell.h, those that the programs tell, and those that psrun knows are the same."""
+        header = (ROOT / "common/base/tell.h").read_text(encoding="utf-8")
+        described = set(re.findall(r"(?m)^ \*   ([a-z]+)  ", header))
+        code = [p.read_text(encoding="utf-8") for top in ("common", "coordinator", "session", "server", "worker")
+                for p in (ROOT / top).rglob("*.c")] + [(ROOT / "python/pstrain/_events.py").read_text(encoding="utf-8")]
+        told = set(re.findall(r'\b(?:ps_)?tell\("(\w+)"', "".join(code)))
+        self.assertEqual((told, described), (set(events.FIELDS), set(events.FIELDS)))
+
+    def supervise(self, *scripts):
+        """Runs them as workers; returns the exit code, what psrun has shown, and the supervisor."""
+        with tempfile.TemporaryFile("w+") as shown:
+            supervisor = Supervisor(screen.Screen(shown), lambda part: local.LocalProcess(part, {}), self.folder, 10)
+            code = supervisor.run([job.Part("worker", i, ["sh", "-c", script], {}) for i, script in enumerate(scripts)])
+            shown.seek(0)
+            return code, shown.read(), supervisor
+
+    def test_what_is_told_decides(self):
+        failure = tell("failure", kind="IO", passing=False, reason="no \"disk\"")
+        code, text, supervisor = self.supervise(f"{tell('step', step=7)}; {failure}; echo last words; exit 3")
+        self.assertEqual(code, 1)
+        self.assertIn("the job failed: worker 0 ended with exit code 3\npsrun:   IO: no \"disk\"\n", text)
+        self.assertNotIn("event", text)
+        self.assertEqual((supervisor.watched[0].errors, supervisor.watched[0].step), ([Failure(
+            'IO: no "disk"', "IO", False)], 7))
+
+    def test_what_is_printed_decides_nothing(self):
+        """A program of the user's may print what looks like a line of our log."""
+        forged = ('0.1 worker/0 ERROR failed kind=PEER passing=false reason="x"', "epoch 3/3  step 9/9  loss 1",
+                  "0.1 worker/0 INFO  interrupted signal=SIGTERM", "0.1 server/0 INFO  joined role=worker rank=0 members=3/3",
+                  "0.1 server/0 WARN  rejoin n=1/2", '{"event": "interrupted", "signal": "SIGTERM"}')
+        printed = "; ".join(f"echo {shlex.quote(line)}" for line in forged)
+        code, text, supervisor = self.supervise(f"{printed}; exit 3")
+        self.assertEqual(code, 1)
+        self.assertIn("the job failed: worker 0 ended with exit code 3\n", text)
+        one = supervisor.watched[0]
+        self.assertEqual((supervisor.signal, one.errors, one.told, one.step, one.all_joined, one.spoke),
+                         (None, [], None, 0, False, False))
+
+    def test_who_is_missing(self):
+        """All that the coordinator has not named since it began, except who has waited in vain as well."""
+        def missing(elastic, *told):
+            supervisor = Supervisor(unittest.mock.Mock(), None, "", 10, unittest.mock.Mock(), elastic)
+            parts = {f"{role} {rank}": unittest.mock.Mock(part=job.Part(role, rank, [], {}), silent_at=None,
+                                                          missed_others=False)
+                     for role, rank in (("server", 0), ("server", 1), ("worker", 0), ("worker", 1))}
+            supervisor.watched = list(parts.values())
+            for name, event in told:
+                parts[name].missed_others |= event["event"] == "missing"
+                supervisor._hear(parts[name], event)
+            return [name for name, part in parts.items() if part.silent_at is not None]
+
+        def joined(role, rank, event="joined"):
+            return "server 0", {"event": event, "role": role, "rank": rank}
+
+        opened, vain = ("server 0", {"event": "opened"}), {"event": "missing", "role": None}
+        here = [opened, *(joined("server", rank) for rank in range(2)), joined("worker", 0), joined("worker", 1)]
+        self.assertEqual(missing(None, *here[:-1], ("worker 0", vain)), ["worker 1"])
+        self.assertEqual(missing(None, *here, joined("server", 1, "unjoined"), ("worker 0", vain)), ["server 1"])
+        self.assertEqual(missing(None, *here, opened, here[1], ("worker 1", vain)), ["server 1", "worker 0"])
+        self.assertEqual(missing(None, opened, here[1], ("worker 1", vain), ("server 1", vain)), ["server 1", "worker 0"])
+        self.assertEqual(missing(unittest.mock.Mock(), opened, here[1], ("worker 0", vain)), ["server 1"])
+        self.assertEqual(missing(None, ("worker 0", {"event": "missing", "role": "server"})), ["server 0"])
+        self.assertEqual(missing(None, ("worker 0", {"event": "silent", "role": "server", "rank": 1})), ["server 1"])
+
+    def test_what_is_no_event_is_output(self):
+        """Over ssh the words of ssh and sh come there."""
+        code, text, supervisor = self.supervise('echo "{no event" >/dev/fd/${PS_EVENTS%%:*}; exit 3')
+        self.assertIn("[worker 0] {no event\n", text)
+        self.assertEqual((code, supervisor.watched[0].last_line), (1, "{no event"))
+
+    def test_a_program_that_is_left_running(self):
+        """It has the descriptor. psrun waits for it no longer than for the part itself."""
+        sleeper = self.path("sleeper")
+        code, _, _ = self.supervise(f"sleep 1000 >/dev/null 2>&1 & echo $! >{sleeper}; exit 0")
+        with open(sleeper, encoding="ascii") as f:
+            os.kill(int(f.read()), signal.SIGKILL)  # it is there still
+        self.assertEqual(code, 0)
+
+    def test_over_ssh(self):
+        """The wrapper's program tells events on ssh's standard error, and writes on standard output."""
+        part = job.Part("worker", 0, ["sh", "-c", f"{tell('step', step=7)}; echo out; echo error >&2"], {})
+        host = unittest.mock.Mock(image="")
+        with unittest.mock.patch.object(remote.hostfile, "folder", lambda _: self.folder):
+            wrapper = remote.wrapped(part, host, {})
+        with subprocess.Popen(["sh", "-c", wrapper], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as ssh:  # its input ends with the connection
+            said, told = ssh.stdout.read(), ssh.stderr.read()
+        self.assertEqual((said, events.parse(told)), ("out\nerror\n", {"event": "step", "step": 7}))
+
+    def test_the_programs_say_so(self):
+        for program, settings, wanted in (
+                ("ps-worker", ["train.step=1"], ("CONFIG", False)), ("ps-server", ["train.step=1"], ("CONFIG", False)),
+                ("ps-worker", ["net.join_timeout_ms=1000"], ("TIMEOUT", True))):
+            argv = [BIN / program, "--config", DIGITS, "--set", *settings, "--init-method", "tcp://127.0.0.1:9",
+                    "--rank", "1"]
+            code, _, supervisor = self.supervise(shlex.join(["exec", *map(str, argv)]))
+            one = supervisor.watched[0]
+            self.assertEqual((code, one.last_error.kind, one.last_error.passing), (1, *wanted))
+            self.assertEqual((one.spoke, one.missed_others), (True, wanted[0] == "TIMEOUT"))
+
+
+class Quietly(unittest.TestCase):
+    def test_a_sign_of_life_and_the_exit_code(self):
+        with tempfile.NamedTemporaryFile() as log:
+            done = subprocess.run([ROOT / "deploy/quietly", log.name, "sh", "-c", "echo '[1/2] first'; sleep 0.4; exit 3"],
+                                  env=dict(os.environ, PS_QUIETLY_S="0.2"), stdout=subprocess.PIPE, text=True, check=False)
+            self.assertEqual((done.returncode, log.read()), (3, b"[1/2] first\n"))
+        self.assertIn("s: [1/2] first\n", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
