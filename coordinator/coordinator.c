@@ -247,7 +247,7 @@ static bool on_door_message(void *owner, const ps_door_message *d)
     return true;
 }
 
-/* ---- who is alive ---- */
+/* ---- which members are alive ---- */
 
 enum {
     HALF_OPEN_MS = 5000,       // for an admitted process to come

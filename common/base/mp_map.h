@@ -24,7 +24,7 @@ typedef struct ps_map_bytes {
 
 typedef struct ps_map_list {
     void *items; // the caller's
-    size_t n;    // to read: room for so many before, and how many there are afterwards
+    size_t n;    // items; before a map is read: how many there is room for
 } ps_map_list;
 
 struct ps_map;

@@ -8,7 +8,7 @@
  *   begun        the command line is read
  *   missing      role: it has waited in vain for the coordinator, in the process of that
  *                role with rank 0; null: for the others to join
- *   silent       role, rank: who has given no sign of life for too long
+ *   silent       role, rank: the member that gave no sign of life for too long
  *   rejoin       after a failure it joins again
  *   mended       repeated: a lost connection is there again; how many messages were sent
  *                again

@@ -197,7 +197,7 @@ class Supervisor:
         self.restarts.hear(watched.part, event)
 
     def _note_members(self, event):
-        """What the coordinator tells of who has joined."""
+        """Takes in which parts the coordinator says have joined."""
         if event["event"] == "opened":
             self.joined.clear()
         elif event["event"] == "joined":

@@ -96,7 +96,7 @@ class Events(JobTest):
                          (None, [], None, 0, False, False))
 
     def test_who_is_missing(self):
-        """All that the coordinator has not named since it began, except who has waited in vain as well."""
+        """All parts that the coordinator has not named since it began, except those that have waited in vain, too."""
         def missing(elastic, *told):
             supervisor = Supervisor(unittest.mock.Mock(), None, "", 10, unittest.mock.Mock(), elastic)
             parts = {f"{role} {rank}": unittest.mock.Mock(part=job.Part(role, rank, [], {}), silent_at=None,

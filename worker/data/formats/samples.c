@@ -146,7 +146,7 @@ static ps_err samples_check_finite(const ps_dataset *set, int64_t first)
     return PS_OK;
 }
 
-/* The label of sample i is none of the model's classes. */
+/* Returns the error: the label of sample i is above the last class of the model. */
 static ps_err label_too_large(const ps_dataset *set, int64_t i, int64_t first,
                               const ps_wanted *wanted)
 {
