@@ -48,10 +48,13 @@ LONG = ["train.epochs=100000", "schedule.name=constant", "train.log_every=10"]
 def wait_until(holds, what="it does not come", seconds=PATIENCE_S):
     """Waits until holds() is true, and returns what it gave. what: the error's words, or what returns them."""
     end = time.monotonic() + seconds
+    began = time.monotonic()
     while not (found := holds()):
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > end:
             raise AssertionError(what() if callable(what) else what)
-        time.sleep(0.01)
+        time.sleep(max(0.01, 4 * (now - began)))  # a long log is not read all the time
+        began = time.monotonic()
     return found
 
 
@@ -328,10 +331,22 @@ class Preloaded:
 
 
 class SlowDevice(Preloaded):
-    """A device on which every call of oneDNN takes that much longer, without processor time."""
+    """A device on which every call of oneDNN takes that much longer, without processor time. folder: for slower()."""
 
-    def __init__(self, us):
-        super().__init__("slow_device", PS_SLOW_DEVICE_US=str(us))
+    def __init__(self, us, folder=""):
+        super().__init__("slow_device", PS_SLOW_DEVICE_US=str(us), PS_SLOW_DEVICE_SLOWER=folder)
+        self.folder = folder
+
+    @contextlib.contextmanager
+    def slower(self, psrun, worker):
+        """Until its end one of a job's workers is ten times as slow."""
+        os.makedirs(self.folder, exist_ok=True)
+        path = Path(self.folder, str(find_part(psrun, "worker", worker)))
+        path.touch()
+        try:
+            yield
+        finally:
+            path.unlink()
 
 
 class SlowDisk(Preloaded):

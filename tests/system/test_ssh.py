@@ -431,7 +431,8 @@ class OverSsh(unittest.TestCase):
         run = self.long_job(out)
         self.wait_for_steps(out)
         self.check_no_command_line_shows_a_key()
-        programs = [pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i)]
+        # psrun stops last; one that is continued before would stop afterwards.
+        programs = [run.pid, *(pid for i in range(1, HOSTS + 1) for pid in self.cluster.programs(i))]
         for number, still in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
             run.send_signal(number)
             wait_until(lambda now=still: {stands_still(pid) for pid in programs} == {now})

@@ -7,18 +7,18 @@ import subprocess
 import time
 import unittest
 
-from jobs import BIN, LONG, JobTest, SlowDevice, TurnTaking, descendants, kill, wait_until
+from jobs import BIN, LONG, JobTest, SlowDevice, descendants, kill, wait_until
 from benchlib import netns
 
 REASON = netns.why_not()
-SLOW = dict(os.environ, **SlowDevice(us=1000).env)  # the same steps, without their processor time
 
 
 class Straggler(JobTest):
-    def start(self, *settings, env=None):
+    def start(self, *settings):
+        self.device = SlowDevice(us=1000, folder=self.path("slower"))
         with open(self.path("output"), "w", encoding="utf-8") as output:
-            job = self.start_psrun("-s", 1, "-w", 3, self.wide_model(1024), *LONG, "data.samples=1000000",
-                                   "data.batch=64", *settings, stdout=output, env=env)
+            job = self.start_psrun("-s", 1, "-w", 3, self.wide_model(64), *LONG, "data.samples=1000000",
+                                   "data.batch=64", *settings, stdout=output, env=dict(os.environ, **self.device.env))
         self.wait_for_steps("out", 2)
         time.sleep(2)  # no member is named before some steps are fully known
         return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
@@ -32,7 +32,7 @@ class Straggler(JobTest):
 
     def test_a_slow_worker_is_named(self):
         job, _ = self.start()
-        with TurnTaking(job.pid, 1):
+        with self.device.slower(job.pid, 1):
             self.wait_for(r'WARN +straggler who="worker 1 [^"]*" cause="slow compute"')
             self.wait_for(r"left  waits for worker 1: slow compute", "logs/worker-0.log")
         self.wait_for("straggler-gone|straggler who=.worker [02]")
@@ -43,7 +43,7 @@ class Straggler(JobTest):
         self.assertIn("straggler", self.text_of("output"))  # psrun shows it
 
     def test_a_stopped_worker_is_named(self):
-        job, workers = self.start(env=SLOW)
+        job, workers = self.start()
         os.kill(workers[2], signal.SIGSTOP)
         self.wait_for(r'straggler who="worker 2 [^"]*" cause="stopped"')
         os.kill(workers[2], signal.SIGCONT)
@@ -52,7 +52,7 @@ class Straggler(JobTest):
         self.assertIn(job.wait(60), (130, 75))
 
     def test_it_can_be_switched_off(self):
-        job, workers = self.start("trace.straggler=false", env=SLOW)
+        job, workers = self.start("trace.straggler=false")
         os.kill(workers[2], signal.SIGSTOP)
         time.sleep(2)
         os.kill(workers[2], signal.SIGCONT)
