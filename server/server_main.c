@@ -93,7 +93,7 @@ static ps_member_options member_options(const ps_server *server, const service *
         .role = PS_ROLE_SERVER,
         .rank = s->rank,
         .world_size = (int)cfg->job.most_workers,
-        .min_workers = ps_config_elastic(cfg) ? (int)cfg->job.workers : 0,
+        .min_workers = ps_config_fewest_workers(cfg),
         .expected_workers = s->expected_workers,
         .n_servers = (int)cfg->job.servers,
         .init_method = cli->init_method,

@@ -89,7 +89,7 @@ static ps_err session_make_plan(ps_session *s)
     const ps_config *c = s->o.config;
     PS_TRY(session_choose_exchange(s));
     s->world_size = (int)c->job.most_workers;
-    if (ps_config_elastic(c)) s->fewest = (int)c->job.workers;
+    s->fewest = ps_config_fewest_workers(c);
     s->n_servers = s->ops->servers ? (int)c->job.servers : 0;
     if (s->ops->servers && s->n_servers == 0)
         return ps_err_set(PS_ERR_CONFIG, "exchange.name is ps, but job.servers is 0");

@@ -136,6 +136,11 @@ bool ps_config_elastic(const ps_config *cfg)
     return cfg->job.most_workers > cfg->job.workers;
 }
 
+int ps_config_fewest_workers(const ps_config *cfg)
+{
+    return ps_config_elastic(cfg) ? (int)cfg->job.workers : 0;
+}
+
 bool ps_config_may_lack_gradients(const ps_config *cfg)
 {
     return cfg->optimizer.name != PS_OPTIMIZER_SUM &&

@@ -285,6 +285,8 @@ void ps_config_fini(ps_config *cfg);
 bool ps_config_has_model(const ps_config *cfg);
 /* Whether workers may join and leave while the job runs. */
 bool ps_config_elastic(const ps_config *cfg);
+/* The fewest workers of such a job; 0: their number is fixed. */
+int ps_config_fewest_workers(const ps_config *cfg);
 /* Whether workers go on at their own pace: sync.policy backup, ssp or asp, or a quorum.
  */
 bool ps_config_own_pace(const ps_config *cfg);

@@ -8,9 +8,10 @@ import subprocess
 import tempfile
 import unittest
 import unittest.mock
+from pathlib import Path
 
 from events import tell
-from jobs import BIN, DIGITS, ROOT, JobTest
+from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest
 from psrunlib import events, job, local, remote, screen
 from psrunlib.events import Failure
 from psrunlib.log_line import parse, why
@@ -160,11 +161,12 @@ class Events(JobTest):
 
 class Quietly(unittest.TestCase):
     def test_a_sign_of_life_and_the_exit_code(self):
-        with tempfile.NamedTemporaryFile() as log:
-            done = subprocess.run([ROOT / "deploy/quietly", log.name, "sh", "-c", "echo '[1/2] first'; sleep 0.4; exit 3"],
-                                  env=dict(os.environ, PS_QUIETLY_S="0.2"), stdout=subprocess.PIPE, text=True, check=False)
+        with tempfile.NamedTemporaryFile() as log, tempfile.NamedTemporaryFile() as out:
+            runs_until_seen = f"echo '[1/2] first'; until [ -s {out.name} ]; do sleep 0.05; done; exit 3"
+            done = subprocess.run([ROOT / "deploy/quietly", log.name, "sh", "-c", runs_until_seen], stdout=out, check=False,
+                                  env=dict(os.environ, PS_QUIETLY_S="0.2"), timeout=PATIENCE_S)
             self.assertEqual((done.returncode, log.read()), (3, b"[1/2] first\n"))
-        self.assertIn("s: [1/2] first\n", done.stdout)
+            self.assertIn("s: [1/2] first\n", Path(out.name).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

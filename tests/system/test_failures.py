@@ -98,7 +98,8 @@ class Deaths(JobTest):
                 self.assertRegex(part.text(), r"ERROR.*(coordinator|server 0)", name)
 
     def test_psrun_names_the_part_that_was_killed(self):
-        psrun = self.start_psrun("-s", 2, "-w", 2, DIGITS, *LONG, *SOON)
+        # On a busy machine the log may name worker 1 for its slowness, too.
+        psrun = self.start_psrun("-s", 2, "-w", 2, DIGITS, *LONG, *SOON, "trace.straggler=false")
         self.wait_for_steps("out")
         victim = next(pid for pid, _ in alive(self.folder) if environment(pid).get("RANK") == "1")
         os.kill(victim, signal.SIGKILL)
