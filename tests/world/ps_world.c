@@ -1,0 +1,176 @@
+/* ps-world: whole jobs in one process, with virtual time (world.h).
+ *
+ *   ps-world --seed S [--trace]
+ *   ps-world --seeds FIRST..LAST [--twice]
+ *   ps-world --seconds N            new seeds, from the time of day on
+ *
+ * A seed stands for a job and its faults: an even one for a program on libpstrain, an odd
+ * one for ps-worker with a model. Exit code 1, and the seed on the last line,
+ * where a judge objects. --trace: each message, event, fault and line of a log.
+ * --twice: each run is made again, and its trace has to be the same. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "world_job.h"
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+
+enum { MOST_S = 60 }; // of real time for a seed: the programs go round without an end
+
+enum { KINDS = 64 }; // of jobs with a model
+
+typedef struct wanted {
+    uint64_t first, last;
+    double seconds; // 0: all of them
+    bool trace, twice;
+} wanted;
+
+static char folder[64]; // of this process: the files of one job at a time
+
+static void empty_folder(void)
+{
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf %s; mkdir -p %s", folder, folder);
+    if (system(command) != 0) fprintf(stderr, "world: cannot empty %s\n", folder);
+}
+
+typedef struct outcome {     // shared with the process of a run
+    uint64_t weights, trace; // hashes
+} outcome;
+
+/* In a process of its own: what a job leaves behind disturbs no other. */
+static int run_here(uint64_t seed, bool disturbed, const wanted *w, outcome *out)
+{
+    const bool has_model = seed % 2 == 1;
+    world_options o = {.seed = seed,
+                       .schedule = disturbed ? 1 : 0,
+                       .kind = has_model ? 1 + seed / 2 % KINDS : 0,
+                       .trace = w->trace && disturbed,
+                       .hash = w->twice ? &out->trace : NULL,
+                       .errors = fdopen(dup(STDERR_FILENO), "w")};
+    alarm(MOST_S);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    // The programs' own words belong to the trace.
+    if (o.trace)
+        dup2(STDOUT_FILENO, STDERR_FILENO);
+    else if (!freopen("/dev/null", "w", stderr))
+        return 1;
+    return has_model ? world_train_run(&o, folder, disturbed, &out->weights)
+                     : world_job_run(&o);
+}
+
+static int run_once(uint64_t seed, bool disturbed, const wanted *w, outcome *out)
+{
+    outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    *shared = (outcome){.weights = out->weights};
+    empty_folder();
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) _exit(run_here(seed, disturbed, w, shared));
+    int status = 0;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0) {
+    }
+    *out = *shared;
+    munmap(shared, sizeof *shared);
+    if (pid > 0 && WIFSIGNALED(status))
+        fprintf(stderr, "world: seed %" PRIu64 ": ended by signal %d (%s)\n", seed,
+                WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+}
+
+static int run_again(uint64_t seed, const wanted *w, const outcome *first)
+{
+    outcome again = {.weights = first->weights};
+    const int code = run_once(seed, true, w, &again);
+    if (code != 0 || again.trace == first->trace) return code;
+    fprintf(stderr, "world: seed %" PRIu64 ": another trace in its second run\n", seed);
+    return 1;
+}
+
+static int run_seed(uint64_t seed, const wanted *w)
+{
+    static uint64_t undisturbed[KINDS]; // the weights of each kind
+    const bool has_model = seed % 2 == 1;
+    outcome out = {.weights = has_model ? undisturbed[seed / 2 % KINDS] : 0};
+    int code = 0;
+    if (has_model && out.weights == 0) code = run_once(seed, false, w, &out);
+    if (has_model) undisturbed[seed / 2 % KINDS] = out.weights;
+    if (code == 0) code = run_once(seed, true, w, &out);
+    if (code == 0 && w->twice) code = run_again(seed, w, &out);
+    if (code != 0) printf("%" PRIu64 "\n", seed);
+    return code;
+}
+
+static double now_s(clockid_t clock)
+{
+    struct timespec t;
+    __real_clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int run_seeds(const wanted *w)
+{
+    const double began = now_s(CLOCK_MONOTONIC);
+    uint64_t seed = w->first, n = 0;
+    for (; seed <= w->last; seed++, n++) {
+        if (w->seconds > 0 && now_s(CLOCK_MONOTONIC) - began > w->seconds) break;
+        if (run_seed(seed, w) != 0) return 1;
+    }
+    struct rusage used;
+    getrusage(RUSAGE_CHILDREN, &used);
+    const double cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                         (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+    printf("world: seeds %" PRIu64 "..%" PRIu64 ": all well; %.0f a minute of a core\n",
+           w->first, seed - 1, cpu_s > 0 ? (double)n * 60 / cpu_s : 0.0);
+    return 0;
+}
+
+static bool read_range(const char *text, wanted *w)
+{
+    char *end;
+    w->first = w->last = strtoull(text, &end, 10);
+    if (end == text) return false;
+    if (strncmp(end, "..", 2) == 0) w->last = strtoull(end + 2, &end, 10);
+    return *end == '\0' && w->last >= w->first;
+}
+
+static int usage(void)
+{
+    fprintf(
+        stderr,
+        "ps-world --seed S [--trace] | --seeds FIRST..LAST [--twice] | --seconds N\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    wanted w = {.last = UINT64_MAX};
+    if (argc < 3) return usage();
+    if (strcmp(argv[1], "--seconds") == 0) {
+        w.seconds = strtod(argv[2], NULL);
+        w.first = (uint64_t)now_s(CLOCK_REALTIME) * 1000;
+        if (!(w.seconds > 0)) return usage();
+    } else if (strncmp(argv[1], "--seed", 6) != 0 || !read_range(argv[2], &w)) {
+        return usage();
+    }
+    w.trace = argc == 4 && strcmp(argv[3], "--trace") == 0;
+    w.twice = argc == 4 && strcmp(argv[3], "--twice") == 0;
+    if (argc > 3 && !w.trace && !w.twice) return usage();
+    clearenv();
+    setenv("OMP_NUM_THREADS", "1", 1);
+    signal(SIGPIPE, SIG_IGN);
+    snprintf(folder, sizeof folder, "/dev/shm/ps-world-%d", (int)getpid());
+    const int code = run_seeds(&w);
+    if (code == 0 || !w.trace) empty_folder();
+    rmdir(folder);
+    return code;
+}

@@ -1,0 +1,388 @@
+#include "world.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The real ones: the world's own threads and what they wait on. */
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+typedef struct task {
+    world_process *process;
+    char name[WORLD_NAME];
+    void *(*run)(void *);
+    void *arg, *result;
+    sem_t baton;
+    bool done;
+    bool waits; // for ready(what), until then
+    bool (*ready)(void *);
+    void *what;
+    uint64_t until_ns;
+} task;
+
+typedef struct event {
+    uint64_t at_ns, number_of; // of the event: those of one time are in order
+    void (*act)(void *, uint64_t);
+    void *arg;
+    uint64_t number;
+} event;
+
+enum { TASKS = 1024, CALL_NS = 50, SWITCH_NS = 2000 };
+
+static struct {
+    world_options o;
+    uint64_t now_ns, random;
+    world_process processes[WORLD_PROCESSES];
+    int n_processes;
+    task *tasks[TASKS];
+    int n_tasks;
+    event *events; // a heap
+    size_t n_events, room;
+    uint64_t n_events_ever;
+    int code;
+} W;
+
+static __thread task *mine;
+
+/* ---- chance (splitmix64) ---- */
+
+uint64_t world_draw(uint64_t below)
+{
+    uint64_t z = W.random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (z ^ (z >> 31)) % below;
+}
+
+uint64_t world_choice(uint64_t what, uint64_t below)
+{
+    const uint64_t now = W.random;
+    W.random = (W.o.kind ? W.o.kind : W.o.seed) * 1000 + what;
+    const uint64_t chosen = world_draw(below);
+    W.random = now;
+    return chosen;
+}
+
+/* ---- events ---- */
+
+static bool event_before(const event *a, const event *b)
+{
+    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->number_of < b->number_of;
+}
+
+void world_at(uint64_t at_ns, void (*act)(void *, uint64_t), void *arg, uint64_t number)
+{
+    if (W.n_events == W.room) {
+        W.room = W.room ? 2 * W.room : 256;
+        W.events = realloc(W.events, W.room * sizeof *W.events);
+        if (!W.events) world_wrong("the world has no memory");
+    }
+    const event e = {at_ns, W.n_events_ever++, act, arg, number};
+    size_t i = W.n_events++;
+    for (; i > 0 && event_before(&e, &W.events[(i - 1) / 2]); i = (i - 1) / 2)
+        W.events[i] = W.events[(i - 1) / 2];
+    W.events[i] = e;
+}
+
+static event take_event(void)
+{
+    const event first = W.events[0], last = W.events[--W.n_events];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= W.n_events) break;
+        if (child + 1 < W.n_events &&
+            event_before(&W.events[child + 1], &W.events[child]))
+            child++;
+        if (!event_before(&W.events[child], &last)) break;
+        W.events[i] = W.events[child];
+        i = child;
+    }
+    W.events[i] = last;
+    return first;
+}
+
+/* ---- the baton ---- */
+
+static bool task_stands(const task *t)
+{
+    return t->done || t->process->dead || t->process->frozen_ns > W.now_ns;
+}
+
+static bool may_run(const task *t)
+{
+    if (task_stands(t)) return false;
+    return !t->waits || W.now_ns >= t->until_ns || t->ready(t->what);
+}
+
+/* When something happens next, where nobody can go on now. */
+static uint64_t next_time(void)
+{
+    uint64_t next = W.n_events > 0 ? W.events[0].at_ns : UINT64_MAX;
+    for (int i = 0; i < W.n_tasks; i++) {
+        const task *t = W.tasks[i];
+        if (t->done || t->process->dead) continue;
+        uint64_t at =
+            t->process->frozen_ns > W.now_ns ? t->process->frozen_ns : t->until_ns;
+        if (at < next) next = at;
+    }
+    return next;
+}
+
+static void run_events(void)
+{
+    while (W.n_events > 0 && W.events[0].at_ns <= W.now_ns) {
+        const event e = take_event();
+        e.act(e.arg, e.number);
+    }
+}
+
+static _Noreturn void world_stuck(const char *why)
+{
+    fprintf(W.o.errors, "world: %s at %.6f s:\n", why, (double)W.now_ns * 1e-9);
+    for (int i = 0; i < W.n_tasks; i++) {
+        const task *t = W.tasks[i];
+        if (!t->done && !t->process->dead)
+            fprintf(W.o.errors, "world:   %s, thread %s\n", t->process->name, t->name);
+    }
+    world_wrong("%s", why);
+}
+
+/* Who goes on. */
+static task *choose_task(void)
+{
+    for (;;) {
+        run_events();
+        task *able[TASKS];
+        int n = 0;
+        for (int i = 0; i < W.n_tasks; i++)
+            if (may_run(W.tasks[i])) able[n++] = W.tasks[i];
+        if (n > 0) return able[n == 1 ? 0 : world_draw((uint64_t)n)];
+        const uint64_t next = next_time();
+        if (next == UINT64_MAX) world_stuck("nobody can go on");
+        if (next > W.o.most_ns) world_stuck("the job does not end");
+        if (next > W.now_ns) W.now_ns = next;
+    }
+}
+
+/* Hands the baton on, and waits for it. */
+static void hand_on(void)
+{
+    task *me = mine, *next = choose_task();
+    next->waits = false;
+    W.now_ns += 1 + world_draw(SWITCH_NS);
+    if (next == me) return;
+    sem_post(&next->baton);
+    while (sem_wait(&me->baton) != 0) {
+    }
+}
+
+bool world_wait(bool (*ready)(void *), void *arg, uint64_t until_ns)
+{
+    task *me = mine;
+    me->waits = true;
+    me->ready = ready;
+    me->what = arg;
+    me->until_ns = until_ns;
+    hand_on();
+    return ready(arg);
+}
+
+static bool is_ready(void *arg)
+{
+    return arg == NULL;
+}
+
+void world_yield(void)
+{
+    world_wait(is_ready, NULL, UINT64_MAX);
+}
+
+/* ---- tasks ---- */
+
+static void *task_main(void *arg)
+{
+    task *t = mine = arg;
+    while (sem_wait(&t->baton) != 0) {
+    }
+    t->result = t->run(t->arg);
+    t->done = true;
+    t->process->n_tasks--;
+    sem_post(&choose_task()->baton);
+    for (;;) // the world ends by _exit
+        pause();
+    return NULL;
+}
+
+static task *new_task(world_process *p, const char *name, void *(*run)(void *), void *arg)
+{
+    if (W.n_tasks == TASKS) { // the places of those that have ended are free
+        int n = 0;
+        for (int i = 0; i < W.n_tasks; i++)
+            if (!W.tasks[i]->done) W.tasks[n++] = W.tasks[i];
+        W.n_tasks = n;
+    }
+    task *t = calloc(1, sizeof *t);
+    if (!t || W.n_tasks == TASKS) world_wrong("too many threads");
+    *t = (task){.process = p, .run = run, .arg = arg, .until_ns = UINT64_MAX};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    sem_init(&t->baton, 0, 0);
+    W.tasks[W.n_tasks++] = t;
+    p->n_tasks++;
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 512 << 10);
+    if (__real_pthread_create(&thread, &attributes, task_main, t) != 0)
+        world_wrong("no more threads");
+    pthread_attr_destroy(&attributes);
+    return t;
+}
+
+void *world_start_task(const char *name, void *(*run)(void *), void *arg)
+{
+    return new_task(mine->process, name, run, arg);
+}
+
+static bool task_done(void *arg)
+{
+    return ((const task *)arg)->done;
+}
+
+void world_join_task(void *arg, void **result)
+{
+    task *t = arg;
+    while (!world_wait(task_done, t, UINT64_MAX)) {
+    }
+    if (result) *result = t->result;
+}
+
+world_process *world_self(void)
+{
+    return mine->process;
+}
+
+/* ---- processes ---- */
+
+static void *process_main(void *arg)
+{
+    world_process *p = arg;
+    p->code = p->main(p->arg);
+    p->ended = true;
+    world_say("ends code=%d", p->code);
+    world_kill(p); // with what it has left running
+    return NULL;
+}
+
+world_process *world_start(const char *name, const world_process *host,
+                           int (*run)(void *), void *arg)
+{
+    if (W.n_processes == WORLD_PROCESSES) world_wrong("too many processes");
+    world_process *p = &W.processes[W.n_processes];
+    *p = (world_process){.index = W.n_processes++, .main = run, .arg = arg};
+    snprintf(p->name, sizeof p->name, "%s", name);
+    p->host = host ? host->host : p->index;
+    snprintf(p->address, sizeof p->address, "10.0.0.%d", p->host + 1);
+    new_task(p, "main", process_main, p);
+    return p;
+}
+
+world_process *world_process_at(int index)
+{
+    return index < W.n_processes ? &W.processes[index] : NULL;
+}
+
+void world_kill(world_process *p)
+{
+    if (p->dead) return;
+    world_say("kill %s", p->name);
+    p->dead = true;
+    world_net_forget(p);
+    world_files_forget(p);
+}
+
+void world_freeze(world_process *p, uint64_t for_ns)
+{
+    world_say("freeze %s for %.3f s", p->name, (double)for_ns * 1e-9);
+    if (p->frozen_ns < W.now_ns + for_ns) p->frozen_ns = W.now_ns + for_ns;
+}
+
+/* ---- the run ---- */
+
+uint64_t world_now(void)
+{
+    return W.now_ns += CALL_NS;
+}
+
+bool world_traces(void)
+{
+    return W.o.trace || W.o.hash;
+}
+
+bool world_logs(void)
+{
+    return W.o.trace;
+}
+
+void world_say(const char *format, ...)
+{
+    if (!world_traces()) return;
+    char line[400];
+    int n = snprintf(line, sizeof line, "%12.6f %-11s ", (double)W.now_ns * 1e-9,
+                     mine ? mine->process->name : "world");
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    va_end(args);
+    for (const char *c = line; W.o.hash && *c; c++)
+        *W.o.hash = (*W.o.hash ^ (uint8_t)*c) * UINT64_C(1099511628211);
+    if (W.o.trace) puts(line);
+}
+
+void world_wrong(const char *format, ...)
+{
+    va_list args;
+    fflush(stdout);
+    fprintf(W.o.errors, "world: seed %llu, %.6f s: ", (unsigned long long)W.o.seed,
+            (double)W.now_ns * 1e-9);
+    va_start(args, format);
+    vfprintf(W.o.errors, format, args);
+    va_end(args);
+    fputc('\n', W.o.errors);
+    fflush(W.o.errors);
+    _exit(1);
+}
+
+static sem_t over;
+
+static void *run_first(void *arg)
+{
+    world_process *p = arg;
+    W.code = p->main(p->arg);
+    sem_post(&over);
+    for (;;)
+        pause();
+    return NULL;
+}
+
+int world_run(const world_options *options, int (*first)(void *), void *arg)
+{
+    W.o = *options;
+    W.random = options->seed * 7919 + options->schedule;
+    W.now_ns = UINT64_C(1000000000000); // a host that is up for a while
+    W.o.most_ns += W.now_ns;
+    sem_init(&over, 0, 0);
+    world_process *p = &W.processes[W.n_processes++];
+    *p = (world_process){.name = "nemesis", .main = first, .arg = arg};
+    snprintf(p->address, sizeof p->address, "10.0.0.1");
+    task *t = new_task(p, "main", run_first, p);
+    sem_post(&t->baton);
+    while (sem_wait(&over) != 0) {
+    }
+    fflush(stdout);
+    return W.code;
+}

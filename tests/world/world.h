@@ -1,0 +1,112 @@
+/* One deterministic world: all processes of a job in one process, with virtual time.
+ *
+ * The programs are the real ones. What they call to wait, to look at the clock, to draw a
+ * random number or to talk to each other is replaced when the program ps-world is linked
+ * (--wrap, world_libc.c) or simply not libzmq (world_zmq.c). A thread of theirs is a
+ * task: a real thread that runs only while it has the baton. Who gets it next is drawn
+ * from the seed among those that can go on; where nobody can, the clock goes on to the
+ * next event or deadline. So a seed gives the same run each time.
+ *
+ * A process of the world is a set of tasks. Killed, its tasks never run again, and its
+ * connections are gone; what it held is never freed: each run of ps-world's seeds is a
+ * process of its own.
+ */
+#ifndef WORLD_H
+#define WORLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { WORLD_PROCESSES = 128, WORLD_NAME = 24 };
+
+typedef struct world_process {
+    char name[WORLD_NAME];
+    int index, host;    // those of one host share an address
+    char address[24];   // its host's: each has a host of its own
+    uint64_t frozen_ns; // until then its tasks stand still
+    bool dead;
+    bool ended; // main has returned `code`
+    int code;
+    int n_tasks; // that have not ended
+    int (*main)(void *arg);
+    void *arg;
+} world_process;
+
+/* Runs first(arg) as the first process, and everything that it starts, until it returns:
+ * its result. Calls stuck(why) where nobody can go on any more, or at the end of the
+ * virtual time. */
+typedef struct world_options {
+    uint64_t seed;
+    uint64_t most_ns;  // virtual
+    uint64_t schedule; // what happens when
+    uint64_t kind;     // of job: what world_choice follows; 0: the seed
+    bool trace;        // to stdout: a line per message, event and fault
+    uint64_t *hash;    // NULL, or of the lines of the trace
+    FILE *errors;      // where world_wrong writes
+} world_options;
+int world_run(const world_options *options, int (*first)(void *arg), void *arg);
+
+/* ---- for tasks ---- */
+
+uint64_t world_now(void);
+/* A number below `below`, from the seed. */
+uint64_t world_draw(uint64_t below);
+/* Waits until ready(arg) holds; false: `until` has passed before. UINT64_MAX: for ever.
+ */
+bool world_wait(bool (*ready)(void *arg), void *arg, uint64_t until_ns);
+/* Lets others run. */
+void world_yield(void);
+world_process *world_self(void);
+/* Another task of this process. */
+void *world_start_task(const char *name, void *(*run)(void *), void *arg);
+void world_join_task(void *task, void **result);
+
+/* ---- processes and events ---- */
+
+/* host: in whose place it starts, at the same address; NULL: a host of its own. */
+world_process *world_start(const char *name, const world_process *host,
+                           int (*run)(void *), void *arg);
+/* At once; never the caller's own process. */
+void world_kill(world_process *p);
+void world_freeze(world_process *p, uint64_t for_ns);
+world_process *world_process_at(int index); // NULL: no more
+
+/* Calls act(arg, number) at that time, by whichever task has the baton: it must not wait.
+ */
+void world_at(uint64_t at_ns, void (*act)(void *arg, uint64_t number), void *arg,
+              uint64_t number);
+
+/* The kind's own choice, which does not depend on what has run: for what a job is. */
+uint64_t world_choice(uint64_t what, uint64_t below);
+
+/* A line of the trace. */
+__attribute__((format(printf, 1, 2))) void world_say(const char *format, ...);
+bool world_traces(void); // or only hashes them
+bool world_logs(void);   // whether the programs' own lines are shown
+/* Ends the run: the seed has failed. Does not return. */
+__attribute__((format(printf, 1, 2), noreturn)) void world_wrong(const char *format, ...);
+
+/* ---- files (world_libc.c) ---- */
+
+/* A process is gone: its files are closed. */
+void world_files_forget(const world_process *p);
+
+/* ---- the network (world_zmq.c) ---- */
+
+/* Breaks each connection between the two; what is on its way is lost from some message
+ * on. NULL: any process. Returns how many. */
+int world_cut(const world_process *a, const world_process *b);
+/* Until then nothing passes between the two; what is sent waits. */
+void world_part(const world_process *a, const world_process *b, uint64_t until_ns);
+/* A process is gone: its connections end. */
+void world_net_forget(const world_process *p);
+/* Whether somebody listens there. */
+bool world_listens(const char *endpoint);
+uint64_t world_messages(void); // sent so far
+/* Descriptors that poll, read, write and close of the world know. */
+enum { WORLD_FD = 1 << 20 };
+bool world_fd_readable(int fd);
+
+#endif

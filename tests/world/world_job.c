@@ -1,0 +1,391 @@
+#include "world_job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nemesis.h"
+#include "pstrain.h"
+#include "world.h"
+
+enum {
+    WORKERS_MOST = 4,
+    SERVERS_MOST = 3,
+    TENSORS = 6,
+    ELEMENTS_MOST = 4096, // of the arena
+    STEPS = 20,
+    PORT = 29500
+};
+#define MS UINT64_C(1000000)
+#define LR 0.015625 // 2^-6: sums of whole numbers times it are exact
+
+int ps_server_program(int argc, char **argv); // server_main.c
+
+static struct {
+    uint64_t seed;
+    int workers, servers, shards;
+    int64_t sizes[TENSORS];
+    const char *codec;
+    bool clips;     // the weights then have no closed form: all ranks have the same
+    bool sets_rate; // a rate of its own for each step
+    bool lacks;     // of some parameters no rank has a gradient in some steps
+    bool saves;     // collectives and the optimizer's state in between
+    bool sums;      // the servers sum arrays instead
+    world_process *members[WORKERS_MOST + SERVERS_MOST]; // servers first
+    nemesis nemesis;
+    char error[WORKERS_MOST][400];
+    uint64_t steps_made;
+} J;
+
+/* ---- the workers' program ---- */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static float gradient_of(int rank, uint64_t step, uint64_t element)
+{
+    const uint64_t x =
+        mix(J.seed * 31 + (uint64_t)rank * 1000003 + step * 8191 + element);
+    return (float)((int64_t)(x % 17) - 8);
+}
+
+static float first_weight(uint64_t element)
+{
+    return (float)(element % 64);
+}
+
+static bool is_lacking(int tensor, uint64_t step)
+{
+    return J.lacks && mix(J.seed + step * 64 + (uint64_t)tensor) % 3 == 0;
+}
+
+static double rate_of(uint64_t step)
+{
+    return J.sets_rate && step % 3 == 1 ? LR / 4 : LR;
+}
+
+static float weight_at(uint64_t step, int tensor, uint64_t element)
+{
+    float w = first_weight(element);
+    for (uint64_t s = 0; s < step; s++) {
+        if (is_lacking(tensor, s)) continue;
+        float sum = 0;
+        for (int r = 0; r < J.workers; r++)
+            sum += gradient_of(r, s, element);
+        w -= (float)rate_of(s) * sum;
+    }
+    return w;
+}
+
+/* Of the first rank that has them, where there is no closed form. */
+static uint64_t hash_of[STEPS + 1];
+
+static void check_same(const float *w, uint64_t n, int rank, uint64_t step)
+{
+    uint64_t hash = 1;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &w[i], sizeof bits);
+        hash = mix(hash * 31 + bits);
+    }
+    if (hash_of[step] == 0) hash_of[step] = hash;
+    if (hash_of[step] != hash)
+        world_wrong("worker %d has other weights than another one after %llu steps", rank,
+                    (unsigned long long)step);
+}
+
+/* All is exact: no rounding hides a gradient that counts twice, or not. */
+static void check_weights(pstrain_session *s, int rank, uint64_t step)
+{
+    const float *w = pstrain_params(s);
+    check_same(w, pstrain_arena_count(s), rank, step);
+    if (J.clips) return;
+    for (int t = 0; t < TENSORS; t++) {
+        const uint64_t at = pstrain_tensor_offset(s, t);
+        for (int64_t i = 0; i < J.sizes[t]; i += 1 + J.sizes[t] / 40) {
+            const float is = w[at + (uint64_t)i];
+            const float should = weight_at(step, t, at + (uint64_t)i);
+            if (is != should)
+                world_wrong("worker %d has %g instead of %g as weight %lld of tensor %d "
+                            "after %llu steps",
+                            rank, (double)is, (double)should, (long long)i, t,
+                            (unsigned long long)step);
+        }
+    }
+}
+
+static int push_tensor(pstrain_session *s, int rank, uint64_t step, int t)
+{
+    if (is_lacking(t, step)) return pstrain_push_none(s, t, 1);
+    float *g = pstrain_grads(s);
+    const uint64_t at = pstrain_tensor_offset(s, t);
+    for (uint64_t i = 0; i < (uint64_t)J.sizes[t]; i++)
+        g[at + i] = gradient_of(rank, step, at + i);
+    return pstrain_push(s, t, 1);
+}
+
+static int make_step(pstrain_session *s, int rank, uint64_t step)
+{
+    int code = J.sets_rate ? pstrain_set_lr(s, rate_of(step)) : 0;
+    if (code == 0) code = pstrain_begin(s, NULL);
+    if (code == 0) code = pstrain_wait(s, 0, TENSORS);
+    if (code != 0) return code;
+    check_weights(s, rank, step);
+    const int first = (int)world_draw(TENSORS);
+    for (int k = 0; k < TENSORS && code == 0; k++) {
+        code = push_tensor(s, rank, step, (first + k) % TENSORS);
+        world_yield();
+    }
+    if (code == 0) code = pstrain_finish(s);
+    if (code == 0 && J.steps_made < step + 1) J.steps_made = step + 1;
+    return code;
+}
+
+/* Between two steps: what goes through the coordinator, and the optimizer's state. */
+static int save_state(pstrain_session *s, int rank, uint64_t step)
+{
+    int64_t sum = rank + (int64_t)step;
+    const int64_t n = J.workers;
+    int code = pstrain_all_reduce(s, &sum, 1, PSTRAIN_INT64, PSTRAIN_SUM);
+    if (code != 0) return code;
+    if (sum != n * (n - 1) / 2 + n * (int64_t)step)
+        world_wrong("worker %d has the sum %lld in step %llu", rank, (long long)sum,
+                    (unsigned long long)step);
+    if ((code = pstrain_sync(s)) != 0) return code;
+    check_weights(s, rank, step);
+    float *momentum = calloc(pstrain_arena_count(s), sizeof *momentum);
+    pstrain_state state = {.struct_size = sizeof state};
+    if (rank == 0 && pstrain_state_arrays(s) > 0) state.arrays[0] = momentum;
+    code = pstrain_save(s, &state);
+    free(momentum);
+    if (code == 0 && state.step != step)
+        world_wrong("worker %d has saved step %llu instead of %llu", rank,
+                    (unsigned long long)state.step, (unsigned long long)step);
+    return code;
+}
+
+static int open_and_start(pstrain_session *s, int rank)
+{
+    pstrain_tensor tensors[TENSORS];
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f"};
+    for (int t = 0; t < TENSORS; t++)
+        tensors[t] =
+            (pstrain_tensor){.name = names[t], .shape = &J.sizes[t], .n_dims = 1};
+    char codec[40];
+    snprintf(codec, sizeof codec, "exchange.codec=%s", J.codec);
+    const char *settings[] = {
+        "optimizer.name=sgd", "optimizer.lr=0.015625", "schedule.name=constant", codec,
+        J.clips ? "optimizer.clip_norm=1" : "optimizer.clip_norm=0"};
+    const pstrain_table table = {.struct_size = sizeof table,
+                                 .tensors = tensors,
+                                 .n_tensors = TENSORS,
+                                 .tensor_size = sizeof *tensors,
+                                 .settings = settings,
+                                 .n_settings = sizeof settings / sizeof *settings,
+                                 .total_steps = STEPS};
+    int code = pstrain_open(s, &table);
+    if (code != 0) return code;
+    float *w = pstrain_params(s);
+    for (int t = 0; rank == 0 && t < TENSORS; t++) {
+        const uint64_t at = pstrain_tensor_offset(s, t);
+        for (uint64_t i = 0; i < (uint64_t)J.sizes[t]; i++)
+            w[at + i] = first_weight(at + i);
+    }
+    return pstrain_start(s);
+}
+
+/* Sums of arrays, two on their way at a time. */
+static int sum_arrays(pstrain_session *s, int rank)
+{
+    enum { ON_WAY = 2 };
+    static float arrays[WORKERS_MOST][ON_WAY][ELEMENTS_MOST];
+    const pstrain_reducer options = {.struct_size = sizeof options, .bytes = 1 << 16};
+    int code = pstrain_open_reducer(s, &options);
+    if (code == 0) code = pstrain_start(s);
+    for (uint64_t step = 0; step < STEPS && code == 0; step++) {
+        uint64_t tickets[ON_WAY], n[ON_WAY];
+        for (int k = 0; k < ON_WAY && code == 0; k++) {
+            n[k] = 1 + mix(J.seed + step * ON_WAY + (uint64_t)k) % ELEMENTS_MOST;
+            for (uint64_t i = 0; i < n[k]; i++)
+                arrays[rank][k][i] = gradient_of(rank, step * ON_WAY + (uint64_t)k, i);
+            code = pstrain_reduce_begin(s, arrays[rank][k], n[k], &tickets[k]);
+        }
+        for (int k = 0; k < ON_WAY && code == 0; k++) {
+            code = pstrain_reduce_end(s, tickets[k]);
+            for (uint64_t i = 0; i < n[k] && code == 0; i++) {
+                float sum = 0;
+                for (int r = 0; r < J.workers; r++)
+                    sum += gradient_of(r, step * ON_WAY + (uint64_t)k, i);
+                if (arrays[rank][k][i] != sum)
+                    world_wrong("worker %d has a wrong sum in step %llu", rank,
+                                (unsigned long long)step);
+            }
+        }
+        J.steps_made = code == 0 ? step + 1 : J.steps_made;
+    }
+    return code;
+}
+
+static int make_steps(pstrain_session *s, int rank)
+{
+    int code = open_and_start(s, rank);
+    for (uint64_t step = 0; step < STEPS && code == 0; step++) {
+        code = make_step(s, rank, step);
+        if (code == 0 && J.saves && step % 8 == 3) code = save_state(s, rank, step + 1);
+    }
+    if (code == 0) code = pstrain_drain(s);
+    if (code == 0) check_weights(s, rank, STEPS);
+    return code;
+}
+
+static int train(pstrain_session *s, int rank)
+{
+    int code = pstrain_join(s);
+    if (code == 0) code = J.sums ? sum_arrays(s, rank) : make_steps(s, rank);
+    return code == 0 ? pstrain_close(s) : code;
+}
+
+static char init_method[64];
+
+static int worker_program(void *arg)
+{
+    const int rank = (int)(intptr_t)arg;
+    char dead[40], shards[40];
+    snprintf(dead, sizeof dead, "net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
+    snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
+    const char *settings[] = {"net.insecure=true", "exchange.shm=off", dead, shards};
+    const pstrain_options options = {.struct_size = sizeof options,
+                                     .init_method = init_method,
+                                     .rank_plus_1 = rank + 1,
+                                     .world_size = J.workers,
+                                     .servers_plus_1 = J.servers + 1,
+                                     .settings = settings,
+                                     .n_settings = 4};
+    pstrain_session *s = NULL;
+    int code = pstrain_create(&options, &s);
+    if (code == 0) code = train(s, rank);
+    if (code != 0) {
+        snprintf(J.error[rank], sizeof J.error[rank], "%s", pstrain_error());
+        world_say("failed: %s", J.error[rank]);
+    }
+    pstrain_destroy(&s);
+    return code;
+}
+
+static int server_program(void *arg)
+{
+    const int rank = (int)(intptr_t)arg;
+    char number[16], servers[16], workers[16], dead[40], shards[40];
+    snprintf(number, sizeof number, "%d", rank);
+    snprintf(servers, sizeof servers, "%d", J.servers);
+    snprintf(workers, sizeof workers, "%d", J.workers);
+    snprintf(dead, sizeof dead, "net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
+    snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
+    char *argv[] = {"ps-server",
+                    "--rank",
+                    number,
+                    "--servers",
+                    servers,
+                    "--world-size",
+                    workers,
+                    "--init-method",
+                    init_method,
+                    "--set",
+                    "net.insecure=true",
+                    "--set",
+                    "exchange.shm=off",
+                    "--set",
+                    dead,
+                    "--set",
+                    shards,
+                    "--log-level",
+                    world_logs() ? "debug" : "error",
+                    NULL};
+    return ps_server_program(sizeof argv / sizeof *argv - 1, argv);
+}
+
+static int n_members(void)
+{
+    return J.servers + J.workers;
+}
+
+/* ---- the judges ---- */
+
+static bool all_over(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < n_members(); i++)
+        if (!J.members[i]->dead) return false;
+    return true;
+}
+
+/* How long a job may go on after the last fault: what waits for a member that is gone. */
+enum { BOUND_MS = 4 * NEMESIS_DEAD_AFTER_MS + 60000 };
+
+static int judge(void)
+{
+    world_wait(all_over, NULL, world_now() + 1000000 * MS);
+    for (int i = 0; i < n_members(); i++) {
+        const world_process *p = J.members[i];
+        const bool is_worker = i >= J.servers;
+        if (!p->dead)
+            world_wrong("%s does not end (last fault at %.3f s)", p->name,
+                        (double)J.nemesis.last_ns * 1e-9);
+        if (!J.nemesis.has_killed && p->code != 0)
+            world_wrong("%s ended with %d: %s", p->name, p->code,
+                        is_worker ? J.error[i - J.servers] : "(--trace shows its log)");
+    }
+    if (!J.nemesis.has_killed && J.steps_made != STEPS)
+        world_wrong("%llu steps were made", (unsigned long long)J.steps_made);
+    return 0;
+}
+
+/* ---- the run ---- */
+
+static int begin(void *arg)
+{
+    (void)arg;
+    J.workers = 1 + (int)world_choice(1, WORKERS_MOST);
+    J.servers = 1 + (int)world_choice(2, SERVERS_MOST);
+    J.shards = 1 + (int)world_choice(3, 2);
+    // fp16 has these gradients and changes exactly.
+    J.codec = world_choice(4, 4) == 0 ? "fp16" : "none";
+    J.clips = world_choice(5, 4) == 0;
+    J.sets_rate = world_choice(6, 3) == 0;
+    J.lacks = world_choice(7, 3) == 0;
+    J.saves = world_choice(8, 3) == 0;
+    J.sums = world_choice(9, 6) == 0;
+    for (int t = 0; t < TENSORS; t++)
+        J.sizes[t] = 1 + (int64_t)world_choice(
+                             20 + (uint64_t)t,
+                             1 + world_choice(30 + (uint64_t)t, ELEMENTS_MOST / TENSORS));
+    snprintf(init_method, sizeof init_method, "tcp://10.0.0.2:%d", PORT); // server 0's
+    char name[32];
+    for (int i = 0; i < J.servers; i++) {
+        snprintf(name, sizeof name, "server-%d", i);
+        J.members[i] = world_start(name, NULL, server_program, (void *)(intptr_t)i);
+    }
+    for (int i = 0; i < J.workers; i++) {
+        snprintf(name, sizeof name, "worker-%d", i);
+        J.members[J.servers + i] =
+            world_start(name, NULL, worker_program, (void *)(intptr_t)i);
+    }
+    J.nemesis = (nemesis){.members = J.members,
+                          .n_members = n_members(),
+                          .span_ms = 400,
+                          .most_kills = world_draw(3) == 0};
+    nemesis_begin(&J.nemesis);
+    return judge();
+}
+
+int world_job_run(const world_options *options)
+{
+    J.seed = options->seed;
+    world_options o = *options;
+    o.most_ns = (STEPS * 1000 + BOUND_MS) * MS;
+    return world_run(&o, begin, NULL);
+}

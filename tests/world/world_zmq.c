@@ -1,0 +1,895 @@
+/* libzmq in the world: what it promises, and no more.
+ *
+ * Messages of a connection arrive in order. A connection that is lost loses what was on
+ * its way from some message on, either way; what is left arrives before the messages of
+ * the connection that follows. A DEALER keeps what it has not sent, and connects again; a
+ * ROUTER forgets a peer with its connection. A payload without a copy is read when it
+ * arrives. The gate is asked about each connection, as libzmq asks it (ZAP).
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "door.h"
+#include "world.h"
+#include "zsock.h"
+
+enum {
+    FRAMES = 10,        // of a message
+    SOCKETS = 4096,     // ever
+    CONNECTIONS = 8192, // ever
+    ID_BYTES = 64,
+    FDS = 1 << 16,         // numbers of connections begin at WORLD_FD + FDS
+    MONITOR_FDS = 1 << 17, // and of monitors here
+    LEAST_US = 20,
+    MOST_US = 400
+};
+
+/* ---- messages ---- */
+
+typedef struct body {
+    int uses;
+    size_t bytes;
+    void *data;
+    const void *borrowed; // read when it arrives
+    uint8_t own[];
+} body;
+
+typedef struct frame { // a zmq_msg_t
+    body *body;        // NULL: empty
+    int fd;
+    bool more;
+} frame;
+_Static_assert(sizeof(frame) <= sizeof(zmq_msg_t), "a frame is a zmq_msg_t");
+
+static frame *frame_of(const zmq_msg_t *msg)
+{
+    return (frame *)(uintptr_t)msg;
+}
+
+static body *new_body(const void *from, size_t bytes)
+{
+    body *b = malloc(sizeof *b + bytes + 1);
+    if (!b) world_wrong("no memory for a message");
+    *b = (body){.uses = 1, .bytes = bytes, .data = b->own};
+    if (from && bytes > 0) memcpy(b->own, from, bytes);
+    return b;
+}
+
+static void release_body(body *b)
+{
+    if (b && --b->uses == 0) free(b);
+}
+
+int zmq_msg_init(zmq_msg_t *msg)
+{
+    *frame_of(msg) = (frame){.fd = -1};
+    return 0;
+}
+
+int zmq_msg_init_size(zmq_msg_t *msg, size_t bytes)
+{
+    *frame_of(msg) = (frame){.body = new_body(NULL, bytes), .fd = -1};
+    return 0;
+}
+
+int zmq_msg_init_data(zmq_msg_t *msg, void *data, size_t bytes, zmq_free_fn *done,
+                      void *hint)
+{
+    (void)done;
+    (void)hint;
+    zmq_msg_init_size(msg, 0);
+    body *b = frame_of(msg)->body;
+    b->bytes = bytes;
+    b->data = data;
+    b->borrowed = data;
+    return 0;
+}
+
+int zmq_msg_close(zmq_msg_t *msg)
+{
+    release_body(frame_of(msg)->body);
+    return zmq_msg_init(msg);
+}
+
+int zmq_msg_move(zmq_msg_t *to, zmq_msg_t *from)
+{
+    zmq_msg_close(to);
+    *frame_of(to) = *frame_of(from);
+    return zmq_msg_init(from);
+}
+
+int zmq_msg_copy(zmq_msg_t *to, zmq_msg_t *from)
+{
+    zmq_msg_close(to);
+    *frame_of(to) = *frame_of(from);
+    if (frame_of(to)->body) frame_of(to)->body->uses++;
+    return 0;
+}
+
+void *zmq_msg_data(zmq_msg_t *msg)
+{
+    return frame_of(msg)->body ? frame_of(msg)->body->data : frame_of(msg);
+}
+
+size_t zmq_msg_size(const zmq_msg_t *msg)
+{
+    return frame_of(msg)->body ? frame_of(msg)->body->bytes : 0;
+}
+
+int zmq_msg_more(const zmq_msg_t *msg)
+{
+    return frame_of(msg)->more;
+}
+
+int zmq_msg_get(const zmq_msg_t *msg, int property)
+{
+    return property == ZMQ_SRCFD ? frame_of(msg)->fd : frame_of(msg)->more;
+}
+
+const char *zmq_msg_gets(const zmq_msg_t *msg, const char *property)
+{
+    (void)msg;
+    (void)property;
+    return NULL;
+}
+
+typedef struct message {
+    struct message *next;
+    int n;
+    frame frames[FRAMES];
+} message;
+
+typedef struct queue {
+    message *first, **last;
+} queue;
+
+static void queue_init(queue *q)
+{
+    q->first = NULL;
+    q->last = &q->first;
+}
+
+static void queue_put(queue *q, message *m)
+{
+    m->next = NULL;
+    *q->last = m;
+    q->last = &m->next;
+}
+
+static message *queue_take(queue *q)
+{
+    message *m = q->first;
+    if (m && !(q->first = m->next)) q->last = &q->first;
+    return m;
+}
+
+static void drop_message(message *m)
+{
+    for (int i = 0; i < m->n; i++)
+        release_body(m->frames[i].body);
+    free(m);
+}
+
+static message *new_message(void)
+{
+    message *m = calloc(1, sizeof *m);
+    if (!m) world_wrong("no memory for a message");
+    return m;
+}
+
+static void add_frame(message *m, body *b)
+{
+    if (m->n == FRAMES) world_wrong("a message of more than %d frames", FRAMES);
+    m->frames[m->n++] = (frame){.body = b, .fd = -1};
+}
+
+/* ---- sockets and connections ---- */
+
+typedef struct context {
+    struct socket *zap;
+} context;
+
+typedef struct socket {
+    context *context;
+    world_process *process;
+    int index, type;
+    bool closed;
+    char endpoint[PS_ENDPOINT_MAX]; // bound to, or connected to
+    bool bound, asks;               // for a secret
+    uint8_t id[ID_BYTES];
+    size_t id_bytes;
+    uint8_t secret[ID_BYTES];
+    size_t secret_bytes;
+    queue in;
+    message *reading, *writing; // in part
+    int at;
+    struct socket *monitor; // PAIR that hears of connections
+    char monitored[PS_ENDPOINT_MAX];
+    struct connection *out; // of a DEALER: the present one, or NULL
+    queue unsent;           // of a DEALER
+    uint64_t tries;         // to connect
+    struct connection *to;  // of a ROUTER: where the message that is written goes
+    uint32_t zap_number;
+} socket_t;
+
+typedef enum state { PROVING, UP, DOWN } state;
+
+typedef struct way { // one direction
+    queue messages;
+    uint64_t last_ns;   // when its last message arrives
+    uint64_t lost_from; // number of the first message that is lost
+    uint64_t n_sent, n_arrived;
+} way;
+
+typedef struct connection {
+    int index;
+    state state;
+    socket_t *dealer, *router;
+    bool dealer_knows, router_knows; // that it is down
+    way up, down;                    // to the router, to the dealer
+    uint8_t id[ID_BYTES];
+    size_t id_bytes;
+} connection;
+
+static socket_t *sockets[SOCKETS];
+static connection *connections[CONNECTIONS];
+static int n_sockets, n_connections;
+static uint64_t n_messages;
+static struct {
+    uint64_t until_ns;
+} parted[WORLD_PROCESSES][WORLD_PROCESSES];
+
+uint64_t world_messages(void)
+{
+    return n_messages;
+}
+
+static int fd_of(const connection *c, bool of_router)
+{
+    return WORLD_FD + FDS + 2 * c->index + of_router;
+}
+
+/* A routing id that libzmq makes up. */
+static size_t made_up_id(const connection *c, uint8_t out[ID_BYTES])
+{
+    out[0] = 0;
+    const uint32_t n = (uint32_t)c->index + 1;
+    memcpy(out + 1, &n, sizeof n);
+    return 5;
+}
+
+static uint64_t latency_ns(void)
+{
+    const uint64_t us = LEAST_US + world_draw(MOST_US - LEAST_US);
+    return world_draw(50) == 0 ? us * 20000 : us * 1000; // a packet that came late
+}
+
+static uint64_t parted_until(const connection *c)
+{
+    const int a = c->dealer->process->host, b = c->router->process->host;
+    return parted[a < b ? a : b][a < b ? b : a].until_ns;
+}
+
+/* ---- monitors ---- */
+
+static void tell_monitor(socket_t *s, uint16_t event, int fd)
+{
+    socket_t *m = s->monitor;
+    if (!m || m->closed || s->process->dead) return;
+    uint8_t bytes[6];
+    const uint32_t value = (uint32_t)fd;
+    memcpy(bytes, &event, sizeof event);
+    memcpy(bytes + 2, &value, sizeof value);
+    message *news = new_message();
+    add_frame(news, new_body(bytes, sizeof bytes));
+    add_frame(news, new_body(s->endpoint, strlen(s->endpoint)));
+    queue_put(&m->in, news);
+}
+
+int zmq_socket_monitor(void *socket, const char *address, int events)
+{
+    (void)events;
+    socket_t *s = socket;
+    if (!address) s->monitor = NULL;
+    snprintf(s->monitored, sizeof s->monitored, "%s", address ? address : "");
+    return 0;
+}
+
+/* ---- what travels ---- */
+
+static socket_t *receiver(const connection *c, bool is_up)
+{
+    return is_up ? c->router : c->dealer;
+}
+
+static void arrive(void *arg, uint64_t is_up)
+{
+    connection *c = arg;
+    way *w = is_up ? &c->up : &c->down;
+    message *m = queue_take(&w->messages);
+    if (!m) return;
+    socket_t *to = receiver(c, is_up);
+    if (w->n_arrived++ >= w->lost_from || to->closed || to->process->dead) {
+        drop_message(m);
+        return;
+    }
+    for (int i = 0; i < m->n; i++) {
+        body *b = m->frames[i].body;
+        if (b->borrowed) { // now it leaves the sender's memory
+            m->frames[i].body = new_body(b->borrowed, b->bytes);
+            release_body(b);
+        }
+        m->frames[i].fd = fd_of(c, is_up);
+    }
+    if (world_traces())
+        world_say("arrives %s%s %s: %d frames, %zu bytes", is_up ? "at " : "from ",
+                  c->router->process->name, c->dealer->process->name, m->n,
+                  m->frames[m->n - 1].body->bytes);
+    queue_put(&to->in, m);
+}
+
+static void travel(connection *c, bool is_up, message *m)
+{
+    way *w = is_up ? &c->up : &c->down;
+    uint64_t at = world_now() + latency_ns();
+    if (at < parted_until(c)) at = parted_until(c) + latency_ns();
+    if (at < w->last_ns) at = w->last_ns;
+    w->last_ns = at;
+    w->n_sent++;
+    n_messages++;
+    queue_put(&w->messages, m);
+    world_at(at, arrive, c, is_up);
+}
+
+/* ---- connections begin ---- */
+
+static void try_to_connect(void *arg, uint64_t number);
+
+static void connect_later(socket_t *s)
+{
+    uint64_t ms = 20u << (s->tries < 6 ? s->tries : 6);
+    s->tries++;
+    world_at(world_now() + (ms < 1000 ? ms : 1000) * 1000000u, try_to_connect, s, 0);
+}
+
+static void connection_up(void *arg, uint64_t number)
+{
+    (void)number;
+    connection *c = arg;
+    if (c->state != PROVING || c->dealer->closed || c->router->closed) return;
+    // A connection with the same routing id takes the place of the one before.
+    for (int i = 0; i < n_connections; i++) {
+        connection *other = connections[i];
+        if (other != c && other->router == c->router && other->state == UP &&
+            other->id_bytes == c->id_bytes &&
+            memcmp(other->id, c->id, c->id_bytes) == 0) {
+            other->state = DOWN;
+            other->router_knows = true;
+            tell_monitor(other->router, ZMQ_EVENT_DISCONNECTED, fd_of(other, true));
+        }
+    }
+    c->state = UP;
+    c->dealer->tries = 0;
+    world_say("connected %s to %s", c->dealer->process->name, c->router->process->name);
+    tell_monitor(c->router, ZMQ_EVENT_HANDSHAKE_SUCCEEDED, 0);
+    tell_monitor(c->dealer, ZMQ_EVENT_HANDSHAKE_SUCCEEDED, 0);
+    message *m;
+    while ((m = queue_take(&c->dealer->unsent)))
+        travel(c, true, m);
+}
+
+/* Asks the gate, as RFC 27 has it. */
+static void ask_gate(connection *c)
+{
+    socket_t *zap = c->router->context->zap;
+    if (!zap) return; // nobody answers
+    const char *const words[] = {"sender",  "", "1.0",   NULL,    "",
+                                 "address", "", "PLAIN", "member"};
+    message *m = new_message();
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        add_frame(m, words[i] ? new_body(words[i], strlen(words[i]))
+                              : new_body(&c->index, sizeof c->index));
+    add_frame(m, new_body(c->dealer->secret, c->dealer->secret_bytes));
+    queue_put(&zap->in, m);
+}
+
+static void connection_refused(connection *c)
+{
+    c->state = DOWN;
+    tell_monitor(c->router, ZMQ_EVENT_DISCONNECTED, fd_of(c, true));
+    if (c->dealer->out == c) c->dealer->out = NULL;
+    if (!c->dealer->closed) connect_later(c->dealer);
+}
+
+static void take_gates_answer(const message *m)
+{
+    int index;
+    memcpy(&index, m->frames[3].body->data, sizeof index);
+    connection *c = connections[index];
+    if (c->state != PROVING) return;
+    const body *status = m->frames[4].body;
+    if (status->bytes == 3 && memcmp(status->data, "200", 3) == 0)
+        connection_up(c, 0);
+    else
+        connection_refused(c);
+}
+
+static socket_t *listener(const char *endpoint)
+{
+    for (int i = 0; i < n_sockets; i++)
+        if (sockets[i]->bound && !sockets[i]->closed && !sockets[i]->process->dead &&
+            strcmp(sockets[i]->endpoint, endpoint) == 0)
+            return sockets[i];
+    return NULL;
+}
+
+bool world_listens(const char *endpoint)
+{
+    return listener(endpoint) != NULL;
+}
+
+static void try_to_connect(void *arg, uint64_t number)
+{
+    (void)number;
+    socket_t *s = arg, *to = listener(s->endpoint);
+    if (s->closed || s->process->dead || s->out) return;
+    if (!to || n_connections == CONNECTIONS) {
+        connect_later(s);
+        return;
+    }
+    connection *c = calloc(1, sizeof *c);
+    if (!c) world_wrong("no memory for a connection");
+    *c = (connection){.index = n_connections, .dealer = s, .router = to};
+    if (world_now() < parted_until(c)) {
+        free(c);
+        connect_later(s);
+        return;
+    }
+    connections[n_connections++] = c;
+    queue_init(&c->up.messages);
+    queue_init(&c->down.messages);
+    c->up.lost_from = c->down.lost_from = UINT64_MAX;
+    c->id_bytes = s->id_bytes;
+    memcpy(c->id, s->id, s->id_bytes);
+    if (s->id_bytes == 0) c->id_bytes = made_up_id(c, c->id);
+    s->out = c;
+    tell_monitor(to, ZMQ_EVENT_ACCEPTED, fd_of(c, true));
+    if (to->asks)
+        ask_gate(c);
+    else
+        world_at(world_now() + latency_ns(), connection_up, c, 0);
+}
+
+/* ---- connections end ---- */
+
+/* One end hears of it; the dealer connects again. */
+static void hear_of_end(void *arg, uint64_t is_router)
+{
+    connection *c = arg;
+    bool *knows = is_router ? &c->router_knows : &c->dealer_knows;
+    socket_t *s = is_router ? c->router : c->dealer;
+    if (*knows) return;
+    *knows = true;
+    if (s->closed || s->process->dead) return;
+    tell_monitor(s, ZMQ_EVENT_DISCONNECTED, fd_of(c, is_router));
+    if (is_router) return;
+    if (s->out == c) s->out = NULL;
+    connect_later(s);
+}
+
+/* From now on nothing is sent over it. lossy: a tail of what travels is lost. */
+static void end_connection(connection *c, bool lossy)
+{
+    if (c->state == DOWN) return;
+    const bool was_up = c->state == UP;
+    c->state = DOWN;
+    for (int i = 0; i < 2; i++) {
+        way *w = i ? &c->up : &c->down;
+        const uint64_t travels = w->n_sent - w->n_arrived;
+        if (lossy) w->lost_from = w->n_arrived + world_draw(travels + 1);
+        uint64_t at = world_now() + latency_ns();
+        if (at < w->last_ns) at = w->last_ns; // what is left arrives before
+        world_at(was_up ? at : world_now(), hear_of_end, c, (uint64_t)i);
+    }
+}
+
+int world_cut(const world_process *a, const world_process *b)
+{
+    int n = 0;
+    for (int i = 0; i < n_connections; i++) {
+        connection *c = connections[i];
+        const world_process *p = c->dealer->process, *q = c->router->process;
+        if (c->state == DOWN || !(p == a || q == a) || !(!b || p == b || q == b))
+            continue;
+        end_connection(c, true);
+        n++;
+    }
+    world_say("cut %s %s: %d connections", a->name, b ? b->name : "all", n);
+    return n;
+}
+
+void world_part(const world_process *a, const world_process *b, uint64_t until_ns)
+{
+    world_say("part %s %s until %.6f", a->name, b->name, (double)until_ns * 1e-9);
+    const int i = a->host, j = b->host;
+    parted[i < j ? i : j][i < j ? j : i].until_ns = until_ns;
+}
+
+void world_net_forget(const world_process *p)
+{
+    for (int i = 0; i < n_connections; i++)
+        if (connections[i]->dealer->process == p || connections[i]->router->process == p)
+            end_connection(connections[i], true);
+}
+
+/* ---- the calls ---- */
+
+int zmq_errno(void)
+{
+    return errno;
+}
+
+const char *zmq_strerror(int code)
+{
+    return strerror(code);
+}
+
+void *zmq_ctx_new(void)
+{
+    context *c = calloc(1, sizeof *c);
+    if (!c) world_wrong("no memory for a context");
+    return c;
+}
+
+int zmq_ctx_set(void *c, int option, int value)
+{
+    (void)c;
+    (void)option;
+    (void)value;
+    return 0;
+}
+
+int zmq_ctx_term(void *c)
+{
+    (void)c;
+    return 0;
+}
+
+void *zmq_socket(void *c, int type)
+{
+    if (n_sockets == SOCKETS) world_wrong("too many sockets were ever opened");
+    socket_t *s = calloc(1, sizeof *s);
+    if (!s) world_wrong("no memory for a socket");
+    *s = (socket_t){
+        .context = c, .process = world_self(), .index = n_sockets, .type = type};
+    queue_init(&s->in);
+    queue_init(&s->unsent);
+    sockets[n_sockets++] = s;
+    return s;
+}
+
+/* What was sent is still delivered. */
+int zmq_close(void *socket)
+{
+    socket_t *s = socket;
+    s->closed = true;
+    if (s->context->zap == s) s->context->zap = NULL;
+    for (int i = 0; i < n_connections; i++)
+        if (connections[i]->dealer == s || connections[i]->router == s)
+            end_connection(connections[i], false);
+    return 0;
+}
+
+int zmq_setsockopt(void *socket, int option, const void *value, size_t bytes)
+{
+    socket_t *s = socket;
+    if (option == ZMQ_PLAIN_SERVER) s->asks = true;
+    if (option == ZMQ_ROUTING_ID && bytes <= ID_BYTES) {
+        memcpy(s->id, value, bytes);
+        s->id_bytes = bytes;
+    }
+    if (option == ZMQ_PLAIN_PASSWORD && bytes <= ID_BYTES) {
+        memcpy(s->secret, value, bytes);
+        s->secret_bytes = bytes;
+    }
+    return 0;
+}
+
+int zmq_getsockopt(void *socket, int option, void *value, size_t *bytes)
+{
+    const socket_t *s = socket;
+    if (option == ZMQ_FD) {
+        const int fd = WORLD_FD + MONITOR_FDS + s->index;
+        memcpy(value, &fd, sizeof fd);
+        *bytes = sizeof fd;
+        return 0;
+    }
+    *bytes = (size_t)snprintf(value, *bytes, "%s", s->endpoint) + 1;
+    return 0;
+}
+
+bool world_fd_readable(int fd)
+{
+    const int i = fd - WORLD_FD - MONITOR_FDS;
+    return i >= 0 && i < n_sockets && sockets[i]->in.first;
+}
+
+int zmq_bind(void *socket, const char *where)
+{
+    static int next_port = 40000;
+    socket_t *s = socket;
+    if (strcmp(where, PS_ZSOCK_ZAP) == 0) {
+        if (s->context->zap) {
+            errno = EADDRINUSE;
+            return -1;
+        }
+        s->context->zap = s;
+        return 0;
+    }
+    const char *colon = strrchr(where, ':');
+    if (colon && (strcmp(colon, ":*") == 0 || strcmp(colon, ":0") == 0))
+        snprintf(s->endpoint, sizeof s->endpoint, "%.*s:%d", (int)(colon - where), where,
+                 next_port++);
+    else
+        snprintf(s->endpoint, sizeof s->endpoint, "%s", where);
+    if (listener(s->endpoint)) {
+        errno = EADDRINUSE;
+        return -1;
+    }
+    s->bound = true;
+    tell_monitor(s, ZMQ_EVENT_LISTENING, -1);
+    return 0;
+}
+
+int zmq_connect(void *socket, const char *where)
+{
+    socket_t *s = socket;
+    if (strncmp(where, "inproc://monitor", 16) == 0) {
+        for (int i = 0; i < n_sockets; i++)
+            if (!sockets[i]->closed && strcmp(sockets[i]->monitored, where) == 0)
+                sockets[i]->monitor = s;
+        return 0;
+    }
+    snprintf(s->endpoint, sizeof s->endpoint, "%s", where);
+    world_at(world_now() + latency_ns(), try_to_connect, s, 0);
+    return 0;
+}
+
+static connection *connection_to(const socket_t *router, const body *id)
+{
+    for (int i = n_connections - 1; i >= 0; i--) {
+        connection *c = connections[i];
+        if (c->router == router && c->state == UP && c->id_bytes == id->bytes &&
+            memcmp(c->id, id->data, id->bytes) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static void message_written(socket_t *s)
+{
+    message *m = s->writing;
+    s->writing = NULL;
+    if (s == s->context->zap) {
+        take_gates_answer(m);
+        drop_message(m);
+    } else if (s->type == ZMQ_ROUTER) {
+        if (s->to && s->to->state == UP)
+            travel(s->to, false, m);
+        else
+            drop_message(m);
+    } else if (s->out && s->out->state == UP) {
+        travel(s->out, true, m);
+    } else {
+        queue_put(&s->unsent, m);
+    }
+}
+
+int zmq_msg_send(zmq_msg_t *msg, void *socket, int flags)
+{
+    socket_t *s = socket;
+    const bool more = flags & ZMQ_SNDMORE;
+    body *b = frame_of(msg)->body ? frame_of(msg)->body : new_body(NULL, 0);
+    const int bytes = (int)b->bytes;
+    if (s->type == ZMQ_ROUTER && s != s->context->zap && !s->writing) {
+        connection *to = connection_to(s, b);
+        if (!to) {
+            errno = EHOSTUNREACH;
+            return -1;
+        }
+        s->to = to;
+        s->writing = new_message(); // the id does not travel
+        release_body(b);
+        zmq_msg_init(msg);
+        return bytes;
+    }
+    if (!s->writing) s->writing = new_message();
+    add_frame(s->writing, b);
+    zmq_msg_init(msg);
+    if (!more) message_written(s);
+    return bytes;
+}
+
+int zmq_send(void *socket, const void *bytes, size_t n, int flags)
+{
+    zmq_msg_t msg;
+    zmq_msg_init_size(&msg, n);
+    if (n > 0) memcpy(zmq_msg_data(&msg), bytes, n);
+    const int sent = zmq_msg_send(&msg, socket, flags);
+    if (sent < 0) {
+        const int code = errno;
+        zmq_msg_close(&msg);
+        errno = code;
+    }
+    return sent;
+}
+
+/* The id of the peer comes first at a ROUTER. */
+static void put_id_first(message *m)
+{
+    const connection *c = connections[(m->frames[0].fd - WORLD_FD - FDS) / 2];
+    if (m->n == FRAMES) world_wrong("a message of more than %d frames", FRAMES);
+    memmove(m->frames + 1, m->frames, (size_t)m->n * sizeof *m->frames);
+    m->frames[0] = (frame){.body = new_body(c->id, c->id_bytes), .fd = m->frames[1].fd};
+    m->n++;
+}
+
+int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)
+{
+    (void)flags; // all of the programs' do not wait
+    socket_t *s = socket;
+    if (!s->reading) {
+        s->reading = queue_take(&s->in);
+        s->at = 0;
+        if (!s->reading) {
+            errno = EAGAIN;
+            return -1;
+        }
+        if (s->type == ZMQ_ROUTER && s != s->context->zap) put_id_first(s->reading);
+    }
+    zmq_msg_close(msg);
+    frame *f = frame_of(msg);
+    *f = s->reading->frames[s->at++];
+    f->more = s->at < s->reading->n;
+    if (!f->more) {
+        free(s->reading);
+        s->reading = NULL;
+    }
+    return (int)zmq_msg_size(msg);
+}
+
+bool world_event_is_set(int fd);
+
+typedef struct polled {
+    zmq_pollitem_t *items;
+    int n;
+} polled;
+
+static int ready_items(const polled *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n; i++) {
+        zmq_pollitem_t *item = &p->items[i];
+        const socket_t *s = item->socket;
+        const bool readable =
+            s ? s->in.first || s->reading
+              : world_event_is_set(item->fd) || world_fd_readable(item->fd);
+        item->revents = (short)((readable ? item->events & ZMQ_POLLIN : 0) |
+                                (s ? item->events & ZMQ_POLLOUT : 0));
+        n += item->revents != 0;
+    }
+    return n;
+}
+
+static bool any_ready(void *arg)
+{
+    return ready_items(arg) > 0;
+}
+
+int zmq_poll(zmq_pollitem_t *items, int n, long ms)
+{
+    polled p = {items, n};
+    if (ms == 0)
+        world_yield();
+    else
+        world_wait(any_ready, &p,
+                   ms < 0 ? UINT64_MAX : world_now() + (uint64_t)ms * 1000000u);
+    return ready_items(&p);
+}
+
+int zmq_has(const char *what)
+{
+    (void)what;
+    return 0;
+}
+
+int zmq_curve_keypair(char *public, char *secret)
+{
+    (void)public;
+    (void)secret;
+    errno = ENOTSUP;
+    return -1;
+}
+
+int zmq_curve_public(char *public, const char *secret)
+{
+    return zmq_curve_keypair(public, (char *)(uintptr_t)secret);
+}
+
+/* ---- what the programs ask the kernel about connections ---- */
+
+bool __wrap_ps_zsock_is_connected(int fd)
+{
+    const int i = (fd - WORLD_FD - FDS) / 2;
+    return i >= 0 && i < n_connections && connections[i]->state == UP;
+}
+
+bool __wrap_ps_zsock_count(int fd, ps_zsock_counts *out)
+{
+    (void)fd;
+    *out = (ps_zsock_counts){0};
+    return false;
+}
+
+void __wrap_ps_zsock_accept_with_data(int listener_fd)
+{
+    (void)listener_fd;
+}
+
+/* ---- the door: without keys it speaks ZMTP itself; here it is a ROUTER ---- */
+
+struct ps_door {
+    void *router;
+};
+
+ps_err __wrap_ps_door_open(const ps_door_options *o, const char *where,
+                           char endpoint[PS_ENDPOINT_MAX], ps_door **out)
+{
+    const ps_zsock_options options = {.type = ZMQ_ROUTER};
+    *out = calloc(1, sizeof **out);
+    if (!*out) return ps_err_set(PS_ERR_NOMEM, "no memory for a door");
+    PS_TRY(ps_zsock_open(o->zmq_context, &options, &(*out)->router));
+    return ps_zsock_bind((*out)->router, o->curve, where, endpoint);
+}
+
+void __wrap_ps_door_close(ps_door **door, int linger_ms)
+{
+    (void)linger_ms;
+    if (*door) ps_zsock_close(&(*door)->router);
+    free(*door);
+    *door = NULL;
+}
+
+void *__wrap_ps_door_socket(const ps_door *d)
+{
+    return d->router;
+}
+
+void __wrap_ps_door_turn(ps_door *d, int n_parts, ps_door_take *take, void *owner)
+{
+    const ps_deadline now = {0};
+    for (int i = 0; i < n_parts; i++) {
+        zmq_msg_t parts[2];
+        int n;
+        if (ps_zsock_recv(d->router, now, parts, 2, &n) != PS_OK || n == 0) return;
+        const ps_door_message m = {.id = zmq_msg_data(&parts[0]),
+                                   .id_bytes = zmq_msg_size(&parts[0]),
+                                   .body = zmq_msg_data(&parts[1]),
+                                   .body_bytes = zmq_msg_size(&parts[1])};
+        if (n == 2) (void)take(owner, &m);
+        ps_zsock_close_parts(parts, n);
+    }
+}
+
+ps_err __wrap_ps_door_send(ps_door *d, const void *id, size_t id_bytes, zmq_msg_t *sent)
+{
+    zmq_msg_t parts[2];
+    const ps_deadline now = {0};
+    PS_TRY(ps_zsock_msg_copy(&parts[0], id, id_bytes));
+    zmq_msg_init(&parts[1]);
+    zmq_msg_move(&parts[1], sent);
+    return ps_zsock_send(d->router, now, parts, 2);
+}
