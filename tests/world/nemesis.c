@@ -53,7 +53,9 @@ void nemesis_begin(nemesis *n)
                    span = 1 + world_draw(n->span_ms);
     // A connection that has closed has to be made again within the coordinator's grace.
     n->most_ms = faults == 1 ? NEMESIS_DEAD_AFTER_MS / 4 : NEMESIS_GRACE_MS / 2;
-    for (uint64_t i = 0; i < faults; i++)
-        world_at(world_now() + world_draw(span * MS), strike, n,
-                 world_draw(n->most_kills > 0 ? FAULTS : KILL));
+    for (uint64_t i = 0; i < faults; i++) {
+        uint64_t which = world_draw(n->most_kills > 0 ? FAULTS : KILL);
+        if (n->keeps_links && (which == CUT || which == CUT_ALL)) which = FREEZE;
+        world_at(world_now() + world_draw(span * MS), strike, n, which);
+    }
 }

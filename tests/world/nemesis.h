@@ -17,6 +17,7 @@ typedef struct nemesis {
     int n_members;
     uint64_t span_ms; // faults begin within
     int most_kills;   // 0: members do not die
+    bool keeps_links; // connections are slow, and are not lost
     bool has_killed;
     uint64_t last_ns; // when its last fault is over
     uint64_t most_ms; // that a member is kept from the others

@@ -34,6 +34,7 @@ typedef struct wanted {
 } wanted;
 
 static char folder[64]; // of this process: the files of one job at a time
+static char policy_log[80];
 
 static void empty_folder(void)
 {
@@ -47,12 +48,18 @@ typedef struct outcome {     // shared with the process of a run
 } outcome;
 
 /* In a process of its own: what a job leaves behind disturbs no other. */
-static int run_here(uint64_t seed, bool disturbed, const wanted *w, outcome *out)
+static uint64_t kind_of(uint64_t seed)
 {
-    const bool has_model = seed % 2 == 1;
+    return seed % 2 == 1 ? 1 + seed / 2 % KINDS : 0;
+}
+
+/* replay: the weights are to be those of the run that policy_log is of. */
+static int run_here(uint64_t seed, bool disturbed, bool replay, const wanted *w,
+                    outcome *out)
+{
     world_options o = {.seed = seed,
                        .schedule = disturbed ? 1 : 0,
-                       .kind = has_model ? 1 + seed / 2 % KINDS : 0,
+                       .kind = kind_of(seed),
                        .trace = w->trace && disturbed,
                        .hash = w->twice ? &out->trace : NULL,
                        .errors = fdopen(dup(STDERR_FILENO), "w")};
@@ -63,11 +70,13 @@ static int run_here(uint64_t seed, bool disturbed, const wanted *w, outcome *out
         dup2(STDOUT_FILENO, STDERR_FILENO);
     else if (!freopen("/dev/null", "w", stderr))
         return 1;
-    return has_model ? world_train_run(&o, folder, disturbed, &out->weights)
-                     : world_job_run(&o);
+    return o.kind ? world_train_run(&o, folder, disturbed, replay ? policy_log : NULL,
+                                    &out->weights)
+                  : world_job_run(&o, disturbed, &out->weights);
 }
 
-static int run_once(uint64_t seed, bool disturbed, const wanted *w, outcome *out)
+static int run_once(uint64_t seed, bool disturbed, bool replay, const wanted *w,
+                    outcome *out)
 {
     outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -75,7 +84,7 @@ static int run_once(uint64_t seed, bool disturbed, const wanted *w, outcome *out
     empty_folder();
     fflush(NULL);
     const pid_t pid = fork();
-    if (pid == 0) _exit(run_here(seed, disturbed, w, shared));
+    if (pid == 0) _exit(run_here(seed, disturbed, replay, w, shared));
     int status = 0;
     while (pid > 0 && waitpid(pid, &status, 0) < 0) {
     }
@@ -90,22 +99,46 @@ static int run_once(uint64_t seed, bool disturbed, const wanted *w, outcome *out
 static int run_again(uint64_t seed, const wanted *w, const outcome *first)
 {
     outcome again = {.weights = first->weights};
-    const int code = run_once(seed, true, w, &again);
+    const int code = run_once(seed, true, false, w, &again);
     if (code != 0 || again.trace == first->trace) return code;
     fprintf(stderr, "world: seed %" PRIu64 ": another trace in its second run\n", seed);
     return 1;
 }
 
+/* A run at the workers' own pace, and its replay. */
+static int run_and_replay(uint64_t seed, const wanted *w)
+{
+    char path[160];
+    outcome out = {0};
+    if (run_once(seed, true, false, w, &out) != 0) return 1;
+    snprintf(path, sizeof path, "%s/out/policy.log", folder);
+    if (rename(path, policy_log) != 0) {
+        fprintf(stderr, "world: seed %" PRIu64 ": no %s\n", seed, path);
+        return 1;
+    }
+    const int code = run_once(seed, false, true, w, &out);
+    unlink(policy_log);
+    return code;
+}
+
+static int run_against_undisturbed(uint64_t seed, const wanted *w)
+{
+    static uint64_t undisturbed[KINDS + 1]; // the weights of each kind
+    const uint64_t kind = kind_of(seed);
+    outcome out = {.weights = undisturbed[kind]};
+    const bool asks = kind ? out.weights == 0 : world_job_has_no_closed_form(seed);
+    int code = asks ? run_once(seed, false, false, w, &out) : 0;
+    if (kind) undisturbed[kind] = out.weights;
+    if (code == 0) code = run_once(seed, true, false, w, &out);
+    return code == 0 && w->twice ? run_again(seed, w, &out) : code;
+}
+
 static int run_seed(uint64_t seed, const wanted *w)
 {
-    static uint64_t undisturbed[KINDS]; // the weights of each kind
-    const bool has_model = seed % 2 == 1;
-    outcome out = {.weights = has_model ? undisturbed[seed / 2 % KINDS] : 0};
-    int code = 0;
-    if (has_model && out.weights == 0) code = run_once(seed, false, w, &out);
-    if (has_model) undisturbed[seed / 2 % KINDS] = out.weights;
-    if (code == 0) code = run_once(seed, true, w, &out);
-    if (code == 0 && w->twice) code = run_again(seed, w, &out);
+    const uint64_t kind = kind_of(seed);
+    const int code = kind && world_train_is_own_pace(kind)
+                         ? run_and_replay(seed, w)
+                         : run_against_undisturbed(seed, w);
     if (code != 0) printf("%" PRIu64 "\n", seed);
     return code;
 }
@@ -168,7 +201,8 @@ int main(int argc, char **argv)
     clearenv();
     setenv("OMP_NUM_THREADS", "1", 1);
     signal(SIGPIPE, SIG_IGN);
-    snprintf(folder, sizeof folder, "/dev/shm/ps-world-%d", (int)getpid());
+    snprintf(folder, sizeof folder, "/dev/shm/world-%d", (int)getpid());
+    snprintf(policy_log, sizeof policy_log, "%s.log", folder);
     const int code = run_seeds(&w);
     if (code == 0 || !w.trace) empty_folder();
     rmdir(folder);

@@ -58,13 +58,18 @@ uint64_t world_draw(uint64_t below)
     return (z ^ (z >> 31)) % below;
 }
 
-uint64_t world_choice(uint64_t what, uint64_t below)
+uint64_t world_choice_of(uint64_t kind, uint64_t what, uint64_t below)
 {
     const uint64_t now = W.random;
-    W.random = (W.o.kind ? W.o.kind : W.o.seed) * 1000 + what;
+    W.random = kind * 1000 + what;
     const uint64_t chosen = world_draw(below);
     W.random = now;
     return chosen;
+}
+
+uint64_t world_choice(uint64_t what, uint64_t below)
+{
+    return world_choice_of(W.o.kind ? W.o.kind : W.o.seed, what, below);
 }
 
 /* ---- events ---- */

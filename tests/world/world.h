@@ -80,6 +80,7 @@ void world_at(uint64_t at_ns, void (*act)(void *arg, uint64_t number), void *arg
 
 /* The kind's own choice, which does not depend on what has run: for what a job is. */
 uint64_t world_choice(uint64_t what, uint64_t below);
+uint64_t world_choice_of(uint64_t kind, uint64_t what, uint64_t below);
 
 /* A line of the trace. */
 __attribute__((format(printf, 1, 2))) void world_say(const char *format, ...);

@@ -26,8 +26,10 @@ typedef struct member {
 } member;
 
 static struct {
-    const char *folder;
+    uint64_t kind;
     bool disturbed;
+    const char *replay;
+    char replays[400];
     uint64_t *weights;
     int workers, servers;
     member members[MEMBERS_MOST]; // servers first
@@ -40,21 +42,23 @@ static struct {
 
 /* ---- the job ---- */
 
-static const char model[] =
+static const char job[] =
     "job: {name: world}\n"
-    "model:\n"
-    "  input: [6]\n"
-    "  layers: [{linear: 8}, relu, {linear: 5}, relu, {linear: 3}]\n"
     "data: {kind: synthetic, samples: 96, test_samples: 6, batch: 4}\n"
     "train: {epochs: 3, log_every: 1000}\n"
     "net: {insecure: true}\n"
     "exchange: {shm: off}\n"
     "recovery: {rejoins: 100}\n";
+static const char *const models[] = {
+    "model: {input: [6], layers: [{linear: 8}, relu, {linear: 5}, relu, {linear: 3}]}\n",
+    "model: {input: [2, 6], layers: [{conv1d: {out: 4, kernel: 3}}, batch_norm1d, relu, "
+    "flatten, {linear: 3}]}\n"};
 
 static void write_config(void)
 {
     FILE *f = fopen(T.config, "w");
-    if (!f || fputs(model, f) < 0 || fclose(f) != 0)
+    const char *model = models[world_choice(8, 2)];
+    if (!f || fputs(job, f) < 0 || fputs(model, f) < 0 || fclose(f) != 0)
         world_wrong("cannot write %s", T.config);
 }
 
@@ -62,6 +66,23 @@ static void set(const char *key_and_value)
 {
     T.settings[T.n_settings++] = "--set";
     T.settings[T.n_settings++] = key_and_value;
+}
+
+bool world_train_is_own_pace(uint64_t kind)
+{
+    return world_choice_of(kind, 11, 4) == 0;
+}
+
+static void choose_pace(void)
+{
+    static const char *const policies[] = {"sync.policy=asp", "sync.policy=ssp",
+                                           "sync.policy=backup", "sync.policy=local"};
+    const uint64_t policy = world_choice(12, 4);
+    if (T.workers == 1) T.workers = 2;
+    set(policies[policy]);
+    if (policy < 3) return;
+    set("sync.local_steps=4");
+    set("sync.quorum=1");
 }
 
 static void choose_job(void)
@@ -84,6 +105,16 @@ static void choose_job(void)
     set(clips[world_choice(6, 2)]);
     set(shards[world_choice(7, 2)]);
     set("net.dead_after_ms=8000");
+    if (world_train_is_own_pace(T.kind))
+        choose_pace();
+    else if (world_choice(9, 4) == 0)
+        set("sync.policy=local"), set("sync.local_steps=3");
+    else if (world_choice(10, 4) == 0)
+        set("train.accumulate=2");
+    if (T.replay) {
+        snprintf(T.replays, sizeof T.replays, "sync.replay=%s", T.replay);
+        set(T.replays);
+    }
 }
 
 /* ---- its processes ---- */
@@ -240,7 +271,9 @@ static int train(void *arg)
     T.nemesis = (nemesis){.members = T.processes,
                           .n_members = n_members(),
                           .span_ms = 300,
-                          .most_kills = 3};
+                          .most_kills = world_train_is_own_pace(T.kind) ? 0 : 3,
+                          // docs/own-pace.md: what a replay does not repeat
+                          .keeps_links = world_train_is_own_pace(T.kind)};
     if (T.disturbed) nemesis_begin(&T.nemesis);
     uint64_t until = UINT64_MAX;
     while (supervise() && world_now() < until) {
@@ -259,9 +292,10 @@ static int train(void *arg)
 }
 
 int world_train_run(const world_options *options, const char *folder, bool disturbed,
-                    uint64_t *weights)
+                    const char *replay, uint64_t *weights)
 {
-    T.folder = folder;
+    T.kind = options->kind;
+    T.replay = replay;
     T.disturbed = disturbed;
     T.weights = weights;
     snprintf(T.config, sizeof T.config, "%s/job.yaml", folder);
