@@ -17,6 +17,7 @@ static void kill_member(nemesis *n, world_process *p)
     n->kills++;
     n->has_killed = true;
     world_kill(p);
+    if (n->killed) n->killed(p);
 }
 
 static void strike(void *arg, uint64_t which)

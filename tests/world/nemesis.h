@@ -13,7 +13,8 @@ enum {
 };
 
 typedef struct nemesis {
-    world_process **members; // borrowed: who is in which place now
+    void (*killed)(world_process *p); // may be NULL
+    world_process **members;          // borrowed: who is in which place now
     int n_members;
     uint64_t span_ms; // faults begin within
     int most_kills;   // 0: members do not die

@@ -204,6 +204,7 @@ static bool is_ready(void *arg)
 
 void world_yield(void)
 {
+    if (!mine) return; // ps-world's own process
     world_wait(is_ready, NULL, UINT64_MAX);
 }
 

@@ -94,6 +94,12 @@ __attribute__((format(printf, 1, 2), noreturn)) void world_wrong(const char *for
 /* A process is gone: its files are closed. */
 void world_files_forget(const world_process *p);
 
+/* ---- the disk (world_disk.c) ---- */
+
+void world_disk_written(int fd);
+/* What was not kept in this folder may be gone. */
+void world_disk_loses_power(const char *folder);
+
 /* ---- the network (world_zmq.c) ---- */
 
 /* Breaks each connection between the two; what is on its way is lost from some message

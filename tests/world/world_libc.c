@@ -219,7 +219,10 @@ int __real_open(const char *, int, ...);
 
 ssize_t __wrap_write(int fd, const void *bytes, size_t n)
 {
-    if (!is_event(fd)) return __real_write(fd, bytes, n);
+    if (!is_event(fd)) {
+        world_disk_written(fd);
+        return __real_write(fd, bytes, n);
+    }
     uint64_t more;
     memcpy(&more, bytes, sizeof more);
     counts[fd - WORLD_FD] += more;

@@ -239,6 +239,12 @@ static bool supervise(void)
     return runs;
 }
 
+/* The host of the results may have lost its power. */
+static void on_killed(world_process *p)
+{
+    if (p == T.processes[T.servers] && world_draw(2) == 0) world_disk_loses_power(T.out);
+}
+
 /* ---- the judges ---- */
 
 static uint64_t hash_of_file(const char *path)
@@ -268,7 +274,8 @@ static int train(void *arg)
             (member){.is_worker = is_worker, .rank = is_worker ? i - T.servers : i};
         start_member(NULL, (uint64_t)i);
     }
-    T.nemesis = (nemesis){.members = T.processes,
+    T.nemesis = (nemesis){.killed = on_killed,
+                          .members = T.processes,
                           .n_members = n_members(),
                           .span_ms = 300,
                           .most_kills = world_train_is_own_pace(T.kind) ? 0 : 3,
