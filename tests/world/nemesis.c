@@ -11,7 +11,7 @@ static world_process *any_member(const nemesis *n)
     return n->members[world_draw((uint64_t)n->n_members)];
 }
 
-static void kill_member(nemesis *n, world_process *p)
+void nemesis_kill(nemesis *n, world_process *p)
 {
     if (n->kills >= n->most_kills) return;
     n->kills++;
@@ -43,7 +43,7 @@ static void strike(void *arg, uint64_t which)
         world_freeze(a, for_ns);
         break;
     default:
-        kill_member(n, a);
+        nemesis_kill(n, a);
     }
     if (until > n->last_ns) n->last_ns = until;
 }

@@ -25,6 +25,9 @@ typedef struct nemesis {
     int kills;
 } nemesis;
 
+/* As long as it may. */
+void nemesis_kill(nemesis *n, world_process *p);
+
 /* Plans up to four faults from now on. */
 void nemesis_begin(nemesis *n);
 

@@ -274,13 +274,20 @@ world_process *world_self(void)
 
 /* ---- processes ---- */
 
+static void end_process(world_process *p)
+{
+    p->dead = true;
+    world_net_forget(p);
+    world_files_forget(p);
+}
+
 static void *process_main(void *arg)
 {
     world_process *p = arg;
     p->code = p->main(p->arg);
     p->ended = true;
     world_say("ends code=%d", p->code);
-    world_kill(p); // with what it has left running
+    end_process(p); // with what it has left running
     return NULL;
 }
 
@@ -306,9 +313,13 @@ void world_kill(world_process *p)
 {
     if (p->dead) return;
     world_say("kill %s", p->name);
-    p->dead = true;
-    world_net_forget(p);
-    world_files_forget(p);
+    end_process(p);
+}
+
+void world_die(void)
+{
+    for (;;)
+        world_yield(); // its process is dead: it does not come back
 }
 
 void world_freeze(world_process *p, uint64_t for_ns)

@@ -68,8 +68,9 @@ void world_join_task(void *task, void **result);
 /* host: in whose place it starts, at the same address; NULL: a host of its own. */
 world_process *world_start(const char *name, const world_process *host,
                            int (*run)(void *), void *arg);
-/* At once; never the caller's own process. */
+/* At once. A task that has killed its own process calls world_die. */
 void world_kill(world_process *p);
+void world_die(void);
 void world_freeze(world_process *p, uint64_t for_ns);
 world_process *world_process_at(int index); // NULL: no more
 
@@ -97,6 +98,8 @@ void world_files_forget(const world_process *p);
 /* ---- the disk (world_disk.c) ---- */
 
 void world_disk_written(int fd);
+/* Called before and after files are kept or get names; may kill the caller's process. */
+extern void (*world_disk_moment)(void);
 /* What was not kept in this folder may be gone. */
 void world_disk_loses_power(const char *folder);
 

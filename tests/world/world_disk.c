@@ -37,27 +37,35 @@ void world_disk_written(int fd)
 int __real_fsync(int fd);
 int __real_rename(const char *from, const char *to);
 
+void (*world_disk_moment)(void);
+
+static void moment(void)
+{
+    if (world_disk_moment) world_disk_moment();
+    world_yield();
+}
+
 int __wrap_fsync(int fd)
 {
     struct stat s;
+    moment();
     if (fstat(fd, &s) == 0 && S_ISDIR(s.st_mode)) disk.n_names = 0;
     const int i = fstat(fd, &s) == 0 ? find_changed(s.st_ino) : -1;
     if (i >= 0) disk.changed[i] = disk.changed[--disk.n_changed];
-    world_say("fsync");
-    world_yield();
+    moment();
     return 0;
 }
 
 int __wrap_rename(const char *from, const char *to)
 {
     const bool is_new = access(to, F_OK) != 0;
-    world_yield();
+    moment();
     const int code = __real_rename(from, to);
     if (code == 0 && is_new && disk.n_names < NAMES) {
         snprintf(disk.names[disk.n_names].from, PATH_BYTES, "%s", from);
         snprintf(disk.names[disk.n_names++].to, PATH_BYTES, "%s", to);
     }
-    world_yield();
+    moment();
     return code;
 }
 

@@ -245,6 +245,14 @@ static void on_killed(world_process *p)
     if (p == T.processes[T.servers] && world_draw(2) == 0) world_disk_loses_power(T.out);
 }
 
+/* Processes die more often while they write than chance would have it. */
+static void on_disk_moment(void)
+{
+    if (world_draw(40) != 0) return;
+    nemesis_kill(&T.nemesis, world_self());
+    if (world_self()->dead) world_die();
+}
+
 /* ---- the judges ---- */
 
 static uint64_t hash_of_file(const char *path)
@@ -281,7 +289,10 @@ static int train(void *arg)
                           .most_kills = world_train_is_own_pace(T.kind) ? 0 : 3,
                           // docs/own-pace.md: what a replay does not repeat
                           .keeps_links = world_train_is_own_pace(T.kind)};
-    if (T.disturbed) nemesis_begin(&T.nemesis);
+    if (T.disturbed) {
+        nemesis_begin(&T.nemesis);
+        world_disk_moment = on_disk_moment;
+    }
     uint64_t until = UINT64_MAX;
     while (supervise() && world_now() < until) {
         if (work_is_done() && until == UINT64_MAX) until = world_now() + AFTER_MS * MS;
