@@ -31,6 +31,8 @@
  *   resume       step, steps_lost: where the job goes on; null: not known
  *   checkpoint   step: it has written one
  *   step         step: as often as it shows its progress
+ *   commit       number, place: a Python program has kept its state; place: for people
+ *   restored     number, place: a Python program goes on from a commit; 0: it begins
  */
 #ifndef PS_TELL_H
 #define PS_TELL_H

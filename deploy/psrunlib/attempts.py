@@ -1,8 +1,8 @@
 """psrun --restarts with a program of the user's: when a part fails, all parts are started again, as
-torchrun does. The program goes on from what it has saved itself."""
+torchrun does. The program goes on from its commits (commits.py), or from what it has saved itself."""
 import time
 
-from . import ports
+from . import commits, ports
 from .restarts import MOST_DELAY_S, is_passing
 from .supervise import INTERRUPTED
 
@@ -15,24 +15,36 @@ def environment(job, number):
 
 
 def run(job, screen, supervise):
-    """supervise(environment) makes an attempt, and returns its supervisor and psrun's exit code.
-    Returns those of the last one."""
+    """supervise(environment, heard) makes an attempt, and returns its supervisor and psrun's exit code. Returns those
+    of the last one."""
+    if not job.restarts:
+        return supervise(environment(job, 0), lambda event: None)
+    with commits.Folders(job) as folders:
+        return _run(job, screen, supervise, folders, commits.Told(screen))
+
+
+def _run(job, screen, supervise, folders, told):
     short = 0  # attempts in a row
     for number in range(job.restarts + 1):
-        began = time.monotonic()
-        supervisor, code = supervise(environment(job, number))
+        began, before = time.monotonic(), told.number
+        supervisor, code = supervise(environment(job, number), told.hear)
         failed = [w for w in supervisor.watched if w.code not in (0, *INTERRUPTED)]
         if code != 1 or supervisor.signal or not all(map(is_passing, failed)):
             break
-        if number == job.restarts:
-            if number:
-                screen.say(f"psrun: all parts had been started again already (--restarts {number})")
+        told.died(supervisor.cause, supervisor.now - supervisor.cause.ended_at)
+        if told.fails_again():
+            told.say_in_vain()
             break
-        short = short + 1 if time.monotonic() - began < SHORT_S else 0
+        if number == job.restarts:
+            screen.say(f"psrun: all parts had been started again already (--restarts {number})")
+            break
+        came_further = (told.number or 0) > (before or 0)
+        short = 0 if came_further or time.monotonic() - began >= SHORT_S else short + 1
         delay_s = min(MOST_DELAY_S, 2 ** (short - 2)) if short > 1 else 0
         screen.say(f"psrun: all parts are started again (restart {number + 1} of {job.restarts}"
                    + (f", in {delay_s} s)" if delay_s else ")"))
         time.sleep(delay_s)
+        folders.look()
         if not job.hosts:  # the old ports may be taken for a while
             job.master_port, job.store_port = ports.free_port(), ports.free_port()
     return supervisor, code

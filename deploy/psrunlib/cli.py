@@ -75,7 +75,8 @@ def add_runs(p):
     p.add_argument("--restarts", type=count, default=0, metavar="N",
                    help="start a part again when it dies, at most N times (default: 0); the job goes on from its "
                         "newest checkpoint (checkpoint.every, .minutes or .best; without any: every five minutes). With a program of your own: "
-                        "all parts are started again, and the program loads what it has saved")
+                        "all parts are started again, and the program goes on from its last commit (pstrain.State), or loads "
+                        "what it has saved")
     p.add_argument("--join", type=named, metavar="RUN",
                    help="add one worker to the job that is running in that folder "
                         "(its job.workers must be a range); Ctrl-C makes the worker leave")
@@ -321,8 +322,9 @@ def supervise(job, screen, env, out, summary=True):
     started = time.time()
     dead_after_s = job.facts["net.dead_after_ms"] / 1000
     if job.program:
-        def attempt(more):
+        def attempt(more, heard):
             one = Supervisor(screen, launcher(job, {**env, **more}), out.logs, dead_after_s, ends_s=PROGRAM_ENDS_S)
+            one.heard = heard
             one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"
             return one, one.run(job.parts())
         return end_of_program(job, screen, *attempts.run(job, screen, attempt))

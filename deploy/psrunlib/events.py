@@ -11,6 +11,7 @@ FIELDS = {
     "joined": {"role": str, "rank": int, "here": int, "of": int}, "unjoined": {"role": str, "rank": int},
     "missing": {"role": (str, NONE)}, "silent": {"role": str, "rank": int}, "away": {"role": str, "rank": int},
     "interrupted": {"signal": str}, "workers": {"n": int}, "resume": {"step": int, "steps_lost": (int, NONE)},
+    "commit": {"number": int, "place": str}, "restored": {"number": int, "place": str},
     "checkpoint": {"step": int}, "step": {"step": int}, "mended": {"repeated": int},
     "failure": {"kind": str, "passing": bool, "reason": str}, "exception": {"line": str},
 }

@@ -56,6 +56,7 @@ class Job:
     fewest: int = 0  # workers that an elastic job needs; 0: their number is fixed
     restarts: int = 0  # how often parts may be started again after deaths
     program: list = field(default_factory=list)  # the workers' command line; empty: ps-worker
+    commit_folders: dict = field(default_factory=dict)  # variables by the host's name; "": this machine (commits.py)
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
@@ -182,12 +183,14 @@ class Job:
             env["PS_SERVER_RANK"] = str(rank)
             return env
         local_rank, local_size = rank, self.workers
+        host = self.worker_hosts[rank] if self.worker_hosts else None
         if self.worker_hosts:
             ranks, sizes = hostfile.local_ranks(self.worker_hosts)
             local_rank, local_size = ranks[rank], sizes[rank]
         env.update(RANK=str(rank), LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_size))
         if self.program:
             env.update(self._program_env())
+            env.update(self.commit_folders.get(host.name if host else "", {}))
         # As torchrun does: several processes on one host share its cores.
         if local_size > 1 and "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"

@@ -52,6 +52,7 @@ class Supervisor:
         self.dead_after_s = dead_after_s  # how long a part may be stopped
         self.restarts = restarts  # restarts.Restarts; None: a death ends the job
         self.tally = Tally()
+        self.heard = lambda event: None  # is called with each event
         self.joined = set()  # parts that the coordinator has admitted, by name
         self.ending = "ending in order and keeping the weights"
         self.when_killed = ""  # what to do about a part that a signal has ended
@@ -72,6 +73,7 @@ class Supervisor:
         self.told_at = None  # when all were told to end
         self.failed_at = None
         self.failed = None  # the part that has failed; None: it has been said
+        self.cause = None  # the part that has made the job fail, when it has
         self.all_done = False  # a worker has ended in order: then all of them have done their work
         self.killed_at = None
         self.ended_by_us = set()
@@ -188,6 +190,7 @@ class Supervisor:
 
     def _hear(self, watched, event):
         self.tally.hear(event)
+        self.heard(event)
         if self.elastic:
             self.elastic.hear(event)
         if not self.restarts:
@@ -513,7 +516,7 @@ class Supervisor:
 
     def _say_why(self, failed):
         """Shows the first cause last, since nobody scrolls up."""
-        cause = self._cause(failed)
+        cause = self.cause = self._cause(failed)
         self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
         what = cause.last_error.text or cause.last_line
         own = not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it

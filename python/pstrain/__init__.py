@@ -25,15 +25,17 @@ if typing.TYPE_CHECKING:
     from .hook import comm_hook
     from .optimizer import Optimizer
     from .process_group import ProcessGroup, register_backend
+    from .recovery import State
+    from .sampler import DistributedSampler
 
 __version__ = "0.1.0"
-__all__ = ["Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "TimeoutError",
+__all__ = ["DistributedSampler", "Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "State", "TimeoutError",
            "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "init", "is_initialized",
            "rank", "register_backend", "should_stop", "shutdown", "size"]
 
 # Names whose modules import PyTorch.
 _LATER = {"Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
-          "register_backend": "process_group"}
+          "register_backend": "process_group", "State": "recovery", "DistributedSampler": "sampler"}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -28,3 +28,13 @@ def tell_exception(error: BaseException) -> None:
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     name = module + kind.__qualname__
     tell("exception", line=(f"{name}: {text}" if text else name)[:_MOST])
+
+
+def tell_commit(number: int, place: str) -> None:
+    """Rank 0's: all ranks have written a commit. place: for people."""
+    tell("commit", number=number, place=place[:_MOST])
+
+
+def tell_restored(number: int, place: str) -> None:
+    """Rank 0's: the job goes on from a commit; 0: there is none, and it begins."""
+    tell("restored", number=number, place=place[:_MOST])

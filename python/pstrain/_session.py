@@ -338,5 +338,11 @@ class Session:
     def all_gather(self, address: int, n_bytes: int, out: int) -> None:
         self.block("pstrain_all_gather", address, n_bytes, out)
 
+    def gather_bytes(self, mine: bytes) -> "list[bytes]":
+        """Every rank's, in rank order; all have the same length."""
+        out = ctypes.create_string_buffer(len(mine) * self.world_size)
+        self.all_gather(ctypes.cast(ctypes.c_char_p(mine), c.c_void_p).value or 0, len(mine), ctypes.addressof(out))
+        return [out.raw[at:at + len(mine)] for at in range(0, len(out), len(mine))]
+
     def all_reduce(self, address: int, n: int, dtype: int, op: int) -> None:
         self.block("pstrain_all_reduce", address, n, dtype, op)

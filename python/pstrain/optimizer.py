@@ -495,6 +495,16 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- saving and loading ----
 
+    @property
+    def steps(self) -> int:
+        """How many steps the job has made, skipped ones included."""
+        return self._steps
+
+    @property
+    def opened(self) -> bool:
+        """Whether the servers have begun."""
+        return self._opened
+
     def state_dict(self) -> "dict[str, typing.Any]":
         """As torch.optim's, which can load it, and with the key "pstrain" for what the servers
         know besides. Collective: every rank calls it after the same step; rank 0's has the

@@ -6,6 +6,7 @@ import torch
 import ddp_cases  # noqa: F401  (these make themselves known to cases)
 import form_cases  # noqa: F401
 import misuse_cases  # noqa: F401
+import recovery_cases  # noqa: F401
 import state_cases  # noqa: F401
 import step_cases  # noqa: F401
 import weights_cases  # noqa: F401

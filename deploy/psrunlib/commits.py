@@ -1,0 +1,120 @@
+"""What a program that uses pstrain.State keeps in memory between its attempts, and what it tells of it.
+
+On each host of workers a shell makes folders, in memory and beside it for what does not fit there, and removes them
+when its input ends: psrun has ended then, however it did. PS_COMMITS names them to the workers.
+"""
+import re
+import select
+import shlex
+import subprocess
+import time
+
+from . import remote
+from .errors import JobError
+
+VARIABLE = "PS_COMMITS"
+MADE_WITHIN_S = 30
+REMOVED_WITHIN_S = 10
+KEEPER = r"""
+trap '' INT TERM HUP
+set --
+for place in /dev/shm "${TMPDIR:-/tmp}"; do
+    made=$(mktemp -d "$place/pstrain-commits-XXXXXXXX" 2>/dev/null) || continue
+    case $made in *:*) rmdir "$made" ;; *) set -- "$@" "$made" ;; esac
+done
+(IFS=:; echo "$*")
+read -r end
+for try in 1 2 3 4 5; do
+    rm -rf -- "$@" 2>/dev/null && break
+    sleep 1
+done
+"""
+
+
+class Folders:
+    """For use with `with`: they are there within it."""
+
+    def __init__(self, job):
+        self.job = job
+        self.keepers = {}  # processes, by the host's name
+
+    def __enter__(self):
+        self.look()
+        return self
+
+    def look(self):
+        """Makes them where they are not, because a host has started again."""
+        for host in {h.name: h for h in self.job.worker_hosts}.values() or [None]:
+            name = host.name if host else ""
+            keeper = self.keepers.get(name)
+            if not keeper or keeper.poll() is not None:
+                self.keepers[name] = self._start(host)
+                self.job.commit_folders[name] = {VARIABLE: self._folders_of(self.keepers[name], name or "this host")}
+
+    @staticmethod
+    def _start(host):
+        command = f"exec sh -c {shlex.quote(KEEPER)}"
+        return subprocess.Popen(remote.ssh_argv(host, command) if host else ["sh", "-c", KEEPER], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+
+    @staticmethod
+    def _folders_of(keeper, name):
+        said = select.select([keeper.stdout], [], [], MADE_WITHIN_S)[0] and keeper.stdout.readline().strip()
+        if not said:
+            raise JobError(f"no folder for commits can be made on {name}, in /dev/shm or in TMPDIR: free some room there")
+        return said
+
+    def __exit__(self, *_):
+        for keeper in self.keepers.values():
+            keeper.stdin.close()
+        deadline = time.monotonic() + REMOVED_WITHIN_S
+        for keeper in self.keepers.values():
+            try:
+                keeper.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass  # its host does not answer
+
+
+class Told:
+    """The commits of the program, as worker 0 tells them."""
+
+    MOST_IN_VAIN = 3  # failures of one kind at one commit
+
+    def __init__(self, screen):
+        self.screen = screen
+        self.number = None  # of the last commit; None: the program has none, and keeps what it has by itself
+        self.at = 0.0  # when it was made, or the job began
+        self.death = None  # (how, when) that nobody has said more of
+        self.failed, self.in_vain = None, 0  # the last error, and how often it came at the same commit
+
+    def hear(self, event):
+        if event["event"] == "commit":
+            self.number, self.at, self.failed = event["number"], time.monotonic(), None
+        elif event["event"] == "restored":
+            self._goes_on(event)
+
+    def _goes_on(self, event):
+        now = time.monotonic()
+        if self.death:
+            (how, at), self.death = self.death, None
+            what = (f"goes on from commit {event['number']} ({event['place']})" if event["number"] else
+                    "begins again, without a commit")
+            self.screen.say(f"psrun: the job {what}, {now - at:.2f} s after {how}; {max(0.0, at - self.at):.2f} s of "
+                            "work lost")
+        self.number, self.at = event["number"], now
+
+    def died(self, cause, seconds_ago):
+        """A part, watched.Watched, has made the attempt fail."""
+        self.death = f"{cause.part.name} {cause.how}", time.monotonic() - seconds_ago
+        what = re.sub(r"\brank \d+", "rank", cause.last_error.text)  # it may be another one's turn
+        own = bool(cause.errors) and cause.code > 0
+        self.in_vain = (self.in_vain + 1 if what == self.failed else 1) if own else 0
+        self.failed = what if own else None
+
+    def fails_again(self):
+        """Whether nothing but the same failure has come since a commit, several times in a row."""
+        return self.number is not None and self.in_vain >= self.MOST_IN_VAIN
+
+    def say_in_vain(self):
+        self.screen.say(f"psrun: the job has failed in this way {self.in_vain} times, and no commit came between: it is "
+                        "not started again")

@@ -1,0 +1,487 @@
+"""A State: what a program needs to go on after a death, and the commits that keep it."""
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import pathlib
+import secrets
+import signal
+import threading
+import time
+import types
+import typing
+import weakref
+
+import torch
+
+from . import _commits, _events, _random, job as jobs
+from ._commits import Folder, Head, Held, Store
+from .errors import Error, InputError, PeerError
+from .optimizer import Optimizer
+from .sampler import DistributedSampler
+
+log = logging.getLogger("pstrain")
+# How the state of a thing is taken and given back: PyTorch's modules and optimizers; its generators, NumPy's; Python's.
+_WAYS = (("state_dict", "load_state_dict"), ("get_state", "set_state"), ("getstate", "setstate"))
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), list, tuple, dict, set, torch.Tensor)
+_OWN = "the attributes"  # the blob of what is each rank's own
+_SHORT = 1024  # bytes of a text that is gathered at once
+
+Choice = typing.Tuple[Store, Head]
+
+
+class State:
+    """What a job goes on with: a model, optimizers, whatever has a state, and plain values.
+
+        state = pstrain.State(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
+        state.sync()
+        for state.epoch in range(state.epoch, epochs):
+            sampler.set_epoch(state.epoch)
+            for step, (images, labels) in enumerate(sampler.batches(loader)):
+                ...
+                optimizer.step()
+                if step % 100 == 99:
+                    state.commit()
+
+    model, optimizer, more: things with state_dict() and load_state_dict() (modules, any optimizer, schedulers,
+    GradScaler, pstrain.DistributedSampler) or get_state() and set_state() (torch.Generator), and plain values: numbers,
+    texts, tensors, lists, dicts. They are attributes of the State; a plain value may be assigned. Put into it all that
+    the training changes. The states of the random numbers of PyTorch, Python and NumPy are always part of it.
+
+    folder: where commits are on a disk; of several hosts, best one that all see. None: in memory, where psrun --restarts keeps
+    them until it ends; elsewhere in this process, for restore() alone.
+    disk_every: with a folder and under psrun --restarts, each disk_every-th commit is on the disk, the others are in
+    memory.
+
+    A commit is what all ranks have when they call it after the same step. Two are kept. What is the same on all ranks
+    of a host is there once; with pstrain.Optimizer rank 0 also has what the servers know. Files are read as torch.load
+    reads them without weights_only: use folders of people you trust.
+    """
+
+    def __init__(self, model: typing.Any = None, optimizer: typing.Any = None, *,
+                 folder: "str | os.PathLike[str] | None" = None, disk_every: int = 1, **more: typing.Any) -> None:
+        self._job = job = jobs.current()
+        self._members: "dict[str, typing.Any]" = {}
+        self._values: "dict[str, typing.Any]" = {}
+        given = {"model": model, "optimizer": optimizer}
+        for name, what in {**{n: w for n, w in given.items() if w is not None}, **more}.items():
+            self._add(name, what)
+        if isinstance(disk_every, bool) or not isinstance(disk_every, int) or disk_every < 1:
+            raise InputError(f"rank {job.rank}: disk_every={disk_every!r} is not a number from 1")
+        self._every = disk_every
+        self._replaced = False  # another State has its folder now
+        self._disk = self._on_disk(folder) if folder is not None else None
+        self._memory = self._in_memory()
+        self._token = ""  # of this start of the job
+        self._number = 0  # of the last commit
+        self._last: "Choice | None" = None
+        self._lock = self._lock_folder()
+
+    def _on_disk(self, folder: "str | os.PathLike[str]") -> Folder:
+        path = pathlib.Path(folder).absolute()
+        for other in _states:  # a notebook's cell that was run again
+            other._replaced = other._replaced or other._disk is not None and other._disk.places == [path]
+        return Folder([path], self._job.rank, True)
+
+    def _in_memory(self) -> "Store | None":
+        global _made
+        places = [pathlib.Path(p) / f"state-{_made}" for p in os.environ.get(_commits.VARIABLE, "").split(":") if p]
+        _made += 1
+        _states.add(self)
+        if places:
+            return Folder(places, self._job.rank, False)
+        return Held(self._job.rank) if self._disk is None else None
+
+    # ---- what it consists of ----
+
+    def _add(self, name: str, what: typing.Any) -> None:
+        if name.startswith("_") or hasattr(type(self), name):
+            raise InputError(f"rank {self._job.rank}: {name} cannot be the name of a part of a State")
+        if _way(what) is not None:
+            self._members[name] = what
+            if isinstance(what, DistributedSampler):
+                what.made_steps = self._steps
+        else:
+            self._values[name] = self._plain(name, what)
+
+    def _plain(self, name: str, value: typing.Any) -> typing.Any:
+        if isinstance(value, _PLAIN) or type(value).__module__ == "numpy":
+            return value
+        raise InputError(f"rank {self._job.rank}: the State's {name}, a {type(value).__name__}, has no state_dict() and "
+                         "load_state_dict(), and is no plain value: give what has, or leave it out")
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        for parts in self._members, self._values:
+            if name in parts:
+                return parts[name]
+        raise AttributeError(f"rank {self._job.rank}: this State has no {name}; it has "
+                             f"{_listed([*self._members, *self._values])}")
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        elif name in self._values:
+            self._values[name] = self._plain(name, value)
+        else:
+            raise AttributeError(f"rank {self._job.rank}: {name} of this State cannot be assigned, but "
+                                 f"{_listed(self._values)} can: give it when the State is made")
+
+    def _of(self, kind: type) -> "dict[str, typing.Any]":
+        return {name: member for name, member in self._members.items() if isinstance(member, kind)}
+
+    def _steps(self) -> "list[int] | None":
+        """Those that the servers' optimizers have made; None: there is no such optimizer."""
+        return [o.steps for o in self._of(Optimizer).values()] or None
+
+    def _where(self) -> str:
+        """For people: where the job is."""
+        named = {"step": s for s in (self._steps() or ())[:1]}
+        named.update({n: v for n, v in self._values.items() if isinstance(v, int) and not isinstance(v, bool)})
+        return ", ".join(f"{name} {value}" for name, value in named.items())
+
+    # ---- commit ----
+
+    def commit(self, disk: "bool | None" = None) -> None:
+        """Keeps the present state. Collective: every rank calls it after the same step.
+
+        disk: whether it goes to the folder; None: as disk_every says. Returns when all ranks have written. If a
+        process dies meanwhile, the commit before counts. Raises InputError (between a batch and its step), PeerError
+        (the ranks are not at the same step; it names two of them), Error (no room; the commit before stays).
+        """
+        self._check_between("commit()")
+        number, rank = self._number + 1, self._job.rank
+        store = self._store(number, disk)
+        self._check_same(number)
+        blobs, keeps_back = self._collect()
+        head = self._agree(store, number, blobs, keeps_back)
+        store.keep({number, store.last})
+
+        def write() -> None:
+            store.write(head, blobs)
+            if rank > 0:
+                store.finish()
+
+        self._check_written(store, head, _attempt(write))
+        if rank == 0:
+            store.finish()
+            _events.tell_commit(number, head.place)
+        store.last = self._number = number
+        self._last = store, head
+
+    def _check_between(self, what: str) -> None:
+        for sampler in self._of(DistributedSampler).values():
+            sampler.check_between(what)
+
+    def _store(self, number: int, disk: "bool | None") -> Store:
+        if disk and self._disk is None:
+            raise InputError(f"rank {self._job.rank}: commit(disk=True): name a folder when the State is made")
+        if self._replaced:
+            raise InputError(f"rank {self._job.rank}: a State that was made later has the folder {self._disk} now")
+        if self._memory is None or self._disk is not None and (number % self._every == 0 if disk is None else disk):
+            assert self._disk is not None
+            return self._disk
+        return self._memory
+
+    def _check_same(self, number: int) -> None:
+        """PeerError where the ranks are at different places."""
+        samplers = {n: [s.epoch, s.position] for n, s in self._of(DistributedSampler).items()}
+        mine = json.dumps([number, self._steps(), samplers])
+        said = _gather(self._job, mine)
+        other = next((rank for rank, text in enumerate(said) if text != said[0]), None)
+        if other is not None:
+            raise PeerError(f"rank {self._job.rank}: commit() on rank 0 at {_place(said[0])}, on rank {other} at "
+                            f"{_place(said[other])}: every rank calls it after the same step")
+
+    def _collect(self) -> "tuple[dict[str, _commits.Blob], bool]":
+        """The blobs, and whether codecs keep something back."""
+        states: "dict[str, typing.Any]" = {}
+        for name, optimizer in self._of(Optimizer).items():  # first: they bring the weights up to date
+            optimizer.start()
+            states[name] = optimizer.state_dict()
+        keeps_back = any("feedback" in state["pstrain"] for state in states.values())
+        for name, member in self._members.items():
+            if name not in states:
+                take, _ = _way(member) or ("", "")
+                states[name] = getattr(member, take)()
+        values = {name: self._plain(name, value) for name, value in self._values.items()}
+        states[_OWN] = {"values": values, "random": _random.save()}
+        return {name: self._dump(name, state) for name, state in states.items()}, keeps_back
+
+    def _dump(self, name: str, state: typing.Any) -> _commits.Blob:
+        out = io.BytesIO()
+        try:
+            torch.save(state, out)
+        except Exception as error:  # pickle's, of whatever the program has put there
+            raise InputError(f"rank {self._job.rank}: the State's {name} cannot be saved: {_line(error)}") from error
+        return out.getbuffer()
+
+    def _agree(self, store: Store, number: int, blobs: "dict[str, _commits.Blob]", keeps_back: bool) -> Head:
+        """The head of this rank's part: what the first rank that sees the same folder has as well is left to it."""
+        rank = self._job.rank
+        digests = {name: _commits.digest(blob) for name, blob in blobs.items()}
+        said = [json.loads(text) for text in _gather(self._job, json.dumps([store.identity(), digests]))]
+        first = next(r for r, (identity, _) in enumerate(said) if identity == said[rank][0])
+        owners = {name: first if said[first][1].get(name) == own else rank for name, own in digests.items()}
+        return Head(number=number, token=self._start_token(), after=store.last, rank=rank, size=self._job.size,
+                    place=self._where(), keeps_back=keeps_back,
+                    blobs=[(name, len(blob), digests[name], owners[name]) for name, blob in blobs.items()])
+
+    def _start_token(self) -> str:
+        if not self._token:
+            self._token = _gather(self._job, secrets.token_hex(8))[0]
+        return self._token
+
+    def _check_written(self, store: Store, head: Head, fault: str) -> None:
+        """Error, on every rank, where one could not write."""
+        faults = _gather(self._job, fault)
+        failed = next((rank for rank, text in enumerate(faults) if text), None)
+        if failed is None:
+            return
+        mend = ("free some of the disk, or name another folder" if store is self._disk else
+                "give it more (docker: --shm-size), or name a folder= on a disk")
+        raise Error(f"rank {self._job.rank}: commit {head.number} could not be written by rank {failed} into {store}: "
+                    f"{faults[failed]}: {mend}; commit {store.last or 'none'} stays")
+
+    # ---- going back ----
+
+    def sync(self) -> bool:
+        """Takes the newest commit that the job has, where it has one. Returns whether it has. Collective, once, when
+        all that the State consists of is made, and before the first forward pass.
+
+        A rank that has no part of it (its host is gone, or the job has more ranks now) takes rank 0's; its random
+        numbers begin anew. Raises InputError (the commit is of another model, or of another number of ranks with a
+        codec that keeps something back; commits are there, and none is whole).
+        """
+        self._start_token()
+        found = {store: store.find() for store in (self._memory, self._disk) if store is not None}
+        said = [json.loads(text) for text in _gather(self._job, json.dumps(
+            [[(number, head.token, head.after) if head else (number, "", 0) for number, head in heads.items()]
+             for heads in found.values()]))]
+        chosen: "list[tuple[Store, typing.Any, list[int]]]" = []
+        faults = []
+        for place, store in enumerate(found):
+            try:
+                key = _choose([heads[place] for heads in said])
+            except ValueError as error:
+                faults.append(f"rank {self._job.rank}: {error} in {store}")
+                continue
+            if key is not None:
+                store.last = key[0]
+                chosen.append((store, key, [rank for rank, heads in enumerate(said) if not heads[place]]))
+        if not chosen and faults:
+            raise InputError(faults[0] + ": begin anew with an empty folder")
+        if not chosen:
+            if self._job.rank == 0:
+                _events.tell_restored(0, "")
+            return False
+        store, key, lacking = max(chosen, key=lambda choice: int(choice[1][0]))
+        mine = found[store].get(key[0])
+        self._take(store, mine, lacking)
+        return True
+
+    def _take(self, store: Store, mine: "Head | None", lacking: "list[int]") -> None:
+        """Goes on from a commit, of which the ranks in `lacking` have nothing."""
+        theirs = self._broadcast(store, mine) if lacking else {}
+        head = mine or _commits.parse_head(bytes(theirs["head"]))
+        assert head is not None
+        if head.keeps_back and head.size != self._job.size:
+            raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} is of {head.size} ranks, and the "
+                             f"codec of each keeps a part of its gradients: go on with {head.size} workers, or begin "
+                             "anew with an empty folder")
+        self._load(head, store, theirs if mine is None else None)
+        self._number, self._last = head.number, (store, head) if mine else None
+        if self._job.rank == 0:
+            _events.tell_restored(head.number, head.place)
+            log.info("pstrain: the job goes on from commit %d (%s)", head.number, head.place)
+
+    def _broadcast(self, store: Store, mine: "Head | None") -> "dict[str, bytearray]":
+        """Rank 0's blobs, and its head."""
+        session, rank = self._job.session, self._job.rank
+        own = {"head": _commits.head_text(mine), **{n: store.read(mine, n) for n, *_ in mine.blobs}} \
+            if rank == 0 and mine else {}
+        sizes = json.loads(_gather(self._job, json.dumps({name: len(blob) for name, blob in own.items()}))[0])
+        out = {}
+        for name, size in sizes.items():
+            out[name] = bytearray(own.get(name, bytes(size)))
+            session.broadcast(_address(out[name]), size, 0)
+        return out
+
+    def _load(self, head: Head, store: Store, theirs: "dict[str, bytearray] | None" = None) -> None:
+        """theirs: the blobs of rank 0, where this rank has none of its own."""
+        names = {name for name, *_ in head.blobs} - {_OWN}
+        if names != set(self._members):
+            raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} has {_listed(names)}, this State "
+                             f"{_listed(self._members)}: it is of another program; name another folder")
+        states = {name: self._parse(head, store, name, bytes(theirs[name]) if theirs else store.read(head, name))
+                  for name in (*self._members, _OWN)}
+        own = states[_OWN]
+        self._check_values(head, store, own["values"])
+        for name, member in self._members.items():
+            if theirs and isinstance(member, Optimizer) and "feedback" in states[name].get("pstrain", {}):
+                states[name]["pstrain"]["feedback"].zero_()  # it is rank 0's
+            self._give(head, store, name, states[name])
+        self._values.update(own["values"])
+        if theirs:
+            return
+        _random.restore(own["random"])
+        for sampler in self._of(DistributedSampler).values():
+            sampler.begins = lambda: _random.restore(own["random"])
+
+    def _parse(self, head: Head, store: Store, name: str, blob: bytes) -> typing.Any:
+        try:
+            return torch.load(io.BytesIO(blob), map_location="cpu", weights_only=False)
+        except Exception as error:  # pickle's: a class that is not there any more
+            raise InputError(f"rank {self._job.rank}: {name} of commit {head.number} in {store} cannot be read by this "
+                             f"program: {_line(error)}") from error
+
+    def _check_values(self, head: Head, store: Store, values: "dict[str, typing.Any]") -> None:
+        unknown = set(values) - set(self._values)
+        if unknown:
+            raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} has {_listed(unknown)}, which this "
+                             "State lacks: it is of another program; name another folder")
+
+    def _give(self, head: Head, store: Store, name: str, state: typing.Any) -> None:
+        _, give = _way(self._members[name]) or ("", "")
+        try:
+            getattr(self._members[name], give)(state)
+        except Exception as error:
+            raise InputError(f"rank {self._job.rank}: {name} does not take its state of commit {head.number} in {store}: "
+                             f"{_line(error)} (is it of another model? then name another folder)") from error
+
+    def restore(self) -> None:
+        """Goes back to the last commit, in this process: after a loss that is not finite, or an error that was
+        handled. Collective. The servers of a pstrain.Optimizer do not go back once they have begun; then
+        let the error end the process: psrun --restarts starts all again. InputError then, and without a commit."""
+        rank = self._job.rank
+        if self._last is None:
+            raise InputError(f"rank {rank}: restore() without a commit: call commit() before, once, after sync()")
+        if any(optimizer.opened for optimizer in self._of(Optimizer).values()):
+            raise InputError(f"rank {rank}: restore(): the servers of a pstrain.Optimizer do not go back within a job: "
+                             "let the error end the program; with psrun --restarts it goes on from commit "
+                             f"{self._number}")
+        store, head = self._last
+        self._job.session.barrier()  # rank 0 has given its part its name
+        self._load(head, store)
+
+    # ---- the end ----
+
+    def should_stop(self) -> bool:
+        """Whether the job is to end: by Ctrl-C, SIGTERM, or a server that was told. The same on every rank; collective,
+        after the same step. From the first call on the first signal does no more than this; a second one ends the
+        program. Commit then, to the folder, and end the loop."""
+        self._check_between("should_stop()")
+        _listen()
+        told = torch.tensor([bool(_told) or self._job.session.should_stop()], dtype=torch.uint8)
+        return bool(jobs.all_reduce(told, "max").item())
+
+    def _lock_folder(self) -> typing.Any:
+        """Of two jobs only one writes there. A file whose lock no child inherits: a loader's process may live longer."""
+        if self._disk is None or self._job.rank > 0:
+            return None
+        import fcntl
+
+        lock = open(self._disk.places[0] / "lock", "w", encoding="ascii")
+        deadline = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except OSError as error:
+                if not isinstance(error, BlockingIOError) and not isinstance(error, PermissionError):
+                    return lock  # a file system without locks
+                if time.monotonic() > deadline:
+                    raise InputError(f"rank 0: another job writes its commits into {self._disk}: name another "
+                                     "folder") from None
+            time.sleep(0.1)
+
+
+_states: "weakref.WeakSet[State]" = weakref.WeakSet()
+_made = 0  # so many in this process: each has folders of its own in memory
+_LOCK_S = 10.0  # a job that was killed may still be ending
+
+
+def _way(what: typing.Any) -> "tuple[str, str] | None":
+    """The methods that take its state and give it back."""
+    if isinstance(what, type):
+        return None
+    return next((way for way in _WAYS if all(callable(getattr(what, name, None)) for name in way)), None)
+
+
+def _choose(found: "list[list[tuple[int, str, int]]]") -> "tuple[int, str] | None":
+    """Of (number, token, the one before) by rank, the newest first; token "": it is not whole. The newest commit of
+    rank 0 that every rank has which has any. ValueError: there were commits, and none is whole."""
+    for number, token, _ in found[0]:
+        if token and all(not heads or [number, token] in [list(head[:2]) for head in heads] for heads in found[1:]):
+            return number, token
+    if found[0] or any(after for heads in found for _, _, after in heads):
+        said = "; ".join(f"rank {rank} has {', '.join(str(head[0]) for head in heads) or 'none'}"
+                         for rank, heads in enumerate(found))
+        raise ValueError(f"the commits are not whole ({said})")
+    return None
+
+
+def _gather(job: jobs.Job, text: str) -> "list[str]":
+    """Every rank's text, in rank order."""
+    raw = text.encode()
+    short = job.session.gather_bytes(len(raw).to_bytes(8, "little") + raw[:_SHORT].ljust(_SHORT, b"\0"))
+    lengths = [int.from_bytes(piece[:8], "little") for piece in short]
+    if max(lengths) <= _SHORT:
+        return [piece[8:8 + n].decode() for piece, n in zip(short, lengths)]
+    return [piece[:n].decode() for piece, n in zip(job.session.gather_bytes(raw.ljust(max(lengths), b"\0")), lengths)]
+
+
+def _place(said: str) -> str:
+    """Of _check_same."""
+    number, steps, samplers = json.loads(said)
+    words = [f"step {steps[0]}" if len(steps) == 1 else f"steps {steps}"] if steps else []
+    words += [f"epoch {epoch} and {position} samples of {name}" for name, (epoch, position) in samplers.items()]
+    return ", ".join([f"its commit {number}", *words])
+
+
+def _attempt(call: "typing.Callable[[], None]") -> str:
+    """The error of the system, if there is one."""
+    try:
+        call()
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _address(memory: "bytearray") -> int:
+    import ctypes
+
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+def _listed(names: "typing.Iterable[str]") -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+# ---- signals ----
+
+_told = 0  # the signal that has come
+_before: "dict[int, typing.Any]" = {}  # handlers
+
+
+def _listen() -> None:
+    if _before or threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        _before[number] = signal.signal(number, _on_signal)
+
+
+def _on_signal(number: int, frame: "types.FrameType | None") -> None:
+    global _told
+    if _told:
+        for other, handler in _before.items():
+            signal.signal(other, handler)
+        os.kill(os.getpid(), number)
+    _told = number

@@ -1,0 +1,105 @@
+"""Programs that go on after deaths: pstrain.State, pstrain.DistributedSampler, psrun --restarts.
+
+PS_TORCH_PYTHON names another interpreter, with another PyTorch.
+"""
+import glob
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from jobs import first
+from test_python import FAST, PYTHON, WHY_NOT, WORKER, PythonTest, environment
+
+GOES_ON = re.compile(r"psrun: the job goes on from commit (\d+) \((?:step \d+, )?epoch \d, batch (\d+)\), [\d.]+ s after "
+                     r"(.*); [\d.]+ s of work lost\n")
+LEFT = "/dev/shm/pstrain-commits-*"
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class StateTest(PythonTest):
+    def recovers(self, way, *plans, folder="-", code=0, restarts=3, workers=2):
+        argv = self.psrun_argv("--overwrite", "--verbose", "-s", 1, "-w", workers, "--restarts", restarts, *FAST)
+        return self.finish([*argv, "--", PYTHON, WORKER, "recovers", way, folder, *plans], code)
+
+    def finish(self, argv, code=0):
+        from jobs import Psrun
+        done = Psrun.run(argv, env=environment(), stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def whole(self, text, workers=2):
+        return self.said(text, "whole", workers)
+
+
+class SameBits(StateTest):
+    """A job with deaths ends with the bits of one without."""
+
+    def check(self, way, *deaths):
+        """deaths: (plan, the batch of the commit that the job goes on from, who died)"""
+        alone = self.whole(self.recovers(way))
+        self.assertEqual(*alone)
+        text = self.recovers(way, *(plan for plan, _, _ in deaths))
+        self.assertEqual(self.whole(text), alone, text)
+        self.assertEqual([(batch, who) for _, batch, who in GOES_ON.findall(text)],
+                         [(batch, who) for _, batch, who in deaths], text)
+        self.assertEqual(glob.glob(LEFT), [])
+
+    def test_optimizer(self):
+        self.check("optimizer", ("0=dies:1:11", "8", "worker 1 was ended by SIGKILL"),
+                   ("1=server:0:18", "16", "server 0 was ended by SIGKILL"),
+                   ("2=raises:1:22", "20", "worker 1 ended with exit code 1"))
+
+    def test_codec_that_keeps_back_dies_while_it_writes(self):
+        self.check("topk", ("0=writes:1:16", "12", "worker 1 was ended by SIGKILL"))
+
+    def test_other_ways(self):
+        for way in first(1, ("hook", "group", "lamb", "scaled")):
+            with self.subTest(way=way):
+                self.check(way, ("0=dies:0:9", "8", "worker 0 was ended by SIGKILL"))
+
+
+class Ends(StateTest):
+    def test_it_fails_at_the_same_commit(self):
+        text = self.recovers("hook", *(f"{n}=raises:1:6" for n in range(9)), restarts=9, code=1)
+        self.assertEqual(len(GOES_ON.findall(text)), 2, text)
+        self.assertIn("psrun: the job has failed in this way 3 times, and no commit came between: it is not started again",
+                      text)
+
+    def test_stops_in_order_and_is_resumed(self):
+        folder = self.path("commits")
+        alone = self.whole(self.recovers("optimizer"))
+        stopped = self.recovers("optimizer", "0=stops:0:6", folder=folder)
+        self.assertEqual(self.said(stopped, "stopped"), ["6", "6"])
+        text = self.recovers("optimizer", folder=folder)
+        self.assertEqual(self.said(text, "from"), ["6", "6"])
+        self.assertEqual(self.whole(text), alone)
+
+    def test_psrun_is_killed(self):
+        run = self.start("recovers", "hook", "-", "0=stops:0:99", settings=["--restarts", "1", *FAST])
+        while "from" not in run.stdout.readline():
+            pass
+        self.assertTrue(glob.glob(LEFT))
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        deadline = time.monotonic() + 30
+        while glob.glob(LEFT) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(glob.glob(LEFT), [])
+
+
+class Uses(StateTest):
+    def test_misuse(self):
+        argv = self.psrun_argv("--overwrite", "--verbose", "-s", 1, "-w", 2, "--restarts", 1, *FAST)
+        self.finish([*argv, "--", PYTHON, WORKER, "states", self.path("commits")])
+
+    def test_sampler(self):
+        done = subprocess.run([PYTHON, WORKER, "samplers"], env=dict(environment(), RANK="0", WORLD_SIZE="1"),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
