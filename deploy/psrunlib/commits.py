@@ -3,7 +3,6 @@
 On each host of workers a shell makes folders, in memory and beside it for what does not fit there, and removes them
 when its input ends: psrun has ended then, however it did. PS_COMMITS names them to the workers.
 """
-import re
 import select
 import shlex
 import subprocess
@@ -78,18 +77,18 @@ class Folders:
 class Told:
     """The commits of the program, as worker 0 tells them."""
 
-    MOST_IN_VAIN = 3  # failures of one kind at one commit
+    MOST_IN_VAIN = 3  # errors of the program's own at one commit
 
     def __init__(self, screen):
         self.screen = screen
         self.number = None  # of the last commit; None: the program has none, and keeps what it has by itself
         self.at = 0.0  # when it was made, or the job began
         self.death = None  # (how, when) that nobody has said more of
-        self.failed, self.in_vain = None, 0  # the last error, and how often it came at the same commit
+        self.in_vain = 0  # errors of the program's own since the last commit
 
     def hear(self, event):
         if event["event"] == "commit":
-            self.number, self.at, self.failed = event["number"], time.monotonic(), None
+            self.number, self.at, self.in_vain = event["number"], time.monotonic(), 0
         elif event["event"] == "restored":
             self._goes_on(event)
 
@@ -106,15 +105,12 @@ class Told:
     def died(self, cause, seconds_ago):
         """A part, watched.Watched, has made the attempt fail."""
         self.death = f"{cause.part.name} {cause.how}", time.monotonic() - seconds_ago
-        what = re.sub(r"\brank \d+", "rank", cause.last_error.text)  # it may be another one's turn
-        own = bool(cause.errors) and cause.code > 0
-        self.in_vain = (self.in_vain + 1 if what == self.failed else 1) if own else 0
-        self.failed = what if own else None
+        self.in_vain += cause.code > 0 and bool(cause.errors) and not cause.last_error.kind
 
     def fails_again(self):
-        """Whether nothing but the same failure has come since a commit, several times in a row."""
+        """Whether it would fail once more: it has done so several times, and has made no commit meanwhile."""
         return self.number is not None and self.in_vain >= self.MOST_IN_VAIN
 
     def say_in_vain(self):
-        self.screen.say(f"psrun: the job has failed in this way {self.in_vain} times, and no commit came between: it is "
-                        "not started again")
+        self.screen.say(f"psrun: the program has failed {self.in_vain} times after the same commit: it is not started "
+                        "again")

@@ -10,7 +10,8 @@ import subprocess
 import time
 import unittest
 
-from jobs import first
+import test_python
+from jobs import Psrun, first, free_port, nightly
 from test_python import FAST, PYTHON, WHY_NOT, WORKER, PythonTest, environment
 
 GOES_ON = re.compile(r"psrun: the job goes on from commit (\d+) \((?:step \d+, )?epoch \d, batch (\d+)\), [\d.]+ s after "
@@ -25,7 +26,6 @@ class StateTest(PythonTest):
         return self.finish([*argv, "--", PYTHON, WORKER, "recovers", way, folder, *plans], code)
 
     def finish(self, argv, code=0):
-        from jobs import Psrun
         done = Psrun.run(argv, env=environment(), stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
@@ -40,7 +40,6 @@ class SameBits(StateTest):
     def check(self, way, *deaths):
         """deaths: (plan, the batch of the commit that the job goes on from, who died)"""
         alone = self.whole(self.recovers(way))
-        self.assertEqual(*alone)
         text = self.recovers(way, *(plan for plan, _, _ in deaths))
         self.assertEqual(self.whole(text), alone, text)
         self.assertEqual([(batch, who) for _, batch, who in GOES_ON.findall(text)],
@@ -64,9 +63,9 @@ class SameBits(StateTest):
 class Ends(StateTest):
     def test_it_fails_at_the_same_commit(self):
         text = self.recovers("hook", *(f"{n}=raises:1:6" for n in range(9)), restarts=9, code=1)
-        self.assertEqual(len(GOES_ON.findall(text)), 2, text)
-        self.assertIn("psrun: the job has failed in this way 3 times, and no commit came between: it is not started again",
-                      text)
+        # Where a worker takes long to end, its server may be named first: that is no error of the program's.
+        self.assertIn(len(GOES_ON.findall(text)), (2, 3), text)
+        self.assertIn("psrun: the program has failed 3 times after the same commit: it is not started again\n", text)
 
     def test_stops_in_order_and_is_resumed(self):
         folder = self.path("commits")
@@ -88,6 +87,23 @@ class Ends(StateTest):
         while glob.glob(LEFT) and time.monotonic() < deadline:
             time.sleep(0.01)
         self.assertEqual(glob.glob(LEFT), [])
+
+
+class Torchrun(StateTest):
+    torchrun, pstrain_server = test_python.Torchrun.torchrun, test_python.Torchrun.pstrain_server
+
+    @nightly
+    def test_max_restarts(self):
+        store = f"127.0.0.1:{free_port()}"
+        server = self.pstrain_server("--store", store, "--world-size", "2", "--max-restarts", "2")
+        run = self.torchrun("--master_addr=127.0.0.1", f"--master_port={store[10:]}", "--max_restarts=2", WORKER, "recovers",
+                            "optimizer", self.path("commits"), "0=dies:1:11", "1=raises:0:18")
+        text, _ = run.communicate(timeout=400)
+        self.assertEqual(run.returncode, 0, text)
+        said, _ = server.communicate(timeout=60)
+        self.assertEqual(server.returncode, 0, said)
+        self.assertEqual(re.findall(r"rank 0: from (\d+)", text), ["0", "8", "16"])
+        self.assertEqual(self.whole(text), self.whole(self.recovers("optimizer")))
 
 
 class Uses(StateTest):
