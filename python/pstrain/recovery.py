@@ -18,7 +18,7 @@ import torch
 
 from . import _commits, _events, _random, job as jobs
 from ._commits import Folder, Head, Held, Store
-from .errors import Error, InputError, PeerError
+from .errors import Error, InputError, PeerError, TimeoutError
 from .optimizer import Optimizer
 from .sampler import DistributedSampler
 
@@ -190,7 +190,11 @@ class State:
         """PeerError where the ranks are at different places."""
         samplers = {n: [s.epoch, s.position] for n, s in self._of(DistributedSampler).items()}
         mine = json.dumps([number, self._steps(), samplers])
-        said = _gather(self._job, mine)
+        try:
+            said = _gather(self._job, mine)
+        except TimeoutError as error:
+            raise TimeoutError(f"rank {self._job.rank}: commit() at {_place(mine)}: {error}; every rank calls it after "
+                               "the same step") from error
         other = next((rank for rank, text in enumerate(said) if text != said[0]), None)
         if other is not None:
             raise PeerError(f"rank {self._job.rank}: commit() on rank 0 at {_place(said[0])}, on rank {other} at "

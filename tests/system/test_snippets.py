@@ -61,9 +61,15 @@ torch.nn.functional.nll_loss(model(torch.ones(2, 1, 8, 8)), torch.tensor([1, 2])
 optimizer.step()
 print("trained")
 """
+COMMITS = NET + """pstrain.init()
+model, loss = Net(), torch.nn.CrossEntropyLoss()
+optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-3)
+data = torch.utils.data.TensorDataset(torch.rand(70, 4), torch.arange(70) % 3)
+"""
 AROUND = {"README.md": [(NET, OURS)],
           "python/README.md": [(NET, OURS), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED)],
-          "docs/checkpoints.md": [(SAVED, RESUMED)]}
+          "docs/checkpoints.md": [(SAVED, RESUMED)],
+          "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
 
 
 def snippets(page, *languages):

@@ -11,8 +11,8 @@ import time
 import unittest
 
 import test_python
-from jobs import Psrun, first, free_port, nightly
-from test_python import FAST, PYTHON, WHY_NOT, WORKER, PythonTest, environment
+from jobs import ROOT, Psrun, find_part, first, free_port, nightly
+from test_python import FAST, LIBRARY, PYTHON, WHY_NOT, WORKER, PythonTest, environment
 
 GOES_ON = re.compile(r"psrun: the job goes on from commit (\d+) \((?:step \d+, )?epoch \d, batch (\d+)\), [\d.]+ s after "
                      r"(.*); [\d.]+ s of work lost\n")
@@ -86,6 +86,41 @@ class Ends(StateTest):
         deadline = time.monotonic() + 30
         while glob.glob(LEFT) and time.monotonic() < deadline:
             time.sleep(0.01)
+        self.assertEqual(glob.glob(LEFT), [])
+
+
+class Examples(StateTest):
+    @nightly
+    def test_mnist_restarts(self):
+        program = (PYTHON, str(ROOT / "python/examples/mnist_restarts.py"), "--epochs", "12")
+        alone, _ = self.start(program=program).communicate(timeout=600)
+        run = self.start(settings=["--restarts", "1", *FAST], program=program)
+        while "epoch 2:" not in run.stdout.readline():
+            pass
+        os.kill(find_part(run.pid, "server", 1), signal.SIGKILL)
+        text, _ = run.communicate(timeout=600)
+        self.assertIn("psrun: the job goes on from commit", text)
+        accuracy = re.compile(r"epoch 12: test accuracy [\d.]+")
+        self.assertEqual(accuracy.findall(text), accuracy.findall(alone))
+
+
+class Hosts(StateTest):
+    @nightly
+    def test_a_folder_on_each_host(self):
+        """Two hosts by an ssh that stays here: each has folders of its own, and parts of its own in them."""
+        for name, text in (("ssh", '#!/bin/bash\nfor last; do :; done\nexec sh -c "$last"\n'),
+                           ("hosts", "one servers=1 workers=1 addr=127.0.0.1\ntwo workers=1 addr=127.0.0.1\n"),
+                           ("train", f"#!/bin/sh\nPYTHONPATH={environment()['PYTHONPATH']} PSTRAIN_LIBRARY={LIBRARY} exec "
+                                     f"{PYTHON} {WORKER} \"$@\"\n")):
+            with open(self.path(name), "w", encoding="utf-8", opener=lambda p, f: os.open(p, f, 0o755)) as f:
+                f.write(text)
+        alone = self.whole(self.recovers("optimizer"))
+        argv = self.psrun_argv("--overwrite", "--verbose", "--insecure", "-H", self.path("hosts"), "--port", free_port(),
+                               "-s", 1, "-w", 2, "--restarts", 1, *FAST)
+        done = Psrun.run([*argv, "--", self.path("train"), "recovers", "optimizer", "-", "0=dies:1:11"],
+                         env=dict(environment(), PS_SSH=self.path("ssh")), stdin=subprocess.DEVNULL)
+        self.assertEqual(self.whole(done.stdout), alone, done.stdout)
+        self.assertEqual([batch for _, batch, _ in GOES_ON.findall(done.stdout)], ["8"])
         self.assertEqual(glob.glob(LEFT), [])
 
 
