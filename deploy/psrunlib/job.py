@@ -204,7 +204,7 @@ class Job:
         store_addr = self.worker_hosts[0].address if self.worker_hosts else self.master_addr
         env = {"MASTER_ADDR": store_addr, "MASTER_PORT": str(self.store_port),
                "PS_INIT_METHOD": f"tcp://{host}:{self.master_port}",
-               "PS_SETTINGS": json.dumps(self.overrides), "PYTHONUNBUFFERED": "1"}
+               "PS_SETTINGS": json.dumps(self.overrides), "PYTHONUNBUFFERED": "1", "PS_COMMITS": ""}
         # PyTorch's store is made with libuv by default since 2.4. Debian 13's has none, and refuses to
         # make one; without it every PyTorch makes the same store.
         if "USE_LIBUV" not in os.environ:

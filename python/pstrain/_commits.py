@@ -102,12 +102,16 @@ class Folder:
         own = [blobs[name] for name, *_ in head.own()]
         front = _MAGIC + len(text).to_bytes(8, "little") + bytes.fromhex(digest(text)) + text
         self._new = self._roomy(len(front) + sum(map(len, own))) / f"commit-{head.number}.rank-{self._rank}.new"
-        with open(self._new, "wb") as f:
-            for piece in (front, *own):
-                f.write(piece)
-            f.flush()
-            if self._durable:
-                os.fsync(f.fileno())
+        try:
+            with open(self._new, "wb") as f:
+                for piece in (front, *own):
+                    f.write(piece)
+                f.flush()
+                if self._durable:
+                    os.fsync(f.fileno())
+        except OSError:
+            self._new.unlink(missing_ok=True)
+            raise
 
     def _roomy(self, n_bytes: int) -> pathlib.Path:
         free = {}

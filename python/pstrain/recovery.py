@@ -107,10 +107,15 @@ class State:
             self._values[name] = self._plain(name, what)
 
     def _plain(self, name: str, value: typing.Any) -> typing.Any:
-        if isinstance(value, _PLAIN) or type(value).__module__ == "numpy":
-            return value
-        raise InputError(f"rank {self._job.rank}: the State's {name}, a {type(value).__name__}, has no state_dict() and "
-                         "load_state_dict(), and is no plain value: give what has, or leave it out")
+        """The value. InputError where it is not one that a copy can replace."""
+        if isinstance(value, (list, tuple, set, dict)):
+            for part in value.values() if isinstance(value, dict) else value:
+                self._plain(name, part)
+        else:
+            fault = _not_plain(value)
+            if fault:
+                raise InputError(f"rank {self._job.rank}: the State's {name} is or holds a {type(value).__name__}, {fault}")
+        return value
 
     def __getattr__(self, name: str) -> typing.Any:
         if name.startswith("_"):
@@ -152,6 +157,7 @@ class State:
         process dies meanwhile, the commit before counts. Raises InputError (between a batch and its step), PeerError
         (the ranks are not at the same step; it names two of them), Error (no room; the commit before stays).
         """
+        self._check_job()
         self._check_between("commit()")
         number, rank = self._number + 1, self._job.rank
         store = self._store(number, disk)
@@ -171,6 +177,10 @@ class State:
             _events.tell_commit(number, head.place)
         store.last = self._number = number
         self._last = store, head
+
+    def _check_job(self) -> None:
+        if jobs.current() is not self._job:
+            raise InputError(f"rank {self._job.rank}: this State is of a job that is over")
 
     def _check_between(self, what: str) -> None:
         for sampler in self._of(DistributedSampler).values():
@@ -260,6 +270,10 @@ class State:
         numbers begin anew. Raises InputError (the commit is of another model, or of another number of ranks with a
         codec that keeps something back; commits are there, and none is whole).
         """
+        self._check_job()
+        if self._has_begun():
+            raise InputError(f"rank {self._job.rank}: sync() comes before the first forward pass of a pstrain.Optimizer's "
+                             "model")
         self._start_token()
         found = {store: store.find() for store in (self._memory, self._disk) if store is not None}
         said = [json.loads(text) for text in _gather(self._job, json.dumps(
@@ -352,6 +366,8 @@ class State:
         _, give = _way(self._members[name]) or ("", "")
         try:
             getattr(self._members[name], give)(state)
+        except Error:
+            raise
         except Exception as error:
             raise InputError(f"rank {self._job.rank}: {name} does not take its state of commit {head.number} in {store}: "
                              f"{_line(error)} (is it of another model? then name another folder)") from error
@@ -360,10 +376,11 @@ class State:
         """Goes back to the last commit, in this process: after a loss that is not finite, or an error that was
         handled. Collective. The servers of a pstrain.Optimizer do not go back once they have begun; then
         let the error end the process: psrun --restarts starts all again. InputError then, and without a commit."""
+        self._check_job()
         rank = self._job.rank
         if self._last is None:
             raise InputError(f"rank {rank}: restore() without a commit: call commit() before, once, after sync()")
-        if any(optimizer.opened for optimizer in self._of(Optimizer).values()):
+        if self._has_begun():
             raise InputError(f"rank {rank}: restore(): the servers of a pstrain.Optimizer do not go back within a job: "
                              "let the error end the program; with psrun --restarts it goes on from commit "
                              f"{self._number}")
@@ -371,12 +388,16 @@ class State:
         self._job.session.barrier()  # rank 0 has given its part its name
         self._load(head, store)
 
+    def _has_begun(self) -> bool:
+        return any(optimizer.opened for optimizer in self._of(Optimizer).values())
+
     # ---- the end ----
 
     def should_stop(self) -> bool:
         """Whether the job is to end: by Ctrl-C, SIGTERM, or a server that was told. The same on every rank; collective,
         after the same step. From the first call on the first signal does no more than this; a second one ends the
         program. Commit then, to the folder, and end the loop."""
+        self._check_job()
         self._check_between("should_stop()")
         _listen()
         told = torch.tensor([bool(_told) or self._job.session.should_stop()], dtype=torch.uint8)
@@ -413,6 +434,17 @@ def _way(what: typing.Any) -> "tuple[str, str] | None":
     if isinstance(what, type):
         return None
     return next((way for way in _WAYS if all(callable(getattr(what, name, None)) for name in way)), None)
+
+
+def _not_plain(value: typing.Any) -> str:
+    """What is wrong with it as a value that a copy can replace."""
+    if _way(value) is not None:
+        return "which has a state of its own: give it by a name of its own"
+    if not isinstance(value, _PLAIN) and type(value).__module__ != "numpy":
+        return "which has no state_dict() and load_state_dict(), and is no plain value: give what has"
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        return "which is trained: give the module that it belongs to"
+    return ""
 
 
 def _choose(found: "list[list[tuple[int, str, int]]]") -> "tuple[int, str] | None":

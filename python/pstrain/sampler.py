@@ -121,15 +121,17 @@ class DistributedSampler(_Base):  # type: ignore[misc]
 
     def _batches(self, loader: typing.Any, size: int) -> "typing.Iterator[typing.Any]":
         loads = self._loads
-        for batch in loader:
-            if self._loads != loads:
-                raise InputError(f"rank {self.rank}: the sampler has gone back within a loop over its batches: leave "
-                                 "the loop after restore(), and begin another one")
-            self._position += min(size, self._end() - self._position)
-            self._counted, self._handed_at = True, self.made_steps()
-            yield batch
-        self._position = self._end()  # also the rest that drop_last of the loader leaves
-        self._handed_at = None
+        try:
+            for batch in loader:
+                if self._loads != loads:
+                    raise InputError(f"rank {self.rank}: the sampler has gone back within a loop over its batches: "
+                                     "leave the loop after restore(), and begin another one")
+                self._position += min(size, self._end() - self._position)
+                self._counted, self._handed_at = True, self.made_steps()
+                yield batch
+            self._position = self._end()  # also the rest that drop_last of the loader leaves
+        finally:
+            self._handed_at = None
 
     def check_between(self, what: str) -> None:
         """InputError where a State would not know which samples have trained the model. what: the State does."""

@@ -89,6 +89,22 @@ class Ends(StateTest):
         self.assertEqual(glob.glob(LEFT), [])
 
 
+class OtherSizes(StateTest):
+    @nightly
+    def test_more_workers(self):
+        """They go on where the others were; not with a codec that has kept something back on each."""
+        for way, code in (("optimizer", 0), ("topk", 1)):
+            with self.subTest(way=way):
+                folder = self.path(way)
+                self.recovers(way, "0=stops:0:6", folder=folder)
+                text = self.recovers(way, folder=folder, workers=3, restarts=0, code=code)
+                self.assertEqual(self.said(text, "from", 3) if not code else [], ["6", "6", "6"] if not code else [], text)
+                if code:
+                    self.assertIn("is of 2 ranks, and the codec of each keeps a part of its gradients: go on with 2", text)
+                else:
+                    self.assertEqual(len(set(self.whole(text, 3))), 1)
+
+
 class Examples(StateTest):
     @nightly
     def test_mnist_restarts(self):
@@ -144,7 +160,8 @@ class Torchrun(StateTest):
 class Uses(StateTest):
     def test_misuse(self):
         argv = self.psrun_argv("--overwrite", "--verbose", "-s", 1, "-w", 2, "--restarts", 1, *FAST)
-        self.finish([*argv, "--", PYTHON, WORKER, "states", self.path("commits")])
+        text = self.finish([*argv, "--", PYTHON, WORKER, "states", self.path("commits")])
+        self.assertNotIn("a child:", text)
 
     def test_sampler(self):
         done = subprocess.run([PYTHON, WORKER, "samplers"], env=dict(environment(), RANK="0", WORLD_SIZE="1"),

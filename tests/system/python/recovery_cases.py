@@ -250,7 +250,9 @@ def step(model, optimizer):
 def what_it_takes(wrong):
     model, optimizer = plain_model()
     refused(wrong, ["logger", "object", "state_dict"], lambda: pstrain.State(logger=object()))
-    refused(wrong, ["model, a type", "state_dict"], lambda: pstrain.State(model=Net))
+    refused(wrong, ["model is or holds a type", "state_dict"], lambda: pstrain.State(model=Net))
+    refused(wrong, ["models is or holds a Linear", "a name of its own"], lambda: pstrain.State(models={"a": [model]}))
+    refused(wrong, ["weights is or holds a Parameter", "module"], lambda: pstrain.State(weights=[model.weight]))
     refused(wrong, ["commit cannot be the name"], lambda: pstrain.State(commit=1))
     refused(wrong, ["disk_every=0"], lambda: pstrain.State(disk_every=0))
     generator, drawn = torch.Generator().manual_seed(2), random.Random(3)
@@ -272,9 +274,8 @@ def what_it_takes(wrong):
     assert (state.epoch, state.best) == (3, [1.0])
     now = [digest(model), torch.rand(1, generator=generator), drawn.random(), torch.rand(3), random.random()]
     assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(kept, now)), (kept, now)
-    state.epoch = []
-    state.epoch.append(lambda: 0)
-    refused(wrong, ["the attributes", "saved"], state.commit)
+    state.best.append(lambda: 0)
+    refused(wrong, ["best", "function"], state.commit)
 
 
 def same_place(wrong, folder):
@@ -385,3 +386,13 @@ def with_servers(wrong):
     optimizer.step()
     state.commit()
     refused(wrong, ["do not go back", "psrun --restarts", "commit 2"], state.restore)
+    refused(wrong, ["before the first forward pass"], state.sync)
+    next(sampler.batches(loader_of(sampler, 2, 0, False)))  # a loop that is left
+    state.commit()
+    if os.fork() == 0:
+        try:
+            refused(wrong, ["forked"], state.commit)
+        except BaseException as error:
+            say("a child:", error)
+        os._exit(0)
+    os.wait()
