@@ -2,7 +2,7 @@
 
     commit-12.rank-3:
         "pstrain commit 1\\n"
-        the head's length (8 bytes, little-endian), the head's digest (16)
+        the head's length (8 bytes, little-endian), the head's digest (32)
         the head: JSON, as class Head
         blobs, in the head's order
 
@@ -27,13 +27,13 @@ VARIABLE = "PS_COMMITS"  # folders that psrun has made for its job, of this host
 _MAGIC = b"pstrain commit 1\n"
 _NAME = re.compile(r"commit-(\d+)\.rank-(\d+)(\.new)?")
 _PIECE = 1 << 20
-_DIGEST = 16
+_DIGEST = 32  # bytes of SHA-256
 
 Blob = typing.Union[bytes, memoryview]
 
 
 def digest(blob: Blob) -> str:
-    return hashlib.blake2b(blob, digest_size=_DIGEST).hexdigest()
+    return hashlib.sha256(blob).hexdigest()
 
 
 @dataclasses.dataclass
@@ -241,7 +241,7 @@ def _is_whole(path: pathlib.Path, head: Head) -> bool:
     with open(path, "rb") as f:
         for _, at, length, wanted in _places_of(path, head):
             f.seek(at)
-            summed = hashlib.blake2b(digest_size=_DIGEST)
+            summed = hashlib.sha256()
             while length:
                 piece = f.read(min(length, _PIECE))
                 if not piece:
