@@ -285,13 +285,14 @@ class State:
             try:
                 key = _choose([heads[place] for heads in said])
             except ValueError as error:
-                faults.append(f"rank {self._job.rank}: {error} in {store}")
+                mend = "empty the folder" if store is self._disk else "start the job again"
+                faults.append(f"rank {self._job.rank}: {error} in {store}: {mend} to begin anew")
                 continue
             if key is not None:
                 store.last = key[0]
                 chosen.append((store, key, [rank for rank, heads in enumerate(said) if not heads[place]]))
         if not chosen and faults:
-            raise InputError(faults[0] + ": begin anew with an empty folder")
+            raise InputError(faults[0])
         if not chosen:
             if self._job.rank == 0:
                 _events.tell_restored(0, "")
@@ -409,7 +410,10 @@ class State:
             return None
         import fcntl
 
-        lock = open(self._disk.places[0] / "lock", "w", encoding="ascii")
+        try:
+            lock = open(self._disk.places[0] / "lock", "w", encoding="ascii")
+        except OSError as error:
+            raise InputError(f"rank 0: cannot write into the folder {self._disk}: {error.strerror}") from None
         deadline = time.monotonic() + _LOCK_S
         while True:
             try:

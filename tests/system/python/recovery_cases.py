@@ -228,6 +228,8 @@ def states():
     wrong = pstrain.InputError
     refused(wrong, ["pstrain.init()"], lambda: pstrain.State(epoch=0))
     pstrain.init()
+    with mock.patch.dict(os.environ, PS_COMMITS=""):  # in this process alone
+        what_it_takes(wrong)
     what_it_takes(wrong)
     same_place(wrong, folder)
     files(wrong, folder)
@@ -337,7 +339,7 @@ def files(wrong, folder):
         shutil.copy(f"{folder}/commit-3.rank-1", f"{folder}/commit-2.rank-1")  # another one's name
         os.truncate(f"{folder}/commit-3.rank-1", 40)
     pstrain.barrier()
-    refused(wrong, ["not whole", "rank 0 has 3, 2; rank 1 has 3, 2", "empty folder"], lambda: state().sync())
+    refused(wrong, ["not whole", "rank 0 has 3, 2; rank 1 has 3, 2", "empty the folder"], lambda: state().sync())
     pstrain.barrier()
     if RANK == 1:  # its host is gone
         os.remove(f"{folder}/commit-3.rank-1"), os.remove(f"{folder}/commit-2.rank-1")
