@@ -35,23 +35,23 @@ Choice = typing.Tuple[Store, Head]
 class State:
     """What a job goes on with: a model, optimizers, whatever has a state, and plain values.
 
-        state = pstrain.State(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
+        state = pstrain.State(model, optimizer, sampler=sampler, epoch=0, step=0)
         state.sync()
         for state.epoch in range(state.epoch, epochs):
             sampler.set_epoch(state.epoch)
-            for step, (images, labels) in enumerate(sampler.batches(loader)):
+            for images, labels in sampler.batches(loader):
                 ...
                 optimizer.step()
-                if step % 100 == 99:
+                state.step += 1
+                if state.step % 100 == 0:
                     state.commit()
 
     model, optimizer, more: things with state_dict() and load_state_dict() (modules, any optimizer, schedulers,
     GradScaler, pstrain.DistributedSampler) or get_state() and set_state() (torch.Generator), and plain values: numbers,
     texts, tensors, lists, dicts. They are attributes of the State; a plain value may be assigned. Put into it all that
     the training changes. The states of the random numbers of PyTorch, Python and NumPy are always part of it.
-
-    folder: where commits are on a disk; of several hosts, best one that all see. None: in memory, where psrun --restarts keeps
-    them until it ends; elsewhere in this process, for restore() alone.
+    folder: where commits are on a disk; with several hosts, best one that all see. None: in memory, where
+    psrun --restarts keeps them until it ends; elsewhere in this process, for restore() alone.
     disk_every: with a folder and under psrun --restarts, each disk_every-th commit is on the disk, the others are in
     memory.
 
@@ -74,7 +74,7 @@ class State:
         self._replaced = False  # another State has its folder now
         self._disk = self._on_disk(folder) if folder is not None else None
         self._memory = self._in_memory()
-        self._token = ""  # of this start of the job
+        self._token = ""  # of this start of the job, from sync() on
         self._number = 0  # of the last commit
         self._last: "Choice | None" = None
         self._lock = self._lock_folder()
@@ -189,6 +189,8 @@ class State:
     def _store(self, number: int, disk: "bool | None") -> Store:
         if disk and self._disk is None:
             raise InputError(f"rank {self._job.rank}: commit(disk=True): name a folder when the State is made")
+        if not self._token:
+            raise InputError(f"rank {self._job.rank}: commit() before sync(): call sync() once, when all is made")
         if self._replaced:
             raise InputError(f"rank {self._job.rank}: a State that was made later has the folder {self._disk} now")
         if self._memory is None or self._disk is not None and (number % self._every == 0 if disk is None else disk):
@@ -240,14 +242,9 @@ class State:
         said = [json.loads(text) for text in _gather(self._job, json.dumps([store.identity(), digests]))]
         first = next(r for r, (identity, _) in enumerate(said) if identity == said[rank][0])
         owners = {name: first if said[first][1].get(name) == own else rank for name, own in digests.items()}
-        return Head(number=number, token=self._start_token(), after=store.last, rank=rank, size=self._job.size,
+        return Head(number=number, token=self._token, after=store.last, rank=rank, size=self._job.size,
                     place=self._where(), keeps_back=keeps_back,
                     blobs=[(name, len(blob), digests[name], owners[name]) for name, blob in blobs.items()])
-
-    def _start_token(self) -> str:
-        if not self._token:
-            self._token = _gather(self._job, secrets.token_hex(8))[0]
-        return self._token
 
     def _check_written(self, store: Store, head: Head, fault: str) -> None:
         """Error, on every rank, where one could not write."""
@@ -274,7 +271,7 @@ class State:
         if self._has_begun():
             raise InputError(f"rank {self._job.rank}: sync() comes before the first forward pass of a pstrain.Optimizer's "
                              "model")
-        self._start_token()
+        self._token = self._token or _gather(self._job, secrets.token_hex(8))[0]
         found = {store: store.find() for store in (self._memory, self._disk) if store is not None}
         said = [json.loads(text) for text in _gather(self._job, json.dumps(
             [[(number, head.token, head.after) if head else (number, "", 0) for number, head in heads.items()]

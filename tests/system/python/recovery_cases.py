@@ -286,6 +286,8 @@ def same_place(wrong, folder):
     sampler = pstrain.DistributedSampler(range(20))
     loader = loader_of(sampler, 2, 0, False)
     state = pstrain.State(model, optimizer, sampler=sampler)
+    refused(wrong, ["commit() before sync()"], state.commit)
+    state.sync()
     list(itertools.islice(sampler.batches(loader), 1 + RANK))
     refused(pstrain.PeerError, ["rank 0 at its commit 1, epoch 0 and 2 samples", "rank 1", "4 samples"], state.commit)
     assert not state.should_stop()
@@ -308,6 +310,7 @@ def files(wrong, folder):
         return pstrain.State(model, optimizer, epoch=0, folder=folder, **more)
 
     one = state()
+    one.sync()
     for epoch in range(1, 4):
         one.epoch = epoch
         step(one.model, one.optimizer)
@@ -357,6 +360,7 @@ def memory(wrong):
     places = os.environ["PS_COMMITS"].split(":")
     assert len(places) == 2 and all(os.stat(place).st_mode & 0o777 == 0o700 for place in places)
     state = pstrain.State(model, optimizer, epoch=1)
+    state.sync()
     state.commit()
     full = os.statvfs_result((4096, 4096, 10, 0, 0, 10, 10, 10, 0, 255))
     with mock.patch("pstrain._commits.os.statvfs", lambda _: full):
