@@ -60,7 +60,8 @@ class Folders:
     def _folders_of(keeper, name):
         said = select.select([keeper.stdout], [], [], MADE_WITHIN_S)[0] and keeper.stdout.readline().strip()
         if not said:
-            raise JobError(f"no folder for commits can be made on {name}, in /dev/shm or in TMPDIR: free some room there")
+            raise JobError(f"no folder for commits can be made on {name}, in /dev/shm or in TMPDIR: free some room "
+                           "there")
         return said
 
     def __exit__(self, *_):

@@ -114,7 +114,8 @@ class State:
         else:
             fault = _not_plain(value)
             if fault:
-                raise InputError(f"rank {self._job.rank}: the State's {name} is or holds a {type(value).__name__}, {fault}")
+                raise InputError(f"rank {self._job.rank}: the State's {name} is or holds a {type(value).__name__}, "
+                                 f"{fault}")
         return value
 
     def __getattr__(self, name: str) -> typing.Any:
@@ -269,8 +270,8 @@ class State:
         """
         self._check_job()
         if self._has_begun():
-            raise InputError(f"rank {self._job.rank}: sync() comes before the first forward pass of a pstrain.Optimizer's "
-                             "model")
+            raise InputError(f"rank {self._job.rank}: sync() comes before the first forward pass of the model of a "
+                             "pstrain.Optimizer")
         self._token = self._token or _gather(self._job, secrets.token_hex(8))[0]
         found = {store: store.find() for store in (self._memory, self._disk) if store is not None}
         said = [json.loads(text) for text in _gather(self._job, json.dumps(
@@ -357,8 +358,8 @@ class State:
     def _check_values(self, head: Head, store: Store, values: "dict[str, typing.Any]") -> None:
         unknown = set(values) - set(self._values)
         if unknown:
-            raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} has {_listed(unknown)}, which this "
-                             "State lacks: it is of another program; name another folder")
+            raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} has {_listed(unknown)}, which "
+                             "this State lacks: it is of another program; name another folder")
 
     def _give(self, head: Head, store: Store, name: str, state: typing.Any) -> None:
         _, give = _way(self._members[name]) or ("", "")
@@ -367,8 +368,8 @@ class State:
         except Error:
             raise
         except Exception as error:
-            raise InputError(f"rank {self._job.rank}: {name} does not take its state of commit {head.number} in {store}: "
-                             f"{_line(error)} (is it of another model? then name another folder)") from error
+            raise InputError(f"rank {self._job.rank}: {name} does not take its state of commit {head.number} in "
+                             f"{store}: {_line(error)} (is it of another model? then name another folder)") from error
 
     def restore(self) -> None:
         """Goes back to the last commit, in this process: after a loss that is not finite, or an error that was
@@ -402,7 +403,7 @@ class State:
         return bool(jobs.all_reduce(told, "max").item())
 
     def _lock_folder(self) -> typing.Any:
-        """Of two jobs only one writes there. A file whose lock no child inherits: a loader's process may live longer."""
+        """Of two jobs only one writes there. A lock that no child inherits: a loader's process may live longer."""
         if self._disk is None or self._job.rank > 0:
             return None
         import fcntl

@@ -40,7 +40,8 @@ def made(way):
     if way == "group":
         torch.distributed.init_process_group("pstrain")
     else:
-        pstrain.init(settings={"exchange.codec_min": 0, "exchange.codec_warmup": 0} if way in ("topk", "scaled") else None)
+        coded = {"exchange.codec_min": 0, "exchange.codec_warmup": 0}
+        pstrain.init(settings=coded if way in ("topk", "scaled") else None)
     model = Net()
     if way in ("optimizer", "topk", "lamb", "scaled"):
         more = {"topk": {"codec": "topk"}, "scaled": {"codec": "int8", "loss_scale": True}}.get(way, {})
@@ -213,9 +214,9 @@ def other_sizes():
     refused(pstrain.InputError, ["15 samples left", "not of all ranks"], lambda: sampler.advance(16))
     for n in (-1, 1.0, torch.ones(3), True):
         refused(pstrain.InputError, ["number of this rank's samples"], lambda n=n: sampler.advance(n))
-    for made in (torch.utils.data.DataLoader(range(30), 4), loader_of(pstrain.DistributedSampler(range(30), 2, 0), 4, 0, False),
-                 [1, 2]):
-        refused(pstrain.InputError, ["sampler=sampler"], lambda made=made: sampler.batches(made))
+    another = loader_of(pstrain.DistributedSampler(range(30), 2, 0), 4, 0, False)
+    for loader in (torch.utils.data.DataLoader(range(30), 4), another, [1, 2]):
+        refused(pstrain.InputError, ["sampler=sampler"], lambda loader=loader: sampler.batches(loader))
     refused(pstrain.InputError, ["in a job"], lambda: pstrain.DistributedSampler(range(3), num_replicas=2))
 
 
@@ -332,7 +333,8 @@ def files(wrong, folder):
     two = state()
     assert two.sync() and two.epoch == 2
     refused(wrong, ["model", "commit 2", folder, "weight", "another folder"], lambda: state(5).sync())
-    refused(wrong, ["has model, optimizer", "this State extra, model, optimizer"], lambda: state(extra=nn.Linear(1, 1)).sync())
+    refused(wrong, ["has model, optimizer", "this State extra, model, optimizer"],
+            lambda: state(extra=nn.Linear(1, 1)).sync())
     refused(wrong, ["cannot be used", "Not a directory"], lambda: pstrain.State(folder=f"{folder}/lock/x"))
     two = state()
     two.sync()
@@ -364,8 +366,8 @@ def memory(wrong):
     state.commit()
     full = os.statvfs_result((4096, 4096, 10, 0, 0, 10, 10, 10, 0, 255))
     with mock.patch("pstrain._commits.os.statvfs", lambda _: full):
-        refused(pstrain.Error, ["could not be written by rank 0", "MB are needed", places[0], "--shm-size", "commit 1 stays"],
-                state.commit)
+        refused(pstrain.Error, ["could not be written by rank 0", "MB are needed", places[0], "--shm-size",
+                                "commit 1 stays"], state.commit)
     failing = mock.patch("pstrain._commits.os.replace", side_effect=OSError(errno.EIO, "Input/output error"))
     with failing if RANK == 1 else contextlib.nullcontext():
         refused(pstrain.Error, ["by rank 1", "Input/output error"], state.commit)
