@@ -2,21 +2,18 @@
 
 PS_TORCH_PYTHON names another interpreter, with another PyTorch.
 """
-import glob
 import os
 import re
 import signal
 import subprocess
-import time
 import unittest
 
 import test_python
-from jobs import ROOT, Psrun, find_part, first, free_port, nightly
+from jobs import ROOT, Psrun, find_part, first, free_port, nightly, wait_until
 from test_python import FAST, LIBRARY, PYTHON, WHY_NOT, WORKER, PythonTest, environment
 
 GOES_ON = re.compile(r"psrun: the job (goes on from commit \d+|begins again) ?\(?(?:.*batch (\d+)\))?.*, [\d.]+ s "
                      r"after (.*); [\d.]+ s of work lost\n")
-LEFT = "/dev/shm/pstrain-commits-*"
 
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
@@ -32,6 +29,12 @@ class StateTest(PythonTest):
 
     def whole(self, text, workers=2):
         return self.said(text, "whole", workers)
+
+    def folders(self, text):
+        """Those that psrun has made for commits, and that are still there."""
+        made = {place for said in re.findall(r"rank \d+: places (.+)", text) for place in said.split(":")}
+        self.assertGreaterEqual(len(made), 2, text)
+        return [place for place in made if os.path.exists(place)]
 
     def alone(self, way, without={}):
         """What a job without a death says at its end."""
@@ -49,7 +52,7 @@ class SameBits(StateTest):
         self.assertEqual(self.whole(text), self.alone(way), text)
         self.assertEqual([(batch, who) for _, batch, who in GOES_ON.findall(text)],
                          [(batch, who) for _, batch, who in deaths], text)
-        self.assertEqual(glob.glob(LEFT), [])
+        self.assertEqual(self.folders(text), [])
 
     def test_deaths(self):
         # Of a hook's worker; of one in the middle of a commit, then of a server; then each way, and codecs.
@@ -83,15 +86,12 @@ class Ends(StateTest):
 
     def test_psrun_is_killed(self):
         run = self.start("recovers", "hook", "-", "0=stops:0:99", settings=["--restarts", "1", *FAST])
-        while "from" not in run.stdout.readline():
-            pass
-        self.assertTrue(glob.glob(LEFT))
+        text = ""
+        while "places" not in text:
+            text += run.stdout.readline()
         run.send_signal(signal.SIGKILL)
         run.wait()
-        deadline = time.monotonic() + 30
-        while glob.glob(LEFT) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertEqual(glob.glob(LEFT), [])
+        wait_until(lambda: not self.folders(text))
 
 
 class OtherSizes(StateTest):
@@ -142,7 +142,7 @@ class Hosts(StateTest):
                          env=dict(environment(), PS_SSH=self.path("ssh")), stdin=subprocess.DEVNULL)
         self.assertEqual(self.whole(done.stdout), self.alone("optimizer"), done.stdout)
         self.assertEqual([batch for _, batch, _ in GOES_ON.findall(done.stdout)], ["8"])
-        self.assertEqual(glob.glob(LEFT), [])
+        self.assertEqual(self.folders(done.stdout), [])
 
 
 class Torchrun(StateTest):

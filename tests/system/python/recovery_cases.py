@@ -109,6 +109,7 @@ def recovers():
     state = pstrain.State(model, optimizer, schedule=schedule, sampler=sampler, epoch=0, batch=0,
                           folder=None if folder == "-" else folder)
     state.sync()
+    say("places", os.environ.get("PS_COMMITS", ""))
     say("from", state.batch)
     for state.epoch in range(state.epoch, 3):
         sampler.set_epoch(state.epoch)
