@@ -49,6 +49,35 @@ def as_pytorchs_step(step: Step) -> Step:
     return typing.cast(Step, chosen)
 
 
+class _Kept(typing.NamedTuple):
+    """A hook, and what it needs to stay alive."""
+
+    hook: typing.Any
+    node: typing.Any
+
+    def remove(self) -> None:
+        self.hook.remove()
+
+
+def when_accumulated(param: torch.Tensor, ready: "typing.Callable[[torch.Tensor], None]") -> typing.Any:
+    """Calls ready(param) when a backward pass has added to its gradient. What it returns has remove()."""
+    add = getattr(param, "register_post_accumulate_grad_hook", None)
+    if add is not None:
+        return add(ready)
+    # PyTorch 1: the node that accumulates the gradient, which lives while it is kept.
+    this = weakref.ref(param)
+
+    def call(*_: typing.Any) -> None:
+        mine = this()
+        if mine is not None:
+            ready(mine)
+
+    with torch.enable_grad():
+        function: typing.Any = param.expand_as(param).grad_fn
+    node = function.next_functions[0][0]
+    return _Kept(node.register_hook(call), node)
+
+
 class Hooks:
     """All hooks of one optimizer, which they do not keep alive. Calls its before_forward(module)
     and on_gradient(slot)."""
@@ -56,7 +85,6 @@ class Hooks:
     def __init__(self, optimizer: "Optimizer", slots: "typing.Iterable[Slot]") -> None:
         self._optimizer = weakref.ref(optimizer)
         self._added: "list[typing.Any]" = []
-        self._keep: "list[typing.Any]" = []  # what hooks need to stay alive
         # A compiled module calls it once more, for itself: that is intended.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
         hook = _before_forward(self._optimizer)
@@ -70,20 +98,12 @@ class Hooks:
     def _add_to_gradient(self, slot: Slot) -> None:
         this, own = self._optimizer, weakref.ref(slot)
 
-        def ready(*_: typing.Any) -> None:
+        def ready(_: torch.Tensor) -> None:
             optimizer, mine = this(), own()
             if optimizer is not None and mine is not None:
                 optimizer.on_gradient(mine)
 
-        add = getattr(slot.param, "register_post_accumulate_grad_hook", None)
-        if add is not None:
-            self._added.append(add(ready))
-            return
-        # PyTorch 1: the node that accumulates the gradient, which lives while it is kept.
-        function: typing.Any = slot.param.expand_as(slot.param).grad_fn
-        node = function.next_functions[0][0]
-        self._keep.append(node)
-        self._added.append(node.register_hook(ready))
+        self._added.append(when_accumulated(slot.param, ready))
 
     def add_to_reading(self, module: torch.nn.Module) -> None:
         """The module's state_dict() waits for its weights (PyTorch 2)."""
@@ -105,7 +125,6 @@ class Hooks:
         for hook in self._added:
             hook.remove()
         self._added.clear()
-        self._keep.clear()
 
 
 def _before_forward(this: "weakref.ref[Optimizer]") -> "typing.Callable[[torch.nn.Module, typing.Any], None]":

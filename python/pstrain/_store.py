@@ -17,7 +17,7 @@ import typing
 
 from . import errors
 
-JOIN_SECONDS = 60  # net.join_timeout_ms, where it is not set
+JOIN_SECONDS = 60  # net.join_timeout_ms and net.step_timeout_ms, where they are not set
 
 
 def _key(attempt: int) -> str:

@@ -35,7 +35,9 @@ class Job:
         self.sums = False  # there is a process group or a hook, which may sum
         self.at_end: "list[typing.Callable[[], None]]" = []
         self.in_step: "typing.Callable[[], bool]" = lambda: False  # whether a step has begun
+        self.before_leaving: "list[typing.Callable[[], None]]" = []
         self._reducer: "Reducer | None" = None
+        self._reducer_settings: "list[str]" = []
 
     @property
     def rank(self) -> int:
@@ -58,14 +60,20 @@ class Job:
         if self._reducer is None:
             self.claim("sums of gradients (a hook or a process group)")
             self._reducer = Reducer(self.session, list(settings))
+            self._reducer_settings = _unlike_default(settings)
         return self._reducer
 
-    def can_reduce(self) -> bool:
-        """False where an Optimizer has the servers."""
-        return self._reducer is not None or not self.opened_by
+    def can_reduce(self, settings: "typing.Sequence[str]" = ()) -> bool:
+        """False where an Optimizer has the servers, or sums with other settings have."""
+        if self._reducer is not None:
+            return self._reducer_settings == _unlike_default(settings)
+        return not self.opened_by and (self.session.servers > 0 or self.size == 1)
 
     def leave(self) -> None:
         """Waits until every worker has called it."""
+        if self.session.pid == os.getpid() and not self.session.failed:
+            for call in self.before_leaving:
+                call()
         if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failed:
             why = ("it has sent the servers no gradient: the program made no pstrain.Optimizer, and an optimizer of "
                    "PyTorch's trains each worker's model by itself")
@@ -113,6 +121,10 @@ class Job:
             self.abort(_reason(error))
 
 
+def _unlike_default(settings: "typing.Sequence[str]") -> "list[str]":
+    return [word for word in settings if word != "exchange.codec=none"]
+
+
 _job: "Job | None" = None
 _was_left = False  # a job
 
@@ -145,7 +157,7 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
                                 "start psrun again for another job")
     init_method = init_method or os.environ.get("PS_INIT_METHOD")
     if init_method is None and servers != 0 and _store.is_torchruns(os.environ):
-        init_method, servers = _store.find(os.environ, _join_seconds(words))
+        init_method, servers = _store.find(os.environ, seconds(words, "net.join_timeout_ms"))
     session = Session(init_method, rank, world_size, servers, words)
     try:
         session.join()
@@ -157,10 +169,11 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
     return _job
 
 
-def _join_seconds(words: "list[str]") -> float:
+def seconds(words: "list[str]", key: str) -> float:
+    """Of settings: a time in ms."""
     for word in reversed(words):
-        key, _, value = word.partition("=")
-        if key == "net.join_timeout_ms" and value.isdigit():
+        name, _, value = word.partition("=")
+        if name == key and value.isdigit():
             return int(value) / 1000
     return _store.JOIN_SECONDS
 

@@ -17,16 +17,16 @@ import typing
 import torch
 import torch.distributed as dist
 
-from . import _checks, job as jobs
+from . import _checks, _collectives, job as jobs
+from ._collectives import HALVES, n_bytes as _bytes
 from ._futures import Promise, Work
 from .errors import InputError
 
 NAME = "pstrain"
-SMALL = 1024  # elements: below, the coordinator is as fast as the servers
-HALVES = (torch.float16, torch.bfloat16)
-_OPS = {dist.ReduceOp.SUM: 0, dist.ReduceOp.MIN: 1, dist.ReduceOp.MAX: 2, dist.ReduceOp.PRODUCT: 3}
+_OPS = {dist.ReduceOp.SUM: _collectives.SUM, dist.ReduceOp.MIN: _collectives.MIN, dist.ReduceOp.MAX: _collectives.MAX,
+        dist.ReduceOp.PRODUCT: _collectives.PRODUCT}
 if hasattr(dist.ReduceOp, "AVG"):
-    _OPS[dist.ReduceOp.AVG] = -1
+    _OPS[dist.ReduceOp.AVG] = _collectives.AVERAGE
 OFFERED = "all_reduce, broadcast, all_gather, reduce, gather, scatter and barrier"
 GLOO = 'take a group of Gloo\'s for it: dist.new_group(backend="gloo")'
 
@@ -216,41 +216,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """(size, the tensor's elements), of its dtype"""
-        out = torch.empty((self.size(), tensor.numel()), dtype=tensor.dtype)
-        if tensor.numel():
-            self._job.session.all_gather(tensor.data_ptr(), _bytes(tensor), out.data_ptr())
-        return out
+        return _collectives.gather(self._job, tensor)
 
     def _reduce(self, tensor: torch.Tensor, op: int, done: "typing.Callable[[BaseException | None], None]") -> None:
         """In place; done is called by another thread."""
-        job, tensor = self._job, tensor.detach()
-        values = tensor.float() if tensor.dtype in HALVES else tensor
-
-        def finish() -> None:
-            if tensor.dtype == torch.bool:
-                values.copy_(values.view(torch.uint8) != 0)  # a sum may be 2
-            elif op == -1:
-                values.copy_(values / job.size)  # integers: towards 0
-            if values is not tensor:
-                tensor.copy_(values)
-
-        def end(error: "BaseException | None") -> None:
-            try:
-                if error is None:
-                    with torch.inference_mode():  # as in _later
-                        finish()
-            except Exception as raised:  # of PyTorch: no memory
-                error = raised
-            done(error)
-
-        n, address = values.numel(), values.data_ptr()
-        if n == 0:
-            end(None)
-        elif values.dtype == torch.float32 and op in (0, -1) and n >= SMALL and job.can_reduce():
-            job.reducer().begin(address, n, end)
-        else:
-            code = jobs.dtypes()[values.dtype]
-            job.session.later(lambda: job.session.all_reduce(address, n, code, max(op, 0)), end)
+        _collectives.reduce(self._job, tensor, op, done)
 
 
 def _refusal(name: str) -> "typing.Callable[..., typing.Any]":
@@ -276,10 +246,6 @@ def _listed(tensors: typing.Any) -> "typing.Sequence[torch.Tensor]":
 def _root(opts: typing.Any) -> int:
     """opts: PyTorch's, or the rank itself."""
     return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> ProcessGroup:
