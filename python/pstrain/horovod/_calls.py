@@ -414,7 +414,10 @@ def _splits(tensor: torch.Tensor, splits: typing.Any) -> "list[int]":
         if rows % n:
             raise wrong(f"alltoall of {rows} rows to {n} ranks: give splits")
         return [rows // n] * n
-    counts = [int(count) for count in splits]
+    counts = torch.as_tensor(splits)
+    if counts.dim() != 1 or counts.is_floating_point():
+        raise wrong(f"splits of alltoall is {tuple(counts.shape)} {counts.dtype}: give a list of integers")
+    counts = counts.tolist()
     if len(counts) != n or min(counts) < 0 or sum(counts) != rows:
         raise wrong(f"splits={counts} of alltoall of {rows} rows: give {n} counts with this sum")
     return counts

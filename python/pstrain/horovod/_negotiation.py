@@ -363,7 +363,9 @@ def _zeros(head: Head) -> Call:
 def _multiply(values: torch.Tensor, factor: float) -> None:
     if factor == 1.0:
         return
-    if values.is_floating_point():
+    if values.dtype in _collectives.HALVES:
+        values.copy_(values.float() * factor)
+    elif values.is_floating_point():
         values.mul_(factor)
     else:
         values.copy_(values.double() * factor)  # towards 0
