@@ -1,6 +1,7 @@
 """Horovod's calls of tensors, and BytePS's."""
 from __future__ import annotations
 
+import operator
 import typing
 
 import torch
@@ -355,9 +356,9 @@ def grouped_allgather(tensors: Tensors, name: "str | None" = None,
 def _broadcast(tensor: torch.Tensor, root_rank: int, name: "str | None", process_set: typing.Any,
                in_place: bool) -> Handle:
     check_set(process_set)
-    if not (isinstance(root_rank, int) and 0 <= root_rank < size()):
+    if not (hasattr(root_rank, "__index__") and 0 <= root_rank < size()):
         raise wrong(f"root_rank={root_rank!r} is not a rank of 0 .. {size() - 1}")
-    return _begin(tensor, "broadcast", name, in_place, root=root_rank)
+    return _begin(tensor, "broadcast", name, in_place, root=operator.index(root_rank))
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: "str | None" = None,
@@ -414,10 +415,10 @@ def _splits(tensor: torch.Tensor, splits: typing.Any) -> "list[int]":
         if rows % n:
             raise wrong(f"alltoall of {rows} rows to {n} ranks: give splits")
         return [rows // n] * n
-    counts = torch.as_tensor(splits)
-    if counts.dim() != 1 or counts.is_floating_point():
-        raise wrong(f"splits of alltoall is {tuple(counts.shape)} {counts.dtype}: give a list of integers")
-    counts = counts.tolist()
+    given = torch.as_tensor(splits)
+    if given.dim() != 1 or given.is_floating_point():
+        raise wrong(f"splits of alltoall is {tuple(given.shape)} {given.dtype}: give a list of integers")
+    counts = [int(count) for count in given]
     if len(counts) != n or min(counts) < 0 or sum(counts) != rows:
         raise wrong(f"splits={counts} of alltoall of {rows} rows: give {n} counts with this sum")
     return counts

@@ -10,6 +10,10 @@ from .. import _hooks
 from ..errors import InputError
 
 
+# Who averages a parameter, by its id: the last one that was made. Of those that are alive.
+_owners: "dict[int, weakref.ref[Gradients]]" = {}
+
+
 class Handle(typing.Protocol):
     """A sum on the way."""
 
@@ -34,7 +38,7 @@ class Gradients:
         self._left: "dict[torch.Tensor, int]" = {}  # passes until it leaves, by watched parameter
         self._sent: "dict[torch.Tensor, Handle]" = {}
         self._hooks: "list[typing.Any]" = []
-        this = weakref.ref(self)
+        this = self._this = weakref.ref(self)
 
         def ready(param: torch.Tensor) -> None:  # keeps nothing alive
             mine = this()
@@ -49,6 +53,7 @@ class Gradients:
         for param in self._names:
             if param.requires_grad and param not in self._left:
                 self._left[param] = self.passes
+                _owners[id(param)] = self._this
                 self._hooks.append(_hooks.when_accumulated(param, self._ready))
 
     def add(self, named: "typing.Iterable[tuple[str, torch.Tensor]]") -> None:
@@ -68,8 +73,11 @@ class Gradients:
         for param in self._left:
             self._left[param] = self.passes
 
+    def _owns(self, param: torch.Tensor) -> bool:
+        return _owners.get(id(param)) is self._this
+
     def _when_there(self, param: torch.Tensor) -> None:
-        if self.is_paused:
+        if self.is_paused or not self._owns(param):
             return
         if self._left[param] <= 0:
             raise InputError(f"rank {self._rank}: parameter '{self._names[param]}' got more gradients than "
@@ -95,6 +103,9 @@ class Gradients:
         """Blocks until the gradients are those of all ranks. Those that have not left do so now."""
         self._watch_all()
         for param in self._left:
+            if not self._owns(param):
+                raise InputError(f"rank {self._rank}: parameter '{self._names[param]}' is averaged by another "
+                                 "DistributedOptimizer, which was made later: use that one")
             if param not in self._sent:
                 self._leave(param)
         sent, self._sent = self._sent, {}
@@ -110,3 +121,6 @@ class Gradients:
     def __del__(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        for param in self._left:
+            if self._owns(param):
+                del _owners[id(param)]

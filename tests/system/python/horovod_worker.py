@@ -76,7 +76,7 @@ def gathers():
     same(both[0], list(range(SIZE))), same(both[1], torch.ones(SIZE, 2))
     for root in range(SIZE):
         mine = torch.full((4,), RANK)
-        same(hvd.broadcast(mine, root), [root] * 4)
+        same(hvd.broadcast(mine, torch.tensor(root)), [root] * 4)
         same(mine, [RANK] * 4)
         assert hvd.broadcast_(mine, root, name="there") is mine
         same(mine, [root] * 4)
@@ -359,6 +359,7 @@ def steps():
         assert torch.allclose(model.weights[i].grad, wanted, atol=1e-6)
     same(model.weights[2].grad, torch.zeros(3, 3, 5))
     changed_parameters()
+    made_again()
     of_bytes_ps()
     compressed()
     optimizer_states()
@@ -380,6 +381,21 @@ def changed_parameters():
         for i in range(0 if thawed else 1, 3):
             assert torch.allclose(model.weights[i].grad, mean_gradients(5)[i], atol=1e-6), i
         assert torch.equal(model.weights[3].grad, gradients(5, RANK)[3] * (2 if thawed else 1))
+
+
+def made_again():
+    """A second optimizer of the same model: it averages from now on, and the first one says so."""
+    model = Given()
+    first, second = (hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named)
+                     for named in (None, model.named_parameters()))
+    model(gradients(8, RANK)).backward()
+    refused(WRONG, ["'parameter.0.0'", "made later"], first.step)
+    second.step()
+    close(model, mean_gradients(8))
+    second.zero_grad()
+    del first, second
+    model(gradients(9, RANK)).backward()
+    assert torch.equal(model.weights[0].grad, gradients(9, RANK)[0])
 
 
 def of_bytes_ps():
