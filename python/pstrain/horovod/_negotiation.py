@@ -32,6 +32,7 @@ FUSED_BYTES = 4 << 20  # of sums that travel together
 SLOT = 1024  # bytes of a rank's word that need no second all-gather
 MOST_KNOWN = 4096  # calls that have a number
 NO_NAME = ".noname."  # within the names of calls that were given none
+TOGETHER_SECONDS = 0.002  # calls within them are told in one round
 FIRST_PAUSE, LAST_PAUSE = 0.001, 0.064  # seconds between rounds of a rank that only waits
 
 Head = typing.Dict[str, typing.Any]
@@ -125,6 +126,7 @@ class Negotiation:
         """Until it is kept; raises its error."""
         with self._changed:
             self._waiting += 1
+            self._changed.notify_all()
         try:
             promise.wait(self._job.session.give_up)
         finally:
@@ -135,6 +137,7 @@ class Negotiation:
         """Waits until all calls are matched, or have failed. Takes no more."""
         with self._changed:
             self._waiting += 1
+            self._changed.notify_all()
             while self._is_busy:
                 self._changed.wait()
         self.fail(errors.InputError(f"rank {self._job.rank}: this job has been shut down"))
@@ -163,10 +166,12 @@ class Negotiation:
         self._changed.notify_all()
 
     def _turn(self) -> None:
-        """A round, at once where this rank has something to say."""
+        """A round: at once where the program waits for it; else when it may have made more calls, such as the gradients
+        of a backward pass."""
         with self._changed:
             if self._new or self._join is not None:
                 self._pause = FIRST_PAUSE
+                self._changed.wait_for(lambda: self._waiting or self._join or self._error, TOGETHER_SECONDS)
             else:
                 self._changed.wait(self._pause)
                 self._pause = min(2 * self._pause, LAST_PAUSE)

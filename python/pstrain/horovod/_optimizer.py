@@ -151,9 +151,9 @@ class _Averaging:
     def zero_grad(self, *args: typing.Any, **kwargs: typing.Any) -> None:
         """As the optimizer's. InputError while gradients are on the way."""
         if self._gradients is not None and self._gradients.is_on_the_way():
-            raise wrong("zero_grad() between backward() and step(), where gradients are on the way: call it after step() "
-                        "or synchronize(). A backward pass for another optimizer wants requires_grad_(False) of these "
-                        "parameters")
+            raise wrong("zero_grad() between backward() and step(), where gradients are on the way: call it after "
+                        "step() or synchronize(). A backward pass for another optimizer wants requires_grad_(False) of "
+                        "these parameters")
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
