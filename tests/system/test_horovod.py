@@ -34,7 +34,8 @@ class Horovod(PythonTest):
         self.fine("steps")
 
     def test_a_rank_that_fails(self):
-        for how, words in first(2, (("raises", "no such picture"), ("leaves", "worker 1"), ("dies", "worker 1"))):
+        for how, words in first(2, (("raises", "no such picture"), ("breaks", "no room"), ("leaves", "worker 1"),
+                                     ("dies", "worker 1"))):
             with self.subTest(how=how):
                 text = self.case("dies", how, code=1)
                 self.assertIn("rank 0: was told", text)

@@ -10,8 +10,8 @@ The word of a rank in a round is JSON:
 
     new     the calls since the last round: what all ranks compare (Call.head), or its number where it is known
     joined  whether the rank has called join
-    stuck   whether its program waits, and nothing has moved for STALL_SECONDS
-    late    names that other ranks have not called within net.step_timeout_ms
+    stuck   whether its program waits, and nothing of it has moved for STALL_SECONDS
+    late    the names it waits for, where nothing of it has moved for net.step_timeout_ms
 """
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class Call:
         self.parts: "list[torch.Tensor]" = []
         self.heads: Heads = {}
         self.promise: "Promise | None" = None  # none: of a rank that has joined
-        self.since = time.monotonic()
 
     @property
     def name(self) -> str:
@@ -90,6 +89,7 @@ class Negotiation:
         self._join: "Promise | None" = None
         self._is_busy = False  # a round is on, or will be
         self._waiting = 0  # threads of the program
+        self._under_way = 0  # sums that have begun
         self._moved = time.monotonic()  # when this rank has last called, or seen a call end
         self._error: "BaseException | None" = None  # there are no more calls
         self.last_joined = -1
@@ -97,6 +97,7 @@ class Negotiation:
         self._table: "dict[str, Heads]" = {}  # what was called and not matched
         self._joined: "set[int]" = set()
         self._known: "dict[str, int]" = {}  # heads as JSON
+        self._matched: "list[Call]" = []  # of this rank; they have not begun
         self._pause = FIRST_PAUSE
 
     # ---- the program's side ----
@@ -146,7 +147,8 @@ class Negotiation:
         """All calls, for ever."""
         with self._changed:
             self._error = self._error or error
-            calls, self._calls, self._new, self._is_busy = list(self._calls.values()), {}, [], False
+            calls = [*self._calls.values(), *self._matched]
+            self._calls, self._matched, self._new, self._is_busy = {}, [], [], False
             join, self._join = self._join, None
             self._changed.notify_all()
         self._keep(calls, error)
@@ -209,13 +211,14 @@ class Negotiation:
             self._end_join(max(self._joined - before, default=self._job.size - 1))
 
     def _word(self) -> "dict[str, typing.Any]":
-        now = time.monotonic()
         with self._changed:
             new, self._new = self._new, []
+            still = self._waiting > 0 and self._under_way == 0
+            seconds = time.monotonic() - self._moved if still else 0.0
             return {"new": [self._known.get(json.dumps(call.head), call.head) for call in new],
                     "joined": self._join is not None,
-                    "stuck": self._waiting > 0 and now - self._moved > STALL_SECONDS,
-                    "late": [call.name for call in self._calls.values() if now - call.since > self._deadline]}
+                    "stuck": seconds > STALL_SECONDS,
+                    "late": list(self._calls) if seconds > self._deadline else []}
 
     def _exchange(self, word: bytes) -> "list[bytes]":
         """The words of all ranks."""
@@ -281,7 +284,7 @@ class Negotiation:
         with self._changed:
             self._moved = time.monotonic()
         for call in calls:
-            if call.promise is not None:
+            if call.promise is not None and not call.promise.is_kept():
                 call.promise.keep(error)
 
     # ---- execution, in the same order on all ranks ----
@@ -291,10 +294,12 @@ class Negotiation:
             head = next(iter(pair[0].values()))
             return tuple(head.get(key) for key in ("kind", "dtype", "op", "codec"))
 
+        self._matched = [call for _, call in matched if call is not None]
         for (kind, *_), group in itertools.groupby(matched, alike):
             for batch in _batches(group) if kind == "allreduce" else ([pair] for pair in group):
                 calls = [call or _zeros(next(iter(heads.values()))) for heads, call in batch]
                 {"allreduce": self._sum, "broadcast": self._broadcast}.get(str(kind), self._gather_parts)(calls)
+                self._matched = [call for call in self._matched if call not in calls]
 
     def _sum(self, calls: "list[Call]") -> None:
         head = calls[0].head
@@ -308,10 +313,14 @@ class Negotiation:
                     self._unpack(calls, flat)
             except Exception as raised:  # of PyTorch: no memory
                 error = raised
+            with self._changed:
+                self._under_way -= 1
             self._keep(calls, error)
 
         code = {"average": _collectives.AVERAGE, "sum": _collectives.SUM, "min": _collectives.MIN,
                 "max": _collectives.MAX, "product": _collectives.PRODUCT}[head["op"]]
+        with self._changed:
+            self._under_way += 1
         _collectives.reduce(self._job, flat, code, done, head["codec"])
 
     def _unpack(self, calls: "list[Call]", flat: torch.Tensor) -> None:
