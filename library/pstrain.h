@@ -80,7 +80,7 @@ extern "C" {
 /* Of this header. A library of the same major number (libpstrain.so.0) and the same or a
  * higher minor number fits. */
 #define PSTRAIN_API_MAJOR 0
-#define PSTRAIN_API_MINOR 3
+#define PSTRAIN_API_MINOR 4
 
 /* --- status ------------------------------------------------------------------------ */
 
@@ -196,14 +196,23 @@ typedef struct pstrain_tensor {
 } pstrain_tensor;
 
 /* The optimizer's numbers for a parameter group. Those that the optimizer does not have
- * are ignored. Formulas and roundings are PyTorch's. */
+ * are ignored. Formulas and roundings are PyTorch's. optimizer, name, centered, and
+ * whether momentum is 0, stay what they are in the table. */
 typedef struct pstrain_group {
     double lr;
     double momentum, dampening; /* sgd; rmsprop: momentum */
     double beta1, beta2, eps;   /* adam, adamw; rmsprop: beta2 is alpha; lion: betas */
     double weight_decay;
     int nesterov; /* sgd */
-    int reserved; /* 0 */
+    /* Since 0.4: which of the program's optimizers it belongs to, from 0
+     * (pstrain_begin_of). */
+    int optimizer;
+    /* Since 0.4: as optimizer.name, for this group; NULL: optimizer.name itself, and what
+     * follows is that of the settings. lamb, sum and mean are for all groups or none. */
+    const char *name;
+    double lr_decay, initial_accumulator; /* adagrad */
+    int centered;                         /* rmsprop */
+    int reserved;                         /* 0 */
 } pstrain_group;
 
 /* A worker's state between two steps, for checkpoints. Arrays are arenas: as long as
@@ -233,7 +242,7 @@ typedef struct pstrain_table {
     /* The first numbers of the parameter groups, or none: then all tensors are of group
      * 0, with the numbers of optimizer.*. The same on every rank. With groups,
      * optimizer.lr, .momentum and so on are not used; optimizer.name, .clip_norm and
-     * .pytorch are. The momentum of all groups must be 0, or of none. */
+     * .pytorch are. */
     const pstrain_group *groups;
     int n_groups;
     size_t group_size; /* sizeof(pstrain_group) */
@@ -296,6 +305,13 @@ PSTRAIN_API int pstrain_set_lr(pstrain_session *s, double lr);
  * first. */
 PSTRAIN_API int pstrain_begin(pstrain_session *s, uint64_t *step);
 
+/* The same for a step of one of the program's optimizers (pstrain_group.optimizer), for
+ * programs that step them in turn (GANs). Parameters of the others must not be pushed:
+ * they are left as they are, the step does not count for them, and nothing of them
+ * travels. Blocks until their weights of the step before are here. All ranks begin steps
+ * of the same optimizers in the same order: PEER names those that do not. Since 0.4. */
+PSTRAIN_API int pstrain_begin_of(pstrain_session *s, int optimizer, uint64_t *step);
+
 /* In what follows, `first` and `n` are indices of parameters in the table, buffers not
  * counted (the k-th parameter has index k). */
 
@@ -350,10 +366,11 @@ PSTRAIN_API int pstrain_sync(pstrain_session *s);
 
 /* --- state_dict -------------------------------------------------------------------- */
 
-/* Arrays of optimizer state per parameter: sgd 0, with momentum 1, adam and adamw 2,
- * rmsprop 1 to 3, adagrad and lion 1, mean and sum 0. */
+/* Arrays of optimizer state per parameter, the most that any group has: sgd 0, with
+ * momentum 1, adam and adamw 2, rmsprop 1 to 3, adagrad and lion 1, mean and sum 0. */
 PSTRAIN_API int pstrain_state_arrays(const pstrain_session *s);
-/* PyTorch's word for array i, such as "momentum_buffer" or "exp_avg_sq"; NULL: none. */
+/* PyTorch's word for array i of the first group's optimizer, such as "momentum_buffer" or
+ * "exp_avg_sq"; NULL: none. */
 PSTRAIN_API const char *pstrain_state_name(const pstrain_session *s, int i);
 /* Whether pstrain_state.feedback is needed from every rank. */
 PSTRAIN_API int pstrain_state_has_feedback(const pstrain_session *s);

@@ -58,6 +58,7 @@ struct pstrain_session {
     ps_param_groups groups;
     ps_group_numbers *numbers; // (groups.n) for the next step
     bool has_numbers, new_numbers;
+    int n_optimizers; // the program's
     ps_session *session;
     const pstrain_state *resume; // until start
     struct pstrain_reducing *reducing;
@@ -90,7 +91,10 @@ ps_err pstrain_load_settings(pstrain_session *s);
 ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
                      const pstrain_state *resume);
 
-ps_group_numbers pstrain_numbers_of(const pstrain_group *g);
+/* A group's numbers; where it names no optimizer, that of s->full. ARG: there is none of
+ * that name. */
+ps_err pstrain_numbers_of(const pstrain_session *s, const pstrain_group *g,
+                          ps_group_numbers *out);
 
 /* By all settings that there are: create's, then open's too. */
 const ps_config *pstrain_config(const pstrain_session *s);

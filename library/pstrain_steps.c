@@ -25,10 +25,9 @@ static int steps_leave(pstrain_session *s, ps_err err)
 
 static ps_err set_numbers(pstrain_session *s, const ps_group_numbers *numbers)
 {
-    const ps_optimizer *opt = ps_session_optimizer(s->session);
     const size_t bytes = (size_t)s->groups.n * sizeof *numbers;
     for (int i = 0; i < s->groups.n; i++)
-        if (ps_param_groups_check(opt, &numbers[i], i) != PS_OK)
+        if (ps_param_groups_check(&s->groups, &numbers[i], i) != PS_OK)
             return ps_err_set(PS_ERR_ARG, "%s", ps_err_message());
     if (s->has_numbers && memcmp(s->numbers, numbers, bytes) == 0) return PS_OK;
     memcpy(s->numbers, numbers, bytes);
@@ -47,12 +46,13 @@ static ps_err set_groups(pstrain_session *s, const pstrain_group *groups, int n,
     const size_t room =
         group_size < sizeof(pstrain_group) ? group_size : sizeof(pstrain_group);
     PS_TRY(ps_mem_zalloc(&numbers, (size_t)n, sizeof *numbers, "parameter groups"));
-    for (int i = 0; i < n; i++) {
+    ps_err err = PS_OK;
+    for (int i = 0; i < n && err == PS_OK; i++) {
         pstrain_group g = {0};
         memcpy(&g, (const char *)groups + (size_t)i * group_size, room);
-        numbers[i] = pstrain_numbers_of(&g);
+        err = pstrain_numbers_of(s, &g, &numbers[i]);
     }
-    const ps_err err = set_numbers(s, numbers);
+    if (err == PS_OK) err = set_numbers(s, numbers);
     free(numbers);
     return err;
 }
@@ -88,16 +88,17 @@ int pstrain_set_lr(pstrain_session *s, double lr)
 
 /* --- steps ------------------------------------------------------------------------- */
 
-static ps_err steps_begin(pstrain_session *s, uint64_t *step)
+static ps_err steps_begin(pstrain_session *s, uint32_t step_of, uint64_t *step)
 {
     if (s->begun)
         return ps_err_set(PS_ERR_ARG,
                           "pstrain_begin: step %" PRIu64 " is not finished yet "
                           "(pstrain_finish)",
                           s->step);
-    PS_TRY(ps_session_begin(s->session, s->step));
+    // Before anything of the step is pushed.
     if (s->new_numbers) ps_param_groups_set(&s->groups, s->step, s->numbers);
     s->new_numbers = false;
+    PS_TRY(ps_session_begin_of(s->session, s->step, step_of));
     s->begun = true;
     if (step) *step = s->step;
     return PS_OK;
@@ -106,7 +107,21 @@ static ps_err steps_begin(pstrain_session *s, uint64_t *step)
 int pstrain_begin(pstrain_session *s, uint64_t *step)
 {
     const ps_err err = steps_enter(s, "pstrain_begin");
-    return err == PS_OK ? steps_leave(s, steps_begin(s, step)) : (int)err;
+    return err == PS_OK ? steps_leave(s, steps_begin(s, PS_STEP_OF_ALL, step)) : (int)err;
+}
+
+static ps_err steps_begin_of(pstrain_session *s, int optimizer, uint64_t *step)
+{
+    if (optimizer < 0 || optimizer >= s->n_optimizers)
+        return ps_err_set(PS_ERR_ARG, "pstrain_begin_of: optimizer %d, but there are %d",
+                          optimizer, s->n_optimizers);
+    return steps_begin(s, (uint32_t)optimizer + 1, step);
+}
+
+int pstrain_begin_of(pstrain_session *s, int optimizer, uint64_t *step)
+{
+    const ps_err err = steps_enter(s, "pstrain_begin_of");
+    return err == PS_OK ? steps_leave(s, steps_begin_of(s, optimizer, step)) : (int)err;
 }
 
 /* Whether [first, first + n) are parameters; else ARG. */
@@ -370,7 +385,11 @@ int pstrain_state_arrays(const pstrain_session *s)
 const char *pstrain_state_name(const pstrain_session *s, int i)
 {
     const ps_optimizer *opt = optimizer_of(s);
-    return opt && i >= 0 && i < opt->n_states ? ps_optimizer_state_name(opt, i) : NULL;
+    if (!opt) return NULL;
+    const ps_optimizer first = ps_param_groups_optimizer(opt, &s->groups.first[0]);
+    return i >= 0 && i < ps_optimizer_own_states(&first)
+               ? ps_optimizer_state_name(&first, i)
+               : NULL;
 }
 
 int pstrain_state_has_feedback(const pstrain_session *s)

@@ -154,36 +154,35 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
 
 /* --- groups ------------------------------------------------------------------------ */
 
-ps_group_numbers pstrain_numbers_of(const pstrain_group *g)
+ps_err pstrain_numbers_of(const pstrain_session *s, const pstrain_group *g,
+                          ps_group_numbers *out)
 {
-    return (ps_group_numbers){.lr = g->lr,
-                              .momentum = g->momentum,
-                              .dampening = g->dampening,
-                              .beta1 = g->beta1,
-                              .beta2 = g->beta2,
-                              .eps = g->eps,
-                              .weight_decay = g->weight_decay,
-                              .nesterov = g->nesterov != 0};
+    ps_optimizer base;
+    int kind;
+    PS_TRY(ps_optimizer_init(&base, s->full));
+    *out = ps_param_groups_numbers(&base);
+    out->lr = g->lr;
+    out->momentum = g->momentum;
+    out->dampening = g->dampening;
+    out->beta1 = g->beta1;
+    out->beta2 = g->beta2;
+    out->eps = g->eps;
+    out->weight_decay = g->weight_decay;
+    out->nesterov = g->nesterov != 0;
+    out->owner = g->optimizer;
+    if (!g->name) return PS_OK;
+    if (!ps_word_find(ps_optimizer_words, g->name, &kind))
+        return ps_err_set(PS_ERR_ARG, "a parameter group's optimizer is called %.40s",
+                          g->name);
+    out->kind = kind;
+    out->lr_decay = g->lr_decay;
+    out->initial_accumulator = g->initial_accumulator;
+    out->centered = g->centered != 0;
+    return PS_OK;
 }
 
-/* Whether there is a momentum decides on the optimizer's state. */
-static ps_err add_momentum(pstrain_session *s)
+static ps_err table_take_numbers(pstrain_session *s, const pstrain_table *t)
 {
-    char text[64];
-    snprintf(text, sizeof text, "optimizer.momentum=%.17g",
-             s->own.numbers[0].momentum != 0 ? 0.9 : 0.0);
-    const char *const settings[] = {text, "optimizer.dampening=0",
-                                    "optimizer.nesterov=false"};
-    return pstrain_add_settings(s, settings, 3);
-}
-
-static ps_err table_take_groups(pstrain_session *s, const pstrain_table *t)
-{
-    s->own.n_groups = t->n_groups ? t->n_groups : 1;
-    PS_TRY(ps_param_groups_init(&s->groups, s->own.n_groups));
-    PS_TRY(ps_mem_zalloc(&s->numbers, (size_t)s->own.n_groups, sizeof *s->numbers,
-                         "parameter groups"));
-    if (t->n_groups == 0) return PS_OK;
     const size_t room =
         t->group_size < sizeof(pstrain_group) ? t->group_size : sizeof(pstrain_group);
     PS_TRY(ps_mem_zalloc(&s->own.numbers, (size_t)t->n_groups, sizeof *s->own.numbers,
@@ -191,20 +190,31 @@ static ps_err table_take_groups(pstrain_session *s, const pstrain_table *t)
     for (int i = 0; i < t->n_groups; i++) {
         pstrain_group one = {0};
         memcpy(&one, (const char *)t->groups + (size_t)i * t->group_size, room);
-        s->own.numbers[i] = s->numbers[i] = pstrain_numbers_of(&one);
+        PS_TRY(pstrain_numbers_of(s, &one, &s->own.numbers[i]));
+        s->numbers[i] = s->own.numbers[i];
+        if (one.optimizer >= s->n_optimizers) s->n_optimizers = one.optimizer + 1;
     }
     s->has_numbers = s->new_numbers = true;
     return PS_OK;
 }
 
-static ps_err table_check_groups(const pstrain_session *s,
-                                 const ps_group_numbers *numbers)
+/* After the settings. */
+static ps_err table_take_groups(pstrain_session *s, const pstrain_table *t)
 {
-    const ps_optimizer *opt = ps_session_optimizer(s->session);
-    for (int i = 0; i < s->groups.n; i++)
-        if (ps_param_groups_check(opt, &numbers[i], i) != PS_OK)
-            return ps_err_set(PS_ERR_ARG, "%s", ps_err_message());
-    return PS_OK;
+    s->n_optimizers = 1;
+    s->own.n_groups = t->n_groups ? t->n_groups : 1;
+    PS_TRY(ps_param_groups_init(&s->groups, s->own.n_groups));
+    PS_TRY(ps_mem_zalloc(&s->numbers, (size_t)s->own.n_groups, sizeof *s->numbers,
+                         "parameter groups"));
+    return t->n_groups > 0 ? table_take_numbers(s, t) : PS_OK;
+}
+
+static ps_err table_open_groups(pstrain_session *s)
+{
+    ps_optimizer base;
+    PS_TRY(ps_optimizer_init(&base, s->full));
+    ps_open_job_set_owners(&s->own);
+    return ps_param_groups_open(&s->groups, &base, s->own.numbers);
 }
 
 static ps_err take_mean(pstrain_session *s, const pstrain_table *t)
@@ -308,8 +318,8 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
                                         .groups = &s->groups};
     s->own.table.optional = ps_config_may_lack_gradients(s->full);
     PS_TRY(copy_settings(s));
+    PS_TRY(table_open_groups(s));
     PS_TRY(ps_session_create(&options, &s->session));
-    if (s->has_numbers) PS_TRY(table_check_groups(s, s->numbers));
     s->own.plan_hash = ps_session_plan(s->session)->hash;
     PS_TRY(table_agree(s));
     return table_set_start(s, total_steps, resume);
@@ -336,9 +346,8 @@ static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
 {
     PS_TRY(add_shards(s));
     PS_TRY(pstrain_add_settings(s, t->settings, t->n_settings));
-    PS_TRY(table_take_groups(s, t));
-    if (t->n_groups > 0) PS_TRY(add_momentum(s));
     PS_TRY(pstrain_load_settings(s));
+    PS_TRY(table_take_groups(s, t));
     PS_TRY(take_mean(s, t));
     PS_TRY(add_tensors(s, t));
     PS_TRY(pstrain_agree(s, t->total_steps, t->resume));

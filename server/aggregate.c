@@ -326,6 +326,22 @@ void ps_aggregate_show_absent(ps_aggregate *a)
         if (!a->segments[i].absence.now) ps_absent_not(a->sum + a->segments[i].offset);
 }
 
+void ps_aggregate_miss(ps_aggregate *a)
+{
+    for (int i = 0; i < a->n_segments; i++)
+        a->segments[i].absence.missed++;
+    for (int i = 0; i < a->n_runs; i++)
+        a->runs[i].absence.missed++;
+}
+
+void ps_aggregate_sum_none(ps_aggregate *a)
+{
+    ps_absent_fill(a->sum, a->count);
+    for (int i = 0; i < a->n_segments; i++)
+        a->segments[i].absence.now = true;
+    join_runs(a);
+}
+
 /* Those that have no gradient keep their weights. */
 static void leave_absent(ps_aggregate *a, const ps_aggregate_step *s)
 {

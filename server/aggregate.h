@@ -99,6 +99,11 @@ void ps_aggregate_note_absent(ps_aggregate *a, const ps_aggregate_step *s);
  * lacking. */
 void ps_aggregate_show_absent(ps_aggregate *a);
 
+/* The step is another optimizer's: all segments miss it. sum_none: as ps_aggregate_sum.
+ */
+void ps_aggregate_miss(ps_aggregate *a);
+void ps_aggregate_sum_none(ps_aggregate *a);
+
 /* Only sums, into a->sum (s->now and copies are not used). */
 ps_err ps_aggregate_sum(ps_aggregate *a, const ps_aggregate_step *s);
 

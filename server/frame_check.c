@@ -23,6 +23,20 @@ static ps_codec frame_expected(const ps_frame_rules *rules, const ps_wire_header
     return codec;
 }
 
+/* A step of another optimizer's has no gradient of the chunk, and one of its own has. */
+static ps_frame_class frame_check_step_of(const ps_frame_rules *rules,
+                                          const ps_wire_header *h, const ps_chunk *chunk)
+{
+    if (h->kind != PS_MSG_PUSH)
+        return h->codec != PS_CODEC_IDLE
+                   ? PS_FRAME_GOOD
+                   : frame_bad(PS_FRAME_BAD, "no payload where one belongs", h);
+    if (ps_chunk_is_idle(chunk, rules->table, h->push.step_of) ==
+        (h->codec == PS_CODEC_IDLE))
+        return PS_FRAME_GOOD;
+    return frame_bad(PS_FRAME_BAD, "a gradient that is not of the step's optimizer", h);
+}
+
 static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_view *v,
                                     const ps_wire_header *h, const ps_chunk *chunk)
 {
@@ -34,7 +48,8 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
                    ps_wire_kind_name(h->kind), h->chunk, h->count, count);
         return PS_FRAME_BAD;
     }
-    if (h->codec == PS_CODEC_SHM) return PS_FRAME_GOOD;
+    if (frame_check_step_of(rules, h, chunk) != PS_FRAME_GOOD) return PS_FRAME_BAD;
+    if (h->codec == PS_CODEC_SHM || h->codec == PS_CODEC_IDLE) return PS_FRAME_GOOD;
     if (h->codec != codec)
         return frame_bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
     if (v->payload_bytes != bytes) {

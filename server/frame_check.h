@@ -10,6 +10,7 @@
 
 typedef struct ps_frame_rules {
     const ps_plan *plan;
+    const ps_tensor_table *table;
     const ps_chunk_codec *codec; // how gradients are encoded; NULL: not at all
     uint32_t shard;              // global index
     uint64_t nonce;

@@ -243,6 +243,7 @@ static ps_err take_tensors(ps_server *s)
                           s->config.server.shards, ps_member_rank(s->member),
                           s->n_shards);
     job->table.optional = ps_config_may_lack_gradients(&s->config);
+    ps_open_job_set_owners(job);
     PS_TRY(server_make_plan(s, &job->table));
     if (s->plan.hash == job->plan_hash) return PS_OK;
     return ps_err_set(PS_ERR_PEER,
@@ -279,6 +280,7 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
             .ahead = start.ahead,
             .mean = s->tensors.mean,
             .n_groups = server_n_groups(s),
+            .numbers = s->tensors.numbers,
             .door = s->door,
             .changed = &s->changed,
         };

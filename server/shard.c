@@ -192,6 +192,7 @@ static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
 {
     s->rules = (ps_frame_rules){
         .plan = s->o.plan,
+        .table = s->o.table,
         .codec = &s->codec,
         .shard = s->index,
         .nonce = roster->nonce,
@@ -218,7 +219,8 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     PS_TRY(shard_learn(s));
     if (job->n_groups > 0) {
         PS_TRY(ps_param_groups_init(&s->groups, job->n_groups));
-        s->rule.optimizer.groups = &s->groups;
+        PS_TRY(ps_param_groups_open(&s->groups, &s->rule.optimizer, job->numbers));
+        ps_param_groups_use(&s->groups, &s->rule.optimizer);
     }
     ps_chunk_codec_end(&s->codec, job->total_steps);
     s->door = job->door;

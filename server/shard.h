@@ -37,9 +37,11 @@ typedef struct ps_shard_job { // borrowed until stop
     ps_member *member;
     int n_workers; // no more than the shard was made for
     uint64_t total_steps, first_step;
-    uint32_t ahead;          // fragments that have made first_step already
-    bool mean;               // a worker's gradient counts 1 / n_workers
-    int n_groups;            // of parameters with numbers of their own; 0: none
+    uint32_t ahead; // fragments that have made first_step already
+    bool mean;      // a worker's gradient counts 1 / n_workers
+    int n_groups;   // of parameters with numbers of their own; 0: none
+    /* (n_groups) what they begin with, borrowed during the call; NULL: the rule's. */
+    const struct ps_group_numbers *numbers;
     const ps_shm_door *door; // NULL: no shared memory
     const ps_event *changed; // set when the shard's state changes; may be NULL
 } ps_shard_job;

@@ -123,28 +123,46 @@ static void bsp_tell_pace(ps_shard *s, uint64_t step)
     memset(sums, 0, (n + 1) * sizeof *sums);
 }
 
+/* Of a complete step. */
+static void bsp_note_idle(const ps_shard *s, ps_shard_chunk *c)
+{
+    c->idle =
+        ps_chunk_is_idle(c->chunk, s->o.table, c->owners[c->policy.version % 2].step_of);
+}
+
 static void bsp_end_step(ps_shard *s, ps_shard_chunk *c)
 {
     bsp_tell_pace(s, (uint64_t)c->policy.version);
+    c->owners[c->policy.version % 2].known = false;
     ps_policy_applied(&c->policy);
-    if (c->coded.coded)
+    if (c->coded.coded && !c->idle)
         ps_coded_chunk_reply(&c->coded, 0, c->memory.weights,
                              (uint64_t)c->policy.version);
     if (c == s->chunks) ps_counter_set(&s->steps, (uint64_t)c->policy.version);
 }
 
-static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
+/* Sums and applies the pushes of a chunk. */
+static ps_err bsp_step_chunk(ps_shard *s, ps_shard_chunk *c)
 {
     ps_aggregate_step step;
     const float *sum = s->sum;
-    const uint64_t number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
     if (!c->coded.coded) {
         step = step_by_pushes(s, c);
     } else {
         PS_TRY(bsp_sum_coded(s, c, s->sum));
         step = step_by_sum(s, c, &sum, 1.0);
     }
-    PS_TRY(bsp_apply_chunk(s, c, &step));
+    return bsp_apply_chunk(s, c, &step);
+}
+
+static ps_err apply_once(ps_shard *s, ps_shard_chunk *c)
+{
+    const uint64_t number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
+    bsp_note_idle(s, c);
+    if (c->idle)
+        ps_aggregate_miss(&c->memory);
+    else
+        PS_TRY(bsp_step_chunk(s, c));
     PS_FAULT_POINT("chunk.stepped");
     bsp_end_step(s, c);
     ps_trace_add_chunk(PS_TRACE_APPLY, begin_ns, number, c->index, PS_TRACE_NONE);
@@ -205,7 +223,10 @@ static ps_err end_sums(ps_shard *s, uint64_t step)
 static ps_err sum_now(ps_shard *s, ps_shard_chunk *c)
 {
     const uint64_t step_number = (uint64_t)c->policy.version, begin_ns = ps_trace_now();
-    if (!c->coded.coded) {
+    bsp_note_idle(s, c);
+    if (c->idle) {
+        ps_aggregate_sum_none(&c->memory);
+    } else if (!c->coded.coded) {
         ps_aggregate_step step = step_by_pushes(s, c);
         const uint64_t since_ns = ps_clock_ns();
         PS_TRY(ps_aggregate_sum(&c->memory, &step));
@@ -235,6 +256,10 @@ static ps_err apply_sum(ps_shard *s, ps_shard_chunk *c, double scale)
     const float *sum = c->memory.sum;
     ps_aggregate_step step = step_by_sum(s, c, &sum, scale);
     step.check = false; // done when it was summed
+    if (c->idle) {
+        ps_aggregate_miss(&c->memory);
+        return PS_OK;
+    }
     if (!s->norm.trusts) return bsp_apply_chunk(s, c, &step);
     const ps_lamb_part part = bsp_part_of(s, c);
     const uint64_t begin_ns = ps_clock_ns();

@@ -1,6 +1,7 @@
 #include "shard_messages.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "log.h"
@@ -58,7 +59,7 @@ static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
 /* Refuses an INIT or PUSH that does not use the path agreed on in HELLO. */
 static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
 {
-    if (p->shm == (h->codec == PS_CODEC_SHM)) return PS_OK;
+    if (h->codec == PS_CODEC_IDLE || p->shm == (h->codec == PS_CODEC_SHM)) return PS_OK;
     return ps_err_set(PS_ERR_PROTOCOL,
                       "a payload by another path than its HELLO agreed on");
 }
@@ -123,6 +124,36 @@ static void note_arrival(ps_shard *s, uint32_t rank)
     sums[rank] += last[rank];
 }
 
+/* "that of fc.weight": an optimizer, by its first tensor. */
+static void owner_text(const ps_shard *s, uint32_t step_of, char *out, size_t cap)
+{
+    snprintf(out, cap, "all optimizers");
+    for (int i = s->o.table->n_tensors; i-- > 0;)
+        if ((uint32_t)s->o.table->tensors[i].owner + 1 == step_of)
+            snprintf(out, cap, "the optimizer of %.200s", s->o.table->tensors[i].name);
+}
+
+/* All ranks make the same optimizer's step. */
+static ps_err shard_note_owner(const ps_shard *s, ps_shard_chunk *c,
+                               const ps_wire_header *h)
+{
+    char one[240], other[240];
+    const uint64_t at = h->step % 2;
+    if (!c->owners[at].known) {
+        c->owners[at].known = true;
+        c->owners[at].step_of = h->push.step_of;
+        c->owners[at].rank = h->rank;
+    }
+    if (c->owners[at].step_of == h->push.step_of) return PS_OK;
+    owner_text(s, c->owners[at].step_of, one, sizeof one);
+    owner_text(s, h->push.step_of, other, sizeof other);
+    return ps_err_set(PS_ERR_ARG,
+                      "in step %" PRIu64
+                      " worker %u makes the step of %s, worker %u that "
+                      "of %s: every rank must step its optimizers in the same order",
+                      h->step + 1, c->owners[at].rank, one, h->rank, other);
+}
+
 static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
                           ps_wire_frames *f)
 {
@@ -135,6 +166,8 @@ static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *
                           "a gradient of chunk %u in step %" PRIu64
                           " before that step's weights",
                           h->chunk, h->step);
+    if (verdict == PS_VERDICT_TAKE || verdict == PS_VERDICT_KEEP)
+        PS_TRY(shard_note_owner(s, c, h));
     p->owed += zmq_msg_size(&f->payload);
     const uint64_t begin_ns = ps_trace_now();
     switch (verdict) {
@@ -218,7 +251,7 @@ static ps_err handle_groups(ps_shard *s, const ps_wire_header *h, ps_wire_frames
     for (int i = 0; i < s->groups.n; i++) {
         ps_group_numbers numbers;
         memcpy(&numbers, at + (size_t)i * sizeof numbers, sizeof numbers);
-        if (ps_param_groups_check(&s->rule.optimizer, &numbers, i) != PS_OK)
+        if (ps_param_groups_check(&s->groups, &numbers, i) != PS_OK)
             return PS_ERR_PROTOCOL;
     }
     ps_param_groups_set(&s->groups, h->step, at);

@@ -74,12 +74,15 @@ static ps_err shard_reply_send_answer(ps_shard *s, ps_shard_chunk *c, uint32_t r
     s->pace->stamp(s, c, rank, &h);
     h.chunk = c->index;
     h.count = c->chunk->count;
+    const bool same = c->idle && kind == PS_MSG_WEIGHTS && pass == PS_WIRE_BORROW;
+    if (same) h.codec = PS_CODEC_IDLE;
+    if (same && !s->peers[rank].rings.bell) return send_to(s, rank, &h, NULL, 0, pass);
     if (c->coded.coded) return send_coded(s, c, &h, rank, pass);
     const float *weights =
         c->coded.known ? ps_coded_chunk_known(&c->coded, rank) : c->memory.weights;
     if (!s->peers[rank].shm)
         return send_to(s, rank, &h, weights, c->chunk->count * sizeof(float), pass);
-    h.codec = PS_CODEC_SHM;
+    if (!same) h.codec = PS_CODEC_SHM;
     if (s->peers[rank].rings.bell && pass == PS_WIRE_BORROW)
         return ps_shard_rings_put(s, rank, &h);
     return send_to(s, rank, &h, NULL, 0, pass);

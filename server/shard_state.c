@@ -68,10 +68,10 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     s->chunk_of[index] = i;
     ps_policy_chunk_init(&c->policy, s->n_senders);
     c->policy.first = (int64_t)ps_chunk_first_version(c->chunk, s->first_step, s->ahead);
-    PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->o.rule->optimizer,
+    PS_TRY(ps_aggregate_init(&c->memory, s->o.table, c->chunk, &s->rule.optimizer,
                              s->norm.waits, slab));
     PS_TRY(ps_coded_chunk_init(
-        &c->coded, &s->codec, c->chunk, ps_optimizer_adds_up(&s->o.rule->optimizer),
+        &c->coded, &s->codec, c->chunk, ps_optimizer_adds_up(&s->rule.optimizer),
         s->pace->by_worker ? (uint32_t)s->o.n_workers : 1, notes_known(s)));
     PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
                          "a chunk's pushes"));
@@ -90,7 +90,7 @@ static ps_err alloc_chunks(ps_shard *s)
     uint64_t total = 0;
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         if (plan->chunks[i].shard == s->index)
-            total += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
+            total += ps_aggregate_slab_count(&plan->chunks[i], &s->rule.optimizer,
                                              s->norm.waits);
     PS_TRY(ps_mem_zalloc_large(&s->slab, total * sizeof *s->slab,
                                "a shard's weights and optimizer state"));
@@ -99,7 +99,7 @@ static ps_err alloc_chunks(ps_shard *s)
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         if (plan->chunks[i].shard != s->index) continue;
         PS_TRY(init_chunk(s, n++, i, slab));
-        slab += ps_aggregate_slab_count(&plan->chunks[i], &s->o.rule->optimizer,
+        slab += ps_aggregate_slab_count(&plan->chunks[i], &s->rule.optimizer,
                                         s->norm.waits);
     }
     return PS_OK;

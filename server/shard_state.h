@@ -27,6 +27,13 @@ struct ps_shard_chunk {
     zmq_msg_t *pushes; // by rank; empty where the gradient is in shared memory
     zmq_msg_t *early;  // by rank: pushes of the step after the present one
     bool restored;     // RESTORE brought the weights; INIT brings what workers were told
+    /* Whose the present step is, and the next one (by step % 2), as the first push of
+     * the chunk says (wire.h). */
+    struct {
+        bool known;
+        uint32_t step_of, rank;
+    } owners[2];
+    bool idle; // the last step, or the one that is being made, leaves it as it is
 };
 
 typedef struct ps_shard_peer {

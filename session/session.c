@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "absent.h"
 #include "device_stream.h"
 #include "exchange_local.h"
 #include "fd_limit.h"
@@ -67,8 +68,9 @@ static ps_err session_make_rules(ps_session *s)
     if (s->ops->rounds) PS_TRY(ps_local_steps_outer_rule(c, &s->outer_rule));
     const int n = ps_plateau_groups(c);
     if (n > 0) PS_TRY(ps_param_groups_init(&s->rates, n));
-    s->rule.optimizer.groups = s->outer_rule.optimizer.groups =
-        n > 0 ? &s->rates : s->o.groups;
+    const ps_param_groups *groups = n > 0 ? &s->rates : s->o.groups;
+    ps_param_groups_use(groups, &s->rule.optimizer);
+    ps_param_groups_use(groups, &s->outer_rule.optimizer);
     return PS_OK;
 }
 
@@ -319,6 +321,39 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
                           step, s->start.total_steps);
     if (s->cut) session_set_rates(s, step);
     return ps_exchange_begin(s->exchange, step);
+}
+
+static bool session_is_idle(const ps_session *s, int tensor, uint32_t step_of)
+{
+    return step_of != PS_STEP_OF_ALL &&
+           (uint32_t)s->o.table->tensors[tensor].owner + 1 != step_of;
+}
+
+/* Tensors [first, first + n) have no gradient in the step. */
+static ps_err session_leave_out(ps_session *s, int first, int n)
+{
+    uint64_t begin, end;
+    ps_tensor_table_range(s->o.table, first, n, &begin, &end);
+    PS_TRY(ps_exchange_params_needed(s->exchange, begin, end));
+    for (int i = first; i < first + n && !s->ops->set_step_of; i++) {
+        const ps_tensor *t = &s->o.table->tensors[i];
+        ps_absent_fill(ps_session_grads(s) + t->offset, t->count);
+    }
+    return ps_exchange_grads_ready(s->exchange, begin, end);
+}
+
+ps_err ps_session_begin_of(ps_session *s, uint64_t step, uint32_t step_of)
+{
+    PS_TRY(ps_session_begin(s, step));
+    if (s->ops->set_step_of) s->ops->set_step_of(s->exchange, step_of);
+    for (int i = 0, first = 0; i < s->o.table->n_tensors; first = i) {
+        while (i < s->o.table->n_tensors && session_is_idle(s, i, step_of))
+            i++;
+        if (i > first) PS_TRY(session_leave_out(s, first, i - first));
+        while (i < s->o.table->n_tensors && !session_is_idle(s, i, step_of))
+            i++;
+    }
+    return PS_OK;
 }
 
 /* The range of tensors [first, first + n), of a session that runs. */

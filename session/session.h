@@ -85,6 +85,10 @@ void ps_session_set_cuts(ps_session *s, int64_t cuts);
 /* Begins optimizer step `step`: the first one (0 in a new job), then one more each time.
  */
 ps_err ps_session_begin(ps_session *s, uint64_t step);
+/* The same for a step of one of the program's optimizers (plan.h); others' tensors are as
+ * if they had been pushed without a gradient, and nothing of them travels. Blocks until
+ * the weights of these are here. */
+ps_err ps_session_begin_of(ps_session *s, uint64_t step, uint32_t step_of);
 /* Blocks until the weights of tensors [first, first + n) are those of the step. */
 ps_err ps_session_wait(ps_session *s, int first, int n);
 /* The same for elements [begin, end) of the arena. */

@@ -119,8 +119,9 @@ typedef enum ps_exchange_kind {
 } ps_exchange_kind;
 extern const ps_word ps_exchange_words[];
 
-/* exchange.codec, and the numbers on the wire. SHM is not a codec and has no word: the
- * payload lies in shared memory. */
+/* exchange.codec, and the numbers on the wire. Two are not codecs and have no word. SHM:
+ * the payload lies in shared memory. IDLE: there is none, because the step belongs to an
+ * optimizer that the chunk does not belong to. */
 typedef enum ps_codec {
     PS_CODEC_NONE = 0,
     PS_CODEC_SHM = 1,
@@ -130,6 +131,7 @@ typedef enum ps_codec {
     PS_CODEC_TOPK = 5,
     PS_CODEC_BF16 = 6,
     PS_CODEC_INT4 = 7,
+    PS_CODEC_IDLE = 8,
     PS_CODEC_COUNT
 } ps_codec;
 extern const ps_word ps_codec_words[];

@@ -155,7 +155,9 @@ static void cut_all(cutter *c)
         uint64_t open_begin = i < last ? t[1].offset : c->end;
         uint64_t open = c->end - open_begin, size = open_begin - t->offset;
         bool large = size > c->target && size > PS_GRADNORM_BLOCK;
-        if (open && (large ? open > c->target / 2 : open + size > c->target)) {
+        const bool others = open && t->owner != t[1].owner;
+        if (others ||
+            (open && (large ? open > c->target / 2 : open + size > c->target))) {
             cut_at(c, open_begin, i + 1, last);
             last = i;
         }

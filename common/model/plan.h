@@ -3,7 +3,8 @@
  * Chunk 0 holds the last layer's end, the first to be ready in the backward pass; the
  * last chunk starts at element 0 of the arena. Small tensors go together, large ones are
  * cut; a chunk ends at a tensor's end or at a multiple of PS_GRADNORM_BLOCK elements
- * within its tensor. A chunk lies within one fragment (fragments.h). Chunks are given to
+ * within its tensor. A chunk lies within one fragment (fragments.h), and its tensors have
+ * one owner. Chunks are given to
  * shards by size, the largest first, each to the shard that then has the fewest bytes for
  * its share (lowest index among equals); with several fragments, the fewest of the
  * chunk's fragment, as these travel together. Every shard gets at least one chunk.
@@ -27,6 +28,17 @@ static inline uint64_t ps_chunk_first_version(const ps_chunk *chunk, uint64_t fi
                                               uint32_t ahead)
 {
     return first_step + (chunk->fragment < ahead);
+}
+
+/* Of a step that belongs to an optimizer: 1 + its number; 0: to all of them. */
+enum { PS_STEP_OF_ALL = 0 };
+
+/* Whether a step of that one leaves the chunk as it is: its tensors belong to another. */
+static inline bool ps_chunk_is_idle(const ps_chunk *chunk, const ps_tensor_table *table,
+                                    uint32_t step_of)
+{
+    return step_of != PS_STEP_OF_ALL &&
+           (uint32_t)table->tensors[chunk->first_tensor].owner + 1 != step_of;
 }
 
 /* The part [*begin, *end) of a tensor, in its own elements, that lies in a chunk which

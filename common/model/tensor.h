@@ -49,6 +49,7 @@ typedef struct ps_tensor {
     ps_dims dims;
     ps_tensor_role role;
     int group;      // of parameters with numbers of their own (optimizer.h); 0: the first
+    int owner;      // which of a program's optimizers steps it; 0: the first
     int64_t fan_in; // of the layer (initialisation)
     /* Parameters: elements from the start of the parameter (or gradient) arena, a
      * multiple of PS_TENSOR_ALIGN. Buffers and counters: bytes from the start of the

@@ -48,7 +48,9 @@ ps_optimizer_scalars ps_optimizer_scalars_of(const ps_optimizer *opt,
                                              const ps_optimizer_step *step,
                                              double weight_decay)
 {
-    scalars k = {.scale = (float)step->grad_scale,
+    scalars k = {.kind = opt->kind,
+                 .n_states = ps_optimizer_own_states(opt),
+                 .scale = (float)step->grad_scale,
                  .decay = (float)weight_decay,
                  .lr_neg = (float)-step->lr,
                  .momentum = (float)opt->momentum,
@@ -101,29 +103,22 @@ void ps_optimizer_apply(const ps_optimizer *opt, const ps_optimizer_step *step,
     ps_optimizer_apply_by(opt, &k, n, param, grad, states);
 }
 
-/* Without the average. */
-static int own_states(const ps_optimizer *opt)
-{
-    return opt->n_states - (opt->ema > 0);
-}
-
 void ps_optimizer_apply_by(const ps_optimizer *opt, const ps_optimizer_scalars *k,
                            uint64_t n, float *param, const float *grad,
                            float *const *states)
 {
     float *mine[PS_OPTIMIZER_MAX_STATES] = {NULL};
-    const int own = own_states(opt);
-    for (int i = 0; i < own; i++)
+    for (int i = 0; i < k->n_states; i++)
         mine[i] = states[i];
-    ps_optimizer_loops(opt->kind, k, n, param, grad, mine,
-                       own < opt->n_states ? states[own] : NULL);
+    ps_optimizer_loops(k, n, param, grad, mine,
+                       opt->ema > 0 ? states[opt->n_states - 1] : NULL);
 }
 
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"};
     const int buffer = opt->momentum != 0.0 ? 1 : 0; // RMSprop's second, if any
-    if (i == own_states(opt)) return "ema";
+    if (opt->ema > 0 && i == opt->n_states - 1) return "ema";
     switch (opt->kind) {
     case PS_OPTIMIZER_SGD:
         return "momentum_buffer";
@@ -137,7 +132,7 @@ const char *ps_optimizer_state_name(const ps_optimizer *opt, int i)
     }
 }
 
-static int count_states(const ps_optimizer *opt)
+int ps_optimizer_own_states(const ps_optimizer *opt)
 {
     const int momentum = opt->momentum != 0.0;
     switch (opt->kind) {
@@ -179,7 +174,7 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
                           .rates_only = cfg->schedule.name == PS_SCHEDULE_PLATEAU};
     if (opt->kind == PS_OPTIMIZER_RMSPROP) opt->beta2 = c->alpha;
     if (opt->kind == PS_OPTIMIZER_MEAN) opt->share = 1.0 / (double)cfg->job.workers;
-    opt->n_states = count_states(opt) + (opt->ema > 0);
+    opt->n_states = ps_optimizer_own_states(opt) + (opt->ema > 0);
     opt->n_fixed = c->groups.n;
     for (int i = 0; i < c->groups.n; i++) {
         opt->fixed[i].lr = c->groups.v[i].lr;

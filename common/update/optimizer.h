@@ -46,6 +46,7 @@ typedef struct ps_optimizer {
     double ema;    // of the weights; 0: none
     // Arrays of state per parameter: SGD 0, with momentum 1; Adam(W) 2; RMSprop 1, with
     // momentum and centered one more each; Adagrad, Lion 1; LAMB 2. With ema one more.
+    // Where parameter groups have optimizers of their own, as many as any of them has.
     int n_states;
     const struct ps_param_groups *groups; // borrowed; NULL: none that a program sets
     bool rates_only; // of the groups' numbers only the rates count (plateau.h)
@@ -72,6 +73,9 @@ const char *ps_optimizer_state_name(const ps_optimizer *opt, int i);
 
 ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
 
+/* The arrays of state that its kind and numbers need, without ema's. */
+int ps_optimizer_own_states(const ps_optimizer *opt);
+
 /* Whether it only adds up: sum, mean. */
 static inline bool ps_optimizer_adds_up(const ps_optimizer *opt)
 {
@@ -84,8 +88,10 @@ double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role);
 /* The scalars that every element of a step uses, rounded once from double as PyTorch
  * does. */
 typedef struct ps_optimizer_scalars {
-    float scale, decay;                        // of the gradient; L2 or 1 - lr*wd
-    float lr_neg, momentum, damp;              // SGD: -lr, mu, 1 - dampening
+    ps_optimizer_kind kind;
+    int n_states;                 // the first ones, which it uses; without ema's
+    float scale, decay;           // of the gradient; L2 or 1 - lr*wd
+    float lr_neg, momentum, damp; // SGD: -lr, mu, 1 - dampening
     float beta1, lerp, beta2, one_minus_beta2; // Adam; lerp: 1 - beta1
     float root_correction, eps, step_size_neg; // Adam: sqrt(1-b2^t), eps, -lr/(1-b1^t)
     float correction;                          // LAMB: 1 - b1^t

@@ -202,10 +202,10 @@ KERNEL average(scalars k, uint64_t n, const float *restrict p, float *restrict e
     }
 }
 
-KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
-                  const float *grad, float *const *states)
+KERNEL apply_kind(const scalars *k, uint64_t n, float *p, const float *grad,
+                  float *const *states)
 {
-    switch (kind) {
+    switch (k->kind) {
     case PS_OPTIMIZER_SGD:
         if (states[0])
             sgd_momentum(*k, n, p, grad, states[0]);
@@ -214,7 +214,7 @@ KERNEL apply_kind(ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p
         break;
     case PS_OPTIMIZER_ADAM:
     case PS_OPTIMIZER_ADAMW:
-        adam_form(k, kind == PS_OPTIMIZER_ADAMW, n, p, grad, states);
+        adam_form(k, k->kind == PS_OPTIMIZER_ADAMW, n, p, grad, states);
         break;
     case PS_OPTIMIZER_RMSPROP:
         rmsprop(k, n, p, grad, states);
@@ -251,9 +251,9 @@ KERNEL prefetch_block(const float *p, const float *grad, float *const *states,
 }
 
 PS_PER_LEVEL(void, ps_optimizer_loops,
-             (ps_optimizer_kind kind, const scalars *k, uint64_t n, float *p,
-              const float *grad, float *const *states, float *ema),
-             (kind, k, n, p, grad, states, ema))
+             (const scalars *k, uint64_t n, float *p, const float *grad,
+              float *const *states, float *ema),
+             (k, n, p, grad, states, ema))
 {
     for (uint64_t at = 0; at < n; at += BLOCK) {
         float *here[PS_OPTIMIZER_MAX_STATES];
@@ -262,7 +262,7 @@ PS_PER_LEVEL(void, ps_optimizer_loops,
         uint64_t count = n - at < BLOCK ? n - at : BLOCK;
         if (n - at >= AHEAD + BLOCK)
             prefetch_block(p + at, grad + at, here, ema ? ema + at : NULL);
-        apply_kind(kind, k, count, p + at, grad + at, here);
+        apply_kind(k, count, p + at, grad + at, here);
         if (ema) average(*k, count, p + at, ema + at);
     }
 }

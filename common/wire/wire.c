@@ -18,13 +18,14 @@ enum { COMMON_ITEMS = 5 };
     X(SCALE, 256, weights.scale, UINT32_MAX)                                             \
     X(FLAGS, 512, weights.flags, PS_WIRE_REST | PS_WIRE_OVER | PS_WIRE_DROPPED)          \
     X(ARRAY, 1024, state.array, UINT64_MAX)                                              \
-    X(PRESENT, 2048, stale.present, UINT32_MAX)
+    X(PRESENT, 2048, stale.present, UINT32_MAX)                                          \
+    X(STEP_OF, 4096, push.step_of, UINT32_MAX)
 
 enum field {
 #define FIELD_BIT(name, bit, member, largest) name = (bit),
     FIELD_MAP(FIELD_BIT)
 #undef FIELD_BIT
-        N_FIELDS = 12,
+        N_FIELDS = 13,
     RANGE = STEP | CHUNK | CODEC | COUNT,
     NEW = RANGE | CREDIT | SCALE | FLAGS
 };
@@ -32,7 +33,7 @@ enum field {
 static const unsigned says[] = {
     [PS_MSG_HELLO] = CODEC | NUMBER | RINGS,
     [PS_MSG_INIT] = RANGE,
-    [PS_MSG_PUSH] = RANGE | GROUPS,
+    [PS_MSG_PUSH] = RANGE | GROUPS | STEP_OF,
     [PS_MSG_PULL] = STEP | CHUNK,
     [PS_MSG_BYE] = 0,
     [PS_MSG_EXACT] = STEP | CHUNK,
@@ -145,7 +146,8 @@ bool ps_wire_kind_has_payload(int kind)
 
 bool ps_wire_has_payload(const ps_wire_header *h)
 {
-    return h->codec != PS_CODEC_SHM && ps_wire_kind_has_payload(h->kind);
+    return h->codec != PS_CODEC_SHM && h->codec != PS_CODEC_IDLE &&
+           ps_wire_kind_has_payload(h->kind);
 }
 
 bool ps_wire_from_worker(int kind)

@@ -9,6 +9,11 @@
  * with PS_CODEC_SHM, nothing (absent): the payload lies in the sender's registered
  * segment, at the chunk's place in the arena. Little-endian float32.
  *
+ * A program may have several optimizers, and a step belong to one of them: all its PUSHes
+ * say which (`step_of`). Those of chunks of other optimizers have PS_CODEC_IDLE and no
+ * payload, and so have the WEIGHTS that answer them: the version grows, and the weights
+ * stay. Ranks that step different ones end the job.
+ *
  * DEALER (worker) <-> ROUTER (shard). The worker's routing id is its rank and its secret
  * (secret.h): a connection that was lost and made again takes its place (HANDOVER), and
  * nobody else can. A message under another id is dropped unread.
@@ -75,7 +80,7 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 4, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 5, PS_WIRE_HEADER_MAX = 80 };
 
 /* `flags` in WEIGHTS, where workers go on at their own pace: with these weights all
  * workers rest; and the job is over; the gradient that they answer did not count. */
@@ -132,8 +137,9 @@ typedef struct ps_wire_header {
              * They outlive a lost connection, so nothing of them is sent again. */
             bool rings;
         } hello;
-        struct {             // PUSH
-            uint64_t groups; // 1 + the step of the newest GROUPS that it was sent after
+        struct {              // PUSH
+            uint64_t groups;  // 1 + the step of the newest GROUPS that it was sent after
+            uint32_t step_of; // 1 + the optimizer that makes the step; 0: all of them
         } push;
         struct { // WEIGHTS, EXACT_WEIGHTS
             /* The bits of the float32 loss scale of step `step` (loss_scale.h), the same

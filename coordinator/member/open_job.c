@@ -9,7 +9,7 @@
 #include "mem.h"
 
 enum {
-    VERSION = 2,
+    VERSION = 3,
     N_ITEMS = 8,
     TENSOR_ITEMS = 3, // before the dimensions
     MAX_SETTINGS = 1024,
@@ -26,6 +26,16 @@ void ps_open_job_fini(ps_open_job *job)
     free(job->numbers);
     ps_tensor_table_fini(&job->table);
     *job = (ps_open_job){0};
+}
+
+void ps_open_job_set_owners(ps_open_job *job)
+{
+    for (int i = 0; i < job->table.n_tensors && job->numbers; i++) {
+        ps_tensor *t = &job->table.tensors[i];
+        const double owner = job->numbers[t->group].owner;
+        // Others are refused later (ps_param_groups_open).
+        t->owner = owner >= 0 && owner < PS_MAX_GROUPS ? (int)owner : 0;
+    }
 }
 
 ps_err ps_open_job_config(const ps_config *local, ps_config *defaults, ps_config *view)

@@ -38,6 +38,10 @@ typedef struct ps_open_job {
 
 void ps_open_job_fini(ps_open_job *job); // safe for a zeroed one
 
+/* Tells each tensor which optimizer it belongs to. Must be called before a plan is made
+ * of the table. */
+void ps_open_job_set_owners(ps_open_job *job);
+
 /* The settings with which members join: local's own values of what may differ between
  * members, the defaults of all else, for a job of that size. A view (ps_config_view) of
  * local and *defaults, on which the caller must call fini afterwards. */

@@ -20,8 +20,6 @@ DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
     "lamb": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 1e-2},
     "lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
 }
-# Options that all groups share, as keys of docs/configuration.md.
-SHARED = {"rmsprop": ("centered",), "adagrad": ("lr_decay", "initial_accumulator_value")}
 # Of PyTorch's optimizers, as they are there by default. These change no number, ...
 SAME = ("foreach", "fused", "capturable")
 # ... and these change all; the servers lack them.
@@ -59,21 +57,9 @@ def check_groups(name: str, groups: "list[dict[str, typing.Any]]", rank: int) ->
                 raise InputError(f"rank {rank}: parameter group {place}: the servers' {name} has no {key}: {other}")
 
 
-def shared(name: str, groups: "list[dict[str, typing.Any]]", rank: int) -> "list[str]":
-    """The options that all groups have to share, as settings."""
-    words = []
-    for key in SHARED.get(name, ()):
-        if any(group[key] != groups[0][key] for group in groups):
-            raise InputError(f"rank {rank}: {key} of {name} has to be the same in all parameter groups")
-        value = groups[0][key]
-        words.append(f"optimizer.{key}={str(value).lower() if isinstance(value, bool) else repr(float(value))}")
-    return words
-
-
-def settings(name: str, codec: "str | None", clip_norm: float,
-             loss_scale: "bool | float | None") -> "list[str]":
+def settings(codec: "str | None", clip_norm: float, loss_scale: "bool | float | None") -> "list[str]":
     """As keys of docs/configuration.md."""
-    words = [f"optimizer.name={name}", f"optimizer.pytorch={1 if TORCH < (2,) else 2}"]
+    words = [f"optimizer.pytorch={1 if TORCH < (2,) else 2}"]
     if codec is not None:
         words.append(f"exchange.codec={codec}")
     if clip_norm:
@@ -84,28 +70,43 @@ def settings(name: str, codec: "str | None", clip_norm: float,
     return words
 
 
-def numbers(group: "dict[str, typing.Any]") -> "tuple[float, ...]":
+class Numbers(typing.NamedTuple):
     """As pstrain_group has them."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    nesterov: int
+    optimizer: int
+    name: bytes
+    lr_decay: float
+    initial_accumulator: float
+    centered: int
+
+
+def numbers(name: str, optimizer: int, group: "dict[str, typing.Any]") -> Numbers:
+    """Of a group of the optimizer of that name and number."""
     beta1, beta2 = group.get("betas", (0.0, group.get("alpha", 0.0)))
-    return (float(group["lr"]), float(group.get("momentum", 0)), float(group.get("dampening", 0)),
-            float(beta1), float(beta2), float(group.get("eps", 0)), float(group["weight_decay"]),
-            float(group.get("nesterov", False)))
+    return Numbers(float(group["lr"]), float(group.get("momentum", 0)), float(group.get("dampening", 0)),
+                   float(beta1), float(beta2), float(group.get("eps", 0)), float(group["weight_decay"]),
+                   int(bool(group.get("nesterov"))), optimizer, name.encode(), float(group.get("lr_decay", 0)),
+                   float(group.get("initial_accumulator_value", 0)), int(bool(group.get("centered"))))
 
 
-def as_c(groups: "list[tuple[float, ...]]") -> "ctypes.Array[_library.Group]":
-    """Groups of numbers() for the library."""
-    out = (_library.Group * len(groups))()
-    for group, values in zip(out, groups):
-        (group.lr, group.momentum, group.dampening, group.beta1, group.beta2, group.eps,
-         group.weight_decay) = values[:7]
-        group.nesterov = int(values[7])
-    return out
+def as_c(groups: "list[Numbers]") -> "ctypes.Array[_library.Group]":
+    """For the library."""
+    return (_library.Group * len(groups))(*groups)
 
 
-def state_names(name: str, groups: "list[dict[str, typing.Any]]") -> "list[str]":
-    momentum = ["momentum_buffer"] if any(g.get("momentum") for g in groups) else []
+def state_names(name: str, group: "dict[str, typing.Any]") -> "list[str]":
+    """PyTorch's words for a group's arrays of state, in the library's order."""
+    momentum = ["momentum_buffer"] if group.get("momentum") else []
     return {"sgd": momentum, "adagrad": ["sum"], "lion": ["exp_avg"],
-            "rmsprop": ["square_avg", *momentum, *(["grad_avg"] if groups[0].get("centered") else [])],
+            "rmsprop": ["square_avg", *momentum, *(["grad_avg"] if group.get("centered") else [])],
             }.get(name, ["exp_avg", "exp_avg_sq"])
 
 

@@ -15,7 +15,7 @@ from ._arguments import TORCH
 from ._slots import Slot
 
 if typing.TYPE_CHECKING:
-    from .optimizer import Optimizer
+    from ._table import Table
 
 # True while torch.compile reads the program.
 _is_compiling: "typing.Callable[[], bool]" = getattr(
@@ -79,29 +79,31 @@ def when_accumulated(param: torch.Tensor, ready: "typing.Callable[[torch.Tensor]
 
 
 class Hooks:
-    """All hooks of one optimizer, which they do not keep alive. Calls its before_forward(module)
+    """All hooks of a job's optimizers, whose table they do not keep alive. Calls its before_forward(module)
     and on_gradient(slot)."""
 
-    def __init__(self, optimizer: "Optimizer", slots: "typing.Iterable[Slot]") -> None:
-        self._optimizer = weakref.ref(optimizer)
+    def __init__(self, table: "Table") -> None:
+        self._table = weakref.ref(table)
         self._added: "list[typing.Any]" = []
         # A compiled module calls it once more, for itself: that is intended.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks")
-        hook = _before_forward(self._optimizer)
+        hook = _before_forward(self._table)
         if (2, 0) <= TORCH < (2, 4):  # its compiler would compile the hooks of a compiled module
             compiler: typing.Any = __import__("torch._dynamo")._dynamo
             hook = compiler.disable(hook)
         self._added.append(register_module_forward_pre_hook(hook))
+
+    def add(self, slots: "typing.Iterable[Slot]") -> None:
         for slot in slots:
             self._add_to_gradient(slot)
 
     def _add_to_gradient(self, slot: Slot) -> None:
-        this, own = self._optimizer, weakref.ref(slot)
+        this, own = self._table, weakref.ref(slot)
 
         def ready(_: torch.Tensor) -> None:
-            optimizer, mine = this(), own()
-            if optimizer is not None and mine is not None:
-                optimizer.on_gradient(mine)
+            table, mine = this(), own()
+            if table is not None and mine is not None:
+                table.on_gradient(mine)
 
         self._added.append(when_accumulated(slot.param, ready))
 
@@ -112,12 +114,12 @@ class Hooks:
             return
         if not module._state_dict_pre_hooks:
             module._state_dict_pre_hooks = _Unsaved()
-        this = self._optimizer
+        this = self._table
 
         def wait(*_: typing.Any) -> None:
-            optimizer = this()
-            if optimizer is not None:
-                optimizer.synchronize()
+            table = this()
+            if table is not None:
+                table.synchronize()
 
         self._added.append(add(wait))
 
@@ -127,13 +129,13 @@ class Hooks:
         self._added.clear()
 
 
-def _before_forward(this: "weakref.ref[Optimizer]") -> "typing.Callable[[torch.nn.Module, typing.Any], None]":
+def _before_forward(this: "weakref.ref[Table]") -> "typing.Callable[[torch.nn.Module, typing.Any], None]":
     def before_forward(module: torch.nn.Module, _: typing.Any) -> None:
         if _is_compiling():
             return  # the compiled module itself is called, and waits for all within it
-        optimizer = this()
-        if optimizer is not None:
-            optimizer.before_forward(module)
+        table = this()
+        if table is not None:
+            table.before_forward(module)
 
     return before_forward
 

@@ -11,7 +11,7 @@ from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64,
 
 from . import errors
 
-API_MAJOR, API_MINOR = 0, 3
+API_MAJOR, API_MINOR = 0, 4
 SONAME = f"libpstrain.so.{API_MAJOR}"
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -38,7 +38,9 @@ class Tensor(ctypes.Structure):
 class Group(ctypes.Structure):
     _fields_ = [("lr", c_double), ("momentum", c_double), ("dampening", c_double),
                 ("beta1", c_double), ("beta2", c_double), ("eps", c_double),
-                ("weight_decay", c_double), ("nesterov", c_int), ("reserved", c_int)]
+                ("weight_decay", c_double), ("nesterov", c_int), ("optimizer", c_int), ("name", c_char_p),
+                ("lr_decay", c_double), ("initial_accumulator", c_double), ("centered", c_int),
+                ("reserved", c_int)]
 
 
 class State(ctypes.Structure):
@@ -85,6 +87,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_start": (c_int, [_S]),
     "pstrain_set_groups": (c_int, [_S, POINTER(Group), c_int, c_size_t]),
     "pstrain_begin": (c_int, [_S, POINTER(c_uint64)]),
+    "pstrain_begin_of": (c_int, [_S, c_int, POINTER(c_uint64)]),
     "pstrain_wait": (c_int, [_S, c_int, c_int]),
     "pstrain_ready": (c_int, [_S, c_int, c_int, POINTER(c_int)]),
     "pstrain_push": (c_int, [_S, c_int, c_int]),
@@ -94,7 +97,6 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_loss_scale": (c_int, [_S, POINTER(c_float), POINTER(c_uint64)]),
     "pstrain_sync": (c_int, [_S]),
     "pstrain_state_arrays": (c_int, [_S]),
-    "pstrain_state_name": (c_char_p, [_S, c_int]),
     "pstrain_state_has_feedback": (c_int, [_S]),
     "pstrain_save": (c_int, [_S, POINTER(State)]),
     "pstrain_push_none": (c_int, [_S, c_int, c_int]),

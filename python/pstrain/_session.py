@@ -267,6 +267,9 @@ class Session:
     def begin(self) -> None:
         self.call("pstrain_begin", None)
 
+    def begin_of(self, optimizer: int) -> None:
+        self.wait_here("pstrain_begin_of", optimizer, None)
+
     def push(self, first: int, n: int = 1) -> None:
         self.call("pstrain_push", first, n)
 
@@ -302,9 +305,8 @@ class Session:
         self.block("pstrain_loss_scale", c.byref(scale), c.byref(skipped))
         return scale.value, skipped.value
 
-    def state_names(self) -> "list[str]":
-        n = self.library.pstrain_state_arrays(self._s)
-        return [self.library.pstrain_state_name(self._s, i).decode() for i in range(n)]
+    def state_arrays(self) -> int:
+        return int(self.library.pstrain_state_arrays(self._s))
 
     def has_feedback(self) -> bool:
         return bool(self.library.pstrain_state_has_feedback(self._s))

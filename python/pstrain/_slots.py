@@ -2,22 +2,28 @@
 from __future__ import annotations
 
 import ctypes
+import typing
 
 import torch
 
+from . import _checks
 from ._session import Session
 from .errors import InputError
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "group", "param", "weights", "grads", "address", "version", "fresh",
+    __slots__ = ("index", "name", "owner", "group", "param", "weights", "grads", "address", "version", "fresh",
                  "pushed", "pushed_version", "seen", "__weakref__")
 
     def __init__(self, name: str, param: torch.Tensor, group: int) -> None:
         self.index = -1
-        self.group = group  # its place in param_groups
+        self.owner = 0  # the number of its Optimizer
+        self.group = group  # its place in that one's param_groups
         self.name = name
         self.param = param
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape
@@ -28,6 +34,19 @@ class Slot:
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
         self.seen = False  # a module that owns it has been called
+
+
+def runs(slots: "list[Slot]") -> "typing.Iterator[tuple[int, int]]":
+    """Neighbours together: (index of the first, how many)."""
+    first = 0
+    for at in range(1, len(slots) + 1):
+        if at == len(slots) or slots[at].index != slots[at - 1].index + 1:
+            yield slots[first].index, at - first
+            first = at
+
+
+def check_parameter(name: str, param: torch.Tensor, rank: int) -> None:
+    _checks.check(param, f"parameter '{name}'", rank, DTYPES, any_format=True, gpu=True)
 
 
 def check_weights(slot: Slot, rank: int) -> None:

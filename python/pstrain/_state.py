@@ -11,20 +11,23 @@ from ._session import Session
 from ._slots import Slot, place_of
 from .errors import InputError
 
+if typing.TYPE_CHECKING:
+    from .optimizer import Optimizer
+
 Groups = typing.List[typing.Dict[str, typing.Any]]  # an optimizer's param_groups
 Slots = typing.Dict[int, Slot]  # by id of the parameter, in the table's order
 
 
-def save(session: Session, n_params: int) -> "tuple[_library.State, dict[str, torch.Tensor], torch.Tensor | None]":
-    """(the step and the rule, rank 0's arrays by name, what this rank's codec has kept back)"""
-    n, names = session.arena_count(), session.state_names()
+def save(session: Session, n_params: int) -> "tuple[_library.State, list[torch.Tensor], torch.Tensor | None]":
+    """(the step and the rule, rank 0's arrays, what this rank's codec has kept back)"""
+    n = session.arena_count()
     state = _library.State(struct_size=ctypes.sizeof(_library.State))
-    arrays: "dict[str, torch.Tensor]" = {}
+    arrays: "list[torch.Tensor]" = []
     feedback = torch.zeros(n) if session.has_feedback() else None
     if session.rank == 0:
         state.missed = (ctypes.c_uint64 * n_params)()
-        arrays = {name: torch.zeros(n) for name in names}
-        for i, array in enumerate(arrays.values()):
+        arrays = [torch.zeros(n) for _ in range(session.state_arrays())]
+        for i, array in enumerate(arrays):
             state.arrays[i] = array.data_ptr()
     if feedback is not None:
         state.feedback = feedback.data_ptr()
@@ -33,80 +36,92 @@ def save(session: Session, n_params: int) -> "tuple[_library.State, dict[str, to
 
 
 def in_pytorchs_form(name: str, groups: Groups, slots: Slots, steps: "list[int]",
-                     arrays: "dict[str, torch.Tensor]") -> "dict[int, dict[str, typing.Any]]":
-    """The key "state" of the optimizer called name. steps: that were made of each parameter; one that was never
-    stepped has no state."""
+                     arrays: "list[torch.Tensor]") -> "dict[int, dict[str, typing.Any]]":
+    """The key "state" of the optimizer called name. slots: of all optimizers. steps: that were made of each parameter;
+    one that was never stepped has no state."""
     offsets, _ = _offsets(slots)
     state: "dict[int, dict[str, typing.Any]]" = {}
-    for place, param in enumerate(_in_order(groups)):
-        slot = slots.get(id(param))
-        if slot is None or steps[slot.index] == 0 or not arrays:
+    for place, (group, param) in enumerate(_in_order(groups)):
+        slot, names = slots.get(id(param)), _arguments.state_names(name, group)
+        if slot is None or steps[slot.index] == 0 or not names:
             continue
         own: "dict[str, typing.Any]" = {} if name == "sgd" else {"step": torch.tensor(float(steps[slot.index]))}
-        for key, array in arrays.items():
+        for key, array in zip(names, arrays):
             own[key] = place_of(param, array, offsets[slot.index]).clone()
         state[place] = own
     return state
 
 
-class Resume:
-    """A state_dict that was loaded, in the form of pstrain_state. `keep` is the memory that it
-    names."""
+class Loaded:
+    """A state_dict that an Optimizer has been given."""
 
     def __init__(self, state_dict: "dict[str, typing.Any]", rank: int) -> None:
-        self._rank = rank
-        self._loaded: "dict[int, typing.Any]" = state_dict["state"]
-        self._ours: "dict[str, typing.Any]" = state_dict.get("pstrain", {})
-        self.keep: "list[torch.Tensor]" = []
+        self.rank = rank
+        self._state: "dict[int, typing.Any]" = state_dict["state"]
+        self.ours: "dict[str, typing.Any]" = state_dict.get("pstrain", {})
+        steps = [int(s["step"]) for s in self._state.values() if "step" in s]
+        self.step = int(self.ours.get("step", max(steps, default=1 if self._state else 0)))
+        self.made = int(self.ours.get("made", self.step))  # without those that were skipped
 
-    def make(self, name: str, groups: Groups, slots: Slots, has_codec: bool) -> _library.State:
-        loaded, ours = self._loaded, self._ours
-        steps = [int(s["step"]) for s in loaded.values() if "step" in s]
-        state = _library.State(struct_size=ctypes.sizeof(_library.State),
-                               step=int(ours.get("step", max(steps, default=1 if loaded else 0))))
-        rule = bytes(ours.get("rule", ()))
-        state.rule_bytes = len(rule)
-        state.rule[:len(rule)] = rule
-        if self._rank == 0:
-            self._missed = self._missed_of(int(ours.get("made", state.step)), groups, slots)
-            state.missed = self._missed
-            for i, key in enumerate(_arguments.state_names(name, groups)):
-                state.arrays[i] = self._kept(self._arena_of(key, groups, slots))
-            if has_codec:
-                state.weights = self._kept(_weights(slots))
-        if "feedback" in ours:
-            state.feedback = self._kept(ours["feedback"])
-        return state
-
-    def _missed_of(self, made: int, groups: Groups, slots: Slots) -> "ctypes.Array[ctypes.c_uint64]":
-        """By parameter: the steps of the job that were none of its own."""
-        missed = (ctypes.c_uint64 * len(slots))()
-        for place, param in enumerate(_in_order(groups)):
-            slot, own = slots.get(id(param)), self._loaded.get(place, {})
-            if slot is None or not self._loaded:
+    def fill(self, optimizer: "Optimizer", slots: Slots, made: int, missed: typing.Any,
+             arrays: "list[torch.Tensor]") -> None:
+        """Writes the optimizer's parameters: the steps of the job that were none of their own, and their state."""
+        offsets, _ = _offsets(slots)
+        for place, (group, param) in enumerate(_in_order(optimizer.param_groups)):
+            slot, own = slots.get(id(param)), self._state.get(place, {})
+            if slot is None:
                 continue
             # SGD keeps no step: its first one is that without a buffer.
             own_step = int(own["step"]) if "step" in own else made if own.get("momentum_buffer") is not None else 0
-            missed[slot.index] = max(0, made - own_step)
-        return missed
+            missed[slot.index] = max(0, made - own_step) if self._state else made - self.made
+            for key, array in zip(_arguments.state_names(optimizer.name, group), arrays):
+                if own.get(key) is not None:
+                    place_of(param, array, offsets[slot.index]).copy_(self._fitting(own[key], key, slot))
 
-    def _kept(self, array: torch.Tensor) -> int:
-        self.keep.append(array)
-        return array.data_ptr()
+    def _fitting(self, values: torch.Tensor, key: str, slot: Slot) -> torch.Tensor:
+        if tuple(values.shape) != tuple(slot.param.shape):
+            raise InputError(f"rank {self.rank}: the state's {key} of parameter '{slot.name}' is "
+                             f"{tuple(values.shape)}, the parameter {tuple(slot.param.shape)}")
+        return values.detach()
 
-    def _arena_of(self, key: str, groups: Groups, slots: Slots) -> torch.Tensor:
-        offsets, n = _offsets(slots)
-        array = torch.zeros(n)
-        for place, param in enumerate(_in_order(groups)):
-            slot, own = slots.get(id(param)), self._loaded.get(place, {})
-            if slot is None or own.get(key) is None:
-                continue
-            if tuple(own[key].shape) != tuple(param.shape):
-                raise InputError(
-                    f"rank {self._rank}: the state's {key} of parameter '{slot.name}' is "
-                    f"{tuple(own[key].shape)}, the parameter {tuple(param.shape)}")
-            place_of(param, array, offsets[slot.index]).copy_(own[key].detach())
-        return array
+
+class Resume(typing.NamedTuple):
+    state: _library.State
+    keep: "list[torch.Tensor]"  # the memory that it names
+
+
+def resume(optimizers: "list[Optimizer]", slots: Slots, has_codec: bool) -> "Resume | None":
+    """Where the job goes on, as the Optimizers were told; None: it begins."""
+    given = [o.loaded for o in optimizers if o.loaded is not None]
+    if not given:
+        return None
+    last = max(given, key=lambda loaded: loaded.step)  # all were saved at one point
+    out = Resume(_library.State(struct_size=ctypes.sizeof(_library.State), step=last.step), [])
+    rule = bytes(last.ours.get("rule", ()))
+    out.state.rule_bytes = len(rule)
+    out.state.rule[:len(rule)] = rule
+    if last.rank == 0:
+        _give_rank_0s(out, optimizers, slots, last.made)
+        if has_codec:
+            out.keep.append(_weights(slots))
+            out.state.weights = out.keep[-1].data_ptr()
+    if "feedback" in last.ours:
+        out.keep.append(last.ours["feedback"])
+        out.state.feedback = out.keep[-1].data_ptr()
+    return out
+
+
+def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made: int) -> None:
+    n_arrays = max(len(_arguments.state_names(o.name, group)) for o in optimizers for group in o.param_groups)
+    arrays = [torch.zeros(_offsets(slots)[1]) for _ in range(n_arrays)]
+    missed = (ctypes.c_uint64 * len(slots))(*[made] * len(slots))
+    for optimizer in optimizers:
+        if optimizer.loaded is not None:
+            optimizer.loaded.fill(optimizer, slots, made, missed, arrays)
+    out.state.missed = missed
+    for i, array in enumerate(arrays):
+        out.state.arrays[i] = array.data_ptr()
+    out.keep.extend(arrays)
 
 
 def _weights(slots: Slots) -> torch.Tensor:
@@ -126,6 +141,6 @@ def _offsets(slots: Slots) -> "tuple[list[int], int]":
     return offsets, at
 
 
-def _in_order(groups: Groups) -> "list[torch.Tensor]":
-    """A state_dict's numbers of parameters are places in this list."""
-    return [p for group in groups for p in group["params"]]
+def _in_order(groups: Groups) -> "list[tuple[dict[str, typing.Any], torch.Tensor]]":
+    """(group, parameter): a state_dict's numbers of parameters are places in this list."""
+    return [(group, p) for group in groups for p in group["params"]]

@@ -38,6 +38,7 @@ class Job:
         self.before_leaving: "list[typing.Callable[[], None]]" = []
         self._reducer: "Reducer | None" = None
         self._reducer_settings: "list[str]" = []
+        self._table: typing.Any = None
 
     @property
     def rank(self) -> int:
@@ -54,6 +55,13 @@ class Job:
                 f"rank {self.rank}: this job's servers already work for {self.opened_by}: "
                 f"{what} needs a job of its own (another process, with servers of its own)")
         self.opened_by = what
+
+    def table(self, make: "typing.Callable[[Job], typing.Any]") -> typing.Any:
+        """The table of all Optimizers, made by the first one."""
+        if self._table is None:
+            self.claim("a pstrain.Optimizer")
+            self._table = make(self)
+        return self._table
 
     def reducer(self, settings: "typing.Sequence[str]" = ()) -> Reducer:
         """The sums by the servers, opened by the first call. Collective then."""

@@ -516,6 +516,7 @@ static int use_badly(rig_worker *w)
     if (pstrain_tensor_offset(s, N_TENSORS) != UINT64_MAX) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(pstrain_start(s));
     rig_refused(pstrain_start(s), PSTRAIN_ERR_ARG, "already started");
+    rig_refused(pstrain_begin_of(s, 1, NULL), PSTRAIN_ERR_ARG, "there are 1");
     rig_refused(pstrain_push(s, 0, 1), PSTRAIN_ERR_ARG, "no step has begun");
     rig_refused(pstrain_finish(s), PSTRAIN_ERR_ARG, "no step has begun");
     rig_refused(pstrain_reduce_begin(s, NULL, 0, &ticket), PSTRAIN_ERR_ARG,

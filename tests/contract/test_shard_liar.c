@@ -81,6 +81,7 @@ static void open_shard(void)
         ps_wire_id(r, &t.secrets[r], s->peers[r].id);
     }
     s->rules = (ps_frame_rules){.plan = &t.plan,
+                                .table = &t.spec.table,
                                 .codec = &s->codec,
                                 .nonce = NONCE,
                                 .epoch = EPOCH,

@@ -41,6 +41,7 @@ static void begin_shard(uint32_t index)
     ps_chunk_codec_end(&s->codec, world_scenario()->steps);
     world_must(ps_shard_memory_init(s), "shard", index);
     s->rules = (ps_frame_rules){.plan = &K.plan,
+                                .table = &K.table,
                                 .codec = &s->codec,
                                 .shard = index,
                                 .nonce = NONCE + W.incarnation,

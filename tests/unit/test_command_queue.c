@@ -16,7 +16,7 @@ TEST(test_keeps_the_order_around_the_ring)
     uint32_t in = 0, out = 0;
     for (int round = 0; round < 10; round++) {
         for (int i = 0; i < 7; i++, in++)
-            assert_ok(ps_command_queue_put(&q, (ps_command){3, in, in * 2}));
+            assert_ok(ps_command_queue_put(&q, (ps_command){.kind = 3, .chunk = in, .step = in * 2}));
         assert_int_equal(ps_command_queue_count(&q), in - out);
         for (uint32_t i = 0; i < 6; i++, out++) {
             const ps_command *o = ps_command_queue_peek(&q, i);

@@ -2,12 +2,12 @@
 
 #include "check.h"
 
-/* Written by hand after the MessagePack specification: fixarray 10; 4, 3; uint64
- * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128. */
-static const uint8_t PUSH_BYTES[] = {0x9a, 0x04, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
+/* Written by hand after the MessagePack specification: fixarray 11; 5, 3; uint64
+ * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 2. */
+static const uint8_t PUSH_BYTES[] = {0x9b, 0x05, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
                                      0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
                                      0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
-                                     0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80};
+                                     0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x02};
 
 static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
                                     .kind = PS_MSG_PUSH,
@@ -18,7 +18,7 @@ static const ps_wire_header PUSH = {.version = PS_WIRE_VERSION,
                                     .chunk = 65536,
                                     .codec = PS_CODEC_NONE,
                                     .count = (uint64_t)1 << 40,
-                                    .push.groups = 128};
+                                    .push = {.groups = 128, .step_of = 2}};
 
 static void assert_same(const ps_wire_header *a, const ps_wire_header *b)
 {
@@ -80,7 +80,7 @@ TEST(says_only_what_its_kind_says)
 {
     static const struct {
         uint8_t kind, items;
-    } cases[] = {{PS_MSG_HELLO, 8}, {PS_MSG_INIT, 9},     {PS_MSG_PUSH, 10},
+    } cases[] = {{PS_MSG_HELLO, 8}, {PS_MSG_INIT, 9},     {PS_MSG_PUSH, 11},
                  {PS_MSG_PULL, 7},  {PS_MSG_BYE, 5},      {PS_MSG_EXACT, 7},
                  {PS_MSG_FETCH, 9}, {PS_MSG_RESTORE, 10}, {PS_MSG_GROUPS, 7},
                  {PS_MSG_READY, 7}, {PS_MSG_WEIGHTS, 12}, {PS_MSG_CREDIT, 6},
@@ -91,6 +91,7 @@ TEST(says_only_what_its_kind_says)
         h.kind = cases[i].kind;
         h.credit = 7;
         h.hello.number = 1;
+        h.hello.rings = true;
         uint8_t out[PS_WIRE_HEADER_MAX];
         size_t bytes;
         ps_wire_encode(&h, out, &bytes);
@@ -125,10 +126,10 @@ TEST(refuses_what_does_not_fit)
     refuses_with(0, 0x94, "header");     // four items
     refuses_with(0, 0x99, "malformed");  // nine: of another kind
     refuses_with(0, 0x8a, "header");     // a map
-    refuses_with(1, 0x05, "version 5");  // of the future
+    refuses_with(1, 0x06, "version 6");  // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
-    refuses_with(22, 0x08, "codec 8");   // unknown codec
+    refuses_with(22, 0x09, "codec 9");   // unknown codec
     refuses_with(13, 0xc0, "malformed"); // nil as rank
 }
 
@@ -137,6 +138,8 @@ TEST(tells_which_have_a_payload)
     ps_wire_header h = PUSH;
     assert_true(ps_wire_has_payload(&h));
     h.codec = PS_CODEC_SHM;
+    assert_false(ps_wire_has_payload(&h));
+    h.codec = PS_CODEC_IDLE;
     assert_false(ps_wire_has_payload(&h));
     h = (ps_wire_header){.kind = PS_MSG_CREDIT};
     assert_false(ps_wire_has_payload(&h));

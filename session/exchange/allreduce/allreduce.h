@@ -57,6 +57,7 @@ void ps_allreduce_destroy(ps_exchange **x);
         .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
         .load = ps_allreduce_load, .stats = ps_allreduce_stats,                          \
         .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
+        .set_step_of = NULL,                                                             \
     }
 
 #endif

@@ -13,6 +13,7 @@ typedef struct ps_command {
     uint8_t kind; // the users define it and the other fields
     uint32_t chunk;
     uint64_t step;
+    uint32_t step_of;
 } ps_command;
 
 typedef struct ps_command_queue {

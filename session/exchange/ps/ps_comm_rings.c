@@ -63,16 +63,19 @@ static ps_err comm_rings_push(ps_comm *c, uint32_t chunk, uint64_t step)
     h.step = step;
     h.chunk = chunk;
     h.count = plan->count;
-    h.codec = PS_CODEC_SHM;
+    const bool idle = ps_chunk_is_idle(plan, c->o.table, c->step_of);
+    const uint64_t bytes = idle ? 0 : plan->count * sizeof(float);
+    h.codec = idle ? PS_CODEC_IDLE : PS_CODEC_SHM;
     h.push.groups = ps_comm_groups_sent(c, l);
+    h.push.step_of = c->step_of;
     uint64_t sent = 0;
     atomic_store(&c->chunks[chunk].in_ring, true); // before weights can be here
     atomic_fetch_add(&c->n_pushed, 1);
     PS_TRY(ps_wire_ring_put(&l->rings.to_shard, &h, NULL, 0, &sent));
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
-    ps_counter_add(&c->shm_sent, plan->count * sizeof(float));
-    l->held_bytes += plan->count * sizeof(float);
+    ps_counter_add(&c->shm_sent, bytes);
+    l->held_bytes += idle ? 1 : bytes; // the shard has to be woken for it, too
     ps_trace_add_chunk(PS_TRACE_SEND, begin_ns, step, chunk, plan->shard);
     if (ps_comm_is_paced(c)) ps_comm_pace_sent(c, plan->shard, step);
     return PS_OK;

@@ -77,6 +77,7 @@ struct ps_comm {
     uint32_t n_taken;           // weights from rings, ever; of the thread that waits
     bool rings;                 // all links have them; constant while the thread runs
     uint64_t spin_ns;           // with rings: how long a wait looks before it sleeps
+    uint32_t step_of;           // of the main thread: whose step it pushes
     ps_wire_frames ring_frames; // the main thread's
 
     // The thread's, while it runs

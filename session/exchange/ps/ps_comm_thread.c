@@ -127,9 +127,17 @@ static ps_command comm_send_next(const ps_comm *c, uint32_t chunk)
     return s->init_due ? init : s->command;
 }
 
+/* A gradient that does not travel: the step is another optimizer's. */
+static bool comm_is_idle(const ps_comm *c, const ps_command *what)
+{
+    return what->kind == PS_MSG_PUSH &&
+           ps_chunk_is_idle(&c->plan->chunks[what->chunk], c->o.table, what->step_of);
+}
+
 static size_t comm_payload_bytes(const ps_comm *c, const ps_comm_link *l,
                                  const ps_command *what)
 {
+    if (comm_is_idle(c, what)) return 0;
     if (!ps_wire_kind_has_payload(what->kind) || comm_in_shared_memory(l, what->kind))
         return 0;
     const ps_chunk *range = &c->plan->chunks[what->chunk];
@@ -216,7 +224,14 @@ static ps_err comm_send_command(ps_comm *c, ps_comm_link *l, const ps_command *w
         h.codec = PS_CODEC_SHM;
     if (!ps_wire_kind_has_payload(what->kind)) return comm_send_header(c, l, &h, NULL, 0);
     h.count = range->count;
-    if (what->kind == PS_MSG_PUSH) h.push.groups = ps_comm_groups_sent(c, l);
+    if (what->kind == PS_MSG_PUSH) {
+        h.push.groups = ps_comm_groups_sent(c, l);
+        h.push.step_of = what->step_of;
+    }
+    if (comm_is_idle(c, what)) {
+        h.codec = PS_CODEC_IDLE;
+        return comm_send_header(c, l, &h, NULL, 0);
+    }
     if (comm_in_shared_memory(l, what->kind)) {
         h.codec = PS_CODEC_SHM;
         ps_counter_add(&c->shm_sent, range->count * sizeof(float));
@@ -408,13 +423,14 @@ static ps_err comm_check_weights(const ps_comm *c, const ps_comm_link *l,
                           h->chunk);
     const ps_chunk *chunk = &c->plan->chunks[h->chunk];
     uint64_t count = chunk->count, wanted = count * sizeof(float);
+    const bool idle = h->kind == PS_MSG_WEIGHTS && h->codec == PS_CODEC_IDLE;
     bool shm = h->codec == PS_CODEC_SHM;
     bool coded = h->kind == PS_MSG_WEIGHTS && comm_is_change(c, h);
     size_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
-    if (shm) wanted = 0;
+    if (shm || idle) wanted = 0;
     if (coded) wanted = ps_chunk_codec_bytes(&c->codec, chunk, (ps_codec)h->codec);
-    if (h->count != count || shm != l->shm || bytes != wanted ||
-        (!shm && !coded && h->codec != PS_CODEC_NONE))
+    if (h->count != count || (shm != l->shm && !idle) || bytes != wanted ||
+        (!shm && !idle && !coded && h->codec != PS_CODEC_NONE))
         return ps_err_set(PS_ERR_PROTOCOL,
                           "weights of chunk %u with %" PRIu64
                           " elements in %zu bytes; the plan has %" PRIu64 " elements",
@@ -499,7 +515,9 @@ static ps_err comm_take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_heade
     float *params = (float *)c->o.params->base + chunk->offset;
     if (comm_is_change(c, h) && ps_optimizer_adds_up(&c->o.rule->optimizer))
         memset(params, 0, chunk->count * sizeof *params); // not a change, but a sum
-    if (comm_is_change(c, h)) // the shard adds the same to its copy of our weights
+    if (h->codec == PS_CODEC_IDLE)
+        ;                          // those of the version before
+    else if (comm_is_change(c, h)) // the shard adds the same to its copy of our weights
         PS_TRY(ps_chunk_codec_decode_change(&c->codec, chunk, (ps_codec)h->codec,
                                             zmq_msg_data(&f->payload),
                                             zmq_msg_size(&f->payload), params));
@@ -620,7 +638,8 @@ static ps_err comm_handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
                           h.step, h.chunk, have);
     PS_TRY(comm_take_scale(c, &h));
     c->n_taken++;
-    ps_counter_add(&c->shm_received, h.count * sizeof(float));
+    if (h.codec == PS_CODEC_SHM)
+        ps_counter_add(&c->shm_received, h.count * sizeof(float));
     const uint32_t shard = c->plan->chunks[h.chunk].shard;
     ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h.step - 1, h.chunk, shard);
     if (ps_comm_is_paced(c)) ps_comm_pace_had(c, shard, h.step - 1);

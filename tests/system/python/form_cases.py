@@ -51,7 +51,7 @@ class LateCopy:
 
 
 class Staged(pstrain.Optimizer):
-    def _find_device(self):
+    def device(self):
         return Late()
 
 
@@ -66,7 +66,7 @@ def staged():
             steps_of_ours(model, optimizer, 1, step)
         optimizer.synchronize()
         assert digest(model) == digest(other), "other weights"
-        device = optimizer._device
+        device = optimizer._table.device
         assert device.pinned == 2 and device.n_copies >= 8 * 2 * len(SHAPES), device.n_copies
     assert device.pinned == 0 and device.left == 0
     say("fine")

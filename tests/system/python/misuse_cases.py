@@ -49,7 +49,7 @@ def refusals():
     refused(wrong, ["root 7"], lambda: pstrain.broadcast(torch.ones(2), 7))
     assert pstrain.all_reduce(torch.tensor([RANK + 1])).item() == SIZE * (SIZE + 1) // 2
     mine = pstrain.Optimizer(nn.ModuleList([layer, nn.Embedding(4, 4, sparse=True)]).named_parameters(), "sgd")
-    refused(wrong, ["Optimizer", "job of its own"], optimizer(layer.named_parameters()))
+    refused(wrong, ["'weight'", "another pstrain.Optimizer"], optimizer(layer.named_parameters()))
     refused(wrong, ["'0.weight'", "start()"], lambda: layer.weight.sum().backward())
     layer(torch.ones(1, 4)).sum().backward()
     nn.utils.clip_grad_norm_(layer.parameters(), 0.1)

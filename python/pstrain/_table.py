@@ -1,0 +1,308 @@
+"""The parameters of all Optimizers of a job: one table, which the session opens."""
+from __future__ import annotations
+
+import ctypes
+import typing
+import weakref
+
+import torch
+
+from . import _arguments, _checks, _library, _staging, _state
+from ._buffers import Buffers
+from ._hooks import Hooks
+from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, refuse_weights, runs
+from .errors import InputError
+
+if typing.TYPE_CHECKING:
+    from .job import Job
+    from .optimizer import Optimizer
+
+
+class Table:
+    """Optimizers join it before it is opened: by the first forward pass, or by start()."""
+
+    def __init__(self, job: "Job") -> None:
+        self.job = job
+        self.optimizers: "list[Optimizer]" = []
+        self.slots: "dict[int, Slot]" = {}  # by id of the parameter, in the order of the library's table
+        self.device: typing.Any = None  # of parameters on a GPU
+        self.staging: "_staging.Staging | None" = None
+        self.opened = False
+        self.begun = False  # a step has begun: with its first gradient, or in step()
+        self.steps = 0  # made so far
+        self.mean = False  # the servers multiply by 1 / size
+        self.overlaps = False
+        self.buffers: "Buffers | None" = None
+        self._words: "list[str]" = []  # the job's settings that all Optimizers give alike
+        self._total_steps = 0
+        self._numbers: "list[_arguments.Numbers]" = []  # of the groups, as the servers have them
+        self._early: "dict[Slot, None]" = {}  # in order: they are used without their module: waited for first of all
+        # its own parameters, and the optimizers of those within it
+        self._by_module: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[Slot], list[Optimizer]]]" = \
+            weakref.WeakKeyDictionary()
+        self.hooks = Hooks(self)
+        job.at_end.append(self._detach)
+        job.in_step = lambda: self.begun
+
+    @property
+    def alone(self) -> bool:
+        """There is one optimizer: its gradients may leave during the backward pass."""
+        return len(self.optimizers) == 1
+
+    # ---- making it ----
+
+    def add(self, optimizer: "Optimizer", words: "list[str]", total_steps: int, overlaps: bool, buffers: bool) -> int:
+        """Returns the optimizer's number. InputError where it does not fit the others."""
+        rank, number = self.job.rank, len(self.optimizers)
+        if self.opened:
+            raise InputError(f"rank {rank}: the first forward pass has opened the job: make all Optimizers before it")
+        given = (words, total_steps, overlaps, buffers)
+        mine = (self._words, self._total_steps, self.overlaps, self.buffers is not None)
+        if number > 0 and given != mine:
+            raise InputError(
+                f"rank {rank}: codec, clip_norm, loss_scale, total_steps, overlap_forward, broadcast_buffers and "
+                f"settings are the whole job's: give all its Optimizers the same ({given} here, {mine} before)")
+        slots = optimizer.slots()
+        self._check(slots)
+        if number == 0:
+            self.device = optimizer.device()
+        names = {slot.name for slot in self.slots.values()}
+        for slot in slots:
+            if slot.name in names:
+                slot.name = f"{slot.name} of optimizer {number + 1}"
+            slot.owner, slot.index = number, len(self.slots)
+            self.slots[id(slot.param)] = slot
+        self.optimizers.append(optimizer)
+        self._words, self._total_steps, self.overlaps = words, total_steps, overlaps
+        if buffers and self.buffers is None:
+            self.buffers = Buffers(self.job)
+        self.hooks.add(slots)
+        return number
+
+    def _check(self, slots: "list[Slot]") -> None:
+        """That the parameters are in no other Optimizer, and all on one device."""
+        rank = self.job.rank
+        first = next(iter(self.slots.values()), slots[0])
+        for slot in slots:
+            if id(slot.param) in self.slots:
+                raise InputError(f"rank {rank}: parameter '{slot.name}' is in another pstrain.Optimizer of this job: "
+                                 "a parameter has one; groups with settings of their own go into one Optimizer")
+            if slot.param.device != first.param.device:
+                raise InputError(f"rank {rank}: parameter '{slot.name}' is on {slot.param.device}, "
+                                 f"'{first.name}' on {first.param.device}: all have to be on one device")
+
+    def _tensors(self) -> typing.Any:
+        tensors, before = (_library.Tensor * len(self.slots))(), self._groups_before()
+        for tensor, slot in zip(tensors, self.slots.values()):
+            # Since it was checked the program may have changed it: model.to(memory_format=...).
+            check_parameter(slot.name, slot.param, self.job.rank)
+            shape = tuple(slot.param.shape)
+            if _checks.channels_last(slot.param):  # as in memory: the ranks have to agree
+                shape = (shape[0], *shape[2:], shape[1])
+            dims = (ctypes.c_int64 * len(shape))(*shape)
+            tensor.name, tensor.shape, tensor.n_dims = slot.name.encode(), dims, len(shape)
+            tensor.group = before[slot.owner] + slot.group
+        return tensors
+
+    def _groups_before(self) -> "list[int]":
+        """Of each optimizer: how many groups those before it have."""
+        before = [0]
+        for optimizer in self.optimizers:
+            before.append(before[-1] + len(optimizer.param_groups))
+        return before
+
+    def _groups_now(self) -> "list[_arguments.Numbers]":
+        return [numbers for optimizer in self.optimizers for numbers in optimizer.numbers()]
+
+    def start(self) -> None:
+        """Opens the job. Collective."""
+        if self.opened:
+            return
+        session, tensors = self.job.session, self._tensors()
+        self._numbers = self._groups_now()
+        words = [f"optimizer.name={self.optimizers[0].name}", *self._words]
+        groups, c_words = _arguments.as_c(self._numbers), _library.texts(words)
+        table = _library.Table(
+            struct_size=ctypes.sizeof(_library.Table), tensors=tensors, n_tensors=len(tensors),
+            tensor_size=ctypes.sizeof(_library.Tensor), groups=groups, n_groups=len(groups),
+            group_size=ctypes.sizeof(_library.Group), settings=c_words, n_settings=len(words),
+            total_steps=self._total_steps)
+        self.mean = session.servers > 0 and not self._has_codec()
+        table.mean = int(self.mean)
+        resume = _state.resume(self.optimizers, self.slots, self._has_codec())
+        if resume is not None:
+            self.steps = resume.state.step
+            table.resume = ctypes.pointer(resume.state)
+        session.open(table)
+        self._place()
+        session.start()
+        self.opened = True
+        for slot in self.slots.values():
+            self._take(slot)
+        session.mark(0, len(self.slots))
+        for optimizer in self.optimizers:
+            optimizer.loaded = None
+
+    def _place(self) -> None:
+        """Moves the parameters into the arena."""
+        session = self.job.session
+        n = session.arena_count()
+        params, grads = (arena(session, at, n) for at in (session.params(), session.grads()))
+        for slot in self.slots.values():
+            at = session.tensor_offset(slot.index)
+            slot.weights = place_of(slot.param, params, at)
+            slot.grads = place_of(slot.param, grads, at).data  # with a version of its own
+            slot.weights.copy_(slot.param.detach())
+            if slot.param.dtype == torch.float32 and self.device is None:
+                slot.param.data = slot.weights
+            slot.address = slot.param.data_ptr()
+        if self.device is not None:
+            for optimizer in self.optimizers:
+                optimizer.views = False
+            self.staging = _staging.Staging(self.device, session.push, [params, grads])
+
+    def _has_codec(self) -> bool:
+        words = self.job.settings + self._words
+        codecs = [w.split("=", 1)[1] for w in words if w.startswith("exchange.codec=")]
+        return bool(codecs) and codecs[-1] != "none"
+
+    def _detach(self) -> None:
+        """At the end of the job: weights move into memory of their own."""
+        self.hooks.remove()
+        if not self.opened:
+            return
+        for slot in self.slots.values():
+            if slot.param.data_ptr() == slot.weights.data_ptr():
+                slot.param.data = slot.weights.clone()
+            elif not slot.fresh:
+                self._take(slot)
+        if self.staging is not None:
+            self.staging.end()
+        for slot in self.slots.values():
+            del slot.weights, slot.grads
+        self.opened = False
+
+    # ---- what hooks call ----
+
+    def on_gradient(self, slot: Slot) -> None:
+        self.optimizers[slot.owner].on_gradient(slot)
+
+    def before_forward(self, module: torch.nn.Module) -> None:
+        """Its weights are used from now on."""
+        known = self._by_module.get(module)
+        if known is None:
+            known = self._by_module[module] = self._find_slots(module)
+        slots, within = known
+        if not within:
+            return
+        if torch.is_grad_enabled():
+            self.start()
+            for optimizer in within:
+                optimizer.forward = True
+        for slot in slots:
+            slot.seen = True
+        for slot in (*self._early, *slots):
+            if not slot.fresh:
+                self.wait(slot)
+
+    def _find_slots(self, module: torch.nn.Module) -> "tuple[list[Slot], list[Optimizer]]":
+        # What torch.compile gives does not call the hooks of the modules within it.
+        compiled = hasattr(module, "_orig_mod")
+        params = module.parameters() if compiled else module._parameters.values()
+        own = [self.slots[id(p)] for p in params if p is not None and id(p) in self.slots]
+        owners = {self.slots[id(p)].owner for p in module.parameters() if id(p) in self.slots}
+        if owners and isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise InputError(
+                f"rank {self.job.rank}: the model of this pstrain.Optimizer is in DistributedDataParallel, "
+                "which sums the gradients, too: train the model without it, or keep it, with "
+                "pstrain.comm_hook and an optimizer of PyTorch's")
+        if owners and self.overlaps:
+            self.hooks.add_to_reading(module)
+        if owners and self.buffers is not None:
+            self.buffers.add(module)
+        return own, [self.optimizers[owner] for owner in sorted(owners)]
+
+    def note_early(self, slot: Slot) -> None:
+        """It is used without a call of its module."""
+        self._early[slot] = None
+
+    # ---- steps ----
+
+    def begin(self, number: int) -> None:
+        """The next step, of that optimizer, where none has begun."""
+        if self.begun:
+            return
+        self.start()
+        self._check_weights()
+        now = self._groups_now()
+        if now != self._numbers:
+            self.job.session.set_groups(_arguments.as_c(now), len(now))
+            self._numbers = now
+        if self.alone:
+            self.job.session.begin()
+        else:
+            self.job.session.begin_of(number)
+        self.begun = True
+
+    def has_new_numbers(self) -> bool:
+        return self._groups_now() != self._numbers
+
+    def _check_weights(self) -> None:
+        """InputError names a parameter that the program has written itself."""
+        session, slots = self.job.session, list(self.slots.values())
+        for slot in slots:
+            check_weights(slot, self.job.rank)
+        here = [(0, len(slots))] if all(s.fresh for s in slots) else [(s.index, 1) for s in slots if s.fresh]
+        for first, n in here:
+            index = session.changed(first, n)
+            if index >= 0:
+                refuse_weights(slots[index], self.job.rank)
+
+    def finish(self, stepped: "list[Slot]") -> None:
+        """The step's gradients are all pushed; stepped: whose weights it changes."""
+        self.job.session.finish()
+        self.begun = False
+        self.steps += 1
+        if self.buffers is not None:
+            self.buffers.share()  # while the weights are on the way
+        for slot in stepped:
+            slot.pushed, slot.fresh, slot.version = None, False, slot.param._version
+
+    def wait(self, slot: Slot) -> None:
+        """Blocks until its weights are here."""
+        self.job.session.wait(slot.index)
+        self._take(slot)
+        self.job.session.mark(slot.index)
+
+    def _take(self, slot: Slot) -> None:
+        """Its weights have arrived."""
+        slot.fresh = True
+        if self.optimizers[slot.owner].views:
+            check_sent(slot, self.job.rank)
+        if self.staging is not None:
+            self.staging.take(slot)
+        elif slot.param.dtype != torch.float32:
+            with torch.no_grad():
+                slot.param.copy_(slot.weights)
+        slot.version = slot.param._version
+
+    def sync(self) -> None:
+        """The exact weights become everybody's. Collective."""
+        self.job.session.sync()
+        for slot in self.slots.values():
+            self._take(slot)
+        self.job.session.mark(0, len(self.slots))
+
+    def synchronize(self) -> None:
+        """Blocks until the weights are those after all steps."""
+        late = [slot for slot in self.slots.values() if not slot.fresh]
+        if not self.opened or not late:
+            return
+        if self.begun:
+            self.job.session.wait(0, len(self.slots))
+        else:
+            self.job.session.drain()
+        for slot in late:
+            self._take(slot)
+        for first, n in runs(late):
+            self.job.session.mark(first, n)

@@ -1,0 +1,187 @@
+"""A rank of the jobs of test_optimizers.py: python3 optimizer_cases.py CASE. Prints what the test reads."""
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import pstrain
+from cases import CASES, RANK, case, digest, nearest_roots, refused, say
+
+# ---- several optimizers: a GAN ----
+
+MAKERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}
+FIRST = ("sgd", {"lr": 0.05, "momentum": 0.9})
+SECOND = ("adamw", {"lr": 1e-2, "betas": (0.5, 0.9)})
+
+
+def generator():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 96), nn.ReLU(), nn.Linear(96, 8))
+
+
+def critic():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(8, 96), nn.ReLU(), nn.Linear(96, 1))
+
+
+def noise(step, columns):
+    return torch.randn(6, columns, generator=torch.Generator().manual_seed(100 * step + 10 * columns + RANK))
+
+
+def loss_of(scores, wanted):
+    return nn.functional.binary_cross_entropy_with_logits(scores, torch.full_like(scores, wanted))
+
+
+def train_gan(makes, judges, of_makes, of_judges, steps, scale=lambda loss: loss):
+    """Two steps of the critic for each of the generator, whose loss gives the critic gradients, too."""
+    for step in range(*steps):
+        for turn in range(2):
+            of_judges.zero_grad()
+            fake = makes(noise(2 * step + turn, 4)).detach()
+            scale(loss_of(judges(noise(2 * step + turn, 8)), 1.0) + loss_of(judges(fake), 0.0)).backward()
+            of_judges.step()
+        of_makes.zero_grad()
+        scale(loss_of(judges(makes(noise(2 * step, 4))), 1.0)).backward()
+        of_makes.step()
+        for group in of_makes.param_groups:
+            group["lr"] *= 0.9
+
+
+def digests(*models):
+    return " ".join(digest(model) for model in models)
+
+
+def by_ddp(steps, clip=None):
+    """The weights after DDP over Gloo with PyTorch's optimizers."""
+    dist.init_process_group("gloo")
+    makes, judges = generator(), critic()
+    optimizers = [MAKERS[name](model.parameters(), **options)
+                  for model, (name, options) in ((makes, FIRST), (judges, SECOND))]
+    if clip is not None:
+        for optimizer in optimizers:
+            step, params = optimizer.step, [p for g in optimizer.param_groups for p in g["params"]]
+            optimizer.step = lambda step=step, params=params: (nn.utils.clip_grad_norm_(params, clip), step())
+    with nearest_roots():
+        train_gan(DDP(makes), DDP(judges), *optimizers, (steps,))
+    dist.destroy_process_group()
+    return makes, judges
+
+
+def ours(makes, judges, **options):
+    return [pstrain.Optimizer(model.named_parameters(), name, **how, **options)
+            for model, (name, how) in ((makes, FIRST), (judges, SECOND))]
+
+
+@case
+def gan():
+    """Both networks' weights: DDP's over Gloo, ours at once and with overlap."""
+    theirs = by_ddp(6)
+    makes, judges = generator(), critic()
+    with pstrain.init():
+        optimizers = ours(makes, judges, overlap_forward=sys.argv[2] == "overlap",
+                          gradient_as_arena_view=sys.argv[2] == "view")
+        train_gan(makes, judges, *optimizers, (6,))
+        optimizers[0].synchronize()
+        say("weights", digests(*theirs), digests(makes, judges))
+
+
+@case
+def gan_whole():
+    """The norm is that of the stepped optimizer's gradients; a codec leaves all ranks with the same bits."""
+    makes, judges = generator(), critic()
+    options = {"clip": {"clip_norm": 0.05}, "scale": {"loss_scale": 1024.0}, "codec": {"codec": "int8"},
+               "topk": {"codec": "topk", "settings": ["exchange.codec_min=0"]}}[sys.argv[2]]
+    theirs = by_ddp(6, options.get("clip_norm"))
+    with pstrain.init():
+        optimizers = ours(makes, judges, **options)
+        train_gan(makes, judges, *optimizers, (6,), optimizers[0].scale)
+        [o.state_dict() for o in optimizers]  # with a codec: the exact weights
+        far = max(float((a - b).detach().abs().max()) for x, y in zip((makes, judges), theirs)
+                  for a, b in zip(x.parameters(), y.parameters()))
+        say("weights", digests(makes, judges), far)
+
+
+@case
+def gan_saved():
+    """Six steps in one job, or three and, loaded, three."""
+    folder, how = sys.argv[2:]
+    makes, judges = generator(), critic()
+    name = f"{folder}/gan{RANK}.pt"
+    with pstrain.init():
+        optimizers = ours(makes, judges)
+        things = makes, judges, *optimizers
+        if how == "load":
+            for thing, state in zip(things, torch.load(f"{folder}/gan0.pt")):
+                thing.load_state_dict(state)
+        train_gan(makes, judges, *optimizers, {"save": (3,), "load": (3, 6), "whole": (6,)}[how])
+        saved = [o.state_dict() for o in optimizers]
+        torch.save([makes.state_dict(), judges.state_dict(), *saved], name)
+        if RANK == 0:  # of 6 or 18 steps those of each
+            assert all(s["step"] == {"save": 6, "load": 12, "whole": 12}[how] for s in saved[1]["state"].values())
+            assert all(s.keys() == {"momentum_buffer"} for s in saved[0]["state"].values())
+            torch.optim.AdamW(critic().parameters()).load_state_dict(saved[1])
+        say("weights", digests(makes, judges))
+
+
+@case
+def gan_bytes():
+    """A step of one sends nothing of the other's."""
+    makes, judges = nn.Linear(300, 300), nn.Linear(500, 500)
+    with pstrain.init():
+        optimizers = ours(makes, judges)
+        for model, optimizer, width in zip((makes, judges), optimizers, (300, 500)):
+            optimizer.start()
+            for step in range(3):
+                before = pstrain.job.current().session.stats()
+                model(torch.ones(2, width)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                after = pstrain.job.current().session.stats()
+                there, back = (getattr(after, f"shm_{way}") + getattr(after, f"bytes_{way}") -
+                               getattr(before, f"shm_{way}") - getattr(before, f"bytes_{way}")
+                               for way in ("sent", "received"))
+                own = 4 * (width * width + width)
+                assert own <= there < own + 4000 and own <= back < own + 4000, (there, back, own)
+    say("fine")
+
+
+@case
+def other_order():
+    """Ranks that step different optimizers."""
+    makes, judges = generator(), critic()
+    pstrain.init()
+    optimizers = ours(makes, judges)
+    train_gan(makes, judges, *optimizers, (1,))
+    loss_of(judges(makes(noise(0, 4))), 1.0).backward()
+    words = ["in step 4 ", "worker 0", "worker 1", "optimizer of 0.weight", "optimizer of 0.weight of optimizer 2"]
+    refused(pstrain.PeerError, words, optimizers[RANK].step)
+    say("refused")
+
+
+@case
+def refusals():
+    """Optimizers that do not go together."""
+    makes, judges = generator(), critic()
+    with pstrain.init():
+        wrong = pstrain.InputError
+        first = pstrain.Optimizer(makes.named_parameters(), "sgd", lr=0.1)
+        refused(wrong, ["'2.weight'", "another"],
+                lambda: pstrain.Optimizer([("2.weight", makes[2].weight)], "sgd", lr=0.1))
+        refused(wrong, ["clip_norm"], lambda: pstrain.Optimizer(judges.named_parameters(), "sgd", clip_norm=1.0))
+        refused(wrong, ["overlap_forward"],
+                lambda: pstrain.Optimizer(judges.named_parameters(), "sgd", overlap_forward=True))
+        second = pstrain.Optimizer(judges.named_parameters(), "rmsprop", lr=0.1, centered=True)
+        # losses that were made before the steps, as PyTorch allows for independent models
+        one, other = makes(noise(0, 4)).sum(), judges(noise(0, 8)).sum()
+        one.backward()
+        first.step()
+        other.backward()
+        second.step()
+        say("fine")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    CASES[sys.argv[1]]()

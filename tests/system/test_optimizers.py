@@ -1,0 +1,55 @@
+"""The Optimizer of the Python package for every script: several of them in one job. Cases are in
+tests/system/python/optimizer_cases.py; DDP over Gloo is the yardstick."""
+import unittest
+
+from jobs import ROOT, first
+from test_python import FAST, PYTHON, WHY_NOT, PythonTest
+
+CASES = str(ROOT / "tests/system/python/optimizer_cases.py")
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Several(PythonTest):
+    def case(self, *words, **how):
+        how.setdefault("servers", 1)
+        return self.job(*words, program=(PYTHON, CASES), **how)
+
+    def test_a_gan_has_ddps_bits(self):
+        for how, servers in first(2, (("at once", 2), ("overlap", 1), ("view", 1))):
+            for said in self.said(self.case("gan", how, servers=servers), "weights"):
+                words = said.split()
+                self.assertEqual(words[:2], words[2:])
+
+    def test_without_servers(self):
+        for workers, exchange in first(1, ((2, "gloo"), (1, "none"))):
+            text = self.case("gan", "at once", workers=workers, servers=0, settings=[*FAST, f"exchange.name={exchange}"])
+            for said in self.said(text, "weights", workers):
+                self.assertEqual(said.split()[:2], said.split()[2:])
+
+    def test_clipping_scaling_codecs(self):
+        for how, most in first(2, (("clip", 1e-5), ("codec", 0.1), ("scale", 1e-5), ("topk", 0.5))):
+            with self.subTest(how=how):
+                one, other = self.said(self.case("gan_whole", how), "weights")
+                self.assertEqual(one, other)
+                self.assertLess(float(one.split()[2]), most)
+
+    def test_save_and_load(self):
+        self.case("gan_saved", self.folder, "save")
+        loaded = self.said(self.case("gan_saved", self.folder, "load"), "weights")
+        self.assertEqual(loaded, self.said(self.case("gan_saved", self.folder, "whole"), "weights"))
+
+    def test_a_step_costs_nothing_of_the_others(self):
+        for shm in first(1, ("auto", "off")):
+            text = self.case("gan_bytes", settings=[*FAST, f"exchange.shm={shm}"])
+            self.assertEqual(text.count(": fine"), 2, text)
+
+    def test_another_order_of_steps(self):
+        text = self.case("other_order", code=1)
+        self.assertEqual(text.count(": refused"), 2, text)
+
+    def test_refusals(self):
+        self.assertEqual(self.case("refusals").count(": fine"), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
