@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import typing
 
 import torch
@@ -20,18 +21,47 @@ DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
     "lamb": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 1e-2},
     "lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
 }
+# Those that the servers lack: PyTorch steps them on each rank.
+LOCAL = {"adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "rprop": "Rprop",
+         "asgd": "ASGD"}
 # Of PyTorch's optimizers, as they are there by default. These change no number, ...
 SAME = ("foreach", "fused", "capturable")
-# ... and these change all; the servers lack them.
+# ... and these change all; the servers lack them. Adam's amsgrad is stepped by PyTorch.
 LACKING = ("amsgrad", "differentiable", "decoupled_weight_decay")
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
+
+
+def local_rule(name: typing.Any, options: "dict[str, typing.Any]") -> "typing.Callable[..., typing.Any] | None":
+    """What makes the optimizer that each rank steps itself; None: the servers make the steps."""
+    if not isinstance(name, str):
+        return typing.cast("typing.Callable[..., typing.Any]", name)
+    if name in ("adam", "adamw") and options.get("amsgrad"):
+        return torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+    return getattr(torch.optim, LOCAL.get(name, ""), None)
+
+
+def make_local(rule: "typing.Callable[..., typing.Any]", groups: "list[dict[str, typing.Any]]",
+               options: "dict[str, typing.Any]", rank: int) -> torch.optim.Optimizer:
+    """The program's own optimizer. InputError where it cannot step with gradients alone."""
+    word = getattr(rule, "__name__", str(rule))
+    if not callable(rule):
+        raise InputError(f"rank {rank}: the optimizer has to be a name, or what makes one of PyTorch's "
+                         f"(torch.optim.NAdam), not {rule!r}")
+    made = rule(groups, **options)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(f"rank {rank}: {word} has made {type(made).__name__}, not a torch.optim.Optimizer")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(f"rank {rank}: {word} computes gradients several times in a step (closure): keep it, in "
+                         "DistributedDataParallel with pstrain.comm_hook")
+    return made
 
 
 def defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[str, typing.Any]":
     """A group's options where the group has none of its own."""
     if name not in DEFAULTS:
-        raise InputError(f"rank {rank}: there is no optimizer {name!r} on the servers: use one of "
-                         f"{', '.join(NAMES)}, or pstrain.comm_hook with any of PyTorch's")
+        raise InputError(f"rank {rank}: there is no optimizer {name!r}: use one of {', '.join((*NAMES, *LOCAL))}, or "
+                         "give one's class (torch.optim.NAdam)")
     known = {**DEFAULTS[name], "maximize": False}
     for key in options:
         if key not in known and key not in SAME and key not in LACKING:
@@ -88,6 +118,11 @@ class Numbers(typing.NamedTuple):
     centered: int
 
 
+def no_numbers(optimizer: int) -> Numbers:
+    """Of a group that the servers only sum."""
+    return Numbers(*[0.0] * 7, 0, optimizer, b"sum", 0.0, 0.0, 0)
+
+
 def numbers(name: str, optimizer: int, group: "dict[str, typing.Any]") -> Numbers:
     """Of a group of the optimizer of that name and number."""
     beta1, beta2 = group.get("betas", (0.0, group.get("alpha", 0.0)))
@@ -99,7 +134,7 @@ def numbers(name: str, optimizer: int, group: "dict[str, typing.Any]") -> Number
 
 def as_c(groups: "list[Numbers]") -> "ctypes.Array[_library.Group]":
     """For the library."""
-    return (_library.Group * len(groups))(*groups)
+    return (_library.Group * len(groups))(*[_library.Group(*group) for group in groups])
 
 
 def state_names(name: str, group: "dict[str, typing.Any]") -> "list[str]":

@@ -45,6 +45,12 @@ def runs(slots: "list[Slot]") -> "typing.Iterator[tuple[int, int]]":
             first = at
 
 
+def lacks(total: torch.Tensor) -> bool:
+    """Whether no rank has had a gradient: as the library sends it, it is -0.0 (absent.h)."""
+    first = total.as_strided((1,), (1,))
+    return bool(first == 0 and torch.signbit(first)) and not total.any()
+
+
 def check_parameter(name: str, param: torch.Tensor, rank: int) -> None:
     _checks.check(param, f"parameter '{name}'", rank, DTYPES, any_format=True, gpu=True)
 

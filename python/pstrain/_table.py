@@ -32,6 +32,7 @@ class Table:
         self.steps = 0  # made so far
         self.mean = False  # the servers multiply by 1 / size
         self.overlaps = False
+        self.sums = False  # the servers step nothing: instead of weights come sums of gradients
         self.buffers: "Buffers | None" = None
         self._words: "list[str]" = []  # the job's settings that all Optimizers give alike
         self._total_steps = 0
@@ -63,7 +64,12 @@ class Table:
                 f"rank {rank}: codec, clip_norm, loss_scale, total_steps, overlap_forward, broadcast_buffers and "
                 f"settings are the whole job's: give all its Optimizers the same ({given} here, {mine} before)")
         slots = optimizer.slots()
+        if number > 0 and optimizer.is_local != self.sums:
+            raise InputError(f"rank {rank}: one Optimizer is stepped by the servers, another one by PyTorch on each "
+                             "rank: give all of a job the class of PyTorch's (torch.optim.SGD), or names that the "
+                             f"servers have ({', '.join(_arguments.NAMES)})")
         self._check(slots)
+        self.sums = optimizer.is_local
         if number == 0:
             self.device = optimizer.device()
         names = {slot.name for slot in self.slots.values()}
@@ -138,8 +144,10 @@ class Table:
         session.start()
         self.opened = True
         for slot in self.slots.values():
+            if self.sums:
+                slot.param.data.copy_(slot.weights)
             self._take(slot)
-        session.mark(0, len(self.slots))
+        self._mark(0, len(self.slots))
         for optimizer in self.optimizers:
             optimizer.loaded = None
 
@@ -153,7 +161,7 @@ class Table:
             slot.weights = place_of(slot.param, params, at)
             slot.grads = place_of(slot.param, grads, at).data  # with a version of its own
             slot.weights.copy_(slot.param.detach())
-            if slot.param.dtype == torch.float32 and self.device is None:
+            if slot.param.dtype == torch.float32 and self.device is None and not self.sums:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
         if self.device is not None:
@@ -250,6 +258,8 @@ class Table:
     def _check_weights(self) -> None:
         """InputError names a parameter that the program has written itself."""
         session, slots = self.job.session, list(self.slots.values())
+        if self.sums:
+            return  # the weights are the program's
         for slot in slots:
             check_weights(slot, self.job.rank)
         here = [(0, len(slots))] if all(s.fresh for s in slots) else [(s.index, 1) for s in slots if s.fresh]
@@ -257,6 +267,10 @@ class Table:
             index = session.changed(first, n)
             if index >= 0:
                 refuse_weights(slots[index], self.job.rank)
+
+    def _mark(self, first: int, n: int = 1) -> None:
+        if not self.sums:
+            self.job.session.mark(first, n)
 
     def finish(self, stepped: "list[Slot]") -> None:
         """The step's gradients are all pushed; stepped: whose weights it changes."""
@@ -272,13 +286,15 @@ class Table:
         """Blocks until its weights are here."""
         self.job.session.wait(slot.index)
         self._take(slot)
-        self.job.session.mark(slot.index)
+        self._mark(slot.index)
 
     def _take(self, slot: Slot) -> None:
         """Its weights have arrived."""
         slot.fresh = True
         if self.optimizers[slot.owner].views:
             check_sent(slot, self.job.rank)
+        if self.sums:
+            return
         if self.staging is not None:
             self.staging.take(slot)
         elif slot.param.dtype != torch.float32:
@@ -291,7 +307,7 @@ class Table:
         self.job.session.sync()
         for slot in self.slots.values():
             self._take(slot)
-        self.job.session.mark(0, len(self.slots))
+        self._mark(0, len(self.slots))
 
     def synchronize(self) -> None:
         """Blocks until the weights are those after all steps."""
@@ -305,4 +321,4 @@ class Table:
         for slot in late:
             self._take(slot)
         for first, n in runs(late):
-            self.job.session.mark(first, n)
+            self._mark(first, n)

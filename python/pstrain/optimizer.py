@@ -8,7 +8,7 @@ import torch
 
 from . import _arguments, _checks, _staging, _state, job as jobs
 from ._hooks import as_pytorchs_step
-from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, runs, write
+from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, lacks, runs, write
 from ._table import Table
 from .errors import InputError
 
@@ -27,13 +27,19 @@ def _mark_changed(params: "list[torch.Tensor]") -> None:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """SGD, Adam, AdamW, RMSprop, Adagrad or Lion on the servers, with PyTorch's formulas.
+    """SGD, Adam, AdamW, RMSprop, Adagrad, LAMB or Lion on the servers, with PyTorch's formulas; or any optimizer of
+    PyTorch's, which each rank steps with the mean gradient that the servers make.
 
     params: `model.named_parameters()`, parameters, or groups of them as for torch.optim. They are
     float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
     channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
     require a gradient are left alone.
-    name: "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb" or "lion".
+    name: "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb" or "lion": the servers step. Or a class such as
+    torch.optim.NAdam, or what makes an optimizer of groups of parameters and the options: each rank steps
+    by PyTorch's own code, with equal bits on all; the state is in each rank's memory, state_dict() is that
+    optimizer's (not collective), and weights may be written between steps. "adadelta", "adamax", "nadam",
+    "radam", "rprop" and "asgd", and adam with amsgrad=True, are these. Not with loss_scale and
+    overlap_forward; clip_norm is clip_grad_norm_ of the mean.
     codec: none, fp16, bf16, int8, int4, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
     loss_scale: None; True: dynamic, as torch.amp.GradScaler's; or the first scale. Multiply the
@@ -73,20 +79,30 @@ class Optimizer(torch.optim.Optimizer):
     # GradScaler then calls step, which refuses it with a sentence.
     _step_supports_amp_scaling = True
 
-    def __init__(self, params: typing.Any, name: str = "adamw", *, codec: "str | None" = None,
+    def __init__(self, params: typing.Any, name: "str | typing.Callable[..., typing.Any]" = "adamw", *, codec: "str | None" = None,
                  clip_norm: float = 0.0, loss_scale: "bool | float | None" = None,
                  push: str = "backward", gradient_as_arena_view: bool = False,
                  total_steps: int = 0, overlap_forward: bool = False,
                  broadcast_buffers: bool = True, settings: jobs.Settings = None,
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
-        self.name = name
         _arguments.check_values(push, clip_norm, total_steps, job.rank)
-        defaults = _arguments.defaults(name, options, job.rank)
         groups, self._names = _arguments.groups(params, job.rank)
-        super().__init__(groups, defaults)
+        rule = _arguments.local_rule(name, options)
+        self._local: "torch.optim.Optimizer | None" = None  # that this rank steps with the sums of the servers
+        self._clip_norm = 0.0  # of the local one
         self._number = 0  # among the job's optimizers
-        self.numbers()  # looks at them
+        if rule is not None:
+            self._check_local(loss_scale, overlap_forward)
+            self.name = "sum"
+            self._local = _arguments.make_local(rule, groups, options, job.rank)
+            self._clip_norm, clip_norm = clip_norm, 0.0
+            super().__init__(groups, self._local.defaults)
+            self._share_with_local()
+        else:
+            self.name = str(name)
+            super().__init__(groups, _arguments.defaults(self.name, options, job.rank))
+            self.numbers()  # looks at them
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
         self._slots: "dict[int, Slot]" = {}  # by id of the parameter, in the table's order
@@ -100,6 +116,39 @@ class Optimizer(torch.optim.Optimizer):
         words = _arguments.settings(codec, clip_norm, loss_scale) + jobs.as_words(settings)
         self._table = job.table(Table)
         self._number = self._table.add(self, words, total_steps, overlap_forward, broadcast_buffers)
+
+    # ---- a rule of the program's own ----
+
+    @property
+    def is_local(self) -> bool:
+        return self._local is not None
+
+    def _check_local(self, loss_scale: typing.Any, overlap_forward: bool) -> None:
+        given = [word for word, it_is in (("loss_scale", loss_scale not in (None, False)),
+                                          ("overlap_forward", overlap_forward)) if it_is]
+        if given:
+            raise InputError(f"rank {self._job.rank}: {given[0]} is for steps that the servers make; this optimizer's "
+                             "are PyTorch's, on each rank")
+
+    def _share_with_local(self) -> None:
+        """Groups and state are the local optimizer's: schedulers change them here."""
+        assert self._local is not None
+        self.param_groups, self.state = self._local.param_groups, self._local.state
+
+    def _step_local(self, local: torch.optim.Optimizer) -> None:
+        """The gradients of all ranks are there: each rank makes the same step."""
+        self.synchronize()
+        for slot in self._slots.values():
+            param, mean = slot.param, slot.weights
+            if lacks(mean):
+                param.grad = None
+            elif param.grad is None:
+                param.grad = mean.to(param.device, param.dtype, copy=True)
+            else:
+                param.grad.copy_(mean)
+        if self._clip_norm:
+            torch.nn.utils.clip_grad_norm_([slot.param for slot in self._slots.values()], self._clip_norm)
+        local.step()
 
     # ---- making the table ----
 
@@ -128,6 +177,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def numbers(self) -> "list[_arguments.Numbers]":
         """Of its groups, as they are now."""
+        if self.is_local:
+            return [_arguments.no_numbers(self._number)] * len(self.param_groups)
         _arguments.check_groups(self.name, self.param_groups, self._job.rank)
         return [_arguments.numbers(self.name, self._number, group) for group in self.param_groups]
 
@@ -205,7 +256,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _factor(self, slot: Slot) -> float:
         """By which this rank multiplies a gradient before it pushes it."""
-        sign = -1.0 if self.param_groups[slot.group].get("maximize") else 1.0
+        negated = not self.is_local and self.param_groups[slot.group].get("maximize")
+        sign = -1.0 if negated else 1.0
         if not self._table.mean:
             return sign * self.share
         return sign if self.share == 1.0 / self._job.size else sign * self.share * self._job.size
@@ -245,10 +297,13 @@ class Optimizer(torch.optim.Optimizer):
         self._table.begin(self._number)
         self._check()
         self._push_rest()
-        _mark_changed([slot.param for slot in self._slots.values()])
+        if not self.is_local:
+            _mark_changed([slot.param for slot in self._slots.values()])
         self._table.finish(self.slots())
         self.forward = False
-        if not self._table.overlaps:
+        if self._local is not None:
+            self._step_local(self._local)
+        elif not self._table.overlaps:
             self.synchronize()
         return loss
 
@@ -330,6 +385,8 @@ class Optimizer(torch.optim.Optimizer):
         """As torch.optim's, which can load it, and with the key "pstrain" for what the servers
         know besides. Collective: every rank calls it after the same step; rank 0's has the
         optimizer's state. Also writes the exact weights into the model where a codec is used."""
+        if self._local is not None:
+            return self._local.state_dict()
         out = super().state_dict()
         table, session = self._table, self._job.session
         out["pstrain"] = {"step": table.steps}
@@ -354,6 +411,10 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
         """Takes state_dict()'s, or torch.optim's of the same optimizer. Must be called on every
         rank before the first step; rank 0's state counts. Load the model's weights, too."""
+        if self._local is not None:
+            self._local.load_state_dict(state_dict)
+            self._share_with_local()
+            return
         if self._table.opened:
             raise InputError(f"rank {self._job.rank}: load_state_dict comes before the first step: "
                              "make a new job to go on from another state")

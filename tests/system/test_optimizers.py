@@ -2,7 +2,7 @@
 tests/system/python/optimizer_cases.py; DDP over Gloo is the yardstick."""
 import unittest
 
-from jobs import ROOT, first
+from jobs import ROOT, first, nightly
 from test_python import FAST, PYTHON, WHY_NOT, PythonTest
 
 CASES = str(ROOT / "tests/system/python/optimizer_cases.py")
@@ -46,6 +46,20 @@ class Several(PythonTest):
     def test_another_order_of_steps(self):
         text = self.case("other_order", code=1)
         self.assertEqual(text.count(": refused"), 2, text)
+
+    def test_own_rules_have_ddps_bits(self):
+        for rule in first(2, ("class", "amsgrad", "own", "name", "maker")):
+            with self.subTest(rule=rule):
+                for said in self.said(self.case("own_rule", rule), "weights"):
+                    self.assertEqual(*said.split())
+
+    @nightly
+    def test_own_rules_of_a_gan(self):
+        for said in self.said(self.case("own_rules_of_a_gan"), "weights"):
+            self.assertEqual(said.split()[:2], said.split()[2:])
+
+    def test_refusals_of_own_rules(self):
+        self.assertEqual(self.case("own_refusals").count(": fine"), 2)
 
     def test_refusals(self):
         self.assertEqual(self.case("refusals").count(": fine"), 2)

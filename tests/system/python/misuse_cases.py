@@ -39,8 +39,8 @@ def refusals():
         odd.weight = nn.Parameter(value)
         refused(wrong, ["'weight'", kind], optimizer(odd.named_parameters()))
     refused(wrong, ["'weight'", "not contiguous"], optimizer(turned.named_parameters()))
-    refused(wrong, ["adamax", "comm_hook"], optimizer(layer.named_parameters(), "adamax"))
-    refused(wrong, ["amsgrad"], optimizer(layer.named_parameters(), amsgrad=True))
+    refused(wrong, ["adamax1", "torch.optim"], optimizer(layer.named_parameters(), "adamax1"))
+    refused(wrong, ["amsgrad"], optimizer([{"params": layer.parameters(), "amsgrad": True}]))
     refused(wrong, ["no parameters"], optimizer([]))
     refused(wrong, ["requires a gradient"], optimizer([p.detach() for p in layer.parameters()]))
     for tensor, word in ((torch.ones(3, 2).t(), "contiguous"), (torch.ones(2).half(), "float16"),

@@ -1,4 +1,5 @@
 """A rank of the jobs of test_optimizers.py: python3 optimizer_cases.py CASE. Prints what the test reads."""
+import contextlib
 import sys
 
 import torch
@@ -53,7 +54,7 @@ def digests(*models):
     return " ".join(digest(model) for model in models)
 
 
-def by_ddp(steps, clip=None):
+def by_ddp(steps, clip=None, nearest=True):
     """The weights after DDP over Gloo with PyTorch's optimizers."""
     dist.init_process_group("gloo")
     makes, judges = generator(), critic()
@@ -63,7 +64,7 @@ def by_ddp(steps, clip=None):
         for optimizer in optimizers:
             step, params = optimizer.step, [p for g in optimizer.param_groups for p in g["params"]]
             optimizer.step = lambda step=step, params=params: (nn.utils.clip_grad_norm_(params, clip), step())
-    with nearest_roots():
+    with nearest_roots() if nearest else contextlib.nullcontext():
         train_gan(DDP(makes), DDP(judges), *optimizers, (steps,))
     dist.destroy_process_group()
     return makes, judges
@@ -180,6 +181,112 @@ def refusals():
         other.backward()
         second.step()
         say("fine")
+
+
+# ---- a rule of the program's own ----
+
+class Signs(torch.optim.Optimizer):
+    """Somebody's own."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(torch.sign(p.grad), alpha=-group["lr"])
+                    self.state[p]["steps"] = self.state[p].get("steps", 0) + 1
+
+
+RULES = {  # ours, and PyTorch's
+    "class": ((torch.optim.NAdam, {"lr": 0.01}), torch.optim.NAdam),
+    "name": (("adamax", {"lr": 0.01}), torch.optim.Adamax),
+    "amsgrad": (("adam", {"lr": 0.01, "amsgrad": True}), torch.optim.Adam),
+    "own": ((Signs, {"lr": 0.01}), Signs),
+    "maker": ((lambda params, lr: torch.optim.Adadelta(params, lr, rho=0.8), {"lr": 0.5}),
+              lambda params, lr: torch.optim.Adadelta(params, lr, rho=0.8)),
+}
+
+
+class Branches(nn.Module):
+    """One of its branches is used in every second step."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.seldom = generator(), generator()
+
+    def forward(self, x, both):
+        return self.always(x) + (self.seldom(x) if both else 0)
+
+
+def train_branches(model, optimizer, steps, clip=lambda: None):
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    for step in range(*steps):
+        optimizer.zero_grad(set_to_none=True)
+        (model(noise(step, 4), step % 2 == 1) ** 2).sum().backward()
+        clip()
+        optimizer.step()
+        scheduler.step()
+
+
+@case
+def own_rule():
+    """DDP over Gloo and ours with the same optimizer: the weights, and the state."""
+    (rule, options), theirs = RULES[sys.argv[2]]
+    clip = 1.0 if sys.argv[2] == "class" else 0.0
+    dist.init_process_group("gloo")
+    other = Branches()
+    ddp = DDP(other, find_unused_parameters=True)
+    of_others = theirs(ddp.parameters(), **options)
+    train_branches(ddp, of_others, (5,), lambda: clip and nn.utils.clip_grad_norm_(ddp.parameters(), clip))
+    dist.destroy_process_group()
+    model = Branches()
+    if RANK > 0:
+        [p.data.zero_() for p in model.parameters()]  # rank 0's count
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), rule, clip_norm=clip, **options)
+        train_branches(model, optimizer, (5,))
+        ours_, theirs_ = optimizer.state_dict(), of_others.state_dict()
+        assert ours_["param_groups"] == theirs_["param_groups"]
+        assert ours_["state"].keys() == theirs_["state"].keys()
+        for mine, his in zip(ours_["state"].values(), theirs_["state"].values()):
+            assert all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(his[k])) for k in his), (mine, his)
+        say("weights", digest(other), digest(model))
+        optimizer.load_state_dict(theirs_)  # at any time
+        with torch.no_grad():
+            model.always[0].weight.clamp_(-1, 1)  # the weights are the program's
+        train_branches(model, optimizer, (5, 6))
+
+
+@case
+def own_rules_of_a_gan():
+    makes, judges = generator(), critic()
+    with pstrain.init():
+        optimizers = [pstrain.Optimizer(model.named_parameters(), MAKERS[name], **how)
+                      for model, (name, how) in ((makes, FIRST), (judges, SECOND))]
+        train_gan(makes, judges, *optimizers, (6,))
+    theirs = by_ddp(6, nearest=False)
+    say("weights", digests(*theirs), digests(makes, judges))
+
+
+@case
+def own_refusals():
+    layer, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    wrong = pstrain.InputError
+    with pstrain.init():
+        make = lambda *a, **o: lambda: pstrain.Optimizer(layer.named_parameters(), *a, **o)
+        refused(wrong, ["LBFGS", "closure"], make(torch.optim.LBFGS))
+        refused(wrong, ["loss_scale"], make(torch.optim.NAdam, loss_scale=True))
+        refused(wrong, ["overlap_forward"], make(torch.optim.NAdam, overlap_forward=True))
+        refused(wrong, ["list", "not a torch.optim.Optimizer"], make(lambda params: list(params)))
+        refused(wrong, ["7"], make(7))
+        optimizer = make(torch.optim.NAdam)()
+        refused(wrong, ["servers", "PyTorch"], lambda: pstrain.Optimizer(other.named_parameters(), "sgd"))
+        layer(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    say("fine")
 
 
 if __name__ == "__main__":
