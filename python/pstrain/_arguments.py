@@ -120,7 +120,7 @@ class Numbers(typing.NamedTuple):
 
 def no_numbers(optimizer: int) -> Numbers:
     """Of a group that the servers only sum."""
-    return Numbers(*[0.0] * 7, 0, optimizer, b"sum", 0.0, 0.0, 0)
+    return Numbers(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, optimizer, b"sum", 0.0, 0.0, 0)
 
 
 def numbers(name: str, optimizer: int, group: "dict[str, typing.Any]") -> Numbers:

@@ -1,4 +1,4 @@
-"""Buffers (batch norm's means): rank 0's become everybody's after each step."""
+"""Buffers (batch norm's means): after each step one rank's, as a rule rank 0's, become everybody's."""
 from __future__ import annotations
 
 import typing
@@ -29,30 +29,30 @@ class Buffers:
             if each not in self._still and each not in self._sent and any(b is not None for b in each._buffers.values()):
                 self._still[each] = _state(each)
 
-    def share(self) -> None:
-        """Collective."""
+    def share(self, root: int = 0) -> None:
+        """root's become everybody's. Collective."""
         if not self._still and not self._sent or self._job.size == 1:
             return
         first = [_state(module) != before for module, before in self._still.items()]
         more = torch.tensor([any(first)], dtype=torch.uint8)
-        self._broadcast(self._sent, more)
+        self._broadcast(self._sent, more, root)
         if not more.item():
             return
         which = torch.tensor(first, dtype=torch.uint8)
-        self._broadcast([], which)
+        self._broadcast([], which, root)
         changed = [module for module, one in zip(list(self._still), which.tolist()) if one]
-        self._broadcast(changed, torch.zeros(0, dtype=torch.uint8))
+        self._broadcast(changed, torch.zeros(0, dtype=torch.uint8), root)
         self._sent += changed
         for module in changed:
             del self._still[module]
 
-    def _broadcast(self, modules: "list[torch.nn.Module]", head: torch.Tensor) -> None:
-        """head becomes rank 0's, and so do the modules' buffers."""
+    def _broadcast(self, modules: "list[torch.nn.Module]", head: torch.Tensor, root: int) -> None:
+        """head becomes root's, and so do the modules' buffers."""
         buffers = [b for module in modules for b in module._buffers.values() if b is not None and b.numel()]
         parts = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in buffers]
         flat = torch.cat([head, *(part.cpu() for part in parts)])
-        self._job.session.broadcast(flat.data_ptr(), flat.numel(), 0)
-        if self._job.rank == 0:
+        self._job.session.broadcast(flat.data_ptr(), flat.numel(), root)
+        if self._job.rank == root:
             return
         arrived = flat.split([head.numel(), *(part.numel() for part in parts)])
         head.copy_(arrived[0])

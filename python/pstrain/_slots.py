@@ -17,13 +17,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "owner", "group", "param", "weights", "grads", "address", "version", "fresh",
+    __slots__ = ("index", "name", "owner", "group", "frozen", "param", "weights", "grads", "address", "version", "fresh",
                  "pushed", "pushed_version", "seen", "__weakref__")
 
-    def __init__(self, name: str, param: torch.Tensor, group: int) -> None:
+    def __init__(self, name: str, param: torch.Tensor, group: int, frozen: bool = False) -> None:
         self.index = -1
         self.owner = 0  # the number of its Optimizer
         self.group = group  # its place in that one's param_groups
+        self.frozen = frozen  # it requires no gradient, and may do so later
         self.name = name
         self.param = param
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape

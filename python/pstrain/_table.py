@@ -14,6 +14,7 @@ from ._slots import Slot, arena, check_parameter, check_sent, check_weights, pla
 from .errors import InputError
 
 if typing.TYPE_CHECKING:
+    from ._join import Join
     from .job import Job
     from .optimizer import Optimizer
 
@@ -30,8 +31,12 @@ class Table:
         self.opened = False
         self.begun = False  # a step has begun: with its first gradient, or in step()
         self.steps = 0  # made so far
+        self._idles = False  # the step that has begun leaves out the parameters that are frozen
+        self._frozen: "list[Slot]" = []  # parameters that may require a gradient later, and do not yet
+        self._has_frozen = False  # when the job was opened
         self.mean = False  # the servers multiply by 1 / size
         self.overlaps = False
+        self.join: "Join | None" = None  # within Optimizer.join()
         self.sums = False  # the servers step nothing: instead of weights come sums of gradients
         self.buffers: "Buffers | None" = None
         self._words: "list[str]" = []  # the job's settings that all Optimizers give alike
@@ -64,6 +69,10 @@ class Table:
                 f"rank {rank}: codec, clip_norm, loss_scale, total_steps, overlap_forward, broadcast_buffers and "
                 f"settings are the whole job's: give all its Optimizers the same ({given} here, {mine} before)")
         slots = optimizer.slots()
+        frozen = self._frozen + [slot for slot in slots if slot.frozen]
+        if number > 0 and frozen:
+            raise InputError(f"rank {rank}: parameter '{frozen[0].name}' does not require a gradient: unfreezes=True "
+                             "is for the only Optimizer of a job")
         if number > 0 and optimizer.is_local != self.sums:
             raise InputError(f"rank {rank}: one Optimizer is stepped by the servers, another one by PyTorch on each "
                              "rank: give all of a job the class of PyTorch's (torch.optim.SGD), or names that the "
@@ -82,7 +91,8 @@ class Table:
         self._words, self._total_steps, self.overlaps = words, total_steps, overlaps
         if buffers and self.buffers is None:
             self.buffers = Buffers(self.job)
-        self.hooks.add(slots)
+        self.hooks.add([slot for slot in slots if not slot.frozen])
+        self._frozen += [slot for slot in slots if slot.frozen]
         return number
 
     def _check(self, slots: "list[Slot]") -> None:
@@ -107,7 +117,7 @@ class Table:
                 shape = (shape[0], *shape[2:], shape[1])
             dims = (ctypes.c_int64 * len(shape))(*shape)
             tensor.name, tensor.shape, tensor.n_dims = slot.name.encode(), dims, len(shape)
-            tensor.group = before[slot.owner] + slot.group
+            tensor.group = (before[-1] if slot.frozen else before[slot.owner]) + slot.group
         return tensors
 
     def _groups_before(self) -> "list[int]":
@@ -118,13 +128,16 @@ class Table:
         return before
 
     def _groups_now(self) -> "list[_arguments.Numbers]":
-        return [numbers for optimizer in self.optimizers for numbers in optimizer.numbers()]
+        numbers = [each for optimizer in self.optimizers for each in optimizer.numbers()]
+        # To the library the frozen ones belong to an optimizer that is never stepped alone.
+        return numbers + ([each._replace(optimizer=1) for each in numbers] if self._has_frozen else [])
 
     def start(self) -> None:
         """Opens the job. Collective."""
         if self.opened:
             return
         session, tensors = self.job.session, self._tensors()
+        self._has_frozen = bool(self._frozen)
         self._numbers = self._groups_now()
         words = [f"optimizer.name={self.optimizers[0].name}", *self._words]
         groups, c_words = _arguments.as_c(self._numbers), _library.texts(words)
@@ -205,6 +218,7 @@ class Table:
             return
         if torch.is_grad_enabled():
             self.start()
+            self._thaw()
             for optimizer in within:
                 optimizer.forward = True
         for slot in slots:
@@ -236,21 +250,40 @@ class Table:
 
     # ---- steps ----
 
-    def begin(self, number: int) -> None:
-        """The next step, of that optimizer, where none has begun."""
+    def refuse_begun(self, what: str) -> None:
+        if self.begun:
+            raise InputError(f"rank {self.job.rank}: {what} between backward() and step(): call it after step()")
+
+    def begin(self, number: int, agreed: bool = False) -> None:
+        """The next step, of that optimizer, where none has begun. agreed: within join(), the ranks have done so."""
         if self.begun:
             return
         self.start()
+        if self.join is not None and not agreed:
+            self.join.agree(number)
         self._check_weights()
         now = self._groups_now()
         if now != self._numbers:
             self.job.session.set_groups(_arguments.as_c(now), len(now))
             self._numbers = now
-        if self.alone:
+        self._thaw()
+        self._idles = len(self._frozen) == sum(slot.frozen for slot in self.slots.values()) > 0
+        if self.alone and not self._idles:
             self.job.session.begin()
         else:
             self.job.session.begin_of(number)
         self.begun = True
+
+    def leaves_out(self, slot: Slot) -> bool:
+        """Whether the step leaves it as it is, because it is frozen."""
+        return slot.frozen and self._idles
+
+    def _thaw(self) -> None:
+        """Looks for parameters that require a gradient by now."""
+        thawed = [slot for slot in self._frozen if slot.param.requires_grad]
+        if thawed:
+            self.hooks.add(thawed)
+            self._frozen = [slot for slot in self._frozen if not slot.param.requires_grad]
 
     def has_new_numbers(self) -> bool:
         return self._groups_now() != self._numbers
@@ -278,7 +311,7 @@ class Table:
         self.begun = False
         self.steps += 1
         if self.buffers is not None:
-            self.buffers.share()  # while the weights are on the way
+            self.buffers.share(self.join.root if self.join is not None else 0)  # while the weights are on the way
         for slot in stepped:
             slot.pushed, slot.fresh, slot.version = None, False, slot.param._version
 

@@ -8,6 +8,7 @@ import torch
 
 from . import _arguments, _checks, _staging, _state, job as jobs
 from ._hooks import as_pytorchs_step
+from ._join import Join
 from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, lacks, runs, write
 from ._table import Table
 from .errors import InputError
@@ -58,6 +59,8 @@ class Optimizer(torch.optim.Optimizer):
     of the weights, printing) before synchronize(): they would be those before the step.
     broadcast_buffers: after each step rank 0's buffers (batch norm's means) become everybody's, as in
     DistributedDataParallel.
+    unfreezes: parameters that do not require a gradient now may do so later (requires_grad_(True) between
+    two steps, on all ranks); until then they cost memory on the servers, as the others do, and no time.
     options: lr, momentum, dampening, nesterov, betas, alpha, centered, eps, lr_decay,
     initial_accumulator_value, weight_decay, maximize: those that PyTorch's optimizer of that name
     has, with its defaults (lion: its paper's). foreach, fused and capturable change no number.
@@ -83,7 +86,7 @@ class Optimizer(torch.optim.Optimizer):
                  clip_norm: float = 0.0, loss_scale: "bool | float | None" = None,
                  push: str = "backward", gradient_as_arena_view: bool = False,
                  total_steps: int = 0, overlap_forward: bool = False,
-                 broadcast_buffers: bool = True, settings: jobs.Settings = None,
+                 broadcast_buffers: bool = True, unfreezes: bool = False, settings: jobs.Settings = None,
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         _arguments.check_values(push, clip_norm, total_steps, job.rank)
@@ -107,6 +110,7 @@ class Optimizer(torch.optim.Optimizer):
         self._push_early = push == "backward"
         self._slots: "dict[int, Slot]" = {}  # by id of the parameter, in the table's order
         self._frozen: "list[tuple[str, torch.nn.Parameter]]" = []
+        self._unfreezes = unfreezes
         self._list_parameters()
         self._sync = True  # False within no_sync
         self.loaded: "_state.Loaded | None" = None  # a state_dict, until the job is opened
@@ -140,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
         self.synchronize()
         for slot in self._slots.values():
             param, mean = slot.param, slot.weights
-            if lacks(mean):
+            if self._table.leaves_out(slot) or lacks(mean):
                 param.grad = None
             elif param.grad is None:
                 param.grad = mean.to(param.device, param.dtype, copy=True)
@@ -157,13 +161,13 @@ class Optimizer(torch.optim.Optimizer):
         for place, group in enumerate(self.param_groups):
             for param in group["params"]:
                 name = names[id(param)]
-                if not param.requires_grad:
+                if not param.requires_grad and not self._unfreezes:
                     self._frozen.append((name, param))
                     continue
                 check_parameter(name, param, rank)
                 if param.numel() == 0:
                     raise InputError(f"rank {rank}: parameter '{name}' has no elements")
-                self._slots[id(param)] = Slot(name, param, place)
+                self._slots[id(param)] = Slot(name, param, place, frozen=not param.requires_grad)
         if not self._slots:
             raise InputError(f"rank {rank}: none of the parameters requires a gradient")
 
@@ -258,6 +262,8 @@ class Optimizer(torch.optim.Optimizer):
         """By which this rank multiplies a gradient before it pushes it."""
         negated = not self.is_local and self.param_groups[slot.group].get("maximize")
         sign = -1.0 if negated else 1.0
+        if self._table.join is not None:
+            sign *= self._table.join.factor
         if not self._table.mean:
             return sign * self.share
         return sign if self.share == 1.0 / self._job.size else sign * self.share * self._job.size
@@ -265,7 +271,7 @@ class Optimizer(torch.optim.Optimizer):
     def _push_rest(self) -> None:
         """What the backward pass has not pushed."""
         staging, session = self._table.staging, self._job.session
-        left = [s for s in self._slots.values() if s.pushed is None]
+        left = [s for s in self._slots.values() if s.pushed is None and not self._table.leaves_out(s)]
         lacking = [s for s in left if s.param.grad is None]
         filled = [s for s in left if s.param.grad is not None and not self._fill(s)]
         if staging is not None:
@@ -296,6 +302,11 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse_scaler(grad_scaler)
         self._table.begin(self._number)
         self._check()
+        self._make_step()
+        return loss
+
+    def _make_step(self) -> None:
+        """Of the step that has begun."""
         self._push_rest()
         if not self.is_local:
             _mark_changed([slot.param for slot in self._slots.values()])
@@ -305,7 +316,24 @@ class Optimizer(torch.optim.Optimizer):
             self._step_local(self._local)
         elif not self._table.overlaps:
             self.synchronize()
-        return loss
+
+    def join(self, divide_by_initial_world_size: bool = True, throw_on_early_termination: bool = False) -> Join:
+        """For ranks with different numbers of batches: `with optimizer.join():` around the training loop. A rank that
+        leaves the block goes along with the others' steps, without gradients, until all have left it; as
+        DistributedDataParallel's join. One is for all Optimizers of the job; other collectives must not be called
+        within it.
+
+        divide_by_initial_world_size: a gradient counts 1 / size; False: 1 / (ranks that still have batches).
+        throw_on_early_termination: InputError on all ranks instead, as soon as one has no batch left.
+        """
+        return Join(self._table, divide_by_initial_world_size, throw_on_early_termination)
+
+    def shadow(self) -> None:
+        """A step of the others, in which this rank has no batch left."""
+        self._table.begin(self._number, agreed=True)
+        for slot in self._slots.values():
+            slot.param.grad = None
+        self._make_step()
 
     def _refuse_scaler(self, grad_scaler: typing.Any) -> None:
         given = (grad_scaler, getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
@@ -326,7 +354,7 @@ class Optimizer(torch.optim.Optimizer):
         for name, param in self._frozen:
             if param.requires_grad and param.grad is not None:
                 raise InputError(f"rank {rank}: parameter '{name}' was frozen when the Optimizer was "
-                                 "made, and has a gradient now: unfreeze it before")
+                                 "made, and has a gradient now: unfreeze it before, or give unfreezes=True")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.optim's."""
@@ -392,7 +420,7 @@ class Optimizer(torch.optim.Optimizer):
         out["pstrain"] = {"step": table.steps}
         if not table.opened:
             return out
-        self._refuse_begun("state_dict()")
+        table.refuse_begun("state_dict()")
         table.sync()
         state, arrays, feedback = _state.save(session, len(table.slots))
         made = state.step - self.skipped_steps
@@ -403,10 +431,6 @@ class Optimizer(torch.optim.Optimizer):
             out["state"] = _state.in_pytorchs_form(self.name, self.param_groups, table.slots,
                                                    [made - state.missed[i] for i in range(len(table.slots))], arrays)
         return out
-
-    def _refuse_begun(self, what: str) -> None:
-        if self._table.begun:
-            raise InputError(f"rank {self._job.rank}: {what} between backward() and step(): call it after step()")
 
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
         """Takes state_dict()'s, or torch.optim's of the same optimizer. Must be called on every

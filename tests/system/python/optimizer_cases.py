@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pstrain
-from cases import CASES, RANK, case, digest, nearest_roots, refused, say
+from cases import CASES, RANK, batch, case, digest, nearest_roots, net, refused, say
 
 # ---- several optimizers: a GAN ----
 
@@ -181,6 +181,116 @@ def refusals():
         other.backward()
         second.step()
         say("fine")
+
+
+# ---- layers that are unfrozen later ----
+
+def half_frozen():
+    model = net()
+    model.conv.requires_grad_(False)
+    model.wide.requires_grad_(False)
+    return model
+
+
+@case
+def thawing():
+    """PyTorch's optimizer given the sum of both ranks' gradients, and ours."""
+    rule = sys.argv[2]
+    other, model = half_frozen(), half_frozen()
+    theirs = torch.optim.Adam(other.parameters(), lr=0.01)
+    with pstrain.init():
+        ours_ = pstrain.Optimizer(model.named_parameters(), rule if rule == "adam" else torch.optim.Adam, lr=0.01,
+                                  unfreezes=True)
+        for step in range(7):
+            for m in (model, other):
+                m.conv.requires_grad_(step >= 2)
+                m.wide.requires_grad_(step >= 4)
+            images, labels = batch(step)
+            for m, o in ((model, ours_), (other, theirs)):
+                o.zero_grad(set_to_none=True)
+                nn.functional.cross_entropy(m(images), labels).backward()
+            for p in other.parameters():
+                if p.grad is not None:
+                    pstrain.all_reduce(p.grad.mul_(0.5))
+            with nearest_roots() if rule == "adam" else contextlib.nullcontext():
+                theirs.step()
+            ours_.step()
+        state = ours_.state_dict()["state"]
+        if RANK == 0:
+            assert sorted(int(s["step"]) for s in state.values()) == [3] * 2 + [5] * 2 + [7] * 4, state
+        say("weights", digest(other, False), digest(model, False))
+
+
+@case
+def thawing_alone():
+    """One rank unfreezes a layer."""
+    pstrain.init()
+    model = half_frozen()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, unfreezes=True)
+    nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    if RANK == 1:
+        model.wide.requires_grad_(True)
+    def again():
+        nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+        optimizer.step()
+    refused(pstrain.PeerError, ["in step 2 ", "worker 0", "worker 1", "all optimizers"], again)
+    say("refused")
+
+
+# ---- uneven inputs ----
+
+def train_unevenly(model, optimizer, most, context):
+    with context:
+        for step in range(most if RANK == 0 else 8 - most):
+            images, labels = batch(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+
+@case
+def uneven():
+    """DDP's join and ours: rank 0 has 3 or 5 of 8 batches."""
+    most, by_all, rule = int(sys.argv[2]), sys.argv[3] == "all", sys.argv[4]
+    dist.init_process_group("gloo")
+    other = net()
+    ddp = DDP(other)
+    train_unevenly(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9), most,
+                   ddp.join(divide_by_initial_world_size=by_all))
+    dist.destroy_process_group()
+    model = net()
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd" if rule == "servers" else torch.optim.SGD, lr=0.1,
+                                      momentum=0.9)
+        train_unevenly(model, optimizer, most, optimizer.join(divide_by_initial_world_size=by_all))
+        say("weights", digest(other, False), digest(model, False))
+        # the buffers of the rank that went on the longest, as DDP's
+        say("buffers", digest(model))
+        train_unevenly(model, optimizer, 4, contextlib.nullcontext())  # even ones again
+
+
+@case
+def uneven_gan():
+    """Rank 1 has fewer batches; both optimizers' steps are shadowed."""
+    makes, judges = generator(), critic()
+    with pstrain.init():
+        optimizers = ours(makes, judges)
+        with optimizers[1].join():
+            train_gan(makes, judges, *optimizers, (4 - RANK,))
+        say("weights", digests(makes, judges))
+
+
+@case
+def uneven_refused():
+    """throw_on_early_termination, and an exception in the block."""
+    pstrain.init()
+    model = net()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    refused(pstrain.InputError, ["rank 0 has no batch left"],
+            lambda: train_unevenly(model, optimizer, 3, optimizer.join(throw_on_early_termination=True)))
+    say("fine")
+    pstrain.abort("done")
 
 
 # ---- a rule of the program's own ----

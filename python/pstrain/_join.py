@@ -1,0 +1,59 @@
+"""Uneven inputs: a rank that has no batch left goes along with the others' steps."""
+from __future__ import annotations
+
+import types
+import typing
+
+import torch
+
+from .errors import InputError
+
+if typing.TYPE_CHECKING:
+    from ._table import Table
+
+_OUT = -1  # instead of an optimizer's number: the rank has no batch left
+
+
+class Join:
+    """What Optimizer.join() returns. Before each step the ranks tell each other which optimizer they step."""
+
+    def __init__(self, table: "Table", by_all: bool, throws: bool) -> None:
+        self._table, self._by_all, self._throws = table, by_all, throws
+        self.factor = 1.0  # by which gradients count more, because some ranks have none
+        self.root = 0  # whose buffers become everybody's
+
+    def __enter__(self) -> "Join":
+        if self._table.join is not None:
+            raise InputError(f"rank {self._table.job.rank}: optimizer.join() within another one: one is for all "
+                             "Optimizers of the job")
+        self._table.refuse_begun("join()")
+        self._table.start()  # a rank may have no batch at all
+        self._table.join = self
+        return self
+
+    def __exit__(self, kind: "type[BaseException] | None", error: "BaseException | None",
+                 where: "types.TracebackType | None") -> None:
+        try:
+            while kind is None:
+                number = self.agree(_OUT)
+                if number == _OUT:
+                    break
+                self._table.optimizers[number].shadow()
+        finally:
+            self._table.join = None
+
+    def agree(self, number: int) -> int:
+        """Returns which optimizer is stepped; _OUT: no rank has a batch left. Collective."""
+        job = self._table.job
+        mine, all_of_them = torch.tensor([number], dtype=torch.int32), torch.empty(job.size, dtype=torch.int32)
+        job.session.all_gather(mine.data_ptr(), mine.element_size(), all_of_them.data_ptr())
+        numbers = all_of_them.tolist()
+        going = [rank for rank, stepped in enumerate(numbers) if stepped != _OUT]
+        if self._throws and 0 < len(going) < job.size:
+            out = next(rank for rank in range(job.size) if rank not in going)
+            raise InputError(f"rank {job.rank}: rank {out} has no batch left (throw_on_early_termination)")
+        if not going:
+            return _OUT
+        self.root = going[-1]
+        self.factor = 1.0 if self._by_all else job.size / len(going)
+        return int(numbers[going[0]])
