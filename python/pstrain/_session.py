@@ -120,7 +120,7 @@ class Session:
         self.library = c.load()
         self.pid = os.getpid()
         self.rank = -1
-        self.failed = False  # only abort may follow
+        self.failure = ""  # why it has failed: only abort may follow
         self._s = c.c_void_p()
         self._caller: "_Caller | None" = None
         self._interrupted = 0
@@ -149,8 +149,9 @@ class Session:
 
     def error(self, status: int) -> errors.Error:
         """Must be called by the thread whose call failed."""
-        self.failed = self.failed or status != c.ARG
         text = self.library.pstrain_error().decode(errors="replace")
+        if status != c.ARG and not self.failure:
+            self.failure = text
         kind = c.EXCEPTIONS.get(status, errors.Error)
         return kind(f"rank {self.rank}: {text}" if self.rank >= 0 else text)
 

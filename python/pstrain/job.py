@@ -79,10 +79,10 @@ class Job:
 
     def leave(self) -> None:
         """Waits until every worker has called it."""
-        if self.session.pid == os.getpid() and not self.session.failed:
+        if self.session.pid == os.getpid() and not self.session.failure:
             for call in self.before_leaving:
                 call()
-        if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failed:
+        if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failure:
             why = ("it has sent the servers no gradient: the program made no pstrain.Optimizer, and an optimizer of "
                    "PyTorch's trains each worker's model by itself")
             self.abort(why)
@@ -352,8 +352,8 @@ def _on_exception(kind: "type[BaseException]", error: BaseException,
 
 def _at_exit() -> None:
     """A script that has ended well may have left out shutdown()."""
-    if _job is not None and _job.session.failed:
-        _job.end_at_once("it has failed")
+    if _job is not None and _job.session.failure:
+        _job.end_at_once(f"it has failed: {_job.session.failure}")
     elif _job is not None and _job.in_step():
         _job.end_at_once("it has ended in the middle of a step (sys.exit?)")
     elif _job is not None:

@@ -188,7 +188,7 @@ class Negotiation:
                     self._job.session.later(self._turn, self._end_turn)
                 self._changed.notify_all()
             return
-        if not self._job.session.failed:
+        if not self._job.session.failure:
             self._job.session.abort(f"{type(error).__name__}: {error}")
         self.fail(error)
 
