@@ -152,6 +152,22 @@ TEST(mistakes_are_named)
     check_bad("1,2,0\n1,2,cat\n", "\"cat\" is not a class");
 }
 
+TEST(what_is_no_number_has_a_mend)
+{
+    check_bad("a,b,c\n1,Paris,0\n", "is not a number: leave the column out, or make");
+    check_bad("1,Paris,0\n1,2,0\n", "(a line of names has none): leave the column out");
+    check_bad("1,2,0\n1,,0\n", "is not a number: fill it, or leave out the line");
+    check_bad("1,2,0\n1,NaN,0\n", "fill it, or leave out the line");
+    check_bad("1,2,0\n1,N/A,0\n", "fill it, or leave out the line");
+    check_bad("1,2,0\n1,2,\n", "(a whole number from 0): fill it");
+    check_bad("1;2;0\n1;-0,903;0\n", "\"-0,903\" is not a number: write a point for the");
+    check_bad("1,2,0\n1,\"1,5e3\",0\n", "write a point for the comma");
+    check_bad("1,2,0\n1,1e999,0\n", "write a finite number");
+    check_bad("1,2,0\n1,2,cat\n", "(a whole number from 0): number the classes, alike");
+    check_bad("1,2,cat\n1,2,0\n", "has none): number the classes, alike in all files");
+    check_bad("1,2,0\n1,2,0.5\n", "for numbers, set model.loss to mse");
+}
+
 IN_FOLDER(files_are_joined)
 {
     char *paths[] = {strdup(temp_path("a")), strdup(temp_path("b"))};

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "data_files.h"
 #include "parse_text.h"
@@ -132,6 +133,46 @@ static bool is_like_number(const char *field)
     return end > field && *end == '\0';
 }
 
+static bool has_decimal_comma(const char *field)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s", field);
+    char *comma = strchr(text, ',');
+    if (comma) *comma = '.';
+    return comma && is_like_number(text);
+}
+
+static bool is_missing(const char *field)
+{
+    static const char *const words[] = {"",     "nan",  "na", "n/a", "<na>",
+                                        "null", "none", "?",  "-"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(field, words[i]) == 0) return true;
+    return false;
+}
+
+static bool wants_number(const ps_wanted *wanted)
+{
+    return wanted->numbers && wanted->n == 1;
+}
+
+/* what: that it is a number, or which one. */
+static ps_err bad_number(const cursor *c, int64_t index, const char *what)
+{
+    const bool class =
+        index == c->n_fields - 1 && !c->wanted->nothing && !wants_number(c->wanted);
+    const char *field = c->fields[index];
+    const char *mend = is_missing(field)          ? "fill it, or leave out the line"
+                       : has_decimal_comma(field) ? "write a point for the comma"
+                       : is_like_number(field)    ? "write a finite number"
+                       : class ? "number the classes, alike in all files"
+                               : "leave the column out, or make numbers of it "
+                                 "(pandas.get_dummies)";
+    char text[192];
+    snprintf(text, sizeof text, "%s: %s", what, mend);
+    return bad_field(c, index, text);
+}
+
 static int64_t count_lines(const cursor *c)
 {
     int64_t n = 1;
@@ -141,11 +182,6 @@ static int64_t count_lines(const cursor *c)
 }
 
 /* --- samples ----------------------------------------------------------------------- */
-
-static bool wants_number(const ps_wanted *wanted)
-{
-    return wanted->numbers && wanted->n == 1;
-}
 
 /* Fields of a line that are not the sample's. */
 static int64_t csv_n_answers(const cursor *c)
@@ -165,15 +201,21 @@ static ps_err read_answer(const cursor *c, ps_dataset *out)
     }
     const bool number = is_number(c->fields[last], &value);
     if (wants_number(w)) {
-        if (!number || !isfinite((float)value)) return bad_field(c, last, "a number");
+        if (!number || !isfinite((float)value)) return bad_number(c, last, "a number");
         if (w->unit && (value < 0 || value > 1))
             return bad_field(c, last, "from 0 to 1, as bce_with_logits takes it");
         out->targets[out->n++] = (float)value;
         return PS_OK;
     }
     const bool ignored = number && w->may_be_ignored && value == w->ignore_index;
-    if (!ignored && (!number || value < 0 || value > INT32_MAX || value != floor(value)))
-        return bad_field(c, last, "a class (a whole number from 0)");
+    if (!ignored && !number)
+        return bad_number(c, last, "a class (a whole number from 0)");
+    if (!ignored && (value < 0 || value > INT32_MAX || value != floor(value)))
+        return bad_field(c, last,
+                         value == floor(value)
+                             ? "a class (a whole number from 0)"
+                             : "a class (a whole number from 0): for numbers, set "
+                               "model.loss to mse");
     out->labels[out->n++] = (int32_t)value;
     return PS_OK;
 }
@@ -189,7 +231,7 @@ static ps_err read_sample(const cursor *c, ps_dataset *out)
                           " fields; the first line has %" PRId64,
                           c->path, c->line, c->n_fields, columns + csv_n_answers(c));
     for (int64_t i = 0; i < columns; i++) {
-        if (!is_number(c->fields[i], &value)) return bad_field(c, i, "a number");
+        if (!is_number(c->fields[i], &value)) return bad_number(c, i, "a number");
         if (!isfinite((float)value))
             return bad_field(c, i, "within float32, which ends at 3.4e38");
         values[i] = (float)value;
@@ -268,9 +310,9 @@ static ps_err read_first_line(const cursor *c, ps_dataset *out)
             other = i;
     if (numbers == 0) return note_header(c, out);
     if (other >= 0)
-        return bad_field(c, other,
-                         "a number, as others of the first line are; a line of "
-                         "names has none");
+        return bad_number(c, other,
+                          "a number, as others of the first line are (a line of names "
+                          "has none)");
     if (counts_columns(c))
         PS_TRY(ps_dataset_note(&out->doubts,
                                "%s:%" PRId64 ": 0, 1, 2, ... is taken as a sample; if it "
