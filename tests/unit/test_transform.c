@@ -21,7 +21,7 @@ TEST(normalised_bytes_are_torchvisions)
     const ps_dims dims = {3, {1, 2, 3}}, flat = {1, {6}};
     float out[6];
     for (int i = 0; i < 2; i++) {
-        assert_ok(ps_transform_init(&t, &c, &dims, false, i ? &flat : &dims, true));
+        assert_ok(ps_transform_init(&t, &c, &dims, false, i ? &flat : &dims, true, NULL));
         ps_transform_apply(&t, in, (ps_draw_key){0}, out);
         assert_memory_equal(out, torch, sizeof out);
         ps_transform_fini(&t);
@@ -37,7 +37,7 @@ TEST(channels_have_their_own_numbers)
     const ps_dims dims = {3, {2, 1, 2}};
     ps_transform t;
     float out[4];
-    assert_ok(ps_transform_init(&t, &c, &dims, true, &dims, true));
+    assert_ok(ps_transform_init(&t, &c, &dims, true, &dims, true, NULL));
     ps_transform_apply(&t, in, (ps_draw_key){0}, out);
     assert_true(out[0] == 0 && out[1] == 0.5f && out[2] == 0.25f && out[3] == 0.5f);
     ps_transform_fini(&t);
@@ -74,7 +74,7 @@ static void check_resize(int64_t h, int64_t w, const float *torch)
     const ps_dims from = {3, {2, 3, 5}}, to = {3, {2, h, w}};
     for (int is_float = 0; is_float < 2; is_float++) {
         ps_transform t;
-        assert_ok(ps_transform_init(&t, &c, &from, is_float, &to, true));
+        assert_ok(ps_transform_init(&t, &c, &from, is_float, &to, true, NULL));
         ps_transform_apply(&t, is_float ? (void *)f32 : u8, (ps_draw_key){0}, out);
         for (int64_t i = 0; i < 2 * h * w; i++)
             assert_true(fabsf(out[i] - torch[i]) <= 4e-7f * 255);
@@ -101,7 +101,7 @@ TEST(crops_and_flips_are_uniform)
     c.flip = true;
     const ps_dims dims = {3, {1, SIDE, SIDE}};
     ps_transform t;
-    assert_ok(ps_transform_init(&t, &c, &dims, false, &dims, true));
+    assert_ok(ps_transform_init(&t, &c, &dims, false, &dims, true, NULL));
     int counts[WINDOWS][WINDOWS][2] = {0};
     for (uint32_t p = 0; p < N; p++) {
         float out[SIDE * SIDE];
@@ -136,11 +136,11 @@ TEST(evaluation_takes_the_middle)
     const ps_dims from = {3, {1, 3, 3}}, to = {3, {1, 1, 3}};
     ps_transform t;
     float out[3];
-    assert_ok(ps_transform_init(&t, &c, &from, false, &to, false));
+    assert_ok(ps_transform_init(&t, &c, &from, false, &to, false, NULL));
     ps_transform_apply(&t, in, (ps_draw_key){1, 2, 3}, out);
     assert_true(out[0] == -0.5f && out[1] == 0 && out[2] == 0.5f);
     ps_transform_fini(&t);
-    assert_ok(ps_transform_init(&t, &c, &from, false, &to, true));
+    assert_ok(ps_transform_init(&t, &c, &from, false, &to, true, NULL));
     int n_padding = 0;
     for (uint32_t p = 0; p < 100; p++) {
         ps_transform_apply(&t, in, (ps_draw_key){1, 2, p}, out);
@@ -153,13 +153,37 @@ TEST(evaluation_takes_the_middle)
     ps_transform_fini(&t);
 }
 
+static void check_mend(ps_config_data c, ps_dims from, ps_dims to, ps_err expected,
+                       const char *mend, const char *says)
+{
+    ps_transform t;
+    assert_int_equal(ps_transform_init(&t, &c, &from, false, &to, true, mend), expected);
+    if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
+    ps_transform_fini(&t);
+}
+
 static void check_bad(ps_config_data c, ps_dims from, ps_dims to, ps_err expected,
                       const char *says)
 {
-    ps_transform t;
-    assert_int_equal(ps_transform_init(&t, &c, &from, false, &to, true), expected);
-    if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
-    ps_transform_fini(&t);
+    check_mend(c, from, to, expected, NULL, says);
+}
+
+TEST(shapes_are_said_as_the_user_has_them)
+{
+    const ps_dims rgb = {3, {3, 32, 24}}, last = {3, {32, 24, 3}},
+                  wave = {3, {2, 1, 100}};
+    const ps_dims wave_last = {2, {100, 2}}, wave_90 = {2, {2, 90}}, f = {1, {100}};
+    ps_config_data c = settings();
+    check_bad(c, last, rgb, PS_ERR_SHAPE,
+              "data is (32, 24, 3), the model's input is (3, 32, 24): the channels stand "
+              "last: save numpy.ascontiguousarray(x.transpose(0, 3, 1, 2))");
+    check_bad(c, wave_last, wave, PS_ERR_SHAPE,
+              "data is (100, 2), the model's input is (2, 100): the channels stand last: "
+              "save numpy.ascontiguousarray(x.transpose(0, 2, 1))");
+    check_bad(c, wave_90, wave, PS_ERR_SHAPE,
+              "data is (2, 90), the model's input is (2, 100): set ");
+    check_mend(c, f, wave, PS_ERR_SHAPE, "save it",
+               "data is (100), the model's input is (2, 100): save it");
 }
 
 TEST(what_does_not_fit_is_said)

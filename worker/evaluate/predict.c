@@ -100,6 +100,21 @@ static ps_err predict_read_weights(predictor *p)
 
 /* --- in between -------------------------------------------------------------------- */
 
+/* Of samples that do not fit. The model is trained, and stays as it is. */
+static const char *predict_mend(const predictor *p)
+{
+    const int64_t count = ps_dims_count(&p->set.dims);
+    const int64_t wanted = ps_dims_count(&p->spec.input);
+    const bool csv = strstr(p->cli->predict, ".csv") != NULL;
+    if (csv && count == wanted + 1)
+        return PS_LOSS_OF_NUMBERS(p->spec.loss)
+                   ? "leave out the last column, which is to be predicted"
+                   : "leave out the class column";
+    if (!csv && !p->tested && p->set.n > 1 && p->set.n * count == wanted)
+        return "this is one sample: save x[None]";
+    return "give the samples the shape of those in training";
+}
+
 static ps_err open_program(predictor *p, int threads)
 {
     const ps_config_train *t = &p->config->train;
@@ -119,7 +134,8 @@ static ps_err open_program(predictor *p, int threads)
                                       .input = &p->spec.input,
                                       .begin = p->files.first,
                                       .n = p->files.n,
-                                      .max_batch = batch};
+                                      .max_batch = batch,
+                                      .mend = predict_mend(p)};
     const ps_err err = ps_loader_create(&loader, &p->loader);
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "--predict %s", p->cli->predict);
 }
@@ -176,7 +192,7 @@ static ps_err predict_run(predictor *p, int threads)
     PS_TRY(ps_model_spec_init(&p->spec, p->config));
     PS_TRY(predict_read_weights(p));
     PS_TRY(predict_read_samples(p));
-    ps_dataset_log(&p->set, "--predict");
+    ps_dataset_log(&p->set, p->cli->predict);
     PS_TRY(predict_open_files(p));
     PS_TRY(open_program(p, threads));
     return predict_all(p);

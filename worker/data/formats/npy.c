@@ -93,20 +93,18 @@ static ps_err npy_read_shape(cursor *c, ps_npy_header *header)
     return PS_OK;
 }
 
-/* "<f4": byte order, type, size. */
+/* "<f4": byte order, type, size; "|O": none. */
 static ps_err read_descr(cursor *c, ps_npy_header *header)
 {
     char text[16];
     PS_TRY(read_string(c, text, sizeof text));
-    if (strlen(text) != 3 || strchr("<>|=", text[0]) == NULL ||
-        !isdigit((unsigned char)text[2]))
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "%s: values of type \"%s\" are not supported; save them with "
-                          "astype('float32') or astype('uint8')",
-                          c->path, text);
+    if (strlen(text) < 2 || strchr("<>|=", text[0]) == NULL ||
+        !isalpha((unsigned char)text[1]))
+        return bad_header(c, "has a descr that is no type");
     header->order = text[0];
     header->type = text[1];
-    header->item_bytes = text[2] - '0';
+    header->item_bytes = text[2] && !text[3] ? text[2] - '0' : 0;
+    strcpy(header->name, text + 1);
     return PS_OK;
 }
 
@@ -156,6 +154,11 @@ ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header)
     memset(header, 0, sizeof *header);
     uint8_t magic[8], size[4] = {0};
     PS_TRY(ps_source_read(source, magic, sizeof magic, "the npy header"));
+    if (memcmp(magic, "PK\3\4", 4) == 0)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: is an .npz file, of several arrays: save each of them "
+                          "with numpy.save",
+                          source->path);
     if (memcmp(magic, "\x93NUMPY", 6) != 0)
         return ps_err_set(PS_ERR_FORMAT, "%s: is not an npy file", source->path);
     if (magic[6] < 1 || magic[6] > 3)
@@ -202,7 +205,7 @@ static ps_err npy_check_layout(const ps_source *source, const ps_npy_header *hea
     return PS_OK;
 }
 
-/* A sample's dims: (), (F), (H, W) as one channel, (C, H, W). */
+/* A sample's dims: (), (F), (H, W), (C, H, W). */
 static ps_err sample_dims(const ps_source *source, const ps_npy_header *header,
                           ps_dims *dims)
 {
@@ -215,7 +218,7 @@ static ps_err sample_dims(const ps_source *source, const ps_npy_header *header,
         *dims = (ps_dims){1, {d[0]}};
         return PS_OK;
     case 3:
-        *dims = (ps_dims){3, {1, d[0], d[1]}};
+        *dims = (ps_dims){2, {d[0], d[1]}};
         return PS_OK;
     case 4:
         *dims = (ps_dims){3, {d[0], d[1], d[2]}};
@@ -250,9 +253,9 @@ static ps_err read_values_header(ps_source *source, ps_npy_header *header,
     const bool f64 = header->type == 'f' && header->item_bytes == 8;
     if (!u8 && !f64 && !(header->type == 'f' && header->item_bytes == 4))
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "%s: samples of type %c%d are not supported; save them with "
+                          "%s: samples of type %s are not supported; save them with "
                           "astype('float32') or astype('uint8')",
-                          source->path, header->type, header->item_bytes);
+                          source->path, header->name);
     PS_TRY(sample_dims(source, header, &set->dims));
     set->is_float = !u8;
     return PS_OK;
@@ -311,15 +314,22 @@ static ps_err npy_check_labels(const ps_source *source, const ps_npy_header *hea
     PS_TRY(npy_check_layout(source, header));
     int size = header->item_bytes;
     bool known = size == 1 || size == 2 || size == 4 || size == 8;
+    const bool one_hot = header->n_dims == 2 && header->shape[1] > 1;
+    const bool text = strchr("USO", header->type) != NULL;
+    const char *mend = one_hot ? "save y.argmax(1)"
+                       : text  ? "save numpy.unique(y, return_inverse=True)[1], of the "
+                                 "labels of all files together"
+                               : "save them with astype('int64')";
     if (!is_whole(header) || !known)
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "%s: labels are integers, these are of type %c%d; save them "
-                          "with astype('int64'), or take a loss of numbers (model.loss)",
-                          source->path, header->type, size);
+                          "%s: labels are integers, these are of type %s; %s%s",
+                          source->path, header->name, mend,
+                          text ? "" : ", or take a loss of numbers (model.loss)");
     if (header->n_dims == 1 || (header->n_dims == 2 && header->shape[1] == 1))
         return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT, "%s: labels have one dimension, these have %d",
-                      source->path, header->n_dims);
+    return ps_err_set(PS_ERR_FORMAT, "%s: labels have one dimension, these have %d%s%s",
+                      source->path, header->n_dims, one_hot ? "; " : "",
+                      one_hot ? mend : "");
 }
 
 static ps_err bad_label(const ps_source *source, char type, int64_t i, int64_t v)
@@ -390,11 +400,11 @@ static ps_err check_targets(const ps_source *source, const ps_npy_header *header
     const bool real = header->type == 'f' && (size == 4 || size == 8);
     const bool known = size == 1 || size == 2 || size == 4 || size == 8;
     const int64_t columns = header->n_dims == 2 ? header->shape[1] : 1;
-    if (!real && !(is_whole(header) && known) && header->type != 'b')
+    if (!real && !(is_whole(header) && known) && strcmp(header->name, "b1") != 0)
         return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "%s: numbers to compare with of type %c%d are not supported; "
+                          "%s: numbers to compare with of type %s are not supported; "
                           "save them with astype('float32')",
-                          source->path, header->type, size);
+                          source->path, header->name);
     if (header->n_dims > 2)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: has %d dimensions; numbers to compare with have the shape "

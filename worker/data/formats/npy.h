@@ -18,8 +18,9 @@ enum { PS_NPY_MAX_DIMS = 8 };
 
 typedef struct ps_npy_header {
     char order;     // '<', '>', '|' or '='
-    char type;      // 'u', 'i', 'f', 'b', ...
-    int item_bytes; // 1, 2, 4 or 8 for the types above
+    char name[15];  // of the type: "f4", "U10", "O"
+    char type;      // 'u', 'i', 'f', 'b', ...: the name's first character
+    int item_bytes; // 1, 2, 4 or 8 for the types above; 0: no number follows
     bool fortran_order;
     int n_dims;
     int64_t shape[PS_NPY_MAX_DIMS];

@@ -10,7 +10,7 @@
 
 typedef struct ps_dataset {
     int64_t n;     // samples
-    ps_dims dims;  // one sample's: (C, H, W) or (F)
+    ps_dims dims;  // one sample's: (C, H, W), (H, W) or (F)
     bool is_float; // float32 values, else uint8 pixels
     void *values;  // (n, dims), row-major; owned; NULL: files or stream
     char **files;  // (n) pictures, read when they are needed (picture_reader.h); owned

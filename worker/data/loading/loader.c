@@ -113,7 +113,15 @@ static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const voi
 {
     const ps_dataset *set = f->loader->o.dataset;
     *out = f->sample;
-    if (set->files) return ps_picture_read(&f->reader, set->files[index], key, f->sample);
+    if (set->files) {
+        const char *path = set->files[index];
+        const ps_err err = ps_picture_read(&f->reader, path, key, f->sample);
+        if (err != PS_ERR_FORMAT) return err;
+        return ps_err_set(err,
+                          "%s: remove the file, or save it again; --check-data lists "
+                          "all that cannot be read",
+                          ps_err_message());
+    }
     if (set->stream) return ps_sample_file_read(set->stream, index, f->sample);
     *out = (const char *)set->values + index * f->loader->sample_bytes;
     return PS_OK;
@@ -262,7 +270,7 @@ static ps_err start_filler(ps_loader *l, filler *f)
         PS_TRY(
             ps_mem_zalloc(&f->last, (size_t)l->input_count, sizeof *f->last, "a sample"));
     PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
-                             l->o.input, l->o.sampler != NULL));
+                             l->o.input, l->o.sampler != NULL, l->o.mend));
     PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));
     f->has_thread = true;
     return PS_OK;

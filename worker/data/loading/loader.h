@@ -29,6 +29,7 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     int64_t begin, n;                  // evaluation; n may be 0
     int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
     int64_t classes;   // the model's; for data.mixup
+    const char *mend;  // of samples that do not fit the input (transform.h); or NULL
 } ps_loader_options;
 
 /* The threads prepare data.prefetch batches ahead of the one in use, and at least one

@@ -9,32 +9,34 @@
 #include "mem.h"
 #include "rng.h"
 
-static void dims_text(const ps_dims *dims, char *out, size_t size)
+/* Whether the data may be (channels, length), which is (channels, 1, length) in the
+ * model. */
+static bool may_be_sequences(const ps_dims *stored, const ps_dims *to)
 {
-    size_t at = (size_t)snprintf(out, size, "(");
-    for (int i = 0; i < dims->n && at < size; i++)
-        at += (size_t)snprintf(out + at, size - at, i > 0 ? ", %" PRId64 : "%" PRId64,
-                               dims->d[i]);
-    if (at < size) snprintf(out + at, size - at, ")");
+    return stored->n < 3 && to->n == 3 && to->d[1] == 1;
 }
 
-/* Whether the data are (H, W, C), and the model's input is (C, H, W). */
-static bool has_channels_last(const ps_dims *from, const ps_dims *to)
+/* Whether the data are (H, W, C) or (length, C), and the model's channels stand first. */
+static bool has_channels_last(const ps_dims *stored, const ps_dims *to)
 {
-    return from->n == 3 && to->n == 3 && from->d[2] == to->d[0] &&
-           from->d[0] == to->d[1] && from->d[1] == to->d[2];
+    const bool can = stored->n == 3 || (stored->n == 2 && may_be_sequences(stored, to));
+    return can && to->n == 3 && stored->d[stored->n - 1] == to->d[0] &&
+           stored->d[0] != to->d[0];
 }
 
-static ps_err does_not_fit(const ps_dims *from, const ps_dims *to, const char *hint)
+/* Both shapes are said as the user has them. */
+static ps_err does_not_fit(const ps_dims *stored, const ps_dims *to, const char *mend)
 {
-    char a[96], b[96];
-    if (has_channels_last(from, to))
-        hint = "the channels stand last: save "
-               "numpy.ascontiguousarray(x.transpose(0, 3, 1, 2))";
-    dims_text(from, a, sizeof a);
-    dims_text(to, b, sizeof b);
-    return ps_err_set(PS_ERR_SHAPE, "data is %s, the model's input is %s: %s", a, b,
-                      hint);
+    char a[PS_DIMS_TEXT], b[PS_DIMS_TEXT];
+    const ps_dims sequence = {2, {to->d[0], to->d[2]}};
+    if (has_channels_last(stored, to))
+        mend = stored->n == 3 ? "the channels stand last: save "
+                                "numpy.ascontiguousarray(x.transpose(0, 3, 1, 2))"
+                              : "the channels stand last: save "
+                                "numpy.ascontiguousarray(x.transpose(0, 2, 1))";
+    return ps_err_set(
+        PS_ERR_SHAPE, "data is %s, the model's input is %s: %s", ps_dims_text(stored, a),
+        ps_dims_text(may_be_sequences(stored, to) ? &sequence : to, b), mend);
 }
 
 static ps_image_size image_size(const ps_dims *dims)
@@ -56,11 +58,14 @@ static bool are_sequences(const ps_dims *from, const ps_dims *to)
            from->d[1] == to->d[0] && from->d[2] == to->d[2];
 }
 
-/* Sets resized and to. Images need (C, H, W); the model's input may be the flattened form
- * of it. */
+/* Sets resized and to. Images need (C, H, W), or (H, W) of one channel; the model's input
+ * may be the flattened form of it. */
 static ps_err transform_fit(ps_transform *t, const ps_config_data *config,
-                            const ps_dims *from, const ps_dims *to)
+                            const ps_dims *stored, const ps_dims *to, const char *mend)
 {
+    const ps_dims gray = {3, {1, stored->d[0], stored->d[1]}};
+    const ps_dims *from = stored->n == 2 ? &gray : stored;
+    if (!mend) mend = from->n == 3 ? "set data.resize or model.input" : "set model.input";
     if (are_sequences(from, to)) from = to;
     t->from = t->resized = image_size(from);
     if (config->resize.n > 0) {
@@ -74,15 +79,12 @@ static ps_err transform_fit(ps_transform *t, const ps_config_data *config,
     }
     int64_t count = t->to.c * t->to.h * t->to.w;
     if (from->n != 3 || t->to.c != t->resized.c || count != ps_dims_count(to))
-        return does_not_fit(from, to,
-                            from->n == 3 ? "set data.resize or model.input"
-                                         : "set model.input");
+        return does_not_fit(stored, to, mend);
     if (t->crop && (t->to.h > t->resized.h || t->to.w > t->resized.w))
-        return does_not_fit(from, to,
+        return does_not_fit(stored, to,
                             "data.crop_padding crops to the input's size, which is "
                             "larger than the image; set data.resize or model.input");
-    if (!t->crop && !same_size(t->to, t->resized))
-        return does_not_fit(from, to, "set data.resize or model.input");
+    if (!t->crop && !same_size(t->to, t->resized)) return does_not_fit(stored, to, mend);
     return PS_OK;
 }
 
@@ -147,7 +149,7 @@ static ps_err init_resize(ps_transform *t)
 
 ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
                          const ps_dims *from, bool is_float, const ps_dims *to,
-                         bool augment)
+                         bool augment, const char *mend)
 {
     memset(t, 0, sizeof *t);
     t->is_float = is_float;
@@ -156,12 +158,12 @@ ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
     t->scale = (float)config->scale;
     t->crop = config->crop_padding > 0;
     t->flip = config->flip;
-    if (from->n != 3 &&
+    if (from->n == 1 &&
         (config->resize.n > 0 || config->crop_padding > 0 || config->flip))
         return does_not_fit(from, to,
                             "data.resize, data.crop_padding and data.flip need images "
                             "(C, H, W)");
-    PS_TRY(transform_fit(t, config, from, to));
+    PS_TRY(transform_fit(t, config, from, to, mend));
     ps_err err = init_normalise(t, config);
     if (err == PS_OK && !same_size(t->from, t->resized)) err = init_resize(t);
     if (err != PS_OK) ps_transform_fini(t);

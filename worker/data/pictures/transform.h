@@ -43,11 +43,12 @@ typedef struct ps_transform {
 } ps_transform;
 
 /* from: a stored sample; to: the model's input. augment: training, else evaluation. SHAPE
- * when a stored sample cannot become the input; CONFIG for data.normalize of the wrong
- * length or with a standard deviation of 0; NOMEM. After a failure t is safe for fini. */
+ * when a stored sample cannot become the input; mend: what the message then ends with
+ * (NULL: to set model.input). CONFIG for data.normalize of the wrong length or with a
+ * standard deviation of 0; NOMEM. After a failure t is safe for fini. */
 ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
                          const ps_dims *from, bool is_float, const ps_dims *to,
-                         bool augment);
+                         bool augment, const char *mend);
 void ps_transform_fini(ps_transform *t);
 
 /* sample: uint8 or float32, as is_float says; out: the input's elements. Uses t's
