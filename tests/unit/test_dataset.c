@@ -73,6 +73,23 @@ IN_FOLDER(named_files_and_ranges)
     check_labels(PS_SPLIT_TRAIN, absolute, 40, 5);
 }
 
+IN_FOLDER(a_range_without_some_classes_is_doubted)
+{
+    ps_config config = {.file = "",
+                        .data = {.kind = PS_DATA_IDX, .path = folder.path, .test = ""}};
+    ps_dataset set;
+    write_idx("a", "b", 0, 5); // a sample of each class
+    config.data.train = "a,b@1-3";
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, &set));
+    assert_non_null(
+        strstr(set.doubts, "classes without a sample: 2 of 5, the first is 0:"));
+    ps_dataset_fini(&set);
+    config.data.train = "a,b@0-4";
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, &set));
+    assert_null(set.doubts);
+    ps_dataset_fini(&set);
+}
+
 IN_FOLDER(split_texts_are_parsed)
 {
     ps_data_spec spec;

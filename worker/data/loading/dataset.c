@@ -11,6 +11,7 @@
 #include "data_files.h"
 #include "idx.h"
 #include "image_folder.h"
+#include "mem.h"
 #include "npy.h"
 #include "picture.h"
 #include "stl10.h"
@@ -267,8 +268,15 @@ static ps_err find_split(const ps_data_spec *spec, ps_split split, const char *f
     PS_TRY(find_existing(folder, train ? "train" : "test", out));
     if (*out == NULL && !train) PS_TRY(find_existing(folder, "val", out));
     if (*out != NULL || (!train && !spec->has_range)) return PS_OK;
-    return ps_err_set(PS_ERR_IO, "%s has no folder %s; name the folder, or set data.path",
-                      folder, train ? "train" : "test or val");
+    ps_class_names inside = {0};
+    if (train) PS_TRY(ps_image_folder_names(folder, &inside));
+    const bool classes = inside.n > 0;
+    ps_class_names_fini(&inside);
+    return ps_err_set(PS_ERR_IO, "%s has no folder %s; %s", folder,
+                      train ? "train" : "test or val",
+                      classes ? "if its folders are classes, move them into train/ and "
+                                "test/, or give data.train=."
+                              : "name the folder, or set data.path");
 }
 
 /* The folder of the training split, where there is one; owned by the caller. */
@@ -391,6 +399,34 @@ static void dataset_find_place(const ps_config *cfg, const char *key, char *out,
         snprintf(out, cap, "%s", key);
 }
 
+/* Adds a doubt where classes have no sample. Stored samples often stand class by class,
+ * and then a range has those of the first classes. n: the model's classes. */
+static ps_err doubt_missing_classes(int64_t n, ps_dataset *out)
+{
+    bool *has;
+    const int64_t classes = out->names.n > 0 ? out->names.n : n;
+    int64_t missing = 0, first = 0;
+    if (!out->labels || classes < 1) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&has, (size_t)classes, sizeof *has, "classes"));
+    for (int64_t i = 0; i < out->n; i++)
+        if (out->labels[i] >= 0 && out->labels[i] < classes) has[out->labels[i]] = true;
+    for (int64_t k = classes; k-- > 0;)
+        if (!has[k]) {
+            missing++;
+            first = k;
+        }
+    free(has);
+    if (missing == 0) return PS_OK;
+    const char *name = ps_class_name(&out->names, first);
+    return ps_dataset_note(
+        &out->doubts,
+        "classes without a sample: %lld of %lld, the first is %lld%s%s: the range takes "
+        "samples as they are stored, often class by class: mix them first, or give whole "
+        "files or folders",
+        (long long)missing, (long long)classes, (long long)first, name ? " " : "",
+        name ? name : "");
+}
+
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_dataset *out)
 {
@@ -409,6 +445,8 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         if (err != PS_OK && files[0]) ps_err_prefix(err, "%s", files);
     }
     if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
+    if (err == PS_OK && spec.has_range && split == PS_SPLIT_TRAIN)
+        err = doubt_missing_classes(n_classes, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
         char place[PATH_MAX];
