@@ -10,11 +10,13 @@
 #include "interrupt.h"
 #include "loader.h"
 #include "mem.h"
+#include "picture_reader.h"
 #include "printable.h"
 #include "trainer.h"
 
 enum { READ_MS = 5000, BATCH_MS = 60000, BATCH = 32 };
 enum { COLUMNS = 80, INDENT = 12, MOST_ROWS = 20, NAME_BYTES = 50, ITEM_BYTES = 1600 };
+enum { MOST_COLUMNS = 12, MOST_BROKEN = 10, UNLIKE = 100 };
 
 /* --- lines ------------------------------------------------------------------------- */
 
@@ -46,10 +48,15 @@ static const char *check_data_plural(int64_t n)
 
 /* --- what the model gets ----------------------------------------------------------- */
 
+typedef struct range {
+    float least, most;
+} range;
+
 typedef struct figures {
     int64_t samples, values;
     double least, most, sum, squares;
     double seconds;
+    range *columns; // (input) of a table; owned; NULL: it is none
 } figures;
 
 static void figures_add(figures *f, const float *values, int64_t n)
@@ -64,17 +71,30 @@ static void figures_add(figures *f, const float *values, int64_t n)
     f->values += n;
 }
 
+/* values: (n, columns) */
+static void ranges_add(const figures *f, const float *values, int64_t n, int64_t columns)
+{
+    for (int64_t i = 0; i < n * columns; i++) {
+        range *r = &f->columns[i % columns];
+        const bool first = f->samples == 0 && i < columns;
+        if (first || values[i] < r->least) r->least = values[i];
+        if (first || values[i] > r->most) r->most = values[i];
+    }
+}
+
 static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, figures *f)
 {
     const uint64_t begun_ns = ps_clock_ns();
     const ps_deadline end = ps_deadline_in_ms(READ_MS);
+    const int64_t count = ps_dims_count(&o->spec->input);
     ps_loaded *b;
     PS_TRY(ps_loader_epoch(loader, 0, 0));
     do {
         PS_TRY(ps_interrupt_check());
         PS_TRY(ps_loader_next(loader, ps_deadline_in_ms(BATCH_MS), &b));
         if (!b) break;
-        figures_add(f, b->x, b->n * ps_dims_count(&o->spec->input));
+        figures_add(f, b->x, b->n * count);
+        if (f->columns) ranges_add(f, b->x, b->n, count);
         f->samples += b->n;
         ps_loader_release(loader, b);
     } while (!ps_deadline_passed(end));
@@ -119,6 +139,109 @@ static void print_read(const ps_check_data_options *o, const ps_dataset *set,
     print_item(out, "  input", "%s, from %.4g to %.4g, mean %.4g, deviation %.4g",
                ps_dims_product_text(&o->spec->input, shape), f->least, f->most, mean,
                sqrt(variance));
+}
+
+/* --- columns of a table ------------------------------------------------------------ */
+
+static double range_size(const range *r)
+{
+    return fmax(fabs((double)r->least), fabs((double)r->most));
+}
+
+static const char *column_text(const ps_dataset *set, int64_t column,
+                               char out[NAME_BYTES + 32])
+{
+    char name[NAME_BYTES] = "";
+    if (column < set->columns.n)
+        ps_printable(set->columns.names[column], name, sizeof name);
+    snprintf(out, NAME_BYTES + 32, "column %" PRId64 "%s%s", column + 1,
+             name[0] ? " " : "", name);
+    return out;
+}
+
+/* Columns of zeros have no size. */
+static void warn_of_unlike(const ps_check_data_options *o, const ps_dataset *set,
+                           const range *columns, FILE *out)
+{
+    char small[NAME_BYTES + 32], large[NAME_BYTES + 32];
+    int64_t least = -1, most = 0;
+    for (int64_t i = 0; i < set->dims.d[0]; i++) {
+        const double size = range_size(&columns[i]);
+        if (size > range_size(&columns[most])) most = i;
+        if (size > 0 && (least < 0 || size < range_size(&columns[least]))) least = i;
+    }
+    if (least < 0 || o->spec->layers[0].kind == PS_LAYER_BATCH_NORM2D) return;
+    const double times = range_size(&columns[most]) / range_size(&columns[least]);
+    if (times <= UNLIKE) return;
+    print_item(out, "  look at",
+               "the values of %s are %.3g times as large as those of %s: bring all to a "
+               "like size, for instance (x - mean) / std, or begin the layers with "
+               "batch_norm1d",
+               column_text(set, most, large), times, column_text(set, least, small));
+}
+
+static void print_columns(const ps_check_data_options *o, const ps_dataset *set,
+                          const range *columns, FILE *out)
+{
+    char text[NAME_BYTES + 32];
+    const int64_t n = set->dims.d[0];
+    for (int64_t i = 0; i < n && i < MOST_COLUMNS; i++)
+        fprintf(out, "%*sfrom %.6g to %.6g  %s\n", INDENT, "", (double)columns[i].least,
+                (double)columns[i].most, column_text(set, i, text));
+    if (n > MOST_COLUMNS)
+        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", n - MOST_COLUMNS);
+    warn_of_unlike(o, set, columns, out);
+}
+
+/* --- pictures that cannot be read -------------------------------------------------- */
+
+/* Whether the picture is at fault; what does not fit the job has another mend. */
+static bool is_broken(ps_err err)
+{
+    return err == PS_ERR_FORMAT || err == PS_ERR_IO;
+}
+
+/* Reads the pictures in their order, for some seconds, and prints the first errors. */
+static ps_err list_broken(const ps_check_data_options *o, const ps_dataset *set,
+                          FILE *out, int64_t *read, int64_t *broken)
+{
+    const ps_deadline end = ps_deadline_in_ms(READ_MS);
+    char text[ITEM_BYTES];
+    ps_picture_reader reader;
+    uint8_t *sample;
+    ps_err err = PS_OK;
+    PS_TRY(ps_mem_zalloc(&sample, (size_t)ps_dims_count(&set->dims), 1, "a picture"));
+    ps_picture_reader_init(&reader, &o->config->data, &set->dims, false);
+    for (*read = 0; *read < set->n && !ps_deadline_passed(end) && err == PS_OK; ++*read) {
+        const char *path = set->files[*read];
+        if (is_broken(ps_picture_read(&reader, path, (ps_draw_key){0}, sample)) &&
+            ++*broken <= MOST_BROKEN) {
+            ps_printable(ps_err_message(), text, sizeof text);
+            fprintf(out, "%*s%s\n", INDENT, "", text);
+        }
+        err = ps_interrupt_check();
+    }
+    if (*broken > MOST_BROKEN)
+        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", *broken - MOST_BROKEN);
+    fflush(out);
+    ps_picture_reader_fini(&reader);
+    free(sample);
+    return err;
+}
+
+/* err: of the first broken picture, after which the loader has stopped. */
+static ps_err count_broken(const ps_check_data_options *o, const ps_dataset *set,
+                           const char *key, ps_err err, FILE *out)
+{
+    const ps_err_saved first = ps_err_save(err);
+    int64_t read = 0, broken = 0;
+    if (!set->files || !is_broken(err)) return err;
+    PS_TRY(list_broken(o, set, out, &read, &broken));
+    if (broken == 0) return ps_err_restore(&first); // it stands behind those
+    return ps_err_set(err,
+                      "%s: %" PRId64 " of %" PRId64 " pictures cannot be read, as "
+                      "listed: remove them, or save them again",
+                      key, broken, read);
 }
 
 /* --- what it is compared with ------------------------------------------------------ */
@@ -210,6 +333,7 @@ static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
         print_item(out, key, "no samples");
         return PS_OK;
     }
+    const bool table = set->is_float && set->dims.n == 1 && set->dims.d[0] > 1;
     print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n,
                check_data_plural(set->n), check_data_storage_of(set),
                ps_dims_product_text(&set->dims, shape), named[0] ? " (" : "", named,
@@ -217,8 +341,14 @@ static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);
-    PS_TRY(read_set(o, set, key, &f));
-    print_read(o, set, &f, out);
+    if (table && set == &o->data->train)
+        PS_TRY(ps_mem_zalloc(&f.columns, (size_t)set->dims.d[0], sizeof *f.columns,
+                             "columns"));
+    const ps_err err = read_set(o, set, key, &f);
+    if (err == PS_OK) print_read(o, set, &f, out);
+    if (err == PS_OK && f.columns) print_columns(o, set, f.columns, out);
+    free(f.columns);
+    if (err != PS_OK) return count_broken(o, set, key, err, out);
     if (set->labels) return print_labels(o, set, out);
     print_targets(set, out);
     return PS_OK;

@@ -388,8 +388,16 @@ class Jobs(JobTest):
     def test_a_bad_picture_ends_the_job(self):
         path = Path(self.path("set"), "train", "ant", "3.PNG")
         path.write_bytes(path.read_bytes()[:200])
-        self.fails(f"{path}: not a whole PNG: the file is truncated")
-        self.fails(f"{path}: not a whole PNG: the file is truncated", "--check-data")
+        truncated = f"{path}: not a whole PNG: the file is truncated"
+        self.fails(truncated + ": remove the file, or save it again; --check-data lists all")
+        self.fails(truncated + "\n", "--check-data")
+        for i in range(10):
+            path.with_name(f"{i}.PNG").write_bytes(b"no picture")
+        path.parent.with_name("Zebra").joinpath("0.PNG").write_bytes(b"")
+        run = Psrun.run(self.psrun_argv("--check-data", self.config, out=self.out()))
+        self.assertEqual(run.stdout.count("is neither a PNG nor a JPEG picture\n"), 9)
+        self.assertIn("and 1 more\n", run.stdout)
+        self.assertIn("data.train: 11 of 30 pictures cannot be read, as listed: remove them, or save", run.stdout)
 
     def test_folders(self):
         root = Path(self.path("set"))
@@ -399,7 +407,11 @@ class Jobs(JobTest):
         (root / "train" / "empty").mkdir()
         self.fails("has no pictures (.png, .jpg, .jpeg)")
         (root / "train" / "empty").rmdir()
-        self.fails("has no folder train", f"data.path={root / 'train'}")
+        flat = f"data.path={root / 'train'}"
+        self.fails("has no folder train; if its folders are classes, move them into train/ and test/, or give "
+                   "data.train=.", flat)
+        text = " ".join(self.psrun("--check-data", self.config, flat, "data.train=.@0-9").split())
+        self.assertIn("classes without a sample: 2 of 3, the first is 1 ant: the range takes samples as", text)
         os.rename(root / "test", root / "val")
         for name in ("train/ant/1.webp", "train/ant/2.tif", "train/loose.png", "train/ant/.hidden"):
             (root / name).touch()
