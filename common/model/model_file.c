@@ -2,9 +2,11 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "finite.h"
 #include "float16.h"
@@ -241,11 +243,21 @@ static ps_err take_fitting(const char *path, const ps_st_file *file,
     return PS_OK;
 }
 
+/* What psrun writes into the folder of a run is what is meant. */
+static ps_err refuse_folder(const char *path)
+{
+    char inside[PATH_MAX];
+    const int n = snprintf(inside, sizeof inside, "%s/model.safetensors", path);
+    if (n >= (int)sizeof inside || access(inside, F_OK) != 0) return PS_OK;
+    return ps_err_set(PS_ERR_IO, "%s: is a folder; give its file: %s", path, inside);
+}
+
 ps_err ps_model_file_load(const char *path, const ps_tensor_table *table, bool strict,
                           float *params, void *buffers)
 {
     const target to = {table, strict};
     ps_st_file file;
+    PS_TRY(refuse_folder(path));
     PS_TRY(ps_st_load_checked(path, model_file_check, &to, &file));
     if (!strict) say_what_was_taken(path, &file, table);
     ps_err err = take_fitting(path, &file, table, params, buffers);

@@ -337,9 +337,26 @@ class Predict(JobTest):
         for dims in ((9,), (1, 4, 4)):
             write_npy(wrong, (2, *dims), bytes(2 * math.prod(dims)))
             self.assertIn(f"--predict {wrong}: data is", self.predict(wrong, DIGITS, code=1))
+        write_npy(wrong, (4, 16), bytes(64))
+        self.assertIn("is (16), the model's input is (1, 8, 8): this is one sample: save x[None]",
+                      self.predict(wrong, DIGITS, code=1))
         Path(wrong).write_bytes(npy("<f4", f"(1, {self.shape[2] * self.shape[3]})",
                                     struct.pack("<f", math.nan) * math.prod(self.shape[2:])))
         self.assertIn(f"{wrong}: sample 0: value 0 is not a finite number", self.predict(wrong, DIGITS, code=1))
+        Path(self.path("x.csv")).write_text("a,b,class\n1,2,0\n", encoding="ascii")
+        job = self.path("table.yaml")
+        Path(job).write_text("model: {input: [2], layers: [{linear: {name: fc, out: 3}}]}\n", encoding="ascii")
+        self.psrun("-m", "single", job, "data.kind=synthetic", "train.epochs=0", out="table")
+        argv = ["--predict", self.path("x.csv"), "--init", self.path("table", "model.safetensors"), job]
+        text = self.psrun(*argv, out="said", code=1)
+        self.assertIn("data is (3), the model's input is (2): leave out the class column", text)
+        self.assertIn(f"data of={self.path('x.csv')} note=", text)
+        self.assertIn("leave out the last column", self.psrun(*argv, "model.loss=mse", out="said", code=1))
+        Path(self.path("x.csv")).write_text("1\n", encoding="ascii")
+        self.assertIn("give the samples the shape of those in training", self.psrun(*argv, out="said", code=1))
+        argv[3] = self.path("table")
+        self.assertIn(f"table: is a folder; give its file: {self.path('table')}/model.safetensors",
+                      self.psrun(*argv, out="said", code=1))
         for option in ("--predict", "--init", "--out", "--resume"):  # as from a variable that is not set
             self.assertIn(f"argument {option}: the name is empty", self.psrun(option, "", DIGITS, out="none", code=2))
         self.assertFalse(os.path.exists(self.path("none")))
@@ -382,6 +399,24 @@ class CheckData(JobTest):
         self.assertLessEqual(max(map(len, printed.splitlines())), 80)
         self.assertFalse(os.path.exists(self.path("out")))
         self.assertIn("--doctor does so", self.psrun("--check-data", "-H", "none", DIGITS, code=1))
+
+    def test_columns_of_unlike_size(self):
+        config = self.path("model.yaml")
+        Path(config).write_text("model: {input: [14], layers: [{linear: {name: fc, out: 3}}]}\n"
+                                f"data: {{kind: csv, path: {self.folder}}}\n", encoding="ascii")
+        lines = [",".join(f"v{i}" for i in range(1, 15)) + ",class", "30,-0.5," + "0," * 12 + "0",
+                 "90000,0.25," + "0," * 12 + "1"]
+        Path(self.path("train.csv")).write_text("\n".join(lines), encoding="ascii")
+        text = self.psrun("--check-data", config)
+        self.assertIn(f" from 30 to 90000  column 1 v1\n{'':12}from -0.5 to 0.25  column 2 v2\n", text)
+        self.assertIn(f"column 12 v12\n{'':12}and 2 more\n", text)
+        self.assertIn("column 1 v1 are 1.8e+05 times as large as those of column 2 v2: bring all to a like size, for "
+                      "instance (x - mean) / std, or begin the layers with batch_norm1d", " ".join(text.split()))
+        norm = "model.layers=[{batch_norm1d: {name: n}}, {linear: {name: fc, out: 3}}]"
+        self.assertNotIn("like size", self.psrun("--check-data", config, norm))
+        lines[2] = lines[2].replace("90000", "45")
+        Path(self.path("train.csv")).write_text("\n".join(lines), encoding="ascii")
+        self.assertNotIn("like size", self.psrun("--check-data", config))
 
     def test_what_the_job_would_end_with(self):
         config = self.path("model.yaml")
