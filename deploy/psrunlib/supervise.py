@@ -140,7 +140,8 @@ class Supervisor:
             process = self.launch(part)
         except OSError as error:
             log.close()
-            raise JobError(f"cannot start {part.name}: {error}") from error
+            hint = ": is the virtual environment active?" if error.filename in ("python", "python3") else ""
+            raise JobError(f"cannot start {part.name}: {error}{hint}") from error
         watched = Watched(process, log)
         if instead_of:
             watched.all_joined = instead_of.all_joined

@@ -159,6 +159,17 @@ class Events(JobTest):
             self.assertEqual((one.spoke, one.missed_others), (True, wanted[0] == "TIMEOUT"))
 
 
+class Quickstart(unittest.TestCase):
+    def test_help_and_mistakes_build_nothing(self):
+        for argument, code, says in (("--help", 0, b"deploy/quickstart [key=value ...]"),
+                                     ("train", 2, b"train: no such argument"), ("--epochs=3", 2, b"--epochs=3: no such")):
+            done = subprocess.run([ROOT / "deploy/quickstart", argument], stdout=subprocess.PIPE, check=False,
+                                  stderr=subprocess.STDOUT, timeout=PATIENCE_S)
+            self.assertEqual(done.returncode, code)
+            self.assertIn(says, done.stdout)
+            self.assertNotIn(b"1/3", done.stdout)
+
+
 class Quietly(unittest.TestCase):
     def test_a_sign_of_life_and_the_exit_code(self):
         with tempfile.NamedTemporaryFile() as log, tempfile.NamedTemporaryFile() as out:

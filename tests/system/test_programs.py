@@ -141,9 +141,11 @@ class Programs(JobTest):
                             (["train.py"], "-- python train.py"),
                             (["--", "train.py", "--x=1"], "is a Python file, and no program that can be run by "
                                                           "itself; Python starts it: -- python train.py --x=1"),
-                            (["--", "/no/such/program"], "/no/such/program")):
+                            (["--", "/no/such/program"], "/no/such/program'\n")):
             with self.subTest(words=words):
                 self.assertIn(said, self.psrun(*words, code=1))
+        with unittest.mock.patch.dict(os.environ, PATH=self.folder):
+            self.assertIn("'python': is the virtual environment active?", self.psrun("--", "python", "x.py", code=1))
 
 
 class Tracebacks(unittest.TestCase):
