@@ -301,6 +301,7 @@ void pstrain_destroy(pstrain_session **session)
     if (!s) return;
     *session = NULL;
     if (getpid() != s->pid) return; // the threads are the parent's
+    ps_links_close(&s->links);
     pstrain_reducing_destroy(&s->reducing);
     ps_session_destroy(&s->session);
     ps_member_destroy(&s->member);

@@ -30,6 +30,9 @@
  * steps are those of a tensor session, but after a step pstrain_params holds the sum (or
  * the mean) of the workers' gradients of that step instead of weights.
  *
+ * Beside all of this, workers may send each other bytes and reduce arrays among some of
+ * them, without servers: pstrain_connect, pstrain_comm_create, pstrain_transfer_begin.
+ *
  * ERRORS. Every function that can fail returns a pstrain_status, 0 for success.
  * pstrain_error() is a sentence that names what is at fault (worker, tensor, key) and how
  * to mend it. After PSTRAIN_ERR_ARG (a call at the wrong time, or a bad argument) nothing
@@ -47,7 +50,8 @@
  *
  * THREADS. Calls on one session may come from any thread, one at a time. A call that
  * overlaps another gives PSTRAIN_ERR_ARG. These may overlap all others: pstrain_abort,
- * pstrain_error, pstrain_should_stop, pstrain_stats_get, and, among each other,
+ * pstrain_error, pstrain_should_stop, pstrain_stats_get, pstrain_transfer_begin and
+ * pstrain_transfer_wait, and, among each other,
  * one thread's pstrain_reduce_begin, one other thread's pstrain_reduce_end, and one
  * thread's collectives. The library has threads of its own, which block all signals and
  * call nothing of the program's but the log. It installs no signal handler, changes no
@@ -437,14 +441,20 @@ typedef enum pstrain_dtype {
     PSTRAIN_UINT8, /* and bool: MAX is or, MIN is and */
     PSTRAIN_INT16,
     PSTRAIN_INT32,
-    PSTRAIN_INT64
+    PSTRAIN_INT64,
+    PSTRAIN_FLOAT16, /* halves are reduced in float32, and rounded once. Since 0.4 */
+    PSTRAIN_BFLOAT16
 } pstrain_dtype;
 
 typedef enum pstrain_op {
     PSTRAIN_SUM,
     PSTRAIN_MIN,
     PSTRAIN_MAX,
-    PSTRAIN_PRODUCT
+    PSTRAIN_PRODUCT,
+    PSTRAIN_AVG,  /* the sum over the number of ranks; integers towards 0. Since 0.4 */
+    PSTRAIN_BAND, /* bits, of integers */
+    PSTRAIN_BOR,
+    PSTRAIN_BXOR
 } pstrain_op;
 
 /* values (n of dtype) become the reduction over all ranks, in the type itself and in rank
@@ -452,6 +462,86 @@ typedef enum pstrain_op {
  * are faster by pstrain_reduce_begin, with the same bits. */
 PSTRAIN_API int pstrain_all_reduce(pstrain_session *s, void *values, uint64_t n,
                                    int dtype, int op);
+
+/* --- transfers: between workers, and among some of them ------------------------------
+ */
+
+/* Makes links from this worker to all others: shared memory on one host (exchange.shm),
+ * TCP between hosts, with the job's keys. Collective. Any number of transfers then go on
+ * beside each other, and beside all other calls, in a thread of the library. A transfer
+ * of which nothing moves for net.step_timeout_ms fails. A second call does nothing. Since
+ * 0.4, as all of this section. */
+PSTRAIN_API int pstrain_connect(pstrain_session *s);
+/* Whether all workers share memory. */
+PSTRAIN_API int pstrain_is_one_host(const pstrain_session *s);
+
+/* A communicator: some of the workers, which have ranks of their own in it. */
+typedef struct pstrain_comm pstrain_comm;
+
+/* ranks (n): the members' ranks in the job, in the order of their own. number: the same
+ * in all members, and of no other communicator of the job. Does not block. *out is owned
+ * by the caller: pstrain_comm_destroy. */
+PSTRAIN_API int pstrain_comm_create(pstrain_session *s, uint64_t number, const int *ranks,
+                                    int n, pstrain_comm **out);
+/* After all its transfers have ended, and before pstrain_destroy. */
+PSTRAIN_API void pstrain_comm_destroy(pstrain_comm **comm);
+
+typedef enum pstrain_call {
+    PSTRAIN_CALL_SEND,
+    PSTRAIN_CALL_RECV,
+    PSTRAIN_CALL_BARRIER,
+    PSTRAIN_CALL_BROADCAST,
+    PSTRAIN_CALL_ALL_GATHER,
+    PSTRAIN_CALL_GATHER,
+    PSTRAIN_CALL_SCATTER,
+    PSTRAIN_CALL_ALL_TO_ALL,
+    PSTRAIN_CALL_ALL_REDUCE, /* from here on: reductions */
+    PSTRAIN_CALL_REDUCE,
+    PSTRAIN_CALL_REDUCE_SCATTER
+} pstrain_call;
+
+/* What one member does with another, or with itself (then: a copy). */
+typedef struct pstrain_part {
+    const void *send;
+    uint64_t send_bytes;
+    void *recv;
+    uint64_t recv_bytes;
+} pstrain_part;
+
+typedef struct pstrain_transfer_options {
+    size_t struct_size; /* sizeof(pstrain_transfer_options) */
+    /* pstrain_call: names the transfer in messages. All members have to call the same,
+     * in the same order within a communicator, except SEND and RECV. */
+    int call;
+    int root;     /* if there is one; members have to agree on it */
+    int peer;     /* SEND, RECV: the other member; RECV: -1 is any */
+    uint64_t tag; /* SEND, RECV: those with the same tag match, in their order */
+    /* By member, as many as the communicator has; for SEND and RECV one; for BARRIER
+     * none. What one member sends to another has as many bytes as that one receives from
+     * it; 0: nothing. In a reduction `send` is that member's slice of this one's values
+     * (the slices have the same sizes in all members), and `recv` where the reduced slice
+     * goes: of this member's own part, and, where gathers is 1, of the others' too. It
+     * may be where `send` is. */
+    const pstrain_part *parts;
+    int gathers;
+    int dtype, op; /* of reductions: pstrain_dtype, pstrain_op */
+} pstrain_transfer_options;
+
+typedef struct pstrain_transfer pstrain_transfer;
+
+/* Begins a transfer and returns. The memory of the parts belongs to the library until it
+ * is done. *out is owned by the caller: pstrain_transfer_end. Reductions are in rank
+ * order, with the same bits in all members. Any thread. */
+PSTRAIN_API int pstrain_transfer_begin(pstrain_comm *comm,
+                                       const pstrain_transfer_options *options,
+                                       pstrain_transfer **out);
+/* Blocks for ms at most: *done. ARG: members call different things, and this transfer is
+ * over; others may still wait. Any other error: the session has failed. Any thread. */
+PSTRAIN_API int pstrain_transfer_wait(pstrain_transfer *t, int ms, int *done);
+/* Of a RECV that is done: the member that has sent it. */
+PSTRAIN_API int pstrain_transfer_from(const pstrain_transfer *t);
+/* Frees it, once it is done; *t becomes NULL. ARG while it is not. */
+PSTRAIN_API int pstrain_transfer_end(pstrain_transfer **t);
 
 /* --- the end ----------------------------------------------------------------------- */
 

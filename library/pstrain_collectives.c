@@ -5,6 +5,7 @@
 
 #include "job_keys.h"
 #include "pstrain_state.h"
+#include "typed_reduce.h"
 
 /* A collective is one or two gathers of the coordinator (member.h), which adds doubles.
  * Each worker fills a part of its own and leaves the others 0, so the sum holds what
@@ -292,53 +293,14 @@ int pstrain_all_gather(pstrain_session *s, const void *in, uint64_t bytes, void 
 
 /* --- reduction --------------------------------------------------------------------- */
 
-/* to (n) = to OP from, in the type itself; integers as unsigned where they may wrap. */
-#define REDUCE(name, type, wraps)                                                        \
-    static void reduce_##name(void *to, const void *from, uint64_t n, int op)            \
-    {                                                                                    \
-        type *a = to;                                                                    \
-        const type *b = from;                                                            \
-        for (uint64_t i = 0; i < n; i++)                                                 \
-            switch (op) {                                                                \
-            case PSTRAIN_SUM:                                                            \
-                a[i] = (type)((wraps)a[i] + (wraps)b[i]);                                \
-                break;                                                                   \
-            case PSTRAIN_PRODUCT:                                                        \
-                a[i] = (type)((wraps)a[i] * (wraps)b[i]);                                \
-                break;                                                                   \
-            case PSTRAIN_MIN:                                                            \
-                a[i] = b[i] < a[i] ? b[i] : a[i];                                        \
-                break;                                                                   \
-            default:                                                                     \
-                a[i] = b[i] > a[i] ? b[i] : a[i];                                        \
-            }                                                                            \
-    }
-REDUCE(float32, float, float)
-REDUCE(float64, double, double)
-REDUCE(int8, int8_t, uint32_t)
-REDUCE(uint8, uint8_t, uint32_t)
-REDUCE(int16, int16_t, uint32_t)
-REDUCE(int32, int32_t, uint32_t)
-REDUCE(int64, int64_t, uint64_t)
-
-static const struct {
-    size_t bytes;
-    void (*reduce)(void *to, const void *from, uint64_t n, int op);
-} types[] = {
-    [PSTRAIN_FLOAT32] = {4, reduce_float32}, [PSTRAIN_FLOAT64] = {8, reduce_float64},
-    [PSTRAIN_INT8] = {1, reduce_int8},       [PSTRAIN_UINT8] = {1, reduce_uint8},
-    [PSTRAIN_INT16] = {2, reduce_int16},     [PSTRAIN_INT32] = {4, reduce_int32},
-    [PSTRAIN_INT64] = {8, reduce_int64},
-};
-
-/* all (world_size, n) is in memory of its own, aligned. */
-static void reduce_ranks(const pstrain_session *s, const uint8_t *all, void *values,
-                         uint64_t n, int dtype, int op)
+/* all (world_size, n) is in memory of its own, aligned. from (world_size) is for its
+ * parts. */
+static void reduce_ranks(const pstrain_session *s, const uint8_t *all, const void **from,
+                         void *values, uint64_t n, int dtype, int op)
 {
-    const size_t bytes = (size_t)n * types[dtype].bytes;
-    memcpy(values, all, bytes);
-    for (int r = 1; r < s->world_size; r++)
-        types[dtype].reduce(values, all + (size_t)r * bytes, n, op);
+    for (int r = 0; r < s->world_size; r++)
+        from[r] = all + (size_t)r * n * ps_dtype_bytes(dtype);
+    ps_typed_reduce(values, from, s->world_size, n, dtype, op);
 }
 
 static ps_err reduce_pieces(pstrain_session *s, const double *met, uint8_t *values,
@@ -346,27 +308,28 @@ static ps_err reduce_pieces(pstrain_session *s, const double *met, uint8_t *valu
 {
     const uint64_t most = bytes < REDUCE_BYTES ? bytes : REDUCE_BYTES;
     uint8_t *all;
+    const void **from;
     PS_TRY(
         ps_mem_zalloc_aligned(&all, (size_t)most * (size_t)s->world_size, "a reduction"));
-    ps_err err = PS_OK;
+    ps_err err = ps_mem_zalloc(&from, (size_t)s->world_size, sizeof *from, "a reduction");
     for (uint64_t at = 0; at < bytes && err == PS_OK; at += most) {
         const uint64_t n = bytes - at < most ? bytes - at : most;
         err = bytes <= INLINE_BYTES ? gather_rest(s, met, values, n, all)
                                     : collectives_gather(s, values + at, n, all, n);
         if (err == PS_OK)
-            reduce_ranks(s, all, values + at, n / types[dtype].bytes, dtype, op);
+            reduce_ranks(s, all, from, values + at, n / ps_dtype_bytes(dtype), dtype, op);
     }
     free(all);
+    free((void *)from);
     return err;
 }
 
 static ps_err all_reduce(pstrain_session *s, void *values, uint64_t n, int dtype, int op)
 {
-    if (dtype < PSTRAIN_FLOAT32 || dtype > PSTRAIN_INT64 || op < PSTRAIN_SUM ||
-        op > PSTRAIN_PRODUCT)
+    if (!ps_reduce_fits(dtype, op))
         return ps_err_set(PS_ERR_ARG, "pstrain_all_reduce: no such type or operation");
     PS_TRY(check_memory(values, n, "pstrain_all_reduce"));
-    const uint64_t bytes = n * types[dtype].bytes;
+    const uint64_t bytes = n * ps_dtype_bytes(dtype);
     const call c = {.kind = ALL_REDUCE, .dtype = dtype, .op = op, .bytes = bytes};
     double *met = NULL;
     if (!s->member) return PS_OK;

@@ -6,6 +6,7 @@
  *     pstrain_steps         steps, marks and state
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
+ *     pstrain_transfers     links, communicators and transfers
  */
 #ifndef PSTRAIN_STATE_H
 #define PSTRAIN_STATE_H
@@ -14,6 +15,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "links.h"
 #include "open_job.h"
 #include "pstrain.h"
 #include "session.h"
@@ -24,6 +26,7 @@ typedef enum pstrain_lane {
     PSTRAIN_LANE_COLLECTIVE,
     PSTRAIN_LANE_REDUCE_BEGIN,
     PSTRAIN_LANE_REDUCE_END,
+    PSTRAIN_LANE_CONNECT,
     PSTRAIN_LANES
 } pstrain_lane;
 
@@ -48,6 +51,7 @@ struct pstrain_session {
     // From join on
     int rank;
     ps_member *member; // NULL: no other process
+    ps_links *links;   // NULL: not connected, or alone
 
     // From open on
     bool reduces;    // a reducer session

@@ -53,6 +53,13 @@ ps_job_key ps_job_key_array(int worker)
     return key;
 }
 
+ps_job_key ps_job_key_link(int worker, bool shm)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "worker/%d/link/%s", worker, shm ? "shm" : "tcp");
+    return key;
+}
+
 static bool job_keys_begins_with(const char *key, const char *prefix)
 {
     return strncmp(key, prefix, strlen(prefix)) == 0;

@@ -20,6 +20,8 @@
  *   worker/<rank>/shm     as a server's                                       that worker
  *   worker/<rank>/piece   a part of an array, to worker 0                     that worker
  *   worker/<rank>/array   a part of what a program shares with the others  that worker
+ *   worker/<rank>/link/shm, worker/<rank>/link/tcp
+ *                         where other workers find it (link_meet.h)         that worker
  *   job/<rank>/piece      a part of an array, to that worker                  worker 0
  *   gloo/...              what Gloo's Store keeps                             any worker
  */
@@ -53,6 +55,7 @@ ps_job_key ps_job_key_rest(uint64_t n);
 /* down: what worker 0 gives to the rank; otherwise what the rank gives to worker 0. */
 ps_job_key ps_job_key_piece(bool down, int rank);
 ps_job_key ps_job_key_array(int worker);
+ps_job_key ps_job_key_link(int worker, bool shm);
 
 /* Whether the member may set the key. Keys that are not in the list are the workers'. */
 bool ps_job_key_may_set(const char *key, ps_role role, int rank);

@@ -1,0 +1,606 @@
+#include "links.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "event.h"
+#include "link_meet.h"
+#include "link_shm.h"
+#include "link_traffic.h"
+#include "thread.h"
+
+/* How long the thread looks for what it waits for before it sleeps: about as long as it
+ * takes to be woken. It gives the core away between looks. */
+enum { LOOK_NS = 30000, SLEEP_MS = 50, ITEMS = PS_LINK_NET_ITEMS + 2 };
+
+/* Which messages with one tag match. */
+enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS };
+
+/* What a member's slice of a reduction needs. */
+typedef struct slice {
+    uint64_t bytes;
+    uint64_t final;        // bytes of the result that are there
+    uint8_t **kept;        // (n) by member: what came before the others'; owned
+    uint64_t *got;         // (n) bytes that have come
+    const void **operands; // (n)
+} slice;
+
+struct ps_transfer {
+    ps_links *links;
+    ps_transfer_options o;       // without parts
+    const ps_comm_members *comm; // borrowed until it is freed
+    ps_transfer_part *parts;     // owned
+    uint64_t tag;
+    ps_flow *flows; // (n_flows) owned
+    int n_flows, n_left;
+    slice slice;
+    uint64_t moved_ns;
+    uint8_t word[2]; // of a barrier: what is sent, what comes
+    int from;
+    bool done;  // under the lock of the links, from here on
+    bool alone; // nobody else is in it: done from the start, and there may be no links
+    ps_err_saved failure;
+    ps_transfer *next; // submitted, or active
+};
+
+struct ps_links {
+    ps_links_options o;
+    ps_link_place place;
+    ps_traffic *traffic;
+    ps_transfer *active;        // the thread's; in the order in which they began
+    const ps_transfer *refused; // the last that was; only compared
+    ps_event wake;
+    _Atomic uint32_t lone_asleep, *asleep; // of this worker's board, where there is one
+    pthread_t thread;
+    bool runs;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t over;    // a transfer is done
+    ps_transfer *submitted; // in the order of calls
+    bool failed;
+    ps_err_saved failure;
+};
+
+static const char *const call_texts[] = {
+#define LINK_CALL(name, text) [PS_TRANSFER_##name] = text,
+    PS_TRANSFER_CALLS(LINK_CALL)
+#undef LINK_CALL
+};
+
+/* ---- what a call says ---- */
+
+enum { CALL_BITS = 4, ROOT_BITS = 16 };
+
+/* What the members have to agree on. */
+static uint32_t code_of_call(const ps_transfer_options *o)
+{
+    const uint32_t call = o->call == PS_TRANSFER_RECV ? PS_TRANSFER_SEND : o->call;
+    const uint32_t how =
+        o->reduces ? (uint32_t)o->dtype << CALL_BITS | (uint32_t)o->op : 0;
+    return ((uint32_t)o->root << 2 * CALL_BITS | how) << CALL_BITS | call;
+}
+
+static const char *text_of_code(uint32_t code)
+{
+    const uint32_t call = code & ((1u << CALL_BITS) - 1);
+    return call < PS_TRANSFER_CALL_COUNT ? call_texts[call] : "something else";
+}
+
+/* ---- the end of a transfer ---- */
+
+/* The thread's: it is done, well or with the present failure. */
+static void transfer_over(ps_links *l, ps_transfer *t, ps_err err)
+{
+    ps_transfer **at = &l->active;
+    while (*at && *at != t)
+        at = &(*at)->next;
+    if (*at) *at = t->next;
+    if (err != PS_OK) ps_traffic_forget(l->traffic, t);
+    pthread_mutex_lock(&l->lock);
+    t->failure.code = PS_OK;
+    if (err != PS_OK) t->failure = ps_err_save(err);
+    t->done = true;
+    pthread_cond_broadcast(&l->over);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void flow_over(void *owner, ps_flow *f)
+{
+    ps_transfer *t = f->of;
+    if (t->o.call == PS_TRANSFER_RECV)
+        for (int i = 0; i < t->comm->n; i++)
+            if (t->comm->ranks[i] == f->rank) t->from = i;
+    if (--t->n_left == 0) transfer_over(owner, t, PS_OK);
+}
+
+static void flow_moving(void *owner, ps_flow *f)
+{
+    ps_transfer *t = f->of;
+    (void)owner;
+    t->moved_ns = ps_clock_awake_ns();
+}
+
+static void flow_refused(void *owner, ps_flow *f, uint32_t call, uint64_t total)
+{
+    ps_links *l = owner;
+    ps_transfer *t = f->of;
+    const uint32_t own = f->call;
+    const char *differs = call != own && text_of_code(call) == text_of_code(own)
+                              ? ", with another type, operation or root"
+                              : "";
+    const ps_err err =
+        ps_err_set(PS_ERR_ARG,
+                   "worker %d calls %s and sends worker %d %" PRIu64
+                   " bytes, but worker %d calls %s and takes %" PRIu64 "%s",
+                   f->rank, text_of_code(call), l->o.rank, total, l->o.rank,
+                   call_texts[t->o.call], f->total, differs);
+    l->refused = t;
+    transfer_over(l, t, err);
+}
+
+/* All end with the present failure, now and later. */
+static void links_fail(ps_links *l, ps_err err)
+{
+    pthread_mutex_lock(&l->lock);
+    if (!l->failed) l->failure = ps_err_save(err);
+    l->failed = true;
+    pthread_mutex_unlock(&l->lock);
+    while (l->active)
+        transfer_over(l, l->active, ps_err_restore(&l->failure));
+}
+
+/* ---- reductions ---- */
+
+/* Reduces bytes [at, at + n) of the slice, of which every member's are there. now: those
+ * of `member`, which are not kept. */
+static void slice_reduce(ps_transfer *t, uint64_t at, uint64_t n, int member,
+                         const uint8_t *now)
+{
+    slice *s = &t->slice;
+    const ps_transfer_part *own = &t->parts[t->comm->self];
+    const size_t bytes = ps_dtype_bytes((int)t->o.dtype);
+    for (int m = 0; m < t->comm->n; m++)
+        s->operands[m] = m == member          ? now
+                         : m == t->comm->self ? (const uint8_t *)own->send + at
+                                              : s->kept[m] + at;
+    ps_typed_reduce((uint8_t *)own->recv + at, s->operands, t->comm->n, n / bytes,
+                    (int)t->o.dtype, (int)t->o.op);
+    s->final = at + n;
+}
+
+/* Pieces of each member come in order, so the last of them to come makes the piece whole:
+ * it is used where it is. */
+static void slice_take(ps_flow *f, const uint8_t *bytes, uint32_t n)
+{
+    ps_transfer *t = f->of;
+    slice *s = &t->slice;
+    const uint64_t at = s->got[f->member];
+    bool whole = true;
+    s->got[f->member] += n;
+    for (int m = 0; m < t->comm->n; m++)
+        whole = whole && (m == t->comm->self || s->got[m] >= at + n);
+    if (whole)
+        slice_reduce(t, at, n, f->member, bytes);
+    else
+        memcpy(s->kept[f->member] + at, bytes, n);
+}
+
+static ps_err slice_init(ps_transfer *t)
+{
+    slice *s = &t->slice;
+    const size_t n = (size_t)t->comm->n;
+    s->bytes = t->parts[t->comm->self].send_bytes;
+    PS_TRY(ps_mem_zalloc(&s->kept, n, sizeof *s->kept, "a reduction"));
+    PS_TRY(ps_mem_zalloc(&s->got, n, sizeof *s->got, "a reduction"));
+    PS_TRY(ps_mem_zalloc(&s->operands, n, sizeof *s->operands, "a reduction"));
+    for (size_t m = 0; m < n && n > 2; m++)
+        if ((int)m != t->comm->self)
+            PS_TRY(ps_mem_zalloc(&s->kept[m], s->bytes, 1, "a reduction"));
+    return PS_OK;
+}
+
+static void slice_fini(ps_transfer *t)
+{
+    for (int m = 0; t->slice.kept && m < t->comm->n; m++)
+        free(t->slice.kept[m]);
+    free(t->slice.kept);
+    free(t->slice.got);
+    free((void *)t->slice.operands);
+}
+
+/* ---- the messages of a transfer ---- */
+
+static ps_flow *add_flow(ps_transfer *t, int member, uint32_t key, const void *at,
+                         uint64_t bytes)
+{
+    ps_flow *f = &t->flows[t->n_flows++];
+    *f = (ps_flow){.of = t,
+                   .rank = member < 0 ? -1 : t->comm->ranks[member],
+                   .ranks = t->comm->ranks,
+                   .n_ranks = t->comm->n,
+                   .member = member,
+                   .comm = t->comm->number,
+                   .tag = t->tag,
+                   .key = key,
+                   .call = code_of_call(&t->o),
+                   .total = bytes,
+                   .at = (uint8_t *)(uintptr_t)at};
+    return f;
+}
+
+static void post_send(ps_transfer *t, ps_flow *f, const uint64_t *ready)
+{
+    f->ready = ready;
+    ps_traffic_send(t->links->traffic, f);
+}
+
+/* With another member; a message of no bytes is none. */
+static void post_part(ps_transfer *t, int member)
+{
+    const ps_transfer_part *part = &t->parts[member];
+    const ps_transfer_part *own = &t->parts[t->comm->self];
+    ps_flow *f;
+    if (part->send_bytes)
+        post_send(t, add_flow(t, member, KEY_FIRST, part->send, part->send_bytes), NULL);
+    const uint64_t comes = t->o.reduces ? own->send_bytes : part->recv_bytes;
+    if (comes) {
+        f = add_flow(t, member, KEY_FIRST, part->recv, comes);
+        if (t->o.reduces) f->take = slice_take;
+        ps_traffic_receive(t->links->traffic, f);
+    }
+    if (!t->o.reduces || !t->o.gathers) return;
+    if (own->send_bytes)
+        post_send(t, add_flow(t, member, KEY_RESULTS, own->recv, own->send_bytes),
+                  &t->slice.final);
+    if (part->send_bytes) {
+        f = add_flow(t, member, KEY_RESULTS, part->recv, part->send_bytes);
+        ps_traffic_receive(t->links->traffic, f);
+    }
+}
+
+static void post_point_to_point(ps_transfer *t)
+{
+    const ps_transfer_part *part = &t->parts[0];
+    if (t->o.call == PS_TRANSFER_SEND)
+        post_send(
+            t, add_flow(t, t->o.peer, KEY_POINT_TO_POINT, part->send, part->send_bytes),
+            NULL);
+    else
+        ps_traffic_receive(t->links->traffic, add_flow(t, t->o.peer, KEY_POINT_TO_POINT,
+                                                       part->recv, part->recv_bytes));
+}
+
+static void take_own_part(const ps_transfer *t)
+{
+    const ps_transfer_part *own = &t->parts[t->comm->self];
+    if (own->recv && own->send != own->recv && own->send_bytes)
+        memmove(own->recv, own->send, own->send_bytes);
+}
+
+/* The thread's. Flows may be over while the others are posted: more are left until all
+ * are. One that is refused may be freed already. */
+static void transfer_start(ps_links *l, ps_transfer *t)
+{
+    ps_transfer **at = &l->active;
+    while (*at)
+        at = &(*at)->next;
+    *at = t;
+    t->next = NULL;
+    t->moved_ns = ps_clock_awake_ns();
+    t->n_left = INT32_MAX;
+    l->refused = NULL;
+    if (t->o.call <= PS_TRANSFER_RECV) {
+        post_point_to_point(t);
+    } else {
+        // the member after this one first: not all at once to the same
+        for (int i = 1; l->refused != t && i < t->comm->n; i++)
+            post_part(t, (t->comm->self + i) % t->comm->n);
+        if (l->refused != t && !t->o.reduces) take_own_part(t);
+    }
+    if (l->refused == t) return;
+    t->n_left -= INT32_MAX - t->n_flows;
+    if (t->n_left == 0) transfer_over(l, t, PS_OK);
+}
+
+/* ---- the thread ---- */
+
+static bool links_take_submitted(ps_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    ps_transfer *t = l->submitted;
+    const bool failed = l->failed;
+    l->submitted = NULL;
+    pthread_mutex_unlock(&l->lock);
+    const bool any = t != NULL;
+    for (ps_transfer *next; t; t = next) {
+        next = t->next;
+        if (failed)
+            transfer_over(l, t, ps_err_restore(&l->failure));
+        else
+            transfer_start(l, t);
+    }
+    return any;
+}
+
+/* Whom a transfer waits for: "1, 3". */
+static void transfer_missing(const ps_transfer *t, char *out, size_t cap)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int m = 0; m < t->comm->n && n + 16 < cap; m++) {
+        bool missing = false;
+        for (int i = 0; i < t->n_flows; i++)
+            missing = missing ||
+                      (t->flows[i].moved < t->flows[i].total && t->flows[i].member == m);
+        if (missing)
+            n += (size_t)snprintf(out + n, cap - n, "%s%d", n ? ", " : "",
+                                  t->comm->ranks[m]);
+    }
+    if (n == 0) snprintf(out, cap, "any");
+}
+
+static ps_err links_check(ps_links *l)
+{
+    const uint64_t most_ns = l->o.step_timeout_ms * 1000000u;
+    PS_TRY(ps_member_check(l->o.member));
+    for (const ps_transfer *t = l->active; t; t = t->next) {
+        char missing[128];
+        if (ps_clock_awake_ns() < t->moved_ns + most_ns) continue;
+        transfer_missing(t, missing, sizeof missing);
+        return ps_err_set(PS_ERR_TIMEOUT,
+                          "worker %s has not come to the call of %s for %" PRIu64
+                          " ms (net.step_timeout_ms)",
+                          missing, call_texts[t->o.call], l->o.step_timeout_ms);
+    }
+    return PS_OK;
+}
+
+static ps_err links_turn(ps_links *l, bool *moved)
+{
+    *moved = links_take_submitted(l);
+    if (l->place.net) PS_TRY(ps_link_net_turn(l->place.net, moved));
+    return ps_traffic_turn(l->traffic, moved);
+}
+
+static ps_err links_sleep(ps_links *l)
+{
+    zmq_pollitem_t items[ITEMS] = {
+        {.fd = ps_event_fd(&l->wake), .events = ZMQ_POLLIN},
+        {.fd = ps_member_abort_fd(l->o.member), .events = ZMQ_POLLIN}};
+    bool moved;
+    int n = 2, ms = l->active ? SLEEP_MS : -1;
+    PS_TRY(ps_traffic_rest(l->traffic));
+    atomic_store(l->asleep, 1);
+    ps_err err = links_turn(l, &moved);
+    if (err == PS_OK && !moved && !atomic_load(&l->stop)) {
+        if (l->place.net) {
+            n += ps_link_net_items(l->place.net, items + n);
+            const int net_ms = ps_link_net_poll_ms(l->place.net);
+            if (net_ms >= 0 && (ms < 0 || net_ms < ms)) ms = net_ms;
+        }
+        if (l->failed) n = 1; // the abort is known
+        zmq_poll(items, n, ms);
+        ps_event_clear(&l->wake);
+    }
+    atomic_store(l->asleep, 0);
+    return err == PS_OK ? links_check(l) : err;
+}
+
+static ps_err links_run(ps_links *l)
+{
+    while (!atomic_load(&l->stop)) {
+        bool moved;
+        PS_TRY(links_turn(l, &moved));
+        for (const uint64_t end = ps_clock_ns() + LOOK_NS;
+             !moved && l->active && ps_clock_ns() < end;) {
+            sched_yield();
+            PS_TRY(links_turn(l, &moved));
+        }
+        if (!moved) PS_TRY(links_sleep(l));
+    }
+    return ps_err_set(PS_ERR_ARG, "the session has ended, and nobody waited for this");
+}
+
+static void *links_main(void *arg)
+{
+    ps_links *l = arg;
+    links_fail(l, links_run(l));
+    while (!atomic_load(&l->stop)) {
+        links_take_submitted(l); // all fail
+        atomic_store(l->asleep, 1);
+        zmq_pollitem_t item = {.fd = ps_event_fd(&l->wake), .events = ZMQ_POLLIN};
+        zmq_poll(&item, 1, SLEEP_MS);
+        ps_event_clear(&l->wake);
+        atomic_store(l->asleep, 0);
+    }
+    links_take_submitted(l);
+    return NULL;
+}
+
+static void links_wake(ps_links *l)
+{
+    if (atomic_exchange(l->asleep, 0)) ps_event_set(&l->wake);
+}
+
+/* ---- calls ---- */
+
+static ps_err transfer_check(const ps_comm_members *c, const ps_transfer_options *o)
+{
+    const int last =
+        o->call == PS_TRANSFER_SEND || o->call == PS_TRANSFER_RECV ? 1 : c->n;
+    if ((int)o->call < 0 || o->call >= PS_TRANSFER_CALL_COUNT ||
+        (!o->parts && o->call != PS_TRANSFER_BARRIER))
+        return ps_err_set(PS_ERR_ARG, "there is no such transfer");
+    if (last == 1 && c->n > 1 &&
+        (o->peer >= c->n || o->peer == c->self || o->peer < -1 ||
+         (o->peer < 0 && o->call == PS_TRANSFER_SEND)))
+        return ps_err_set(PS_ERR_ARG,
+                          "%s: %d is not the rank of another member (0 to %d)",
+                          call_texts[o->call], o->peer, c->n - 1);
+    if (o->root < 0 || o->root >= (c->n > 1 << ROOT_BITS ? 1 << ROOT_BITS : c->n))
+        return ps_err_set(PS_ERR_ARG, "%s: there is no rank %d among %d",
+                          call_texts[o->call], o->root, c->n);
+    if (o->reduces && !ps_reduce_fits((int)o->dtype, (int)o->op))
+        return ps_err_set(PS_ERR_ARG, "%s: no such operation for this type",
+                          call_texts[o->call]);
+    return PS_OK;
+}
+
+static ps_err transfer_make(ps_links *l, ps_comm_members *comm,
+                            const ps_transfer_options *o, ps_transfer **out)
+{
+    const size_t n = o->call <= PS_TRANSFER_RECV ? 1 : (size_t)comm->n;
+    ps_transfer *t;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a transfer"));
+    t = *out;
+    t->links = l;
+    t->o = *o;
+    t->comm = comm;
+    PS_TRY(ps_mem_zalloc(&t->parts, n, sizeof *t->parts, "a transfer"));
+    PS_TRY(ps_mem_zalloc(&t->flows, 4 * n, sizeof *t->flows, "a transfer"));
+    if (o->parts) memcpy(t->parts, o->parts, n * sizeof *t->parts);
+    for (size_t m = 0; m < n && o->call == PS_TRANSFER_BARRIER; m++)
+        t->parts[m] = (ps_transfer_part){&t->word[0], 1, &t->word[1], 1};
+    t->o.parts = NULL;
+    t->tag = o->tag;
+    if (o->reduces) PS_TRY(slice_init(t));
+    return PS_OK;
+}
+
+static void transfer_free(ps_transfer **pointer)
+{
+    ps_transfer *t = *pointer;
+    if (!t) return;
+    slice_fini(t);
+    free(t->parts);
+    free(t->flows);
+    free(t);
+    *pointer = NULL;
+}
+
+/* Nobody else is in it. */
+static void transfer_alone(ps_transfer *t)
+{
+    if (t->o.call > PS_TRANSFER_RECV) take_own_part(t);
+    t->alone = t->done = true;
+}
+
+static void links_submit(ps_links *l, ps_comm_members *comm, ps_transfer *t)
+{
+    pthread_mutex_lock(&l->lock);
+    if (t->o.call > PS_TRANSFER_RECV) t->tag = comm->calls++;
+    ps_transfer **at = &l->submitted;
+    while (*at)
+        at = &(*at)->next;
+    *at = t;
+    pthread_mutex_unlock(&l->lock);
+    links_wake(l);
+}
+
+ps_err ps_transfer_begin(ps_links *l, ps_comm_members *comm, const ps_transfer_options *o,
+                         ps_transfer **out)
+{
+    *out = NULL;
+    PS_TRY(transfer_check(comm, o));
+    ps_err err = transfer_make(l, comm, o, out);
+    if (err != PS_OK) {
+        transfer_free(out);
+    } else if (comm->n == 1) {
+        transfer_alone(*out);
+    } else {
+        links_submit(l, comm, *out);
+    }
+    return err;
+}
+
+ps_err ps_transfer_wait(ps_transfer *t, ps_deadline deadline, bool *done)
+{
+    ps_links *l = t->links;
+    *done = true;
+    if (t->alone) return PS_OK;
+    pthread_mutex_lock(&l->lock);
+    while (!t->done && !ps_deadline_passed(deadline))
+        ps_cond_wait(&l->over, &l->lock, deadline);
+    *done = t->done;
+    pthread_mutex_unlock(&l->lock);
+    return *done && t->failure.code != PS_OK ? ps_err_restore(&t->failure) : PS_OK;
+}
+
+int ps_transfer_from(const ps_transfer *t)
+{
+    return t->from;
+}
+
+ps_err ps_transfer_end(ps_transfer **t)
+{
+    bool done;
+    (void)ps_transfer_wait(*t, ps_deadline_in_ms(0), &done);
+    if (!done)
+        return ps_err_set(PS_ERR_ARG, "a transfer of %s goes on: wait for it",
+                          call_texts[(*t)->o.call]);
+    transfer_free(t);
+    return PS_OK;
+}
+
+/* ---- start and end ---- */
+
+static ps_err links_start(ps_links *l)
+{
+    const size_t n = (size_t)l->o.world_size;
+    ps_link **links;
+    const ps_traffic_events events = {
+        .over = flow_over, .refused = flow_refused, .moving = flow_moving, .owner = l};
+    PS_TRY(ps_mem_zalloc(&links, n, sizeof *links, "links"));
+    ps_err err = ps_link_meet(&l->place, &l->o, &l->wake, links);
+    if (err == PS_OK) err = ps_traffic_create(links, (int)n, &events, &l->traffic);
+    for (size_t r = 0; r < n && !l->traffic; r++)
+        if (links[r]) links[r]->ops->destroy(links[r]);
+    free(links);
+    if (err != PS_OK) return err;
+    l->asleep =
+        l->place.board.base ? ps_link_board_asleep(l->place.board.base) : &l->lone_asleep;
+    PS_TRY(ps_thread_start(&l->thread, "links", links_main, l));
+    l->runs = true;
+    return PS_OK;
+}
+
+ps_err ps_links_open(const ps_links_options *o, ps_links **out)
+{
+    ps_links *l;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "links"));
+    l = *out;
+    l->o = *o;
+    pthread_mutex_init(&l->lock, NULL);
+    ps_cond_init(&l->over);
+    ps_err err = ps_event_init(&l->wake);
+    if (err == PS_OK) err = links_start(l);
+    if (err != PS_OK) ps_links_close(out);
+    return err;
+}
+
+bool ps_links_one_host(const ps_links *l)
+{
+    return !l->place.net;
+}
+
+void ps_links_close(ps_links **pointer)
+{
+    ps_links *l = *pointer;
+    if (!l) return;
+    if (l->runs) {
+        atomic_store(&l->stop, true);
+        ps_event_set(&l->wake);
+        pthread_join(l->thread, NULL);
+    }
+    ps_traffic_destroy(&l->traffic);
+    ps_link_place_fini(&l->place);
+    ps_event_fini(&l->wake);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->over);
+    free(l);
+    *pointer = NULL;
+}

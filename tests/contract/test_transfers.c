@@ -1,0 +1,338 @@
+/* libpstrain: transfers between workers, through shared memory and by TCP. */
+#include <semaphore.h>
+
+#include "check.h"
+#include "pstrain_rig.h"
+
+enum { N = 70001 }; // of float32: some pieces, and a part of one
+
+static int transfers_wrong(const char *what, int rank)
+{
+    fprintf(stderr, "worker %d: %s is wrong\n", rank, what);
+    return PSTRAIN_ERR_INTERNAL;
+}
+
+static int await(pstrain_transfer **t)
+{
+    int done = 0, status = 0;
+    while (!done && !status)
+        status = pstrain_transfer_wait(*t, 1000, &done);
+    if (done) pstrain_transfer_end(t);
+    return status;
+}
+
+static int begin(pstrain_comm *c, int call, const pstrain_part *parts, int peer,
+                 uint64_t tag, pstrain_transfer **t)
+{
+    const pstrain_transfer_options o = {.struct_size = sizeof o,
+                                        .call = call,
+                                        .peer = peer,
+                                        .tag = tag,
+                                        .parts = parts,
+                                        .op = PSTRAIN_SUM};
+    return pstrain_transfer_begin(c, &o, t);
+}
+
+static int everybody(rig_worker *w, uint64_t number, pstrain_comm **out)
+{
+    int ranks[RIG_WORKERS_MAX];
+    for (int r = 0; r < w->rig->workers; r++)
+        ranks[r] = r;
+    RIG_TRY(pstrain_connect(w->s));
+    return pstrain_comm_create(w->s, number, ranks, w->rig->workers, out);
+}
+
+/* --- reductions -------------------------------------------------------------------- */
+
+/* Sums depend on their order: 1e8 swallows a 3, but not a 6. */
+static float term(int rank, int i)
+{
+    static const float terms[] = {3.0f, 1e8f, 3.0f, -1e8f};
+    return terms[(rank + i) % 4];
+}
+
+static float sum_in_order(int n, int i)
+{
+    float sum = term(0, i);
+    for (int r = 1; r < n; r++)
+        sum += term(r, i);
+    return sum;
+}
+
+/* begin_all_reduce's parts: a slice for each rank, in place. */
+static int begin_all_reduce(rig_worker *w, pstrain_comm *c, float *x,
+                            pstrain_transfer **t)
+{
+    const int n = w->rig->workers;
+    pstrain_part parts[RIG_WORKERS_MAX];
+    for (int r = 0; r < n; r++) {
+        const int from = N / n * r, to = r == n - 1 ? N : N / n * (r + 1);
+        const uint64_t bytes = (uint64_t)(to - from) * sizeof *x;
+        parts[r] = (pstrain_part){x + from, bytes, x + from, bytes};
+    }
+    const pstrain_transfer_options o = {.struct_size = sizeof o,
+                                        .call = PSTRAIN_CALL_ALL_REDUCE,
+                                        .parts = parts,
+                                        .gathers = 1};
+    return pstrain_transfer_begin(c, &o, t);
+}
+
+static int reduce_everything(rig_worker *w, pstrain_comm *c)
+{
+    float *x = calloc(N, sizeof *x);
+    pstrain_transfer *t;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++)
+            x[i] = term(w->rank, i);
+        RIG_TRY(begin_all_reduce(w, c, x, &t));
+        RIG_TRY(await(&t));
+        for (int i = 0; i < N; i++)
+            if (x[i] != sum_in_order(w->rig->workers, i))
+                return transfers_wrong("a sum", w->rank);
+    }
+    free(x);
+    return 0;
+}
+
+/* --- bytes ------------------------------------------------------------------------- */
+
+/* Rank r sends rank p (r + 1) * (p + 2) bytes of value 10 r + p. */
+static int exchange_bytes(rig_worker *w, pstrain_comm *c)
+{
+    enum { UNIT = 30011, MOST = UNIT * 4 * 5 };
+    const int n = w->rig->workers;
+    pstrain_part parts[RIG_WORKERS_MAX];
+    uint8_t *memory = calloc(2 * RIG_WORKERS_MAX, MOST);
+    pstrain_transfer *t;
+    for (int p = 0; p < n; p++) {
+        uint8_t *out = memory + p * MOST, *in = memory + (n + p) * MOST;
+        const uint64_t goes = (uint64_t)((w->rank + 1) * (p + 2)) * UNIT;
+        const uint64_t comes = (uint64_t)((p + 1) * (w->rank + 2)) * UNIT;
+        memset(out, 10 * w->rank + p, goes);
+        parts[p] = (pstrain_part){out, goes, in, comes};
+    }
+    RIG_TRY(begin(c, PSTRAIN_CALL_ALL_TO_ALL, parts, 0, 0, &t));
+    RIG_TRY(await(&t));
+    for (int p = 0; p < n; p++)
+        for (uint64_t i = 0; i < parts[p].recv_bytes; i++)
+            if (((uint8_t *)parts[p].recv)[i] != 10 * p + w->rank)
+                return transfers_wrong("a part", w->rank);
+    free(memory);
+    return 0;
+}
+
+/* Each sends to the next one: two messages with tags, which are taken in the other order,
+ * and one of no bytes; a collective is between sending and taking. */
+static int pass_on(rig_worker *w, pstrain_comm *c)
+{
+    const int n = w->rig->workers, next = (w->rank + 1) % n;
+    const int before = (w->rank + n - 1) % n;
+    uint8_t *out = malloc(2 * N), *in = malloc(2 * N);
+    pstrain_transfer *sent[3], *t;
+    memset(out, w->rank + 1, N);
+    memset(out + N, w->rank + 101, N);
+    const pstrain_part first = {out, N, NULL, 0}, second = {out + N, N, NULL, 0};
+    const pstrain_part nothing = {NULL, 0, NULL, 0}, place = {NULL, 0, in, N};
+    RIG_TRY(begin(c, PSTRAIN_CALL_SEND, &first, next, 7, &sent[0]));
+    RIG_TRY(begin(c, PSTRAIN_CALL_SEND, &second, next, 8, &sent[1]));
+    RIG_TRY(begin(c, PSTRAIN_CALL_SEND, &nothing, next, 9, &sent[2]));
+    RIG_TRY(begin(c, PSTRAIN_CALL_BARRIER, NULL, 0, 0, &t));
+    RIG_TRY(await(&t));
+    RIG_TRY(begin(c, PSTRAIN_CALL_RECV, &nothing, before, 9, &t));
+    RIG_TRY(await(&t));
+    RIG_TRY(begin(c, PSTRAIN_CALL_RECV, &place, before, 8, &t));
+    RIG_TRY(await(&t));
+    if (in[0] != before + 101 || in[N - 1] != before + 101)
+        return transfers_wrong("tag 8", w->rank);
+    RIG_TRY(begin(c, PSTRAIN_CALL_RECV, &place, -1, 7, &t));
+    for (int done = 0; !done;)
+        RIG_TRY(pstrain_transfer_wait(t, 1000, &done));
+    if (pstrain_transfer_from(t) != before || in[N - 1] != before + 1)
+        return transfers_wrong("tag 7", w->rank);
+    pstrain_transfer_end(&t);
+    for (int i = 0; i < 3; i++)
+        RIG_TRY(await(&sent[i]));
+    free(out);
+    free(in);
+    return 0;
+}
+
+/* Two sums of two communicators: begun in another order by rank 0 than by the others. */
+static int cross(rig_worker *w, pstrain_comm *c, pstrain_comm *other)
+{
+    float *x = calloc(2 * N, sizeof *x);
+    pstrain_transfer *t[2];
+    for (int i = 0; i < 2 * N; i++)
+        x[i] = i < N ? 1.0f : 2.0f;
+    for (int k = 0; k < 2; k++) {
+        const int i = w->rank == 0 ? k : 1 - k;
+        RIG_TRY(begin_all_reduce(w, i ? other : c, x + i * N, &t[i]));
+    }
+    RIG_TRY(await(&t[1]));
+    RIG_TRY(await(&t[0]));
+    for (int i = 0; i < 2 * N; i++)
+        if (x[i] != (float)w->rig->workers * (i < N ? 1.0f : 2.0f))
+            return transfers_wrong("a sum that crosses another", w->rank);
+    free(x);
+    return 0;
+}
+
+/* The last two, in the other order. */
+static int some(rig_worker *w)
+{
+    const int n = w->rig->workers, ranks[] = {n - 1, n - 2};
+    pstrain_comm *c;
+    pstrain_transfer *t;
+    double values[2] = {w->rank, 1}, sums[2];
+    if (w->rank < n - 2) {
+        rig_refused(pstrain_comm_create(w->s, 9, ranks, 2, &c), PSTRAIN_ERR_ARG,
+                    "is not one of the ranks");
+        return 0;
+    }
+    RIG_TRY(pstrain_comm_create(w->s, 9, ranks, 2, &c));
+    pstrain_part parts[2] = {{values, sizeof values, NULL, 0},
+                             {values, sizeof values, NULL, 0}};
+    const int own = w->rank == n - 1 ? 0 : 1;
+    parts[own].recv = sums;
+    parts[own].recv_bytes = sizeof sums;
+    const pstrain_transfer_options o = {.struct_size = sizeof o,
+                                        .call = PSTRAIN_CALL_REDUCE_SCATTER,
+                                        .parts = parts,
+                                        .dtype = PSTRAIN_FLOAT64,
+                                        .op = PSTRAIN_AVG};
+    RIG_TRY(pstrain_transfer_begin(c, &o, &t));
+    RIG_TRY(await(&t));
+    pstrain_comm_destroy(&c);
+    return sums[0] == n - 1.5 && sums[1] == 1 ? 0 : transfers_wrong("a mean", w->rank);
+}
+
+static int transfer_everything(rig_worker *w)
+{
+    pstrain_comm *c, *other;
+    RIG_TRY(everybody(w, 1, &c));
+    RIG_TRY(everybody(w, 2, &other));
+    RIG_TRY(reduce_everything(w, c));
+    RIG_TRY(exchange_bytes(w, c));
+    RIG_TRY(pass_on(w, c));
+    RIG_TRY(cross(w, c, other));
+    RIG_TRY(some(w));
+    pstrain_comm_destroy(&c);
+    pstrain_comm_destroy(&other);
+    return pstrain_close(w->s);
+}
+
+TEST(through_shared_memory)
+{
+    for (int workers = 2; workers <= 4; workers++) {
+        rig r = {.workers = workers, .run = transfer_everything};
+        rig_run(&r);
+    }
+}
+
+TEST(by_tcp)
+{
+    static const char *const settings[] = {"exchange.shm=off"};
+    rig r = {
+        .workers = 3, .settings = settings, .n_settings = 1, .run = transfer_everything};
+    rig_run(&r);
+}
+
+/* --- refusals and failures --------------------------------------------------------- */
+
+static int call_others(rig_worker *w)
+{
+    pstrain_comm *c;
+    pstrain_transfer *t;
+    uint8_t bytes[16] = {0};
+    const int peer = 1 - w->rank;
+    pstrain_part parts[2] = {{bytes, 8, bytes + 8, 8}, {bytes, 8, bytes + 8, 8}};
+    RIG_TRY(everybody(w, 1, &c));
+    rig_refused(begin(c, PSTRAIN_CALL_SEND, parts, 2, 0, &t), PSTRAIN_ERR_ARG, "rank");
+    rig_refused(begin(c, PSTRAIN_CALL_ALL_GATHER, NULL, 0, 0, &t), PSTRAIN_ERR_ARG,
+                "no such");
+    const int call = w->rank ? PSTRAIN_CALL_GATHER : PSTRAIN_CALL_ALL_GATHER;
+    RIG_TRY(begin(c, call, parts, 0, 0, &t));
+    rig_refused(await(&t), PSTRAIN_ERR_ARG,
+                w->rank ? "worker 0 calls all_gather" : "worker 1 calls gather");
+    for (int r = 0; r < 2; r++) // other sizes
+        parts[r].send_bytes = parts[r].recv_bytes = (uint64_t)(7 + w->rank);
+    RIG_TRY(begin(c, PSTRAIN_CALL_ALL_GATHER, parts, 0, 0, &t));
+    rig_refused(await(&t), PSTRAIN_ERR_ARG, w->rank ? "7 bytes" : "8 bytes");
+    // after a refusal all goes on
+    parts[peer] = (pstrain_part){bytes, 8, bytes + 8, 8};
+    RIG_TRY(begin(c, PSTRAIN_CALL_BARRIER, NULL, 0, 0, &t));
+    RIG_TRY(await(&t));
+    pstrain_comm_destroy(&c);
+    return pstrain_close(w->s);
+}
+
+TEST(members_that_call_other_things_are_told)
+{
+    rig r = {.workers = 2, .run = call_others};
+    rig_run(&r);
+}
+
+static int never_come(rig_worker *w)
+{
+    pstrain_comm *c;
+    pstrain_transfer *t;
+    int done, status = 0;
+    uint8_t byte;
+    const pstrain_part part = {NULL, 0, &byte, 1};
+    RIG_TRY(everybody(w, 1, &c));
+    if (w->rank == 1) {
+        RIG_TRY(pstrain_barrier(w->s));
+        pstrain_comm_destroy(&c);
+        return PSTRAIN_ERR_PEER; // it goes
+    }
+    RIG_TRY(begin(c, PSTRAIN_CALL_RECV, &part, 1, 0, &t));
+    RIG_TRY(pstrain_barrier(w->s));
+    for (done = 0; !done;)
+        status = pstrain_transfer_wait(t, 1000, &done);
+    pstrain_transfer_end(&t);
+    pstrain_comm_destroy(&c);
+    return status;
+}
+
+TEST(a_worker_that_goes_ends_all_waits)
+{
+    rig r = {.workers = 2, .run = never_come, .fails = true};
+    rig_run(&r);
+    assert_int_equal(r.worker[0].status, PSTRAIN_ERR_PEER);
+    assert_non_null(strstr(r.worker[0].text, "worker 1"));
+}
+
+/* Worker 1 does not come before worker 0 has given up. */
+static int come_late(rig_worker *w)
+{
+    pstrain_comm *c;
+    pstrain_transfer *t;
+    RIG_TRY(everybody(w, 1, &c));
+    if (w->rank == 1) {
+        sem_wait(w->rig->ctx);
+        pstrain_comm_destroy(&c);
+        return PSTRAIN_ERR_PEER;
+    }
+    RIG_TRY(begin(c, PSTRAIN_CALL_BARRIER, NULL, 0, 0, &t));
+    const int status = await(&t);
+    sem_post(w->rig->ctx);
+    pstrain_comm_destroy(&c);
+    return status;
+}
+
+TEST(a_wait_has_a_deadline)
+{
+    static const char *const settings[] = {"net.step_timeout_ms=300"};
+    sem_t given_up;
+    rig r = {.workers = 2,
+             .settings = settings,
+             .n_settings = 1,
+             .run = come_late,
+             .ctx = &given_up,
+             .fails = true};
+    sem_init(&given_up, 0, 0);
+    rig_run(&r);
+    assert_int_equal(r.worker[0].status, PSTRAIN_ERR_TIMEOUT);
+    assert_non_null(
+        strstr(r.worker[0].text, "worker 1 has not come to the call of barrier"));
+}
