@@ -10,11 +10,11 @@ if typing.TYPE_CHECKING:
 
 
 def check(tensor: "torch.Tensor", what: str, rank: int, dtypes: "tuple[torch.dtype, ...]",
-          any_format: bool = False, gpu: bool = False) -> None:
+          any_format: bool = False, gpu: bool = False, contiguous: bool = True) -> None:
     """Raises InputError unless the tensor is dense, contiguous, on the CPU and of one of the
     dtypes. what: its name in the message, as "parameter 'fc.weight'". any_format: channels_last
-    is taken, too. gpu: a GPU's as well."""
-    fault = why_not(tensor, dtypes, any_format, gpu)
+    is taken, too. gpu: a GPU's as well. contiguous=False: it need not be."""
+    fault = why_not(tensor, dtypes, any_format, gpu, contiguous)
     if fault:
         raise InputError(f"rank {rank}: {what} {fault}")
 
@@ -29,7 +29,7 @@ def channels_last(tensor: "torch.Tensor") -> bool:
 
 
 def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]", any_format: bool = False,
-            gpu: bool = False) -> str:
+            gpu: bool = False, contiguous: bool = True) -> str:
     import torch
 
     if tensor.layout != torch.strided:
@@ -42,6 +42,6 @@ def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]", any_forma
     if tensor.dtype not in dtypes:
         names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         return f"is {str(tensor.dtype).removeprefix('torch.')}: it has to be one of {names}"
-    if not tensor.is_contiguous() and not (any_format and channels_last(tensor)):
+    if contiguous and not tensor.is_contiguous() and not (any_format and channels_last(tensor)):
         return f"of shape {tuple(tensor.shape)} is not contiguous: use .contiguous()"
     return ""

@@ -36,14 +36,19 @@ class Future(_BaseFuture):  # type: ignore[misc]
             pass  # the callback finds it
 
 
+def check_thread() -> None:
+    """Whether this thread may call a collective: its order among the others has to be the same on all ranks."""
+    if is_own_thread():
+        raise InputError("a collective in a callback that runs when another one is complete "
+                         "(torch.futures.collect_all): add the callback to that one's own future")
+
+
 class Promise:
     """A future and how it is kept. `inner` is the program's. `future` is PyTorch's: an exception set on a future that
     it holds would end the process, one that `then` passes on becomes a RuntimeError."""
 
     def __init__(self, value: _Any) -> None:
-        if is_own_thread():
-            raise InputError("a collective in a callback that runs when another one is complete "
-                             "(torch.futures.collect_all): add the callback to that one's own future")
+        check_thread()
         self.inner = Future()
         self._value = value
         self._over = threading.Event()
@@ -88,12 +93,12 @@ class Work(_Base):  # type: ignore[misc]
     def __init__(self, promise: Promise, give_up: "typing.Callable[[], None]", name: str) -> None:
         super().__init__()
         self._promise, self._give_up, self._name = promise, give_up, name
-        _hold(self)
+        hold(self)
 
     def wait(self, timeout: typing.Any = None) -> bool:
         """Blocks until the call is done; raises what went wrong. timeout (timedelta): TimeoutError after it, and the
         call goes on; none, or 0: the job's own deadline."""
-        _let_go(self)
+        let_go(self)
         seconds = timeout.total_seconds() if timeout else 0.0
         if not self._promise.wait(self._give_up, seconds if seconds > 0 else None):
             raise TimeoutError(f"{self._name} is not done after {seconds:g} s (timeout= of wait)")
@@ -103,8 +108,8 @@ class Work(_Base):  # type: ignore[misc]
         self.wait()
 
     def get_future(self) -> _Any:
-        _let_go(self)
-        return self._promise.future if _is_asked_by_autograd() else self._promise.inner
+        let_go(self)
+        return self._promise.future if is_asked_by_autograd() else self._promise.inner
 
     def result(self) -> typing.Any:
         self.wait()
@@ -117,7 +122,7 @@ class Work(_Base):  # type: ignore[misc]
         return self._promise.is_kept(well=True)
 
 
-def _is_asked_by_autograd() -> bool:
+def is_asked_by_autograd() -> bool:
     """Whether the caller's caller is the C++ of DistributedDataParallel, within a backward pass."""
     try:
         return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.autograd")
@@ -132,13 +137,13 @@ _held: "collections.OrderedDict[int, Work]" = collections.OrderedDict()
 _held_lock = threading.RLock()
 
 
-def _hold(work: Work) -> None:
+def hold(work: Work) -> None:
     with _held_lock:
         _held[id(work)] = work
         while len(_held) > MOST_HELD and next(iter(_held.values())).is_completed():
             _held.popitem(last=False)
 
 
-def _let_go(work: Work) -> None:
+def let_go(work: Work) -> None:
     with _held_lock:
         _held.pop(id(work), None)

@@ -67,6 +67,15 @@ class Stats(ctypes.Structure):
                 ("shm_received", c_uint64), ("wait_seconds", c_double)]
 
 
+class Part(ctypes.Structure):
+    _fields_ = [("send", c_void_p), ("send_bytes", c_uint64), ("recv", c_void_p), ("recv_bytes", c_uint64)]
+
+
+class TransferOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("call", c_int), ("root", c_int), ("peer", c_int), ("tag", c_uint64),
+                ("parts", POINTER(Part)), ("gathers", c_int), ("dtype", c_int), ("op", c_int)]
+
+
 _S = c_void_p  # a session
 _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_error": (c_char_p, []),
@@ -109,6 +118,14 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_broadcast": (c_int, [_S, c_void_p, c_uint64, c_int]),
     "pstrain_all_gather": (c_int, [_S, c_void_p, c_uint64, c_void_p]),
     "pstrain_all_reduce": (c_int, [_S, c_void_p, c_uint64, c_int, c_int]),
+    "pstrain_connect": (c_int, [_S]),
+    "pstrain_is_one_host": (c_int, [_S]),
+    "pstrain_comm_create": (c_int, [_S, c_uint64, POINTER(c_int), c_int, POINTER(c_void_p)]),
+    "pstrain_comm_destroy": (None, [POINTER(c_void_p)]),
+    "pstrain_transfer_begin": (c_int, [c_void_p, POINTER(TransferOptions), POINTER(c_void_p)]),
+    "pstrain_transfer_wait": (c_int, [c_void_p, c_int, POINTER(c_int)]),
+    "pstrain_transfer_from": (c_int, [c_void_p]),
+    "pstrain_transfer_end": (c_int, [POINTER(c_void_p)]),
     "pstrain_should_stop": (c_int, [_S]),
     "pstrain_close": (c_int, [_S]),
     "pstrain_abort": (None, [_S, c_char_p]),

@@ -160,6 +160,15 @@ class Session:
             raise errors.InputError(f"rank {self.rank}: this job has been shut down")
         return self._caller
 
+    def is_open(self) -> bool:
+        """False once it has been destroyed."""
+        return bool(self._s)
+
+    def pointer(self) -> "c.c_void_p":
+        """For calls that the methods do not have."""
+        self.check_open()
+        return self._s
+
     def call(self, name: str, *arguments: typing.Any) -> None:
         """A call that does not block, or only shortly."""
         self.check_open()

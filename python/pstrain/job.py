@@ -17,6 +17,8 @@ from ._session import Session
 if typing.TYPE_CHECKING:
     import torch
 
+    from ._transfers import Links
+
 log = logging.getLogger("pstrain")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 _OPS = {"sum": 0, "min": 1, "max": 2, "product": 3}
@@ -39,6 +41,7 @@ class Job:
         self._reducer: "Reducer | None" = None
         self._reducer_settings: "list[str]" = []
         self._table: typing.Any = None
+        self._links: "Links | None" = None
 
     @property
     def rank(self) -> int:
@@ -70,6 +73,15 @@ class Job:
             self._reducer = Reducer(self.session, list(settings))
             self._reducer_settings = _unlike_default(settings)
         return self._reducer
+
+    def links(self) -> "Links":
+        """Between the workers; made by the first call, which is collective."""
+        if self._links is None:
+            from ._transfers import Links  # it imports PyTorch
+
+            self._links = Links(self.session)
+            self.at_end.append(self._links.end)
+        return self._links
 
     def can_reduce(self, settings: "typing.Sequence[str]" = ()) -> bool:
         """False where an Optimizer has the servers, or sums with other settings have."""

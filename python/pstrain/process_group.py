@@ -4,12 +4,15 @@
     import pstrain
     dist.init_process_group("pstrain")
 
-Sums of float32 go through the servers, in rank order; everything else through the coordinator,
-where integers stay exact. It has what DistributedDataParallel needs: all-reduce, broadcast,
-all-gather, reduce, gather, scatter and barrier, on the CPU.
+The workers of the job have links to each other: shared memory on one host, TCP between hosts. All
+calls of a process group go there, in groups of any ranks, on the CPU. Sums have the same bits on all
+ranks: they are in rank order. Large sums of float32 over all workers of several hosts go through the
+job's servers, where it has some: each worker then sends and receives them once.
 """
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import threading
 import typing
@@ -17,18 +20,29 @@ import typing
 import torch
 import torch.distributed as dist
 
-from . import _checks, _collectives, job as jobs
-from ._collectives import HALVES, n_bytes as _bytes
+from . import _checks, _transfers as t, job as jobs
 from ._futures import Promise, Work
-from .errors import InputError
+from .errors import InputError, TimeoutError
 
 NAME = "pstrain"
-_OPS = {dist.ReduceOp.SUM: _collectives.SUM, dist.ReduceOp.MIN: _collectives.MIN, dist.ReduceOp.MAX: _collectives.MAX,
-        dist.ReduceOp.PRODUCT: _collectives.PRODUCT}
-if hasattr(dist.ReduceOp, "AVG"):
-    _OPS[dist.ReduceOp.AVG] = _collectives.AVERAGE
-OFFERED = "all_reduce, broadcast, all_gather, reduce, gather, scatter and barrier"
-GLOO = 'take a group of Gloo\'s for it: dist.new_group(backend="gloo")'
+SMALL = 1024  # elements: sums of fewer do not go through the servers
+AT_ONCE = 64 << 10  # bytes: of fewer, each member gets all values instead of a slice
+LINE = 16  # elements: slices begin at cache lines
+HALVES = {torch.float16: 7, torch.bfloat16: 8}
+_SUM, _MIN, _MAX, _PRODUCT, _AVG, _BAND, _BOR, _BXOR = range(8)  # pstrain_op's numbers
+_OPS = {getattr(dist.ReduceOp, name): code
+        for name, code in (("SUM", _SUM), ("MIN", _MIN), ("MAX", _MAX), ("PRODUCT", _PRODUCT), ("AVG", _AVG),
+                           ("BAND", _BAND), ("BOR", _BOR), ("BXOR", _BXOR)) if hasattr(dist.ReduceOp, name)}
+_OF_BOOLS = {_SUM: _MAX, _AVG: _MAX, _PRODUCT: _MIN, _BAND: _MIN, _BOR: _MAX}
+_MONITOR = 1 << 62  # tags of monitored_barrier, beyond those of programs
+Tensors = typing.Sequence[torch.Tensor]
+
+
+class _Devices(typing.List[torch.device]):
+    """PyTorch's flight recorder takes any as a sign of a back end in C++, into which it hooks."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 # Its type differs between the versions of PyTorch.
@@ -36,11 +50,15 @@ _Base: typing.Any = dist.ProcessGroup
 
 
 class ProcessGroup(_Base):  # type: ignore[misc]
-    """All workers of the job. Its calls return at once with a Work, which waits."""
+    """Some workers of the job. Its calls return at once with a Work, which waits. Tensors are contiguous, on the CPU;
+    root, source and destination are ranks of the group."""
 
-    def __init__(self, job: jobs.Job) -> None:
-        super().__init__(job.rank, job.size)
-        self._job = job
+    def __init__(self, job: jobs.Job, comm: t.Comm) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._job, self._comm = job, comm
+        self._splits = self._monitored = 0
+        self._names = ["", "undefined"]
+        self._together: "tuple[list[typing.Any], ...] | None" = None  # what coalesced calls give to _work
         job.sums = True
 
     # ---- what PyTorch asks ----
@@ -48,131 +66,266 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def getBackendName(self) -> str:
         return NAME
 
+    # C++ finds the names here: a group without back ends of its own has none there.
+    def getGroupName(self) -> str:
+        return self._names[0]
+
+    def setGroupName(self, name: str) -> None:
+        self._names[0] = name
+
+    def getGroupDesc(self) -> str:
+        return self._names[1]
+
+    def setGroupDesc(self, text: str) -> None:
+        self._names[1] = text
+
     def rank(self) -> int:
-        return self._job.rank
+        return self._comm.rank
 
     def size(self) -> int:
-        return self._job.size
+        return self._comm.size
 
-    # ---- collectives ----
+    def shutdown(self) -> None:
+        """The job has its own end: pstrain.shutdown()."""
+
+    abort = shutdown
+
+    @property
+    def _device_types(self) -> "list[torch.device]":
+        return _Devices([torch.device("cpu")])
+
+    def _get_backend(self, device: typing.Any) -> "ProcessGroup":
+        return self
+
+    supports_splitting = True
+    supports_coalescing = False
+
+    def split_group(self, ranks: "typing.Sequence[int]", timeout: typing.Any = None, opts: typing.Any = None,
+                    group_name: "str | None" = None, group_desc: "str | None" = None,
+                    *_: typing.Any, **__: typing.Any) -> "ProcessGroup | None":
+        """A group of these ranks of this one, in their order; None where this one is not among them. All ranks of this
+        group call it."""
+        self._splits += 1
+        if self.rank() not in ranks:
+            return None
+        text = f"{self._comm.number} {self._splits} {list(ranks)}"
+        number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        group = ProcessGroup(self._job, t.Comm(self._comm.links, number, [self._comm.ranks[r] for r in ranks]))
+        if group_name is not None:
+            group._set_group_name(group_name)
+        if group_desc is not None and hasattr(group, "_set_group_desc"):
+            group._set_group_desc(group_desc)
+        return group
+
+    splitGroup = split_group  # as C++ calls it
+
+    # ---- reductions ----
 
     def allreduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
-        """tensors: a list of one (PyTorch's form); it becomes the reduction over all ranks."""
-        tensors = _listed(tensors)
-        op = self._op(opts, "all_reduce")
+        """tensors: a list; each becomes the reduction over all ranks."""
+        tensors, op = _listed(tensors), self._op(opts, "all_reduce")
         if not tensors:
             raise InputError(f"rank {self.rank()}: all_reduce of no tensors")
         for tensor in tensors:
-            self._check_reduced(tensor, "all_reduce")
-        promise = Promise(tensors)
-        left, failed, lock = len(tensors), False, threading.Lock()  # done: by two threads
-
-        def done(error: "BaseException | None") -> None:
-            nonlocal left, failed
-            with lock:
-                left -= 1
-                keep = not failed and (error is not None or left == 0)
-                failed = failed or error is not None
-            if keep:
-                promise.keep(error)
-
-        for tensor in tensors:
-            self._reduce(tensor, op, done)
-        return self._work(promise, "all_reduce")
+            self._check_reduced(tensor, op, "all_reduce")
+        if all(self._is_for_servers(tensor, op) for tensor in tensors):
+            return self._reduce_by_servers(tensors, op)
+        keeps: "list[typing.Any]" = [tensors]
+        begun = [self._all_reduce(tensor.detach(), op, keeps) for tensor in tensors if tensor.numel()]
+        return self._work(begun, keeps, "all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """Of one tensor; the root's becomes the reduction, the others' stay."""
-        [tensor] = _listed(tensors)
-        op = self._op(opts, "reduce")
-        self._check_reduced(tensor, "reduce")
-        values = tensor if self.rank() == _root(opts) else tensor.detach().clone()
-        promise = Promise(tensors)
-        self._reduce(values, op, promise.keep)
-        return self._work(promise, "reduce")
+        [tensor], op, root = _listed(tensors), self._op(opts, "reduce"), _root(opts)
+        self._check_reduced(tensor, op, "reduce")
+        self._check_root(root, "reduce")
+        parts = [t.NOTHING] * self.size()
+        parts[root] = (*_memory(tensor), *(_memory(tensor) if root == self.rank() else (0, 0)))
+        return self._work([self._reduction(t.REDUCE, parts, tensor, op, root=root)], tensors, "reduce")
+
+    def reduce_scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
+        """inputs: for each output a list of size() tensors; the output becomes the reduction of the rank()-th of
+        all ranks."""
+        op, begun = self._op(opts, "reduce_scatter"), []
+        keeps: "list[typing.Any]" = []
+        outputs = _listed(outputs)
+        if len(outputs) != len(inputs):
+            raise InputError(f"rank {self.rank()}: reduce_scatter of {len(inputs)} lists into {len(outputs)} tensors")
+        for output, given in zip(outputs, inputs):
+            self._check_reduced(output, op, "reduce_scatter")
+            self._check_list(given, output.dtype, "reduce_scatter")
+            if given[self.rank()].numel() != output.numel():
+                raise InputError(f"rank {self.rank()}: reduce_scatter of {given[self.rank()].numel()} elements into "
+                                 f"{output.numel()}")
+            parts = [(*_memory(tensor), 0, 0) for tensor in self._given(given, keeps)]
+            parts[self.rank()] = (*parts[self.rank()][:2], *_memory(output))
+            begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
+        return self._work(begun, [outputs, *keeps], "reduce_scatter", outputs)
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
+        """tensor: size() times as large as the output; of it each rank gets its part, reduced."""
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
+        for output, tensor in zip(outputs, inputs):
+            self._check_multiple(tensor, output, "reduce_scatter")
+        return self.reduce_scatter(outputs, [self._chunks(tensor) for tensor in inputs], opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # ---- bytes ----
 
     def broadcast(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
-        tensors = _listed(tensors)
-        root, session = _root(opts), self._job.session
+        tensors, root, begun = _listed(tensors), _root(opts), []
+        self._check_root(root, "broadcast")
         for tensor in tensors:
             self._check(tensor, "broadcast")
-
-        def call() -> None:
-            for tensor in tensors:
-                if tensor.numel():
-                    session.broadcast(tensor.data_ptr(), _bytes(tensor), root)
-
-        return self._later(call, tensors, "broadcast")
+            if self.rank() == root:
+                parts = [(*_memory(tensor), 0, 0)] * self.size()
+                parts[root] = t.NOTHING
+            else:
+                parts = [t.NOTHING] * self.size()
+                parts[root] = (0, 0, *_memory(tensor))
+            begun.append(self._comm.begin(t.BROADCAST, parts, root=root))
+        return self._work(begun, tensors, "broadcast")
 
     def allgather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
-        """outputs: a list of size() tensors for each of the inputs."""
-        inputs = _listed(inputs)
+        """outputs: a list of size() tensors for each of the inputs. They may have other sizes on other ranks."""
+        inputs, begun = _listed(inputs), []
+        after: "list[typing.Callable[[], typing.Any]]" = []
         if len(outputs) != len(inputs):
             raise InputError(f"rank {self.rank()}: all_gather of {len(inputs)} tensors into {len(outputs)} lists")
         for mine, theirs in zip(inputs, outputs):
-            self._check_parts(theirs, mine, "all_gather")
+            self._check(mine, "all_gather")
+            self._check_list(theirs, mine.dtype, "all_gather")
+            self._check_own(mine, theirs, "all_gather")
+            parts = [(*_memory(mine), *_memory(place)) for place in self._places(theirs, after)]
+            begun.append(self._comm.begin(t.ALL_GATHER, parts))
+        return self._work(begun, (outputs, inputs), "all_gather", outputs, after)
 
-        def call() -> None:
-            for mine, theirs in zip(inputs, outputs):
-                for tensor, got in zip(theirs, self._gather(mine)):
-                    tensor.copy_(got.view(tensor.shape))
+    def allgather_coalesced(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
+        """outputs: size() lists of tensors like the inputs."""
+        return self.allgather([list(theirs) for theirs in zip(*outputs)], inputs, opts)
 
-        return self._later(call, outputs, "all_gather")
-
-    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor,
-                        opts: typing.Any = None) -> typing.Any:
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
         """output: size() times as large as the input, in rank order."""
-        self._check(tensor, "all_gather")
-        self._check(output, "all_gather")
-        if output.numel() != tensor.numel() * self.size() or output.dtype != tensor.dtype:
-            raise InputError(f"rank {self.rank()}: all_gather of {tensor.numel()} {tensor.dtype} on "
-                             f"{self.size()} ranks into {output.numel()} {output.dtype}")
+        return self.all_gather_single_coalesced([output], [tensor], opts)
 
-        def call() -> None:
-            output.view(-1).copy_(self._gather(tensor).view(-1))
+    _allgather_base = all_gather_single
 
-        return self._later(call, output, "all_gather")
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
+        for output, tensor in zip(outputs, inputs):
+            self._check_multiple(output, tensor, "all_gather")
+        return self.allgather([self._chunks(output) for output in outputs], inputs, opts)
 
-    all_gather_single = _allgather_base
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
-        [tensor] = _listed(inputs)
+        """outputs: at the root a list of size() tensors, else empty."""
+        [tensor], root = _listed(inputs), _root(opts)
         self._check(tensor, "gather")
-        is_root = self.rank() == _root(opts)
-        if is_root:
-            self._check_parts(outputs[0], tensor, "gather")
-
-        def call() -> None:
-            got = self._gather(tensor)
-            if is_root:
-                for out, part in zip(outputs[0], got):
-                    out.copy_(part.view(out.shape))
-
-        return self._later(call, outputs, "gather")
+        self._check_root(root, "gather")
+        parts = [t.NOTHING] * self.size()
+        after: "list[typing.Callable[[], typing.Any]]" = []
+        if self.rank() == root:
+            self._check_list(outputs[0], tensor.dtype, "gather")
+            self._check_own(tensor, outputs[0], "gather")
+            parts = [(0, 0, *_memory(place)) for place in self._places(outputs[0], after)]
+        parts[root] = (*_memory(tensor), *parts[root][2:])
+        begun = self._comm.begin(t.GATHER, parts, root=root)
+        return self._work([begun], (outputs, inputs), "gather", outputs, after)
 
     def scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
-        [tensor] = _listed(outputs)
+        """inputs: at the root a list of size() tensors, else empty."""
+        [tensor], root = _listed(outputs), _root(opts)
         self._check(tensor, "scatter")
-        root, session = _root(opts), self._job.session
+        self._check_root(root, "scatter")
+        parts = [t.NOTHING] * self.size()
         if self.rank() == root:
-            self._check_parts(inputs[0], tensor, "scatter")
+            self._check_list(inputs[0], tensor.dtype, "scatter")
+            self._check_own(tensor, inputs[0], "scatter")
+            parts = [(*_memory(given), 0, 0) for given in inputs[0]]
+        parts[root] = (*parts[root][:2], *_memory(tensor))
+        return self._work([self._comm.begin(t.SCATTER, parts, root=root)], (outputs, inputs), "scatter",
+                          result=outputs)
 
-        def call() -> None:
-            parts = torch.empty((self.size(), tensor.numel()), dtype=tensor.dtype)
-            if self.rank() == root:
-                parts.copy_(torch.stack([t.reshape(-1) for t in inputs[0]]))
-            if tensor.numel():
-                session.broadcast(parts.data_ptr(), _bytes(parts), root)
-            tensor.copy_(parts[self.rank()].view(tensor.shape))
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
+        """The r-th input goes to rank r; the r-th output comes from it."""
+        self._check_list(inputs, inputs[0].dtype if len(inputs) else None, "all_to_all")
+        self._check_list(outputs, inputs[0].dtype, "all_to_all")
+        self._check_own(inputs[self.rank()], outputs, "all_to_all")
+        keeps: "list[typing.Any]" = [outputs]
+        after: "list[typing.Callable[[], typing.Any]]" = []
+        parts = [(*_memory(given), *_memory(place))
+                 for given, place in zip(self._given(inputs, keeps), self._places(outputs, after))]
+        return self._work([self._comm.begin(t.ALL_TO_ALL, parts)], keeps, "all_to_all", outputs, after)
 
-        return self._later(call, outputs, "scatter")
+    def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: "typing.Sequence[int]",
+                          input_sizes: "typing.Sequence[int]", opts: typing.Any = None) -> typing.Any:
+        """Sizes: how many rows go to and come from each rank; none: as many of each."""
+        outputs = self._rows(output, output_sizes, "output")
+        return self.alltoall(outputs, self._rows(tensor, input_sizes, "input"), opts)
+
+    alltoall_base = all_to_all_single
+
+    def send(self, tensors: typing.Any, dst: int, tag: int = 0) -> typing.Any:
+        [tensor] = _listed(tensors)
+        self._check(tensor, "send")
+        begun = self._comm.begin(t.SEND, [(*_memory(tensor), 0, 0)], peer=dst, tag=tag)
+        return self._work([begun], tensors, f"send to rank {dst}")
+
+    def recv(self, tensors: typing.Any, src: int, tag: int = 0) -> typing.Any:
+        [tensor] = _listed(tensors)
+        self._check(tensor, "recv")
+        begun = self._comm.begin(t.RECV, [(0, 0, *_memory(tensor))], peer=src, tag=tag)
+        return self._work([begun], tensors, f"recv from rank {src}" if src >= 0 else "recv from any rank")
+
+    def recv_anysource(self, tensors: typing.Any, tag: int = 0) -> typing.Any:
+        return self.recv(tensors, -1, tag)
+
+    recvAnysource = recv_anysource  # as C++ calls it
 
     def barrier(self, opts: typing.Any = None) -> typing.Any:
-        return self._later(self._job.session.barrier, [torch.empty(0)], "barrier")
+        return self._work([self._comm.begin(t.BARRIER, [])], [torch.empty(0)], "barrier")
 
-    # ---- how ----
+    def monitored_barrier(self, timeout: typing.Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose TimeoutError names the ranks that have not come: at rank 0 the first, or, with
+        wait_all_ranks, all of them."""
+        self._monitored += 1
+        tag, word = _MONITOR + self._monitored, torch.zeros(1, dtype=torch.uint8)
+        others = range(1, self.size())
+        if self.rank():
+            self.send([word], 0, tag).wait(timeout)
+            self.recv([word], 0, tag).wait(timeout)
+            return
+        late = []
+        for rank, work in [(rank, self.recv([word.clone()], rank, tag)) for rank in others]:
+            try:
+                work.wait(timeout)
+            except TimeoutError:
+                late.append(rank)
+                if not wait_all_ranks:
+                    break
+        if late:
+            raise TimeoutError(f"rank 0: monitored_barrier: no word of rank {', '.join(map(str, late))} after "
+                               f"{timeout.total_seconds():g} s")
+        for work in [self.send([word], rank, tag) for rank in others]:
+            work.wait()
+
+    def start_coalescing(self, device: typing.Any = None) -> None:
+        """What is begun from now on is one Work, that of end_coalescing."""
+        self._together = [], [], []
+
+    def end_coalescing(self, device: typing.Any = None) -> typing.Any:
+        (begun, keeps, after), self._together = self._together or ([], [], []), None
+        return self._work(begun, keeps, "coalesced calls", after=after)
+
+    # ---- what tensors have to be ----
 
     def _op(self, opts: typing.Any, what: str) -> int:
         """opts: PyTorch's, or the operation itself."""
@@ -180,66 +333,141 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for known, code in _OPS.items():
             if op == known:
                 return code
-        name = next((n for n in ("BAND", "BOR", "BXOR", "PREMUL_SUM") if op == getattr(dist.ReduceOp, n, None)),
-                    "another operation")
-        raise InputError(f"rank {self.rank()}: {what} by {name}: this back end has SUM, AVG, MIN, MAX and "
-                         f"PRODUCT; {GLOO}")
+        raise InputError(f"rank {self.rank()}: {what} by PREMUL_SUM or something else: this back end has SUM, AVG, "
+                         "MIN, MAX, PRODUCT, BAND, BOR and BXOR")
 
     def _check(self, tensor: torch.Tensor, what: str,
                dtypes: "tuple[torch.dtype, ...] | None" = None) -> None:
         _checks.check(tensor, f"the tensor of {what}", self.rank(), dtypes or (tensor.dtype,))
 
-    def _check_reduced(self, tensor: torch.Tensor, what: str) -> None:
-        self._check(tensor, what, (*jobs.dtypes(), *HALVES))
+    def _check_reduced(self, tensor: torch.Tensor, op: int, what: str) -> None:
+        self._check(tensor, what, tuple(_dtypes()))
+        if op >= _BAND and tensor.is_floating_point() or tensor.dtype == torch.bool and op == _BXOR:
+            raise InputError(f"rank {self.rank()}: {what}: the bits of {tensor.dtype} cannot be combined")
 
-    def _check_parts(self, parts: "typing.Sequence[torch.Tensor]", tensor: torch.Tensor, what: str) -> None:
-        """Those of all ranks, and this rank's own."""
-        self._check(tensor, what)
-        if len(parts) != self.size():
-            raise InputError(f"rank {self.rank()}: {what} of {self.size()} ranks has {len(parts)} tensors in its list")
-        for part in parts:
-            if part.dtype != tensor.dtype or part.numel() != tensor.numel():
-                raise InputError(f"rank {self.rank()}: {what} of {tuple(tensor.shape)} {tensor.dtype} and "
-                                 f"{tuple(part.shape)} {part.dtype}: they have to be alike")
+    def _check_root(self, root: int, what: str) -> None:
+        if not 0 <= root < self.size():
+            raise InputError(f"rank {self.rank()}: {what}: {root} is not a rank of the group, 0 to {self.size() - 1}")
 
-    def _later(self, call: "typing.Callable[[], None]", value: typing.Any, what: str) -> typing.Any:
-        def quietly() -> None:
-            with torch.inference_mode():  # of this thread: the tensors may be of that mode
-                call()
+    def _check_list(self, tensors: Tensors, dtype: "torch.dtype | None", what: str) -> None:
+        """One for each rank."""
+        if len(tensors) != self.size():
+            raise InputError(f"rank {self.rank()}: {what} of {self.size()} ranks has {len(tensors)} tensors in its list")
+        for tensor in tensors:
+            _checks.check(tensor, f"a tensor of {what}", self.rank(), (tensor.dtype,), contiguous=False)
+            if tensor.dtype != dtype:
+                raise InputError(f"rank {self.rank()}: {what} of {dtype} and {tensor.dtype}: they have to be alike")
 
-        promise = Promise(value)
-        self._job.session.later(quietly, promise.keep)
-        return self._work(promise, what)
+    def _given(self, tensors: Tensors, keeps: "list[typing.Any]") -> Tensors:
+        """What is sent, in contiguous memory; kept."""
+        given = [tensor.detach().contiguous() for tensor in tensors]
+        keeps.append(given)
+        return given
 
-    def _work(self, promise: Promise, what: str) -> Work:
-        return Work(promise, self._job.session.give_up, f"rank {self.rank()}: {what}")
+    def _places(self, tensors: Tensors, after: "list[typing.Callable[[], typing.Any]]") -> Tensors:
+        """Contiguous memory for what comes; of others a copy, which goes there afterwards."""
+        places = [tensor.detach() if tensor.is_contiguous() else torch.empty_like(
+            tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+        after += [functools.partial(tensor.detach().copy_, place)
+                  for tensor, place in zip(tensors, places) if not tensor.is_contiguous()]
+        return places
 
-    def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(size, the tensor's elements), of its dtype"""
-        return _collectives.gather(self._job, tensor)
+    def _check_own(self, mine: torch.Tensor, theirs: Tensors, what: str) -> None:
+        """This rank's part is copied."""
+        if theirs[self.rank()].numel() != mine.numel():
+            raise InputError(f"rank {self.rank()}: {what} of {mine.numel()} elements: its own part in the list has "
+                             f"{theirs[self.rank()].numel()}")
 
-    def _reduce(self, tensor: torch.Tensor, op: int, done: "typing.Callable[[BaseException | None], None]") -> None:
-        """In place; done is called by another thread."""
-        _collectives.reduce(self._job, tensor, op, done)
+    def _check_multiple(self, large: torch.Tensor, small: torch.Tensor, what: str) -> None:
+        self._check(large, what)
+        self._check(small, what)
+        if large.numel() != small.numel() * self.size() or large.dtype != small.dtype:
+            raise InputError(f"rank {self.rank()}: {what} on {self.size()} ranks: the tensors of {small.numel()} "
+                             f"{small.dtype} and {large.numel()} {large.dtype} do not fit")
+
+    def _chunks(self, tensor: torch.Tensor) -> Tensors:
+        """One for each rank."""
+        return tensor.detach().view(self.size(), -1).unbind() if tensor.numel() else [tensor.detach()] * self.size()
+
+    def _rows(self, tensor: torch.Tensor, sizes: "typing.Sequence[int]", what: str) -> Tensors:
+        self._check(tensor, "all_to_all")
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if sizes and len(sizes) != self.size():
+            raise InputError(f"rank {self.rank()}: all_to_all on {self.size()} ranks with {len(sizes)} {what} sizes")
+        if sum(sizes) != rows if sizes else rows % self.size():
+            raise InputError(f"rank {self.rank()}: all_to_all: {rows} rows of the {what} cannot be split into "
+                             f"{list(sizes) or f'{self.size()} equal parts'}")
+        return torch.split(tensor.detach(), list(sizes) or [rows // self.size()] * self.size())
+
+    # ---- how ----
+
+    def _work(self, begun: "list[typing.Any]", keeps: typing.Any, what: str, result: typing.Any = None,
+              after: "typing.Sequence[typing.Callable[[], typing.Any]]" = ()) -> typing.Any:
+        """keeps: the tensors that it needs; result: those of get_future, if they are others; after: done then."""
+        if self._together is not None:
+            for all_of_them, mine in zip(self._together, (begun, [keeps], after)):
+                all_of_them.extend(mine)
+            begun, after = [], ()
+        return t.Work(self._comm, begun, keeps, keeps if result is None else result, f"rank {self.rank()}: {what}",
+                      after)
+
+    def _reduction(self, call: int, parts: "typing.Sequence[t.Part]", tensor: torch.Tensor, op: int,
+                   root: int = 0, gathers: bool = False) -> typing.Any:
+        op = _OF_BOOLS.get(op, op) if tensor.dtype == torch.bool else op
+        return self._comm.begin(call, parts, root=root, gathers=gathers, dtype=_dtypes()[tensor.dtype], op=op)
+
+    def _all_reduce(self, tensor: torch.Tensor, op: int, keeps: "list[typing.Any]") -> typing.Any:
+        """In place."""
+        address, n_bytes = _memory(tensor)
+        size = self.size()
+        if n_bytes * (size - 1) <= AT_ONCE:
+            values = tensor.clone()  # what others have not taken yet must not be replaced by the result
+            keeps.append(values)
+            parts: "list[t.Part]" = [(*_memory(values), 0, 0)] * size
+            parts[self.rank()] = (*_memory(values), address, n_bytes)
+            return self._reduction(t.ALL_REDUCE, parts, tensor, op)
+        each = -(-tensor.numel() // (size * LINE)) * LINE * tensor.element_size()
+        cuts = [min(r * each, n_bytes) for r in range(size + 1)]
+        slices = [(address + begin, end - begin) for begin, end in zip(cuts, cuts[1:])]
+        return self._reduction(t.ALL_REDUCE, [(*place, *place) for place in slices], tensor, op, gathers=True)
+
+    # ---- by the servers ----
+
+    def _is_for_servers(self, tensor: torch.Tensor, op: int) -> bool:
+        job = self._job
+        return (not self._comm.links.one_host and job.session.servers > 0 and self.size() == job.size
+                and tensor.dtype == torch.float32 and op in (_SUM, _AVG) and tensor.numel() >= SMALL
+                and job.can_reduce())
+
+    def _reduce_by_servers(self, tensors: Tensors, op: int) -> Work:
+        promise, lock = Promise(tensors), threading.Lock()
+        left, failed = len(tensors), False
+
+        def done(error: "BaseException | None") -> None:
+            nonlocal left, failed
+            with lock:  # by two threads
+                left -= 1
+                keep = not failed and (error is not None or left == 0)
+                failed = failed or error is not None
+            if keep:
+                promise.keep(error)
+
+        def share(tensor: torch.Tensor, error: "BaseException | None") -> None:
+            if error is None and op == _AVG:
+                with torch.inference_mode():  # of this thread: the tensor may be of that mode
+                    tensor.div_(self.size())
+            done(error)
+
+        for tensor in tensors:
+            self._job.reducer().begin(tensor.data_ptr(), tensor.numel(), functools.partial(share, tensor.detach()))
+        return Work(promise, self._job.session.give_up, f"rank {self.rank()}: all_reduce")
 
 
-def _refusal(name: str) -> "typing.Callable[..., typing.Any]":
-    def refuse(self: ProcessGroup, *_: typing.Any, **__: typing.Any) -> typing.Any:
-        raise InputError(f"rank {self.rank()}: this back end has no {name}; it has {OFFERED}; {GLOO}")
-
-    return refuse
+def _dtypes() -> "dict[torch.dtype, int]":
+    return {**jobs.dtypes(), **HALVES}
 
 
-for _name, _methods in {
-        "send": "send", "recv": "recv recv_anysource",
-        "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
-        "all_to_all": "alltoall alltoall_base all_to_all_single",
-        "all_gather_coalesced": "allgather_coalesced allgather_into_tensor_coalesced"}.items():
-    for _method in _methods.split():
-        setattr(ProcessGroup, _method, _refusal(_name))
-
-
-def _listed(tensors: typing.Any) -> "typing.Sequence[torch.Tensor]":
+def _listed(tensors: typing.Any) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
@@ -248,18 +476,32 @@ def _root(opts: typing.Any) -> int:
     return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
 
 
+def _memory(tensor: torch.Tensor) -> "tuple[int, int]":
+    """Address and bytes."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+_created = 0  # groups that this process was the first rank of
+
+
 def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> ProcessGroup:
+    """All members of the group call it."""
+    global _created
     words = _deadlines(timeout)
-    job = jobs.current() if jobs.is_initialized() else jobs.init(rank=rank, world_size=size, settings=words)
-    if (job.rank, job.size) != (rank, size):
-        raise InputError(
-            f"rank {job.rank}: a process group of {size} ranks in a job of {job.size}: this back end "
-            'has groups of all workers; use dist.new_group(..., backend="gloo") for others')
+    is_first = not dist.is_initialized()  # the group of all
+    job = (jobs.current() if jobs.is_initialized() or not is_first
+           else jobs.init(rank=rank, world_size=size, settings=words))
+    if is_first and (job.rank, job.size) != (rank, size):
+        raise InputError(f"rank {job.rank}: a process group of {size} ranks, of which this is {rank}, in a job of "
+                         f"{job.size}: give init_process_group the job's own rank and world size")
     if words and words[-1] not in job.settings:
         key, _, value = words[-1].partition("=")
         raise InputError(f"rank {job.rank}: timeout={timeout} of a process group: the job has its deadlines since "
                          f'pstrain.init(): give it there, pstrain.init(settings={{"{key}": {value}}})')
-    return ProcessGroup(job)
+    links = job.links()
+    _created += rank == 0
+    # Each member says who it is; the first also which number the group has.
+    store.set(f"pstrain/{rank}", f"{job.rank} {job.rank << 32 | _created}")
+    said = [store.get(f"pstrain/{r}").decode().split() for r in range(size)]
+    return ProcessGroup(job, t.Comm(links, int(said[0][1]), [int(one) for one, _ in said]))
 
 
 def _deadlines(timeout: typing.Any) -> "list[str]":

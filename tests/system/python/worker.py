@@ -1,10 +1,11 @@
-"""A rank of the jobs of test_python.py: python3 worker.py CASE. Prints what the test reads."""
+"""A rank of the jobs of test_python.py and test_process_group.py: python3 worker.py CASE. Prints what the test reads."""
 import sys
 
 import torch
 
 import ddp_cases  # noqa: F401  (these make themselves known to cases)
 import form_cases  # noqa: F401
+import group_cases  # noqa: F401
 import misuse_cases  # noqa: F401
 import recovery_cases  # noqa: F401
 import state_cases  # noqa: F401

@@ -1,0 +1,285 @@
+"""Cases of worker.py: the calls of a process group, beside Gloo's."""
+import os
+import tempfile
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import pstrain
+from cases import RANK, SIZE, case, refused, say
+
+
+def numbers(shape, dtype=torch.float32, rank=RANK):
+    g = torch.Generator().manual_seed(rank)
+    return (torch.rand(shape, generator=g) * 100).to(dtype)
+
+
+def others():
+    return [r for r in range(SIZE) if r != RANK]
+
+
+def by_rank(n, make):
+    return [make(n) for _ in range(SIZE)]
+
+
+def calls(group, n, dtype):
+    """What each call gives; of a group of all."""
+    x = numbers(n, dtype)
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT):
+        y = x.clone()
+        dist.all_reduce(y, op, group=group)
+        yield y
+    y = x.clone()
+    dist.reduce(y, SIZE - 1, group=group)
+    yield y if RANK == SIZE - 1 else None  # Gloo leaves parts of sums elsewhere
+    y = x.clone()
+    dist.broadcast(y, SIZE - 1, group=group)
+    yield y
+    parts = by_rank(n, lambda n: torch.empty(n, dtype=dtype))
+    dist.all_gather(parts, x, group=group)
+    yield torch.stack(parts)
+    parts = by_rank(n, lambda n: torch.empty(n, dtype=dtype)) if RANK == 0 else None
+    dist.gather(x, parts, 0, group=group)
+    yield torch.stack(parts) if RANK == 0 else None
+    y = torch.empty(n, dtype=dtype)
+    dist.scatter(y, [x + r for r in range(SIZE)] if RANK == 0 else None, 0, group=group)
+    yield y
+    sizes = [(RANK + 1) * (r + 2) for r in range(SIZE)], [(r + 1) * (RANK + 2) for r in range(SIZE)]
+    y = torch.empty(sum(sizes[1]), n, dtype=dtype)
+    dist.all_to_all_single(y, numbers((sum(sizes[0]), n), dtype), sizes[1], sizes[0], group=group)
+    yield y
+    y = torch.empty(SIZE * 2, n, dtype=dtype)
+    dist.all_to_all_single(y, numbers((SIZE * 2, n), dtype), group=group)
+    yield y
+
+
+@case
+def every_call():
+    """The same numbers as Gloo's: for two ranks the same bits."""
+    dist.init_process_group("pstrain")
+    gloo = dist.new_group(backend="gloo")
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8):
+        for n in (1, 5, 40001):
+            for i, (ours, theirs) in enumerate(zip(calls(None, n, dtype), calls(gloo, n, dtype))):
+                exact = SIZE == 2 or not dtype.is_floating_point
+                same = ours is theirs is None or (torch.equal if exact else torch.allclose)(ours, theirs)
+                assert same, (i, dtype, n, ours, theirs)
+    for dtype in (torch.float16, torch.bfloat16):  # in float32, rounded once
+        x = numbers(40001, dtype)
+        dist.all_reduce(x)
+        assert torch.equal(x, sum(numbers(40001, dtype, r).float() for r in range(SIZE)).to(dtype))
+    bits = torch.tensor([RANK + 1])
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    assert bits.item() == (3 if SIZE < 4 else 7), bits
+    scattered()
+    point_to_point()
+    subgroups()
+    say("fine")
+    pstrain.shutdown()
+
+
+def scattered():
+    """reduce_scatter, which Gloo has not in all versions; and lists whose tensors are not contiguous."""
+    whole = [torch.stack([numbers(5001, rank=10 * r + k) for k in range(SIZE)]) for r in range(SIZE)]
+    wanted = whole[0].clone()
+    for other in whole[1:]:
+        wanted += other  # in rank order
+    out = torch.empty(5001)
+    dist.reduce_scatter(out, list(whole[RANK].t().contiguous().t()))
+    assert torch.equal(out, wanted[RANK])
+    single = getattr(dist, "reduce_scatter_tensor", dist._reduce_scatter_base)
+    single(out, whole[RANK].reshape(-1))
+    assert torch.equal(out, wanted[RANK])
+    columns = torch.empty(5001, SIZE)
+    dist.all_to_all(list(columns.t()), list(whole[RANK]))
+    assert torch.equal(columns.t(), torch.stack([whole[r][RANK] for r in range(SIZE)]))
+    into = getattr(dist, "all_gather_into_tensor", dist._all_gather_base)
+    gathered = torch.empty(SIZE * 5001)
+    gathered.view(SIZE, -1)[RANK] = whole[0][RANK]
+    into(gathered, gathered.view(SIZE, -1)[RANK])  # in place, as FSDP does it
+    assert torch.equal(gathered.view(SIZE, -1), whole[0])
+
+
+def point_to_point():
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    large, got = numbers(300000), torch.empty(300000)  # more than the links hold
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, large, after), dist.P2POp(dist.irecv, got, before)]):
+        work.wait()
+    assert torch.equal(got, numbers(300000, rank=before))
+    works = [dist.isend(torch.full((3,), 10. * tag + RANK), after, tag=tag) for tag in (1, 2, 3)]
+    works.append(dist.isend(torch.empty(0), after, tag=4))
+    dist.barrier()
+    x = torch.empty(3)
+    for tag in (3, 1):
+        dist.recv(x, before, tag=tag)
+        assert x.tolist() == [10. * tag + before] * 3, x
+    assert dist.recv(x, tag=2) == before and x[0] == 20 + before, x
+    assert dist.recv(torch.empty(0), tag=4) == before
+    for work in works:
+        work.wait()
+
+
+def subgroups():
+    pairs = [dist.new_group([r, r + 1]) for r in range(0, SIZE - 1, 2)]
+    if RANK < 2 * len(pairs):
+        x, pair = torch.ones(70000) * RANK, pairs[RANK // 2]
+        dist.all_reduce(x, group=pair)
+        assert x[-1] == 2 * (RANK // 2 * 2) + 1 and dist.get_rank(pair) == RANK % 2, x
+        dist.broadcast(x, RANK // 2 * 2 + 1, group=pair)  # a rank of the world
+    both = [torch.ones(70000), torch.ones(70000)]
+    two = dist.new_group(), dist.new_group()
+    order = (0, 1) if RANK == 0 else (1, 0)
+    for work in [dist.all_reduce(both[i], group=two[i], async_op=True) for i in order]:
+        work.wait()
+    assert all((x == SIZE).all() for x in both)
+
+
+@case
+def odd_calls():
+    """Arguments that are wrong, and Works that nobody waits for."""
+    dist.init_process_group("pstrain")
+    world, one = dist.group.WORLD, torch.ones(3)
+    for words, call in (
+            (["9 is not the rank"], lambda: world.send([one], 9, 0)),
+            ([f"{RANK} is not the rank"], lambda: world.recv([one], RANK, 0)),
+            (["9 is not a rank", "broadcast"], lambda: world.broadcast([one], 9)),
+            (["all_to_all", "3 rows"], lambda: dist.all_to_all_single(one, one, [1] * SIZE, [1] * SIZE)),
+            (["all_to_all", "sizes"], lambda: dist.all_to_all_single(one, one, [3], [3])),
+            (["reduce_scatter", "float64"], lambda: world._reduce_scatter_base(one, torch.ones(3 * SIZE).double())),
+            (["all_gather", "do not fit"], lambda: world._allgather_base(torch.ones(4), one)),
+            (["not contiguous"], lambda: dist.send(torch.ones(3, 2).t(), others()[0])),
+            (["of all_reduce", "is complex"], lambda: world.allreduce([torch.ones(2, dtype=torch.complex64)]))):
+        refused(pstrain.InputError, words, call)
+    for n in (3, 300000):  # another size at each rank, another call at each rank
+        work = dist.broadcast(torch.ones(n + RANK), 0, async_op=True)
+        if RANK:
+            refused(pstrain.InputError, ["worker 0", "broadcast", f"{4 * n} bytes"], work.wait)
+        for _ in range(70):
+            dist.all_reduce(torch.ones(10), async_op=True)  # forgotten
+        dist.barrier()
+        work = (world.allgather([[torch.empty(n)] * SIZE], [torch.ones(n)]) if RANK
+                else world.alltoall([torch.empty(n)] * SIZE, [torch.ones(n)] * SIZE))
+        refused(pstrain.InputError, ["worker", "all_gather" if SIZE == 2 else "all_to_all"], work.wait)
+    with torch.inference_mode():
+        x = torch.ones(40000)
+        dist.all_reduce(x)
+        assert x[0] == SIZE
+    future = dist.all_reduce(torch.ones(40000), async_op=True).get_future()
+    assert future.then(lambda f: f.value()[0] * 2).wait()[0] == 2 * SIZE
+    say("fine")
+    pstrain.shutdown()
+
+
+@case
+def monitored():
+    """Who does not come to monitored_barrier is named."""
+    dist.init_process_group("pstrain")
+    world, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+    world.monitored_barrier(timedelta(seconds=60))
+    if RANK == 0:
+        refused(pstrain.TimeoutError, ["rank 1 after 0.2 s"], lambda: world.monitored_barrier(timedelta(seconds=0.2)))
+        refused(pstrain.TimeoutError, [f"rank {', '.join(map(str, others()))} after 0.2 s"],
+                lambda: world.monitored_barrier(timedelta(seconds=0.2), wait_all_ranks=True))
+        store.set("late", "1")
+    else:
+        store.wait(["late"])
+        for _ in range(2):  # rank 0 has given up
+            refused(pstrain.TimeoutError, ["recv from rank 0"],
+                    lambda: world.monitored_barrier(timedelta(seconds=0.2)))
+    say("fine")
+    pstrain.shutdown()
+
+
+# ---- what PyTorch builds on groups ----
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 2, batch_first=True)
+        self.rest = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        h = self.norm(x)
+        x = x + self.attention(h, h, h, need_weights=False)[0]
+        return x + self.rest(x)
+
+
+def sharded_losses(mesh):
+    """Of a few steps of FSDP2, with the model."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Embedding(50, 32), Block(32), Block(32), nn.Linear(32, 50))
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh)
+    optimizer, g, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.Generator().manual_seed(RANK), []
+    for _ in range(4):
+        x = torch.randint(50, (4, 8), generator=g)
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, model
+
+
+@case
+def sharded():
+    """Meshes, DTensor, functional collectives, FSDP2, checkpoints, torch.distributed.nn: PyTorch's newest."""
+    import torch.distributed.checkpoint as dcp
+    import torch.distributed.nn.functional as dnn
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    dist.init_process_group("pstrain")
+    gloo = dist.new_group(backend="gloo")
+    mesh = init_device_mesh("cpu", (SIZE,))
+    assert functional.all_reduce(torch.full((3,), RANK + 1.), "sum", mesh).tolist() == [SIZE * (SIZE + 1) / 2] * 3
+    assert functional.all_gather_tensor(torch.ones(1) * RANK, 0, mesh).tolist() == list(range(SIZE))
+    assert functional.reduce_scatter_tensor(torch.arange(2. * SIZE), "sum", 0, mesh)[0] == 2 * RANK * SIZE
+    assert functional.all_to_all_single(torch.ones(SIZE) * RANK, None, None, mesh).tolist() == list(range(SIZE))
+    torch.manual_seed(0)
+    a, b = torch.rand(8, 6), torch.rand(6, 8)
+    for how in ((Shard(0), Shard(1)), (Shard(1), Shard(0))):
+        c = distribute_tensor(a, mesh, [how[0]]) @ distribute_tensor(b, mesh, [how[1]])
+        assert torch.allclose(c.full_tensor(), a @ b)
+    x = torch.ones(2, requires_grad=True)
+    sum((r + 1) * y.sum() for r, y in enumerate(dnn.all_gather(x * 3))).backward()
+    assert x.grad.tolist() == [3. * SIZE * (RANK + 1)] * 2, x.grad  # every rank's loss counts
+    split = dist.split_group(split_ranks=[list(reversed(range(SIZE)))])
+    assert dist.get_rank(split) == SIZE - 1 - RANK
+    dist.broadcast(x.data, 0, group=split)
+    dist.monitored_barrier(timeout=timedelta(seconds=60))
+
+    ours, model = sharded_losses(mesh)
+    theirs, _ = sharded_losses(DeviceMesh.from_group(gloo, "cpu"))
+    assert ours == theirs, (ours, theirs)
+    state = model.state_dict()
+    names = [tempfile.mkdtemp() if RANK == 0 else None]
+    dist.broadcast_object_list(names, 0)
+    dcp.async_save(state, checkpoint_id=names[0]).result()
+    before = state["3.weight"].to_local().clone()
+    state["3.weight"].to_local().zero_()
+    dcp.load(state, checkpoint_id=names[0])
+    assert torch.equal(state["3.weight"].to_local(), before)
+    say("fine")
+    dist.destroy_process_group()
+    pstrain.shutdown()
+
+
+@case
+def left_alone():
+    """The last rank ends while the others wait for a message of it."""
+    dist.init_process_group("pstrain")
+    dist.barrier()
+    if RANK == SIZE - 1:
+        os._exit(7)
+    try:
+        dist.recv(torch.empty(1), SIZE - 1)
+    except pstrain.PeerError as error:
+        assert f"worker {SIZE - 1}" in str(error), error
+        say("fine")
+    os._exit(0)

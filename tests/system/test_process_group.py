@@ -1,0 +1,42 @@
+"""The process group "pstrain" of torch.distributed: jobs whose workers are tests/system/python/group_cases.py."""
+import unittest
+
+from jobs import first
+from test_python import FAST, PythonTest, works
+
+NEW = "import torch, sys; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 6))"
+
+
+class Calls(PythonTest):
+    def fine(self, *case, workers=2, **how):
+        text = self.job(*case, workers=workers, servers=1, **how)
+        self.assertEqual(text.count(": fine"), workers, text)
+
+    def test_every_call(self):
+        for workers in first(2, (2, 3, 4, 5)):
+            with self.subTest(workers=workers):
+                self.fine("every_call", workers=workers)
+
+    def test_by_tcp_with_keys(self):
+        self.fine("every_call", workers=3, settings=["--curve", self.path("keys"), *FAST, "exchange.shm=off"])
+
+    def test_odd_calls(self):
+        self.fine("odd_calls")
+
+    def test_monitored_barrier(self):
+        self.fine("monitored", workers=3)
+
+    def test_what_pytorch_builds_on_it(self):
+        if not works(NEW):
+            self.skipTest("this PyTorch has no fully_shard (2.6)")
+        for workers in first(1, (2, 4)):
+            with self.subTest(workers=workers):
+                self.fine("sharded", workers=workers)
+
+    def test_a_rank_ends(self):
+        text = self.job("left_alone", code=1, workers=3, servers=1)
+        self.assertEqual(text.count(": fine"), 2, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
