@@ -320,17 +320,11 @@ def run(job, verbose, summary=True):
 
 def supervise(job, screen, env, out, summary=True):
     started = time.time()
-    dead_after_s = job.facts["net.dead_after_ms"] / 1000
     if job.program:
-        def attempt(more, heard):
-            one = Supervisor(screen, launcher(job, {**env, **more}), out.logs, dead_after_s, ends_s=PROGRAM_ENDS_S)
-            one.heard = heard
-            one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"
-            return one, one.run(job.parts())
-        return end_of_program(job, screen, *attempts.run(job, screen, attempt))
+        return end_of_program(job, screen, *run_program(job, screen, env, out.logs))
     again = restarts.Restarts(job, screen) if job.restarts else None
     ends_s = (job.facts["train.file_timeout_ms"] + job.facts["net.step_timeout_ms"]) / 1000
-    supervisor = Supervisor(screen, launcher(job, env), out.logs, dead_after_s, again,
+    supervisor = Supervisor(screen, launcher(job, env), out.logs, dead_after_s(job), again,
                             elastic.Elastic(job.fewest) if job.elastic else None, ends_s)
     supervisor.when_killed = "" if again else "with --restarts 3 it is started again"
     supervisor.drops_logs = out.made and (out.fresh or out.resumes)
@@ -348,6 +342,20 @@ def supervise(job, screen, env, out, summary=True):
     elif code != 0 and (supervisor.signal or code != 1):
         screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
     return code
+
+
+def run_program(job, screen, env, logs):
+    """Returns the supervisor of the last attempt, and its exit code."""
+    def attempt(more, heard):
+        one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S)
+        one.heard = heard
+        one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"
+        return one, one.run(job.parts())
+    return attempts.run(job, screen, attempt)
+
+
+def dead_after_s(job):
+    return job.facts["net.dead_after_ms"] / 1000
 
 
 def add_events(job, supervisor, code, started):

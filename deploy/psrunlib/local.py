@@ -8,12 +8,12 @@ import subprocess
 from . import events
 
 PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = ctypes.CDLL(None).prctl  # looked up here: after a fork, beside other threads, that could hang
 
 
 def _die_with_parent():
     """Asks the kernel to kill this process when psrun dies, even by SIGKILL."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class LocalProcess:

@@ -39,8 +39,8 @@ class Screen:
     def say(self, text=""):
         self._show(text + "\n", self.bar)
 
-    def progress(self, text):
-        if self.terminal:
+    def progress(self, part, text):
+        if self.terminal and part.name == "worker 0":
             self._show("", text[: self.columns() - 1])
 
     def begin(self):

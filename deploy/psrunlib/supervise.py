@@ -3,6 +3,7 @@ import math
 import os
 import selectors
 import signal
+import threading
 import time
 
 from .errors import JobError
@@ -39,7 +40,9 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def listens_to(number):
-    """False for a SIGHUP that nohup has set to be ignored."""
+    """False for a SIGHUP that nohup has set to be ignored, and in a thread: Python's main one alone may ask for signals."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
     return number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
 
 
@@ -81,7 +84,8 @@ class Supervisor:
     def run(self, parts):
         """Runs the job to its end; returns psrun's exit code."""
         before = {n: signal.signal(n, self._on_signal) for n in END_SIGNALS if listens_to(n)}
-        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
+        if listens_to(signal.SIGTSTP):
+            before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
         self.screen.begin()
         try:
             for part in parts:
@@ -91,7 +95,7 @@ class Supervisor:
             while self._goes_on() and not self._left():
                 self._read(self._pause_s())
                 self._tick()
-                self._stand_still(before[signal.SIGTSTP])
+                self._stand_still(before.get(signal.SIGTSTP))
                 self._reap()
                 self._start_again()
                 self._end_stopped()
@@ -324,8 +328,11 @@ class Supervisor:
             watched.process.signal(signal.SIGKILL)
 
     def _end_without_job(self):
-        """Ends a job that cannot begin: a worker, a program of the user's, has ended and had not joined."""
-        waits = any(w.has_workers for w in self.watched) and not any(w.all_joined for w in self.watched)
+        """Ends a job that cannot begin: a worker, a program of the user's, has ended and had not joined. Another waits for
+        it, or the servers wait for anybody."""
+        running = {w.part.role for w in self.watched if w.code is None}
+        waits = any(w.has_workers for w in self.watched) or running == {"server"}
+        waits = waits and not any(w.all_joined for w in self.watched)
         done = [w for w in self.watched if waits and self._is_done(w) and self.now - w.ended_at > RESTART_GRACE_S]
         if done and not self.signal and self.failed_at is None:
             done[0].fault, done[0].code = "ended before it had joined the job (pstrain.init())", 1

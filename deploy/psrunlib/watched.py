@@ -43,7 +43,7 @@ class Watched:
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
             if end == "\r":
-                screen.progress(line)
+                screen.progress(self.part, line)
             elif line:
                 self._line(line, screen)
 

@@ -20,6 +20,7 @@ import typing
 from .errors import Error, InputError, PeerError, TimeoutError
 from .job import (Job, abort, all_reduce, barrier, broadcast, init, is_initialized, rank, should_stop,
                   shutdown, size)
+from .launch import launch
 
 if typing.TYPE_CHECKING:
     from .hook import comm_hook
@@ -31,7 +32,7 @@ if typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["DistributedSampler", "Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "State", "TimeoutError",
            "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "init", "is_initialized",
-           "rank", "register_backend", "should_stop", "shutdown", "size"]
+           "launch", "rank", "register_backend", "should_stop", "shutdown", "size"]
 
 # Names whose modules import PyTorch.
 _LATER = {"Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",

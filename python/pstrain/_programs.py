@@ -38,16 +38,27 @@ def server() -> None:
     os.execv(path, [path, *sys.argv[1:]])
 
 
-def psrun() -> "int":
-    """`psrun`: starts servers and workers."""
-    for folder in (PACKAGE / "launch", _TREE / "deploy"):
+def psrunlib(module: str) -> typing.Any:
+    """A module of which psrun is made. The search path stays as it is."""
+    for folder in (PACKAGE / "psrun", _TREE / "deploy"):
         if (folder / "psrunlib").is_dir():
             sys.path.insert(0, str(folder))
-            break
-    else:
-        raise errors.Error(f"psrun is not in {PACKAGE}: install the package again")
+            try:
+                return importlib.import_module(f"psrunlib.{module}")
+            finally:
+                sys.path.remove(str(folder))
+    raise errors.Error(f"psrun is not in {PACKAGE}: install the package again")
+
+
+def build_dir() -> "str | None":
+    """The folder whose bin has the programs."""
     path = find("ps-server")
-    if path is not None:
-        os.environ.setdefault("PS_BUILD_DIR", os.path.dirname(os.path.dirname(path)))
-    cli: typing.Any = importlib.import_module("psrunlib.cli")
-    return int(cli.main(sys.argv[1:]))
+    return os.path.dirname(os.path.dirname(path)) if path else None
+
+
+def psrun() -> "int":
+    """`psrun`: starts servers and workers."""
+    folder = build_dir()
+    if folder is not None:
+        os.environ.setdefault("PS_BUILD_DIR", folder)
+    return int(psrunlib("cli").main(sys.argv[1:]))

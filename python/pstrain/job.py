@@ -168,7 +168,7 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
     if _job is not None:
         raise errors.InputError(f"rank {_job.rank}: pstrain.init was called twice: a process is "
                                 "in one job; pstrain.shutdown() leaves it")
-    _watch_exceptions()
+    watch_exceptions()
     words = json.loads(os.environ.get("PS_SETTINGS") or "[]") + as_words(settings)
     by_launcher = "PS_SETTINGS" in os.environ or _store.is_torchruns(os.environ)  # it has started the servers
     if _was_left and init_method is None and by_launcher:
@@ -336,7 +336,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _watch_exceptions() -> None:
+def watch_exceptions() -> None:
     """psrun is told of an exception that nobody handles, and the job ends for everybody, with its text."""
     global _previous_hook, _pid
     if _previous_hook is None:

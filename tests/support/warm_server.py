@@ -173,15 +173,15 @@ def run(argv):
         sys.argv = argv[1:]
         runpy._run_module_as_main(argv[1])
         return
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main = sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")  # multiprocessing's, too
     main.__builtins__ = builtins
     if argv[0] == "-c":
         sys.path[0], code, name = "", argv[1], "<string>"
         sys.argv = ["-c", *argv[2:]]
     else:
         sys.argv = argv
-        name = main.__file__ = argv[0]
-        sys.path[0] = os.path.dirname(os.path.abspath(name))
+        name = main.__file__ = os.path.abspath(argv[0])
+        sys.path[0] = os.path.dirname(name)
         with open(name, "rb") as f:
             code = f.read()
     exec(compile(code, name, "exec"), main.__dict__)

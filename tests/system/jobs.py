@@ -97,6 +97,16 @@ def torch_python():
         [python, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL, timeout=5 * PATIENCE_S).returncode == 0), None)
 
 
+def python_with(*modules):
+    """A Python that has them: that of PS_EXTRAS_PYTHON, else the yardstick's. Without one the test is skipped."""
+    python = os.environ.get("PS_EXTRAS_PYTHON") or torch_python() or sys.executable
+    missing = [name for name in modules if subprocess.run([python, "-c", "import importlib.util as u, sys; "
+                                                           f"sys.exit(u.find_spec({name!r}) is None)"]).returncode != 0]
+    if missing:
+        raise unittest.SkipTest(f"{python} has no {', '.join(missing)} (pip); PS_EXTRAS_PYTHON names another")
+    return python
+
+
 def sizes(mode, servers, workers=None):
     """psrun's options; other modes than ps have no servers."""
     return ["-m", mode, *(["-s", servers] if mode == "ps" else []), *([] if workers is None else ["-w", workers])]

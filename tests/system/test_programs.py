@@ -50,6 +50,9 @@ class Programs(JobTest):
         self.assertIn("the job failed: worker 1 ended with exit code 3", text)
         self.assertLess(time.monotonic() - begin, 30)
 
+    def test_a_program_that_never_joins(self):
+        self.assertIn("worker 0 ended before it had joined the job (pstrain.init())", self.run_program("true", workers=1))
+
     def test_names_a_python_programs_error(self):
         text = self.psrun("-s", 1, "-w", 1, "--", PYTHON, "-c", "raise ValueError('no such thing')", code=1)
         self.assertIn("psrun: the job failed: worker 0 ended with exit code 1\n"

@@ -17,7 +17,7 @@ from array import array
 from pathlib import Path
 
 from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, find_part, first, free_port, kill, nightly, npy,
-                  read_safetensors, run_well, torch_python)
+                  python_with, read_safetensors, run_well, torch_python)
 
 PYTHON = torch_python() or sys.executable
 WORKER = str(ROOT / "tests/system/python/worker.py")
@@ -289,15 +289,11 @@ class Uses(PythonTest):
 
 @nightly
 class HuggingFace(PythonTest):
-    """The examples with transformers and accelerate; PS_HF_PYTHON names a Python that has them."""
+    """The examples with transformers and accelerate."""
 
     def example(self, name, *words):
-        python = os.environ.get("PS_HF_PYTHON", PYTHON)
-        if subprocess.run([python, "-c", "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, "
-                           "('torch', 'transformers', 'accelerate'))))"]).returncode != 0:
-            self.skipTest(f"{python} has no transformers and accelerate (pip); PS_HF_PYTHON names another")
-        example = str(ROOT / "python/examples" / name)
-        return self.job(*words, program=(python, example), servers=1, timeout=500)
+        program = python_with("torch", "transformers", "accelerate"), str(ROOT / "python/examples" / name)
+        return self.job(*words, program=program, servers=1, timeout=500)
 
     def test_trainer(self):
         text = self.example("gpt_trainer.py", "--steps", "4", "--out", self.path("gpt"))

@@ -44,6 +44,8 @@ STEPS = """for _ in range(2):
 print("trained", flush=True)
 """
 OURS, DDPS = (STEPS.format(f"{name}(torch.ones(2, 4)).sum()") for name in ("model", "ddp"))
+BATCHES = "def batches(rank, size):\n    return [(torch.ones(2, 4), torch.ones(2, 3))] * 2\n"
+LAUNCHED = '    print("trained", flush=True)\n'
 SCALED = STEPS.format("optimizer.scale(model(torch.ones(2, 4)).sum())")
 SAVED = """import sys, types, torch
 sys.path += ["tests", "python/examples"]
@@ -67,7 +69,7 @@ optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-3)
 data = torch.utils.data.TensorDataset(torch.rand(70, 4), torch.arange(70) % 3)
 """
 AROUND = {"README.md": [(NET, OURS)],
-          "python/README.md": [(NET, OURS), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED)],
+          "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED)],
           "docs/checkpoints.md": [(SAVED, RESUMED)],
           "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
 
@@ -146,7 +148,8 @@ class Snippets(JobTest):
         for page, program in ((page, program) for page in AROUND for program in programs(page)):
             with self.subTest(page=page, program=program):
                 self.write("snippet.py", program.encode())
-                launcher, n = ("psrun -s 2 -w 2 --verbose -- ", 2) if "pstrain" in program else ("", 1)
+                by_psrun = "pstrain" in program and "pstrain.launch" not in program
+                launcher, n = ("psrun -s 2 -w 2 --verbose -- ", 2) if by_psrun else ("", 1)
                 said = self.shell(f"{launcher}python snippet.py")
                 self.assertEqual(said.count("trained\n"), n, said)
 

@@ -57,7 +57,7 @@ class Wheel(unittest.TestCase):
             minors = {int(n) for n in re.findall(r"GLIBC_2\.(\d+)", text)}
             self.assertLessEqual(max(minors), int(found.group(2)), path)
         said = subprocess.run(["python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); "
-                               "from psrunlib import places; print(places.version())", plain / "pstrain/launch"],
+                               "from psrunlib import places; print(places.version())", plain / "pstrain/psrun"],
                               check=True, text=True, stdout=subprocess.PIPE).stdout
         self.assertEqual(said.strip(), found.group(1))
 
