@@ -11,7 +11,7 @@ PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl  # looked up here: after a fork, beside other threads, that could hang
 
 
-def _die_with_parent():
+def die_with_parent():
     """Asks the kernel to kill this process when psrun dies, even by SIGKILL."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -41,7 +41,7 @@ class LocalProcess:
             stderr=subprocess.STDOUT,
             pass_fds=[told],
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
     def poll(self):

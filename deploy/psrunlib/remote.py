@@ -25,7 +25,7 @@ from . import hosts as hostfile
 from . import helpers, keys
 from .errors import JobError
 from .events import VARIABLE
-from .local import _die_with_parent
+from .local import die_with_parent
 from .supervise import INTERRUPTED
 from .watched import SSH_FAILED
 
@@ -108,7 +108,7 @@ class RemoteProcess:
         self.popen = subprocess.Popen(
             ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, extra_env))}"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, preexec_fn=_die_with_parent)
+            start_new_session=True, preexec_fn=die_with_parent)
         self.output, self.events = self.popen.stdout, self.popen.stderr
         self._tell(part.key)
 

@@ -12,7 +12,7 @@ import time
 
 import torch
 import torch.distributed as dist
-import pstrain
+import pstrain  # noqa: F401  (the back end)
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
@@ -41,7 +41,6 @@ def main():
         mean = accelerator.reduce(loss.detach(), "mean")
         accelerator.print(f"epoch {epoch + 1}: loss {mean.item():.4f}, "
                           f"{tokens / (time.perf_counter() - begun):,.0f} tokens/s")
-    pstrain.shutdown()
 
 
 if __name__ == "__main__":

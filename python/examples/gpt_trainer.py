@@ -10,7 +10,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-import pstrain
+import pstrain  # noqa: F401  (the back end)
 from transformers import Trainer, TrainingArguments
 
 from gpt import network, samples
@@ -26,9 +26,8 @@ def main():
                                  learning_rate=1e-3, use_cpu=True, report_to=[], logging_steps=50,
                                  save_strategy="no", disable_tqdm=True)
     result = Trainer(model=network(), args=settings, train_dataset=samples()).train()
-    if pstrain.rank() == 0:
+    if dist.get_rank() == 0:
         print(f"loss {result.training_loss:.4f}, {dist.get_world_size()} workers by {dist.get_backend()}")
-    pstrain.shutdown()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The programs that the package brings: psrun and ps-server."""
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -54,6 +55,28 @@ def build_dir() -> "str | None":
     """The folder whose bin has the programs."""
     path = find("ps-server")
     return os.path.dirname(os.path.dirname(path)) if path else None
+
+
+def plan(program: "list[str]", servers: int, workers: int, settings: "list[str]") -> typing.Any:
+    """psrun's Job whose workers run the program."""
+    for name, n in (("workers", workers), ("servers", servers)):
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise errors.InputError(f"{name}: {n!r} is not a number from 1")
+    cli = psrunlib("cli")
+    options = cli.parser().parse_args([])
+    options.servers, options.workers, options.overrides = servers, str(workers), settings
+    options.build_dir = build_dir()
+    cli.take_numbers(options)
+    return cli.plan_program(options, program)
+
+
+@contextlib.contextmanager
+def job_errors(who: str) -> "typing.Iterator[None]":
+    """What psrun refuses is an InputError."""
+    try:
+        yield
+    except psrunlib("errors").JobError as error:
+        raise errors.InputError(f"{who}: {error}") from None
 
 
 def psrun() -> "int":

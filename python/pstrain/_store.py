@@ -63,14 +63,22 @@ def _first(error: BaseException) -> str:
     return str(error).strip().split("\n")[0]
 
 
+def url_host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def free_port(address: str) -> int:
+    """Of this host's address."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as s:
+        s.bind((address, 0))
+        return int(s.getsockname()[1])
+
+
 def publish(host: str, port: int, attempt: int, servers: int) -> str:
     """Server 0's part: chooses a free port; returns its address."""
     with socket.create_connection((host, port), timeout=JOIN_SECONDS) as s:
         own = s.getsockname()[0]  # by which the workers' hosts see this one
-    bare = f"[{own}]" if ":" in own else own
-    with socket.socket(socket.AF_INET6 if ":" in own else socket.AF_INET) as s:
-        s.bind((own, 0))
-        init_method = f"tcp://{bare}:{s.getsockname()[1]}"
+    init_method = f"tcp://{url_host(own)}:{free_port(own)}"
     said = json.dumps({"init_method": init_method, "servers": servers})
     _connect(host, port, JOIN_SECONDS).set(_key(attempt), said)
     return init_method

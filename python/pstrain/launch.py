@@ -49,7 +49,7 @@ def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = 
     Raises PeerError, which names the rank or server that has failed, and why, with the traceback of an exception;
     KeyboardInterrupt after Ctrl-C. Nothing is left running. InputError: an argument cannot be used.
     """
-    _check(fn, args, workers, servers)
+    _check(fn, args)
     with tempfile.TemporaryDirectory(prefix="pstrain-launch-") as folder:
         _write(folder, "call", _pack(fn, args))
         supervisor = _run(folder, workers, servers, jobs.as_words(settings), _Shown(verbose), logs)
@@ -59,7 +59,7 @@ def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = 
     raise KeyboardInterrupt
 
 
-def _check(fn: typing.Any, args: typing.Any, workers: typing.Any, servers: typing.Any) -> None:
+def _check(fn: typing.Any, args: typing.Any) -> None:
     if _imports:
         raise InputError('pstrain.launch is called again where a worker imports this script: put the call below '
                          '`if __name__ == "__main__":`')
@@ -67,28 +67,19 @@ def _check(fn: typing.Any, args: typing.Any, workers: typing.Any, servers: typin
         raise InputError(f"fn: {fn!r} is not a function")
     if not isinstance(args, (tuple, list)):
         raise InputError(f"args: {args!r} is not a tuple of fn's arguments")
-    for name, n in (("workers", workers), ("servers", servers)):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"{name}: {n!r} is not a number from 1")
 
 
 def _run(folder: str, workers: int, servers: int, words: "list[str]", shown: "_Shown",
          logs: "str | os.PathLike[str] | None") -> typing.Any:
     """Runs the job to its end. Returns its supervisor."""
-    cli, job_error = _programs.psrunlib("cli"), _programs.psrunlib("errors").JobError
+    cli = _programs.psrunlib("cli")
     flags: typing.Any = getattr(subprocess, "_args_from_interpreter_flags")()
     code = f"import sys; sys.path[:] = {list(map(str, sys.path))}; from pstrain.launch import work; work({folder!r})"
-    options = cli.parser().parse_args([])
-    options.servers, options.workers, options.overrides = servers, str(workers), words
-    options.build_dir, options.out = _programs.build_dir(), folder
     kept = os.fspath(logs) if logs is not None else os.path.join(folder, "logs")
-    try:
-        cli.take_numbers(options)
-        job = cli.plan_program(options, [sys.executable, *flags, "-c", code])
+    with _programs.job_errors("pstrain.launch"):
+        job = _programs.plan([sys.executable, *flags, "-c", code], servers, workers, words)
         os.makedirs(kept, exist_ok=True)
         supervisor, status = cli.run_program(job, shown, {}, kept)
-    except job_error as error:
-        raise InputError(f"pstrain.launch: {error}") from None
     if not supervisor.interrupts:
         _check_end(folder, supervisor, status, cli)
     return supervisor

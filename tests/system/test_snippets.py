@@ -16,7 +16,7 @@ from test_python import PYTHON, WHY_NOT, environment
 
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "python/README.md",
          *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")
-                 if page.name != "tutorial.md")]  # which is test_tutorial's
+                 if page.name not in ("tutorial.md", "recipes.md"))]  # which have tests of their own
 FENCE = re.compile(r"^( *)```(sh|python|diff|yaml)\n(.*?)^\1```", re.S | re.M)
 HOSTS = re.compile(r"A hostfile says.*?```\n(.*?)```", re.S)  # in docs/machines.md
 OVER_SSH = re.compile(r"psrun (?=.*-H )")  # shows its commands here
