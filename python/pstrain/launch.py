@@ -120,12 +120,12 @@ class _Shown:
     def line(self, part: typing.Any, text: str, _: object) -> None:
         if part.role == "worker" and (part.rank == 0 or self._everybody):
             text = f"[rank {part.rank}] {text}" if part.rank else text
-            print(("\r" if self._bar else "") + text.ljust(self._bar), flush=True)
+            self._print(("\r" if self._bar else "") + text.ljust(self._bar) + "\n")
             self._bar = 0
 
     def progress(self, part: typing.Any, text: str) -> None:
         if part.name == "worker 0":
-            print("\r" + text.ljust(self._bar), end="", flush=True)
+            self._print("\r" + text.ljust(self._bar))
             self._bar = len(text)
 
     def say(self, text: str = "") -> None:
@@ -139,7 +139,12 @@ class _Shown:
 
     def keep_bar(self) -> None:
         if self._bar:
-            print(flush=True)
+            self._print("\n")
+
+    @staticmethod
+    def _print(text: str) -> None:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # which may lack some of the characters
+        print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
 
 
 # ---- what travels ----

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import sys
 
@@ -18,7 +19,7 @@ def step(lr, failing=None):
     (weight * (pstrain.rank() + 1) + bias).sum().backward()
     optimizer.step()
     optimizer.synchronize()
-    print(f"rank {pstrain.rank()} of {pstrain.size()} has stepped")
+    print(f"rank {pstrain.rank()} of {pstrain.size()} has stepped \u2713")
     if failing and (pstrain.rank() == 1 or failing is waits):
         failing()
     pstrain.barrier()
@@ -91,7 +92,9 @@ def odd(_):
 def results():
     print(pstrain.launch(step, (0.5,)))
     print(pstrain.launch(step, [0.5], workers=3, servers=2, settings={"exchange.codec_min": 0}, verbose=True))
-    print([type(one) is Odd for one in pstrain.launch(odd, (0,), workers=1)])
+    logs = os.path.join(os.environ["TMPDIR"], "logs")
+    print([type(one) is Odd for one in pstrain.launch(odd, (0,), workers=1, logs=logs)], *sorted(os.listdir(logs)))
+    shutil.rmtree(logs)
 
 
 def failures():
