@@ -1,5 +1,5 @@
-"""The recipes of docs/recipes.md run as they stand. Others run Slurm's, Kubernetes' and a notebook's: test_slurm, test_kubernetes,
-test_launch; and Hugging Face's: test_python."""
+"""The recipes of docs/recipes.md run as they stand. Others run Slurm's, Kubernetes', Ray's and a notebook's: test_slurm,
+test_kubernetes, test_ray, test_launch; and Hugging Face's: test_python."""
 import os
 import re
 import subprocess
@@ -73,6 +73,7 @@ class Trainers(RecipeTest):
 
 
 BY_GLOO = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -90,11 +91,11 @@ class Net(LightningModule):
         return torch.optim.AdamW(self.net.parameters(), lr=0.01)
 
 data = TensorDataset(torch.randn(64, 8, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 64)[:, None])
-import os
+os.chdir(os.path.dirname(os.path.abspath(__file__)))  # Lightning writes there
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(os.environ["RANK"]), world_size=2)
 theirs = Net()
 ddp, optimizer = torch.nn.parallel.DistributedDataParallel(theirs.net), theirs.configure_optimizers()
-for x, y in DataLoader(data, batch_size=4, sampler=DistributedSampler(data, shuffle=False)):
+for x, y in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):  # Lightning's
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(ddp(x), y).backward()
     optimizer.step()
