@@ -54,7 +54,7 @@ class Buffers:
         self._job.session.broadcast(flat.data_ptr(), flat.numel(), root)
         if self._job.rank == root:
             return
-        arrived = flat.split([head.numel(), *(part.numel() for part in parts)])
+        arrived = torch.split(flat, [head.numel(), *(part.numel() for part in parts)])
         head.copy_(arrived[0])
         with torch.no_grad():
             for buffer, part in zip(buffers, arrived[1:]):

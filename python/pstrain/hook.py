@@ -40,4 +40,4 @@ def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[tor
         promise.keep(error)
 
     reducer.begin(values.data_ptr(), values.numel(), done)
-    return promise.future
+    return typing.cast("torch.futures.Future[torch.Tensor]", promise.future)

@@ -402,12 +402,12 @@ class Optimizer(torch.optim.Optimizer):
     @property
     def steps(self) -> int:
         """How many steps the job has made, skipped ones included."""
-        return self._table.steps
+        return int(self._table.steps)
 
     @property
     def opened(self) -> bool:
         """Whether the servers have begun."""
-        return self._table.opened
+        return bool(self._table.opened)
 
     def state_dict(self) -> "dict[str, typing.Any]":
         """As torch.optim's, which can load it, and with the key "pstrain" for what the servers

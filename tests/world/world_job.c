@@ -26,11 +26,12 @@ static struct {
     int workers, servers, shards;
     int64_t sizes[TENSORS];
     const char *codec;
-    bool clips;     // the weights then have no closed form: all ranks have the same
-    bool sets_rate; // a rate of its own for each step
-    bool lacks;     // of some parameters no rank has a gradient in some steps
-    bool saves;     // collectives and the optimizer's state in between
-    bool sums;      // the servers sum arrays instead
+    bool clips;       // the weights then have no closed form: all ranks have the same
+    bool sets_rate;   // a rate of its own for each step
+    bool lacks;       // of some parameters no rank has a gradient in some steps
+    bool saves;       // collectives and the optimizer's state in between
+    bool sums;        // the servers sum arrays instead
+    bool takes_turns; // two optimizers, of every other tensor, step in turn
     world_process *members[WORKERS_MOST + SERVERS_MOST]; // servers first
     nemesis nemesis;
     char error[WORKERS_MOST][400];
@@ -60,6 +61,11 @@ static float first_weight(uint64_t element)
     return (float)(element % 64);
 }
 
+static bool is_idle(int tensor, uint64_t step)
+{
+    return J.takes_turns && (uint64_t)tensor % 2 != step % 2;
+}
+
 static bool is_lacking(int tensor, uint64_t step)
 {
     return J.lacks && mix(J.seed + step * 64 + (uint64_t)tensor) % 3 == 0;
@@ -74,7 +80,7 @@ static float weight_at(uint64_t step, int tensor, uint64_t element)
 {
     float w = first_weight(element);
     for (uint64_t s = 0; s < step; s++) {
-        if (is_lacking(tensor, s)) continue;
+        if (is_idle(tensor, s) || is_lacking(tensor, s)) continue;
         float sum = 0;
         for (int r = 0; r < J.workers; r++)
             sum += gradient_of(r, s, element);
@@ -122,6 +128,7 @@ static void check_weights(pstrain_session *s, int rank, uint64_t step)
 
 static int push_tensor(pstrain_session *s, int rank, uint64_t step, int t)
 {
+    if (is_idle(t, step)) return 0;
     if (is_lacking(t, step)) return pstrain_push_none(s, t, 1);
     float *g = pstrain_grads(s);
     const uint64_t at = pstrain_tensor_offset(s, t);
@@ -133,7 +140,9 @@ static int push_tensor(pstrain_session *s, int rank, uint64_t step, int t)
 static int make_step(pstrain_session *s, int rank, uint64_t step)
 {
     int code = J.sets_rate ? pstrain_set_lr(s, rate_of(step)) : 0;
-    if (code == 0) code = pstrain_begin(s, NULL);
+    if (code == 0)
+        code = J.takes_turns ? pstrain_begin_of(s, (int)(step % 2), NULL)
+                             : pstrain_begin(s, NULL);
     if (code == 0) code = pstrain_wait(s, 0, TENSORS);
     if (code != 0) return code;
     check_weights(s, rank, step);
@@ -175,8 +184,12 @@ static int open_and_start(pstrain_session *s, int rank)
     pstrain_tensor tensors[TENSORS];
     static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f"};
     for (int t = 0; t < TENSORS; t++)
-        tensors[t] =
-            (pstrain_tensor){.name = names[t], .shape = &J.sizes[t], .n_dims = 1};
+        tensors[t] = (pstrain_tensor){.name = names[t],
+                                      .shape = &J.sizes[t],
+                                      .n_dims = 1,
+                                      .group = J.takes_turns ? t % 2 : 0};
+    const pstrain_group groups[] = {{.lr = LR, .name = "sgd"},
+                                    {.lr = LR, .name = "sgd", .optimizer = 1}};
     char codec[40];
     snprintf(codec, sizeof codec, "exchange.codec=%s", J.codec);
     const char *settings[] = {
@@ -186,6 +199,9 @@ static int open_and_start(pstrain_session *s, int rank)
                                  .tensors = tensors,
                                  .n_tensors = TENSORS,
                                  .tensor_size = sizeof *tensors,
+                                 .groups = J.takes_turns ? groups : NULL,
+                                 .n_groups = J.takes_turns ? 2 : 0,
+                                 .group_size = sizeof *groups,
                                  .settings = settings,
                                  .n_settings = sizeof settings / sizeof *settings,
                                  .total_steps = STEPS};
@@ -370,6 +386,7 @@ static int begin(void *arg)
     J.lacks = world_choice(7, 3) == 0;
     J.saves = world_choice(8, 3) == 0;
     J.sums = world_choice(9, 6) == 0;
+    J.takes_turns = world_choice(10, 4) == 0;
     for (int t = 0; t < TENSORS; t++)
         J.sizes[t] = 1 + (int64_t)world_choice(
                              20 + (uint64_t)t,
