@@ -305,6 +305,17 @@ static socket_t *receiver(const connection *c, bool is_up)
     return is_up ? c->router : c->dealer;
 }
 
+/* Now it leaves the sender's memory. */
+static void own_bodies(message *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        body *b = m->frames[i].body;
+        if (!b->borrowed) continue;
+        m->frames[i].body = new_body(b->borrowed, b->bytes);
+        release_body(b);
+    }
+}
+
 static void arrive(void *arg, uint64_t is_up)
 {
     connection *c = arg;
@@ -316,14 +327,9 @@ static void arrive(void *arg, uint64_t is_up)
         drop_message(m);
         return;
     }
-    for (int i = 0; i < m->n; i++) {
-        body *b = m->frames[i].body;
-        if (b->borrowed) { // now it leaves the sender's memory
-            m->frames[i].body = new_body(b->borrowed, b->bytes);
-            release_body(b);
-        }
+    own_bodies(m);
+    for (int i = 0; i < m->n; i++)
         m->frames[i].fd = fd_of(c, is_up);
-    }
     if (world_traces())
         world_say("arrives %s%s %s: %d frames, %zu bytes", is_up ? "at " : "from ",
                   c->router->process->name, c->dealer->process->name, m->n,
@@ -571,15 +577,20 @@ void *zmq_socket(void *c, int type)
     return s;
 }
 
-/* What was sent is still delivered. */
+/* What was sent is still delivered; the program may free its memory. */
 int zmq_close(void *socket)
 {
     socket_t *s = socket;
     s->closed = true;
     if (s->context->zap == s) s->context->zap = NULL;
-    for (int i = 0; i < n_connections; i++)
-        if (connections[i]->dealer == s || connections[i]->router == s)
-            end_connection(connections[i], false);
+    for (int i = 0; i < n_connections; i++) {
+        connection *c = connections[i];
+        if (c->dealer != s && c->router != s) continue;
+        for (message *m = (c->dealer == s ? &c->up : &c->down)->messages.first; m;
+             m = m->next)
+            own_bodies(m);
+        end_connection(c, false);
+    }
     return 0;
 }
 
