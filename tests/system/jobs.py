@@ -58,6 +58,11 @@ def wait_until(holds, what="it does not come", seconds=PATIENCE_S):
     return found
 
 
+def read_until(lines, words):
+    """Reads lines until one has these words. Returns whether one had: who writes them may have ended before."""
+    return any(words in line for line in iter(lines.readline, ""))
+
+
 def run_well(argv, code=0, timeout=300, **more):
     """Runs a program to its end and checks its exit code. Returns its output."""
     done = subprocess.run(list(map(str, argv)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

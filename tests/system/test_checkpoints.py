@@ -10,8 +10,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, sizes,
-                  wait_until)
+from jobs import (DIGITS, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, read_until,
+                  sizes, wait_until)
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -375,8 +375,7 @@ class Interrupted(CheckpointTest):
     def end_held(self, psrun, number, code, let_go):
         """Lets the job go on when all have been told."""
         psrun.send_signal(number)
-        while "keeping the weights" not in psrun.stdout.readline():
-            self.assertIsNone(psrun.poll())
+        self.assertTrue(read_until(psrun.stdout, "keeping the weights"))
         let_go()
         psrun.communicate(timeout=60)
         self.assertEqual(psrun.returncode, code)

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, Psrun, alive, children, environment, first, kill,
-                  nightly, read_safetensors, sizes, wait_until, wrapped_bin)
+                  nightly, read_safetensors, read_until, sizes, wait_until, wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
 
@@ -98,8 +98,7 @@ class Interrupts(SlowEvaluation):
 
     def wait_until_told(self, psrun):
         """Waits until psrun has taken the signal and passed it on."""
-        while "keeping the weights" not in psrun.stdout.readline():
-            self.assertIsNone(psrun.poll())
+        self.assertTrue(read_until(psrun.stdout, "keeping the weights"))
 
     def test_a_second_one_ends_all_at_once(self):
         for number in (signal.SIGINT, signal.SIGTERM):
