@@ -95,8 +95,8 @@ ps_err pstrain_load_settings(pstrain_session *s);
 ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
                      const pstrain_state *resume);
 
-/* A group's numbers; where it names no optimizer, that of s->full. ARG: there is none of
- * that name. */
+/* A group's numbers. A group without a name has the optimizer of s->full. ARG: no
+ * optimizer has the group's name. */
 ps_err pstrain_numbers_of(const pstrain_session *s, const pstrain_group *g,
                           ps_group_numbers *out);
 

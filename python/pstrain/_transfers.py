@@ -119,7 +119,7 @@ class Work(_Base):  # type: ignore[misc]
     # ---- the transfers ----
 
     def is_done(self, ms: int = 0) -> bool:
-        """After so many ms at most. Any thread."""
+        """Waits for at most that many milliseconds. Any thread."""
         session, done = self._comm.links.session, c.c_int()
         for transfer in self._transfers:
             if self._over:

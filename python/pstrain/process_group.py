@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 
 from . import _checks, _transfers as t, job as jobs
+from ._collectives import AVERAGE, SMALL, SUM, reduce
 from ._futures import Promise, Work
 from .errors import InputError, TimeoutError
 
 NAME = "pstrain"
-SMALL = 1024  # elements: sums of fewer do not go through the servers
 AT_ONCE = 64 << 10  # bytes: of fewer, each member gets all values instead of a slice
 LINE = 16  # elements: slices begin at cache lines
 HALVES = {torch.float16: 7, torch.bfloat16: 8}
@@ -452,14 +452,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             if keep:
                 promise.keep(error)
 
-        def share(tensor: torch.Tensor, error: "BaseException | None") -> None:
-            if error is None and op == _AVG:
-                with torch.inference_mode():  # of this thread: the tensor may be of that mode
-                    tensor.div_(self.size())
-            done(error)
-
         for tensor in tensors:
-            self._job.reducer().begin(tensor.data_ptr(), tensor.numel(), functools.partial(share, tensor.detach()))
+            reduce(self._job, tensor, AVERAGE if op == _AVG else SUM, done)
         return Work(promise, self._job.session.give_up, f"rank {self.rank()}: all_reduce")
 
 

@@ -427,7 +427,7 @@ class State:
 
 
 _states: "weakref.WeakSet[State]" = weakref.WeakSet()
-_made = 0  # so many in this process: each has folders of its own in memory
+_made = 0  # how many States this process has made: each has folders of its own in memory
 _LOCK_S = 10.0  # a job that was killed may still be ending
 
 

@@ -158,7 +158,7 @@ static ps_err frame_come(link_net *l, zmq_msg_t *frame)
     return PS_OK;
 }
 
-/* One message, if there is one; of somebody who is no worker it is dropped. */
+/* Takes one message, if there is one. One that no worker has sent is dropped. */
 static ps_err router_take(ps_link_net *n, bool *taken)
 {
     zmq_msg_t parts[2];

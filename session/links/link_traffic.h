@@ -26,7 +26,7 @@ struct ps_flow {
     uint32_t call; // of those that match it has to be the same, as the total has
     uint64_t total;
     uint8_t *at; // (total) the bytes; only read where they are sent
-    /* Of what is sent: so many bytes are there; NULL: all. */
+    /* Of a message to be sent: how many of its bytes are there. NULL: all. */
     const uint64_t *ready;
     /* Takes what has come, in order, instead of a copy to `at`. May be NULL. */
     void (*take)(ps_flow *f, const uint8_t *bytes, uint32_t n);

@@ -3,7 +3,7 @@
  *
  * Transfers go on beside each other. A wait has the job's step deadline: a transfer of
  * which nothing moves for net.step_timeout_ms fails with the names of the members that it
- * waits for. When one fails but for ARG, or the job ends, all fail. */
+ * waits for. After a failure other than ARG, and when the job ends, all fail. */
 #ifndef PS_LINKS_H
 #define PS_LINKS_H
 
@@ -21,7 +21,8 @@ typedef struct ps_links_options {
     uint64_t join_timeout_ms, step_timeout_ms;
 } ps_links_options;
 
-/* Every worker of the job calls it at the same time. TIMEOUT names who is missing. */
+/* Collective: every worker of the job calls it. TIMEOUT names the workers that have not.
+ */
 ps_err ps_links_open(const ps_links_options *o, ps_links **out);
 /* Whether all workers share memory. */
 bool ps_links_one_host(const ps_links *l);

@@ -20,6 +20,9 @@ class Calls(PythonTest):
     def test_by_tcp_with_keys(self):
         self.fine("every_call", workers=3, settings=["--curve", self.path("keys"), *FAST, "exchange.shm=off"])
 
+    def test_large_sums_between_hosts_go_through_the_servers(self):
+        self.fine("by_servers", settings=["exchange.shm=off"])
+
     def test_odd_calls(self):
         self.fine("odd_calls")
 

@@ -14,7 +14,7 @@ enum {
 
 typedef struct nemesis {
     void (*killed)(world_process *p); // may be NULL
-    world_process **members;          // borrowed: who is in which place now
+    world_process **members;          // (n_members) borrowed: the present process of each
     int n_members;
     uint64_t span_ms; // faults begin within
     int most_kills;   // 0: members do not die

@@ -115,8 +115,9 @@ void world_net_forget(const world_process *p);
 /* Whether somebody listens there. */
 bool world_listens(const char *endpoint);
 uint64_t world_messages(void); // sent so far
-/* Descriptors that poll, read, write and close of the world know. */
+/* Descriptors of the world begin here: events, connections, monitors. */
 enum { WORLD_FD = 1 << 20 };
 bool world_fd_readable(int fd);
+bool world_monitor_readable(int fd);
 
 #endif

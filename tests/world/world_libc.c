@@ -274,13 +274,17 @@ typedef struct polled {
     nfds_t n;
 } polled;
 
+bool world_fd_readable(int fd)
+{
+    return is_event(fd) ? counts[fd - WORLD_FD] > 0 : world_monitor_readable(fd);
+}
+
 static int ready_items(const polled *p)
 {
     int n = 0;
     for (nfds_t i = 0; i < p->n; i++) {
         struct pollfd *item = &p->items[i];
-        const bool readable = is_event(item->fd) ? counts[item->fd - WORLD_FD] > 0
-                                                 : world_fd_readable(item->fd);
+        const bool readable = world_fd_readable(item->fd);
         item->revents = readable ? item->events & POLLIN : 0;
         n += item->revents != 0;
     }
@@ -290,12 +294,6 @@ static int ready_items(const polled *p)
 static bool any_ready(void *arg)
 {
     return ready_items(arg) > 0;
-}
-
-bool world_event_is_set(int fd);
-bool world_event_is_set(int fd)
-{
-    return is_event(fd) && counts[fd - WORLD_FD] > 0;
 }
 
 int __wrap_poll(struct pollfd *items, nfds_t n, int ms)

@@ -622,7 +622,7 @@ int zmq_getsockopt(void *socket, int option, void *value, size_t *bytes)
     return 0;
 }
 
-bool world_fd_readable(int fd)
+bool world_monitor_readable(int fd)
 {
     const int i = fd - WORLD_FD - MONITOR_FDS;
     return i >= 0 && i < n_sockets && sockets[i]->in.first;
@@ -772,8 +772,6 @@ int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)
     return (int)zmq_msg_size(msg);
 }
 
-bool world_event_is_set(int fd);
-
 typedef struct polled {
     zmq_pollitem_t *items;
     int n;
@@ -785,9 +783,7 @@ static int ready_items(const polled *p)
     for (int i = 0; i < p->n; i++) {
         zmq_pollitem_t *item = &p->items[i];
         const socket_t *s = item->socket;
-        const bool readable =
-            s ? s->in.first || s->reading
-              : world_event_is_set(item->fd) || world_fd_readable(item->fd);
+        const bool readable = s ? s->in.first || s->reading : world_fd_readable(item->fd);
         item->revents = (short)((readable ? item->events & ZMQ_POLLIN : 0) |
                                 (s ? item->events & ZMQ_POLLOUT : 0));
         n += item->revents != 0;

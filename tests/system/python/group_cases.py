@@ -192,6 +192,20 @@ def monitored():
     pstrain.shutdown()
 
 
+@case
+def by_servers():
+    """Large sums of workers that do not share memory go through the servers."""
+    dist.init_process_group("pstrain")
+    ranks = sum(range(1, SIZE + 1))
+    for op, factor in ((dist.ReduceOp.SUM, ranks), (dist.ReduceOp.AVG, ranks / SIZE)):
+        x = (torch.arange(5000.0) + 1) * (RANK + 1)
+        dist.all_reduce(x, op)
+        assert torch.equal(x, (torch.arange(5000.0) + 1) * factor), op
+    assert not pstrain.job.current().can_reduce(["exchange.codec=int8"]), "the servers have summed nothing"
+    say("fine")
+    pstrain.shutdown()
+
+
 # ---- what PyTorch builds on groups ----
 
 class Block(nn.Module):
