@@ -28,6 +28,7 @@ static ps_err handle_messages(ps_shard *s, ps_wire_frames *f)
     for (int i = 0; i < MESSAGES_PER_POLL; i++) {
         bool got;
         PS_TRY(ps_wire_recv(s->router, true, f, &got));
+        s->router_idle = !got;
         if (!got) break;
         PS_TRY(ps_shard_take_message(s, f));
     }
@@ -51,27 +52,30 @@ static ps_err handle_rings(ps_shard *s, ps_wire_frames *f)
 
 static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
 {
-    zmq_pollitem_t items[] = {
-        {.socket = s->router, .events = ZMQ_POLLIN},
-        {.fd = ps_event_fd(&s->stop), .events = ZMQ_POLLIN},
-        {.fd = ps_member_abort_fd(s->member), .events = ZMQ_POLLIN},
-        {.fd = ps_event_fd(&s->wake), .events = ZMQ_POLLIN},
-        {.socket = s->link ? ps_coord_link_socket(s->link) : NULL, .events = ZMQ_POLLIN},
-        {.socket = s->link ? ps_coord_link_monitor(s->link) : NULL, .events = ZMQ_POLLIN},
+    ps_zsock_item items[] = {
+        {.socket = s->router},
+        {.fd = ps_event_fd(&s->stop)},
+        {.fd = ps_member_abort_fd(s->member)},
+        {.fd = ps_event_fd(&s->wake)},
+        {.socket = s->link ? ps_coord_link_socket(s->link) : NULL},
+        {.socket = s->link ? ps_coord_link_monitor(s->link) : NULL},
     };
+    struct pollfd fds[sizeof items / sizeof *items];
     for (;;) {
         ps_shard_rings_look(s);
         const bool nothing = ps_shard_rings_sleep(s);
-        int rc = zmq_poll(items, s->link ? 6 : 4, nothing ? -1 : 0);
+        items[0].idle = s->router_idle;
+        items[4].idle = false;
+        int rc = ps_zsock_poll(items, fds, s->link ? 6 : 4, nothing ? -1 : 0);
         int reason = zmq_errno();
-        ps_shard_rings_awake(s, rc > 0 && items[3].revents);
+        ps_shard_rings_awake(s, rc > 0 && items[3].ready);
         if (rc < 0 && reason != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
-        if (items[1].revents) return PS_OK;
-        if (items[2].revents) return ps_member_check(s->member);
-        if (s->link && items[5].revents) PS_TRY(ps_coord_link_mend(s->link));
-        if (s->link && items[4].revents) PS_TRY(ps_shard_hear(s));
-        if (items[0].revents) PS_TRY(handle_messages(s, f));
+        if (items[1].ready) return PS_OK;
+        if (items[2].ready) return ps_member_check(s->member);
+        if (s->link && items[5].ready) PS_TRY(ps_coord_link_mend(s->link));
+        if (s->link && items[4].ready) PS_TRY(ps_shard_hear(s));
+        if (items[0].ready) PS_TRY(handle_messages(s, f));
         PS_TRY(handle_rings(s, f));
     }
 }

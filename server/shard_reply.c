@@ -28,6 +28,7 @@ static ps_err send_to(ps_shard *s, uint32_t rank, ps_wire_header *h, const void 
     uint64_t sent = 0;
     ps_err err =
         ps_wire_send(s->router, p->id, sizeof p->id, h, payload, bytes, pass, &sent);
+    s->router_idle = false;
     ps_counter_add(&s->bytes_sent, sent);
     if (err == PS_ERR_PEER) PS_DEBUG("peer-gone", "worker=%u", rank);
     return err == PS_ERR_PEER ? PS_OK : err;
@@ -166,6 +167,7 @@ void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text)
     const ps_shard_peer *p = &s->peers[rank];
     ps_wire_header h = header_for(s, PS_MSG_ERROR, rank);
     uint64_t sent = 0;
+    s->router_idle = false;
     if (ps_wire_send(s->router, p->id, sizeof p->id, &h, text, strlen(text), PS_WIRE_COPY,
                      &sent) != PS_OK)
         PS_DEBUG("peer-gone", "while=ERROR");

@@ -99,8 +99,8 @@ static ps_err alloc_chunks(ps_shard *s)
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         if (plan->chunks[i].shard != s->index) continue;
         PS_TRY(init_chunk(s, n++, i, slab));
-        slab += ps_aggregate_slab_count(&plan->chunks[i], &s->rule.optimizer,
-                                        s->norm.waits);
+        slab +=
+            ps_aggregate_slab_count(&plan->chunks[i], &s->rule.optimizer, s->norm.waits);
     }
     return PS_OK;
 }

@@ -74,6 +74,7 @@ struct ps_shard {
     uint64_t first_step; // of the job; above 0 when it resumes
     uint32_t ahead;      // fragments that have made it already
     bool mean;           // a worker's gradient counts 1 / n_workers
+    bool router_idle;    // ps_zsock_item
     void *router;
     char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;

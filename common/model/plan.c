@@ -16,7 +16,8 @@ enum {
     ONE_HOST_BYTES = 512 << 10,
     ONE_HOST_LEAST = 256 << 10,
     COARSE_AUTO_BYTES = 96 << 10,
-    CHUNKS_PER_SHARD = 4, // at least, so that a shard's last chunk is a small part
+    A_MESSAGE_PAYS = 16 << 10, // elements that a message costs as much as, where crowded
+    CHUNKS_PER_SHARD = 4,      // at least, so that a shard's last chunk is a small part
     MIN_TARGET = PS_TENSOR_ALIGN,
     WHOLE_WEIGHT = 1 << 20, // of all shards; whole numbers, so that all processes agree
 };
@@ -365,17 +366,20 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, const spre
 /* Equal chunks whose number is not a multiple of the number of shards leave some shards
  * with one more, and the step waits for those. So smaller sizes are tried: the first that
  * balances the shards within 3% is taken, else the best one. Below half the size,
- * messages cost more than balance gains. */
+ * messages cost more than balance gains; where hosts are crowded, they do for any few
+ * bytes. */
 static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const spread *to,
                         ps_chunk_size size)
 {
     const uint64_t together = table->arena_count * 4 / to->fragments->n;
+    const double even = (double)table->arena_count;
+    const double most =
+        even + fmax(even * 0.03, size.crowded ? A_MESSAGE_PAYS * to->n : 0);
     uint64_t bytes = ps_plan_auto_chunk_bytes(together, equal_shards(to), size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
     PS_TRY(plan_make(plan, table, bytes, to));
     for (uint64_t b = blocks - 1; b > 0 && b >= blocks / 2; b--) {
-        if (as_full_as_fullest(plan, to) * 100 <= (double)(table->arena_count * 103))
-            break;
+        if (as_full_as_fullest(plan, to) <= most) break;
         PS_TRY(try_blocks(plan, table, to, b));
     }
     return PS_OK;

@@ -247,6 +247,64 @@ ps_err ps_zsock_connect(void *socket, const ps_curve *curve, const char *endpoin
     return zsock_failure(PS_ERR_NET, endpoint);
 }
 
+/* Whether the socket can be read: takes its context's news first, which makes ZMQ_FD
+ * silent until there are others. */
+static int zsock_ask(ps_zsock_item *item)
+{
+    int events;
+    size_t size = sizeof events;
+    if (zmq_getsockopt(item->socket, ZMQ_EVENTS, &events, &size) != 0) return -1;
+    item->ready = events & ZMQ_POLLIN;
+    item->idle = !item->ready;
+    return item->ready;
+}
+
+/* Asks the sockets that may have something, and sets what poll looks at. */
+static int zsock_poll_first(ps_zsock_item *items, struct pollfd *fds, int n)
+{
+    int ready = 0;
+    for (int i = 0; i < n; i++) {
+        ps_zsock_item *item = &items[i];
+        item->ready = false;
+        fds[i] = (struct pollfd){.fd = item->fd, .events = POLLIN};
+        if (!item->socket) continue;
+        size_t size = sizeof fds[i].fd;
+        if (zmq_getsockopt(item->socket, ZMQ_FD, &fds[i].fd, &size) != 0) return -1;
+        if (!item->idle && zsock_ask(item) < 0) return -1;
+        ready += item->ready;
+    }
+    return ready;
+}
+
+/* After poll: those that it named. */
+static int zsock_poll_named(ps_zsock_item *items, const struct pollfd *fds, int n)
+{
+    int ready = 0;
+    for (int i = 0; i < n; i++) {
+        ps_zsock_item *item = &items[i];
+        if (fds[i].revents && !item->socket)
+            item->ready = true;
+        else if (fds[i].revents && !item->ready && zsock_ask(item) < 0)
+            return -1;
+        ready += item->ready;
+    }
+    return ready;
+}
+
+int ps_zsock_poll(ps_zsock_item *items, struct pollfd *fds, int n, int ms)
+{
+    const ps_deadline deadline = ps_deadline_in_ms(ms < 0 ? 0 : (uint64_t)ms);
+    int ready = zsock_poll_first(items, fds, n);
+    while (ready >= 0) {
+        const int left = ready ? 0 : ms < 0 ? -1 : ps_deadline_left_ms(deadline);
+        const int named = poll(fds, (nfds_t)n, left);
+        if (named < 0) return -1;
+        if (named > 0) ready = zsock_poll_named(items, fds, n);
+        if (ready || left == 0) break;
+    }
+    return ready;
+}
+
 /* *ready: whether the socket can be read (or written) before the deadline. */
 static ps_err zsock_wait_for(void *socket, short events, ps_deadline deadline, int *ready)
 {

@@ -3,6 +3,7 @@
 #ifndef PS_ZSOCK_H
 #define PS_ZSOCK_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <zmq.h>
 
@@ -78,6 +79,22 @@ void ps_zsock_close_parts(zmq_msg_t *parts, int n);
 /* Sends one message of n frames and takes them, also on failure. PEER when a ROUTER knows
  * no such peer; TIMEOUT when the socket does not take it before the deadline. */
 ps_err ps_zsock_send(void *socket, ps_deadline deadline, zmq_msg_t *parts, int n);
+
+/* What a thread waits for: that a socket or a file descriptor can be read. */
+typedef struct ps_zsock_item {
+    void *socket; // NULL: fd
+    int fd;
+    /* Of a socket, true from its owner: nothing was sent or received since it last had
+     * nothing to read. Saves the question. */
+    bool idle;
+    bool ready; // the answer
+} ps_zsock_item;
+
+/* zmq_poll for reading, with about half of its system calls: sockets are asked once, and
+ * only those whose own descriptor (ZMQ_FD, which tells of changes) speaks are asked
+ * again. ms: as zmq_poll's. fds: n, for the call alone. Returns how many are ready, or -1
+ * (zmq_errno). */
+int ps_zsock_poll(ps_zsock_item *items, struct pollfd *fds, int n, int ms);
 
 /* A frame with a copy of the bytes. */
 ps_err ps_zsock_msg_copy(zmq_msg_t *msg, const void *bytes, size_t n);

@@ -22,6 +22,7 @@ from test_elastic import MANY, SETTINGS as ELASTIC_SETTINGS, ElasticTest
 LONG = os.environ.get("PS_FAULTS") == "long"
 OUTAGE_S, STOP_S = 10, 30
 NO_CUTS, NO_HOSTS = cuts.why_not(), netns.why_not()
+long = (lambda case: case) if LONG else (lambda case: None)
 MENDED = re.compile(r"WARN  connection-mended .* repeated=(\d+)$", re.M)
 
 
@@ -118,7 +119,7 @@ class Told(RestartTest):
                                rf"{sum(repeated)} messages? sent again\n")
 
 
-@unittest.skipUnless(LONG, "they last for minutes: PS_FAULTS=long")
+@long
 class Long(RestartTest):
     """All deadlines have their defaults. The jobs of a test are disturbed at the same time: they
     only wait."""
@@ -213,7 +214,7 @@ class Long(RestartTest):
                         self.check_end(psrun, out, kind)
 
 
-@unittest.skipUnless(LONG, "it lasts for a minute: PS_FAULTS=long")
+@long
 @unittest.skipIf(NO_HOSTS, f"{NO_HOSTS}")
 class LongElastic(ElasticTest):
     """An elastic job goes on without a worker that has no network. The worker comes back later."""

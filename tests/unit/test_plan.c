@@ -396,6 +396,25 @@ TEST(one_host_wants_larger_chunks)
     assert_int_equal(ps_plan_auto_chunk_bytes(400u << 10, 4, here), 96 << 10);
 }
 
+/* A little more for one shard costs less than a message more; much more does not. */
+TEST(a_crowded_host_wants_few_messages_of_a_small_model)
+{
+    fake f;
+    memset(&f, 0, sizeof f);
+    add(&f, 53002); // of digits-basicnet
+    const ps_chunk_size crowded = {.one_host = true, .crowded = true};
+    ps_plan plan;
+    assert_ok(ps_plan_init(&plan, &f.spec.table, crowded, 2));
+    assert_int_equal(plan.n_chunks, 2);
+    ps_plan_fini(&plan);
+    memset(&f, 0, sizeof f);
+    add(&f, 5 << 18); // five chunks of 1 MiB
+    assert_ok(ps_plan_init(&plan, &f.spec.table, crowded, 2));
+    assert_true(plan.shard_counts[0] < plan.shard_counts[1] + (32 << 10) &&
+                plan.shard_counts[1] < plan.shard_counts[0] + (32 << 10));
+    ps_plan_fini(&plan);
+}
+
 /* The more a codec shrinks, the larger the chunks. A shard keeps at least four chunks, or
  * one where a codec leaves next to nothing. */
 TEST(codecs_want_larger_chunks)

@@ -293,6 +293,7 @@ static ps_err comm_alloc_arrays(ps_comm *c)
     PS_TRY(ps_mem_zalloc(&c->asked, n, sizeof *c->asked, "versions"));
     PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
     PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
+    PS_TRY(ps_mem_zalloc(&c->fds, 2 * c->n_links + 2, sizeof *c->fds, "links"));
     c->paced.pace.one_host = c->plan->size.one_host;
     PS_TRY(ps_mem_zalloc(&c->paced.figures, ps_pace_of_worker((int)c->n_links),
                          sizeof *c->paced.figures, "steps"));
@@ -349,6 +350,7 @@ void ps_comm_memory_fini(ps_comm *c)
     ps_command_queue_fini(&c->commands);
     free(c->links);
     free(c->items);
+    free(c->fds);
     free(c->chunks);
     free(c->versions);
     free(c->asked);
@@ -398,10 +400,8 @@ static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, 
     l->credit = ps_credit_of_shard(c->o.settings.credit, &c->codec, c->plan, shard);
     PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
     PS_TRY(comm_connect_link(c, shard));
-    c->items[shard] = (zmq_pollitem_t){.socket = l->socket, .events = ZMQ_POLLIN};
-    zmq_pollitem_t *news = &c->items[c->n_links + 2 + shard];
-    news->events = ZMQ_POLLIN;
-    return ps_zsock_monitor_fd(l->monitor, &news->fd);
+    c->items[shard].socket = l->socket;
+    return ps_zsock_monitor_fd(l->monitor, &c->items[c->n_links + 2 + shard].fd);
 }
 
 /* Offers the arenas, and the rings if there are any, to a server whose first shard is
@@ -450,10 +450,8 @@ static ps_err comm_open_links(ps_comm *c, bool rings)
         ps_zsock_context(x->io_threads, 3 * c->n_links + 64, x->coarse, &c->zmq_context));
     PS_TRY(comm_connect_servers(c, rings));
     uint32_t n = c->n_links;
-    c->items[n] =
-        (zmq_pollitem_t){.fd = ps_event_fd(&c->commands.wake), .events = ZMQ_POLLIN};
-    c->items[n + 1] =
-        (zmq_pollitem_t){.fd = ps_member_abort_fd(c->o.member), .events = ZMQ_POLLIN};
+    c->items[n].fd = ps_event_fd(&c->commands.wake);
+    c->items[n + 1].fd = ps_member_abort_fd(c->o.member);
     return PS_OK;
 }
 

@@ -84,7 +84,9 @@ struct ps_comm {
     void *zmq_context;
     uint32_t n_links;
     ps_comm_link *links; // by shard
-    zmq_pollitem_t *items;
+    ps_zsock_item
+        *items;         // the links' sockets, then commands, the end, and their monitors
+    struct pollfd *fds; // for poll
     uint32_t n_words;
     bool bypass_caches; // weights do, on their way to the arena
     ps_chunk_codec codec;

@@ -91,6 +91,11 @@ void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step)
 
 /* ---- sending: as the credits allow, the most urgent chunk of each link first ---- */
 
+static ps_zsock_item *comm_item(ps_comm *c, const ps_comm_link *l)
+{
+    return &c->items[l - c->links];
+}
+
 static ps_err comm_send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                                const void *payload, size_t bytes)
 {
@@ -101,6 +106,7 @@ static ps_err comm_send_header(ps_comm *c, ps_comm_link *l, const ps_wire_header
     // for a repetition, which the shard ignores.
     ps_err err =
         ps_wire_send(l->socket, NULL, 0, h, payload, bytes, PS_WIRE_BORROW, &sent);
+    comm_item(c, l)->idle = false;
     ps_counter_add_since(&c->send_ns, begin_ns);
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
@@ -181,7 +187,8 @@ static ps_err comm_send_numbers(ps_comm *c, ps_comm_link *l, const ps_wire_heade
     if (c->rings)
         PS_TRY(ps_wire_ring_put(&l->rings.to_shard, h, numbers, bytes, &sent));
     else
-        PS_TRY(ps_wire_send(l->socket, NULL, 0, h, numbers, bytes, PS_WIRE_COPY, &sent));
+        comm_item(c, l)->idle = false;
+    PS_TRY(ps_wire_send(l->socket, NULL, 0, h, numbers, bytes, PS_WIRE_COPY, &sent));
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
     return PS_OK;
@@ -610,6 +617,7 @@ ps_err ps_comm_receive(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     for (int i = 0; i < MESSAGES_PER_SOCKET; i++) {
         bool got;
         PS_TRY(ps_wire_recv(l->socket, false, f, &got));
+        comm_item(c, l)->idle = !got;
         if (!got) return PS_OK;
         PS_TRY(comm_name_sender(c, l, comm_handle(c, l, f)));
     }
@@ -686,12 +694,12 @@ static ps_err comm_sleep_in_poll(ps_comm *c)
     uint32_t n = c->n_links;
     bool nothing = ps_command_queue_sleep(&c->commands);
     int ms = c->bye ? ps_deadline_left_ms(c->bye_deadline) : -1;
-    int rc = zmq_poll(c->items, 2 * (int)n + 2, nothing ? ms : 0);
+    int rc = ps_zsock_poll(c->items, c->fds, 2 * (int)n + 2, nothing ? ms : 0);
     int reason = zmq_errno();
-    ps_command_queue_awake(&c->commands, rc > 0 && c->items[n].revents);
+    ps_command_queue_awake(&c->commands, rc > 0 && c->items[n].ready);
     if (rc < 0 && reason != EINTR)
         return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
-    if (rc > 0 && c->items[n + 1].revents) return ps_member_check(c->o.member);
+    if (rc > 0 && c->items[n + 1].ready) return ps_member_check(c->o.member);
     return PS_OK;
 }
 
@@ -723,8 +731,8 @@ static ps_err comm_run(ps_comm *c, ps_wire_frames *f)
         PS_TRY(comm_sleep_in_poll(c));
         for (uint32_t i = 0; i < n; i++) {
             // Messages of a lost connection come before the news of a new one.
-            if (c->items[i].revents) PS_TRY(ps_comm_receive(c, &c->links[i], f));
-            if (c->items[n + 2 + i].revents) PS_TRY(ps_comm_mend_news(c, &c->links[i]));
+            if (c->items[i].ready) PS_TRY(ps_comm_receive(c, &c->links[i], f));
+            if (c->items[n + 2 + i].ready) PS_TRY(ps_comm_mend_news(c, &c->links[i]));
         }
     }
 }

@@ -263,8 +263,12 @@ def sharded():
     x = torch.ones(2, requires_grad=True)
     sum((r + 1) * y.sum() for r, y in enumerate(dnn.all_gather(x * 3))).backward()
     assert x.grad.tolist() == [3. * SIZE * (RANK + 1)] * 2, x.grad  # every rank's loss counts
-    split = dist.split_group(split_ranks=[list(reversed(range(SIZE)))])
-    assert dist.get_rank(split) == SIZE - 1 - RANK
+    try:
+        split = dist.split_group(split_ranks=[list(reversed(range(SIZE)))])
+        assert dist.get_rank(split) == SIZE - 1 - RANK
+    except RuntimeError as e:  # PyTorch 2.6 splits NCCL's groups alone
+        assert "not safe to split" in str(e), e
+        split = None
     dist.broadcast(x.data, 0, group=split)
     dist.monitored_barrier(timeout=timedelta(seconds=60))
 
