@@ -2,9 +2,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
+#include "log.h"
 #include "mem.h"
 #include "net.h"
+#include "tell.h"
 #include "wire_socket.h"
 
 /* Pieces that may be on the way beyond those that the other has taken, and how many it
@@ -19,19 +23,21 @@ static const uint32_t CALL_TAKEN = UINT32_MAX;
 typedef struct link_net {
     ps_link base;
     ps_link_net *of;
-    void *dealer;
+    void *dealer, *monitor;
+    bool was_connected;
     zmq_msg_t next; // room for a piece; has_next: there is one
     bool has_next;
-    uint64_t put, allowed; // pieces, from the start
+    uint64_t put, allowed;  // pieces, from the start
+    zmq_msg_t kept[WINDOW]; // [allowed, put): to be sent again over a new connection
     zmq_msg_t come[WINDOW];
     uint64_t n_come, taken, said;
-    uint64_t sent, received; // frames, heads alone included
 } link_net;
 
 struct ps_link_net {
     ps_link_net_options o;
     void *context, *router;
     ps_gate *gate;
+    int news;           // epoll: of the links' connections
     ps_secret *secrets; // (n_workers)
     link_net **links;   // (n_workers) borrowed; NULL: none
     char endpoint[PS_ENDPOINT_MAX];
@@ -57,11 +63,8 @@ static uint8_t *link_net_room(ps_link *base, uint32_t bytes)
 }
 
 /* Takes the frame. */
-static ps_err link_net_send(link_net *l, zmq_msg_t *frame, const ps_link_head *h)
+static ps_err link_net_send(link_net *l, zmq_msg_t *frame)
 {
-    ps_link_head head = *h;
-    head.number = l->sent++;
-    memcpy(zmq_msg_data(frame), &head, sizeof head);
     if (zmq_msg_send(frame, l->dealer, ZMQ_DONTWAIT) >= 0) return PS_OK;
     const ps_err err = link_net_failure(l, "sending to");
     zmq_msg_close(frame);
@@ -71,9 +74,14 @@ static ps_err link_net_send(link_net *l, zmq_msg_t *frame, const ps_link_head *h
 static ps_err link_net_put(ps_link *base, const ps_link_head *h)
 {
     link_net *l = (link_net *)base;
+    ps_link_head head = *h;
+    head.number = l->put;
+    memcpy(zmq_msg_data(&l->next), &head, sizeof head);
+    zmq_msg_t *kept = &l->kept[l->put++ % WINDOW];
+    zmq_msg_init(kept);
+    zmq_msg_copy(kept, &l->next);
     l->has_next = false;
-    l->put++;
-    return link_net_send(l, &l->next, h);
+    return link_net_send(l, &l->next);
 }
 
 static ps_err say_taken(link_net *l)
@@ -82,14 +90,51 @@ static ps_err say_taken(link_net *l)
     zmq_msg_t frame;
     if (zmq_msg_init_size(&frame, sizeof h) != 0)
         return ps_err_set(PS_ERR_NOMEM, "no memory for a message");
+    memcpy(zmq_msg_data(&frame), &h, sizeof h);
     l->said = l->taken;
-    return link_net_send(l, &frame, &h);
+    return link_net_send(l, &frame);
 }
 
 static ps_err link_net_rest(ps_link *base)
 {
     link_net *l = (link_net *)base;
     return l->taken - l->said >= SAY_AFTER ? say_taken(l) : PS_OK;
+}
+
+/* The pieces that the other has not taken, and what this worker has taken: what the lost
+ * connection had of them does not matter. */
+static ps_err link_net_repeat(link_net *l)
+{
+    ps_tell("mended", "{s:i}", "repeated", (int)(l->put - l->allowed));
+    PS_WARN("connection-mended", "to=worker-%d repeated=%d", l->base.rank,
+            (int)(l->put - l->allowed));
+    for (uint64_t i = l->allowed; i < l->put; i++) {
+        zmq_msg_t frame;
+        zmq_msg_init(&frame);
+        zmq_msg_copy(&frame, &l->kept[i % WINDOW]);
+        PS_TRY(link_net_send(l, &frame));
+    }
+    return say_taken(l);
+}
+
+static ps_err link_net_news(link_net *l)
+{
+    ps_zsock_event event;
+    while ((event = ps_zsock_monitor_read(l->monitor, NULL)) != PS_ZSOCK_NOTHING) {
+        if (event != PS_ZSOCK_CONNECTED) continue;
+        if (l->was_connected) PS_TRY(link_net_repeat(l));
+        l->was_connected = true;
+    }
+    return PS_OK;
+}
+
+ps_err ps_link_net_mend(ps_link_net *n)
+{
+    struct epoll_event news[8];
+    const int got = epoll_wait(n->news, news, 8, 0);
+    for (int i = 0; i < got; i++)
+        PS_TRY(link_net_news(news[i].data.ptr));
+    return PS_OK;
 }
 
 /* ---- receiving ---- */
@@ -138,17 +183,16 @@ static ps_err frame_come(link_net *l, zmq_msg_t *frame)
     if (zmq_msg_size(frame) < sizeof h)
         return ps_err_set(PS_ERR_PROTOCOL, "worker %d sends half a head", l->base.rank);
     memcpy(&h, zmq_msg_data(frame), sizeof h);
-    if (h.number != l->received++)
-        return ps_err_set(PS_ERR_NET,
-                          "the connection from worker %d was lost, and messages with it",
-                          l->base.rank);
     if (h.call == CALL_TAKEN) {
-        if (h.tag > l->put || h.tag < l->allowed)
+        if (h.tag > l->put)
             return ps_err_set(PS_ERR_PROTOCOL, "worker %d has taken what was not sent",
                               l->base.rank);
-        l->allowed = h.tag;
+        while (l->allowed < h.tag)
+            zmq_msg_close(&l->kept[l->allowed++ % WINDOW]);
         return PS_OK;
     }
+    // Here already, or after one that was lost with a connection: it is sent again.
+    if (h.number != l->n_come) return PS_OK;
     if (l->n_come - l->taken >= WINDOW)
         return ps_err_set(PS_ERR_PROTOCOL, "worker %d sends more than it may",
                           l->base.rank);
@@ -194,7 +238,8 @@ int ps_link_net_items(ps_link_net *n, zmq_pollitem_t *items)
     const int gates = ps_gate_n_items(n->gate);
     ps_gate_items(n->gate, items);
     items[gates] = (zmq_pollitem_t){.socket = n->router, .events = ZMQ_POLLIN};
-    return gates + 1;
+    items[gates + 1] = (zmq_pollitem_t){.fd = n->news, .events = ZMQ_POLLIN};
+    return gates + 2;
 }
 
 int ps_link_net_poll_ms(const ps_link_net *n)
@@ -209,7 +254,11 @@ static void link_net_destroy(ps_link *base)
     link_net *l = (link_net *)base;
     while (l->taken < l->n_come)
         link_net_drop(base);
+    while (l->allowed < l->put)
+        zmq_msg_close(&l->kept[l->allowed++ % WINDOW]);
     if (l->has_next) zmq_msg_close(&l->next);
+    if (l->dealer) zmq_socket_monitor(l->dealer, NULL, 0);
+    ps_zsock_close(&l->monitor);
     ps_zsock_close(&l->dealer);
     l->of->links[base->rank] = NULL;
     free(l);
@@ -224,6 +273,16 @@ static const ps_link_ops link_net_ops = {
     .rest = link_net_rest,
     .destroy = link_net_destroy,
 };
+
+static ps_err link_net_watch(link_net *l)
+{
+    struct epoll_event wanted = {.events = EPOLLIN, .data.ptr = l};
+    int fd;
+    PS_TRY(ps_zsock_monitor(l->of->context, l->dealer, "link", &l->monitor));
+    PS_TRY(ps_zsock_monitor_fd(l->monitor, &fd));
+    if (epoll_ctl(l->of->news, EPOLL_CTL_ADD, fd, &wanted) == 0) return PS_OK;
+    return ps_err_errno(PS_ERR_NET, "watching a connection");
+}
 
 ps_err ps_link_net_connect(ps_link_net *n, int rank, const char *endpoint,
                            const ps_secret *secret, ps_link **out)
@@ -242,7 +301,9 @@ ps_err ps_link_net_connect(ps_link_net *n, int rank, const char *endpoint,
     l->base = (ps_link){.ops = &link_net_ops, .rank = rank};
     l->of = n;
     ps_err err = ps_zsock_open(n->context, &options, &l->dealer);
+    if (err == PS_OK) err = link_net_watch(l);
     if (err == PS_OK) err = ps_zsock_connect(l->dealer, n->o.curve, endpoint);
+    if (err == PS_OK) err = link_net_news(l); // before the first wait
     if (err != PS_OK) {
         link_net_destroy(&l->base);
         return err;
@@ -281,7 +342,8 @@ static ps_err link_net_fill(ps_link_net *n)
     PS_TRY(ps_mem_zalloc(&n->secrets, workers, sizeof *n->secrets, "links"));
     PS_TRY(ps_mem_zalloc(&n->links, workers, sizeof *n->links, "links"));
     PS_TRY(ps_secret_draw(&n->secrets[n->o.rank]));
-    PS_TRY(ps_zsock_context(n->o.io_threads, n->o.n_workers + 64, false, &n->context));
+    PS_TRY(
+        ps_zsock_context(n->o.io_threads, 3 * n->o.n_workers + 64, false, &n->context));
     const ps_gate_options gate = {.zmq_context = n->context,
                                   .n_members = 2 * n->o.n_workers, // may connect again
                                   .patience_ms = PS_GATE_PATIENCE_MS,
@@ -297,7 +359,8 @@ ps_err ps_link_net_create(const ps_link_net_options *o, ps_link_net **out)
     ps_link_net *n = *out;
     n->o = *o;
     n->o.address = NULL;
-    ps_err err = link_net_fill(n);
+    n->news = epoll_create1(EPOLL_CLOEXEC);
+    ps_err err = n->news < 0 ? ps_err_errno(PS_ERR_NET, "epoll") : link_net_fill(n);
     if (err == PS_OK) err = link_net_bind(n, o->address);
     if (err != PS_OK) ps_link_net_destroy(out);
     return err;
@@ -327,6 +390,7 @@ void ps_link_net_destroy(ps_link_net **pointer)
     ps_zsock_close(&n->router);
     ps_gate_destroy(&n->gate);
     if (n->context) zmq_ctx_term(n->context);
+    if (n->news >= 0) close(n->news);
     free(n->secrets);
     free(n->links);
     free(n);

@@ -3,9 +3,8 @@
  *   DEALER -> ROUTER of the other    one frame: a head (link.h), and the bytes
  *
  * A head alone, whose call is all ones, says that its sender has taken `tag` pieces so
- * far: a window of pieces may be on the way beyond that. `number` counts the frames of a
- * sender, so that those which a lost connection has taken along are missed: then the job
- * ends.
+ * far: a window of pieces may be on the way beyond that. They are kept, and sent again
+ * when a lost connection is made anew; `number` counts pieces, so that one counts once.
  *
  * Each worker draws a secret for its links and gives it to the other workers; a ROUTER
  * lets in whoever shows one of them (gate.h). */
@@ -42,6 +41,8 @@ void ps_link_net_open(ps_link_net *n);
 /* For the thread of the links. Items to poll, at most PS_LINK_NET_ITEMS. */
 enum { PS_LINK_NET_ITEMS = 16 };
 int ps_link_net_items(ps_link_net *n, zmq_pollitem_t *items);
+/* After that poll: sends again what lost connections may have taken along. NET, NOMEM. */
+ps_err ps_link_net_mend(ps_link_net *n);
 int ps_link_net_poll_ms(const ps_link_net *n);
 /* Takes what has come; *moved: there was something. NET, PROTOCOL. */
 ps_err ps_link_net_turn(ps_link_net *n, bool *moved);

@@ -385,6 +385,7 @@ static ps_err links_sleep(ps_links *l)
         if (l->failed) n = 1; // the abort is known
         zmq_poll(items, n, ms);
         ps_event_clear(&l->wake);
+        if (l->place.net) err = ps_link_net_mend(l->place.net);
     }
     atomic_store(l->asleep, 0);
     return err == PS_OK ? links_check(l) : err;

@@ -1,5 +1,11 @@
 /* libpstrain: transfers between workers, through shared memory and by TCP. */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "pstrain_rig.h"
@@ -235,6 +241,89 @@ TEST(by_tcp)
     rig r = {
         .workers = 3, .settings = settings, .n_settings = 1, .run = transfer_everything};
     rig_run(&r);
+}
+
+/* --- lost connections --------------------------------------------------------------- */
+
+enum { CUTS = 12 };
+
+typedef struct cutter {
+    atomic_int cuts;
+    atomic_bool ended;
+    uint32_t chance;
+} cutter;
+
+static bool is_connection(int fd)
+{
+    struct sockaddr_in peer;
+    socklen_t size = sizeof peer;
+    return getpeername(fd, (struct sockaddr *)&peer, &size) == 0 &&
+           peer.sin_family == AF_INET;
+}
+
+/* Cuts one of this process's connections, whosever it is. */
+static void cut_one(cutter *k)
+{
+    int fds[256], n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *e; folder && (e = readdir(folder)) && n < 256;)
+        if (is_connection(atoi(e->d_name))) fds[n++] = atoi(e->d_name);
+    if (folder) closedir(folder);
+    k->chance = k->chance * 1664525u + 1013904223u;
+    if (n > 0 && shutdown(fds[(k->chance >> 8) % (uint32_t)n], SHUT_RDWR) == 0)
+        atomic_fetch_add(&k->cuts, 1);
+}
+
+static void *cut_all_the_time(void *arg)
+{
+    cutter *k = arg;
+    while (!atomic_load(&k->ended)) {
+        usleep(1000 + (k->chance >> 12) % 30000);
+        cut_one(k);
+    }
+    return NULL;
+}
+
+/* The same calls with the same results, until enough was cut. */
+static int go_on(rig_worker *w)
+{
+    cutter *k = w->rig->ctx;
+    pstrain_comm *c;
+    float cut = 0;
+    RIG_TRY(everybody(w, 1, &c));
+    while (cut == 0) {
+        RIG_TRY(reduce_everything(w, c));
+        RIG_TRY(exchange_bytes(w, c));
+        RIG_TRY(pass_on(w, c));
+        cut = (float)(w->rank == 0 && atomic_load(&k->cuts) >= CUTS);
+        pstrain_part parts[RIG_WORKERS_MAX];
+        for (int r = 0; r < w->rig->workers; r++)
+            parts[r] = r ? (pstrain_part){0} : (pstrain_part){&cut, 4, &cut, 4};
+        const pstrain_transfer_options o = {.struct_size = sizeof o,
+                                            .call = PSTRAIN_CALL_ALL_REDUCE,
+                                            .parts = parts,
+                                            .gathers = 1};
+        pstrain_transfer *t;
+        RIG_TRY(pstrain_transfer_begin(c, &o, &t));
+        RIG_TRY(await(&t));
+    }
+    atomic_store(&k->ended, true);
+    pstrain_comm_destroy(&c);
+    return pstrain_close(w->s);
+}
+
+TEST(lost_connections_are_mended)
+{
+    static const char *const settings[] = {"exchange.shm=off"};
+    cutter k = {.chance = 5};
+    pthread_t thread;
+    rig r = {
+        .workers = 3, .settings = settings, .n_settings = 1, .run = go_on, .ctx = &k};
+    assert_int_equal(pthread_create(&thread, NULL, cut_all_the_time, &k), 0);
+    rig_run(&r);
+    atomic_store(&k.ended, true);
+    pthread_join(thread, NULL);
+    assert_true(atomic_load(&k.cuts) >= CUTS);
 }
 
 /* --- refusals and failures --------------------------------------------------------- */
