@@ -1,22 +1,25 @@
 #include "world.h"
 
-#include <pthread.h>
-#include <semaphore.h>
+#include <errno.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
-/* The real ones: the world's own threads and what they wait on. */
-int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+enum { STACK_BYTES = 512 << 10, OWN_BYTES = 2048 };
 
 typedef struct task {
     world_process *process;
     char name[WORLD_NAME];
     void *(*run)(void *);
     void *arg, *result;
-    sem_t baton;
+    ucontext_t context; // while another one runs; so are the next two
+    int code;           // errno
+    uint8_t own[OWN_BYTES];
     bool done;
     bool waits; // for ready(what), until then
     bool (*ready)(void *);
@@ -44,9 +47,12 @@ static struct {
     size_t n_events, room;
     uint64_t n_events_ever;
     int code;
+    task *running;
+    ucontext_t outside; // of the world: where its run began
+    // The programs' thread-local variables: each task has its own values of them.
+    void *own;
+    size_t own_bytes;
 } W;
-
-static __thread task *mine;
 
 /* ---- chance (splitmix64) ---- */
 
@@ -174,21 +180,29 @@ static task *choose_task(void)
     }
 }
 
+/* From `from` to `to`: the baton is the processor. */
+static void switch_to(task *from, task *to)
+{
+    from->code = errno;
+    memcpy(from->own, W.own, W.own_bytes);
+    memcpy(W.own, to->own, W.own_bytes);
+    W.running = to;
+    swapcontext(&from->context, &to->context);
+    errno = from->code;
+}
+
 /* Hands the baton on, and waits for it. */
 static void hand_on(void)
 {
-    task *me = mine, *next = choose_task();
+    task *me = W.running, *next = choose_task();
     next->waits = false;
     W.now_ns += 1 + world_draw(SWITCH_NS);
-    if (next == me) return;
-    sem_post(&next->baton);
-    while (sem_wait(&me->baton) != 0) {
-    }
+    if (next != me) switch_to(me, next);
 }
 
 bool world_wait(bool (*ready)(void *), void *arg, uint64_t until_ns)
 {
-    task *me = mine;
+    task *me = W.running;
     me->waits = true;
     me->ready = ready;
     me->what = arg;
@@ -204,24 +218,45 @@ static bool is_ready(void *arg)
 
 void world_yield(void)
 {
-    if (!mine) return; // ps-world's own process
+    if (!W.running) return; // ps-world's own process
     world_wait(is_ready, NULL, UINT64_MAX);
 }
 
 /* ---- tasks ---- */
 
-static void *task_main(void *arg)
+static void *free_stacks; // each begins with the next one
+
+static void *take_stack(void)
 {
-    task *t = mine = arg;
-    while (sem_wait(&t->baton) != 0) {
+    void *stack = free_stacks;
+    if (stack) {
+        free_stacks = *(void **)stack;
+        return stack;
     }
+    stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) world_wrong("no memory for a stack");
+    return stack;
+}
+
+static void task_main(void)
+{
+    task *t = W.running;
     t->result = t->run(t->arg);
     t->done = true;
     t->process->n_tasks--;
-    sem_post(&choose_task()->baton);
-    for (;;) // the world ends by _exit
-        pause();
-    return NULL;
+    task *next = choose_task();
+    *(void **)t->context.uc_stack.ss_sp = free_stacks; // who comes next may have it
+    free_stacks = t->context.uc_stack.ss_sp;
+    switch_to(t, next);
+}
+
+static void make_context(ucontext_t *c)
+{
+    getcontext(c);
+    c->uc_stack.ss_sp = take_stack();
+    c->uc_stack.ss_size = STACK_BYTES;
+    makecontext(c, task_main, 0);
 }
 
 static task *new_task(world_process *p, const char *name, void *(*run)(void *), void *arg)
@@ -234,24 +269,20 @@ static task *new_task(world_process *p, const char *name, void *(*run)(void *), 
     }
     task *t = calloc(1, sizeof *t);
     if (!t || W.n_tasks == TASKS) world_wrong("too many threads");
-    *t = (task){.process = p, .run = run, .arg = arg, .until_ns = UINT64_MAX};
+    t->process = p;
+    t->run = run;
+    t->arg = arg;
+    t->until_ns = UINT64_MAX;
     snprintf(t->name, sizeof t->name, "%s", name);
-    sem_init(&t->baton, 0, 0);
     W.tasks[W.n_tasks++] = t;
     p->n_tasks++;
-    pthread_t thread;
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 512 << 10);
-    if (__real_pthread_create(&thread, &attributes, task_main, t) != 0)
-        world_wrong("no more threads");
-    pthread_attr_destroy(&attributes);
+    make_context(&t->context);
     return t;
 }
 
 void *world_start_task(const char *name, void *(*run)(void *), void *arg)
 {
-    return new_task(mine->process, name, run, arg);
+    return new_task(W.running->process, name, run, arg);
 }
 
 static bool task_done(void *arg)
@@ -269,7 +300,7 @@ void world_join_task(void *arg, void **result)
 
 world_process *world_self(void)
 {
-    return mine->process;
+    return W.running->process;
 }
 
 /* ---- processes ---- */
@@ -350,7 +381,7 @@ void world_say(const char *format, ...)
     if (!world_traces()) return;
     char line[400];
     int n = snprintf(line, sizeof line, "%12.6f %-11s ", (double)W.now_ns * 1e-9,
-                     mine ? mine->process->name : "world");
+                     W.running ? W.running->process->name : "world");
     va_list args;
     va_start(args, format);
     vsnprintf(line + n, sizeof line - (size_t)n, format, args);
@@ -374,16 +405,28 @@ void world_wrong(const char *format, ...)
     _exit(1);
 }
 
-static sem_t over;
-
 static void *run_first(void *arg)
 {
     world_process *p = arg;
     W.code = p->main(p->arg);
-    sem_post(&over);
-    for (;;)
-        pause();
+    setcontext(&W.outside);
     return NULL;
+}
+
+/* Where the variables of this thread are that belong to the program itself. */
+static int find_own(struct dl_phdr_info *program, size_t bytes, void *arg)
+{
+    (void)bytes;
+    (void)arg;
+    for (int i = 0; i < program->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &program->dlpi_phdr[i];
+        if (part->p_type != PT_TLS) continue;
+        if (part->p_filesz > 0 || part->p_memsz > OWN_BYTES)
+            world_wrong("thread-local variables that are not 0, or too many");
+        W.own = program->dlpi_tls_data;
+        W.own_bytes = part->p_memsz;
+    }
+    return 1; // the first one is the program
 }
 
 int world_run(const world_options *options, int (*first)(void *), void *arg)
@@ -392,14 +435,12 @@ int world_run(const world_options *options, int (*first)(void *), void *arg)
     W.random = options->seed * 7919 + options->schedule;
     W.now_ns = UINT64_C(1000000000000); // a host that is up for a while
     W.o.most_ns += W.now_ns;
-    sem_init(&over, 0, 0);
+    dl_iterate_phdr(find_own, NULL);
     world_process *p = &W.processes[W.n_processes++];
     *p = (world_process){.name = "nemesis", .main = first, .arg = arg};
     snprintf(p->address, sizeof p->address, "10.0.0.1");
-    task *t = new_task(p, "main", run_first, p);
-    sem_post(&t->baton);
-    while (sem_wait(&over) != 0) {
-    }
+    W.running = new_task(p, "main", run_first, p);
+    swapcontext(&W.outside, &W.running->context);
     fflush(stdout);
     return W.code;
 }

@@ -3,9 +3,9 @@
  * The programs are the real ones. What they call to wait, to look at the clock, to draw a
  * random number or to talk to each other is replaced when the program ps-world is linked
  * (--wrap, world_libc.c) or simply not libzmq (world_zmq.c). A thread of theirs is a
- * task: a real thread that runs only while it has the baton. Who gets it next is drawn
- * from the seed among those that can go on; where nobody can, the clock goes on to the
- * next event or deadline. So a seed gives the same run each time.
+ * task: a stack and thread-local variables of its own, in the one real thread. Who gets
+ * it next is drawn from the seed among those that can go on; where nobody can, the clock
+ * goes on to the next event or deadline. So a seed gives the same run each time.
  *
  * A process of the world is a set of tasks. Killed, its tasks never run again, and its
  * connections are gone; what it held is never freed: each run of ps-world's seeds is a

@@ -98,8 +98,6 @@ static bool could_lock(void *mutex)
 
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
-    if (could_lock(mutex)) return 0;
-    // The scheduler asks in another thread; a mutex belongs to the one that locks it.
     while (!could_lock(mutex))
         world_wait(never, NULL, world_now() + 1000);
     return 0;
@@ -422,9 +420,5 @@ ps_err __wrap_ps_clock_watch(void)
 }
 
 void __wrap_ps_fd_limit_raise(void)
-{
-}
-
-void __wrap_ps_mem_keep_freed(void)
 {
 }

@@ -78,7 +78,7 @@ static ps_err memory_plan_allocate(ps_memory_plan *m)
                           "(%zu bytes); a smaller data.batch needs less",
                           bytes);
     madvise(m->base, bytes, MADV_HUGEPAGE); // only advice: ignore failures
-    memset(m->base, 0, bytes);
+    memset(m->base, 0, m->bytes);
     m->allocated = bytes;
     return PS_OK;
 }
