@@ -42,7 +42,7 @@ static bool has_first_worker(const ps_coordinator *c)
         if (p->asked_rank == 0) return true;
         any |= p->asked_rank > 0;
     }
-    return !any;
+    return !any && !c->o.goes_on;
 }
 
 /* How long the coordinator waits for more workers than the fewest. */

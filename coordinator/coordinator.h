@@ -21,6 +21,7 @@ typedef struct ps_coordinator_options {
     int n_servers, n_workers; // n_workers: the most that it takes
     int min_workers;          // 0, or n_workers: it waits for all n_workers
     int expected_workers;     // fewer are waited for no longer than wait_ms; 0: not known
+    bool goes_on;             // the job has begun before: an elastic one has a worker 0
     uint64_t wait_ms;
     uint64_t config_hash, plan_hash;
     ps_config_sections sections; // to name the one that differs

@@ -59,6 +59,7 @@ typedef struct service {
     int64_t rejoins;
     int expected_workers; // when it joins again
     bool again;           // joins again
+    bool has_served;      // so the job has a worker 0, which has its folder
 } service;
 
 static bool server_main_hosts_coordinator(const service *s)
@@ -95,6 +96,7 @@ static ps_member_options member_options(const ps_server *server, const service *
         .world_size = (int)cfg->job.most_workers,
         .min_workers = ps_config_fewest_workers(cfg),
         .expected_workers = s->expected_workers,
+        .goes_on = s->has_served,
         .n_servers = (int)cfg->job.servers,
         .init_method = cli->init_method,
         .plan_hash = ps_server_plan_hash(server),
@@ -117,6 +119,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
                            (uint64_t)cfg->net.step_timeout_ms +
                                (uint64_t)cfg->train.file_timeout_ms);
     const int rank = s->rank = ps_member_rank(member);
+    s->has_served = true;
     char role[32];
     snprintf(role, sizeof role, "server/%d", rank);
     ps_log_set_role(role);

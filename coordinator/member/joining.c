@@ -173,6 +173,7 @@ static ps_err start_coordinator(ps_joining *j)
                                 .n_workers = o->world_size,
                                 .min_workers = o->min_workers,
                                 .expected_workers = o->expected_workers,
+                                .goes_on = o->goes_on,
                                 .wait_ms = (uint64_t)o->config->recovery.wait_ms,
                                 .config_hash = ps_config_hash(o->config),
                                 .plan_hash = o->plan_hash,

@@ -16,8 +16,10 @@ typedef struct ps_member_options {
     int rank;       // -1: take a free one; the coordinator's host gives its own
     int world_size; // workers of the job; the most of an elastic one
     /* Elastic jobs: the fewest workers (else 0), and how many this member's coordinator
-     * waits for (0: not known). */
+     * waits for (0: not known). Whether it has served the job before, which then has a
+     * worker 0. */
     int min_workers, expected_workers;
+    bool goes_on;
     int n_servers; // servers of the job (0 in all-reduce mode)
     /* tcp://host:port or file:///path; the command line reader has resolved env://. NULL:
      * a job of this process alone. */

@@ -2,16 +2,36 @@
 
 #define MS UINT64_C(1000000)
 
-enum { FAULTS_MOST = 4 };
+enum { FAULTS_MOST = 4, MOMENTS_MOST = 60 };
 
-typedef enum fault { CUT, CUT_ALL, PART, FREEZE, KILL, FAULTS } fault;
+typedef enum fault {
+    CUT,
+    CUT_ALL,
+    PART,
+    FREEZE,
+    KILL,
+    JUMP, // of the clock on the wall
+    SLEEP,
+    JOIN,
+    LEAVE,
+    FAULTS
+} fault;
 
-static world_process *any_member(const nemesis *n)
+static struct planned {
+    fault what;
+    uint64_t a, b; // members, modulo how many there are
+    uint64_t for_ns;
+} plan[FAULTS_MOST];
+
+/* Whether fault number i happens. Says so: a seed is repeated without it by --without. */
+static bool nemesis_does(const nemesis *n, int i)
 {
-    return n->members[world_draw((uint64_t)n->n_members)];
+    if (n->without >> i & 1) return false;
+    world_say("fault %d:", i);
+    return true;
 }
 
-void nemesis_kill(nemesis *n, world_process *p)
+static void nemesis_kill(nemesis *n, world_process *p)
 {
     if (n->kills >= n->most_kills) return;
     n->kills++;
@@ -20,14 +40,29 @@ void nemesis_kill(nemesis *n, world_process *p)
     if (n->killed) n->killed(p);
 }
 
-static void strike(void *arg, uint64_t which)
+void nemesis_kill_now(nemesis *n, world_process *p)
+{
+    if (n->kills >= n->most_kills || n->n_moments == MOMENTS_MOST) return;
+    if (nemesis_does(n, FAULTS_MOST + n->n_moments++)) nemesis_kill(n, p);
+}
+
+static world_process *member_of(const nemesis *n, uint64_t drawn)
+{
+    uint64_t are = 0;
+    while (are < (uint64_t)n->n_members && n->members[are])
+        are++;
+    return n->members[drawn % are];
+}
+
+static void strike(void *arg, uint64_t i)
 {
     nemesis *n = arg;
-    world_process *a = any_member(n), *b = any_member(n);
-    const uint64_t for_ns = (1 + world_draw(n->most_ms)) * MS;
-    if (a->dead) return;
+    const struct planned *f = &plan[i];
+    world_process *a = member_of(n, f->a), *b = member_of(n, f->b);
+    if (f->what != JOIN && a->dead) return;
+    if (!nemesis_does(n, (int)i)) return;
     uint64_t until = world_now();
-    switch ((fault)which) {
+    switch (f->what) {
     case CUT:
         if (a != b) world_cut(a, b);
         break;
@@ -35,12 +70,26 @@ static void strike(void *arg, uint64_t which)
         world_cut(a, NULL);
         break;
     case PART:
-        until += for_ns;
+        until += f->for_ns;
         if (a != b) world_part(a, b, until);
         break;
     case FREEZE:
-        until += for_ns;
-        world_freeze(a, for_ns);
+        until += f->for_ns;
+        world_freeze(a, f->for_ns);
+        break;
+    case SLEEP:
+        until += f->for_ns + NEMESIS_DEAD_AFTER_MS * MS;
+        n->has_killed = true; // to the others
+        world_freeze(a, until - world_now());
+        break;
+    case JUMP:
+        world_clock_jumps(a, (int64_t)(f->for_ns / MS) - (int64_t)n->most_ms / 2);
+        break;
+    case JOIN:
+        n->joins();
+        break;
+    case LEAVE:
+        n->leaves(a);
         break;
     default:
         nemesis_kill(n, a);
@@ -48,15 +97,26 @@ static void strike(void *arg, uint64_t which)
     if (until > n->last_ns) n->last_ns = until;
 }
 
+static fault draw_fault(const nemesis *n)
+{
+    const fault f = n->joins && world_draw(2) == 0 ? (fault)(JOIN + world_draw(2))
+                                                   : (fault)world_draw(JOIN);
+    if (f == SLEEP) return n->sleeps && world_draw(2) == 0 ? SLEEP : PART;
+    if (f == KILL && n->most_kills == 0) return PART;
+    return n->keeps_links && (f == CUT || f == CUT_ALL) ? FREEZE : f;
+}
+
 void nemesis_begin(nemesis *n)
 {
     const uint64_t faults = 1 + world_draw(FAULTS_MOST),
-                   span = 1 + world_draw(n->span_ms);
+                   span = 1 + world_draw(world_draw(3) ? n->span_ms : 10 * n->span_ms);
     // A connection that has closed has to be made again within the coordinator's grace.
     n->most_ms = faults == 1 ? NEMESIS_DEAD_AFTER_MS / 4 : NEMESIS_GRACE_MS / 2;
     for (uint64_t i = 0; i < faults; i++) {
-        uint64_t which = world_draw(n->most_kills > 0 ? FAULTS : KILL);
-        if (n->keeps_links && (which == CUT || which == CUT_ALL)) which = FREEZE;
-        world_at(world_now() + world_draw(span * MS), strike, n, which);
+        plan[i] = (struct planned){.what = draw_fault(n),
+                                   .a = world_draw(1 << 20),
+                                   .b = world_draw(1 << 20),
+                                   .for_ns = (1 + world_draw(n->most_ms)) * MS};
+        world_at(world_now() + world_draw(span * MS), strike, n, i);
     }
 }

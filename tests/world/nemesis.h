@@ -14,21 +14,24 @@ enum {
 
 typedef struct nemesis {
     void (*killed)(world_process *p); // may be NULL
-    world_process **members;          // (n_members) borrowed: the present process of each
+    void (*joins)(void);              // somebody comes; NULL: nobody may
+    void (*leaves)(world_process *p); // may be told to; NULL: nobody may
+    world_process **members; // (n_members) borrowed: the present processes; NULL: not yet
     int n_members;
     uint64_t span_ms; // faults begin within
     int most_kills;   // 0: members do not die
     bool keeps_links; // connections are slow, and are not lost
+    bool sleeps;      // members may be frozen until the others take them for dead
+    uint64_t without; // bit i: the i-th fault does not happen
     bool has_killed;
     uint64_t last_ns; // when its last fault is over
     uint64_t most_ms; // that a member is kept from the others
-    int kills;
+    int kills, n_moments;
 } nemesis;
-
-/* As long as it may. */
-void nemesis_kill(nemesis *n, world_process *p);
 
 /* Plans up to four faults from now on. */
 void nemesis_begin(nemesis *n);
+/* One more: p dies at a moment that its program has come to. As long as it may. */
+void nemesis_kill_now(nemesis *n, world_process *p);
 
 #endif

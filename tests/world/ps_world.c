@@ -1,12 +1,14 @@
 /* ps-world: whole jobs in one process, with virtual time (world.h).
  *
- *   ps-world --seed S [--trace]
+ *   ps-world --seed S [--trace] [--without FAULTS]
  *   ps-world --seeds FIRST..LAST [--twice]
  *   ps-world --seconds N            new seeds, from the time of day on
  *
  * A seed stands for a job and its faults: an even one for a program on libpstrain, an odd
  * one for ps-worker with a model. Exit code 1, and the seed on the last line,
- * where a judge objects. --trace: each message, event, fault and line of a log.
+ * where a judge objects, after the fewest faults with which it still does. --without: a
+ * number whose bit i leaves out fault i. --trace: each message, event, fault and line of
+ * a log.
  * --twice: each run is made again, and its trace has to be the same. */
 #include <dnnl.h>
 #include <ftw.h>
@@ -29,16 +31,17 @@ int __real_clock_gettime(clockid_t clock, struct timespec *out);
 
 enum { MOST_S = 60 }; // of real time for a seed: the programs go round without an end
 
-enum { KINDS = 64 }; // of jobs with a model
+enum { KINDS = 128 }; // of jobs with a model
 
 typedef struct wanted {
-    uint64_t first, last;
-    double seconds; // 0: all of them
-    bool trace, twice;
+    uint64_t first, last, seed;      // the present one
+    uint64_t without;                // faults that do not happen
+    double seconds;                  // 0: all of them
+    bool trace, twice, quiet, whole; // whole: the undisturbed run is traced, too
 } wanted;
 
 static char folder[64]; // of this process: the files of one job at a time
-static char policy_log[80];
+static char record[80]; // of the last run
 
 static int remove_it(const char *path, const struct stat *s, int kind, struct FTW *at)
 {
@@ -64,14 +67,12 @@ static uint64_t kind_of(uint64_t seed)
     return seed % 2 == 1 ? 1 + seed / 2 % KINDS : 0;
 }
 
-/* replay: the weights are to be those of the run that policy_log is of. */
-static int run_here(uint64_t seed, bool disturbed, bool replay, const wanted *w,
-                    outcome *out)
+static int run_here(const world_job_options *job, const wanted *w, outcome *out)
 {
-    world_options o = {.seed = seed,
-                       .schedule = disturbed ? 1 : 0,
-                       .kind = kind_of(seed),
-                       .trace = w->trace && disturbed,
+    world_options o = {.seed = w->seed,
+                       .schedule = job->disturbed ? 1 : 0,
+                       .kind = kind_of(w->seed),
+                       .trace = w->trace && (job->disturbed || w->whole),
                        .hash = w->twice ? &out->trace : NULL,
                        .errors = fdopen(dup(STDERR_FILENO), "w")};
     alarm(MOST_S);
@@ -81,9 +82,7 @@ static int run_here(uint64_t seed, bool disturbed, bool replay, const wanted *w,
         dup2(STDOUT_FILENO, STDERR_FILENO);
     else if (!freopen("/dev/null", "w", stderr))
         return 1;
-    return o.kind ? world_train_run(&o, folder, disturbed, replay ? policy_log : NULL,
-                                    &out->weights)
-                  : world_job_run(&o, disturbed, &out->weights);
+    return (o.kind ? world_train_run : world_job_run)(&o, job, &out->weights);
 }
 
 /* What each run would otherwise do again: oneDNN makes its code when it is first asked.
@@ -98,73 +97,109 @@ static void warm_up(void)
     is_warm = true;
 }
 
-static int run_once(uint64_t seed, bool disturbed, bool replay, const wanted *w,
-                    outcome *out)
+static int run_once(const world_job_options *job, const wanted *w, outcome *out)
 {
     outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *shared = (outcome){.weights = out->weights};
-    empty_folder();
-    if (kind_of(seed)) warm_up();
+    if (job->record.stretch == 0) empty_folder();
+    if (kind_of(w->seed)) warm_up();
     fflush(NULL);
     const pid_t pid = fork();
-    if (pid == 0) _exit(run_here(seed, disturbed, replay, w, shared));
+    if (pid == 0) {
+        if (w->quiet && !freopen("/dev/null", "w", stderr)) _exit(1);
+        _exit(run_here(job, w, shared));
+    }
     int status = 0;
     while (pid > 0 && waitpid(pid, &status, 0) < 0) {
     }
     *out = *shared;
     munmap(shared, sizeof *shared);
-    if (pid > 0 && WIFSIGNALED(status))
-        fprintf(stderr, "world: seed %" PRIu64 ": ended by signal %d (%s)\n", seed,
+    if (pid > 0 && WIFSIGNALED(status) && !w->quiet)
+        fprintf(stderr, "world: seed %" PRIu64 ": ended by signal %d (%s)\n", w->seed,
                 WTERMSIG(status), strsignal(WTERMSIG(status)));
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }
 
-static int run_again(uint64_t seed, const wanted *w, const outcome *first)
+static int run_again(const wanted *w, const outcome *first)
 {
+    const world_job_options job = {folder, true, w->without, {0}};
     outcome again = {.weights = first->weights};
-    const int code = run_once(seed, true, false, w, &again);
+    const int code = run_once(&job, w, &again);
     if (code != 0 || again.trace == first->trace) return code;
-    fprintf(stderr, "world: seed %" PRIu64 ": another trace in its second run\n", seed);
+    fprintf(stderr, "world: seed %" PRIu64 ": another trace in its second run\n",
+            w->seed);
     return 1;
 }
 
-/* A run at the workers' own pace, and its replay. */
-static int run_and_replay(uint64_t seed, const wanted *w)
+/* A run, and its replay by what it has recorded in the file `name`. */
+static int run_and_replay(const wanted *w, const char *name)
 {
     char path[160];
+    world_job_options job = {folder, true, w->without, {0}};
     outcome out = {0};
-    if (run_once(seed, true, false, w, &out) != 0) return 1;
-    snprintf(path, sizeof path, "%s/out/policy.log", folder);
-    if (rename(path, policy_log) != 0) {
-        fprintf(stderr, "world: seed %" PRIu64 ": no %s\n", seed, path);
+    if (run_once(&job, w, &out) != 0) return 1;
+    snprintf(path, sizeof path, "%s/out/%s", folder, name);
+    if (rename(path, record) != 0) {
+        fprintf(stderr, "world: seed %" PRIu64 ": no %s\n", w->seed, path);
         return 1;
     }
-    const int code = run_once(seed, false, true, w, &out);
-    unlink(policy_log);
+    job = (world_job_options){folder, false, 0, {record, 0}};
+    const int n = name[0] == 'm' ? world_train_stretches(record) : 1;
+    int code = 0;
+    for (; job.record.stretch < n && code == 0; job.record.stretch++)
+        code = run_once(&job, w, &out);
+    unlink(record);
     return code;
 }
 
-static int run_against_undisturbed(uint64_t seed, const wanted *w)
+static int run_against_undisturbed(const wanted *w)
 {
     static uint64_t undisturbed[KINDS + 1]; // the weights of each kind
-    const uint64_t kind = kind_of(seed);
+    const uint64_t kind = kind_of(w->seed);
     outcome out = {.weights = undisturbed[kind]};
-    const bool asks = kind ? out.weights == 0 : world_job_has_no_closed_form(seed);
-    int code = asks ? run_once(seed, false, false, w, &out) : 0;
+    world_job_options job = {.folder = folder};
+    const bool asks = kind ? out.weights == 0 : world_job_has_no_closed_form(w->seed);
+    int code = asks ? run_once(&job, w, &out) : 0;
+    if (code != 0 && w->trace) { // then it is the one to show
+        wanted whole = *w;
+        whole.whole = true;
+        return run_once(&job, &whole, &out);
+    }
     if (kind) undisturbed[kind] = out.weights;
-    if (code == 0) code = run_once(seed, true, false, w, &out);
-    return code == 0 && w->twice ? run_again(seed, w, &out) : code;
+    job = (world_job_options){folder, true, w->without, {0}};
+    if (code == 0) code = run_once(&job, w, &out);
+    return code == 0 && w->twice ? run_again(w, &out) : code;
 }
 
-static int run_seed(uint64_t seed, const wanted *w)
+static int run_seed(const wanted *w)
 {
-    const uint64_t kind = kind_of(seed);
-    const int code = kind && world_train_is_own_pace(kind)
-                         ? run_and_replay(seed, w)
-                         : run_against_undisturbed(seed, w);
-    if (code != 0) printf("%" PRIu64 "\n", seed);
-    return code;
+    const world_job_options job = {folder, true, w->without, {0}};
+    outcome out = {0};
+    switch (kind_of(w->seed) ? world_train_subject(kind_of(w->seed)) : WORLD_FIXED) {
+    case WORLD_OWN_PACE:
+        return run_and_replay(w, "policy.log");
+    case WORLD_ELASTIC:
+        return run_and_replay(w, "membership.jsonl");
+    case WORLD_DEATHS_AT_OWN_PACE:
+        return run_once(&job, w, &out);
+    default:
+        return run_against_undisturbed(w);
+    }
+}
+
+/* Leaves out each fault without which the seed fails, too. */
+static void shrink(wanted w)
+{
+    w.quiet = true;
+    w.trace = false;
+    for (int i = 0; i < 64; i++) {
+        wanted fewer = w;
+        fewer.without |= UINT64_C(1) << i;
+        if (run_seed(&fewer) != 0) w.without = fewer.without;
+    }
+    printf("world: the fewest faults: --seed %" PRIu64 " --without %" PRIu64 "\n", w.seed,
+           w.without);
 }
 
 static double now_s(clockid_t clock)
@@ -174,20 +209,23 @@ static double now_s(clockid_t clock)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int run_seeds(const wanted *w)
+static int run_seeds(wanted *w)
 {
     const double began = now_s(CLOCK_MONOTONIC);
-    uint64_t seed = w->first, n = 0;
-    for (; seed <= w->last; seed++, n++) {
+    uint64_t n = 0;
+    for (w->seed = w->first; w->seed <= w->last; w->seed++, n++) {
         if (w->seconds > 0 && now_s(CLOCK_MONOTONIC) - began > w->seconds) break;
-        if (run_seed(seed, w) != 0) return 1;
+        if (run_seed(w) == 0) continue;
+        if (!w->trace && !w->without) shrink(*w);
+        printf("%" PRIu64 "\n", w->seed);
+        return 1;
     }
     struct rusage used;
     getrusage(RUSAGE_CHILDREN, &used);
     const double cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
                          (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
     printf("world: seeds %" PRIu64 "..%" PRIu64 ": all well; %.0f a minute of a core\n",
-           w->first, seed - 1, cpu_s > 0 ? (double)n * 60 / cpu_s : 0.0);
+           w->first, w->seed - 1, cpu_s > 0 ? (double)n * 60 / cpu_s : 0.0);
     return 0;
 }
 
@@ -202,9 +240,8 @@ static bool read_range(const char *text, wanted *w)
 
 static int usage(void)
 {
-    fprintf(
-        stderr,
-        "ps-world --seed S [--trace] | --seeds FIRST..LAST [--twice] | --seconds N\n");
+    fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] | --seeds "
+                    "FIRST..LAST [--twice] | --seconds N\n");
     return 2;
 }
 
@@ -219,16 +256,23 @@ int main(int argc, char **argv)
     } else if (strncmp(argv[1], "--seed", 6) != 0 || !read_range(argv[2], &w)) {
         return usage();
     }
-    w.trace = argc == 4 && strcmp(argv[3], "--trace") == 0;
-    w.twice = argc == 4 && strcmp(argv[3], "--twice") == 0;
-    if (argc > 3 && !w.trace && !w.twice) return usage();
+    for (int i = 3; i < argc; i++) {
+        if (strcmp(argv[i], "--trace") == 0)
+            w.trace = true;
+        else if (strcmp(argv[i], "--twice") == 0)
+            w.twice = true;
+        else if (strcmp(argv[i], "--without") == 0 && i + 1 < argc)
+            w.without = strtoull(argv[++i], NULL, 10);
+        else
+            return usage();
+    }
     clearenv();
     setenv("OMP_NUM_THREADS", "1", 1);
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0,
                 0); // a small job would clear 2 MiB each time
     signal(SIGPIPE, SIG_IGN);
     snprintf(folder, sizeof folder, "/dev/shm/world-%010d", (int)getpid());
-    snprintf(policy_log, sizeof policy_log, "%s.log", folder);
+    snprintf(record, sizeof record, "%s.log", folder);
     const int code = run_seeds(&w);
     if (code == 0 || !w.trace) empty_folder();
     rmdir(folder);

@@ -359,6 +359,18 @@ void world_freeze(world_process *p, uint64_t for_ns)
     if (p->frozen_ns < W.now_ns + for_ns) p->frozen_ns = W.now_ns + for_ns;
 }
 
+void world_clock_jumps(world_process *p, int64_t by_s)
+{
+    world_say("clock of %s jumps by %lld s", p->name, (long long)by_s);
+    p->clock_s += by_s;
+}
+
+void world_signal(world_process *p, int number)
+{
+    world_say("signal %d to %s", number, p->name);
+    if (!p->signal) p->signal = number;
+}
+
 /* ---- the run ---- */
 
 uint64_t world_now(void)

@@ -29,7 +29,9 @@ typedef struct world_process {
     bool dead;
     bool ended; // main has returned `code`
     int code;
-    int n_tasks; // that have not ended
+    int64_t clock_s; // by how much its host's clock on the wall is wrong
+    int signal;      // that it was sent; 0: none
+    int n_tasks;     // that have not ended
     int (*main)(void *arg);
     void *arg;
 } world_process;
@@ -72,6 +74,8 @@ world_process *world_start(const char *name, const world_process *host,
 void world_kill(world_process *p);
 void world_die(void);
 void world_freeze(world_process *p, uint64_t for_ns);
+void world_clock_jumps(world_process *p, int64_t by_s);
+void world_signal(world_process *p, int number);
 world_process *world_process_at(int index); // NULL: no more
 
 /* Calls act(arg, number) at that time, by whichever task has the baton: it must not wait.

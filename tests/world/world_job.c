@@ -36,7 +36,7 @@ static struct {
     nemesis nemesis;
     char error[WORKERS_MOST][400];
     uint64_t steps_made;
-    bool disturbed;
+    world_job_options o;
     uint64_t *weights;
 } J;
 
@@ -405,15 +405,18 @@ static int begin(void *arg)
     J.nemesis = (nemesis){.members = J.members,
                           .n_members = n_members(),
                           .span_ms = 400,
-                          .most_kills = world_draw(3) == 0};
-    if (J.disturbed) nemesis_begin(&J.nemesis);
+                          .most_kills = world_draw(3) == 0,
+                          .without = J.o.without};
+    J.nemesis.sleeps = J.nemesis.most_kills > 0;
+    if (J.o.disturbed) nemesis_begin(&J.nemesis);
     return judge();
 }
 
-int world_job_run(const world_options *options, bool disturbed, uint64_t *weights)
+int world_job_run(const world_options *options, const world_job_options *job,
+                  uint64_t *weights)
 {
     J.seed = options->seed;
-    J.disturbed = disturbed;
+    J.o = *job;
     J.weights = weights;
     world_options o = *options;
     o.most_ns = (STEPS * 1000 + BOUND_MS) * MS;

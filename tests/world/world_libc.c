@@ -15,6 +15,7 @@
 
 #include "bell.h"
 #include "clock.h"
+#include "interrupt.h"
 #include "net.h"
 #include "procstat.h"
 #include "signal_watch.h"
@@ -29,9 +30,18 @@ enum { EPOCH_S = 1800000000 };
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
 {
     uint64_t now = world_now();
-    out->tv_sec = (time_t)(now / SECOND_NS) + (clock == CLOCK_REALTIME ? EPOCH_S : 0);
+    out->tv_sec = (time_t)(now / SECOND_NS);
+    if (clock == CLOCK_REALTIME) out->tv_sec += EPOCH_S + world_self()->clock_s;
     out->tv_nsec = (long)(now % SECOND_NS);
     return 0;
+}
+
+time_t __wrap_time(time_t *out)
+{
+    struct timespec now;
+    __wrap_clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
 }
 
 static bool never(void *arg)
@@ -412,6 +422,23 @@ int __wrap_ps_signal_watch_detach(ps_signal_watch *watch)
 ps_err __wrap_ps_interrupt_init(void)
 {
     return PS_OK;
+}
+
+int __wrap_ps_interrupt_signal(void)
+{
+    return world_self()->signal;
+}
+
+bool __wrap_ps_interrupted(void)
+{
+    return world_self()->signal != 0;
+}
+
+ps_err __wrap_ps_interrupt_check(void)
+{
+    PS_TRY(ps_interrupt_ask_hook());
+    if (world_self()->signal == 0) return PS_OK;
+    return ps_err_set(PS_ERR_INTERRUPTED, "interrupted by a signal");
 }
 
 ps_err __wrap_ps_clock_watch(void)

@@ -1,4 +1,6 @@
 #include <glob.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +11,16 @@
 enum {
     WORKERS_MOST = 3,
     SERVERS_MOST = 2,
-    MEMBERS_MOST = 5,
+    MEMBERS_MOST = 9, // with those that come later
+    EPOCHS = 3,
+    SAMPLES = 96, // as many batches for 1, 2 and 3 workers
+    BATCH = 4,
+    ELASTIC_STEPS = 60,
     PORT = 29500,
-    STARTS_MOST = 12
+    STARTS_MOST = 12,
+    RESUMABLE = 75,  // exit code: the job has ended as it was asked to
+    MOST_S = 400,    // of virtual time
+    AFTER_MS = 20000 // the work is done
 };
 #define MS UINT64_C(1000000)
 
@@ -23,66 +32,90 @@ typedef struct member {
     int rank;
     int starts;      // so far
     bool is_waiting; // to be started again
+    bool came_later; // to an elastic job
+    bool leaves;     // was told to
 } member;
 
 static struct {
-    uint64_t kind;
+    uint64_t kind, without;
     bool disturbed;
-    const char *replay;
-    char replays[400];
+    world_record record;
+    int last_step; // of this job; 0: of its epochs
     uint64_t *weights;
-    int workers, servers;
+    int workers, servers, n;      // all that have been started
     member members[MEMBERS_MOST]; // servers first
     world_process *processes[MEMBERS_MOST];
     nemesis nemesis;
     char config[300], out[300], init_method[64];
-    const char *settings[24];
+    char settings[24][400];
     int n_settings;
 } T;
 
 /* ---- the job ---- */
 
-static const char job[] =
-    "job: {name: world}\n"
-    "data: {kind: synthetic, samples: 96, test_samples: 6, batch: 4}\n"
-    "train: {epochs: 3, log_every: 1000}\n"
-    "net: {insecure: true}\n"
-    "exchange: {shm: off}\n"
-    "recovery: {rejoins: 100}\n";
+static const char config_of_all[] = "job: {name: world}\n"
+                                    "data: {kind: synthetic, test_samples: 6}\n"
+                                    "train: {log_every: 1000}\n"
+                                    "net: {insecure: true}\n"
+                                    "exchange: {shm: off}\n"
+                                    "recovery: {rejoins: 100}\n";
 static const char *const models[] = {
     "model: {input: [6], layers: [{linear: 8}, relu, {linear: 5}, relu, {linear: 3}]}\n",
     "model: {input: [2, 6], layers: [{conv1d: {out: 4, kernel: 3}}, batch_norm1d, relu, "
-    "flatten, {linear: 3}]}\n"};
+    "flatten, {linear: 3}]}\n",
+    "model: {input: [6], layers: [{linear: 8}, relu, {dropout: 0.25}, {linear: 3}]}\n"};
 
 static void write_config(void)
 {
     FILE *f = fopen(T.config, "w");
-    const char *model = models[world_choice(8, 2)];
-    if (!f || fputs(job, f) < 0 || fputs(model, f) < 0 || fclose(f) != 0)
+    const char *model = models[world_choice(8, 3)];
+    if (!f || fputs(config_of_all, f) < 0 || fputs(model, f) < 0 || fclose(f) != 0)
         world_wrong("cannot write %s", T.config);
 }
 
-static void set(const char *key_and_value)
+__attribute__((format(printf, 1, 2))) static void set(const char *format, ...)
 {
-    T.settings[T.n_settings++] = "--set";
-    T.settings[T.n_settings++] = key_and_value;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(T.settings[T.n_settings++], sizeof *T.settings, format, args);
+    va_end(args);
 }
 
-bool world_train_is_own_pace(uint64_t kind)
+world_subject world_train_subject(uint64_t kind)
 {
-    return world_choice_of(kind, 11, 4) == 0;
+    const uint64_t chosen = world_choice_of(kind, 11, 8);
+    return chosen == 0   ? WORLD_ELASTIC
+           : chosen == 1 ? WORLD_DEATHS_AT_OWN_PACE
+           : chosen < 4  ? WORLD_OWN_PACE
+                         : WORLD_FIXED;
 }
 
-static void choose_pace(void)
+static void choose_pace(int quorum)
 {
-    static const char *const policies[] = {"sync.policy=asp", "sync.policy=ssp",
-                                           "sync.policy=backup", "sync.policy=local"};
+    static const char *const policies[] = {"asp", "ssp", "backup", "local"};
     const uint64_t policy = world_choice(12, 4);
     if (T.workers == 1) T.workers = 2;
-    set(policies[policy]);
+    set("sync.policy=%s", policies[policy]);
     if (policy < 3) return;
     set("sync.local_steps=4");
-    set("sync.quorum=1");
+    set("sync.quorum=%d", quorum);
+}
+
+/* Workers come, leave and die. Its replay: each stretch with as many as there were. */
+static void choose_workers(void)
+{
+    set("train.epochs=100");
+    set("train.steps=%d", ELASTIC_STEPS);
+    if (!T.record.path) {
+        set("job.workers=1..4");
+        set("job.start_workers=%d", T.workers);
+        return;
+    }
+    int next = 0;
+    world_train_stretch(&T.record, &T.workers, &next);
+    T.last_step = next;
+    set("job.workers=%d..%d", T.workers, T.workers);
+    if (next) set("train.stop_after=%d", next);
 }
 
 static void choose_job(void)
@@ -91,30 +124,45 @@ static void choose_job(void)
                                              "optimizer.name=adagrad"};
     static const char *const codecs[] = {"exchange.codec=none", "exchange.codec=none",
                                          "exchange.codec=fp16", "exchange.codec=int8",
-                                         "exchange.codec=topk"};
+                                         "exchange.codec=topk", "exchange.codec=onebit"};
     static const char *const checkpoints[] = {"checkpoint.every=0", "checkpoint.every=3",
                                               "checkpoint.every=7"};
     static const char *const clips[] = {"optimizer.clip_norm=0",
                                         "optimizer.clip_norm=0.5"};
     static const char *const shards[] = {"server.shards=1", "server.shards=2"};
+    set("data.samples=%d", SAMPLES);
+    set("data.batch=%d", BATCH);
+    set("train.epochs=%d", EPOCHS);
     T.workers = 1 + (int)world_choice(1, WORKERS_MOST);
     T.servers = 1 + (int)world_choice(2, SERVERS_MOST);
-    set(optimizers[world_choice(3, 3)]);
-    set(codecs[world_choice(4, 5)]);
-    set(checkpoints[world_choice(5, 3)]);
-    set(clips[world_choice(6, 2)]);
-    set(shards[world_choice(7, 2)]);
-    set("net.dead_after_ms=8000");
-    if (world_train_is_own_pace(T.kind))
-        choose_pace();
-    else if (world_choice(9, 4) == 0)
-        set("sync.policy=local"), set("sync.local_steps=3");
-    else if (world_choice(10, 4) == 0)
-        set("train.accumulate=2");
-    if (T.replay) {
-        snprintf(T.replays, sizeof T.replays, "sync.replay=%s", T.replay);
-        set(T.replays);
+    set("%s", optimizers[world_choice(3, 3)]);
+    set("%s", codecs[world_choice(4, 6)]);
+    set("%s", checkpoints[world_choice(5, 3)]);
+    set("%s", clips[world_choice(6, 2)]);
+    set("%s", shards[world_choice(7, 2)]);
+    if (world_choice(14, 2) == 0) set("recovery.share=0.5"); // snapshots in memory
+    set("net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
+    const world_subject subject = world_train_subject(T.kind);
+    if (subject == WORLD_FIXED && world_choice(4, 6) < 4 && world_choice(13, 4) == 0)
+        set("loss_scale={use: on, init: 1e38, interval: 3}");
+    switch (subject) {
+    case WORLD_ELASTIC:
+        choose_workers();
+        break;
+    case WORLD_DEATHS_AT_OWN_PACE:
+        T.workers = WORKERS_MOST;
+        choose_pace(2);
+        break;
+    case WORLD_OWN_PACE:
+        choose_pace(1);
+        break;
+    case WORLD_FIXED:
+        if (world_choice(9, 4) == 0)
+            set("sync.policy=local"), set("sync.local_steps=3");
+        else if (world_choice(10, 4) == 0)
+            set("train.accumulate=2");
     }
+    if (T.record.path && subject == WORLD_OWN_PACE) set("sync.replay=%s", T.record.path);
 }
 
 /* ---- its processes ---- */
@@ -135,7 +183,7 @@ static int add_results(char **argv, const member *m)
 {
     argv[0] = "--out";
     argv[1] = T.out;
-    if (m->starts == 1) return 2;
+    if (m->starts == 1 && T.record.stretch == 0) return 2;
     if (!has_checkpoint()) {
         argv[2] = "--overwrite";
         return 3;
@@ -153,7 +201,7 @@ static int program(void *arg)
     snprintf(workers, sizeof workers, "%d", T.workers);
     snprintf(servers, sizeof servers, "%d", T.servers);
     snprintf(incarnation, sizeof incarnation, "%d", m->starts - 1);
-    char *argv[48] = {m->is_worker ? "ps-worker" : "ps-server",
+    char *argv[80] = {m->is_worker ? "ps-worker" : "ps-server",
                       "--config",
                       T.config,
                       "--rank",
@@ -167,8 +215,14 @@ static int program(void *arg)
                       "--log-level",
                       world_logs() ? "debug" : "error"};
     int n = 13;
-    for (int i = 0; i < T.n_settings; i++)
-        argv[n++] = (char *)(uintptr_t)T.settings[i];
+    if (m->came_later) { // without a rank
+        memmove(argv + 3, argv + 5, 8 * sizeof *argv);
+        n -= 2;
+    }
+    for (int i = 0; i < T.n_settings; i++) {
+        argv[n++] = "--set";
+        argv[n++] = T.settings[i];
+    }
     if (m->is_worker && m->rank == 0) n += add_results(argv + n, m);
     // The environment is the world's; it is read before anything waits.
     setenv("PS_INCARNATION", incarnation, 1);
@@ -189,31 +243,27 @@ static void start_member(void *arg, uint64_t number)
 
 /* ---- what psrun does ---- */
 
-static int n_members(void)
-{
-    return T.servers + T.workers;
-}
-
 static bool ended_well(int i)
 {
-    return T.processes[i]->dead && T.processes[i]->ended && T.processes[i]->code == 0;
+    const world_process *p = T.processes[i];
+    return p->dead && p->ended && (p->code == 0 || (T.last_step && p->code == RESUMABLE));
 }
 
 /* A worker has ended in order: then all of them have done their work. */
 static bool work_is_done(void)
 {
-    for (int i = T.servers; i < n_members(); i++)
-        if (ended_well(i)) return true;
+    for (int i = T.servers; i < T.n; i++)
+        if (ended_well(i) && !T.members[i].leaves) return true;
     return false;
 }
 
 static bool somebody_ended(void *arg)
 {
     (void)arg;
-    for (int i = 0; i < n_members(); i++)
+    for (int i = 0; i < T.n; i++)
         if (T.processes[i]->dead && !T.members[i].is_waiting && !ended_well(i))
             return true;
-    for (int i = 0; i < n_members(); i++)
+    for (int i = 0; i < T.n; i++)
         if (!T.processes[i]->dead || T.members[i].is_waiting) return false;
     return true;
 }
@@ -223,11 +273,11 @@ static bool supervise(void)
 {
     const bool done = work_is_done();
     bool runs = false;
-    for (int i = 0; i < n_members(); i++) {
+    for (int i = 0; i < T.n; i++) {
         member *m = &T.members[i];
         if (!T.processes[i]->dead || m->is_waiting) {
             runs = true;
-        } else if (!ended_well(i) && !done) {
+        } else if (!ended_well(i) && !done && !T.members[i].leaves) {
             if (m->starts == STARTS_MOST)
                 world_wrong("%s dies again and again", T.processes[i]->name);
             m->is_waiting = true;
@@ -239,6 +289,24 @@ static bool supervise(void)
     return runs;
 }
 
+/* psrun --join. */
+static void on_join(void)
+{
+    if (T.n == MEMBERS_MOST || work_is_done()) return;
+    T.members[T.n] =
+        (member){.is_worker = true, .rank = T.n - T.servers, .came_later = true};
+    start_member(NULL, (uint64_t)T.n++);
+}
+
+static void on_leave(world_process *p)
+{
+    for (int i = T.servers + 1; i < T.n; i++) { // worker 0 would end the job
+        if (T.processes[i] != p) continue;
+        T.members[i].leaves = true;
+        world_signal(p, SIGTERM);
+    }
+}
+
 /* The host of the results may have lost its power. */
 static void on_killed(world_process *p)
 {
@@ -248,8 +316,8 @@ static void on_killed(world_process *p)
 /* Processes die more often while they write than chance would have it. */
 static void on_disk_moment(void)
 {
-    if (world_draw(40) != 0) return;
-    nemesis_kill(&T.nemesis, world_self());
+    if (world_draw(80) != 0) return;
+    nemesis_kill_now(&T.nemesis, world_self());
     if (world_self()->dead) world_die();
 }
 
@@ -267,7 +335,75 @@ static uint64_t hash_of_file(const char *path)
     return hash;
 }
 
-enum { MOST_S = 400, AFTER_MS = 20000 }; // of virtual time; after the work is done
+static void check_steps(int should)
+{
+    char path[400], line[200];
+    snprintf(path, sizeof path, "%s/summary.json", T.out);
+    FILE *f = fopen(path, "r");
+    int steps = -1;
+    while (f && fgets(line, sizeof line, f))
+        if (strstr(line, "\"steps\":")) steps = atoi(strstr(line, "\"steps\":") + 8);
+    if (f) fclose(f);
+    if (steps != should) world_wrong("the job has made %d steps of %d", steps, should);
+}
+
+static void check_run(void)
+{
+    char path[400];
+    const world_subject subject = world_train_subject(T.kind);
+    if (subject == WORLD_ELASTIC)
+        check_steps(ELASTIC_STEPS);
+    else if (subject != WORLD_FIXED)
+        check_steps(EPOCHS * SAMPLES / BATCH / T.workers);
+    snprintf(path, sizeof path, "%s/model.safetensors", T.out);
+    const uint64_t hash = hash_of_file(path);
+    if (*T.weights && *T.weights != hash)
+        world_wrong(T.record.path ? "its replay has other weights"
+                                  : "other weights than without faults");
+    *T.weights = hash;
+}
+
+static void begin_nemesis(void)
+{
+    const world_subject subject = world_train_subject(T.kind);
+    // docs/own-pace.md: what a replay does not repeat
+    const bool paced = subject == WORLD_OWN_PACE;
+    T.nemesis = (nemesis){.killed = on_killed,
+                          .members = T.processes,
+                          .n_members = T.n,
+                          .span_ms = 300,
+                          .most_kills = paced ? 0 : 3,
+                          .keeps_links = paced,
+                          .sleeps = subject == WORLD_FIXED,
+                          .without = T.without};
+    if (subject == WORLD_ELASTIC) {
+        T.nemesis.n_members = MEMBERS_MOST;
+        T.nemesis.joins = on_join;
+        T.nemesis.leaves = on_leave;
+    }
+    nemesis_begin(&T.nemesis);
+    world_disk_moment = on_disk_moment;
+}
+
+/* Who has come too late waits for a job. */
+static bool all_but_joiners_ended(void)
+{
+    for (int i = 0; i < T.n; i++)
+        if (!T.processes[i]->dead && !T.members[i].came_later) return false;
+    return true;
+}
+
+static void run_processes(void)
+{
+    uint64_t until = UINT64_MAX;
+    while (supervise() && world_now() < until) {
+        if (work_is_done() && until == UINT64_MAX) until = world_now() + AFTER_MS * MS;
+        if (work_is_done() && all_but_joiners_ended()) break;
+        world_wait(somebody_ended, NULL,
+                   until < world_now() + 1000 * MS ? until : world_now() + 1000 * MS);
+    }
+    if (!work_is_done()) world_wrong("no worker has ended well");
+}
 
 static int train(void *arg)
 {
@@ -276,48 +412,62 @@ static int train(void *arg)
     write_config();
     snprintf(T.init_method, sizeof T.init_method, "tcp://10.0.0.2:%d",
              PORT); // server 0's
-    for (int i = 0; i < n_members(); i++) {
+    T.n = T.servers + T.workers;
+    for (int i = 0; i < T.n; i++) {
         const bool is_worker = i >= T.servers;
         T.members[i] =
             (member){.is_worker = is_worker, .rank = is_worker ? i - T.servers : i};
         start_member(NULL, (uint64_t)i);
     }
-    T.nemesis = (nemesis){.killed = on_killed,
-                          .members = T.processes,
-                          .n_members = n_members(),
-                          .span_ms = 300,
-                          .most_kills = world_train_is_own_pace(T.kind) ? 0 : 3,
-                          // docs/own-pace.md: what a replay does not repeat
-                          .keeps_links = world_train_is_own_pace(T.kind)};
-    if (T.disturbed) {
-        nemesis_begin(&T.nemesis);
-        world_disk_moment = on_disk_moment;
-    }
-    uint64_t until = UINT64_MAX;
-    while (supervise() && world_now() < until) {
-        if (work_is_done() && until == UINT64_MAX) until = world_now() + AFTER_MS * MS;
-        world_wait(somebody_ended, NULL,
-                   until < world_now() + 1000 * MS ? until : world_now() + 1000 * MS);
-    }
-    if (!work_is_done()) world_wrong("no worker has ended well");
-    char path[400];
-    snprintf(path, sizeof path, "%s/model.safetensors", T.out);
-    const uint64_t hash = hash_of_file(path);
-    if (*T.weights && *T.weights != hash)
-        world_wrong("other weights than without faults");
-    *T.weights = hash;
+    if (T.disturbed) begin_nemesis();
+    run_processes();
+    if (!T.last_step) check_run();
     return 0;
 }
 
-int world_train_run(const world_options *options, const char *folder, bool disturbed,
-                    const char *replay, uint64_t *weights)
+/* ---- a record of a run, for its replay ---- */
+
+/* The lines of membership.jsonl, one for each regrouping: the stretches are those of
+ * different numbers of workers. */
+int world_train_stretches(const char *path)
+{
+    world_record record = {path, 0};
+    int workers, next = 0, n = 0;
+    do {
+        record.stretch = n++;
+        world_train_stretch(&record, &workers, &next);
+    } while (next);
+    return n;
+}
+
+void world_train_stretch(const world_record *record, int *workers, int *next)
+{
+    FILE *f = fopen(record->path, "r");
+    char line[400];
+    int stretch = -1;
+    *workers = *next = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "\"step\":"), *of = strstr(line, "\"workers\":");
+        if (!at || !of) break;
+        const int step = atoi(at + 7), n = atoi(of + 10);
+        if (stretch < 0 || n != *workers) stretch++;
+        if (stretch > record->stretch) *next = step;
+        if (stretch > record->stretch) break;
+        *workers = n;
+    }
+    if (f) fclose(f);
+}
+
+int world_train_run(const world_options *options, const world_job_options *job,
+                    uint64_t *weights)
 {
     T.kind = options->kind;
-    T.replay = replay;
-    T.disturbed = disturbed;
+    T.record = job->record;
+    T.disturbed = job->disturbed;
+    T.without = job->without;
     T.weights = weights;
-    snprintf(T.config, sizeof T.config, "%s/job.yaml", folder);
-    snprintf(T.out, sizeof T.out, "%s/out", folder);
+    snprintf(T.config, sizeof T.config, "%s/job.yaml", job->folder);
+    snprintf(T.out, sizeof T.out, "%s/out", job->folder);
     world_options o = *options;
     o.most_ns = MOST_S * 1000 * MS;
     return world_run(&o, train, NULL);
