@@ -253,6 +253,7 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
 /* Whether p is given a rank before q. */
 static bool is_before(const ps_coord_peer *p, const ps_coord_peer *q)
 {
+    if (p->asked_rank < 0 && q->asked_rank < 0) return p->asked_rank > q->asked_rank;
     return p->asked_rank >= 0 && (q->asked_rank < 0 || p->asked_rank < q->asked_rank);
 }
 

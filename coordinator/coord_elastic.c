@@ -35,14 +35,15 @@ bool ps_coord_frees_places(const ps_coordinator *c)
 /* Only a job that begins may have a new worker 0: it has the checkpoint. */
 static bool has_first_worker(const ps_coordinator *c)
 {
-    bool any = false;
+    bool any = c->o.goes_on, may = false;
     for (int i = 0; i < c->n_peers; i++) {
         const ps_coord_peer *p = &c->peers[i];
         if (p->entry.role != PS_ROLE_WORKER) continue;
         if (p->asked_rank == 0) return true;
         any |= p->asked_rank > 0;
+        may |= p->asked_rank == -1;
     }
-    return !any && !c->o.goes_on;
+    return may && !any;
 }
 
 /* How long the coordinator waits for more workers than the fewest. */

@@ -26,7 +26,7 @@ typedef struct ps_coord_peer {
     ps_control_id id;      // at the members' ROUTER
     ps_control_id door_id; // under which it asked to join
     ps_roster_entry entry;
-    int asked_rank;        // the rank that it came with; -1: none
+    int asked_rank;        // the rank that it came with; < 0: none
     uint64_t incarnation;  // how often the process was started before
     bool here;             // has used its secret; until then it is not waited for long
     bool complained;       // a complaint about it was logged; one is enough

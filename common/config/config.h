@@ -17,6 +17,7 @@
 #include "err.h"
 #include "yaml_tree.h"
 
+enum { PS_RANK_NOT_0 = -2 }; // any other one; -1: any
 enum { PS_MAX_RANKS = 1024, PS_MAX_FRAGMENTS = 64, PS_CONFIG_LIST_MAX = 128 };
 
 /* The value of "auto" where 0 means 0. */

@@ -53,7 +53,7 @@ ps_err ps_roster_entry_read(ps_mp_reader *r, ps_roster_entry *e)
     *e = (ps_roster_entry){0};
     if (ps_mp_read_array(r, ENTRY_ITEMS) != ENTRY_ITEMS) r->failed = true;
     e->role = (ps_role)ps_mp_read_uint(r, PS_ROLE_WORKER);
-    e->rank = (int)ps_mp_read_int(r, -1, PS_MAX_RANKS - 1);
+    e->rank = (int)ps_mp_read_int(r, PS_RANK_NOT_0, PS_MAX_RANKS - 1);
     ps_mp_read_str(r, e->host, sizeof e->host);
     ps_mp_read_str(r, e->boot_id, sizeof e->boot_id);
     ps_mp_read_str(r, e->net_ns, sizeof e->net_ns);

@@ -393,6 +393,7 @@ static ps_err cli_fill(ps_cli *cli, const ps_cli_program *program, const argumen
 {
     const char *rank = program->is_server ? "PS_SERVER_RANK" : "RANK";
     PS_TRY(cli_count_of(args, FLAG_RANK, rank, 0, &cli->rank));
+    if (cli_environment("PS_NEWCOMER")) cli->rank = PS_RANK_NOT_0; // psrun --join
     PS_TRY(cli_count_of(args, FLAG_LOCAL_RANK, "LOCAL_RANK", 0, &cli->local_rank));
     PS_TRY(cli_count_of(args, FLAG_WORLD_SIZE, "WORLD_SIZE", 1, &cli->world_size));
     PS_TRY(cli_count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));

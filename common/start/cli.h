@@ -25,7 +25,7 @@ typedef struct ps_cli {
     const char *config; // borrowed from argv; "" when not given
     char *init_method;  // tcp://host:port or file:///path: env:// is resolved; owned
     bool next_port;  // init_method uses the port after MASTER_PORT, which torchrun holds
-    int rank;        // -1: not given, take a free one
+    int rank;        // -1: not given, take a free one; PS_RANK_NOT_0: of a newcomer
     int local_rank;  // -1: not given
     int incarnation; // how often this process was started before
     int world_size;  // workers by flag or environment; -1: as the file says

@@ -571,7 +571,7 @@ static ps_err joining_check_options(const ps_member_options *o)
         o->n_servers > PS_MAX_RANKS)
         return ps_err_set(PS_ERR_ARG, "a job cannot have %d servers and %d workers",
                           o->n_servers, o->world_size);
-    if (o->rank < -1 || o->rank >= size)
+    if (o->rank < PS_RANK_NOT_0 || o->rank >= size)
         return ps_err_set(PS_ERR_ARG, "%s %d does not exist: the job has %d",
                           ps_role_name(o->role), o->rank, size);
     if (o->n_endpoints < 0 || o->n_endpoints > PS_ROSTER_ENDPOINTS_MAX)

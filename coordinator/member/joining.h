@@ -13,7 +13,8 @@
 typedef struct ps_member_options {
     const ps_config *config; // borrowed for the life of the member
     ps_role role;
-    int rank;       // -1: take a free one; the coordinator's host gives its own
+    int rank; // -1: take a free one; PS_RANK_NOT_0: but not 0; the coordinator's host
+              // gives its own
     int world_size; // workers of the job; the most of an elastic one
     /* Elastic jobs: the fewest workers (else 0), and how many this member's coordinator
      * waits for (0: not known). Whether it has served the job before, which then has a

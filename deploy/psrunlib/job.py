@@ -112,7 +112,7 @@ class Job:
         argv = part.argv[:part.argv.index("--out")]
         for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             part.env.pop(name, None)
-        return Part("worker", -1, argv, part.env)
+        return Part("worker", -1, argv, dict(part.env, PS_NEWCOMER="1"))
 
     def predicting(self, what):
         """Workers that predict a share of the samples each."""

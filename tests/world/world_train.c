@@ -226,6 +226,10 @@ static int program(void *arg)
     if (m->is_worker && m->rank == 0) n += add_results(argv + n, m);
     // The environment is the world's; it is read before anything waits.
     setenv("PS_INCARNATION", incarnation, 1);
+    if (m->came_later)
+        setenv("PS_NEWCOMER", "1", 1);
+    else
+        unsetenv("PS_NEWCOMER");
     return m->is_worker ? ps_worker_program(n, argv) : ps_server_program(n, argv);
 }
 

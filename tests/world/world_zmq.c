@@ -23,6 +23,8 @@ enum {
     ID_BYTES = 64,
     FDS = 1 << 16,         // numbers of connections begin at WORLD_FD + FDS
     MONITOR_FDS = 1 << 17, // and of monitors here
+    PORTS_FROM = 40000,
+    PORTS = 64, // of a host
     LEAST_US = 20,
     MOST_US = 400
 };
@@ -370,9 +372,12 @@ static void connection_up(void *arg, uint64_t number)
     // A connection with the same routing id takes the place of the one before.
     for (int i = 0; i < n_connections; i++) {
         connection *other = connections[i];
-        if (other != c && other->router == c->router && other->state == UP &&
-            other->id_bytes == c->id_bytes &&
-            memcmp(other->id, c->id, c->id_bytes) == 0) {
+        if (other == c || other->router != c->router || other->id_bytes != c->id_bytes ||
+            memcmp(other->id, c->id, c->id_bytes) != 0)
+            continue;
+        if (other->up.lost_from > other->up.n_arrived)
+            other->up.lost_from = other->up.n_arrived; // what still travels is lost
+        if (other->state == UP) {
             other->state = DOWN;
             other->router_knows = true;
             tell_monitor(other->router, ZMQ_EVENT_DISCONNECTED, fd_of(other, true));
@@ -631,7 +636,6 @@ bool world_monitor_readable(int fd)
 
 int zmq_bind(void *socket, const char *where)
 {
-    static int next_port = 40000;
     socket_t *s = socket;
     if (strcmp(where, PS_ZSOCK_ZAP) == 0) {
         if (s->context->zap) {
@@ -643,8 +647,10 @@ int zmq_bind(void *socket, const char *where)
     }
     const char *colon = strrchr(where, ':');
     if (colon && (strcmp(colon, ":*") == 0 || strcmp(colon, ":0") == 0))
-        snprintf(s->endpoint, sizeof s->endpoint, "%.*s:%d", (int)(colon - where), where,
-                 next_port++);
+        do // soon the port of one that is gone: old peers still call there
+            snprintf(s->endpoint, sizeof s->endpoint, "%.*s:%d", (int)(colon - where),
+                     where, PORTS_FROM + (int)world_draw(PORTS));
+        while (listener(s->endpoint));
     else
         snprintf(s->endpoint, sizeof s->endpoint, "%s", where);
     if (listener(s->endpoint)) {
