@@ -11,6 +11,7 @@ typedef enum fault {
     FREEZE,
     KILL,
     JUMP, // of the clock on the wall
+    TELL,
     SLEEP,
     JOIN,
     LEAVE,
@@ -85,6 +86,9 @@ static void strike(void *arg, uint64_t i)
     case JUMP:
         world_clock_jumps(a, (int64_t)(f->for_ns / MS) - (int64_t)n->most_ms / 2);
         break;
+    case TELL:
+        n->tells();
+        break;
     case JOIN:
         n->joins();
         break;
@@ -102,6 +106,7 @@ static fault draw_fault(const nemesis *n)
     const fault f = n->joins && world_draw(2) == 0 ? (fault)(JOIN + world_draw(2))
                                                    : (fault)world_draw(JOIN);
     if (f == SLEEP) return n->sleeps && world_draw(2) == 0 ? SLEEP : PART;
+    if (f == TELL && !n->tells) return FREEZE;
     if (f == KILL && n->most_kills == 0) return PART;
     return n->keeps_links && (f == CUT || f == CUT_ALL) ? FREEZE : f;
 }

@@ -15,6 +15,7 @@ enum {
 typedef struct nemesis {
     void (*killed)(world_process *p); // may be NULL
     void (*joins)(void);              // somebody comes; NULL: nobody may
+    void (*tells)(void);              // the job is told to end; NULL: it is not
     void (*leaves)(world_process *p); // may be told to; NULL: nobody may
     world_process **members; // (n_members) borrowed: the present processes; NULL: not yet
     int n_members;

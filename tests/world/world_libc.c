@@ -325,6 +325,14 @@ ssize_t __wrap_getrandom(void *out, size_t n, unsigned flags)
 
 /* ---- the host, and others ---- */
 
+void (*world_fault_point)(void);
+
+void __wrap_ps_fault_point(const char *name)
+{
+    (void)name;
+    if (world_fault_point) world_fault_point();
+}
+
 void __wrap_ps_host_find(ps_host *out)
 {
     const world_process *p = world_self();

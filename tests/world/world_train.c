@@ -39,6 +39,7 @@ typedef struct member {
 static struct {
     uint64_t kind, without;
     bool disturbed;
+    bool told; // to end; it goes on in a new start
     world_record record;
     int last_step; // of this job; 0: of its epochs
     uint64_t *weights;
@@ -139,7 +140,11 @@ static void choose_job(void)
     set("%s", codecs[world_choice(4, 6)]);
     set("%s", checkpoints[world_choice(5, 3)]);
     set("%s", clips[world_choice(6, 2)]);
-    set("%s", shards[world_choice(7, 2)]);
+    // A replay has the same bits with other servers; what these codecs keep depends on
+    // them.
+    const bool others = T.record.path && world_choice(4, 6) < 4;
+    set("%s", shards[world_choice(7, 2) ^ others]);
+    if (others) T.servers = 1 + SERVERS_MOST - T.servers;
     if (world_choice(14, 2) == 0) set("recovery.share=0.5"); // snapshots in memory
     set("net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
     const world_subject subject = world_train_subject(T.kind);
@@ -237,6 +242,10 @@ static void start_member(void *arg, uint64_t number)
 {
     (void)arg;
     member *m = &T.members[number];
+    if (T.told) {
+        m->is_waiting = false;
+        return;
+    }
     char name[32];
     snprintf(name, sizeof name, "%s-%d.%d", m->is_worker ? "worker" : "server", m->rank,
              m->starts);
@@ -264,6 +273,7 @@ static bool work_is_done(void)
 static bool somebody_ended(void *arg)
 {
     (void)arg;
+    if (T.told) return false; // looks each second
     for (int i = 0; i < T.n; i++)
         if (T.processes[i]->dead && !T.members[i].is_waiting && !ended_well(i))
             return true;
@@ -272,9 +282,39 @@ static bool somebody_ended(void *arg)
     return true;
 }
 
+/* Ctrl-C: nothing is started again. */
+static void on_tell(void)
+{
+    if (T.told || work_is_done()) return;
+    T.told = true;
+    for (int i = T.servers; i < T.n; i++)
+        if (!T.processes[i]->dead) world_signal(T.processes[i], SIGINT);
+}
+
+/* Ends what servers are left without workers; when nothing is left, psrun --resume auto
+ * starts all again. */
+static void supervise_end(void)
+{
+    bool runs = false, works = false;
+    for (int i = 0; i < T.n; i++) {
+        runs |= !T.processes[i]->dead;
+        works |= i >= T.servers && !T.processes[i]->dead;
+    }
+    for (int i = 0; i < T.servers && !works; i++)
+        world_kill(T.processes[i]);
+    if (runs && works) return;
+    T.told = false;
+    for (int i = 0; i < T.n && !work_is_done(); i++)
+        start_member(NULL, (uint64_t)i);
+}
+
 /* Starts what has died again. Returns whether anything still runs. */
 static bool supervise(void)
 {
+    if (T.told) {
+        supervise_end();
+        return true;
+    }
     const bool done = work_is_done();
     bool runs = false;
     for (int i = 0; i < T.n; i++) {
@@ -317,12 +357,22 @@ static void on_killed(world_process *p)
     if (p == T.processes[T.servers] && world_draw(2) == 0) world_disk_loses_power(T.out);
 }
 
+static void die_now(void)
+{
+    nemesis_kill_now(&T.nemesis, world_self());
+    if (world_self()->dead) world_die();
+}
+
 /* Processes die more often while they write than chance would have it. */
 static void on_disk_moment(void)
 {
     if (world_draw(80) != 0) return;
-    nemesis_kill_now(&T.nemesis, world_self());
-    if (world_self()->dead) world_die();
+    die_now();
+}
+
+static void on_fault_point(void)
+{
+    if (world_draw(1000) == 0) die_now();
 }
 
 /* ---- the judges ---- */
@@ -379,6 +429,7 @@ static void begin_nemesis(void)
                           .most_kills = paced ? 0 : 3,
                           .keeps_links = paced,
                           .sleeps = subject == WORLD_FIXED,
+                          .tells = subject == WORLD_FIXED ? on_tell : NULL,
                           .without = T.without};
     if (subject == WORLD_ELASTIC) {
         T.nemesis.n_members = MEMBERS_MOST;
@@ -387,6 +438,7 @@ static void begin_nemesis(void)
     }
     nemesis_begin(&T.nemesis);
     world_disk_moment = on_disk_moment;
+    world_fault_point = on_fault_point;
 }
 
 /* Who has come too late waits for a job. */
