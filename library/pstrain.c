@@ -169,6 +169,7 @@ static ps_err library_fill(pstrain_session *s, const pstrain_options *o,
     for (int i = 0; i < a->cli.n_overrides; i++) // the environment's: the job's keys
         PS_TRY(add_setting(s, a->cli.overrides[i]));
     PS_TRY(pstrain_add_settings(s, o->settings, o->n_settings));
+    s->n_own_settings = s->n_settings;
     PS_TRY(ps_config_load(&s->config, NULL, (const char *const *)s->settings,
                           s->n_settings));
     return ps_open_job_config(&s->config, &s->join_defaults, &s->join_config);
@@ -303,19 +304,11 @@ void pstrain_destroy(pstrain_session **session)
     if (getpid() != s->pid) return; // the threads are the parent's
     ps_links_close(&s->links);
     pstrain_reducing_destroy(&s->reducing);
-    ps_session_destroy(&s->session);
+    s->n_own_settings = 0;
+    pstrain_forget_table(s);
     ps_member_destroy(&s->member);
-    ps_open_job_fini(&s->own);
-    ps_param_groups_fini(&s->groups);
-    for (int i = 0; i < s->n_settings; i++)
-        free(s->settings[i]);
     free(s->settings);
-    free(s->numbers);
-    free(s->offsets);
-    free(s->marks);
     free(s->init_method);
-    if (s->full) ps_config_fini(s->full);
-    free(s->full);
     ps_config_fini(&s->config);
     ps_config_fini(&s->join_defaults);
     ps_life_fini(&s->life);

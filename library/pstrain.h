@@ -84,7 +84,7 @@ extern "C" {
 /* Of this header. A library of the same major number (libpstrain.so.0) and the same or a
  * higher minor number fits. */
 #define PSTRAIN_API_MAJOR 0
-#define PSTRAIN_API_MINOR 4
+#define PSTRAIN_API_MINOR 5
 
 /* --- status ------------------------------------------------------------------------ */
 
@@ -273,12 +273,12 @@ typedef struct pstrain_table {
 /* Checks that all ranks have the same table, groups and settings, tells the servers, and
  * makes the arenas. PEER when they differ, on every rank, with the rank and what differs
  * ("worker 1 has other tensors than worker 0: tensor 3 is fc.bias (10), not (11)").
- * Collective: every worker calls it. A session is opened once. */
+ * Collective: every worker calls it, once, or again after pstrain_close_table. */
 PSTRAIN_API int pstrain_open(pstrain_session *s, const pstrain_table *table);
 
 /* From open on. The arenas: float32, zeroed, parameters in the order of the table; each
  * begins at a multiple of 16 elements (64 bytes), the gaps are 0 and must stay 0. They
- * stay at their place until pstrain_destroy, and are shared with servers of this host.
+ * stay at their place until pstrain_destroy or pstrain_arenas_free, and are shared with servers of this host.
  * Buffers: bytes. NULL before open. */
 PSTRAIN_API float *pstrain_params(const pstrain_session *s);
 PSTRAIN_API float *pstrain_grads(const pstrain_session *s);
@@ -384,6 +384,20 @@ PSTRAIN_API int pstrain_state_has_feedback(const pstrain_session *s);
  * PyTorch's `step` of a parameter is state.step minus the skipped and its missed steps.
  */
 PSTRAIN_API int pstrain_save(pstrain_session *s, pstrain_state *state);
+
+/* --- another table ----------------------------------------------------------------- */
+
+typedef struct pstrain_arenas pstrain_arenas;
+
+/* Gives up the table, between two steps: pstrain_open follows with another one, which may
+ * have more tensors and groups, and goes on from what pstrain_save gave before
+ * (pstrain_table.resume, with rooms of the new arenas' size; a tensor that is new has
+ * missed all steps). Collective, drains. All workers add the same tensors after the same
+ * step: otherwise the error names those that do not. *arenas owns the arenas of the table
+ * before, which stay where they are: pstrain_arenas_free. Since 0.5. */
+PSTRAIN_API int pstrain_close_table(pstrain_session *s, pstrain_arenas **arenas);
+/* At any time, also after pstrain_destroy; *arenas becomes NULL. */
+PSTRAIN_API void pstrain_arenas_free(pstrain_arenas **arenas);
 
 /* --- the reducer: sums of arrays of any size --------------------------------------- */
 
@@ -565,14 +579,14 @@ PSTRAIN_API void pstrain_destroy(pstrain_session **s);
 
 typedef struct pstrain_stats {
     size_t struct_size;                  /* sizeof(pstrain_stats), set by the caller */
-    uint64_t steps;                      /* finished, by this session */
+    uint64_t steps;                      /* finished, by this session, of all tables */
     uint64_t bytes_sent, bytes_received; /* payload and headers, this worker */
     uint64_t raw_bytes;                  /* what bytes_sent would be without a codec */
     uint64_t shm_sent, shm_received;     /* payload passed in shared memory instead */
     double wait_seconds;                 /* in pstrain_wait and pstrain_drain */
 } pstrain_stats;
 
-/* Since start; zeros before. */
+/* Since the last pstrain_start; zeros before. */
 PSTRAIN_API int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out);
 
 #ifdef __cplusplus

@@ -42,7 +42,7 @@ struct pstrain_session {
 
     // From create on
     char **settings; // owned, as ps_config_load takes them: create's, then open's
-    int n_settings;
+    int n_settings, n_own_settings;       // these: create's
     ps_config config;                     // by create's settings
     ps_config join_defaults, join_config; // with which the worker joins; borrow config
     char *init_method;                    // NULL: no other process
@@ -89,6 +89,9 @@ ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state);
 /* Copies count settings to the end of s->settings. CONFIG for keys that are not for
  * programs. */
 ps_err pstrain_add_settings(pstrain_session *s, const char *const *settings, int n);
+/* Frees all that there is from open on; safe where nothing is. */
+void pstrain_forget_table(pstrain_session *s);
+
 /* ps_config_load by all settings, into s->full; checks them against the servers. */
 ps_err pstrain_load_settings(pstrain_session *s);
 /* Agrees with the others on s->own and makes the session: the common end of opening. */

@@ -447,6 +447,45 @@ int pstrain_save(pstrain_session *s, pstrain_state *state)
     return err == PS_OK ? steps_leave(s, steps_save(s, state)) : (int)err;
 }
 
+/* --- another table ----------------------------------------------------------------- */
+
+/* The arenas' owner is the session below. */
+struct pstrain_arenas {
+    ps_session *session;
+};
+
+static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
+{
+    if (!arenas) return ps_err_set(PS_ERR_ARG, "pstrain_close_table: arenas is NULL");
+    PS_TRY(between_steps(s, "pstrain_close_table"));
+    PS_TRY(ps_mem_zalloc(arenas, 1, sizeof **arenas, "arenas"));
+    const ps_err err = ps_session_retire(s->session);
+    if (err != PS_OK) {
+        pstrain_arenas_free(arenas);
+        return err;
+    }
+    (*arenas)->session = s->session;
+    s->session = NULL;
+    pstrain_forget_table(s);
+    if (s->member) ps_member_next_table(s->member);
+    ps_life_reach(&s->life, PS_STAGE_JOINED);
+    return PS_OK;
+}
+
+int pstrain_close_table(pstrain_session *s, pstrain_arenas **arenas)
+{
+    const ps_err err = steps_enter(s, "pstrain_close_table");
+    return err == PS_OK ? steps_leave(s, close_table(s, arenas)) : (int)err;
+}
+
+void pstrain_arenas_free(pstrain_arenas **arenas)
+{
+    if (!arenas || !*arenas) return;
+    ps_session_destroy(&(*arenas)->session);
+    free(*arenas);
+    *arenas = NULL;
+}
+
 /* --- figures ----------------------------------------------------------------------- */
 
 int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out)

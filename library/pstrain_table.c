@@ -366,6 +366,25 @@ static ps_err table_open_once(pstrain_session *s, const pstrain_table *given)
     return err == PS_ERR_ARG ? PS_ERR_CONFIG : err;
 }
 
+void pstrain_forget_table(pstrain_session *s)
+{
+    ps_session_destroy(&s->session);
+    ps_open_job_fini(&s->own);
+    ps_param_groups_fini(&s->groups);
+    while (s->n_settings > s->n_own_settings)
+        free(s->settings[--s->n_settings]);
+    free(s->numbers);
+    free(s->offsets);
+    free(s->marks);
+    if (s->full) ps_config_fini(s->full);
+    free(s->full);
+    s->numbers = NULL;
+    s->offsets = NULL;
+    s->marks = NULL;
+    s->full = NULL;
+    s->has_numbers = s->new_numbers = false;
+}
+
 int pstrain_open(pstrain_session *s, const pstrain_table *table)
 {
     const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, "pstrain_open");

@@ -252,9 +252,9 @@ static ps_err take_tensors(ps_server *s)
                       ps_member_rank(s->member));
 }
 
-ps_err ps_server_start(ps_server *s, ps_member *member)
+static ps_err server_serve_table(ps_server *s)
 {
-    s->member = member;
+    ps_member *member = s->member;
     if (!s->o.table) {
         PS_TRY(await_tensors(s));
         if (s->idle) return PS_OK;
@@ -289,10 +289,37 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     return PS_OK;
 }
 
-static bool all_done(const ps_server *s)
+ps_err ps_server_start(ps_server *s, ps_member *member)
+{
+    s->member = member;
+    return server_serve_table(s);
+}
+
+/* Whether all workers have left to come back with other tensors. */
+static bool server_is_paused(const ps_server *s)
+{
+    return !s->idle && ps_shard_get_state(s->shards[0]) == PS_SHARD_PAUSED;
+}
+
+/* Worker 0 has the state of the table before, and brings it with the next one. */
+static ps_err server_serve_next_table(ps_server *s)
 {
     for (int i = 0; i < s->n_shards; i++)
-        if (ps_shard_get_state(s->shards[i]) != PS_SHARD_DONE) return false;
+        ps_shard_clear(s->shards[i]);
+    ps_shm_door_destroy(&s->door);
+    ps_plan_fini(&s->plan);
+    ps_open_job_fini(&s->tensors);
+    ps_config_fini(&s->job_config);
+    ps_member_next_table(s->member);
+    return server_serve_table(s);
+}
+
+static bool all_done(const ps_server *s)
+{
+    for (int i = 0; i < s->n_shards; i++) {
+        const ps_shard_state state = ps_shard_get_state(s->shards[i]);
+        if (state != PS_SHARD_DONE && state != PS_SHARD_PAUSED) return false;
+    }
     return true;
 }
 
@@ -341,6 +368,10 @@ static ps_err put_stats(ps_server *s)
 ps_err ps_server_wait(ps_server *s)
 {
     if (!s->idle) PS_TRY(wait_for_goodbyes(s));
+    while (server_is_paused(s)) {
+        PS_TRY(server_serve_next_table(s));
+        if (!s->idle) PS_TRY(wait_for_goodbyes(s));
+    }
     // Missing figures do not fail the job. If the coordinator is gone, it has already
     // told everybody about the end.
     if (put_stats(s) != PS_OK) PS_WARN("stats", "reason=\"%s\"", ps_err_message());

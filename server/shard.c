@@ -1,7 +1,9 @@
 #include "shard.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lamb.h"
 #include "log.h"
@@ -23,9 +25,15 @@ enum {
 
 /* ---- the thread ---- */
 
+/* What comes now is of the next table. */
+static bool shard_is_paused(const ps_shard *s)
+{
+    return ps_shard_get_state(s) == PS_SHARD_PAUSED;
+}
+
 static ps_err handle_messages(ps_shard *s, ps_wire_frames *f)
 {
-    for (int i = 0; i < MESSAGES_PER_POLL; i++) {
+    for (int i = 0; i < MESSAGES_PER_POLL && !shard_is_paused(s); i++) {
         bool got;
         PS_TRY(ps_wire_recv(s->router, true, f, &got));
         s->router_idle = !got;
@@ -77,6 +85,7 @@ static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
         if (s->link && items[4].ready) PS_TRY(ps_shard_hear(s));
         if (items[0].ready) PS_TRY(handle_messages(s, f));
         PS_TRY(handle_rings(s, f));
+        if (shard_is_paused(s)) return PS_OK;
     }
 }
 
@@ -200,7 +209,7 @@ static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
         .codec = &s->codec,
         .shard = s->index,
         .nonce = roster->nonce,
-        .epoch = roster->epoch,
+        .epoch = ps_member_epoch(s->member),
         .n_workers = (uint32_t)s->o.n_workers,
         .secrets = roster->secrets,
         .n_groups = n_groups,
@@ -265,12 +274,26 @@ void ps_shard_get_stats(const ps_shard *s, ps_shard_stats *out)
     };
 }
 
-void ps_shard_stop(ps_shard *s)
+static void shard_end_thread(ps_shard *s)
 {
-    ps_event_set(&s->stop);
     if (s->started) pthread_join(s->thread, NULL);
     s->started = false;
     ps_coord_link_destroy(&s->link);
+}
+
+/* ZeroMQ reads its weights no more: workers have read all that came before LEFT. */
+void ps_shard_clear(ps_shard *s)
+{
+    shard_end_thread(s);
+    ps_shard_memory_fini(s);
+    memset(&s->index, 0, sizeof *s - offsetof(ps_shard, index));
+    ps_shard_set_state(s, PS_SHARD_RUNNING);
+}
+
+void ps_shard_stop(ps_shard *s)
+{
+    ps_event_set(&s->stop);
+    shard_end_thread(s);
     ps_gate_unwatch(s->router);
     ps_zsock_close(&s->router);
 }

@@ -51,8 +51,9 @@ ps_err ps_shard_start(ps_shard *shard, const ps_shard_job *job);
 
 typedef enum ps_shard_state {
     PS_SHARD_RUNNING,
-    PS_SHARD_DONE,  // every worker has said goodbye
-    PS_SHARD_FAILED // the job was aborted (by this shard or another member)
+    PS_SHARD_DONE,   // every worker has said goodbye
+    PS_SHARD_PAUSED, // the same, until they come back with another table; its thread ends
+    PS_SHARD_FAILED  // the job was aborted (by this shard or another member)
 } ps_shard_state;
 
 ps_shard_state ps_shard_get_state(const ps_shard *shard); // from any thread
@@ -69,6 +70,9 @@ typedef struct ps_shard_stats {
 
 /* From any thread. */
 void ps_shard_get_stats(const ps_shard *shard, ps_shard_stats *out);
+
+/* Of a paused one: gives up the table, until the next start. */
+void ps_shard_clear(ps_shard *shard);
 
 /* Ends the thread, waits for it, and closes the sockets. Safe when it never started. */
 void ps_shard_stop(ps_shard *shard);

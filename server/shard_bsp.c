@@ -340,7 +340,7 @@ static int64_t gone_from(const ps_shard *s, const ps_rank_set *set)
 
 #define MEND                                                                             \
     "every rank must make the same number of steps: give each equally many batches "     \
-    "(DistributedSampler, drop_last=True)"
+    "(DistributedSampler, drop_last=True), or take optimizer.join()"
 
 /* pushed: the ranks that have pushed the step. Steps count from 0, those of messages
  * from 1. */
@@ -349,6 +349,7 @@ static ps_err check_step(const ps_shard *s, const ps_rank_set *pushed, uint64_t 
     const int64_t waits = first_in(s, pushed),
                   gone = waits < 0 ? -1 : gone_from(s, pushed);
     if (gone < 0) return PS_OK;
+    if (s->peers[gone].returns) return ps_shard_adds_alone(gone, waits);
     // There each chunk counts the sums that went through it.
     if (s->rule.optimizer.kind == PS_OPTIMIZER_SUM)
         return ps_err_set(PS_ERR_ARG,
@@ -366,6 +367,7 @@ static ps_err check_exact(const ps_shard *s, const ps_policy_chunk *p)
     const int64_t waits = first_in(s, &p->settling);
     const int64_t gone = waits < 0 || p->exact_sent ? -1 : gone_from(s, &p->settling);
     if (gone < 0) return PS_OK;
+    if (s->peers[gone].returns) return ps_shard_adds_alone(gone, waits);
     return ps_err_set(PS_ERR_ARG,
                       "worker %" PRId64 " has ended, and worker %" PRId64
                       " waits for the exact weights, which all must ask for together",

@@ -265,14 +265,29 @@ static ps_err check_left_in_all(const ps_shard *s)
     return PS_OK;
 }
 
-static ps_err handle_bye(ps_shard *s, uint32_t rank)
+/* Of the workers, all of which have left, some come back. */
+static ps_err some_return(const ps_shard *s)
 {
-    bool again = s->peers[rank].left;
-    s->peers[rank].left = true;
-    PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, rank, 0));
+    int64_t by[2] = {0, 0}; // one that stays away, one that comes back
+    for (uint32_t i = 0; i < s->n_senders; i++)
+        by[s->peers[s->senders[i]].returns] = s->senders[i];
+    return ps_shard_adds_alone(by[1], by[0]);
+}
+
+static ps_err handle_bye(ps_shard *s, const ps_wire_header *h)
+{
+    ps_shard_peer *p = &s->peers[h->rank];
+    const bool again = p->left;
+    p->left = true;
+    p->returns = h->bye.returns;
+    PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, h->rank, 0));
     if (again) return PS_OK;
-    if (++s->n_left == s->n_senders) ps_shard_set_state(s, PS_SHARD_DONE);
-    return check_left_in_all(s);
+    s->n_return += p->returns;
+    PS_TRY(check_left_in_all(s));
+    if (++s->n_left < s->n_senders) return PS_OK;
+    if (s->n_return > 0 && s->n_return < s->n_left) return some_return(s);
+    ps_shard_set_state(s, s->n_return > 0 ? PS_SHARD_PAUSED : PS_SHARD_DONE);
+    return PS_OK;
 }
 
 static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
@@ -287,7 +302,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     if (p->dead) return PS_OK; // it was on its way
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));
-    if (h->kind == PS_MSG_BYE) return handle_bye(s, h->rank);
+    if (h->kind == PS_MSG_BYE) return handle_bye(s, h);
     if (p->left)
         return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_GROUPS) return handle_groups(s, h, f);

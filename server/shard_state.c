@@ -1,5 +1,6 @@
 #include "shard_state.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "gradnorm.h"
@@ -175,6 +176,15 @@ void ps_shard_memory_fini(ps_shard *s)
     free(s->norm.all_sums);
     if (s->pace && s->pace->close) s->pace->close(s);
     ps_param_groups_fini(&s->groups);
+}
+
+ps_err ps_shard_adds_alone(int64_t adds, int64_t other)
+{
+    return ps_err_set(PS_ERR_ARG,
+                      "worker %" PRId64 " adds parameters, and worker %" PRId64
+                      " does not: every rank must add the same ones between the same two "
+                      "steps (add_param_group, requires_grad_, another Optimizer)",
+                      adds, other);
 }
 
 void ps_shard_set_state(ps_shard *s, ps_shard_state state)

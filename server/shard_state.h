@@ -39,8 +39,9 @@ struct ps_shard_chunk {
 typedef struct ps_shard_peer {
     uint8_t id[PS_WIRE_ID_BYTES]; // its routing id
     bool joined, left;
-    bool dead;  // until a process has taken its place, by HELLO
-    bool hello; // that came before the order which says that the worker is dead
+    bool returns; // it has left, and comes back with another table
+    bool dead;    // until a process has taken its place, by HELLO
+    bool hello;   // that came before the order which says that the worker is dead
     ps_wire_header hello_header; // if so
     bool shm;                    // agreed on in HELLO
     float *params;
@@ -70,13 +71,19 @@ typedef struct ps_shard_norm {
 
 struct ps_shard {
     ps_shard_options o;
+    void *router;
+    char endpoint[PS_ENDPOINT_MAX];
+    ps_event stop;
+    ps_event wake; // workers with rings set it while the shard sleeps
+    atomic_int state;
+    ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
+    ps_counter sum_ns, apply_ns;
+    // From start on; ps_shard_clear zeroes it, from index to the end.
     uint32_t index;
     uint64_t first_step; // of the job; above 0 when it resumes
     uint32_t ahead;      // fragments that have made it already
     bool mean;           // a worker's gradient counts 1 / n_workers
     bool router_idle;    // ps_zsock_item
-    void *router;
-    char endpoint[PS_ENDPOINT_MAX];
     ps_frame_rules rules;
     ps_step_rule rule;
     ps_param_groups groups; // without any: n 0
@@ -95,8 +102,8 @@ struct ps_shard {
     ps_shard_chunk *chunks;
     uint32_t *chunk_of; // plan index -> index in chunks
     ps_shard_peer *peers;
-    uint32_t n_left;
-    ps_shard_chunk **unsent; // applied; workers in shared memory are not told yet
+    uint32_t n_left, n_return; // of these, those that come back
+    ps_shard_chunk **unsent;   // applied; workers in shared memory are not told yet
     uint32_t n_unsent;
     uint64_t unsent_count; // elements
     const float **grads;   // scratch: by rank
@@ -116,15 +123,10 @@ struct ps_shard {
     const ps_shm_door *door;
     pthread_t thread;
     bool started;
-    ps_event stop;
-    ps_event wake;           // workers with rings set it while the shard sleeps
     uint32_t n_rings;        // workers with rings
     uint64_t spin_ns;        // with rings: how long it looks before it sleeps
     uint32_t n_first;        // chunks that have first weights
     const ps_event *changed; // set when `state` changes; may be NULL
-    atomic_int state;
-    ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
-    ps_counter sum_ns, apply_ns;
 };
 
 /* Allocates everything that a step needs, by o, index, codec, pace and the flags of norm.
@@ -137,6 +139,9 @@ static inline ps_err ps_shard_check_left(const ps_shard *s, const ps_shard_chunk
 {
     return s->n_left > 0 && s->pace->check_left ? s->pace->check_left(s, c) : PS_OK;
 }
+
+/* ARG: one worker has left to come back with another table, and another one has not. */
+ps_err ps_shard_adds_alone(int64_t adds, int64_t other);
 
 /* Called by the shard's thread. Also sets `changed`. */
 void ps_shard_set_state(ps_shard *s, ps_shard_state state);

@@ -509,6 +509,26 @@ ps_err ps_session_stop(ps_session *s)
     return session_reach(s, PS_STAGE_STOPPED, ps_exchange_stop(s->exchange));
 }
 
+/* Where no server notices a worker that goes on instead. Half of what that one waits for
+ * this one, so that the error is this one's. */
+static ps_err session_meet(ps_session *s)
+{
+    if (!s->member || (s->ops->servers && !s->ops->peers)) return PS_OK;
+    const uint64_t ms = (uint64_t)s->o.config->net.step_timeout_ms / 2;
+    return ps_member_barrier(s->member, "another table", ps_deadline_in_ms(ms));
+}
+
+ps_err ps_session_retire(ps_session *s)
+{
+    PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_retire"));
+    PS_TRY(ps_exchange_drain(s->exchange));
+    PS_TRY(session_meet(s));
+    s->exchange->returns = true;
+    PS_TRY(ps_session_stop(s));
+    ps_exchange_destroy(&s->exchange);
+    return PS_OK;
+}
+
 static ps_err session_leave(ps_session *s)
 {
     if (!s->member) return PS_OK;

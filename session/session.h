@@ -139,6 +139,10 @@ ps_err ps_session_save(ps_session *s, ps_exchange_state *out);
 /* Drains and ends the exchange in order. The member's functions work until close. close
  * calls this if the caller has not. */
 ps_err ps_session_stop(ps_session *s);
+/* Stops because the job goes on with another table, in a session of its own. All members
+ * call it between the same two steps. The arenas stay until destroy; the member is the
+ * caller's, which takes it to the next table (ps_member_next_table). */
+ps_err ps_session_retire(ps_session *s);
 /* Stops, and leaves the job. Waits until every worker has left. */
 ps_err ps_session_close(ps_session *s);
 /* The same instead of ps_session_start, by a worker that has nothing to do, as without

@@ -65,10 +65,20 @@ static bool job_keys_begins_with(const char *key, const char *prefix)
     return strncmp(key, prefix, strlen(prefix)) == 0;
 }
 
+/* What follows "table/<n>/". */
+static const char *without_table(const char *key)
+{
+    const char *end = job_keys_begins_with(key, PS_JOB_KEY_TABLE)
+                          ? strchr(key + strlen(PS_JOB_KEY_TABLE), '/')
+                          : NULL;
+    return end ? end + 1 : key;
+}
+
 bool ps_job_key_may_set(const char *key, ps_role role, int rank)
 {
     static const char *const of_worker_0[] = {"job/", "file/", "buffers/", "nccl/"};
     char own[32];
+    key = without_table(key);
     for (size_t i = 0; i < sizeof of_worker_0 / sizeof *of_worker_0; i++)
         if (job_keys_begins_with(key, of_worker_0[i]))
             return role == PS_ROLE_WORKER && rank == 0;

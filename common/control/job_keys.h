@@ -24,6 +24,8 @@
  *                         where other workers find it (link_meet.h)         that worker
  *   job/<rank>/piece      a part of an array, to that worker                  worker 0
  *   gloo/...              what Gloo's Store keeps                             any worker
+ *   table/<n>/KEY         KEY, once the job has its n-th other table of tensors
+ *                         (ps_member_next_table)                                  KEY's
  */
 #ifndef PS_JOB_KEYS_H
 #define PS_JOB_KEYS_H
@@ -42,6 +44,7 @@
 #define PS_JOB_KEY_AGAIN          "server/0/again"
 #define PS_JOB_KEY_NCCL_ID        "nccl/id"
 #define PS_JOB_KEY_GLOO           "gloo/"
+#define PS_JOB_KEY_TABLE          "table/"
 
 typedef struct ps_job_key {
     char text[48];

@@ -19,13 +19,14 @@ enum { COMMON_ITEMS = 5 };
     X(FLAGS, 512, weights.flags, PS_WIRE_REST | PS_WIRE_OVER | PS_WIRE_DROPPED)          \
     X(ARRAY, 1024, state.array, UINT64_MAX)                                              \
     X(PRESENT, 2048, stale.present, UINT32_MAX)                                          \
-    X(STEP_OF, 4096, push.step_of, UINT32_MAX)
+    X(STEP_OF, 4096, push.step_of, UINT32_MAX)                                           \
+    X(RETURNS, 8192, bye.returns, 1)
 
 enum field {
 #define FIELD_BIT(name, bit, member, largest) name = (bit),
     FIELD_MAP(FIELD_BIT)
 #undef FIELD_BIT
-        N_FIELDS = 13,
+        N_FIELDS = 14,
     RANGE = STEP | CHUNK | CODEC | COUNT,
     NEW = RANGE | CREDIT | SCALE | FLAGS
 };
@@ -35,7 +36,7 @@ static const unsigned says[] = {
     [PS_MSG_INIT] = RANGE,
     [PS_MSG_PUSH] = RANGE | GROUPS | STEP_OF,
     [PS_MSG_PULL] = STEP | CHUNK,
-    [PS_MSG_BYE] = 0,
+    [PS_MSG_BYE] = RETURNS,
     [PS_MSG_EXACT] = STEP | CHUNK,
     [PS_MSG_FETCH] = STEP | CHUNK | CODEC | ARRAY,
     [PS_MSG_RESTORE] = RANGE | ARRAY,

@@ -25,7 +25,8 @@
  *   PUSH   gradient of a chunk in step   CREDIT   bytes taken over (every other reply
  *                                                 gives them back too)
  *   PULL   weights at version step       STALE    the present member epoch
- *   BYE    the worker is done            ERROR    frame 2: UTF-8; the job is over
+ *   BYE    the worker is done, or will   ERROR    frame 2: UTF-8; the job is over
+ *          return with more tensors
  *                                        LEFT     the shard has the worker's BYE
  *   EXACT asks for the exact weights,   EXACT_WEIGHTS  the exact weights at version step,
  *          which codecs may not have             once every worker has asked
@@ -80,7 +81,7 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 5, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 6, PS_WIRE_HEADER_MAX = 80 };
 
 /* `flags` in WEIGHTS, where workers go on at their own pace: with these weights all
  * workers rest; and the job is over; the gradient that they answer did not count. */
@@ -154,6 +155,10 @@ typedef struct ps_wire_header {
         struct {              // STALE
             uint32_t present; // member epoch
         } stale;
+        struct { // BYE
+            /* The job goes on with another table of tensors (ps_member_next_table). */
+            bool returns;
+        } bye;
     };
 } ps_wire_header;
 

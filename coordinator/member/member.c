@@ -1,6 +1,7 @@
 #include "member.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,6 +12,7 @@
 #include "clock_sync.h"
 #include "event.h"
 #include "interrupt.h"
+#include "job_keys.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
@@ -79,6 +81,7 @@ struct ps_member {
     atomic_bool interrupted;
     atomic_int newcomers;
     _Atomic uint64_t closed; // stretches
+    _Atomic uint32_t table;  // how often the job has had other tensors
     atomic_bool leaving;     // the work is done and LEAVE is on its way
     pthread_mutex_t lock;    // never held across I/O
     pthread_cond_t changed;
@@ -920,6 +923,25 @@ ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline)
     return ps_member_reduce(m, name, NULL, 0, deadline);
 }
 
+void ps_member_next_table(ps_member *m)
+{
+    atomic_fetch_add(&m->table, 1);
+}
+
+uint32_t ps_member_epoch(const ps_member *m)
+{
+    return ps_member_roster(m)->epoch + atomic_load(&m->table);
+}
+
+static ps_err member_set_key(const ps_member *m, ps_control *c, const char *key)
+{
+    const uint32_t table = atomic_load(&m->table);
+    char text[2 * PS_CONTROL_NAME_MAX];
+    if (table == 0) return ps_control_set_name(c, key);
+    snprintf(text, sizeof text, PS_JOB_KEY_TABLE "%" PRIu32 "/%s", table, key);
+    return ps_control_set_name(c, text);
+}
+
 ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t bytes,
                      ps_deadline deadline)
 {
@@ -927,7 +949,7 @@ ps_err ps_member_put(ps_member *m, const char *key, const void *value, size_t by
         return ps_err_set(PS_ERR_ARG, "%s: a value of more than %d bytes", key,
                           PS_CONTROL_VALUE_MAX);
     ps_control c = {.kind = PS_CONTROL_PUT, .value = value, .bytes = bytes};
-    PS_TRY(ps_control_set_name(&c, key));
+    PS_TRY(member_set_key(m, &c, key));
     return member_call(m, &c, deadline, NULL, NULL, NULL);
 }
 
@@ -944,7 +966,7 @@ ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline)
 {
     ps_control c = {.kind = PS_CONTROL_GET};
-    PS_TRY(ps_control_set_name(&c, key));
+    PS_TRY(member_set_key(m, &c, key));
     c.timeout_ms = left_ms(deadline);
     return member_call(m, &c, deadline, value, bytes, NULL);
 }

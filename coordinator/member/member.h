@@ -112,6 +112,14 @@ ps_err ps_member_put_written(ps_member *m, const char *key, ps_mp_writer *w,
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline);
 
+/* The job goes on with another table of tensors. From now on put and get mean keys of
+ * this table, so that nothing of the one before is found. All members call it at the same
+ * point, while no other call of theirs runs. */
+void ps_member_next_table(ps_member *m);
+/* By which a member tells messages about one table from those about another, and about a
+ * membership from those about another. */
+uint32_t ps_member_epoch(const ps_member *m);
+
 /* Leaves the job in order. Must be the last call before destroy. Says goodbye and waits
  * until every worker has done so (servers and the process that hosts the coordinator stay
  * until the last has left), so that no early end breaks the others. A coordinator that is

@@ -145,8 +145,8 @@ def state_names(name: str, group: "dict[str, typing.Any]") -> "list[str]":
             }.get(name, ["exp_avg", "exp_avg_sq"])
 
 
-def groups(params: typing.Any, rank: int) -> "tuple[list[dict[str, typing.Any]], dict[int, str]]":
-    """(groups of bare parameters, their names by id)"""
+def groups(params: typing.Any, rank: int, names: "dict[int, str]") -> "list[dict[str, typing.Any]]":
+    """Groups of bare parameters. names: takes in theirs, by id."""
     if isinstance(params, torch.nn.Module):
         params = params.named_parameters()
     if isinstance(params, torch.Tensor):
@@ -155,12 +155,11 @@ def groups(params: typing.Any, rank: int) -> "tuple[list[dict[str, typing.Any]],
     if not given:
         raise InputError(f"rank {rank}: there are no parameters")
     groups = [dict(g) for g in given] if isinstance(given[0], dict) else [{"params": given}]
-    names: "dict[int, str]" = {}
     for group in groups:
         own = group["params"]
         own = [own] if isinstance(own, torch.Tensor) else list(own)
         group["params"] = [_param(entry, names) for entry in own]
-    return groups, names
+    return groups
 
 
 def _param(entry: typing.Any, names: "dict[int, str]") -> torch.Tensor:

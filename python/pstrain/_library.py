@@ -11,7 +11,7 @@ from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64,
 
 from . import errors
 
-API_MAJOR, API_MINOR = 0, 4
+API_MAJOR, API_MINOR = 0, 5
 SONAME = f"libpstrain.so.{API_MAJOR}"
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -108,6 +108,8 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_state_arrays": (c_int, [_S]),
     "pstrain_state_has_feedback": (c_int, [_S]),
     "pstrain_save": (c_int, [_S, POINTER(State)]),
+    "pstrain_close_table": (c_int, [_S, POINTER(c_void_p)]),
+    "pstrain_arenas_free": (None, [POINTER(c_void_p)]),
     "pstrain_push_none": (c_int, [_S, c_int, c_int]),
     "pstrain_mark": (c_int, [_S, c_int, c_int]),
     "pstrain_changed": (c_int, [_S, c_int, c_int, POINTER(c_int)]),

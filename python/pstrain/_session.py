@@ -111,6 +111,22 @@ class _Memory:
     __del__ = destroy
 
 
+class _Arenas:
+    """The memory of a table's tensors. It lives as long as one of them, also when the job has another table."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self._memory: "_Memory | None" = memory
+        self._library = c.load()
+        self._old = c.c_void_p()
+
+    def retire(self, old: c.c_void_p) -> None:
+        """They are no longer the session's, but old."""
+        self._old, self._memory = old, None
+
+    def __del__(self) -> None:
+        self._library.pstrain_arenas_free(c.byref(self._old))  # of NULL: nothing
+
+
 class Session:
     """One worker's part in a job. Methods are those of pstrain.h, which says what may be
     called when and from which thread; they raise the exceptions of errors.py."""
@@ -139,6 +155,7 @@ class Session:
             interrupted=ctypes.cast(self._ask_interrupted, c.c_void_p))
         self.check(self.library.pstrain_create(c.byref(options), c.byref(self._s)))
         self._memory: "_Memory | None" = _Memory(self)
+        self._arenas: "_Arenas | None" = _Arenas(self._memory)
         self._caller = _Caller()
 
     # ---- how calls are made ----
@@ -229,19 +246,24 @@ class Session:
             self.library.pstrain_abort(self._s, reason.encode())
 
     def destroy(self, at_once: bool = False) -> None:
-        """After close or abort. The library's memory goes when nobody holds memory(); at_once:
+        """After close or abort. The library's memory goes when nobody holds memory() or arenas(); at_once:
         now, because the process ends."""
         if at_once and self._memory:
             self._memory.destroy()
         if self._caller:
             self._caller.end()
             self._caller = None
-        self._s, self._memory = c.c_void_p(), None
+        self._s, self._memory, self._arenas = c.c_void_p(), None, None
 
     def memory(self) -> "_Memory":
-        """Keeps the arenas at their place while it is there."""
+        """Keeps the library's session while it is there."""
         assert self._memory is not None
         return self._memory
+
+    def arenas(self) -> "_Arenas":
+        """Keeps the arenas at their place while it is there."""
+        assert self._arenas is not None
+        return self._arenas
 
     def should_stop(self) -> bool:
         return bool(self.library.pstrain_should_stop(self._s))
@@ -258,6 +280,14 @@ class Session:
 
     def start(self) -> None:
         self.block("pstrain_start")
+
+    def close_table(self) -> None:
+        """Another open follows."""
+        assert self._memory is not None
+        old = c.c_void_p()
+        self.block("pstrain_close_table", c.byref(old))
+        self.arenas().retire(old)
+        self._arenas = _Arenas(self._memory)
 
     def params(self) -> int:
         return int(self.library.pstrain_params(self._s))

@@ -17,14 +17,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "owner", "group", "frozen", "param", "weights", "grads", "address", "version", "fresh",
+    __slots__ = ("index", "name", "owner", "group", "param", "weights", "grads", "address", "version", "fresh",
                  "pushed", "pushed_version", "seen", "__weakref__")
 
-    def __init__(self, name: str, param: torch.Tensor, group: int, frozen: bool = False) -> None:
+    def __init__(self, name: str, param: torch.Tensor, group: int) -> None:
         self.index = -1
         self.owner = 0  # the number of its Optimizer
         self.group = group  # its place in that one's param_groups
-        self.frozen = frozen  # it requires no gradient, and may do so later
         self.name = name
         self.param = param
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape
@@ -35,6 +34,10 @@ class Slot:
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
         self.seen = False  # a module that owns it has been called
+
+    def exact(self) -> torch.Tensor:
+        """Its weights in float32, where it has been in a table."""
+        return self.weights if hasattr(self, "weights") else self.param.detach()
 
 
 def runs(slots: "list[Slot]") -> "typing.Iterator[tuple[int, int]]":
@@ -108,7 +111,7 @@ def arena(session: Session, address: int, n: int) -> torch.Tensor:
     """The library's memory (n float32) as a tensor. The memory lives as long as a tensor in it:
     state_dict() of a model has such tensors."""
     memory = (ctypes.c_float * n).from_address(address)
-    setattr(memory, "session", session.memory())
+    setattr(memory, "arenas", session.arenas())
     return torch.frombuffer(memory, dtype=torch.float32)
 
 

@@ -18,8 +18,14 @@ Groups = typing.List[typing.Dict[str, typing.Any]]  # an optimizer's param_group
 Slots = typing.Dict[int, Slot]  # by id of the parameter, in the table's order
 
 
-def save(session: Session, n_params: int) -> "tuple[_library.State, list[torch.Tensor], torch.Tensor | None]":
-    """(the step and the rule, rank 0's arrays, what this rank's codec has kept back)"""
+class Saved(typing.NamedTuple):
+    state: _library.State  # the step and the rule
+    made: int  # steps that were not skipped
+    arrays: "list[torch.Tensor]"  # rank 0's
+    feedback: "torch.Tensor | None"  # what this rank's codec has kept back
+
+
+def save(session: Session, n_params: int, skipped: int) -> Saved:
     n = session.arena_count()
     state = _library.State(struct_size=ctypes.sizeof(_library.State))
     arrays: "list[torch.Tensor]" = []
@@ -32,7 +38,7 @@ def save(session: Session, n_params: int) -> "tuple[_library.State, list[torch.T
     if feedback is not None:
         state.feedback = feedback.data_ptr()
     session.save(state)
-    return state, arrays, feedback
+    return Saved(state, state.step - skipped, arrays, feedback)
 
 
 def in_pytorchs_form(name: str, groups: Groups, slots: Slots, steps: "list[int]",
@@ -90,31 +96,50 @@ class Resume(typing.NamedTuple):
     keep: "list[torch.Tensor]"  # the memory that it names
 
 
-def resume(optimizers: "list[Optimizer]", slots: Slots, has_codec: bool) -> "Resume | None":
-    """Where the job goes on, as the Optimizers were told; None: it begins."""
+def resume(rank: int, optimizers: "list[Optimizer]", slots: Slots, has_codec: bool,
+           saved: "Saved | None") -> "Resume | None":
+    """Where the job goes on: as the Optimizers were told, and as it was saved when it had fewer parameters. None: it
+    begins."""
     given = [o.loaded for o in optimizers if o.loaded is not None]
-    if not given:
+    if not given and saved is None:
         return None
-    last = max(given, key=lambda loaded: loaded.step)  # all were saved at one point
-    out = Resume(_library.State(struct_size=ctypes.sizeof(_library.State), step=last.step), [])
-    rule = bytes(last.ours.get("rule", ()))
+    out = Resume(_library.State(struct_size=ctypes.sizeof(_library.State)), [])
+    if saved is not None:
+        out.state.step, rule, feedback = saved.state.step, saved.state.rule[:saved.state.rule_bytes], saved.feedback
+        made = saved.made
+    else:
+        last = max(given, key=lambda loaded: loaded.step)  # all were saved at one point
+        out.state.step, rule, feedback = last.step, list(last.ours.get("rule", ())), last.ours.get("feedback")
+        made = last.made
     out.state.rule_bytes = len(rule)
     out.state.rule[:len(rule)] = rule
-    if last.rank == 0:
-        _give_rank_0s(out, optimizers, slots, last.made)
+    if rank == 0:
+        _give_rank_0s(out, optimizers, slots, made, saved)
         if has_codec:
             out.keep.append(_weights(slots))
             out.state.weights = out.keep[-1].data_ptr()
-    if "feedback" in last.ours:
-        out.keep.append(last.ours["feedback"])
+    if feedback is not None:
+        out.keep.append(_longer(feedback, slots))
         out.state.feedback = out.keep[-1].data_ptr()
     return out
 
 
-def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made: int) -> None:
+def _longer(array: torch.Tensor, slots: Slots) -> torch.Tensor:
+    """An arena's array of a table that had the first of these parameters."""
+    out = torch.zeros(_offsets(slots)[1])
+    out[:array.numel()] = array
+    return out
+
+
+def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made: int, saved: "Saved | None") -> None:
     n_arrays = max(len(_arguments.state_names(o.name, group)) for o in optimizers for group in o.param_groups)
-    arrays = [torch.zeros(_offsets(slots)[1]) for _ in range(n_arrays)]
     missed = (ctypes.c_uint64 * len(slots))(*[made] * len(slots))
+    arrays: "list[torch.Tensor]" = []
+    if saved is not None:
+        arrays = [_longer(array, slots) for array in saved.arrays]
+        n_before = sum(hasattr(slot, "weights") for slot in slots.values())
+        missed[:n_before] = saved.state.missed[:n_before]
+    arrays += [torch.zeros(_offsets(slots)[1]) for _ in range(n_arrays - len(arrays))]
     for optimizer in optimizers:
         if optimizer.loaded is not None:
             optimizer.loaded.fill(optimizer, slots, made, missed, arrays)
@@ -128,7 +153,7 @@ def _weights(slots: Slots) -> torch.Tensor:
     offsets, n = _offsets(slots)
     weights = torch.zeros(n)
     for slot, at in zip(slots.values(), offsets):
-        place_of(slot.param, weights, at).copy_(slot.param.detach())
+        place_of(slot.param, weights, at).copy_(slot.exact())
     return weights
 
 

@@ -11,7 +11,7 @@ from . import _arguments, _checks, _library, _staging, _state
 from ._buffers import Buffers
 from ._hooks import Hooks
 from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, refuse_weights, runs
-from .errors import InputError
+from .errors import InputError, PeerError, TimeoutError
 
 if typing.TYPE_CHECKING:
     from ._join import Join
@@ -20,7 +20,8 @@ if typing.TYPE_CHECKING:
 
 
 class Table:
-    """Optimizers join it before it is opened: by the first forward pass, or by start()."""
+    """Optimizers put their parameters into it. The next forward pass, or start(), opens it, and opens it again where it
+    has got more since then."""
 
     def __init__(self, job: "Job") -> None:
         self.job = job
@@ -29,11 +30,10 @@ class Table:
         self.device: typing.Any = None  # of parameters on a GPU
         self.staging: "_staging.Staging | None" = None
         self.opened = False
+        self._n_open = 0  # parameters in the library's table: the first ones
+        self._looked = False  # for parameters that have come to require a gradient since the last step
         self.begun = False  # a step has begun: with its first gradient, or in step()
         self.steps = 0  # made so far
-        self._idles = False  # the step that has begun leaves out the parameters that are frozen
-        self._frozen: "list[Slot]" = []  # parameters that may require a gradient later, and do not yet
-        self._has_frozen = False  # when the job was opened
         self.mean = False  # the servers multiply by 1 / size
         self.overlaps = False
         self.join: "Join | None" = None  # within Optimizer.join()
@@ -46,6 +46,7 @@ class Table:
         # its own parameters, and the optimizers of those within it
         self._by_module: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[Slot], list[Optimizer]]]" = \
             weakref.WeakKeyDictionary()
+        self._known: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()  # that have hooks
         self.hooks = Hooks(self)
         job.at_end.append(self._detach)
         job.in_step = lambda: self.begun
@@ -60,46 +61,63 @@ class Table:
     def add(self, optimizer: "Optimizer", words: "list[str]", total_steps: int, overlaps: bool, buffers: bool) -> int:
         """Returns the optimizer's number. InputError where it does not fit the others."""
         rank, number = self.job.rank, len(self.optimizers)
-        if self.opened:
-            raise InputError(f"rank {rank}: the first forward pass has opened the job: make all Optimizers before it")
+        self.refuse_begun("pstrain.Optimizer")
         given = (words, total_steps, overlaps, buffers)
         mine = (self._words, self._total_steps, self.overlaps, self.buffers is not None)
         if number > 0 and given != mine:
             raise InputError(
                 f"rank {rank}: codec, clip_norm, loss_scale, total_steps, overlap_forward, broadcast_buffers and "
                 f"settings are the whole job's: give all its Optimizers the same ({given} here, {mine} before)")
-        slots = optimizer.slots()
-        frozen = self._frozen + [slot for slot in slots if slot.frozen]
-        if number > 0 and frozen:
-            raise InputError(f"rank {rank}: parameter '{frozen[0].name}' does not require a gradient: unfreezes=True "
-                             "is for the only Optimizer of a job")
         if number > 0 and optimizer.is_local != self.sums:
             raise InputError(f"rank {rank}: one Optimizer is stepped by the servers, another one by PyTorch on each "
                              "rank: give all of a job the class of PyTorch's (torch.optim.SGD), or names that the "
                              f"servers have ({', '.join(_arguments.NAMES)})")
+        slots = optimizer.slots()
         self._check(slots)
-        self.sums = optimizer.is_local
         if number == 0:
             self.device = optimizer.device()
+        self.sums = optimizer.is_local
+        self.optimizers.append(optimizer)
+        self._words, self._total_steps, self.overlaps = words, total_steps, overlaps
+        if buffers and self.buffers is None:
+            self.buffers = Buffers(self.job)
+        self.take_in(number, slots)
+        return number
+
+    def take_in(self, number: int, slots: "list[Slot]") -> None:
+        """More parameters of the optimizer of that number."""
+        if self.join is not None:
+            raise InputError(f"rank {self.job.rank}: parameter '{slots[0].name}' comes into the job within optimizer.join(): "
+                             "ranks that have no batch left would not know it")
+        self._check(slots)
         names = {slot.name for slot in self.slots.values()}
         for slot in slots:
             if slot.name in names:
                 slot.name = f"{slot.name} of optimizer {number + 1}"
             slot.owner, slot.index = number, len(self.slots)
             self.slots[id(slot.param)] = slot
-        self.optimizers.append(optimizer)
-        self._words, self._total_steps, self.overlaps = words, total_steps, overlaps
-        if buffers and self.buffers is None:
-            self.buffers = Buffers(self.job)
-        self.hooks.add([slot for slot in slots if not slot.frozen])
-        self._frozen += [slot for slot in slots if slot.frozen]
-        return number
+        self._by_module.clear()
+        self.hooks.add(slots)
+
+    def thaw(self) -> None:
+        """Takes in parameters that have come to require a gradient."""
+        for number, optimizer in enumerate(self.optimizers):
+            thawed = optimizer.thawed()
+            if thawed:
+                self.take_in(number, thawed)
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether the servers have it."""
+        return 0 <= slot.index < self._n_open
+
+    def _held(self) -> "list[Slot]":
+        return list(self.slots.values())[:self._n_open]
 
     def _check(self, slots: "list[Slot]") -> None:
         """That the parameters are in no other Optimizer, and all on one device."""
         rank = self.job.rank
-        first = next(iter(self.slots.values()), slots[0])
         for slot in slots:
+            first = next(iter(self.slots.values()), slots[0])
             if id(slot.param) in self.slots:
                 raise InputError(f"rank {rank}: parameter '{slot.name}' is in another pstrain.Optimizer of this job: "
                                  "a parameter has one; groups with settings of their own go into one Optimizer")
@@ -117,7 +135,7 @@ class Table:
                 shape = (shape[0], *shape[2:], shape[1])
             dims = (ctypes.c_int64 * len(shape))(*shape)
             tensor.name, tensor.shape, tensor.n_dims = slot.name.encode(), dims, len(shape)
-            tensor.group = (before[-1] if slot.frozen else before[slot.owner]) + slot.group
+            tensor.group = before[slot.owner] + slot.group
         return tensors
 
     def _groups_before(self) -> "list[int]":
@@ -128,16 +146,34 @@ class Table:
         return before
 
     def _groups_now(self) -> "list[_arguments.Numbers]":
-        numbers = [each for optimizer in self.optimizers for each in optimizer.numbers()]
-        # To the library the frozen ones belong to an optimizer that is never stepped alone.
-        return numbers + ([each._replace(optimizer=1) for each in numbers] if self._has_frozen else [])
+        return [each for optimizer in self.optimizers for each in optimizer.numbers()]
 
     def start(self) -> None:
-        """Opens the job. Collective."""
-        if self.opened:
-            return
+        """Opens the job, or takes in what is new. Collective then."""
+        if not self.opened:
+            self._open(None)
+        elif self._n_open < len(self.slots):
+            self._open_longer()
+
+    def _open_longer(self) -> None:
+        """The servers give the table up, for one with more parameters."""
+        new = list(self.slots.values())[self._n_open]
+        self._check_weights()
+        try:
+            saved = self.save(self.optimizers[0].skipped_steps)
+            self.job.session.close_table()
+            self._open(saved)
+        except (PeerError, TimeoutError) as error:
+            raise type(error)(f"{error}; this rank adds parameter '{new.name}': every rank "
+                              "has to, between the same two steps") from None
+
+    def save(self, skipped: int) -> _state.Saved:
+        """The optimizers' state. Collective."""
+        self.sync()
+        return _state.save(self.job.session, self._n_open, skipped)
+
+    def _open(self, saved: "_state.Saved | None") -> None:
         session, tensors = self.job.session, self._tensors()
-        self._has_frozen = bool(self._frozen)
         self._numbers = self._groups_now()
         words = [f"optimizer.name={self.optimizers[0].name}", *self._words]
         groups, c_words = _arguments.as_c(self._numbers), _library.texts(words)
@@ -148,18 +184,18 @@ class Table:
             total_steps=self._total_steps)
         self.mean = session.servers > 0 and not self._has_codec()
         table.mean = int(self.mean)
-        resume = _state.resume(self.optimizers, self.slots, self._has_codec())
+        resume = _state.resume(self.job.rank, self.optimizers, self.slots, self._has_codec(), saved)
         if resume is not None:
             self.steps = resume.state.step
             table.resume = ctypes.pointer(resume.state)
         session.open(table)
         self._place()
         session.start()
-        self.opened = True
         for slot in self.slots.values():
-            if self.sums:
+            if self.sums and not self.holds(slot):
                 slot.param.data.copy_(slot.weights)
             self._take(slot)
+        self.opened, self._n_open = True, len(self.slots)
         self._mark(0, len(self.slots))
         for optimizer in self.optimizers:
             optimizer.loaded = None
@@ -171,12 +207,13 @@ class Table:
         params, grads = (arena(session, at, n) for at in (session.params(), session.grads()))
         for slot in self.slots.values():
             at = session.tensor_offset(slot.index)
-            slot.weights = place_of(slot.param, params, at)
+            slot.weights = place_of(slot.param, params, at).copy_(slot.exact())
             slot.grads = place_of(slot.param, grads, at).data  # with a version of its own
-            slot.weights.copy_(slot.param.detach())
             if slot.param.dtype == torch.float32 and self.device is None and not self.sums:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
+        if self.staging is not None:
+            self.staging.end()
         if self.device is not None:
             for optimizer in self.optimizers:
                 optimizer.views = False
@@ -192,16 +229,16 @@ class Table:
         self.hooks.remove()
         if not self.opened:
             return
-        for slot in self.slots.values():
+        for slot in self._held():
             if slot.param.data_ptr() == slot.weights.data_ptr():
                 slot.param.data = slot.weights.clone()
             elif not slot.fresh:
                 self._take(slot)
         if self.staging is not None:
             self.staging.end()
-        for slot in self.slots.values():
+        for slot in self._held():
             del slot.weights, slot.grads
-        self.opened = False
+        self.opened, self._n_open = False, 0
 
     # ---- what hooks call ----
 
@@ -210,15 +247,15 @@ class Table:
 
     def before_forward(self, module: torch.nn.Module) -> None:
         """Its weights are used from now on."""
-        known = self._by_module.get(module)
-        if known is None:
-            known = self._by_module[module] = self._find_slots(module)
-        slots, within = known
+        slots, within = self._by_module.get(module) or self._find_slots(module)
         if not within:
             return
         if torch.is_grad_enabled():
+            if not self._looked and not self.begun:
+                self._looked = True
+                self.thaw()
+                slots, within = self._by_module.get(module) or self._find_slots(module)
             self.start()
-            self._thaw()
             for optimizer in within:
                 optimizer.forward = True
         for slot in slots:
@@ -238,11 +275,14 @@ class Table:
                 f"rank {self.job.rank}: the model of this pstrain.Optimizer is in DistributedDataParallel, "
                 "which sums the gradients, too: train the model without it, or keep it, with "
                 "pstrain.comm_hook and an optimizer of PyTorch's")
-        if owners and self.overlaps:
-            self.hooks.add_to_reading(module)
-        if owners and self.buffers is not None:
-            self.buffers.add(module)
-        return own, [self.optimizers[owner] for owner in sorted(owners)]
+        if owners and module not in self._known:
+            self._known.add(module)
+            if self.overlaps:
+                self.hooks.add_to_reading(module)
+            if self.buffers is not None:
+                self.buffers.add(module)
+        known = self._by_module[module] = own, [self.optimizers[owner] for owner in sorted(owners)]
+        return known
 
     def note_early(self, slot: Slot) -> None:
         """It is used without a call of its module."""
@@ -258,6 +298,7 @@ class Table:
         """The next step, of that optimizer, where none has begun. agreed: within join(), the ranks have done so."""
         if self.begun:
             return
+        self.thaw()
         self.start()
         if self.join is not None and not agreed:
             self.join.agree(number)
@@ -266,31 +307,18 @@ class Table:
         if now != self._numbers:
             self.job.session.set_groups(_arguments.as_c(now), len(now))
             self._numbers = now
-        self._thaw()
-        self._idles = len(self._frozen) == sum(slot.frozen for slot in self.slots.values()) > 0
-        if self.alone and not self._idles:
+        if self.alone:
             self.job.session.begin()
         else:
             self.job.session.begin_of(number)
         self.begun = True
-
-    def leaves_out(self, slot: Slot) -> bool:
-        """Whether the step leaves it as it is, because it is frozen."""
-        return slot.frozen and self._idles
-
-    def _thaw(self) -> None:
-        """Looks for parameters that require a gradient by now."""
-        thawed = [slot for slot in self._frozen if slot.param.requires_grad]
-        if thawed:
-            self.hooks.add(thawed)
-            self._frozen = [slot for slot in self._frozen if not slot.param.requires_grad]
 
     def has_new_numbers(self) -> bool:
         return self._groups_now() != self._numbers
 
     def _check_weights(self) -> None:
         """InputError names a parameter that the program has written itself."""
-        session, slots = self.job.session, list(self.slots.values())
+        session, slots = self.job.session, self._held()
         if self.sums:
             return  # the weights are the program's
         for slot in slots:
@@ -308,7 +336,7 @@ class Table:
     def finish(self, stepped: "list[Slot]") -> None:
         """The step's gradients are all pushed; stepped: whose weights it changes."""
         self.job.session.finish()
-        self.begun = False
+        self.begun = self._looked = False
         self.steps += 1
         if self.buffers is not None:
             self.buffers.share(self.join.root if self.join is not None else 0)  # while the weights are on the way
@@ -338,9 +366,9 @@ class Table:
     def sync(self) -> None:
         """The exact weights become everybody's. Collective."""
         self.job.session.sync()
-        for slot in self.slots.values():
+        for slot in self._held():
             self._take(slot)
-        self._mark(0, len(self.slots))
+        self._mark(0, self._n_open)
 
     def synchronize(self) -> None:
         """Blocks until the weights are those after all steps."""
@@ -348,7 +376,7 @@ class Table:
         if not self.opened or not late:
             return
         if self.begun:
-            self.job.session.wait(0, len(self.slots))
+            self.job.session.wait(0, self._n_open)
         else:
             self.job.session.drain()
         for slot in late:

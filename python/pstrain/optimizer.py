@@ -34,7 +34,7 @@ class Optimizer(torch.optim.Optimizer):
     params: `model.named_parameters()`, parameters, or groups of them as for torch.optim. They are
     float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
     channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
-    require a gradient are left alone.
+    require a gradient are left alone until they do (requires_grad_(True) between two steps, on all ranks).
     name: "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb" or "lion": the servers step. Or a class such as
     torch.optim.NAdam, or what makes an optimizer of groups of parameters and the options: each rank steps
     by PyTorch's own code, with equal bits on all; the state is in each rank's memory, state_dict() is that
@@ -59,8 +59,6 @@ class Optimizer(torch.optim.Optimizer):
     of the weights, printing) before synchronize(): they would be those before the step.
     broadcast_buffers: after each step rank 0's buffers (batch norm's means) become everybody's, as in
     DistributedDataParallel.
-    unfreezes: parameters that do not require a gradient now may do so later (requires_grad_(True) between
-    two steps, on all ranks); until then they cost memory on the servers, as the others do, and no time.
     options: lr, momentum, dampening, nesterov, betas, alpha, centered, eps, lr_decay,
     initial_accumulator_value, weight_decay, maximize: those that PyTorch's optimizer of that name
     has, with its defaults (lion: its paper's). foreach, fused and capturable change no number.
@@ -69,7 +67,7 @@ class Optimizer(torch.optim.Optimizer):
     everybody's, and a model that differs between ranks raises PeerError on all of them, with the
     parameter's name. When step() returns, the weights are those after the step.
 
-    A job may have several (GANs), with different rules, all made before its first forward pass. Their
+    A job may have several (GANs), with different rules, made in the same order on every rank. Their
     gradients leave in step(), which changes its own parameters alone; every rank steps them in the
     same order (PeerError). codec, clip_norm, loss_scale, total_steps, overlap_forward,
     broadcast_buffers and settings are the same for all of a job.
@@ -86,11 +84,12 @@ class Optimizer(torch.optim.Optimizer):
                  clip_norm: float = 0.0, loss_scale: "bool | float | None" = None,
                  push: str = "backward", gradient_as_arena_view: bool = False,
                  total_steps: int = 0, overlap_forward: bool = False,
-                 broadcast_buffers: bool = True, unfreezes: bool = False, settings: jobs.Settings = None,
+                 broadcast_buffers: bool = True, settings: jobs.Settings = None,
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         _arguments.check_values(push, clip_norm, total_steps, job.rank)
-        groups, self._names = _arguments.groups(params, job.rank)
+        self._names: "dict[int, str]" = {}
+        groups = _arguments.groups(params, job.rank, self._names)
         rule = _arguments.local_rule(name, options)
         self._local: "torch.optim.Optimizer | None" = None  # that this rank steps with the sums of the servers
         self._clip_norm = 0.0  # of the local one
@@ -109,9 +108,9 @@ class Optimizer(torch.optim.Optimizer):
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
         self._slots: "dict[int, Slot]" = {}  # by id of the parameter, in the table's order
-        self._frozen: "list[tuple[str, torch.nn.Parameter]]" = []
-        self._unfreezes = unfreezes
-        self._list_parameters()
+        self._frozen: "list[Slot]" = []  # parameters that did not require a gradient up to now
+        if not self._take_in(0):
+            raise InputError(f"rank {job.rank}: none of the parameters requires a gradient")
         self._sync = True  # False within no_sync
         self.loaded: "_state.Loaded | None" = None  # a state_dict, until the job is opened
         self.forward = False  # there was a forward pass of its modules since its last step
@@ -144,7 +143,7 @@ class Optimizer(torch.optim.Optimizer):
         self.synchronize()
         for slot in self._slots.values():
             param, mean = slot.param, slot.weights
-            if self._table.leaves_out(slot) or lacks(mean):
+            if lacks(mean):
                 param.grad = None
             elif param.grad is None:
                 param.grad = mean.to(param.device, param.dtype, copy=True)
@@ -156,20 +155,29 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- making the table ----
 
-    def _list_parameters(self) -> None:
-        rank, names = self._job.rank, self._names
-        for place, group in enumerate(self.param_groups):
-            for param in group["params"]:
-                name = names[id(param)]
-                if not param.requires_grad and not self._unfreezes:
-                    self._frozen.append((name, param))
-                    continue
-                check_parameter(name, param, rank)
-                if param.numel() == 0:
-                    raise InputError(f"rank {rank}: parameter '{name}' has no elements")
-                self._slots[id(param)] = Slot(name, param, place, frozen=not param.requires_grad)
-        if not self._slots:
-            raise InputError(f"rank {rank}: none of the parameters requires a gradient")
+    def _take_in(self, first: int) -> "list[Slot]":
+        """The parameters of the groups from that one on: those that require a gradient are returned."""
+        slots = [Slot(self._names[id(param)], param, first + place)
+                 for place, group in enumerate(self.param_groups[first:]) for param in group["params"]]
+        return self._sort(slots)
+
+    def _sort(self, slots: "list[Slot]") -> "list[Slot]":
+        """Those that require a gradient, checked; the others are frozen."""
+        taken = [slot for slot in slots if slot.param.requires_grad]
+        for slot in taken:
+            check_parameter(slot.name, slot.param, self._job.rank)
+            if slot.param.numel() == 0:
+                raise InputError(f"rank {self._job.rank}: parameter '{slot.name}' has no elements")
+        self._frozen += [slot for slot in slots if not slot.param.requires_grad]
+        self._slots.update((id(slot.param), slot) for slot in taken)
+        return taken
+
+    def thawed(self) -> "list[Slot]":
+        """Parameters that require a gradient by now, and did not before."""
+        if not any(slot.param.requires_grad for slot in self._frozen):
+            return []
+        slots, self._frozen = self._frozen, []
+        return self._sort(slots)
 
     def slots(self) -> "list[Slot]":
         return list(self._slots.values())
@@ -271,7 +279,7 @@ class Optimizer(torch.optim.Optimizer):
     def _push_rest(self) -> None:
         """What the backward pass has not pushed."""
         staging, session = self._table.staging, self._job.session
-        left = [s for s in self._slots.values() if s.pushed is None and not self._table.leaves_out(s)]
+        left = [s for s in self._slots.values() if s.pushed is None]
         lacking = [s for s in left if s.param.grad is None]
         filled = [s for s in left if s.param.grad is not None and not self._fill(s)]
         if staging is not None:
@@ -351,10 +359,10 @@ class Optimizer(torch.optim.Optimizer):
                 "step(): change them (scheduler.step()) after step()")
         for slot in self._slots.values():
             check_pushed(slot, rank)
-        for name, param in self._frozen:
-            if param.requires_grad and param.grad is not None:
-                raise InputError(f"rank {rank}: parameter '{name}' was frozen when the Optimizer was "
-                                 "made, and has a gradient now: unfreeze it before, or give unfreezes=True")
+        for slot in self._frozen:
+            if slot.param.requires_grad and slot.param.grad is not None:
+                raise InputError(f"rank {rank}: parameter '{slot.name}' was unfrozen between the forward pass and step(): "
+                                 "unfreeze it after step()")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.optim's."""
@@ -416,20 +424,20 @@ class Optimizer(torch.optim.Optimizer):
         if self._local is not None:
             return self._local.state_dict()
         out = super().state_dict()
-        table, session = self._table, self._job.session
+        table = self._table
         out["pstrain"] = {"step": table.steps}
         if not table.opened:
             return out
         table.refuse_begun("state_dict()")
-        table.sync()
-        state, arrays, feedback = _state.save(session, len(table.slots))
-        made = state.step - self.skipped_steps
-        out["pstrain"] = {"step": state.step, "made": made, "rule": list(state.rule[:state.rule_bytes])}
-        if feedback is not None:
-            out["pstrain"]["feedback"] = feedback
+        table.start()
+        saved = table.save(self.skipped_steps)
+        state = saved.state
+        out["pstrain"] = {"step": state.step, "made": saved.made, "rule": list(state.rule[:state.rule_bytes])}
+        if saved.feedback is not None:
+            out["pstrain"]["feedback"] = saved.feedback
         if self._job.rank == 0:
-            out["state"] = _state.in_pytorchs_form(self.name, self.param_groups, table.slots,
-                                                   [made - state.missed[i] for i in range(len(table.slots))], arrays)
+            steps = [saved.made - state.missed[i] for i in range(len(table.slots))]
+            out["state"] = _state.in_pytorchs_form(self.name, self.param_groups, table.slots, steps, saved.arrays)
         return out
 
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
@@ -439,7 +447,7 @@ class Optimizer(torch.optim.Optimizer):
             self._local.load_state_dict(state_dict)
             self._share_with_local()
             return
-        if self._table.opened:
+        if any(self._table.holds(slot) for slot in self.slots()):
             raise InputError(f"rank {self._job.rank}: load_state_dict comes before the first step: "
                              "make a new job to go on from another state")
         _arguments.check_groups(self.name, state_dict["param_groups"], self._job.rank)
@@ -447,7 +455,19 @@ class Optimizer(torch.optim.Optimizer):
         self.loaded = _state.Loaded(state_dict, self._job.rank)
 
     def add_param_group(self, param_group: "dict[str, typing.Any]") -> None:
-        if getattr(self, "_slots", None):
-            raise InputError(f"rank {self._job.rank}: parameter groups cannot be added later: give "
-                             "them all when the Optimizer is made")
-        super().add_param_group(param_group)
+        """As torch.optim's, also between two steps. Every rank adds the same ones after the same step (PeerError names
+        those that do not); the next forward pass, or step(), takes them in, and rank 0's weights become everybody's.
+        Costs about as much as state_dict() and loading it again."""
+        if not hasattr(self, "_table"):  # it is being made
+            super().add_param_group(param_group)
+            return
+        self._table.refuse_begun("add_param_group()")
+        first = len(self.param_groups)
+        super().add_param_group(_arguments.groups([param_group], self._job.rank, self._names)[0])
+        try:
+            self.numbers()
+            self._table.take_in(self._number, self._take_in(first))
+        except BaseException:
+            for param in self.param_groups.pop()["params"]:
+                self._slots.pop(id(param), None)
+            raise

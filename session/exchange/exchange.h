@@ -192,6 +192,7 @@ typedef struct ps_exchange_ops {
 struct ps_exchange {
     const ps_exchange_ops *ops;
     const ps_ready_ranges *ready; // the gradients of the step that are final
+    bool returns;                 // set before stop: the job goes on with another table
 };
 
 /* The table of the exchange that the settings name. UNSUPPORTED names what the build

@@ -58,14 +58,6 @@ class Several(PythonTest):
         for said in self.said(self.case("own_rules_of_a_gan"), "weights"):
             self.assertEqual(said.split()[:2], said.split()[2:])
 
-    def test_layers_unfrozen_later(self):
-        for rule in first(1, ("adam", "own")):
-            for said in self.said(self.case("thawing", rule), "weights"):
-                self.assertEqual(*said.split())
-
-    def test_a_layer_unfrozen_by_one_rank(self):
-        self.assertEqual(self.case("thawing_alone", code=1).count(": refused"), 2)
-
     def test_uneven_inputs_have_ddps_bits(self):
         for words in first(2, (("3", "all", "servers"), ("5", "some", "own"), ("3", "some", "servers"), ("5", "all", "own"))):
             with self.subTest(words=words):

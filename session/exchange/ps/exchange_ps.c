@@ -355,8 +355,8 @@ static ps_err ps_ops_stop(ps_exchange *x)
 {
     exchange_ps *e = exchange_ps_self(x);
     if (e->started) PS_TRY(ps_ops_drain(x));
-    PS_TRY(ps_comm_stop(e->comm));
-    return e->o.rank == 0 ? await_server_stats(e) : PS_OK;
+    PS_TRY(ps_comm_stop(e->comm, x->returns));
+    return e->o.rank == 0 && !x->returns ? await_server_stats(e) : PS_OK;
 }
 
 static const ps_exchange_chunks ps_ops_chunks = {.push = ps_ops_push_chunk,

@@ -479,7 +479,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, bool rings, ps_comm **
     c->o = *options;
     c->plan = options->plan;
     c->nonce = roster->nonce;
-    c->epoch = roster->epoch;
+    c->epoch = ps_member_epoch(options->member);
     c->n_links = options->plan->n_shards;
     c->bypass_caches =
         ps_nontemporal_copy_pays(options->params->bytes * 2); // and as many gradients
@@ -501,9 +501,10 @@ static void comm_join_thread(ps_comm *c)
     c->running = false;
 }
 
-ps_err ps_comm_stop(ps_comm *c)
+ps_err ps_comm_stop(ps_comm *c, bool returns)
 {
     PS_TRY(ps_comm_check(c));
+    c->returns = returns;
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));
     ps_command_queue_wake(&c->commands);
     comm_join_thread(c);

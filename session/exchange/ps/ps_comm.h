@@ -103,8 +103,8 @@ typedef struct ps_comm_stats {
 void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out);
 
 /* Says BYE to every shard and ends the thread when all have answered. TIMEOUT names the
- * first that has not after net.step_timeout_ms. */
-ps_err ps_comm_stop(ps_comm *c);
+ * first that has not after net.step_timeout_ms. returns: with another table. */
+ps_err ps_comm_stop(ps_comm *c, bool returns);
 void ps_comm_destroy(ps_comm **c);
 
 #endif

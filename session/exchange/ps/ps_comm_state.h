@@ -107,6 +107,7 @@ struct ps_comm {
     } snapshot;
     ps_comm_chunk *chunks; // by chunk
     bool bye, quit;
+    bool returns; // with another table; of the main thread until BYE is queued
     ps_deadline bye_deadline;
     uint32_t n_left;        // links that have answered the BYE
     uint64_t scale_version; // the newest of any chunk

@@ -333,6 +333,7 @@ static ps_err comm_send_bye(ps_comm *c, ps_comm_link *l)
     if (l->said_bye || !l->open || l->n_waiting > 0) return PS_OK;
     l->said_bye = true;
     ps_wire_header h = ps_comm_header(c, PS_MSG_BYE);
+    h.bye.returns = c->returns;
     return comm_send_header(c, l, &h, NULL, 0);
 }
 
@@ -581,6 +582,8 @@ static ps_err comm_handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     if (h.kind == PS_MSG_ERROR) return comm_take_error(f);
     if (h.nonce != c->nonce)
         return ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
+    // All workers have said BYE, so the shard serves the next table.
+    if (h.kind == PS_MSG_STALE && l->said_bye && c->returns) return comm_take_left(c, l);
     if (h.kind == PS_MSG_STALE)
         return ps_err_set(PS_ERR_PEER, "the job is at member epoch %u, not %u",
                           h.stale.present, c->epoch);

@@ -183,61 +183,6 @@ def refusals():
         say("fine")
 
 
-# ---- layers that are unfrozen later ----
-
-def half_frozen():
-    model = net()
-    model.conv.requires_grad_(False)
-    model.wide.requires_grad_(False)
-    return model
-
-
-@case
-def thawing():
-    """PyTorch's optimizer given the sum of both ranks' gradients, and ours."""
-    rule = sys.argv[2]
-    other, model = half_frozen(), half_frozen()
-    theirs = torch.optim.Adam(other.parameters(), lr=0.01)
-    with pstrain.init():
-        ours_ = pstrain.Optimizer(model.named_parameters(), rule if rule == "adam" else torch.optim.Adam, lr=0.01,
-                                  unfreezes=True)
-        for step in range(7):
-            for m in (model, other):
-                m.conv.requires_grad_(step >= 2)
-                m.wide.requires_grad_(step >= 4)
-            images, labels = batch(step)
-            for m, o in ((model, ours_), (other, theirs)):
-                o.zero_grad(set_to_none=True)
-                nn.functional.cross_entropy(m(images), labels).backward()
-            for p in other.parameters():
-                if p.grad is not None:
-                    pstrain.all_reduce(p.grad.mul_(0.5))
-            with nearest_roots() if rule == "adam" else contextlib.nullcontext():
-                theirs.step()
-            ours_.step()
-        state = ours_.state_dict()["state"]
-        if RANK == 0:
-            assert sorted(int(s["step"]) for s in state.values()) == [3] * 2 + [5] * 2 + [7] * 4, state
-        say("weights", digest(other, False), digest(model, False))
-
-
-@case
-def thawing_alone():
-    """One rank unfreezes a layer."""
-    pstrain.init()
-    model = half_frozen()
-    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, unfreezes=True)
-    nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
-    optimizer.step()
-    if RANK == 1:
-        model.wide.requires_grad_(True)
-    def again():
-        nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
-        optimizer.step()
-    refused(pstrain.PeerError, ["in step 2 ", "worker 0", "worker 1", "all optimizers"], again)
-    say("refused")
-
-
 # ---- uneven inputs ----
 
 def train_unevenly(model, optimizer, most, context):
