@@ -178,8 +178,8 @@ def differs():
     optimizer = pstrain.Optimizer(rest_of(model), "sgd", lr=0.1)
     make_step(model, optimizer, 0)
     words = ["worker 1"]
-    if what == "alone":
-        words += ["worker 0", "adds parameters"] + ["model.conv"] * RANK
+    if what in ("alone", "unseen"):
+        words += ["adds parameter"] + ["model.conv"] * RANK if what == "alone" else ["missing: 0"]
         if RANK == 1:
             optimizer.add_param_group({"params": [("model.conv", model.conv.weight)]})
     elif what == "shape":
