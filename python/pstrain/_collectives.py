@@ -6,10 +6,11 @@ import typing
 import torch
 
 from . import job as jobs
+from ._reducer import Reducer
 
 SMALL = 1024  # elements: below, the coordinator is as fast as the servers
 HALVES = (torch.float16, torch.bfloat16)
-AVERAGE, SUM, MIN, MAX, PRODUCT = -1, 0, 1, 2, 3  # pstrain.h's numbers, and one for the mean
+SUM, MIN, MAX, PRODUCT, AVERAGE = range(5)  # pstrain_op's numbers
 
 
 def n_bytes(tensor: torch.Tensor) -> int:
@@ -19,42 +20,38 @@ def n_bytes(tensor: torch.Tensor) -> int:
 def reduce(job: jobs.Job, tensor: torch.Tensor, op: int, done: "typing.Callable[[BaseException | None], None]",
            codec: str = "") -> None:
     """The tensor becomes the reduction over all ranks, in rank order; done is called then, with the exception or None,
-    by another thread. All ranks call it in the same order with tensors of one size and dtype (jobs.dtypes() or HALVES),
+    by another thread. All ranks call it in the same order with tensors of one size and dtype (jobs.dtypes()),
     contiguous and on the CPU. Integers are exact; a mean of them is rounded towards 0. Halves are summed in float32.
 
     codec: "fp16": a sum of float32 may travel so. Without it no codec is used that another call has asked for; that of
     the job's settings counts for all."""
     tensor = tensor.detach()
-    values = tensor.float() if tensor.dtype in HALVES else tensor
-    words = [f"exchange.codec={codec}"] if codec else []
+    n, words = tensor.numel(), [f"exchange.codec={codec}"] if codec else []
+    is_sum = op in (SUM, AVERAGE) and tensor.dtype in (torch.float32, *HALVES)
+    if n == 0:
+        done(None)
+    elif is_sum and n >= SMALL and job.can_reduce(words):
+        _reduce_by_servers(job.reducer(words), tensor, job.size if op == AVERAGE else 1, done)
+    else:
+        if codec:
+            tensor.copy_(tensor.half())
+        job.session.later(lambda: job.all_reduce(tensor, op), done)
 
-    def finish() -> None:
-        if tensor.dtype == torch.bool:
-            values.copy_(values.view(torch.uint8) != 0)  # a sum may be 2
-        elif op == AVERAGE:
-            values.copy_(values / job.size)  # integers: towards 0
-        if values is not tensor:
-            tensor.copy_(values)
+
+def _reduce_by_servers(reducer: "Reducer", tensor: torch.Tensor, divisor: int,
+                       done: "typing.Callable[[BaseException | None], None]") -> None:
+    values = tensor.float() if tensor.dtype in HALVES else tensor
 
     def end(error: "BaseException | None") -> None:
         try:
             if error is None:
                 with torch.inference_mode():  # of this thread: the tensors may be of that mode
-                    finish()
+                    tensor.copy_(values / divisor if divisor > 1 else values)
         except Exception as raised:  # of PyTorch: no memory
             error = raised
         done(error)
 
-    n, address = values.numel(), values.data_ptr()
-    if n == 0:
-        end(None)
-    elif values.dtype == torch.float32 and op in (SUM, AVERAGE) and n >= SMALL and job.can_reduce(words):
-        job.reducer(words).begin(address, n, end)
-    else:
-        if codec:
-            values.copy_(values.half())
-        code = jobs.dtypes()[values.dtype]
-        job.session.later(lambda: job.session.all_reduce(address, n, code, max(op, 0)), end)
+    reducer.begin(values.data_ptr(), values.numel(), end)
 
 
 def gather(job: jobs.Job, tensor: torch.Tensor) -> torch.Tensor:

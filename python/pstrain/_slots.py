@@ -56,6 +56,10 @@ def lacks(total: torch.Tensor) -> bool:
 
 
 def check_parameter(name: str, param: torch.Tensor, rank: int) -> None:
+    if param.dtype == torch.float64:
+        raise InputError(f"rank {rank}: parameter '{name}' is float64, and the servers compute in float32: keep PyTorch's "
+                         'optimizer, in DistributedDataParallel with dist.init_process_group("pstrain") or '
+                         "pstrain.comm_hook, or convert the model (.float())")
     _checks.check(param, f"parameter '{name}'", rank, DTYPES, any_format=True, gpu=True)
 
 

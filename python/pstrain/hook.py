@@ -1,19 +1,23 @@
 """A communication hook for DistributedDataParallel: its gradients are summed by the servers."""
 # Annotations are objects here, not texts: DistributedDataParallel compares them.
 import typing
+import weakref
 
 import torch
 import torch.distributed as dist
 
 from . import _checks, job as jobs
 from ._futures import Promise
+from .errors import InputError
+from .process_group import ProcessGroup, of_everybody
 
 if typing.TYPE_CHECKING:
     GradBucket = typing.Any  # PyTorch's types lack it
 else:
     GradBucket = dist.GradBucket
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_groups: "weakref.WeakKeyDictionary[jobs.Job, ProcessGroup]" = weakref.WeakKeyDictionary()  # for float64
 
 
 def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -23,12 +27,14 @@ def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[tor
     settings of pstrain.init say, by default "none". The first call's counts for the whole job.
     Returns a future of the bucket's mean over all ranks. With "none" it has the bits of the sum in
     rank order; for two ranks these are those of DDP over Gloo. Float16 and bfloat16 are summed in
-    float32.
+    float32; float64, which the servers lack, by the workers, without a codec.
     """
     job = jobs.current()
     job.sums = True
     buffer = bucket.buffer()
     _checks.check(buffer, f"the gradients of bucket {bucket.index()}", job.rank, DTYPES)
+    if buffer.dtype == torch.float64:
+        return _sum_doubles(job, state, buffer)
     reducer = job.reducer([f"exchange.codec={state}"] if state is not None else [])
     values = buffer if buffer.dtype == torch.float32 else buffer.float()
     values.mul_(1 / job.size)
@@ -41,3 +47,11 @@ def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[tor
 
     reducer.begin(values.data_ptr(), values.numel(), done)
     return typing.cast("torch.futures.Future[torch.Tensor]", promise.future)
+
+
+def _sum_doubles(job: jobs.Job, codec: typing.Any, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    if codec not in (None, "none"):
+        raise InputError(f"rank {job.rank}: gradients in float64 have no codec: comm_hook with {codec!r}")
+    if job not in _groups:
+        _groups[job] = of_everybody(job)
+    return _groups[job].sum_later(buffer.mul_(1 / job.size))

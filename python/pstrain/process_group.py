@@ -21,19 +21,18 @@ import torch
 import torch.distributed as dist
 
 from . import _checks, _transfers as t, job as jobs
-from ._collectives import AVERAGE, SMALL, SUM, reduce
+from ._collectives import AVERAGE, MAX, MIN, PRODUCT, SMALL, SUM, reduce
 from ._futures import Promise, Work
 from .errors import InputError, TimeoutError
 
 NAME = "pstrain"
 AT_ONCE = 64 << 10  # bytes: of fewer, each member gets all values instead of a slice
 LINE = 16  # elements: slices begin at cache lines
-HALVES = {torch.float16: 7, torch.bfloat16: 8}
-_SUM, _MIN, _MAX, _PRODUCT, _AVG, _BAND, _BOR, _BXOR = range(8)  # pstrain_op's numbers
+_BAND, _BOR, _BXOR = range(AVERAGE + 1, AVERAGE + 4)  # pstrain_op's numbers, further ones
 _OPS = {getattr(dist.ReduceOp, name): code
-        for name, code in (("SUM", _SUM), ("MIN", _MIN), ("MAX", _MAX), ("PRODUCT", _PRODUCT), ("AVG", _AVG),
+        for name, code in (("SUM", SUM), ("MIN", MIN), ("MAX", MAX), ("PRODUCT", PRODUCT), ("AVG", AVERAGE),
                            ("BAND", _BAND), ("BOR", _BOR), ("BXOR", _BXOR)) if hasattr(dist.ReduceOp, name)}
-_OF_BOOLS = {_SUM: _MAX, _AVG: _MAX, _PRODUCT: _MIN, _BAND: _MIN, _BOR: _MAX}
+_OF_BOOLS = {**jobs.OF_BOOLS, _BAND: MIN, _BOR: MAX}
 _MONITOR = 1 << 62  # tags of monitored_barrier, beyond those of programs
 Tensors = typing.Sequence[torch.Tensor]
 
@@ -341,7 +340,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         _checks.check(tensor, f"the tensor of {what}", self.rank(), dtypes or (tensor.dtype,))
 
     def _check_reduced(self, tensor: torch.Tensor, op: int, what: str) -> None:
-        self._check(tensor, what, tuple(_dtypes()))
+        self._check(tensor, what, tuple(jobs.dtypes()))
         if op >= _BAND and tensor.is_floating_point() or tensor.dtype == torch.bool and op == _BXOR:
             raise InputError(f"rank {self.rank()}: {what}: the bits of {tensor.dtype} cannot be combined")
 
@@ -414,7 +413,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _reduction(self, call: int, parts: "typing.Sequence[t.Part]", tensor: torch.Tensor, op: int,
                    root: int = 0, gathers: bool = False) -> typing.Any:
         op = _OF_BOOLS.get(op, op) if tensor.dtype == torch.bool else op
-        return self._comm.begin(call, parts, root=root, gathers=gathers, dtype=_dtypes()[tensor.dtype], op=op)
+        return self._comm.begin(call, parts, root=root, gathers=gathers, dtype=jobs.dtypes()[tensor.dtype], op=op)
 
     def _all_reduce(self, tensor: torch.Tensor, op: int, keeps: "list[typing.Any]") -> typing.Any:
         """In place."""
@@ -431,12 +430,18 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         slices = [(address + begin, end - begin) for begin, end in zip(cuts, cuts[1:])]
         return self._reduction(t.ALL_REDUCE, [(*place, *place) for place in slices], tensor, op, gathers=True)
 
+    def sum_later(self, tensor: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
+        """The tensor, once it is the sum over all ranks."""
+        keeps: "list[typing.Any]" = [tensor]
+        begun = [self._all_reduce(tensor.detach(), SUM, keeps)]
+        return typing.cast("torch.futures.Future[torch.Tensor]", self._work(begun, keeps, "a sum", tensor).get_future())
+
     # ---- by the servers ----
 
     def _is_for_servers(self, tensor: torch.Tensor, op: int) -> bool:
         job = self._job
         return (not self._comm.links.one_host and job.session.servers > 0 and self.size() == job.size
-                and tensor.dtype == torch.float32 and op in (_SUM, _AVG) and tensor.numel() >= SMALL
+                and tensor.dtype == torch.float32 and op in (SUM, AVERAGE) and tensor.numel() >= SMALL
                 and job.can_reduce())
 
     def _reduce_by_servers(self, tensors: Tensors, op: int) -> Work:
@@ -453,12 +458,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 promise.keep(error)
 
         for tensor in tensors:
-            reduce(self._job, tensor, AVERAGE if op == _AVG else SUM, done)
+            reduce(self._job, tensor, op, done)
         return Work(promise, self._job.session.give_up, f"rank {self.rank()}: all_reduce")
-
-
-def _dtypes() -> "dict[torch.dtype, int]":
-    return {**jobs.dtypes(), **HALVES}
 
 
 def _listed(tensors: typing.Any) -> Tensors:
@@ -473,6 +474,13 @@ def _root(opts: typing.Any) -> int:
 def _memory(tensor: torch.Tensor) -> "tuple[int, int]":
     """Address and bytes."""
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def of_everybody(job: jobs.Job) -> ProcessGroup:
+    """A group of all workers. Its first call is collective."""
+    return ProcessGroup(job, t.Comm(job.links(), 0, range(job.size)))  # the numbers of others are not 0
+
+
 _created = 0  # groups that this process was the first rank of
 
 

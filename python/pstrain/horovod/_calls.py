@@ -82,7 +82,7 @@ def _staged(tensor: torch.Tensor, what: str, in_place: bool, is_reduced: bool) -
     values = tensor.detach()
     if values.layout == torch.strided:
         values = values.contiguous()
-    dtypes = (*jobs.dtypes(), *_collectives.HALVES) if is_reduced else (values.dtype,)
+    dtypes = tuple(jobs.dtypes()) if is_reduced else (values.dtype,)
     _checks.check(values, what, rank(), dtypes, gpu=True)
     values = values.cpu()
     return values.clone() if not in_place and values.data_ptr() == tensor.data_ptr() else values
