@@ -349,6 +349,7 @@ def run_program(job, screen, env, logs):
     def attempt(more, heard):
         one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S)
         one.heard = heard
+        one.attempt = more["TORCHELASTIC_RESTART_COUNT"]
         one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"
         return one, one.run(job.parts())
     return attempts.run(job, screen, attempt)

@@ -57,15 +57,15 @@ def build_dir() -> "str | None":
     return os.path.dirname(os.path.dirname(path)) if path else None
 
 
-def plan(program: "list[str]", servers: int, workers: int, settings: "list[str]") -> typing.Any:
+def plan(program: "list[str]", servers: int, workers: int, settings: "list[str]", restarts: int = 0) -> typing.Any:
     """psrun's Job whose workers run the program."""
-    for name, n in (("workers", workers), ("servers", servers)):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise errors.InputError(f"{name}: {n!r} is not a number from 1")
+    for name, n, least in (("workers", workers, 1), ("servers", servers, 1), ("restarts", restarts, 0)):
+        if isinstance(n, bool) or not isinstance(n, int) or n < least:
+            raise errors.InputError(f"{name}: {n!r} is not a number from {least}")
     cli = psrunlib("cli")
     options = cli.parser().parse_args([])
     options.servers, options.workers, options.overrides = servers, str(workers), settings
-    options.build_dir = build_dir()
+    options.build_dir, options.restarts = build_dir(), restarts
     cli.take_numbers(options)
     return cli.plan_program(options, program)
 

@@ -27,7 +27,7 @@ _imports = False  # this process is a worker, which imports the caller's script
 
 
 def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = (), *, workers: int = 2,
-           servers: int = 1, settings: jobs.Settings = None, verbose: bool = False,
+           servers: int = 1, restarts: int = 0, settings: jobs.Settings = None, verbose: bool = False,
            logs: "str | os.PathLike[str] | None" = None) -> "list[T]":
     """Runs fn(*args) in each worker process of a job on this machine. Returns the results, in rank order.
 
@@ -43,18 +43,23 @@ def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = 
     arguments. fn, args and results are pickled; each worker imports the script, as by multiprocessing's "spawn".
     Functions of a notebook, lambdas and local functions need the package cloudpickle.
 
-    settings: as in `pstrain.init`. verbose: shows what all ranks print, and not rank 0 alone. logs: a folder that
-    keeps what each part has printed.
+    restarts: how often all parts are started again after one has died, as by psrun --restarts: fn is called from its
+    beginning, and goes on from the last commit of its pstrain.State. settings: as in `pstrain.init`. verbose: shows what
+    all ranks print, and not rank 0 alone. logs: a folder that keeps what each part has printed.
 
     Raises PeerError, which names the rank or server that has failed, and why, with the traceback of an exception;
     KeyboardInterrupt after Ctrl-C. Nothing is left running. InputError: an argument cannot be used.
     """
     _check(fn, args)
     with tempfile.TemporaryDirectory(prefix="pstrain-launch-") as folder:
-        _write(folder, "call", _pack(fn, args))
-        supervisor = _run(folder, workers, servers, jobs.as_words(settings), _Shown(verbose), logs)
+        _write(os.path.join(folder, "call"), _pack(fn, args))
+        kept = os.fspath(logs) if logs is not None else os.path.join(folder, "logs")
+        with _programs.job_errors("pstrain.launch"):
+            job = _programs.plan(_program(folder), servers, workers, jobs.as_words(settings), restarts)
+            os.makedirs(kept, exist_ok=True)
+            supervisor = _run(folder, job, _Shown(verbose, restarts > 0), kept)
         if not supervisor.interrupts:
-            return [_result(folder, rank) for rank in range(workers)]
+            return [_result(folder, supervisor.attempt, rank) for rank in range(workers)]
     signal.raise_signal(supervisor.signal)  # for the handler that it would have reached without psrun's
     raise KeyboardInterrupt
 
@@ -69,17 +74,17 @@ def _check(fn: typing.Any, args: typing.Any) -> None:
         raise InputError(f"args: {args!r} is not a tuple of fn's arguments")
 
 
-def _run(folder: str, workers: int, servers: int, words: "list[str]", shown: "_Shown",
-         logs: "str | os.PathLike[str] | None") -> typing.Any:
-    """Runs the job to its end. Returns its supervisor."""
-    cli = _programs.psrunlib("cli")
+def _program(folder: str) -> "list[str]":
+    """A worker's command."""
     flags: typing.Any = getattr(subprocess, "_args_from_interpreter_flags")()
     code = f"import sys; sys.path[:] = {list(map(str, sys.path))}; from pstrain.launch import work; work({folder!r})"
-    kept = os.fspath(logs) if logs is not None else os.path.join(folder, "logs")
-    with _programs.job_errors("pstrain.launch"):
-        job = _programs.plan([sys.executable, *flags, "-c", code], servers, workers, words)
-        os.makedirs(kept, exist_ok=True)
-        supervisor, status = cli.run_program(job, shown, {}, kept)
+    return [sys.executable, *flags, "-c", code]
+
+
+def _run(folder: str, job: typing.Any, shown: "_Shown", logs: str) -> typing.Any:
+    """Runs the job to its end. Returns its last supervisor."""
+    cli = _programs.psrunlib("cli")
+    supervisor, status = cli.run_program(job, shown, {}, logs)
     if not supervisor.interrupts:
         _check_end(folder, supervisor, status, cli)
     return supervisor
@@ -87,18 +92,20 @@ def _run(folder: str, workers: int, servers: int, words: "list[str]", shown: "_S
 
 def _check_end(folder: str, supervisor: typing.Any, status: int, cli: typing.Any) -> None:
     for part in supervisor.watched:
-        if part.part.role == "worker" and part.code == 0 and not os.path.exists(_path(folder, part.part.rank, "result")):
+        path = _path(folder, supervisor.attempt, part.part.rank, "result")
+        if part.part.role == "worker" and part.code == 0 and not os.path.exists(path):
             raise PeerError(f"rank {part.part.rank} ended with exit code 0 before fn had returned (os._exit?)")
     cause = supervisor.cause
     if status != 0:
-        raise PeerError(_why(folder, cause) if cause else f"the job ended early: {cli.who_was_told(supervisor)}")
+        raise PeerError(_why(folder, supervisor.attempt, cause) if cause else
+                        f"the job ended early: {cli.who_was_told(supervisor)}")
 
 
-def _why(folder: str, cause: typing.Any) -> str:
+def _why(folder: str, attempt: str, cause: typing.Any) -> str:
     """The failed part and its reason. cause: psrun's Watched."""
     is_worker, rank = cause.part.role == "worker", cause.part.rank
     name = f"rank {rank}" if is_worker else f"server {rank}"
-    if is_worker and os.path.exists(path := _path(folder, rank, "error")):
+    if is_worker and os.path.exists(path := _path(folder, attempt, rank, "error")):
         with open(path, encoding="utf-8") as f:
             text = f.read().rstrip()
         return f"{name} failed: {text.splitlines()[-1]}\n\nOn {name}:\n{text}"
@@ -113,8 +120,9 @@ class _Shown:
 
     terminal, verbose = False, True  # all lines come here
 
-    def __init__(self, everybody: bool) -> None:
+    def __init__(self, everybody: bool, tells: bool) -> None:
         self._everybody = everybody
+        self._tells = tells  # psrun's own words, too
         self._bar = 0  # the length of a progress bar's state that stands in the last line
 
     def line(self, part: typing.Any, text: str, _: object) -> None:
@@ -129,6 +137,8 @@ class _Shown:
             self._bar = len(text)
 
     def say(self, text: str = "") -> None:
+        if self._tells and text:
+            self._print(f"{text}\n")
         log.info("%s", text)
 
     def red(self, text: str) -> str:
@@ -149,12 +159,11 @@ class _Shown:
 
 # ---- what travels ----
 
-def _path(folder: str, rank: "int | str", what: str) -> str:
-    return os.path.join(folder, f"{rank}.{what}")
+def _path(folder: str, attempt: str, rank: "int | str", what: str) -> str:
+    return os.path.join(folder, f"{attempt}.{rank}.{what}")
 
 
-def _write(folder: str, name: str, content: bytes) -> None:
-    path = os.path.join(folder, name)
+def _write(path: str, content: bytes) -> None:
     with open(path + ".part", "wb") as f:
         f.write(content)
     os.rename(path + ".part", path)
@@ -194,9 +203,9 @@ def _pickled(fn: typing.Any, args: "tuple[typing.Any, ...]", has_main: bool) -> 
         raise InputError(f"fn: {fn!r} or its arguments cannot be sent to a worker: {error}") from error
 
 
-def _result(folder: str, rank: int) -> typing.Any:
+def _result(folder: str, attempt: str, rank: int) -> typing.Any:
     try:
-        with open(_path(folder, rank, "result"), "rb") as f:
+        with open(_path(folder, attempt, rank, "result"), "rb") as f:
             return pickle.load(f)
     except Exception as error:
         raise Error(f"rank {rank}: the result of fn cannot be unpickled here: {error}") from error
@@ -207,8 +216,8 @@ def _result(folder: str, rank: int) -> typing.Any:
 def work(folder: str) -> None:
     """A worker process of `launch`, from its begin to its end."""
     global _imports
-    rank = os.environ["RANK"]
-    sys.excepthook = functools.partial(_keep, folder, rank)
+    mine = functools.partial(_path, folder, os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"])
+    sys.excepthook = functools.partial(_keep, mine("error"))
     jobs.watch_exceptions()
     from multiprocessing import spawn
 
@@ -227,7 +236,7 @@ def work(folder: str) -> None:
         if jobs.current().in_step():
             raise Error("fn has returned in the middle of a step: after backward() comes optimizer.step()")
         jobs.shutdown()
-    _write(folder, f"{rank}.result", packed)
+    _write(mine("result"), packed)
 
 
 def _pickled_result(result: typing.Any, by_value: bool) -> bytes:
@@ -241,6 +250,6 @@ def _pickled_result(result: typing.Any, by_value: bool) -> bytes:
         raise Error(f"the result of fn cannot be pickled: {error}") from error
 
 
-def _keep(folder: str, rank: str, kind: "type[BaseException]", error: BaseException, where: typing.Any) -> None:
+def _keep(path: str, kind: "type[BaseException]", error: BaseException, where: typing.Any) -> None:
     """sys.excepthook: the caller shows the traceback."""
-    _write(folder, f"{rank}.error", "".join(traceback.format_exception(kind, error, where)).encode(errors="replace"))
+    _write(path, "".join(traceback.format_exception(kind, error, where)).encode(errors="replace"))

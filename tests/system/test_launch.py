@@ -56,6 +56,15 @@ class Launch(JobTest):
         self.assertIn('in raises\n    raise ValueError("no such weight")\n', text)
         self.assertEqual(text.count("Traceback"), 1, text)  # that one's: no rank has printed one
 
+    def test_restarts(self):
+        text = self.said("restarts")
+        self.assertRegex(text, r"(?m)^\[\(3, -5.0\), \(3, -5.0\)\]$")
+        self.assertRegex(text, r"(?m)^psrun: all parts are started again \(restart 1 of 1\)")
+
+    @nightly
+    def test_too_few_restarts(self):
+        self.assertRegex(self.said("too_few_restarts"), r"(?m)^gives rank 1 was ended by SIGKILL")
+
     def test_signals(self):
         for number, code, last in ((signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt\n"),
                                    (signal.SIGTERM, -signal.SIGTERM, "waits\n")):
@@ -71,10 +80,10 @@ class Launch(JobTest):
     def test_mistakes(self):
         lines = self.said("mistakes").splitlines()
         for line, part in zip(lines, ("fn: 'train' is not a function", "args: 0.5 is not a tuple", "workers: 0 is not",
-                                      "servers: True is not", "net.no_such", "-w 2 and job.workers=3 contradict",
+                                      "restarts: -1 is not", "servers: True is not", "net.no_such", "-w 2 and job.workers=3 contradict",
                                       "cloudpickle", "cannot be sent to a worker: ")):
             self.assertRegex(line, f"^InputError .*{part}")
-        self.assertEqual(len(lines), 8, lines)
+        self.assertEqual(len(lines), 9, lines)
 
     def test_a_script_without_a_guard(self):
         script = self.file("script.py", "import pstrain\ndef f():\n    pstrain.init()\npstrain.launch(f)\n")

@@ -80,6 +80,40 @@ def waits():
     pstrain.barrier()
 
 
+def dies(times):
+    """Five steps, each of which takes 1 from the weight. Rank 1 dies before the fourth, in so many attempts."""
+    pstrain.init()
+    weight, attempt = torch.nn.Parameter(torch.zeros(1)), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    optimizer = pstrain.Optimizer([("weight", weight)], "sgd", lr=1.0)
+    state = pstrain.State(None, optimizer, weight=weight.detach(), step=0)
+    state.sync()
+    with torch.no_grad():
+        weight.copy_(state.weight)
+    optimizer.start()
+    first = state.step
+    for state.step in range(first, 5):
+        if state.step == 3 and attempt < times and pstrain.rank() == 1:
+            kills()
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+        state.weight = weight.detach().clone()
+        state.step += 1
+        state.commit()
+    return first, weight.item()
+
+
+def restarts():
+    print(pstrain.launch(dies, (1,), restarts=1))
+
+
+def too_few_restarts():
+    try:
+        pstrain.launch(dies, (2,), restarts=1)
+    except pstrain.PeerError as error:
+        print("gives", error)
+
+
 class Odd:
     """Comes back as the caller's own class."""
 
@@ -112,7 +146,7 @@ def failures():
 
 def mistakes():
     for call in (lambda: pstrain.launch("train"), lambda: pstrain.launch(step, 0.5),
-                 lambda: pstrain.launch(step, workers=0), lambda: pstrain.launch(step, servers=True),
+                 lambda: pstrain.launch(step, workers=0), lambda: pstrain.launch(step, restarts=-1), lambda: pstrain.launch(step, servers=True),
                  lambda: pstrain.launch(step, settings=["net.no_such=1"]),
                  lambda: pstrain.launch(step, settings=["job.workers=3"]),
                  lambda: pstrain.launch(lambda: 0), lambda: pstrain.launch(step, (open(__file__),))):
