@@ -124,20 +124,10 @@ static void note_arrival(ps_shard *s, uint32_t rank)
     sums[rank] += last[rank];
 }
 
-/* "that of fc.weight": an optimizer, by its first tensor. */
-static void owner_text(const ps_shard *s, uint32_t step_of, char *out, size_t cap)
-{
-    snprintf(out, cap, "all optimizers");
-    for (int i = s->o.table->n_tensors; i-- > 0;)
-        if ((uint32_t)s->o.table->tensors[i].owner + 1 == step_of)
-            snprintf(out, cap, "the optimizer of %.200s", s->o.table->tensors[i].name);
-}
-
 /* All ranks make the same optimizer's step. */
 static ps_err shard_note_owner(const ps_shard *s, ps_shard_chunk *c,
                                const ps_wire_header *h)
 {
-    char one[240], other[240];
     const uint64_t at = h->step % 2;
     if (!c->owners[at].known) {
         c->owners[at].known = true;
@@ -145,13 +135,9 @@ static ps_err shard_note_owner(const ps_shard *s, ps_shard_chunk *c,
         c->owners[at].rank = h->rank;
     }
     if (c->owners[at].step_of == h->push.step_of) return PS_OK;
-    owner_text(s, c->owners[at].step_of, one, sizeof one);
-    owner_text(s, h->push.step_of, other, sizeof other);
-    return ps_err_set(PS_ERR_ARG,
-                      "in step %" PRIu64
-                      " worker %u makes the step of %s, worker %u that "
-                      "of %s: every rank must step its optimizers in the same order",
-                      h->step + 1, c->owners[at].rank, one, h->rank, other);
+    const uint32_t ranks[] = {c->owners[at].rank, h->rank};
+    const uint32_t steps_of[] = {c->owners[at].step_of, h->push.step_of};
+    return ps_step_of_differs(PS_ERR_ARG, s->o.table, h->step, ranks, steps_of);
 }
 
 static ps_err handle_push(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,

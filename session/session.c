@@ -309,7 +309,7 @@ static void session_set_rates(ps_session *s, uint64_t step)
     s->cut = false;
 }
 
-ps_err ps_session_begin(ps_session *s, uint64_t step)
+static ps_err session_begin(ps_session *s, uint64_t step, uint32_t step_of)
 {
     PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_begin"));
     if (step != s->next_step)
@@ -320,7 +320,15 @@ ps_err ps_session_begin(ps_session *s, uint64_t step)
                           "step %" PRIu64 " begins, but the job has %" PRIu64 " steps",
                           step, s->start.total_steps);
     if (s->cut) session_set_rates(s, step);
-    return ps_exchange_begin(s->exchange, step);
+    PS_TRY(ps_exchange_begin(s->exchange, step));
+    const ps_exchange_ops *ops = s->exchange->ops; // a follower has others than s->ops
+    if (ops->set_step_of) ops->set_step_of(s->exchange, step_of);
+    return PS_OK;
+}
+
+ps_err ps_session_begin(ps_session *s, uint64_t step)
+{
+    return session_begin(s, step, PS_STEP_OF_ALL);
 }
 
 static bool session_is_idle(const ps_session *s, int tensor, uint32_t step_of)
@@ -335,7 +343,7 @@ static ps_err session_leave_out(ps_session *s, int first, int n)
     uint64_t begin, end;
     ps_tensor_table_range(s->o.table, first, n, &begin, &end);
     PS_TRY(ps_exchange_params_needed(s->exchange, begin, end));
-    for (int i = first; i < first + n && !s->ops->set_step_of; i++) {
+    for (int i = first; i < first + n && !s->exchange->ops->leaves_out; i++) {
         const ps_tensor *t = &s->o.table->tensors[i];
         ps_absent_fill(ps_session_grads(s) + t->offset, t->count);
     }
@@ -344,8 +352,7 @@ static ps_err session_leave_out(ps_session *s, int first, int n)
 
 ps_err ps_session_begin_of(ps_session *s, uint64_t step, uint32_t step_of)
 {
-    PS_TRY(ps_session_begin(s, step));
-    if (s->ops->set_step_of) s->ops->set_step_of(s->exchange, step_of);
+    PS_TRY(session_begin(s, step, step_of));
     for (int i = 0, first = 0; i < s->o.table->n_tensors; first = i) {
         while (i < s->o.table->n_tensors && session_is_idle(s, i, step_of))
             i++;

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -383,6 +384,29 @@ static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const sprea
         PS_TRY(try_blocks(plan, table, to, b));
     }
     return PS_OK;
+}
+
+/* "that of fc.weight" */
+static void plan_owner_text(const ps_tensor_table *table, uint32_t step_of, char *out,
+                            size_t cap)
+{
+    snprintf(out, cap, "all optimizers");
+    for (int i = table->n_tensors; i-- > 0;)
+        if ((uint32_t)table->tensors[i].owner + 1 == step_of)
+            snprintf(out, cap, "the optimizer of %.200s", table->tensors[i].name);
+}
+
+ps_err ps_step_of_differs(ps_err code, const ps_tensor_table *table, uint64_t step,
+                          const uint32_t ranks[2], const uint32_t steps_of[2])
+{
+    char one[240], other[240];
+    plan_owner_text(table, steps_of[0], one, sizeof one);
+    plan_owner_text(table, steps_of[1], other, sizeof other);
+    return ps_err_set(code,
+                      "in step %" PRIu64
+                      " worker %u makes the step of %s, worker %u that "
+                      "of %s: every rank must step its optimizers in the same order",
+                      step + 1, ranks[0], one, ranks[1], other);
 }
 
 void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin,

@@ -41,6 +41,11 @@ static inline bool ps_chunk_is_idle(const ps_chunk *chunk, const ps_tensor_table
            (uint32_t)table->tensors[chunk->first_tensor].owner + 1 != step_of;
 }
 
+/* The error, of that code, where two workers make steps of different optimizers; names
+ * each by its first tensor. */
+ps_err ps_step_of_differs(ps_err code, const ps_tensor_table *table, uint64_t step,
+                          const uint32_t ranks[2], const uint32_t steps_of[2]);
+
 /* The part [*begin, *end) of a tensor, in its own elements, that lies in a chunk which
  * touches it. */
 void ps_chunk_overlap(const ps_chunk *chunk, const ps_tensor *t, uint64_t *begin,

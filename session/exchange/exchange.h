@@ -183,10 +183,12 @@ typedef struct ps_exchange_ops {
     /* Orderly end of the connections; after a failure only destroy may be called. */
     ps_err (*stop)(ps_exchange *x);
     void (*destroy)(ps_exchange **x);
-    /* Optional. After begin: the step is of that optimizer (plan.h); of others' tensors
-     * the gradients are ready without being written, and nothing travels. Without the
-     * slot, and before it is called, such gradients have to be -0.0 (absent.h). */
+    /* Optional. After each begin: the step is of that optimizer (plan.h). PEER, later,
+     * where ranks differ in it. */
     void (*set_step_of)(ps_exchange *x, uint32_t step_of);
+    /* Then nothing of the others' tensors travels, and their gradients are ready without
+     * being written. Otherwise these have to be -0.0 (absent.h). */
+    bool leaves_out;
 } ps_exchange_ops;
 
 struct ps_exchange {

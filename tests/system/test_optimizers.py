@@ -44,8 +44,9 @@ class Several(PythonTest):
             self.assertEqual(text.count(": fine"), 2, text)
 
     def test_another_order_of_steps(self):
-        text = self.case("other_order", code=1)
-        self.assertEqual(text.count(": refused"), 2, text)
+        for servers, word, code in first(1, ((0, "exchange.name=gloo", 0), (1, "exchange.levels=2", 1), (1, "exchange.shm=auto", 1))):
+            text = self.case("other_order", code=code, servers=servers, settings=[*FAST, word])
+            self.assertEqual(text.count(": refused"), 2, text)
 
     def test_own_rules_have_ddps_bits(self):
         for rule in first(2, ("class", "amsgrad", "own", "name", "maker")):

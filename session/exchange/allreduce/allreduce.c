@@ -330,6 +330,13 @@ ps_err ps_allreduce_begin(ps_exchange *base, uint64_t step)
     return PS_OK;
 }
 
+/* The communication thread has done with the step before the last one. */
+void ps_allreduce_set_step_of(ps_exchange *base, uint32_t step_of)
+{
+    allreduce *x = allreduce_of(base);
+    ps_reducer_set_step_of(&x->reducer, x->first_step + x->steps - 1, step_of);
+}
+
 /* Buckets that are applied when the weights of the range are those of the step. */
 static uint64_t buckets_before(const allreduce *x, uint64_t begin, uint64_t end)
 {

@@ -42,6 +42,7 @@ ps_err ps_allreduce_load(ps_exchange *x, const ps_exchange_state *in);
 void ps_allreduce_stats(const ps_exchange *x, ps_exchange_stats *out);
 ps_err ps_allreduce_stop(ps_exchange *x);
 void ps_allreduce_destroy(ps_exchange **x);
+void ps_allreduce_set_step_of(ps_exchange *x, uint32_t step_of);
 
 /* The table of an engine whose create is `make`; device: it works on the stream of a
  * device that has one. */
@@ -57,7 +58,7 @@ void ps_allreduce_destroy(ps_exchange **x);
         .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
         .load = ps_allreduce_load, .stats = ps_allreduce_stats,                          \
         .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
-        .set_step_of = NULL,                                                             \
+        .set_step_of = ps_allreduce_set_step_of, .leaves_out = false,                    \
     }
 
 #endif

@@ -22,7 +22,7 @@ static int n_arrays(const ps_reducer *r)
     return 1 + r->n_sums * r->buckets.n;
 }
 
-/* Index of the array of the sums of a bucket's blocks; 0 is bad_tensors. */
+/* Index of the array of the sums of a bucket's blocks; 0 is notes. */
 static int sums_array(const ps_reducer *r, int kind, int bucket)
 {
     return 1 + kind * r->buckets.n + bucket;
@@ -34,13 +34,13 @@ static uint64_t *cuts_of(const ps_reducer *r, int array)
 }
 
 /* One element for each part. */
-static void cut_bad_tensors(ps_reducer *r)
+static void cut_notes(ps_reducer *r)
 {
     uint64_t *cuts = cuts_of(r, 0);
     for (int p = 0; p <= n_parts(r); p++)
         cuts[p] = (uint64_t)p;
     r->arrays[0] = (ps_collective_parts){
-        .base = r->bad_tensors, .element_bytes = sizeof *r->bad_tensors, .cuts = cuts};
+        .base = r->notes, .element_bytes = sizeof *r->notes, .cuts = cuts};
 }
 
 /* The parts of the bucket follow each other, and so do their blocks, from the block where
@@ -82,8 +82,7 @@ static ps_err reducer_alloc_arrays(ps_reducer *r)
     const size_t parts = (size_t)n_parts(r);
     PS_TRY(alloc_sums(r));
     const size_t n = (size_t)n_arrays(r);
-    PS_TRY(ps_mem_zalloc(&r->bad_tensors, parts, sizeof *r->bad_tensors,
-                         "tensors that are not finite"));
+    PS_TRY(ps_mem_zalloc(&r->notes, parts, sizeof *r->notes, "notes of a step"));
     PS_TRY(ps_mem_zalloc(&r->arrays, n, sizeof *r->arrays, "arrays"));
     return ps_mem_zalloc(&r->cuts, n * (parts + 1), sizeof *r->cuts, "cuts");
 }
@@ -119,7 +118,7 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
                            scatters ? at->world_size : 1,
                            scatters ? ops->segment(collective) : UINT64_MAX));
     PS_TRY(reducer_alloc_arrays(r));
-    cut_bad_tensors(r);
+    cut_notes(r);
     for (int i = 0; i < n_arrays(r) - 1; i++)
         cut_sums_array(r, i / r->buckets.n, i % r->buckets.n);
     return scatters ? reducer_lay_out(r) : PS_OK;
@@ -129,7 +128,7 @@ void ps_reducer_fini(ps_reducer *r)
 {
     ps_buckets_fini(&r->buckets);
     ps_scatter_fini(&r->scatter);
-    free(r->bad_tensors);
+    free(r->notes);
     free(r->arrays);
     free(r->cuts);
     free(r->gradnorm_sums);
@@ -166,7 +165,7 @@ static ps_err reducer_find_bad_tensor(ps_reducer *r, const ps_chunk *part)
         ps_chunk_overlap(part, t, &begin, &end);
         PS_TRY(ops->check_finite(r->stream, t->offset + begin, end - begin, &finite));
         if (finite) continue;
-        r->bad_tensors[r->own] = (uint32_t)i + 1;
+        r->notes[r->own].bad_tensor = (uint32_t)i + 1;
         return PS_OK;
     }
     return ps_err_set(PS_ERR_INTERNAL, "a gradient that is not finite was not found");
@@ -183,7 +182,8 @@ static ps_err look_at(ps_reducer *r, const ps_chunk *part)
     else if (r->rule.refuses)
         PS_TRY(ops->check_finite(r->stream, part->offset, part->count, &finite));
     // the first bucket with such a gradient is the one that is named
-    return finite || r->bad_tensors[r->own] ? PS_OK : reducer_find_bad_tensor(r, part);
+    return finite || r->notes[r->own].bad_tensor ? PS_OK
+                                                 : reducer_find_bad_tensor(r, part);
 }
 
 /* Of the bad tensors gathered for a step, the first in the backward pass, + 1; 0: none.
@@ -192,8 +192,8 @@ static uint32_t take_bad_tensor(ps_reducer *r)
 {
     uint32_t bad = 0;
     for (int p = 0; p < n_parts(r); p++)
-        if (r->bad_tensors[p] > bad) bad = r->bad_tensors[p];
-    r->bad_tensors[r->own] = 0;
+        if (r->notes[p].bad_tensor > bad) bad = r->notes[p].bad_tensor;
+    r->notes[r->own].bad_tensor = 0;
     return bad;
 }
 
@@ -212,7 +212,7 @@ static ps_err reducer_apply(ps_reducer *r, int bucket, uint64_t i, uint64_t step
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&r->rule, step, grad_scale);
     if (r->lamb_sums)
         PS_TRY(r->stream->ops->lamb_apply(r->stream, &now, &segment, r->lamb_sums));
-    else if (!r->bad_tensors[r->own])
+    else if (!r->notes[r->own].bad_tensor)
         PS_TRY(r->stream->ops->apply(r->stream, &now, &segment));
     return ops->share ? ops->share(r->collective, bucket, i) : PS_OK;
 }
@@ -267,13 +267,32 @@ static ps_err reducer_make_updates(ps_reducer *r, uint64_t step, double grad_sca
     return gather_arrays(r);
 }
 
+void ps_reducer_set_step_of(ps_reducer *r, uint64_t step, uint32_t step_of)
+{
+    atomic_store(&r->steps_of[step % 2], step_of);
+}
+
+/* Once the notes are gathered. */
+static ps_err reducer_check_step_of(const ps_reducer *r, uint64_t step)
+{
+    for (int p = 1; p < n_parts(r); p++) {
+        const uint32_t ranks[] = {0, (uint32_t)p};
+        const uint32_t steps_of[] = {r->notes[0].step_of, r->notes[p].step_of};
+        if (steps_of[0] != steps_of[1])
+            return ps_step_of_differs(PS_ERR_PEER, r->at->table, step, ranks, steps_of);
+    }
+    return PS_OK;
+}
+
 /* After the last bucket: gathers what all ranks must know, and applies what waited for
  * it. */
 static ps_err reducer_end_step(ps_reducer *r, uint64_t step)
 {
     ps_step_decision decision;
     PS_TRY(own_norm_sums(r));
+    r->notes[r->own].step_of = atomic_load(&r->steps_of[step % 2]);
     PS_TRY(gather_arrays(r));
+    PS_TRY(reducer_check_step_of(r, step));
     const uint32_t bad = take_bad_tensor(r);
     if (bad && r->rule.refuses) return nan_error(r, (int)bad - 1, step);
     PS_TRY(ps_step_rule_decide(&r->rule, !bad, total_norm(r), &decision));

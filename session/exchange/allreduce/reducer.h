@@ -18,11 +18,18 @@
 #ifndef PS_REDUCER_H
 #define PS_REDUCER_H
 
+#include <stdatomic.h>
+
 #include "bucket.h"
 #include "collective.h"
 #include "device_stream.h"
 #include "exchange.h"
 #include "stream_step.h"
+
+typedef struct ps_reducer_note {
+    uint32_t bad_tensor; // 1 + a tensor that is not finite, or 0
+    uint32_t step_of;    // whose step it is (plan.h)
+} ps_reducer_note;
 
 typedef struct ps_reducer {
     const ps_exchange_options *at;
@@ -41,10 +48,10 @@ typedef struct ps_reducer {
     double *lamb_sums;     // (ps_lamb_sums); NULL: another optimizer
     double *sums[3];       // (n_sums) those of them that there are, by kind
     int n_sums;
-    /* (parts) of the step: 1 + a tensor that is not finite, or 0. */
-    uint32_t *bad_tensors;
-    uint64_t *cuts; // of all arrays, (parts + 1) each
-    /* What is gathered: bad_tensors, and of every bucket each of `sums`. */
+    ps_reducer_note *notes;       // (parts) of the step
+    _Atomic uint32_t steps_of[2]; // by step % 2: the own notes' step_of
+    uint64_t *cuts;               // of all arrays, (parts + 1) each
+    /* What is gathered: notes, and of every bucket each of `sums`. */
     ps_collective_parts *arrays;
 } ps_reducer;
 
@@ -53,11 +60,15 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
                        ps_device_stream *stream, ps_collective *collective);
 void ps_reducer_fini(ps_reducer *r);
 
+/* Whose step it is, before its last bucket is given. By any thread. */
+void ps_reducer_set_step_of(ps_reducer *r, uint64_t step, uint32_t step_of);
+
 /* Takes a step's buckets in order: sums each and applies what can be applied. *applied is
  * true with the last bucket only: the whole step is applied, or, with an engine that
  * queues, will be before the device's next pass. NUMERIC, on every rank, at the last
  * bucket of a step with a gradient that is not finite, or, with an engine that queues,
- * when that is completed. */
+ * when that is completed. PEER, likewise, where ranks step different optimizers, with an
+ * engine that scatters. */
 ps_err ps_reducer_reduce(ps_reducer *r, int bucket, uint64_t step, bool *applied);
 
 /* Called after that, from the last bucket to the first, as the next forward pass needs

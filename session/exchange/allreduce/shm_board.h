@@ -25,8 +25,9 @@ typedef struct ps_shm_board { // all zero at the start
     _Alignas(64) _Atomic uint64_t offered; // buckets whose gradients are final
     _Alignas(64) _Atomic uint64_t rounds;  // pieces that it has put
     _Alignas(64) uint8_t pieces[2][PS_SHM_BOARD_PIECE]; // in turn
-    _Atomic uint32_t scale_bits; // of a leader (two_levels.h): the newest loss scale
-    _Atomic uint64_t shared[];   // of each bucket: how often its part has new weights
+    _Atomic uint32_t scale_bits;  // of a leader (two_levels.h): the newest loss scale
+    _Atomic uint32_t steps_of[2]; // the same, by step % 2: whose step it is (plan.h)
+    _Atomic uint64_t shared[];    // of each bucket: how often its part has new weights
 } ps_shm_board;
 
 uint64_t ps_shm_board_bytes(int n_buckets_max);

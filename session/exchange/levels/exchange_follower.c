@@ -194,6 +194,11 @@ static ps_err follower_begin(ps_exchange *x, uint64_t step)
     return PS_OK;
 }
 
+static void follower_set_step_of(ps_exchange *x, uint32_t step_of)
+{
+    ps_levels_set_step_of(follower_self(x)->levels, follower_self(x)->step, step_of);
+}
+
 /* What answers the gradient takes the place of the present weights, so these are copied
  * before, even if nobody has needed them. */
 static ps_err follower_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
@@ -268,4 +273,6 @@ static const ps_exchange_ops follower_ops = {
     .stats = follower_stats,
     .stop = follower_drain, // nothing is on its way then
     .destroy = follower_destroy,
+    .set_step_of = follower_set_step_of,
+    .leaves_out = true,
 };

@@ -50,12 +50,25 @@ static ps_levels_wait leader_wait_for(const ps_levels_leader *l, int place)
                             .ctx = l};
 }
 
-static ps_err await_others(ps_levels_leader *l, uint32_t chunk, uint64_t n)
+/* Whether the worker at that place makes the same optimizer's step. */
+static ps_err leader_check_step_of(const ps_levels_leader *l, int place, uint64_t step)
 {
+    const ps_levels *levels = l->levels;
+    const uint32_t ranks[] = {(uint32_t)levels->ranks[0], (uint32_t)levels->ranks[place]};
+    const uint32_t steps_of[] = {ps_levels_step_of(levels, 0, step),
+                                 ps_levels_step_of(levels, place, step)};
+    if (steps_of[0] == steps_of[1]) return PS_OK;
+    return ps_step_of_differs(PS_ERR_PEER, levels->o.table, step, ranks, steps_of);
+}
+
+static ps_err await_others(ps_levels_leader *l, uint32_t chunk, uint64_t step)
+{
+    const uint64_t n = step - l->levels->o.first_step + 1;
     for (int i = 1; i < l->levels->n; i++) {
         ps_levels_wait w = leader_wait_for(l, i);
         atomic_store(&l->awaits, i);
         PS_TRY(ps_levels_await(&w, &l->levels->boards[i]->shared[chunk], n));
+        PS_TRY(leader_check_step_of(l, i, step));
     }
     atomic_store(&l->awaits, 0);
     return PS_OK;
@@ -112,9 +125,11 @@ static ps_err leader_run(ps_levels_leader *l)
         PS_TRY(await_own(l, k + 1));
         const uint32_t chunk = l->order[k % n];
         const uint64_t step = o->first_step + k / n;
-        PS_TRY(await_others(l, chunk, k / n + 1));
+        PS_TRY(await_others(l, chunk, step));
         const uint64_t begin_ns = ps_trace_now();
-        PS_TRY(leader_sum(l, &o->plan->chunks[chunk], step));
+        const ps_chunk *c = &o->plan->chunks[chunk];
+        if (!ps_chunk_is_idle(c, o->table, ps_levels_step_of(l->levels, 0, step)))
+            PS_TRY(leader_sum(l, c, step));
         ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, step, chunk, PS_TRACE_NONE);
         PS_TRY(ps_comm_submit(l->comm, PS_COMM_PUSH, step, &chunk, 1));
     }

@@ -50,6 +50,17 @@ static inline bool ps_levels_leads(const ps_levels *l)
     return l->own == 0;
 }
 
+/* Whose step it is for this worker. Before its gradients are counted. */
+static inline void ps_levels_set_step_of(ps_levels *l, uint64_t step, uint32_t step_of)
+{
+    atomic_store(&l->boards[l->own]->steps_of[step % 2], step_of);
+}
+/* The same, of the worker at a place whose gradients of the step are counted. */
+static inline uint32_t ps_levels_step_of(const ps_levels *l, int place, uint64_t step)
+{
+    return atomic_load(&l->boards[place]->steps_of[step % 2]);
+}
+
 /* Raises a count of the own board. */
 void ps_levels_post(ps_levels *l, _Atomic uint64_t *count);
 

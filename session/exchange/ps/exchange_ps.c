@@ -196,7 +196,9 @@ static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
 
 static void ps_ops_set_step_of(ps_exchange *x, uint32_t step_of)
 {
-    ps_comm_set_step_of(exchange_ps_self(x)->comm, step_of);
+    exchange_ps *e = exchange_ps_self(x);
+    ps_comm_set_step_of(e->comm, e->step, step_of);
+    if (e->leader) ps_levels_set_step_of(e->levels, e->step, step_of);
 }
 
 static ps_err ps_ops_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
@@ -372,7 +374,7 @@ static const ps_exchange_rests ps_ops_rests = {.rest = ps_ops_rest};
         .finish = ps_ops_finish, .drain = ps_ops_drain, .loss_scale = ps_ops_loss_scale, \
         .sync_buffers = ps_ops_sync_buffers, .save = ps_ops_save, .load = ps_ops_load,   \
         .stats = ps_ops_stats, .stop = ps_ops_stop, .destroy = ps_ops_destroy,           \
-        .set_step_of = (has_peers) ? NULL : ps_ops_set_step_of,                          \
+        .set_step_of = ps_ops_set_step_of, .leaves_out = true,                           \
     }
 
 const ps_exchange_ops ps_exchange_ps_ops =

@@ -58,9 +58,9 @@ ps_err ps_comm_check(const ps_comm *c)
 
 /* ---- commands ---- */
 
-void ps_comm_set_step_of(ps_comm *c, uint32_t step_of)
+void ps_comm_set_step_of(ps_comm *c, uint64_t step, uint32_t step_of)
 {
-    c->step_of = step_of;
+    atomic_store(&c->steps_of[step % 2], step_of);
 }
 
 ps_err ps_comm_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
@@ -84,11 +84,12 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command what, uint64_t step,
     // The thread has nothing to do with these chunks until it takes the command.
     for (uint32_t i = 0; i < n && what >= PS_COMM_EXACT; i++)
         atomic_store(&c->versions[chunks[i]], (int64_t)step - 1);
+    const uint32_t step_of = atomic_load(&c->steps_of[step % 2]);
     for (uint32_t i = 0; i < n; i++)
         PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = kinds[what],
                                                                .chunk = chunks[i],
                                                                .step = step,
-                                                               .step_of = c->step_of}));
+                                                               .step_of = step_of}));
     if (n) ps_command_queue_wake(&c->commands);
     return PS_OK;
 }

@@ -47,7 +47,7 @@ ps_err ps_comm_submit(ps_comm *c, ps_comm_command command, uint64_t step,
 ps_err ps_comm_push(ps_comm *c, uint64_t step, const uint32_t *chunks, uint32_t n,
                     bool more);
 /* What is pushed from now on is of steps of that one (plan.h). */
-void ps_comm_set_step_of(ps_comm *c, uint32_t step_of);
+void ps_comm_set_step_of(ps_comm *c, uint64_t step, uint32_t step_of);
 /* Gives a command for the first n chunks, each at the version that it has, and blocks
  * until all are answered. No push of them is unanswered. TIMEOUT as ps_comm_wait. */
 ps_err ps_comm_ask(ps_comm *c, ps_comm_command command, uint32_t n);

@@ -63,11 +63,12 @@ static ps_err comm_rings_push(ps_comm *c, uint32_t chunk, uint64_t step)
     h.step = step;
     h.chunk = chunk;
     h.count = plan->count;
-    const bool idle = ps_chunk_is_idle(plan, c->o.table, c->step_of);
+    const uint32_t step_of = atomic_load(&c->steps_of[step % 2]);
+    const bool idle = ps_chunk_is_idle(plan, c->o.table, step_of);
     const uint64_t bytes = idle ? 0 : plan->count * sizeof(float);
     h.codec = idle ? PS_CODEC_IDLE : PS_CODEC_SHM;
     h.push.groups = ps_comm_groups_sent(c, l);
-    h.push.step_of = c->step_of;
+    h.push.step_of = step_of;
     uint64_t sent = 0;
     atomic_store(&c->chunks[chunk].in_ring, true); // before weights can be here
     atomic_fetch_add(&c->n_pushed, 1);

@@ -71,14 +71,14 @@ struct ps_comm {
     uint32_t epoch;
     pthread_t thread;
     bool running;
-    ps_command_queue commands;  // kinds: ps_msg_kind, or PS_COMM_QUIT
-    ps_shared_mem ring_memory;  // without base: no rings
-    _Atomic uint32_t n_pushed;  // through rings, ever
-    uint32_t n_taken;           // weights from rings, ever; of the thread that waits
-    bool rings;                 // all links have them; constant while the thread runs
-    uint64_t spin_ns;           // with rings: how long a wait looks before it sleeps
-    uint32_t step_of;           // of the main thread: whose step it pushes
-    ps_wire_frames ring_frames; // the main thread's
+    ps_command_queue commands;    // kinds: ps_msg_kind, or PS_COMM_QUIT
+    ps_shared_mem ring_memory;    // without base: no rings
+    _Atomic uint32_t n_pushed;    // through rings, ever
+    uint32_t n_taken;             // weights from rings, ever; of the thread that waits
+    bool rings;                   // all links have them; constant while the thread runs
+    uint64_t spin_ns;             // with rings: how long a wait looks before it sleeps
+    _Atomic uint32_t steps_of[2]; // by step % 2: whose step is pushed
+    ps_wire_frames ring_frames;   // the main thread's
 
     // The thread's, while it runs
     void *zmq_context;
