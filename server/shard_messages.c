@@ -268,9 +268,10 @@ static ps_err handle_bye(ps_shard *s, const ps_wire_header *h)
     p->returns = h->bye.returns;
     PS_TRY(ps_shard_reply_short(s, PS_MSG_LEFT, h->rank, 0));
     if (again) return PS_OK;
+    s->n_left++;
     s->n_return += p->returns;
     PS_TRY(check_left_in_all(s));
-    if (++s->n_left < s->n_senders) return PS_OK;
+    if (s->n_left < s->n_senders) return PS_OK;
     if (s->n_return > 0 && s->n_return < s->n_left) return some_return(s);
     ps_shard_set_state(s, s->n_return > 0 ? PS_SHARD_PAUSED : PS_SHARD_DONE);
     return PS_OK;

@@ -157,7 +157,7 @@ typedef struct ps_wire_header {
         } stale;
         struct { // BYE
             /* The job goes on with another table of tensors (ps_member_next_table). */
-            bool returns;
+            uint32_t returns; // 1; 0: the worker is done
         } bye;
     };
 } ps_wire_header;

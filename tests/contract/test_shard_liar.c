@@ -313,7 +313,8 @@ static frame draw_lie(void)
 static bool is_missed(ps_err err)
 {
     return err == PS_ERR_ARG && t.shard.peers[LIAR].left &&
-           strstr(ps_err_message(), "worker 1 has ended");
+           (strstr(ps_err_message(), "worker 1 has ended") ||
+            strstr(ps_err_message(), "worker 1 adds parameters"));
 }
 
 static void tell_a_lie(long at)
@@ -333,6 +334,7 @@ static void tell_a_lie(long at)
     if (!t.shard.peers[LIAR].left) return;
     t.shard.peers[LIAR].left = false; // it has said goodbye: it comes again
     t.shard.n_left--;
+    t.shard.n_return -= t.shard.peers[LIAR].returns;
 }
 
 static void an_honest_push(void)
