@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -57,4 +59,16 @@ ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out)
     const ps_err err = ps_err_errno(PS_ERR_IO, "%s", path);
     close(fd);
     return err;
+}
+
+void ps_regular_file_keep_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
 }

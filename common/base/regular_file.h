@@ -15,5 +15,8 @@
 ps_err ps_regular_file_open(const char *path, int flags, int *fd);
 /* The same as a stream; NULL after an error. mode: "r", "w" or "a". */
 ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out);
+/* Syncs the folder of a file that has just got its name, so that the name survives a
+ * power cut. A failure is ignored. */
+void ps_regular_file_keep_name(const char *path);
 
 #endif

@@ -432,19 +432,6 @@ static ps_err write_synced(const sink *to, const content *what)
     return PS_OK;
 }
 
-/* Syncs the folder, so that the new name survives a power cut. A failure is ignored. */
-static void safetensors_sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(folder);
-}
-
 static ps_err write_file(const char *path, const char *temporary, const content *what)
 {
     sink to = {.path = temporary};
@@ -455,7 +442,7 @@ static ps_err write_file(const char *path, const char *temporary, const content 
     if (err == PS_OK && rename(temporary, path) != 0)
         err = ps_err_errno(PS_ERR_IO, "%s", path);
     if (err == PS_OK)
-        safetensors_sync_folder(path);
+        ps_regular_file_keep_name(path);
     else
         unlink(temporary);
     return err;

@@ -114,6 +114,7 @@ static const char ENVIRONMENT[] =
     "  PS_SERVERS                 server processes of the job\n"
     "  PS_INCARNATION             how often a launcher has started this process\n"
     "                             before: a later one takes the place of an earlier\n"
+    "  PS_NEWCOMER                it joins a job that runs: it is never worker 0\n"
     "  PS_CURVE_DIR               the folder of the job's keys, as --curve\n"
     "  PS_CURVE_KEY               the text of this role's key file, instead\n"
     "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n"

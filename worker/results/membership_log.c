@@ -61,7 +61,10 @@ ps_err ps_membership_log_add(const char *path, const ps_membership *m)
         err = ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
     if (err == PS_OK && rename(temporary, path) != 0)
         err = ps_err_errno(PS_ERR_IO, "cannot write %s", path);
-    if (err != PS_OK) unlink(temporary);
+    if (err == PS_OK)
+        ps_regular_file_keep_name(path);
+    else
+        unlink(temporary);
     return err;
 }
 
