@@ -80,7 +80,7 @@ static void strike(void *arg, uint64_t i)
         break;
     case SLEEP:
         until += f->for_ns + NEMESIS_DEAD_AFTER_MS * MS;
-        n->has_killed = true; // to the others
+        n->has_killed = n->has_slept = true; // to the others it is dead
         world_freeze(a, until - world_now());
         break;
     case JUMP:

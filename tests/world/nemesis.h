@@ -24,7 +24,7 @@ typedef struct nemesis {
     bool keeps_links; // connections are slow, and are not lost
     bool sleeps;      // members may be frozen until the others take them for dead
     uint64_t without; // bit i: the i-th fault does not happen
-    bool has_killed;
+    bool has_killed, has_slept;
     uint64_t last_ns; // when its last fault is over
     uint64_t most_ms; // that a member is kept from the others
     int kills, n_moments;

@@ -3,6 +3,8 @@
  *   ps-world --seed S [--trace] [--without FAULTS]
  *   ps-world --seeds FIRST..LAST [--twice]
  *   ps-world --seconds N            new seeds, from the time of day on
+ *   ps-world --members N            how the coordinator fares with so many
+ * (world_scale.c)
  *
  * A seed stands for a job and its faults: an even one for a program on libpstrain, an odd
  * one for ps-worker with a model. Exit code 1, and the seed on the last line,
@@ -229,6 +231,16 @@ static int run_seeds(wanted *w)
     return 0;
 }
 
+static int run_members(int n)
+{
+    const world_options o = {.seed = 1, .errors = fdopen(dup(STDERR_FILENO), "w")};
+    if (n >= WORLD_MEMBERS_LEAST && n <= WORLD_MEMBERS_MOST)
+        return freopen("/dev/null", "w", stderr) ? world_scale_run(&o, n) : 1;
+    fprintf(stderr, "ps-world: --members is from %d to %d\n", WORLD_MEMBERS_LEAST,
+            WORLD_MEMBERS_MOST);
+    return 2;
+}
+
 static bool read_range(const char *text, wanted *w)
 {
     char *end;
@@ -241,7 +253,7 @@ static bool read_range(const char *text, wanted *w)
 static int usage(void)
 {
     fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] | --seeds "
-                    "FIRST..LAST [--twice] | --seconds N\n");
+                    "FIRST..LAST [--twice] | --seconds N | --members N\n");
     return 2;
 }
 
@@ -253,6 +265,8 @@ int main(int argc, char **argv)
         w.seconds = strtod(argv[2], NULL);
         w.first = (uint64_t)now_s(CLOCK_REALTIME) * 1000;
         if (!(w.seconds > 0)) return usage();
+    } else if (strcmp(argv[1], "--members") == 0) {
+        return run_members(atoi(argv[2]));
     } else if (strncmp(argv[1], "--seed", 6) != 0 || !read_range(argv[2], &w)) {
         return usage();
     }

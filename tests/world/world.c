@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ typedef struct task {
     ucontext_t context; // while another one runs; so are the next two
     int code;           // errno
     uint8_t own[OWN_BYTES];
+    uint64_t spent_ns; // of processor time, where the world measures it
     bool done;
     bool waits; // for ready(what), until then
     bool (*ready)(void *);
@@ -34,7 +36,7 @@ typedef struct event {
     uint64_t number;
 } event;
 
-enum { TASKS = 1024, CALL_NS = 50, SWITCH_NS = 2000 };
+enum { TASKS = 8192, CALL_NS = 50, SWITCH_NS = 2000 };
 
 static struct {
     world_options o;
@@ -48,6 +50,7 @@ static struct {
     uint64_t n_events_ever;
     int code;
     task *running;
+    uint64_t metered_ns;
     ucontext_t outside; // of the world: where its run began
     // The programs' thread-local variables: each task has its own values of them.
     void *own;
@@ -191,10 +194,40 @@ static void switch_to(task *from, task *to)
     errno = from->code;
 }
 
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+
+/* The time since the last call was that task's. */
+static void meter(task *t)
+{
+    if (!W.o.measures) return;
+    struct timespec now;
+    __real_clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    const uint64_t ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    if (t) t->spent_ns += ns - W.metered_ns;
+    W.metered_ns = ns;
+}
+
+uint64_t world_spent_ns(const char *name)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < W.n_tasks; i++)
+        if (strcmp(W.tasks[i]->name, name) == 0) sum += W.tasks[i]->spent_ns;
+    return sum;
+}
+
+void world_name_task(void *arg, const char *name)
+{
+    task *t = arg;
+    snprintf(t->name, sizeof t->name, "%s", name);
+}
+
 /* Hands the baton on, and waits for it. */
 static void hand_on(void)
 {
-    task *me = W.running, *next = choose_task();
+    task *me = W.running;
+    meter(me);
+    task *next = choose_task();
+    meter(NULL);
     next->waits = false;
     W.now_ns += 1 + world_draw(SWITCH_NS);
     if (next != me) switch_to(me, next);
@@ -330,7 +363,8 @@ world_process *world_start(const char *name, const world_process *host,
     *p = (world_process){.index = W.n_processes++, .main = run, .arg = arg};
     snprintf(p->name, sizeof p->name, "%s", name);
     p->host = host ? host->host : p->index;
-    snprintf(p->address, sizeof p->address, "10.0.0.%d", p->host + 1);
+    snprintf(p->address, sizeof p->address, "10.0.%d.%d", (p->host + 1) / 256,
+             (p->host + 1) % 256);
     new_task(p, "main", process_main, p);
     return p;
 }
@@ -381,6 +415,11 @@ uint64_t world_now(void)
 bool world_traces(void)
 {
     return W.o.trace || W.o.hash;
+}
+
+bool world_measures(void)
+{
+    return W.o.measures;
 }
 
 bool world_logs(void)

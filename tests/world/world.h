@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { WORLD_PROCESSES = 128, WORLD_NAME = 24 };
+enum { WORLD_PROCESSES = 1100, WORLD_NAME = 24 };
 
 typedef struct world_process {
     char name[WORLD_NAME];
@@ -46,6 +46,7 @@ typedef struct world_options {
     uint64_t kind;     // of job: what world_choice follows; 0: the seed
     bool trace;        // to stdout: a line per message, event and fault
     uint64_t *hash;    // NULL, or of the lines of the trace
+    bool measures;     // how long tasks run
     FILE *errors;      // where world_wrong writes
 } world_options;
 int world_run(const world_options *options, int (*first)(void *arg), void *arg);
@@ -63,6 +64,10 @@ void world_yield(void);
 world_process *world_self(void);
 /* Another task of this process. */
 void *world_start_task(const char *name, void *(*run)(void *), void *arg);
+/* For whoever looks at it. */
+void world_name_task(void *task, const char *name);
+/* Processor time of the tasks of that name, where the world measures it. */
+uint64_t world_spent_ns(const char *name);
 void world_join_task(void *task, void **result);
 
 /* ---- processes and events ---- */
@@ -90,7 +95,8 @@ uint64_t world_choice_of(uint64_t kind, uint64_t what, uint64_t below);
 /* A line of the trace. */
 __attribute__((format(printf, 1, 2))) void world_say(const char *format, ...);
 bool world_traces(void); // or only hashes them
-bool world_logs(void);   // whether the programs' own lines are shown
+bool world_measures(void);
+bool world_logs(void); // whether the programs' own lines are shown
 /* Ends the run: the seed has failed. Does not return. */
 __attribute__((format(printf, 1, 2), noreturn)) void world_wrong(const char *format, ...);
 

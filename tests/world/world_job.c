@@ -14,8 +14,7 @@ enum {
     SERVERS_MOST = 3,
     TENSORS = 6,
     ELEMENTS_MOST = 4096, // of the arena
-    STEPS = 20,
-    PORT = 29500
+    STEPS = 20
 };
 #define MS UINT64_C(1000000)
 #define LR 0.015625 // 2^-6: sums of whole numbers times it are exact
@@ -283,7 +282,7 @@ static int train(pstrain_session *s, int rank)
     return code == 0 ? pstrain_close(s) : code;
 }
 
-static char init_method[64];
+const char world_init_method[] = "tcp://10.0.0.2:29500"; // server 0's
 
 static int worker_program(void *arg)
 {
@@ -293,7 +292,7 @@ static int worker_program(void *arg)
     snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
     const char *settings[] = {"net.insecure=true", "exchange.shm=off", dead, shards};
     const pstrain_options options = {.struct_size = sizeof options,
-                                     .init_method = init_method,
+                                     .init_method = world_init_method,
                                      .rank_plus_1 = rank + 1,
                                      .world_size = J.workers,
                                      .servers_plus_1 = J.servers + 1,
@@ -310,15 +309,14 @@ static int worker_program(void *arg)
     return code;
 }
 
-static int server_program(void *arg)
+int world_run_server(int rank, int n_servers, int n_workers, int n_shards)
 {
-    const int rank = (int)(intptr_t)arg;
     char number[16], servers[16], workers[16], dead[40], shards[40];
     snprintf(number, sizeof number, "%d", rank);
-    snprintf(servers, sizeof servers, "%d", J.servers);
-    snprintf(workers, sizeof workers, "%d", J.workers);
+    snprintf(servers, sizeof servers, "%d", n_servers);
+    snprintf(workers, sizeof workers, "%d", n_workers);
     snprintf(dead, sizeof dead, "net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
-    snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
+    snprintf(shards, sizeof shards, "server.shards=%d", n_shards);
     char *argv[] = {"ps-server",
                     "--rank",
                     number,
@@ -327,7 +325,7 @@ static int server_program(void *arg)
                     "--world-size",
                     workers,
                     "--init-method",
-                    init_method,
+                    (char *)(uintptr_t)world_init_method,
                     "--set",
                     "net.insecure=true",
                     "--set",
@@ -340,6 +338,11 @@ static int server_program(void *arg)
                     world_logs() ? "debug" : "error",
                     NULL};
     return ps_server_program(sizeof argv / sizeof *argv - 1, argv);
+}
+
+static int server_program(void *arg)
+{
+    return world_run_server((int)(intptr_t)arg, J.servers, J.workers, J.shards);
 }
 
 static int n_members(void)
@@ -360,6 +363,24 @@ static bool all_over(void *arg)
 /* How long a job may go on after the last fault: what waits for a member that is gone. */
 enum { BOUND_MS = 4 * NEMESIS_DEAD_AFTER_MS + 60000 };
 
+static const char *victim; // "worker 1": who was killed
+
+static void on_job_killed(world_process *p)
+{
+    static char name[WORLD_NAME];
+    snprintf(name, sizeof name, "%s", p->name);
+    *strchr(name, '-') = ' ';
+    victim = name;
+}
+
+/* Those that miss it name it. */
+static void check_victim_named(void)
+{
+    for (int r = 0; r < J.workers; r++)
+        if (victim && J.error[r][0] && !strstr(J.error[r], victim))
+            world_wrong("%s was killed, and worker %d says: %s", victim, r, J.error[r]);
+}
+
 static int judge(void)
 {
     world_wait(all_over, NULL, world_now() + 1000000 * MS);
@@ -373,7 +394,10 @@ static int judge(void)
             world_wrong("%s ended with %d: %s", p->name, p->code,
                         is_worker ? J.error[i - J.servers] : "(--trace shows its log)");
     }
-    if (J.nemesis.has_killed) return 0;
+    if (J.nemesis.has_killed) {
+        if (!J.nemesis.has_slept) check_victim_named();
+        return 0;
+    }
     if (J.steps_made != STEPS)
         world_wrong("%llu steps were made", (unsigned long long)J.steps_made);
     uint64_t hash = hash_of[STEPS];
@@ -410,7 +434,6 @@ static int begin(void *arg)
         J.sizes[t] = 1 + (int64_t)world_choice(
                              20 + (uint64_t)t,
                              1 + world_choice(30 + (uint64_t)t, ELEMENTS_MOST / TENSORS));
-    snprintf(init_method, sizeof init_method, "tcp://10.0.0.2:%d", PORT); // server 0's
     char name[32];
     for (int i = 0; i < J.servers; i++) {
         snprintf(name, sizeof name, "server-%d", i);
@@ -421,7 +444,8 @@ static int begin(void *arg)
         J.members[J.servers + i] =
             world_start(name, NULL, worker_program, (void *)(intptr_t)i);
     }
-    J.nemesis = (nemesis){.members = J.members,
+    J.nemesis = (nemesis){.killed = on_job_killed,
+                          .members = J.members,
                           .n_members = n_members(),
                           .span_ms = 400,
                           .most_kills = world_draw(3) == 0,

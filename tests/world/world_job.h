@@ -23,6 +23,14 @@ bool world_job_has_no_closed_form(uint64_t seed);
 int world_job_run(const world_options *options, const world_job_options *job,
                   uint64_t *weights);
 
+/* The server of a job without a model, to its end. */
+int world_run_server(int rank, int servers, int workers, int shards);
+extern const char world_init_method[];
+
+/* Prints how long things take with so many members, of which two are servers. */
+enum { WORLD_MEMBERS_LEAST = 3, WORLD_MEMBERS_MOST = 1024 };
+int world_scale_run(const world_options *options, int members);
+
 /* The whole ps-worker and ps-server, with a small model, and what psrun does when a part
  * dies. */
 typedef enum world_subject {

@@ -66,7 +66,7 @@ int __wrap_usleep(useconds_t us)
 
 /* ---- threads ---- */
 
-enum { THREADS = 4096 };
+enum { THREADS = 16384 };
 static struct {
     void *task;
 } threads[THREADS]; // a pthread_t is a place here, plus 1
@@ -84,8 +84,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 
 int __wrap_pthread_setname_np(pthread_t thread, const char *name)
 {
-    (void)thread;
-    (void)name;
+    world_name_task(threads[(size_t)thread - 1].task, name);
     return 0;
 }
 
@@ -203,7 +202,7 @@ int __wrap_sched_yield(void)
 
 /* ---- events ---- */
 
-enum { EVENTS = 4096 };
+enum { EVENTS = 16384 };
 static uint64_t counts[EVENTS];
 static int n_events;
 

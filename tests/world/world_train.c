@@ -16,7 +16,6 @@ enum {
     SAMPLES = 96, // as many batches for 1, 2 and 3 workers
     BATCH = 4,
     ELASTIC_STEPS = 60,
-    PORT = 29500,
     STARTS_MOST = 12,
     RESUMABLE = 75,  // exit code: the job has ended as it was asked to
     MOST_S = 400,    // of virtual time
@@ -47,7 +46,7 @@ static struct {
     member members[MEMBERS_MOST]; // servers first
     world_process *processes[MEMBERS_MOST];
     nemesis nemesis;
-    char config[300], out[300], init_method[64];
+    char config[300], out[300];
     char settings[24][400];
     int n_settings;
 } T;
@@ -98,6 +97,7 @@ static void choose_pace(int quorum)
     if (T.workers == 1) T.workers = 2;
     set("sync.policy=%s", policies[policy]);
     if (policy < 3) return;
+    if (world_choice(15, 2)) set("sync.outer_lr=0.7"), set("sync.outer_momentum=0.9");
     set("sync.local_steps=4");
     set("sync.quorum=%d", quorum);
 }
@@ -156,7 +156,7 @@ static void choose_job(void)
         break;
     case WORLD_DEATHS_AT_OWN_PACE:
         T.workers = WORKERS_MOST;
-        choose_pace(2);
+        choose_pace(2 + (int)world_choice(16, 2));
         break;
     case WORLD_OWN_PACE:
         choose_pace(1);
@@ -216,7 +216,7 @@ static int program(void *arg)
                       "--world-size",
                       workers,
                       "--init-method",
-                      T.init_method,
+                      (char *)(uintptr_t)world_init_method,
                       "--log-level",
                       world_logs() ? "debug" : "error"};
     int n = 13;
@@ -466,8 +466,6 @@ static int train(void *arg)
     (void)arg;
     choose_job();
     write_config();
-    snprintf(T.init_method, sizeof T.init_method, "tcp://10.0.0.2:%d",
-             PORT); // server 0's
     T.n = T.servers + T.workers;
     for (int i = 0; i < T.n; i++) {
         const bool is_worker = i >= T.servers;

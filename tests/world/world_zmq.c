@@ -17,9 +17,9 @@
 #include "zsock.h"
 
 enum {
-    FRAMES = 10,        // of a message
-    SOCKETS = 4096,     // ever
-    CONNECTIONS = 8192, // ever
+    FRAMES = 10,         // of a message
+    SOCKETS = 16384,     // ever
+    CONNECTIONS = 16384, // ever
     ID_BYTES = 64,
     FDS = 1 << 16,         // numbers of connections begin at WORLD_FD + FDS
     MONITOR_FDS = 1 << 17, // and of monitors here
@@ -266,6 +266,7 @@ static size_t made_up_id(const connection *c, uint8_t out[ID_BYTES])
 static uint64_t latency_ns(void)
 {
     const uint64_t us = LEAST_US + world_draw(MOST_US - LEAST_US);
+    if (world_measures()) return us * 1000;
     if (world_draw(2000) == 0) return us * 5000000; // sent again and again: up to 2 s
     return world_draw(50) == 0 ? us * 20000 : us * 1000; // a packet that came late
 }
