@@ -8,7 +8,7 @@ import signal
 import time
 import unittest
 
-from jobs import JobTest, SlowDevice, cpu_s, first, free_port, nightly, read_safetensors, wrapped_bin
+from jobs import JobTest, SlowDevice, cpu_s, free_port, nightly, read_safetensors, wrapped_bin
 from psrunlib.top import lines, read
 from restarting import RestartTest
 
@@ -75,17 +75,6 @@ class GoesOn(BackTest):
         self.assertRegex(said, r"the record has the line 'back \d': a worker died there")
 
     @nightly
-    def test_a_quorum_of_all(self):
-        """A death costs the rank more numbers than there are new versions; checkpoints ask by them."""
-        for rank in (0, 1):
-            psrun = self.begin("sync.quorum=3", "checkpoint.every=400")
-            self.kill_and_wait(psrun, rank)
-            text = self.end(psrun, "out")
-            self.assertNotEqual(bool(BACK.search(text)), " rejoin " in text, text)
-            self.assertEqual(self.summary("out")["steps"], 2000)
-            shutil.rmtree(self.path("out"))
-
-    @nightly
     def test_a_worker_that_is_back_at_the_rest(self):
         """It has made no step of its own in that epoch, which may be the last one."""
         os.makedirs(self.path("build"))
@@ -134,25 +123,10 @@ class GoesOn(BackTest):
         self.assertTrue(all(abs(x) > 0 for x in mean), mean)
 
     @nightly
-    def test_sockets_alone(self):
-        self.check("exchange.shm=off", "sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.outer_nesterov=true")
-
-    @nightly
     def test_keys(self):
         psrun = self.begin(args=["--curve", self.path("keys")])
         self.kill_and_wait(psrun, 1)
         self.assertTrue(BACK.search(self.end(psrun, "out")))
-
-    @nightly
-    def test_two_at_once_and_then_a_server(self):
-        psrun = self.begin()
-        for rank in (0, 2):
-            self.kill(psrun, "worker", rank)
-        self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2), self.text("out"))
-        self.kill(psrun, "server", 1)
-        text = self.end(psrun, "out")
-        self.assertEqual(text.count("psrun: the job goes on from step"), 1)
-        self.assertEqual(self.summary("out")["steps"], 2000)
 
     def test_one_that_waits_for_an_answer(self):
         """What it has pushed is forgotten, so that the first push of its new process counts."""
@@ -169,19 +143,6 @@ class GoesOn(BackTest):
         self.assertEqual([rank for rank, _ in BACK.findall(text)], ["1"], text)
         self.assertNotIn(" rejoin ", text)
 
-    @nightly
-    def test_a_server_that_sleeps_meanwhile(self):
-        """What the new process says to it may come before the order that it has to take first."""
-        psrun = self.begin()
-        for rank in (1, 2, 1):
-            pid = self.find(psrun, "server", 1)
-            os.kill(pid, signal.SIGSTOP)
-            self.kill(psrun, "worker", rank)
-            time.sleep(0.5)
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(0.5)
-        self.assertGreaterEqual(len(BACK.findall(self.end(psrun, "out"))), 2)
-
     def test_worker_0_and_then_a_server(self):
         """The newest state is in another worker's memory then; the results stay as they are."""
         psrun = self.begin("checkpoint.every=400", "recovery.share=0.5")
@@ -196,23 +157,6 @@ class GoesOn(BackTest):
         steps = [line["step"] for line in self.records("out") if "loss_mean" in line]
         self.assertEqual(steps, sorted(set(steps)))
         self.assertEqual(steps[-1], 2000)
-
-    @nightly
-    def test_all_that_had_the_state_in_memory_and_then_a_server(self):
-        """The job goes on from the disk; before the first checkpoint it begins anew."""
-        for every, since in ((100000, "epoch 1/"), (1000, "epoch 1/2  test loss")):
-            psrun = self.begin(f"checkpoint.every={every}")
-            self.assertTrue(self.wait_until(psrun, lambda t=since: t in self.text("out")))
-            time.sleep(0.5)  # all have left the rest
-            for rank in (0, 1):
-                self.kill(psrun, "worker", rank)
-            self.assertTrue(self.wait_until(psrun, lambda: len(BACK.findall(self.text("out"))) == 2),
-                            self.text("out"))
-            self.kill(psrun, "server", 1)
-            text = self.end(psrun, "out")
-            self.assertEqual(text.count("psrun: the job goes on from step"), 1, text)
-            self.assertEqual(self.summary("out")["steps"], 2000)
-            shutil.rmtree(self.path("out"))
 
     def told_to_end_while_away(self, rank):
         """A process that is started again does not come until psrun is told to end."""
@@ -301,30 +245,6 @@ class ByHand(JobTest):
         logs = "\n".join(f"--- {n}\n{p.text()}" for n, p in parts.items())
         self.assertEqual(set(codes.values()), {0}, logs)
         self.assertRegex(parts["worker 1"].text(), r"(?s)rejoin .*it was taken for dead.* INFO  back step=")
-
-
-class WaitedFor(RestartTest):
-    """The other policies in which workers go on at their own pace: all go back to the last rest."""
-
-    def test_each_policy(self):
-        for i, policy in enumerate(first(1, (["sync.policy=asp"], ["sync.policy=ssp", "sync.staleness=2"],
-                                    ["sync.policy=backup", "sync.late=add"]))):
-            out = f"out-{i}"
-            psrun = self.start(out, KIND, "--restarts", "9", settings=[
-                *SETTINGS, *policy, "data.samples=3600", "checkpoint.every=20", "recovery.share=0.5",
-                "optimizer={name: sgd, lr: 0.01}"], env=DEVICE.env)
-            for role, rank in (("worker", 1), ("server", 0), ("worker", 0)):
-                seen = self.text(out).count("the job goes on from step")
-                self.assertTrue(self.wait_until(psrun, lambda o=out: self.lines(o) >= 1))
-                self.assertTrue(self.wait_for_part(psrun, role, rank))
-                self.kill(psrun, role, rank)
-                self.wait_until(psrun, lambda n=seen, o=out: self.text(o).count("the job goes on from step") > n)
-            self.end(psrun, out)
-            summary = self.summary(out)
-            self.assertEqual(summary["steps"], 400)
-            self.assertGreaterEqual(len(summary["restarts"]), 1)
-            logs = sorted(n for n in os.listdir(self.path(out)) if n.startswith("policy"))
-            self.assertGreaterEqual(len(logs), 1, logs)
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ class ElasticTest(RestartTest):
                          [comparable(r) for r in self.records("replay")])
 
 
+@nightly
 class Schedules(ElasticTest):
     def disturb(self, psrun, out, chance):
         """Lets workers come and go. Returns what it did, so that a failure can be repeated."""
@@ -247,24 +248,6 @@ class Workers(ElasticTest):
         self.assertTrue(self.wait_for_size(psrun, "out", 2, changes))
         self.stop(psrun, "out")
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
-
-    def test_the_dead_are_started_again(self):
-        psrun = self.start_elastic("out", self.KIND, MANY, "--restarts", "3")
-        self.assertTrue(self.wait_for_size(psrun, "out", 2, 0))
-        self.wait_for_lines(psrun, "out", 5)
-        changes = len(self.sizes("out"))
-        self.join("out")
-        self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
-        for rank in (0, 1):
-            self.wait_for_lines(psrun, "out", 3)
-            changes = len(self.sizes("out"))
-            self.assertIsNotNone(self.kill(psrun, "worker", rank))
-            self.assertTrue(self.wait_for_size(psrun, "out", 3, changes))
-        steps, codes = self.stop(psrun, "out")
-        self.assertEqual(codes, [75])
-        self.assertEqual(len(self.summary("out")["restarts"]), 2)
-        self.check_samples("out", steps)
-        self.check_replay("out", self.KIND, MANY, steps)
 
     def test_a_full_job_takes_nobody(self):
         psrun = self.start("out", self.KIND, settings=[*SETTINGS, FOR_ALL, "job.workers=1..2",

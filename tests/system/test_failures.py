@@ -48,9 +48,6 @@ class Deaths(JobTest):
             self.assertGreater(codes[name], 0, f"{name} was ended by a signal:\n{part.text()}")
             self.assertRegex(part.text(), rf"ERROR.*{role} {rank}\b", name)
 
-    def test_a_killed_worker(self):
-        self.kill_and_watch(self.start_running("ps", 2), "worker 1")
-
     def test_a_killed_worker_in_all_reduce_mode(self):
         self.kill_and_watch(self.start_running("allreduce", 0), "worker 2")
 
@@ -84,18 +81,6 @@ class Deaths(JobTest):
                                "net.join_timeout_ms=20000")
         parts["worker 0"].wait_for(r"joined role=worker rank=1")
         self.kill_and_watch(parts, "worker 1")
-
-    def test_a_killed_server(self):
-        self.kill_and_watch(self.start_running("ps", 2), "server 1")
-
-    def test_the_killed_server_that_hosts_the_coordinator(self):
-        parts = self.start_running("ps", 2)
-        parts["server 0"].popen.kill()
-        codes = self.wait_all(parts)
-        for name, part in parts.items():
-            if name != "server 0":
-                self.assertGreater(codes[name], 0, f"{name}:\n{part.text()}")
-                self.assertRegex(part.text(), r"ERROR.*(coordinator|server 0)", name)
 
     def test_psrun_names_the_part_that_was_killed(self):
         # On a busy machine the log may name worker 1 for its slowness, too.

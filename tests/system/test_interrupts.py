@@ -119,15 +119,6 @@ class Interrupts(SlowEvaluation):
         psrun.send_signal(signal.SIGHUP)
         self.finish(psrun, code=0)
 
-    def test_at_the_end_of_epochs_and_while_it_saves(self):
-        # Every epoch is one step, evaluated and saved.
-        settings = [*LONG, "data.train=0-63", "data.batch=32", "train.eval_every=1",
-                    "train.save_every=1"]
-        for mode, servers, workers in first(1, MODES):
-            psrun = self.start(mode, servers, workers, *settings, out=mode)
-            self.wait_for_steps(mode)
-            self.interrupt(psrun, mode)
-
     @nightly
     def test_while_it_evaluates(self):
         config = self.slow_evaluation()
@@ -140,16 +131,6 @@ class Interrupts(SlowEvaluation):
             self.psrun(*sizes(mode, servers, workers), config, *LONG, "data.test_samples=8",
                        f"train.stop_after={self.summary(mode)['steps']}", out=f"{mode}-again", code=75)
             self.assertEqual(self.weights(mode), self.weights(f"{mode}-again"))
-
-    def test_at_the_very_end(self):
-        for mode, servers, workers in first(1, MODES):
-            psrun = self.start(mode, servers, workers, "train.steps=2", out=mode)
-            # The job may be over just after it.
-            wait_until(lambda: os.path.exists(self.path(mode, "model.safetensors")))
-            psrun.send_signal(signal.SIGINT)
-            text, _ = psrun.communicate(timeout=PATIENCE_S)
-            self.assertIn(psrun.returncode, (0, 130), text)
-            self.assertEqual(self.summary(mode)["steps"], 2)
 
     def test_while_it_starts(self):
         for mode, servers, workers in first(2, MODES):

@@ -145,29 +145,6 @@ class Figures(PolicyTest):
 
 
 class Replays(PolicyTest):
-    def test_every_policy_with_other_servers(self):
-        for i, job in enumerate(first(1, (["sync.policy=asp", *CLIPPED], ["sync.policy=ssp", "sync.staleness=1", *ADAMW],
-                                 ["sync.policy=backup"],
-                                 ["sync.policy=backup", "sync.late=add", "sync.backup=2", *DELAY]))):
-            self.train(f"{i}", 2, 3, *job)
-            for j, (servers, *more) in enumerate(((1,), (3, "server.shards=2", "exchange.chunk=16384"),
-                                                  (2, "exchange.shm=off"))):
-                again = f"{i}-{j}"
-                self.psrun("--replay", self.path(f"{i}", "policy.log"), "-s", servers, *more, out=again)
-                self.assertEqual(self.log(f"{i}"), self.log(again))
-                self.assertEqual(self.weights(f"{i}"), self.weights(again), (job, servers, more))
-
-    @nightly
-    def test_codecs(self):
-        for i, job in enumerate((["exchange.codec=int8", "sync.policy=asp", *CLIPPED],
-                                 ["exchange.codec=onebit", "sync.policy=ssp", "sync.staleness=1", *ADAMW],
-                                 ["exchange.codec=topk", "sync.policy=backup"],
-                                 ["exchange.codec=onebit", "sync.policy=backup", "sync.late=add", *DELAY])):
-            self.train(f"{i}", 2, 3, *CODED, *job, "train.eval_every=1")
-            self.psrun("--replay", self.path(f"{i}", "policy.log"), "-s", 1, out=f"{i}-again")
-            self.assertEqual(self.log(f"{i}"), self.log(f"{i}-again"))
-            self.assertEqual(self.weights(f"{i}"), self.weights(f"{i}-again"), job)
-
     def test_a_run_that_was_told_to_end(self):
         self.run_until_told()
         self.assertTrue(self.log().endswith(" end\n"))

@@ -1,6 +1,6 @@
 """Connections that are cut at random moments, or fall silent, between workers and shards, and
 between members and the coordinator; hosts without a network for some seconds. Every job ends
-with the weights that it would have had.
+with the weights that it would have had. A few real ones: ps-world has thousands.
 
 PS_CUTS: how many cuts; PS_CUT_SEED: which. A failure names its seed."""
 import os
@@ -13,7 +13,7 @@ import cuts
 from jobs import JobTest, SlowDisk, first, listening_ports, nightly
 from benchlib import netns
 
-CUTS = int(os.environ.get("PS_CUTS", "16"))
+CUTS = int(os.environ.get("PS_CUTS", "8"))
 SEED = int(os.environ.get("PS_CUT_SEED", "1"))
 SHORT = ["train.epochs=5", "train.eval_every=2", "data.train=0-1199", "net.step_timeout_ms=20000",
          "train.save_every=60"]
@@ -34,13 +34,6 @@ JOBS = [
     (2, 2, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.shm=off"]),
     (2, 3, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.codec=onebit"]),
 ]
-# Every codec with a decision about the whole gradient: shards ask the coordinator for it.
-NORM_JOBS = [
-    (2, 2, ["exchange.codec=fp16", "loss_scale.use=on", "server.shards=2"]),
-    (2, 2, ["exchange.codec=int8", "optimizer.clip_norm=0.5", "server.shards=3"]),
-    (3, 2, ["exchange.codec=onebit", "exchange.codec_warmup=2", "optimizer.clip_norm=0.5"]),
-    (2, 3, ["exchange.codec=topk", "exchange.codec_warmup=2", "optimizer.clip_norm=0.5"]),
-]
 OWN_PACE = [
     ["sync.policy=asp", "exchange.codec=int8", "optimizer.clip_norm=0.5"],
     ["sync.policy=backup", "exchange.codec=onebit"],
@@ -51,14 +44,6 @@ SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # silence is noticed aft
 
 def any_of(part, found):
     return found
-
-
-def to_coordinator(part, found):
-    """The connections of a server that is not the coordinator's host: of its member and of its shards."""
-    if not part.name.startswith("server") or part.name == "server 0":
-        return []
-    listens = listening_ports(part.popen.pid)
-    return [c for c in found if c[1] not in listens]
 
 
 class CutTest(JobTest):
@@ -136,15 +121,6 @@ class Cuts(CutTest):
             done += n
             rounds += 1
         print(f"{done} cuts in {rounds} jobs, seed {SEED}")
-
-
-class Decisions(CutTest):
-    def test_decisions_about_the_whole_gradient_outlive_cuts(self):
-        draw = random.Random(SEED)
-        for i, job in enumerate(first(1, NORM_JOBS)):
-            calm = self.run_job(f"calm-{i}", 0, draw, job)
-            weights = self.run_job(f"cut-{i}", 6, draw, job, to_coordinator)
-            self.assertEqual(weights, calm, f"seed {SEED}: {job}")
 
 
 @nightly
@@ -242,7 +218,7 @@ class Outages(CutTest):
         # the outage, even one that a busy machine makes longer; one that may be silent for 1 s is made again.
         outlives = ["net.heartbeat_ms=1000", "net.dead_after_ms=40000"]
         impatient = "net.heartbeat_ms=100"
-        for i, (victims, settings, again) in enumerate(first(2, (
+        for i, (victims, settings, again) in enumerate(first(1, (
                 ([("worker", 1)], outlives, False),
                 ([("server", 0), ("worker", 0)], [impatient, "loss_scale.use=on"], True),
                 ([("server", 1)], [impatient, "exchange.codec=onebit",
