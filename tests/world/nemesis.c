@@ -22,6 +22,7 @@ static struct planned {
     fault what;
     uint64_t a, b; // members, modulo how many there are
     uint64_t for_ns;
+    int again; // connections are cut again so often
 } plan[FAULTS_MOST];
 
 /* Whether fault number i happens. Says so: a seed is repeated without it by --without. */
@@ -58,7 +59,7 @@ static world_process *member_of(const nemesis *n, uint64_t drawn)
 static void strike(void *arg, uint64_t i)
 {
     nemesis *n = arg;
-    const struct planned *f = &plan[i];
+    struct planned *f = &plan[i];
     world_process *a = member_of(n, f->a), *b = member_of(n, f->b);
     if (f->what != JOIN && a->dead) return;
     if (!nemesis_does(n, (int)i)) return;
@@ -69,6 +70,7 @@ static void strike(void *arg, uint64_t i)
         break;
     case CUT_ALL:
         world_cut(a, NULL);
+        if (f->again-- > 0) world_at(until + f->for_ns / 16, strike, n, i);
         break;
     case PART:
         until += f->for_ns;
@@ -121,7 +123,8 @@ void nemesis_begin(nemesis *n)
         plan[i] = (struct planned){.what = draw_fault(n),
                                    .a = world_draw(1 << 20),
                                    .b = world_draw(1 << 20),
-                                   .for_ns = (1 + world_draw(n->most_ms)) * MS};
+                                   .for_ns = (1 + world_draw(n->most_ms)) * MS,
+                                   .again = (int)world_draw(2) * (int)world_draw(8)};
         world_at(world_now() + world_draw(span * MS), strike, n, i);
     }
 }

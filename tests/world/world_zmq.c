@@ -25,6 +25,7 @@ enum {
     MONITOR_FDS = 1 << 17, // and of monitors here
     PORTS_FROM = 40000,
     PORTS = 64, // of a host
+    SOON_NS = 20000000,
     LEAST_US = 20,
     MOST_US = 400
 };
@@ -504,7 +505,10 @@ static void end_connection(connection *c, bool lossy)
         const uint64_t travels = w->n_sent - w->n_arrived;
         if (lossy) w->lost_from = w->n_arrived + world_draw(travels + 1);
         uint64_t at = world_now() + latency_ns();
-        if (at < w->last_ns) at = w->last_ns; // what is left arrives before
+        if (lossy && w->last_ns > at + SOON_NS) // it is not sent again any more
+            w->lost_from = w->n_arrived;
+        else if (at < w->last_ns)
+            at = w->last_ns; // what is left arrives before
         world_at(was_up ? at : world_now(), hear_of_end, c, (uint64_t)i);
     }
 }
