@@ -1,0 +1,96 @@
+/* Which row an id has: an extendible hash table of buckets of one cache line.
+ *
+ *   directory  (2^depth)   by the top bits of the hash: partition, then keyed bits
+ *   segment    64 KiB      1,024 buckets, by the low bits; a full bucket overflows into
+ * the following ones bucket     64 bytes    4 entries: id, slot, version
+ *
+ * Growth splits one segment: no insertion waits for a copy of the whole table (a doubling
+ * one stalls for 445 ms at 10 M ids). Each segment has a limit of its own, so that
+ * segments that fill together do not split together. A partition is a range of the
+ * directory: it can be scanned by itself. */
+#ifndef PS_ROW_INDEX_H
+#define PS_ROW_INDEX_H
+
+#include <stddef.h>
+
+#include "row_memory.h"
+#include "row_place.h"
+
+typedef struct ps_row_entry {
+    uint64_t id;
+    uint32_t slot; // of the slab + 1; PS_ROW_CANDIDATE | steps with a gradient; 0: empty
+    uint32_t version; // after the last gradient
+} ps_row_entry;
+
+#define PS_ROW_CANDIDATE 0x80000000u
+
+enum { PS_ROW_BUCKET_ENTRIES = 4, PS_ROW_SEGMENT_BUCKETS = 1024, PS_ROW_PROBES = 32 };
+
+typedef struct ps_row_bucket {
+    ps_row_entry entries[PS_ROW_BUCKET_ENTRIES];
+} ps_row_bucket;
+
+typedef struct ps_row_segment {
+    ps_row_bucket *buckets;
+    uint32_t depth; // top bits of the hash that its ids share
+    uint32_t n, limit;
+} ps_row_segment;
+
+typedef struct ps_row_index {
+    ps_row_key key;
+    uint64_t salt;
+    ps_row_memory *memory;     // borrowed
+    ps_row_bucket **directory; // the segments' buckets, without a step in between
+    uint32_t *segment_of;      // (2^depth) in segments
+    ps_row_segment *segments;
+    uint32_t n_segments, segments_room, depth;
+    uint32_t counts[PS_ROW_PARTITIONS]; // entries of each partition
+} ps_row_index;
+
+/* salt: ps_row_place_salt of the table. NOMEM. */
+ps_err ps_row_index_init(ps_row_index *index, uint64_t salt, ps_row_key key,
+                         ps_row_memory *memory);
+void ps_row_index_fini(ps_row_index *index); // safe on a zeroed one
+
+static inline uint64_t ps_row_index_hash(const ps_row_index *index, uint64_t id)
+{
+    const uint64_t place = ps_row_place(index->salt, id);
+    const uint64_t partition = UINT64_MAX << (64 - PS_ROW_PARTITION_BITS);
+    return (place & partition) |
+           (ps_row_keyed(index->key, place) >> PS_ROW_PARTITION_BITS);
+}
+
+/* The first bucket in which an id of this hash may be: to fetch it ahead. */
+static inline ps_row_bucket *ps_row_index_bucket(const ps_row_index *index, uint64_t hash)
+{
+    return index->directory[(hash >> 1) >> (63 - index->depth)] +
+           (hash & (PS_ROW_SEGMENT_BUCKETS - 1));
+}
+
+/* The id's entry, or NULL. It moves with the next insertion or removal. */
+ps_row_entry *ps_row_index_find(const ps_row_index *index, uint64_t hash, uint64_t id);
+
+/* Adds an entry for an id that has none; slot 0, to be set by the caller at once. NOMEM.
+ */
+ps_err ps_row_index_insert(ps_row_index *index, uint64_t hash, uint64_t id,
+                           ps_row_entry **entry);
+
+/* Removes an entry that find or a cursor gave. */
+void ps_row_index_remove(ps_row_index *index, ps_row_entry *entry);
+
+/* Goes through the entries of a partition. After ps_row_index_remove of the entry that it
+ * gave last, ps_row_cursor_back must be called. No insertions meanwhile. */
+typedef struct ps_row_cursor {
+    uint64_t at, end; // in the directory
+    uint32_t entry;   // in the segment
+    uint32_t partition;
+} ps_row_cursor;
+
+ps_row_cursor ps_row_cursor_at(const ps_row_index *index, uint32_t partition);
+ps_row_entry *ps_row_cursor_next(const ps_row_index *index, ps_row_cursor *cursor);
+static inline void ps_row_cursor_back(ps_row_cursor *cursor)
+{
+    cursor->entry--;
+}
+
+#endif

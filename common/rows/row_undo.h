@@ -1,0 +1,55 @@
+/* What a table has to do to go back to one of its last two marks: a stack of records for
+ * each. The first write to a row since the mark keeps the row as it was; a new id is
+ * noted. Undoing from the newest record to the oldest gives the state at the mark,
+ * whatever came in between. */
+#ifndef PS_ROW_UNDO_H
+#define PS_ROW_UNDO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "err.h"
+#include "row_index.h"
+
+enum { PS_ROW_MARKS = 2 };
+
+typedef struct ps_row_undo_block {
+    struct ps_row_undo_block *below;
+    uint32_t used;
+    char bytes[];
+} ps_row_undo_block;
+
+typedef struct ps_row_undo {
+    uint32_t width; // float32 of an image
+    uint32_t n;     // marks; the newest is n - 1
+    struct ps_row_mark {
+        uint32_t version;
+        uint64_t n_dropped; // the table's, then
+        ps_row_undo_block *top;
+    } marks[PS_ROW_MARKS];
+} ps_row_undo;
+
+void ps_row_undo_init(ps_row_undo *undo, uint32_t width);
+void ps_row_undo_fini(ps_row_undo *undo); // safe on a zeroed one
+
+/* Begins a generation; forgets the oldest where there are two. */
+void ps_row_undo_mark(ps_row_undo *undo, uint32_t version, uint64_t n_dropped);
+
+/* Whether a write to an entry of that version is its first since the mark. */
+static inline bool ps_row_undo_wants(const ps_row_undo *undo, uint32_t version)
+{
+    return undo->n > 0 && version <= undo->marks[undo->n - 1].version;
+}
+
+/* Keeps an entry with its row (width; NULL: a candidate); slot 0: an id that is new since
+ * the mark. NOMEM. */
+ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const float *row);
+
+/* Takes the newest record of the newest mark; false: there is none. *row is valid until
+ * the next call. */
+bool ps_row_undo_take(ps_row_undo *undo, ps_row_entry *entry, const float **row);
+
+/* Forgets the newest mark, which has no records left. */
+void ps_row_undo_unmark(ps_row_undo *undo);
+
+#endif
