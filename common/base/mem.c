@@ -99,8 +99,7 @@ static void *map_aligned(int fd, size_t bytes, int flags)
     char *p = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return p;
     const size_t before = (LARGE_PAGE - (uintptr_t)p % LARGE_PAGE) % LARGE_PAGE;
-    void *at = mmap(p + before, bytes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_FIXED | flags, fd, 0);
+    void *at = mmap(p + before, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | flags, fd, 0);
     if (at == MAP_FAILED) {
         const int reason = errno;
         munmap(p, room);
@@ -112,13 +111,23 @@ static void *map_aligned(int fd, size_t bytes, int flags)
     return at;
 }
 
+ps_err ps_mem_map_large(void *out, size_t bytes, const char *what)
+{
+    void *p = map_aligned(-1, bytes, MAP_PRIVATE | MAP_ANONYMOUS);
+    if (p == MAP_FAILED)
+        return ps_err_errno(PS_ERR_NOMEM, "%s: mapping %zu bytes", what, bytes);
+    (void)madvise(p, bytes, MADV_HUGEPAGE); // best effort: small pages work too
+    memcpy(out, &p, sizeof p);
+    return PS_OK;
+}
+
 static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, int flags,
                       const char *what)
 {
     const size_t whole = whole_pages(bytes);
     void *p = bytes < LARGE_PAGE
                   ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0)
-                  : map_aligned(fd, whole, flags);
+                  : map_aligned(fd, whole, MAP_SHARED | flags);
     if (p == MAP_FAILED) {
         close(fd);
         return ps_err_errno(PS_ERR_NOMEM, "%s: mapping %zu bytes", what, bytes);

@@ -22,6 +22,8 @@ ps_err ps_mem_zalloc_large(void *out, size_t bytes, const char *what);
  * with the same number of bytes. */
 ps_err ps_mem_map_zeroed(void *out, size_t bytes, const char *what);
 void ps_mem_unmap(void *p, size_t bytes); // NULL: nothing
+/* The same in large pages where the system grants them; bytes: a multiple of 4,096. */
+ps_err ps_mem_map_large(void *out, size_t bytes, const char *what);
 
 ps_err ps_mem_strdup(char **out, const char *text);
 

@@ -24,7 +24,7 @@ typedef struct ps_row_entry {
 
 #define PS_ROW_CANDIDATE 0x80000000u
 
-enum { PS_ROW_BUCKET_ENTRIES = 4, PS_ROW_SEGMENT_BUCKETS = 1024, PS_ROW_PROBES = 32 };
+enum { PS_ROW_BUCKET_ENTRIES = 4, PS_ROW_SEGMENT_BUCKETS = 1024 };
 
 typedef struct ps_row_bucket {
     ps_row_entry entries[PS_ROW_BUCKET_ENTRIES];

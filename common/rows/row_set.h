@@ -34,8 +34,8 @@ void ps_row_set_fini(ps_row_set *set); // safe on a zeroed one
 
 void ps_row_set_clear(ps_row_set *set); // keeps the memory
 
-/* Adds n ids. positions (n) becomes where each is in set->ids. NOMEM; ARG above 2^31 ids.
- * The set then holds what it held before. */
+/* Adds n ids. positions (n) becomes where each is in set->ids. NOMEM; ARG above 2^31 ids;
+ * some of them may be in the set then. */
 ps_err ps_row_set_add(ps_row_set *set, uint64_t n, const uint64_t *ids,
                       uint32_t *positions);
 
@@ -44,7 +44,6 @@ bool ps_row_set_has(const ps_row_set *set, uint64_t id);
 
 /* The look-ups of one table in one batch, as a worker asks for them. */
 typedef struct ps_row_batch {
-    ps_row_set set;
     uint64_t *ids;   // (n_rows) distinct ids, shard after shard; within a shard in the
                      // order of their first appearance
     uint32_t *begin; // (n_shards + 1) where the ids of each shard begin; begin[n_shards]
@@ -52,9 +51,9 @@ typedef struct ps_row_batch {
     uint32_t n_rows;
     uint32_t *row; // (n_lookups) the place in ids of each look-up; PS_ROW_PADDING: none
     uint64_t n_lookups;
-    uint32_t *order; // inside
-    uint64_t room, ids_room;
-    uint32_t shards_room, order_room;
+    ps_row_set set;  // without the shards' order
+    uint32_t *place; // in ids, of each id of the set
+    uint64_t ids_room, begin_room, row_room, place_room;
 } ps_row_batch;
 
 #define PS_ROW_PADDING UINT32_MAX

@@ -21,9 +21,12 @@
 #include <stdint.h>
 
 #include "err.h"
+#include "mp_map.h"
 #include "word.h"
 
 enum { PS_ROW_NAME_BYTES = 64, PS_ROW_DIM_MAX = 65536, PS_ROW_TABLES_MAX = 4096 };
+enum { PS_ROW_ADMIT_MAX = 1 << 30 };
+enum { PS_ROW_INDEX_BYTES = 27 }; // that an id takes in the index, on average
 
 typedef enum ps_row_optimizer {
     PS_ROW_SGD,
@@ -64,7 +67,9 @@ typedef struct ps_row_spec {
     ps_row_full full;
     uint32_t admit;  // an id gets a row in the admit-th step that has a gradient for it;
                      // before, its gradients are dropped; 0, 1: in the first
-    uint32_t expire; // a row without a gradient for that many steps begins anew; 0: never
+    uint32_t expire; // a row without a gradient for that many steps, or up to a quarter
+                     // more (each partition has steps of its own at which it is looked
+                     // through), begins anew; 0: never
 } ps_row_spec;
 
 /* PyTorch's defaults for the optimizer (lr 0.01, SparseAdam 0.001; eps 1e-10, 1e-8; betas
@@ -84,7 +89,15 @@ uint64_t ps_row_spec_hash(const ps_row_spec *spec);
 const char *ps_row_spec_difference(const ps_row_spec *a, const ps_row_spec *b, char *out,
                                    size_t bytes);
 
+/* As a MessagePack map. Reading checks it too; PROTOCOL or ARG begins with `what`. */
+void ps_row_spec_write(ps_mp_writer *w, const ps_row_spec *spec);
+ps_err ps_row_spec_read(const void *value, size_t bytes, const char *what,
+                        ps_row_spec *spec);
+
 /* float32 that a stored row has: dim weights, then the optimizer's state. */
 uint32_t ps_row_spec_width(const ps_row_spec *spec);
+
+/* Bytes that a row counts for max_bytes: width float32 and PS_ROW_INDEX_BYTES. */
+uint64_t ps_row_spec_row_bytes(const ps_row_spec *spec);
 
 #endif

@@ -77,21 +77,25 @@ typedef struct ps_row_stats {
     uint64_t evicted, expired, admitted; // since the table began
 } ps_row_stats;
 
+/* A row or candidate that was evicted or has expired, in the step before the version. */
+typedef struct ps_row_drop {
+    uint64_t id;
+    uint32_t version;
+} ps_row_drop;
+
 typedef struct ps_row_table {
     ps_row_spec spec;
     ps_row_key key;
-    uint64_t salt;         // of ps_row_place
-    ps_row_memory *memory; // borrowed
+    uint64_t salt; // of ps_row_place
     ps_row_index index;
     ps_row_slab slab;
     ps_row_undo undo;
-    float *sums;  // (sums_room) gradients of a step
-    float *fresh; // (PS_ROW_BLOCK, dim) initial rows
+    float *sums; // (sums_room) the summed gradients of a step
     uint64_t sums_room;
     uint32_t first_partition, end_partition;
     uint32_t partition_rows; // that a partition may have; UINT32_MAX: any
-    uint64_t *dropped;       // ids that were evicted or expired, for incremental files
-    uint64_t n_dropped, dropped_room;
+    ps_row_drop *drops;      // since the version that ps_row_table_forget was told
+    uint64_t n_drops, drops_room;
     ps_row_stats stats;
 } ps_row_table;
 
@@ -128,7 +132,7 @@ ps_err ps_row_table_set(ps_row_table *table, uint64_t n, const uint64_t *ids,
 
 /* From now on the table can go back to this version, the present one. It keeps two marks;
  * the third forgets the first. */
-ps_err ps_row_table_mark(ps_row_table *table, uint64_t version);
+void ps_row_table_mark(ps_row_table *table, uint64_t version);
 
 /* Goes back to a marked version; later marks are forgotten. PROTOCOL: there is no such
  * mark. NOMEM. */
@@ -152,8 +156,12 @@ ps_err ps_row_table_list(const ps_row_table *table, uint32_t partition, uint64_t
  * its row may lie anywhere. NOMEM. */
 ps_err ps_row_table_put(ps_row_table *table, const ps_row_view *view);
 
-/* Removes the id's row or candidate, if there is one. */
+/* Removes the id's row or candidate, if there is one. NOMEM. */
 ps_err ps_row_table_remove(ps_row_table *table, uint64_t id);
+
+/* Incremental files (row_file.h) are written for versions since this one or later ones
+ * only: forgets which rows were dropped before it. To be called after a full file. */
+void ps_row_table_forget(ps_row_table *table, uint64_t version);
 
 const ps_row_stats *ps_row_table_stats(ps_row_table *table);
 

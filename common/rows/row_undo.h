@@ -24,7 +24,6 @@ typedef struct ps_row_undo {
     uint32_t n;     // marks; the newest is n - 1
     struct ps_row_mark {
         uint32_t version;
-        uint64_t n_dropped; // the table's, then
         ps_row_undo_block *top;
     } marks[PS_ROW_MARKS];
 } ps_row_undo;
@@ -33,7 +32,7 @@ void ps_row_undo_init(ps_row_undo *undo, uint32_t width);
 void ps_row_undo_fini(ps_row_undo *undo); // safe on a zeroed one
 
 /* Begins a generation; forgets the oldest where there are two. */
-void ps_row_undo_mark(ps_row_undo *undo, uint32_t version, uint64_t n_dropped);
+void ps_row_undo_mark(ps_row_undo *undo, uint32_t version);
 
 /* Whether a write to an entry of that version is its first since the mark. */
 static inline bool ps_row_undo_wants(const ps_row_undo *undo, uint32_t version)

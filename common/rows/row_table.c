@@ -1,0 +1,584 @@
+#include "row_table.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "finite.h"
+#include "mem.h"
+#include "row_init.h"
+#include "row_loops.h"
+
+/* Ids are looked up in blocks: all buckets of a block are prefetched, then all rows. */
+enum { BLOCK = 64, LINE = 64 };
+
+ps_err ps_row_step_init(ps_row_step *step, uint32_t n_ranks, ps_row_key key)
+{
+    *step = (ps_row_step){.n_ranks = n_ranks};
+    ps_row_set_init(&step->touched, key);
+    return ps_mem_zalloc(&step->pulls, n_ranks, sizeof *step->pulls, "pulls of a step");
+}
+
+void ps_row_step_fini(ps_row_step *step)
+{
+    for (uint32_t r = 0; step->pulls && r < step->n_ranks; r++)
+        free(step->pulls[r].positions);
+    free(step->pulls);
+    ps_row_set_fini(&step->touched);
+    *step = (ps_row_step){0};
+}
+
+void ps_row_step_clear(ps_row_step *step)
+{
+    for (uint32_t r = 0; r < step->n_ranks; r++)
+        step->pulls[r].n = 0;
+    ps_row_set_clear(&step->touched);
+}
+
+ps_err ps_row_step_pull(ps_row_step *step, uint32_t rank, uint32_t n, const uint64_t *ids)
+{
+    struct ps_row_pull *pull = &step->pulls[rank];
+    if (pull->room - pull->n < n) {
+        const uint64_t room = (uint64_t)pull->n + n + n / 4;
+        uint32_t *more = realloc(pull->positions, room * sizeof *more);
+        if (!more || room > UINT32_MAX)
+            return ps_err_set(PS_ERR_NOMEM, "no memory for a pull of %u rows", n);
+        pull->positions = more;
+        pull->room = (uint32_t)room;
+    }
+    PS_TRY(ps_row_set_add(&step->touched, n, ids, pull->positions + pull->n));
+    pull->n += n;
+    return PS_OK;
+}
+
+ps_err ps_row_table_init(ps_row_table *table, const ps_row_spec *spec, ps_row_key key,
+                         uint32_t first, uint32_t end, ps_row_memory *memory)
+{
+    *table = (ps_row_table){.spec = *spec,
+                            .key = key,
+                            .salt = ps_row_place_salt(spec->number),
+                            .first_partition = first,
+                            .end_partition = end,
+                            .partition_rows = UINT32_MAX};
+    const uint64_t rows =
+        spec->max_bytes / ps_row_spec_row_bytes(spec) / PS_ROW_PARTITIONS;
+    if (spec->max_bytes > 0 && rows < UINT32_MAX) table->partition_rows = (uint32_t)rows;
+    ps_row_slab_init(&table->slab, ps_row_spec_width(spec), memory);
+    ps_row_undo_init(&table->undo, ps_row_spec_width(spec));
+    return ps_row_index_init(&table->index, table->salt, key, memory);
+}
+
+void ps_row_table_fini(ps_row_table *table)
+{
+    ps_row_index_fini(&table->index);
+    ps_row_slab_fini(&table->slab);
+    ps_row_undo_fini(&table->undo);
+    ps_mem_unmap(table->sums, table->sums_room * sizeof *table->sums);
+    free(table->drops);
+    *table = (ps_row_table){0};
+}
+
+bool ps_row_table_owns(const ps_row_table *table, uint64_t id)
+{
+    const uint32_t partition = ps_row_partition(ps_row_place(table->salt, id));
+    return partition >= table->first_partition && partition < table->end_partition;
+}
+
+/* The row of an entry; NULL: there is no entry, or it is no row yet. */
+static float *table_row(const ps_row_table *table, const ps_row_entry *e)
+{
+    if (!e || e->slot == 0 || e->slot & PS_ROW_CANDIDATE) return NULL;
+    return ps_row_slab_row(&table->slab, e->slot - 1);
+}
+
+/* The hashes of a block of ids, whose buckets are then on their way to the cache. */
+static void table_hash(const ps_row_table *table, uint64_t n, const uint64_t *ids,
+                       uint64_t *hashes)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        hashes[i] = ps_row_index_hash(&table->index, ids[i]);
+        __builtin_prefetch(ps_row_index_bucket(&table->index, hashes[i]), 1);
+    }
+}
+
+static void row_prefetch(const float *row, uint32_t n)
+{
+    const char *p = (const char *)row, *last = (const char *)(row + n) - 1;
+    for (; p <= last; p += LINE)
+        __builtin_prefetch(p, 1);
+    __builtin_prefetch(last, 1);
+}
+
+void ps_row_table_read(ps_row_table *table, uint64_t n, const uint64_t *ids, float *out)
+{
+    const uint32_t dim = table->spec.dim;
+    for (uint64_t begin = 0; begin < n; begin += BLOCK) {
+        const uint32_t count = n - begin < BLOCK ? (uint32_t)(n - begin) : BLOCK;
+        uint64_t hashes[BLOCK];
+        const float *rows[BLOCK];
+        float *to = out + begin * dim;
+        table_hash(table, count, ids + begin, hashes);
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t id = ids[begin + i];
+            rows[i] = table_row(table, ps_row_index_find(&table->index, hashes[i], id));
+            if (rows[i])
+                row_prefetch(rows[i], dim);
+            else
+                ps_row_init_fill(&table->spec, id, to + (uint64_t)i * dim);
+        }
+        ps_row_loops_gather(dim, count, rows, to);
+    }
+}
+
+/* ---- Applying a step ---- */
+
+static ps_err table_sums_room(ps_row_table *table, uint64_t n)
+{
+    enum { PAGE = 4096 };
+    if (n <= table->sums_room) return PS_OK;
+    const uint64_t bytes = (n + n / 4) * sizeof(float) / PAGE * PAGE + PAGE;
+    ps_mem_unmap(table->sums, table->sums_room * sizeof *table->sums);
+    table->sums = NULL;
+    table->sums_room = 0;
+    PS_TRY(ps_mem_map_large(&table->sums, bytes, "gradients of rows"));
+    table->sums_room = bytes / sizeof(float);
+    return PS_OK;
+}
+
+static ps_err table_refuse_sum(const ps_row_table *table, const ps_row_step *step,
+                               uint64_t s)
+{
+    uint32_t i = 0;
+    while (ps_finite_all(table->sums + (uint64_t)i * table->spec.dim, table->spec.dim))
+        i++;
+    return ps_err_set(PS_ERR_NUMERIC,
+                      "table '%s': the gradient of id %" PRId64 " in step %" PRIu64
+                      " is not finite; a lower learning rate may help",
+                      table->spec.name, (int64_t)step->touched.ids[i], s);
+}
+
+/* In the order of the ranks, from zeros, as index_add_ does it. */
+static ps_err table_sum(ps_row_table *table, const ps_row_step *step, uint64_t s,
+                        const float *const *grads)
+{
+    const uint32_t dim = table->spec.dim;
+    const uint64_t n = (uint64_t)step->touched.n * dim;
+    PS_TRY(table_sums_room(table, n));
+    memset(table->sums, 0, n * sizeof *table->sums);
+    for (uint32_t r = 0; r < step->n_ranks; r++)
+        if (grads[r])
+            ps_row_loops_add(dim, step->pulls[r].n, step->pulls[r].positions, grads[r],
+                             table->sums);
+    return ps_finite_all(table->sums, n) ? PS_OK : table_refuse_sum(table, step, s);
+}
+
+static ps_row_scalars table_scalars(const ps_row_spec *spec, const ps_row_update *update)
+{
+    double lr = update->lr;
+    const double t = (double)update->t;
+    if (spec->optimizer == PS_ROW_ADAGRAD) lr /= 1 + (t - 1) * spec->lr_decay;
+    if (spec->optimizer == PS_ROW_SPARSE_ADAM)
+        lr = lr * sqrt(1 - pow(spec->beta2, t)) / (1 - pow(spec->beta1, t));
+    return (ps_row_scalars){.optimizer = spec->optimizer,
+                            .lr_neg = (float)-lr,
+                            .eps = (float)spec->eps,
+                            .lerp1 = (float)(1 - spec->beta1),
+                            .lerp2 = (float)(1 - spec->beta2)};
+}
+
+/* A new row's number: with initial weights and state. */
+static ps_err table_new_row(ps_row_table *table, uint64_t id, uint32_t *slot)
+{
+    const ps_row_spec *spec = &table->spec;
+    const bool sums =
+        spec->optimizer == PS_ROW_ADAGRAD || spec->optimizer == PS_ROW_ROWWISE_ADAGRAD;
+    PS_TRY(ps_row_slab_take(&table->slab, slot));
+    float *row = ps_row_slab_row(&table->slab, *slot);
+    ps_row_init_fill(spec, id, row);
+    for (uint32_t i = spec->dim; i < ps_row_spec_width(spec); i++)
+        row[i] = sums ? (float)spec->initial_accumulator : 0.0f;
+    table->stats.rows++;
+    return PS_OK;
+}
+
+/* Gives an id an entry, which it has not, or another slot. */
+static ps_err table_point(ps_row_table *table, uint64_t hash, uint64_t id,
+                          ps_row_entry *e, uint32_t slot, uint32_t version)
+{
+    if (!e) PS_TRY(ps_row_index_insert(&table->index, hash, id, &e));
+    if (e->slot & PS_ROW_CANDIDATE) table->stats.candidates--;
+    if (slot & PS_ROW_CANDIDATE) table->stats.candidates++;
+    e->slot = slot;
+    e->version = version;
+    return PS_OK;
+}
+
+/* Notes a gradient for an id. *before: its entry before; slot 0: none. *row: NULL where
+ * it is not admitted yet. */
+static ps_err table_touch(ps_row_table *table, uint64_t hash, uint64_t id,
+                          uint32_t version, ps_row_entry *before, float **row)
+{
+    ps_row_entry *e = ps_row_index_find(&table->index, hash, id);
+    *before = e ? *e : (ps_row_entry){.id = id};
+    *row = table_row(table, e);
+    if (*row) {
+        e->version = version;
+        return PS_OK;
+    }
+    const uint32_t count = (before->slot & ~PS_ROW_CANDIDATE) + 1;
+    uint32_t slot;
+    if (count < table->spec.admit)
+        return table_point(table, hash, id, e, PS_ROW_CANDIDATE | count, version);
+    PS_TRY(table_new_row(table, id, &slot));
+    PS_TRY(table_point(table, hash, id, e, slot + 1, version));
+    table->stats.admitted++;
+    *row = ps_row_slab_row(&table->slab, slot);
+    return PS_OK;
+}
+
+/* The entry as it was before a write, for the undo log. */
+static ps_err table_keep(ps_row_table *table, const ps_row_entry *before)
+{
+    if (before->slot == 0 ? table->undo.n == 0
+                          : !ps_row_undo_wants(&table->undo, before->version))
+        return PS_OK;
+    return ps_row_undo_keep(&table->undo, before, table_row(table, before));
+}
+
+static ps_err table_apply_block(ps_row_table *table, const ps_row_scalars *k,
+                                uint32_t version, uint32_t n, const uint64_t *ids,
+                                const float *sums)
+{
+    uint64_t hashes[BLOCK];
+    ps_row_entry before[BLOCK];
+    float *rows[BLOCK];
+    table_hash(table, n, ids, hashes);
+    for (uint32_t i = 0; i < n; i++) {
+        PS_TRY(table_touch(table, hashes[i], ids[i], version, &before[i], &rows[i]));
+        if (rows[i]) row_prefetch(rows[i], table->slab.stride);
+    }
+    for (uint32_t i = 0; table->undo.n > 0 && i < n; i++)
+        PS_TRY(table_keep(table, &before[i]));
+    ps_row_loops_apply(k, table->spec.dim, n, rows, sums);
+    return PS_OK;
+}
+
+/* ---- What is dropped at the end of a step ---- */
+
+/* Removes an entry; its row goes back to the slab. */
+static void table_take_out(ps_row_table *table, ps_row_entry *e)
+{
+    if (e->slot & PS_ROW_CANDIDATE) {
+        table->stats.candidates--;
+    } else {
+        ps_row_slab_give(&table->slab, e->slot - 1);
+        table->stats.rows--;
+    }
+    ps_row_index_remove(&table->index, e);
+}
+
+/* Drops an entry for good, in the step that makes this version. */
+static ps_err table_drop(ps_row_table *table, ps_row_entry *e, uint32_t version)
+{
+    if (table->n_drops == table->drops_room) {
+        const uint64_t room = table->drops_room > 0 ? 2 * table->drops_room : 1024;
+        ps_row_drop *more = realloc(table->drops, room * sizeof *more);
+        if (!more)
+            return ps_err_set(PS_ERR_NOMEM,
+                              "table '%s': no memory for %" PRIu64 " dropped ids",
+                              table->spec.name, room);
+        table->drops = more;
+        table->drops_room = room;
+    }
+    PS_TRY(table_keep(table, e));
+    table->drops[table->n_drops++] = (ps_row_drop){.id = e->id, .version = version};
+    table_take_out(table, e);
+    return PS_OK;
+}
+
+void ps_row_table_forget(ps_row_table *table, uint64_t version)
+{
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < table->n_drops; i++)
+        if (table->drops[i].version > version) table->drops[n++] = table->drops[i];
+    table->n_drops = n;
+}
+
+/* Partitions are looked through in turn, each every so many steps. */
+static bool table_looks_through(const ps_row_table *table, uint32_t partition,
+                                uint64_t step)
+{
+    const uint32_t quarter = table->spec.expire / 4;
+    const uint32_t every = quarter < 1                   ? 1
+                           : quarter < PS_ROW_PARTITIONS ? quarter
+                                                         : PS_ROW_PARTITIONS;
+    return table->spec.expire > 0 && partition % every == step % every;
+}
+
+static bool table_has_expired(const ps_row_table *table, const ps_row_entry *e,
+                              uint64_t step)
+{
+    return (uint64_t)e->version + table->spec.expire <= step + 1;
+}
+
+static ps_err table_expire(ps_row_table *table, uint32_t partition, uint64_t step)
+{
+    ps_row_cursor c = ps_row_cursor_at(&table->index, partition);
+    for (ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
+        if (!table_has_expired(table, e, step)) continue;
+        PS_TRY(table_drop(table, e, (uint32_t)step + 1));
+        ps_row_cursor_back(&c);
+        table->stats.expired++;
+    }
+    return PS_OK;
+}
+
+static bool drop_is_before(const ps_row_drop *a, const ps_row_drop *b)
+{
+    return a->version != b->version ? a->version < b->version : a->id < b->id;
+}
+
+static void drops_swap(ps_row_drop *a, ps_row_drop *b)
+{
+    const ps_row_drop kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Moves the k oldest of n to the front: quickselect (Hoare 1961). No two are equal. */
+static void drops_select(ps_row_drop *x, uint32_t n, uint32_t k)
+{
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        uint32_t pivot = low;
+        drops_swap(&x[low + (high - low) / 2], &x[high - 1]);
+        for (uint32_t i = low; i < high - 1; i++)
+            if (drop_is_before(&x[i], &x[high - 1])) drops_swap(&x[i], &x[pivot++]);
+        drops_swap(&x[pivot], &x[high - 1]);
+        if (k == pivot) return;
+        if (k < pivot)
+            high = pivot;
+        else
+            low = pivot + 1;
+    }
+}
+
+/* The oldest rows go until an eighth of the bound is free, so that not every step has to
+ * look for them. */
+static ps_err table_evict(ps_row_table *table, uint32_t partition, uint32_t version)
+{
+    const uint32_t n = table->index.counts[partition];
+    const uint32_t most = table->partition_rows, too_many = n - (most - most / 8);
+    ps_row_drop *all;
+    PS_TRY(ps_mem_zalloc(&all, n, sizeof *all, "rows to evict"));
+    ps_row_cursor c = ps_row_cursor_at(&table->index, partition);
+    uint32_t at = 0;
+    for (ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));)
+        all[at++] = (ps_row_drop){.id = e->id, .version = e->version};
+    drops_select(all, n, too_many);
+    ps_err err = PS_OK;
+    for (uint32_t i = 0; err == PS_OK && i < too_many; i++) {
+        const uint64_t hash = ps_row_index_hash(&table->index, all[i].id);
+        err =
+            table_drop(table, ps_row_index_find(&table->index, hash, all[i].id), version);
+        table->stats.evicted++;
+    }
+    free(all);
+    return err;
+}
+
+static ps_err table_refuse_growth(const ps_row_table *table)
+{
+    const ps_row_spec *spec = &table->spec;
+    return ps_err_set(PS_ERR_NOMEM,
+                      "table '%s' has reached max_bytes %" PRIu64 " with %" PRIu64
+                      " rows in %u of %d partitions: raise it, let rows expire, or evict "
+                      "the oldest",
+                      spec->name, spec->max_bytes, table->stats.rows,
+                      table->end_partition - table->first_partition, PS_ROW_PARTITIONS);
+}
+
+static ps_err table_bound(ps_row_table *table, uint64_t step)
+{
+    uint64_t all = 0;
+    for (uint32_t p = table->first_partition; p < table->end_partition; p++) {
+        if (table_looks_through(table, p, step)) PS_TRY(table_expire(table, p, step));
+        if (table->index.counts[p] > table->partition_rows &&
+            table->spec.full == PS_ROW_FULL_EVICT)
+            PS_TRY(table_evict(table, p, (uint32_t)step + 1));
+        all += table->index.counts[p];
+    }
+    const uint64_t owned = table->end_partition - table->first_partition;
+    return all > owned * table->partition_rows ? table_refuse_growth(table) : PS_OK;
+}
+
+ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
+                          const ps_row_update *update, const float *const *grads)
+{
+    const ps_row_scalars k = table_scalars(&table->spec, update);
+    const uint32_t dim = table->spec.dim, all = step->touched.n;
+    PS_TRY(table_sum(table, step, update->step, grads));
+    for (uint32_t begin = 0; begin < all; begin += BLOCK) {
+        const uint32_t n = all - begin < BLOCK ? all - begin : BLOCK;
+        PS_TRY(table_apply_block(table, &k, (uint32_t)update->step + 1, n,
+                                 step->touched.ids + begin,
+                                 table->sums + (uint64_t)begin * dim));
+    }
+    return table_bound(table, update->step);
+}
+
+bool ps_row_table_changes(const ps_row_table *table, const ps_row_step *step, uint64_t s,
+                          uint64_t id)
+{
+    if (ps_row_set_has(&step->touched, id)) return true;
+    const uint64_t hash = ps_row_index_hash(&table->index, id);
+    const uint32_t partition = ps_row_partition(hash);
+    if (table->partition_rows < UINT32_MAX && table->spec.full == PS_ROW_FULL_EVICT &&
+        (uint64_t)table->index.counts[partition] + step->touched.n >
+            table->partition_rows)
+        return true;
+    if (!table_looks_through(table, partition, s)) return false;
+    const ps_row_entry *e = ps_row_index_find(&table->index, hash, id);
+    return e && table_has_expired(table, e, s);
+}
+
+/* ---- Rows from elsewhere; going back ---- */
+
+/* The id's row or candidate becomes this one, whatever was there. */
+static ps_err table_store(ps_row_table *table, const ps_row_entry *as, const float *row)
+{
+    const uint64_t hash = ps_row_index_hash(&table->index, as->id);
+    ps_row_entry *e = ps_row_index_find(&table->index, hash, as->id);
+    float *to = table_row(table, e);
+    uint32_t slot = PS_ROW_CANDIDATE | as->slot;
+    if (!row && to) { // it becomes a candidate
+        table_take_out(table, e);
+        e = NULL;
+    } else if (row && to) {
+        slot = e->slot;
+    } else if (row) {
+        PS_TRY(table_new_row(table, as->id, &slot));
+        to = ps_row_slab_row(&table->slab, slot++);
+    }
+    if (row) memcpy(to, row, ps_row_spec_width(&table->spec) * sizeof *row);
+    return table_point(table, hash, as->id, e, slot, as->version);
+}
+
+/* Notes what an id is, before it becomes something else. */
+static ps_err table_note(ps_row_table *table, uint64_t id)
+{
+    const uint64_t hash = ps_row_index_hash(&table->index, id);
+    const ps_row_entry *e = ps_row_index_find(&table->index, hash, id);
+    const ps_row_entry before = e ? *e : (ps_row_entry){.id = id};
+    return table_keep(table, &before);
+}
+
+ps_err ps_row_table_put(ps_row_table *table, const ps_row_view *view)
+{
+    const ps_row_entry as = {
+        .id = view->id, .slot = view->count, .version = view->version};
+    PS_TRY(table_note(table, view->id));
+    return table_store(table, &as, view->row);
+}
+
+ps_err ps_row_table_set(ps_row_table *table, uint64_t n, const uint64_t *ids,
+                        const float *weights, uint64_t version)
+{
+    const uint32_t dim = table->spec.dim;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t hash = ps_row_index_hash(&table->index, ids[i]);
+        uint32_t slot;
+        PS_TRY(ps_row_table_remove(table, ids[i]));
+        PS_TRY(table_new_row(table, ids[i], &slot));
+        memcpy(ps_row_slab_row(&table->slab, slot), weights + i * dim,
+               dim * sizeof *weights);
+        PS_TRY(table_point(table, hash, ids[i], NULL, slot + 1, (uint32_t)version));
+    }
+    return PS_OK;
+}
+
+ps_err ps_row_table_remove(ps_row_table *table, uint64_t id)
+{
+    const uint64_t hash = ps_row_index_hash(&table->index, id);
+    PS_TRY(table_note(table, id));
+    ps_row_entry *e = ps_row_index_find(&table->index, hash, id);
+    if (e) table_take_out(table, e);
+    return PS_OK;
+}
+
+void ps_row_table_mark(ps_row_table *table, uint64_t version)
+{
+    ps_row_undo_mark(&table->undo, (uint32_t)version);
+}
+
+/* Undoes all that the newest mark has. */
+static ps_err table_undo_mark(ps_row_table *table)
+{
+    ps_row_entry as;
+    const float *row;
+    while (ps_row_undo_take(&table->undo, &as, &row)) {
+        const uint64_t hash = ps_row_index_hash(&table->index, as.id);
+        ps_row_entry *e = ps_row_index_find(&table->index, hash, as.id);
+        if (as.slot == 0 && e)
+            table_take_out(table, e);
+        else if (as.slot != 0)
+            PS_TRY(table_store(table, &as, row));
+    }
+    return PS_OK;
+}
+
+ps_err ps_row_table_undo(ps_row_table *table, uint64_t version)
+{
+    ps_row_undo *undo = &table->undo;
+    bool found = false;
+    for (uint32_t i = 0; i < undo->n; i++)
+        found |= undo->marks[i].version == version;
+    if (!found)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "table '%s' cannot go back to step %" PRIu64
+                          ": it has no mark there",
+                          table->spec.name, version);
+    PS_TRY(table_undo_mark(table));
+    while (undo->marks[undo->n - 1].version != version) {
+        ps_row_undo_unmark(undo);
+        PS_TRY(table_undo_mark(table));
+    }
+    return PS_OK;
+}
+
+/* ---- What others see ---- */
+
+static int view_compare(const void *a, const void *b)
+{
+    const uint64_t x = ((const ps_row_view *)a)->id, y = ((const ps_row_view *)b)->id;
+    return (x > y) - (x < y);
+}
+
+ps_err ps_row_table_list(const ps_row_table *table, uint32_t partition, uint64_t since,
+                         ps_row_view **views, uint32_t *n)
+{
+    *n = 0;
+    PS_TRY(ps_mem_zalloc(views, table->index.counts[partition], sizeof **views,
+                         "rows of a partition"));
+    ps_row_cursor c = ps_row_cursor_at(&table->index, partition);
+    for (const ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
+        if (since > 0 && e->version <= since) continue;
+        const bool candidate = e->slot & PS_ROW_CANDIDATE;
+        (*views)[(*n)++] =
+            (ps_row_view){.id = e->id,
+                          .version = e->version,
+                          .count = candidate ? e->slot & ~PS_ROW_CANDIDATE : 0,
+                          .row = table_row(table, e)};
+    }
+    qsort(*views, *n, sizeof **views, view_compare);
+    return PS_OK;
+}
+
+const ps_row_stats *ps_row_table_stats(ps_row_table *table)
+{
+    const uint64_t entries = table->stats.rows + table->stats.candidates;
+    table->stats.bytes = table->stats.rows * table->slab.stride * sizeof(float) +
+                         entries * PS_ROW_INDEX_BYTES;
+    return &table->stats;
+}

@@ -1,0 +1,78 @@
+#include "row_undo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A record is an image, if the entry has a row, and the entry behind it: so it is read
+ * from its end. It lies in one block. */
+enum { UNDO_BLOCK_BYTES = 1 << 20 };
+
+void ps_row_undo_init(ps_row_undo *undo, uint32_t width)
+{
+    *undo = (ps_row_undo){.width = width};
+}
+
+static void undo_pop_block(struct ps_row_mark *mark)
+{
+    ps_row_undo_block *block = mark->top;
+    mark->top = block->below;
+    free(block);
+}
+
+void ps_row_undo_fini(ps_row_undo *undo)
+{
+    for (uint32_t i = 0; i < undo->n; i++)
+        while (undo->marks[i].top)
+            undo_pop_block(&undo->marks[i]);
+    ps_row_undo_init(undo, undo->width);
+}
+
+void ps_row_undo_mark(ps_row_undo *undo, uint32_t version)
+{
+    if (undo->n == PS_ROW_MARKS) {
+        while (undo->marks[0].top)
+            undo_pop_block(&undo->marks[0]);
+        memmove(undo->marks, undo->marks + 1, (PS_ROW_MARKS - 1) * sizeof *undo->marks);
+        undo->n--;
+    }
+    undo->marks[undo->n++] = (struct ps_row_mark){.version = version};
+}
+
+ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const float *row)
+{
+    struct ps_row_mark *mark = &undo->marks[undo->n - 1];
+    const uint32_t image = row ? undo->width * (uint32_t)sizeof *row : 0;
+    const uint32_t bytes = image + (uint32_t)sizeof *entry;
+    if (!mark->top || mark->top->used + bytes > UNDO_BLOCK_BYTES) {
+        ps_row_undo_block *block = malloc(sizeof *block + UNDO_BLOCK_BYTES);
+        if (!block)
+            return ps_err_set(PS_ERR_NOMEM, "undo log of rows: no memory for %d bytes",
+                              UNDO_BLOCK_BYTES);
+        *block = (ps_row_undo_block){.below = mark->top};
+        mark->top = block;
+    }
+    char *to = mark->top->bytes + mark->top->used;
+    if (row) memcpy(to, row, image);
+    memcpy(to + image, entry, sizeof *entry);
+    mark->top->used += bytes;
+    return PS_OK;
+}
+
+bool ps_row_undo_take(ps_row_undo *undo, ps_row_entry *entry, const float **row)
+{
+    struct ps_row_mark *mark = &undo->marks[undo->n - 1];
+    if (mark->top && mark->top->used == 0) undo_pop_block(mark);
+    if (!mark->top) return false;
+    mark->top->used -= (uint32_t)sizeof *entry;
+    memcpy(entry, mark->top->bytes + mark->top->used, sizeof *entry);
+    *row = NULL;
+    if (entry->slot == 0 || entry->slot & PS_ROW_CANDIDATE) return true;
+    mark->top->used -= undo->width * (uint32_t)sizeof **row;
+    *row = (const float *)(const void *)(mark->top->bytes + mark->top->used);
+    return true;
+}
+
+void ps_row_undo_unmark(ps_row_undo *undo)
+{
+    undo->n--;
+}

@@ -1,0 +1,365 @@
+/* A table against a plain model of it: an array of all ids that the test uses, with the
+ * formulas written out, copied whole for every mark. */
+#include "row_table.h"
+
+#include <math.h>
+
+#include "check.h"
+#include "row_init.h"
+
+enum { N_IDS = 3000, MAX_WIDTH = 48, N_RANKS = 3, MAX_PULL = 200 };
+
+typedef struct model_row {
+    bool is_row;
+    uint32_t count, version;
+    float row[MAX_WIDTH];
+} model_row;
+
+typedef struct model {
+    ps_row_spec spec;
+    uint64_t step, seed;
+    model_row rows[N_IDS];
+    uint64_t marked[2];
+    int n_marks;
+    model_row kept[2][N_IDS];
+} model;
+
+static model m;
+
+static uint64_t draw(uint64_t below)
+{
+    m.seed += 0x9e3779b97f4a7c15u;
+    return ps_row_mix(m.seed) % below;
+}
+
+static float draw_gradient(void)
+{
+    return ((float)draw(2001) - 1000.0f) / 1024.0f;
+}
+
+/* Ids of any size, the same in every test. */
+static uint64_t id_of(uint32_t i)
+{
+    return i % 3 == 0 ? i : ps_row_mix(i);
+}
+
+static uint32_t width(void)
+{
+    return ps_row_spec_width(&m.spec);
+}
+
+static bool is_there(const model_row *r)
+{
+    return r->is_row || r->count > 0;
+}
+
+static void model_begin_row(model_row *r, uint64_t id)
+{
+    const bool sums =
+        m.spec.optimizer == PS_ROW_ADAGRAD || m.spec.optimizer == PS_ROW_ROWWISE_ADAGRAD;
+    r->is_row = true;
+    r->count = 0;
+    ps_row_init_fill(&m.spec, id, r->row);
+    for (uint32_t i = m.spec.dim; i < width(); i++)
+        r->row[i] = sums ? (float)m.spec.initial_accumulator : 0;
+}
+
+static void model_step_row(float *p, const float *g, double lr, double t)
+{
+    const uint32_t d = m.spec.dim;
+    const float eps = (float)m.spec.eps, b1 = (float)(1 - m.spec.beta1),
+                b2 = (float)(1 - m.spec.beta2);
+    const double adam = lr * sqrt(1 - pow(m.spec.beta2, t)) / (1 - pow(m.spec.beta1, t));
+    const float decayed = (float)(-lr / (1 + (t - 1) * m.spec.lr_decay));
+    double squares = 0;
+    for (uint32_t i = 0; i < d; i++)
+        squares += (double)g[i] * (double)g[i];
+    if (m.spec.optimizer == PS_ROW_ROWWISE_ADAGRAD) p[d] += (float)(squares / d);
+    for (uint32_t i = 0; i < d; i++) {
+        switch (m.spec.optimizer) {
+        case PS_ROW_SGD:
+            p[i] = fmaf((float)-lr, g[i], p[i]);
+            break;
+        case PS_ROW_ADAGRAD:
+            p[d + i] += g[i] * g[i];
+            p[i] = fmaf(decayed, g[i] / (sqrtf(p[d + i]) + eps), p[i]);
+            break;
+        case PS_ROW_SPARSE_ADAM:
+            p[d + i] += (g[i] - p[d + i]) * b1;
+            p[2 * d + i] += (g[i] * g[i] - p[2 * d + i]) * b2;
+            p[i] += (float)-adam * (p[d + i] / (sqrtf(p[2 * d + i]) + eps));
+            break;
+        case PS_ROW_ROWWISE_ADAGRAD:
+            p[i] = fmaf((float)-lr / (sqrtf(p[d]) + eps), g[i], p[i]);
+            break;
+        }
+    }
+}
+
+static uint32_t partition_of(uint32_t i)
+{
+    return ps_row_partition(ps_row_place(ps_row_place_salt(m.spec.number), id_of(i)));
+}
+
+static void model_expire(void)
+{
+    uint32_t every = m.spec.expire / 4 ? m.spec.expire / 4 : 1;
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        model_row *r = &m.rows[i];
+        if (m.spec.expire && is_there(r) && partition_of(i) % every == m.step % every &&
+            r->version + m.spec.expire <= m.step + 1)
+            *r = (model_row){0};
+    }
+}
+
+/* One after another, the oldest first. */
+static void model_evict(void)
+{
+    const uint64_t most =
+        m.spec.max_bytes / ps_row_spec_row_bytes(&m.spec) / PS_ROW_PARTITIONS;
+    static uint32_t counts[PS_ROW_PARTITIONS];
+    memset(counts, 0, sizeof counts);
+    for (uint32_t i = 0; i < N_IDS; i++)
+        counts[partition_of(i)] += is_there(&m.rows[i]);
+    for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
+        if (counts[p] <= most) continue;
+        for (; counts[p] > most - most / 8; counts[p]--) {
+            model_row *oldest = NULL;
+            uint64_t oldest_id = 0;
+            for (uint32_t i = 0; i < N_IDS; i++) {
+                model_row *r = &m.rows[i];
+                if (!is_there(r) || partition_of(i) != p) continue;
+                if (oldest && (oldest->version < r->version ||
+                               (oldest->version == r->version && oldest_id < id_of(i))))
+                    continue;
+                oldest = r;
+                oldest_id = id_of(i);
+            }
+            assert_non_null(oldest);
+            *oldest = (model_row){0};
+        }
+    }
+}
+
+/* What each rank has pulled and pushed in a step. */
+static uint32_t pulled[N_RANKS][MAX_PULL];
+static uint32_t n_pulled[N_RANKS];
+static float gradients[N_RANKS][MAX_PULL * MAX_WIDTH];
+
+static void draw_step(uint32_t among)
+{
+    static bool taken[N_IDS];
+    for (int r = 0; r < N_RANKS; r++) {
+        memset(taken, 0, sizeof taken);
+        n_pulled[r] = 0;
+        for (uint64_t n = draw(MAX_PULL + 1); n > 0; n--) {
+            const uint32_t i = (uint32_t)draw(among);
+            if (!taken[i]) pulled[r][n_pulled[r]++] = i;
+            taken[i] = true;
+        }
+        for (uint32_t i = 0; i < n_pulled[r] * m.spec.dim; i++)
+            gradients[r][i] = draw_gradient();
+    }
+}
+
+static void model_apply(const ps_row_update *u, bool skips_rank_1)
+{
+    static float sums[N_IDS][MAX_WIDTH];
+    static bool touched[N_IDS];
+    memset(sums, 0, sizeof sums);
+    memset(touched, 0, sizeof touched);
+    for (int r = 0; r < N_RANKS; r++)
+        for (uint32_t k = 0; k < n_pulled[r]; k++) {
+            touched[pulled[r][k]] = true;
+            for (uint32_t d = 0; d < m.spec.dim; d++)
+                if (r != 1 || !skips_rank_1)
+                    sums[pulled[r][k]][d] += gradients[r][k * m.spec.dim + d];
+        }
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        model_row *r = &m.rows[i];
+        if (!touched[i]) continue;
+        r->version = (uint32_t)m.step + 1;
+        if (!r->is_row && ++r->count >= m.spec.admit) model_begin_row(r, id_of(i));
+        if (r->is_row) model_step_row(r->row, sums[i], u->lr, (double)u->t);
+    }
+    model_expire();
+    if (m.spec.max_bytes) model_evict();
+    m.step++;
+}
+
+static void table_step(ps_row_table *t, ps_row_step *step, const ps_row_update *u,
+                       bool skips_rank_1)
+{
+    const float *grads[N_RANKS];
+    ps_row_step_clear(step);
+    for (int k = 0; k < N_RANKS; k++) {
+        const uint32_t r = (uint32_t)(k + m.step) % N_RANKS; // in any order of arrival
+        static uint64_t ids[MAX_PULL];
+        for (uint32_t i = 0; i < n_pulled[r]; i++)
+            ids[i] = id_of(pulled[r][i]);
+        assert_ok(ps_row_step_pull(step, r, n_pulled[r], ids));
+        grads[r] = r == 1 && skips_rank_1 ? NULL : gradients[r];
+    }
+    assert_ok(ps_row_table_apply(t, step, u, grads));
+}
+
+static void compare_rows(ps_row_table *t)
+{
+    static uint64_t ids[N_IDS];
+    static float got[N_IDS * MAX_WIDTH], fresh[MAX_WIDTH];
+    uint64_t rows = 0, candidates = 0;
+    for (uint32_t i = 0; i < N_IDS; i++)
+        ids[i] = id_of(i);
+    ps_row_table_read(t, N_IDS, ids, got);
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        ps_row_init_fill(&m.spec, ids[i], fresh);
+        const float *wanted = m.rows[i].is_row ? m.rows[i].row : fresh;
+        if (memcmp(got + i * m.spec.dim, wanted, m.spec.dim * sizeof *got) != 0)
+            fail_msg("step %d, id %d: %g, not %g", (int)m.step, (int)i,
+                     (double)got[i * m.spec.dim], (double)wanted[0]);
+        rows += m.rows[i].is_row;
+        candidates += m.rows[i].count > 0;
+    }
+    assert_int_equal(ps_row_table_stats(t)->rows, rows);
+    assert_int_equal(ps_row_table_stats(t)->candidates, candidates);
+}
+
+/* State, versions and counts, too. */
+static void compare_lists(const ps_row_table *t)
+{
+    uint32_t seen = 0, there = 0;
+    for (uint32_t i = 0; i < N_IDS; i++)
+        there += is_there(&m.rows[i]);
+    for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
+        ps_row_view *views;
+        uint32_t n;
+        assert_ok(ps_row_table_list(t, p, 0, &views, &n));
+        for (uint32_t k = 0; k < n; k++, seen++) {
+            uint32_t i = 0;
+            while (i < N_IDS && id_of(i) != views[k].id)
+                i++;
+            assert_true(i < N_IDS && partition_of(i) == p);
+            assert_true(k == 0 || views[k - 1].id < views[k].id);
+            assert_int_equal(views[k].version, m.rows[i].version);
+            assert_int_equal(views[k].count, m.rows[i].count);
+            assert_int_equal(views[k].row != NULL, m.rows[i].is_row);
+            if (views[k].row)
+                assert_memory_equal(views[k].row, m.rows[i].row,
+                                    width() * sizeof *views[k].row);
+        }
+        free(views);
+    }
+    assert_int_equal(seen, there);
+}
+
+static void mark(ps_row_table *t)
+{
+    if (m.n_marks == 2) {
+        m.marked[0] = m.marked[1];
+        memcpy(m.kept[0], m.kept[1], sizeof m.kept[0]);
+        m.n_marks = 1;
+    }
+    m.marked[m.n_marks] = m.step;
+    memcpy(m.kept[m.n_marks++], m.rows, sizeof m.rows);
+    ps_row_table_mark(t, m.step);
+}
+
+static void undo(ps_row_table *t)
+{
+    if (m.n_marks == 0) return;
+    const int k = (int)draw((uint64_t)m.n_marks);
+    assert_ok(ps_row_table_undo(t, m.marked[k]));
+    memcpy(m.rows, m.kept[k], sizeof m.rows);
+    m.step = m.marked[k];
+    m.n_marks = k + 1;
+}
+
+static void follow(const ps_row_spec *spec, uint64_t seed, int actions)
+{
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    const ps_row_key key = {seed, ps_row_mix(seed)};
+    memset(&m, 0, sizeof m);
+    m.spec = *spec;
+    m.seed = seed;
+    ps_row_memory_init(&memory);
+    assert_ok(ps_row_spec_check(spec));
+    assert_ok(ps_row_table_init(&t, spec, key, 0, PS_ROW_PARTITIONS, &memory));
+    assert_ok(ps_row_step_init(&step, N_RANKS, key));
+    for (int a = 0; a < actions; a++) {
+        const uint64_t what = draw(12);
+        const ps_row_update u = {
+            .lr = 0.01 * (double)(1 + draw(3)), .t = m.step + 1, .step = m.step};
+        if (what == 0) {
+            mark(&t);
+        } else if (what == 1) {
+            undo(&t);
+        } else {
+            const bool skips = draw(10) == 0;
+            draw_step(draw(4) ? N_IDS : 300);
+            table_step(&t, &step, &u, skips);
+            model_apply(&u, skips);
+        }
+        if (a % 8 == 0) compare_rows(&t);
+    }
+    compare_rows(&t);
+    compare_lists(&t);
+    ps_row_step_fini(&step);
+    ps_row_table_fini(&t);
+    ps_row_memory_fini(&memory);
+}
+
+static ps_row_spec spec_of(ps_row_optimizer optimizer, uint32_t dim)
+{
+    ps_row_spec spec = ps_row_spec_default(optimizer);
+    snprintf(spec.name, sizeof spec.name, "user");
+    spec.number = 3;
+    spec.dim = dim;
+    spec.seed = 0x123456789abcdefu;
+    return spec;
+}
+
+TEST(every_optimizer)
+{
+    for (int o = 0; o <= PS_ROW_ROWWISE_ADAGRAD; o++)
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            ps_row_spec spec =
+                spec_of((ps_row_optimizer)o, (uint32_t[]){5, 16, 1}[seed - 1]);
+            spec.lr_decay = 0.1;
+            spec.initial_accumulator = 0.2;
+            spec.init = (ps_row_init)(seed - 1);
+            follow(&spec, seed, 40);
+        }
+}
+
+TEST(admission)
+{
+    ps_row_spec spec = spec_of(PS_ROW_ADAGRAD, 4);
+    for (uint64_t seed = 11; seed <= 13; seed++) {
+        spec.admit = (uint32_t)seed - 9;
+        follow(&spec, seed, 60);
+    }
+}
+
+TEST(expiry)
+{
+    ps_row_spec spec = spec_of(PS_ROW_SGD, 4);
+    for (uint64_t seed = 21; seed <= 24; seed++) {
+        spec.expire = (uint32_t[]){1, 3, 9, 40}[seed - 21];
+        spec.admit = seed % 2 ? 2 : 1;
+        follow(&spec, seed, 80);
+    }
+}
+
+TEST(eviction)
+{
+    ps_row_spec spec = spec_of(PS_ROW_ADAGRAD, 4);
+    spec.full = PS_ROW_FULL_EVICT;
+    for (uint64_t seed = 31; seed <= 34; seed++) {
+        spec.max_bytes =
+            PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec) * (seed % 2 + 1);
+        spec.expire = seed > 32 ? 5 : 0;
+        follow(&spec, seed, 60);
+    }
+}
