@@ -1,0 +1,267 @@
+/* ps-bench-rows: the rows of one shard, and a worker's part, in one thread without a
+ * wire. Prints one line of JSON. Times are processor time, the best of some steps.
+ *
+ *   core DIM OPTIMIZER [IDS]  two workers, 26 tables of IDS (100,000) ids, 2,048 samples
+ * of one id each, by Zipf 1.05 grow ROWS DIM OPTIMIZER   ids are new, 1,000 in each step;
+ * FILE: then a full and an [FILE]                  incremental file, of 1% of the rows
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "mem.h"
+#include "procstat.h"
+#include "row_pool.h"
+#include "row_table.h"
+
+enum { TABLES = 26, WORKERS = 2, BATCH = 2048, STEPS = 12 };
+
+typedef struct core {
+    uint64_t n_ids;
+    uint32_t dim;
+    double *zipf; // sums of the ids' shares
+    ps_row_memory memory;
+    ps_row_table tables[TABLES];
+    ps_row_step steps[TABLES];
+    ps_row_batch batches[WORKERS][TABLES];
+    uint64_t lookups[WORKERS][TABLES][BATCH];
+    float *rows, *out, *grads[WORKERS][TABLES];
+} core;
+
+enum { SPLIT, POOL, PULL, PUSH, N_PARTS };
+
+static uint64_t drawn = 1;
+
+static uint64_t bench_draw(void)
+{
+    drawn += 0x9e3779b97f4a7c15u;
+    return ps_row_mix(drawn);
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static ps_row_spec spec_of(uint32_t number, const char *dim, const char *optimizer)
+{
+    int kind = PS_ROW_SGD;
+    if (!ps_word_find(ps_row_optimizer_words, optimizer, &kind)) {
+        fprintf(stderr, "no such optimizer: %s\n", optimizer);
+        exit(2);
+    }
+    ps_row_spec spec = ps_row_spec_default((ps_row_optimizer)kind);
+    spec.number = number;
+    spec.dim = (uint32_t)strtoul(dim, NULL, 10);
+    snprintf(spec.name, sizeof spec.name, "table %u", number);
+    return spec;
+}
+
+/* A sample's id: the inverse of the distribution, by bisection. */
+static uint64_t zipf_draw(const core *c)
+{
+    const double x = (double)(bench_draw() >> 11) * 0x1p-53 * c->zipf[c->n_ids - 1];
+    uint64_t low = 0, high = c->n_ids - 1;
+    while (low < high) {
+        const uint64_t middle = (low + high) / 2;
+        if (c->zipf[middle] < x)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return ps_row_mix(low);
+}
+
+/* All ids get a row first. */
+static ps_err core_fill(core *c, ps_row_table *t)
+{
+    uint64_t ids[BATCH];
+    for (uint64_t at = 0; at < c->n_ids; at += BATCH) {
+        const uint64_t n = c->n_ids - at < BATCH ? c->n_ids - at : BATCH;
+        for (uint64_t i = 0; i < n; i++)
+            ids[i] = ps_row_mix(at + i);
+        ps_row_table_read(t, n, ids, c->rows);
+        PS_TRY(ps_row_table_set(t, n, ids, c->rows, 0));
+    }
+    return PS_OK;
+}
+
+static ps_err core_init(core *c, char **v, int n)
+{
+    const uint64_t floats = (uint64_t)BATCH * strtoul(v[0], NULL, 10);
+    c->n_ids = n > 2 ? strtoull(v[2], NULL, 10) : 100000;
+    PS_TRY(ps_mem_zalloc_large(&c->zipf, c->n_ids * sizeof(double), "ids"));
+    for (uint64_t i = 0; i < c->n_ids; i++)
+        c->zipf[i] = (i > 0 ? c->zipf[i - 1] : 0) + pow((double)i + 1, -1.05);
+    PS_TRY(ps_mem_zalloc_large(&c->rows, TABLES * floats * sizeof(float), "rows"));
+    PS_TRY(ps_mem_zalloc_large(&c->out, TABLES * floats * sizeof(float), "outputs"));
+    for (uint64_t i = 0; i < TABLES * floats; i++)
+        c->out[i] = (float)i * 0x1p-24f;
+    ps_row_memory_init(&c->memory);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const ps_row_spec spec = spec_of(t, v[0], v[1]);
+        c->dim = spec.dim;
+        PS_TRY(ps_row_table_init(&c->tables[t], &spec, PS_ROW_KEY_PLAIN, 0,
+                                 PS_ROW_PARTITIONS, &c->memory));
+        PS_TRY(ps_row_step_init(&c->steps[t], WORKERS, PS_ROW_KEY_PLAIN));
+        PS_TRY(core_fill(c, &c->tables[t]));
+        for (int w = 0; w < WORKERS; w++) {
+            ps_row_batch_init(&c->batches[w][t]);
+            PS_TRY(ps_mem_zalloc_large(&c->grads[w][t], floats * sizeof(float),
+                                       "gradients"));
+        }
+    }
+    return PS_OK;
+}
+
+/* A worker's part of a step before and after the rows are there, and the shard's answer
+ * to its PULL. */
+static ps_err core_pull(core *c, int w, double *seconds)
+{
+    const uint32_t dim = c->dim;
+    double then = cpu_seconds();
+    for (uint32_t t = 0; t < TABLES; t++)
+        PS_TRY(
+            ps_row_batch_split(&c->batches[w][t], t, 1, BATCH, c->lookups[w][t], NULL));
+    seconds[SPLIT] += cpu_seconds() - then;
+    then = cpu_seconds();
+    float *rows = c->rows;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const ps_row_batch *b = &c->batches[w][t];
+        PS_TRY(ps_row_step_pull(&c->steps[t], (uint32_t)w, b->n_rows, b->ids));
+        ps_row_table_read(&c->tables[t], b->n_rows, b->ids, rows);
+        rows += (uint64_t)b->n_rows * dim;
+    }
+    seconds[PULL] += cpu_seconds() - then;
+    then = cpu_seconds();
+    rows = c->rows;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const ps_row_batch *b = &c->batches[w][t];
+        const ps_row_bags bags = {
+            .dim = dim, .n_lookups = BATCH, .n_bags = BATCH, .row = b->row};
+        float *out = c->out + (uint64_t)t * BATCH * dim;
+        ps_row_pool_forward(&bags, rows, out);
+        memset(c->grads[w][t], 0, (uint64_t)b->n_rows * dim * sizeof(float));
+        ps_row_pool_backward(&bags, out, c->grads[w][t]);
+        rows += (uint64_t)b->n_rows * dim;
+    }
+    seconds[POOL] += cpu_seconds() - then;
+    return PS_OK;
+}
+
+static ps_err core_step(core *c, uint64_t step, double *seconds)
+{
+    const ps_row_update update = {.lr = 0.01, .t = step + 1, .step = step};
+    for (int w = 0; w < WORKERS; w++)
+        for (uint32_t t = 0; t < TABLES; t++)
+            for (uint32_t i = 0; i < BATCH; i++)
+                c->lookups[w][t][i] = zipf_draw(c);
+    for (int w = 0; w < WORKERS; w++)
+        PS_TRY(core_pull(c, w, seconds));
+    const double then = cpu_seconds();
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const float *const grads[WORKERS] = {c->grads[0][t], c->grads[1][t]};
+        PS_TRY(ps_row_table_apply(&c->tables[t], &c->steps[t], &update, grads));
+        ps_row_step_clear(&c->steps[t]);
+    }
+    seconds[PUSH] += cpu_seconds() - then;
+    return PS_OK;
+}
+
+static ps_err bench_core(char **v, int n)
+{
+    static core c;
+    double best[N_PARTS] = {1e9, 1e9, 1e9, 1e9};
+    uint64_t unique = 0;
+    PS_TRY(core_init(&c, v, n));
+    for (uint64_t step = 0; step < STEPS; step++) {
+        double seconds[N_PARTS] = {0};
+        PS_TRY(core_step(&c, step, seconds));
+        for (int p = 0; p < N_PARTS; p++)
+            if (seconds[p] < best[p]) best[p] = seconds[p];
+    }
+    for (uint32_t t = 0; t < TABLES; t++)
+        unique += c.batches[0][t].n_rows;
+    const double lookups = (double)WORKERS * TABLES * BATCH * 1e-6;
+    const double shard = best[PULL] + best[PUSH], worker = best[SPLIT] + best[POOL];
+    printf("{\"dim\": %u, \"optimizer\": \"%s\", \"unique\": %" PRIu64
+           ", \"pull_ms\": %.2f, \"push_ms\": %.2f, \"split_ms\": %.2f, \"pool_ms\": "
+           "%.2f, \"shard_mlookups\": %.1f, \"all_mlookups\": %.1f}\n",
+           c.dim, v[1], unique, best[PULL] * 1e3, best[PUSH] * 1e3, best[SPLIT] * 1e3,
+           best[POOL] * 1e3, lookups / shard, lookups / (shard + worker));
+    return PS_OK;
+}
+
+enum { NEW_IDS = 1000 };
+
+static int order_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A step with a gradient for ids first, first + stride, ... */
+static ps_err grow_step(ps_row_table *t, ps_row_step *step, uint64_t s, uint64_t first,
+                        uint64_t stride, const float *grads, double *seconds)
+{
+    uint64_t ids[NEW_IDS];
+    const ps_row_update update = {.lr = 0.01, .t = s + 1, .step = s};
+    for (uint64_t i = 0; i < NEW_IDS; i++)
+        ids[i] = ps_row_mix(first + i * stride);
+    const double then = cpu_seconds();
+    PS_TRY(ps_row_step_pull(step, 0, NEW_IDS, ids));
+    PS_TRY(ps_row_table_apply(t, step, &update, &grads));
+    *seconds = cpu_seconds() - then;
+    ps_row_step_clear(step);
+    return PS_OK;
+}
+
+static ps_err bench_grow(char **v, int n)
+{
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    float *grads;
+    double *seconds, all = 0;
+    const uint64_t rows = strtoull(v[0], NULL, 10), steps = rows / NEW_IDS;
+    const ps_row_spec spec = spec_of(0, v[1], v[2]);
+    const uint64_t row_bytes = ps_row_spec_row_bytes(&spec);
+    ps_row_memory_init(&memory);
+    PS_TRY(ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
+    PS_TRY(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
+    PS_TRY(ps_mem_zalloc_large(&grads, (uint64_t)NEW_IDS * spec.dim * sizeof(float),
+                               "gradients"));
+    PS_TRY(ps_mem_zalloc(&seconds, steps + 1, sizeof *seconds, "times"));
+    const uint64_t before = ps_procstat_rss();
+    for (uint64_t s = 0; s < steps; s++) {
+        PS_TRY(grow_step(&t, &step, s, s * NEW_IDS, 1, grads, &seconds[s]));
+        all += seconds[s];
+    }
+    const double bytes = (double)(ps_procstat_rss() - before) / (double)rows;
+    qsort(seconds, steps, sizeof *seconds, order_doubles);
+    printf("{\"rows\": %" PRIu64 ", \"dim\": %u, \"optimizer\": \"%s\", \"mrows\": %.2f, "
+           "\"median_ms\": %.3f, \"p99_ms\": %.3f, \"worst_ms\": %.3f, "
+           "\"bytes_per_row\": %.1f, \"of_row_and_27\": %.3f}\n",
+           rows, spec.dim, v[2], (double)rows / all * 1e-6, seconds[steps / 2] * 1e3,
+           seconds[steps * 99 / 100] * 1e3, seconds[steps - 1] * 1e3, bytes,
+           bytes / (double)row_bytes);
+    return PS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    ps_err err = PS_ERR_ARG;
+    if (argc >= 4 && strcmp(argv[1], "core") == 0)
+        err = bench_core(argv + 2, argc - 2);
+    else if (argc >= 5 && strcmp(argv[1], "grow") == 0)
+        err = bench_grow(argv + 2, argc - 2);
+    else
+        ps_err_set(err, "see the head of bench/rows_main.c for what it takes");
+    if (err != PS_OK) fprintf(stderr, "ps-bench-rows: %s\n", ps_err_message());
+    return err == PS_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+}
