@@ -217,7 +217,8 @@ static ps_err writer_end(row_writer *w, uint64_t version)
     if (err == PS_OK) err = writer_put(w, &end, END_CHECKED);
     end.crc = writer_crc(w);
     if (err == PS_OK)
-        err = writer_put(w, (const uint8_t *)&end + END_CHECKED, sizeof end - END_CHECKED);
+        err =
+            writer_put(w, (const uint8_t *)&end + END_CHECKED, sizeof end - END_CHECKED);
     writer_crc(w);
     ps_mp_writer_fini(&table);
     ps_mp_writer_fini(&settings);

@@ -65,23 +65,17 @@ static uint32_t index_next(uint32_t bucket)
     return (bucket + 1) & (PS_ROW_SEGMENT_BUCKETS - 1);
 }
 
-ps_row_entry *ps_row_index_find(const ps_row_index *index, uint64_t hash, uint64_t id)
+ps_row_entry *ps_row_index_find_past(const ps_row_index *index, uint64_t hash,
+                                     uint64_t id)
 {
-    ps_row_bucket *bucket = ps_row_index_bucket(index, hash);
-    const ps_row_bucket *first = NULL;
-    uint32_t at = 0;
+    ps_row_bucket *buckets = index->directory[(hash >> 1) >> (63 - index->depth)];
+    uint32_t at = hash & (PS_ROW_SEGMENT_BUCKETS - 1);
     for (;;) {
-        for (int i = 0; i < PS_ROW_BUCKET_ENTRIES; i++) {
-            ps_row_entry *e = &bucket->entries[i];
-            if (e->slot == 0) return NULL; // no segment is ever full
-            if (e->id == id) return e;
-        }
-        if (!first) {
-            first = index->directory[(hash >> 1) >> (63 - index->depth)];
-            at = (uint32_t)(bucket - first);
-        }
         at = index_next(at);
-        bucket = (ps_row_bucket *)first + at;
+        ps_row_entry *e = ps_row_bucket_find(&buckets[at], id);
+        if (e) return e->slot ? e : NULL;
+        if (buckets[at].entries[PS_ROW_BUCKET_ENTRIES - 1].slot == 0)
+            return NULL; // no segment is ever full
     }
 }
 

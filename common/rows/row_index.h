@@ -67,8 +67,30 @@ static inline ps_row_bucket *ps_row_index_bucket(const ps_row_index *index, uint
            (hash & (PS_ROW_SEGMENT_BUCKETS - 1));
 }
 
+/* The first entry of a bucket with that id, which may be an empty one (slot 0) if the id
+ * is 0; NULL: none. All are compared: a branch for each would often be mispredicted. */
+static inline ps_row_entry *ps_row_bucket_find(ps_row_bucket *bucket, uint64_t id)
+{
+    ps_row_entry *e = bucket->entries;
+    const unsigned same = (unsigned)(e[0].id == id) | (unsigned)(e[1].id == id) << 1 |
+                          (unsigned)(e[2].id == id) << 2 | (unsigned)(e[3].id == id) << 3;
+    return same ? e + __builtin_ctz(same) : NULL;
+}
+
+/* Looks on, behind a first bucket that is full. */
+ps_row_entry *ps_row_index_find_past(const ps_row_index *index, uint64_t hash,
+                                     uint64_t id);
+
 /* The id's entry, or NULL. It moves with the next insertion or removal. */
-ps_row_entry *ps_row_index_find(const ps_row_index *index, uint64_t hash, uint64_t id);
+static inline ps_row_entry *ps_row_index_find(const ps_row_index *index, uint64_t hash,
+                                              uint64_t id)
+{
+    ps_row_bucket *bucket = ps_row_index_bucket(index, hash);
+    ps_row_entry *e = ps_row_bucket_find(bucket, id);
+    if (e) return e->slot ? e : NULL;
+    if (bucket->entries[PS_ROW_BUCKET_ENTRIES - 1].slot == 0) return NULL;
+    return ps_row_index_find_past(index, hash, id);
+}
 
 /* Adds an entry for an id that has none; slot 0, to be set by the caller at once. NOMEM.
  */

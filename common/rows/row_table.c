@@ -10,8 +10,10 @@
 #include "row_init.h"
 #include "row_loops.h"
 
-/* Ids are looked up in blocks: all buckets of a block are prefetched, then all rows. */
-enum { BLOCK = 64, LINE = 64 };
+/* Ids are looked up in small blocks: while the rows of block k are computed with, those
+ * of the blocks up to k + AHEAD are on their way to the cache, and the buckets of the
+ * blocks up to k + 2 AHEAD. */
+enum { BLOCK = 8, AHEAD = 4, N_BLOCKS = 2 * AHEAD + 1, LINE = 64 };
 
 ps_err ps_row_step_init(ps_row_step *step, uint32_t n_ranks, ps_row_key key)
 {
@@ -92,13 +94,25 @@ static float *table_row(const ps_row_table *table, const ps_row_entry *e)
     return ps_row_slab_row(&table->slab, e->slot - 1);
 }
 
-/* The hashes of a block of ids, whose buckets are then on their way to the cache. */
-static void table_hash(const ps_row_table *table, uint64_t n, const uint64_t *ids,
-                       uint64_t *hashes)
+typedef struct id_block {
+    const uint64_t *ids;
+    uint64_t begin;
+    uint32_t n;
+    uint64_t hashes[BLOCK];
+    float *rows[BLOCK];
+    ps_row_entry before[BLOCK];
+} id_block;
+
+/* Block k of n ids, whose buckets are then on their way to the cache. */
+static void table_hash(const ps_row_table *table, id_block *b, uint64_t k,
+                       const uint64_t *ids, uint64_t n)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        hashes[i] = ps_row_index_hash(&table->index, ids[i]);
-        __builtin_prefetch(ps_row_index_bucket(&table->index, hashes[i]), 1);
+    b->begin = k * BLOCK;
+    b->ids = ids + b->begin;
+    b->n = n - b->begin < BLOCK ? (uint32_t)(n - b->begin) : BLOCK;
+    for (uint32_t i = 0; i < b->n; i++) {
+        b->hashes[i] = ps_row_index_hash(&table->index, b->ids[i]);
+        __builtin_prefetch(ps_row_index_bucket(&table->index, b->hashes[i]));
     }
 }
 
@@ -110,24 +124,33 @@ static void row_prefetch(const float *row, uint32_t n)
     __builtin_prefetch(last, 1);
 }
 
-void ps_row_table_read(ps_row_table *table, uint64_t n, const uint64_t *ids, float *out)
+/* Finds the rows of a block, which are then on their way; initial ones go to out at once.
+ */
+static void table_find(const ps_row_table *table, id_block *b, float *out)
 {
     const uint32_t dim = table->spec.dim;
-    for (uint64_t begin = 0; begin < n; begin += BLOCK) {
-        const uint32_t count = n - begin < BLOCK ? (uint32_t)(n - begin) : BLOCK;
-        uint64_t hashes[BLOCK];
-        const float *rows[BLOCK];
-        float *to = out + begin * dim;
-        table_hash(table, count, ids + begin, hashes);
-        for (uint32_t i = 0; i < count; i++) {
-            const uint64_t id = ids[begin + i];
-            rows[i] = table_row(table, ps_row_index_find(&table->index, hashes[i], id));
-            if (rows[i])
-                row_prefetch(rows[i], dim);
-            else
-                ps_row_init_fill(&table->spec, id, to + (uint64_t)i * dim);
-        }
-        ps_row_loops_gather(dim, count, rows, to);
+    for (uint32_t i = 0; i < b->n; i++) {
+        b->rows[i] =
+            table_row(table, ps_row_index_find(&table->index, b->hashes[i], b->ids[i]));
+        if (b->rows[i])
+            row_prefetch(b->rows[i], dim);
+        else
+            ps_row_init_fill(&table->spec, b->ids[i], out + (b->begin + i) * dim);
+    }
+}
+
+void ps_row_table_read(ps_row_table *table, uint64_t n, const uint64_t *ids, float *out)
+{
+    const uint64_t n_blocks = (n + BLOCK - 1) / BLOCK;
+    id_block blocks[N_BLOCKS];
+    for (uint64_t k = 0; k < n_blocks + 2 * AHEAD; k++) {
+        if (k < n_blocks) table_hash(table, &blocks[k % N_BLOCKS], k, ids, n);
+        if (k >= AHEAD && k - AHEAD < n_blocks)
+            table_find(table, &blocks[(k - AHEAD) % N_BLOCKS], out);
+        if (k < 2 * AHEAD) continue;
+        const id_block *b = &blocks[(k - 2 * AHEAD) % N_BLOCKS];
+        ps_row_loops_gather(table->spec.dim, b->n, (const float *const *)b->rows,
+                            out + b->begin * table->spec.dim);
     }
 }
 
@@ -246,21 +269,28 @@ static ps_err table_keep(ps_row_table *table, const ps_row_entry *before)
     return ps_row_undo_keep(&table->undo, before, table_row(table, before));
 }
 
-static ps_err table_apply_block(ps_row_table *table, const ps_row_scalars *k,
-                                uint32_t version, uint32_t n, const uint64_t *ids,
-                                const float *sums)
+/* Makes the optimizer's step on all rows that have a gradient. */
+static ps_err table_apply_rows(ps_row_table *table, const ps_row_scalars *scalars,
+                               uint32_t version, const ps_row_set *touched)
 {
-    uint64_t hashes[BLOCK];
-    ps_row_entry before[BLOCK];
-    float *rows[BLOCK];
-    table_hash(table, n, ids, hashes);
-    for (uint32_t i = 0; i < n; i++) {
-        PS_TRY(table_touch(table, hashes[i], ids[i], version, &before[i], &rows[i]));
-        if (rows[i]) row_prefetch(rows[i], table->slab.stride);
+    const uint64_t n = touched->n, n_blocks = (n + BLOCK - 1) / BLOCK;
+    id_block blocks[N_BLOCKS];
+    for (uint64_t k = 0; k < n_blocks + 2 * AHEAD; k++) {
+        id_block *b = &blocks[k % N_BLOCKS];
+        if (k < n_blocks) table_hash(table, b, k, touched->ids, n);
+        b = &blocks[(k + N_BLOCKS - AHEAD) % N_BLOCKS];
+        for (uint32_t i = 0; k >= AHEAD && k - AHEAD < n_blocks && i < b->n; i++) {
+            PS_TRY(table_touch(table, b->hashes[i], b->ids[i], version, &b->before[i],
+                               &b->rows[i]));
+            if (b->rows[i]) row_prefetch(b->rows[i], table->slab.stride);
+        }
+        if (k < 2 * AHEAD) continue;
+        b = &blocks[(k + N_BLOCKS - 2 * AHEAD) % N_BLOCKS];
+        for (uint32_t i = 0; table->undo.n > 0 && i < b->n; i++)
+            PS_TRY(table_keep(table, &b->before[i]));
+        ps_row_loops_apply(scalars, table->spec.dim, b->n, b->rows,
+                           table->sums + b->begin * table->spec.dim);
     }
-    for (uint32_t i = 0; table->undo.n > 0 && i < n; i++)
-        PS_TRY(table_keep(table, &before[i]));
-    ps_row_loops_apply(k, table->spec.dim, n, rows, sums);
     return PS_OK;
 }
 
@@ -417,14 +447,8 @@ ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
                           const ps_row_update *update, const float *const *grads)
 {
     const ps_row_scalars k = table_scalars(&table->spec, update);
-    const uint32_t dim = table->spec.dim, all = step->touched.n;
     PS_TRY(table_sum(table, step, update->step, grads));
-    for (uint32_t begin = 0; begin < all; begin += BLOCK) {
-        const uint32_t n = all - begin < BLOCK ? all - begin : BLOCK;
-        PS_TRY(table_apply_block(table, &k, (uint32_t)update->step + 1, n,
-                                 step->touched.ids + begin,
-                                 table->sums + (uint64_t)begin * dim));
-    }
+    PS_TRY(table_apply_rows(table, &k, (uint32_t)update->step + 1, &step->touched));
     return table_bound(table, update->step);
 }
 

@@ -7,7 +7,7 @@
 #include "check.h"
 #include "row_init.h"
 
-enum { N_IDS = 3000, MAX_WIDTH = 48, N_RANKS = 3, MAX_PULL = 200 };
+enum { N_IDS = 3000, MAX_WIDTH = 48, N_RANKS = 3, MAX_PULL = 200, NUMBER = 3 };
 
 typedef struct model_row {
     bool is_row;
@@ -96,9 +96,15 @@ static void model_step_row(float *p, const float *g, double lr, double t)
     }
 }
 
+/* All tests have the same table number. */
 static uint32_t partition_of(uint32_t i)
 {
-    return ps_row_partition(ps_row_place(ps_row_place_salt(m.spec.number), id_of(i)));
+    static uint32_t partitions[N_IDS];
+    if (partitions[1] == 0) // once; that of 1 is not 0
+        for (uint32_t k = 0; k < N_IDS; k++)
+            partitions[k] =
+                ps_row_partition(ps_row_place(ps_row_place_salt(NUMBER), id_of(k)));
+    return partitions[i];
 }
 
 static void model_expire(void)
@@ -128,7 +134,7 @@ static void model_evict(void)
             uint64_t oldest_id = 0;
             for (uint32_t i = 0; i < N_IDS; i++) {
                 model_row *r = &m.rows[i];
-                if (!is_there(r) || partition_of(i) != p) continue;
+                if (partition_of(i) != p || !is_there(r)) continue;
                 if (oldest && (oldest->version < r->version ||
                                (oldest->version == r->version && oldest_id < id_of(i))))
                     continue;
@@ -236,9 +242,9 @@ static void compare_lists(const ps_row_table *t)
         assert_ok(ps_row_table_list(t, p, 0, &views, &n));
         for (uint32_t k = 0; k < n; k++, seen++) {
             uint32_t i = 0;
-            while (i < N_IDS && id_of(i) != views[k].id)
+            while (i < N_IDS && (partition_of(i) != p || id_of(i) != views[k].id))
                 i++;
-            assert_true(i < N_IDS && partition_of(i) == p);
+            assert_true(i < N_IDS);
             assert_true(k == 0 || views[k - 1].id < views[k].id);
             assert_int_equal(views[k].version, m.rows[i].version);
             assert_int_equal(views[k].count, m.rows[i].count);
@@ -314,7 +320,7 @@ static ps_row_spec spec_of(ps_row_optimizer optimizer, uint32_t dim)
 {
     ps_row_spec spec = ps_row_spec_default(optimizer);
     snprintf(spec.name, sizeof spec.name, "user");
-    spec.number = 3;
+    spec.number = NUMBER;
     spec.dim = dim;
     spec.seed = 0x123456789abcdefu;
     return spec;
@@ -331,6 +337,120 @@ TEST(every_optimizer)
             spec.init = (ps_row_init)(seed - 1);
             follow(&spec, seed, 40);
         }
+}
+
+TEST(a_sum_that_is_not_finite_changes_nothing)
+{
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    const ps_row_spec spec = spec_of(PS_ROW_ADAGRAD, 2);
+    const uint64_t ids[] = {7, 8};
+    float grads[] = {1, 2, 3, INFINITY}, before[4], after[4];
+    const float *const of_ranks[] = {grads};
+    const ps_row_update update = {.lr = 1, .t = 1};
+    ps_row_memory_init(&memory);
+    assert_ok(
+        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
+    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
+    assert_ok(ps_row_step_pull(&step, 0, 2, ids));
+    assert_true(ps_row_table_changes(&t, &step, 0, 8));
+    assert_false(ps_row_table_changes(&t, &step, 0, 9));
+    ps_row_table_read(&t, 2, ids, before);
+    assert_error(ps_row_table_apply(&t, &step, &update, of_ranks), PS_ERR_NUMERIC,
+                 "table 'user': the gradient of id 8");
+    ps_row_table_read(&t, 2, ids, after);
+    assert_memory_equal(before, after, sizeof before);
+    assert_int_equal(ps_row_table_stats(&t)->rows, 0);
+    assert_error(ps_row_table_undo(&t, 0), PS_ERR_PROTOCOL, "step 0");
+    ps_row_step_fini(&step);
+    ps_row_table_fini(&t);
+    ps_row_memory_fini(&memory);
+}
+
+TEST(a_bound_ends_the_job)
+{
+    enum { N = 3 * PS_ROW_PARTITIONS };
+    static uint64_t ids[N];
+    static float grads[N];
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    ps_row_spec spec = spec_of(PS_ROW_SGD, 1);
+    const float *const of_ranks[] = {grads};
+    spec.max_bytes = 2 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec);
+    for (uint64_t i = 0; i < N; i++)
+        ids[i] = i;
+    ps_row_memory_init(&memory);
+    assert_ok(
+        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
+    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
+    for (uint64_t s = 0; s < 3; s++) {
+        const ps_row_update update = {.lr = 1, .t = s + 1, .step = s};
+        ps_row_step_clear(&step);
+        assert_ok(
+            ps_row_step_pull(&step, 0, PS_ROW_PARTITIONS, ids + s * PS_ROW_PARTITIONS));
+        const ps_err err = ps_row_table_apply(&t, &step, &update, of_ranks);
+        assert_int_equal(err, s < 2 ? PS_OK : PS_ERR_NOMEM);
+    }
+    assert_non_null(strstr(ps_err_message(), "table 'user' has reached max_bytes"));
+    ps_row_step_fini(&step);
+    ps_row_table_fini(&t);
+    ps_row_memory_fini(&memory);
+}
+
+/* Rows that a PULL of the next step may be answered with before this step is applied. */
+static void check_changes(ps_row_table *t, ps_row_step *step, const ps_row_update *u)
+{
+    static bool said[N_IDS];
+    static float before[N_IDS * MAX_WIDTH], after[N_IDS * MAX_WIDTH];
+    static uint64_t ids[N_IDS];
+    uint32_t quiet = 0;
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        ids[i] = id_of(i);
+        said[i] = ps_row_table_changes(t, step, m.step, ids[i]);
+        quiet += !said[i];
+    }
+    assert_true(quiet > N_IDS / 10);
+    ps_row_table_read(t, N_IDS, ids, before);
+    const float *const none[N_RANKS] = {NULL};
+    assert_ok(ps_row_table_apply(t, step, u, none));
+    ps_row_table_read(t, N_IDS, ids, after);
+    for (uint32_t i = 0; i < N_IDS; i++)
+        assert_true(said[i] || memcmp(before + i * m.spec.dim, after + i * m.spec.dim,
+                                      m.spec.dim * sizeof *after) == 0);
+}
+
+TEST(rows_that_a_step_cannot_change)
+{
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    memset(&m, 0, sizeof m);
+    m.spec = spec_of(PS_ROW_SGD, 2);
+    m.spec.expire = 8;
+    m.spec.full = PS_ROW_FULL_EVICT;
+    m.spec.max_bytes = 6 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&m.spec);
+    ps_row_memory_init(&memory);
+    assert_ok(
+        ps_row_table_init(&t, &m.spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
+    assert_ok(ps_row_step_init(&step, N_RANKS, PS_ROW_KEY_PLAIN));
+    for (; m.step < 40; m.step++) {
+        const ps_row_update u = {.lr = 1, .t = m.step + 1, .step = m.step};
+        if (m.step % 4 == 3) { // three ids, and none has a gradient but 0
+            const uint64_t ids[] = {id_of(1), id_of(2), id_of(3)};
+            ps_row_step_clear(&step);
+            assert_ok(ps_row_step_pull(&step, 2, 3, ids));
+            check_changes(&t, &step, &u);
+        } else {
+            draw_step(N_IDS);
+            table_step(&t, &step, &u, false);
+        }
+    }
+    assert_true(ps_row_table_stats(&t)->expired > 100);
+    ps_row_step_fini(&step);
+    ps_row_table_fini(&t);
+    ps_row_memory_fini(&memory);
 }
 
 TEST(admission)
