@@ -179,19 +179,38 @@ static ps_err writer_views(row_writer *w, const ps_row_view *views, file_part *p
     return PS_OK;
 }
 
-static ps_err writer_partition(row_writer *w, uint32_t number)
+/* A partition, of which these are the first views and the next dropped ids. */
+static ps_err writer_partition(row_writer *w, uint32_t number, const ps_row_view *views,
+                               uint64_t n_views, uint64_t *used)
 {
     file_part part = {.number = number, .offset = w->offset};
-    ps_row_view *views;
     const uint64_t *dropped = w->dropped + w->dropped_at;
-    for (; w->dropped_at < w->n_dropped; w->dropped_at++, part.n_dropped++)
-        if (ps_row_partition(writer_place(w, w->dropped[w->dropped_at])) != number) break;
-    PS_TRY(ps_row_table_list(w->table, number, w->since, &views, &part.n));
-    ps_err err = writer_put(w, dropped, part.n_dropped * sizeof *dropped);
-    if (err == PS_OK) err = writer_views(w, views, &part);
-    free(views);
+    while (w->dropped_at < w->n_dropped &&
+           ps_row_partition(writer_place(w, w->dropped[w->dropped_at])) == number) {
+        w->dropped_at++;
+        part.n_dropped++;
+    }
+    while (part.n < n_views &&
+           ps_row_partition(writer_place(w, views[part.n].id)) == number)
+        part.n++;
+    *used += part.n;
+    if (part.n + part.n_dropped == 0) return PS_OK;
+    PS_TRY(writer_put(w, dropped, part.n_dropped * sizeof *dropped));
+    PS_TRY(writer_views(w, views, &part));
     part.crc = writer_crc(w);
-    if (part.n + part.n_dropped > 0) w->parts[w->n_parts++] = part;
+    w->parts[w->n_parts++] = part;
+    return PS_OK;
+}
+
+static ps_err writer_partitions(row_writer *w, uint32_t first, uint32_t end)
+{
+    ps_row_view *views;
+    uint64_t n, used = 0;
+    PS_TRY(ps_row_table_list(w->table, first, end, w->since, &views, &n));
+    ps_err err = PS_OK;
+    for (uint32_t p = first; err == PS_OK && p < end; p++)
+        err = writer_partition(w, p, views + used, n - used, &used);
+    free(views);
     return err;
 }
 
@@ -230,8 +249,12 @@ static ps_err writer_all(row_writer *w, uint64_t version)
     PS_TRY(writer_list_dropped(w));
     PS_TRY(writer_put(w, MAGIC, sizeof MAGIC));
     writer_crc(w);
-    for (uint32_t p = w->table->first_partition; p < w->table->end_partition; p++)
-        PS_TRY(writer_partition(w, p));
+    const uint32_t last = w->table->end_partition;
+    for (uint32_t p = w->table->first_partition, end; p < last; p = end) {
+        end = ps_row_index_group_end(&w->table->index, p);
+        if (end > last) end = last;
+        PS_TRY(writer_partitions(w, p, end));
+    }
     PS_TRY(writer_end(w, version));
     PS_TRY(writer_flush(w));
     return fsync(w->fd) == 0 ? PS_OK : ps_err_errno(PS_ERR_IO, "%s: syncing", w->path);

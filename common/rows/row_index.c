@@ -206,35 +206,45 @@ void ps_row_index_remove(ps_row_index *index, ps_row_entry *entry)
     }
 }
 
-ps_row_cursor ps_row_cursor_at(const ps_row_index *index, uint32_t partition)
+/* The directory's entry for the begin of a partition. */
+static uint64_t cursor_place(const ps_row_index *index, uint32_t partition)
 {
-    ps_row_cursor c = {.partition = partition};
-    if (index->depth >= PS_ROW_PARTITION_BITS) {
-        c.at = (uint64_t)partition << (index->depth - PS_ROW_PARTITION_BITS);
-        c.end = (uint64_t)(partition + 1) << (index->depth - PS_ROW_PARTITION_BITS);
-    } else {
-        c.at = partition >> (PS_ROW_PARTITION_BITS - index->depth);
-        c.end = c.at + 1;
-    }
+    return index->depth >= PS_ROW_PARTITION_BITS
+               ? (uint64_t)partition << (index->depth - PS_ROW_PARTITION_BITS)
+               : partition >> (PS_ROW_PARTITION_BITS - index->depth);
+}
+
+ps_row_cursor ps_row_cursor_at(const ps_row_index *index, uint32_t first, uint32_t end)
+{
+    ps_row_cursor c = {.at = cursor_place(index, first), .first = first, .end = end};
+    if (end > first) c.at_end = cursor_place(index, end - 1) + 1;
+    if (index->depth > PS_ROW_PARTITION_BITS) c.at_end = cursor_place(index, end);
     return c;
+}
+
+static bool cursor_wants(const ps_row_index *index, const ps_row_cursor *c, uint64_t id)
+{
+    const uint32_t partition = ps_row_partition(ps_row_place(index->salt, id));
+    return partition >= c->first && partition < c->end;
 }
 
 ps_row_entry *ps_row_cursor_next(const ps_row_index *index, ps_row_cursor *c)
 {
     enum { ENTRIES = PS_ROW_SEGMENT_BUCKETS * PS_ROW_BUCKET_ENTRIES };
-    while (c->at < c->end) {
+    while (c->at < c->at_end) {
         const ps_row_segment *s = &index->segments[index->segment_of[c->at]];
         while (c->entry < ENTRIES) {
             const uint32_t at = c->entry++;
             ps_row_entry *e = &s->buckets[at / PS_ROW_BUCKET_ENTRIES]
                                    .entries[at % PS_ROW_BUCKET_ENTRIES];
-            if (e->slot == 0) continue;
-            if (s->depth >= PS_ROW_PARTITION_BITS ||
-                ps_row_partition(ps_row_place(index->salt, e->id)) == c->partition)
+            if (e->slot != 0 &&
+                (s->depth >= PS_ROW_PARTITION_BITS || cursor_wants(index, c, e->id)))
                 return e;
         }
+        // to where the next segment begins, also from the middle of this one
         c->entry = 0;
-        c->at += s->depth < index->depth ? (uint64_t)1 << (index->depth - s->depth) : 1;
+        const uint64_t span = (uint64_t)1 << (index->depth - s->depth);
+        c->at = (c->at / span + 1) * span;
     }
     return NULL;
 }

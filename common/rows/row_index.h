@@ -100,15 +100,27 @@ ps_err ps_row_index_insert(ps_row_index *index, uint64_t hash, uint64_t id,
 /* Removes an entry that find or a cursor gave. */
 void ps_row_index_remove(ps_row_index *index, ps_row_entry *entry);
 
-/* Goes through the entries of a partition. After ps_row_index_remove of the entry that it
- * gave last, ps_row_cursor_back must be called. No insertions meanwhile. */
+/* The first partition after this one that does not share its segments with it. To go
+ * through a table, take all that share some at once: else a small table, which is one
+ * segment, would be gone through a thousand times. */
+static inline uint32_t ps_row_index_group_end(const ps_row_index *index,
+                                              uint32_t partition)
+{
+    const uint32_t bits =
+        index->depth < PS_ROW_PARTITION_BITS ? PS_ROW_PARTITION_BITS - index->depth : 0;
+    return ((partition >> bits) + 1) << bits;
+}
+
+/* Goes through the entries of partitions first .. end - 1. After ps_row_index_remove of
+ * the entry that it gave last, ps_row_cursor_back must be called. No insertions
+ * meanwhile. */
 typedef struct ps_row_cursor {
-    uint64_t at, end; // in the directory
-    uint32_t entry;   // in the segment
-    uint32_t partition;
+    uint64_t at, at_end; // in the directory
+    uint32_t entry;      // in the segment
+    uint32_t first, end;
 } ps_row_cursor;
 
-ps_row_cursor ps_row_cursor_at(const ps_row_index *index, uint32_t partition);
+ps_row_cursor ps_row_cursor_at(const ps_row_index *index, uint32_t first, uint32_t end);
 ps_row_entry *ps_row_cursor_next(const ps_row_index *index, ps_row_cursor *cursor);
 static inline void ps_row_cursor_back(ps_row_cursor *cursor)
 {

@@ -81,9 +81,14 @@ void ps_row_table_fini(ps_row_table *table)
     *table = (ps_row_table){0};
 }
 
+static uint32_t table_partition(const ps_row_table *table, uint64_t id)
+{
+    return ps_row_partition(ps_row_place(table->salt, id));
+}
+
 bool ps_row_table_owns(const ps_row_table *table, uint64_t id)
 {
-    const uint32_t partition = ps_row_partition(ps_row_place(table->salt, id));
+    const uint32_t partition = table_partition(table, id);
     return partition >= table->first_partition && partition < table->end_partition;
 }
 
@@ -352,11 +357,19 @@ static bool table_has_expired(const ps_row_table *table, const ps_row_entry *e,
     return (uint64_t)e->version + table->spec.expire <= step + 1;
 }
 
-static ps_err table_expire(ps_row_table *table, uint32_t partition, uint64_t step)
+/* Of partitions first .. end - 1, which share segments. */
+static ps_err table_expire(ps_row_table *table, uint32_t first, uint32_t end,
+                           uint64_t step)
 {
-    ps_row_cursor c = ps_row_cursor_at(&table->index, partition);
+    uint32_t wanted = 0;
+    for (uint32_t p = first; p < end; p++)
+        if (table_looks_through(table, p, step)) wanted += table->index.counts[p];
+    if (wanted == 0) return PS_OK;
+    ps_row_cursor c = ps_row_cursor_at(&table->index, first, end);
     for (ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
-        if (!table_has_expired(table, e, step)) continue;
+        if (!table_has_expired(table, e, step) ||
+            !table_looks_through(table, table_partition(table, e->id), step))
+            continue;
         PS_TRY(table_drop(table, e, (uint32_t)step + 1));
         ps_row_cursor_back(&c);
         table->stats.expired++;
@@ -402,7 +415,7 @@ static ps_err table_evict(ps_row_table *table, uint32_t partition, uint32_t vers
     const uint32_t most = table->partition_rows, too_many = n - (most - most / 8);
     ps_row_drop *all;
     PS_TRY(ps_mem_zalloc(&all, n, sizeof *all, "rows to evict"));
-    ps_row_cursor c = ps_row_cursor_at(&table->index, partition);
+    ps_row_cursor c = ps_row_cursor_at(&table->index, partition, partition + 1);
     uint32_t at = 0;
     for (ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));)
         all[at++] = (ps_row_drop){.id = e->id, .version = e->version};
@@ -431,9 +444,15 @@ static ps_err table_refuse_growth(const ps_row_table *table)
 
 static ps_err table_bound(ps_row_table *table, uint64_t step)
 {
+    const uint32_t end = table->end_partition;
     uint64_t all = 0;
-    for (uint32_t p = table->first_partition; p < table->end_partition; p++) {
-        if (table_looks_through(table, p, step)) PS_TRY(table_expire(table, p, step));
+    for (uint32_t p = table->first_partition, next; table->spec.expire && p < end;
+         p = next) {
+        next = ps_row_index_group_end(&table->index, p);
+        PS_TRY(table_expire(table, p, next < end ? next : end, step));
+    }
+    if (table->partition_rows == UINT32_MAX) return PS_OK;
+    for (uint32_t p = table->first_partition; p < end; p++) {
         if (table->index.counts[p] > table->partition_rows &&
             table->spec.full == PS_ROW_FULL_EVICT)
             PS_TRY(table_evict(table, p, (uint32_t)step + 1));
@@ -573,19 +592,22 @@ ps_err ps_row_table_undo(ps_row_table *table, uint64_t version)
 
 /* ---- What others see ---- */
 
-static int view_compare(const void *a, const void *b)
+static int view_compare(const void *a, const void *b, void *table)
 {
     const uint64_t x = ((const ps_row_view *)a)->id, y = ((const ps_row_view *)b)->id;
-    return (x > y) - (x < y);
+    const uint32_t p = table_partition(table, x), q = table_partition(table, y);
+    return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
 }
 
-ps_err ps_row_table_list(const ps_row_table *table, uint32_t partition, uint64_t since,
-                         ps_row_view **views, uint32_t *n)
+ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end,
+                         uint64_t since, ps_row_view **views, uint64_t *n)
 {
+    uint64_t most = 0;
     *n = 0;
-    PS_TRY(ps_mem_zalloc(views, table->index.counts[partition], sizeof **views,
-                         "rows of a partition"));
-    ps_row_cursor c = ps_row_cursor_at(&table->index, partition);
+    for (uint32_t p = first; p < end; p++)
+        most += table->index.counts[p];
+    PS_TRY(ps_mem_zalloc(views, most, sizeof **views, "rows of a partition"));
+    ps_row_cursor c = ps_row_cursor_at(&table->index, first, end);
     for (const ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
         if (since > 0 && e->version <= since) continue;
         const bool candidate = e->slot & PS_ROW_CANDIDATE;
@@ -595,7 +617,7 @@ ps_err ps_row_table_list(const ps_row_table *table, uint32_t partition, uint64_t
                           .count = candidate ? e->slot & ~PS_ROW_CANDIDATE : 0,
                           .row = table_row(table, e)};
     }
-    qsort(*views, *n, sizeof **views, view_compare);
+    qsort_r(*views, *n, sizeof **views, view_compare, (void *)table);
     return PS_OK;
 }
 

@@ -146,11 +146,11 @@ typedef struct ps_row_view {
     const float *row; // (width) weights, then state; NULL where count > 0
 } ps_row_view;
 
-/* The rows and candidates of a partition whose version is above `since`, sorted by id.
- * *views (*n) is owned by the caller (free()); the rows stay the table's, until the next
- * call that changes it. NOMEM. */
-ps_err ps_row_table_list(const ps_row_table *table, uint32_t partition, uint64_t since,
-                         ps_row_view **views, uint32_t *n);
+/* The rows and candidates of partitions first .. end - 1 whose version is above `since`
+ * (0: all), sorted by partition, then by id. *views (*n) is owned by the caller (free());
+ * the rows stay the table's, until the next call that changes it. NOMEM. */
+ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end,
+                         uint64_t since, ps_row_view **views, uint64_t *n);
 
 /* Adds a row or candidate that ps_row_table_list gave, or replaces the one with its id;
  * its row may lie anywhere. NOMEM. */

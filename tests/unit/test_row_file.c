@@ -118,11 +118,11 @@ static uint32_t assert_same(const shards *a, const shards *b)
     const uint32_t width = ps_row_spec_width(&a->tables[0].spec);
     for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
         ps_row_view *x, *y;
-        uint32_t n, m;
-        assert_ok(ps_row_table_list(table_of(a, p), p, 0, &x, &n));
-        assert_ok(ps_row_table_list(table_of(b, p), p, 0, &y, &m));
+        uint64_t n, m;
+        assert_ok(ps_row_table_list(table_of(a, p), p, p + 1, 0, &x, &n));
+        assert_ok(ps_row_table_list(table_of(b, p), p, p + 1, 0, &y, &m));
         assert_int_equal(n, m);
-        for (uint32_t i = 0; i < n; i++) {
+        for (uint64_t i = 0; i < n; i++) {
             assert_int_equal(x[i].id, y[i].id);
             assert_int_equal(x[i].version, y[i].version);
             assert_int_equal(x[i].count, y[i].count);
@@ -132,7 +132,7 @@ static uint32_t assert_same(const shards *a, const shards *b)
         }
         free(x);
         free(y);
-        all += n;
+        all += (uint32_t)n;
     }
     return all;
 }

@@ -37,7 +37,7 @@ static void check_index(const ps_row_index *index, const uint32_t *slots, uint32
         there += slots[i] != 0;
     }
     for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
-        ps_row_cursor c = ps_row_cursor_at(index, p);
+        ps_row_cursor c = ps_row_cursor_at(index, p, p + 1);
         uint32_t in_partition = 0;
         for (const ps_row_entry *e; (e = ps_row_cursor_next(index, &c));) {
             assert_int_equal(ps_row_partition(ps_row_place(index->salt, e->id)), p);
@@ -77,7 +77,7 @@ TEST(an_index_grows_and_shrinks)
         assert_true(index.n_segments > 4);
         // what a cursor removes on its way
         for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
-            ps_row_cursor c = ps_row_cursor_at(&index, p);
+            ps_row_cursor c = ps_row_cursor_at(&index, p, p + 1);
             for (ps_row_entry *e; (e = ps_row_cursor_next(&index, &c));) {
                 if (e->slot % 3 == 0) continue;
                 ps_row_index_remove(&index, e);
