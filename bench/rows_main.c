@@ -14,6 +14,7 @@
 
 #include "mem.h"
 #include "procstat.h"
+#include "row_file.h"
 #include "row_pool.h"
 #include "row_table.h"
 
@@ -221,35 +222,76 @@ static ps_err grow_step(ps_row_table *t, ps_row_step *step, uint64_t s, uint64_t
     return PS_OK;
 }
 
-static ps_err bench_grow(char **v, int n)
-{
+typedef struct growth {
     ps_row_memory memory;
-    ps_row_table t;
+    ps_row_table table;
     ps_row_step step;
+    uint64_t rows, steps;
     float *grads;
-    double *seconds, all = 0;
-    const uint64_t rows = strtoull(v[0], NULL, 10), steps = rows / NEW_IDS;
+    double *seconds, bytes_per_row;
+} growth;
+
+static ps_err growth_run(growth *g, char **v)
+{
     const ps_row_spec spec = spec_of(0, v[1], v[2]);
-    const uint64_t row_bytes = ps_row_spec_row_bytes(&spec);
-    ps_row_memory_init(&memory);
-    PS_TRY(ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
-    PS_TRY(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
-    PS_TRY(ps_mem_zalloc_large(&grads, (uint64_t)NEW_IDS * spec.dim * sizeof(float),
+    g->rows = strtoull(v[0], NULL, 10);
+    g->steps = g->rows / NEW_IDS;
+    if (g->steps == 0) return ps_err_set(PS_ERR_ARG, "%s rows: give 1,000 or more", v[0]);
+    ps_row_memory_init(&g->memory);
+    PS_TRY(ps_row_table_init(&g->table, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS,
+                             &g->memory));
+    PS_TRY(ps_row_step_init(&g->step, 1, PS_ROW_KEY_PLAIN));
+    PS_TRY(ps_mem_zalloc_large(&g->grads, (uint64_t)NEW_IDS * spec.dim * sizeof(float),
                                "gradients"));
-    PS_TRY(ps_mem_zalloc(&seconds, steps + 1, sizeof *seconds, "times"));
+    PS_TRY(ps_mem_zalloc(&g->seconds, g->steps, sizeof *g->seconds, "times"));
     const uint64_t before = ps_procstat_rss();
-    for (uint64_t s = 0; s < steps; s++) {
-        PS_TRY(grow_step(&t, &step, s, s * NEW_IDS, 1, grads, &seconds[s]));
-        all += seconds[s];
-    }
-    const double bytes = (double)(ps_procstat_rss() - before) / (double)rows;
-    qsort(seconds, steps, sizeof *seconds, order_doubles);
-    printf("{\"rows\": %" PRIu64 ", \"dim\": %u, \"optimizer\": \"%s\", \"mrows\": %.2f, "
+    for (uint64_t s = 0; s < g->steps; s++)
+        PS_TRY(
+            grow_step(&g->table, &g->step, s, s * NEW_IDS, 1, g->grads, &g->seconds[s]));
+    g->bytes_per_row = (double)(ps_procstat_rss() - before) / (double)g->rows;
+    return PS_OK;
+}
+
+static ps_err bench_grow(char **v)
+{
+    static growth g;
+    double all = 0;
+    PS_TRY(growth_run(&g, v));
+    for (uint64_t s = 0; s < g.steps; s++)
+        all += g.seconds[s];
+    qsort(g.seconds, g.steps, sizeof *g.seconds, order_doubles);
+    printf("{\"rows\": %" PRIu64 ", \"dim\": %s, \"optimizer\": \"%s\", \"mrows\": %.2f, "
            "\"median_ms\": %.3f, \"p99_ms\": %.3f, \"worst_ms\": %.3f, "
            "\"bytes_per_row\": %.1f, \"of_row_and_27\": %.3f}\n",
-           rows, spec.dim, v[2], (double)rows / all * 1e-6, seconds[steps / 2] * 1e3,
-           seconds[steps * 99 / 100] * 1e3, seconds[steps - 1] * 1e3, bytes,
-           bytes / (double)row_bytes);
+           g.rows, v[1], v[2], (double)g.rows / all * 1e-6, g.seconds[g.steps / 2] * 1e3,
+           g.seconds[g.steps * 99 / 100] * 1e3, g.seconds[g.steps - 1] * 1e3,
+           g.bytes_per_row,
+           g.bytes_per_row / (double)ps_row_spec_row_bytes(&g.table.spec));
+    return PS_OK;
+}
+
+static ps_err bench_files(char **v)
+{
+    static growth g;
+    uint64_t full, part;
+    double seconds[3], ignored;
+    PS_TRY(growth_run(&g, v));
+    const uint64_t version = g.steps;
+    seconds[0] = cpu_seconds();
+    PS_TRY(ps_row_file_write(v[3], &g.table, 0, version, &full, NULL));
+    seconds[1] = cpu_seconds();
+    for (uint64_t s = 0; s < g.rows / 100 / NEW_IDS; s++)
+        PS_TRY(grow_step(&g.table, &g.step, version + s, s * NEW_IDS * 100, 100, g.grads,
+                         &ignored));
+    seconds[2] = cpu_seconds();
+    PS_TRY(ps_row_file_write(v[3], &g.table, version, version + 1000, &part, NULL));
+    const double last = cpu_seconds() - seconds[2];
+    remove(v[3]);
+    printf("{\"rows\": %" PRIu64 ", \"full_bytes\": %" PRIu64
+           ", \"full_seconds\": %.2f, \"part_bytes\": %" PRIu64
+           ", \"part_seconds\": %.2f, \"part\": %.5f}\n",
+           g.rows, full, seconds[1] - seconds[0], part, last,
+           (double)part / (double)full);
     return PS_OK;
 }
 
@@ -259,7 +301,9 @@ int main(int argc, char **argv)
     if (argc >= 4 && strcmp(argv[1], "core") == 0)
         err = bench_core(argv + 2, argc - 2);
     else if (argc >= 5 && strcmp(argv[1], "grow") == 0)
-        err = bench_grow(argv + 2, argc - 2);
+        err = bench_grow(argv + 2);
+    else if (argc >= 6 && strcmp(argv[1], "files") == 0)
+        err = bench_files(argv + 2);
     else
         ps_err_set(err, "see the head of bench/rows_main.c for what it takes");
     if (err != PS_OK) fprintf(stderr, "ps-bench-rows: %s\n", ps_err_message());

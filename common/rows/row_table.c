@@ -592,10 +592,13 @@ ps_err ps_row_table_undo(ps_row_table *table, uint64_t version)
 
 /* ---- What others see ---- */
 
-static int view_compare(const void *a, const void *b, void *table)
+/* By partition, where there are several, and by id. */
+static int view_compare(const void *a, const void *b, void *several)
 {
     const uint64_t x = ((const ps_row_view *)a)->id, y = ((const ps_row_view *)b)->id;
-    const uint32_t p = table_partition(table, x), q = table_partition(table, y);
+    const ps_row_table *table = several;
+    const uint32_t p = table ? table_partition(table, x) : 0,
+                   q = table ? table_partition(table, y) : 0;
     return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
 }
 
@@ -617,7 +620,8 @@ ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end
                           .count = candidate ? e->slot & ~PS_ROW_CANDIDATE : 0,
                           .row = table_row(table, e)};
     }
-    qsort_r(*views, *n, sizeof **views, view_compare, (void *)table);
+    qsort_r(*views, *n, sizeof **views, view_compare,
+            end - first > 1 ? (void *)table : NULL);
     return PS_OK;
 }
 
