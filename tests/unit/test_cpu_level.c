@@ -12,6 +12,9 @@
 #include "nontemporal_copy.h"
 #include "optimizer.h"
 #include "optimizer_loops.h"
+#include "row_loops.h"
+#include "row_pool.h"
+#include "row_set.h"
 
 enum { MOST = 5003 };
 
@@ -225,6 +228,81 @@ static void compute_sums(output *o)
 TEST(sums_and_copies)
 {
     same_at_every_level(compute_sums);
+}
+
+enum { ROWS = 9, ROW_DIM = 65, ROW_WIDTH = 3 * ROW_DIM };
+
+/* Without what becomes infinite: a NaN's bits depend on the order of the operands. */
+static void fill_rows(uint64_t seed, uint64_t n, float *out)
+{
+    fill(seed, n, out);
+    for (uint64_t i = 0; i < n; i++)
+        if (fabsf(out[i]) > 1e9f) out[i] = 1;
+}
+
+static void put_row_steps(output *o, uint32_t dim)
+{
+    static float rows[ROWS * ROW_WIDTH], grads[ROWS * ROW_DIM];
+    static const uint32_t positions[ROWS] = {0, 1, 2, 1, 4, 0, 6, 7, 3};
+    for (int k = 0; k <= PS_ROW_ROWWISE_ADAGRAD; k++) {
+        const ps_row_scalars scalars = {.optimizer = (ps_row_optimizer)k,
+                                        .lr_neg = -0.3f,
+                                        .eps = 1e-8f,
+                                        .lerp1 = 0.1f,
+                                        .lerp2 = 0.001f};
+        float *at[ROWS];
+        fill_rows(1, ROWS * ROW_WIDTH, rows);
+        fill_rows(2, ROWS * ROW_DIM, grads);
+        for (int r = 0; r < ROWS; r++) {
+            at[r] = r == 3 ? NULL : rows + r * ROW_WIDTH;
+            for (uint32_t i = dim; i < ROW_WIDTH; i++)
+                rows[(uint32_t)r * ROW_WIDTH + i] =
+                    fabsf(rows[(uint32_t)r * ROW_WIDTH + i]);
+        }
+        ps_row_loops_apply(&scalars, dim, ROWS, at, grads);
+        put(o, rows, sizeof rows);
+        ps_row_loops_gather(dim, ROWS, (const float *const *)at, grads);
+        ps_row_loops_add(dim, ROWS, positions, rows, grads);
+        put(o, grads, ROWS * dim * sizeof *grads);
+    }
+}
+
+static void put_pooling(output *o, uint32_t dim)
+{
+    static float rows[ROWS * ROW_DIM], out[ROWS * ROW_DIM], weights[ROWS];
+    static const uint32_t row[ROWS] = {3, 1, 1, PS_ROW_PADDING, 0, 2, 8, 7, 3};
+    static const int64_t offsets[] = {0, 3, 3, 4};
+    for (int k = 0; k < 3; k++) {
+        const ps_row_bags bags = {.mode = k == 1 ? PS_ROW_MEAN : PS_ROW_SUM,
+                                  .dim = dim,
+                                  .n_lookups = ROWS,
+                                  .n_bags = 4,
+                                  .offsets = offsets,
+                                  .row = row,
+                                  .weights = k == 2 ? weights : NULL};
+        fill_rows(3, ROWS * ROW_DIM, rows);
+        fill_rows(4, ROWS, weights);
+        ps_row_pool_forward(&bags, rows, out);
+        put(o, out, 4 * dim * sizeof *out);
+        ps_row_pool_weights_backward(&bags, rows, out, weights);
+        put(o, weights, sizeof weights);
+        ps_row_pool_backward(&bags, out, rows);
+        put(o, rows, ROWS * dim * sizeof *rows);
+    }
+}
+
+static void compute_rows(output *o)
+{
+    static const uint32_t dims[] = {1, 7, 8, 16, 33, 64, ROW_DIM};
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        put_row_steps(o, dims[i]);
+        put_pooling(o, dims[i]);
+    }
+}
+
+TEST(rows_of_tables)
+{
+    same_at_every_level(compute_rows);
 }
 
 TEST(levels_have_names)
