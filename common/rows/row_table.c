@@ -43,9 +43,9 @@ ps_err ps_row_step_pull(ps_row_step *step, uint32_t rank, uint32_t n, const uint
     struct ps_row_pull *pull = &step->pulls[rank];
     if (pull->room - pull->n < n) {
         const uint64_t room = (uint64_t)pull->n + n + n / 4;
-        uint32_t *more = realloc(pull->positions, room * sizeof *more);
-        if (!more || room > UINT32_MAX)
-            return ps_err_set(PS_ERR_NOMEM, "no memory for a pull of %u rows", n);
+        uint32_t *more =
+            room <= UINT32_MAX ? realloc(pull->positions, room * sizeof *more) : NULL;
+        if (!more) return ps_err_set(PS_ERR_NOMEM, "no memory for a pull of %u rows", n);
         pull->positions = more;
         pull->room = (uint32_t)room;
     }
@@ -121,12 +121,12 @@ static void table_hash(const ps_row_table *table, id_block *b, uint64_t k,
     }
 }
 
+/* Each line of a row once. */
 static void row_prefetch(const float *row, uint32_t n)
 {
-    const char *p = (const char *)row, *last = (const char *)(row + n) - 1;
-    for (; p <= last; p += LINE)
-        __builtin_prefetch(p, 1);
-    __builtin_prefetch(last, 1);
+    const uintptr_t end = (uintptr_t)(row + n);
+    for (uintptr_t line = (uintptr_t)row / LINE * LINE; line < end; line += LINE)
+        __builtin_prefetch((const void *)line, 1);
 }
 
 /* Finds the rows of a block, which are then on their way; initial ones go to out at once.
@@ -192,6 +192,7 @@ static ps_err table_sum(ps_row_table *table, const ps_row_step *step, uint64_t s
 {
     const uint32_t dim = table->spec.dim;
     const uint64_t n = (uint64_t)step->touched.n * dim;
+    if (n == 0) return PS_OK;
     PS_TRY(table_sums_room(table, n));
     memset(table->sums, 0, n * sizeof *table->sums);
     for (uint32_t r = 0; r < step->n_ranks; r++)

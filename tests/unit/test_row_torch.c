@@ -172,7 +172,7 @@ static void follow_bags(void)
     const uint32_t dim = (uint32_t)r[0], n_rows = (uint32_t)r[1];
     const uint64_t n = (uint64_t)r[2], n_bags = (uint64_t)r[3];
     const int what = (int)r[4];
-    const uint64_t padding = (uint64_t)r[5];
+    const uint64_t padding = r[5] < 0 ? 0 : (uint64_t)r[5];
     get(rows, sizeof *rows, n_rows * dim);
     get(ids, sizeof *ids, n);
     get(offsets, sizeof *offsets, n_bags);
