@@ -18,7 +18,7 @@
 #include "row_pool.h"
 #include "row_table.h"
 
-enum { TABLES = 26, WORKERS = 2, BATCH = 2048, STEPS = 12 };
+enum { TABLES = 26, WORKERS = 2, BATCH = 2048, STEPS = 40 };
 
 typedef struct core {
     uint64_t n_ids;
