@@ -259,8 +259,15 @@ IN_FOLDER(a_file_that_cannot_be)
     assert_error(ps_row_file_open(&file, temp_path("none")), PS_ERR_IO, "none");
     ps_row_file_close(&file);
     shards a;
+    uint64_t bytes;
     const ps_row_spec spec = spec_of_table();
     shards_init(&a, &spec, 1);
+    for (uint64_t step = 0; step < 2; step++)
+        shards_step(&a, step, 40);
+    write_files(&a, "old", 0, 1, &bytes); // its rows are of version 2
+    assert_ok(ps_row_file_open(&file, temp_path("old-0")));
+    assert_error(ps_row_file_load(&file, &a.tables[0]), PS_ERR_FORMAT, "version");
+    ps_row_file_close(&file);
     assert_error(ps_row_file_write("/nowhere/file", &a.tables[0], 0, 0, NULL, NULL),
                  PS_ERR_IO, "/nowhere/file");
     shards_fini(&a);

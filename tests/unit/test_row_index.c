@@ -47,6 +47,10 @@ static void check_index(const ps_row_index *index, const uint32_t *slots, uint32
         seen += in_partition;
     }
     assert_int_equal(seen, there);
+    ps_row_cursor c = ps_row_cursor_at(index, 0, PS_ROW_PARTITIONS);
+    while (ps_row_cursor_next(index, &c))
+        seen--;
+    assert_int_equal(seen, 0);
 }
 
 TEST(an_index_grows_and_shrinks)

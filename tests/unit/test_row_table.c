@@ -37,10 +37,31 @@ static float draw_gradient(void)
     return ((float)draw(2001) - 1000.0f) / 1024.0f;
 }
 
-/* Ids of any size, the same in every test. */
+static uint64_t all_ids[N_IDS];
+static uint32_t partitions[N_IDS]; // theirs
+
+/* Ids of any size, in the first partitions. */
+static void choose_ids(uint32_t n_partitions)
+{
+    const uint64_t salt = ps_row_place_salt(NUMBER);
+    uint64_t next = 0;
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        do {
+            all_ids[i] = next % 3 == 0 ? next : ps_row_mix(next);
+            next++;
+            partitions[i] = ps_row_partition(ps_row_place(salt, all_ids[i]));
+        } while (partitions[i] >= n_partitions);
+    }
+}
+
 static uint64_t id_of(uint32_t i)
 {
-    return i % 3 == 0 ? i : ps_row_mix(i);
+    return all_ids[i];
+}
+
+static uint32_t partition_of(uint32_t i)
+{
+    return partitions[i];
 }
 
 static uint32_t width(void)
@@ -94,17 +115,6 @@ static void model_step_row(float *p, const float *g, double lr, double t)
             break;
         }
     }
-}
-
-/* All tests have the same table number. */
-static uint32_t partition_of(uint32_t i)
-{
-    static uint32_t partitions[N_IDS];
-    if (partitions[1] == 0) // once; that of 1 is not 0
-        for (uint32_t k = 0; k < N_IDS; k++)
-            partitions[k] =
-                ps_row_partition(ps_row_place(ps_row_place_salt(NUMBER), id_of(k)));
-    return partitions[i];
 }
 
 static void model_expire(void)
@@ -318,7 +328,8 @@ static ps_row_spec spec_of(ps_row_optimizer optimizer, uint32_t dim)
 {
     ps_row_spec spec = ps_row_spec_default(optimizer);
     snprintf(spec.name, sizeof spec.name, "user");
-    spec.number = NUMBER;
+    spec.number = NUMBER; // of all tests
+    choose_ids(PS_ROW_PARTITIONS);
     spec.dim = dim;
     spec.seed = 0x123456789abcdefu;
     return spec;
@@ -480,4 +491,7 @@ TEST(eviction)
         spec.expire = seed > 32 ? 5 : 0;
         follow(&spec, seed, 60);
     }
+    choose_ids(50); // 60 ids each
+    spec.max_bytes = 25 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec);
+    follow(&spec, 35, 60);
 }
