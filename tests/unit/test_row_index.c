@@ -112,6 +112,12 @@ TEST(one_partition_takes_all)
         e->slot = ++n;
     }
     assert_int_equal(index.counts[77], 8000);
+    for (uint32_t first = 0; first <= 77; first += 77) { // segments of several sizes
+        ps_row_cursor c = ps_row_cursor_at(&index, first, PS_ROW_PARTITIONS);
+        for (n = 0; ps_row_cursor_next(&index, &c);)
+            n++;
+        assert_int_equal(n, 8000);
+    }
     ps_row_index_fini(&index);
     ps_row_memory_fini(&memory);
 }
