@@ -280,6 +280,7 @@ static ps_err bench_files(char **v)
     seconds[0] = cpu_seconds();
     PS_TRY(ps_row_file_write(v[3], &g.table, 0, version, &full, NULL));
     seconds[1] = cpu_seconds();
+    ps_row_table_forget(&g.table, version);
     for (uint64_t s = 0; s < g.rows / 100 / NEW_IDS; s++)
         PS_TRY(grow_step(&g.table, &g.step, version + s, s * NEW_IDS * 100, 100, g.grads,
                          &ignored));

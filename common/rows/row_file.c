@@ -49,7 +49,7 @@ static const ps_map_field settings_fields[] = {
 static const ps_map settings_map = PS_MAP_OF(settings_fields, file_settings);
 
 /* Bytes of a partition. */
-static uint64_t part_bytes(const file_part *p, uint64_t width)
+static uint64_t row_part_bytes(const file_part *p, uint64_t width)
 {
     return 8ull * p->n_dropped + 16ull * p->n + 4 * width * p->n_rows;
 }
@@ -273,6 +273,11 @@ ps_err ps_row_file_write(const char *path, const ps_row_table *table, uint64_t s
                          uint64_t version, uint64_t *bytes, uint32_t *crc)
 {
     row_writer *w;
+    if (since > 0 && since < table->drops_since)
+        return ps_err_set(PS_ERR_ARG,
+                          "table '%s': no incremental file since step %llu: it has not "
+                          "noted what was dropped since then; write a full one first",
+                          table->spec.name, (unsigned long long)since);
     PS_TRY(ps_mem_zalloc(&w, 1, sizeof *w + BUFFER_BYTES, "file of rows"));
     *w = (row_writer){.path = path, .table = table, .since = since, .fd = -1};
     w->buffer = (uint8_t *)(w + 1);
@@ -345,7 +350,7 @@ static ps_err file_check_contents(const ps_row_file *file)
         if (part.number < least || part.number >= file->end_partition ||
             part.n_rows > part.n || part.offset != at || part.zero != 0)
             return file_bad(file, "its contents are damaged");
-        at += part_bytes(&part, width);
+        at += row_part_bytes(&part, width);
         least = (uint64_t)part.number + 1;
     }
     return at == file->contents_from
@@ -474,7 +479,7 @@ static ps_err part_put(const file_part *p, const part_view *v, ps_row_table *tab
 static ps_err file_load_part(const ps_row_file *file, const file_part *p,
                              ps_row_table *table)
 {
-    const uint64_t n = part_bytes(p, ps_row_spec_width(&table->spec));
+    const uint64_t n = row_part_bytes(p, ps_row_spec_width(&table->spec));
     void *bytes;
     PS_TRY(ps_mem_zalloc(&bytes, n, 1, "a partition of rows"));
     ps_err err = file_get(file, p->offset, n, bytes);

@@ -21,8 +21,8 @@
 
 /* Writes all partitions of the table into a new file at the path, and syncs it; whatever
  * was there is removed. version: the table's. since: only what changed after that
- * version; 0: all. *bytes and *crc (CRC-32), if not NULL, become those of the file. IO
- * names the path; NOMEM. */
+ * version, which is not before that of ps_row_table_forget; 0: all. *bytes and *crc
+ * (CRC-32), if not NULL, become those of the file. IO names the path; ARG, NOMEM. */
 ps_err ps_row_file_write(const char *path, const ps_row_table *table, uint64_t since,
                          uint64_t version, uint64_t *bytes, uint32_t *crc);
 

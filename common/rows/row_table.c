@@ -62,7 +62,8 @@ ps_err ps_row_table_init(ps_row_table *table, const ps_row_spec *spec, ps_row_ke
                             .salt = ps_row_place_salt(spec->number),
                             .first_partition = first,
                             .end_partition = end,
-                            .partition_rows = UINT32_MAX};
+                            .partition_rows = UINT32_MAX,
+                            .drops_since = UINT64_MAX};
     const uint64_t rows =
         spec->max_bytes / ps_row_spec_row_bytes(spec) / PS_ROW_PARTITIONS;
     if (spec->max_bytes > 0 && rows < UINT32_MAX) table->partition_rows = (uint32_t)rows;
@@ -314,9 +315,9 @@ static void table_take_out(ps_row_table *table, ps_row_entry *e)
     ps_row_index_remove(&table->index, e);
 }
 
-/* Drops an entry for good, in the step that makes this version. */
-static ps_err table_drop(ps_row_table *table, ps_row_entry *e, uint32_t version)
+static ps_err table_note_drop(ps_row_table *table, uint64_t id, uint32_t version)
 {
+    if (table->drops_since == UINT64_MAX) return PS_OK;
     if (table->n_drops == table->drops_room) {
         const uint64_t room = table->drops_room > 0 ? 2 * table->drops_room : 1024;
         ps_row_drop *more = realloc(table->drops, room * sizeof *more);
@@ -327,8 +328,15 @@ static ps_err table_drop(ps_row_table *table, ps_row_entry *e, uint32_t version)
         table->drops = more;
         table->drops_room = room;
     }
+    table->drops[table->n_drops++] = (ps_row_drop){.id = id, .version = version};
+    return PS_OK;
+}
+
+/* Drops an entry for good, in the step that makes this version. */
+static ps_err table_drop(ps_row_table *table, ps_row_entry *e, uint32_t version)
+{
+    PS_TRY(table_note_drop(table, e->id, version));
     PS_TRY(table_keep(table, e));
-    table->drops[table->n_drops++] = (ps_row_drop){.id = e->id, .version = version};
     table_take_out(table, e);
     return PS_OK;
 }
@@ -339,6 +347,7 @@ void ps_row_table_forget(ps_row_table *table, uint64_t version)
     for (uint64_t i = 0; i < table->n_drops; i++)
         if (table->drops[i].version > version) table->drops[n++] = table->drops[i];
     table->n_drops = n;
+    table->drops_since = version;
 }
 
 /* Partitions are looked through in turn, each every so many steps. */

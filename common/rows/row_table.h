@@ -94,7 +94,8 @@ typedef struct ps_row_table {
     uint64_t sums_room;
     uint32_t first_partition, end_partition;
     uint32_t partition_rows; // that a partition may have; UINT32_MAX: any
-    ps_row_drop *drops;      // since the version that ps_row_table_forget was told
+    uint64_t drops_since;    // of ps_row_table_forget; UINT64_MAX: drops are not noted
+    ps_row_drop *drops;      // since then
     uint64_t n_drops, drops_room;
     ps_row_stats stats;
 } ps_row_table;
@@ -159,8 +160,10 @@ ps_err ps_row_table_put(ps_row_table *table, const ps_row_view *view);
 /* Removes the id's row or candidate, if there is one. NOMEM. */
 ps_err ps_row_table_remove(ps_row_table *table, uint64_t id);
 
-/* Incremental files (row_file.h) are written for versions since this one or later ones
- * only: forgets which rows were dropped before it. To be called after a full file. */
+/* From now on incremental files (row_file.h) can be written since this version or later
+ * ones: forgets which rows were dropped before it, and notes those that are dropped from
+ * now on. To be called when a full file is written or read; a table without incremental
+ * files notes nothing. */
 void ps_row_table_forget(ps_row_table *table, uint64_t version);
 
 const ps_row_stats *ps_row_table_stats(ps_row_table *table);

@@ -268,6 +268,8 @@ IN_FOLDER(a_file_that_cannot_be)
     assert_ok(ps_row_file_open(&file, temp_path("old-0")));
     assert_error(ps_row_file_load(&file, &a.tables[0]), PS_ERR_FORMAT, "version");
     ps_row_file_close(&file);
+    assert_error(ps_row_file_write(temp_path("part"), &a.tables[0], 1, 2, NULL, NULL),
+                 PS_ERR_ARG, "full one first");
     assert_error(ps_row_file_write("/nowhere/file", &a.tables[0], 0, 0, NULL, NULL),
                  PS_ERR_IO, "/nowhere/file");
     shards_fini(&a);

@@ -110,14 +110,15 @@ TEST(one_partition_takes_all)
         if (ps_row_partition(hash) != 77) continue;
         assert_ok(ps_row_index_insert(&index, hash, id, &e));
         e->slot = ++n;
+        if (n % 100 != 0) continue;
+        // segments of several sizes
+        uint32_t seen = 0;
+        ps_row_cursor c = ps_row_cursor_at(&index, n % 200 ? 0 : 77, PS_ROW_PARTITIONS);
+        while (ps_row_cursor_next(&index, &c))
+            seen++;
+        assert_int_equal(seen, n);
     }
     assert_int_equal(index.counts[77], 8000);
-    for (uint32_t first = 0; first <= 77; first += 77) { // segments of several sizes
-        ps_row_cursor c = ps_row_cursor_at(&index, first, PS_ROW_PARTITIONS);
-        for (n = 0; ps_row_cursor_next(&index, &c);)
-            n++;
-        assert_int_equal(n, 8000);
-    }
     ps_row_index_fini(&index);
     ps_row_memory_fini(&memory);
 }
