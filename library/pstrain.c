@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "pstrain_device.h"
 #include "pstrain_state.h"
 
 #define SAME(name)                                                                       \
@@ -270,6 +271,7 @@ int pstrain_should_stop(const pstrain_session *s)
 static ps_err close_job(pstrain_session *s)
 {
     const ps_stage stage = ps_life_stage(&s->life);
+    PS_TRY(pstrain_device_settle(s));
     if (stage == PS_STAGE_STARTED)
         return s->reduces ? pstrain_reducing_stop(s) : ps_session_close(s->session);
     if (stage == PS_STAGE_OPEN) return ps_session_withdraw(s->session);
@@ -303,6 +305,7 @@ void pstrain_destroy(pstrain_session **session)
     *session = NULL;
     if (getpid() != s->pid) return; // the threads are the parent's
     ps_links_close(&s->links);
+    pstrain_device_destroy(&s->device);
     pstrain_reducing_destroy(&s->reducing);
     s->n_own_settings = 0;
     pstrain_forget_table(s);

@@ -278,8 +278,8 @@ PSTRAIN_API int pstrain_open(pstrain_session *s, const pstrain_table *table);
 
 /* From open on. The arenas: float32, zeroed, parameters in the order of the table; each
  * begins at a multiple of 16 elements (64 bytes), the gaps are 0 and must stay 0. They
- * stay at their place until pstrain_destroy or pstrain_arenas_free, and are shared with servers of this host.
- * Buffers: bytes. NULL before open. */
+ * stay at their place until pstrain_destroy or pstrain_arenas_free, and are shared with
+ * servers of this host. Buffers: bytes. NULL before open. */
 PSTRAIN_API float *pstrain_params(const pstrain_session *s);
 PSTRAIN_API float *pstrain_grads(const pstrain_session *s);
 PSTRAIN_API void *pstrain_buffers(const pstrain_session *s);
@@ -368,6 +368,65 @@ PSTRAIN_API int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *s
  * call it between the same two steps; it drains. Before evaluation and saving. */
 PSTRAIN_API int pstrain_sync(pstrain_session *s);
 
+/* --- device: parameters on a GPU ---------------------------------------------------- */
+
+/* A program whose parameters are on a GPU of CUDA has a second pair of arenas there, in
+ * memory of its own. A thread of the library copies between both, a chunk at a time, on
+ * two streams. It needs NVIDIA's driver, and nothing of CUDA else. Since 0.5, as all of
+ * this section.
+ *
+ *   pstrain_open
+ *   pstrain_device_open
+ *     (rank 0 writes the first weights into pstrain_params, which is on the host)
+ *   pstrain_start
+ *   each step:
+ *     pstrain_device_wait       before the program asks for what reads the weights
+ *     pstrain_begin
+ *     pstrain_device_push       when it has asked for what writes the gradient
+ *     pstrain_finish
+ *   pstrain_device_close        the arenas on the GPU may go
+ *
+ * Streams are CUDA's (cudaStream_t, CUstream) of this GPU's primary context, which is the
+ * one of CUDA's runtime and of PyTorch; NULL: the default stream. pstrain_push,
+ * pstrain_push_copy, pstrain_push_none and pstrain_wait are ARG errors then. Calls with
+ * a stream that is being captured (CUDA graphs) are ARG errors: the replay would run
+ * without the servers. */
+typedef struct pstrain_device_options {
+    size_t struct_size; /* sizeof(pstrain_device_options) */
+    int ordinal;        /* of the GPU, as CUDA counts in this process */
+    /* (parameters) of each one and its gradient on the GPU: PSTRAIN_FLOAT32, _FLOAT16 or
+     * _BFLOAT16, which travel over the bus as they are; on the host they are float32.
+     * NULL: all float32. */
+    const int *dtypes;
+    const char *driver; /* NULL: "libcuda.so.1" */
+} pstrain_device_options;
+
+/* Between pstrain_open and pstrain_start. UNSUPPORTED: there is no driver or GPU. Memory
+ * that the system does not let it pin makes copies slower; the log says so. */
+PSTRAIN_API int pstrain_device_open(pstrain_session *s,
+                                    const pstrain_device_options *options);
+/* Bytes of each arena on the GPU, and where parameter `index` begins: at a multiple of
+ * 64. 0 and UINT64_MAX: there is no device, or parameter. */
+PSTRAIN_API uint64_t pstrain_device_bytes(const pstrain_session *s);
+PSTRAIN_API uint64_t pstrain_device_offset(const pstrain_session *s, int index);
+/* Their addresses on the GPU, zeroed. The memory stays until pstrain_device_close, or
+ * pstrain_destroy. Must be called before the first wait. */
+PSTRAIN_API int pstrain_device_arenas(pstrain_session *s, uint64_t params,
+                                      uint64_t grads);
+/* What `stream` is given from now on runs with the weights of parameters [first,
+ * first + n) after all finished steps. Blocks until the copies have been asked for, not
+ * until they are made. */
+PSTRAIN_API int pstrain_device_wait(pstrain_session *s, int first, int n, void *stream);
+/* What `stream` was given so far writes the gradient of the parameter into its place of
+ * the GPU's arena. It counts times factor. Does not block. */
+PSTRAIN_API int pstrain_device_push(pstrain_session *s, int index, void *stream,
+                                    float factor);
+/* As pstrain_push_none. */
+PSTRAIN_API int pstrain_device_push_none(pstrain_session *s, int first, int n,
+                                         void *stream);
+/* Blocks until no copy is on its way. Steps are over then. */
+PSTRAIN_API int pstrain_device_close(pstrain_session *s);
+
 /* --- state_dict -------------------------------------------------------------------- */
 
 /* Arrays of optimizer state per parameter, the most that any group has: sgd 0, with
@@ -394,7 +453,8 @@ typedef struct pstrain_arenas pstrain_arenas;
  * (pstrain_table.resume, with rooms of the new arenas' size; a tensor that is new has
  * missed all steps). Collective, drains. All workers add the same tensors after the same
  * step: otherwise the error names those that do not. *arenas owns the arenas of the table
- * before, which stay where they are: pstrain_arenas_free. Since 0.5. */
+ * before, which stay where they are: pstrain_arenas_free. A device is closed, too. Since
+ * 0.5. */
 PSTRAIN_API int pstrain_close_table(pstrain_session *s, pstrain_arenas **arenas);
 /* At any time, also after pstrain_destroy; *arenas becomes NULL. */
 PSTRAIN_API void pstrain_arenas_free(pstrain_arenas **arenas);

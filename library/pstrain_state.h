@@ -3,6 +3,8 @@
  *     pstrain_call          entering and leaving a call: order, threads, errors
  *     pstrain               create, join, the end
  *     pstrain_table         opening: tensors, settings, agreement with the others
+ *     pstrain_driver        CUDA's driver
+ *     pstrain_device        parameters on a GPU
  *     pstrain_steps         steps, marks and state
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
@@ -31,6 +33,7 @@ typedef enum pstrain_lane {
 } pstrain_lane;
 
 struct pstrain_reducing; // pstrain_reduce.c
+struct pstrain_device;   // pstrain_device.c
 
 struct pstrain_session {
     pid_t pid; // of the process that made it
@@ -66,6 +69,7 @@ struct pstrain_session {
     ps_session *session;
     const pstrain_state *resume; // until start
     struct pstrain_reducing *reducing;
+    struct pstrain_device *device; // NULL: parameters are in host memory
 
     // Steps
     uint64_t step; // the next, or the one that has begun

@@ -5,15 +5,34 @@
 #include "absent.h"
 #include "codec.h"
 #include "nontemporal_copy.h"
+#include "pstrain_device.h"
 #include "pstrain_state.h"
 
 /* As pstrain_enter, of a started session with tensors, in the main lane. */
-static ps_err steps_enter(pstrain_session *s, const char *call)
+static ps_err steps_enter_beside(pstrain_session *s, const char *call)
 {
     PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_STARTED, call));
     if (!s->reduces) return PS_OK;
     pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
     return ps_err_set(PS_ERR_ARG, "%s: a reducer session has no steps", call);
+}
+
+/* The same once a device's copies of the step are asked for. */
+static ps_err steps_enter(pstrain_session *s, const char *call)
+{
+    PS_TRY(steps_enter_beside(s, call));
+    const ps_err err = pstrain_device_settle(s);
+    if (err != PS_OK) pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
+    return err;
+}
+
+static ps_err steps_check_host(const pstrain_session *s, const char *call)
+{
+    if (!s->device) return PS_OK;
+    return ps_err_set(PS_ERR_ARG,
+                      "%s: the parameters are on a GPU (pstrain_device_push, "
+                      "pstrain_device_wait)",
+                      call);
 }
 
 static int steps_leave(pstrain_session *s, ps_err err)
@@ -95,6 +114,7 @@ static ps_err steps_begin(pstrain_session *s, uint32_t step_of, uint64_t *step)
                           "pstrain_begin: step %" PRIu64 " is not finished yet "
                           "(pstrain_finish)",
                           s->step);
+    PS_TRY(pstrain_device_begin(s, step_of));
     // Before anything of the step is pushed.
     if (s->new_numbers) ps_param_groups_set(&s->groups, s->step, s->numbers);
     s->new_numbers = false;
@@ -143,6 +163,7 @@ static ps_err check_begun(const pstrain_session *s, int first, int n, const char
 
 static ps_err steps_wait_for(pstrain_session *s, int first, int n)
 {
+    PS_TRY(steps_check_host(s, "pstrain_wait"));
     PS_TRY(steps_check_range(s, first, n, "pstrain_wait"));
     return ps_session_wait(s->session, first, n);
 }
@@ -175,6 +196,7 @@ static float *steps_gradient_of(pstrain_session *s, int i)
 
 static ps_err check_push(const pstrain_session *s, int first, int n, const char *call)
 {
+    PS_TRY(steps_check_host(s, call));
     PS_TRY(check_begun(s, first, n, call));
     const ps_err err = ps_session_check_push(s->session, first, n);
     if (err != PS_OK) ps_err_prefix(err, "%s in step %" PRIu64, call, s->step);
@@ -249,7 +271,8 @@ static ps_err steps_finish(pstrain_session *s)
     if (!s->begun)
         return ps_err_set(PS_ERR_ARG, "pstrain_finish: no step has begun "
                                       "(pstrain_begin)");
-    const ps_err err = ps_session_finish(s->session);
+    const ps_err err =
+        s->device ? pstrain_device_finish(s) : ps_session_finish(s->session);
     if (err == PS_ERR_ARG)
         return ps_err_set(err,
                           "pstrain_finish: %s (pstrain_push_none where there is no "
@@ -264,7 +287,7 @@ static ps_err steps_finish(pstrain_session *s)
 
 int pstrain_finish(pstrain_session *s)
 {
-    const ps_err err = steps_enter(s, "pstrain_finish");
+    const ps_err err = steps_enter_beside(s, "pstrain_finish");
     return err == PS_OK ? steps_leave(s, steps_finish(s)) : (int)err;
 }
 
@@ -310,6 +333,7 @@ static ps_err sync_all(pstrain_session *s)
 {
     PS_TRY(between_steps(s, "pstrain_sync"));
     PS_TRY(ps_session_drain(s->session));
+    PS_TRY(pstrain_device_renew(s));
     return ps_session_sync_buffers(s->session);
 }
 
@@ -458,6 +482,7 @@ static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
 {
     if (!arenas) return ps_err_set(PS_ERR_ARG, "pstrain_close_table: arenas is NULL");
     PS_TRY(between_steps(s, "pstrain_close_table"));
+    pstrain_device_destroy(&s->device);
     PS_TRY(ps_mem_zalloc(arenas, 1, sizeof **arenas, "arenas"));
     const ps_err err = ps_session_retire(s->session);
     if (err != PS_OK) {

@@ -50,11 +50,13 @@ class Buffers:
         """head becomes root's, and so do the modules' buffers."""
         buffers = [b for module in modules for b in module._buffers.values() if b is not None and b.numel()]
         parts = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in buffers]
-        flat = torch.cat([head, *(part.cpu() for part in parts)])
+        places = {part.device for part in parts}
+        device = places.pop() if len(places) == 1 else head.device  # a GPU: one copy for all of them
+        flat = torch.cat([part.to(device) for part in (head, *parts)]).cpu()
         self._job.session.broadcast(flat.data_ptr(), flat.numel(), root)
         if self._job.rank == root:
             return
-        arrived = torch.split(flat, [head.numel(), *(part.numel() for part in parts)])
+        arrived = torch.split(flat.to(device), [head.numel(), *(part.numel() for part in parts)])
         head.copy_(arrived[0])
         with torch.no_grad():
             for buffer, part in zip(buffers, arrived[1:]):

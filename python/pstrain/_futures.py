@@ -47,9 +47,10 @@ class Promise:
     """A future and how it is kept. `inner` is the program's. `future` is PyTorch's: an exception set on a future that
     it holds would end the process, one that `then` passes on becomes a RuntimeError."""
 
-    def __init__(self, value: _Any) -> None:
+    def __init__(self, value: _Any, devices: "list[torch.device] | None" = None) -> None:
+        """devices: where the value is, other than the CPU."""
         check_thread()
-        self.inner = Future()
+        self.inner = Future(devices=devices) if devices else Future()
         self._value = value
         self._over = threading.Event()
         self._error: "BaseException | None" = None

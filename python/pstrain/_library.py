@@ -67,6 +67,10 @@ class Stats(ctypes.Structure):
                 ("shm_received", c_uint64), ("wait_seconds", c_double)]
 
 
+class DeviceOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("ordinal", c_int), ("dtypes", POINTER(c_int)), ("driver", c_char_p)]
+
+
 class Part(ctypes.Structure):
     _fields_ = [("send", c_void_p), ("send_bytes", c_uint64), ("recv", c_void_p), ("recv_bytes", c_uint64)]
 
@@ -105,6 +109,14 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_drain": (c_int, [_S]),
     "pstrain_loss_scale": (c_int, [_S, POINTER(c_float), POINTER(c_uint64)]),
     "pstrain_sync": (c_int, [_S]),
+    "pstrain_device_open": (c_int, [_S, POINTER(DeviceOptions)]),
+    "pstrain_device_bytes": (c_uint64, [_S]),
+    "pstrain_device_offset": (c_uint64, [_S, c_int]),
+    "pstrain_device_arenas": (c_int, [_S, c_uint64, c_uint64]),
+    "pstrain_device_wait": (c_int, [_S, c_int, c_int, c_void_p]),
+    "pstrain_device_push": (c_int, [_S, c_int, c_void_p, c_float]),
+    "pstrain_device_push_none": (c_int, [_S, c_int, c_int, c_void_p]),
+    "pstrain_device_close": (c_int, [_S]),
     "pstrain_state_arrays": (c_int, [_S]),
     "pstrain_state_has_feedback": (c_int, [_S]),
     "pstrain_save": (c_int, [_S, POINTER(State)]),

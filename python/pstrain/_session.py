@@ -103,6 +103,7 @@ class _Memory:
     def __init__(self, session: "Session") -> None:
         self._library, self._session, self._pid = session.library, session._s, session.pid
         self._callback = session._ask_interrupted  # lives as long as the session
+        self.on_gpu: typing.Any = None  # the arenas there, as long as the library copies from and to them
 
     def destroy(self) -> None:
         if self._pid == os.getpid():
@@ -305,7 +306,7 @@ class Session:
         self.call("pstrain_set_groups", groups, n, ctypes.sizeof(c.Group))
 
     def begin(self) -> None:
-        self.call("pstrain_begin", None)
+        self.wait_here("pstrain_begin", None)
 
     def begin_of(self, optimizer: int) -> None:
         self.wait_here("pstrain_begin_of", optimizer, None)

@@ -17,8 +17,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "owner", "group", "param", "weights", "grads", "address", "version", "fresh",
-                 "pushed", "pushed_version", "seen", "__weakref__")
+    __slots__ = ("index", "name", "owner", "group", "param", "weights", "grads", "host", "address", "version", "fresh",
+                 "pushed", "pushed_version", "seen", "hooked", "captured", "__weakref__")
 
     def __init__(self, name: str, param: torch.Tensor, group: int) -> None:
         self.index = -1
@@ -26,18 +26,21 @@ class Slot:
         self.group = group  # its place in that one's param_groups
         self.name = name
         self.param = param
-        self.weights: torch.Tensor  # views of the arenas, of the parameter's shape
+        self.weights: torch.Tensor  # views of the arenas, of the parameter's shape; on a GPU of those there
         self.grads: torch.Tensor
+        self.host: torch.Tensor  # the weights in the library's arena
         self.address = 0  # of the parameter's own memory
         self.version = 0  # the parameter's, when only this optimizer has written it; of one outside of the arena
         self.fresh = True  # its weights are those of this step
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
         self.seen = False  # a module that owns it has been called
+        self.hooked = False  # on a GPU: a backward pass has given it a gradient since the last step
+        self.captured = False  # on a GPU: in a CUDA graph, at its present place
 
     def exact(self) -> torch.Tensor:
         """Its weights in float32, where it has been in a table."""
-        return self.weights if hasattr(self, "weights") else self.param.detach()
+        return self.host if hasattr(self, "host") else self.param.detach()
 
 
 def runs(slots: "list[Slot]") -> "typing.Iterator[tuple[int, int]]":
@@ -68,9 +71,9 @@ def check_weights(slot: Slot, rank: int) -> None:
     the library."""
     if slot.param.data_ptr() != slot.address:
         refuse_weights(slot, rank, "was replaced (.to(), .half(), load_state_dict(assign=True))")
-    if slot.address == slot.weights.data_ptr() or not slot.fresh:
+    if slot.address == slot.host.data_ptr() or not slot.fresh:
         return
-    by_data = slot.param.device.type == "cpu" and not torch.equal(slot.param.detach(), slot.weights.to(slot.param.dtype))
+    by_data = slot.param.device.type == "cpu" and not torch.equal(slot.param.detach(), slot.host.to(slot.param.dtype))
     if slot.param._version != slot.version or by_data:
         refuse_weights(slot, rank)
 

@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from . import _arguments, _checks, _library, _staging, _state
+from . import _arguments, _checks, _cuda, _library, _state
 from ._buffers import Buffers
 from ._hooks import Hooks
 from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, refuse_weights, runs
@@ -27,8 +27,7 @@ class Table:
         self.job = job
         self.optimizers: "list[Optimizer]" = []
         self.slots: "dict[int, Slot]" = {}  # by id of the parameter, in the order of the library's table
-        self.device: typing.Any = None  # of parameters on a GPU
-        self.staging: "_staging.Staging | None" = None
+        self.device: "_cuda.Gpu | None" = None  # of parameters on a GPU
         self.opened = False
         self._n_open = 0  # parameters in the library's table: the first ones
         self._looked = False  # for parameters that have come to require a gradient since the last step
@@ -161,6 +160,8 @@ class Table:
         self._check_weights()
         try:
             saved = self.save(self.optimizers[0].skipped_steps)
+            if self.device is not None:
+                self.device.end()
             self.job.session.close_table()
             self._open(saved)
         except (PeerError, TimeoutError) as error:
@@ -191,6 +192,7 @@ class Table:
         session.open(table)
         self._place()
         session.start()
+        self._arrive(0, len(self.slots))
         for slot in self.slots.values():
             if self.sums and not self.holds(slot):
                 slot.param.data.copy_(slot.weights)
@@ -207,17 +209,15 @@ class Table:
         params, grads = (arena(session, at, n) for at in (session.params(), session.grads()))
         for slot in self.slots.values():
             at = session.tensor_offset(slot.index)
-            slot.weights = place_of(slot.param, params, at).copy_(slot.exact())
+            slot.host = place_of(slot.param, params, at).copy_(slot.exact())
+            slot.weights = slot.host
             slot.grads = place_of(slot.param, grads, at).data  # with a version of its own
-            if slot.param.dtype == torch.float32 and self.device is None and not self.sums:
+        if self.device is not None:
+            self.device.open(session, self.slots.values())
+        for slot in self.slots.values():
+            if slot.param.dtype == slot.weights.dtype and not self.sums:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
-        if self.staging is not None:
-            self.staging.end()
-        if self.device is not None:
-            for optimizer in self.optimizers:
-                optimizer.views = False
-            self.staging = _staging.Staging(self.device, session.push, [params, grads])
 
     def _has_codec(self) -> bool:
         words = self.job.settings + self._words
@@ -229,15 +229,15 @@ class Table:
         self.hooks.remove()
         if not self.opened:
             return
+        if self.device is not None:
+            self.device.end()
         for slot in self._held():
             if slot.param.data_ptr() == slot.weights.data_ptr():
                 slot.param.data = slot.weights.clone()
             elif not slot.fresh:
                 self._take(slot)
-        if self.staging is not None:
-            self.staging.end()
         for slot in self._held():
-            del slot.weights, slot.grads
+            del slot.weights, slot.grads, slot.host
         self.opened, self._n_open = False, 0
 
     # ---- what hooks call ----
@@ -250,6 +250,8 @@ class Table:
         slots, within = self._by_module.get(module) or self._find_slots(module)
         if not within:
             return
+        if self.device is not None:
+            slots = self.device.before_forward(module, slots, self.slots, self.job.rank)
         if torch.is_grad_enabled():
             if not self._looked and not self.begun:
                 self._looked = True
@@ -324,13 +326,15 @@ class Table:
         for slot in slots:
             check_weights(slot, self.job.rank)
         here = [(0, len(slots))] if all(s.fresh for s in slots) else [(s.index, 1) for s in slots if s.fresh]
+        if self.device is not None:
+            return  # what is in the host's arena is not the program's
         for first, n in here:
             index = session.changed(first, n)
             if index >= 0:
                 refuse_weights(slots[index], self.job.rank)
 
     def _mark(self, first: int, n: int = 1) -> None:
-        if not self.sums:
+        if not self.sums and self.device is None:
             self.job.session.mark(first, n)
 
     def finish(self, stepped: "list[Slot]") -> None:
@@ -345,9 +349,16 @@ class Table:
 
     def wait(self, slot: Slot) -> None:
         """Blocks until its weights are here."""
-        self.job.session.wait(slot.index)
+        if self.device is None:
+            self.job.session.wait(slot.index)
+        self._arrive(slot.index, 1)
         self._take(slot)
         self._mark(slot.index)
+
+    def _arrive(self, first: int, n: int) -> None:
+        """On a GPU: what is asked for from now on uses these weights."""
+        if self.device is not None:
+            self.device.wait(first, n)
 
     def _take(self, slot: Slot) -> None:
         """Its weights have arrived."""
@@ -356,9 +367,7 @@ class Table:
             check_sent(slot, self.job.rank)
         if self.sums:
             return
-        if self.staging is not None:
-            self.staging.take(slot)
-        elif slot.param.dtype != torch.float32:
+        if slot.param.dtype != slot.weights.dtype:
             with torch.no_grad():
                 slot.param.copy_(slot.weights)
         slot.version = slot.param._version
@@ -366,6 +375,7 @@ class Table:
     def sync(self) -> None:
         """The exact weights become everybody's. Collective."""
         self.job.session.sync()
+        self._arrive(0, self._n_open)
         for slot in self._held():
             self._take(slot)
         self._mark(0, self._n_open)
@@ -375,7 +385,10 @@ class Table:
         late = [slot for slot in self.slots.values() if not slot.fresh]
         if not self.opened or not late:
             return
-        if self.begun:
+        if self.device is not None:
+            for first, n in runs(late):
+                self._arrive(first, n)
+        elif self.begun:
             self.job.session.wait(0, self._n_open)
         else:
             self.job.session.drain()

@@ -103,11 +103,13 @@ class Work(_Base):  # type: ignore[misc]
     """What a process group's call returns: transfers that go on."""
 
     def __init__(self, comm: Comm, transfers: "list[c.c_void_p]", keeps: typing.Any, value: typing.Any, name: str,
-                 after: "typing.Sequence[typing.Callable[[], typing.Any]]" = ()) -> None:
-        """keeps: what they read and write; value: the result; after: makes it of what has come."""
+                 after: "typing.Sequence[typing.Callable[[], typing.Any]]" = (),
+                 devices: "list[torch.device] | None" = None) -> None:
+        """keeps: what they read and write; value: the result; after: makes it of what has come; devices: where the
+        result is, other than the CPU."""
         super().__init__()
         self._comm, self._transfers, self._keeps, self._value, self._name = comm, transfers, keeps, value, name
-        self._after = after
+        self._after, self._devices = after, devices
         self._memory = comm.links.session.memory()  # the library's session stays while they go on
         self._lock = threading.Lock()  # of what follows
         self._over = not transfers
@@ -199,7 +201,7 @@ class Work(_Base):  # type: ignore[misc]
         with self._lock:
             first = self._promise is None
             if first:
-                self._promise = Promise(self._value)
+                self._promise = Promise(self._value, self._devices)
         promise = self._promise
         assert promise is not None
         if first:

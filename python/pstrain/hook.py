@@ -6,7 +6,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from . import _checks, job as jobs
+from . import _checks, _pinned, job as jobs
 from ._futures import Promise
 from .errors import InputError
 from .process_group import ProcessGroup, of_everybody
@@ -27,26 +27,38 @@ def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[tor
     settings of pstrain.init say, by default "none". The first call's counts for the whole job.
     Returns a future of the bucket's mean over all ranks. With "none" it has the bits of the sum in
     rank order; for two ranks these are those of DDP over Gloo. Float16 and bfloat16 are summed in
-    float32; float64, which the servers lack, by the workers, without a codec.
+    float32; float64, which the servers lack, by the workers, without a codec. Buckets on a GPU are
+    copied through pinned memory while the backward pass runs.
     """
     job = jobs.current()
     job.sums = True
     buffer = bucket.buffer()
-    _checks.check(buffer, f"the gradients of bucket {bucket.index()}", job.rank, DTYPES)
+    _checks.check(buffer, f"the gradients of bucket {bucket.index()}", job.rank, DTYPES, gpu=True)
     if buffer.dtype == torch.float64:
         return _sum_doubles(job, state, buffer)
-    reducer = job.reducer([f"exchange.codec={state}"] if state is not None else [])
+    words = [f"exchange.codec={state}"] if state is not None else []
+    job.reducer(words)
+    if _pinned.is_on_gpu(buffer):
+        promise = Promise(buffer, _pinned.copies_of(buffer.device).promise_devices())
+        job.buckets().begin(buffer, lambda host, done: _sum(job, words, host, done), promise.keep)
+    else:
+        promise = Promise(buffer)
+        _sum(job, words, buffer, promise.keep)
+    return typing.cast("torch.futures.Future[torch.Tensor]", promise.future)
+
+
+def _sum(job: jobs.Job, words: "list[str]", buffer: torch.Tensor,
+         done: "typing.Callable[[typing.Optional[BaseException]], None]") -> None:
+    """The buffer, in host memory, becomes the mean; done is called then."""
     values = buffer if buffer.dtype == torch.float32 else buffer.float()
     values.mul_(1 / job.size)
-    promise = Promise(buffer)
 
-    def done(error: typing.Optional[BaseException]) -> None:
+    def finish(error: typing.Optional[BaseException]) -> None:
         if error is None and values is not buffer:
             buffer.copy_(values)
-        promise.keep(error)
+        done(error)
 
-    reducer.begin(values.data_ptr(), values.numel(), done)
-    return typing.cast("torch.futures.Future[torch.Tensor]", promise.future)
+    job.reducer(words).begin(values.data_ptr(), values.numel(), finish)
 
 
 def _sum_doubles(job: jobs.Job, codec: typing.Any, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

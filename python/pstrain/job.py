@@ -17,6 +17,7 @@ from ._session import Session
 if typing.TYPE_CHECKING:
     import torch
 
+    from ._pinned import Buckets
     from ._transfers import Links
 
 log = logging.getLogger("pstrain")
@@ -41,6 +42,7 @@ class Job:
         self.before_leaving: "list[typing.Callable[[], None]]" = []
         self._reducer: "Reducer | None" = None
         self._reducer_settings: "list[str]" = []
+        self._buckets: "Buckets | None" = None
         self._table: typing.Any = None
         self._links: "Links | None" = None
 
@@ -74,6 +76,14 @@ class Job:
             self._reducer = Reducer(self.session, list(settings))
             self._reducer_settings = _unlike_default(settings)
         return self._reducer
+
+    def buckets(self) -> "Buckets":
+        """Of DistributedDataParallel, on a GPU, whose sums the servers make."""
+        if self._buckets is None:
+            from ._pinned import Buckets
+
+            self._buckets = Buckets()
+        return self._buckets
 
     def links(self) -> "Links":
         """Between the workers; made by the first call, which is collective."""
@@ -131,6 +141,8 @@ class Job:
             self.session.abort(f"it could not leave the job: {_reason(error)}")
             raise
         finally:
+            if self._buckets is not None:
+                self._buckets.end()
             if self._reducer is not None:
                 self._reducer.end()
             for call in self.at_end:

@@ -6,7 +6,7 @@ import typing
 
 import torch
 
-from . import _arguments, _checks, _staging, _state, job as jobs
+from . import _arguments, _checks, _cuda, _state, job as jobs
 from ._hooks import as_pytorchs_step
 from ._join import Join
 from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, lacks, runs, write
@@ -50,7 +50,7 @@ class Optimizer(torch.optim.Optimizer):
     total_steps: how many steps the whole job makes; 0: not known. With it the codecs int4, onebit and topk
     send in their last steps what they have kept back.
     settings: further keys of docs/configuration.md.
-    gradient_as_arena_view: from its first push on, `.grad` of a float32 parameter on the CPU is the
+    gradient_as_arena_view: from its first push on, `.grad` of a float32 parameter (on a GPU: of any) is the
     memory from which it is sent. Gradients then exist once, and what is computed in this memory is
     not copied. zero_grad(set_to_none=False) waits for the step; with a codec `.grad` is divided by
     the number of ranks.
@@ -114,7 +114,7 @@ class Optimizer(torch.optim.Optimizer):
         self._sync = True  # False within no_sync
         self.loaded: "_state.Loaded | None" = None  # a state_dict, until the job is opened
         self.forward = False  # there was a forward pass of its modules since its last step
-        self.views = gradient_as_arena_view  # not on a GPU
+        self.views = gradient_as_arena_view
         self.share = 1.0 / job.size  #: by which gradients are multiplied; n_r / sum of all n
         words = _arguments.settings(codec, clip_norm, loss_scale) + jobs.as_words(settings)
         self._table = job.table(Table)
@@ -143,7 +143,7 @@ class Optimizer(torch.optim.Optimizer):
         self.synchronize()
         for slot in self._slots.values():
             param, mean = slot.param, slot.weights
-            if lacks(mean):
+            if lacks(slot.host):
                 param.grad = None
             elif param.grad is None:
                 param.grad = mean.to(param.device, param.dtype, copy=True)
@@ -182,10 +182,9 @@ class Optimizer(torch.optim.Optimizer):
     def slots(self) -> "list[Slot]":
         return list(self._slots.values())
 
-    def device(self) -> typing.Any:
+    def device(self) -> "_cuda.Gpu | None":
         """The GPU where the parameters are; None: they are on the CPU."""
-        device = self.slots()[0].param.device
-        return None if device.type == "cpu" else _staging.Cuda(device)
+        return _cuda.find(self.slots()[0].param)
 
     def numbers(self) -> "list[_arguments.Numbers]":
         """Of its groups, as they are now."""
@@ -220,6 +219,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _look(self, slot: Slot) -> None:
         """The step begins with the first gradient. Learns which parameters are used without a call of their module."""
+        if self._table.device is not None:
+            self._table.device.on_gradient(slot, self._job.rank)
         if not self._table.opened:
             raise InputError(
                 f"rank {self._job.rank}: parameter '{slot.name}' is used, but no module that "
@@ -236,31 +237,32 @@ class Optimizer(torch.optim.Optimizer):
             self._table.begin(self._number)
 
     def _fill(self, slot: Slot) -> bool:
-        """Its gradient, which is there, goes into the arena. Returns whether it has been pushed, or will be by the
-        staging."""
+        """Its gradient, which is there, goes into the arena. Returns whether it has been pushed."""
         grad = slot.param.grad
         assert grad is not None
         if not slot.fresh:
             self._table.wait(slot)  # its gradient arena is still being sent
-        factor = self._factor(slot)
+        factor, device = self._factor(slot), self._table.device
         if self.views and grad is slot.grads and factor == 1.0:  # it is where it is sent from
             slot.pushed, slot.pushed_version = grad, grad._version
-            return False
-        fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES)
+            if device is not None:
+                device.push(slot, grad, factor)
+            return device is not None
+        fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES, gpu=True)
         if fault:
             raise InputError(f"rank {self._job.rank}: the gradient of parameter '{slot.name}' "
                              f"{fault}")
         slot.pushed_version = grad._version
         grad = grad.detach()
         pushed = True
-        if self._table.staging is not None:
-            self._table.staging.send(slot, grad, factor)
+        if device is not None:
+            device.push(slot, grad, factor)
         elif has_form_of(grad, slot.grads):
             self._job.session.push_copy(slot.index, grad.data_ptr(), factor)
         else:
             write(slot.grads, grad, factor)
             pushed = False
-        if self.views and slot.param.dtype == torch.float32:
+        if self.views and slot.param.dtype == slot.grads.dtype:
             slot.param.grad = slot.grads
             slot.pushed_version = slot.grads._version
         slot.pushed = slot.param.grad
@@ -278,19 +280,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def _push_rest(self) -> None:
         """What the backward pass has not pushed."""
-        staging, session = self._table.staging, self._job.session
+        device, session = self._table.device, self._job.session
         left = [s for s in self._slots.values() if s.pushed is None]
         lacking = [s for s in left if s.param.grad is None]
         filled = [s for s in left if s.param.grad is not None and not self._fill(s)]
-        if staging is not None:
-            staging.finish()
-            filled = []
         for slot in lacking:
             if not slot.fresh:
                 self._table.wait(slot)
-            if staging is not None:
-                staging.arrived(slot.index)  # the push lets the servers write its weights
-        for slots, push in ((filled, session.push), (lacking, session.push_none)):
+        for slots, push in ((filled, session.push), (lacking, device.push_none if device else session.push_none)):
             for first, n in runs(slots):
                 push(first, n)
 
@@ -359,6 +356,8 @@ class Optimizer(torch.optim.Optimizer):
                 "step(): change them (scheduler.step()) after step()")
         for slot in self._slots.values():
             check_pushed(slot, rank)
+        if self._table.device is not None:
+            self._table.device.check_step(self._slots.values(), self.forward, rank)
         for slot in self._frozen:
             if slot.param.requires_grad and slot.param.grad is not None:
                 raise InputError(f"rank {rank}: parameter '{slot.name}' was unfrozen between the forward pass and step(): "

@@ -5,8 +5,8 @@
     dist.init_process_group("pstrain")
 
 The workers of the job have links to each other: shared memory on one host, TCP between hosts. All
-calls of a process group go there, in groups of any ranks, on the CPU. Sums have the same bits on all
-ranks: they are in rank order. Large sums of float32 over all workers of several hosts go through the
+calls of a process group go there, in groups of any ranks; tensors on a GPU go through host memory.
+Sums have the same bits on all ranks: they are in rank order. Large sums of float32 over all workers of several hosts go through the
 job's servers, where it has some: each worker then sends and receives them once.
 """
 from __future__ import annotations
@@ -20,9 +20,10 @@ import typing
 import torch
 import torch.distributed as dist
 
-from . import _checks, _transfers as t, job as jobs
+from . import _checks, _pinned, _transfers as t, job as jobs
 from ._collectives import AVERAGE, MAX, MIN, PRODUCT, SMALL, SUM, reduce
 from ._futures import Promise, Work
+from ._pinned import through_host
 from .errors import InputError, TimeoutError
 
 NAME = "pstrain"
@@ -34,6 +35,7 @@ _OPS = {getattr(dist.ReduceOp, name): code
                            ("BAND", _BAND), ("BOR", _BOR), ("BXOR", _BXOR)) if hasattr(dist.ReduceOp, name)}
 _OF_BOOLS = {**jobs.OF_BOOLS, _BAND: MIN, _BOR: MAX}
 _MONITOR = 1 << 62  # tags of monitored_barrier, beyond those of programs
+_DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 Tensors = typing.Sequence[torch.Tensor]
 
 
@@ -58,6 +60,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._splits = self._monitored = 0
         self._names = ["", "undefined"]
         self._together: "tuple[list[typing.Any], ...] | None" = None  # what coalesced calls give to _work
+        # Of a call with tensors on a GPU: they, and what brings the results there.
+        self._back: "tuple[typing.Any, typing.Callable[[], None]] | None" = None
         job.sums = True
 
     # ---- what PyTorch asks ----
@@ -91,7 +95,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> "list[torch.device]":
-        return _Devices([torch.device("cpu")])
+        return _Devices(map(torch.device, _DEVICES))
 
     def _get_backend(self, device: typing.Any) -> "ProcessGroup":
         return self
@@ -120,6 +124,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     # ---- reductions ----
 
+    @through_host("both")
     def allreduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """tensors: a list; each becomes the reduction over all ranks."""
         tensors, op = _listed(tensors), self._op(opts, "all_reduce")
@@ -136,6 +141,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         return self.allreduce(tensors, opts)
 
+    @through_host("both")
     def reduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """Of one tensor; the root's becomes the reduction, the others' stay."""
         [tensor], op, root = _listed(tensors), self._op(opts, "reduce"), _root(opts)
@@ -145,6 +151,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         parts[root] = (*_memory(tensor), *(_memory(tensor) if root == self.rank() else (0, 0)))
         return self._work([self._reduction(t.REDUCE, parts, tensor, op, root=root)], tensors, "reduce")
 
+    @through_host("out")
     def reduce_scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """inputs: for each output a list of size() tensors; the output becomes the reduction of the rank()-th of
         all ranks."""
@@ -164,12 +171,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
         return self._work(begun, [outputs, *keeps], "reduce_scatter", outputs)
 
+    @through_host("out")
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
         """tensor: size() times as large as the output; of it each rank gets its part, reduced."""
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @through_host("out")
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(tensor, output, "reduce_scatter")
@@ -179,6 +188,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     # ---- bytes ----
 
+    @through_host("both")
     def broadcast(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         tensors, root, begun = _listed(tensors), _root(opts), []
         self._check_root(root, "broadcast")
@@ -193,6 +203,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             begun.append(self._comm.begin(t.BROADCAST, parts, root=root))
         return self._work(begun, tensors, "broadcast")
 
+    @through_host("out")
     def allgather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """outputs: a list of size() tensors for each of the inputs. They may have other sizes on other ranks."""
         inputs, begun = _listed(inputs), []
@@ -207,16 +218,19 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             begun.append(self._comm.begin(t.ALL_GATHER, parts))
         return self._work(begun, (outputs, inputs), "all_gather", outputs, after)
 
+    @through_host("out")
     def allgather_coalesced(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """outputs: size() lists of tensors like the inputs."""
         return self.allgather([list(theirs) for theirs in zip(*outputs)], inputs, opts)
 
+    @through_host("out")
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
         """output: size() times as large as the input, in rank order."""
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     _allgather_base = all_gather_single
 
+    @through_host("out")
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(output, tensor, "all_gather")
@@ -224,6 +238,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @through_host("out")
     def gather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """outputs: at the root a list of size() tensors, else empty."""
         [tensor], root = _listed(inputs), _root(opts)
@@ -239,6 +254,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         begun = self._comm.begin(t.GATHER, parts, root=root)
         return self._work([begun], (outputs, inputs), "gather", outputs, after)
 
+    @through_host("out")
     def scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """inputs: at the root a list of size() tensors, else empty."""
         [tensor], root = _listed(outputs), _root(opts)
@@ -253,6 +269,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         return self._work([self._comm.begin(t.SCATTER, parts, root=root)], (outputs, inputs), "scatter",
                           result=outputs)
 
+    @through_host("out")
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
         """The r-th input goes to rank r; the r-th output comes from it."""
         self._check_list(inputs, inputs[0].dtype if len(inputs) else None, "all_to_all")
@@ -264,6 +281,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                  for given, place in zip(self._given(inputs, keeps), self._places(outputs, after))]
         return self._work([self._comm.begin(t.ALL_TO_ALL, parts)], keeps, "all_to_all", outputs, after)
 
+    @through_host("out")
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: "typing.Sequence[int]",
                           input_sizes: "typing.Sequence[int]", opts: typing.Any = None) -> typing.Any:
         """Sizes: how many rows go to and come from each rank; none: as many of each."""
@@ -272,12 +290,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     alltoall_base = all_to_all_single
 
+    @through_host("in")
     def send(self, tensors: typing.Any, dst: int, tag: int = 0) -> typing.Any:
         [tensor] = _listed(tensors)
         self._check(tensor, "send")
         begun = self._comm.begin(t.SEND, [(*_memory(tensor), 0, 0)], peer=dst, tag=tag)
         return self._work([begun], tensors, f"send to rank {dst}")
 
+    @through_host("out")
     def recv(self, tensors: typing.Any, src: int, tag: int = 0) -> typing.Any:
         [tensor] = _listed(tensors)
         self._check(tensor, "recv")
@@ -400,15 +420,25 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     # ---- how ----
 
+    def give_back(self, tensors: typing.Any, bring: "typing.Callable[[], None] | None") -> None:
+        """The next call's results are in host memory: bring copies them to the tensors, which are on a GPU. None: it has
+        tensors in host memory."""
+        self._back = (tensors, bring) if bring is not None else None
+
     def _work(self, begun: "list[typing.Any]", keeps: typing.Any, what: str, result: typing.Any = None,
               after: "typing.Sequence[typing.Callable[[], typing.Any]]" = ()) -> typing.Any:
         """keeps: the tensors that it needs; result: those of get_future, if they are others; after: done then."""
+        devices = None
+        if self._back is not None:
+            (given, bring), self._back = self._back, None
+            result = given if isinstance(result, torch.Tensor) else _listed(given)
+            after, devices = [*after, bring], _pinned.devices_of(result)
         if self._together is not None:
             for all_of_them, mine in zip(self._together, (begun, [keeps], after)):
                 all_of_them.extend(mine)
             begun, after = [], ()
         return t.Work(self._comm, begun, keeps, keeps if result is None else result, f"rank {self.rank()}: {what}",
-                      after)
+                      after, devices)
 
     def _reduction(self, call: int, parts: "typing.Sequence[t.Part]", tensor: torch.Tensor, op: int,
                    root: int = 0, gathers: bool = False) -> typing.Any:
@@ -430,6 +460,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         slices = [(address + begin, end - begin) for begin, end in zip(cuts, cuts[1:])]
         return self._reduction(t.ALL_REDUCE, [(*place, *place) for place in slices], tensor, op, gathers=True)
 
+    @through_host("both")
     def sum_later(self, tensor: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
         """The tensor, once it is the sum over all ranks."""
         keeps: "list[typing.Any]" = [tensor]
@@ -445,7 +476,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 and job.can_reduce())
 
     def _reduce_by_servers(self, tensors: Tensors, op: int) -> Work:
-        promise, lock = Promise(tensors), threading.Lock()
+        back, self._back = self._back, None
+        result = tensors if back is None else _listed(back[0])
+        promise, lock = Promise(result, _pinned.devices_of(result) if back else None), threading.Lock()
         left, failed = len(tensors), False
 
         def done(error: "BaseException | None") -> None:
@@ -455,6 +488,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 keep = not failed and (error is not None or left == 0)
                 failed = failed or error is not None
             if keep:
+                try:
+                    if back is not None and error is None:
+                        back[1]()
+                except Exception as raised:  # of CUDA
+                    error = raised
                 promise.keep(error)
 
         for tensor in tensors:
@@ -523,7 +561,7 @@ def register_backend() -> None:
     # built without it (Debian 13's) refuses that; without it every PyTorch makes the same store.
     os.environ.setdefault("USE_LIBUV", "0")
     if hasattr(dist.Backend, "default_device_backend_map"):  # PyTorch 2
-        dist.Backend.register_backend(NAME, _create, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, devices=_DEVICES)
     else:
         dist.Backend.register_backend(NAME, _create)
     _registered = True

@@ -236,8 +236,27 @@ class Uses(PythonTest):
     def test_channels_last(self):
         self.fine("channels_last", servers=1)
 
-    def test_copies_to_and_from_a_device(self):
-        self.fine("staged")
+    def test_on_a_gpu(self):
+        """As on the CPU, bit for bit. The driver is a stand-in."""
+        for form in first(2, ("plain", "bf16", "overlap", "views", "channels_last", "local", "codec", "scale", "step", "frozen", "two")):
+            with self.subTest(form):
+                theirs, ours = (self.job("device", where, form, servers=1) for where in ("cpu", "gpu"))
+                for word in ("digest", "after"):
+                    self.assertEqual(self.said(ours, word), self.said(theirs, word))
+
+    def test_collectives_on_a_gpu(self):
+        """What counts as a GPU's memory is the host's."""
+        self.fine("collectives_on_gpu")
+
+    @nightly
+    def test_ddp_on_a_gpu(self):
+        text = self.job("ddp_on_gpu", timeout=300)
+        for line in self.said(text, "sgd"):
+            self.assertEqual(len(set(line.split())), 1, text)
+
+    def test_graphs_on_a_gpu(self):
+        text = self.job("graphs", workers=1, servers=1, code=1)
+        self.assertIn(": fine", text)
 
     def test_parameter_of_no_module(self):
         self.fine("bare", servers=1)
@@ -285,6 +304,10 @@ class Uses(PythonTest):
         said = run_well([PYTHON, "-m", "pstrain.doctor"], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
                         timeout=400)
         self.assertIn("nothing to mend", said)
+        if not os.path.exists("/dev/nvidiactl"):
+            said = run_well([PYTHON, "-m", "pstrain.doctor", "--gpu"], code=1, timeout=400,
+                            env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)))
+            self.assertIn("to mend: driver: NVIDIA's driver", said)
 
 
 @nightly

@@ -9,69 +9,6 @@ from cases import (RANK, SHAPES, SIZE, Given, batch, case, constant, digest, net
                    steps_of_ours, sum_in_order)
 
 
-class Late:
-    """Stands in for a GPU: a copy is made when it is awaited, or was queried often enough."""
-
-    def __init__(self):
-        self.n_copies, self.left, self.pinned = 0, 0, 0
-
-    def pin(self, arena):
-        self.pinned += 1
-
-    def unpin(self, arena):
-        self.pinned -= 1
-
-    def copy(self, out, values, factor=1.0):
-        self.n_copies += 1
-        self.left += 1
-        return LateCopy(self, out, values.clone(), factor)
-
-    def follow(self, copied):
-        copied.synchronize()
-
-
-class LateCopy:
-    def __init__(self, device, *what):
-        self.device, self.what, self.looks = device, what, 0
-
-    def query(self):
-        self.looks += 1
-        if self.looks > 2:
-            self.synchronize()
-        return self.what is None
-
-    def synchronize(self):
-        if self.what is None:
-            return
-        out, values, factor = self.what
-        with torch.no_grad():
-            out.copy_(values * factor)
-        self.what = None
-        self.device.left -= 1
-
-
-class Staged(pstrain.Optimizer):
-    def device(self):
-        return Late()
-
-
-@case
-def staged():
-    """Weights outside of the arenas, as on a GPU, get the same steps as weights in them."""
-    model, other = Given(), Given()
-    unused = nn.Linear(2, 2)
-    with pstrain.init():
-        optimizer = Staged([*model.named_parameters(), *unused.named_parameters()], "sgd", lr=0.1)
-        for step, _ in zip(range(8), reference("sgd", {"lr": 0.1}, other, constant)):
-            steps_of_ours(model, optimizer, 1, step)
-        optimizer.synchronize()
-        assert digest(model) == digest(other), "other weights"
-        device = optimizer._table.device
-        assert device.pinned == 2 and device.n_copies >= 8 * 2 * len(SHAPES), device.n_copies
-    assert device.pinned == 0 and device.left == 0
-    say("fine")
-
-
 @case
 def views():
     """The weights after some steps, with gradients of their own ("own") or in the arena ("view",

@@ -4,6 +4,7 @@ import sys
 import torch
 
 import ddp_cases  # noqa: F401  (these make themselves known to cases)
+import device_cases  # noqa: F401
 import form_cases  # noqa: F401
 import group_cases  # noqa: F401
 import misuse_cases  # noqa: F401
