@@ -25,22 +25,27 @@ static uint64_t summary_largest(const double *values, int n)
 }
 
 /* Each rank fills in its own elements only, so the sum over the ranks has all figures. */
-ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session)
+ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session,
+                                 ps_device *device)
 {
+    uint64_t total;
     ps_member *member = ps_session_member(session);
     const int n = s->workers, rank = ps_session_rank(session);
     s->peak_rss_bytes = ps_procstat_peak_rss();
+    (void)ps_device_memory(device, &s->device_bytes, &total);
     s->most_bytes_in_flight = s->result->traffic.most_in_flight;
     if (!member) return PS_OK;
     double *peaks;
-    PS_TRY(ps_mem_zalloc(&peaks, 2 * (size_t)n, sizeof *peaks, "the peaks"));
+    PS_TRY(ps_mem_zalloc(&peaks, 3 * (size_t)n, sizeof *peaks, "the peaks"));
     peaks[rank] = (double)s->peak_rss_bytes;
     peaks[n + rank] = (double)s->most_bytes_in_flight;
-    ps_err err = ps_member_reduce(member, "peaks", peaks, 2 * (size_t)n,
+    peaks[2 * n + rank] = (double)s->device_bytes;
+    ps_err err = ps_member_reduce(member, "peaks", peaks, 3 * (size_t)n,
                                   ps_config_step_deadline(s->config));
     if (err == PS_OK) {
         s->peak_rss_bytes = summary_largest(peaks, n);
         s->most_bytes_in_flight = summary_largest(peaks + n, n);
+        s->device_bytes = summary_largest(peaks + 2 * n, n);
     }
     free(peaks);
     return err;
@@ -258,6 +263,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_traffic(o, s);
     put_losses(o, s->result);
     put_count(o, "peak_rss_bytes", s->peak_rss_bytes);
+    if (s->device_bytes > 0) put_count(o, "device_memory_bytes", s->device_bytes);
     summary_put_text(o, "version", PS_VERSION);
     put_servers(o, s);
     put_stragglers(o, &s->result->stragglers);

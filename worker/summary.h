@@ -15,13 +15,16 @@ typedef struct ps_summary {
     int64_t rejoins; // of this process, after failures
     int64_t batch;   // samples of all ranks and micro-batches in an optimizer step
     /* What the other processes tell: */
-    uint64_t peak_rss_bytes;       // the largest worker's
+    uint64_t peak_rss_bytes; // the largest worker's
+    uint64_t device_bytes;   // of its GPU, in use at the end, likewise; 0: not known
     uint64_t most_bytes_in_flight; // to any one shard, likewise
     char **server_stats;           // (servers) JSON objects; NULL: nothing. Owned
 } ps_summary;
 
-/* All ranks, before the exchange stops: fills in the largest worker's figures. */
-ps_err ps_summary_gather_workers(ps_summary *summary, const ps_session *session);
+/* All ranks, before the exchange stops: fills in the largest worker's figures. device:
+ * this one's. */
+ps_err ps_summary_gather_workers(ps_summary *summary, const ps_session *session,
+                                 ps_device *device);
 /* Rank 0, after that: fills in server_stats. A server without figures gives a warning. */
 ps_err ps_summary_gather_servers(ps_summary *summary, const ps_session *session);
 

@@ -387,6 +387,11 @@ static void worker_job_announce(job *j)
         ps_membership_announce(j->config, j->sampler.world_size, j->resume.start.step);
     if (j->announced) return;
     j->announced = true;
+    if (!j->device->ops->uses_cores && j->cli->cuda_overrides[0])
+        PS_WARN("cuda-overrides",
+                "%s effect=\"products are rounded in another way than "
+                "train.tf32 and the other workers say: equal bits are lost\"",
+                j->cli->cuda_overrides);
     if (j->device->ops->uses_cores)
         worker_job_check_cores(j->member, j->rank, j->threads);
     if (j->rank != 0) return;
@@ -438,7 +443,7 @@ static ps_err write_summary(job *j)
 static ps_err worker_job_finish(job *j)
 {
     begin_summary(j);
-    PS_TRY(ps_summary_gather_workers(&j->summary, j->session));
+    PS_TRY(ps_summary_gather_workers(&j->summary, j->session, j->device));
     PS_TRY(ps_session_stop(j->session));
     if (j->rank == 0 && j->result.evaluation.samples > 0)
         PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));

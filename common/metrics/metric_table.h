@@ -53,6 +53,8 @@ typedef enum ps_metric_kind {
     X(STRANGERS, "strangers", "strangers_total", 1, COUNTER, "messages", "messages from outside the job") \
     X(RSS_BYTES, "rss_bytes", "resident_memory_bytes", 1, GAUGE, "bytes", "resident memory") \
     X(PEAK_RSS_BYTES, "peak_rss_bytes", "resident_memory_peak_bytes", 1, GAUGE, "bytes", "the most resident memory so far") \
+    X(DEVICE_BYTES, "device_bytes", "device_memory_bytes", 1, GAUGE, "bytes", "memory of this worker's GPU that is in use, by all processes") \
+    X(DEVICE_TOTAL_BYTES, "device_total_bytes", "device_memory_total_bytes", 1, GAUGE, "bytes", "memory of this worker's GPU") \
     X(CPU_SECONDS, "cpu_seconds", "cpu_seconds_total", 1, COUNTER, "s", "processor time of the process") \
     X(RESTARTS, "restarts", "restarts_total", 1, COUNTER, "restarts", "how often this process was started before") \
     X(REJOINS, "rejoins", "rejoins_total", 1, COUNTER, "rejoins", "how often it joined the job again after a failure")

@@ -390,6 +390,20 @@ static ps_err fill_prediction(ps_cli *cli, const arguments *args)
     return parse_count(flags[FLAG_JOIN_SHARES].name, join, 1, &cli->join_shares);
 }
 
+static void note_cuda_overrides(ps_cli *cli)
+{
+    static const char *const names[] = {
+        "NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION",
+        "CUBLAS_EMULATION_STRATEGY", "CUBLAS_FIXEDPOINT_EMULATION_MANTISSA_BIT_COUNT"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = cli_environment(names[i]);
+        const size_t n = strlen(cli->cuda_overrides);
+        if (value)
+            snprintf(cli->cuda_overrides + n, sizeof cli->cuda_overrides - n,
+                     "%s%s=%.40s", n ? " " : "", names[i], value);
+    }
+}
+
 static ps_err cli_fill(ps_cli *cli, const ps_cli_program *program, const arguments *args)
 {
     const char *rank = program->is_server ? "PS_SERVER_RANK" : "RANK";
@@ -407,6 +421,7 @@ static ps_err cli_fill(ps_cli *cli, const ps_cli_program *program, const argumen
     if (omp && (threads = atoi(omp)) > 0) cli->default_threads = threads;
     cli->own_waits =
         cli_environment("OMP_WAIT_POLICY") || cli_environment("GOMP_SPINCOUNT");
+    note_cuda_overrides(cli);
     const char *vectors = cli_environment("PS_CPU_LEVEL");
     if (vectors) PS_TRY(ps_cpu_level_use(vectors));
     PS_TRY(find_bar(cli));

@@ -43,7 +43,10 @@ typedef struct ps_cli {
     bool trace;          // also among the overrides, as train.trace
     ps_log_level log_level;
     int default_threads; // OMP_NUM_THREADS, else 0; used when train.threads is 0
-    bool own_waits;      // OMP_WAIT_POLICY or GOMP_SPINCOUNT says how these threads wait
+    /* Variables that change what CUDA's libraries round, "NVIDIA_TF32_OVERRIDE=1"; "":
+     * none is set. */
+    char cuda_overrides[256];
+    bool own_waits;   // OMP_WAIT_POLICY or GOMP_SPINCOUNT says how these threads wait
     int bar_columns;  // width of the progress bar that a launcher draws; 0: it draws none
     char **overrides; // owned: for ps_config_load, sizes first, then every --set
     int n_overrides;

@@ -188,6 +188,9 @@ class Job:
             ranks, sizes = hostfile.local_ranks(self.worker_hosts)
             local_rank, local_size = ranks[rank], sizes[rank]
         env.update(RANK=str(rank), LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_size))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if not host and visible_for(local_rank, visible) != visible:
+            env["CUDA_VISIBLE_DEVICES"] = visible_for(local_rank, visible)
         if self.program:
             env.update(self._program_env())
             env.update(self.commit_folders.get(host.name if host else "", {}))
@@ -287,6 +290,15 @@ def count_devices():
     """For -w auto: the number of visible GPUs or, without one, of cores that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return count_visible(visible) or cores.usable()
+
+
+def visible_for(local_rank, text):
+    """CUDA_VISIBLE_DEVICES for a worker. A process of CUDA sees one part of a GPU (MIG) alone, the first
+    that is named: each worker gets the name of its own. Else the text as it is."""
+    entries = [entry.strip() for entry in text.split(",")]
+    if not any(entry.startswith("MIG-") for entry in entries):
+        return text
+    return entries[local_rank % len(entries)]
 
 
 def count_visible(text):

@@ -130,6 +130,8 @@ def rows(s):
     memory = f"{amount(s['peak_rss_bytes'])} the largest worker"
     if s.get("server_peak_rss_bytes"):
         memory += f", {amount(s['server_peak_rss_bytes'])} the largest server"
+    if s.get("device_memory_bytes"):
+        memory += f", {amount(s['device_memory_bytes'])} in use on the GPU"
     yield "memory", memory
 
 

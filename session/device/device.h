@@ -140,6 +140,9 @@ typedef struct ps_device_ops {
     ps_err (*stream_create)(ps_device *device,
                             const struct ps_host_stream_options *options,
                             struct ps_device_stream **out);
+    /* Memory of the device, in bytes: what all processes use, and all. False: not known.
+     * NULL: it is the host's. */
+    bool (*memory)(ps_device *device, uint64_t *used, uint64_t *total);
 } ps_device_ops;
 
 struct ps_device {
@@ -157,6 +160,12 @@ ps_err ps_device_open(ps_device_kind kind, const ps_device_options *options,
 static inline void ps_device_close(ps_device **device)
 {
     if (*device) (*device)->ops->close(device);
+}
+/* False, and zeros, where it is not known, or the host's. */
+static inline bool ps_device_memory(ps_device *device, uint64_t *used, uint64_t *total)
+{
+    *used = *total = 0;
+    return device->ops->memory && device->ops->memory(device, used, total);
 }
 static inline void ps_device_describe(const ps_device *device, char *out, size_t bytes)
 {

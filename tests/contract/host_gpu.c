@@ -309,9 +309,29 @@ void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue which)
     return &gpu->queues[which];
 }
 
+/* PS_HOST_GPU_KIB: how much memory the GPU has. */
+bool ps_gpu_memory(ps_gpu *gpu, uint64_t *used, uint64_t *total)
+{
+    const char *kib = getenv("PS_HOST_GPU_KIB");
+    *total = kib ? strtoull(kib, NULL, 10) << 10 : (uint64_t)1 << 30;
+    *used = 0;
+    for (int i = 0; i < gpu->n_ranges; i++)
+        if (!gpu->ranges[i].host) *used += gpu->ranges[i].bytes;
+    return true;
+}
+
+static ps_err check_room(ps_gpu *gpu, size_t bytes, const char *what)
+{
+    uint64_t used, total;
+    ps_gpu_memory(gpu, &used, &total);
+    if (bytes <= total - used) return PS_OK;
+    return ps_err_set(PS_ERR_NOMEM, "cuda:0: %s: the GPU is full", what);
+}
+
 static ps_err take(ps_gpu *gpu, size_t bytes, const char *what, void *out, bool host)
 {
     size_t rounded = bytes > 0 ? bytes : 1;
+    if (!host) PS_TRY(check_room(gpu, rounded, what));
     PS_TRY(ps_mem_zalloc(out, 1, rounded, what));
     add_range(gpu, (range){.at = *(void **)out, .bytes = rounded, .host = host});
     return PS_OK;

@@ -1,6 +1,7 @@
 """Whole jobs on the device cuda, with the host in the GPU's place (contract/host_gpu.c)."""
 import os
 import unittest
+from unittest import mock
 
 from jobs import BIN, ROOT, JobTest, read_safetensors
 
@@ -37,6 +38,13 @@ class HostGpu(JobTest):
 
     def losses(self, out):
         return {r["step"]: r["loss"] for r in self.records(out) if "loss_mean" in r}
+
+    def test_memory_is_told_and_an_error_says_what_fits(self):
+        self.run_job("told", ["-m", "single"])
+        self.assertGreater(self.summary("told")["device_memory_bytes"], 10000)
+        with mock.patch.dict(os.environ, PS_HOST_GPU_KIB="200"):
+            said = self.psrun("--build-dir", self.folder, "-m", "single", self.config, "data.batch=74", code=1)
+        self.assertRegex(said, r"activations and their gradients: the GPU is full: at most [1-9]\d? of 74 samples fit")
 
     def test_every_step_has_its_own_loss_and_graphs_change_no_bit(self):
         for mode in (["-m", "single"], ["-m", "ps", "-s", 1, "-w", 2]):

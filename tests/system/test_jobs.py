@@ -244,6 +244,13 @@ class AutoWorkers(JobTest):
                                     ("2,1,0", 3), (f"MIG-{gpu}/1/0,MIG-{gpu}/2/0", 2)]):
             self.assertEqual(self.count(visible), n, visible)
 
+    def test_each_gets_its_part_of_a_gpu(self):
+        """A process of CUDA sees one part (MIG) alone."""
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}):
+            shown = self.psrun("--dry-run", "-s", 1, "-w", 3, DIGITS)
+        given = [line.partition("CUDA_VISIBLE_DEVICES=")[2].split()[0] for line in shown.splitlines() if "/ps-worker " in line]
+        self.assertEqual(given, ["MIG-a", "MIG-b", "MIG-a"])
+
     def test_are_as_many_as_cores_where_it_shows_none(self):
         cores = len(os.sched_getaffinity(0))
         for visible in first(4, [None, "", "-1,0", "1,1", "-1", "NoDevFiles", "none"]):

@@ -173,6 +173,14 @@ static void show_record(const ps_trainer *t, const ps_step_record *r)
     ps_metric_set(t->o.values, PS_METRIC_EXCHANGE_WAIT_MS, r->exchange_wait_ms);
 }
 
+static void show_device_memory(const ps_trainer *t)
+{
+    uint64_t used, total;
+    if (!t->o.values || !ps_device_memory(t->o.device, &used, &total)) return;
+    ps_metric_set(t->o.values, PS_METRIC_DEVICE_BYTES, (double)used);
+    ps_metric_set(t->o.values, PS_METRIC_DEVICE_TOTAL_BYTES, (double)total);
+}
+
 static ps_step_record trainer_measured(const ps_trainer *t)
 {
     const ps_trainer_window *w = &t->since_record;
@@ -190,6 +198,7 @@ static ps_step_record trainer_measured(const ps_trainer *t)
 static ps_err trainer_write_record(ps_trainer *t, const ps_step_record *record)
 {
     show_record(t, record);
+    show_device_memory(t);
     return ps_metrics_step(t->o.metrics, record);
 }
 

@@ -21,7 +21,9 @@
     X(Broadcast)                                                                         \
     X(GroupStart)                                                                        \
     X(GroupEnd)                                                                          \
-    X(GetErrorString)
+    X(GetErrorString)                                                                    \
+    X(GetLastError)                                                                      \
+    X(GetVersion)
 
 typedef struct nccl_library {
 #define MEMBER(name) __typeof__(nccl##name) *name;
@@ -82,7 +84,10 @@ static ps_err nccl_give_up(nccl_collective *c)
 
 static ps_err nccl_error(nccl_collective *c, const char *what, ncclResult_t result)
 {
-    return ps_err_set(PS_ERR_NET, "nccl: %s: %s", what, c->nccl.GetErrorString(result));
+    const char *last = c->nccl.GetLastError(c->comm); // of a communicator, or of none
+    const bool more = last && last[0];
+    return ps_err_set(PS_ERR_NET, "nccl: %s: %s%s%.300s", what,
+                      c->nccl.GetErrorString(result), more ? ": " : "", more ? last : "");
 }
 
 typedef enum awaited {
@@ -237,27 +242,52 @@ static const ps_collective_ops nccl_ops = {
     .destroy = nccl_destroy,
 };
 
+/* What rank 0 tells. */
+typedef struct nccl_start {
+    ncclUniqueId id;
+    int32_t version; // 22809: NCCL 2.28.9
+} nccl_start;
+
+static ps_err nccl_compare(int theirs, int own)
+{
+    if (theirs == own) return PS_OK;
+    return ps_err_set(
+        PS_ERR_UNSUPPORTED,
+        "nccl: worker 0 has NCCL %d.%d.%d, this one %d.%d.%d: install the same "
+        "version on all hosts",
+        theirs / 10000, theirs / 100 % 100, theirs % 100, own / 10000, own / 100 % 100,
+        own % 100);
+}
+
 /* Rank 0's unique id reaches everybody through the coordinator's store. */
 static ps_err share_id(nccl_collective *c, int rank, uint64_t timeout_ms,
                        ncclUniqueId *id)
 {
     static const char key[] = PS_JOB_KEY_NCCL_ID;
     ps_deadline deadline = ps_deadline_in_ms(timeout_ms);
+    nccl_start start;
+    int version = 0;
+    memset(&start, 0, sizeof start);
+    c->nccl.GetVersion(&version);
     if (rank == 0) {
         ncclResult_t rc = c->nccl.GetUniqueId(id);
         if (rc != ncclSuccess) return nccl_error(c, "unique id", rc);
-        return c->member ? ps_member_put(c->member, key, id, sizeof *id, deadline)
+        start.id = *id;
+        start.version = version;
+        return c->member ? ps_member_put(c->member, key, &start, sizeof start, deadline)
                          : PS_OK;
     }
     void *value = NULL;
     size_t bytes = 0;
     PS_TRY(ps_member_get(c->member, key, &value, &bytes, deadline));
-    bool fits = bytes == sizeof *id;
-    if (fits) memcpy(id, value, sizeof *id);
+    const bool fits = bytes == sizeof start;
+    if (fits) memcpy(&start, value, sizeof start);
     free(value);
-    if (fits) return PS_OK;
-    return ps_err_set(PS_ERR_PROTOCOL, "nccl: the unique id has %zu bytes, not %zu",
-                      bytes, sizeof *id);
+    if (!fits)
+        return ps_err_set(PS_ERR_PROTOCOL, "nccl: the unique id has %zu bytes, not %zu",
+                          bytes, sizeof start);
+    *id = start.id;
+    return nccl_compare(start.version, version);
 }
 
 static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream *stream,

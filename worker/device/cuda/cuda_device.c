@@ -158,6 +158,12 @@ static ps_err cuda_fetch_buffers(ps_program *program)
     return ps_cuda_run_fetch_buffers(&((cuda_program *)(void *)program)->run);
 }
 
+static bool cuda_memory(ps_device *device, uint64_t *used, uint64_t *total)
+{
+    const cuda_device *d = (const cuda_device *)(const void *)device;
+    return ps_gpu_enter(d->gpu) == PS_OK && ps_gpu_memory(d->gpu, used, total);
+}
+
 static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options *options,
                                  ps_device_stream **out)
 {
@@ -183,4 +189,5 @@ const ps_device_ops ps_cuda_device_ops = {
     .prefetch = cuda_prefetch,
     .fetch_buffers = cuda_fetch_buffers,
     .stream_create = cuda_stream_create,
+    .memory = cuda_memory,
 };

@@ -61,6 +61,8 @@ void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue);
  * also says how much was asked for and how much is free. */
 ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out);
 void ps_gpu_give(ps_gpu *gpu, void *at); // NULL: nothing
+/* Of all processes on the GPU, in bytes. False: not known. */
+bool ps_gpu_memory(ps_gpu *gpu, uint64_t *used, uint64_t *total);
 /* Takes zeroed, pinned host memory: copies from and to it run asynchronously. */
 ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out);
 void ps_gpu_give_pinned(ps_gpu *gpu, void *at); // NULL: nothing
@@ -68,7 +70,8 @@ void ps_gpu_give_pinned(ps_gpu *gpu, void *at); // NULL: nothing
  * own: whole pages are pinned, and CUDA refuses copies to or from memory that is pinned
  * in part, as a neighbour in these pages would be. Memory that does not begin at a page
  * boundary, or that is already pinned, is left unchanged: then *pinned is false, the
- * caller does not unpin, and copies are still correct but slower. */
+ * caller does not unpin, and copies are still correct but slower. So they are where the
+ * system refuses, which the log says. */
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned);
 void ps_gpu_unpin(ps_gpu *gpu, void *at);
 

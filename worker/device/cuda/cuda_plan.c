@@ -1,5 +1,6 @@
 #include "cuda_plan.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "layer_precision.h"
@@ -221,6 +222,22 @@ static void *cuda_plan_place(const ps_cuda_plan *p, int slot)
     return slot == PS_NO_SLOT ? NULL : p->base + p->memory.slots[slot].offset;
 }
 
+/* Adds to the message how many samples would fit: what was asked for grows with them. */
+static ps_err plan_say_what_fits(const ps_cuda_plan *p, size_t bytes)
+{
+    const ps_err_saved why = ps_err_save(PS_ERR_NOMEM);
+    uint64_t used, total;
+    if (!ps_gpu_memory(p->gpu, &used, &total)) return ps_err_restore(&why);
+    const double share = (double)(total - used) / (double)bytes;
+    const int64_t most = (int64_t)(share * (double)p->options->max_batch);
+    if (most < 1)
+        return ps_err_set(PS_ERR_NOMEM,
+                          "%s: not even one sample fits beside what is there",
+                          why.message);
+    return ps_err_set(PS_ERR_NOMEM, "%s: at most %" PRId64 " of %d samples fit here",
+                      why.message, most, p->options->max_batch);
+}
+
 static ps_err allocate_values(ps_cuda_plan *p)
 {
     size_t bytes = 0;
@@ -228,7 +245,10 @@ static ps_err allocate_values(ps_cuda_plan *p)
         p->memory.slots[i].offset = bytes;
         bytes += (p->memory.slots[i].bytes + 255) / 256 * 256;
     }
-    PS_TRY(ps_gpu_take(p->gpu, bytes, "activations and their gradients", &p->base));
+    const ps_err err =
+        ps_gpu_take(p->gpu, bytes, "activations and their gradients", &p->base);
+    if (err == PS_ERR_NOMEM) return plan_say_what_fits(p, bytes);
+    PS_TRY(err);
     for (int e = 0; e < p->graph->n_edges; e++) {
         p->values[e].at.at = cuda_plan_place(p, p->values[e].slot);
         p->values[e].grad.at = cuda_plan_place(p, p->values[e].grad_slot);

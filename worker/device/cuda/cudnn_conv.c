@@ -10,6 +10,7 @@
 /* Uses the graph API of cuDNN 8 and newer: the older API is deprecated in cuDNN 9. */
 #define CUDNN_FUNCTIONS(X)                                                               \
     X(GetVersion)                                                                        \
+    X(GetCudartVersion)                                                                  \
     X(GetErrorString)                                                                    \
     X(Create)                                                                            \
     X(Destroy)                                                                           \
@@ -73,7 +74,16 @@ static ps_err cudnn_load(ps_conv_library *lib)
         CUDNN_FUNCTIONS(SYMBOL)
 #undef SYMBOL
     };
-    return ps_dynlib_open(&cudnn, symbols, sizeof symbols / sizeof symbols[0]);
+    PS_TRY(ps_dynlib_open(&cudnn, symbols, sizeof symbols / sizeof symbols[0]));
+    // The builds for CUDA 12 and 13 have the same name.
+    const size_t cuda = lib->GetCudartVersion() / 1000;
+    if (cuda == CUDART_VERSION / 1000) return PS_OK;
+    return ps_err_set(
+        PS_ERR_UNSUPPORTED,
+        "train.cudnn: the libcudnn.so.9 that is found was built for CUDA %zu, "
+        "this program for CUDA %d: install cuDNN for CUDA %d, or put its "
+        "folder first into LD_LIBRARY_PATH",
+        cuda, CUDART_VERSION / 1000, CUDART_VERSION / 1000);
 }
 
 static ps_err describe_gpu(ps_conv_library *lib, const char *text)
