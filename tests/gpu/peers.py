@@ -1,0 +1,146 @@
+"""PyTorch at its best, and the machine's limits, for tests/gpu/run.
+
+  python3 peers.py SECONDS [limits] [cpu] [NAME=JOB.json ...] [gpt2]
+
+Prints a line of JSON, [name, figure], as soon as each is there. All in one process: PyTorch's start
+takes longer than a figure. Models are trained in bf16 (torch.autocast), channels_last,
+cudnn.benchmark, with a fused optimizer: eager, compiled, and compiled with CUDA graphs. gpt2: of 124M
+parameters, 16 x 1024 tokens, by transformers. cpu: to rehearse where there is no GPU.
+"""
+import json
+import os
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))), "bench"))
+
+import torch  # noqa: E402
+
+from benchlib import torch_model  # noqa: E402
+from benchlib.job_config import JobConfig  # noqa: E402
+
+DEVICE = "cpu" if "cpu" in sys.argv else "cuda"
+WARMUP = 12
+WAYS = {"eager": None, "compile": "default", "compile with graphs": "reduce-overhead"}
+
+
+def synchronize():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds_of(run, seconds):
+    """Of one call, in the mean; the first calls are not counted."""
+    for _ in range(WARMUP if DEVICE == "cuda" else 1):
+        run()
+    synchronize()
+    start, n = time.perf_counter(), 0
+    while n < 5 or time.perf_counter() - start < seconds:
+        run()
+        n += 1
+        if n % 5 == 0:
+            synchronize()
+    synchronize()
+    return (time.perf_counter() - start) / n
+
+
+def limits(seconds):
+    """GB/s of copies, TFLOP/s of a product."""
+    n = 1 << (16 if DEVICE == "cpu" else 28)
+    on, other = (torch.zeros(n, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+    for name in ("pinned", "pageable"):
+        host = torch.zeros(n, dtype=torch.uint8)
+        if name == "pinned" and DEVICE == "cuda":
+            host = host.pin_memory()
+        yield f"H2D {name} GB/s", n / seconds_of(lambda: on.copy_(host, non_blocking=True), seconds) / 1e9
+        yield f"D2H {name} GB/s", n / seconds_of(lambda: host.copy_(on, non_blocking=True), seconds) / 1e9
+    yield "D2D GB/s", 2 * n / seconds_of(lambda: on.copy_(other), seconds) / 1e9
+    k = 64 if DEVICE == "cpu" else 8192
+    a, b = (torch.ones(k, k, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
+    yield "product bf16 TFLOP/s", 2 * k ** 3 / seconds_of(lambda: a @ b, seconds) / 1e12
+
+
+class Pictures:
+    """A model of pstrain's, as JobConfig describes it."""
+
+    def __init__(self, path):
+        self.config = JobConfig.read(path)
+        self.n = self.config.batch(0)
+
+    def make(self):
+        model = torch_model.Model(self.config).to(DEVICE).train()
+        shape = self.config["model.input"]
+        x = torch.rand(self.n, *shape, device=DEVICE)
+        if len(shape) == 3:
+            model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            labels = torch.randint(0, model(x[:2]).shape[1], (self.n,), device=DEVICE)
+        loss_of = torch_model.loss_of(self.config)
+        return model, lambda m: loss_of(m(x), labels)
+
+
+class Gpt2:
+    n = 16
+
+    def make(self):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        small = {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 16} if DEVICE == "cpu" else {}
+        model = GPT2LMHeadModel(GPT2Config(**small)).to(DEVICE).train()
+        words = torch.randint(0, 50257, (self.n, model.config.n_positions), device=DEVICE)
+        return model, lambda m: m(words, labels=words).loss
+
+
+def fused_adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if DEVICE == "cuda" else {}))
+
+
+def train(peer, mode, seconds):
+    torch.manual_seed(1)
+    model, loss_of = peer.make()
+    optimizer = fused_adamw(model)
+    called = torch.compile(model, mode=mode) if mode else model
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = loss_of(called)
+        loss.backward()
+        optimizer.step()
+
+    started = time.perf_counter()
+    step_seconds = seconds_of(step, seconds)
+    figure = {"samples_per_second": peer.n / step_seconds, "step_ms": step_seconds * 1e3,
+              "seconds_in_all": round(time.perf_counter() - started, 1)}
+    if DEVICE == "cuda":
+        figure["peak_mib"] = torch.cuda.max_memory_allocated() >> 20
+        torch.cuda.reset_peak_memory_stats()
+    return figure
+
+
+def say(name, figure):
+    print(json.dumps([name, figure]), flush=True)
+
+
+def main():
+    seconds, words = float(sys.argv[1]), sys.argv[2:]
+    torch.backends.cudnn.benchmark = True
+    if "limits" in words:
+        for name, figure in limits(seconds):
+            say(name, round(figure, 2))
+    peers = {word.split("=", 1)[0]: Pictures(word.split("=", 1)[1]) for word in words if "=" in word}
+    if "gpt2" in words:
+        peers["GPT-2"] = Gpt2()
+    for way, mode in WAYS.items():  # what is compiled comes last: it takes the most time
+        for name, peer in peers.items():
+            if mode and DEVICE == "cpu":
+                continue
+            try:
+                say(f"{name} {way}", train(peer, mode, seconds))
+            except Exception as error:  # pylint: disable=broad-except
+                say(f"{name} {way}", {"failed": f"{type(error).__name__}: {str(error)[-300:]}"})
+
+
+if __name__ == "__main__":
+    main()
