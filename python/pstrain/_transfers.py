@@ -13,7 +13,8 @@ import torch.distributed as dist
 from . import _library as c
 from ._futures import Promise, check_thread, hold, is_asked_by_autograd, let_go
 from ._session import Session, own_thread
-from .errors import Error, TimeoutError
+from .errors import Error, PeerError, TimeoutError
+from .job import MEND
 
 # pstrain_call's numbers.
 (SEND, RECV, BARRIER, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL, ALL_REDUCE, REDUCE,
@@ -131,7 +132,8 @@ class Work(_Base):  # type: ignore[misc]
                 return True
             status = session.library.pstrain_transfer_wait(transfer, ms, c.byref(done))
             if status != c.OK and done.value:
-                self._end(session.error(status))
+                error = session.error(status)
+                self._end(PeerError(f"{error}: {MEND}") if status == c.ARG else error)
                 return True
             if not done.value:
                 return False

@@ -22,6 +22,8 @@ if typing.TYPE_CHECKING:
 
 log = logging.getLogger("pstrain")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+MEND = ("every rank has to make the same calls and steps: where they have different numbers of batches, cut them "
+        "(drop_last=True) or take join()")
 _OPS = {"sum": 0, "min": 1, "max": 2, "product": 3, "mean": 4}  # pstrain_op's numbers
 OF_BOOLS = {0: 2, 4: 2, 3: 1}  # instead of these, where a sum of bytes would be 2
 
@@ -118,7 +120,13 @@ class Job:
                    "PyTorch's trains each worker's model by itself")
             self.abort(why)
             raise errors.InputError(f"rank {self.rank}: {why}")
-        self._end(self.session.close)
+        self._end(self._close)
+
+    def _close(self) -> None:
+        try:
+            self.session.close()
+        except errors.TimeoutError as error:
+            raise errors.TimeoutError(f"{error}: {MEND}") from None
 
     def abort(self, reason: str) -> None:
         """Ends the job for everybody. The others get a PeerError with the reason."""

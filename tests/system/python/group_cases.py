@@ -155,13 +155,13 @@ def odd_calls():
     for n in (3, 300000):  # another size at each rank, another call at each rank
         work = dist.broadcast(torch.ones(n + RANK), 0, async_op=True)
         if RANK:
-            refused(pstrain.InputError, ["worker 0", "broadcast", f"{4 * n} bytes"], work.wait)
+            refused(pstrain.PeerError, ["worker 0", "join()", "broadcast", f"{4 * n} bytes"], work.wait)
         for _ in range(70):
             dist.all_reduce(torch.ones(10), async_op=True)  # forgotten
         dist.barrier()
         work = (world.allgather([[torch.empty(n)] * SIZE], [torch.ones(n)]) if RANK
                 else world.alltoall([torch.empty(n)] * SIZE, [torch.ones(n)] * SIZE))
-        refused(pstrain.InputError, ["worker", "all_gather" if SIZE == 2 else "all_to_all"], work.wait)
+        refused(pstrain.PeerError, ["worker", "join()", "all_gather" if SIZE == 2 else "all_to_all"], work.wait)
     with torch.inference_mode():
         x = torch.ones(40000)
         dist.all_reduce(x)
