@@ -76,7 +76,7 @@ class Bits(PythonTest):
     def test_ddp_ends_with_gloos_bits(self):
         # There are two ranks: a sum of two floats does not depend on their order.
         text = self.job("ddp", timeout=300)
-        for name in ("sgd", "adamw"):
+        for name in ("sgd", "adamw", "doubles"):
             for line in self.said(text, name):
                 gloo, hook, backend = line.split()
                 self.assertEqual(hook, gloo, text)

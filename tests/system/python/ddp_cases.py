@@ -31,7 +31,30 @@ def ddp():
     for name in ("sgd", "adamw"):
         say(name, train_ddp(name, 20, gloo), train_ddp(name, 20, gloo, (None, pstrain.comm_hook)),
             train_ddp(name, 20))
+    images, labels = torch.randn(8, 30, dtype=torch.float64), torch.randint(0, 4, (8,))
+    losses = []
+    for group, hook in ((gloo, None), (gloo, pstrain.comm_hook), (None, None)):
+        torch.manual_seed(3)
+        model = DDP(nn.Sequential(nn.Linear(30, 200), nn.Tanh(), nn.Linear(200, 4)).double(), process_group=group)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        losses.append(digest(model.module))
+    say("doubles", *losses)
+    refused(pstrain.InputError, ["'weight' is float64", "comm_hook"],
+            lambda: pstrain.Optimizer(nn.Linear(2, 2).double().named_parameters(), "sgd"))
+    refused(pstrain.InputError, ["no codec", "'int8'"],
+            lambda: pstrain.comm_hook("int8", FakeBucket(torch.zeros(3, dtype=torch.float64))))
     pstrain.shutdown()
+
+
+class FakeBucket:
+    def __init__(self, tensor):
+        self.buffer, self.index = lambda: tensor, lambda: 0
 
 
 @case
