@@ -81,7 +81,7 @@ def waits():
 
 
 def dies(times):
-    """Five steps, each of which takes 1 from the weight. Rank 1 dies before the fourth, in so many attempts."""
+    """Five steps, each of which takes 1 from the weight. The last rank dies before the fourth, in so many attempts."""
     pstrain.init()
     weight, attempt = torch.nn.Parameter(torch.zeros(1)), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     optimizer = pstrain.Optimizer([("weight", weight)], "sgd", lr=1.0)
@@ -92,7 +92,7 @@ def dies(times):
     optimizer.start()
     first = state.step
     for state.step in range(first, 5):
-        if state.step == 3 and attempt < times and pstrain.rank() == 1:
+        if state.step == 3 and attempt < times and pstrain.rank() == pstrain.size() - 1:
             kills()
         optimizer.zero_grad()
         weight.sum().backward()
@@ -104,7 +104,7 @@ def dies(times):
 
 
 def restarts():
-    print(pstrain.launch(dies, (1,), restarts=1))
+    print(pstrain.launch(dies, (1,), workers=1, restarts=1))
 
 
 def too_few_restarts():
