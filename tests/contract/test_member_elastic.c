@@ -80,18 +80,24 @@ TEST(a_newcomer_is_let_in)
 
 static void end_as_two(rig_part *p)
 {
+    rig_expect(p, ps_member_rank(p->member) == (p->rank != 0), "worker 0 has its rank");
     end_elastic(p, 2);
 }
 
 TEST(others_begin_without_those_that_do_not_come)
 {
-    for (int expected = 0; expected <= 3; expected += 3) { // 0: not given
+    static const struct {
+        int expected, other; // 0: not given; the rank of the worker that comes first
+    } cases[] = {{0, 1}, {3, 1}, {3, PS_RANK_NOT_0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rig_job j;
         rig_open(&j, 1, 4);
         j.config.recovery.wait_ms = 300;
         rig_part parts[] = {
-            {.role = PS_ROLE_SERVER, .expected_workers = expected, .run = end_as_two},
-            {.role = PS_ROLE_WORKER, .rank = 1, .run = end_as_two},
+            {.role = PS_ROLE_SERVER,
+             .expected_workers = cases[i].expected,
+             .run = end_as_two},
+            {.role = PS_ROLE_WORKER, .rank = cases[i].other, .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = 0, .run = end_as_two}};
         run_elastic(&j, parts, 3, 2); // no job begins without worker 0
         rig_close(&j);

@@ -123,6 +123,12 @@ CLEAN_TEST(environment_and_precedence)
     ps_config_fini(&cfg);
     ps_cli_fini(&c);
 
+    setenv("PS_NEWCOMER", "1", 1);
+    assert_ok(parse(&c, &worker, NULL));
+    assert_int_equal(c.rank, PS_RANK_NOT_0);
+    ps_cli_fini(&c);
+    unsetenv("PS_NEWCOMER");
+
     assert_ok(parse(&c, &server, ARGS("--world-size", "3")));
     assert_int_equal(c.rank, 1);
     assert_ok(ps_cli_load_config(&c, &server, &cfg));
