@@ -179,8 +179,8 @@ static void model_lie(const frame *f)
     if (f->id_bytes != sizeof id || memcmp(f->id, id, sizeof id) != 0 || f->n != 2 ||
         ps_wire_decode(f->header, f->header_bytes, &h) != PS_OK ||
         h.kind != PS_MSG_PUSH || h.rank != LIAR || h.nonce != NONCE || h.epoch != EPOCH ||
-        h.codec != PS_CODEC_NONE || h.push.groups != 0 || h.chunk >= t.plan.n_chunks ||
-        h.count != t.plan.chunks[h.chunk].count ||
+        h.codec != PS_CODEC_NONE || h.push.groups != 0 || h.push.step_of != 0 ||
+        h.chunk >= t.plan.n_chunks || h.count != t.plan.chunks[h.chunk].count ||
         f->payload_bytes != h.count * sizeof(float) || !t.shard.peers[LIAR].joined ||
         t.shard.peers[LIAR].left)
         return;
