@@ -19,6 +19,8 @@ typedef struct ps_dataset {
     int64_t n_classes;      // 1 + the largest label
     ps_class_names names;   // of the classes, where the data have them
     ps_class_names columns; // names, too: of a table's, the answer's last; or none
+    bool answered;          // labels or targets are the data's own, not made up
+    ps_class_names key_names, keys; // of data.drop; (n * key_names.n) texts, or none
     float *targets;         // (n, n_targets); owned; NULL: labels
     int64_t n_targets;
     char *notes;  // what a reader took as something else than a sample; owned; or NULL

@@ -23,6 +23,17 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
 ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_dims *want,
                             ps_dataset *out);
 
+/* A table to predict, as a state says (preprocessing.h): a file, or a text in memory, which
+ * is changed and has room for one more byte (name: for messages). Its columns are found by
+ * their names; others are left out. Where it has the targets, out->answered, and labels or
+ * targets (scaled) are there; else every label is 0. out->keys, of out->key_names: for each
+ * sample the texts of the columns that data.drop names, in this order. Errors as above. */
+ps_err ps_dataset_of_table(const ps_config *cfg, const ps_preprocessing *p,
+                           const char *path, ps_dataset *out);
+ps_err ps_dataset_of_table_text(const ps_config *cfg, const ps_preprocessing *p,
+                                const char *name, char *text, uint64_t bytes,
+                                ps_dataset *out);
+
 /* Names the classes of samples that are not the configuration's: as its own data do, when
  * they are there. IO, NOMEM, FORMAT (class_names.h). */
 ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set);
