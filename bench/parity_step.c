@@ -50,6 +50,7 @@ typedef struct rank_state {
     float *next;    // weights after DDP's step, computed by our optimizer
     int64_t batch[PS_MAX_RANKS];
     ps_sampler_options sampler;
+    ps_preprocessing *state; // of tables
     ps_dataset dataset;
     ps_loader *loader;
     ps_device *device;
@@ -241,7 +242,7 @@ static ps_err set_up_data(rank_state *r)
 {
     const ps_config *cfg = &r->cfg;
     PS_TRY(ps_dataset_load(cfg, PS_SPLIT_TRAIN, &r->spec.input, r->spec.n_outputs,
-                           &r->dataset));
+                           &r->state, &r->dataset));
     for (int i = 0; i < r->world; i++)
         r->batch[i] = ps_config_batch(cfg, i);
     r->sampler = (ps_sampler_options){
@@ -308,6 +309,7 @@ static void tear_down(rank_state *r)
     ps_device_close(&r->device);
     ps_loader_destroy(&r->loader);
     ps_dataset_fini(&r->dataset);
+    ps_preprocessing_destroy(&r->state);
     if (r->out) fclose(r->out);
     if (r->states.bytes) munmap((void *)(uintptr_t)r->states.bytes, r->states.size);
     free(r->teacher);

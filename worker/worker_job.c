@@ -12,6 +12,7 @@
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
+#include "job_keys.h"
 #include "log.h"
 #include "membership_log.h"
 #include "model_file.h"
@@ -96,11 +97,19 @@ static void set_workers(job *j, int workers)
                                       .batch = j->batches};
 }
 
+/* Tables: what becomes of their cells stands in every file of weights. */
+static ps_err keep_state(job *j)
+{
+    char **text = &j->spec.table.preprocessing;
+    return j->data.state && !*text ? ps_preprocessing_text(j->data.state, text) : PS_OK;
+}
+
 /* Splits what was read among as many workers as the job may have. */
 static ps_err split_data(job *j)
 {
     const ps_config *c = j->config;
     const int workers = (int)c->job.most_workers;
+    PS_TRY(keep_state(j));
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
     set_workers(j, workers);
@@ -149,6 +158,28 @@ static void worker_job_start_monitor(job *j)
                   (double)j->cli->incarnation);
 }
 
+/* All ranks have fitted the same to their training samples. */
+static ps_err agree_on_state(const job *j)
+{
+    const char *own = j->spec.table.preprocessing;
+    const ps_deadline deadline = ps_file_meeting_deadline(j->config, j->rank);
+    void *value = NULL;
+    size_t bytes = 0;
+    if (!own || !j->member) return PS_OK;
+    if (j->rank == 0)
+        return ps_member_put(j->member, PS_JOB_KEY_PREPROCESSING, own, strlen(own),
+                             deadline);
+    PS_TRY(ps_member_get(j->member, PS_JOB_KEY_PREPROCESSING, &value, &bytes, deadline));
+    const bool same = bytes == strlen(own) && memcmp(value, own, bytes) == 0;
+    free(value);
+    if (same) return PS_OK;
+    return ps_err_set(
+        PS_ERR_CONFIG,
+        "data.train: this worker's training samples have other columns, means "
+        "or categories than worker 0's: give all workers the same files%s",
+        j->config->train.init[0] ? ", and the same train.init" : "");
+}
+
 static ps_err worker_job_join(job *j)
 {
     PS_TRY(ps_session_join_members(j->session));
@@ -162,7 +193,7 @@ static ps_err worker_job_join(job *j)
     char role[32];
     snprintf(role, sizeof role, "worker/%d", j->rank);
     ps_log_set_role(role);
-    return PS_OK;
+    return agree_on_state(j);
 }
 
 /* Rank 0 looks for a checkpoint, counts the steps, and tells the others. */

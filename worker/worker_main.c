@@ -4,6 +4,7 @@
 
 #include "cli.h"
 #include "clock_watch.h"
+#include "dataset.h"
 #include "describe.h"
 #include "export_torch.h"
 #include "fd_limit.h"
@@ -38,7 +39,7 @@ static const ps_cli_program program = {
 /* Whether a person waits for the answer, not a job: psrun becomes this process then. */
 static bool worker_main_answers(const ps_cli *cli)
 {
-    return cli->describe || cli->export_torch || cli->check_data ||
+    return cli->input || cli->describe || cli->export_torch || cli->check_data ||
            (cli->predict && cli->shares == 1);
 }
 
@@ -63,13 +64,38 @@ static int threads_to_predict(const ps_cli *cli, ps_config *config)
     return ps_worker_threads(cli, config);
 }
 
+/* A model's input that is not given is the data's. */
+static ps_err worker_main_find_input(ps_config *config)
+{
+    ps_dims input;
+    ps_int_list *list = &config->model.input;
+    if (list->n > 0 || !ps_config_has_model(config)) return PS_OK;
+    const ps_err err = ps_dataset_find_input(config, &input);
+    if (err != PS_OK) return ps_err_prefix(err, "model.input, which is not given");
+    for (; list->n < input.n; list->n++)
+        list->v[list->n] = input.d[list->n];
+    return PS_OK;
+}
+
+static ps_err print_input(const ps_config *config)
+{
+    const ps_int_list *list = &config->model.input;
+    for (int i = 0; i < list->n; i++)
+        printf("%s%lld", i > 0 ? ", " : "[", (long long)list->v[i]);
+    puts("]");
+    return PS_OK;
+}
+
 static int run_job(const ps_cli *cli)
 {
     ps_config config;
     ps_err err = ps_cli_load_config(cli, &program, &config);
+    if (err == PS_OK) err = worker_main_find_input(&config);
     if (err != PS_OK) return worker_main_fail(cli, err);
     bool interrupted = false, resumable = false;
-    if (cli->describe)
+    if (cli->input)
+        err = print_input(&config);
+    else if (cli->describe)
         err = ps_describe(&config, stdout);
     else if (cli->export_torch)
         err = ps_export_torch(&config, stdout);

@@ -1,6 +1,5 @@
 #include "printable.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +23,14 @@ static uint32_t printable_decode_utf8(const uint8_t *text, size_t *bytes)
             (point < 0xd800 || point > 0xdfff);
     if (!valid) *bytes = 0;
     return point;
+}
+
+bool ps_utf8_is_valid(const char *text)
+{
+    size_t bytes = 1;
+    for (const uint8_t *at = (const uint8_t *)text; *at && bytes > 0; at += bytes)
+        printable_decode_utf8(at, &bytes);
+    return bytes > 0;
 }
 
 /* C0, DEL, C1, the characters at which some programs end a line, and two that are none

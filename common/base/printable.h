@@ -2,6 +2,7 @@
 #ifndef PS_PRINTABLE_H
 #define PS_PRINTABLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Copies text to out, which has cap bytes (at least 8, NUL included). Valid UTF-8 stays
@@ -9,5 +10,7 @@
  * These, and bytes that are not UTF-8, become \n, \r, \t or \xNN. A text that is too long
  * ends with "...". Returns the length of out. */
 size_t ps_printable(const char *text, char *out, size_t cap);
+
+bool ps_utf8_is_valid(const char *text);
 
 #endif

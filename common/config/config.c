@@ -1,11 +1,14 @@
 #include "config.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config_check.h"
 #include "config_read.h"
 #include "mem.h"
+#include "parse_text.h"
 
 enum { PATH_BYTES = 256, AUTO_BATCH = 64 };
 
@@ -114,7 +117,8 @@ void ps_config_fini(ps_config *cfg)
 {
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
-        if (key->type == PS_KEY_STRING || key->type == PS_KEY_PATTERNS)
+        if (key->type == PS_KEY_STRING || key->type == PS_KEY_NAMES ||
+            key->type == PS_KEY_PATTERNS)
             free(*(char **)ps_config_field(cfg, key));
     }
     for (int i = 0; i < cfg->optimizer.groups.n; i++)
@@ -152,6 +156,42 @@ bool ps_config_own_pace(const ps_config *cfg)
     const ps_policy_kind policy = cfg->sync.policy;
     return policy == PS_POLICY_BACKUP || policy == PS_POLICY_SSP ||
            policy == PS_POLICY_ASP || ps_config_quorum(cfg);
+}
+
+/* NAN: a share that is none, such as 120%. */
+double ps_config_test_share(const ps_config *cfg)
+{
+    const size_t n = strlen(cfg->data.test);
+    char number[32];
+    double percent;
+    if (n < 2 || cfg->data.test[n - 1] != '%') return 0;
+    snprintf(number, sizeof number, "%.*s", (int)n - 1, cfg->data.test);
+    if (n >= sizeof number || !ps_parse_double(number, &percent)) return NAN;
+    return percent > 0 && percent < 100 ? percent / 100 : NAN;
+}
+
+bool ps_config_test_is_share(const ps_config *cfg)
+{
+    return ps_config_test_share(cfg) != 0;
+}
+
+const char *ps_names_at(ps_names names, int i, char *out, size_t bytes)
+{
+    for (; i > 0 && *names; i--)
+        names += strcspn(names, "\n") + 1;
+    if (!*names) return NULL;
+    snprintf(out, bytes, "%.*s", (int)strcspn(names, "\n"), names);
+    return out;
+}
+
+int ps_names_find(ps_names names, const char *name)
+{
+    for (int i = 0; *names; i++) {
+        const size_t n = strcspn(names, "\n");
+        if (strlen(name) == n && memcmp(names, name, n) == 0) return i;
+        names += n + 1;
+    }
+    return -1;
 }
 
 bool ps_config_quorum(const ps_config *cfg)

@@ -36,6 +36,9 @@ typedef struct ps_int_list {
 /* Patterns of parameter names (fnmatch), each on a line of its own. Owned. */
 typedef char *ps_patterns;
 
+/* Names, each ended by '\n'. */
+typedef char *ps_names;
+
 /* Parameters with numbers of their own; NAN: the optimizer's. */
 typedef struct ps_group_setting {
     ps_patterns match;
@@ -104,12 +107,18 @@ typedef struct ps_config_checkpoint {
 
 typedef struct ps_config_data {
     ps_data_kind kind;
-    char *path;  // a folder; files of train and test are relative to it
-    char *train; // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
-                 // "a,b@0-99"
-    char *test;
-    bool stream;          // npy: samples stay in their file, however large it is
-    ps_int_list batch;    // per rank: one value for all, or one per rank; 0: auto
+    char *path;    // a folder; files of train and test are relative to it
+    char *train;   // files (comma-separated) and/or a range: "", "0-7999", "a.gz,b.gz",
+                   // "a,b@0-99"
+    char *test;    // the same; or a share of the training samples: "20%"
+    char *test_by; // how that is chosen: "random", "order", or a column of a table
+    ps_names target, columns,
+        drop;                 // of a table: answers; inputs ("": all others); not used
+    bool standardize;         // tables with a target
+    ps_missing missing;       // likewise
+    ps_unreadable unreadable; // pictures
+    bool stream;              // npy, csv: samples stay in a file, however large it is
+    ps_int_list batch;        // per rank: one value for all, or one per rank; 0: auto
     int64_t global_batch; // samples of a step, for any number of workers; 0: not fixed
     int64_t eval_batch;
     bool shuffle;
@@ -291,6 +300,14 @@ int ps_config_fewest_workers(const ps_config *cfg);
 /* Whether workers go on at their own pace: sync.policy backup, ssp or asp, or a quorum.
  */
 bool ps_config_own_pace(const ps_config *cfg);
+/* The share that data.test takes of the training samples; 0: it names files, or nothing.
+ */
+double ps_config_test_share(const ps_config *cfg);
+bool ps_config_test_is_share(const ps_config *cfg);
+/* The name at place i of a list, and the place of a name; NULL, -1: there is none. */
+const char *ps_names_at(ps_names names, int i, char *out, size_t bytes);
+int ps_names_find(ps_names names, const char *name);
+
 /* Whether rounds of the policy local wait for a quorum alone (sync.quorum). */
 bool ps_config_quorum(const ps_config *cfg);
 /* Whether workers of one host are summed there first: exchange.levels 2. */

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -355,10 +356,14 @@ static ps_err check_data_keys(const ps_config *cfg)
         return key_error(cfg, "data.resize", "has to be [H, W]%s",
                          pictures ? ", or [N] for the shorter side" : "");
     if (d->crop.n > 2) return key_error(cfg, "data.crop", "has to be [H, W] or [N]");
-    if (d->stream && d->kind != PS_DATA_NPY)
-        return key_error(cfg, "data.stream",
-                         "reads samples from an .npy file: set data.kind npy, or remove "
-                         "data.stream");
+    if (d->stream && d->kind != PS_DATA_NPY && d->kind != PS_DATA_CSV)
+        return key_error(
+            cfg, "data.stream",
+            "reads samples from an .npy or a .csv file: set data.kind npy or "
+            "csv, or remove data.stream");
+    if (isnan(ps_config_test_share(cfg)))
+        return key_error(cfg, "data.test",
+                         "a share is above 0%% and below 100%%, such as 20%%");
     PS_TRY(check_augmentation(cfg));
     PS_TRY(check_mixup(cfg));
     int half = d->normalize.n / 2;

@@ -41,6 +41,7 @@ static void hash_value(ps_hash *h, const ps_config *cfg, const ps_config_key *ke
         ps_hash_double(h, *(const double *)value);
         break;
     case PS_KEY_STRING:
+    case PS_KEY_NAMES:
     case PS_KEY_PATTERNS:
         ps_hash_string(h, *(char *const *)value);
         break;
@@ -116,6 +117,7 @@ static size_t hash_value_bytes(const ps_config_key *key)
                                    [PS_KEY_INT_LIST] = sizeof(ps_int_list),
                                    [PS_KEY_GROUPS] = sizeof(ps_group_list),
                                    [PS_KEY_DOUBLE_LIST] = sizeof(ps_float_list),
+                                   [PS_KEY_NAMES] = sizeof(ps_names),
                                    [PS_KEY_PATTERNS] = sizeof(ps_patterns)};
     return bytes[key->type];
 }

@@ -72,6 +72,13 @@ static const need needs[] = {
     MAY("data.samples", "data.kind", BIT(PS_DATA_SYNTHETIC)),
     MAY("data.test_samples", "data.kind", BIT(PS_DATA_SYNTHETIC)),
     MAY("data.label_noise", "data.kind", BIT(PS_DATA_SYNTHETIC)),
+    MUST("data.target", "data.kind", BIT(PS_DATA_CSV)),
+    MUST("data.columns", "data.target", 0),
+    MUST("data.drop", "data.target", 0),
+    MAY("data.standardize", "data.target", 0),
+    MAY("data.missing", "data.target", 0),
+    CASE("data.test_by", true, ps_config_test_is_share, "data.test that is a share, such as 20%"),
+    MAY("data.unreadable", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MUST("data.crop", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MUST("data.crop_scale", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MAY("data.crop_ratio", "data.crop_scale", 0),
@@ -177,6 +184,7 @@ static bool is_set(const ps_config *cfg, const ps_config_key *key)
     case PS_KEY_DOUBLE:
         return *(const double *)value != 0;
     case PS_KEY_STRING:
+    case PS_KEY_NAMES:
         return (*(char *const *)value)[0] != '\0';
     case PS_KEY_INT_LIST:
         return ((const ps_int_list *)value)->n > 0;

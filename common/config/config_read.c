@@ -113,26 +113,30 @@ static ps_err config_read_list(const ps_config_key *key, const ps_yaml *at, void
     return PS_OK;
 }
 
-/* One pattern, or a list of them. */
-static ps_err read_patterns(const char *path, const ps_yaml *at, ps_patterns *out)
+/* One pattern or name, or a list of them; like: what it has to be. */
+static ps_err read_names(const char *path, const ps_yaml *at, const char *like,
+                         char **out)
 {
     const int n = at->kind == PS_YAML_LIST ? at->n_items : 1;
     size_t bytes = 1;
     for (int i = 0; i < n; i++) {
         const ps_yaml *item = at->kind == PS_YAML_LIST ? at->items[i] : at;
         if (item->kind != PS_YAML_SCALAR || !item->text[0] || strchr(item->text, '\n'))
-            return ps_yaml_error(item,
-                                 "%s: has to be patterns of parameter names, such as "
-                                 "[conv1.*, '*.bias']",
-                                 path);
+            return ps_yaml_error(item, "%s: has to be %s", path, like);
         bytes += strlen(item->text) + 1;
     }
-    PS_TRY(ps_mem_zalloc(out, bytes, 1, "patterns"));
+    PS_TRY(ps_mem_zalloc(out, bytes, 1, path));
     for (int i = 0; i < n; i++) {
         const ps_yaml *item = at->kind == PS_YAML_LIST ? at->items[i] : at;
         strcat(strcat(*out, item->text), "\n");
     }
     return PS_OK;
+}
+
+static ps_err read_patterns(const char *path, const ps_yaml *at, ps_patterns *out)
+{
+    return read_names(path, at,
+                      "patterns of parameter names, such as [conv1.*, '*.bias']", out);
 }
 
 /* A number of a group, from 0 on. */
@@ -210,6 +214,9 @@ ps_err ps_config_read_value(ps_config *cfg, const ps_config_key *key, const ps_y
     case PS_KEY_INT_LIST:
     case PS_KEY_DOUBLE_LIST:
         return config_read_list(key, at, out);
+    case PS_KEY_NAMES:
+        return read_names(key->path, at, "a name or a list of names, such as [id, date]",
+                          out);
     case PS_KEY_PATTERNS:
         return read_patterns(key->path, at, out);
     case PS_KEY_GROUPS:

@@ -32,6 +32,8 @@
     KEY(path, DEVICE, scope, resume, field, 0, 0, NULL, text, help)
 #define INTS(path, field, scope, resume, min, max, text, help)                           \
     KEY(path, INT_LIST, scope, resume, field, min, max, NULL, text, help)
+#define NAMES(path, field, scope, resume, text, help)                                    \
+    KEY(path, NAMES, scope, resume, field, 0, 0, NULL, text, help)
 #define PATTERNS(path, field, scope, resume, text, help)                                 \
     KEY(path, PATTERNS, scope, resume, field, 0, 0, NULL, text, help)
 #define GROUPS(path, field, scope, resume, text, help)                                   \
@@ -141,10 +143,31 @@ const ps_config_key ps_config_keys[] = {
     STRING("data.path", data.path, LOCAL, FREE, "", "folder of the data files"),
     STRING("data.train", data.train, JOB, WARNED, "",
            "training samples: files, a range, or both: 0-7999, a.gz,b.gz, a,b@0-99"),
-    STRING("data.test", data.test, JOB, WARNED, "", "test samples, in the same form as data.train"),
+    STRING("data.test", data.test, JOB, WARNED, "",
+           "test samples, in the same form as data.train; or a share of the training samples, "
+           "which is not trained on: 20%"),
+    STRING("data.test_by", data.test_by, JOB, WARNED, "random",
+           "how such a share is chosen: random, by data.seed, alike in each class; order: the last "
+           "samples; of a table also a column, such as a date: the lines with its largest values"),
+    NAMES("data.target", data.target, JOB, WARNED, "[]",
+          "csv: the column to predict, by its name; several, of numbers: [price, rent]; not given: "
+          "the last column, and all others are numbers, which are taken as they are"),
+    NAMES("data.columns", data.columns, JOB, WARNED, "[]",
+          "csv with data.target: the columns to predict from; not given: all others"),
+    NAMES("data.drop", data.drop, JOB, WARNED, "[]",
+          "csv with data.target: columns to leave out: [id]; predictions.csv begins with them"),
+    BOOL("data.standardize", data.standardize, JOB, WARNED, "true",
+         "csv with data.target: bring columns of numbers, and targets, to mean 0 and standard "
+         "deviation 1 by those of the training samples; results are in the table's own units"),
+    WORD("data.missing", data.missing, JOB, WARNED, ps_missing_words, "error",
+         "csv with data.target: a cell without a value is an error, becomes the training samples' "
+         "mean, or has an input of its own"),
+    WORD("data.unreadable", data.unreadable, JOB, WARNED, ps_unreadable_words, "error",
+         "image_folder: a picture that cannot be read is an error, or is left out and counted"),
     BOOL("data.stream", data.stream, LOCAL, FREE, "false",
-         "npy: read samples from their file when a batch needs them, so that they may be larger "
-         "than the memory; the file must not be compressed"),
+         "npy, csv: read samples from a file when a batch needs them, so that they may be larger "
+         "than the memory; an npy file must not be compressed; of a csv file the cells are first "
+         "written into a temporary file beside it, or in /var/tmp"),
     INTS("data.batch", data.batch, JOB, WARNED, 0, 1 << 24, "[64]",
          "samples per micro-batch of a worker: one number for all, or one per rank; auto (or 0): "
          "data.global_batch, or 64 per worker, divided after each epoch by the workers' measured "
@@ -445,6 +468,7 @@ const char *ps_key_type_text(ps_key_type type)
         [PS_KEY_DEVICE] = "a word",
         [PS_KEY_INT_LIST] = "whole numbers",
         [PS_KEY_DOUBLE_LIST] = "numbers",
+        [PS_KEY_NAMES] = "a name, or a list of names",
         [PS_KEY_PATTERNS] = "patterns of names",
         [PS_KEY_GROUPS] = "a list of groups",
     };

@@ -17,6 +17,7 @@ typedef enum ps_key_type {
     PS_KEY_DEVICE,      // ps_device_choice
     PS_KEY_INT_LIST,    // ps_int_list
     PS_KEY_DOUBLE_LIST, // ps_float_list
+    PS_KEY_NAMES,       // ps_names
     PS_KEY_PATTERNS,    // ps_patterns
     PS_KEY_GROUPS       // ps_group_list
 } ps_key_type;

@@ -83,6 +83,14 @@ bool ps_codec_feeds_back(ps_codec codec)
 const ps_word ps_nan_words[] = {
     {"error", PS_NAN_ERROR}, {"allow", PS_NAN_ALLOW}, {NULL, 0}};
 
+const ps_word ps_missing_words[] = {{"error", PS_MISSING_ERROR},
+                                    {"mean", PS_MISSING_MEAN},
+                                    {"own", PS_MISSING_OWN},
+                                    {NULL, 0}};
+
+const ps_word ps_unreadable_words[] = {
+    {"error", PS_UNREADABLE_ERROR}, {"skip", PS_UNREADABLE_SKIP}, {NULL, 0}};
+
 const ps_word ps_best_words[] = {{"none", PS_BEST_NONE},
                                  {"loss", PS_BEST_LOSS},
                                  {"accuracy", PS_BEST_ACCURACY},

@@ -74,6 +74,14 @@ typedef enum ps_data_kind {
 } ps_data_kind;
 extern const ps_word ps_data_words[];
 
+/* data.missing: what a cell without a value becomes */
+typedef enum ps_missing { PS_MISSING_ERROR, PS_MISSING_MEAN, PS_MISSING_OWN } ps_missing;
+extern const ps_word ps_missing_words[];
+
+/* data.unreadable */
+typedef enum ps_unreadable { PS_UNREADABLE_ERROR, PS_UNREADABLE_SKIP } ps_unreadable;
+extern const ps_word ps_unreadable_words[];
+
 /* optimizer.name */
 typedef enum ps_optimizer_kind {
     PS_OPTIMIZER_SGD,

@@ -82,6 +82,7 @@ json_t *ps_config_value_json(const ps_config *cfg, const ps_config_key *key)
         return ints_json(at);
     case PS_KEY_DOUBLE_LIST:
         return doubles_json(at);
+    case PS_KEY_NAMES:
     case PS_KEY_PATTERNS:
         return patterns_json(*(const ps_patterns *)at);
     case PS_KEY_GROUPS:

@@ -13,7 +13,7 @@
 #include "log.h"
 #include "mem.h"
 
-enum { MAX_NAME = 128, MAX_REASON = 256, MAX_SAID = 40 };
+enum { MAX_NAME = 128, MAX_REASON = 256, MAX_SAID = 40, MOST_PAIRS = 8 };
 
 /* What the names of a wrapped model begin with. */
 static const struct wrapper {
@@ -133,10 +133,24 @@ static ps_err check_some(const char *path, const ps_st_file *file,
                       path);
 }
 
+static ps_err check_preprocessing(const char *path, const ps_st_file *file,
+                                  const ps_tensor_table *table)
+{
+    const char *own = ps_st_metadata(file, PS_PREPROCESSING_KEY);
+    if (!own || !table->preprocessing || strcmp(own, table->preprocessing) == 0)
+        return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: these weights were trained on other data: the columns of the "
+                      "table, their means or their categories have changed; give the "
+                      "data of then, or begin anew",
+                      path);
+}
+
 static ps_err model_file_check(const char *path, const ps_st_file *file, const void *ctx)
 {
     const target *t = ctx;
     PS_TRY(check_wrapped(path, file, t->table));
+    if (t->strict) PS_TRY(check_preprocessing(path, file, t->table));
     return t->strict ? check_all(path, file, t->table) : check_some(path, file, t->table);
 }
 
@@ -289,10 +303,19 @@ ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
                           const char *const *metadata, int n_meta)
 {
     ps_st_tensor *list;
+    const char *pairs[2 * MOST_PAIRS] = {0};
+    if (n_meta >= MOST_PAIRS)
+        return ps_err_set(PS_ERR_ARG, "%s: %d pairs of metadata", path, n_meta);
+    for (int i = 0; i < 2 * n_meta; i++)
+        pairs[i] = metadata[i];
+    if (table->preprocessing) {
+        pairs[2 * n_meta] = PS_PREPROCESSING_KEY;
+        pairs[2 * n_meta++ + 1] = table->preprocessing;
+    }
     PS_TRY(ps_mem_zalloc(&list, (size_t)(table->n_tensors + table->n_buffers),
                          sizeof *list, path));
     int n = list_model(table, params, buffers, list);
-    ps_err err = ps_st_save(path, list, n, metadata, n_meta);
+    ps_err err = ps_st_save(path, list, n, pairs, n_meta);
     free(list);
     return err;
 }

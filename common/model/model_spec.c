@@ -206,6 +206,13 @@ static ps_err spec_set_input(builder *b)
     const ps_int_list *input = &b->cfg->model.input;
     char place[256];
     ps_dims *dims = &b->spec->input;
+    if (input->n == 0)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "%s: is not given: psrun and ps-worker take it from the training "
+            "samples, which a server does not read: give it what "
+            "ps-worker --input prints",
+            spec_place_of(b, "model.input", place));
     if (input->n < 1 || input->n > 3)
         return ps_err_set(PS_ERR_CONFIG,
                           "%s: has to be [channels, height, width], [channels, length] "

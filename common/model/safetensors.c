@@ -106,7 +106,7 @@ static ps_err safetensors_read_entry(const char *file, const char *name,
     return read_offsets(file, json_object_get(entry, "data_offsets"), t);
 }
 
-static ps_err check_metadata(const char *file, const json_t *metadata)
+static ps_err take_metadata(const char *file, const json_t *metadata, ps_st_file *out)
 {
     const char *key;
     const json_t *value;
@@ -115,6 +115,7 @@ static ps_err check_metadata(const char *file, const json_t *metadata)
         (json_t *)(uintptr_t)metadata, key,
         value) if (!json_is_string(value)) return bad(file, "__metadata__",
                                                       "\"%.64s\" is not a text", key);
+    out->metadata = json_incref((json_t *)(uintptr_t)metadata);
     return PS_OK;
 }
 
@@ -156,7 +157,7 @@ static ps_err read_tensors(const char *file, json_t *root, uint64_t data_bytes,
     json_object_foreach(root, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0)
-            PS_TRY(check_metadata(file, entry));
+            PS_TRY(take_metadata(file, entry, out));
         else
             PS_TRY(safetensors_read_entry(file, name, entry, &out->tensors[out->n++]));
     }
@@ -295,6 +296,26 @@ ps_err ps_st_load(const char *path, ps_st_file *out)
     return ps_st_load_checked(path, NULL, NULL, out);
 }
 
+const char *ps_st_metadata(const ps_st_file *file, const char *key)
+{
+    return json_string_value(json_object_get(file->metadata, key));
+}
+
+ps_err ps_st_read_metadata(const char *path, const char *key, char **out)
+{
+    int fd = -1;
+    uint64_t bytes = 0;
+    ps_st_file file = {0};
+    *out = NULL;
+    ps_err err = open_file(path, &fd, &bytes);
+    if (err == PS_OK) err = open_header(path, fd, bytes, &file);
+    if (err == PS_OK && ps_st_metadata(&file, key))
+        err = ps_mem_strdup(out, ps_st_metadata(&file, key));
+    if (fd >= 0) close(fd);
+    ps_st_fini(&file);
+    return err;
+}
+
 static ps_err safetensors_parse(const char *name, const unsigned char *bytes,
                                 uint64_t n_bytes, ps_st_file *out)
 {
@@ -326,6 +347,7 @@ void ps_st_fini(ps_st_file *file)
         free(file->tensors[i].name);
     free(file->tensors);
     free(file->bytes);
+    json_decref(file->metadata);
     *file = (ps_st_file){0};
 }
 

@@ -12,6 +12,7 @@
 #ifndef PS_SAFETENSORS_H
 #define PS_SAFETENSORS_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,7 +30,8 @@ typedef struct ps_st_tensor {
 typedef struct ps_st_file {
     int n;
     ps_st_tensor *tensors;
-    void *bytes; // the file's data, behind the header; owned
+    json_t *metadata; // owned; NULL: none
+    void *bytes;      // the file's data, behind the header; owned
 } ps_st_file;
 
 ps_err ps_st_load(const char *path, ps_st_file *out);
@@ -42,6 +44,10 @@ ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
  * path. */
 ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out);
 void ps_st_fini(ps_st_file *file);
+/* The value of a key of the metadata, or NULL. */
+const char *ps_st_metadata(const ps_st_file *file, const char *key);
+/* The same of a file, whose tensors are not read; *out is owned by the caller. */
+ps_err ps_st_read_metadata(const char *path, const char *key, char **out);
 const ps_st_tensor *ps_st_find(const ps_st_file *file, const char *name);
 
 /* Of a tensor in a model's memory. */

@@ -66,6 +66,7 @@ void ps_tensor_table_fini(ps_tensor_table *table)
         free(table->buffers[i].name);
     free(table->tensors);
     free(table->buffers);
+    free(table->preprocessing);
     *table = (ps_tensor_table){0};
 }
 

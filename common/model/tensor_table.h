@@ -23,6 +23,8 @@ typedef struct ps_tensor_table {
      * frozen_bytes of the buffer arena, and never change after a job's start. */
     int n_frozen;
     uint64_t frozen_bytes;
+    char *preprocessing; // of samples (worker), as a text that files of these tensors
+                         // carry; owned; NULL: none
     bool optional; // parameters may lack a gradient in a step (absent.h)
     int cap_tensors, cap_buffers;
 } ps_tensor_table;

@@ -26,6 +26,7 @@ typedef enum flag_id {
     FLAG_TRACE,
     FLAG_LOG_LEVEL,
     FLAG_CHECK_DATA,
+    FLAG_INPUT,
     FLAG_DESCRIBE,
     FLAG_EXPORT_TORCH,
     FLAG_INIT,
@@ -70,6 +71,8 @@ static const struct {
     [FLAG_CHECK_DATA] = {"--check-data", NULL,
                          "no job: read configuration and data, as far as a few\n"
                          "seconds allow, and say what there is"},
+    [FLAG_INPUT] = {"--input", NULL,
+                    "no job: model.input as the training samples have it"},
     [FLAG_DESCRIBE] = {"--describe", NULL,
                        "no job: the model as a table of layers, with shapes,\n"
                        "parameters, memory and operations"},
@@ -436,6 +439,7 @@ static ps_err cli_fill(ps_cli *cli, const ps_cli_program *program, const argumen
     if (!cli->out && !cli->resume_auto) cli->out = cli->resume;
     cli->trace = args->value[FLAG_TRACE] != NULL;
     cli->check_data = args->value[FLAG_CHECK_DATA] != NULL;
+    cli->input = args->value[FLAG_INPUT] != NULL;
     cli->describe = args->value[FLAG_DESCRIBE] != NULL;
     cli->export_torch = args->value[FLAG_EXPORT_TORCH] != NULL;
     PS_TRY(fill_prediction(cli, args));

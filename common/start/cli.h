@@ -35,6 +35,7 @@ typedef struct ps_cli {
     const char *resume;  // a run's folder, or "auto"; borrowed; NULL when not given
     bool resume_auto;    // go on with the run in `out`, or begin one there
     bool check_data;     // read the data, run no job
+    bool input;          // print model.input as the data have it, run no job
     bool describe;       // print the model, run no job
     bool export_torch;   // print the model as PyTorch source, run no job
     const char *predict; // a file, or "test"; borrowed; NULL: a job

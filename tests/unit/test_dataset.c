@@ -25,7 +25,7 @@ static ps_err load(ps_split split, const char *text, ps_dataset *set)
                                  .path = folder.path,
                                  .train = (char *)text,
                                  .test = (char *)text}};
-    return ps_dataset_load(&config, split, &input, 0, set);
+    return ps_dataset_load(&config, split, &input, 0, NULL, set);
 }
 
 static void check_labels(ps_split split, const char *text, int first, int n)
@@ -80,12 +80,12 @@ IN_FOLDER(a_range_without_some_classes_is_doubted)
     ps_dataset set;
     write_idx("a", "b", 0, 5); // a sample of each class
     config.data.train = "a,b@1-3";
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, &set));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, NULL, &set));
     assert_non_null(
         strstr(set.doubts, "classes without a sample: 2 of 5, the first is 0:"));
     ps_dataset_fini(&set);
     config.data.train = "a,b@0-4";
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, &set));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, NULL, &set));
     assert_null(set.doubts);
     ps_dataset_fini(&set);
 }
@@ -123,16 +123,16 @@ IN_FOLDER(synthetic_data_has_the_models_shape)
                                  .samples = 30,
                                  .test_samples = 9}};
     ps_dataset set;
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, &set));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, NULL, &set));
     assert_int_equal(set.n, 30);
     assert_memory_equal(&set.dims, &input, sizeof input);
     assert_true(set.n_classes <= 3);
     ps_dataset_fini(&set);
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 3, &set));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 3, NULL, &set));
     assert_int_equal(set.n, 4);
     ps_dataset_fini(&set);
     config.data.train = "a,b";
-    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, &set),
+    assert_int_equal(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, NULL, &set),
                      PS_ERR_CONFIG);
 }
 

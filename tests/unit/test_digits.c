@@ -19,8 +19,8 @@ TEST(first_images_are_the_originals)
     static const uint8_t first_train[16] = {0, 0, 0, 12, 13, 5, 0, 0,
                                             0, 0, 0, 11, 16, 9, 0, 0};
     ps_dataset train, test;
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 10, &train));
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 10, &test));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 10, NULL, &train));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 10, NULL, &test));
     assert_int_equal(train.n, 1437);
     assert_int_equal(test.n, 360);
     assert_int_equal(train.n_classes, 10);
@@ -42,7 +42,7 @@ TEST(all_of_them_are_there)
     int64_t sum = 0;
     for (int split = 0; split < 2; split++) {
         ps_dataset set;
-        assert_ok(ps_dataset_load(&config, (ps_split)split, &input, 10, &set));
+        assert_ok(ps_dataset_load(&config, (ps_split)split, &input, 10, NULL, &set));
         for (int64_t i = 0; i < set.n; i++)
             counts[set.labels[i]]++;
         for (int64_t i = 0; i < set.n * 64; i++) {
@@ -62,13 +62,13 @@ TEST(ranges_cut_the_files)
     c.data.train = "10-19";
     c.data.test = "test-images-idx3-ubyte.gz, test-labels-idx1-ubyte.gz@350-359";
     ps_dataset all, part;
-    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 10, &all));
-    assert_ok(ps_dataset_load(&c, PS_SPLIT_TRAIN, &input, 10, &part));
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 10, NULL, &all));
+    assert_ok(ps_dataset_load(&c, PS_SPLIT_TRAIN, &input, 10, NULL, &part));
     assert_int_equal(part.n, 10);
     assert_memory_equal(part.values, (char *)all.values + 10 * 64, 640);
     assert_memory_equal(part.labels, all.labels + 10, 10 * sizeof *all.labels);
     ps_dataset_fini(&part);
-    assert_ok(ps_dataset_load(&c, PS_SPLIT_TEST, &input, 10, &part));
+    assert_ok(ps_dataset_load(&c, PS_SPLIT_TEST, &input, 10, NULL, &part));
     assert_int_equal(part.n, 10);
     ps_dataset_fini(&part);
     ps_dataset_fini(&all);
@@ -81,7 +81,7 @@ static void check_error(const char *path, const char *train, int64_t n_classes,
     c.data.path = (char *)path;
     c.data.train = (char *)train;
     ps_dataset set;
-    assert_int_equal(ps_dataset_load(&c, PS_SPLIT_TRAIN, &input, n_classes, &set),
+    assert_int_equal(ps_dataset_load(&c, PS_SPLIT_TRAIN, &input, n_classes, NULL, &set),
                      expected);
     if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
     assert_null(set.values);

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "csv.h"
 #include "dataset.h"
 #include "device.h"
 #include "interrupt.h"
@@ -23,7 +22,8 @@ typedef struct predictor {
     ps_run_dir dir;
     ps_model_spec spec;
     ps_dataset set;
-    bool tested; // the samples are the test set's
+    ps_preprocessing *state; // of tables
+    bool tested;             // the samples are the test set's
     ps_shared_mem params;
     void *buffers;
     ps_device *device;
@@ -59,12 +59,12 @@ static ps_err predict_read_array(const char *path, bool stream, ps_dataset *set)
     return err;
 }
 
-static ps_err predict_read_file(const char *path, bool stream, ps_dataset *set)
+static ps_err predict_read_file(predictor *p, const char *path, ps_dataset *set)
 {
-    const ps_wanted any = {0}, nothing = {.nothing = true};
-    char *paths[] = {(char *)path};
-    PS_TRY(strstr(path, ".csv") ? ps_csv_read(paths, 1, &nothing, set)
-                                : predict_read_array(path, stream, set));
+    const ps_wanted any = {0};
+    PS_TRY(strstr(path, ".csv") || strstr(path, ".tsv")
+               ? ps_dataset_of_table(p->config, &p->state, path, set)
+               : predict_read_array(path, p->config->data.stream, set));
     const ps_err err = ps_dataset_check(set, 0, &any);
     return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", path);
 }
@@ -76,11 +76,11 @@ static ps_err predict_read_samples(predictor *p)
     if (!p->tested) {
         PS_TRY(predict_is_folder(what)
                    ? ps_dataset_of_folder(p->config, what, &p->spec.input, &p->set)
-                   : predict_read_file(what, p->config->data.stream, &p->set));
+                   : predict_read_file(p, what, &p->set));
         return ps_dataset_name_classes(p->config, &p->set);
     }
     PS_TRY(ps_dataset_load(p->config, PS_SPLIT_TEST, &p->spec.input, p->spec.n_outputs,
-                           &p->set));
+                           &p->state, &p->set));
     if (p->set.n > 0) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,
                       "--predict test: there is no test set (data.test); name a file");
@@ -154,6 +154,7 @@ static ps_err predict_batch(predictor *p, const ps_loaded *b)
     f->loss += result.loss_sum;
     if (p->tested) f->weight += ps_batch_weigh(&p->spec, &batch).weight;
     PS_TRY(ps_program_outputs(p->program, p->rows, (size_t)(b->n * p->spec.n_outputs)));
+    ps_preprocessing_unscale(p->state, p->rows, b->n, p->spec.n_outputs);
     return ps_predictions_add(f, p->rows, b->n, b->labels);
 }
 
@@ -191,6 +192,7 @@ static ps_err predict_run(predictor *p, int threads)
 {
     PS_TRY(ps_model_spec_init(&p->spec, p->config));
     PS_TRY(predict_read_weights(p));
+    PS_TRY(ps_preprocessing_load(p->config->train.init, &p->state));
     PS_TRY(predict_read_samples(p));
     ps_dataset_log(&p->set, p->cli->predict);
     PS_TRY(predict_open_files(p));
@@ -211,6 +213,7 @@ ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
     ps_program_destroy(&p->program);
     ps_device_close(&p->device);
     ps_dataset_fini(&p->set);
+    ps_preprocessing_destroy(&p->state);
     ps_shared_mem_fini(&p->params);
     ps_model_spec_fini(&p->spec);
     free(p->buffers);

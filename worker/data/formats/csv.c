@@ -8,117 +8,29 @@
 #include <string.h>
 #include <strings.h>
 
-#include "data_files.h"
+#include "csv_lines.h"
+#include "mem.h"
+#include "nearest_name.h"
 #include "parse_text.h"
+#include "printable.h"
 
-static const uint64_t file_max_bytes = (uint64_t)1 << 36;
+enum { NAMES_BYTES = 320, NAME_BYTES = 256 };
 
-/* The read position in a text, and the line that was cut last. */
-typedef struct cursor {
-    const char *path;
-    char *at;                // the text ends in '\0'
-    int64_t line, next_line; // from 1: of the fields, of `at`
-    char separator;          // '\0': not known yet
-    char **fields;           // (n_fields) of the line; room is owned
-    int64_t n_fields, room;
-    const ps_wanted *wanted;
-} cursor;
+typedef struct csv_reader {
+    const ps_csv_options *o;
+    ps_csv_lines lines;
+    ps_table *table;
+    int64_t line_fields; // of the file's first line
+    int64_t *fields;     // (table->n_columns) places in a line; owned
+    ps_cell *cells;      // (table->n_columns) of a line; owned
+} csv_reader;
 
-static ps_err bad_field(const cursor *c, int64_t index, const char *what)
+static bool csv_is_named(const csv_reader *r)
 {
-    return ps_err_set(PS_ERR_FORMAT,
-                      "%s:%" PRId64 ": column %" PRId64 ": \"%.40s\" is not %s", c->path,
-                      c->line, index + 1, c->fields[index], what);
+    return r->o->known ? r->o->known->named : r->o->data->target[0] != '\0';
 }
 
-/* --- lines and fields -------------------------------------------------------------- */
-
-/* The first of the three in the line, outside of a quoted first field. */
-static char separator_of(const char *at)
-{
-    at += strspn(at, " ");
-    if (*at == '"')
-        for (at++; *at && (*at != '"' || at[1] == '"'); at++)
-            at += *at == '"';
-    at += strcspn(at, ",;\t\n");
-    return *at == ';' || *at == '\t' ? *at : ',';
-}
-
-/* Undoes the quotes of a field in place; at: behind the first one. Returns what follows
- * the last one; NULL: there is none. */
-static char *csv_unquote(cursor *c, char *at)
-{
-    char *to = at;
-    for (; *at; *to++ = *at++) {
-        if (*at == '"' && *++at != '"') {
-            *to = '\0';
-            return at + strspn(at, " \r");
-        }
-        c->next_line += *at == '\n';
-    }
-    return NULL;
-}
-
-/* Ends a field without quotes. Returns what follows it, whose character is then *found.
- */
-static char *csv_trim(const cursor *c, char *field, char *found)
-{
-    char *stop = field, *end;
-    while (*stop && *stop != c->separator && *stop != '\n')
-        stop++;
-    *found = *stop;
-    for (end = stop; end > field && (end[-1] == ' ' || end[-1] == '\r');)
-        end--;
-    *end = '\0';
-    return stop;
-}
-
-static ps_err add_field(cursor *c, char *field)
-{
-    if (c->n_fields == c->room) {
-        const int64_t room = c->room > 0 ? 2 * c->room : 16;
-        char **fields = realloc(c->fields, (size_t)room * sizeof *fields);
-        if (!fields) return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a line", c->path);
-        c->fields = fields;
-        c->room = room;
-    }
-    c->fields[c->n_fields++] = field;
-    return PS_OK;
-}
-
-/* *found: the character behind the field, which ends the line unless it separates. */
-static ps_err cut_field(cursor *c, char *found)
-{
-    char *field = c->at + strspn(c->at, " ");
-    const bool quoted = *field == '"';
-    PS_TRY(add_field(c, field + quoted));
-    char *stop = quoted ? csv_unquote(c, field + 1) : csv_trim(c, field, found);
-    if (quoted && stop) *found = *stop;
-    if (!stop || (*found && *found != c->separator && *found != '\n'))
-        return bad_field(c, c->n_fields - 1,
-                         stop ? "all of the field, whose quotes end here: a double quote "
-                                "within quotes is written twice"
-                              : "a whole field: the quotes have no end");
-    c->next_line += *found == '\n';
-    c->at = *found ? stop + 1 : stop;
-    return PS_OK;
-}
-
-/* Cuts the next line that is not empty into fields; none at the end of the text. */
-static ps_err cut_line(cursor *c)
-{
-    char found = '\0';
-    c->n_fields = 0;
-    for (char *end; *(end = c->at + strspn(c->at, " \t\r")) == '\n'; c->next_line++)
-        c->at = end + 1;
-    if (c->at[strspn(c->at, " \t\r")] == '\0') return PS_OK;
-    c->line = c->next_line;
-    if (!c->separator) c->separator = separator_of(c->at);
-    do
-        PS_TRY(cut_field(c, &found));
-    while (found == c->separator);
-    return PS_OK;
-}
+/* --- what a field is --------------------------------------------------------------- */
 
 static bool is_number(const char *field, double *value)
 {
@@ -151,245 +63,478 @@ static bool is_missing(const char *field)
     return false;
 }
 
-static bool wants_number(const ps_wanted *wanted)
+static bool wants_number(const csv_reader *r)
 {
-    return wanted->numbers && wanted->n == 1;
+    return r->o->known ? !r->o->known->classes
+                       : ps_wanted_numbers(r->o->wanted, r->table->n_targets);
 }
 
 /* what: that it is a number, or which one. */
-static ps_err bad_number(const cursor *c, int64_t index, const char *what)
+static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const char *what)
 {
-    const bool class =
-        index == c->n_fields - 1 && !c->wanted->nothing && !wants_number(c->wanted);
-    const char *field = c->fields[index];
+    const char *field = r->lines.fields[index];
     const char *mend = is_missing(field)          ? "fill it, or leave out the line"
                        : has_decimal_comma(field) ? "write a point for the comma"
                        : is_like_number(field)    ? "write a finite number"
-                       : class ? "number the classes, alike in all files"
-                               : "leave the column out, or make numbers of it "
-                                 "(pandas.get_dummies)";
+                       : class           ? "data.target names classes that are texts"
+                       : csv_is_named(r) ? "the training samples have numbers there"
+                                         : "with data.target a column may have texts";
     char text[192];
     snprintf(text, sizeof text, "%s: %s", what, mend);
-    return bad_field(c, index, text);
+    return ps_csv_bad_field(&r->lines, index, text);
 }
 
-static int64_t count_lines(const cursor *c)
+static ps_err csv_missing_cell(const csv_reader *r, const ps_table_column *c,
+                               int64_t index)
 {
-    int64_t n = 1;
-    for (const char *p = c->at; (p = strchr(p, '\n')); p++)
+    char text[NAME_BYTES + 96];
+    snprintf(text, sizeof text, "a value of \"%.*s\": fill it, %sor leave out the line",
+             NAME_BYTES / 2, c->name,
+             c->use == PS_COLUMN_INPUT ? "set data.missing to mean or own, " : "");
+    return ps_csv_bad_field(&r->lines, index, text);
+}
+
+/* --- cells ------------------------------------------------------------------------- */
+
+static ps_err check_class(const csv_reader *r, int64_t index, double value)
+{
+    const ps_wanted *w = r->o->wanted;
+    if (w->may_be_ignored && value == w->ignore_index) return PS_OK;
+    if (value < 0 || value > INT32_MAX || value != floor(value))
+        return ps_csv_bad_field(&r->lines, index,
+                                value == floor(value)
+                                    ? "a class (a whole number from 0)"
+                                    : "a class (a whole number from 0): for numbers, set "
+                                      "model.loss to mse");
+    return PS_OK;
+}
+
+/* A cell of a column whose categories are known. */
+static ps_err known_text(const csv_reader *r, ps_table_column *c, int64_t index,
+                         const char *text, ps_cell *out)
+{
+    const ps_column *f = c->fitted;
+    const int64_t place = ps_column_find(f, text);
+    *out = ps_cell_of_text(place);
+    c->n_unknown += place == f->categories.n;
+    if (c->use != PS_COLUMN_TARGET || place < f->categories.n) return PS_OK;
+    return ps_csv_bad_field(&r->lines, index, "a class that the training samples have");
+}
+
+static ps_err text_cell(const csv_reader *r, ps_table_column *c, int64_t index,
+                        ps_cell *out)
+{
+    const char *field = r->lines.fields[index];
+    const bool target = c->use == PS_COLUMN_TARGET;
+    if (c->use == PS_COLUMN_KEY) return ps_table_text(c, field, out);
+    if (c->fitted && c->fitted->categories.n > 0)
+        return known_text(r, c, index, field, out);
+    if (target && wants_number(r)) return bad_number(r, index, false, "a number");
+    if (target && !csv_is_named(r))
+        return bad_number(r, index, true, "a class (a whole number from 0)");
+    if (c->fitted || !csv_is_named(r)) return bad_number(r, index, false, "a number");
+    if (!ps_utf8_is_valid(field))
+        return ps_csv_bad_field(&r->lines, index,
+                                "UTF-8: convert the file (iconv -f latin1 -t utf-8)");
+    return ps_table_text(c, field, out);
+}
+
+static ps_err number_cell(const csv_reader *r, ps_table_column *c, int64_t index,
+                          double value, ps_cell *out)
+{
+    char text[PS_CELL_TEXT];
+    const bool target = c->use == PS_COLUMN_TARGET;
+    if (!isfinite((float)value))
+        return target && !wants_number(r)
+                   ? check_class(r, index, value)
+                   : ps_csv_bad_field(&r->lines, index,
+                                      "within float32, which ends at 3.4e38");
+    if (c->fitted && c->fitted->categories.n > 0)
+        return known_text(r, c, index, ps_cell_number_text(value, text), out);
+    *out = value;
+    if (!target) return PS_OK;
+    if (!wants_number(r))
+        return csv_is_named(r) && !c->fitted ? PS_OK : check_class(r, index, value);
+    if (r->o->wanted->unit && (value < 0 || value > 1))
+        return ps_csv_bad_field(&r->lines, index,
+                                "from 0 to 1, as bce_with_logits takes it");
+    return PS_OK;
+}
+
+static bool cell_is_missing(const csv_reader *r, const ps_table_column *c,
+                            const char *field)
+{
+    if (!csv_is_named(r) || c->use == PS_COLUMN_KEY) return false;
+    // A class may be called none.
+    const bool class = c->use == PS_COLUMN_TARGET && !wants_number(r);
+    return class ? !field[0] : is_missing(field);
+}
+
+static ps_err read_cell(csv_reader *r, int64_t k)
+{
+    ps_table_column *c = &r->table->columns[k];
+    const int64_t index = r->fields[k];
+    const char *field = r->lines.fields[index];
+    double value;
+    if (cell_is_missing(r, c, field)) {
+        const bool answer = c->use == PS_COLUMN_TARGET && r->o->wanted->nothing;
+        const bool input =
+            c->use == PS_COLUMN_INPUT &&
+            (r->o->data->missing != PS_MISSING_ERROR || (c->fitted && c->fitted->own));
+        if (!answer && !input) return csv_missing_cell(r, c, index);
+        r->cells[k] = ps_cell_of_text(PS_CELL_MISSING);
+        c->n_missing++;
+        return PS_OK;
+    }
+    if (c->use != PS_COLUMN_KEY && is_number(field, &value))
+        return number_cell(r, c, index, value, &r->cells[k]);
+    return text_cell(r, c, index, &r->cells[k]);
+}
+
+static ps_err read_line(csv_reader *r)
+{
+    if (r->lines.n_fields != r->line_fields)
+        return ps_err_set(
+            PS_ERR_FORMAT,
+            "%s:%" PRId64 ": %" PRId64 " fields; the first line has %" PRId64,
+            r->lines.path, r->lines.line, r->lines.n_fields, r->line_fields);
+    for (int64_t k = 0; k < r->table->n_columns; k++)
+        PS_TRY(read_cell(r, k));
+    return ps_table_add(r->table, r->cells);
+}
+
+/* --- columns by their names -------------------------------------------------------- */
+
+/* All names of the first line, for a message. */
+static void list_names(const csv_reader *r, const char *between, char out[NAMES_BYTES])
+{
+    out[0] = '\0';
+    for (int64_t i = 0, at = 0; i < r->lines.n_fields && at < NAMES_BYTES; i++)
+        at += snprintf(out + at, NAMES_BYTES - (size_t)at, "%s%s", i > 0 ? between : "",
+                       r->lines.fields[i]);
+}
+
+static ps_err no_such_column(const csv_reader *r, const char *key, const char *name)
+{
+    char names[NAMES_BYTES];
+    const char *near = ps_nearest_name(name, (const char *const *)r->lines.fields,
+                                       (int)r->lines.n_fields);
+    list_names(r, ", ", names);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s:%" PRId64 ": there is no column \"%s\" (%s)%s%s%s; the first "
+                      "line has: %s",
+                      r->lines.path, r->lines.line, name, key,
+                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "",
+                      names);
+}
+
+/* *out: the column's place in the first line. */
+static ps_err find_column(const csv_reader *r, const char *key, const char *name,
+                          int64_t *out)
+{
+    *out = -1;
+    for (int64_t i = 0; i < r->lines.n_fields; i++) {
+        if (strcmp(r->lines.fields[i], name) != 0) continue;
+        if (*out >= 0)
+            return ps_err_set(PS_ERR_FORMAT,
+                              "%s:%" PRId64 ": two columns are named \"%s\" (%s): give "
+                              "each a name of its own",
+                              r->lines.path, r->lines.line, name, key);
+        *out = i;
+    }
+    return *out >= 0 ? PS_OK : no_such_column(r, key, name);
+}
+
+static ps_err find_all(const csv_reader *r, const char *key, ps_names names)
+{
+    char name[NAME_BYTES];
+    int64_t place;
+    for (int i = 0; ps_names_at(names, i, name, sizeof name); i++)
+        PS_TRY(find_column(r, key, name, &place));
+    return PS_OK;
+}
+
+static ps_err set_column(ps_table *t, int64_t k, const char *name, ps_column_use use,
+                         const ps_column *fitted)
+{
+    if (!ps_utf8_is_valid(name))
+        return ps_err_set(PS_ERR_FORMAT,
+                          "the name \"%.40s\" of a column is not UTF-8: convert the file "
+                          "(iconv -f latin1 -t utf-8)",
+                          name);
+    t->columns[k].use = use;
+    t->columns[k].fitted = fitted;
+    return ps_mem_strdup(&t->columns[k].name, name);
+}
+
+static bool is_input(const csv_reader *r, const char *name)
+{
+    const ps_config_data *d = r->o->data;
+    if (ps_names_find(d->target, name) >= 0 || ps_names_find(d->drop, name) >= 0)
+        return false;
+    return !d->columns[0] || ps_names_find(d->columns, name) >= 0;
+}
+
+/* Whether data.test needs a column's order, for which its cells stand once more. */
+static bool has_order(const csv_reader *r)
+{
+    const char *by = r->o->data->test_by;
+    return !r->o->wanted->nothing && strcmp(by, "random") != 0 &&
+           strcmp(by, "order") != 0;
+}
+
+static int64_t count_names(ps_names names)
+{
+    char name[NAME_BYTES];
+    int n = 0;
+    while (ps_names_at(names, n, name, sizeof name))
         n++;
     return n;
 }
 
-/* --- samples ----------------------------------------------------------------------- */
-
-/* Fields of a line that are not the sample's. */
-static int64_t csv_n_answers(const cursor *c)
+/* The columns of a table that is to be fitted. */
+static ps_err choose_columns(csv_reader *r)
 {
-    return c->wanted->nothing ? 0 : 1;
+    const ps_config_data *d = r->o->data;
+    char name[NAME_BYTES];
+    int64_t inputs = 0, k = 0, place;
+    PS_TRY(find_all(r, "data.target", d->target));
+    PS_TRY(find_all(r, "data.columns", d->columns));
+    PS_TRY(find_all(r, "data.drop", d->drop));
+    const bool ordered = has_order(r);
+    if (ordered) PS_TRY(find_column(r, "data.test_by", d->test_by, &place));
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        inputs += is_input(r, r->lines.fields[i]);
+    if (inputs == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s:%" PRId64 ": no column is left to predict from",
+                          r->lines.path, r->lines.line);
+    const int64_t targets = count_names(d->target);
+    PS_TRY(ps_table_init(r->table, inputs + targets + ordered, r->o->folder));
+    r->table->n_inputs = inputs;
+    r->table->n_targets = targets;
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        if (is_input(r, r->lines.fields[i]))
+            PS_TRY(set_column(r->table, k++, r->lines.fields[i], PS_COLUMN_INPUT, NULL));
+    for (int i = 0; i < targets; i++)
+        PS_TRY(set_column(r->table, k++, ps_names_at(d->target, i, name, sizeof name),
+                          PS_COLUMN_TARGET, NULL));
+    return ordered ? set_column(r->table, k, d->test_by, PS_COLUMN_ORDER, NULL) : PS_OK;
 }
 
-/* The last field of a line. */
-static ps_err read_answer(const cursor *c, ps_dataset *out)
+/* Whether the first line has that name. */
+static bool has_column(const csv_reader *r, const char *name)
 {
-    const ps_wanted *w = c->wanted;
-    const int64_t last = c->n_fields - 1;
-    double value = 0;
-    if (w->nothing) {
-        out->labels[out->n++] = 0;
-        return PS_OK;
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        if (strcmp(r->lines.fields[i], name) == 0) return true;
+    return false;
+}
+
+/* The columns that a state knows; without answers where they need not be there. */
+static ps_err know_columns(csv_reader *r)
+{
+    const ps_preprocessing *p = r->o->known;
+    const ps_config_data *d = r->o->data;
+    char name[NAME_BYTES];
+    const bool ordered = has_order(r);
+    int64_t targets = p->n_targets, keys = 0, k = 0;
+    for (int64_t i = 0; i < p->n_targets && r->o->wanted->nothing; i++)
+        if (!has_column(r, p->targets[i].name)) targets = 0;
+    for (int i = 0; r->o->keys && ps_names_at(d->drop, i, name, sizeof name); i++)
+        keys += has_column(r, name);
+    for (int64_t i = 0; i < p->n_targets && d->target[0]; i++)
+        if (ps_names_find(d->target, p->targets[i].name) != i)
+            return ps_err_set(PS_ERR_CONFIG,
+                              "data.target: the weights that are given (train.init) "
+                              "predict \"%s\"",
+                              p->targets[i].name);
+    PS_TRY(
+        ps_table_init(r->table, p->n_columns + targets + keys + ordered, r->o->folder));
+    r->table->n_inputs = p->n_columns;
+    r->table->n_targets = targets;
+    for (int64_t i = 0; i < p->n_columns; i++)
+        PS_TRY(set_column(r->table, k++, p->columns[i].name, PS_COLUMN_INPUT,
+                          &p->columns[i]));
+    for (int64_t i = 0; i < targets; i++)
+        PS_TRY(set_column(r->table, k++, p->targets[i].name, PS_COLUMN_TARGET,
+                          &p->targets[i]));
+    for (int i = 0; r->o->keys && ps_names_at(d->drop, i, name, sizeof name); i++)
+        if (has_column(r, name))
+            PS_TRY(set_column(r->table, k++, name, PS_COLUMN_KEY, NULL));
+    return ordered ? set_column(r->table, k, d->test_by, PS_COLUMN_ORDER, NULL) : PS_OK;
+}
+
+/* --- columns by their places ------------------------------------------------------- */
+
+/* out->names: of the first file that has names. */
+static ps_err take_names(const csv_reader *r)
+{
+    char where[PATH_MAX];
+    const ps_csv_lines *l = &r->lines;
+    const ps_class_names own = {.n = l->n_fields, .names = l->fields};
+    snprintf(where, sizeof where, "%s:%" PRId64, l->path, l->line);
+    if (r->table->names.n > 0)
+        return ps_dataset_columns_check(&own, where, &r->table->names,
+                                        "a file before it");
+    return ps_class_names_copy(&own, &r->table->names);
+}
+
+static ps_err note_names(const csv_reader *r)
+{
+    char names[NAMES_BYTES];
+    list_names(r, " | ", names);
+    return ps_dataset_note(&r->table->notes, "%s:%" PRId64 ": names of columns: %.150s",
+                           r->lines.path, r->lines.line, names);
+}
+
+/* A state of such a table has as many columns as a line, or one less: without answer. */
+static ps_err number_columns(csv_reader *r)
+{
+    const ps_preprocessing *p = r->o->known;
+    const int64_t n = r->lines.n_fields;
+    const bool answer =
+        r->o->wanted->nothing ? p && n == p->n_columns + 1 : !r->o->wanted->nothing;
+    const int64_t inputs = n - answer;
+    char name[PS_CELL_TEXT];
+    if (inputs < 1)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s:%" PRId64 ": only one column; a line has numbers, then "
+                          "a class",
+                          r->lines.path, r->lines.line);
+    if (p && inputs != p->n_columns)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s:%" PRId64 ": %" PRId64 " columns of numbers; the training "
+                          "samples have %" PRId64,
+                          r->lines.path, r->lines.line, inputs, p->n_columns);
+    PS_TRY(ps_table_init(r->table, n, r->o->folder));
+    r->table->n_inputs = inputs;
+    r->table->n_targets = answer;
+    for (int64_t k = 0; k < n; k++) {
+        const bool target = answer && k == inputs;
+        const ps_column *fitted = !p ? NULL : target ? &p->targets[0] : &p->columns[k];
+        snprintf(name, sizeof name, "%" PRId64, k + 1);
+        PS_TRY(set_column(r->table, k, name, target ? PS_COLUMN_TARGET : PS_COLUMN_INPUT,
+                          fitted));
     }
-    const bool number = is_number(c->fields[last], &value);
-    if (wants_number(w)) {
-        if (!number || !isfinite((float)value)) return bad_number(c, last, "a number");
-        if (w->unit && (value < 0 || value > 1))
-            return bad_field(c, last, "from 0 to 1, as bce_with_logits takes it");
-        out->targets[out->n++] = (float)value;
-        return PS_OK;
-    }
-    const bool ignored = number && w->may_be_ignored && value == w->ignore_index;
-    if (!ignored && !number)
-        return bad_number(c, last, "a class (a whole number from 0)");
-    if (!ignored && (value < 0 || value > INT32_MAX || value != floor(value)))
-        return bad_field(c, last,
-                         value == floor(value)
-                             ? "a class (a whole number from 0)"
-                             : "a class (a whole number from 0): for numbers, set "
-                               "model.loss to mse");
-    out->labels[out->n++] = (int32_t)value;
     return PS_OK;
 }
 
-static ps_err read_sample(const cursor *c, ps_dataset *out)
-{
-    const int64_t columns = out->dims.d[0];
-    float *values = (float *)out->values + out->n * columns;
-    double value;
-    if (c->n_fields != columns + csv_n_answers(c))
-        return ps_err_set(PS_ERR_FORMAT,
-                          "%s:%" PRId64 ": %" PRId64
-                          " fields; the first line has %" PRId64,
-                          c->path, c->line, c->n_fields, columns + csv_n_answers(c));
-    for (int64_t i = 0; i < columns; i++) {
-        if (!is_number(c->fields[i], &value)) return bad_number(c, i, "a number");
-        if (!isfinite((float)value))
-            return bad_field(c, i, "within float32, which ends at 3.4e38");
-        values[i] = (float)value;
-    }
-    return read_answer(c, out);
-}
-
-static bool grow_answers(const cursor *c, size_t n, ps_dataset *out)
-{
-    if (wants_number(c->wanted)) {
-        void *targets = realloc(out->targets, n * sizeof *out->targets);
-        if (targets) out->targets = targets;
-        out->n_targets = 1;
-        return targets != NULL;
-    }
-    void *labels = realloc(out->labels, n * sizeof *out->labels);
-    if (labels) out->labels = labels;
-    return labels != NULL;
-}
-
-/* Room for that many more samples of `columns` numbers. */
-static ps_err csv_grow(const cursor *c, int64_t more, int64_t columns, ps_dataset *out)
-{
-    uint64_t bytes;
-    out->dims = (ps_dims){1, {columns}};
-    out->is_float = true;
-    PS_TRY(ps_dataset_bytes(c->path, out->n + more, &out->dims, true, &bytes));
-    void *values = realloc(out->values, bytes);
-    if (values) out->values = values;
-    if (values && grow_answers(c, (size_t)(out->n + more), out)) return PS_OK;
-    return ps_err_set(PS_ERR_NOMEM, "%s: no memory for %" PRId64 " samples", c->path,
-                      out->n + more);
-}
-
-/* --- the first line ---------------------------------------------------------------- */
-
-/* out->columns: of the first file that has names. */
-static ps_err take_names(const cursor *c, ps_dataset *out)
-{
-    char where[PATH_MAX];
-    const ps_class_names own = {.n = c->n_fields, .names = c->fields};
-    snprintf(where, sizeof where, "%s:%" PRId64, c->path, c->line);
-    if (out->columns.n > 0)
-        return ps_dataset_columns_check(&own, where, &out->columns, "a file before it");
-    return ps_class_names_copy(&own, &out->columns);
-}
-
-static ps_err note_header(const cursor *c, ps_dataset *out)
-{
-    PS_TRY(take_names(c, out));
-    char names[160] = "";
-    for (int64_t i = 0, at = 0; i < c->n_fields && at < (int64_t)sizeof names; i++)
-        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i > 0 ? " | " : "",
-                       c->fields[i]);
-    return ps_dataset_note(&out->notes, "%s:%" PRId64 ": names of columns: %s", c->path,
-                           c->line, names);
-}
-
 /* Whether the line is 0, 1, 2, ...: what pandas writes where a table has no names. */
-static bool counts_columns(const cursor *c)
+static bool counts_columns(const csv_reader *r)
 {
     double value;
-    for (int64_t i = 0; i < c->n_fields; i++)
-        if (!is_number(c->fields[i], &value) || value != (double)i) return false;
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        if (!is_number(r->lines.fields[i], &value) || value != (double)i) return false;
     return true;
 }
 
 /* Names, of which none is a number, or a sample. */
-static ps_err read_first_line(const cursor *c, ps_dataset *out)
+static ps_err read_first_numbers(csv_reader *r)
 {
     int64_t numbers = 0, other = -1;
-    for (int64_t i = 0; i < c->n_fields; i++)
-        if (is_like_number(c->fields[i]))
+    const ps_csv_lines *l = &r->lines;
+    for (int64_t i = 0; i < l->n_fields; i++)
+        if (is_like_number(l->fields[i]))
             numbers++;
         else if (other < 0)
             other = i;
-    if (numbers == 0) return note_header(c, out);
+    if (numbers == 0) {
+        PS_TRY(take_names(r));
+        return note_names(r);
+    }
     if (other >= 0)
-        return bad_number(c, other,
+        return bad_number(r, other,
+                          r->table->n_targets > 0 && other == r->table->n_inputs,
                           "a number, as others of the first line are (a line of names "
                           "has none)");
-    if (counts_columns(c))
-        PS_TRY(ps_dataset_note(&out->doubts,
+    if (counts_columns(r))
+        PS_TRY(ps_dataset_note(&r->table->doubts,
                                "%s:%" PRId64 ": 0, 1, 2, ... is taken as a sample; if it "
                                "is what pandas wrote as names, save with header=False",
-                               c->path, c->line));
-    return read_sample(c, out);
+                               l->path, l->line));
+    return read_line(r);
 }
 
-static ps_err read_lines(cursor *c, ps_dataset *out)
+/* --- files ------------------------------------------------------------------------- */
+
+/* The columns of the first file, and where they are in this one. */
+static ps_err csv_find_places(csv_reader *r)
 {
-    PS_TRY(cut_line(c));
-    const int64_t columns = c->n_fields - csv_n_answers(c);
-    if (c->n_fields == 0)
-        return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", c->path);
-    if (columns < 1)
-        return ps_err_set(PS_ERR_FORMAT,
-                          "%s:%" PRId64 ": only one column; a line has numbers, then "
-                          "a class",
-                          c->path, c->line);
-    if (out->n > 0 && columns != out->dims.d[0])
+    ps_table *t = r->table;
+    const bool first = t->columns == NULL;
+    if (first && csv_is_named(r))
+        PS_TRY(r->o->known ? know_columns(r) : choose_columns(r));
+    if (first && !csv_is_named(r)) PS_TRY(number_columns(r));
+    if (!first && !csv_is_named(r) && r->line_fields != t->n_columns)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: %" PRId64 " columns; the file before has %" PRId64,
-                          c->path, c->n_fields, out->dims.d[0] + csv_n_answers(c));
-    PS_TRY(csv_grow(c, 1 + count_lines(c), columns, out));
-    PS_TRY(read_first_line(c, out));
+                          r->lines.path, r->line_fields, t->n_columns);
+    PS_TRY(ps_mem_zalloc(&r->fields, (size_t)t->n_columns, sizeof *r->fields, "columns"));
+    PS_TRY(ps_mem_zalloc(&r->cells, (size_t)t->n_columns, sizeof *r->cells, "columns"));
+    for (int64_t k = 0; k < t->n_columns; k++) {
+        r->fields[k] = k;
+        if (csv_is_named(r))
+            PS_TRY(find_column(r, "a column that is used", t->columns[k].name,
+                               &r->fields[k]));
+    }
+    return PS_OK;
+}
+
+static ps_err csv_read_lines(csv_reader *r)
+{
+    PS_TRY(ps_csv_lines_next(&r->lines));
+    if (r->lines.n_fields == 0)
+        return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", r->lines.path);
+    r->line_fields = r->lines.n_fields;
+    PS_TRY(csv_find_places(r));
+    PS_TRY(csv_is_named(r) ? note_names(r) : read_first_numbers(r));
     for (;;) {
-        PS_TRY(cut_line(c));
-        if (c->n_fields == 0) return PS_OK;
-        PS_TRY(read_sample(c, out));
+        PS_TRY(ps_csv_lines_next(&r->lines));
+        if (r->lines.n_fields == 0) return PS_OK;
+        PS_TRY(read_line(r));
     }
 }
 
-ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_wanted *wanted,
-                    ps_dataset *out)
+/* Of a reader whose lines are open, or err. */
+static ps_err csv_read_file(csv_reader *r, ps_err err)
 {
-    cursor c = {.path = path, .at = text, .next_line = 1, .wanted = wanted};
-    const char *zero = memchr(text, '\0', bytes);
-    if (zero)
-        return ps_err_set(PS_ERR_FORMAT, "%s: is not a text file: byte %zu is 0", path,
-                          (size_t)(zero - text));
-    text[bytes] = '\0';
-    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; // a mark of UTF-8
-    const ps_err err = read_lines(&c, out);
-    free(c.fields);
+    if (err == PS_OK) err = csv_read_lines(r);
+    ps_csv_lines_fini(&r->lines);
+    free(r->fields);
+    free(r->cells);
     return err;
 }
 
-static ps_err csv_read_file(const char *path, const ps_wanted *wanted, ps_dataset *out)
+static ps_err csv_finish(const char *path, ps_table *t)
 {
-    ps_source source;
-    void *text = NULL;
-    uint64_t bytes = 0;
-    ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK) err = ps_source_read_rest(&source, file_max_bytes, &text, &bytes);
-    ps_source_fini(&source);
-    if (err != PS_OK) return err;
-    char *room = realloc(text, bytes + 1);
-    if (room) {
-        err = ps_csv_parse(path, room, bytes, wanted, out);
-    } else {
-        err = ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);
+    for (int64_t k = 0; k < t->n_columns; k++) {
+        const ps_table_column *c = &t->columns[k];
+        if (c->n_unknown > 0)
+            PS_TRY(ps_dataset_note(&t->doubts,
+                                   "%s: %" PRId64 " cells of \"%s\" have a text that the "
+                                   "training samples do not have: it counts as none",
+                                   path, c->n_unknown, c->name));
     }
-    free(room ? room : text);
-    return err;
+    if (t->n == 0) return ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
+    return ps_table_end(t);
 }
 
-ps_err ps_csv_read(char *const *paths, int n_paths, const ps_wanted *wanted,
-                   ps_dataset *out)
+ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_csv_options *o,
+                    ps_table *out)
 {
-    *out = (ps_dataset){0};
+    csv_reader r = {.o = o, .table = out};
+    *out = (ps_table){.fd = -1};
+    PS_TRY(csv_read_file(&r, ps_csv_lines_of_text(&r.lines, path, text, bytes)));
+    return csv_finish(path, out);
+}
+
+ps_err ps_csv_read(char *const *paths, int n_paths, const ps_csv_options *o,
+                   ps_table *out)
+{
+    *out = (ps_table){.fd = -1};
     for (int i = 0; i < n_paths; i++) {
-        ps_err err = csv_read_file(paths[i], wanted, out);
-        if (err == PS_OK) continue;
-        ps_dataset_fini(out);
-        return err;
+        csv_reader r = {.o = o, .table = out};
+        PS_TRY(csv_read_file(&r, ps_csv_lines_open(&r.lines, paths[i])));
     }
-    if (out->n > 0) return PS_OK;
-    ps_dataset_fini(out);
-    return ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", n_paths ? paths[0] : "csv");
+    return csv_finish(n_paths > 0 ? paths[0] : "csv", out);
 }

@@ -164,9 +164,9 @@ static ps_err gzip_error(const ps_source *source, int code, const char *text)
                       source->path, what ? what + 2 : text);
 }
 
-/* Up to n bytes; *got < n only at the end of the file. A damaged or cut-off gzip file is
- * an error here: zlib reports it, although it hands out what it could decode. */
-static ps_err read_some(ps_source *source, void *out, uint64_t n, uint64_t *got)
+/* A damaged or cut-off gzip file is an error here: zlib reports it, although it hands out
+ * what it could decode. */
+ps_err ps_source_read_some(ps_source *source, void *out, uint64_t n, uint64_t *got)
 {
     *got = 0;
     while (*got < n) {
@@ -196,7 +196,7 @@ static ps_err too_short(const ps_source *source, uint64_t n, uint64_t got,
 ps_err ps_source_read(ps_source *source, void *out, uint64_t n, const char *what)
 {
     uint64_t got = 0;
-    PS_TRY(read_some(source, out, n, &got));
+    PS_TRY(ps_source_read_some(source, out, n, &got));
     return got == n ? PS_OK : too_short(source, n, got, what);
 }
 
@@ -228,7 +228,8 @@ static ps_err read_growing(ps_source *source, uint64_t limit, const char *what,
                         err, fail);
         buffer = larger;
         uint64_t got = 0;
-        PS_TRY_GOTO(read_some(source, buffer + have, room - have, &got), err, fail);
+        PS_TRY_GOTO(ps_source_read_some(source, buffer + have, room - have, &got), err,
+                    fail);
         have += got;
         if (have < room || room == limit) break;
         room = room > limit / 2 ? limit : room * 2;
@@ -280,7 +281,7 @@ ps_err ps_source_end(ps_source *source)
 {
     char byte;
     uint64_t got = 0;
-    PS_TRY(read_some(source, &byte, 1, &got));
+    PS_TRY(ps_source_read_some(source, &byte, 1, &got));
     if (got == 0) return PS_OK;
     return ps_err_set(PS_ERR_FORMAT, "%s: more bytes than the %" PRIu64 " expected",
                       source->path, source->taken - 1);

@@ -48,6 +48,8 @@ ps_err ps_source_init(ps_source *source, const char *path);
 ps_err ps_source_init_fd(ps_source *source, int fd, const char *path);
 void ps_source_fini(ps_source *source); // safe on a zeroed or failed one
 
+/* Up to n bytes; *got < n only at the end of the file. */
+ps_err ps_source_read_some(ps_source *source, void *out, uint64_t n, uint64_t *got);
 /* Reads exactly n bytes. FORMAT, naming what, when the file ends before that. */
 ps_err ps_source_read(ps_source *source, void *out, uint64_t n, const char *what);
 

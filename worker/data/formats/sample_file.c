@@ -63,6 +63,7 @@ void ps_sample_file_close(ps_sample_file **file)
     *file = NULL;
     if (f->fd >= 0) close(f->fd);
     free(f->path);
+    free(f->kept);
     free(f);
 }
 
@@ -71,8 +72,21 @@ size_t ps_sample_file_room(const ps_sample_file *f)
     return (size_t)f->count * (size_t)f->item_bytes;
 }
 
+ps_err ps_sample_file_keep(ps_sample_file *f, const int64_t *rows, int64_t n)
+{
+    PS_TRY(ps_mem_zalloc(&f->kept, (size_t)n, sizeof *f->kept, f->path));
+    memcpy(f->kept, rows, (size_t)n * sizeof *rows);
+    return PS_OK;
+}
+
+static int64_t sample_file_row(const ps_sample_file *f, int64_t index)
+{
+    return f->kept ? f->kept[index] : index;
+}
+
 static off_t sample_file_place_of(const ps_sample_file *f, int64_t index)
 {
+    index = sample_file_row(f, index);
     return (off_t)(f->offset + (uint64_t)index * ps_sample_file_room(f));
 }
 
@@ -86,7 +100,8 @@ void ps_sample_file_expect(const ps_sample_file *f, const int64_t *indices, int6
 {
     const off_t bytes = (off_t)ps_sample_file_room(f);
     for (int64_t i = 0, end = 0; i < n; i = end) {
-        for (end = i + 1; end < n && indices[end] == indices[end - 1] + 1;)
+        for (end = i + 1; end < n && sample_file_row(f, indices[end]) ==
+                                         sample_file_row(f, indices[end - 1]) + 1;)
             end++;
         // Advice alone: whether it helps, or is refused, changes no result.
         (void)posix_fadvise(f->fd, sample_file_place_of(f, indices[i]), (end - i) * bytes,
@@ -98,7 +113,7 @@ static ps_err read_bytes(const ps_sample_file *f, int64_t index, char *out)
 {
     const size_t bytes = ps_sample_file_room(f);
     const off_t from = sample_file_place_of(f, index);
-    const int64_t sample = f->first + index;
+    const int64_t sample = f->first + sample_file_row(f, index);
     for (size_t have = 0; have < bytes;) {
         const ssize_t got = pread(f->fd, out + have, bytes - have, from + (off_t)have);
         if (got < 0 && errno == EINTR) continue;
@@ -123,7 +138,7 @@ static ps_err sample_file_check_finite(const ps_sample_file *f, int64_t index,
             return ps_err_set(PS_ERR_NUMERIC,
                               "%s: sample %" PRId64 ": value %" PRId64
                               " is not a finite number",
-                              f->path, f->first + index, i);
+                              f->path, f->first + sample_file_row(f, index), i);
     return PS_OK;
 }
 

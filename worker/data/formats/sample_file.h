@@ -15,6 +15,7 @@ typedef struct ps_sample_file {
     char *path;
     uint64_t offset; // of sample 0 in the file
     int64_t first;   // the file's sample that is sample 0; for messages
+    int64_t *kept;   // (samples) which of those from first on; owned; NULL: all
     int64_t count;   // values of a sample
     int item_bytes;  // of a value in the file: 1 (uint8), 4 (float32), 8 (float64)
 } ps_sample_file;
@@ -27,6 +28,9 @@ void ps_sample_file_close(ps_sample_file **file); // clears the caller's pointer
 
 /* The file's next `samples` samples are no longer part of it: sample 0 follows them. */
 void ps_sample_file_skip(ps_sample_file *file, int64_t samples);
+
+/* Only these of the samples are left, in this order; rows: (n). NOMEM. */
+ps_err ps_sample_file_keep(ps_sample_file *file, const int64_t *rows, int64_t n);
 
 /* Bytes that ps_sample_file_read needs. */
 size_t ps_sample_file_room(const ps_sample_file *file);

@@ -20,6 +20,10 @@ void ps_dataset_fini(ps_dataset *set)
     ps_class_names_fini(&set->names);
     ps_class_names_fini(&set->columns);
     ps_sample_file_close(&set->stream);
+    if (set->table) ps_table_fini(set->table);
+    free(set->table);
+    ps_class_names_fini(&set->key_names);
+    ps_class_names_fini(&set->keys);
     free(set->values);
     free(set->labels);
     free(set->targets);
@@ -114,13 +118,18 @@ static void slice_files(ps_dataset *set, int64_t first, size_t n)
     memmove(set->files, set->files + first, n * sizeof *set->files);
 }
 
+ps_err ps_dataset_check_range(int64_t n, int64_t first, int64_t last)
+{
+    if (first >= 0 && last >= first && last < n) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "range %" PRId64 "-%" PRId64 ": there are %" PRId64
+                      " samples, the last is number %" PRId64,
+                      first, last, n, n - 1);
+}
+
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
 {
-    if (first < 0 || last < first || last >= set->n)
-        return ps_err_set(PS_ERR_FORMAT,
-                          "range %" PRId64 "-%" PRId64 ": there are %" PRId64
-                          " samples, the last is number %" PRId64,
-                          first, last, set->n, set->n - 1);
+    PS_TRY(ps_dataset_check_range(set->n, first, last));
     const size_t n = (size_t)(last - first + 1);
     if (set->files)
         slice_files(set, first, n);
@@ -130,6 +139,37 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
         slice_values(set, first, n);
     slice_answers(set, first, n);
     set->n = (int64_t)n;
+    return PS_OK;
+}
+
+/* Moves items of that size up. */
+static void keep_items(void *items, size_t bytes, const int64_t *rows, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        memmove((char *)items + (size_t)i * bytes,
+                (char *)items + (size_t)rows[i] * bytes, bytes);
+}
+
+static void keep_files(ps_dataset *set, const int64_t *rows, int64_t n)
+{
+    for (int64_t i = 0, k = 0; i < set->n; i++)
+        if (k < n && rows[k] == i)
+            set->files[k++] = set->files[i];
+        else
+            free(set->files[i]);
+}
+
+ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n)
+{
+    const size_t element = set->is_float ? sizeof(float) : 1;
+    if (set->stream) PS_TRY(ps_sample_file_keep(set->stream, rows, n));
+    if (set->files) keep_files(set, rows, n);
+    if (set->values)
+        keep_items(set->values, (size_t)ps_dims_count(&set->dims) * element, rows, n);
+    if (set->labels) keep_items(set->labels, sizeof *set->labels, rows, n);
+    if (set->targets)
+        keep_items(set->targets, (size_t)set->n_targets * sizeof *set->targets, rows, n);
+    set->n = n;
     return PS_OK;
 }
 

@@ -6,22 +6,25 @@
 #include "class_names.h"
 #include "err.h"
 #include "sample_file.h"
+#include "table.h"
 #include "tensor.h"
 
 typedef struct ps_dataset {
     int64_t n;     // samples
     ps_dims dims;  // one sample's: (C, H, W), (H, W) or (F)
     bool is_float; // float32 values, else uint8 pixels
-    void *values;  // (n, dims), row-major; owned; NULL: files or stream
+    void *values;  // (n, dims), row-major; owned; NULL: files, stream or table
     char **files;  // (n) pictures, read when they are needed (picture_reader.h); owned
     ps_sample_file *stream; // (n, dims), read when they are needed; owned
+    ps_table *table; // (n) lines, of which samples are made when they are needed ...
+    const ps_preprocessing *preprocessing; // ... by this; owned, and borrowed
     int32_t *labels;        // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes;      // 1 + the largest label
     ps_class_names names;   // of the classes, where the data have them
     ps_class_names columns; // names, too: of a table's, the answer's last; or none
     bool answered;          // labels or targets are the data's own, not made up
     ps_class_names key_names, keys; // of data.drop; (n * key_names.n) texts, or none
-    float *targets;         // (n, n_targets); owned; NULL: labels
+    float *targets;                 // (n, n_targets); owned; NULL: labels
     int64_t n_targets;
     char *notes;  // what a reader took as something else than a sample; owned; or NULL
     char *doubts; // what may not be as it was meant; owned; or NULL
@@ -36,6 +39,13 @@ typedef struct ps_wanted {
     bool unit;    // numbers are 0 to 1
     bool nothing; // the samples have no answers; every label is 0
 } ps_wanted;
+
+/* Whether a table with that many answers in a line has numbers: as many as the model has
+ * outputs. */
+static inline bool ps_wanted_numbers(const ps_wanted *wanted, int64_t n_answers)
+{
+    return wanted->numbers && (n_answers > 1 || wanted->n == 1);
+}
 
 void ps_dataset_fini(ps_dataset *set); // safe on a zeroed set, or after a failure
 
@@ -57,8 +67,14 @@ void ps_dataset_log(const ps_dataset *set, const char *key);
 ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool is_float,
                         uint64_t *bytes);
 
+/* FORMAT when last is not below n, or before first. */
+ps_err ps_dataset_check_range(int64_t n, int64_t first, int64_t last);
 /* Keeps only the samples first .. last (inclusive). FORMAT when last does not exist. */
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last);
+
+/* Keeps only those samples of a set that is no table; rows: (n) in rising order. NOMEM.
+ */
+ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n);
 
 /* Sets n_classes from the labels. FORMAT when a label is not a class as wanted, naming
  * the sample by its index in the file (first: of the slice). NUMERIC when a float value

@@ -9,9 +9,12 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
 {
     const bool trains = config->train.epochs > 0;
     const ps_dims *want = &spec->input;
+    PS_TRY(ps_dataset_known_state(config, &d->state));
     if (trains)
-        PS_TRY(ps_dataset_load(config, PS_SPLIT_TRAIN, want, spec->n_outputs, &d->train));
-    PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->test));
+        PS_TRY(ps_dataset_load(config, PS_SPLIT_TRAIN, want, spec->n_outputs, &d->state,
+                               &d->train));
+    PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->state,
+                           &d->test));
     PS_TRY(ps_dataset_columns_check(&d->test.columns, "data.test", &d->train.columns,
                                     "data.train"));
     if (config->train.patience > 0 && d->test.n == 0)
@@ -64,6 +67,7 @@ void ps_data_sets_fini(ps_data_sets *d)
     wait_for_thread(d);
     ps_dataset_fini(&d->train);
     ps_dataset_fini(&d->test);
+    ps_preprocessing_destroy(&d->state);
 }
 
 void ps_data_sets_log(const ps_data_sets *d, const ps_config *config)

@@ -9,7 +9,8 @@
 #include "model_spec.h"
 
 typedef struct ps_data_sets {
-    ps_dataset train, test; // train: empty with train.epochs=0
+    ps_dataset train, test;  // train: empty with train.epochs=0
+    ps_preprocessing *state; // of tables; owned; NULL: none
     const ps_config *config;
     const ps_model_spec *spec;
     pthread_t thread;

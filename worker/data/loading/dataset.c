@@ -16,6 +16,8 @@
 #include "picture.h"
 #include "stl10.h"
 #include "synthetic.h"
+#include "table_fit.h"
+#include "test_part.h"
 
 enum { MAX_DEFAULT_SETS = 3 };
 
@@ -58,10 +60,11 @@ static const reader readers[PS_DATA_KINDS] = {
                      .open_wanted = ps_npy_open,
                      .n_files = 2,
                      .train = {"train_x.npy,train_y.npy"},
-                     .test = {"test_x.npy,test_y.npy"}},
-    [PS_DATA_CSV] = {.read_wanted = ps_csv_read,
-                     .train = {"train.csv"},
-                     .test = {"test.csv"}},
+                     .test = {"test_x.npy,test_y.npy"},
+                     .names = "class_names.txt"},
+    [PS_DATA_CSV] = {.train = {"train.csv", "train.tsv"},
+                     .test = {"test.csv", "test.tsv"},
+                     .names = "class_names.txt"},
 };
 
 static const char *dataset_word_of(const reader *r)
@@ -175,29 +178,32 @@ static ps_err read_paths(const reader *kind, bool stream, const path_list *list,
     return kind->read(list->paths, list->n, out);
 }
 
+/* The files of a split; none: there is no test set. */
+static ps_err list_files(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                         path_list *list)
+{
+    const reader *kind = &readers[cfg->data.kind];
+    char *folder = NULL;
+    PS_TRY(ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder));
+    const ps_err err = find_files(kind, spec, split, folder, list);
+    free(folder);
+    PS_TRY(err);
+    if (list->n == 0 || kind->n_files == 0 || list->n == kind->n_files) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG, "%s data needs %d files; the configuration names %d",
+                      dataset_word_of(kind), kind->n_files, list->n);
+}
+
 static ps_err dataset_read_files(const ps_config *cfg, const ps_data_spec *spec,
                                  ps_split split, const ps_wanted *wanted, ps_dataset *out)
 {
     const reader *kind = &readers[cfg->data.kind];
     path_list list = {0};
-    char *folder = NULL;
-    ps_err err = PS_OK;
-    PS_TRY_GOTO(
-        ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder), err,
-        out);
-    PS_TRY_GOTO(find_files(kind, spec, split, folder, &list), err, out);
-    if (list.n == 0) goto out;
-    if (kind->n_files != 0 && list.n != kind->n_files)
-        PS_TRY_GOTO(ps_err_set(PS_ERR_CONFIG,
-                               "%s data needs %d files; the configuration names %d",
-                               dataset_word_of(kind), kind->n_files, list.n),
-                    err, out);
-    PS_TRY_GOTO(read_paths(kind, cfg->data.stream, &list, wanted, out), err, out);
-    if (wanted->numbers && wanted->n == 1 && out->labels)
+    ps_err err = list_files(cfg, spec, split, &list);
+    if (err == PS_OK && list.n > 0)
+        err = read_paths(kind, cfg->data.stream, &list, wanted, out);
+    if (err == PS_OK && wanted->numbers && wanted->n == 1 && out->labels)
         err = ps_dataset_labels_to_targets(out);
-out:
     path_list_fini(&list);
-    free(folder);
     return err;
 }
 
@@ -366,9 +372,170 @@ ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set)
 /* --- all -----------------------------------------------------------------------------
  */
 
-static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
-                         const ps_dims *want, const ps_wanted *wanted, ps_dataset *out)
+/* The samples of one part of those of data.train. keys: what they are alike by. */
+static ps_err choose_rows(const ps_config *cfg, const ps_table *table,
+                          const uint64_t *keys, int64_t n, bool test, int64_t *rows,
+                          int64_t *n_rows)
 {
+    const double share = ps_config_test_share(cfg);
+    const char *by = cfg->data.test_by;
+    bool *is_test;
+    PS_TRY(ps_mem_zalloc(&is_test, (size_t)n, sizeof *is_test, "the test part"));
+    ps_err err = PS_OK;
+    if (strcmp(by, "random") == 0) {
+        err = ps_test_part_random(keys, n, share, cfg->data.seed, is_test);
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = i;
+        if (strcmp(by, "order") != 0) err = ps_table_order(table, rows);
+        if (err == PS_OK) ps_test_part_last(rows, n, share, is_test);
+    }
+    *n_rows = ps_test_part_rows(is_test, n, test, rows);
+    free(is_test);
+    if (err != PS_OK || *n_rows > 0) return err;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "data.test: %s of %lld samples leaves no sample for %s",
+                      cfg->data.test, (long long)n, test ? "testing" : "training");
+}
+
+/* Cuts a table, or a set without one, to its part. */
+static ps_err keep_part(const ps_config *cfg, bool test, const ps_wanted *wanted,
+                        ps_table *table, ps_dataset *set)
+{
+    const int64_t n = table ? table->n : set->n;
+    int64_t *rows = NULL, kept = 0;
+    uint64_t *keys = NULL;
+    ps_err err = ps_mem_zalloc(&rows, (size_t)n, sizeof *rows, "the test part");
+    if (err == PS_OK) err = ps_mem_zalloc(&keys, (size_t)n, sizeof *keys, "classes");
+    if (err == PS_OK && table) err = ps_table_classes(table, wanted, keys);
+    for (int64_t i = 0; i < n && err == PS_OK && !table && set->labels; i++)
+        keys[i] = (uint64_t)(uint32_t)set->labels[i];
+    if (err == PS_OK) err = choose_rows(cfg, table, keys, n, test, rows, &kept);
+    if (err == PS_OK)
+        err = table ? ps_table_keep(table, rows, kept) : ps_dataset_keep(set, rows, kept);
+    free(rows);
+    free(keys);
+    return err;
+}
+
+static ps_err keep_range(ps_table *table, const ps_data_spec *spec)
+{
+    int64_t *rows;
+    const int64_t n = spec->last - spec->first + 1;
+    PS_TRY(ps_dataset_check_range(table->n, spec->first, spec->last));
+    PS_TRY(ps_mem_zalloc(&rows, (size_t)n, sizeof *rows, "the range"));
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = spec->first + i;
+    const ps_err err = ps_table_keep(table, rows, n);
+    free(rows);
+    return err;
+}
+
+/* --- tables ------------------------------------------------------------------------
+ */
+
+/* Reads a split's lines into an empty table. Where a part is a share, both are of the
+ * training part's files. */
+static ps_err read_table(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                         const ps_wanted *wanted, const ps_preprocessing *known,
+                         ps_table *table)
+{
+    path_list list = {0};
+    char *folder = NULL;
+    ps_err err = list_files(cfg, spec, split, &list);
+    if (err == PS_OK && list.n > 0 && cfg->data.stream)
+        err = ps_data_path(".", list.paths[0], &folder);
+    if (folder) *strrchr(folder, '/') = '\0';
+    const ps_csv_options options = {
+        .data = &cfg->data, .wanted = wanted, .known = known, .folder = folder};
+    if (err == PS_OK && list.n > 0)
+        err = ps_csv_read(list.paths, list.n, &options, table);
+    free(folder);
+    path_list_fini(&list);
+    return err;
+}
+
+static ps_err load_table(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                         const ps_wanted *wanted, ps_preprocessing **state,
+                         ps_dataset *out)
+{
+    const bool share = ps_config_test_is_share(cfg);
+    ps_table table = {.fd = -1};
+    ps_err err =
+        read_table(cfg, spec, share ? PS_SPLIT_TRAIN : split, wanted, *state, &table);
+    if (err == PS_OK && table.n > 0) {
+        if (spec->has_range) err = keep_range(&table, spec);
+        if (err == PS_OK && share)
+            err = keep_part(cfg, split == PS_SPLIT_TEST, wanted, &table, NULL);
+        if (err == PS_OK && !*state)
+            err = ps_table_fit(&table, &cfg->data, wanted, state);
+        if (err == PS_OK) err = ps_table_samples(&table, *state, out);
+    }
+    ps_table_fini(&table);
+    return err;
+}
+
+/* Of a table to predict; takes it. */
+static ps_err finish_table(const ps_config *cfg, ps_err err, ps_table *table,
+                           ps_preprocessing **state, ps_dataset *out)
+{
+    const ps_wanted nothing = {.nothing = true};
+    if (err == PS_OK && !*state && cfg->data.target[0])
+        err = ps_err_set(PS_ERR_CONFIG,
+                         "data.target: these weights do not say how its columns become "
+                         "inputs: take the model.safetensors that the run has left");
+    if (err == PS_OK && !*state) err = ps_table_fit(table, &cfg->data, &nothing, state);
+    if (err == PS_OK) err = ps_table_samples(table, *state, out);
+    ps_table_fini(table);
+    if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}
+
+ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
+                           const char *path, ps_dataset *out)
+{
+    const ps_wanted nothing = {.nothing = true};
+    const ps_csv_options o = {
+        .data = &cfg->data, .wanted = &nothing, .known = *state, .keys = true};
+    char *paths[] = {(char *)path};
+    ps_table table;
+    *out = (ps_dataset){0};
+    const ps_err err = ps_csv_read(paths, 1, &o, &table);
+    return finish_table(cfg, err, &table, state, out);
+}
+
+ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
+                                const char *name, char *text, uint64_t bytes,
+                                ps_dataset *out)
+{
+    const ps_wanted nothing = {.nothing = true};
+    const ps_csv_options o = {
+        .data = &cfg->data, .wanted = &nothing, .known = *state, .keys = true};
+    ps_table table;
+    *out = (ps_dataset){0};
+    const ps_err err = ps_csv_parse(name, text, bytes, &o, &table);
+    return finish_table(cfg, err, &table, state, out);
+}
+
+ps_err ps_dataset_known_state(const ps_config *cfg, ps_preprocessing **out)
+{
+    *out = NULL;
+    if (cfg->data.kind != PS_DATA_CSV || !cfg->train.init[0] || !cfg->train.init_strict ||
+        access(cfg->train.init, R_OK) != 0)
+        return PS_OK;
+    return ps_preprocessing_load(cfg->train.init, out);
+}
+
+/* --- any kind ----------------------------------------------------------------------
+ */
+
+static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                         const ps_dims *want, const ps_wanted *wanted,
+                         ps_preprocessing **state, ps_dataset *out)
+{
+    if (cfg->data.kind == PS_DATA_CSV)
+        return load_table(cfg, spec, split, wanted, state, out);
     if (cfg->data.kind == PS_DATA_SYNTHETIC)
         return make_synthetic(cfg, spec, split, want, wanted->n, out);
     if (cfg->data.kind == PS_DATA_IMAGE_FOLDER)
@@ -427,19 +594,47 @@ static ps_err doubt_missing_classes(int64_t n, ps_dataset *out)
         name ? name : "");
 }
 
+/* The state of a table whose training part is not read otherwise. */
+static ps_err fit_alone(const ps_config *cfg, int64_t n_classes, ps_preprocessing **state)
+{
+    ps_dataset train;
+    PS_TRY(ps_dataset_known_state(cfg, state));
+    if (*state) return PS_OK;
+    const ps_dims any = {0};
+    PS_TRY(ps_dataset_load(cfg, PS_SPLIT_TRAIN, &any, n_classes, state, &train));
+    ps_dataset_fini(&train);
+    return PS_OK;
+}
+
+/* Reads a part, and cuts it to what is named. */
+static ps_err read_part(const ps_config *cfg, const ps_data_spec *spec, ps_split split,
+                        const ps_dims *want, const ps_wanted *wanted,
+                        ps_preprocessing **state, ps_dataset *out)
+{
+    const bool share = ps_config_test_is_share(cfg);
+    const bool table = cfg->data.kind == PS_DATA_CSV;
+    PS_TRY(read_split(cfg, spec, share && !table ? PS_SPLIT_TRAIN : split, want, wanted,
+                      state, out));
+    if (out->n == 0 || table) return PS_OK;
+    if (spec->has_range) PS_TRY(ps_dataset_slice(out, spec->first, spec->last));
+    return share ? keep_part(cfg, split == PS_SPLIT_TEST, wanted, NULL, out) : PS_OK;
+}
+
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
-                       int64_t n_classes, ps_dataset *out)
+                       int64_t n_classes, ps_preprocessing **state, ps_dataset *out)
 {
     memset(out, 0, sizeof *out);
-    const char *key = split == PS_SPLIT_TRAIN ? "data.train" : "data.test";
-    const char *files = split == PS_SPLIT_TRAIN ? cfg->data.train : cfg->data.test;
+    const bool of_train = split == PS_SPLIT_TRAIN || ps_config_test_is_share(cfg);
+    const char *key = of_train ? "data.train" : "data.test";
+    const char *files = of_train ? cfg->data.train : cfg->data.test;
     const ps_wanted wanted = wanted_of(cfg, split, n_classes);
     ps_data_spec spec;
     ps_err err = PS_OK;
+    if (cfg->data.kind == PS_DATA_CSV && split == PS_SPLIT_TEST && cfg->data.target[0] &&
+        !*state)
+        PS_TRY(fit_alone(cfg, n_classes, state));
     PS_TRY_GOTO(ps_data_spec_init(&spec, key, files), err, out);
-    err = read_split(cfg, &spec, split, want, &wanted, out);
-    if (err == PS_OK && spec.has_range)
-        err = ps_dataset_slice(out, spec.first, spec.last);
+    err = read_part(cfg, &spec, split, want, &wanted, state, out);
     if (err == PS_OK) {
         err = ps_dataset_check(out, spec.has_range ? spec.first : 0, &wanted);
         if (err != PS_OK && files[0]) ps_err_prefix(err, "%s", files);
@@ -455,5 +650,24 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     }
 out:
     ps_data_spec_fini(&spec);
+    return err;
+}
+
+/* Of the input that is not given: [] is no size. */
+ps_err ps_dataset_find_input(const ps_config *cfg, ps_dims *out)
+{
+    const ps_data_kind kind = cfg->data.kind;
+    const ps_dims any = {0};
+    ps_preprocessing *state = NULL;
+    ps_dataset set = {0};
+    if (kind == PS_DATA_SYNTHETIC)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "model.input: synthetic data have the model's shape: give it");
+    ps_err err = ps_dataset_known_state(cfg, &state);
+    if (err == PS_OK && !state)
+        err = ps_dataset_load(cfg, PS_SPLIT_TRAIN, &any, 0, &state, &set);
+    if (err == PS_OK) *out = state ? (ps_dims){1, {state->n_inputs}} : set.dims;
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&state);
     return err;
 }

@@ -12,10 +12,21 @@ typedef enum ps_split { PS_SPLIT_TRAIN, PS_SPLIT_TEST } ps_split;
  * headers are checked against the files before anything is allocated. want: the model's
  * input, which synthetic data and pictures take as their shape (others ignore it);
  * n_classes: the model's classes, which bound the labels (0: unknown). Of pictures only
- * the files are listed. IO, FORMAT, NUMERIC or CONFIG on failure, naming file and field;
- * out is then zeroed. */
+ * the files are listed. *state (state NULL: the kind has no tables): of tables, the
+ * preprocessing that out then borrows; where it is NULL, it is fitted to the training
+ * part and owned by the caller, even after a failure. IO, FORMAT, NUMERIC or CONFIG on
+ * failure, naming file and field; out is then zeroed. */
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
-                       int64_t n_classes, ps_dataset *out);
+                       int64_t n_classes, ps_preprocessing **state, ps_dataset *out);
+
+/* One sample's shape, as the training samples have it: for a job without model.input.
+ * Tables are read, and fitted unless train.init has their state. CONFIG where the data do
+ * not say; errors as above. */
+ps_err ps_dataset_find_input(const ps_config *cfg, ps_dims *out);
+
+/* The preprocessing of train.init, where its weights are taken as they are; *out NULL:
+ * there is none, or the file is not on this host. FORMAT, IO, NOMEM. */
+ps_err ps_dataset_known_state(const ps_config *cfg, ps_preprocessing **out);
 
 /* The pictures of a folder and of folders within it, in the order of image_folder.h, each
  * with the label 0. They become samples as those of data.kind image_folder do in an
@@ -23,14 +34,16 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
 ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_dims *want,
                             ps_dataset *out);
 
-/* A table to predict, as a state says (preprocessing.h): a file, or a text in memory, which
- * is changed and has room for one more byte (name: for messages). Its columns are found by
- * their names; others are left out. Where it has the targets, out->answered, and labels or
- * targets (scaled) are there; else every label is 0. out->keys, of out->key_names: for each
- * sample the texts of the columns that data.drop names, in this order. Errors as above. */
-ps_err ps_dataset_of_table(const ps_config *cfg, const ps_preprocessing *p,
+/* A table to predict, as *state says, which out borrows: a file, or a text in memory,
+ * which is changed and has room for one more byte (name: for messages). Columns are found
+ * by their names; others are left out. Where it has the targets, out->answered, and
+ * labels or targets (scaled) are there; else every label is 0. out->keys, of
+ * out->key_names: for each sample the texts of the columns that data.drop names, in this
+ * order. *state NULL: the weights have none, so all columns are inputs, taken as they
+ * are; then it is set, and owned by the caller. Errors as above. */
+ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
                            const char *path, ps_dataset *out);
-ps_err ps_dataset_of_table_text(const ps_config *cfg, const ps_preprocessing *p,
+ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
                                 const char *name, char *text, uint64_t bytes,
                                 ps_dataset *out);
 

@@ -31,7 +31,8 @@ typedef struct filler {
     ps_loader *loader;
     ps_transform transform;
     ps_picture_reader reader;
-    uint8_t *sample; // a picture or a file's sample; NULL: the samples are in memory
+    uint8_t *sample; // a picture, a file's sample, a table's; NULL: samples are in memory
+    ps_cell *cells;  // a table's line, where it is in a file
     float *last;     // the last sample of a batch that is mixed
     bool has_thread;
     pthread_t thread;
@@ -123,6 +124,12 @@ static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const voi
                           ps_err_message());
     }
     if (set->stream) return ps_sample_file_read(set->stream, index, f->sample);
+    if (set->table) {
+        const ps_cell *cells;
+        PS_TRY(ps_table_row(set->table, index, f->cells, &cells));
+        ps_preprocessing_row(set->preprocessing, cells, (float *)f->sample);
+        return PS_OK;
+    }
     *out = (const char *)set->values + index * f->loader->sample_bytes;
     return PS_OK;
 }
@@ -266,6 +273,11 @@ static ps_err start_filler(ps_loader *l, filler *f)
     if (set->stream != NULL)
         PS_TRY(
             ps_mem_zalloc(&f->sample, ps_sample_file_room(set->stream), 1, "a sample"));
+    if (set->table != NULL) {
+        PS_TRY(ps_mem_zalloc(&f->sample, (size_t)l->sample_bytes, 1, "a sample"));
+        PS_TRY(ps_mem_zalloc(&f->cells, (size_t)set->table->n_columns, sizeof *f->cells,
+                             "a line"));
+    }
     if (loader_mixes(l))
         PS_TRY(
             ps_mem_zalloc(&f->last, (size_t)l->input_count, sizeof *f->last, "a sample"));
@@ -451,6 +463,7 @@ static void stop_fillers(ps_loader *l)
         ps_transform_fini(&f->transform);
         ps_picture_reader_fini(&f->reader);
         free(f->sample);
+        free(f->cells);
         free(f->last);
     }
     free(l->fillers);

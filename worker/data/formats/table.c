@@ -1,0 +1,211 @@
+#include "table.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "hash.h"
+#include "mem.h"
+
+enum { FIRST_SLOTS = 64, FIRST_LINES = 64, WRITTEN_CELLS = 1 << 17 };
+
+/* --- texts ------------------------------------------------------------------------- */
+
+static void texts_fini(ps_texts *t)
+{
+    ps_class_names_fini(&t->names);
+    free(t->slots);
+    *t = (ps_texts){0};
+}
+
+/* The slot that has the text, or the one that it would take. */
+static int64_t *texts_slot(const ps_texts *t, const char *text)
+{
+    ps_hash h;
+    ps_hash_init(&h);
+    ps_hash_string(&h, text);
+    for (uint64_t at = ps_hash_value(&h);; at++) {
+        int64_t *slot = &t->slots[at & (uint64_t)(t->n_slots - 1)];
+        if (*slot == 0 || strcmp(t->names.names[*slot - 1], text) == 0) return slot;
+    }
+}
+
+static ps_err texts_grow(ps_texts *t)
+{
+    const int64_t n_slots = t->n_slots > 0 ? 2 * t->n_slots : FIRST_SLOTS;
+    char **names = realloc(t->names.names, (size_t)n_slots / 2 * sizeof *names);
+    if (!names) return ps_err_set(PS_ERR_NOMEM, "no memory for the texts of a table");
+    t->names.names = names;
+    t->room = n_slots / 2;
+    free(t->slots);
+    t->n_slots = 0;
+    PS_TRY(ps_mem_zalloc(&t->slots, (size_t)n_slots, sizeof *t->slots, "texts"));
+    t->n_slots = n_slots;
+    for (int64_t i = 0; i < t->names.n; i++)
+        *texts_slot(t, t->names.names[i]) = i + 1;
+    return PS_OK;
+}
+
+ps_err ps_table_text(ps_table_column *c, const char *text, ps_cell *out)
+{
+    ps_texts *t = &c->seen;
+    if (t->names.n == t->room) PS_TRY(texts_grow(t));
+    int64_t *slot = texts_slot(t, text);
+    if (*slot == 0) {
+        PS_TRY(ps_mem_strdup(&t->names.names[t->names.n], text));
+        *slot = ++t->names.n;
+    }
+    *out = ps_cell_of_text(*slot - 1);
+    return PS_OK;
+}
+
+/* --- lines ------------------------------------------------------------------------- */
+
+/* A file without a name, which ends with the process. */
+static ps_err open_unnamed(ps_table *t, const char *folder)
+{
+    const char *const folders[] = {folder, "/var/tmp", "/tmp"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && t->fd < 0; i++)
+        t->fd = open(folders[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (t->fd >= 0) return PS_OK;
+    return ps_err_errno(PS_ERR_IO,
+                        "data.stream: no temporary file in %s, nor in /var/tmp", folder);
+}
+
+ps_err ps_table_init(ps_table *t, int64_t n_columns, const char *folder)
+{
+    *t = (ps_table){.n_columns = n_columns, .fd = -1};
+    PS_TRY(ps_mem_zalloc(&t->columns, (size_t)n_columns, sizeof *t->columns, "columns"));
+    if (folder) PS_TRY(open_unnamed(t, folder));
+    return PS_OK;
+}
+
+void ps_table_fini(ps_table *t)
+{
+    for (int64_t i = 0; i < t->n_columns && t->columns; i++) {
+        free(t->columns[i].name);
+        texts_fini(&t->columns[i].seen);
+    }
+    if (t->columns && t->fd >= 0) close(t->fd);
+    free(t->columns);
+    free(t->cells);
+    free(t->rows);
+    free(t->notes);
+    free(t->doubts);
+    ps_class_names_fini(&t->names);
+    *t = (ps_table){.fd = -1};
+}
+
+static size_t line_bytes(const ps_table *t)
+{
+    return (size_t)t->n_columns * sizeof(ps_cell);
+}
+
+static ps_err transfer(const ps_table *t, bool writes, void *bytes, size_t n, off_t at)
+{
+    for (size_t done = 0; done < n;) {
+        char *from = (char *)bytes + done;
+        const ssize_t got = writes ? pwrite(t->fd, from, n - done, at + (off_t)done)
+                                   : pread(t->fd, from, n - done, at + (off_t)done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return ps_err_errno(PS_ERR_IO, "data.stream: the temporary file of a table");
+        done += (size_t)got;
+    }
+    return PS_OK;
+}
+
+/* Lines that are not in the file yet. */
+static int64_t lines_held(const ps_table *t)
+{
+    return t->n - t->n_written;
+}
+
+static ps_err write_lines(ps_table *t)
+{
+    PS_TRY(transfer(t, true, t->cells, (size_t)lines_held(t) * line_bytes(t),
+                    (off_t)((size_t)t->n_written * line_bytes(t))));
+    t->n_written = t->n;
+    return PS_OK;
+}
+
+static ps_err table_grow(ps_table *t)
+{
+    const int64_t room = t->room > 0 ? t->room + t->room / 2 : FIRST_LINES;
+    size_t bytes;
+    ps_cell *cells = NULL;
+    if (!__builtin_mul_overflow((size_t)room, line_bytes(t), &bytes))
+        cells = realloc(t->cells, bytes);
+    if (!cells)
+        return ps_err_set(PS_ERR_NOMEM,
+                          "no memory for %lld lines of a table; data.stream=true keeps "
+                          "them in a file",
+                          (long long)room);
+    t->cells = cells;
+    t->room = room;
+    return PS_OK;
+}
+
+ps_err ps_table_add(ps_table *t, const ps_cell *cells)
+{
+    if (t->fd >= 0 && lines_held(t) * t->n_columns >= WRITTEN_CELLS)
+        PS_TRY(write_lines(t));
+    if (lines_held(t) == t->room) PS_TRY(table_grow(t));
+    memcpy(t->cells + lines_held(t) * t->n_columns, cells, line_bytes(t));
+    t->n++;
+    return PS_OK;
+}
+
+ps_err ps_table_end(ps_table *t)
+{
+    if (t->fd < 0) {
+        ps_cell *cells =
+            t->n > 0 ? realloc(t->cells, (size_t)t->n * line_bytes(t)) : NULL;
+        if (cells) t->cells = cells; // shrinking may fail
+        return PS_OK;
+    }
+    PS_TRY(write_lines(t));
+    free(t->cells);
+    t->cells = NULL;
+    return PS_OK;
+}
+
+ps_err ps_table_keep(ps_table *t, const int64_t *rows, int64_t n)
+{
+    if (t->fd < 0) {
+        for (int64_t i = 0; i < n; i++)
+            memmove(t->cells + i * t->n_columns, t->cells + rows[i] * t->n_columns,
+                    line_bytes(t));
+        t->n = n;
+        return ps_table_end(t);
+    }
+    int64_t *kept;
+    PS_TRY(ps_mem_zalloc(&kept, (size_t)n, sizeof *kept, "the lines of a table"));
+    for (int64_t i = 0; i < n; i++)
+        kept[i] = t->rows ? t->rows[rows[i]] : rows[i];
+    free(t->rows);
+    t->rows = kept;
+    t->n = n;
+    return PS_OK;
+}
+
+ps_err ps_table_row(const ps_table *t, int64_t i, ps_cell *room, const ps_cell **out)
+{
+    *out = room;
+    if (t->fd >= 0)
+        return transfer(t, false, room, line_bytes(t),
+                        (off_t)((size_t)(t->rows ? t->rows[i] : i) * line_bytes(t)));
+    *out = t->cells + i * t->n_columns;
+    return PS_OK;
+}
+
+ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell)
+{
+    const size_t line = (size_t)(t->rows ? t->rows[i] : i);
+    const size_t at = line * (size_t)t->n_columns + (size_t)column;
+    if (t->fd >= 0)
+        return transfer(t, true, &cell, sizeof cell, (off_t)(at * sizeof cell));
+    t->cells[at] = cell;
+    return PS_OK;
+}

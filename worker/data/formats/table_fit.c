@@ -1,0 +1,466 @@
+#include "table_fit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "hash.h"
+#include "mem.h"
+
+enum { MOST_CATEGORIES = 1000, NAMES_BYTES = 200 };
+
+/* What the cells of a column are. */
+typedef struct column_sums {
+    int64_t numbers, texts, missing;
+    double sum, squares; // squares: of what is above or below the mean
+    bool whole;          // numbers without a fraction
+    double least;
+} column_sums;
+
+/* --- sums -------------------------------------------------------------------------- */
+
+/* A number that stands for "no class" is no cell. */
+static bool is_ignored(const ps_table_column *c, const ps_wanted *w, ps_cell cell)
+{
+    return c->use == PS_COLUMN_TARGET && w->may_be_ignored && ps_cell_is_number(cell) &&
+           cell == w->ignore_index;
+}
+
+static void sums_add(column_sums *s, ps_cell cell)
+{
+    if (ps_cell_is_number(cell)) {
+        s->least = s->numbers == 0 || cell < s->least ? cell : s->least;
+        s->whole = (s->numbers == 0 || s->whole) && cell == floor(cell);
+        s->numbers++;
+        s->sum += cell;
+    } else if (ps_cell_is_missing(cell)) {
+        s->missing++;
+    } else {
+        s->texts++;
+    }
+}
+
+/* Calls for each cell of a line; ctx: (n_columns) sums. */
+static ps_err sum_table(const ps_table *t, const ps_wanted *w, column_sums *sums)
+{
+    ps_cell *room;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        for (int64_t k = 0; k < t->n_columns && err == PS_OK; k++)
+            if (!is_ignored(&t->columns[k], w, row[k])) sums_add(&sums[k], row[k]);
+    }
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        for (int64_t k = 0; k < t->n_columns && err == PS_OK; k++) {
+            const double mean = sums[k].sum / (double)sums[k].numbers;
+            if (ps_cell_is_number(row[k]) && !is_ignored(&t->columns[k], w, row[k]))
+                sums[k].squares += (row[k] - mean) * (row[k] - mean);
+        }
+    }
+    free(room);
+    return err;
+}
+
+/* --- a column ---------------------------------------------------------------------- */
+
+static ps_err fit_numbers(const ps_table_column *from, const column_sums *s,
+                          bool standardize, ps_column *c)
+{
+    const double n = (double)s->numbers;
+    if (s->numbers == 0)
+        return ps_err_set(
+            PS_ERR_FORMAT,
+            "the training samples have no value of \"%s\": leave the column "
+            "out (data.drop)",
+            from->name);
+    c->mean = 0;
+    c->std = 1;
+    c->fill = s->sum / n;
+    if (!standardize) return PS_OK;
+    c->mean = c->fill;
+    c->std = sqrt(s->squares / n);
+    if (!(c->std > fabs(c->mean) * 1e-14)) c->std = 1; // all are alike, but for rounding
+    return PS_OK;
+}
+
+/* All texts of the column, numbers too, are numbered as they come. */
+static ps_err number_texts(ps_table *t, int64_t k, const ps_wanted *w)
+{
+    char text[PS_CELL_TEXT];
+    ps_cell *room, cell = 0;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        if (err != PS_OK || !ps_cell_is_number(row[k]) ||
+            is_ignored(&t->columns[k], w, row[k]))
+            continue;
+        err = ps_table_text(&t->columns[k], ps_cell_number_text(row[k], text), &cell);
+        if (err == PS_OK) err = ps_table_set(t, i, k, cell);
+    }
+    free(room);
+    return err;
+}
+
+/* counts: (texts) of the column's cells. */
+static ps_err count_texts(const ps_table *t, int64_t k, int64_t *counts)
+{
+    ps_cell *room;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        if (err == PS_OK && !ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
+            counts[ps_cell_text(row[k])]++;
+    }
+    free(room);
+    return err;
+}
+
+static ps_err renumber_texts(ps_table *t, int64_t k, const int64_t *places)
+{
+    ps_cell *room;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        if (err == PS_OK && !ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
+            err = ps_table_set(t, i, k, ps_cell_of_text(places[ps_cell_text(row[k])]));
+    }
+    free(room);
+    return err;
+}
+
+typedef struct category {
+    const char *name;
+    int64_t text, count;
+} category;
+
+static int by_category(const void *a, const void *b)
+{
+    return ps_category_order(((const category *)a)->name, ((const category *)b)->name);
+}
+
+/* list: (n) of the texts that have cells, sorted. places: (texts) */
+static ps_err take_categories(const category *list, int64_t n, int64_t *places,
+                              ps_column *c)
+{
+    int64_t all = 0;
+    PS_TRY(ps_mem_zalloc(&c->categories.names, (size_t)n, sizeof *c->categories.names,
+                         "categories"));
+    PS_TRY(ps_mem_zalloc(&c->shares, (size_t)n, sizeof *c->shares, "categories"));
+    for (int64_t i = 0; i < n; i++)
+        all += list[i].count;
+    for (int64_t i = 0; i < n; i++) {
+        PS_TRY(ps_mem_strdup(&c->categories.names[i], list[i].name));
+        c->categories.n++;
+        c->shares[i] = (double)list[i].count / (double)all;
+        places[list[i].text] = i;
+    }
+    return PS_OK;
+}
+
+static ps_err check_categories(const ps_table_column *from, int64_t n)
+{
+    if (n <= MOST_CATEGORIES || from->use == PS_COLUMN_TARGET) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "the column \"%s\" has %" PRId64 " different texts, such as "
+                      "\"%.40s\"; at most %d become inputs: leave it out (data.drop), or "
+                      "make fewer of them",
+                      from->name, n, from->seen.names.names[0], MOST_CATEGORIES);
+}
+
+static ps_err sort_texts(ps_table *t, int64_t k, category *list, int64_t *counts,
+                         ps_column *c)
+{
+    const ps_texts *seen = &t->columns[k].seen;
+    int64_t n = 0;
+    PS_TRY(count_texts(t, k, counts));
+    for (int64_t i = 0; i < seen->names.n; i++)
+        if (counts[i] > 0) list[n++] = (category){seen->names.names[i], i, counts[i]};
+    PS_TRY(check_categories(&t->columns[k], n));
+    qsort(list, (size_t)n, sizeof *list, by_category);
+    PS_TRY(take_categories(list, n, counts, c));
+    return renumber_texts(t, k, counts);
+}
+
+static ps_err fit_categories(ps_table *t, int64_t k, const ps_wanted *w, ps_column *c)
+{
+    category *list = NULL;
+    int64_t *counts = NULL;
+    PS_TRY(number_texts(t, k, w));
+    const size_t n = (size_t)t->columns[k].seen.names.n;
+    ps_err err = ps_mem_zalloc(&list, n, sizeof *list, "categories");
+    if (err == PS_OK) err = ps_mem_zalloc(&counts, n, sizeof *counts, "categories");
+    if (err == PS_OK) err = sort_texts(t, k, list, counts, c);
+    free(list);
+    free(counts);
+    return err;
+}
+
+/* --- all columns ------------------------------------------------------------------- */
+
+static ps_err check_answers(const ps_table *t, const ps_wanted *w)
+{
+    const int64_t n = t->n_targets;
+    if (n > 1 && !w->numbers)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.target: %" PRId64 " columns are numbers to predict: set "
+                          "model.loss to mse, or name one column of classes",
+                          n);
+    if (n > 1 && w->n > 0 && w->n != n)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.target: %" PRId64 " columns; give the last layer %" PRId64
+                          " outputs, not %" PRId64,
+                          n, n, w->n);
+    return PS_OK;
+}
+
+static ps_err check_classes(const ps_column *c, const ps_wanted *w)
+{
+    char names[NAMES_BYTES] = "";
+    const int64_t n = c->categories.n;
+    if (w->n == 0 || n <= w->n) return PS_OK;
+    for (int64_t i = 0, at = 0; i < n && at < NAMES_BYTES; i++)
+        at += snprintf(names + at, NAMES_BYTES - (size_t)at, "%s%s", i > 0 ? ", " : "",
+                       c->categories.names[i]);
+    return ps_err_set(PS_ERR_CONFIG,
+                      "data.target: \"%s\" has %" PRId64 " classes (%s): give the last "
+                      "layer %" PRId64 " outputs, not %" PRId64,
+                      c->name, n, names, n, w->n);
+}
+
+/* Classes that are 0, 1, ... keep their numbers. */
+static ps_err fit_classes(ps_table *t, int64_t k, const column_sums *s,
+                          const ps_wanted *w, ps_column *c)
+{
+    c->std = 1;
+    if (s->texts == 0 && s->whole && s->least == 0) return PS_OK;
+    PS_TRY(fit_categories(t, k, w, c));
+    return check_classes(c, w);
+}
+
+static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
+                         const ps_wanted *w, const column_sums *s, ps_column *c)
+{
+    const bool named = data->target[0] != '\0';
+    const bool target = k >= t->n_inputs;
+    PS_TRY(ps_mem_strdup(&c->name, t->columns[k].name));
+    c->std = 1;
+    if (!named) return PS_OK;
+    c->own = !target && data->missing == PS_MISSING_OWN && s->missing > 0;
+    if (target && !ps_wanted_numbers(w, t->n_targets)) return fit_classes(t, k, s, w, c);
+    if (s->texts == 0)
+        return fit_numbers(&t->columns[k], s, data->standardize && !(target && w->unit),
+                           c);
+    return fit_categories(t, k, w, c);
+}
+
+static ps_err fit_table(ps_table *t, const ps_config_data *data, const ps_wanted *w,
+                        const column_sums *sums, ps_preprocessing *p)
+{
+    PS_TRY(
+        ps_mem_zalloc(&p->columns, (size_t)t->n_inputs, sizeof *p->columns, "columns"));
+    PS_TRY(
+        ps_mem_zalloc(&p->targets, (size_t)t->n_targets, sizeof *p->targets, "targets"));
+    p->named = data->target[0] != '\0';
+    p->classes = t->n_targets == 1 && !ps_wanted_numbers(w, t->n_targets);
+    p->n_columns = t->n_inputs;
+    p->n_targets = t->n_targets;
+    for (int64_t k = 0; k < t->n_inputs + t->n_targets; k++)
+        PS_TRY(
+            fit_column(t, k, data, w, &sums[k],
+                       k < t->n_inputs ? &p->columns[k] : &p->targets[k - t->n_inputs]));
+    ps_preprocessing_count(p);
+    return PS_OK;
+}
+
+ps_err ps_table_fit(ps_table *t, const ps_config_data *data, const ps_wanted *wanted,
+                    ps_preprocessing **out)
+{
+    column_sums *sums = NULL;
+    ps_preprocessing *p = NULL;
+    *out = NULL;
+    PS_TRY(check_answers(t, wanted));
+    ps_err err = ps_mem_zalloc(&sums, (size_t)t->n_columns, sizeof *sums, "columns");
+    if (err == PS_OK) err = ps_mem_zalloc(&p, 1, sizeof *p, "the preprocessing");
+    if (err == PS_OK) err = sum_table(t, wanted, sums);
+    if (err == PS_OK) err = fit_table(t, data, wanted, sums, p);
+    free(sums);
+    if (err == PS_OK)
+        *out = p;
+    else
+        ps_preprocessing_destroy(&p);
+    return err;
+}
+
+/* --- samples ----------------------------------------------------------------------- */
+
+static void take_answers(const ps_table *t, const ps_preprocessing *p, const ps_cell *row,
+                         int64_t i, ps_dataset *out)
+{
+    for (int64_t k = 0; k < out->n_targets; k++)
+        out->targets[i * out->n_targets + k] =
+            (float)((row[t->n_inputs + k] - p->targets[k].mean) / p->targets[k].std);
+    if (!out->labels || t->n_targets == 0) return;
+    const ps_cell cell = row[t->n_inputs];
+    out->labels[i] =
+        (int32_t)(ps_cell_is_number(cell) ? cell : (double)ps_cell_text(cell));
+}
+
+static ps_err make_answers(const ps_table *t, const ps_preprocessing *p, ps_dataset *out)
+{
+    const size_t n = (size_t)t->n;
+    out->answered = t->n_targets > 0 && t->columns[t->n_inputs].n_missing == 0;
+    for (int64_t k = 1; k < t->n_targets; k++)
+        out->answered &= t->columns[t->n_inputs + k].n_missing == 0;
+    if (out->answered && !p->classes) {
+        out->n_targets = t->n_targets;
+        return ps_mem_zalloc(&out->targets, n * (size_t)t->n_targets,
+                             sizeof *out->targets, "targets");
+    }
+    if (p->classes && p->targets[0].categories.n > 0)
+        PS_TRY(ps_class_names_copy(&p->targets[0].categories, &out->names));
+    return ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels");
+}
+
+/* The texts of the columns that data.drop names. */
+static ps_err make_keys(const ps_table *t, ps_dataset *out)
+{
+    const int64_t first = t->n_inputs + t->n_targets, n = t->n_columns - first;
+    if (n == 0 || t->columns[first].use != PS_COLUMN_KEY) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&out->key_names.names, (size_t)n, sizeof(char *), "keys"));
+    PS_TRY(ps_mem_zalloc(&out->keys.names, (size_t)(n * t->n), sizeof(char *), "keys"));
+    for (int64_t k = 0; k < n; k++) {
+        PS_TRY(ps_mem_strdup(&out->key_names.names[k], t->columns[first + k].name));
+        out->key_names.n++;
+    }
+    return PS_OK;
+}
+
+static ps_err take_keys(const ps_table *t, const ps_cell *row, ps_dataset *out)
+{
+    const int64_t first = t->n_inputs + t->n_targets;
+    for (int64_t k = 0; k < out->key_names.n; k++) {
+        const char *text =
+            t->columns[first + k].seen.names.names[ps_cell_text(row[first + k])];
+        PS_TRY(ps_mem_strdup(&out->keys.names[out->keys.n], text));
+        out->keys.n++;
+    }
+    return PS_OK;
+}
+
+static ps_err fill_samples(const ps_table *t, const ps_preprocessing *p, ps_dataset *out)
+{
+    ps_cell *room;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        if (err == PS_OK && out->answered) take_answers(t, p, row, i, out);
+        if (err == PS_OK) err = take_keys(t, row, out);
+    }
+    free(room);
+    return err;
+}
+
+ps_err ps_table_samples(ps_table *t, const ps_preprocessing *p, ps_dataset *out)
+{
+    *out = (ps_dataset){.n = t->n, .is_float = true, .preprocessing = p};
+    out->dims = (ps_dims){1, {p->n_inputs}};
+    ps_err err = make_answers(t, p, out);
+    if (err == PS_OK) err = make_keys(t, out);
+    if (err == PS_OK) err = fill_samples(t, p, out);
+    if (err == PS_OK) err = ps_mem_zalloc(&out->table, 1, sizeof *out->table, "a table");
+    if (err != PS_OK) {
+        ps_dataset_fini(out);
+        return err;
+    }
+    out->notes = t->notes;
+    out->doubts = t->doubts;
+    t->notes = t->doubts = NULL;
+    out->columns = t->names;
+    t->names = (ps_class_names){0};
+    *out->table = *t;
+    *t = (ps_table){.fd = -1};
+    return PS_OK;
+}
+
+/* --- parts ------------------------------------------------------------------------- */
+
+/* The text of a cell that is no number. */
+static const char *cell_name(const ps_table_column *c, ps_cell cell)
+{
+    const ps_class_names *names = c->fitted ? &c->fitted->categories : &c->seen.names;
+    return ps_class_name(names, ps_cell_text(cell));
+}
+
+ps_err ps_table_classes(const ps_table *t, const ps_wanted *wanted, uint64_t *keys)
+{
+    char text[PS_CELL_TEXT];
+    ps_cell *room;
+    const ps_cell *row;
+    if (t->n_targets != 1 || ps_wanted_numbers(wanted, 1)) return PS_OK;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        ps_hash h;
+        err = ps_table_row(t, i, room, &row);
+        if (err != PS_OK) break;
+        const ps_cell cell = row[t->n_inputs];
+        ps_hash_init(&h);
+        ps_hash_string(&h, ps_cell_is_number(cell)
+                               ? ps_cell_number_text(cell, text)
+                               : cell_name(&t->columns[t->n_inputs], cell));
+        keys[i] = ps_hash_value(&h);
+    }
+    free(room);
+    return err;
+}
+
+typedef struct ordered_line {
+    double number;
+    const char *text; // NULL: a number, which stands before texts
+    int64_t row;
+} ordered_line;
+
+static int by_value(const void *a, const void *b)
+{
+    const ordered_line *x = a, *y = b;
+    if (!x->text != !y->text) return x->text ? 1 : -1;
+    if (x->text && strcmp(x->text, y->text) != 0) return strcmp(x->text, y->text);
+    if (x->number != y->number) return x->number < y->number ? -1 : 1;
+    return x->row < y->row ? -1 : x->row > y->row;
+}
+
+static ps_err list_values(const ps_table *t, int64_t k, ordered_line *list)
+{
+    ps_cell *room;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        if (err != PS_OK) break;
+        const bool number = ps_cell_is_number(row[k]);
+        list[i] =
+            (ordered_line){.row = i,
+                           .number = number ? row[k] : 0,
+                           .text = number ? NULL : cell_name(&t->columns[k], row[k])};
+    }
+    free(room);
+    return err;
+}
+
+ps_err ps_table_order(const ps_table *t, int64_t *rows)
+{
+    ordered_line *list;
+    const int64_t k = t->n_columns - 1; // the only one of its use stands last
+    PS_TRY(ps_mem_zalloc(&list, (size_t)t->n, sizeof *list, "the lines' order"));
+    const ps_err err = list_values(t, k, list);
+    if (err == PS_OK) qsort(list, (size_t)t->n, sizeof *list, by_value);
+    for (int64_t i = 0; i < t->n; i++)
+        rows[i] = list[i].row;
+    free(list);
+    return err;
+}
