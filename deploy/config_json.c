@@ -7,7 +7,8 @@
  *    "buffers": [...]}
  *
  * Scalars in layers are strings. role: weight, bias, norm; buffers: buffer, counter.
- * CONFIG "" is a job without a file and without a model: it has only the keys.
+ * CONFIG "" is a job without a file and without a model: it has only the keys. So has one
+ * without model.input, which its data say.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -52,7 +53,8 @@ static json_t *tensors_json(const ps_tensor *tensors, int n)
 static ps_err print_job(const ps_config *cfg)
 {
     ps_model_spec spec = {0};
-    ps_err err = cfg->file[0] ? ps_model_spec_init(&spec, cfg) : PS_OK;
+    const bool sized = cfg->file[0] && cfg->model.input.n > 0;
+    ps_err err = sized ? ps_model_spec_init(&spec, cfg) : PS_OK;
     if (err != PS_OK) {
         ps_model_spec_fini(&spec);
         return err;

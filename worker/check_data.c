@@ -49,14 +49,14 @@ static const char *check_data_plural(int64_t n)
 /* --- what the model gets ----------------------------------------------------------- */
 
 typedef struct range {
-    float least, most;
+    double least, most;
+    int64_t numbers, missing;
 } range;
 
 typedef struct figures {
     int64_t samples, values;
     double least, most, sum, squares;
     double seconds;
-    range *columns; // (input) of a table; owned; NULL: it is none
 } figures;
 
 static void figures_add(figures *f, const float *values, int64_t n)
@@ -71,17 +71,6 @@ static void figures_add(figures *f, const float *values, int64_t n)
     f->values += n;
 }
 
-/* values: (n, columns) */
-static void ranges_add(const figures *f, const float *values, int64_t n, int64_t columns)
-{
-    for (int64_t i = 0; i < n * columns; i++) {
-        range *r = &f->columns[i % columns];
-        const bool first = f->samples == 0 && i < columns;
-        if (first || values[i] < r->least) r->least = values[i];
-        if (first || values[i] > r->most) r->most = values[i];
-    }
-}
-
 static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, figures *f)
 {
     const uint64_t begun_ns = ps_clock_ns();
@@ -94,7 +83,6 @@ static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, fi
         PS_TRY(ps_loader_next(loader, ps_deadline_in_ms(BATCH_MS), &b));
         if (!b) break;
         figures_add(f, b->x, b->n * count);
-        if (f->columns) ranges_add(f, b->x, b->n, count);
         f->samples += b->n;
         ps_loader_release(loader, b);
     } while (!ps_deadline_passed(end));
@@ -145,15 +133,38 @@ static void print_read(const ps_check_data_options *o, const ps_dataset *set,
 
 static double range_size(const range *r)
 {
-    return fmax(fabs((double)r->least), fabs((double)r->most));
+    return fmax(fabs(r->least), fabs(r->most));
+}
+
+/* ranges: (inputs) of a table as its file has it. */
+static ps_err find_ranges(const ps_table *t, range *ranges)
+{
+    ps_cell *room;
+    const ps_cell *row;
+    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+        err = ps_table_row(t, i, room, &row);
+        for (int64_t k = 0; k < t->n_inputs && err == PS_OK; k++) {
+            range *r = &ranges[k];
+            r->missing += ps_cell_is_missing(row[k]);
+            if (!ps_cell_is_number(row[k])) continue;
+            if (r->numbers == 0 || row[k] < r->least) r->least = row[k];
+            if (r->numbers++ == 0 || row[k] > r->most) r->most = row[k];
+        }
+    }
+    free(room);
+    return err;
 }
 
 static const char *column_text(const ps_dataset *set, int64_t column,
                                char out[NAME_BYTES + 32])
 {
     char name[NAME_BYTES] = "";
-    if (column < set->columns.n)
+    if (set->preprocessing->named)
+        ps_printable(set->preprocessing->columns[column].name, name, sizeof name);
+    else if (column < set->columns.n)
         ps_printable(set->columns.names[column], name, sizeof name);
+    if (set->preprocessing->named) return strcpy(out, name);
     snprintf(out, NAME_BYTES + 32, "column %" PRId64 "%s%s", column + 1,
              name[0] ? " " : "", name);
     return out;
@@ -165,8 +176,9 @@ static void warn_of_unlike(const ps_check_data_options *o, const ps_dataset *set
 {
     char small[NAME_BYTES + 32], large[NAME_BYTES + 32];
     int64_t least = -1, most = 0;
-    for (int64_t i = 0; i < set->dims.d[0]; i++) {
+    for (int64_t i = 0; i < set->preprocessing->n_columns; i++) {
         const double size = range_size(&columns[i]);
+        if (set->preprocessing->columns[i].std != 1) return; // it is done
         if (size > range_size(&columns[most])) most = i;
         if (size > 0 && (least < 0 || size < range_size(&columns[least]))) least = i;
     }
@@ -180,17 +192,35 @@ static void warn_of_unlike(const ps_check_data_options *o, const ps_dataset *set
                column_text(set, most, large), times, column_text(set, least, small));
 }
 
-static void print_columns(const ps_check_data_options *o, const ps_dataset *set,
-                          const range *columns, FILE *out)
+static void print_column(const ps_dataset *set, int64_t i, const range *r, FILE *out)
 {
-    char text[NAME_BYTES + 32];
-    const int64_t n = set->dims.d[0];
-    for (int64_t i = 0; i < n && i < MOST_COLUMNS; i++)
-        fprintf(out, "%*sfrom %.6g to %.6g  %s\n", INDENT, "", (double)columns[i].least,
-                (double)columns[i].most, column_text(set, i, text));
+    char text[NAME_BYTES + 32], first[NAME_BYTES];
+    const ps_class_names *texts = &set->preprocessing->columns[i].categories;
+    if (texts->n > 0) {
+        ps_printable(texts->names[0], first, sizeof first);
+        fprintf(out, "%*s%" PRId64 " text%s, such as %s", INDENT, "", texts->n,
+                check_data_plural(texts->n), first);
+    } else {
+        fprintf(out, "%*sfrom %.6g to %.6g", INDENT, "", r->least, r->most);
+    }
+    if (r->missing > 0) fprintf(out, ", %" PRId64 " missing", r->missing);
+    fprintf(out, "  %s\n", column_text(set, i, text));
+}
+
+static ps_err print_columns(const ps_check_data_options *o, const ps_dataset *set,
+                            FILE *out)
+{
+    range *ranges;
+    const int64_t n = set->preprocessing->n_columns;
+    PS_TRY(ps_mem_zalloc(&ranges, (size_t)n, sizeof *ranges, "columns"));
+    const ps_err err = find_ranges(set->table, ranges);
+    for (int64_t i = 0; i < n && i < MOST_COLUMNS && err == PS_OK; i++)
+        print_column(set, i, &ranges[i], out);
     if (n > MOST_COLUMNS)
         fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", n - MOST_COLUMNS);
-    warn_of_unlike(o, set, columns, out);
+    if (err == PS_OK) warn_of_unlike(o, set, ranges, out);
+    free(ranges);
+    return err;
 }
 
 /* --- pictures that cannot be read -------------------------------------------------- */
@@ -311,7 +341,13 @@ static ps_err print_labels(const ps_check_data_options *o, const ps_dataset *set
 static void print_targets(const ps_dataset *set, FILE *out)
 {
     figures f = {0};
-    figures_add(&f, set->targets, set->n * set->n_targets);
+    for (int64_t i = 0; i < set->n * set->n_targets; i++) {
+        float value = set->targets[i];
+        const ps_column *c =
+            set->table ? &set->preprocessing->targets[i % set->n_targets] : NULL;
+        if (c) value = (float)(value * c->std + c->mean);
+        figures_add(&f, &value, 1);
+    }
     print_item(out, "  numbers",
                "%" PRId64 " for each sample, from %.4g to %.4g, mean %.4g",
                set->n_targets, f.least, f.most, f.sum / (double)f.values);
@@ -333,7 +369,6 @@ static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
         print_item(out, key, "no samples");
         return PS_OK;
     }
-    const bool table = set->is_float && set->dims.n == 1 && set->dims.d[0] > 1;
     print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n,
                check_data_plural(set->n), check_data_storage_of(set),
                ps_dims_product_text(&set->dims, shape), named[0] ? " (" : "", named,
@@ -341,13 +376,10 @@ static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);
-    if (table && set == &o->data->train)
-        PS_TRY(ps_mem_zalloc(&f.columns, (size_t)set->dims.d[0], sizeof *f.columns,
-                             "columns"));
-    const ps_err err = read_set(o, set, key, &f);
+    ps_err err = read_set(o, set, key, &f);
     if (err == PS_OK) print_read(o, set, &f, out);
-    if (err == PS_OK && f.columns) print_columns(o, set, f.columns, out);
-    free(f.columns);
+    if (err == PS_OK && set->table && set == &o->data->train)
+        err = print_columns(o, set, out);
     if (err != PS_OK) return count_broken(o, set, key, err, out);
     if (set->labels) return print_labels(o, set, out);
     print_targets(set, out);

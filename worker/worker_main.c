@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "log.h"
 #include "mem.h"
+#include "model_spec.h"
 #include "predict.h"
 #include "worker_job.h"
 
@@ -68,10 +69,16 @@ static int threads_to_predict(const ps_cli *cli, ps_config *config)
 static ps_err worker_main_find_input(ps_config *config)
 {
     ps_dims input;
+    ps_model_spec spec;
     ps_int_list *list = &config->model.input;
     if (list->n > 0 || !ps_config_has_model(config)) return PS_OK;
-    const ps_err err = ps_dataset_find_input(config, &input);
-    if (err != PS_OK) return ps_err_prefix(err, "model.input, which is not given");
+    *list = (ps_int_list){1, {1}}; // for the number of outputs
+    const ps_err outputs = ps_model_spec_init(&spec, config);
+    list->n = 0;
+    const ps_err err =
+        ps_dataset_find_input(config, outputs == PS_OK ? spec.n_outputs : 0, &input);
+    ps_model_spec_fini(&spec);
+    PS_TRY(err);
     for (; list->n < input.n; list->n++)
         list->v[list->n] = input.d[list->n];
     return PS_OK;

@@ -118,6 +118,8 @@ def add_instead(group):
     p.add_argument("--check-data", action="store_true",
                    help="read the data, as far as a few seconds allow; print samples, shapes, ranges, classes, what is "
                         "left out, and the steps of an epoch for these workers")
+    p.add_argument("--convert", type=named, metavar="FILE",
+                   help="make a .csv file of a table in Parquet, Excel or what else pandas reads, beside it or as --out")
     p.add_argument("--describe", action="store_true",
                    help="print the model as a table of layers: shapes, parameters, memory and operations")
     p.add_argument("--export-torch", action="store_true", help="print the model as PyTorch source")
@@ -166,6 +168,7 @@ def make_job(args, build_dir, name=None):
     overrides = args.overrides + ["net.insecure=true"] * args.insecure + ["train.tensorboard=true"] * args.tensorboard
     folder = keys.take_folder(args, overrides)
     facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
+    overrides += jobs.input_of_data(build_dir, args.config, overrides + numbers(args), facts)
     folder = folder or facts["net.curve"]
     mode = args.mode or jobs.mode_of(facts["exchange.name"])
     workers, fewest = jobs.count_workers(facts)
@@ -504,6 +507,11 @@ def run_command(args, dashes, program):
                 raise JobError("--top watches a job that is running: give nothing else")
             from . import top  # needs curses and HTTP, which take long to import
             return top.top(args.top)
+        if args.convert:
+            if args.config or dashes:
+                raise JobError("--convert makes a .csv file: give no configuration")
+            from . import convert  # needs pandas
+            return convert.convert(args)
         take_numbers(args)
         if args.join:
             return elastic.join(args, plan_job)

@@ -282,6 +282,19 @@ def describe(build_dir, config, overrides):
     return json.loads(done.stdout)["keys"]
 
 
+def input_of_data(build_dir, config, overrides, facts):
+    """The setting for a model whose input is not given: all processes need it, and servers read no data."""
+    if facts["model.input"] or not config:
+        return []
+    argv = [program(build_dir, "ps-worker"), "--config", config, "--input"]
+    for setting in overrides:
+        argv += ["--set", setting]
+    done = helpers.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise JobError((done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"])[-1].removeprefix("ps-worker: "))
+    return [f"model.input={done.stdout.strip()}"]
+
+
 def default_out(job_name):
     return os.path.join("runs", f"{job_name}-{time.strftime('%Y%m%d-%H%M%S')}")
 

@@ -4,30 +4,67 @@
 #include <string.h>
 
 #include "csv.h"
+#include "table_fit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void read_as(const uint8_t *data, size_t size, const ps_wanted *wanted)
+static char *copy_text(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);
-    ps_dataset set = {0};
     if (text == NULL) abort();
     memcpy(text, data, size);
     text[size] = '\0';
-    if (ps_csv_parse("fuzz", text, size, wanted, &set) == PS_OK && set.n > 0) {
-        if (ps_dataset_check(&set, 0, wanted) != PS_OK) abort();
-        if (ps_dataset_slice(&set, 0, 0) != PS_OK) abort();
-    }
-    ps_dataset_fini(&set);
+    return text;
+}
+
+/* A table that can be read can be fitted, and read again by what was fitted. */
+static void read_as(const uint8_t *data, size_t size, const ps_config_data *config,
+                    const ps_wanted *wanted)
+{
+    ps_csv_options o = {.data = config, .wanted = wanted, .keys = true};
+    ps_preprocessing *state = NULL;
+    ps_table table;
+    ps_dataset set = {0};
+    char *text = copy_text(data, size), *saved = NULL;
+    float row[4096];
+    const ps_cell *cells;
+    ps_err err = ps_csv_parse("fuzz", text, size, &o, &table);
+    if (err == PS_OK) err = ps_table_fit(&table, config, wanted, &state);
+    if (err == PS_OK && ps_table_samples(&table, state, &set) != PS_OK) abort();
+    ps_table_fini(&table);
     free(text);
+    if (err == PS_OK) {
+        if (ps_preprocessing_text(state, &saved) != PS_OK) abort();
+        if (ps_table_row(set.table, set.n - 1, NULL, &cells) != PS_OK) abort();
+        if (state->n_inputs <= 4096) ps_preprocessing_row(state, cells, row);
+        text = copy_text(data, size);
+        o.known = state;
+        if (ps_csv_parse("fuzz", text, size, &o, &table) != PS_OK) abort();
+        free(text);
+        ps_table_fini(&table);
+    }
+    free(saved);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&state);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const ps_wanted classes = {0}, number = {.numbers = true, .n = 1};
     const ps_wanted nothing = {.nothing = true};
-    read_as(data, size, &classes);
-    read_as(data, size, &number);
-    read_as(data, size, &nothing);
+    ps_config_data config = {.target = (char *)"",
+                             .columns = (char *)"",
+                             .drop = (char *)"",
+                             .test_by = (char *)"random",
+                             .standardize = true};
+    read_as(data, size, &config, &classes);
+    read_as(data, size, &config, &number);
+    read_as(data, size, &config, &nothing);
+    config.target = (char *)"a\n";
+    config.drop = (char *)"id\n";
+    config.missing = size % 2 ? PS_MISSING_MEAN : PS_MISSING_OWN;
+    if (size % 3 == 0) config.drop = (char *)"";
+    read_as(data, size, &config, &classes);
+    read_as(data, size, &config, &number);
     return 0;
 }

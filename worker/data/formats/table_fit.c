@@ -238,6 +238,11 @@ static ps_err fit_classes(ps_table *t, int64_t k, const column_sums *s,
 {
     c->std = 1;
     if (s->texts == 0 && s->whole && s->least == 0) return PS_OK;
+    if (s->texts == 0 && !s->whole && !w->numbers)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.target: \"%s\" has numbers, such as %.15g: to predict "
+                          "numbers, set model.loss to mse",
+                          c->name, s->least);
     PS_TRY(fit_categories(t, k, w, c));
     return check_classes(c, w);
 }

@@ -654,7 +654,7 @@ out:
 }
 
 /* Of the input that is not given: [] is no size. */
-ps_err ps_dataset_find_input(const ps_config *cfg, ps_dims *out)
+ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_dims *out)
 {
     const ps_data_kind kind = cfg->data.kind;
     const ps_dims any = {0};
@@ -665,7 +665,7 @@ ps_err ps_dataset_find_input(const ps_config *cfg, ps_dims *out)
                           "model.input: synthetic data have the model's shape: give it");
     ps_err err = ps_dataset_known_state(cfg, &state);
     if (err == PS_OK && !state)
-        err = ps_dataset_load(cfg, PS_SPLIT_TRAIN, &any, 0, &state, &set);
+        err = ps_dataset_load(cfg, PS_SPLIT_TRAIN, &any, n_classes, &state, &set);
     if (err == PS_OK) *out = state ? (ps_dims){1, {state->n_inputs}} : set.dims;
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&state);

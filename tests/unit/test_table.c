@@ -1,0 +1,289 @@
+/* Tables by the names of their columns: what becomes of the cells. Expected values are
+ * those of numpy's mean and std, and of pandas.get_dummies. */
+#include "check.h"
+#include "csv.h"
+#include "printable.h"
+#include "table_fit.h"
+#include "temp_files.h"
+#include "test_part.h"
+
+static const ps_wanted classes = {.n = 3}, number = {.numbers = true, .n = 1};
+static const ps_wanted nothing = {.nothing = true};
+
+static ps_config_data data_of(const char *target)
+{
+    return (ps_config_data){.target = (char *)target,
+                            .columns = (char *)"",
+                            .drop = (char *)"",
+                            .test_by = (char *)"random",
+                            .standardize = true};
+}
+
+static ps_err read_table(const char *text, const ps_csv_options *o, ps_table *out)
+{
+    char *copy = strdup(text);
+    assert_non_null(copy);
+    const ps_err err = ps_csv_parse("t.csv", copy, strlen(text), o, out);
+    free(copy);
+    return err;
+}
+
+/* Reads, and fits unless *fitted is there. */
+static ps_err parse(const char *text, const ps_config_data *data, const ps_wanted *wanted,
+                    ps_preprocessing **fitted, ps_dataset *out)
+{
+    const ps_csv_options o = {
+        .data = data, .wanted = wanted, .known = *fitted, .keys = true};
+    ps_table table;
+    *out = (ps_dataset){0};
+    ps_err err = read_table(text, &o, &table);
+    if (err == PS_OK && !*fitted) err = ps_table_fit(&table, data, wanted, fitted);
+    if (err == PS_OK) err = ps_table_samples(&table, *fitted, out);
+    ps_table_fini(&table);
+    return err;
+}
+
+static void check_row(const ps_dataset *set, int64_t i, const double *expected)
+{
+    float row[16];
+    ps_cell room[16];
+    const ps_cell *cells;
+    assert_ok(ps_table_row(set->table, i, room, &cells));
+    ps_preprocessing_row(set->preprocessing, cells, row);
+    for (int64_t k = 0; k < set->dims.d[0]; k++)
+        if (fabs(row[k] - expected[k]) > 1e-6)
+            fail_msg("row %d, input %d: %g, not %g", (int)i, (int)k, (double)row[k],
+                     expected[k]);
+}
+
+static const char houses[] = "id,city,area,price\n"
+                             "a1,Rome,10,100\n"
+                             "a2,Oslo,20,300\n"
+                             "a3,Rome,60,200\n"
+                             "a4,7,30,400\n";
+
+/* numpy.std([10, 20, 60, 30]) = 18.7082869, of the prices 111.8033989. */
+TEST(numbers_are_scaled_and_texts_become_categories)
+{
+    ps_config_data data = data_of("price\n");
+    data.drop = (char *)"id\n";
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set, again;
+    assert_ok(parse(houses, &data, &number, &fitted, &set));
+    assert_int_equal(set.dims.d[0], 4); // 7, Oslo, Rome, area
+    check_row(&set, 0, (double[]){0, 0, 1, -20 / 18.708286933869708});
+    check_row(&set, 2, (double[]){0, 0, 1, 30 / 18.708286933869708});
+    check_row(&set, 3, (double[]){1, 0, 0, 0});
+    assert_true(fabsf(set.targets[0] - -150 / 111.80339887498948f) < 1e-6f);
+    float outputs[2] = {set.targets[0], 1};
+    ps_preprocessing_unscale(fitted, outputs, 2, 1);
+    assert_true(fabsf(outputs[0] - 100) < 1e-4f);
+    assert_true(fabsf(outputs[1] - 361.8034f) < 1e-3f);
+    assert_true(fabs(ps_preprocessing_unit(fitted, 0) - 111.80339887498948) < 1e-9);
+
+    // Other lines, in another order, with a text that is new: by the same state.
+    assert_ok(parse("price,area,more,city,id\n,10,1,Paris,9\n,45,1,7.0,8\n", &data,
+                    &nothing, &fitted, &again));
+    assert_false(again.answered);
+    check_row(&again, 0, (double[]){0, 0, 0, -20 / 18.708286933869708});
+    check_row(&again, 1, (double[]){1, 0, 0, 15 / 18.708286933869708});
+    assert_string_equal(again.keys.names[1], "8");
+    assert_non_null(strstr(again.doubts, "1 cells of \"city\" have a text that"));
+    ps_dataset_fini(&again);
+    assert_ok(parse(houses, &data, &nothing, &fitted, &again));
+    assert_true(again.answered && again.targets[1] == set.targets[1]);
+    ps_dataset_fini(&again);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+TEST(a_state_goes_through_its_text)
+{
+    ps_config_data data = data_of("price\n");
+    ps_preprocessing *fitted = NULL, *copy = NULL;
+    char *text = NULL, *again = NULL;
+    ps_dataset set;
+    assert_ok(parse(houses, &data, &number, &fitted, &set));
+    assert_ok(ps_preprocessing_text(fitted, &text));
+    assert_ok(ps_preprocessing_parse("x", text, &copy));
+    assert_ok(ps_preprocessing_text(copy, &again));
+    assert_string_equal(text, again);
+    assert_int_equal(copy->n_inputs, fitted->n_inputs);
+    ps_preprocessing_destroy(&copy);
+    for (size_t n = 0; n < strlen(text); n++) { // cut anywhere
+        char *part = strndup(text, n);
+        assert_int_equal(ps_preprocessing_parse("x", part, &copy), PS_ERR_FORMAT);
+        assert_null(copy);
+        free(part);
+    }
+    free(text);
+    free(again);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+static const char holes[] = "x,c,y\n1,a,0\n,b,1\n3,,1\n5,a,0\n";
+
+TEST(missing_cells_by_choice)
+{
+    ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set;
+    assert_error(parse(holes, &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+                 "t.csv:3: column 1: \"\" is not a value of \"x\": fill it");
+    data.missing = PS_MISSING_MEAN;
+    data.standardize = false;
+    assert_ok(parse(holes, &data, &classes, &fitted, &set));
+    check_row(&set, 1, (double[]){3, 0, 1}); // the mean of 1, 3, 5
+    check_row(&set, 2, (double[]){3, 2. / 3, 1. / 3});
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+    data.missing = PS_MISSING_OWN;
+    data.standardize = true;
+    assert_ok(parse(holes, &data, &classes, &fitted, &set));
+    check_row(&set, 0, (double[]){-2 / 1.632993161855452, 0, 1, 0, 0});
+    check_row(&set, 1, (double[]){0, 1, 0, 1, 0});
+    check_row(&set, 2, (double[]){0, 0, 0, 0, 1});
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+    assert_error(parse("x,y\n1,0\n2,\n", &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+                 "t.csv:3: column 2: \"\" is not a value of \"y\": fill it, or leave");
+}
+
+static void check_classes(const char *text, const int32_t *labels, int64_t n,
+                          const char *first)
+{
+    const ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set;
+    if (parse(text, &data, &classes, &fitted, &set) != PS_OK)
+        fail_msg("%s: %s", text, ps_err_message());
+    assert_memory_equal(set.labels, labels, (size_t)n * sizeof *labels);
+    if (first)
+        assert_string_equal(ps_class_name(&set.names, 0), first);
+    else
+        assert_int_equal(set.names.n, 0);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+TEST(classes_have_names)
+{
+    check_classes("x,y\n1,cat\n2,ant\n3,none\n", (int32_t[]){1, 0, 2}, 3, "ant");
+    check_classes("x,y\n1,10\n2,9\n3,9\n", (int32_t[]){1, 0, 0}, 3, "9");
+    check_classes("y,x\n0,1\n2,1\n", (int32_t[]){0, 2}, 2, NULL);
+}
+
+static void check_bad(const char *text, const char *target, const ps_wanted *wanted,
+                      const char *says)
+{
+    ps_config_data data = data_of(target);
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set;
+    assert_true(parse(text, &data, wanted, &fitted, &set) != PS_OK);
+    if (!strstr(ps_err_message(), says)) fail_msg("%s: %s", text, ps_err_message());
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+TEST(mistakes_are_named)
+{
+    check_bad(houses, "prize\n", &number,
+              "t.csv:1: there is no column \"prize\" (data.target); did you mean price?; "
+              "the first line has: id, city, area, price");
+    check_bad("a,a,y\n1,2,3\n", "a\n", &number, "two columns are named \"a\"");
+    check_bad("x,y\n1,cat\n", "y\n", &number,
+              "t.csv:2: column 2: \"cat\" is not a number");
+    check_bad("y\n1\n", "y\n", &number, "no column is left to predict from");
+    check_bad("x,y\n1,0.5\n", "y\n", &classes,
+              "to predict numbers, set model.loss to mse");
+    check_bad("x,y\n1,a\n1,b\n1,c\n1,d\n", "y\n", &classes,
+              "has 4 classes (a, b, c, d): give the last layer 4 outputs, not 3");
+    check_bad("x,y,z\n1,2,3\n", "y\nz\n", &number, "2 columns; give the last layer 2");
+    check_bad("x,y,z\n1,2,3\n", "y\nz\n", &classes, "set model.loss to mse, or name one");
+    check_bad("x,y\n\xff,2\n", "y\n", &number, "is not UTF-8: convert the file");
+    check_bad("\xff,y\n1,2\n", "y\n", &number, "is not UTF-8: convert the file");
+    check_bad("x,y\n1,2,3\n", "y\n", &number, "t.csv:2: 3 fields; the first line has 2");
+}
+
+TEST(other_files_have_what_the_training_samples_have)
+{
+    const ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set, other;
+    assert_ok(parse("x,c,y\n1,a,cat\n2,b,dog\n", &data, &classes, &fitted, &set));
+    assert_error(parse("x,c,y\n1,a,cow\n", &data, &classes, &fitted, &other),
+                 PS_ERR_FORMAT,
+                 "t.csv:2: column 3: \"cow\" is not a class that the training samples");
+    assert_error(parse("x,c,y\none,a,cat\n", &data, &classes, &fitted, &other),
+                 PS_ERR_FORMAT,
+                 "t.csv:2: column 1: \"one\" is not a number: the training");
+    assert_error(parse("x,y\n1,cat\n", &data, &classes, &fitted, &other), PS_ERR_FORMAT,
+                 "t.csv:1: there is no column \"c\"");
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+/* Lines that are longer than a block of the reader, and cells in a file. */
+IN_FOLDER(lines_are_read_in_blocks)
+{
+    enum { LINES = 3000 };
+    const ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    char *text = malloc(LINES * 1100), *path = strdup(temp_path("t.csv"));
+    size_t n = (size_t)sprintf(text, "x,c,y\n");
+    for (int i = 0; i < LINES; i++) { // a text of 1,000 bytes, with the end of a line
+        n += (size_t)sprintf(text + n, "%d,\"%c\n", i, 'a' + i % 3);
+        memset(text + n, ',', 1000);
+        n += 1000;
+        n += (size_t)sprintf(text + n, "\",%d\n", 2 * i);
+    }
+    assert_int_equal(temp_write("t.csv", text, n), 0);
+    for (int stream = 0; stream < 2; stream++) {
+        const ps_csv_options o = {
+            .data = &data, .wanted = &number, .folder = stream ? folder.path : NULL};
+        ps_table table;
+        ps_dataset set;
+        ps_preprocessing_destroy(&fitted);
+        assert_ok(ps_csv_read(&path, 1, &o, &table));
+        assert_int_equal(table.n, LINES);
+        assert_ok(ps_table_keep(&table, (int64_t[]){1, 5, 2999}, 3));
+        assert_ok(ps_table_fit(&table, &data, &number, &fitted));
+        assert_ok(ps_table_samples(&table, fitted, &set));
+        assert_int_equal(set.dims.d[0], 3); // x, and the two texts that are left: b, c
+        assert_true((set.table->cells == NULL) == stream);
+        // numpy.std([1, 5, 2999]) = 1412.3288...
+        check_row(&set, 0,
+                  (double[]){(1 - 1001.6666666666666) / 1412.3288883574141, 1, 0});
+        check_row(&set, 1,
+                  (double[]){(5 - 1001.6666666666666) / 1412.3288883574141, 0, 1});
+        ps_dataset_fini(&set);
+    }
+    ps_preprocessing_destroy(&fitted);
+    free(text);
+    free(path);
+}
+
+TEST(a_test_part_has_its_share_of_each_class)
+{
+    enum { N = 1000 };
+    static uint64_t keys[N];
+    static bool is_test[N], other[N];
+    static int64_t rows[N];
+    int64_t of_class[4] = {0};
+    for (int i = 0; i < N; i++)
+        keys[i] = i == 0 ? 3 : i % 10 == 0 ? 2 : i % 2;
+    assert_ok(ps_test_part_random(keys, N, 0.2, 7, is_test));
+    for (int i = 0; i < N; i++)
+        of_class[keys[i]] += is_test[i];
+    assert_in_range(of_class[0], 79, 81); // of 400
+    assert_in_range(of_class[1], 99, 101);
+    assert_in_range(of_class[2], 19, 21); // of 99
+    assert_int_equal(of_class[3], 0);     // its only sample is trained on
+    assert_int_equal(ps_test_part_rows(is_test, N, true, rows), 200);
+    assert_int_equal(ps_test_part_rows(is_test, N, false, rows), 800);
+    assert_ok(ps_test_part_random(keys, N, 0.2, 8, other));
+    assert_memory_not_equal(is_test, other, sizeof other);
+    ps_test_part_last((int64_t[]){3, 0, 1, 2}, 4, 0.5, is_test);
+    assert_true(!is_test[3] && !is_test[0] && is_test[1] && is_test[2]);
+}
