@@ -116,6 +116,17 @@ class Pictures(JobTest):
         self.same_as_pillow(self.write("p.png", random_png(20, 20, 8, 3, extra)))
         self.same_as_pillow(self.write("g.png", random_png(20, 20, 8, 0, chunk(b"tRNS", b"\0\7"))))
 
+    def test_webp_and_bmp(self):
+        picture = Image.fromarray(numpy.frombuffer(os.urandom(13 * 9 * 4), numpy.uint8).reshape(9, 13, 4), "RGBA")
+        for mode in ("1", "L", "P", "RGB", "RGBA"):
+            self.same_as_pillow(self.saved(picture.convert("RGB").convert(mode) if mode != "RGBA" else picture, f"{mode}.bmp"))
+        for name, options in (("a.webp", {"lossless": True}), ("b.webp", {"quality": 60})):
+            self.same_as_pillow(self.saved(picture, name, **options))
+            self.same_as_pillow(self.saved(picture.convert("RGB"), name, **options))
+        whole = Path(self.path("RGB.bmp")).read_bytes()
+        self.refused(self.write("cut.bmp", whole[:-1]), "not a whole BMP")
+        self.refused(self.write("cut.webp", Path(self.path("a.webp")).read_bytes()[:-9]), "not a whole WebP")
+
     def test_png_gamma_is_left_out(self):
         extra = chunk(b"gAMA", struct.pack(">I", 100000))
         self.same_as_pillow(self.write("g.png", random_png(20, 20, 8, 2, extra)))
@@ -209,7 +220,7 @@ class Pictures(JobTest):
         for cut in (4, 100, 700, len(jpeg) // 2):
             self.refused(self.write("cut.jpeg", jpeg[:cut]), "not a whole JPEG")
         self.refused(self.write("none.png", b""), "is empty")
-        self.refused(self.write("text.jpg", b"a letter"), "is neither a PNG nor a JPEG")
+        self.refused(self.write("text.jpg", b"a letter"), "is no PNG, JPEG, WebP or BMP")
         self.refused(self.path("missing.png"), "No such file")
         os.mkdir(self.path("folder.png"))
         self.refused(self.path("folder.png"), "is not a regular file")
@@ -370,7 +381,7 @@ class Jobs(JobTest):
         bad.write_bytes(b"no picture")
         said = self.psrun("--predict", self.path("set", "test"), "--init", self.path(out, "model.safetensors"),
                           self.config, out="said", code=1)
-        self.assertIn(f"{bad}: is neither a PNG nor a JPEG picture", said)
+        self.assertIn(f"{bad}: is no PNG, JPEG, WebP or BMP picture", said)
         self.assertFalse(os.path.exists(self.path("said", "predictions.csv")))
 
     def fails(self, says, *arguments):
@@ -395,9 +406,13 @@ class Jobs(JobTest):
             path.with_name(f"{i}.PNG").write_bytes(b"no picture")
         path.parent.with_name("Zebra").joinpath("0.PNG").write_bytes(b"")
         run = Psrun.run(self.psrun_argv("--check-data", self.config, out=self.out()))
-        self.assertEqual(run.stdout.count("is neither a PNG nor a JPEG picture\n"), 9)
+        self.assertEqual(run.stdout.count("is no PNG, JPEG, WebP or BMP picture\n"), 9)
         self.assertIn("and 1 more\n", run.stdout)
         self.assertIn("data.train: 11 of 30 pictures cannot be read, as listed: remove them, or save", run.stdout)
+        run = Psrun.run(self.psrun_argv("--check-data", self.config, "data.unreadable=skip", out=self.out()))
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertIn("left out: 11 of 30: ", " ".join(run.stdout.split()))
+        self.assertIn("data.train  19 samples", run.stdout)
 
     def test_folders(self):
         root = Path(self.path("set"))
@@ -405,7 +420,7 @@ class Jobs(JobTest):
         self.fails("a class of this name is not in")
         (root / "test" / "cat").rmdir()
         (root / "train" / "empty").mkdir()
-        self.fails("has no pictures (.png, .jpg, .jpeg)")
+        self.fails("has no pictures (.png, .jpg, .jpeg, .webp, .bmp)")
         (root / "train" / "empty").rmdir()
         flat = f"data.path={root / 'train'}"
         self.fails("has no folder train; if its folders are classes, move them into train/ and test/, or give "
@@ -413,7 +428,7 @@ class Jobs(JobTest):
         text = " ".join(self.psrun("--check-data", self.config, flat, "data.train=.@0-9").split())
         self.assertIn("classes without a sample: 2 of 3, the first is 1 ant: the range takes samples as", text)
         os.rename(root / "test", root / "val")
-        for name in ("train/ant/1.webp", "train/ant/2.tif", "train/loose.png", "train/ant/.hidden"):
+        for name in ("train/ant/1.gif", "train/ant/2.tif", "train/loose.png", "train/ant/.hidden"):
             (root / name).touch()
         text = self.psrun("-m", "single", self.config, out=self.out())
         left_out = f"files that are left out: 3, such as {root}/train/loose.png; pictures end in .png"

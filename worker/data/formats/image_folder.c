@@ -70,7 +70,8 @@ static bool is_picture(const char *name)
     const char *ending = strrchr(name, '.');
     return ending != NULL &&
            (strcasecmp(ending, ".png") == 0 || strcasecmp(ending, ".jpg") == 0 ||
-            strcasecmp(ending, ".jpeg") == 0);
+            strcasecmp(ending, ".jpeg") == 0 || strcasecmp(ending, ".webp") == 0 ||
+            strcasecmp(ending, ".bmp") == 0);
 }
 
 /* Names in a folder. others: files that are neither hidden nor pictures. */
@@ -186,8 +187,8 @@ static ps_err add_class(const char *folder, found *f)
         err = add_pictures(tree.names[i], f);
     name_list_fini(&tree);
     if (err == PS_OK && f->files.n == before)
-        return ps_err_set(PS_ERR_FORMAT, "%s has no pictures (.png, .jpg, .jpeg)",
-                          folder);
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s has no pictures (.png, .jpg, .jpeg, .webp, .bmp)", folder);
     return err;
 }
 
@@ -271,10 +272,11 @@ static ps_err list_classes(const char *split, const char *classes, found *f,
 static ps_err give_files(ps_err err, found *f, ps_dataset *out)
 {
     if (err == PS_OK && f->left_out > 0)
-        err = ps_dataset_note(&out->doubts,
-                              "files that are left out: %zu, such as %s; pictures end in "
-                              ".png, .jpg or .jpeg, and stand in the folder of a class",
-                              f->left_out, f->first);
+        err = ps_dataset_note(
+            &out->doubts,
+            "files that are left out: %zu, such as %s; pictures end in "
+            ".png, .jpg, .jpeg, .webp or .bmp, and stand in the folder of a class",
+            f->left_out, f->first);
     out->files = f->files.names;
     out->n = (int64_t)f->files.n;
     f->files = (name_list){0};

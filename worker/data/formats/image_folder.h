@@ -1,6 +1,6 @@
 /* Pictures in folders, as torchvision's ImageFolder has them:
  *
- *   SPLIT/CLASS/[FOLDER/ ...]NAME.png|jpg|jpeg
+ *   SPLIT/CLASS/[FOLDER/ ...]NAME.png|jpg|jpeg|webp|bmp
  *
  * Every folder in SPLIT is a class; a class's number is its place in the order of the
  * names' bytes. A class's files are in the order of their folders, then of their names.

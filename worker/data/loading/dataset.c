@@ -11,15 +11,17 @@
 #include "data_files.h"
 #include "idx.h"
 #include "image_folder.h"
+#include "interrupt.h"
 #include "mem.h"
 #include "npy.h"
 #include "picture.h"
+#include "picture_reader.h"
 #include "stl10.h"
 #include "synthetic.h"
 #include "table_fit.h"
 #include "test_part.h"
 
-enum { MAX_DEFAULT_SETS = 3 };
+enum { MAX_DEFAULT_SETS = 3, NAMES_BYTES = 300 };
 
 /* A kind of dataset: its reader, how many files a split has (0: any number), and the
  * default files when the configuration names none (each may end in .gz). */
@@ -249,6 +251,43 @@ static ps_err set_picture_dims(const ps_config *cfg, const ps_dims *want, ps_dim
                                      "model.input of [C, H, W]");
 }
 
+/* data.unreadable=skip: reads all pictures once, and leaves out those that cannot be. */
+static ps_err skip_unreadable(const ps_config *cfg, ps_dataset *set)
+{
+    ps_picture_reader pictures;
+    int64_t *rows = NULL, kept = 0;
+    uint8_t *sample = NULL;
+    char first[NAMES_BYTES] = "";
+    if (cfg->data.unreadable != PS_UNREADABLE_SKIP || set->n == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&rows, (size_t)set->n, sizeof *rows, "pictures"));
+    ps_err err =
+        ps_mem_zalloc(&sample, (size_t)ps_dims_count(&set->dims), 1, "a picture");
+    ps_picture_reader_init(&pictures, &cfg->data, &set->dims, false);
+    for (int64_t i = 0; i < set->n && err == PS_OK; i++) {
+        err = ps_picture_read(&pictures, set->files[i], (ps_draw_key){0}, sample);
+        const bool broken = err == PS_ERR_FORMAT || err == PS_ERR_IO;
+        const size_t at = strlen(first);
+        if (broken)
+            snprintf(first + at, sizeof first - at, "%s%s", at > 0 ? ", " : "",
+                     set->files[i]);
+        if (err == PS_OK) rows[kept++] = i;
+        if (broken) err = ps_interrupt_check();
+    }
+    if (err == PS_OK && kept < set->n)
+        err = ps_dataset_note(&set->doubts,
+                              "pictures that cannot be read, and are left out: %lld of "
+                              "%lld: %s",
+                              (long long)(set->n - kept), (long long)set->n, first);
+    if (err == PS_OK && kept == 0)
+        err = ps_err_set(PS_ERR_FORMAT, "none of %lld pictures can be read: %s",
+                         (long long)set->n, first);
+    if (err == PS_OK) err = ps_dataset_keep(set, rows, kept);
+    ps_picture_reader_fini(&pictures);
+    free(sample);
+    free(rows);
+    return err;
+}
+
 /* Whether folder/name exists; *out is then owned by the caller, else NULL. */
 static ps_err find_existing(const char *folder, const char *name, char **out)
 {
@@ -322,6 +361,7 @@ static ps_err list_pictures(const ps_config *cfg, const ps_data_spec *spec,
     if (err == PS_OK) err = find_split(spec, split, folder, &path);
     if (err == PS_OK && path != NULL) err = list_split(cfg, folder, path, split, out);
     if (err == PS_OK && out->n > 0) out->dims = dims;
+    if (err == PS_OK) err = skip_unreadable(cfg, out);
     if (err == PS_OK && out->n > 0 && wanted->numbers && wanted->n == 1)
         err = ps_dataset_labels_to_targets(out);
     free(path);
@@ -338,7 +378,9 @@ ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_d
     PS_TRY(set_picture_dims(cfg, want, &dims));
     PS_TRY(ps_image_folder_list_all(folder, out));
     out->dims = dims;
-    return PS_OK;
+    const ps_err err = skip_unreadable(cfg, out);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
 }
 
 /* --- names of classes ----------------------------------------------------------------

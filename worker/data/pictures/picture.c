@@ -1,6 +1,7 @@
 #include "picture.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,28 +9,39 @@
 
 static const uint8_t png_signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 static const uint8_t jpeg_signature[] = {0xff, 0xd8, 0xff};
+static const uint8_t webp_signature[] = {'R', 'I', 'F', 'F'};
+static const uint8_t bmp_signature[] = {'B', 'M'};
 
 /* decode NULL: this build does not have the library. */
 static const struct format {
     const char *name, *library;
     const uint8_t *signature;
     size_t n_signature;
+    bool common; // ps-worker without it reads no pictures
     ps_err (*decode)(const char *name, const void *bytes, size_t n, ps_picture *out);
 } formats[] = {
-    {"PNG", "libpng", png_signature, sizeof png_signature,
+    {"PNG", "libpng", png_signature, sizeof png_signature, true,
 #if PS_WITH_PNG
      ps_png_decode
 #else
      NULL
 #endif
     },
-    {"JPEG", "libjpeg-turbo", jpeg_signature, sizeof jpeg_signature,
+    {"JPEG", "libjpeg-turbo", jpeg_signature, sizeof jpeg_signature, true,
 #if PS_WITH_JPEG
      ps_jpeg_decode
 #else
      NULL
 #endif
     },
+    {"WebP", "libwebp", webp_signature, sizeof webp_signature, false,
+#if PS_WITH_WEBP
+     ps_webp_decode
+#else
+     NULL
+#endif
+    },
+    {"BMP", "", bmp_signature, sizeof bmp_signature, false, ps_bmp_decode},
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
@@ -46,7 +58,7 @@ static ps_err check_library(const struct format *f)
 ps_err ps_picture_check_build(void)
 {
     for (int i = 0; i < N_FORMATS; i++)
-        PS_TRY(check_library(&formats[i]));
+        if (formats[i].common) PS_TRY(check_library(&formats[i]));
     return PS_OK;
 }
 
@@ -61,7 +73,7 @@ ps_err ps_picture_decode(const char *name, const void *bytes, size_t n, ps_pictu
         return f->decode(name, bytes, n, out);
     }
     return ps_err_set(PS_ERR_FORMAT, "%s: %s", name,
-                      n == 0 ? "is empty" : "is neither a PNG nor a JPEG picture");
+                      n == 0 ? "is empty" : "is no PNG, JPEG, WebP or BMP picture");
 }
 
 ps_err ps_picture_reserve(ps_picture *out, const char *name, int64_t width,

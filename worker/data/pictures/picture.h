@@ -1,4 +1,4 @@
-/* Pictures: PNG and JPEG files as rows of pixels of 8 bits, the values that Pillow's
+/* Pictures: PNG, JPEG, WebP and BMP files as rows of pixels of 8 bits, the values that Pillow's
  * Image.open(file).convert("RGB") gives:
  *   gray, palette  their red, green and blue; gray of 1, 2 and 4 bits is scaled to 0 ..
  * 255 alpha          is left out, and nothing is put behind the picture 16 bits the upper
@@ -32,7 +32,7 @@ typedef struct ps_picture {
  * name. NOMEM. */
 ps_err ps_picture_decode(const char *name, const void *bytes, size_t n, ps_picture *out);
 
-/* Whether this build decodes both formats; else UNSUPPORTED, naming what is missing. */
+/* Whether this build decodes PNG and JPEG; else UNSUPPORTED, naming what is missing. */
 ps_err ps_picture_check_build(void);
 
 /* Gives out room for a picture of that size. FORMAT when it is beyond the limits; NOMEM.

@@ -1,5 +1,5 @@
 # What decodes pictures (data.kind image_folder): libpng, and libjpeg-turbo or another
-# libjpeg of version 62 or newer. Included by worker/CMakeLists.txt.
+# libjpeg of version 62 or newer; for WebP libwebp. Included by worker/CMakeLists.txt.
 
 # ps_picture_library(<name> <target> <package> <found>): sets PS_HAVE_<name>, and adds to
 # PS_PICTURE_TARGETS and to the summary.
@@ -22,6 +22,16 @@ find_package(PNG QUIET)
 find_package(JPEG QUIET)
 ps_picture_library(PNG PNG::PNG libpng-dev PNG_FOUND)
 ps_picture_library(JPEG JPEG::JPEG libjpeg-dev JPEG_FOUND)
+find_path(PS_WEBP_INCLUDE webp/decode.h)
+find_library(PS_WEBP_LIBRARY webp)
+if(PS_WEBP_INCLUDE AND PS_WEBP_LIBRARY)
+    set(PS_WEBP_FOUND TRUE)
+endif()
+ps_picture_library(WEBP ${PS_WEBP_LIBRARY} libwebp-dev PS_WEBP_FOUND)
+list(APPEND PS_WORKER_SOURCES data/pictures/picture_bmp.c)
+if(PS_HAVE_WEBP)
+    list(APPEND PS_WORKER_SOURCES data/pictures/picture_webp.c)
+endif()
 if(PS_HAVE_PNG)
     list(APPEND PS_WORKER_SOURCES data/pictures/picture_png.c)
 endif()
@@ -31,6 +41,6 @@ endif()
 
 function(ps_link_pictures target)
     target_compile_definitions(${target} PRIVATE PS_WITH_PNG=${PS_HAVE_PNG}
-                               PS_WITH_JPEG=${PS_HAVE_JPEG})
+                               PS_WITH_JPEG=${PS_HAVE_JPEG} PS_WITH_WEBP=${PS_HAVE_WEBP})
     target_link_libraries(${target} PUBLIC ${PS_PICTURE_TARGETS})
 endfunction()
