@@ -139,11 +139,11 @@ static double range_size(const range *r)
 /* ranges: (inputs) of a table as its file has it. */
 static ps_err find_ranges(const ps_table *t, range *ranges)
 {
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         for (int64_t k = 0; k < t->n_inputs && err == PS_OK; k++) {
             range *r = &ranges[k];
             r->missing += ps_cell_is_missing(row[k]);
@@ -152,7 +152,7 @@ static ps_err find_ranges(const ps_table *t, range *ranges)
             if (r->numbers++ == 0 || row[k] > r->most) r->most = row[k];
         }
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 

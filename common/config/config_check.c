@@ -361,6 +361,12 @@ static ps_err check_data_keys(const ps_config *cfg)
             cfg, "data.stream",
             "reads samples from an .npy or a .csv file: set data.kind npy or "
             "csv, or remove data.stream");
+    if (strcmp(d->test_by, "random") != 0 && strcmp(d->test_by, "order") != 0 &&
+        !d->target[0])
+        return key_error(cfg, "data.test_by",
+                         "'%.60s' is neither random nor order, nor a column of a table "
+                         "(data.target)",
+                         d->test_by);
     if (isnan(ps_config_test_share(cfg)))
         return key_error(cfg, "data.test",
                          "a share is above 0%% and below 100%%, such as 20%%");

@@ -191,7 +191,7 @@ static ps_err read_cell(csv_reader *r, int64_t k)
     return text_cell(r, c, index, &r->cells[k]);
 }
 
-static ps_err read_line(csv_reader *r)
+static ps_err csv_read_line(csv_reader *r)
 {
     if (r->lines.n_fields != r->line_fields)
         return ps_err_set(
@@ -245,12 +245,19 @@ static ps_err find_column(const csv_reader *r, const char *key, const char *name
     return *out >= 0 ? PS_OK : no_such_column(r, key, name);
 }
 
-static ps_err find_all(const csv_reader *r, const char *key, ps_names names)
+/* other: names that may not be among them; other_key has these. */
+static ps_err find_all(const csv_reader *r, const char *key, ps_names names,
+                       const char *other_key, ps_names other)
 {
     char name[NAME_BYTES];
     int64_t place;
-    for (int i = 0; ps_names_at(names, i, name, sizeof name); i++)
+    for (int i = 0; ps_names_at(names, i, name, sizeof name); i++) {
         PS_TRY(find_column(r, key, name, &place));
+        if (ps_names_find(other, name) >= 0)
+            return ps_err_set(PS_ERR_CONFIG,
+                              "%s: \"%s\" is in %s, too: leave it out of one", key, name,
+                              other_key);
+    }
     return PS_OK;
 }
 
@@ -276,7 +283,7 @@ static bool is_input(const csv_reader *r, const char *name)
 }
 
 /* Whether data.test needs a column's order, for which its cells stand once more. */
-static bool has_order(const csv_reader *r)
+static bool csv_has_order(const csv_reader *r)
 {
     const char *by = r->o->data->test_by;
     return !r->o->wanted->nothing && strcmp(by, "random") != 0 &&
@@ -298,10 +305,10 @@ static ps_err choose_columns(csv_reader *r)
     const ps_config_data *d = r->o->data;
     char name[NAME_BYTES];
     int64_t inputs = 0, k = 0, place;
-    PS_TRY(find_all(r, "data.target", d->target));
-    PS_TRY(find_all(r, "data.columns", d->columns));
-    PS_TRY(find_all(r, "data.drop", d->drop));
-    const bool ordered = has_order(r);
+    PS_TRY(find_all(r, "data.target", d->target, "data.drop", d->drop));
+    PS_TRY(find_all(r, "data.columns", d->columns, "data.target", d->target));
+    PS_TRY(find_all(r, "data.drop", d->drop, "data.columns", d->columns));
+    const bool ordered = csv_has_order(r);
     if (ordered) PS_TRY(find_column(r, "data.test_by", d->test_by, &place));
     for (int64_t i = 0; i < r->lines.n_fields; i++)
         inputs += is_input(r, r->lines.fields[i]);
@@ -336,7 +343,7 @@ static ps_err know_columns(csv_reader *r)
     const ps_preprocessing *p = r->o->known;
     const ps_config_data *d = r->o->data;
     char name[NAME_BYTES];
-    const bool ordered = has_order(r);
+    const bool ordered = csv_has_order(r);
     int64_t targets = p->n_targets, keys = 0, k = 0;
     for (int64_t i = 0; i < p->n_targets && r->o->wanted->nothing; i++)
         if (!has_column(r, p->targets[i].name)) targets = 0;
@@ -452,7 +459,7 @@ static ps_err read_first_numbers(csv_reader *r)
                                "%s:%" PRId64 ": 0, 1, 2, ... is taken as a sample; if it "
                                "is what pandas wrote as names, save with header=False",
                                l->path, l->line));
-    return read_line(r);
+    return csv_read_line(r);
 }
 
 /* --- files ------------------------------------------------------------------------- */
@@ -491,7 +498,7 @@ static ps_err csv_read_lines(csv_reader *r)
     for (;;) {
         PS_TRY(ps_csv_lines_next(&r->lines));
         if (r->lines.n_fields == 0) return PS_OK;
-        PS_TRY(read_line(r));
+        PS_TRY(csv_read_line(r));
     }
 }
 

@@ -8,7 +8,12 @@
 #include "hash.h"
 #include "mem.h"
 
-enum { FIRST_SLOTS = 64, FIRST_LINES = 64, WRITTEN_CELLS = 1 << 17 };
+enum {
+    FIRST_SLOTS = 64,
+    FIRST_LINES = 64,
+    WRITTEN_CELLS = 1 << 17,
+    BLOCK_CELLS = 1 << 14
+};
 
 /* --- texts ------------------------------------------------------------------------- */
 
@@ -122,7 +127,7 @@ static int64_t lines_held(const ps_table *t)
     return t->n - t->n_written;
 }
 
-static ps_err write_lines(ps_table *t)
+static ps_err table_write_lines(ps_table *t)
 {
     PS_TRY(transfer(t, true, t->cells, (size_t)lines_held(t) * line_bytes(t),
                     (off_t)((size_t)t->n_written * line_bytes(t))));
@@ -150,7 +155,7 @@ static ps_err table_grow(ps_table *t)
 ps_err ps_table_add(ps_table *t, const ps_cell *cells)
 {
     if (t->fd >= 0 && lines_held(t) * t->n_columns >= WRITTEN_CELLS)
-        PS_TRY(write_lines(t));
+        PS_TRY(table_write_lines(t));
     if (lines_held(t) == t->room) PS_TRY(table_grow(t));
     memcpy(t->cells + lines_held(t) * t->n_columns, cells, line_bytes(t));
     t->n++;
@@ -165,7 +170,7 @@ ps_err ps_table_end(ps_table *t)
         if (cells) t->cells = cells; // shrinking may fail
         return PS_OK;
     }
-    PS_TRY(write_lines(t));
+    PS_TRY(table_write_lines(t));
     free(t->cells);
     t->cells = NULL;
     return PS_OK;
@@ -198,6 +203,34 @@ ps_err ps_table_row(const ps_table *t, int64_t i, ps_cell *room, const ps_cell *
                         (off_t)((size_t)(t->rows ? t->rows[i] : i) * line_bytes(t)));
     *out = t->cells + i * t->n_columns;
     return PS_OK;
+}
+
+/* Fills the block from that line of the file on. */
+static ps_err scan_block(ps_table_scan *s, int64_t line)
+{
+    const ps_table *t = s->table;
+    const int64_t most = BLOCK_CELLS / t->n_columns + 1, left = t->n_written - line;
+    if (!s->block)
+        PS_TRY(ps_mem_zalloc(&s->block, (size_t)most, line_bytes(t), "lines of a table"));
+    s->first = line;
+    s->n = left < most ? left : most;
+    return transfer(t, false, s->block, (size_t)s->n * line_bytes(t),
+                    (off_t)((size_t)line * line_bytes(t)));
+}
+
+ps_err ps_table_scan_line(ps_table_scan *s, int64_t i, const ps_cell **out)
+{
+    const ps_table *t = s->table;
+    const int64_t line = t->rows ? t->rows[i] : i;
+    if (t->fd < 0) return ps_table_row(t, i, NULL, out);
+    if (line < s->first || line >= s->first + s->n) PS_TRY(scan_block(s, line));
+    *out = s->block + (line - s->first) * t->n_columns;
+    return PS_OK;
+}
+
+void ps_table_scan_fini(ps_table_scan *s)
+{
+    free(s->block);
 }
 
 ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell)

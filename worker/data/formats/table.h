@@ -60,6 +60,16 @@ ps_err ps_table_keep(ps_table *t, const int64_t *rows, int64_t n);
  * may read at a time. */
 ps_err ps_table_row(const ps_table *t, int64_t i, ps_cell *room, const ps_cell **out);
 
+/* The same for lines that are read one after the other: files are read in blocks. */
+typedef struct ps_table_scan {
+    const ps_table *table;
+    ps_cell *block; // owned; lines first .. first + n - 1 of the file
+    int64_t first, n;
+} ps_table_scan;
+
+ps_err ps_table_scan_line(ps_table_scan *s, int64_t i, const ps_cell **out); // IO, NOMEM
+void ps_table_scan_fini(ps_table_scan *s);
+
 ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell); // IO
 
 #endif

@@ -20,7 +20,7 @@ typedef struct column_sums {
 /* --- sums -------------------------------------------------------------------------- */
 
 /* A number that stands for "no class" is no cell. */
-static bool is_ignored(const ps_table_column *c, const ps_wanted *w, ps_cell cell)
+static bool cell_is_ignored(const ps_table_column *c, const ps_wanted *w, ps_cell cell)
 {
     return c->use == PS_COLUMN_TARGET && w->may_be_ignored && ps_cell_is_number(cell) &&
            cell == w->ignore_index;
@@ -43,23 +43,23 @@ static void sums_add(column_sums *s, ps_cell cell)
 /* Calls for each cell of a line; ctx: (n_columns) sums. */
 static ps_err sum_table(const ps_table *t, const ps_wanted *w, column_sums *sums)
 {
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         for (int64_t k = 0; k < t->n_columns && err == PS_OK; k++)
-            if (!is_ignored(&t->columns[k], w, row[k])) sums_add(&sums[k], row[k]);
+            if (!cell_is_ignored(&t->columns[k], w, row[k])) sums_add(&sums[k], row[k]);
     }
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         for (int64_t k = 0; k < t->n_columns && err == PS_OK; k++) {
             const double mean = sums[k].sum / (double)sums[k].numbers;
-            if (ps_cell_is_number(row[k]) && !is_ignored(&t->columns[k], w, row[k]))
+            if (ps_cell_is_number(row[k]) && !cell_is_ignored(&t->columns[k], w, row[k]))
                 sums[k].squares += (row[k] - mean) * (row[k] - mean);
         }
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 
@@ -89,47 +89,48 @@ static ps_err fit_numbers(const ps_table_column *from, const column_sums *s,
 static ps_err number_texts(ps_table *t, int64_t k, const ps_wanted *w)
 {
     char text[PS_CELL_TEXT];
-    ps_cell *room, cell = 0;
+    ps_table_scan scan = {.table = t};
+    ps_cell cell = 0;
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         if (err != PS_OK || !ps_cell_is_number(row[k]) ||
-            is_ignored(&t->columns[k], w, row[k]))
+            cell_is_ignored(&t->columns[k], w, row[k]))
             continue;
         err = ps_table_text(&t->columns[k], ps_cell_number_text(row[k], text), &cell);
         if (err == PS_OK) err = ps_table_set(t, i, k, cell);
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 
 /* counts: (texts) of the column's cells. */
 static ps_err count_texts(const ps_table *t, int64_t k, int64_t *counts)
 {
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         if (err == PS_OK && !ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
             counts[ps_cell_text(row[k])]++;
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 
 static ps_err renumber_texts(ps_table *t, int64_t k, const int64_t *places)
 {
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         if (err == PS_OK && !ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
             err = ps_table_set(t, i, k, ps_cell_of_text(places[ps_cell_text(row[k])]));
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 
@@ -144,8 +145,8 @@ static int by_category(const void *a, const void *b)
 }
 
 /* list: (n) of the texts that have cells, sorted. places: (texts) */
-static ps_err take_categories(const category *list, int64_t n, int64_t *places,
-                              ps_column *c)
+static ps_err fit_take_categories(const category *list, int64_t n, int64_t *places,
+                                  ps_column *c)
 {
     int64_t all = 0;
     PS_TRY(ps_mem_zalloc(&c->categories.names, (size_t)n, sizeof *c->categories.names,
@@ -182,7 +183,7 @@ static ps_err sort_texts(ps_table *t, int64_t k, category *list, int64_t *counts
         if (counts[i] > 0) list[n++] = (category){seen->names.names[i], i, counts[i]};
     PS_TRY(check_categories(&t->columns[k], n));
     qsort(list, (size_t)n, sizeof *list, by_category);
-    PS_TRY(take_categories(list, n, counts, c));
+    PS_TRY(fit_take_categories(list, n, counts, c));
     return renumber_texts(t, k, counts);
 }
 
@@ -359,15 +360,15 @@ static ps_err take_keys(const ps_table *t, const ps_cell *row, ps_dataset *out)
 
 static ps_err fill_samples(const ps_table *t, const ps_preprocessing *p, ps_dataset *out)
 {
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         if (err == PS_OK && out->answered) take_answers(t, p, row, i, out);
         if (err == PS_OK) err = take_keys(t, row, out);
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 
@@ -405,13 +406,13 @@ static const char *cell_name(const ps_table_column *c, ps_cell cell)
 ps_err ps_table_classes(const ps_table *t, const ps_wanted *wanted, uint64_t *keys)
 {
     char text[PS_CELL_TEXT];
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
     if (t->n_targets != 1 || ps_wanted_numbers(wanted, 1)) return PS_OK;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
         ps_hash h;
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         if (err != PS_OK) break;
         const ps_cell cell = row[t->n_inputs];
         ps_hash_init(&h);
@@ -420,7 +421,7 @@ ps_err ps_table_classes(const ps_table *t, const ps_wanted *wanted, uint64_t *ke
                                : cell_name(&t->columns[t->n_inputs], cell));
         keys[i] = ps_hash_value(&h);
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 
@@ -441,11 +442,11 @@ static int by_value(const void *a, const void *b)
 
 static ps_err list_values(const ps_table *t, int64_t k, ordered_line *list)
 {
-    ps_cell *room;
+    ps_table_scan scan = {.table = t};
     const ps_cell *row;
-    ps_err err = ps_mem_zalloc(&room, (size_t)t->n_columns, sizeof *room, "a line");
+    ps_err err = PS_OK;
     for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_row(t, i, room, &row);
+        err = ps_table_scan_line(&scan, i, &row);
         if (err != PS_OK) break;
         const bool number = ps_cell_is_number(row[k]);
         list[i] =
@@ -453,7 +454,7 @@ static ps_err list_values(const ps_table *t, int64_t k, ordered_line *list)
                            .number = number ? row[k] : 0,
                            .text = number ? NULL : cell_name(&t->columns[k], row[k])};
     }
-    free(room);
+    ps_table_scan_fini(&scan);
     return err;
 }
 

@@ -1,0 +1,169 @@
+"""Tables by the names of their columns: jobs, evaluations and predictions stand on one state, in the users' units."""
+import csv
+import gzip
+import importlib.util
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from jobs import PSRUN, JobTest, read_safetensors
+
+CITIES = {"Rome": 0.0, "Oslo": 90.0, "Paris, F": 50.0}
+
+
+def rows_of(n, seed):
+    draw = random.Random(seed)
+    for i in range(n):
+        city, area = draw.choice(list(CITIES)), draw.uniform(20, 200)
+        yield {"id": f"{i:03}", "city": city, "area": f"{area:.3f}", "rooms": "" if i % 9 == 4 else str(draw.randint(1, 6)),
+               "price": f"{2 * area + CITIES[city] + 300:.3f}", "kind": ("small", "mid", "large")[int(area > 80) + int(area > 140)]}
+
+
+class Tables(JobTest):
+    def setUp(self):
+        super().setUp()
+        self.table = self.write("all.csv", rows_of(150, 1))
+        self.new = self.write("new.csv", rows_of(20, 2))
+        # One layer, so that a prediction can be calculated by hand.
+        self.numbers = self.file("numbers.yaml", (
+            "model: {loss: mse, layers: [linear: {name: all, out: 1}]}\n"
+            "data: {kind: csv, train: all.csv, test: 20%, target: price, drop: [id, kind], missing: own, batch: 10}\n"
+            "train: {epochs: 60}\noptimizer: {name: adamw, lr: 0.03, weight_decay: 0}\n"))
+        self.classes = self.file("classes.yaml", (
+            "model: {layers: [linear: {out: 16}, relu, linear: {out: 3}]}\n"
+            "data: {kind: csv, train: all.csv, test: 20%, target: kind, drop: [id], missing: mean, batch: 10}\n"
+            "train: {epochs: 40}\noptimizer: {name: adamw, lr: 0.02}\n"))
+
+    def write(self, name, rows):
+        path, rows = self.path(name), list(rows)
+        with open(path, "w", encoding="utf-8", newline="") as f:
+            table = csv.DictWriter(f, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
+        return path
+
+    def state(self, out="out"):
+        return json.loads(read_safetensors(self.path(out, "model.safetensors"))[1]["preprocessing"])
+
+    def predictions(self, what, out):
+        self.psrun("--predict", what, "--init", self.path("out", "model.safetensors"), self.numbers, out=out)
+        data = Path(self.path(out, "predictions.npy")).read_bytes()
+        at = 10 + struct.unpack("<H", data[8:10])[0]
+        return struct.unpack(f"<{(len(data) - at) // 4}f", data[at:])
+
+    def by_hand(self, rows, out="out"):
+        """The model and its preprocessing in double precision."""
+        state, tensors = self.state(out), read_safetensors(self.path(out, "model.safetensors"))[0]
+        target = state["targets"][0]
+        for row in rows:
+            x = []
+            for c in state["columns"]:
+                cell = row[c["name"]]
+                if c["categories"]:
+                    x += [float(cell == k) for k in c["categories"]]
+                else:
+                    x += [((float(cell) if cell else c["fill"]) - c["mean"]) / c["std"]]
+                x += [float(not cell)] * c["own"]
+            output = sum(a * b for a, b in zip(x, tensors["all.weight"][2], strict=True)) + tensors["all.bias"][2][0]
+            yield output * target["std"] + target["mean"]
+
+    def test_numbers_are_predicted_in_their_own_units(self):
+        self.psrun("-s", 1, "-w", 2, self.numbers)
+        rows = list(rows_of(20, 2))
+        got = self.predictions(self.new, "said")
+        for value, want, row in zip(got, self.by_hand(rows), rows, strict=True):
+            self.assertLess(abs(value - want), 1e-6 * abs(want))
+            self.assertLess(abs(value - float(row["price"])), 12)
+        # Other columns' order, more columns, gzip: the same.
+        moved = [{"more": "x", **dict(reversed(row.items()))} for row in rows]
+        Path(self.path("moved.csv.gz")).write_bytes(gzip.compress(Path(self.write("m.csv", moved)).read_bytes()))
+        self.assertEqual(self.predictions(self.path("moved.csv.gz"), "again"), got)
+        # Of the training samples alone: numpy's mean and std of the lines that are not in the test part.
+        area = next(c for c in self.state()["columns"] if c["name"] == "area")
+        values = [float(row["area"]) for row in rows_of(150, 1)]
+        self.assertNotAlmostEqual(area["mean"], sum(values) / len(values), 6)
+
+    def test_workers_and_streams_change_nothing(self):
+        self.psrun("-s", 2, "-w", 2, self.classes)
+        self.assertGreater(self.summary()["test_accuracy"], 0.9)
+        self.assertEqual([t["categories"] for t in self.state()["targets"]], [["large", "mid", "small"]])
+        for out, mode, stream in (("reduced", ("-m", "allreduce"), "false"), ("streamed", ("-s", 1), "true")):
+            self.psrun("-w", 2, *mode, self.classes, f"data.stream={stream}", out=out)
+            self.assertEqual(self.weights(out), self.weights())
+            self.assertEqual(self.summary(out)["test_accuracy"], self.summary()["test_accuracy"])
+        # Its weights are enough for an evaluation, of a file without training samples.
+        self.write("only.csv", rows_of(60, 3))
+        alone = ("data.train=", "data.test=only.csv", "train.epochs=0", f"train.init={self.path('out', 'model.safetensors')}")
+        self.psrun("-m", "single", self.classes, *alone, out="judged")
+        self.assertGreater(self.summary("judged")["test_accuracy"], 0.85)
+
+    def test_the_latest_lines_are_tested(self):
+        rows = [{"when": f"2024-{1 + i * 7 % 12:02}-01", "x": i, "y": i % 2} for i in range(48)]
+        job = self.file("time.yaml", (
+            "model: {layers: [linear: {out: 2}]}\ntrain: {epochs: 1}\n"
+            f"data: {{kind: csv, train: {self.write('t.csv', rows)}, test: 25%, test_by: when, target: y, drop: when}}\n"))
+        self.psrun("-m", "single", job)
+        early = [row["x"] for row in rows if row["when"] < "2024-10"]
+        self.assertEqual(self.state()["columns"][0]["mean"], sum(early) / len(early))
+
+    def test_other_data_are_refused(self):
+        self.psrun("-m", "single", self.numbers, "checkpoint.every=100")
+        lines = Path(self.table).read_text(encoding="utf-8").splitlines(True)
+        Path(self.table).write_text("".join(lines[:-9]), encoding="utf-8")
+        said = self.psrun("-m", "single", "--resume", self.path("out"), self.numbers, "train.epochs=90", code=1)
+        self.assertIn("were trained on other data", said)
+        # Of two workers each has its own files.
+        Path(self.path("other")).mkdir()
+        Path(self.path("other", "all.csv")).write_text("".join(lines), encoding="utf-8")
+        parts = self.start_job(1, 2, "model.input=[6]", lambda _, rank: f"data.path={self.path('other') if rank else self.folder}",
+                               config=self.numbers)
+        self.assertEqual(self.wait_all(parts)["worker 1"], 1)
+        self.assertIn("training samples have other columns, means or categories than worker 0's", parts["worker 1"].text())
+
+    def test_mistakes_are_named(self):
+        for settings, says in (
+                (["data.target=prise"], "there is no column \"prise\" (data.target); did you mean price?"),
+                (["data.missing=error"], ":6: column 4: \"\" is not a value of \"rooms\": fill it, set data.missing"),
+                (["data.test=0%"], "data.test: a share is above 0% and below 100%"),
+                (["data.test=", "data.test_by=area"], "data.test_by: needs data.test that is a share"),
+                (["data.drop=[price]"], "data.target: \"price\" is in data.drop, too: leave it out of one"),
+                (["data.target=[]", "data.drop=[]", "data.test_by=area"], "data.test_by: 'area' is neither random nor order"),
+                (["data.kind=npy"], "data.target: needs data.kind csv"),
+                (["model.loss=cross_entropy"], "to predict numbers, set model.loss to mse")):
+            with self.subTest(settings=settings):
+                self.assertIn(says, " ".join(self.psrun("--check-data", self.numbers, *settings, code=1).split()))
+        said = " ".join(self.psrun("--check-data", self.numbers).split())
+        self.assertIn("3 texts, such as Oslo city", said)
+        self.assertIn("missing rooms", said)
+
+    def convert(self, *arguments, **env):
+        run = subprocess.run([sys.executable, PSRUN, "--convert", *arguments], text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, check=False, env=dict(os.environ, **env))
+        return run.returncode, run.stdout
+
+    def test_a_conversion_that_cannot_be(self):
+        self.assertIn("reads files that end in .parquet,", self.convert("a.txt")[1])
+        self.assertIn("there is no such file", self.convert("a.parquet")[1])
+        self.file("a.parquet", "")
+        self.file("pandas.py", "raise ImportError\n")
+        code, said = self.convert(self.path("a.parquet"), PYTHONPATH=self.folder)
+        self.assertEqual((code, said.count("\n")), (1, 1))
+        self.assertIn("psrun: --convert needs pandas: apt-get install python3-pandas", said)
+
+    @unittest.skipIf(importlib.util.find_spec("pandas") is None, "needs pandas")
+    def test_convert(self):
+        self.file("a.json", '[{"x": 1.5, "y": "ä, b"}, {"x": null, "y": "c"}]')
+        code, said = self.convert(self.path("a.json"))
+        self.assertEqual(code, 0, said)
+        self.assertEqual(self.text_of("a.csv"), 'x,y\n1.5,"ä, b"\n,c\n')
+        self.assertIn("is there already", self.convert(self.path("a.json"))[1])
+        self.assertEqual(self.convert(self.path("a.json"), "--overwrite")[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
