@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs import ROOT, run_well
 
 # What ps-worker and the all-reduce engine stand on.
-NOT_NEEDED = re.compile(r"dnnl|gomp|gloo|libpng|libjpeg|nccl|cuda", re.I)
+NOT_NEEDED = re.compile(r"dnnl|gomp|gloo|libpng|libjpeg|libwebp|nccl|cuda", re.I)
 
 
 def must(*command, **more):

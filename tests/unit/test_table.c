@@ -192,8 +192,9 @@ TEST(mistakes_are_named)
               "t.csv:1: there is no column \"prize\" (data.target); did you mean price?; "
               "the first line has: id, city, area, price");
     check_bad("a,a,y\n1,2,3\n", "a\n", &number, "two columns are named \"a\"");
-    check_bad("x,y\n1,cat\n", "y\n", &number,
-              "t.csv:2: column 2: \"cat\" is not a number");
+    check_bad(
+        "x,y\n1,cat\n", "y\n", &number,
+        "t.csv:2: column 2: \"cat\" is not a number: for classes, leave model.loss");
     check_bad("y\n1\n", "y\n", &number, "no column is left to predict from");
     check_bad("x,y\n1,0.5\n", "y\n", &classes,
               "to predict numbers, set model.loss to mse");

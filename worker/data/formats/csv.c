@@ -76,9 +76,10 @@ static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const c
     const char *mend = is_missing(field)          ? "fill it, or leave out the line"
                        : has_decimal_comma(field) ? "write a point for the comma"
                        : is_like_number(field)    ? "write a finite number"
-                       : class           ? "data.target names classes that are texts"
-                       : csv_is_named(r) ? "the training samples have numbers there"
-                                         : "with data.target a column may have texts";
+                       : class            ? "data.target names classes that are texts"
+                       : !csv_is_named(r) ? "with data.target a column may have texts"
+                       : r->o->known      ? "the training samples have numbers there"
+                                          : "for classes, leave model.loss out";
     char text[192];
     snprintf(text, sizeof text, "%s: %s", what, mend);
     return ps_csv_bad_field(&r->lines, index, text);
