@@ -18,23 +18,6 @@
 #include "model_spec.h"
 #include "value_json.h"
 
-static json_t *tree_json(const ps_yaml *node)
-{
-    if (!node) return json_null();
-    if (node->kind == PS_YAML_SCALAR)
-        return node->text ? json_string(node->text) : json_null();
-    bool is_map = node->kind == PS_YAML_MAP;
-    json_t *out = is_map ? json_object() : json_array();
-    for (int i = 0; i < node->n_items; i++) {
-        json_t *item = tree_json(node->items[i]);
-        if (is_map)
-            json_object_set_new(out, node->items[i]->key, item);
-        else
-            json_array_append_new(out, item);
-    }
-    return out;
-}
-
 static json_t *tensors_json(const ps_tensor *tensors, int n)
 {
     static const char *const roles[] = {"weight", "bias", "norm", "buffer", "counter"};
@@ -65,7 +48,7 @@ static ps_err print_job(const ps_config *cfg)
                             ps_config_value_json(cfg, &ps_config_keys[i]));
     json_t *job =
         json_pack("{s:s, s:o, s:o, s:I, s:o, s:o}", "file", cfg->file, "keys", keys,
-                  "layers", tree_json(ps_yaml_path(cfg->tree, "model.layers")),
+                  "layers", ps_yaml_json(ps_yaml_path(cfg->tree, "model.layers")),
                   "n_params", (json_int_t)spec.table.n_params, "tensors",
                   tensors_json(spec.table.tensors, spec.table.n_tensors), "buffers",
                   tensors_json(spec.table.buffers, spec.table.n_buffers));

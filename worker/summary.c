@@ -169,8 +169,15 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
     const bool tested = r->evaluation.samples > 0;
     put_number(o, "train_loss", r->train_loss);
     put_number(o, "test_loss", tested ? r->evaluation.loss : NAN);
-    put_number(o, "test_accuracy", tested ? r->evaluation.accuracy : NAN);
-    put_number(o, "test_top5_accuracy", tested ? r->evaluation.top5 : NAN);
+    const ps_measures *m = tested ? &r->evaluation.measures : &ps_measures_none;
+    put_number(o, "train_accuracy", r->train_accuracy);
+    put_number(o, "test_accuracy", m->accuracy);
+    put_number(o, "test_top5_accuracy", m->top5);
+    put_number(o, "test_f1", m->f1);
+    put_number(o, "test_auc", m->auc);
+    put_number(o, "test_r2", m->r2);
+    put_number(o, "test_mae", m->mae);
+    put_number(o, "test_rmse", m->rmse);
     put_count(o, "test_samples", (uint64_t)r->evaluation.samples);
     json_object_set_new(o, "interrupted", json_boolean(r->interrupted));
     json_object_set_new(o, "stopped_early", json_boolean(r->stopped_early));

@@ -21,6 +21,7 @@
 #include "rejoin.h"
 #include "resume.h"
 #include "roster.h"
+#include "run_config.h"
 #include "session.h"
 #include "summary.h"
 #include "trace_of_job.h"
@@ -471,6 +472,15 @@ static ps_err write_summary(job *j)
     return ps_summary_write(&j->summary, path);
 }
 
+/* With train.epochs=0 there is no training set. */
+static ps_err write_config(job *j)
+{
+    const ps_data_sets *d = &j->data;
+    return ps_run_config_write(j->config, &j->spec.input,
+                               d->train.names.n > 0 ? &d->train.names : &d->test.names,
+                               &j->run_dir);
+}
+
 static ps_err worker_job_finish(job *j)
 {
     begin_summary(j);
@@ -478,6 +488,7 @@ static ps_err worker_job_finish(job *j)
     PS_TRY(ps_session_stop(j->session));
     if (j->rank == 0 && j->result.evaluation.samples > 0)
         PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));
+    if (j->rank == 0) PS_TRY(write_config(j));
     if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(close_outputs(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));

@@ -13,6 +13,7 @@
 #include "mem.h"
 #include "model_spec.h"
 #include "predict.h"
+#include "serve.h"
 #include "worker_job.h"
 
 /* As shells count: 143 after a SIGTERM of its own; 130 after SIGINT, or when another
@@ -41,7 +42,7 @@ static const ps_cli_program program = {
 static bool worker_main_answers(const ps_cli *cli)
 {
     return cli->input || cli->describe || cli->export_torch || cli->check_data ||
-           (cli->predict && cli->shares == 1);
+           (cli->predict && cli->shares == 1) || cli->serve;
 }
 
 static int worker_main_fail(const ps_cli *cli, ps_err err)
@@ -108,6 +109,8 @@ static int run_job(const ps_cli *cli)
         err = ps_export_torch(&config, stdout);
     else if (cli->predict)
         err = ps_predict(cli, &config, threads_to_predict(cli, &config));
+    else if (cli->serve)
+        err = ps_serve(cli, &config, threads_to_predict(cli, &config));
     else if (cli->join_shares > 0)
         err = ps_predict_join(cli, &config);
     else

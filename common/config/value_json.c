@@ -56,6 +56,23 @@ static json_t *groups_json(const ps_group_list *groups)
     return out;
 }
 
+json_t *ps_yaml_json(const ps_yaml *node)
+{
+    if (!node) return json_null();
+    if (node->kind == PS_YAML_SCALAR)
+        return node->text ? json_string(node->text) : json_null();
+    bool is_map = node->kind == PS_YAML_MAP;
+    json_t *out = is_map ? json_object() : json_array();
+    for (int i = 0; i < node->n_items; i++) {
+        json_t *item = ps_yaml_json(node->items[i]);
+        if (is_map)
+            json_object_set_new(out, node->items[i]->key, item);
+        else
+            json_array_append_new(out, item);
+    }
+    return out;
+}
+
 json_t *ps_config_value_json(const ps_config *cfg, const ps_config_key *key)
 {
     const void *at = ps_config_field(cfg, key);

@@ -10,6 +10,10 @@
 /* The value of a key, as the reader has understood it. Owned by the caller. */
 json_t *ps_config_value_json(const ps_config *cfg, const ps_config_key *key);
 
+/* A tree of a configuration file; its scalars are strings. NULL: null. Owned by the
+ * caller. */
+json_t *ps_yaml_json(const ps_yaml *node);
+
 /* What a job has to keep when it goes on from a checkpoint: the values of all keys that
  * are not free (PS_RESUME_FREE), and for model.layers a hash. Owned by the caller; NULL:
  * no memory. */

@@ -26,6 +26,7 @@ typedef enum ps_metric_kind {
     X(EPOCHS, "epochs", "planned_epochs", 1, GAUGE, "epochs", "epochs of the whole job")  \
     X(LOSS, "loss", "loss", 1, GAUGE, "", "loss of the last step, of this worker's samples") \
     X(LOSS_MEAN, "loss_mean", "loss_mean", 1, GAUGE, "", "mean loss of all workers' samples since the record before") \
+    X(TRAIN_ACCURACY, "train_accuracy", "train_accuracy_ratio", 1, GAUGE, "", "accuracy of all workers' training samples since the record before, 0 to 1; each sample before its step") \
     X(LR, "lr", "learning_rate", 1, GAUGE, "", "learning rate of the last step")          \
     X(LOSS_SCALE, "loss_scale", "loss_scale", 1, GAUGE, "", "loss scale of the last step; 1 without") \
     X(SAMPLES_PER_SECOND, "samples_per_second", "samples_per_second", 1, GAUGE, "samples/s", "samples of all workers per second") \
@@ -34,6 +35,11 @@ typedef enum ps_metric_kind {
     X(TEST_LOSS, "test_loss", "test_loss", 1, GAUGE, "", "loss of the last evaluation")   \
     X(TEST_ACCURACY, "test_accuracy", "test_accuracy_ratio", 1, GAUGE, "", "accuracy of the last evaluation, 0 to 1") \
     X(TEST_TOP5_ACCURACY, "test_top5_accuracy", "test_top5_accuracy_ratio", 1, GAUGE, "", "of the last evaluation, with more than five classes: samples whose label is among the five largest outputs, 0 to 1") \
+    X(TEST_F1, "test_f1", "test_f1_ratio", 1, GAUGE, "", "of the last evaluation: the mean over the classes of F1, 0 to 1") \
+    X(TEST_AUC, "test_auc", "test_auc_ratio", 1, GAUGE, "", "of the last evaluation, with two classes: the area under the ROC curve, 0 to 1") \
+    X(TEST_R2, "test_r2", "test_r2", 1, GAUGE, "", "of the last evaluation, with numbers: the part of their variance that is explained, at most 1") \
+    X(TEST_MAE, "test_mae", "test_mae", 1, GAUGE, "", "of the last evaluation, with numbers: the mean absolute error") \
+    X(TEST_RMSE, "test_rmse", "test_rmse", 1, GAUGE, "", "of the last evaluation, with numbers: the root of the mean squared error") \
     X(TEST_SAMPLES, "test_samples", "test_samples", 1, GAUGE, "samples", "samples of the last evaluation") \
     X(SAMPLES, "samples", "samples_total", 1, COUNTER, "samples", "samples of all workers that have been trained on") \
     X(SKIPPED_STEPS, "skipped_steps", "skipped_steps_total", 1, COUNTER, "steps", "steps whose gradient overflowed") \

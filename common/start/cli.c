@@ -31,6 +31,7 @@ typedef enum flag_id {
     FLAG_EXPORT_TORCH,
     FLAG_INIT,
     FLAG_PREDICT,
+    FLAG_SERVE,
     FLAG_SHARE,
     FLAG_JOIN_SHARES,
     FLAG_CURVE,
@@ -81,9 +82,11 @@ static const struct {
     [FLAG_INIT] = {"--init", "FILE", "weights to begin with, safetensors (train.init)"},
     [FLAG_PREDICT] = {"--predict", "FILE",
                       "no job: what the model with the weights of --init says of the\n"
-                      "samples in that .npy or .csv file (without classes), of the\n"
-                      "pictures in that folder, or of the test set (test); into\n"
-                      "--out's predictions.npy and predictions.csv"},
+                      "samples in that file (npy, a table, a picture), of the pictures\n"
+                      "in that folder, of standard input (-), or of the test set\n"
+                      "(test); into --out's predictions.csv and predictions.npy"},
+    [FLAG_SERVE] = {"--serve", "PORT",
+                    "no job: the same over HTTP with JSON, on this host alone"},
     [FLAG_SHARE] = {"--share", "R/N",
                     "with --predict: only share R, from 0, of N of the samples"},
     [FLAG_JOIN_SHARES] = {"--join-shares", "N",
@@ -386,6 +389,12 @@ static ps_err fill_prediction(ps_cli *cli, const arguments *args)
 {
     const char *share = args->value[FLAG_SHARE], *join = args->value[FLAG_JOIN_SHARES];
     cli->predict = args->value[FLAG_PREDICT];
+    int64_t port = 0;
+    if (args->value[FLAG_SERVE] &&
+        (!ps_parse_int(args->value[FLAG_SERVE], &port) || port < 1 || port > 65535))
+        return ps_err_set(PS_ERR_ARG, "--serve: '%.40s' is not a port (1 .. 65535)",
+                          args->value[FLAG_SERVE]);
+    cli->serve = (int)port;
     if (share && !cli->predict)
         return ps_err_set(PS_ERR_ARG, "--share %.40s: it needs --predict", share);
     if (share) PS_TRY(parse_share(share, &cli->share, &cli->shares));

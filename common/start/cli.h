@@ -39,6 +39,7 @@ typedef struct ps_cli {
     bool describe;       // print the model, run no job
     bool export_torch;   // print the model as PyTorch source, run no job
     const char *predict; // a file, or "test"; borrowed; NULL: a job
+    int serve;           // a port to answer requests for predictions on; 0: a job
     int share, shares;   // of the samples to predict: from 0; shares 1: all
     int join_shares;     // put that many together, run no job; 0: no
     bool trace;          // also among the overrides, as train.trace

@@ -14,16 +14,30 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "loopback.h"
 #include "mem.h"
 
+typedef struct connection {
+    int fd;            // -1: a free place
+    uint64_t begun_ns; // its request, or the silence before it
+} connection;
+
 struct ps_http_server {
     struct MHD_Daemon *daemon;
-    ps_http_get *get;
-    void *ctx;
+    ps_http_options o;
     bool loopback; // bound only to this host's own addresses
     int port;
+    connection connections[PS_HTTP_CONNECTIONS]; // with POST
 };
+
+enum { CONTENT_TOO_LARGE = 413 }; // older libraries have another name for it
+
+typedef struct request {
+    char *bytes; // (n + 1)
+    size_t n;
+    bool too_long;
+} request;
 
 /* "localhost:9100", "127.0.0.1:9100", "[::1]:9100": a name of only this host. */
 static bool is_own_name(const char *host)
@@ -67,7 +81,7 @@ static enum MHD_Result http_send_answer(struct MHD_Connection *c, unsigned code,
     struct MHD_Response *r = response_of(a);
     if (!r) return MHD_NO;
     if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(r, "Allow", "GET, HEAD");
+        MHD_add_response_header(r, "Allow", a->allow);
     enum MHD_Result sent = MHD_queue_response(c, code, r);
     MHD_destroy_response(r);
     return sent;
@@ -80,11 +94,106 @@ static enum MHD_Result http_refuse(struct MHD_Connection *c, unsigned code,
     return http_send_answer(c, code, &a);
 }
 
-static enum MHD_Result http_fail(struct MHD_Connection *c)
+static enum MHD_Result http_fail(struct MHD_Connection *c, unsigned code)
 {
     ps_http_answer a = {.type = "text/plain; charset=utf-8"};
-    a.body = strdup(ps_err_message());
-    return a.body ? http_send_answer(c, MHD_HTTP_INTERNAL_SERVER_ERROR, &a) : MHD_NO;
+    if (asprintf(&a.body, "%s\n", ps_err_message()) < 0) return MHD_NO;
+    return http_send_answer(c, code, &a);
+}
+
+static enum MHD_Result http_refuse_method(const ps_http_server *s,
+                                          struct MHD_Connection *c)
+{
+    ps_http_answer a = {.type = "text/plain; charset=utf-8",
+                        .allow = s->o.post ? "GET, HEAD, POST" : "GET, HEAD",
+                        .text = s->o.post ? "only GET and POST\n"
+                                          : "only GET: nothing can be set\n"};
+    return http_send_answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, &a);
+}
+
+static enum MHD_Result http_refuse_long(const ps_http_server *s, struct MHD_Connection *c)
+{
+    char text[80];
+    ps_http_answer a = {.type = "text/plain; charset=utf-8"};
+    snprintf(text, sizeof text, "a body has at most %zu bytes\n", s->o.body_max);
+    a.body = strdup(text);
+    return a.body ? http_send_answer(c, CONTENT_TOO_LARGE, &a) : MHD_NO;
+}
+
+static const char *http_header(struct MHD_Connection *c, const char *name)
+{
+    return MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
+}
+
+/* A name of another host: a page of another site asks (DNS rebinding). */
+static bool asks_for_another(const ps_http_server *s, struct MHD_Connection *c)
+{
+    const char *host = http_header(c, "Host");
+    return s->loopback && host && !is_own_name(host);
+}
+
+/* What is too long is read, and forgotten: a client that still sends reads no answer. */
+static enum MHD_Result http_take_body(const ps_http_server *s, request *r,
+                                      const char *upload, size_t *n)
+{
+    const size_t more = *n;
+    *n = 0;
+    r->too_long = r->too_long || more > s->o.body_max - r->n;
+    if (r->too_long) return MHD_YES;
+    char *grown = realloc(r->bytes, r->n + more + 1);
+    if (!grown) return MHD_NO;
+    memcpy(grown + r->n, upload, more);
+    r->bytes = grown;
+    r->n += more;
+    grown[r->n] = '\0';
+    return MHD_YES;
+}
+
+static enum MHD_Result http_answer_post(const ps_http_server *s, struct MHD_Connection *c,
+                                        const char *path, const request *r)
+{
+    const char *type = http_header(c, "Content-Type");
+    ps_http_answer a = {0};
+    const ps_http_body body = {.path = path,
+                               .type = type ? type : "",
+                               .bytes = r->bytes ? r->bytes : "",
+                               .n = r->n};
+    if (r->too_long) return http_refuse_long(s, c);
+    if (s->o.post(s->o.ctx, &body, &a) != PS_OK)
+        return http_fail(c, MHD_HTTP_BAD_REQUEST);
+    return a.type ? http_send_answer(c, MHD_HTTP_OK, &a)
+                  : http_refuse(c, MHD_HTTP_NOT_FOUND, s->o.paths);
+}
+
+static enum MHD_Result http_on_post(const ps_http_server *s, struct MHD_Connection *c,
+                                    const char *path, const char *upload, size_t *n,
+                                    void **seen)
+{
+    if (!*seen) {
+        const char *length = http_header(c, "Content-Length");
+        // At once: who says so early need not send it.
+        if (length && strtoull(length, NULL, 10) > s->o.body_max)
+            return http_refuse_long(s, c);
+        *seen = calloc(1, sizeof(request));
+        return *seen ? MHD_YES : MHD_NO;
+    }
+    return *n > 0 ? http_take_body(s, *seen, upload, n)
+                  : http_answer_post(s, c, path, *seen);
+}
+
+static enum MHD_Result http_on_get(const ps_http_server *s, struct MHD_Connection *c,
+                                   const char *path, size_t upload_bytes, void **seen)
+{
+    ps_http_answer a = {0};
+    if (!*seen) { // the first call of a request has the headers alone
+        *seen = calloc(1, sizeof(request));
+        return *seen ? MHD_YES : MHD_NO;
+    }
+    if (upload_bytes > 0) return MHD_NO;
+    if (s->o.get(s->o.ctx, path, &a) != PS_OK)
+        return http_fail(c, MHD_HTTP_INTERNAL_SERVER_ERROR);
+    return a.type ? http_send_answer(c, MHD_HTTP_OK, &a)
+                  : http_refuse(c, MHD_HTTP_NOT_FOUND, s->o.paths);
 }
 
 static enum MHD_Result http_on_request(void *ctx, struct MHD_Connection *c,
@@ -92,32 +201,88 @@ static enum MHD_Result http_on_request(void *ctx, struct MHD_Connection *c,
                                        const char *version, const char *upload,
                                        size_t *upload_bytes, void **seen)
 {
-    static int headers_read;
     const ps_http_server *s = ctx;
-    ps_http_answer a = {0};
+    const bool post = s->o.post && strcmp(method, "POST") == 0;
     (void)version;
-    (void)upload;
-    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-        return http_refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED,
-                           "only GET: nothing can be set\n");
-    if (!*seen) { // the first call of a request has the headers alone
-        *seen = &headers_read;
-        return MHD_YES;
-    }
-    if (*upload_bytes > 0) return MHD_NO;
-    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
-    if (s->loopback && host && !is_own_name(host))
+    if (!post && strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+        return http_refuse_method(s, c);
+    if (asks_for_another(s, c))
         return http_refuse(c, MHD_HTTP_FORBIDDEN,
                            "ask for localhost: this page is only for its own host\n");
-    if (s->get(s->ctx, path, &a) != PS_OK) return http_fail(c);
-    if (!a.type)
-        return http_refuse(c, MHD_HTTP_NOT_FOUND,
-                           "there are /, /metrics, /status.json and /targets.json\n");
-    return http_send_answer(c, MHD_HTTP_OK, &a);
+    return post ? http_on_post(s, c, path, upload, upload_bytes, seen)
+                : http_on_get(s, c, path, *upload_bytes, seen);
 }
 
+/* --- who is connected --------------------------------------------------------------- */
+
+static int http_fd_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return i ? i->connect_fd : -1;
+}
+
+/* The place of a descriptor; of -1 a free one. NULL: there is none. */
+static connection *http_find(ps_http_server *s, int fd)
+{
+    for (int i = 0; i < PS_HTTP_CONNECTIONS; i++)
+        if (s->connections[i].fd == fd) return &s->connections[i];
+    return NULL;
+}
+
+static void http_note_begin(ps_http_server *s, int fd, connection *place)
+{
+    if (place) *place = (connection){fd, ps_clock_ns()};
+}
+
+static void http_on_connection(void *ctx, struct MHD_Connection *c, void **socket_context,
+                               enum MHD_ConnectionNotificationCode code)
+{
+    ps_http_server *s = ctx;
+    const int fd = http_fd_of(c);
+    (void)socket_context;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        http_note_begin(s, fd, http_find(s, -1));
+    else if (http_find(s, fd))
+        http_find(s, fd)->fd = -1;
+}
+
+/* A request is over: its connection's next one begins. */
+static void http_on_completed(void *ctx, struct MHD_Connection *c, void **seen,
+                              enum MHD_RequestTerminationCode code)
+{
+    ps_http_server *s = ctx;
+    request *r = *seen;
+    (void)code;
+    if (r) free(r->bytes);
+    free(r);
+    *seen = NULL;
+    if (s->o.post) http_note_begin(s, http_fd_of(c), http_find(s, http_fd_of(c)));
+}
+
+/* Those that send a little now and then are never silent. libmicrohttpd closes them once
+ * it finds that nothing more will come. */
+static void http_cut_slow(ps_http_server *s)
+{
+    for (int i = 0; i < PS_HTTP_CONNECTIONS; i++) {
+        const connection *c = &s->connections[i];
+        if (c->fd >= 0 && ps_clock_seconds_since(c->begun_ns) > PS_HTTP_REQUEST_S)
+            shutdown(c->fd, SHUT_RDWR);
+    }
+}
+
+ps_err ps_http_server_run(ps_http_server *s, int timeout_ms)
+{
+    if (MHD_run_wait(s->daemon, timeout_ms) != MHD_YES)
+        return ps_err_set(PS_ERR_NET, "libmicrohttpd cannot go on");
+    http_cut_slow(s);
+    return PS_OK;
+}
+
+/* --- beginning and end -------------------------------------------------------------- */
+
 /* Binds and listens: *fd is owned by the caller; *port is the one that it got. */
-static ps_err listen_at(const char *address, int port, int *fd, int *bound)
+static ps_err listen_at(const ps_http_options *o, int *fd, int *bound)
 {
     char service[16];
     struct addrinfo *found = NULL;
@@ -126,9 +291,10 @@ static ps_err listen_at(const char *address, int port, int *fd, int *bound)
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_PASSIVE,
                                    .ai_socktype = SOCK_STREAM};
     const int yes = 1;
-    snprintf(service, sizeof service, "%d", port);
-    if (getaddrinfo(address, service, &hints, &found) != 0)
-        return ps_err_set(PS_ERR_NET, "metrics.bind: %s is not an address", address);
+    snprintf(service, sizeof service, "%d", o->port);
+    if (getaddrinfo(o->address, service, &hints, &found) != 0)
+        return ps_err_set(PS_ERR_NET, "%s: %s is not an address", o->bind_key,
+                          o->address);
     *fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool ok = *fd >= 0 &&
               setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
@@ -136,7 +302,8 @@ static ps_err listen_at(const char *address, int port, int *fd, int *bound)
               getsockname(*fd, (struct sockaddr *)&own, &bytes) == 0;
     freeaddrinfo(found);
     if (!ok)
-        return ps_err_errno(PS_ERR_NET, "cannot listen on %s port %d", address, port);
+        return ps_err_errno(PS_ERR_NET, "cannot listen on %s port %d", o->address,
+                            o->port);
     const bool v6 = own.ss_family == AF_INET6;
     *bound = ntohs(v6 ? ((struct sockaddr_in6 *)&own)->sin6_port
                       : ((struct sockaddr_in *)&own)->sin_port);
@@ -146,11 +313,14 @@ static ps_err listen_at(const char *address, int port, int *fd, int *bound)
 /* Signals are blocked in its thread: the program handles them elsewhere. */
 static struct MHD_Daemon *start_daemon(ps_http_server *s, int fd)
 {
+    const unsigned mode =
+        s->o.post ? MHD_USE_EPOLL : MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     struct MHD_Daemon *d = MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL, NULL, http_on_request, s,
+        mode, 0, NULL, NULL, http_on_request, s, MHD_OPTION_NOTIFY_COMPLETED,
+        http_on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, s,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)PS_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)PS_HTTP_SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
@@ -164,10 +334,11 @@ ps_err ps_http_server_start(const ps_http_options *o, ps_http_server **out)
     int fd = -1;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the HTTP server"));
     ps_http_server *s = *out;
-    s->get = o->get;
-    s->ctx = o->ctx;
+    s->o = *o;
     s->loopback = ps_net_is_loopback(o->address);
-    ps_err err = listen_at(o->address, o->port, &fd, &s->port);
+    for (int i = 0; i < PS_HTTP_CONNECTIONS; i++)
+        s->connections[i].fd = -1;
+    ps_err err = listen_at(o, &fd, &s->port);
     if (err == PS_OK) {
         s->daemon = start_daemon(s, fd);
         if (!s->daemon) err = ps_err_set(PS_ERR_NET, "libmicrohttpd cannot start");

@@ -153,6 +153,9 @@ static ps_err monitor_set_up(ps_monitor *m, const ps_monitor_options *o)
     const ps_http_options http = {.address = m->bind,
                                   .port = o->hosts ? (int)c->metrics.port : 0,
                                   .get = on_get,
+                                  .bind_key = "metrics.bind",
+                                  .paths = "there are /, /metrics, /status.json and "
+                                           "/targets.json\n",
                                   .ctx = m};
     ps_metric_values_init(&m->values);
     if (o->hosts) PS_TRY(ps_job_view_create(c->job.name, &m->view));

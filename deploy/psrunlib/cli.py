@@ -37,14 +37,16 @@ def parser():
     p = argparse.ArgumentParser(
         prog="psrun", description="Starts a training job: servers and workers.",
         usage="psrun [options] CONFIG [key=value ...]\n"
-              "       psrun [options] [key=value ...] -- PROGRAM [ARGUMENT ...]",
+              "       psrun [options] [key=value ...] -- PROGRAM [ARGUMENT ...]\n"
+              "       psrun --predict WHAT RUN",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_job(p.add_argument_group("the job"))
     add_runs(p.add_argument_group("its folder, and going on"))
     add_network(p.add_argument_group("the network"))
     add_instead(p.add_argument_group("instead of starting a job"))
     add_output(p.add_argument_group("output"))
-    p.add_argument("config", metavar="CONFIG", nargs="?", help="the job's file, such as configs/digits-basicnet.yaml")
+    p.add_argument("config", metavar="CONFIG", nargs="?",
+                   help="the job's file, such as configs/digits-basicnet.yaml; or the folder of a run that has finished")
     p.add_argument("overrides", metavar="key=value", nargs="*", help="keys that override those of the file")
     return p
 
@@ -111,10 +113,14 @@ def add_instead(group):
     p.add_argument("--top", type=named, metavar="ADDRESS",
                    help="watch a running job in the terminal: the address or port of its page (metrics.port), or "
                         "the folder of a run on this host")
-    p.add_argument("--predict", type=named, metavar="FILE",
-                   help="apply the model with the weights of --init to the samples of that .npy or .csv file (without "
-                        "classes), to the pictures in that folder, or to the test set (test); writes predictions.npy and predictions.csv into --out; "
-                        "over all cores, or over the workers of -w and -H")
+    p.add_argument("--predict", type=named, metavar="WHAT",
+                   help="apply the model of a run's folder (or of a configuration, with the weights of --init) to the "
+                        "samples of an npy file, a table, a picture, a folder of pictures, standard input (-), or the "
+                        "test set (test); writes predictions.csv and predictions.npy into --out; over all cores, or "
+                        "over the workers of -w and -H")
+    p.add_argument("--serve", type=port, metavar="PORT",
+                   help="answer requests for predictions on this port of this host, over HTTP with JSON, to try a "
+                        "model (docs/results.md)")
     p.add_argument("--check-data", action="store_true",
                    help="read the data, as far as a few seconds allow; print samples, shapes, ranges, classes, what is "
                         "left out, and the steps of an epoch for these workers")
@@ -458,6 +464,8 @@ def what_one_worker_does(args):
     """The words of its command line; empty: it is a job."""
     if args.predict:
         return ["--predict", args.predict]
+    if args.serve:
+        return ["--serve", str(args.serve)]
     return ["--check-data"] * args.check_data or ["--describe"] * args.describe or ["--export-torch"] * args.export_torch
 
 
@@ -484,11 +492,30 @@ def become_worker(args, words, dashes):
     os.execv(argv[0], argv)
 
 
+# In the folder of a run, as in worker/results/run_config.h.
+RUN_CONFIG, RUN_WEIGHTS = "config.json", "model.safetensors"
+
+
+def take_run(args):
+    """A run's folder in the place of a configuration: its model, and to predict its weights."""
+    run = args.config
+    if not os.path.isdir(run):
+        return
+    args.config = os.path.join(run, RUN_CONFIG)
+    if not os.path.isfile(args.config):
+        raise JobError(f"{run} is a folder without {RUN_CONFIG}, which a finished run of a configuration has: "
+                       "name a configuration, or another run")
+    if (args.predict or args.serve) and not args.init:
+        args.init = os.path.join(run, RUN_WEIGHTS)
+
+
 def predicts_over_workers(args):
     return args.predict and (args.hostfile or args.workers not in (None, "1"))
 
 
 def plan_prediction(args):
+    if args.predict == "-":
+        raise JobError("--predict -: standard input goes to one process: leave out -w and -H")
     build_dir = jobs.find_build_dir(args.build_dir)
     facts = jobs.describe(build_dir, args.config, args.overrides)
     workers = workers_asked(args) or jobs.count_workers(facts)[0]
@@ -524,6 +551,8 @@ def run_command(args, dashes, program):
         if not args.config and not dashes:
             raise JobError("no job is named: give a configuration, as in: deploy/psrun "
                            "configs/digits-basicnet.yaml (see --help)")
+        if args.config:
+            take_run(args)
         if args.init:
             args.overrides = args.overrides + [f"train.init={args.init}"]
         if predicts_over_workers(args) and not dashes:

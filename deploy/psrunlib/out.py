@@ -9,7 +9,8 @@ from .errors import JobError
 
 # The files that worker 0 writes, and replaces with --overwrite, as in worker/results/run_dir.h.
 RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "ema.safetensors", "trace.json",
-           "membership.jsonl", "evaluation.json", "evaluation.svg", "checkpoints")
+           "membership.jsonl", "evaluation.json", "evaluation.svg", "config.json", "classes.txt", "curves.svg",
+           "checkpoints")
 # The other files of a run. psrun or the parts write them.
 LOGS = ("logs/server-*.log", "logs/worker-*.log")
 TRACES = ("trace/*.trace", "events.out.tfevents.*", "find-lr.svg")

@@ -1,7 +1,9 @@
 """The table at the end of a job, from summary.json."""
 import json
 import os
+import subprocess
 
+from . import helpers, places
 from .errors import JobError
 from .regular_file import open_text
 
@@ -87,14 +89,26 @@ def policy(p):
     return f"{text}; workers' shares {shares} %"
 
 
+def figure(value):
+    """As people read it: 0.0412, 123.40, 2.9e10 (common/base/readable.c)."""
+    size = abs(value)
+    if size >= 1e5 or 0 < size < 1e-3:
+        digits, power = f"{value:.1e}".split("e")
+        return f"{digits}e{int(power)}"
+    return f"{value:.{4 if size < 10 else 2 if size < 1000 else 0}f}"
+
+
 def test_figures(s):
-    # Not finite: JSON has no such number, and the summary holds null.
-    loss = "not finite" if s["test_loss"] is None else f"{s['test_loss']:.4f}"
-    if s["test_accuracy"] is not None:  # null where samples are compared with numbers
-        yield f"accuracy {s['test_accuracy']:.4f}"
-    yield f"loss {loss}"
-    if s.get("test_top5_accuracy") is not None:
-        yield f"top-5 {s['test_top5_accuracy']:.4f}"
+    """null: there is none; of a loss: it is not finite, for which JSON has no number."""
+    before = (("accuracy", "test_accuracy"), ("R2", "test_r2"), ("MAE", "test_mae"), ("RMSE", "test_rmse"))
+    after = (("top-5", "test_top5_accuracy"), ("F1", "test_f1"), ("AUC", "test_auc"))
+    yield from known(s, before)
+    yield "loss not finite" if s["test_loss"] is None else f"loss {figure(s['test_loss'])}"
+    yield from known(s, after)
+
+
+def known(s, names):
+    return [f"{name} {figure(s[key])}" for name, key in names if s.get(key) is not None]
 
 
 def rows(s):
@@ -120,7 +134,7 @@ def rows(s):
                            f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")
         yield "traffic", traffic(s)
         if s["train_loss"] is not None:
-            yield "train loss", f"{s['train_loss']:.4f}"
+            yield "train loss", ", ".join([figure(s["train_loss"]), *known(s, (("accuracy", "train_accuracy"),))])
     if s["test_accuracy"] is not None or s["test_loss"] is not None:
         yield "test", ", ".join(test_figures(s))
     if s.get("restarts"):
@@ -135,9 +149,18 @@ def rows(s):
     yield "memory", memory
 
 
+def draw_curves(out):
+    """Returns the path of the picture of losses and accuracies; None: there is nothing to draw."""
+    show_runs = os.path.join(os.path.dirname(places.HERE), "show-runs")
+    path = os.path.join(out, "curves.svg")
+    done = helpers.run([show_runs, "--plot", path, out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return path if done.returncode == 0 else None
+
+
 def show(out, screen):
     summary = read_summary(out)
     screen.say()
     for name, value in rows(summary):
         screen.say(f"  {name:<11} {value}")
-    screen.say(f"  {'results':<11} {out}")
+    curves = draw_curves(out)
+    screen.say(f"  {'results':<11} {out}" + (f", curves in {curves}" if curves else ""))

@@ -66,7 +66,7 @@ static void write_summary(char **stats, const char *path)
 {
     static ps_trainer_result result = {.steps = 5,
                                        .train_loss = NAN,
-                                       .evaluation = {.accuracy = 0.5, .samples = 10},
+                                       .evaluation = {.measures = {.accuracy = 0.5}, .samples = 10},
                                        .traffic = {.bytes_sent = 50, .raw_bytes = 200}};
     ps_config config;
     assert_ok(ps_config_load(&config, NULL, NULL, 0));
@@ -154,14 +154,17 @@ TEST(progress_fits_its_width)
                            .seconds_left = 3723};
     show(0, &s, text, sizeof text);
     assert_string_equal(
-        text, "epoch 1/4  step 50/200  loss 1.5000  1000 samples/s  1:02:03 left\n");
+        text, "epoch 1/4  step 50/200  loss 1.5000  1.0 k samples/s  1:02:03 left\n");
     show(120, &s, text, sizeof text);
     assert_non_null(strstr(text, "|██████                  |"));
     assert_int_equal(text[strlen(text) - 1], '\r');
     s.epochs = 40, s.step = 500, s.steps = 2000, s.samples_per_second = 35316;
     show(80, &s, text, sizeof text);
-    assert_string_equal(text, "|███▌          |  25%  epoch 1/40  step 500/2000  "
-                              "loss 1.5000  35316/s  1:02:03\r");
+    assert_string_equal(text, "|███▎         |  25%  epoch 1/40  step 500/2000  "
+                              "loss 1.5000  35.3 k/s  1:02:03\r");
+    show(60, &s, text, sizeof text);
+    assert_string_equal(text, "|██▎     |  25%  epoch 1/40  loss 1.5000  35.3 k/s  "
+                              "1:02:03\r");
     s.waits_for = "worker 1: slow compute";
     show(80, &s, text, sizeof text);
     assert_non_null(strstr(text, "loss 1.5000  waits for worker 1: slow compute"));

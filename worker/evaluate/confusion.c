@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,10 +90,24 @@ static int64_t confusion_found(const ps_confusion *c, int64_t class)
     return c->counts[(c->has_matrix ? class : FOUND) * c->n + class];
 }
 
-static void write_part(FILE *out, const char *name, int64_t part, int64_t all)
+static double part_of(int64_t part, int64_t all)
 {
-    if (all > 0)
-        fprintf(out, "\"%s\": %.6g", name, (double)part / (double)all);
+    return all > 0 ? (double)part / (double)all : NAN;
+}
+
+ps_class_rates ps_confusion_rates(const ps_confusion *c, int64_t class)
+{
+    const int64_t found = confusion_found(c, class), taken = taken_for(c, class),
+                  samples = ps_confusion_labelled(c, class);
+    return (ps_class_rates){.precision = part_of(found, taken),
+                            .recall = part_of(found, samples),
+                            .f1 = part_of(2 * found, taken + samples)};
+}
+
+void ps_confusion_write_number(FILE *out, const char *name, double value)
+{
+    if (isfinite(value))
+        fprintf(out, "\"%s\": %.6g", name, value);
     else
         fprintf(out, "\"%s\": null", name);
 }
@@ -124,22 +139,36 @@ static void write_name(FILE *out, const char *name)
     json_decref(string);
 }
 
-void ps_confusion_write_json(const ps_confusion *c, FILE *out)
+static void confusion_write_rates(FILE *out, const ps_class_rates *r)
+{
+    ps_confusion_write_number(out, "recall", r->recall);
+    fputs(", ", out);
+    ps_confusion_write_number(out, "precision", r->precision);
+    fputs(", ", out);
+    ps_confusion_write_number(out, "f1", r->f1);
+}
+
+void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
+                             double auc, FILE *out)
 {
     fprintf(out, "{\"samples\": %" PRId64 ", ", c->samples);
-    write_part(out, "accuracy", c->top1, c->samples);
+    ps_confusion_write_number(out, "accuracy", part_of(c->top1, c->samples));
     fputs(", ", out);
-    write_part(out, "top5_accuracy", c->top5, ps_confusion_has_top5(c) ? c->samples : 0);
+    ps_confusion_write_number(out, "top5_accuracy",
+                              ps_confusion_has_top5(c) ? part_of(c->top5, c->samples)
+                                                       : NAN);
+    fputs(",\n", out);
+    confusion_write_rates(out, mean);
+    fputs(", ", out);
+    ps_confusion_write_number(out, "auc", auc);
     fputs(",\n\"classes\": [", out);
     for (int64_t i = 0; i < c->n; i++) {
-        const int64_t samples = ps_confusion_labelled(c, i);
+        const ps_class_rates rates = ps_confusion_rates(c, i);
         const char *name = ps_class_name(c->names, i);
         fprintf(out, "%s\n  {\"class\": %" PRId64, i ? "," : "", i);
         if (name) write_name(out, name);
-        fprintf(out, ", \"samples\": %" PRId64 ", ", samples);
-        write_part(out, "recall", confusion_found(c, i), samples);
-        fputs(", ", out);
-        write_part(out, "precision", confusion_found(c, i), taken_for(c, i));
+        fprintf(out, ", \"samples\": %" PRId64 ", ", ps_confusion_labelled(c, i));
+        confusion_write_rates(out, &rates);
         fputc('}', out);
     }
     fputs("]", out);

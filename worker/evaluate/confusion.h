@@ -32,10 +32,21 @@ void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs);
 /* Whether top5 says anything: of five or fewer classes it is all samples. */
 bool ps_confusion_has_top5(const ps_confusion *c);
 
-/* JSON: samples, accuracy, top5_accuracy, matrix[label][class] if there is one, and per
- * class its number, its name if it has one (in which bytes that are not UTF-8 are \xNN),
- * samples, recall (the part of its samples that was found) and precision (the part of the
- * samples taken for it that are of it); null where there are none. */
-void ps_confusion_write_json(const ps_confusion *c, FILE *out);
+/* recall: the part of its samples that was found; precision: the part of the samples
+ * taken for it that are of it; f1: their harmonic mean. NAN where there are none. */
+typedef struct ps_class_rates {
+    double precision, recall, f1;
+} ps_class_rates;
+
+ps_class_rates ps_confusion_rates(const ps_confusion *c, int64_t class);
+
+/* JSON: samples, accuracy, top5_accuracy, the means over the classes, auc,
+ * matrix[label][class] if there is one, and per class its number, its name if it has one
+ * (in which bytes that are not UTF-8 are \xNN), samples and rates. */
+void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
+                             double auc, FILE *out);
+
+/* "name": value; null for NAN. */
+void ps_confusion_write_number(FILE *out, const char *name, double value);
 
 #endif

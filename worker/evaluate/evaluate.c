@@ -8,8 +8,6 @@
 #include "loss_terms.h"
 #include "mem.h"
 
-enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
-
 /* A rank may take this many step timeouts longer than the fastest one for its slice.
  * Missing heartbeats show its death sooner. */
 enum { SLOWEST_RANK = 10 };
@@ -41,21 +39,8 @@ ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares)
     return create_loader(e);
 }
 
-enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, TOP5, SUMS };
-
-/* What follows the sums in values: counts of classes, if there are classes. */
-static ps_err init_counts(ps_evaluator *e, const ps_evaluator_options *o)
-{
-    const int64_t n = o->spec->n_outputs;
-    const bool classes = o->dataset->labels != NULL && n <= CLASSES_MAX;
-    if (classes) {
-        const size_t outputs = (size_t)(o->config->data.eval_batch * n);
-        PS_TRY(ps_confusion_init(&e->confusion, n, &o->dataset->names, n <= MATRIX_MAX));
-        PS_TRY(ps_mem_zalloc(&e->outputs, outputs, sizeof *e->outputs, "the outputs"));
-    }
-    const size_t counts = SUMS + (size_t)ps_confusion_size(&e->confusion);
-    return ps_mem_zalloc(&e->values, counts, sizeof *e->values, "the evaluation");
-}
+// In values; the figures follow.
+enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, SUMS };
 
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
 {
@@ -69,7 +54,12 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
                                   .params = ps_session_params(o->session),
                                   .buffers = ps_session_buffers(o->session)};
     PS_TRY(ps_program_create(o->device, &program, &e->program));
-    PS_TRY(init_counts(e, o));
+    PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset, true));
+    PS_TRY(ps_mem_zalloc(&e->outputs,
+                         (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
+                         sizeof *e->outputs, "the outputs"));
+    PS_TRY(ps_mem_zalloc(&e->values, SUMS + (size_t)ps_figures_size(&e->figures),
+                         sizeof *e->values, "the evaluation"));
     return ps_evaluator_share(e, NULL);
 }
 
@@ -77,21 +67,19 @@ void ps_evaluator_fini(ps_evaluator *e)
 {
     ps_loader_destroy(&e->loader);
     ps_program_destroy(&e->program);
-    ps_confusion_fini(&e->confusion);
+    ps_figures_fini(&e->figures);
     free(e->outputs);
     free(e->values);
     *e = (ps_evaluator){0};
 }
 
-static ps_err evaluate_count_classes(ps_evaluator *e, const ps_batch *b)
+static ps_err evaluate_count(ps_evaluator *e, const ps_batch *b)
 {
     const int64_t n = e->o.spec->n_outputs;
-    const bool all = PS_LOSS_OF_NUMBERS(e->o.spec->loss);
-    if (e->confusion.n == 0) return PS_OK;
+    if (e->figures.truth == PS_TRUTH_NONE) return PS_OK;
     PS_TRY(ps_program_outputs(e->program, e->outputs, (size_t)(b->n * n)));
     for (int i = 0; i < b->n; i++)
-        if (all || b->labels[i] != e->o.spec->ignore_index)
-            ps_confusion_add(&e->confusion, b->labels[i], e->outputs + i * n);
+        ps_figures_add(&e->figures, b->positions[i], e->outputs + i * n);
     return PS_OK;
 }
 
@@ -110,7 +98,7 @@ static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass 
     e->values[CORRECT] += (double)result.correct;
     e->values[COUNTED] += (double)w.counted;
     e->values[SAMPLES] += (double)batch.n;
-    return evaluate_count_classes(e, &batch);
+    return evaluate_count(e, &batch);
 }
 
 static ps_err evaluate_slice(ps_evaluator *e)
@@ -132,22 +120,15 @@ static ps_err evaluate_slice(ps_evaluator *e)
     return PS_OK;
 }
 
-/* Adds up the sums and the counts of all ranks. */
+/* Adds up what all ranks have counted. */
 static ps_err evaluate_reduce(ps_evaluator *e, const char *name)
 {
-    ps_confusion *c = &e->confusion;
-    const int64_t n = ps_confusion_size(c);
-    e->values[TOP5] = (double)c->top5;
-    for (int64_t i = 0; i < n; i++)
-        e->values[SUMS + i] = (double)c->counts[i];
+    const size_t n = SUMS + (size_t)ps_figures_size(&e->figures);
+    ps_figures_save(&e->figures, e->values + SUMS);
     if (e->member)
-        PS_TRY(ps_member_reduce(e->member, name, e->values, SUMS + (size_t)n,
+        PS_TRY(ps_member_reduce(e->member, name, e->values, n,
                                 ps_deadline_in_ms(e->timeout_ms)));
-    for (int64_t i = 0; i < n; i++)
-        c->counts[i] = (int64_t)e->values[SUMS + i];
-    c->samples = (int64_t)e->values[COUNTED];
-    c->top1 = (int64_t)e->values[CORRECT];
-    c->top5 = (int64_t)e->values[TOP5];
+    ps_figures_load(&e->figures, e->values + SUMS);
     return PS_OK;
 }
 
@@ -155,15 +136,15 @@ ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
 {
     double *v = e->values;
     memset(v, 0, SUMS * sizeof *v);
-    if (e->confusion.n > 0) ps_confusion_clear(&e->confusion);
+    ps_figures_clear(&e->figures);
     PS_TRY(evaluate_slice(e));
     PS_FAULT_POINT("evaluation.made");
     PS_TRY(evaluate_reduce(e, name));
-    const bool many = ps_confusion_has_top5(&e->confusion) && v[COUNTED] > 0;
     *out = (ps_evaluation){.loss = v[WEIGHT] > 0 ? v[LOSS] / v[WEIGHT] : NAN,
-                           .accuracy = v[COUNTED] > 0 ? v[CORRECT] / v[COUNTED] : NAN,
-                           .top5 = many ? v[TOP5] / v[COUNTED] : NAN,
+                           .measures = ps_figures_measure(&e->figures),
                            .samples = (int64_t)v[SAMPLES],
                            .interrupted = v[INTERRUPTED] > 0};
+    // The device counts them however many classes there are.
+    if (v[COUNTED] > 0) out->measures.accuracy = v[CORRECT] / v[COUNTED];
     return PS_OK;
 }

@@ -1,11 +1,10 @@
 /* Evaluation: every rank evaluates its own slice of the test split. Exact counts and sums
- * are reduced over the ranks. Where samples are compared with numbers, the loss is the
- * only result. */
+ * are reduced over the ranks. */
 #ifndef PS_EVALUATE_H
 #define PS_EVALUATE_H
 
-#include "confusion.h"
 #include "device.h"
+#include "figures.h"
 #include "loader.h"
 #include "model_spec.h"
 #include "session.h"
@@ -24,16 +23,16 @@ typedef struct ps_evaluator {
     ps_loader *loader;   // NULL: this rank has no sample of the test split
     ps_member *member;   // borrowed; NULL: alone
     uint64_t timeout_ms;
-    int64_t begin, n;       // its slice
-    int64_t n_samples;      // of all ranks
-    ps_confusion confusion; // of all ranks, after an evaluation; n 0: no classes
-    float *outputs;         // (data.eval_batch, classes)
-    double *values;         // what is reduced
+    int64_t begin, n;   // its slice
+    int64_t n_samples;  // of all ranks
+    ps_figures figures; // of all ranks, after an evaluation
+    float *outputs;     // (data.eval_batch, outputs)
+    double *values;     // what is reduced
 } ps_evaluator;
 
 typedef struct ps_evaluation {
-    double loss;           // mean over all samples of the split
-    double accuracy, top5; // NAN: no classes; top5: also NAN for five or fewer
+    double loss; // mean over all samples of the split
+    ps_measures measures;
     int64_t samples;
     bool interrupted; // by a signal; the figures cover a part of the split
 } ps_evaluation;

@@ -1,7 +1,8 @@
-/* The last evaluation in the run's folder, where samples have classes:
+/* The last evaluation in the run's folder:
  *
- *   evaluation.json  accuracy of each class, and up to 128 classes the matrix of labels
- *                    and predicted classes (confusion.h)
+ *   evaluation.json  the figures of all samples and of each class, and up to 128 classes
+ *                    the matrix of labels and predicted classes (confusion.h); or those
+ *                    of each number (figures.h)
  *   evaluation.svg   the matrix as a picture */
 #ifndef PS_EVALUATION_FILES_H
 #define PS_EVALUATION_FILES_H

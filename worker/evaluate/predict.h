@@ -4,12 +4,10 @@
 
 #include "cli.h"
 
-/* Runs the model of config, with the weights of train.init, on the samples of the file
- * cli->predict (npy: x alone, as data.kind npy has it; csv: lines without an answer), on
- * the pictures of that folder (ps_dataset_of_folder), or on the test set ("test"). Writes
- * predictions.h's files into the folder --out, or those of a share (--share); predictions
- * of another run are kept without --overwrite: IO. Nothing is left of predictions that
- * fail or are interrupted. */
+/* Runs the model of config, with the weights of train.init, on what cli->predict names
+ * (new_samples.h). Writes predictions.h's files into the folder --out, or those of a
+ * share (--share); predictions of another run are kept without --overwrite: IO. Nothing
+ * is left of predictions that fail or are interrupted. */
 ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads);
 
 /* --join-shares: puts the shares in the folder --out together. Errors as

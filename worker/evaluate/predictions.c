@@ -14,6 +14,7 @@
 #include "regular_file.h"
 
 enum { NPY_HEADER = 128, COPIED_BYTES = 1 << 16, NAME_MAX_BYTES = 64 };
+enum { PROBABILITIES_MAX = 128 }; // columns; predictions.npy has all
 
 enum { NPY, CSV, JSON, SVG, COUNTS };
 
@@ -33,7 +34,15 @@ static bool is_share(const ps_predictions *p)
 static bool has_file(const ps_predictions *p, int file)
 {
     if (file == COUNTS) return is_share(p);
-    return file == NPY || file == CSV || (p->labelled && !is_share(p));
+    if (file == NPY || file == CSV) return true;
+    return !is_share(p) && (file == SVG ? p->figures.confusion.has_matrix
+                                        : p->figures.truth != PS_TRUTH_NONE);
+}
+
+static const char *predictions_name(const ps_predictions *p, int file)
+{
+    if (file == NPY || file == CSV) return "predictions";
+    return p->figures.truth == PS_TRUTH_NUMBERS ? "figures" : "confusion";
 }
 
 static void name_share(char *name, int share, int shares, int file)
@@ -49,8 +58,7 @@ static ps_err predictions_open_files(ps_predictions *p)
         if (!has_file(p, i)) continue;
         name_share(name, p->o.share, p->o.shares, i);
         if (!is_share(p))
-            snprintf(name, sizeof name, "%s%s",
-                     i == JSON || i == SVG ? "confusion" : "predictions", suffixes[i]);
+            snprintf(name, sizeof name, "%s%s", predictions_name(p, i), suffixes[i]);
         PS_TRY(ps_out_file_open(&p->files[i], p->o.dir, name, p->o.overwrite));
     }
     return PS_OK;
@@ -58,18 +66,28 @@ static ps_err predictions_open_files(ps_predictions *p)
 
 /* ---- what a sample's prediction is ---- */
 
-static bool gives_probabilities(const ps_predictions *p)
+bool ps_prediction_is_probability(const ps_model_spec *spec)
 {
-    const ps_loss_kind loss = p->o.spec->loss;
-    return !PS_LOSS_OF_NUMBERS(loss) || loss == PS_LOSS_BCE_WITH_LOGITS;
+    return !PS_LOSS_OF_NUMBERS(spec->loss) || spec->loss == PS_LOSS_BCE_WITH_LOGITS;
 }
 
-/* Whether it is one class; else it is all outputs. */
+bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,
+                            bool answered)
+{
+    if (!PS_LOSS_OF_NUMBERS(spec->loss)) return true;
+    if (answered) return set->labels != NULL;
+    return spec->loss == PS_LOSS_MSE && spec->n_outputs > 1;
+}
+
 static bool gives_class(const ps_predictions *p)
 {
-    const ps_model_spec *spec = p->o.spec;
-    if (!PS_LOSS_OF_NUMBERS(spec->loss) || p->labelled) return true;
-    return spec->loss == PS_LOSS_MSE && spec->n_outputs > 1 && !p->o.tested;
+    return ps_prediction_is_class(p->o.spec, p->o.set, p->o.answered);
+}
+
+/* Pictures have names, unless they came without one. */
+static bool names_files(const ps_predictions *p)
+{
+    return p->o.named && p->o.set->files;
 }
 
 static bool names_class(const ps_predictions *p)
@@ -77,7 +95,7 @@ static bool names_class(const ps_predictions *p)
     return gives_class(p) && p->o.set->names.n > 0;
 }
 
-static int64_t predictions_largest(const float *row, int64_t n)
+int64_t ps_prediction_class(const float *row, int64_t n)
 {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
@@ -90,7 +108,7 @@ static void make_softmax(const ps_model_spec *spec, float *row)
 {
     const int64_t n = spec->n_outputs;
     const bool logits = spec->loss == PS_LOSS_CROSS_ENTROPY;
-    const float most = logits ? row[predictions_largest(row, n)] : 0;
+    const float most = logits ? row[ps_prediction_class(row, n)] : 0;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += row[i] = expf(row[i] - most);
@@ -98,12 +116,15 @@ static void make_softmax(const ps_model_spec *spec, float *row)
         row[i] = (float)(row[i] / sum);
 }
 
-static void make_probabilities(const ps_model_spec *spec, float *row)
+void ps_prediction_finish(const ps_model_spec *spec, const ps_dataset *set, float *rows,
+                          int64_t n)
 {
-    if (!PS_LOSS_OF_NUMBERS(spec->loss)) make_softmax(spec, row);
-    if (spec->loss != PS_LOSS_BCE_WITH_LOGITS) return;
-    for (int64_t i = 0; i < spec->n_outputs; i++)
-        row[i] = ps_sigmoid(row[i]);
+    const int64_t columns = spec->n_outputs;
+    ps_preprocessing_unscale(set->preprocessing, rows, n, columns);
+    for (int64_t i = 0; !PS_LOSS_OF_NUMBERS(spec->loss) && i < n; i++)
+        make_softmax(spec, rows + i * columns);
+    for (int64_t i = 0; spec->loss == PS_LOSS_BCE_WITH_LOGITS && i < n * columns; i++)
+        rows[i] = ps_sigmoid(rows[i]);
 }
 
 /* ---- writing ---- */
@@ -123,18 +144,6 @@ static void write_npy_header(FILE *file, int64_t rows, int64_t columns)
     fwrite(header, 1, sizeof header, file);
 }
 
-static void write_csv_header(const ps_predictions *p)
-{
-    const char *what = gives_probabilities(p) ? "probability" : "output";
-    FILE *file = p->files[CSV].file;
-    fputs("index", file);
-    if (gives_class(p)) fprintf(file, ",class,%s", what);
-    for (int64_t i = 0; i < p->o.spec->n_outputs && !gives_class(p); i++)
-        fprintf(file, ",%s_%" PRId64, what, i);
-    if (p->o.set->files) fputs(",file", file);
-    fputs(names_class(p) ? ",class_name\n" : "\n", file);
-}
-
 /* In double quotes, where a double quote is written twice (RFC 4180). */
 static void write_csv_text(FILE *file, const char *text)
 {
@@ -146,17 +155,106 @@ static void write_csv_text(FILE *file, const char *text)
     fputc('"', file);
 }
 
+/* Of the class, or of the number of a table that it is. NULL: it has none. */
+static const char *output_name(const ps_predictions *p, int64_t i)
+{
+    const ps_preprocessing *state = p->o.set->preprocessing;
+    if (gives_class(p)) return ps_class_name(&p->o.set->names, i);
+    const bool named = state && state->named && state->n_targets == p->o.spec->n_outputs;
+    return named ? state->targets[i].name : NULL;
+}
+
+/* A column of each output, by its name or number. */
+static void write_csv_outputs(const ps_predictions *p, const char *what)
+{
+    FILE *file = p->files[CSV].file;
+    char text[PATH_MAX];
+    for (int64_t i = 0; i < p->o.spec->n_outputs; i++) {
+        const char *name = output_name(p, i);
+        if (!name) {
+            fprintf(file, ",%s_%" PRId64, what, i);
+            continue;
+        }
+        snprintf(text, sizeof text, "%s_%s", what, name);
+        write_csv_text(file, text);
+    }
+}
+
+static void write_csv_keys(const ps_predictions *p, const ps_class_names *texts,
+                           int64_t first)
+{
+    for (int64_t i = 0; i < p->o.set->key_names.n; i++)
+        write_csv_text(p->files[CSV].file, texts->names[first + i]);
+}
+
+static bool gives_each_output(const ps_predictions *p)
+{
+    return !gives_class(p) || p->o.spec->n_outputs <= PROBABILITIES_MAX;
+}
+
+static void write_csv_truth_header(const ps_predictions *p)
+{
+    FILE *file = p->files[CSV].file;
+    const int64_t n = p->o.set->n_targets;
+    if (!p->o.answered) return;
+    if (p->o.set->labels) fputs(names_class(p) ? ",truth,truth_name" : ",truth", file);
+    for (int64_t i = 0; !p->o.set->labels && i < n; i++)
+        if (n > 1)
+            fprintf(file, ",truth_%" PRId64, i);
+        else
+            fputs(",truth", file);
+}
+
+static void write_csv_header(const ps_predictions *p)
+{
+    const char *what = ps_prediction_is_probability(p->o.spec) ? "probability" : "output";
+    FILE *file = p->files[CSV].file;
+    fputs("index", file);
+    write_csv_keys(p, &p->o.set->key_names, 0);
+    if (gives_class(p)) fprintf(file, ",class,%s", what);
+    if (names_files(p)) fputs(",file", file);
+    if (names_class(p)) fputs(",class_name", file);
+    write_csv_truth_header(p);
+    if (gives_each_output(p)) write_csv_outputs(p, what);
+    fputc('\n', file);
+}
+
+/* In the table's units. */
+static double target_of(const ps_dataset *set, int64_t index, int64_t i)
+{
+    const float value = set->targets[index * set->n_targets + i];
+    const ps_preprocessing *state = set->preprocessing;
+    if (!state || state->classes || i >= state->n_targets) return value;
+    return value * state->targets[i].std + state->targets[i].mean;
+}
+
+static void write_csv_truth(const ps_predictions *p, int64_t index)
+{
+    const ps_dataset *set = p->o.set;
+    FILE *file = p->files[CSV].file;
+    if (!p->o.answered) return;
+    if (set->labels) {
+        const char *name = ps_class_name(&set->names, set->labels[index]);
+        fprintf(file, ",%" PRId32, set->labels[index]);
+        if (names_class(p)) write_csv_text(file, name ? name : "");
+    }
+    for (int64_t i = 0; !set->labels && i < set->n_targets; i++)
+        fprintf(file, ",%.9g", target_of(set, index, i));
+}
+
 static void write_csv_row(const ps_predictions *p, int64_t index, const float *row)
 {
-    const int64_t n = p->o.spec->n_outputs, class = predictions_largest(row, n);
+    const int64_t n = p->o.spec->n_outputs, class = ps_prediction_class(row, n);
     const char *name = ps_class_name(&p->o.set->names, class);
     FILE *file = p->files[CSV].file;
     fprintf(file, "%" PRId64, index);
+    write_csv_keys(p, &p->o.set->keys, index * p->o.set->key_names.n);
     if (gives_class(p)) fprintf(file, ",%" PRId64 ",%.9g", class, (double)row[class]);
-    for (int64_t i = 0; i < n && !gives_class(p); i++)
-        fprintf(file, ",%.9g", (double)row[i]);
-    if (p->o.set->files) write_csv_text(file, p->o.set->files[index]);
+    if (names_files(p)) write_csv_text(file, p->o.set->files[index]);
     if (names_class(p)) write_csv_text(file, name ? name : "");
+    write_csv_truth(p, index);
+    for (int64_t i = 0; gives_each_output(p) && i < n; i++)
+        fprintf(file, ",%.9g", (double)row[i]);
     fputc('\n', file);
 }
 
@@ -167,37 +265,25 @@ static int64_t predictions_first_of(int64_t n, int share, int shares)
 
 ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o)
 {
-    *p = (ps_predictions){.o = *o, .labelled = o->tested && o->set->labels != NULL};
+    *p = (ps_predictions){.o = *o};
     p->first = predictions_first_of(o->set->n, o->share, o->shares);
     p->n = predictions_first_of(o->set->n, o->share + 1, o->shares) - p->first;
-    if (p->labelled)
-        PS_TRY(
-            ps_confusion_init(&p->confusion, o->spec->n_outputs, &o->set->names, true));
+    if (o->answered) PS_TRY(ps_figures_init(&p->figures, o->spec, o->set, !is_share(p)));
     PS_TRY(predictions_open_files(p));
     write_npy_header(p->files[NPY].file, p->n, o->spec->n_outputs);
     write_csv_header(p);
     return PS_OK;
 }
 
-/* A label that may be ignored is not counted. */
-static void count_class(ps_predictions *p, int32_t label, const float *row)
+ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n)
 {
-    const bool all = PS_LOSS_OF_NUMBERS(p->o.spec->loss);
-    if (p->labelled && (all || label != p->o.spec->ignore_index))
-        ps_confusion_add(&p->confusion, label, row);
-}
-
-ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n,
-                          const int32_t *labels)
-{
-    const int64_t columns = p->o.spec->n_outputs;
+    const int64_t columns = p->o.spec->n_outputs, first = p->first + p->done;
     const ps_out_file *npy = &p->files[NPY];
-    for (int64_t i = 0; i < n; i++) {
-        float *row = rows + i * columns;
-        if (labels) count_class(p, labels[i], row);
-        make_probabilities(p->o.spec, row);
-        write_csv_row(p, p->first + p->done + i, row);
-    }
+    for (int64_t i = 0; i < n; i++)
+        ps_figures_add(&p->figures, first + i, rows + i * columns);
+    ps_prediction_finish(p->o.spec, p->o.set, rows, n);
+    for (int64_t i = 0; i < n; i++)
+        write_csv_row(p, first + i, rows + i * columns);
     fwrite(rows, sizeof *rows, (size_t)(n * columns), npy->file);
     p->done += n;
     if (!ferror(npy->file) && !ferror(p->files[CSV].file)) return PS_OK;
@@ -206,38 +292,45 @@ ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n,
 
 /* ---- the figures of a share ---- */
 
-/* What the file .counts begins with; the matrix and the names of classes follow. */
+/* What the file .counts begins with; the figures' values and the names of classes follow.
+ */
 typedef struct counts {
     char magic[8];
-    int64_t outputs, rows, classes; // classes: of the matrix; 0: there is none
-    int64_t names;                  // of classes
-    int64_t samples, top1, top5;
+    int64_t outputs, rows;
+    int64_t truth, n; // ps_figures_init_sum
+    int64_t values, names;
     double loss, weight, seconds;
 } counts;
 
-static const char MAGIC[8] = "psshare2";
+static const char MAGIC[8] = "psshare3";
 
-static void write_counts(const ps_predictions *p, FILE *out)
+static int64_t figures_n(const ps_figures *f)
 {
-    const ps_confusion *c = &p->confusion;
-    const int64_t n = p->o.spec->n_outputs, known = p->o.set->names.n;
-    counts head = {.outputs = n,
+    return f->truth == PS_TRUTH_NUMBERS ? f->n_numbers : f->confusion.n;
+}
+
+static ps_err write_counts(const ps_predictions *p, FILE *out)
+{
+    const ps_figures *f = &p->figures;
+    const int64_t known = f->confusion.n > 0 ? p->o.set->names.n : 0;
+    counts head = {.outputs = p->o.spec->n_outputs,
                    .rows = p->done,
-                   .classes = p->labelled ? c->n : 0,
-                   .names = !p->labelled ? 0
-                            : known < n  ? known
-                                         : n,
-                   .samples = c->samples,
-                   .top1 = c->top1,
-                   .top5 = c->top5,
+                   .truth = f->truth,
+                   .n = figures_n(f),
+                   .values = ps_figures_size(f),
+                   .names = known < f->confusion.n ? known : f->confusion.n,
                    .loss = p->loss,
                    .weight = p->weight,
                    .seconds = p->seconds};
+    double *values;
+    PS_TRY(ps_mem_zalloc(&values, (size_t)head.values, sizeof *values, "the figures"));
+    ps_figures_save(f, values);
     memcpy(head.magic, MAGIC, sizeof MAGIC);
     fwrite(&head, sizeof head, 1, out);
-    if (p->labelled)
-        fwrite(c->counts, sizeof *c->counts, (size_t)ps_confusion_size(c), out);
+    fwrite(values, sizeof *values, (size_t)head.values, out);
     ps_class_names_save(&p->o.set->names, head.names, out);
+    free(values);
+    return PS_OK;
 }
 
 static ps_err wrong_share(const char *path, const char *what)
@@ -245,24 +338,28 @@ static ps_err wrong_share(const char *path, const char *what)
     return ps_err_set(PS_ERR_FORMAT, "%s: %s", path, what);
 }
 
-/* Adds the matrix that follows in the file to p's. */
-static ps_err add_matrix(ps_predictions *p, const counts *head, FILE *in,
-                         const char *path)
+/* Adds the values that follow in the file to p's. */
+static ps_err add_values(ps_predictions *p, FILE *in, const char *path)
 {
-    ps_confusion *c = &p->confusion;
-    for (int64_t i = 0; i < head->classes * head->classes; i++) {
-        int64_t count;
-        if (fread(&count, sizeof count, 1, in) != 1 || count < 0 || count > head->samples)
-            return wrong_share(path, "it is torn");
-        c->counts[i] += count;
+    const size_t n = (size_t)ps_figures_size(&p->figures);
+    double *sum;
+    PS_TRY(ps_mem_zalloc(&sum, n, sizeof *sum, "the figures"));
+    ps_figures_save(&p->figures, sum);
+    ps_err err = PS_OK;
+    for (size_t i = 0; i < n && err == PS_OK; i++) {
+        double value;
+        if (fread(&value, sizeof value, 1, in) != 1 ||
+            (p->figures.confusion.n > 0 && !(value >= 0 && value <= 1e15)))
+            err = wrong_share(path, "it is torn");
+        else
+            sum[i] += value;
     }
-    c->samples += head->samples;
-    c->top1 += head->top1;
-    c->top5 += head->top5;
-    return PS_OK;
+    if (err == PS_OK) ps_figures_load(&p->figures, sum);
+    free(sum);
+    return err;
 }
 
-/* Adds a share's figures to p's; the first of all says whether there are classes. */
+/* Adds a share's figures to p's; the first of all says what was counted. */
 static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool first,
                          int64_t *rows)
 {
@@ -271,22 +368,26 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
     if (fread(&head, sizeof head, 1, in) != 1 ||
         memcmp(head.magic, MAGIC, sizeof MAGIC) != 0)
         return wrong_share(path, "it holds no figures of a share");
-    if (first && head.classes == outputs) {
-        p->labelled = true;
-        PS_TRY(ps_confusion_init(&p->confusion, outputs, &p->names, true));
-    }
-    if (head.outputs != outputs || head.classes != (p->labelled ? outputs : 0))
+    const int64_t n = head.truth == PS_TRUTH_NONE  ? 0
+                      : head.truth == PS_TRUTH_YES ? 2
+                                                   : outputs;
+    if (head.outputs != outputs || head.truth < 0 || head.truth > PS_TRUTH_NUMBERS ||
+        head.n != n)
+        return wrong_share(path, "it is of another model");
+    if (first)
+        PS_TRY(ps_figures_init_sum(&p->figures, p->o.spec, (ps_truth)head.truth, n,
+                                   &p->names));
+    if ((ps_truth)head.truth != p->figures.truth)
         return wrong_share(path, "it is of another model");
     if (head.rows < 0 || head.rows > INT64_MAX / outputs / (int64_t)sizeof(float) ||
-        head.samples < 0 || head.samples > head.rows || head.names < 0 ||
-        head.names > head.classes)
+        head.values != ps_figures_size(&p->figures) || head.names < 0 || head.names > n)
         return wrong_share(path, "it is torn");
     *rows = head.rows;
     p->n += head.rows;
     p->loss += head.loss;
     p->weight += head.weight;
     p->seconds = fmax(p->seconds, head.seconds);
-    PS_TRY(add_matrix(p, &head, in, path));
+    PS_TRY(add_values(p, in, path));
     return first ? ps_class_names_load(in, head.names, path, &p->names) : PS_OK;
 }
 
@@ -294,27 +395,23 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
 
 static void predictions_report(const ps_predictions *p)
 {
-    const ps_confusion *c = &p->confusion;
-    char accuracy[32] = "", top5[32] = "", loss[32] = "", share[32] = "";
-    if (c->samples > 0)
-        snprintf(accuracy, sizeof accuracy, " accuracy=%.4f",
-                 (double)c->top1 / (double)c->samples);
-    if (c->samples > 0 && ps_confusion_has_top5(c))
-        snprintf(top5, sizeof top5, " top5_accuracy=%.4f",
-                 (double)c->top5 / (double)c->samples);
+    const ps_measures m = ps_figures_measure(&p->figures);
+    char figures[200], loss[32] = "", share[32] = "";
+    ps_measures_text(&m, figures, sizeof figures);
     if (p->weight > 0) snprintf(loss, sizeof loss, " loss=%.6g", p->loss / p->weight);
     if (is_share(p))
         snprintf(share, sizeof share, "share=%d/%d ", p->o.share, p->o.shares);
-    PS_INFO("predicted", "%ssamples=%" PRId64 "%s%s%s samples_per_second=%.0f to=%s",
-            share, p->done, accuracy, top5, loss,
-            p->seconds > 0 ? (double)p->done / p->seconds : 0, p->files[NPY].path);
+    PS_INFO("predicted", "%ssamples=%" PRId64 "%s%s samples_per_second=%.0f to=%s", share,
+            p->done, figures, loss, p->seconds > 0 ? (double)p->done / p->seconds : 0,
+            p->files[CSV].path);
 }
 
 ps_err ps_predictions_keep(ps_predictions *p)
 {
-    if (has_file(p, JSON)) ps_confusion_write_json(&p->confusion, p->files[JSON].file);
-    if (has_file(p, SVG)) ps_confusion_write_svg(&p->confusion, p->files[SVG].file);
-    if (has_file(p, COUNTS)) write_counts(p, p->files[COUNTS].file);
+    const ps_figures *f = &p->figures;
+    if (has_file(p, JSON)) ps_figures_write_json(f, p->files[JSON].file);
+    if (has_file(p, SVG)) ps_confusion_write_svg(&f->confusion, p->files[SVG].file);
+    if (has_file(p, COUNTS)) PS_TRY(write_counts(p, p->files[COUNTS].file));
     for (int i = 0; i < PS_PREDICTIONS_FILES; i++)
         if (has_file(p, i)) PS_TRY(ps_out_file_keep(&p->files[i]));
     predictions_report(p);
@@ -325,7 +422,7 @@ void ps_predictions_drop(ps_predictions *p)
 {
     for (int i = 0; i < PS_PREDICTIONS_FILES; i++)
         ps_out_file_drop(&p->files[i]);
-    ps_confusion_fini(&p->confusion);
+    ps_figures_fini(&p->figures);
     ps_class_names_fini(&p->names);
 }
 

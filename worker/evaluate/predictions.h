@@ -2,21 +2,25 @@
  * put together. In the folder of the results:
  *
  *   predictions.npy  (samples, outputs) float32: probabilities where the loss is
- *                    cross_entropy, nll or bce_with_logits; else the outputs
- *   predictions.csv  index of the sample, class (the largest output), its probability or
- *                    output; where the model is trained on numbers, all outputs; of
- *                    pictures also the file; the class's name where it has one
- *   confusion.json   of a test set with classes: the matrix of labels and classes, and
- *                    what follows from it (confusion.h)
+ *                    cross_entropy, nll or bce_with_logits; else the outputs, in the
+ *                    units of the targets
+ *   predictions.csv  index of the sample; its key columns, where the data have some;
+ *                    class (the largest output), its probability or output; where the
+ *                    model is trained on numbers, all outputs; of pictures the file; the
+ *                    class's name where it has one; the truth where it is known; up to
+ *                    128 classes the probability or output of each
+ *   confusion.json   where classes are known: the matrix of labels and classes, and what
+ *                    follows from it (confusion.h)
  *   confusion.svg    the same as a picture
+ *   figures.json     where numbers are known: the errors (figures.h)
  *
  * Share R of N is R-of-N.npy and .csv in the folder's PS_PREDICTIONS_SHARES, like those
- * of all samples, and R-of-N.counts: the figures that confusion.json and the log need. */
+ * of all samples, and R-of-N.counts: what the figures need, without the AUC. */
 #ifndef PS_PREDICTIONS_H
 #define PS_PREDICTIONS_H
 
-#include "confusion.h"
 #include "dataset.h"
+#include "figures.h"
 #include "model_spec.h"
 #include "run_dir.h"
 
@@ -25,7 +29,8 @@
 typedef struct ps_predictions_options { // borrowed while the files are open
     const ps_model_spec *spec;
     const ps_dataset *set;
-    bool tested;           // the samples are the test set's
+    bool answered;         // the samples have their classes or numbers
+    bool named;            // files of pictures are named
     const ps_run_dir *dir; // where the files go
     bool overwrite;        // files of these names
     int share, shares;     // from 0; shares 1: all
@@ -37,25 +42,36 @@ typedef struct ps_predictions {
     ps_predictions_options o;
     int64_t first, n;    // of the set's samples
     int64_t done;        // of those
-    double loss, weight; // of the test set: sums
+    double loss, weight; // of samples with answers: sums
     double seconds;
-    bool labelled;        // the samples have classes
     ps_class_names names; // of shares that are put together
-    ps_confusion confusion;
+    ps_figures figures;
     ps_out_file files[PS_PREDICTIONS_FILES];
 } ps_predictions;
 
 /* IO: a file is there and may not be replaced, or cannot be made. NOMEM. p is safe for
  * drop in every case. */
 ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o);
-/* The next n samples; rows: (n, outputs), of which probabilities are made in place;
- * labels: (n), or NULL. IO. */
-ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n,
-                          const int32_t *labels);
+/* The next n samples; rows: (n, outputs), of which ps_prediction_finish makes what is
+ * written, in place. IO. */
+ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n);
 /* Gives the files their names, and logs what they say. IO. */
 ps_err ps_predictions_keep(ps_predictions *p);
 /* Nothing is left of files that were not kept. */
 void ps_predictions_drop(ps_predictions *p);
+
+/* From a model's outputs of n samples of the set to what people get: probabilities where
+ * the loss knows them, numbers in the units of their table. In place. */
+void ps_prediction_finish(const ps_model_spec *spec, const ps_dataset *set, float *rows,
+                          int64_t n);
+/* Whether an output is a probability then. */
+bool ps_prediction_is_probability(const ps_model_spec *spec);
+/* Whether people get one class of a sample; else they get all outputs. set: the samples;
+ * answered: they have their classes or numbers. */
+bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,
+                            bool answered);
+/* The largest of a row, the first among equals. */
+int64_t ps_prediction_class(const float *row, int64_t n);
 
 /* Puts the shares that lie in the folder together, logs what they say, and removes them.
  * IO, FORMAT: a share is missing, torn, or of another model. */

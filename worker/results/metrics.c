@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -77,6 +78,8 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
     metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
     metrics_put(line, PS_METRIC_LOSS, metrics_number(r->loss));
     metrics_put(line, PS_METRIC_LOSS_MEAN, metrics_number(r->loss_mean));
+    if (isfinite(r->accuracy))
+        metrics_put(line, PS_METRIC_TRAIN_ACCURACY, metrics_number(r->accuracy));
     metrics_put(line, PS_METRIC_LR, metrics_number(r->lr));
     metrics_put(line, PS_METRIC_LOSS_SCALE, metrics_number(r->loss_scale));
     metrics_put(line, PS_METRIC_SAMPLES_PER_SECOND,
@@ -95,6 +98,20 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
                              sizeof scalars / sizeof *scalars);
 }
 
+/* Of an evaluation, where there are any. */
+static const struct {
+    ps_metric metric;
+    const char *event;
+    size_t at;
+} figures[] = {
+    {PS_METRIC_TEST_ACCURACY, "test/accuracy", offsetof(ps_eval_record, accuracy)},
+    {PS_METRIC_TEST_TOP5_ACCURACY, "test/top5_accuracy", offsetof(ps_eval_record, top5)},
+    {PS_METRIC_TEST_F1, "test/f1", offsetof(ps_eval_record, f1)},
+    {PS_METRIC_TEST_AUC, "test/auc", offsetof(ps_eval_record, auc)},
+    {PS_METRIC_TEST_R2, "test/r2", offsetof(ps_eval_record, r2)},
+    {PS_METRIC_TEST_MAE, "test/mae", offsetof(ps_eval_record, mae)},
+    {PS_METRIC_TEST_RMSE, "test/rmse", offsetof(ps_eval_record, rmse)}};
+
 ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
 {
     if (!metrics->file) return PS_OK;
@@ -102,16 +119,18 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
     metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
     metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
     metrics_put(line, PS_METRIC_TEST_LOSS, metrics_number(r->loss));
-    if (!isnan(r->accuracy))
-        metrics_put(line, PS_METRIC_TEST_ACCURACY, metrics_number(r->accuracy));
-    if (!isnan(r->top5))
-        metrics_put(line, PS_METRIC_TEST_TOP5_ACCURACY, metrics_number(r->top5));
+    ps_event_scalar scalars[1 + sizeof figures / sizeof *figures] = {
+        {"test/loss", r->loss}};
+    size_t n = 1;
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        const double value = *(const double *)((const char *)r + figures[i].at);
+        if (isnan(value)) continue;
+        metrics_put(line, figures[i].metric, metrics_number(value));
+        scalars[n++] = (ps_event_scalar){figures[i].event, value};
+    }
     metrics_put(line, PS_METRIC_TEST_SAMPLES, metrics_integer(r->samples));
     PS_TRY(metrics_write_line(metrics, line));
-    const ps_event_scalar scalars[] = {{"test/loss", r->loss},
-                                       {"test/accuracy", r->accuracy}};
-    return ps_event_file_add(&metrics->events, r->step, scalars,
-                             isnan(r->accuracy) ? 1 : 2);
+    return ps_event_file_add(&metrics->events, r->step, scalars, n);
 }
 
 ps_err ps_metrics_close(ps_metrics *metrics)

@@ -23,6 +23,7 @@ typedef struct ps_step_record {
     int64_t epoch;    // from 0
     double loss;      // of this step's samples of this rank, before the step
     double loss_mean; // over all ranks' samples since the last record
+    double accuracy;  // likewise, each sample before its step; NAN: there is none
     double lr;
     double loss_scale;                // of this step; 1 without
     double samples_per_second;        // of all workers, since the last record
@@ -31,8 +32,9 @@ typedef struct ps_step_record {
 
 typedef struct ps_eval_record {
     uint64_t step;
-    int64_t epoch;               // epochs done
-    double loss, accuracy, top5; // NAN: there is none
+    int64_t epoch; // epochs done
+    double loss;
+    double accuracy, top5, f1, auc, r2, mae, rmse; // NAN: there is none
     int64_t samples;
 } ps_eval_record;
 

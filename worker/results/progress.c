@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "readable.h"
 #include "tell.h"
 
 enum { BAR_EVERY_MS = 100, LINE_EVERY_MS = 2000, BAR_CELLS = 24, FEWEST_CELLS = 8 };
@@ -65,31 +66,40 @@ static void format_bar(double share, int cells, char *out)
     }
 }
 
-/* The figures beside the bar. brief: in fewer words, and what tells most comes first.
- * Returns the columns that they take. */
-static int format_figures(const ps_progress_state *s, double share, bool brief, char *out,
+/* How many words the figures beside the bar have; in the shorter forms, what tells most
+ * comes first. */
+typedef enum words { FULL, BRIEF, SHORT, FORMS } words;
+
+/* Returns the columns that the figures take. */
+static int format_figures(const ps_progress_state *s, double share, words form, char *out,
                           size_t bytes)
 {
-    char left[32], steps[48], wait[96];
+    char left[32], steps[64] = "", wait[96], loss[PS_READABLE_BYTES],
+                   rate[PS_READABLE_BYTES];
+    const bool full = form == FULL;
     format_left(s->seconds_left, left, sizeof left);
     format_wait(s, wait, sizeof wait);
-    snprintf(steps, sizeof steps, "%llu/%llu", (unsigned long long)s->step,
-             (unsigned long long)s->steps);
-    return snprintf(
-        out, bytes, " %3.0f%%  epoch %lld/%lld  step %s  loss %.4f%s  %.0f%s  %s%s%s",
-        share * 100, (long long)s->epoch, (long long)s->epochs, steps, s->loss,
-        brief ? wait : "", s->samples_per_second, brief ? "/s" : " samples/s", left,
-        brief ? "" : " left", brief ? "" : wait);
+    if (form != SHORT)
+        snprintf(steps, sizeof steps, "  step %llu/%llu", (unsigned long long)s->step,
+                 (unsigned long long)s->steps);
+    return snprintf(out, bytes, " %3.0f%%  epoch %lld/%lld%s  loss %s%s  %s%s  %s%s%s",
+                    share * 100, (long long)s->epoch, (long long)s->epochs, steps,
+                    ps_readable_figure(s->loss, loss), full ? "" : wait,
+                    ps_readable_count(s->samples_per_second, rate),
+                    full ? " samples/s" : "/s", left, full ? " left" : "",
+                    full ? wait : "");
 }
 
 static void draw_bar(const ps_progress *p, const ps_progress_state *s)
 {
+    static const int fewest_cells[FORMS] = {BAR_CELLS, FEWEST_CELLS, 0};
     char bar[BAR_CELLS * 4 + 1], text[512];
     const double share = s->steps ? (double)s->step / (double)s->steps : 1;
-    int used = format_figures(s, share, false, text, sizeof text);
-    if (used + BAR_CELLS + FRAME_CELLS > p->columns)
-        used = format_figures(s, share, true, text, sizeof text);
-    int cells = p->columns - used - FRAME_CELLS;
+    int cells = 0;
+    for (words f = FULL; f < FORMS; f++) {
+        cells = p->columns - format_figures(s, share, f, text, sizeof text) - FRAME_CELLS;
+        if (cells >= fewest_cells[f]) break;
+    }
     if (cells > BAR_CELLS) cells = BAR_CELLS;
     const char *clear = p->own_tty ? "\r\x1b[K" : "";
     // A narrow terminal gets the figures without the bar: a line that wraps cannot be
@@ -105,12 +115,12 @@ static void draw_bar(const ps_progress *p, const ps_progress_state *s)
 
 static void progress_write_line(const ps_progress *p, const ps_progress_state *s)
 {
-    char left[32], wait[96];
+    char left[32], wait[96], loss[PS_READABLE_BYTES], rate[PS_READABLE_BYTES];
     format_left(s->seconds_left, left, sizeof left);
-    fprintf(p->out,
-            "epoch %lld/%lld  step %llu/%llu  loss %.4f  %.0f samples/s  %s left%s\n",
+    fprintf(p->out, "epoch %lld/%lld  step %llu/%llu  loss %s  %s samples/s  %s left%s\n",
             (long long)s->epoch, (long long)s->epochs, (unsigned long long)s->step,
-            (unsigned long long)s->steps, s->loss, s->samples_per_second, left,
+            (unsigned long long)s->steps, ps_readable_figure(s->loss, loss),
+            ps_readable_count(s->samples_per_second, rate), left,
             format_wait(s, wait, sizeof wait));
     fflush(p->out);
 }

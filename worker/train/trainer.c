@@ -9,6 +9,7 @@
 #include "file_wait.h"
 #include "log.h"
 #include "model_file.h"
+#include "readable.h"
 #include "snapshot.h"
 #include "trace.h"
 
@@ -167,6 +168,7 @@ void ps_trainer_show_progress(ps_trainer *t, double loss, bool now)
 static void show_record(const ps_trainer *t, const ps_step_record *r)
 {
     ps_metric_set(t->o.values, PS_METRIC_LOSS_MEAN, r->loss_mean);
+    ps_metric_set(t->o.values, PS_METRIC_TRAIN_ACCURACY, r->accuracy);
     ps_metric_set(t->o.values, PS_METRIC_LR, r->lr);
     ps_metric_set(t->o.values, PS_METRIC_LOSS_SCALE, r->loss_scale);
     ps_metric_set(t->o.values, PS_METRIC_STEP_MS, r->step_ms);
@@ -188,6 +190,7 @@ static ps_step_record trainer_measured(const ps_trainer *t)
                             .epoch = t->epoch,
                             .loss = t->step_loss,
                             .loss_mean = NAN,
+                            .accuracy = NAN,
                             .lr = ps_session_lr(t->o.session, t->step - 1),
                             .loss_scale = t->loss_scale,
                             .samples_per_second = (double)w->global_samples / w->seconds,
@@ -259,19 +262,27 @@ static void agree_on_workers(ps_trainer *t, int leaving, int newcomers, bool lea
     *stop = true;
 }
 
-/* The notes' losses, summed over all ranks, become records. */
+enum { LOSS, SAMPLES, CORRECT, COUNTED, NOTE }; // a note's values
+
+/* The notes' values, summed over all ranks, become records. */
 static ps_err write_notes(ps_trainer *t, const double *sums)
 {
-    for (int i = 0; i < t->n_notes; i++, sums += 2) {
+    for (int i = 0; i < t->n_notes; i++, sums += NOTE) {
         // a worker that has just come back may have seen none of the samples
         ps_step_record *record = &t->notes[i].record;
         if (!t->notes[i].measured) continue;
-        if (t->sums_epoch != record->epoch) t->epoch_loss_sum = t->epoch_samples = 0;
+        if (t->sums_epoch != record->epoch)
+            t->epoch_loss_sum = t->epoch_samples = t->epoch_correct = t->epoch_counted =
+                0;
         t->sums_epoch = record->epoch;
-        t->epoch_loss_sum += sums[0];
-        t->epoch_samples += sums[1];
+        t->epoch_loss_sum += sums[LOSS];
+        t->epoch_samples += sums[SAMPLES];
+        t->epoch_correct += sums[CORRECT];
+        t->epoch_counted += sums[COUNTED];
         t->result->train_loss = t->epoch_loss_sum / t->epoch_samples;
-        record->loss_mean = sums[0] / sums[1];
+        t->result->train_accuracy = t->epoch_correct / t->epoch_counted;
+        record->loss_mean = sums[LOSS] / sums[SAMPLES];
+        record->accuracy = sums[CORRECT] / sums[COUNTED];
         PS_TRY(trainer_write_record(t, record));
     }
     t->n_notes = 0;
@@ -284,18 +295,19 @@ static void trainer_agree_note(ps_trainer *t)
     ps_trainer_window *w = &t->since_record;
     const bool measured = w->global_samples > 0;
     t->notes[t->n_notes++] =
-        (ps_trainer_note){trainer_measured(t), measured, w->loss_sum, (double)w->samples};
+        (ps_trainer_note){trainer_measured(t), measured,           w->loss_sum,
+                          (double)w->samples,  (double)w->correct, (double)w->counted};
     if (measured) *w = (ps_trainer_window){0};
 }
 
-/* What is summed over the ranks; only rank 0 adds to those with FIRST. Two values of each
- * note follow. */
+/* What is summed over the ranks; only rank 0 adds to those with FIRST. The notes'
+ * values follow. */
 enum { STOP, FIRST_CHECK, FIRST_RECORDS, FIRST_LATE, LEAVING, FIRST_NEWCOMERS, COMMON };
 
 ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
 {
     const bool leaves = ps_session_told_to_leave(t->o.session);
-    double values[COMMON + 2 * PS_TRAINER_NOTES] = {
+    double values[COMMON + NOTE * PS_TRAINER_NOTES] = {
         [STOP] = *stop || ps_session_told_to_end(t->o.session), [LEAVING] = leaves};
     if (t->rank == 0) {
         values[FIRST_CHECK] = steps_until_check(t);
@@ -305,13 +317,16 @@ ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
     }
     if (record) trainer_agree_note(t);
     for (int i = 0; i < t->n_notes; i++) {
-        values[COMMON + 2 * i] = t->notes[i].loss_sum;
-        values[COMMON + 2 * i + 1] = t->notes[i].samples;
+        double *note = values + COMMON + NOTE * i;
+        note[LOSS] = t->notes[i].loss_sum;
+        note[SAMPLES] = t->notes[i].samples;
+        note[CORRECT] = t->notes[i].correct;
+        note[COUNTED] = t->notes[i].counted;
     }
     uint64_t begin = ps_clock_ns();
     if (t->member)
         PS_TRY(ps_trainer_reduce(t, "step", t->step, values,
-                                 COMMON + 2 * (size_t)t->n_notes));
+                                 COMMON + NOTE * (size_t)t->n_notes));
     ps_trace_add(PS_TRACE_AGREE, begin, t->step);
     t->owed_seconds = ps_clock_seconds_since(begin);
     t->agreed += t->owed_seconds;
@@ -445,8 +460,8 @@ static bool trainer_is_best(const ps_trainer *t, double *value)
 {
     const ps_evaluation *e = &t->result->evaluation;
     return !t->result->interrupted && e->samples > 0 && t->kept == t->step &&
-           ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss, e->accuracy,
-                                   value);
+           ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss,
+                                   e->measures.accuracy, value);
 }
 
 static void trainer_mark_if_best(ps_trainer *t)
@@ -537,6 +552,64 @@ ps_err ps_trainer_save(ps_trainer *t, const char *name)
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
+/* "  test loss 0.0518 97.20%": a loss, and the accuracy or R2 beside it. */
+static const char *trainer_loss_text(const char *of, double loss, double accuracy,
+                                     double r2, char *out, size_t bytes)
+{
+    char text[PS_READABLE_BYTES], more[32] = "";
+    if (!isnan(accuracy))
+        snprintf(more, sizeof more, " %.2f%%", accuracy * 100);
+    else if (!isnan(r2))
+        snprintf(more, sizeof more, " R2 %.4f", r2);
+    snprintf(out, bytes, "  %s loss %s%s", of, ps_readable_figure(loss, text), more);
+    return out;
+}
+
+/* Whether this process has made no better evaluation: by the accuracy where there is one
+ * and checkpoint.best does not say loss. */
+static bool trainer_is_best_shown(ps_trainer *t)
+{
+    const ps_evaluation *e = &t->result->evaluation;
+    const bool by_loss =
+        isnan(e->measures.accuracy) || t->o.config->checkpoint.best == PS_BEST_LOSS;
+    const double value = by_loss ? -e->loss : e->measures.accuracy;
+    if (!isfinite(value) || t->best_shown >= value) return false;
+    t->best_shown = value;
+    return true;
+}
+
+static void show_evaluation(ps_trainer *t, int64_t epochs_done)
+{
+    const ps_trainer_result *r = t->result;
+    const ps_measures *m = &r->evaluation.measures;
+    char test[80], train[80] = "";
+    const struct {
+        ps_metric metric;
+        double value;
+    } shown[] = {{PS_METRIC_TEST_LOSS, r->evaluation.loss},
+                 {PS_METRIC_TEST_ACCURACY, m->accuracy},
+                 {PS_METRIC_TEST_TOP5_ACCURACY, m->top5},
+                 {PS_METRIC_TEST_F1, m->f1},
+                 {PS_METRIC_TEST_AUC, m->auc},
+                 {PS_METRIC_TEST_R2, m->r2},
+                 {PS_METRIC_TEST_MAE, m->mae},
+                 {PS_METRIC_TEST_RMSE, m->rmse},
+                 {PS_METRIC_TEST_SAMPLES, (double)r->evaluation.samples}};
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        ps_metric_set(t->o.values, shown[i].metric, shown[i].value);
+    if (!isnan(r->train_loss))
+        trainer_loss_text("train", r->train_loss, r->train_accuracy, NAN, train,
+                          sizeof train);
+    ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "%s%s%s", epochs_done,
+                     t->epochs,
+                     trainer_loss_text("test", r->evaluation.loss, m->accuracy, m->r2,
+                                       test, sizeof test),
+                     train,
+                     !trainer_is_best_shown(t) ? ""
+                     : r->first_step > 0       ? "  best since it goes on"
+                                               : "  best so far");
+}
+
 /* Evaluates the weights after all steps so far; with the policy local, those of the last
  * synchronisation. */
 static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
@@ -556,23 +629,19 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
         *e = (ps_evaluation){0};
         return PS_OK;
     }
-    ps_eval_record record = {.step = t->step,
-                             .epoch = epochs_done,
-                             .loss = e->loss,
-                             .accuracy = e->accuracy,
-                             .top5 = e->top5,
-                             .samples = e->samples};
-    ps_metric_set(t->o.values, PS_METRIC_TEST_LOSS, e->loss);
-    ps_metric_set(t->o.values, PS_METRIC_TEST_ACCURACY, e->accuracy);
-    ps_metric_set(t->o.values, PS_METRIC_TEST_TOP5_ACCURACY, e->top5);
-    ps_metric_set(t->o.values, PS_METRIC_TEST_SAMPLES, (double)e->samples);
-    char accuracy[48] = "";
-    double best;
-    if (!isnan(e->accuracy))
-        snprintf(accuracy, sizeof accuracy, "  test accuracy %.4f", e->accuracy);
-    ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "  test loss %.4f%s%s",
-                     epochs_done, t->epochs, e->loss, accuracy,
-                     trainer_is_best(t, &best) ? "  new best" : "");
+    show_evaluation(t, epochs_done);
+    const ps_measures *m = &e->measures;
+    const ps_eval_record record = {.step = t->step,
+                                   .epoch = epochs_done,
+                                   .loss = e->loss,
+                                   .accuracy = m->accuracy,
+                                   .top5 = m->top5,
+                                   .f1 = m->f1,
+                                   .auc = m->auc,
+                                   .r2 = m->r2,
+                                   .mae = m->mae,
+                                   .rmse = m->rmse,
+                                   .samples = e->samples};
     return ps_metrics_eval(t->o.metrics, &record);
 }
 
@@ -592,7 +661,7 @@ static bool patience_is_over(ps_patience *p, const ps_config *config,
 {
     const int64_t patience = config->train.patience;
     const double value =
-        config->checkpoint.best == PS_BEST_ACCURACY ? e->accuracy : -e->loss;
+        config->checkpoint.best == PS_BEST_ACCURACY ? e->measures.accuracy : -e->loss;
     if (patience == 0 || e->samples == 0) return false;
     if (isfinite(value) && !(p->best >= value)) {
         *p = (ps_patience){.best = value};
@@ -625,11 +694,12 @@ static ps_err follow_plateau(ps_trainer *t)
     const bool accuracy = c->metric == PS_PLATEAU_ACCURACY;
     if (!ps_plateau_on(t->o.config) || t->result->interrupted || t->result->stopped_early)
         return PS_OK;
-    if (accuracy && isnan(e->accuracy))
+    if (accuracy && isnan(e->measures.accuracy))
         return ps_err_set(PS_ERR_CONFIG,
                           "schedule.metric: the test split has no classes, so there is "
                           "no accuracy: set it to loss");
-    if (!ps_plateau_step(&t->plateau, c, accuracy ? e->accuracy : e->loss)) return PS_OK;
+    if (!ps_plateau_step(&t->plateau, c, accuracy ? e->measures.accuracy : e->loss))
+        return PS_OK;
     ps_session_set_cuts(t->o.session, t->plateau.cuts);
     if (t->rank == 0)
         PS_INFO("plateau", "epoch=%" PRId64 " lr=%.9g", t->epoch + 1,
@@ -740,6 +810,7 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
     t->sums_epoch = -1;
+    t->best_shown = -INFINITY;
     t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
     trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
@@ -775,7 +846,8 @@ static void begin_result(ps_trainer_result *r, const ps_trainer_snapshot *s)
 ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
 {
     ps_trainer *t = trainer;
-    *result = (ps_trainer_result){.train_loss = NAN, .loss_scale = 1};
+    *result =
+        (ps_trainer_result){.train_loss = NAN, .train_accuracy = NAN, .loss_scale = 1};
     t->result = result;
     if (t->o.start) begin_result(result, t->o.start);
     if (t->epoch_samples > 0) result->train_loss = t->epoch_loss_sum / t->epoch_samples;

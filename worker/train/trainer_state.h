@@ -8,6 +8,7 @@
 #define PS_TRAINER_STATE_H
 
 #include "clock.h"
+#include "loss_terms.h"
 #include "plateau.h"
 #include "trainer_pace.h"
 
@@ -22,6 +23,7 @@ typedef struct ps_patience {
 typedef struct ps_trainer_window {
     double loss_sum;
     int64_t samples, global_samples;
+    int64_t correct, counted; // samples with a class, and those that were right
     uint64_t steps;
     double seconds, wait_seconds;
 } ps_trainer_window;
@@ -30,7 +32,7 @@ typedef struct ps_trainer_window {
 typedef struct ps_trainer_note {
     ps_step_record record;
     bool measured; // the record has figures
-    double loss_sum, samples;
+    double loss_sum, samples, correct, counted;
 } ps_trainer_note;
 
 enum { PS_TRAINER_NOTES = 16 };
@@ -38,8 +40,8 @@ enum { PS_TRAINER_NOTES = 16 };
 /* A micro-batch whose loss the device has not given yet. */
 typedef struct ps_trainer_owed_loss {
     int64_t samples;
-    double weight; // ps_batch_weigh
-    bool last;     // of its step
+    ps_batch_weight weight;
+    bool last; // of its step
 } ps_trainer_owed_loss;
 
 struct ps_trainer {
@@ -65,6 +67,7 @@ struct ps_trainer {
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
     double best;              // of the evaluations, as checkpoint.best means it
     double best_before;       // the best before that one
+    double best_shown;        // of this process's evaluations, larger is better
     ps_patience patience;     // as of the evaluations that training went on after
     ps_plateau plateau;       // likewise
     uint64_t kept;            // the step of the last checkpoint
@@ -83,6 +86,8 @@ struct ps_trainer {
     int64_t sums_epoch;      // whose sums the next two are; -1: there are none
     double epoch_loss_sum;   // over all ranks, as far as reduced
     double epoch_samples;    // likewise
+    double epoch_correct;    // likewise, since the process has joined
+    double epoch_counted;    // likewise
     double warm_seconds;     // after train.warmup_steps
     uint64_t warm_samples;   // likewise
     double samples_a_step;   // of all ranks, smoothed, for the progress

@@ -6,7 +6,6 @@
 
 #include "fault_point.h"
 #include "log.h"
-#include "loss_terms.h"
 #include "trace.h"
 
 ps_err ps_trainer_reduce(const ps_trainer *t, const char *kind, uint64_t number,
@@ -47,7 +46,8 @@ ps_err ps_trainer_renew_loss_scale(ps_trainer *t)
  * samples, as their gradients do. */
 static double as_samples(double loss_sum, const ps_trainer_owed_loss *owed)
 {
-    return owed->weight > 0 ? loss_sum * ((double)owed->samples / owed->weight) : 0;
+    const double weight = owed->weight.weight;
+    return weight > 0 ? loss_sum * ((double)owed->samples / weight) : 0;
 }
 
 ps_err ps_trainer_take_losses(ps_trainer *t, int keep)
@@ -60,6 +60,8 @@ ps_err ps_trainer_take_losses(ps_trainer *t, int keep)
         const double loss_sum = as_samples(result.loss_sum, &owed);
         t->since_record.loss_sum += loss_sum;
         t->since_record.samples += owed.samples;
+        t->since_record.correct += result.correct;
+        t->since_record.counted += owed.weight.counted;
         t->group.loss_sum += loss_sum;
         t->group.samples += owed.samples;
         if (!owed.last) continue;
@@ -137,10 +139,8 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
         .hooks = &hooks};
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
-    t->owed[t->n_owed++] =
-        (ps_trainer_owed_loss){.samples = loaded->n,
-                               .weight = ps_batch_weigh(t->o.spec, &batch).weight,
-                               .last = last};
+    t->owed[t->n_owed++] = (ps_trainer_owed_loss){
+        .samples = loaded->n, .weight = ps_batch_weigh(t->o.spec, &batch), .last = last};
     ps_trace_add(PS_TRACE_FORWARD, begin, t->step);
     PS_TRY(trainer_step_prefetch(t));
     if (first) PS_TRY(ps_trainer_renew_loss_scale(t));

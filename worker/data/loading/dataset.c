@@ -383,6 +383,18 @@ ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_d
     return err;
 }
 
+ps_err ps_dataset_of_picture(const ps_config *cfg, const char *path, const ps_dims *want,
+                             ps_dataset *out)
+{
+    memset(out, 0, sizeof *out);
+    PS_TRY(ps_picture_check_build());
+    PS_TRY(set_picture_dims(cfg, want, &out->dims));
+    PS_TRY(ps_mem_zalloc(&out->files, 1, sizeof *out->files, "a picture"));
+    out->n = 1;
+    PS_TRY(ps_mem_strdup(&out->files[0], path));
+    return ps_mem_zalloc(&out->labels, 1, sizeof *out->labels, "a label");
+}
+
 /* --- names of classes ----------------------------------------------------------------
  */
 

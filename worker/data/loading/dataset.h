@@ -3,6 +3,7 @@
 #define PS_DATASET_H
 
 #include "config.h"
+#include "preprocessing.h"
 #include "samples.h"
 
 typedef enum ps_split { PS_SPLIT_TRAIN, PS_SPLIT_TEST } ps_split;
@@ -47,6 +48,10 @@ ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
 ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
                                 const char *name, char *text, uint64_t bytes,
                                 ps_dataset *out);
+
+/* One picture, with the label 0. Errors as above. */
+ps_err ps_dataset_of_picture(const ps_config *cfg, const char *path, const ps_dims *want,
+                             ps_dataset *out);
 
 /* Names the classes of samples that are not the configuration's: as its own data do, when
  * they are there. IO, NOMEM, FORMAT (class_names.h). */

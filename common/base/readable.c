@@ -1,0 +1,50 @@
+#include "readable.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* "2.9e+10" would be longer, and "29123456789.0000" is not read. */
+static void readable_power(double value, char out[PS_READABLE_BYTES])
+{
+    char text[PS_READABLE_BYTES];
+    int power = 0;
+    snprintf(text, sizeof text, "%.1e", value);
+    for (char *at = text; *at; at++)
+        if (*at == 'e') {
+            power = atoi(at + 1);
+            *at = '\0';
+            break;
+        }
+    snprintf(out, PS_READABLE_BYTES, "%.8se%d", text, power);
+}
+
+const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES])
+{
+    const double size = fabs(value);
+    if (!isfinite(value))
+        snprintf(out, PS_READABLE_BYTES, "%s",
+                 isnan(value) ? "nan"
+                 : value < 0  ? "-inf"
+                              : "inf");
+    else if (size >= 1e5 || (size > 0 && size < 1e-3))
+        readable_power(value, out);
+    else
+        snprintf(out, PS_READABLE_BYTES, "%.*f",
+                 size < 10     ? 4
+                 : size < 1000 ? 2
+                               : 0,
+                 value);
+    return out;
+}
+
+const char *ps_readable_count(double value, char out[PS_READABLE_BYTES])
+{
+    static const char *const units[] = {"", " k", " M", " G", " T"};
+    int unit = 0;
+    for (; value >= 999.5 && unit < 4; unit++)
+        value /= 1000;
+    snprintf(out, PS_READABLE_BYTES, "%.*f%s", unit && value < 99.95 ? 1 : 0, value,
+             units[unit]);
+    return out;
+}

@@ -1,0 +1,323 @@
+#include "figures.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
+enum { SCORES_MAX = 60000 }; // of the 65,536 numbers that the coordinator adds up at once
+
+/* Of each number of a sample. Targets are counted from the set's first one: where they
+ * are years, their squares would lose what differs. */
+enum { COUNT, ABSOLUTE, SQUARED, TARGETS, TARGETS_SQUARED, SUMS };
+
+const ps_measures ps_measures_none = {0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+
+/* --- what there is to compare with -------------------------------------------------- */
+
+static bool figures_all_yes_or_no(const ps_dataset *set)
+{
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->targets[i] != 0 && set->targets[i] != 1) return false;
+    return set->n > 0;
+}
+
+static ps_truth figures_truth_of(const ps_model_spec *spec, const ps_dataset *set)
+{
+    const bool logits = spec->loss == PS_LOSS_BCE_WITH_LOGITS;
+    if (set->labels)
+        return spec->n_outputs <= CLASSES_MAX ? PS_TRUTH_CLASS : PS_TRUTH_NONE;
+    if (!set->targets || set->n_targets != spec->n_outputs) return PS_TRUTH_NONE;
+    if (!logits) return PS_TRUTH_NUMBERS;
+    return set->n_targets == 1 && figures_all_yes_or_no(set) ? PS_TRUTH_YES
+                                                             : PS_TRUTH_NONE;
+}
+
+ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth truth,
+                           int64_t n, const ps_class_names *names)
+{
+    *f = (ps_figures){.spec = spec, .truth = truth};
+    if (truth == PS_TRUTH_NONE) return PS_OK;
+    if (truth != PS_TRUTH_NUMBERS)
+        return ps_confusion_init(&f->confusion, n, names, n <= MATRIX_MAX);
+    f->n_numbers = n;
+    return ps_mem_zalloc(&f->sums, (size_t)(n * SUMS), sizeof *f->sums, "the figures");
+}
+
+ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set,
+                       bool scores)
+{
+    const ps_truth truth = figures_truth_of(spec, set);
+    const int64_t n = truth == PS_TRUTH_YES ? 2 : spec->n_outputs;
+    PS_TRY(ps_figures_init_sum(f, spec, truth, n, &set->names));
+    f->set = set;
+    if (!scores || f->confusion.n != 2 || set->n > SCORES_MAX) return PS_OK;
+    return ps_mem_zalloc(&f->scores, (size_t)set->n, sizeof *f->scores, "the scores");
+}
+
+void ps_figures_fini(ps_figures *f)
+{
+    ps_confusion_fini(&f->confusion);
+    free(f->sums);
+    free(f->scores);
+    *f = (ps_figures){0};
+}
+
+void ps_figures_clear(ps_figures *f)
+{
+    if (f->confusion.n > 0) ps_confusion_clear(&f->confusion);
+    if (f->sums) memset(f->sums, 0, (size_t)(f->n_numbers * SUMS) * sizeof *f->sums);
+    if (f->scores) memset(f->scores, 0, (size_t)f->set->n * sizeof *f->scores);
+}
+
+/* --- counting ----------------------------------------------------------------------- */
+
+static bool figures_is_ignored(const ps_figures *f, int64_t index)
+{
+    return f->truth == PS_TRUTH_CLASS && !PS_LOSS_OF_NUMBERS(f->spec->loss) &&
+           f->set->labels[index] == f->spec->ignore_index;
+}
+
+static int32_t figures_label(const ps_figures *f, int64_t index)
+{
+    return f->truth == PS_TRUTH_CLASS ? f->set->labels[index]
+                                      : f->set->targets[index] > 0.5f;
+}
+
+static void figures_add_class(ps_figures *f, int64_t index, const float *outputs)
+{
+    const float yes[2] = {0, outputs[0]};
+    const float *of_classes = f->truth == PS_TRUTH_YES ? yes : outputs;
+    ps_confusion_add(&f->confusion, figures_label(f, index), of_classes);
+    if (f->scores) f->scores[index] = (double)of_classes[1] - (double)of_classes[0];
+}
+
+static void figures_add_numbers(ps_figures *f, int64_t index, const float *outputs)
+{
+    const int64_t n = f->n_numbers;
+    for (int64_t k = 0; k < n; k++) {
+        double *s = f->sums + k * SUMS;
+        const double unit = ps_preprocessing_unit(f->set->preprocessing, k);
+        const double target = f->set->targets[index * n + k];
+        const double from_first = (target - f->set->targets[k]) * unit;
+        const double error = (outputs[k] - target) * unit;
+        s[COUNT]++;
+        s[ABSOLUTE] += fabs(error);
+        s[SQUARED] += error * error;
+        s[TARGETS] += from_first;
+        s[TARGETS_SQUARED] += from_first * from_first;
+    }
+}
+
+void ps_figures_add(ps_figures *f, int64_t index, const float *outputs)
+{
+    if (f->truth == PS_TRUTH_NONE || figures_is_ignored(f, index)) return;
+    if (f->truth == PS_TRUTH_NUMBERS)
+        figures_add_numbers(f, index, outputs);
+    else
+        figures_add_class(f, index, outputs);
+}
+
+/* --- as numbers --------------------------------------------------------------------- */
+
+enum { SAMPLES, TOP1, TOP5, HEAD };
+
+int64_t ps_figures_size(const ps_figures *f)
+{
+    return HEAD + ps_confusion_size(&f->confusion) + f->n_numbers * SUMS +
+           (f->scores ? f->set->n : 0);
+}
+
+static void figures_copy(double *to, const double *from, int64_t n)
+{
+    if (n > 0) memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+void ps_figures_save(const ps_figures *f, double *values)
+{
+    const ps_confusion *c = &f->confusion;
+    const int64_t n = ps_confusion_size(c);
+    double *sums = values + HEAD + n;
+    values[SAMPLES] = (double)c->samples;
+    values[TOP1] = (double)c->top1;
+    values[TOP5] = (double)c->top5;
+    for (int64_t i = 0; i < n; i++)
+        values[HEAD + i] = (double)c->counts[i];
+    figures_copy(sums, f->sums, f->n_numbers * SUMS);
+    figures_copy(sums + f->n_numbers * SUMS, f->scores, f->scores ? f->set->n : 0);
+}
+
+void ps_figures_load(ps_figures *f, const double *values)
+{
+    ps_confusion *c = &f->confusion;
+    const int64_t n = ps_confusion_size(c);
+    const double *sums = values + HEAD + n;
+    c->samples = (int64_t)values[SAMPLES];
+    c->top1 = (int64_t)values[TOP1];
+    c->top5 = (int64_t)values[TOP5];
+    for (int64_t i = 0; i < n; i++)
+        c->counts[i] = (int64_t)values[HEAD + i];
+    figures_copy(f->sums, sums, f->n_numbers * SUMS);
+    figures_copy(f->scores, sums + f->n_numbers * SUMS, f->scores ? f->set->n : 0);
+}
+
+/* --- what follows from it ----------------------------------------------------------- */
+
+typedef struct scored {
+    double score;
+    bool yes;
+} scored;
+
+static int compare_scores(const void *a, const void *b)
+{
+    const double x = ((const scored *)a)->score, y = ((const scored *)b)->score;
+    return (x > y) - (x < y);
+}
+
+/* The share of pairs of a second-class and a first-class sample whose scores stand in
+ * this order; an equal pair counts half (Mann-Whitney). */
+static double area_of(scored *s, int64_t n)
+{
+    double pairs = 0, no_before = 0, yes_before = 0;
+    qsort(s, (size_t)n, sizeof *s, compare_scores);
+    for (int64_t i = 0; i < n;) {
+        double no = 0, yes = 0;
+        for (const double score = s[i].score; i < n && s[i].score == score; i++)
+            *(s[i].yes ? &yes : &no) += 1;
+        pairs += yes * (no_before + no / 2);
+        no_before += no;
+        yes_before += yes;
+    }
+    return no_before > 0 && yes_before > 0 ? pairs / (no_before * yes_before) : NAN;
+}
+
+static double figures_auc(const ps_figures *f)
+{
+    scored *s;
+    int64_t n = 0;
+    if (!f->scores ||
+        ps_mem_zalloc(&s, (size_t)f->set->n, sizeof *s, "the scores") != PS_OK)
+        return NAN;
+    bool known = true;
+    for (int64_t i = 0; i < f->set->n; i++) {
+        if (figures_is_ignored(f, i)) continue;
+        known = known && !isnan(f->scores[i]);
+        s[n++] = (scored){f->scores[i], figures_label(f, i) == 1};
+    }
+    const double area = known ? area_of(s, n) : NAN; // NaN has no order
+    free(s);
+    return area;
+}
+
+typedef struct errors {
+    double mae, rmse, r2;
+} errors;
+
+/* r2 is 0 where the targets do not differ and the errors are not 0 (scikit-learn). */
+static errors errors_of(const double *s)
+{
+    const double n = s[COUNT];
+    const double spread = s[TARGETS_SQUARED] - s[TARGETS] * s[TARGETS] / n;
+    const double r2 = spread > 0 ? 1 - s[SQUARED] / spread : s[SQUARED] == 0;
+    return (errors){s[ABSOLUTE] / n, sqrt(s[SQUARED] / n), n > 1 ? r2 : NAN};
+}
+
+static void measure_numbers(const ps_figures *f, ps_measures *m)
+{
+    m->samples = (int64_t)f->sums[COUNT];
+    if (m->samples == 0) return;
+    m->mae = m->rmse = m->r2 = 0;
+    for (int64_t k = 0; k < f->n_numbers; k++) {
+        const errors e = errors_of(f->sums + k * SUMS);
+        m->mae += e.mae / (double)f->n_numbers;
+        m->rmse += e.rmse / (double)f->n_numbers;
+        m->r2 += e.r2 / (double)f->n_numbers;
+    }
+}
+
+static void measure_classes(const ps_figures *f, ps_measures *m)
+{
+    const ps_confusion *c = &f->confusion;
+    double sum[3] = {0};
+    int64_t n = 0;
+    m->samples = c->samples;
+    if (c->samples == 0) return;
+    m->accuracy = (double)c->top1 / (double)c->samples;
+    if (ps_confusion_has_top5(c)) m->top5 = (double)c->top5 / (double)c->samples;
+    for (int64_t k = 0; k < c->n; k++) {
+        const ps_class_rates r = ps_confusion_rates(c, k);
+        if (isnan(r.f1)) continue; // no sample is of it or taken for it
+        n++;
+        sum[0] += isnan(r.precision) ? 0 : r.precision;
+        sum[1] += isnan(r.recall) ? 0 : r.recall;
+        sum[2] += r.f1;
+    }
+    m->precision = sum[0] / (double)n;
+    m->recall = sum[1] / (double)n;
+    m->f1 = sum[2] / (double)n;
+    m->auc = figures_auc(f);
+}
+
+ps_measures ps_figures_measure(const ps_figures *f)
+{
+    ps_measures m = ps_measures_none;
+    if (f->truth == PS_TRUTH_NUMBERS) measure_numbers(f, &m);
+    if (f->confusion.n > 0) measure_classes(f, &m);
+    return m;
+}
+
+/* --- for people and programs -------------------------------------------------------- */
+
+static void figures_write_errors(const errors *e, FILE *out)
+{
+    ps_confusion_write_number(out, "mae", e->mae);
+    fputs(", ", out);
+    ps_confusion_write_number(out, "rmse", e->rmse);
+    fputs(", ", out);
+    ps_confusion_write_number(out, "r2", e->r2);
+}
+
+void ps_figures_write_json(const ps_figures *f, FILE *out)
+{
+    const ps_measures m = ps_figures_measure(f);
+    if (f->truth != PS_TRUTH_NUMBERS) {
+        const ps_class_rates mean = {m.precision, m.recall, m.f1};
+        ps_confusion_write_json(&f->confusion, &mean, m.auc, out);
+        return;
+    }
+    const errors all = {m.mae, m.rmse, m.r2};
+    fprintf(out, "{\"samples\": %" PRId64 ", ", m.samples);
+    figures_write_errors(&all, out);
+    fputs(",\n\"numbers\": [", out);
+    for (int64_t k = 0; k < f->n_numbers; k++) {
+        const errors e = errors_of(f->sums + k * SUMS);
+        fprintf(out, "%s\n  {\"number\": %" PRId64 ", ", k ? "," : "", k);
+        figures_write_errors(&e, out);
+        fputc('}', out);
+    }
+    fputs("]}\n", out);
+}
+
+void ps_measures_text(const ps_measures *m, char *out, size_t bytes)
+{
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"accuracy", m->accuracy},
+               {"top5_accuracy", m->top5},
+               {"f1", m->f1},
+               {"auc", m->auc},
+               {"r2", m->r2},
+               {"mae", m->mae},
+               {"rmse", m->rmse}};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof all / sizeof *all && used < bytes; i++)
+        if (!isnan(all[i].value))
+            used += (size_t)snprintf(out + used, bytes - used,
+                                     i < 5 ? " %s=%.4f" : " %s=%.5g", all[i].name,
+                                     all[i].value);
+}

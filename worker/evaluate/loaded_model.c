@@ -1,0 +1,108 @@
+#include "loaded_model.h"
+
+#include <stdlib.h>
+
+#include "interrupt.h"
+#include "loss_terms.h"
+#include "model_file.h"
+#include "run_config.h"
+
+enum { LOADER_MS = 60000 };
+
+static ps_err loaded_model_read(ps_loaded_model *m, const char *weights)
+{
+    const ps_tensor_table *table = &m->spec.table;
+    PS_TRY(ps_shared_mem_init_private(&m->params, table->arena_count * sizeof(float),
+                                      "the weights"));
+    PS_TRY(ps_mem_zalloc_aligned(&m->buffers, table->buffer_bytes, "the buffers"));
+    PS_TRY(ps_model_file_load(weights, table, true, m->params.base, m->buffers));
+    return ps_preprocessing_load(weights, &m->state);
+}
+
+ps_err ps_loaded_model_open(ps_loaded_model *m, const ps_cli *cli,
+                            const ps_config *config, int threads)
+{
+    *m = (ps_loaded_model){.config = config};
+    const char *weights = config->train.init;
+    const int64_t batch = config->data.eval_batch;
+    if (weights[0] == '\0')
+        return ps_err_set(PS_ERR_ARG,
+                          "--predict needs weights: --init FILE, or name a run's folder "
+                          "instead of the configuration");
+    PS_TRY(ps_model_spec_init(&m->spec, config));
+    PS_TRY(loaded_model_read(m, weights));
+    PS_TRY(ps_run_config_classes(config, &m->names));
+    ps_device_options device =
+        ps_device_options_of(&config->train, cli->local_rank, threads);
+    device.own_waits = cli->own_waits;
+    PS_TRY(ps_device_open(config->train.device.kind, &device, &m->device));
+    const ps_program_options program = {.spec = &m->spec,
+                                        .max_batch = (int)batch,
+                                        .params = m->params.base,
+                                        .buffers = m->buffers};
+    PS_TRY(ps_program_create(m->device, &program, &m->program));
+    return ps_mem_zalloc_aligned(
+        &m->rows, (size_t)(batch * m->spec.n_outputs) * sizeof(float), "the outputs");
+}
+
+void ps_loaded_model_fini(ps_loaded_model *m)
+{
+    ps_program_destroy(&m->program);
+    ps_device_close(&m->device);
+    ps_shared_mem_fini(&m->params);
+    ps_model_spec_fini(&m->spec);
+    ps_class_names_fini(&m->names);
+    ps_preprocessing_destroy(&m->state);
+    free(m->buffers);
+    free(m->rows);
+    *m = (ps_loaded_model){0};
+}
+
+static ps_err loaded_model_batch(ps_loaded_model *m, ps_predicting *p, const ps_loaded *b,
+                                 bool same_weights)
+{
+    const ps_pass pass = {.grad_scale = 1, .same_weights = same_weights};
+    const ps_batch batch = {.n = (int)b->n,
+                            .x = b->x,
+                            .labels = b->labels,
+                            .targets = b->targets,
+                            .positions = b->positions};
+    ps_pass_result result = {0};
+    PS_TRY(ps_program_forward(m->program, &batch, &pass, p->answered ? &result : NULL));
+    p->loss += result.loss_sum;
+    if (p->answered) p->weight += ps_batch_weigh(&m->spec, &batch).weight;
+    PS_TRY(ps_program_outputs(m->program, m->rows, (size_t)(b->n * m->spec.n_outputs)));
+    return p->take(p->ctx, m->rows, b->n);
+}
+
+static ps_err loaded_model_batches(ps_loaded_model *m, ps_predicting *p, ps_loader *l)
+{
+    PS_TRY(ps_loader_epoch(l, 0, 0));
+    for (bool first = true;; first = false) {
+        ps_loaded *b;
+        PS_TRY(ps_interrupt_check());
+        PS_TRY(ps_loader_next(l, ps_deadline_in_ms(LOADER_MS), &b));
+        if (!b) return PS_OK;
+        const ps_err err = loaded_model_batch(m, p, b, !first);
+        ps_loader_release(l, b);
+        PS_TRY(err);
+    }
+}
+
+ps_err ps_loaded_model_predict(ps_loaded_model *m, ps_predicting *p)
+{
+    const ps_loader_options options = {.config = m->config,
+                                       .dataset = p->set,
+                                       .input = &m->spec.input,
+                                       .begin = p->first,
+                                       .n = p->n,
+                                       .max_batch = m->config->data.eval_batch,
+                                       .mend = p->mend};
+    ps_loader *loader;
+    ps_err err = ps_loader_create(&options, &loader);
+    if (err != PS_OK) return ps_err_prefix(err, "%s", p->what);
+    err = loaded_model_batches(m, p, loader);
+    const ps_err_saved end = ps_err_save(err);
+    ps_loader_destroy(&loader);
+    return ps_err_restore(&end);
+}

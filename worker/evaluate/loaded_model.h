@@ -1,0 +1,46 @@
+/* A trained model that is asked for outputs: its weights on a device, without a job. */
+#ifndef PS_LOADED_MODEL_H
+#define PS_LOADED_MODEL_H
+
+#include "cli.h"
+#include "device.h"
+#include "loader.h"
+#include "mem.h"
+#include "model_spec.h"
+#include "preprocessing.h"
+
+typedef struct ps_loaded_model {
+    const ps_config *config; // borrowed
+    ps_model_spec spec;
+    ps_preprocessing *state; // of tables; NULL: none
+    ps_class_names names;    // of the classes, beside the configuration of a run
+    ps_shared_mem params;
+    void *buffers;
+    ps_device *device;
+    ps_program *program;
+    float *rows; // (data.eval_batch, outputs)
+} ps_loaded_model;
+
+/* The model of config with the weights of train.init. ARG: there are none; errors as of
+ * ps_model_file_load and ps_program_create. m is safe for fini in every case. */
+ps_err ps_loaded_model_open(ps_loaded_model *m, const ps_cli *cli,
+                            const ps_config *config, int threads);
+void ps_loaded_model_fini(ps_loaded_model *m);
+
+/* Takes n samples of a set, from `first` on. */
+typedef struct ps_predicting {
+    const ps_dataset *set;
+    int64_t first, n;
+    bool answered;    // the set has what they are compared with
+    const char *what; // names the set in messages
+    const char *mend; // of samples that do not fit the input (transform.h)
+    /* rows: (n, outputs), which may be changed. */
+    ps_err (*take)(void *ctx, float *rows, int64_t n);
+    void *ctx;
+    double loss, weight; // of samples with answers: sums
+} ps_predicting;
+
+/* INTERRUPTED after a signal; errors as of the loader and of take. */
+ps_err ps_loaded_model_predict(ps_loaded_model *m, ps_predicting *p);
+
+#endif

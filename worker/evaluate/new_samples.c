@@ -1,0 +1,403 @@
+#include "new_samples.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "data_files.h"
+#include "npy.h"
+
+enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12 };
+
+static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body";
+
+/* --- what a file holds -------------------------------------------------------------- */
+
+typedef enum file_kind { FILE_TABLE, FILE_NPY, FILE_PICTURE } file_kind;
+
+static ps_err find_kind(const char *path, file_kind *kind)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        file_kind kind;
+    } known[] = {{"\x93NUMPY", 6, FILE_NPY},
+                 {"\x89PNG\r\n", 6, FILE_PICTURE},
+                 {"\xff\xd8\xff", 3, FILE_PICTURE},
+                 {"RIFF", 4, FILE_PICTURE}}; // WebP
+    char first[MAGIC_BYTES] = "";
+    ps_source source = {0};
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK && gzread(source.file, first, sizeof first) < 0)
+        err = ps_err_set(PS_ERR_FORMAT, "%s: cannot be decompressed", path);
+    ps_source_fini(&source);
+    *kind = FILE_TABLE;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (memcmp(first, known[i].bytes, known[i].n) == 0) *kind = known[i].kind;
+    // BMP: two letters, a size, and four zeros, which no text has
+    if (memcmp(first, "BM", 2) == 0 && memcmp(first + 6, "\0\0\0\0", 4) == 0)
+        *kind = FILE_PICTURE;
+    return err;
+}
+
+static ps_err read_array(ps_new_samples *s, const ps_loaded_model *m, const char *path)
+{
+    ps_source source = {0};
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK)
+        err = m->config->data.stream && !s->copy ? ps_npy_open_values(&source, &s->set)
+                                                 : ps_npy_read_values(&source, &s->set);
+    ps_source_fini(&source);
+    if (err == PS_OK && s->set.n == 0)
+        err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", s->what);
+    if (err != PS_OK) return err;
+    return ps_mem_zalloc(&s->set.labels, (size_t)s->set.n, sizeof *s->set.labels,
+                         "labels");
+}
+
+static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
+                                    const char *path)
+{
+    const ps_wanted any = {0};
+    file_kind kind;
+    PS_TRY(find_kind(path, &kind));
+    if (kind == FILE_PICTURE || m->config->data.kind == PS_DATA_IMAGE_FOLDER) {
+        s->named = !s->copy;
+        return ps_dataset_of_picture(m->config, path, &m->spec.input, &s->set);
+    }
+    PS_TRY(kind == FILE_NPY ? read_array(s, m, path)
+                            : ps_dataset_of_table(m->config, &s->state, path, &s->set));
+    s->answered = s->set.answered;
+    return ps_dataset_check(&s->set, 0, &any);
+}
+
+/* --- what can be read only once ----------------------------------------------------- */
+
+/* The name of the copy in this process. */
+static void copy_path(const ps_new_samples *s, char out[32])
+{
+    snprintf(out, 32, "/proc/self/fd/%d", fileno(s->copy));
+}
+
+static ps_err new_samples_copy(ps_new_samples *s, FILE *in, const char *bytes, size_t n)
+{
+    char piece[COPIED_BYTES];
+    s->copy = tmpfile();
+    if (!s->copy) return ps_err_errno(PS_ERR_IO, "a temporary file");
+    if (bytes) fwrite(bytes, 1, n, s->copy);
+    for (size_t got; in && (got = fread(piece, 1, sizeof piece, in)) > 0;)
+        fwrite(piece, 1, got, s->copy);
+    if (in && ferror(in)) return ps_err_errno(PS_ERR_IO, "%s", s->what);
+    return fflush(s->copy) == 0 ? PS_OK : ps_err_errno(PS_ERR_IO, "a temporary file");
+}
+
+/* Reads the copy; errors name what it is a copy of. */
+static ps_err read_copy(ps_new_samples *s, const ps_loaded_model *m)
+{
+    char path[32];
+    copy_path(s, path);
+    const ps_err err = new_samples_read_file(s, m, path);
+    const char *said = ps_err_message();
+    const size_t n = strlen(path);
+    if (err == PS_OK || strncmp(said, path, n) != 0)
+        return err == PS_OK ? err : ps_err_prefix(err, "%s", s->what);
+    char rest[PS_ERR_MESSAGE_BYTES];
+    snprintf(rest, sizeof rest, "%s", said + n);
+    return ps_err_set(err, "%s%s", s->what, rest);
+}
+
+/* --- a folder ------------------------------------------------------------------------
+ */
+
+static bool new_samples_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* The class whose name the first folder below `folder` has, on the way to the file; -1:
+ * none. */
+static int64_t class_of_path(const ps_class_names *names, const char *folder,
+                             const char *path)
+{
+    const char *at = path + strlen(folder);
+    at += strspn(at, "/");
+    const size_t n = strcspn(at, "/");
+    for (int64_t k = 0; k < names->n && at[n]; k++)
+        if (strlen(names->names[k]) == n && memcmp(names->names[k], at, n) == 0) return k;
+    return -1;
+}
+
+/* Where all pictures lie in folders of classes, these are the truth. */
+static void take_classes(ps_new_samples *s, const ps_loaded_model *m, const char *folder)
+{
+    const int64_t most = m->spec.n_outputs;
+    for (int64_t i = 0; i < s->set.n; i++) {
+        const int64_t k = class_of_path(&s->set.names, folder, s->set.files[i]);
+        if (k < 0 || k >= most) return;
+    }
+    for (int64_t i = 0; i < s->set.n; i++)
+        s->set.labels[i] = (int32_t)class_of_path(&s->set.names, folder, s->set.files[i]);
+    s->answered = s->set.n > 0 && !PS_LOSS_OF_NUMBERS(m->spec.loss);
+}
+
+/* --- all -----------------------------------------------------------------------------
+ */
+
+static ps_err name_classes(ps_new_samples *s, const ps_loaded_model *m)
+{
+    if (s->set.names.n == 0 && m->names.n > 0)
+        return ps_class_names_copy(&m->names, &s->set.names);
+    return ps_dataset_name_classes(m->config, &s->set);
+}
+
+static ps_err read_test(ps_new_samples *s, const ps_loaded_model *m)
+{
+    s->answered = true;
+    s->named = true;
+    PS_TRY(ps_dataset_load(m->config, PS_SPLIT_TEST, &m->spec.input, m->spec.n_outputs,
+                           &s->state, &s->set));
+    if (s->set.n > 0) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "--predict test: there is no test set (data.test); name a file");
+}
+
+static void say_mend(ps_new_samples *s, const ps_loaded_model *m)
+{
+    const int64_t n = s->set.n, count = ps_dims_count(&s->set.dims);
+    if (s->mend) return;
+    s->mend = n > 1 && n * count == ps_dims_count(&m->spec.input)
+                  ? "this is one sample: save x[None]"
+                  : "give the samples the shape of those in training";
+}
+
+ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const char *what)
+{
+    const bool input = strcmp(what, "-") == 0, folder = new_samples_is_folder(what);
+    *s = (ps_new_samples){.what = input ? STANDARD_INPUT : what, .state = m->state};
+    if (strcmp(what, "test") == 0) {
+        PS_TRY(read_test(s, m));
+    } else if (input) {
+        PS_TRY(new_samples_copy(s, stdin, NULL, 0));
+        PS_TRY(read_copy(s, m));
+    } else if (folder) {
+        s->named = true;
+        PS_TRY(ps_dataset_of_folder(m->config, what, &m->spec.input, &s->set));
+    } else {
+        PS_TRY(new_samples_read_file(s, m, what));
+    }
+    PS_TRY(name_classes(s, m));
+    if (folder) take_classes(s, m, what);
+    say_mend(s, m);
+    return PS_OK;
+}
+
+void ps_new_samples_fini(ps_new_samples *s, const ps_loaded_model *m)
+{
+    ps_dataset_fini(&s->set);
+    if (s->state != m->state) ps_preprocessing_destroy(&s->state);
+    if (s->copy) fclose(s->copy);
+    *s = (ps_new_samples){0};
+}
+
+/* --- JSON -----------------------------------------------------------------------------
+ */
+
+/* Numbers of a sample as they are stored: float32, or pixels of 8 bits. */
+typedef struct store {
+    float *floats; // one of the two
+    uint8_t *pixels;
+    int64_t room, n; // n counts all, also those without room
+} store;
+
+static ps_err store_number(store *to, const json_t *number, int64_t sample)
+{
+    const double value = json_is_number(number) ? json_number_value(number) : NAN;
+    const bool fits = to->pixels ? value >= 0 && value <= 255 && value == floor(value)
+                                 : isfinite((float)value);
+    if (!fits)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "sample %" PRId64 ": value %" PRId64 " is not %s", sample,
+                          to->n,
+                          to->pixels ? "a whole number from 0 to 255 (dtype uint8)"
+                                     : "a number within float32");
+    if (to->n < to->room && to->pixels) to->pixels[to->n] = (uint8_t)value;
+    if (to->n < to->room && to->floats) to->floats[to->n] = (float)value;
+    to->n++;
+    return PS_OK;
+}
+
+/* Of lists within lists. */
+static ps_err store_numbers(store *to, const json_t *at, int64_t sample)
+{
+    if (!json_is_array(at)) return store_number(to, at, sample);
+    for (size_t i = 0; i < json_array_size(at) && to->n <= to->room; i++)
+        PS_TRY(store_numbers(to, json_array_get(at, i), sample));
+    return PS_OK;
+}
+
+/* Whether numbers are pixels as they are stored, to which data.scale belongs. */
+static ps_err find_dtype(const ps_loaded_model *m, const json_t *root, bool *pixels)
+{
+    const ps_data_kind kind = m->config->data.kind;
+    const json_t *dtype = json_is_object(root) ? json_object_get(root, "dtype") : NULL;
+    const char *word = json_string_value(dtype);
+    *pixels = kind != PS_DATA_NPY && kind != PS_DATA_CSV && kind != PS_DATA_SYNTHETIC;
+    if (!dtype) return PS_OK;
+    *pixels = word && strcmp(word, "uint8") == 0;
+    if (*pixels || (word && strcmp(word, "float32") == 0)) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "dtype is \"float32\" or \"uint8\"");
+}
+
+static ps_err read_numbers(ps_new_samples *s, const ps_loaded_model *m,
+                           const json_t *root, const json_t *samples)
+{
+    ps_dataset *set = &s->set;
+    const int64_t count = ps_dims_count(&m->spec.input);
+    const size_t n = json_array_size(samples);
+    bool pixels;
+    PS_TRY(find_dtype(m, root, &pixels));
+    set->dims = m->spec.input;
+    set->is_float = !pixels;
+    const size_t size = pixels ? sizeof(uint8_t) : sizeof(float);
+    PS_TRY(ps_mem_zalloc(&set->values, n * (size_t)count, size, "samples"));
+    PS_TRY(ps_mem_zalloc(&set->labels, n, sizeof *set->labels, "labels"));
+    for (; set->n < (int64_t)n; set->n++) {
+        const json_t *one = json_array_get(samples, (size_t)set->n);
+        store to = {.floats = pixels ? NULL : (float *)set->values + set->n * count,
+                    .pixels = pixels ? (uint8_t *)set->values + set->n * count : NULL,
+                    .room = count};
+        if (!json_is_array(one))
+            return ps_err_set(PS_ERR_FORMAT,
+                              "sample %" PRId64 " is not a list of numbers", set->n);
+        PS_TRY(store_numbers(&to, one, set->n));
+        if (to.n != count)
+            return ps_err_set(PS_ERR_SHAPE,
+                              "sample %" PRId64 " has %s%" PRId64
+                              " numbers; the model's input has %" PRId64,
+                              set->n, to.n > count ? "at least " : "", to.n, count);
+    }
+    return PS_OK;
+}
+
+static void write_cell_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (; *text; text++) {
+        if (*text == '"') fputc('"', out);
+        fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+static ps_err write_cell(FILE *out, const json_t *value, int64_t sample, const char *key)
+{
+    if (json_is_number(value))
+        fprintf(out, "%.17g", json_number_value(value));
+    else if (json_is_string(value))
+        write_cell_text(out, json_string_value(value));
+    else if (!json_is_null(value))
+        return ps_err_set(PS_ERR_FORMAT,
+                          "sample %" PRId64 ": \"%.40s\" is not a number, a text or null",
+                          sample, key);
+    return PS_OK;
+}
+
+/* As a table: the first object's keys name the columns. */
+static ps_err write_objects(const json_t *samples, FILE *out)
+{
+    json_t *first = json_array_get(samples, 0), *ignored;
+    const char *key;
+    const char *between = "";
+    json_object_foreach(first, key, ignored)
+    {
+        fputs(between, out);
+        write_cell_text(out, key);
+        between = ",";
+    }
+    fputc('\n', out);
+    for (size_t i = 0; i < json_array_size(samples); i++) {
+        const json_t *one = json_array_get(samples, i);
+        if (json_object_size(one) != json_object_size(first))
+            return ps_err_set(PS_ERR_FORMAT, "sample %zu has not the columns of sample 0",
+                              i);
+        between = "";
+        json_object_foreach(first, key, ignored)
+        {
+            const json_t *value = json_object_get(one, key);
+            if (!value)
+                return ps_err_set(PS_ERR_FORMAT,
+                                  "sample %zu has not the column \"%.40s\"", i, key);
+            fputs(between, out);
+            PS_TRY(write_cell(out, value, (int64_t)i, key));
+            between = ",";
+        }
+        fputc('\n', out);
+    }
+    return PS_OK;
+}
+
+static ps_err read_objects(ps_new_samples *s, const ps_loaded_model *m,
+                           const json_t *samples)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return ps_err_errno(PS_ERR_NOMEM, "a table");
+    ps_err err = write_objects(samples, out);
+    if (fclose(out) != 0 && err == PS_OK) err = ps_err_errno(PS_ERR_NOMEM, "a table");
+    if (err == PS_OK) err = new_samples_copy(s, NULL, text, bytes);
+    free(text);
+    return err == PS_OK ? read_copy(s, m) : err;
+}
+
+static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char *text,
+                        size_t bytes, int64_t most)
+{
+    json_error_t where;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    if (!root)
+        return ps_err_set(PS_ERR_FORMAT, "line %d, column %d: %s", where.line,
+                          where.column, where.text);
+    const json_t *samples =
+        json_is_object(root) ? json_object_get(root, "samples") : root;
+    ps_err err;
+    if (!json_is_array(samples) || json_array_size(samples) == 0)
+        err = ps_err_set(PS_ERR_FORMAT,
+                         "give {\"samples\": [...]} with one sample at least");
+    else if (json_array_size(samples) > (size_t)most)
+        err = ps_err_set(PS_ERR_FORMAT,
+                         "%zu samples; at most %" PRId64 " at once: psrun --predict "
+                         "takes files",
+                         json_array_size(samples), most);
+    else
+        err = json_is_object(json_array_get(samples, 0))
+                  ? read_objects(s, m, samples)
+                  : read_numbers(s, m, root, samples);
+    json_decref(root);
+    return err;
+}
+
+ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
+                              const char *text, size_t bytes, bool json, int64_t most)
+{
+    *s = (ps_new_samples){.what = BODY, .state = m->state};
+    if (json) {
+        PS_TRY(read_json(s, m, text, bytes, most));
+    } else {
+        PS_TRY(new_samples_copy(s, NULL, text, bytes));
+        PS_TRY(read_copy(s, m));
+    }
+    if (s->set.n > most)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%" PRId64 " samples; at most %" PRId64 " at once", s->set.n,
+                          most);
+    PS_TRY(name_classes(s, m));
+    say_mend(s, m);
+    return PS_OK;
+}

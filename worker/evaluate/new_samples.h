@@ -1,0 +1,42 @@
+/* Samples for a trained model, from wherever people have them. */
+#ifndef PS_NEW_SAMPLES_H
+#define PS_NEW_SAMPLES_H
+
+#include "loaded_model.h"
+
+typedef struct ps_new_samples {
+    ps_dataset set;
+    bool answered;    // the set has what the outputs are compared with
+    bool named;       // pictures have names
+    const char *what; // for messages; borrowed
+    const char *mend; // of samples that do not fit the model; borrowed
+    FILE *copy;       // of what can be read only once; NULL: none
+    ps_preprocessing
+        *state; // of a table; the model's, which is borrowed, where it has one
+} ps_new_samples;
+
+/* what:
+ *   test    the test set of the job's data
+ *   FOLDER  the pictures in it; where they lie in folders with the names of the classes,
+ *           these are what the outputs are compared with
+ *   FILE    npy; a picture; else a table: what it is, its first bytes say. Plain or gzip
+ *   -       the same from standard input, which is copied into a temporary file
+ *
+ * Errors name what. s is safe for
+ * fini in every case. */
+ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const char *what);
+
+/* Of a request's body, of at most `most` samples: JSON where json says so,
+ *   {"samples": [SAMPLE, ...]}, or the list alone
+ *   SAMPLE = numbers in the shape of the model's input, or in one list; they are what
+ *            "dtype" beside the samples says: "uint8", pixels as they are stored, which
+ * is so unless data.kind is npy or csv, or "float32"; of a table {"column": number, text
+ * or null, ...} else what a file may hold. FORMAT for what is none of them. The text is
+ * borrowed during the call. */
+ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
+                              const char *text, size_t bytes, bool json, int64_t most);
+
+/* m: as it was read for; safe on a zeroed s. */
+void ps_new_samples_fini(ps_new_samples *s, const ps_loaded_model *m);
+
+#endif

@@ -1,0 +1,94 @@
+#include "run_config.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data_files.h"
+#include "printable.h"
+#include "value_json.h"
+
+static const char CONFIG[] = "config.json", CLASSES[] = "classes.txt";
+
+enum { LINE_BYTES = 2048 };
+
+/* The map at key, which is made where it is missing. */
+static json_t *section_of(json_t *config, const char *key)
+{
+    json_t *section = json_object_get(config, key);
+    if (json_is_object(section)) return section;
+    json_object_set_new(config, key, json_object());
+    return json_object_get(config, key);
+}
+
+static void set_data_path(json_t *config, const ps_config *cfg)
+{
+    char *folder, whole[PATH_MAX];
+    if (cfg->data.kind == PS_DATA_SYNTHETIC ||
+        ps_data_folder(cfg->data.path, cfg->file, &folder) != PS_OK)
+        return;
+    if (realpath(folder, whole))
+        json_object_set_new(section_of(config, "data"), "path", json_string(whole));
+    free(folder);
+}
+
+static void set_input(json_t *config, const ps_dims *input)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < input->n; i++)
+        json_array_append_new(list, json_integer((json_int_t)input->d[i]));
+    json_object_set_new(section_of(config, "model"), "input", list);
+}
+
+static ps_err write_config(const ps_config *cfg, const ps_dims *input,
+                           const ps_run_dir *dir)
+{
+    ps_out_file file = {0};
+    json_t *config = ps_yaml_json(cfg->tree);
+    if (!config) return ps_err_set(PS_ERR_NOMEM, "no memory for %s", CONFIG);
+    json_object_set_new(section_of(config, "job"), "name", json_string(cfg->job.name));
+    json_object_del(section_of(config, "train"), "init"); // the run has its own weights
+    if (!ps_yaml_path(cfg->tree, "model.input")) set_input(config, input);
+    set_data_path(config, cfg);
+    ps_err err = ps_out_file_open(&file, dir, CONFIG, true);
+    if (err == PS_OK) {
+        const int failed = json_dumpf(config, file.file, JSON_INDENT(1));
+        fputc('\n', file.file);
+        err = failed ? ps_err_set(PS_ERR_IO, "cannot write %s", file.path)
+                     : ps_out_file_keep(&file);
+        ps_out_file_drop(&file);
+    }
+    json_decref(config);
+    return err;
+}
+
+static ps_err write_classes(const ps_class_names *names, const ps_run_dir *dir)
+{
+    char line[LINE_BYTES];
+    ps_out_file file = {0};
+    PS_TRY(ps_out_file_open(&file, dir, CLASSES, true));
+    for (int64_t i = 0; i < names->n; i++) {
+        ps_printable(names->names[i], line, sizeof line); // names of folders may be any
+        fprintf(file.file, "%s\n", line[0] ? line : "-"); // an empty line ends the list
+    }
+    return ps_out_file_keep(&file);
+}
+
+ps_err ps_run_config_write(const ps_config *config, const ps_dims *input,
+                           const ps_class_names *names, const ps_run_dir *dir)
+{
+    PS_TRY(write_config(config, input, dir));
+    return names->n > 0 ? write_classes(names, dir) : PS_OK;
+}
+
+ps_err ps_run_config_classes(const ps_config *config, ps_class_names *out)
+{
+    const char *slash = strrchr(config->file, '/');
+    const int n = slash ? (int)(slash - config->file + 1) : 0;
+    char path[PATH_MAX];
+    *out = (ps_class_names){0};
+    if (strcmp(config->file + n, CONFIG) != 0) return PS_OK;
+    snprintf(path, sizeof path, "%.*s%s", n, config->file, CLASSES);
+    return access(path, F_OK) == 0 ? ps_class_names_read(path, out) : PS_OK;
+}

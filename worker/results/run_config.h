@@ -1,0 +1,25 @@
+/* What a run's folder needs, beside its weights, to be a model of its own: on any
+ * machine, psrun --predict takes the folder alone.
+ *
+ *   config.json  the configuration with all that was set for the job; it is a
+ *                configuration file itself, as JSON is YAML
+ *   classes.txt  the names of the classes, a line each (class_names.h), where they have
+ *                some */
+#ifndef PS_RUN_CONFIG_H
+#define PS_RUN_CONFIG_H
+
+#include "class_names.h"
+#include "config.h"
+#include "run_dir.h"
+#include "tensor.h"
+
+/* input: the model's. names: in the order of the classes. A folder of data is written as
+ * an absolute path. IO, NOMEM. */
+ps_err ps_run_config_write(const ps_config *config, const ps_dims *input,
+                           const ps_class_names *names, const ps_run_dir *dir);
+
+/* The names beside a configuration of a run; none where there is no such file. Errors as
+ * ps_class_names_read. */
+ps_err ps_run_config_classes(const ps_config *config, ps_class_names *out);
+
+#endif
