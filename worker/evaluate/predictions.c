@@ -144,9 +144,13 @@ static void write_npy_header(FILE *file, int64_t rows, int64_t columns)
     fwrite(header, 1, sizeof header, file);
 }
 
-/* In double quotes, where a double quote is written twice (RFC 4180). */
+/* Where it has to be in double quotes, a double quote is written twice (RFC 4180). */
 static void write_csv_text(FILE *file, const char *text)
 {
+    if (text[strcspn(text, ",;\t\r\n\" ")] == '\0') {
+        fprintf(file, ",%s", text);
+        return;
+    }
     fputs(",\"", file);
     for (; *text != '\0'; text++) {
         if (*text == '"') fputc('"', file);
@@ -239,7 +243,7 @@ static void write_csv_truth(const ps_predictions *p, int64_t index)
         if (names_class(p)) write_csv_text(file, name ? name : "");
     }
     for (int64_t i = 0; !set->labels && i < set->n_targets; i++)
-        fprintf(file, ",%.9g", target_of(set, index, i));
+        fprintf(file, ",%.7g", target_of(set, index, i));
 }
 
 static void write_csv_row(const ps_predictions *p, int64_t index, const float *row)
