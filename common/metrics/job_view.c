@@ -157,7 +157,11 @@ static void add_point(ps_job_view *v, const double *values)
         (ps_view_point){.seconds = ps_clock_seconds_since(v->begin_ns),
                         .step = step,
                         .loss = values[PS_METRIC_LOSS],
-                        .samples_per_second = values[PS_METRIC_SAMPLES_PER_SECOND]};
+                        .samples_per_second = values[PS_METRIC_SAMPLES_PER_SECOND],
+                        .train_accuracy = values[PS_METRIC_TRAIN_ACCURACY],
+                        .test_loss = values[PS_METRIC_TEST_LOSS],
+                        .test_accuracy = values[PS_METRIC_TEST_ACCURACY],
+                        .test_r2 = values[PS_METRIC_TEST_R2]};
 }
 
 static void take_values(ps_view_member *m, const double *values)

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 
 static void view_put(json_t *o, const char *key, double v)
@@ -106,23 +107,28 @@ static json_t *view_waits_for(const ps_job_picture *p)
 
 static json_t *curve_of(const ps_job_picture *p)
 {
+    static const struct {
+        const char *name;
+        size_t at;
+    } curves[] = {
+        {"seconds", offsetof(ps_view_point, seconds)},
+        {"step", offsetof(ps_view_point, step)},
+        {"loss", offsetof(ps_view_point, loss)},
+        {"samples_per_second", offsetof(ps_view_point, samples_per_second)},
+        {"train_accuracy", offsetof(ps_view_point, train_accuracy)},
+        {"test_loss", offsetof(ps_view_point, test_loss)},
+        {"test_accuracy", offsetof(ps_view_point, test_accuracy)},
+        {"test_r2", offsetof(ps_view_point, test_r2)}};
     json_t *o = json_object();
-    json_t *seconds = json_array(), *step = json_array(), *loss = json_array(),
-           *rate = json_array();
-    for (int i = 0; i < p->n_points; i++) {
-        const ps_view_point *at = &p->points[i];
-        json_array_append_new(seconds, json_real(at->seconds));
-        json_array_append_new(step, json_real(at->step));
-        json_array_append_new(loss,
-                              isfinite(at->loss) ? json_real(at->loss) : json_null());
-        json_array_append_new(rate, isfinite(at->samples_per_second)
-                                        ? json_real(at->samples_per_second)
-                                        : json_null());
+    for (size_t k = 0; k < sizeof curves / sizeof *curves; k++) {
+        json_t *list = json_array();
+        for (int i = 0; i < p->n_points; i++) {
+            const char *point = (const char *)&p->points[i];
+            const double v = *(const double *)(point + curves[k].at);
+            json_array_append_new(list, isfinite(v) ? json_real(v) : json_null());
+        }
+        json_object_set_new(o, curves[k].name, list);
     }
-    json_object_set_new(o, "seconds", seconds);
-    json_object_set_new(o, "step", step);
-    json_object_set_new(o, "loss", loss);
-    json_object_set_new(o, "samples_per_second", rate);
     return o;
 }
 
