@@ -264,9 +264,10 @@ static void http_on_completed(void *ctx, struct MHD_Connection *c, void **seen,
  * it finds that nothing more will come. */
 static void http_cut_slow(ps_http_server *s)
 {
+    const double most = s->o.request_s > 0 ? s->o.request_s : PS_HTTP_REQUEST_S;
     for (int i = 0; i < PS_HTTP_CONNECTIONS; i++) {
         const connection *c = &s->connections[i];
-        if (c->fd >= 0 && ps_clock_seconds_since(c->begun_ns) > PS_HTTP_REQUEST_S)
+        if (c->fd >= 0 && ps_clock_seconds_since(c->begun_ns) > most)
             shutdown(c->fd, SHUT_RDWR);
     }
 }

@@ -37,6 +37,7 @@ typedef struct ps_http_options {
     int port;            // 0: any that is free
     ps_http_get *get;
     ps_http_post *post;           // NULL: GET and HEAD alone
+    int request_s;                // 0: PS_HTTP_REQUEST_S
     size_t body_max;              // of a body in bytes; a longer one is answered with 413
     const char *bind_key, *paths; // for messages: what sets the address; what there is
     void *ctx;

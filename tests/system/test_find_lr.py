@@ -13,10 +13,14 @@ class Curves(unittest.TestCase):
         for value in find_lr.smooth([3.0] * 50):
             self.assertAlmostEqual(value, 3.0, 12)
 
-    def test_the_steepest_step_of_a_known_curve(self):
-        self.assertEqual(find_lr.steepest([1 / (1 + math.exp((i - 40) / 3)) for i in range(80)]), 40)
-        self.assertIsNone(find_lr.steepest([float(i) for i in range(80)]))
-        self.assertIsNone(find_lr.steepest([1.0] * 3))
+    def test_half_of_the_way_of_a_known_curve(self):
+        falls = [1 / (1 + math.exp((i - 40) / 3)) for i in range(80)]
+        self.assertEqual(find_lr.halfway(falls), 40)
+        # Noise at the low rates, and what comes after the lowest loss, are not the way.
+        self.assertEqual(find_lr.halfway([1.0, 0.4, 1.0, 1.2] + falls + [5.0, 0.1, 9.0]), 44)
+        self.assertIsNone(find_lr.halfway([float(i) for i in range(80)]))
+        self.assertIsNone(find_lr.halfway([1.0] * 3))
+        self.assertIsNone(find_lr.halfway([]))
 
     def test_the_curve_ends_where_training_diverges(self):
         self.assertEqual(len(find_lr.smooth([2.0] * 30 + [1e30] + [2.0] * 30)), 31)
@@ -31,7 +35,7 @@ class Curves(unittest.TestCase):
         losses += [1e30] * 20  # training diverges
         for made in (losses, [1.0] * 140, [0.0] * 140):
             smoothed = find_lr.smooth(made)
-            best = find_lr.steepest(smoothed)
+            best = find_lr.halfway(smoothed)
             texts = [t.text for t in ElementTree.fromstring(find_lr.draw(rates, made, smoothed, best)).iter()
                      if t.get("text-anchor") == "end" and not t.get("class")]
             self.assertTrue(2 <= len(set(texts)) == len(texts) <= 7, texts)

@@ -163,7 +163,7 @@ TEST(progress_fits_its_width)
     assert_string_equal(text, "|███▎         |  25%  epoch 1/40  step 500/2000  "
                               "loss 1.5000  35.3 k/s  1:02:03\r");
     show(60, &s, text, sizeof text);
-    assert_string_equal(text, "|██▎     |  25%  epoch 1/40  loss 1.5000  35.3 k/s  "
+    assert_string_equal(text, "|██      |  25%  epoch 1/40  loss 1.5000  35.3 k/s  "
                               "1:02:03\r");
     s.waits_for = "worker 1: slow compute";
     show(80, &s, text, sizeof text);

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "layer_precision.h"
 #include "model_spec.h"
+#include "optimizer.h"
 
 typedef struct counts {
     uint64_t params, outputs, products; // outputs: elements; products: multiply-adds
@@ -109,28 +110,81 @@ static void print_precision(const ps_config *config, const ps_model_spec *spec, 
     ps_device_close(&device);
 }
 
+typedef struct part {
+    const char *what;
+    uint64_t bytes;
+    const char *note;
+} part;
+
+static void print_parts(const part *parts, size_t n, FILE *out)
+{
+    uint64_t sum = 0;
+    char text[32];
+    for (size_t i = 0; i < n; i++) {
+        sum += parts[i].bytes;
+        if (parts[i].bytes == 0) continue;
+        fprintf(out, "  %-22s %11s%s%s\n", parts[i].what,
+                bytes_text(parts[i].bytes, text), parts[i].note[0] ? "  " : "",
+                parts[i].note);
+    }
+    fprintf(out, "  %-22s %11s\n", "together", bytes_text(sum, text));
+}
+
+/* Each thread of the loader has a batch, and data.prefetch are ready. */
+static uint64_t batches_ahead(const ps_config *config)
+{
+    const ps_config_data *d = &config->data;
+    return (uint64_t)(d->prefetch + (d->threads > 0 ? d->threads : 1));
+}
+
+/* Of one worker, and of all servers together; without servers a worker has the states. */
+static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
+                           const counts *total, FILE *out)
+{
+    ps_optimizer optimizer;
+    char batch_text[48], states_text[48], sent[32];
+    const uint64_t batch = (uint64_t)ps_config_batch(config, 0);
+    const uint64_t weights = total->params * sizeof(float),
+                   trained = spec->table.n_params * sizeof(float),
+                   outputs = total->outputs * sizeof(float) * batch,
+                   input = (uint64_t)ps_dims_count(&spec->input) * sizeof(float) * batch;
+    PS_TRY(ps_optimizer_init(&optimizer, config));
+    const uint64_t states = trained * (uint64_t)optimizer.n_states;
+    const bool servers = config->exchange.name == PS_EXCHANGE_PS;
+    const bool shared = !servers && config->exchange.name != PS_EXCHANGE_NONE;
+    snprintf(batch_text, sizeof batch_text, "at most, for a batch of %" PRIu64, batch);
+    snprintf(states_text, sizeof states_text, "%d of %s", optimizer.n_states,
+             ps_word_name(ps_optimizer_words, (int)config->optimizer.name));
+    const part worker[] = {
+        {"weights", weights, ""},
+        {"gradients", trained, spec->table.n_frozen ? "of those that are trained" : ""},
+        {"layers' outputs", outputs, batch_text},
+        {"their gradients", outputs, "likewise"},
+        {"batches ahead", input * batches_ahead(config), "data.prefetch"},
+        {"optimizer's states", servers ? 0 : states,
+         shared ? "divided among the workers" : states_text}};
+    fputs("\nA worker's memory, beside the program (about 20 MiB) and the data:\n", out);
+    print_parts(worker, sizeof worker / sizeof *worker, out);
+    const part server[] = {{"weights", trained, ""},
+                           {"gradients", trained, "of each worker that is on its way"},
+                           {"optimizer's states", states, states_text}};
+    if (servers) fputs("All servers together:\n", out);
+    if (servers) print_parts(server, sizeof server / sizeof *server, out);
+    fprintf(out, "A step of a worker sends %s and receives as many, without a codec.\n",
+            bytes_text(trained, sent));
+    return PS_OK;
+}
+
 ps_err ps_describe(const ps_config *config, FILE *out)
 {
     ps_model_spec spec;
     ps_err err = ps_model_spec_init(&spec, config);
     if (err == PS_OK) {
         counts total = {0};
-        char weights[32], trained[32], outputs[32];
-        const uint64_t batch = (uint64_t)ps_config_batch(config, 0);
         print_layers(&spec, out, &total);
-        bytes_text(total.params * sizeof(float), weights);
-        bytes_text(spec.table.n_params * sizeof(float), trained);
-        bytes_text(total.outputs * batch * sizeof(float), outputs);
-        fprintf(out,
-                "\nA worker holds the weights (%s), %s%s of gradients, and for a "
-                "batch of %" PRIu64 " at\nmost %s of outputs and as many bytes of their "
-                "gradients. A step of a worker\nsends %s and receives as many bytes, "
-                "without a codec.\n",
-                weights, spec.table.n_frozen ? trained : "as many bytes",
-                spec.table.n_frozen ? " of them trained and as much" : "", batch, outputs,
-                trained);
-        print_precision(config, &spec, out);
+        err = print_memory(config, &spec, &total, out);
     }
+    if (err == PS_OK) print_precision(config, &spec, out);
     ps_model_spec_fini(&spec);
     return err;
 }
