@@ -14,7 +14,8 @@
 
 enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12 };
 
-static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body";
+static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body",
+                  AS_TABLE[] = "the samples as a table";
 
 /* --- what a file holds -------------------------------------------------------------- */
 
@@ -347,6 +348,7 @@ static ps_err read_objects(ps_new_samples *s, const ps_loaded_model *m,
 {
     char *text = NULL;
     size_t bytes = 0;
+    s->what = AS_TABLE;
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return ps_err_errno(PS_ERR_NOMEM, "a table");
     ps_err err = write_objects(samples, out);

@@ -74,7 +74,9 @@ bool ps_prediction_is_probability(const ps_model_spec *spec)
 bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,
                             bool answered)
 {
+    const ps_preprocessing *state = set->preprocessing;
     if (!PS_LOSS_OF_NUMBERS(spec->loss)) return true;
+    if (state && state->named) return state->classes;
     if (answered) return set->labels != NULL;
     return spec->loss == PS_LOSS_MSE && spec->n_outputs > 1;
 }
