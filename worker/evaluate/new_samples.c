@@ -14,6 +14,8 @@
 
 enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12 };
 
+static const uint64_t TABLE_MAX = (uint64_t)1 << 36;
+
 static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body",
                   AS_TABLE[] = "the samples as a table";
 
@@ -61,6 +63,26 @@ static ps_err read_array(ps_new_samples *s, const ps_loaded_model *m, const char
                          "labels");
 }
 
+/* Under the name of what it is a copy of. */
+static ps_err read_table_copy(ps_new_samples *s, const ps_loaded_model *m,
+                              const char *path)
+{
+    ps_source source = {0};
+    void *text = NULL;
+    uint64_t bytes = 0;
+    ps_err err = ps_source_init(&source, path);
+    if (err == PS_OK) err = ps_source_read_rest(&source, TABLE_MAX, &text, &bytes);
+    ps_source_fini(&source);
+    char *room = err == PS_OK ? realloc(text, bytes + 1) : NULL;
+    if (room)
+        err =
+            ps_dataset_of_table_text(m->config, &s->state, s->what, room, bytes, &s->set);
+    else if (err == PS_OK)
+        err = ps_err_set(PS_ERR_NOMEM, "%s: no memory", s->what);
+    free(room ? room : text);
+    return err;
+}
+
 static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
                                     const char *path)
 {
@@ -72,6 +94,7 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
         return ps_dataset_of_picture(m->config, path, &m->spec.input, &s->set);
     }
     PS_TRY(kind == FILE_NPY ? read_array(s, m, path)
+           : s->copy        ? read_table_copy(s, m, path)
                             : ps_dataset_of_table(m->config, &s->state, path, &s->set));
     s->answered = s->set.answered;
     return ps_dataset_check(&s->set, 0, &any);
@@ -97,19 +120,24 @@ static ps_err new_samples_copy(ps_new_samples *s, FILE *in, const char *bytes, s
     return fflush(s->copy) == 0 ? PS_OK : ps_err_errno(PS_ERR_IO, "a temporary file");
 }
 
-/* Reads the copy; errors name what it is a copy of. */
+ps_err ps_new_samples_name(const ps_new_samples *s, ps_err err)
+{
+    char path[32], rest[PS_ERR_MESSAGE_BYTES];
+    if (err == PS_OK || !s->copy) return err;
+    copy_path(s, path);
+    const char *said = ps_err_message();
+    const size_t n = strlen(path);
+    if (strncmp(said, s->what, strlen(s->what)) == 0) return err;
+    if (strncmp(said, path, n) != 0) return ps_err_prefix(err, "%s", s->what);
+    snprintf(rest, sizeof rest, "%s", said + n);
+    return ps_err_set(err, "%s%s", s->what, rest);
+}
+
 static ps_err read_copy(ps_new_samples *s, const ps_loaded_model *m)
 {
     char path[32];
     copy_path(s, path);
-    const ps_err err = new_samples_read_file(s, m, path);
-    const char *said = ps_err_message();
-    const size_t n = strlen(path);
-    if (err == PS_OK || strncmp(said, path, n) != 0)
-        return err == PS_OK ? err : ps_err_prefix(err, "%s", s->what);
-    char rest[PS_ERR_MESSAGE_BYTES];
-    snprintf(rest, sizeof rest, "%s", said + n);
-    return ps_err_set(err, "%s%s", s->what, rest);
+    return ps_new_samples_name(s, new_samples_read_file(s, m, path));
 }
 
 /* --- a folder ------------------------------------------------------------------------

@@ -36,6 +36,9 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
 ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
                               const char *text, size_t bytes, bool json, int64_t most);
 
+/* An error of these samples, in which a copy has the name of what it is a copy of. */
+ps_err ps_new_samples_name(const ps_new_samples *s, ps_err err);
+
 /* m: as it was read for; safe on a zeroed s. */
 void ps_new_samples_fini(ps_new_samples *s, const ps_loaded_model *m);
 

@@ -76,7 +76,7 @@ static ps_err predict_body(ps_loaded_model *m, ps_new_samples *s,
                        .mend = s->mend,
                        .take = serve_take,
                        .ctx = &a};
-    return ps_loaded_model_predict(m, &p);
+    return ps_new_samples_name(s, ps_loaded_model_predict(m, &p));
 }
 
 ps_err ps_serve_answer(void *ctx, const ps_http_body *body, ps_http_answer *out)

@@ -1,0 +1,255 @@
+"""The folder of a run as a model: predictions from all kinds of input, the figures of an evaluation, --serve."""
+import csv
+import gzip
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import unittest
+import urllib.error
+import urllib.request
+import zlib
+from pathlib import Path
+from xml.etree import ElementTree
+
+from jobs import BIN, PSRUN, JobTest, free_port, read_until, run_well
+from test_bench import TORCH, needs_torch
+
+HEAD = "model: {%s layers: [{linear: {name: a, out: 8}}, tanh, {linear: {name: b, out: %d}}]}\n" \
+       "data: {kind: csv, train: all.csv@0-79, test: all.csv@80-119, drop: [id], batch: 8, target: %s, columns: [size, place]}\n" \
+       "train: {epochs: 3, seed: 1, threads: 1}\noptimizer: {name: adamw, lr: 0.02}\n"
+
+# The exported model with the run's weights; its inputs and outputs scaled by hand.
+PYTORCH = """
+import csv, json, struct, sys, torch
+names = {}
+exec(open(sys.argv[1]).read(), names)
+raw = open(sys.argv[2], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head = json.loads(raw[8:8 + n])
+state = json.loads(head["__metadata__"]["preprocessing"])
+model = names["Model"]().eval()
+model.load_state_dict({k: torch.frombuffer(bytearray(raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]),
+                       dtype=torch.float32).reshape(t["shape"]) for k, t in head.items() if k != "__metadata__"})
+size, place = state["columns"]
+(target,) = state["targets"]
+for line, ours in zip(csv.DictReader(open(sys.argv[3])), csv.DictReader(open(sys.argv[4])), strict=True):
+    x = [(float(line["size"]) - size["mean"]) / size["std"]] + [float(line["place"] == c) for c in place["categories"]]
+    with torch.no_grad():
+        y = model(torch.tensor([x]))[0]
+    y = (y * target["std"] + target["mean"]).tolist() if len(y) == 1 else y.softmax(0).tolist()
+    said = [float(v) for k, v in ours.items() if k.startswith(("output_", "probability_"))]
+    for a, b in zip(y, said, strict=True):
+        assert abs(a - b) <= 1e-6 * max(1, abs(a)), (a, b, line)
+print("the same")
+"""
+
+
+def png(shade):
+    """A gray picture of 4 x 4."""
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    rows = b"".join(b"\0" + bytes([shade + 9 * i + k for k in range(4)]) for i in range(4))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+class Folder(JobTest):
+    def write(self, name, text):
+        Path(self.path(name)).write_text(text, encoding="utf-8")
+
+    def make_table(self):
+        draw = random.Random(1)
+        lines = []
+        for i in range(120):
+            size, place = draw.uniform(20, 200), draw.choice(["town", "village, \"small\"", "city"])
+            price = 1e5 + 2000 * size + 3e4 * len(place) + draw.gauss(0, 2e4)
+            kind = "dear" if price + draw.gauss(0, 2e4) > 4e5 else "cheap"
+            lines.append([f"h{i}", f"{size:.3f}", place, f"{price:.2f}", kind])
+        self.save("all.csv", ["id", "size", "place", "price", "kind"], lines)
+        self.save("new.csv", ["place", "id", "more", "size"], [[r[2], r[0], "?", r[1]] for r in lines[:7]])
+
+    def save(self, name, head, lines):
+        with open(self.path(name), "w", newline="", encoding="utf-8") as f:
+            csv.writer(f).writerows([head, *lines])
+
+    def train(self, target, outputs, loss=""):
+        self.make_table()
+        self.write("job.yaml", HEAD % (loss, outputs, target))
+        return self.psrun("-m", "single", self.path("job.yaml"), out="run")
+
+    def predict(self, what, run="run", stdin=None, code=0):
+        argv = [PSRUN, "--build-dir", BIN.parent, "--predict", what, "--overwrite", "--out", self.path("said"), self.path(run)]
+        done = subprocess.run(list(map(str, argv)), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        text = done.stdout.decode()
+        self.assertEqual(done.returncode, code, text)
+        return text
+
+    def said(self):
+        return list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
+
+    def moved(self):
+        """The run's folder elsewhere, without the job's data."""
+        shutil.move(self.path("run"), self.path("elsewhere"))
+        for name in ("all.csv", "job.yaml"):
+            os.remove(self.path(name))
+
+    def as_pytorch_says(self):
+        with open(self.path("model.py"), "w", encoding="utf-8") as f:
+            subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", self.path("elsewhere")], stdout=f, check=True)
+        said = run_well([TORCH, "-c", PYTORCH, self.path("model.py"), self.path("elsewhere", "model.safetensors"),
+                         self.path("new.csv"), self.path("said", "predictions.csv")])
+        self.assertEqual(said.strip(), "the same")
+
+
+class Numbers(Folder):
+    @needs_torch
+    def test_numbers(self):
+        text = self.train("price", 1, "loss: mse,")
+        self.assertRegex(text, r"epoch 3/3  test loss \S+ R2 0\.\d+  train loss \S+")
+        self.predict("test")
+        rows = [(float(r["truth"]), float(r["output_price"])) for r in self.said()]
+        with open(self.path("all.csv"), newline="", encoding="utf-8") as f:
+            for (truth, _), line in zip(rows, list(csv.DictReader(f))[80:], strict=True):
+                self.assertLess(abs(truth - float(line["price"])), 0.2)
+        mean = sum(t for t, _ in rows) / len(rows)
+        squares = sum((t - p) ** 2 for t, p in rows)
+        wanted = {"mae": sum(abs(t - p) for t, p in rows) / len(rows), "rmse": math.sqrt(squares / len(rows)),
+                  "r2": 1 - squares / sum((t - mean) ** 2 for t, _ in rows)}
+        figures = json.loads(self.text_of("said", "figures.json"))
+        for name, value in wanted.items():
+            for found in (figures[name], figures["numbers"][0][name], self.summary("run")[f"test_{name}"]):
+                self.assertLess(abs(found / value - 1), 1e-5, name)
+        self.predict(self.path("new.csv"))
+        before = self.text_of("said", "predictions.csv")
+        self.assertEqual(before.splitlines()[0], "index,id,output_price")
+        self.assertEqual([r["id"] for r in self.said()], [f"h{i}" for i in range(7)])
+        self.moved()
+        packed = gzip.compress(Path(self.path("new.csv")).read_bytes())
+        text = self.predict("-", "elsewhere", packed)
+        self.assertTrue(text.rstrip().endswith(self.path("said", "predictions.csv")), text)
+        self.assertEqual(self.text_of("said", "predictions.csv"), before)
+        self.as_pytorch_says()
+        self.assertIn("no such", self.predict("test", "elsewhere", code=1).lower())
+
+
+class Classes(Folder):
+    def area(self, rows):
+        """Of all pairs the share in the right order, one by one."""
+        yes = [float(r["probability_dear"]) for r in rows if r["truth_name"] == "dear"]
+        no = [float(r["probability_dear"]) for r in rows if r["truth_name"] == "cheap"]
+        return sum((a > b) + (a == b) / 2 for a in yes for b in no) / (len(yes) * len(no))
+
+    @needs_torch
+    def test_classes(self):
+        text = self.train("kind", 2)
+        self.assertRegex(text, r"epoch 1/3  test loss \S+ \d+\.\d\d%  train loss \S+ \d+\.\d\d%  best so far")
+        self.check_curves()
+        self.predict(self.path("all.csv"))
+        rows = self.said()
+        found = json.loads(self.text_of("said", "confusion.json"))
+        self.assertAlmostEqual(found["auc"], self.area(rows), 5)
+        f1 = []
+        for k, name in enumerate(("cheap", "dear")):
+            right = sum(r["class_name"] == r["truth_name"] == name for r in rows)
+            both = sum((r["class_name"] == name) + (r["truth_name"] == name) for r in rows)
+            f1.append(2 * right / both)
+            self.assertAlmostEqual(found["classes"][k]["f1"], f1[-1], 5)
+            for r in rows:
+                self.assertAlmostEqual(sum(float(r[f"probability_{c}"]) for c in ("cheap", "dear")), 1, 6)
+        self.assertAlmostEqual(found["f1"], sum(f1) / 2, 5)
+        self.predict("test")
+        figures = json.loads(self.text_of("said", "confusion.json"))
+        self.assertEqual(figures, json.loads(self.text_of("run", "evaluation.json")))
+        self.assertAlmostEqual(self.summary("run")["test_auc"], figures["auc"], 5)
+        self.predict(self.path("new.csv"))
+        self.moved()
+        self.as_pytorch_says()
+        self.check_server(self.said())
+
+    def check_curves(self):
+        drawn = self.text_of("run", "curves.svg")
+        self.assertEqual(ElementTree.fromstring(drawn).get("aria-label"), "loss and accuracy by step")
+        self.assertRegex(drawn, r">[\d.]+ %</text>")
+        self.assertEqual(drawn.count("<circle"), 6)  # of three evaluations: loss and accuracy
+
+    def ask(self, url, body=None, kind="application/json"):
+        request = urllib.request.Request(url, body, {"Content-Type": kind} if body else {})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def check_server(self, rows):
+        port = free_port()
+        run = self.start_psrun("--serve", port, self.path("elsewhere"), out="served")
+        self.assertTrue(read_until(run.stdout, f"at=http://127.0.0.1:{port}/predict"))
+        url = f"http://127.0.0.1:{port}/"
+        self.assertEqual(self.ask(url)[0], 200)
+        lines = list(csv.DictReader(self.text_of("new.csv").splitlines()))
+        as_json = json.dumps({"samples": [{"size": float(r["size"]), "place": r["place"]} for r in lines]}).encode()
+        for body, kind in ((as_json, "application/json"), (self.text_of("new.csv").encode(), "text/csv")):
+            code, text = self.ask(url + "predict", body, kind)
+            self.assertEqual(code, 200, text)
+            for said, row in zip(json.loads(text)["predictions"], rows, strict=True):
+                self.assertEqual((said["class"], said["class_name"]), (int(row["class"]), row["class_name"]))
+                for p, name in zip(said["probabilities"], ("cheap", "dear"), strict=True):
+                    self.assertAlmostEqual(p, float(row[f"probability_{name}"]), 6)
+        for body, says in ((b"{", "line 1"), (b"[]", "one sample"), (b'[{"size": true}]', '"size" is not a number'),
+                           (b"[[1]]", "has 1 numbers"), (b'[{"size": 1}]', "place")):
+            code, text = self.ask(url + "predict", body)
+            self.assertEqual(code, 400)
+            self.assertIn(says, text)
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(30), 0, run.stdout.read())
+
+
+class Pictures(Folder):
+    def test_pictures(self):
+        for split in ("train", "test"):
+            for k, name in enumerate(("bright", "dark")):
+                os.makedirs(self.path(split, name))
+                for i in range(2):
+                    Path(self.path(split, name, f"{i}.png")).write_bytes(png(100 - 90 * k + i))
+        self.write("job.yaml", "model: {input: [1, 4, 4], layers: [flatten, {linear: {name: a, out: 2}}]}\n"
+                               "data: {kind: image_folder, batch: 2}\ntrain: {epochs: 2, threads: 1}\n")
+        self.psrun("-m", "single", self.path("job.yaml"), out="run")
+        shutil.copytree(self.path("test"), self.path("new"))
+        one = Path(self.path("new", "dark", "1.png"))
+        shutil.rmtree(self.path("test"))
+        shutil.rmtree(self.path("train"))
+        text = self.predict(self.path("new"))
+        self.assertIn(" accuracy=", text)
+        rows = self.said()
+        self.assertEqual([r["truth_name"] for r in rows], ["bright", "bright", "dark", "dark"])
+        self.assertEqual(rows[3]["file"], str(one))
+        os.rename(self.path("new", "bright"), self.path("new", "unknown"))
+        self.assertNotIn("accuracy", self.predict(self.path("new")))
+        for what, stdin in ((one, None), ("-", one.read_bytes())):
+            self.predict(what, stdin=stdin)
+            (row,) = self.said()
+            for name in ("class_name", "probability_bright", "probability_dark"):
+                self.assertEqual(row[name], rows[3][name])
+            self.assertEqual("file" in row, stdin is None)
+        self.assertIn("standard input", self.predict("-", stdin=b"", code=1))
+
+
+class Mistakes(Folder):
+    def test_mistakes_are_named(self):
+        os.makedirs(self.path("empty"))
+        self.assertIn("is a folder without config.json", self.predict("x", "empty", code=1))
+        self.write("empty/config.json", "{}")
+        self.assertIn("config.json: model.input", self.predict("x", "empty", code=1))
+        for argv, says in ((["--serve", "0"], "is not a port"), (["--predict", "-", "-w", "2", "x"], "one process")):
+            done = subprocess.run([PSRUN, "--build-dir", BIN.parent, *argv, self.path("empty")],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertIn(says, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
