@@ -473,7 +473,7 @@ static ps_err write_summary(job *j)
 }
 
 /* With train.epochs=0 there is no training set. */
-static ps_err write_config(job *j)
+static ps_err worker_job_write_config(job *j)
 {
     const ps_data_sets *d = &j->data;
     return ps_run_config_write(j->config, &j->spec.input,
@@ -488,7 +488,7 @@ static ps_err worker_job_finish(job *j)
     PS_TRY(ps_session_stop(j->session));
     if (j->rank == 0 && j->result.evaluation.samples > 0)
         PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));
-    if (j->rank == 0) PS_TRY(write_config(j));
+    if (j->rank == 0) PS_TRY(worker_job_write_config(j));
     if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(close_outputs(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));

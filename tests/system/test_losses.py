@@ -127,13 +127,13 @@ class Numbers(JobTest):
         s = self.summary()
         self.assertLess(s["test_loss"], 1e-3)
         self.assertIsNone(s["test_accuracy"])
-        self.assertRegex(shown, r"test +loss 0\.000")
+        self.assertRegex(shown, r"test +R2 1\.0000, MAE \S+, RMSE \S+, loss \d\.\de-\d")
         self.assertNotIn("accuracy", shown)
-        self.assertFalse(os.path.exists(self.path("out", "evaluation.json")))
+        self.assertGreater(json.loads(self.text_of("out", "evaluation.json"))["r2"], 0.999)
         self.assertNotIn("test_accuracy", self.records()[-1])
         table = subprocess.run([ROOT / "deploy/show-runs", self.path("out")], stdout=subprocess.PIPE, text=True,
                                check=True).stdout
-        self.assertRegex(table.splitlines()[1], r" 0\.000\d +- ")
+        self.assertRegex(table.splitlines()[1], r" 0\.000\d +R2 1\.000 ")
         weight = read_safetensors(self.path("out", "model.safetensors"))[0]["fc.weight"][2]
         self.assertAlmostEqual(weight[0], 3, 1)
         self.assertAlmostEqual(weight[1], -1, 1)
@@ -141,7 +141,7 @@ class Numbers(JobTest):
         said = self.psrun("--predict", "test", "--init", model, self.path("job.yaml"), out="said")
         self.assertIn(f"loss={s['test_loss']:.6g}", said)
         lines = list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
-        self.assertEqual(list(lines[0]), ["index", "output_0"])
+        self.assertEqual(list(lines[0]), ["index", "truth", "output_0"])
         for (a, b), line in zip(self.x, lines, strict=True):
             self.assertAlmostEqual(float(line["output_0"]), 3 * a - b + 1, 0)
 

@@ -328,7 +328,7 @@ class Predict(JobTest):
         cut = self.path("cut.npy")
         write_npy(cut, (9, *self.shape[1:]), b"x")
         for what, says in (("nowhere.npy", "nowhere.npy"), (wrong, "(3, 5, 5)"), (none, "no sample"),
-                           (cut, "holds at most"), (self.model, "not an npy")):
+                           (cut, "holds at most"), (self.model, "is not a text file")):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
         self.assertRegex(self.predict("test", DIGITS, code=1, init=False),
                          r"\Aps-worker: [A-Z]+: .*--predict needs weights: --init FILE")

@@ -293,10 +293,13 @@ class Files(JobTest):
         self.assertIn("1.00x  " + runs[0], table[1])
         self.assertIn(runs[1], table[2])
         svg = ET.parse(plot).getroot()
-        lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
+        lines = svg.iter("{http://www.w3.org/2000/svg}polyline")
         self.assertEqual([len(line.get("points").split()) for line in lines],
                          [sum(figure in r for r in self.records(f"run {k}"))
-                          for k in range(2) for figure in ("loss_mean", "test_accuracy")])
+                          for k in range(2) for figure in ("loss_mean", "test_loss", "train_accuracy", "test_accuracy")])
+        logarithmic = run_well([*show, "--log", *runs])
+        self.assertEqual(logarithmic, said)
+        self.assertNotEqual(ET.tostring(ET.parse(plot).getroot()), ET.tostring(svg))
         self.assertIn(runs[0], [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")])
         for code, says, *args in ((2, "name the folders", "--plot", plot), (2, "no such option", "--what"),
                                   (1, "cannot", "--plot", "/none/x", runs[0])):

@@ -23,7 +23,7 @@ static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body",
 
 typedef enum file_kind { FILE_TABLE, FILE_NPY, FILE_PICTURE } file_kind;
 
-static ps_err find_kind(const char *path, file_kind *kind)
+static ps_err new_samples_kind(const char *path, file_kind *kind)
 {
     static const struct {
         const char *bytes;
@@ -48,7 +48,8 @@ static ps_err find_kind(const char *path, file_kind *kind)
     return err;
 }
 
-static ps_err read_array(ps_new_samples *s, const ps_loaded_model *m, const char *path)
+static ps_err new_samples_read_array(ps_new_samples *s, const ps_loaded_model *m,
+                                     const char *path)
 {
     ps_source source = {0};
     ps_err err = ps_source_init(&source, path);
@@ -64,8 +65,8 @@ static ps_err read_array(ps_new_samples *s, const ps_loaded_model *m, const char
 }
 
 /* Under the name of what it is a copy of. */
-static ps_err read_table_copy(ps_new_samples *s, const ps_loaded_model *m,
-                              const char *path)
+static ps_err new_samples_read_table(ps_new_samples *s, const ps_loaded_model *m,
+                                     const char *path)
 {
     ps_source source = {0};
     void *text = NULL;
@@ -88,13 +89,13 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
 {
     const ps_wanted any = {0};
     file_kind kind;
-    PS_TRY(find_kind(path, &kind));
+    PS_TRY(new_samples_kind(path, &kind));
     if (kind == FILE_PICTURE || m->config->data.kind == PS_DATA_IMAGE_FOLDER) {
         s->named = !s->copy;
         return ps_dataset_of_picture(m->config, path, &m->spec.input, &s->set);
     }
-    PS_TRY(kind == FILE_NPY ? read_array(s, m, path)
-           : s->copy        ? read_table_copy(s, m, path)
+    PS_TRY(kind == FILE_NPY ? new_samples_read_array(s, m, path)
+           : s->copy        ? new_samples_read_table(s, m, path)
                             : ps_dataset_of_table(m->config, &s->state, path, &s->set));
     s->answered = s->set.answered;
     return ps_dataset_check(&s->set, 0, &any);
@@ -178,7 +179,7 @@ static void take_classes(ps_new_samples *s, const ps_loaded_model *m, const char
 /* --- all -----------------------------------------------------------------------------
  */
 
-static ps_err name_classes(ps_new_samples *s, const ps_loaded_model *m)
+static ps_err new_samples_name_classes(ps_new_samples *s, const ps_loaded_model *m)
 {
     if (s->set.names.n == 0 && m->names.n > 0)
         return ps_class_names_copy(&m->names, &s->set.names);
@@ -220,7 +221,7 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
     } else {
         PS_TRY(new_samples_read_file(s, m, what));
     }
-    PS_TRY(name_classes(s, m));
+    PS_TRY(new_samples_name_classes(s, m));
     if (folder) take_classes(s, m, what);
     say_mend(s, m);
     return PS_OK;
@@ -283,8 +284,8 @@ static ps_err find_dtype(const ps_loaded_model *m, const json_t *root, bool *pix
     return ps_err_set(PS_ERR_FORMAT, "dtype is \"float32\" or \"uint8\"");
 }
 
-static ps_err read_numbers(ps_new_samples *s, const ps_loaded_model *m,
-                           const json_t *root, const json_t *samples)
+static ps_err new_samples_read_numbers(ps_new_samples *s, const ps_loaded_model *m,
+                                       const json_t *root, const json_t *samples)
 {
     ps_dataset *set = &s->set;
     const int64_t count = ps_dims_count(&m->spec.input);
@@ -324,7 +325,8 @@ static void write_cell_text(FILE *out, const char *text)
     fputc('"', out);
 }
 
-static ps_err write_cell(FILE *out, const json_t *value, int64_t sample, const char *key)
+static ps_err write_json_cell(FILE *out, const json_t *value, int64_t sample,
+                              const char *key)
 {
     if (json_is_number(value))
         fprintf(out, "%.17g", json_number_value(value));
@@ -363,7 +365,7 @@ static ps_err write_objects(const json_t *samples, FILE *out)
                 return ps_err_set(PS_ERR_FORMAT,
                                   "sample %zu has not the column \"%.40s\"", i, key);
             fputs(between, out);
-            PS_TRY(write_cell(out, value, (int64_t)i, key));
+            PS_TRY(write_json_cell(out, value, (int64_t)i, key));
             between = ",";
         }
         fputc('\n', out);
@@ -408,7 +410,7 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
     else
         err = json_is_object(json_array_get(samples, 0))
                   ? read_objects(s, m, samples)
-                  : read_numbers(s, m, root, samples);
+                  : new_samples_read_numbers(s, m, root, samples);
     json_decref(root);
     return err;
 }
@@ -427,7 +429,7 @@ ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
         return ps_err_set(PS_ERR_FORMAT,
                           "%" PRId64 " samples; at most %" PRId64 " at once", s->set.n,
                           most);
-    PS_TRY(name_classes(s, m));
+    PS_TRY(new_samples_name_classes(s, m));
     say_mend(s, m);
     return PS_OK;
 }

@@ -22,7 +22,7 @@ typedef struct answer {
     json_t *list;
 } answer;
 
-static json_t *numbers_json(const float *row, int64_t n)
+static json_t *outputs_json(const float *row, int64_t n)
 {
     json_t *out = json_array();
     for (int64_t i = 0; i < n; i++)
@@ -40,7 +40,7 @@ static json_t *class_json(const answer *a, const float *row, int64_t n)
     if (name) json_object_set_new(out, "class_name", json_string(name));
     json_object_set_new(out, part ? "probability" : "output",
                         isfinite(row[class]) ? json_real(row[class]) : json_null());
-    json_object_set_new(out, part ? "probabilities" : "outputs", numbers_json(row, n));
+    json_object_set_new(out, part ? "probabilities" : "outputs", outputs_json(row, n));
     return out;
 }
 
@@ -54,7 +54,7 @@ static ps_err serve_take(void *ctx, float *rows, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         const float *row = rows + i * columns;
         json_t *one = class ? class_json(a, row, columns)
-                            : json_pack("{s:o}", "outputs", numbers_json(row, columns));
+                            : json_pack("{s:o}", "outputs", outputs_json(row, columns));
         json_array_append_new(a->list, one);
     }
     return PS_OK;

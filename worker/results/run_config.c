@@ -14,7 +14,7 @@ static const char CONFIG[] = "config.json", CLASSES[] = "classes.txt";
 enum { LINE_BYTES = 2048 };
 
 /* The map at key, which is made where it is missing. */
-static json_t *section_of(json_t *config, const char *key)
+static json_t *run_config_section(json_t *config, const char *key)
 {
     json_t *section = json_object_get(config, key);
     if (json_is_object(section)) return section;
@@ -29,7 +29,8 @@ static void set_data_path(json_t *config, const ps_config *cfg)
         ps_data_folder(cfg->data.path, cfg->file, &folder) != PS_OK)
         return;
     if (realpath(folder, whole))
-        json_object_set_new(section_of(config, "data"), "path", json_string(whole));
+        json_object_set_new(run_config_section(config, "data"), "path",
+                            json_string(whole));
     free(folder);
 }
 
@@ -38,17 +39,19 @@ static void set_input(json_t *config, const ps_dims *input)
     json_t *list = json_array();
     for (int i = 0; i < input->n; i++)
         json_array_append_new(list, json_integer((json_int_t)input->d[i]));
-    json_object_set_new(section_of(config, "model"), "input", list);
+    json_object_set_new(run_config_section(config, "model"), "input", list);
 }
 
-static ps_err write_config(const ps_config *cfg, const ps_dims *input,
-                           const ps_run_dir *dir)
+static ps_err run_config_write_file(const ps_config *cfg, const ps_dims *input,
+                                    const ps_run_dir *dir)
 {
     ps_out_file file = {0};
     json_t *config = ps_yaml_json(cfg->tree);
     if (!config) return ps_err_set(PS_ERR_NOMEM, "no memory for %s", CONFIG);
-    json_object_set_new(section_of(config, "job"), "name", json_string(cfg->job.name));
-    json_object_del(section_of(config, "train"), "init"); // the run has its own weights
+    json_object_set_new(run_config_section(config, "job"), "name",
+                        json_string(cfg->job.name));
+    json_object_del(run_config_section(config, "train"),
+                    "init"); // the run has its own weights
     if (!ps_yaml_path(cfg->tree, "model.input")) set_input(config, input);
     set_data_path(config, cfg);
     ps_err err = ps_out_file_open(&file, dir, CONFIG, true);
@@ -78,7 +81,7 @@ static ps_err write_classes(const ps_class_names *names, const ps_run_dir *dir)
 ps_err ps_run_config_write(const ps_config *config, const ps_dims *input,
                            const ps_class_names *names, const ps_run_dir *dir)
 {
-    PS_TRY(write_config(config, input, dir));
+    PS_TRY(run_config_write_file(config, input, dir));
     return names->n > 0 ? write_classes(names, dir) : PS_OK;
 }
 
