@@ -546,6 +546,8 @@ def run_command(args, dashes, program):
             return elastic.replay(args, plan_job, run)
         if args.replay:
             jobfile.recall_replayed(args)
+        if args.resume and (args.predict or args.serve):
+            raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
         if args.resume and not dashes:
             jobfile.recall(args)
         if not args.config and not dashes:
