@@ -28,6 +28,8 @@ static json_t *state_json(ps_trainer_snapshot *s)
     for (int r = 0; r < 3; r++) {
         s->loss_sums[r] = 1e-300 / (r + 1);
         s->loss_samples[r] = 10 + r;
+        s->correct[r] = 7 + r;
+        s->counted[r] = 9 + r;
         s->own_steps[r] = 3 * r;
         s->batches[r] = 5 + r;
     }
@@ -134,14 +136,10 @@ TEST(the_place_is_enough)
 TEST(other_workers_share_the_sums)
 {
     ps_trainer_snapshot s;
-    double sum;
-    int64_t samples;
     json_decref(state_json(&s));
-    ps_trainer_snapshot_share(&s, 1, 3, &sum, &samples);
-    assert_true(sum == s.loss_sums[1] && samples == 11);
-    ps_trainer_snapshot_share(&s, 0, 2, &sum, &samples);
-    assert_int_equal(samples, 10 + 11 + 12);
-    ps_trainer_snapshot_share(&s, 1, 2, &sum, &samples);
-    assert_true(sum == 0 && samples == 0);
+    assert_true(ps_trainer_snapshot_share(&s, s.loss_sums, 1, 3) == s.loss_sums[1]);
+    assert_true(ps_trainer_snapshot_share(&s, s.loss_samples, 1, 3) == 11);
+    assert_true(ps_trainer_snapshot_share(&s, s.loss_samples, 0, 2) == 10 + 11 + 12);
+    assert_true(ps_trainer_snapshot_share(&s, s.loss_sums, 1, 2) == 0);
     ps_trainer_snapshot_fini(&s);
 }

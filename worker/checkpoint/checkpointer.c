@@ -328,6 +328,8 @@ static void say_own(const ps_checkpointer *c, const ps_trainer_snapshot *state,
     const ps_trainer_snapshot sums = {.n_ranks = state->n_ranks,
                                       .loss_sums = state->loss_sums,
                                       .loss_samples = state->loss_samples,
+                                      .correct = state->correct,
+                                      .counted = state->counted,
                                       .own_steps = state->own_steps,
                                       .batches = state->batches};
     ps_trainer_snapshot_to_values(c->rank == 0 ? state : &sums, values);

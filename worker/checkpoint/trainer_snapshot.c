@@ -31,6 +31,8 @@ static const struct {
     FIELD(REAL, seconds),
     FIELD(REAL, epoch_loss_sum),
     FIELD(REAL, epoch_samples),
+    FIELD(REAL, epoch_correct),
+    FIELD(REAL, epoch_counted),
     FIELD(REAL, step_loss),
     FIELD(WHOLE, window_steps),
     FIELD(WHOLE, window_samples),
@@ -52,6 +54,8 @@ static const struct {
     size_t offset;
 } lists[] = {{"loss_sums", offsetof(ps_trainer_snapshot, loss_sums)},
              {"loss_samples", offsetof(ps_trainer_snapshot, loss_samples)},
+             {"correct", offsetof(ps_trainer_snapshot, correct)},
+             {"counted", offsetof(ps_trainer_snapshot, counted)},
              {"own_steps", offsetof(ps_trainer_snapshot, own_steps)},
              {"batches", offsetof(ps_trainer_snapshot, batches)}};
 
@@ -215,15 +219,12 @@ void ps_trainer_snapshot_from_values(const double *values, ps_trainer_snapshot *
         memcpy(*list_of(s, i), values + N_FIELDS + i * s->n_ranks, bytes);
 }
 
-void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
-                               double *loss_sum, int64_t *samples)
+double ps_trainer_snapshot_share(const ps_trainer_snapshot *s, const double *sums,
+                                 int rank, int world_size)
 {
-    double sum = 0, n = 0;
-    for (int r = 0; r < s->n_ranks; r++) {
-        if (s->n_ranks == world_size ? r != rank : rank != 0) continue;
-        sum += s->loss_sums[r];
-        n += s->loss_samples[r];
-    }
-    *loss_sum = sum;
-    *samples = (int64_t)n;
+    double sum = 0;
+    if (s->n_ranks == world_size) return sums[rank];
+    for (int r = 0; r < s->n_ranks && rank == 0; r++)
+        sum += sums[r];
+    return sum;
 }

@@ -17,13 +17,16 @@ typedef struct ps_trainer_snapshot {
     double seconds;                       // of training
     double epoch_loss_sum, epoch_samples; // of the epoch, over all ranks, as far as
                                           // records have summed them
-    double step_loss;                     // rank 0's, of the last step
+    double epoch_correct,
+        epoch_counted; // likewise: right answers, of samples with classes
+    double step_loss;  // rank 0's, of the last step
     /* Since the last record. */
     uint64_t window_steps;
     int64_t window_samples; // of all ranks
     double window_seconds, window_wait_seconds;
     int n_ranks;
     double *loss_sums, *loss_samples; // (n_ranks); owned
+    double *correct, *counted;        // likewise
     /* Where workers go on at their own pace: updates made, 0: not known; and the steps
      * that each has made of its own in the epoch. */
     uint64_t version;
@@ -55,9 +58,9 @@ size_t ps_trainer_snapshot_n_values(int n_ranks);
 void ps_trainer_snapshot_to_values(const ps_trainer_snapshot *s, double *values);
 void ps_trainer_snapshot_from_values(const double *values, ps_trainer_snapshot *s);
 
-/* This rank's share of the sums since the last record, of a job that has world_size ranks
- * now: its own where it had as many, else rank 0 has all. */
-void ps_trainer_snapshot_share(const ps_trainer_snapshot *s, int rank, int world_size,
-                               double *loss_sum, int64_t *samples);
+/* This rank's share of one of the sums since the last record (loss_sums, ...), in a job
+ * that has world_size ranks now: its own where it had as many, else rank 0 has all. */
+double ps_trainer_snapshot_share(const ps_trainer_snapshot *s, const double *sums,
+                                 int rank, int world_size);
 
 #endif

@@ -8,7 +8,8 @@
 #include "mem.h"
 
 enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
-enum { SCORES_MAX = 60000 }; // of the 65,536 numbers that the coordinator adds up at once
+/* The coordinator adds up 65,536 numbers at once. */
+enum { SCORES_MAX = 60000, NUMBERS_MAX = 12000 };
 
 /* Of each number of a sample. Targets are counted from the set's first one: where they
  * are years, their squares would lose what differs. */
@@ -31,7 +32,7 @@ static ps_truth figures_truth_of(const ps_model_spec *spec, const ps_dataset *se
     if (set->labels)
         return spec->n_outputs <= CLASSES_MAX ? PS_TRUTH_CLASS : PS_TRUTH_NONE;
     if (!set->targets || set->n_targets != spec->n_outputs) return PS_TRUTH_NONE;
-    if (!logits) return PS_TRUTH_NUMBERS;
+    if (!logits) return set->n_targets <= NUMBERS_MAX ? PS_TRUTH_NUMBERS : PS_TRUTH_NONE;
     return set->n_targets == 1 && figures_all_yes_or_no(set) ? PS_TRUTH_YES
                                                              : PS_TRUTH_NONE;
 }

@@ -364,6 +364,8 @@ static void trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     t->sums_epoch = s->epoch;
     t->epoch_loss_sum = s->epoch_loss_sum;
     t->epoch_samples = s->epoch_samples;
+    t->epoch_correct = s->epoch_correct;
+    t->epoch_counted = s->epoch_counted;
     t->best = t->best_before = s->best;
     t->patience = (ps_patience){s->patience_best, s->patience_in_row};
     t->plateau = (ps_plateau){s->plateau_best, s->plateau_bad, s->plateau_cooldown,
@@ -373,8 +375,11 @@ static void trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
                              .steps = s->window_steps,
                              .seconds = s->window_seconds,
                              .wait_seconds = s->window_wait_seconds};
-    ps_trainer_snapshot_share(s, t->rank, ps_session_world_size(t->o.session),
-                              &w->loss_sum, &w->samples);
+    const int n = ps_session_world_size(t->o.session);
+    w->loss_sum = ps_trainer_snapshot_share(s, s->loss_sums, t->rank, n);
+    w->samples = (int64_t)ps_trainer_snapshot_share(s, s->loss_samples, t->rank, n);
+    w->correct = (int64_t)ps_trainer_snapshot_share(s, s->correct, t->rank, n);
+    w->counted = (int64_t)ps_trainer_snapshot_share(s, s->counted, t->rank, n);
 }
 
 void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
@@ -382,10 +387,12 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
     const ps_trainer_window *w = &t->since_record;
     const ps_trainer_result *r = t->result;
     const bool summed = t->sums_epoch == t->epoch; // has the epoch a record yet?
-    double *sums = s->loss_sums, *samples = s->loss_samples, *own_steps = s->own_steps,
-           *batches = s->batches;
+    double *sums = s->loss_sums, *samples = s->loss_samples, *correct = s->correct,
+           *counted = s->counted, *own_steps = s->own_steps, *batches = s->batches;
     sums[t->rank] = w->loss_sum;
     samples[t->rank] = (double)w->samples;
+    correct[t->rank] = (double)w->correct;
+    counted[t->rank] = (double)w->counted;
     *s = (ps_trainer_snapshot){.step = t->step,
                                .epoch = t->epoch,
                                .position = t->position,
@@ -394,6 +401,8 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .seconds = r->seconds,
                                .epoch_loss_sum = summed ? t->epoch_loss_sum : 0,
                                .epoch_samples = summed ? t->epoch_samples : 0,
+                               .epoch_correct = summed ? t->epoch_correct : 0,
+                               .epoch_counted = summed ? t->epoch_counted : 0,
                                .step_loss = t->step_loss,
                                .window_steps = w->steps,
                                .window_samples = w->global_samples,
@@ -402,6 +411,8 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .n_ranks = s->n_ranks,
                                .loss_sums = sums,
                                .loss_samples = samples,
+                               .correct = correct,
+                               .counted = counted,
                                .own_steps = own_steps,
                                .batches = batches,
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
@@ -851,6 +862,7 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     t->result = result;
     if (t->o.start) begin_result(result, t->o.start);
     if (t->epoch_samples > 0) result->train_loss = t->epoch_loss_sum / t->epoch_samples;
+    result->train_accuracy = t->epoch_correct / t->epoch_counted; // NAN: none is counted
     ps_exchange_stats before;
     ps_session_stats(t->o.session, &before);
     t->waited = before.wait_seconds;

@@ -56,7 +56,7 @@ typedef struct ps_trainer_result {
     float loss_scale;       // after the last; 1 without loss scaling
     double seconds, samples_per_second;
     double train_loss;        // mean over the last epoch's samples so far; NAN: no step
-    double train_accuracy;    // of those since this process joined; NAN: no classes
+    double train_accuracy;    // likewise; NAN: no classes
     ps_evaluation evaluation; // the last; samples 0: there was none
     ps_duration_stats step_time, wait_time; // after train.warmup_steps, this rank's
     ps_exchange_stats traffic;              // of the steps, this rank's

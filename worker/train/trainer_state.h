@@ -86,7 +86,7 @@ struct ps_trainer {
     int64_t sums_epoch;      // whose sums the next two are; -1: there are none
     double epoch_loss_sum;   // over all ranks, as far as reduced
     double epoch_samples;    // likewise
-    double epoch_correct;    // likewise, since the process has joined
+    double epoch_correct;    // likewise
     double epoch_counted;    // likewise
     double warm_seconds;     // after train.warmup_steps
     uint64_t warm_samples;   // likewise
