@@ -454,10 +454,12 @@ static ps_err predictions_append(FILE *in, const char *path, int64_t bytes, FILE
     return bytes < 0 || copied == bytes ? PS_OK : wrong_share(path, "it is torn");
 }
 
+/* A line of fields, in which quoted ones may have ends of lines. */
 static void skip_line(FILE *in)
 {
-    for (int c = getc(in); c != '\n' && c != EOF;)
-        c = getc(in);
+    bool quoted = false;
+    for (int c = getc(in); c != EOF && (c != '\n' || quoted); c = getc(in))
+        quoted = quoted != (c == '"');
 }
 
 static ps_err append_share(ps_predictions *p, int share, int shares, int64_t rows)
