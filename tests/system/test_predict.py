@@ -328,11 +328,11 @@ class Predict(JobTest):
         cut = self.path("cut.npy")
         write_npy(cut, (9, *self.shape[1:]), b"x")
         for what, says in (("nowhere.npy", "nowhere.npy"), (wrong, "(3, 5, 5)"), (none, "no sample"),
-                           (cut, "holds at most"), (self.model, "is not a text file")):
+                           (cut, "holds at most"), (self.model, "no picture: " + self.model + ": is not a text file")):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
         self.assertRegex(self.predict("test", DIGITS, code=1, init=False),
                          r"\Aps-worker: [A-Z]+: .*--predict needs weights: --init FILE")
-        self.assertIn("--predict takes an .npy or .csv file, a folder of pictures, or test: " + DIGITS,
+        self.assertIn("taken as a table, as it is no npy file and no picture: " + DIGITS,
                       self.predict(DIGITS, DIGITS, code=1))
         for dims in ((9,), (1, 4, 4)):
             write_npy(wrong, (2, *dims), bytes(2 * math.prod(dims)))
