@@ -336,7 +336,7 @@ class Predict(JobTest):
                       self.predict(DIGITS, DIGITS, code=1))
         for dims in ((9,), (1, 4, 4)):
             write_npy(wrong, (2, *dims), bytes(2 * math.prod(dims)))
-            self.assertIn(f"--predict {wrong}: data is", self.predict(wrong, DIGITS, code=1))
+            self.assertIn(f"{wrong}: data is", self.predict(wrong, DIGITS, code=1))
         write_npy(wrong, (4, 16), bytes(64))
         self.assertIn("is (16), the model's input is (1, 8, 8): this is one sample: save x[None]",
                       self.predict(wrong, DIGITS, code=1))

@@ -102,7 +102,8 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
         ps_err_prefix(err, "taken as a table, as it is no npy file and no picture");
     PS_TRY(err);
     s->answered = s->set.answered;
-    return ps_dataset_check(&s->set, 0, &any);
+    const ps_err bad = ps_dataset_check(&s->set, 0, &any);
+    return bad == PS_OK ? PS_OK : ps_err_prefix(bad, "%s", s->what);
 }
 
 /* --- what can be read only once ----------------------------------------------------- */
@@ -201,13 +202,19 @@ static ps_err read_test(ps_new_samples *s, const ps_loaded_model *m)
                       "--predict test: there is no test set (data.test); name a file");
 }
 
+/* Of samples that do not fit. The model is trained, and stays as it is. */
 static void say_mend(ps_new_samples *s, const ps_loaded_model *m)
 {
-    const int64_t n = s->set.n, count = ps_dims_count(&s->set.dims);
-    if (s->mend) return;
-    s->mend = n > 1 && n * count == ps_dims_count(&m->spec.input)
-                  ? "this is one sample: save x[None]"
-                  : "give the samples the shape of those in training";
+    const int64_t n = s->set.n, count = ps_dims_count(&s->set.dims),
+                  wanted = ps_dims_count(&m->spec.input);
+    if (s->set.preprocessing && !m->state && count == wanted + 1)
+        s->mend = PS_LOSS_OF_NUMBERS(m->spec.loss)
+                      ? "leave out the last column, which is to be predicted"
+                      : "leave out the class column";
+    else if (!s->set.preprocessing && n > 1 && n * count == wanted)
+        s->mend = "this is one sample: save x[None]";
+    else
+        s->mend = "give the samples the shape of those in training";
 }
 
 ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const char *what)
