@@ -20,15 +20,18 @@ enum { COMMON_ITEMS = 5 };
     X(ARRAY, 1024, state.array, UINT64_MAX)                                              \
     X(PRESENT, 2048, stale.present, UINT32_MAX)                                          \
     X(STEP_OF, 4096, push.step_of, UINT32_MAX)                                           \
-    X(RETURNS, 8192, bye.returns, 1)
+    X(RETURNS, 8192, bye.returns, 1)                                                     \
+    X(MESSAGE, 16384, rows.number, UINT64_MAX)                                           \
+    X(AT, 32768, rows.at, UINT64_MAX)
 
 enum field {
 #define FIELD_BIT(name, bit, member, largest) name = (bit),
     FIELD_MAP(FIELD_BIT)
 #undef FIELD_BIT
-        N_FIELDS = 14,
+        N_FIELDS = 16,
     RANGE = STEP | CHUNK | CODEC | COUNT,
-    NEW = RANGE | CREDIT | SCALE | FLAGS
+    NEW = RANGE | CREDIT | SCALE | FLAGS,
+    PIECE = STEP | COUNT | MESSAGE | AT
 };
 
 static const unsigned says[] = {
@@ -41,6 +44,10 @@ static const unsigned says[] = {
     [PS_MSG_FETCH] = STEP | CHUNK | CODEC | ARRAY,
     [PS_MSG_RESTORE] = RANGE | ARRAY,
     [PS_MSG_GROUPS] = STEP | COUNT,
+    [PS_MSG_PULL_ROWS] = PIECE,
+    [PS_MSG_PUSH_ROWS] = PIECE,
+    [PS_MSG_LOAD_ROWS] = PIECE,
+    [PS_MSG_SAVE_ROWS] = PIECE,
     [PS_MSG_READY] = CREDIT | NUMBER,
     [PS_MSG_WEIGHTS] = NEW,
     [PS_MSG_CREDIT] = CREDIT,
@@ -50,6 +57,7 @@ static const unsigned says[] = {
     [PS_MSG_LEFT] = CREDIT,
     [PS_MSG_STATE] = RANGE | CREDIT | ARRAY,
     [PS_MSG_RESTORED] = CHUNK | CREDIT | ARRAY,
+    [PS_MSG_ROWS] = PIECE | CREDIT,
 };
 
 typedef struct kind_rule {

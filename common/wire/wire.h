@@ -41,6 +41,22 @@
  *          counts for: the numbers of
  *          the parameter groups
  *
+ * Rows of embedding tables (rows_wire.h says what their bodies hold) take the same
+ * connection, but no chunk:
+ *
+ *   PULL_ROWS  ids, by table               ROWS  the rows; to the others only that the
+ *   PUSH_ROWS  gradients of the rows             message was taken
+ *          that the step has pulled
+ *   LOAD_ROWS  rows, with their state
+ *   SAVE_ROWS  asks for a part of a table
+ *
+ * A worker numbers its messages of rows to a shard, and the shard answers each once, in
+ * that order. `step` counts the steps of the rows: a PULL_ROWS of step s is answered when
+ * all workers' PUSH_ROWS of step s - 1 are applied. A body of `count` bytes travels in
+ * pieces, in order, so that chunks need not wait behind it: a payload is a piece, which
+ * begins at byte `at`. Over a new connection an unanswered body begins again with its
+ * first byte. The shard returns the credit of each piece at once.
+ *
  * GROUPS, in jobs without a model: count groups of eight little-endian doubles
  * (param_groups.h), never encoded. It has no answer and takes no credit; a worker sends
  * the last ones again over a new connection, and a shard ignores those that it has. A
@@ -83,6 +99,9 @@
 
 enum { PS_WIRE_VERSION = 6, PS_WIRE_HEADER_MAX = 80 };
 
+/* Bytes of a body of rows, and of a piece of it, at most. */
+enum { PS_WIRE_BODY_BYTES = 1 << 30, PS_WIRE_PIECE_BYTES = 256 << 10 };
+
 /* `flags` in WEIGHTS, where workers go on at their own pace: with these weights all
  * workers rest; and the job is over; the gradient that they answer did not count. */
 enum { PS_WIRE_REST = 1, PS_WIRE_OVER = 2, PS_WIRE_DROPPED = 4 };
@@ -101,6 +120,10 @@ enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE =
     X(FETCH, 7, WORKER, false)                                                           \
     X(RESTORE, 8, WORKER, true)                                                          \
     X(GROUPS, 9, WORKER, true)                                                           \
+    X(PULL_ROWS, 10, WORKER, true)                                                       \
+    X(PUSH_ROWS, 11, WORKER, true)                                                       \
+    X(LOAD_ROWS, 12, WORKER, true)                                                       \
+    X(SAVE_ROWS, 13, WORKER, true)                                                       \
     X(READY, 16, SHARD, false)                                                           \
     X(WEIGHTS, 17, SHARD, true)                                                          \
     X(CREDIT, 18, SHARD, false)                                                          \
@@ -109,7 +132,8 @@ enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE =
     X(EXACT_WEIGHTS, 21, SHARD, true)                                                    \
     X(LEFT, 22, SHARD, false)                                                            \
     X(STATE, 23, SHARD, true)                                                            \
-    X(RESTORED, 24, SHARD, false)
+    X(RESTORED, 24, SHARD, false)                                                        \
+    X(ROWS, 25, SHARD, true)
 
 typedef enum ps_msg_kind {
 #define PS_MSG_ENUM(name, number, sender, payload) PS_MSG_##name = number,
@@ -128,7 +152,7 @@ typedef struct ps_wire_header {
     uint64_t step;
     uint32_t chunk;
     uint8_t codec; // of the payload; PS_CODEC_SHM: it is in shared memory. HELLO: all are
-    uint64_t count;  // of the payload's elements; of the groups in GROUPS
+    uint64_t count;  // of the payload's elements; of groups; of a whole body's bytes
     uint64_t credit; // from shards: bytes that are given back
     union {
         struct {             // HELLO, READY
@@ -152,6 +176,10 @@ typedef struct ps_wire_header {
         struct { // FETCH, STATE, RESTORE, RESTORED
             uint64_t array;
         } state;
+        struct {             // PULL_ROWS, PUSH_ROWS, LOAD_ROWS, SAVE_ROWS, ROWS
+            uint64_t number; // of the worker's message to this shard, from 1
+            uint64_t at;     // of the piece in the body
+        } rows;
         struct {              // STALE
             uint32_t present; // member epoch
         } stale;
@@ -174,6 +202,11 @@ ps_err ps_wire_decode(const void *frame, size_t bytes, ps_wire_header *h);
 bool ps_wire_kind_has_payload(int kind);
 /* Whether the message has a second frame. A payload in shared memory is not a frame. */
 bool ps_wire_has_payload(const ps_wire_header *h);
+/* Whether it is a worker's message of rows. */
+static inline bool ps_wire_is_rows(int kind)
+{
+    return kind >= PS_MSG_PULL_ROWS && kind <= PS_MSG_SAVE_ROWS;
+}
 /* Whether workers send the kind; otherwise shards do, or it is unknown. */
 bool ps_wire_from_worker(int kind);
 const char *ps_wire_kind_name(int kind);

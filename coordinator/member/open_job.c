@@ -9,9 +9,10 @@
 #include "mem.h"
 
 enum {
-    VERSION = 3,
-    N_ITEMS = 8,
+    VERSION = 4,
+    N_ITEMS = 9,
     TENSOR_ITEMS = 3, // before the dimensions
+    ROWS_ITEMS = 16,
     MAX_SETTINGS = 1024,
     SETTING_BYTES = 4096,
     MAX_TENSORS = 1 << 20,
@@ -24,6 +25,7 @@ void ps_open_job_fini(ps_open_job *job)
         free(job->settings[i]);
     free(job->settings);
     free(job->numbers);
+    free(job->rows);
     ps_tensor_table_fini(&job->table);
     *job = (ps_open_job){0};
 }
@@ -65,6 +67,31 @@ static void open_job_write_tensors(ps_mp_writer *w, const ps_tensor *tensors, in
     }
 }
 
+static void open_job_write_rows(ps_mp_writer *w, const ps_row_spec *rows, int n)
+{
+    ps_mp_write_array(w, (size_t)n);
+    for (int i = 0; i < n; i++) {
+        const ps_row_spec *r = &rows[i];
+        ps_mp_write_array(w, ROWS_ITEMS);
+        ps_mp_write_str(w, r->name);
+        ps_mp_write_uint(w, r->dim);
+        ps_mp_write_uint(w, r->optimizer);
+        ps_mp_write_double(w, r->lr);
+        ps_mp_write_double(w, r->eps);
+        ps_mp_write_double(w, r->beta1);
+        ps_mp_write_double(w, r->beta2);
+        ps_mp_write_double(w, r->lr_decay);
+        ps_mp_write_double(w, r->initial_accumulator);
+        ps_mp_write_uint(w, r->init);
+        ps_mp_write_double(w, r->init_scale);
+        ps_mp_write_uint(w, r->seed);
+        ps_mp_write_uint(w, r->max_bytes);
+        ps_mp_write_uint(w, r->full);
+        ps_mp_write_uint(w, r->admit);
+        ps_mp_write_uint(w, r->expire);
+    }
+}
+
 ps_err ps_open_job_write(const ps_open_job *job, ps_mp_writer *w)
 {
     ps_mp_write_array(w, N_ITEMS);
@@ -79,6 +106,7 @@ ps_err ps_open_job_write(const ps_open_job *job, ps_mp_writer *w)
                     job->numbers ? (size_t)job->n_groups * sizeof *job->numbers : 0);
     open_job_write_tensors(w, job->table.tensors, job->table.n_tensors);
     open_job_write_tensors(w, job->table.buffers, job->table.n_buffers);
+    open_job_write_rows(w, job->rows, job->n_rows);
     return ps_mp_writer_end(w);
 }
 
@@ -140,6 +168,42 @@ static ps_err open_job_read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffe
     return PS_OK;
 }
 
+static ps_err open_job_read_table(ps_mp_reader *r, ps_row_spec *out)
+{
+    const size_t items = ps_mp_read_array(r, ROWS_ITEMS);
+    ps_mp_read_str(r, out->name, sizeof out->name);
+    out->dim = (uint32_t)ps_mp_read_uint(r, PS_ROW_DIM_MAX);
+    out->optimizer = (ps_row_optimizer)ps_mp_read_uint(r, PS_ROW_ROWWISE_ADAGRAD);
+    out->lr = ps_mp_read_double(r);
+    out->eps = ps_mp_read_double(r);
+    out->beta1 = ps_mp_read_double(r);
+    out->beta2 = ps_mp_read_double(r);
+    out->lr_decay = ps_mp_read_double(r);
+    out->initial_accumulator = ps_mp_read_double(r);
+    out->init = (ps_row_init)ps_mp_read_uint(r, PS_ROW_CONSTANT);
+    out->init_scale = ps_mp_read_double(r);
+    out->seed = ps_mp_read_uint(r, UINT64_MAX);
+    out->max_bytes = ps_mp_read_uint(r, UINT64_MAX);
+    out->full = (ps_row_full)ps_mp_read_uint(r, PS_ROW_FULL_EVICT);
+    out->admit = (uint32_t)ps_mp_read_uint(r, UINT32_MAX);
+    out->expire = (uint32_t)ps_mp_read_uint(r, UINT32_MAX);
+    return r->failed || items != ROWS_ITEMS || ps_row_spec_check(out) != PS_OK
+               ? open_job_malformed()
+               : PS_OK;
+}
+
+static ps_err open_job_read_rows(ps_mp_reader *r, ps_open_job *job)
+{
+    const size_t n = ps_mp_read_array(r, PS_ROW_TABLES_MAX);
+    PS_TRY(ps_mem_zalloc(&job->rows, n, sizeof *job->rows, "embedding tables"));
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        job->rows[i].number = (uint32_t)i;
+        PS_TRY(open_job_read_table(r, &job->rows[i]));
+        job->n_rows++;
+    }
+    return PS_OK;
+}
+
 static ps_err open_job_read_all(ps_mp_reader *r, ps_open_job *job)
 {
     if (ps_mp_read_array(r, N_ITEMS) != N_ITEMS || ps_mp_read_uint(r, 255) != VERSION)
@@ -153,6 +217,7 @@ static ps_err open_job_read_all(ps_mp_reader *r, ps_open_job *job)
         for (size_t i = 0; i < n; i++)
             PS_TRY(open_job_read_tensor(r, job, buffer));
     }
+    PS_TRY(open_job_read_rows(r, job));
     return ps_mp_reader_end(r) && job->table.n_tensors > 0 ? PS_OK : open_job_malformed();
 }
 
@@ -255,6 +320,22 @@ static ps_err compare_numbers(const ps_open_job *of_0, const ps_open_job *own, i
     return ps_err_set(PS_ERR_PEER, "worker %d or worker 0 has no parameter groups", rank);
 }
 
+static ps_err compare_rows(const ps_open_job *of_0, const ps_open_job *own, int rank)
+{
+    char difference[200];
+    for (int i = 0; i < own->n_rows && i < of_0->n_rows; i++) {
+        const ps_row_spec *a = &of_0->rows[i], *b = &own->rows[i];
+        if (ps_row_spec_difference(a, b, difference, sizeof difference)[0] != '\0')
+            return ps_err_set(PS_ERR_PEER,
+                              "worker 0 and worker %d differ in embedding table %d, %s: "
+                              "%s",
+                              rank, i, a->name, difference);
+    }
+    if (own->n_rows == of_0->n_rows) return PS_OK;
+    return ps_err_set(PS_ERR_PEER, "worker %d has %d embedding tables, worker 0 has %d",
+                      rank, own->n_rows, of_0->n_rows);
+}
+
 ps_err ps_open_job_compare(const ps_open_job *of_0, const ps_open_job *own, int rank)
 {
     const ps_tensor_table *a = &of_0->table, *b = &own->table;
@@ -267,6 +348,7 @@ ps_err ps_open_job_compare(const ps_open_job *of_0, const ps_open_job *own, int 
                           "worker %d has %d parameter groups, worker 0 has %d", rank,
                           own->n_groups, of_0->n_groups);
     PS_TRY(compare_settings(of_0, own, rank));
+    PS_TRY(compare_rows(of_0, own, rank));
     if (own->mean != of_0->mean)
         return ps_err_set(PS_ERR_PEER,
                           "worker %d wants the %s of the gradients, worker 0 the %s",

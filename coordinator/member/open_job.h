@@ -10,10 +10,12 @@
  *
  *   [version, plan hash, [setting, ...], mean, number of groups,
  *    numbers (bin) of the first step,
- *    [[name, role, group, dimension, ...], ...] parameters, the same of buffers]
+ *    [[name, role, group, dimension, ...], ...] parameters, the same of buffers,
+ *    [[name, dim, optimizer, ...], ...] embedding tables]
  *
  * A setting is "key=value"; those of scope LOCAL are ignored by everybody else. numbers:
- * ps_group_numbers of each group, or nothing. mean: the servers multiply gradients by
+ * ps_group_numbers of each group, or nothing. A table has what ps_row_spec has, in its
+ * order. mean: the servers multiply gradients by
  * 1 / workers.
  */
 #ifndef PS_OPEN_JOB_H
@@ -21,6 +23,7 @@
 
 #include "member.h"
 #include "param_groups.h"
+#include "row_spec.h"
 #include "tensor_table.h"
 
 /* The plan hash with which members of such a job join. */
@@ -34,6 +37,8 @@ typedef struct ps_open_job {
     int n_groups;
     ps_group_numbers *numbers; // owned: n_groups of them, or NULL
     ps_tensor_table table;     // owned
+    ps_row_spec *rows;         // owned: n_rows embedding tables
+    int n_rows;
 } ps_open_job;
 
 void ps_open_job_fini(ps_open_job *job); // safe for a zeroed one

@@ -13,8 +13,8 @@ static int same(const ps_wire_header *a, const ps_wire_header *b)
     return a->version == b->version && a->kind == b->kind && a->codec == b->codec &&
            a->nonce == b->nonce && a->epoch == b->epoch && a->rank == b->rank &&
            a->step == b->step && a->chunk == b->chunk && a->count == b->count &&
-           a->credit == b->credit && a->push.groups == b->push.groups &&
-           a->push.step_of == b->push.step_of; // these two cover the other members
+           a->credit == b->credit && a->rows.number == b->rows.number &&
+           a->rows.at == b->rows.at; // these two cover the other members
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -80,12 +80,14 @@ TEST(says_only_what_its_kind_says)
 {
     static const struct {
         uint8_t kind, items;
-    } cases[] = {{PS_MSG_HELLO, 8}, {PS_MSG_INIT, 9},     {PS_MSG_PUSH, 11},
-                 {PS_MSG_PULL, 7},  {PS_MSG_BYE, 6},      {PS_MSG_EXACT, 7},
-                 {PS_MSG_FETCH, 9}, {PS_MSG_RESTORE, 10}, {PS_MSG_GROUPS, 7},
-                 {PS_MSG_READY, 7}, {PS_MSG_WEIGHTS, 12}, {PS_MSG_CREDIT, 6},
-                 {PS_MSG_STALE, 7}, {PS_MSG_ERROR, 6},    {PS_MSG_EXACT_WEIGHTS, 12},
-                 {PS_MSG_LEFT, 6},  {PS_MSG_STATE, 11},   {PS_MSG_RESTORED, 8}};
+    } cases[] = {{PS_MSG_HELLO, 8},     {PS_MSG_INIT, 9},      {PS_MSG_PUSH, 11},
+                 {PS_MSG_PULL, 7},      {PS_MSG_BYE, 6},       {PS_MSG_EXACT, 7},
+                 {PS_MSG_FETCH, 9},     {PS_MSG_RESTORE, 10},  {PS_MSG_GROUPS, 7},
+                 {PS_MSG_READY, 7},     {PS_MSG_WEIGHTS, 12},  {PS_MSG_CREDIT, 6},
+                 {PS_MSG_STALE, 7},     {PS_MSG_ERROR, 6},     {PS_MSG_EXACT_WEIGHTS, 12},
+                 {PS_MSG_LEFT, 6},      {PS_MSG_STATE, 11},    {PS_MSG_RESTORED, 8},
+                 {PS_MSG_PULL_ROWS, 9}, {PS_MSG_PUSH_ROWS, 9}, {PS_MSG_LOAD_ROWS, 9},
+                 {PS_MSG_SAVE_ROWS, 9}, {PS_MSG_ROWS, 10}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ps_wire_header h = PUSH, back;
         h.kind = cases[i].kind;

@@ -1,0 +1,167 @@
+#include "rows_body.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define WORD sizeof(uint64_t)
+
+static ps_err rows_malformed(const char *what, uint64_t bytes)
+{
+    return ps_err_set(PS_ERR_PROTOCOL, "a %s of %" PRIu64 " bytes that is malformed",
+                      what, bytes);
+}
+
+static uint32_t rows_u32(const void *body, uint64_t at)
+{
+    uint32_t value;
+    memcpy(&value, (const uint8_t *)body + at, sizeof value);
+    return value;
+}
+
+static uint64_t rows_u64(const void *body, uint64_t at)
+{
+    uint64_t value;
+    memcpy(&value, (const uint8_t *)body + at, sizeof value);
+    return value;
+}
+
+static const void *rows_at(const void *body, uint64_t at)
+{
+    return (const uint8_t *)body + at;
+}
+
+/* ---- PULL_ROWS ---- */
+
+uint64_t ps_rows_pull_head(uint32_t n_tables)
+{
+    return WORD + ps_rows_aligned(n_tables * sizeof(uint32_t));
+}
+
+void ps_rows_pull_write(void *body, bool trains, const uint32_t *counts,
+                        uint32_t n_tables)
+{
+    const uint32_t head[2] = {trains, 0};
+    memset(body, 0, ps_rows_pull_head(n_tables));
+    memcpy(body, head, sizeof head);
+    memcpy((uint8_t *)body + sizeof head, counts, n_tables * sizeof *counts);
+}
+
+ps_err ps_rows_pull_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                         ps_rows_pull *out)
+{
+    const uint64_t head = ps_rows_pull_head(n_tables);
+    if (bytes < head || rows_u32(body, 0) > 1) return rows_malformed("PULL_ROWS", bytes);
+    *out = (ps_rows_pull){.trains = rows_u32(body, 0) == 1,
+                          .counts = rows_at(body, WORD),
+                          .ids = rows_at(body, head)};
+    for (uint32_t t = 0; t < n_tables; t++)
+        out->n += out->counts[t];
+    return bytes == head + out->n * WORD ? PS_OK : rows_malformed("PULL_ROWS", bytes);
+}
+
+/* ---- PUSH_ROWS ---- */
+
+uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls)
+{
+    return n_tables * sizeof(double) + WORD +
+           ps_rows_aligned((uint64_t)n_pulls * n_tables);
+}
+
+void ps_rows_push_write(void *body, const double *rates, uint32_t n_tables,
+                        uint32_t n_pulls)
+{
+    memset(body, 0, ps_rows_push_head(n_tables, n_pulls));
+    memcpy(body, rates, n_tables * sizeof *rates);
+    memcpy((uint8_t *)body + n_tables * sizeof *rates, &n_pulls, sizeof n_pulls);
+}
+
+ps_err ps_rows_push_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                         ps_rows_push *out)
+{
+    const uint64_t rates = n_tables * sizeof(double);
+    if (bytes < rates + WORD) return rows_malformed("PUSH_ROWS", bytes);
+    const uint32_t n_pulls = rows_u32(body, rates);
+    const uint64_t head = ps_rows_push_head(n_tables, n_pulls);
+    if (bytes < head || (bytes - head) % sizeof(float) != 0)
+        return rows_malformed("PUSH_ROWS", bytes);
+    *out = (ps_rows_push){.rates = body,
+                          .n_pulls = n_pulls,
+                          .has = rows_at(body, rates + WORD),
+                          .grads = rows_at(body, head),
+                          .n = (bytes - head) / sizeof(float)};
+    return PS_OK;
+}
+
+/* ---- LOAD_ROWS ---- */
+
+enum { LOAD_HEAD = 24, PAGE_HEAD = 24, SAVE_BYTES = 8, MOST_WIDTH = 1 << 20 };
+
+uint64_t ps_rows_load_bytes(uint64_t n, uint32_t width)
+{
+    return LOAD_HEAD + n * (WORD + width * sizeof(float));
+}
+
+void ps_rows_load_write(void *body, const ps_rows_load *load)
+{
+    const uint32_t head[2] = {load->table, load->width};
+    const uint64_t rest[2] = {load->steps, load->n};
+    memcpy(body, head, sizeof head);
+    memcpy((uint8_t *)body + sizeof head, rest, sizeof rest);
+}
+
+ps_err ps_rows_load_read(const void *body, uint64_t bytes, ps_rows_load *out)
+{
+    if (bytes < LOAD_HEAD) return rows_malformed("LOAD_ROWS", bytes);
+    const uint64_t n = rows_u64(body, 2 * WORD);
+    *out = (ps_rows_load){.table = rows_u32(body, 0),
+                          .width = rows_u32(body, sizeof(uint32_t)),
+                          .steps = rows_u64(body, WORD),
+                          .n = n,
+                          .ids = rows_at(body, LOAD_HEAD)};
+    if (n > bytes || out->width > MOST_WIDTH ||
+        ps_rows_load_bytes(n, out->width) != bytes)
+        return rows_malformed("LOAD_ROWS", bytes);
+    out->values = rows_at(body, LOAD_HEAD + n * WORD);
+    return PS_OK;
+}
+
+/* ---- SAVE_ROWS, and what answers it ---- */
+
+ps_err ps_rows_save_read(const void *body, uint64_t bytes, ps_rows_save *out)
+{
+    if (bytes != SAVE_BYTES) return rows_malformed("SAVE_ROWS", bytes);
+    *out = (ps_rows_save){rows_u32(body, 0), rows_u32(body, sizeof(uint32_t))};
+    return PS_OK;
+}
+
+static uint64_t page_values_at(uint64_t n)
+{
+    return PAGE_HEAD + n * WORD + ps_rows_aligned(n * sizeof(uint32_t));
+}
+
+uint64_t ps_rows_page_bytes(uint64_t n, uint32_t width)
+{
+    return page_values_at(n) + n * width * sizeof(float);
+}
+
+void ps_rows_page_write(void *body, const ps_rows_page *page)
+{
+    const uint64_t head[3] = {page->next, page->n, page->steps};
+    memcpy(body, head, sizeof head);
+}
+
+ps_err ps_rows_page_read(const void *body, uint64_t bytes, uint32_t width,
+                         ps_rows_page *out)
+{
+    if (bytes < PAGE_HEAD) return rows_malformed("page of rows", bytes);
+    const uint64_t n = rows_u64(body, WORD);
+    if (n > bytes || ps_rows_page_bytes(n, width) != bytes)
+        return rows_malformed("page of rows", bytes);
+    *out = (ps_rows_page){.next = rows_u64(body, 0),
+                          .n = n,
+                          .steps = rows_u64(body, 2 * WORD),
+                          .ids = rows_at(body, PAGE_HEAD),
+                          .versions = rows_at(body, PAGE_HEAD + n * WORD),
+                          .values = rows_at(body, page_values_at(n))};
+    return PS_OK;
+}

@@ -1,0 +1,93 @@
+/* The bodies of the messages of rows (wire.h). All numbers are little-endian; parts begin
+ * at multiples of 8 bytes. T: the job's tables; a shard gets ids of its own partitions
+ * alone (row_place.h).
+ *
+ *   PULL_ROWS  trains u32, 0 u32; ids of each table (T u32); the ids, table after table
+ *              trains: the step's PUSH_ROWS may have gradients of these rows
+ *     ROWS     the rows, in that order
+ *   PUSH_ROWS  rate of each table (T double); pulls u32, 0 u32; has (pulls x T bytes);
+ *              gradients, float32: table after table, and for each the step's PULL_ROWS
+ *              that train, in their order. has: 0 where one has no gradient for a table.
+ *              All shards get the same rates and `has`; worker 0's rates count.
+ *   LOAD_ROWS  table u32, width u32; steps of the table u64, n u64; ids (n); values, (n,
+ *              width) float32: rows, or rows with their optimizer's state
+ *   SAVE_ROWS  table u32, partition u32
+ *     ROWS     next u64, n u64, steps u64; ids (n), versions (n u32), values with state.
+ *              They are those of some partitions from that one on; next: the first that
+ *              is not among them, 0: there is none
+ */
+#ifndef PS_ROWS_BODY_H
+#define PS_ROWS_BODY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "err.h"
+
+static inline uint64_t ps_rows_aligned(uint64_t bytes)
+{
+    return (bytes + 7) & ~(uint64_t)7;
+}
+
+typedef struct ps_rows_pull { // parts of the body
+    bool trains;
+    const uint32_t *counts; // (T)
+    const uint64_t *ids;    // (n)
+    uint64_t n;             // of all tables
+} ps_rows_pull;
+
+typedef struct ps_rows_push {
+    const double *rates; // (T)
+    uint32_t n_pulls;
+    const uint8_t *has; // (n_pulls, T)
+    const float *grads; // (n)
+    uint64_t n;
+} ps_rows_push;
+
+typedef struct ps_rows_load {
+    uint32_t table, width;
+    uint64_t steps, n;
+    const uint64_t *ids; // (n)
+    const float *values; // (n, width)
+} ps_rows_load;
+
+typedef struct ps_rows_save {
+    uint32_t table, partition;
+} ps_rows_save;
+
+typedef struct ps_rows_page { // what answers it
+    uint64_t next, n, steps;
+    const uint64_t *ids;
+    const uint32_t *versions;
+    const float *values; // (n, width)
+} ps_rows_page;
+
+/* Bytes before the ids, before the gradients. */
+uint64_t ps_rows_pull_head(uint32_t n_tables);
+uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls);
+/* Bytes of whole bodies. */
+uint64_t ps_rows_load_bytes(uint64_t n, uint32_t width);
+uint64_t ps_rows_page_bytes(uint64_t n, uint32_t width);
+
+/* Write the head; the rest is the caller's: after it at the same places as in what the
+ * readers give. body has room for all. */
+void ps_rows_pull_write(void *body, bool trains, const uint32_t *counts,
+                        uint32_t n_tables);
+void ps_rows_push_write(void *body, const double *rates, uint32_t n_tables,
+                        uint32_t n_pulls);
+void ps_rows_load_write(void *body, const ps_rows_load *load);
+void ps_rows_page_write(void *body, const ps_rows_page *page);
+
+/* PROTOCOL when the bytes are not exactly such a body. body: 8-byte aligned; borrowed by
+ * *out. widths (n_tables): of rows with their state. */
+ps_err ps_rows_pull_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                         ps_rows_pull *out);
+ps_err ps_rows_push_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                         ps_rows_push *out);
+ps_err ps_rows_load_read(const void *body, uint64_t bytes, ps_rows_load *out);
+ps_err ps_rows_save_read(const void *body, uint64_t bytes, ps_rows_save *out);
+ps_err ps_rows_page_read(const void *body, uint64_t bytes, uint32_t width,
+                         ps_rows_page *out);
+
+#endif
