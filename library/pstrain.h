@@ -238,6 +238,33 @@ typedef struct pstrain_state {
     uint64_t *missed;
 } pstrain_state;
 
+/* An embedding table, which lives on the servers alone and grows by 64-bit id: only the
+ * rows that a batch needs travel. A row that no gradient has touched is a function of
+ * seed, the table's index and id. Since 0.5. */
+typedef struct pstrain_rows_table {
+    const char *name; /* unique; the same on every rank, as all of this is */
+    uint32_t dim;     /* elements of a row */
+    /* "sgd", "adagrad", "sparse_adam": PyTorch's formulas for sparse gradients; or
+     * "rowwise_adagrad": one sum of squares a row. Rows without a gradient stay. */
+    const char *optimizer;
+    double lr;                            /* of the first step; see pstrain_rows_push */
+    double eps;                           /* all but sgd */
+    double beta1, beta2;                  /* sparse_adam */
+    double lr_decay, initial_accumulator; /* adagrad; rowwise_adagrad: the latter */
+    /* First rows: "uniform" in [-scale, scale); "normal" with mean 0 and that standard
+     * deviation; or "constant": scale itself. */
+    const char *init;
+    double scale;
+    uint64_t seed;
+    /* Of the whole table; 0: no bound. evicts 0: the job ends there, with the table's
+     * name; 1: the rows whose last gradient is the oldest begin anew. */
+    uint64_t max_bytes;
+    int evicts;
+    /* An id gets a row in the admit-th step that has a gradient for it, and begins anew
+     * after `expire` steps without one. 0: at once, never. */
+    uint32_t admit, expire;
+} pstrain_rows_table;
+
 typedef struct pstrain_table {
     size_t struct_size;            /* sizeof(pstrain_table) */
     const pstrain_tensor *tensors; /* in the order of the model; the same on every rank */
@@ -268,6 +295,11 @@ typedef struct pstrain_table {
      * is to be pushed. Not with exchange.codec. 0: they do not. The same on every rank.
      */
     int mean;
+    /* Embedding tables (pstrain_rows_pull). They need servers, and every step of theirs
+     * every rank. With them a table may have no tensors at all. Since 0.5. */
+    const pstrain_rows_table *rows;
+    int n_rows;
+    size_t rows_size; /* sizeof(pstrain_rows_table) */
 } pstrain_table;
 
 /* Checks that all ranks have the same table, groups and settings, tells the servers, and
@@ -458,6 +490,76 @@ typedef struct pstrain_arenas pstrain_arenas;
 PSTRAIN_API int pstrain_close_table(pstrain_session *s, pstrain_arenas **arenas);
 /* At any time, also after pstrain_destroy; *arenas becomes NULL. */
 PSTRAIN_API void pstrain_arenas_free(pstrain_arenas **arenas);
+
+/* --- rows of embedding tables. Since 0.5 -------------------------------------------- */
+
+/* Their steps are counted apart from those of the tensors: any number of lookups, the
+ * gradients of their results, and pstrain_rows_push. A lookup sees the rows after all
+ * steps before its own. A worker's gradient of a row is the sum over its lookups, in
+ * their order; those of the workers are added in rank order. */
+
+typedef enum pstrain_rows_mode {
+    PSTRAIN_ROWS_EACH, /* out: (n_ids, dim) */
+    PSTRAIN_ROWS_SUM,  /* of each bag: (n_bags, dim) */
+    PSTRAIN_ROWS_MEAN  /* likewise; an empty bag is 0 */
+} pstrain_rows_mode;
+
+typedef struct pstrain_rows_lookup {
+    size_t struct_size; /* sizeof(pstrain_rows_pull) */
+    int table;          /* its index */
+    int mode;           /* pstrain_rows_mode */
+    const int64_t *ids; /* (n_ids), from 0; borrowed during the call */
+    uint64_t n_ids;
+    uint64_t n_rows; /* ids are below it; 0: any */
+    /* (n_bags) Where each bag begins in ids: from 0, not falling. */
+    const int64_t *offsets;
+    uint64_t n_bags;
+    const float *weights; /* (n_ids) with SUM: factors of the rows; NULL: 1 */
+    /* Where has_padding is 1: lookups of this id count in no bag, and have no gradient.
+     */
+    int has_padding;
+    int64_t padding;
+    float *out;
+} pstrain_rows_lookup;
+
+/* Looks rows up: one message to each server thread for all n lookups. trains: gradients
+ * may follow, under the ticket, with the index in `lookups`; 0: they will not. Blocks. */
+PSTRAIN_API int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups,
+                                  int n, int trains, uint64_t *ticket);
+/* grad: of `out` of a lookup of this step; added to what there is. weights_grad
+ * (n_ids; NULL: not wanted): of its weights. Does not block. */
+PSTRAIN_API int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
+                                      const float *grad, float *weights_grad);
+/* No gradients of the ticket follow; frees what it holds. */
+PSTRAIN_API int pstrain_rows_forget(pstrain_session *s, uint64_t ticket);
+/* Ends the step of the rows: every rank calls it, whether it has looked anything up or
+ * not. share: the gradients are multiplied by it. lr (tables): of each; rank 0's count.
+ * Rows of lookups without any gradient stay. Blocks only until the push before is taken.
+ */
+PSTRAIN_API int pstrain_rows_push(pstrain_session *s, float share, const double *lr);
+/* How many steps of the rows have been pushed. */
+PSTRAIN_API uint64_t pstrain_rows_steps(const pstrain_session *s);
+
+/* Elements of a row with its optimizer's state: the row comes first. 0: no such table. */
+PSTRAIN_API uint32_t pstrain_rows_width(const pstrain_session *s, int table);
+
+/* Rows of a table for the servers, between two steps of the rows: ids (n), values (n,
+ * dim), or with state (n, pstrain_rows_width). steps: of the table, which sparse_adam
+ * counts. One rank does it, between two pstrain_barriers of all. Blocks. */
+PSTRAIN_API int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids,
+                                  uint64_t n, const float *values, int with_state,
+                                  uint64_t steps);
+
+/* Rows that a table has, a page at a time. Blocks. */
+typedef struct pstrain_rows_page {
+    size_t struct_size; /* sizeof(pstrain_rows_page) */
+    uint64_t next;      /* 0 for the first page; then as it was left; 0 again: the last */
+    uint64_t n;         /* rows of this page; may be 0 before the last one */
+    const int64_t *ids; /* (n); these two belong to the session until the next page */
+    const float *values; /* (n, pstrain_rows_width) */
+    uint64_t steps;      /* of the table */
+} pstrain_rows_page;
+PSTRAIN_API int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page);
 
 /* --- the reducer: sums of arrays of any size --------------------------------------- */
 

@@ -8,6 +8,7 @@
  *     pstrain_steps         steps, marks and state
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
+ *     pstrain_rows          rows of embedding tables
  *     pstrain_transfers     links, communicators and transfers
  */
 #ifndef PSTRAIN_STATE_H
@@ -34,6 +35,7 @@ typedef enum pstrain_lane {
 
 struct pstrain_reducing; // pstrain_reduce.c
 struct pstrain_device;   // pstrain_device.c
+struct pstrain_rows;     // pstrain_rows.c
 
 struct pstrain_session {
     pid_t pid; // of the process that made it
@@ -70,6 +72,7 @@ struct pstrain_session {
     const pstrain_state *resume; // until start
     struct pstrain_reducing *reducing;
     struct pstrain_device *device; // NULL: parameters are in host memory
+    struct pstrain_rows *rows; // NULL: the job has no embedding tables
 
     // Steps
     uint64_t step; // the next, or the one that has begun
@@ -109,6 +112,13 @@ ps_err pstrain_numbers_of(const pstrain_session *s, const pstrain_group *g,
 
 /* By all settings that there are: create's, then open's too. */
 const ps_config *pstrain_config(const pstrain_session *s);
+
+/* Takes the table's embedding tables into s->own, once the settings are loaded. ARG,
+ * CONFIG. */
+ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t);
+/* What they need once the plan is known. NOMEM. */
+ps_err pstrain_rows_open(pstrain_session *s);
+void pstrain_rows_close(pstrain_session *s);
 
 /* The reducer's part of closing, figures and the end. */
 ps_err pstrain_reducing_stop(pstrain_session *s);

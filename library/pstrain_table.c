@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradnorm.h"
 #include "pstrain_state.h"
 
 enum { DIMS_MAX = 16 };
@@ -133,6 +134,16 @@ static ps_err check_names(const ps_tensor_table *t)
     return err;
 }
 
+/* Embedding tables alone: the plan needs a chunk for each shard, which nobody steps. */
+static ps_err table_add_place(pstrain_session *s)
+{
+    const int64_t shards = s->full->job.servers * s->full->server.shards;
+    const ps_dims dims = {.n = 2, .d = {shards, PS_GRADNORM_BLOCK}};
+    int at;
+    return ps_tensor_table_add(&s->own.table, "(embedding tables)", dims,
+                               PS_TENSOR_WEIGHT, 1, &at);
+}
+
 static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
 {
     const size_t room =
@@ -145,6 +156,7 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
         PS_TRY(table_add_tensor(s, &one, i));
     }
     s->n_entries = t->n_tensors;
+    if (t->n_tensors == 0) PS_TRY(table_add_place(s));
     if (s->own.table.n_tensors == 0)
         return ps_err_set(PS_ERR_ARG, "the table has no parameter");
     PS_TRY(check_names(&s->own.table));
@@ -327,11 +339,17 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
 
 /* --- open -------------------------------------------------------------------------- */
 
+static bool table_has_rows(const pstrain_table *t)
+{
+    return t->struct_size >= sizeof *t && t->n_rows > 0;
+}
+
 static ps_err check_table(const pstrain_table *t)
 {
     if (!t) return ps_err_set(PS_ERR_ARG, "pstrain_open: the table is NULL");
-    if (t->struct_size < offsetof(pstrain_table, resume) || t->n_tensors < 1 ||
-        !t->tensors || t->tensor_size < sizeof(char *) || t->n_groups < 0 ||
+    if (t->struct_size < offsetof(pstrain_table, resume) ||
+        t->n_tensors < (table_has_rows(t) ? 0 : 1) || (t->n_tensors > 0 && !t->tensors) ||
+        (t->n_tensors > 0 && t->tensor_size < sizeof(char *)) || t->n_groups < 0 ||
         t->n_groups > PS_MAX_GROUPS || t->n_settings < 0 ||
         (t->n_groups > 0 && (!t->groups || t->group_size < sizeof(double))))
         return ps_err_set(PS_ERR_ARG,
@@ -349,8 +367,10 @@ static ps_err open_tensors(pstrain_session *s, const pstrain_table *t)
     PS_TRY(pstrain_load_settings(s));
     PS_TRY(table_take_groups(s, t));
     PS_TRY(take_mean(s, t));
+    PS_TRY(pstrain_rows_declare(s, t));
     PS_TRY(add_tensors(s, t));
     PS_TRY(pstrain_agree(s, t->total_steps, t->resume));
+    PS_TRY(pstrain_rows_open(s));
     s->resume = t->resume;
     return PS_OK;
 }
@@ -369,6 +389,7 @@ static ps_err table_open_once(pstrain_session *s, const pstrain_table *given)
 void pstrain_forget_table(pstrain_session *s)
 {
     ps_session_destroy(&s->session);
+    pstrain_rows_close(s); // the session's thread may have been writing there
     ps_open_job_fini(&s->own);
     ps_param_groups_fini(&s->groups);
     while (s->n_settings > s->n_own_settings)

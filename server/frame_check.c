@@ -73,6 +73,22 @@ static ps_frame_class frame_check_groups(const ps_frame_rules *rules,
     return PS_FRAME_GOOD;
 }
 
+/* All pieces but the last are as long as can be, so that a body is not cut finer. */
+static ps_frame_class frame_check_piece(const ps_frame_rules *rules,
+                                        const ps_frame_view *v, const ps_wire_header *h)
+{
+    const uint64_t left = h->rows.at < h->count ? h->count - h->rows.at : 0;
+    const uint64_t wanted = left < PS_WIRE_PIECE_BYTES ? left : PS_WIRE_PIECE_BYTES;
+    if (rules->n_tables == 0)
+        return frame_bad(PS_FRAME_BAD, "rows, but the job has no tables", h);
+    if (h->rows.number > 0 && left > 0 && h->count <= PS_WIRE_BODY_BYTES &&
+        h->rows.at % PS_WIRE_PIECE_BYTES == 0 && v->payload_bytes == wanted)
+        return PS_FRAME_GOOD;
+    ps_err_set(PS_ERR_PROTOCOL, "a %s with %zu bytes at %" PRIu64 " of %" PRIu64,
+               ps_wire_kind_name(h->kind), v->payload_bytes, h->rows.at, h->count);
+    return PS_FRAME_BAD;
+}
+
 static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_view *v,
                                   const ps_wire_header *h)
 {
@@ -120,5 +136,6 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
                          wanted ? "no payload" : "a payload where none belongs", h);
     if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) return PS_FRAME_GOOD;
     if (h->kind == PS_MSG_GROUPS) return frame_check_groups(rules, v, h);
+    if (ps_wire_is_rows(h->kind)) return frame_check_piece(rules, v, h);
     return check_chunk(rules, v, h);
 }

@@ -18,6 +18,7 @@ typedef struct ps_frame_rules {
     uint32_t n_workers;
     const ps_secret *secrets; // the workers', by rank; borrowed
     int n_groups;             // of parameters; 0: GROUPS are refused
+    int n_tables;             // of rows; 0: messages of rows are refused
 } ps_frame_rules;
 
 typedef enum ps_frame_class {
@@ -39,7 +40,9 @@ typedef struct ps_frame_view {
 
 /* *h is the decoded header (zeroed where there is none). For every class but GOOD,
  * ps_err_message() says what is wrong. A good frame of a kind with a chunk names one of
- * this shard's chunks; its payload has exactly the size that codec and plan give. */
+ * this shard's chunks; its payload has exactly the size that codec and plan give. That of
+ * a message of rows is a piece of a body; what the body holds is checked when it is here
+ * (rows_wire.h). */
 ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *v,
                               ps_wire_header *h);
 

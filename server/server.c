@@ -281,6 +281,8 @@ static ps_err server_serve_table(ps_server *s)
             .mean = s->tensors.mean,
             .n_groups = server_n_groups(s),
             .numbers = s->tensors.numbers,
+            .rows = s->tensors.rows,
+            .n_rows = s->tensors.n_rows,
             .door = s->door,
             .changed = &s->changed,
         };

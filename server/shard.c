@@ -14,6 +14,7 @@
 #include "shard_orders.h"
 #include "shard_reply.h"
 #include "shard_rings.h"
+#include "shard_rows.h"
 #include "thread.h"
 #include "zsock.h"
 
@@ -243,6 +244,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->pace = ps_config_own_pace(s->o.config) ? &ps_shard_orders : &ps_shard_bsp;
     PS_TRY(ps_shard_memory_init(s));
     expect_workers(s, roster, job->n_groups);
+    PS_TRY(ps_shard_rows_open(s, job->rows, job->n_rows));
     s->credit = ps_credit_of_shard((uint64_t)s->o.config->exchange.credit, &s->codec,
                                    plan, s->index);
     const unsigned link = s->index % (plan->n_shards / (unsigned)roster->n_servers) + 1;
@@ -303,6 +305,7 @@ void ps_shard_destroy(ps_shard **pointer)
     ps_shard *s = *pointer;
     if (!s) return;
     ps_shard_stop(s);
+    ps_shard_rows_close(s);
     ps_shard_memory_fini(s);
     ps_event_fini(&s->stop);
     ps_event_fini(&s->wake);

@@ -7,6 +7,7 @@
 #include "gate.h"
 #include "member.h"
 #include "plan.h"
+#include "row_spec.h"
 #include "shm_door.h"
 #include "step_rule.h"
 
@@ -42,6 +43,8 @@ typedef struct ps_shard_job { // borrowed until stop
     int n_groups;   // of parameters with numbers of their own; 0: none
     /* (n_groups) what they begin with, borrowed during the call; NULL: the rule's. */
     const struct ps_group_numbers *numbers;
+    const ps_row_spec *rows; // (n_rows) embedding tables, borrowed during the call
+    int n_rows;
     const ps_shm_door *door; // NULL: no shared memory
     const ps_event *changed; // set when the shard's state changes; may be NULL
 } ps_shard_job;

@@ -6,6 +6,7 @@
 
 #include "log.h"
 #include "shard_reply.h"
+#include "shard_rows.h"
 #include "shard_snapshot.h"
 #include "trace.h"
 
@@ -271,6 +272,7 @@ static ps_err handle_bye(ps_shard *s, const ps_wire_header *h)
     s->n_left++;
     s->n_return += p->returns;
     PS_TRY(check_left_in_all(s));
+    PS_TRY(ps_shard_rows_check_left(s));
     if (s->n_left < s->n_senders) return PS_OK;
     if (s->n_return > 0 && s->n_return < s->n_left) return some_return(s);
     ps_shard_set_state(s, s->n_return > 0 ? PS_SHARD_PAUSED : PS_SHARD_DONE);
@@ -293,6 +295,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     if (p->left)
         return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_GROUPS) return handle_groups(s, h, f);
+    if (ps_wire_is_rows(h->kind)) return ps_shard_rows_take(s, h, f);
     ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
     if (h->kind == PS_MSG_EXACT) return handle_exact(s, c, h);

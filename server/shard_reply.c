@@ -162,6 +162,18 @@ ps_err ps_shard_reply_restored(ps_shard *s, const ps_shard_chunk *c, uint32_t ra
     return send_to(s, rank, &h, NULL, 0, PS_WIRE_COPY);
 }
 
+ps_err ps_shard_reply_rows(ps_shard *s, uint32_t rank, uint64_t step, uint64_t number,
+                           uint64_t all_bytes, uint64_t at, const void *piece,
+                           size_t bytes)
+{
+    ps_wire_header h = header_for(s, PS_MSG_ROWS, rank);
+    h.step = step;
+    h.count = all_bytes;
+    h.rows.number = number;
+    h.rows.at = at;
+    return send_to(s, rank, &h, piece, bytes, PS_WIRE_COPY);
+}
+
 void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text)
 {
     const ps_shard_peer *p = &s->peers[rank];

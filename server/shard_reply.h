@@ -37,6 +37,11 @@ ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
 ps_err ps_shard_reply_restored(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
                                uint64_t array);
 
+/* Sends a piece of a ROWS (wire.h): the answer to a message of rows. Copied. */
+ps_err ps_shard_reply_rows(ps_shard *s, uint32_t rank, uint64_t step, uint64_t number,
+                           uint64_t all_bytes, uint64_t at, const void *piece,
+                           size_t bytes);
+
 void ps_shard_reply_error(ps_shard *s, uint32_t rank, const char *text);
 
 #endif

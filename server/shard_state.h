@@ -69,6 +69,8 @@ typedef struct ps_shard_norm {
     double *block_sums;
 } ps_shard_norm;
 
+typedef struct ps_shard_rows ps_shard_rows; // shard_rows.c
+
 struct ps_shard {
     ps_shard_options o;
     void *router;
@@ -109,6 +111,7 @@ struct ps_shard {
     const float **grads;   // scratch: by rank
     const ps_shard_pace_ops *pace;
     struct ps_shard_orders *orders; // of the pace of that name
+    ps_shard_rows *rows;            // NULL: the job has no embedding tables
     float **copies;
     ps_shard_norm norm;
     struct {

@@ -420,6 +420,17 @@ ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
     return ps_exchange_wait_chunk(s->exchange, chunk, version);
 }
 
+ps_err ps_session_rows_send(ps_session *s, int kind, uint64_t step,
+                            const ps_exchange_body *bodies, ps_exchange_body *answers)
+{
+    return ps_exchange_rows_send(s->exchange, kind, step, bodies, answers);
+}
+
+ps_err ps_session_rows_wait(ps_session *s)
+{
+    return ps_exchange_rows_wait(s->exchange);
+}
+
 ps_err ps_session_check_push(const ps_session *s, int first, int n)
 {
     uint64_t begin, end;

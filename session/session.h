@@ -125,6 +125,11 @@ ps_round_cut ps_session_swap_cut(ps_session *s, ps_round_cut plan);
 ps_err ps_session_push_chunk(ps_session *s, uint32_t chunk, uint64_t step);
 ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version);
 
+/* Rows of embedding tables, as in exchange.h: their steps are apart from the others. */
+ps_err ps_session_rows_send(ps_session *s, int kind, uint64_t step,
+                            const ps_exchange_body *bodies, ps_exchange_body *answers);
+ps_err ps_session_rows_wait(ps_session *s);
+
 /* Blocks until the weights are those after all finished steps. */
 ps_err ps_session_drain(ps_session *s);
 /* As ps_exchange_ops: the scale of the next gradients; 1 without loss scaling. */

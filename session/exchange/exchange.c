@@ -94,3 +94,16 @@ ps_err ps_exchange_rest(ps_exchange *x, bool *rests, bool *over)
     if (!x->ops->rests) return exchange_lacks(x, "steps of all");
     return x->ops->rests->rest(x, rests, over);
 }
+
+ps_err ps_exchange_rows_send(ps_exchange *x, int kind, uint64_t step,
+                             const ps_exchange_body *bodies, ps_exchange_body *answers)
+{
+    if (!x->ops->rows) return exchange_lacks(x, "tensors, no rows");
+    return x->ops->rows->send(x, kind, step, bodies, answers);
+}
+
+ps_err ps_exchange_rows_wait(ps_exchange *x)
+{
+    if (!x->ops->rows) return exchange_lacks(x, "tensors, no rows");
+    return x->ops->rows->wait(x);
+}

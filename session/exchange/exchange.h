@@ -108,6 +108,28 @@ typedef struct ps_exchange_chunks {
     ps_err (*wait)(ps_exchange *x, uint32_t chunk, uint64_t version);
 } ps_exchange_chunks;
 
+/* What a message of rows holds (rows_body.h), or its answer. */
+typedef struct ps_exchange_body {
+    void *bytes;
+    uint64_t n;
+    bool grows;    // of an answer: it has any size up to `most`, and gets memory then, by
+                   // malloc
+    uint64_t most; // bytes
+} ps_exchange_body;
+
+/* A facet: rows of embedding tables, beside the steps of the tensors. */
+typedef struct ps_exchange_rows {
+    /* Sends each shard a message of rows of that kind (wire.h) and step of the rows; to
+     * those with an empty body none. bodies, answers (one per shard): what is sent, and
+     * where the answers go, which have these sizes; their bytes belong to the exchange
+     * until wait returns, answers themselves, too. answers NULL: they hold nothing.
+     * Blocks only where many are on the way. */
+    ps_err (*send)(ps_exchange *x, int kind, uint64_t step,
+                   const ps_exchange_body *bodies, ps_exchange_body *answers);
+    /* Blocks until all messages are answered. */
+    ps_err (*wait)(ps_exchange *x);
+} ps_exchange_rows;
+
 /* A facet: workers go on at their own pace (sync_policy.h). */
 typedef struct ps_exchange_rests {
     /* After finish: blocks until each push is answered whose answer is due. *rests: all
@@ -144,6 +166,7 @@ typedef struct ps_exchange_ops {
     const ps_exchange_chunks *chunks;
     const ps_exchange_rests *rests;
     const ps_exchange_rounds *rounds;
+    const ps_exchange_rows *rows;
     /* Connects. *out is owned by the caller. */
     ps_err (*create)(const ps_exchange_options *options, ps_exchange **out);
     /* Rank 0's params and buffers become everybody's. */
@@ -251,6 +274,9 @@ static inline ps_err ps_exchange_load(ps_exchange *x, const ps_exchange_state *i
 ps_err ps_exchange_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step);
 ps_err ps_exchange_wait_chunk(ps_exchange *x, uint32_t chunk, uint64_t version);
 ps_err ps_exchange_rest(ps_exchange *x, bool *rests, bool *over);
+ps_err ps_exchange_rows_send(ps_exchange *x, int kind, uint64_t step,
+                             const ps_exchange_body *bodies, ps_exchange_body *answers);
+ps_err ps_exchange_rows_wait(ps_exchange *x);
 /* Exchanges without rounds do nothing. */
 static inline void ps_exchange_count(ps_exchange *x, uint64_t mine, uint64_t all)
 {

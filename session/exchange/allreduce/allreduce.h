@@ -50,7 +50,7 @@ void ps_allreduce_set_step_of(ps_exchange *x, uint32_t step_of);
     {                                                                                    \
         .name = engine, .mode = "allreduce", .servers = false, .peers = true,            \
         .alone = false, .on_device = device, .chunks = NULL, .rests = NULL,              \
-        .rounds = NULL, .create = make, .start = ps_allreduce_start,                     \
+        .rounds = NULL, .rows = NULL, .create = make, .start = ps_allreduce_start,       \
         .begin = ps_allreduce_begin, .params_needed = ps_allreduce_params_needed,        \
         .params_ready = ps_allreduce_params_ready,                                       \
         .grads_ready = ps_allreduce_grads_ready, .finish = ps_allreduce_finish,          \

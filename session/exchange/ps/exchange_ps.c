@@ -361,23 +361,41 @@ static ps_err ps_ops_stop(ps_exchange *x)
     return e->o.rank == 0 && !x->returns ? await_server_stats(e) : PS_OK;
 }
 
+static ps_err ps_ops_rows_send(ps_exchange *x, int kind, uint64_t step,
+                               const ps_exchange_body *bodies, ps_exchange_body *answers)
+{
+    return ps_comm_rows_send(exchange_ps_self(x)->comm, kind, step, bodies, answers);
+}
+
+static ps_err ps_ops_rows_wait(ps_exchange *x)
+{
+    exchange_ps *e = exchange_ps_self(x);
+    const uint64_t start = ps_clock_ns();
+    const ps_err err = ps_comm_rows_wait(e->comm);
+    e->wait_ns += ps_clock_ns() - start;
+    return err;
+}
+
+static const ps_exchange_rows ps_ops_rows = {.send = ps_ops_rows_send,
+                                             .wait = ps_ops_rows_wait};
 static const ps_exchange_chunks ps_ops_chunks = {.push = ps_ops_push_chunk,
                                                  .wait = ps_ops_wait_chunk};
 static const ps_exchange_rests ps_ops_rests = {.rest = ps_ops_rest};
 
-#define PS_OPS(make, has_peers, of_chunks, of_rests)                                     \
+#define PS_OPS(make, has_peers, of_chunks, of_rests, of_rows)                            \
     {                                                                                    \
         .name = "ps", .mode = "ps", .servers = true, .peers = has_peers,                 \
-        .chunks = of_chunks, .rests = of_rests, .create = make, .start = ps_ops_start,   \
-        .begin = ps_ops_begin, .params_needed = ps_ops_params_needed,                    \
-        .params_ready = ps_ops_params_ready, .grads_ready = ps_ops_grads_ready,          \
-        .finish = ps_ops_finish, .drain = ps_ops_drain, .loss_scale = ps_ops_loss_scale, \
+        .chunks = of_chunks, .rests = of_rests, .rows = of_rows, .create = make,         \
+        .start = ps_ops_start, .begin = ps_ops_begin,                                    \
+        .params_needed = ps_ops_params_needed, .params_ready = ps_ops_params_ready,      \
+        .grads_ready = ps_ops_grads_ready, .finish = ps_ops_finish,                      \
+        .drain = ps_ops_drain, .loss_scale = ps_ops_loss_scale,                          \
         .sync_buffers = ps_ops_sync_buffers, .save = ps_ops_save, .load = ps_ops_load,   \
         .stats = ps_ops_stats, .stop = ps_ops_stop, .destroy = ps_ops_destroy,           \
         .set_step_of = ps_ops_set_step_of, .leaves_out = true,                           \
     }
 
 const ps_exchange_ops ps_exchange_ps_ops =
-    PS_OPS(ps_ops_create, false, &ps_ops_chunks, &ps_ops_rests);
+    PS_OPS(ps_ops_create, false, &ps_ops_chunks, &ps_ops_rests, &ps_ops_rows);
 const ps_exchange_ops ps_exchange_levels_ops =
-    PS_OPS(ps_ops_create_levels, true, NULL, NULL);
+    PS_OPS(ps_ops_create_levels, true, NULL, NULL, NULL);

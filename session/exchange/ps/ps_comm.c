@@ -154,6 +154,19 @@ static double comm_seconds_since(uint64_t ns)
     return (double)(ps_clock_awake_ns() - ns) * 1e-9;
 }
 
+static ps_err comm_rows_timeout(const ps_comm *c, uint64_t since)
+{
+    const uint32_t shard = ps_comm_rows_late_shard(c);
+    const ps_comm_link *l = &c->links[shard];
+    char lost[128];
+    ps_comm_lost_text(l, lost, sizeof lost);
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "rows of embedding tables are missing: shard %u of server %d (host "
+                      "%s, %s) has sent nothing for %.1f s (net.step_timeout_ms)%s",
+                      shard, l->server, l->host, l->endpoint, comm_seconds_since(since),
+                      lost[0] ? lost : "; it waits for another worker, or does not run");
+}
+
 static ps_err comm_chunk_timeout(ps_comm *c, uint32_t chunk, int64_t version,
                                  uint64_t since)
 {
@@ -184,12 +197,19 @@ static void comm_sleep(ps_comm *c, uint32_t sequence, uint64_t start_ns,
             ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
 }
 
+/* chunk: PS_COMM_WAIT_ROWS: all answers to messages of rows. */
+static bool comm_reached(const ps_comm *c, uint32_t chunk, int64_t version)
+{
+    return chunk == PS_COMM_WAIT_ROWS ? ps_comm_rows_are_answered(c)
+                                      : ps_comm_has(c, chunk, version);
+}
+
 /* Looks for a moment, and gives the core to others between looks. */
 static ps_err comm_spin(ps_comm *c, uint32_t chunk, int64_t version)
 {
     if (c->spin_ns == 0) return PS_OK;
     const uint64_t end_ns = ps_clock_ns() + c->spin_ns;
-    while (!ps_comm_has(c, chunk, version) && ps_clock_ns() < end_ns) {
+    while (!comm_reached(c, chunk, version) && ps_clock_ns() < end_ns) {
         PS_TRY(ps_comm_look(c));
         sched_yield();
     }
@@ -200,9 +220,9 @@ static ps_err comm_spin(ps_comm *c, uint32_t chunk, int64_t version)
 static ps_err comm_wait_until(ps_comm *c, uint32_t chunk, int64_t version,
                               uint32_t wanted)
 {
-    if (ps_comm_has(c, chunk, version)) return PS_OK;
+    if (comm_reached(c, chunk, version)) return PS_OK;
     PS_TRY(comm_spin(c, chunk, version));
-    if (ps_comm_has(c, chunk, version)) return PS_OK;
+    if (comm_reached(c, chunk, version)) return PS_OK;
     uint64_t start = ps_clock_awake_ns(), since = start;
     uint64_t timeout_ms = c->o.settings.step_timeout_ms;
     ps_err err = PS_OK;
@@ -210,10 +230,14 @@ static ps_err comm_wait_until(ps_comm *c, uint32_t chunk, int64_t version,
     for (bool late = false;;) {
         uint32_t sequence = ps_bell_sequence(c->bell);
         if ((err = ps_comm_look(c)) != PS_OK) break;
-        if (ps_comm_has(c, chunk, version)) break;
+        if (comm_reached(c, chunk, version)) break;
         if ((err = ps_comm_check(c)) != PS_OK) break;
         if ((err = ps_interrupt_ask_hook()) != PS_OK) break;
-        if (late && (err = comm_chunk_timeout(c, chunk, version, since)) != PS_OK) break;
+        if (late && chunk == PS_COMM_WAIT_ROWS)
+            err = comm_rows_timeout(c, since);
+        else if (late)
+            err = comm_chunk_timeout(c, chunk, version, since);
+        if (err != PS_OK) break;
         comm_sleep(c, sequence, start, timeout_ms, &late, &since);
     }
     atomic_store(&c->bell->wanted, PS_COMM_WAIT_NONE);
@@ -223,6 +247,11 @@ static ps_err comm_wait_until(ps_comm *c, uint32_t chunk, int64_t version,
 ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
 {
     return comm_wait_until(c, chunk, version, chunk + 1);
+}
+
+ps_err ps_comm_rows_wait(ps_comm *c)
+{
+    return comm_wait_until(c, PS_COMM_WAIT_ROWS, 0, PS_COMM_WAIT_ROWS);
 }
 
 ps_err ps_comm_wait_all(ps_comm *c, int64_t version)
@@ -286,8 +315,10 @@ void ps_comm_get_stats(const ps_comm *c, ps_comm_stats *out)
 static ps_err comm_alloc_arrays(ps_comm *c)
 {
     size_t n = c->plan->n_chunks;
-    // INIT or PULL, then PUSH, of every chunk, BYE and QUIT are the most that is queued.
-    PS_TRY(ps_command_queue_init(&c->commands, (uint32_t)(2 * n + 2)));
+    // INIT or PULL, then PUSH, of every chunk, the messages of rows, BYE and QUIT are the
+    // most that is queued.
+    PS_TRY(ps_command_queue_init(&c->commands, (uint32_t)(2 * n + 2) +
+                                                   PS_COMM_ROWS_MESSAGES * c->n_links));
     c->n_words = (uint32_t)(n + 63) / 64;
     PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "commands"));
     PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
@@ -374,6 +405,7 @@ static ps_err comm_connect_link(ps_comm *c, uint32_t shard)
     ps_wire_id((uint32_t)c->o.rank, secret, id);
     const bool coded = c->codec.codec != PS_CODEC_NONE;
     uint64_t largest = c->plan->max_chunk_count * ps_credit_element_bytes(coded);
+    if (largest < PS_WIRE_PIECE_BYTES) largest = PS_WIRE_PIECE_BYTES;
     const ps_zsock_options options = {
         .type = ZMQ_DEALER,
         .silence_ms = ps_member_silence_ms(c->o.member),
@@ -504,6 +536,7 @@ static void comm_join_thread(ps_comm *c)
 
 ps_err ps_comm_stop(ps_comm *c, bool returns)
 {
+    PS_TRY(ps_comm_rows_wait(c));
     PS_TRY(ps_comm_check(c));
     c->returns = returns;
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));

@@ -62,6 +62,12 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version);
 /* The same for all chunks, with fewer wake-ups. */
 ps_err ps_comm_wait_all(ps_comm *c, int64_t version);
 
+/* Messages of rows: as ps_exchange_rows says. */
+ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
+                         const ps_exchange_body *bodies, ps_exchange_body *answers);
+/* TIMEOUT as ps_comm_wait. */
+ps_err ps_comm_rows_wait(ps_comm *c);
+
 /* A thread that pushes or communicates has failed, with the present error message: waits
  * end with it, unless one has failed before. */
 void ps_comm_give_up(ps_comm *c, ps_err err);

@@ -5,6 +5,7 @@
  *     ps_comm_thread    the communication thread: commands, sending, mending, receiving
  *     ps_comm_snapshot  the state that lies in the shards
  *     ps_comm_rings     the main thread: gradients and weights in shared memory
+ *     ps_comm_rows      rows of embedding tables, in messages beside the chunks'
  *
  * When every shard is on this host, gradients and the weights that answer them travel
  * through rings (wire_rings.h), which the main thread writes and reads itself. First
@@ -28,7 +29,24 @@
 enum { PS_COMM_QUIT = 0 };
 
 /* What the main thread waits for; any other value is a chunk's index + 1. */
-enum { PS_COMM_WAIT_NONE = 0, PS_COMM_WAIT_ANY = UINT32_MAX };
+enum {
+    PS_COMM_WAIT_NONE = 0,
+    PS_COMM_WAIT_ROWS = UINT32_MAX - 2,
+    PS_COMM_WAIT_ANY = UINT32_MAX
+};
+
+/* Messages of rows that a link may have on the way. */
+enum { PS_COMM_ROWS_MESSAGES = 8 };
+
+/* The communication thread's while it waits, else the main thread's. */
+typedef struct ps_comm_rows_message {
+    int kind;
+    uint64_t step, number;
+    ps_exchange_body body;
+    ps_exchange_body *answer; // NULL: it holds nothing
+    uint64_t sent, got;       // bytes
+    atomic_bool waits;        // for its answer
+} ps_comm_rows_message;
 
 /* The connection of a link. When it is made, HELLO is sent over it with the next number;
  * it is open when the READY of that number is here. Everything that was sent and not
@@ -49,6 +67,11 @@ typedef struct ps_comm_link {
     uint64_t on_the_way; // payload bytes without credit, of the present connection
     uint64_t *waiting;   // bit set over the plan's chunks: to be sent
     uint32_t n_waiting;
+    struct {
+        uint64_t given; // the last one's number; the main thread's
+        uint64_t taken; // by the communication thread
+        ps_comm_rows_message messages[PS_COMM_ROWS_MESSAGES]; // by number
+    } rows;
     ps_wire_rings rings; // these three: the main thread's
     ps_event wake;       // of the shard
     uint64_t held_bytes; // of gradients in the ring since the shard was last woken
@@ -125,6 +148,7 @@ struct ps_comm {
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic uint32_t rest;       // what the newest weights came with (wire.h)
     _Atomic int64_t *versions;
+    _Atomic uint32_t rows_unanswered; // messages
     int64_t *asked; // scratch of the main thread: versions at which it asks
     _Atomic uint32_t n_ready;
     ps_bell *bell; // the main thread's: own_bell, or the rings'; `wanted`: see above
@@ -163,6 +187,8 @@ ps_wire_header ps_comm_header(const ps_comm *c, int kind);
 
 void *ps_comm_main(void *c);
 
+/* Something is here that the main thread may wait for. */
+void ps_comm_progress(ps_comm *c, uint32_t wait_id);
 void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
 /* The thread's steps (pace.h): the main thread has given a gradient; it was sent; weights
  * are here. */
@@ -209,6 +235,21 @@ ps_err ps_comm_receive_ring(ps_comm *c, ps_comm_link *l);
 /* From the thread: a STATE or RESTORED. PROTOCOL when it does not fit. */
 ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_header *h,
                              ps_wire_frames *f);
+
+/* ---- ps_comm_rows.c ---- */
+
+/* From the main thread. late_shard: one that has not answered. */
+bool ps_comm_rows_are_answered(const ps_comm *c);
+uint32_t ps_comm_rows_late_shard(const ps_comm *c);
+/* From the thread: the next message to the shard was given. */
+void ps_comm_rows_later(ps_comm *c, uint32_t shard);
+/* Sends a piece if the credit allows it; *any: it did. */
+ps_err ps_comm_rows_send_piece(ps_comm *c, ps_comm_link *l, bool *any);
+/* All unanswered messages are to be sent again. Returns how many. */
+uint32_t ps_comm_rows_repeat(ps_comm_link *l);
+/* A ROWS. PROTOCOL when it does not fit. */
+ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
+                         ps_wire_frames *f);
 
 /* ---- ps_comm_rings.c: instead of sockets, to shards of this host ---- */
 

@@ -18,7 +18,7 @@ enum { MESSAGES_PER_SOCKET = 32 }; // before other sockets are looked at
 /* ---- versions ---- */
 
 /* Wakes the main thread only for what it waits for. */
-static void comm_progress(ps_comm *c, uint32_t wait_id)
+void ps_comm_progress(ps_comm *c, uint32_t wait_id)
 {
     atomic_store_explicit(&c->progress_ns, ps_clock_awake_ns(), memory_order_relaxed);
     uint32_t wanted = atomic_load(&c->bell->wanted);
@@ -29,7 +29,7 @@ void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
 {
     atomic_store(&c->versions[chunk], version);
     if (c->told) c->told(c->told_ctx, chunk, version);
-    comm_progress(c, chunk + 1);
+    ps_comm_progress(c, chunk + 1);
 }
 
 /* ---- the pace of steps ---- */
@@ -342,8 +342,10 @@ ps_err ps_comm_send_allowed(ps_comm *c)
 {
     for (bool any = true; any;) {
         any = false;
-        for (uint32_t i = 0; i < c->n_links; i++)
+        for (uint32_t i = 0; i < c->n_links; i++) {
+            PS_TRY(ps_comm_rows_send_piece(c, &c->links[i], &any));
             PS_TRY(comm_send_one(c, &c->links[i], &any));
+        }
     }
     for (uint32_t i = 0; i < c->n_links && c->bye; i++)
         PS_TRY(comm_send_bye(c, &c->links[i]));
@@ -401,10 +403,10 @@ ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
     if (!l->known) {
         l->known = true;
         atomic_fetch_add(&c->n_ready, 1);
-        comm_progress(c, PS_COMM_WAIT_ANY);
+        ps_comm_progress(c, PS_COMM_WAIT_ANY);
         return PS_OK;
     }
-    const uint32_t repeated = comm_repeat_unanswered(c, l);
+    const uint32_t repeated = comm_repeat_unanswered(c, l) + ps_comm_rows_repeat(l);
     ps_tell("mended", "{s:i}", "repeated", (int)repeated);
     PS_WARN("connection-mended", "to=shard-%u at=%s after_ms=%.0f repeated=%u",
             (uint32_t)(l - c->links), l->endpoint,
@@ -601,6 +603,10 @@ static ps_err comm_handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
     case PS_MSG_STATE:
     case PS_MSG_RESTORED:
         return ps_comm_snapshot_take(c, l, &h, f);
+    case PS_MSG_ROWS:
+        PS_TRY(ps_comm_rows_take(c, l, &h, f));
+        ps_comm_progress(c, PS_COMM_WAIT_ROWS);
+        return PS_OK;
     case PS_MSG_LEFT:
         return comm_take_left(c, l);
     default: // CREDIT
@@ -683,6 +689,8 @@ static void comm_take_commands(ps_comm *c)
         if (o->kind == PS_MSG_BYE) {
             c->bye = true;
             c->bye_deadline = ps_deadline_in_ms(c->o.settings.step_timeout_ms);
+        } else if (ps_wire_is_rows(o->kind)) {
+            ps_comm_rows_later(c, o->chunk);
         } else if (o->kind != PS_COMM_QUIT) {
             ps_comm_send_later(c, o);
         }

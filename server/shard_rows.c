@@ -1,0 +1,561 @@
+#include "shard_rows.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "row_table.h"
+#include "rows_body.h"
+#include "shard_reply.h"
+
+enum {
+    WAITING_MOST = 8,     // whole messages of a worker that are not due yet
+    SPARE_MOST = 32,      // pieces of memory for messages to come
+    PAGE_BYTES = 4 << 20, // of an answer to SAVE_ROWS, about
+};
+
+/* A whole message, or one of which pieces are here. */
+typedef struct rows_message {
+    int kind; // 0: none
+    uint64_t number, step;
+    uint8_t *body; // owned
+    uint64_t bytes, got, room;
+} rows_message;
+
+typedef struct rows_peer {
+    rows_message coming;
+    rows_message waiting[WAITING_MOST]; // the first ones; in order
+    int n_waiting;
+    uint64_t handled; // the number of the last message that was
+    // Of the present step
+    rows_message *pulls; // that train
+    uint32_t n_pulls, pulls_room;
+    rows_message push; // kind 0: not here
+} rows_peer;
+
+struct ps_shard_rows {
+    uint32_t n, n_made; // tables; those that are to be freed
+    ps_row_memory memory;
+    ps_row_table *tables;
+    ps_row_step *steps;  // by table: scratch
+    uint64_t *made;      // by table: steps of its optimizer
+    uint64_t *at;        // by rank: scratch, where its gradients of a table begin
+    const float **grads; // by rank: scratch
+    rows_peer *peers;    // by rank
+    uint64_t step;       // the present one: as many have been applied
+    uint32_t n_pushed;   // of the present one
+    rows_message spare[SPARE_MOST]; // memory for messages to come
+    int n_spare;
+    float *out;        // scratch: an answer
+    uint64_t out_room; // elements
+};
+
+/* ---- life ---- */
+
+ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
+{
+    const size_t workers = s->rules.n_workers;
+    ps_shard_rows *r;
+    ps_secret secret;
+    ps_row_key key;
+    if (n == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
+    s->rows = r;
+    PS_TRY(ps_secret_draw(&secret));
+    memcpy(&key, secret.bytes, sizeof key);
+    ps_row_memory_init(&r->memory);
+    PS_TRY(ps_mem_zalloc(&r->tables, (size_t)n, sizeof *r->tables, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->steps, (size_t)n, sizeof *r->steps, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->made, (size_t)n, sizeof *r->made, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->peers, workers, sizeof *r->peers, "workers of tables"));
+    PS_TRY(ps_mem_zalloc(&r->grads, workers, sizeof *r->grads, "workers of tables"));
+    PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
+    const uint32_t shards = s->o.plan->n_shards;
+    r->n = (uint32_t)n;
+    for (uint32_t t = 0; t < r->n; t++) {
+        r->n_made++; // what is zeroed can be freed, too
+        PS_TRY(ps_row_table_init(
+            &r->tables[t], &specs[t], key, ps_row_first_partition(s->index, shards),
+            ps_row_first_partition(s->index + 1, shards), &r->memory));
+        PS_TRY(ps_row_step_init(&r->steps[t], (uint32_t)workers, key));
+    }
+    s->rules.n_tables = n;
+    return PS_OK;
+}
+
+/* Keeps its memory for another one. */
+static void rows_message_free(ps_shard_rows *r, rows_message *m)
+{
+    if (m->body && r->n_spare < SPARE_MOST)
+        r->spare[r->n_spare++] = (rows_message){.body = m->body, .room = m->room};
+    else
+        free(m->body);
+    *m = (rows_message){0};
+}
+
+static void rows_peer_end_step(ps_shard_rows *r, rows_peer *p)
+{
+    for (uint32_t i = 0; i < p->n_pulls; i++)
+        rows_message_free(r, &p->pulls[i]);
+    p->n_pulls = 0;
+    rows_message_free(r, &p->push);
+}
+
+void ps_shard_rows_close(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    if (!r) return;
+    for (uint32_t i = 0; r->peers && i < s->rules.n_workers; i++) {
+        rows_peer *p = &r->peers[i];
+        rows_peer_end_step(r, p);
+        free(p->pulls);
+        rows_message_free(r, &p->coming);
+        for (int k = 0; k < p->n_waiting; k++)
+            rows_message_free(r, &p->waiting[k]);
+    }
+    for (uint32_t t = 0; t < r->n_made; t++) {
+        ps_row_step_fini(&r->steps[t]);
+        ps_row_table_fini(&r->tables[t]);
+    }
+    for (int i = 0; i < r->n_spare; i++)
+        free(r->spare[i].body);
+    ps_row_memory_fini(&r->memory);
+    free(r->tables);
+    free(r->steps);
+    free(r->made);
+    free(r->at);
+    free(r->grads);
+    free(r->peers);
+    free(r->out);
+    free(r);
+    s->rows = NULL;
+}
+
+/* ---- answers ---- */
+
+static ps_err rows_answer(ps_shard *s, uint32_t rank, const rows_message *m,
+                          const void *bytes, uint64_t n)
+{
+    static const uint8_t none;
+    uint64_t at = 0;
+    do {
+        const uint64_t left = n - at;
+        const uint64_t piece = left < PS_WIRE_PIECE_BYTES ? left : PS_WIRE_PIECE_BYTES;
+        PS_TRY(ps_shard_reply_rows(s, rank, m->step, m->number, n, at,
+                                   n ? (const uint8_t *)bytes + at : &none, piece));
+        at += piece;
+    } while (at < n);
+    return PS_OK;
+}
+
+static ps_err rows_room(ps_shard_rows *r, uint64_t n)
+{
+    if (n <= r->out_room) return PS_OK;
+    free(r->out);
+    r->out = NULL;
+    r->out_room = 0;
+    PS_TRY(ps_mem_zalloc_large(&r->out, n * sizeof *r->out, "an answer of rows"));
+    r->out_room = n;
+    return PS_OK;
+}
+
+/* ---- messages ---- */
+
+static ps_err rows_check_owner(const ps_row_table *table, uint64_t n, const uint64_t *ids)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!ps_row_table_owns(table, ids[i]))
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "id %" PRIu64 " of table %s, which another shard has",
+                              ids[i], table->spec.name);
+    return PS_OK;
+}
+
+/* Keeps a PULL_ROWS until its step is applied; its body is taken over. */
+static ps_err rows_keep_pull(rows_peer *p, rows_message *m)
+{
+    if (p->n_pulls == p->pulls_room) {
+        const uint32_t room = 2 * p->pulls_room + 4;
+        rows_message *more;
+        PS_TRY(ps_mem_zalloc(&more, room, sizeof *more, "requests for rows"));
+        if (p->n_pulls) memcpy(more, p->pulls, p->n_pulls * sizeof *more);
+        free(p->pulls);
+        p->pulls = more;
+        p->pulls_room = room;
+    }
+    p->pulls[p->n_pulls++] = *m;
+    *m = (rows_message){0};
+    return PS_OK;
+}
+
+/* again: it was answered before, and nothing has changed since. */
+static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
+{
+    ps_shard_rows *r = s->rows;
+    ps_rows_pull pull;
+    uint64_t n = 0;
+    PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
+    for (uint32_t t = 0; t < r->n; t++)
+        n += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
+    PS_TRY(rows_room(r, n));
+    const uint64_t *ids = pull.ids;
+    float *out = r->out;
+    for (uint32_t t = 0; t < r->n; t++) {
+        PS_TRY(rows_check_owner(&r->tables[t], pull.counts[t], ids));
+        ps_row_table_read(&r->tables[t], pull.counts[t], ids, out);
+        ids += pull.counts[t];
+        out += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
+    }
+    PS_TRY(rows_answer(s, rank, m, r->out, n * sizeof *r->out));
+    return pull.trains && !again ? rows_keep_pull(&r->peers[rank], m) : PS_OK;
+}
+
+/* Gradients of a table in a rank's PUSH_ROWS: how many rows. */
+static uint64_t rows_with_gradient(const ps_shard_rows *r, const rows_peer *p,
+                                   const ps_rows_push *push, uint32_t t)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < push->n_pulls; i++) {
+        const uint32_t *counts = (const uint32_t *)(const void *)(p->pulls[i].body + 8);
+        if (push->has[i * r->n + t]) n += counts[t];
+    }
+    return n;
+}
+
+static ps_err rows_check_push(const ps_shard_rows *r, const rows_peer *p,
+                              const rows_message *m)
+{
+    ps_rows_push push;
+    uint64_t n = 0;
+    PS_TRY(ps_rows_push_read(m->body, m->bytes, r->n, &push));
+    if (push.n_pulls != p->n_pulls)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "gradients of %u requests for rows; it made %u in step "
+                          "%" PRIu64,
+                          push.n_pulls, p->n_pulls, m->step);
+    for (uint32_t t = 0; t < r->n; t++)
+        n += rows_with_gradient(r, p, &push, t) * r->tables[t].spec.dim;
+    if (n == push.n) return PS_OK;
+    return ps_err_set(
+        PS_ERR_PROTOCOL,
+        "%" PRIu64 " numbers as gradients of rows; %" PRIu64 " were expected", push.n, n);
+}
+
+static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
+{
+    rows_peer *p = &s->rows->peers[rank];
+    PS_TRY(rows_check_push(s->rows, p, m));
+    PS_TRY(rows_answer(s, rank, m, NULL, 0));
+    p->push = *m;
+    *m = (rows_message){0};
+    s->rows->n_pushed++;
+    ps_counter_add(&s->pushes, 1);
+    return PS_OK;
+}
+
+/* With state: one by one, with their versions. */
+static ps_err rows_put(ps_row_table *table, const ps_rows_load *load, uint64_t version)
+{
+    for (uint64_t i = 0; i < load->n; i++) {
+        const ps_row_view view = {.id = load->ids[i],
+                                  .version = (uint32_t)version,
+                                  .row = load->values + i * load->width};
+        PS_TRY(ps_row_table_put(table, &view));
+    }
+    return PS_OK;
+}
+
+static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    const uint64_t version = r->step + 1; // as if the present step had made them
+    ps_rows_load load;
+    PS_TRY(ps_rows_load_read(m->body, m->bytes, &load));
+    if (load.table >= r->n)
+        return ps_err_set(PS_ERR_PROTOCOL, "rows of table %u; there are %u", load.table,
+                          r->n);
+    ps_row_table *table = &r->tables[load.table];
+    const uint32_t dim = table->spec.dim, width = ps_row_spec_width(&table->spec);
+    if (load.width != dim && load.width != width)
+        return ps_err_set(PS_ERR_PROTOCOL, "rows of %u numbers; table %s has %u or %u",
+                          load.width, table->spec.name, dim, width);
+    PS_TRY(rows_check_owner(table, load.n, load.ids));
+    PS_TRY(load.width == dim && width != dim
+               ? ps_row_table_set(table, load.n, load.ids, load.values, version)
+               : rows_put(table, &load, version));
+    r->made[load.table] = load.steps;
+    return rows_answer(s, rank, m, NULL, 0);
+}
+
+/* ---- SAVE_ROWS ---- */
+
+/* The end of the partitions from `at` on that fit a page; at least one. */
+static uint32_t rows_page_end(const ps_row_table *table, uint32_t at)
+{
+    const uint64_t bytes = ps_row_spec_width(&table->spec) * sizeof(float);
+    uint64_t rows = 0;
+    do {
+        rows += table->index.counts[at++];
+    } while (at < table->end_partition &&
+             (rows + table->index.counts[at]) * bytes <= PAGE_BYTES);
+    return at;
+}
+
+static ps_err rows_send_page(ps_shard *s, uint32_t rank, const rows_message *m,
+                             const ps_row_table *table, const ps_row_view *views,
+                             uint64_t n, ps_rows_page *page)
+{
+    const uint32_t width = ps_row_spec_width(&table->spec);
+    page->n = 0;
+    for (uint64_t i = 0; i < n; i++)
+        page->n += views[i].row != NULL; // not the candidates
+    const uint64_t bytes = ps_rows_page_bytes(page->n, width);
+    PS_TRY(rows_room(s->rows, bytes / sizeof(float) + 1));
+    memset(s->rows->out, 0, bytes);
+    ps_rows_page_write(s->rows->out, page);
+    ps_rows_page at;
+    PS_TRY(ps_rows_page_read(s->rows->out, bytes, width, &at));
+    uint64_t *ids = (uint64_t *)(uintptr_t)at.ids;
+    uint32_t *versions = (uint32_t *)(uintptr_t)at.versions;
+    float *values = (float *)(uintptr_t)at.values;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!views[i].row) continue;
+        *ids++ = views[i].id;
+        *versions++ = views[i].version;
+        memcpy(values, views[i].row, width * sizeof *values);
+        values += width;
+    }
+    return rows_answer(s, rank, m, s->rows->out, bytes);
+}
+
+static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    ps_rows_save save;
+    ps_row_view *views = NULL;
+    uint64_t n = 0;
+    PS_TRY(ps_rows_save_read(m->body, m->bytes, &save));
+    if (save.table >= r->n || save.partition >= PS_ROW_PARTITIONS)
+        return ps_err_set(PS_ERR_PROTOCOL, "a request for partition %u of table %u",
+                          save.partition, save.table);
+    const ps_row_table *table = &r->tables[save.table];
+    uint32_t at = save.partition, end = save.partition;
+    if (at < table->first_partition) at = end = table->first_partition;
+    if (at < table->end_partition) end = rows_page_end(table, at);
+    if (at < end) PS_TRY(ps_row_table_list(table, at, end, 0, &views, &n));
+    ps_rows_page page = {.next = end < table->end_partition ? end : 0,
+                         .steps = r->made[save.table]};
+    const ps_err err = rows_send_page(s, rank, m, table, views, n, &page);
+    free(views);
+    return err;
+}
+
+/* ---- the step ---- */
+
+/* Notes what has a gradient of a table, and finds the gradients. */
+static ps_err rows_gather(ps_shard *s, uint32_t t, bool *any)
+{
+    ps_shard_rows *r = s->rows;
+    *any = false;
+    ps_row_step_clear(&r->steps[t]);
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
+        const rows_peer *p = &r->peers[rank];
+        ps_rows_push push;
+        PS_TRY(ps_rows_push_read(p->push.body, p->push.bytes, r->n, &push));
+        r->grads[rank] = NULL;
+        for (uint32_t i = 0; i < p->n_pulls; i++) {
+            ps_rows_pull pull;
+            if (!push.has[i * r->n + t]) continue;
+            PS_TRY(ps_rows_pull_read(p->pulls[i].body, p->pulls[i].bytes, r->n, &pull));
+            const uint64_t *ids = pull.ids;
+            for (uint32_t before = 0; before < t; before++)
+                ids += pull.counts[before];
+            PS_TRY(ps_row_step_pull(&r->steps[t], rank, pull.counts[t], ids));
+            r->grads[rank] = push.grads + r->at[rank];
+            *any = true;
+        }
+        r->at[rank] +=
+            (uint64_t)ps_row_step_rows(&r->steps[t], rank) * r->tables[t].spec.dim;
+    }
+    return PS_OK;
+}
+
+static ps_err rows_apply(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    const uint64_t begin_ns = ps_clock_ns();
+    ps_rows_push first;
+    PS_TRY(
+        ps_rows_push_read(r->peers[0].push.body, r->peers[0].push.bytes, r->n, &first));
+    memset(r->at, 0, s->rules.n_workers * sizeof *r->at);
+    for (uint32_t t = 0; t < r->n; t++) {
+        bool any;
+        PS_TRY(rows_gather(s, t, &any));
+        r->made[t] += any;
+        const ps_row_update update = {
+            .lr = first.rates[t], .t = r->made[t], .step = r->step};
+        PS_TRY(ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads));
+    }
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+        rows_peer_end_step(r, &r->peers[rank]);
+    r->n_pushed = 0;
+    r->step++;
+    ps_counter_add_since(&s->apply_ns, begin_ns);
+    return PS_OK;
+}
+
+/* ---- order ---- */
+
+static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool again)
+{
+    switch (m->kind) {
+    case PS_MSG_PULL_ROWS:
+        return rows_pull(s, rank, m, again);
+    case PS_MSG_SAVE_ROWS:
+        return rows_save(s, rank, m);
+    case PS_MSG_LOAD_ROWS:
+        return again ? rows_answer(s, rank, m, NULL, 0) : rows_load(s, rank, m);
+    default:
+        return again ? rows_answer(s, rank, m, NULL, 0) : rows_push(s, rank, m);
+    }
+}
+
+/* Whether the worker's first waiting message is of the present step. */
+static bool rows_is_due(const ps_shard_rows *r, const rows_peer *p)
+{
+    return p->n_waiting > 0 && p->waiting[0].step == r->step;
+}
+
+static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
+{
+    rows_peer *p = &s->rows->peers[rank];
+    rows_message m = p->waiting[0];
+    p->n_waiting--;
+    memmove(p->waiting, p->waiting + 1, (size_t)p->n_waiting * sizeof *p->waiting);
+    p->handled = m.number;
+    ps_err err = p->push.kind ? ps_err_set(PS_ERR_PROTOCOL,
+                                           "%s of step %" PRIu64
+                                           " of the rows after that step's gradients",
+                                           ps_wire_kind_name(m.kind), m.step)
+                              : rows_handle(s, rank, &m, false);
+    rows_message_free(s->rows, &m);
+    return err == PS_ERR_PROTOCOL ? ps_err_prefix(err, "worker %u sent", rank) : err;
+}
+
+/* Handles all that is due, of all workers. */
+static ps_err rows_go_on(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    for (bool any = true; any;) {
+        any = false;
+        for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+            while (rows_is_due(r, &r->peers[rank])) {
+                any = true;
+                PS_TRY(rows_handle_first(s, rank));
+            }
+        if (r->n_pushed == s->rules.n_workers) {
+            any = true;
+            PS_TRY(rows_apply(s));
+        }
+    }
+    return ps_shard_rows_check_left(s);
+}
+
+static ps_err rows_refuse(const ps_wire_header *h, const char *what)
+{
+    return ps_err_set(
+        PS_ERR_PROTOCOL,
+        "%s %" PRIu64 " (byte %" PRIu64 " of %" PRIu64 ", step %" PRIu64 "), %s",
+        ps_wire_kind_name(h->kind), h->rows.number, h->rows.at, h->count, h->step, what);
+}
+
+/* Adds a piece; memory grows with what is here, not with what the worker says. */
+static ps_err rows_add_piece(ps_shard_rows *r, rows_message *m, const ps_wire_header *h,
+                             ps_wire_frames *f)
+{
+    const uint64_t bytes = zmq_msg_size(&f->payload);
+    if (h->rows.at == 0) {
+        if (!m->body && r->n_spare > 0) {
+            m->body = r->spare[--r->n_spare].body;
+            m->room = r->spare[r->n_spare].room;
+        }
+        m->kind = h->kind;
+        m->number = h->rows.number;
+        m->step = h->step;
+        m->bytes = h->count;
+        m->got = 0;
+    }
+    if (m->kind != h->kind || m->number != h->rows.number || m->step != h->step ||
+        m->bytes != h->count || m->got != h->rows.at) {
+        m->kind = 0; // those before it were lost with a connection: the body comes again
+        m->got = 0;
+        m->bytes = 1;
+        return PS_OK;
+    }
+    if (m->got + bytes > m->room) {
+        const uint64_t room =
+            2 * m->got + bytes < m->bytes ? 2 * m->got + bytes : m->bytes;
+        uint8_t *more = realloc(m->body, room);
+        if (!more)
+            return ps_err_set(PS_ERR_NOMEM, "no memory for %" PRIu64 " bytes of rows",
+                              room);
+        m->body = more;
+        m->room = room;
+    }
+    memcpy(m->body + m->got, zmq_msg_data(&f->payload), bytes);
+    m->got += bytes;
+    return PS_OK;
+}
+
+/* A message that came whole before. It waits still, or is answered again. */
+static ps_err rows_repeated(ps_shard *s, uint32_t rank, rows_message *m)
+{
+    rows_peer *p = &s->rows->peers[rank];
+    ps_counter_add(&s->repeated, 1);
+    if (m->number > p->handled) return PS_OK;
+    return rows_handle(s, rank, m, true);
+}
+
+ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
+{
+    rows_peer *p = &s->rows->peers[h->rank];
+    rows_message *m = &p->coming;
+    s->peers[h->rank].owed += zmq_msg_size(&f->payload);
+    PS_TRY(rows_add_piece(s->rows, m, h, f));
+    if (m->got < m->bytes) return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
+    const uint64_t newest = p->handled + (uint64_t)p->n_waiting;
+    if (m->number <= newest) {
+        PS_TRY(rows_repeated(s, h->rank, m));
+        return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
+    }
+    if (m->number != newest + 1 || p->n_waiting == WAITING_MOST ||
+        m->step < s->rows->step)
+        return rows_refuse(h, "which is out of turn");
+    p->waiting[p->n_waiting++] = *m;
+    *m = (rows_message){0};
+    PS_TRY(rows_go_on(s));
+    return s->peers[h->rank].owed ? ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0)
+                                  : PS_OK;
+}
+
+/* ---- workers that have left ---- */
+
+ps_err ps_shard_rows_check_left(const ps_shard *s)
+{
+    const ps_shard_rows *r = s->rows;
+    int64_t gone = -1, waits = -1;
+    if (!r || s->n_left == 0) return PS_OK;
+    for (uint32_t i = s->rules.n_workers; i-- > 0;) {
+        if (s->peers[i].left && !r->peers[i].push.kind) gone = i;
+        if (r->peers[i].push.kind || r->peers[i].n_waiting > 0) waits = i;
+    }
+    if (gone < 0 || waits < 0) return PS_OK;
+    return ps_err_set(PS_ERR_ARG,
+                      "worker %" PRId64 " has ended before step %" PRIu64
+                      " of the embedding tables, and worker %" PRId64
+                      " waits for its gradients: every rank must make the same number of "
+                      "steps: give each equally many batches (DistributedSampler, "
+                      "drop_last=True)",
+                      gone, r->step + 1, waits);
+}

@@ -1,0 +1,164 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "ps_comm_state.h"
+
+/* Beside the chunks' window: a shard returns each piece at once. */
+enum { ROWS_WINDOW = 2 * PS_WIRE_PIECE_BYTES };
+
+/* ---- the main thread ---- */
+
+static ps_comm_rows_message *comm_rows_slot(ps_comm_link *l, uint64_t number)
+{
+    return &l->rows.messages[number % PS_COMM_ROWS_MESSAGES];
+}
+
+/* Blocks where too many messages are on the way. */
+static ps_err comm_rows_put(ps_comm *c, uint32_t shard, int kind, uint64_t step,
+                            const ps_exchange_body *body, ps_exchange_body *answer)
+{
+    ps_comm_link *l = &c->links[shard];
+    const uint64_t number = l->rows.given + 1;
+    ps_comm_rows_message *m = comm_rows_slot(l, number);
+    if (atomic_load(&m->waits)) {
+        ps_command_queue_wake(&c->commands);
+        PS_TRY(ps_comm_rows_wait(c));
+    }
+    m->kind = kind;
+    m->step = step;
+    m->number = number;
+    m->body = *body;
+    m->answer = answer;
+    m->sent = m->got = 0;
+    atomic_store(&m->waits, true);
+    atomic_fetch_add(&c->rows_unanswered, 1);
+    l->rows.given = number;
+    return ps_command_queue_put(&c->commands,
+                                (ps_command){.kind = (uint8_t)kind, .chunk = shard});
+}
+
+ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
+                         const ps_exchange_body *bodies, ps_exchange_body *answers)
+{
+    PS_TRY(ps_comm_check(c));
+    for (uint32_t i = 0; i < c->n_links; i++)
+        if (bodies[i].n > 0)
+            PS_TRY(comm_rows_put(c, i, kind, step, &bodies[i],
+                                 answers ? &answers[i] : NULL));
+    ps_command_queue_wake(&c->commands);
+    return PS_OK;
+}
+
+bool ps_comm_rows_are_answered(const ps_comm *c)
+{
+    return atomic_load(&c->rows_unanswered) == 0;
+}
+
+uint32_t ps_comm_rows_late_shard(const ps_comm *c)
+{
+    for (uint32_t i = 0; i < c->n_links; i++)
+        for (int k = 0; k < PS_COMM_ROWS_MESSAGES; k++)
+            if (atomic_load(&c->links[i].rows.messages[k].waits)) return i;
+    return 0;
+}
+
+/* ---- the communication thread ---- */
+
+void ps_comm_rows_later(ps_comm *c, uint32_t shard)
+{
+    c->links[shard].rows.taken++;
+}
+
+/* The oldest message that is not sent to its end; NULL: none. */
+static ps_comm_rows_message *comm_rows_next(ps_comm_link *l)
+{
+    const uint64_t last = l->rows.taken;
+    const uint64_t first =
+        last > PS_COMM_ROWS_MESSAGES ? last - PS_COMM_ROWS_MESSAGES + 1 : 1;
+    for (uint64_t number = first; number <= last; number++) {
+        ps_comm_rows_message *m = comm_rows_slot(l, number);
+        if (atomic_load(&m->waits) && m->number == number && m->sent < m->body.n)
+            return m;
+    }
+    return NULL;
+}
+
+ps_err ps_comm_rows_send_piece(ps_comm *c, ps_comm_link *l, bool *any)
+{
+    ps_comm_rows_message *m = l->open ? comm_rows_next(l) : NULL;
+    if (!m) return PS_OK;
+    const uint64_t left = m->body.n - m->sent;
+    const uint64_t bytes = left < PS_WIRE_PIECE_BYTES ? left : PS_WIRE_PIECE_BYTES;
+    if (l->on_the_way > 0 && l->on_the_way + bytes > l->credit.window + ROWS_WINDOW)
+        return PS_OK;
+    ps_wire_header h = ps_comm_header(c, m->kind);
+    h.step = m->step;
+    h.count = m->body.n;
+    h.rows.number = m->number;
+    h.rows.at = m->sent;
+    uint64_t sent = 0;
+    // Copied: its bytes are the caller's again when the answer is here.
+    PS_TRY(ps_wire_send(l->socket, NULL, 0, &h, (uint8_t *)m->body.bytes + m->sent, bytes,
+                        PS_WIRE_COPY, &sent));
+    c->items[l - c->links].idle = false;
+    ps_counter_add(&c->bytes_sent, sent);
+    ps_counter_add(&c->raw_bytes, sent);
+    l->on_the_way += bytes;
+    m->sent += bytes;
+    *any = true;
+    return PS_OK;
+}
+
+uint32_t ps_comm_rows_repeat(ps_comm_link *l)
+{
+    uint32_t n = 0;
+    for (int k = 0; k < PS_COMM_ROWS_MESSAGES; k++) {
+        ps_comm_rows_message *m = &l->rows.messages[k];
+        if (!atomic_load(&m->waits) || m->number > l->rows.taken) continue;
+        m->sent = m->got = 0;
+        n++;
+    }
+    return n;
+}
+
+static ps_err comm_rows_bad(const ps_wire_header *h)
+{
+    return ps_err_set(PS_ERR_PROTOCOL,
+                      "rows of message %" PRIu64 " that do not fit (byte %" PRIu64
+                      " of %" PRIu64 ")",
+                      h->rows.number, h->rows.at, h->count);
+}
+
+/* Memory for an answer whose size is not known before. */
+static ps_err comm_rows_room(ps_comm_rows_message *m, const ps_wire_header *h)
+{
+    if (!m->answer) return h->count == 0 ? PS_OK : comm_rows_bad(h);
+    if (h->rows.at > 0 || !m->answer->grows)
+        return m->answer->n == h->count ? PS_OK : comm_rows_bad(h);
+    if (h->count > m->answer->most) return comm_rows_bad(h);
+    free(m->answer->bytes);
+    m->answer->n = h->count;
+    return ps_mem_zalloc(&m->answer->bytes, h->count, 1, "rows");
+}
+
+ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
+                         ps_wire_frames *f)
+{
+    ps_comm_rows_message *m = comm_rows_slot(l, h->rows.number);
+    const uint64_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
+    if (h->rows.number == 0 || h->rows.number > l->rows.taken) return comm_rows_bad(h);
+    if (!atomic_load(&m->waits) || m->number != h->rows.number)
+        return PS_OK; // the answer to a repetition
+    if (h->rows.at == 0) m->got = 0;
+    PS_TRY(comm_rows_room(m, h));
+    if (h->rows.at != m->got || bytes > h->count - m->got) return comm_rows_bad(h);
+    if (bytes > 0)
+        memcpy((uint8_t *)m->answer->bytes + m->got, zmq_msg_data(&f->payload), bytes);
+    m->got += bytes;
+    if (m->got < h->count) return PS_OK;
+    atomic_store(&m->waits, false);
+    atomic_fetch_sub(&c->rows_unanswered, 1);
+    return PS_OK;
+}

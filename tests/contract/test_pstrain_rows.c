@@ -1,0 +1,226 @@
+/* libpstrain: rows of embedding tables. First rows are 1, the rate is 1/2 and gradients
+ * are small whole numbers, so that all sums are exact and rows are closed forms. */
+#include "check.h"
+#include "pstrain_rig.h"
+
+enum { STEPS = 5, DIM = 3, WIDE = 20000, N = 7, SHARED = 4 };
+
+static const pstrain_rows_table tables[] = {
+    {.name = "bags",
+     .dim = DIM,
+     .optimizer = "sgd",
+     .lr = 0.5,
+     .init = "constant",
+     .scale = 1},
+    {.name = "rows",
+     .dim = WIDE,
+     .optimizer = "sgd",
+     .lr = 0.5,
+     .init = "constant",
+     .scale = 1},
+};
+
+/* A row's change in a step: rank r looks up ids r .. r + N - 1 of 0 .. N + 2. */
+static int lookups_of(int workers, int64_t id)
+{
+    int n = 0;
+    for (int r = 0; r < workers; r++)
+        n += id >= r && id < r + N;
+    return n;
+}
+
+static int check_rows(const float *rows, const int64_t *ids, int n, int dim, int workers,
+                      int steps)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < dim; k++)
+            if (rows[i * dim + k] !=
+                1 - 0.5f * (float)(steps * lookups_of(workers, ids[i])))
+                return PSTRAIN_ERR_INTERNAL;
+    return 0;
+}
+
+/* Looks both tables up in one call, and again one of them in a call of its own. */
+static int one_step(rig_worker *w, int step)
+{
+    int64_t ids[N], offsets[N];
+    static const double rates[2] = {0.5, 0.5};
+    float bags[N * DIM], weights[N];
+    float *wide = calloc((size_t)N * WIDE, sizeof *wide);
+    uint64_t ticket, again;
+    if (!wide) return PSTRAIN_ERR_NOMEM;
+    for (int i = 0; i < N; i++) {
+        ids[i] = w->rank + i;
+        offsets[i] = i;
+        weights[i] = 1;
+    }
+    pstrain_rows_lookup both[2] = {
+        {.struct_size = sizeof *both, .table = 1, .ids = ids, .n_ids = N, .out = wide},
+        {.struct_size = sizeof *both,
+         .mode = PSTRAIN_ROWS_SUM,
+         .ids = ids,
+         .n_ids = N,
+         .offsets = offsets,
+         .n_bags = N,
+         .weights = weights,
+         .out = bags}};
+    int status = pstrain_rows_pull(w->s, both, 2, 1, &ticket);
+    if (!status) status = check_rows(wide, ids, N, WIDE, w->rig->workers, step);
+    if (!status) status = check_rows(bags, ids, N, DIM, w->rig->workers, step);
+    if (!status) status = pstrain_rows_pull(w->s, both + 1, 1, 1, &again);
+    if (!status) status = pstrain_rows_forget(w->s, again); // it gets no gradient
+    for (int i = 0; i < N * WIDE; i++)
+        wide[i] = 2; // times the share of 1 / 2
+    if (!status) status = pstrain_rows_gradient(w->s, ticket, 0, wide, NULL);
+    if (!status) status = pstrain_rows_gradient(w->s, ticket, 1, wide, weights);
+    if (!status && weights[0] != 2 * DIM * bags[0]) status = PSTRAIN_ERR_INTERNAL;
+    if (!status) status = pstrain_rows_push(w->s, 0.5f, rates);
+    free(wide);
+    return status;
+}
+
+/* All rows, page by page. */
+static int check_saved(rig_worker *w, int table, int dim, int steps)
+{
+    pstrain_rows_page page = {.struct_size = sizeof page};
+    uint64_t n = 0;
+    do {
+        RIG_TRY(pstrain_rows_save(w->s, table, &page));
+        RIG_TRY(
+            check_rows(page.values, page.ids, (int)page.n, dim, w->rig->workers, steps));
+        n += page.n;
+    } while (page.next);
+    return n == (uint64_t)(N + w->rig->workers - 1) && page.steps == (uint64_t)steps
+               ? 0
+               : PSTRAIN_ERR_INTERNAL;
+}
+
+static int open_rows(rig_worker *w, const pstrain_rows_table *rows, int n)
+{
+    const pstrain_table table = {.struct_size = sizeof table,
+                                 .rows = rows,
+                                 .n_rows = n,
+                                 .rows_size = sizeof *rows};
+    RIG_TRY(pstrain_open(w->s, &table));
+    return pstrain_start(w->s);
+}
+
+static int steps_of_rows(rig_worker *w)
+{
+    RIG_TRY(open_rows(w, tables, 2));
+    for (int step = 0; step < STEPS; step++)
+        RIG_TRY(one_step(w, step));
+    RIG_TRY(check_saved(w, 0, DIM, STEPS));
+    RIG_TRY(check_saved(w, 1, WIDE, STEPS));
+    return pstrain_close(w->s);
+}
+
+TEST(rows_are_a_closed_form)
+{
+    static const char *const tcp[] = {"exchange.shm=off"};
+    for (int servers = 1; servers <= 2; servers++) {
+        rig r = {.servers = servers, .workers = 3, .run = steps_of_rows};
+        if (servers == 2) r.settings = tcp;
+        if (servers == 2) r.n_settings = 1;
+        rig_run(&r);
+    }
+}
+
+/* Rank 0 loads; everybody reads. */
+static int loaded(rig_worker *w)
+{
+    int64_t ids[SHARED] = {5, INT64_MAX, 0, 77};
+    float values[SHARED * DIM], out[SHARED * DIM];
+    for (int i = 0; i < SHARED * DIM; i++)
+        values[i] = (float)i;
+    RIG_TRY(open_rows(w, tables, 2));
+    if (w->rank == 0) RIG_TRY(pstrain_rows_load(w->s, 0, ids, SHARED, values, 0, 9));
+    RIG_TRY(pstrain_barrier(w->s));
+    const pstrain_rows_lookup all = {
+        .struct_size = sizeof all, .ids = ids, .n_ids = SHARED, .out = out};
+    uint64_t ticket;
+    RIG_TRY(pstrain_rows_pull(w->s, &all, 1, 0, &ticket));
+    if (memcmp(out, values, sizeof out) != 0) return PSTRAIN_ERR_INTERNAL;
+    pstrain_rows_page page = {.struct_size = sizeof page};
+    RIG_TRY(pstrain_rows_save(w->s, 0, &page));
+    if (page.steps != 9 || pstrain_rows_width(w->s, 0) != DIM)
+        return PSTRAIN_ERR_INTERNAL;
+    return pstrain_close(w->s);
+}
+
+TEST(rows_that_were_loaded)
+{
+    rig r = {.servers = 2, .workers = 2, .run = loaded};
+    rig_run(&r);
+}
+
+/* Nothing of it changes anything. */
+static int refusals(rig_worker *w)
+{
+    int64_t ids[2] = {3, -1}, offsets[2] = {0, 3};
+    float out[2 * DIM];
+    uint64_t ticket;
+    const double rates[2] = {0.5, -1};
+    pstrain_rows_lookup l = {.struct_size = sizeof l, .ids = ids, .n_ids = 2, .out = out};
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG, "");
+    RIG_TRY(open_rows(w, tables, 2));
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
+                "table bags: id -1 at place 1 is negative");
+    l.n_rows = 3;
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
+                "id 3 at place 0 is not below 3");
+    l.n_rows = 0;
+    ids[1] = 4;
+    l.mode = PSTRAIN_ROWS_MEAN;
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG, "no bags");
+    l.offsets = offsets;
+    l.n_bags = 2;
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
+                "table bags");
+    const pstrain_rows_lookup twice[2] = {l, l};
+    rig_refused(pstrain_rows_pull(w->s, twice, 2, 1, &ticket), PSTRAIN_ERR_ARG, "twice");
+    l.table = 2;
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
+                "table 2 of 2");
+    rig_refused(pstrain_rows_gradient(w->s, 1, 0, out, NULL), PSTRAIN_ERR_ARG,
+                "ticket 1 has no lookup 0");
+    rig_refused(pstrain_rows_push(w->s, 1, rates), PSTRAIN_ERR_ARG, "rate of table rows");
+    return pstrain_close(w->s);
+}
+
+TEST(what_is_refused)
+{
+    rig r = {.servers = 1, .workers = 1, .run = refusals};
+    rig_run(&r);
+}
+
+static int tables_differ(rig_worker *w)
+{
+    pstrain_rows_table own = tables[0];
+    own.dim += (uint32_t)w->rank;
+    const int status = open_rows(w, &own, 1);
+    return status == PSTRAIN_ERR_PEER ? status : PSTRAIN_ERR_INTERNAL;
+}
+
+TEST(ranks_with_other_tables)
+{
+    rig r = {.servers = 1, .workers = 2, .run = tables_differ, .fails = true};
+    rig_run(&r);
+    for (int i = 0; i < 2; i++)
+        if (!strstr(r.worker[i].text, "embedding table 0, bags: dim: 3 and 4"))
+            fail_msg("%s", r.worker[i].text);
+}
+
+static int without_servers(rig_worker *w)
+{
+    const int status = open_rows(w, tables, 1);
+    return status == PSTRAIN_ERR_CONFIG ? status : PSTRAIN_ERR_INTERNAL;
+}
+
+TEST(they_need_servers)
+{
+    rig r = {.servers = 0, .workers = 1, .run = without_servers, .fails = true};
+    rig_run(&r);
+    if (!strstr(r.worker[0].text, "embedding tables need servers"))
+        fail_msg("%s", r.worker[0].text);
+}

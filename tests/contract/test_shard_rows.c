@@ -1,0 +1,326 @@
+/* Rows of a shard, frames handed in without a network: what two workers are answered,
+ * what is sent again, and a worker that breaks the rules, one by one and at random. One
+ * table of two numbers a row, first rows 1, SGD with a rate of 1/2: all sums are exact.
+ */
+#include "check.h"
+#include "log.h"
+#include "model_spec.h"
+#include "rng.h"
+#include "rows_body.h"
+#include "shard_bsp.h"
+#include "shard_messages.h"
+#include "shard_rows.h"
+
+enum { WORKERS = 2, NONCE = 77, DIM = 2, IDS = 3 };
+
+static struct {
+    ps_config config;
+    ps_model_spec spec;
+    ps_plan plan;
+    ps_step_rule rule;
+    void *context, *worker[WORKERS];
+    ps_secret secrets[WORKERS];
+    ps_shard shard;
+} t;
+
+static void open_shard(void)
+{
+    static const char *const set[] = {"model.input=[64]", "model.layers=[{linear: 10}]",
+                                      "optimizer.name=sgd"};
+    const ps_row_spec table = {
+        .name = "user", .dim = DIM, .init = PS_ROW_CONSTANT, .init_scale = 1};
+    memset(&t, 0, sizeof t);
+    assert_ok(ps_config_load(&t.config, NULL, set, 3));
+    assert_ok(ps_model_spec_init(&t.spec, &t.config));
+    assert_ok(ps_plan_init(&t.plan, &t.spec.table, (ps_chunk_size){0}, 1));
+    assert_ok(ps_step_rule_init(&t.rule, &t.config));
+    ps_shard *s = &t.shard;
+    s->o = (ps_shard_options){.config = &t.config,
+                              .table = &t.spec.table,
+                              .plan = &t.plan,
+                              .rule = &t.rule,
+                              .n_workers = WORKERS};
+    s->rule = t.rule;
+    s->pace = &ps_shard_bsp;
+    assert_ok(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table));
+    assert_ok(ps_shard_memory_init(s));
+    assert_ok(ps_zsock_context(1, 16, false, &t.context));
+    const ps_zsock_options router = {.type = ZMQ_ROUTER};
+    assert_ok(ps_zsock_open(t.context, &router, &s->router));
+    assert_int_equal(zmq_bind(s->router, "inproc://shard"), 0);
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        memset(t.secrets[r].bytes, (int)('a' + r), sizeof t.secrets[r].bytes);
+        ps_wire_id(r, &t.secrets[r], s->peers[r].id);
+        const ps_zsock_options dealer = {.type = ZMQ_DEALER,
+                                         .routing_id = s->peers[r].id,
+                                         .routing_id_bytes = PS_WIRE_ID_BYTES};
+        assert_ok(ps_zsock_open(t.context, &dealer, &t.worker[r]));
+        assert_int_equal(zmq_connect(t.worker[r], "inproc://shard"), 0);
+        s->peers[r].joined = true;
+    }
+    s->rules = (ps_frame_rules){.plan = &t.plan,
+                                .table = &t.spec.table,
+                                .codec = &s->codec,
+                                .nonce = NONCE,
+                                .n_workers = WORKERS,
+                                .secrets = t.secrets};
+    assert_ok(ps_shard_rows_open(s, &table, 1));
+    zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
+    zmq_poll(&item, 1, 0); // it learns of the workers
+}
+
+static void close_shard(void)
+{
+    ps_shard_rows_close(&t.shard);
+    for (uint32_t r = 0; r < WORKERS; r++)
+        ps_zsock_close(&t.worker[r]);
+    ps_zsock_close(&t.shard.router);
+    zmq_ctx_term(t.context);
+    ps_shard_memory_fini(&t.shard);
+    ps_plan_fini(&t.plan);
+    ps_model_spec_fini(&t.spec);
+    ps_config_fini(&t.config);
+}
+
+/* ---- messages ---- */
+
+typedef struct message {
+    ps_wire_header h;
+    uint8_t body[256] __attribute__((aligned(8)));
+    size_t bytes; // of the payload
+} message;
+
+static message message_of(int kind, uint32_t rank, uint64_t number, uint64_t step,
+                          size_t bytes)
+{
+    return (message){.h = {.version = PS_WIRE_VERSION,
+                           .kind = (uint8_t)kind,
+                           .nonce = NONCE,
+                           .rank = rank,
+                           .step = step,
+                           .count = bytes,
+                           .rows.number = number},
+                     .bytes = bytes};
+}
+
+static message pull(uint32_t rank, uint64_t number, uint64_t step,
+                    const uint64_t ids[IDS])
+{
+    const uint32_t count = IDS;
+    const size_t head = ps_rows_pull_head(1);
+    message m =
+        message_of(PS_MSG_PULL_ROWS, rank, number, step, head + IDS * sizeof *ids);
+    ps_rows_pull_write(m.body, true, &count, 1);
+    memcpy(m.body + head, ids, IDS * sizeof *ids);
+    return m;
+}
+
+/* Of all rows of one pull: value. */
+static message push(uint32_t rank, uint64_t number, uint64_t step, float value)
+{
+    const double rate = 0.5;
+    const size_t head = ps_rows_push_head(1, 1);
+    message m =
+        message_of(PS_MSG_PUSH_ROWS, rank, number, step, head + IDS * DIM * sizeof value);
+    ps_rows_push_write(m.body, &rate, 1, 1);
+    m.body[ps_rows_push_head(1, 0)] = 1; // has
+    for (int i = 0; i < IDS * DIM; i++)
+        memcpy(m.body + head + (size_t)i * sizeof value, &value, sizeof value);
+    return m;
+}
+
+static ps_err hand_in(const message *m)
+{
+    ps_wire_frames f;
+    uint8_t header[PS_WIRE_HEADER_MAX];
+    size_t n;
+    ps_wire_frames_open(&f);
+    ps_wire_encode(&m->h, header, &n);
+    assert_ok(ps_zsock_msg_copy(&f.id, t.shard.peers[m->h.rank].id, PS_WIRE_ID_BYTES));
+    assert_ok(ps_zsock_msg_copy(&f.header, header, n));
+    assert_ok(ps_zsock_msg_copy(&f.payload, m->body, m->bytes));
+    f.n = 3;
+    f.has_payload = true;
+    const ps_err err = ps_shard_take_message(&t.shard, &f);
+    ps_wire_frames_close(&f);
+    return err;
+}
+
+/* The worker's next ROWS of a message, which has n numbers, all `value`. */
+static void expect_rows(uint32_t rank, uint64_t number, size_t n, float value)
+{
+    ps_wire_frames f;
+    ps_wire_header h = {0};
+    ps_wire_frames_open(&f);
+    for (bool got = true; got && h.kind != PS_MSG_ROWS;) {
+        assert_ok(ps_wire_recv(t.worker[rank], false, &f, &got));
+        if (!got) fail_msg("no answer to message %d", (int)number);
+        assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
+    }
+    assert_int_equal(h.rows.number, number);
+    assert_int_equal(zmq_msg_size(&f.payload), n * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        float at;
+        memcpy(&at, (char *)zmq_msg_data(&f.payload) + i * sizeof at, sizeof at);
+        assert_true(at == value);
+    }
+    ps_wire_frames_close(&f);
+}
+
+static void expect_no_rows(uint32_t rank)
+{
+    ps_wire_frames f;
+    ps_wire_header h;
+    bool got = true;
+    ps_wire_frames_open(&f);
+    while (got) {
+        assert_ok(ps_wire_recv(t.worker[rank], false, &f, &got));
+        if (!got) break;
+        assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
+        assert_int_not_equal(h.kind, PS_MSG_ROWS);
+    }
+    ps_wire_frames_close(&f);
+}
+
+static void send(message m)
+{
+    assert_ok(hand_in(&m));
+}
+
+static const uint64_t ids[IDS] = {5, UINT64_MAX, 7};
+
+/* Worker 0 goes ahead: its second pull waits until worker 1 has pushed. */
+TEST(a_pull_waits_for_the_step_before_it)
+{
+    open_shard();
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        send(pull(r, 1, 0, ids));
+        expect_rows(r, 1, IDS * DIM, 1);
+    }
+    send(push(0, 2, 0, 0.25f));
+    expect_rows(0, 2, 0, 0);
+    send(pull(0, 3, 1, ids));
+    expect_no_rows(0);
+    send(push(1, 2, 0, 0.75f));
+    expect_rows(1, 2, 0, 0);
+    expect_rows(0, 3, IDS * DIM, 0.5f); // 1 - 0.5 (0.25 + 0.75)
+    close_shard();
+}
+
+/* After a lost connection all that is unanswered comes again. */
+TEST(what_comes_again_counts_once)
+{
+    open_shard();
+    for (uint32_t r = 0; r < WORKERS; r++)
+        for (int again = 0; again < 2; again++) {
+            send(pull(r, 1, 0, ids));
+            expect_rows(r, 1, IDS * DIM, 1);
+        }
+    for (int again = 0; again < 2; again++) {
+        send(push(0, 2, 0, 0.25f));
+        expect_rows(0, 2, 0, 0);
+    }
+    send(pull(0, 3, 1, ids));
+    send(push(0, 2, 0, 0.25f));
+    expect_rows(0, 2, 0, 0);
+    send(pull(0, 3, 1, ids));
+    expect_no_rows(0);
+    send(push(1, 2, 0, 0.75f));
+    expect_rows(0, 3, IDS * DIM, 0.5f);
+    expect_no_rows(0);
+    close_shard();
+}
+
+/* ---- a worker that breaks the rules ---- */
+
+static void refused(message m, const char *why)
+{
+    assert_int_equal(hand_in(&m), PS_ERR_PROTOCOL);
+    if (!strstr(ps_err_message(), why) || !strstr(ps_err_message(), "worker 1 sent"))
+        fail_msg("\"%s\" does not say \"%s\"", ps_err_message(), why);
+}
+
+#define REFUSED(why, make, change)                                                       \
+    do {                                                                                 \
+        message m = make;                                                                \
+        change;                                                                          \
+        refused(m, why);                                                                 \
+    } while (0)
+
+static void set_u32(message *m, size_t at, uint32_t value)
+{
+    memcpy(m->body + at, &value, sizeof value);
+}
+
+TEST(a_worker_that_breaks_a_rule_is_named)
+{
+    open_shard();
+    const message good = pull(1, 1, 0, ids);
+    REFUSED("0 of 40", good, m.bytes -= 8);
+    REFUSED("0 of 32", good, m.h.count -= 8);
+    REFUSED("8 of 40", good, m.h.rows.at = 8);
+    REFUSED("262144 of 262184", good, m.h.rows.at = PS_WIRE_PIECE_BYTES;
+            m.h.count += PS_WIRE_PIECE_BYTES);
+    REFUSED("at 0 of 40", good, m.h.rows.number = 0);
+    REFUSED("out of turn", good, m.h.rows.number = 2);
+    REFUSED("malformed", good, m.h.rows.number = 1; set_u32(&m, 0, 7));
+    close_shard();
+    open_shard();
+    REFUSED("malformed", pull(1, 1, 0, ids), set_u32(&m, 8, IDS + 1));
+    REFUSED("partition 0 of table 9",
+            message_of(PS_MSG_SAVE_ROWS, 1, 2, 0, sizeof(ps_rows_save)),
+            set_u32(&m, 0, 9));
+    REFUSED("malformed", message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 24),
+            set_u32(&m, 16, UINT32_MAX));
+    REFUSED("rows of 9 numbers", message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 24),
+            set_u32(&m, 4, 9));
+    REFUSED("gradients of 1 requests for rows; it made 0", push(1, 5, 0, 1), (void)m);
+    send(pull(1, 6, 0, ids));
+    REFUSED("6 numbers as gradients of rows; 0 were", push(1, 7, 0, 1),
+            m.body[ps_rows_push_head(1, 0)] = 0);
+    send(push(1, 8, 0, 1));
+    REFUSED("after that step's gradients", pull(1, 9, 0, ids), (void)m);
+    REFUSED("at 0 of 1099511627776", pull(1, 10, 0, ids), m.h.count = UINT64_C(1) << 40;
+            m.bytes = 40);
+    close_shard();
+}
+
+/* Whatever worker 1 sends, the shard neither crashes nor reads beyond a message; what it
+ * refuses names worker 1. */
+TEST(random_messages)
+{
+    ps_mt19937 rng;
+    int n_refused = 0;
+    open_shard();
+    ps_mt19937_seed(&rng, 3);
+    uint64_t number = 1;
+    for (int i = 0; i < 20000; i++) {
+        const uint32_t draw = ps_mt19937_u32(&rng);
+        message m =
+            draw & 1 ? pull(1, number, draw >> 1 & 1, ids) : push(1, number, 0, 1);
+        if (draw & 4) m.h.kind = (uint8_t)(PS_MSG_PULL_ROWS + (draw >> 3) % 4);
+        if (draw & 32) m.body[(draw >> 6) % m.bytes] ^= (uint8_t)(1u << (draw >> 20) % 8);
+        if (draw & 1024) m.h.count = m.bytes = 1 + (draw >> 11) % sizeof m.body;
+        if ((draw >> 28) == 0) m.h.rows.number += draw >> 12 & 3;
+        const ps_err err = hand_in(&m);
+        n_refused += err != PS_OK;
+        if (err != PS_OK &&
+            (err != PS_ERR_PROTOCOL || !strstr(ps_err_message(), "worker 1 sent")))
+            fail_msg("message %d: %s", i, ps_err_message());
+        number += m.h.rows.number >= number;
+        if (i % 100 == 99) {
+            close_shard();
+            open_shard();
+            number = 1;
+        }
+    }
+    assert_in_range(n_refused, 1000, 19000);
+    close_shard();
+}
+
+int main(int argc, char **argv)
+{
+    ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
+    if (argc > 1 && !check_choose(argv[1])) return 2;
+    return check_run(NULL, NULL);
+}
