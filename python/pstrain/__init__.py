@@ -23,6 +23,7 @@ from .job import (Job, abort, all_reduce, barrier, broadcast, init, is_initializ
 from .launch import launch
 
 if typing.TYPE_CHECKING:
+    from .embedding import EmbeddingBag, Embeddings, sparse
     from .hook import comm_hook
     from .optimizer import Optimizer
     from .process_group import ProcessGroup, register_backend
@@ -30,12 +31,12 @@ if typing.TYPE_CHECKING:
     from .sampler import DistributedSampler
 
 __version__ = "0.1.0"
-__all__ = ["DistributedSampler", "Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "State", "TimeoutError",
+__all__ = ["DistributedSampler", "EmbeddingBag", "Embeddings", "Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "State", "TimeoutError",
            "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "init", "is_initialized",
-           "launch", "rank", "register_backend", "should_stop", "shutdown", "size"]
+           "launch", "rank", "register_backend", "should_stop", "shutdown", "size", "sparse"]
 
 # Names whose modules import PyTorch.
-_LATER = {"Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
+_LATER = {"EmbeddingBag": "embedding", "Embeddings": "embedding", "sparse": "embedding", "Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
           "register_backend": "process_group", "State": "recovery", "DistributedSampler": "sampler"}
 
 

@@ -7,7 +7,7 @@ import os
 import pathlib
 import typing
 from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint8,
-                    c_uint64, c_void_p)
+                    c_uint32, c_uint64, c_void_p)
 
 from . import errors
 
@@ -49,11 +49,30 @@ class State(ctypes.Structure):
                 ("rule", c_uint8 * 64), ("missed", POINTER(c_uint64))]
 
 
+class RowsTable(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("dim", c_uint32), ("optimizer", c_char_p), ("lr", c_double), ("eps", c_double),
+                ("beta1", c_double), ("beta2", c_double), ("lr_decay", c_double), ("initial_accumulator", c_double),
+                ("init", c_char_p), ("scale", c_double), ("seed", c_uint64), ("max_bytes", c_uint64), ("evicts", c_int),
+                ("admit", c_uint32), ("expire", c_uint32)]
+
+
+class RowsLookup(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("table", c_int), ("mode", c_int), ("ids", c_void_p), ("n_ids", c_uint64),
+                ("n_rows", c_uint64), ("offsets", c_void_p), ("n_bags", c_uint64), ("weights", c_void_p), ("has_padding", c_int),
+                ("padding", c_int64), ("out", c_void_p)]
+
+
+class RowsPage(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("next", c_uint64), ("n", c_uint64), ("ids", c_void_p), ("values", c_void_p),
+                ("steps", c_uint64)]
+
+
 class Table(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("tensors", POINTER(Tensor)), ("n_tensors", c_int),
                 ("tensor_size", c_size_t), ("groups", POINTER(Group)), ("n_groups", c_int),
                 ("group_size", c_size_t), ("settings", POINTER(c_char_p)), ("n_settings", c_int),
-                ("total_steps", c_uint64), ("resume", POINTER(State)), ("mean", c_int)]
+                ("total_steps", c_uint64), ("resume", POINTER(State)), ("mean", c_int),
+                ("rows", POINTER(RowsTable)), ("n_rows", c_int), ("rows_size", c_size_t)]
 
 
 class Reducer(ctypes.Structure):
@@ -125,6 +144,14 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_push_none": (c_int, [_S, c_int, c_int]),
     "pstrain_mark": (c_int, [_S, c_int, c_int]),
     "pstrain_changed": (c_int, [_S, c_int, c_int, POINTER(c_int)]),
+    "pstrain_rows_pull": (c_int, [_S, POINTER(RowsLookup), c_int, c_int, POINTER(c_uint64)]),
+    "pstrain_rows_gradient": (c_int, [_S, c_uint64, c_int, c_void_p, c_void_p]),
+    "pstrain_rows_forget": (c_int, [_S, c_uint64]),
+    "pstrain_rows_push": (c_int, [_S, c_float, POINTER(c_double)]),
+    "pstrain_rows_steps": (c_uint64, [_S]),
+    "pstrain_rows_width": (c_uint32, [_S, c_int]),
+    "pstrain_rows_load": (c_int, [_S, c_int, c_void_p, c_uint64, c_void_p, c_int, c_uint64]),
+    "pstrain_rows_save": (c_int, [_S, c_int, POINTER(RowsPage)]),
     "pstrain_open_reducer": (c_int, [_S, POINTER(Reducer)]),
     "pstrain_reduce_begin": (c_int, [_S, c_void_p, c_uint64, POINTER(c_uint64)]),
     "pstrain_reduce_end": (c_int, [_S, c_uint64]),

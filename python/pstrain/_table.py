@@ -157,6 +157,9 @@ class Table:
     def _open_longer(self) -> None:
         """The servers give the table up, for one with more parameters."""
         new = list(self.slots.values())[self._n_open]
+        if self.job.rows() is not None:
+            raise InputError(f"rank {self.job.rank}: parameter '{new.name}' cannot be added to a job with pstrain.Embeddings: "
+                             "give all parameters when the Optimizer is made")
         self._check_weights()
         try:
             saved = self.save(self.optimizers[0].skipped_steps)
@@ -185,6 +188,10 @@ class Table:
             total_steps=self._total_steps)
         self.mean = session.servers > 0 and not self._has_codec()
         table.mean = int(self.mean)
+        rows = self.job.rows()
+        if rows is not None:
+            self._check_rows()
+            rows.put_into(table)
         resume = _state.resume(self.job.rank, self.optimizers, self.slots, self._has_codec(), saved)
         if resume is not None:
             self.steps = resume.state.step
@@ -192,6 +199,8 @@ class Table:
         session.open(table)
         self._place()
         session.start()
+        if rows is not None:
+            rows.opened_now()
         self._arrive(0, len(self.slots))
         for slot in self.slots.values():
             if self.sums and not self.holds(slot):
@@ -201,6 +210,12 @@ class Table:
         self._mark(0, len(self.slots))
         for optimizer in self.optimizers:
             optimizer.loaded = None
+
+    def _check_rows(self) -> None:
+        """What does not go with embedding tables."""
+        if not self.alone:
+            raise InputError(f"rank {self.job.rank}: pstrain.Embeddings go with one Optimizer: with several it is not clear "
+                             "whose step ends a step of the rows")
 
     def _place(self) -> None:
         """Moves the parameters into the arena."""

@@ -46,6 +46,7 @@ class Job:
         self._reducer_settings: "list[str]" = []
         self._buckets: "Buckets | None" = None
         self._table: typing.Any = None
+        self._rows: typing.Any = None
         self._links: "Links | None" = None
 
     @property
@@ -70,6 +71,21 @@ class Job:
             self.claim("a pstrain.Optimizer")
             self._table = make(self)
         return self._table
+
+    def rows(self, make: "typing.Callable[[Job], typing.Any] | None" = None) -> typing.Any:
+        """The embedding tables; made by the first module that has one. None: there are none."""
+        if self._rows is None and make is not None:
+            self._rows = make(self)
+        return self._rows
+
+    def start_table(self) -> bool:
+        """Opens the job with the Optimizers' parameters. False: there is no Optimizer."""
+        if self._table is not None:
+            self._table.start()
+        return self._table is not None
+
+    def is_opened(self) -> bool:
+        return bool(self._table.opened if self._table is not None else self.opened_by)
 
     def reducer(self, settings: "typing.Sequence[str]" = ()) -> Reducer:
         """The sums by the servers, opened by the first call. Collective then."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import typing
 
 import torch
@@ -25,6 +26,17 @@ def _mark_changed(params: "list[torch.Tensor]") -> None:
     except (TypeError, RuntimeError):  # older versions take one at a time
         for param in params:
             _increment_version(param)
+
+
+def refuse_sparse_modules(groups: "list[dict[str, typing.Any]]", names: "dict[int, str]", rank: int) -> None:
+    """InputError names the weight of a module with sparse=True: its gradients are no dense tensors."""
+    weights = {id(param) for group in groups for param in group["params"] if param.dim() == 2}
+    for module in gc.get_objects() if weights else []:
+        if issubclass(type(module), (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse \
+                and id(module.weight) in weights:
+            raise InputError(f"rank {rank}: parameter '{names[id(module.weight)]}' is of an nn.{type(module).__name__} with "
+                             "sparse=True: pstrain.sparse(model), before the Optimizer is made, moves it to the servers; "
+                             "or make it with sparse=False")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -157,6 +169,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _take_in(self, first: int) -> "list[Slot]":
         """The parameters of the groups from that one on: those that require a gradient are returned."""
+        refuse_sparse_modules(self.param_groups[first:], self._names, self._job.rank)
         slots = [Slot(self._names[id(param)], param, first + place)
                  for place, group in enumerate(self.param_groups[first:]) for param in group["params"]]
         return self._sort(slots)
@@ -312,6 +325,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def _make_step(self) -> None:
         """Of the step that has begun."""
+        rows = self._job.rows()
+        if rows is not None:
+            rows.push()  # first: the servers apply them while the rest is pushed
         self._push_rest()
         if not self.is_local:
             _mark_changed([slot.param for slot in self._slots.values()])

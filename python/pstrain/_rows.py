@@ -1,0 +1,235 @@
+"""The embedding tables of a job: what its modules have in common."""
+from __future__ import annotations
+
+import ctypes
+import typing
+
+import torch
+
+from . import _library as c
+from .errors import InputError
+
+if typing.TYPE_CHECKING:
+    from .job import Job
+
+RULES = ("sgd", "adagrad", "sparse_adam", "rowwise_adagrad")
+MODES = {None: 0, "sum": 1, "mean": 2}
+# As PyTorch's; rowwise_adagrad's are FBGEMM's.
+DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
+    "sgd": {"lr": 1e-3},
+    "adagrad": {"lr": 1e-2, "lr_decay": 0.0, "eps": 1e-10, "initial_accumulator_value": 0.0},
+    "sparse_adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8},
+    "rowwise_adagrad": {"lr": 1e-2, "eps": 1e-8, "initial_accumulator_value": 0.0},
+}
+# Of all: first rows; and what bounds a table.
+OTHERS: "dict[str, typing.Any]" = {"init": "uniform", "scale": None, "seed": 0, "max_bytes": 0, "evict": False, "admit": 0,
+                                   "expire": 0}
+
+
+class Spec(typing.NamedTuple):
+    """A table as the servers make it: fields of pstrain_rows_table."""
+
+    name: str
+    dim: int
+    optimizer: str
+    lr: float
+    eps: float
+    beta1: float
+    beta2: float
+    lr_decay: float
+    initial_accumulator: float
+    init: str
+    scale: float
+    seed: int
+    max_bytes: int
+    evicts: int
+    admit: int
+    expire: int
+
+
+def make_spec(name: typing.Any, dim: typing.Any, options: "dict[str, typing.Any]", rank: int) -> Spec:
+    """Of a module's options. The library looks at the numbers."""
+    where = f"rank {rank}: table {name!r}"
+    rule = options.get("optimizer", "adagrad")
+    if not isinstance(name, str) or not 0 < len(name.encode()) < 64:
+        raise InputError(f"{where}: a table's name is a text of 1 to 63 bytes")
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= 65536:
+        raise InputError(f"{where}: dim={dim!r} is not a number from 1 to 65536")
+    if rule not in DEFAULTS:
+        raise InputError(f"{where}: there is no optimizer {rule!r} for rows: use one of {', '.join(RULES)}")
+    known = {"optimizer": rule, **DEFAULTS[rule], **OTHERS}
+    for key, value in options.items():
+        if key in ("weight_decay", "momentum", "maximize") and not value:
+            continue
+        if key not in known:
+            why = ("as with PyTorch's sparse gradients: it would move rows that have none"
+                   if key in ("weight_decay", "momentum") else f"there are {', '.join(known)}")
+            raise InputError(f"{where}: rows by {rule} have no option {key!r}, {why}")
+        known[key] = value
+    for key in ("seed", "max_bytes", "admit", "expire"):
+        most = 1 << (64 if key in ("seed", "max_bytes") else 32)
+        if isinstance(known[key], bool) or not isinstance(known[key], int) or not 0 <= known[key] < most:
+            raise InputError(f"{where}: {key}={known[key]!r} is not a number from 0 to {most - 1}")
+    betas = known.get("betas", (0.0, 0.0))
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise InputError(f"{where}: betas={betas!r} are not two numbers")
+    scale = 1 / dim ** 0.5 if known["scale"] is None else known["scale"]
+    numbers = {"lr": known["lr"], "eps": known.get("eps", 0.0), "beta1": betas[0], "beta2": betas[1],
+               "lr_decay": known.get("lr_decay", 0.0), "initial_accumulator": known.get("initial_accumulator_value", 0.0),
+               "scale": scale}
+    for word, number in numbers.items():
+        check_number(where, word, number)
+    if known["init"] not in ("uniform", "normal", "constant"):
+        raise InputError(f"{where}: init={known['init']!r} is not uniform, normal or constant")
+    return Spec(name=name, dim=dim, optimizer=rule, init=known["init"], seed=known["seed"], max_bytes=known["max_bytes"],
+                evicts=int(bool(known["evict"])), admit=known["admit"], expire=known["expire"], **numbers)
+
+
+def check_number(where: str, word: str, number: typing.Any) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < float("inf"):
+        raise InputError(f"{where}: {word}={number!r} is not a number from 0")
+
+
+class Page(typing.NamedTuple):
+    """All rows of a table, sorted by id."""
+
+    ids: torch.Tensor
+    values: torch.Tensor  # (n, width): rows, each with its optimizer's state
+    steps: int
+
+
+class Load(typing.NamedTuple):
+    """Rows for a table."""
+
+    table: int
+    ids: torch.Tensor
+    values: torch.Tensor
+    steps: int
+
+
+class Rows:
+    """Tables join it before the job is opened: by the first forward pass, or by an Optimizer's."""
+
+    def __init__(self, job: "Job") -> None:
+        self.job = job
+        self.specs: "list[Spec]" = []
+        self.rates: "list[float]" = []
+        self.opened = False
+        self.share = 1.0 / job.size  #: by which gradients are multiplied
+        self.forgotten: "list[int]" = []  # tickets whose graphs are gone
+        self._loads: "list[Load]" = []  # until the job is opened
+
+    def add(self, spec: Spec) -> int:
+        rank = self.job.rank
+        if self.job.session.servers == 0:
+            raise InputError(f"rank {rank}: table '{spec.name}' lives on servers, and this job has none: "
+                             "psrun -s 1 (all-reduce has no rows)")
+        if self.job.is_opened():
+            raise InputError(f"rank {rank}: the first forward pass has opened the job: make table '{spec.name}' before it")
+        if any(spec.name == other.name for other in self.specs):
+            raise InputError(f"rank {rank}: two tables have the name '{spec.name}'")
+        self.specs.append(spec)
+        self.rates.append(float(spec.lr))
+        return len(self.specs) - 1
+
+    # ---- opening ----
+
+    def start(self) -> None:
+        """Opens the job: with the Optimizer's parameters, or alone. Collective."""
+        if not self.opened and not self.job.start_table():
+            self.job.claim("pstrain.Embeddings, whose first forward pass came before an Optimizer was made")
+            table, words = c.Table(struct_size=ctypes.sizeof(c.Table)), c.texts(["optimizer.name=sgd"])
+            table.settings, table.n_settings = words, 1
+            self.put_into(table)
+            self.job.session.open(table)
+            self.job.session.start()
+            self.opened_now()
+
+    def put_into(self, table: c.Table) -> None:
+        table.rows, table.n_rows, table.rows_size = self._as_c(), len(self.specs), ctypes.sizeof(c.RowsTable)
+
+    def _as_c(self) -> typing.Any:
+        tables = (c.RowsTable * len(self.specs))()
+        for table, spec in zip(tables, self.specs):
+            for word, value in spec._asdict().items():
+                setattr(table, word, value.encode() if isinstance(value, str) else value)
+        return tables
+
+    def opened_now(self) -> None:
+        """The session has started: rank 0's rows go to the servers before anybody looks one up."""
+        self.opened = True
+        loads, self._loads = self._loads, []
+        self._load(loads)
+
+    # ---- steps ----
+
+    def lookup(self, lookups: typing.Any, trains: bool) -> int:
+        """A ticket for the gradients."""
+        self.start()
+        self._forget()
+        ticket = c.c_uint64()
+        self.job.session.wait_here("pstrain_rows_pull", lookups, len(lookups), int(trains), c.byref(ticket))
+        return ticket.value
+
+    def _forget(self) -> None:
+        while self.forgotten:
+            self.job.session.call("pstrain_rows_forget", self.forgotten.pop())
+
+    def push(self) -> None:
+        self._forget()
+        rates = (ctypes.c_double * len(self.rates))(*self.rates)
+        self.job.session.call("pstrain_rows_push", self.share, rates)
+
+    def step(self) -> None:
+        """Without an Optimizer."""
+        if self.job.start_table():
+            raise InputError(f"rank {self.job.rank}: optimizer.step() of the pstrain.Optimizer steps the rows, too")
+        self.start()
+        self.push()
+
+    @property
+    def steps(self) -> int:
+        return int(self.job.session.library.pstrain_rows_steps(self.job.session.pointer()))
+
+    # ---- loading and saving ----
+
+    def load(self, load: Load) -> None:
+        """Rank 0's rows become the table's. Collective once the job is opened."""
+        if not self.opened:
+            self._loads = [other for other in self._loads if other.table != load.table] + [load]
+            return
+        if self.job.size > 1:
+            self.job.session.barrier()  # nobody reads the old ones any more
+        self._load([load])
+
+    def _load(self, loads: "list[Load]") -> None:
+        for load in loads if self.job.rank == 0 else []:
+            ids, values = load.ids.contiguous(), load.values.contiguous()
+            with_state = int(values.shape[1] != self.specs[load.table].dim)
+            self.job.session.block("pstrain_rows_load", load.table, ids.data_ptr(), ids.numel(), values.data_ptr(), with_state,
+                                   load.steps)
+        if self.job.size > 1:
+            self.job.session.barrier()
+
+    def save(self, table: int) -> Page:
+        """What the servers have."""
+        self.start()
+        session = self.job.session
+        width = int(session.library.pstrain_rows_width(session.pointer(), table))
+        page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage))
+        ids, values = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0, width)]
+        while True:
+            session.block("pstrain_rows_save", table, c.byref(page))
+            if page.n:
+                ids.append(_copied(page.ids, int(page.n), torch.int64, 8))
+                values.append(_copied(page.values, int(page.n) * width, torch.float32, 4).view(-1, width))
+            if page.next == 0:
+                break
+        all_ids = torch.cat(ids)
+        order = torch.argsort(all_ids)
+        return Page(all_ids[order], torch.cat(values)[order], int(page.steps))
+
+
+def _copied(address: typing.Any, n: int, dtype: torch.dtype, size: int) -> torch.Tensor:
+    memory = bytearray(ctypes.string_at(address, n * size))
+    return torch.frombuffer(memory, dtype=dtype)
