@@ -184,11 +184,12 @@ static ps_err comm_send_numbers(ps_comm *c, ps_comm_link *l, const ps_wire_heade
 {
     const size_t bytes = h->count * sizeof *numbers;
     uint64_t sent = 0;
-    if (c->rings)
+    if (c->rings) {
         PS_TRY(ps_wire_ring_put(&l->rings.to_shard, h, numbers, bytes, &sent));
-    else
+    } else {
         comm_item(c, l)->idle = false;
-    PS_TRY(ps_wire_send(l->socket, NULL, 0, h, numbers, bytes, PS_WIRE_COPY, &sent));
+        PS_TRY(ps_wire_send(l->socket, NULL, 0, h, numbers, bytes, PS_WIRE_COPY, &sent));
+    }
     ps_counter_add(&c->bytes_sent, sent);
     ps_counter_add(&c->raw_bytes, sent);
     return PS_OK;
