@@ -1,8 +1,9 @@
 /* Which row an id has: an extendible hash table of buckets of one cache line.
  *
  *   directory  (2^depth)   by the top bits of the hash: partition, then keyed bits
- *   segment    64 KiB      1,024 buckets, by the low bits; a full bucket overflows into
- * the following ones bucket     64 bytes    4 entries: id, slot, version
+ *   segment    64 KiB      1,024 buckets, by the low bits; a full bucket goes on
+ *                          in those behind it
+ *   bucket     64 bytes    4 entries: id, slot, version
  *
  * Growth splits one segment: no insertion waits for a copy of the whole table (a doubling
  * one stalls for 445 ms at 10 M ids). Each segment has a limit of its own, so that
