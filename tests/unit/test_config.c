@@ -96,6 +96,10 @@ static const struct {
     {"job.start_workers", {"job.workers=1..8"}},
     {"train.init_strict", {"train.init=x"}},
     {"data.stream", {"data.kind=npy"}},
+    {"data.test_by", {"data.test=20%"}},
+    {"data.target", {"data.kind=csv"}},
+    {"data.columns", {"data.kind=csv", "data.target=y"}},
+    {"data.drop", {"data.kind=csv", "data.target=y"}},
     {"data.crop", {"data.kind=image_folder"}},
     {"data.color_jitter", {"data.kind=image_folder"}},
     {"data.rand_augment", {"data.kind=image_folder"}},
@@ -125,7 +129,7 @@ static const char *const values[] = {
     // numbers and words
     "2", "1", "0.5", "300000", "30000", "true", "false", "text", "cpu", "bf16", "on",
     "all", "accuracy", "npy", "adam", "cosine", "linear", "allreduce", "fp16", "allow",
-    "local", "add", "lr", "l1",
+    "local", "add", "lr", "l1", "order", "mean", "skip",
     // lists
     "[2, 3]", "[0.5, 0.6]", "[0.5, 0.9]", "[conv]", "[{match: ['x'], lr: 2}]"};
 enum { N_VALUES = sizeof values / sizeof *values };
