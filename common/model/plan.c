@@ -17,7 +17,7 @@ enum {
     ONE_HOST_BYTES = 512 << 10,
     ONE_HOST_LEAST = 256 << 10,
     COARSE_AUTO_BYTES = 96 << 10,
-    A_MESSAGE_PAYS = 16 << 10, // elements that a message costs as much as, where crowded
+    A_MESSAGE_PAYS = 16 << 10, // elements that cost what a message does, where crowded
     CHUNKS_PER_SHARD = 4,      // at least, so that a shard's last chunk is a small part
     MIN_TARGET = PS_TENSOR_ALIGN,
     WHOLE_WEIGHT = 1 << 20, // of all shards; whole numbers, so that all processes agree
@@ -367,15 +367,15 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, const spre
 /* Equal chunks whose number is not a multiple of the number of shards leave some shards
  * with one more, and the step waits for those. So smaller sizes are tried: the first that
  * balances the shards within 3% is taken, else the best one. Below half the size,
- * messages cost more than balance gains; where hosts are crowded, they do for any few
- * bytes. */
+ * messages cost more than balance gains; where a host is crowded, they do for any few
+ * bytes, of 10% at most. */
 static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const spread *to,
                         ps_chunk_size size)
 {
     const uint64_t together = table->arena_count * 4 / to->fragments->n;
     const double even = (double)table->arena_count;
-    const double most =
-        even + fmax(even * 0.03, size.crowded ? A_MESSAGE_PAYS * to->n : 0);
+    const double few = size.crowded ? fmin(A_MESSAGE_PAYS * to->n, even * 0.1) : 0;
+    const double most = even + fmax(even * 0.03, few);
     uint64_t bytes = ps_plan_auto_chunk_bytes(together, equal_shards(to), size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
     PS_TRY(plan_make(plan, table, bytes, to));

@@ -164,8 +164,8 @@ class ComposeDemo(unittest.TestCase):
         rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()
                 if re.match(r"(ps|allreduce) +\d", line)}
         # The table ends with the accuracy, the speed and the folder.
-        self.assertGreaterEqual(float(rows["ps"][-3]), 0.95)
-        self.assertGreaterEqual(float(rows["allreduce"][-3]), 0.95)
+        self.assertGreaterEqual(float(rows["ps"][-3].rstrip("%")), 95)
+        self.assertGreaterEqual(float(rows["allreduce"][-3].rstrip("%")), 95)
         self.assertEqual(rows["ps"][1:3], ["2", "2"])
         self.assertEqual(rows["allreduce"][1:3], ["0", "2"])
         self.assert_nothing_left()

@@ -21,10 +21,10 @@ FENCE = re.compile(r"^( *)```(sh|python|diff|yaml)\n(.*?)^\1```", re.S | re.M)
 HOSTS = re.compile(r"A hostfile says.*?```\n(.*?)```", re.S)  # in docs/machines.md
 OVER_SSH = re.compile(r"psrun (?=.*-H )")  # shows its commands here
 # What changes the machine, builds, or needs other machines, other programs or a job that runs. Others test it:
-# test_packages, _pip, _wheel, _library, _install, _compose, _slurm, _kubernetes, _torchrun, _elastic, _watching, _ssh.
+# test_run_folder, _packages, _pip, _wheel, _library, _install, _compose, _slurm, _kubernetes, _torchrun, _elastic, _watching, _ssh.
 NOT_HERE = re.compile(
-    r"(\w+=\S+ )*(apt|apt-get|cc|cmake|ctest|docker-compose|kubectl|kill|pip|prometheus|pstrain-server|sbatch|tensorboard|"
-    r"torchrun|python3 -m venv|deploy/(packages|build-packages|compose-demo|quickstart|psrun --(join|top|build-dir))|"
+    r"(\w+=\S+ )*(apt|apt-get|cc|cmake|curl|ctest|docker-compose|kubectl|kill|pip|prometheus|pstrain-server|sbatch|tensorboard|"
+    r"torchrun|python3 -m venv|deploy/(packages|build-packages|compose-demo|quickstart|psrun --(join|top|build-dir|predict new))|"
     r"python/build_wheel|tests/|python3 tests/|ps-(server|worker) --config FILE|ps-server --make-keys)\b"
     r"|export MASTER_ADDR|.* metrics\.port=9100|ps-server &|psrun .*/usr/share|.* --doctor|.*pstrain\.doctor")
 
@@ -68,8 +68,14 @@ model, loss = Net(), torch.nn.CrossEntropyLoss()
 optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-3)
 data = torch.utils.data.TensorDataset(torch.rand(70, 4), torch.arange(70) % 3)
 """
+ROWS = NET + """import types
+pstrain.init()
+dense, ids, lists, offsets = torch.nn.Linear(16, 3), torch.tensor([1, 2, 5]), [[1], [2, 3]], {"user": torch.tensor([0, 2])}
+loss = types.SimpleNamespace(backward=lambda: (dense(out["user"]).sum() + out["item"].sum()).backward())
+"""
 AROUND = {"README.md": [(NET, OURS)],
-          "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED)],
+          "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED),
+                               (ROWS, "print('trained', flush=True)\n")],
           "docs/checkpoints.md": [(SAVED, RESUMED)],
           "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
 
@@ -155,7 +161,8 @@ class Snippets(JobTest):
 
     def test_yaml(self):
         """README.md's is in test_readme."""
-        self.assertEqual(count("yaml"), {"README.md": 1, "docs/losses.md": 1, "docs/models.md": 1, "docs/optimizers.md": 1}, NEW)
+        self.assertEqual(count("yaml"), {"README.md": 1, "docs/configuration.md": 1, "docs/losses.md": 1, "docs/models.md": 1,
+                                         "docs/optimizers.md": 1}, NEW)
         for part, n in (("train", 128), ("test", 16)):
             self.write(f"{part}_x.npy", npy("<f4", f"({n}, 13)", array("f", range(13 * n)).tobytes()))
             self.write(f"{part}_y.npy", npy("<f4", f"({n},)", array("f", range(n)).tobytes()))
@@ -164,7 +171,10 @@ class Snippets(JobTest):
         self.write("losses.yaml", snippets("docs/losses.md", "yaml")[0].encode())
         self.write("models.yaml", (snippets("docs/models.md", "yaml")[0] + "data: {kind: synthetic}\n").encode())
         self.write("groups.yaml", (snippets("docs/optimizers.md", "yaml")[0] + own).encode())
-        for name in ("losses", "models", "groups"):
+        self.write("tables.yaml", (snippets("docs/configuration.md", "yaml")[0] +
+                                   "model: {loss: mse, layers: [linear: {name: fc, out: 1}]}\n").encode())
+        self.write("all.csv", "".join(["id,place,size,price\n", *(f"{i},{'ab'[i % 2]},{i % 7},{i * 3}\n" for i in range(100))]).encode())
+        for name in ("losses", "models", "groups", "tables"):
             self.shell(f"deploy/psrun -m single --out {name} {name}.yaml train.steps=2")
             self.assertEqual(self.summary(name)["steps"], 2)
 

@@ -31,7 +31,8 @@
 
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 
-enum { MOST_S = 60 }; // of real time for a seed: the programs go round without an end
+enum { MOST_S = 60 };   // of real time for a seed: the programs go round without an end
+enum { SHRINK_S = 60 }; // then the faults that are left are those
 
 enum { KINDS = 128 }; // of jobs with a model
 
@@ -190,25 +191,26 @@ static int run_seed(const wanted *w)
     }
 }
 
+static double now_s(clockid_t clock)
+{
+    struct timespec t;
+    __real_clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Leaves out each fault without which the seed fails, too. */
 static void shrink(wanted w)
 {
+    const double began = now_s(CLOCK_MONOTONIC);
     w.quiet = true;
     w.trace = false;
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 64 && now_s(CLOCK_MONOTONIC) - began < SHRINK_S; i++) {
         wanted fewer = w;
         fewer.without |= UINT64_C(1) << i;
         if (run_seed(&fewer) != 0) w.without = fewer.without;
     }
     printf("world: the fewest faults: --seed %" PRIu64 " --without %" PRIu64 "\n", w.seed,
            w.without);
-}
-
-static double now_s(clockid_t clock)
-{
-    struct timespec t;
-    __real_clock_gettime(clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static int run_seeds(wanted *w)
@@ -218,6 +220,8 @@ static int run_seeds(wanted *w)
     for (w->seed = w->first; w->seed <= w->last; w->seed++, n++) {
         if (w->seconds > 0 && now_s(CLOCK_MONOTONIC) - began > w->seconds) break;
         if (run_seed(w) == 0) continue;
+        printf("world: seed %" PRIu64 " fails\n", w->seed);
+        fflush(stdout);
         if (!w->trace && !w->without) shrink(*w);
         printf("%" PRIu64 "\n", w->seed);
         return 1;

@@ -270,13 +270,20 @@ static bool work_is_done(void)
     return false;
 }
 
+/* One that has left its elastic job is not started again, nor anybody after the end. */
+static bool to_be_restarted(int i)
+{
+    const member *m = &T.members[i];
+    return T.processes[i]->dead && !m->is_waiting && !m->leaves && !ended_well(i) &&
+           !work_is_done();
+}
+
 static bool somebody_ended(void *arg)
 {
     (void)arg;
     if (T.told) return false; // looks each second
     for (int i = 0; i < T.n; i++)
-        if (T.processes[i]->dead && !T.members[i].is_waiting && !ended_well(i))
-            return true;
+        if (to_be_restarted(i)) return true;
     for (int i = 0; i < T.n; i++)
         if (!T.processes[i]->dead || T.members[i].is_waiting) return false;
     return true;
@@ -315,13 +322,12 @@ static bool supervise(void)
         supervise_end();
         return true;
     }
-    const bool done = work_is_done();
     bool runs = false;
     for (int i = 0; i < T.n; i++) {
         member *m = &T.members[i];
         if (!T.processes[i]->dead || m->is_waiting) {
             runs = true;
-        } else if (!ended_well(i) && !done && !T.members[i].leaves) {
+        } else if (to_be_restarted(i)) {
             if (m->starts == STARTS_MOST)
                 world_wrong("%s dies again and again", T.processes[i]->name);
             m->is_waiting = true;
