@@ -368,13 +368,13 @@ static ps_err try_blocks(ps_plan *plan, const ps_tensor_table *table, const spre
  * with one more, and the step waits for those. So smaller sizes are tried: the first that
  * balances the shards within 3% is taken, else the best one. Below half the size,
  * messages cost more than balance gains; where a host is crowded, they do for any few
- * bytes, of 10% at most. */
+ * bytes, of 30% at most. */
 static ps_err make_auto(ps_plan *plan, const ps_tensor_table *table, const spread *to,
                         ps_chunk_size size)
 {
     const uint64_t together = table->arena_count * 4 / to->fragments->n;
     const double even = (double)table->arena_count;
-    const double few = size.crowded ? fmin(A_MESSAGE_PAYS * to->n, even * 0.1) : 0;
+    const double few = size.crowded ? fmin(A_MESSAGE_PAYS * to->n, even * 0.3) : 0;
     const double most = even + fmax(even * 0.03, few);
     uint64_t bytes = ps_plan_auto_chunk_bytes(together, equal_shards(to), size);
     uint64_t blocks = bytes / BYTES_PER_BLOCK;
