@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "config_needs.h"
+#include "parse_text.h"
 
 enum { ELASTIC_REJOINS = 1000 }; // recovery.rejoins of an elastic job that does not say
 
@@ -367,6 +368,10 @@ static ps_err check_data_keys(const ps_config *cfg)
                          "'%.60s' is neither random nor order, nor a column of a table "
                          "(data.target)",
                          d->test_by);
+    double number;
+    if (ps_parse_double(d->test, &number))
+        return key_error(cfg, "data.test", "%s: write a share as 20%%, or name a file",
+                         d->test);
     if (isnan(ps_config_test_share(cfg)))
         return key_error(cfg, "data.test",
                          "a share is above 0%% and below 100%%, such as 20%%");

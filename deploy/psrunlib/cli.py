@@ -550,6 +550,9 @@ def run_command(args, dashes, program):
             raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
         if args.resume and not dashes:
             jobfile.recall(args)
+        if not args.config and not dashes and (args.predict or args.serve):
+            asked = f"--predict {args.predict}" if args.predict else f"--serve {args.serve}"
+            raise JobError(f"no model is named: give the folder of a run, as in: psrun {asked} runs/mine")
         if not args.config and not dashes:
             raise JobError("no job is named: give a configuration, as in: deploy/psrun "
                            "configs/digits-basicnet.yaml (see --help)")

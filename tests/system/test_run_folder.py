@@ -201,7 +201,7 @@ class Classes(Folder):
                 for p, name in zip(said["probabilities"], ("cheap", "dear"), strict=True):
                     self.assertAlmostEqual(p, float(row[f"probability_{name}"]), 6)
         for body, says in ((b"{", "line 1"), (b"[]", "one sample"), (b'[{"size": true}]', '"size" is not a number'),
-                           (b"[[1]]", "has 1 numbers"), (b'[{"size": 1}]', "place")):
+                           (b"[[1, 2]]", "the columns of a table by their names"), (b'[{"size": 1}]', "place")):
             code, text = self.ask(url + "predict", body)
             self.assertEqual(code, 400)
             self.assertIn(says, text)

@@ -129,6 +129,7 @@ class Tables(JobTest):
         for settings, says in (
                 (["data.target=prise"], "there is no column \"prise\" (data.target); did you mean price?"),
                 (["data.missing=error"], ":6: column 4: \"\" is not a value of \"rooms\": fill it, set data.missing"),
+                (["data.test=20"], "data.test: 20: write a share as 20%"),
                 (["data.test=0%"], "data.test: a share is above 0% and below 100%"),
                 (["data.test=", "data.test_by=area"], "data.test_by: needs data.test that is a share"),
                 (["data.drop=[price]"], "data.target: \"price\" is in data.drop, too: leave it out of one"),

@@ -196,8 +196,8 @@ TEST(what_is_no_number_has_a_mend)
     check_bad("1;2;0\n1;-0,903;0\n", "\"-0,903\" is not a number: write a point for the");
     check_bad("1,2,0\n1,\"1,5e3\",0\n", "write a point for the comma");
     check_bad("1,2,0\n1,1e999,0\n", "write a finite number");
-    check_bad("1,2,0\n1,2,cat\n", "(a whole number from 0): data.target names");
-    check_bad("1,2,cat\n1,2,0\n", "has none): data.target names classes");
+    check_bad("1,2,0\n1,2,cat\n", "(a whole number from 0): for classes that are");
+    check_bad("1,2,cat\n1,2,0\n", "has none): for classes that are");
     check_bad("1,2,0\n1,2,0.5\n", "for numbers, set model.loss to mse");
 }
 

@@ -48,10 +48,21 @@ static ps_err new_samples_kind(const char *path, file_kind *kind)
     return err;
 }
 
+/* Values without names would be taken as those after scaling. */
+static ps_err new_samples_need_names(const ps_new_samples *s, const ps_loaded_model *m)
+{
+    if (!m->state || !m->state->named) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: the model takes the columns of a table by their names: give a "
+                      "CSV file, or over HTTP {\"samples\": [{\"%s\": ..., ...}]}",
+                      s->what, m->state->columns[0].name);
+}
+
 static ps_err new_samples_read_array(ps_new_samples *s, const ps_loaded_model *m,
                                      const char *path)
 {
     ps_source source = {0};
+    PS_TRY(new_samples_need_names(s, m));
     ps_err err = ps_source_init(&source, path);
     if (err == PS_OK)
         err = m->config->data.stream && !s->copy ? ps_npy_open_values(&source, &s->set)
@@ -418,10 +429,10 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
                          "%zu samples; at most %" PRId64 " at once: psrun --predict "
                          "takes files",
                          json_array_size(samples), most);
-    else
-        err = json_is_object(json_array_get(samples, 0))
-                  ? read_objects(s, m, samples)
-                  : new_samples_read_numbers(s, m, root, samples);
+    else if (json_is_object(json_array_get(samples, 0)))
+        err = read_objects(s, m, samples);
+    else if ((err = new_samples_need_names(s, m)) == PS_OK)
+        err = new_samples_read_numbers(s, m, root, samples);
     json_decref(root);
     return err;
 }

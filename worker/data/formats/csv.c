@@ -76,7 +76,8 @@ static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const c
     const char *mend = is_missing(field)          ? "fill it, or leave out the line"
                        : has_decimal_comma(field) ? "write a point for the comma"
                        : is_like_number(field)    ? "write a finite number"
-                       : class            ? "data.target names classes that are texts"
+                       : class ? "for classes that are texts, set data.target to "
+                                 "the name of this column"
                        : !csv_is_named(r) ? "with data.target a column may have texts"
                        : r->o->known      ? "the training samples have numbers there"
                                           : "for classes, leave model.loss out";

@@ -6,6 +6,7 @@
 
 #include "hash.h"
 #include "mem.h"
+#include "parse_text.h"
 
 enum { MOST_CATEGORIES = 1000, NAMES_BYTES = 200 };
 
@@ -224,13 +225,26 @@ static ps_err check_classes(const ps_column *c, const ps_wanted *w)
     char names[NAMES_BYTES] = "";
     const int64_t n = c->categories.n;
     if (w->n == 0 || n <= w->n) return PS_OK;
-    for (int64_t i = 0, at = 0; i < n && at < NAMES_BYTES; i++)
-        at += snprintf(names + at, NAMES_BYTES - (size_t)at, "%s%s", i > 0 ? ", " : "",
-                       c->categories.names[i]);
-    return ps_err_set(PS_ERR_CONFIG,
-                      "data.target: \"%s\" has %" PRId64 " classes (%s): give the last "
-                      "layer %" PRId64 " outputs, not %" PRId64,
-                      c->name, n, names, n, w->n);
+    bool numbers = true;
+    size_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const char *name = c->categories.names[i];
+        double value;
+        numbers = numbers && ps_parse_double(name, &value);
+        if (at + strlen(name) + sizeof ", ..." > NAMES_BYTES) {
+            at += (size_t)snprintf(names + at, NAMES_BYTES - at, ", ...");
+            break;
+        }
+        at += (size_t)snprintf(names + at, NAMES_BYTES - at, "%s%s", i > 0 ? ", " : "",
+                               name);
+    }
+    return ps_err_set(
+        PS_ERR_CONFIG,
+        "data.target: \"%s\" has %" PRId64 " classes (%s): %sgive the last layer %" PRId64
+        " outputs, not %" PRId64,
+        c->name, n, names,
+        numbers ? "to predict it as a number, set model.loss to mse; else " : "", n,
+        w->n);
 }
 
 /* Classes that are 0, 1, ... keep their numbers. */
