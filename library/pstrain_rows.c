@@ -252,15 +252,8 @@ static ps_err rows_ticket_room(rows_ticket *t, int n)
 /* The next one of the step. */
 static ps_err rows_next_ticket(pstrain_rows *r, rows_ticket **out)
 {
-    if (r->n_tickets == r->tickets_room) {
-        const uint32_t room = 2 * r->tickets_room + 4;
-        rows_ticket *more;
-        PS_TRY(ps_mem_zalloc(&more, room, sizeof *more, "lookups"));
-        if (r->tickets_room) memcpy(more, r->tickets, r->n_tickets * sizeof *more);
-        free(r->tickets);
-        r->tickets = more;
-        r->tickets_room = room;
-    }
+    PS_TRY(ps_mem_room(&r->tickets, r->n_tickets, &r->tickets_room, sizeof *r->tickets,
+                       "lookups"));
     *out = &r->tickets[r->n_tickets];
     return PS_OK;
 }
@@ -366,8 +359,9 @@ static ps_err rows_body_room(rows_bodies *b, uint32_t shard, uint64_t bytes)
 {
     if (bytes > PS_WIRE_BODY_BYTES)
         return ps_err_set(PS_ERR_ARG,
-                          "a step has so many rows that their bytes for one shard, "
-                          "%" PRIu64 ", exceed %d: make the batches smaller",
+                          "the rows of a step have %" PRIu64
+                          " bytes for one shard, at most "
+                          "%d: make the batches smaller",
                           bytes, PS_WIRE_BODY_BYTES);
     b->of[shard].n = bytes;
     return rows_grow(&b->of[shard].bytes, &b->rooms[shard], bytes, 1);

@@ -175,15 +175,8 @@ static ps_err rows_check_owner(const ps_row_table *table, uint64_t n, const uint
 /* Keeps a PULL_ROWS until its step is applied; its body is taken over. */
 static ps_err rows_keep_pull(rows_peer *p, rows_message *m)
 {
-    if (p->n_pulls == p->pulls_room) {
-        const uint32_t room = 2 * p->pulls_room + 4;
-        rows_message *more;
-        PS_TRY(ps_mem_zalloc(&more, room, sizeof *more, "requests for rows"));
-        if (p->n_pulls) memcpy(more, p->pulls, p->n_pulls * sizeof *more);
-        free(p->pulls);
-        p->pulls = more;
-        p->pulls_room = room;
-    }
+    PS_TRY(ps_mem_room(&p->pulls, p->n_pulls, &p->pulls_room, sizeof *p->pulls,
+                       "requests for rows"));
     p->pulls[p->n_pulls++] = *m;
     *m = (rows_message){0};
     return PS_OK;

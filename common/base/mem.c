@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -79,6 +78,21 @@ ps_err ps_mem_strdup(char **out, const char *text)
 {
     *out = strdup(text);
     return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for a string");
+}
+
+ps_err ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size, const char *what)
+{
+    char *old, *now;
+    if (n < *room) return PS_OK;
+    memcpy(&old, array, sizeof old);
+    const uint32_t more = *room > 0 ? 2 * *room : 8;
+    now = realloc(old, more * size);
+    if (!now)
+        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list of %u", what, more);
+    memset(now + *room * size, 0, (more - *room) * size);
+    memcpy(array, &now, sizeof now);
+    *room = more;
+    return PS_OK;
 }
 
 void ps_mem_keep_freed(void)

@@ -3,6 +3,7 @@
 #define PS_MEM_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "err.h"
 
@@ -26,6 +27,12 @@ void ps_mem_unmap(void *p, size_t bytes); // NULL: nothing
 ps_err ps_mem_map_large(void *out, size_t bytes, const char *what);
 
 ps_err ps_mem_strdup(char **out, const char *text);
+
+/* Makes room for one more in an array of n: doubles it where it is full. array: the
+ * address of its pointer, NULL at first; *room: how many it has room for. What is new is
+ * zeroed. NOMEM names what; the array stays. */
+ps_err ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
+                   const char *what);
 
 /* For main functions: lets malloc keep freed memory instead of giving it back to the
  * system. Received payloads are freed and allocated again every step, and oneDNN's sgemm

@@ -17,15 +17,8 @@ enum {
 /* prefix: the top bits of the hash that the segment's ids share. */
 static ps_err index_segment_add(ps_row_index *index, uint64_t prefix, uint32_t depth)
 {
-    if (index->n_segments == index->segments_room) {
-        const uint32_t room = index->segments_room > 0 ? 2 * index->segments_room : 8;
-        ps_row_segment *more = realloc(index->segments, room * sizeof *more);
-        if (!more)
-            return ps_err_set(PS_ERR_NOMEM, "index of rows: no memory for %u segments",
-                              room);
-        index->segments = more;
-        index->segments_room = room;
-    }
+    PS_TRY(ps_mem_room(&index->segments, index->n_segments, &index->segments_room,
+                       sizeof *index->segments, "index of rows"));
     ps_row_segment *s = &index->segments[index->n_segments];
     const uint64_t spread = ps_row_keyed(index->key, prefix ^ depth) & LIMIT_SPREAD;
     *s = (ps_row_segment){.depth = depth, .limit = LIMIT_LEAST + (uint32_t)spread};

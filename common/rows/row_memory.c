@@ -22,21 +22,6 @@ void ps_row_memory_fini(ps_row_memory *memory)
     ps_row_memory_init(memory);
 }
 
-/* Doubles an array of pointers that is full. */
-static ps_err memory_room(void *array, uint32_t n, uint32_t *room, const char *what)
-{
-    void *old;
-    memcpy(&old, array, sizeof old);
-    if (n < *room) return PS_OK;
-    const uint32_t more = *room > 0 ? 2 * *room : 16;
-    void *now = realloc(old, (size_t)more * sizeof(void *));
-    if (!now)
-        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list of %u", what, more);
-    memcpy(array, &now, sizeof now);
-    *room = more;
-    return PS_OK;
-}
-
 ps_err ps_row_memory_take(ps_row_memory *memory, uint64_t bytes, const char *what,
                           void *out)
 {
@@ -46,7 +31,8 @@ ps_err ps_row_memory_take(ps_row_memory *memory, uint64_t bytes, const char *wha
                           (unsigned long long)bytes);
     if (bytes > (uint64_t)(memory->end - memory->at)) {
         char *chunk;
-        PS_TRY(memory_room(&memory->chunks, memory->n_chunks, &memory->room, what));
+        PS_TRY(ps_mem_room(&memory->chunks, memory->n_chunks, &memory->room,
+                           sizeof(void *), what));
         PS_TRY(ps_mem_map_large(&chunk, CHUNK_BYTES, what));
         memory->chunks[memory->n_chunks++] = chunk;
         memory->at = chunk;
@@ -84,7 +70,8 @@ ps_err ps_row_slab_take(ps_row_slab *slab, uint32_t *slot)
                           slab->used);
     if (slab->used == (uint64_t)slab->n_blocks << slab->shift) {
         const uint64_t bytes = (uint64_t)slab->stride * sizeof(float) << slab->shift;
-        PS_TRY(memory_room(&slab->blocks, slab->n_blocks, &slab->room, "rows"));
+        PS_TRY(ps_mem_room(&slab->blocks, slab->n_blocks, &slab->room, sizeof(void *),
+                           "rows"));
         PS_TRY(ps_row_memory_take(slab->memory, bytes, "rows",
                                   &slab->blocks[slab->n_blocks]));
         slab->n_blocks++;

@@ -350,7 +350,7 @@ void ps_row_table_forget(ps_row_table *table, uint64_t version)
     table->drops_since = version;
 }
 
-/* Partitions are looked through in turn, each every so many steps. */
+/* Whether the step looks through the partition: they take turns. */
 static bool table_looks_through(const ps_row_table *table, uint32_t partition,
                                 uint64_t step)
 {

@@ -3,7 +3,7 @@
  *   ps-world --seed S [--trace] [--without FAULTS]
  *   ps-world --seeds FIRST..LAST [--twice]
  *   ps-world --seconds N            new seeds, from the time of day on
- *   ps-world --members N            how the coordinator fares with so many
+ *   ps-world --members N            how the coordinator fares with N members
  * (world_scale.c)
  *
  * A seed stands for a job and its faults: an even one for a program on libpstrain, an odd

@@ -27,7 +27,7 @@ int world_job_run(const world_options *options, const world_job_options *job,
 int world_run_server(int rank, int servers, int workers, int shards);
 extern const char world_init_method[];
 
-/* Prints how long things take with so many members, of which two are servers. */
+/* Prints how long things take with n members, of which two are servers. */
 enum { WORLD_MEMBERS_LEAST = 3, WORLD_MEMBERS_MOST = 1024 };
 int world_scale_run(const world_options *options, int members);
 

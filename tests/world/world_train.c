@@ -447,7 +447,7 @@ static void begin_nemesis(void)
     world_fault_point = on_fault_point;
 }
 
-/* Who has come too late waits for a job. */
+/* A worker that joins after the end waits for another job: it does not count. */
 static bool all_but_joiners_ended(void)
 {
     for (int i = 0; i < T.n; i++)

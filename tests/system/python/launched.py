@@ -81,7 +81,7 @@ def waits():
 
 
 def dies(times):
-    """Five steps, each of which takes 1 from the weight. The last rank dies before the fourth, in so many attempts."""
+    """Five steps, each of which takes 1 from the weight. The last rank dies before the fourth, in the first `times` attempts."""
     pstrain.init()
     weight, attempt = torch.nn.Parameter(torch.zeros(1)), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     optimizer = pstrain.Optimizer([("weight", weight)], "sgd", lr=1.0)

@@ -228,9 +228,11 @@ static ps_err check_classes(const ps_column *c, const ps_wanted *w)
     bool numbers = true;
     size_t at = 0;
     for (int64_t i = 0; i < n; i++) {
-        const char *name = c->categories.names[i];
         double value;
-        numbers = numbers && ps_parse_double(name, &value);
+        numbers = numbers && ps_parse_double(c->categories.names[i], &value);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const char *name = c->categories.names[i];
         if (at + strlen(name) + sizeof ", ..." > NAMES_BYTES) {
             at += (size_t)snprintf(names + at, NAMES_BYTES - at, ", ...");
             break;
