@@ -112,8 +112,9 @@ typedef struct ps_config_data {
                    // "a,b@0-99"
     char *test;    // the same; or a share of the training samples: "20%"
     char *test_by; // how that is chosen: "random", "order", or a column of a table
-    ps_names target, columns,
-        drop;                 // of a table: answers; inputs ("": all others); not used
+    /* Of a table: answers; inputs ("": all others); not used; inputs that are categories
+     * even if all cells are numbers. */
+    ps_names target, columns, drop, categories;
     bool standardize;         // tables with a target
     ps_missing missing;       // likewise
     ps_unreadable unreadable; // pictures

@@ -75,6 +75,7 @@ static const need needs[] = {
     MUST("data.target", "data.kind", BIT(PS_DATA_CSV)),
     MUST("data.columns", "data.target", 0),
     MUST("data.drop", "data.target", 0),
+    MUST("data.categories", "data.target", 0),
     MAY("data.standardize", "data.target", 0),
     MAY("data.missing", "data.target", 0),
     CASE("data.test_by", true, ps_config_test_is_share, "data.test that is a share, such as 20%"),

@@ -156,6 +156,9 @@ const ps_config_key ps_config_keys[] = {
           "csv with data.target: the columns to predict from; not given: all others"),
     NAMES("data.drop", data.drop, JOB, WARNED, "[]",
           "csv with data.target: columns to leave out: [id]; predictions.csv begins with them"),
+    NAMES("data.categories", data.categories, JOB, WARNED, "[]",
+          "csv with data.target: columns whose numbers are names, such as a postcode: [zip]; columns "
+          "of texts are of categories in any case"),
     BOOL("data.standardize", data.standardize, JOB, WARNED, "true",
          "csv with data.target: bring columns of numbers, and targets, to mean 0 and standard "
          "deviation 1 by those of the training samples; results are in the table's own units"),

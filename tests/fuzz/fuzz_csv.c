@@ -55,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_config_data config = {.target = (char *)"",
                              .columns = (char *)"",
                              .drop = (char *)"",
+                             .categories = (char *)"",
                              .test_by = (char *)"random",
                              .standardize = true};
     read_as(data, size, &config, &classes);

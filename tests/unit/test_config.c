@@ -100,6 +100,7 @@ static const struct {
     {"data.target", {"data.kind=csv"}},
     {"data.columns", {"data.kind=csv", "data.target=y"}},
     {"data.drop", {"data.kind=csv", "data.target=y"}},
+    {"data.categories", {"data.kind=csv", "data.target=y"}},
     {"data.crop", {"data.kind=image_folder"}},
     {"data.color_jitter", {"data.kind=image_folder"}},
     {"data.rand_augment", {"data.kind=image_folder"}},

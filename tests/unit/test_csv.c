@@ -8,6 +8,7 @@ static const ps_wanted classes = {0};
 static const ps_config_data plain = {.target = (char *)"",
                                      .columns = (char *)"",
                                      .drop = (char *)"",
+                                     .categories = (char *)"",
                                      .test_by = (char *)"random"};
 static ps_preprocessing *fitted; // of the set that was made last
 

@@ -15,6 +15,7 @@ static ps_config_data data_of(const char *target)
     return (ps_config_data){.target = (char *)target,
                             .columns = (char *)"",
                             .drop = (char *)"",
+                            .categories = (char *)"",
                             .test_by = (char *)"random",
                             .standardize = true};
 }
@@ -88,7 +89,7 @@ TEST(numbers_are_scaled_and_texts_become_categories)
     check_row(&again, 0, (double[]){0, 0, 0, -20 / 18.708286933869708});
     check_row(&again, 1, (double[]){1, 0, 0, 15 / 18.708286933869708});
     assert_string_equal(again.keys.names[1], "8");
-    assert_non_null(strstr(again.doubts, "1 cells of \"city\" have a text that"));
+    assert_non_null(strstr(again.doubts, "1 cell of \"city\" has a text that"));
     ps_dataset_fini(&again);
     assert_ok(parse(houses, &data, &nothing, &fitted, &again));
     assert_true(again.answered && again.targets[1] == set.targets[1]);
@@ -148,6 +149,43 @@ TEST(missing_cells_by_choice)
     ps_preprocessing_destroy(&fitted);
     assert_error(parse("x,y\n1,0\n2,\n", &data, &classes, &fitted, &set), PS_ERR_FORMAT,
                  "t.csv:3: column 2: \"\" is not a value of \"y\": fill it, or leave");
+}
+
+TEST(all_missing_cells_are_counted)
+{
+    const ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set;
+    assert_error(
+        parse("x,c,y\n1,,0\nNA,b,1\n3,,1\n", &data, &classes, &fitted, &set),
+        PS_ERR_FORMAT,
+        "t.csv:3: column 1: \"NA\" is not a value of \"x\": fill it, set "
+        "data.missing to mean or own, or leave out the line. Missing cells: 1 of "
+        "\"x\", 2 of \"c\"");
+}
+
+/* Whether a column is of numbers or of categories is never decided by one cell. */
+TEST(a_text_among_numbers_is_a_mistake)
+{
+    static const char stray[] = "x,z,y\n1,10,0\n2,20,1\nn.a.,10,1\n3,30,0\n";
+    ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set;
+    assert_error(parse(stray, &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+                 "t.csv:4: column 1: \"n.a.\" is not a number, as 3 of the 4 values of "
+                 "\"x\" are: write a number, or empty the cell and set data.missing; if "
+                 "the column has categories, set data.categories to [x]");
+    assert_error(parse("x,y\n\"0,5\",0\n\"0,7\",1\n", &data, &classes, &fitted, &set),
+                 PS_ERR_FORMAT, "\"0,5\" is not a number: write a point for the comma");
+    data.categories = (char *)"x\nz\n";
+    assert_ok(parse(stray, &data, &classes, &fitted, &set));
+    assert_int_equal(set.dims.d[0], 7);
+    check_row(&set, 0, (double[]){1, 0, 0, 0, 1, 0, 0}); // 1, 2, 3, n.a.; 10, 20, 30
+    check_row(&set, 2, (double[]){0, 0, 0, 1, 1, 0, 0});
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+    assert_error(parse("x,y\n1,0\n", &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+                 "there is no column \"z\" (data.categories)");
 }
 
 static void check_classes(const char *text, const int32_t *labels, int64_t n,

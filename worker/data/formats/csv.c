@@ -74,7 +74,8 @@ static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const c
 {
     const char *field = r->lines.fields[index];
     const char *mend = is_missing(field)          ? "fill it, or leave out the line"
-                       : has_decimal_comma(field) ? "write a point for the comma"
+                       : has_decimal_comma(field) ? "write a point for the comma, and "
+                                                    "nothing between thousands"
                        : is_like_number(field)    ? "write a finite number"
                        : class ? "for classes that are texts, set data.target to "
                                  "the name of this column"
@@ -86,14 +87,37 @@ static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const c
     return ps_csv_bad_field(&r->lines, index, text);
 }
 
-static ps_err csv_missing_cell(const csv_reader *r, const ps_table_column *c,
-                               int64_t index)
+/* Keeps the first place of its kind. */
+static ps_err keep_place(const csv_reader *r, int64_t index, char **kept)
 {
-    char text[NAME_BYTES + 96];
-    snprintf(text, sizeof text, "a value of \"%.*s\": fill it, %sor leave out the line",
-             NAME_BYTES / 2, c->name,
-             c->use == PS_COLUMN_INPUT ? "set data.missing to mean or own, " : "");
-    return ps_csv_bad_field(&r->lines, index, text);
+    char place[PS_CSV_PLACE_BYTES];
+    return *kept ? PS_OK : ps_mem_strdup(kept, ps_csv_place(&r->lines, index, place));
+}
+
+static ps_err missing_error(const ps_table_column *c, const char *mend, const char *all)
+{
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s is not a value of \"%s\": fill it, %sor leave out the line%s",
+                      c->first_missing, c->name, mend, all);
+}
+
+/* Of all inputs, so that what to do about them can be decided at once. */
+static ps_err check_missing(const ps_table *t)
+{
+    const ps_table_column *first = NULL;
+    char all[NAMES_BYTES] = "";
+    size_t at = 0;
+    for (int64_t k = 0; k < t->n_inputs; k++) {
+        const ps_table_column *c = &t->columns[k];
+        if (!c->first_missing) continue;
+        if (!first) first = c;
+        if (at < sizeof all)
+            at += (size_t)snprintf(all + at, sizeof all - at, "%s%" PRId64 " of \"%s\"",
+                                   at > 0 ? ", " : ". Missing cells: ", c->n_missing,
+                                   c->name);
+    }
+    if (!first) return PS_OK;
+    return missing_error(first, "set data.missing to mean or own, ", all);
 }
 
 /* --- cells ------------------------------------------------------------------------- */
@@ -138,6 +162,10 @@ static ps_err text_cell(const csv_reader *r, ps_table_column *c, int64_t index,
     if (!ps_utf8_is_valid(field))
         return ps_csv_bad_field(&r->lines, index,
                                 "UTF-8: convert the file (iconv -f latin1 -t utf-8)");
+    if (c->use == PS_COLUMN_INPUT && has_decimal_comma(field) &&
+        ps_names_find(r->o->data->categories, c->name) < 0)
+        return bad_number(r, index, false, "a number");
+    PS_TRY(keep_place(r, index, &c->first_text));
     return ps_table_text(c, field, out);
 }
 
@@ -180,10 +208,12 @@ static ps_err read_cell(csv_reader *r, int64_t k)
     double value;
     if (cell_is_missing(r, c, field)) {
         const bool answer = c->use == PS_COLUMN_TARGET && r->o->wanted->nothing;
-        const bool input =
-            c->use == PS_COLUMN_INPUT &&
-            (r->o->data->missing != PS_MISSING_ERROR || (c->fitted && c->fitted->own));
-        if (!answer && !input) return csv_missing_cell(r, c, index);
+        const bool may =
+            answer ||
+            (c->use == PS_COLUMN_INPUT &&
+             (r->o->data->missing != PS_MISSING_ERROR || (c->fitted && c->fitted->own)));
+        if (!may) PS_TRY(keep_place(r, index, &c->first_missing));
+        if (!may && c->use != PS_COLUMN_INPUT) return missing_error(c, "", "");
         r->cells[k] = ps_cell_of_text(PS_CELL_MISSING);
         c->n_missing++;
         return PS_OK;
@@ -310,6 +340,8 @@ static ps_err choose_columns(csv_reader *r)
     PS_TRY(find_all(r, "data.target", d->target, "data.drop", d->drop));
     PS_TRY(find_all(r, "data.columns", d->columns, "data.target", d->target));
     PS_TRY(find_all(r, "data.drop", d->drop, "data.columns", d->columns));
+    PS_TRY(find_all(r, "data.categories", d->categories, "data.target", d->target));
+    PS_TRY(find_all(r, "data.categories", d->categories, "data.drop", d->drop));
     const bool ordered = csv_has_order(r);
     if (ordered) PS_TRY(find_column(r, "data.test_by", d->test_by, &place));
     for (int64_t i = 0; i < r->lines.n_fields; i++)
@@ -496,7 +528,7 @@ static ps_err csv_read_lines(csv_reader *r)
         return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", r->lines.path);
     r->line_fields = r->lines.n_fields;
     PS_TRY(csv_find_places(r));
-    PS_TRY(csv_is_named(r) ? note_names(r) : read_first_numbers(r));
+    if (!csv_is_named(r)) PS_TRY(read_first_numbers(r));
     for (;;) {
         PS_TRY(ps_csv_lines_next(&r->lines));
         if (r->lines.n_fields == 0) return PS_OK;
@@ -520,11 +552,13 @@ static ps_err csv_finish(const char *path, ps_table *t)
         const ps_table_column *c = &t->columns[k];
         if (c->n_unknown > 0)
             PS_TRY(ps_dataset_note(&t->doubts,
-                                   "%s: %" PRId64 " cells of \"%s\" have a text that the "
+                                   "%s: %" PRId64 " cell%s of \"%s\" %s a text that the "
                                    "training samples do not have: it counts as none",
-                                   path, c->n_unknown, c->name));
+                                   path, c->n_unknown, c->n_unknown == 1 ? "" : "s",
+                                   c->name, c->n_unknown == 1 ? "has" : "have"));
     }
     if (t->n == 0) return ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
+    PS_TRY(check_missing(t));
     return ps_table_end(t);
 }
 

@@ -1,16 +1,24 @@
 #include "csv_lines.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { READ_BYTES = 1 << 20, LINE_MAX_BYTES = 1 << 28 };
 
+const char *ps_csv_place(const ps_csv_lines *l, int64_t index,
+                         char out[PS_CSV_PLACE_BYTES])
+{
+    snprintf(out, PS_CSV_PLACE_BYTES, "%.400s:%" PRId64 ": column %" PRId64 ": \"%.40s\"",
+             l->path, l->line, index + 1, l->fields[index]);
+    return out;
+}
+
 ps_err ps_csv_bad_field(const ps_csv_lines *l, int64_t index, const char *what)
 {
-    return ps_err_set(PS_ERR_FORMAT,
-                      "%s:%" PRId64 ": column %" PRId64 ": \"%.40s\" is not %s", l->path,
-                      l->line, index + 1, l->fields[index], what);
+    char place[PS_CSV_PLACE_BYTES];
+    return ps_err_set(PS_ERR_FORMAT, "%s is not %s", ps_csv_place(l, index, place), what);
 }
 
 /* --- bytes ------------------------------------------------------------------------- */

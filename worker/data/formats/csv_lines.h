@@ -33,7 +33,11 @@ void ps_csv_lines_fini(ps_csv_lines *l); // safe on a zeroed or failed one
  * line and column. IO, NOMEM. */
 ps_err ps_csv_lines_next(ps_csv_lines *l);
 
-/* "FILE:LINE: column N: "field" is not WHAT", a FORMAT error. */
+/* "FILE:LINE: column N: "field"". Returns out. */
+enum { PS_CSV_PLACE_BYTES = 512 };
+const char *ps_csv_place(const ps_csv_lines *l, int64_t index,
+                         char out[PS_CSV_PLACE_BYTES]);
+/* "PLACE is not WHAT", a FORMAT error. */
 ps_err ps_csv_bad_field(const ps_csv_lines *l, int64_t index, const char *what);
 
 #endif

@@ -90,6 +90,8 @@ void ps_table_fini(ps_table *t)
 {
     for (int64_t i = 0; i < t->n_columns && t->columns; i++) {
         free(t->columns[i].name);
+        free(t->columns[i].first_missing);
+        free(t->columns[i].first_text);
         texts_fini(&t->columns[i].seen);
     }
     if (t->columns && t->fd >= 0) close(t->fd);

@@ -29,6 +29,7 @@ typedef struct ps_table_column {
     const ps_column *fitted;      // borrowed; NULL: the preprocessing is not fitted yet
     ps_texts seen;                // then: its texts; of a key always
     int64_t n_missing, n_unknown; // cells; unknown: texts that are no category
+    char *first_missing, *first_text; // where they are, for messages; owned; or NULL
 } ps_table_column;
 
 typedef struct ps_table {

@@ -8,7 +8,7 @@
 #include "mem.h"
 #include "parse_text.h"
 
-enum { MOST_CATEGORIES = 1000, NAMES_BYTES = 200 };
+enum { MOST_CATEGORIES = 1000, FEW_CATEGORIES = 20, NAMES_BYTES = 200 };
 
 /* What the cells of a column are. */
 typedef struct column_sums {
@@ -264,6 +264,31 @@ static ps_err fit_classes(ps_table *t, int64_t k, const column_sums *s,
     return check_classes(c, w);
 }
 
+/* A few texts among numbers are mistakes, not categories. */
+static ps_err check_strays(const ps_table_column *from, const column_sums *s)
+{
+    if (s->numbers <= s->texts) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s is not a number, as %" PRId64 " of the %" PRId64
+                      " values of \"%s\" are: write a number, or empty the cell and set "
+                      "data.missing; if the column has categories, set "
+                      "data.categories to [%s]",
+                      from->first_text, s->numbers, s->numbers + s->texts, from->name,
+                      from->name);
+}
+
+/* Of names, dates, or numbers that are written as texts nothing can be learnt. */
+static ps_err doubt_categories(ps_table *t, const column_sums *s, const ps_column *c)
+{
+    const int64_t n = c->categories.n;
+    if (n < FEW_CATEGORIES || n <= s->texts / 2) return PS_OK;
+    return ps_dataset_note(&t->doubts,
+                           "\"%s\" has %" PRId64 " different texts in %" PRId64
+                           " lines, each of which becomes an input: to leave it out, add "
+                           "it to data.drop",
+                           c->name, n, s->texts);
+}
+
 static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
                          const ps_wanted *w, const column_sums *s, ps_column *c)
 {
@@ -274,10 +299,13 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
     if (!named) return PS_OK;
     c->own = !target && data->missing == PS_MISSING_OWN && s->missing > 0;
     if (target && !ps_wanted_numbers(w, t->n_targets)) return fit_classes(t, k, s, w, c);
-    if (s->texts == 0)
+    const bool categories = ps_names_find(data->categories, c->name) >= 0;
+    if (s->texts == 0 && !categories)
         return fit_numbers(&t->columns[k], s, data->standardize && !(target && w->unit),
                            c);
-    return fit_categories(t, k, w, c);
+    if (!categories) PS_TRY(check_strays(&t->columns[k], s));
+    PS_TRY(fit_categories(t, k, w, c));
+    return categories ? PS_OK : doubt_categories(t, s, c);
 }
 
 static ps_err fit_table(ps_table *t, const ps_config_data *data, const ps_wanted *w,
