@@ -11,7 +11,7 @@
 
 enum {
     MAX_WAITERS = 64, // of a member; each of its threads waits for one at most
-    GATHER_BYTES_MAX = 65536 * sizeof(double),
+    GATHER_BYTES_MAX = PS_CONTROL_GATHER_MAX * sizeof(double),
     SUMS = 8 // gathers whose results are kept: more than a worker asks for at once
 };
 

@@ -904,7 +904,9 @@ static uint64_t left_ms(ps_deadline deadline)
 ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n,
                         ps_deadline deadline)
 {
-    if (n > 65536) return ps_err_set(PS_ERR_ARG, "%s: more than 65,536 values", name);
+    if (n > PS_CONTROL_GATHER_MAX)
+        return ps_err_set(PS_ERR_ARG, "%s: more than %d values", name,
+                          PS_CONTROL_GATHER_MAX);
     ps_control c = {
         .kind = PS_CONTROL_GATHER, .value = values, .bytes = n * sizeof *values};
     PS_TRY(ps_control_set_name(&c, name));

@@ -85,8 +85,8 @@ void ps_member_tell(ps_member *m, const char *address, const double *values, int
  * afterwards. TIMEOUT names the workers that are missing. */
 ps_err ps_member_barrier(ps_member *m, const char *name, ps_deadline deadline);
 
-/* values (n, at most 65,536) become the sum over all workers, added in rank order; every
- * worker calls it with the same name and n. */
+/* values (n, at most PS_CONTROL_GATHER_MAX) become the sum over all workers, added in
+ * rank order; every worker calls it with the same name and n. */
 ps_err ps_member_reduce(ps_member *m, const char *name, double *values, size_t n,
                         ps_deadline deadline);
 

@@ -102,6 +102,28 @@ class Tables(JobTest):
         self.psrun("-m", "single", self.classes, *alone, out="judged")
         self.assertGreater(self.summary("judged")["test_accuracy"], 0.85)
 
+    def test_auc_is_of_all_samples_of_all_workers(self):
+        draw = random.Random(4)
+        xs = [round(draw.gauss(0, 1), 1) for _ in range(40000)]  # of which many are alike
+        rows = [{"x": x, "y": "yes" if x + draw.gauss(0, 2) > 0 else "no"} for x in xs]
+        self.write("t.csv", rows)
+        job = self.file("auc.yaml", (
+            "model: {layers: [linear: {out: 2}]}\ntrain: {epochs: 1}\noptimizer: {name: sgd, lr: 0.1}\n"
+            f"data: {{kind: csv, train: {self.write('few.csv', rows[:200])}, test: t.csv, target: y, batch: 10}}\n"))
+        self.psrun("-s", 1, "-w", 2, job)
+        # The output of one layer rises with x, or falls: a rank sum.
+        of = {"yes": {}, "no": {}}
+        for row in rows:
+            of[row["y"]][row["x"]] = of[row["y"]].get(row["x"], 0) + 1
+        pairs = below = 0
+        for x in sorted(set(xs)):
+            pairs += of["yes"].get(x, 0) * (below + of["no"].get(x, 0) / 2)
+            below += of["no"].get(x, 0)
+        area = pairs / sum(of["yes"].values()) / below
+        self.assertLess(abs(self.summary()["test_auc"] - area), 1e-12)
+        self.psrun("--predict", "test", "-w", 2, self.path("out"), out="said")
+        self.assertAlmostEqual(json.loads(self.text_of("said", "confusion.json"))["auc"], area, 6)
+
     def test_the_latest_lines_are_tested(self):
         rows = [{"when": f"2024-{1 + i * 7 % 12:02}-01", "x": i, "y": i % 2} for i in range(48)]
         job = self.file("time.yaml", (

@@ -28,8 +28,8 @@ static void add_in_two_parts(const ps_model_spec *spec, const ps_dataset *set,
                              const float *rows, ps_figures *out)
 {
     ps_figures other;
-    assert_ok(ps_figures_init(out, spec, set, true));
-    assert_ok(ps_figures_init(&other, spec, set, true));
+    assert_ok(ps_figures_init(out, spec, set));
+    assert_ok(ps_figures_init(&other, spec, set));
     for (int64_t i = 0; i < set->n; i++)
         ps_figures_add(i < set->n / 3 ? out : &other, i, rows + i * spec->n_outputs);
     const int64_t n = ps_figures_size(out);
@@ -96,7 +96,7 @@ TEST(one_output_that_says_yes_or_no)
     assert_two_classes(&f);
     ps_figures_fini(&f);
     targets[4] = 0.5f; // neither
-    assert_ok(ps_figures_init(&f, &spec, &set, true));
+    assert_ok(ps_figures_init(&f, &spec, &set));
     assert_int_equal(f.truth, PS_TRUTH_NONE);
     ps_figures_add(&f, 0, rows);
     assert_int_equal(ps_figures_measure(&f).samples, 0);

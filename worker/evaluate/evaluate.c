@@ -1,6 +1,7 @@
 #include "evaluate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +55,7 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
                                   .params = ps_session_params(o->session),
                                   .buffers = ps_session_buffers(o->session)};
     PS_TRY(ps_program_create(o->device, &program, &e->program));
-    PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset, true));
+    PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset));
     PS_TRY(ps_mem_zalloc(&e->outputs,
                          (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
                          sizeof *e->outputs, "the outputs"));
@@ -120,14 +121,19 @@ static ps_err evaluate_slice(ps_evaluator *e)
     return PS_OK;
 }
 
-/* Adds up what all ranks have counted. */
+/* Adds up what all ranks have counted, as many numbers at once as the coordinator takes.
+ */
 static ps_err evaluate_reduce(ps_evaluator *e, const char *name)
 {
     const size_t n = SUMS + (size_t)ps_figures_size(&e->figures);
+    char part[64];
     ps_figures_save(&e->figures, e->values + SUMS);
-    if (e->member)
-        PS_TRY(ps_member_reduce(e->member, name, e->values, n,
+    for (size_t at = 0, some; at < n && e->member; at += some) {
+        some = n - at < PS_CONTROL_GATHER_MAX ? n - at : PS_CONTROL_GATHER_MAX;
+        snprintf(part, sizeof part, "%s/%zu", name, at);
+        PS_TRY(ps_member_reduce(e->member, at > 0 ? part : name, e->values + at, some,
                                 ps_deadline_in_ms(e->timeout_ms)));
+    }
     ps_figures_load(&e->figures, e->values + SUMS);
     return PS_OK;
 }

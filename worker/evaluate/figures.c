@@ -8,8 +8,7 @@
 #include "mem.h"
 
 enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
-/* The coordinator adds up 65,536 numbers at once. */
-enum { SCORES_MAX = 60000, NUMBERS_MAX = 12000 };
+enum { SCORES_MAX = 1 << 22, NUMBERS_MAX = 12000 };
 
 /* Of each number of a sample. Targets are counted from the set's first one: where they
  * are years, their squares would lose what differs. */
@@ -38,25 +37,28 @@ static ps_truth figures_truth_of(const ps_model_spec *spec, const ps_dataset *se
 }
 
 ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth truth,
-                           int64_t n, const ps_class_names *names)
+                           int64_t n, int64_t n_scores, const ps_class_names *names)
 {
     *f = (ps_figures){.spec = spec, .truth = truth};
     if (truth == PS_TRUTH_NONE) return PS_OK;
-    if (truth != PS_TRUTH_NUMBERS)
-        return ps_confusion_init(&f->confusion, n, names, n <= MATRIX_MAX);
+    if (truth != PS_TRUTH_NUMBERS) {
+        PS_TRY(ps_confusion_init(&f->confusion, n, names, n <= MATRIX_MAX));
+        if (n != 2 || n_scores > SCORES_MAX) return PS_OK;
+        f->n_scores = n_scores;
+        return ps_mem_zalloc(&f->scores, (size_t)n_scores, sizeof *f->scores,
+                             "the scores");
+    }
     f->n_numbers = n;
     return ps_mem_zalloc(&f->sums, (size_t)(n * SUMS), sizeof *f->sums, "the figures");
 }
 
-ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set,
-                       bool scores)
+ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set)
 {
     const ps_truth truth = figures_truth_of(spec, set);
     const int64_t n = truth == PS_TRUTH_YES ? 2 : spec->n_outputs;
-    PS_TRY(ps_figures_init_sum(f, spec, truth, n, &set->names));
+    PS_TRY(ps_figures_init_sum(f, spec, truth, n, set->n, &set->names));
     f->set = set;
-    if (!scores || f->confusion.n != 2 || set->n > SCORES_MAX) return PS_OK;
-    return ps_mem_zalloc(&f->scores, (size_t)set->n, sizeof *f->scores, "the scores");
+    return PS_OK;
 }
 
 void ps_figures_fini(ps_figures *f)
@@ -71,7 +73,7 @@ void ps_figures_clear(ps_figures *f)
 {
     if (f->confusion.n > 0) ps_confusion_clear(&f->confusion);
     if (f->sums) memset(f->sums, 0, (size_t)(f->n_numbers * SUMS) * sizeof *f->sums);
-    if (f->scores) memset(f->scores, 0, (size_t)f->set->n * sizeof *f->scores);
+    if (f->scores) memset(f->scores, 0, (size_t)f->n_scores * sizeof *f->scores);
 }
 
 /* --- counting ----------------------------------------------------------------------- */
@@ -92,8 +94,11 @@ static void figures_add_class(ps_figures *f, int64_t index, const float *outputs
 {
     const float yes[2] = {0, outputs[0]};
     const float *of_classes = f->truth == PS_TRUTH_YES ? yes : outputs;
-    ps_confusion_add(&f->confusion, figures_label(f, index), of_classes);
-    if (f->scores) f->scores[index] = (double)of_classes[1] - (double)of_classes[0];
+    const int32_t label = figures_label(f, index);
+    ps_confusion_add(&f->confusion, label, of_classes);
+    if (f->scores)
+        f->scores[index] =
+            (ps_score){(double)of_classes[1] - (double)of_classes[0], 1 + label};
 }
 
 static void figures_add_numbers(ps_figures *f, int64_t index, const float *outputs)
@@ -129,12 +134,12 @@ enum { SAMPLES, TOP1, TOP5, HEAD };
 int64_t ps_figures_size(const ps_figures *f)
 {
     return HEAD + ps_confusion_size(&f->confusion) + f->n_numbers * SUMS +
-           (f->scores ? f->set->n : 0);
+           2 * f->n_scores;
 }
 
-static void figures_copy(double *to, const double *from, int64_t n)
+static void figures_copy(void *to, const void *from, int64_t n)
 {
-    if (n > 0) memcpy(to, from, (size_t)n * sizeof *to);
+    if (n > 0) memcpy(to, from, (size_t)n * sizeof(double));
 }
 
 void ps_figures_save(const ps_figures *f, double *values)
@@ -148,7 +153,7 @@ void ps_figures_save(const ps_figures *f, double *values)
     for (int64_t i = 0; i < n; i++)
         values[HEAD + i] = (double)c->counts[i];
     figures_copy(sums, f->sums, f->n_numbers * SUMS);
-    figures_copy(sums + f->n_numbers * SUMS, f->scores, f->scores ? f->set->n : 0);
+    figures_copy(sums + f->n_numbers * SUMS, f->scores, 2 * f->n_scores);
 }
 
 void ps_figures_load(ps_figures *f, const double *values)
@@ -162,55 +167,36 @@ void ps_figures_load(ps_figures *f, const double *values)
     for (int64_t i = 0; i < n; i++)
         c->counts[i] = (int64_t)values[HEAD + i];
     figures_copy(f->sums, sums, f->n_numbers * SUMS);
-    figures_copy(f->scores, sums + f->n_numbers * SUMS, f->scores ? f->set->n : 0);
+    figures_copy(f->scores, sums + f->n_numbers * SUMS, 2 * f->n_scores);
 }
 
 /* --- what follows from it ----------------------------------------------------------- */
 
-typedef struct scored {
-    double score;
-    bool yes;
-} scored;
-
 static int compare_scores(const void *a, const void *b)
 {
-    const double x = ((const scored *)a)->score, y = ((const scored *)b)->score;
+    const double x = ((const ps_score *)a)->score, y = ((const ps_score *)b)->score;
     return (x > y) - (x < y);
 }
 
 /* The share of pairs of a second-class and a first-class sample whose scores stand in
  * this order; an equal pair counts half (Mann-Whitney). */
-static double area_of(scored *s, int64_t n)
-{
-    double pairs = 0, no_before = 0, yes_before = 0;
-    qsort(s, (size_t)n, sizeof *s, compare_scores);
-    for (int64_t i = 0; i < n;) {
-        double no = 0, yes = 0;
-        for (const double score = s[i].score; i < n && s[i].score == score; i++)
-            *(s[i].yes ? &yes : &no) += 1;
-        pairs += yes * (no_before + no / 2);
-        no_before += no;
-        yes_before += yes;
-    }
-    return no_before > 0 && yes_before > 0 ? pairs / (no_before * yes_before) : NAN;
-}
-
 static double figures_auc(const ps_figures *f)
 {
-    scored *s;
-    int64_t n = 0;
-    if (!f->scores ||
-        ps_mem_zalloc(&s, (size_t)f->set->n, sizeof *s, "the scores") != PS_OK)
-        return NAN;
-    bool known = true;
-    for (int64_t i = 0; i < f->set->n; i++) {
-        if (figures_is_ignored(f, i)) continue;
-        known = known && !isnan(f->scores[i]);
-        s[n++] = (scored){f->scores[i], figures_label(f, i) == 1};
+    ps_score *s = f->scores;
+    double pairs = 0, before[3] = {0};
+    for (int64_t i = 0; i < f->n_scores; i++)
+        if (isnan(s[i].score) || !(s[i].class >= 0 && s[i].class <= 2))
+            return NAN; // it has no order, or comes from a torn file
+    if (s) qsort(s, (size_t)f->n_scores, sizeof *s, compare_scores);
+    for (int64_t i = 0; i < f->n_scores;) {
+        double equal[3] = {0};
+        for (const double score = s[i].score; i < f->n_scores && s[i].score == score; i++)
+            equal[(int)s[i].class]++;
+        pairs += equal[2] * (before[1] + equal[1] / 2);
+        before[1] += equal[1];
+        before[2] += equal[2];
     }
-    const double area = known ? area_of(s, n) : NAN; // NaN has no order
-    free(s);
-    return area;
+    return before[1] > 0 && before[2] > 0 ? pairs / (before[1] * before[2]) : NAN;
 }
 
 typedef struct errors {

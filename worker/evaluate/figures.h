@@ -14,6 +14,11 @@ typedef enum ps_truth {
     PS_TRUTH_NUMBERS, // targets
 } ps_truth;
 
+/* What speaks for the second of two classes, and which it is: 1 or 2; 0: not counted. */
+typedef struct ps_score {
+    double score, class;
+} ps_score;
+
 typedef struct ps_figures {
     const ps_model_spec *spec; // borrowed
     const ps_dataset *set;     // borrowed; NULL: of other processes' samples alone
@@ -21,7 +26,8 @@ typedef struct ps_figures {
     int64_t n_numbers;      // of a sample; PS_TRUTH_NUMBERS
     ps_confusion confusion; // n 0: no classes
     double *sums;           // (n_numbers, sums of figures.c); owned
-    double *scores; // (set's samples) two classes: what speaks for the second; owned
+    ps_score *scores;       // (n_scores) of two classes: of each sample; owned
+    int64_t n_scores;
 } ps_figures;
 
 /* NAN: there is none. */
@@ -35,14 +41,13 @@ typedef struct ps_measures {
 
 extern const ps_measures ps_measures_none;
 
-/* What the samples can be compared with. names: of the classes; borrowed. scores: keep
- * what the AUC needs, where there are two classes and not too many samples. NOMEM; f is
- * safe for fini in every case. */
-ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set,
-                       bool scores);
-/* For samples that other processes have counted. n: classes or numbers. */
+/* What the samples can be compared with. names: of the classes; borrowed. Of more than
+ * 4,194,304 samples there is no AUC. NOMEM; f is safe for fini in every case. */
+ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set);
+/* For samples that other processes have counted. n: classes or numbers; n_scores:
+ * samples, where there are two classes. */
 ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth truth,
-                           int64_t n, const ps_class_names *names);
+                           int64_t n, int64_t n_scores, const ps_class_names *names);
 void ps_figures_fini(ps_figures *f);
 void ps_figures_clear(ps_figures *f);
 
@@ -55,6 +60,7 @@ int64_t ps_figures_size(const ps_figures *f);
 void ps_figures_save(const ps_figures *f, double *values);
 void ps_figures_load(ps_figures *f, const double *values);
 
+/* Sorts the scores. */
 ps_measures ps_figures_measure(const ps_figures *f);
 
 /* Of classes: confusion.h's JSON with the means and the AUC. Of numbers: samples, mae,

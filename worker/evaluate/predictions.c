@@ -274,7 +274,7 @@ ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o)
     *p = (ps_predictions){.o = *o};
     p->first = predictions_first_of(o->set->n, o->share, o->shares);
     p->n = predictions_first_of(o->set->n, o->share + 1, o->shares) - p->first;
-    if (o->answered) PS_TRY(ps_figures_init(&p->figures, o->spec, o->set, !is_share(p)));
+    if (o->answered) PS_TRY(ps_figures_init(&p->figures, o->spec, o->set));
     PS_TRY(predictions_open_files(p));
     write_npy_header(p->files[NPY].file, p->n, o->spec->n_outputs);
     write_csv_header(p);
@@ -304,11 +304,11 @@ typedef struct counts {
     char magic[8];
     int64_t outputs, rows;
     int64_t truth, n; // ps_figures_init_sum
-    int64_t values, names;
+    int64_t values, scores, names;
     double loss, weight, seconds;
 } counts;
 
-static const char MAGIC[8] = "psshare3";
+static const char MAGIC[8] = "psshare4";
 
 static int64_t figures_n(const ps_figures *f)
 {
@@ -324,6 +324,7 @@ static ps_err write_counts(const ps_predictions *p, FILE *out)
                    .truth = f->truth,
                    .n = figures_n(f),
                    .values = ps_figures_size(f),
+                   .scores = f->n_scores,
                    .names = known < f->confusion.n ? known : f->confusion.n,
                    .loss = p->loss,
                    .weight = p->weight,
@@ -344,18 +345,20 @@ static ps_err wrong_share(const char *path, const char *what)
     return ps_err_set(PS_ERR_FORMAT, "%s: %s", path, what);
 }
 
-/* Adds the values that follow in the file to p's. */
+/* Adds the values that follow in the file to p's. Counts stand before the scores. */
 static ps_err add_values(ps_predictions *p, FILE *in, const char *path)
 {
     const size_t n = (size_t)ps_figures_size(&p->figures);
     double *sum;
     PS_TRY(ps_mem_zalloc(&sum, n, sizeof *sum, "the figures"));
     ps_figures_save(&p->figures, sum);
+    const size_t n_counts =
+        p->figures.confusion.n > 0 ? n - 2 * (size_t)p->figures.n_scores : 0;
     ps_err err = PS_OK;
     for (size_t i = 0; i < n && err == PS_OK; i++) {
         double value;
         if (fread(&value, sizeof value, 1, in) != 1 ||
-            (p->figures.confusion.n > 0 && !(value >= 0 && value <= 1e15)))
+            (i < n_counts && !(value >= 0 && value <= 1e15)))
             err = wrong_share(path, "it is torn");
         else
             sum[i] += value;
@@ -380,9 +383,10 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
     if (head.outputs != outputs || head.truth < 0 || head.truth > PS_TRUTH_NUMBERS ||
         head.n != n)
         return wrong_share(path, "it is of another model");
+    if (head.scores < 0) return wrong_share(path, "it is torn");
     if (first)
         PS_TRY(ps_figures_init_sum(&p->figures, p->o.spec, (ps_truth)head.truth, n,
-                                   &p->names));
+                                   head.scores, &p->names));
     if ((ps_truth)head.truth != p->figures.truth)
         return wrong_share(path, "it is of another model");
     if (head.rows < 0 || head.rows > INT64_MAX / outputs / (int64_t)sizeof(float) ||

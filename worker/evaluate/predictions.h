@@ -15,7 +15,7 @@
  *   figures.json     where numbers are known: the errors (figures.h)
  *
  * Share R of N is R-of-N.npy and .csv in the folder's PS_PREDICTIONS_SHARES, like those
- * of all samples, and R-of-N.counts: what the figures need, without the AUC. */
+ * of all samples, and R-of-N.counts: what the figures need. */
 #ifndef PS_PREDICTIONS_H
 #define PS_PREDICTIONS_H
 
