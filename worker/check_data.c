@@ -12,11 +12,19 @@
 #include "mem.h"
 #include "picture_reader.h"
 #include "printable.h"
+#include "readable.h"
 #include "trainer.h"
 
 enum { READ_MS = 5000, BATCH_MS = 60000, BATCH = 32 };
-enum { COLUMNS = 80, INDENT = 12, MOST_ROWS = 20, NAME_BYTES = 50, ITEM_BYTES = 1600 };
-enum { MOST_COLUMNS = 12, MOST_BROKEN = 10, UNLIKE = 100 };
+enum { COLUMNS = 80, INDENT = 12, NAME_BYTES = 50, ITEM_BYTES = 1600 };
+enum { MOST_ROWS = 100, MOST_COLUMNS = 1000, MOST_BROKEN = 10, UNLIKE = 100 };
+enum { NAME_COLUMNS = 24 }; // of a column's name, which may be longer
+
+/* One of the two sets. */
+typedef struct part {
+    const ps_dataset *set;
+    const char *key;
+} part;
 
 /* --- lines ------------------------------------------------------------------------- */
 
@@ -46,12 +54,13 @@ static const char *check_data_plural(int64_t n)
     return n == 1 ? "" : "s";
 }
 
-/* --- what the model gets ----------------------------------------------------------- */
+/* The training part; with train.epochs=0 there is none. */
+static const ps_dataset *check_data_first(const ps_check_data_options *o)
+{
+    return o->data->train.n > 0 ? &o->data->train : &o->data->test;
+}
 
-typedef struct range {
-    double least, most;
-    int64_t numbers, missing;
-} range;
+/* --- what the model gets ----------------------------------------------------------- */
 
 typedef struct figures {
     int64_t samples, values;
@@ -91,9 +100,9 @@ static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, fi
 }
 
 /* By a loader as the job's. */
-static ps_err read_set(const ps_check_data_options *o, const ps_dataset *set,
-                       const char *key, figures *f)
+static ps_err read_part(const ps_check_data_options *o, const part *p, figures *f)
 {
+    const ps_dataset *set = p->set;
     const int64_t batch = BATCH;
     const ps_sampler_options random = {.n_samples = set->n,
                                        .world_size = 1,
@@ -109,27 +118,32 @@ static ps_err read_set(const ps_check_data_options *o, const ps_dataset *set,
                                        .classes = o->spec->n_outputs};
     ps_loader *loader = NULL;
     ps_err err = ps_loader_create(&options, &loader);
-    if (err == PS_ERR_SHAPE) ps_err_prefix(err, "%s", key);
+    if (err == PS_ERR_SHAPE) ps_err_prefix(err, "%s", p->key);
     if (err == PS_OK) err = read_batches(o, loader, f);
     ps_loader_destroy(&loader);
     return err;
 }
 
-static void print_read(const ps_check_data_options *o, const ps_dataset *set,
-                       const figures *f, FILE *out)
+/* What the model gets; of a table with names, its columns say so. */
+static void print_read(const ps_dataset *set, const figures *f, FILE *out)
 {
     const double n = (double)f->values, mean = f->sum / n;
     const double variance = fmax(f->squares / n - mean * mean, 0);
-    char shape[PS_DIMS_TEXT];
-    print_item(out, "  read", "%s%" PRId64 " in %.1f s%s",
-               f->samples == set->n ? "all " : "", f->samples, f->seconds,
+    if (f->samples == set->n && set->table && set->preprocessing->named) return;
+    print_item(out, "  read",
+               "%s%" PRId64 " in %.1f s: from %.4g to %.4g, mean %.4g, "
+               "deviation %.4g%s",
+               f->samples == set->n ? "all " : "", f->samples, f->seconds, f->least,
+               f->most, mean, sqrt(variance),
                f->samples == set->n ? "" : "; the others were not looked at");
-    print_item(out, "  input", "%s, from %.4g to %.4g, mean %.4g, deviation %.4g",
-               ps_dims_product_text(&o->spec->input, shape), f->least, f->most, mean,
-               sqrt(variance));
 }
 
 /* --- columns of a table ------------------------------------------------------------ */
+
+typedef struct range {
+    double least, most;
+    int64_t numbers, missing;
+} range;
 
 static double range_size(const range *r)
 {
@@ -192,32 +206,81 @@ static void warn_of_unlike(const ps_check_data_options *o, const ps_dataset *set
                column_text(set, most, large), times, column_text(set, least, small));
 }
 
-static void print_column(const ps_dataset *set, int64_t i, const range *r, FILE *out)
+/* "4 texts: Oslo, Paris, ...", as long as there is room for them. */
+static void print_categories(const ps_class_names *texts, int room, FILE *out)
 {
-    char text[NAME_BYTES + 32], first[NAME_BYTES];
-    const ps_class_names *texts = &set->preprocessing->columns[i].categories;
-    if (texts->n > 0) {
-        ps_printable(texts->names[0], first, sizeof first);
-        fprintf(out, "%*s%" PRId64 " text%s, such as %s", INDENT, "", texts->n,
-                check_data_plural(texts->n), first);
-    } else {
-        fprintf(out, "%*sfrom %.6g to %.6g", INDENT, "", r->least, r->most);
+    char name[NAME_BYTES];
+    room -= fprintf(out, "%" PRId64 " text%s:", texts->n, check_data_plural(texts->n));
+    for (int64_t k = 0; k < texts->n; k++) {
+        const int n = (int)ps_printable(texts->names[k], name, sizeof name);
+        const bool last = k + 1 == texts->n;
+        if (n + 2 > room - (last ? 0 : (int)strlen(" ...")) && k > 0) {
+            fputs(" ...", out);
+            return;
+        }
+        room -= fprintf(out, " %s%s", name, last ? "" : ",");
     }
-    if (r->missing > 0) fprintf(out, ", %" PRId64 " missing", r->missing);
-    fprintf(out, "  %s\n", column_text(set, i, text));
 }
 
-static ps_err print_columns(const ps_check_data_options *o, const ps_dataset *set,
-                            FILE *out)
+static void print_missing(const range *r, const char *of, FILE *out)
 {
-    range *ranges;
+    if (r->missing > 0) fprintf(out, ", %" PRId64 " missing%s", r->missing, of);
+}
+
+/* ranges: of the training part's columns; test: of the test part's. */
+static void print_column(const ps_dataset *set, int64_t i, const range *r,
+                         const range *test, FILE *out)
+{
+    char text[NAME_BYTES + 32], least[PS_READABLE_BYTES], most[PS_READABLE_BYTES];
+    const ps_class_names *texts = &set->preprocessing->columns[i].categories;
+    const int n =
+        fprintf(out, "%*s%-*s  ", INDENT, "", NAME_COLUMNS, column_text(set, i, text));
+    if (texts->n > 0)
+        print_categories(texts, COLUMNS - n, out);
+    else
+        fprintf(out, "%s to %s", ps_readable_value(r->least, least),
+                ps_readable_value(r->most, most));
+    print_missing(r, "", out);
+    print_missing(test, " in data.test", out);
+    fputc('\n', out);
+}
+
+/* Names of a key, as a text. */
+static void names_text(ps_names names, char out[ITEM_BYTES / 2])
+{
+    char name[ITEM_BYTES / 4];
+    size_t at = 0;
+    for (int i = 0; ps_names_at(names, i, name, sizeof name) && at < ITEM_BYTES / 2; i++)
+        at += (size_t)snprintf(out + at, ITEM_BYTES / 2 - at, "%s%s", i > 0 ? ", " : "",
+                               name);
+}
+
+static void print_left_out(const ps_config_data *data, FILE *out)
+{
+    char names[ITEM_BYTES / 2] = "";
+    names_text(data->drop, names);
+    if (names[0]) print_item(out, "left out", "%s (data.drop)", names);
+    if (data->columns[0])
+        print_item(out, "left out", "all columns that data.columns does not name");
+}
+
+static ps_err print_columns(const ps_check_data_options *o, FILE *out)
+{
+    const ps_dataset *set = check_data_first(o), *test = &o->data->test;
     const int64_t n = set->preprocessing->n_columns;
-    PS_TRY(ps_mem_zalloc(&ranges, (size_t)n, sizeof *ranges, "columns"));
-    const ps_err err = find_ranges(set->table, ranges);
+    range *ranges, *of_test;
+    PS_TRY(ps_mem_zalloc(&ranges, (size_t)(2 * n), sizeof *ranges, "columns"));
+    of_test = ranges + n;
+    ps_err err = find_ranges(set->table, ranges);
+    if (err == PS_OK && test->table && test != set)
+        err = find_ranges(test->table, of_test);
+    print_item(out, "columns", "%" PRId64 ", which become %" PRId64 " input%s", n,
+               set->dims.d[0], check_data_plural(set->dims.d[0]));
     for (int64_t i = 0; i < n && i < MOST_COLUMNS && err == PS_OK; i++)
-        print_column(set, i, &ranges[i], out);
+        print_column(set, i, &ranges[i], &of_test[i], out);
     if (n > MOST_COLUMNS)
         fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", n - MOST_COLUMNS);
+    print_left_out(&o->config->data, out);
     if (err == PS_OK) warn_of_unlike(o, set, ranges, out);
     free(ranges);
     return err;
@@ -225,15 +288,20 @@ static ps_err print_columns(const ps_check_data_options *o, const ps_dataset *se
 
 /* --- pictures that cannot be read -------------------------------------------------- */
 
-/* Whether the picture is at fault; what does not fit the job has another mend. */
+/* Whether the picture is at fault, or has not the size that the job needs. */
 static bool is_broken(ps_err err)
 {
     return err == PS_ERR_FORMAT || err == PS_ERR_IO;
 }
 
+/* Pictures that a job cannot take. */
+typedef struct faulty {
+    int64_t read, broken, odd;
+} faulty;
+
 /* Reads the pictures in their order, for some seconds, and prints the first errors. */
-static ps_err list_broken(const ps_check_data_options *o, const ps_dataset *set,
-                          FILE *out, int64_t *read, int64_t *broken)
+static ps_err list_faulty(const ps_check_data_options *o, const ps_dataset *set,
+                          FILE *out, faulty *f)
 {
     const ps_deadline end = ps_deadline_in_ms(READ_MS);
     char text[ITEM_BYTES];
@@ -242,36 +310,48 @@ static ps_err list_broken(const ps_check_data_options *o, const ps_dataset *set,
     ps_err err = PS_OK;
     PS_TRY(ps_mem_zalloc(&sample, (size_t)ps_dims_count(&set->dims), 1, "a picture"));
     ps_picture_reader_init(&reader, &o->config->data, &set->dims, false);
-    for (*read = 0; *read < set->n && !ps_deadline_passed(end) && err == PS_OK; ++*read) {
-        const char *path = set->files[*read];
-        if (is_broken(ps_picture_read(&reader, path, (ps_draw_key){0}, sample)) &&
-            ++*broken <= MOST_BROKEN) {
+    for (; f->read < set->n && !ps_deadline_passed(end) && err == PS_OK; f->read++) {
+        const ps_err bad =
+            ps_picture_read(&reader, set->files[f->read], (ps_draw_key){0}, sample);
+        f->broken += is_broken(bad);
+        f->odd += bad == PS_ERR_SHAPE;
+        if (bad != PS_OK && f->broken + f->odd <= MOST_BROKEN) {
             ps_printable(ps_err_message(), text, sizeof text);
             fprintf(out, "%*s%s\n", INDENT, "", text);
         }
         err = ps_interrupt_check();
     }
-    if (*broken > MOST_BROKEN)
-        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", *broken - MOST_BROKEN);
+    if (f->broken + f->odd > MOST_BROKEN)
+        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "",
+                f->broken + f->odd - MOST_BROKEN);
     fflush(out);
     ps_picture_reader_fini(&reader);
     free(sample);
     return err;
 }
 
-/* err: of the first broken picture, after which the loader has stopped. */
-static ps_err count_broken(const ps_check_data_options *o, const ps_dataset *set,
-                           const char *key, ps_err err, FILE *out)
+/* err: of the first such picture, after which the loader has stopped. */
+static ps_err count_faulty(const ps_check_data_options *o, const part *p, ps_err err,
+                           FILE *out)
 {
     const ps_err_saved first = ps_err_save(err);
-    int64_t read = 0, broken = 0;
-    if (!set->files || !is_broken(err)) return err;
-    PS_TRY(list_broken(o, set, out, &read, &broken));
-    if (broken == 0) return ps_err_restore(&first); // it stands behind those
-    return ps_err_set(err,
-                      "%s: %" PRId64 " of %" PRId64 " pictures cannot be read, as "
-                      "listed: remove them, or save them again",
-                      key, broken, read);
+    faulty f = {0};
+    if (!p->set->files || !(is_broken(err) || err == PS_ERR_SHAPE)) return err;
+    PS_TRY(list_faulty(o, p->set, out, &f));
+    if (f.broken + f.odd == 0) return ps_err_restore(&first); // it stands behind those
+    char odd[96] = "", broken[128] = "";
+    if (f.broken > 0)
+        snprintf(broken, sizeof broken,
+                 "%" PRId64 " of %" PRId64 " pictures cannot be "
+                 "read, as listed: remove them, or save them again",
+                 f.broken, f.read);
+    if (f.odd > 0)
+        snprintf(odd, sizeof odd,
+                 "%" PRId64 " of %" PRId64 " have another size: set "
+                 "data.resize",
+                 f.odd, f.read);
+    return ps_err_set(err, "%s: %s%s%s", p->key, broken, f.broken && f.odd ? "; " : "",
+                      odd);
 }
 
 /* --- what it is compared with ------------------------------------------------------ */
@@ -281,7 +361,6 @@ static int64_t check_data_count_classes(const ps_dataset *set, int64_t classes,
                                         int64_t *counts)
 {
     int64_t others = 0;
-    memset(counts, 0, (size_t)classes * sizeof *counts);
     for (int64_t i = 0; i < set->n; i++)
         if (set->labels[i] >= 0 && set->labels[i] < classes)
             counts[set->labels[i]]++;
@@ -290,67 +369,87 @@ static int64_t check_data_count_classes(const ps_dataset *set, int64_t classes,
     return others;
 }
 
+/* "2 Rome", or the number alone where that is the name, too. */
 static const char *class_text(const ps_dataset *set, int64_t class,
                               char out[NAME_BYTES + 32])
 {
     char name[NAME_BYTES] = "";
+    const int n = snprintf(out, NAME_BYTES + 32, "%" PRId64, class);
     if (ps_class_name(&set->names, class))
         ps_printable(ps_class_name(&set->names, class), name, sizeof name);
-    snprintf(out, NAME_BYTES + 32, "%" PRId64 "%s%s", class, name[0] ? " " : "", name);
+    if (name[0] && strcmp(name, out) != 0)
+        snprintf(out + n, NAME_BYTES + 32 - (size_t)n, " %s", name);
     return out;
 }
 
-static void print_classes(const ps_dataset *set, int64_t classes, const int64_t *counts,
-                          FILE *out)
+/* train, test: (classes) */
+static void print_classes(const ps_check_data_options *o, int64_t classes,
+                          const int64_t *train, const int64_t *test, FILE *out)
 {
-    char first[NAME_BYTES + 32], last[NAME_BYTES + 32];
-    int64_t least = 0, most = 0, used = 0;
-    for (int64_t k = 0; k < classes; k++) {
-        used += counts[k] > 0;
-        if (counts[k] < counts[least]) least = k;
-        if (counts[k] >= counts[most]) most = k;
+    const ps_dataset *first = check_data_first(o), *second = &o->data->test;
+    const bool two = second != first && second->n > 0;
+    char name[NAME_BYTES + 32];
+    fprintf(out, "%*s%10s%11s  class\n", INDENT, "", "data.train",
+            two ? "data.test" : "");
+    for (int64_t k = 0; k < classes && k < MOST_ROWS; k++) {
+        fprintf(out, "%*s%10" PRId64, INDENT, "", train[k]);
+        if (two)
+            fprintf(out, "%11" PRId64, test[k]);
+        else
+            fprintf(out, "%11s", "");
+        fprintf(out, "  %s\n", class_text(first, k, name));
     }
-    print_item(out, "  classes",
-               "%" PRId64 " of the model's %" PRId64 "; samples of each: %" PRId64
-               " (class %s) to %" PRId64 " (class %s)",
-               used, classes, counts[least], class_text(set, least, first), counts[most],
-               class_text(set, most, last));
-    const int width = snprintf(NULL, 0, "%" PRId64, counts[most]);
-    for (int64_t k = 0; k < classes && classes <= MOST_ROWS; k++)
-        fprintf(out, "%*s%*" PRId64 "  class %s\n", INDENT, "", width, counts[k],
-                class_text(set, k, first));
+    if (classes > MOST_ROWS)
+        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", classes - MOST_ROWS);
 }
-
-static ps_err print_labels(const ps_check_data_options *o, const ps_dataset *set,
-                           FILE *out)
+static ps_err print_labels(const ps_check_data_options *o, FILE *out)
 {
-    const int64_t most = o->spec->n_outputs;
-    const int64_t classes = most > set->n_classes ? most : set->n_classes;
+    const ps_dataset *sets[] = {check_data_first(o), &o->data->test};
+    int64_t classes = o->spec->n_outputs, ignored = 0, known = sets[0]->names.n;
     int64_t *counts;
-    PS_TRY(ps_mem_zalloc(&counts, (size_t)classes, sizeof *counts, "classes"));
-    const int64_t ignored = check_data_count_classes(set, classes, counts);
-    print_classes(set, classes, counts, out);
+    for (int i = 0; i < 2; i++) {
+        if (sets[i]->n_classes > known) known = sets[i]->n_classes;
+        if (sets[i]->n_classes > classes) classes = sets[i]->n_classes;
+    }
+    PS_TRY(ps_mem_zalloc(&counts, 2 * (size_t)classes, sizeof *counts, "classes"));
+    for (int i = 0; i < 2; i++)
+        if (sets[i]->labels)
+            ignored = check_data_count_classes(sets[i], classes, counts + i * classes);
+    char name[ITEM_BYTES / 2] = "";
+    names_text(o->config->data.target, name);
+    print_item(out, name[0] ? "target" : "classes", "%s%s%" PRId64 " class%s", name,
+               name[0] ? ", " : "", known, known == 1 ? "" : "es");
+    print_classes(o, classes, counts, counts + classes, out);
     if (ignored > 0)
-        print_item(out, "  left out",
+        print_item(out, "left out",
                    "%" PRId64 " samples with the label %" PRId64 " (train.ignore_index)",
                    ignored, o->config->train.ignore_index);
     free(counts);
     return PS_OK;
 }
 
-static void print_targets(const ps_dataset *set, FILE *out)
+/* In the units of the table. */
+static void print_numbers(const ps_check_data_options *o, FILE *out)
 {
-    figures f = {0};
-    for (int64_t i = 0; i < set->n * set->n_targets; i++) {
-        float value = set->targets[i];
-        const ps_column *c =
-            set->table ? &set->preprocessing->targets[i % set->n_targets] : NULL;
-        if (c) value = (float)(value * c->std + c->mean);
-        figures_add(&f, &value, 1);
+    const ps_dataset *set = check_data_first(o);
+    const ps_column *targets = set->table ? set->preprocessing->targets : NULL;
+    const bool named = targets && set->preprocessing->named;
+    char least[PS_READABLE_BYTES], most[PS_READABLE_BYTES], mean[PS_READABLE_BYTES];
+    for (int64_t k = 0; k < set->n_targets && k < MOST_ROWS; k++) {
+        figures f = {0};
+        for (int64_t i = 0; i < set->n; i++) {
+            float value = set->targets[i * set->n_targets + k];
+            if (targets) value = (float)(value * targets[k].std + targets[k].mean);
+            figures_add(&f, &value, 1);
+        }
+        print_item(out, "target", "%s%sa number (regression, %s): %s to %s, mean %s",
+                   named ? targets[k].name : "", named ? ", " : "",
+                   ps_word_name(ps_loss_words, (int)o->spec->loss),
+                   ps_readable_value(f.least, least), ps_readable_value(f.most, most),
+                   ps_readable_figure(f.sum / (double)f.values, mean));
     }
-    print_item(out, "  numbers",
-               "%" PRId64 " for each sample, from %.4g to %.4g, mean %.4g",
-               set->n_targets, f.least, f.most, f.sum / (double)f.values);
+    if (set->n_targets > MOST_ROWS)
+        print_item(out, "", "and %" PRId64 " more", set->n_targets - MOST_ROWS);
 }
 
 /* --- all --------------------------------------------------------------------------- */
@@ -360,29 +459,46 @@ static const char *check_data_storage_of(const ps_dataset *set)
     return set->files ? "pictures, read as" : set->is_float ? "float32," : "uint8,";
 }
 
-static ps_err check_set(const ps_check_data_options *o, const ps_dataset *set,
-                        const char *key, const char *named, FILE *out)
+/* Where a part comes from, as the configuration has it: "", "(all.csv)". */
+static const char *part_source(const ps_check_data_options *o, bool test,
+                               char out[ITEM_BYTES / 2])
 {
-    char shape[PS_DIMS_TEXT];
+    const ps_config_data *d = &o->config->data;
+    const bool share = ps_config_test_is_share(o->config);
+    const char *named = test && !share ? d->test : d->train;
+    out[0] = '\0';
+    if (share && test)
+        snprintf(out, ITEM_BYTES / 2, " (%s of data.train; data.test_by: %s)", d->test,
+                 d->test_by);
+    else if (named[0])
+        snprintf(out, ITEM_BYTES / 2, " (%s%s)", named,
+                 share ? ", without data.test" : "");
+    return out;
+}
+
+static ps_err check_part(const ps_check_data_options *o, const part *p, FILE *out)
+{
+    const ps_dataset *set = p->set;
+    char shape[PS_DIMS_TEXT], source[ITEM_BYTES / 2];
     figures f = {0};
+    part_source(o, set == &o->data->test, source);
     if (set->n == 0) {
-        print_item(out, key, "no samples");
+        print_item(out, p->key, "no samples%s", source);
         return PS_OK;
     }
-    print_item(out, key, "%" PRId64 " sample%s, %s %s%s%s%s", set->n,
-               check_data_plural(set->n), check_data_storage_of(set),
-               ps_dims_product_text(&set->dims, shape), named[0] ? " (" : "", named,
-               named[0] ? ")" : "");
+    if (set->table && set->preprocessing->named)
+        print_item(out, p->key, "%" PRId64 " sample%s%s", set->n,
+                   check_data_plural(set->n), source);
+    else
+        print_item(out, p->key, "%" PRId64 " sample%s, %s %s%s", set->n,
+                   check_data_plural(set->n), check_data_storage_of(set),
+                   ps_dims_product_text(&set->dims, shape), source);
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);
-    ps_err err = read_set(o, set, key, &f);
-    if (err == PS_OK) print_read(o, set, &f, out);
-    if (err == PS_OK && set->table && set == &o->data->train)
-        err = print_columns(o, set, out);
-    if (err != PS_OK) return count_broken(o, set, key, err, out);
-    if (set->labels) return print_labels(o, set, out);
-    print_targets(set, out);
+    const ps_err err = read_part(o, p, &f);
+    if (err != PS_OK) return count_faulty(o, p, err, out);
+    print_read(set, &f, out);
     return PS_OK;
 }
 
@@ -419,8 +535,14 @@ ps_err ps_check_data(const ps_check_data_options *o, FILE *out)
     const ps_config_data *data = &o->config->data;
     print_item(out, "data", "%s, in %s", ps_word_name(ps_data_words, (int)data->kind),
                data->path[0] ? data->path : ".");
-    PS_TRY(check_set(o, &o->data->train, "data.train", data->train, out));
-    PS_TRY(check_set(o, &o->data->test, "data.test", data->test, out));
+    PS_TRY(check_part(o, &(part){&o->data->train, "data.train"}, out));
+    PS_TRY(check_part(o, &(part){&o->data->test, "data.test"}, out));
+    const ps_dataset *first = check_data_first(o);
+    if (first->table) PS_TRY(print_columns(o, out));
+    if (first->labels)
+        PS_TRY(print_labels(o, out));
+    else if (first->targets)
+        print_numbers(o, out);
     if (o->total_steps > 0) print_steps(o, out);
     return PS_OK;
 }

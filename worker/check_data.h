@@ -16,11 +16,12 @@ typedef struct ps_check_data_options { // borrowed
     uint64_t total_steps;
 } ps_check_data_options;
 
-/* Prints, in lines of up to 80 columns, the samples, the range of what the model gets (of
- * a table's columns, too), the classes, what a reader noted, and the steps of an epoch.
+/* Prints, in lines of up to 80 columns, the samples of both parts, what a reader noted,
+ * each column of a table, the target with its classes or its range, and the steps of an
+ * epoch.
  * Training samples are decoded in random order, test samples in theirs, each for a few
  * seconds at most. The errors are those that the job would end with; of pictures that
- * cannot be read the first ones are listed. */
+ * cannot be taken the first ones are listed. */
 ps_err ps_check_data(const ps_check_data_options *options, FILE *out);
 
 #endif

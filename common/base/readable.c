@@ -19,6 +19,32 @@ static void readable_power(double value, char out[PS_READABLE_BYTES])
     snprintf(out, PS_READABLE_BYTES, "%.8se%d", text, power);
 }
 
+/* "29,330": rounded, with a comma between thousands. size < 1e12 */
+static void readable_grouped(double value, char out[PS_READABLE_BYTES])
+{
+    char digits[PS_READABLE_BYTES];
+    const int n = snprintf(digits, sizeof digits, "%.0f", fabs(value));
+    char *at = out;
+    if (value < 0) *at++ = '-';
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) *at++ = ',';
+        *at++ = digits[i];
+    }
+    *at = '\0';
+}
+
+const char *ps_readable_value(double value, char out[PS_READABLE_BYTES])
+{
+    const double size = fabs(value);
+    if (size < 1e9 && (value == floor(value) || size >= 1e4))
+        readable_grouped(value, out);
+    else if (size >= 1e-3 && size < 1e4)
+        snprintf(out, PS_READABLE_BYTES, "%.4g", value);
+    else
+        ps_readable_figure(value, out);
+    return out;
+}
+
 const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES])
 {
     const double size = fabs(value);
@@ -27,14 +53,12 @@ const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES])
                  isnan(value) ? "nan"
                  : value < 0  ? "-inf"
                               : "inf");
-    else if (size >= 1e5 || (size > 0 && size < 1e-3))
+    else if (size >= 1e7 || (size > 0 && size < 1e-3))
         readable_power(value, out);
+    else if (size >= 1000)
+        readable_grouped(value, out);
     else
-        snprintf(out, PS_READABLE_BYTES, "%.*f",
-                 size < 10     ? 4
-                 : size < 1000 ? 2
-                               : 0,
-                 value);
+        snprintf(out, PS_READABLE_BYTES, "%.*f", size < 10 ? 4 : 2, value);
     return out;
 }
 

@@ -4,9 +4,11 @@
 
 enum { PS_READABLE_BYTES = 24 };
 
-/* A loss or an error: about five digits, "0.0412", "123.40", "2.9e10", "nan". Returns
- * out. */
+/* A loss or an error: about five digits, "0.0412", "123.40", "61,130", "2.9e10", "nan".
+ * Returns out. */
 const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES]);
+/* A value of data: "51", "-124.3", "61,130", "2.0e-5". Returns out. */
+const char *ps_readable_value(double value, char out[PS_READABLE_BYTES]);
 
 /* A count or a rate: "512", "29.5 k", "1.2 M". Returns out. */
 const char *ps_readable_count(double value, char out[PS_READABLE_BYTES]);

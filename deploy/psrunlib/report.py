@@ -90,12 +90,12 @@ def policy(p):
 
 
 def figure(value):
-    """As people read it: 0.0412, 123.40, 2.9e10 (common/base/readable.c)."""
+    """As people read it: 0.0412, 123.40, 61,130, 2.9e10 (common/base/readable.c)."""
     size = abs(value)
-    if size >= 1e5 or 0 < size < 1e-3:
+    if size >= 1e7 or 0 < size < 1e-3:
         digits, power = f"{value:.1e}".split("e")
         return f"{digits}e{int(power)}"
-    return f"{value:.{4 if size < 10 else 2 if size < 1000 else 0}f}"
+    return f"{value:,.{4 if size < 10 else 2 if size < 1000 else 0}f}"
 
 
 def test_figures(s):

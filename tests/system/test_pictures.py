@@ -436,7 +436,7 @@ class Jobs(JobTest):
         text = " ".join(self.psrun("--check-data", self.config).split())
         self.assertIn(left_out, text)
         self.assertIn("all 30 in ", text)
-        self.assertIn("10 class 0 Zebra 10 class 1 ant 10 class 2 b", text)
+        self.assertRegex(text, "classes 3 classes data.train data.test class 10 [0-9]+ 0 Zebra 10 [0-9]+ 1 ant 10 [0-9]+ 2 b")
 
 
 if __name__ == "__main__":

@@ -393,7 +393,7 @@ class CheckData(JobTest):
         self.assertIn(f"data.train  {n} samples, uint8, 1 x 8 x 8\n  read      all {n} in ", printed)
         self.assertIn(f"from 0 to 1, mean {sum(pixels) / len(pixels) / 16:.4g}, ", printed)
         for k in range(10):
-            self.assertRegex(printed, rf"(?m)^ +{labels.count(k)}  class {k}$")
+            self.assertRegex(printed, rf"(?m)^ +{labels.count(k)} +[0-9]+  {k}$")
         steps = math.ceil(math.ceil(n / 2) / 32)
         self.assertIn(f"an epoch    {steps} steps of 64 samples; 2 workers\nthe job     {30 * steps} steps", printed)
         self.assertLessEqual(max(map(len, printed.splitlines())), 80)
@@ -408,8 +408,8 @@ class CheckData(JobTest):
                  "90000,0.25," + "0," * 12 + "1"]
         Path(self.path("train.csv")).write_text("\n".join(lines), encoding="ascii")
         text = self.psrun("--check-data", config)
-        self.assertIn(f" from 30 to 90000  column 1 v1\n{'':12}from -0.5 to 0.25  column 2 v2\n", text)
-        self.assertIn(f"column 12 v12\n{'':12}and 2 more\n", text)
+        self.assertRegex(text, r"\n +column 1 v1 +30 to 90,000\n +column 2 v2 +-0.5 to 0.25\n")
+        self.assertIn("column 14 v14", text)
         self.assertIn("column 1 v1 are 1.8e+05 times as large as those of column 2 v2: bring all to a like size, for "
                       "instance (x - mean) / std, or begin the layers with batch_norm1d", " ".join(text.split()))
         norm = "model.layers=[{batch_norm1d: {name: n}}, {linear: {name: fc, out: 3}}]"

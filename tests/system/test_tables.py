@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -160,9 +161,25 @@ class Tables(JobTest):
                 (["model.loss=cross_entropy"], "to predict numbers, set model.loss to mse")):
             with self.subTest(settings=settings):
                 self.assertIn(says, " ".join(self.psrun("--check-data", self.numbers, *settings, code=1).split()))
-        said = " ".join(self.psrun("--check-data", self.numbers).split())
-        self.assertIn("3 texts, such as Oslo city", said)
-        self.assertIn("missing rooms", said)
+        self.assertIn('of "rooms": fill it, set data.missing to mean or own, or leave out the line. Missing cells: 17 of "rooms"',
+                      self.psrun("--check-data", self.numbers, "data.missing=error", code=1))
+
+    def test_what_check_data_says(self):
+        rows = [row for i, row in enumerate(rows_of(150, 1)) if row["rooms"]]
+        low, high = (f(float(r["price"]) for r in rows_of(150, 1)) for f in (min, max))
+        said = self.psrun("--check-data", self.numbers, "data.test=")
+        self.assertLessEqual(max(map(len, said.splitlines())), 80)
+        said = " ".join(said.split())
+        self.assertIn("city 3 texts: Oslo, \"Paris, F\", Rome".replace('"', ""), said)
+        self.assertIn(f"rooms 1 to 6, {150 - len(rows)} missing ", said)
+        self.assertIn("left out id, kind (data.drop)", said)
+        self.assertIn(f"target price, a number (regression, mse): {low:.4g} to {high:.4g}, mean ", said)
+        said = " ".join(self.psrun("--check-data", self.classes, "model.layers=[linear: {out: 4}]").split())
+        self.assertIn("look at there are 3 classes, and the last layer has 4 outputs: give it 3", said)
+        kinds = [row["kind"] for row in rows_of(150, 1)]
+        for k, name in enumerate(("large", "mid", "small")):
+            train, test = map(int, re.search(rf"(\d+) (\d+) {k} {name}", said).groups())
+            self.assertEqual(train + test, kinds.count(name))
 
     def convert(self, *arguments, **env):
         run = subprocess.run([sys.executable, PSRUN, "--convert", *arguments], text=True, stdout=subprocess.PIPE,

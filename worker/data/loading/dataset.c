@@ -648,6 +648,17 @@ static ps_err doubt_missing_classes(int64_t n, ps_dataset *out)
         name ? name : "");
 }
 
+/* n: the model's outputs. */
+static ps_err doubt_spare_outputs(int64_t n, ps_dataset *out)
+{
+    const int64_t classes = out->names.n > 0 ? out->names.n : out->n_classes;
+    if (!out->labels || n <= classes) return PS_OK;
+    return ps_dataset_note(&out->doubts,
+                           "there are %lld classes, and the last layer has %lld outputs: "
+                           "give it %lld",
+                           (long long)classes, (long long)n, (long long)classes);
+}
+
 /* The state of a table whose training part is not read otherwise. */
 static ps_err fit_alone(const ps_config *cfg, int64_t n_classes, ps_preprocessing **state)
 {
@@ -694,8 +705,9 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         if (err != PS_OK && files[0]) ps_err_prefix(err, "%s", files);
     }
     if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
-    if (err == PS_OK && spec.has_range && split == PS_SPLIT_TRAIN)
-        err = doubt_missing_classes(n_classes, out);
+    if (err == PS_OK && split == PS_SPLIT_TRAIN && cfg->data.kind != PS_DATA_SYNTHETIC)
+        err = spec.has_range ? doubt_missing_classes(n_classes, out)
+                             : doubt_spare_outputs(n_classes, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
         char place[PATH_MAX];
