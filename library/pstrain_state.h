@@ -8,7 +8,7 @@
  *     pstrain_steps         steps, marks and state
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
- *     pstrain_rows          rows of embedding tables
+ *     pstrain_embedding     rows of embedding tables
  *     pstrain_transfers     links, communicators and transfers
  */
 #ifndef PSTRAIN_STATE_H
@@ -21,6 +21,7 @@
 #include "links.h"
 #include "open_job.h"
 #include "pstrain.h"
+#include "row_client.h"
 #include "session.h"
 
 /* Calls of one lane must not overlap. */
@@ -35,7 +36,6 @@ typedef enum pstrain_lane {
 
 struct pstrain_reducing; // pstrain_reduce.c
 struct pstrain_device;   // pstrain_device.c
-struct pstrain_rows;     // pstrain_rows.c
 
 struct pstrain_session {
     pid_t pid; // of the process that made it
@@ -72,7 +72,8 @@ struct pstrain_session {
     const pstrain_state *resume; // until start
     struct pstrain_reducing *reducing;
     struct pstrain_device *device; // NULL: parameters are in host memory
-    struct pstrain_rows *rows; // NULL: the job has no embedding tables
+    ps_row_client *rows;     // NULL: the job has no embedding tables
+    ps_row_lookup *lookups;  // (own.n_rows) scratch
 
     // Steps
     uint64_t step; // the next, or the one that has begun

@@ -1,11 +1,11 @@
+#include "row_client.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "mem.h"
-#include "pstrain_state.h"
-#include "row_pool.h"
 #include "row_set.h"
 #include "rows_body.h"
 #include "wire.h"
@@ -38,8 +38,9 @@ typedef struct rows_bodies {
     uint64_t *rooms;      // bytes
 } rows_bodies;
 
-typedef struct pstrain_rows {
-    const ps_row_spec *specs; // borrowed from s->own
+struct ps_row_client {
+    ps_session *session;      // borrowed, as specs
+    const ps_row_spec *specs; // (n)
     int n;
     uint32_t n_shards;
     uint64_t step;
@@ -52,104 +53,12 @@ typedef struct pstrain_rows {
     // (n_shards) What is sent, and where answers go. Gradients have memory of their own:
     // a request may follow before they are taken.
     rows_bodies requests, pushes, answers, pages;
-} pstrain_rows;
+};
 
 /* --- opening ----------------------------------------------------------------------- */
 
-static ps_err rows_word(const ps_word *words, const char *text, const char *name,
-                        const char *what, int *value)
+static ps_err rows_make(ps_row_client *r)
 {
-    char list[160];
-    if (text && ps_word_find(words, text, value)) return PS_OK;
-    return ps_err_set(PS_ERR_ARG, "embedding table %.64s: its %s is %.40s; possible: %s",
-                      name, what, text ? text : "NULL",
-                      ps_word_list(words, list, sizeof list));
-}
-
-static ps_err rows_spec_of(const pstrain_rows_table *t, int index, ps_row_spec *out)
-{
-    int rule, init;
-    if (!t->name || strlen(t->name) >= PS_ROW_NAME_BYTES)
-        return ps_err_set(PS_ERR_ARG,
-                          "embedding table %d: its name is NULL, or longer than %d bytes",
-                          index, PS_ROW_NAME_BYTES - 1);
-    PS_TRY(rows_word(ps_row_optimizer_words, t->optimizer, t->name, "optimizer", &rule));
-    PS_TRY(rows_word(ps_row_init_words, t->init, t->name, "init", &init));
-    *out = (ps_row_spec){.number = (uint32_t)index,
-                         .dim = t->dim,
-                         .optimizer = (ps_row_optimizer)rule,
-                         .lr = t->lr,
-                         .eps = t->eps,
-                         .beta1 = t->beta1,
-                         .beta2 = t->beta2,
-                         .lr_decay = t->lr_decay,
-                         .initial_accumulator = t->initial_accumulator,
-                         .init = (ps_row_init)init,
-                         .init_scale = t->scale,
-                         .seed = t->seed,
-                         .max_bytes = t->max_bytes,
-                         .full = t->evicts ? PS_ROW_FULL_EVICT : PS_ROW_FULL_END,
-                         .admit = t->admit,
-                         .expire = t->expire};
-    memcpy(out->name, t->name, strlen(t->name) + 1);
-    return ps_row_spec_check(out);
-}
-
-static ps_err rows_check_job(const pstrain_session *s)
-{
-    const char *why = NULL;
-    if (s->servers == 0)
-        why = "need servers (ps-server, psrun -s 1): all-reduce has none";
-    else if (ps_config_two_levels(s->full))
-        why = "do not go with exchange.levels 2: take 1";
-    else if (s->full->loss_scale.use == PS_SWITCH_ON)
-        why = "do not go with loss_scale.use on: rows are float32";
-    return why ? ps_err_set(PS_ERR_CONFIG, "embedding tables %s", why) : PS_OK;
-}
-
-static ps_err rows_check_names(const ps_row_spec *rows, int n)
-{
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < i; k++)
-            if (strcmp(rows[i].name, rows[k].name) == 0)
-                return ps_err_set(PS_ERR_ARG, "two embedding tables have the name %s",
-                                  rows[i].name);
-    return PS_OK;
-}
-
-ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t)
-{
-    if (t->n_rows == 0) return PS_OK;
-    if (t->n_rows < 0 || t->n_rows > PS_ROW_TABLES_MAX || !t->rows ||
-        t->rows_size < sizeof(char *))
-        return ps_err_set(PS_ERR_ARG,
-                          "pstrain_open: %d embedding tables of %zu bytes; up to %d are "
-                          "possible",
-                          t->n_rows, t->rows_size, PS_ROW_TABLES_MAX);
-    PS_TRY(rows_check_job(s));
-    PS_TRY(ps_mem_zalloc(&s->own.rows, (size_t)t->n_rows, sizeof *s->own.rows,
-                         "embedding tables"));
-    s->own.n_rows = t->n_rows;
-    const size_t room = t->rows_size < sizeof(pstrain_rows_table)
-                            ? t->rows_size
-                            : sizeof(pstrain_rows_table);
-    for (int i = 0; i < t->n_rows; i++) {
-        pstrain_rows_table one = {0};
-        memcpy(&one, (const char *)t->rows + (size_t)i * t->rows_size, room);
-        PS_TRY(rows_spec_of(&one, i, &s->own.rows[i]));
-    }
-    return rows_check_names(s->own.rows, t->n_rows);
-}
-
-ps_err pstrain_rows_open(pstrain_session *s)
-{
-    pstrain_rows *r;
-    if (s->own.n_rows == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
-    s->rows = r;
-    r->specs = s->own.rows;
-    r->n = s->own.n_rows;
-    r->n_shards = ps_session_plan(s->session)->n_shards;
     const size_t n = (size_t)r->n, shards = r->n_shards;
     PS_TRY(ps_mem_zalloc(&r->counts, n, sizeof *r->counts, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->part_of, n, sizeof *r->part_of, "embedding tables"));
@@ -159,6 +68,21 @@ ps_err pstrain_rows_open(pstrain_session *s)
         PS_TRY(ps_mem_zalloc(&all[i]->rooms, shards, sizeof *all[i]->rooms, "messages"));
     }
     return PS_OK;
+}
+
+ps_err ps_row_client_create(ps_session *session, const ps_row_spec *specs, int n,
+                            ps_row_client **out)
+{
+    ps_row_client *r;
+    PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
+    r->session = session;
+    r->specs = specs;
+    r->n = n;
+    r->n_shards = ps_session_plan(session)->n_shards;
+    const ps_err err = rows_make(r);
+    if (err != PS_OK) ps_row_client_destroy(&r);
+    *out = r;
+    return err;
 }
 
 static void rows_bodies_free(rows_bodies *b, uint32_t n_shards)
@@ -188,9 +112,9 @@ static void rows_ticket_free(rows_ticket *t)
     *t = (rows_ticket){0};
 }
 
-void pstrain_rows_close(pstrain_session *s)
+void ps_row_client_destroy(ps_row_client **client)
 {
-    pstrain_rows *r = s->rows;
+    ps_row_client *r = *client;
     if (!r) return;
     for (uint32_t i = 0; i < r->tickets_room; i++)
         rows_ticket_free(&r->tickets[i]);
@@ -203,22 +127,7 @@ void pstrain_rows_close(pstrain_session *s)
     free(r->counts);
     free(r->part_of);
     free(r);
-    s->rows = NULL;
-}
-
-/* As pstrain_enter, of a started session with embedding tables. */
-static ps_err rows_enter(pstrain_session *s, const char *call)
-{
-    PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_STARTED, call));
-    if (s->rows) return PS_OK;
-    pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
-    return ps_err_set(PS_ERR_ARG, "%s: the job was opened without embedding tables",
-                      call);
-}
-
-static int rows_leave(pstrain_session *s, ps_err err)
-{
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
+    *client = NULL;
 }
 
 /* --- memory: grows, and stays for the next step ------------------------------------- */
@@ -250,7 +159,7 @@ static ps_err rows_ticket_room(rows_ticket *t, int n)
 }
 
 /* The next one of the step. */
-static ps_err rows_next_ticket(pstrain_rows *r, rows_ticket **out)
+static ps_err rows_next_ticket(ps_row_client *r, rows_ticket **out)
 {
     PS_TRY(ps_mem_room(&r->tickets, r->n_tickets, &r->tickets_room, sizeof *r->tickets,
                        "lookups"));
@@ -261,7 +170,7 @@ static ps_err rows_next_ticket(pstrain_rows *r, rows_ticket **out)
 /* --- lookups ----------------------------------------------------------------------- */
 
 /* Negative ones are seldom meant: they mark what is missing. */
-static ps_err rows_check_ids(const pstrain_rows *r, const pstrain_rows_lookup *l)
+static ps_err rows_check_ids(const ps_row_client *r, const ps_row_lookup *l)
 {
     int64_t all = 0, most = 0;
     uint64_t i = 0;
@@ -287,45 +196,39 @@ static ps_err rows_check_ids(const pstrain_rows *r, const pstrain_rows_lookup *l
                       r->specs[l->table].name, l->ids[i], i);
 }
 
-static ps_err rows_check_lookup(const pstrain_rows *r, const pstrain_rows_lookup *l)
+static ps_err rows_check_lookup(const ps_row_client *r, const ps_row_lookup *l)
 {
     const char *why = NULL;
-    if (l->struct_size < sizeof *l || l->table < 0 || l->table >= r->n)
-        return ps_err_set(PS_ERR_ARG,
-                          "pstrain_rows_pull: table %d of %d (struct_size %zu)", l->table,
-                          r->n, l->struct_size);
-    if (l->mode < PSTRAIN_ROWS_EACH || l->mode > PSTRAIN_ROWS_MEAN)
-        why = "its mode is not one of pstrain_rows_mode";
-    else if (!l->ids && l->n_ids > 0)
+    if (l->table < 0 || l->table >= r->n)
+        return ps_err_set(PS_ERR_ARG, "a lookup of table %d of %d", l->table, r->n);
+    if (!l->ids && l->n_ids > 0)
         why = "its ids are NULL";
-    else if (l->mode != PSTRAIN_ROWS_EACH && !l->offsets && l->n_bags > 0)
+    else if (l->bags && !l->offsets && l->n_bags > 0)
         why = "bags need offsets";
-    else if (l->mode != PSTRAIN_ROWS_EACH && l->n_bags == 0 && l->n_ids > 0)
+    else if (l->bags && l->n_bags == 0 && l->n_ids > 0)
         why = "there are ids, and no bags";
-    else if (l->weights && l->mode != PSTRAIN_ROWS_SUM)
+    else if (l->weights && !(l->bags && l->mode == PS_ROW_SUM))
         why = "weights go with sums alone";
-    else if (!l->out && (l->mode == PSTRAIN_ROWS_EACH ? l->n_ids : l->n_bags) > 0)
+    else if (!l->out && (l->bags ? l->n_bags : l->n_ids) > 0)
         why = "out is NULL";
     if (why)
-        return ps_err_set(PS_ERR_ARG, "pstrain_rows_pull: table %s: %s",
-                          r->specs[l->table].name, why);
+        return ps_err_set(PS_ERR_ARG, "a lookup of table %s: %s", r->specs[l->table].name,
+                          why);
     return rows_check_ids(r, l);
 }
 
 /* Everything but the rows. */
-static ps_err rows_fill_part(const pstrain_rows *r, rows_part *p,
-                             const pstrain_rows_lookup *l)
+static ps_err rows_fill_part(const ps_row_client *r, rows_part *p, const ps_row_lookup *l)
 {
     const ps_row_spec *spec = &r->specs[l->table];
     const uint64_t padding = (uint64_t)l->padding;
-    const bool bags = l->mode != PSTRAIN_ROWS_EACH;
-    const uint64_t n_bags = bags ? l->n_bags : l->n_ids;
+    const uint64_t n_bags = l->bags ? l->n_bags : l->n_ids;
     p->table = l->table;
     p->has = false;
     PS_TRY(ps_row_batch_split(&p->batch, spec->number, r->n_shards, l->n_ids,
                               (const uint64_t *)l->ids,
                               l->has_padding ? &padding : NULL));
-    if (bags) {
+    if (l->bags) {
         PS_TRY(rows_grow(&p->offsets, &p->offsets_room, n_bags, sizeof *p->offsets));
         if (n_bags) memcpy(p->offsets, l->offsets, n_bags * sizeof *p->offsets);
     }
@@ -333,14 +236,13 @@ static ps_err rows_fill_part(const pstrain_rows *r, rows_part *p,
         PS_TRY(rows_grow(&p->weights, &p->weights_room, l->n_ids, sizeof *p->weights));
         memcpy(p->weights, l->weights, l->n_ids * sizeof *p->weights);
     }
-    p->bags =
-        (ps_row_bags){.mode = l->mode == PSTRAIN_ROWS_MEAN ? PS_ROW_MEAN : PS_ROW_SUM,
-                      .dim = spec->dim,
-                      .n_lookups = l->n_ids,
-                      .n_bags = n_bags,
-                      .offsets = bags && n_bags > 0 ? p->offsets : NULL,
-                      .row = p->batch.row,
-                      .weights = l->weights ? p->weights : NULL};
+    p->bags = (ps_row_bags){.mode = l->mode,
+                            .dim = spec->dim,
+                            .n_lookups = l->n_ids,
+                            .n_bags = n_bags,
+                            .offsets = l->bags && n_bags > 0 ? p->offsets : NULL,
+                            .row = p->batch.row,
+                            .weights = l->weights ? p->weights : NULL};
     const ps_err err = ps_row_bags_check(&p->bags);
     if (err != PS_OK) return ps_err_prefix(err, "table %s", spec->name);
     return rows_grow(&p->rows, &p->rows_room, (uint64_t)p->batch.n_rows * spec->dim,
@@ -367,7 +269,7 @@ static ps_err rows_body_room(rows_bodies *b, uint32_t shard, uint64_t bytes)
     return rows_grow(&b->of[shard].bytes, &b->rooms[shard], bytes, 1);
 }
 
-static ps_err rows_write_pull(pstrain_rows *r, const rows_ticket *t, uint32_t shard,
+static ps_err rows_write_pull(ps_row_client *r, const rows_ticket *t, uint32_t shard,
                               bool trains)
 {
     ps_exchange_body *body = &r->requests.of[shard];
@@ -393,7 +295,7 @@ static ps_err rows_write_pull(pstrain_rows *r, const rows_ticket *t, uint32_t sh
 }
 
 /* From the shards' answers into the parts, in the order of rows_write_pull. */
-static void rows_take_pulled(const pstrain_rows *r, const rows_ticket *t)
+static void rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
 {
     for (uint32_t shard = 0; shard < r->n_shards; shard++) {
         const float *from = r->answers.of[shard].bytes;
@@ -408,28 +310,24 @@ static void rows_take_pulled(const pstrain_rows *r, const rows_ticket *t)
     }
 }
 
-static ps_err rows_list_parts(pstrain_rows *r, const pstrain_rows_lookup *lookups, int n)
+static ps_err rows_list_parts(ps_row_client *r, const ps_row_lookup *lookups, int n)
 {
     for (int i = 0; i < r->n; i++)
         r->part_of[i] = -1;
     for (int i = 0; i < n; i++) {
         PS_TRY(rows_check_lookup(r, &lookups[i]));
         if (r->part_of[lookups[i].table] >= 0)
-            return ps_err_set(PS_ERR_ARG,
-                              "pstrain_rows_pull: table %s is looked up twice in a call",
+            return ps_err_set(PS_ERR_ARG, "table %s is looked up twice in a call",
                               r->specs[lookups[i].table].name);
         r->part_of[lookups[i].table] = i;
     }
     return PS_OK;
 }
 
-static ps_err rows_look_up(pstrain_session *s, const pstrain_rows_lookup *lookups, int n,
-                           bool trains, uint64_t *ticket)
+ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
+                          bool trains, uint64_t *ticket)
 {
-    pstrain_rows *r = s->rows;
     rows_ticket *t = &r->reading;
-    if (!lookups || n < 1 || !ticket)
-        return ps_err_set(PS_ERR_ARG, "pstrain_rows_pull: %d lookups, or a NULL", n);
     PS_TRY(rows_list_parts(r, lookups, n));
     if (trains) PS_TRY(rows_next_ticket(r, &t));
     PS_TRY(rows_ticket_room(t, n));
@@ -438,9 +336,9 @@ static ps_err rows_look_up(pstrain_session *s, const pstrain_rows_lookup *lookup
         PS_TRY(rows_fill_part(r, &t->parts[i], &lookups[i]));
     for (uint32_t shard = 0; shard < r->n_shards; shard++)
         PS_TRY(rows_write_pull(r, t, shard, trains));
-    PS_TRY(ps_session_rows_send(s->session, PS_MSG_PULL_ROWS, r->step, r->requests.of,
+    PS_TRY(ps_session_rows_send(r->session, PS_MSG_PULL_ROWS, r->step, r->requests.of,
                                 r->answers.of));
-    PS_TRY(ps_session_rows_wait(s->session));
+    PS_TRY(ps_session_rows_wait(r->session));
     rows_take_pulled(r, t);
     for (int i = 0; i < n; i++)
         ps_row_pool_forward(&t->parts[i].bags, t->parts[i].rows, lookups[i].out);
@@ -449,34 +347,25 @@ static ps_err rows_look_up(pstrain_session *s, const pstrain_rows_lookup *lookup
     return PS_OK;
 }
 
-int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups, int n,
-                      int trains, uint64_t *ticket)
-{
-    const ps_err err = rows_enter(s, "pstrain_rows_pull");
-    return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, trains != 0, ticket))
-                        : (int)err;
-}
-
 /* --- gradients --------------------------------------------------------------------- */
 
 /* NULL: it is not of the present step. */
-static rows_ticket *rows_ticket_of(const pstrain_rows *r, uint64_t ticket)
+static rows_ticket *rows_ticket_of(const ps_row_client *r, uint64_t ticket)
 {
     if (ticket <= r->tickets_before || ticket > r->tickets_before + r->n_tickets)
         return NULL;
     return &r->tickets[ticket - r->tickets_before - 1];
 }
 
-static ps_err rows_add_gradient(pstrain_session *s, uint64_t ticket, int index,
-                                const float *grad, float *weights_grad)
+ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
+                              const float *grad, float *weights_grad)
 {
-    const rows_ticket *t = rows_ticket_of(s->rows, ticket);
+    const rows_ticket *t = rows_ticket_of(r, ticket);
     if (!t || !grad || index < 0 || index >= t->n)
         return ps_err_set(PS_ERR_ARG,
-                          "pstrain_rows_gradient: ticket %" PRIu64 " has no lookup %d in "
-                          "step %" PRIu64 " of the rows: the backward pass comes before "
-                          "the step's end",
-                          ticket, index, s->rows->step);
+                          "ticket %" PRIu64 " has no lookup %d in step %" PRIu64
+                          " of the rows: the backward pass comes before the step's end",
+                          ticket, index, r->step);
     rows_part *p = &t->parts[index];
     const uint64_t n = (uint64_t)p->batch.n_rows * p->bags.dim;
     if (!p->has) {
@@ -489,28 +378,16 @@ static ps_err rows_add_gradient(pstrain_session *s, uint64_t ticket, int index,
     return PS_OK;
 }
 
-int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
-                          const float *grad, float *weights_grad)
-{
-    const ps_err err = rows_enter(s, "pstrain_rows_gradient");
-    return err == PS_OK
-               ? rows_leave(s, rows_add_gradient(s, ticket, index, grad, weights_grad))
-               : (int)err;
-}
-
 /* The shards keep what they know of it until the step ends. */
-int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
+void ps_row_client_forget(ps_row_client *r, uint64_t ticket)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_forget");
-    if (err != PS_OK) return (int)err;
-    const rows_ticket *t = rows_ticket_of(s->rows, ticket);
+    const rows_ticket *t = rows_ticket_of(r, ticket);
     for (int i = 0; t && i < t->n; i++)
         if (!t->parts[i].has) {
             free(t->parts[i].rows);
             t->parts[i].rows = NULL;
             t->parts[i].rows_room = 0;
         }
-    return rows_leave(s, PS_OK);
 }
 
 /* --- the end of a step ------------------------------------------------------------- */
@@ -525,7 +402,7 @@ static void rows_scaled_copy(float *restrict to, const float *restrict from, flo
 
 /* Gradients of a table at a shard, one lookup of the step after another; times share.
  * to NULL: counts them alone. Returns how many numbers. */
-static uint64_t rows_write_gradients(const pstrain_rows *r, int table, uint32_t shard,
+static uint64_t rows_write_gradients(const ps_row_client *r, int table, uint32_t shard,
                                      float share, float *to)
 {
     uint64_t n = 0;
@@ -541,7 +418,7 @@ static uint64_t rows_write_gradients(const pstrain_rows *r, int table, uint32_t 
     return n;
 }
 
-static ps_err rows_write_push(pstrain_rows *r, uint32_t shard, float share,
+static ps_err rows_write_push(ps_row_client *r, uint32_t shard, float share,
                               const double *lr)
 {
     ps_exchange_body *body = &r->pushes.of[shard];
@@ -563,49 +440,39 @@ static ps_err rows_write_push(pstrain_rows *r, uint32_t shard, float share,
     return PS_OK;
 }
 
-static ps_err rows_end_step(pstrain_session *s, float share, const double *lr)
+ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr)
 {
-    pstrain_rows *r = s->rows;
     for (int t = 0; t < r->n; t++)
         if (!lr || !isfinite(lr[t]) || lr[t] < 0)
-            return ps_err_set(PS_ERR_ARG,
-                              "pstrain_rows_push: the rate of table %s is not a number "
-                              "from 0",
+            return ps_err_set(PS_ERR_ARG, "the rate of table %s is not a number from 0",
                               r->specs[t].name);
     if (!isfinite(share))
-        return ps_err_set(PS_ERR_ARG, "pstrain_rows_push: share is not a number");
-    PS_TRY(ps_session_rows_wait(s->session));
+        return ps_err_set(PS_ERR_ARG, "the share of gradients of rows is not a number");
+    PS_TRY(ps_session_rows_wait(r->session));
     for (uint32_t shard = 0; shard < r->n_shards; shard++)
         PS_TRY(rows_write_push(r, shard, share, lr));
     PS_TRY(
-        ps_session_rows_send(s->session, PS_MSG_PUSH_ROWS, r->step, r->pushes.of, NULL));
+        ps_session_rows_send(r->session, PS_MSG_PUSH_ROWS, r->step, r->pushes.of, NULL));
     r->tickets_before += r->n_tickets;
     r->n_tickets = 0;
     r->step++;
     return PS_OK;
 }
 
-int pstrain_rows_push(pstrain_session *s, float share, const double *lr)
+uint64_t ps_row_client_steps(const ps_row_client *r)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_push");
-    return err == PS_OK ? rows_leave(s, rows_end_step(s, share, lr)) : (int)err;
-}
-
-uint64_t pstrain_rows_steps(const pstrain_session *s)
-{
-    return s && s->rows ? s->rows->step : 0;
+    return r->step;
 }
 
 /* --- loading and saving ------------------------------------------------------------ */
 
-uint32_t pstrain_rows_width(const pstrain_session *s, int table)
+uint32_t ps_row_client_width(const ps_row_client *r, int table)
 {
-    if (!s || !s->rows || table < 0 || table >= s->rows->n) return 0;
-    return ps_row_spec_width(&s->rows->specs[table]);
+    return table < 0 || table >= r->n ? 0 : ps_row_spec_width(&r->specs[table]);
 }
 
 /* One message to the shard with those of the n rows that it has. */
-static ps_err rows_write_load(pstrain_rows *r, uint32_t shard, const int64_t *ids,
+static ps_err rows_write_load(ps_row_client *r, uint32_t shard, const int64_t *ids,
                               uint64_t n, const float *values, ps_rows_load load)
 {
     ps_exchange_body *body = &r->requests.of[shard];
@@ -629,15 +496,13 @@ static ps_err rows_write_load(pstrain_rows *r, uint32_t shard, const int64_t *id
     return PS_OK;
 }
 
-static ps_err rows_load_all(pstrain_session *s, int table, const int64_t *ids, uint64_t n,
-                            const float *values, bool with_state, uint64_t steps)
+ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint64_t n,
+                          const float *values, bool with_state, uint64_t steps)
 {
-    pstrain_rows *r = s->rows;
     if (table < 0 || table >= r->n || (n > 0 && (!ids || !values)))
-        return ps_err_set(PS_ERR_ARG, "pstrain_rows_load: table %d of %d, or a NULL",
-                          table, r->n);
+        return ps_err_set(PS_ERR_ARG, "rows for table %d of %d, or a NULL", table, r->n);
     const ps_rows_load load = {.table = (uint32_t)table,
-                               .width = with_state ? pstrain_rows_width(s, table)
+                               .width = with_state ? ps_row_client_width(r, table)
                                                    : r->specs[table].dim,
                                .steps = steps};
     const uint64_t most = LOAD_MOST_BYTES / (load.width * sizeof(float)) + 1;
@@ -647,36 +512,23 @@ static ps_err rows_load_all(pstrain_session *s, int table, const int64_t *ids, u
         for (uint32_t shard = 0; shard < r->n_shards; shard++)
             PS_TRY(rows_write_load(r, shard, ids + at, some, values + at * load.width,
                                    load));
-        PS_TRY(ps_session_rows_send(s->session, PS_MSG_LOAD_ROWS, r->step, r->requests.of,
+        PS_TRY(ps_session_rows_send(r->session, PS_MSG_LOAD_ROWS, r->step, r->requests.of,
                                     NULL));
-        PS_TRY(ps_session_rows_wait(s->session));
+        PS_TRY(ps_session_rows_wait(r->session));
         at += some;
     } while (at < n);
     return PS_OK;
 }
 
-int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids, uint64_t n,
-                      const float *values, int with_state, uint64_t steps)
-{
-    const ps_err err = rows_enter(s, "pstrain_rows_load");
-    return err == PS_OK ? rows_leave(s, rows_load_all(s, table, ids, n, values,
-                                                      with_state != 0, steps))
-                        : (int)err;
-}
-
 /* next: 1 + partition + PS_ROW_PARTITIONS * shard. */
-static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *page)
+ps_err ps_row_client_save(ps_row_client *r, int table, ps_row_page *page)
 {
-    pstrain_rows *r = s->rows;
-    if (table < 0 || table >= r->n || !page || page->struct_size < sizeof *page)
-        return ps_err_set(PS_ERR_ARG,
-                          "pstrain_rows_save: table %d of %d, or a wrong page", table,
-                          r->n);
+    if (table < 0 || table >= r->n)
+        return ps_err_set(PS_ERR_ARG, "rows of table %d of %d", table, r->n);
     const uint64_t from = page->next ? page->next - 1 : 0;
     const uint64_t shard = from / PS_ROW_PARTITIONS;
     if (shard >= r->n_shards)
-        return ps_err_set(PS_ERR_ARG, "pstrain_rows_save: there is no page %" PRIu64,
-                          page->next);
+        return ps_err_set(PS_ERR_ARG, "rows: there is no page %" PRIu64, page->next);
     const ps_rows_save save = {(uint32_t)table, (uint32_t)(from % PS_ROW_PARTITIONS)};
     for (uint32_t i = 0; i < r->n_shards; i++)
         r->requests.of[i].n = 0; // nothing goes to the others
@@ -684,12 +536,12 @@ static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *p
     memcpy(r->requests.of[shard].bytes, &save, sizeof save);
     r->pages.of[shard].grows = true;
     r->pages.of[shard].most = PS_WIRE_BODY_BYTES;
-    PS_TRY(ps_session_rows_send(s->session, PS_MSG_SAVE_ROWS, r->step, r->requests.of,
+    PS_TRY(ps_session_rows_send(r->session, PS_MSG_SAVE_ROWS, r->step, r->requests.of,
                                 r->pages.of));
-    PS_TRY(ps_session_rows_wait(s->session));
+    PS_TRY(ps_session_rows_wait(r->session));
     ps_rows_page got;
     PS_TRY(ps_rows_page_read(r->pages.of[shard].bytes, r->pages.of[shard].n,
-                             pstrain_rows_width(s, table), &got));
+                             ps_row_client_width(r, table), &got));
     page->n = got.n;
     page->ids = (const int64_t *)got.ids;
     page->values = got.values;
@@ -699,10 +551,4 @@ static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *p
     else
         page->next = shard + 1 < r->n_shards ? 1 + PS_ROW_PARTITIONS * (shard + 1) : 0;
     return PS_OK;
-}
-
-int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page)
-{
-    const ps_err err = rows_enter(s, "pstrain_rows_save");
-    return err == PS_OK ? rows_leave(s, rows_save_page(s, table, page)) : (int)err;
 }

@@ -1,0 +1,229 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "pstrain_state.h"
+
+/* --- opening ----------------------------------------------------------------------- */
+
+static ps_err rows_word(const ps_word *words, const char *text, const char *name,
+                        const char *what, int *value)
+{
+    char list[160];
+    if (text && ps_word_find(words, text, value)) return PS_OK;
+    return ps_err_set(PS_ERR_ARG, "embedding table %.64s: its %s is %.40s; possible: %s",
+                      name, what, text ? text : "NULL",
+                      ps_word_list(words, list, sizeof list));
+}
+
+static ps_err rows_spec_of(const pstrain_rows_table *t, int index, ps_row_spec *out)
+{
+    int rule, init;
+    if (!t->name || strlen(t->name) >= PS_ROW_NAME_BYTES)
+        return ps_err_set(PS_ERR_ARG,
+                          "embedding table %d: its name is NULL, or longer than %d bytes",
+                          index, PS_ROW_NAME_BYTES - 1);
+    PS_TRY(rows_word(ps_row_optimizer_words, t->optimizer, t->name, "optimizer", &rule));
+    PS_TRY(rows_word(ps_row_init_words, t->init, t->name, "init", &init));
+    *out = (ps_row_spec){.number = (uint32_t)index,
+                         .dim = t->dim,
+                         .optimizer = (ps_row_optimizer)rule,
+                         .lr = t->lr,
+                         .eps = t->eps,
+                         .beta1 = t->beta1,
+                         .beta2 = t->beta2,
+                         .lr_decay = t->lr_decay,
+                         .initial_accumulator = t->initial_accumulator,
+                         .init = (ps_row_init)init,
+                         .init_scale = t->scale,
+                         .seed = t->seed,
+                         .max_bytes = t->max_bytes,
+                         .full = t->evicts ? PS_ROW_FULL_EVICT : PS_ROW_FULL_END,
+                         .admit = t->admit,
+                         .expire = t->expire};
+    memcpy(out->name, t->name, strlen(t->name) + 1);
+    return ps_row_spec_check(out);
+}
+
+static ps_err rows_check_job(const pstrain_session *s)
+{
+    const char *why = NULL;
+    if (s->servers == 0)
+        why = "need servers (ps-server, psrun -s 1): all-reduce has none";
+    else if (ps_config_two_levels(s->full))
+        why = "do not go with exchange.levels 2: take 1";
+    else if (s->full->loss_scale.use == PS_SWITCH_ON)
+        why = "do not go with loss_scale.use on: rows are float32";
+    return why ? ps_err_set(PS_ERR_CONFIG, "embedding tables %s", why) : PS_OK;
+}
+
+static ps_err rows_check_names(const ps_row_spec *rows, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(rows[i].name, rows[k].name) == 0)
+                return ps_err_set(PS_ERR_ARG, "two embedding tables have the name %s",
+                                  rows[i].name);
+    return PS_OK;
+}
+
+ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t)
+{
+    if (t->n_rows == 0) return PS_OK;
+    if (t->n_rows < 0 || t->n_rows > PS_ROW_TABLES_MAX || !t->rows ||
+        t->rows_size < sizeof(char *))
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_open: %d embedding tables of %zu bytes; up to %d are "
+                          "possible",
+                          t->n_rows, t->rows_size, PS_ROW_TABLES_MAX);
+    PS_TRY(rows_check_job(s));
+    PS_TRY(ps_mem_zalloc(&s->own.rows, (size_t)t->n_rows, sizeof *s->own.rows,
+                         "embedding tables"));
+    s->own.n_rows = t->n_rows;
+    const size_t room = t->rows_size < sizeof(pstrain_rows_table)
+                            ? t->rows_size
+                            : sizeof(pstrain_rows_table);
+    for (int i = 0; i < t->n_rows; i++) {
+        pstrain_rows_table one = {0};
+        memcpy(&one, (const char *)t->rows + (size_t)i * t->rows_size, room);
+        PS_TRY(rows_spec_of(&one, i, &s->own.rows[i]));
+    }
+    return rows_check_names(s->own.rows, t->n_rows);
+}
+
+ps_err pstrain_rows_open(pstrain_session *s)
+{
+    const int n = s->own.n_rows;
+    if (n == 0) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&s->lookups, (size_t)n, sizeof *s->lookups, "embedding tables"));
+    return ps_row_client_create(s->session, s->own.rows, n, &s->rows);
+}
+
+void pstrain_rows_close(pstrain_session *s)
+{
+    ps_row_client_destroy(&s->rows);
+    free(s->lookups);
+    s->lookups = NULL;
+}
+
+/* --- calls ------------------------------------------------------------------------- */
+
+/* As pstrain_enter, of a started session with embedding tables. */
+static ps_err rows_enter(pstrain_session *s, const char *call)
+{
+    PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_STARTED, call));
+    if (s->rows) return PS_OK;
+    pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
+    return ps_err_set(PS_ERR_ARG, "%s: the job was opened without embedding tables",
+                      call);
+}
+
+static int rows_leave(pstrain_session *s, ps_err err)
+{
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
+}
+
+static ps_err rows_take_lookup(const pstrain_rows_lookup *l, ps_row_lookup *out)
+{
+    if (l->struct_size < sizeof *l)
+        return ps_err_set(PS_ERR_ARG, "a lookup of struct_size %zu", l->struct_size);
+    if (l->mode < PSTRAIN_ROWS_EACH || l->mode > PSTRAIN_ROWS_MEAN)
+        return ps_err_set(PS_ERR_ARG, "a lookup whose mode is not one of "
+                                      "pstrain_rows_mode");
+    *out =
+        (ps_row_lookup){.table = l->table,
+                        .bags = l->mode != PSTRAIN_ROWS_EACH,
+                        .mode = l->mode == PSTRAIN_ROWS_MEAN ? PS_ROW_MEAN : PS_ROW_SUM,
+                        .ids = l->ids,
+                        .n_ids = l->n_ids,
+                        .n_rows = l->n_rows,
+                        .offsets = l->offsets,
+                        .n_bags = l->n_bags,
+                        .weights = l->weights,
+                        .has_padding = l->has_padding != 0,
+                        .padding = l->padding,
+                        .out = l->out};
+    return PS_OK;
+}
+
+static ps_err rows_look_up(pstrain_session *s, const pstrain_rows_lookup *lookups, int n,
+                           bool trains, uint64_t *ticket)
+{
+    if (!lookups || n < 1 || n > s->own.n_rows || !ticket)
+        return ps_err_set(PS_ERR_ARG, "%d lookups in %d tables, or a NULL", n,
+                          s->own.n_rows);
+    for (int i = 0; i < n; i++)
+        PS_TRY(rows_take_lookup(&lookups[i], &s->lookups[i]));
+    return ps_row_client_pull(s->rows, s->lookups, n, trains, ticket);
+}
+
+int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups, int n,
+                      int trains, uint64_t *ticket)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_pull");
+    return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, trains != 0, ticket))
+                        : (int)err;
+}
+
+int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
+                          const float *grad, float *weights_grad)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_gradient");
+    return err == PS_OK ? rows_leave(s, ps_row_client_gradient(s->rows, ticket, index,
+                                                               grad, weights_grad))
+                        : (int)err;
+}
+
+int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_forget");
+    if (err != PS_OK) return (int)err;
+    ps_row_client_forget(s->rows, ticket);
+    return rows_leave(s, PS_OK);
+}
+
+int pstrain_rows_push(pstrain_session *s, float share, const double *lr)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_push");
+    return err == PS_OK ? rows_leave(s, ps_row_client_push(s->rows, share, lr))
+                        : (int)err;
+}
+
+uint64_t pstrain_rows_steps(const pstrain_session *s)
+{
+    return s && s->rows ? ps_row_client_steps(s->rows) : 0;
+}
+
+uint32_t pstrain_rows_width(const pstrain_session *s, int table)
+{
+    return s && s->rows ? ps_row_client_width(s->rows, table) : 0;
+}
+
+int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids, uint64_t n,
+                      const float *values, int with_state, uint64_t steps)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_load");
+    return err == PS_OK ? rows_leave(s, ps_row_client_load(s->rows, table, ids, n, values,
+                                                           with_state != 0, steps))
+                        : (int)err;
+}
+
+static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *page)
+{
+    if (!page || page->struct_size < sizeof *page)
+        return ps_err_set(PS_ERR_ARG, "rows of table %d: a wrong page", table);
+    ps_row_page got = {.next = page->next};
+    PS_TRY(ps_row_client_save(s->rows, table, &got));
+    page->next = got.next;
+    page->n = got.n;
+    page->ids = got.ids;
+    page->values = got.values;
+    page->steps = got.steps;
+    return PS_OK;
+}
+
+int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_save");
+    return err == PS_OK ? rows_leave(s, rows_save_page(s, table, page)) : (int)err;
+}

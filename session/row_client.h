@@ -1,0 +1,74 @@
+/* A worker's lookups in embedding tables, whose rows live on the servers: distinct ids,
+ * one message to each shard for all tables of a call, pooling, gradients of rows.
+ *
+ *   each step of the rows, on every rank, beside the session's own steps:
+ *     ps_row_client_pull       any number of times; blocks
+ *     ps_row_client_gradient   of what was looked up
+ *     ps_row_client_push       ends the step
+ *
+ * The thread that calls the session's functions calls these. The messages: rows_body.h.
+ */
+#ifndef PS_ROW_CLIENT_H
+#define PS_ROW_CLIENT_H
+
+#include "row_pool.h"
+#include "row_spec.h"
+#include "session.h"
+
+typedef struct ps_row_client ps_row_client;
+
+typedef struct ps_row_lookup {
+    int table;
+    bool bags;          // else out has a row for each id
+    ps_row_mode mode;   // of bags
+    const int64_t *ids; // (n_ids), from 0; borrowed during the call
+    uint64_t n_ids;
+    uint64_t n_rows;        // ids are below it; 0: any
+    const int64_t *offsets; // (n_bags) as ps_row_bags
+    uint64_t n_bags;
+    const float *weights; // (n_ids) with PS_ROW_SUM; NULL: 1
+    bool has_padding;     // lookups of this id count in no bag, and have no gradient
+    int64_t padding;
+    float *out; // (n_bags or n_ids, dim)
+} ps_row_lookup;
+
+/* specs (n): the tables of the job, the same on all ranks and servers. Both are borrowed
+ * until destroy, which comes after the session's: its thread may be writing here. *out is
+ * owned by the caller. NOMEM. */
+ps_err ps_row_client_create(ps_session *session, const ps_row_spec *specs, int n,
+                            ps_row_client **out);
+void ps_row_client_destroy(ps_row_client **client);
+
+/* n lookups of different tables. trains: gradients may follow in this step, under
+ * *ticket. ARG names the table and what is wrong. */
+ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
+                          bool trains, uint64_t *ticket);
+/* Adds the gradient of `out` of lookup `index` of that call. weights_grad (n_ids) becomes
+ * that of its weights; NULL: not wanted. */
+ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
+                              const float *grad, float *weights_grad);
+/* No gradients of the ticket follow. */
+void ps_row_client_forget(ps_row_client *r, uint64_t ticket);
+/* Every rank. Gradients are multiplied by share. lr: of each table; rank 0's count. */
+ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr);
+uint64_t ps_row_client_steps(const ps_row_client *r); // pushed so far
+
+/* float32 of a row with its optimizer's state. */
+uint32_t ps_row_client_width(const ps_row_client *r, int table);
+/* Rows for the servers, between two steps: values (n, dim), or with state (n, width).
+ * steps: of the table. */
+ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint64_t n,
+                          const float *values, bool with_state, uint64_t steps);
+
+typedef struct ps_row_page {
+    uint64_t next; // 0: the first page; then as it was left; 0 again: there is none
+    uint64_t n;
+    const int64_t *ids;  // (n); this and the next are borrowed until the next page
+    const float *values; // (n, width)
+    uint64_t steps;      // of the table
+} ps_row_page;
+
+/* Rows that a table has, a page at a time. */
+ps_err ps_row_client_save(ps_row_client *r, int table, ps_row_page *page);
+
+#endif
