@@ -392,7 +392,7 @@ ps_err ps_yaml_load(const char *file, ps_yaml **out)
     FILE *f = NULL;
     *out = NULL;
     PS_TRY(ps_regular_file_stream(file, "r", &f));
-    ps_err err = ps_mem_zalloc(&text, MAX_FILE_BYTES + 1, 1, file);
+    ps_err err = ps_mem_map_zeroed(&text, MAX_FILE_BYTES + 1, file);
     if (err != PS_OK) {
         fclose(f);
         return err;
@@ -403,7 +403,7 @@ ps_err ps_yaml_load(const char *file, ps_yaml **out)
     else
         err = ps_yaml_parse(file, text, n, out);
     fclose(f);
-    free(text);
+    ps_mem_unmap(text, MAX_FILE_BYTES + 1);
     return err;
 }
 

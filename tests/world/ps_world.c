@@ -15,6 +15,7 @@
 #include <dnnl.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -287,7 +288,9 @@ int main(int argc, char **argv)
     clearenv();
     setenv("OMP_NUM_THREADS", "1", 1);
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0,
-                0); // a small job would clear 2 MiB each time
+                0);                     // a small job would clear 2 MiB each time
+    mallopt(M_MMAP_THRESHOLD, 1 << 30); // nor give memory back
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     signal(SIGPIPE, SIG_IGN);
     snprintf(folder, sizeof folder, "/dev/shm/world-%010d", (int)getpid());
     snprintf(record, sizeof record, "%s.log", folder);

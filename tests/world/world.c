@@ -1,7 +1,9 @@
+#undef _FORTIFY_SOURCE // longjmp goes from stack to stack
 #include "world.h"
 
 #include <errno.h>
 #include <link.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +17,15 @@ enum { STACK_BYTES = 512 << 10, OWN_BYTES = 2048 };
 
 typedef struct task {
     world_process *process;
+    struct task *next; // of the process
+    int place;         // among all
     char name[WORLD_NAME];
     void *(*run)(void *);
     void *arg, *result;
-    ucontext_t context; // while another one runs; so are the next two
-    int code;           // errno
+    ucontext_t begin;
+    bool has_begun;
+    jmp_buf context; // while another one runs; so are the next two
+    int code;        // errno
     uint8_t own[OWN_BYTES];
     uint64_t spent_ns; // of processor time, where the world measures it
     bool done;
@@ -45,6 +51,11 @@ static struct {
     int n_processes;
     task *tasks[TASKS];
     int n_tasks;
+    uint64_t able[TASKS / 64]; // bit i: task i can go on
+    int n_able;
+    // A tree, its leaves from TASKS on: how long before the end of time a task is looked
+    // at again, 0: not for the time; of a node the most of both below.
+    uint64_t soon[2 * TASKS];
     event *events; // a heap
     size_t n_events, room;
     uint64_t n_events_ever;
@@ -122,29 +133,70 @@ static event take_event(void)
 
 /* ---- the baton ---- */
 
-static bool task_stands(const task *t)
+static void task_look_at(const task *t, uint64_t at_ns)
 {
-    return t->done || t->process->dead || t->process->frozen_ns > W.now_ns;
+    size_t i = TASKS + (size_t)t->place;
+    W.soon[i] = UINT64_MAX - at_ns;
+    for (i /= 2; i > 0; i /= 2)
+        W.soon[i] = W.soon[2 * i] > W.soon[2 * i + 1] ? W.soon[2 * i] : W.soon[2 * i + 1];
 }
 
-static bool may_run(const task *t)
+/* Whether it can go on, and when that may change by itself. */
+static void task_look(const task *t)
 {
-    if (task_stands(t)) return false;
-    return !t->waits || W.now_ns >= t->until_ns || t->ready(t->what);
+    const bool gone = t->done || t->process->dead;
+    const bool frozen = t->process->frozen_ns > W.now_ns;
+    const bool able =
+        !gone && !frozen && (!t->waits || W.now_ns >= t->until_ns || t->ready(t->what));
+    uint64_t *word = &W.able[t->place / 64];
+    const uint64_t bit = UINT64_C(1) << t->place % 64;
+    W.n_able += able - ((*word & bit) != 0);
+    *word = able ? *word | bit : *word & ~bit;
+    task_look_at(t, gone || able ? UINT64_MAX
+                    : frozen     ? t->process->frozen_ns
+                                 : t->until_ns);
+}
+
+void world_touch(const world_process *p)
+{
+    for (const task *t = p->tasks; t; t = t->next)
+        task_look(t);
+}
+
+void world_touch_all(void)
+{
+    for (int i = 0; i < W.n_tasks; i++)
+        task_look(W.tasks[i]);
 }
 
 /* When something happens next, where nobody can go on now. */
 static uint64_t next_time(void)
 {
-    uint64_t next = W.n_events > 0 ? W.events[0].at_ns : UINT64_MAX;
-    for (int i = 0; i < W.n_tasks; i++) {
-        const task *t = W.tasks[i];
-        if (t->done || t->process->dead) continue;
-        uint64_t at =
-            t->process->frozen_ns > W.now_ns ? t->process->frozen_ns : t->until_ns;
-        if (at < next) next = at;
+    const uint64_t next = UINT64_MAX - W.soon[1];
+    return W.n_events > 0 && W.events[0].at_ns < next ? W.events[0].at_ns : next;
+}
+
+/* Whose time has come. */
+static void look_at_late(void)
+{
+    while (UINT64_MAX - W.soon[1] <= W.now_ns) {
+        size_t i = 1;
+        while (i < TASKS)
+            i = 2 * i + (W.soon[2 * i] < W.soon[2 * i + 1]);
+        task_look(W.tasks[i - TASKS]);
     }
-    return next;
+}
+
+/* The n-th of those that can go on, in the order of their start. */
+static task *nth_able(int n)
+{
+    int word = 0;
+    for (int in; n >= (in = __builtin_popcountll(W.able[word])); word++)
+        n -= in;
+    uint64_t bits = W.able[word];
+    while (n-- > 0)
+        bits &= bits - 1;
+    return W.tasks[64 * word + __builtin_ctzll(bits)];
 }
 
 static void run_events(void)
@@ -171,11 +223,14 @@ static task *choose_task(void)
 {
     for (;;) {
         run_events();
-        task *able[TASKS];
-        int n = 0;
-        for (int i = 0; i < W.n_tasks; i++)
-            if (may_run(W.tasks[i])) able[n++] = W.tasks[i];
-        if (n > 0) return able[n == 1 ? 0 : world_draw((uint64_t)n)];
+        look_at_late();
+        world_touch(&W.processes[0]); // it watches what others do
+        if (W.n_able > 0) {
+            const int n = W.n_able == 1 ? 0 : (int)world_draw((uint64_t)W.n_able);
+            task *next = nth_able(n);
+            next->waits = false;
+            return next;
+        }
         const uint64_t next = next_time();
         if (next == UINT64_MAX) world_stuck("nobody can go on");
         if (next > W.o.most_ns) world_stuck("the job does not end");
@@ -190,7 +245,11 @@ static void switch_to(task *from, task *to)
     memcpy(from->own, W.own, W.own_bytes);
     memcpy(W.own, to->own, W.own_bytes);
     W.running = to;
-    swapcontext(&from->context, &to->context);
+    if (_setjmp(from->context) == 0) { // swapcontext asks the kernel about signals
+        if (to->has_begun) _longjmp(to->context, 1);
+        to->has_begun = true;
+        setcontext(&to->begin);
+    }
     errno = from->code;
 }
 
@@ -226,9 +285,9 @@ static void hand_on(void)
 {
     task *me = W.running;
     meter(me);
+    world_touch(me->process);
     task *next = choose_task();
     meter(NULL);
-    next->waits = false;
     W.now_ns += 1 + world_draw(SWITCH_NS);
     if (next != me) switch_to(me, next);
 }
@@ -272,15 +331,25 @@ static void *take_stack(void)
     return stack;
 }
 
+static void end_task(task *t)
+{
+    task **at = &t->process->tasks;
+    while (*at != t)
+        at = &(*at)->next;
+    *at = t->next;
+    t->done = true;
+    task_look(t);
+}
+
 static void task_main(void)
 {
     task *t = W.running;
     t->result = t->run(t->arg);
-    t->done = true;
-    t->process->n_tasks--;
+    end_task(t);
+    world_touch(t->process);
     task *next = choose_task();
-    *(void **)t->context.uc_stack.ss_sp = free_stacks; // who comes next may have it
-    free_stacks = t->context.uc_stack.ss_sp;
+    *(void **)t->begin.uc_stack.ss_sp = free_stacks; // who comes next may have it
+    free_stacks = t->begin.uc_stack.ss_sp;
     switch_to(t, next);
 }
 
@@ -297,8 +366,12 @@ static task *new_task(world_process *p, const char *name, void *(*run)(void *), 
     if (W.n_tasks == TASKS) { // the places of those that have ended are free
         int n = 0;
         for (int i = 0; i < W.n_tasks; i++)
-            if (!W.tasks[i]->done) W.tasks[n++] = W.tasks[i];
+            if (!W.tasks[i]->done) (W.tasks[n] = W.tasks[i])->place = n, n++;
         W.n_tasks = n;
+        W.n_able = 0;
+        memset(W.able, 0, sizeof W.able);
+        memset(W.soon, 0, sizeof W.soon);
+        world_touch_all();
     }
     task *t = calloc(1, sizeof *t);
     if (!t || W.n_tasks == TASKS) world_wrong("too many threads");
@@ -307,9 +380,12 @@ static task *new_task(world_process *p, const char *name, void *(*run)(void *), 
     t->arg = arg;
     t->until_ns = UINT64_MAX;
     snprintf(t->name, sizeof t->name, "%s", name);
+    t->place = W.n_tasks;
     W.tasks[W.n_tasks++] = t;
-    p->n_tasks++;
-    make_context(&t->context);
+    t->next = p->tasks;
+    p->tasks = t;
+    task_look(t);
+    make_context(&t->begin);
     return t;
 }
 
@@ -341,6 +417,7 @@ world_process *world_self(void)
 static void end_process(world_process *p)
 {
     p->dead = true;
+    world_touch(p);
     world_net_forget(p);
     world_files_forget(p);
 }
@@ -391,6 +468,7 @@ void world_freeze(world_process *p, uint64_t for_ns)
 {
     world_say("freeze %s for %.3f s", p->name, (double)for_ns * 1e-9);
     if (p->frozen_ns < W.now_ns + for_ns) p->frozen_ns = W.now_ns + for_ns;
+    world_touch(p);
 }
 
 void world_clock_jumps(world_process *p, int64_t by_s)
@@ -491,7 +569,8 @@ int world_run(const world_options *options, int (*first)(void *), void *arg)
     *p = (world_process){.name = "nemesis", .main = first, .arg = arg};
     snprintf(p->address, sizeof p->address, "10.0.0.1");
     W.running = new_task(p, "main", run_first, p);
-    swapcontext(&W.outside, &W.running->context);
+    W.running->has_begun = true;
+    swapcontext(&W.outside, &W.running->begin);
     fflush(stdout);
     return W.code;
 }

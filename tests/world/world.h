@@ -29,9 +29,9 @@ typedef struct world_process {
     bool dead;
     bool ended; // main has returned `code`
     int code;
-    int64_t clock_s; // by how much its host's clock on the wall is wrong
-    int signal;      // that it was sent; 0: none
-    int n_tasks;     // that have not ended
+    int64_t clock_s;    // by how much its host's clock on the wall is wrong
+    int signal;         // that it was sent; 0: none
+    struct task *tasks; // that have not ended
     int (*main)(void *arg);
     void *arg;
 } world_process;
@@ -59,6 +59,10 @@ uint64_t world_draw(uint64_t below);
 /* Waits until ready(arg) holds; false: `until` has passed before. UINT64_MAX: for ever.
  */
 bool world_wait(bool (*ready)(void *arg), void *arg, uint64_t until_ns);
+/* What a task waits for may hold now: of a process other than the caller's, and other
+ * than the first one, which is looked at each time. */
+void world_touch(const world_process *p);
+void world_touch_all(void);
 /* Lets others run. */
 void world_yield(void);
 world_process *world_self(void);

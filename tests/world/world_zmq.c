@@ -215,6 +215,7 @@ typedef struct socket {
     queue unsent;           // of a DEALER
     uint64_t tries;         // to connect
     struct connection *to;  // of a ROUTER: where the message that is written goes
+    struct connection *first, *last; // of its connections, in the order of their numbers
     uint32_t zap_number;
 } socket_t;
 
@@ -235,11 +236,21 @@ typedef struct connection {
     way up, down;                    // to the router, to the dealer
     uint8_t id[ID_BYTES];
     size_t id_bytes;
+    struct connection *next_of[2]; // of the dealer, of the router
+    struct connection *next;       // that begins with the same place of `named`
 } connection;
+
+/* For whoever polls the socket. */
+static void socket_put(socket_t *s, message *m)
+{
+    queue_put(&s->in, m);
+    world_touch(s->process);
+}
 
 static socket_t *sockets[SOCKETS];
 static connection *connections[CONNECTIONS];
 static int n_sockets, n_connections;
+static connection *named[CONNECTIONS]; // by router and id
 static uint64_t n_messages;
 static struct {
     uint64_t until_ns;
@@ -291,7 +302,7 @@ static void tell_monitor(socket_t *s, uint16_t event, int fd)
     message *news = new_message();
     add_frame(news, new_body(bytes, sizeof bytes));
     add_frame(news, new_body(s->endpoint, strlen(s->endpoint)));
-    queue_put(&m->in, news);
+    socket_put(m, news);
 }
 
 int zmq_socket_monitor(void *socket, const char *address, int events)
@@ -339,7 +350,7 @@ static void arrive(void *arg, uint64_t is_up)
         world_say("arrives %s%s %s: %d frames, %zu bytes", is_up ? "at " : "from ",
                   c->router->process->name, c->dealer->process->name, m->n,
                   m->frames[m->n - 1].body->bytes);
-    queue_put(&to->in, m);
+    socket_put(to, m);
 }
 
 static void travel(connection *c, bool is_up, message *m)
@@ -357,6 +368,33 @@ static void travel(connection *c, bool is_up, message *m)
 
 /* ---- connections begin ---- */
 
+static connection **place_of(const socket_t *router, const void *id, size_t bytes)
+{
+    size_t hash = (size_t)router->index;
+    for (size_t i = 0; i < bytes; i++)
+        hash = hash * 31 + ((const uint8_t *)id)[i];
+    return &named[hash * 2654435761u % CONNECTIONS];
+}
+
+static void add_to(socket_t *s, connection *c)
+{
+    connection **last = s->last ? &s->last->next_of[s->last->router == s] : &s->first;
+    *last = s->last = c;
+}
+
+static bool is_of(const connection *c, const socket_t *router, const void *id,
+                  size_t bytes)
+{
+    return c->router == router && c->id_bytes == bytes && memcmp(c->id, id, bytes) == 0;
+}
+
+static connection *connection_to(const socket_t *router, const body *id)
+{
+    for (connection *c = *place_of(router, id->data, id->bytes); c; c = c->next)
+        if (c->state == UP && is_of(c, router, id->data, id->bytes)) return c;
+    return NULL;
+}
+
 static void try_to_connect(void *arg, uint64_t number);
 
 static void connect_later(socket_t *s)
@@ -372,11 +410,9 @@ static void connection_up(void *arg, uint64_t number)
     connection *c = arg;
     if (c->state != PROVING || c->dealer->closed || c->router->closed) return;
     // A connection with the same routing id takes the place of the one before.
-    for (int i = 0; i < n_connections; i++) {
-        connection *other = connections[i];
-        if (other == c || other->router != c->router || other->id_bytes != c->id_bytes ||
-            memcmp(other->id, c->id, c->id_bytes) != 0)
-            continue;
+    for (connection *other = *place_of(c->router, c->id, c->id_bytes); other;
+         other = other->next) {
+        if (other == c || !is_of(other, c->router, c->id, c->id_bytes)) continue;
         if (other->up.lost_from > other->up.n_arrived)
             other->up.lost_from = other->up.n_arrived; // what still travels is lost
         if (other->state == UP) {
@@ -407,7 +443,7 @@ static void ask_gate(connection *c)
         add_frame(m, words[i] ? new_body(words[i], strlen(words[i]))
                               : new_body(&c->index, sizeof c->index));
     add_frame(m, new_body(c->dealer->secret, c->dealer->secret_bytes));
-    queue_put(&zap->in, m);
+    socket_put(zap, m);
 }
 
 static void connection_refused(connection *c)
@@ -469,6 +505,11 @@ static void try_to_connect(void *arg, uint64_t number)
     c->id_bytes = s->id_bytes;
     memcpy(c->id, s->id, s->id_bytes);
     if (s->id_bytes == 0) c->id_bytes = made_up_id(c, c->id);
+    connection **place = place_of(to, c->id, c->id_bytes);
+    c->next = *place;
+    *place = c;
+    add_to(s, c);
+    add_to(to, c);
     s->out = c;
     tell_monitor(to, ZMQ_EVENT_ACCEPTED, fd_of(c, true));
     if (to->asks)
@@ -540,6 +581,7 @@ void world_net_forget(const world_process *p)
     for (int i = 0; i < n_connections; i++)
         if (connections[i]->dealer->process == p || connections[i]->router->process == p)
             end_connection(connections[i], true);
+    world_touch_all();
 }
 
 /* ---- the calls ---- */
@@ -593,10 +635,9 @@ int zmq_close(void *socket)
 {
     socket_t *s = socket;
     s->closed = true;
+    if (s->bound) world_touch_all();
     if (s->context->zap == s) s->context->zap = NULL;
-    for (int i = 0; i < n_connections; i++) {
-        connection *c = connections[i];
-        if (c->dealer != s && c->router != s) continue;
+    for (connection *c = s->first; c; c = c->next_of[c->router == s]) {
         for (message *m = (c->dealer == s ? &c->up : &c->down)->messages.first; m;
              m = m->next)
             own_bodies(m);
@@ -663,6 +704,7 @@ int zmq_bind(void *socket, const char *where)
         return -1;
     }
     s->bound = true;
+    world_touch_all(); // some wait until somebody listens
     tell_monitor(s, ZMQ_EVENT_LISTENING, -1);
     return 0;
 }
@@ -679,17 +721,6 @@ int zmq_connect(void *socket, const char *where)
     snprintf(s->endpoint, sizeof s->endpoint, "%s", where);
     world_at(world_now() + latency_ns(), try_to_connect, s, 0);
     return 0;
-}
-
-static connection *connection_to(const socket_t *router, const body *id)
-{
-    for (int i = n_connections - 1; i >= 0; i--) {
-        connection *c = connections[i];
-        if (c->router == router && c->state == UP && c->id_bytes == id->bytes &&
-            memcmp(c->id, id->data, id->bytes) == 0)
-            return c;
-    }
-    return NULL;
 }
 
 static void message_written(socket_t *s)

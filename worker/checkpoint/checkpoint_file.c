@@ -44,7 +44,7 @@ static ps_err sum_file(const char *path, uint64_t *bytes, uint32_t *crc)
 {
     enum { BUFFER = 1 << 20 };
     unsigned char *buffer;
-    PS_TRY(ps_mem_zalloc(&buffer, BUFFER, 1, path));
+    PS_TRY(ps_mem_map_zeroed(&buffer, BUFFER, path)); // most files are small
     FILE *file;
     ps_err err = ps_regular_file_stream(path, "r", &file);
     *bytes = 0;
@@ -53,7 +53,7 @@ static ps_err sum_file(const char *path, uint64_t *bytes, uint32_t *crc)
         *crc = (uint32_t)crc32(*crc, buffer, (uInt)n);
     if (file && ferror(file)) err = ps_err_errno(PS_ERR_IO, "%s: reading", path);
     if (file) fclose(file);
-    free(buffer);
+    ps_mem_unmap(buffer, BUFFER);
     return err;
 }
 
