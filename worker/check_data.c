@@ -14,6 +14,7 @@
 #include "printable.h"
 #include "readable.h"
 #include "trainer.h"
+#include "wrapped.h"
 
 enum { READ_MS = 5000, BATCH_MS = 60000, BATCH = 32 };
 enum { COLUMNS = 80, INDENT = 12, NAME_BYTES = 50, ITEM_BYTES = 1600 };
@@ -33,20 +34,13 @@ __attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const ch
                                                              const char *fmt, ...)
 {
     char said[ITEM_BYTES], text[ITEM_BYTES];
-    int at = fprintf(out, "%-*s", INDENT - 1, label);
     va_list args;
     va_start(args, fmt);
     vsnprintf(said, sizeof said, fmt, args);
     va_end(args);
     ps_printable(said, text, sizeof text);
-    for (const char *word = text; *word;) {
-        const int n = (int)strcspn(word, " ");
-        if (at + 1 + n > COLUMNS && at > INDENT)
-            at = fprintf(out, "\n%*s", INDENT - 1, "") - 1;
-        at += fprintf(out, " %.*s", n, word);
-        word += n + (word[n] == ' ');
-    }
-    fputc('\n', out);
+    fprintf(out, "%-*s", INDENT, label);
+    ps_print_wrapped(out, COLUMNS, INDENT, INDENT, text);
 }
 
 static const char *check_data_plural(int64_t n)

@@ -179,6 +179,7 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
     put_number(o, "test_mae", m->mae);
     put_number(o, "test_rmse", m->rmse);
     put_count(o, "test_samples", (uint64_t)r->evaluation.samples);
+    put_count(o, "best_epoch", (uint64_t)r->best_epoch);
     json_object_set_new(o, "interrupted", json_boolean(r->interrupted));
     json_object_set_new(o, "stopped_early", json_boolean(r->stopped_early));
 }

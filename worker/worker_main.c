@@ -15,6 +15,7 @@
 #include "predict.h"
 #include "serve.h"
 #include "worker_job.h"
+#include "wrapped.h"
 
 /* As shells count: 143 after a SIGTERM of its own; 130 after SIGINT, or when another
  * member was interrupted. */
@@ -47,10 +48,14 @@ static bool worker_main_answers(const ps_cli *cli)
 
 static int worker_main_fail(const ps_cli *cli, ps_err err)
 {
-    if (worker_main_answers(cli))
-        fprintf(stderr, "ps-worker: %s: %s\n", ps_err_name(err), ps_err_message());
-    else
+    if (worker_main_answers(cli)) {
+        char text[PS_ERR_MESSAGE_BYTES + 64];
+        snprintf(text, sizeof text, "ps-worker: %s: %s", ps_err_name(err),
+                 ps_err_message());
+        ps_print_wrapped(stderr, ps_terminal_columns(stderr), 0, 2, text);
+    } else {
         ps_log_failure("failed", err);
+    }
     return err == PS_ERR_INTERRUPTED ? exit_interrupted() : 1;
 }
 

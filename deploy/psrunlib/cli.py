@@ -14,7 +14,7 @@ from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, 
 from . import restarts, shares, trace, verify
 from .errors import JobError
 from .out import Out
-from .screen import Screen
+from .screen import Screen, wrapped
 from .supervise import END_SIGNALS, RESUMABLE, Supervisor, listens_to
 
 EPILOG = """\
@@ -311,12 +311,13 @@ def show(parts):
 
 
 def run(job, verbose, summary=True):
-    """summary: print it at the end."""
+    """summary: show evaluations, and print the summary at the end."""
     if job.hosts:
         programs = job.programs_by_host()
         names = {os.path.basename(p) for paths in programs.values() for p in paths}
         remote.check_hosts(job.hosts + job.spares, programs, job.config, jobs.versions(job.build_dir, names))
     screen = Screen(verbose=verbose)
+    screen.evaluations = summary
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
@@ -582,5 +583,6 @@ def run_command(args, dashes, program):
             return show(job.parts())
         return run(job, args.verbose)
     except JobError as error:
-        print(f"psrun: {error}", file=sys.stderr)
+        print(wrapped(f"psrun: {error}", sys.stderr, os.get_terminal_size(2).columns if sys.stderr.isatty() else 0),
+              file=sys.stderr)
         return 1

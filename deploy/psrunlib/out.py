@@ -8,7 +8,7 @@ import os
 from .errors import JobError
 
 # The files that worker 0 writes, and replaces with --overwrite, as in worker/results/run_dir.h.
-RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "ema.safetensors", "trace.json",
+RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "best.safetensors", "ema.safetensors", "trace.json",
            "membership.jsonl", "evaluation.json", "evaluation.svg", "config.json", "classes.txt", "curves.svg",
            "checkpoints")
 # The other files of a run. psrun or the parts write them.
@@ -47,9 +47,9 @@ class Out:
             for log in glob.glob(os.path.join(glob.escape(self.logs), "*.log")):
                 if os.path.isfile(log) and os.path.getsize(log) == 0:
                     os.remove(log)
-        _remove_empty(self.logs)
+        remove_empty(self.logs)
         if self.made:
-            _remove_empty(self.path)
+            remove_empty(self.path)
         os.close(self.lock)
 
     def _holds(self):
@@ -94,7 +94,7 @@ class Out:
                     os.remove(path)
 
 
-def _remove_empty(folder):
+def remove_empty(folder):
     try:
         os.rmdir(folder)
     except OSError:

@@ -9,7 +9,7 @@ import time
 from . import job as jobs
 from . import remote
 from .errors import JobError
-from .out import Out
+from .out import Out, remove_empty
 from .screen import Screen
 from .supervise import Supervisor
 
@@ -26,10 +26,11 @@ def predict(job, args, launch):
         remote.check_hosts(job.hosts, {h.name: {p.argv[0] for p in parts if p.host is h} for h in job.hosts},
                            job.config, jobs.versions(job.build_dir, ["ps-worker"]))
     folder, began = os.path.join(job.out, FOLDER), time.time()
+    made = not os.path.isdir(job.out)
     with Out(folder, fresh=False, overwrite=True) as out:
         remove_shares(folder)
         try:
-            code = supervise(job, parts, args.verbose, launch, out.logs)
+            code = supervise(job, parts, args.verbose, launch, out)
             if code == 0:
                 code = join(job, folder, began)
         finally:
@@ -38,13 +39,18 @@ def predict(job, args, launch):
             remote.remove(host, os.path.join(folder, "*"))
     if code == 0:
         shutil.rmtree(folder)
+    elif made:
+        remove_empty(job.out)
     return code
 
 
-def supervise(job, parts, verbose, launch, logs):
-    supervisor = Supervisor(Screen(verbose=verbose), launch, logs, job.facts["net.dead_after_ms"] / 1000)
+def supervise(job, parts, verbose, launch, out):
+    supervisor = Supervisor(Screen(verbose=verbose), launch, out.logs, job.facts["net.dead_after_ms"] / 1000)
     supervisor.ending = "ending in order; nothing is kept"
-    return supervisor.run(parts)
+    supervisor.drops_logs = out.made
+    code = supervisor.run(parts)
+    out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs
+    return code
 
 
 def join(job, folder, began):

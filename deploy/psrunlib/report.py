@@ -111,7 +111,15 @@ def known(s, names):
     return [f"{name} {figure(s[key])}" for name, key in names if s.get(key) is not None]
 
 
-def rows(s):
+def weights(s, best):
+    """best: the path of the best ones, where they are not those of the last epoch."""
+    kept = f"of the last epoch, {s['epochs']}"
+    if s["best_epoch"] == s["epochs"]:
+        return f"{kept}, which tested best"
+    return f"{kept}; epoch {s['best_epoch']} tested better" + (f": --predict takes it with --init {best}" if best else "")
+
+
+def rows(s, best):
     who = f"{s['workers']} worker{'s' if s['workers'] > 1 else ''}"
     if s["servers"]:
         who += f", {s['servers']} server{'s' if s['servers'] > 1 else ''}"
@@ -137,6 +145,8 @@ def rows(s):
             yield "train loss", ", ".join([figure(s["train_loss"]), *known(s, (("accuracy", "train_accuracy"),))])
     if s["test_accuracy"] is not None or s["test_loss"] is not None:
         yield "test", ", ".join(test_figures(s))
+    if s.get("best_epoch"):
+        yield "weights", weights(s, best)
     if s.get("restarts"):
         yield "restarts", restarts(s["restarts"], s["recovery"])
     if others(s.get("recovery", {})):
@@ -160,7 +170,8 @@ def draw_curves(out):
 def show(out, screen):
     summary = read_summary(out)
     screen.say()
-    for name, value in rows(summary):
-        screen.say(f"  {name:<11} {value}")
+    best = os.path.join(out, "best.safetensors")
+    for name, value in rows(summary, best if os.path.exists(best) else None):
+        screen.say(f"  {name:<11} {value}", indent=14)
     curves = draw_curves(out)
-    screen.say(f"  {'results':<11} {out}" + (f", curves in {curves}" if curves else ""))
+    screen.say(f"  {'results':<11} {out}" + (f", curves in {curves}" if curves else ""), indent=14)

@@ -1,8 +1,10 @@
 """The terminal: prefixed lines, and rank 0's progress bar below them."""
 import os
+import re
 import select
 import shutil
 import sys
+import textwrap
 
 PIECE = 1000  # characters that a pipe or terminal takes at once when it is writable
 
@@ -16,12 +18,23 @@ def to_nowhere(stream):
     os.close(null)
 
 
+def wrapped(text, stream, columns, indent=2):
+    """The text in lines of a terminal, broken between words; of another stream as it is."""
+    if not stream.isatty() or len(text) <= columns:
+        return text
+    if all(len(group) <= columns - indent for group in re.split("  +", text)):  # as the figures of an epoch
+        text = re.sub("(?<! ) (?! )", "\0", text)
+    return textwrap.fill(text, columns, subsequent_indent=" " * indent, replace_whitespace=False,
+                         break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+
+
 class Screen:
     def __init__(self, stream=None, verbose=False):
         self.stream = stream or sys.stdout
         self.verbose = verbose
         self.terminal = self.stream.isatty()
         self.bar = ""
+        self.evaluations = True  # whether to show lines that are not of the log
         self.held = ""  # not written yet, because nobody reads
         self.waits = False  # whether writing may block: true when the job has ended
 
@@ -33,11 +46,11 @@ class Screen:
         the page's address. said: a LogLine, or None. psrun itself says which signal has come, and to whom."""
         told = said and (said.level in COLOURS or said.event == "page")
         of_worker_0 = part.name == "worker 0" and not (said and said.event == "interrupted")
-        if told or of_worker_0 or self.verbose:
-            self.say(self._coloured(f"[{part.name}] ", text, said))
+        if (told or of_worker_0 or self.verbose) and (said or self.evaluations):
+            self._show(self._coloured(f"[{part.name}] ", text, said) + "\n", self.bar)
 
-    def say(self, text=""):
-        self._show(text + "\n", self.bar)
+    def say(self, text="", indent=2):
+        self._show(wrapped(text, self.stream, self.columns(), indent) + "\n", self.bar)
 
     def progress(self, part, text):
         if self.terminal and part.name == "worker 0":
@@ -52,13 +65,18 @@ class Screen:
         self.waits = True
         self._show(self.bar + "\n" if self.bar else "", "")
 
-    def red(self, text):
-        return f"\x1b[31m{text}\x1b[0m" if self.terminal else text
+    def say_in_red(self, text):
+        text = wrapped(text, self.stream, self.columns())
+        self._show((f"\x1b[31m{text}\x1b[0m" if self.terminal else text) + "\n", self.bar)
 
     def _coloured(self, prefix, text, said):
-        colour = COLOURS.get(said.level) if said and self.terminal else None
-        body = f"\x1b[{colour}m{text}\x1b[0m" if colour else text
-        return (f"\x1b[2m{prefix}\x1b[0m" if self.terminal else prefix) + body
+        if not self.terminal:
+            return prefix + text
+        colour = COLOURS.get(said.level) if said else None
+        if said:  # the time and the role are in the logs
+            text = f"{said.level} " * bool(colour) + f"{said.event} {said.rest}"
+        text = wrapped(prefix + text, self.stream, self.columns(), len(prefix)).removeprefix(prefix)
+        return f"\x1b[2m{prefix}\x1b[0m" + (f"\x1b[{colour}m{text}\x1b[0m" if colour else text)
 
     def _show(self, text, bar):
         """Writes text in the bar's place, and the new bar below. If nobody reads now (a pager,

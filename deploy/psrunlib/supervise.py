@@ -525,11 +525,11 @@ class Supervisor:
     def _say_why(self, failed):
         """Shows the first cause last, since nobody scrolls up."""
         cause = self.cause = self._cause(failed)
-        self.screen.say(self.screen.red(f"psrun: the job failed: {self._how(cause)}"))
+        self.screen.say_in_red(f"psrun: the job failed: {self._how(cause)}")
         what = cause.last_error.text or cause.last_line
         own = not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
         if what and own:
-            self.screen.say(self.screen.red(f"psrun:   {what}"))
+            self.screen.say_in_red(f"psrun:   {what}")
         elif not own and self.when_killed:
             by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.code == -signal.SIGKILL else ""
             self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")

@@ -253,14 +253,6 @@ double ps_checkpointer_seconds_left(const ps_checkpointer *c)
     return left > 0 ? left : period; // this one is being taken
 }
 
-bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
-                             double accuracy, double *value)
-{
-    if (!c || c->o.config->checkpoint.best == PS_BEST_NONE) return false;
-    *value = c->o.config->checkpoint.best == PS_BEST_LOSS ? -loss : accuracy;
-    return isfinite(*value) && !(best >= *value); // a best that is NAN is none
-}
-
 /* --- one checkpoint ----------------------------------------------------------------- */
 
 const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c)

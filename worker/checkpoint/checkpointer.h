@@ -78,9 +78,6 @@ ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c);
 /* Rank 0, when it has asked ps_checkpointer_late: the seconds until one in memory is due,
  * or the next one, where one is due now. INFINITY: none is. c NULL: none is. */
 double ps_checkpointer_seconds_left(const ps_checkpointer *c);
-/* Whether a test loss or accuracy is better than the best so far, by checkpoint.best. */
-bool ps_checkpointer_is_best(const ps_checkpointer *c, double best, double loss,
-                             double accuracy, double *value);
 
 /* All ranks, at the same border between two steps, with the exchange drained and the
  * buffers fetched, which began at begin_ns (ps_clock_ns). state: its lists have this

@@ -40,6 +40,7 @@ static const struct {
     FIELD(REAL, window_wait_seconds),
     FIELD(WHOLE, metrics_bytes),
     FIELD(REAL, best),
+    FIELD(WHOLE, best_epoch),
     FIELD(REAL, patience_best),
     FIELD(WHOLE, patience_in_row),
     FIELD(REAL, plateau_best),

@@ -34,6 +34,7 @@ typedef struct ps_trainer_snapshot {
     double *batches;       // (n_ranks) with data.batch auto, of the epoch; owned
     int64_t metrics_bytes; // of metrics.jsonl
     double best;           // of the evaluations; NAN: there was none
+    int64_t best_epoch;    // from 1
     double patience_best;  // ps_patience
     int64_t patience_in_row;
     double plateau_best; // ps_plateau

@@ -124,8 +124,7 @@ static void confusion_write_matrix(const ps_confusion *c, FILE *out)
     fputs("]", out);
 }
 
-/* In ASCII alone. */
-static void write_name(FILE *out, const char *name)
+void ps_confusion_write_name(FILE *out, const char *name)
 {
     char text[NAME_BYTES];
     json_t *string = json_string(name);
@@ -166,7 +165,7 @@ void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
         const ps_class_rates rates = ps_confusion_rates(c, i);
         const char *name = ps_class_name(c->names, i);
         fprintf(out, "%s\n  {\"class\": %" PRId64, i ? "," : "", i);
-        if (name) write_name(out, name);
+        if (name) ps_confusion_write_name(out, name);
         fprintf(out, ", \"samples\": %" PRId64 ", ", ps_confusion_labelled(c, i));
         confusion_write_rates(out, &rates);
         fputc('}', out);

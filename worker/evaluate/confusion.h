@@ -46,6 +46,8 @@ ps_class_rates ps_confusion_rates(const ps_confusion *c, int64_t class);
 void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
                              double auc, FILE *out);
 
+/* , "name": "Rome", in ASCII alone. */
+void ps_confusion_write_name(FILE *out, const char *name);
 /* "name": value; null for NAN. */
 void ps_confusion_write_number(FILE *out, const char *name, double value);
 

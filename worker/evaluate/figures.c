@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "mem.h"
+#include "readable.h"
 
 enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
 enum { SCORES_MAX = 1 << 22, NUMBERS_MAX = 12000 };
@@ -276,12 +277,16 @@ void ps_figures_write_json(const ps_figures *f, FILE *out)
         return;
     }
     const errors all = {m.mae, m.rmse, m.r2};
+    const ps_preprocessing *state = f->set ? f->set->preprocessing : NULL;
     fprintf(out, "{\"samples\": %" PRId64 ", ", m.samples);
     figures_write_errors(&all, out);
     fputs(",\n\"numbers\": [", out);
     for (int64_t k = 0; k < f->n_numbers; k++) {
         const errors e = errors_of(f->sums + k * SUMS);
-        fprintf(out, "%s\n  {\"number\": %" PRId64 ", ", k ? "," : "", k);
+        fprintf(out, "%s\n  {\"number\": %" PRId64, k ? "," : "", k);
+        if (state && state->named && k < state->n_targets)
+            ps_confusion_write_name(out, state->targets[k].name);
+        fputs(", ", out);
         figures_write_errors(&e, out);
         fputc('}', out);
     }
@@ -293,18 +298,15 @@ void ps_measures_text(const ps_measures *m, char *out, size_t bytes)
     const struct {
         const char *name;
         double value;
-    } all[] = {{"accuracy", m->accuracy},
-               {"top5_accuracy", m->top5},
-               {"f1", m->f1},
-               {"auc", m->auc},
-               {"r2", m->r2},
-               {"mae", m->mae},
-               {"rmse", m->rmse}};
+    } all[] = {
+        {"accuracy", m->accuracy}, {"R2", m->r2}, {"MAE", m->mae}, {"RMSE", m->rmse},
+        {"top-5", m->top5},        {"F1", m->f1}, {"AUC", m->auc}};
+    char text[PS_READABLE_BYTES];
     size_t used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < sizeof all / sizeof *all && used < bytes; i++)
         if (!isnan(all[i].value))
-            used += (size_t)snprintf(out + used, bytes - used,
-                                     i < 5 ? " %s=%.4f" : " %s=%.5g", all[i].name,
-                                     all[i].value);
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s %s",
+                                     used > 0 ? ", " : "", all[i].name,
+                                     ps_readable_figure(all[i].value, text));
 }

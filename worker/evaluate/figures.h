@@ -67,7 +67,7 @@ ps_measures ps_figures_measure(const ps_figures *f);
  * rmse, r2, and the same of each number. */
 void ps_figures_write_json(const ps_figures *f, FILE *out);
 
-/* "accuracy 0.9833, F1 0.9830, ..." as key=value pairs for a log: " accuracy=0.9833". */
+/* For people: "accuracy 0.9833, F1 0.9830". */
 void ps_measures_text(const ps_measures *m, char *out, size_t bytes);
 
 #endif

@@ -206,7 +206,7 @@ static ps_err read_test(ps_new_samples *s, const ps_loaded_model *m)
 {
     s->answered = true;
     s->named = true;
-    PS_TRY(ps_dataset_load(m->config, PS_SPLIT_TEST, &m->spec.input, m->spec.n_outputs,
+    PS_TRY(ps_dataset_load(m->config, PS_SPLIT_PREDICTED, &m->spec.input, m->spec.n_outputs,
                            &s->state, &s->set));
     if (s->set.n > 0) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,

@@ -64,6 +64,7 @@ ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
     const ps_err err = predict_run(p, cli, config, threads);
     const ps_err_saved end = ps_err_save(err);
     ps_predictions_drop(&p->files);
+    if (err != PS_OK && p->dir.path[0]) ps_run_dir_fini(&p->dir);
     ps_new_samples_fini(&p->samples, &p->model);
     ps_loaded_model_fini(&p->model);
     free(p);

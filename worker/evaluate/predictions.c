@@ -11,6 +11,7 @@
 #include "log.h"
 #include "loss_terms.h"
 #include "mem.h"
+#include "readable.h"
 #include "regular_file.h"
 
 enum { NPY_HEADER = 128, COPIED_BYTES = 1 << 16, NAME_MAX_BYTES = 64 };
@@ -403,17 +404,25 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
 
 /* ---- the end ---- */
 
+/* In the form of psrun's summary; a share's goes to the log. */
 static void predictions_report(const ps_predictions *p)
 {
     const ps_measures m = ps_figures_measure(&p->figures);
-    char figures[200], loss[32] = "", share[32] = "";
+    const double rate = p->seconds > 0 ? (double)p->done / p->seconds : 0;
+    char figures[200], text[PS_READABLE_BYTES];
+    if (is_share(p)) {
+        PS_INFO("predicted", "share=%d/%d samples=%" PRId64 " samples_per_second=%.0f",
+                p->o.share, p->o.shares, p->done, rate);
+        return;
+    }
+    printf("  predicted   %" PRId64 " sample%s, %s samples/s\n", p->done,
+           p->done == 1 ? "" : "s", ps_readable_value(rint(rate), text));
     ps_measures_text(&m, figures, sizeof figures);
-    if (p->weight > 0) snprintf(loss, sizeof loss, " loss=%.6g", p->loss / p->weight);
-    if (is_share(p))
-        snprintf(share, sizeof share, "share=%d/%d ", p->o.share, p->o.shares);
-    PS_INFO("predicted", "%ssamples=%" PRId64 "%s%s samples_per_second=%.0f to=%s", share,
-            p->done, figures, loss, p->seconds > 0 ? (double)p->done / p->seconds : 0,
-            p->files[CSV].path);
+    if (p->weight > 0)
+        printf("  figures     %s%sloss %s\n", figures, figures[0] ? ", " : "",
+               ps_readable_figure(p->loss / p->weight, text));
+    printf("  results     %s\n", p->files[CSV].path);
+    fflush(stdout);
 }
 
 ps_err ps_predictions_keep(ps_predictions *p)

@@ -3,30 +3,23 @@
 #include <jansson.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "readable.h"
 #include "tell.h"
+#include "wrapped.h"
 
 enum { BAR_EVERY_MS = 100, LINE_EVERY_MS = 2000, BAR_CELLS = 24, FEWEST_CELLS = 8 };
 enum { FRAME_CELLS = 3 }; // the bar's two ends; the last column stays free
-
-static int terminal_columns(FILE *out)
-{
-    struct winsize size;
-    bool known = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return known ? size.ws_col : 80;
-}
 
 void ps_progress_init(ps_progress *progress, FILE *out, int bar_columns)
 {
     *progress = (ps_progress){.out = out, .columns = bar_columns};
     if (!out) return;
-    progress->own_tty = isatty(fileno(out));
+    const int columns = ps_terminal_columns(out);
+    progress->own_tty = columns > 0;
     progress->bar = progress->own_tty || bar_columns > 0;
-    if (progress->own_tty) progress->columns = terminal_columns(out);
+    if (progress->own_tty) progress->columns = columns;
 }
 
 /* "1:02:03" or "2:03". */

@@ -17,9 +17,9 @@
  * not among them. */
 static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
 static const char *const results[] = {
-    "summary.json",     "model.safetensors", "ema.safetensors", "trace.json",
-    "membership.jsonl", "evaluation.json",   "evaluation.svg",
-    "config.json",      "classes.txt",       "curves.svg"};
+    "summary.json", "model.safetensors", "best.safetensors", "ema.safetensors",
+    "trace.json",   "membership.jsonl",  "evaluation.json",  "evaluation.svg",
+    "config.json",  "classes.txt",       "curves.svg"};
 
 /* mkdir -p of everything before the last slash, and of all of it when whole. made (may be
  * NULL): whether the last one is new. */

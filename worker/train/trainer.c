@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "fault_point.h"
 #include "file_wait.h"
@@ -367,6 +368,7 @@ static void trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     t->epoch_correct = s->epoch_correct;
     t->epoch_counted = s->epoch_counted;
     t->best = t->best_before = s->best;
+    t->best_epoch = s->best_epoch;
     t->patience = (ps_patience){s->patience_best, s->patience_in_row};
     t->plateau = (ps_plateau){s->plateau_best, s->plateau_bad, s->plateau_cooldown,
                               s->plateau_cuts};
@@ -417,6 +419,7 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .batches = batches,
                                .metrics_bytes = ps_metrics_bytes(t->o.metrics),
                                .best = t->best,
+                               .best_epoch = t->best_epoch,
                                .patience_best = t->patience.best,
                                .patience_in_row = t->patience.in_row,
                                .plateau_best = t->plateau.best,
@@ -465,23 +468,6 @@ static ps_err trainer_checkpoint_once(ps_trainer *t)
     return t->o.checkpointer && t->kept != t->step
                ? take_checkpoint(t, PS_CHECKPOINT_DISK, true)
                : PS_OK;
-}
-
-static bool trainer_is_best(const ps_trainer *t, double *value)
-{
-    const ps_evaluation *e = &t->result->evaluation;
-    return !t->result->interrupted && e->samples > 0 && t->kept == t->step &&
-           ps_checkpointer_is_best(t->o.checkpointer, t->best, e->loss,
-                                   e->measures.accuracy, value);
-}
-
-static void trainer_mark_if_best(ps_trainer *t)
-{
-    double value;
-    if (!trainer_is_best(t, &value)) return;
-    t->best_before = t->best;
-    t->best = value;
-    ps_checkpointer_mark_best(t->o.checkpointer, t->step);
 }
 
 static ps_err trainer_finish_checkpoints(ps_trainer *t)
@@ -567,29 +553,47 @@ ps_err ps_trainer_save(ps_trainer *t, const char *name)
 static const char *trainer_loss_text(const char *of, double loss, double accuracy,
                                      double r2, char *out, size_t bytes)
 {
-    char text[PS_READABLE_BYTES], more[32] = "";
+    char text[PS_READABLE_BYTES], figure[PS_READABLE_BYTES], more[32] = "";
     if (!isnan(accuracy))
         snprintf(more, sizeof more, " %.2f%%", accuracy * 100);
     else if (!isnan(r2))
-        snprintf(more, sizeof more, " R2 %.4f", r2);
+        snprintf(more, sizeof more, " R2 %s", ps_readable_figure(r2, figure));
     snprintf(out, bytes, "  %s loss %s%s", of, ps_readable_figure(loss, text), more);
     return out;
 }
 
-/* Whether this process has made no better evaluation: by the accuracy where there is one
- * and checkpoint.best does not say loss. */
-static bool trainer_is_best_shown(ps_trainer *t)
+/* Of the best evaluation it is the largest. */
+static double trainer_quality(const ps_config *config, const ps_evaluation *e)
 {
-    const ps_evaluation *e = &t->result->evaluation;
-    const bool by_loss =
-        isnan(e->measures.accuracy) || t->o.config->checkpoint.best == PS_BEST_LOSS;
-    const double value = by_loss ? -e->loss : e->measures.accuracy;
-    if (!isfinite(value) || t->best_shown >= value) return false;
-    t->best_shown = value;
+    return config->checkpoint.best == PS_BEST_ACCURACY ? e->measures.accuracy : -e->loss;
+}
+
+/* Whether the last evaluation is the best so far; then it is the one to compare with. */
+static bool trainer_take_best(ps_trainer *t, int64_t epochs_done)
+{
+    const double value = trainer_quality(t->o.config, &t->result->evaluation);
+    if (!isfinite(value) || t->best >= value) return false; // a best that is NAN is none
+    t->best_before = t->best;
+    t->best = value;
+    t->best_epoch = epochs_done;
     return true;
 }
 
-static void show_evaluation(ps_trainer *t, int64_t epochs_done)
+static const char BEST[] = "best.safetensors";
+
+/* The weights are those that were just evaluated as the best. Those of the last epoch are
+ * in model.safetensors. */
+static ps_err trainer_keep_best(ps_trainer *t, bool last)
+{
+    char path[PATH_MAX];
+    if (ps_checkpointer_keeps_best(t->o.checkpointer) && t->kept == t->step)
+        ps_checkpointer_mark_best(t->o.checkpointer, t->step);
+    if (!last) return ps_trainer_save(t, BEST);
+    if (t->o.run_dir && ps_run_dir_path(t->o.run_dir, BEST, path) == PS_OK) unlink(path);
+    return PS_OK;
+}
+
+static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
 {
     const ps_trainer_result *r = t->result;
     const ps_measures *m = &r->evaluation.measures;
@@ -611,19 +615,16 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done)
     if (!isnan(r->train_loss))
         trainer_loss_text("train", r->train_loss, r->train_accuracy, NAN, train,
                           sizeof train);
-    ps_progress_line(t->o.progress, "epoch %" PRId64 "/%" PRId64 "%s%s%s", epochs_done,
-                     t->epochs,
+    ps_progress_line(t->o.progress, "epoch %*" PRId64 "/%" PRId64 "%s%s%s",
+                     snprintf(NULL, 0, "%" PRId64, t->epochs), epochs_done, t->epochs,
                      trainer_loss_text("test", r->evaluation.loss, m->accuracy, m->r2,
                                        test, sizeof test),
-                     train,
-                     !trainer_is_best_shown(t) ? ""
-                     : r->first_step > 0       ? "  best since it goes on"
-                                               : "  best so far");
+                     train, best ? "  best" : "");
 }
 
 /* Evaluates the weights after all steps so far; with the policy local, those of the last
  * synchronisation. */
-static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
+static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
 {
     if (t->o.evaluator->n_samples == 0) return PS_OK;
     char name[48];
@@ -640,7 +641,9 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done)
         *e = (ps_evaluation){0};
         return PS_OK;
     }
-    show_evaluation(t, epochs_done);
+    const bool best = trainer_take_best(t, epochs_done);
+    show_evaluation(t, epochs_done, best);
+    if (best) PS_TRY(trainer_keep_best(t, last));
     const ps_measures *m = &e->measures;
     const ps_eval_record record = {.step = t->step,
                                    .epoch = epochs_done,
@@ -664,15 +667,13 @@ bool ps_trainer_evaluation_due(const ps_trainer *t)
     return every > 0 && (t->epoch + 1) % every == 0;
 }
 
-/* Takes one evaluation into account. Returns whether training ends (train.patience). The
- * result is the test loss, or the accuracy where checkpoint.best says so; one that is not
- * finite is not better. */
+/* Takes one evaluation into account. Returns whether training ends (train.patience). A
+ * result that is not finite is not better. */
 static bool patience_is_over(ps_patience *p, const ps_config *config,
                              const ps_evaluation *e)
 {
     const int64_t patience = config->train.patience;
-    const double value =
-        config->checkpoint.best == PS_BEST_ACCURACY ? e->measures.accuracy : -e->loss;
+    const double value = trainer_quality(config, e);
     if (patience == 0 || e->samples == 0) return false;
     if (isfinite(value) && !(p->best >= value)) {
         *p = (ps_patience){.best = value};
@@ -724,8 +725,7 @@ static ps_err evaluate_epoch(ps_trainer *t)
     // A job that goes on from this checkpoint evaluates again.
     if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(trainer_checkpoint_once(t));
     PS_TRY(ps_trainer_drain(t));
-    PS_TRY(trainer_evaluate(t, t->epoch + 1));
-    trainer_mark_if_best(t);
+    PS_TRY(trainer_evaluate(t, t->epoch + 1, false));
     stop_early(t);
     PS_TRY(follow_plateau(t));
     return t->result->interrupted || t->result->stopped_early ? trainer_checkpoint_once(t)
@@ -821,7 +821,6 @@ ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
     t->rank = ps_session_rank(options->session);
     t->total_steps = ps_session_total_steps(options->session);
     t->sums_epoch = -1;
-    t->best_shown = -INFINITY;
     t->best = t->best_before = t->patience.best = t->plateau.best = NAN;
     trainer_start_from(t, options->start);
     t->next_check = t->step + 1;
@@ -881,8 +880,8 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_TRY(ps_trainer_save(t, "model.safetensors"));
     if (t->total_steps > 0) PS_TRY(save_average(t));
     if (!result->interrupted && !result->stopped_early)
-        PS_TRY(trainer_evaluate(t, t->epoch));
-    trainer_mark_if_best(t);
+        PS_TRY(trainer_evaluate(t, t->epoch, true));
+    result->best_epoch = t->best_epoch;
     PS_TRY(trainer_finish_checkpoints(t));
     ps_progress_end(t->o.progress);
     return PS_OK;

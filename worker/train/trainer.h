@@ -58,6 +58,7 @@ typedef struct ps_trainer_result {
     double train_loss;        // mean over the last epoch's samples so far; NAN: no step
     double train_accuracy;    // likewise; NAN: no classes
     ps_evaluation evaluation; // the last; samples 0: there was none
+    int64_t best_epoch;       // whose evaluation was the best; 0: there was none
     ps_duration_stats step_time, wait_time; // after train.warmup_steps, this rank's
     ps_exchange_stats traffic;              // of the steps, this rank's
     ps_straggler_log stragglers;            // worker 0's
@@ -92,7 +93,8 @@ void ps_trainer_destroy(ps_trainer **trainer);
  * interrupted, all end after the same step (result->interrupted). In an elastic job they
  * also end when workers come or go, after a checkpoint of that step in which all have
  * taken part (result->next_workers). In the end weights and buffers are the newest, and
- * rank 0 has written model.safetensors. *result is filled as far as it got, also on
+ * rank 0 has written model.safetensors; and best.safetensors where an epoch before the
+ * last was evaluated best. *result is filled as far as it got, also on
  * failure. */
 ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result);
 

@@ -65,9 +65,9 @@ struct ps_trainer {
     int64_t max_batch;        // of this rank, in any epoch
     int64_t position;         // samples of the epoch's permutation that have been seen
     bool goes_on;             // in the first epoch of a job that goes on from a snapshot
-    double best;              // of the evaluations, as checkpoint.best means it
+    double best;              // of the evaluations (trainer_quality)
     double best_before;       // the best before that one
-    double best_shown;        // of this process's evaluations, larger is better
+    int64_t best_epoch;       // from 1; 0: there was none
     ps_patience patience;     // as of the evaluations that training went on after
     ps_plateau plateau;       // likewise
     uint64_t kept;            // the step of the last checkpoint

@@ -38,6 +38,7 @@ typedef struct ps_wanted {
     int32_t ignore_index;
     bool unit;    // numbers are 0 to 1
     bool nothing; // the samples have no answers; every label is 0
+    bool keys;    // the columns of data.drop, too
 } ps_wanted;
 
 /* Whether a table with that many answers in a line has numbers: as many as the model has

@@ -500,8 +500,11 @@ static ps_err read_table(const ps_config *cfg, const ps_data_spec *spec, ps_spli
     if (err == PS_OK && list.n > 0 && cfg->data.stream)
         err = ps_data_path(".", list.paths[0], &folder);
     if (folder) *strrchr(folder, '/') = '\0';
-    const ps_csv_options options = {
-        .data = &cfg->data, .wanted = wanted, .known = known, .folder = folder};
+    const ps_csv_options options = {.data = &cfg->data,
+                                    .wanted = wanted,
+                                    .known = known,
+                                    .keys = wanted->keys,
+                                    .folder = folder};
     if (err == PS_OK && list.n > 0)
         err = ps_csv_read(list.paths, list.n, &options, table);
     free(folder);
@@ -692,9 +695,11 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     const bool of_train = split == PS_SPLIT_TRAIN || ps_config_test_is_share(cfg);
     const char *key = of_train ? "data.train" : "data.test";
     const char *files = of_train ? cfg->data.train : cfg->data.test;
-    const ps_wanted wanted = wanted_of(cfg, split, n_classes);
+    ps_wanted wanted = wanted_of(cfg, split, n_classes);
     ps_data_spec spec;
     ps_err err = PS_OK;
+    wanted.keys = split == PS_SPLIT_PREDICTED;
+    if (wanted.keys) split = PS_SPLIT_TEST;
     if (cfg->data.kind == PS_DATA_CSV && split == PS_SPLIT_TEST && cfg->data.target[0] &&
         !*state)
         PS_TRY(fit_alone(cfg, n_classes, state));

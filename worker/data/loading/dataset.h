@@ -6,7 +6,11 @@
 #include "preprocessing.h"
 #include "samples.h"
 
-typedef enum ps_split { PS_SPLIT_TRAIN, PS_SPLIT_TEST } ps_split;
+typedef enum ps_split {
+    PS_SPLIT_TRAIN,
+    PS_SPLIT_TEST,
+    PS_SPLIT_PREDICTED // the test samples, with their keys (ps_dataset_of_table)
+} ps_split;
 
 /* Reads a split as data.* of the configuration says: data.kind names the reader;
  * data.path, data.train and data.test name the files (grammar: data_files.h). Sizes in
