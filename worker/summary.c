@@ -111,10 +111,9 @@ static void put_job(json_t *o, const ps_summary *s)
 {
     const ps_config *c = s->config;
     char dataset[512];
-    const bool made = c->data.kind == PS_DATA_SYNTHETIC;
+    const char *path = c->data.kind == PS_DATA_SYNTHETIC ? "" : c->data.path;
     snprintf(dataset, sizeof dataset, "%s%s%s",
-             ps_word_name(ps_data_words, (int)c->data.kind), made ? "" : " ",
-             made ? "" : c->data.path);
+             ps_word_name(ps_data_words, (int)c->data.kind), path[0] ? " " : "", path);
     summary_put_text(o, "mode", s->mode);
     summary_put_text(o, "model", c->job.name);
     summary_put_text(o, "dataset", dataset);

@@ -19,8 +19,7 @@ static void readable_power(double value, char out[PS_READABLE_BYTES])
     snprintf(out, PS_READABLE_BYTES, "%.8se%d", text, power);
 }
 
-/* "29,330": rounded, with a comma between thousands. size < 1e12 */
-static void readable_grouped(double value, char out[PS_READABLE_BYTES])
+const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES])
 {
     char digits[PS_READABLE_BYTES];
     const int n = snprintf(digits, sizeof digits, "%.0f", fabs(value));
@@ -31,13 +30,14 @@ static void readable_grouped(double value, char out[PS_READABLE_BYTES])
         *at++ = digits[i];
     }
     *at = '\0';
+    return out;
 }
 
 const char *ps_readable_value(double value, char out[PS_READABLE_BYTES])
 {
     const double size = fabs(value);
     if (size < 1e9 && (value == floor(value) || size >= 1e4))
-        readable_grouped(value, out);
+        ps_readable_whole(value, out);
     else if (size >= 1e-3 && size < 1e4)
         snprintf(out, PS_READABLE_BYTES, "%.4g", value);
     else
@@ -56,7 +56,7 @@ const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES])
     else if (size >= 1e7 || (size > 0 && size < 1e-3))
         readable_power(value, out);
     else if (size >= 1000)
-        readable_grouped(value, out);
+        ps_readable_whole(value, out);
     else
         snprintf(out, PS_READABLE_BYTES, "%.*f", size < 10 ? 4 : 2, value);
     return out;

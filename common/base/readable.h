@@ -10,6 +10,9 @@ const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES]);
 /* A value of data: "51", "-124.3", "61,130", "2.0e-5". Returns out. */
 const char *ps_readable_value(double value, char out[PS_READABLE_BYTES]);
 
+/* Rounded: "61,130". Its size must be below 1e12. Returns out. */
+const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES]);
+
 /* A count or a rate: "512", "29.5 k", "1.2 M". Returns out. */
 const char *ps_readable_count(double value, char out[PS_READABLE_BYTES]);
 

@@ -463,7 +463,7 @@ class Kept(CheckpointTest):
         evaluations = {r["step"]: r["test_loss"] for r in self.records() if "test_loss" in r}
         best = min(evaluations, key=evaluations.get)
         lowest = [min(list(evaluations.values())[:n + 1]) for n in range(len(evaluations))]
-        self.assertEqual(text.count("  best so far\n"), len(set(lowest)), text)
+        self.assertEqual(text.count("  best\n"), len(set(lowest)), text)
         self.assertEqual(os.readlink(self.path("out/checkpoints/best")), f"step-{best}")
         self.assertEqual(self.steps_of(), sorted({STEPS, best, *self.steps_of()[-2:]}))
         self.assertLessEqual(len(self.steps_of()), 3)

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from jobs import DIGITS, ROOT, JobTest, npy, read_safetensors
+from psrunlib.report import figure
 
 CLASSES, FEATURES = 3, 4
 WEIGHTS = [0.5, 2.0, 1.0]
@@ -139,7 +140,7 @@ class Numbers(JobTest):
         self.assertAlmostEqual(weight[1], -1, 1)
         model = self.path("out", "model.safetensors")
         said = self.psrun("--predict", "test", "--init", model, self.path("job.yaml"), out="said")
-        self.assertIn(f"loss={s['test_loss']:.6g}", said)
+        self.assertIn(f"loss {figure(s['test_loss'])}\n", said)
         lines = list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
         self.assertEqual(list(lines[0]), ["index", "truth", "output_0"])
         for (a, b), line in zip(self.x, lines, strict=True):

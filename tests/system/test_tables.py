@@ -84,6 +84,15 @@ class Tables(JobTest):
         moved = [{"more": "x", **dict(reversed(row.items()))} for row in rows]
         Path(self.path("moved.csv.gz")).write_bytes(gzip.compress(Path(self.write("m.csv", moved)).read_bytes()))
         self.assertEqual(self.predictions(self.path("moved.csv.gz"), "again"), got)
+        # Lines of the test part are known by their keys.
+        self.psrun("--predict", "test", self.path("out"), out="tested")
+        ids = [line.split(",")[1] for line in self.text_of("tested", "predictions.csv").splitlines()]
+        prices = {row["id"]: float(row["price"]) for row in rows_of(150, 1)}
+        self.assertEqual((ids[0], len(ids)), ("id", 31))
+        with open(self.path("tested", "predictions.csv"), encoding="utf-8") as f:
+            for row in csv.DictReader(f):
+                self.assertAlmostEqual(float(row["truth"]), prices[row["id"]], 2)
+        self.assertEqual(json.loads(self.text_of("tested", "figures.json"))["numbers"][0]["name"], "price")
         # Of the training samples alone: numpy's mean and std of the lines that are not in the test part.
         area = next(c for c in self.state()["columns"] if c["name"] == "area")
         values = [float(row["area"]) for row in rows_of(150, 1)]
@@ -124,6 +133,28 @@ class Tables(JobTest):
         self.assertLess(abs(self.summary()["test_auc"] - area), 1e-12)
         self.psrun("--predict", "test", "-w", 2, self.path("out"), out="said")
         self.assertAlmostEqual(json.loads(self.text_of("said", "confusion.json"))["auc"], area, 6)
+
+    def test_the_best_epoch_is_kept(self):
+        draw = random.Random(5)
+        rows = [{"x": f"{draw.random():.3f}", "z": f"{draw.random():.3f}", "y": draw.choice("ab")} for _ in range(60)]
+        job = self.file("chance.yaml", (  # of which nothing can be learnt: what is learnt is worse than nothing
+            "model: {layers: [linear: {out: 64}, relu, linear: {out: 2}]}\ntrain: {epochs: 6}\n"
+            f"data: {{kind: csv, train: {self.write('t.csv', rows)}, test: 50%, target: y, batch: 5}}\n"
+            "optimizer: {name: adamw, lr: 0.02}\n"))
+
+        def check(said, epochs):
+            tested = [r["test_loss"] for r in self.records() if "test_loss" in r]
+            best = tested.index(min(tested)) + 1
+            self.assertEqual((len(tested), self.summary()["best_epoch"]), (epochs, best))
+            self.assertIn(f"epoch {best} tested better: --predict takes it with --init {file}\n", said)
+            out = f"judged-{epochs}"
+            self.psrun("-m", "single", job, "train.epochs=0", f"train.init={file}", out=out)
+            self.assertAlmostEqual(self.summary(out)["test_loss"], min(tested), 6)
+
+        file = self.path("out", "best.safetensors")
+        check(self.psrun("-s", 1, "-w", 2, job, "checkpoint.every=1000"), 6)
+        check(self.psrun("--resume", self.path("out"), "train.epochs=8"), 8)
+        self.assertEqual(self.state("out"), json.loads(read_safetensors(file)[1]["preprocessing"]))
 
     def test_the_latest_lines_are_tested(self):
         rows = [{"when": f"2024-{1 + i * 7 % 12:02}-01", "x": i, "y": i % 2} for i in range(48)]

@@ -7,6 +7,7 @@
 #include "layer_precision.h"
 #include "model_spec.h"
 #include "optimizer.h"
+#include "readable.h"
 
 typedef struct counts {
     uint64_t params, outputs, products; // outputs: elements; products: multiply-adds
@@ -43,33 +44,59 @@ static const char *bytes_text(uint64_t bytes, char out[32])
     return out;
 }
 
-static void print_line(FILE *out, const char *name, const char *kind, const char *shape,
-                       const counts *c)
+/* Of the columns of texts; numbers have columns of their own. */
+typedef struct widths {
+    int name, kind, shape;
+} widths;
+
+static void widths_fit(int *width, const char *text)
 {
-    char bytes[32], products[32] = "";
-    if (c->products)
-        snprintf(products, sizeof products, "%.3f", (double)c->products / 1e6);
-    fprintf(out, "%-28s %-13s %-16s %12" PRIu64 " %11s %12s\n", name, kind, shape,
-            c->params, bytes_text(c->outputs * sizeof(float), bytes), products);
+    const int n = (int)strlen(text);
+    if (n > *width) *width = n;
+}
+
+static widths widths_of(const ps_model_spec *spec)
+{
+    char shape[PS_DIMS_TEXT];
+    widths w = {(int)strlen("(input)"), (int)strlen("kind"), (int)strlen("output")};
+    widths_fit(&w.shape, ps_dims_product_text(&spec->input, shape));
+    for (int i = 0; i < spec->n_layers; i++) {
+        widths_fit(&w.name, spec->layers[i].name);
+        widths_fit(&w.kind, ps_layer_kind_name(spec->layers[i].written));
+        widths_fit(&w.shape, ps_dims_product_text(&spec->layers[i].out, shape));
+    }
+    return w;
+}
+
+static void print_line(FILE *out, const widths *w, const char *name, const char *kind,
+                       const char *shape, const counts *c)
+{
+    char bytes[32], params[PS_READABLE_BYTES], products[PS_READABLE_BYTES] = "";
+    if (c->products) ps_readable_count((double)c->products, products);
+    fprintf(out, "%-*s  %-*s  %-*s %11s %10s", w->name, name, w->kind, kind, w->shape,
+            shape, ps_readable_whole((double)c->params, params),
+            bytes_text(c->outputs * sizeof(float), bytes));
+    fprintf(out, products[0] ? " %10s\n" : "%s\n", products);
 }
 
 static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
 {
     char shape[PS_DIMS_TEXT];
+    const widths w = widths_of(spec);
     const counts input = {.outputs = (uint64_t)ps_dims_count(&spec->input)};
-    fprintf(out, "%-28s %-13s %-16s %12s %11s %12s\n", "layer", "kind", "output",
-            "parameters", "its bytes", "10^6 mult-add");
-    print_line(out, "(input)", "", ps_dims_product_text(&spec->input, shape), &input);
+    fprintf(out, "%-*s  %-*s  %-*s %11s %10s %10s\n", w.name, "layer", w.kind, "kind",
+            w.shape, "output", "parameters", "its bytes", "mult-adds");
+    print_line(out, &w, "(input)", "", ps_dims_product_text(&spec->input, shape), &input);
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         const counts c = counts_of(spec, l);
-        print_line(out, l->name, ps_layer_kind_name(l->written),
+        print_line(out, &w, l->name, ps_layer_kind_name(l->written),
                    ps_dims_product_text(&l->out, shape), &c);
         total->params += c.params;
         total->outputs += c.outputs;
         total->products += c.products;
     }
-    print_line(out, "(all)", "", "", total);
+    print_line(out, &w, "(all)", "", "", total);
 }
 
 /* The kinds of layers in the model whose factors have 16 bits. */
@@ -170,7 +197,7 @@ static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
                            {"optimizer's states", states, states_text}};
     if (servers) fputs("All servers together:\n", out);
     if (servers) print_parts(server, sizeof server / sizeof *server, out);
-    fprintf(out, "A step of a worker sends %s and receives as many, without a codec.\n",
+    fprintf(out, "A step of a worker sends %s and receives as much, without a codec.\n",
             bytes_text(trained, sent));
     return PS_OK;
 }
