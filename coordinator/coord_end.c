@@ -117,6 +117,7 @@ void ps_coord_on_leave(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
     p->leave_request = m->request;
     p->leave_ms = m->timeout_ms;
     p->leave_deadline = ps_deadline_in_ms(m->timeout_ms);
+    c->next_look_ns = 0;
     if (!p->left && p->entry.role == PS_ROLE_WORKER)
         ps_coord_board_worker_left(c->board, p->entry.rank);
     p->left = true;

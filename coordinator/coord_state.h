@@ -101,6 +101,7 @@ struct ps_coordinator {
     ps_coord_board *board;
     ps_coord_pace *pace; // NULL: not needed yet
     uint64_t next_beat_ns, last_round_ns;
+    uint64_t next_look_ns; // at all members; 0: now
 };
 
 /* Sends a message and sets its nonce. A message that cannot be sent is logged: its member

@@ -20,6 +20,8 @@
 
 enum {
     MESSAGES_PER_ROUND = 256,
+    LOOK_MS = 10,         // a busy coordinator looks at all members that rarely
+    SOON_MS = 50,         // it looks again at one whose connection has closed
     LAST_WORDS_MS = 1000, // at the end: waits for an abort that is on its way
     LINGER_MS = 1000,     // at the end: time for sending the news
     GATE_ITEMS = 3,       // of the door, the ROUTER, and its own
@@ -266,6 +268,7 @@ static void coordinator_note_closed(ps_coordinator *c, int fd)
         if (p->lost_ns == 0 && silent_ms < c->silence_ms / 2) p->lost_ns = now;
         p->fd = -1;
         p->queued_bytes = 0;
+        c->next_look_ns = 0;
     }
 }
 
@@ -281,9 +284,10 @@ static bool is_dead(const ps_coordinator *c, const ps_coord_peer *p, uint64_t no
     const uint64_t grace_ms = ps_coordinator_grace_ms(c->o.heartbeat_ms, c->o.recovers);
     uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000u : 0;
     d->silent = false;
-    const uint64_t away_ms = ps_coord_ends(c) && c->o.dead_after_ms > AWAY_AT_THE_END_MS
-                                 ? AWAY_AT_THE_END_MS
-                                 : c->o.dead_after_ms;
+    const uint64_t away_ms =
+        p->away && ps_coord_ends(c) && c->o.dead_after_ms > AWAY_AT_THE_END_MS
+            ? AWAY_AT_THE_END_MS
+            : c->o.dead_after_ms;
     if (p->away && silent_ms <= away_ms) return false;
     if (p->away)
         snprintf(d->why, sizeof d->why, "no process has taken its place for %.1f s",
@@ -378,24 +382,41 @@ static void coordinator_receive(ps_coordinator *c)
     }
 }
 
-static ps_deadline next_wakeup(const ps_coordinator *c)
+/* When a member has to be looked at although no message comes. */
+static uint64_t next_look_ns(const ps_coordinator *c)
 {
-    ps_deadline next = ps_coord_board_next_deadline(c->board);
-    if (c->next_beat_ns < next.at_ns) next.at_ns = c->next_beat_ns;
-    uint64_t soon = ps_clock_awake_ns() + 50 * 1000000u;
-    if (c->waiting_ns && soon < next.at_ns) next.at_ns = soon;
+    const uint64_t soon = ps_clock_awake_ns() + SOON_MS * UINT64_C(1000000);
+    uint64_t next = UINT64_MAX;
     for (int i = 0; i < c->n_peers; i++) {
         const ps_coord_peer *p = &c->peers[i];
-        if (p->leaving && p->leave_deadline.at_ns < next.at_ns) next = p->leave_deadline;
-        if (p->lost_ns && !p->gone && soon < next.at_ns) next.at_ns = soon;
+        if (p->leaving && p->leave_deadline.at_ns < next) next = p->leave_deadline.at_ns;
+        if (p->lost_ns && !p->gone && soon < next) next = soon;
     }
     return next;
 }
 
-static void coordinator_expire(ps_coordinator *c)
+/* What depends on the time and on each member. Not after each message: all members send
+ * some, and the work would grow with the square. */
+static void coordinator_look(ps_coordinator *c)
 {
-    ps_coord_board_expire(c->board);
+    const uint64_t now = ps_clock_awake_ns();
+    if (now < c->next_look_ns &&
+        now - c->last_round_ns < LOOK_MS * UINT64_C(1000000))
+        return;
     ps_coord_expire_leaves(c);
+    check_alive(c);
+    ps_coord_pace_check_silence(c);
+    c->next_look_ns = next_look_ns(c);
+}
+
+static ps_deadline next_wakeup(const ps_coordinator *c)
+{
+    ps_deadline next = ps_coord_board_next_deadline(c->board);
+    if (c->next_beat_ns < next.at_ns) next.at_ns = c->next_beat_ns;
+    if (c->next_look_ns < next.at_ns) next.at_ns = c->next_look_ns;
+    uint64_t soon = ps_clock_awake_ns() + SOON_MS * UINT64_C(1000000);
+    if (c->waiting_ns && soon < next.at_ns) next.at_ns = soon;
+    return next;
 }
 
 /* An abort that a member has just sent may say more than the end of this process. */
@@ -446,11 +467,10 @@ static void *coordinator_run(void *arg)
         ps_gate_turn(c->gate);
         ps_door_turn(c->door, MESSAGES_PER_ROUND, on_door_message, c);
         coordinator_receive(c);
-        coordinator_expire(c);
+        ps_coord_board_expire(c->board);
         ps_coord_start_if_ready(c);
         tell_closed(c, coordinator_beat(c));
-        check_alive(c);
-        ps_coord_pace_check_silence(c);
+        coordinator_look(c);
     }
     if (c->state < PS_COORD_ENDED) end_unfinished_job(c);
     return NULL;

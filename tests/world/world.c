@@ -27,7 +27,7 @@ typedef struct task {
     jmp_buf context; // while another one runs; so are the next two
     int code;        // errno
     uint8_t own[OWN_BYTES];
-    uint64_t spent_ns; // of processor time, where the world measures it
+    world_work work;
     bool done;
     bool waits; // for ready(what), until then
     bool (*ready)(void *);
@@ -262,16 +262,27 @@ static void meter(task *t)
     struct timespec now;
     __real_clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     const uint64_t ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    if (t) t->spent_ns += ns - W.metered_ns;
+    if (t) t->work.ns += ns - W.metered_ns;
     W.metered_ns = ns;
 }
 
-uint64_t world_spent_ns(const char *name)
+world_work world_work_of(const char *name)
 {
-    uint64_t sum = 0;
-    for (int i = 0; i < W.n_tasks; i++)
-        if (strcmp(W.tasks[i]->name, name) == 0) sum += W.tasks[i]->spent_ns;
+    world_work sum = {0};
+    for (int i = 0; i < W.n_tasks; i++) {
+        const task *t = W.tasks[i];
+        if (strcmp(t->name, name) != 0) continue;
+        sum.ns += t->work.ns;
+        sum.messages += t->work.messages;
+        sum.bytes += t->work.bytes;
+    }
     return sum;
+}
+
+void world_note_message(uint64_t bytes)
+{
+    W.running->work.messages++;
+    W.running->work.bytes += bytes;
 }
 
 void world_name_task(void *arg, const char *name)

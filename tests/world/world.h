@@ -70,8 +70,13 @@ world_process *world_self(void);
 void *world_start_task(const char *name, void *(*run)(void *), void *arg);
 /* For whoever looks at it. */
 void world_name_task(void *task, const char *name);
-/* Processor time of the tasks of that name, where the world measures it. */
-uint64_t world_spent_ns(const char *name);
+/* What the tasks of that name have done so far; time: where the world measures it. */
+typedef struct world_work {
+    uint64_t ns;              // of processor time
+    uint64_t messages, bytes; // sent, and received
+} world_work;
+world_work world_work_of(const char *name);
+void world_note_message(uint64_t bytes); // of the present task
 void world_join_task(void *task, void **result);
 
 /* ---- processes and events ---- */
@@ -129,7 +134,6 @@ void world_part(const world_process *a, const world_process *b, uint64_t until_n
 void world_net_forget(const world_process *p);
 /* Whether somebody listens there. */
 bool world_listens(const char *endpoint);
-uint64_t world_messages(void); // sent so far
 /* Descriptors of the world begin here: events, connections, monitors. */
 enum { WORLD_FD = 1 << 20 };
 bool world_fd_readable(int fd);

@@ -1,5 +1,6 @@
-/* ps-world --members N: how the coordinator fares with many members. Times are the
- * world's, but for the coordinator's own work, which is this machine's. */
+/* ps-world --members N: how the coordinator fares with many members: they join, make
+ * steps, wait, and join again, with a new process for the one that has died. Times are
+ * the world's, except the coordinator's own work, which is this machine's. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -10,30 +11,55 @@ enum {
     SERVERS = 2,
     STEPS = 20,
     IDLE_S = 5,
+    AGAIN_MS = 1500,
+    TRIES = 20,
+    TRY_MS = 50,
     WORKERS_MOST = WORLD_MEMBERS_MOST,
     ELEMENTS = 8192
 };
 #define MS UINT64_C(1000000)
 
+typedef enum moment {
+    BEGAN,
+    JOINED,
+    STEPPING,
+    STEPPED,
+    DIED,
+    HEARD,
+    AGAIN,
+    MOMENTS
+} moment;
+
 static struct {
-    int workers;
-    uint64_t joined_ns, first_ns, last_ns; // worker 0 begins its steps
-    uint64_t killed_ns, heard_ns;
-    uint64_t spent_ns[3]; // by the coordinator until then
+    int workers; // of them one dies
+    uint64_t at_ns[MOMENTS];
+    world_work work[MOMENTS]; // of the coordinator until then
     world_process *members[SERVERS + WORKERS_MOST];
 } S;
 
-static void note(int rank, int step)
+static void start_member(void *arg, uint64_t i);
+
+/* The last call counts. */
+static void note(moment m)
 {
-    if (rank == 0 && step == 1) S.first_ns = world_now();
-    if (step != STEPS) return;
-    if (rank == 0) S.last_ns = world_now();
-    if (rank == 0) S.spent_ns[0] = world_spent_ns("coordinator");
+    S.at_ns[m] = world_now();
+    S.work[m] = world_work_of("coordinator");
+}
+
+/* Returns false after the last step. */
+static bool goes_on(int rank, int step)
+{
+    if (S.at_ns[DIED] && step == 2) return false;
+    if (rank == 0 && step == 1) note(S.at_ns[DIED] ? AGAIN : STEPPING);
+    if (step != STEPS) return true;
+    if (rank == 0) note(STEPPED);
     usleep(IDLE_S * 1000000);
-    if (rank != 0) return;
-    S.spent_ns[1] = world_spent_ns("coordinator");
-    S.killed_ns = world_now();
+    if (rank != 0) return true;
+    note(DIED);
     world_kill(S.members[SERVERS + S.workers - 1]);
+    world_at(world_now() + AGAIN_MS * MS, start_member, NULL,
+             (uint64_t)(SERVERS + S.workers - 1));
+    return true;
 }
 
 static int train(pstrain_session *s, int rank)
@@ -48,11 +74,11 @@ static int train(pstrain_session *s, int rank)
                                  .settings = settings,
                                  .n_settings = 1};
     int code = pstrain_join(s);
-    if (code == 0) S.joined_ns = world_now();
+    if (code == 0 && !S.at_ns[DIED]) note(JOINED);
     if (code == 0) code = pstrain_open(s, &table);
     if (code == 0) code = pstrain_start(s);
     for (int step = 0; code == 0; step++) { // until one has died
-        note(rank, step);
+        if (!goes_on(rank, step)) return pstrain_close(s);
         code = pstrain_begin(s, NULL);
         if (code == 0) code = pstrain_wait(s, 0, 1);
         if (code == 0) code = pstrain_push(s, 0, 1);
@@ -61,9 +87,8 @@ static int train(pstrain_session *s, int rank)
     return code;
 }
 
-static int worker(void *arg)
+static int work(int rank, bool is_first)
 {
-    const int rank = (int)(intptr_t)arg;
     const char *settings[] = {"net.insecure=true", "exchange.shm=off"};
     const pstrain_options options = {.struct_size = sizeof options,
                                      .init_method = world_init_method,
@@ -75,15 +100,42 @@ static int worker(void *arg)
     pstrain_session *s = NULL;
     int code = pstrain_create(&options, &s);
     if (code == 0) code = train(s, rank);
-    if (S.killed_ns == 0) world_wrong("worker %d: %s", rank, pstrain_error());
-    S.heard_ns = world_now();
+    if (code != 0 && (S.at_ns[DIED] == 0 || S.at_ns[AGAIN] != 0))
+        world_wrong("worker %d: %s", rank, pstrain_error());
+    if (code != 0 && is_first) note(HEARD);
     pstrain_destroy(&s);
     return code;
 }
 
+static int worker(void *arg)
+{
+    const int rank = (int)(intptr_t)arg;
+    for (int i = 0; i < TRIES; i++) { // the first ones come before the job has ended
+        if (work(rank, i == 0) == 0) return 0;
+        usleep(TRY_MS * 1000);
+    }
+    world_wrong("worker %d: %s", rank, pstrain_error());
+}
+
 static int server(void *arg)
 {
-    return world_run_server((int)(intptr_t)arg, SERVERS, S.workers, 1);
+    const int rank = (int)(intptr_t)arg;
+    for (int i = 0; i < TRIES; i++) {
+        if (world_run_server(rank, SERVERS, S.workers, 1) == 0) return 0;
+        usleep(TRY_MS * 1000);
+    }
+    return 1;
+}
+
+static void start_member(void *arg, uint64_t i)
+{
+    (void)arg;
+    const bool is_server = i < SERVERS;
+    const int rank = (int)(is_server ? i : i - SERVERS);
+    char name[WORLD_NAME];
+    snprintf(name, sizeof name, "%s-%d", is_server ? "server" : "worker", rank);
+    S.members[i] = world_start(name, S.members[i], is_server ? server : worker,
+                               (void *)(intptr_t)rank);
 }
 
 static bool all_have_ended(void *arg)
@@ -94,30 +146,50 @@ static bool all_have_ended(void *arg)
     return true;
 }
 
+typedef struct span {
+    double at, ns, messages, bytes;
+} span;
+
+static span between(moment a, moment b)
+{
+    const world_work *x = &S.work[a], *y = &S.work[b];
+    return (span){(double)(S.at_ns[b] - S.at_ns[a]), (double)(y->ns - x->ns),
+                  (double)(y->messages - x->messages), (double)(y->bytes - x->bytes)};
+}
+
 static int scale(void *arg)
 {
     (void)arg;
-    const uint64_t began = world_now();
+    note(BEGAN);
     const int n = SERVERS + S.workers;
-    for (int i = 0; i < n; i++) {
-        const int rank = i < SERVERS ? i : i - SERVERS;
-        char name[WORLD_NAME];
-        snprintf(name, sizeof name, "%s-%d", i < SERVERS ? "server" : "worker", rank);
-        S.members[i] = world_start(name, NULL, i < SERVERS ? server : worker,
-                                   (void *)(intptr_t)rank);
-    }
+    for (int i = 0; i < n; i++)
+        start_member(NULL, (uint64_t)i);
     world_wait(all_have_ended, NULL, UINT64_MAX);
-    S.spent_ns[2] = world_spent_ns("coordinator");
-    const double steps = STEPS - 1;
-    printf("%d members: all have joined after %.0f ms; a step takes %.2f ms; the "
-           "coordinator works %.2f us a second for a member; after a death all have "
-           "ended after "
-           "%.0f ms (%.1f ms of the coordinator's time; until the first step %.1f ms)\n",
-           n, (double)(S.joined_ns - began) * 1e-6,
-           (double)(S.last_ns - S.first_ns) * 1e-6 / steps,
-           (double)(S.spent_ns[1] - S.spent_ns[0]) * 1e-3 / IDLE_S / n,
-           (double)(S.heard_ns - S.killed_ns) * 1e-6,
-           (double)(S.spent_ns[2] - S.spent_ns[1]) * 1e-6, (double)S.spent_ns[0] * 1e-6);
+    const double steps = STEPS - 1, all = steps * n;
+    const double ms = 1e-6, us = 1e-3;
+    printf("%d members\n", n);
+    printf("  join       %8.0f ms; the coordinator works %.1f ms, %.1f messages and %.1f "
+           "KiB a "
+           "member\n",
+           between(BEGAN, JOINED).at * ms, between(BEGAN, JOINED).ns * ms,
+           between(BEGAN, JOINED).messages / n, between(BEGAN, JOINED).bytes / 1024 / n);
+    printf("  the start  %8.0f ms; %.1f ms, %.1f messages and %.1f KiB a member\n",
+           between(JOINED, STEPPING).at * ms, between(JOINED, STEPPING).ns * ms,
+           between(JOINED, STEPPING).messages / n,
+           between(JOINED, STEPPING).bytes / 1024 / n);
+    printf("  a step     %8.2f ms; for a member and step %.2f us, %.2f messages\n",
+           between(STEPPING, STEPPED).at * ms / steps,
+           between(STEPPING, STEPPED).ns * us / all,
+           between(STEPPING, STEPPED).messages / all);
+    printf("  idle       %8d s;  for a member and second %.2f us, %.2f messages\n",
+           IDLE_S, between(STEPPED, DIED).ns * us / IDLE_S / n,
+           between(STEPPED, DIED).messages / IDLE_S / n);
+    printf("  a death    %8.0f ms until all know; %.1f ms, %.1f messages a member\n",
+           between(DIED, HEARD).at * ms, between(DIED, HEARD).ns * ms,
+           between(DIED, HEARD).messages / n);
+    printf("  joined again %6.0f ms later; %.1f ms, %.1f messages a member\n",
+           between(HEARD, AGAIN).at * ms, between(HEARD, AGAIN).ns * ms,
+           between(HEARD, AGAIN).messages / n);
     return 0;
 }
 

@@ -251,15 +251,9 @@ static socket_t *sockets[SOCKETS];
 static connection *connections[CONNECTIONS];
 static int n_sockets, n_connections;
 static connection *named[CONNECTIONS]; // by router and id
-static uint64_t n_messages;
 static struct {
     uint64_t until_ns;
 } parted[WORLD_PROCESSES][WORLD_PROCESSES];
-
-uint64_t world_messages(void)
-{
-    return n_messages;
-}
 
 static int fd_of(const connection *c, bool of_router)
 {
@@ -361,7 +355,6 @@ static void travel(connection *c, bool is_up, message *m)
     if (at < w->last_ns) at = w->last_ns;
     w->last_ns = at;
     w->n_sent++;
-    n_messages++;
     queue_put(&w->messages, m);
     world_at(at, arrive, c, is_up);
 }
@@ -723,10 +716,19 @@ int zmq_connect(void *socket, const char *where)
     return 0;
 }
 
+static void note_message(const message *m)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < m->n; i++)
+        bytes += m->frames[i].body->bytes;
+    world_note_message(bytes);
+}
+
 static void message_written(socket_t *s)
 {
     message *m = s->writing;
     s->writing = NULL;
+    note_message(m);
     if (s == s->context->zap) {
         take_gates_answer(m);
         drop_message(m);
@@ -802,6 +804,7 @@ int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)
             errno = EAGAIN;
             return -1;
         }
+        note_message(s->reading);
         if (s->type == ZMQ_ROUTER && s != s->context->zap) put_id_first(s->reading);
     }
     zmq_msg_close(msg);
