@@ -317,9 +317,19 @@ static bool is_missed(ps_err err)
             strstr(ps_err_message(), "worker 1 adds parameters"));
 }
 
+/* A push of one optimizer's step where the others make all of them: the error that names
+ * both workers ends the job. */
+static bool ends_the_job(const frame *f)
+{
+    ps_wire_header h;
+    return ps_wire_decode(f->header, f->header_bytes, &h) == PS_OK &&
+           h.kind == PS_MSG_PUSH && h.push.step_of == 1;
+}
+
 static void tell_a_lie(long at)
 {
     const frame f = draw_lie();
+    if (ends_the_job(&f)) return;
     model_lie(&f);
     ps_err err = hand_in(&f);
     if (err == PS_ERR_PROTOCOL) {
