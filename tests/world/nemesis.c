@@ -38,6 +38,7 @@ static void nemesis_kill(nemesis *n, world_process *p)
     if (n->kills >= n->most_kills) return;
     n->kills++;
     n->has_killed = true;
+    n->last_ns = n->last_ns > world_now() ? n->last_ns : world_now();
     world_kill(p);
     if (n->killed) n->killed(p);
 }

@@ -492,6 +492,7 @@ void world_signal(world_process *p, int number)
 {
     world_say("signal %d to %s", number, p->name);
     if (!p->signal) p->signal = number;
+    world_touch(p);
 }
 
 /* ---- the run ---- */

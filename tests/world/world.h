@@ -119,7 +119,8 @@ void world_files_forget(const world_process *p);
 void world_disk_written(int fd);
 /* Called before and after files are kept or get names; may kill the caller's process. */
 extern void (*world_disk_moment)(void);
-extern void (*world_fault_point)(void); // at each PS_FAULT_POINT, may do so, too
+extern void (*world_fault_point)(void);    // at each PS_FAULT_POINT, may do so, too
+extern void (*world_message_moment)(void); // after each message that is sent
 /* What was not kept in this folder may be gone. */
 void world_disk_loses_power(const char *folder);
 

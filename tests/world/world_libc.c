@@ -376,20 +376,27 @@ void __wrap_ps_net_default_address(char out[PS_ADDRESS_MAX])
     snprintf(out, PS_ADDRESS_MAX, "%s", world_self()->address);
 }
 
-static bool somebody_listens(void *endpoint)
+typedef struct dialling {
+    const world_process *process;
+    char endpoint[PS_ENDPOINT_MAX];
+} dialling;
+
+static bool dialling_ends(void *arg)
 {
-    return world_listens(endpoint);
+    const dialling *d = arg;
+    return d->process->signal || world_listens(d->endpoint);
 }
 
 ps_err __wrap_ps_net_dial(const char *host, int port, ps_deadline deadline,
                           char remote[PS_ADDRESS_MAX], char local[PS_ADDRESS_MAX])
 {
-    char endpoint[PS_ENDPOINT_MAX];
-    ps_net_endpoint(host, port, endpoint, sizeof endpoint);
+    dialling d = {.process = world_self()};
+    ps_net_endpoint(host, port, d.endpoint, sizeof d.endpoint);
     snprintf(remote, PS_ADDRESS_MAX, "%s", host);
     snprintf(local, PS_ADDRESS_MAX, "%s", world_self()->address);
-    if (world_wait(somebody_listens, endpoint, deadline.at_ns)) return PS_OK;
-    return ps_err_set(PS_ERR_TIMEOUT, "nobody listens at %s", endpoint);
+    if (!world_wait(dialling_ends, &d, deadline.at_ns))
+        return ps_err_set(PS_ERR_TIMEOUT, "nobody listens at %s", d.endpoint);
+    return ps_interrupt_check();
 }
 
 bool __wrap_ps_net_refuses(const char *number, int port)

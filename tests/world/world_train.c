@@ -19,6 +19,7 @@ enum {
     STARTS_MOST = 12,
     RESUMABLE = 75,  // exit code: the job has ended as it was asked to
     MOST_S = 400,    // of virtual time
+    LATE_MS = 30000, // after the last fault: half a step's time limit
     AFTER_MS = 20000 // the work is done
 };
 #define MS UINT64_C(1000000)
@@ -93,7 +94,8 @@ world_subject world_train_subject(uint64_t kind)
 static void choose_pace(int quorum)
 {
     static const char *const policies[] = {"asp", "ssp", "backup", "local"};
-    const uint64_t policy = world_choice(12, 4);
+    // Only `local` has a quorum.
+    const uint64_t policy = quorum > 1 && world_choice(17, 2) ? 3 : world_choice(12, 4);
     if (T.workers == 1) T.workers = 2;
     set("sync.policy=%s", policies[policy]);
     if (policy < 3) return;
@@ -376,6 +378,11 @@ static void on_disk_moment(void)
     die_now();
 }
 
+static void on_message(void)
+{
+    if (world_draw(4000) == 0) die_now();
+}
+
 static void on_fault_point(void)
 {
     if (world_draw(1000) == 0) die_now();
@@ -445,6 +452,7 @@ static void begin_nemesis(void)
     nemesis_begin(&T.nemesis);
     world_disk_moment = on_disk_moment;
     world_fault_point = on_fault_point;
+    world_message_moment = on_message;
 }
 
 /* A worker that joins after the end waits for another job: it does not count. */
@@ -457,14 +465,21 @@ static bool all_but_joiners_ended(void)
 
 static void run_processes(void)
 {
-    uint64_t until = UINT64_MAX;
+    const uint64_t began_ns = world_now();
+    uint64_t until = UINT64_MAX, done_ns = 0;
     while (supervise() && world_now() < until) {
-        if (work_is_done() && until == UINT64_MAX) until = world_now() + AFTER_MS * MS;
+        if (work_is_done() && until == UINT64_MAX)
+            done_ns = world_now(), until = done_ns + AFTER_MS * MS;
         if (work_is_done() && all_but_joiners_ended()) break;
         world_wait(somebody_ended, NULL,
                    until < world_now() + 1000 * MS ? until : world_now() + 1000 * MS);
     }
     if (!work_is_done()) world_wrong("no worker has ended well");
+    if (done_ns == 0) done_ns = world_now();
+    if (T.disturbed && done_ns > began_ns + LATE_MS * MS &&
+        done_ns > T.nemesis.last_ns + LATE_MS * MS)
+        world_wrong("the job ends %.1f s after the last fault",
+                    (double)(done_ns - T.nemesis.last_ns) * 1e-9);
 }
 
 static int train(void *arg)

@@ -579,6 +579,8 @@ void world_net_forget(const world_process *p)
 
 /* ---- the calls ---- */
 
+void (*world_message_moment)(void);
+
 int zmq_errno(void)
 {
     return errno;
@@ -766,6 +768,7 @@ int zmq_msg_send(zmq_msg_t *msg, void *socket, int flags)
     add_frame(s->writing, b);
     zmq_msg_init(msg);
     if (!more) message_written(s);
+    if (!more && world_message_moment) world_message_moment();
     return bytes;
 }
 
