@@ -511,7 +511,8 @@ typedef struct pstrain_rows_lookup {
     const int64_t *ids; /* (n_ids), from 0; borrowed during the call */
     uint64_t n_ids;
     uint64_t n_rows; /* ids are below it; 0: any */
-    /* (n_bags) Where each bag begins in ids: from 0, not falling. */
+    /* (n_bags) Where each bag begins in ids: from 0, not falling. NULL: all bags have
+     * equally many. */
     const int64_t *offsets;
     uint64_t n_bags;
     const float *weights; /* (n_ids) with SUM: factors of the rows; NULL: 1 */
@@ -530,12 +531,16 @@ PSTRAIN_API int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup 
  * (n_ids; NULL: not wanted): of its weights. Does not block. */
 PSTRAIN_API int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
                                       const float *grad, float *weights_grad);
+/* The same for the first n lookups at once. NULL in grads: it has none; weights_grads
+ * NULL: no weights' gradients are wanted. */
+PSTRAIN_API int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int n,
+                                       const float *const *grads,
+                                       float *const *weights_grads);
 /* No gradients of the ticket follow; frees what it holds. */
 PSTRAIN_API int pstrain_rows_forget(pstrain_session *s, uint64_t ticket);
 /* Ends the step of the rows: every rank calls it, whether it has looked anything up or
  * not. share: the gradients are multiplied by it. lr (tables): of each; rank 0's count.
- * Rows of lookups without any gradient stay. Blocks only until the push before is taken.
- */
+ * Rows of lookups without any gradient stay. Blocks until the push before is applied. */
 PSTRAIN_API int pstrain_rows_push(pstrain_session *s, float share, const double *lr);
 /* How many steps of the rows have been pushed. */
 PSTRAIN_API uint64_t pstrain_rows_steps(const pstrain_session *s);

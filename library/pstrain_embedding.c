@@ -174,6 +174,25 @@ int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
                         : (int)err;
 }
 
+static ps_err rows_add_gradients(pstrain_session *s, uint64_t ticket, int n,
+                                 const float *const *grads, float *const *weights_grads)
+{
+    for (int i = 0; i < n; i++)
+        if (grads && grads[i])
+            PS_TRY(ps_row_client_gradient(s->rows, ticket, i, grads[i],
+                                          weights_grads ? weights_grads[i] : NULL));
+    return grads ? PS_OK : ps_err_set(PS_ERR_ARG, "gradients of %d lookups are NULL", n);
+}
+
+int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int n,
+                           const float *const *grads, float *const *weights_grads)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_gradients");
+    return err == PS_OK
+               ? rows_leave(s, rows_add_gradients(s, ticket, n, grads, weights_grads))
+               : (int)err;
+}
+
 int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
 {
     const ps_err err = rows_enter(s, "pstrain_rows_forget");

@@ -327,7 +327,8 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
                                         .local_rank = -1,
                                         .member = s->member,
                                         .life = &s->life,
-                                        .groups = &s->groups};
+                                        .groups = &s->groups,
+                                        .rows = s->own.n_rows > 0};
     s->own.table.optional = ps_config_may_lack_gradients(s->full);
     PS_TRY(copy_settings(s));
     PS_TRY(table_open_groups(s));

@@ -44,6 +44,7 @@ static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
                               "a HELLO with shared memory, but the job has a codec");
         p->params = ps_shm_door_params(s->door, h->rank);
         p->grads = ps_shm_door_grads(s->door, h->rank);
+        p->rows = ps_shm_door_rows(s->door, h->rank);
         p->shm = p->params && p->grads;
         if (!p->shm)
             return ps_err_set(PS_ERR_PROTOCOL,

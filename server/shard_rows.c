@@ -8,6 +8,7 @@
 #include "row_table.h"
 #include "rows_body.h"
 #include "shard_reply.h"
+#include "shard_rows_arena.h"
 
 enum {
     WAITING_MOST = 8,     // whole messages of a worker that are not due yet
@@ -15,7 +16,8 @@ enum {
     PAGE_BYTES = 4 << 20, // of an answer to SAVE_ROWS, about
 };
 
-/* A whole message, or one of which pieces are here. */
+/* A whole message, or one of which pieces are here. Behind a shared PULL_ROWS
+ * (rows_body.h) stand its ids. */
 typedef struct rows_message {
     int kind; // 0: none
     uint64_t number, step;
@@ -32,6 +34,7 @@ typedef struct rows_peer {
     rows_message *pulls; // that train
     uint32_t n_pulls, pulls_room;
     rows_message push; // kind 0: not here
+    bool in_place;     // its gradients are in the arena
 } rows_peer;
 
 struct ps_shard_rows {
@@ -182,6 +185,37 @@ static ps_err rows_keep_pull(rows_peer *p, rows_message *m)
     return PS_OK;
 }
 
+static ps_err rows_message_room(rows_message *m, uint64_t room)
+{
+    if (room <= m->room) return PS_OK;
+    uint8_t *more = realloc(m->body, room);
+    if (!more)
+        return ps_err_set(PS_ERR_NOMEM, "no memory for %" PRIu64 " bytes of rows", room);
+    m->body = more;
+    m->room = room;
+    return PS_OK;
+}
+
+static ps_err rows_read_pull(const ps_shard_rows *r, const rows_message *m,
+                             ps_rows_pull *pull)
+{
+    PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, pull));
+    if (pull->places) pull->ids = (const uint64_t *)(const void *)(m->body + m->bytes);
+    return PS_OK;
+}
+
+/* Puts the ids of a shared pull behind it. */
+static ps_err rows_take_ids(ps_shard *s, uint32_t rank, rows_message *m,
+                            ps_rows_pull *pull)
+{
+    ps_shard_rows *r = s->rows;
+    if (!pull->places) return PS_OK;
+    PS_TRY(rows_message_room(m, m->bytes + pull->n * sizeof *pull->ids));
+    PS_TRY(rows_read_pull(r, m, pull)); // the body may have moved
+    return ps_rows_arena_ids(s->peers[rank].rows, pull, r->tables, r->n,
+                             (uint64_t *)(void *)(m->body + m->bytes));
+}
+
 /* again: it was answered before, and nothing has changed since. */
 static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
 {
@@ -189,57 +223,87 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
     ps_rows_pull pull;
     uint64_t n = 0;
     PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
+    const bool shared = pull.places != NULL;
+    // What is in the arena outlives a connection; the worker may use it otherwise now.
+    if (shared && again) return rows_answer(s, rank, m, NULL, 0);
+    PS_TRY(rows_take_ids(s, rank, m, &pull));
     for (uint32_t t = 0; t < r->n; t++)
         n += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
-    PS_TRY(rows_room(r, n));
+    if (!shared) PS_TRY(rows_room(r, n));
     const uint64_t *ids = pull.ids;
     float *out = r->out;
     for (uint32_t t = 0; t < r->n; t++) {
         PS_TRY(rows_check_owner(&r->tables[t], pull.counts[t], ids));
-        ps_row_table_read(&r->tables[t], pull.counts[t], ids, out);
+        if (shared) out = ps_rows_arena_at(s->peers[rank].rows, pull.places[t].rows);
+        if (pull.counts[t] > 0)
+            ps_row_table_read(&r->tables[t], pull.counts[t], ids, out);
         ids += pull.counts[t];
         out += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
     }
-    PS_TRY(rows_answer(s, rank, m, r->out, n * sizeof *r->out));
+    PS_TRY(rows_answer(s, rank, m, r->out, shared ? 0 : n * sizeof *r->out));
     return pull.trains && !again ? rows_keep_pull(&r->peers[rank], m) : PS_OK;
 }
 
-/* Gradients of a table in a rank's PUSH_ROWS: how many rows. */
-static uint64_t rows_with_gradient(const ps_shard_rows *r, const rows_peer *p,
-                                   const ps_rows_push *push, uint32_t t)
+/* Makes the message one without an arena: several pulls have their gradients in several
+ * places there. */
+static ps_err rows_join(ps_shard *s, uint32_t rank, rows_message *m,
+                        const ps_rows_push *push, const ps_rows_pull *pulls)
 {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < push->n_pulls; i++) {
-        const uint32_t *counts = (const uint32_t *)(const void *)(p->pulls[i].body + 8);
-        if (push->has[i * r->n + t]) n += counts[t];
-    }
-    return n;
+    ps_shard_rows *r = s->rows;
+    void *arena = s->peers[rank].rows;
+    const uint64_t n =
+        ps_rows_arena_join(arena, push, pulls, r->tables, r->n, false, NULL);
+    const uint64_t head = ps_rows_push_head(r->n, push->n_pulls);
+    rows_message all = *m;
+    all.body = NULL;
+    all.room = 0;
+    all.bytes = head + n * sizeof(float);
+    PS_TRY(rows_message_room(&all, all.bytes));
+    memcpy(all.body, m->body, head);
+    ps_rows_arena_join(arena, push, pulls, r->tables, r->n, false,
+                       (float *)(void *)(all.body + head));
+    rows_message_free(r, m);
+    *m = all;
+    return PS_OK;
 }
 
-static ps_err rows_check_push(const ps_shard_rows *r, const rows_peer *p,
-                              const rows_message *m)
+/* Looks whether the gradients are those of the pulls of the step. */
+static ps_err rows_check_push(ps_shard *s, uint32_t rank, rows_message *m,
+                              const ps_rows_push *push, ps_rows_pull *pulls)
 {
+    ps_shard_rows *r = s->rows;
+    rows_peer *p = &r->peers[rank];
+    bool shared = false;
+    for (uint32_t i = 0; i < p->n_pulls; i++) {
+        PS_TRY(rows_read_pull(r, &p->pulls[i], &pulls[i]));
+        shared |= pulls[i].places != NULL;
+    }
+    const uint64_t n = ps_rows_arena_join(NULL, push, pulls, r->tables, r->n, true, NULL);
+    if (n != push->n)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "%" PRIu64 " numbers as gradients of rows; %" PRIu64
+                          " were expected",
+                          push->n, n);
+    p->in_place = shared && p->n_pulls == 1;
+    return shared && !p->in_place ? rows_join(s, rank, m, push, pulls) : PS_OK;
+}
+
+/* Answered when the step is applied: until then the arena's gradients are needed. */
+static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
+{
+    rows_peer *p = &s->rows->peers[rank];
     ps_rows_push push;
-    uint64_t n = 0;
-    PS_TRY(ps_rows_push_read(m->body, m->bytes, r->n, &push));
+    ps_rows_pull *pulls;
+    PS_TRY(ps_rows_push_read(m->body, m->bytes, s->rows->n, &push));
     if (push.n_pulls != p->n_pulls)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "gradients of %u requests for rows; it made %u in step "
                           "%" PRIu64,
                           push.n_pulls, p->n_pulls, m->step);
-    for (uint32_t t = 0; t < r->n; t++)
-        n += rows_with_gradient(r, p, &push, t) * r->tables[t].spec.dim;
-    if (n == push.n) return PS_OK;
-    return ps_err_set(
-        PS_ERR_PROTOCOL,
-        "%" PRIu64 " numbers as gradients of rows; %" PRIu64 " were expected", push.n, n);
-}
-
-static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
-{
-    rows_peer *p = &s->rows->peers[rank];
-    PS_TRY(rows_check_push(s->rows, p, m));
-    PS_TRY(rows_answer(s, rank, m, NULL, 0));
+    PS_TRY(ps_mem_zalloc(&pulls, p->n_pulls, sizeof *pulls, "requests for rows"));
+    const ps_err err = rows_check_push(s, rank, m, &push, pulls);
+    free(pulls);
+    PS_TRY(err);
     p->push = *m;
     *m = (rows_message){0};
     s->rows->n_pushed++;
@@ -360,12 +424,14 @@ static ps_err rows_gather(ps_shard *s, uint32_t t, bool *any)
         for (uint32_t i = 0; i < p->n_pulls; i++) {
             ps_rows_pull pull;
             if (!push.has[i * r->n + t]) continue;
-            PS_TRY(ps_rows_pull_read(p->pulls[i].body, p->pulls[i].bytes, r->n, &pull));
+            PS_TRY(rows_read_pull(r, &p->pulls[i], &pull));
             const uint64_t *ids = pull.ids;
             for (uint32_t before = 0; before < t; before++)
                 ids += pull.counts[before];
             PS_TRY(ps_row_step_pull(&r->steps[t], rank, pull.counts[t], ids));
-            r->grads[rank] = push.grads + r->at[rank];
+            r->grads[rank] =
+                p->in_place ? ps_rows_arena_at(s->peers[rank].rows, pull.places[t].grads)
+                            : push.grads + r->at[rank];
             *any = true;
         }
         r->at[rank] +=
@@ -390,8 +456,10 @@ static ps_err rows_apply(ps_shard *s)
             .lr = first.rates[t], .t = r->made[t], .step = r->step};
         PS_TRY(ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads));
     }
-    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
+        PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));
         rows_peer_end_step(r, &r->peers[rank]);
+    }
     r->n_pushed = 0;
     r->step++;
     ps_counter_add_since(&s->apply_ns, begin_ns);
@@ -410,7 +478,11 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     case PS_MSG_LOAD_ROWS:
         return again ? rows_answer(s, rank, m, NULL, 0) : rows_load(s, rank, m);
     default:
-        return again ? rows_answer(s, rank, m, NULL, 0) : rows_push(s, rank, m);
+        if (!again) return rows_push(s, rank, m);
+        return m->number ==
+                       s->rows->peers[rank].push.number // its step is not applied yet
+                   ? PS_OK
+                   : rows_answer(s, rank, m, NULL, 0);
     }
 }
 
@@ -489,12 +561,7 @@ static ps_err rows_add_piece(ps_shard_rows *r, rows_message *m, const ps_wire_he
     if (m->got + bytes > m->room) {
         const uint64_t room =
             2 * m->got + bytes < m->bytes ? 2 * m->got + bytes : m->bytes;
-        uint8_t *more = realloc(m->body, room);
-        if (!more)
-            return ps_err_set(PS_ERR_NOMEM, "no memory for %" PRIu64 " bytes of rows",
-                              room);
-        m->body = more;
-        m->room = room;
+        PS_TRY(rows_message_room(m, room));
     }
     memcpy(m->body + m->got, zmq_msg_data(&f->payload), bytes);
     m->got += bytes;

@@ -46,6 +46,7 @@ typedef struct ps_shard_peer {
     bool shm;                    // agreed on in HELLO
     float *params;
     float *grads;  // read, except where a FETCH has its array written there
+    void *rows;    // the arena for rows; NULL: none
     uint64_t owed; // bytes received and not yet returned as credit
     // Agreed on in HELLO: its pushes come through a ring. Else to_shard.memory is NULL.
     ps_wire_rings rings;

@@ -12,8 +12,12 @@
 
 enum {
     LOAD_MOST_BYTES = 4 << 20, // of the rows in one LOAD_ROWS, about
-    PAGE_MOST_BYTES = 1 << 30
+    LINE = 64                  // bytes: parts begin at multiples of it in the arena
 };
+
+/* The arena has a half for each of two steps: the shards read gradients of a step until
+ * it is applied, while the worker looks up the rows of the next one. */
+#define ROWS_HALF (PS_ROWS_ARENA_BYTES / 2)
 
 /* What was looked up in one table. */
 typedef struct rows_part {
@@ -22,7 +26,9 @@ typedef struct rows_part {
     ps_row_bags bags; // offsets and weights are these copies
     int64_t *offsets;
     float *weights;
-    float *rows, *grads; // (batch.n_rows, dim); grads: what there is of them
+    float *rows, *grads;         // (batch.n_rows, dim); grads: what there is of them
+    ps_rows_place place;         // of the first row, where the ticket is in the arena
+    float *own_rows, *own_grads; // elsewhere
     uint64_t offsets_room, weights_room, rows_room, grads_room; // elements
     bool has;                                                   // a gradient
 } rows_part;
@@ -31,6 +37,7 @@ typedef struct rows_part {
 typedef struct rows_ticket {
     rows_part *parts; // (room) of which n are in use
     int n, room;
+    bool in_arena; // shards that share it find ids there, and put rows there
 } rows_ticket;
 
 typedef struct rows_bodies {
@@ -48,6 +55,9 @@ struct ps_row_client {
     uint32_t n_tickets, tickets_room;
     uint64_t tickets_before; // of the steps before it
     rows_ticket reading;     // of lookups without gradients
+    uint8_t *arena;          // NULL: no shard shares one
+    bool *shares;            // by shard
+    uint64_t used[2];        // bytes of the arena's halves, by step
     uint32_t *counts;        // scratch: (n)
     int *part_of;            // scratch: (n) -1: the table is not looked up
     // (n_shards) What is sent, and where answers go. Gradients have memory of their own:
@@ -62,6 +72,7 @@ static ps_err rows_make(ps_row_client *r)
     const size_t n = (size_t)r->n, shards = r->n_shards;
     PS_TRY(ps_mem_zalloc(&r->counts, n, sizeof *r->counts, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->part_of, n, sizeof *r->part_of, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->shares, shards, sizeof *r->shares, "embedding tables"));
     rows_bodies *const all[] = {&r->requests, &r->pushes, &r->answers, &r->pages};
     for (int i = 0; i < 4; i++) {
         PS_TRY(ps_mem_zalloc(&all[i]->of, shards, sizeof *all[i]->of, "messages"));
@@ -98,8 +109,8 @@ static void rows_part_free(rows_part *p)
     ps_row_batch_fini(&p->batch);
     free(p->offsets);
     free(p->weights);
-    free(p->rows);
-    free(p->grads);
+    free(p->own_rows);
+    free(p->own_grads);
     *p = (rows_part){0};
     ps_row_batch_init(&p->batch);
 }
@@ -126,6 +137,7 @@ void ps_row_client_destroy(ps_row_client **client)
     free(r->tickets);
     free(r->counts);
     free(r->part_of);
+    free(r->shares);
     free(r);
     *client = NULL;
 }
@@ -203,8 +215,6 @@ static ps_err rows_check_lookup(const ps_row_client *r, const ps_row_lookup *l)
         return ps_err_set(PS_ERR_ARG, "a lookup of table %d of %d", l->table, r->n);
     if (!l->ids && l->n_ids > 0)
         why = "its ids are NULL";
-    else if (l->bags && !l->offsets && l->n_bags > 0)
-        why = "bags need offsets";
     else if (l->bags && l->n_bags == 0 && l->n_ids > 0)
         why = "there are ids, and no bags";
     else if (l->weights && !(l->bags && l->mode == PS_ROW_SUM))
@@ -228,7 +238,7 @@ static ps_err rows_fill_part(const ps_row_client *r, rows_part *p, const ps_row_
     PS_TRY(ps_row_batch_split(&p->batch, spec->number, r->n_shards, l->n_ids,
                               (const uint64_t *)l->ids,
                               l->has_padding ? &padding : NULL));
-    if (l->bags) {
+    if (l->bags && l->offsets) {
         PS_TRY(rows_grow(&p->offsets, &p->offsets_room, n_bags, sizeof *p->offsets));
         if (n_bags) memcpy(p->offsets, l->offsets, n_bags * sizeof *p->offsets);
     }
@@ -236,17 +246,69 @@ static ps_err rows_fill_part(const ps_row_client *r, rows_part *p, const ps_row_
         PS_TRY(rows_grow(&p->weights, &p->weights_room, l->n_ids, sizeof *p->weights));
         memcpy(p->weights, l->weights, l->n_ids * sizeof *p->weights);
     }
-    p->bags = (ps_row_bags){.mode = l->mode,
-                            .dim = spec->dim,
-                            .n_lookups = l->n_ids,
-                            .n_bags = n_bags,
-                            .offsets = l->bags && n_bags > 0 ? p->offsets : NULL,
-                            .row = p->batch.row,
-                            .weights = l->weights ? p->weights : NULL};
+    p->bags =
+        (ps_row_bags){.mode = l->mode,
+                      .dim = spec->dim,
+                      .n_lookups = l->n_ids,
+                      .n_bags = n_bags,
+                      .offsets = l->bags && l->offsets && n_bags > 0 ? p->offsets : NULL,
+                      .row = p->batch.row,
+                      .weights = l->weights ? p->weights : NULL};
     const ps_err err = ps_row_bags_check(&p->bags);
-    if (err != PS_OK) return ps_err_prefix(err, "table %s", spec->name);
-    return rows_grow(&p->rows, &p->rows_room, (uint64_t)p->batch.n_rows * spec->dim,
-                     sizeof *p->rows);
+    return err != PS_OK ? ps_err_prefix(err, "table %s", spec->name) : PS_OK;
+}
+
+static uint64_t rows_part_bytes(const rows_part *p)
+{
+    return (uint64_t)p->batch.n_rows * p->bags.dim * sizeof(float);
+}
+
+static uint64_t rows_take_place(uint64_t *at, uint64_t bytes)
+{
+    const uint64_t place = *at;
+    *at = (place + bytes + LINE - 1) / LINE * LINE;
+    return place;
+}
+
+/* Gives the parts their places in the arena from *at on, which becomes the end. Without
+ * gradients these have none. */
+static void rows_place_parts(rows_ticket *t, bool trains, uint64_t *at)
+{
+    for (int i = 0; i < t->n; i++) {
+        rows_part *p = &t->parts[i];
+        const uint64_t bytes = rows_part_bytes(p);
+        p->place.ids = rows_take_place(at, p->batch.n_rows * sizeof *p->batch.ids);
+        p->place.rows = rows_take_place(at, bytes);
+        p->place.grads = trains ? rows_take_place(at, bytes) : p->place.rows;
+    }
+}
+
+/* Memory for rows and gradients: in the arena, if there is room. */
+static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains)
+{
+    const uint64_t half = r->step % 2 * ROWS_HALF;
+    uint64_t end = half + r->used[r->step % 2];
+    rows_place_parts(t, trains, &end);
+    t->in_arena = r->arena && end <= half + ROWS_HALF;
+    if (t->in_arena && trains) r->used[r->step % 2] = end - half;
+    for (int i = 0; i < t->n; i++) {
+        rows_part *p = &t->parts[i];
+        if (t->in_arena) {
+            p->rows = (float *)(void *)(r->arena + p->place.rows);
+            p->grads = (float *)(void *)(r->arena + p->place.grads);
+            if (p->batch.n_rows > 0)
+                memcpy(r->arena + p->place.ids, p->batch.ids,
+                       p->batch.n_rows * sizeof *p->batch.ids);
+            continue;
+        }
+        const uint64_t n = rows_part_bytes(p) / sizeof(float);
+        PS_TRY(rows_grow(&p->own_rows, &p->rows_room, n, sizeof *p->own_rows));
+        if (trains)
+            PS_TRY(rows_grow(&p->own_grads, &p->grads_room, n, sizeof *p->own_grads));
+        p->rows = p->own_rows;
+        p->grads = p->own_grads;
+    }
+    return PS_OK;
 }
 
 /* The rows that the shard has of a part. */
@@ -266,13 +328,29 @@ static ps_err rows_body_room(rows_bodies *b, uint32_t shard, uint64_t bytes)
                           "%d: make the batches smaller",
                           bytes, PS_WIRE_BODY_BYTES);
     b->of[shard].n = bytes;
+    b->of[shard].shared = 0;
     return rows_grow(&b->of[shard].bytes, &b->rooms[shard], bytes, 1);
+}
+
+/* Places of the shard's rows, instead of their ids. */
+static void rows_write_places(const ps_row_client *r, const rows_ticket *t,
+                              uint32_t shard, ps_rows_place *to)
+{
+    memset(to, 0, (size_t)r->n * sizeof *to);
+    for (int i = 0; i < t->n; i++) {
+        const rows_part *p = &t->parts[i];
+        const uint64_t first = p->batch.begin[shard], row = p->bags.dim * sizeof(float);
+        to[p->table] =
+            (ps_rows_place){p->place.ids + first * sizeof *p->batch.ids,
+                            p->place.rows + first * row, p->place.grads + first * row};
+    }
 }
 
 static ps_err rows_write_pull(ps_row_client *r, const rows_ticket *t, uint32_t shard,
                               bool trains)
 {
     ps_exchange_body *body = &r->requests.of[shard];
+    const bool shared = t->in_arena && r->shares[shard];
     uint64_t n = 0, floats = 0;
     for (int table = 0; table < r->n; table++) {
         const rows_part *p = r->part_of[table] < 0 ? NULL : &t->parts[r->part_of[table]];
@@ -280,18 +358,24 @@ static ps_err rows_write_pull(ps_row_client *r, const rows_ticket *t, uint32_t s
         n += r->counts[table];
         floats += (uint64_t)r->counts[table] * r->specs[table].dim;
     }
-    PS_TRY(rows_body_room(&r->requests, shard,
-                          ps_rows_pull_head((uint32_t)r->n) + n * sizeof(uint64_t)));
-    ps_rows_pull_write(body->bytes, trains, r->counts, (uint32_t)r->n);
-    uint64_t *ids =
-        (uint64_t *)(void *)((uint8_t *)body->bytes + ps_rows_pull_head((uint32_t)r->n));
-    for (int table = 0; table < r->n; table++) {
+    const uint64_t head = ps_rows_pull_head((uint32_t)r->n),
+                   id_bytes = n * sizeof(uint64_t);
+    PS_TRY(rows_body_room(
+        &r->requests, shard,
+        head + (shared ? (uint64_t)r->n * sizeof(ps_rows_place) : id_bytes)));
+    ps_rows_pull_write(body->bytes, trains, shared, r->counts, (uint32_t)r->n);
+    body->shared = shared ? id_bytes : 0;
+    r->answers.of[shard].shared = shared ? floats * sizeof(float) : 0;
+    void *rest = (uint8_t *)body->bytes + head;
+    if (shared) rows_write_places(r, t, shard, rest);
+    uint64_t *ids = rest;
+    for (int table = 0; table < r->n && !shared; table++) {
         if (r->counts[table] == 0) continue;
         const rows_part *p = &t->parts[r->part_of[table]];
         memcpy(ids, p->batch.ids + p->batch.begin[shard], r->counts[table] * sizeof *ids);
         ids += r->counts[table];
     }
-    return rows_body_room(&r->answers, shard, floats * sizeof(float));
+    return rows_body_room(&r->answers, shard, shared ? 0 : floats * sizeof(float));
 }
 
 /* From the shards' answers into the parts, in the order of rows_write_pull. */
@@ -299,6 +383,7 @@ static void rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
 {
     for (uint32_t shard = 0; shard < r->n_shards; shard++) {
         const float *from = r->answers.of[shard].bytes;
+        if (t->in_arena && r->shares[shard]) continue;
         for (int table = 0; table < r->n; table++) {
             if (r->part_of[table] < 0) continue;
             const rows_part *p = &t->parts[r->part_of[table]];
@@ -324,6 +409,15 @@ static ps_err rows_list_parts(ps_row_client *r, const ps_row_lookup *lookups, in
     return PS_OK;
 }
 
+static void rows_find_arena(ps_row_client *r)
+{
+    for (uint32_t i = 0; i < r->n_shards; i++) {
+        void *arena = ps_session_rows_arena(r->session, i);
+        r->shares[i] = arena != NULL;
+        if (arena) r->arena = arena;
+    }
+}
+
 ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
                           bool trains, uint64_t *ticket)
 {
@@ -334,11 +428,14 @@ ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
     t->n = n;
     for (int i = 0; i < n; i++)
         PS_TRY(rows_fill_part(r, &t->parts[i], &lookups[i]));
+    if (!r->arena) rows_find_arena(r);
+    PS_TRY(rows_ticket_memory(r, t, trains));
     for (uint32_t shard = 0; shard < r->n_shards; shard++)
         PS_TRY(rows_write_pull(r, t, shard, trains));
+    uint64_t sent;
     PS_TRY(ps_session_rows_send(r->session, PS_MSG_PULL_ROWS, r->step, r->requests.of,
-                                r->answers.of));
-    PS_TRY(ps_session_rows_wait(r->session));
+                                r->answers.of, &sent));
+    PS_TRY(ps_session_rows_wait(r->session, sent));
     rows_take_pulled(r, t);
     for (int i = 0; i < n; i++)
         ps_row_pool_forward(&t->parts[i].bags, t->parts[i].rows, lookups[i].out);
@@ -368,10 +465,7 @@ ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
                           ticket, index, r->step);
     rows_part *p = &t->parts[index];
     const uint64_t n = (uint64_t)p->batch.n_rows * p->bags.dim;
-    if (!p->has) {
-        PS_TRY(rows_grow(&p->grads, &p->grads_room, n, sizeof *p->grads));
-        if (n > 0) memset(p->grads, 0, n * sizeof *p->grads);
-    }
+    if (!p->has && n > 0) memset(p->grads, 0, n * sizeof *p->grads);
     p->has = true;
     ps_row_pool_backward(&p->bags, grad, p->grads);
     if (weights_grad) ps_row_pool_weights_backward(&p->bags, p->rows, grad, weights_grad);
@@ -384,8 +478,8 @@ void ps_row_client_forget(ps_row_client *r, uint64_t ticket)
     const rows_ticket *t = rows_ticket_of(r, ticket);
     for (int i = 0; t && i < t->n; i++)
         if (!t->parts[i].has) {
-            free(t->parts[i].rows);
-            t->parts[i].rows = NULL;
+            free(t->parts[i].own_rows);
+            t->parts[i].own_rows = NULL;
             t->parts[i].rows_room = 0;
         }
 }
@@ -400,8 +494,15 @@ static void rows_scaled_copy(float *restrict to, const float *restrict from, flo
         to[i] = from[i] * factor;
 }
 
+static void rows_scale(float *values, float factor, uint64_t n)
+{
+#pragma omp simd
+    for (uint64_t i = 0; i < n; i++)
+        values[i] *= factor;
+}
+
 /* Gradients of a table at a shard, one lookup of the step after another; times share.
- * to NULL: counts them alone. Returns how many numbers. */
+ * Those in the arena stay there. to NULL: counts the others. Returns how many numbers. */
 static uint64_t rows_write_gradients(const ps_row_client *r, int table, uint32_t shard,
                                      float share, float *to)
 {
@@ -409,9 +510,13 @@ static uint64_t rows_write_gradients(const ps_row_client *r, int table, uint32_t
     for (uint32_t i = 0; i < r->n_tickets; i++)
         for (int k = 0; k < r->tickets[i].n; k++) {
             const rows_part *p = &r->tickets[i].parts[k];
+            const bool shared = r->tickets[i].in_arena && r->shares[shard];
             if (p->table != table || !p->has) continue;
             const uint64_t dim = r->specs[table].dim, m = rows_at_shard(p, shard) * dim;
-            const float *from = p->grads + p->batch.begin[shard] * dim;
+            float *from = p->grads + p->batch.begin[shard] * dim;
+            if (shared && to && share != 1) rows_scale(from, share, m);
+            if (shared && to) r->pushes.of[shard].shared += m * sizeof *from;
+            if (shared) continue;
             if (to) rows_scaled_copy(to + n, from, share, m);
             n += m;
         }
@@ -448,14 +553,16 @@ ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr)
                               r->specs[t].name);
     if (!isfinite(share))
         return ps_err_set(PS_ERR_ARG, "the share of gradients of rows is not a number");
-    PS_TRY(ps_session_rows_wait(r->session));
+    uint64_t sent;
+    PS_TRY(ps_session_rows_wait(r->session, PS_EXCHANGE_ROWS_ALL));
     for (uint32_t shard = 0; shard < r->n_shards; shard++)
         PS_TRY(rows_write_push(r, shard, share, lr));
-    PS_TRY(
-        ps_session_rows_send(r->session, PS_MSG_PUSH_ROWS, r->step, r->pushes.of, NULL));
+    PS_TRY(ps_session_rows_send(r->session, PS_MSG_PUSH_ROWS, r->step, r->pushes.of, NULL,
+                                &sent));
     r->tickets_before += r->n_tickets;
     r->n_tickets = 0;
     r->step++;
+    r->used[r->step % 2] = 0; // the step before the last one is applied
     return PS_OK;
 }
 
@@ -512,9 +619,10 @@ ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint6
         for (uint32_t shard = 0; shard < r->n_shards; shard++)
             PS_TRY(rows_write_load(r, shard, ids + at, some, values + at * load.width,
                                    load));
+        uint64_t sent;
         PS_TRY(ps_session_rows_send(r->session, PS_MSG_LOAD_ROWS, r->step, r->requests.of,
-                                    NULL));
-        PS_TRY(ps_session_rows_wait(r->session));
+                                    NULL, &sent));
+        PS_TRY(ps_session_rows_wait(r->session, sent));
         at += some;
     } while (at < n);
     return PS_OK;
@@ -536,9 +644,10 @@ ps_err ps_row_client_save(ps_row_client *r, int table, ps_row_page *page)
     memcpy(r->requests.of[shard].bytes, &save, sizeof save);
     r->pages.of[shard].grows = true;
     r->pages.of[shard].most = PS_WIRE_BODY_BYTES;
+    uint64_t sent;
     PS_TRY(ps_session_rows_send(r->session, PS_MSG_SAVE_ROWS, r->step, r->requests.of,
-                                r->pages.of));
-    PS_TRY(ps_session_rows_wait(r->session));
+                                r->pages.of, &sent));
+    PS_TRY(ps_session_rows_wait(r->session, sent));
     ps_rows_page got;
     PS_TRY(ps_rows_page_read(r->pages.of[shard].bytes, r->pages.of[shard].n,
                              ps_row_client_width(r, table), &got));

@@ -197,6 +197,7 @@ static ps_err session_set_exchange_options(ps_session *s, const ps_job_start *st
                                                 .buffer_pieces = start->buffer_pieces,
                                                 .params = &s->params,
                                                 .grads = &s->grads,
+                                                .rows = s->o.rows,
                                                 .local = &s->local_options};
     ps_exchange_settings *settings = &s->exchange_options.settings;
     PS_TRY(ps_exchange_settings_init(settings, s->o.config, s->o.table));
@@ -421,14 +422,20 @@ ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version)
 }
 
 ps_err ps_session_rows_send(ps_session *s, int kind, uint64_t step,
-                            const ps_exchange_body *bodies, ps_exchange_body *answers)
+                            const ps_exchange_body *bodies, ps_exchange_body *answers,
+                            uint64_t *sent)
 {
-    return ps_exchange_rows_send(s->exchange, kind, step, bodies, answers);
+    return ps_exchange_rows_send(s->exchange, kind, step, bodies, answers, sent);
 }
 
-ps_err ps_session_rows_wait(ps_session *s)
+ps_err ps_session_rows_wait(ps_session *s, uint64_t sent)
 {
-    return ps_exchange_rows_wait(s->exchange);
+    return ps_exchange_rows_wait(s->exchange, sent);
+}
+
+void *ps_session_rows_arena(ps_session *s, uint32_t shard)
+{
+    return ps_exchange_rows_arena(s->exchange, shard);
 }
 
 ps_err ps_session_check_push(const ps_session *s, int first, int n)

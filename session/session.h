@@ -56,6 +56,7 @@ typedef struct ps_session_options { // all borrowed for the session's life
     int expected_workers;                 // elastic jobs: as in ps_member_options
     ps_job_view *view;                    // as in ps_member_options
     bool counts; // the caller calls ps_session_count; otherwise no sync.policy local
+    bool rows;   // the job has embedding tables
 } ps_session_options;
 
 /* *out is owned by the caller. CONFIG: settings that contradict each other, or more
@@ -127,8 +128,10 @@ ps_err ps_session_wait_chunk(ps_session *s, uint32_t chunk, uint64_t version);
 
 /* Rows of embedding tables, as in exchange.h: their steps are apart from the others. */
 ps_err ps_session_rows_send(ps_session *s, int kind, uint64_t step,
-                            const ps_exchange_body *bodies, ps_exchange_body *answers);
-ps_err ps_session_rows_wait(ps_session *s);
+                            const ps_exchange_body *bodies, ps_exchange_body *answers,
+                            uint64_t *sent);
+ps_err ps_session_rows_wait(ps_session *s, uint64_t sent);
+void *ps_session_rows_arena(ps_session *s, uint32_t shard);
 
 /* Blocks until the weights are those after all finished steps. */
 ps_err ps_session_drain(ps_session *s);

@@ -150,7 +150,8 @@ static ps_err map_all(ps_shared_mem *mem, int fd, size_t bytes, int flags,
     return PS_OK;
 }
 
-ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
+/* A sealed memfd. flags: of the mapping. */
+static ps_err map_memfd(ps_shared_mem *mem, size_t bytes, int flags, const char *what)
 {
     *mem = (ps_shared_mem){.fd = -1};
     const size_t whole = whole_pages(bytes);
@@ -163,7 +164,18 @@ ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
         close(fd);
         return err;
     }
-    PS_TRY(map_all(mem, fd, bytes, MAP_POPULATE, what));
+    return map_all(mem, fd, bytes, flags, what);
+}
+
+ps_err ps_shared_mem_init_sparse(ps_shared_mem *mem, size_t bytes, const char *what)
+{
+    return map_memfd(mem, bytes, MAP_NORESERVE, what);
+}
+
+ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what)
+{
+    const size_t whole = whole_pages(bytes);
+    PS_TRY(map_memfd(mem, bytes, MAP_POPULATE, what));
     // Best effort: this works where /sys/kernel/mm/transparent_hugepage/shmem_enabled is
     // never, as it is by default.
     if (bytes >= LARGE_PAGE) (void)madvise(mem->base, whole, MADV_COLLAPSE);

@@ -54,6 +54,8 @@ typedef struct ps_shared_mem {
 } ps_shared_mem;
 
 ps_err ps_shared_mem_init(ps_shared_mem *mem, size_t bytes, const char *what);
+/* The same, of which pages take memory only once they are touched. */
+ps_err ps_shared_mem_init_sparse(ps_shared_mem *mem, size_t bytes, const char *what);
 /* The same for memory that no other process maps: fd is -1. */
 ps_err ps_shared_mem_init_private(ps_shared_mem *mem, size_t bytes, const char *what);
 /* Maps the memory that a peer passed. First checks the seals (F_SEAL_SHRINK and

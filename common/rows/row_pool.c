@@ -12,10 +12,10 @@ PS_PER_LEVEL(ps_err, ps_row_bags_check, (const ps_row_bags *bags), (bags))
     const int64_t *offsets = bags->offsets;
     if (bags->weights && bags->mode != PS_ROW_SUM)
         return ps_err_set(PS_ERR_ARG, "per_sample_weights go with mode sum alone");
-    if (!offsets && bags->n_bags != bags->n_lookups)
+    if (!offsets && bags->n_bags > 0 && bags->n_lookups % bags->n_bags != 0)
         return ps_err_set(PS_ERR_ARG, "%" PRIu64 " bags of %" PRIu64 " ids: give offsets",
                           bags->n_bags, bags->n_lookups);
-    if (offsets && bags->n_bags == 0 && bags->n_lookups > 0)
+    if (bags->n_bags == 0 && bags->n_lookups > 0)
         return ps_err_set(PS_ERR_ARG, "%" PRIu64 " ids in no bag: give offsets[0]",
                           bags->n_lookups);
     for (uint64_t b = 0; offsets && b < bags->n_bags; b++) {
@@ -39,7 +39,7 @@ PS_PER_LEVEL(ps_err, ps_row_bags_check, (const ps_row_bags *bags), (bags))
 /* Where a bag's look-ups end; where the next one's begin. */
 static uint64_t bag_end(const ps_row_bags *bags, uint64_t bag)
 {
-    if (!bags->offsets) return bag + 1;
+    if (!bags->offsets) return (bag + 1) * (bags->n_lookups / bags->n_bags);
     return bag + 1 < bags->n_bags ? (uint64_t)bags->offsets[bag + 1] : bags->n_lookups;
 }
 

@@ -1,7 +1,7 @@
 /* Pooling: rows become the outputs of a batch, gradients of the outputs become gradients
  * of rows. As torch.nn.EmbeddingBag with mode sum or mean, per_sample_weights and
- * padding_idx; with offsets NULL as torch.nn.Embedding: look-up i is bag i, and a look-up
- * of padding gives zeros.
+ * padding_idx; with as many bags as look-ups, and offsets NULL, as torch.nn.Embedding: a
+ * look-up of padding gives zeros.
  *
  * The order of all sums is the order of the look-ups, as index_add_ has it, so that equal
  * batches give equal bits. */
@@ -22,15 +22,15 @@ typedef struct ps_row_bags {
     ps_row_mode mode;
     uint32_t dim;
     uint64_t n_lookups, n_bags;
-    const int64_t *offsets; // (n_bags) where each begins, the first at 0; NULL: one
-                            // look-up in each
+    const int64_t *offsets; // (n_bags) where each begins, the first at 0; NULL: all have
+                            // equally many look-ups
     const uint32_t *row;    // (n_lookups) of ps_row_batch; PS_ROW_PADDING: none
     const float *weights;   // (n_lookups) per_sample_weights, with sum; NULL: none
 } ps_row_bags;
 
 /* ARG says which offset or setting is wrong: the first is not 0, one is smaller than the
- * one before it, or beyond the look-ups; weights with mean; bags without offsets that are
- * not as many as the look-ups. */
+ * one before it, or beyond the look-ups; weights with mean; bags without offsets that do
+ * not share the look-ups evenly. */
 ps_err ps_row_bags_check(const ps_row_bags *bags);
 
 /* out (n_bags, dim) from rows (n_rows, dim). An empty bag gives zeros. The bags were

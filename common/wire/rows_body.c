@@ -37,10 +37,10 @@ uint64_t ps_rows_pull_head(uint32_t n_tables)
     return WORD + ps_rows_aligned(n_tables * sizeof(uint32_t));
 }
 
-void ps_rows_pull_write(void *body, bool trains, const uint32_t *counts,
+void ps_rows_pull_write(void *body, bool trains, bool shared, const uint32_t *counts,
                         uint32_t n_tables)
 {
-    const uint32_t head[2] = {trains, 0};
+    const uint32_t head[2] = {trains, shared};
     memset(body, 0, ps_rows_pull_head(n_tables));
     memcpy(body, head, sizeof head);
     memcpy((uint8_t *)body + sizeof head, counts, n_tables * sizeof *counts);
@@ -50,13 +50,17 @@ ps_err ps_rows_pull_read(const void *body, uint64_t bytes, uint32_t n_tables,
                          ps_rows_pull *out)
 {
     const uint64_t head = ps_rows_pull_head(n_tables);
-    if (bytes < head || rows_u32(body, 0) > 1) return rows_malformed("PULL_ROWS", bytes);
+    if (bytes < head || rows_u32(body, 0) > 1 || rows_u32(body, sizeof(uint32_t)) > 1)
+        return rows_malformed("PULL_ROWS", bytes);
+    const bool shared = rows_u32(body, sizeof(uint32_t)) == 1;
     *out = (ps_rows_pull){.trains = rows_u32(body, 0) == 1,
                           .counts = rows_at(body, WORD),
-                          .ids = rows_at(body, head)};
+                          .ids = shared ? NULL : rows_at(body, head),
+                          .places = shared ? rows_at(body, head) : NULL};
     for (uint32_t t = 0; t < n_tables; t++)
         out->n += out->counts[t];
-    return bytes == head + out->n * WORD ? PS_OK : rows_malformed("PULL_ROWS", bytes);
+    const uint64_t rest = shared ? n_tables * sizeof *out->places : out->n * WORD;
+    return bytes == head + rest ? PS_OK : rows_malformed("PULL_ROWS", bytes);
 }
 
 /* ---- PUSH_ROWS ---- */

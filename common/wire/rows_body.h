@@ -2,12 +2,15 @@
  * at multiples of 8 bytes. T: the job's tables; a shard gets ids of its own partitions
  * alone (row_place.h).
  *
- *   PULL_ROWS  trains u32, 0 u32; ids of each table (T u32); the ids, table after table
+ *   PULL_ROWS  trains u32, shared u32; ids of each table (T u32); the ids, table after
+ *              table; or, shared: of each table where they are, where the rows go and
+ *              where gradients will be (T times 3 u64)
  *              trains: the step's PUSH_ROWS may have gradients of these rows
- *     ROWS     the rows, in that order
+ *     ROWS     the rows, in that order; shared: nothing
  *   PUSH_ROWS  rate of each table (T double); pulls u32, 0 u32; has (pulls x T bytes);
  *              gradients, float32: table after table, and for each the step's PULL_ROWS
  *              that train, in their order. has: 0 where one has no gradient for a table.
+ *              Gradients of shared pulls are not in it.
  *              All shards get the same rates and `has`; worker 0's rates count.
  *   LOAD_ROWS  table u32, width u32; steps of the table u64, n u64; ids (n); values, (n,
  *              width) float32: rows, or rows with their optimizer's state
@@ -25,16 +28,26 @@
 
 #include "err.h"
 
+/* Of an arena that a worker shares with the shards of its host, instead of ids, rows and
+ * gradients in bodies. Only what is used takes memory. */
+#define PS_ROWS_ARENA_BYTES (UINT64_C(1) << 30)
+
 static inline uint64_t ps_rows_aligned(uint64_t bytes)
 {
     return (bytes + 7) & ~(uint64_t)7;
 }
 
+/* Of a table in the arena: bytes from its start. */
+typedef struct ps_rows_place {
+    uint64_t ids, rows, grads;
+} ps_rows_place;
+
 typedef struct ps_rows_pull { // parts of the body
     bool trains;
-    const uint32_t *counts; // (T)
-    const uint64_t *ids;    // (n)
-    uint64_t n;             // of all tables
+    const uint32_t *counts;      // (T)
+    const uint64_t *ids;         // (n); NULL: they are at places
+    const ps_rows_place *places; // (T)
+    uint64_t n;                  // of all tables
 } ps_rows_pull;
 
 typedef struct ps_rows_push {
@@ -63,7 +76,7 @@ typedef struct ps_rows_page { // what answers it
     const float *values; // (n, width)
 } ps_rows_page;
 
-/* Bytes before the ids, before the gradients. */
+/* Bytes before the ids or places, before the gradients. */
 uint64_t ps_rows_pull_head(uint32_t n_tables);
 uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls);
 /* Bytes of whole bodies. */
@@ -72,7 +85,7 @@ uint64_t ps_rows_page_bytes(uint64_t n, uint32_t width);
 
 /* Write the head; the rest is the caller's: after it at the same places as in what the
  * readers give. body has room for all. */
-void ps_rows_pull_write(void *body, bool trains, const uint32_t *counts,
+void ps_rows_pull_write(void *body, bool trains, bool shared, const uint32_t *counts,
                         uint32_t n_tables);
 void ps_rows_push_write(void *body, const double *rates, uint32_t n_tables,
                         uint32_t n_pulls);

@@ -6,18 +6,21 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "event.h"
 #include "log.h"
+#include "rows_body.h"
 #include "thread.h"
 
 /* A worker sends its offer at once after connecting. */
 enum { OFFER_TIMEOUT_MS = 2000, FULL_PAUSE_MS = 100 };
 
 typedef struct visitor {
-    ps_shared_mem params, grads, rings; // rings: only of a worker that has some
-    atomic_bool ready;                  // set once, after the mappings
+    ps_shared_mem
+        mapped[PS_SHM_FDS]; // params, grads; rings, rows: of a worker that has some
+    atomic_bool ready;      // set once, after the mappings
 } visitor;
 
 struct ps_shm_door {
@@ -43,6 +46,8 @@ static const char *refusal_of(const ps_shm_door *door, const ps_shm_offer *offer
         refusal = "arenas of another size";
     else if (offer->ring_bytes > 0 && offer->ring_bytes != door->rings.bytes)
         refusal = "rings of another size";
+    else if (offer->row_bytes > 0 && offer->row_bytes != PS_ROWS_ARENA_BYTES)
+        refusal = "an arena for rows of another size";
     else if (atomic_load(&door->visitors[offer->rank].ready))
         refusal = "this worker has handed in its arenas already";
     return refusal;
@@ -52,15 +57,18 @@ static const char *refusal_of(const ps_shm_door *door, const ps_shm_offer *offer
 static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer,
                          const int fds[PS_SHM_FDS])
 {
-    static const char *const what[] = {"a params arena", "a grads arena", "rings"};
+    static const char *const what[] = {"a params arena", "a grads arena", "rings",
+                                       "an arena for rows"};
+    const uint64_t bytes[] = {offer->bytes, offer->bytes, offer->ring_bytes,
+                              offer->row_bytes};
     const char *refusal = refusal_of(door, offer);
     visitor *v = refusal ? NULL : &door->visitors[offer->rank];
     ps_shared_mem found[PS_SHM_FDS] = {0};
     ps_err err = refusal ? ps_err_set(PS_ERR_PEER, "%s", refusal) : PS_OK;
-    for (int i = 0; i < PS_SHM_FDS && fds[i] >= 0; i++) {
-        const uint64_t bytes = i < 2 ? offer->bytes : offer->ring_bytes;
+    for (int i = 0; i < PS_SHM_FDS; i++) {
+        if (fds[i] < 0) continue;
         if (err == PS_OK)
-            err = ps_shared_mem_attach(&found[i], fds[i], bytes, what[i]);
+            err = ps_shared_mem_attach(&found[i], fds[i], bytes[i], what[i]);
         else
             close(fds[i]);
     }
@@ -69,9 +77,7 @@ static ps_err map_arenas(ps_shm_door *door, const ps_shm_offer *offer,
             ps_shared_mem_fini(&found[i]);
         return err;
     }
-    v->params = found[0];
-    v->grads = found[1];
-    v->rings = found[2];
+    memcpy(v->mapped, found, sizeof found);
     atomic_store(&v->ready, true);
     return PS_OK;
 }
@@ -144,29 +150,31 @@ const char *ps_shm_door_name(const ps_shm_door *door)
     return door->name;
 }
 
-static visitor *ready_visitor(const ps_shm_door *door, uint32_t rank)
+static void *door_mapped(const ps_shm_door *door, uint32_t rank, int which)
 {
     if (!door || rank >= door->n_workers) return NULL;
-    visitor *v = &door->visitors[rank];
-    return atomic_load(&v->ready) ? v : NULL;
+    const visitor *v = &door->visitors[rank];
+    return atomic_load(&v->ready) ? v->mapped[which].base : NULL;
 }
 
 float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank)
 {
-    visitor *v = ready_visitor(door, rank);
-    return v ? v->params.base : NULL;
+    return door_mapped(door, rank, 0);
 }
 
 float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank)
 {
-    visitor *v = ready_visitor(door, rank);
-    return v ? v->grads.base : NULL;
+    return door_mapped(door, rank, 1);
 }
 
 void *ps_shm_door_rings_of(const ps_shm_door *door, uint32_t rank)
 {
-    visitor *v = ready_visitor(door, rank);
-    return v ? v->rings.base : NULL;
+    return door_mapped(door, rank, 2);
+}
+
+void *ps_shm_door_rows(const ps_shm_door *door, uint32_t rank)
+{
+    return door_mapped(door, rank, 3);
 }
 
 void ps_shm_door_destroy(ps_shm_door **pointer)
@@ -177,11 +185,9 @@ void ps_shm_door_destroy(ps_shm_door **pointer)
         ps_event_set(&door->stop);
         pthread_join(door->thread, NULL);
     }
-    for (uint32_t r = 0; door->visitors && r < door->n_workers; r++) {
-        ps_shared_mem_fini(&door->visitors[r].params);
-        ps_shared_mem_fini(&door->visitors[r].grads);
-        ps_shared_mem_fini(&door->visitors[r].rings);
-    }
+    for (uint32_t r = 0; door->visitors && r < door->n_workers; r++)
+        for (int i = 0; i < PS_SHM_FDS; i++)
+            ps_shared_mem_fini(&door->visitors[r].mapped[i]);
     free(door->visitors);
     if (door->listen_fd >= 0) close(door->listen_fd);
     ps_event_fini(&door->stop);

@@ -26,8 +26,10 @@ const char *ps_shm_door_name(const ps_shm_door *door);
  * thread; they stay until destroy. The worker may change their contents at any time. */
 float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank);
 float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank);
-/* The same of its rings; also NULL when it handed in none. */
+/* The same of its rings, and of its arena for rows (PS_ROWS_ARENA_BYTES); also NULL when
+ * it handed in none. */
 void *ps_shm_door_rings_of(const ps_shm_door *door, uint32_t rank);
+void *ps_shm_door_rows(const ps_shm_door *door, uint32_t rank);
 /* Stops the thread and unmaps the arenas. Must be called after all shards have stopped.
  */
 void ps_shm_door_destroy(ps_shm_door **door);

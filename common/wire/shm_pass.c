@@ -177,12 +177,20 @@ static ssize_t recv_with_fds(int fd, void *message, size_t bytes, int *fds, int 
     return got;
 }
 
+/* Which descriptors come with an offer. */
+static bool offer_has(const ps_shm_offer *offer, int i)
+{
+    return i < 2 || (i == 2 ? offer->ring_bytes : offer->row_bytes) > 0;
+}
+
 ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, const int fds[PS_SHM_FDS])
 {
     ps_shm_offer message = *offer;
+    int n = 0, given[PS_SHM_FDS];
     message.magic = OFFER_MAGIC;
-    if (send_with_fds(fd, &message, sizeof message, fds, offer->ring_bytes > 0 ? 3 : 2))
-        return PS_OK;
+    for (int i = 0; i < PS_SHM_FDS; i++)
+        if (offer_has(offer, i)) given[n++] = fds[i];
+    if (send_with_fds(fd, &message, sizeof message, given, n)) return PS_OK;
     return ps_err_errno(PS_ERR_PEER, "offering shared memory");
 }
 
@@ -190,14 +198,15 @@ ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer,
                          int fds[PS_SHM_FDS])
 {
     PS_TRY(wait_readable(fd, -1, deadline));
-    int n;
-    ssize_t bytes = recv_with_fds(fd, offer, sizeof *offer, fds, PS_SHM_FDS, &n);
+    int n, wanted = 0, given[PS_SHM_FDS];
+    ssize_t bytes = recv_with_fds(fd, offer, sizeof *offer, given, PS_SHM_FDS, &n);
     if (bytes < 0)
         return ps_err_errno(PS_ERR_PEER, "receiving an offer of shared memory");
-    if (bytes == (ssize_t)sizeof *offer && offer->magic == OFFER_MAGIC &&
-        n == (offer->ring_bytes > 0 ? 3 : 2))
+    for (int i = 0; i < PS_SHM_FDS; i++)
+        fds[i] = offer_has(offer, i) ? given[wanted++] : -1;
+    if (bytes == (ssize_t)sizeof *offer && offer->magic == OFFER_MAGIC && n == wanted)
         return PS_OK;
-    close_fds(fds, PS_SHM_FDS);
+    close_fds(given, PS_SHM_FDS);
     return ps_err_set(PS_ERR_PROTOCOL, "a malformed offer of shared memory");
 }
 

@@ -1,13 +1,16 @@
 /* Handing arenas to a process on the same host: memfds over an abstract Unix socket. A
- * worker may also hand in the memory of its rings (wire_rings.h).
+ * worker may also hand in the memory of its rings (wire_rings.h), and an arena for rows
+ * of embedding tables (rows_body.h).
  *
  * Abstract names belong to a network namespace: a process that can connect is on this
  * host and in this namespace, so that emulated or shaped links are never bypassed. The
  * name carries 128 random bits that only members of the job learn; both ends check the
  * peer's user.
  *
- *   worker -> server: {magic u32, rank u32, nonce u64, bytes u64, ring_bytes u64}
- *                     + fds: params, grads, and with ring_bytes > 0 the rings
+ *   worker -> server: {magic u32, rank u32, nonce u64, bytes u64, ring_bytes u64,
+ *                      row_bytes u64}
+ *                     + fds: params, grads, and with ring_bytes > 0 the rings, with
+ *                       row_bytes > 0 the arena for rows
  *   server -> worker: {magic u32, accepted u32, text[248]}
  *                     + fds: to a worker with rings, an eventfd of each shard, which
  * wakes it
@@ -20,7 +23,7 @@
 
 enum {
     PS_SHM_NAME_MAX = 80,
-    PS_SHM_FDS = 3,       // of an offer
+    PS_SHM_FDS = 4,       // of an offer: params, grads, rings, rows
     PS_SHM_WAKES_MAX = 64 // shards of a server that a worker can wake
 };
 
@@ -29,6 +32,7 @@ typedef struct ps_shm_offer {
     uint64_t nonce;
     uint64_t bytes;      // of each arena
     uint64_t ring_bytes; // 0: no rings
+    uint64_t row_bytes;  // 0: no arena for rows
 } ps_shm_offer;
 
 typedef struct ps_shm_answer {
@@ -43,8 +47,8 @@ ps_err ps_shm_listen(char name[PS_SHM_NAME_MAX], int *fd);
 ps_err ps_shm_accept(int listen_fd, int *fd);
 ps_err ps_shm_connect(const char *name, ps_deadline deadline, int *fd);
 
-/* fds: params, grads, rings; without ring_bytes the last is ignored, and -1 when
- * received. PEER when the other end breaks off, TIMEOUT at the deadline. */
+/* fds: params, grads, rings, rows; those of which there are no bytes are ignored, and -1
+ * when received. PEER when the other end breaks off, TIMEOUT at the deadline. */
 ps_err ps_shm_offer_send(int fd, const ps_shm_offer *offer, const int fds[PS_SHM_FDS]);
 /* fds: owned by the caller on PS_OK. */
 ps_err ps_shm_offer_recv(int fd, ps_deadline deadline, ps_shm_offer *offer,

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import typing
+import weakref
 
 import torch
 
@@ -107,6 +109,40 @@ class Load(typing.NamedTuple):
     steps: int
 
 
+class Results:
+    """Memory for the results of lookups, which is used again once no tensor has it: the system gives new memory at a page
+    fault for every 4 KiB, which would take longer than the lookup."""
+
+    LEAST, MOST_FREE = 1 << 14, 64  # elements: less memory is malloc's own; pieces
+
+    def __init__(self) -> None:
+        self._free: "list[torch.Tensor]" = []
+        self._lent: "dict[int, tuple[typing.Any, torch.Tensor]]" = {}  # by the id of what is told of its end
+
+    def take(self, shape: "tuple[int, ...]") -> torch.Tensor:
+        n = math.prod(shape)
+        if n < self.LEAST:
+            return torch.empty(shape, dtype=torch.float32)
+        memory = self._free_one(n)
+        if memory is None:
+            memory = torch.empty(n, dtype=torch.float32)
+        lease = (ctypes.c_float * n).from_address(memory.data_ptr())
+        end = weakref.ref(lease, self._back)
+        self._lent[id(end)] = end, memory
+        return torch.frombuffer(lease, dtype=torch.float32).resize_(shape)
+
+    def _free_one(self, n: int) -> "torch.Tensor | None":
+        for i in range(len(self._free) - 1, -1, -1):
+            if n <= self._free[i].numel() <= 2 * n:
+                return self._free.pop(i)
+        return None
+
+    def _back(self, end: typing.Any) -> None:
+        self._free.append(self._lent.pop(id(end))[1])
+        if len(self._free) > self.MOST_FREE:
+            del self._free[0]
+
+
 class Rows:
     """Tables join it before the job is opened: by the first forward pass, or by an Optimizer's."""
 
@@ -116,6 +152,7 @@ class Rows:
         self.rates: "list[float]" = []
         self.opened = False
         self.share = 1.0 / job.size  #: by which gradients are multiplied
+        self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
         self._loads: "list[Load]" = []  # until the job is opened
 

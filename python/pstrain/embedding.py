@@ -33,6 +33,7 @@ class _Inputs(typing.NamedTuple):
     table: _Table
     ids: torch.Tensor
     offsets: "torch.Tensor | None"
+    bags: int
     weights: "torch.Tensor | None"
     out: torch.Tensor
 
@@ -41,14 +42,16 @@ class _Call:
     """One message to the servers: some lookups, and their gradients."""
 
     def __init__(self, rows: Rows, inputs: "typing.Sequence[_Inputs]", trains: bool) -> None:
-        self._rows, self.inputs = rows, inputs
+        self._rows = rows
+        self._ids = [given.ids for given in inputs]
         lookups = (c.RowsLookup * len(inputs))()
         for lookup, given in zip(lookups, inputs):
             lookup.struct_size = ctypes.sizeof(c.RowsLookup)
             lookup.table, lookup.mode = given.table.number, MODES[given.table.mode]
             lookup.ids, lookup.n_ids, lookup.n_rows = given.ids.data_ptr(), given.ids.numel(), given.table.rows or 0
+            lookup.n_bags = given.bags
             if given.offsets is not None:
-                lookup.offsets, lookup.n_bags = given.offsets.data_ptr(), given.offsets.numel()
+                lookup.offsets = given.offsets.data_ptr()
             if given.weights is not None:
                 lookup.weights = given.weights.data_ptr()
             if given.table.padding is not None:
@@ -57,11 +60,17 @@ class _Call:
         self._ticket = rows.lookup(lookups, trains)
         self._pid = os.getpid()
 
-    def gradient(self, index: int, grad: torch.Tensor, wants_weights: bool) -> "torch.Tensor | None":
-        grad = grad.detach().to(torch.float32).contiguous()
-        weights = torch.empty_like(self.inputs[index].ids, dtype=torch.float32) if wants_weights else None
-        self._rows.job.session.call("pstrain_rows_gradient", self._ticket, index, grad.data_ptr(),
-                                    weights.data_ptr() if weights is not None else None)
+    def gradients(self, grads: "typing.Sequence[torch.Tensor | None]",
+                  wants_weights: "typing.Sequence[bool]") -> "list[torch.Tensor | None]":
+        """Returns those of the weights."""
+        n = len(grads)
+        floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous()
+                  else grad.to(torch.float32).contiguous() for grad in grads]
+        weights = [torch.empty_like(ids, dtype=torch.float32) if wanted and grad is not None else None
+                   for ids, grad, wanted in zip(self._ids, grads, wants_weights)]
+        pointers = ctypes.c_void_p * n
+        self._rows.job.session.call("pstrain_rows_gradients", self._ticket, n, pointers(*map(_address, floats)),
+                                    pointers(*map(_address, weights)))
         return weights
 
     def __del__(self) -> None:
@@ -69,21 +78,24 @@ class _Call:
             self._rows.forgotten.append(self._ticket)
 
 
+def _address(tensor: "torch.Tensor | None") -> "int | None":
+    return None if tensor is None else tensor.data_ptr()
+
+
 class _Lookup(torch.autograd.Function):
     """Rows as a function of nothing that requires a gradient: backward gives theirs to the library."""
 
     @staticmethod
-    def forward(ctx: typing.Any, anchor: torch.Tensor, call: _Call, *weights: "torch.Tensor | None") -> typing.Any:
-        ctx.call = call
+    def forward(ctx: typing.Any, anchor: torch.Tensor, call: _Call, outs: "list[torch.Tensor]",
+                *weights: "torch.Tensor | None") -> typing.Any:
+        ctx.call = call  # which does not know the results: they would never be freed, as their graph has it
         ctx.set_materialize_grads(False)
-        return tuple(given.out for given in call.inputs)
+        return tuple(outs)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: typing.Any, *grads: "torch.Tensor | None") -> typing.Any:
-        needs = ctx.needs_input_grad[2:]
-        of_weights = [ctx.call.gradient(i, grad, needs[i]) if grad is not None else None for i, grad in enumerate(grads)]
-        return (None, None, *of_weights)
+        return (None, None, None, *ctx.call.gradients(grads, ctx.needs_input_grad[3:]))
 
 
 class _Module(torch.nn.Module):
@@ -113,6 +125,8 @@ class _Module(torch.nn.Module):
         if not isinstance(given, torch.Tensor) or given.dtype not in (torch.int64, torch.int32):
             kind = str(given.dtype).replace("torch.", "") if isinstance(given, torch.Tensor) else type(given).__name__
             raise self._fault(table, f"{what} are {kind}: they have to be a tensor of int64 or int32")
+        if given.is_cpu and given.dtype is torch.int64 and given.is_contiguous():
+            return given
         return given.to("cpu", torch.int64).contiguous()
 
     def _offsets(self, table: _Table, given: typing.Any, n: int, includes_last: bool) -> torch.Tensor:
@@ -126,28 +140,28 @@ class _Module(torch.nn.Module):
         return offsets[:-1].contiguous()
 
     def _inputs(self, table: _Table, ids: Ids, offsets: typing.Any, weights: "torch.Tensor | None",
-                includes_last: bool) -> "tuple[_Inputs, torch.device]":
-        """And where the result is wanted. The library looks at the numbers."""
+                includes_last: bool) -> _Inputs:
+        """The library looks at the numbers."""
         if not isinstance(ids, torch.Tensor):
             if offsets is not None:
                 raise self._fault(table, "ids are lists, which say where bags begin: leave out the offsets")
             ids, offsets = _of_lists(ids)
-        bags = table.mode is not None
-        if bags and ids.dim() == 2:
+        shape: "typing.Sequence[int]" = ids.shape
+        if table.mode is None:
+            offsets = None
+        elif len(shape) == 2:
             if offsets is not None:
                 raise self._fault(table, "ids have two dimensions, so each row is a bag: leave out the offsets")
-            offsets, includes_last = torch.arange(ids.shape[0]) * ids.shape[1], False
-        elif bags and (ids.dim() != 1 or offsets is None):
+            shape = shape[:1]
+        elif len(shape) != 1 or offsets is None:
             raise self._fault(table, "bags are ids of two dimensions, or of one with offsets")
-        flat = self._as_int64(table, "ids", ids).view(-1)
-        shape: "typing.Sequence[int]" = ids.shape
-        offsets = self._offsets(table, offsets, flat.numel(), includes_last) if bags else None
-        if bags:
+        else:
+            offsets = self._offsets(table, offsets, ids.numel(), includes_last)
             shape = offsets.shape
         if weights is not None:
             weights = self._weights(table, weights, ids)
-        out = torch.empty((*shape, table.spec.dim), dtype=torch.float32)
-        return _Inputs(table, flat, offsets, weights, out), ids.device
+        out = self._rows.results.take((*shape, table.spec.dim))
+        return _Inputs(table, self._as_int64(table, "ids", ids), offsets, 0 if table.mode is None else shape[0], weights, out)
 
     def _weights(self, table: _Table, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         if table.mode != "sum":
@@ -158,14 +172,14 @@ class _Module(torch.nn.Module):
         return weights.detach().to("cpu").contiguous()
 
     def _look_up(self, given: "list[tuple[_Table, Ids, typing.Any, torch.Tensor | None, bool]]") -> "list[torch.Tensor]":
-        inputs, devices = zip(*[self._inputs(*one) for one in given])
+        inputs = [self._inputs(*one) for one in given]
         trains = torch.is_grad_enabled()
         call = _Call(self._rows, inputs, trains)
-        if not trains:
-            outs: "tuple[torch.Tensor, ...]" = tuple(one.out for one in inputs)
-        else:
-            outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, *[one[3] for one in given])
-        return [out if device.type == "cpu" else out.to(device) for out, device in zip(outs, devices)]
+        outs: "typing.Sequence[torch.Tensor]" = [one.out for one in inputs]
+        if trains:
+            outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *[one[3] for one in given])
+        return [out.to(one[1].device) if isinstance(one[1], torch.Tensor) and not one[1].is_cpu else out
+                for out, one in zip(outs, given)]
 
     # ---- steps ----
 

@@ -96,14 +96,20 @@ ps_err ps_exchange_rest(ps_exchange *x, bool *rests, bool *over)
 }
 
 ps_err ps_exchange_rows_send(ps_exchange *x, int kind, uint64_t step,
-                             const ps_exchange_body *bodies, ps_exchange_body *answers)
+                             const ps_exchange_body *bodies, ps_exchange_body *answers,
+                             uint64_t *sent)
 {
     if (!x->ops->rows) return exchange_lacks(x, "tensors, no rows");
-    return x->ops->rows->send(x, kind, step, bodies, answers);
+    return x->ops->rows->send(x, kind, step, bodies, answers, sent);
 }
 
-ps_err ps_exchange_rows_wait(ps_exchange *x)
+ps_err ps_exchange_rows_wait(ps_exchange *x, uint64_t sent)
 {
     if (!x->ops->rows) return exchange_lacks(x, "tensors, no rows");
-    return x->ops->rows->wait(x);
+    return x->ops->rows->wait(x, sent);
+}
+
+void *ps_exchange_rows_arena(ps_exchange *x, uint32_t shard)
+{
+    return x->ops->rows ? x->ops->rows->arena(x, shard) : NULL;
 }

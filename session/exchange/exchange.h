@@ -58,6 +58,7 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const ps_shared_mem *params; // table->arena_count float32
     const ps_shared_mem *grads;
     void *buffers; // the buffer arena
+    bool rows;     // the job has embedding tables
     /* Of a device with memory of its own (all-reduce there); NULL: the arenas above. */
     struct ps_device_stream *stream;
     const struct ps_exchange_local_options *local; // of exchange_local alone
@@ -115,6 +116,7 @@ typedef struct ps_exchange_body {
     bool grows;    // of an answer: it has any size up to `most`, and gets memory then, by
                    // malloc
     uint64_t most; // bytes
+    uint64_t shared; // bytes beside it, in the arena
 } ps_exchange_body;
 
 /* A facet: rows of embedding tables, beside the steps of the tensors. */
@@ -122,13 +124,19 @@ typedef struct ps_exchange_rows {
     /* Sends each shard a message of rows of that kind (wire.h) and step of the rows; to
      * those with an empty body none. bodies, answers (one per shard): what is sent, and
      * where the answers go, which have these sizes; their bytes belong to the exchange
-     * until wait returns, answers themselves, too. answers NULL: they hold nothing.
-     * Blocks only where many are on the way. */
+     * until wait returns, answers themselves, too. answers NULL: they hold nothing; so do
+     * those of no bytes. Blocks only where many are on the way. *sent: their number. */
     ps_err (*send)(ps_exchange *x, int kind, uint64_t step,
-                   const ps_exchange_body *bodies, ps_exchange_body *answers);
-    /* Blocks until all messages are answered. */
-    ps_err (*wait)(ps_exchange *x);
+                   const ps_exchange_body *bodies, ps_exchange_body *answers,
+                   uint64_t *sent);
+    /* Blocks until the messages of a number are answered; PS_EXCHANGE_ROWS_ALL: all. */
+    ps_err (*wait)(ps_exchange *x, uint64_t sent);
+    /* PS_ROWS_ARENA_BYTES of memory that the shard reads and writes (rows_body.h), the
+     * same for all shards that do; NULL: what it sends and gets is in the bodies. */
+    void *(*arena)(ps_exchange *x, uint32_t shard);
 } ps_exchange_rows;
+
+enum { PS_EXCHANGE_ROWS_ALL = 0 };
 
 /* A facet: workers go on at their own pace (sync_policy.h). */
 typedef struct ps_exchange_rests {
@@ -275,8 +283,10 @@ ps_err ps_exchange_push_chunk(ps_exchange *x, uint32_t chunk, uint64_t step);
 ps_err ps_exchange_wait_chunk(ps_exchange *x, uint32_t chunk, uint64_t version);
 ps_err ps_exchange_rest(ps_exchange *x, bool *rests, bool *over);
 ps_err ps_exchange_rows_send(ps_exchange *x, int kind, uint64_t step,
-                             const ps_exchange_body *bodies, ps_exchange_body *answers);
-ps_err ps_exchange_rows_wait(ps_exchange *x);
+                             const ps_exchange_body *bodies, ps_exchange_body *answers,
+                             uint64_t *sent);
+ps_err ps_exchange_rows_wait(ps_exchange *x, uint64_t sent);
+void *ps_exchange_rows_arena(ps_exchange *x, uint32_t shard);
 /* Exchanges without rounds do nothing. */
 static inline void ps_exchange_count(ps_exchange *x, uint64_t mine, uint64_t all)
 {

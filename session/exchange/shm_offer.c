@@ -24,7 +24,7 @@ static ps_err door_name(ps_member *member, const char *key, ps_deadline deadline
 }
 
 ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key,
-                       const ps_shm_offer_rings *rings)
+                       const ps_shm_offer_more *more)
 {
     ps_deadline deadline = ps_deadline_in_ms(o->settings.join_timeout_ms);
     char name[PS_SHM_NAME_MAX];
@@ -35,14 +35,16 @@ ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key,
         .rank = (uint32_t)o->rank,
         .nonce = ps_member_roster(o->member)->nonce,
         .bytes = o->params->bytes,
-        .ring_bytes = rings ? rings->memory->bytes : 0,
+        .ring_bytes = more->rings ? more->rings->bytes : 0,
+        .row_bytes = more->rows ? more->rows->bytes : 0,
     };
     const int fds[PS_SHM_FDS] = {o->params->fd, o->grads->fd,
-                                 rings ? rings->memory->fd : -1};
+                                 more->rings ? more->rings->fd : -1,
+                                 more->rows ? more->rows->fd : -1};
     ps_err err = ps_shm_offer_send(fd, &message, fds);
     if (err == PS_OK)
-        err = ps_shm_answer_recv(fd, ps_member_abort_fd(o->member), deadline,
-                                 rings ? rings->wakes : NULL, rings ? rings->n_wakes : 0);
+        err = ps_shm_answer_recv(fd, ps_member_abort_fd(o->member), deadline, more->wakes,
+                                 more->rings ? more->n_wakes : 0);
     close(fd);
     if (err != PS_OK) PS_TRY(ps_member_check(o->member)); // it tells the cause
     return err;
@@ -62,7 +64,7 @@ bool ps_shm_offer_possible(const ps_exchange_ops *ops, const ps_exchange_setting
 }
 
 ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server,
-                           const ps_shm_offer_rings *rings, bool *shared)
+                           const ps_shm_offer_more *more, bool *shared)
 {
     *shared = false;
     const ps_exchange_settings *x = &o->settings;
@@ -90,7 +92,7 @@ ps_err ps_shm_offer_arenas(const ps_exchange_options *o, int server,
                           server, there->host);
     }
     if (o->params->fd < 0) return PS_OK; // made when no other process was here
-    ps_err err = ps_shm_offer_at(o, ps_job_key_shm(PS_ROLE_SERVER, server).text, rings);
+    ps_err err = ps_shm_offer_at(o, ps_job_key_shm(PS_ROLE_SERVER, server).text, more);
     *shared = err == PS_OK;
     if (err == PS_OK) return PS_OK;
     ps_err_prefix(err, "shared memory with server %d", server);

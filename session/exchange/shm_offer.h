@@ -10,24 +10,26 @@
 bool ps_shm_offer_possible(const ps_exchange_ops *ops, const ps_exchange_settings *x,
                            const ps_roster *roster, int rank);
 
-/* Rings that are offered with the arenas. */
-typedef struct ps_shm_offer_rings {
-    const ps_shared_mem *memory;
-    int *wakes; // n_wakes descriptors, which the caller owns when the offer was taken
+/* What is offered with the arenas. */
+typedef struct ps_shm_offer_more {
+    const ps_shared_mem *rings; // NULL: none
+    int *wakes; // with rings: n_wakes descriptors, which the caller owns when the offer
+                // was taken
     int n_wakes;
-} ps_shm_offer_rings;
+    const ps_shared_mem *rows; // an arena for rows of embedding tables; NULL: none
+} ps_shm_offer_more;
 
-/* Offers both arenas to a server, and rings unless NULL; *shared: it has mapped them.
+/* Offers both arenas to a server, and more; *shared: it has mapped them.
  * exchange.shm decides. off: never. auto: when host and network namespace are the same; a
  * failure is a warning. on: a failure is an error that says why. With a codec: never. The
  * server must have joined. */
 ps_err ps_shm_offer_arenas(const ps_exchange_options *options, int server,
-                           const ps_shm_offer_rings *rings, bool *shared);
+                           const ps_shm_offer_more *more, bool *shared);
 
-/* Hands both arenas, and rings unless NULL, in at the door that the job's store names
- * under the key, and waits until they are mapped there. PEER when refused, TIMEOUT after
+/* Hands both arenas, and more, in at the door that the job's store names under the key,
+ * and waits until they are mapped there. PEER when refused, TIMEOUT after
  * net.join_timeout_ms. */
 ps_err ps_shm_offer_at(const ps_exchange_options *options, const char *key,
-                       const ps_shm_offer_rings *rings);
+                       const ps_shm_offer_more *more);
 
 #endif

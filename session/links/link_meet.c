@@ -62,7 +62,7 @@ static ps_err meet_by_memory(ps_link_place *p, int rank, ps_link **link)
 {
     const ps_job_key key = ps_job_key_link(rank, true);
     int wake = -1;
-    const ps_shm_offer_rings board = {.memory = &p->board, .wakes = &wake, .n_wakes = 1};
+    const ps_shm_offer_more board = {.rings = &p->board, .wakes = &wake, .n_wakes = 1};
     const ps_exchange_options offer = {.settings.join_timeout_ms = p->o->join_timeout_ms,
                                        .member = p->o->member,
                                        .rank = p->o->rank,

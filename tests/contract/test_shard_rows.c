@@ -20,6 +20,7 @@ static struct {
     ps_step_rule rule;
     void *context, *worker[WORKERS];
     ps_secret secrets[WORKERS];
+    ps_shared_mem arena; // worker 1's
     ps_shard shard;
 } t;
 
@@ -65,6 +66,8 @@ static void open_shard(void)
                                 .n_workers = WORKERS,
                                 .secrets = t.secrets};
     assert_ok(ps_shard_rows_open(s, &table, 1));
+    assert_ok(ps_shared_mem_init_sparse(&t.arena, PS_ROWS_ARENA_BYTES, "rows"));
+    s->peers[1].rows = t.arena.base;
     zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
     zmq_poll(&item, 1, 0); // it learns of the workers
 }
@@ -72,6 +75,7 @@ static void open_shard(void)
 static void close_shard(void)
 {
     ps_shard_rows_close(&t.shard);
+    ps_shared_mem_fini(&t.arena);
     for (uint32_t r = 0; r < WORKERS; r++)
         ps_zsock_close(&t.worker[r]);
     ps_zsock_close(&t.shard.router);
@@ -110,23 +114,28 @@ static message pull(uint32_t rank, uint64_t number, uint64_t step,
     const size_t head = ps_rows_pull_head(1);
     message m =
         message_of(PS_MSG_PULL_ROWS, rank, number, step, head + IDS * sizeof *ids);
-    ps_rows_pull_write(m.body, true, &count, 1);
+    ps_rows_pull_write(m.body, true, false, &count, 1);
     memcpy(m.body + head, ids, IDS * sizeof *ids);
     return m;
 }
 
-/* Of all rows of one pull: value. */
-static message push(uint32_t rank, uint64_t number, uint64_t step, float value)
+/* Of all rows of n_pulls pulls, of which n numbers do not lie in an arena: value. */
+static message push_of(uint32_t rank, uint64_t number, uint64_t step, uint32_t n_pulls,
+                       size_t n, float value)
 {
     const double rate = 0.5;
-    const size_t head = ps_rows_push_head(1, 1);
-    message m =
-        message_of(PS_MSG_PUSH_ROWS, rank, number, step, head + IDS * DIM * sizeof value);
-    ps_rows_push_write(m.body, &rate, 1, 1);
-    m.body[ps_rows_push_head(1, 0)] = 1; // has
-    for (int i = 0; i < IDS * DIM; i++)
-        memcpy(m.body + head + (size_t)i * sizeof value, &value, sizeof value);
+    const size_t head = ps_rows_push_head(1, n_pulls);
+    message m = message_of(PS_MSG_PUSH_ROWS, rank, number, step, head + n * sizeof value);
+    ps_rows_push_write(m.body, &rate, 1, n_pulls);
+    memset(m.body + ps_rows_push_head(1, 0), 1, n_pulls); // has
+    for (size_t i = 0; i < n; i++)
+        memcpy(m.body + head + i * sizeof value, &value, sizeof value);
     return m;
+}
+
+static message push(uint32_t rank, uint64_t number, uint64_t step, float value)
+{
+    return push_of(rank, number, step, 1, IDS * DIM, value);
 }
 
 static ps_err hand_in(const message *m)
@@ -198,11 +207,11 @@ TEST(a_pull_waits_for_the_step_before_it)
         expect_rows(r, 1, IDS * DIM, 1);
     }
     send(push(0, 2, 0, 0.25f));
-    expect_rows(0, 2, 0, 0);
     send(pull(0, 3, 1, ids));
     expect_no_rows(0);
     send(push(1, 2, 0, 0.75f));
     expect_rows(1, 2, 0, 0);
+    expect_rows(0, 2, 0, 0);
     expect_rows(0, 3, IDS * DIM, 0.5f); // 1 - 0.5 (0.25 + 0.75)
     close_shard();
 }
@@ -218,16 +227,68 @@ TEST(what_comes_again_counts_once)
         }
     for (int again = 0; again < 2; again++) {
         send(push(0, 2, 0, 0.25f));
-        expect_rows(0, 2, 0, 0);
+        send(pull(0, 3, 1, ids));
     }
-    send(pull(0, 3, 1, ids));
-    send(push(0, 2, 0, 0.25f));
-    expect_rows(0, 2, 0, 0);
-    send(pull(0, 3, 1, ids));
     expect_no_rows(0);
     send(push(1, 2, 0, 0.75f));
+    expect_rows(0, 2, 0, 0);
     expect_rows(0, 3, IDS * DIM, 0.5f);
+    send(push(0, 2, 0, 0.25f));
+    expect_rows(0, 2, 0, 0);
     expect_no_rows(0);
+    close_shard();
+}
+
+/* As `m`, with ids, rows and gradients in the arena of worker 1. */
+static message shared_pull(uint64_t number, uint64_t step)
+{
+    const uint32_t count = IDS;
+    const ps_rows_place place = {64, 128, 256};
+    const size_t head = ps_rows_pull_head(1);
+    message m = message_of(PS_MSG_PULL_ROWS, 1, number, step, head + sizeof place);
+    ps_rows_pull_write(m.body, true, true, &count, 1);
+    memcpy(m.body + head, &place, sizeof place);
+    memcpy((char *)t.arena.base + place.ids, ids, sizeof ids);
+    return m;
+}
+
+static void expect_in_arena(size_t at, float value)
+{
+    for (size_t i = 0; i < IDS * DIM; i++) {
+        float got;
+        memcpy(&got, (char *)t.arena.base + at + i * sizeof got, sizeof got);
+        assert_true(got == value);
+    }
+}
+
+/* Worker 1 shares memory, worker 0 does not. What comes again is answered without a look
+ * at the arena, which holds something else by then. */
+TEST(rows_in_an_arena)
+{
+    uint64_t number = 0;
+    open_shard();
+    for (uint64_t step = 0; step < 3; step++) {
+        const float row = 1 - 0.5f * (float)step;
+        const bool two = step == 1; // the second pull has its gradient in the message
+        send(pull(0, 1 + 2 * step, step, ids));
+        expect_rows(0, 1 + 2 * step, IDS * DIM, row);
+        number++;
+        for (int again = 0; again < 2; again++) {
+            message m = shared_pull(number, step);
+            if (again) memset((char *)t.arena.base + 64, 255, sizeof ids);
+            send(m);
+            expect_rows(1, number, 0, 0);
+            expect_in_arena(128, row);
+        }
+        for (size_t i = 0; i < IDS * DIM; i++)
+            ((float *)t.arena.base)[256 / sizeof(float) + i] = two ? 0.5f : 0.75f;
+        if (two) send(pull(1, ++number, step, ids));
+        if (two) expect_rows(1, number, IDS * DIM, row);
+        send(push_of(1, ++number, step, 1 + two, two ? IDS * DIM : 0, 0.25f));
+        send(push(0, 2 + 2 * step, step, 0.25f));
+        expect_rows(0, 2 + 2 * step, 0, 0);
+        expect_rows(1, number, 0, 0);
+    }
     close_shard();
 }
 
@@ -287,12 +348,14 @@ TEST(a_worker_that_breaks_a_rule_is_named)
     REFUSED("rows of 9 numbers", message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 24),
             set_u32(&m, 4, 9));
     REFUSED("gradients of 1 requests for rows; it made 0", push(1, 5, 0, 1), (void)m);
-    send(pull(1, 6, 0, ids));
-    REFUSED("6 numbers as gradients of rows; 0 were", push(1, 7, 0, 1),
+    REFUSED("3 rows of table user outside of its arena", shared_pull(6, 0),
+            set_u32(&m, m.bytes - sizeof(uint32_t), 1));
+    send(pull(1, 7, 0, ids));
+    REFUSED("6 numbers as gradients of rows; 0 were", push(1, 8, 0, 1),
             m.body[ps_rows_push_head(1, 0)] = 0);
-    send(push(1, 8, 0, 1));
-    REFUSED("after that step's gradients", pull(1, 9, 0, ids), (void)m);
-    REFUSED("at 0 of 1099511627776", pull(1, 10, 0, ids), m.h.count = UINT64_C(1) << 40;
+    send(push(1, 9, 0, 1));
+    REFUSED("after that step's gradients", pull(1, 10, 0, ids), (void)m);
+    REFUSED("at 0 of 1099511627776", pull(1, 11, 0, ids), m.h.count = UINT64_C(1) << 40;
             m.bytes = 40);
     close_shard();
 }
@@ -310,6 +373,7 @@ TEST(random_messages)
         const uint32_t draw = ps_mt19937_u32(&rng);
         message m =
             draw & 1 ? pull(1, number, draw >> 1 & 1, ids) : push(1, number, 0, 1);
+        if ((draw & 9) == 9) m = shared_pull(number, 0);
         if (draw & 4) m.h.kind = (uint8_t)(PS_MSG_PULL_ROWS + (draw >> 3) % 4);
         if (draw & 32) m.body[(draw >> 6) % m.bytes] ^= (uint8_t)(1u << (draw >> 20) % 8);
         if (draw & 1024) m.h.count = m.bytes = 1 + (draw >> 11) % sizeof m.body;

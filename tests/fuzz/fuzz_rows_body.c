@@ -32,7 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_rows_save save;
     volatile uint64_t sum = 0;
     if (ps_rows_pull_read(body, n, n_tables, &pull) == PS_OK)
-        sum = sum_of(pull.ids, pull.n * 8) + sum_of(pull.counts, n_tables * 4ul);
+        sum = (pull.places ? sum_of(pull.places, n_tables * sizeof *pull.places)
+                           : sum_of(pull.ids, pull.n * 8)) +
+              sum_of(pull.counts, n_tables * 4ul);
     if (ps_rows_push_read(body, n, n_tables, &push) == PS_OK)
         sum = sum_of(push.grads, push.n * 4) + sum_of(push.rates, n_tables * 8ul) +
               sum_of(push.has, (uint64_t)push.n_pulls * n_tables);

@@ -32,7 +32,7 @@ static ps_err offer(const ps_shm_door *door, ps_shm_offer o, int params, int gra
 {
     int fd;
     PS_TRY(ps_shm_connect(ps_shm_door_name(door), soon(), &fd));
-    ps_err err = ps_shm_offer_send(fd, &o, (const int[]){params, grads, -1});
+    ps_err err = ps_shm_offer_send(fd, &o, (const int[PS_SHM_FDS]){params, grads});
     if (err == PS_OK) err = ps_shm_answer_recv(fd, -1, soon(), NULL, 0);
     close(fd);
     return err;

@@ -61,7 +61,7 @@ static ps_err shm_peers_open_door(const ps_exchange_options *o, ps_shm_peers *p)
 /* With all workers of this host. */
 static ps_err exchange_arenas(const ps_exchange_options *o, ps_shm_peers *p)
 {
-    const ps_shm_offer_rings board = {.memory = &p->board};
+    const ps_shm_offer_more board = {.rings = &p->board};
     PS_TRY(shm_peers_open_door(o, p));
     for (int r = 0; r < o->world_size; r++) {
         const ps_job_key key = ps_job_key_shm(PS_ROLE_WORKER, r);

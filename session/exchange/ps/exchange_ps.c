@@ -362,22 +362,29 @@ static ps_err ps_ops_stop(ps_exchange *x)
 }
 
 static ps_err ps_ops_rows_send(ps_exchange *x, int kind, uint64_t step,
-                               const ps_exchange_body *bodies, ps_exchange_body *answers)
+                               const ps_exchange_body *bodies, ps_exchange_body *answers,
+                               uint64_t *sent)
 {
-    return ps_comm_rows_send(exchange_ps_self(x)->comm, kind, step, bodies, answers);
+    return ps_comm_rows_send(exchange_ps_self(x)->comm, kind, step, bodies, answers,
+                             sent);
 }
 
-static ps_err ps_ops_rows_wait(ps_exchange *x)
+static void *ps_ops_rows_arena(ps_exchange *x, uint32_t shard)
+{
+    return ps_comm_rows_arena(exchange_ps_self(x)->comm, shard);
+}
+
+static ps_err ps_ops_rows_wait(ps_exchange *x, uint64_t sent)
 {
     exchange_ps *e = exchange_ps_self(x);
     const uint64_t start = ps_clock_ns();
-    const ps_err err = ps_comm_rows_wait(e->comm);
+    const ps_err err = ps_comm_rows_wait(e->comm, sent);
     e->wait_ns += ps_clock_ns() - start;
     return err;
 }
 
-static const ps_exchange_rows ps_ops_rows = {.send = ps_ops_rows_send,
-                                             .wait = ps_ops_rows_wait};
+static const ps_exchange_rows ps_ops_rows = {
+    .send = ps_ops_rows_send, .wait = ps_ops_rows_wait, .arena = ps_ops_rows_arena};
 static const ps_exchange_chunks ps_ops_chunks = {.push = ps_ops_push_chunk,
                                                  .wait = ps_ops_wait_chunk};
 static const ps_exchange_rests ps_ops_rests = {.rest = ps_ops_rest};

@@ -197,10 +197,10 @@ static void comm_sleep(ps_comm *c, uint32_t sequence, uint64_t start_ns,
             ps_deadline_left_ms_max(ps_interrupt_slice(deadline), WAIT_SLICE_MS));
 }
 
-/* chunk: PS_COMM_WAIT_ROWS: all answers to messages of rows. */
+/* chunk: PS_COMM_WAIT_ROWS: all answers to the messages of rows of that number. */
 static bool comm_reached(const ps_comm *c, uint32_t chunk, int64_t version)
 {
-    return chunk == PS_COMM_WAIT_ROWS ? ps_comm_rows_are_answered(c)
+    return chunk == PS_COMM_WAIT_ROWS ? ps_comm_rows_are_answered(c, (uint64_t)version)
                                       : ps_comm_has(c, chunk, version);
 }
 
@@ -249,9 +249,9 @@ ps_err ps_comm_wait(ps_comm *c, uint32_t chunk, int64_t version)
     return comm_wait_until(c, chunk, version, chunk + 1);
 }
 
-ps_err ps_comm_rows_wait(ps_comm *c)
+ps_err ps_comm_rows_wait(ps_comm *c, uint64_t sent)
 {
-    return comm_wait_until(c, PS_COMM_WAIT_ROWS, 0, PS_COMM_WAIT_ROWS);
+    return comm_wait_until(c, PS_COMM_WAIT_ROWS, (int64_t)sent, PS_COMM_WAIT_ROWS);
 }
 
 ps_err ps_comm_wait_all(ps_comm *c, int64_t version)
@@ -379,6 +379,7 @@ void ps_comm_memory_fini(ps_comm *c)
 {
     if (c->bell) ps_wire_frames_close(&c->ring_frames);
     ps_shared_mem_fini(&c->ring_memory);
+    ps_shared_mem_fini(&c->row_memory);
     ps_command_queue_fini(&c->commands);
     free(c->links);
     free(c->items);
@@ -437,16 +438,17 @@ static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, 
     return ps_zsock_monitor_fd(l->monitor, &c->items[c->n_links + 2 + shard].fd);
 }
 
-/* Offers the arenas, and the rings if there are any, to a server whose first shard is
- * `shard`. */
+/* Offers the arenas, and what else there is, to a server whose first shard is `shard`. */
 static ps_err comm_offer_arenas(ps_comm *c, int server, uint32_t shard, bool *shm)
 {
     int wakes[PS_SHM_WAKES_MAX];
     const int n = ps_member_roster(c->o.member)->servers[server].n_endpoints;
-    const ps_shm_offer_rings rings = {
-        .memory = &c->ring_memory, .wakes = wakes, .n_wakes = n};
     const bool with = c->ring_memory.base != NULL;
-    PS_TRY(ps_shm_offer_arenas(&c->o, server, with ? &rings : NULL, shm));
+    const ps_shm_offer_more more = {.rings = with ? &c->ring_memory : NULL,
+                                    .wakes = wakes,
+                                    .n_wakes = n,
+                                    .rows = c->row_memory.base ? &c->row_memory : NULL};
+    PS_TRY(ps_shm_offer_arenas(&c->o, server, &more, shm));
     for (int i = 0; with && *shm && i < n; i++) {
         ps_event wake = ps_event_of(wakes[i]);
         if (shard + (uint32_t)i < c->n_links)
@@ -462,6 +464,7 @@ static ps_err comm_connect_servers(ps_comm *c, bool rings)
     const ps_roster *roster = ps_member_roster(c->o.member);
     uint32_t shard = 0;
     if (rings) PS_TRY(ps_comm_rings_open(c));
+    ps_comm_rows_open(c);
     for (int s = 0; s < roster->n_servers; s++) {
         bool shm;
         PS_TRY(comm_offer_arenas(c, s, shard, &shm));
@@ -536,7 +539,7 @@ static void comm_join_thread(ps_comm *c)
 
 ps_err ps_comm_stop(ps_comm *c, bool returns)
 {
-    PS_TRY(ps_comm_rows_wait(c));
+    PS_TRY(ps_comm_rows_wait(c, PS_EXCHANGE_ROWS_ALL));
     PS_TRY(ps_comm_check(c));
     c->returns = returns;
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));

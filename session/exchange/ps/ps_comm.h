@@ -64,9 +64,11 @@ ps_err ps_comm_wait_all(ps_comm *c, int64_t version);
 
 /* Messages of rows: as ps_exchange_rows says. */
 ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
-                         const ps_exchange_body *bodies, ps_exchange_body *answers);
+                         const ps_exchange_body *bodies, ps_exchange_body *answers,
+                         uint64_t *sent);
 /* TIMEOUT as ps_comm_wait. */
-ps_err ps_comm_rows_wait(ps_comm *c);
+ps_err ps_comm_rows_wait(ps_comm *c, uint64_t sent);
+void *ps_comm_rows_arena(const ps_comm *c, uint32_t shard);
 
 /* A thread that pushes or communicates has failed, with the present error message: waits
  * end with it, unless one has failed before. */

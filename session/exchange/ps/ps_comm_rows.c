@@ -2,47 +2,74 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "log.h"
 #include "mem.h"
 #include "ps_comm_state.h"
+#include "rows_body.h"
 
 /* Beside the chunks' window: a shard returns each piece at once. */
 enum { ROWS_WINDOW = 2 * PS_WIRE_PIECE_BYTES };
 
 /* ---- the main thread ---- */
 
+void ps_comm_rows_open(ps_comm *c)
+{
+    const ps_roster *roster = ps_member_roster(c->o.member);
+    const ps_exchange_settings *x = &c->o.settings;
+    bool here = false;
+    for (int s = 0; s < roster->n_servers; s++)
+        here |= ps_roster_same_host(&roster->workers[c->o.rank], &roster->servers[s]);
+    if (!c->o.rows || !here || x->shm == PS_SWITCH_OFF || c->o.params->fd < 0 ||
+        x->codec.codec != PS_CODEC_NONE)
+        return;
+    if (ps_shared_mem_init_sparse(&c->row_memory, PS_ROWS_ARENA_BYTES, "rows") != PS_OK)
+        PS_WARN("shm", "reason=\"%s\" rows=tcp", ps_err_message());
+}
+
+void *ps_comm_rows_arena(const ps_comm *c, uint32_t shard)
+{
+    return c->links[shard].shm ? c->row_memory.base : NULL;
+}
+
 static ps_comm_rows_message *comm_rows_slot(ps_comm_link *l, uint64_t number)
 {
     return &l->rows.messages[number % PS_COMM_ROWS_MESSAGES];
 }
 
-/* Blocks where too many messages are on the way. */
+/* The slot is free: the last message there was of a call that is answered. */
 static ps_err comm_rows_put(ps_comm *c, uint32_t shard, int kind, uint64_t step,
                             const ps_exchange_body *body, ps_exchange_body *answer)
 {
     ps_comm_link *l = &c->links[shard];
     const uint64_t number = l->rows.given + 1;
     ps_comm_rows_message *m = comm_rows_slot(l, number);
-    if (atomic_load(&m->waits)) {
-        ps_command_queue_wake(&c->commands);
-        PS_TRY(ps_comm_rows_wait(c));
-    }
     m->kind = kind;
     m->step = step;
     m->number = number;
+    m->call = (uint32_t)(c->n_rows_calls % PS_COMM_ROWS_MESSAGES);
     m->body = *body;
     m->answer = answer;
     m->sent = m->got = 0;
     atomic_store(&m->waits, true);
-    atomic_fetch_add(&c->rows_unanswered, 1);
     l->rows.given = number;
     return ps_command_queue_put(&c->commands,
                                 (ps_command){.kind = (uint8_t)kind, .chunk = shard});
 }
 
 ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
-                         const ps_exchange_body *bodies, ps_exchange_body *answers)
+                         const ps_exchange_body *bodies, ps_exchange_body *answers,
+                         uint64_t *sent)
 {
+    uint32_t n = 0;
     PS_TRY(ps_comm_check(c));
+    PS_TRY(ps_comm_rows_wait(c, ++c->n_rows_calls)); // of the call with its place before
+    *sent = c->n_rows_calls;
+    for (uint32_t i = 0; i < c->n_links; i++) {
+        n += bodies[i].n > 0;
+        ps_counter_add(&c->shm_sent, bodies[i].shared);
+        if (answers) ps_counter_add(&c->shm_received, answers[i].shared);
+    }
+    atomic_store(&c->rows_unanswered[*sent % PS_COMM_ROWS_MESSAGES], n);
     for (uint32_t i = 0; i < c->n_links; i++)
         if (bodies[i].n > 0)
             PS_TRY(comm_rows_put(c, i, kind, step, &bodies[i],
@@ -51,9 +78,13 @@ ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
     return PS_OK;
 }
 
-bool ps_comm_rows_are_answered(const ps_comm *c)
+bool ps_comm_rows_are_answered(const ps_comm *c, uint64_t sent)
 {
-    return atomic_load(&c->rows_unanswered) == 0;
+    if (sent != PS_EXCHANGE_ROWS_ALL)
+        return atomic_load(&c->rows_unanswered[sent % PS_COMM_ROWS_MESSAGES]) == 0;
+    for (int i = 0; i < PS_COMM_ROWS_MESSAGES; i++)
+        if (atomic_load(&c->rows_unanswered[i]) > 0) return false;
+    return true;
 }
 
 uint32_t ps_comm_rows_late_shard(const ps_comm *c)
@@ -159,6 +190,6 @@ ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     m->got += bytes;
     if (m->got < h->count) return PS_OK;
     atomic_store(&m->waits, false);
-    atomic_fetch_sub(&c->rows_unanswered, 1);
+    atomic_fetch_sub(&c->rows_unanswered[m->call], 1);
     return PS_OK;
 }

@@ -35,13 +35,14 @@ enum {
     PS_COMM_WAIT_ANY = UINT32_MAX
 };
 
-/* Messages of rows that a link may have on the way. */
+/* Calls of ps_comm_rows_send that may be on the way, and so messages of a link. */
 enum { PS_COMM_ROWS_MESSAGES = 8 };
 
 /* The communication thread's while it waits, else the main thread's. */
 typedef struct ps_comm_rows_message {
     int kind;
     uint64_t step, number;
+    uint32_t call; // its place in rows_unanswered
     ps_exchange_body body;
     ps_exchange_body *answer; // NULL: it holds nothing
     uint64_t sent, got;       // bytes
@@ -96,6 +97,8 @@ struct ps_comm {
     bool running;
     ps_command_queue commands;    // kinds: ps_msg_kind, or PS_COMM_QUIT
     ps_shared_mem ring_memory;    // without base: no rings
+    ps_shared_mem row_memory;     // the arena for rows; without base: none
+    uint64_t n_rows_calls;        // of ps_comm_rows_send
     _Atomic uint32_t n_pushed;    // through rings, ever
     uint32_t n_taken;             // weights from rings, ever; of the thread that waits
     bool rings;                   // all links have them; constant while the thread runs
@@ -148,7 +151,7 @@ struct ps_comm {
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic uint32_t rest;       // what the newest weights came with (wire.h)
     _Atomic int64_t *versions;
-    _Atomic uint32_t rows_unanswered; // messages
+    _Atomic uint32_t rows_unanswered[PS_COMM_ROWS_MESSAGES]; // by call: messages
     int64_t *asked; // scratch of the main thread: versions at which it asks
     _Atomic uint32_t n_ready;
     ps_bell *bell; // the main thread's: own_bell, or the rings'; `wanted`: see above
@@ -238,8 +241,10 @@ ps_err ps_comm_snapshot_take(ps_comm *c, const ps_comm_link *l, const ps_wire_he
 
 /* ---- ps_comm_rows.c ---- */
 
+/* Makes the arena for rows where a shard is on this host and may share memory. */
+void ps_comm_rows_open(ps_comm *c);
 /* From the main thread. late_shard: one that has not answered. */
-bool ps_comm_rows_are_answered(const ps_comm *c);
+bool ps_comm_rows_are_answered(const ps_comm *c, uint64_t sent);
 uint32_t ps_comm_rows_late_shard(const ps_comm *c);
 /* From the thread: the next message to the shard was given. */
 void ps_comm_rows_later(ps_comm *c, uint32_t shard);
