@@ -94,7 +94,7 @@ static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, fi
 }
 
 /* By a loader as the job's. */
-static ps_err read_part(const ps_check_data_options *o, const part *p, figures *f)
+static ps_err read_data_part(const ps_check_data_options *o, const part *p, figures *f)
 {
     const ps_dataset *set = p->set;
     const int64_t batch = BATCH;
@@ -470,7 +470,7 @@ static const char *part_source(const ps_check_data_options *o, bool test,
     return out;
 }
 
-static ps_err check_part(const ps_check_data_options *o, const part *p, FILE *out)
+static ps_err check_data_part(const ps_check_data_options *o, const part *p, FILE *out)
 {
     const ps_dataset *set = p->set;
     char shape[PS_DIMS_TEXT], source[ITEM_BYTES / 2];
@@ -490,7 +490,7 @@ static ps_err check_part(const ps_check_data_options *o, const part *p, FILE *ou
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);
-    const ps_err err = read_part(o, p, &f);
+    const ps_err err = read_data_part(o, p, &f);
     if (err != PS_OK) return count_faulty(o, p, err, out);
     print_read(set, &f, out);
     return PS_OK;
@@ -529,8 +529,8 @@ ps_err ps_check_data(const ps_check_data_options *o, FILE *out)
     const ps_config_data *data = &o->config->data;
     print_item(out, "data", "%s, in %s", ps_word_name(ps_data_words, (int)data->kind),
                data->path[0] ? data->path : ".");
-    PS_TRY(check_part(o, &(part){&o->data->train, "data.train"}, out));
-    PS_TRY(check_part(o, &(part){&o->data->test, "data.test"}, out));
+    PS_TRY(check_data_part(o, &(part){&o->data->train, "data.train"}, out));
+    PS_TRY(check_data_part(o, &(part){&o->data->test, "data.test"}, out));
     const ps_dataset *first = check_data_first(o);
     if (first->table) PS_TRY(print_columns(o, out));
     if (first->labels)
