@@ -527,6 +527,13 @@ typedef struct pstrain_rows_lookup {
  * may follow, under the ticket, with the index in `lookups`; 0: they will not. Blocks. */
 PSTRAIN_API int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups,
                                   int n, int trains, uint64_t *ticket);
+/* Asks for the rows of lookups of the next step, of which table, ids, n_ids, n_rows and
+ * padding count; the pull of just these waits less, and sees the same rows. Shards read
+ * what the present step does not change at once, and the rest when it is applied. After
+ * all lookups of this step with gradients, at most four times. Does not block for long.
+ */
+PSTRAIN_API int pstrain_rows_prefetch(pstrain_session *s,
+                                      const pstrain_rows_lookup *lookups, int n);
 /* grad: of `out` of a lookup of this step; added to what there is. weights_grad
  * (n_ids; NULL: not wanted): of its weights. Does not block. */
 PSTRAIN_API int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,

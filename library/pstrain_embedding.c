@@ -146,22 +146,33 @@ static ps_err rows_take_lookup(const pstrain_rows_lookup *l, ps_row_lookup *out)
     return PS_OK;
 }
 
+/* ticket NULL: asks ahead. */
 static ps_err rows_look_up(pstrain_session *s, const pstrain_rows_lookup *lookups, int n,
                            bool trains, uint64_t *ticket)
 {
-    if (!lookups || n < 1 || n > s->own.n_rows || !ticket)
+    if (!lookups || n < 1 || n > s->own.n_rows)
         return ps_err_set(PS_ERR_ARG, "%d lookups in %d tables, or a NULL", n,
                           s->own.n_rows);
     for (int i = 0; i < n; i++)
         PS_TRY(rows_take_lookup(&lookups[i], &s->lookups[i]));
-    return ps_row_client_pull(s->rows, s->lookups, n, trains, ticket);
+    return ticket ? ps_row_client_pull(s->rows, s->lookups, n, trains, ticket)
+                  : ps_row_client_prefetch(s->rows, s->lookups, n);
 }
 
 int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups, int n,
                       int trains, uint64_t *ticket)
 {
+    uint64_t unused;
+    if (!ticket) ticket = &unused;
     const ps_err err = rows_enter(s, "pstrain_rows_pull");
     return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, trains != 0, ticket))
+                        : (int)err;
+}
+
+int pstrain_rows_prefetch(pstrain_session *s, const pstrain_rows_lookup *lookups, int n)
+{
+    const ps_err err = rows_enter(s, "pstrain_rows_prefetch");
+    return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, true, NULL))
                         : (int)err;
 }
 

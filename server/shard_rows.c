@@ -9,6 +9,7 @@
 #include "rows_body.h"
 #include "shard_reply.h"
 #include "shard_rows_arena.h"
+#include "shard_rows_early.h"
 
 enum {
     WAITING_MOST = 8,     // whole messages of a worker that are not due yet
@@ -25,6 +26,12 @@ typedef struct rows_message {
     uint64_t bytes, got, room;
 } rows_message;
 
+typedef struct rows_early {
+    rows_message m;
+    ps_rows_early rows;
+    bool looked; // what does not change was read
+} rows_early;
+
 typedef struct rows_peer {
     rows_message coming;
     rows_message waiting[WAITING_MOST]; // the first ones; in order
@@ -35,6 +42,10 @@ typedef struct rows_peer {
     uint32_t n_pulls, pulls_room;
     rows_message push; // kind 0: not here
     bool in_place;     // its gradients are in the arena
+    // Of the next step, asked for before the present one's push: it pulls no more in
+    // this.
+    rows_early *early;
+    uint32_t n_early, early_room;
 } rows_peer;
 
 struct ps_shard_rows {
@@ -48,6 +59,7 @@ struct ps_shard_rows {
     rows_peer *peers;    // by rank
     uint64_t step;       // the present one: as many have been applied
     uint32_t n_pushed;   // of the present one
+    bool touched;        // `steps` has all that is pulled in it
     rows_message spare[SPARE_MOST]; // memory for messages to come
     int n_spare;
     float *out;        // scratch: an answer
@@ -105,6 +117,16 @@ static void rows_peer_end_step(ps_shard_rows *r, rows_peer *p)
     rows_message_free(r, &p->push);
 }
 
+/* Bodies that were taken over stay. */
+static void rows_forget_early(ps_shard_rows *r, rows_peer *p)
+{
+    for (uint32_t i = 0; i < p->n_early; i++) {
+        ps_rows_early_fini(&p->early[i].rows);
+        rows_message_free(r, &p->early[i].m);
+    }
+    p->n_early = 0;
+}
+
 void ps_shard_rows_close(ps_shard *s)
 {
     ps_shard_rows *r = s->rows;
@@ -112,6 +134,8 @@ void ps_shard_rows_close(ps_shard *s)
     for (uint32_t i = 0; r->peers && i < s->rules.n_workers; i++) {
         rows_peer *p = &r->peers[i];
         rows_peer_end_step(r, p);
+        rows_forget_early(r, p);
+        free(p->early);
         free(p->pulls);
         rows_message_free(r, &p->coming);
         for (int k = 0; k < p->n_waiting; k++)
@@ -240,8 +264,94 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
         ids += pull.counts[t];
         out += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
     }
+    if (pull.trains && r->peers[rank].n_early > 0 && !again)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a request for rows of step %" PRIu64
+                          " after one for the next step's",
+                          m->step);
     PS_TRY(rows_answer(s, rank, m, r->out, shared ? 0 : n * sizeof *r->out));
     return pull.trains && !again ? rows_keep_pull(&r->peers[rank], m) : PS_OK;
+}
+
+/* ---- pulls of the next step ---- */
+
+static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    rows_peer *p = &r->peers[rank];
+    ps_rows_pull pull;
+    PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
+    PS_TRY(rows_take_ids(s, rank, m, &pull));
+    const uint64_t *ids = pull.ids;
+    for (uint32_t t = 0; t < r->n; ids += pull.counts[t++])
+        PS_TRY(rows_check_owner(&r->tables[t], pull.counts[t], ids));
+    if (!pull.trains)
+        return ps_err_set(PS_ERR_PROTOCOL, "a request ahead for rows without gradients");
+    PS_TRY(ps_mem_room(&p->early, p->n_early, &p->early_room, sizeof *p->early,
+                       "requests for rows"));
+    rows_early *e = &p->early[p->n_early++];
+    *e = (rows_early){.m = *m};
+    *m = (rows_message){0};
+    return ps_rows_early_init(&e->rows, &pull, s->peers[rank].rows, r->tables, r->n);
+}
+
+static bool rows_is_early_number(const rows_peer *p, uint64_t number)
+{
+    for (uint32_t i = 0; i < p->n_early; i++)
+        if (p->early[i].m.number == number) return true;
+    return false;
+}
+
+/* Which ids the present step may change: of all pulls, once no rank makes another. */
+static ps_err rows_find_touched(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    for (uint32_t t = 0; t < r->n; t++)
+        ps_row_step_clear(&r->steps[t]);
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+        for (uint32_t i = 0; i < r->peers[rank].n_pulls; i++) {
+            ps_rows_pull pull;
+            PS_TRY(rows_read_pull(r, &r->peers[rank].pulls[i], &pull));
+            const uint64_t *ids = pull.ids;
+            for (uint32_t t = 0; t < r->n; ids += pull.counts[t++])
+                PS_TRY(ps_row_step_pull(&r->steps[t], rank, pull.counts[t], ids));
+        }
+    r->touched = true;
+    return PS_OK;
+}
+
+/* Reads what the present step does not change. */
+static ps_err rows_look_early(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+        if (r->peers[rank].n_early == 0 && !r->peers[rank].push.kind) return PS_OK;
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
+        rows_peer *p = &r->peers[rank];
+        for (uint32_t i = 0; i < p->n_early; i++) {
+            if (p->early[i].looked) continue;
+            if (!r->touched) PS_TRY(rows_find_touched(s));
+            p->early[i].looked = true;
+            PS_TRY(ps_rows_early_read(&p->early[i].rows, r->tables, r->n, r->steps,
+                                      r->step));
+        }
+    }
+    return PS_OK;
+}
+
+/* The step before is applied: the rest is read, and they are the present step's. */
+static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
+{
+    ps_shard_rows *r = s->rows;
+    rows_peer *p = &r->peers[rank];
+    for (uint32_t i = 0; i < p->n_early; i++) {
+        ps_rows_early *e = &p->early[i].rows;
+        PS_TRY(ps_rows_early_rest(e, r->tables, r->n));
+        PS_TRY(rows_answer(s, rank, &p->early[i].m, e->out, e->n_out * sizeof *e->out));
+        PS_TRY(rows_keep_pull(p, &p->early[i].m));
+    }
+    rows_forget_early(r, p);
+    return PS_OK;
 }
 
 /* Makes the message one without an arena: several pulls have their gradients in several
@@ -332,6 +442,12 @@ static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
     if (load.table >= r->n)
         return ps_err_set(PS_ERR_PROTOCOL, "rows of table %u; there are %u", load.table,
                           r->n);
+    for (uint32_t i = 0; i < s->rules.n_workers; i++)
+        if (r->peers[i].n_early > 0)
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "rows to load while worker %u has asked ahead for rows of "
+                              "the next step",
+                              i);
     ps_row_table *table = &r->tables[load.table];
     const uint32_t dim = table->spec.dim, width = ps_row_spec_width(&table->spec);
     if (load.width != dim && load.width != width)
@@ -461,7 +577,10 @@ static ps_err rows_apply(ps_shard *s)
         rows_peer_end_step(r, &r->peers[rank]);
     }
     r->n_pushed = 0;
+    r->touched = false;
     r->step++;
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+        PS_TRY(rows_answer_early(s, rank));
     ps_counter_add_since(&s->apply_ns, begin_ns);
     return PS_OK;
 }
@@ -472,7 +591,10 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
 {
     switch (m->kind) {
     case PS_MSG_PULL_ROWS:
-        return rows_pull(s, rank, m, again);
+        if (m->step > s->rows->step && !again) return rows_take_early(s, rank, m);
+        return rows_is_early_number(&s->rows->peers[rank], m->number)
+                   ? PS_OK
+                   : rows_pull(s, rank, m, again);
     case PS_MSG_SAVE_ROWS:
         return rows_save(s, rank, m);
     case PS_MSG_LOAD_ROWS:
@@ -486,10 +608,13 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     }
 }
 
-/* Whether the worker's first waiting message is of the present step. */
+/* Whether the worker's first waiting message is of the present step, or asks ahead. */
 static bool rows_is_due(const ps_shard_rows *r, const rows_peer *p)
 {
-    return p->n_waiting > 0 && p->waiting[0].step == r->step;
+    const rows_message *m = &p->waiting[0];
+    return p->n_waiting > 0 &&
+           (m->step == r->step ||
+            (m->kind == PS_MSG_PULL_ROWS && !p->push.kind && m->step == r->step + 1));
 }
 
 static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
@@ -524,6 +649,7 @@ static ps_err rows_go_on(ps_shard *s)
             PS_TRY(rows_apply(s));
         }
     }
+    PS_TRY(rows_look_early(s));
     return ps_shard_rows_check_left(s);
 }
 

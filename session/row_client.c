@@ -12,7 +12,8 @@
 
 enum {
     LOAD_MOST_BYTES = 4 << 20, // of the rows in one LOAD_ROWS, about
-    LINE = 64                  // bytes: parts begin at multiples of it in the arena
+    LINE = 64,                 // bytes: parts begin at multiples of it in the arena
+    MOST_AHEAD = 4,            // calls of ps_row_client_prefetch in a step
 };
 
 /* The arena has a half for each of two steps: the shards read gradients of a step until
@@ -31,19 +32,26 @@ typedef struct rows_part {
     float *own_rows, *own_grads; // elsewhere
     uint64_t offsets_room, weights_room, rows_room, grads_room; // elements
     bool has;                                                   // a gradient
+    uint64_t *asked; // (batch.n_lookups) what was asked for ahead
+    uint64_t asked_room;
+    bool has_padding;
+    int64_t padding;
 } rows_part;
+
+typedef struct rows_bodies {
+    ps_exchange_body *of; // by shard
+    uint64_t *rooms;      // bytes
+} rows_bodies;
 
 /* A lookup of one or more tables. */
 typedef struct rows_ticket {
     rows_part *parts; // (room) of which n are in use
     int n, room;
     bool in_arena; // shards that share it find ids there, and put rows there
+    bool ahead;    // asked for in the step before, and not looked up yet
+    uint64_t sent; // the number of its messages
+    rows_bodies requests, answers;
 } rows_ticket;
-
-typedef struct rows_bodies {
-    ps_exchange_body *of; // by shard
-    uint64_t *rooms;      // bytes
-} rows_bodies;
 
 struct ps_row_client {
     ps_session *session;      // borrowed, as specs
@@ -55,17 +63,27 @@ struct ps_row_client {
     uint32_t n_tickets, tickets_room;
     uint64_t tickets_before; // of the steps before it
     rows_ticket reading;     // of lookups without gradients
-    uint8_t *arena;          // NULL: no shard shares one
-    bool *shares;            // by shard
-    uint64_t used[2];        // bytes of the arena's halves, by step
-    uint32_t *counts;        // scratch: (n)
-    int *part_of;            // scratch: (n) -1: the table is not looked up
+    rows_ticket *ahead;      // (n_ahead) of the next step
+    uint32_t n_ahead, ahead_room;
+    uint64_t pushed;  // the number of the last push; 0: none
+    uint8_t *arena;   // NULL: no shard shares one
+    bool *shares;     // by shard
+    uint64_t used[2]; // bytes of the arena's halves, by step
+    uint32_t *counts; // scratch: (n)
+    int *part_of;     // scratch: (n) -1: the table is not looked up
     // (n_shards) What is sent, and where answers go. Gradients have memory of their own:
     // a request may follow before they are taken.
-    rows_bodies requests, pushes, answers, pages;
+    rows_bodies requests, pushes, pages;
 };
 
 /* --- opening ----------------------------------------------------------------------- */
+
+static ps_err rows_bodies_make(rows_bodies *b, uint32_t n_shards)
+{
+    if (b->of) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&b->of, n_shards, sizeof *b->of, "messages"));
+    return ps_mem_zalloc(&b->rooms, n_shards, sizeof *b->rooms, "messages");
+}
 
 static ps_err rows_make(ps_row_client *r)
 {
@@ -73,12 +91,9 @@ static ps_err rows_make(ps_row_client *r)
     PS_TRY(ps_mem_zalloc(&r->counts, n, sizeof *r->counts, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->part_of, n, sizeof *r->part_of, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->shares, shards, sizeof *r->shares, "embedding tables"));
-    rows_bodies *const all[] = {&r->requests, &r->pushes, &r->answers, &r->pages};
-    for (int i = 0; i < 4; i++) {
-        PS_TRY(ps_mem_zalloc(&all[i]->of, shards, sizeof *all[i]->of, "messages"));
-        PS_TRY(ps_mem_zalloc(&all[i]->rooms, shards, sizeof *all[i]->rooms, "messages"));
-    }
-    return PS_OK;
+    PS_TRY(rows_bodies_make(&r->requests, r->n_shards));
+    PS_TRY(rows_bodies_make(&r->pushes, r->n_shards));
+    return rows_bodies_make(&r->pages, r->n_shards);
 }
 
 ps_err ps_row_client_create(ps_session *session, const ps_row_spec *specs, int n,
@@ -111,15 +126,18 @@ static void rows_part_free(rows_part *p)
     free(p->weights);
     free(p->own_rows);
     free(p->own_grads);
+    free(p->asked);
     *p = (rows_part){0};
     ps_row_batch_init(&p->batch);
 }
 
-static void rows_ticket_free(rows_ticket *t)
+static void rows_ticket_free(rows_ticket *t, uint32_t n_shards)
 {
     for (int i = 0; i < t->room; i++)
         rows_part_free(&t->parts[i]);
     free(t->parts);
+    rows_bodies_free(&t->requests, n_shards);
+    rows_bodies_free(&t->answers, n_shards);
     *t = (rows_ticket){0};
 }
 
@@ -128,13 +146,15 @@ void ps_row_client_destroy(ps_row_client **client)
     ps_row_client *r = *client;
     if (!r) return;
     for (uint32_t i = 0; i < r->tickets_room; i++)
-        rows_ticket_free(&r->tickets[i]);
-    rows_ticket_free(&r->reading);
+        rows_ticket_free(&r->tickets[i], r->n_shards);
+    for (uint32_t i = 0; i < r->ahead_room; i++)
+        rows_ticket_free(&r->ahead[i], r->n_shards);
+    rows_ticket_free(&r->reading, r->n_shards);
     rows_bodies_free(&r->requests, r->n_shards);
     rows_bodies_free(&r->pushes, r->n_shards);
-    rows_bodies_free(&r->answers, r->n_shards);
     rows_bodies_free(&r->pages, r->n_shards);
     free(r->tickets);
+    free(r->ahead);
     free(r->counts);
     free(r->part_of);
     free(r->shares);
@@ -208,13 +228,17 @@ static ps_err rows_check_ids(const ps_row_client *r, const ps_row_lookup *l)
                       r->specs[l->table].name, l->ids[i], i);
 }
 
-static ps_err rows_check_lookup(const ps_row_client *r, const ps_row_lookup *l)
+/* ahead: of the ids alone. */
+static ps_err rows_check_lookup(const ps_row_client *r, const ps_row_lookup *l,
+                                bool ahead)
 {
     const char *why = NULL;
     if (l->table < 0 || l->table >= r->n)
         return ps_err_set(PS_ERR_ARG, "a lookup of table %d of %d", l->table, r->n);
     if (!l->ids && l->n_ids > 0)
         why = "its ids are NULL";
+    else if (ahead)
+        why = NULL;
     else if (l->bags && l->n_bags == 0 && l->n_ids > 0)
         why = "there are ids, and no bags";
     else if (l->weights && !(l->bags && l->mode == PS_ROW_SUM))
@@ -227,17 +251,24 @@ static ps_err rows_check_lookup(const ps_row_client *r, const ps_row_lookup *l)
     return rows_check_ids(r, l);
 }
 
-/* Everything but the rows. */
-static ps_err rows_fill_part(const ps_row_client *r, rows_part *p, const ps_row_lookup *l)
+static ps_err rows_split_part(const ps_row_client *r, rows_part *p,
+                              const ps_row_lookup *l)
 {
     const ps_row_spec *spec = &r->specs[l->table];
     const uint64_t padding = (uint64_t)l->padding;
-    const uint64_t n_bags = l->bags ? l->n_bags : l->n_ids;
     p->table = l->table;
     p->has = false;
-    PS_TRY(ps_row_batch_split(&p->batch, spec->number, r->n_shards, l->n_ids,
-                              (const uint64_t *)l->ids,
-                              l->has_padding ? &padding : NULL));
+    p->has_padding = l->has_padding;
+    p->padding = l->padding;
+    p->bags.dim = spec->dim;
+    return ps_row_batch_split(&p->batch, spec->number, r->n_shards, l->n_ids,
+                              (const uint64_t *)l->ids, l->has_padding ? &padding : NULL);
+}
+
+static ps_err rows_set_bags(const ps_row_client *r, rows_part *p, const ps_row_lookup *l)
+{
+    const ps_row_spec *spec = &r->specs[l->table];
+    const uint64_t n_bags = l->bags ? l->n_bags : l->n_ids;
     if (l->bags && l->offsets) {
         PS_TRY(rows_grow(&p->offsets, &p->offsets_room, n_bags, sizeof *p->offsets));
         if (n_bags) memcpy(p->offsets, l->offsets, n_bags * sizeof *p->offsets);
@@ -284,13 +315,14 @@ static void rows_place_parts(rows_ticket *t, bool trains, uint64_t *at)
 }
 
 /* Memory for rows and gradients: in the arena, if there is room. */
-static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains)
+static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains,
+                                 uint64_t step)
 {
-    const uint64_t half = r->step % 2 * ROWS_HALF;
-    uint64_t end = half + r->used[r->step % 2];
+    const uint64_t half = step % 2 * ROWS_HALF;
+    uint64_t end = half + r->used[step % 2];
     rows_place_parts(t, trains, &end);
     t->in_arena = r->arena && end <= half + ROWS_HALF;
-    if (t->in_arena && trains) r->used[r->step % 2] = end - half;
+    if (t->in_arena && trains) r->used[step % 2] = end - half;
     for (int i = 0; i < t->n; i++) {
         rows_part *p = &t->parts[i];
         if (t->in_arena) {
@@ -346,10 +378,10 @@ static void rows_write_places(const ps_row_client *r, const rows_ticket *t,
     }
 }
 
-static ps_err rows_write_pull(ps_row_client *r, const rows_ticket *t, uint32_t shard,
+static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
                               bool trains)
 {
-    ps_exchange_body *body = &r->requests.of[shard];
+    ps_exchange_body *body = &t->requests.of[shard];
     const bool shared = t->in_arena && r->shares[shard];
     uint64_t n = 0, floats = 0;
     for (int table = 0; table < r->n; table++) {
@@ -361,11 +393,11 @@ static ps_err rows_write_pull(ps_row_client *r, const rows_ticket *t, uint32_t s
     const uint64_t head = ps_rows_pull_head((uint32_t)r->n),
                    id_bytes = n * sizeof(uint64_t);
     PS_TRY(rows_body_room(
-        &r->requests, shard,
+        &t->requests, shard,
         head + (shared ? (uint64_t)r->n * sizeof(ps_rows_place) : id_bytes)));
     ps_rows_pull_write(body->bytes, trains, shared, r->counts, (uint32_t)r->n);
     body->shared = shared ? id_bytes : 0;
-    r->answers.of[shard].shared = shared ? floats * sizeof(float) : 0;
+    t->answers.of[shard].shared = shared ? floats * sizeof(float) : 0;
     void *rest = (uint8_t *)body->bytes + head;
     if (shared) rows_write_places(r, t, shard, rest);
     uint64_t *ids = rest;
@@ -375,14 +407,14 @@ static ps_err rows_write_pull(ps_row_client *r, const rows_ticket *t, uint32_t s
         memcpy(ids, p->batch.ids + p->batch.begin[shard], r->counts[table] * sizeof *ids);
         ids += r->counts[table];
     }
-    return rows_body_room(&r->answers, shard, shared ? 0 : floats * sizeof(float));
+    return rows_body_room(&t->answers, shard, shared ? 0 : floats * sizeof(float));
 }
 
 /* From the shards' answers into the parts, in the order of rows_write_pull. */
 static void rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
 {
     for (uint32_t shard = 0; shard < r->n_shards; shard++) {
-        const float *from = r->answers.of[shard].bytes;
+        const float *from = t->answers.of[shard].bytes;
         if (t->in_arena && r->shares[shard]) continue;
         for (int table = 0; table < r->n; table++) {
             if (r->part_of[table] < 0) continue;
@@ -395,12 +427,13 @@ static void rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
     }
 }
 
-static ps_err rows_list_parts(ps_row_client *r, const ps_row_lookup *lookups, int n)
+static ps_err rows_list_parts(ps_row_client *r, const ps_row_lookup *lookups, int n,
+                              bool ahead)
 {
     for (int i = 0; i < r->n; i++)
         r->part_of[i] = -1;
     for (int i = 0; i < n; i++) {
-        PS_TRY(rows_check_lookup(r, &lookups[i]));
+        PS_TRY(rows_check_lookup(r, &lookups[i], ahead));
         if (r->part_of[lookups[i].table] >= 0)
             return ps_err_set(PS_ERR_ARG, "table %s is looked up twice in a call",
                               r->specs[lookups[i].table].name);
@@ -418,29 +451,105 @@ static void rows_find_arena(ps_row_client *r)
     }
 }
 
+/* Asks for the rows of a step. */
+static ps_err rows_ask(ps_row_client *r, rows_ticket *t, const ps_row_lookup *lookups,
+                       int n, bool trains, uint64_t step)
+{
+    PS_TRY(rows_ticket_room(t, n));
+    PS_TRY(rows_bodies_make(&t->requests, r->n_shards));
+    PS_TRY(rows_bodies_make(&t->answers, r->n_shards));
+    t->n = n;
+    t->ahead = step > r->step;
+    for (int i = 0; i < n; i++) {
+        PS_TRY(rows_split_part(r, &t->parts[i], &lookups[i]));
+        if (!t->ahead) PS_TRY(rows_set_bags(r, &t->parts[i], &lookups[i]));
+    }
+    if (!r->arena) rows_find_arena(r);
+    PS_TRY(rows_ticket_memory(r, t, trains, step));
+    for (uint32_t shard = 0; shard < r->n_shards; shard++)
+        PS_TRY(rows_write_pull(r, t, shard, trains));
+    return ps_session_rows_send(r->session, PS_MSG_PULL_ROWS, step, t->requests.of,
+                                t->answers.of, &t->sent);
+}
+
+/* Whether just this was asked for ahead. */
+static bool rows_is_asked(const rows_ticket *t, const ps_row_lookup *lookups, int n)
+{
+    bool same = t->ahead && t->n == n;
+    for (int i = 0; same && i < n; i++) {
+        const rows_part *p = &t->parts[i];
+        const ps_row_lookup *l = &lookups[i];
+        same =
+            p->table == l->table && p->batch.n_lookups == l->n_ids &&
+            p->has_padding == l->has_padding &&
+            (!p->has_padding || p->padding == l->padding) &&
+            (l->n_ids == 0 || memcmp(p->asked, l->ids, l->n_ids * sizeof *l->ids) == 0);
+    }
+    return same;
+}
+
+/* A ticket for a lookup with gradients: what was asked for ahead, or a new one. */
+static ps_err rows_ask_to_train(ps_row_client *r, const ps_row_lookup *lookups, int n,
+                                rows_ticket **out)
+{
+    if (r->n_ahead > 0)
+        return ps_err_set(PS_ERR_ARG,
+                          "a lookup in step %" PRIu64
+                          " of the rows after a prefetch: the "
+                          "prefetch for the next step comes after all lookups",
+                          r->step);
+    for (uint32_t i = 0; i < r->n_tickets; i++) {
+        rows_ticket *t = *out = &r->tickets[i];
+        if (!rows_is_asked(t, lookups, n)) continue;
+        for (int k = 0; k < n; k++)
+            PS_TRY(rows_set_bags(r, &t->parts[k], &lookups[k]));
+        t->ahead = false;
+        return PS_OK;
+    }
+    PS_TRY(rows_next_ticket(r, out));
+    PS_TRY(rows_ask(r, *out, lookups, n, true, r->step));
+    r->n_tickets++;
+    return PS_OK;
+}
+
 ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
                           bool trains, uint64_t *ticket)
 {
     rows_ticket *t = &r->reading;
-    PS_TRY(rows_list_parts(r, lookups, n));
-    if (trains) PS_TRY(rows_next_ticket(r, &t));
-    PS_TRY(rows_ticket_room(t, n));
-    t->n = n;
-    for (int i = 0; i < n; i++)
-        PS_TRY(rows_fill_part(r, &t->parts[i], &lookups[i]));
-    if (!r->arena) rows_find_arena(r);
-    PS_TRY(rows_ticket_memory(r, t, trains));
-    for (uint32_t shard = 0; shard < r->n_shards; shard++)
-        PS_TRY(rows_write_pull(r, t, shard, trains));
-    uint64_t sent;
-    PS_TRY(ps_session_rows_send(r->session, PS_MSG_PULL_ROWS, r->step, r->requests.of,
-                                r->answers.of, &sent));
-    PS_TRY(ps_session_rows_wait(r->session, sent));
+    PS_TRY(rows_list_parts(r, lookups, n, false));
+    if (trains)
+        PS_TRY(rows_ask_to_train(r, lookups, n, &t));
+    else
+        PS_TRY(rows_ask(r, t, lookups, n, false, r->step));
+    PS_TRY(ps_session_rows_wait(r->session, t->sent));
     rows_take_pulled(r, t);
     for (int i = 0; i < n; i++)
         ps_row_pool_forward(&t->parts[i].bags, t->parts[i].rows, lookups[i].out);
-    r->n_tickets += trains;
-    *ticket = trains ? r->tickets_before + r->n_tickets : 0;
+    *ticket = trains ? r->tickets_before + (uint64_t)(t - r->tickets) + 1 : 0;
+    return PS_OK;
+}
+
+/* Gradients of the step before may still be needed where this puts its rows. */
+ps_err ps_row_client_prefetch(ps_row_client *r, const ps_row_lookup *lookups, int n)
+{
+    PS_TRY(rows_list_parts(r, lookups, n, true));
+    if (r->n_ahead == MOST_AHEAD)
+        return ps_err_set(PS_ERR_ARG,
+                          "more than %d prefetches in step %" PRIu64
+                          " of the rows: prefetch all tables in one call",
+                          MOST_AHEAD, r->step);
+    if (r->pushed) PS_TRY(ps_session_rows_wait(r->session, r->pushed));
+    PS_TRY(
+        ps_mem_room(&r->ahead, r->n_ahead, &r->ahead_room, sizeof *r->ahead, "lookups"));
+    rows_ticket *t = &r->ahead[r->n_ahead];
+    PS_TRY(rows_ask(r, t, lookups, n, true, r->step + 1));
+    r->n_ahead++;
+    for (int i = 0; i < n; i++) {
+        rows_part *p = &t->parts[i];
+        const uint64_t m = lookups[i].n_ids;
+        PS_TRY(rows_grow(&p->asked, &p->asked_room, m, sizeof *p->asked));
+        if (m > 0) memcpy(p->asked, lookups[i].ids, m * sizeof *p->asked);
+    }
     return PS_OK;
 }
 
@@ -458,7 +567,7 @@ ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
                               const float *grad, float *weights_grad)
 {
     const rows_ticket *t = rows_ticket_of(r, ticket);
-    if (!t || !grad || index < 0 || index >= t->n)
+    if (!t || !grad || index < 0 || index >= t->n || t->ahead || !t->parts[index].rows)
         return ps_err_set(PS_ERR_ARG,
                           "ticket %" PRIu64 " has no lookup %d in step %" PRIu64
                           " of the rows: the backward pass comes before the step's end",
@@ -479,7 +588,7 @@ void ps_row_client_forget(ps_row_client *r, uint64_t ticket)
     for (int i = 0; t && i < t->n; i++)
         if (!t->parts[i].has) {
             free(t->parts[i].own_rows);
-            t->parts[i].own_rows = NULL;
+            t->parts[i].own_rows = t->parts[i].rows = NULL;
             t->parts[i].rows_room = 0;
         }
 }
@@ -545,6 +654,19 @@ static ps_err rows_write_push(ps_row_client *r, uint32_t shard, float share,
     return PS_OK;
 }
 
+/* What was asked for ahead belongs to the present step now. */
+static void rows_use_ahead(ps_row_client *r)
+{
+    rows_ticket *tickets = r->tickets;
+    const uint32_t room = r->tickets_room;
+    r->tickets = r->ahead;
+    r->tickets_room = r->ahead_room;
+    r->n_tickets = r->n_ahead;
+    r->ahead = tickets;
+    r->ahead_room = room;
+    r->n_ahead = 0;
+}
+
 ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr)
 {
     for (int t = 0; t < r->n; t++)
@@ -554,15 +676,17 @@ ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr)
     if (!isfinite(share))
         return ps_err_set(PS_ERR_ARG, "the share of gradients of rows is not a number");
     uint64_t sent;
-    PS_TRY(ps_session_rows_wait(r->session, PS_EXCHANGE_ROWS_ALL));
+    if (r->pushed) PS_TRY(ps_session_rows_wait(r->session, r->pushed));
     for (uint32_t shard = 0; shard < r->n_shards; shard++)
         PS_TRY(rows_write_push(r, shard, share, lr));
     PS_TRY(ps_session_rows_send(r->session, PS_MSG_PUSH_ROWS, r->step, r->pushes.of, NULL,
                                 &sent));
+    r->pushed = sent;
     r->tickets_before += r->n_tickets;
     r->n_tickets = 0;
+    r->used[r->step % 2] = 0; // for the step after the next one
     r->step++;
-    r->used[r->step % 2] = 0; // the step before the last one is applied
+    rows_use_ahead(r);
     return PS_OK;
 }
 

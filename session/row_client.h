@@ -4,6 +4,7 @@
  *   each step of the rows, on every rank, beside the session's own steps:
  *     ps_row_client_pull       any number of times; blocks
  *     ps_row_client_gradient   of what was looked up
+ *     ps_row_client_prefetch   of the next step; optional
  *     ps_row_client_push       ends the step
  *
  * The thread that calls the session's functions calls these. The messages: rows_body.h.
@@ -43,6 +44,11 @@ void ps_row_client_destroy(ps_row_client **client);
  * *ticket. ARG names the table and what is wrong. */
 ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
                           bool trains, uint64_t *ticket);
+/* Asks for the rows of lookups of the next step: their tables, ids and padding count. The
+ * pull of just these will find them on the way, or here. They are what they would be
+ * without it: shards send what the present step does not change at once, the rest when it
+ * is applied. After all pulls of the step that train: ARG there otherwise. */
+ps_err ps_row_client_prefetch(ps_row_client *r, const ps_row_lookup *lookups, int n);
 /* Adds the gradient of `out` of lookup `index` of that call. weights_grad (n_ids) becomes
  * that of its weights; NULL: not wanted. */
 ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,

@@ -208,6 +208,11 @@ class Rows:
         self.job.session.wait_here("pstrain_rows_pull", lookups, len(lookups), int(trains), c.byref(ticket))
         return ticket.value
 
+    def prefetch(self, lookups: typing.Any) -> None:
+        self.start()
+        self._forget()
+        self.job.session.wait_here("pstrain_rows_prefetch", lookups, len(lookups))
+
     def _forget(self) -> None:
         while self.forgotten:
             self.job.session.call("pstrain_rows_forget", self.forgotten.pop())

@@ -35,7 +35,24 @@ class _Inputs(typing.NamedTuple):
     offsets: "torch.Tensor | None"
     bags: int
     weights: "torch.Tensor | None"
-    out: torch.Tensor
+    out: "torch.Tensor | None"  # None: to ask ahead
+
+
+def _lookups(inputs: "typing.Sequence[_Inputs]") -> typing.Any:
+    lookups = (c.RowsLookup * len(inputs))()
+    for lookup, given in zip(lookups, inputs):
+        lookup.struct_size = ctypes.sizeof(c.RowsLookup)
+        lookup.table, lookup.mode = given.table.number, MODES[given.table.mode]
+        lookup.ids, lookup.n_ids, lookup.n_rows = given.ids.data_ptr(), given.ids.numel(), given.table.rows or 0
+        lookup.n_bags = given.bags
+        if given.offsets is not None:
+            lookup.offsets = given.offsets.data_ptr()
+        if given.weights is not None:
+            lookup.weights = given.weights.data_ptr()
+        if given.table.padding is not None:
+            lookup.has_padding, lookup.padding = 1, given.table.padding
+        lookup.out = _address(given.out)
+    return lookups
 
 
 class _Call:
@@ -44,20 +61,7 @@ class _Call:
     def __init__(self, rows: Rows, inputs: "typing.Sequence[_Inputs]", trains: bool) -> None:
         self._rows = rows
         self._ids = [given.ids for given in inputs]
-        lookups = (c.RowsLookup * len(inputs))()
-        for lookup, given in zip(lookups, inputs):
-            lookup.struct_size = ctypes.sizeof(c.RowsLookup)
-            lookup.table, lookup.mode = given.table.number, MODES[given.table.mode]
-            lookup.ids, lookup.n_ids, lookup.n_rows = given.ids.data_ptr(), given.ids.numel(), given.table.rows or 0
-            lookup.n_bags = given.bags
-            if given.offsets is not None:
-                lookup.offsets = given.offsets.data_ptr()
-            if given.weights is not None:
-                lookup.weights = given.weights.data_ptr()
-            if given.table.padding is not None:
-                lookup.has_padding, lookup.padding = 1, given.table.padding
-            lookup.out = given.out.data_ptr()
-        self._ticket = rows.lookup(lookups, trains)
+        self._ticket = rows.lookup(_lookups(inputs), trains)
         self._pid = os.getpid()
 
     def gradients(self, grads: "typing.Sequence[torch.Tensor | None]",
@@ -175,11 +179,19 @@ class _Module(torch.nn.Module):
         inputs = [self._inputs(*one) for one in given]
         trains = torch.is_grad_enabled()
         call = _Call(self._rows, inputs, trains)
-        outs: "typing.Sequence[torch.Tensor]" = [one.out for one in inputs]
+        outs: "typing.Sequence[torch.Tensor]" = [one.out for one in inputs if one.out is not None]
         if trains:
             outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *[one[3] for one in given])
         return [out.to(one[1].device) if isinstance(one[1], torch.Tensor) and not one[1].is_cpu else out
                 for out, one in zip(outs, given)]
+
+    def _prefetch(self, given: "list[tuple[_Table, Ids]]") -> None:
+        asked = []
+        for table, ids in given:
+            flat = ids if isinstance(ids, torch.Tensor) else _of_lists(ids)[0]
+            asked.append(_Inputs(table, self._as_int64(table, "ids", flat), None, 0, None, None))
+        if asked:
+            self._rows.prefetch(_lookups(asked))
 
     # ---- steps ----
 
@@ -305,17 +317,28 @@ class Embeddings(_Module):
         table (bags, dim) float32, on the device of the ids."""
         if hasattr(ids, "keys") and hasattr(ids, "to_dict") and not isinstance(ids, typing.Mapping):
             ids, offsets, per_sample_weights = _of_jagged(ids)
-        if not isinstance(ids, typing.Mapping):
-            raise InputError(f"rank {self._job.rank}: ids have to be a dict by table, not {type(ids).__name__}")
         given = []
-        for name, its in ids.items():
-            if f"{name}." not in self._tables:
-                known = ", ".join(t.spec.name for t in self._tables.values())
-                raise InputError(f"rank {self._job.rank}: there is no table '{name}'; there are {known}")
+        for name, its in self._by_table(ids):
             of_all = isinstance(offsets, torch.Tensor) or offsets is None
             given.append((self._tables[f"{name}."], its, offsets if of_all else offsets.get(name),
                           (per_sample_weights or {}).get(name), False))
         return dict(zip(ids, self._look_up(given))) if given else {}
+
+    def prefetch(self, ids: typing.Any) -> None:
+        """Asks for the rows of the next step's forward(ids), which then waits less and sees the same rows. After this step's
+        forward passes; optional, on any ranks. ids: as forward's."""
+        if hasattr(ids, "keys") and hasattr(ids, "to_dict") and not isinstance(ids, typing.Mapping):
+            ids = _of_jagged(ids)[0]
+        self._prefetch([(self._tables[f"{name}."], its) for name, its in self._by_table(ids)])
+
+    def _by_table(self, ids: typing.Any) -> "typing.ItemsView[str, Ids]":
+        if not isinstance(ids, typing.Mapping):
+            raise InputError(f"rank {self._job.rank}: ids have to be a dict by table, not {type(ids).__name__}")
+        for name in ids:
+            if f"{name}." not in self._tables:
+                known = ", ".join(t.spec.name for t in self._tables.values())
+                raise InputError(f"rank {self._job.rank}: there is no table '{name}'; there are {known}")
+        return ids.items()
 
 
 def _of_jagged(ids: typing.Any) -> "tuple[typing.Any, typing.Any, typing.Any]":
@@ -342,6 +365,10 @@ class EmbeddingBag(_Module):
                 per_sample_weights: "torch.Tensor | None" = None) -> torch.Tensor:
         """As nn.EmbeddingBag's; input may be lists of ids, too."""
         return self._look_up([(self._tables[""], input, offsets, per_sample_weights, self.include_last_offset)])[0]
+
+    def prefetch(self, input: Ids) -> None:
+        """As Embeddings.prefetch, which asks for several tables at once: at most four calls in a step."""
+        self._prefetch([(self._tables[""], input)])
 
     def take(self, weight: torch.Tensor) -> None:
         """First rows: those of an nn.Embedding(Bag), whose ids count from 0. Rank 0's count."""

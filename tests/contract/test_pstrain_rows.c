@@ -40,7 +40,8 @@ static int check_rows(const float *rows, const int64_t *ids, int n, int dim, int
     return 0;
 }
 
-/* Looks both tables up in one call, and again one of them in a call of its own. */
+/* Looks both tables up in one call, and again one of them in a call of its own. Worker 0
+ * never asks ahead, worker 1 always, worker 2 in every second step, and for too much. */
 static int one_step(rig_worker *w, int step)
 {
     int64_t ids[N], offsets[N];
@@ -69,6 +70,10 @@ static int one_step(rig_worker *w, int step)
     if (!status) status = check_rows(bags, ids, N, DIM, w->rig->workers, step);
     if (!status) status = pstrain_rows_pull(w->s, both + 1, 1, 1, &again);
     if (!status) status = pstrain_rows_forget(w->s, again); // it gets no gradient
+    if (!status && w->rank > 0 && step % w->rank == 0)
+        status = pstrain_rows_prefetch(w->s, both, 2);
+    if (!status && w->rank == 2 && step % 2 == 0)
+        status = pstrain_rows_prefetch(w->s, both + 1, 1);
     for (int i = 0; i < N * WIDE; i++)
         wide[i] = 2; // times the share of 1 / 2
     if (!status) status = pstrain_rows_gradient(w->s, ticket, 0, wide, NULL);
@@ -182,9 +187,20 @@ static int refusals(rig_worker *w)
     l.table = 2;
     rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
                 "table 2 of 2");
+    l.table = 0;
+    l.mode = PSTRAIN_ROWS_EACH;
+    for (int i = 0; i < 4; i++)
+        RIG_TRY(pstrain_rows_prefetch(w->s, &l, 1));
+    rig_refused(pstrain_rows_prefetch(w->s, &l, 1), PSTRAIN_ERR_ARG,
+                "prefetch all tables in one call");
+    rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
+                "after a prefetch");
+    RIG_TRY(pstrain_rows_pull(w->s, &l, 1, 0, &ticket)); // without gradients
     rig_refused(pstrain_rows_gradient(w->s, 1, 0, out, NULL), PSTRAIN_ERR_ARG,
                 "ticket 1 has no lookup 0");
     rig_refused(pstrain_rows_push(w->s, 1, rates), PSTRAIN_ERR_ARG, "rate of table rows");
+    RIG_TRY(pstrain_rows_push(w->s, 1, (const double[]){0.5, 0.5})); // asked in vain
+    RIG_TRY(pstrain_rows_prefetch(w->s, &l, 1));                     // and the end comes
     return pstrain_close(w->s);
 }
 

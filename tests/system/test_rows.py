@@ -29,9 +29,9 @@ class Steps(RowsTest):
                 self.assertEqual(self.said(text, "ids"), ["True", "True"])
 
     def test_same_file_for_any_servers(self):
-        # Shared memory and one server; two without it, and connections that are cut.
+        # Shared memory and one server; two without it, connections that are cut, and rows that are asked for ahead.
         outcomes = set()
-        for servers, words in ((1, []), (2, ["cut"])):
+        for servers, words in ((1, []), (2, ["cut", "ahead"])):
             file = self.path(f"rows{servers}")
             shm = ["exchange.shm=off"] if words else []
             if words and cuts.why_not():

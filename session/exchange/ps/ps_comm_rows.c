@@ -31,22 +31,20 @@ void *ps_comm_rows_arena(const ps_comm *c, uint32_t shard)
     return c->links[shard].shm ? c->row_memory.base : NULL;
 }
 
-static ps_comm_rows_message *comm_rows_slot(ps_comm_link *l, uint64_t number)
-{
-    return &l->rows.messages[number % PS_COMM_ROWS_MESSAGES];
-}
-
-/* The slot is free: the last message there was of a call that is answered. */
-static ps_err comm_rows_put(ps_comm *c, uint32_t shard, int kind, uint64_t step,
-                            const ps_exchange_body *body, ps_exchange_body *answer)
+/* One for each call that is not answered: there is a free one. */
+static ps_err comm_rows_put(ps_comm *c, uint32_t shard, uint32_t call, int kind,
+                            uint64_t step, const ps_exchange_body *body,
+                            ps_exchange_body *answer)
 {
     ps_comm_link *l = &c->links[shard];
     const uint64_t number = l->rows.given + 1;
-    ps_comm_rows_message *m = comm_rows_slot(l, number);
+    ps_comm_rows_message *m = l->rows.messages;
+    while (atomic_load(&m->waits))
+        m++;
     m->kind = kind;
     m->step = step;
     m->number = number;
-    m->call = (uint32_t)(c->n_rows_calls % PS_COMM_ROWS_MESSAGES);
+    m->call = call;
     m->body = *body;
     m->answer = answer;
     m->sent = m->got = 0;
@@ -60,30 +58,37 @@ ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
                          const ps_exchange_body *bodies, ps_exchange_body *answers,
                          uint64_t *sent)
 {
-    uint32_t n = 0;
+    uint32_t n = 0, call = 0;
     PS_TRY(ps_comm_check(c));
-    PS_TRY(ps_comm_rows_wait(c, ++c->n_rows_calls)); // of the call with its place before
-    *sent = c->n_rows_calls;
+    while (call < PS_COMM_ROWS_MESSAGES && atomic_load(&c->rows_calls[call].unanswered))
+        call++;
+    if (call == PS_COMM_ROWS_MESSAGES)
+        return ps_err_set(PS_ERR_INTERNAL, "%d calls for rows are on the way", call);
+    *sent = c->rows_calls[call].number = ++c->n_rows_calls;
+    c->rows_calls[call].ahead_of = kind == PS_MSG_PULL_ROWS ? step : 0;
+    if (kind == PS_MSG_PUSH_ROWS) c->rows_pushed = step + 1;
     for (uint32_t i = 0; i < c->n_links; i++) {
         n += bodies[i].n > 0;
         ps_counter_add(&c->shm_sent, bodies[i].shared);
         if (answers) ps_counter_add(&c->shm_received, answers[i].shared);
     }
-    atomic_store(&c->rows_unanswered[*sent % PS_COMM_ROWS_MESSAGES], n);
+    atomic_store(&c->rows_calls[call].unanswered, n);
     for (uint32_t i = 0; i < c->n_links; i++)
         if (bodies[i].n > 0)
-            PS_TRY(comm_rows_put(c, i, kind, step, &bodies[i],
+            PS_TRY(comm_rows_put(c, i, call, kind, step, &bodies[i],
                                  answers ? &answers[i] : NULL));
     ps_command_queue_wake(&c->commands);
     return PS_OK;
 }
 
+/* All: except pulls of a step whose turn comes only after another push. */
 bool ps_comm_rows_are_answered(const ps_comm *c, uint64_t sent)
 {
-    if (sent != PS_EXCHANGE_ROWS_ALL)
-        return atomic_load(&c->rows_unanswered[sent % PS_COMM_ROWS_MESSAGES]) == 0;
     for (int i = 0; i < PS_COMM_ROWS_MESSAGES; i++)
-        if (atomic_load(&c->rows_unanswered[i]) > 0) return false;
+        if ((sent == PS_EXCHANGE_ROWS_ALL ? c->rows_calls[i].ahead_of <= c->rows_pushed
+                                          : c->rows_calls[i].number == sent) &&
+            atomic_load(&c->rows_calls[i].unanswered) > 0)
+            return false;
     return true;
 }
 
@@ -105,15 +110,14 @@ void ps_comm_rows_later(ps_comm *c, uint32_t shard)
 /* The oldest message that is not sent to its end; NULL: none. */
 static ps_comm_rows_message *comm_rows_next(ps_comm_link *l)
 {
-    const uint64_t last = l->rows.taken;
-    const uint64_t first =
-        last > PS_COMM_ROWS_MESSAGES ? last - PS_COMM_ROWS_MESSAGES + 1 : 1;
-    for (uint64_t number = first; number <= last; number++) {
-        ps_comm_rows_message *m = comm_rows_slot(l, number);
-        if (atomic_load(&m->waits) && m->number == number && m->sent < m->body.n)
-            return m;
+    ps_comm_rows_message *next = NULL;
+    for (int k = 0; k < PS_COMM_ROWS_MESSAGES; k++) {
+        ps_comm_rows_message *m = &l->rows.messages[k];
+        if (atomic_load(&m->waits) && m->number <= l->rows.taken && m->sent < m->body.n &&
+            (!next || m->number < next->number))
+            next = m;
     }
-    return NULL;
+    return next;
 }
 
 ps_err ps_comm_rows_send_piece(ps_comm *c, ps_comm_link *l, bool *any)
@@ -177,11 +181,14 @@ static ps_err comm_rows_room(ps_comm_rows_message *m, const ps_wire_header *h)
 ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
                          ps_wire_frames *f)
 {
-    ps_comm_rows_message *m = comm_rows_slot(l, h->rows.number);
+    ps_comm_rows_message *m = NULL;
     const uint64_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
     if (h->rows.number == 0 || h->rows.number > l->rows.taken) return comm_rows_bad(h);
-    if (!atomic_load(&m->waits) || m->number != h->rows.number)
-        return PS_OK; // the answer to a repetition
+    for (int k = 0; k < PS_COMM_ROWS_MESSAGES; k++)
+        if (atomic_load(&l->rows.messages[k].waits) &&
+            l->rows.messages[k].number == h->rows.number)
+            m = &l->rows.messages[k];
+    if (!m) return PS_OK; // the answer to a repetition
     if (h->rows.at == 0) m->got = 0;
     PS_TRY(comm_rows_room(m, h));
     if (h->rows.at != m->got || bytes > h->count - m->got) return comm_rows_bad(h);
@@ -189,7 +196,8 @@ ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
         memcpy((uint8_t *)m->answer->bytes + m->got, zmq_msg_data(&f->payload), bytes);
     m->got += bytes;
     if (m->got < h->count) return PS_OK;
+    const uint32_t call = m->call; // another message may take its memory now
     atomic_store(&m->waits, false);
-    atomic_fetch_sub(&c->rows_unanswered[m->call], 1);
+    atomic_fetch_sub(&c->rows_calls[call].unanswered, 1);
     return PS_OK;
 }

@@ -42,7 +42,7 @@ enum { PS_COMM_ROWS_MESSAGES = 8 };
 typedef struct ps_comm_rows_message {
     int kind;
     uint64_t step, number;
-    uint32_t call; // its place in rows_unanswered
+    uint32_t call; // its place in rows_calls
     ps_exchange_body body;
     ps_exchange_body *answer; // NULL: it holds nothing
     uint64_t sent, got;       // bytes
@@ -71,7 +71,7 @@ typedef struct ps_comm_link {
     struct {
         uint64_t given; // the last one's number; the main thread's
         uint64_t taken; // by the communication thread
-        ps_comm_rows_message messages[PS_COMM_ROWS_MESSAGES]; // by number
+        ps_comm_rows_message messages[PS_COMM_ROWS_MESSAGES];
     } rows;
     ps_wire_rings rings; // these three: the main thread's
     ps_event wake;       // of the shard
@@ -151,7 +151,12 @@ struct ps_comm {
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic uint32_t rest;       // what the newest weights came with (wire.h)
     _Atomic int64_t *versions;
-    _Atomic uint32_t rows_unanswered[PS_COMM_ROWS_MESSAGES]; // by call: messages
+    uint64_t rows_pushed; // steps; the main thread's, as number and ahead_of
+    struct {
+        uint64_t number;
+        uint64_t ahead_of;           // of a pull: its step
+        _Atomic uint32_t unanswered; // messages
+    } rows_calls[PS_COMM_ROWS_MESSAGES];
     int64_t *asked; // scratch of the main thread: versions at which it asks
     _Atomic uint32_t n_ready;
     ps_bell *bell; // the main thread's: own_bell, or the rings'; `wanted`: see above

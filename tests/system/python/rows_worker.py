@@ -158,7 +158,7 @@ def cut_one(draw):
 @case
 def grown(rule):
     """Tables that begin empty; all in one message, which is cut in pieces; the dense part beside. With the word "cut",
-    connections are lost all the time."""
+    connections are lost all the time; with "ahead", rows are asked for before the step that needs them."""
     jobs.listen()
     pstrain.init()
     rank = pstrain.rank()
@@ -168,17 +168,22 @@ def grown(rule):
     torch.manual_seed(0)
     dense = torch.nn.Linear(16 + 4 + 3, 1)
     optimizer = pstrain.Optimizer(dense.named_parameters(), "sgd", lr=0.1)
-    for step in range(8):
+    def ids_of(step):
         g = torch.Generator().manual_seed(100 * step + rank)
         n = 16000 if step % 4 == 1 else 20  # of a: 512 KiB and more to each shard
         ids = {name: torch.randint(0, 1 << 40, (n,), generator=g) % (1 << (40 if name == "a" else 6)) for name in "abc"}
-        out = rows({"a": ids["a"].view(-1, 2), "b": ids["b"].view(-1, 2), "c": ids["c"][:n // 2]})
-        if sys.argv[4:] == ["cut"]:
+        return {"a": ids["a"].view(-1, 2), "b": ids["b"].view(-1, 2), "c": ids["c"][:n // 2]}
+
+    for step in range(8):
+        out = rows(ids_of(step))
+        if "ahead" in sys.argv[4:] and (step + rank) % 3:
+            rows.prefetch(ids_of(step + 1))
+        if "cut" in sys.argv[4:]:
             cut_one(draw)
         dense(torch.cat(list(out.values()), 1)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if sys.argv[4:] == ["cut"]:
+        if "cut" in sys.argv[4:]:
             cut_one(draw)
     if rank == 0:
         rows.export(sys.argv[3])

@@ -1,0 +1,87 @@
+#include "shard_rows_early.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "shard_rows_arena.h"
+
+ps_err ps_rows_early_init(ps_rows_early *e, const ps_rows_pull *pull, void *arena,
+                          const ps_row_table *tables, uint32_t n_tables)
+{
+    *e = (ps_rows_early){.pull = *pull, .arena = pull->places ? arena : NULL};
+    for (uint32_t t = 0; t < n_tables && !e->arena; t++)
+        e->n_out += (uint64_t)pull->counts[t] * tables[t].spec.dim;
+    PS_TRY(ps_mem_zalloc(&e->out, e->n_out, sizeof *e->out, "rows of the next step"));
+    PS_TRY(ps_mem_zalloc(&e->late, pull->n, 1, "rows of the next step"));
+    memset(e->late, 1, pull->n);
+    return PS_OK;
+}
+
+void ps_rows_early_fini(ps_rows_early *e)
+{
+    free(e->out);
+    free(e->late);
+    *e = (ps_rows_early){0};
+}
+
+/* Reads those of the n ids whose flag is `which`. */
+static ps_err early_read_table(ps_row_table *table, uint64_t n, const uint64_t *ids,
+                               const uint8_t *late, uint8_t which, float *out)
+{
+    const uint64_t dim = table->spec.dim;
+    uint64_t *some, m = 0;
+    float *rows;
+    PS_TRY(ps_mem_zalloc(&some, n, sizeof *some, "rows of the next step"));
+    for (uint64_t i = 0; i < n; i++)
+        if (late[i] == which) some[m++] = ids[i];
+    const ps_err err =
+        ps_mem_zalloc(&rows, m * dim, sizeof *rows, "rows of the next step");
+    if (err != PS_OK) {
+        free(some);
+        return err;
+    }
+    ps_row_table_read(table, m, some, rows);
+    const float *from = rows;
+    for (uint64_t i = 0; i < n; i++)
+        if (late[i] == which) {
+            memcpy(out + i * dim, from, dim * sizeof *out);
+            from += dim;
+        }
+    free(rows);
+    free(some);
+    return PS_OK;
+}
+
+static ps_err early_read_all(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables,
+                             uint8_t which)
+{
+    const uint64_t *ids = e->pull.ids;
+    const uint8_t *late = e->late;
+    float *out = e->out;
+    for (uint32_t t = 0; t < n_tables; t++) {
+        const uint64_t n = e->pull.counts[t];
+        if (e->arena) out = ps_rows_arena_at(e->arena, e->pull.places[t].rows);
+        if (n > 0) PS_TRY(early_read_table(&tables[t], n, ids, late, which, out));
+        ids += n;
+        late += n;
+        out += n * tables[t].spec.dim;
+    }
+    return PS_OK;
+}
+
+ps_err ps_rows_early_read(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables,
+                          const ps_row_step *touched, uint64_t s)
+{
+    uint64_t at = 0;
+    for (uint32_t t = 0; t < n_tables; t++)
+        for (const uint64_t end = at + e->pull.counts[t]; at < end; at++)
+            e->late[at] =
+                ps_row_table_changes(&tables[t], &touched[t], s, e->pull.ids[at]);
+    return early_read_all(e, tables, n_tables, 0);
+}
+
+ps_err ps_rows_early_rest(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables)
+{
+    return early_read_all(e, tables, n_tables, 1);
+}

@@ -1,0 +1,29 @@
+/* A PULL_ROWS of the next step, before the present one is applied: rows that this step
+ * does not change are read at once, the others when it is applied. */
+#ifndef PS_SHARD_ROWS_EARLY_H
+#define PS_SHARD_ROWS_EARLY_H
+
+#include "row_table.h"
+#include "rows_body.h"
+
+typedef struct ps_rows_early {
+    ps_rows_pull pull; // of a body that outlives this
+    void *arena;       // rows of a shared pull go there
+    float *out;        // else here: the answer; owned
+    uint64_t n_out;    // elements
+    uint8_t *late;     // (pull.n) read when the step is applied; owned
+} ps_rows_early;
+
+/* NOMEM. Safe for fini in every case. All rows are late at first. */
+ps_err ps_rows_early_init(ps_rows_early *e, const ps_rows_pull *pull, void *arena,
+                          const ps_row_table *tables, uint32_t n_tables);
+void ps_rows_early_fini(ps_rows_early *e);
+
+/* Reads what step s does not change. touched (n_tables): all that the ranks have pulled
+ * in it. NOMEM. */
+ps_err ps_rows_early_read(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables,
+                          const ps_row_step *touched, uint64_t s);
+/* Reads the rest. NOMEM. */
+ps_err ps_rows_early_rest(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables);
+
+#endif
