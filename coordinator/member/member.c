@@ -621,14 +621,6 @@ static void receive_all(ps_member *m)
     }
 }
 
-static bool is_over(ps_member *m)
-{
-    pthread_mutex_lock(&m->lock);
-    bool over = m->ended || m->left || m->aborted || m->deserted;
-    pthread_mutex_unlock(&m->lock);
-    return over;
-}
-
 static void set_deserted(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
@@ -649,8 +641,12 @@ static void check_coordinator(ps_member *m)
     member_note_silence(m, silent_ms);
     const bool waited = now - m->lost_ns > grace_ms * 1000000u;
     const bool lost = m->lost_ns && (m->refused || waited);
-    if ((!lost && silent_ms <= m->dead_after_ms) || is_over(m)) return;
-    if (atomic_load(&m->leaving) && !m->recovers) {
+    const bool leaving = atomic_load(&m->leaving);
+    pthread_mutex_lock(&m->lock);
+    const bool ended = m->ended, over = m->left || m->aborted || m->deserted;
+    pthread_mutex_unlock(&m->lock);
+    if ((!lost && silent_ms <= m->dead_after_ms) || over || (ended && !leaving)) return;
+    if (leaving && (ended || !m->recovers)) { // nobody joins again
         set_deserted(m);
         return;
     }
