@@ -29,7 +29,7 @@ enum {
     ARENA = 32,                 // floats of an arena: two tensors, aligned
     QUEUE = 10,                 // messages of a connection
     PAYLOAD = 40,
-    MEMORY = 5120, // bytes of a shard, or of a worker's communication
+    MEMORY = 5632, // bytes of a shard, or of a worker's communication
     NONCE = 1000,  // of incarnation 0
     STEPS_MOST = 4,
     TEXT = 300

@@ -41,8 +41,8 @@ enum { PS_COMM_ROWS_MESSAGES = 8 };
 /* The communication thread's while it waits, else the main thread's. */
 typedef struct ps_comm_rows_message {
     int kind;
-    uint64_t step, number;
     uint32_t call; // its place in rows_calls
+    uint64_t step, number;
     ps_exchange_body body;
     ps_exchange_body *answer; // NULL: it holds nothing
     uint64_t sent, got;       // bytes
