@@ -198,7 +198,10 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
                  holder->entry.host);
         return false;
     }
-    if (admission_count_of(c, e->role) < n) return true;
+    const int here = admission_count_of(c, e->role);
+    if (e->role == PS_ROLE_WORKER && here == n - 1 && ps_coord_keeps_place(c, e->rank))
+        return refuse_for_now(c, r, "the last place is for worker 0");
+    if (here < n) return true;
     char told[64];
     snprintf(told, sizeof told, "all %ss of the job have joined already", word);
     return refuse_for_now(c, r, told);

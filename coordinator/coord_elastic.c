@@ -46,6 +46,19 @@ static bool has_first_worker(const ps_coordinator *c)
     return may && !any;
 }
 
+bool ps_coord_keeps_place(const ps_coordinator *c, int asked_rank)
+{
+    bool any = c->o.goes_on || asked_rank > 0;
+    if (!is_elastic(c) || asked_rank == 0) return false;
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_peer *p = &c->peers[i];
+        if (p->entry.role != PS_ROLE_WORKER) continue;
+        if (p->asked_rank == 0) return false;
+        any |= p->asked_rank > 0;
+    }
+    return any;
+}
+
 /* How long the coordinator waits for more workers than the fewest. */
 static uint64_t patience_ns(const ps_coordinator *c)
 {

@@ -14,6 +14,9 @@ int ps_coord_first_workers(const ps_coordinator *c);
 bool ps_coord_is_named(const ps_coordinator *c, ps_role role);
 /* Whether a place that is taken may soon be free. */
 bool ps_coord_frees_places(const ps_coordinator *c);
+/* Whether the last place is not for a worker that asks for that rank: the job cannot go
+ * on without worker 0, which is not here. */
+bool ps_coord_keeps_place(const ps_coordinator *c, int asked_rank);
 /* Whether the job may begin. servers: all are here; here: workers that are, admitted:
  * with those on their way. Is asked whenever one comes, and while c->waiting_ns is set.
  */

@@ -400,8 +400,7 @@ static uint64_t next_look_ns(const ps_coordinator *c)
 static void coordinator_look(ps_coordinator *c)
 {
     const uint64_t now = ps_clock_awake_ns();
-    if (now < c->next_look_ns &&
-        now - c->last_round_ns < LOOK_MS * UINT64_C(1000000))
+    if (now < c->next_look_ns && now - c->last_round_ns < LOOK_MS * UINT64_C(1000000))
         return;
     ps_coord_expire_leaves(c);
     check_alive(c);

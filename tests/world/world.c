@@ -502,6 +502,11 @@ uint64_t world_now(void)
     return W.now_ns += CALL_NS;
 }
 
+uint64_t world_time(void)
+{
+    return W.now_ns;
+}
+
 bool world_traces(void)
 {
     return W.o.trace || W.o.hash;

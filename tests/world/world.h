@@ -53,7 +53,8 @@ int world_run(const world_options *options, int (*first)(void *arg), void *arg);
 
 /* ---- for tasks ---- */
 
-uint64_t world_now(void);
+uint64_t world_now(void); // a call takes time, too
+uint64_t world_time(void);
 /* A number below `below`, from the seed. */
 uint64_t world_draw(uint64_t below);
 /* Waits until ready(arg) holds; false: `until` has passed before. UINT64_MAX: for ever.

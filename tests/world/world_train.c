@@ -244,7 +244,8 @@ static void start_member(void *arg, uint64_t number)
 {
     (void)arg;
     member *m = &T.members[number];
-    if (T.told) {
+    // It was told to end, or all were started again.
+    if (T.told || (T.processes[number] && !T.processes[number]->dead)) {
         m->is_waiting = false;
         return;
     }
