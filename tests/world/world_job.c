@@ -14,7 +14,10 @@ enum {
     SERVERS_MOST = 3,
     TENSORS = 6,
     ELEMENTS_MOST = 4096, // of the arena
-    STEPS = 20
+    STEPS = 20,
+    IDS = 6,      // of a lookup
+    ROWS = 40,    // of the table
+    ROW_WIDTH = 5 // elements
 };
 #define MS UINT64_C(1000000)
 #define LR 0.015625 // 2^-6: sums of whole numbers times it are exact
@@ -31,6 +34,7 @@ static struct {
     bool lacks;       // of some parameters no rank has a gradient in some steps
     bool saves;       // collectives and the optimizer's state in between
     bool sums;        // the servers sum arrays instead
+    bool embeds;      // rows of a table, too
     bool takes_turns; // two optimizers, of every other tensor, step in turn
     world_process *members[WORKERS_MOST + SERVERS_MOST]; // servers first
     nemesis nemesis;
@@ -55,6 +59,13 @@ static float gradient_of(int rank, uint64_t step, uint64_t element)
         mix(J.seed * 31 + (uint64_t)rank * 1000003 + step * 8191 + element);
     // Without a closed form nothing has to be exact: then the order of sums shows.
     return (float)((int64_t)(x % 17) - 8) * (J.clips ? 0.1f : 1.0f);
+}
+
+static float gradient_of_row(int rank, uint64_t step, int64_t id)
+{
+    const uint64_t x =
+        mix(J.seed * 37 + (uint64_t)rank * 131 + step * 8191 + (uint64_t)id);
+    return (float)((int64_t)(x % 17) - 8);
 }
 
 static float first_weight(uint64_t element)
@@ -152,6 +163,67 @@ static int push_tensor(pstrain_session *s, int rank, uint64_t step, int t)
     return pstrain_push(s, t, 1);
 }
 
+/* ---- rows ---- */
+
+static int64_t id_of(int rank, uint64_t step, int k)
+{
+    return (int64_t)(mix(J.seed * 7 + (uint64_t)rank * 1009 + step * 4099 +
+                         (uint64_t)k * 65537) %
+                     ROWS);
+}
+
+static float row_at(uint64_t step, int64_t id)
+{
+    float w = 1;
+    for (uint64_t s = 0; s < step; s++)
+        for (int r = 0; r < J.workers; r++)
+            for (int k = 0; k < IDS; k++)
+                if (id_of(r, s, k) == id) w -= (float)LR * gradient_of_row(r, s, id);
+    return w;
+}
+
+static void check_row(const float *row, int64_t id, int rank, uint64_t step)
+{
+    for (int e = 0; e < ROW_WIDTH; e++)
+        if (row[e] != row_at(step, id))
+            world_wrong("worker %d has %g instead of %g in row %lld after %llu steps",
+                        rank, (double)row[e], (double)row_at(step, id), (long long)id,
+                        (unsigned long long)step);
+}
+
+static int step_rows(pstrain_session *s, int rank, uint64_t step)
+{
+    int64_t ids[IDS];
+    float out[IDS * ROW_WIDTH], grad[IDS * ROW_WIDTH];
+    const double lr = LR;
+    uint64_t ticket;
+    for (int k = 0; k < IDS; k++)
+        ids[k] = id_of(rank, step, k);
+    const pstrain_rows_lookup l = {
+        .struct_size = sizeof l, .ids = ids, .n_ids = IDS, .n_rows = ROWS, .out = out};
+    int code = pstrain_rows_pull(s, &l, 1, 1, &ticket);
+    for (int k = 0; k < IDS && code == 0; k++) {
+        check_row(out + k * ROW_WIDTH, ids[k], rank, step);
+        for (int e = 0; e < ROW_WIDTH; e++)
+            grad[k * ROW_WIDTH + e] = gradient_of_row(rank, step, ids[k]);
+    }
+    if (code == 0) code = pstrain_rows_gradient(s, ticket, 0, grad, NULL);
+    return code == 0 ? pstrain_rows_push(s, 1, &lr) : code;
+}
+
+/* All rows, in the end. */
+static int check_rows(pstrain_session *s, int rank)
+{
+    pstrain_rows_page page = {.struct_size = sizeof page};
+    int code;
+    do {
+        code = pstrain_rows_save(s, 0, &page);
+        for (uint64_t i = 0; i < page.n && code == 0; i++)
+            check_row(page.values + i * ROW_WIDTH, page.ids[i], rank, STEPS);
+    } while (code == 0 && page.next);
+    return code;
+}
+
 static int make_step(pstrain_session *s, int rank, uint64_t step)
 {
     int code = J.sets_rate ? pstrain_set_lr(s, rate_of(step)) : 0;
@@ -210,6 +282,12 @@ static int open_and_start(pstrain_session *s, int rank)
     const char *settings[] = {
         "optimizer.name=sgd", "optimizer.lr=0.015625", "schedule.name=constant", codec,
         J.clips ? "optimizer.clip_norm=1" : "optimizer.clip_norm=0"};
+    const pstrain_rows_table rows = {.name = "rows",
+                                     .dim = ROW_WIDTH,
+                                     .optimizer = "sgd",
+                                     .lr = LR,
+                                     .init = "constant",
+                                     .scale = 1};
     const pstrain_table table = {.struct_size = sizeof table,
                                  .tensors = tensors,
                                  .n_tensors = TENSORS,
@@ -219,7 +297,10 @@ static int open_and_start(pstrain_session *s, int rank)
                                  .group_size = sizeof *groups,
                                  .settings = settings,
                                  .n_settings = sizeof settings / sizeof *settings,
-                                 .total_steps = STEPS};
+                                 .total_steps = STEPS,
+                                 .rows = J.embeds ? &rows : NULL,
+                                 .n_rows = J.embeds,
+                                 .rows_size = sizeof rows};
     int code = pstrain_open(s, &table);
     if (code != 0) return code;
     float *w = pstrain_params(s);
@@ -267,12 +348,13 @@ static int make_steps(pstrain_session *s, int rank)
 {
     int code = open_and_start(s, rank);
     for (uint64_t step = 0; step < STEPS && code == 0; step++) {
-        code = make_step(s, rank, step);
+        if (J.embeds) code = step_rows(s, rank, step);
+        if (code == 0) code = make_step(s, rank, step);
         if (code == 0 && J.saves && step % 8 == 3) code = save_state(s, rank, step + 1);
     }
     if (code == 0) code = pstrain_drain(s);
     if (code == 0) check_weights(s, rank, STEPS);
-    return code;
+    return code == 0 && J.embeds && rank == 0 ? check_rows(s, rank) : code;
 }
 
 static int train(pstrain_session *s, int rank)
@@ -430,6 +512,7 @@ static int begin(void *arg)
     J.saves = world_choice(8, 3) == 0;
     J.sums = world_choice(9, 6) == 0;
     J.takes_turns = world_choice(10, 4) == 0;
+    J.embeds = world_choice(11, 3) == 0 && !J.sums;
     for (int t = 0; t < TENSORS; t++)
         J.sizes[t] = 1 + (int64_t)world_choice(
                              20 + (uint64_t)t,
