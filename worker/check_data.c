@@ -39,8 +39,10 @@ __attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const ch
     vsnprintf(said, sizeof said, fmt, args);
     va_end(args);
     ps_printable(said, text, sizeof text);
+    const int columns = ps_terminal_columns(out);
     fprintf(out, "%-*s", INDENT, label);
-    ps_print_wrapped(out, COLUMNS, INDENT, INDENT, text);
+    ps_print_wrapped(out, columns > 0 && columns < COLUMNS ? columns : COLUMNS, INDENT,
+                     INDENT, text);
 }
 
 static const char *check_data_plural(int64_t n)

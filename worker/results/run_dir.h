@@ -1,6 +1,6 @@
 /* The folder that a run leaves behind: metrics.jsonl, summary.json, model.safetensors,
- * evaluation.json, evaluation.svg, membership.jsonl, config.json, classes.txt,
- * checkpoints/step-N.safetensors and trace.json are rank 0's. */
+ * best.safetensors, evaluation.json, evaluation.svg, membership.jsonl, config.json,
+ * classes.txt, checkpoints/step-N.safetensors and trace.json are rank 0's. */
 #ifndef PS_RUN_DIR_H
 #define PS_RUN_DIR_H
 

@@ -215,7 +215,8 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
 {
     if (spec->n_files > 0)
         return ps_err_set(PS_ERR_CONFIG,
-                          "synthetic data has no files, but \"%s\" is named",
+                          "synthetic data has no files, but \"%s\" is named: set "
+                          "data.kind to what it is, such as csv",
                           spec->files[0]);
     bool train = split == PS_SPLIT_TRAIN;
     if (!train && cfg->data.test_samples == 0) return PS_OK; // evaluation is off
