@@ -555,6 +555,12 @@ PSTRAIN_API uint64_t pstrain_rows_steps(const pstrain_session *s);
 /* Elements of a row with its optimizer's state: the row comes first. 0: no such table. */
 PSTRAIN_API uint32_t pstrain_rows_width(const pstrain_session *s, int table);
 
+/* out (n, dim): first rows, those of ids that no gradient has touched; what a reader of
+ * exported rows gives for ids that are not among them. Needs no session, does not block.
+ * table_size: sizeof(pstrain_rows_table). index: the table's in the job. */
+PSTRAIN_API int pstrain_rows_first(const pstrain_rows_table *table, size_t table_size,
+                                   int index, const int64_t *ids, uint64_t n, float *out);
+
 /* Rows of a table for the servers, between two steps of the rows: ids (n), values (n,
  * dim), or with state (n, pstrain_rows_width). steps: of the table, which sparse_adam
  * counts. One rank does it, between two pstrain_barriers of all. Blocks. */

@@ -3,6 +3,7 @@
 
 #include "mem.h"
 #include "pstrain_state.h"
+#include "row_init.h"
 
 /* --- opening ----------------------------------------------------------------------- */
 
@@ -16,9 +17,13 @@ static ps_err rows_word(const ps_word *words, const char *text, const char *name
                       ps_word_list(words, list, sizeof list));
 }
 
-static ps_err rows_spec_of(const pstrain_rows_table *t, int index, ps_row_spec *out)
+/* bytes: the size of the struct that the program knows. */
+static ps_err rows_spec_of(const void *table, size_t bytes, int index, ps_row_spec *out)
 {
+    pstrain_rows_table whole = {0};
+    const pstrain_rows_table *t = &whole;
     int rule, init;
+    memcpy(&whole, table, bytes < sizeof whole ? bytes : sizeof whole);
     if (!t->name || strlen(t->name) >= PS_ROW_NAME_BYTES)
         return ps_err_set(PS_ERR_ARG,
                           "embedding table %d: its name is NULL, or longer than %d bytes",
@@ -80,15 +85,23 @@ ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t)
     PS_TRY(ps_mem_zalloc(&s->own.rows, (size_t)t->n_rows, sizeof *s->own.rows,
                          "embedding tables"));
     s->own.n_rows = t->n_rows;
-    const size_t room = t->rows_size < sizeof(pstrain_rows_table)
-                            ? t->rows_size
-                            : sizeof(pstrain_rows_table);
     for (int i = 0; i < t->n_rows; i++) {
-        pstrain_rows_table one = {0};
-        memcpy(&one, (const char *)t->rows + (size_t)i * t->rows_size, room);
-        PS_TRY(rows_spec_of(&one, i, &s->own.rows[i]));
+        const void *one = (const char *)t->rows + (size_t)i * t->rows_size;
+        PS_TRY(rows_spec_of(one, t->rows_size, i, &s->own.rows[i]));
     }
     return rows_check_names(s->own.rows, t->n_rows);
+}
+
+int pstrain_rows_first(const pstrain_rows_table *table, size_t table_size, int index,
+                       const int64_t *ids, uint64_t n, float *out)
+{
+    ps_row_spec spec;
+    if (!table || table_size < sizeof(char *) || index < 0 || (n > 0 && (!ids || !out)))
+        return ps_err_set(PS_ERR_ARG, "pstrain_rows_first: table %d, or a NULL", index);
+    PS_TRY(rows_spec_of(table, table_size, index, &spec));
+    for (uint64_t i = 0; i < n; i++)
+        ps_row_init_fill(&spec, (uint64_t)ids[i], out + i * spec.dim);
+    return PS_OK;
 }
 
 ps_err pstrain_rows_open(pstrain_session *s)

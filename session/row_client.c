@@ -563,11 +563,18 @@ static rows_ticket *rows_ticket_of(const ps_row_client *r, uint64_t ticket)
     return &r->tickets[ticket - r->tickets_before - 1];
 }
 
+/* Whether it can get the gradient. Of a batch without samples, arrays may be NULL. */
+static bool rows_part_takes(const rows_part *p, const float *grad)
+{
+    return (p->rows || p->batch.n_rows == 0) && (grad || p->bags.n_bags == 0);
+}
+
 ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
                               const float *grad, float *weights_grad)
 {
     const rows_ticket *t = rows_ticket_of(r, ticket);
-    if (!t || !grad || index < 0 || index >= t->n || t->ahead || !t->parts[index].rows)
+    if (!t || index < 0 || index >= t->n || t->ahead ||
+        !rows_part_takes(&t->parts[index], grad))
         return ps_err_set(PS_ERR_ARG,
                           "ticket %" PRIu64 " has no lookup %d in step %" PRIu64
                           " of the rows: the backward pass comes before the step's end",
@@ -732,6 +739,11 @@ ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint6
 {
     if (table < 0 || table >= r->n || (n > 0 && (!ids || !values)))
         return ps_err_set(PS_ERR_ARG, "rows for table %d of %d, or a NULL", table, r->n);
+    for (uint64_t i = 0; i < n; i++)
+        if (ids[i] < 0)
+            return ps_err_set(
+                PS_ERR_ARG, "table %s: id %" PRId64 " of %" PRIu64 " to load is negative",
+                r->specs[table].name, ids[i], n);
     const ps_rows_load load = {.table = (uint32_t)table,
                                .width = with_state ? ps_row_client_width(r, table)
                                                    : r->specs[table].dim,

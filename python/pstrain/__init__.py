@@ -29,15 +29,16 @@ if typing.TYPE_CHECKING:
     from .process_group import ProcessGroup, register_backend
     from .recovery import State
     from .sampler import DistributedSampler
+    from .serving import rows
 
 __version__ = "0.1.0"
 __all__ = ["DistributedSampler", "EmbeddingBag", "Embeddings", "Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "State", "TimeoutError",
            "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "init", "is_initialized",
-           "launch", "rank", "register_backend", "should_stop", "shutdown", "size", "sparse"]
+           "launch", "rank", "register_backend", "rows", "should_stop", "shutdown", "size", "sparse"]
 
 # Names whose modules import PyTorch.
 _LATER = {"EmbeddingBag": "embedding", "Embeddings": "embedding", "sparse": "embedding", "Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
-          "register_backend": "process_group", "State": "recovery", "DistributedSampler": "sampler"}
+          "register_backend": "process_group", "State": "recovery", "rows": "serving", "DistributedSampler": "sampler"}
 
 
 def __getattr__(name: str) -> typing.Any:

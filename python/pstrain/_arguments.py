@@ -153,7 +153,7 @@ def groups(params: typing.Any, rank: int, names: "dict[int, str]") -> "list[dict
         raise InputError(f"rank {rank}: params has to be model.named_parameters(), not one tensor")
     given = list(params)
     if not given:
-        raise InputError(f"rank {rank}: there are no parameters")
+        raise InputError(f"rank {rank}: there are no parameters (tables on the servers have none: call step() of their module)")
     groups = [dict(g) for g in given] if isinstance(given[0], dict) else [{"params": given}]
     for group in groups:
         own = group["params"]

@@ -152,6 +152,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_rows_push": (c_int, [_S, c_float, POINTER(c_double)]),
     "pstrain_rows_steps": (c_uint64, [_S]),
     "pstrain_rows_width": (c_uint32, [_S, c_int]),
+    "pstrain_rows_first": (c_int, [POINTER(RowsTable), c_size_t, c_int, c_void_p, c_uint64, c_void_p]),
     "pstrain_rows_load": (c_int, [_S, c_int, c_void_p, c_uint64, c_void_p, c_int, c_uint64]),
     "pstrain_rows_save": (c_int, [_S, c_int, POINTER(RowsPage)]),
     "pstrain_open_reducer": (c_int, [_S, POINTER(Reducer)]),

@@ -48,6 +48,12 @@ class Spec(typing.NamedTuple):
     admit: int
     expire: int
 
+    def as_c(self) -> c.RowsTable:
+        table = c.RowsTable()
+        for word, value in self._asdict().items():
+            setattr(table, word, value.encode() if isinstance(value, str) else value)
+        return table
+
 
 def make_spec(name: typing.Any, dim: typing.Any, options: "dict[str, typing.Any]", rank: int) -> Spec:
     """Of a module's options. The library looks at the numbers."""
@@ -90,6 +96,11 @@ def make_spec(name: typing.Any, dim: typing.Any, options: "dict[str, typing.Any]
 def check_number(where: str, word: str, number: typing.Any) -> None:
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < float("inf"):
         raise InputError(f"{where}: {word}={number!r} is not a number from 0")
+
+
+def check_whole(where: str, word: str, number: typing.Any, least: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number < 1 << 63:
+        raise InputError(f"{where}: {word}={number!r} is not a whole number from {least}")
 
 
 class Page(typing.NamedTuple):
@@ -151,7 +162,6 @@ class Rows:
         self.specs: "list[Spec]" = []
         self.rates: "list[float]" = []
         self.opened = False
-        self.share = 1.0 / job.size  #: by which gradients are multiplied
         self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
         self._loads: "list[Load]" = []  # until the job is opened
@@ -186,16 +196,14 @@ class Rows:
         table.rows, table.n_rows, table.rows_size = self._as_c(), len(self.specs), ctypes.sizeof(c.RowsTable)
 
     def _as_c(self) -> typing.Any:
-        tables = (c.RowsTable * len(self.specs))()
-        for table, spec in zip(tables, self.specs):
-            for word, value in spec._asdict().items():
-                setattr(table, word, value.encode() if isinstance(value, str) else value)
-        return tables
+        return (c.RowsTable * len(self.specs))(*[spec.as_c() for spec in self.specs])
 
     def opened_now(self) -> None:
         """The session has started: rank 0's rows go to the servers before anybody looks one up."""
         self.opened = True
         loads, self._loads = self._loads, []
+        for load in loads:
+            self._check_load(load)
         self._load(loads)
 
     # ---- steps ----
@@ -217,10 +225,11 @@ class Rows:
         while self.forgotten:
             self.job.session.call("pstrain_rows_forget", self.forgotten.pop())
 
-    def push(self) -> None:
+    def push(self, share: "float | None" = None) -> None:
+        """share: by which gradients are multiplied; None: 1 / size."""
         self._forget()
         rates = (ctypes.c_double * len(self.rates))(*self.rates)
-        self.job.session.call("pstrain_rows_push", self.share, rates)
+        self.job.session.call("pstrain_rows_push", 1.0 / self.job.size if share is None else share, rates)
 
     def step(self) -> None:
         """Without an Optimizer."""
@@ -240,9 +249,20 @@ class Rows:
         if not self.opened:
             self._loads = [other for other in self._loads if other.table != load.table] + [load]
             return
+        self._check_load(load)
         if self.job.size > 1:
             self.job.session.barrier()  # nobody reads the old ones any more
         self._load([load])
+
+    def _width(self, table: int) -> int:
+        """Of a row with its optimizer's state."""
+        return int(self.job.session.library.pstrain_rows_width(self.job.session.pointer(), table))
+
+    def _check_load(self, load: Load) -> None:
+        spec, width = self.specs[load.table], self._width(load.table)
+        if load.values.shape[1] not in (spec.dim, width):
+            raise InputError(f"rank {self.job.rank}: table '{spec.name}': rows with {load.values.shape[1] - spec.dim} numbers of "
+                             f"state do not fit: {spec.optimizer} has {width - spec.dim}")
 
     def _load(self, loads: "list[Load]") -> None:
         for load in loads if self.job.rank == 0 else []:
@@ -256,8 +276,7 @@ class Rows:
     def save(self, table: int) -> Page:
         """What the servers have."""
         self.start()
-        session = self.job.session
-        width = int(session.library.pstrain_rows_width(session.pointer(), table))
+        session, width = self.job.session, self._width(table)
         page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage))
         ids, values = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0, width)]
         while True:

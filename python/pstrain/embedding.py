@@ -2,45 +2,23 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import struct
 import typing
 
 import torch
 
 from . import _library as c
 from . import job as jobs
-from ._rows import MODES, Load, Page, Rows, Spec, check_number, make_spec
+from . import serving
+from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
+from ._rows import MODES, Load, Page, Rows, check_number, check_whole, make_spec
 from .errors import InputError
 
-Ids = typing.Union[torch.Tensor, typing.Sequence[typing.Sequence[int]]]
 
-
-class _Table(typing.NamedTuple):
-    """A table of a module's."""
-
-    number: int  # in the job
-    spec: Spec
-    mode: "str | None"
-    padding: "int | None"
-    rows: "int | None"  # ids are below it; None: any
-
-
-class _Inputs(typing.NamedTuple):
-    """Of one lookup, as the library takes them."""
-
-    table: _Table
-    ids: torch.Tensor
-    offsets: "torch.Tensor | None"
-    bags: int
-    weights: "torch.Tensor | None"
-    out: "torch.Tensor | None"  # None: to ask ahead
-
-
-def _lookups(inputs: "typing.Sequence[_Inputs]") -> typing.Any:
+def _as_c(inputs: "typing.Sequence[Inputs]", outs: "typing.Sequence[torch.Tensor | None]") -> typing.Any:
+    """outs: None: to ask ahead."""
     lookups = (c.RowsLookup * len(inputs))()
-    for lookup, given in zip(lookups, inputs):
+    for lookup, given, out in zip(lookups, inputs, outs):
         lookup.struct_size = ctypes.sizeof(c.RowsLookup)
         lookup.table, lookup.mode = given.table.number, MODES[given.table.mode]
         lookup.ids, lookup.n_ids, lookup.n_rows = given.ids.data_ptr(), given.ids.numel(), given.table.rows or 0
@@ -51,17 +29,18 @@ def _lookups(inputs: "typing.Sequence[_Inputs]") -> typing.Any:
             lookup.weights = given.weights.data_ptr()
         if given.table.padding is not None:
             lookup.has_padding, lookup.padding = 1, given.table.padding
-        lookup.out = _address(given.out)
+        lookup.out = _address(out)
     return lookups
 
 
 class _Call:
     """One message to the servers: some lookups, and their gradients."""
 
-    def __init__(self, rows: Rows, inputs: "typing.Sequence[_Inputs]", trains: bool) -> None:
+    def __init__(self, rows: Rows, inputs: "typing.Sequence[Inputs]", outs: "typing.Sequence[torch.Tensor]",
+                 trains: bool) -> None:
         self._rows = rows
         self._ids = [given.ids for given in inputs]
-        self._ticket = rows.lookup(_lookups(inputs), trains)
+        self._ticket = rows.lookup(_as_c(inputs, outs), trains)
         self._pid = os.getpid()
 
     def gradients(self, grads: "typing.Sequence[torch.Tensor | None]",
@@ -102,96 +81,58 @@ class _Lookup(torch.autograd.Function):
         return (None, None, None, *ctx.call.gradients(grads, ctx.needs_input_grad[3:]))
 
 
-class _Module(torch.nn.Module):
+class _Module(Lookups):
     """What modules with tables have in common."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._job = jobs.current()
+        super().__init__(f"rank {self._job.rank}: ")
         self._rows: Rows = self._job.rows(Rows)
-        self._tables: "dict[str, _Table]" = {}
+        self._trains = True
+
+    def requires_grad_(self, requires_grad: bool = True) -> "_Module":
+        """False: the tables stand still. There are no parameters in which a module around this one would find it."""
+        self._trains = bool(requires_grad)
+        return self
 
     def _add(self, name: str, dim: int, mode: "str | None", padding: "int | None", rows: "int | None",
-             options: "dict[str, typing.Any]") -> _Table:
-        rank = self._job.rank
-        if mode not in MODES:
-            why = ": PyTorch has no sparse gradient of max" if mode == "max" else ""
-            raise InputError(f"rank {rank}: table '{name}': mode={mode!r} is not sum or mean{why}")
-        spec = make_spec(name, dim, options, rank)
-        return _Table(self._rows.add(spec), spec, mode, padding, rows)
+             options: "dict[str, typing.Any]") -> Table:
+        self._check_mode(name, mode)
+        spec = make_spec(name, dim, options, self._job.rank)
+        where = f"{self._where}table '{name}'"
+        if rows is not None:
+            check_whole(where, "num_embeddings", rows, 1)
+        if padding is not None:
+            check_whole(where, "padding_idx", padding, -(1 << 63))
+            if rows is not None and not -rows <= padding < rows:
+                raise InputError(f"{where}: padding_idx={padding} is not one of its {rows} rows")
+            if rows is not None and padding < 0:
+                padding += rows  # as in PyTorch
+        return Table(self._rows.add(spec), spec, mode, padding, rows)
+
+    def __reduce_ex__(self, protocol: typing.Any) -> typing.Any:
+        names = ", ".join(f"'{t.spec.name}'" for t in self._tables.values())
+        raise InputError(f"{self._where}tables on the servers ({names}) cannot be copied or pickled with a model: save "
+                         "its state_dict(), or export() the rows")
 
     # ---- looking up ----
 
-    def _fault(self, table: _Table, what: str) -> InputError:
-        return InputError(f"rank {self._job.rank}: table '{table.spec.name}': {what}")
-
-    def _as_int64(self, table: _Table, what: str, given: typing.Any) -> torch.Tensor:
-        if not isinstance(given, torch.Tensor) or given.dtype not in (torch.int64, torch.int32):
-            kind = str(given.dtype).replace("torch.", "") if isinstance(given, torch.Tensor) else type(given).__name__
-            raise self._fault(table, f"{what} are {kind}: they have to be a tensor of int64 or int32")
-        if given.is_cpu and given.dtype is torch.int64 and given.is_contiguous():
-            return given
-        return given.to("cpu", torch.int64).contiguous()
-
-    def _offsets(self, table: _Table, given: typing.Any, n: int, includes_last: bool) -> torch.Tensor:
-        offsets = self._as_int64(table, "offsets", given)
-        if offsets.dim() != 1:
-            raise self._fault(table, f"offsets have {offsets.dim()} dimensions: they have to have one")
-        if not includes_last:
-            return offsets
-        if offsets.numel() == 0 or int(offsets[-1]) != n:
-            raise self._fault(table, f"with include_last_offset the last offset is the number of ids, {n}")
-        return offsets[:-1].contiguous()
-
-    def _inputs(self, table: _Table, ids: Ids, offsets: typing.Any, weights: "torch.Tensor | None",
-                includes_last: bool) -> _Inputs:
-        """The library looks at the numbers."""
-        if not isinstance(ids, torch.Tensor):
-            if offsets is not None:
-                raise self._fault(table, "ids are lists, which say where bags begin: leave out the offsets")
-            ids, offsets = _of_lists(ids)
-        shape: "typing.Sequence[int]" = ids.shape
-        if table.mode is None:
-            offsets = None
-        elif len(shape) == 2:
-            if offsets is not None:
-                raise self._fault(table, "ids have two dimensions, so each row is a bag: leave out the offsets")
-            shape = shape[:1]
-        elif len(shape) != 1 or offsets is None:
-            raise self._fault(table, "bags are ids of two dimensions, or of one with offsets")
-        else:
-            offsets = self._offsets(table, offsets, ids.numel(), includes_last)
-            shape = offsets.shape
-        if weights is not None:
-            weights = self._weights(table, weights, ids)
-        out = self._rows.results.take((*shape, table.spec.dim))
-        return _Inputs(table, self._as_int64(table, "ids", ids), offsets, 0 if table.mode is None else shape[0], weights, out)
-
-    def _weights(self, table: _Table, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        if table.mode != "sum":
-            raise self._fault(table, "per_sample_weights are for mode='sum', as in PyTorch")
-        if weights.shape != ids.shape or weights.dtype != torch.float32:
-            raise self._fault(table, f"per_sample_weights have to be float32 and of the ids' shape, {tuple(ids.shape)}, "
-                              f"not {str(weights.dtype).replace('torch.', '')} of {tuple(weights.shape)}")
-        return weights.detach().to("cpu").contiguous()
-
-    def _look_up(self, given: "list[tuple[_Table, Ids, typing.Any, torch.Tensor | None, bool]]") -> "list[torch.Tensor]":
+    def _look_up(self, given: "list[Given]") -> "list[torch.Tensor]":
         inputs = [self._inputs(*one) for one in given]
-        trains = torch.is_grad_enabled()
-        call = _Call(self._rows, inputs, trains)
-        outs: "typing.Sequence[torch.Tensor]" = [one.out for one in inputs if one.out is not None]
+        outs: "typing.Sequence[torch.Tensor]" = [self._rows.results.take(one.shape) for one in inputs]
+        trains = torch.is_grad_enabled() and self._trains
+        call = _Call(self._rows, inputs, outs, trains)
         if trains:
             outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *[one[3] for one in given])
-        return [out.to(one[1].device) if isinstance(one[1], torch.Tensor) and not one[1].is_cpu else out
-                for out, one in zip(outs, given)]
+        return [as_wanted(out, one) for out, one in zip(outs, given)]
 
-    def _prefetch(self, given: "list[tuple[_Table, Ids]]") -> None:
+    def _prefetch(self, given: "list[Given]") -> None:
         asked = []
-        for table, ids in given:
-            flat = ids if isinstance(ids, torch.Tensor) else _of_lists(ids)[0]
-            asked.append(_Inputs(table, self._as_int64(table, "ids", flat), None, 0, None, None))
+        for table, ids, *_ in given:
+            flat = ids if isinstance(ids, torch.Tensor) else self._of_lists(table, ids)[0]
+            asked.append(Inputs(table, self._as_int64(table, "ids", flat), None, 0, None, ()))
         if asked:
-            self._rows.prefetch(_lookups(asked))
+            self._rows.prefetch(_as_c(asked, [None] * len(asked)))
 
     # ---- steps ----
 
@@ -203,12 +144,12 @@ class _Module(torch.nn.Module):
     def set_lr(self, lr: float) -> None:
         """The rate of this module's tables from the next step on; rank 0's counts."""
         for table in self._tables.values():
-            check_number(f"rank {self._job.rank}: table '{table.spec.name}'", "lr", lr)
+            check_number(f"{self._where}table '{table.spec.name}'", "lr", lr)
             self._rows.rates[table.number] = float(lr)
 
     # ---- saving and loading ----
 
-    def _rows_of(self, table: _Table) -> Page:
+    def _rows_of(self, table: Table) -> Page:
         return self._rows.save(table.number)
 
     def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
@@ -221,68 +162,56 @@ class _Module(torch.nn.Module):
 
     def _load_from_state_dict(self, state_dict: typing.Any, prefix: str, local_metadata: typing.Any, strict: bool,
                               missing_keys: "list[str]", unexpected_keys: "list[str]", error_msgs: "list[str]") -> None:
+        words = ("weight", "ids", "state", "steps")
+        known = {prefix + key + word for key in self._tables for word in words}
+        unexpected_keys += [name for name in state_dict if strict and name.startswith(prefix) and name not in known]
         for key, table in self._tables.items():
             start = prefix + key
             if start + "weight" not in state_dict:
                 missing_keys.append(start + "weight")
                 continue
-            got = {word: state_dict.get(start + word) for word in ("weight", "ids", "state", "steps")}
+            got = {word: state_dict.get(start + word) for word in words}
             try:
                 self._rows.load(self._as_load(table, **got))
             except InputError as error:
                 error_msgs.append(str(error))
 
-    def _as_load(self, table: _Table, weight: torch.Tensor, ids: "torch.Tensor | None" = None,
+    def _as_load(self, table: Table, weight: torch.Tensor, ids: "torch.Tensor | None" = None,
                  state: "torch.Tensor | None" = None, steps: "torch.Tensor | None" = None) -> Load:
         """ids: None: the weights of an nn.Embedding(Bag), whose ids count from 0."""
         dim = table.spec.dim
+        for word, tensor in (("weight", weight), ("state", state)):
+            if not (isinstance(tensor, torch.Tensor) or word == "state" and tensor is None):
+                raise self._fault(table, f"its {word} is {type(tensor).__name__}: it has to be a tensor")
         weight = weight.detach().to("cpu", torch.float32)
         if weight.dim() != 2 or weight.shape[1] != dim:
             raise self._fault(table, f"rows of shape {tuple(weight.shape)} do not fit: its dim is {dim}")
         if ids is None:
+            if table.rows not in (None, len(weight)):
+                raise self._fault(table, f"there are {len(weight)} rows, and it has {table.rows}")
             ids = torch.arange(len(weight))
+        ids = self._as_int64(table, "ids", ids)
         if ids.shape != (len(weight),):
             raise self._fault(table, f"there are {len(weight)} rows, and ids of shape {tuple(ids.shape)}")
+        if len(ids) and (int(ids.min()) < 0 or table.rows is not None and int(ids.max()) >= table.rows):
+            raise self._fault(table, f"its ids are from 0 to {table.rows - 1 if table.rows else '2^63 - 1'}, and these from "
+                              f"{int(ids.min())} to {int(ids.max())}")
         values = weight
         if state is not None and state.numel():
+            if state.dim() != 2 or len(state) != len(weight):
+                raise self._fault(table, f"there are {len(weight)} rows, and state of shape {tuple(state.shape)}")
             values = torch.cat([weight, state.detach().to("cpu", torch.float32)], 1)
-        return Load(table.number, self._as_int64(table, "ids", ids), values, int(steps) if steps is not None else 0)
+        return Load(table.number, ids, values, int(steps) if steps is not None else 0)
 
     def export(self, path: "str | os.PathLike[str]") -> None:
-        """Writes the rows that the servers have to a safetensors file: for each table NAME.ids, int64 in rising order,
-        and NAME.weight, float32 (ids, dim). The same bytes for any number of servers. One rank is enough."""
-        tensors: "dict[str, torch.Tensor]" = {}
-        for table in self._tables.values():
-            page = self._rows_of(table)
-            tensors[f"{table.spec.name}.ids"] = page.ids
-            tensors[f"{table.spec.name}.weight"] = page.values[:, :table.spec.dim].contiguous()
-        _write_safetensors(path, tensors)
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{t.spec.name}: dim={t.spec.dim}, mode={t.mode}, {t.spec.optimizer}" for t in self._tables.values())
-
-
-def _of_lists(lists: "typing.Sequence[typing.Sequence[int]]") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Ids and offsets."""
-    lengths = torch.tensor([0] + [len(each) for each in lists], dtype=torch.int64)
-    ids = torch.tensor([int(i) for each in lists for i in each], dtype=torch.int64)
-    return ids, lengths.cumsum(0)[:-1].contiguous()
-
-
-def _write_safetensors(path: "str | os.PathLike[str]", tensors: "dict[str, torch.Tensor]") -> None:
-    words = {torch.int64: "I64", torch.float32: "F32"}
-    head: "dict[str, typing.Any]" = {}
-    at = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        head[name] = {"dtype": words[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            file.write(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        """Writes the rows that the servers have to a safetensors file, for pstrain.rows: for each table NAME.ids, int64
+        in rising order, and NAME.weight, float32 (ids, dim). The same bytes for any number of servers. One rank is
+        enough. A file that is there stays until the new one is whole."""
+        pages = {table: self._rows_of(table) for table in self._tables.values()}
+        tensors = {f"{table.spec.name}.ids": page.ids for table, page in pages.items()}  # first: 8 bytes an element
+        tensors.update((f"{table.spec.name}.weight", page.values[:, :table.spec.dim].contiguous())
+                       for table, page in pages.items())
+        serving.write(path, list(pages), tensors)
 
 
 class Embeddings(_Module):
@@ -301,12 +230,14 @@ class Embeddings(_Module):
 
     def __init__(self, tables: "typing.Mapping[str, typing.Mapping[str, typing.Any]]", **options: typing.Any) -> None:
         super().__init__()
-        if not tables:
-            raise InputError(f"rank {self._job.rank}: pstrain.Embeddings needs a table")
+        if not isinstance(tables, typing.Mapping) or not tables:
+            raise InputError(f"{self._where}pstrain.Embeddings needs a dict of tables: {{'user': dict(dim=16)}}")
         for name, given in tables.items():
+            if not isinstance(given, typing.Mapping):
+                raise InputError(f"{self._where}table '{name}' is {given!r}: it has to be a dict, such as dict(dim=16)")
             own = {**options, **given}
             if "dim" not in own:
-                raise InputError(f"rank {self._job.rank}: table '{name}' has no dim")
+                raise InputError(f"{self._where}table '{name}' has no dim")
             dim, mode, padding = own.pop("dim"), own.pop("mode", "sum"), own.pop("padding_idx", None)
             self._tables[f"{name}."] = self._add(name, dim, mode, padding, None, own)
 
@@ -315,37 +246,13 @@ class Embeddings(_Module):
         """ids: by table, tensors (bags, length), or (n) with offsets (bags), or lists of lists; or a KeyedJaggedTensor
         of torchrec's. Tables that are left out are not looked up. offsets: by table, or one tensor for all. Returns by
         table (bags, dim) float32, on the device of the ids."""
-        if hasattr(ids, "keys") and hasattr(ids, "to_dict") and not isinstance(ids, typing.Mapping):
-            ids, offsets, per_sample_weights = _of_jagged(ids)
-        given = []
-        for name, its in self._by_table(ids):
-            of_all = isinstance(offsets, torch.Tensor) or offsets is None
-            given.append((self._tables[f"{name}."], its, offsets if of_all else offsets.get(name),
-                          (per_sample_weights or {}).get(name), False))
-        return dict(zip(ids, self._look_up(given))) if given else {}
+        given = self._given(ids, offsets, per_sample_weights)
+        return dict(zip(ids.keys(), self._look_up(given))) if given else {}
 
     def prefetch(self, ids: typing.Any) -> None:
         """Asks for the rows of the next step's forward(ids), which then waits less and sees the same rows. After this step's
         forward passes; optional, on any ranks. ids: as forward's."""
-        if hasattr(ids, "keys") and hasattr(ids, "to_dict") and not isinstance(ids, typing.Mapping):
-            ids = _of_jagged(ids)[0]
-        self._prefetch([(self._tables[f"{name}."], its) for name, its in self._by_table(ids)])
-
-    def _by_table(self, ids: typing.Any) -> "typing.ItemsView[str, Ids]":
-        if not isinstance(ids, typing.Mapping):
-            raise InputError(f"rank {self._job.rank}: ids have to be a dict by table, not {type(ids).__name__}")
-        for name in ids:
-            if f"{name}." not in self._tables:
-                known = ", ".join(t.spec.name for t in self._tables.values())
-                raise InputError(f"rank {self._job.rank}: there is no table '{name}'; there are {known}")
-        return ids.items()
-
-
-def _of_jagged(ids: typing.Any) -> "tuple[typing.Any, typing.Any, typing.Any]":
-    by_name = ids.to_dict()
-    weights = {name: each.weights() for name, each in by_name.items() if each.weights_or_none() is not None}
-    return ({name: each.values() for name, each in by_name.items()},
-            {name: each.offsets()[:-1] for name, each in by_name.items()}, weights)
+        self._prefetch(self._given(ids, None, None))
 
 
 class EmbeddingBag(_Module):
@@ -359,7 +266,23 @@ class EmbeddingBag(_Module):
                  padding_idx: "int | None" = None, include_last_offset: bool = False, **options: typing.Any) -> None:
         super().__init__()
         self.include_last_offset = include_last_offset
-        self._tables[""] = self._add(name, embedding_dim, mode, padding_idx, num_embeddings, options)
+        table = self._tables[""] = self._add(name, embedding_dim, mode, padding_idx, num_embeddings, options)
+        # As nn.EmbeddingBag has them: models read them.
+        self.embedding_dim, self.mode, self.num_embeddings, self.padding_idx = table.spec.dim, mode, table.rows, table.padding
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """All rows, (num_embeddings, embedding_dim), as models read them within torch.no_grad(): they have no gradient."""
+        if self.num_embeddings is None or torch.is_grad_enabled():
+            raise AttributeError  # what __getattr__ says
+        return _Module._look_up(self, [(self._tables[""]._replace(mode=None), torch.arange(self.num_embeddings), None, None,
+                                        False)])[0]
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if name == "weight":
+            raise AttributeError(f"{self._where}table '{self._tables[''].spec.name}' lives on the servers: its weight can be read "
+                                 "within torch.no_grad(), where it has num_embeddings; call the module instead")
+        return super().__getattr__(name)
 
     def forward(self, input: Ids, offsets: typing.Any = None,
                 per_sample_weights: "torch.Tensor | None" = None) -> torch.Tensor:
@@ -368,7 +291,7 @@ class EmbeddingBag(_Module):
 
     def prefetch(self, input: Ids) -> None:
         """As Embeddings.prefetch, which asks for several tables at once: at most four calls in a step."""
-        self._prefetch([(self._tables[""], input)])
+        self._prefetch([(self._tables[""], input, None, None, False)])
 
     def take(self, weight: torch.Tensor) -> None:
         """First rows: those of an nn.Embedding(Bag), whose ids count from 0. Rank 0's count."""
@@ -394,30 +317,57 @@ def sparse(model: torch.nn.Module, **options: typing.Any) -> torch.nn.Module:
 
     options: as pstrain.Embeddings'. Call it on every rank, before the Optimizer is made.
     """
-    rank = jobs.current().rank
-    tables: "dict[int, EmbeddingBag]" = {}
-    if is_sparse(model):
-        return _taken_over(model, "weight", options, tables, rank)
-    found = [(name, module) for name, module in model.named_modules() if is_sparse(module)]
+    where = f"rank {jobs.current().rank}: "
+    owners: "dict[int, list[str]]" = {}
+    for name, module in model.named_modules():
+        for word, param in module._parameters.items():
+            owners.setdefault(id(param), []).append(f"{name}.{word}".lstrip("."))
+    found = {id(module): name for name, module in model.named_modules() if is_sparse(module)}
     if not found:
-        raise InputError(f"rank {rank}: pstrain.sparse: the model has no nn.Embedding or nn.EmbeddingBag with sparse=True")
-    for name, module in found:
-        above, _, word = name.rpartition(".")
-        setattr(model.get_submodule(above), word, _taken_over(module, name, options, tables, rank))
+        raise InputError(f"{where}pstrain.sparse: the model has no nn.Embedding or nn.EmbeddingBag with sparse=True")
+    for module in model.modules():
+        if id(module) in found:
+            _check_module(module, f"{where}'{found[id(module)]}'", owners)
+    if is_sparse(model):
+        return _taken_over(model, "weight", options)
+    made: "dict[int, EmbeddingBag]" = {}
+    for above in list(model.modules()):
+        for word, child in above._modules.items():  # one module may stand at several places
+            if child is not None and id(child) in found:
+                if id(child) not in made:
+                    made[id(child)] = _taken_over(child, found[id(child)], options)
+                above._modules[word] = made[id(child)]
     return model
 
 
 def is_sparse(module: torch.nn.Module) -> bool:
-    return isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and bool(module.sparse)
+    """Whether it is trained with sparse gradients."""
+    return isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and bool(module.sparse) \
+        and module.weight.requires_grad
 
 
-def _taken_over(module: typing.Any, name: str, options: "dict[str, typing.Any]", tables: "dict[int, EmbeddingBag]",
-                rank: int) -> EmbeddingBag:
+def _check_module(module: typing.Any, where: str, owners: "dict[int, list[str]]") -> None:
+    """InputError: a table on the servers would not do what it does. owners: the parameters' names."""
+    weight, padding = module.weight, module.padding_idx
     for word in ("max_norm", "scale_grad_by_freq"):
         if getattr(module, word):
-            raise InputError(f"rank {rank}: '{name}' has {word}, which rows on servers do not have: leave it out")
-    if id(module.weight) in tables:
-        raise InputError(f"rank {rank}: '{name}' shares its weight with another module: call one module twice instead")
+            raise InputError(f"{where} has {word}, which rows on servers do not have: leave it out")
+    if type(module).forward not in (torch.nn.Embedding.forward, torch.nn.EmbeddingBag.forward):
+        raise InputError(f"{where} is a {type(module).__name__}, whose forward() is its own: let it call an nn.Embedding instead")
+    if any(getattr(module, f"_{word}_hooks") for word in ("forward", "forward_pre", "backward")):
+        raise InputError(f"{where} has hooks: register them after pstrain.sparse")
+    if id(weight) not in owners:
+        raise InputError(f"{where} has a weight that is computed: remove its parametrization")
+    if len(owners[id(weight)]) > 1:
+        raise InputError(f"{where} shares its weight ({', '.join(owners[id(weight)])}): call one module twice instead, or make "
+                         "it with sparse=False")
+    if weight.dtype != torch.float32:
+        raise InputError(f"{where} is {str(weight.dtype).replace('torch.', '')}: rows are float32")
+    if isinstance(module, torch.nn.Embedding) and padding is not None and weight.detach()[padding].any():
+        raise InputError(f"{where}: the row of its padding_idx, {padding}, is not zero, as it is on servers")
+
+
+def _taken_over(module: typing.Any, name: str, options: "dict[str, typing.Any]") -> EmbeddingBag:
     words = {"num_embeddings": module.num_embeddings, "padding_idx": module.padding_idx, **options}
     if isinstance(module, torch.nn.EmbeddingBag):
         made: EmbeddingBag = EmbeddingBag(name, module.embedding_dim, mode=module.mode,
@@ -426,5 +376,4 @@ def _taken_over(module: typing.Any, name: str, options: "dict[str, typing.Any]",
         made = Embedding(name, module.embedding_dim, **words)
     made.take(module.weight)
     made.train(module.training)
-    tables[id(module.weight)] = made
     return made

@@ -33,7 +33,7 @@ def refuse_sparse_modules(groups: "list[dict[str, typing.Any]]", names: "dict[in
     weights = {id(param) for group in groups for param in group["params"] if param.dim() == 2}
     for module in gc.get_objects() if weights else []:
         if issubclass(type(module), (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse \
-                and id(module.weight) in weights:
+                and id(module.weight) in weights and module.weight.requires_grad:
             raise InputError(f"rank {rank}: parameter '{names[id(module.weight)]}' is of an nn.{type(module).__name__} with "
                              "sparse=True: pstrain.sparse(model), before the Optimizer is made, moves it to the servers; "
                              "or make it with sparse=False")
@@ -283,13 +283,15 @@ class Optimizer(torch.optim.Optimizer):
 
     def _factor(self, slot: Slot) -> float:
         """By which this rank multiplies a gradient before it pushes it."""
-        negated = not self.is_local and self.param_groups[slot.group].get("maximize")
-        sign = -1.0 if negated else 1.0
-        if self._table.join is not None:
-            sign *= self._table.join.factor
+        sign = self._sign({} if self.is_local else self.param_groups[slot.group])
         if not self._table.mean:
             return sign * self.share
         return sign if self.share == 1.0 / self._job.size else sign * self.share * self._job.size
+
+    def _sign(self, group: "dict[str, typing.Any]") -> float:
+        """And by how much gradients count more, because some ranks have none."""
+        sign = -1.0 if group.get("maximize") else 1.0
+        return sign if self._table.join is None else sign * self._table.join.factor
 
     def _push_rest(self) -> None:
         """What the backward pass has not pushed."""
@@ -327,7 +329,7 @@ class Optimizer(torch.optim.Optimizer):
         """Of the step that has begun."""
         rows = self._job.rows()
         if rows is not None:
-            rows.push()  # first: the servers apply them while the rest is pushed
+            rows.push(self._sign(self.defaults) * self.share)  # first: the servers apply them while the rest is pushed
         self._push_rest()
         if not self.is_local:
             _mark_changed([slot.param for slot in self._slots.values()])

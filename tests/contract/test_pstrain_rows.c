@@ -159,6 +159,66 @@ TEST(rows_that_were_loaded)
     rig_run(&r);
 }
 
+/* Where a rank has no samples: nothing is looked up, and arrays without elements are
+ * NULL.
+ */
+static int empty(rig_worker *w)
+{
+    const double rates[2] = {0.5, 0.5};
+    const pstrain_rows_lookup none = {.struct_size = sizeof none};
+    uint64_t ticket;
+    RIG_TRY(open_rows(w, tables, 2));
+    RIG_TRY(pstrain_rows_pull(w->s, &none, 1, 1, &ticket));
+    RIG_TRY(pstrain_rows_gradient(w->s, ticket, 0, NULL, NULL));
+    RIG_TRY(pstrain_rows_push(w->s, 1, rates));
+    return pstrain_close(w->s);
+}
+
+TEST(a_batch_without_samples)
+{
+    rig r = {.servers = 1, .workers = 1, .run = empty};
+    rig_run(&r);
+}
+
+/* What a lookup gives before any gradient, without a job. */
+static int first_rows(rig_worker *w)
+{
+    static const char *const inits[] = {"uniform", "normal", "constant"};
+    const int64_t ids[] = {0, 5, INT64_MAX, 5};
+    float got[SHARED * DIM], wanted[SHARED * DIM];
+    uint64_t ticket;
+    pstrain_rows_table all[] = {tables[0], tables[0], tables[0]};
+    static const char *const names[] = {"a", "b", "c"};
+    for (int i = 0; i < 3; i++) {
+        all[i].name = names[i];
+        all[i].init = inits[i];
+        all[i].seed = 77;
+    }
+    RIG_TRY(open_rows(w, all, 3));
+    for (int i = 0; i < 3; i++) {
+        const pstrain_rows_lookup l = {.struct_size = sizeof l,
+                                       .table = i,
+                                       .ids = ids,
+                                       .n_ids = SHARED,
+                                       .out = wanted};
+        RIG_TRY(pstrain_rows_pull(w->s, &l, 1, 0, &ticket));
+        RIG_TRY(pstrain_rows_first(&all[i], sizeof all[i], i, ids, SHARED, got));
+        if (memcmp(got, wanted, sizeof got) != 0) return PSTRAIN_ERR_INTERNAL;
+    }
+    all[0].init = "ones";
+    rig_refused(pstrain_rows_first(&all[0], sizeof all[0], 0, ids, SHARED, got),
+                PSTRAIN_ERR_ARG, "its init is ones");
+    rig_refused(pstrain_rows_first(NULL, 0, 0, ids, SHARED, got), PSTRAIN_ERR_ARG,
+                "NULL");
+    return pstrain_close(w->s);
+}
+
+TEST(first_rows_without_a_job)
+{
+    rig r = {.servers = 1, .workers = 1, .run = first_rows};
+    rig_run(&r);
+}
+
 /* Nothing of it changes anything. */
 static int refusals(rig_worker *w)
 {
@@ -199,6 +259,10 @@ static int refusals(rig_worker *w)
     rig_refused(pstrain_rows_gradient(w->s, 1, 0, out, NULL), PSTRAIN_ERR_ARG,
                 "ticket 1 has no lookup 0");
     rig_refused(pstrain_rows_push(w->s, 1, rates), PSTRAIN_ERR_ARG, "rate of table rows");
+    ids[0] = -7;
+    rig_refused(pstrain_rows_load(w->s, 1, ids, 2, out, 0, 0), PSTRAIN_ERR_ARG,
+                "table rows: id -7 of 2 to load is negative");
+    ids[0] = 3;
     RIG_TRY(pstrain_rows_push(w->s, 1, (const double[]){0.5, 0.5})); // asked in vain
     RIG_TRY(pstrain_rows_prefetch(w->s, &l, 1));                     // and the end comes
     return pstrain_close(w->s);

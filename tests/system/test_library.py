@@ -13,6 +13,7 @@ import cuts
 from jobs import BIN, DIGITS, ROOT, JobTest, Process, free_port, nightly, run_well
 
 EXAMPLE = ROOT / "docs/examples/linear.c"
+ROWS = ROOT / "docs/examples/rows.c"
 BUILD = BIN.resolve().parent
 SANITIZED = re.search(r"^PS_SANITIZE:\w+=.+", (BUILD / "CMakeCache.txt").read_text(encoding="utf-8"),
                       re.M)
@@ -100,6 +101,16 @@ class Library(JobTest):
                 self.assertEqual(code, 0, f"{name}: {parts[name].text()}")
             results.add(self.check_result(parts["worker 0"].text()))
         self.assertEqual(len(results), 1, results)
+
+    def test_the_example_with_rows(self):
+        program, results = self.compile(ROWS), set()
+        for servers in (1, 2):
+            parts = self.start(servers, 2, program, ["--set", "server.shards=1"])
+            for name, code in self.wait(parts).items():
+                self.assertEqual(code, 0, f"{name}: {parts[name].text()}")
+            results.add(re.search(r"50 users, 40 items, loss = (\S+)", parts["worker 0"].text()).group(1))
+        self.assertEqual(len(results), 1, results)
+        self.assertLess(float(results.pop()), 1e-3)
 
     def test_psrun_gives_it_the_keys(self):
         said = self.psrun("--curve", self.path("keys"), "-s", 1, "-w", 2, "--", self.program, timeout=60)

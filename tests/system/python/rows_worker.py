@@ -239,7 +239,8 @@ def misuse():
                            (dict(optimizer="adamw"), ("adamw", "sparse_adam")), (dict(lr=-1.0), ("lr=-1.0",)),
                            (dict(betas=(0.9, 0.999)), ("no option 'betas'",)), (dict(init="xavier"), ("xavier",))):
         refused(lambda: pstrain.Embeddings({"user": {**table, **options}}), *words)
-    refused(lambda: pstrain.Embeddings({}), "needs a table")
+    refused(lambda: pstrain.Embeddings({}), "needs a dict of tables")
+    refused(lambda: pstrain.Embeddings({"user": 16}), "'user' is 16")
     refused(lambda: pstrain.sparse(torch.nn.Linear(2, 2)), "sparse=True")
     refused(lambda: pstrain.sparse(torch.nn.Embedding(5, 2, sparse=True, max_norm=1.0)), "max_norm")
     model = torch.nn.Sequential(torch.nn.EmbeddingBag(9, 4, sparse=True, mode="sum"), torch.nn.Linear(4, 1))

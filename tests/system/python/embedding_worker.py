@@ -1,0 +1,287 @@
+"""A rank of the jobs of test_embeddings.py: python3 embedding_worker.py CASE FOLDER. Prints what the test reads."""
+import argparse
+import copy
+import gc
+import gzip
+import os
+import pickle
+import sys
+import weakref
+from pathlib import Path
+
+import torch
+
+import pstrain
+from pstrain import embedding
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python/examples"))
+import clicks  # noqa: E402
+import dlrm  # noqa: E402
+import dlrm_ddp  # noqa: E402
+from rows_worker import refused, say  # noqa: E402
+
+CASES = {}
+
+
+def case(run):
+    CASES[run.__name__] = run
+    return run
+
+
+def make(model):
+    dlrm_ddp.ROWS = 50
+    return dlrm_ddp.Whole(clicks.Generated(0), argparse.Namespace(model=model, dim=4), sparse=True)
+
+
+def mean_loss(whole, batch):
+    counts, ids, labels, _ = batch
+    return torch.nn.functional.binary_cross_entropy_with_logits(whole(counts, ids), labels)
+
+
+@case
+def like_pytorch(folder):
+    """The example's models, taken over, and the same ones by PyTorch's sparse optimizers, on all samples of a batch. Ranks
+    have other numbers of samples; in the last batch of five rank 1 has none."""
+    pstrain.init()
+    rank = pstrain.rank()
+    alone, ours = make("dlrm"), make("dlrm")
+    of_rows = dict(lr=0.05, initial_accumulator_value=0.01)  # from 0, the first step would be the sign of a rounding
+    pstrain.sparse(ours, optimizer="adagrad", **of_rows)
+    optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.1, maximize=True)
+    theirs = [torch.optim.Adagrad(alone.tables.parameters(), **of_rows), torch.optim.SGD(alone.model.parameters(), lr=0.1)]
+    source, far = clicks.Generated(5 * 67, rows=30), 0.0
+    for step in range(5):
+        whole = source.parse(list(range(67 * step, 67 * (step + 1))))
+        cut = 67 if step == 4 else 30
+        own = [each[:cut] if rank == 0 else each[cut:] for each in whole]
+        optimizer.share = len(own[0]) / 67
+        optimizer.zero_grad()
+        loss = mean_loss(ours, own) if len(own[0]) else ours(own[0], own[1]).sum()
+        (-loss).backward()
+        optimizer.step()
+        wanted = mean_loss(alone, whole)
+        for each in theirs:
+            each.zero_grad()
+        wanted.backward()
+        for each in theirs:
+            each.step()
+        far = max(far, abs(float(pstrain.all_reduce(loss.detach() * optimizer.share) - wanted)))
+    with torch.no_grad():
+        say("far", far, max(float((a.weight - b.weight).abs().max()) for a, b in zip(ours.tables, alone.tables)))
+    pstrain.shutdown()
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.item = torch.nn.Embedding(9, 4, sparse=True, padding_idx=-1)
+        self.again = self.item
+        self.bag = torch.nn.EmbeddingBag(9, 4, sparse=True, mode="sum", include_last_offset=True)
+        self.frozen = torch.nn.Embedding.from_pretrained(torch.ones(3, 4), sparse=True)
+        self.fc = torch.nn.Linear(4, 1)
+
+
+def check_refused():
+    """What would not be the same on servers."""
+    tied = torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), torch.nn.Linear(4, 5, bias=False))
+    tied[1].weight = tied[0].weight
+    refused(lambda: pstrain.sparse(tied), "'0'", "shares its weight (0.weight, 1.weight)")
+    hooked = torch.nn.Embedding(5, 4, sparse=True)
+    hooked.register_forward_hook(lambda *_: None)
+    own = type("Positions", (torch.nn.Embedding,), {"forward": lambda self, ids: ids})
+    full = torch.nn.Embedding(5, 4, sparse=True, padding_idx=1)
+    torch.nn.init.ones_(full.weight)
+    for module, words in ((hooked, "hooks"), (own(5, 4, sparse=True), "Positions"), (full, "padding_idx, 1, is not zero"),
+                          (torch.nn.Embedding(5, 4, sparse=True).double(), "float64")):
+        refused(lambda: pstrain.sparse(module), words)
+    for options, words in ((dict(num_embeddings=0), "num_embeddings=0"), (dict(padding_idx=1.5), "padding_idx=1.5"),
+                           (dict(num_embeddings=3, padding_idx=3), "padding_idx=3 is not one of its 3 rows")):
+        refused(lambda: pstrain.EmbeddingBag("no", 4, **options), "'no'", words)
+
+
+def check_calls(model, optimizer, rows):
+    ids = torch.tensor([[1, 2, 3], [3, 0, 8]])
+    for given, words in (([[1.5]], "float32"), ([1, 2], "a list for each bag"), (None, "a list for each bag"),
+                         ([[1 << 70]], "below 2^63"), (ids[None], "two dimensions")):
+        refused(lambda: rows({"user": given}), "'user'", words)
+    refused(lambda: rows({"user": ids}, per_sample_weights={"usr": ids}), "no table 'usr'")
+    refused(lambda: rows({"user": ids}, per_sample_weights={"user": [1.0]}), "not list")
+    for copied in (lambda: copy.deepcopy(model), lambda: pickle.dumps(rows)):
+        refused(copied, "state_dict()")
+    # A graph that is dropped is freed at once; weights of bags in two dimensions have a gradient.
+    gc.disable()
+    calls, init = [], embedding._Call.__init__
+
+    def watched(self, *args):
+        calls.append(weakref.ref(self))
+        init(self, *args)
+
+    embedding._Call.__init__ = watched
+    weights = torch.ones(2, 3, requires_grad=True)
+    (rows({"user": ids}, per_sample_weights={"user": weights})["user"] * 2).sum().backward()
+    assert weights.grad.shape == (2, 3) and weights.grad.any()
+    assert len(calls) == 1 and calls[0]() is None
+    embedding._Call.__init__ = init
+    gc.enable()
+    model.item.requires_grad_(False)
+    before = model.state_dict()
+    assert not model.item(ids).requires_grad
+    model.item.requires_grad_()
+    assert model.item is model.again and model.item.padding_idx == 8 and model.item.embedding_dim == 4
+    assert "frozen.weight" in before and not hasattr(model.item, "weight") and not hasattr(model.item, "bias")
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model.item.weight, before["item.weight"])
+        assert model.bag(ids.view(-1), torch.tensor([0, 2, 6])).shape == (2, 4)
+    for step in range(2):  # one module at two places; a forward pass without backward; nothing at all on rank 1
+        model.bag(ids)
+        if pstrain.rank() == 0:
+            model.fc(model.item(ids).sum(1) + model.again(ids).sum(1)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = model.state_dict()
+    moved = (after["item.weight"] != before["item.weight"]).any(1)
+    assert moved.tolist() == [True, True, True, True, False, False, False, False, False], moved
+    assert torch.equal(after["bag.weight"], before["bag.weight"])
+    with torch.no_grad():
+        row = rows({"user": [[40]]})["user"]
+    with optimizer.join(divide_by_initial_world_size=False):  # rank 0 has two batches, rank 1 one
+        for step in range(2 - pstrain.rank()):
+            rows({"user": [[40]]})["user"].sum().backward()
+            optimizer.step()
+    with torch.no_grad():
+        assert torch.allclose(rows({"user": [[40]]})["user"], row - 2 * 0.1)
+    return after
+
+
+def check_loads(model, saved):
+    rows = {word: saved[f"item.{word}"] for word in ("weight", "ids", "state", "steps")}
+    for changed, words in ((dict(weight=torch.ones(4, 4), ids=None, state=None), "there are 4 rows, and it has 9"),
+                           (dict(ids=rows["ids"] - 1), "from -1 to 7"), (dict(ids=rows["ids"] + 1), "from 1 to 9"),
+                           (dict(state=torch.ones(9, 12)), "12 numbers of state do not fit: adagrad has 4"),
+                           (dict(state=torch.ones(2, 4)), "state of shape (2, 4)"), (dict(more=rows["ids"]), "more")):
+        try:
+            model.item.load_state_dict({k: v for k, v in {**rows, **changed}.items() if v is not None})
+        except RuntimeError as error:
+            assert words in str(error), (words, str(error))
+        else:
+            raise AssertionError(words)
+    model.item.load_state_dict(rows)
+
+
+def check_file(rows, folder):
+    """What is exported, against the servers' own answers."""
+    path = os.path.join(folder, f"rows{pstrain.rank()}")
+    rows.export(path)
+    served, again = pstrain.rows(path), pstrain.rows(path)
+    rows.export(path)  # another file: what is mapped stays
+    far = (1 << 62) + 5
+    cases = [({"user": torch.tensor([[1, 3, far], [0, 8, 2]])}, None), ({"user": [[], [far, 1], []]}, None),
+             ({"user": torch.tensor([1, 1, 2, 77]), "word": torch.tensor([[[7]], [[far]]])}, torch.tensor([0, 0, 3])),
+             ({"mean": torch.tensor([5, 6, 6, 1, 6]), "word": torch.zeros(0, dtype=torch.int64)}, {"mean": torch.tensor([0, 2, 3])}),
+             ({"mean": torch.zeros(0, dtype=torch.int64)}, torch.zeros(0, dtype=torch.int64))]
+    with torch.no_grad():
+        for ids, offsets in cases:
+            ours, theirs = served(ids, offsets), rows(ids, offsets)
+            for name in theirs:
+                assert ours[name].shape == theirs[name].shape, name
+                assert torch.allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-7), (name, ours[name], theirs[name])
+        weights = {"user": torch.tensor([[0.5, -2.0]])}
+        ids = {"user": torch.tensor([[3, far]])}
+        assert torch.allclose(again(ids, None, weights)["user"], rows(ids, None, weights)["user"], rtol=1e-6)
+    assert served.tables["user"][0].tolist() == [0, 1, 2, 3, 8, 40], served.tables
+    one = torch.tensor([1])
+    for ids, offsets, words in (({"user": -one}, one * 0, "ids from -1"), ({"user": one}, one, "begin at 0"),
+                                ({"user": one}, torch.tensor([0, 2]), "at most 1"), ({"other": one}, one, "no table 'other'")):
+        refused_by_file(lambda: served(ids, offsets), path, words)
+    whole = Path(path).read_bytes()
+    for bad in (b"", b"abc", whole[:40], whole[:-4], whole.replace(b"pstrain.tables", b"pstrain.others")):
+        Path(path).write_bytes(bad)
+        refused_by_file(lambda: pstrain.rows(path), path)
+    for source in (path + "no", folder, "tcp://127.0.0.1:1"):
+        refused_by_file(lambda: pstrain.rows(source), source)
+
+
+def refused_by_file(call, *parts):
+    try:
+        call()
+    except pstrain.InputError as error:
+        assert all(part in str(error) for part in parts), (parts, str(error))
+        return
+    raise AssertionError(parts)
+
+
+@case
+def edges(folder):
+    pstrain.init()
+    torch.manual_seed(0)
+    check_refused()
+    model = pstrain.sparse(Model(), optimizer="adagrad", lr=0.1)
+    rows = pstrain.Embeddings({"user": dict(dim=5), "mean": dict(dim=3, mode="mean", padding_idx=6, init="normal", seed=3),
+                               "word": dict(dim=2, mode=None)}, optimizer="sgd", lr=0.1)
+    optimizer = pstrain.Optimizer([p for p in model.parameters() if p.requires_grad], "sgd", lr=0.1)
+    saved = check_calls(model, optimizer, rows)
+    check_loads(model, saved)
+    check_file(rows, folder)
+    say("edges", "ok")
+    pstrain.shutdown()
+
+
+def bad_line(path, line, *words):
+    Path(path).write_bytes(line)
+    try:
+        list(clicks.batches(clicks.find(path, 0, 0), 4, 0, 1))
+    except ValueError as error:
+        assert all(word in str(error) for word in (str(path), *words)), (words, str(error))
+        return
+    raise AssertionError(line)
+
+
+@case
+def data(folder):
+    """The example's data."""
+    folder = Path(folder)
+    lines = [b"\t".join([b"%d" % (i % 2), b"", b"-1", *[b"%d" % (i + k) for k in range(11)], b"ffffffff", b"",
+                         *[b"%x" % (i * k) for k in range(24)]]) + b"\n" for i in range(47)]
+    path = folder / "click.tsv.gz"
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    source = clicks.find(path, 0, 0)
+    (counts, ids, labels, truth), n = next(iter(clicks.batches(source, 5, 0, 1)))
+    assert truth is None and n == 5 and labels.tolist() == [0, 1, 0, 1, 0]
+    assert torch.equal(counts[3], torch.log1p(torch.tensor([0.0, 0, *range(3, 14)])))
+    assert ids[3].tolist() == [0xffffffff, 1 << 32, *[3 * k for k in range(24)]]
+    # Parts of three workers are the batches of one; nine tenths, and the rest.
+    for tests, many in ((False, 43), (True, 4)):
+        whole = [batch for batch, _ in clicks.batches(source, 20, 0, 1, tests)]
+        parts = [list(clicks.batches(source, 20, rank, 3, tests)) for rank in range(3)]
+        assert sum(len(batch[2]) for batch in whole) == many
+        for step, batch in enumerate(whole):
+            for k in range(3):
+                assert torch.equal(batch[k], torch.cat([parts[rank][step][0][k] for rank in range(3)]))
+    bad = folder / "bad.tsv"
+    bad_line(bad, lines[0] + lines[1].replace(b"ffffffff", b"xyz"), "line 2, column 15", "'xyz' is not an id")
+    bad_line(bad, lines[0].replace(b"ffffffff", b"f" * 16), "line 1, column 15", "63 bits")
+    bad_line(bad, lines[0].replace(b"-1", b"1.5"), "line 1, column 3", "'1.5' is not a count")
+    bad_line(bad, b"2" + lines[0][1:], "line 1, column 1", "'2' is not a label, 0 or 1")
+    bad_line(bad, lines[0] + b"\n", "line 2", "1 columns, not 40")
+    bad_line(bad, path.read_bytes()[:-20], "cannot be read to its end")
+    # MovieLens, two forms.
+    (folder / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n7,40,4.0,1260759179\n")
+    (folder / "old").mkdir()
+    (folder / "old/ratings.dat").write_text("1::31::2.5::1260759144\n7::40::4.0::1260759179\n")
+    read = [clicks.find(place, 0, 0).parse([1, 0]) for place in (folder, folder / "old")]
+    for counts, ids, labels, _ in read:
+        assert ids.tolist() == [[7, 40], [1, 31]] and labels.tolist() == [1, 0] and counts.shape == (2, 1)
+    # AUC by its definition.
+    logits, labels = torch.randint(-9, 9, (300,)) / 4, torch.randint(0, 2, (300,)).float()
+    scores = clicks.Scores()
+    scores.add(logits, labels)
+    pairs = logits[labels == 1][:, None] - logits[labels == 0]
+    auc, loss = scores.result()
+    assert abs(auc - float((pairs > 0).double().mean() + (pairs == 0).double().mean() / 2)) < 1e-12
+    assert abs(loss - float(torch.nn.functional.binary_cross_entropy_with_logits(logits, labels))) < 1e-6
+    print("data ok")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    CASES[sys.argv[1]](sys.argv[2])

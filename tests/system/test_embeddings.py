@@ -1,0 +1,41 @@
+"""Embedding tables in other people's models, exported rows, and the example with clicks."""
+import re
+import unittest
+
+from jobs import ROOT, run_well
+from test_python import PYTHON, PythonTest, environment
+
+WORKER = str(ROOT / "tests/system/python/embedding_worker.py")
+EXAMPLE = str(ROOT / "python/examples/dlrm.py")
+
+
+class Models(PythonTest):
+    def test_losses_and_rows_of_pytorch(self):
+        text = self.job("like_pytorch", self.folder, program=(PYTHON, WORKER))
+        for line in self.said(text, "far"):
+            loss, rows = map(float, line.split())
+            self.assertLess(loss, 1e-5, text)
+            self.assertLess(rows, 1e-4, text)
+
+    def test_edges_and_exported_rows(self):
+        self.assertEqual(self.said(self.job("edges", self.folder, program=(PYTHON, WORKER)), "edges"), ["ok"] * 2)
+
+
+class Example(PythonTest):
+    def test_data(self):
+        self.assertEqual(run_well([PYTHON, WORKER, "data", self.folder], env=environment()), "data ok\n")
+
+    def test_trains_and_exports(self):
+        rows = self.path("rows")
+        text = self.job("--model", "wide_deep", "--samples", 6000, "--batch", 100, "--ids", 50, "--export", rows, program=(PYTHON, EXAMPLE))
+        (auc, loss), (best, least) = re.findall(r": AUC (\S+), log loss (\S+)", text)
+        self.assertGreater(float(auc), 0.55, text)
+        self.assertLess(float(auc), float(best), text)
+        self.assertGreater(float(loss), float(least), text)
+        said = run_well([PYTHON, "-c", "import pstrain, sys; print(len(pstrain.rows(sys.argv[1]).tables))", rows],
+                        env=environment())
+        self.assertEqual(said, "26\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
