@@ -67,8 +67,8 @@ READ = [(b"0", b"1").index] + [lambda cell: max(0, int(cell)) if cell else 0] * 
 
 
 class MovieLens:
-    """ratings.csv, ratings.dat with "::", or u.data with tabs: user, movie, rating, time in seconds. In an order drawn at random, which
-    is the same everywhere. A rating of 4 and more counts as a click."""
+    """ratings.csv, ratings.dat with "::", or u.data with tabs: user, movie, rating, time in seconds. In an order drawn
+    at random, which is the same everywhere. A rating of 4 and more counts as a click."""
 
     dense, tables = 1, ["user", "movie"]
 

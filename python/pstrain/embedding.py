@@ -225,7 +225,7 @@ class Embeddings(_Module):
 
     A table grows: any id from 0 to 2^63 - 1 has a row, whose first values depend on seed, table and id alone.
     optimizer.step() of a pstrain.Optimizer steps the rows, too; without one, step() does. Every rank makes every step.
-    Gradients count 1 / size; clip_norm does not count them. state_dict() has the rows, with their state.
+    Gradients count optimizer.share, 1 / size; clip_norm does not count them. state_dict() has the rows, with their state.
     """
 
     def __init__(self, tables: "typing.Mapping[str, typing.Mapping[str, typing.Any]]", **options: typing.Any) -> None:
