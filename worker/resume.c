@@ -172,7 +172,9 @@ static ps_err is_job_old(const ps_resume *r, bool *old)
 static ps_err resume_meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
-    ps_survivor own = {.made = r->o.made, .generation = r->o.generation};
+    ps_survivor own = {.made = r->o.made,
+                       .generation = r->o.generation,
+                       .starts = (uint64_t)r->o.cli->incarnation};
     uint64_t disk_step;
     bool trusted;
     r->choice = (ps_survivors_choice){.source = -1};

@@ -4,6 +4,8 @@
 
 #include "mem.h"
 
+enum { GENERATIONS_BITS = 20 }; // of one start of worker 0
+
 int ps_survivors_holder(const ps_roster *roster)
 {
     for (int r = 1; r < roster->n_workers; r++)
@@ -27,12 +29,15 @@ ps_survivors_choice ps_survivors_choose(const ps_survivor *all, int n, int rank,
         }
     }
     c.own_counts = trusted && all[rank].generation == c.generation;
+    // A new beginning, from what is on the disk. Whoever was in the job before worker 0
+    // was started again may come back, with snapshots of a lower generation.
+    if (c.generation == 0) c.generation = all[0].starts << GENERATIONS_BITS;
     c.generation++;
     return c;
 }
 
 /* Numbers of each rank, and rank 0's beside. */
-enum { STEP, N_RANKS, MADE, GENERATION, N_EACH };
+enum { STEP, N_RANKS, MADE, GENERATION, STARTS, N_EACH };
 enum { TRUSTED, DISK_STEP, N_FIRST };
 
 static void write_own(double *first, double *own, const ps_survivor *s, bool trusted,
@@ -42,6 +47,7 @@ static void write_own(double *first, double *own, const ps_survivor *s, bool tru
     own[N_RANKS] = s->n_ranks;
     own[MADE] = (double)s->made;
     own[GENERATION] = (double)s->generation;
+    own[STARTS] = (double)s->starts;
     if (rank != 0) return;
     first[TRUSTED] = trusted;
     first[DISK_STEP] = (double)disk_step;
@@ -57,7 +63,8 @@ static ps_err survivors_choose(const double *values, int n, int rank,
         all[r] = (ps_survivor){.step = (uint64_t)v[STEP],
                                .n_ranks = (int)v[N_RANKS],
                                .made = (uint64_t)v[MADE],
-                               .generation = (uint64_t)v[GENERATION]};
+                               .generation = (uint64_t)v[GENERATION],
+                               .starts = (uint64_t)v[STARTS]};
     }
     *out = ps_survivors_choose(all, n, rank, values[TRUSTED] > 0,
                                (uint64_t)values[DISK_STEP]);

@@ -22,6 +22,7 @@ typedef struct ps_survivor {
      * it was not. A process that missed one holds snapshots that are no longer of the
      * job. */
     uint64_t generation;
+    uint64_t starts; // of the process before this one (PS_INCARNATION); rank 0's counts
 } ps_survivor;
 
 typedef struct ps_survivors_choice {
