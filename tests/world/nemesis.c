@@ -2,7 +2,7 @@
 
 #define MS UINT64_C(1000000)
 
-enum { FAULTS_MOST = 4, MOMENTS_MOST = 60 };
+enum { FAULTS_MOST = 4, MOMENTS_MOST = 60, TOGETHER_MS = 4 };
 
 typedef enum fault {
     CUT,
@@ -120,12 +120,16 @@ void nemesis_begin(nemesis *n)
                    span = 1 + world_draw(world_draw(3) ? n->span_ms : 10 * n->span_ms);
     // A connection that has closed has to be made again within the coordinator's grace.
     n->most_ms = faults == 1 ? NEMESIS_DEAD_AFTER_MS / 4 : NEMESIS_GRACE_MS / 2;
+    uint64_t at_ns = 0;
     for (uint64_t i = 0; i < faults; i++) {
         plan[i] = (struct planned){.what = draw_fault(n),
                                    .a = world_draw(1 << 20),
                                    .b = world_draw(1 << 20),
                                    .for_ns = (1 + world_draw(n->most_ms)) * MS,
                                    .again = (int)world_draw(2) * (int)world_draw(8)};
-        world_at(world_now() + world_draw(span * MS), strike, n, i);
+        // Some come together.
+        at_ns = i > 0 && world_draw(2) ? at_ns + world_draw(TOGETHER_MS * MS)
+                                       : world_draw(span * MS);
+        world_at(world_now() + at_ns, strike, n, i);
     }
 }

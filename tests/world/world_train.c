@@ -334,8 +334,8 @@ static bool supervise(void)
             if (m->starts == STARTS_MOST)
                 world_wrong("%s dies again and again", T.processes[i]->name);
             m->is_waiting = true;
-            world_at(world_now() + (50 + world_draw(1000)) * MS, start_member, NULL,
-                     (uint64_t)i);
+            world_at(world_now() + (20 + world_draw(world_draw(2) ? 40 : 1000)) * MS,
+                     start_member, NULL, (uint64_t)i);
             runs = true;
         }
     }
