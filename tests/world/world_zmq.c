@@ -26,6 +26,7 @@ enum {
     PORTS_FROM = 40000,
     PORTS = 64, // of a host
     SOON_NS = 20000000,
+    LATEST_NS = 500000000, // after a lost connection
     LEAST_US = 20,
     MOST_US = 400
 };
@@ -350,7 +351,10 @@ static void arrive(void *arg, uint64_t is_up)
 static void travel(connection *c, bool is_up, message *m)
 {
     way *w = is_up ? &c->up : &c->down;
-    uint64_t at = world_now() + latency_ns();
+    const uint64_t now = world_now();
+    uint64_t at = now + latency_ns();
+    // Who has lost a connection has to be heard within the coordinator's grace.
+    if (c != c->dealer->first && at > now + LATEST_NS) at = now + LATEST_NS;
     if (at < parted_until(c)) at = parted_until(c) + latency_ns();
     if (at < w->last_ns) at = w->last_ns;
     w->last_ns = at;
