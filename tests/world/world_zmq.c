@@ -278,6 +278,14 @@ static uint64_t latency_ns(void)
     return world_draw(50) == 0 ? us * 20000 : us * 1000; // a packet that came late
 }
 
+/* Who loses a connection has to know, and to be heard again, within the coordinator's
+ * grace. */
+static uint64_t soon_after(uint64_t now)
+{
+    const uint64_t ns = latency_ns();
+    return now + (ns < LATEST_NS ? ns : LATEST_NS);
+}
+
 static uint64_t parted_until(const connection *c)
 {
     const int a = c->dealer->process->host, b = c->router->process->host;
@@ -351,10 +359,8 @@ static void arrive(void *arg, uint64_t is_up)
 static void travel(connection *c, bool is_up, message *m)
 {
     way *w = is_up ? &c->up : &c->down;
-    const uint64_t now = world_now();
-    uint64_t at = now + latency_ns();
-    // Who has lost a connection has to be heard within the coordinator's grace.
-    if (c != c->dealer->first && at > now + LATEST_NS) at = now + LATEST_NS;
+    const bool is_first = c == c->dealer->first;
+    uint64_t at = is_first ? world_now() + latency_ns() : soon_after(world_now());
     if (at < parted_until(c)) at = parted_until(c) + latency_ns();
     if (at < w->last_ns) at = w->last_ns;
     w->last_ns = at;
@@ -542,7 +548,7 @@ static void end_connection(connection *c, bool lossy)
         way *w = i ? &c->up : &c->down;
         const uint64_t travels = w->n_sent - w->n_arrived;
         if (lossy) w->lost_from = w->n_arrived + world_draw(travels + 1);
-        uint64_t at = world_now() + latency_ns();
+        uint64_t at = soon_after(world_now());
         if (lossy && w->last_ns > at + SOON_NS) // it is not sent again any more
             w->lost_from = w->n_arrived;
         else if (at < w->last_ns)
