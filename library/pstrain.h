@@ -579,6 +579,42 @@ typedef struct pstrain_rows_page {
 } pstrain_rows_page;
 PSTRAIN_API int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page);
 
+/* A point to which all tables can go back: rows never pass through workers then. The
+ * servers keep what they need for the last two points in memory, as long as their
+ * processes live, also when the job fails and they join it again (recovery.rejoins). */
+typedef struct pstrain_rows_point {
+    size_t struct_size;   /* sizeof(pstrain_rows_point) */
+    uint64_t point;       /* its name: another one each time, 1 to 2^63 - 1 */
+    int writes;           /* pstrain_rows_writes */
+    const char *folder;   /* of files, from "/" on, of the servers' hosts */
+    const char *name;     /* each server writes "<folder>/<name>-<table>-<shard>" */
+    const char *manifest; /* out: JSON that names the point and all files with their
+                             checksums; belongs to the session until the next point */
+    const char *fault;    /* out: why a server could not write its files; "": it could */
+} pstrain_rows_point;
+
+typedef enum pstrain_rows_writes {
+    PSTRAIN_ROWS_WRITE_NONE,
+    PSTRAIN_ROWS_WRITE_FULL,
+    PSTRAIN_ROWS_WRITE_FIRST,  /* full, and files with changes are to follow */
+    PSTRAIN_ROWS_WRITE_CHANGES /* what has changed since the last FIRST. The manifest
+                                  names that one's files, too: keep them */
+} pstrain_rows_writes;
+
+/* Between two steps of the rows. One rank calls it, the others wait at a pstrain_barrier.
+ * Blocks. Writing takes less than net.step_timeout_ms. */
+PSTRAIN_API int pstrain_rows_keep(pstrain_session *s, pstrain_rows_point *point);
+/* Back to a point: from the servers' memory, or from the files that its manifest names,
+ * for any number of servers. Every rank calls it, between two pstrain_barriers; rank 0
+ * asks the servers, and blocks. Lookups without a push are forgotten. ARG: a server does
+ * not have the point, and there are no files; the job can go on. Others name the file
+ * that is damaged or missing. */
+PSTRAIN_API int pstrain_rows_return(pstrain_session *s, const char *folder,
+                                    const char *manifest);
+/* From join on: whether the servers have kept the point of that name since an earlier
+ * start of the workers. Blocks until all have told. */
+PSTRAIN_API int pstrain_rows_kept(pstrain_session *s, uint64_t point, int *kept);
+
 /* --- the reducer: sums of arrays of any size --------------------------------------- */
 
 typedef struct pstrain_reducer {

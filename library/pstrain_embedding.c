@@ -117,12 +117,14 @@ void pstrain_rows_close(pstrain_session *s)
     ps_row_client_destroy(&s->rows);
     free(s->lookups);
     s->lookups = NULL;
+    ps_rows_points_destroy(&s->points);
+    free(s->manifest);
+    s->manifest = NULL;
 }
 
 /* --- calls ------------------------------------------------------------------------- */
 
-/* As pstrain_enter, of a started session with embedding tables. */
-static ps_err rows_enter(pstrain_session *s, const char *call)
+ps_err pstrain_rows_enter(pstrain_session *s, const char *call)
 {
     PS_TRY(pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_STARTED, call));
     if (s->rows) return PS_OK;
@@ -177,14 +179,14 @@ int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups, in
 {
     uint64_t unused;
     if (!ticket) ticket = &unused;
-    const ps_err err = rows_enter(s, "pstrain_rows_pull");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_pull");
     return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, trains != 0, ticket))
                         : (int)err;
 }
 
 int pstrain_rows_prefetch(pstrain_session *s, const pstrain_rows_lookup *lookups, int n)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_prefetch");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_prefetch");
     return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, true, NULL))
                         : (int)err;
 }
@@ -192,7 +194,7 @@ int pstrain_rows_prefetch(pstrain_session *s, const pstrain_rows_lookup *lookups
 int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
                           const float *grad, float *weights_grad)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_gradient");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_gradient");
     return err == PS_OK ? rows_leave(s, ps_row_client_gradient(s->rows, ticket, index,
                                                                grad, weights_grad))
                         : (int)err;
@@ -211,7 +213,7 @@ static ps_err rows_add_gradients(pstrain_session *s, uint64_t ticket, int n,
 int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int n,
                            const float *const *grads, float *const *weights_grads)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_gradients");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_gradients");
     return err == PS_OK
                ? rows_leave(s, rows_add_gradients(s, ticket, n, grads, weights_grads))
                : (int)err;
@@ -219,7 +221,7 @@ int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int n,
 
 int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_forget");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_forget");
     if (err != PS_OK) return (int)err;
     ps_row_client_forget(s->rows, ticket);
     return rows_leave(s, PS_OK);
@@ -227,7 +229,7 @@ int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
 
 int pstrain_rows_push(pstrain_session *s, float share, const double *lr)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_push");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_push");
     return err == PS_OK ? rows_leave(s, ps_row_client_push(s->rows, share, lr))
                         : (int)err;
 }
@@ -245,7 +247,7 @@ uint32_t pstrain_rows_width(const pstrain_session *s, int table)
 int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids, uint64_t n,
                       const float *values, int with_state, uint64_t steps)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_load");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_load");
     return err == PS_OK ? rows_leave(s, ps_row_client_load(s->rows, table, ids, n, values,
                                                            with_state != 0, steps))
                         : (int)err;
@@ -267,6 +269,6 @@ static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *p
 
 int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page)
 {
-    const ps_err err = rows_enter(s, "pstrain_rows_save");
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_save");
     return err == PS_OK ? rows_leave(s, rows_save_page(s, table, page)) : (int)err;
 }

@@ -9,6 +9,7 @@
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
  *     pstrain_embedding     rows of embedding tables
+ *     pstrain_rows_points   points to which they can go back
  *     pstrain_transfers     links, communicators and transfers
  */
 #ifndef PSTRAIN_STATE_H
@@ -22,6 +23,7 @@
 #include "open_job.h"
 #include "pstrain.h"
 #include "row_client.h"
+#include "rows_points.h"
 #include "session.h"
 
 /* Calls of one lane must not overlap. */
@@ -72,8 +74,10 @@ struct pstrain_session {
     const pstrain_state *resume; // until start
     struct pstrain_reducing *reducing;
     struct pstrain_device *device; // NULL: parameters are in host memory
-    ps_row_client *rows;     // NULL: the job has no embedding tables
-    ps_row_lookup *lookups;  // (own.n_rows) scratch
+    ps_row_client *rows;           // NULL: the job has no embedding tables
+    ps_row_lookup *lookups;        // (own.n_rows) scratch
+    ps_rows_points *points;        // to which they can go back; NULL: none was set
+    char *manifest;                // of the last one
 
     // Steps
     uint64_t step; // the next, or the one that has begun
@@ -120,6 +124,8 @@ ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t);
 /* What they need once the plan is known. NOMEM. */
 ps_err pstrain_rows_open(pstrain_session *s);
 void pstrain_rows_close(pstrain_session *s);
+/* As pstrain_enter, of a started session with embedding tables. */
+ps_err pstrain_rows_enter(pstrain_session *s, const char *call);
 
 /* The reducer's part of closing, figures and the end. */
 ps_err pstrain_reducing_stop(pstrain_session *s);

@@ -483,8 +483,9 @@ static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
     if (!arenas) return ps_err_set(PS_ERR_ARG, "pstrain_close_table: arenas is NULL");
     PS_TRY(between_steps(s, "pstrain_close_table"));
     if (s->rows)
-        return ps_err_set(PS_ERR_ARG, "pstrain_close_table: the job has embedding tables, "
-                                      "which would be lost");
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_close_table: the job has embedding tables, "
+                          "which would be lost");
     pstrain_device_destroy(&s->device);
     PS_TRY(ps_mem_zalloc(arenas, 1, sizeof **arenas, "arenas"));
     const ps_err err = ps_session_retire(s->session);

@@ -88,6 +88,7 @@ static ps_err make_shards(ps_server *s)
         .gate = ps_server_gate_of(s->gate),
         .address = s->o.address,
         .n_workers = s->o.n_workers,
+        .keeper = s->o.keeper,
     };
     size_t n = (size_t)s->n_shards;
     PS_TRY(ps_mem_zalloc(&s->shards, n, sizeof(ps_shard *), "shards"));
@@ -291,9 +292,27 @@ static ps_err server_serve_table(ps_server *s)
     return PS_OK;
 }
 
+/* Tells workers to which points its embedding tables can go back. */
+static ps_err server_tell_points(const ps_server *s)
+{
+    const int rank = ps_member_rank(s->member);
+    const ps_job_key key = ps_job_key_rows(rank);
+    uint64_t points[PS_ROW_MARKS];
+    const uint32_t shards = (uint32_t)s->n_shards;
+    const uint32_t n =
+        ps_rows_keeper_points(s->o.keeper, (uint32_t)rank * shards, shards, points);
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    ps_mp_write_array(&w, n);
+    for (uint32_t i = 0; i < n; i++)
+        ps_mp_write_uint(&w, points[i]);
+    return ps_member_put_written(s->member, key.text, &w, start_deadline(s));
+}
+
 ps_err ps_server_start(ps_server *s, ps_member *member)
 {
     s->member = member;
+    if (!s->o.table) PS_TRY(server_tell_points(s));
     return server_serve_table(s);
 }
 
@@ -397,6 +416,10 @@ void ps_server_get_stats(const ps_server *s, ps_shard_stats *out)
         out->strangers += one.strangers;
         out->sum_ns += one.sum_ns;
         out->apply_ns += one.apply_ns;
+        out->rows += one.rows;
+        out->rows_bytes += one.rows_bytes;
+        out->rows_stepped += one.rows_stepped;
+        out->rows_dropped += one.rows_dropped;
         if (one.steps > out->steps) out->steps = one.steps;
     }
 }
@@ -414,6 +437,11 @@ void ps_server_sample(void *server, ps_metric_values *v)
     ps_metric_set(v, PS_METRIC_PUSHES, (double)stats.pushes);
     ps_metric_set(v, PS_METRIC_REPEATED, (double)stats.repeated);
     ps_metric_set(v, PS_METRIC_STRANGERS, (double)stats.strangers);
+    if (stats.rows + stats.rows_stepped == 0) return; // no embedding tables
+    ps_metric_set(v, PS_METRIC_ROWS, (double)stats.rows);
+    ps_metric_set(v, PS_METRIC_ROWS_BYTES, (double)stats.rows_bytes);
+    ps_metric_set(v, PS_METRIC_ROWS_STEPPED, (double)stats.rows_stepped);
+    ps_metric_set(v, PS_METRIC_ROWS_DROPPED, (double)stats.rows_dropped);
 }
 
 void ps_server_stop(ps_server *s)

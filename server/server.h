@@ -19,6 +19,7 @@ typedef struct ps_server_options {
     const char *init_method;  // as the member's; NULL: none is known yet
     int n_servers, n_workers; // n_workers: the most
     bool hosts_coordinator;   // in this process
+    ps_rows_keeper *keeper;   // borrowed for the server's life; NULL: none
 } ps_server_options;
 
 /* Makes the plan and the step rule, and binds the shards. *out is owned by the caller. */

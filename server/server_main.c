@@ -54,8 +54,9 @@ typedef struct service {
     const ps_tensor_table *table;
     ps_signal_watch *watch;
     ps_monitor *monitor; // NULL: nobody can watch
-    int signal;          // that told it to end
-    int rank;            // -1: any
+    ps_rows_keeper *keeper;
+    int signal; // that told it to end
+    int rank;   // -1: any
     int64_t rejoins;
     int expected_workers; // when it joins again
     bool again;           // joins again
@@ -159,6 +160,7 @@ static ps_err serve_once(service *s)
         .n_servers = (int)cfg->job.servers,
         .n_workers = (int)cfg->job.most_workers,
         .hosts_coordinator = server_main_hosts_coordinator(s),
+        .keeper = s->keeper,
     };
     ps_server *server = NULL;
     PS_TRY(ps_server_create(&options, &server));
@@ -199,9 +201,11 @@ static ps_err server_main_run(const ps_cli *cli, int *signal)
                  .watch = &watch,
                  .expected_workers = (int)cfg.job.start_workers,
                  .rank = cli->rank};
+    PS_TRY_GOTO(ps_rows_keeper_create(&s.keeper), err, out);
     server_main_start_monitor(&s);
     err = server_main_serve(&s);
     ps_monitor_stop(&s.monitor);
+    ps_rows_keeper_destroy(&s.keeper);
     const ps_err_saved end = ps_err_save(err);
     ps_trace_of_job_ended();
     err = ps_err_restore(&end);

@@ -273,6 +273,10 @@ void ps_shard_get_stats(const ps_shard *s, ps_shard_stats *out)
         .steps = ps_counter_get(&s->steps),
         .sum_ns = ps_counter_get(&s->sum_ns),
         .apply_ns = ps_counter_get(&s->apply_ns),
+        .rows = ps_counter_get(&s->rows_now),
+        .rows_bytes = ps_counter_get(&s->rows_bytes),
+        .rows_stepped = ps_counter_get(&s->rows_stepped),
+        .rows_dropped = ps_counter_get(&s->rows_dropped),
     };
 }
 

@@ -7,7 +7,7 @@
 #include "gate.h"
 #include "member.h"
 #include "plan.h"
-#include "row_spec.h"
+#include "rows_keeper.h"
 #include "shm_door.h"
 #include "step_rule.h"
 
@@ -20,9 +20,10 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
     const ps_step_rule *rule; // copied when the shard starts
     void *zmq_context;
     const ps_curve *curve;
-    ps_gate *gate;       // of the context
-    const char *address; // to bind on: "10.0.0.7"; borrowed during the call
-    int n_workers;       // the most
+    ps_gate *gate;          // of the context
+    const char *address;    // to bind on: "10.0.0.7"; borrowed during the call
+    int n_workers;          // the most
+    ps_rows_keeper *keeper; // of embedding tables; NULL: none
 } ps_shard_options;
 
 /* Binds a free port: endpoints are known before the server joins. *out is owned by the
@@ -69,6 +70,7 @@ typedef struct ps_shard_stats {
     /* Time for sums that are a pass of their own; for the optimizer, with the sum where
      * both are one pass. */
     uint64_t sum_ns, apply_ns;
+    uint64_t rows, rows_bytes, rows_stepped, rows_dropped; // of embedding tables
 } ps_shard_stats;
 
 /* From any thread. */

@@ -10,6 +10,7 @@
 #include "shard_reply.h"
 #include "shard_rows_arena.h"
 #include "shard_rows_early.h"
+#include "shard_rows_points.h"
 
 enum {
     WAITING_MOST = 8,     // whole messages of a worker that are not due yet
@@ -49,17 +50,18 @@ typedef struct rows_peer {
 } rows_peer;
 
 struct ps_shard_rows {
-    uint32_t n, n_made; // tables; those that are to be freed
-    ps_row_memory memory;
-    ps_row_table *tables;
-    ps_row_step *steps;  // by table: scratch
-    uint64_t *made;      // by table: steps of its optimizer
-    uint64_t *at;        // by rank: scratch, where its gradients of a table begin
-    const float **grads; // by rank: scratch
-    rows_peer *peers;    // by rank
-    uint64_t step;       // the present one: as many have been applied
-    uint32_t n_pushed;   // of the present one
-    bool touched;        // `steps` has all that is pulled in it
+    uint32_t n;           // tables
+    ps_row_store *store;  // owned
+    ps_row_store *before; // of the job that this process was in before; NULL: none
+    ps_row_table *tables; // the store's
+    uint64_t *made;       // the store's
+    ps_row_step *steps;   // by table: scratch
+    uint64_t *at;         // by rank: scratch, where its gradients of a table begin
+    const float **grads;  // by rank: scratch
+    rows_peer *peers;     // by rank
+    uint64_t step;        // the present one: as many have been applied
+    uint32_t n_pushed;    // of the present one
+    bool touched;         // `steps` has all that is pulled in it
     rows_message spare[SPARE_MOST]; // memory for messages to come
     int n_spare;
     float *out;        // scratch: an answer
@@ -68,33 +70,36 @@ struct ps_shard_rows {
 
 /* ---- life ---- */
 
+static void rows_use_store(ps_shard_rows *r)
+{
+    r->tables = r->store->tables;
+    r->made = r->store->made;
+}
+
 ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
 {
     const size_t workers = s->rules.n_workers;
+    const uint32_t shards = s->o.plan->n_shards;
     ps_shard_rows *r;
     ps_secret secret;
     ps_row_key key;
     if (n == 0) return PS_OK;
     PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
     s->rows = r;
+    r->before = ps_rows_keeper_take(s->o.keeper, s->index);
     PS_TRY(ps_secret_draw(&secret));
     memcpy(&key, secret.bytes, sizeof key);
-    ps_row_memory_init(&r->memory);
-    PS_TRY(ps_mem_zalloc(&r->tables, (size_t)n, sizeof *r->tables, "embedding tables"));
+    PS_TRY(ps_row_store_create(specs, (uint32_t)n,
+                               ps_row_first_partition(s->index, shards),
+                               ps_row_first_partition(s->index + 1, shards), &r->store));
     PS_TRY(ps_mem_zalloc(&r->steps, (size_t)n, sizeof *r->steps, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->made, (size_t)n, sizeof *r->made, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->peers, workers, sizeof *r->peers, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->grads, workers, sizeof *r->grads, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
-    const uint32_t shards = s->o.plan->n_shards;
     r->n = (uint32_t)n;
-    for (uint32_t t = 0; t < r->n; t++) {
-        r->n_made++; // what is zeroed can be freed, too
-        PS_TRY(ps_row_table_init(
-            &r->tables[t], &specs[t], key, ps_row_first_partition(s->index, shards),
-            ps_row_first_partition(s->index + 1, shards), &r->memory));
+    rows_use_store(r);
+    for (uint32_t t = 0; t < r->n; t++)
         PS_TRY(ps_row_step_init(&r->steps[t], (uint32_t)workers, key));
-    }
     s->rules.n_tables = n;
     return PS_OK;
 }
@@ -141,16 +146,14 @@ void ps_shard_rows_close(ps_shard *s)
         for (int k = 0; k < p->n_waiting; k++)
             rows_message_free(r, &p->waiting[k]);
     }
-    for (uint32_t t = 0; t < r->n_made; t++) {
+    for (uint32_t t = 0; r->steps && t < r->n; t++)
         ps_row_step_fini(&r->steps[t]);
-        ps_row_table_fini(&r->tables[t]);
-    }
+    // Where the workers had not come so far as to choose, they may do so the next time.
+    ps_rows_keeper_give(s->o.keeper, s->index, r->before ? &r->before : &r->store);
+    ps_row_store_destroy(&r->store);
     for (int i = 0; i < r->n_spare; i++)
         free(r->spare[i].body);
-    ps_row_memory_fini(&r->memory);
-    free(r->tables);
     free(r->steps);
-    free(r->made);
     free(r->at);
     free(r->grads);
     free(r->peers);
@@ -436,7 +439,7 @@ static ps_err rows_put(ps_row_table *table, const ps_rows_load *load, uint64_t v
 static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     ps_shard_rows *r = s->rows;
-    const uint64_t version = r->step + 1; // as if the present step had made them
+    const uint64_t version = r->step; // as if the step before had made them
     ps_rows_load load;
     PS_TRY(ps_rows_load_read(m->body, m->bytes, &load));
     if (load.table >= r->n)
@@ -458,6 +461,8 @@ static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
                ? ps_row_table_set(table, load.n, load.ids, load.values, version)
                : rows_put(table, &load, version));
     r->made[load.table] = load.steps;
+    r->store->loads++;
+    r->store->full = 0; // an incremental file would not know of them
     return rows_answer(s, rank, m, NULL, 0);
 }
 
@@ -524,6 +529,37 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
     return err;
 }
 
+/* ---- KEEP_ROWS, RETURN_ROWS ---- */
+
+static ps_err rows_keep(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    void *answer;
+    uint64_t n;
+    PS_TRY(ps_shard_rows_keep(s->rows->store, s->index, m->step, m->body, m->bytes,
+                              &answer, &n));
+    const ps_err err = rows_answer(s, rank, m, answer, n);
+    free(answer);
+    return err;
+}
+
+static ps_err rows_return(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    bool found;
+    const ps_err err =
+        ps_shard_rows_return(&r->store, &r->before, s->index, s->o.plan->n_shards,
+                             m->body, m->bytes, &r->step, &found);
+    rows_use_store(r);
+    PS_TRY(err);
+    for (uint32_t i = 0; found && i < s->rules.n_workers; i++) {
+        PS_TRY(rows_answer_early(s, i)); // that this ends: nobody wants it any more
+        rows_peer_end_step(r, &r->peers[i]);
+        r->touched = false;
+    }
+    const uint64_t answer = found;
+    return rows_answer(s, rank, m, &answer, sizeof answer);
+}
+
 /* ---- the step ---- */
 
 /* Notes what has a gradient of a table, and finds the gradients. */
@@ -556,6 +592,25 @@ static ps_err rows_gather(ps_shard *s, uint32_t t, bool *any)
     return PS_OK;
 }
 
+static uint64_t rows_dropped(ps_row_table *table)
+{
+    const ps_row_stats *stats = ps_row_table_stats(table);
+    return stats->evicted + stats->expired;
+}
+
+/* For those who watch the job. */
+static void rows_count(ps_shard *s)
+{
+    uint64_t rows = 0, bytes = 0;
+    for (uint32_t t = 0; t < s->rows->n; t++) {
+        const ps_row_stats *stats = ps_row_table_stats(&s->rows->tables[t]);
+        rows += stats->rows;
+        bytes += stats->bytes;
+    }
+    ps_counter_set(&s->rows_now, rows);
+    ps_counter_set(&s->rows_bytes, bytes);
+}
+
 static ps_err rows_apply(ps_shard *s)
 {
     ps_shard_rows *r = s->rows;
@@ -570,12 +625,16 @@ static ps_err rows_apply(ps_shard *s)
         r->made[t] += any;
         const ps_row_update update = {
             .lr = first.rates[t], .t = r->made[t], .step = r->step};
+        const uint64_t dropped = rows_dropped(&r->tables[t]);
         PS_TRY(ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads));
+        ps_counter_add(&s->rows_stepped, r->steps[t].touched.n);
+        ps_counter_add(&s->rows_dropped, rows_dropped(&r->tables[t]) - dropped);
     }
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
         PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));
         rows_peer_end_step(r, &r->peers[rank]);
     }
+    rows_count(s);
     r->n_pushed = 0;
     r->touched = false;
     r->step++;
@@ -589,7 +648,13 @@ static ps_err rows_apply(ps_shard *s)
 
 static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool again)
 {
+    // What the job before had is not wanted any more.
+    if (m->kind != PS_MSG_RETURN_ROWS) ps_row_store_destroy(&s->rows->before);
     switch (m->kind) {
+    case PS_MSG_KEEP_ROWS:
+        return rows_keep(s, rank, m);
+    case PS_MSG_RETURN_ROWS:
+        return rows_return(s, rank, m);
     case PS_MSG_PULL_ROWS:
         if (m->step > s->rows->step && !again) return rows_take_early(s, rank, m);
         return rows_is_early_number(&s->rows->peers[rank], m->number)

@@ -697,6 +697,22 @@ ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr)
     return PS_OK;
 }
 
+ps_err ps_row_client_set_step(ps_row_client *r, uint64_t step)
+{
+    // Their memory is used again: answers may still be on the way there.
+    for (uint32_t i = 0; i < r->n_tickets + r->n_ahead; i++) {
+        const rows_ticket *t =
+            i < r->n_tickets ? &r->tickets[i] : &r->ahead[i - r->n_tickets];
+        PS_TRY(ps_session_rows_wait(r->session, t->sent));
+    }
+    if (r->pushed) PS_TRY(ps_session_rows_wait(r->session, r->pushed));
+    r->tickets_before += r->n_tickets;
+    r->n_tickets = r->n_ahead = 0;
+    r->used[0] = r->used[1] = 0;
+    r->step = step;
+    return PS_OK;
+}
+
 uint64_t ps_row_client_steps(const ps_row_client *r)
 {
     return r->step;

@@ -58,6 +58,9 @@ void ps_row_client_forget(ps_row_client *r, uint64_t ticket);
 /* Every rank. Gradients are multiplied by share. lr: of each table; rank 0's count. */
 ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr);
 uint64_t ps_row_client_steps(const ps_row_client *r); // pushed so far
+/* The rows went back to that step, or on to it (rows_points.h). Waits for answers that
+ * are on their way; lookups are forgotten. */
+ps_err ps_row_client_set_step(ps_row_client *r, uint64_t step);
 
 /* float32 of a row with its optimizer's state. */
 uint32_t ps_row_client_width(const ps_row_client *r, int table);

@@ -7,6 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
+
+#include "mem.h"
 
 /* why: errno of open; EINVAL: there is something else. */
 static ps_err regular_file_refuse(const char *path, bool writes, int why)
@@ -71,4 +74,21 @@ void ps_regular_file_keep_name(const char *path)
         close(fd);
     }
     free(folder);
+}
+
+ps_err ps_regular_file_sum(const char *path, uint64_t *bytes, uint32_t *crc)
+{
+    enum { BUFFER = 1 << 20 };
+    unsigned char *buffer;
+    FILE *file;
+    *bytes = 0;
+    *crc = (uint32_t)crc32(0, NULL, 0);
+    PS_TRY(ps_mem_map_zeroed(&buffer, BUFFER, path)); // most files are small
+    ps_err err = ps_regular_file_stream(path, "r", &file);
+    for (size_t n; file && (n = fread(buffer, 1, BUFFER, file)) > 0; *bytes += n)
+        *crc = (uint32_t)crc32(*crc, buffer, (uInt)n);
+    if (file && ferror(file)) err = ps_err_errno(PS_ERR_IO, "%s: reading", path);
+    if (file) fclose(file);
+    ps_mem_unmap(buffer, BUFFER);
+    return err;
 }

@@ -11,6 +11,13 @@ ps_job_key ps_job_key_shm(ps_role role, int rank)
     return key;
 }
 
+ps_job_key ps_job_key_rows(int server)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "server/%d/rows", server);
+    return key;
+}
+
 ps_job_key ps_job_key_stats(int server)
 {
     ps_job_key key;

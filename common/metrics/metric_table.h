@@ -57,6 +57,10 @@ typedef enum ps_metric_kind {
     X(PUSHES, "pushes", "pushes_total", 1, COUNTER, "pushes", "a server's pushes that counted") \
     X(REPEATED, "repeated", "repeated_pushes_total", 1, COUNTER, "pushes", "a server's pushes that were repetitions") \
     X(STRANGERS, "strangers", "strangers_total", 1, COUNTER, "messages", "messages from outside the job") \
+    X(ROWS, "rows", "rows", 1, GAUGE, "rows", "rows of embedding tables that a server stores") \
+    X(ROWS_BYTES, "rows_bytes", "rows_bytes", 1, GAUGE, "bytes", "memory that they take, with their optimizer's state and index") \
+    X(ROWS_STEPPED, "rows_stepped", "rows_stepped_total", 1, COUNTER, "rows", "rows of embedding tables that had a gradient: the distinct ids of each step") \
+    X(ROWS_DROPPED, "rows_dropped", "rows_dropped_total", 1, COUNTER, "rows", "rows of embedding tables that expired or were evicted") \
     X(RSS_BYTES, "rss_bytes", "resident_memory_bytes", 1, GAUGE, "bytes", "resident memory") \
     X(PEAK_RSS_BYTES, "peak_rss_bytes", "resident_memory_peak_bytes", 1, GAUGE, "bytes", "the most resident memory so far") \
     X(DEVICE_BYTES, "device_bytes", "device_memory_bytes", 1, GAUGE, "bytes", "memory of this worker's GPU that is in use, by all processes") \

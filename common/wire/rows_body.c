@@ -169,3 +169,84 @@ ps_err ps_rows_page_read(const void *body, uint64_t bytes, uint32_t width,
                           .values = rows_at(body, page_values_at(n))};
     return PS_OK;
 }
+
+/* ---- KEEP_ROWS, and what answers it ---- */
+
+uint64_t ps_rows_keep_bytes(const ps_rows_keep *keep)
+{
+    return 2 * WORD + keep->path_bytes;
+}
+
+void ps_rows_keep_write(void *body, const ps_rows_keep *keep)
+{
+    const uint64_t head[2] = {keep->point, keep->writes};
+    memcpy(body, head, sizeof head);
+    if (keep->path_bytes)
+        memcpy((uint8_t *)body + sizeof head, keep->path, keep->path_bytes);
+}
+
+ps_err ps_rows_keep_read(const void *body, uint64_t bytes, ps_rows_keep *out)
+{
+    if (bytes < 2 * WORD || rows_u64(body, WORD) > UINT32_MAX)
+        return rows_malformed("KEEP_ROWS", bytes);
+    *out = (ps_rows_keep){.point = rows_u64(body, 0),
+                          .writes = rows_u32(body, WORD),
+                          .path = rows_at(body, 2 * WORD),
+                          .path_bytes = bytes - 2 * WORD};
+    return PS_OK;
+}
+
+uint64_t ps_rows_kept_bytes(const ps_rows_kept *kept, uint32_t n_tables)
+{
+    return WORD + n_tables * sizeof *kept->tables + kept->fault_bytes;
+}
+
+void ps_rows_kept_write(void *body, const ps_rows_kept *kept, uint32_t n_tables)
+{
+    const uint64_t bytes = n_tables * sizeof *kept->tables;
+    memcpy(body, &kept->since, WORD);
+    memcpy((uint8_t *)body + WORD, kept->tables, bytes);
+    if (kept->fault_bytes)
+        memcpy((uint8_t *)body + WORD + bytes, kept->fault, kept->fault_bytes);
+}
+
+ps_err ps_rows_kept_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                         ps_rows_kept *out)
+{
+    const uint64_t head = WORD + n_tables * sizeof *out->tables;
+    if (bytes < head) return rows_malformed("answer to KEEP_ROWS", bytes);
+    *out = (ps_rows_kept){.since = rows_u64(body, 0),
+                          .tables = rows_at(body, WORD),
+                          .fault = rows_at(body, head),
+                          .fault_bytes = bytes - head};
+    return PS_OK;
+}
+
+/* ---- RETURN_ROWS ---- */
+
+uint64_t ps_rows_return_bytes(const ps_rows_return *back)
+{
+    return 2 * WORD + back->folder_bytes + back->manifest_bytes;
+}
+
+void ps_rows_return_write(void *body, const ps_rows_return *back)
+{
+    const uint64_t head[2] = {back->point, back->folder_bytes};
+    uint8_t *to = (uint8_t *)body + sizeof head;
+    memcpy(body, head, sizeof head);
+    memcpy(to, back->folder, back->folder_bytes);
+    memcpy(to + back->folder_bytes, back->manifest, back->manifest_bytes);
+}
+
+ps_err ps_rows_return_read(const void *body, uint64_t bytes, ps_rows_return *out)
+{
+    if (bytes < 2 * WORD || rows_u64(body, WORD) > bytes - 2 * WORD)
+        return rows_malformed("RETURN_ROWS", bytes);
+    const uint64_t folder = rows_u64(body, WORD);
+    *out = (ps_rows_return){.point = rows_u64(body, 0),
+                            .folder = rows_at(body, 2 * WORD),
+                            .folder_bytes = folder,
+                            .manifest = rows_at(body, 2 * WORD + folder),
+                            .manifest_bytes = bytes - 2 * WORD - folder};
+    return PS_OK;
+}

@@ -18,6 +18,14 @@
  *     ROWS     next u64, n u64, steps u64; ids (n), versions (n u32), values with state.
  *              They are those of some partitions from that one on; next: the first that
  *              is not among them, 0: there is none
+ *   KEEP_ROWS  point u64, what is written u32 (ps_row_writes), 0 u32; the path of files
+ *              without its end, text (row_store.h)
+ *     ROWS     since u64, 0: all rows; of each table: steps u64, bytes u64, CRC-32 u64 of
+ *              its file; text: why there are no files, or nothing
+ *   RETURN_ROWS  point u64; bytes of the folder u64; the folder; a manifest
+ *              (row_manifest.h)
+ *     ROWS     1 u64: all is as it was at the point; 0: the shard has it not, and the
+ *              manifest has no files
  */
 #ifndef PS_ROWS_BODY_H
 #define PS_ROWS_BODY_H
@@ -76,12 +84,37 @@ typedef struct ps_rows_page { // what answers it
     const float *values; // (n, width)
 } ps_rows_page;
 
+typedef struct ps_rows_keep {
+    uint64_t point;
+    uint32_t writes;
+    const char *path; // (path_bytes)
+    uint64_t path_bytes;
+} ps_rows_keep;
+
+typedef struct ps_rows_kept { // what answers it
+    uint64_t since;
+    const struct ps_rows_kept_table {
+        uint64_t steps, bytes, crc;
+    } * tables;        // (T)
+    const char *fault; // (fault_bytes)
+    uint64_t fault_bytes;
+} ps_rows_kept;
+
+typedef struct ps_rows_return {
+    uint64_t point;
+    const char *folder, *manifest; // (folder_bytes), (manifest_bytes)
+    uint64_t folder_bytes, manifest_bytes;
+} ps_rows_return;
+
 /* Bytes before the ids or places, before the gradients. */
 uint64_t ps_rows_pull_head(uint32_t n_tables);
 uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls);
 /* Bytes of whole bodies. */
 uint64_t ps_rows_load_bytes(uint64_t n, uint32_t width);
 uint64_t ps_rows_page_bytes(uint64_t n, uint32_t width);
+uint64_t ps_rows_keep_bytes(const ps_rows_keep *keep);
+uint64_t ps_rows_kept_bytes(const ps_rows_kept *kept, uint32_t n_tables);
+uint64_t ps_rows_return_bytes(const ps_rows_return *back);
 
 /* Write the head; the rest is the caller's: after it at the same places as in what the
  * readers give. body has room for all. */
@@ -91,6 +124,10 @@ void ps_rows_push_write(void *body, const double *rates, uint32_t n_tables,
                         uint32_t n_pulls);
 void ps_rows_load_write(void *body, const ps_rows_load *load);
 void ps_rows_page_write(void *body, const ps_rows_page *page);
+/* Write all. */
+void ps_rows_keep_write(void *body, const ps_rows_keep *keep);
+void ps_rows_kept_write(void *body, const ps_rows_kept *kept, uint32_t n_tables);
+void ps_rows_return_write(void *body, const ps_rows_return *back);
 
 /* PROTOCOL when the bytes are not exactly such a body. body: 8-byte aligned; borrowed by
  * *out. widths (n_tables): of rows with their state. */
@@ -102,5 +139,9 @@ ps_err ps_rows_load_read(const void *body, uint64_t bytes, ps_rows_load *out);
 ps_err ps_rows_save_read(const void *body, uint64_t bytes, ps_rows_save *out);
 ps_err ps_rows_page_read(const void *body, uint64_t bytes, uint32_t width,
                          ps_rows_page *out);
+ps_err ps_rows_keep_read(const void *body, uint64_t bytes, ps_rows_keep *out);
+ps_err ps_rows_kept_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                         ps_rows_kept *out);
+ps_err ps_rows_return_read(const void *body, uint64_t bytes, ps_rows_return *out);
 
 #endif

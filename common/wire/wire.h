@@ -49,10 +49,14 @@
  *          that the step has pulled
  *   LOAD_ROWS  rows, with their state
  *   SAVE_ROWS  asks for a part of a table
+ *   KEEP_ROWS  sets a point to which
+ *          all tables can go back
+ *   RETURN_ROWS  goes back to it
  *
  * A worker numbers its messages of rows to a shard, and the shard answers each once, in
  * that order. `step` counts the steps of the rows: a PULL_ROWS of step s is answered when
- * all workers' PUSH_ROWS of step s - 1 are applied. A body of `count` bytes travels in
+ * all workers' PUSH_ROWS of step s - 1 are applied. After a RETURN_ROWS the step is that
+ * of the point. A body of `count` bytes travels in
  * pieces, in order, so that chunks need not wait behind it: a payload is a piece, which
  * begins at byte `at`. Over a new connection an unanswered body begins again with its
  * first byte. The shard returns the credit of each piece at once.
@@ -124,6 +128,8 @@ enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE =
     X(PUSH_ROWS, 11, WORKER, true)                                                       \
     X(LOAD_ROWS, 12, WORKER, true)                                                       \
     X(SAVE_ROWS, 13, WORKER, true)                                                       \
+    X(KEEP_ROWS, 14, WORKER, true)                                                       \
+    X(RETURN_ROWS, 15, WORKER, true)                                                     \
     X(READY, 16, SHARD, false)                                                           \
     X(WEIGHTS, 17, SHARD, true)                                                          \
     X(CREDIT, 18, SHARD, false)                                                          \
@@ -176,7 +182,7 @@ typedef struct ps_wire_header {
         struct { // FETCH, STATE, RESTORE, RESTORED
             uint64_t array;
         } state;
-        struct {             // PULL_ROWS, PUSH_ROWS, LOAD_ROWS, SAVE_ROWS, ROWS
+        struct {             // of rows, by number PULL_ROWS to RETURN_ROWS; ROWS
             uint64_t number; // of the worker's message to this shard, from 1
             uint64_t at;     // of the piece in the body
         } rows;
@@ -205,7 +211,7 @@ bool ps_wire_has_payload(const ps_wire_header *h);
 /* Whether it is a worker's message of rows. */
 static inline bool ps_wire_is_rows(int kind)
 {
-    return kind >= PS_MSG_PULL_ROWS && kind <= PS_MSG_SAVE_ROWS;
+    return kind >= PS_MSG_PULL_ROWS && kind <= PS_MSG_RETURN_ROWS;
 }
 /* Whether workers send the kind; otherwise shards do, or it is unknown. */
 bool ps_wire_from_worker(int kind);

@@ -24,7 +24,7 @@ static struct {
     ps_shard shard;
 } t;
 
-static void open_shard(void)
+static void open_shard_with(ps_rows_keeper *keeper)
 {
     static const char *const set[] = {"model.input=[64]", "model.layers=[{linear: 10}]",
                                       "optimizer.name=sgd"};
@@ -40,7 +40,8 @@ static void open_shard(void)
                               .table = &t.spec.table,
                               .plan = &t.plan,
                               .rule = &t.rule,
-                              .n_workers = WORKERS};
+                              .n_workers = WORKERS,
+                              .keeper = keeper};
     s->rule = t.rule;
     s->pace = &ps_shard_bsp;
     assert_ok(ps_chunk_codec_init(&s->codec, &t.config, &t.spec.table));
@@ -70,6 +71,11 @@ static void open_shard(void)
     s->peers[1].rows = t.arena.base;
     zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
     zmq_poll(&item, 1, 0); // it learns of the workers
+}
+
+static void open_shard(void)
+{
+    open_shard_with(NULL);
 }
 
 static void close_shard(void)
@@ -306,6 +312,121 @@ TEST(a_piece_after_a_lost_one_is_dropped)
     close_shard();
 }
 
+/* ---- points ---- */
+
+static message keep(uint64_t number, uint64_t step, uint64_t point)
+{
+    const ps_rows_keep what = {.point = point};
+    message m = message_of(PS_MSG_KEEP_ROWS, 0, number, step, ps_rows_keep_bytes(&what));
+    ps_rows_keep_write(m.body, &what);
+    return m;
+}
+
+static message go_back(uint64_t number, uint64_t step, uint64_t point)
+{
+    char manifest[160];
+    snprintf(
+        manifest, sizeof manifest,
+        "{\"rows\":1,\"point\":%d,\"step\":1,\"tables\":[{\"name\":\"user\",\"steps\":1}]"
+        ",\"files\":[]}",
+        (int)point);
+    const ps_rows_return what = {point, "/", manifest, 1, strlen(manifest)};
+    message m =
+        message_of(PS_MSG_RETURN_ROWS, 0, number, step, ps_rows_return_bytes(&what));
+    ps_rows_return_write(m.body, &what);
+    return m;
+}
+
+/* An answer to worker 0 that begins with this number. Of KEEP_ROWS 0: no files; of
+ * RETURN_ROWS 1: the shard has gone back. */
+static void expect_number(uint64_t number, uint64_t wanted)
+{
+    ps_wire_frames f;
+    ps_wire_header h = {0};
+    ps_wire_frames_open(&f);
+    for (bool got = true; got && h.kind != PS_MSG_ROWS;) {
+        assert_ok(ps_wire_recv(t.worker[0], false, &f, &got));
+        assert_true(got);
+        assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
+    }
+    uint64_t found;
+    assert_int_equal(h.rows.number, number);
+    assert_in_range(zmq_msg_size(&f.payload), sizeof found, 64);
+    memcpy(&found, zmq_msg_data(&f.payload), sizeof found);
+    assert_int_equal(found, wanted);
+    ps_wire_frames_close(&f);
+}
+
+static void both_step(uint64_t number, uint64_t step, float before)
+{
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        send(pull(r, number + 1 - r, step, ids)); // worker 0 has sent one more
+        expect_rows(r, number + 1 - r, IDS * DIM, before);
+    }
+    for (uint32_t r = 0; r < WORKERS; r++)
+        send(push(r, number + 2 - r, step, 0.5f));
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_rows(r, number + 2 - r, 0, 0);
+}
+
+/* In the job, which has a lookup under way, and in the next one of the process. */
+TEST(goes_back_to_a_point)
+{
+    ps_rows_keeper *keeper;
+    uint64_t points[PS_ROW_MARKS];
+    assert_ok(ps_rows_keeper_create(&keeper));
+    open_shard();
+    t.shard.o.keeper = keeper;
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        send(pull(r, 1, 0, ids));
+        expect_rows(r, 1, IDS * DIM, 1);
+        send(push(r, 2, 0, 0.5f));
+    }
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_rows(r, 2, 0, 0);
+    for (int again = 0; again < 2; again++) {
+        send(keep(3, 1, 77));
+        expect_number(3, 0);
+    }
+    both_step(3, 1, 0.5f);
+    send(pull(1, 5, 2, ids));
+    expect_rows(1, 5, IDS * DIM, 0);
+    send(pull(1, 6, 3, ids)); // asked for ahead
+    send(go_back(6, 2, 5));
+    expect_number(6, 0);
+    for (int again = 0; again < 2; again++) {
+        send(go_back(7, 2, 77));
+        expect_number(7, 1);
+    }
+    expect_rows(1, 6, IDS * DIM, 0.5f);
+    send(pull(0, 8, 1, ids));
+    expect_rows(0, 8, IDS * DIM, 0.5f);
+    close_shard();
+    // twice, since a job may fail before its workers have chosen
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ps_rows_keeper_points(keeper, 0, 1, points), 1);
+        assert_int_equal(points[0], 77);
+        assert_int_equal(ps_rows_keeper_points(keeper, 0, 2, points), 0);
+        open_shard_with(keeper);
+        if (i == 1) {
+            send(go_back(1, 0, 77));
+            expect_number(1, 1);
+            send(pull(0, 2, 1, ids));
+            expect_rows(0, 2, IDS * DIM, 0.5f);
+        }
+        close_shard();
+    }
+    // a job that begins anew gives it up
+    open_shard_with(keeper);
+    send(pull(0, 1, 0, ids));
+    expect_rows(0, 1, IDS * DIM, 1);
+    send(go_back(2, 0, 77));
+    expect_number(2, 0);
+    close_shard();
+    assert_int_equal(ps_rows_keeper_points(keeper, 0, 1, points), 0);
+    ps_rows_keeper_destroy(&keeper);
+}
+
 /* ---- a worker that breaks the rules ---- */
 
 static void refused(message m, const char *why)
@@ -388,15 +509,20 @@ TEST(a_worker_that_breaks_a_rule_is_named)
             set_u32(&m, 16, UINT32_MAX));
     REFUSED("rows of 9 numbers", message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 24),
             set_u32(&m, 4, 9));
-    REFUSED("gradients of 1 requests for rows; it made 0", push(1, 5, 0, 1), (void)m);
-    REFUSED("3 rows of table user outside of its arena", shared_pull(6, 0),
+    REFUSED("a point without a name", keep(5, 0, 0), m.h.rank = 1);
+    REFUSED("files of kind 4", keep(6, 0, 1), m.h.rank = 1; m.body[8] = 4);
+    REFUSED("none from /", message_of(PS_MSG_KEEP_ROWS, 1, 7, 0, 20), m.body[16] = 'a');
+    REFUSED("manifest of rows is damaged", go_back(8, 0, 1), m.h.rank = 1;
+            m.body[20] = 1);
+    REFUSED("gradients of 1 requests for rows; it made 0", push(1, 9, 0, 1), (void)m);
+    REFUSED("3 rows of table user outside of its arena", shared_pull(10, 0),
             set_u32(&m, m.bytes - sizeof(uint32_t), 1));
-    send(pull(1, 7, 0, ids));
-    REFUSED("6 numbers as gradients of rows; 0 were", push(1, 8, 0, 1),
+    send(pull(1, 11, 0, ids));
+    REFUSED("6 numbers as gradients of rows; 0 were", push(1, 12, 0, 1),
             m.body[ps_rows_push_head(1, 0)] = 0);
-    send(push(1, 9, 0, 1));
-    REFUSED("after that step's gradients", pull(1, 10, 0, ids), (void)m);
-    REFUSED("at 0 of 1099511627776", pull(1, 11, 0, ids), m.h.count = UINT64_C(1) << 40;
+    send(push(1, 13, 0, 1));
+    REFUSED("after that step's gradients", pull(1, 14, 0, ids), (void)m);
+    REFUSED("at 0 of 1099511627776", pull(1, 15, 0, ids), m.h.count = UINT64_C(1) << 40;
             m.bytes = 40);
     close_shard();
 }
@@ -415,7 +541,7 @@ TEST(random_messages)
         message m = draw & 1 ? pull(1, number, (draw >> 1 & 15) == 15, ids)
                              : push(1, number, 0, 1);
         if ((draw & 9) == 9) m = shared_pull(number, 0);
-        if (draw & 4) m.h.kind = (uint8_t)(PS_MSG_PULL_ROWS + (draw >> 3) % 4);
+        if (draw & 4) m.h.kind = (uint8_t)(PS_MSG_PULL_ROWS + (draw >> 3) % 6);
         if (draw & 32) m.body[(draw >> 6) % m.bytes] ^= (uint8_t)(1u << (draw >> 20) % 8);
         if (draw & 1024) m.h.count = m.bytes = 1 + (draw >> 11) % sizeof m.body;
         if ((draw >> 28) == 0) m.h.rows.number += draw >> 12 & 3;

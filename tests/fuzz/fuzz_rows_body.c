@@ -30,6 +30,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_rows_load load;
     ps_rows_page page;
     ps_rows_save save;
+    ps_rows_keep keep;
+    ps_rows_kept kept;
+    ps_rows_return back;
     volatile uint64_t sum = 0;
     if (ps_rows_pull_read(body, n, n_tables, &pull) == PS_OK)
         sum = (pull.places ? sum_of(pull.places, n_tables * sizeof *pull.places)
@@ -44,6 +47,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         sum = sum_of(page.ids, page.n * 8) + sum_of(page.versions, page.n * 4) +
               sum_of(page.values, page.n * width * 4);
     if (ps_rows_save_read(body, n, &save) == PS_OK) sum = save.table;
+    if (ps_rows_keep_read(body, n, &keep) == PS_OK)
+        sum = sum_of(keep.path, keep.path_bytes);
+    if (ps_rows_kept_read(body, n, n_tables, &kept) == PS_OK)
+        sum = sum_of(kept.tables, n_tables * sizeof *kept.tables) +
+              sum_of(kept.fault, kept.fault_bytes);
+    if (ps_rows_return_read(body, n, &back) == PS_OK)
+        sum = sum_of(back.folder, back.folder_bytes) +
+              sum_of(back.manifest, back.manifest_bytes);
     (void)sum;
     free(body);
     return 0;

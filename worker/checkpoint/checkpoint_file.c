@@ -39,31 +39,13 @@ static void local_name(int rank, char out[48])
     snprintf(out, 48, "local-%d.safetensors", rank);
 }
 
-/* Size and CRC-32 of a file. */
-static ps_err sum_file(const char *path, uint64_t *bytes, uint32_t *crc)
-{
-    enum { BUFFER = 1 << 20 };
-    unsigned char *buffer;
-    PS_TRY(ps_mem_map_zeroed(&buffer, BUFFER, path)); // most files are small
-    FILE *file;
-    ps_err err = ps_regular_file_stream(path, "r", &file);
-    *bytes = 0;
-    *crc = (uint32_t)crc32(0, NULL, 0);
-    for (size_t n; file && (n = fread(buffer, 1, BUFFER, file)) > 0; *bytes += n)
-        *crc = (uint32_t)crc32(*crc, buffer, (uInt)n);
-    if (file && ferror(file)) err = ps_err_errno(PS_ERR_IO, "%s: reading", path);
-    if (file) fclose(file);
-    ps_mem_unmap(buffer, BUFFER);
-    return err;
-}
-
 /* Notes a file that is written in the manifest. */
 static ps_err note_file(const char *folder, const char *name, json_t *files)
 {
     char path[PATH_MAX];
     uint64_t bytes;
     uint32_t crc;
-    PS_TRY(sum_file(checkpoint_path_of(folder, name, path), &bytes, &crc));
+    PS_TRY(ps_regular_file_sum(checkpoint_path_of(folder, name, path), &bytes, &crc));
     json_t *entry =
         json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "crc32", (json_int_t)crc);
     if (json_object_set_new(files, name, entry) == 0) return PS_OK;
@@ -342,7 +324,7 @@ static ps_err checkpoint_check_file(const char *folder, const char *name,
             PS_ERR_FORMAT,
             "%s: its manifest names the file %s, which is outside the folder", folder,
             name);
-    PS_TRY(sum_file(checkpoint_path_of(folder, name, path), &bytes, &crc));
+    PS_TRY(ps_regular_file_sum(checkpoint_path_of(folder, name, path), &bytes, &crc));
     if (bytes != (uint64_t)size)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: has %" PRIu64 " bytes, but the manifest says %lld", path,

@@ -1,0 +1,136 @@
+#include "shard_rows_points.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fault_point.h"
+#include "log.h"
+#include "mem.h"
+
+/* ---- KEEP_ROWS ---- */
+
+static ps_err points_take_path(const char *text, uint64_t bytes, char out[PATH_MAX])
+{
+    if (bytes >= PATH_MAX || memchr(text, '\0', bytes) || (bytes > 0 && text[0] != '/'))
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a path of %" PRIu64 " bytes that is none from /", bytes);
+    memcpy(out, text, bytes);
+    out[bytes] = '\0';
+    return PS_OK;
+}
+
+/* Writes files where they are wanted, and the answer. */
+static ps_err points_answer(ps_row_store *store, uint32_t shard, const char *path,
+                            ps_row_writes writes, ps_row_manifest_file *files,
+                            struct ps_rows_kept_table *tables, void **answer,
+                            uint64_t *answer_bytes)
+{
+    ps_rows_kept kept = {.tables = tables};
+    ps_err_saved fault = {0};
+    if (writes != PS_ROW_WRITE_NONE) {
+        const ps_err err =
+            ps_row_store_write(store, path, shard, writes, &kept.since, files);
+        fault = ps_err_save(err);
+        if (err != PS_OK) {
+            kept.fault = fault.message;
+            kept.fault_bytes = strlen(fault.message);
+            PS_WARN("rows-not-written", "reason=\"%s\"", fault.message);
+        }
+    }
+    for (uint32_t t = 0; t < store->n; t++)
+        tables[t] =
+            (struct ps_rows_kept_table){store->made[t], files[t].bytes, files[t].crc};
+    *answer_bytes = ps_rows_kept_bytes(&kept, store->n);
+    PS_TRY(ps_mem_zalloc(answer, *answer_bytes, 1, "an answer of rows"));
+    ps_rows_kept_write(*answer, &kept, store->n);
+    return PS_OK;
+}
+
+ps_err ps_shard_rows_keep(ps_row_store *store, uint32_t shard, uint64_t step,
+                          const void *body, uint64_t bytes, void **answer,
+                          uint64_t *answer_bytes)
+{
+    ps_rows_keep keep;
+    char path[PATH_MAX];
+    struct ps_rows_kept_table *tables = NULL;
+    ps_row_manifest_file *files;
+    PS_TRY(ps_rows_keep_read(body, bytes, &keep));
+    PS_TRY(points_take_path(keep.path, keep.path_bytes, path));
+    if (keep.point == 0 || keep.writes > PS_ROW_WRITE_CHANGES)
+        return ps_err_set(PS_ERR_PROTOCOL, "a point without a name, or files of kind %u",
+                          keep.writes);
+    PS_TRY(ps_row_store_set_point(store, keep.point, step));
+    PS_FAULT_POINT("rows.kept");
+    PS_TRY(ps_mem_zalloc(&files, store->n, sizeof *files, "files of rows"));
+    ps_err err = ps_mem_zalloc(&tables, store->n, sizeof *tables, "files of rows");
+    if (err == PS_OK)
+        err = points_answer(store, shard, path, (ps_row_writes)keep.writes, files, tables,
+                            answer, answer_bytes);
+    free(tables);
+    free(files);
+    return err;
+}
+
+/* ---- RETURN_ROWS ---- */
+
+/* The tables of a manifest's files. */
+static ps_err points_read(const ps_row_store *like, const ps_row_manifest *m,
+                          const char *folder, uint32_t shard, uint32_t n_shards,
+                          ps_row_store **out)
+{
+    ps_row_spec *specs;
+    PS_TRY(ps_mem_zalloc(&specs, like->n, sizeof *specs, "embedding tables"));
+    for (uint32_t t = 0; t < like->n; t++)
+        specs[t] = like->tables[t].spec;
+    ps_err err = ps_row_manifest_check(m, specs, like->n);
+    if (err == PS_OK)
+        err = ps_row_store_create(specs, like->n, like->tables[0].first_partition,
+                                  like->tables[0].end_partition, out);
+    if (err == PS_OK) err = ps_row_store_read(*out, folder, m, shard, n_shards);
+    if (err == PS_OK) err = ps_row_store_set_point(*out, m->point, m->step);
+    if (err != PS_OK) ps_row_store_destroy(out);
+    free(specs);
+    return err;
+}
+
+static void points_replace(ps_row_store **now, ps_row_store **by)
+{
+    ps_row_store_destroy(now);
+    *now = *by;
+    *by = NULL;
+}
+
+ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, uint32_t shard,
+                            uint32_t n_shards, const void *body, uint64_t bytes,
+                            uint64_t *step, bool *found)
+{
+    ps_rows_return back;
+    ps_row_manifest m;
+    char folder[PATH_MAX];
+    ps_row_store *read = NULL;
+    PS_TRY(ps_rows_return_read(body, bytes, &back));
+    PS_TRY(points_take_path(back.folder, back.folder_bytes, folder));
+    if (ps_row_manifest_read(back.manifest, back.manifest_bytes, &m) != PS_OK)
+        return ps_err_prefix(PS_ERR_PROTOCOL, "RETURN_ROWS");
+    if (*before && ps_row_store_fits(*before, *now) &&
+        ps_row_store_has(*before, back.point))
+        points_replace(now, before);
+    ps_err err = PS_OK;
+    const char *from = NULL;
+    if (ps_row_store_has(*now, back.point)) {
+        from = "memory";
+        err = ps_row_store_go_back(*now, back.point, step);
+    } else if (m.n_files > 0) {
+        from = folder;
+        *step = m.step;
+        err = points_read(*now, &m, folder, shard, n_shards, &read);
+        if (err == PS_OK) points_replace(now, &read);
+    }
+    *found = from != NULL;
+    if (err == PS_OK && from) PS_INFO("rows", "step=%" PRIu64 " from=%s", *step, from);
+    ps_row_manifest_fini(&m);
+    ps_row_store_destroy(before);
+    return err;
+}

@@ -1,0 +1,23 @@
+/* A shard's points (row_store.h), as the messages KEEP_ROWS and RETURN_ROWS want it. */
+#ifndef PS_SHARD_ROWS_POINTS_H
+#define PS_SHARD_ROWS_POINTS_H
+
+#include "row_store.h"
+#include "rows_body.h"
+
+/* KEEP_ROWS of step `step`: sets the point, and writes files. *answer (*answer_bytes) is
+ * owned by the caller (free()). A file that cannot be written is no failure here: the
+ * answer says it. PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_keep(ps_row_store *store, uint32_t shard, uint64_t step,
+                          const void *body, uint64_t bytes, void **answer,
+                          uint64_t *answer_bytes);
+
+/* RETURN_ROWS: *now becomes the tables at the point, *step their step. *now and *before
+ * (which may be NULL) are the tables of the job and of the one before it in this process;
+ * *before becomes NULL. *found false: nothing is changed, since the point is nowhere.
+ * FORMAT, IO, SHAPE: its files. PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, uint32_t shard,
+                            uint32_t n_shards, const void *body, uint64_t bytes,
+                            uint64_t *step, bool *found);
+
+#endif

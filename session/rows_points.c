@@ -1,0 +1,178 @@
+#include "rows_points.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "rows_body.h"
+#include "wire.h"
+
+enum { ANSWER_MOST = 64 << 20 };
+
+struct ps_rows_points {
+    const ps_row_spec *specs;
+    uint32_t n, n_shards;
+    ps_exchange_body *requests, *answers; // (n_shards)
+    void *body; // of the last message: after a failure it may still be read
+    ps_row_manifest_file *full; // (n_shards, n) that files with changes add to
+    bool has_full;              // of the last writes of all servers
+    char fault[512];
+};
+
+ps_err ps_rows_points_create(const ps_row_spec *specs, uint32_t n, uint32_t n_shards,
+                             ps_rows_points **out)
+{
+    ps_rows_points *p;
+    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "points of rows"));
+    p = *out;
+    *p = (ps_rows_points){.specs = specs, .n = n, .n_shards = n_shards};
+    ps_err err = ps_mem_zalloc(&p->requests, n_shards, sizeof *p->requests, "messages");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&p->answers, n_shards, sizeof *p->answers, "messages");
+    if (err == PS_OK)
+        err = ps_mem_zalloc(&p->full, (size_t)n_shards * n, sizeof *p->full,
+                            "files of rows");
+    for (uint32_t i = 0; err == PS_OK && i < n_shards; i++)
+        p->answers[i] = (ps_exchange_body){.grows = true, .most = ANSWER_MOST};
+    if (err != PS_OK) ps_rows_points_destroy(out);
+    return err;
+}
+
+void ps_rows_points_destroy(ps_rows_points **points)
+{
+    ps_rows_points *p = *points;
+    if (!p) return;
+    for (uint32_t i = 0; p->answers && i < p->n_shards; i++)
+        free(p->answers[i].bytes);
+    free(p->body);
+    free(p->requests);
+    free(p->answers);
+    free(p->full);
+    free(p);
+    *points = NULL;
+}
+
+static ps_err points_room(ps_rows_points *p, uint64_t bytes)
+{
+    free(p->body);
+    return ps_mem_zalloc(&p->body, bytes, 1, "a message of rows");
+}
+
+/* The body to all shards. */
+static ps_err points_ask(ps_rows_points *p, ps_session *session, int kind, uint64_t step,
+                         uint64_t bytes)
+{
+    for (uint32_t i = 0; i < p->n_shards; i++)
+        p->requests[i] = (ps_exchange_body){.bytes = p->body, .n = bytes};
+    uint64_t sent;
+    PS_TRY(ps_session_rows_send(session, kind, step, p->requests, p->answers, &sent));
+    return ps_session_rows_wait(session, sent);
+}
+
+/* A shard's files, and those that they add to. */
+static ps_err points_take_shard(ps_rows_points *p, const ps_rows_point *what,
+                                uint32_t shard, const ps_rows_kept *kept,
+                                ps_row_manifest *m)
+{
+    ps_row_manifest_file *full = p->full + (size_t)shard * p->n;
+    for (uint32_t t = 0; t < p->n; t++) {
+        ps_row_manifest_file file = {.table = t,
+                                     .changes = kept->since != 0,
+                                     .bytes = kept->tables[t].bytes,
+                                     .crc = (uint32_t)kept->tables[t].crc};
+        snprintf(file.name, sizeof file.name, "%s-%u-%u", what->name, t, shard);
+        m->tables[t].steps = kept->tables[t].steps;
+        if (what->writes == PS_ROW_WRITE_NONE || p->fault[0]) continue;
+        if (file.changes)
+            PS_TRY(ps_row_manifest_add(m, &full[t]));
+        else
+            full[t] = file;
+        PS_TRY(ps_row_manifest_add(m, &file));
+    }
+    return PS_OK;
+}
+
+static ps_err points_take(ps_rows_points *p, const ps_rows_point *what,
+                          ps_row_manifest *m)
+{
+    ps_rows_kept kept;
+    p->fault[0] = '\0';
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        PS_TRY(ps_rows_kept_read(p->answers[i].bytes, p->answers[i].n, p->n, &kept));
+        if (kept.fault_bytes > 0 && !p->fault[0])
+            snprintf(p->fault, sizeof p->fault, "shard %u: %.*s", i,
+                     (int)(kept.fault_bytes < 400 ? kept.fault_bytes : 400), kept.fault);
+    }
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        PS_TRY(ps_rows_kept_read(p->answers[i].bytes, p->answers[i].n, p->n, &kept));
+        PS_TRY(points_take_shard(p, what, i, &kept, m));
+    }
+    return PS_OK;
+}
+
+ps_err ps_rows_points_set(ps_rows_points *p, ps_session *session,
+                          const ps_rows_point *what, char **manifest, const char **fault)
+{
+    char path[PATH_MAX] = "";
+    if (what->writes != PS_ROW_WRITE_NONE &&
+        snprintf(path, sizeof path, "%s/%s", what->folder, what->name) >=
+            (int)sizeof path)
+        return ps_err_set(PS_ERR_ARG, "%s: too long a path for files of rows",
+                          what->folder);
+    const bool changes = what->writes == PS_ROW_WRITE_CHANGES;
+    const ps_rows_keep keep = {.point = what->point,
+                               .writes = changes && !p->has_full ? PS_ROW_WRITE_FIRST
+                                                                 : what->writes,
+                               .path = path,
+                               .path_bytes = strlen(path)};
+    PS_TRY(points_room(p, ps_rows_keep_bytes(&keep)));
+    ps_rows_keep_write(p->body, &keep);
+    PS_TRY(
+        points_ask(p, session, PS_MSG_KEEP_ROWS, what->step, ps_rows_keep_bytes(&keep)));
+    ps_row_manifest m;
+    ps_err err = ps_row_manifest_init(&m, p->specs, p->n);
+    m.point = what->point;
+    m.step = what->step;
+    if (err == PS_OK) err = points_take(p, what, &m);
+    if (err == PS_OK) err = ps_row_manifest_write(&m, manifest);
+    ps_row_manifest_fini(&m);
+    if (what->writes != PS_ROW_WRITE_NONE) p->has_full = err == PS_OK && !p->fault[0];
+    *fault = p->fault;
+    return err;
+}
+
+ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t step,
+                             const char *folder, const char *manifest)
+{
+    ps_row_manifest m;
+    PS_TRY(ps_row_manifest_read(manifest, strlen(manifest), &m));
+    ps_err err = ps_row_manifest_check(&m, p->specs, p->n);
+    const ps_rows_return back = {.point = m.point,
+                                 .folder = folder,
+                                 .folder_bytes = strlen(folder),
+                                 .manifest = manifest,
+                                 .manifest_bytes = strlen(manifest)};
+    const uint64_t wanted = m.step;
+    ps_row_manifest_fini(&m);
+    PS_TRY(err);
+    PS_TRY(points_room(p, ps_rows_return_bytes(&back)));
+    ps_rows_return_write(p->body, &back);
+    PS_TRY(points_ask(p, session, PS_MSG_RETURN_ROWS, step, ps_rows_return_bytes(&back)));
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        uint64_t found = 0;
+        if (p->answers[i].n != sizeof found)
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "an answer to RETURN_ROWS of %" PRIu64 " bytes",
+                              p->answers[i].n);
+        memcpy(&found, p->answers[i].bytes, sizeof found);
+        if (!found)
+            return ps_err_set(PS_ERR_ARG,
+                              "shard %u does not have the rows of step %" PRIu64
+                              " any more, and they were not written to files",
+                              i, wanted);
+    }
+    return PS_OK;
+}
