@@ -1,5 +1,7 @@
-"""psrun --restarts with a program of the user's: when a part fails, all parts are started again, as
-torchrun does. The program goes on from its commits (commits.py), or from what it has saved itself."""
+"""psrun --restarts with a program of the user's: when a part fails, all workers are started again, as
+torchrun does. The program goes on from its commits (commits.py), or from what it has saved itself. Servers
+that have not failed stay: they join the next attempt, and have kept rows of embedding tables."""
+import signal
 import time
 
 from . import commits, ports
@@ -15,20 +17,35 @@ def environment(job, number):
 
 
 def run(job, screen, supervise):
-    """supervise(environment, heard) makes an attempt, and returns its supervisor and psrun's exit code. Returns those
-    of the last one."""
+    """supervise(environment, heard, keeps, adopted) makes an attempt, and returns its supervisor and psrun's exit code.
+    Returns those of the last one."""
     if not job.restarts:
-        return supervise(environment(job, 0), lambda event: None)
+        return supervise(environment(job, 0), lambda event: None, False, [])
     with commits.Folders(job) as folders:
         return _run(job, screen, supervise, folders, commits.Told(screen))
 
 
 def _run(job, screen, supervise, folders, told):
+    servers = []  # that stay
+    try:
+        return _attempts(job, screen, supervise, folders, told, servers)
+    finally:
+        _end(servers)
+
+
+def _end(servers):
+    for watched in servers:
+        watched.process.signal(signal.SIGKILL)
+    servers.clear()
+
+
+def _attempts(job, screen, supervise, folders, told, servers):
     short = 0  # attempts in a row
     for number in range(job.restarts + 1):
         began, before = time.monotonic(), told.number
-        supervisor, code = supervise(environment(job, number), told.hear)
-        failed = [w for w in supervisor.watched if w.code not in (0, *INTERRUPTED)]
+        supervisor, code = supervise(environment(job, number), told.hear, number < job.restarts, servers)
+        servers[:] = supervisor.left_running
+        failed = [w for w in supervisor.watched if w.code not in (0, None, *INTERRUPTED)]
         if code != 1 or supervisor.signal or not all(map(is_passing, failed)):
             break
         told.died(supervisor.cause, supervisor.now - supervisor.cause.ended_at)
@@ -41,10 +58,14 @@ def _run(job, screen, supervise, folders, told):
         came_further = (told.number or 0) > (before or 0)
         short = 0 if came_further or time.monotonic() - began >= SHORT_S else short + 1
         delay_s = min(MOST_DELAY_S, 2 ** (short - 2)) if short > 1 else 0
-        screen.say(f"psrun: all parts are started again (restart {number + 1} of {job.restarts}"
+        screen.say(f"psrun: all {'workers' if servers else 'parts'} are started again (restart {number + 1} of {job.restarts}"
                    + (f", in {delay_s} s)" if delay_s else ")"))
         time.sleep(delay_s)
         folders.look()
+        if any(watched.process.poll() is not None for watched in servers):
+            _end(servers)  # they have waited for too long
         if not job.hosts:  # the old ports may be taken for a while
-            job.master_port, job.store_port = ports.free_port(), ports.free_port()
+            job.store_port = ports.free_port()
+            if not servers:
+                job.master_port = ports.free_port()
     return supervisor, code

@@ -356,8 +356,9 @@ def supervise(job, screen, env, out, summary=True):
 
 def run_program(job, screen, env, logs):
     """Returns the supervisor of the last attempt, and its exit code."""
-    def attempt(more, heard):
-        one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S)
+    def attempt(more, heard, keeps, adopted):
+        one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S, keeps=keeps,
+                         adopted=adopted)
         one.heard = heard
         one.attempt = more["TORCHELASTIC_RESTART_COUNT"]
         one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"

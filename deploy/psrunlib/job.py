@@ -138,7 +138,8 @@ class Job:
         # Servers of a program get the rest from its workers.
         own = [s for s in self.overrides if not self.program or s.startswith(OF_SERVERS)]
         settings = own + [f"exchange.name={self.exchange()}"]
-        if self.restarts and not self.program and not self.facts["recovery.rejoins"]:
+        # Servers of a program keep its embedding tables while its workers start again.
+        if self.restarts and not self.facts["recovery.rejoins"]:
             settings.append(f"recovery.rejoins={self.restarts}")
         if self.elastic and not self.restarts and self.facts["recovery.wait_ms"] == WAIT_MS:
             settings.append(f"recovery.wait_ms={WAIT_FOR_NOBODY_MS}")

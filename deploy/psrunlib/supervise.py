@@ -47,7 +47,8 @@ def listens_to(number):
 
 
 class Supervisor:
-    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None, elastic=None, ends_s=math.inf):
+    def __init__(self, screen, launch, logs_dir, dead_after_s, restarts=None, elastic=None, ends_s=math.inf,
+                 keeps=False, adopted=()):
         self.screen = screen
         self.faults = Faults(screen)
         self.launch = launch  # part -> process: local, or on another host
@@ -61,6 +62,10 @@ class Supervisor:
         self.when_killed = ""  # what to do about a part that a signal has ended
         self.drops_logs = False  # whether the logs of a start that has failed may go
         self.needs_logs = True  # they hold more than psrun has said
+        self.keeps = keeps  # whether servers stay for another attempt when a worker has failed (attempts.py)
+        self.adopted = adopted  # of the attempt before: watched servers
+        self.left_running = []  # servers for the next one
+        self.rejoined = set()  # names of parts that have told that they join again
         self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
         self.waiting = []  # (when, the watched part that has died[, the part to start instead])
         self.watched = []
@@ -91,7 +96,7 @@ class Supervisor:
             for part in parts:
                 if self.interrupts:
                     break  # no part has to be told then
-                self._start(part)
+                self._adopt(part) or self._start(part)
             while self._goes_on() and not self._left():
                 self._read(self._pause_s())
                 self._tick()
@@ -107,6 +112,7 @@ class Supervisor:
                 self._end_in_order()
                 self._say_ending()
                 self.faults.tick(self.now)
+            self.left_running = self._staying()
             self._name_left()
             self.screen.keep_bar()
             code = self._verdict()
@@ -115,12 +121,19 @@ class Supervisor:
             self.faults.show()
             return code
         finally:
-            self._tell_all(signal.SIGKILL)
+            self._tell_all(signal.SIGKILL, but=self.left_running)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _goes_on(self):
-        return self.waiting or any(w.code is None or w.open for w in self.watched)
+        staying = self._staying()
+        return self.waiting or any(w.code is None or w.open for w in self.watched if w not in staying)
+
+    def _staying(self):
+        """The servers, where all of them wait for the workers of another attempt."""
+        servers = [w for w in self.watched if w.part.role == "server"]
+        stay = self.keeps and self.failed_at is not None and not self.signal
+        return servers if stay and all(w.code is None and w.part.name in self.rejoined for w in servers) else []
 
     def _pause_s(self):
         """How long psrun may wait for output: hardly where a part is to be started now, or has just
@@ -133,6 +146,20 @@ class Supervisor:
         now = time.monotonic()
         self.now += min(now - self.looked_at, ROUND_MOST_S)
         self.looked_at = now
+
+    def _adopt(self, part):
+        """Watches a server that runs already. Returns whether there is one."""
+        found = [w for w in self.adopted if w.part.name == part.name]
+        for watched in found:
+            watched.begin_again()
+            self._watch(watched)
+        return bool(found)
+
+    def _watch(self, watched):
+        self.watched.append(watched)
+        for stream in (watched.process.output, watched.process.events):
+            os.set_blocking(stream.fileno(), False)
+            self.selector.register(stream, selectors.EVENT_READ, watched)
 
     def _start(self, part, instead_of=None):
         path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
@@ -149,12 +176,8 @@ class Supervisor:
         watched = Watched(process, log)
         if instead_of:
             watched.all_joined = instead_of.all_joined
-            self.watched[self.watched.index(instead_of)] = watched
-        else:
-            self.watched.append(watched)
-        for stream in (process.output, process.events):
-            os.set_blocking(stream.fileno(), False)
-            self.selector.register(stream, selectors.EVENT_READ, watched)
+            self.watched.remove(instead_of)
+        self._watch(watched)
 
     def _read(self, timeout):
         if not self.selector.get_map():
@@ -196,6 +219,8 @@ class Supervisor:
     def _hear(self, watched, event):
         self.tally.hear(event)
         self.heard(event)
+        if event["event"] == "rejoin":
+            self.rejoined.add(watched.part.name)
         if self.elastic:
             self.elastic.hear(event)
         if not self.restarts:
@@ -374,7 +399,7 @@ class Supervisor:
 
     def _name_left(self):
         for watched in self.watched:
-            if watched.code is None:
+            if watched.code is None and watched not in self.left_running:
                 watched.code = -signal.SIGKILL
                 self.screen.say(f"psrun: {watched.part.name} does not end, not even by SIGKILL: it "
                                 "waits for a disk or a device")
@@ -394,6 +419,9 @@ class Supervisor:
         workers = [w for w in self.watched if w.part.role == "worker"]
         began = any(w.all_joined for w in self.watched)  # until then no coordinator tells the others
         if self.failed_at is not None:
+            servers = [w for w in self.watched if w.part.role == "server"]
+            if self.keeps and all(w.code is not None for w in workers) and any(w.code is not None for w in servers):
+                return True  # the others would wait for another attempt
             told = began or self.passed_on_at is not None and any(w.code is None for w in workers)
             return self.now - self.failed_at > (GRACE_S if told else 0)
         done = [w.ended_at for w in self.watched if self._is_done(w)]
@@ -475,14 +503,15 @@ class Supervisor:
                 watched.note(f"psrun: {why}; this worker gets SIGINT", self.screen)
                 watched.process.signal(signal.SIGINT)
 
-    def _tell_all(self, number):
+    def _tell_all(self, number, but=()):
         for watched in self.watched:
-            if watched.code is None:
+            if watched.code is None and watched not in but:
                 watched.process.signal(number)
 
     def _end_all(self, number):
-        self.ended_by_us |= {w.part.name for w in self.watched if w.code is None}
-        self._tell_all(number)
+        staying = self._staying()
+        self.ended_by_us |= {w.part.name for w in self.watched if w.code is None and w not in staying}
+        self._tell_all(number, but=staying)
 
     def _ended_by_us(self, watched):
         """SIGINT kills a worker that has not set its handlers yet."""
@@ -492,7 +521,7 @@ class Supervisor:
     def _verdict(self):
         if self.all_done and not self.signal:
             return 0
-        failed = [w for w in self.watched if w.code not in (0, *INTERRUPTED) and not w.left]
+        failed = [w for w in self.watched if w.code not in (0, None, *INTERRUPTED) and not w.left]
         if self.signal:
             failed = [w for w in failed if not self._follows_from_interrupt(w)]
         if failed:

@@ -19,6 +19,11 @@ class Watched:
         self.rest, self.rest_of_events = "", b""
         self.open = True
         self.closed_at = 0.0  # when it closed its output, by Supervisor.now
+        self.n_stops = 0
+        self.begin_again()
+
+    def begin_again(self):
+        """Nothing is known of it yet: it has started, or takes part in another attempt."""
         self.failures = []  # events.Failure
         self.printed = []  # the same, from its output
         self.traceback = Traceback()
@@ -30,7 +35,6 @@ class Watched:
         self.code = None
         self.ended_at = 0.0
         self.stopped_at = None  # set while it is stopped
-        self.n_stops = 0
         self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
         self.left = False  # it has ended, and an elastic job goes on without it

@@ -59,7 +59,7 @@ class Launch(JobTest):
     def test_restarts(self):
         text = self.said("restarts")
         self.assertRegex(text, r"(?m)^\[\(3, -5.0\)\]$")
-        self.assertRegex(text, r"(?m)^psrun: all parts are started again \(restart 1 of 1\)")
+        self.assertRegex(text, r"(?m)^psrun: all workers are started again \(restart 1 of 1\)")
 
     @nightly
     def test_too_few_restarts(self):
