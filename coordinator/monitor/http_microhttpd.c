@@ -34,8 +34,8 @@ struct ps_http_server {
 enum { CONTENT_TOO_LARGE = 413 }; // older libraries have another name for it
 
 typedef struct request {
-    char *bytes; // (n + 1)
-    size_t n;
+    char *bytes;    // (room)
+    size_t n, room; // n + 1 at least, or none
     bool too_long;
 } request;
 
@@ -140,12 +140,16 @@ static enum MHD_Result http_take_body(const ps_http_server *s, request *r,
     *n = 0;
     r->too_long = r->too_long || more > s->o.body_max - r->n;
     if (r->too_long) return MHD_YES;
-    char *grown = realloc(r->bytes, r->n + more + 1);
-    if (!grown) return MHD_NO;
-    memcpy(grown + r->n, upload, more);
-    r->bytes = grown;
+    if (r->n + more >= r->room) { // doubled: it comes in small pieces
+        const size_t room = 2 * (r->n + more) + 1;
+        char *grown = realloc(r->bytes, room);
+        if (!grown) return MHD_NO;
+        r->bytes = grown;
+        r->room = room;
+    }
+    memcpy(r->bytes + r->n, upload, more);
     r->n += more;
-    grown[r->n] = '\0';
+    r->bytes[r->n] = '\0';
     return MHD_YES;
 }
 

@@ -1,5 +1,5 @@
 /* A request to ps-worker --serve: the first byte says of which model, and whether it is
- * JSON; the rest is the body. */
+ * a form; the rest is the body. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,11 +100,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(bytes, data + 1, size - 1);
     bytes[size - 1] = '\0';
     const ps_http_body body = {.path = "/predict",
-                               .type = data[0] & 4 ? "application/json" : "",
+                               .type = data[0] & 4 ? "multipart/form-data" : "",
                                .bytes = bytes,
                                .n = size - 1};
-    const ps_err err =
-        ps_serve_answer(&models()[(data[0] & 3) % MODELS].loaded, &body, &answer);
+    ps_serving serving = {.model = &models()[(data[0] & 3) % MODELS].loaded};
+    const ps_err err = ps_serve_answer(&serving, &body, &answer);
     if (err == PS_OK && (!answer.type || !answer.body)) abort();
     if (err != PS_OK && ps_err_message()[0] == '\0') abort();
     free(answer.body);

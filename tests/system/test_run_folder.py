@@ -23,30 +23,7 @@ HEAD = "model: {%s layers: [{linear: {name: a, out: 8}}, tanh, {linear: {name: b
        "data: {kind: csv, train: all.csv@0-79, test: all.csv@80-119, drop: [id], batch: 8, target: %s, columns: [size, place]}\n" \
        "train: {epochs: 3, seed: 1, threads: 1}\noptimizer: {name: adamw, lr: 0.02}\n"
 
-# The exported model with the run's weights; its inputs and outputs scaled by hand.
-PYTORCH = """
-import csv, json, struct, sys, torch
-names = {}
-exec(open(sys.argv[1]).read(), names)
-raw = open(sys.argv[2], "rb").read()
-n = struct.unpack("<Q", raw[:8])[0]
-head = json.loads(raw[8:8 + n])
-state = json.loads(head["__metadata__"]["preprocessing"])
-model = names["Model"]().eval()
-model.load_state_dict({k: torch.frombuffer(bytearray(raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]),
-                       dtype=torch.float32).reshape(t["shape"]) for k, t in head.items() if k != "__metadata__"})
-size, place = state["columns"]
-(target,) = state["targets"]
-for line, ours in zip(csv.DictReader(open(sys.argv[3])), csv.DictReader(open(sys.argv[4])), strict=True):
-    x = [(float(line["size"]) - size["mean"]) / size["std"]] + [float(line["place"] == c) for c in place["categories"]]
-    with torch.no_grad():
-        y = model(torch.tensor([x]))[0]
-    y = (y * target["std"] + target["mean"]).tolist() if len(y) == 1 else y.softmax(0).tolist()
-    said = [float(v) for k, v in ours.items() if k.startswith(("output_", "probability_"))]
-    for a, b in zip(y, said, strict=True):
-        assert abs(a - b) <= 1e-6 * max(1, abs(a)), (a, b, line)
-print("the same")
-"""
+EXPORTED = str(Path(__file__).with_name("python") / "exported.py")
 
 
 def png(shade):
@@ -101,7 +78,7 @@ class Folder(JobTest):
     def as_pytorch_says(self):
         with open(self.path("model.py"), "w", encoding="utf-8") as f:
             subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", self.path("elsewhere")], stdout=f, check=True)
-        said = run_well([TORCH, "-c", PYTORCH, self.path("model.py"), self.path("elsewhere", "model.safetensors"),
+        said = run_well([TORCH, EXPORTED, "predict", self.path("model.py"), self.path("elsewhere", "model.safetensors"),
                          self.path("new.csv"), self.path("said", "predictions.csv")])
         self.assertEqual(said.strip(), "the same")
 
@@ -178,7 +155,7 @@ class Classes(Folder):
         self.assertEqual(drawn.count("<circle"), 6)  # of three evaluations: loss and accuracy
 
     def ask(self, url, body=None, kind="application/json"):
-        request = urllib.request.Request(url, body, {"Content-Type": kind} if body else {})
+        request = urllib.request.Request(url, body, {"Content-Type": kind} if body is not None else {})
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read().decode()
@@ -200,13 +177,44 @@ class Classes(Folder):
                 self.assertEqual((said["class"], said["class_name"]), (int(row["class"]), row["class_name"]))
                 for p, name in zip(said["probabilities"], ("cheap", "dear"), strict=True):
                     self.assertAlmostEqual(p, float(row[f"probability_{name}"]), 6)
-        for body, says in ((b"{", "line 1"), (b"[]", "one sample"), (b'[{"size": true}]', '"size" is not a number'),
-                           (b"[[1, 2]]", "the columns of a table by their names"), (b'[{"size": 1}]', "place")):
-            code, text = self.ask(url + "predict", body)
-            self.assertEqual(code, 400)
-            self.assertIn(says, text)
+        self.check_slips(url)
         run.send_signal(signal.SIGINT)
         self.assertEqual(run.wait(30), 0, run.stdout.read())
+
+
+    def check_slips(self, url):
+        """What people send by mistake, as curl does: without a type, files in one line."""
+        def answer(body, kind=""):
+            return self.ask(url + "predict", body if isinstance(body, bytes) else body.encode(), kind)
+        one = '{"size": "51.5", "place": "town"}'
+        wanted = answer('{"samples": [%s]}' % one)
+        self.assertEqual(wanted[0], 200, wanted[1])
+        for same in (one, f"[{one}]", '{"samples": %s}' % one, 'place,size\n"town",51.5\n'):
+            self.assertEqual(answer(same, "application/x-www-form-urlencoded"), wanted)
+        code, text = answer('[{"size": 51.5, "place": "moon"}]')
+        self.assertIn('"moon"', json.loads(text)["warnings"][0])
+        table = self.text_of("new.csv")
+        for body, says in (("{", "JSON's line 1"), ("[]", "one sample"), ('[{"size": true, "place": ""}]', '"size" is not a number'),
+                           ("{'size': 3}", "double quotes"), ('{"size": [3, 4], "place": ["a", "b"]}', "an object of its own"),
+                           ("[[1, 2]]", "the body has numbers without names; this model takes a table with the columns size, place"),
+                           ('[{"size": 1}]', 'sample 0: the column "place" is missing'), (one.replace("size", "sise"), 'rename "sise"'),
+                           ('[%s, {"size": null, "place": "town"}]' % one, 'sample 1: "size": "" is not a value of "size": fill it, train with'),
+                           ('[{"size": "3 m", "place": "town"}]', 'sample 0: "size": "3 m" is not a number'),
+                           ("", "the body is empty; this model takes"), (table.replace("\n", ""), "--data-binary @FILE"),
+                           ("new.csv", "--data-binary @FILE"), (table.split("\n", 1)[1], "put a line with the names before"),
+                           (table.replace("size", "sise", 1), 'the column "size" is missing: rename "sise"'),
+                           (png(9), "the body is a picture; this model takes a table with"),
+                           (gzip.compress(bytes(40 << 20)), "more than 33554432 bytes when it is decompressed"),
+                           (b"\x93NUMPY\x01\0", "numbers without names")):
+            with self.subTest(body=body):
+                code, text = answer(body)
+                self.assertEqual(code, 400)
+                self.assertIn(says, text)
+        self.assertIn("the body is a form (curl -F)", answer("--x\r\n\r\n" + table, "multipart/form-data; boundary=x")[1])
+        # What it says about itself, its own example, is understood.
+        code, text = self.ask(url)
+        self.assertIn("the columns size, place, and gives 2 probabilities", text)
+        self.assertEqual(answer(text.split("'")[1])[0], 200)
 
 
 class Pictures(Folder):
@@ -236,7 +244,8 @@ class Pictures(Folder):
             for name in ("class_name", "probability_bright", "probability_dark"):
                 self.assertEqual(row[name], rows[3][name])
             self.assertEqual("file" in row, stdin is None)
-        self.assertIn("standard input", self.predict("-", stdin=b"", code=1))
+        self.assertIn("standard input is no picture (PNG, JPEG, WebP, BMP); this model takes pictures of (1, 4, 4)",
+                      self.predict("-", stdin=b"x,y\n1,2\n", code=1))
 
 
 class Mistakes(Folder):

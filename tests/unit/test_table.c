@@ -90,6 +90,7 @@ TEST(numbers_are_scaled_and_texts_become_categories)
     check_row(&again, 1, (double[]){1, 0, 0, 15 / 18.708286933869708});
     assert_string_equal(again.keys.names[1], "8");
     assert_non_null(strstr(again.doubts, "1 cell of \"city\" has a text that"));
+    assert_non_null(strstr(again.doubts, ", such as \"Paris\""));
     ps_dataset_fini(&again);
     assert_ok(parse(houses, &data, &nothing, &fitted, &again));
     assert_true(again.answered && again.targets[1] == set.targets[1]);
@@ -258,7 +259,7 @@ TEST(other_files_have_what_the_training_samples_have)
                  PS_ERR_FORMAT,
                  "t.csv:2: column 1: \"one\" is not a number: the training");
     assert_error(parse("x,y\n1,cat\n", &data, &classes, &fitted, &other), PS_ERR_FORMAT,
-                 "t.csv:1: there is no column \"c\"");
+                 "t.csv:1: the column \"c\" is missing");
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&fitted);
 }

@@ -1,6 +1,8 @@
 #include "loaded_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "interrupt.h"
 #include "loss_terms.h"
@@ -56,6 +58,39 @@ void ps_loaded_model_fini(ps_loaded_model *m)
     free(m->buffers);
     free(m->rows);
     *m = (ps_loaded_model){0};
+}
+
+ps_dims ps_loaded_model_shape(const ps_loaded_model *m)
+{
+    const ps_dims *in = &m->spec.input;
+    return m->spec.sequences ? (ps_dims){2, {in->d[0], in->d[2]}} : *in;
+}
+
+const char *ps_loaded_model_takes(const ps_loaded_model *m, char out[PS_TAKES_TEXT])
+{
+    enum { END = sizeof ", ..." };
+    const ps_preprocessing *p = m->state;
+    const ps_dims shape = ps_loaded_model_shape(m);
+    char text[PS_DIMS_TEXT];
+    int at = 0;
+    if (!p || !p->named) {
+        snprintf(out, PS_TAKES_TEXT, "%s %s",
+                 p ? "a table with as many numbers in a line as"
+                 : m->config->data.kind == PS_DATA_IMAGE_FOLDER ? "pictures of"
+                                                                : "samples of the shape",
+                 ps_dims_text(&shape, text));
+        return out;
+    }
+    at = snprintf(out, PS_TAKES_TEXT, "a table with the columns");
+    for (int64_t i = 0; i < p->n_columns; i++) {
+        const char *name = p->columns[i].name, *between = i > 0 ? ", " : " ";
+        if (at + strlen(name) + END + 2 > PS_TAKES_TEXT) {
+            snprintf(out + at, (size_t)(PS_TAKES_TEXT - at), ", ...");
+            break;
+        }
+        at += snprintf(out + at, (size_t)(PS_TAKES_TEXT - at), "%s%s", between, name);
+    }
+    return out;
 }
 
 static ps_err loaded_model_batch(ps_loaded_model *m, ps_predicting *p, const ps_loaded *b,

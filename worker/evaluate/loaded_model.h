@@ -27,6 +27,12 @@ ps_err ps_loaded_model_open(ps_loaded_model *m, const ps_cli *cli,
                             const ps_config *config, int threads);
 void ps_loaded_model_fini(ps_loaded_model *m);
 
+/* The input as model.input gives it: a sequence is (channels, length). */
+ps_dims ps_loaded_model_shape(const ps_loaded_model *m);
+/* What its samples are: "a table with the columns size, place". Returns out. */
+enum { PS_TAKES_TEXT = 320 };
+const char *ps_loaded_model_takes(const ps_loaded_model *m, char out[PS_TAKES_TEXT]);
+
 /* Takes n samples of a set, from `first` on. */
 typedef struct ps_predicting {
     const ps_dataset *set;

@@ -12,12 +12,11 @@
 #include "data_files.h"
 #include "npy.h"
 
-enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12 };
+enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12, BODY_MAX = 1 << 25 };
 
 static const uint64_t TABLE_MAX = (uint64_t)1 << 36;
 
-static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body",
-                  AS_TABLE[] = "the samples as a table";
+static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body";
 
 /* --- what a file holds -------------------------------------------------------------- */
 
@@ -48,14 +47,31 @@ static ps_err new_samples_kind(const char *path, file_kind *kind)
     return err;
 }
 
+/* is: "is a picture": what it is instead. */
+static ps_err new_samples_refuse(const char *what, const ps_loaded_model *m,
+                                 const char *is)
+{
+    char takes[PS_TAKES_TEXT];
+    return ps_err_set(PS_ERR_FORMAT, "%s %s; this model takes %s", what, is,
+                      ps_loaded_model_takes(m, takes));
+}
+
 /* Values without names would be taken as those after scaling. */
 static ps_err new_samples_need_names(const ps_new_samples *s, const ps_loaded_model *m)
 {
     if (!m->state || !m->state->named) return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT,
-                      "%s: the model takes the columns of a table by their names: give a "
-                      "CSV file, or over HTTP {\"samples\": [{\"%s\": ..., ...}]}",
-                      s->what, m->state->columns[0].name);
+    return new_samples_refuse(s->what, m, "has numbers without names");
+}
+
+static ps_err new_samples_check_kind(const ps_new_samples *s, const ps_loaded_model *m,
+                                     file_kind kind)
+{
+    const bool pictures = m->config->data.kind == PS_DATA_IMAGE_FOLDER;
+    if (kind == FILE_TABLE && pictures)
+        return new_samples_refuse(s->what, m, "is no picture (PNG, JPEG, WebP, BMP)");
+    if (kind == FILE_PICTURE && !pictures && (m->spec.input.n < 3 || m->spec.sequences))
+        return new_samples_refuse(s->what, m, "is a picture");
+    return PS_OK;
 }
 
 static ps_err new_samples_read_array(ps_new_samples *s, const ps_loaded_model *m,
@@ -87,21 +103,29 @@ static ps_err new_samples_read_table(ps_new_samples *s, const ps_loaded_model *m
     ps_source_fini(&source);
     char *room = err == PS_OK ? realloc(text, bytes + 1) : NULL;
     if (room)
-        err =
-            ps_dataset_of_table_text(m->config, &s->state, s->what, room, bytes, &s->set);
+        err = ps_dataset_of_table_text(m->config, &s->state, s->what, room, bytes, false,
+                                       &s->set);
     else if (err == PS_OK)
         err = ps_err_set(PS_ERR_NOMEM, "%s: no memory", s->what);
     free(room ? room : text);
     return err;
 }
 
+static ps_err new_samples_check(ps_new_samples *s)
+{
+    const ps_wanted any = {0};
+    s->answered = s->set.answered;
+    const ps_err bad = ps_dataset_check(&s->set, 0, &any);
+    return bad == PS_OK ? PS_OK : ps_err_prefix(bad, "%s", s->what);
+}
+
 static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
                                     const char *path)
 {
-    const ps_wanted any = {0};
     file_kind kind;
     PS_TRY(new_samples_kind(path, &kind));
-    if (kind == FILE_PICTURE || m->config->data.kind == PS_DATA_IMAGE_FOLDER) {
+    PS_TRY(new_samples_check_kind(s, m, kind));
+    if (kind == FILE_PICTURE) {
         s->named = !s->copy;
         return ps_dataset_of_picture(m->config, path, &m->spec.input, &s->set);
     }
@@ -112,9 +136,7 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
     if (err == PS_ERR_FORMAT && kind == FILE_TABLE && m->config->data.kind != PS_DATA_CSV)
         ps_err_prefix(err, "taken as a table, as it is no npy file and no picture");
     PS_TRY(err);
-    s->answered = s->set.answered;
-    const ps_err bad = ps_dataset_check(&s->set, 0, &any);
-    return bad == PS_OK ? PS_OK : ps_err_prefix(bad, "%s", s->what);
+    return new_samples_check(s);
 }
 
 /* --- what can be read only once ----------------------------------------------------- */
@@ -148,6 +170,25 @@ ps_err ps_new_samples_name(const ps_new_samples *s, ps_err err)
     if (strncmp(said, path, n) != 0) return ps_err_prefix(err, "%s", s->what);
     snprintf(rest, sizeof rest, "%s", said + n);
     return ps_err_set(err, "%s%s", s->what, rest);
+}
+
+/* A small body may be a very large file that was compressed. */
+static ps_err new_samples_check_size(const ps_new_samples *s)
+{
+    char path[32], piece[COPIED_BYTES];
+    ps_source source = {0};
+    uint64_t n = 0, got = 1;
+    copy_path(s, path);
+    ps_err err = ps_source_init(&source, path);
+    for (; err == PS_OK && got > 0 && n <= BODY_MAX; n += got)
+        err = ps_source_read_some(&source, piece, sizeof piece, &got);
+    ps_source_fini(&source);
+    if (err != PS_OK || n <= BODY_MAX) return ps_new_samples_name(s, err);
+    return ps_err_set(
+        PS_ERR_FORMAT,
+        "%s has more than %d bytes when it is decompressed: psrun --predict "
+        "takes such files",
+        s->what, BODY_MAX);
 }
 
 static ps_err read_copy(ps_new_samples *s, const ps_loaded_model *m)
@@ -206,8 +247,8 @@ static ps_err read_test(ps_new_samples *s, const ps_loaded_model *m)
 {
     s->answered = true;
     s->named = true;
-    PS_TRY(ps_dataset_load(m->config, PS_SPLIT_PREDICTED, &m->spec.input, m->spec.n_outputs,
-                           &s->state, &s->set));
+    PS_TRY(ps_dataset_load(m->config, PS_SPLIT_PREDICTED, &m->spec.input,
+                           m->spec.n_outputs, &s->state, &s->set));
     if (s->set.n > 0) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,
                       "--predict test: there is no test set (data.test); name a file");
@@ -270,6 +311,13 @@ typedef struct store {
 static ps_err store_number(store *to, const json_t *number, int64_t sample)
 {
     const double value = json_is_number(number) ? json_number_value(number) : NAN;
+    if (!json_is_number(number))
+        return ps_err_set(PS_ERR_FORMAT,
+                          "sample %" PRId64 ": value %" PRId64 " is %s, not a number",
+                          sample, to->n,
+                          json_is_string(number) ? "a text (take off its quotes)"
+                          : json_is_null(number) ? "null"
+                                                 : "true, false or an object");
     const bool fits = to->pixels ? value >= 0 && value <= 255 && value == floor(value)
                                  : isfinite((float)value);
     if (!fits)
@@ -326,7 +374,9 @@ static ps_err new_samples_read_numbers(ps_new_samples *s, const ps_loaded_model 
                     .room = count};
         if (!json_is_array(one))
             return ps_err_set(PS_ERR_FORMAT,
-                              "sample %" PRId64 " is not a list of numbers", set->n);
+                              "sample %" PRId64 " is not a list of numbers: a list of "
+                              "one sample is [[...]]",
+                              set->n);
         PS_TRY(store_numbers(&to, one, set->n));
         if (to.n != count)
             return ps_err_set(PS_ERR_SHAPE,
@@ -356,7 +406,9 @@ static ps_err write_json_cell(FILE *out, const json_t *value, int64_t sample,
         write_cell_text(out, json_string_value(value));
     else if (!json_is_null(value))
         return ps_err_set(PS_ERR_FORMAT,
-                          "sample %" PRId64 ": \"%.40s\" is not a number, a text or null",
+                          "sample %" PRId64
+                          ": \"%.40s\" is not a number, a text or null: a sample is "
+                          "an object of its own",
                           sample, key);
     return PS_OK;
 }
@@ -399,15 +451,36 @@ static ps_err read_objects(ps_new_samples *s, const ps_loaded_model *m,
                            const json_t *samples)
 {
     char *text = NULL;
-    size_t bytes = 0;
-    s->what = AS_TABLE;
+    size_t bytes = 0; // open_memstream adds a NUL: the room for one more
+    if (!m->state || !m->state->named)
+        return new_samples_refuse(s->what, m, "has values with names");
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return ps_err_errno(PS_ERR_NOMEM, "a table");
     ps_err err = write_objects(samples, out);
     if (fclose(out) != 0 && err == PS_OK) err = ps_err_errno(PS_ERR_NOMEM, "a table");
-    if (err == PS_OK) err = new_samples_copy(s, NULL, text, bytes);
+    if (err == PS_OK)
+        err = ps_dataset_of_table_text(m->config, &s->state, s->what, text, bytes, true,
+                                       &s->set);
     free(text);
-    return err == PS_OK ? read_copy(s, m) : err;
+    return err == PS_OK ? new_samples_check(s) : err;
+}
+
+/* Whether an object is a sample of the model's table. */
+static bool is_sample(const ps_loaded_model *m, const json_t *object)
+{
+    for (int64_t i = 0; m->state && m->state->named && i < m->state->n_columns; i++)
+        if (json_object_get(object, m->state->columns[i].name)) return true;
+    return false;
+}
+
+/* The samples' list, or one sample as a list, which is owned; NULL: there is none. */
+static json_t *list_of_samples(const ps_loaded_model *m, json_t *root)
+{
+    json_t *samples = json_is_object(root) ? json_object_get(root, "samples") : root;
+    if (!samples && is_sample(m, root)) samples = root;
+    if (json_is_object(samples)) return json_pack("[O]", samples);
+    return json_is_array(samples) && json_array_size(samples) > 0 ? json_incref(samples)
+                                                                  : NULL;
 }
 
 static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char *text,
@@ -416,12 +489,14 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
     json_error_t where;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
     if (!root)
-        return ps_err_set(PS_ERR_FORMAT, "line %d, column %d: %s", where.line,
-                          where.column, where.text);
-    const json_t *samples =
-        json_is_object(root) ? json_object_get(root, "samples") : root;
+        return ps_err_set(PS_ERR_FORMAT, "the JSON's line %d, column %d: %s%s",
+                          where.line, where.column, where.text,
+                          strstr(where.text, "near '\''") ? ": names and texts stand in "
+                                                            "double quotes"
+                                                          : "");
+    json_t *samples = list_of_samples(m, root);
     ps_err err;
-    if (!json_is_array(samples) || json_array_size(samples) == 0)
+    if (!samples)
         err = ps_err_set(PS_ERR_FORMAT,
                          "give {\"samples\": [...]} with one sample at least");
     else if (json_array_size(samples) > (size_t)most)
@@ -433,18 +508,22 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
         err = read_objects(s, m, samples);
     else if ((err = new_samples_need_names(s, m)) == PS_OK)
         err = new_samples_read_numbers(s, m, root, samples);
+    json_decref(samples);
     json_decref(root);
     return err;
 }
 
 ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
-                              const char *text, size_t bytes, bool json, int64_t most)
+                              const char *text, size_t bytes, int64_t most)
 {
+    const char first = text[strspn(text, " \t\r\n")];
     *s = (ps_new_samples){.what = BODY, .state = m->state};
-    if (json) {
+    if (bytes == 0) return new_samples_refuse(s->what, m, "is empty");
+    if (first == '{' || first == '[') {
         PS_TRY(read_json(s, m, text, bytes, most));
     } else {
         PS_TRY(new_samples_copy(s, NULL, text, bytes));
+        PS_TRY(new_samples_check_size(s));
         PS_TRY(read_copy(s, m));
     }
     if (s->set.n > most)

@@ -26,15 +26,17 @@ typedef struct ps_new_samples {
  * fini in every case. */
 ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const char *what);
 
-/* Of a request's body, of at most `most` samples: JSON where json says so,
- *   {"samples": [SAMPLE, ...]}, or the list alone
+/* Of a request's body, of at most `most` samples: what a file may hold or, where it
+ * begins with { or [, JSON:
+ *   {"samples": [SAMPLE, ...]}, the list alone, or one object alone
  *   SAMPLE = numbers in the shape of the model's input, or in one list; they are what
  *            "dtype" beside the samples says: "uint8", pixels as they are stored, which
- * is so unless data.kind is npy or csv, or "float32"; of a table {"column": number, text
- * or null, ...} else what a file may hold. FORMAT for what is none of them. The text is
- * borrowed during the call. */
+ *            is so unless data.kind is npy or csv, or "float32"; of a table with names
+ *            {"column": number, text or null, ...}
+ * FORMAT, SHAPE for what is none of them. The text is borrowed during the call; a NUL
+ * follows it. */
 ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
-                              const char *text, size_t bytes, bool json, int64_t most);
+                              const char *text, size_t bytes, int64_t most);
 
 /* An error of these samples, in which a copy has the name of what it is a copy of. */
 ps_err ps_new_samples_name(const ps_new_samples *s, ps_err err);

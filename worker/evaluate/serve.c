@@ -12,9 +12,10 @@
 #include "new_samples.h"
 #include "predictions.h"
 
-enum { WAIT_MS = 500, DIGITS = 9 }; // digits: those of float32
+enum { WAIT_MS = 500, MOST_ZEROS = 64, DIGITS = 9, SHORT_DIGITS = 4 }; // 9: float32
 
-static const char PATH[] = "/predict", PATHS[] = "there are / and, for POST, /predict\n";
+static const char PATH[] = "/predict",
+                  PATHS[] = "there is /predict for POST, and / says how to ask\n";
 
 typedef struct answer {
     const ps_loaded_model *model;
@@ -64,9 +65,8 @@ static ps_err predict_body(ps_loaded_model *m, ps_new_samples *s,
                            const ps_http_body *body, json_t *list)
 {
     answer a = {.model = m, .samples = s, .list = list};
-    const bool json = strncasecmp(body->type, "application/json", 16) == 0;
     const int64_t most = PS_SERVE_OUTPUTS_MAX / m->spec.n_outputs;
-    PS_TRY(ps_new_samples_of_body(s, m, body->bytes, body->n, json,
+    PS_TRY(ps_new_samples_of_body(s, m, body->bytes, body->n,
                                   most < 1                      ? 1
                                   : most < PS_SERVE_SAMPLES_MAX ? most
                                                                 : PS_SERVE_SAMPLES_MAX));
@@ -79,16 +79,37 @@ static ps_err predict_body(ps_loaded_model *m, ps_new_samples *s,
     return ps_new_samples_name(s, ps_loaded_model_predict(m, &p));
 }
 
+/* Of a body that cannot be read: what curl has made of the user's file, perhaps. */
+static ps_err serve_hint(const ps_http_body *body, ps_err err)
+{
+    const char first = body->bytes[strspn(body->bytes, " \t\r\n")];
+    if (err != PS_ERR_FORMAT && err != PS_ERR_SHAPE) return err;
+    if (strncasecmp(body->type, "multipart/", 10) == 0)
+        return ps_err_set(err, "the body is a form (curl -F): send the file itself, curl "
+                               "--data-binary @FILE");
+    if (first == '{' || first == '[' || body->n == 0 ||
+        memchr(body->bytes, '\n', body->n))
+        return err;
+    const ps_err_saved said = ps_err_save(err);
+    return ps_err_set(err,
+                      "%s; it is one line: curl -d joins a file's lines, and without @ "
+                      "sends its name: curl --data-binary @FILE; for values: curl -d "
+                      "'{\"samples\": [...]}'",
+                      said.message);
+}
+
 ps_err ps_serve_answer(void *ctx, const ps_http_body *body, ps_http_answer *out)
 {
-    const ps_loaded_model *m = ctx;
+    ps_loaded_model *m = ((ps_serving *)ctx)->model;
     ps_new_samples samples = {.state = m->state};
     if (strcmp(body->path, PATH) != 0) return PS_OK;
     json_t *list = json_array();
-    const ps_err err = predict_body(ctx, &samples, body, list);
+    const ps_err err = serve_hint(body, predict_body(m, &samples, body, list));
     const ps_err_saved end = ps_err_save(err);
-    ps_new_samples_fini(&samples, ctx);
     json_t *all = json_pack("{s:o}", "predictions", list);
+    if (samples.set.doubts)
+        json_object_set_new(all, "warnings", json_pack("[s]", samples.set.doubts));
+    ps_new_samples_fini(&samples, m);
     if (err == PS_OK)
         out->body = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
     json_decref(all);
@@ -97,34 +118,80 @@ ps_err ps_serve_answer(void *ctx, const ps_http_body *body, ps_http_answer *out)
     return out->body ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for an answer");
 }
 
-static ps_err serve_say(void *ctx, const char *path, ps_http_answer *out)
+/* --- how to ask ----------------------------------------------------------------------
+ */
+
+/* Of the axes from that one on. */
+static json_t *example_zeros(const ps_dims *dims, int axis)
 {
-    const ps_loaded_model *m = ctx;
-    char shape[PS_DIMS_TEXT];
-    if (strcmp(path, "/") != 0) return PS_OK;
-    if (asprintf(&out->body,
-                 "%s: a sample has the shape %s, an answer %" PRId64 " outputs.\n"
-                 "curl -H 'Content-Type: application/json' -d '{\"samples\": [[...]]}' "
-                 "http://HOST:PORT%s\n"
-                 "curl --data-binary @FILE http://HOST:PORT%s   (a table, npy, a "
-                 "picture)\n",
-                 m->config->job.name, ps_dims_text(&m->spec.input, shape),
-                 m->spec.n_outputs, PATH, PATH) < 0)
-        return ps_err_set(PS_ERR_NOMEM, "no memory");
+    if (axis >= dims->n || axis >= PS_MAX_DIMS) return json_integer(0);
+    json_t *out = json_array();
+    for (int64_t i = 0; i < dims->d[axis]; i++)
+        json_array_append_new(out, example_zeros(dims, axis + 1));
+    return out;
+}
+
+static json_t *example_row(const ps_preprocessing *p)
+{
+    json_t *out = json_object();
+    for (int64_t i = 0; i < p->n_columns; i++) {
+        const ps_column *c = &p->columns[i];
+        json_object_set_new(out, c->name,
+                            c->categories.n > 0 ? json_string(c->categories.names[0])
+                                                : json_real(c->fill));
+    }
+    return out;
+}
+
+/* A request that the model understands, owned by the caller; NULL: too large to be read,
+ * or no memory. */
+static char *serve_example(const ps_loaded_model *m)
+{
+    const bool named = m->state && m->state->named;
+    const ps_dims shape = ps_loaded_model_shape(m);
+    if (!named && ps_dims_count(&shape) > MOST_ZEROS) return NULL;
+    json_t *one = named ? example_row(m->state) : example_zeros(&shape, 0);
+    json_t *all = json_pack("{s:[o]}", "samples", one);
+    char *text = json_dumps(all, JSON_REAL_PRECISION(SHORT_DIGITS));
+    json_decref(all);
+    return text;
+}
+
+ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out)
+{
+    const ps_serving *s = ctx;
+    const ps_loaded_model *m = s->model;
+    char takes[PS_TAKES_TEXT];
+    if (strcmp(path, "/") != 0 && strcmp(path, PATH) != 0) return PS_OK;
+    char *example = serve_example(m);
+    const int n = asprintf(
+        &out->body,
+        "%s takes %s, and gives %" PRId64 " %s.\n"
+        "curl -d '%s' localhost:%d%s\n"
+        "curl --data-binary @FILE localhost:%d%s   (%s)\n",
+        m->config->job.name, ps_loaded_model_takes(m, takes), m->spec.n_outputs,
+        ps_prediction_is_probability(&m->spec) ? "probabilities" : "outputs",
+        example ? example : "{\"samples\": [[...]]}", s->port, PATH, s->port, PATH,
+        m->state                                       ? "CSV"
+        : m->config->data.kind == PS_DATA_IMAGE_FOLDER ? "a picture, or npy"
+                                                       : "npy");
+    free(example);
+    if (n < 0) return ps_err_set(PS_ERR_NOMEM, "no memory");
     out->type = "text/plain; charset=utf-8";
     return PS_OK;
 }
 
 static ps_err serve_requests(ps_loaded_model *m, const ps_cli *cli)
 {
+    ps_serving serving = {.model = m, .port = cli->serve};
     const ps_http_options options = {.address = "127.0.0.1",
                                      .port = cli->serve,
-                                     .get = serve_say,
+                                     .get = ps_serve_say,
                                      .post = ps_serve_answer,
                                      .body_max = PS_SERVE_BODY_MAX,
                                      .bind_key = "--serve",
                                      .paths = PATHS,
-                                     .ctx = m};
+                                     .ctx = &serving};
     ps_http_server *server;
     const ps_err err = ps_http_server_start(&options, &server);
     if (err != PS_OK) return ps_err_prefix(err, "--serve");

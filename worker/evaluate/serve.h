@@ -5,8 +5,10 @@
  *                  a picture. The answer:
  *                  {"predictions": [{"class": 3, "class_name": "cat", "probability": 0.9,
  *                                    "probabilities": [...]}, ...]}
- *                  or, of a model of numbers, [{"outputs": [...]}, ...]
- *   GET /          what the model takes and gives */
+ *                  or, of a model of numbers, [{"outputs": [...]}, ...]; beside it
+ *                  {"warnings": ["..."]} where something may not be as it was meant
+ *   GET /          what the model takes and gives, and how to ask it; /predict: the same
+ * What curl does to a body is guessed, and said in errors. */
 #ifndef PS_SERVE_H
 #define PS_SERVE_H
 
@@ -23,7 +25,14 @@ enum {
  * ps_loaded_model_open. */
 ps_err ps_serve(const ps_cli *cli, const ps_config *config, int threads);
 
-/* POST /predict; ctx: the ps_loaded_model. */
+typedef struct ps_serving {
+    ps_loaded_model *model;
+    int port;
+} ps_serving;
+
+/* POST /predict; ctx: a ps_serving. */
 ps_err ps_serve_answer(void *ctx, const ps_http_body *body, ps_http_answer *out);
+/* GET of a path; ctx: the same. */
+ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out);
 
 #endif

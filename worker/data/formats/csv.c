@@ -14,7 +14,7 @@
 #include "parse_text.h"
 #include "printable.h"
 
-enum { NAMES_BYTES = 320, NAME_BYTES = 256 };
+enum { NAMES_BYTES = 320, NAME_BYTES = 256, PLACE_BYTES = PATH_MAX + 24 };
 
 typedef struct csv_reader {
     const ps_csv_options *o;
@@ -24,6 +24,16 @@ typedef struct csv_reader {
     int64_t *fields;     // (table->n_columns) places in a line; owned
     ps_cell *cells;      // (table->n_columns) of a line; owned
 } csv_reader;
+
+/* "FILE:LINE", or "sample N". Returns out. */
+static const char *csv_line_place(const csv_reader *r, char out[PLACE_BYTES])
+{
+    if (r->o->objects)
+        snprintf(out, PLACE_BYTES, "sample %" PRId64, r->table->n);
+    else
+        snprintf(out, PLACE_BYTES, "%s:%" PRId64, r->lines.path, r->lines.line);
+    return out;
+}
 
 static bool csv_is_named(const csv_reader *r)
 {
@@ -69,6 +79,32 @@ static bool wants_number(const csv_reader *r)
                        : ps_wanted_numbers(r->o->wanted, r->table->n_targets);
 }
 
+/* The column of a field that is used. */
+static const char *field_name(const csv_reader *r, int64_t index)
+{
+    int64_t k = 0;
+    while (r->fields[k] != index)
+        k++;
+    return r->table->columns[k].name;
+}
+
+/* The same, and the field. Returns out. */
+static const char *csv_field_place(const csv_reader *r, int64_t index,
+                                   char out[PS_CSV_PLACE_BYTES])
+{
+    if (!r->o->objects) return ps_csv_place(&r->lines, index, out);
+    snprintf(out, PS_CSV_PLACE_BYTES, "sample %" PRId64 ": \"%.60s\": \"%.40s\"",
+             r->table->n, field_name(r, index), r->lines.fields[index]);
+    return out;
+}
+
+static ps_err csv_bad_field(const csv_reader *r, int64_t index, const char *what)
+{
+    char place[PS_CSV_PLACE_BYTES];
+    return ps_err_set(PS_ERR_FORMAT, "%s is not %s", csv_field_place(r, index, place),
+                      what);
+}
+
 /* what: that it is a number, or which one. */
 static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const char *what)
 {
@@ -84,14 +120,14 @@ static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const c
                                           : "for classes, leave model.loss out";
     char text[192];
     snprintf(text, sizeof text, "%s: %s", what, mend);
-    return ps_csv_bad_field(&r->lines, index, text);
+    return csv_bad_field(r, index, text);
 }
 
 /* Keeps the first place of its kind. */
 static ps_err keep_place(const csv_reader *r, int64_t index, char **kept)
 {
     char place[PS_CSV_PLACE_BYTES];
-    return *kept ? PS_OK : ps_mem_strdup(kept, ps_csv_place(&r->lines, index, place));
+    return *kept ? PS_OK : ps_mem_strdup(kept, csv_field_place(r, index, place));
 }
 
 static ps_err missing_error(const ps_table_column *c, const char *mend, const char *all)
@@ -117,7 +153,10 @@ static ps_err check_missing(const ps_table *t)
                                    c->name);
     }
     if (!first) return PS_OK;
-    return missing_error(first, "set data.missing to mean or own, ", all);
+    return missing_error(first,
+                         first->fitted ? "train with data.missing mean or own, "
+                                       : "set data.missing to mean or own, ",
+                         all);
 }
 
 /* --- cells ------------------------------------------------------------------------- */
@@ -127,11 +166,11 @@ static ps_err check_class(const csv_reader *r, int64_t index, double value)
     const ps_wanted *w = r->o->wanted;
     if (w->may_be_ignored && value == w->ignore_index) return PS_OK;
     if (value < 0 || value > INT32_MAX || value != floor(value))
-        return ps_csv_bad_field(&r->lines, index,
-                                value == floor(value)
-                                    ? "a class (a whole number from 0)"
-                                    : "a class (a whole number from 0): for numbers, set "
-                                      "model.loss to mse");
+        return csv_bad_field(r, index,
+                             value == floor(value)
+                                 ? "a class (a whole number from 0)"
+                                 : "a class (a whole number from 0): for numbers, set "
+                                   "model.loss to mse");
     return PS_OK;
 }
 
@@ -142,9 +181,10 @@ static ps_err known_text(const csv_reader *r, ps_table_column *c, int64_t index,
     const ps_column *f = c->fitted;
     const int64_t place = ps_column_find(f, text);
     *out = ps_cell_of_text(place);
-    c->n_unknown += place == f->categories.n;
+    if (place == f->categories.n && c->n_unknown++ == 0)
+        PS_TRY(ps_mem_strdup(&c->unknown, text));
     if (c->use != PS_COLUMN_TARGET || place < f->categories.n) return PS_OK;
-    return ps_csv_bad_field(&r->lines, index, "a class that the training samples have");
+    return csv_bad_field(r, index, "a class that the training samples have");
 }
 
 static ps_err text_cell(const csv_reader *r, ps_table_column *c, int64_t index,
@@ -160,8 +200,8 @@ static ps_err text_cell(const csv_reader *r, ps_table_column *c, int64_t index,
         return bad_number(r, index, true, "a class (a whole number from 0)");
     if (c->fitted || !csv_is_named(r)) return bad_number(r, index, false, "a number");
     if (!ps_utf8_is_valid(field))
-        return ps_csv_bad_field(&r->lines, index,
-                                "UTF-8: convert the file (iconv -f latin1 -t utf-8)");
+        return csv_bad_field(r, index,
+                             "UTF-8: convert the file (iconv -f latin1 -t utf-8)");
     if (c->use == PS_COLUMN_INPUT && has_decimal_comma(field) &&
         ps_names_find(r->o->data->categories, c->name) < 0)
         return bad_number(r, index, false, "a number");
@@ -177,8 +217,7 @@ static ps_err number_cell(const csv_reader *r, ps_table_column *c, int64_t index
     if (!isfinite((float)value))
         return target && !wants_number(r)
                    ? check_class(r, index, value)
-                   : ps_csv_bad_field(&r->lines, index,
-                                      "within float32, which ends at 3.4e38");
+                   : csv_bad_field(r, index, "within float32, which ends at 3.4e38");
     if (c->fitted && c->fitted->categories.n > 0)
         return known_text(r, c, index, ps_cell_number_text(value, text), out);
     *out = value;
@@ -186,8 +225,7 @@ static ps_err number_cell(const csv_reader *r, ps_table_column *c, int64_t index
     if (!wants_number(r))
         return csv_is_named(r) && !c->fitted ? PS_OK : check_class(r, index, value);
     if (r->o->wanted->unit && (value < 0 || value > 1))
-        return ps_csv_bad_field(&r->lines, index,
-                                "from 0 to 1, as bce_with_logits takes it");
+        return csv_bad_field(r, index, "from 0 to 1, as bce_with_logits takes it");
     return PS_OK;
 }
 
@@ -246,18 +284,49 @@ static void list_names(const csv_reader *r, const char *between, char out[NAMES_
                        r->lines.fields[i]);
 }
 
+/* Whether the first line has that name. */
+static bool has_column(const csv_reader *r, const char *name)
+{
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        if (strcmp(r->lines.fields[i], name) == 0) return true;
+    return false;
+}
+
+/* A column that the state knows: the table's name is the one to mend. */
+static ps_err lacks_column(const csv_reader *r, const char *name, const char *near,
+                           const char *names)
+{
+    const ps_preprocessing *p = r->o->known;
+    char place[PLACE_BYTES];
+    bool any = false, taken = false;
+    for (int64_t i = 0; i < p->n_columns; i++) {
+        any = any || has_column(r, p->columns[i].name);
+        taken = taken || (near && strcmp(p->columns[i].name, near) == 0);
+    }
+    if (!any && !near && !r->o->objects)
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s: the first line has none of the columns' names, such as "
+                          "\"%s\": put a line with the names before the others (it has: "
+                          "%s)",
+                          csv_line_place(r, place), name, names);
+    return ps_err_set(PS_ERR_FORMAT, "%s: the column \"%s\" is missing%s%s%s; %s: %s",
+                      csv_line_place(r, place), name, near && !taken ? ": rename \"" : "",
+                      near && !taken ? near : "",
+                      near && !taken ? "\", if it is meant" : "",
+                      r->o->objects ? "it has" : "the first line has", names);
+}
+
 static ps_err no_such_column(const csv_reader *r, const char *key, const char *name)
 {
-    char names[NAMES_BYTES];
+    char names[NAMES_BYTES], place[PLACE_BYTES];
     const char *near = ps_nearest_name(name, (const char *const *)r->lines.fields,
                                        (int)r->lines.n_fields);
     list_names(r, ", ", names);
+    if (r->o->known) return lacks_column(r, name, near, names);
     return ps_err_set(PS_ERR_FORMAT,
-                      "%s:%" PRId64 ": there is no column \"%s\" (%s)%s%s%s; the first "
-                      "line has: %s",
-                      r->lines.path, r->lines.line, name, key,
-                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "",
-                      names);
+                      "%s: there is no column \"%s\" (%s)%s%s%s; the first line has: %s",
+                      csv_line_place(r, place), name, key, near ? "; did you mean " : "",
+                      near ? near : "", near ? "?" : "", names);
 }
 
 /* *out: the column's place in the first line. */
@@ -361,14 +430,6 @@ static ps_err choose_columns(csv_reader *r)
         PS_TRY(set_column(r->table, k++, ps_names_at(d->target, i, name, sizeof name),
                           PS_COLUMN_TARGET, NULL));
     return ordered ? set_column(r->table, k, d->test_by, PS_COLUMN_ORDER, NULL) : PS_OK;
-}
-
-/* Whether the first line has that name. */
-static bool has_column(const csv_reader *r, const char *name)
-{
-    for (int64_t i = 0; i < r->lines.n_fields; i++)
-        if (strcmp(r->lines.fields[i], name) == 0) return true;
-    return false;
 }
 
 /* The columns that a state knows; without answers where they need not be there. */
@@ -553,9 +614,11 @@ static ps_err csv_finish(const char *path, ps_table *t)
         if (c->n_unknown > 0)
             PS_TRY(ps_dataset_note(&t->doubts,
                                    "%s: %" PRId64 " cell%s of \"%s\" %s a text that the "
-                                   "training samples do not have: it counts as none",
+                                   "training samples do not have, such as \"%.40s\": it "
+                                   "counts as none",
                                    path, c->n_unknown, c->n_unknown == 1 ? "" : "s",
-                                   c->name, c->n_unknown == 1 ? "has" : "have"));
+                                   c->name, c->n_unknown == 1 ? "has" : "have",
+                                   c->unknown));
     }
     if (t->n == 0) return ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
     PS_TRY(check_missing(t));

@@ -92,6 +92,7 @@ void ps_table_fini(ps_table *t)
         free(t->columns[i].name);
         free(t->columns[i].first_missing);
         free(t->columns[i].first_text);
+        free(t->columns[i].unknown);
         texts_fini(&t->columns[i].seen);
     }
     if (t->columns && t->fd >= 0) close(t->fd);

@@ -30,6 +30,7 @@ typedef struct ps_table_column {
     ps_texts seen;                // then: its texts; of a key always
     int64_t n_missing, n_unknown; // cells; unknown: texts that are no category
     char *first_missing, *first_text; // where they are, for messages; owned; or NULL
+    char *unknown;                    // the first of them; owned; or NULL
 } ps_table_column;
 
 typedef struct ps_table {

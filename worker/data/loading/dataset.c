@@ -565,11 +565,14 @@ ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
 
 ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
                                 const char *name, char *text, uint64_t bytes,
-                                ps_dataset *out)
+                                bool objects, ps_dataset *out)
 {
     const ps_wanted nothing = {.nothing = true};
-    const ps_csv_options o = {
-        .data = &cfg->data, .wanted = &nothing, .known = *state, .keys = true};
+    const ps_csv_options o = {.data = &cfg->data,
+                              .wanted = &nothing,
+                              .known = *state,
+                              .keys = true,
+                              .objects = objects};
     ps_table table;
     *out = (ps_dataset){0};
     const ps_err err = ps_csv_parse(name, text, bytes, &o, &table);

@@ -41,7 +41,8 @@ ps_err ps_dataset_of_folder(const ps_config *cfg, const char *folder, const ps_d
                             ps_dataset *out);
 
 /* A table to predict, as *state says, which out borrows: a file, or a text in memory,
- * which is changed and has room for one more byte (name: for messages). Columns are found
+ * which is changed and has room for one more byte (name: for messages; objects: as in
+ * csv.h). Columns are found
  * by their names; others are left out. Where it has the targets, out->answered, and
  * labels or targets (scaled) are there; else every label is 0. out->keys, of
  * out->key_names: for each sample the texts of the columns that data.drop names, in this
@@ -51,7 +52,7 @@ ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
                            const char *path, ps_dataset *out);
 ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
                                 const char *name, char *text, uint64_t bytes,
-                                ps_dataset *out);
+                                bool objects, ps_dataset *out);
 
 /* One picture, with the label 0. Errors as above. */
 ps_err ps_dataset_of_picture(const ps_config *cfg, const char *path, const ps_dims *want,
