@@ -228,9 +228,11 @@ static void print_column(const ps_dataset *set, int64_t i, const range *r,
                          const range *test, FILE *out)
 {
     char text[NAME_BYTES + 32], least[PS_READABLE_BYTES], most[PS_READABLE_BYTES];
-    const ps_class_names *texts = &set->preprocessing->columns[i].categories;
+    const ps_column *column = &set->preprocessing->columns[i];
+    const ps_class_names *texts = &column->categories;
     const int n =
-        fprintf(out, "%*s%-*s  ", INDENT, "", NAME_COLUMNS, column_text(set, i, text));
+        fprintf(out, "%*s%-*s  %s", INDENT, "", NAME_COLUMNS, column_text(set, i, text),
+                column->embedded ? "an embedding of " : "");
     if (texts->n > 0)
         print_categories(texts, COLUMNS - n, out);
     else

@@ -476,9 +476,8 @@ static ps_err write_summary(job *j)
 static ps_err worker_job_write_config(job *j)
 {
     const ps_data_sets *d = &j->data;
-    return ps_run_config_write(j->config, &j->spec.input,
-                               d->train.names.n > 0 ? &d->train.names : &d->test.names,
-                               &j->run_dir);
+    return ps_run_config_write(
+        j->config, d->train.names.n > 0 ? &d->train.names : &d->test.names, &j->run_dir);
 }
 
 static ps_err worker_job_finish(job *j)

@@ -71,31 +71,43 @@ static int threads_to_predict(const ps_cli *cli, ps_config *config)
     return ps_worker_threads(cli, config);
 }
 
+/* 0: the layers do not say. Of an input that is not known yet, and that may have
+ * categories, for whose embedding there may be settings. */
+static int64_t count_outputs(ps_config *config)
+{
+    int64_t n = 0;
+    ps_model_spec spec;
+    config->model.input = (ps_int_list){1, {1}};
+    for (int i = 0; i < 2 && n == 0; i++) {
+        config->model.categories = (ps_int_list){i, {1}};
+        if (ps_model_spec_init(&spec, config) == PS_OK) n = spec.n_outputs;
+        ps_model_spec_fini(&spec);
+    }
+    config->model.input.n = config->model.categories.n = 0;
+    return n;
+}
+
 /* A model's input that is not given is the data's. */
 static ps_err worker_main_find_input(ps_config *config)
 {
-    ps_dims input;
-    ps_model_spec spec;
-    ps_int_list *list = &config->model.input;
-    if (list->n > 0 || !ps_config_has_model(config)) return PS_OK;
-    *list = (ps_int_list){1, {1}}; // for the number of outputs
-    const ps_err outputs = ps_model_spec_init(&spec, config);
-    list->n = 0;
-    const ps_err err =
-        ps_dataset_find_input(config, outputs == PS_OK ? spec.n_outputs : 0, &input);
-    ps_model_spec_fini(&spec);
-    PS_TRY(err);
-    for (; list->n < input.n; list->n++)
-        list->v[list->n] = input.d[list->n];
-    return PS_OK;
+    if (config->model.input.n > 0 || !ps_config_has_model(config)) return PS_OK;
+    return ps_dataset_find_input(config, count_outputs(config), &config->model.input,
+                                 &config->model.categories);
+}
+
+/* A line, as a setting has it. */
+static void print_list(const ps_int_list *list)
+{
+    putchar('[');
+    for (int i = 0; i < list->n; i++)
+        printf("%s%lld", i > 0 ? ", " : "", (long long)list->v[i]);
+    puts("]");
 }
 
 static ps_err print_input(const ps_config *config)
 {
-    const ps_int_list *list = &config->model.input;
-    for (int i = 0; i < list->n; i++)
-        printf("%s%lld", i > 0 ? ", " : "[", (long long)list->v[i]);
-    puts("]");
+    print_list(&config->model.input);
+    if (config->model.categories.n > 0) print_list(&config->model.categories);
     return PS_OK;
 }
 

@@ -132,6 +132,8 @@ class Model(nn.Module):
         super().__init__()
         self.narrow = config["train.precision"] == "bf16"
         self.dropout = config["model.dropout"]
+        if config["model.categories"]:
+            raise BenchError("model.categories: the PyTorch side has no embeddings")
         # Shapes are found by running a sample of zeros through what has been built so far.
         with torch.no_grad():
             probe = torch.zeros(2, *config["model.input"])

@@ -117,6 +117,7 @@ typedef struct ps_config_data {
     ps_names target, columns, drop, categories;
     bool standardize;         // tables with a target
     ps_missing missing;       // likewise
+    ps_encoding encoding;     // likewise, of categories
     ps_unreadable unreadable; // pictures
     bool stream;              // npy, csv: samples stay in a file, however large it is
     ps_int_list batch;        // per rank: one value for all, or one per rank; 0: auto
@@ -275,8 +276,9 @@ typedef struct ps_config {
     ps_config_metrics metrics;
     ps_config_trace trace;
     struct {
-        ps_int_list input; // model.input: C, H, W (or one number: features)
-        bool dropout;      // false: every dropout layer passes its input through
+        ps_int_list input;      // model.input: C, H, W (or one number: features)
+        ps_int_list categories; // rows of the embedding of each of the last inputs
+        bool dropout;           // false: every dropout layer passes its input through
         ps_loss_kind loss;
     } model;
     /* The parsed file with overrides applied; model.layers is read from it by model_spec.

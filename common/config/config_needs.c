@@ -78,6 +78,7 @@ static const need needs[] = {
     MUST("data.categories", "data.target", 0),
     MAY("data.standardize", "data.target", 0),
     MAY("data.missing", "data.target", 0),
+    MAY("data.encoding", "data.target", 0),
     CASE("data.test_by", true, ps_config_test_is_share, "data.test that is a share, such as 20%"),
     MAY("data.unreadable", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MUST("data.crop", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),

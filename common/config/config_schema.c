@@ -56,6 +56,9 @@ const ps_config_key ps_config_keys[] = {
 
     INTS("model.input", model.input, JOB, WARNED, 1, 1 << 24, "[]",
          "shape of a sample: [C, H, W], [C, length] or [features]"),
+    INTS("model.categories", model.categories, JOB, WARNED, 1, 1 << 24, "[]",
+         "rows of the embedding of each of the last inputs, which are whole numbers from 0; psrun "
+         "and ps-worker take it from the table (data.encoding)"),
     BOOL("model.dropout", model.dropout, JOB, WARNED, "true",
          "false: every dropout layer passes its input through"),
     WORD("model.loss", model.loss, JOB, REFUSED, ps_loss_words, "cross_entropy",
@@ -165,6 +168,9 @@ const ps_config_key ps_config_keys[] = {
     WORD("data.missing", data.missing, JOB, WARNED, ps_missing_words, "error",
          "csv with data.target: a cell without a value is an error, becomes the training samples' "
          "mean, or has an input of its own"),
+    WORD("data.encoding", data.encoding, JOB, WARNED, ps_encoding_words, "auto",
+         "csv with data.target: a column of texts becomes an input for each text (onehot), or a "
+         "row of numbers that is learned (embedding); auto: embedding above 100 texts"),
     WORD("data.unreadable", data.unreadable, JOB, WARNED, ps_unreadable_words, "error",
          "image_folder: a picture that cannot be read is an error, or is left out and counted"),
     BOOL("data.stream", data.stream, LOCAL, FREE, "false",

@@ -88,6 +88,11 @@ const ps_word ps_missing_words[] = {{"error", PS_MISSING_ERROR},
                                     {"own", PS_MISSING_OWN},
                                     {NULL, 0}};
 
+const ps_word ps_encoding_words[] = {{"auto", PS_ENCODING_AUTO},
+                                     {"onehot", PS_ENCODING_ONEHOT},
+                                     {"embedding", PS_ENCODING_EMBEDDING},
+                                     {NULL, 0}};
+
 const ps_word ps_unreadable_words[] = {
     {"error", PS_UNREADABLE_ERROR}, {"skip", PS_UNREADABLE_SKIP}, {NULL, 0}};
 

@@ -78,6 +78,14 @@ extern const ps_word ps_data_words[];
 typedef enum ps_missing { PS_MISSING_ERROR, PS_MISSING_MEAN, PS_MISSING_OWN } ps_missing;
 extern const ps_word ps_missing_words[];
 
+/* data.encoding: what a column of texts becomes */
+typedef enum ps_encoding {
+    PS_ENCODING_AUTO, // by how many there are
+    PS_ENCODING_ONEHOT,
+    PS_ENCODING_EMBEDDING
+} ps_encoding;
+extern const ps_word ps_encoding_words[];
+
 /* data.unreadable */
 typedef enum ps_unreadable { PS_UNREADABLE_ERROR, PS_UNREADABLE_SKIP } ps_unreadable;
 extern const ps_word ps_unreadable_words[];

@@ -46,8 +46,8 @@ const char *ps_layer_kind_name(ps_layer_kind kind)
 
 bool ps_layer_kind_has_tensors(ps_layer_kind kind)
 {
-    return is_one_of(kind, CONVS | BATCHNORMS | KIND(LINEAR) | KIND(GROUP_NORM) |
-                               KIND(LAYER_NORM));
+    return is_one_of(kind, CONVS | BATCHNORMS | KIND(LINEAR) | KIND(EMBEDDING) |
+                               KIND(GROUP_NORM) | KIND(LAYER_NORM));
 }
 
 int ps_layer_kind_axes(ps_layer_kind kind)
@@ -217,7 +217,8 @@ static const struct setting {
     ps_err (*read)(const ps_yaml *at, ps_layer_settings *s);
 } settings[] = {
     {"name", ANY_KIND, 0, 0, settings_read_name},
-    {"out", CONVS | KIND(LINEAR), CONVS | KIND(LINEAR), KIND(LINEAR), read_out},
+    {"out", CONVS | KIND(LINEAR) | KIND(EMBEDDING), CONVS | KIND(LINEAR),
+     KIND(LINEAR) | KIND(EMBEDDING), read_out},
     {"kernel", CONVS | POOLS, CONVS | POOLS, POOLS, read_kernel},
     {"stride", CONVS | POOLS, 0, 0, read_stride},
     {"padding", CONVS | POOLS, 0, 0, read_padding},

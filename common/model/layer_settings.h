@@ -16,6 +16,7 @@
 #define PS_LAYER_MAP(X)                                                                  \
     X(CONV2D, "conv2d")                                                                  \
     X(LINEAR, "linear")                                                                  \
+    X(EMBEDDING, "embedding")                                                            \
     X(BATCH_NORM2D, "batch_norm2d")                                                      \
     X(GROUP_NORM, "group_norm")                                                          \
     X(LAYER_NORM, "layer_norm")                                                          \
@@ -75,10 +76,10 @@ typedef enum ps_interpolation {
 } ps_interpolation;
 
 typedef struct ps_layer_settings {
-    ps_layer_kind kind;                   // as written; PS_LAYER_ADD: a residual block
-    const ps_yaml *at;                    // the list's item, for messages
-    const char *name;                     // borrowed from the tree; NULL when not given
-    int64_t out;                          // CONV2D: channels; LINEAR: features
+    ps_layer_kind kind; // as written; PS_LAYER_ADD: a residual block
+    const ps_yaml *at;  // the list's item, for messages
+    const char *name;   // borrowed from the tree; NULL when not given
+    int64_t out; // CONV2D: channels; LINEAR: features; EMBEDDING: of a row, 0: by rows
     int kernel[2], stride[2], padding[2]; // stride 0: not given
     int dilation[2];                      // CONV2D
     int64_t groups;                       // CONV2D, GROUP_NORM; 0: not given

@@ -158,6 +158,34 @@ static ps_err infer_linear(ps_model_spec *spec, const ps_layer_settings *s,
                             &layer->bias);
 }
 
+/* The numbers of a row, where they are not given: 4 times the fourth root of the rows,
+ * in full fours. */
+static int64_t embedding_width(const ps_model_spec *spec)
+{
+    int64_t most = 1;
+    for (int i = 0; i < spec->n_categories; i++)
+        most = spec->categories[i] > most ? spec->categories[i] : most;
+    return 4 * (int64_t)ceil(sqrt(sqrt((double)most)));
+}
+
+/* All columns' rows are in one tensor, one below the other. */
+static ps_err infer_embedding(ps_model_spec *spec, const ps_layer_settings *s,
+                              ps_layer *layer)
+{
+    const int n = spec->n_categories;
+    int64_t rows = 0;
+    if (layer->input[0] != PS_INPUT || n == 0)
+        return ps_layer_error(layer, s->at,
+                              "stands before all others, and is for tables with columns "
+                              "of many texts (data.encoding)");
+    for (int i = 0; i < n; i++)
+        rows += spec->categories[i];
+    const int64_t width = s->out > 0 ? s->out : embedding_width(spec);
+    layer->out = (ps_dims){1, {layer->in.d[0] + n * (width - 1)}};
+    return layer_add_tensor(spec, layer, s->at, "weight", PS_TENSOR_WEIGHT,
+                            (ps_dims){2, {rows, width}}, rows, &layer->weight);
+}
+
 /* weight and bias, one of each for a channel or a feature. */
 static ps_err add_scales(ps_model_spec *spec, const ps_layer_settings *s, ps_layer *layer)
 {
@@ -339,6 +367,7 @@ static ps_err (*const infer[PS_LAYER_WRITTEN_COUNT])(ps_model_spec *,
                                                      ps_layer *) = {
     [PS_LAYER_CONV2D] = infer_conv2d,
     [PS_LAYER_LINEAR] = infer_linear,
+    [PS_LAYER_EMBEDDING] = infer_embedding,
     [PS_LAYER_BATCH_NORM2D] = infer_batch_norm2d,
     [PS_LAYER_GROUP_NORM] = infer_group_norm,
     [PS_LAYER_LAYER_NORM] = infer_layer_norm,

@@ -13,7 +13,9 @@ enum {
     MAX_LAYERS = 4096,
     MAX_DEPTH = 16, // of nested blocks
     MAX_PATH = 512,
+    MAX_ROWS = 1 << 24, // float32 has all whole numbers up to it
 };
+
 typedef struct builder {
     ps_model_spec *spec;
     const ps_config *cfg;
@@ -232,6 +234,49 @@ static ps_err spec_set_input(builder *b)
     return PS_OK;
 }
 
+static ps_err spec_set_categories(builder *b)
+{
+    const ps_int_list *list = &b->cfg->model.categories;
+    ps_model_spec *spec = b->spec;
+    char place[256];
+    int64_t rows = 0;
+    if (list->n == 0) return PS_OK;
+    for (int i = 0; i < list->n; i++)
+        rows += list->v[i];
+    if (spec->input.n != 1 || list->n > spec->input.d[0])
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "%s: %d inputs of categories: model.input has to be one number, "
+            "not below that",
+            spec_place_of(b, "model.categories", place), list->n);
+    if (rows >= MAX_ROWS)
+        return ps_err_set(PS_ERR_CONFIG, "%s: more than %d rows",
+                          spec_place_of(b, "model.categories", place), MAX_ROWS - 1);
+    if (b->cfg->data.mixup > 0 || b->cfg->data.normalize.n > 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s: %s changes the numbers of categories: remove it, or set "
+                          "data.encoding=onehot",
+                          spec_place_of(b, "model.categories", place),
+                          b->cfg->data.mixup > 0 ? "data.mixup" : "data.normalize");
+    PS_TRY(ps_mem_zalloc(&spec->categories, (size_t)list->n, sizeof *spec->categories,
+                         "model.categories"));
+    memcpy(spec->categories, list->v, (size_t)list->n * sizeof *spec->categories);
+    spec->n_categories = list->n;
+    return PS_OK;
+}
+
+/* Categories get an embedding where the layers do not begin with one. */
+static ps_err add_embedding(builder *b, const ps_yaml *layers, flow *at)
+{
+    ps_layer_settings s;
+    if (b->spec->n_categories == 0) return PS_OK;
+    if (ps_layer_settings_read(layers->items[0], &s) == PS_OK &&
+        s.kind == PS_LAYER_EMBEDDING)
+        return PS_OK;
+    s = (ps_layer_settings){.kind = PS_LAYER_EMBEDDING, .at = layers};
+    return add_layer(b, &s, "embedding", at, NULL, at);
+}
+
 static ps_err set_class_weights(builder *b)
 {
     const ps_float_list *list = &b->cfg->train.class_weights;
@@ -334,7 +379,9 @@ static ps_err spec_build(builder *b)
     if (!layers || layers->kind != PS_YAML_LIST || layers->n_items == 0)
         return ps_err_set(PS_ERR_CONFIG, "%s: has to be a list of layers",
                           spec_place_of(b, "model.layers", place));
+    PS_TRY(spec_set_categories(b));
     flow last = {PS_INPUT, b->spec->input};
+    PS_TRY(add_embedding(b, layers, &last));
     PS_TRY(add_list(b, layers, "", 0, &last));
     PS_TRY(set_loss(b, &last));
     if (b->spec->table.n_tensors == 0)
@@ -358,6 +405,7 @@ void ps_model_spec_fini(ps_model_spec *spec)
         free(spec->layers[i].name);
     free(spec->layers);
     free(spec->class_weights);
+    free(spec->categories);
     ps_tensor_table_fini(&spec->table);
     *spec = (ps_model_spec){0};
 }

@@ -33,6 +33,10 @@
  *           shortcut: [ ... ]                              # absent: the identity
  *       - log_softmax
  *
+ * The last inputs of a table may be categories, each a whole number (model.categories).
+ * An embedding turns each of them into a row of numbers that is learned; it stands first,
+ * by itself or as "- embedding: 16" with the numbers of a row.
+ *
  * For sequences, whose input is [channels, length]: conv1d, batch_norm1d, max_pool1d,
  * avg_pool1d and adaptive_avg_pool1d, with one number where images have two. Devices
  * compute them as images of height 1; weights have PyTorch's shapes. batch_norm1d also
@@ -77,9 +81,11 @@ typedef struct ps_layer {
 } ps_layer;
 
 typedef struct ps_model_spec {
-    ps_dims input;     // one sample's
-    bool sequences;    // model.input is [channels, length]; values are (C, 1, length)
-    int64_t n_outputs; // classes, or numbers
+    ps_dims input;       // one sample's
+    bool sequences;      // model.input is [channels, length]; values are (C, 1, length)
+    int n_categories;    // of the last inputs, which EMBEDDING takes
+    int64_t *categories; // (n_categories) rows of each; owned
+    int64_t n_outputs;   // classes, or numbers
     ps_loss_kind loss;
     float label_smoothing; // like the next two: of nll and cross_entropy
     float *class_weights;  // (n_outputs); owned; NULL: all 1

@@ -293,7 +293,7 @@ def input_of_data(build_dir, config, overrides, facts):
     done = helpers.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise JobError((done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"])[-1].removeprefix("ps-worker: "))
-    return [f"model.input={done.stdout.strip()}"]
+    return [f"{key}={line}" for key, line in zip(("model.input", "model.categories"), done.stdout.splitlines())]
 
 
 def default_out(job_name):

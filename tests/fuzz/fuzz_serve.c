@@ -19,9 +19,10 @@ static const char *const configs[MODELS] = {
     [PICTURES] = "model: {input: [1, 4, 4], layers: [flatten, {linear: {name: a, out: "
                  "3}}], loss: cross_entropy}\n"
                  "data: {kind: image_folder, eval_batch: 2, resize: [4, 4]}\n",
-    [TABLE] = "model: {input: [3], layers: [{linear: {name: a, out: 2}}], loss: "
+    [TABLE] = "model: {input: [4], categories: [3], layers: [{linear: {name: a, out: "
+              "2}}], loss: "
               "cross_entropy}\n"
-              "data: {kind: csv, eval_batch: 4, target: y}\n"};
+              "data: {kind: csv, eval_batch: 4, target: y, missing: mean}\n"};
 
 typedef struct model {
     ps_config config;
@@ -34,19 +35,26 @@ static void write_file(const char *path, const char *text)
     if (!file || fputs(text, file) == EOF || fclose(file) != 0) abort();
 }
 
-/* A column of numbers, one of two texts, and classes that are texts. */
+/* A column of numbers, two of two texts, one of them embedded, and classes that are
+ * texts. */
 static void describe_table(char **text)
 {
     char *texts[] = {"cold", "warm"}, *classes[] = {"no", "yes"};
     double shares[] = {0.5, 0.5};
     ps_column columns[] = {
         {.name = "size", .mean = 3, .std = 2},
-        {.name = "place", .std = 1, .categories = {2, texts}, .shares = shares}};
+        {.name = "place", .std = 1, .categories = {2, texts}, .shares = shares},
+        {.name = "town",
+         .std = 1,
+         .categories = {2, texts},
+         .shares = shares,
+         .own = true,
+         .embedded = true}};
     ps_column target = {
         .name = "y", .std = 1, .categories = {2, classes}, .shares = shares};
     const ps_preprocessing state = {.named = true,
                                     .classes = true,
-                                    .n_columns = 2,
+                                    .n_columns = 3,
                                     .n_targets = 1,
                                     .columns = columns,
                                     .targets = &target};

@@ -162,6 +162,11 @@ static void print_module(const ps_model_spec *spec, const ps_layer *l, FILE *out
         fprintf(out, "nn.Linear(%" PRId64 ", %" PRId64 "%s)", l->in.d[0], l->out.d[0],
                 bias);
         break;
+    case PS_LAYER_EMBEDDING: {
+        const ps_dims *d = &ps_tensor_table_at(&spec->table, l->weight)->dims;
+        fprintf(out, "nn.Embedding(%" PRId64 ", %" PRId64 ")", d->d[0], d->d[1]);
+        break;
+    }
     case PS_LAYER_GROUP_NORM:
         fprintf(out, "nn.GroupNorm(%" PRId64 ", %" PRId64 ", eps=%.9g)", l->groups,
                 l->in.d[0], l->eps);
@@ -270,9 +275,35 @@ static bool print_activation(const ps_layer *l, const char *x, FILE *out)
     }
 }
 
+/* The last inputs choose rows, each below those of the columns before it; what is no row
+ * becomes zeros. */
+static void print_embedding(const ps_model_spec *spec, const ps_layer *l, const char *x,
+                            FILE *out)
+{
+    const int64_t others = l->in.d[0] - spec->n_categories;
+    int64_t first = 0;
+    fprintf(out,
+            "torch.cat((%s[:, :%" PRId64 "], F.embedding((%s[:, %" PRId64 ":] + "
+            "%s.new_tensor([",
+            x, others, x, others, x);
+    for (int i = 0; i < spec->n_categories; first += spec->categories[i++])
+        fprintf(out, "%s%" PRId64, i > 0 ? ", " : "", first);
+    fprintf(out, "])).masked_fill(%s[:, %" PRId64 ":] >= %s.new_tensor([", x, others, x);
+    for (int i = 0; i < spec->n_categories; i++)
+        fprintf(out, "%s%" PRId64, i > 0 ? ", " : "", spec->categories[i]);
+    fprintf(out, "]), %" PRId64 ").long(), F.pad(", first);
+    print_place(spec, l->name, "_at", out);
+    fprintf(out, is_attribute(spec, l->name) ? "" : ")");
+    fputs(".weight, (0, 0, 0, 1))).flatten(1)), 1)", out);
+}
+
 static void print_call(const ps_model_spec *spec, const ps_layer *l, const char *x,
                        const char *y, FILE *out)
 {
+    if (l->kind == PS_LAYER_EMBEDDING) {
+        print_embedding(spec, l, x, out);
+        return;
+    }
     if (ps_layer_kind_has_tensors(l->kind)) {
         print_place(spec, l->name, "_at", out);
         fprintf(out, is_attribute(spec, l->name) ? "(%s)" : ")(%s)", x);

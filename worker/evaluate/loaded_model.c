@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dataset.h"
 #include "interrupt.h"
 #include "loss_terms.h"
 #include "model_file.h"
@@ -18,7 +19,8 @@ static ps_err loaded_model_read(ps_loaded_model *m, const char *weights)
                                       "the weights"));
     PS_TRY(ps_mem_zalloc_aligned(&m->buffers, table->buffer_bytes, "the buffers"));
     PS_TRY(ps_model_file_load(weights, table, true, m->params.base, m->buffers));
-    return ps_preprocessing_load(weights, &m->state);
+    PS_TRY(ps_preprocessing_load(weights, &m->state));
+    return ps_dataset_check_categories(m->config, m->state);
 }
 
 ps_err ps_loaded_model_open(ps_loaded_model *m, const ps_cli *cli,

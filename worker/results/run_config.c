@@ -34,16 +34,15 @@ static void set_data_path(json_t *config, const ps_config *cfg)
     free(folder);
 }
 
-static void set_input(json_t *config, const ps_dims *input)
+static void set_list(json_t *config, const char *key, const ps_int_list *from)
 {
     json_t *list = json_array();
-    for (int i = 0; i < input->n; i++)
-        json_array_append_new(list, json_integer((json_int_t)input->d[i]));
-    json_object_set_new(run_config_section(config, "model"), "input", list);
+    for (int i = 0; i < from->n; i++)
+        json_array_append_new(list, json_integer((json_int_t)from->v[i]));
+    json_object_set_new(run_config_section(config, "model"), key, list);
 }
 
-static ps_err run_config_write_file(const ps_config *cfg, const ps_dims *input,
-                                    const ps_run_dir *dir)
+static ps_err run_config_write_file(const ps_config *cfg, const ps_run_dir *dir)
 {
     ps_out_file file = {0};
     json_t *config = ps_yaml_json(cfg->tree);
@@ -52,7 +51,9 @@ static ps_err run_config_write_file(const ps_config *cfg, const ps_dims *input,
                         json_string(cfg->job.name));
     json_object_del(run_config_section(config, "train"),
                     "init"); // the run has its own weights
-    if (!ps_yaml_path(cfg->tree, "model.input")) set_input(config, input);
+    set_list(config, "input", &cfg->model.input);
+    if (cfg->model.categories.n > 0)
+        set_list(config, "categories", &cfg->model.categories);
     set_data_path(config, cfg);
     ps_err err = ps_out_file_open(&file, dir, CONFIG, true);
     if (err == PS_OK) {
@@ -78,10 +79,10 @@ static ps_err write_classes(const ps_class_names *names, const ps_run_dir *dir)
     return ps_out_file_keep(&file);
 }
 
-ps_err ps_run_config_write(const ps_config *config, const ps_dims *input,
-                           const ps_class_names *names, const ps_run_dir *dir)
+ps_err ps_run_config_write(const ps_config *config, const ps_class_names *names,
+                           const ps_run_dir *dir)
 {
-    PS_TRY(run_config_write_file(config, input, dir));
+    PS_TRY(run_config_write_file(config, dir));
     return names->n > 0 ? write_classes(names, dir) : PS_OK;
 }
 

@@ -13,10 +13,10 @@
 #include "run_dir.h"
 #include "tensor.h"
 
-/* input: the model's. names: in the order of the classes. A folder of data is written as
- * an absolute path. IO, NOMEM. */
-ps_err ps_run_config_write(const ps_config *config, const ps_dims *input,
-                           const ps_class_names *names, const ps_run_dir *dir);
+/* model.input and model.categories are set. names: in the order of the classes. A folder
+ * of data is written as an absolute path. IO, NOMEM. */
+ps_err ps_run_config_write(const ps_config *config, const ps_class_names *names,
+                           const ps_run_dir *dir);
 
 /* The names beside a configuration of a run; none where there is no such file. Errors as
  * ps_class_names_read. */

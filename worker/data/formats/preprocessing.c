@@ -34,7 +34,19 @@ void ps_preprocessing_destroy(ps_preprocessing **out)
 
 int64_t ps_column_inputs(const ps_column *c)
 {
+    if (c->embedded) return 1;
     return (c->categories.n > 0 ? c->categories.n : 1) + c->own;
+}
+
+int ps_preprocessing_embedded(const ps_preprocessing *p, int64_t *rows)
+{
+    int n = 0;
+    for (int64_t i = 0; i < p->n_columns; i++) {
+        const ps_column *c = &p->columns[i];
+        if (c->embedded && rows) rows[n] = c->categories.n + c->own;
+        n += c->embedded;
+    }
+    return n;
 }
 
 void ps_preprocessing_count(ps_preprocessing *p)
@@ -54,9 +66,9 @@ static json_t *column_json(const ps_column *c)
         json_array_append_new(categories, json_string(c->categories.names[k]));
         json_array_append_new(shares, json_real(c->shares[k]));
     }
-    return json_pack("{s:s, s:f, s:f, s:f, s:o, s:o, s:b}", "name", c->name, "mean",
+    return json_pack("{s:s, s:f, s:f, s:f, s:o, s:o, s:b, s:b}", "name", c->name, "mean",
                      c->mean, "std", c->std, "fill", c->fill, "categories", categories,
-                     "shares", shares, "own", (int)c->own);
+                     "shares", shares, "own", (int)c->own, "embedded", (int)c->embedded);
 }
 
 static json_t *columns_json(const ps_column *columns, int64_t n)
@@ -117,6 +129,7 @@ static ps_err take_column(const char *where, const json_t *json, ps_column *c)
     c->std = json_number_value(json_object_get(json, "std"));
     c->fill = json_number_value(json_object_get(json, "fill"));
     c->own = json_is_true(json_object_get(json, "own"));
+    c->embedded = json_is_true(json_object_get(json, "embedded"));
     if (!(c->std > 0)) return bad_text(where, "a column has no deviation");
     return take_categories(where, json_object_get(json, "categories"),
                            json_object_get(json, "shares"), c);
@@ -210,11 +223,24 @@ static float *category_row(const ps_column *c, ps_cell cell, float *out)
     return out;
 }
 
+/* The number of an embedded column's cell. */
+static float category_id(const ps_column *c, ps_cell cell)
+{
+    const int64_t n = c->categories.n, text = ps_cell_text(cell);
+    if (ps_cell_is_missing(cell)) return (float)n; // without a row of its own: unknown
+    return (float)(text < n ? text : n + c->own);
+}
+
 void ps_preprocessing_row(const ps_preprocessing *p, const ps_cell *cells, float *out)
 {
+    float *ids = out + p->n_inputs - ps_preprocessing_embedded(p, NULL);
     for (int64_t i = 0; i < p->n_columns; i++) {
         const ps_column *c = &p->columns[i];
         const ps_cell cell = cells[i];
+        if (c->embedded) {
+            *ids++ = category_id(c, cell);
+            continue;
+        }
         if (c->categories.n > 0)
             out = category_row(c, cell, out);
         else

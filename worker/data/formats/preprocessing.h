@@ -3,16 +3,23 @@
  * and stored as JSON in the metadata of every file of weights (model.safetensors, best
  * and other checkpoints): such a file is all that an evaluation or a prediction needs.
  *
- *   a column of numbers   one input, (value - mean) / std in double, then float32; std is
- *                         the population's, as StandardScaler's, and 1 where all are
- * alike a column of texts     one input for each text of the training part, 1 or 0
- * (one-hot); a text that the training part does not have is 0 everywhere a missing cell
- * data.missing: error; or mean, the training part's mean of each of the column's inputs;
- * or own, where the training part has such cells: one more input, which is 1 for them and
- * 0 for the others targets               numbers are scaled as inputs are, unless the
- * loss takes 0 to 1; texts are classes, in the order of the texts
+ * A column of numbers is one input, (value - mean) / std in double, then float32; std is
+ * the population's, as StandardScaler's, and 1 where all are alike.
  *
- * Inputs stand in the order of the columns. Columns are found by their names; a table
+ * A column of texts has one input for each text of the training part, 1 or 0 (one-hot); a
+ * text that the training part does not have is 0 everywhere. Or, embedded
+ * (data.encoding), it has one input: the number of the text.
+ *
+ * A missing cell is, by data.missing, an error; or mean, the training part's mean of each
+ * of the column's inputs; or own, where the training part has such cells: one more input,
+ * which is 1 for them and 0 for the others.
+ *
+ * Targets that are numbers are scaled as inputs are, unless the loss takes 0 to 1; texts
+ * are classes, in the order of the texts.
+ *
+ * Inputs stand in the order of the columns, embedded ones last: of these the number after
+ * all texts is that of missing cells, where the training part has some, and the next is
+ * that of what it does not have. Columns are found by their names; a table
  * without names has "1", "2", ... */
 #ifndef PS_PREPROCESSING_H
 #define PS_PREPROCESSING_H
@@ -29,7 +36,8 @@ typedef struct ps_column {
     double fill;               // of numbers: the training part's mean, for a missing cell
     ps_class_names categories; // of texts, sorted; n 0: numbers
     double *shares; // (categories.n) of the training part's cells that are there
-    bool own;       // a missing cell has an input of its own, the last one
+    bool own;       // a missing cell has an input, or a row, of its own: the last one
+    bool embedded;  // its one input is the text's number
 } ps_column;
 
 typedef struct ps_preprocessing {
@@ -54,6 +62,10 @@ ps_err ps_preprocessing_parse(const char *where, const char *text,
                               ps_preprocessing **out);
 /* Of a file of weights; *out NULL: it has none. IO, FORMAT, NOMEM. */
 ps_err ps_preprocessing_load(const char *weights, ps_preprocessing **out);
+
+/* The rows of the embeddings, in the order of their inputs. rows: NULL, or as many as
+ * there are, which is the answer. */
+int ps_preprocessing_embedded(const ps_preprocessing *p, int64_t *rows);
 
 /* The inputs of a column. */
 int64_t ps_column_inputs(const ps_column *c);

@@ -8,7 +8,13 @@
 #include "mem.h"
 #include "parse_text.h"
 
-enum { MOST_CATEGORIES = 1000, FEW_CATEGORIES = 20, NAMES_BYTES = 200 };
+enum {
+    MOST_ONEHOT = 100, // data.encoding: auto
+    MOST_CATEGORIES = 1000,
+    FEW_CATEGORIES = 20,
+    MOST_EMBEDDED = 100000,
+    NAMES_BYTES = 200
+};
 
 /* What the cells of a column are. */
 typedef struct column_sums {
@@ -164,31 +170,38 @@ static ps_err fit_take_categories(const category *list, int64_t n, int64_t *plac
     return PS_OK;
 }
 
-static ps_err check_categories(const ps_table_column *from, int64_t n)
+static ps_err check_categories(const ps_table_column *from, int64_t n, bool embedded)
 {
-    if (n <= MOST_CATEGORIES || from->use == PS_COLUMN_TARGET) return PS_OK;
+    const int most = embedded ? MOST_EMBEDDED : MOST_CATEGORIES;
+    if (n <= most || from->use == PS_COLUMN_TARGET) return PS_OK;
     return ps_err_set(PS_ERR_CONFIG,
                       "the column \"%s\" has %" PRId64 " different texts, such as "
-                      "\"%.40s\"; at most %d become inputs: leave it out (data.drop), or "
-                      "make fewer of them",
-                      from->name, n, from->seen.names.names[0], MOST_CATEGORIES);
+                      "\"%.40s\"; at most %d %s: leave it out (data.drop), or "
+                      "make fewer of them%s",
+                      from->name, n, from->seen.names.names[0], most,
+                      embedded ? "are embedded" : "become inputs",
+                      embedded ? "" : ", or set data.encoding=auto");
 }
 
-static ps_err sort_texts(ps_table *t, int64_t k, category *list, int64_t *counts,
-                         ps_column *c)
+/* how: data.encoding. */
+static ps_err sort_texts(ps_table *t, int64_t k, ps_encoding how, category *list,
+                         int64_t *counts, ps_column *c)
 {
     const ps_texts *seen = &t->columns[k].seen;
     int64_t n = 0;
     PS_TRY(count_texts(t, k, counts));
     for (int64_t i = 0; i < seen->names.n; i++)
         if (counts[i] > 0) list[n++] = (category){seen->names.names[i], i, counts[i]};
-    PS_TRY(check_categories(&t->columns[k], n));
+    c->embedded =
+        how == PS_ENCODING_EMBEDDING || (how == PS_ENCODING_AUTO && n > MOST_ONEHOT);
+    PS_TRY(check_categories(&t->columns[k], n, c->embedded));
     qsort(list, (size_t)n, sizeof *list, by_category);
     PS_TRY(fit_take_categories(list, n, counts, c));
     return renumber_texts(t, k, counts);
 }
 
-static ps_err fit_categories(ps_table *t, int64_t k, const ps_wanted *w, ps_column *c)
+static ps_err fit_categories(ps_table *t, int64_t k, const ps_wanted *w, ps_encoding how,
+                             ps_column *c)
 {
     category *list = NULL;
     int64_t *counts = NULL;
@@ -196,7 +209,7 @@ static ps_err fit_categories(ps_table *t, int64_t k, const ps_wanted *w, ps_colu
     const size_t n = (size_t)t->columns[k].seen.names.n;
     ps_err err = ps_mem_zalloc(&list, n, sizeof *list, "categories");
     if (err == PS_OK) err = ps_mem_zalloc(&counts, n, sizeof *counts, "categories");
-    if (err == PS_OK) err = sort_texts(t, k, list, counts, c);
+    if (err == PS_OK) err = sort_texts(t, k, how, list, counts, c);
     free(list);
     free(counts);
     return err;
@@ -260,7 +273,7 @@ static ps_err fit_classes(ps_table *t, int64_t k, const column_sums *s,
                           "data.target: \"%s\" has numbers, such as %.15g: to predict "
                           "numbers, set model.loss to mse",
                           c->name, s->least);
-    PS_TRY(fit_categories(t, k, w, c));
+    PS_TRY(fit_categories(t, k, w, PS_ENCODING_ONEHOT, c));
     return check_classes(c, w);
 }
 
@@ -284,9 +297,9 @@ static ps_err doubt_categories(ps_table *t, const column_sums *s, const ps_colum
     if (n < FEW_CATEGORIES || n <= s->texts / 2) return PS_OK;
     return ps_dataset_note(&t->doubts,
                            "\"%s\" has %" PRId64 " different texts in %" PRId64
-                           " lines, each of which becomes an input: to leave it out, add "
-                           "it to data.drop",
-                           c->name, n, s->texts);
+                           " lines%s: to leave it out, add it to data.drop",
+                           c->name, n, s->texts,
+                           c->embedded ? "" : ", each of which becomes an input");
 }
 
 static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
@@ -304,7 +317,8 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
         return fit_numbers(&t->columns[k], s, data->standardize && !(target && w->unit),
                            c);
     if (!categories) PS_TRY(check_strays(&t->columns[k], s));
-    PS_TRY(fit_categories(t, k, w, c));
+    PS_TRY(fit_categories(t, k, w, data->encoding, c));
+    if (c->embedded) c->own = s->missing > 0;
     return categories ? PS_OK : doubt_categories(t, s, c);
 }
 

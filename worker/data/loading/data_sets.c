@@ -15,6 +15,7 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
                                &d->train));
     PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->state,
                            &d->test));
+    PS_TRY(ps_dataset_check_categories(config, d->state));
     PS_TRY(ps_dataset_columns_check(&d->test.columns, "data.test", &d->train.columns,
                                     "data.train"));
     if (config->train.patience > 0 && d->test.n == 0)

@@ -728,8 +728,38 @@ out:
     return err;
 }
 
+/* The rows of the embeddings of a table. */
+static ps_err dataset_list_categories(const ps_preprocessing *p, ps_int_list *out)
+{
+    *out = (ps_int_list){0};
+    const int n = p ? ps_preprocessing_embedded(p, NULL) : 0;
+    if (n > PS_CONFIG_LIST_MAX)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "data.encoding: %d columns would be embedded, at most %d can "
+                          "be: leave some out (data.drop)",
+                          n, PS_CONFIG_LIST_MAX);
+    if (n > 0) out->n = ps_preprocessing_embedded(p, out->v);
+    return PS_OK;
+}
+
+ps_err ps_dataset_check_categories(const ps_config *cfg, const ps_preprocessing *p)
+{
+    const ps_int_list *given = &cfg->model.categories;
+    ps_int_list own;
+    if (!p) return PS_OK;
+    PS_TRY(dataset_list_categories(p, &own));
+    if (own.n == given->n && memcmp(own.v, given->v, (size_t)own.n * sizeof *own.v) == 0)
+        return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "model.categories: of the table's columns %d are embedded, of the "
+                      "model's inputs %d%s: leave out model.input and model.categories, "
+                      "which are then taken from the table",
+                      own.n, given->n, own.n == given->n ? ", with other rows" : "");
+}
+
 /* Of the input that is not given: [] is no size. */
-ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_dims *out)
+ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_int_list *input,
+                             ps_int_list *categories)
 {
     const ps_data_kind kind = cfg->data.kind;
     const ps_dims any = {0};
@@ -741,7 +771,10 @@ ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_dims *o
     ps_err err = ps_dataset_known_state(cfg, &state);
     if (err == PS_OK && !state)
         err = ps_dataset_load(cfg, PS_SPLIT_TRAIN, &any, n_classes, &state, &set);
-    if (err == PS_OK) *out = state ? (ps_dims){1, {state->n_inputs}} : set.dims;
+    if (err == PS_OK) err = dataset_list_categories(state, categories);
+    const ps_dims dims = state ? (ps_dims){1, {state->n_inputs}} : set.dims;
+    for (input->n = 0; err == PS_OK && input->n < dims.n; input->n++)
+        input->v[input->n] = dims.d[input->n];
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&state);
     return err;

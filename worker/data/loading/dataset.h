@@ -24,11 +24,16 @@ typedef enum ps_split {
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_preprocessing **state, ps_dataset *out);
 
-/* One sample's shape, as the training samples have it: for a job without model.input.
+/* One sample's shape, as the training samples have it: for a job without model.input; and
+ * its model.categories.
  * n_classes: as above.
  * Tables are read, and fitted unless train.init has their state. CONFIG where the data do
  * not say; errors as above. */
-ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_dims *out);
+ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_int_list *input,
+                             ps_int_list *categories);
+
+/* CONFIG where the table's embedded columns are not what model.categories says. */
+ps_err ps_dataset_check_categories(const ps_config *cfg, const ps_preprocessing *p);
 
 /* The preprocessing of train.init, where its weights are taken as they are; *out NULL:
  * there is none, or the file is not on this host. FORMAT, IO, NOMEM. */

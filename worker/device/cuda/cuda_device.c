@@ -112,6 +112,10 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     p->base.device = device;
     p->options = *options;
     ps_err err = ps_gpu_enter(gpu_of(*out));
+    if (err == PS_OK && options->spec->n_categories > 0)
+        err = ps_err_set(PS_ERR_UNSUPPORTED,
+                         "cuda: embeddings of categories are computed on CPUs alone: set "
+                         "train.device=cpu, or data.encoding=onehot");
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
         err = ps_cuda_run_init(&p->run, gpu_of(*out), d->convs, &p->options, &p->graph,

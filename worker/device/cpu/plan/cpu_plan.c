@@ -165,6 +165,17 @@ static ps_err init_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *i
     return ps_cpu_linear_rows_choose(&s->linear, run->options->row_bytes);
 }
 
+static ps_cpu_embedding embedding_of(const ps_cpu_run *run, const ps_layer *l)
+{
+    const ps_model_spec *spec = run->options->spec;
+    return (ps_cpu_embedding){.n = run->n,
+                              .in = l->in.d[0],
+                              .width =
+                                  ps_tensor_table_at(&spec->table, l->weight)->dims.d[1],
+                              .n_columns = spec->n_categories,
+                              .rows = spec->categories};
+}
+
 /* Sets up the layer and its primitives. out has the layer's usual layout; some layers
  * change it. */
 static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in,
@@ -199,6 +210,9 @@ static ps_err init_layer(ps_cpu_run *run, ps_cpu_step *s, const ps_cpu_shape *in
         return PS_OK;
     case PS_LAYER_LINEAR:
         return init_linear(run, s, in, out);
+    case PS_LAYER_EMBEDDING:
+        s->embedding = embedding_of(run, l);
+        return PS_OK;
     case PS_LAYER_FLATTEN:
         s->view = ps_cpu_shape_is_plain(in);
         return PS_OK;

@@ -5,6 +5,7 @@
 
 #include "cpu_batchnorm.h"
 #include "cpu_conv.h"
+#include "cpu_embedding.h"
 #include "cpu_groupnorm.h"
 #include "cpu_interpolate.h"
 #include "cpu_linear_rows.h"
@@ -34,6 +35,7 @@ typedef struct ps_cpu_step {
     ps_cpu_conv conv;
     ps_cpu_batchnorm batchnorm;
     ps_cpu_batchnorm_arrays batchnorm_arrays;
+    ps_cpu_embedding embedding; // EMBEDDING
     ps_cpu_groupnorm groupnorm; // GROUP_NORM, LAYER_NORM
     ps_cpu_pool pool;
     ps_cpu_interpolate interpolate; // UPSAMPLE, adaptive pools

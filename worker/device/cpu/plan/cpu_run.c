@@ -274,6 +274,12 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
     if (s->view) return PS_OK;
     if (kind == PS_LAYER_CONV2D) return forward_conv(run, s);
     if (kind == PS_LAYER_LINEAR) return forward_linear(run, s, pass);
+    if (kind == PS_LAYER_EMBEDDING) {
+        ps_cpu_embedding_forward(&s->embedding, run->values[s->node->in[0]].at,
+                                 ps_cpu_parameter(run, s->node->layer->weight),
+                                 run->values[s->node->out].at);
+        return PS_OK;
+    }
     if (kind == PS_LAYER_BATCH_NORM2D) return forward_norm(run, s, pass->training);
     if (ps_model_is_group_norm(kind)) {
         forward_groupnorm(run, s);
@@ -518,6 +524,11 @@ static ps_err backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pass
         backward_activation(run, s, &RELU, out->at, out->grad, false);
     if (kind == PS_LAYER_CONV2D) return backward_conv(run, s, accumulate);
     if (kind == PS_LAYER_LINEAR) return backward_linear(run, s, pass);
+    if (kind == PS_LAYER_EMBEDDING) {
+        ps_cpu_embedding_backward(&s->embedding, run->values[node->in[0]].at, out->grad,
+                                  cpu_run_gradient(run, node->layer->weight), accumulate);
+        return PS_OK;
+    }
     if (kind == PS_LAYER_BATCH_NORM2D) return backward_norm(run, s, accumulate);
     if (ps_model_is_group_norm(kind)) {
         backward_groupnorm(run, s, accumulate);
