@@ -26,6 +26,7 @@ from .errors import Error, InputError
 VARIABLE = "PS_COMMITS"  # folders that psrun has made for its job, of this host, separated by a colon
 _MAGIC = b"pstrain commit 1\n"
 _NAME = re.compile(r"commit-(\d+)\.rank-(\d+)(\.new)?")
+_ROWS = re.compile(r"commit-(\d+)\.rows-.*")  # that servers have written
 _PIECE = 1 << 20
 _DIGEST = 32  # bytes of SHA-256
 
@@ -73,6 +74,11 @@ class Folder:
 
     def __str__(self) -> str:
         return " or ".join(map(str, self.places))
+
+    @property
+    def of_rows(self) -> pathlib.Path:
+        """Where servers write rows: the last place, which is on a disk."""
+        return self.places[-1]
 
     def identity(self) -> str:
         """The same for ranks that see the same files."""
@@ -137,11 +143,17 @@ class Folder:
             finally:
                 os.close(fd)
 
-    def keep(self, numbers: "typing.Collection[int]") -> None:
-        """Removes all other commits. Every rank that sees the folder may do so."""
+    def keep(self, numbers: "typing.Collection[int]", of_rows: "typing.Collection[int]" = ()) -> None:
+        """Removes all other commits. Every rank that sees the folder may do so. of_rows: commits whose files of rows are
+        needed besides."""
         for path, number, _, _ in list(self._list()):
             if number not in numbers:
                 path.unlink(missing_ok=True)  # another rank may be faster
+        for place in self.places:
+            for path in place.iterdir():
+                match = _ROWS.fullmatch(path.name)
+                if match and int(match[1]) not in {*numbers, *of_rows}:
+                    path.unlink(missing_ok=True)
 
     def read(self, head: Head, name: str) -> bytes:
         """A blob of a commit that was found or written."""
@@ -176,7 +188,7 @@ class Held:
     def finish(self) -> None:
         self._blobs = self._new
 
-    def keep(self, numbers: "typing.Collection[int]") -> None:
+    def keep(self, numbers: "typing.Collection[int]", of_rows: "typing.Collection[int]" = ()) -> None:
         pass
 
     def read(self, head: Head, name: str) -> bytes:
@@ -184,6 +196,17 @@ class Held:
 
 
 Store = typing.Union[Folder, Held]
+
+
+def rows_name(number: int) -> str:
+    """How the files of rows of a commit begin."""
+    return f"commit-{number}.rows"
+
+
+def commits_of_rows(manifest: str) -> "set[int]":
+    """The commits whose files of rows a manifest names."""
+    found = [_ROWS.fullmatch(file["name"]) for file in json.loads(manifest)["files"]]
+    return {int(match[1]) for match in found if match}
 
 
 def _boot_id() -> str:

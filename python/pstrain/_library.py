@@ -67,6 +67,11 @@ class RowsPage(ctypes.Structure):
                 ("steps", c_uint64)]
 
 
+class RowsPoint(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("point", c_uint64), ("writes", c_int), ("folder", c_char_p), ("name", c_char_p),
+                ("manifest", c_char_p), ("fault", c_char_p)]
+
+
 class Table(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("tensors", POINTER(Tensor)), ("n_tensors", c_int),
                 ("tensor_size", c_size_t), ("groups", POINTER(Group)), ("n_groups", c_int),
@@ -155,6 +160,9 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_rows_first": (c_int, [POINTER(RowsTable), c_size_t, c_int, c_void_p, c_uint64, c_void_p]),
     "pstrain_rows_load": (c_int, [_S, c_int, c_void_p, c_uint64, c_void_p, c_int, c_uint64]),
     "pstrain_rows_save": (c_int, [_S, c_int, POINTER(RowsPage)]),
+    "pstrain_rows_keep": (c_int, [_S, POINTER(RowsPoint)]),
+    "pstrain_rows_return": (c_int, [_S, c_char_p, c_char_p]),
+    "pstrain_rows_kept": (c_int, [_S, c_uint64, POINTER(c_int)]),
     "pstrain_open_reducer": (c_int, [_S, POINTER(Reducer)]),
     "pstrain_reduce_begin": (c_int, [_S, c_void_p, c_uint64, POINTER(c_uint64)]),
     "pstrain_reduce_end": (c_int, [_S, c_uint64]),

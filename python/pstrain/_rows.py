@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
+import secrets
 import typing
 import weakref
 
@@ -165,6 +167,8 @@ class Rows:
         self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
         self._loads: "list[Load]" = []  # until the job is opened
+        self._point: "tuple[str, str] | None" = None  # folder and manifest, to go back to when the job is opened
+        self.apart = False  # state_dict and load_state_dict of modules leave the rows out: a State has points of them
 
     def add(self, spec: Spec) -> int:
         rank = self.job.rank
@@ -201,7 +205,10 @@ class Rows:
     def opened_now(self) -> None:
         """The session has started: rank 0's rows go to the servers before anybody looks one up."""
         self.opened = True
-        loads, self._loads = self._loads, []
+        (loads, self._loads), (point, self._point) = (self._loads, []), (self._point, None)
+        if point is not None:
+            self.go_back(*point)
+            return
         for load in loads:
             self._check_load(load)
         self._load(loads)
@@ -272,6 +279,35 @@ class Rows:
                                    load.steps)
         if self.job.size > 1:
             self.job.session.barrier()
+
+    # ---- points, to which the servers go back by themselves ----
+
+    def keep(self, writes: int, folder: str, name: str) -> "tuple[str, str]":
+        """On rank 0, between two steps, while the others wait. writes: pstrain_rows_writes. The manifest, and why servers
+        could not write their files."""
+        point = c.RowsPoint(struct_size=ctypes.sizeof(c.RowsPoint), point=secrets.randbelow((1 << 63) - 1) + 1, writes=writes,
+                            folder=folder.encode(), name=name.encode())
+        self.job.session.block("pstrain_rows_keep", c.byref(point))
+        return (point.manifest or b"").decode(), (point.fault or b"").decode(errors="replace")
+
+    def go_back(self, folder: str, manifest: str) -> None:
+        """To a point: at once, or when the job is opened. Collective."""
+        if not self.opened:
+            self._point = folder, manifest
+            return
+        if self.job.size > 1:
+            self.job.session.barrier()  # nobody looks anything up any more
+        self.job.session.block("pstrain_rows_return", folder.encode(), manifest.encode())
+        if self.job.size > 1:
+            self.job.session.barrier()
+
+    def are_kept(self, manifest: str) -> bool:
+        """Whether the servers have a manifest's point in memory."""
+        kept = c.c_int()
+        self.job.session.block("pstrain_rows_kept", json.loads(manifest)["point"], c.byref(kept))
+        return bool(kept.value)
+
+    # ---- all rows of a table through this rank ----
 
     def save(self, table: int) -> Page:
         """What the servers have."""

@@ -153,7 +153,7 @@ class _Module(Lookups):
         return self._rows.save(table.number)
 
     def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
-        for key, table in self._tables.items():
+        for key, table in self._tables.items() if not self._rows.apart else ():
             page, dim, start = self._rows_of(table), table.spec.dim, prefix + key
             destination[start + "weight"] = page.values[:, :dim].contiguous()
             destination[start + "ids"] = page.ids
@@ -165,7 +165,7 @@ class _Module(Lookups):
         words = ("weight", "ids", "state", "steps")
         known = {prefix + key + word for key in self._tables for word in words}
         unexpected_keys += [name for name in state_dict if strict and name.startswith(prefix) and name not in known]
-        for key, table in self._tables.items():
+        for key, table in self._tables.items() if not self._rows.apart else ():
             start = prefix + key
             if start + "weight" not in state_dict:
                 missing_keys.append(start + "weight")

@@ -1,6 +1,7 @@
 """A State: what a program needs to go on after a death, and the commits that keep it."""
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -27,6 +28,7 @@ log = logging.getLogger("pstrain")
 _WAYS = (("state_dict", "load_state_dict"), ("get_state", "set_state"), ("getstate", "setstate"))
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), list, tuple, dict, set, torch.Tensor)
 _OWN = "the attributes"  # the blob of what is each rank's own
+_ROWS = "the embedding tables"  # the blob that says where servers have their rows
 _SHORT = 1024  # bytes of a text that is gathered at once
 
 Choice = typing.Tuple[Store, Head]
@@ -54,23 +56,31 @@ class State:
     psrun --restarts keeps them until it ends; elsewhere in this process, for restore() alone.
     disk_every: with a folder and under psrun --restarts, each disk_every-th commit is on the disk, the others are in
     memory.
+    rows_full_every: with embedding tables each rows_full_every-th of the commits whose rows are written to files has all
+    rows, the others what has changed since.
 
     A commit is what all ranks have when they call it after the same step. Two are kept. What is the same on all ranks
-    of a host is there once; with pstrain.Optimizer rank 0 also has what the servers know. Files are read as torch.load
+    of a host is there once; with pstrain.Optimizer rank 0 also has what the servers know. Rows of embedding tables stay with the
+    servers: they keep them in memory, and write them to the folder (without one, where psrun keeps commits). Files are read as torch.load
     reads them without weights_only: use folders of people you trust.
     """
 
     def __init__(self, model: typing.Any = None, optimizer: typing.Any = None, *,
-                 folder: "str | os.PathLike[str] | None" = None, disk_every: int = 1, **more: typing.Any) -> None:
+                 folder: "str | os.PathLike[str] | None" = None, disk_every: int = 1, rows_full_every: int = 1,
+                 **more: typing.Any) -> None:
         self._job = job = jobs.current()
         self._members: "dict[str, typing.Any]" = {}
         self._values: "dict[str, typing.Any]" = {}
         given = {"model": model, "optimizer": optimizer}
         for name, what in {**{n: w for n, w in given.items() if w is not None}, **more}.items():
             self._add(name, what)
-        if isinstance(disk_every, bool) or not isinstance(disk_every, int) or disk_every < 1:
-            raise InputError(f"rank {job.rank}: disk_every={disk_every!r} is not a number from 1")
-        self._every = disk_every
+        for word, n in (("disk_every", disk_every), ("rows_full_every", rows_full_every)):
+            if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+                raise InputError(f"rank {job.rank}: {word}={n!r} is not a number from 1")
+        self._every, self._rows_every = disk_every, rows_full_every
+        self._rows_written = 0  # commits with files of rows
+        self._warned = False  # that there are none
+        self._rows_in: "dict[int, set[int]]" = {}  # by commit: those whose files of rows it names
         self._replaced = False  # another State has its folder now
         self._disk = self._on_disk(folder) if folder is not None else None
         self._memory = self._in_memory()
@@ -164,8 +174,10 @@ class State:
         store = self._store(number, disk)
         self._check_same(number)
         blobs, keeps_back = self._collect()
+        store.keep({number, store.last}, self._rows_in.get(store.last, ()))
+        if self._job.rows() is not None:
+            blobs[_ROWS] = self._keep_rows(store, number).encode()
         head = self._agree(store, number, blobs, keeps_back)
-        store.keep({number, store.last})
 
         def write() -> None:
             store.write(head, blobs)
@@ -178,6 +190,8 @@ class State:
             _events.tell_commit(number, head.place)
         store.last = self._number = number
         self._last = store, head
+        lasts = {each.last for each in (self._memory, self._disk) if each is not None}
+        self._rows_in = {n: named for n, named in self._rows_in.items() if n in lasts}
 
     def _check_job(self) -> None:
         if jobs.current() is not self._job:
@@ -213,6 +227,32 @@ class State:
             raise PeerError(f"rank {self._job.rank}: commit() on rank 0 at {_place(said[0])}, on rank {other} at "
                             f"{_place(said[other])}: every rank calls it after the same step")
 
+    def _keep_rows(self, store: Store, number: int) -> str:
+        """The servers keep their rows as they are. The manifest."""
+        rows, said = self._job.rows(), ("", "")
+        rows.start()
+        writes, folder = self._writes_rows(store), getattr(store, "of_rows", "")
+        if self._job.rank == 0:
+            said = rows.keep(writes, str(folder), _commits.rows_name(number))
+        manifest, fault = json.loads(_gather(self._job, json.dumps(said))[0])
+        self._rows_written = 0 if fault else self._rows_written + bool(writes)
+        if fault and store is self._disk:
+            raise Error(f"rank {self._job.rank}: the rows of commit {number} could not be written: {fault}: name a folder "
+                        f"that all servers see, with room; commit {store.last or 'none'} stays")
+        if fault and self._job.rank == 0 and not self._warned:
+            self._warned = True
+            log.warning("pstrain: rows are in the servers' memory alone: the death of a server loses them: %s", fault)
+        self._rows_in[number] = _commits.commits_of_rows(manifest)
+        return str(manifest)
+
+    def _writes_rows(self, store: Store) -> int:
+        """pstrain_rows_writes. Commits in memory are files only where no others are."""
+        if isinstance(store, Held) or store is self._memory and self._disk is not None:
+            return 0
+        if self._rows_every == 1:
+            return 1
+        return 3 if self._rows_written % self._rows_every else 2
+
     def _collect(self) -> "tuple[dict[str, _commits.Blob], bool]":
         """The blobs, and whether codecs keep something back."""
         states: "dict[str, typing.Any]" = {}
@@ -220,13 +260,27 @@ class State:
             optimizer.start()
             states[name] = optimizer.state_dict()
         keeps_back = any("feedback" in state["pstrain"] for state in states.values())
-        for name, member in self._members.items():
-            if name not in states:
-                take, _ = _way(member) or ("", "")
-                states[name] = getattr(member, take)()
+        with self._rows_apart():
+            for name, member in self._members.items():
+                if name not in states:
+                    take, _ = _way(member) or ("", "")
+                    states[name] = getattr(member, take)()
         values = {name: self._plain(name, value) for name, value in self._values.items()}
         states[_OWN] = {"values": values, "random": _random.save()}
         return {name: self._dump(name, state) for name, state in states.items()}, keeps_back
+
+    @contextlib.contextmanager
+    def _rows_apart(self) -> "typing.Iterator[None]":
+        """Modules' state_dict() and load_state_dict() leave out what is on the servers."""
+        rows = self._job.rows()
+        if rows is None:
+            yield
+            return
+        rows.apart = True
+        try:
+            yield
+        finally:
+            rows.apart = False
 
     def _dump(self, name: str, state: typing.Any) -> _commits.Blob:
         out = io.BytesIO()
@@ -289,16 +343,29 @@ class State:
             if key is not None:
                 store.last = key[0]
                 chosen.append((store, key, [rank for rank, heads in enumerate(said) if not heads[place]]))
+        chosen.sort(key=lambda choice: int(choice[1][0]))
+        while chosen and not self._rows_are_there(chosen[-1][0], found[chosen[-1][0]].get(chosen[-1][1][0])):
+            store, key, _ = chosen.pop()
+            faults.append(f"rank {self._job.rank}: the rows of commit {key[0]} in {store} were in the memory of servers that "
+                          "have ended: name a folder= that all servers see, and start the job again to begin anew")
         if not chosen and faults:
             raise InputError(faults[0])
         if not chosen:
             if self._job.rank == 0:
                 _events.tell_restored(0, "")
             return False
-        store, key, lacking = max(chosen, key=lambda choice: int(choice[1][0]))
+        store, key, lacking = chosen[-1]
         mine = found[store].get(key[0])
         self._take(store, mine, lacking)
         return True
+
+    def _rows_are_there(self, store: Store, mine: "Head | None") -> bool:
+        """Whether servers have the rows of a commit in memory, or files are named: rank 0 knows."""
+        there = True
+        if self._job.rank == 0 and mine and _names_rows(mine) and self._job.rows() is not None:
+            manifest = store.read(mine, _ROWS).decode()
+            there = bool(_commits.commits_of_rows(manifest)) or self._job.rows().are_kept(manifest)
+        return _gather(self._job, str(there))[0] == str(True)
 
     def _take(self, store: Store, mine: "Head | None", lacking: "list[int]") -> None:
         """Goes on from a commit, of which the ranks in `lacking` have nothing."""
@@ -329,7 +396,10 @@ class State:
 
     def _load(self, head: Head, store: Store, theirs: "dict[str, bytearray] | None" = None) -> None:
         """theirs: the blobs of rank 0, where this rank has none of its own."""
-        names = {name for name, *_ in head.blobs} - {_OWN}
+        names = {name for name, *_ in head.blobs} - {_OWN, _ROWS}
+        if _names_rows(head) != (self._job.rows() is not None):
+            raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} is of a program "
+                             f"with{'' if _names_rows(head) else 'out'} embedding tables: name another folder")
         if names != set(self._members):
             raise InputError(f"rank {self._job.rank}: commit {head.number} in {store} has {_listed(names)}, this State "
                              f"{_listed(self._members)}: it is of another program; name another folder")
@@ -340,7 +410,12 @@ class State:
         for name, member in self._members.items():
             if theirs and isinstance(member, Optimizer) and "feedback" in states[name].get("pstrain", {}):
                 states[name]["pstrain"]["feedback"].zero_()  # it is rank 0's
-            self._give(head, store, name, states[name])
+            with self._rows_apart():
+                self._give(head, store, name, states[name])
+        if _names_rows(head):
+            manifest = bytes(theirs[_ROWS] if theirs else store.read(head, _ROWS)).decode()
+            self._rows_in[head.number] = _commits.commits_of_rows(manifest)
+            self._job.rows().go_back(str(getattr(store, "of_rows", "/")), manifest)
         self._values.update(own["values"])
         if theirs:
             return
@@ -436,6 +511,10 @@ def _way(what: typing.Any) -> "tuple[str, str] | None":
     if isinstance(what, type):
         return None
     return next((way for way in _WAYS if all(callable(getattr(what, name, None)) for name in way)), None)
+
+
+def _names_rows(head: Head) -> bool:
+    return any(name == _ROWS for name, *_ in head.blobs)
 
 
 def _not_plain(value: typing.Any) -> str:

@@ -1,0 +1,61 @@
+"""Embedding tables outlive deaths and other numbers of servers: workers are tests/system/python/rows_saved_worker.py.
+What is compared is the file that rank 0 exports at the end, with a weight of the dense part behind it."""
+import subprocess
+import unittest
+from pathlib import Path
+
+from jobs import ROOT, Faults, Psrun
+from test_python import FAST, PYTHON, PythonTest, environment
+
+WORKER = str(ROOT / "tests/system/python/rows_saved_worker.py")
+
+
+class RowsSavedTest(PythonTest):
+    _wanted = b""  # the export of a job without deaths, on one server
+
+    def wanted(self):
+        RowsSavedTest._wanted = self._wanted or self.run_job("wanted", servers=1)[0]
+        return self._wanted
+
+    def run_job(self, name, *words, servers=2, restarts=0, code=0, env=None):
+        """The export, and the output."""
+        argv = self.psrun_argv("--overwrite", "--verbose", "-s", servers, "-w", 2, "--restarts", restarts, *FAST)
+        done = Psrun.run([*argv, "--", PYTHON, WORKER, self.path(name), *words], env={**environment(), **(env or {})},
+                         stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return Path(self.path(name)).read_bytes() if code == 0 else b"", done.stdout
+
+    def kept(self):
+        return f"folder={self.path('commits')}"
+
+
+class Deaths(RowsSavedTest):
+    def test_bits_of_a_job_without_a_death(self):
+        wanted = self.wanted()
+        # A worker: the servers stay, and go back by themselves.
+        rows, text = self.run_job("worker", "who=1@5", restarts=1)
+        self.assertEqual(rows, wanted)
+        self.assertEqual(text.count("rows step=4 from=memory"), 2, text)
+        # A server, within the third commit, which is in memory alone: all go back to the second one, on the disk.
+        faults = Faults(self.path("faults"), "server/1@rows.kept:3:kill")
+        rows, text = self.run_job("server", self.kept(), "disk_every=2", restarts=1, env=faults.env)
+        self.assertEqual(rows, wanted)
+        self.assertEqual(text.count(f"rows step=4 from={self.path('commits')}"), 2, text)
+
+
+class Servers(RowsSavedTest):
+    def test_other_numbers(self):
+        wanted = self.wanted()
+        for servers, steps in ((2, 4), (3, 7)):
+            self.run_job("part", self.kept(), f"steps={steps}", "full_every=3", servers=servers)
+        rows, text = self.run_job("all", self.kept(), servers=1)
+        self.assertEqual(rows, wanted)
+        # What is missing has a name.
+        gone = next(Path(self.path("commits")).glob("commit-4.rows-1-0"))
+        gone.unlink()
+        _, text = self.run_job("none", self.kept(), code=1)
+        self.assertIn(f"{gone}: No such file", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
