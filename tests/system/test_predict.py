@@ -285,6 +285,7 @@ class Predict(JobTest):
                 path.write_bytes(whole[:size])
                 code, text = self.worker("--join-shares", 2)
                 self.assertRegex(text, f"{path}: it (is torn|holds no figures of a share)")
+                self.assertEqual(os.listdir(self.path("said")), ["predict"])
             path.write_bytes(whole)
         other = bytearray(counts.read_bytes())
         other[8] += 1
