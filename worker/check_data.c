@@ -218,9 +218,15 @@ static void print_categories(const ps_class_names *texts, int room, FILE *out)
     }
 }
 
-static void print_missing(const range *r, const char *of, FILE *out)
+/* ", 99 missing, 23 missing in data.test" */
+static int missing_text(const range *r, const range *test, char out[2 * NAME_BYTES])
 {
-    if (r->missing > 0) fprintf(out, ", %" PRId64 " missing%s", r->missing, of);
+    int n = 0;
+    out[0] = '\0';
+    if (r->missing > 0) n = sprintf(out, ", %" PRId64 " missing", r->missing);
+    if (test->missing > 0)
+        n += sprintf(out + n, ", %" PRId64 " missing in data.test", test->missing);
+    return n;
 }
 
 /* ranges: of the training part's columns; test: of the test part's. */
@@ -228,19 +234,19 @@ static void print_column(const ps_dataset *set, int64_t i, const range *r,
                          const range *test, FILE *out)
 {
     char text[NAME_BYTES + 32], least[PS_READABLE_BYTES], most[PS_READABLE_BYTES];
+    char missing[2 * NAME_BYTES];
     const ps_column *column = &set->preprocessing->columns[i];
     const ps_class_names *texts = &column->categories;
     const int n =
         fprintf(out, "%*s%-*s  %s", INDENT, "", NAME_COLUMNS, column_text(set, i, text),
-                column->embedded ? "an embedding of " : "");
+                column->embedded ? "an embedding of " : "") +
+        missing_text(r, test, missing);
     if (texts->n > 0)
         print_categories(texts, COLUMNS - n, out);
     else
         fprintf(out, "%s to %s", ps_readable_value(r->least, least),
                 ps_readable_value(r->most, most));
-    print_missing(r, "", out);
-    print_missing(test, " in data.test", out);
-    fputc('\n', out);
+    fprintf(out, "%s\n", missing);
 }
 
 /* Names of a key, as a text. */
@@ -387,8 +393,8 @@ static void print_classes(const ps_check_data_options *o, int64_t classes,
     const ps_dataset *first = check_data_first(o), *second = &o->data->test;
     const bool two = second != first && second->n > 0;
     char name[NAME_BYTES + 32];
-    fprintf(out, "%*s%10s%11s  class\n", INDENT, "", "data.train",
-            two ? "data.test" : "");
+    fprintf(out, "%*s%10s%11s  class\n", INDENT, "",
+            first == second ? "data.test" : "data.train", two ? "data.test" : "");
     for (int64_t k = 0; k < classes && k < MOST_ROWS; k++) {
         fprintf(out, "%*s%10" PRId64, INDENT, "", train[k]);
         if (two)
@@ -481,7 +487,9 @@ static ps_err check_data_part(const ps_check_data_options *o, const part *p, FIL
     figures f = {0};
     part_source(o, set == &o->data->test, source);
     if (set->n == 0) {
-        print_item(out, p->key, "no samples%s", source);
+        print_item(out, p->key,
+                   set == &o->data->train ? "not read (train.epochs: 0)"
+                                          : "none: nothing is evaluated");
         return PS_OK;
     }
     if (set->table && set->preprocessing->named)

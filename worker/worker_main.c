@@ -115,10 +115,12 @@ static int run_job(const ps_cli *cli)
 {
     ps_config config;
     ps_err err = ps_cli_load_config(cli, &program, &config);
-    if (err == PS_OK) err = worker_main_find_input(&config);
     if (err != PS_OK) return worker_main_fail(cli, err);
     bool interrupted = false, resumable = false;
-    if (cli->input)
+    err = worker_main_find_input(&config);
+    if (err != PS_OK)
+        ; // the data do not say it
+    else if (cli->input)
         err = print_input(&config);
     else if (cli->describe)
         err = ps_describe(&config, stdout);
