@@ -35,6 +35,16 @@ class LogLines(unittest.TestCase):
         for line in ("", "epoch 1/2  step 3/9", "1.0 worker/0 LOUD  failed kind=IO", "Traceback: ERROR failed"):
             self.assertIsNone(parse(line))
 
+    def test_lines_fit_a_terminal(self):
+        terminal = unittest.mock.Mock(isatty=lambda: True)
+        line = "[worker 0] epoch 1/6  test loss 0.7232 96.88%  train loss 0.9296 68.25%  best"
+        self.assertEqual(screen.wrapped(line, terminal, 80, 11), line)
+        self.assertEqual(screen.wrapped(line, terminal, 60, 11),
+                         "[worker 0] epoch 1/6  test loss 0.7232 96.88%\n" + " " * 11 + "train loss 0.9296 68.25%  best")
+        self.assertEqual(screen.wrapped("one two three", terminal, 8), "one two\n  three")
+        terminal.isatty = lambda: False
+        self.assertEqual(screen.wrapped(line, terminal, 60, 11), line)
+
     def test_why_a_program_failed(self):
         self.assertEqual(why('x\n1.0 worker ERROR failed kind=IO passing=false reason="no disk"\n', "-"), "IO: no disk")
         self.assertEqual((why("sh: no\nsh: such program\n", "-"), why(" \n", "-")), ("sh: such program", "-"))

@@ -265,7 +265,7 @@ class Predict(JobTest):
 
     def worker(self, *args):
         done = subprocess.run([BIN / "ps-worker", "--config", DIGITS, *map(str, args), "--out", self.path("said")],
-                              stderr=subprocess.PIPE, text=True)
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         return done.returncode, done.stderr
 
     def test_shares_by_hand(self):
