@@ -318,6 +318,13 @@ static void supervise_end(void)
         start_member(NULL, (uint64_t)i);
 }
 
+/* At once, or as late as psrun's back-off may have it. */
+static uint64_t start_delay_ms(void)
+{
+    static const uint64_t most[] = {40, 1000, 4000};
+    return 20 + world_draw(most[world_draw(3)]);
+}
+
 /* Starts what has died again. Returns whether anything still runs. */
 static bool supervise(void)
 {
@@ -334,8 +341,8 @@ static bool supervise(void)
             if (m->starts == STARTS_MOST)
                 world_wrong("%s dies again and again", T.processes[i]->name);
             m->is_waiting = true;
-            world_at(world_now() + (20 + world_draw(world_draw(2) ? 40 : 1000)) * MS,
-                     start_member, NULL, (uint64_t)i);
+            world_at(world_now() + start_delay_ms() * MS, start_member, NULL,
+                     (uint64_t)i);
             runs = true;
         }
     }
