@@ -144,7 +144,8 @@ static void optimize(bench *b, uint64_t t)
 
 static ps_err run_step(bench *b, uint64_t t, double ms[PARTS])
 {
-    const ps_batch batch = {b->n, b->x, b->labels, b->positions, NULL};
+    const ps_batch batch = {
+        .n = b->n, .x = b->x, .labels = b->labels, .positions = b->positions};
     const ps_pass pass = {.training = true,
                           .grad_scale = 1.0f,
                           .dropout = {b->cfg.train.seed, (uint32_t)t}};

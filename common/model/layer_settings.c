@@ -19,6 +19,7 @@ enum {
 #define POOLS      (KIND(MAX_POOL2D) | KIND(AVG_POOL2D) | KIND(MAX_POOL1D) | KIND(AVG_POOL1D))
 #define ADAPTIVE                                                                         \
     (KIND(ADAPTIVE_AVG_POOL2D) | KIND(ADAPTIVE_MAX_POOL2D) | KIND(ADAPTIVE_AVG_POOL1D))
+#define BRANCHED (KIND(CONCAT) | KIND(INTERACTION))
 #define ANY_KIND (((uint64_t)1 << PS_LAYER_WRITTEN_COUNT) - 1)
 
 /* For sequences, and for images. */
@@ -188,6 +189,71 @@ static ps_err read_momentum(const ps_yaml *at, ps_layer_settings *s)
     return ps_yaml_error(at, "momentum: %g is not in [0, 1]", s->momentum);
 }
 
+static ps_err read_tables(const ps_yaml *at, ps_layer_settings *s)
+{
+    long long n = 0;
+    if (at->kind == PS_YAML_LIST && at->n_items > 0 && at->n_items <= PS_ROW_TABLES_MAX) {
+        s->tables = at;
+        s->n_tables = at->n_items;
+        return PS_OK;
+    }
+    if (at->kind != PS_YAML_SCALAR)
+        return ps_yaml_error(at, "tables: has to be a number, or a list of columns as "
+                                 "[C1, C2]");
+    PS_TRY(ps_yaml_int(at, 1, PS_ROW_TABLES_MAX, &n));
+    s->n_tables = n;
+    return PS_OK;
+}
+
+static ps_err read_dim(const ps_yaml *at, ps_layer_settings *s)
+{
+    long long dim = 0;
+    PS_TRY(ps_yaml_int(at, 1, PS_ROW_DIM_MAX, &dim));
+    s->dim = dim;
+    return PS_OK;
+}
+
+static ps_err settings_read_word(const ps_yaml *at, const ps_word *words, int *value)
+{
+    char list[160];
+    if (at->kind == PS_YAML_SCALAR && at->text && ps_word_find(words, at->text, value))
+        return PS_OK;
+    return ps_yaml_error(at, "%s: has to be one of %s", at->key,
+                         ps_word_list(words, list, sizeof list));
+}
+
+static ps_err read_row_optimizer(const ps_yaml *at, ps_layer_settings *s)
+{
+    int value = 0;
+    PS_TRY(settings_read_word(at, ps_row_optimizer_words, &value));
+    s->row_optimizer = (ps_row_optimizer)value;
+    return PS_OK;
+}
+
+static ps_err read_init(const ps_yaml *at, ps_layer_settings *s)
+{
+    int value = 0;
+    PS_TRY(settings_read_word(at, ps_row_init_words, &value));
+    s->init = (ps_row_init)value;
+    return PS_OK;
+}
+
+static ps_err settings_read_number(const ps_yaml *at, double *out)
+{
+    PS_TRY(ps_yaml_double(at, out));
+    return isfinite(*out) ? PS_OK : ps_yaml_error(at, "%s: is not finite", at->key);
+}
+
+static ps_err read_row_lr(const ps_yaml *at, ps_layer_settings *s)
+{
+    return settings_read_number(at, &s->row_lr);
+}
+
+static ps_err read_init_scale(const ps_yaml *at, ps_layer_settings *s)
+{
+    return settings_read_number(at, &s->init_scale);
+}
+
 static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_LIST)
@@ -236,7 +302,13 @@ static const struct setting {
     {"momentum", BATCHNORMS, 0, 0, read_momentum},
     {"body", KIND(ADD), KIND(ADD), 0, read_layers},
     {"shortcut", KIND(ADD), 0, 0, read_layers},
-    {"branches", KIND(CONCAT), KIND(CONCAT), KIND(CONCAT), read_branches},
+    {"branches", BRANCHED, BRANCHED, BRANCHED, read_branches},
+    {"tables", KIND(EMBEDDING_BAG), KIND(EMBEDDING_BAG), 0, read_tables},
+    {"dim", KIND(EMBEDDING_BAG), KIND(EMBEDDING_BAG), 0, read_dim},
+    {"optimizer", KIND(EMBEDDING_BAG), 0, 0, read_row_optimizer},
+    {"lr", KIND(EMBEDDING_BAG), 0, 0, read_row_lr},
+    {"init", KIND(EMBEDDING_BAG), 0, 0, read_init},
+    {"scale", KIND(EMBEDDING_BAG), 0, 0, read_init_scale},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -298,11 +370,11 @@ static ps_err read_alone(const ps_yaml *at, ps_layer_settings *s)
 
 static ps_err check_required(const ps_layer_settings *s)
 {
-    const bool given[] = {s->out > 0,      s->kernel[0] > 0 || s->global,
-                          s->body != NULL, s->groups > 0,
-                          s->size[0] > 0,  s->branches != NULL};
-    static const char *const keys[] = {"out",    "kernel", "body",
-                                       "groups", "size",   "branches"};
+    const bool given[] = {
+        s->out > 0,     s->kernel[0] > 0 || s->global, s->body != NULL, s->groups > 0,
+        s->size[0] > 0, s->branches != NULL,           s->n_tables > 0, s->dim > 0};
+    static const char *const keys[] = {"out",  "kernel",   "body",   "groups",
+                                       "size", "branches", "tables", "dim"};
     for (int i = 0; i < N_SETTINGS; i++)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             if (is_one_of(s->kind, settings[i].required) && !given[k] &&
@@ -325,7 +397,10 @@ ps_err ps_layer_settings_read(const ps_yaml *item, ps_layer_settings *out)
                                .p = 0.5,
                                .eps = 1e-5,
                                .momentum = 0.1,
-                               .alpha = NAN};
+                               .alpha = NAN,
+                               .row_optimizer = PS_ROW_ADAGRAD,
+                               .row_lr = NAN,
+                               .init_scale = NAN};
     if (item->kind == PS_YAML_SCALAR && item->text) {
         PS_TRY(find_kind(item, item->text, &out->kind));
         return check_required(out);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "err.h"
+#include "row_spec.h"
 #include "yaml_tree.h"
 
 /* Kinds that devices compute. */
@@ -38,6 +39,8 @@
     X(FLATTEN, "flatten")                                                                \
     X(ADD, "residual")                                                                   \
     X(CONCAT, "concat")                                                                  \
+    X(EMBEDDING_BAG, "embedding_bag")                                                    \
+    X(INTERACTION, "interaction")                                                        \
     X(LOG_SOFTMAX, "log_softmax")
 
 /* Kinds that a file may name, which become one of the others. */
@@ -90,7 +93,12 @@ typedef struct ps_layer_settings {
     double p, eps, momentum;
     double alpha;                   // ELU; LEAKY_RELU: negative_slope; NaN: not given
     const ps_yaml *body, *shortcut; // of a residual block; shortcut may be NULL
-    const ps_yaml *branches;        // CONCAT: lists of layers
+    const ps_yaml *branches;        // CONCAT, INTERACTION: lists of layers
+    const ps_yaml *tables;          // EMBEDDING_BAG: names of columns; NULL: n_tables
+    int64_t n_tables, dim;          // likewise
+    ps_row_optimizer row_optimizer; // likewise
+    ps_row_init init;               // likewise
+    double row_lr, init_scale;      // likewise; NaN: not given
 } ps_layer_settings;
 
 /* Reads one item of a list of layers. CONFIG on failure, naming file, line and setting:

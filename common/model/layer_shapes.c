@@ -319,6 +319,97 @@ static ps_err infer_concat(ps_model_spec *spec, const ps_layer_settings *s,
     return PS_OK;
 }
 
+/* The column of ids that a name as C1 means; -1: none. */
+static int column_of(const char *name)
+{
+    char *end = NULL;
+    const long n = name && name[0] == 'C' && name[1] >= '1' && name[1] <= '9'
+                       ? strtol(name + 1, &end, 10)
+                       : 0;
+    return end && !*end && n <= PS_ROW_TABLES_MAX ? (int)n - 1 : -1;
+}
+
+static ps_err layer_add_table(ps_model_spec *spec, const ps_layer_settings *s,
+                              const ps_layer *layer, int column)
+{
+    ps_row_spec *r = &spec->rows[spec->n_rows];
+    *r = ps_row_spec_default(s->row_optimizer);
+    r->number = (uint32_t)spec->n_rows;
+    r->dim = (uint32_t)s->dim;
+    if (!isnan(s->row_lr)) r->lr = s->row_lr;
+    r->init = s->init;
+    if (!isnan(s->init_scale)) r->init_scale = s->init_scale;
+    if (snprintf(r->name, sizeof r->name, "%s.C%d", layer->name, column + 1) >=
+        (int)sizeof r->name)
+        return ps_yaml_error(
+            s->at, "embedding_bag: the name %s is too long for a table's", layer->name);
+    const ps_err err = ps_row_spec_check(r);
+    if (err != PS_OK)
+        return ps_err_set(PS_ERR_CONFIG, "%s:%d: %s", s->at->file, s->at->line,
+                          ps_err_message());
+    spec->columns[spec->n_rows++] = column;
+    if (column >= spec->n_columns) spec->n_columns = column + 1;
+    return PS_OK;
+}
+
+static ps_err infer_embedding_bag(ps_model_spec *spec, const ps_layer_settings *s,
+                                  ps_layer *layer)
+{
+    const int n = spec->n_rows + (int)s->n_tables;
+    if (layer->input[0] != PS_INPUT)
+        return ps_layer_error(layer, s->at,
+                              "reads the ids of a sample: it stands first in its branch");
+    if (n > PS_ROW_TABLES_MAX)
+        return ps_yaml_error(s->at, "embedding_bag: a model may have %d tables",
+                             PS_ROW_TABLES_MAX);
+    ps_row_spec *rows = realloc(spec->rows, (size_t)n * sizeof *rows);
+    if (rows) spec->rows = rows;
+    int *columns = realloc(spec->columns, (size_t)n * sizeof *columns);
+    if (columns) spec->columns = columns;
+    if (!rows || !columns) return ps_err_set(PS_ERR_NOMEM, "embedding tables: no memory");
+    layer->first_table = spec->n_rows;
+    layer->n_tables = (int)s->n_tables;
+    layer->out = (ps_dims){1, {s->n_tables * s->dim}};
+    for (int i = 0; i < layer->n_tables; i++) {
+        const ps_yaml *at = s->tables ? s->tables->items[i] : NULL;
+        const int column = at ? column_of(at->text) : i;
+        if (column < 0)
+            return ps_yaml_error(at, "tables: a column is named C1, C2 and so on");
+        for (int k = layer->first_table; k < spec->n_rows; k++)
+            if (spec->columns[k] == column)
+                return ps_yaml_error(at, "tables: C%d is there twice", column + 1);
+        PS_TRY(layer_add_table(spec, s, layer, column));
+    }
+    return PS_OK;
+}
+
+/* Pairs of n vectors. */
+static int64_t pairs_of(int64_t n)
+{
+    return n * (n - 1) / 2;
+}
+
+static ps_err infer_interaction(ps_model_spec *spec, const ps_layer_settings *s,
+                                ps_layer *layer)
+{
+    const int second = layer->input[1];
+    const ps_dims *other = second == PS_INPUT ? &spec->input : &spec->layers[second].out;
+    char a[PS_DIMS_TEXT], b[PS_DIMS_TEXT];
+    const int64_t dim = layer->in.d[0];
+    if (layer->in.n != 1 || other->n != 1 || other->d[0] % dim != 0)
+        return ps_layer_error(layer, s->at,
+                              "the first branch gives %s, the others %s: they have to be "
+                              "a vector, and vectors of its size",
+                              ps_dims_text(&layer->in, a), ps_dims_text(other, b));
+    const int64_t n = 1 + other->d[0] / dim;
+    if (n > PS_INTERACTION_MAX)
+        return ps_layer_error(layer, s->at,
+                              "%" PRId64 " vectors; at most %d are possible", n,
+                              PS_INTERACTION_MAX);
+    layer->out.d[0] = dim + pairs_of(n);
+    return PS_OK;
+}
+
 static ps_err infer_dropout(ps_model_spec *spec, const ps_layer_settings *s,
                             ps_layer *layer)
 {
@@ -389,6 +480,8 @@ static ps_err (*const infer[PS_LAYER_WRITTEN_COUNT])(ps_model_spec *,
     [PS_LAYER_FLATTEN] = infer_flatten,
     [PS_LAYER_ADD] = infer_same,
     [PS_LAYER_CONCAT] = infer_concat,
+    [PS_LAYER_EMBEDDING_BAG] = infer_embedding_bag,
+    [PS_LAYER_INTERACTION] = infer_interaction,
     [PS_LAYER_LOG_SOFTMAX] = infer_log_softmax,
     [PS_LAYER_CONV1D] = infer_conv2d,
     [PS_LAYER_BATCH_NORM1D] = infer_batch_norm2d,

@@ -11,6 +11,9 @@
  */
 #define PS_LAYER_COUNT_MAX ((int64_t)INT_MAX)
 
+/* Vectors of an INTERACTION. */
+enum { PS_INTERACTION_MAX = PS_ROW_TABLES_MAX + 1 };
+
 /* Sets the output's shape and the settings of the layer, whose name and inputs are
  * set and whose output has the shape of its input, and adds its parameters and buffers to
  * the model's table. CONFIG or SHAPE on failure, naming file, line, layer and shapes. */

@@ -46,7 +46,8 @@ static ps_err spec_grow(void *array, int n, int *cap, size_t size)
 /* Whether the layer's name is the prefix of the names inside. */
 static bool is_block(ps_layer_kind kind)
 {
-    return kind == PS_LAYER_ADD || kind == PS_LAYER_CONCAT;
+    return kind == PS_LAYER_ADD || kind == PS_LAYER_CONCAT ||
+           kind == PS_LAYER_INTERACTION;
 }
 
 /* Whether name is "outer.something". */
@@ -163,19 +164,38 @@ static ps_err add_concat(builder *b, const ps_layer_settings *s, const char *pat
     return PS_OK;
 }
 
+/* A layer of the first branch and, as one value, all others. */
+static ps_err add_interaction(builder *b, const ps_layer_settings *s, const char *path,
+                              int depth, flow *at)
+{
+    ps_layer_settings join = *s;
+    flow first = *at, rest = *at;
+    join.kind = PS_LAYER_CONCAT;
+    PS_TRY(add_list(b, s->branches->items[0], path, depth + 1, &first));
+    PS_TRY(add_list(b, s->branches->items[1], path, depth + 1, &rest));
+    for (int i = 2; i < s->branches->n_items; i++) {
+        flow branch = *at;
+        PS_TRY(add_list(b, s->branches->items[i], path, depth + 1, &branch));
+        PS_TRY(add_layer(b, &join, path, &rest, &branch, &rest));
+    }
+    return add_layer(b, s, path, &first, &rest, at);
+}
+
 static ps_err add_item(builder *b, const ps_yaml *item, const char *prefix, int index,
                        int depth, flow *at)
 {
     ps_layer_settings s;
     char path[MAX_PATH];
     PS_TRY(ps_layer_settings_read(item, &s));
-    const bool needed = ps_layer_kind_has_tensors(s.kind) || is_block(s.kind);
+    const bool needed = ps_layer_kind_has_tensors(s.kind) || is_block(s.kind) ||
+                        s.kind == PS_LAYER_EMBEDDING_BAG;
     PS_TRY(spec_path_of(&s, prefix, index, needed, path));
     if (is_block(s.kind) && depth == MAX_DEPTH)
         return ps_yaml_error(item, "%s: more than %d nested blocks",
                              ps_layer_kind_name(s.kind), MAX_DEPTH);
     if (s.kind == PS_LAYER_ADD) return add_residual(b, &s, path, depth, at);
     if (s.kind == PS_LAYER_CONCAT) return add_concat(b, &s, path, depth, at);
+    if (s.kind == PS_LAYER_INTERACTION) return add_interaction(b, &s, path, depth, at);
     if (path[0]) {
         ps_layer named = {.written = s.kind, .name = path};
         PS_TRY(check_unique(b, &named, item));
@@ -196,8 +216,10 @@ static const char *spec_place_of(const builder *b, const char *key, char out[256
 {
     const ps_yaml *at = b->cfg->tree ? ps_yaml_path(b->cfg->tree, key) : NULL;
     const char *file = b->cfg->file && b->cfg->file[0] ? b->cfg->file : "configuration";
-    if (at)
+    if (at && at->line > 0)
         snprintf(out, 256, "%s:%d: %s", at->file, at->line, key);
+    else if (at)
+        snprintf(out, 256, "%s: %s", at->file, key);
     else
         snprintf(out, 256, "%s: %s", file, key);
     return out;
@@ -388,6 +410,8 @@ static ps_err spec_build(builder *b)
         return ps_err_set(PS_ERR_CONFIG, "%s: no layer has parameters to train",
                           spec_place_of(b, "model.layers", place));
     count_consumers(b->spec);
+    for (int i = 0; i < b->spec->n_rows; i++)
+        b->spec->rows[i].seed = (uint64_t)b->cfg->train.seed;
     PS_TRY(spec_freeze(b));
     return ps_patterns_group(b->cfg, &b->spec->table);
 }
@@ -399,6 +423,45 @@ ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg)
     return spec_build(&b);
 }
 
+ps_err ps_model_spec_check_rows(const ps_model_spec *spec, const ps_config *cfg)
+{
+    const struct {
+        bool wrong;
+        const char *key, *mend;
+    } cases[] = {
+        {cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
+         "has to be ps: the rows live on servers (psrun -s 1)"},
+        {ps_config_two_levels(cfg), "exchange.levels", "has to be 1"},
+        {cfg->sync.policy != PS_POLICY_BSP, "sync.policy",
+         "has to be bsp: rows are stepped with all workers' gradients"},
+        {ps_config_elastic(cfg), "job.workers",
+         "has to be one number: workers cannot come and go"},
+        {cfg->recovery.rejoins > 0, "recovery.rejoins",
+         "has to be 0 (psrun --restarts 0): rows are not in the state that a job goes on "
+         "from"},
+        {cfg->checkpoint.every > 0, "checkpoint.every",
+         "has to be 0: rows are not in checkpoints"},
+        {cfg->checkpoint.minutes > 0, "checkpoint.minutes",
+         "has to be 0: rows are not in checkpoints"},
+        {cfg->checkpoint.best != PS_BEST_NONE, "checkpoint.best",
+         "has to be none: rows are not in checkpoints"},
+        {cfg->train.ema > 0, "train.ema", "has to be 0: rows have no average"},
+        {cfg->data.mixup > 0, "data.mixup", "has to be 0: ids cannot be mixed"},
+        {cfg->loss_scale.use == PS_SWITCH_ON, "loss_scale.use",
+         "has to be off: gradients of rows are not scaled"},
+        {cfg->train.precision == PS_PRECISION_FP16, "train.precision",
+         "has to be float32 or bf16: gradients of rows are not scaled"},
+        {cfg->train.device.kind == PS_DEVICE_CUDA, "train.device", "has to be cpu"},
+    };
+    const builder b = {.cfg = cfg};
+    char place[256];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && spec->n_rows > 0; i++)
+        if (cases[i].wrong)
+            return ps_err_set(PS_ERR_CONFIG, "%s: with embedding_bag it %s",
+                              spec_place_of(&b, cases[i].key, place), cases[i].mend);
+    return PS_OK;
+}
+
 void ps_model_spec_fini(ps_model_spec *spec)
 {
     for (int i = 0; i < spec->n_layers; i++)
@@ -406,6 +469,8 @@ void ps_model_spec_fini(ps_model_spec *spec)
     free(spec->layers);
     free(spec->class_weights);
     free(spec->categories);
+    free(spec->rows);
+    free(spec->columns);
     ps_tensor_table_fini(&spec->table);
     *spec = (ps_model_spec){0};
 }

@@ -32,6 +32,16 @@
  *           body: [ ... layers ... ]
  *           shortcut: [ ... ]                              # absent: the identity
  *       - log_softmax
+ *       - interaction:                                     # of recommenders (DLRM)
+ *           branches: [[ ... layers ... ], [ ... ]]        # of vectors of one size
+ *       - embedding_bag: {tables: 26, dim: 16}             # optimizer adagrad, lr,
+ *                                                        # init uniform, scale 0.01
+ *
+ * embedding_bag stands first in a branch. It reads the ids of a sample, not its numbers:
+ * one id, and one table of rows on the servers, for each of the columns C1, C2, ... of
+ * the data (or for those of a list). Its output is their rows, one after the other.
+ * interaction has the vectors of its branches, the first of which is one vector: its
+ * output is that vector, then the dot products of all pairs.
  *
  * The last inputs of a table may be categories, each a whole number (model.categories).
  * An embedding turns each of them into a row of numbers that is learned; it stands first,
@@ -75,6 +85,7 @@ typedef struct ps_layer {
     double alpha;                         // ELU; LEAKY_RELU: the slope below 0
     double p;                             // DROPOUT (0 when model.dropout is false)
     double eps, momentum;                 // of norms; BATCH_NORM2D
+    int first_table, n_tables;            // of ps_model_spec.rows: EMBEDDING_BAG
     int dropout_id;   // DROPOUT: 0, 1, ... : the layer's stream of draws
     int weight, bias; // of ps_tensor_table_at, or PS_NONE
     int running_mean, running_var, num_batches; // indices into buffers, or PS_NONE
@@ -93,11 +104,17 @@ typedef struct ps_model_spec {
     int n_layers;
     ps_layer *layers;
     ps_tensor_table table; // of the layers' parameters and buffers
+    ps_row_spec *rows;     // (n_rows) embedding tables, which live on the servers; owned
+    int *columns;          // (n_rows) of the ids that are looked up there; owned
+    int n_rows, n_columns; // columns of ids that a sample has at least
 } ps_model_spec;
 
 /* Builds the model that cfg describes; cfg is borrowed during the call. CONFIG or SHAPE
  * on failure, naming file, line, layer and shapes; spec is then safe for fini. */
 ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg);
 void ps_model_spec_fini(ps_model_spec *spec);
+
+/* CONFIG, naming the key, for a job that cannot have the model's embedding tables. */
+ps_err ps_model_spec_check_rows(const ps_model_spec *spec, const ps_config *cfg);
 
 #endif

@@ -55,6 +55,11 @@ typedef struct ps_batch {
     // (n, outputs): numbers, or the classes' probabilities for cross_entropy; NULL: the
     // labels
     const float *targets;
+    /* With embedding tables (ps_model_spec.rows), a CPU's alone: the rows of the samples,
+     * (n, dim) of one table after the other. row_grads (the same): backward writes the
+     * gradients of what the loss depends on. */
+    const float *rows;
+    float *row_grads;
 } ps_batch;
 
 typedef struct ps_pass {

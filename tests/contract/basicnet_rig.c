@@ -58,7 +58,8 @@ void basicnet_fini(basicnet_rig *r)
 double basicnet_step(basicnet_rig *r)
 {
     const uint32_t positions[RIG_MOST_BATCH] = {0};
-    const ps_batch batch = {r->batch, r->x, r->labels, positions, NULL};
+    const ps_batch batch = {
+        .n = r->batch, .x = r->x, .labels = r->labels, .positions = positions};
     const ps_pass pass = {.training = true, .grad_scale = 1.0f};
     ps_pass_result result;
     assert_ok(ps_program_forward(r->program, &batch, &pass, &result));

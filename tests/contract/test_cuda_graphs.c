@@ -138,7 +138,7 @@ static void make_samples(samples *b, int pass)
 static ps_batch batch_of(side *s, int pass, int n)
 {
     samples *b = &s->batches[pass % 2];
-    return (ps_batch){n, b->x, b->labels, b->positions, NULL};
+    return (ps_batch){.n = n, .x = b->x, .labels = b->labels, .positions = b->positions};
 }
 
 static void take_result(side *s)
@@ -212,7 +212,8 @@ static double evaluate(rig *r, side *s)
     double sum = 0;
     memcpy(s->params, s->weights, bytes);
     for (int i = 0; i < 2; i++) {
-        ps_batch batch = {BATCH - i, s->batches[0].x, s->batches[0].labels, NULL, NULL};
+        ps_batch batch = {
+            .n = BATCH - i, .x = s->batches[0].x, .labels = s->batches[0].labels};
         ps_pass pass = {.grad_scale = 1, .same_weights = s->graphs && i > 0};
         ps_pass_result result;
         check(ps_program_forward(s->evaluation, &batch, &pass, &result));

@@ -134,7 +134,8 @@ static ps_err on_grads(void *ctx, uint64_t begin, uint64_t end)
 /* A step of two micro-batches: the second adds to the first one's gradients. */
 static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
 {
-    ps_batch batch = {BATCH, r->x, r->labels, r->positions, NULL};
+    ps_batch batch = {
+        .n = BATCH, .x = r->x, .labels = r->labels, .positions = r->positions};
     ps_pass_result result = {0};
     PS_TRY(ps_exchange_begin(s->exchange, step));
     for (int m = 0; m < 2; m++) {
@@ -155,7 +156,8 @@ static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
 static double evaluate(rig *r, side *s)
 {
     check(ps_program_fetch_buffers(s->program)); // which this reads
-    ps_batch batch = {BATCH, r->x, r->labels, r->positions, NULL};
+    ps_batch batch = {
+        .n = BATCH, .x = r->x, .labels = r->labels, .positions = r->positions};
     ps_pass pass = {.grad_scale = 1};
     ps_pass_result result;
     check(ps_program_forward(s->evaluation, &batch, &pass, &result));

@@ -179,7 +179,8 @@ static ps_err one_step(parity *p, int step)
     const float scale = bounds_of(p)->loss_scale;
     const ps_pass pass = {
         .training = true, .grad_scale = scale, .dropout = {.seed = 7, .epoch = 1}};
-    const ps_batch batch = {p->n, p->x, p->labels, p->positions, NULL};
+    const ps_batch batch = {
+        .n = p->n, .x = p->x, .labels = p->labels, .positions = p->positions};
     make_batch(p, step);
     for (int i = 0; i < N_DEVICES; i++) {
         side *s = &p->sides[i];

@@ -25,6 +25,8 @@ static const ps_layer_precision of_kinds[] = {
     [PS_LAYER_BATCH_NORM2D] = PS_COMPUTES_FLOAT32,
     [PS_LAYER_ADD] = PS_COMPUTES_FLOAT32,
     [PS_LAYER_CONCAT] = PS_COMPUTES_FLOAT32,
+    [PS_LAYER_EMBEDDING_BAG] = PS_COMPUTES_FLOAT32,
+    [PS_LAYER_INTERACTION] = PS_COMPUTES_FLOAT32,
     [PS_LAYER_LOG_SOFTMAX] = PS_READS_FLOAT32,
 };
 _Static_assert(sizeof of_kinds / sizeof *of_kinds == PS_LAYER_KIND_COUNT,

@@ -55,7 +55,8 @@ static int add_node(ps_model_graph *g, const ps_tensor_table *table, const ps_la
     *node = (ps_model_node){.layer = l, .n_in = l->n_inputs, .out = out};
     *edge = (ps_model_edge){.dims = l->out, .producer = id, .last_reader = PS_NONE};
     edge->needs_grad = ps_tensor_table_trains(table, l->weight) ||
-                       ps_tensor_table_trains(table, l->bias);
+                       ps_tensor_table_trains(table, l->bias) ||
+                       l->kind == PS_LAYER_EMBEDDING_BAG;
     for (int i = 0; i < l->n_inputs; i++) {
         node->in[i] = in[i].edge;
         edge->needs_grad |= g->edges[in[i].edge].needs_grad;

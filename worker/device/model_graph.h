@@ -22,7 +22,7 @@ typedef struct ps_model_edge {
     int producer;     // node, or PS_NONE: the model's input
     int n_readers;    // nodes and the loss
     int last_reader;  // node; n_nodes: the loss
-    bool needs_grad;  // it depends on parameters that are trained
+    bool needs_grad;  // it depends on parameters, or rows, that are trained
     bool flat_reader; // its only reader is FLATTEN
 } ps_model_edge;
 

@@ -202,6 +202,23 @@ static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
     return PS_OK;
 }
 
+static void print_rows(const ps_model_spec *spec, FILE *out)
+{
+    char bytes[32];
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer *l = &spec->layers[i];
+        const ps_row_spec *r = spec->rows + l->first_table;
+        if (l->kind != PS_LAYER_EMBEDDING_BAG) continue;
+        fprintf(
+            out,
+            "\n%s: %d table%s of rows on the servers, dim %u, %s, lr %g; an id takes %s "
+            "once a gradient has reached it.\n",
+            l->name, l->n_tables, l->n_tables > 1 ? "s" : "", r->dim,
+            ps_word_name(ps_row_optimizer_words, (int)r->optimizer), r->lr,
+            bytes_text(ps_row_spec_row_bytes(r), bytes));
+    }
+}
+
 ps_err ps_describe(const ps_config *config, FILE *out)
 {
     ps_model_spec spec;
@@ -210,6 +227,7 @@ ps_err ps_describe(const ps_config *config, FILE *out)
         counts total = {0};
         print_layers(&spec, out, &total);
         err = print_memory(config, &spec, &total, out);
+        print_rows(&spec, out);
     }
     if (err == PS_OK) print_precision(config, &spec, out);
     ps_model_spec_fini(&spec);

@@ -356,10 +356,24 @@ static void print_forward(const ps_model_spec *spec, FILE *out)
     fputs("        return x\n", out);
 }
 
+static ps_err export_check(const ps_model_spec *spec)
+{
+    for (int i = 0; i < spec->n_layers; i++) {
+        const ps_layer *l = &spec->layers[i];
+        if (l->kind == PS_LAYER_EMBEDDING_BAG || l->kind == PS_LAYER_INTERACTION)
+            return ps_err_set(PS_ERR_UNSUPPORTED,
+                              "--export-torch: %s (line %d) cannot be written: "
+                              "pstrain.EmbeddingBag is what PyTorch's models take",
+                              ps_layer_kind_name(l->kind), l->line);
+    }
+    return PS_OK;
+}
+
 ps_err ps_export_torch(const ps_config *config, FILE *out)
 {
     ps_model_spec spec;
     ps_err err = ps_model_spec_init(&spec, config);
+    if (err == PS_OK) err = export_check(&spec);
     if (err == PS_OK) {
         char shape[PS_DIMS_TEXT] = "", name[256];
         ps_printable(config->job.name, name, sizeof name);

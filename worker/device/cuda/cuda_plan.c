@@ -130,6 +130,12 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
         return ps_memory_plan_take(&p->memory, groups, &s->slot[1]);
     case PS_LAYER_AVG_POOL2D:
         break;
+    case PS_LAYER_EMBEDDING_BAG:
+    case PS_LAYER_INTERACTION:
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "cuda: %s (line %d) is computed on processors alone: set "
+                          "train.device cpu",
+                          ps_layer_kind_name(l->written), l->line);
     default:
         return PS_OK;
     }

@@ -6,7 +6,8 @@ static bool lend_keeps(const ps_cpu_step *s)
 {
     const ps_layer_kind kind = s->node->layer->kind;
     return s->node->relu || kind == PS_LAYER_BATCH_NORM2D ||
-           ps_model_is_group_norm(kind) || ps_model_is_activation(kind);
+           kind == PS_LAYER_INTERACTION || ps_model_is_group_norm(kind) ||
+           ps_model_is_activation(kind);
 }
 
 static ps_err lend_take(ps_cpu_run *run, bool needed, int v, ps_cpu_loan *loan)

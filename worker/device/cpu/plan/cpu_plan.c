@@ -240,7 +240,9 @@ static ps_err init_step(ps_cpu_run *run, ps_cpu_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cpu_shape *in = &run->values[s->node->in[0]].shape;
     ps_cpu_shape *out = &run->values[s->node->out].shape;
-    const bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR;
+    const bool rows = l->kind == PS_LAYER_FLATTEN || l->kind == PS_LAYER_LINEAR ||
+                      l->kind == PS_LAYER_EMBEDDING_BAG ||
+                      l->kind == PS_LAYER_INTERACTION;
     *out = ps_cpu_shape_make(run->n, &l->out, rows ? 1 : in->lanes);
     s->factors = ps_cpu_narrow_factors(run, s->node);
     PS_TRY(init_layer(run, s, in, out));

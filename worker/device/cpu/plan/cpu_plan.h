@@ -84,6 +84,7 @@ typedef struct ps_cpu_run {
     ps_cpu_step *steps;   // graph->n_nodes
     ps_memory_plan memory;
     const ps_cpu_library *library; // borrowed
+    const ps_batch *batch;         // of the pass that runs
 } ps_cpu_run;
 
 /* Where a tensor of the model lies in the parameter arena; NULL for PS_NONE. */

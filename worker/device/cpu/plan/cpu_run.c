@@ -1,9 +1,11 @@
 #include "cpu_run.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cpu_activation.h"
 #include "cpu_concat.h"
+#include "cpu_interaction.h"
 #include "cpu_lend.h"
 #include "cpu_loss.h"
 #include "cpu_nan.h"
@@ -168,6 +170,49 @@ static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
     }
 }
 
+static ps_cpu_interaction interaction_of(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    const int64_t dim = run->values[s->node->in[0]].shape.c;
+    return (ps_cpu_interaction){
+        run->n, dim, ps_cpu_shape_features(&run->values[s->node->in[1]].shape) / dim};
+}
+
+static void forward_interaction(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_interaction i = interaction_of(run, s);
+    ps_cpu_interaction_forward(&i, run->values[s->node->in[0]].at,
+                               run->values[s->node->in[1]].at,
+                               run->values[s->node->out].at);
+}
+
+static void backward_interaction(ps_cpu_run *run, ps_cpu_step *s)
+{
+    const ps_cpu_value *a = &run->values[s->node->in[0]];
+    const ps_cpu_value *b = &run->values[s->node->in[1]];
+    const ps_cpu_interaction i = interaction_of(run, s);
+    ps_cpu_interaction_backward(&i, a->at, b->at, run->values[s->node->out].grad, a->grad,
+                                s->add[0], b->grad, s->add[1]);
+}
+
+/* Copies between the batch's rows, (n, dim) of each table, and the layer's value, (n,
+ * tables, dim). */
+static void cpu_run_copy_rows(const ps_cpu_run *run, const ps_layer *l, float *value,
+                              const float *rows, float *grads)
+{
+    const ps_row_spec *specs = run->options->spec->rows;
+    const int64_t width = l->out.d[0];
+    uint64_t at = 0;
+    for (int t = 0; t < l->first_table; t++)
+        at += (uint64_t)run->n * specs[t].dim;
+    for (int t = 0; t < l->n_tables; t++) {
+        const size_t dim = specs[l->first_table + t].dim;
+        for (int64_t i = 0; i < run->n; i++, at += dim) {
+            float *own = value + i * width + t * (int64_t)dim;
+            memcpy(rows ? own : grads + at, rows ? rows + at : own, dim * sizeof *own);
+        }
+    }
+}
+
 static ps_cpu_linear_place cpu_run_place_of(const ps_cpu_run *run, const ps_layer *l)
 {
     ps_cpu_linear_place p;
@@ -250,6 +295,12 @@ static ps_err forward_plain(ps_cpu_run *run, ps_cpu_step *s, const uint8_t *mask
     case PS_LAYER_CONCAT:
         forward_concat(run, s);
         return PS_OK;
+    case PS_LAYER_EMBEDDING_BAG:
+        cpu_run_copy_rows(run, l, out->at, run->batch->rows, NULL);
+        return PS_OK;
+    case PS_LAYER_INTERACTION:
+        forward_interaction(run, s);
+        return PS_OK;
     case PS_LAYER_DROPOUT:
         forward_dropout(run, s, mask);
         return PS_OK;
@@ -289,12 +340,17 @@ static ps_err forward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_batch *batc
 }
 
 /* Sets the address of the pass's input and of its views. */
-static void cpu_run_set_input(ps_cpu_run *run, const float *x)
+static ps_err cpu_run_set_input(ps_cpu_run *run, const ps_batch *batch)
 {
+    run->batch = batch;
+    if (run->options->spec->n_rows > 0 &&
+        (!batch->rows || (run->options->training && !batch->row_grads)))
+        return ps_err_set(PS_ERR_ARG, "the batch has no rows of the embedding tables");
     for (int v = 0; v < run->graph->n_edges; v++) {
         // No step writes to the model's input.
-        if (run->values[v].root == 0) run->values[v].at = (float *)(uintptr_t)x;
+        if (run->values[v].root == 0) run->values[v].at = (float *)(uintptr_t)batch->x;
     }
+    return PS_OK;
 }
 
 ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass,
@@ -304,7 +360,7 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
     const ps_pass_hooks *hooks = pass->hooks;
     PS_TRY(ps_answers_check(spec, batch));
     bool hidden_nan = false;
-    cpu_run_set_input(run, batch->x);
+    PS_TRY(cpu_run_set_input(run, batch));
     for (int i = 0; i < run->graph->n_nodes; i++) {
         ps_cpu_step *s = &run->steps[i];
         if (hooks && !brings_rows(s, pass))
@@ -466,7 +522,7 @@ static void backward_max_pool(ps_cpu_run *run, ps_cpu_step *s)
         ps_cpu_max_pool_backward(&s->pool, dy, s->argmax, dx, s->add[0]);
 }
 
-/* Layers without parameters; their input needs a gradient. */
+/* Layers without parameters; their input, or a row, needs a gradient. */
 static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_layer *l = s->node->layer;
@@ -492,6 +548,12 @@ static ps_err backward_plain(ps_cpu_run *run, ps_cpu_step *s)
         return PS_OK;
     case PS_LAYER_CONCAT:
         backward_concat(run, s);
+        return PS_OK;
+    case PS_LAYER_EMBEDDING_BAG:
+        cpu_run_copy_rows(run, l, out->grad, NULL, run->batch->row_grads);
+        return PS_OK;
+    case PS_LAYER_INTERACTION:
+        backward_interaction(run, s);
         return PS_OK;
     case PS_LAYER_DROPOUT:
         ps_cpu_dropout_backward(&s->dropout, s->mask, out->grad, in->grad, s->add[0]);
@@ -548,7 +610,7 @@ static ps_err lent_backward_step(ps_cpu_run *run, ps_cpu_step *s, const ps_pass 
 ps_err ps_cpu_run_backward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass)
 {
     const ps_pass_hooks *hooks = pass->hooks;
-    cpu_run_set_input(run, batch->x);
+    PS_TRY(cpu_run_set_input(run, batch));
     backward_loss(run, batch, pass);
     for (int i = run->graph->n_nodes - 1; i >= 0; i--) {
         ps_cpu_step *s = &run->steps[i];
