@@ -13,6 +13,7 @@
 #include "picture_reader.h"
 #include "printable.h"
 #include "readable.h"
+#include "row_set.h"
 #include "trainer.h"
 #include "wrapped.h"
 
@@ -111,7 +112,8 @@ static ps_err read_data_part(const ps_check_data_options *o, const part *p, figu
                                        .sampler = set == &o->data->train ? &random : NULL,
                                        .n = set->n,
                                        .max_batch = batch,
-                                       .classes = o->spec->n_outputs};
+                                       .classes = o->spec->n_outputs,
+                                       .columns = o->spec->n_columns};
     ps_loader *loader = NULL;
     ps_err err = ps_loader_create(&options, &loader);
     if (err == PS_ERR_SHAPE) ps_err_prefix(err, "%s", p->key);
@@ -432,6 +434,33 @@ static ps_err print_labels(const ps_check_data_options *o, FILE *out)
     return PS_OK;
 }
 
+/* Of embedding tables. */
+static ps_err print_ids(const ps_dataset *set, FILE *out)
+{
+    uint64_t least = UINT64_MAX, most = 0, sum = 0;
+    uint32_t at;
+    for (int64_t c = 0; c < set->n_ids; c++) {
+        ps_row_set ids;
+        ps_err err = PS_OK;
+        ps_row_set_init(&ids, PS_ROW_KEY_PLAIN);
+        for (int64_t i = 0; i < set->n && err == PS_OK; i++) {
+            const uint64_t id = (uint64_t)set->ids[i * set->n_ids + c];
+            err = ps_row_set_add(&ids, 1, &id, &at);
+        }
+        least = ids.n < least ? ids.n : least;
+        most = ids.n > most ? ids.n : most;
+        sum += ids.n;
+        ps_row_set_fini(&ids);
+        PS_TRY(err);
+    }
+    if (set->n_ids > 0)
+        print_item(out, "  ids",
+                   "%" PRId64 " columns, C1 to C%" PRId64 "; %" PRIu64 " to %" PRIu64
+                   " different ids in a column, %" PRIu64 " in all",
+                   set->n_ids, set->n_ids, least, most, sum);
+    return PS_OK;
+}
+
 /* In the units of the table. */
 static void print_numbers(const ps_check_data_options *o, FILE *out)
 {
@@ -505,6 +534,7 @@ static ps_err check_data_part(const ps_check_data_options *o, const part *p, FIL
     const ps_err err = read_data_part(o, p, &f);
     if (err != PS_OK) return count_faulty(o, p, err, out);
     print_read(set, &f, out);
+    if (set->n_ids > 0) return print_ids(set, out);
     return PS_OK;
 }
 

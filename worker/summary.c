@@ -111,7 +111,7 @@ static void put_job(json_t *o, const ps_summary *s)
 {
     const ps_config *c = s->config;
     char dataset[512];
-    const char *path = c->data.kind == PS_DATA_SYNTHETIC ? "" : c->data.path;
+    const char *path = ps_data_is_made(c->data.kind) ? "" : c->data.path;
     snprintf(dataset, sizeof dataset, "%s%s%s",
              ps_word_name(ps_data_words, (int)c->data.kind), path[0] ? " " : "", path);
     summary_put_text(o, "mode", s->mode);

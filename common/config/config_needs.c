@@ -34,7 +34,8 @@ typedef struct need {
     (BIT(PS_CODEC_FP16) | BIT(PS_CODEC_BF16) | BIT(PS_CODEC_INT8) | CODECS_THAT_KEEP)
 #define SCHEDULES_THAT_END                                                               \
     (BIT(PS_SCHEDULE_COSINE) | BIT(PS_SCHEDULE_LINEAR) | BIT(PS_SCHEDULE_POLYNOMIAL))
-#define FILES ((BIT(PS_DATA_KINDS) - 1) & ~BIT(PS_DATA_SYNTHETIC))
+#define MADE  (BIT(PS_DATA_SYNTHETIC) | BIT(PS_DATA_SYNTHETIC_CLICKS))
+#define FILES ((BIT(PS_DATA_KINDS) - 1) & ~MADE)
 
 static bool scales_loss(const ps_config *cfg)
 {
@@ -69,8 +70,8 @@ static const need needs[] = {
     CASE("checkpoint.keep", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
 
     MAY("data.path", "data.kind", FILES),
-    MAY("data.samples", "data.kind", BIT(PS_DATA_SYNTHETIC)),
-    MAY("data.test_samples", "data.kind", BIT(PS_DATA_SYNTHETIC)),
+    MAY("data.samples", "data.kind", MADE),
+    MAY("data.test_samples", "data.kind", MADE),
     MAY("data.label_noise", "data.kind", BIT(PS_DATA_SYNTHETIC)),
     MUST("data.target", "data.kind", BIT(PS_DATA_CSV)),
     MUST("data.columns", "data.target", 0),

@@ -142,7 +142,8 @@ const ps_config_key ps_config_keys[] = {
          "also keep the checkpoint with the best test loss or accuracy"),
 
     WORD("data.kind", data.kind, JOB, WARNED, ps_data_words, "synthetic",
-         "format of the files; synthetic: learnable data, made without files"),
+         "format of the files; synthetic, synthetic_clicks: learnable data, made without "
+         "files"),
     STRING("data.path", data.path, LOCAL, FREE, "", "folder of the data files"),
     STRING("data.train", data.train, JOB, WARNED, "",
            "training samples: files, a range, or both: 0-7999, a.gz,b.gz, a,b@0-99"),
@@ -225,9 +226,9 @@ const ps_config_key ps_config_keys[] = {
         "threads of a worker that prepare batches; 0: for image_folder as many as "
         "train.threads, up to 8, else one"),
     INT("data.samples", data.samples, JOB, WARNED, 1, MANY, "8192",
-        "synthetic: training samples"),
+        "synthetic, synthetic_clicks: training samples"),
     INT("data.test_samples", data.test_samples, JOB, WARNED, 0, MANY, "2048",
-        "synthetic: test samples"),
+        "synthetic, synthetic_clicks: test samples"),
     DOUBLE("data.label_noise", data.label_noise, JOB, WARNED, 0, 0.99, "0",
            "synthetic: share of the samples whose label is drawn anew, in both sets: so the "
            "loss has a limit above 0"),

@@ -39,7 +39,9 @@ const ps_word ps_data_words[] = {{"idx", PS_DATA_IDX},
                                  {"npy", PS_DATA_NPY},
                                  {"csv", PS_DATA_CSV},
                                  {"image_folder", PS_DATA_IMAGE_FOLDER},
+                                 {"criteo", PS_DATA_CRITEO},
                                  {"synthetic", PS_DATA_SYNTHETIC},
+                                 {"synthetic_clicks", PS_DATA_SYNTHETIC_CLICKS},
                                  {NULL, 0}};
 
 const ps_word ps_optimizer_words[] = {

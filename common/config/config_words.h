@@ -69,10 +69,17 @@ typedef enum ps_data_kind {
     PS_DATA_NPY,
     PS_DATA_CSV,
     PS_DATA_IMAGE_FOLDER,
-    PS_DATA_SYNTHETIC, // made, not read
+    PS_DATA_CRITEO,
+    PS_DATA_SYNTHETIC,        // made, not read
+    PS_DATA_SYNTHETIC_CLICKS, // likewise, as Criteo's
     PS_DATA_KINDS
 } ps_data_kind;
 extern const ps_word ps_data_words[];
+
+static inline bool ps_data_is_made(ps_data_kind kind)
+{
+    return kind == PS_DATA_SYNTHETIC || kind == PS_DATA_SYNTHETIC_CLICKS;
+}
 
 /* data.missing: what a cell without a value becomes */
 typedef enum ps_missing { PS_MISSING_ERROR, PS_MISSING_MEAN, PS_MISSING_OWN } ps_missing;

@@ -28,7 +28,7 @@ static int begin(void **state)
 
 static ps_loader *new_loader(const ps_sampler_options *s, int64_t from, int64_t n)
 {
-    ps_loader_options o = {&config, &dataset, &input, s, from, n, 8, SAMPLES, NULL};
+    ps_loader_options o = {&config, &dataset, &input, s, from, n, 8, SAMPLES, 0, NULL};
     ps_loader *loader = NULL;
     assert_ok(ps_loader_create(&o, &loader));
     return loader;
@@ -188,7 +188,7 @@ TEST(mixed_batches_do_not_depend_on_where_they_begin)
     ps_config mixes = config;
     mixes.data.mixup = 0.3;
     mixes.data.threads = 3;
-    ps_loader_options o = {&mixes, &dataset, &input, &sampler, 0, 0, 8, SAMPLES, NULL};
+    ps_loader_options o = {&mixes, &dataset, &input, &sampler, 0, 0, 8, SAMPLES, 0, NULL};
     ps_loader *mixed = NULL;
     assert_ok(ps_loader_create(&o, &mixed));
     for (int64_t first = 0; first < 4; first++) {
@@ -211,7 +211,8 @@ TEST(mixed_batches_do_not_depend_on_where_they_begin)
 TEST(errors_come_from_next_or_create)
 {
     const ps_dims wrong = {3, {3, 32, 32}};
-    ps_loader_options o = {&config, &dataset, &wrong, &sampler, 0, 0, 8, SAMPLES, NULL};
+    ps_loader_options o = {&config, &dataset, &wrong,  &sampler, 0,
+                           0,       8,        SAMPLES, 0,        NULL};
     ps_loader *loader = NULL;
     assert_int_equal(ps_loader_create(&o, &loader), PS_ERR_SHAPE);
     assert_null(loader);

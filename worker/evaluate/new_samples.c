@@ -133,7 +133,8 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
                        : s->copy
                            ? new_samples_read_table(s, m, path)
                            : ps_dataset_of_table(m->config, &s->state, path, &s->set);
-    if (err == PS_ERR_FORMAT && kind == FILE_TABLE && m->config->data.kind != PS_DATA_CSV)
+    if (err == PS_ERR_FORMAT && kind == FILE_TABLE &&
+        m->config->data.kind != PS_DATA_CSV && m->config->data.kind != PS_DATA_CRITEO)
         ps_err_prefix(err, "taken as a table, as it is no npy file and no picture");
     PS_TRY(err);
     return new_samples_check(s);
@@ -347,7 +348,8 @@ static ps_err find_dtype(const ps_loaded_model *m, const json_t *root, bool *pix
     const ps_data_kind kind = m->config->data.kind;
     const json_t *dtype = json_is_object(root) ? json_object_get(root, "dtype") : NULL;
     const char *word = json_string_value(dtype);
-    *pixels = kind != PS_DATA_NPY && kind != PS_DATA_CSV && kind != PS_DATA_SYNTHETIC;
+    *pixels = kind != PS_DATA_NPY && kind != PS_DATA_CSV && kind != PS_DATA_CRITEO &&
+              !ps_data_is_made(kind);
     if (!dtype) return PS_OK;
     *pixels = word && strcmp(word, "uint8") == 0;
     if (*pixels || (word && strcmp(word, "float32") == 0)) return PS_OK;

@@ -25,7 +25,7 @@ static json_t *run_config_section(json_t *config, const char *key)
 static void set_data_path(json_t *config, const ps_config *cfg)
 {
     char *folder, whole[PATH_MAX];
-    if (cfg->data.kind == PS_DATA_SYNTHETIC ||
+    if (ps_data_is_made(cfg->data.kind) ||
         ps_data_folder(cfg->data.path, cfg->file, &folder) != PS_OK)
         return;
     if (realpath(folder, whole))

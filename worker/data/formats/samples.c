@@ -25,6 +25,7 @@ void ps_dataset_fini(ps_dataset *set)
     ps_class_names_fini(&set->key_names);
     ps_class_names_fini(&set->keys);
     free(set->values);
+    free(set->ids);
     free(set->labels);
     free(set->targets);
     free(set->notes);
@@ -101,6 +102,15 @@ static void slice_answers(ps_dataset *set, int64_t first, size_t n)
     }
 }
 
+static void slice_ids(ps_dataset *set, int64_t first, size_t n)
+{
+    const size_t count = (size_t)set->n_ids;
+    if (!set->ids) return;
+    memmove(set->ids, set->ids + (size_t)first * count, n * count * sizeof *set->ids);
+    int64_t *ids = realloc(set->ids, n * count * sizeof *ids);
+    if (ids) set->ids = ids;
+}
+
 static void slice_values(ps_dataset *set, int64_t first, size_t n)
 {
     size_t element = set->is_float ? sizeof(float) : 1;
@@ -137,6 +147,7 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
         ps_sample_file_skip(set->stream, first);
     else
         slice_values(set, first, n);
+    slice_ids(set, first, n);
     slice_answers(set, first, n);
     set->n = (int64_t)n;
     return PS_OK;
@@ -166,6 +177,7 @@ ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n)
     if (set->files) keep_files(set, rows, n);
     if (set->values)
         keep_items(set->values, (size_t)ps_dims_count(&set->dims) * element, rows, n);
+    if (set->ids) keep_items(set->ids, (size_t)set->n_ids * sizeof *set->ids, rows, n);
     if (set->labels) keep_items(set->labels, sizeof *set->labels, rows, n);
     if (set->targets)
         keep_items(set->targets, (size_t)set->n_targets * sizeof *set->targets, rows, n);
@@ -239,6 +251,15 @@ ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted)
 {
     if (set->labels) PS_TRY(samples_check_labels(set, first, wanted));
     return set->is_float && set->values ? samples_check_finite(set, first) : PS_OK;
+}
+
+ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns)
+{
+    if (columns <= set->n_ids) return PS_OK;
+    return ps_err_set(PS_ERR_SHAPE,
+                      "embedding_bag reads column C%" PRId64 " of ids; the samples have "
+                      "%" PRId64 ": take data.kind criteo or synthetic_clicks",
+                      columns, set->n_ids);
 }
 
 ps_err ps_dataset_labels_to_targets(ps_dataset *set)

@@ -18,6 +18,8 @@ typedef struct ps_dataset {
     ps_sample_file *stream; // (n, dims), read when they are needed; owned
     ps_table *table; // (n) lines, of which samples are made when they are needed ...
     const ps_preprocessing *preprocessing; // ... by this; owned, and borrowed
+    int64_t *ids;           // (n, n_ids) that embedding tables are asked for; owned
+    int64_t n_ids;          // 0: none
     int32_t *labels;        // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes;      // 1 + the largest label
     ps_class_names names;   // of the classes, where the data have them
@@ -81,6 +83,9 @@ ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n);
  * the sample by its index in the file (first: of the slice). NUMERIC when a float value
  * in memory is not finite. Readers check targets. */
 ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted);
+
+/* SHAPE when the samples have fewer columns of ids than a model reads. */
+ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns);
 
 /* For a model with one output: each label becomes its sample's target. NOMEM. */
 ps_err ps_dataset_labels_to_targets(ps_dataset *set);

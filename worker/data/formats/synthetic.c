@@ -1,18 +1,23 @@
 #include "synthetic.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "criteo.h"
 #include "mem.h"
 #include "rng.h"
+#include "row_place.h"
 
 enum {
     CELL = 4, // pixels of a pattern's cell in each direction
     // Streams: philox's second counter word. Each split has one, from STREAM_SAMPLES on.
     STREAM_PATTERN = 0x53590000u,
     STREAM_LABEL = 0x53590001u,
-    STREAM_SAMPLES = 0x53591000u
+    STREAM_SAMPLES = 0x53591000u,
+    CLICK_IDS = 1000, // of a column
+    FACTORS = 3       // of an id: what it adds alone, and what pairs multiply
 };
 
 typedef struct shape {
@@ -134,6 +139,96 @@ ps_err ps_synthetic_make(const ps_synthetic_spec *spec, ps_dataset *out)
     synthetic_fill(spec, &s, patterns, out);
 out:
     free(patterns);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}
+
+/* --- clicks ------------------------------------------------------------------------ */
+
+typedef struct click_draws {
+    uint32_t ids[PS_CRITEO_IDS], counts[PS_CRITEO_COUNTS], click;
+} click_draws;
+
+/* Within (0, 1). */
+static double clicks_unit(uint32_t draw)
+{
+    return (draw + 0.5) * 0x1p-32;
+}
+
+/* About normal: of mean 0 and variance 1. */
+static double clicks_normal(const uint32_t draws[4])
+{
+    double sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += clicks_unit(draws[i]) - 0.5;
+    return sum * sqrt(3);
+}
+
+/* factors: (26, CLICK_IDS, FACTORS). */
+static void clicks_draw_factors(uint64_t seed, float *factors)
+{
+    for (int64_t i = 0; i < PS_CRITEO_IDS * CLICK_IDS * FACTORS; i++) {
+        uint32_t draws[4];
+        random_bytes(seed, STREAM_PATTERN, (uint64_t)i, (uint8_t *)draws, sizeof draws);
+        factors[i] = (float)clicks_normal(draws);
+    }
+}
+
+static void clicks_sample(const click_draws *draws, const float *factors, float *counts,
+                          int64_t *ids, int32_t *label)
+{
+    double logit = -1.35, alone = 0, sum[FACTORS] = {0}, squares = 0;
+    for (int k = 0; k < PS_CRITEO_IDS; k++) {
+        const int64_t rank =
+            (int64_t)pow(CLICK_IDS, clicks_unit(draws->ids[k])) - 1; // Zipf's law
+        const float *f = factors + (k * CLICK_IDS + rank) * FACTORS;
+        ids[k] = (int64_t)(ps_row_mix((uint64_t)(k * CLICK_IDS + rank)) >> 32);
+        alone += f[0];
+        for (int j = 1; j < FACTORS; j++) {
+            sum[j] += f[j];
+            squares += f[j] * f[j];
+        }
+    }
+    for (int k = 0; k < PS_CRITEO_COUNTS; k++) {
+        const double u = clicks_unit(draws->counts[k]);
+        counts[k] = (float)log1p(floor(pow(u / (1 - u), 0.8) * exp(1))); // log-logistic
+        logit += counts[k] * (k - 6) / 60.0;
+    }
+    logit += 1.21 * alone / sqrt(PS_CRITEO_IDS) +
+             0.12 * (sum[1] * sum[1] + sum[2] * sum[2] - squares) /
+                 sqrt(PS_CRITEO_IDS * (PS_CRITEO_IDS - 1));
+    *label = clicks_unit(draws->click) < 1 / (1 + exp(-logit));
+}
+
+ps_err ps_synthetic_clicks(const ps_synthetic_spec *spec, ps_dataset *out)
+{
+    const size_t n = (size_t)spec->n;
+    float *factors = NULL;
+    click_draws draws;
+    ps_err err = PS_OK;
+    *out = (ps_dataset){.n = spec->n,
+                        .dims = {1, {PS_CRITEO_COUNTS}},
+                        .is_float = true,
+                        .n_ids = PS_CRITEO_IDS,
+                        .n_classes = 2};
+    PS_TRY_GOTO(ps_mem_zalloc(&factors, PS_CRITEO_IDS * CLICK_IDS * FACTORS,
+                              sizeof *factors, "clicks"),
+                err, out);
+    PS_TRY_GOTO(
+        ps_mem_zalloc(&out->values, n, PS_CRITEO_COUNTS * sizeof(float), "clicks"), err,
+        out);
+    PS_TRY_GOTO(ps_mem_zalloc(&out->ids, n, PS_CRITEO_IDS * sizeof *out->ids, "clicks"),
+                err, out);
+    PS_TRY_GOTO(ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels"), err, out);
+    clicks_draw_factors(spec->seed, factors);
+    for (int64_t i = 0; i < spec->n; i++) {
+        random_bytes(spec->seed, STREAM_SAMPLES + spec->split, (uint64_t)i,
+                     (uint8_t *)&draws, sizeof draws);
+        clicks_sample(&draws, factors, (float *)out->values + i * PS_CRITEO_COUNTS,
+                      out->ids + i * PS_CRITEO_IDS, &out->labels[i]);
+    }
+out:
+    free(factors);
     if (err != PS_OK) ps_dataset_fini(out);
     return err;
 }

@@ -20,4 +20,9 @@ typedef struct ps_synthetic_spec {
  * 1 - p (k - 1) / k. CONFIG when a size is not positive; NOMEM. */
 ps_err ps_synthetic_make(const ps_synthetic_spec *spec, ps_dataset *out);
 
+/* The same of clicks, as Criteo's (criteo.h): 13 counts and 26 ids, 1,000 of each column
+ * by Zipf's law; a click's probability depends on all of them, and on pairs of ids. dims,
+ * n_classes and label_noise count for nothing. */
+ps_err ps_synthetic_clicks(const ps_synthetic_spec *spec, ps_dataset *out);
+
 #endif

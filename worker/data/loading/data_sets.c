@@ -16,6 +16,9 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
     PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->state,
                            &d->test));
     PS_TRY(ps_dataset_check_categories(config, d->state));
+    const ps_dataset *sets[] = {&d->train, &d->test};
+    for (int i = 0; i < 2; i++)
+        if (sets[i]->n > 0) PS_TRY(ps_dataset_check_ids(sets[i], spec->n_columns));
     PS_TRY(ps_dataset_columns_check(&d->test.columns, "data.test", &d->train.columns,
                                     "data.train"));
     if (config->train.patience > 0 && d->test.n == 0)
@@ -78,7 +81,7 @@ void ps_data_sets_log(const ps_data_sets *d, const ps_config *config)
             (long long)d->test.n);
     ps_dataset_log(&d->train, "data.train");
     ps_dataset_log(&d->test, "data.test");
-    if (d->test.n == 0 && config->data.kind != PS_DATA_SYNTHETIC)
+    if (d->test.n == 0 && !ps_data_is_made(config->data.kind))
         PS_WARN("data", "no test set: data.test is not given, and data.path has no files "
                         "of the usual names; nothing is evaluated");
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cifar.h"
+#include "criteo.h"
 #include "csv.h"
 #include "data_files.h"
 #include "idx.h"
@@ -67,6 +68,9 @@ static const reader readers[PS_DATA_KINDS] = {
     [PS_DATA_CSV] = {.train = {"train.csv", "train.tsv"},
                      .test = {"test.csv", "test.tsv"},
                      .names = "class_names.txt"},
+    [PS_DATA_CRITEO] = {.read = ps_criteo_read,
+                        .train = {"train.txt", "train.tsv"},
+                        .test = {"test.tsv"}},
 };
 
 static const char *dataset_word_of(const reader *r)
@@ -210,7 +214,7 @@ static ps_err dataset_read_files(const ps_config *cfg, const ps_data_spec *spec,
 }
 
 static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
-                             ps_split split, const ps_dims *want, int64_t n_classes,
+                             ps_split split, const ps_dims *want, const ps_wanted *wanted,
                              ps_dataset *out)
 {
     if (spec->n_files > 0)
@@ -225,10 +229,12 @@ static ps_err make_synthetic(const ps_config *cfg, const ps_data_spec *spec,
         .split = train ? 0 : 1,
         .n = train ? cfg->data.samples : cfg->data.test_samples,
         .dims = *want,
-        .n_classes = n_classes,
+        .n_classes = wanted->n,
         .label_noise = cfg->data.label_noise,
     };
-    return ps_synthetic_make(&made, out);
+    if (cfg->data.kind == PS_DATA_SYNTHETIC) return ps_synthetic_make(&made, out);
+    PS_TRY(ps_synthetic_clicks(&made, out));
+    return wanted->numbers ? ps_dataset_labels_to_targets(out) : PS_OK;
 }
 
 /* --- pictures ------------------------------------------------------------------------
@@ -412,7 +418,7 @@ ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set)
 {
     const char *file = cfg->file != NULL ? cfg->file : "";
     char *folder = NULL, *path = NULL;
-    if (set->names.n > 0 || cfg->data.kind == PS_DATA_SYNTHETIC) return PS_OK;
+    if (set->names.n > 0 || ps_data_is_made(cfg->data.kind)) return PS_OK;
     if (ps_data_folder(cfg->data.path, file, &folder) != PS_OK) return PS_OK;
     ps_err err = find_names(cfg, folder, &path);
     if (err == PS_OK && path)
@@ -550,6 +556,15 @@ static ps_err finish_table(const ps_config *cfg, ps_err err, ps_table *table,
     return err;
 }
 
+/* Clicks to predict. */
+static ps_err finish_clicks(const ps_config *cfg, ps_err err, ps_dataset *out)
+{
+    if (err == PS_OK && out->answered && PS_LOSS_OF_NUMBERS(cfg->model.loss))
+        err = ps_dataset_labels_to_targets(out);
+    if (err != PS_OK) ps_dataset_fini(out);
+    return err;
+}
+
 ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
                            const char *path, ps_dataset *out)
 {
@@ -559,6 +574,8 @@ ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
     char *paths[] = {(char *)path};
     ps_table table;
     *out = (ps_dataset){0};
+    if (cfg->data.kind == PS_DATA_CRITEO)
+        return finish_clicks(cfg, ps_criteo_read_new(path, out), out);
     const ps_err err = ps_csv_read(paths, 1, &o, &table);
     return finish_table(cfg, err, &table, state, out);
 }
@@ -575,6 +592,8 @@ ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
                               .objects = objects};
     ps_table table;
     *out = (ps_dataset){0};
+    if (cfg->data.kind == PS_DATA_CRITEO)
+        return finish_clicks(cfg, ps_criteo_parse_new(name, text, bytes, out), out);
     const ps_err err = ps_csv_parse(name, text, bytes, &o, &table);
     return finish_table(cfg, err, &table, state, out);
 }
@@ -597,8 +616,8 @@ static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_spli
 {
     if (cfg->data.kind == PS_DATA_CSV)
         return load_table(cfg, spec, split, wanted, state, out);
-    if (cfg->data.kind == PS_DATA_SYNTHETIC)
-        return make_synthetic(cfg, spec, split, want, wanted->n, out);
+    if (ps_data_is_made(cfg->data.kind))
+        return make_synthetic(cfg, spec, split, want, wanted, out);
     if (cfg->data.kind == PS_DATA_IMAGE_FOLDER)
         return list_pictures(cfg, spec, split, want, wanted, out);
     return dataset_read_files(cfg, spec, split, wanted, out);
@@ -714,7 +733,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
         if (err != PS_OK && files[0]) ps_err_prefix(err, "%s", files);
     }
     if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
-    if (err == PS_OK && split == PS_SPLIT_TRAIN && cfg->data.kind != PS_DATA_SYNTHETIC)
+    if (err == PS_OK && split == PS_SPLIT_TRAIN && !ps_data_is_made(cfg->data.kind))
         err = spec.has_range ? doubt_missing_classes(n_classes, out)
                              : doubt_spare_outputs(n_classes, out);
     if (err != PS_OK) {
@@ -768,6 +787,10 @@ ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_int_lis
     if (kind == PS_DATA_SYNTHETIC)
         return ps_err_set(PS_ERR_CONFIG,
                           "model.input: synthetic data have the model's shape: give it");
+    if (kind == PS_DATA_CRITEO || kind == PS_DATA_SYNTHETIC_CLICKS) {
+        *out = (ps_dims){1, {PS_CRITEO_COUNTS}};
+        return PS_OK;
+    }
     ps_err err = ps_dataset_known_state(cfg, &state);
     if (err == PS_OK && !state)
         err = ps_dataset_load(cfg, PS_SPLIT_TRAIN, &any, n_classes, &state, &set);

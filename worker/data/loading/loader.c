@@ -109,6 +109,13 @@ static void copy_answer(const ps_dataset *set, int64_t index, ps_loaded *to, int
         to->labels[i] = set->labels[index];
 }
 
+static void copy_ids(const ps_dataset *set, int64_t columns, int64_t index, ps_loaded *to,
+                     int64_t i)
+{
+    for (int64_t c = 0; c < columns; c++)
+        to->ids[c * to->n + i] = set->ids[index * set->n_ids + c];
+}
+
 /* A stored sample: in memory, or read from its file. */
 static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const void **out)
 {
@@ -160,6 +167,7 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
         key.position = l->epoch.positions[batch->begin + i];
         s->loaded.positions[i] = key.position;
         copy_answer(l->o.dataset, index, &s->loaded, i);
+        copy_ids(l->o.dataset, l->o.columns, index, &s->loaded, i);
         PS_TRY(stored_sample(f, index, key, &sample));
         ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
     }
@@ -319,6 +327,9 @@ static ps_err init_slots(ps_loader *l)
         ps_loaded *loaded = &l->slots[i].loaded;
         PS_TRY(ps_mem_zalloc_aligned(&loaded->x, x_bytes, "a batch"));
         PS_TRY(init_answers(l, loaded));
+        if (l->o.columns > 0)
+            PS_TRY(ps_mem_zalloc(&loaded->ids, n * (size_t)l->o.columns,
+                                 sizeof *loaded->ids, "ids"));
         PS_TRY(
             ps_mem_zalloc(&loaded->positions, n, sizeof *loaded->positions, "positions"));
     }
@@ -336,6 +347,7 @@ static ps_err loader_check(const ps_loader_options *o)
     if (o->sampler == NULL &&
         (o->begin < 0 || o->n < 0 || o->n > o->dataset->n - o->begin))
         return ps_err_set(PS_ERR_ARG, "evaluation reaches beyond the dataset");
+    PS_TRY(ps_dataset_check_ids(o->dataset, o->columns));
     if (o->sampler != NULL && o->config->data.mixup > 0 &&
         (o->dataset->labels == NULL || o->dataset->n_classes > o->classes))
         return ps_err_set(PS_ERR_ARG, "data.mixup needs the model's classes");
@@ -485,6 +497,7 @@ void ps_loader_destroy(ps_loader **loader)
         free(l->slots[i].loaded.labels);
         free(l->slots[i].loaded.targets);
         free(l->slots[i].loaded.positions);
+        free(l->slots[i].loaded.ids);
     }
     free(l->slots);
     ps_epoch_fini(&l->epoch);

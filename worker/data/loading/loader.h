@@ -19,6 +19,7 @@ typedef struct ps_loaded {
     float *targets; // (n, the data set's n_targets), with data.mixup (n, classes); NULL:
                     // labels
     uint32_t *positions; // (n)
+    int64_t *ids;        // (columns, n); NULL: none
 } ps_loaded;
 
 typedef struct ps_loader_options { // borrowed for the loader's life
@@ -29,6 +30,7 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     int64_t begin, n;                  // evaluation; n may be 0
     int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
     int64_t classes;   // the model's; for data.mixup
+    int64_t columns;   // of ids that the model reads; 0: none
     const char *mend;  // of samples that do not fit the input (transform.h); or NULL
 } ps_loader_options;
 

@@ -1,0 +1,87 @@
+/* Criteo's files: what is read, and what is said of what cannot be. */
+#include <math.h>
+
+#include "check.h"
+#include "criteo.h"
+#include "temp_files.h"
+
+/* One line: counts 0 .. 12 from `first` on, ids 26 times. */
+static char *line_of(char *out, const char *label, const char *count, const char *id)
+{
+    out += sprintf(out, "%s", label);
+    for (int i = 0; i < PS_CRITEO_COUNTS; i++)
+        out += sprintf(out, "%s%s", label[0] || i > 0 ? "\t" : "", count);
+    for (int i = 0; i < PS_CRITEO_IDS; i++)
+        out += sprintf(out, "\t%s", id);
+    return out + sprintf(out, "\n");
+}
+
+IN_FOLDER(lines_of_two_files)
+{
+    char text[2048], path[2][384], *end = line_of(text, "1", "3", "05db9164");
+    ps_dataset set;
+    end = line_of(end, "0", "", "");
+    assert_int_equal(temp_write("a.txt", text, (size_t)(end - text)), 0);
+    snprintf(path[0], sizeof path[0], "%s", folder.name);
+    end = line_of(text, "1", "-2", "FFFFFFFF");
+    assert_int_equal(temp_write_gz("b.txt.gz", text, (unsigned)(end - text)), 0);
+    snprintf(path[1], sizeof path[1], "%s", folder.name);
+    char *const paths[] = {path[0], path[1]};
+    assert_ok(ps_criteo_read(paths, 2, &set));
+    assert_int_equal(set.n, 3);
+    assert_int_equal(set.dims.d[0], PS_CRITEO_COUNTS);
+    static const int64_t ids[] = {0x05db9164, PS_CRITEO_MISSING, 0xffffffff};
+    const float counts[] = {(float)log(4), 0, 0};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(set.labels[i], i != 1);
+        for (int k = 0; k < PS_CRITEO_COUNTS; k++)
+            assert_true(((float *)set.values)[i * PS_CRITEO_COUNTS + k] == counts[i]);
+        for (int k = 0; k < PS_CRITEO_IDS; k++)
+            assert_true(set.ids[i * PS_CRITEO_IDS + k] == ids[i]);
+    }
+    static const int64_t rows[] = {2};
+    assert_ok(ps_dataset_slice(&set, 0, 2));
+    assert_ok(ps_dataset_keep(&set, rows, 1));
+    assert_true(set.ids[0] == 0xffffffff && set.ids[PS_CRITEO_IDS - 1] == 0xffffffff);
+    ps_dataset_fini(&set);
+}
+
+static ps_err parse(const char *label, const char *count, const char *id, ps_dataset *set)
+{
+    char text[2048];
+    const size_t n = (size_t)(line_of(text, label, count, id) - text);
+    return ps_criteo_parse_new("t.txt", text, n, set);
+}
+
+TEST(new_samples_may_lack_the_label)
+{
+    ps_dataset set;
+    assert_ok(parse("", "2", "a", &set));
+    assert_true(!set.answered && set.labels[0] == 0 && set.ids[0] == 10);
+    ps_dataset_fini(&set);
+    assert_ok(parse("1", "2", "a", &set));
+    assert_true(set.answered && set.labels[0] == 1);
+    ps_dataset_fini(&set);
+}
+
+static void refused(const char *label, const char *count, const char *id,
+                    const char *says)
+{
+    ps_dataset set;
+    assert_int_equal(parse(label, count, id, &set), PS_ERR_FORMAT);
+    if (!strstr(ps_err_message(), says))
+        fail_msg("says \"%s\", not \"%s\"", ps_err_message(), says);
+    assert_null(set.values);
+}
+
+TEST(what_is_refused)
+{
+    refused("2", "1", "a", "t.txt:1: column 1: \"2\" is not a label, 0 or 1");
+    refused("0", "1.5", "a", "t.txt:1: column 2: \"1.5\" is not a count");
+    refused("0", "1", "0x1", "t.txt:1: column 15: \"0x1\" is not an id");
+    refused("0", "1", "8000000000000000", "column 15");
+    refused("0", "1", "1\t2", "t.txt:1: 66 columns; Criteo's lines have");
+    ps_dataset set;
+    char none[2] = "\n";
+    assert_int_equal(ps_criteo_parse_new("t.txt", none, 1, &set), PS_ERR_FORMAT);
+}
