@@ -221,7 +221,7 @@ static void print_categories(const ps_class_names *texts, int room, FILE *out)
 }
 
 /* ", 99 missing, 23 missing in data.test" */
-static int missing_text(const range *r, const range *test, char out[2 * NAME_BYTES])
+static int check_data_missing(const range *r, const range *test, char out[2 * NAME_BYTES])
 {
     int n = 0;
     out[0] = '\0';
@@ -242,7 +242,7 @@ static void print_column(const ps_dataset *set, int64_t i, const range *r,
     const int n =
         fprintf(out, "%*s%-*s  %s", INDENT, "", NAME_COLUMNS, column_text(set, i, text),
                 column->embedded ? "an embedding of " : "") +
-        missing_text(r, test, missing);
+        check_data_missing(r, test, missing);
     if (texts->n > 0)
         print_categories(texts, COLUMNS - n, out);
     else
