@@ -788,7 +788,7 @@ ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_int_lis
         return ps_err_set(PS_ERR_CONFIG,
                           "model.input: synthetic data have the model's shape: give it");
     if (kind == PS_DATA_CRITEO || kind == PS_DATA_SYNTHETIC_CLICKS) {
-        *out = (ps_dims){1, {PS_CRITEO_COUNTS}};
+        *input = (ps_int_list){1, {PS_CRITEO_COUNTS}};
         return PS_OK;
     }
     ps_err err = ps_dataset_known_state(cfg, &state);
