@@ -89,6 +89,7 @@ static ps_err make_shards(ps_server *s)
         .address = s->o.address,
         .n_workers = s->o.n_workers,
         .keeper = s->o.keeper,
+        .rows = s->o.n_rows > 0,
     };
     size_t n = (size_t)s->n_shards;
     PS_TRY(ps_mem_zalloc(&s->shards, n, sizeof(ps_shard *), "shards"));
@@ -282,8 +283,8 @@ static ps_err server_serve_table(ps_server *s)
             .mean = s->tensors.mean,
             .n_groups = server_n_groups(s),
             .numbers = s->tensors.numbers,
-            .rows = s->tensors.rows,
-            .n_rows = s->tensors.n_rows,
+            .rows = s->o.table ? s->o.rows : s->tensors.rows,
+            .n_rows = s->o.table ? s->o.n_rows : s->tensors.n_rows,
             .door = s->door,
             .changed = &s->changed,
         };

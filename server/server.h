@@ -15,6 +15,8 @@ typedef struct ps_server_options {
      * their optimizer, exchange and schedule instead of the configuration's (open_job.h).
      */
     const ps_tensor_table *table;
+    const ps_row_spec *rows; // (n_rows) embedding tables beside it; likewise
+    int n_rows;
     const char *address;      // to bind the shards on; borrowed during the call
     const char *init_method;  // as the member's; NULL: none is known yet
     int n_servers, n_workers; // n_workers: the most

@@ -52,6 +52,7 @@ typedef struct service {
     const ps_config *cfg;
     const ps_cli *cli;
     const ps_tensor_table *table;
+    const ps_model_spec *spec; // of the table
     ps_signal_watch *watch;
     ps_monitor *monitor; // NULL: nobody can watch
     ps_rows_keeper *keeper;
@@ -155,6 +156,8 @@ static ps_err serve_once(service *s)
     const ps_server_options options = {
         .config = cfg,
         .table = s->table,
+        .rows = s->spec->rows,
+        .n_rows = s->spec->n_rows,
         .address = address,
         .init_method = cli->init_method,
         .n_servers = (int)cfg->job.servers,
@@ -195,9 +198,11 @@ static ps_err server_main_run(const ps_cli *cli, int *signal)
     // Without a model the workers bring the tensors (libpstrain).
     const bool model = ps_config_has_model(&cfg);
     if (model) PS_TRY_GOTO(ps_model_spec_init(&spec, &cfg), err, out);
+    PS_TRY_GOTO(ps_model_spec_check_rows(&spec, &cfg), err, out);
     service s = {.cfg = &cfg,
                  .cli = cli,
                  .table = model ? &spec.table : NULL,
+                 .spec = &spec,
                  .watch = &watch,
                  .expected_workers = (int)cfg.job.start_workers,
                  .rank = cli->rank};

@@ -149,14 +149,15 @@ static ps_err bind_router(ps_shard *s)
     const bool known = knows_plan(s);
     uint64_t largest =
         known ? s->o.plan->max_chunk_count * shard_element_bytes(s) : UNPLANNED_BYTES;
+    if (s->o.rows && largest < PS_WIRE_PIECE_BYTES) largest = PS_WIRE_PIECE_BYTES;
     const ps_config *config = s->o.config;
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
         .silence_ms = ps_zsock_silence_ms((uint64_t)config->net.heartbeat_ms,
                                           (uint64_t)config->net.dead_after_ms),
         .max_message_bytes = known ? (int64_t)(largest + (64u << 10)) : 0,
-        // A worker has at most two messages per chunk on the way.
-        .waiting_messages = known ? (int)(2 * s->o.plan->n_chunks + 64) : 0,
+        // A worker has at most two messages per chunk on the way; rows have any number.
+        .waiting_messages = known && !s->o.rows ? (int)(2 * s->o.plan->n_chunks + 64) : 0,
         .asks_for_secret = true,
         .curve = s->o.curve,
     };

@@ -24,6 +24,7 @@ typedef struct ps_shard_options { // all borrowed for the shard's life
     const char *address;    // to bind on: "10.0.0.7"; borrowed during the call
     int n_workers;          // the most
     ps_rows_keeper *keeper; // of embedding tables; NULL: none
+    bool rows;              // the job has embedding tables
 } ps_shard_options;
 
 /* Binds a free port: endpoints are known before the server joins. *out is owned by the

@@ -21,6 +21,7 @@
 #include "rejoin.h"
 #include "resume.h"
 #include "roster.h"
+#include "row_values.h"
 #include "run_config.h"
 #include "session.h"
 #include "summary.h"
@@ -48,6 +49,7 @@ typedef struct job {
     ps_warm_up warm_up;
     ps_device *device;
     char device_name[160];
+    ps_row_client *rows; // of the model's embedding tables; NULL: none
     ps_resume resume;
     ps_checkpointer *checkpointer;
     ps_evaluator evaluator;
@@ -285,6 +287,27 @@ static ps_err first_weights(job *j)
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
 
+/* Rank 0 gives the servers the rows beside train.init, before anybody asks for one. */
+static ps_err worker_job_open_rows(job *j)
+{
+    const char *init = j->config->train.init;
+    char path[PATH_MAX];
+    ps_row_values values = {0};
+    ps_err err = PS_OK;
+    if (j->spec.n_rows == 0) return PS_OK;
+    PS_TRY(ps_row_client_create(j->session, j->spec.rows, j->spec.n_rows, &j->rows));
+    if (init[0] && j->rank == 0) {
+        ps_row_values_path(init, path);
+        err = ps_row_values_load(&values, path, &j->spec);
+        if (err == PS_OK) err = ps_row_values_put(&values, j->rows);
+        if (err != PS_OK) err = ps_err_prefix(err, "train.init");
+        ps_row_values_fini(&values);
+        PS_TRY(err);
+    }
+    return ps_member_barrier(j->member, "rows",
+                             ps_file_meeting_deadline(j->config, j->rank));
+}
+
 /* Starts with the exchange's state in the checkpoint, if there is one. */
 static ps_err start_session(job *j)
 {
@@ -292,7 +315,7 @@ static ps_err start_session(job *j)
     PS_TRY(ps_resume_exchange(&j->resume, &state));
     PS_TRY(ps_session_start(j->session, j->device, state));
     ps_resume_drop_arrays(&j->resume);
-    return PS_OK;
+    return worker_job_open_rows(j);
 }
 
 /* --- training ---------------------------------------------------------------------- */
@@ -358,7 +381,8 @@ static ps_err make_trainer(job *j)
                                             .spec = &j->spec,
                                             .dataset = &j->data.test,
                                             .device = j->device,
-                                            .session = j->session};
+                                            .session = j->session,
+                                            .rows = j->rows};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
     const ps_resume *r = &j->resume;
     const ps_trainer_place *place = r->start.back_at > 0 ? &r->place : NULL;
@@ -370,6 +394,7 @@ static ps_err make_trainer(job *j)
                                         .device = j->device,
                                         .session = j->session,
                                         .evaluator = &j->evaluator,
+                                        .rows = j->rows,
                                         .start = r->goes_on ? &r->snapshot.trainer : NULL,
                                         .start_is_saved = r->choice.source < 0,
                                         .generation = j->generation,
@@ -562,6 +587,7 @@ static void leave_session(job *j)
     ps_resume_fini(&j->resume);
     ps_evaluator_fini(&j->evaluator);
     ps_session_destroy(&j->session);
+    ps_row_client_destroy(&j->rows); // the session's thread may have been writing there
     ps_metrics_close(&j->metrics);
     ps_summary_fini(&j->summary);
     j->member = NULL;
@@ -586,6 +612,7 @@ static ps_err worker_job_run(job *j)
 {
     j->expected_workers = (int)j->config->job.start_workers;
     PS_TRY(ps_model_spec_init(&j->spec, j->config));
+    PS_TRY(ps_model_spec_check_rows(&j->spec, j->config));
     if (!j->cli->check_data) worker_job_start_monitor(j);
     PS_TRY(make_session(j));
     PS_TRY(begin_data(j));

@@ -22,6 +22,7 @@ static ps_err create_loader(ps_evaluator *e)
                                  .input = &o->spec->input,
                                  .begin = e->begin,
                                  .n = e->n,
+                                 .columns = o->spec->n_columns,
                                  .max_batch = o->config->data.eval_batch};
     const ps_err err = ps_loader_create(&options, &e->loader);
     return err == PS_ERR_SHAPE ? ps_err_prefix(err, "data.test") : err;
@@ -55,6 +56,8 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
                                   .params = ps_session_params(o->session),
                                   .buffers = ps_session_buffers(o->session)};
     PS_TRY(ps_program_create(o->device, &program, &e->program));
+    PS_TRY(ps_batch_rows_init(&e->rows, o->rows, NULL, o->spec,
+                              o->config->data.eval_batch, false));
     PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset));
     PS_TRY(ps_mem_zalloc(&e->outputs,
                          (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
@@ -68,6 +71,7 @@ void ps_evaluator_fini(ps_evaluator *e)
 {
     ps_loader_destroy(&e->loader);
     ps_program_destroy(&e->program);
+    ps_batch_rows_fini(&e->rows);
     ps_figures_fini(&e->figures);
     free(e->outputs);
     free(e->values);
@@ -86,12 +90,13 @@ static ps_err evaluate_count(ps_evaluator *e, const ps_batch *b)
 
 static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass *pass)
 {
-    const ps_batch batch = {.n = (int)b->n,
-                            .x = b->x,
-                            .labels = b->labels,
-                            .targets = b->targets,
-                            .positions = b->positions};
+    ps_batch batch = {.n = (int)b->n,
+                      .x = b->x,
+                      .labels = b->labels,
+                      .targets = b->targets,
+                      .positions = b->positions};
     ps_pass_result result;
+    PS_TRY(ps_batch_rows_pull(&e->rows, b->ids, &batch));
     PS_TRY(ps_program_forward(e->program, &batch, pass, &result));
     const ps_batch_weight w = ps_batch_weigh(e->o.spec, &batch);
     e->values[LOSS] += result.loss_sum;

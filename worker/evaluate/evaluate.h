@@ -3,6 +3,7 @@
 #ifndef PS_EVALUATE_H
 #define PS_EVALUATE_H
 
+#include "batch_rows.h"
 #include "device.h"
 #include "figures.h"
 #include "loader.h"
@@ -15,13 +16,15 @@ typedef struct ps_evaluator_options { // borrowed for the evaluator's life
     const ps_dataset *dataset;
     ps_device *device;
     const ps_session *session; // joined
+    ps_row_client *rows;       // of embedding tables; NULL: none
 } ps_evaluator_options;
 
 typedef struct ps_evaluator {
     ps_evaluator_options o;
     ps_program *program; // forward only
-    ps_loader *loader;   // NULL: this rank has no sample of the test split
-    ps_member *member;   // borrowed; NULL: alone
+    ps_batch_rows rows;
+    ps_loader *loader; // NULL: this rank has no sample of the test split
+    ps_member *member; // borrowed; NULL: alone
     uint64_t timeout_ms;
     int64_t begin, n;   // its slice
     int64_t n_samples;  // of all ranks

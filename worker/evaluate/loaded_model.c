@@ -12,9 +12,18 @@
 
 enum { LOADER_MS = 60000 };
 
+static ps_err loaded_model_read_rows(ps_loaded_model *m, const char *weights)
+{
+    char path[PATH_MAX];
+    if (m->spec.n_rows == 0) return PS_OK;
+    ps_row_values_path(weights, path);
+    return ps_row_values_load(&m->tables, path, &m->spec);
+}
+
 static ps_err loaded_model_read(ps_loaded_model *m, const char *weights)
 {
     const ps_tensor_table *table = &m->spec.table;
+    PS_TRY(loaded_model_read_rows(m, weights));
     PS_TRY(ps_shared_mem_init_private(&m->params, table->arena_count * sizeof(float),
                                       "the weights"));
     PS_TRY(ps_mem_zalloc_aligned(&m->buffers, table->buffer_bytes, "the buffers"));
@@ -45,6 +54,7 @@ ps_err ps_loaded_model_open(ps_loaded_model *m, const ps_cli *cli,
                                         .params = m->params.base,
                                         .buffers = m->buffers};
     PS_TRY(ps_program_create(m->device, &program, &m->program));
+    PS_TRY(ps_batch_rows_init(&m->batch_rows, NULL, &m->tables, &m->spec, batch, false));
     return ps_mem_zalloc_aligned(
         &m->rows, (size_t)(batch * m->spec.n_outputs) * sizeof(float), "the outputs");
 }
@@ -57,6 +67,8 @@ void ps_loaded_model_fini(ps_loaded_model *m)
     ps_model_spec_fini(&m->spec);
     ps_class_names_fini(&m->names);
     ps_preprocessing_destroy(&m->state);
+    ps_batch_rows_fini(&m->batch_rows);
+    ps_row_values_fini(&m->tables);
     free(m->buffers);
     free(m->rows);
     *m = (ps_loaded_model){0};
@@ -99,12 +111,13 @@ static ps_err loaded_model_batch(ps_loaded_model *m, ps_predicting *p, const ps_
                                  bool same_weights)
 {
     const ps_pass pass = {.grad_scale = 1, .same_weights = same_weights};
-    const ps_batch batch = {.n = (int)b->n,
-                            .x = b->x,
-                            .labels = b->labels,
-                            .targets = b->targets,
-                            .positions = b->positions};
+    ps_batch batch = {.n = (int)b->n,
+                      .x = b->x,
+                      .labels = b->labels,
+                      .targets = b->targets,
+                      .positions = b->positions};
     ps_pass_result result = {0};
+    PS_TRY(ps_batch_rows_pull(&m->batch_rows, b->ids, &batch));
     PS_TRY(ps_program_forward(m->program, &batch, &pass, p->answered ? &result : NULL));
     p->loss += result.loss_sum;
     if (p->answered) p->weight += ps_batch_weigh(&m->spec, &batch).weight;
@@ -134,6 +147,7 @@ ps_err ps_loaded_model_predict(ps_loaded_model *m, ps_predicting *p)
                                        .begin = p->first,
                                        .n = p->n,
                                        .max_batch = m->config->data.eval_batch,
+                                       .columns = m->spec.n_columns,
                                        .mend = p->mend};
     ps_loader *loader;
     ps_err err = ps_loader_create(&options, &loader);

@@ -2,6 +2,7 @@
 #ifndef PS_LOADED_MODEL_H
 #define PS_LOADED_MODEL_H
 
+#include "batch_rows.h"
 #include "cli.h"
 #include "device.h"
 #include "loader.h"
@@ -18,7 +19,9 @@ typedef struct ps_loaded_model {
     void *buffers;
     ps_device *device;
     ps_program *program;
-    float *rows; // (data.eval_batch, outputs)
+    ps_row_values tables;     // of rows
+    ps_batch_rows batch_rows; // from there
+    float *rows;              // (data.eval_batch, outputs)
 } ps_loaded_model;
 
 /* The model of config with the weights of train.init. ARG: there are none; errors as of

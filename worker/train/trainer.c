@@ -506,6 +506,11 @@ static ps_err trainer_write_weights(ps_trainer *t, const char *name)
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_model_file_save(path, &t->o.spec->table, ps_session_params(t->o.session),
                               ps_session_buffers(t->o.session), metadata, 5));
+    if (t->o.rows) {
+        char rows[PATH_MAX];
+        ps_row_values_path(path, rows);
+        PS_TRY(ps_row_values_save(rows, t->o.rows, t->o.spec));
+    }
     ps_trace_add(PS_TRACE_SAVE, begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;
@@ -799,10 +804,12 @@ static ps_err prepare_training(ps_trainer *t)
                                 .input = &o->spec->input,
                                 .sampler = o->sampler,
                                 .max_batch = t->max_batch,
-                                .classes = o->spec->n_outputs};
+                                .classes = o->spec->n_outputs,
+                                .columns = o->spec->n_columns};
     const ps_err err = ps_loader_create(&loader, &t->loader);
     if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
     PS_TRY(err);
+    PS_TRY(ps_batch_rows_init(&t->rows, o->rows, NULL, o->spec, t->max_batch, true));
     ps_program_options program = ps_trainer_program(o->session, o->config, o->spec);
     program.max_batch = (int)t->max_batch;
     program.params = ps_session_params(o->session);
@@ -838,6 +845,7 @@ void ps_trainer_destroy(ps_trainer **trainer)
     if (!t) return;
     ps_loader_destroy(&t->loader);
     ps_program_destroy(&t->program);
+    ps_batch_rows_fini(&t->rows);
     free(t->global_n);
     free(t->own_n);
     t->pace->destroy(t);

@@ -30,6 +30,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_device *device;
     ps_session *session; // started, with ps_trainer_total_steps
     ps_evaluator *evaluator;
+    ps_row_client *rows;              // of embedding tables; NULL: none
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
     bool start_is_saved;              // it is on the disk, for sure
     uint64_t generation;              // survivors.h

@@ -55,6 +55,7 @@ struct ps_trainer {
     int rank;
     uint64_t total_steps;
     ps_program *program;
+    ps_batch_rows rows;
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
     int64_t n_batches;

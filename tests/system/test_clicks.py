@@ -1,0 +1,119 @@
+"""Jobs with embedding tables, without Python: Criteo's files, DLRM, evaluation, predictions, refusals."""
+import csv
+import gzip
+import math
+import random
+import subprocess
+import unittest
+from pathlib import Path
+
+from jobs import ROOT, JobTest, read_safetensors, torch_python
+
+LINES, BATCH, RATE = 120, 16, 0.1
+MODEL = """
+model:
+  input: [13]
+  loss: bce_with_logits
+  layers:
+    - interaction:
+        name: pairs
+        branches:
+          - [linear: {{name: bottom1, out: 8}}, relu, linear: {{name: bottom2, out: 4}}, relu]
+          - [embedding_bag: {{name: rows, tables: 26, dim: 4, lr: {rate}, init: normal, scale: 0.3}}]
+    - linear: {{name: top1, out: 8}}
+    - relu
+    - linear: {{name: top2, out: 1}}
+data: {{kind: criteo, path: '.', train: clicks.txt.gz, test: clicks.txt, batch: 16, shuffle: false}}
+optimizer: {{name: adam, lr: 0.01}}
+train: {{epochs: 1, device: cpu}}
+"""
+
+
+def clicks(n):
+    """Lines as Criteo's: some cells are empty, some counts negative; a few ids are frequent."""
+    draw = random.Random(3)
+    cell = lambda text: "" if draw.random() < 0.15 else text
+    for _ in range(n):
+        counts = [cell(str(int(draw.lognormvariate(1, 1.5)) - 1)) for _ in range(13)]
+        ids = [cell(f"{int(30 ** draw.random()) * 2654435761 + 97 * k & 0xffffffff:08x}") for k in range(26)]
+        yield "\t".join([str(int(draw.random() < 0.4))] + counts + ids) + "\n"
+
+
+class Clicks(JobTest):
+    def job(self, rate=RATE, name="job.yaml"):
+        text = "".join(clicks(LINES))
+        self.file("clicks.txt", text)
+        Path(self.path("clicks.txt.gz")).write_bytes(gzip.compress(text.encode()))
+        return self.file(name, MODEL.format(rate=rate))
+
+    def test_dlrm_is_pytorchs(self):
+        """Two workers and two servers against nn.EmbeddingBag, from the same first weights; the last batch is short."""
+        if not torch_python():
+            self.skipTest("no PyTorch (python3-torch)")
+        self.psrun("-s", "1", "-w", "1", self.job(0, "zero.yaml"), "optimizer.lr=0", out="zero")
+        self.psrun("-s", "2", "-w", "2", self.job())
+        first = [self.path("zero", f"model.{kind}") for kind in ("safetensors", "rows.safetensors")]
+        said = subprocess.run([torch_python(), str(ROOT / "tests/system/clicks_by_hand.py"), self.path("clicks.txt"), *first,
+                               str(2 * BATCH), str(RATE), self.path("by-hand.safetensors")], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout.split()
+        want = read_safetensors(self.path("by-hand.safetensors"))[0]
+        found = read_safetensors(self.path("out", "model.safetensors"))[0]
+        rows = read_safetensors(self.path("out", "model.rows.safetensors"))[0]
+        start = read_safetensors(first[1])[0]
+        for name, (_, _, values) in want.items():
+            have = (rows[name + ".weight"] if name + ".weight" in rows else found[name])[2]
+            self.assertEqual(len(have), len(values), name)
+            worst = max(abs(a - b) for a, b in zip(have, values))
+            self.assertLess(worst, 2e-5, name)
+        self.assertGreater(max(abs(a - b) for a, b in zip(rows["pairs.rows.C1.weight"][2],
+                                                          start["pairs.rows.C1.weight"][2])), 0.05)
+        evaluation = self.records()[-1]
+        self.assertAlmostEqual(evaluation["test_auc"], float(said[0]), 4)
+        self.assertAlmostEqual(evaluation["test_loss"], float(said[1]), 5)
+
+    def test_rows_do_not_depend_on_servers_and_go_on_from_a_file(self):
+        """Equal bits; from train.init's rows as from those that were made; with micro-batches of half the size."""
+        zero = self.path("zero", "model.safetensors")
+        self.psrun("-s", "1", "-w", "2", self.job(0, "zero.yaml"), "optimizer.lr=0", out="zero")
+        self.psrun("-s", "1", "-w", "2", self.job(), "exchange.shm=off")
+        self.psrun("-s", "3", "-w", "2", self.job(), f"train.init={zero}", out="again")
+        for file in ("model.safetensors", "model.rows.safetensors"):
+            self.assertEqual(Path(self.path("out", file)).read_bytes(), Path(self.path("again", file)).read_bytes(), file)
+        self.psrun("-s", "1", "-w", "2", self.job(), "data.batch=8", "train.accumulate=2", out="micro")
+        whole, parts = (read_safetensors(self.path(out, "model.rows.safetensors"))[0] for out in ("out", "micro"))
+        for name in whole:
+            self.assertEqual(whole[name][1], parts[name][1])
+            self.assertLess(max(abs(a - b) for a, b in zip(whole[name][2], parts[name][2])), 1e-5, name)
+
+    def test_predictions_of_new_clicks(self):
+        self.psrun("-s", "1", "-w", "1", self.job())
+        unlabelled = self.file("new.txt", "".join(line.partition("\t")[2] for line in clicks(LINES)))
+        self.psrun("--predict", self.path("clicks.txt"), self.path("out"), out="said")
+        self.psrun("--predict", unlabelled, self.path("out"), out="new")
+        said, new = (list(csv.DictReader(self.text_of(out, "predictions.csv").splitlines())) for out in ("said", "new"))
+        self.assertEqual(len(new), LINES)
+        self.assertEqual([row["probability_0"] for row in said], [row["probability_0"] for row in new])
+        chances = zip([float(row["probability_0"]) for row in new], clicks(LINES))
+        loss = -sum(math.log(p if line[0] == "1" else 1 - p) for p, line in chances) / LINES
+        self.assertAlmostEqual(loss, self.records()[-1]["test_loss"], 4)
+
+    def test_it_runs_at_once(self):
+        said = self.psrun("-s", "2", "-w", "2", ROOT / "configs/criteo-dlrm.yaml", "data.samples=4096",
+                          "data.test_samples=1024", "train.epochs=1")
+        self.assertIn("AUC", said)
+        self.assertIn("26 tables of rows", self.psrun("--describe", ROOT / "configs/criteo-dlrm.yaml", out="d"))
+        self.assertIn("different ids", self.psrun("--check-data", self.job(), out="c"))
+
+    def test_what_is_refused(self):
+        job = self.job()
+        for keys, says in ((["-m", "allreduce", "-w", "2"], "exchange.name: with embedding_bag it has to be ps"),
+                           (["-s", "1", "-w", "2", "--restarts", "1"], "rows are not in the state"),
+                           (["-s", "1", "-w", "1", "checkpoint.every=5"], "rows are not in checkpoints"),
+                           (["-s", "1", "-w", "1", "train.init=none.safetensors"], "none.safetensors"),
+                           (["-s", "1", "-w", "1", "data.kind=synthetic", "data.train=", "data.test="], "column C26 of ids")):
+            self.assertIn(says, self.psrun(*keys[:4], job, *keys[4:], code=1, out="refused"))
+        self.assertIn("cannot be written", self.psrun("--export-torch", job, code=1, out="e"))
+
+
+if __name__ == "__main__":
+    unittest.main()

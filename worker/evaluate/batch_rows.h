@@ -1,0 +1,34 @@
+/* The rows of a batch's ids: from the embedding tables on the servers, or from a file,
+ * into ps_batch; and their gradients back. */
+#ifndef PS_BATCH_ROWS_H
+#define PS_BATCH_ROWS_H
+
+#include "device.h"
+#include "row_values.h"
+
+typedef struct ps_batch_rows {
+    ps_row_client *client;     // borrowed; NULL: of a file
+    const ps_row_values *file; // borrowed
+    const ps_model_spec *spec; // borrowed
+    bool trains;
+    uint64_t ticket;
+    ps_row_lookup *lookups; // (tables)
+    float *rows, *grads;    // (max_batch, dim) of each table; grads: NULL without trains
+} ps_batch_rows;
+
+/* client, or file where it is NULL. For a model without tables the calls do nothing.
+ * NOMEM; b is safe for fini. */
+ps_err ps_batch_rows_init(ps_batch_rows *b, ps_row_client *client,
+                          const ps_row_values *file, const ps_model_spec *spec,
+                          int64_t max_batch, bool trains);
+void ps_batch_rows_fini(ps_batch_rows *b);
+
+/* ids (columns, n): of the batch, whose rows and row_grads are set. Blocks. */
+ps_err ps_batch_rows_pull(ps_batch_rows *b, const int64_t *ids, ps_batch *batch);
+/* After the batch's backward pass. */
+ps_err ps_batch_rows_add_gradients(ps_batch_rows *b);
+/* Ends an optimizer step: gradients are those of the mean loss over all ranks' samples,
+ * as those of the layers. factor: of the tables' rates. All ranks. */
+ps_err ps_batch_rows_push(ps_batch_rows *b, double factor);
+
+#endif
