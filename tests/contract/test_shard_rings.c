@@ -53,8 +53,8 @@ static void hand_in(ring_worker *w, bare_job *b, int rank, bool rings)
                                 .bytes = bytes,
                                 .ring_bytes = rings ? ring_bytes : 0};
     int fd = connect_door(w);
-    assert_ok(ps_shm_offer_send(fd, &offer,
-                                (const int[]){w->params.fd, w->grads.fd, w->memory.fd}));
+    assert_ok(ps_shm_offer_send(
+        fd, &offer, (const int[PS_SHM_FDS]){w->params.fd, w->grads.fd, w->memory.fd}));
     assert_ok(ps_shm_answer_recv(fd, -1, soon(), &wake, rings));
     if (rings) w->wake = ps_event_of(wake);
     close(fd);
