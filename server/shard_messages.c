@@ -332,8 +332,9 @@ ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
     }
     if (class == PS_FRAME_STALE)
         return ps_shard_reply_short(s, PS_MSG_STALE, h.rank, s->rules.epoch);
+    s->speaker = h.rank;
     ps_err err = class == PS_FRAME_BAD ? PS_ERR_PROTOCOL : handle_good(s, &h, f);
-    if (err == PS_ERR_PROTOCOL) ps_err_prefix(err, "worker %u sent", h.rank);
+    if (err == PS_ERR_PROTOCOL) ps_err_prefix(err, "worker %u sent", s->speaker);
     return err;
 }
 

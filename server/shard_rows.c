@@ -689,13 +689,14 @@ static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
     p->n_waiting--;
     memmove(p->waiting, p->waiting + 1, (size_t)p->n_waiting * sizeof *p->waiting);
     p->handled = m.number;
+    s->speaker = rank;
     ps_err err = p->push.kind ? ps_err_set(PS_ERR_PROTOCOL,
                                            "%s of step %" PRIu64
                                            " of the rows after that step's gradients",
                                            ps_wire_kind_name(m.kind), m.step)
                               : rows_handle(s, rank, &m, false);
     rows_message_free(s->rows, &m);
-    return err == PS_ERR_PROTOCOL ? ps_err_prefix(err, "worker %u sent", rank) : err;
+    return err;
 }
 
 /* Handles all that is due, of all workers. */

@@ -95,7 +95,8 @@ struct ps_shard {
      * 2 the leaders of the hosts. */
     uint32_t *senders; // (n_senders) ranks
     uint32_t n_senders;
-    bool *sends; // by rank
+    bool *sends;      // by rank
+    uint32_t speaker; // whose message is handled: an error names it
     ps_credit credit;
     ps_chunk_codec codec;
     const void **payloads; // scratch: by rank

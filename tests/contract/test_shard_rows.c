@@ -432,7 +432,8 @@ TEST(goes_back_to_a_point)
 static void refused(message m, const char *why)
 {
     assert_int_equal(hand_in(&m), PS_ERR_PROTOCOL);
-    if (!strstr(ps_err_message(), why) || !strstr(ps_err_message(), "worker 1 sent"))
+    if (!strstr(ps_err_message(), why) ||
+        strstr(ps_err_message(), " sent") != ps_err_message() + strlen("worker 1"))
         fail_msg("\"%s\" does not say \"%s\"", ps_err_message(), why);
 }
 
@@ -446,6 +447,24 @@ static void refused(message m, const char *why)
 static void set_u32(message *m, size_t at, uint32_t value)
 {
     memcpy(m->body + at, &value, sizeof value);
+}
+
+/* Worker 1's gradients end the step before the one that worker 0 lies about. */
+TEST(a_message_that_waited_is_its_senders)
+{
+    open_shard();
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        send(pull(r, 1, 0, ids));
+        expect_rows(r, 1, IDS * DIM, 1);
+    }
+    send(push(0, 2, 0, 0.25f));
+    send(push(0, 3, 1, 0.25f)); // without a pull
+    const message m = push(1, 2, 0, 0.25f);
+    assert_int_equal(hand_in(&m), PS_ERR_PROTOCOL);
+    assert_string_equal(ps_err_message(),
+                        "worker 0 sent: gradients of 1 requests for rows; it made 0 in "
+                        "step 1");
+    close_shard();
 }
 
 /* Worker 1 asks ahead, in its arena, worker 0 by messages. A row that nobody has pulled
