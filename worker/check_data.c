@@ -30,6 +30,13 @@ typedef struct part {
 
 /* --- lines ------------------------------------------------------------------------- */
 
+/* Of a line: the terminal's, at most COLUMNS. */
+static int check_data_columns(FILE *out)
+{
+    const int n = ps_terminal_columns(out);
+    return n > 0 && n < COLUMNS ? n : COLUMNS;
+}
+
 /* A label, and a text that is broken between words. */
 __attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const char *label,
                                                              const char *fmt, ...)
@@ -40,10 +47,8 @@ __attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const ch
     vsnprintf(said, sizeof said, fmt, args);
     va_end(args);
     ps_printable(said, text, sizeof text);
-    const int columns = ps_terminal_columns(out);
     fprintf(out, "%-*s", INDENT, label);
-    ps_print_wrapped(out, columns > 0 && columns < COLUMNS ? columns : COLUMNS, INDENT,
-                     INDENT, text);
+    ps_print_wrapped(out, check_data_columns(out), INDENT, INDENT, text);
 }
 
 static const char *check_data_plural(int64_t n)
@@ -236,19 +241,26 @@ static void print_column(const ps_dataset *set, int64_t i, const range *r,
                          const range *test, FILE *out)
 {
     char text[NAME_BYTES + 32], least[PS_READABLE_BYTES], most[PS_READABLE_BYTES];
-    char missing[2 * NAME_BYTES];
+    char missing[2 * NAME_BYTES], *said = NULL;
+    size_t bytes;
     const ps_column *column = &set->preprocessing->columns[i];
     const ps_class_names *texts = &column->categories;
-    const int n =
-        fprintf(out, "%*s%-*s  %s", INDENT, "", NAME_COLUMNS, column_text(set, i, text),
-                column->embedded ? "an embedding of " : "") +
-        check_data_missing(r, test, missing);
+    FILE *line = open_memstream(&said, &bytes);
+    if (!line) return;
+    const int at =
+        fprintf(out, "%*s%-*s  ", INDENT, "", NAME_COLUMNS, column_text(set, i, text));
+    const int columns = check_data_columns(out);
+    int room = columns - at - check_data_missing(r, test, missing);
+    if (column->embedded) room -= fprintf(line, "an embedding of ");
     if (texts->n > 0)
-        print_categories(texts, COLUMNS - n, out);
+        print_categories(texts, room, line);
     else
-        fprintf(out, "%s to %s", ps_readable_value(r->least, least),
+        fprintf(line, "%s to %s", ps_readable_value(r->least, least),
                 ps_readable_value(r->most, most));
-    fprintf(out, "%s\n", missing);
+    fprintf(line, "%s", missing);
+    fclose(line);
+    ps_print_wrapped(out, columns, at, INDENT + NAME_COLUMNS + 2, said);
+    free(said);
 }
 
 /* Names of a key, as a text. */

@@ -155,10 +155,11 @@ def lines(status, width):
     """[(text, style)]: style is "", "title", "head" or "bad"."""
     job, members = status["job"], status["members"]
     workers = [m for m in members if m["role"] == "worker"]
-    accuracy = workers[0]["values"].get("test_accuracy") if workers else None
+    values = workers[0]["values"] if workers else {}
+    figure = "R2" if values.get("test_r2") is not None else "accuracy"
     out = [(f"{plain(job['name'])}  {plain(job['state'])}", "title"), (progress(job, width), "")]
     out.append((f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}  loss {short(job['loss'])}  "
-                f"{count(job['samples_per_second'])} samples/s  test accuracy {fixed(accuracy, 4)}  "
+                f"{count(job['samples_per_second'])} samples/s  test {figure} {fixed(values.get('test_' + figure.lower()), 4)}  "
                 f"restarts {count(job['restarts'])}", ""))
     if job["reason"]:
         out.append((plain(job["reason"]), "bad"))

@@ -181,7 +181,7 @@ class Tables(JobTest):
 
     def test_mistakes_are_named(self):
         for settings, says in (
-                (["data.target=prise"], "there is no column \"prise\" (data.target); did you mean price?"),
+                (["data.target=prise"], "there is no column \"prise\" (data.target); did you mean \"price\"?"),
                 (["data.missing=error"], ":6: column 4: \"\" is not a value of \"rooms\": fill it, set data.missing"),
                 (["data.test=20"], "data.test: 20: write a share as 20%"),
                 (["data.test=0%"], "data.test: a share is above 0% and below 100%"),
@@ -211,6 +211,24 @@ class Tables(JobTest):
         for k, name in enumerate(("large", "mid", "small")):
             train, test = map(int, re.search(rf"(\d+) (\d+) {k} {name}", said).groups())
             self.assertEqual(train + test, kinds.count(name))
+
+    def test_columns_to_look_at(self):
+        """An index without a name, as pandas writes it, and numbers with a unit."""
+        lines = [f"{i},{i % 7}.5 m{i},{i % 3},{i % 5}" for i in range(60)]
+        Path(self.path("odd.csv")).write_text("\n".join([",area,old,price", *lines]) + "\n")
+        odd = ["--check-data", self.numbers, f"data.train={self.path('odd.csv')}", "data.test=", "data.drop=[old]"]
+        said = " ".join(self.psrun(*odd).split())
+        self.assertIn('"column 1" rises from line to line: if it is an index or an id, add it to data.drop', said)
+        self.assertIn('all texts of "area" begin with a number, such as "0.5 m', said)
+        said = " ".join(self.psrun(*odd[:-1], "data.drop=[old, column 1]").split())
+        self.assertNotIn("rises", said)
+        self.assertIn("left out old, column 1 (data.drop)", said)
+        Path(self.path("odd.csv")).write_text("area|price\n1|2\n")
+        said = " ".join(self.psrun(*odd, code=1).split())
+        self.assertIn('the first line is a single column, "area|price": put commas, semicolons or tabs', said)
+        Path(self.path("odd.csv")).write_text("1,2\n3,4\n")
+        self.assertIn("the first line has: 1, 2: put a line with the names before it",
+                      " ".join(self.psrun(*odd, code=1).split()))
 
     def convert(self, *arguments, **env):
         run = subprocess.run([sys.executable, PSRUN, "--convert", *arguments], text=True, stdout=subprocess.PIPE,

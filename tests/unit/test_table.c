@@ -228,7 +228,7 @@ static void check_bad(const char *text, const char *target, const ps_wanted *wan
 TEST(mistakes_are_named)
 {
     check_bad(houses, "prize\n", &number,
-              "t.csv:1: there is no column \"prize\" (data.target); did you mean price?; "
+              "t.csv:1: there is no column \"prize\" (data.target); did you mean \"price\"?; "
               "the first line has: id, city, area, price");
     check_bad("a,a,y\n1,2,3\n", "a\n", &number, "two columns are named \"a\"");
     check_bad(

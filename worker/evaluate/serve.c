@@ -170,7 +170,9 @@ ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out)
         "curl -d '%s' localhost:%d%s\n"
         "curl --data-binary @FILE localhost:%d%s   (%s)\n",
         m->config->job.name, ps_loaded_model_takes(m, takes), m->spec.n_outputs,
-        ps_prediction_is_probability(&m->spec) ? "probabilities" : "outputs",
+        ps_prediction_is_probability(&m->spec) ? "probabilities"
+        : m->spec.n_outputs == 1               ? "output"
+                                               : "outputs",
         example ? example : "{\"samples\": [[...]]}", s->port, PATH, s->port, PATH,
         m->state                                       ? "CSV"
         : m->config->data.kind == PS_DATA_IMAGE_FOLDER ? "a picture, or npy"

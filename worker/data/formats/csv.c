@@ -23,6 +23,7 @@ typedef struct csv_reader {
     int64_t line_fields; // of the file's first line
     int64_t *fields;     // (table->n_columns) places in a line; owned
     ps_cell *cells;      // (table->n_columns) of a line; owned
+    char *unnamed;       // names for fields of the first line that have none; owned
 } csv_reader;
 
 /* "FILE:LINE", or "sample N". Returns out. */
@@ -306,14 +307,23 @@ static ps_err lacks_column(const csv_reader *r, const char *name, const char *ne
     if (!any && !near && !r->o->objects)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: the first line has none of the columns' names, such as "
-                          "\"%s\": put a line with the names before the others (it has: "
-                          "%s)",
+                          "\"%s\": put a line with the names before the others, if it "
+                          "is a table of these columns (it has: %s)",
                           csv_line_place(r, place), name, names);
     return ps_err_set(PS_ERR_FORMAT, "%s: the column \"%s\" is missing%s%s%s; %s: %s",
                       csv_line_place(r, place), name, near && !taken ? ": rename \"" : "",
                       near && !taken ? near : "",
                       near && !taken ? "\", if it is meant" : "",
                       r->o->objects ? "it has" : "the first line has", names);
+}
+
+/* A first line with numbers has values, not names. */
+static bool csv_has_numbers(const csv_reader *r)
+{
+    double value;
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        if (is_number(r->lines.fields[i], &value)) return true;
+    return false;
 }
 
 static ps_err no_such_column(const csv_reader *r, const char *key, const char *name)
@@ -323,10 +333,18 @@ static ps_err no_such_column(const csv_reader *r, const char *key, const char *n
                                        (int)r->lines.n_fields);
     list_names(r, ", ", names);
     if (r->o->known) return lacks_column(r, name, near, names);
-    return ps_err_set(PS_ERR_FORMAT,
-                      "%s: there is no column \"%s\" (%s)%s%s%s; the first line has: %s",
-                      csv_line_place(r, place), name, key, near ? "; did you mean " : "",
-                      near ? near : "", near ? "?" : "", names);
+    if (r->lines.n_fields == 1)
+        return ps_err_set(
+            PS_ERR_FORMAT,
+            "%s: there is no column \"%s\" (%s): the first line is a single "
+            "column, \"%s\": put commas, semicolons or tabs between columns",
+            csv_line_place(r, place), name, key, names);
+    return ps_err_set(
+        PS_ERR_FORMAT,
+        "%s: there is no column \"%s\" (%s)%s%s%s; the first line has: %s%s",
+        csv_line_place(r, place), name, key, near ? "; did you mean \"" : "",
+        near ? near : "", near ? "\"?" : "", names,
+        csv_has_numbers(r) ? ": put a line with the names before it" : "");
 }
 
 /* *out: the column's place in the first line. */
@@ -559,6 +577,23 @@ static ps_err read_first_numbers(csv_reader *r)
 
 /* --- files ------------------------------------------------------------------------- */
 
+/* By their places. pandas' index has no name in the files that it writes. */
+static ps_err csv_name_unnamed(csv_reader *r)
+{
+    enum { UNNAMED_BYTES = 32 };
+    char *name;
+    if (!has_column(r, "") || r->lines.n_fields < 2) return PS_OK;
+    PS_TRY(ps_mem_zalloc(&r->unnamed, (size_t)r->lines.n_fields, UNNAMED_BYTES,
+                         "names of columns"));
+    for (int64_t i = 0; i < r->lines.n_fields; i++) {
+        if (r->lines.fields[i][0]) continue;
+        name = r->unnamed + i * UNNAMED_BYTES;
+        snprintf(name, UNNAMED_BYTES, "column %" PRId64, i + 1);
+        r->lines.fields[i] = name;
+    }
+    return PS_OK;
+}
+
 /* The columns of the first file, and where they are in this one. */
 static ps_err csv_find_places(csv_reader *r)
 {
@@ -588,6 +623,7 @@ static ps_err csv_read_lines(csv_reader *r)
     if (r->lines.n_fields == 0)
         return ps_err_set(PS_ERR_FORMAT, "%s: the file is empty", r->lines.path);
     r->line_fields = r->lines.n_fields;
+    if (csv_is_named(r)) PS_TRY(csv_name_unnamed(r));
     PS_TRY(csv_find_places(r));
     if (!csv_is_named(r)) PS_TRY(read_first_numbers(r));
     for (;;) {
@@ -604,6 +640,7 @@ static ps_err csv_read_file(csv_reader *r, ps_err err)
     ps_csv_lines_fini(&r->lines);
     free(r->fields);
     free(r->cells);
+    free(r->unnamed);
     return err;
 }
 

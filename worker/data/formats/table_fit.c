@@ -21,7 +21,8 @@ typedef struct column_sums {
     int64_t numbers, texts, missing;
     double sum, squares; // squares: of what is above or below the mean
     bool whole;          // numbers without a fraction
-    double least;
+    bool rises;          // each number is above the one before
+    double least, last;
 } column_sums;
 
 /* --- sums -------------------------------------------------------------------------- */
@@ -38,6 +39,8 @@ static void sums_add(column_sums *s, ps_cell cell)
     if (ps_cell_is_number(cell)) {
         s->least = s->numbers == 0 || cell < s->least ? cell : s->least;
         s->whole = (s->numbers == 0 || s->whole) && cell == floor(cell);
+        s->rises = s->numbers == 0 || (s->rises && cell > s->last);
+        s->last = cell;
         s->numbers++;
         s->sum += cell;
     } else if (ps_cell_is_missing(cell)) {
@@ -290,6 +293,38 @@ static ps_err check_strays(const ps_table_column *from, const column_sums *s)
                       from->name);
 }
 
+/* An index, or an id: it says nothing of new samples, and all where lines are sorted. */
+static ps_err doubt_numbers(ps_table *t, const column_sums *s, const ps_column *c)
+{
+    if (!s->whole || !s->rises || s->numbers < FEW_CATEGORIES) return PS_OK;
+    return ps_dataset_note(&t->doubts,
+                           "\"%s\" rises from line to line: if it is an index or an id, "
+                           "add it to data.drop",
+                           c->name);
+}
+
+/* Such as "110.4 m2", but no dates. */
+static bool is_number_with_unit(const char *text)
+{
+    char *end;
+    strtod(text, &end);
+    while (*end == ' ')
+        end++;
+    return end != text && *end != '\0' && !strchr("-/:.,_", *end);
+}
+
+static ps_err doubt_units(ps_table *t, const ps_column *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->categories.n; i++)
+        n += is_number_with_unit(c->categories.names[i]);
+    if (c->categories.n < FEW_CATEGORIES || n < c->categories.n) return PS_OK;
+    return ps_dataset_note(&t->doubts,
+                           "all texts of \"%s\" begin with a number, such as \"%.40s\": "
+                           "write the number alone",
+                           c->name, c->categories.names[0]);
+}
+
 /* Of names, dates, or numbers that are written as texts nothing can be learnt. */
 static ps_err doubt_categories(ps_table *t, const column_sums *s, const ps_column *c)
 {
@@ -313,13 +348,17 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
     c->own = !target && data->missing == PS_MISSING_OWN && s->missing > 0;
     if (target && !ps_wanted_numbers(w, t->n_targets)) return fit_classes(t, k, s, w, c);
     const bool categories = ps_names_find(data->categories, c->name) >= 0;
-    if (s->texts == 0 && !categories)
-        return fit_numbers(&t->columns[k], s, data->standardize && !(target && w->unit),
-                           c);
+    if (s->texts == 0 && !categories) {
+        PS_TRY(
+            fit_numbers(&t->columns[k], s, data->standardize && !(target && w->unit), c));
+        return target ? PS_OK : doubt_numbers(t, s, c);
+    }
     if (!categories) PS_TRY(check_strays(&t->columns[k], s));
     PS_TRY(fit_categories(t, k, w, data->encoding, c));
     if (c->embedded) c->own = s->missing > 0;
-    return categories ? PS_OK : doubt_categories(t, s, c);
+    if (categories) return PS_OK;
+    PS_TRY(doubt_units(t, c));
+    return doubt_categories(t, s, c);
 }
 
 static ps_err fit_table(ps_table *t, const ps_config_data *data, const ps_wanted *w,
