@@ -1,6 +1,8 @@
 #include "nearest_name.h"
 
+#include <ctype.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { LONGEST = 63 }; // longer names get no hint
@@ -11,8 +13,13 @@ static int nearest_least(int a, int b, int c)
     return m < c ? m : c;
 }
 
+static bool is_same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
 /* One row of the table at a time: row[j] is the distance of a's first i characters to
- * b's first j. */
+ * b's first j. Capital letters are as small ones. */
 static int edit_distance(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);
@@ -26,7 +33,7 @@ static int edit_distance(const char *a, const char *b)
         for (size_t j = 1; j <= m; j++) {
             int above = row[j];
             row[j] = nearest_least(above + 1, row[j - 1] + 1,
-                                   diagonal + (a[i - 1] != b[j - 1]));
+                                   diagonal + !is_same_letter(a[i - 1], b[j - 1]));
             diagonal = above;
         }
     }

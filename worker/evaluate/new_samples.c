@@ -409,9 +409,10 @@ static ps_err write_json_cell(FILE *out, const json_t *value, int64_t sample,
     else if (!json_is_null(value))
         return ps_err_set(PS_ERR_FORMAT,
                           "sample %" PRId64
-                          ": \"%.40s\" is not a number, a text or null: a sample is "
-                          "an object of its own",
-                          sample, key);
+                          ": \"%.40s\" is not a number, a text or null%s",
+                          sample, key,
+                          json_is_boolean(value) ? ": write 1 or 0, or the text"
+                                                 : ": a sample is an object of its own");
     return PS_OK;
 }
 
@@ -495,7 +496,8 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
                           where.line, where.column, where.text,
                           strstr(where.text, "near '\''") ? ": names and texts stand in "
                                                             "double quotes"
-                                                          : "");
+                          : strstr(where.text, "near 'NaN'") ? ": a missing cell is null"
+                                                             : "");
     json_t *samples = list_of_samples(m, root);
     ps_err err;
     if (!samples)

@@ -416,7 +416,7 @@ static void predictions_report(const ps_predictions *p)
         return;
     }
     printf("  predicted   %" PRId64 " sample%s, %s samples/s\n", p->done,
-           p->done == 1 ? "" : "s", ps_readable_value(rint(rate), text));
+           p->done == 1 ? "" : "s", ps_readable_whole(rint(rate), text));
     ps_measures_text(&m, figures, sizeof figures);
     if (p->weight > 0)
         printf("  figures     %s%sloss %s\n", figures, figures[0] ? ", " : "",

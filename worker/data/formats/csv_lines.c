@@ -28,7 +28,10 @@ static ps_err check_text(const ps_csv_lines *l, const char *text, uint64_t n,
 {
     const char *zero = memchr(text, '\0', n);
     if (!zero) return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT, "%s: is not a text file: byte %" PRIu64 " is 0",
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: is not a text file: byte %" PRIu64
+                      " is 0 (psrun --convert makes a CSV file of Excel's and Parquet's; "
+                      "iconv -f utf-16 -t utf-8 a text of UTF-16)",
                       l->path, before + (uint64_t)(zero - text));
 }
 
