@@ -8,9 +8,10 @@ initial accumulator, dim, ranks, look-ups, rows, steps), then the rows and their
 step and rank its share, indices (int64) and gradients of its look-ups (float32), then rows and state.
 A rank's gradient is summed by index_add_, and multiplied by its share; ranks are added in order.
 
-Then nn.EmbeddingBag: for each case 6 doubles (dim, rows, look-ups, bags, what, padding or -1), the rows,
-indices, offsets, weights of look-ups, output, gradient of the output, of the rows by index_add_, and of
-the weights. what: 0 sum, 1 mean, 2 sum with per_sample_weights, 3 nn.Embedding.
+Then nn.EmbeddingBag: for each case 7 doubles (dim, rows, look-ups, bags, what, padding or -1, whether
+this PyTorch rounds weighted rows before it adds them), the rows, indices, offsets, weights of look-ups,
+output, gradient of the output, of the rows by index_add_, and of the weights.
+what: 0 sum, 1 mean, 2 sum with per_sample_weights, 3 nn.Embedding.
 """
 import struct
 import sys
@@ -116,7 +117,9 @@ def write_bags(write, doubles, seed, what, padding):
     by_lookup = torch.zeros(rows, dim).index_add_(0, index[kept], (grad[bag] * factor[:, None])[kept])
     assert torch.allclose(by_lookup, layer.weight.grad, atol=1e-5), (what, padding)
     weights_grad = weights.grad if what == 2 else torch.zeros(lookups)
-    doubles(dim, rows, lookups, bags, what, padding)
+    weighted = (layer.weight[index] * weights[:, None]).detach()
+    rounds = what == 2 and torch.equal(out, torch.zeros(bags, dim).index_add_(0, bag[kept], weighted[kept]))
+    doubles(dim, rows, lookups, bags, what, padding, rounds)
     for x in (layer.weight, index, offsets, weights, out, grad, by_lookup, weights_grad):
         write(x)
 
