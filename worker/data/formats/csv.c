@@ -118,7 +118,9 @@ static ps_err bad_number(const csv_reader *r, int64_t index, bool class, const c
                                  "the name of this column"
                        : !csv_is_named(r) ? "with data.target a column may have texts"
                        : r->o->known      ? "the training samples have numbers there"
-                                          : "for classes, leave model.loss out";
+                       : strpbrk(field, "0123456789")
+                           ? "write the number alone; for classes, leave model.loss out"
+                           : "for classes, leave model.loss out";
     char text[192];
     snprintf(text, sizeof text, "%s: %s", what, mend);
     return csv_bad_field(r, index, text);
