@@ -538,8 +538,8 @@ PSTRAIN_API int pstrain_rows_prefetch(pstrain_session *s,
  * (n_ids; NULL: not wanted): of its weights. Does not block. */
 PSTRAIN_API int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
                                       const float *grad, float *weights_grad);
-/* The same for the first n lookups at once. NULL in grads: it has none; weights_grads
- * NULL: no weights' gradients are wanted. */
+/* The same for the first n lookups at once. A lookup without a gradient has NULL in
+ * grads. weights_grads may be NULL: the gradients of weights are not computed then. */
 PSTRAIN_API int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int n,
                                        const float *const *grads,
                                        float *const *weights_grads);

@@ -21,7 +21,7 @@ static ps_err points_take_path(const char *text, uint64_t bytes, char out[PATH_M
     return PS_OK;
 }
 
-/* Writes files where they are wanted, and the answer. */
+/* Writes the files that `writes` asks for, and makes the answer. */
 static ps_err points_answer(ps_row_store *store, uint32_t shard, const char *path,
                             ps_row_writes writes, ps_row_manifest_file *files,
                             struct ps_rows_kept_table *tables, void **answer,

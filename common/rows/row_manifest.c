@@ -134,7 +134,7 @@ ps_err ps_row_manifest_read(const char *text, uint64_t bytes, ps_row_manifest *o
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
     ps_err err = PS_OK;
     if (!row_manifest_number(root, "rows", 1, &version) || version != 1)
-        err = row_manifest_bad("it is none of this version");
+        err = row_manifest_bad("its version is another one");
     else if (!row_manifest_number(root, "point", INT64_MAX, &out->point) ||
              out->point == 0 ||
              !row_manifest_number(root, "step", UINT32_MAX, &out->step))

@@ -33,7 +33,7 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
  *            "dtype" beside the samples says: "uint8", pixels as they are stored, which
  *            is so unless data.kind is npy or csv, or "float32"; of a table with names
  *            {"column": number, text or null, ...}
- * FORMAT, SHAPE for what is none of them. The text is borrowed during the call; a NUL
+ * Any other body is FORMAT or SHAPE. The text is borrowed during the call; a NUL
  * follows it. */
 ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
                               const char *text, size_t bytes, int64_t most);
