@@ -164,18 +164,6 @@ void ps_row_client_destroy(ps_row_client **client)
 
 /* --- memory: grows, and stays for the next step ------------------------------------- */
 
-static ps_err rows_grow(void *array, uint64_t *room, uint64_t n, size_t size)
-{
-    void **at = array;
-    if (n <= *room) return PS_OK;
-    free(*at);
-    *at = NULL;
-    *room = 0;
-    PS_TRY(ps_mem_zalloc(at, n + n / 4, size, "rows of embedding tables"));
-    *room = n + n / 4;
-    return PS_OK;
-}
-
 static ps_err rows_ticket_room(rows_ticket *t, int n)
 {
     rows_part *more;
@@ -270,11 +258,11 @@ static ps_err rows_set_bags(const ps_row_client *r, rows_part *p, const ps_row_l
     const ps_row_spec *spec = &r->specs[l->table];
     const uint64_t n_bags = l->bags ? l->n_bags : l->n_ids;
     if (l->bags && l->offsets) {
-        PS_TRY(rows_grow(&p->offsets, &p->offsets_room, n_bags, sizeof *p->offsets));
+        PS_TRY(ps_row_room(&p->offsets, &p->offsets_room, n_bags, sizeof *p->offsets));
         if (n_bags) memcpy(p->offsets, l->offsets, n_bags * sizeof *p->offsets);
     }
     if (l->weights) {
-        PS_TRY(rows_grow(&p->weights, &p->weights_room, l->n_ids, sizeof *p->weights));
+        PS_TRY(ps_row_room(&p->weights, &p->weights_room, l->n_ids, sizeof *p->weights));
         memcpy(p->weights, l->weights, l->n_ids * sizeof *p->weights);
     }
     p->bags =
@@ -334,9 +322,9 @@ static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains,
             continue;
         }
         const uint64_t n = rows_part_bytes(p) / sizeof(float);
-        PS_TRY(rows_grow(&p->own_rows, &p->rows_room, n, sizeof *p->own_rows));
+        PS_TRY(ps_row_room(&p->own_rows, &p->rows_room, n, sizeof *p->own_rows));
         if (trains)
-            PS_TRY(rows_grow(&p->own_grads, &p->grads_room, n, sizeof *p->own_grads));
+            PS_TRY(ps_row_room(&p->own_grads, &p->grads_room, n, sizeof *p->own_grads));
         p->rows = p->own_rows;
         p->grads = p->own_grads;
     }
@@ -361,7 +349,7 @@ static ps_err rows_body_room(rows_bodies *b, uint32_t shard, uint64_t bytes)
                           bytes, PS_WIRE_BODY_BYTES);
     b->of[shard].n = bytes;
     b->of[shard].shared = 0;
-    return rows_grow(&b->of[shard].bytes, &b->rooms[shard], bytes, 1);
+    return ps_row_room(&b->of[shard].bytes, &b->rooms[shard], bytes, 1);
 }
 
 /* Places of the shard's rows, instead of their ids. */
@@ -547,7 +535,7 @@ ps_err ps_row_client_prefetch(ps_row_client *r, const ps_row_lookup *lookups, in
     for (int i = 0; i < n; i++) {
         rows_part *p = &t->parts[i];
         const uint64_t m = lookups[i].n_ids;
-        PS_TRY(rows_grow(&p->asked, &p->asked_room, m, sizeof *p->asked));
+        PS_TRY(ps_row_room(&p->asked, &p->asked_room, m, sizeof *p->asked));
         if (m > 0) memcpy(p->asked, lookups[i].ids, m * sizeof *p->asked);
     }
     return PS_OK;

@@ -117,8 +117,7 @@ void ps_row_batch_fini(ps_row_batch *batch)
     ps_row_batch_init(batch);
 }
 
-/* Room for n items in *items (void **), whose contents may be lost. */
-static ps_err batch_room(void *items, uint64_t *room, uint64_t n, size_t size)
+ps_err ps_row_room(void *items, uint64_t *room, uint64_t n, size_t size)
 {
     void *old;
     if (n <= *room) return PS_OK;
@@ -127,7 +126,7 @@ static ps_err batch_room(void *items, uint64_t *room, uint64_t n, size_t size)
     *room = 0;
     old = NULL;
     memcpy(items, &old, sizeof old);
-    PS_TRY(ps_mem_zalloc(items, n + n / 4, size, "look-ups of a batch"));
+    PS_TRY(ps_mem_zalloc(items, n + n / 4, size, "rows of a batch"));
     *room = n + n / 4;
     return PS_OK;
 }
@@ -175,14 +174,14 @@ ps_err ps_row_batch_split(ps_row_batch *batch, uint32_t table, uint32_t n_shards
                           uint64_t n, const uint64_t *ids, const uint64_t *padding)
 {
     batch->n_lookups = batch->n_rows = 0;
-    PS_TRY(batch_room(&batch->row, &batch->row_room, n, sizeof *batch->row));
-    PS_TRY(batch_room(&batch->begin, &batch->begin_room, (uint64_t)n_shards + 1,
-                      sizeof *batch->begin));
+    PS_TRY(ps_row_room(&batch->row, &batch->row_room, n, sizeof *batch->row));
+    PS_TRY(ps_row_room(&batch->begin, &batch->begin_room, (uint64_t)n_shards + 1,
+                       sizeof *batch->begin));
     batch->n_lookups = n;
     PS_TRY(batch_find(batch, ids, padding));
     const uint32_t n_rows = batch->set.n;
-    PS_TRY(batch_room(&batch->ids, &batch->ids_room, n_rows, sizeof *batch->ids));
-    PS_TRY(batch_room(&batch->place, &batch->place_room, n_rows, sizeof *batch->place));
+    PS_TRY(ps_row_room(&batch->ids, &batch->ids_room, n_rows, sizeof *batch->ids));
+    PS_TRY(ps_row_room(&batch->place, &batch->place_room, n_rows, sizeof *batch->place));
     batch_order(batch, ps_row_place_salt(table), n_shards);
     batch->n_rows = n_rows;
     if (n_shards > 1)

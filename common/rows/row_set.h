@@ -15,6 +15,7 @@
 #define PS_ROW_SET_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "err.h"
@@ -57,6 +58,10 @@ typedef struct ps_row_batch {
 } ps_row_batch;
 
 #define PS_ROW_PADDING UINT32_MAX
+
+/* Room for n items of that size. items: the address of their pointer, NULL at first; they
+ * are the caller's, and zeroed and lost when they grow. NOMEM leaves none. */
+ps_err ps_row_room(void *items, uint64_t *room, uint64_t n, size_t size);
 
 void ps_row_batch_init(ps_row_batch *batch);
 void ps_row_batch_fini(ps_row_batch *batch); // safe on a zeroed one
