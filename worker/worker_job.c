@@ -613,6 +613,7 @@ static ps_err worker_job_run(job *j)
     j->expected_workers = (int)j->config->job.start_workers;
     PS_TRY(ps_model_spec_init(&j->spec, j->config));
     PS_TRY(ps_model_spec_check_rows(&j->spec, j->config));
+    j->threads = ps_worker_threads(j->cli, j->config, &j->spec);
     if (!j->cli->check_data) worker_job_start_monitor(j);
     PS_TRY(make_session(j));
     PS_TRY(begin_data(j));
@@ -643,11 +644,30 @@ static void clean_up(job *j)
     ps_model_spec_fini(&j->spec);
 }
 
-int ps_worker_threads(const ps_cli *cli, const ps_config *config)
+/* The threads wait for each other after each layer. Beside other load that costs about a
+ * millisecond, as long as a thread takes for these multiply-adds. */
+enum { WORTH_A_THREAD = 16 << 20 };
+
+/* Those that the layers of a micro-batch are worth, as a mean. The same for all ranks. */
+static int64_t threads_worth(const ps_config *config, const ps_model_spec *spec)
+{
+    uint64_t products = 0, layers = 0;
+    for (int i = 0; i < spec->n_layers; i++) {
+        const uint64_t n = ps_layer_products(spec, &spec->layers[i]);
+        products += n;
+        layers += n > 0;
+    }
+    const uint64_t batch = (uint64_t)ps_config_batch(config, 0);
+    return layers ? (int64_t)(products / layers * batch / WORTH_A_THREAD) : 0;
+}
+
+int ps_worker_threads(const ps_cli *cli, const ps_config *config,
+                      const ps_model_spec *spec)
 {
     if (config->train.threads > 0) return (int)config->train.threads;
-    if (cli->default_threads > 0) return cli->default_threads;
-    return ps_process_cores();
+    const int most = cli->default_threads > 0 ? cli->default_threads : ps_process_cores();
+    const int64_t worth = spec ? threads_worth(config, spec) : most;
+    return worth > most ? most : worth < 1 ? 1 : (int)worth;
 }
 
 /* Tells the others why, and cleans up without losing the reason. The exchange is
@@ -671,7 +691,6 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
     PS_TRY(ps_mem_zalloc(&j, 1, sizeof *j, "the job"));
     j->config = config;
     j->cli = cli;
-    j->threads = ps_worker_threads(cli, config);
     j->rank = cli->rank;
     ps_err err = worker_job_run(j);
     *interrupted = j->result.interrupted;

@@ -68,7 +68,7 @@ static int threads_to_predict(const ps_cli *cli, ps_config *config)
     if (!ps_yaml_path(config->tree, "train.threads")) config->train.threads = 0;
     if (probabilities && !ps_yaml_path(config->tree, "train.winograd"))
         config->train.winograd = PS_WINOGRAD_ALL;
-    return ps_worker_threads(cli, config);
+    return ps_worker_threads(cli, config, NULL);
 }
 
 /* 0: the layers do not say. Of an input that is not known yet, and that may have

@@ -89,7 +89,8 @@ const ps_config_key ps_config_keys[] = {
     BOOL("train.graphs", train.graphs, LOCAL, FREE, "true",
          "replay a GPU's passes as CUDA graphs; false: launch each kernel, to find faults"),
     INT("train.threads", train.threads, LOCAL, WARNED, 0, 1024, "1",
-        "compute threads of a worker; 0: one per core"),
+        "compute threads of a worker; 0: one per core, as far as its layers have work for "
+        "them"),
     INT("train.accumulate", train.accumulate, JOB, WARNED, 1, 1 << 20, "1",
         "micro-batches per optimizer step"),
     DOUBLE("train.label_smoothing", train.label_smoothing, JOB, WARNED, 0, 1, "0",

@@ -462,6 +462,15 @@ ps_err ps_model_spec_check_rows(const ps_model_spec *spec, const ps_config *cfg)
     return PS_OK;
 }
 
+/* Each element of an output is a sum of products with one output's weights. */
+uint64_t ps_layer_products(const ps_model_spec *spec, const ps_layer *l)
+{
+    if (l->kind != PS_LAYER_CONV2D && l->kind != PS_LAYER_LINEAR) return 0;
+    const uint64_t outputs = (uint64_t)l->out.d[0]; // channels or features
+    return (uint64_t)ps_dims_count(&l->out) *
+           (ps_tensor_table_at(&spec->table, l->weight)->count / outputs);
+}
+
 void ps_model_spec_fini(ps_model_spec *spec)
 {
     for (int i = 0; i < spec->n_layers; i++)

@@ -114,6 +114,9 @@ typedef struct ps_model_spec {
 ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg);
 void ps_model_spec_fini(ps_model_spec *spec);
 
+/* Multiply-adds of one sample's forward pass; of layers that have none, or few, 0. */
+uint64_t ps_layer_products(const ps_model_spec *spec, const ps_layer *l);
+
 /* CONFIG, naming the key, for a job that cannot have the model's embedding tables. */
 ps_err ps_model_spec_check_rows(const ps_model_spec *spec, const ps_config *cfg);
 

@@ -123,7 +123,7 @@ static const char ENVIRONMENT[] =
     "  PS_NEWCOMER                it joins a job that runs: it is never worker 0\n"
     "  PS_CURVE_DIR               the folder of the job's keys, as --curve\n"
     "  PS_CURVE_KEY               the text of this role's key file, instead\n"
-    "  OMP_NUM_THREADS            threads of a worker where train.threads is 0\n"
+    "  OMP_NUM_THREADS            threads of a worker where train.threads is 0, at most\n"
     "  OMP_WAIT_POLICY, GOMP_SPINCOUNT\n"
     "                             how they wait for each other; they spin, or sleep\n"
     "                             beside other load, where neither is set\n"

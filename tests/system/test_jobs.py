@@ -89,6 +89,14 @@ class Results(JobTest):
                                f"train.threads={threads}", out=f"{workers}")
             self.assertEqual(len(re.findall("WARN +cores", shown)), warnings, shown)
 
+    def test_a_worker_has_no_more_threads_than_its_layers_have_work_for(self):
+        # A sample has 339,072 multiply-adds in four layers (--describe); 2 ** 24 for a thread.
+        with mock.patch.dict(os.environ, OMP_NUM_THREADS="8"):
+            for batch, threads in ((32, 1), (1000, 5), (1437, 7)):
+                self.psrun("-m", "single", DIGITS, "train.threads=0", "train.steps=1",
+                           f"data.batch={batch}", out=str(batch))
+                self.assertEqual(self.summary(str(batch))["threads"], threads)
+
     def test_a_soft_limit_of_open_files_is_raised(self):
         # A server of 4 shards and 3 workers needs more than 50.
         with_limit = ["sh", "-c", 'ulimit -Sn 50 && exec "$@"', "sh"]

@@ -18,19 +18,11 @@ static uint64_t elements_of(const ps_model_spec *spec, int tensor)
     return tensor == PS_NONE ? 0 : ps_tensor_table_at(&spec->table, tensor)->count;
 }
 
-/* Each element of an output is a sum of products with one output's weights. */
-static uint64_t products_of(const ps_model_spec *spec, const ps_layer *l)
-{
-    if (l->kind != PS_LAYER_CONV2D && l->kind != PS_LAYER_LINEAR) return 0;
-    const uint64_t outputs = (uint64_t)l->out.d[0]; // channels or features
-    return (uint64_t)ps_dims_count(&l->out) * (elements_of(spec, l->weight) / outputs);
-}
-
 static counts counts_of(const ps_model_spec *spec, const ps_layer *l)
 {
     return (counts){.params = elements_of(spec, l->weight) + elements_of(spec, l->bias),
                     .outputs = (uint64_t)ps_dims_count(&l->out),
-                    .products = products_of(spec, l)};
+                    .products = ps_layer_products(spec, l)};
 }
 
 static const char *bytes_text(uint64_t bytes, char out[32])
