@@ -24,6 +24,8 @@ DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
 # Those that the servers lack: PyTorch steps them on each rank.
 LOCAL = {"adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "rprop": "Rprop",
          "asgd": "ASGD"}
+# Those that the servers have, too.
+ALSO_PYTORCHS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
 # Of PyTorch's optimizers, as they are there by default. These change no number, ...
 SAME = ("foreach", "fused", "capturable")
 # ... and these change all; the servers lack them. Adam's amsgrad is stepped by PyTorch.
@@ -31,13 +33,14 @@ LACKING = ("amsgrad", "differentiable", "decoupled_weight_decay")
 TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2] if n.isdigit())
 
 
-def local_rule(name: typing.Any, options: "dict[str, typing.Any]") -> "typing.Callable[..., typing.Any] | None":
+def local_rule(name: typing.Any, options: "dict[str, typing.Any]",
+               params: "typing.Iterable[torch.Tensor]") -> "typing.Callable[..., typing.Any] | None":
     """What makes the optimizer that each rank steps itself; None: the servers make the steps."""
     if not isinstance(name, str):
         return typing.cast("typing.Callable[..., typing.Any]", name)
-    if name in ("adam", "adamw") and options.get("amsgrad"):
-        return torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-    return getattr(torch.optim, LOCAL.get(name, ""), None)
+    by_ranks = (name in LOCAL or name in ("adam", "adamw") and options.get("amsgrad")
+                or any(param.dtype == torch.float64 and param.requires_grad for param in params))
+    return getattr(torch.optim, {**ALSO_PYTORCHS, **LOCAL}.get(name, ""), None) if by_ranks else None
 
 
 def make_local(rule: "typing.Callable[..., typing.Any]", groups: "list[dict[str, typing.Any]]",

@@ -46,7 +46,7 @@ class Gpu:
 
     def open(self, session: Session, slots: "typing.Collection[Slot]") -> None:
         """Between the session's open and start. The slots' weights and gradients become views of the arenas."""
-        dtypes = (c.c_int * len(slots))(*(_DTYPES[slot.param.dtype] for slot in slots))
+        dtypes = (c.c_int * len(slots))(*(_DTYPES[slot.sent.dtype] for slot in slots))
         options = c.DeviceOptions(ctypes.sizeof(c.DeviceOptions), self._ordinal(), dtypes, self.driver)
         session.call("pstrain_device_open", c.byref(options))
         self._session = session
@@ -61,7 +61,7 @@ class Gpu:
         for slot in slots:
             at = int(session.library.pstrain_device_offset(session.pointer(), slot.index))
             slot.weights, slot.grads = (
-                place_of(slot.param, arena[at:at + slot.param.numel() * slot.param.element_size()].view(slot.param.dtype), 0)
+                place_of(slot.sent, arena[at:at + slot.sent.numel() * slot.sent.element_size()].view(slot.sent.dtype), 0)
                 for arena in arenas)
             slot.grads = slot.grads.data  # with a version of its own
 

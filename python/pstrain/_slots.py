@@ -17,15 +17,19 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "owner", "group", "param", "weights", "grads", "host", "address", "version", "fresh",
+    __slots__ = ("index", "name", "owner", "group", "param", "sent", "weights", "grads", "host", "address", "version", "fresh",
                  "pushed", "pushed_version", "seen", "hooked", "captured", "__weakref__")
 
-    def __init__(self, name: str, param: torch.Tensor, group: int) -> None:
+    def __init__(self, name: str, param: torch.Tensor, group: int, doubles: bool) -> None:
+        """doubles: a float64 parameter may have its place: the workers sum its gradients."""
         self.index = -1
         self.owner = 0  # the number of its Optimizer
         self.group = group  # its place in that one's param_groups
         self.name = name
         self.param = param
+        self.sent = param  # what goes to the servers; of a float64 one: that the rank has a gradient
+        if doubles and param.dtype == torch.float64:
+            self.sent = torch.ones(1, device=param.device)
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape; on a GPU of those there
         self.grads: torch.Tensor
         self.host: torch.Tensor  # the weights in the library's arena
@@ -38,9 +42,13 @@ class Slot:
         self.hooked = False  # on a GPU: a backward pass has given it a gradient since the last step
         self.captured = False  # on a GPU: in a CUDA graph, at its present place
 
+    @property
+    def is_double(self) -> bool:
+        return self.sent is not self.param
+
     def exact(self) -> torch.Tensor:
         """Its weights in float32, where it has been in a table."""
-        return self.host if hasattr(self, "host") else self.param.detach()
+        return self.host if hasattr(self, "host") else self.sent.detach()
 
 
 def runs(slots: "list[Slot]") -> "typing.Iterator[tuple[int, int]]":
@@ -58,12 +66,13 @@ def lacks(total: torch.Tensor) -> bool:
     return bool(first == 0 and torch.signbit(first)) and not total.any()
 
 
-def check_parameter(name: str, param: torch.Tensor, rank: int) -> None:
-    if param.dtype == torch.float64:
-        raise InputError(f"rank {rank}: parameter '{name}' is float64, and the servers compute in float32: keep PyTorch's "
-                         'optimizer, in DistributedDataParallel with dist.init_process_group("pstrain") or '
-                         "pstrain.comm_hook, or convert the model (.float())")
-    _checks.check(param, f"parameter '{name}'", rank, DTYPES, any_format=True, gpu=True)
+def check_parameter(slot: Slot, rank: int) -> None:
+    if slot.param.dtype == torch.float64 and not slot.is_double:
+        raise InputError(f"rank {rank}: parameter '{slot.name}' is float64, and the servers step in float32: give the class "
+                         "of an optimizer of PyTorch's (torch.optim.AdamW), which each rank then steps; a parameter has its "
+                         "dtype when it is given")
+    _checks.check(slot.param, f"parameter '{slot.name}'", rank, (torch.float64,) if slot.is_double else DTYPES,
+                  any_format=True, gpu=True)
 
 
 def check_weights(slot: Slot, rank: int) -> None:

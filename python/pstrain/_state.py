@@ -162,7 +162,7 @@ def _offsets(slots: Slots) -> "tuple[list[int], int]":
     offsets, at = [], 0
     for slot in slots.values():
         offsets.append(at)
-        at += -(-slot.param.numel() // 16) * 16
+        at += -(-slot.sent.numel() // 16) * 16
     return offsets, at
 
 

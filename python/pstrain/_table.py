@@ -10,6 +10,7 @@ import torch
 from . import _arguments, _checks, _cuda, _library, _state
 from ._buffers import Buffers
 from ._hooks import Hooks
+from .process_group import of_everybody
 from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, refuse_weights, runs
 from .errors import InputError, PeerError, TimeoutError
 
@@ -37,6 +38,7 @@ class Table:
         self.overlaps = False
         self.join: "Join | None" = None  # within Optimizer.join()
         self.sums = False  # the servers step nothing: instead of weights come sums of gradients
+        self.doubles = torch.empty(0, dtype=torch.float64)  # the same of float64 parameters, which the workers sum
         self.buffers: "Buffers | None" = None
         self._words: "list[str]" = []  # the job's settings that all Optimizers give alike
         self._total_steps = 0
@@ -71,13 +73,13 @@ class Table:
             raise InputError(f"rank {rank}: one Optimizer is stepped by the servers, another one by PyTorch on each "
                              "rank: give all of a job the class of PyTorch's (torch.optim.SGD), or names that the "
                              f"servers have ({', '.join(_arguments.NAMES)})")
-        slots = optimizer.slots()
+        slots, self._words = optimizer.slots(), words
         self._check(slots)
         if number == 0:
             self.device = optimizer.device()
         self.sums = optimizer.is_local
         self.optimizers.append(optimizer)
-        self._words, self._total_steps, self.overlaps = words, total_steps, overlaps
+        self._total_steps, self.overlaps = total_steps, overlaps
         if buffers and self.buffers is None:
             self.buffers = Buffers(self.job)
         self.take_in(number, slots)
@@ -113,7 +115,7 @@ class Table:
         return list(self.slots.values())[:self._n_open]
 
     def _check(self, slots: "list[Slot]") -> None:
-        """That the parameters are in no other Optimizer, and all on one device."""
+        """That the parameters are in no other Optimizer, all on one device, and may travel."""
         rank = self.job.rank
         for slot in slots:
             first = next(iter(self.slots.values()), slots[0])
@@ -123,17 +125,22 @@ class Table:
             if slot.param.device != first.param.device:
                 raise InputError(f"rank {rank}: parameter '{slot.name}' is on {slot.param.device}, "
                                  f"'{first.name}' on {first.param.device}: all have to be on one device")
+            if slot.is_double and self._has_codec():
+                raise InputError(f"rank {rank}: parameter '{slot.name}' is float64, which has no codec: leave out codec= "
+                                 "(exchange.codec), or convert the model (.float())")
 
     def _tensors(self) -> typing.Any:
         tensors, before = (_library.Tensor * len(self.slots))(), self._groups_before()
         for tensor, slot in zip(tensors, self.slots.values()):
             # Since it was checked the program may have changed it: model.to(memory_format=...).
-            check_parameter(slot.name, slot.param, self.job.rank)
-            shape = tuple(slot.param.shape)
+            check_parameter(slot, self.job.rank)
+            shape, name = tuple(slot.param.shape), slot.name
             if _checks.channels_last(slot.param):  # as in memory: the ranks have to agree
                 shape = (shape[0], *shape[2:], shape[1])
+            if slot.is_double:
+                shape, name = (1,), f"{name} of float64 {shape}"
             dims = (ctypes.c_int64 * len(shape))(*shape)
-            tensor.name, tensor.shape, tensor.n_dims = slot.name.encode(), dims, len(shape)
+            tensor.name, tensor.shape, tensor.n_dims = name.encode(), dims, len(shape)
             tensor.group = before[slot.owner] + slot.group
         return tensors
 
@@ -201,6 +208,8 @@ class Table:
         session.start()
         if rows is not None:
             rows.opened_now()
+        if self.doubles.numel():
+            of_everybody(self.job).broadcast([self.doubles], 0).wait()
         self._arrive(0, len(self.slots))
         for slot in self.slots.values():
             if self.sums and not self.holds(slot):
@@ -224,15 +233,28 @@ class Table:
         params, grads = (arena(session, at, n) for at in (session.params(), session.grads()))
         for slot in self.slots.values():
             at = session.tensor_offset(slot.index)
-            slot.host = place_of(slot.param, params, at).copy_(slot.exact())
+            slot.host = place_of(slot.sent, params, at).copy_(slot.exact())
             slot.weights = slot.host
-            slot.grads = place_of(slot.param, grads, at).data  # with a version of its own
+            slot.grads = place_of(slot.sent, grads, at).data  # with a version of its own
         if self.device is not None:
             self.device.open(session, self.slots.values())
+        self._place_doubles([slot for slot in self.slots.values() if slot.is_double])
         for slot in self.slots.values():
             if slot.param.dtype == slot.weights.dtype and not self.sums:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
+
+    def _place_doubles(self, slots: "list[Slot]") -> None:
+        """Gives them one array."""
+        n, at = sum(slot.param.numel() for slot in slots), 0
+        self.doubles = torch.empty(n, dtype=torch.float64, device=slots[0].param.device if slots else None)
+        for slot in slots:
+            slot.weights = place_of(slot.param, self.doubles, at).copy_(slot.param.detach())
+            at += slot.param.numel()
+
+    def sum_doubles(self) -> "typing.Callable[[], object]":
+        """Begins the sum of all ranks' gradients of float64 parameters, in their place. Returns what waits for it."""
+        return of_everybody(self.job).allreduce([self.doubles]).wait if self.doubles.numel() else lambda: None
 
     def _has_codec(self) -> bool:
         words = self.job.settings + self._words

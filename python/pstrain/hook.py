@@ -1,7 +1,6 @@
 """A communication hook for DistributedDataParallel: its gradients are summed by the servers."""
 # Annotations are objects here, not texts: DistributedDataParallel compares them.
 import typing
-import weakref
 
 import torch
 import torch.distributed as dist
@@ -9,7 +8,7 @@ import torch.distributed as dist
 from . import _checks, _pinned, job as jobs
 from ._futures import Promise
 from .errors import InputError
-from .process_group import ProcessGroup, of_everybody
+from .process_group import of_everybody
 
 if typing.TYPE_CHECKING:
     GradBucket = typing.Any  # PyTorch's types lack it
@@ -17,7 +16,6 @@ else:
     GradBucket = dist.GradBucket
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_groups: "weakref.WeakKeyDictionary[jobs.Job, ProcessGroup]" = weakref.WeakKeyDictionary()  # for float64
 
 
 def comm_hook(state: typing.Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -64,6 +62,4 @@ def _sum(job: jobs.Job, words: "list[str]", buffer: torch.Tensor,
 def _sum_doubles(job: jobs.Job, codec: typing.Any, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     if codec not in (None, "none"):
         raise InputError(f"rank {job.rank}: gradients in float64 have no codec: comm_hook with {codec!r}")
-    if job not in _groups:
-        _groups[job] = of_everybody(job)
-    return _groups[job].sum_later(buffer.mul_(1 / job.size))
+    return of_everybody(job).sum_later(buffer.mul_(1 / job.size))

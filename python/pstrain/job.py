@@ -19,6 +19,7 @@ if typing.TYPE_CHECKING:
 
     from ._pinned import Buckets
     from ._transfers import Links
+    from .process_group import ProcessGroup
 
 log = logging.getLogger("pstrain")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -48,6 +49,7 @@ class Job:
         self._table: typing.Any = None
         self._rows: typing.Any = None
         self._links: "Links | None" = None
+        self.everybody: "ProcessGroup | None" = None  # process_group.of_everybody
 
     @property
     def rank(self) -> int:

@@ -44,14 +44,15 @@ class Optimizer(torch.optim.Optimizer):
     PyTorch's, which each rank steps with the mean gradient that the servers make.
 
     params: `model.named_parameters()`, parameters, or groups of them as for torch.optim. They are
-    float32 (or bfloat16 or float16, with float32 weights on the servers), dense, contiguous or
+    float32 (or bfloat16 or float16, with float32 weights on the servers; or float64), dense, contiguous or
     channels_last, all on the CPU or all on one GPU; each rank has the same. Those that do not
     require a gradient are left alone until they do (requires_grad_(True) between two steps, on all ranks).
     name: "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb" or "lion": the servers step. Or a class such as
     torch.optim.NAdam, or what makes an optimizer of groups of parameters and the options: each rank steps
     by PyTorch's own code, with equal bits on all; the state is in each rank's memory, state_dict() is that
     optimizer's (not collective), and weights may be written between steps. "adadelta", "adamax", "nadam",
-    "radam", "rprop" and "asgd", and adam with amsgrad=True, are these. Not with loss_scale and
+    "radam", "rprop" and "asgd", adam with amsgrad=True, and what PyTorch has of the others as soon as one
+    parameter is float64, are these. Gradients in float64 are summed by the workers. Not with loss_scale and
     overlap_forward; clip_norm is clip_grad_norm_ of the mean.
     codec: none, fp16, bf16, int8, int4, onebit or topk: how gradients travel (exchange.codec).
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
@@ -102,7 +103,7 @@ class Optimizer(torch.optim.Optimizer):
         _arguments.check_values(push, clip_norm, total_steps, job.rank)
         self._names: "dict[int, str]" = {}
         groups = _arguments.groups(params, job.rank, self._names)
-        rule = _arguments.local_rule(name, options)
+        rule = _arguments.local_rule(name, options, (param for group in groups for param in group["params"]))
         self._local: "torch.optim.Optimizer | None" = None  # that this rank steps with the sums of the servers
         self._clip_norm = 0.0  # of the local one
         self._number = 0  # among the job's optimizers
@@ -143,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
                                           ("overlap_forward", overlap_forward)) if it_is]
         if given:
             raise InputError(f"rank {self._job.rank}: {given[0]} is for steps that the servers make; this optimizer's "
-                             "are PyTorch's, on each rank")
+                             "are PyTorch's, on each rank, as with float64 parameters")
 
     def _share_with_local(self) -> None:
         """Groups and state are the local optimizer's: schedulers change them here."""
@@ -151,8 +152,10 @@ class Optimizer(torch.optim.Optimizer):
         self.param_groups, self.state = self._local.param_groups, self._local.state
 
     def _step_local(self, local: torch.optim.Optimizer) -> None:
-        """The gradients of all ranks are there: each rank makes the same step."""
+        """Each rank makes the same step, when the gradients of all are there."""
+        wait = self._table.sum_doubles()
         self.synchronize()
+        wait()
         for slot in self._slots.values():
             param, mean = slot.param, slot.weights
             if lacks(slot.host):
@@ -170,7 +173,7 @@ class Optimizer(torch.optim.Optimizer):
     def _take_in(self, first: int) -> "list[Slot]":
         """The parameters of the groups from that one on: those that require a gradient are returned."""
         refuse_sparse_modules(self.param_groups[first:], self._names, self._job.rank)
-        slots = [Slot(self._names[id(param)], param, first + place)
+        slots = [Slot(self._names[id(param)], param, first + place, self.is_local)
                  for place, group in enumerate(self.param_groups[first:]) for param in group["params"]]
         return self._sort(slots)
 
@@ -178,7 +181,7 @@ class Optimizer(torch.optim.Optimizer):
         """Those that require a gradient, checked; the others are frozen."""
         taken = [slot for slot in slots if slot.param.requires_grad]
         for slot in taken:
-            check_parameter(slot.name, slot.param, self._job.rank)
+            check_parameter(slot, self._job.rank)
             if slot.param.numel() == 0:
                 raise InputError(f"rank {self._job.rank}: parameter '{slot.name}' has no elements")
         self._frozen += [slot for slot in slots if not slot.param.requires_grad]
@@ -267,6 +270,9 @@ class Optimizer(torch.optim.Optimizer):
                              f"{fault}")
         slot.pushed_version = grad._version
         grad = grad.detach()
+        if slot.is_double:
+            torch.mul(grad, factor, out=slot.weights)
+            grad, factor = slot.sent, 1.0
         pushed = True
         if device is not None:
             device.push(slot, grad, factor)
@@ -284,7 +290,7 @@ class Optimizer(torch.optim.Optimizer):
     def _factor(self, slot: Slot) -> float:
         """By which this rank multiplies a gradient before it pushes it."""
         sign = self._sign({} if self.is_local else self.param_groups[slot.group])
-        if not self._table.mean:
+        if not self._table.mean or slot.is_double:
             return sign * self.share
         return sign if self.share == 1.0 / self._job.size else sign * self.share * self._job.size
 
@@ -302,6 +308,8 @@ class Optimizer(torch.optim.Optimizer):
         for slot in lacking:
             if not slot.fresh:
                 self._table.wait(slot)
+            if slot.is_double:
+                slot.weights.zero_()
         for slots, push in ((filled, session.push), (lacking, device.push_none if device else session.push_none)):
             for first, n in runs(slots):
                 push(first, n)

@@ -516,7 +516,9 @@ def _memory(tensor: torch.Tensor) -> "tuple[int, int]":
 
 def of_everybody(job: jobs.Job) -> ProcessGroup:
     """A group of all workers. Its first call is collective."""
-    return ProcessGroup(job, t.Comm(job.links(), 0, range(job.size)))  # the numbers of others are not 0
+    if job.everybody is None:
+        job.everybody = ProcessGroup(job, t.Comm(job.links(), 0, range(job.size)))  # the numbers of others are not 0
+    return job.everybody
 
 
 _created = 0  # groups that this process was the first rank of

@@ -49,7 +49,7 @@ class Several(PythonTest):
             self.assertEqual(text.count(": refused"), 2, text)
 
     def test_own_rules_have_ddps_bits(self):
-        for rule in first(2, ("class", "amsgrad", "own", "name", "maker")):
+        for rule in first(2, ("class", "mixed", "doubles", "amsgrad", "own", "name", "maker")):
             with self.subTest(rule=rule):
                 for said in self.said(self.case("own_rule", rule), "weights"):
                     self.assertEqual(*said.split())
@@ -74,7 +74,7 @@ class Several(PythonTest):
         self.assertEqual(self.case("uneven_refused", code=1).count(": fine"), 2)
 
     def test_refusals_of_own_rules(self):
-        self.assertEqual(self.case("own_refusals").count(": fine"), 2)
+        self.assertEqual(self.case("own_refusals", code=1).count(": refused"), 2)
 
     def test_refusals(self):
         self.assertEqual(self.case("refusals").count(": fine"), 2)

@@ -238,7 +238,7 @@ class Uses(PythonTest):
 
     def test_on_a_gpu(self):
         """As on the CPU, bit for bit. The driver is a stand-in."""
-        for form in first(2, ("plain", "bf16", "overlap", "views", "channels_last", "local", "codec", "scale", "step", "frozen", "two")):
+        for form in first(2, ("plain", "bf16", "overlap", "views", "channels_last", "local", "doubles", "codec", "scale", "step", "frozen", "two")):
             with self.subTest(form):
                 theirs, ours = (self.job("device", where, form, servers=1) for where in ("cpu", "gpu"))
                 for word in ("digest", "after"):

@@ -45,8 +45,6 @@ def ddp():
             optimizer.step()
         losses.append(digest(model.module))
     say("doubles", *losses)
-    refused(pstrain.InputError, ["'weight' is float64", "comm_hook"],
-            lambda: pstrain.Optimizer(nn.Linear(2, 2).double().named_parameters(), "sgd"))
     pstrain.shutdown()
 
 

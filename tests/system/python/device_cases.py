@@ -52,7 +52,7 @@ def model_of(form):
     if form == "bf16":
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).bfloat16()
     model = Net()
-    return model.to(memory_format=torch.channels_last) if form == "channels_last" else model
+    return model.double() if form == "doubles" else model.to(memory_format=torch.channels_last) if form == "channels_last" else model
 
 
 FORMS = {
@@ -62,6 +62,7 @@ FORMS = {
     "bf16": ("adamw", {"lr": 0.01}),
     "channels_last": ("lamb", {}),
     "local": (torch.optim.NAdam, {}),
+    "doubles": ("adamw", {}),
     "codec": ("sgd", {"lr": 0.1, "codec": "int8"}),
     "scale": ("sgd", {"lr": 0.1, "loss_scale": 256.0}),
     "step": ("adamw", {"push": "step"}),
@@ -91,8 +92,7 @@ def device():
                 late = nn.Linear(2, 2).bfloat16()
                 optimizer.add_param_group({"params": list(late.parameters()), "lr": 0.1})
             images, labels = batch(step)
-            if form == "bf16":
-                images = images.bfloat16()
+            images = images.to(next(model.parameters()).dtype)
             if form == "channels_last":
                 images = images.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad()

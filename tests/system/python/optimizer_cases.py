@@ -262,6 +262,8 @@ RULES = {  # ours, and PyTorch's
     "own": ((Signs, {"lr": 0.01}), Signs),
     "maker": ((lambda params, lr: torch.optim.Adadelta(params, lr, rho=0.8), {"lr": 0.5}),
               lambda params, lr: torch.optim.Adadelta(params, lr, rho=0.8)),
+    "doubles": (("adamw", {"lr": 0.01}), torch.optim.AdamW),
+    "mixed": (("sgd", {"lr": 0.01, "momentum": 0.9}), torch.optim.SGD),
 }
 
 
@@ -271,9 +273,21 @@ class Branches(nn.Module):
     def __init__(self):
         super().__init__()
         self.always, self.seldom = generator(), generator()
+        if sys.argv[2:] == ["doubles"]:
+            self.double()
+        elif sys.argv[2:] == ["mixed"]:
+            self.seldom[:1].double()
+            self.always[2:].double()
 
     def forward(self, x, both):
-        return self.always(x) + (self.seldom(x) if both else 0)
+        return _by_dtype(self.always, x) + (_by_dtype(self.seldom, x) if both else 0)
+
+
+def _by_dtype(layers, x):
+    """Each layer computes in its own dtype."""
+    for layer in layers:
+        x = layer(x.to(next(layer.parameters(), x).dtype))
+    return x
 
 
 def train_branches(model, optimizer, steps, clip=lambda: None):
@@ -330,18 +344,22 @@ def own_rules_of_a_gan():
 def own_refusals():
     layer, other = nn.Linear(2, 2), nn.Linear(2, 2)
     wrong = pstrain.InputError
-    with pstrain.init():
-        make = lambda *a, **o: lambda: pstrain.Optimizer(layer.named_parameters(), *a, **o)
-        refused(wrong, ["LBFGS", "closure"], make(torch.optim.LBFGS))
-        refused(wrong, ["loss_scale"], make(torch.optim.NAdam, loss_scale=True))
-        refused(wrong, ["overlap_forward"], make(torch.optim.NAdam, overlap_forward=True))
-        refused(wrong, ["list", "not a torch.optim.Optimizer"], make(lambda params: list(params)))
-        refused(wrong, ["7"], make(7))
-        optimizer = make(torch.optim.NAdam)()
-        refused(wrong, ["servers", "PyTorch"], lambda: pstrain.Optimizer(other.named_parameters(), "sgd"))
-        layer(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-    say("fine")
+    pstrain.init()
+    make = lambda *a, **o: lambda: pstrain.Optimizer(layer.named_parameters(), *a, **o)
+    refused(wrong, ["LBFGS", "closure"], make(torch.optim.LBFGS))
+    refused(wrong, ["overlap_forward"], make(torch.optim.NAdam, overlap_forward=True))
+    refused(wrong, ["list", "not a torch.optim.Optimizer"], make(lambda params: list(params)))
+    refused(wrong, ["7"], make(7))
+    layer.double()
+    refused(wrong, ["'weight' is float64", "class"], make("lion"))
+    refused(wrong, ["loss_scale", "float64"], make("sgd", lr=0.1, loss_scale=True))
+    refused(wrong, ["'weight' is float64", "codec"], make("sgd", lr=0.1, codec="int8"))
+    if RANK == 1:
+        layer.float()
+    optimizer = make(torch.optim.NAdam)()
+    refused(wrong, ["servers", "PyTorch"], lambda: pstrain.Optimizer(other.named_parameters(), "sgd"))
+    refused(pstrain.PeerError, ["worker 1", "weight (2, 2)", "weight of float64 (2, 2)"], optimizer.start)
+    say("refused")
 
 
 if __name__ == "__main__":
