@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job_keys.h"
-#include "mp.h"
 #include "pstrain_state.h"
 
 static ps_err points_open(pstrain_session *s)
@@ -77,33 +75,17 @@ int pstrain_rows_return(pstrain_session *s, const char *folder, const char *mani
                : (int)err;
 }
 
-/* Whether a server has it. */
-static ps_err rows_server_kept(pstrain_session *s, int server, uint64_t point, bool *kept)
-{
-    const ps_job_key key = ps_job_key_rows(server);
-    void *value;
-    size_t bytes;
-    ps_mp_reader r;
-    PS_TRY(ps_member_get(s->member, key.text, &value, &bytes,
-                         ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms)));
-    ps_mp_reader_init(&r, value, bytes);
-    *kept = false;
-    for (size_t n = ps_mp_read_array(&r, PS_ROW_MARKS); n > 0; n--)
-        *kept |= ps_mp_read_uint(&r, INT64_MAX) == point;
-    const bool good = ps_mp_reader_end(&r);
-    free(value);
-    return good ? PS_OK : ps_err_set(PS_ERR_PROTOCOL, "%s is malformed", key.text);
-}
-
 int pstrain_rows_kept(pstrain_session *s, uint64_t point, int *kept)
 {
-    bool has = true;
+    bool has = false;
     const ps_err entered =
         pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_MEMBER, "pstrain_rows_kept");
     if (entered != PS_OK) return (int)entered;
     ps_err err = kept ? PS_OK : ps_err_set(PS_ERR_ARG, "pstrain_rows_kept: kept is NULL");
-    for (int i = 0; err == PS_OK && has && i < s->servers; i++)
-        err = rows_server_kept(s, i, point, &has);
-    if (err == PS_OK) *kept = has && s->servers > 0;
+    const ps_deadline deadline =
+        ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms);
+    if (err == PS_OK)
+        err = ps_rows_point_is_kept(s->member, s->servers, point, deadline, &has);
+    if (err == PS_OK) *kept = has;
     return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
 }

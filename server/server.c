@@ -313,7 +313,7 @@ static ps_err server_tell_points(const ps_server *s)
 ps_err ps_server_start(ps_server *s, ps_member *member)
 {
     s->member = member;
-    if (!s->o.table) PS_TRY(server_tell_points(s));
+    if (!s->o.table || s->o.n_rows > 0) PS_TRY(server_tell_points(s));
     return server_serve_table(s);
 }
 

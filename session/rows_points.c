@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job_keys.h"
 #include "mem.h"
+#include "mp.h"
 #include "rows_body.h"
 #include "wire.h"
 
@@ -174,5 +176,46 @@ ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t st
                               " any more, and they were not written to files",
                               i, wanted);
     }
+    return PS_OK;
+}
+
+ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
+                                       uint64_t step, uint64_t point, uint64_t step_then)
+{
+    ps_row_manifest m;
+    char *text = NULL;
+    ps_err err = ps_row_manifest_init(&m, p->specs, p->n);
+    m.point = point;
+    m.step = step_then;
+    if (err == PS_OK) err = ps_row_manifest_write(&m, &text);
+    ps_row_manifest_fini(&m);
+    if (err == PS_OK) err = ps_rows_points_return(p, session, step, "", text);
+    free(text);
+    return err;
+}
+
+static ps_err points_of_server(ps_member *member, int server, uint64_t point,
+                               ps_deadline deadline, bool *kept)
+{
+    const ps_job_key key = ps_job_key_rows(server);
+    void *value;
+    size_t bytes;
+    ps_mp_reader r;
+    PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
+    ps_mp_reader_init(&r, value, bytes);
+    *kept = false;
+    for (size_t n = ps_mp_read_array(&r, PS_ROW_MARKS); n > 0; n--)
+        *kept |= ps_mp_read_uint(&r, INT64_MAX) == point;
+    const bool good = ps_mp_reader_end(&r);
+    free(value);
+    return good ? PS_OK : ps_err_set(PS_ERR_PROTOCOL, "%s is malformed", key.text);
+}
+
+ps_err ps_rows_point_is_kept(ps_member *member, int n_servers, uint64_t point,
+                             ps_deadline deadline, bool *kept)
+{
+    *kept = n_servers > 0;
+    for (int i = 0; i < n_servers && *kept; i++)
+        PS_TRY(points_of_server(member, i, point, deadline, kept));
     return PS_OK;
 }

@@ -30,5 +30,12 @@ ps_err ps_rows_points_set(ps_rows_points *p, ps_session *session,
  * not have the point, and there are no files. FORMAT, SHAPE, PEER. */
 ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t step,
                              const char *folder, const char *manifest);
+/* The same of a point of that step, where all servers have it in memory. */
+ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
+                                       uint64_t step, uint64_t point, uint64_t step_then);
+/* Whether all servers had the point in memory when they joined. Before anybody uses the
+ * rows. TIMEOUT, PROTOCOL. */
+ps_err ps_rows_point_is_kept(ps_member *member, int n_servers, uint64_t point,
+                             ps_deadline deadline, bool *kept);
 
 #endif

@@ -169,6 +169,18 @@ static ps_err is_job_old(const ps_resume *r, bool *old)
     return PS_OK;
 }
 
+/* Becomes NULL where a server does not have that snapshot's rows of embedding tables. */
+static ps_err resume_check_rows(const ps_resume *r, const ps_snapshot **newest)
+{
+    bool kept = true;
+    if (*newest && (*newest)->trainer.rows_point > 0)
+        PS_TRY(ps_rows_point_is_kept(
+            r->o.member, ps_member_roster(r->o.member)->n_servers,
+            (*newest)->trainer.rows_point, ps_config_step_deadline(r->o.config), &kept));
+    if (!kept) *newest = NULL;
+    return PS_OK;
+}
+
 static ps_err resume_meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
@@ -180,6 +192,7 @@ static ps_err resume_meet(ps_resume *r)
     r->choice = (ps_survivors_choice){.source = -1};
     if (!r->o.member) return PS_OK;
     PS_TRY(is_job_old(r, &trusted));
+    PS_TRY(resume_check_rows(r, &newest));
     if (newest) own.step = newest->trainer.step;
     if (newest) own.n_ranks = newest->n_ranks;
     PS_TRY(find_disk_step(r, &disk_step));
@@ -449,6 +462,19 @@ ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out)
                                      .timeout_ms =
                                          (uint64_t)r->o.config->net.step_timeout_ms};
     return ps_snapshot_scatter(&r->snapshot, &r->shape, &ranks);
+}
+
+ps_err ps_resume_rows(const ps_resume *r, ps_session *session, ps_rows_points *points)
+{
+    const ps_snapshot *s = &r->snapshot;
+    if (s->trainer.rows_point == 0)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "the checkpoint has no rows of embedding tables, but the model "
+            "has such tables: begin a new job from its weights (train.init)");
+    return s->rows ? ps_rows_points_return(points, session, 0, s->rows_folder, s->rows)
+                   : ps_rows_points_return_in_memory(
+                         points, session, 0, s->trainer.rows_point, s->trainer.step);
 }
 
 void ps_resume_drop_arrays(ps_resume *r)

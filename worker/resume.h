@@ -69,6 +69,9 @@ void ps_resume_weights(const ps_resume *r, float *params, void *buffers);
 /* All ranks: what the exchange goes on from (ps_session_start); NULL where the job is
  * new. *out is borrowed, until the arrays are dropped. */
 ps_err ps_resume_exchange(ps_resume *r, const ps_exchange_state **out);
+/* Rank 0, before anybody uses the rows of embedding tables: the servers go back to those
+ * that the job goes on from. */
+ps_err ps_resume_rows(const ps_resume *r, ps_session *session, ps_rows_points *points);
 void ps_resume_drop_arrays(ps_resume *r);
 
 /* Rank 0: opens metrics.jsonl in the folder, behind the last line before the checkpoint.

@@ -49,7 +49,8 @@ typedef struct job {
     ps_warm_up warm_up;
     ps_device *device;
     char device_name[160];
-    ps_row_client *rows; // of the model's embedding tables; NULL: none
+    ps_row_client *rows;    // of the model's embedding tables; NULL: none
+    ps_rows_points *points; // likewise
     ps_resume resume;
     ps_checkpointer *checkpointer;
     ps_evaluator evaluator;
@@ -287,23 +288,33 @@ static ps_err first_weights(job *j)
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);
 }
 
-/* Rank 0 gives the servers the rows beside train.init, before anybody asks for one. */
-static ps_err worker_job_open_rows(job *j)
+/* Gives the servers the rows beside train.init. */
+static ps_err worker_job_first_rows(job *j)
 {
     const char *init = j->config->train.init;
     char path[PATH_MAX];
     ps_row_values values = {0};
-    ps_err err = PS_OK;
-    if (j->spec.n_rows == 0) return PS_OK;
-    PS_TRY(ps_row_client_create(j->session, j->spec.rows, j->spec.n_rows, &j->rows));
-    if (init[0] && j->rank == 0) {
-        ps_row_values_path(init, path);
-        err = ps_row_values_load(&values, path, &j->spec);
-        if (err == PS_OK) err = ps_row_values_put(&values, j->rows);
-        if (err != PS_OK) err = ps_err_prefix(err, "train.init");
-        ps_row_values_fini(&values);
-        PS_TRY(err);
-    }
+    if (!init[0]) return PS_OK;
+    ps_row_values_path(init, path);
+    ps_err err = ps_row_values_load(&values, path, &j->spec);
+    if (err == PS_OK) err = ps_row_values_put(&values, j->rows);
+    if (err != PS_OK) err = ps_err_prefix(err, "train.init");
+    ps_row_values_fini(&values);
+    return err;
+}
+
+/* Before anybody asks for a row, rank 0 sees to it that the servers have them. */
+static ps_err worker_job_open_rows(job *j)
+{
+    const ps_model_spec *spec = &j->spec;
+    if (spec->n_rows == 0) return PS_OK;
+    PS_TRY(ps_row_client_create(j->session, spec->rows, spec->n_rows, &j->rows));
+    PS_TRY(ps_rows_points_create(spec->rows, (uint32_t)spec->n_rows,
+                                 ps_session_plan(j->session)->n_shards, &j->points));
+    if (j->rank == 0)
+        PS_TRY(j->resume.goes_on ? ps_resume_rows(&j->resume, j->session, j->points)
+                                 : worker_job_first_rows(j));
+    PS_TRY(ps_row_client_set_step(j->rows, j->resume.start.step));
     return ps_member_barrier(j->member, "rows",
                              ps_file_meeting_deadline(j->config, j->rank));
 }
@@ -314,8 +325,9 @@ static ps_err start_session(job *j)
     const ps_exchange_state *state;
     PS_TRY(ps_resume_exchange(&j->resume, &state));
     PS_TRY(ps_session_start(j->session, j->device, state));
+    PS_TRY(worker_job_open_rows(j));
     ps_resume_drop_arrays(&j->resume);
-    return worker_job_open_rows(j);
+    return PS_OK;
 }
 
 /* --- training ---------------------------------------------------------------------- */
@@ -371,7 +383,7 @@ static ps_err make_checkpointer(job *j)
     const ps_checkpointer_options options = {
         .config = j->config, .shape = &j->resume.shape, .run_dir = j->run_dir.path};
     if (!j->checkpointer) PS_TRY(ps_checkpointer_create(&options, &j->checkpointer));
-    return ps_checkpointer_attach(j->checkpointer, j->session);
+    return ps_checkpointer_attach(j->checkpointer, j->session, j->points);
 }
 
 static ps_err make_trainer(job *j)
@@ -588,6 +600,7 @@ static void leave_session(job *j)
     ps_evaluator_fini(&j->evaluator);
     ps_session_destroy(&j->session);
     ps_row_client_destroy(&j->rows); // the session's thread may have been writing there
+    ps_rows_points_destroy(&j->points); // likewise
     ps_metrics_close(&j->metrics);
     ps_summary_fini(&j->summary);
     j->member = NULL;

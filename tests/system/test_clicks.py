@@ -107,8 +107,7 @@ class Clicks(JobTest):
     def test_what_is_refused(self):
         job = self.job()
         for keys, says in ((["-m", "allreduce", "-w", "2"], "exchange.name: with embedding_bag it has to be ps"),
-                           (["-s", "1", "-w", "2", "--restarts", "1"], "rows are not in the state"),
-                           (["-s", "1", "-w", "1", "checkpoint.every=5"], "rows are not in checkpoints"),
+                           (["-s", "1", "-w", "1", "train.ema=0.9"], "train.ema: with embedding_bag it has to be 0"),
                            (["-s", "1", "-w", "1", "train.init=none.safetensors"], "none.safetensors"),
                            (["-s", "1", "-w", "1", "data.kind=synthetic", "data.train=", "data.test="], "column C26 of ids")):
             self.assertIn(says, self.psrun(*keys[:4], job, *keys[4:], code=1, out="refused"))

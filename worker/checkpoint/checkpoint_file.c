@@ -7,12 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "model_file.h"
 #include "new_file.h"
 #include "regular_file.h"
+#include "row_manifest.h"
 #include "state_tensors.h"
 #include "value_json.h"
 
@@ -261,6 +263,8 @@ static ps_err write_manifest(const writing *w, const ps_config *cfg, json_t *sta
                   "step_rule", rule_json(x->rule, x->rule_bytes), "files", w->files);
     if (!m) return ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
     if (w->shape->local) json_object_set_new(m, "local", local_json(w));
+    if (w->snapshot->rows)
+        json_object_set_new(m, "rows", json_loads(w->snapshot->rows, 0, NULL));
     ps_err err = manifest_sum(m, &crc);
     if (err == PS_OK) json_object_set_new(m, "crc32", json_integer(crc));
     if (err == PS_OK) err = manifest_text(m, &text);
@@ -335,6 +339,33 @@ static ps_err checkpoint_check_file(const char *folder, const char *name,
                       path, crc, (unsigned)sum);
 }
 
+static ps_err checkpoint_check_size(const char *folder, const ps_row_manifest_file *f)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if (stat(checkpoint_path_of(folder, f->name, path), &st) != 0)
+        return ps_err_errno(PS_ERR_IO, "%s", path);
+    if ((uint64_t)st.st_size == f->bytes) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "%s: has %lld bytes, but the manifest says %" PRIu64,
+                      path, (long long)st.st_size, f->bytes);
+}
+
+/* Those of embedding tables, which may be larger than all else. */
+static ps_err checkpoint_check_rows(const char *folder, const json_t *rows)
+{
+    ps_row_manifest m;
+    if (!rows) return PS_OK;
+    char *text = json_dumps(rows, JSON_COMPACT);
+    ps_err err = text ? ps_row_manifest_read(text, strlen(text), &m)
+                      : ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
+    free(text);
+    PS_TRY(err);
+    for (uint32_t i = 0; i < m.n_files && err == PS_OK; i++)
+        err = checkpoint_check_size(folder, &m.files[i]);
+    ps_row_manifest_fini(&m);
+    return err;
+}
+
 ps_err ps_checkpoint_verify(const char *folder, json_t **manifest)
 {
     char path[PATH_MAX];
@@ -348,6 +379,7 @@ ps_err ps_checkpoint_verify(const char *folder, json_t **manifest)
     {
         if (err == PS_OK) err = checkpoint_check_file(folder, name, entry);
     }
+    if (err == PS_OK) err = checkpoint_check_rows(folder, json_object_get(m, "rows"));
     if (err == PS_OK)
         *manifest = m;
     else
@@ -522,6 +554,16 @@ static ps_err check_policy(const json_t *manifest, const ps_snapshot_shape *shap
                       local ? "local" : "bsp");
 }
 
+/* Servers read the rows themselves. */
+static ps_err checkpoint_name_rows(const char *folder, const json_t *rows, ps_snapshot *s)
+{
+    if (!rows) return PS_OK;
+    s->rows = json_dumps(rows, JSON_COMPACT);
+    if (!s->rows) return ps_err_set(PS_ERR_NOMEM, "no memory for a manifest");
+    s->rows_folder = realpath(folder, NULL);
+    return s->rows_folder ? PS_OK : ps_err_errno(PS_ERR_IO, "%s", folder);
+}
+
 ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
                           const ps_snapshot_shape *shape, ps_snapshot *s)
 {
@@ -532,6 +574,7 @@ ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
                      &s->exchange.rule_bytes));
     PS_TRY(checkpoint_read_weights(folder, manifest, shape, s));
     PS_TRY(read_optimizer(folder, shape, &s->exchange));
+    PS_TRY(checkpoint_name_rows(folder, json_object_get(manifest, "rows"), s));
     if (shape->local) PS_TRY(read_locals(folder, manifest, shape, s));
     if (!shape->feedback) return PS_OK;
     float *one;

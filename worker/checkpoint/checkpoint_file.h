@@ -9,6 +9,8 @@
  *                       optimizer's state; optimizer.safetensors is the outer one's
  *   feedback-R.safetensors  with a codec that keeps what it has not sent yet (int4,
  *                           onebit, topk): "<tensor>.feedback" of worker R
+ *   rows-T-S                with embedding tables: rows of table T from shard S, which
+ * its server has written (row_file.h); servers check their checksums when they read them
  *   manifest.json           written last: size and CRC-32 of every other file, the place
  *                           in the data, the loss scale, and a CRC-32 of itself
  *

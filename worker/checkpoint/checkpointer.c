@@ -13,6 +13,7 @@
 #include "file_wait.h"
 #include "log.h"
 #include "nontemporal_copy.h"
+#include "secret.h"
 #include "survivors.h"
 #include "tell.h"
 #include "thread.h"
@@ -20,13 +21,15 @@
 struct ps_checkpointer {
     ps_checkpointer_options o;
     ps_snapshot_shape shape;
-    ps_optimizer optimizer; // the shape's
-    ps_session *session;    // NULL: not attached
-    ps_member *member;      // its; NULL: alone
-    int rank, n_ranks;      // its
-    int holder;             // its second one; 0: none
-    bool taken;             // one, since it was attached
-    bool keeps_own;         // where other ranks hold all, this one keeps its own
+    ps_optimizer optimizer;   // the shape's
+    ps_session *session;      // NULL: not attached
+    ps_member *member;        // its; NULL: alone
+    ps_rows_points *points;   // NULL: no embedding tables
+    char *rows, *rows_folder; // of the next snapshot, as there
+    int rank, n_ranks;        // its
+    int holder;               // its second one; 0: none
+    bool taken;               // one, since it was attached
+    bool keeps_own;           // where other ranks hold all, this one keeps its own
     ps_checkpoint_folder folder;
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
@@ -71,7 +74,10 @@ void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
 static ps_err write_files(const ps_checkpointer *c, uint64_t step)
 {
     char folder[PATH_MAX];
-    PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
+    if (c->snapshot->rows) // servers have written there
+        snprintf(folder, sizeof folder, "%s", c->snapshot->rows_folder);
+    else
+        PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
     PS_FAULT_POINT("checkpoint.begun");
     PS_TRY(ps_checkpoint_write(folder, c->o.config, &c->shape, c->snapshot));
     PS_FAULT_POINT("checkpoint.written");
@@ -79,6 +85,15 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
     PS_FAULT_POINT("checkpoint.kept");
     ps_checkpoint_folder_prune(&c->folder, (size_t)c->o.config->checkpoint.keep);
     return PS_OK;
+}
+
+static void checkpointer_abandon(const ps_checkpointer *c, uint64_t step,
+                                 const char *reason, const char *mend)
+{
+    PS_ERROR("checkpoint",
+             "step=%" PRIu64 " reason=\"%s%s\" note=\"training goes on without it\"",
+             step, reason, mend);
+    ps_checkpoint_folder_abandon(&c->folder, step);
 }
 
 static bool checkpointer_write_one(const ps_checkpointer *c)
@@ -91,10 +106,7 @@ static bool checkpointer_write_one(const ps_checkpointer *c)
                 (double)(ps_clock_ns() - begin) * 1e-6);
         return true;
     }
-    PS_ERROR("checkpoint",
-             "step=%" PRIu64 " reason=\"%s\" note=\"training goes on without it\"", step,
-             ps_err_message());
-    ps_checkpoint_folder_abandon(&c->folder, step);
+    checkpointer_abandon(c, step, ps_err_message(), "");
     return false;
 }
 
@@ -172,6 +184,8 @@ void ps_checkpointer_destroy(ps_checkpointer **pointer)
     pthread_mutex_unlock(&c->lock);
     if (c->has_thread) pthread_join(c->thread, NULL);
     ps_snapshot_pair_fini(&c->pair);
+    free(c->rows);
+    free(c->rows_folder);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -195,9 +209,11 @@ static ps_err checkpointer_start_thread(ps_checkpointer *c)
 }
 
 /* The first one is taken at once. */
-ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session)
+ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session,
+                              ps_rows_points *points)
 {
     c->session = session;
+    c->points = points;
     c->member = ps_session_member(session);
     c->rank = ps_session_rank(session);
     c->n_ranks = ps_session_world_size(session);
@@ -216,6 +232,7 @@ void ps_checkpointer_detach(ps_checkpointer *c)
     if (!c) return;
     c->session = NULL;
     c->member = NULL;
+    c->points = NULL;
 }
 
 /* --- when -------------------------------------------------------------------------- */
@@ -284,7 +301,8 @@ static void hand_over(ps_checkpointer *c)
 static const ps_snapshot *not_saved(const ps_checkpointer *c)
 {
     const ps_snapshot *newest = ps_snapshot_pair_newest(&c->pair);
-    return newest && newest->trainer.step > c->saved_step ? newest : NULL;
+    const bool whole = newest && newest->trainer.rows_point == 0; // rows are elsewhere
+    return whole && newest->trainer.step > c->saved_step ? newest : NULL;
 }
 
 bool ps_checkpointer_secure(ps_checkpointer *c)
@@ -312,6 +330,53 @@ bool ps_checkpointer_has_written(ps_checkpointer *c)
  * busy, which keeps all from going on; whether there is a holder; what the one before has
  * cost it. */
 enum { BUSY, RECOVERS, HOLDER_COST, N_MORE };
+
+/* A point's name, which another job or another course of this one does not have, too. */
+static ps_err checkpointer_draw_point(uint64_t *out)
+{
+    ps_secret secret;
+    PS_TRY(ps_secret_draw(&secret));
+    memcpy(out, secret.bytes, sizeof *out);
+    *out = (*out >> 12) + 1; // a double holds it
+    return PS_OK;
+}
+
+/* Makes the folder, in which servers find it. */
+static ps_err checkpointer_begin_folder(ps_checkpointer *c, uint64_t step)
+{
+    char folder[PATH_MAX];
+    PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
+    free(c->rows_folder);
+    c->rows_folder = realpath(folder, NULL);
+    return c->rows_folder ? PS_OK : ps_err_errno(PS_ERR_IO, "%s", folder);
+}
+
+/* Rank 0, before any rank copies its state: so servers have the point of every snapshot
+ * that is whole, and of the one before. Without files the snapshot stays in memory. */
+static ps_err checkpointer_keep_rows(ps_checkpointer *c, ps_trainer_snapshot *state,
+                                     bool disk)
+{
+    const char *fault = "";
+    PS_TRY(checkpointer_draw_point(&state->rows_point));
+    const bool writes = disk && checkpointer_begin_folder(c, state->step) == PS_OK;
+    if (disk && !writes) checkpointer_abandon(c, state->step, ps_err_message(), "");
+    const ps_rows_point what = {.point = state->rows_point,
+                                .step = state->step,
+                                .writes = writes ? PS_ROW_WRITE_FULL : PS_ROW_WRITE_NONE,
+                                .folder = c->rows_folder,
+                                .name = "rows"};
+    free(c->rows);
+    c->rows = NULL;
+    PS_TRY(ps_rows_points_set(c->points, c->session, &what, &c->rows, &fault));
+    if (writes && !fault[0]) return PS_OK;
+    if (writes)
+        checkpointer_abandon(
+            c, state->step, fault,
+            ": checkpoint.path has to be a folder that all servers see, with room");
+    free(c->rows);
+    c->rows = NULL;
+    return PS_OK;
+}
 
 /* This rank's own sums; rank 0's state and answers; zeros. */
 static void say_own(const ps_checkpointer *c, const ps_trainer_snapshot *state,
@@ -346,6 +411,11 @@ static ps_err checkpointer_begin(ps_checkpointer *c, const double *values, bool 
     ps_trainer_snapshot_fini(&c->snapshot->trainer);
     PS_TRY(ps_trainer_snapshot_init(&c->snapshot->trainer, c->n_ranks));
     ps_trainer_snapshot_from_values(values, &c->snapshot->trainer);
+    free(c->snapshot->rows);
+    free(c->snapshot->rows_folder);
+    c->snapshot->rows = c->rows;
+    c->snapshot->rows_folder = c->rows_folder;
+    c->rows = c->rows_folder = NULL;
     c->snapshot->exchange.holder = holder;
     // With the policy local, changes may be on their way from there.
     c->snapshot->exchange.over_gradients = !c->shape.local;
@@ -411,12 +481,14 @@ static void note_cost(ps_checkpointer *c, double seconds, bool first)
     c->cost_is_known = !first;
 }
 
-ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
+ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
                             ps_checkpoint_place place, bool must, uint64_t begin_ns)
 {
     bool go_on;
     const bool disk = place == PS_CHECKPOINT_DISK;
     const bool is_free = c->rank != 0 || disk_is_free(c, must);
+    if (c->points && c->rank == 0 && is_free)
+        PS_TRY(checkpointer_keep_rows(c, state, disk));
     PS_TRY(gather_state(c, state, is_free, &go_on));
     if (!go_on) {
         c->memory_ns = ps_clock_ns(); // not at once again
@@ -430,10 +502,14 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state
     const bool first = !c->taken;
     PS_TRY(copy_arrays(c, disk));
     c->memory_ns = ps_clock_ns();
-    note_cost(c, (double)(c->memory_ns - begin_ns) * 1e-9, first);
+    if (!(disk && c->points)) // servers have written their rows meanwhile
+        note_cost(c, (double)(c->memory_ns - begin_ns) * 1e-9, first);
     if (!disk) return PS_OK;
     c->last_ns = c->memory_ns;
-    hand_over(c);
+    if (c->points && c->rank == 0 && !c->snapshot->rows)
+        c->saved = false;
+    else
+        hand_over(c);
     return PS_OK;
 }
 

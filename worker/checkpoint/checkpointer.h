@@ -10,11 +10,16 @@
  * same copy (survivors.h), and both keep the one before until the next is whole. With a
  * quorum a copy that stays in memory has nothing that is a worker's own: each one keeps
  * that itself. So the copy is small, and whoever dies begins anew, as within a stretch.
+ *
+ * Rows of embedding tables stay on the servers: these set a point in memory to which they
+ * can go back, and write their rows into the folder before any rank copies its state
+ * (rows_points.h).
  */
 #ifndef PS_CHECKPOINTER_H
 #define PS_CHECKPOINTER_H
 
 #include "checkpoint_folder.h"
+#include "rows_points.h"
 #include "session.h"
 #include "snapshot_pair.h"
 
@@ -37,9 +42,11 @@ ps_err ps_checkpointer_create(const ps_checkpointer_options *options,
                               ps_checkpointer **out);
 void ps_checkpointer_destroy(ps_checkpointer **c); // NULL inside: nothing
 
-/* The session, which has joined, whose checkpoints it takes from now on; borrowed. Takes
- * memory for what the rank holds and, on rank 0, starts the thread. */
-ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session);
+/* The session, which has joined, whose checkpoints it takes from now on, and the points
+ * of its embedding tables, NULL: it has none; both borrowed. Takes memory for what the
+ * rank holds and, on rank 0, starts the thread. */
+ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session,
+                              ps_rows_points *points);
 /* Takes no checkpoints until the process has joined again; the thread goes on writing. c
  * NULL: nothing. */
 void ps_checkpointer_detach(ps_checkpointer *c);
@@ -51,7 +58,8 @@ const ps_snapshot *ps_checkpointer_newest(const ps_checkpointer *c);
  * has none, or c is NULL. */
 const ps_snapshot *ps_checkpointer_of_step(const ps_checkpointer *c, uint64_t step);
 /* Without a session: writes the newest snapshot in memory to the disk unless it is there
- * already, and waits (train.file_timeout_ms). Returns whether the job has written any;
+ * already, or its embedding tables are on the servers alone, and waits
+ * (train.file_timeout_ms). Returns whether the job has written any;
  * false where c is NULL, and on other ranks than 0. */
 bool ps_checkpointer_secure(ps_checkpointer *c);
 /* Forgets the snapshots in memory of later steps: the job goes on without them. c NULL:
@@ -81,9 +89,9 @@ double ps_checkpointer_seconds_left(const ps_checkpointer *c);
 
 /* All ranks, at the same border between two steps, with the exchange drained and the
  * buffers fetched, which began at begin_ns (ps_clock_ns). state: its lists have this
- * rank's own. must: if the disk is not done with the checkpoint
+ * rank's own; it gets a rows_point. must: if the disk is not done with the checkpoint
  * before, waits for it instead of skipping this one. */
-ps_err ps_checkpointer_take(ps_checkpointer *c, const ps_trainer_snapshot *state,
+ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
                             ps_checkpoint_place place, bool must, uint64_t begin_ns);
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */

@@ -94,6 +94,8 @@ void ps_snapshot_drop_arrays(ps_snapshot *s)
     free(s->exchange.weights);
     free(s->params);
     free(s->buffers);
+    free(s->rows);
+    free(s->rows_folder);
     *s = (ps_snapshot){.trainer = s->trainer};
 }
 

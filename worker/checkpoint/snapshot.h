@@ -35,6 +35,9 @@ typedef struct ps_snapshot {
     void **feedback; // arenas
     void **local;    // ps_local_memory_bytes each
     bool own_alone;  // of these, the other ranks' are not set
+    /* Rank 0's, of one on the disk: the manifest of the files of embedding tables
+     * (row_manifest.h), and where they are; owned; NULL: servers have them in memory. */
+    char *rows, *rows_folder;
 } ps_snapshot;
 
 /* Memory for what the rank holds: all of it, or its own alone. The trainer's state stays

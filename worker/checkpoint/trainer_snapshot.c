@@ -48,6 +48,7 @@ static const struct {
     FIELD(WHOLE, plateau_cooldown),
     FIELD(WHOLE, plateau_cuts),
     FIELD(WHOLE, version),
+    FIELD(WHOLE, rows_point),
 };
 /* One number for each rank. */
 static const struct {

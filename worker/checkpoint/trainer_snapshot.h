@@ -39,6 +39,7 @@ typedef struct ps_trainer_snapshot {
     int64_t patience_in_row;
     double plateau_best; // ps_plateau
     int64_t plateau_bad, plateau_cooldown, plateau_cuts;
+    uint64_t rows_point; // of the embedding tables (rows_points.h), below 2^53; 0: none
 } ps_trainer_snapshot;
 
 /* Lists of n_ranks zeros. NOMEM; safe for fini in every case. */
