@@ -136,7 +136,7 @@ TEST(what_is_refused)
     refused(good, "exchange.name=none",
             "exchange.name: with embedding_bag it has to be ps");
     refused(good, "sync.policy=asp", "sync.policy");
-    refused(good, "recovery.rejoins=1", "recovery.rejoins");
-    refused(good, "checkpoint.every=10", "rows are not in checkpoints");
+    refused(good, "train.ema=0.9", "train.ema");
+    refused(good, "exchange.levels=2", "exchange.levels");
     refused(good, "train.device=cuda", "train.device");
 }
