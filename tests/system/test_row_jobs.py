@@ -1,10 +1,12 @@
 """Jobs with embedding tables, without Python, that go on: after deaths, from checkpoints, with other servers. What is
 compared are the files of weights and of rows."""
 import os
+import socket
 import unittest
 from pathlib import Path
 
 from jobs import Faults, JobTest, Psrun
+from psrunlib import trace
 
 # 20 steps of two workers, an evaluation after 10.
 JOB = """
@@ -65,6 +67,25 @@ class RowJobs(JobTest):
         """All go back to the disk, where every server has written its rows."""
         text = self.deaths("server/1@rows.kept:2:kill", keys=("checkpoint.every=4", "recovery.share=0"))
         self.assertRegex(text, r"rows step=\d+ from=\S+/step-\d+")
+
+    def test_workers_that_come_and_go(self):
+        """One goes on without the other. Their log of members, as jobs that go on from the disk, gives the same."""
+        faults = Faults(self.path("faults"), "worker/1@step.begun:8:kill")
+        done = Psrun.run(self.psrun_argv("-s", "2", "-w", "2", self.job(), "job.workers=1..2", "recovery.wait_ms=100"),
+                         env=dict(os.environ, **faults.env))
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("the job goes on without it", done.stdout)
+        self.psrun("--replay-membership", self.path("out", "membership.jsonl"), out="again")
+        self.assertEqual(self.files("out"), self.files("again"))
+
+    def test_rows_that_are_looked_up_ahead(self):
+        """As it is over a network, which the address alone stands for here."""
+        parts = self.start_job(2, 2, "exchange.shm=off", "train.trace=true", config=self.job(), host=socket.gethostname())
+        codes = self.wait_all(parts)
+        self.assertEqual(set(codes.values()), {0}, "\n".join(part.text() for part in parts.values()))
+        spans = trace.read(self.path("worker-0", "trace", "worker-0.trace")).spans
+        self.assertIn("prefetch", {s.kind for s in spans})
+        self.check("worker-0")
 
     def test_resume_with_other_servers(self):
         self.psrun("-s", "2", "-w", "2", self.job(), "train.stop_after=13", code=75)

@@ -12,7 +12,7 @@ typedef struct ps_batch_rows {
     const ps_model_spec *spec; // borrowed
     bool trains;
     uint64_t ticket;
-    ps_row_lookup *lookups; // (tables)
+    ps_row_lookup *lookups; // (2, tables) of the batch, of the next one
     float *rows, *grads;    // (max_batch, dim) of each table; grads: NULL without trains
 } ps_batch_rows;
 
@@ -25,6 +25,9 @@ void ps_batch_rows_fini(ps_batch_rows *b);
 
 /* ids (columns, n): of the batch, whose rows and row_grads are set. Blocks. */
 ps_err ps_batch_rows_pull(ps_batch_rows *b, const int64_t *ids, ps_batch *batch);
+/* Asks for the rows of the next step's first batch, of n samples, whose pull finds them
+ * on the way. After the last pull of this step. ids: borrowed during the call. */
+ps_err ps_batch_rows_prefetch(ps_batch_rows *b, const int64_t *ids, int64_t n);
 /* After the batch's backward pass. */
 ps_err ps_batch_rows_add_gradients(ps_batch_rows *b);
 /* Ends an optimizer step: gradients are those of the mean loss over all ranks' samples,

@@ -57,7 +57,7 @@ struct ps_trainer {
     ps_program *program;
     ps_batch_rows rows;
     ps_loader *loader;
-    ps_loaded *next; // taken before its turn, for ps_program_prefetch; NULL: none
+    ps_loaded *next; // taken before its turn, for what is prefetched; NULL: none
     int64_t n_batches;
     int64_t epochs;           // that total_steps begin
     int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks

@@ -109,14 +109,24 @@ static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
     return PS_OK;
 }
 
-/* Starts copying the next batch to the device if it is ready. Waits for nothing. */
-static ps_err trainer_step_prefetch(ps_trainer *t)
+/* Whether the next step's rows are looked up in this one. It hides the network, and costs
+ * processor time: on one host it makes steps slower (bench/results/README.md). */
+static bool trainer_step_looks_ahead(const ps_trainer *t)
 {
-    if (!ps_program_prefetches(t->program) || !ps_loader_ready(t->loader)) return PS_OK;
+    return t->rows.client && t->step + 1 < t->total_steps &&
+           !ps_session_plan(t->o.session)->size.one_host;
+}
+
+/* Starts copying the next batch to the device, or looking up its rows, if it is ready.
+ * Waits for nothing. */
+static ps_err trainer_step_prefetch(ps_trainer *t, bool rows)
+{
+    if (!ps_loader_ready(t->loader)) return PS_OK;
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_loader_next(t->loader, ps_config_step_deadline(t->o.config), &t->next));
     ps_batch batch = batch_of(t->next);
-    PS_TRY(ps_program_prefetch(t->program, &batch));
+    PS_TRY(rows ? ps_batch_rows_prefetch(&t->rows, t->next->ids, t->next->n)
+                : ps_program_prefetch(t->program, &batch));
     ps_trace_add(PS_TRACE_PREFETCH, begin, t->step);
     return PS_OK;
 }
@@ -138,12 +148,13 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
         .dropout = {.seed = t->o.config->train.seed, .epoch = (uint32_t)t->pass},
         .hooks = &hooks};
     PS_TRY(ps_batch_rows_pull(&t->rows, loaded->ids, &batch));
+    if (last && trainer_step_looks_ahead(t)) PS_TRY(trainer_step_prefetch(t, true));
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
     t->owed[t->n_owed++] = (ps_trainer_owed_loss){
         .samples = loaded->n, .weight = ps_batch_weigh(t->o.spec, &batch), .last = last};
     ps_trace_add(PS_TRACE_FORWARD, begin, t->step);
-    PS_TRY(trainer_step_prefetch(t));
+    if (ps_program_prefetches(t->program)) PS_TRY(trainer_step_prefetch(t, false));
     if (first) PS_TRY(ps_trainer_renew_loss_scale(t));
     pass.grad_scale =
         (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
