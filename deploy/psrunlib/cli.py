@@ -14,7 +14,7 @@ from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, 
 from . import restarts, shares, trace, verify
 from .errors import JobError
 from .out import Out
-from .screen import Screen, wrapped
+from .screen import Screen, tell
 from .supervise import END_SIGNALS, RESUMABLE, Supervisor, listens_to
 
 EPILOG = """\
@@ -584,6 +584,5 @@ def run_command(args, dashes, program):
             return show(job.parts())
         return run(job, args.verbose)
     except JobError as error:
-        print(wrapped(f"psrun: {error}", sys.stderr, os.get_terminal_size(2).columns if sys.stderr.isatty() else 0),
-              file=sys.stderr)
+        tell(f"psrun: {error}", sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 import os
 
 from .errors import JobError
+from .screen import tell
 
 # pandas' reader of each ending. Not pickles: whoever reads one runs what its author wrote.
 READERS = {".parquet": "read_parquet", ".feather": "read_feather", ".arrow": "read_feather", ".orc": "read_orc",
@@ -31,7 +32,7 @@ def convert(args):
                        "environment that is active") from None
     table, note = _read(pandas, path, ending.lower())
     _write(table, out)
-    print(f"{out}: {len(table)} lines, {len(table.columns)} columns: {', '.join(map(str, table.columns[:20]))}{note}")
+    tell(f"{out}: {len(table)} lines, {len(table.columns)} columns: {', '.join(map(str, table.columns[:20]))}{note}")
     return 0
 
 

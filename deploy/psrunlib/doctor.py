@@ -16,6 +16,7 @@ import time
 from . import hosts as hostfile
 from . import keys, remote
 from .log_line import why
+from .screen import tell
 
 PROBE_S = 30
 UNEQUAL = 1.25  # links whose rates differ by less are alike
@@ -93,12 +94,12 @@ def run(job):
     print(_table(nodes, targets))
     faults = [f"{n.name}: {fault}" for n in nodes for fault in n.faults]
     for fault in faults:
-        print(f"to mend: {fault}")
+        tell(f"to mend: {fault}")
     if not faults:
         print("nothing to mend")
     if job.mode == "ps":
         for line in link_advice(job, nodes):
-            print(line)
+            tell(line)
     return 1 if faults else 0
 
 

@@ -10,6 +10,7 @@ from . import jobfile
 from .errors import JobError
 from .regular_file import open_text
 from .restarts import is_passing
+from .screen import tell
 
 RESUMABLE = 75  # a stretch has ended as it was asked to
 
@@ -101,7 +102,7 @@ def replay(args, plan_job, run):
             one.resume, one.overwrite = args.out, False
         job = plan_job(one)
         args.out = job.out
-        print(f"psrun: {workers} workers from step {step}", flush=True)
+        tell(f"psrun: {workers} workers from step {step}")
         code = run(job, args.verbose)
         args.out = job.out  # it may have chosen another name
         if code != (0 if last else RESUMABLE):

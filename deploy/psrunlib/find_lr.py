@@ -16,6 +16,7 @@ import statistics
 from .errors import JobError
 from .regular_file import open_text
 from .report import figure
+from .screen import tell
 
 LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 140  # 20 steps for each factor of ten
 SMOOTHING = 0.9  # of the average that says whether training diverges
@@ -215,5 +216,5 @@ def find_lr(args, plan_job, run):
     plot = os.path.join(job.out, "find-lr.svg")
     write(plot, draw(rates, losses, smoothed, best))
     said = f"optimizer.lr={rates[best]:.2g}" if best is not None else "no rate: the loss falls nowhere"
-    print(f"psrun: suggested: {said}; the plot is {plot}")
+    tell(f"psrun: suggested: {said}; the plot is {plot}")
     return 0

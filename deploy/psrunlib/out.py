@@ -94,6 +94,21 @@ class Out:
                     os.remove(path)
 
 
+def is_in_use(folder):
+    """Whether a job writes into that folder; also where its file system has no locks."""
+    try:
+        lock = os.open(os.path.join(folder, "logs"), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def remove_empty(folder):
     try:
         os.rmdir(folder)

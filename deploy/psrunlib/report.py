@@ -42,7 +42,7 @@ def add_to_summary(out, facts, since):
 def amount(count):
     for unit in ("B", "KiB", "MiB"):
         if count < 1000 or unit == "MiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1024
 
 
@@ -57,13 +57,13 @@ def traffic(s):
 
 def restarts(deaths, recovery):
     who = ", ".join(f"{d['part']} {d['cause']}" for d in deaths)
-    return (f"{len(deaths)}, {recovery['seconds_lost']:.1f} s and {recovery['steps_lost']:,} steps lost: "
+    return (f"{len(deaths)}, {recovery['seconds_lost']:,.1f} s and {recovery['steps_lost']:,} steps lost: "
             f"{who}")
 
 
 def others(recovery):
     """What else has happened; "" if nothing has."""
-    found = [f"{recovery[key]} {one if recovery[key] == 1 else many}"
+    found = [f"{recovery[key]:,} {one if recovery[key] == 1 else many}"
              for key, one, many in (("joins", "worker joined", "workers joined"),
                                     ("leaves", "worker left", "workers left"),
                                     ("mended_connections", "lost connection mended", "lost connections mended"),
@@ -113,10 +113,10 @@ def known(s, names):
 
 def weights(s, best):
     """best: the path of the best ones, where they are not those of the last epoch."""
-    kept = f"of the last epoch, {s['epochs']}"
+    kept = f"of the last epoch, {s['epochs']:,}"
     if s["best_epoch"] == s["epochs"]:
         return f"{kept}, which tested best"
-    return f"{kept}; epoch {s['best_epoch']} tested better" + (f": --predict takes it with --init {best}" if best else "")
+    return f"{kept}; epoch {s['best_epoch']:,} tested better" + (f": --predict takes it with --init {best}" if best else "")
 
 
 def rows(s, best):
@@ -128,8 +128,8 @@ def rows(s, best):
     yield "mode", f"{s['mode']}, {who}"
     yield "model", f"{s['model']}, {s['params']:,} parameters"
     if s["steps"]:
-        early = f"; stopped early, after epoch {s['epochs']}" if s.get("stopped_early") else ""
-        yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:.1f} s{early}"
+        early = f"; stopped early, after epoch {s['epochs']:,}" if s.get("stopped_early") else ""
+        yield "trained", f"{s['steps']:,} steps, {s['samples']:,} samples, {s['seconds']:,.1f} s{early}"
         yield "throughput", f"{s['samples_per_second']:,.0f} samples/s"
         if s.get("policy"):
             yield "policy", policy(s["policy"])
@@ -138,8 +138,8 @@ def rows(s, best):
         if s.get("round_steps"):  # sync.steps_by_speed
             yield "rounds", f"{by_worker(s['round_steps'])} steps of the workers in a round"
         if s["step_ms_p50"]:  # 0 if all steps were warm-up
-            yield "step", (f"{s['step_ms_p50']:.2f} ms (p99 {s['step_ms_p99']:.2f}), "
-                           f"{s['exchange_wait_ms_p50']:.2f} ms of it waiting for the exchange")
+            yield "step", (f"{s['step_ms_p50']:,.2f} ms (p99 {s['step_ms_p99']:,.2f}), "
+                           f"{s['exchange_wait_ms_p50']:,.2f} ms of it waiting for the exchange")
         yield "traffic", traffic(s)
         if s["train_loss"] is not None:
             yield "train loss", ", ".join([figure(s["train_loss"]), *known(s, (("accuracy", "train_accuracy"),))])
@@ -168,6 +168,7 @@ def draw_curves(out):
 
 
 def show(out, screen):
+    """Draws the curves, and shows the table."""
     summary = read_summary(out)
     screen.say()
     best = os.path.join(out, "best.safetensors")

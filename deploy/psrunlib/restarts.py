@@ -15,6 +15,7 @@ from .errors import JobError
 from .events import named
 from .out import RESULTS
 from .regular_file import open_text
+from .screen import tell
 from .watched import SSH_FAILED
 
 MOST_DELAY_S = 30
@@ -42,7 +43,7 @@ def choose_checkpoints(job):
     facts["checkpoint.minutes"] = MINUTES
     chosen = [f"checkpoint.minutes={MINUTES}"] + ["checkpoint.keep=1"] * (facts["checkpoint.keep"] == DEFAULT_KEEP)
     job.overrides = job.overrides + chosen
-    print(f"psrun: --restarts: no key says when to write checkpoints; {' '.join(chosen)}", file=sys.stderr, flush=True)
+    tell(f"psrun: --restarts: no key says when to write checkpoints; {' '.join(chosen)}", sys.stderr)
 
 
 @dataclass

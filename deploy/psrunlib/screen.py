@@ -24,8 +24,16 @@ def wrapped(text, stream, columns, indent=2):
         return text
     if all(len(group) <= columns - indent for group in re.split("  +", text)):  # as the figures of an epoch
         text = re.sub("(?<! ) (?! )", "\0", text)
+    text = re.sub(r"(?<=[a-zA-Z]) (?=\d)|(?<=\d) (?=([KMG]i?B|B|ms|s)\b)", "\0", text)  # a figure and its name or unit
     return textwrap.fill(text, columns, subsequent_indent=" " * indent, replace_whitespace=False,
                          break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+
+
+def tell(text, stream=None):
+    """Prints a text, where no job is running that would wait for a slow reader."""
+    stream = stream or sys.stdout
+    columns = stream.isatty() and os.get_terminal_size(stream.fileno()).columns or 80
+    print(wrapped(text, stream, columns), file=stream, flush=True)
 
 
 class Screen:

@@ -5,11 +5,16 @@ import json
 import os
 import re
 import sys
+import textwrap
 import time
 import urllib.request
 
+from . import report
 from .errors import JobError
 from .jobfile import JOB_FILE
+from .out import is_in_use
+from .regular_file import open_text
+from .screen import Screen
 
 EVERY_S = 1.0
 ANSWER_S = 5.0
@@ -55,9 +60,51 @@ def read(url):
         return status
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
-        raise JobError(f"no answer from {url}: {plain(reason)}: is the job running, with metrics.port?") from error
+        raise JobError(f"no answer from {url}: {plain(reason)}: is the job running, with metrics.port? "
+                       "If it has ended, give the folder of its run") from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise JobError(f"{url} is not the page of a job") from error
+
+
+# ---- a run that is over ----
+
+def show_ended(folder):
+    """The figures of the summary; without one, those of the last lines of metrics.jsonl."""
+    screen, path = Screen(), os.path.join(folder, "summary.json")
+    screen.waits = True
+    if not is_older(path, os.path.join(folder, JOB_FILE)):
+        how = "was interrupted" if report.read_summary(folder).get("interrupted") else "has finished"
+        screen.say(f"psrun: {folder} {how}")
+        try:
+            report.show(folder, screen)
+        except (LookupError, TypeError, ValueError) as error:
+            raise JobError(f"{path}: not the summary of a job") from error
+        return 0
+    last = {}
+    try:
+        with open_text(os.path.join(folder, "metrics.jsonl")) as f:
+            for line in f:
+                last.update(json.loads(line))
+    except (OSError, ValueError):
+        pass  # it has none, or its last line is cut short
+    if not last:
+        raise JobError(f"--top {folder}: no job is running there, and there are no figures of one")
+    screen.say(f"psrun: {folder} is not running, and did not finish; its last figures:")
+    for name in [n for n in last if n not in ("epoch", "seconds")]:
+        screen.say(f"  {name:<19} {last_figure(last[name])}", indent=22)
+    return 0
+
+
+def last_figure(value):
+    return count(value) if isinstance(value, int) else report.figure(value) if known(value) else "-"
+
+
+def is_older(path, other):
+    """Whether a file is not there, or from an earlier start than the other."""
+    try:
+        return os.path.getmtime(path) < os.path.getmtime(other)
+    except OSError:
+        return not os.path.exists(path)
 
 
 # ---- what is shown ----
@@ -71,7 +118,7 @@ def count(value):
 
 
 def fixed(value, digits):
-    return f"{value:.{digits}f}" if known(value) else "-"
+    return f"{value:,.{digits}f}" if known(value) else "-"
 
 
 def short(value):
@@ -133,22 +180,32 @@ COLUMNS = (  # title, to which side, text of a member; the bar stands before "se
     ("step", ">", lambda m: count(m["values"].get("step"))),
     ("step ms", ">", lambda m: fixed(step_ms(m) or None, 2)),
     ("sent/s", ">", lambda m: size(m["sent_per_second"])),
-    ("received/s", ">", lambda m: size(m["received_per_second"])),
+    ("recv/s", ">", lambda m: size(m["received_per_second"])),
     ("memory", ">", lambda m: size(m["values"].get("rss_bytes"))),
     ("cpu", ">", lambda m: fixed(m["cpu"], 2)),
     ("again", ">", lambda m: count((m["values"].get("restarts") or 0) + (m["values"].get("rejoins") or 0))))
-BAR_AT, BAR_TITLE = 5, "its parts"
+BAR_BEFORE, BAR_TITLE = "sent/s", "its parts"
+LEFT_OUT = ("again", "cpu", "host", "memory", "heard", "recv/s")  # in this order, where the terminal is narrow
 
 
 def table(members, width):
     """The head, and a line for each member. The bar takes what the columns leave."""
-    columns = [[title, *map(text, members)] for title, _, text in COLUMNS]
-    widths = [max(map(len, column)) for column in columns]
-    cells = max(len(BAR_TITLE), min(BAR_CELLS, width - 1 - sum(widths) - len(COLUMNS)))
+    columns = {title: [title, *map(text, members)] for title, _, text in COLUMNS}
+    widths = {title: max(map(len, column)) for title, column in columns.items()}
+    free = width - 1 - sum(widths.values()) - len(columns)
+    for title in LEFT_OUT:
+        if free < len(BAR_TITLE):
+            free += widths[title] + 1
+            del columns[title]
+    cells = max(len(BAR_TITLE), min(BAR_CELLS, free))
     most = max([step_ms(m) for m in members] + [1e-9])
     bars = [f"{BAR_TITLE:<{cells}}"] + [split_bar(m, most, cells) for m in members]
-    columns = [[f"{cell:{side}{w}}" for cell in column] for column, (_, side, _), w in zip(columns, COLUMNS, widths)]
-    return [" ".join(row) for row in zip(*columns[:BAR_AT], bars, *columns[BAR_AT:])]
+    sides = {title: side for title, side, _ in COLUMNS}
+    shown = []
+    for title, column in columns.items():
+        shown += [bars] * (title == BAR_BEFORE)
+        shown.append([f"{cell:{sides[title]}{widths[title]}}" for cell in column])
+    return [" ".join(row) for row in zip(*shown)]
 
 
 def lines(status, width):
@@ -165,28 +222,31 @@ def lines(status, width):
         out.append((plain(job["reason"]), "bad"))
     waits = status["waits_for"]
     out += [(f"everybody waits for: {plain(waits['text'])}", "bad" if waits["who"] in ("worker", "silent") else ""), ("", "")]
+    out = [(line, style) for text, style in out for line in textwrap.wrap(text, width - 1, subsequent_indent="  ") or [""]]
     head, *rows = table(members, width)
     out.append((head, "head"))
     for m, row in zip(members, rows):
         silent = known(m["silent_seconds"]) and m["silent_seconds"] >= 2
         out.append((row, "bad" if silent else ""))
-    return out + [("", ""), ("workers: # compute, . wait for data, - wait for the exchange", ""),
+    return out + [("", ""), ("workers: # compute, . wait for data, - for the exchange", ""),
                   ("servers: + sum, # apply (or both in one pass)", "")]
 
 
 # ---- the terminal ----
 
 class View:
-    def __init__(self, window, url):
-        self.window, self.url = window, url
+    """Until `q`; of a run's folder until the run ends."""
+
+    def __init__(self, window, url, folder):
+        self.window, self.url, self.folder = window, url, folder
         self.top = 0  # the first line that is shown
         self.text, self.problem = [], ""
 
     def update(self):
         try:
             self.text, self.problem = lines(read(self.url), self.window.getmaxyx()[1]), ""
-        except JobError as error:
-            self.problem = str(error)
+        except JobError:  # it has answered before
+            self.problem = "the page is gone: last figures"
 
     def draw(self):
         height, width = self.window.getmaxyx()
@@ -195,8 +255,8 @@ class View:
         self.window.erase()
         for y, (text, style) in enumerate(self.text[self.top:self.top + height - 1]):
             self._put(y, text, styles[style], width)
-        end = f"{self.problem}  " if self.problem else ""
-        self._put(height - 1, end + "q: quit, arrows: scroll", styles["bad" if self.problem else ""], width)
+        self._put(height - 1, "q: quit, arrows: scroll" + f"; {self.problem}" * bool(self.problem),
+                  styles["bad" if self.problem else ""], width)
         self.window.refresh()
 
     def _put(self, y, text, style, width):
@@ -221,6 +281,8 @@ class View:
             if time.monotonic() >= due:
                 self.update()
                 due = time.monotonic() + EVERY_S
+                if self.problem and self.folder and not is_in_use(self.folder):
+                    return
             self.draw()
             key = self.window.getch()
             if key in (ord("q"), 27):
@@ -229,7 +291,11 @@ class View:
 
 
 def top(where):
-    """Shows the job until `q`; once, as plain text, where the output is not a terminal."""
+    """Shows the job until `q`; once, as plain text, where the output is not a terminal. Of a run that is over, its
+    last figures."""
+    folder = where if os.path.isdir(where) else None
+    if folder and not is_in_use(folder):
+        return show_ended(folder)
     url = find(where)
     status = read(url)
     if not sys.stdout.isatty():
@@ -238,8 +304,8 @@ def top(where):
         return 0
     os.environ.setdefault("ESCDELAY", "25")
     try:
-        curses.wrapper(lambda window: View(window, url).run())
+        curses.wrapper(lambda window: View(window, url, folder).run())
     except curses.error as error:
         raise JobError(f"--top: this terminal ({os.environ.get('TERM', 'no TERM')}) cannot show it: {error}; "
                        "its text: psrun --top ... | cat") from error
-    return 0
+    return show_ended(folder) if folder and not is_in_use(folder) else 0

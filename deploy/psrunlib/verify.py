@@ -11,6 +11,7 @@ import os
 import struct
 
 from .errors import JobError
+from .screen import tell
 
 STEPS = 20
 BOUND = 1e-4
@@ -87,7 +88,7 @@ def verify(args, plan_job, run):
         job.out, job.out_is_ours = os.path.join(out, mode), False
         jobs.append(job)
     for job in jobs:
-        print(f"psrun: {job.mode}, {job.workers} workers", flush=True)
+        tell(f"psrun: {job.mode}, {job.workers} workers")
         code = run(job, args.verbose)
         if code != 0:
             return code
@@ -95,5 +96,5 @@ def verify(args, plan_job, run):
     with open(os.path.join(jobs[0].out, "summary.json"), encoding="utf-8") as f:
         steps = json.load(f)["steps"]
     code, text = verdict(jobs[0].workers, steps, *compare(*files))
-    print(f"psrun: {text}")
+    tell(f"psrun: {text}")
     return code

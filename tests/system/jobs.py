@@ -3,6 +3,7 @@
 PS_BIN names the folder of the programs (ctest sets it).
 """
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
@@ -70,6 +72,24 @@ def run_well(argv, code=0, timeout=300, **more):
     if done.returncode != code:
         raise AssertionError(f"{argv}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout
+
+
+def on_terminal(argv, columns, code=0, **more):
+    """Runs a program on a terminal of that width, and checks that its lines fit. Returns its output without colours."""
+    ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(list(map(str, argv)), stdin=its, stdout=its, stderr=its, **more) as program:
+        os.close(its)
+        said = b""
+        with contextlib.suppress(OSError):  # EIO: all its ends are closed
+            while piece := os.read(ours, 4096):
+                said += piece
+    os.close(ours)
+    text = re.sub(r"\x1b\[\d*[mK]", "", said.decode()).replace("\r\n", "\n")
+    long = [line for line in text.splitlines() if len(line) > columns]
+    if program.returncode != code or long:
+        raise AssertionError(f"{argv}: exit code {program.returncode}\n{text}\ntoo long: {long}")
+    return text
 
 
 def listening_ports(pid):

@@ -37,10 +37,10 @@ class LogLines(unittest.TestCase):
 
     def test_lines_fit_a_terminal(self):
         terminal = unittest.mock.Mock(isatty=lambda: True)
-        line = "[worker 0] epoch 1/6  test loss 0.7232 96.88%  train loss 0.9296 68.25%  best"
+        line = "[worker 0] epoch 1/6  test loss 0.7232 96.88%  train 0.9296 68.25%  best"
         self.assertEqual(screen.wrapped(line, terminal, 80, 11), line)
         self.assertEqual(screen.wrapped(line, terminal, 60, 11),
-                         "[worker 0] epoch 1/6  test loss 0.7232 96.88%\n" + " " * 11 + "train loss 0.9296 68.25%  best")
+                         "[worker 0] epoch 1/6  test loss 0.7232 96.88%\n" + " " * 11 + "train 0.9296 68.25%  best")
         self.assertEqual(screen.wrapped("one two three", terminal, 8), "one two\n  three")
         terminal.isatty = lambda: False
         self.assertEqual(screen.wrapped(line, terminal, 60, 11), line)

@@ -16,7 +16,8 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, run_well, torch_python, wait_until
+from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, on_terminal, run_well, torch_python, wait_until
+from psrunlib.top import lines, read
 
 SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",'
                     r'rank="(?P<rank>\d+)"\} (?P<value>\S+)')
@@ -126,6 +127,9 @@ class Page(Watched):
             self.assertEqual(done.returncode, 0, done.stdout)
             for name in ("server 0", "server 1", "worker 0", "worker 1", "everybody waits for: "):
                 self.assertIn(f"\n{name}", done.stdout)
+        for columns in (60, 80):
+            text = [line for line, _ in lines(read(f"http://127.0.0.1:{port}/status.json"), columns)]
+            self.assertLess(max(map(len, text)), columns, text)
 
     def check_door(self, port):
         """Only this host can open the page, and it can only read. Silent connections do no harm."""
@@ -195,7 +199,7 @@ class NoPage(JobTest):
     def test_top_without_a_job(self):
         port = free_port()
         Path(self.path("job.json")).write_text('{"metrics_port": 0}', encoding="utf-8")
-        for where, says in ((str(port), "is the job running, with metrics.port"), (self.path(), "that run has no page"),
+        for where, says in ((str(port), "is the job running, with metrics.port"), (self.path(), "no job is running there"),
                             ("a b", "give the page's address"), (self.path("none", "x"), "give the page's address")):
             done = Psrun.run([PSRUN, "--top", where])
             self.assertEqual(done.returncode, 1)
@@ -293,17 +297,39 @@ class Files(JobTest):
         self.assertIn("1.00x  " + runs[0], table[1])
         self.assertIn(runs[1], table[2])
         svg = ET.parse(plot).getroot()
-        lines = svg.iter("{http://www.w3.org/2000/svg}polyline")
-        self.assertEqual([len(line.get("points").split()) for line in lines],
+        self.assertEqual([len(points) for points in self.curves(svg)[1::2]],
                          [sum(figure in r for r in self.records(f"run {k}"))
-                          for k in range(2) for figure in ("loss_mean", "test_loss", "train_accuracy", "test_accuracy")])
+                          for k in range(2) for figure in ("test_loss", "test_accuracy")])
         logarithmic = run_well([*show, "--log", *runs])
         self.assertEqual(logarithmic, said)
         self.assertNotEqual(ET.tostring(ET.parse(plot).getroot()), ET.tostring(svg))
         self.assertIn(runs[0], [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")])
+        for columns in (60, 80):
+            self.assertIn("run 0", on_terminal([show[0], "run 0", "run 1"], columns, cwd=self.path()))
+            self.assertRegex(on_terminal([PSRUN, "--top", "run 0"], columns, cwd=self.path()), "run 0 has finished\n(.*\n)+  test  ")
         for code, says, *args in ((2, "name the folders", "--plot", plot), (2, "no such option", "--what"),
                                   (1, "cannot", "--plot", "/none/x", runs[0])):
             self.assertIn(says, run_well([show[0], *args], code))
+
+
+    @staticmethod
+    def curves(svg):
+        """The points of each curve: for each run training loss, test loss, and the two accuracies."""
+        return [line.get("points").split() for line in svg.iter("{http://www.w3.org/2000/svg}polyline")]
+
+    def test_short_records_are_no_spikes(self):
+        """Epochs of 11 steps, and a record every 10. A step counts as much in a long record as in a short one."""
+        records = [{"step": step, "loss_mean": loss} for step, loss in ((10, 1), (11, 3), (20, 1), (22, 6))]
+        records += [{"step": step, "test_loss": loss} for step, loss in ((10, 1), (22, (1 * 3 + 9 * 1 + 2 * 6) / 12))]
+        Path(self.path("metrics.jsonl")).write_text("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records))
+        Path(self.path("summary.json")).write_text("{}")
+        run_well([ROOT / "deploy/show-runs", "--plot", self.path("a.svg"), self.path()])
+        train, test = self.curves(ET.parse(self.path("a.svg")).getroot())
+        self.assertEqual(train, test)
+        for code, says in ((1, "summary.json: "), (0, "did not finish; its last figures:\n  step                22\n")):
+            done = Psrun.run([PSRUN, "--top", self.path()])
+            self.assertEqual((done.returncode, says in done.stdout), (code, True), done.stdout)
+            Path(self.path("summary.json")).unlink(missing_ok=True)
 
 
 TENSORBOARD = """
