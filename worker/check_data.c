@@ -134,10 +134,10 @@ static void print_read(const ps_dataset *set, const figures *f, FILE *out)
     const double variance = fmax(f->squares / n - mean * mean, 0);
     if (f->samples == set->n && set->table && set->preprocessing->named) return;
     print_item(out, "  read",
-               "%s%" PRId64 " in %.1f s: from %.4g to %.4g, mean %.4g, "
+               "%s%s in %.1f s: from %.4g to %.4g, mean %.4g, "
                "deviation %.4g%s",
-               f->samples == set->n ? "all " : "", f->samples, f->seconds, f->least,
-               f->most, mean, sqrt(variance),
+               f->samples == set->n ? "all " : "", PS_COUNTED(f->samples), f->seconds,
+               f->least, f->most, mean, sqrt(variance),
                f->samples == set->n ? "" : "; the others were not looked at");
 }
 
@@ -213,7 +213,7 @@ static void warn_of_unlike(const ps_check_data_options *o, const ps_dataset *set
 static void print_categories(const ps_class_names *texts, int room, FILE *out)
 {
     char name[NAME_BYTES];
-    room -= fprintf(out, "%" PRId64 " text%s:", texts->n, check_data_plural(texts->n));
+    room -= fprintf(out, "%s text%s:", PS_COUNTED(texts->n), check_data_plural(texts->n));
     for (int64_t k = 0; k < texts->n; k++) {
         const int n = (int)ps_printable(texts->names[k], name, sizeof name);
         const bool last = k + 1 == texts->n;
@@ -230,9 +230,9 @@ static int check_data_missing(const range *r, const range *test, char out[2 * NA
 {
     int n = 0;
     out[0] = '\0';
-    if (r->missing > 0) n = sprintf(out, ", %" PRId64 " missing", r->missing);
+    if (r->missing > 0) n = sprintf(out, ", %s missing", PS_COUNTED(r->missing));
     if (test->missing > 0)
-        n += sprintf(out + n, ", %" PRId64 " missing in data.test", test->missing);
+        n += sprintf(out + n, ", %s missing in data.test", PS_COUNTED(test->missing));
     return n;
 }
 
@@ -292,12 +292,12 @@ static ps_err print_columns(const ps_check_data_options *o, FILE *out)
     ps_err err = find_ranges(set->table, ranges);
     if (err == PS_OK && test->table && test != set)
         err = find_ranges(test->table, of_test);
-    print_item(out, "columns", "%" PRId64 ", which become %" PRId64 " input%s", n,
-               set->dims.d[0], check_data_plural(set->dims.d[0]));
+    print_item(out, "columns", "%s, which become %s input%s", PS_COUNTED(n),
+               PS_COUNTED(set->dims.d[0]), check_data_plural(set->dims.d[0]));
     for (int64_t i = 0; i < n && i < MOST_COLUMNS && err == PS_OK; i++)
         print_column(set, i, &ranges[i], &of_test[i], out);
     if (n > MOST_COLUMNS)
-        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", n - MOST_COLUMNS);
+        fprintf(out, "%*sand %s more\n", INDENT, "", PS_COUNTED(n - MOST_COLUMNS));
     print_left_out(&o->config->data, out);
     if (err == PS_OK) warn_of_unlike(o, set, ranges, out);
     free(ranges);
@@ -340,8 +340,8 @@ static ps_err list_faulty(const ps_check_data_options *o, const ps_dataset *set,
         err = ps_interrupt_check();
     }
     if (f->broken + f->odd > MOST_BROKEN)
-        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "",
-                f->broken + f->odd - MOST_BROKEN);
+        fprintf(out, "%*sand %s more\n", INDENT, "",
+                PS_COUNTED(f->broken + f->odd - MOST_BROKEN));
     fflush(out);
     ps_picture_reader_fini(&reader);
     free(sample);
@@ -360,14 +360,14 @@ static ps_err count_faulty(const ps_check_data_options *o, const part *p, ps_err
     char odd[96] = "", broken[128] = "";
     if (f.broken > 0)
         snprintf(broken, sizeof broken,
-                 "%" PRId64 " of %" PRId64 " pictures cannot be "
+                 "%s of %s pictures cannot be "
                  "read, as listed: remove them, or save them again",
-                 f.broken, f.read);
+                 PS_COUNTED(f.broken), PS_COUNTED(f.read));
     if (f.odd > 0)
         snprintf(odd, sizeof odd,
-                 "%" PRId64 " of %" PRId64 " have another size: set "
+                 "%s of %s have another size: set "
                  "data.resize",
-                 f.odd, f.read);
+                 PS_COUNTED(f.odd), PS_COUNTED(f.read));
     return ps_err_set(err, "%s: %s%s%s", p->key, broken, f.broken && f.odd ? "; " : "",
                       odd);
 }
@@ -410,15 +410,15 @@ static void print_classes(const ps_check_data_options *o, int64_t classes,
     fprintf(out, "%*s%10s%11s  class\n", INDENT, "",
             first == second ? "data.test" : "data.train", two ? "data.test" : "");
     for (int64_t k = 0; k < classes && k < MOST_ROWS; k++) {
-        fprintf(out, "%*s%10" PRId64, INDENT, "", train[k]);
+        fprintf(out, "%*s%10s", INDENT, "", PS_COUNTED(train[k]));
         if (two)
-            fprintf(out, "%11" PRId64, test[k]);
+            fprintf(out, "%11s", PS_COUNTED(test[k]));
         else
             fprintf(out, "%11s", "");
         fprintf(out, "  %s\n", class_text(first, k, name));
     }
     if (classes > MOST_ROWS)
-        fprintf(out, "%*sand %" PRId64 " more\n", INDENT, "", classes - MOST_ROWS);
+        fprintf(out, "%*sand %s more\n", INDENT, "", PS_COUNTED(classes - MOST_ROWS));
 }
 static ps_err print_labels(const ps_check_data_options *o, FILE *out)
 {
@@ -435,13 +435,13 @@ static ps_err print_labels(const ps_check_data_options *o, FILE *out)
             ignored = check_data_count_classes(sets[i], classes, counts + i * classes);
     char name[ITEM_BYTES / 2] = "";
     names_text(o->config->data.target, name);
-    print_item(out, name[0] ? "target" : "classes", "%s%s%" PRId64 " class%s", name,
-               name[0] ? ", " : "", known, known == 1 ? "" : "es");
+    print_item(out, name[0] ? "target" : "classes", "%s%s%s class%s", name,
+               name[0] ? ", " : "", PS_COUNTED(known), known == 1 ? "" : "es");
     print_classes(o, classes, counts, counts + classes, out);
     if (ignored > 0)
         print_item(out, "left out",
-                   "%" PRId64 " samples with the label %" PRId64 " (train.ignore_index)",
-                   ignored, o->config->train.ignore_index);
+                   "%s samples with the label %" PRId64 " (train.ignore_index)",
+                   PS_COUNTED(ignored), o->config->train.ignore_index);
     free(counts);
     return PS_OK;
 }
@@ -467,9 +467,10 @@ static ps_err print_ids(const ps_dataset *set, FILE *out)
     }
     if (set->n_ids > 0)
         print_item(out, "  ids",
-                   "%" PRId64 " columns, C1 to C%" PRId64 "; %" PRIu64 " to %" PRIu64
-                   " different ids in a column, %" PRIu64 " in all",
-                   set->n_ids, set->n_ids, least, most, sum);
+                   "%" PRId64 " columns, C1 to C%" PRId64
+                   "; %s to %s different ids in a column, %s in all",
+                   set->n_ids, set->n_ids, PS_COUNTED(least), PS_COUNTED(most),
+                   PS_COUNTED(sum));
     return PS_OK;
 }
 
@@ -491,10 +492,10 @@ static void print_numbers(const ps_check_data_options *o, FILE *out)
                    named ? targets[k].name : "", named ? ", " : "",
                    ps_word_name(ps_loss_words, (int)o->spec->loss),
                    ps_readable_value(f.least, least), ps_readable_value(f.most, most),
-                   ps_readable_figure(f.sum / (double)f.values, mean));
+                   ps_readable_value(f.sum / (double)f.values, mean));
     }
     if (set->n_targets > MOST_ROWS)
-        print_item(out, "", "and %" PRId64 " more", set->n_targets - MOST_ROWS);
+        print_item(out, "", "and %s more", PS_COUNTED(set->n_targets - MOST_ROWS));
 }
 
 /* --- all --------------------------------------------------------------------------- */
@@ -534,10 +535,10 @@ static ps_err check_data_part(const ps_check_data_options *o, const part *p, FIL
         return PS_OK;
     }
     if (set->table && set->preprocessing->named)
-        print_item(out, p->key, "%" PRId64 " sample%s%s", set->n,
+        print_item(out, p->key, "%s sample%s%s", PS_COUNTED(set->n),
                    check_data_plural(set->n), source);
     else
-        print_item(out, p->key, "%" PRId64 " sample%s, %s %s%s", set->n,
+        print_item(out, p->key, "%s sample%s, %s %s%s", PS_COUNTED(set->n),
                    check_data_plural(set->n), check_data_storage_of(set),
                    ps_dims_product_text(&set->dims, shape), source);
     if (set->notes) print_item(out, "  note", "%s", set->notes);
@@ -566,15 +567,15 @@ static void print_steps(const ps_check_data_options *o, FILE *out)
     once.train.steps = 0;
     const int64_t steps =
         (int64_t)ps_trainer_total_steps(&once, o->sampler, o->accumulate, 0);
-    print_item(out, "an epoch", "%" PRId64 " step%s of %" PRId64 " samples; %d worker%s",
-               steps, check_data_plural(steps), each, o->sampler->world_size,
+    print_item(out, "an epoch", "%s step%s of %s samples; %d worker%s", PS_COUNTED(steps),
+               check_data_plural(steps), PS_COUNTED(each), o->sampler->world_size,
                check_data_plural(o->sampler->world_size));
     if (steps * each < n)
         print_item(out, "  left out",
-                   "%" PRId64 " samples of each epoch, others each time "
+                   "%s samples of each epoch, others each time "
                    "(data.drop_last, data.drop_last_batch)",
-                   n - steps * each);
-    print_item(out, "the job", "%" PRIu64 " step%s", o->total_steps,
+                   PS_COUNTED(n - steps * each));
+    print_item(out, "the job", "%s step%s", PS_COUNTED(o->total_steps),
                check_data_plural((int64_t)o->total_steps));
 }
 

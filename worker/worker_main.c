@@ -43,7 +43,23 @@ static const ps_cli_program program = {
 static bool worker_main_answers(const ps_cli *cli)
 {
     return cli->input || cli->describe || cli->export_torch || cli->check_data ||
-           (cli->predict && cli->shares == 1) || cli->serve;
+           (cli->predict && cli->shares == 1) || cli->join_shares > 0 || cli->serve;
+}
+
+/* A line of the log where a person waits for the answer: as psrun prints its own lines,
+ * without time and role. */
+static void worker_main_say(void *ctx, ps_log_level level, const char *text)
+{
+    (void)ctx;
+    const int columns = ps_terminal_columns(stderr);
+    const bool warns = level >= PS_LOG_WARN, yellow = warns && columns > 0;
+    char line[2048];
+    snprintf(line, sizeof line, "ps-worker: %s%s", warns ? "warning: " : "", text);
+    flockfile(stderr);
+    if (yellow) fputs("\x1b[33m", stderr);
+    ps_print_wrapped(stderr, columns, 0, 2, line);
+    if (yellow) fputs("\x1b[0m", stderr);
+    funlockfile(stderr);
 }
 
 static int worker_main_fail(const ps_cli *cli, ps_err err)
@@ -153,6 +169,8 @@ int main(int argc, char **argv)
         char role[32] = "worker";
         if (cli.rank >= 0) snprintf(role, sizeof role, "worker/%d", cli.rank);
         ps_log_init(role, cli.log_level);
+        if (worker_main_answers(&cli))
+            ps_log_set_sink(worker_main_say, NULL, cli.log_level);
         err = ps_interrupt_init();
         if (err == PS_OK) err = ps_clock_watch(); // after it: signals are blocked
     }

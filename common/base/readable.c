@@ -36,10 +36,8 @@ const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES])
 const char *ps_readable_value(double value, char out[PS_READABLE_BYTES])
 {
     const double size = fabs(value);
-    if (size < 1e4 && value == floor(value))
-        snprintf(out, PS_READABLE_BYTES, "%.0f", value); // a year, say
-    else if (size < 1e9 && size >= 1e4)
-        ps_readable_whole(value, out);
+    if (size < 1e9 && (size >= 1e4 || value == floor(value)))
+        snprintf(out, PS_READABLE_BYTES, "%.0f", value);
     else if (size >= 1e-3 && size < 1e4)
         snprintf(out, PS_READABLE_BYTES, "%.4g", value);
     else

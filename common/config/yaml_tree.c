@@ -145,6 +145,11 @@ static ps_err parser_error(const reader *r)
     if (p->error == YAML_READER_ERROR)
         return ps_err_set(PS_ERR_CONFIG, "%s: byte %zu: %s", r->file, p->problem_offset,
                           problem);
+    // libyaml calls it so only within a plain scalar.
+    if (strstr(problem, "tab character") ||
+        (strstr(problem, "cannot start any token") && *p->buffer.pointer == '\t'))
+        return ps_yaml_error(&at,
+                             "bad YAML: a tab indents this line: indent with spaces");
     if (p->context && strstr(p->context, "alias"))
         return ps_yaml_error(&at, "bad YAML: %s: %s", problem, QUOTES);
     if (p->context) return ps_yaml_error(&at, "bad YAML: %s (%s)", problem, p->context);

@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, run_well, wait_until
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, on_terminal, run_well, wait_until
 from test_bench import TORCH, needs_torch
 
 PYTORCH = """
@@ -347,8 +347,10 @@ class Predict(JobTest):
         argv = ["--predict", self.path("x.csv"), "--init", self.path("table", "model.safetensors"), job]
         text = self.psrun(*argv, out="said", code=1)
         self.assertIn("data is (3), the model's input is (2): leave out the class column", text)
-        self.assertIn(f"data of={self.path('x.csv')} note=", text)
-        self.assertIn("leave out the last column", self.psrun(*argv, "model.loss=mse", out="said", code=1))
+        self.assertIn(f"data of {self.path('x.csv')}: ", text)
+        text = on_terminal([PSRUN, "--build-dir", BIN.parent, "--out", self.path("said"), *argv, "model.loss=mse"], 60, 1)
+        self.assertRegex(text, r"\Aps-worker: data of ")
+        self.assertIn("leave out the last column", " ".join(text.split()))
         Path(self.path("x.csv")).write_text("1\n", encoding="ascii")
         self.assertIn("give the samples the shape of those in training", self.psrun(*argv, out="said", code=1))
         argv[3] = self.path("table")
@@ -387,7 +389,7 @@ class CheckData(JobTest):
         with gzip.open(ROOT / "configs/digits/train-images-idx3-ubyte.gz") as f:
             pixels = f.read()[16:]
         n = len(labels)
-        self.assertIn(f"data.train  {n} samples, uint8, 1 x 8 x 8\n  read      all {n} in ", printed)
+        self.assertIn(f"data.train  {n:,} samples, uint8, 1 x 8 x 8\n  read      all {n:,} in ", printed)
         self.assertIn(f"from 0 to 1, mean {sum(pixels) / len(pixels) / 16:.4g}, ", printed)
         for k in range(10):
             self.assertRegex(printed, rf"(?m)^ +{labels.count(k)} +[0-9]+  {k}$")
@@ -405,7 +407,7 @@ class CheckData(JobTest):
                  "90000,0.25," + "0," * 12 + "1"]
         Path(self.path("train.csv")).write_text("\n".join(lines), encoding="ascii")
         text = self.psrun("--check-data", config)
-        self.assertRegex(text, r"\n +column 1 v1 +30 to 90,000\n +column 2 v2 +-0.5 to 0.25\n")
+        self.assertRegex(text, r"\n +column 1 v1 +30 to 90000\n +column 2 v2 +-0.5 to 0.25\n")
         self.assertIn("column 14 v14", text)
         self.assertIn("column 1 v1 are 1.8e+05 times as large as those of column 2 v2: bring all to a like size, for "
                       "instance (x - mean) / std, or begin the layers with batch_norm1d", " ".join(text.split()))

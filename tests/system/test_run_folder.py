@@ -87,7 +87,7 @@ class Numbers(Folder):
     @needs_torch
     def test_numbers(self):
         text = self.train("price", 1, "loss: mse,")
-        self.assertRegex(text, r"epoch 3/3  test loss \S+ R2 0\.\d+  train loss \S+")
+        self.assertRegex(text, r"epoch 3/3  test loss \S+ R2 0\.\d+  train \S+")
         self.predict("test")
         rows = [(float(r["truth"]), float(r["output_price"])) for r in self.said()]
         with open(self.path("all.csv"), newline="", encoding="utf-8") as f:
@@ -124,7 +124,7 @@ class Classes(Folder):
     @needs_torch
     def test_classes(self):
         text = self.train("kind", 2)
-        self.assertRegex(text, r"epoch 1/3  test loss \S+ \d+\.\d\d%  train loss \S+ \d+\.\d\d%  best\n")
+        self.assertRegex(text, r"epoch 1/3  test loss \S+ \d+\.\d\d%  train \S+ \d+\.\d\d%  best\n")
         self.check_curves()
         self.predict(self.path("all.csv"))
         rows = self.said()
@@ -165,7 +165,7 @@ class Classes(Folder):
     def check_server(self, rows):
         port = free_port()
         run = self.start_psrun("--serve", port, self.path("elsewhere"), out="served")
-        self.assertTrue(read_until(run.stdout, f"at=http://127.0.0.1:{port}/predict"))
+        self.assertTrue(read_until(run.stdout, f"at http://127.0.0.1:{port}/predict"))
         url = f"http://127.0.0.1:{port}/"
         self.assertEqual(self.ask(url)[0], 200)
         lines = list(csv.DictReader(self.text_of("new.csv").splitlines()))

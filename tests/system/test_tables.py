@@ -189,6 +189,7 @@ class Tables(JobTest):
                 (["data.drop=[price]"], "data.target: \"price\" is in data.drop, too: leave it out of one"),
                 (["data.target=[]", "data.drop=[]", "data.test_by=area"], "data.test_by: 'area' is neither random nor order"),
                 (["data.kind=npy"], "data.target: needs data.kind csv"),
+                (["data.target=[price, area]"], ': set out: 2 in linear "all" (' + self.numbers + ":1)"),
                 (["model.loss=cross_entropy"], "to predict numbers, set model.loss to mse")):
             with self.subTest(settings=settings):
                 self.assertIn(says, " ".join(self.psrun("--check-data", self.numbers, *settings, code=1).split()))
@@ -206,7 +207,7 @@ class Tables(JobTest):
         self.assertIn("left out id, kind (data.drop)", said)
         self.assertIn(f"target price, a number (regression, mse): {low:.4g} to {high:.4g}, mean ", said)
         said = " ".join(self.psrun("--check-data", self.classes, "model.layers=[linear: {out: 4}]").split())
-        self.assertIn("look at there are 3 classes, and the last layer has 4 outputs: give it 3", said)
+        self.assertIn("look at there are 3 classes, and the model has 4 outputs: set out: 3 in the last layer data.test", said)
         kinds = [row["kind"] for row in rows_of(150, 1)]
         for k, name in enumerate(("large", "mid", "small")):
             train, test = map(int, re.search(rf"(\d+) (\d+) {k} {name}", said).groups())
@@ -214,11 +215,13 @@ class Tables(JobTest):
 
     def test_columns_to_look_at(self):
         """An index without a name, as pandas writes it, and numbers with a unit."""
-        lines = [f"{i},{i % 7}.5 m{i},{i % 3},{i % 5}" for i in range(60)]
-        Path(self.path("odd.csv")).write_text("\n".join([",area,old,price", *lines]) + "\n")
+        lines = [f"{i},{i % 7}.5 m{i},{i % 3},{i % 5},7,a" for i in range(60)]
+        Path(self.path("odd.csv")).write_text("\n".join([",area,old,price,same,also", *lines]) + "\n")
         odd = ["--check-data", self.numbers, f"data.train={self.path('odd.csv')}", "data.test=", "data.drop=[old]"]
         said = " ".join(self.psrun(*odd).split())
         self.assertIn('"column 1" rises from line to line: if it is an index or an id, add it to data.drop', said)
+        for name, value in (("same", "7"), ("also", "a")):
+            self.assertIn(f'"{name}" is {value} in every line, and says nothing: add it to data.drop', said)
         self.assertIn('all texts of "area" begin with a number, such as "0.5 m', said)
         said = " ".join(self.psrun(*odd[:-1], "data.drop=[old, column 1]").split())
         self.assertNotIn("rises", said)

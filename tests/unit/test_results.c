@@ -160,7 +160,7 @@ TEST(progress_fits_its_width)
     assert_int_equal(text[strlen(text) - 1], '\r');
     s.epochs = 40, s.step = 500, s.steps = 2000, s.samples_per_second = 35316;
     show(80, &s, text, sizeof text);
-    assert_string_equal(text, "|███▎         |  25%  epoch 1/40  step 500/2000  "
+    assert_string_equal(text, "|███         |  25%  epoch 1/40  step 500/2,000  "
                               "loss 1.5000  35.3 k/s  1:02:03\r");
     show(60, &s, text, sizeof text);
     assert_string_equal(text, "|██      |  25%  epoch 1/40  loss 1.5000  35.3 k/s  "

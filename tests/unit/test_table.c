@@ -238,8 +238,10 @@ TEST(mistakes_are_named)
     check_bad("x,y\n1,0.5\n", "y\n", &classes,
               "to predict numbers, set model.loss to mse");
     check_bad("x,y\n1,a\n1,b\n1,c\n1,d\n", "y\n", &classes,
-              "has 4 classes (a, b, c, d): give the last layer 4 outputs, not 3");
-    check_bad("x,y,z\n1,2,3\n", "y\nz\n", &number, "2 columns; give the last layer 2");
+              "has 4 classes (a, b, c, d), and the model 3 outputs: give the last layer "
+              "4 outputs");
+    check_bad("x,y,z\n1,2,3\n", "y\nz\n", &number,
+              "2 columns; the model has 1 output: give the last layer 2 outputs");
     check_bad("x,y,z\n1,2,3\n", "y\nz\n", &classes, "set model.loss to mse, or name one");
     check_bad("x,y\n\xff,2\n", "y\n", &number, "is not UTF-8: convert the file");
     check_bad("\xff,y\n1,2\n", "y\n", &number, "is not UTF-8: convert the file");

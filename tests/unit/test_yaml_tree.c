@@ -78,6 +78,8 @@ TEST(bad_yaml_names_the_line)
     assert_refused("? [a, b]\n: 1\n", "a key has to be a word");
     assert_refused("a: \"\\0\"\n", "NUL");
     assert_refused("a: 1\n---\nb: 1\n", "second document");
+    assert_refused("a:\n\tb: 1\n", "t.yaml:2: bad YAML: a tab indents this line");
+    assert_refused("a:\n  b: c\n\td: 1\n", "t.yaml:3: bad YAML: a tab indents this line");
 }
 
 TEST(patterns_without_quotes_are_explained)

@@ -1,6 +1,7 @@
 #include "describe.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "device.h"
@@ -8,6 +9,7 @@
 #include "model_spec.h"
 #include "optimizer.h"
 #include "readable.h"
+#include "wrapped.h"
 
 typedef struct counts {
     uint64_t params, outputs, products; // outputs: elements; products: multiply-adds
@@ -58,6 +60,18 @@ static widths widths_of(const ps_model_spec *spec)
         widths_fit(&w.shape, ps_dims_product_text(&spec->layers[i].out, shape));
     }
     return w;
+}
+
+/* A sentence, or a line that may be longer than the terminal is wide. */
+__attribute__((format(printf, 3, 4))) static void describe_say(FILE *out, int indent,
+                                                               const char *fmt, ...)
+{
+    char text[640];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    ps_print_wrapped(out, ps_terminal_columns(out), 0, indent, text);
 }
 
 static void print_line(FILE *out, const widths *w, const char *name, const char *kind,
@@ -121,11 +135,11 @@ static void print_precision(const ps_config *config, const ps_model_spec *spec, 
     fputs("). Sums, losses, logits and the\nweights that are stepped are float32.\n",
           out);
     if (ps_device_open(train->device.kind, &options, &device) != PS_OK) {
-        fprintf(out, "Not on this machine: %s\n", ps_err_message());
+        describe_say(out, 2, "Not on this machine: %s", ps_err_message());
         return;
     }
     ps_device_describe(device, text, sizeof text);
-    fprintf(out, "On this machine: %s\n", text);
+    describe_say(out, 2, "On this machine: %s", text);
     ps_device_close(&device);
 }
 
@@ -142,9 +156,10 @@ static void print_parts(const part *parts, size_t n, FILE *out)
     for (size_t i = 0; i < n; i++) {
         sum += parts[i].bytes;
         if (parts[i].bytes == 0) continue;
-        fprintf(out, "  %-22s %11s%s%s\n", parts[i].what,
-                bytes_text(parts[i].bytes, text), parts[i].note[0] ? "  " : "",
-                parts[i].note);
+        const int at =
+            fprintf(out, "  %-22s %11s", parts[i].what, bytes_text(parts[i].bytes, text));
+        if (parts[i].note[0]) fputs("  ", out);
+        ps_print_wrapped(out, ps_terminal_columns(out), at + 2, at + 2, parts[i].note);
     }
     fprintf(out, "  %-22s %11s\n", "together", bytes_text(sum, text));
 }
@@ -182,15 +197,18 @@ static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
         {"batches ahead", input * batches_ahead(config), "data.prefetch"},
         {"optimizer's states", servers ? 0 : states,
          shared ? "divided among the workers" : states_text}};
-    fputs("\nA worker's memory, beside the program (about 20 MiB) and the data:\n", out);
+    fputc('\n', out);
+    describe_say(out, 2,
+                 "A worker's memory, beside the program (about 20 MiB) and the data:");
     print_parts(worker, sizeof worker / sizeof *worker, out);
     const part server[] = {{"weights", trained, ""},
                            {"gradients", trained, "of each worker that is on its way"},
                            {"optimizer's states", states, states_text}};
     if (servers) fputs("All servers together:\n", out);
     if (servers) print_parts(server, sizeof server / sizeof *server, out);
-    fprintf(out, "A step of a worker sends %s and receives as much, without a codec.\n",
-            bytes_text(trained, sent));
+    describe_say(out, 2,
+                 "A step of a worker sends %s and receives as much, without a codec.",
+                 bytes_text(trained, sent));
     return PS_OK;
 }
 
@@ -201,10 +219,11 @@ static void print_rows(const ps_model_spec *spec, FILE *out)
         const ps_layer *l = &spec->layers[i];
         const ps_row_spec *r = spec->rows + l->first_table;
         if (l->kind != PS_LAYER_EMBEDDING_BAG) continue;
-        fprintf(
-            out,
-            "\n%s: %d table%s of rows on the servers, dim %u, %s, lr %g; an id takes %s "
-            "once a gradient has reached it.\n",
+        fputc('\n', out);
+        describe_say(
+            out, 2,
+            "%s: %d table%s of rows on the servers, dim %u, %s, lr %g; an id takes %s "
+            "once a gradient has reached it.",
             l->name, l->n_tables, l->n_tables > 1 ? "s" : "", r->dim,
             ps_word_name(ps_row_optimizer_words, (int)r->optimizer), r->lr,
             bytes_text(ps_row_spec_row_bytes(r), bytes));

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "mem.h"
 #include "readable.h"
 #include "regular_file.h"
+#include "wrapped.h"
 
 enum { NPY_HEADER = 128, COPIED_BYTES = 1 << 16, NAME_MAX_BYTES = 64 };
 enum { PROBABILITIES_MAX = 128 }; // columns; predictions.npy has all
@@ -404,6 +406,19 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
 
 /* ---- the end ---- */
 
+/* As a line of psrun's summary. */
+__attribute__((format(printf, 2, 3))) static void predictions_print(const char *label,
+                                                                    const char *fmt, ...)
+{
+    char said[PATH_MAX + 256];
+    const int at = printf("  %-11s ", label);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(said, sizeof said, fmt, args);
+    va_end(args);
+    ps_print_wrapped(stdout, ps_terminal_columns(stdout), at, at, said);
+}
+
 /* In the form of psrun's summary; a share's goes to the log. */
 static void predictions_report(const ps_predictions *p)
 {
@@ -415,13 +430,13 @@ static void predictions_report(const ps_predictions *p)
                 p->o.share, p->o.shares, p->done, rate);
         return;
     }
-    printf("  predicted   %" PRId64 " sample%s, %s samples/s\n", p->done,
-           p->done == 1 ? "" : "s", ps_readable_whole(rint(rate), text));
+    predictions_print("predicted", "%s sample%s, %s samples/s", PS_COUNTED(p->done),
+                      p->done == 1 ? "" : "s", PS_COUNTED(rint(rate)));
     ps_measures_text(&m, figures, sizeof figures);
     if (p->weight > 0)
-        printf("  figures     %s%sloss %s\n", figures, figures[0] ? ", " : "",
-               ps_readable_figure(p->loss / p->weight, text));
-    printf("  results     %s\n", p->files[CSV].path);
+        predictions_print("figures", "%s%sloss %s", figures, figures[0] ? ", " : "",
+                          ps_readable_figure(p->loss / p->weight, text));
+    predictions_print("results", "%s", p->files[CSV].path);
     fflush(stdout);
 }
 

@@ -197,7 +197,9 @@ static ps_err serve_requests(ps_loaded_model *m, const ps_cli *cli)
     ps_http_server *server;
     const ps_err err = ps_http_server_start(&options, &server);
     if (err != PS_OK) return ps_err_prefix(err, "--serve");
-    PS_INFO("serving", "at=http://127.0.0.1:%d%s", ps_http_server_port(server), PATH);
+    const int port = ps_http_server_port(server);
+    PS_INFO("serving", "at http://127.0.0.1:%d%s; http://127.0.0.1:%d/ says how to ask",
+            port, PATH, port);
     ps_err run = PS_OK;
     while (run == PS_OK && !ps_interrupted())
         run = ps_http_server_run(server, WAIT_MS);

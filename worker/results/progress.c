@@ -73,10 +73,10 @@ static int format_figures(const ps_progress_state *s, double share, words form, 
     format_left(s->seconds_left, left, sizeof left);
     format_wait(s, wait, sizeof wait);
     if (form != SHORT)
-        snprintf(steps, sizeof steps, "  step %llu/%llu", (unsigned long long)s->step,
-                 (unsigned long long)s->steps);
-    return snprintf(out, bytes, " %3.0f%%  epoch %lld/%lld%s  loss %s%s  %s%s  %s%s%s",
-                    share * 100, (long long)s->epoch, (long long)s->epochs, steps,
+        snprintf(steps, sizeof steps, "  step %s/%s", PS_COUNTED(s->step),
+                 PS_COUNTED(s->steps));
+    return snprintf(out, bytes, " %3.0f%%  epoch %s/%s%s  loss %s%s  %s%s  %s%s%s",
+                    share * 100, PS_COUNTED(s->epoch), PS_COUNTED(s->epochs), steps,
                     ps_readable_figure(s->loss, loss), full ? "" : wait,
                     ps_readable_count(s->samples_per_second, rate),
                     full ? " samples/s" : "/s", left, full ? " left" : "",
@@ -110,9 +110,9 @@ static void progress_write_line(const ps_progress *p, const ps_progress_state *s
 {
     char left[32], wait[96], loss[PS_READABLE_BYTES], rate[PS_READABLE_BYTES];
     format_left(s->seconds_left, left, sizeof left);
-    fprintf(p->out, "epoch %lld/%lld  step %llu/%llu  loss %s  %s samples/s  %s left%s\n",
-            (long long)s->epoch, (long long)s->epochs, (unsigned long long)s->step,
-            (unsigned long long)s->steps, ps_readable_figure(s->loss, loss),
+    fprintf(p->out, "epoch %s/%s  step %s/%s  loss %s  %s samples/s  %s left%s\n",
+            PS_COUNTED(s->epoch), PS_COUNTED(s->epochs), PS_COUNTED(s->step),
+            PS_COUNTED(s->steps), ps_readable_figure(s->loss, loss),
             ps_readable_count(s->samples_per_second, rate), left,
             format_wait(s, wait, sizeof wait));
     fflush(p->out);

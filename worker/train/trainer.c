@@ -554,7 +554,8 @@ ps_err ps_trainer_save(ps_trainer *t, const char *name)
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
-/* "  test loss 0.0518 97.20%": a loss, and the accuracy or R2 beside it. */
+/* "  test loss 0.0518 97.20%", with of "test loss": a loss, and the accuracy or R2 beside
+ * it. */
 static const char *trainer_loss_text(const char *of, double loss, double accuracy,
                                      double r2, char *out, size_t bytes)
 {
@@ -563,7 +564,7 @@ static const char *trainer_loss_text(const char *of, double loss, double accurac
         snprintf(more, sizeof more, " %.2f%%", accuracy * 100);
     else if (!isnan(r2))
         snprintf(more, sizeof more, " R2 %s", ps_readable_figure(r2, figure));
-    snprintf(out, bytes, "  %s loss %s%s", of, ps_readable_figure(loss, text), more);
+    snprintf(out, bytes, "  %s %s%s", of, ps_readable_figure(loss, text), more);
     return out;
 }
 
@@ -620,10 +621,11 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
     if (!isnan(r->train_loss))
         trainer_loss_text("train", r->train_loss, r->train_accuracy, NAN, train,
                           sizeof train);
-    ps_progress_line(t->o.progress, "epoch %*" PRId64 "/%" PRId64 "%s%s%s",
-                     snprintf(NULL, 0, "%" PRId64, t->epochs), epochs_done, t->epochs,
-                     trainer_loss_text("test", r->evaluation.loss, m->accuracy, m->r2,
-                                       test, sizeof test),
+    const char *all = PS_COUNTED(t->epochs);
+    ps_progress_line(t->o.progress, "epoch %*s/%s%s%s%s", (int)strlen(all),
+                     PS_COUNTED(epochs_done), all,
+                     trainer_loss_text("test loss", r->evaluation.loss, m->accuracy,
+                                       m->r2, test, sizeof test),
                      train, best ? "  best" : "");
 }
 

@@ -142,7 +142,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
         save_due(t) || ps_checkpointer_due(t->o.checkpointer, t->step - 1, t->step);
     if (record || t->step >= t->next_check || *stop || kept)
         PS_TRY(ps_trainer_record(t, record, last || kept, stop));
-    ps_trainer_show_progress(t, t->step_loss, epoch_ends);
+    ps_trainer_show_progress(t, t->step_loss, epoch_ends || last);
     // The same as in a job that is not interrupted: with a codec, saving changes weights.
     if (save_due(t) && (!*stop || t->o.checkpointer)) PS_TRY(save_weights(t));
     return ps_trainer_checkpoint_if_due(t, *stop);

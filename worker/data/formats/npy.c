@@ -411,10 +411,12 @@ static ps_err check_targets(const ps_source *source, const ps_npy_header *header
                           "(samples) or (samples, outputs)",
                           source->path, header->n_dims);
     if (wanted->n == 0 || columns == wanted->n) return PS_OK;
+    char mend[PS_OUTPUTS_TEXT];
     return ps_err_set(PS_ERR_FORMAT,
                       "%s: has %" PRId64
-                      " numbers for each sample; the model has %" PRId64 " outputs",
-                      source->path, columns, wanted->n);
+                      " numbers for each sample; the model has %" PRId64 " outputs: %s",
+                      source->path, columns, wanted->n,
+                      ps_wanted_outputs(wanted, columns, mend));
 }
 
 static double number_at(const char *items, int64_t i, const ps_npy_header *header)

@@ -64,8 +64,8 @@ ps_err ps_dataset_columns_check(const ps_class_names *columns, const char *where
 
 void ps_dataset_log(const ps_dataset *set, const char *key)
 {
-    if (set->notes) PS_INFO("data", "of=%s note=\"%s\"", key, set->notes);
-    if (set->doubts) PS_WARN("data", "of=%s note=\"%s\"", key, set->doubts);
+    if (set->notes) PS_INFO("data", "of %s: %s", key, set->notes);
+    if (set->doubts) PS_WARN("data", "of %s: %s", key, set->doubts);
 }
 
 ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool is_float,
@@ -198,6 +198,25 @@ static ps_err samples_check_finite(const ps_dataset *set, int64_t first)
     return PS_OK;
 }
 
+const char *ps_wanted_outputs(const ps_wanted *wanted, int64_t n,
+                              char out[PS_OUTPUTS_TEXT])
+{
+    const ps_yaml *last = wanted->last, *name = last ? ps_yaml_path(last, "name") : NULL;
+    if (!last) {
+        snprintf(out, PS_OUTPUTS_TEXT, "give the last layer %" PRId64 " outputs", n);
+        return out;
+    }
+    int used = snprintf(out, PS_OUTPUTS_TEXT, "set out: %" PRId64 " in %s", n,
+                        name && name->text ? "linear \"" : "the last layer");
+    if (name && name->text)
+        used +=
+            snprintf(out + used, PS_OUTPUTS_TEXT - (size_t)used, "%.40s\"", name->text);
+    if (last->line > 0)
+        snprintf(out + used, PS_OUTPUTS_TEXT - (size_t)used, " (%.120s:%d)", last->file,
+                 last->line);
+    return out;
+}
+
 /* Returns the error: the label of sample i is above the last class of the model. */
 static ps_err label_too_large(const ps_dataset *set, int64_t i, int64_t first,
                               const ps_wanted *wanted)
@@ -207,16 +226,17 @@ static ps_err label_too_large(const ps_dataset *set, int64_t i, int64_t first,
     for (int64_t k = 0; k < set->n; k++)
         if (!wanted->may_be_ignored || set->labels[k] != wanted->ignore_index)
             least = set->labels[k] < least ? set->labels[k] : least;
-    char mend[96];
-    snprintf(mend, sizeof mend,
-             label == wanted->n && least == 1
-                 ? "classes count from 0, and the least label here is 1: take 1 from all"
-                 : "give the last layer %" PRId64 " outputs, or mend the label",
-             (int64_t)label + 1);
+    char outputs[PS_OUTPUTS_TEXT], mend[PS_OUTPUTS_TEXT + 32];
+    snprintf(mend, sizeof mend, "%s, or mend the label",
+             ps_wanted_outputs(wanted, (int64_t)label + 1, outputs));
     return ps_err_set(PS_ERR_FORMAT,
                       "sample %" PRId64 " has the label %" PRId32 "; the model's %" PRId64
                       " classes are 0 to %" PRId64 ": %s",
-                      first + i, label, wanted->n, wanted->n - 1, mend);
+                      first + i, label, wanted->n, wanted->n - 1,
+                      label == wanted->n && least == 1
+                          ? "classes count from 0, and the least label here is 1: take 1 "
+                            "from all"
+                          : mend);
 }
 
 static ps_err samples_check_labels(ps_dataset *set, int64_t first,

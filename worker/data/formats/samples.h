@@ -8,6 +8,7 @@
 #include "sample_file.h"
 #include "table.h"
 #include "tensor.h"
+#include "yaml_tree.h"
 
 typedef struct ps_dataset {
     int64_t n;     // samples
@@ -38,10 +39,17 @@ typedef struct ps_wanted {
     int64_t n;           // classes, or numbers of a sample; 0: any
     bool may_be_ignored; // a label may be ignore_index, which need not be a class
     int32_t ignore_index;
-    bool unit;    // numbers are 0 to 1
-    bool nothing; // the samples have no answers; every label is 0
-    bool keys;    // the columns of data.drop, too
+    bool unit;           // numbers are 0 to 1
+    bool nothing;        // the samples have no answers; every label is 0
+    bool keys;           // the columns of data.drop, too
+    const ps_yaml *last; // the linear layer whose outputs these are; NULL: not known
 } ps_wanted;
+
+enum { PS_OUTPUTS_TEXT = 256 };
+/* How the model gets n outputs: "set out: 3 in linear \"classes\" (job.yaml:5)". Returns
+ * out. */
+const char *ps_wanted_outputs(const ps_wanted *wanted, int64_t n,
+                              char out[PS_OUTPUTS_TEXT]);
 
 /* Whether a table with that many answers in a line has numbers: as many as the model has
  * outputs. */

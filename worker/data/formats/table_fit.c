@@ -22,6 +22,7 @@ typedef struct column_sums {
     double sum, squares; // squares: of what is above or below the mean
     bool whole;          // numbers without a fraction
     bool rises;          // each number is above the one before
+    bool constant;       // each number is the one before
     double least, last;
 } column_sums;
 
@@ -40,6 +41,7 @@ static void sums_add(column_sums *s, ps_cell cell)
         s->least = s->numbers == 0 || cell < s->least ? cell : s->least;
         s->whole = (s->numbers == 0 || s->whole) && cell == floor(cell);
         s->rises = s->numbers == 0 || (s->rises && cell > s->last);
+        s->constant = s->numbers == 0 || (s->constant && cell == s->last);
         s->last = cell;
         s->numbers++;
         s->sum += cell;
@@ -223,6 +225,7 @@ static ps_err fit_categories(ps_table *t, int64_t k, const ps_wanted *w, ps_enco
 static ps_err check_answers(const ps_table *t, const ps_wanted *w)
 {
     const int64_t n = t->n_targets;
+    char mend[PS_OUTPUTS_TEXT];
     if (n > 1 && !w->numbers)
         return ps_err_set(PS_ERR_CONFIG,
                           "data.target: %" PRId64 " columns are numbers to predict: set "
@@ -230,15 +233,15 @@ static ps_err check_answers(const ps_table *t, const ps_wanted *w)
                           n);
     if (n > 1 && w->n > 0 && w->n != n)
         return ps_err_set(PS_ERR_CONFIG,
-                          "data.target: %" PRId64 " columns; give the last layer %" PRId64
-                          " outputs, not %" PRId64,
-                          n, n, w->n);
+                          "data.target: %" PRId64 " columns; the model has %" PRId64
+                          " output%s: %s",
+                          n, w->n, w->n > 1 ? "s" : "", ps_wanted_outputs(w, n, mend));
     return PS_OK;
 }
 
 static ps_err check_classes(const ps_column *c, const ps_wanted *w)
 {
-    char names[NAMES_BYTES] = "";
+    char names[NAMES_BYTES] = "", mend[PS_OUTPUTS_TEXT];
     const int64_t n = c->categories.n;
     if (w->n == 0 || n <= w->n) return PS_OK;
     bool numbers = true;
@@ -256,13 +259,13 @@ static ps_err check_classes(const ps_column *c, const ps_wanted *w)
         at += (size_t)snprintf(names + at, NAMES_BYTES - at, "%s%s", i > 0 ? ", " : "",
                                name);
     }
-    return ps_err_set(
-        PS_ERR_CONFIG,
-        "data.target: \"%s\" has %" PRId64 " classes (%s): %sgive the last layer %" PRId64
-        " outputs, not %" PRId64,
-        c->name, n, names,
-        numbers ? "to predict it as a number, set model.loss to mse; else " : "", n,
-        w->n);
+    return ps_err_set(PS_ERR_CONFIG,
+                      "data.target: \"%s\" has %" PRId64
+                      " classes (%s), and the model %" PRId64 " output%s: %s%s",
+                      c->name, n, names, w->n, w->n > 1 ? "s" : "",
+                      numbers ? "to predict it as a number, set model.loss to mse; else "
+                              : "",
+                      ps_wanted_outputs(w, n, mend));
 }
 
 /* Classes that are 0, 1, ... keep their numbers. */
@@ -337,6 +340,19 @@ static ps_err doubt_categories(ps_table *t, const column_sums *s, const ps_colum
                            c->embedded ? "" : ", each of which becomes an input");
 }
 
+static ps_err doubt_constant(ps_table *t, const column_sums *s, const ps_column *c)
+{
+    const bool text = c->categories.n == 1;
+    if (s->numbers + s->texts < FEW_CATEGORIES || c->own || (!text && !s->constant))
+        return PS_OK;
+    char number[32];
+    snprintf(number, sizeof number, "%.6g", s->least);
+    return ps_dataset_note(&t->doubts,
+                           "\"%s\" is %.40s in every line, and says nothing: add it to "
+                           "data.drop",
+                           c->name, text ? c->categories.names[0] : number);
+}
+
 static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
                          const ps_wanted *w, const column_sums *s, ps_column *c)
 {
@@ -351,11 +367,13 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
     if (s->texts == 0 && !categories) {
         PS_TRY(
             fit_numbers(&t->columns[k], s, data->standardize && !(target && w->unit), c));
+        if (!target) PS_TRY(doubt_constant(t, s, c));
         return target ? PS_OK : doubt_numbers(t, s, c);
     }
     if (!categories) PS_TRY(check_strays(&t->columns[k], s));
     PS_TRY(fit_categories(t, k, w, data->encoding, c));
     if (c->embedded) c->own = s->missing > 0;
+    if (!target) PS_TRY(doubt_constant(t, s, c));
     if (categories) return PS_OK;
     PS_TRY(doubt_units(t, c));
     return doubt_categories(t, s, c);

@@ -623,6 +623,18 @@ static ps_err read_split(const ps_config *cfg, const ps_data_spec *spec, ps_spli
     return dataset_read_files(cfg, spec, split, wanted, out);
 }
 
+/* The last layer that decides how many outputs the model has; NULL: not known. */
+static const ps_yaml *dataset_find_last(const ps_config *cfg, int64_t n)
+{
+    const ps_yaml *layers = cfg->tree ? ps_yaml_path(cfg->tree, "model.layers") : NULL;
+    for (int i = layers ? layers->n_items - 1 : -1; i >= 0; i--) {
+        const ps_yaml *last = ps_yaml_path(layers->items[i], "linear");
+        const ps_yaml *out = last ? ps_yaml_path(last, "out") : NULL;
+        if (last) return out && out->text && atoll(out->text) == n ? last : NULL;
+    }
+    return NULL;
+}
+
 static ps_wanted wanted_of(const ps_config *cfg, ps_split split, int64_t n)
 {
     const bool numbers = PS_LOSS_OF_NUMBERS(cfg->model.loss);
@@ -631,7 +643,8 @@ static ps_wanted wanted_of(const ps_config *cfg, ps_split split, int64_t n)
                        .n = n,
                        .may_be_ignored = !numbers && !mixed,
                        .ignore_index = (int32_t)cfg->train.ignore_index,
-                       .unit = cfg->model.loss == PS_LOSS_BCE_WITH_LOGITS};
+                       .unit = cfg->model.loss == PS_LOSS_BCE_WITH_LOGITS,
+                       .last = dataset_find_last(cfg, n)};
 }
 
 /* "job.yaml:12: data.train", or the key alone. */
@@ -674,15 +687,15 @@ static ps_err doubt_missing_classes(int64_t n, ps_dataset *out)
         name ? name : "");
 }
 
-/* n: the model's outputs. */
-static ps_err doubt_spare_outputs(int64_t n, ps_dataset *out)
+static ps_err doubt_spare_outputs(const ps_wanted *wanted, ps_dataset *out)
 {
+    char mend[PS_OUTPUTS_TEXT];
+    const int64_t n = wanted->n;
     const int64_t classes = out->names.n > 0 ? out->names.n : out->n_classes;
     if (!out->labels || n <= classes) return PS_OK;
-    return ps_dataset_note(&out->doubts,
-                           "there are %lld classes, and the last layer has %lld outputs: "
-                           "give it %lld",
-                           (long long)classes, (long long)n, (long long)classes);
+    return ps_dataset_note(
+        &out->doubts, "there are %lld classes, and the model has %lld outputs: %s",
+        (long long)classes, (long long)n, ps_wanted_outputs(wanted, classes, mend));
 }
 
 /* The state of a table whose training part is not read otherwise. */
@@ -735,7 +748,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);
     if (err == PS_OK && split == PS_SPLIT_TRAIN && !ps_data_is_made(cfg->data.kind))
         err = spec.has_range ? doubt_missing_classes(n_classes, out)
-                             : doubt_spare_outputs(n_classes, out);
+                             : doubt_spare_outputs(&wanted, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
         char place[PATH_MAX];
