@@ -18,7 +18,7 @@ GOES_ON = re.compile(r"psrun: the job goes on from step (?P<step>\d+), [\d.]+ s 
 # psrun's, of a worker that the others have not waited for.
 IS_BACK = re.compile(r"psrun: worker \d+ is back after ")
 # Worker 0's, after its first step.
-FIRST_STEP = re.compile(r"\[worker 0\] epoch \d+/\d+  step \d+/")
+FIRST_STEP = re.compile(r"\[worker 0\] epoch [\d,]+/[\d,]+  step [\d,]+/")
 RESTARTS = 100000
 START_S, MEND_S, END_S = 120, 120, 120
 
