@@ -105,8 +105,8 @@ class Deaths(JobTest):
                                 "data: {kind: csv,\n  path: .,\n  train: d.csv}\n", encoding="ascii")
         text = self.psrun("-s", 2, "-w", 2, config, code=1)
         self.assertRegex(text, r"\Apsrun: the job failed: worker [01] ended with exit code 1\n"
-                         f"psrun:   FORMAT: {config}:4: {data}the model's 3 classes are 0 to 2: give the last layer 10 "
-                         "outputs, or mend the label\npsrun: logs are in ")
+                         f"psrun:   FORMAT: {config}:4: {data}the model's 3 classes are 0 to 2: set out: 10 in "
+                         rf"linear \"fc\" \({config}:1\), or mend the label\npsrun: logs are in ")
         self.assertEqual(len(text.splitlines()), 3)
 
     def test_psrun_does_not_wait_for_who_cannot_be_ended(self):

@@ -240,7 +240,7 @@ class Table(unittest.TestCase):
                                  capture_output=True, timeout=30)
             self.assertEqual(run.returncode, 0, run.stderr)
             self.assertEqual(re.split(r"\s+", run.stdout.splitlines()[1].strip()),
-                             ["ps", "2", "3", "1234.5", "1.50", "2.25", "1.0", "2.0", "0.2500",
+                             ["ps", "2", "3", "1,234", "1.50", "2.25", "1.0", "2.0", "0.2500",
                               "97.50%", "1.00x", str(run_dir)])
             run = subprocess.run([str(ROOT / "deploy/show-runs"), folder], text=True,
                                  capture_output=True, timeout=30)
