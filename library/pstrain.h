@@ -263,6 +263,10 @@ typedef struct pstrain_rows_table {
     /* An id gets a row in the admit-th step that has a gradient for it, and begins anew
      * after `expire` steps without one. 0: at once, never. */
     uint32_t admit, expire;
+    /* Rows that are looked up, and their gradients, travel as "fp16": half the bytes; or
+     * "int8": a quarter, with a scale for each row. The servers keep float32. "none" or
+     * NULL: float32. */
+    const char *codec;
 } pstrain_rows_table;
 
 typedef struct pstrain_table {

@@ -22,7 +22,7 @@ static ps_err rows_spec_of(const void *table, size_t bytes, int index, ps_row_sp
 {
     pstrain_rows_table whole = {0};
     const pstrain_rows_table *t = &whole;
-    int rule, init;
+    int rule, init, codec = PS_CODEC_NONE;
     memcpy(&whole, table, bytes < sizeof whole ? bytes : sizeof whole);
     if (!t->name || strlen(t->name) >= PS_ROW_NAME_BYTES)
         return ps_err_set(PS_ERR_ARG,
@@ -30,6 +30,8 @@ static ps_err rows_spec_of(const void *table, size_t bytes, int index, ps_row_sp
                           index, PS_ROW_NAME_BYTES - 1);
     PS_TRY(rows_word(ps_row_optimizer_words, t->optimizer, t->name, "optimizer", &rule));
     PS_TRY(rows_word(ps_row_init_words, t->init, t->name, "init", &init));
+    if (t->codec)
+        PS_TRY(rows_word(ps_row_codec_words, t->codec, t->name, "codec", &codec));
     *out = (ps_row_spec){.number = (uint32_t)index,
                          .dim = t->dim,
                          .optimizer = (ps_row_optimizer)rule,
@@ -45,7 +47,8 @@ static ps_err rows_spec_of(const void *table, size_t bytes, int index, ps_row_sp
                          .max_bytes = t->max_bytes,
                          .full = t->evicts ? PS_ROW_FULL_EVICT : PS_ROW_FULL_END,
                          .admit = t->admit,
-                         .expire = t->expire};
+                         .expire = t->expire,
+                         .codec = (ps_codec)codec};
     memcpy(out->name, t->name, strlen(t->name) + 1);
     return ps_row_spec_check(out);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "mem.h"
+#include "row_codec.h"
 #include "row_table.h"
 #include "rows_body.h"
 #include "shard_reply.h"
@@ -62,6 +63,7 @@ struct ps_shard_rows {
     uint64_t step;        // the present one: as many have been applied
     uint32_t n_pushed;    // of the present one
     bool touched;         // `steps` has all that is pulled in it
+    bool coded;           // a table has a codec
     rows_message spare[SPARE_MOST]; // memory for messages to come
     int n_spare;
     float *out;        // scratch: an answer
@@ -98,8 +100,10 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
     r->n = (uint32_t)n;
     rows_use_store(r);
-    for (uint32_t t = 0; t < r->n; t++)
+    for (uint32_t t = 0; t < r->n; t++) {
+        r->coded |= ps_row_codec_is_used(&specs[t]);
         PS_TRY(ps_row_step_init(&r->steps[t], (uint32_t)workers, key));
+    }
     s->rules.n_tables = n;
     return PS_OK;
 }
@@ -248,31 +252,37 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
 {
     ps_shard_rows *r = s->rows;
     ps_rows_pull pull;
-    uint64_t n = 0;
+    uint64_t floats = 0;
     PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
     const bool shared = pull.places != NULL;
     // What is in the arena outlives a connection; the worker may use it otherwise now.
     if (shared && again) return rows_answer(s, rank, m, NULL, 0);
     PS_TRY(rows_take_ids(s, rank, m, &pull));
     for (uint32_t t = 0; t < r->n; t++)
-        n += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
-    if (!shared) PS_TRY(rows_room(r, n));
+        floats += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
+    if (!shared) PS_TRY(rows_room(r, floats));
     const uint64_t *ids = pull.ids;
     float *out = r->out;
     for (uint32_t t = 0; t < r->n; t++) {
-        PS_TRY(rows_check_owner(&r->tables[t], pull.counts[t], ids));
+        const ps_row_spec *spec = &r->tables[t].spec;
+        const uint64_t n = pull.counts[t];
+        PS_TRY(rows_check_owner(&r->tables[t], n, ids));
         if (shared) out = ps_rows_arena_at(s->peers[rank].rows, pull.places[t].rows);
-        if (pull.counts[t] > 0)
-            ps_row_table_read(&r->tables[t], pull.counts[t], ids, out);
-        ids += pull.counts[t];
-        out += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
+        if (n > 0) ps_row_table_read(&r->tables[t], n, ids, out);
+        if (shared)
+            ps_row_codec_round(spec, n, NULL, 0, out);
+        else
+            ps_row_codec_encode(spec, n, NULL, 0, out);
+        ids += n;
+        out += ps_row_codec_size(spec, n);
     }
     if (pull.trains && r->peers[rank].n_early > 0 && !again)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for rows of step %" PRIu64
                           " after one for the next step's",
                           m->step);
-    PS_TRY(rows_answer(s, rank, m, r->out, shared ? 0 : n * sizeof *r->out));
+    const uint64_t bytes = shared ? 0 : (uint64_t)(out - r->out) * sizeof *out;
+    PS_TRY(rows_answer(s, rank, m, r->out, bytes));
     return pull.trains && !again ? rows_keep_pull(&r->peers[rank], m) : PS_OK;
 }
 
@@ -357,15 +367,15 @@ static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
     return PS_OK;
 }
 
-/* Makes the message one without an arena: several pulls have their gradients in several
- * places there. */
+/* Makes the message one of float32, all in it: with an arena, several pulls have their
+ * gradients in several places there. */
 static ps_err rows_join(ps_shard *s, uint32_t rank, rows_message *m,
                         const ps_rows_push *push, const ps_rows_pull *pulls)
 {
     ps_shard_rows *r = s->rows;
     void *arena = s->peers[rank].rows;
-    const uint64_t n =
-        ps_rows_arena_join(arena, push, pulls, r->tables, r->n, false, NULL);
+    uint64_t n;
+    PS_TRY(ps_rows_join_gradients(arena, push, pulls, r->tables, r->n, NULL, &n));
     const uint64_t head = ps_rows_push_head(r->n, push->n_pulls);
     rows_message all = *m;
     all.body = NULL;
@@ -373,11 +383,12 @@ static ps_err rows_join(ps_shard *s, uint32_t rank, rows_message *m,
     all.bytes = head + n * sizeof(float);
     PS_TRY(rows_message_room(&all, all.bytes));
     memcpy(all.body, m->body, head);
-    ps_rows_arena_join(arena, push, pulls, r->tables, r->n, false,
-                       (float *)(void *)(all.body + head));
-    rows_message_free(r, m);
-    *m = all;
-    return PS_OK;
+    float *grads = (float *)(void *)(all.body + head);
+    const ps_err err =
+        ps_rows_join_gradients(arena, push, pulls, r->tables, r->n, grads, &n);
+    rows_message_free(r, err == PS_OK ? m : &all);
+    if (err == PS_OK) *m = all;
+    return err == PS_ERR_NUMERIC ? ps_err_prefix(err, "worker %u sent", rank) : err;
 }
 
 /* Looks whether the gradients are those of the pulls of the step. */
@@ -391,14 +402,15 @@ static ps_err rows_check_push(ps_shard *s, uint32_t rank, rows_message *m,
         PS_TRY(rows_read_pull(r, &p->pulls[i], &pulls[i]));
         shared |= pulls[i].places != NULL;
     }
-    const uint64_t n = ps_rows_arena_join(NULL, push, pulls, r->tables, r->n, true, NULL);
+    const uint64_t n = ps_rows_push_size(push, pulls, r->tables, r->n);
     if (n != push->n)
         return ps_err_set(PS_ERR_PROTOCOL,
-                          "%" PRIu64 " numbers as gradients of rows; %" PRIu64
+                          "%" PRIu64 " bytes of gradients of rows; %" PRIu64
                           " were expected",
-                          push->n, n);
+                          push->n * sizeof(float), n * sizeof(float));
     p->in_place = shared && p->n_pulls == 1;
-    return shared && !p->in_place ? rows_join(s, rank, m, push, pulls) : PS_OK;
+    return (shared || r->coded) && !p->in_place ? rows_join(s, rank, m, push, pulls)
+                                                : PS_OK;
 }
 
 /* Answered when the step is applied: until then the arena's gradients are needed. */
@@ -577,10 +589,8 @@ static ps_err rows_gather(ps_shard *s, uint32_t t, bool *any)
             ps_rows_pull pull;
             if (!push.has[i * r->n + t]) continue;
             PS_TRY(rows_read_pull(r, &p->pulls[i], &pull));
-            const uint64_t *ids = pull.ids;
-            for (uint32_t before = 0; before < t; before++)
-                ids += pull.counts[before];
-            PS_TRY(ps_row_step_pull(&r->steps[t], rank, pull.counts[t], ids));
+            PS_TRY(ps_row_step_pull(&r->steps[t], rank, pull.counts[t],
+                                    ps_rows_pull_ids(&pull, t)));
             r->grads[rank] =
                 p->in_place ? ps_rows_arena_at(s->peers[rank].rows, pull.places[t].grads)
                             : push.grads + r->at[rank];

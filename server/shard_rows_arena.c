@@ -31,23 +31,37 @@ ps_err ps_rows_arena_ids(const void *arena, const ps_rows_pull *pull,
     return PS_OK;
 }
 
-uint64_t ps_rows_arena_join(void *arena, const ps_rows_push *push,
-                            const ps_rows_pull *pulls, const ps_row_table *tables,
-                            uint32_t n_tables, bool inlined, float *out)
+uint64_t ps_rows_push_size(const ps_rows_push *push, const ps_rows_pull *pulls,
+                           const ps_row_table *tables, uint32_t n_tables)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < push->n_pulls; i++)
+        for (uint32_t t = 0; t < n_tables && !pulls[i].places; t++)
+            if (push->has[i * n_tables + t])
+                sum += ps_row_codec_size(&tables[t].spec, pulls[i].counts[t]);
+    return sum;
+}
+
+ps_err ps_rows_join_gradients(void *arena, const ps_rows_push *push,
+                              const ps_rows_pull *pulls, const ps_row_table *tables,
+                              uint32_t n_tables, float *out, uint64_t *n)
 {
     const float *from = push->grads;
-    uint64_t sum = 0;
+    *n = 0;
     for (uint32_t t = 0; t < n_tables; t++)
         for (uint32_t i = 0; i < push->n_pulls; i++) {
-            const uint64_t n = (uint64_t)pulls[i].counts[t] * tables[t].spec.dim;
-            const bool shared = pulls[i].places != NULL;
-            if (!push->has[i * n_tables + t] || n == 0 || (inlined && shared)) continue;
-            if (out)
-                memcpy(out + sum,
-                       shared ? ps_rows_arena_at(arena, pulls[i].places[t].grads) : from,
-                       n * sizeof *out);
-            if (!shared) from += n;
-            sum += n;
+            const ps_row_spec *spec = &tables[t].spec;
+            const ps_rows_pull *pull = &pulls[i];
+            const uint64_t rows = pull->counts[t], m = rows * spec->dim;
+            if (!push->has[i * n_tables + t] || rows == 0) continue;
+            if (out && pull->places)
+                memcpy(out + *n, ps_rows_arena_at(arena, pull->places[t].grads),
+                       m * sizeof *out);
+            else if (out)
+                PS_TRY(ps_row_codec_decode(spec, rows, ps_rows_pull_ids(pull, t), from,
+                                           out + *n));
+            if (!pull->places) from += ps_row_codec_size(spec, rows);
+            *n += m;
         }
-    return sum;
+    return PS_OK;
 }

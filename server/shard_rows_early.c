@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "mem.h"
+#include "row_codec.h"
 #include "shard_rows_arena.h"
 
 ps_err ps_rows_early_init(ps_rows_early *e, const ps_rows_pull *pull, void *arena,
@@ -11,7 +12,7 @@ ps_err ps_rows_early_init(ps_rows_early *e, const ps_rows_pull *pull, void *aren
 {
     *e = (ps_rows_early){.pull = *pull, .arena = pull->places ? arena : NULL};
     for (uint32_t t = 0; t < n_tables && !e->arena; t++)
-        e->n_out += (uint64_t)pull->counts[t] * tables[t].spec.dim;
+        e->n_out += ps_row_codec_size(&tables[t].spec, pull->counts[t]);
     PS_TRY(ps_mem_zalloc(&e->out, e->n_out, sizeof *e->out, "rows of the next step"));
     PS_TRY(ps_mem_zalloc(&e->late, pull->n, 1, "rows of the next step"));
     memset(e->late, 1, pull->n);
@@ -25,11 +26,14 @@ void ps_rows_early_fini(ps_rows_early *e)
     *e = (ps_rows_early){0};
 }
 
-/* Reads those of the n ids whose flag is `which`. */
+/* Reads those of the n ids whose flag is `which`. shared: out is in an arena. */
 static ps_err early_read_table(ps_row_table *table, uint64_t n, const uint64_t *ids,
-                               const uint8_t *late, uint8_t which, float *out)
+                               const uint8_t *late, uint8_t which, bool shared,
+                               float *out)
 {
     const uint64_t dim = table->spec.dim;
+    const uint64_t bytes =
+        shared ? dim * sizeof *out : ps_row_codec_row_bytes(&table->spec);
     uint64_t *some, m = 0;
     float *rows;
     PS_TRY(ps_mem_zalloc(&some, n, sizeof *some, "rows of the next step"));
@@ -42,11 +46,15 @@ static ps_err early_read_table(ps_row_table *table, uint64_t n, const uint64_t *
         return err;
     }
     ps_row_table_read(table, m, some, rows);
-    const float *from = rows;
+    if (shared)
+        ps_row_codec_round(&table->spec, m, NULL, 0, rows);
+    else
+        ps_row_codec_encode(&table->spec, m, NULL, 0, rows);
+    const uint8_t *from = (const uint8_t *)rows;
     for (uint64_t i = 0; i < n; i++)
         if (late[i] == which) {
-            memcpy(out + i * dim, from, dim * sizeof *out);
-            from += dim;
+            memcpy((uint8_t *)out + i * bytes, from, bytes);
+            from += bytes;
         }
     free(rows);
     free(some);
@@ -62,10 +70,11 @@ static ps_err early_read_all(ps_rows_early *e, ps_row_table *tables, uint32_t n_
     for (uint32_t t = 0; t < n_tables; t++) {
         const uint64_t n = e->pull.counts[t];
         if (e->arena) out = ps_rows_arena_at(e->arena, e->pull.places[t].rows);
-        if (n > 0) PS_TRY(early_read_table(&tables[t], n, ids, late, which, out));
+        if (n > 0)
+            PS_TRY(early_read_table(&tables[t], n, ids, late, which, e->arena, out));
         ids += n;
         late += n;
-        out += n * tables[t].spec.dim;
+        out += ps_row_codec_size(&tables[t].spec, n);
     }
     return PS_OK;
 }

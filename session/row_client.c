@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codec.h"
 #include "mem.h"
+#include "row_codec.h"
 #include "row_set.h"
 #include "rows_body.h"
 #include "wire.h"
@@ -348,7 +350,7 @@ static ps_err rows_body_room(rows_bodies *b, uint32_t shard, uint64_t bytes)
                           "%d: make the batches smaller",
                           bytes, PS_WIRE_BODY_BYTES);
     b->of[shard].n = bytes;
-    b->of[shard].shared = 0;
+    b->of[shard].shared = b->of[shard].saved = 0;
     return ps_row_room(&b->of[shard].bytes, &b->rooms[shard], bytes, 1);
 }
 
@@ -371,12 +373,13 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
 {
     ps_exchange_body *body = &t->requests.of[shard];
     const bool shared = t->in_arena && r->shares[shard];
-    uint64_t n = 0, floats = 0;
+    uint64_t n = 0, floats = 0, size = 0; // size: of what travels
     for (int table = 0; table < r->n; table++) {
         const rows_part *p = r->part_of[table] < 0 ? NULL : &t->parts[r->part_of[table]];
         r->counts[table] = p ? (uint32_t)rows_at_shard(p, shard) : 0;
         n += r->counts[table];
         floats += (uint64_t)r->counts[table] * r->specs[table].dim;
+        size += ps_row_codec_size(&r->specs[table], r->counts[table]);
     }
     const uint64_t head = ps_rows_pull_head((uint32_t)r->n),
                    id_bytes = n * sizeof(uint64_t);
@@ -395,11 +398,11 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
         memcpy(ids, p->batch.ids + p->batch.begin[shard], r->counts[table] * sizeof *ids);
         ids += r->counts[table];
     }
-    return rows_body_room(&t->answers, shard, shared ? 0 : floats * sizeof(float));
+    return rows_body_room(&t->answers, shard, shared ? 0 : size * sizeof(float));
 }
 
 /* From the shards' answers into the parts, in the order of rows_write_pull. */
-static void rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
+static ps_err rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
 {
     for (uint32_t shard = 0; shard < r->n_shards; shard++) {
         const float *from = t->answers.of[shard].bytes;
@@ -407,12 +410,17 @@ static void rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
         for (int table = 0; table < r->n; table++) {
             if (r->part_of[table] < 0) continue;
             const rows_part *p = &t->parts[r->part_of[table]];
-            const uint64_t dim = r->specs[table].dim, n = rows_at_shard(p, shard) * dim;
-            if (n > 0)
-                memcpy(p->rows + p->batch.begin[shard] * dim, from, n * sizeof *from);
-            from += n;
+            const uint32_t first = p->batch.begin[shard];
+            const uint64_t n = rows_at_shard(p, shard);
+            if (n == 0) continue;
+            const ps_err err =
+                ps_row_codec_decode(&r->specs[table], n, p->batch.ids + first, from,
+                                    p->rows + (uint64_t)first * r->specs[table].dim);
+            if (err != PS_OK) return ps_err_prefix(err, "shard %u sent", shard);
+            from += ps_row_codec_size(&r->specs[table], n);
         }
     }
+    return PS_OK;
 }
 
 static ps_err rows_list_parts(ps_row_client *r, const ps_row_lookup *lookups, int n,
@@ -510,7 +518,7 @@ ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
     else
         PS_TRY(rows_ask(r, t, lookups, n, false, r->step));
     PS_TRY(ps_session_rows_wait(r->session, t->sent));
-    rows_take_pulled(r, t);
+    PS_TRY(rows_take_pulled(r, t));
     for (int i = 0; i < n; i++)
         ps_row_pool_forward(&t->parts[i].bags, t->parts[i].rows, lookups[i].out);
     *ticket = trains ? r->tickets_before + (uint64_t)(t - r->tickets) + 1 : 0;
@@ -605,24 +613,36 @@ static void rows_scale(float *values, float factor, uint64_t n)
         values[i] *= factor;
 }
 
-/* Gradients of a table at a shard, one lookup of the step after another; times share.
- * Those in the arena stay there. to NULL: counts the others. Returns how many numbers. */
+/* Gradients of a table at a shard, one lookup of the step after another; times share, and
+ * as row_codec.h says. Those in the arena stay there. Returns what the others take, in
+ * float32; to NULL: what they take before they are encoded. */
 static uint64_t rows_write_gradients(const ps_row_client *r, int table, uint32_t shard,
                                      float share, float *to)
 {
+    const ps_row_spec *spec = &r->specs[table];
+    const uint64_t key =
+        ps_codec_draw_key((uint32_t)ps_session_rank(r->session), r->step);
     uint64_t n = 0;
     for (uint32_t i = 0; i < r->n_tickets; i++)
         for (int k = 0; k < r->tickets[i].n; k++) {
             const rows_part *p = &r->tickets[i].parts[k];
             const bool shared = r->tickets[i].in_arena && r->shares[shard];
             if (p->table != table || !p->has) continue;
-            const uint64_t dim = r->specs[table].dim, m = rows_at_shard(p, shard) * dim;
-            float *from = p->grads + p->batch.begin[shard] * dim;
-            if (shared && to && share != 1) rows_scale(from, share, m);
-            if (shared && to) r->pushes.of[shard].shared += m * sizeof *from;
-            if (shared) continue;
-            if (to) rows_scaled_copy(to + n, from, share, m);
-            n += m;
+            const uint64_t rows = rows_at_shard(p, shard), m = rows * spec->dim;
+            const uint32_t first = p->batch.begin[shard];
+            const uint64_t *ids = p->batch.ids + first;
+            float *from = p->grads + (uint64_t)first * spec->dim;
+            if (shared && to) {
+                if (share != 1) rows_scale(from, share, m);
+                ps_row_codec_round(spec, rows, ids, key, from);
+                r->pushes.of[shard].shared += m * sizeof *from;
+            } else if (!shared && to) {
+                rows_scaled_copy(to + n, from, share, m);
+                ps_row_codec_encode(spec, rows, ids, key, to + n);
+                n += ps_row_codec_size(spec, rows);
+            } else if (!shared) {
+                n += m;
+            }
         }
     return n;
 }
@@ -643,9 +663,12 @@ static ps_err rows_write_push(ps_row_client *r, uint32_t shard, float share,
         for (int k = 0; k < r->tickets[i].n; k++)
             has[i * n_tables + (uint32_t)r->tickets[i].parts[k].table] =
                 r->tickets[i].parts[k].has;
-    float *to = (float *)(void *)((uint8_t *)body->bytes + head);
+    float *grads = (float *)(void *)((uint8_t *)body->bytes + head);
+    uint64_t size = 0;
     for (int t = 0; t < r->n; t++)
-        to += rows_write_gradients(r, t, shard, share, to);
+        size += rows_write_gradients(r, t, shard, share, grads + size);
+    body->n = head + size * sizeof *grads;
+    body->saved = (floats - size) * sizeof *grads;
     return PS_OK;
 }
 

@@ -14,10 +14,12 @@ enum {
     PS_CODEC_SPAN = PS_GRADNORM_BLOCK // elements after which blocks start anew (codec.h)
 };
 
-/* Where an element's random numbers come from, and topk's share. */
+/* Where an element's random numbers come from, and topk's share. nearest: int8 takes
+ * none, and rounds to nearest. */
 typedef struct ps_codec_how {
     double topk;
     uint32_t key; // of the vector
+    bool nearest;
 } ps_codec_how;
 
 typedef struct ps_codec_block {

@@ -25,20 +25,24 @@ static inline int8_t int8_round_one(float v, float inverse, uint32_t bits)
 }
 
 /* Two elements, half a block apart, share a number. */
-static inline void int8_round_all(uint32_t n, const float *restrict v, uint32_t key,
-                                  uint32_t first, float scale, int8_t *restrict out)
+static inline void int8_round_all(uint32_t n, const float *restrict v,
+                                  const ps_codec_how *how, uint32_t first, float scale,
+                                  int8_t *restrict out)
 {
+    const uint32_t key = how->key, drawn = how->nearest ? 0 : UINT32_MAX;
+    const uint32_t fixed = how->nearest ? 0x80008000u : 0; // u = 1/2
     const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
     const uint32_t half = n / 2;
 #pragma omp simd
     for (uint32_t i = 0; i < half; i++) {
-        const uint32_t bits = ps_codec_mix((first + i) ^ key);
+        const uint32_t bits = (ps_codec_mix((first + i) ^ key) & drawn) | fixed;
         out[i] = int8_round_one(v[i], inverse, bits & 0xFFFFu);
         out[half + i] = int8_round_one(v[half + i], inverse, bits >> 16);
     }
     if (n % 2)
         out[n - 1] =
-            int8_round_one(v[n - 1], inverse, ps_codec_mix((first + half) ^ key) >> 16);
+            int8_round_one(v[n - 1], inverse,
+                           ((ps_codec_mix((first + half) ^ key) & drawn) | fixed) >> 16);
 }
 
 static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
@@ -52,9 +56,9 @@ static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
     if (most >= 0x7F800000u)
         memset(out + 4, 1, n);
     else if (n == BLOCK)
-        int8_round_all(BLOCK, v, how->key, (uint32_t)at, scale, (int8_t *)out + 4);
+        int8_round_all(BLOCK, v, how, (uint32_t)at, scale, (int8_t *)out + 4);
     else
-        int8_round_all((uint32_t)n, v, how->key, (uint32_t)at, scale, (int8_t *)out + 4);
+        int8_round_all((uint32_t)n, v, how, (uint32_t)at, scale, (int8_t *)out + 4);
 }
 
 static ps_err int8_decode(uint64_t n, const uint8_t *in, double topk, float *restrict out)

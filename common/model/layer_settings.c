@@ -238,6 +238,14 @@ static ps_err read_init(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
+static ps_err read_codec(const ps_yaml *at, ps_layer_settings *s)
+{
+    int value = 0;
+    PS_TRY(settings_read_word(at, ps_row_codec_words, &value));
+    s->codec = (ps_codec)value;
+    return PS_OK;
+}
+
 static ps_err settings_read_number(const ps_yaml *at, double *out)
 {
     PS_TRY(ps_yaml_double(at, out));
@@ -309,6 +317,7 @@ static const struct setting {
     {"lr", KIND(EMBEDDING_BAG), 0, 0, read_row_lr},
     {"init", KIND(EMBEDDING_BAG), 0, 0, read_init},
     {"scale", KIND(EMBEDDING_BAG), 0, 0, read_init_scale},
+    {"codec", KIND(EMBEDDING_BAG), 0, 0, read_codec},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 

@@ -98,6 +98,7 @@ typedef struct ps_layer_settings {
     int64_t n_tables, dim;          // likewise
     ps_row_optimizer row_optimizer; // likewise
     ps_row_init init;               // likewise
+    ps_codec codec;                 // likewise
     double row_lr, init_scale;      // likewise; NaN: not given
 } ps_layer_settings;
 

@@ -338,6 +338,7 @@ static ps_err layer_add_table(ps_model_spec *spec, const ps_layer_settings *s,
     r->dim = (uint32_t)s->dim;
     if (!isnan(s->row_lr)) r->lr = s->row_lr;
     r->init = s->init;
+    r->codec = s->codec;
     if (!isnan(s->init_scale)) r->init_scale = s->init_scale;
     if (snprintf(r->name, sizeof r->name, "%s.C%d", layer->name, column + 1) >=
         (int)sizeof r->name)

@@ -18,6 +18,8 @@ const ps_word ps_row_init_words[] = {{"uniform", PS_ROW_UNIFORM},
                                      {NULL, 0}};
 const ps_word ps_row_full_words[] = {
     {"end", PS_ROW_FULL_END}, {"evict", PS_ROW_FULL_EVICT}, {NULL, 0}};
+const ps_word ps_row_codec_words[] = {
+    {"none", PS_CODEC_NONE}, {"fp16", PS_CODEC_FP16}, {"int8", PS_CODEC_INT8}, {NULL, 0}};
 
 /* A spec as it travels. */
 typedef struct spec_map {
@@ -48,6 +50,7 @@ static const ps_map_field spec_fields[] = {
     SPEC_FIELD(full, U32, PS_ROW_FULL_EVICT),
     SPEC_FIELD(admit, U32, PS_ROW_ADMIT_MAX),
     SPEC_FIELD(expire, U32, UINT32_MAX),
+    SPEC_FIELD(codec, U32, PS_CODEC_COUNT),
 };
 static const ps_map spec_map_fields = PS_MAP_OF(spec_fields, spec_map);
 enum { N_FIELDS = sizeof spec_fields / sizeof *spec_fields };
@@ -105,6 +108,9 @@ ps_err ps_row_spec_check(const ps_row_spec *spec)
         spec->full > PS_ROW_FULL_EVICT)
         return ps_err_set(PS_ERR_ARG, "table '%s': optimizer, init or full is unknown",
                           spec->name);
+    if (ps_word_name(ps_row_codec_words, (int)spec->codec)[0] == '?')
+        return ps_err_set(PS_ERR_ARG, "table '%s': rows have no codec %d", spec->name,
+                          (int)spec->codec);
     if (spec->admit > PS_ROW_ADMIT_MAX)
         return ps_err_set(PS_ERR_ARG, "table '%s': admit %u: give at most %d", spec->name,
                           spec->admit, PS_ROW_ADMIT_MAX);
@@ -161,6 +167,7 @@ static const ps_word *spec_words(const char *name)
 {
     if (strcmp(name, "optimizer") == 0) return ps_row_optimizer_words;
     if (strcmp(name, "init") == 0) return ps_row_init_words;
+    if (strcmp(name, "codec") == 0) return ps_row_codec_words;
     return strcmp(name, "full") == 0 ? ps_row_full_words : NULL;
 }
 

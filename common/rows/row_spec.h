@@ -20,6 +20,7 @@
 
 #include <stdint.h>
 
+#include "config_words.h"
 #include "err.h"
 #include "mp_map.h"
 #include "word.h"
@@ -50,6 +51,8 @@ typedef enum ps_row_full {
 } ps_row_full;
 extern const ps_word ps_row_full_words[];
 
+extern const ps_word ps_row_codec_words[]; // none, fp16, int8
+
 /* A struct without pointers, so that it can be copied and compared member by member. */
 typedef struct ps_row_spec {
     char name[PS_ROW_NAME_BYTES]; // the user's; for messages and files
@@ -70,6 +73,7 @@ typedef struct ps_row_spec {
     uint32_t expire; // a row without a gradient for that many steps, or up to a quarter
                      // more (each partition has steps of its own at which it is looked
                      // through), begins anew; 0: never
+    ps_codec codec;  // of rows and gradients that travel (row_codec.h)
 } ps_row_spec;
 
 /* PyTorch's defaults for the optimizer (lr 0.01, SparseAdam 0.001; eps 1e-10, 1e-8; betas

@@ -6,14 +6,14 @@
  *              table; or, shared: of each table where they are, where the rows go and
  *              where gradients will be (T times 3 u64)
  *              trains: the step's PUSH_ROWS may have gradients of these rows
- *     ROWS     the rows, in that order; shared: nothing
+ *     ROWS     the rows, in that order, each table's as row_codec.h says; shared:
+ *              nothing
  *   PUSH_ROWS  rate of each table (T double); pulls u32, 0 u32; has (pulls x T bytes);
- *              gradients, float32: table after table, and for each the step's PULL_ROWS
- *              that train, in their order. has: 0 where one has no gradient for a table.
- *              Gradients of shared pulls are not in it.
- *              All shards get the same rates and `has`; worker 0's rates count.
- *   LOAD_ROWS  table u32, width u32; steps of the table u64, n u64; ids (n); values, (n,
- *              width) float32: rows, or rows with their optimizer's state
+ *              gradients (row_codec.h): table after table, and for each the step's
+ *              PULL_ROWS that train, in their order. has: 0 where one has no gradient for
+ * a table. Gradients of shared pulls are not in it. All shards get the same rates and
+ * `has`; worker 0's rates count. LOAD_ROWS  table u32, width u32; steps of the table u64,
+ * n u64; ids (n); values, (n, width) float32: rows, or rows with their optimizer's state
  *   SAVE_ROWS  table u32, partition u32
  *     ROWS     next u64, n u64, steps u64; ids (n), versions (n u32), values with state.
  *              They are those of some partitions from that one on; next: the first that
@@ -58,11 +58,20 @@ typedef struct ps_rows_pull { // parts of the body
     uint64_t n;                  // of all tables
 } ps_rows_pull;
 
+/* The ids of a table, where ids is not NULL. */
+static inline const uint64_t *ps_rows_pull_ids(const ps_rows_pull *pull, uint32_t table)
+{
+    const uint64_t *ids = pull->ids;
+    for (uint32_t before = 0; before < table; before++)
+        ids += pull->counts[before];
+    return ids;
+}
+
 typedef struct ps_rows_push {
     const double *rates; // (T)
     uint32_t n_pulls;
     const uint8_t *has; // (n_pulls, T)
-    const float *grads; // (n)
+    const float *grads; // (n) or what takes their place (row_codec.h)
     uint64_t n;
 } ps_rows_push;
 

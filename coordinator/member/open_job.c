@@ -9,10 +9,10 @@
 #include "mem.h"
 
 enum {
-    VERSION = 4,
+    VERSION = 5,
     N_ITEMS = 9,
-    TENSOR_ITEMS = 3, // before the dimensions
-    ROWS_ITEMS = 16,
+    TENSOR_ITEMS = 3,  // before the dimensions
+    ROWS_BYTES = 4096, // of a table's settings
     MAX_SETTINGS = 1024,
     SETTING_BYTES = 4096,
     MAX_TENSORS = 1 << 20,
@@ -67,29 +67,19 @@ static void open_job_write_tensors(ps_mp_writer *w, const ps_tensor *tensors, in
     }
 }
 
-static void open_job_write_rows(ps_mp_writer *w, const ps_row_spec *rows, int n)
+static ps_err open_job_write_rows(ps_mp_writer *w, const ps_row_spec *rows, int n)
 {
+    ps_err err = PS_OK;
     ps_mp_write_array(w, (size_t)n);
-    for (int i = 0; i < n; i++) {
-        const ps_row_spec *r = &rows[i];
-        ps_mp_write_array(w, ROWS_ITEMS);
-        ps_mp_write_str(w, r->name);
-        ps_mp_write_uint(w, r->dim);
-        ps_mp_write_uint(w, r->optimizer);
-        ps_mp_write_double(w, r->lr);
-        ps_mp_write_double(w, r->eps);
-        ps_mp_write_double(w, r->beta1);
-        ps_mp_write_double(w, r->beta2);
-        ps_mp_write_double(w, r->lr_decay);
-        ps_mp_write_double(w, r->initial_accumulator);
-        ps_mp_write_uint(w, r->init);
-        ps_mp_write_double(w, r->init_scale);
-        ps_mp_write_uint(w, r->seed);
-        ps_mp_write_uint(w, r->max_bytes);
-        ps_mp_write_uint(w, r->full);
-        ps_mp_write_uint(w, r->admit);
-        ps_mp_write_uint(w, r->expire);
+    for (int i = 0; i < n && err == PS_OK; i++) {
+        ps_mp_writer table;
+        ps_mp_writer_init(&table);
+        ps_row_spec_write(&table, &rows[i]);
+        err = ps_mp_writer_end(&table);
+        ps_mp_write_bin(w, table.base, table.used);
+        ps_mp_writer_fini(&table);
     }
+    return err;
 }
 
 ps_err ps_open_job_write(const ps_open_job *job, ps_mp_writer *w)
@@ -106,7 +96,7 @@ ps_err ps_open_job_write(const ps_open_job *job, ps_mp_writer *w)
                     job->numbers ? (size_t)job->n_groups * sizeof *job->numbers : 0);
     open_job_write_tensors(w, job->table.tensors, job->table.n_tensors);
     open_job_write_tensors(w, job->table.buffers, job->table.n_buffers);
-    open_job_write_rows(w, job->rows, job->n_rows);
+    PS_TRY(open_job_write_rows(w, job->rows, job->n_rows));
     return ps_mp_writer_end(w);
 }
 
@@ -168,37 +158,17 @@ static ps_err open_job_read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffe
     return PS_OK;
 }
 
-static ps_err open_job_read_table(ps_mp_reader *r, ps_row_spec *out)
-{
-    const size_t items = ps_mp_read_array(r, ROWS_ITEMS);
-    ps_mp_read_str(r, out->name, sizeof out->name);
-    out->dim = (uint32_t)ps_mp_read_uint(r, PS_ROW_DIM_MAX);
-    out->optimizer = (ps_row_optimizer)ps_mp_read_uint(r, PS_ROW_ROWWISE_ADAGRAD);
-    out->lr = ps_mp_read_double(r);
-    out->eps = ps_mp_read_double(r);
-    out->beta1 = ps_mp_read_double(r);
-    out->beta2 = ps_mp_read_double(r);
-    out->lr_decay = ps_mp_read_double(r);
-    out->initial_accumulator = ps_mp_read_double(r);
-    out->init = (ps_row_init)ps_mp_read_uint(r, PS_ROW_CONSTANT);
-    out->init_scale = ps_mp_read_double(r);
-    out->seed = ps_mp_read_uint(r, UINT64_MAX);
-    out->max_bytes = ps_mp_read_uint(r, UINT64_MAX);
-    out->full = (ps_row_full)ps_mp_read_uint(r, PS_ROW_FULL_EVICT);
-    out->admit = (uint32_t)ps_mp_read_uint(r, UINT32_MAX);
-    out->expire = (uint32_t)ps_mp_read_uint(r, UINT32_MAX);
-    return r->failed || items != ROWS_ITEMS || ps_row_spec_check(out) != PS_OK
-               ? open_job_malformed()
-               : PS_OK;
-}
-
 static ps_err open_job_read_rows(ps_mp_reader *r, ps_open_job *job)
 {
     const size_t n = ps_mp_read_array(r, PS_ROW_TABLES_MAX);
     PS_TRY(ps_mem_zalloc(&job->rows, n, sizeof *job->rows, "embedding tables"));
     for (size_t i = 0; i < n && !r->failed; i++) {
-        job->rows[i].number = (uint32_t)i;
-        PS_TRY(open_job_read_table(r, &job->rows[i]));
+        size_t bytes;
+        const void *table = ps_mp_read_bin(r, &bytes, ROWS_BYTES);
+        if (r->failed ||
+            ps_row_spec_read(table, bytes, "a table", &job->rows[i]) != PS_OK ||
+            job->rows[i].number != i)
+            return open_job_malformed();
         job->n_rows++;
     }
     return PS_OK;

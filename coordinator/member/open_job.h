@@ -11,11 +11,10 @@
  *   [version, plan hash, [setting, ...], mean, number of groups,
  *    numbers (bin) of the first step,
  *    [[name, role, group, dimension, ...], ...] parameters, the same of buffers,
- *    [[name, dim, optimizer, ...], ...] embedding tables]
+ *    [settings (bin, ps_row_spec_write), ...] embedding tables]
  *
  * A setting is "key=value"; those of scope LOCAL are ignored by everybody else. numbers:
- * ps_group_numbers of each group, or nothing. A table has what ps_row_spec has, in its
- * order. mean: the servers multiply gradients by
+ * ps_group_numbers of each group, or nothing. mean: the servers multiply gradients by
  * 1 / workers.
  */
 #ifndef PS_OPEN_JOB_H

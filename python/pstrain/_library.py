@@ -53,7 +53,7 @@ class RowsTable(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("dim", c_uint32), ("optimizer", c_char_p), ("lr", c_double), ("eps", c_double),
                 ("beta1", c_double), ("beta2", c_double), ("lr_decay", c_double), ("initial_accumulator", c_double),
                 ("init", c_char_p), ("scale", c_double), ("seed", c_uint64), ("max_bytes", c_uint64), ("evicts", c_int),
-                ("admit", c_uint32), ("expire", c_uint32)]
+                ("admit", c_uint32), ("expire", c_uint32), ("codec", c_char_p)]
 
 
 class RowsLookup(ctypes.Structure):

@@ -27,7 +27,7 @@ DEFAULTS: "dict[str, dict[str, typing.Any]]" = {
 }
 # Of all: first rows; and what bounds a table.
 OTHERS: "dict[str, typing.Any]" = {"init": "uniform", "scale": None, "seed": 0, "max_bytes": 0, "evict": False, "admit": 0,
-                                   "expire": 0}
+                                   "expire": 0, "codec": "none"}
 
 
 class Spec(typing.NamedTuple):
@@ -49,6 +49,7 @@ class Spec(typing.NamedTuple):
     evicts: int
     admit: int
     expire: int
+    codec: str
 
     def as_c(self) -> c.RowsTable:
         table = c.RowsTable()
@@ -91,8 +92,11 @@ def make_spec(name: typing.Any, dim: typing.Any, options: "dict[str, typing.Any]
         check_number(where, word, number)
     if known["init"] not in ("uniform", "normal", "constant"):
         raise InputError(f"{where}: init={known['init']!r} is not uniform, normal or constant")
+    if known["codec"] not in ("none", "fp16", "int8"):
+        raise InputError(f"{where}: codec={known['codec']!r} is not none, fp16 or int8")
     return Spec(name=name, dim=dim, optimizer=rule, init=known["init"], seed=known["seed"], max_bytes=known["max_bytes"],
-                evicts=int(bool(known["evict"])), admit=known["admit"], expire=known["expire"], **numbers)
+                evicts=int(bool(known["evict"])), admit=known["admit"], expire=known["expire"], codec=known["codec"],
+                **numbers)
 
 
 def check_number(where: str, word: str, number: typing.Any) -> None:

@@ -117,6 +117,7 @@ typedef struct ps_exchange_body {
                    // malloc
     uint64_t most; // bytes
     uint64_t shared; // bytes beside it, in the arena
+    uint64_t saved;  // bytes that a codec has saved
 } ps_exchange_body;
 
 /* A facet: rows of embedding tables, beside the steps of the tensors. */

@@ -2,10 +2,14 @@
  * what is sent again, and a worker that breaks the rules, one by one and at random. One
  * table of two numbers a row, first rows 1, SGD with a rate of 1/2: all sums are exact.
  */
+#include <math.h>
+
 #include "check.h"
+#include "codec.h"
 #include "log.h"
 #include "model_spec.h"
 #include "rng.h"
+#include "row_codec.h"
 #include "rows_body.h"
 #include "shard_bsp.h"
 #include "shard_messages.h"
@@ -24,12 +28,13 @@ static struct {
     ps_shard shard;
 } t;
 
+static ps_row_spec table = {
+    .name = "user", .dim = DIM, .init = PS_ROW_CONSTANT, .init_scale = 1};
+
 static void open_shard_with(ps_rows_keeper *keeper)
 {
     static const char *const set[] = {"model.input=[64]", "model.layers=[{linear: 10}]",
                                       "optimizer.name=sgd"};
-    const ps_row_spec table = {
-        .name = "user", .dim = DIM, .init = PS_ROW_CONSTANT, .init_scale = 1};
     memset(&t, 0, sizeof t);
     assert_ok(ps_config_load(&t.config, NULL, set, 3));
     assert_ok(ps_model_spec_init(&t.spec, &t.config));
@@ -537,13 +542,78 @@ TEST(a_worker_that_breaks_a_rule_is_named)
     REFUSED("3 rows of table user outside of its arena", shared_pull(10, 0),
             set_u32(&m, m.bytes - sizeof(uint32_t), 1));
     send(pull(1, 11, 0, ids));
-    REFUSED("6 numbers as gradients of rows; 0 were", push(1, 12, 0, 1),
+    REFUSED("24 bytes of gradients of rows; 0 were", push(1, 12, 0, 1),
             m.body[ps_rows_push_head(1, 0)] = 0);
     send(push(1, 13, 0, 1));
     REFUSED("after that step's gradients", pull(1, 14, 0, ids), (void)m);
     REFUSED("at 0 of 1099511627776", pull(1, 15, 0, ids), m.h.count = UINT64_C(1) << 40;
             m.bytes = 40);
     close_shard();
+}
+
+/* A PUSH_ROWS of int8, all rows `value` and exact. */
+static message coded_push(uint32_t rank, uint64_t number, uint64_t step, float value)
+{
+    const size_t head = ps_rows_push_head(1, 1);
+    message m = push_of(rank, number, step, 1, 0, 0);
+    float rows[IDS * DIM];
+    for (int i = 0; i < IDS * DIM; i++)
+        rows[i] = value;
+    ps_row_codec_encode(&table, IDS, ids, 0, rows);
+    m.bytes = m.h.count = head + ps_row_codec_size(&table, IDS) * sizeof *rows;
+    memcpy(m.body + head, rows, m.bytes - head);
+    return m;
+}
+
+/* By int8 three rows of two numbers are 18 bytes, in whole float32. Worker 1 shares
+ * memory, where float32 stay float32, of the same values; in its second step it does not,
+ * too. */
+TEST(rows_by_a_codec)
+{
+    enum { CODED = 5, ROW = 6 };
+    table.codec = PS_CODEC_INT8;
+    open_shard();
+    send(pull(0, 1, 0, ids));
+    send(shared_pull(1, 0));
+    expect_rows(1, 1, 0, 0);
+    ps_wire_frames f;
+    ps_wire_header h = {0};
+    ps_wire_frames_open(&f);
+    float rows[IDS * DIM];
+    for (bool got = true; got && h.kind != PS_MSG_ROWS;) {
+        assert_ok(ps_wire_recv(t.worker[0], false, &f, &got));
+        assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
+    }
+    assert_int_equal(zmq_msg_size(&f.payload), CODED * sizeof(float));
+    assert_ok(ps_row_codec_decode(&table, IDS, ids, zmq_msg_data(&f.payload), rows));
+    for (int i = 0; i < IDS * DIM; i++)
+        assert_true(fabsf(rows[i] - 1) < 1e-6f);
+    expect_in_arena(128, rows[0]);
+    ps_wire_frames_close(&f);
+    // a length of another codec; scales that no worker encodes; the step counts once
+    const size_t head = ps_rows_push_head(1, 1);
+    float scale = NAN;
+    message bad = coded_push(0, 2, 0, 0.5f);
+    memcpy(bad.body + head + ROW, &scale, sizeof scale);
+    assert_error(hand_in(&bad), PS_ERR_NUMERIC,
+                 "worker 0 sent: table 'user': the row or");
+    send(shared_pull(2, 0)); // of two lookups, so that the gradients are put together
+    send(push_of(1, 3, 0, 2, 0, 0));
+    close_shard();
+    open_shard();
+    send(pull(1, 1, 0, ids));
+    REFUSED("24 bytes of gradients of rows; 20 were", push(1, 2, 0, 1), (void)m);
+    REFUSED("id -1, with a scale that int8 has not", coded_push(1, 3, 0, 0.5f),
+            m.body[head + ROW + 3] = 0xBF);
+    send(coded_push(1, 4, 0, 0.5f));
+    send(pull(0, 1, 0, ids));
+    send(coded_push(0, 2, 0, 0.5f));
+    send(shared_pull(5, 1));
+    for (int i = 0; i < IDS * DIM; i++) // 1 - 0.5 (0.5 + 0.5)
+        assert_true(fabsf(((float *)t.arena.base)[128 / sizeof(float) + (size_t)i] -
+                          0.5f) < 1e-6f);
+    close_shard();
+    table.codec = PS_CODEC_NONE;
 }
 
 /* Whatever worker 1 sends, the shard neither crashes nor reads beyond a message; what it

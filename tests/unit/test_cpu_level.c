@@ -12,6 +12,7 @@
 #include "nontemporal_copy.h"
 #include "optimizer.h"
 #include "optimizer_loops.h"
+#include "row_codec.h"
 #include "row_loops.h"
 #include "row_pool.h"
 #include "row_set.h"
@@ -291,12 +292,28 @@ static void put_pooling(output *o, uint32_t dim)
     }
 }
 
+static void put_coded_rows(output *o, uint32_t dim, ps_codec codec)
+{
+    static float rows[ROWS * ROW_DIM], out[ROWS * ROW_DIM];
+    static const uint64_t ids[ROWS] = {5, 4, 3, 9};
+    const ps_row_spec spec = {.dim = dim, .codec = codec};
+    for (int k = 0; k < 2; k++) {
+        fill_rows(5, ROWS * ROW_DIM, rows);
+        ps_row_codec_encode(&spec, ROWS, k ? ids : NULL, 7, rows);
+        put(o, rows, ps_row_codec_size(&spec, ROWS) * sizeof *rows);
+        assert_ok(ps_row_codec_decode(&spec, ROWS, ids, rows, out));
+        put(o, out, ROWS * dim * sizeof *out);
+    }
+}
+
 static void compute_rows(output *o)
 {
     static const uint32_t dims[] = {1, 7, 8, 16, 33, 64, ROW_DIM};
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         put_row_steps(o, dims[i]);
         put_pooling(o, dims[i]);
+        put_coded_rows(o, dims[i], PS_CODEC_FP16);
+        put_coded_rows(o, dims[i], PS_CODEC_INT8);
     }
 }
 

@@ -70,6 +70,7 @@ ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
     for (uint32_t i = 0; i < c->n_links; i++) {
         n += bodies[i].n > 0;
         ps_counter_add(&c->shm_sent, bodies[i].shared);
+        ps_counter_add(&c->raw_bytes, bodies[i].saved);
         if (answers) ps_counter_add(&c->shm_received, answers[i].shared);
     }
     atomic_store(&c->rows_calls[call].unanswered, n);
