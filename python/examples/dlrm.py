@@ -80,6 +80,8 @@ def arguments():
     p.add_argument("--dim", type=int, default=16)
     p.add_argument("--lr", type=float, default=1e-3, help="of the layers")
     p.add_argument("--rows-lr", type=float, default=0.05)
+    p.add_argument("--codec", default="none", choices=["none", "fp16", "int8"], help="of rows and their gradients that travel")
+    p.add_argument("--seed", type=int, default=1)
     p.add_argument("--export", help="write the rows into this file, for pstrain.rows")
     return p.parse_args()
 
@@ -121,10 +123,11 @@ def main():
     args = arguments()
     source = find(args.data, args.samples, args.ids)
     with pstrain.init():
-        torch.manual_seed(1)
+        torch.manual_seed(args.seed)
         model = MODELS[args.model](source.dense, len(source.tables), args.dim)
-        table = dict(dim=args.dim + model.extra, mode=None, init="normal", scale=0.01)
-        rows = pstrain.Embeddings({name: table for name in source.tables}, optimizer="adagrad", lr=args.rows_lr)
+        table = dict(dim=args.dim + model.extra, mode=None, init="normal", scale=0.01, codec=args.codec)
+        rows = pstrain.Embeddings({name: table for name in source.tables}, optimizer="adagrad", lr=args.rows_lr,
+                                  seed=args.seed)
         optimizer = pstrain.Optimizer(model.named_parameters(), "adam", lr=args.lr)  # its step is the rows', too
 
         def predict(counts, ids):

@@ -221,7 +221,8 @@ class Embeddings(_Module):
     that counts in no bag; and the options below for this table alone.
     options: optimizer "sgd", "adagrad", "sparse_adam" (PyTorch's formulas for sparse gradients) or "rowwise_adagrad"
     (FBGEMM's), with lr and, as PyTorch's, eps, betas, initial_accumulator_value; init "uniform" within scale (default
-    dim ** -0.5) or "normal" with that standard deviation, seed. The same on every rank.
+    dim ** -0.5) or "normal" with that standard deviation, seed; codec "fp16" or "int8": of rows and gradients that travel.
+    The same on every rank.
 
     A table grows: any id from 0 to 2^63 - 1 has a row, whose first values depend on seed, table and id alone.
     optimizer.step() of a pstrain.Optimizer steps the rows, too; without one, step() does. Every rank makes every step.

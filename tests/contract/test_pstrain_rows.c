@@ -180,6 +180,65 @@ TEST(a_batch_without_samples)
     rig_run(&r);
 }
 
+/* Bytes of a worker in ROUNDS steps: ids, rows, gradients, and what belongs to messages.
+ */
+static int bytes_of_table(rig_worker *w, int table)
+{
+    enum { MANY = 3000, ROW = 16, ROUNDS = 5 };
+    static const uint64_t row_bytes[] = {4 * ROW, 2 * ROW + 2, ROW + 4};
+    static const double rates[3] = {0.5, 0.5, 0.5};
+    static int64_t ids[MANY];
+    static float out[MANY * ROW];
+    pstrain_stats stats = {.struct_size = sizeof stats};
+    uint64_t ticket, before = 0;
+    for (int i = 0; i < MANY; i++)
+        ids[i] = INT64_C(1000003) * i;
+    const pstrain_rows_lookup all = {
+        .struct_size = sizeof all, .table = table, .ids = ids, .n_ids = MANY, .out = out};
+    for (int step = 0; step <= ROUNDS; step++) {
+        RIG_TRY(pstrain_rows_pull(w->s, &all, 1, 1, &ticket)); // after the step before it
+        RIG_TRY(pstrain_stats_get(w->s, &stats));
+        if (step == 0) before = stats.bytes_sent + stats.bytes_received;
+        RIG_TRY(pstrain_rows_gradient(w->s, ticket, 0, out, NULL));
+        RIG_TRY(pstrain_rows_push(w->s, 1, rates));
+    }
+    const double got =
+        (double)(stats.bytes_sent + stats.bytes_received - before) / ROUNDS / MANY;
+    const double least = 8 + 2 * (double)row_bytes[table];
+    const double most = 1.05 * (8 * ROW + 8) * (table == 2 ? 0.35 : 1);
+    if (got >= least && got <= 1.02 * least && got <= most) return 0;
+    fprintf(stderr, "table %d: %g bytes for a row, %g are the least\n", table, got,
+            least);
+    return PSTRAIN_ERR_INTERNAL;
+}
+
+static int bytes_by_codec(rig_worker *w)
+{
+    static const char *const codecs[] = {NULL, "fp16", "int8"};
+    pstrain_rows_table all[3];
+    for (int i = 0; i < 3; i++) {
+        all[i] = tables[0];
+        all[i].name = codecs[i] ? codecs[i] : "none";
+        all[i].dim = 16;
+        all[i].codec = codecs[i];
+    }
+    RIG_TRY(open_rows(w, all, 3));
+    for (int i = 0; i < 3; i++)
+        RIG_TRY(bytes_of_table(w, i));
+    return pstrain_close(w->s);
+}
+
+TEST(bytes_of_codecs)
+{
+    static const char *const tcp[] = {"exchange.shm=off"};
+    rig r = {.servers = 2,
+             .workers = 1,
+             .run = bytes_by_codec,
+             .settings = tcp,
+             .n_settings = 1};
+    rig_run(&r);
+}
+
 /* What a lookup gives before any gradient, without a job. */
 static int first_rows(rig_worker *w)
 {

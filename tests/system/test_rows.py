@@ -31,7 +31,7 @@ class Steps(RowsTest):
     def test_same_file_for_any_servers(self):
         # Shared memory and one server; two without it, connections that are cut, and rows that are asked for ahead.
         outcomes = set()
-        for servers, words in ((1, []), (2, ["cut", "ahead"])):
+        for servers, words in first(2, ((1, []), (2, ["cut", "ahead"]), (3, []))):
             file = self.path(f"rows{servers}")
             shm = ["exchange.shm=off"] if words else []
             if words and cuts.why_not():
@@ -64,7 +64,8 @@ class Misuse(RowsTest):
         self.assertEqual(self.said(self.rows("misuse", servers=1), "misuse"), ["ok"] * 2)
 
     def test_tables_that_differ(self):
-        for what, words in first(1, (("dim", "dim: 4 and 8"), ("optimizer", "optimizer: adagrad and sgd"), ("seed", "seed: 0 and 1"))):
+        for what, words in first(1, (("dim", "dim: 4 and 8"), ("optimizer", "optimizer: adagrad and sgd"), ("seed", "seed: 0 and 1"),
+                                     ("codec", "codec: none and int8"))):
             with self.subTest(what=what):
                 text = self.rows("differ", what, code=1, servers=1)
                 self.assertIn(f"worker 0 and worker 1 differ in embedding table 0, user: {words}", text)

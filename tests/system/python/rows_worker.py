@@ -157,16 +157,16 @@ def cut_one(draw):
 
 @case
 def grown(rule):
-    """Tables that begin empty; all in one message, which is cut in pieces; the dense part beside. With the word "cut",
+    """Tables that begin empty, by three codecs; all in one message, which is cut in pieces; the dense part beside. With the word "cut",
     connections are lost all the time; with "ahead", rows are asked for before the step that needs them."""
     jobs.listen()
     pstrain.init()
     rank = pstrain.rank()
     draw = random.Random(rank)
-    rows = pstrain.Embeddings({"a": dict(dim=16), "b": dict(dim=4, mode="mean", optimizer="sgd"), "c": dict(dim=3, mode=None)},
-                              optimizer=rule, lr=0.1, seed=7)
+    tables = {"a": dict(dim=16, codec="int8"), "b": dict(dim=4, mode="mean", optimizer="sgd"), "c": dict(dim=3, mode=None, codec="fp16")}
+    rows = pstrain.Embeddings(tables, optimizer=rule, lr=0.1, seed=7)
     torch.manual_seed(0)
-    dense = torch.nn.Linear(16 + 4 + 3, 1)
+    dense = torch.nn.Sequential(torch.nn.Linear(16 + 4 + 3, 2), torch.nn.Linear(2, 1))
     optimizer = pstrain.Optimizer(dense.named_parameters(), "sgd", lr=0.1)
     def ids_of(step):
         g = torch.Generator().manual_seed(100 * step + rank)
@@ -188,7 +188,7 @@ def grown(rule):
     if rank == 0:
         rows.export(sys.argv[3])
         say("hash", hashlib.sha256(open(sys.argv[3], "rb").read()).hexdigest()[:16],
-            hashlib.sha256(dense.weight.detach().numpy().tobytes()).hexdigest()[:16])
+            hashlib.sha256(dense[0].weight.detach().numpy().tobytes()).hexdigest()[:16])
     pstrain.shutdown()
 
 
@@ -198,7 +198,7 @@ def dies(rule):
     pstrain.init()
     rank = pstrain.rank()
     torch.manual_seed(0)
-    model = torch.nn.ModuleDict({"rows": pstrain.Embeddings({"a": dict(dim=6)}, optimizer=rule, lr=0.1),
+    model = torch.nn.ModuleDict({"rows": pstrain.Embeddings({"a": dict(dim=6, codec="int8")}, optimizer=rule, lr=0.1),
                                  "dense": torch.nn.Linear(6, 1)})
     optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=0.1)
     state = pstrain.State(model, optimizer, step=0)
@@ -237,7 +237,8 @@ def misuse():
     for options, words in ((dict(mode="max"), ("'user'", "sparse gradient of max")), (dict(dim=0), ("dim=0",)),
                            (dict(weight_decay=0.1), ("weight_decay", "rows that have none")), (dict(momentum=0.9), ("momentum",)),
                            (dict(optimizer="adamw"), ("adamw", "sparse_adam")), (dict(lr=-1.0), ("lr=-1.0",)),
-                           (dict(betas=(0.9, 0.999)), ("no option 'betas'",)), (dict(init="xavier"), ("xavier",))):
+                           (dict(betas=(0.9, 0.999)), ("no option 'betas'",)), (dict(init="xavier"), ("xavier",)),
+                           (dict(codec="bf16"), ("codec='bf16'", "int8"))):
         refused(lambda: pstrain.Embeddings({"user": {**table, **options}}), *words)
     refused(lambda: pstrain.Embeddings({}), "needs a dict of tables")
     refused(lambda: pstrain.Embeddings({"user": 16}), "'user' is 16")
@@ -278,7 +279,7 @@ def misuse():
 def differ(what):
     """A table that differs between the ranks."""
     pstrain.init()
-    other = {"dim": dict(dim=8), "optimizer": dict(dim=4, optimizer="sgd"), "seed": dict(dim=4, seed=1)}[what]
+    other = {"dim": dict(dim=8), "optimizer": dict(dim=4, optimizer="sgd"), "seed": dict(dim=4, seed=1), "codec": dict(dim=4, codec="int8")}[what]
     rows = pstrain.Embeddings({"user": other if pstrain.rank() else dict(dim=4)}, optimizer="adagrad")
     rows({"user": torch.tensor([[1]])})
 
