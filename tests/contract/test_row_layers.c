@@ -129,6 +129,8 @@ TEST(what_is_refused)
     refused("embedding_bag: {tables: [C1, D2], dim: 2}", none, "named C1, C2");
     refused("embedding_bag: {tables: [C1, C1], dim: 2}", none, "C1 is there twice");
     refused("embedding_bag: {tables: 2, dim: 2, optimizer: adam}", none, "sparse_adam");
+    refused("embedding_bag: {tables: 2, dim: 2, codec: bf16}", none,
+            "none | fp16 | int8");
     refused("embedding_bag: {tables: 2, dim: 2, lr: -1}", none, "lr");
     refused("interaction: [[linear: {name: a, out: 3}], [embedding_bag: {tables: 2, dim: "
             "4}]]",

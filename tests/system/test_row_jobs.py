@@ -18,7 +18,7 @@ model:
         name: pairs
         branches:
           - [linear: {name: bottom, out: 4}, relu]
-          - [embedding_bag: {name: rows, tables: 26, dim: 4, lr: 0.1, init: normal, scale: 0.3}]
+          - [embedding_bag: {name: rows, tables: 26, dim: 4, lr: 0.1, init: normal, scale: 0.3, codec: int8}]
     - linear: {name: top, out: 1}
 data: {kind: synthetic_clicks, samples: 320, test_samples: 64, batch: 16}
 optimizer: {name: adam, lr: 0.01}
