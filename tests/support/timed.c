@@ -1,5 +1,6 @@
 /* timed NAME PROGRAM ARGUMENTS...: runs a test, and appends a line to the file that PS_TIMES
- * names: seconds, seconds of processor time of the test and all that it started, its name. */
+ * names: seconds, seconds of processor time of the test and all that it started, its name.
+ * What warm_server.py runs for it, as PS_TEST says, has lines of its own there. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static void timed_note(const char *name, double seconds)
 int main(int argc, char **argv)
 {
     struct timespec begin, end;
-    if (argc < 3) return 2;
+    if (argc < 3 || setenv("PS_TEST", argv[1], 1)) return 2;
     // what a test leaves behind counts as well, and ends as ctest ends this
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     clock_gettime(CLOCK_MONOTONIC, &begin);
