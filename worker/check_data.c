@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "clock.h"
+#include "faulty_pictures.h"
 #include "interrupt.h"
 #include "loader.h"
 #include "mem.h"
-#include "picture_reader.h"
 #include "printable.h"
 #include "readable.h"
 #include "row_set.h"
@@ -306,70 +306,50 @@ static ps_err print_columns(const ps_check_data_options *o, FILE *out)
 
 /* --- pictures that cannot be read -------------------------------------------------- */
 
-/* Whether the picture is at fault, or has not the size that the job needs. */
-static bool is_broken(ps_err err)
-{
-    return err == PS_ERR_FORMAT || err == PS_ERR_IO;
-}
+typedef struct faulty_list {
+    const ps_dataset *set;
+    FILE *out;
+    int64_t printed;
+} faulty_list;
 
-/* Pictures that a job cannot take. */
-typedef struct faulty {
-    int64_t read, broken, odd;
-} faulty;
-
-/* Reads the pictures in their order, for some seconds, and prints the first errors. */
-static ps_err list_faulty(const ps_check_data_options *o, const ps_dataset *set,
-                          FILE *out, faulty *f)
+/* Prints the first errors. */
+static void print_faulty(void *ctx, int64_t i, ps_err err)
 {
-    const ps_deadline end = ps_deadline_in_ms(READ_MS);
+    faulty_list *list = ctx;
     char text[ITEM_BYTES];
-    ps_picture_reader reader;
-    uint8_t *sample;
-    ps_err err = PS_OK;
-    PS_TRY(ps_mem_zalloc(&sample, (size_t)ps_dims_count(&set->dims), 1, "a picture"));
-    ps_picture_reader_init(&reader, &o->config->data, &set->dims, false);
-    for (; f->read < set->n && !ps_deadline_passed(end) && err == PS_OK; f->read++) {
-        const ps_err bad =
-            ps_picture_read(&reader, set->files[f->read], (ps_draw_key){0}, sample);
-        f->broken += is_broken(bad);
-        f->odd += bad == PS_ERR_SHAPE;
-        if (bad != PS_OK && f->broken + f->odd <= MOST_BROKEN) {
-            ps_printable(ps_err_message(), text, sizeof text);
-            fprintf(out, "%*s%s\n", INDENT, "", text);
-        }
-        err = ps_interrupt_check();
-    }
-    if (f->broken + f->odd > MOST_BROKEN)
-        fprintf(out, "%*sand %s more\n", INDENT, "",
-                PS_COUNTED(f->broken + f->odd - MOST_BROKEN));
-    fflush(out);
-    ps_picture_reader_fini(&reader);
-    free(sample);
-    return err;
+    (void)i;
+    if (!ps_picture_is_faulty(err) || list->printed++ >= MOST_BROKEN) return;
+    ps_printable(ps_err_message(), text, sizeof text);
+    fprintf(list->out, "%*s%s\n", INDENT, "", text);
 }
 
-/* err: of the first such picture, after which the loader has stopped. */
-static ps_err count_faulty(const ps_check_data_options *o, const part *p, ps_err err,
-                           FILE *out)
+static ps_err find_faulty(const ps_check_data_options *o, const part *p, FILE *out,
+                          ps_faulty_pictures *f)
+{
+    faulty_list list = {p->set, out, 0};
+    if (!p->set->files) return PS_OK;
+    PS_TRY(ps_faulty_pictures_find(f, &o->config->data, p->set,
+                                   ps_deadline_in_ms(READ_MS), print_faulty, &list));
+    if (list.printed > MOST_BROKEN)
+        fprintf(out, "%*sand %s more\n", INDENT, "",
+                PS_COUNTED(list.printed - MOST_BROKEN));
+    return PS_OK;
+}
+
+/* Of all parts at once. err: of the first such picture, after which the loader has
+ * stopped. */
+static ps_err report_faulty(const ps_check_data_options *o, const part parts[2],
+                            ps_err err, FILE *out)
 {
     const ps_err_saved first = ps_err_save(err);
-    faulty f = {0};
-    if (!p->set->files || !(is_broken(err) || err == PS_ERR_SHAPE)) return err;
-    PS_TRY(list_faulty(o, p->set, out, &f));
-    if (f.broken + f.odd == 0) return ps_err_restore(&first); // it stands behind those
-    char odd[96] = "", broken[128] = "";
-    if (f.broken > 0)
-        snprintf(broken, sizeof broken,
-                 "%s of %s pictures cannot be "
-                 "read, as listed: remove them, or save them again",
-                 PS_COUNTED(f.broken), PS_COUNTED(f.read));
-    if (f.odd > 0)
-        snprintf(odd, sizeof odd,
-                 "%s of %s have another size: set "
-                 "data.resize",
-                 PS_COUNTED(f.odd), PS_COUNTED(f.read));
-    return ps_err_set(err, "%s: %s%s%s", p->key, broken, f.broken && f.odd ? "; " : "",
-                      odd);
+    ps_faulty_pictures f[2] = {0};
+    if (!parts[0].set->files && !parts[1].set->files) return err;
+    if (!ps_picture_is_faulty(err)) return err;
+    for (int i = 0; i < 2; i++)
+        PS_TRY(find_faulty(o, &parts[i], out, &f[i]));
+    fflush(out);
+    PS_TRY(ps_faulty_pictures_error(f, (const char *[]){parts[0].key, parts[1].key}, 2));
+    return ps_err_restore(&first); // it stands behind those
 }
 
 /* --- what it is compared with ------------------------------------------------------ */
@@ -544,8 +524,7 @@ static ps_err check_data_part(const ps_check_data_options *o, const part *p, FIL
     if (set->notes) print_item(out, "  note", "%s", set->notes);
     if (set->doubts) print_item(out, "  look at", "%s", set->doubts);
     fflush(out);
-    const ps_err err = read_data_part(o, p, &f);
-    if (err != PS_OK) return count_faulty(o, p, err, out);
+    PS_TRY(read_data_part(o, p, &f));
     print_read(set, &f, out);
     if (set->n_ids > 0) return print_ids(set, out);
     return PS_OK;
@@ -584,8 +563,11 @@ ps_err ps_check_data(const ps_check_data_options *o, FILE *out)
     const ps_config_data *data = &o->config->data;
     print_item(out, "data", "%s, in %s", ps_word_name(ps_data_words, (int)data->kind),
                data->path[0] ? data->path : ".");
-    PS_TRY(check_data_part(o, &(part){&o->data->train, "data.train"}, out));
-    PS_TRY(check_data_part(o, &(part){&o->data->test, "data.test"}, out));
+    const part parts[] = {{&o->data->train, "data.train"}, {&o->data->test, "data.test"}};
+    for (int i = 0; i < 2; i++) {
+        const ps_err err = check_data_part(o, &parts[i], out);
+        if (err != PS_OK) return report_faulty(o, parts, err, out);
+    }
     const ps_dataset *first = check_data_first(o);
     if (first->table) PS_TRY(print_columns(o, out));
     if (first->labels)

@@ -20,7 +20,9 @@
 
 typedef struct connection {
     int fd;            // -1: a free place
+    bool cut;          // it is being closed
     uint64_t begun_ns; // its request, or the silence before it
+    uint64_t heard_ns; // the last part of it
 } connection;
 
 struct ps_http_server {
@@ -28,8 +30,10 @@ struct ps_http_server {
     ps_http_options o;
     bool loopback; // bound only to this host's own addresses
     int port;
-    connection connections[PS_HTTP_CONNECTIONS]; // with POST
+    connection connections[PS_HTTP_CONNECTIONS];
 };
+
+enum { SPARE = 4 }; // of the connections, for those that come
 
 enum { CONTENT_TOO_LARGE = 413 }; // older libraries have another name for it
 
@@ -38,6 +42,68 @@ typedef struct request {
     size_t n, room; // n + 1 at least, or none
     bool too_long;
 } request;
+
+/* --- who is connected --------------------------------------------------------------- */
+
+/* The place of a descriptor; of -1 a free one. NULL: there is none. */
+static connection *http_find(ps_http_server *s, int fd)
+{
+    for (int i = 0; i < PS_HTTP_CONNECTIONS; i++)
+        if (s->connections[i].fd == fd) return &s->connections[i];
+    return NULL;
+}
+
+static int http_fd_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return i ? i->connect_fd : -1;
+}
+
+/* libmicrohttpd closes it once it finds that nothing more will come. */
+static void http_cut(connection *c)
+{
+    c->cut = true;
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+/* While few places are free, the longest silence ends. */
+static void http_make_room(ps_http_server *s)
+{
+    int n_free = 0;
+    connection *silent = NULL;
+    for (int i = 0; i < PS_HTTP_CONNECTIONS; i++) {
+        connection *c = &s->connections[i];
+        n_free += c->fd < 0 || c->cut;
+        if (c->fd >= 0 && !c->cut && (!silent || c->heard_ns < silent->heard_ns))
+            silent = c;
+    }
+    if (n_free < SPARE) http_cut(silent);
+}
+
+static void http_on_connection(void *ctx, struct MHD_Connection *c, void **socket_context,
+                               enum MHD_ConnectionNotificationCode code)
+{
+    ps_http_server *s = ctx;
+    const bool begins = code == MHD_CONNECTION_NOTIFY_STARTED;
+    const int fd = http_fd_of(c);
+    const uint64_t now_ns = ps_clock_ns();
+    connection *place = http_find(s, begins ? -1 : fd);
+    (void)socket_context;
+    if (place) *place = (connection){begins ? fd : -1, false, now_ns, now_ns};
+    if (begins) http_make_room(s);
+}
+
+/* begins: a request is over, and the next one begins. */
+static void http_note_heard(ps_http_server *s, struct MHD_Connection *c, bool begins)
+{
+    connection *place = http_find(s, http_fd_of(c));
+    if (!place) return;
+    place->heard_ns = ps_clock_ns();
+    if (begins) place->begun_ns = place->heard_ns;
+}
+
+/* --- requests ----------------------------------------------------------------------- */
 
 /* "localhost:9100", "127.0.0.1:9100", "[::1]:9100": a name of only this host. */
 static bool is_own_name(const char *host)
@@ -205,9 +271,10 @@ static enum MHD_Result http_on_request(void *ctx, struct MHD_Connection *c,
                                        const char *version, const char *upload,
                                        size_t *upload_bytes, void **seen)
 {
-    const ps_http_server *s = ctx;
+    ps_http_server *s = ctx;
     const bool post = s->o.post && strcmp(method, "POST") == 0;
     (void)version;
+    http_note_heard(s, c, false);
     if (!post && strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return http_refuse_method(s, c);
     if (asks_for_another(s, c))
@@ -215,40 +282,6 @@ static enum MHD_Result http_on_request(void *ctx, struct MHD_Connection *c,
                            "ask for localhost: this page is only for its own host\n");
     return post ? http_on_post(s, c, path, upload, upload_bytes, seen)
                 : http_on_get(s, c, path, *upload_bytes, seen);
-}
-
-/* --- who is connected --------------------------------------------------------------- */
-
-static int http_fd_of(struct MHD_Connection *c)
-{
-    const union MHD_ConnectionInfo *i =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return i ? i->connect_fd : -1;
-}
-
-/* The place of a descriptor; of -1 a free one. NULL: there is none. */
-static connection *http_find(ps_http_server *s, int fd)
-{
-    for (int i = 0; i < PS_HTTP_CONNECTIONS; i++)
-        if (s->connections[i].fd == fd) return &s->connections[i];
-    return NULL;
-}
-
-static void http_note_begin(ps_http_server *s, int fd, connection *place)
-{
-    if (place) *place = (connection){fd, ps_clock_ns()};
-}
-
-static void http_on_connection(void *ctx, struct MHD_Connection *c, void **socket_context,
-                               enum MHD_ConnectionNotificationCode code)
-{
-    ps_http_server *s = ctx;
-    const int fd = http_fd_of(c);
-    (void)socket_context;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED)
-        http_note_begin(s, fd, http_find(s, -1));
-    else if (http_find(s, fd))
-        http_find(s, fd)->fd = -1;
 }
 
 /* A request is over: its connection's next one begins. */
@@ -261,18 +294,16 @@ static void http_on_completed(void *ctx, struct MHD_Connection *c, void **seen,
     if (r) free(r->bytes);
     free(r);
     *seen = NULL;
-    if (s->o.post) http_note_begin(s, http_fd_of(c), http_find(s, http_fd_of(c)));
+    http_note_heard(s, c, true);
 }
 
-/* Those that send a little now and then are never silent. libmicrohttpd closes them once
- * it finds that nothing more will come. */
+/* Those that send a little now and then are never silent. */
 static void http_cut_slow(ps_http_server *s)
 {
     const double most = s->o.request_s > 0 ? s->o.request_s : PS_HTTP_REQUEST_S;
     for (int i = 0; i < PS_HTTP_CONNECTIONS; i++) {
-        const connection *c = &s->connections[i];
-        if (c->fd >= 0 && ps_clock_seconds_since(c->begun_ns) > most)
-            shutdown(c->fd, SHUT_RDWR);
+        connection *c = &s->connections[i];
+        if (c->fd >= 0 && ps_clock_seconds_since(c->begun_ns) > most) http_cut(c);
     }
 }
 

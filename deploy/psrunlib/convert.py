@@ -19,17 +19,20 @@ def convert(args):
     path = args.convert
     stem, ending = os.path.splitext(path)
     if ending.lower() not in READERS:
-        raise JobError(f"--convert {path}: reads files that end in {', '.join(READERS)}")
+        raise JobError(f"--convert {path}: reads files that end in {', '.join(READERS)}; a text file with commas, "
+                       "semicolons or tabs needs no conversion")
     if not os.path.isfile(path):
         raise JobError(f"--convert {path}: there is no such file")
-    out = args.out or f"{stem}.csv"
-    if os.path.exists(out) and (os.path.samefile(out, path) or not args.overwrite):
-        raise JobError(f"--convert: {out} is there already: name another with --out, or give --overwrite")
     try:
         import pandas
     except ImportError:
         raise JobError("--convert needs pandas: apt-get install python3-pandas, or pip install pandas in a virtual "
                        "environment that is active") from None
+    out = args.out or f"{stem}.csv"
+    if os.path.isdir(out):
+        raise JobError(f"--convert: {out} is a folder: name a .csv file with --out")
+    if os.path.exists(out) and (os.path.samefile(out, path) or not args.overwrite):
+        raise JobError(f"--convert: {out} is there already: name another with --out, or give --overwrite")
     table, note = _read(pandas, path, ending.lower())
     _write(table, out)
     tell(f"{out}: {len(table)} lines, {len(table.columns)} columns: {', '.join(map(str, table.columns[:20]))}{note}")

@@ -33,7 +33,7 @@ static void fuzz_samples(const uint8_t *data, size_t size, fuzz_read_values read
     if (read_values(&source, &set) == PS_OK) {
         set.labels = calloc((size_t)set.n, sizeof *set.labels);
         if (set.labels == NULL) abort();
-        if (ps_dataset_check(&set, 0, &any) == PS_OK &&
+        if (ps_dataset_check(&set, &any) == PS_OK &&
             ps_dataset_slice(&set, 0, 0) != PS_OK)
             abort();
     }

@@ -381,8 +381,17 @@ class Jobs(JobTest):
         bad.write_bytes(b"no picture")
         said = self.psrun("--predict", self.path("set", "test"), "--init", self.path(out, "model.safetensors"),
                           self.config, out="said", code=1)
-        self.assertIn(f"{bad}: is no PNG, JPEG, WebP or BMP picture", said)
+        folder, n = self.path("set", "test"), sum(p.is_file() for p in Path(self.path("set", "test")).rglob("*"))
+        self.assertIn(f"{folder}: 1 of {n} pictures cannot be read: {bad}; remove them, save them again, or set "
+                      "data.unreadable=skip", said)
         self.assertFalse(os.path.exists(self.path("said", "predictions.csv")))
+        self.psrun("--predict", folder, "--init", self.path(out, "model.safetensors"), self.config,
+                   "data.unreadable=skip", out="said")
+        with open(self.path("said", "predictions.csv"), encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+        files = [str(p) for p in sorted(Path(folder).rglob("*"), key=lambda p: (str(p.parent), p.name)) if p.is_file()]
+        self.assertEqual([files[int(row["index"])] for row in rows], [row["file"] for row in rows])
+        self.assertEqual(len(rows), n - 1)
 
     def fails(self, says, *arguments):
         run = Psrun.run(self.psrun_argv("-m", "single", self.config, *arguments, out=self.out()))
@@ -405,10 +414,14 @@ class Jobs(JobTest):
         for i in range(10):
             path.with_name(f"{i}.PNG").write_bytes(b"no picture")
         path.parent.with_name("Zebra").joinpath("0.PNG").write_bytes(b"")
+        tested = Path(self.path("set"), "test", "ant", "1.PNG")
+        tested.write_bytes(b"")
         run = Psrun.run(self.psrun_argv("--check-data", self.config, out=self.out()))
         self.assertEqual(run.stdout.count("is no PNG, JPEG, WebP or BMP picture\n"), 9)
         self.assertIn("and 1 more\n", run.stdout)
-        self.assertIn("data.train: 11 of 30 pictures cannot be read, as listed: remove them, or save", run.stdout)
+        self.assertIn(f"data.train: 11 of 30 pictures cannot be read: {path.parent.with_name('Zebra')}/0.PNG, ", run.stdout)
+        self.assertRegex(run.stdout, rf"data\.test: 1 of \d+ pictures cannot be read: {tested}; remove them, save them again, "
+                                     "or set data.unreadable=skip")
         run = Psrun.run(self.psrun_argv("--check-data", self.config, "data.unreadable=skip", out=self.out()))
         self.assertEqual(run.returncode, 0, run.stdout)
         self.assertIn("left out: 11 of 30: ", " ".join(run.stdout.split()))
@@ -416,9 +429,11 @@ class Jobs(JobTest):
 
     def test_folders(self):
         root = Path(self.path("set"))
-        (root / "test" / "cat").mkdir()
-        self.fails("a class of this name is not in")
-        (root / "test" / "cat").rmdir()
+        for name in ("cat", "dog"):
+            (root / "test" / name).mkdir()
+        self.fails(f"{root}/test has classes that {root}/train does not have: cat, dog; give both the same folders")
+        for name in ("cat", "dog"):
+            (root / "test" / name).rmdir()
         (root / "train" / "empty").mkdir()
         self.fails("has no pictures (.png, .jpg, .jpeg, .webp, .bmp)")
         (root / "train" / "empty").rmdir()

@@ -430,7 +430,7 @@ class CheckData(JobTest):
         text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[2]", code=1)
         self.assertIn("data.train: data is (3), the model's input is (2): set model.input", text)
         text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[3]")
-        self.assertIn("train.csv:1: names of columns: a | b | c | class", " ".join(text.split()))
+        self.assertIn("train.csv:1: names of columns: a, b, c, class", " ".join(text.split()))
         text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[3]",
                           "schedule.name=plateau", code=1)
         self.assertIn("plateau follows the evaluations", text)

@@ -75,6 +75,21 @@ class Folder(JobTest):
         for name in ("all.csv", "job.yaml"):
             os.remove(self.path(name))
 
+    def ask(self, url, body=None, kind="application/json"):
+        request = urllib.request.Request(url, body, {"Content-Type": kind} if body is not None else {})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def serve(self):
+        """Of the run's folder elsewhere. Returns the process and its address."""
+        port = free_port()
+        run = self.start_psrun("--serve", port, self.path("elsewhere"), out="served")
+        self.assertTrue(read_until(run.stdout, f"at http://127.0.0.1:{port}/predict"))
+        return run, f"http://127.0.0.1:{port}/"
+
     def as_pytorch_says(self):
         with open(self.path("model.py"), "w", encoding="utf-8") as f:
             subprocess.run([PSRUN, "--build-dir", BIN.parent, "--export-torch", self.path("elsewhere")], stdout=f, check=True)
@@ -110,8 +125,16 @@ class Numbers(Folder):
         text = self.predict("-", "elsewhere", packed)
         self.assertTrue(text.rstrip().endswith(self.path("said", "predictions.csv")), text)
         self.assertEqual(self.text_of("said", "predictions.csv"), before)
+        said, (run, url) = self.said(), self.serve()
+        answers = json.loads(self.ask(url + "predict", Path(self.path("new.csv")).read_bytes())[1])["predictions"]
+        self.assertEqual([list(a) for a in answers], [["price"]] * 7)
+        for answer, row in zip(answers, said, strict=True):
+            self.assertAlmostEqual(answer["price"], float(row["output_price"]), 4)
+        run.send_signal(signal.SIGINT)
         self.as_pytorch_says()
         self.assertIn("no such", self.predict("test", "elsewhere", code=1).lower())
+        self.assertIn(" is a folder; this model takes a table with the columns size, place",
+                      self.predict(self.folder, "elsewhere", code=1))
 
 
 class Classes(Folder):
@@ -154,20 +177,8 @@ class Classes(Folder):
         self.assertRegex(drawn, r">[\d.]+ %</text>")
         self.assertEqual(drawn.count("<circle"), 6)  # of three evaluations: loss and accuracy
 
-    def ask(self, url, body=None, kind="application/json"):
-        request = urllib.request.Request(url, body, {"Content-Type": kind} if body is not None else {})
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
     def check_server(self, rows):
-        port = free_port()
-        run = self.start_psrun("--serve", port, self.path("elsewhere"), out="served")
-        self.assertTrue(read_until(run.stdout, f"at http://127.0.0.1:{port}/predict"))
-        url = f"http://127.0.0.1:{port}/"
-        self.assertEqual(self.ask(url)[0], 200)
+        run, url = self.serve()
         lines = list(csv.DictReader(self.text_of("new.csv").splitlines()))
         as_json = json.dumps({"samples": [{"size": float(r["size"]), "place": r["place"]} for r in lines]}).encode()
         for body, kind in ((as_json, "application/json"), (self.text_of("new.csv").encode(), "text/csv")):
@@ -197,12 +208,12 @@ class Classes(Folder):
         for body, says in (("{", "JSON's line 1"), ("[]", "one sample"), ('[{"size": true, "place": ""}]', '"size" is not a number'),
                            ("{'size': 3}", "double quotes"), ('{"size": [3, 4], "place": ["a", "b"]}', "an object of its own"),
                            ("[[1, 2]]", "the body has numbers without names; this model takes a table with the columns size, place"),
-                           ('[{"size": 1}]', 'sample 0: the column "place" is missing'), (one.replace("size", "sise"), 'rename "sise"'),
+                           ('[{"size": 1}]', 'sample 0: a column is missing: "place"'), (one.replace("size", "sise"), 'rename "sise"'),
                            ('[%s, {"size": null, "place": "town"}]' % one, 'sample 1: "size": "" is not a value of "size": fill it, train with'),
                            ('[{"size": "3 m", "place": "town"}]', 'sample 0: "size": "3 m" is not a number'),
                            ("", "the body is empty; this model takes"), (table.replace("\n", ""), "--data-binary @FILE"),
                            ("new.csv", "--data-binary @FILE"), (table.split("\n", 1)[1], "put a line with the names before"),
-                           (table.replace("size", "sise", 1), 'the column "size" is missing: rename "sise"'),
+                           (table.replace("size", "sise", 1), 'a column is missing: "size" (rename "sise"'),
                            (png(9), "the body is a picture; this model takes a table with"),
                            (gzip.compress(bytes(40 << 20)), "more than 33554432 bytes when it is decompressed"),
                            (b"\x93NUMPY\x01\0", "numbers without names")):
@@ -213,7 +224,7 @@ class Classes(Folder):
         self.assertIn("the body is a form (curl -F)", answer("--x\r\n\r\n" + table, "multipart/form-data; boundary=x")[1])
         # What it says about itself, its own example, is understood.
         code, text = self.ask(url)
-        self.assertIn("the columns size, place, and gives 2 probabilities", text)
+        self.assertIn("the columns size, place, and gives 2 probabilities: cheap, dear", text)
         self.assertEqual(answer(text.split("'")[1])[0], 200)
 
 

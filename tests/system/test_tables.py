@@ -92,6 +92,7 @@ class Tables(JobTest):
         with open(self.path("tested", "predictions.csv"), encoding="utf-8") as f:
             for row in csv.DictReader(f):
                 self.assertAlmostEqual(float(row["truth"]), prices[row["id"]], 2)
+                self.assertEqual(int(row["index"]), int(row["id"]))  # the line of all.csv
         self.assertEqual(json.loads(self.text_of("tested", "figures.json"))["numbers"][0]["name"], "price")
         # Of the training samples alone: numpy's mean and std of the lines that are not in the test part.
         area = next(c for c in self.state()["columns"] if c["name"] == "area")
@@ -181,7 +182,7 @@ class Tables(JobTest):
 
     def test_mistakes_are_named(self):
         for settings, says in (
-                (["data.target=prise"], "there is no column \"prise\" (data.target); did you mean \"price\"?"),
+                (["data.target=prise"], "there is no column \"prise\" (is it \"price\"?), which data.target names"),
                 (["data.missing=error"], ":6: column 4: \"\" is not a value of \"rooms\": fill it, set data.missing"),
                 (["data.test=20"], "data.test: 20: write a share as 20%"),
                 (["data.test=0%"], "data.test: a share is above 0% and below 100%"),

@@ -134,7 +134,7 @@ TEST(labels_may_be_ignored)
     const ps_wanted ignoring = {.n = 3, .may_be_ignored = true, .ignore_index = -100};
     ps_dataset set;
     assert_ok(parse("1,0\n2,-100\n", &ignoring, &set));
-    assert_ok(ps_dataset_check(&set, 0, &ignoring));
+    assert_ok(ps_dataset_check(&set, &ignoring));
     assert_int_equal(set.labels[1], -100);
     done(&set);
 }
@@ -153,7 +153,7 @@ TEST(the_first_line_is_never_lost)
     check_bad("5.1,3.5,setosa\n", "t.csv:1: column 3: \"setosa\" is not a number");
     check_bad(",0,1\n0,5.1,1\n", "t.csv:1: column 1: \"\" is not a number"); // pandas
     assert_ok(parse("\"len, cm\";wid;class\n1;2;0\n", &classes, &set));
-    assert_string_equal(set.notes, "t.csv:1: names of columns: len, cm | wid | class");
+    assert_string_equal(set.notes, "t.csv:1: names of columns: \"len, cm\", wid, class");
     assert_null(set.doubts);
     done(&set);
     assert_ok(parse("0,1,2\n5.1,3.5,0\n", &classes, &set));

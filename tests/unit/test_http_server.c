@@ -38,7 +38,7 @@ static ps_err on_post(void *ctx, const ps_http_body *body, ps_http_answer *out)
 static void *serve(void *ctx)
 {
     while (!stop)
-        if (ps_http_server_run(server, 50) != PS_OK) abort();
+        if (ps_http_server_run(ctx, 50) != PS_OK) abort();
     return NULL;
 }
 
@@ -52,7 +52,7 @@ static int begin(void **state)
                                .bind_key = "address",
                                .paths = "there is /length\n"};
     if (ps_http_server_start(&o, &server) != PS_OK) return 1;
-    return pthread_create(&thread, NULL, serve, NULL);
+    return pthread_create(&thread, NULL, serve, server);
 }
 
 static int end(void **state)
@@ -179,22 +179,46 @@ TEST(a_slow_client_is_cut_off)
     assert_cut_off("GET / HTTP/1.1\r\nHost: localhost\r\nX: ");
 }
 
-/* The server keeps a few; the others wait in the system's queue, or are not connected. */
-TEST(a_thousand_connections_are_bounded)
+static void dial_many(int fds[MANY])
 {
-    static int fds[MANY];
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max < MANY + 200 ? files.rlim_max : MANY + 200;
     setrlimit(RLIMIT_NOFILE, &files);
     for (int i = 0; i < MANY; i++)
         fds[i] = dial(false);
+}
+
+/* The server keeps a few; the others wait in the system's queue, or are not connected. */
+TEST(a_thousand_connections_are_bounded)
+{
+    static int fds[MANY];
+    dial_many(fds);
     const int next = dup(0); // descriptors of the server lie between
     assert_true(next < 0 || next <= MANY + PS_HTTP_CONNECTIONS + 32);
     close(next);
     for (int i = 0; i < MANY; i++)
         if (fds[i] >= 0) close(fds[i]);
     assert_answers(HEAD("GET /", ""), 200, "ok");
+}
+
+/* An answer comes before any silence has lasted too long. Of the page, whose server has a
+ * thread of its own; the one with POST has the same rule. */
+TEST(idle_connections_keep_nobody_out)
+{
+    static int fds[MANY];
+    ps_http_server *const with_post = server;
+    const ps_http_options o = {
+        .address = "127.0.0.1", .get = on_get, .bind_key = "address"};
+    assert_ok(ps_http_server_start(&o, &server));
+    const uint64_t began = ps_clock_ns();
+    dial_many(fds);
+    assert_answers(HEAD("GET /", ""), 200, "ok");
+    assert_true(ps_clock_seconds_since(began) < PS_HTTP_SILENCE_S);
+    for (int i = 0; i < MANY; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    ps_http_server_stop(&server);
+    server = with_post;
 }
 
 int main(void)

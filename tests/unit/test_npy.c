@@ -51,8 +51,8 @@ TEST(values_are_numpys)
     assert_int_equal(set.labels[0], 1);
     ps_dataset_fini(&set);
     assert_ok(read_pair("nan.npy", "i8_2.npy", &set));
-    assert_error(ps_dataset_check(&set, 10, &classes), PS_ERR_NUMERIC,
-                 "sample 10: value 1");
+    set.first = 10;
+    assert_error(ps_dataset_check(&set, &classes), PS_ERR_NUMERIC, "sample 10: value 1");
     ps_dataset_fini(&set);
 }
 
@@ -253,7 +253,7 @@ TEST(a_number_that_is_not_finite_is_found_when_it_is_read)
     float room[3];
     ps_dataset set;
     assert_ok(ps_npy_open(paths, 2, &classes, &set));
-    assert_ok(ps_dataset_check(&set, 0, &classes));
+    assert_ok(ps_dataset_check(&set, &classes));
     assert_error(ps_sample_file_read(set.stream, 0, room), PS_ERR_NUMERIC,
                  "nan.npy: sample 0: value 1");
     ps_dataset_fini(&set);

@@ -186,7 +186,7 @@ TEST(a_text_among_numbers_is_a_mistake)
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&fitted);
     assert_error(parse("x,y\n1,0\n", &data, &classes, &fitted, &set), PS_ERR_FORMAT,
-                 "there is no column \"z\" (data.categories)");
+                 "there is no column \"z\" (is it \"x\"?), which data.categories names");
 }
 
 static void check_classes(const char *text, const int32_t *labels, int64_t n,
@@ -228,8 +228,21 @@ static void check_bad(const char *text, const char *target, const ps_wanted *wan
 TEST(mistakes_are_named)
 {
     check_bad(houses, "prize\n", &number,
-              "t.csv:1: there is no column \"prize\" (data.target); did you mean \"price\"?; "
+              "t.csv:1: there is no column \"prize\" (is it \"price\"?), which "
+              "data.target names; "
               "the first line has: id, city, area, price");
+    check_bad("a,y\n1,2\n", "y\nspeed\nwidth\n", &number,
+              "are no columns \"speed\", \"width\", which data.target");
+    check_bad(
+        "a,b,y\n1,,\n,2,3\n,4,\n", "y\n", &number,
+        "t.csv:3: column 1: \"\" is not a value of \"a\": fill it, set data.missing to "
+        "mean or own, or leave out the line. Missing cells: 2 of \"a\", 1 of \"b\", 2 "
+        "of \"y\"");
+    check_bad(
+        "a,b,y\n1,x,0\n2,3,0\nz,4,0\n", "y\n", &number,
+        "t.csv:4: column 1: \"z\" is not a number, as 2 of the 3 values of \"a\" are");
+    check_bad("a,b,y\n1,x,0\n2,3,0\nz,4,0\n", "y\n", &number,
+              "Such cells: 1 of \"a\", 1 of \"b\"");
     check_bad("a,a,y\n1,2,3\n", "a\n", &number, "two columns are named \"a\"");
     check_bad(
         "x,y\n1,cat\n", "y\n", &number,
@@ -254,14 +267,21 @@ TEST(other_files_have_what_the_training_samples_have)
     ps_preprocessing *fitted = NULL;
     ps_dataset set, other;
     assert_ok(parse("x,c,y\n1,a,cat\n2,b,dog\n", &data, &classes, &fitted, &set));
-    assert_error(parse("x,c,y\n1,a,cow\n", &data, &classes, &fitted, &other),
-                 PS_ERR_FORMAT,
-                 "t.csv:2: column 3: \"cow\" is not a class that the training samples");
+    assert_error(
+        parse("x,c,y\n1,a,cow\n1,a,cat\n1,a,ape\n1,a,cow\n", &data, &classes, &fitted,
+              &other),
+        PS_ERR_FORMAT,
+        "t.csv:2: column 3: \"cow\" is not a class that the training samples have: mend "
+        "it, or leave out the line. New classes: \"cow\", \"ape\", in 3 lines");
     assert_error(parse("x,c,y\none,a,cat\n", &data, &classes, &fitted, &other),
                  PS_ERR_FORMAT,
                  "t.csv:2: column 1: \"one\" is not a number: the training");
     assert_error(parse("x,y\n1,cat\n", &data, &classes, &fitted, &other), PS_ERR_FORMAT,
-                 "t.csv:1: the column \"c\" is missing");
+                 "t.csv:1: a column is missing: \"c\"; the first line has: x, y");
+    assert_error(parse("X,b,y\n1,2,cat\n", &data, &classes, &fitted, &other),
+                 PS_ERR_FORMAT,
+                 "t.csv:1: columns are missing: \"x\" (rename \"X\", if it is meant), "
+                 "\"c\"");
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&fitted);
 }
@@ -294,6 +314,7 @@ IN_FOLDER(lines_are_read_in_blocks)
         assert_ok(ps_table_samples(&table, fitted, &set));
         assert_int_equal(set.dims.d[0], 3); // x, and the two texts that are left: b, c
         assert_true((set.table->cells == NULL) == stream);
+        assert_int_equal(ps_dataset_place(&set, 2), 2999);
         // numpy.std([1, 5, 2999]) = 1412.3288...
         check_row(&set, 0,
                   (double[]){(1 - 1001.6666666666666) / 1412.3288883574141, 1, 0});

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "data_files.h"
+#include "faulty_pictures.h"
 #include "npy.h"
 
 enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12, BODY_MAX = 1 << 25 };
@@ -63,13 +64,19 @@ static ps_err new_samples_need_names(const ps_new_samples *s, const ps_loaded_mo
     return new_samples_refuse(s->what, m, "has numbers without names");
 }
 
+static bool takes_pictures(const ps_loaded_model *m)
+{
+    return m->config->data.kind == PS_DATA_IMAGE_FOLDER ||
+           (m->spec.input.n == 3 && !m->spec.sequences);
+}
+
 static ps_err new_samples_check_kind(const ps_new_samples *s, const ps_loaded_model *m,
                                      file_kind kind)
 {
     const bool pictures = m->config->data.kind == PS_DATA_IMAGE_FOLDER;
     if (kind == FILE_TABLE && pictures)
         return new_samples_refuse(s->what, m, "is no picture (PNG, JPEG, WebP, BMP)");
-    if (kind == FILE_PICTURE && !pictures && (m->spec.input.n < 3 || m->spec.sequences))
+    if (kind == FILE_PICTURE && !takes_pictures(m))
         return new_samples_refuse(s->what, m, "is a picture");
     return PS_OK;
 }
@@ -115,7 +122,7 @@ static ps_err new_samples_check(ps_new_samples *s)
 {
     const ps_wanted any = {0};
     s->answered = s->set.answered;
-    const ps_err bad = ps_dataset_check(&s->set, 0, &any);
+    const ps_err bad = ps_dataset_check(&s->set, &any);
     return bad == PS_OK ? PS_OK : ps_err_prefix(bad, "%s", s->what);
 }
 
@@ -281,6 +288,7 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
         PS_TRY(read_copy(s, m));
     } else if (folder) {
         s->named = true;
+        if (!takes_pictures(m)) return new_samples_refuse(what, m, "is a folder");
         PS_TRY(ps_dataset_of_folder(m->config, what, &m->spec.input, &s->set));
     } else {
         PS_TRY(new_samples_read_file(s, m, what));
@@ -289,6 +297,17 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
     if (folder) take_classes(s, m, what);
     say_mend(s, m);
     return PS_OK;
+}
+
+ps_err ps_new_samples_blame(const ps_new_samples *s, const ps_loaded_model *m, ps_err err)
+{
+    const ps_err_saved first = ps_err_save(err);
+    ps_faulty_pictures f;
+    if (!s->set.files || s->set.n < 2 || !ps_picture_is_faulty(err)) return err;
+    PS_TRY(ps_faulty_pictures_find(&f, &m->config->data, &s->set,
+                                   ps_deadline_in_ms(UINT64_MAX), NULL, NULL));
+    PS_TRY(ps_faulty_pictures_error(&f, &s->what, 1));
+    return ps_err_restore(&first);
 }
 
 void ps_new_samples_fini(ps_new_samples *s, const ps_loaded_model *m)

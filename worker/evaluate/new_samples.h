@@ -38,6 +38,10 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
 ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
                               const char *text, size_t bytes, int64_t most);
 
+/* Of pictures that cannot be read as these are predicted: all of them are named. */
+ps_err ps_new_samples_blame(const ps_new_samples *s, const ps_loaded_model *m,
+                            ps_err err);
+
 /* An error of these samples, in which a copy has the name of what it is a copy of. */
 ps_err ps_new_samples_name(const ps_new_samples *s, ps_err err);
 

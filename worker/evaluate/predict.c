@@ -49,8 +49,9 @@ static ps_err predict_run(predictor *p, const ps_cli *cli, const ps_config *conf
                                 .mend = p->samples.mend,
                                 .take = predict_take,
                                 .ctx = p};
-    PS_TRY(ps_new_samples_name(&p->samples,
-                               ps_loaded_model_predict(&p->model, &predicting)));
+    ps_err err = ps_loaded_model_predict(&p->model, &predicting);
+    err = ps_new_samples_blame(&p->samples, &p->model, err);
+    PS_TRY(ps_new_samples_name(&p->samples, err));
     p->files.loss = predicting.loss;
     p->files.weight = predicting.weight;
     p->files.seconds = ps_clock_seconds_since(begun_ns);

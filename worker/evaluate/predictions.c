@@ -84,6 +84,14 @@ bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,
     return spec->loss == PS_LOSS_MSE && spec->n_outputs > 1;
 }
 
+const char *ps_prediction_number_name(const ps_model_spec *spec, const ps_dataset *set,
+                                      int64_t i)
+{
+    const ps_preprocessing *state = set->preprocessing;
+    const bool named = state && state->named && state->n_targets == spec->n_outputs;
+    return named ? state->targets[i].name : NULL;
+}
+
 static bool gives_class(const ps_predictions *p)
 {
     return ps_prediction_is_class(p->o.spec, p->o.set, p->o.answered);
@@ -164,13 +172,11 @@ static void write_csv_text(FILE *file, const char *text)
     fputc('"', file);
 }
 
-/* Of the class, or of the number of a table that it is. NULL: it has none. */
+/* Of the class, or of the number. NULL: it has none. */
 static const char *output_name(const ps_predictions *p, int64_t i)
 {
-    const ps_preprocessing *state = p->o.set->preprocessing;
-    if (gives_class(p)) return ps_class_name(&p->o.set->names, i);
-    const bool named = state && state->named && state->n_targets == p->o.spec->n_outputs;
-    return named ? state->targets[i].name : NULL;
+    return gives_class(p) ? ps_class_name(&p->o.set->names, i)
+                          : ps_prediction_number_name(p->o.spec, p->o.set, i);
 }
 
 /* A column of each output, by its name or number. */
@@ -204,14 +210,13 @@ static bool gives_each_output(const ps_predictions *p)
 static void write_csv_truth_header(const ps_predictions *p)
 {
     FILE *file = p->files[CSV].file;
-    const int64_t n = p->o.set->n_targets;
     if (!p->o.answered) return;
-    if (p->o.set->labels) fputs(names_class(p) ? ",truth,truth_name" : ",truth", file);
-    for (int64_t i = 0; !p->o.set->labels && i < n; i++)
-        if (n > 1)
-            fprintf(file, ",truth_%" PRId64, i);
-        else
-            fputs(",truth", file);
+    if (p->o.set->labels)
+        fputs(names_class(p) ? ",truth,truth_name" : ",truth", file);
+    else if (p->o.set->n_targets == 1)
+        fputs(",truth", file);
+    else
+        write_csv_outputs(p, "truth");
 }
 
 static void write_csv_header(const ps_predictions *p)
@@ -256,7 +261,7 @@ static void write_csv_row(const ps_predictions *p, int64_t index, const float *r
     const int64_t n = p->o.spec->n_outputs, class = ps_prediction_class(row, n);
     const char *name = ps_class_name(&p->o.set->names, class);
     FILE *file = p->files[CSV].file;
-    fprintf(file, "%" PRId64, index);
+    fprintf(file, "%" PRId64, ps_dataset_place(p->o.set, index));
     write_csv_keys(p, &p->o.set->keys, index * p->o.set->key_names.n);
     if (gives_class(p)) fprintf(file, ",%" PRId64 ",%.9g", class, (double)row[class]);
     if (names_files(p)) write_csv_text(file, p->o.set->files[index]);

@@ -4,7 +4,8 @@
  *   predictions.npy  (samples, outputs) float32: probabilities where the loss is
  *                    cross_entropy, nll or bce_with_logits; else the outputs, in the
  *                    units of the targets
- *   predictions.csv  index of the sample; its key columns, where the data have some;
+ *   predictions.csv  index of the sample among all of its files, from 0; its key columns,
+ *                    where the data have some;
  *                    class (the largest output), its probability or output; where the
  *                    model is trained on numbers, all outputs; of pictures the file; the
  *                    class's name where it has one; the truth where it is known; up to
@@ -70,6 +71,9 @@ bool ps_prediction_is_probability(const ps_model_spec *spec);
  * answered: they have their classes or numbers. */
 bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,
                             bool answered);
+/* Of a number that a table's column has: its name; NULL: it has none. */
+const char *ps_prediction_number_name(const ps_model_spec *spec, const ps_dataset *set,
+                                      int64_t i);
 /* The largest of a row, the first among equals. */
 int64_t ps_prediction_class(const float *row, int64_t n);
 

@@ -7,12 +7,19 @@
 #include <string.h>
 #include <strings.h>
 
+#include "first_names.h"
 #include "interrupt.h"
 #include "log.h"
 #include "new_samples.h"
 #include "predictions.h"
 
-enum { WAIT_MS = 500, MOST_ZEROS = 64, DIGITS = 9, SHORT_DIGITS = 4 }; // 9: float32
+enum {
+    WAIT_MS = 500,
+    MOST_ZEROS = 64,
+    DIGITS = 9,
+    SHORT_DIGITS = 4,
+    GIVES_BYTES = 420
+}; // 9: float32
 
 static const char PATH[] = "/predict",
                   PATHS[] = "there is /predict for POST, and / says how to ask\n";
@@ -23,11 +30,32 @@ typedef struct answer {
     json_t *list;
 } answer;
 
+static json_t *served_number_json(float value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static json_t *outputs_json(const float *row, int64_t n)
 {
     json_t *out = json_array();
     for (int64_t i = 0; i < n; i++)
-        json_array_append_new(out, isfinite(row[i]) ? json_real(row[i]) : json_null());
+        json_array_append_new(out, served_number_json(row[i]));
+    return out;
+}
+
+/* By the names of a table's targets, where it has some. */
+static json_t *served_numbers_json(const answer *a, const float *row, int64_t n)
+{
+    json_t *out = json_object();
+    for (int64_t i = 0; i < n; i++) {
+        const char *name =
+            ps_prediction_number_name(&a->model->spec, &a->samples->set, i);
+        if (!name) {
+            json_object_set_new(out, "outputs", outputs_json(row, n));
+            return out;
+        }
+        json_object_set_new(out, name, served_number_json(row[i]));
+    }
     return out;
 }
 
@@ -40,7 +68,7 @@ static json_t *class_json(const answer *a, const float *row, int64_t n)
     json_object_set_new(out, "class", json_integer((json_int_t) class));
     if (name) json_object_set_new(out, "class_name", json_string(name));
     json_object_set_new(out, part ? "probability" : "output",
-                        isfinite(row[class]) ? json_real(row[class]) : json_null());
+                        served_number_json(row[class]));
     json_object_set_new(out, part ? "probabilities" : "outputs", outputs_json(row, n));
     return out;
 }
@@ -54,8 +82,8 @@ static ps_err serve_take(void *ctx, float *rows, int64_t n)
     ps_prediction_finish(spec, &a->samples->set, rows, n);
     for (int64_t i = 0; i < n; i++) {
         const float *row = rows + i * columns;
-        json_t *one = class ? class_json(a, row, columns)
-                            : json_pack("{s:o}", "outputs", outputs_json(row, columns));
+        json_t *one =
+            class ? class_json(a, row, columns) : served_numbers_json(a, row, columns);
         json_array_append_new(a->list, one);
     }
     return PS_OK;
@@ -143,6 +171,30 @@ static json_t *example_row(const ps_preprocessing *p)
     return out;
 }
 
+/* "2 probabilities: cheap, dear", or "price". Returns out. */
+static const char *serve_gives(const ps_loaded_model *m, char out[GIVES_BYTES])
+{
+    const ps_preprocessing *state = m->state;
+    const ps_model_spec *spec = &m->spec;
+    const ps_class_names *classes =
+        state && state->classes ? &state->targets[0].categories : &m->names;
+    const ps_dataset set = {.preprocessing = state};
+    ps_first_names names = {0};
+    const bool class = ps_prediction_is_class(spec, &set, false);
+    for (int64_t i = 0; i < spec->n_outputs; i++) {
+        const char *name =
+            class ? ps_class_name(classes, i) : ps_prediction_number_name(spec, &set, i);
+        if (name) ps_first_names_add(&names, "%s", name);
+    }
+    snprintf(out, GIVES_BYTES, "%" PRId64 " %s%s%s%s", spec->n_outputs,
+             ps_prediction_is_probability(spec) ? "probabilit" : "output",
+             ps_prediction_is_probability(spec) ? (spec->n_outputs == 1 ? "y" : "ies")
+             : spec->n_outputs == 1             ? ""
+                                                : "s",
+             names.n > 0 ? ": " : "", ps_first_names_text(&names));
+    return out;
+}
+
 /* A request that the model understands, owned by the caller; NULL: too large to be read,
  * or no memory. */
 static char *serve_example(const ps_loaded_model *m)
@@ -161,18 +213,15 @@ ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out)
 {
     const ps_serving *s = ctx;
     const ps_loaded_model *m = s->model;
-    char takes[PS_TAKES_TEXT];
+    char takes[PS_TAKES_TEXT], gives[GIVES_BYTES];
     if (strcmp(path, "/") != 0 && strcmp(path, PATH) != 0) return PS_OK;
     char *example = serve_example(m);
     const int n = asprintf(
         &out->body,
-        "%s takes %s, and gives %" PRId64 " %s.\n"
+        "%s takes %s, and gives %s.\n"
         "curl -d '%s' localhost:%d%s\n"
         "curl --data-binary @FILE localhost:%d%s   (%s)\n",
-        m->config->job.name, ps_loaded_model_takes(m, takes), m->spec.n_outputs,
-        ps_prediction_is_probability(&m->spec) ? "probabilities"
-        : m->spec.n_outputs == 1               ? "output"
-                                               : "outputs",
+        m->config->job.name, ps_loaded_model_takes(m, takes), serve_gives(m, gives),
         example ? example : "{\"samples\": [[...]]}", s->port, PATH, s->port, PATH,
         m->state                                       ? "CSV"
         : m->config->data.kind == PS_DATA_IMAGE_FOLDER ? "a picture, or npy"

@@ -5,7 +5,8 @@
  *                  a picture. The answer:
  *                  {"predictions": [{"class": 3, "class_name": "cat", "probability": 0.9,
  *                                    "probabilities": [...]}, ...]}
- *                  or, of a model of numbers, [{"outputs": [...]}, ...]; beside it
+ *                  or, of a model of numbers, [{"price": 29.5, "rent": 1.2}, ...] by the
+ *                  names of a table's targets, else [{"outputs": [...]}, ...]; beside it
  *                  {"warnings": ["..."]} where something may not be as it was meant
  *   GET /          what the model takes and gives, and how to ask it; /predict: the same
  * What curl does to a body is guessed, and said in errors. */

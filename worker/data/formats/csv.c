@@ -9,12 +9,13 @@
 #include <strings.h>
 
 #include "csv_lines.h"
+#include "first_names.h"
 #include "mem.h"
 #include "nearest_name.h"
 #include "parse_text.h"
 #include "printable.h"
 
-enum { NAMES_BYTES = 320, NAME_BYTES = 256, PLACE_BYTES = PATH_MAX + 24 };
+enum { NAME_BYTES = 256, PLACE_BYTES = PATH_MAX + 24 };
 
 typedef struct csv_reader {
     const ps_csv_options *o;
@@ -133,33 +134,45 @@ static ps_err keep_place(const csv_reader *r, int64_t index, char **kept)
     return *kept ? PS_OK : ps_mem_strdup(kept, csv_field_place(r, index, place));
 }
 
-static ps_err missing_error(const ps_table_column *c, const char *mend, const char *all)
-{
-    return ps_err_set(PS_ERR_FORMAT,
-                      "%s is not a value of \"%s\": fill it, %sor leave out the line%s",
-                      c->first_missing, c->name, mend, all);
-}
-
-/* Of all inputs, so that what to do about them can be decided at once. */
+/* Of all columns, so that what to do about them can be decided at once. */
 static ps_err check_missing(const ps_table *t)
 {
     const ps_table_column *first = NULL;
-    char all[NAMES_BYTES] = "";
-    size_t at = 0;
-    for (int64_t k = 0; k < t->n_inputs; k++) {
+    ps_first_names all = {0};
+    for (int64_t k = 0; k < t->n_columns; k++) {
         const ps_table_column *c = &t->columns[k];
         if (!c->first_missing) continue;
         if (!first) first = c;
-        if (at < sizeof all)
-            at += (size_t)snprintf(all + at, sizeof all - at, "%s%" PRId64 " of \"%s\"",
-                                   at > 0 ? ", " : ". Missing cells: ", c->n_missing,
-                                   c->name);
+        ps_first_names_add(&all, "%" PRId64 " of \"%s\"", c->n_missing, c->name);
     }
     if (!first) return PS_OK;
-    return missing_error(first,
-                         first->fitted ? "train with data.missing mean or own, "
-                                       : "set data.missing to mean or own, ",
-                         all);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s is not a value of \"%s\": fill it, %sor leave out the line. "
+                      "Missing cells: %s",
+                      first->first_missing, first->name,
+                      first->use != PS_COLUMN_INPUT ? ""
+                      : first->fitted ? "train with data.missing mean or own, "
+                                      : "set data.missing to mean or own, ",
+                      ps_first_names_text(&all));
+}
+
+/* Of all classes that the training samples do not have. */
+static ps_err check_new_classes(const ps_table *t, bool predicts)
+{
+    for (int64_t k = t->n_inputs; k < t->n_inputs + t->n_targets; k++) {
+        const ps_table_column *c = &t->columns[k];
+        ps_first_names all = {0};
+        if (!c->fitted || c->n_unknown == 0) continue;
+        for (int64_t i = 0; i < c->seen.names.n; i++)
+            ps_first_names_add(&all, "\"%.40s\"", c->seen.names.names[i]);
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s is not a class that the training samples have: mend it, or "
+                          "leave out the %s. New classes: %s, in %" PRId64 " line%s",
+                          c->first_text, predicts ? "column" : "line",
+                          ps_first_names_text(&all), c->n_unknown,
+                          c->n_unknown == 1 ? "" : "s");
+    }
+    return PS_OK;
 }
 
 /* --- cells ------------------------------------------------------------------------- */
@@ -184,10 +197,12 @@ static ps_err known_text(const csv_reader *r, ps_table_column *c, int64_t index,
     const ps_column *f = c->fitted;
     const int64_t place = ps_column_find(f, text);
     *out = ps_cell_of_text(place);
-    if (place == f->categories.n && c->n_unknown++ == 0)
-        PS_TRY(ps_mem_strdup(&c->unknown, text));
-    if (c->use != PS_COLUMN_TARGET || place < f->categories.n) return PS_OK;
-    return csv_bad_field(r, index, "a class that the training samples have");
+    if (place < f->categories.n) return PS_OK;
+    c->n_unknown++;
+    PS_TRY(keep_place(r, index, &c->first_text));
+    return c->use == PS_COLUMN_TARGET ? ps_table_text(c, text, out)
+           : c->unknown               ? PS_OK
+                                      : ps_mem_strdup(&c->unknown, text);
 }
 
 static ps_err text_cell(const csv_reader *r, ps_table_column *c, int64_t index,
@@ -254,7 +269,6 @@ static ps_err read_cell(csv_reader *r, int64_t k)
             (c->use == PS_COLUMN_INPUT &&
              (r->o->data->missing != PS_MISSING_ERROR || (c->fitted && c->fitted->own)));
         if (!may) PS_TRY(keep_place(r, index, &c->first_missing));
-        if (!may && c->use != PS_COLUMN_INPUT) return missing_error(c, "", "");
         r->cells[k] = ps_cell_of_text(PS_CELL_MISSING);
         c->n_missing++;
         return PS_OK;
@@ -278,13 +292,14 @@ static ps_err csv_read_line(csv_reader *r)
 
 /* --- columns by their names -------------------------------------------------------- */
 
-/* All names of the first line, for a message. */
-static void list_names(const csv_reader *r, const char *between, char out[NAMES_BYTES])
+/* Those of the first line, for a message. Returns a text of f. */
+static const char *list_names(const csv_reader *r, ps_first_names *f)
 {
-    out[0] = '\0';
-    for (int64_t i = 0, at = 0; i < r->lines.n_fields && at < NAMES_BYTES; i++)
-        at += snprintf(out + at, NAMES_BYTES - (size_t)at, "%s%s", i > 0 ? between : "",
-                       r->lines.fields[i]);
+    *f = (ps_first_names){0};
+    for (int64_t i = 0; i < r->lines.n_fields; i++)
+        ps_first_names_add(f, strchr(r->lines.fields[i], ',') ? "\"%s\"" : "%s",
+                           r->lines.fields[i]);
+    return ps_first_names_text(f);
 }
 
 /* Whether the first line has that name. */
@@ -295,28 +310,58 @@ static bool has_column(const csv_reader *r, const char *name)
     return false;
 }
 
-/* A column that the state knows: the table's name is the one to mend. */
-static ps_err lacks_column(const csv_reader *r, const char *name, const char *near,
-                           const char *names)
+/* Columns that the first line does not have. */
+typedef struct absent_columns {
+    const char *near; // a name of the line that may be meant by the last one, or NULL
+    bool any_near;
+    ps_first_names names;
+} absent_columns;
+
+/* Whether a column that is used has that name. */
+static bool is_used(const csv_reader *r, const char *name)
 {
-    const ps_preprocessing *p = r->o->known;
+    for (int64_t k = 0; k < r->table->n_columns; k++)
+        if (r->table->columns[k].name && strcmp(r->table->columns[k].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void add_absent(const csv_reader *r, const char *name, absent_columns *a)
+{
+    const bool used = r->table->columns != NULL; // the table's name is the one to mend
+    a->near = ps_nearest_name(name, (const char *const *)r->lines.fields,
+                              (int)r->lines.n_fields);
+    a->any_near = a->any_near || a->near;
+    if (used && a->near && is_used(r, a->near)) a->near = NULL;
+    if (a->near)
+        ps_first_names_add(&a->names,
+                           used ? "\"%s\" (rename \"%s\", if it is meant)"
+                                : "\"%s\" (is it \"%s\"?)",
+                           name, a->near);
+    else
+        ps_first_names_add(&a->names, "\"%s\"", name);
+}
+
+/* Of those that the table has already. */
+static ps_err lacks_columns(const csv_reader *r, absent_columns *a)
+{
+    ps_first_names names;
+    const bool one = a->names.n == 1;
     char place[PLACE_BYTES];
-    bool any = false, taken = false;
-    for (int64_t i = 0; i < p->n_columns; i++) {
-        any = any || has_column(r, p->columns[i].name);
-        taken = taken || (near && strcmp(p->columns[i].name, near) == 0);
-    }
-    if (!any && !near && !r->o->objects)
+    bool any = a->any_near || r->o->objects;
+    for (int64_t k = 0; k < r->table->n_inputs; k++)
+        any = any || has_column(r, r->table->columns[k].name);
+    if (!any)
         return ps_err_set(PS_ERR_FORMAT,
-                          "%s: the first line has none of the columns' names, such as "
-                          "\"%s\": put a line with the names before the others, if it "
-                          "is a table of these columns (it has: %s)",
-                          csv_line_place(r, place), name, names);
-    return ps_err_set(PS_ERR_FORMAT, "%s: the column \"%s\" is missing%s%s%s; %s: %s",
-                      csv_line_place(r, place), name, near && !taken ? ": rename \"" : "",
-                      near && !taken ? near : "",
-                      near && !taken ? "\", if it is meant" : "",
-                      r->o->objects ? "it has" : "the first line has", names);
+                          "%s: the first line has none of the columns' names (%s): put a "
+                          "line with the names before the others, if it is a table of "
+                          "these columns (it has: %s)",
+                          csv_line_place(r, place), ps_first_names_text(&a->names),
+                          list_names(r, &names));
+    return ps_err_set(
+        PS_ERR_FORMAT, "%s: %s missing: %s; %s: %s", csv_line_place(r, place),
+        one ? "a column is" : "columns are", ps_first_names_text(&a->names),
+        r->o->objects ? "it has" : "the first line has", list_names(r, &names));
 }
 
 /* A first line with numbers has values, not names. */
@@ -328,30 +373,32 @@ static bool csv_has_numbers(const csv_reader *r)
     return false;
 }
 
-static ps_err no_such_column(const csv_reader *r, const char *key, const char *name)
+/* key: names them. */
+static ps_err check_absent(const csv_reader *r, const char *key, absent_columns *a)
 {
-    char names[NAMES_BYTES], place[PLACE_BYTES];
-    const char *near = ps_nearest_name(name, (const char *const *)r->lines.fields,
-                                       (int)r->lines.n_fields);
-    list_names(r, ", ", names);
-    if (r->o->known) return lacks_column(r, name, near, names);
+    ps_first_names names;
+    char place[PLACE_BYTES];
+    if (a->names.n == 0) return PS_OK;
+    if (r->table->columns) return lacks_columns(r, a);
+    const char *is = a->names.n == 1 ? "is no column" : "are no columns";
     if (r->lines.n_fields == 1)
         return ps_err_set(
             PS_ERR_FORMAT,
-            "%s: there is no column \"%s\" (%s): the first line is a single "
-            "column, \"%s\": put commas, semicolons or tabs between columns",
-            csv_line_place(r, place), name, key, names);
-    return ps_err_set(
-        PS_ERR_FORMAT,
-        "%s: there is no column \"%s\" (%s)%s%s%s; the first line has: %s%s",
-        csv_line_place(r, place), name, key, near ? "; did you mean \"" : "",
-        near ? near : "", near ? "\"?" : "", names,
-        csv_has_numbers(r) ? ": put a line with the names before it" : "");
+            "%s: there %s %s, which %s names: the first line is a single column, "
+            "\"%s\": put commas, "
+            "semicolons or tabs between columns",
+            csv_line_place(r, place), is, ps_first_names_text(&a->names), key,
+            list_names(r, &names));
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: there %s %s, which %s names; the first line has: %s%s",
+                      csv_line_place(r, place), is, ps_first_names_text(&a->names), key,
+                      list_names(r, &names),
+                      csv_has_numbers(r) ? ": put a line with the names before it" : "");
 }
 
-/* *out: the column's place in the first line. */
+/* *out: the column's place in the first line; -1: it is absent. */
 static ps_err find_column(const csv_reader *r, const char *key, const char *name,
-                          int64_t *out)
+                          absent_columns *absent, int64_t *out)
 {
     *out = -1;
     for (int64_t i = 0; i < r->lines.n_fields; i++) {
@@ -363,7 +410,8 @@ static ps_err find_column(const csv_reader *r, const char *key, const char *name
                               r->lines.path, r->lines.line, name, key);
         *out = i;
     }
-    return *out >= 0 ? PS_OK : no_such_column(r, key, name);
+    if (*out < 0) add_absent(r, name, absent);
+    return PS_OK;
 }
 
 /* other: names that may not be among them; other_key has these. */
@@ -371,15 +419,16 @@ static ps_err find_all(const csv_reader *r, const char *key, ps_names names,
                        const char *other_key, ps_names other)
 {
     char name[NAME_BYTES];
+    absent_columns absent = {0};
     int64_t place;
     for (int i = 0; ps_names_at(names, i, name, sizeof name); i++) {
-        PS_TRY(find_column(r, key, name, &place));
+        PS_TRY(find_column(r, key, name, &absent, &place));
         if (ps_names_find(other, name) >= 0)
             return ps_err_set(PS_ERR_CONFIG,
                               "%s: \"%s\" is in %s, too: leave it out of one", key, name,
                               other_key);
     }
-    return PS_OK;
+    return check_absent(r, key, &absent);
 }
 
 static ps_err set_column(ps_table *t, int64_t k, const char *name, ps_column_use use,
@@ -425,6 +474,7 @@ static ps_err choose_columns(csv_reader *r)
 {
     const ps_config_data *d = r->o->data;
     char name[NAME_BYTES];
+    absent_columns absent = {0};
     int64_t inputs = 0, k = 0, place;
     PS_TRY(find_all(r, "data.target", d->target, "data.drop", d->drop));
     PS_TRY(find_all(r, "data.columns", d->columns, "data.target", d->target));
@@ -432,7 +482,8 @@ static ps_err choose_columns(csv_reader *r)
     PS_TRY(find_all(r, "data.categories", d->categories, "data.target", d->target));
     PS_TRY(find_all(r, "data.categories", d->categories, "data.drop", d->drop));
     const bool ordered = csv_has_order(r);
-    if (ordered) PS_TRY(find_column(r, "data.test_by", d->test_by, &place));
+    if (ordered) PS_TRY(find_column(r, "data.test_by", d->test_by, &absent, &place));
+    PS_TRY(check_absent(r, "data.test_by", &absent));
     for (int64_t i = 0; i < r->lines.n_fields; i++)
         inputs += is_input(r, r->lines.fields[i]);
     if (inputs == 0)
@@ -503,10 +554,9 @@ static ps_err take_names(const csv_reader *r)
 
 static ps_err note_names(const csv_reader *r)
 {
-    char names[NAMES_BYTES];
-    list_names(r, " | ", names);
-    return ps_dataset_note(&r->table->notes, "%s:%" PRId64 ": names of columns: %.150s",
-                           r->lines.path, r->lines.line, names);
+    ps_first_names names;
+    return ps_dataset_note(&r->table->notes, "%s:%" PRId64 ": names of columns: %s",
+                           r->lines.path, r->lines.line, list_names(r, &names));
 }
 
 /* A state of such a table has as many columns as a line, or one less: without answer. */
@@ -600,6 +650,7 @@ static ps_err csv_name_unnamed(csv_reader *r)
 static ps_err csv_find_places(csv_reader *r)
 {
     ps_table *t = r->table;
+    absent_columns absent = {0};
     const bool first = t->columns == NULL;
     if (first && csv_is_named(r))
         PS_TRY(r->o->known ? know_columns(r) : choose_columns(r));
@@ -613,10 +664,10 @@ static ps_err csv_find_places(csv_reader *r)
     for (int64_t k = 0; k < t->n_columns; k++) {
         r->fields[k] = k;
         if (csv_is_named(r))
-            PS_TRY(find_column(r, "a column that is used", t->columns[k].name,
+            PS_TRY(find_column(r, "a column that is used", t->columns[k].name, &absent,
                                &r->fields[k]));
     }
-    return PS_OK;
+    return check_absent(r, "", &absent);
 }
 
 static ps_err csv_read_lines(csv_reader *r)
@@ -646,9 +697,9 @@ static ps_err csv_read_file(csv_reader *r, ps_err err)
     return err;
 }
 
-static ps_err csv_finish(const char *path, ps_table *t)
+static ps_err csv_finish(const char *path, const ps_csv_options *o, ps_table *t)
 {
-    for (int64_t k = 0; k < t->n_columns; k++) {
+    for (int64_t k = 0; k < t->n_inputs; k++) {
         const ps_table_column *c = &t->columns[k];
         if (c->n_unknown > 0)
             PS_TRY(ps_dataset_note(&t->doubts,
@@ -661,6 +712,7 @@ static ps_err csv_finish(const char *path, ps_table *t)
     }
     if (t->n == 0) return ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", path);
     PS_TRY(check_missing(t));
+    PS_TRY(check_new_classes(t, o->wanted->nothing));
     return ps_table_end(t);
 }
 
@@ -670,7 +722,7 @@ ps_err ps_csv_parse(const char *path, char *text, uint64_t bytes, const ps_csv_o
     csv_reader r = {.o = o, .table = out};
     *out = (ps_table){.fd = -1};
     PS_TRY(csv_read_file(&r, ps_csv_lines_of_text(&r.lines, path, text, bytes)));
-    return csv_finish(path, out);
+    return csv_finish(path, o, out);
 }
 
 ps_err ps_csv_read(char *const *paths, int n_paths, const ps_csv_options *o,
@@ -681,5 +733,5 @@ ps_err ps_csv_read(char *const *paths, int n_paths, const ps_csv_options *o,
         csv_reader r = {.o = o, .table = out};
         PS_TRY(csv_read_file(&r, ps_csv_lines_open(&r.lines, paths[i])));
     }
-    return csv_finish(n_paths > 0 ? paths[0] : "csv", out);
+    return csv_finish(n_paths > 0 ? paths[0] : "csv", o, out);
 }

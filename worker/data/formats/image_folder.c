@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "first_names.h"
 #include "mem.h"
 
 enum { MAX_DEPTH = 32 }; // of folders within a class; a link may lead in a circle
@@ -144,8 +145,9 @@ static ps_err add_tree(const char *folder, int depth, name_list *tree)
 /* What has been found so far. */
 typedef struct found {
     name_list files;
-    size_t left_out; // files
-    char *first;     // of them; owned
+    size_t left_out;               // files
+    char *first;                   // of them; owned
+    ps_first_names empty, unknown; // folders without pictures; of no class
 } found;
 
 static void found_fini(found *f)
@@ -176,7 +178,7 @@ static ps_err add_pictures(const char *folder, found *f)
     return err;
 }
 
-/* Adds the pictures of a folder and of all folders within it; FORMAT when it has none. */
+/* Adds the pictures of a folder and of all folders within it. */
 static ps_err add_class(const char *folder, found *f)
 {
     const size_t before = f->files.n;
@@ -186,10 +188,16 @@ static ps_err add_class(const char *folder, found *f)
     for (size_t i = 0; i < tree.n && err == PS_OK; i++)
         err = add_pictures(tree.names[i], f);
     name_list_fini(&tree);
-    if (err == PS_OK && f->files.n == before)
-        return ps_err_set(PS_ERR_FORMAT,
-                          "%s has no pictures (.png, .jpg, .jpeg, .webp, .bmp)", folder);
+    if (err == PS_OK && f->files.n == before) ps_first_names_add(&f->empty, "%s", folder);
     return err;
+}
+
+/* FORMAT where a class has no pictures. */
+static ps_err check_empty(found *f)
+{
+    if (f->empty.n == 0) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT, "%s %s no pictures (.png, .jpg, .jpeg, .webp, .bmp)",
+                      ps_first_names_text(&f->empty), f->empty.n == 1 ? "has" : "have");
 }
 
 static ps_err set_labels(ps_dataset *out, size_t first, size_t n, int32_t label)
@@ -204,30 +212,32 @@ static ps_err set_labels(ps_dataset *out, size_t first, size_t n, int32_t label)
     return PS_OK;
 }
 
-/* The number of the class called name in the folder classes. */
-static ps_err find_class(const char *split, const char *classes, const name_list *known,
-                         const char *name, int32_t *label)
-{
-    char **at = bsearch(&name, known->names, known->n, sizeof *known->names, by_bytes);
-    if (at == NULL)
-        return ps_err_set(PS_ERR_FORMAT,
-                          "%s/%s: a class of this name is not in %s; give it the same "
-                          "folders",
-                          split, name, classes);
-    *label = (int32_t)(at - known->names);
-    return PS_OK;
-}
-
-static ps_err list_class(const char *split, const char *name, int32_t label, found *f,
-                         ps_dataset *out)
+/* known: the classes. */
+static ps_err list_class(const char *split, const name_list *known, const char *name,
+                         found *f, ps_dataset *out)
 {
     const size_t before = f->files.n;
     char *path = NULL;
+    char **at = bsearch(&name, known->names, known->n, sizeof *known->names, by_bytes);
+    if (at == NULL) {
+        ps_first_names_add(&f->unknown, "%s", name);
+        return PS_OK;
+    }
     PS_TRY(image_folder_join(split, name, &path));
     ps_err err = add_class(path, f);
     free(path);
-    if (err == PS_OK) err = set_labels(out, before, f->files.n - before, label);
+    if (err == PS_OK)
+        err = set_labels(out, before, f->files.n - before, (int32_t)(at - known->names));
     return err;
+}
+
+static ps_err check_classes_of_folder(const char *split, const char *classes, found *f)
+{
+    if (f->unknown.n == 0) return check_empty(f);
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s has classes that %s does not have: %s; give both the same "
+                      "folders",
+                      split, classes, ps_first_names_text(&f->unknown));
 }
 
 /* Moves the names. */
@@ -248,7 +258,6 @@ static ps_err list_classes(const char *split, const char *classes, found *f,
                            ps_dataset *out)
 {
     listing in = {0}, known = {0};
-    int32_t label = 0;
     ps_err err = list_folder(classes, &known);
     if (err == PS_OK) err = list_folder(split, &in);
     if (err == PS_OK && (in.folders.n == 0 || known.folders.n == 0))
@@ -257,11 +266,9 @@ static ps_err list_classes(const char *split, const char *classes, found *f,
                          "of the class's name",
                          in.folders.n == 0 ? split : classes);
     if (err == PS_OK) err = leave_out_loose(split, &in, f);
-    for (size_t i = 0; i < in.folders.n && err == PS_OK; i++) {
-        const char *name = in.folders.names[i];
-        err = find_class(split, classes, &known.folders, name, &label);
-        if (err == PS_OK) err = list_class(split, name, label, f, out);
-    }
+    for (size_t i = 0; i < in.folders.n && err == PS_OK; i++)
+        err = list_class(split, &known.folders, in.folders.names[i], f, out);
+    if (err == PS_OK) err = check_classes_of_folder(split, classes, f);
     give_names(&known.folders, &out->names);
     listing_fini(&in);
     listing_fini(&known);
@@ -298,6 +305,7 @@ ps_err ps_image_folder_list_all(const char *folder, ps_dataset *out)
     found f = {0};
     memset(out, 0, sizeof *out);
     ps_err err = add_class(folder, &f);
+    if (err == PS_OK) err = check_empty(&f);
     if (err == PS_OK) err = set_labels(out, 0, f.files.n, 0);
     return give_files(err, &f, out);
 }

@@ -9,6 +9,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "readable.h"
 
 enum { NOTE_BYTES = 512, NOTES_BYTES = 1024 }; // of one, and of several
 
@@ -28,6 +29,7 @@ void ps_dataset_fini(ps_dataset *set)
     free(set->ids);
     free(set->labels);
     free(set->targets);
+    free(set->rows);
     free(set->notes);
     free(set->doubts);
     memset(set, 0, sizeof *set);
@@ -137,10 +139,18 @@ ps_err ps_dataset_check_range(int64_t n, int64_t first, int64_t last)
                       first, last, n, n - 1);
 }
 
+int64_t ps_dataset_place(const ps_dataset *set, int64_t i)
+{
+    if (set->table) return set->table->rows ? set->table->rows[i] : i;
+    return set->rows ? set->rows[i] : set->first + i;
+}
+
 ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
 {
     PS_TRY(ps_dataset_check_range(set->n, first, last));
     const size_t n = (size_t)(last - first + 1);
+    if (set->rows) memmove(set->rows, set->rows + first, n * sizeof *set->rows);
+    set->first += first;
     if (set->files)
         slice_files(set, first, n);
     else if (set->stream)
@@ -173,6 +183,12 @@ static void keep_files(ps_dataset *set, const int64_t *rows, int64_t n)
 ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n)
 {
     const size_t element = set->is_float ? sizeof(float) : 1;
+    int64_t *places;
+    PS_TRY(ps_mem_zalloc(&places, (size_t)n, sizeof *places, "places of samples"));
+    for (int64_t i = 0; i < n; i++)
+        places[i] = ps_dataset_place(set, rows[i]);
+    free(set->rows);
+    set->rows = places;
     if (set->stream) PS_TRY(ps_sample_file_keep(set->stream, rows, n));
     if (set->files) keep_files(set, rows, n);
     if (set->values)
@@ -185,7 +201,7 @@ ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n)
     return PS_OK;
 }
 
-static ps_err samples_check_finite(const ps_dataset *set, int64_t first)
+static ps_err samples_check_finite(const ps_dataset *set)
 {
     const float *v = set->values;
     int64_t count = ps_dims_count(&set->dims);
@@ -194,7 +210,7 @@ static ps_err samples_check_finite(const ps_dataset *set, int64_t first)
             return ps_err_set(PS_ERR_NUMERIC,
                               "sample %" PRId64 ": value %" PRId64
                               " is not a finite number: mend it, or leave the sample out",
-                              first + i / count, i % count);
+                              ps_dataset_place(set, i / count), i % count);
     return PS_OK;
 }
 
@@ -217,30 +233,36 @@ const char *ps_wanted_outputs(const ps_wanted *wanted, int64_t n,
     return out;
 }
 
-/* Returns the error: the label of sample i is above the last class of the model. */
-static ps_err label_too_large(const ps_dataset *set, int64_t i, int64_t first,
-                              const ps_wanted *wanted)
+/* Returns the error: the label of sample i is above the last class of the model, the
+ * first of these. */
+static ps_err label_too_large(const ps_dataset *set, int64_t i, const ps_wanted *wanted)
 {
     const int32_t label = set->labels[i];
-    int32_t least = label;
-    for (int64_t k = 0; k < set->n; k++)
-        if (!wanted->may_be_ignored || set->labels[k] != wanted->ignore_index)
-            least = set->labels[k] < least ? set->labels[k] : least;
-    char outputs[PS_OUTPUTS_TEXT], mend[PS_OUTPUTS_TEXT + 32];
-    snprintf(mend, sizeof mend, "%s, or mend the label",
-             ps_wanted_outputs(wanted, (int64_t)label + 1, outputs));
+    int32_t least = label, most = label;
+    int64_t n = 0;
+    for (int64_t k = 0; k < set->n; k++) {
+        if (wanted->may_be_ignored && set->labels[k] == wanted->ignore_index) continue;
+        least = set->labels[k] < least ? set->labels[k] : least;
+        most = set->labels[k] > most ? set->labels[k] : most;
+        n += set->labels[k] >= wanted->n;
+    }
+    char outputs[PS_OUTPUTS_TEXT], mend[PS_OUTPUTS_TEXT + 64];
+    ps_wanted_outputs(wanted, (int64_t)most + 1, outputs);
+    if (most == wanted->n && least == 1)
+        snprintf(mend, sizeof mend,
+                 "classes count from 0, and the least label here is 1: take 1 from all");
+    else if (n == 1)
+        snprintf(mend, sizeof mend, "%s, or mend the label", outputs);
+    else
+        snprintf(mend, sizeof mend, "%s, or mend the %s labels that are too large",
+                 outputs, PS_COUNTED(n));
     return ps_err_set(PS_ERR_FORMAT,
                       "sample %" PRId64 " has the label %" PRId32 "; the model's %" PRId64
                       " classes are 0 to %" PRId64 ": %s",
-                      first + i, label, wanted->n, wanted->n - 1,
-                      label == wanted->n && least == 1
-                          ? "classes count from 0, and the least label here is 1: take 1 "
-                            "from all"
-                          : mend);
+                      ps_dataset_place(set, i), label, wanted->n, wanted->n - 1, mend);
 }
 
-static ps_err samples_check_labels(ps_dataset *set, int64_t first,
-                                   const ps_wanted *wanted)
+static ps_err samples_check_labels(ps_dataset *set, const ps_wanted *wanted)
 {
     int32_t largest = 0;
     int64_t ignored = 0;
@@ -254,9 +276,8 @@ static ps_err samples_check_labels(ps_dataset *set, int64_t first,
             return ps_err_set(PS_ERR_FORMAT,
                               "sample %" PRId64 " has the label %" PRId32
                               "; labels start at 0",
-                              first + i, label);
-        if (wanted->n > 0 && label >= wanted->n)
-            return label_too_large(set, i, first, wanted);
+                              ps_dataset_place(set, i), label);
+        if (wanted->n > 0 && label >= wanted->n) return label_too_large(set, i, wanted);
         if (label > largest) largest = label;
     }
     set->n_classes = (int64_t)largest + 1;
@@ -267,10 +288,10 @@ static ps_err samples_check_labels(ps_dataset *set, int64_t first,
                       wanted->ignore_index);
 }
 
-ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted)
+ps_err ps_dataset_check(ps_dataset *set, const ps_wanted *wanted)
 {
-    if (set->labels) PS_TRY(samples_check_labels(set, first, wanted));
-    return set->is_float && set->values ? samples_check_finite(set, first) : PS_OK;
+    if (set->labels) PS_TRY(samples_check_labels(set, wanted));
+    return set->is_float && set->values ? samples_check_finite(set) : PS_OK;
 }
 
 ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns)

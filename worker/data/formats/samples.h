@@ -25,6 +25,7 @@ typedef struct ps_dataset {
     int64_t n_classes;      // 1 + the largest label
     ps_class_names names;   // of the classes, where the data have them
     ps_class_names columns; // names, too: of a table's, the answer's last; or none
+    int64_t first, *rows;   // (n) places in the files; owned; NULL: first, first + 1, ...
     bool answered;          // labels or targets are the data's own, not made up
     ps_class_names key_names, keys; // of data.drop; (n * key_names.n) texts, or none
     float *targets;                 // (n, n_targets); owned; NULL: labels
@@ -87,10 +88,14 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last);
  */
 ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n);
 
+/* Which of the samples of its files, one after the other, sample i is, from 0: where a
+ * range, a share or what can be read was taken. */
+int64_t ps_dataset_place(const ps_dataset *set, int64_t i);
+
 /* Sets n_classes from the labels. FORMAT when a label is not a class as wanted, naming
- * the sample by its index in the file (first: of the slice). NUMERIC when a float value
- * in memory is not finite. Readers check targets. */
-ps_err ps_dataset_check(ps_dataset *set, int64_t first, const ps_wanted *wanted);
+ * the sample by its place. NUMERIC when a float value in memory is not finite. Readers
+ * check targets. */
+ps_err ps_dataset_check(ps_dataset *set, const ps_wanted *wanted);
 
 /* SHAPE when the samples have fewer columns of ids than a model reads. */
 ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns);

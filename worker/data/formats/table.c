@@ -181,13 +181,6 @@ ps_err ps_table_end(ps_table *t)
 
 ps_err ps_table_keep(ps_table *t, const int64_t *rows, int64_t n)
 {
-    if (t->fd < 0) {
-        for (int64_t i = 0; i < n; i++)
-            memmove(t->cells + i * t->n_columns, t->cells + rows[i] * t->n_columns,
-                    line_bytes(t));
-        t->n = n;
-        return ps_table_end(t);
-    }
     int64_t *kept;
     PS_TRY(ps_mem_zalloc(&kept, (size_t)n, sizeof *kept, "the lines of a table"));
     for (int64_t i = 0; i < n; i++)
@@ -195,7 +188,17 @@ ps_err ps_table_keep(ps_table *t, const int64_t *rows, int64_t n)
     free(t->rows);
     t->rows = kept;
     t->n = n;
-    return PS_OK;
+    if (t->fd >= 0) return PS_OK;
+    for (int64_t i = 0; i < n; i++)
+        memmove(t->cells + i * t->n_columns, t->cells + rows[i] * t->n_columns,
+                line_bytes(t));
+    return ps_table_end(t);
+}
+
+/* Where line i lies, in the file or in memory. */
+static int64_t line_at(const ps_table *t, int64_t i)
+{
+    return t->fd >= 0 && t->rows ? t->rows[i] : i;
 }
 
 ps_err ps_table_row(const ps_table *t, int64_t i, ps_cell *room, const ps_cell **out)
@@ -203,7 +206,7 @@ ps_err ps_table_row(const ps_table *t, int64_t i, ps_cell *room, const ps_cell *
     *out = room;
     if (t->fd >= 0)
         return transfer(t, false, room, line_bytes(t),
-                        (off_t)((size_t)(t->rows ? t->rows[i] : i) * line_bytes(t)));
+                        (off_t)((size_t)line_at(t, i) * line_bytes(t)));
     *out = t->cells + i * t->n_columns;
     return PS_OK;
 }
@@ -224,7 +227,7 @@ static ps_err scan_block(ps_table_scan *s, int64_t line)
 ps_err ps_table_scan_line(ps_table_scan *s, int64_t i, const ps_cell **out)
 {
     const ps_table *t = s->table;
-    const int64_t line = t->rows ? t->rows[i] : i;
+    const int64_t line = line_at(t, i);
     if (t->fd < 0) return ps_table_row(t, i, NULL, out);
     if (line < s->first || line >= s->first + s->n) PS_TRY(scan_block(s, line));
     *out = s->block + (line - s->first) * t->n_columns;
@@ -238,8 +241,7 @@ void ps_table_scan_fini(ps_table_scan *s)
 
 ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell)
 {
-    const size_t line = (size_t)(t->rows ? t->rows[i] : i);
-    const size_t at = line * (size_t)t->n_columns + (size_t)column;
+    const size_t at = (size_t)(line_at(t, i) * t->n_columns + column);
     if (t->fd >= 0)
         return transfer(t, true, &cell, sizeof cell, (off_t)(at * sizeof cell));
     t->cells[at] = cell;

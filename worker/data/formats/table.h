@@ -41,7 +41,7 @@ typedef struct ps_table {
     int64_t room;         // lines, of cells; or of what is not written yet
     int64_t n_written;    // lines in the file
     int fd;               // of the file; owned; -1: none
-    int64_t *rows;        // (n) lines of the file; owned; NULL: all of them
+    int64_t *rows;        // (n) lines as they were read; owned; NULL: all of them
     char *notes, *doubts; // as a data set's (samples.h); owned
 } ps_table;
 

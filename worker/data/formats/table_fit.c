@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "first_names.h"
 #include "hash.h"
 #include "mem.h"
 #include "parse_text.h"
@@ -12,8 +13,7 @@ enum {
     MOST_ONEHOT = 100, // data.encoding: auto
     MOST_CATEGORIES = 1000,
     FEW_CATEGORIES = 20,
-    MOST_EMBEDDED = 100000,
-    NAMES_BYTES = 200
+    MOST_EMBEDDED = 100000
 };
 
 /* What the cells of a column are. */
@@ -241,28 +241,20 @@ static ps_err check_answers(const ps_table *t, const ps_wanted *w)
 
 static ps_err check_classes(const ps_column *c, const ps_wanted *w)
 {
-    char names[NAMES_BYTES] = "", mend[PS_OUTPUTS_TEXT];
+    ps_first_names names = {0};
+    char mend[PS_OUTPUTS_TEXT];
     const int64_t n = c->categories.n;
     if (w->n == 0 || n <= w->n) return PS_OK;
     bool numbers = true;
-    size_t at = 0;
     for (int64_t i = 0; i < n; i++) {
         double value;
         numbers = numbers && ps_parse_double(c->categories.names[i], &value);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const char *name = c->categories.names[i];
-        if (at + strlen(name) + sizeof ", ..." > NAMES_BYTES) {
-            at += (size_t)snprintf(names + at, NAMES_BYTES - at, ", ...");
-            break;
-        }
-        at += (size_t)snprintf(names + at, NAMES_BYTES - at, "%s%s", i > 0 ? ", " : "",
-                               name);
+        ps_first_names_add(&names, "%s", c->categories.names[i]);
     }
     return ps_err_set(PS_ERR_CONFIG,
                       "data.target: \"%s\" has %" PRId64
                       " classes (%s), and the model %" PRId64 " output%s: %s%s",
-                      c->name, n, names, w->n, w->n > 1 ? "s" : "",
+                      c->name, n, ps_first_names_text(&names), w->n, w->n > 1 ? "s" : "",
                       numbers ? "to predict it as a number, set model.loss to mse; else "
                               : "",
                       ps_wanted_outputs(w, n, mend));
@@ -283,17 +275,31 @@ static ps_err fit_classes(ps_table *t, int64_t k, const column_sums *s,
     return check_classes(c, w);
 }
 
-/* A few texts among numbers are mistakes, not categories. */
-static ps_err check_strays(const ps_table_column *from, const column_sums *s)
+/* A few texts among numbers are mistakes, not categories. Of all columns, so that what to
+ * do about them can be decided at once. */
+static ps_err check_strays(const ps_table *t, const ps_config_data *data,
+                           const column_sums *sums)
 {
-    if (s->numbers <= s->texts) return PS_OK;
+    int64_t first = -1;
+    ps_first_names all = {0};
+    for (int64_t k = 0; k < t->n_inputs && data->target[0]; k++) {
+        const column_sums *s = &sums[k];
+        if (s->texts == 0 || s->numbers <= s->texts ||
+            ps_names_find(data->categories, t->columns[k].name) >= 0)
+            continue;
+        if (first < 0) first = k;
+        ps_first_names_add(&all, "%" PRId64 " of \"%s\"", s->texts, t->columns[k].name);
+    }
+    if (first < 0) return PS_OK;
+    const ps_table_column *from = &t->columns[first];
+    const column_sums *s = &sums[first];
     return ps_err_set(PS_ERR_FORMAT,
                       "%s is not a number, as %" PRId64 " of the %" PRId64
                       " values of \"%s\" are: write a number, or empty the cell and set "
                       "data.missing; if the column has categories, set "
-                      "data.categories to [%s]",
+                      "data.categories to [%s]. Such cells: %s",
                       from->first_text, s->numbers, s->numbers + s->texts, from->name,
-                      from->name);
+                      from->name, ps_first_names_text(&all));
 }
 
 /* An index, or an id: it says nothing of new samples, and all where lines are sorted. */
@@ -370,7 +376,6 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
         if (!target) PS_TRY(doubt_constant(t, s, c));
         return target ? PS_OK : doubt_numbers(t, s, c);
     }
-    if (!categories) PS_TRY(check_strays(&t->columns[k], s));
     PS_TRY(fit_categories(t, k, w, data->encoding, c));
     if (c->embedded) c->own = s->missing > 0;
     if (!target) PS_TRY(doubt_constant(t, s, c));
@@ -382,6 +387,7 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
 static ps_err fit_table(ps_table *t, const ps_config_data *data, const ps_wanted *w,
                         const column_sums *sums, ps_preprocessing *p)
 {
+    PS_TRY(check_strays(t, data, sums));
     PS_TRY(
         ps_mem_zalloc(&p->columns, (size_t)t->n_inputs, sizeof *p->columns, "columns"));
     PS_TRY(

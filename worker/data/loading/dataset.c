@@ -10,19 +10,18 @@
 #include "criteo.h"
 #include "csv.h"
 #include "data_files.h"
+#include "faulty_pictures.h"
 #include "idx.h"
 #include "image_folder.h"
-#include "interrupt.h"
 #include "mem.h"
 #include "npy.h"
 #include "picture.h"
-#include "picture_reader.h"
 #include "stl10.h"
 #include "synthetic.h"
 #include "table_fit.h"
 #include "test_part.h"
 
-enum { MAX_DEFAULT_SETS = 3, NAMES_BYTES = 300 };
+enum { MAX_DEFAULT_SETS = 3 };
 
 /* A kind of dataset: its reader, how many files a split has (0: any number), and the
  * default files when the configuration names none (each may end in .gz). */
@@ -258,40 +257,40 @@ static ps_err set_picture_dims(const ps_config *cfg, const ps_dims *want, ps_dim
                                      "model.input of [C, H, W]");
 }
 
+typedef struct readable_pictures {
+    int64_t *rows, n; // owned
+} readable_pictures;
+
+static void note_readable(void *ctx, int64_t i, ps_err err)
+{
+    readable_pictures *r = ctx;
+    if (err == PS_OK) r->rows[r->n++] = i;
+}
+
 /* data.unreadable=skip: reads all pictures once, and leaves out those that cannot be. */
 static ps_err skip_unreadable(const ps_config *cfg, ps_dataset *set)
 {
-    ps_picture_reader pictures;
-    int64_t *rows = NULL, kept = 0;
-    uint8_t *sample = NULL;
-    char first[NAMES_BYTES] = "";
+    readable_pictures r = {0};
+    ps_faulty_pictures f = {0};
     if (cfg->data.unreadable != PS_UNREADABLE_SKIP || set->n == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&rows, (size_t)set->n, sizeof *rows, "pictures"));
-    ps_err err =
-        ps_mem_zalloc(&sample, (size_t)ps_dims_count(&set->dims), 1, "a picture");
-    ps_picture_reader_init(&pictures, &cfg->data, &set->dims, false);
-    for (int64_t i = 0; i < set->n && err == PS_OK; i++) {
-        err = ps_picture_read(&pictures, set->files[i], (ps_draw_key){0}, sample);
-        const bool broken = err == PS_ERR_FORMAT || err == PS_ERR_IO;
-        const size_t at = strlen(first);
-        if (broken)
-            snprintf(first + at, sizeof first - at, "%s%s", at > 0 ? ", " : "",
-                     set->files[i]);
-        if (err == PS_OK) rows[kept++] = i;
-        if (broken) err = ps_interrupt_check();
+    PS_TRY(ps_mem_zalloc(&r.rows, (size_t)set->n, sizeof *r.rows, "pictures"));
+    ps_err err = ps_faulty_pictures_find(
+        &f, &cfg->data, set, ps_deadline_in_ms(UINT64_MAX), note_readable, &r);
+    if (err == PS_OK && f.broken.n == set->n)
+        err = ps_err_set(PS_ERR_FORMAT, "none of %lld pictures can be read: %s",
+                         (long long)set->n, ps_first_names_text(&f.broken));
+    if (err == PS_OK && f.odd.n > 0) {
+        f.broken = (ps_first_names){0};
+        err = ps_faulty_pictures_error(&f, &(const char *){"data.unreadable: skip"}, 1);
     }
-    if (err == PS_OK && kept < set->n)
+    if (err == PS_OK && f.broken.n > 0)
         err = ps_dataset_note(&set->doubts,
                               "pictures that cannot be read, and are left out: %lld of "
                               "%lld: %s",
-                              (long long)(set->n - kept), (long long)set->n, first);
-    if (err == PS_OK && kept == 0)
-        err = ps_err_set(PS_ERR_FORMAT, "none of %lld pictures can be read: %s",
-                         (long long)set->n, first);
-    if (err == PS_OK) err = ps_dataset_keep(set, rows, kept);
-    ps_picture_reader_fini(&pictures);
-    free(sample);
-    free(rows);
+                              (long long)f.broken.n, (long long)set->n,
+                              ps_first_names_text(&f.broken));
+    if (err == PS_OK && f.broken.n > 0) err = ps_dataset_keep(set, r.rows, r.n);
+    free(r.rows);
     return err;
 }
 
@@ -742,7 +741,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     PS_TRY_GOTO(ps_data_spec_init(&spec, key, files), err, out);
     err = read_part(cfg, &spec, split, want, &wanted, state, out);
     if (err == PS_OK) {
-        err = ps_dataset_check(out, spec.has_range ? spec.first : 0, &wanted);
+        err = ps_dataset_check(out, &wanted);
         if (err != PS_OK && files[0]) ps_err_prefix(err, "%s", files);
     }
     if (err == PS_OK) err = ps_dataset_name_classes(cfg, out);

@@ -124,7 +124,7 @@ static ps_err stored_sample(filler *f, int64_t index, ps_draw_key key, const voi
     if (set->files) {
         const char *path = set->files[index];
         const ps_err err = ps_picture_read(&f->reader, path, key, f->sample);
-        if (err != PS_ERR_FORMAT) return err;
+        if (err != PS_ERR_FORMAT || f->loader->o.mend) return err;
         return ps_err_set(err,
                           "%s: remove the file, or save it again; --check-data lists "
                           "all that cannot be read",

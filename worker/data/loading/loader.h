@@ -31,7 +31,7 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
     int64_t classes;   // the model's; for data.mixup
     int64_t columns;   // of ids that the model reads; 0: none
-    const char *mend;  // of samples that do not fit the input (transform.h); or NULL
+    const char *mend;  // of samples to predict that do not fit (transform.h); or NULL
 } ps_loader_options;
 
 /* The threads prepare data.prefetch batches ahead of the one in use, and at least one
