@@ -787,12 +787,13 @@ ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     PS_TRY(rows_add_piece(s->rows, m, h, f));
     if (m->got < m->bytes) return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
     const uint64_t newest = p->handled + (uint64_t)p->n_waiting;
-    if (m->number <= newest) {
-        PS_TRY(rows_repeated(s, h->rank, m));
+    // Those before it were lost with a connection: it comes again behind them.
+    const bool ahead = m->number > newest + 1;
+    if (m->number <= newest || ahead) {
+        if (!ahead) PS_TRY(rows_repeated(s, h->rank, m));
         return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
     }
-    if (m->number != newest + 1 || p->n_waiting == WAITING_MOST ||
-        m->step < s->rows->step)
+    if (p->n_waiting == WAITING_MOST || m->step < s->rows->step)
         return rows_refuse(h, "which is out of turn");
     p->waiting[p->n_waiting++] = *m;
     *m = (rows_message){0};
