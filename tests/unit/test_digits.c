@@ -97,7 +97,9 @@ TEST(errors_say_what_to_mend)
     check_error("digits", "one", 10, PS_ERR_CONFIG,
                 "needs 2 files; the configuration names 1");
     check_error("digits", "0-1437", 10, PS_ERR_FORMAT, "the last is number 1436");
-    check_error("digits", "2-99", 5, PS_ERR_FORMAT,
-                "data.train: 2-99: sample 4 has the label 6; the model's 5 classes are 0 "
-                "to 4: give the last layer 7 outputs");
+    check_error(
+        "digits", "2-99", 5, PS_ERR_FORMAT,
+        "data.train: 2-99: sample 4 has the label 6; the model's 5 classes are 0 "
+        "to 4: give the last layer 10 outputs, or mend the 52 labels that are too "
+        "large");
 }
