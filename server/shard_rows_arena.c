@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "row_codec.h"
+
 static bool arena_has(uint64_t place, uint64_t bytes, uint64_t aligned)
 {
     return place % aligned == 0 && bytes <= PS_ROWS_ARENA_BYTES &&

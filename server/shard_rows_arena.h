@@ -3,7 +3,6 @@
 #ifndef PS_SHARD_ROWS_ARENA_H
 #define PS_SHARD_ROWS_ARENA_H
 
-#include "row_codec.h"
 #include "row_table.h"
 #include "rows_body.h"
 

@@ -307,7 +307,6 @@ static ps_err print_columns(const ps_check_data_options *o, FILE *out)
 /* --- pictures that cannot be read -------------------------------------------------- */
 
 typedef struct faulty_list {
-    const ps_dataset *set;
     FILE *out;
     int64_t printed;
 } faulty_list;
@@ -326,7 +325,7 @@ static void print_faulty(void *ctx, int64_t i, ps_err err)
 static ps_err find_faulty(const ps_check_data_options *o, const part *p, FILE *out,
                           ps_faulty_pictures *f)
 {
-    faulty_list list = {p->set, out, 0};
+    faulty_list list = {.out = out};
     if (!p->set->files) return PS_OK;
     PS_TRY(ps_faulty_pictures_find(f, &o->config->data, p->set,
                                    ps_deadline_in_ms(READ_MS), print_faulty, &list));

@@ -43,7 +43,7 @@ typedef struct request {
     bool too_long;
 } request;
 
-/* --- who is connected --------------------------------------------------------------- */
+/* --- connections -------------------------------------------------------------------- */
 
 /* The place of a descriptor; of -1 a free one. NULL: there is none. */
 static connection *http_find(ps_http_server *s, int fd)

@@ -16,10 +16,10 @@
 enum {
     WAIT_MS = 500,
     MOST_ZEROS = 64,
-    DIGITS = 9,
+    DIGITS = 9, // of a float32
     SHORT_DIGITS = 4,
     GIVES_BYTES = 420
-}; // 9: float32
+};
 
 static const char PATH[] = "/predict",
                   PATHS[] = "there is /predict for POST, and / says how to ask\n";

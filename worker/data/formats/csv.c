@@ -385,8 +385,7 @@ static ps_err check_absent(const csv_reader *r, const char *key, absent_columns 
         return ps_err_set(
             PS_ERR_FORMAT,
             "%s: there %s %s, which %s names: the first line is a single column, "
-            "\"%s\": put commas, "
-            "semicolons or tabs between columns",
+            "\"%s\": put commas, semicolons or tabs between columns",
             csv_line_place(r, place), is, ps_first_names_text(&a->names), key,
             list_names(r, &names));
     return ps_err_set(PS_ERR_FORMAT,
