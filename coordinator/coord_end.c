@@ -53,13 +53,25 @@ void ps_coord_on_interrupt(ps_coordinator *c, const ps_coord_peer *from)
         ps_coord_tell_state(c, &c->peers[i]);
 }
 
+static bool workers_have_gone(const ps_coordinator *c)
+{
+    for (int i = 0; i < c->n_peers; i++) {
+        const ps_coord_peer *p = &c->peers[i];
+        if (p->entry.role == PS_ROLE_WORKER && p->left && !p->gone) return false;
+    }
+    return true;
+}
+
+/* Servers hear of the end after the workers: if this process dies in between, the workers
+ * join a new coordinator, and need all servers. */
 void ps_coord_tell_state(ps_coordinator *c, ps_coord_peer *p)
 {
     ps_control end = {.kind = PS_CONTROL_END}, interrupt = {.kind = PS_CONTROL_INTERRUPT};
     if (p->gone) return;
-    if (c->state == PS_COORD_ENDED)
-        ps_coord_send(c, p, &end);
-    else if (c->interrupted && p->entry.role == PS_ROLE_WORKER)
+    if (c->state == PS_COORD_ENDED) {
+        if (p->entry.role == PS_ROLE_WORKER || workers_have_gone(c))
+            ps_coord_send(c, p, &end);
+    } else if (c->interrupted && p->entry.role == PS_ROLE_WORKER)
         ps_coord_send(c, p, &interrupt);
     if (c->state == PS_COORD_RUNNING) ps_coord_tell_newcomers(c, p);
 }
@@ -96,6 +108,9 @@ void ps_coord_set_gone(ps_coordinator *c, ps_coord_peer *p)
 {
     p->gone = true;
     ps_coord_board_forget(c->board, &p->secret);
+    const bool is_last = c->state == PS_COORD_ENDED && workers_have_gone(c);
+    for (int i = 0; i < c->n_peers && is_last; i++)
+        ps_coord_tell_state(c, &c->peers[i]);
     answer_leavers(c);
 }
 

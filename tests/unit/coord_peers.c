@@ -116,6 +116,12 @@ void peer_send(void *socket, const ps_control *c)
 
 ps_control peer_await(void *socket, ps_control_kind kind)
 {
+    return peer_await_without(socket, kind, (ps_control_kind)0);
+}
+
+ps_control peer_await_without(void *socket, ps_control_kind kind,
+                              ps_control_kind unwanted)
+{
     ps_deadline deadline = ps_deadline_in_ms(20000);
     for (;;) {
         zmq_msg_t part;
@@ -125,6 +131,7 @@ ps_control peer_await(void *socket, ps_control_kind kind)
         if (n == 0) fail_msg("no %s came", ps_control_kind_name((int)kind));
         assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
         zmq_msg_close(&part);
+        assert_int_not_equal(c.kind, unwanted);
         if (c.kind == kind) return c;
     }
 }

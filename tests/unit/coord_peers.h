@@ -36,6 +36,9 @@ void peer_send_bytes(void *socket, const void *bytes, size_t n);
 void peer_send(void *socket, const ps_control *c);
 /* The next message of the kind; others are skipped. Its value is not kept. */
 ps_control peer_await(void *socket, ps_control_kind kind);
+/* The same; none that comes before is of the unwanted kind. */
+ps_control peer_await_without(void *socket, ps_control_kind kind,
+                              ps_control_kind unwanted);
 void peer_assert_silent(void *socket);
 void peer_assert_says(const char *text, const char *words);
 

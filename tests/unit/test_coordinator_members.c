@@ -207,17 +207,43 @@ TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient_job, peer_close)
     peer_assert_says(peer_await(peer_sockets[1], PS_CONTROL_ABORT).text, "worker 1");
 }
 
-/* The host waits for goodbyes, but only for a limited time: one may be lost. */
-PEER_JOB_TEST(a_lost_goodbye_ends_no_finished_job)
+static void leave_workers(void)
 {
-    ps_control c = {.kind = PS_CONTROL_LEAVE, .nonce = peer_nonce, .request = 1};
+    const ps_control c = {.kind = PS_CONTROL_LEAVE,
+                          .nonce = peer_nonce,
+                          .request = 1,
+                          .timeout_ms = 5000};
+    for (int i = 1; i < 3; i++)
+        peer_send(peer_sockets[i], &c);
+    for (int i = 1; i < 3; i++)
+        peer_await(peer_sockets[i], PS_CONTROL_DONE);
+}
+
+/* The coordinator may die in between; the workers need all servers then. */
+PEER_JOB_TEST(servers_hear_of_the_end_when_the_workers_have_gone)
+{
+    ps_control c = {.kind = PS_CONTROL_HEARTBEAT, .nonce = peer_nonce};
+    leave_workers();
     for (int i = 1; i < 3; i++) {
-        c.timeout_ms = 5000;
+        c.kind = PS_CONTROL_HEARTBEAT; // asks for news
+        peer_send(peer_sockets[0], &c);
+        c.kind = PS_CONTROL_CLOCK;
+        peer_send(peer_sockets[0], &c);
+        peer_await_without(peer_sockets[0], PS_CONTROL_CLOCK_IS, PS_CONTROL_END);
+        c.kind = PS_CONTROL_BYE;
         peer_send(peer_sockets[i], &c);
     }
     peer_await(peer_sockets[0], PS_CONTROL_END);
-    peer_await(peer_sockets[1], PS_CONTROL_DONE);
-    c.timeout_ms = 100;
+}
+
+/* The host waits for goodbyes, but only for a limited time: one may be lost. */
+PEER_JOB_TEST(a_lost_goodbye_ends_no_finished_job)
+{
+    const ps_control c = {.kind = PS_CONTROL_LEAVE,
+                          .nonce = peer_nonce,
+                          .request = 1,
+                          .timeout_ms = 100};
+    leave_workers();
     peer_send(peer_sockets[0], &c);
     assert_true(peer_await(peer_sockets[0], PS_CONTROL_DONE).request == 1);
 }
