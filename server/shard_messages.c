@@ -28,9 +28,11 @@ static ps_err take_rings(ps_shard *s, ps_shard_peer *p, const ps_wire_header *h)
 static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
 {
     ps_shard_peer *p = &s->peers[h->rank];
-    // Another process's: they are counted from 1. It may be faster than the order which
-    // says that it takes a dead worker's place.
-    if (s->pace->by_worker && p->joined && (h->hello.number == 1 || p->hello)) {
+    if (h->hello.back < p->back) return PS_OK; // it was on its way
+    if (h->hello.back > p->back && !s->pace->by_worker)
+        return ps_err_set(PS_ERR_PROTOCOL, "a HELLO in a dead worker's place");
+    // It may be faster than the order which says that it takes a dead worker's place.
+    if (h->hello.back > p->back) {
         p->hello = true;
         p->hello_header = *h;
         return PS_OK;
@@ -343,7 +345,7 @@ ps_err ps_shard_hear(ps_shard *s)
     PS_TRY(s->pace->hear(s));
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         ps_shard_peer *p = &s->peers[r];
-        if (!p->dead || !p->hello) continue;
+        if (!p->hello || p->hello_header.hello.back > p->back) continue;
         p->hello = false;
         PS_TRY(take_hello(s, &p->hello_header));
     }

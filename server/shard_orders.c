@@ -386,16 +386,18 @@ static ps_err orders_carry_out(ps_shard *s, const ps_sync_order *o, double grad_
 
 /* The worker is dead. A process that takes its place says HELLO anew, and shares no
  * memory. What the dead one has pushed has lower numbers. */
-static void forget_worker(ps_shard *s, uint32_t rank, uint64_t next)
+static void forget_worker(ps_shard *s, uint32_t rank, uint64_t back)
 {
     ps_shard_peer *p = &s->peers[rank];
     const ps_shard_peer before = *p;
     s->n_rings -= p->rings.bell != NULL;
-    *p = (ps_shard_peer){
-        .dead = true, .hello = before.hello, .hello_header = before.hello_header};
+    *p = (ps_shard_peer){.dead = true,
+                         .back = back,
+                         .hello = before.hello,
+                         .hello_header = before.hello_header};
     memcpy(p->id, before.id, sizeof p->id);
     for (uint32_t f = 0; f < s->o.plan->fragments.n; f++)
-        *turn_of(s, f, rank) = (turn){.clock = next};
+        *turn_of(s, f, rank) = (turn){.clock = back};
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         ps_rank_set_remove(&s->chunks[i].policy.arrived, rank);
         orders_release(&s->chunks[i], rank);

@@ -41,7 +41,8 @@ typedef struct ps_shard_peer {
     bool joined, left;
     bool returns; // it has left, and comes back with another table
     bool dead;    // until a process has taken its place, by HELLO
-    bool hello;   // that came before the order which says that the worker is dead
+    uint64_t back; // of the last order which says that it is dead (ps_sync_order)
+    bool hello;    // that came before such an order
     ps_wire_header hello_header; // if so
     bool shm;                    // agreed on in HELLO
     float *params;

@@ -14,6 +14,7 @@ enum { COMMON_ITEMS = 5 };
     X(CREDIT, 16, credit, UINT64_MAX)                                                    \
     X(NUMBER, 32, hello.number, UINT64_MAX)                                              \
     X(RINGS, 64, hello.rings, 1)                                                         \
+    X(BACK, 65536, hello.back, UINT64_MAX)                                               \
     X(GROUPS, 128, push.groups, UINT64_MAX)                                              \
     X(SCALE, 256, weights.scale, UINT32_MAX)                                             \
     X(FLAGS, 512, weights.flags, PS_WIRE_REST | PS_WIRE_OVER | PS_WIRE_DROPPED)          \
@@ -28,14 +29,14 @@ enum field {
 #define FIELD_BIT(name, bit, member, largest) name = (bit),
     FIELD_MAP(FIELD_BIT)
 #undef FIELD_BIT
-        N_FIELDS = 16,
+        N_FIELDS = 17,
     RANGE = STEP | CHUNK | CODEC | COUNT,
     NEW = RANGE | CREDIT | SCALE | FLAGS,
     PIECE = STEP | COUNT | MESSAGE | AT
 };
 
 static const unsigned says[] = {
-    [PS_MSG_HELLO] = CODEC | NUMBER | RINGS,
+    [PS_MSG_HELLO] = CODEC | NUMBER | RINGS | BACK,
     [PS_MSG_INIT] = RANGE,
     [PS_MSG_PUSH] = RANGE | GROUPS | STEP_OF,
     [PS_MSG_PULL] = STEP | CHUNK,

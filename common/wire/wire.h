@@ -101,7 +101,7 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 6, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 7, PS_WIRE_HEADER_MAX = 80 };
 
 /* Bytes of a body of rows, and of a piece of it, at most. */
 enum { PS_WIRE_BODY_BYTES = 1 << 30, PS_WIRE_PIECE_BYTES = 256 << 10 };
@@ -163,6 +163,10 @@ typedef struct ps_wire_header {
     union {
         struct {             // HELLO, READY
             uint64_t number; // of the worker's HELLO, from 1
+            /* HELLO: ps_sync_order's `back` of the order that took the dead one's place
+             * away; 0: of a worker that is in the job from the start. A smaller one than
+             * the shard knows comes from the dead one. */
+            uint64_t back;
             /* From now on the PUSHes and GROUPS of the worker, and the WEIGHTS that
              * answer its PUSHes, travel through rings in shared memory (wire_rings.h).
              * They outlive a lost connection, so nothing of them is sent again. */

@@ -29,6 +29,7 @@ static void put(queue *q, const ps_wire_header *h, const void *payload, size_t b
     m->header.credit = h->credit;
     m->header.hello.number = h->hello.number; // covers the other members
     m->header.hello.rings = h->kind == PS_MSG_HELLO && h->hello.rings;
+    m->header.hello.back = h->kind == PS_MSG_HELLO ? h->hello.back : 0;
     m->n_bytes = (uint32_t)bytes;
     if (bytes > 0 && pass == PS_WIRE_BORROW)
         m->borrowed = payload;

@@ -4,7 +4,7 @@
 
 /* Written by hand after the MessagePack specification: fixarray 11; 6, 3; uint64
  * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 2. */
-static const uint8_t PUSH_BYTES[] = {0x9b, 0x06, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
+static const uint8_t PUSH_BYTES[] = {0x9b, 0x07, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
                                      0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
                                      0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
                                      0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x02};
@@ -80,7 +80,7 @@ TEST(says_only_what_its_kind_says)
 {
     static const struct {
         uint8_t kind, items;
-    } cases[] = {{PS_MSG_HELLO, 8},     {PS_MSG_INIT, 9},      {PS_MSG_PUSH, 11},
+    } cases[] = {{PS_MSG_HELLO, 9},     {PS_MSG_INIT, 9},      {PS_MSG_PUSH, 11},
                  {PS_MSG_PULL, 7},      {PS_MSG_BYE, 6},       {PS_MSG_EXACT, 7},
                  {PS_MSG_FETCH, 9},     {PS_MSG_RESTORE, 10},  {PS_MSG_GROUPS, 7},
                  {PS_MSG_READY, 7},     {PS_MSG_WEIGHTS, 12},  {PS_MSG_CREDIT, 6},
@@ -128,7 +128,7 @@ TEST(refuses_what_does_not_fit)
     refuses_with(0, 0x94, "header");     // four items
     refuses_with(0, 0x99, "malformed");  // nine: of another kind
     refuses_with(0, 0x8a, "header");     // a map
-    refuses_with(1, 0x07, "version 7");  // of the future
+    refuses_with(1, 0x08, "version 8");  // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
     refuses_with(22, 0x09, "codec 9");   // unknown codec
