@@ -11,6 +11,7 @@
 #include "file_wait.h"
 #include "job_keys.h"
 #include "log.h"
+#include "membership_log.h"
 #include "tell.h"
 #include "trainer.h"
 
@@ -181,6 +182,17 @@ static ps_err resume_check_rows(const ps_resume *r, const ps_snapshot **newest)
     return PS_OK;
 }
 
+/* Rank 0: at least that of the results, which another process may have begun. */
+static ps_err resume_find_generation(const ps_resume *r, uint64_t *generation)
+{
+    const char *folder = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
+    uint64_t last;
+    if (r->o.rank != 0 || !folder || !folder[0]) return PS_OK;
+    PS_TRY(ps_membership_generation(r->o.config, folder, &last));
+    if (last > *generation) *generation = last;
+    return PS_OK;
+}
+
 static ps_err resume_meet(ps_resume *r)
 {
     const ps_snapshot *newest = ps_checkpointer_newest(r->o.checkpointer);
@@ -196,6 +208,7 @@ static ps_err resume_meet(ps_resume *r)
     if (newest) own.step = newest->trainer.step;
     if (newest) own.n_ranks = newest->n_ranks;
     PS_TRY(find_disk_step(r, &disk_step));
+    PS_TRY(resume_find_generation(r, &own.generation));
     return ps_survivors_meet(r->o.member, &own, trusted, disk_step,
                              ps_file_meeting_deadline(r->o.config, r->o.rank),
                              &r->choice);

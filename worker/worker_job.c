@@ -347,6 +347,7 @@ static ps_err note_membership(const job *j)
 {
     const ps_trainer_snapshot *s = &j->resume.snapshot.trainer;
     ps_membership now = {.workers = j->sampler.world_size,
+                         .generation = j->generation,
                          .nonce = j->member ? ps_member_roster(j->member)->nonce : 0};
     if (j->resume.goes_on) {
         now.step = s->step;

@@ -15,16 +15,17 @@ static void add(uint64_t step, int workers)
 static void expect_steps(const char *want)
 {
     char line[256], got[256] = "";
-    unsigned long step;
+    unsigned long step, generation;
     int workers;
     FILE *file = fopen(temp_path("log"), "r");
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
         assert_int_equal(sscanf(line,
                                 "{\"step\":%lu,\"epoch\":1,\"position\":2,"
-                                "\"workers\":%d,\"job\":\"0000000000000000\"}",
-                                &step, &workers),
-                         2);
+                                "\"workers\":%d,\"generation\":%lu,"
+                                "\"job\":\"0000000000000000\"}",
+                                &step, &workers, &generation),
+                         3);
         const size_t used = strlen(got);
         snprintf(got + used, sizeof got - used, "%lu:%d ", step, workers);
     }
@@ -51,6 +52,20 @@ IN_FOLDER(a_job_that_goes_back_forgets)
     expect_steps("0:2 7:5 ");
     add(0, 1);
     expect_steps("0:1 ");
+}
+
+IN_FOLDER(the_last_line_has_the_generation)
+{
+    ps_config config = {.job = {.workers = 1, .most_workers = 2}};
+    uint64_t generation;
+    assert_ok(ps_membership_generation(&config, temp_path("."), &generation));
+    assert_int_equal(generation, 0);
+    for (uint64_t i = 1; i <= 2; i++) {
+        const ps_membership m = {.step = 10 * i, .workers = 1, .generation = i};
+        assert_ok(ps_membership_note(&config, temp_path("."), &m));
+    }
+    assert_ok(ps_membership_generation(&config, temp_path("."), &generation));
+    assert_int_equal(generation, 2);
 }
 
 IN_FOLDER(another_file_is_an_error)

@@ -15,11 +15,13 @@
 
 enum { LINE_BYTES = 256 };
 
-/* A file that is not there has no lines. */
-static ps_err copy_lines_before(const char *path, uint64_t step, FILE *out)
+/* Copies the lines of steps before `step` to out, unless it is NULL. *generation: of the
+ * last line. A file that is not there has no lines. */
+static ps_err read_lines(const char *path, uint64_t step, FILE *out, uint64_t *generation)
 {
     char line[LINE_BYTES];
     FILE *file;
+    *generation = 0;
     ps_err err = ps_regular_file_stream(path, "r", &file);
     if (err != PS_OK) return errno == ENOENT ? PS_OK : err;
     while (err == PS_OK && fgets(line, sizeof line, file)) {
@@ -27,8 +29,9 @@ static ps_err copy_lines_before(const char *path, uint64_t step, FILE *out)
         if (!json_is_integer(at))
             err =
                 ps_err_set(PS_ERR_FORMAT, "%s: a line without a step: %.80s", path, line);
-        else if ((uint64_t)json_integer_value(at) < step)
+        else if (out && (uint64_t)json_integer_value(at) < step)
             fputs(line, out);
+        *generation = (uint64_t)json_integer_value(json_object_get(json, "generation"));
         json_decref(json);
     }
     fclose(file);
@@ -37,12 +40,14 @@ static ps_err copy_lines_before(const char *path, uint64_t step, FILE *out)
 
 static ps_err write_lines(const char *path, const ps_membership *m, FILE *out)
 {
-    PS_TRY(copy_lines_before(path, m->step, out));
+    uint64_t generation;
+    PS_TRY(read_lines(path, m->step, out, &generation));
     char job[24];
     snprintf(job, sizeof job, "%016" PRIx64, m->nonce);
-    json_t *line = json_pack("{s:I, s:I, s:I, s:i, s:s}", "step", (json_int_t)m->step,
-                             "epoch", (json_int_t)m->epoch, "position",
-                             (json_int_t)m->position, "workers", m->workers, "job", job);
+    json_t *line = json_pack("{s:I, s:I, s:I, s:i, s:I, s:s}", "step",
+                             (json_int_t)m->step, "epoch", (json_int_t)m->epoch,
+                             "position", (json_int_t)m->position, "workers", m->workers,
+                             "generation", (json_int_t)m->generation, "job", job);
     const bool bad = !line || json_dumpf(line, out, JSON_COMPACT) != 0 ||
                      fputc('\n', out) == EOF || fflush(out) != 0 ||
                      fsync(fileno(out)) != 0;
@@ -74,14 +79,30 @@ int ps_membership_rank(const ps_config *config, int rank, int started_with)
     return started_with >= 0 ? started_with : PS_MAX_RANKS - 1 - rank;
 }
 
+static ps_err membership_path(const char *folder, char path[PATH_MAX])
+{
+    return snprintf(path, PATH_MAX, "%s/membership.jsonl", folder) < PATH_MAX
+               ? PS_OK
+               : ps_err_set(PS_ERR_IO, "%s is too long a path", folder);
+}
+
 ps_err ps_membership_note(const ps_config *config, const char *folder,
                           const ps_membership *m)
 {
     char path[PATH_MAX];
     if (!ps_config_elastic(config)) return PS_OK;
-    if ((size_t)snprintf(path, sizeof path, "%s/membership.jsonl", folder) >= sizeof path)
-        return ps_err_set(PS_ERR_IO, "%s is too long a path", folder);
+    PS_TRY(membership_path(folder, path));
     return ps_membership_log_add(path, m);
+}
+
+ps_err ps_membership_generation(const ps_config *config, const char *folder,
+                                uint64_t *out)
+{
+    char path[PATH_MAX];
+    *out = 0;
+    if (!ps_config_elastic(config)) return PS_OK;
+    PS_TRY(membership_path(folder, path));
+    return read_lines(path, 0, NULL, out);
 }
 
 void ps_membership_announce(const ps_config *config, int workers, uint64_t step)

@@ -2,8 +2,8 @@
  * began, or went on, with some workers. Together the lines say with how many workers each
  * step was made, so that the job can be repeated bit for bit:
  *
- *   {"step":0,"epoch":0,"position":0,"workers":2,"job":"5b0c6d1e88f2a407"}
- *   {"step":140,"epoch":3,"position":200,"workers":3,"job":"e71f09ab34cc5d62"}
+ *   {"step":0,"epoch":0,"position":0,"workers":2,"generation":1,"job":"5b0c6d1e88f2a407"}
+ *   {"step":140,"epoch":3,"position":200,"workers":3,"generation":2,"job":"e71f09ab34cc5d62"}
  */
 #ifndef PS_MEMBERSHIP_LOG_H
 #define PS_MEMBERSHIP_LOG_H
@@ -16,7 +16,8 @@ typedef struct ps_membership {
     uint64_t step;           // optimizer steps that were made before
     int64_t epoch, position; // the place in the data, as in trainer_snapshot.h
     int workers;
-    uint64_t nonce; // "job": of the roster
+    uint64_t generation; // survivors.h
+    uint64_t nonce;      // "job": of the roster
 } ps_membership;
 
 /* Adds a line to the file at path. Lines of the same step and of later ones go: the job
@@ -34,6 +35,11 @@ int ps_membership_rank(const ps_config *config, int rank, int started_with);
  * the log. */
 ps_err ps_membership_note(const ps_config *config, const char *folder,
                           const ps_membership *m);
+/* The generation of the folder's last line; 0: there is none, or the job is not elastic. A
+ * worker 0 that was started again knows by it which snapshots in the memory of others are
+ * not of the job: it may have begun anew before they were back. IO, FORMAT. */
+ps_err ps_membership_generation(const ps_config *config, const char *folder,
+                                uint64_t *out);
 void ps_membership_announce(const ps_config *config, int workers, uint64_t step);
 
 #endif
