@@ -120,13 +120,15 @@ void nemesis_begin(nemesis *n)
                    span = 1 + world_draw(world_draw(3) ? n->span_ms : 10 * n->span_ms);
     // A connection that has closed has to be made again within the coordinator's grace.
     n->most_ms = faults == 1 ? NEMESIS_DEAD_AFTER_MS / 4 : NEMESIS_GRACE_MS / 2;
-    uint64_t at_ns = 0;
+    uint64_t at_ns = 0, left_ms = n->most_ms; // one after the other may hold them longer
     for (uint64_t i = 0; i < faults; i++) {
         plan[i] = (struct planned){.what = draw_fault(n),
                                    .a = world_draw(1 << 20),
                                    .b = world_draw(1 << 20),
                                    .for_ns = (1 + world_draw(n->most_ms)) * MS,
                                    .again = (int)world_draw(2) * (int)world_draw(8)};
+        if (faults > 1 && plan[i].for_ns > left_ms * MS) plan[i].for_ns = left_ms * MS;
+        left_ms -= faults > 1 ? plan[i].for_ns / MS : 0;
         // Some come together.
         at_ns = i > 0 && world_draw(2) ? at_ns + world_draw(TOGETHER_MS * MS)
                                        : world_draw(span * MS);

@@ -240,8 +240,15 @@ static int run_seeds(wanted *w)
 /* Each has found a fault, which is mended. */
 static int run_failed(wanted *w)
 {
-    static const uint64_t seeds[] = {251,     1000701, 2000023,
-                                     3000517, 6000299, UINT64_C(1795903170035)};
+    static const uint64_t seeds[] = {251,
+                                     1000701,
+                                     2000023,
+                                     3000517,
+                                     6000299,
+                                     UINT64_C(1795903170035),
+                                     UINT64_C(1795921791479),
+                                     UINT64_C(1795929321875),
+                                     UINT64_C(1795940810527)};
     int code = 0;
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds && code == 0; i++) {
         w->first = w->last = seeds[i];
