@@ -1,15 +1,12 @@
 #include "summary.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "job_keys.h"
 #include "log.h"
-#include "new_file.h"
 #include "procstat.h"
 
 enum { STATS_MS = 2000 }; // to fetch what is there
@@ -241,27 +238,18 @@ static void put_policy(json_t *o, const ps_config *c, const ps_trainer_result *r
     json_object_set_new(o, "policy", policy);
 }
 
-static ps_err write_object(const json_t *o, const char *path)
+static ps_err write_object(const json_t *o, const ps_run_dir *dir)
 {
-    char temporary[PATH_MAX + 8];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    int fd;
-    PS_TRY(ps_new_file_open(temporary, &fd));
-    FILE *file = fdopen(fd, "w");
-    if (!file) {
-        close(fd);
-        return ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
-    }
-    int failed = json_dumpf(o, file, JSON_INDENT(2)) || fputc('\n', file) == EOF;
-    failed |= fclose(file) != 0;
-    if (!failed && rename(temporary, path) == 0) return PS_OK;
-    int saved = errno;
-    unlink(temporary);
-    errno = saved;
-    return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    ps_out_file out = {0};
+    PS_TRY(ps_out_file_open(&out, dir, "summary.json", true));
+    if (json_dumpf(o, out.file, JSON_INDENT(2)) == 0 && fputc('\n', out.file) != EOF)
+        return ps_out_file_keep(&out);
+    const ps_err err = ps_err_errno(PS_ERR_IO, "cannot write %s", out.path);
+    ps_out_file_drop(&out);
+    return err;
 }
 
-ps_err ps_summary_write(const ps_summary *s, const char *path)
+ps_err ps_summary_write(const ps_summary *s, const ps_run_dir *dir)
 {
     json_t *o = json_object();
     if (!o) return ps_err_set(PS_ERR_NOMEM, "no memory for the summary");
@@ -277,7 +265,7 @@ ps_err ps_summary_write(const ps_summary *s, const char *path)
     put_policy(o, s->config, s->result);
     put_by_speed(o, "batches", s->result->batches, s->workers);
     put_by_speed(o, "round_steps", s->result->round_steps, s->workers);
-    ps_err err = write_object(o, path);
+    ps_err err = write_object(o, dir);
     json_decref(o);
     return err;
 }

@@ -28,8 +28,8 @@ ps_err ps_summary_gather_workers(ps_summary *summary, const ps_session *session,
 /* Rank 0, after that: fills in server_stats. A server without figures gives a warning. */
 ps_err ps_summary_gather_servers(ps_summary *summary, const ps_session *session);
 
-/* Rank 0: writes path.tmp, then renames it. A number that is not finite becomes null. */
-ps_err ps_summary_write(const ps_summary *summary, const char *path);
+/* Rank 0: summary.json. A number that is not finite becomes null. */
+ps_err ps_summary_write(const ps_summary *summary, const ps_run_dir *dir);
 
 void ps_summary_fini(ps_summary *summary); // safe for a zeroed one
 

@@ -504,10 +504,8 @@ static void begin_summary(job *j)
 
 static ps_err write_summary(job *j)
 {
-    char path[PATH_MAX];
     PS_TRY(ps_summary_gather_servers(&j->summary, j->session));
-    PS_TRY(ps_run_dir_path(&j->run_dir, "summary.json", path));
-    return ps_summary_write(&j->summary, path);
+    return ps_summary_write(&j->summary, &j->run_dir);
 }
 
 /* With train.epochs=0 there is no training set. */
@@ -526,8 +524,8 @@ static ps_err worker_job_finish(job *j)
     if (j->rank == 0 && j->result.evaluation.samples > 0)
         PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));
     if (j->rank == 0) PS_TRY(worker_job_write_config(j));
-    if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(close_outputs(j));
+    if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));
     return ps_session_close(j->session);
 }

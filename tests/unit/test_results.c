@@ -62,7 +62,7 @@ TEST(metrics_are_lines_of_json)
 }
 
 /* The summary of a run with two servers. */
-static void write_summary(char **stats, const char *path)
+static void write_summary(char **stats)
 {
     static ps_trainer_result result = {.steps = 5,
                                        .train_loss = NAN,
@@ -78,7 +78,7 @@ static void write_summary(char **stats, const char *path)
                                 .servers = 2,
                                 .workers = 3,
                                 .server_stats = stats};
-    assert_ok(ps_summary_write(&summary, path));
+    assert_ok(ps_summary_write(&summary, &dir));
     ps_config_fini(&config);
 }
 
@@ -87,7 +87,7 @@ TEST(the_summary_holds_the_servers_accounts)
     char path[PATH_MAX];
     char *stats[] = {"{\"peak_rss_bytes\": 7}", "{\"peak_rss_bytes\": 9}"};
     assert_ok(ps_run_dir_path(&dir, "summary.json", path));
-    write_summary(stats, path);
+    write_summary(stats);
     json_t *o = read_json(path, NULL);
     assert_int_equal(json_integer_value(json_object_get(o, "steps")), 5);
     assert_true(json_is_null(json_object_get(o, "train_loss")));
@@ -104,7 +104,7 @@ TEST(an_account_that_is_no_json_does_no_harm)
     char path[PATH_MAX];
     char *stats[] = {"{oh", NULL};
     assert_ok(ps_run_dir_path(&dir, "summary.json", path));
-    write_summary(stats, path);
+    write_summary(stats);
     json_t *o = read_json(path, NULL);
     assert_true(json_is_null(json_object_get(o, "server_peak_rss_bytes")));
     json_decref(o);

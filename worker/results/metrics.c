@@ -138,7 +138,8 @@ ps_err ps_metrics_close(ps_metrics *metrics)
     ps_err err = ps_event_file_close(&metrics->events);
     FILE *file = metrics->file;
     metrics->file = NULL;
-    if (file && fclose(file) != 0)
-        return ps_err_errno(PS_ERR_IO, "cannot write metrics.jsonl");
+    bool failed = file && (fflush(file) != 0 || fsync(fileno(file)) != 0);
+    failed |= file && fclose(file) != 0;
+    if (failed) return ps_err_errno(PS_ERR_IO, "cannot write metrics.jsonl");
     return err;
 }

@@ -226,9 +226,12 @@ ps_err ps_out_file_keep(ps_out_file *o)
 {
     FILE *file = o->file;
     o->file = NULL;
-    bool failed = ferror(file) != 0;
+    bool failed = ferror(file) != 0 || fflush(file) != 0 || fsync(fileno(file)) != 0;
     failed |= fclose(file) != 0;
-    if (!failed && rename(o->temporary, o->path) == 0) return PS_OK;
+    if (!failed && rename(o->temporary, o->path) == 0) {
+        ps_regular_file_keep_name(o->path);
+        return PS_OK;
+    }
     ps_err err = ps_err_errno(PS_ERR_IO, "writing %s", o->path);
     unlink(o->temporary);
     return err;

@@ -45,8 +45,8 @@ typedef struct ps_out_file {
 /* IO names the path; also when a file of this name is there already, unless overwrite. */
 ps_err ps_out_file_open(ps_out_file *o, const ps_run_dir *dir, const char *name,
                         bool overwrite);
-/* Closes the file and gives it its name. IO when any write has failed; nothing is left
- * then. */
+/* Closes the file and gives it its name; both survive a power cut from here on. IO when
+ * any write has failed; nothing is left then. */
 ps_err ps_out_file_keep(ps_out_file *o);
 void ps_out_file_drop(ps_out_file *o); // leaves nothing; safe on a zeroed or kept one
 
