@@ -422,6 +422,18 @@ static void check_steps(int should)
     if (steps != should) world_wrong("the job has made %d steps of %d", steps, should);
 }
 
+static void check_lines(const char *name)
+{
+    char path[400], line[4000];
+    snprintf(path, sizeof path, "%s/%s", T.out, name);
+    FILE *f = fopen(path, "r");
+    if (!f) world_wrong("the job has left no %s", path);
+    while (fgets(line, sizeof line, f))
+        if (line[0] != '{' || !strstr(line, "}\n") || strchr(line + 1, '{'))
+            world_wrong("%s has the line %s", path, line);
+    fclose(f);
+}
+
 static void check_run(void)
 {
     char path[400];
@@ -430,6 +442,7 @@ static void check_run(void)
         check_steps(ELASTIC_STEPS);
     else if (subject != WORLD_FIXED)
         check_steps(EPOCHS * SAMPLES / BATCH / T.workers);
+    check_lines("metrics.jsonl");
     snprintf(path, sizeof path, "%s/model.safetensors", T.out);
     const uint64_t hash = hash_of_file(path);
     if (*T.weights && *T.weights != hash)

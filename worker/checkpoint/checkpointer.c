@@ -1,11 +1,13 @@
 #include "checkpointer.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checkpoint_file.h"
 #include "clock.h"
@@ -13,6 +15,7 @@
 #include "file_wait.h"
 #include "log.h"
 #include "nontemporal_copy.h"
+#include "regular_file.h"
 #include "secret.h"
 #include "survivors.h"
 #include "tell.h"
@@ -71,6 +74,17 @@ void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
 
 /* --- the thread ------------------------------------------------------------------- */
 
+/* The job goes on behind the lines that are there now. */
+static void checkpointer_keep_metrics(const ps_checkpointer *c)
+{
+    char path[PATH_MAX];
+    int fd;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", c->o.run_dir);
+    if (ps_regular_file_open(path, O_RDONLY, &fd) != PS_OK) return;
+    fsync(fd);
+    close(fd);
+}
+
 static ps_err write_files(const ps_checkpointer *c, uint64_t step)
 {
     char folder[PATH_MAX];
@@ -80,6 +94,7 @@ static ps_err write_files(const ps_checkpointer *c, uint64_t step)
         PS_TRY(ps_checkpoint_folder_begin(&c->folder, step, folder));
     PS_FAULT_POINT("checkpoint.begun");
     PS_TRY(ps_checkpoint_write(folder, c->o.config, &c->shape, c->snapshot));
+    checkpointer_keep_metrics(c);
     PS_FAULT_POINT("checkpoint.written");
     PS_TRY(ps_checkpoint_folder_commit(&c->folder, step));
     PS_FAULT_POINT("checkpoint.kept");

@@ -33,7 +33,8 @@ static ps_err policy_log_write_text(const ps_run_dir *dir, uint64_t first,
     PS_TRY(ps_run_dir_path(dir, name, path));
     FILE *file;
     PS_TRY(ps_regular_file_stream(path, mode, &file));
-    const bool bad = fwrite(text, 1, bytes, file) != bytes || fputs(end, file) == EOF;
+    const bool bad = fwrite(text, 1, bytes, file) != bytes || fputs(end, file) == EOF ||
+                     fflush(file) != 0 || fsync(fileno(file)) != 0;
     if ((fclose(file) != 0) | bad)
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     return PS_OK;
