@@ -9,6 +9,7 @@
 #include "config_needs.h"
 #include "data_sets.h"
 #include "evaluation_files.h"
+#include "fault_point.h"
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
@@ -527,7 +528,9 @@ static ps_err worker_job_finish(job *j)
     PS_TRY(close_outputs(j));
     if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));
-    return ps_session_close(j->session);
+    PS_TRY(ps_session_close(j->session));
+    PS_FAULT_POINT("job.left");
+    return PS_OK;
 }
 
 /* A job whose loss is not finite has learnt nothing, although it ran to its end. */

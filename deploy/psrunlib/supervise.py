@@ -300,14 +300,20 @@ class Supervisor:
 
     def _is_done(self, watched):
         """Whether its end shows that all have done their work."""
-        leaver = self.elastic and self.elastic.may_go(watched.part)
-        return watched.part.role == "worker" and watched.code == 0 and not leaver
+        if watched.code != 0:
+            return False
+        if watched.part.role == "worker":
+            return not (self.elastic and self.elastic.may_go(watched.part))
+        # Servers end when all workers have gone; a program of the user's may have more to do then.
+        return bool(self.restarts) and not self.restarts.job.program and not self.signal
 
     def _is_mendable(self, watched):
         if not self.restarts or self.signal or self.failed_at is not None:
             return False
         # Nobody may leave before all have done their work: nothing is lost.
         self.all_done = any(map(self._is_done, self.watched))
+        if any(w.part.role == "server" and w.code == 0 for w in self.watched):
+            return False  # nobody is there to join
         promised = sum(len(item) == 2 and not item[1].missed_others for item in self.waiting)
         return not self.all_done and self.restarts.can_mend(watched, promised)
 
@@ -358,7 +364,8 @@ class Supervisor:
         running = {w.part.role for w in self.watched if w.code is None}
         waits = any(w.has_workers for w in self.watched) or running == {"server"}
         waits = waits and not any(w.all_joined for w in self.watched)
-        done = [w for w in self.watched if waits and self._is_done(w) and self.now - w.ended_at > RESTART_GRACE_S]
+        workers = [w for w in self.watched if w.part.role == "worker"]
+        done = [w for w in workers if waits and self._is_done(w) and self.now - w.ended_at > RESTART_GRACE_S]
         if done and not self.signal and self.failed_at is None:
             done[0].fault, done[0].code = "ended before it had joined the job (pstrain.init())", 1
             self._fail(done[0])

@@ -131,6 +131,14 @@ class Ends(RestartTest):
             self.assertIn(f"psrun: the job failed: worker 1 {cause}", text)
             self.check_nothing_left(name)
 
+    def test_the_last_worker_dies_when_it_has_left(self):
+        """Its servers end; when it is started again, nobody is there to join."""
+        faults = Faults(self.path("faults"), "worker/0@job.left:1:kill")
+        text = self.end(self.start("out", ("ps", 2, 1), "--restarts", "2", env=faults.env), "out")
+        self.assertIn("worker 0 was ended by SIGKILL", text)
+        self.assertIn("model.safetensors", os.listdir(self.path("out")))
+        self.assertEqual(self.summary("out")["steps"], 60)
+
     def test_a_part_that_dies_when_its_work_is_done(self):
         """When it is started again, it finds no job. Worker 0 stays until the dead part has started."""
         again = self.path("again")

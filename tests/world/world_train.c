@@ -265,11 +265,13 @@ static bool ended_well(int i)
     return p->dead && p->ended && (p->code == 0 || (T.last_step && p->code == RESUMABLE));
 }
 
-/* A worker has ended in order: then all of them have done their work. */
+/* A worker has ended in order: then all of them have done their work. Or a server has,
+ * which it does when the workers have gone; but not because the job was told to end. */
 static bool work_is_done(void)
 {
-    for (int i = T.servers; i < T.n; i++)
-        if (ended_well(i) && !T.members[i].leaves) return true;
+    for (int i = 0; i < T.n; i++)
+        if (ended_well(i) && !T.members[i].leaves && (i >= T.servers || !T.told))
+            return true;
     return false;
 }
 
@@ -313,8 +315,9 @@ static void supervise_end(void)
     for (int i = 0; i < T.servers && !works; i++)
         world_kill(T.processes[i]);
     if (runs && works) return;
+    const bool done = work_is_done();
     T.told = false;
-    for (int i = 0; i < T.n && !work_is_done(); i++)
+    for (int i = 0; i < T.n && !done; i++)
         start_member(NULL, (uint64_t)i);
 }
 
