@@ -34,7 +34,7 @@ NO_MOUNTS = (subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL
 class Deaths(JobTest):
     def start_running(self, exchange, servers):
         parts = self.start_job(servers, 3, *LONG, *SOON, f"exchange.name={exchange}")
-        parts["worker 0"].wait_for(r"step \d+/")
+        parts["worker 0"].wait_for(r"step [\d,]+/")
         return parts
 
     def kill_and_watch(self, parts, victim):
@@ -57,7 +57,7 @@ class Deaths(JobTest):
             with self.subTest(number=number):
                 parts = self.start_job(0, 2, *LONG, *SOON, SILENT, "exchange.name=gloo",
                                        "exchange.shm=off", config=self.wide_model(65536))
-                parts["worker 0"].wait_for(r"step \d+/")
+                parts["worker 0"].wait_for(r"step [\d,]+/")
                 self.wait_until_full(parts)
                 parts["worker 1"].popen.send_signal(number)
                 code = parts["worker 0"].popen.wait(PATIENCE_S)
@@ -174,7 +174,7 @@ class Descriptors(JobTest):
             self.assertGreater(needs["server 0"], needs["server 1"])
             parts = self.start_job(2, 3, *self.JOB, *LONG[1:], f"exchange.shm={shm}",
                                    "train.steps=100000", prefix=self.limited(max(needs.values())))
-            parts["worker 0"].wait_for(r"step \d+/")
+            parts["worker 0"].wait_for(r"step [\d,]+/")
             open_now = {name: len(os.listdir(f"/proc/{part.popen.pid}/fd"))
                         for name, part in parts.items()}
             for name, part in parts.items():
@@ -322,7 +322,7 @@ class Strangers(JobTest):
         for shm in ("on", "off"):
             parts = self.start_job(2, 2, *LONG, "data.batch=4", "server.shards=2",
                                    f"exchange.shm={shm}")
-            parts["worker 0"].wait_for(r"step \d+/")  # these files belong to this job
+            parts["worker 0"].wait_for(r"step [\d,]+/")  # these files belong to this job
             ports = set().union(*(listening_ports(p.popen.pid) for p in parts.values()))
             self.assertGreaterEqual(len(ports), 5)  # a coordinator's, four shards'
             for port in ports:

@@ -155,7 +155,7 @@ class Replays(JobTest):
                       dict(env, RANK="1", MASTER_PORT=str(recorder.port)))
         self.addCleanup(worker.end)
         parts["server 0"].wait_for("joined role=worker rank=1")
-        parts["worker 0"].wait_for(r"step \d+/")
+        parts["worker 0"].wait_for(r"step [\d,]+/")
         return parts, [bytes(r) for r in recorder.recordings]
 
     @staticmethod
@@ -195,7 +195,7 @@ class Replays(JobTest):
         said = parts["server 0"].text()
         self.assertEqual(said.count("joined role=worker rank=1"), 1, said)
         seen = len(parts["worker 0"].text())
-        parts["worker 0"].wait_for(rf"(?s)^.{{{seen}}}.*step \d+/")  # the job goes on
+        parts["worker 0"].wait_for(rf"(?s)^.{{{seen}}}.*step [\d,]+/")  # the job goes on
 
 
 class Intruders(JobTest):
@@ -246,7 +246,7 @@ class Intruders(JobTest):
             "another job's key, as a server": (self.intrude(port, "server", others), silent),
             "a worker's key, as a server": (self.intrude(port, "server", ours, "worker"), silent)})
         rest = self.start_rest(parts, port)
-        parts["worker 0"].wait_for(r"step \d+/", 60)
+        parts["worker 0"].wait_for(r"step [\d,]+/", 60)
         # The job cannot end before the intruders have failed.
         parts["worker 0"].popen.send_signal(signal.SIGSTOP)
         running = {"no key": (self.intrude(port, "worker", None), silent),

@@ -203,7 +203,7 @@ class Strangers(JobTest):
         if Strangers.calm is None:
             Strangers.calm = self.end_well(self.start_job(2, 2, *SETTINGS))
         parts = self.start_job(2, 2, *SETTINGS, *settings)
-        parts["worker 0"].wait_for(r"step \d+/", 60)
+        parts["worker 0"].wait_for(r"step [\d,]+/", 60)
         pids = {name: p.popen.pid for name, p in parts.items() if name.startswith("server")}
         ports = sorted(set().union(*(listening_ports(pid) for pid in pids.values())))
         self.assertEqual(len(ports), 4, "a door, a ROUTER of members and two shards")
