@@ -5,10 +5,49 @@
 #include <string.h>
 
 #include "fault_point.h"
+#include "finite.h"
+#include "gradnorm.h"
 #include "lamb.h"
-#include "shard_norm.h"
-#include "shard_reply.h"
 #include "trace.h"
+
+/* The sums of the chunk with that index: one per block. With LAMB those of the updates
+ * stand n_blocks behind. */
+static double *shard_norm_sums(const ps_shard *s, uint32_t i)
+{
+    double *sums = s->norm.block_sums;
+    for (uint32_t k = 0; k < i; k++)
+        sums += s->norm.run_counts[k];
+    return sums;
+}
+
+/* With clipping, stores the sums of squares of the blocks; none overflows in double, so
+ * the norm is finite if the sum is. Without clipping, notes only whether the sum is
+ * finite. */
+void ps_shard_norm_note(ps_shard *s, const ps_shard_chunk *c)
+{
+    if (s->norm.clip)
+        ps_gradnorm_chunk(s->o.table, c->chunk, c->memory.sum,
+                          shard_norm_sums(s, (uint32_t)(c - s->chunks)));
+    else if (!ps_finite_all(c->memory.sum, c->chunk->count))
+        s->norm.block_sums[0] = NAN;
+}
+
+/* Sends the sums of squares of all of the shard's blocks to the coordinator. Without
+ * clipping one number per shard, 0 or NaN, is enough: their norm says whether the
+ * gradient is finite. */
+ps_err ps_shard_norm_ask(ps_shard *s, uint64_t step)
+{
+    const uint32_t n_shards = s->o.plan->n_shards;
+    if (s->norm.clip)
+        return ps_coord_link_gradnorm_send(
+            s->link, step, n_shards, ps_gradnorm_blocks(s->o.table), s->n_chunks,
+            s->norm.run_first, s->norm.run_counts, s->norm.block_sums);
+    const uint64_t place = s->index, one = 1;
+    const double finite = s->norm.block_sums[0]; // 0 or NaN
+    s->norm.block_sums[0] = 0;
+    return ps_coord_link_gradnorm_send(s->link, step, n_shards, n_shards, 1, &place, &one,
+                                       &finite);
+}
 
 static int shared_copies(ps_shard *s, const ps_shard_chunk *c)
 {
@@ -198,7 +237,7 @@ static ps_err bsp_make_updates(ps_shard *s, double grad_scale)
     const ps_optimizer_step now = ps_step_rule_optimizer_step(&s->rule, step, grad_scale);
     for (uint32_t i = 0; i < s->n_chunks; i++) {
         const ps_lamb_part part = bsp_part_of(s, &s->chunks[i]);
-        double *sums = ps_shard_norm_sums(s, i);
+        double *sums = shard_norm_sums(s, i);
         ps_aggregate_show_absent(&s->chunks[i].memory);
         ps_lamb_update(&part, &now, sums, sums + s->norm.n_blocks);
     }

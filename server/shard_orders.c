@@ -7,8 +7,6 @@
 
 #include "fault_point.h"
 #include "mem.h"
-#include "shard_norm.h"
-#include "shard_reply.h"
 #include "sync_policy.h"
 #include "trace.h"
 

@@ -8,7 +8,6 @@
 #include "row_codec.h"
 #include "row_table.h"
 #include "rows_body.h"
-#include "shard_reply.h"
 #include "shard_rows_arena.h"
 #include "shard_rows_early.h"
 #include "shard_rows_points.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "mem.h"
-#include "shard_reply.h"
 
 _Static_assert((int)PS_AGGREGATE_WEIGHTS == (int)PS_WIRE_STATE_WEIGHTS, "one number");
 

@@ -186,9 +186,3 @@ ps_err ps_shard_adds_alone(int64_t adds, int64_t other)
                       "steps (add_param_group, requires_grad_, another Optimizer)",
                       adds, other);
 }
-
-void ps_shard_set_state(ps_shard *s, ps_shard_state state)
-{
-    atomic_store(&s->state, (int)state);
-    if (s->changed) ps_event_set(s->changed);
-}

@@ -56,7 +56,7 @@ typedef struct ps_shard_peer {
 } ps_shard_peer;
 
 /* The sums of a step wait here until the norm of the whole gradient is known (clipping)
- * or whether it is finite (loss scaling); shard_norm.h. */
+ * or whether it is finite (loss scaling). */
 typedef struct ps_shard_norm {
     bool clip, waits;
     // LAMB: the updates of the step are kept until the sums of all blocks are here.
@@ -150,7 +150,57 @@ static inline ps_err ps_shard_check_left(const ps_shard *s, const ps_shard_chunk
 /* ARG: one worker has left to come back with another table, and another one has not. */
 ps_err ps_shard_adds_alone(int64_t adds, int64_t other);
 
-/* Called by the shard's thread. Also sets `changed`. */
-void ps_shard_set_state(ps_shard *s, ps_shard_state state);
+/* ---- shard.c: what it is told, and what it tells its workers. A worker that is gone is
+ * no failure here: the coordinator notices and decides. ---- */
+
+/* Handles one message and everything that follows from it. Takes the payload of a push
+ * out of f. A message from outside the job is counted and dropped, without an error.
+ * PROTOCOL names the worker. */
+ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f);
+
+/* Takes what the coordinator has written: a norm, or orders. */
+ps_err ps_shard_hear(ps_shard *s);
+
+/* Sends a READY, CREDIT, STALE or LEFT. Like every message, it returns the credit that is
+ * owed. number: of the HELLO in a READY, the member epoch in a STALE, else 0. */
+ps_err ps_shard_reply_short(ps_shard *s, ps_msg_kind kind, uint32_t rank,
+                            uint64_t number);
+
+/* Sends a chunk's new weights to all workers. Workers in shared memory are told with the
+ * next flush. */
+ps_err ps_shard_reply_weights(ps_shard *s, ps_shard_chunk *c);
+ps_err ps_shard_reply_flush(ps_shard *s);
+
+/* Sends a chunk's present weights to one worker that asks, or asks again. kind: WEIGHTS
+ * or EXACT_WEIGHTS. */
+ps_err ps_shard_reply_out_of_turn(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                                  ps_msg_kind kind);
+
+/* Sends a chunk's present weights, or what a codec makes of them, as they are: to a
+ * worker in shared memory only the message. BORROW: in turn (shard.c says why it is
+ * safe). */
+ps_err ps_shard_reply_send(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
+                           ps_msg_kind kind, ps_wire_pass pass);
+
+/* Sends a STATE: an array of the chunk, or the shard's step rule. */
+ps_err ps_shard_reply_state(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
+                            uint64_t array, const void *payload, size_t bytes,
+                            ps_wire_pass pass);
+/* Sends a RESTORED: the shard has taken over the array. */
+ps_err ps_shard_reply_restored(ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
+                               uint64_t array);
+
+/* Sends a piece of a ROWS (wire.h): the answer to a message of rows. Copied. */
+ps_err ps_shard_reply_rows(ps_shard *s, uint32_t rank, uint64_t step, uint64_t number,
+                           uint64_t all_bytes, uint64_t at, const void *piece,
+                           size_t bytes);
+
+/* ---- shard_bsp.c: the norm of a step's gradient. Only the coordinator can know it:
+ * shards send the sums of squares of their blocks, and keep the sums meanwhile ---- */
+
+/* Notes what the sum of a chunk, in its memory, adds to the norm. */
+void ps_shard_norm_note(ps_shard *s, const ps_shard_chunk *c);
+/* Asks the coordinator for the norm of a step, all of whose chunks were noted. */
+ps_err ps_shard_norm_ask(ps_shard *s, uint64_t step);
 
 #endif

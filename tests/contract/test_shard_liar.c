@@ -10,8 +10,6 @@
 #include "model_spec.h"
 #include "rng.h"
 #include "shard_bsp.h"
-#include "shard_messages.h"
-#include "shard_reply.h"
 
 enum { WORKERS = 3, LIAR = 1, CHUNKS_MAX = 16, NONCE = 77, EPOCH = 1 };
 

@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-#include "shard_messages.h"
-#include "shard_reply.h"
-
 /* ---- messages: what the programs send and receive ---- */
 
 static void put(queue *q, const ps_wire_header *h, const void *payload, size_t bytes,

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "gradnorm.h"
-#include "shard_messages.h"
 
 /* ---- the global norm ---- */
 

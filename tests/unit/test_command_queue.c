@@ -5,7 +5,7 @@
 #include <sched.h>
 
 #include "check.h"
-#include "command_queue.h"
+#include "ps_comm_state.h"
 
 enum { ROOM = 16, MANY = 50000, LOST_MS = 20000 };
 
