@@ -3,12 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "affine.h"
 #include "color_jitter.h"
 #include "fused.h"
 #include "rng.h"
 
-enum { FIRST_COUNTER = 32, LEVELS = 256 };
+enum { FIRST_COUNTER = 32, LEVELS = 256, AFFINE_POINT = 16 };
 
 /* --- draws --------------------------------------------------------------------------
  */
@@ -165,13 +164,44 @@ static void rand_augment_sharpen(float factor, uint8_t *pixels, int64_t height,
 /* --- geometry: the inverse matrices of torchvision and Pillow ------------------------
  */
 
-static ps_affine rand_augment_rotation(double degrees, int64_t height, int64_t width)
+/* From a place in the output to its place in the input: x[0] * out_x + x[1] * out_y +
+ * x[2], and the same of y. */
+typedef struct affine {
+    double x[3], y[3];
+} affine;
+
+static int64_t affine_fixed_of(double v)
+{
+    return (int64_t)floor(v * (1 << AFFINE_POINT) + 0.5);
+}
+
+/* Pillow's Image.transform(size, AFFINE, matrix, NEAREST) of one channel. in, out:
+ * (height, width). Pixels from outside are 0. Places are added up in fixed point with 16
+ * bits after the point, as Pillow does it for pictures of less than 32,768 pixels a side.
+ */
+static void affine_nearest(const affine *m, const uint8_t *in, int64_t height,
+                           int64_t width, uint8_t *out)
+{
+    const int64_t x_right = affine_fixed_of(m->x[0]), x_down = affine_fixed_of(m->x[1]);
+    const int64_t y_right = affine_fixed_of(m->y[0]), y_down = affine_fixed_of(m->y[1]);
+    const int64_t x_first = affine_fixed_of(m->x[2] + m->x[0] * 0.5 + m->x[1] * 0.5);
+    const int64_t y_first = affine_fixed_of(m->y[2] + m->y[0] * 0.5 + m->y[1] * 0.5);
+    for (int64_t row = 0; row < height; row++)
+        for (int64_t column = 0; column < width; column++) {
+            const int64_t x = (x_first + row * x_down + column * x_right) >> AFFINE_POINT;
+            const int64_t y = (y_first + row * y_down + column * y_right) >> AFFINE_POINT;
+            const int inside = x >= 0 && x < width && y >= 0 && y < height;
+            *out++ = inside ? in[y * width + x] : 0;
+        }
+}
+
+static affine rand_augment_rotation(double degrees, int64_t height, int64_t width)
 {
     const double turn = -(degrees < 0 ? degrees + 360 : degrees) * (M_PI / 180.0);
     // Pillow rounds to 15 decimals.
     const double c = rint(cos(turn) * 1e15) / 1e15, s = rint(sin(turn) * 1e15) / 1e15;
     const double x = (double)width / 2, y = (double)height / 2;
-    return (ps_affine){{c, s, c * -x + s * -y + x}, {-s, c, -s * -x + c * -y + y}};
+    return (affine){{c, s, c * -x + s * -y + x}, {-s, c, -s * -x + c * -y + y}};
 }
 
 /* A slope goes through torchvision's angles in degrees. */
@@ -181,9 +211,9 @@ static double slope_of(double magnitude)
     return tan(degrees * (M_PI / 180.0));
 }
 
-static ps_affine matrix_of(ps_augment a, int64_t height, int64_t width)
+static affine matrix_of(ps_augment a, int64_t height, int64_t width)
 {
-    ps_affine m = {{1, 0, 0}, {0, 1, 0}};
+    affine m = {{1, 0, 0}, {0, 1, 0}};
     if (a.op == PS_AUGMENT_ROTATE)
         return rand_augment_rotation(a.magnitude, height, width);
     if (a.op == PS_AUGMENT_SHEAR_X) m.x[1] = slope_of(a.magnitude);
@@ -227,9 +257,9 @@ static void change_channel(ps_augment a, uint8_t *pixels, int64_t height, int64_
         rand_augment_equalize(pixels, n);
         break;
     default: {
-        const ps_affine matrix = matrix_of(a, height, width);
+        const affine matrix = matrix_of(a, height, width);
         memcpy(room, pixels, (size_t)n);
-        ps_affine_nearest(&matrix, room, height, width, pixels);
+        affine_nearest(&matrix, room, height, width, pixels);
     }
     }
 }

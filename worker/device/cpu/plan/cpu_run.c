@@ -1,5 +1,6 @@
 #include "cpu_run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +9,9 @@
 #include "cpu_interaction.h"
 #include "cpu_lend.h"
 #include "cpu_loss.h"
-#include "cpu_nan.h"
 #include "cpu_narrow.h"
 #include "cpu_pointwise.h"
+#include "finite.h"
 #include "loss_terms.h"
 #include "mem.h"
 #include "model_spec.h"
@@ -224,7 +225,7 @@ static ps_cpu_linear_place cpu_run_place_of(const ps_cpu_run *run, const ps_laye
 /* Whether the step's forward pass itself calls params_needed: block by block. */
 static bool brings_rows(const ps_cpu_step *s, const ps_pass *pass)
 {
-    // ps_cpu_nan_is_hidden reads the weights first
+    // nan_is_hidden reads the weights first
     return s->linear.forward_rows && !s->before_library_relu && pass->hooks &&
            pass->hooks->params_needed;
 }
@@ -353,6 +354,59 @@ static ps_err cpu_run_set_input(ps_cpu_run *run, const ps_batch *batch)
     return PS_OK;
 }
 
+/* ---- NaN that oneDNN hides ----
+ *
+ * oneDNN's relu turns NaN into 0; torch's keeps it, which shows that training has
+ * diverged. A separate check of every convolution's output would take a twentieth of a
+ * step. Samples are finite, so NaN has two sources:
+ *
+ * - Values between layers that became infinite. The gradient of the weights that read
+ *   them is NaN anyway, since 0 times infinity is NaN; exchange.nan=error refuses it.
+ * - A parameter that is not finite, from a file or with exchange.nan=allow. Weights in
+ *   the middle of a model make the gradients of the layers before them NaN, by the same
+ *   rule. Weights of the first layer, and biases, do not, and evaluation has no
+ *   gradients: such parameters are checked directly. If one is not finite, the outputs
+ *   are known to be NaN without computing them.
+ */
+
+static bool nan_is_finite(const ps_cpu_run *run, int tensor)
+{
+    if (tensor == PS_NONE) return true;
+    const ps_tensor *t = ps_tensor_table_at(&run->options->spec->table, tensor);
+    return ps_finite_all(ps_cpu_parameter(run, tensor), t->count);
+}
+
+static bool nan_has_finite_statistics(const ps_cpu_step *s)
+{
+    if (s->node->layer->kind != PS_LAYER_BATCH_NORM2D) return true;
+    const uint64_t channels = (uint64_t)s->batchnorm.shape.c;
+    return ps_finite_all(s->batchnorm_arrays.running_mean, channels) &&
+           ps_finite_all(s->batchnorm_arrays.running_variance, channels);
+}
+
+/* True when the step has a parameter (in evaluation also a running statistic) that is not
+ * finite, one of oneDNN's relus is in this step or after it, and no gradient of this pass
+ * shows it. */
+static bool nan_is_hidden(const ps_cpu_run *run, const ps_cpu_step *s,
+                          const ps_pass *pass)
+{
+    const ps_layer *l = s->node->layer;
+    if (!s->before_library_relu || pass->same_weights) return false; // or checked before
+    bool goes_on = pass->training && run->graph->edges[s->node->in[0]].needs_grad;
+    return !nan_is_finite(run, l->bias) || (!goes_on && !nan_is_finite(run, l->weight)) ||
+           (!pass->training && !nan_has_finite_statistics(s));
+}
+
+/* Sets all outputs to NaN. */
+static void nan_show(const ps_cpu_run *run)
+{
+    float *out = run->values[run->graph->output].at;
+    for (int64_t i = 0; i < run->n * run->options->spec->n_outputs; i++)
+        out[i] = NAN;
+}
+
+/* ---- passes ---- */
+
 ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass *pass,
                           ps_pass_result *result)
 {
@@ -366,13 +420,13 @@ ps_err ps_cpu_run_forward(ps_cpu_run *run, const ps_batch *batch, const ps_pass 
         if (hooks && !brings_rows(s, pass))
             PS_TRY(
                 cpu_run_call_hook(run, hooks->params_needed, hooks->ctx, s->node->layer));
-        hidden_nan = hidden_nan || ps_cpu_nan_is_hidden(run, s, pass);
+        hidden_nan = hidden_nan || nan_is_hidden(run, s, pass);
         ps_cpu_lend_forward(run, s);
         ps_err err = forward_step(run, s, batch, pass);
         ps_cpu_lend_forward_end(run, s);
         PS_TRY(err);
     }
-    if (hidden_nan) ps_cpu_nan_show(run);
+    if (hidden_nan) nan_show(run);
     if (result)
         ps_cpu_loss_forward(spec, batch, run->values[run->graph->output].at, result);
     return PS_OK;

@@ -1,6 +1,7 @@
 #include "cpu_conv.h"
 
-#include "cpu_border.h"
+#include <string.h>
+
 #include "cpu_depthwise.h"
 #include "cpu_pointwise.h"
 
@@ -465,6 +466,39 @@ ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
     return bind_backward_weights(c, memory, p);
 }
 
+/* bordered: x's shape and layout, except that h and w are larger by an even number. y
+ * (bordered) becomes x in a border of zeros. */
+static void conv_add_border(const ps_cpu_shape *shape, const float *x,
+                            const ps_cpu_shape *bordered, float *y)
+{
+    const int64_t row = shape->w * shape->lanes, pitch = bordered->w * shape->lanes;
+    const int64_t top = (bordered->h - shape->h) / 2 * pitch, left = (pitch - row) / 2;
+    const int64_t plane = bordered->h * pitch, outer = ps_cpu_shape_outer(shape);
+    for (int64_t o = 0; o < outer; o++, y += plane) {
+        memset(y, 0, sizeof *y * (size_t)top);
+        for (int64_t h = 0; h < shape->h; h++, x += row) {
+            float *to = y + top + h * pitch;
+            memset(to, 0, sizeof *to * (size_t)left);
+            memcpy(to + left, x, sizeof *to * (size_t)row);
+            memset(to + left + row, 0, sizeof *to * (size_t)left);
+        }
+        memset(y + plane - top, 0, sizeof *y * (size_t)top);
+    }
+}
+
+/* The reverse: x becomes y without its border. */
+static void conv_remove_border(const ps_cpu_shape *bordered, const float *y,
+                               const ps_cpu_shape *shape, float *x)
+{
+    const int64_t row = shape->w * shape->lanes, pitch = bordered->w * shape->lanes;
+    const int64_t top = (bordered->h - shape->h) / 2 * pitch, left = (pitch - row) / 2;
+    const int64_t plane = bordered->h * pitch, outer = ps_cpu_shape_outer(shape);
+    for (int64_t o = 0; o < outer; o++, y += plane) {
+        for (int64_t h = 0; h < shape->h; h++, x += row)
+            memcpy(x, y + top + h * pitch + left, sizeof *x * (size_t)row);
+    }
+}
+
 ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
 {
     const char *who = c->layer->name;
@@ -473,7 +507,7 @@ ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
     if (c->products == PS_CPU_ALL_PRODUCTS)
         ps_cpu_windows_gather(&c->windows, ps_cpu_factor_bytes(c->factors), x, c->rows);
     else if (c->bordered_x)
-        ps_cpu_border_add(&c->in, x, &c->bordered, c->bordered_x);
+        conv_add_border(&c->in, x, &c->bordered, c->bordered_x);
     else
         PS_TRY(ps_cpu_op_rebind(&c->forward, who, DNNL_ARG_SRC, x));
     return ps_cpu_op_run(&c->forward, who, stream);
@@ -540,7 +574,7 @@ ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
     }
     PS_TRY(ps_cpu_op_run(&c->order_weights_back, who, stream));
     PS_TRY(ps_cpu_op_run(&c->backward_data, who, stream));
-    if (c->bordered_dx) ps_cpu_border_remove(&c->bordered, c->bordered_dx, &c->in, c->dx);
+    if (c->bordered_dx) conv_remove_border(&c->bordered, c->bordered_dx, &c->in, c->dx);
     if (c->rows_dx) ps_cpu_windows_sum(&c->windows, c->rows_dx, c->dx);
     return PS_OK;
 }
