@@ -7,11 +7,13 @@ its own, OUT/run-S/checkpoints/step-S, so that psrun --resume OUT/run-S goes on 
   --after N --steps K --init FILE   trains N + K steps, with checkpoints after N, N + 1 ... N + K
   --from FOLDER ...                 from each of these checkpoints one step, and its checkpoint
 
-Writes the mean loss of every such step over all ranks: OUT/losses.json, by the step's number.
+Writes OUT/steps.json: the mean loss of every such step over all ranks, by the step's number; and with
+--ties how far roundings move its gradient.
 """
 import argparse
 import json
 import os
+import shutil
 import sys
 
 sys.dont_write_bytecode = True
@@ -21,6 +23,7 @@ import torch.distributed as dist  # noqa: E402
 
 from benchlib import torch_checkpoint  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
+from benchlib.ties import Ties  # noqa: E402
 from ddp_job import Job, join  # noqa: E402
 
 
@@ -32,7 +35,8 @@ def arguments():
     p.add_argument("--after", type=int, default=0)
     p.add_argument("--steps", type=int, default=0)
     p.add_argument("--from", dest="checkpoints", nargs="+", default=[])
-    p.set_defaults(order="given", hook="none", package=None, states=None)
+    p.add_argument("--ties", action="store_true")
+    p.set_defaults(order="given", hook="none", package=None)
     return p.parse_args()
 
 
@@ -42,7 +46,9 @@ class Continued(Job):
     def __init__(self, args, config):
         super().__init__(args, config)
         self.ddp.train()
-        self.losses = {}
+        self.losses, self.moves = {}, {}
+        if args.ties:
+            self.ties = Ties(self.model, self.loss, dist.all_reduce, self.world)
         self.number, self.epoch, self.position = 0, 0, 0
         self.left = iter(self.groups(0))
 
@@ -56,6 +62,7 @@ class Continued(Job):
         if self.rank == 0:
             name = f"step-{self.number}"
             folder = os.path.join(self.args.out, f"run-{self.number}", "checkpoints", name)
+            shutil.rmtree(folder, ignore_errors=True)  # of a run before
             torch_checkpoint.save(folder, self.model, self.optimizer, self.number, self.epoch, self.position)
 
     def one_step(self):
@@ -70,6 +77,8 @@ class Continued(Job):
         loss_sum, n = self.over_ranks(self.since_record)
         self.since_record = [0.0, 0]
         self.losses[self.number] = loss_sum / n
+        if self.ties:
+            self.moves[self.number] = self.ties.moves[-1]
 
     def go_on(self):
         for folder in self.args.checkpoints:
@@ -96,8 +105,8 @@ def main():
     else:
         job.begin()
     if job.rank == 0:
-        with open(os.path.join(args.out, "losses.json"), "w", encoding="utf-8") as f:
-            json.dump(job.losses, f)
+        with open(os.path.join(args.out, "steps.json"), "w", encoding="utf-8") as f:
+            json.dump([job.losses, job.moves], f)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # as ddp_job ends

@@ -28,7 +28,6 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 from benchlib import safetensors, torch_data, torch_hooks  # noqa: E402
 from benchlib.job_config import BenchError, JobConfig  # noqa: E402
 from benchlib.stats import percentile  # noqa: E402
-from benchlib.ties import Ties  # noqa: E402
 from benchlib.torch_model import Model, loss_of, optimizer_of, package_optimizer, scaler_of  # noqa: E402
 
 
@@ -55,7 +54,6 @@ def arguments():
     p.add_argument("--marks", action="store_true",
                    help="rank 0 prints a line and waits for one before and after the timed steps")
     p.add_argument("--evaluate", action="store_true", help="after every epoch")
-    p.add_argument("--states", help="write every step's loss, weights and summed gradient here")
     return p.parse_args()
 
 
@@ -111,38 +109,6 @@ class Schedule:
         return rates
 
 
-class States:
-    """For the teacher-forced comparison: before each step's update the loss, the weights
-    and DDP's averaged gradient, float32 in the order of the model; at the end the weights.
-
-        step: f64 loss | n_params f32 weights | n_params f32 gradient     ... | n_params f32
-
-    PATH.ties has a list of numbers in JSON: how far roundings move each step's gradient (Ties).
-    """
-
-    def __init__(self, path, model, ties):
-        self.path, self.ties = path, ties
-        self.file = open(path or os.devnull, "wb")
-        self.params = list(model.parameters())
-
-    def _put(self, tensors):
-        for t in tensors:
-            self.file.write(t.detach().contiguous().numpy().tobytes())
-
-    def step(self, loss, x, y):
-        self.ties.step(x, y)
-        self.file.write(torch.tensor([loss], dtype=torch.float64).numpy().tobytes())
-        self._put(self.params)
-        self._put(p.grad for p in self.params)
-
-    def close(self):
-        self._put(self.params)
-        self.file.close()
-        if self.path:
-            with open(f"{self.path}.ties", "w") as f:
-                json.dump(self.ties.moves, f)
-
-
 def moved(interface):
     """Bytes that a network interface has sent and received, all headers included; None of the loopback
     device, which all processes share."""
@@ -180,10 +146,7 @@ class Job:
         self.total = min(limit, per_epoch * config["train.epochs"])
         self.schedule = Schedule(config, self.total)
         self.ddp, self.optimizer = self.exchange()
-        self.states = None
-        if args.states:
-            ties = Ties(self.model, self.loss, dist.all_reduce, self.world)
-            self.states = States(args.states if self.rank == 0 else None, self.model, ties)
+        self.ties = None
         self.step_ms, self.samples, self.skipped = [], 0, 0
         self.interface, self.moved = os.environ.get("GLOO_SOCKET_IFNAME"), None
         self.since_record = [0.0, 0]  # this rank's loss sum and samples
@@ -239,10 +202,9 @@ class Job:
         self.optimizer.zero_grad()
         loss, n = self.backward(group)
         self.scaler.unscale_(self.optimizer)
-        if self.states:
-            sums = self.over_ranks([loss * n, n])
+        if self.ties:
             indices, = group  # no accumulation there
-            self.states.step(sums[0] / sums[1], self.x[indices], self.y[indices])
+            self.ties.step(self.x[indices], self.y[indices])
         if self.config["optimizer.clip_norm"] > 0 and not self.args.package:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config["optimizer.clip_norm"])
         self.scaler.step(self.optimizer)
@@ -368,8 +330,6 @@ def main():
     timed_steps = len(job.step_ms) - config["train.warmup_steps"]
     traffic = job.moved and timed_steps > 0 and [(now - then) / timed_steps
                                                  for now, then in zip(moved(job.interface), job.moved)]
-    if job.states:
-        job.states.close()
     test = job.evaluate()
     if lead:
         log.close()

@@ -1,4 +1,5 @@
-"""A job that was begun here and goes on in PyTorch, and the other way round (bench/parity).
+"""Steps of one side from checkpoints of the other one: of a job that was begun here and goes on in
+PyTorch, and the other way round (bench/parity).
 
 Either side leaves a checkpoint after each of some steps. From every one of them the other side
 makes one step, and leaves its own: two checkpoints, from the same state.
@@ -6,6 +7,7 @@ makes one step, and leaves its own: two checkpoints, from the same state.
 import array
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 from psrunlib import verify
 
@@ -27,12 +29,17 @@ MOMENTS = {"sgd": ("momentum_buffer", lambda job: job["optimizer.momentum"]),
            "rmsprop": ("grad_avg", lambda job: job["optimizer.alpha"]),
            "adagrad": ("sum", lambda job: 1.0)}
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")
+# SGD whose momentum_buffer is the gradient itself: of the one before nothing is left beside it.
+GRADIENT_ALONE = ["optimizer.name=sgd", "optimizer.lr=0.05", "optimizer.momentum=1e-30", "optimizer.weight_decay=0",
+                  "optimizer.clip_norm=0", "train.accumulate=1", "loss_scale.use=off"]
 LAST_STEP_ALONE = "checkpoint.every=1000000000"  # one is kept after the last step
+AT_ONCE = 4  # of our runs of one step each
 
 
 def settings(overrides, optimizer):
-    """train.steps is left to the caller: no schedule may depend on it."""
-    return [*overrides, *OPTIMIZERS[optimizer], "model.dropout=false", "train.epochs=100000",
+    """optimizer: of OPTIMIZERS, or GRADIENT_ALONE. train.steps is left to the caller: no schedule may depend on
+    it."""
+    return [*overrides, *optimizer, "model.dropout=false", "train.epochs=100000",
             "train.eval_every=0", "train.log_every=1", "schedule.name=constant",
             "schedule.warmup=0", LAST_STEP_ALONE]
 
@@ -68,10 +75,10 @@ class PyTorch(Side):
         self.runner, self.python, self.name, self.job, self.init = runner, python, name, job, init
 
     def train(self, *args):
-        """args: of continue_job.py."""
+        """args: of continue_job.py. Fills losses, and with --ties moves, by step (ties.py)."""
         self.runner.ddp(self.python, self.name, self.job, ["--init", self.init, *map(str, args)], "continue_job.py")
-        with open(os.path.join(self.out, "losses.json"), encoding="utf-8") as f:
-            self.losses = {int(step): loss for step, loss in json.load(f).items()}
+        with open(os.path.join(self.out, "steps.json"), encoding="utf-8") as f:
+            self.losses, self.moves = ({int(step): v for step, v in found.items()} for found in json.load(f))
 
 
 # -------------------------------------------------------------------- differences
@@ -148,12 +155,11 @@ def step_errors(start, ours, theirs, job):
         raise BenchError(f"{ours} and {theirs} have different tensors")
     weights = {n: v for n, v in model.items() if n + ".step" in states}
     buffers = {n: v for n, v in model.items() if n not in weights}
-    steps = _ending(states, "step")
+    steps, in_all = _ending(states, "step"), _largest(weights, other_model)
     return {
         "gradient": _gradient_error(before[1], states, other_states, job),
-        "weight": (_beyond_moments(weights, other_model, states, other_states, job) if divides
-                   else _largest(weights, other_model)),
-        "weight_in_all": _largest(weights, other_model),
+        "weight": _beyond_moments(weights, other_model, states, other_states, job) if divides else in_all,
+        "weight_in_all": in_all,
         "second_moment": _second_moment_error(states, other_states),
         "buffer": max((_of_largest({n: v}, {n: other_model[n]}) for n, v in buffers.items()),
                       default=0.0),
@@ -161,14 +167,17 @@ def step_errors(start, ours, theirs, job):
     }
 
 
-def worst(first, last, start, ours, theirs, job):
-    """The largest errors over the steps first + 1 to last. start: the side from whose checkpoints both
-    began."""
+def errors_by_step(first, last, start, ours, theirs, job):
+    """Of each of the steps first + 1 to last. start: the side from whose checkpoints both began."""
     found = []
     for step in range(first + 1, last + 1):
         errors = step_errors(start.checkpoint(step - 1), ours.checkpoint(step), theirs.checkpoint(step), job)
         errors["loss"] = abs(ours.losses[step] - theirs.losses[step]) / abs(theirs.losses[step])
         found.append(errors)
+    return found
+
+
+def worst(found):
     return {"steps": len(found), **{k: max(e[k] for e in found) for k in found[0]}}
 
 
@@ -189,10 +198,15 @@ def from_pytorch(runner, python, name, job, init, mode, overrides, first, last):
     """A job that began in PyTorch: we repeat every step from its checkpoint before it."""
     theirs = PyTorch(runner, python, f"{name}-pytorch", job, init)
     theirs.train("--after", first, "--steps", last - first)
-    ours = Ours(runner, mode, f"{name}-ours", overrides)
-    for step in range(first + 1, last + 1):
-        ours.train(step, resume=theirs.run(step - 1))
-    return theirs, ours, theirs
+    return theirs, repeated(theirs, runner, mode, f"{name}-ours", overrides, first, last), theirs
+
+
+def repeated(theirs, runner, mode, name, overrides, first, last):
+    """Our side of such a job."""
+    ours = Ours(runner, mode, name, overrides)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda step: ours.train(step, resume=theirs.run(step - 1)), range(first + 1, last + 1)))
+    return ours
 
 
 DIRECTIONS = {"here, then PyTorch": in_pytorch, "PyTorch, then here": from_pytorch}

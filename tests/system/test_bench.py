@@ -213,9 +213,9 @@ class Parity(BenchTest):
         self.assertLess(none, 5e-6)
 
     def test_a_tie_excuses_its_own_step_alone(self):
-        errors = runpy.run_path(str(ROOT / "bench" / "parity"))["forced_errors"]
-        line = {"loss": 1, "loss_ref": 1, "grad_err": 1e-7, "grad_max": 1, "weight_err": 0}
-        wrong = dict(line, grad_err=1e-3)
+        errors = runpy.run_path(str(ROOT / "bench" / "parity"))["without_ties"]
+        line = {"loss": 0, "gradient": 1e-7, "weight": 0, "buffer": 0}
+        wrong = dict(line, gradient=1e-3)
         found = errors([line, wrong], [1e-7, 1e-2])
         self.assertEqual((found["ties"], found["gradient"]), (1, 1e-7))
         self.assertEqual(errors([line, wrong], [1e-2, 1e-7])["gradient"], 1e-3)  # the other step has the tie
