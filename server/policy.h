@@ -1,5 +1,5 @@
 /* When a shard applies what it has: pure functions over a chunk's state, without sockets.
- * (Where workers go on at their own pace, the coordinator decides: shard_orders.h.)
+ * (Where workers go on at their own pace, the coordinator decides: shard_orders.c.)
  *
  * BSP: version v of a chunk is followed by v + 1 once every worker's push of step v is
  * in.

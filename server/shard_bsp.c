@@ -1,4 +1,13 @@
-#include "shard_bsp.h"
+/* The pace of a job whose workers make each step together: a chunk's new weights are made
+ * when every worker's push of the step is in; with clipping, loss scaling or LAMB, when
+ * the coordinator has added up what all shards know of the step.
+ *
+ * Workers that have left in order while others still need them: in a job whose ranks make
+ * other numbers of steps. A worker says BYE when it has had all answers, and pushes
+ * nothing afterwards. So a chunk that waits for its push then waits for ever, and the job
+ * ends at once instead of at net.step_timeout_ms. The error (ARG: trying the job again
+ * would not help) names the worker that has left, the one that waits, and the step. */
+#include "shard_state.h"
 
 #include <inttypes.h>
 #include <math.h>

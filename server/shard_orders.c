@@ -1,4 +1,8 @@
-#include "shard_orders.h"
+/* The pace of a job whose workers go on at their own (sync_policy.h): the shard tells the
+ * coordinator which pushes are in, and does what the coordinator orders. It decides
+ * nothing. An order concerns all of its chunks of a fragment, so a push counts in the
+ * same version everywhere. */
+#include "shard_state.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "shard_rings.h"
+#include "shard_state.h"
 
 #include <sched.h>
 

@@ -1,4 +1,7 @@
-#include "shard_snapshot.h"
+/* What a checkpoint takes from a shard, and gives back to it when a job goes on: FETCH
+ * and RESTORE (wire.h). A worker asks between two steps: it has not pushed the next one's
+ * gradients, so that no array of the chunk changes until it has the answer. */
+#include "shard_state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,14 @@
 /* What a shard holds: its chunks, its workers, and the scratch memory of a step. Only for
- * shard.c and the files named after it. */
+ * shard.c and its parts:
+ *
+ *     shard           the thread: what it is told, what it tells its workers; its life
+ *     shard_state     the memory
+ *     shard_bsp       the pace of a job whose workers make each step together
+ *     shard_orders    the pace of a job whose workers go on at their own
+ *     shard_rings     gradients and weights of workers on its host, in shared memory
+ *     shard_snapshot  what a checkpoint takes, and gives back
+ *     shard_rows      embedding tables
+ */
 #ifndef PS_SHARD_STATE_H
 #define PS_SHARD_STATE_H
 
@@ -195,12 +204,52 @@ ps_err ps_shard_reply_rows(ps_shard *s, uint32_t rank, uint64_t step, uint64_t n
                            uint64_t all_bytes, uint64_t at, const void *piece,
                            size_t bytes);
 
-/* ---- shard_bsp.c: the norm of a step's gradient. Only the coordinator can know it:
- * shards send the sums of squares of their blocks, and keep the sums meanwhile ---- */
+/* ---- shard_orders.c ---- */
+
+extern const ps_shard_pace_ops ps_shard_orders;
+
+/* ---- shard_bsp.c ---- */
+
+extern const ps_shard_pace_ops ps_shard_bsp;
+
+/* The norm of a step's gradient, which only the coordinator can know: shards send it the
+ * sums of squares of their blocks, and keep the sums meanwhile. */
 
 /* Notes what the sum of a chunk, in its memory, adds to the norm. */
 void ps_shard_norm_note(ps_shard *s, const ps_shard_chunk *c);
 /* Asks the coordinator for the norm of a step, all of whose chunks were noted. */
 ps_err ps_shard_norm_ask(ps_shard *s, uint64_t step);
+
+/* ---- shard_snapshot.c ---- */
+
+/* PROTOCOL when the chunk has no such array or version. */
+ps_err ps_shard_snapshot_fetch(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h);
+/* A repetition after the first weights is answered, and changes nothing. PROTOCOL as
+ * above. */
+ps_err ps_shard_snapshot_restore(ps_shard *s, ps_shard_chunk *c, const ps_wire_header *h,
+                                 ps_wire_frames *f);
+
+/* ---- shard_rings.c: the rings of the workers on its host (wire_rings.h) ---- */
+
+/* Whether gradients may be taken from rings. Before all first weights are here they stay
+ * there: worker 0 sends the weights through its socket and then a gradient through its
+ * ring. */
+bool ps_shard_rings_in_use(const ps_shard *s);
+
+/* Takes one message from a worker's ring if there is one: *got. PROTOCOL names it. */
+ps_err ps_shard_rings_next(ps_shard *s, uint32_t rank, ps_wire_frames *f, bool *got);
+
+/* Before the shard sleeps: returns when a worker that it may have to wait for has sent
+ * something, or after a moment, where the host has cores to spare. */
+void ps_shard_rings_look(const ps_shard *s);
+/* Then: asks workers to wake it, false when one of them has sent something already. */
+bool ps_shard_rings_sleep(ps_shard *s);
+/* Afterwards; woken: `wake` is set. */
+void ps_shard_rings_awake(ps_shard *s, bool woken);
+
+/* Puts a chunk's new weights into a worker's ring. PROTOCOL when it has no room. */
+ps_err ps_shard_rings_put(ps_shard *s, uint32_t rank, const ps_wire_header *h);
+/* Then wakes the workers that wait for one of them. */
+void ps_shard_rings_wake(ps_shard *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* The policy of a model in fragments that are synchronised in turn (fragments.h): one
+/* The policy of a model in fragments that are synchronised in turn (plan.h): one
  * ps_sync for each of them, so each has its own versions, and a version its own quorum.
  * A worker's push is one of a fragment; it pushes the fragments in their order, each once
  * a round.

@@ -71,12 +71,17 @@ static ps_err settings_read_name(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
+static ps_err settings_read_count(const ps_yaml *at, long long most, int64_t *out)
+{
+    long long n = 0;
+    PS_TRY(ps_yaml_int(at, 1, most, &n));
+    *out = n;
+    return PS_OK;
+}
+
 static ps_err read_out(const ps_yaml *at, ps_layer_settings *s)
 {
-    long long out = 0;
-    PS_TRY(ps_yaml_int(at, 1, MAX_OUT, &out));
-    s->out = out;
-    return PS_OK;
+    return settings_read_count(at, MAX_OUT, &s->out);
 }
 
 /* One number for both, or [height, width]. For sequences one number: of the width; the
@@ -145,10 +150,7 @@ static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
 
 static ps_err settings_read_groups(const ps_yaml *at, ps_layer_settings *s)
 {
-    long long groups = 0;
-    PS_TRY(ps_yaml_int(at, 1, MAX_OUT, &groups));
-    s->groups = groups;
-    return PS_OK;
+    return settings_read_count(at, MAX_OUT, &s->groups);
 }
 
 /* Below 0 the sign of the output would not tell the sign of the input. */
@@ -207,10 +209,7 @@ static ps_err read_tables(const ps_yaml *at, ps_layer_settings *s)
 
 static ps_err read_dim(const ps_yaml *at, ps_layer_settings *s)
 {
-    long long dim = 0;
-    PS_TRY(ps_yaml_int(at, 1, PS_ROW_DIM_MAX, &dim));
-    s->dim = dim;
-    return PS_OK;
+    return settings_read_count(at, PS_ROW_DIM_MAX, &s->dim);
 }
 
 static ps_err settings_read_word(const ps_yaml *at, const ps_word *words, int *value)

@@ -11,7 +11,7 @@
  * al. 2023), Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512).
  *
  * A round is K steps, or one of the first sync.local_after steps. The last round of a job
- * may be shorter. In each round each fragment of the model (fragments.h) is synchronised
+ * may be shorter. In each round each fragment of the model (plan.h) is synchronised
  * once; with one fragment that is at the round's end:
  *
  *   F = 2, K = 6   steps        0 1 2 3 4 5 | 6 7 8 9 10 11 | 12 13

@@ -179,6 +179,10 @@ static inline void ps_device_describe(const ps_device *device, char *out, size_t
 static inline ps_err
 ps_program_create(ps_device *device, const ps_program_options *options, ps_program **out)
 {
+    *out = NULL;
+    if (options->max_batch < 1 || (options->training && !options->grads))
+        return ps_err_set(PS_ERR_ARG, "a program needs a batch size, and gradients to "
+                                      "train");
     return device->ops->program_create(device, options, out);
 }
 static inline void ps_program_destroy(ps_program **program)

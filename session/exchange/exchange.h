@@ -180,7 +180,7 @@ typedef struct ps_exchange_ops {
     ps_err (*create)(const ps_exchange_options *options, ps_exchange **out);
     /* Rank 0's params and buffers become everybody's. */
     ps_err (*start)(ps_exchange *x);
-    /* Optimizer step `step` (from 0) begins. */
+    /* Optimizer step `step` (from 0) begins: the one after the last that was finished. */
     ps_err (*begin)(ps_exchange *x, uint64_t step);
     /* Blocks until params [begin, end) of the arena are those of the step that has begun,
      * or, between two steps, of the next one. */

@@ -9,7 +9,7 @@
 #include "log.h"
 #include "model_spec.h"
 #include "rng.h"
-#include "shard_bsp.h"
+#include "shard_state.h"
 
 enum { WORKERS = 3, LIAR = 1, CHUNKS_MAX = 16, NONCE = 77, EPOCH = 1 };
 

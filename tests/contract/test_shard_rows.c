@@ -11,7 +11,6 @@
 #include "rng.h"
 #include "row_codec.h"
 #include "rows_body.h"
-#include "shard_bsp.h"
 #include "shard_rows.h"
 
 enum { WORKERS = 2, NONCE = 77, DIM = 2, IDS = 3 };

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "shard_bsp.h"
-
 static ps_shared_mem arenas[WORKERS][2];
 
 void world_secret(uint32_t incarnation, uint32_t rank, ps_secret *out)

@@ -184,9 +184,6 @@ static ps_err ps_ops_start(ps_exchange *x)
 static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
 {
     exchange_ps *e = exchange_ps_self(x);
-    if ((int64_t)step != e->newest)
-        return ps_err_set(PS_ERR_ARG, "step %" PRIu64 " begins when %" PRId64 " is due",
-                          step, e->newest);
     e->step = step;
     e->begin_ns = ps_clock_ns();
     e->begin_wait_ns = e->wait_ns;

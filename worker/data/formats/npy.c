@@ -380,18 +380,6 @@ static ps_err npy_read_labels(ps_source *source, const ps_npy_header *header,
     return err;
 }
 
-ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n)
-{
-    const ps_wanted any = {0};
-    ps_npy_header header;
-    *labels = NULL;
-    PS_TRY(ps_npy_read_header(source, &header));
-    PS_TRY(npy_check_layout(source, &header));
-    PS_TRY(npy_read_labels(source, &header, &any, labels));
-    *n = header.shape[0];
-    return PS_OK;
-}
-
 /* Numbers that a sample is compared with: (N) or (N, K). */
 static ps_err check_targets(const ps_source *source, const ps_npy_header *header,
                             const ps_wanted *wanted)

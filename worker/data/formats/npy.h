@@ -37,13 +37,11 @@ ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);
  * UNSUPPORTED also when the file is compressed. */
 ps_err ps_npy_open_values(ps_source *source, ps_dataset *set);
 
-/* Labels: integers of any size, shape (N) or (N, 1), each within int32. */
-ps_err ps_npy_read_labels(ps_source *source, int32_t **labels, int64_t *n);
-
-/* What samples are compared with, into set->labels or set->targets: labels as above, or
- * numbers (wanted->numbers): <f4, <f8, |b1 or integers, shape (N) or (N, wanted->n). For
- * a model with several outputs, integers of shape (N) are labels. *n: the number of
- * samples. FORMAT, UNSUPPORTED, NUMERIC name the file and the sample. */
+/* What samples are compared with, into set->labels or set->targets: labels, which are
+ * integers of any size, shape (N) or (N, 1), each within int32; or numbers
+ * (wanted->numbers): <f4, <f8, |b1 or integers, shape (N) or (N, wanted->n). For a model
+ * with several outputs, integers of shape (N) are labels. *n: the number of samples.
+ * FORMAT, UNSUPPORTED, NUMERIC name the file and the sample. */
 ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_dataset *set,
                            int64_t *n);
 

@@ -5,7 +5,7 @@
  *
  * which is black for brightness, the picture's mean gray for contrast, and its gray for
  * saturation. Factors are uniform in max(0, 1 - a) .. 1 + a, in a random order. The hue
- * is turned (hue.h) by a part of the circle that is uniform in -a .. a.
+ * is turned (color_jitter.c) by a part of the circle that is uniform in -a .. a.
  *
  * The draws are the words of philox(key = {seed, seed >> 32}, counter = {16,
  * PS_TRANSFORM_STREAM, position, epoch}): brightness, contrast, saturation, their order;

@@ -71,7 +71,7 @@ const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd);
 bool ps_dnnl_pd_is_reference(const_dnnl_primitive_desc_t pd);
 
 /* Attributes: the scratchpad is the caller's; relu: max(0, .) after the operation, which
- * turns NaN into 0 (cpu_nan.h). */
+ * turns NaN into 0 (cpu_run.c). */
 ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *out);
 
 /* A convolution over (N, C, H, W) with weights (O, I, KH, KW), or (G, O/G, I/G, KH, KW)

@@ -104,9 +104,6 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     const cuda_device *d = (const cuda_device *)(const void *)device;
     cuda_program *p = NULL;
     *out = NULL;
-    if (options->max_batch < 1 || (options->training && !options->grads))
-        return ps_err_set(PS_ERR_ARG, "a program needs a batch size, and gradients to "
-                                      "train");
     PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "program"));
     *out = &p->base;
     p->base.device = device;

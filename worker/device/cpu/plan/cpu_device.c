@@ -138,9 +138,6 @@ static ps_err cpu_program_create(ps_device *device, const ps_program_options *op
     cpu_program *p = NULL;
     ps_cpu_run *run;
     *out = NULL;
-    if (options->max_batch < 1 || (options->training && !options->grads))
-        return ps_err_set(PS_ERR_ARG, "a program needs a batch size, and gradients to "
-                                      "train");
     PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "program"));
     *out = &p->base;
     p->base.device = device;
