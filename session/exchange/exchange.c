@@ -1,10 +1,5 @@
 #include "exchange.h"
 
-#include "exchange_gloo.h"
-#include "exchange_nccl.h"
-#include "exchange_none.h"
-#include "exchange_ps.h"
-
 ps_err ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
                                  const ps_tensor_table *table)
 {

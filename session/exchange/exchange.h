@@ -229,6 +229,12 @@ struct ps_exchange {
     bool returns;                 // set before stop: the job goes on with another table
 };
 
+/* The exchanges. Those of gloo and nccl are there where the build has them; levels is ps
+ * with exchange.levels 2 (two_levels.h): only whole steps, of all workers. */
+extern const ps_exchange_ops ps_exchange_ps_ops, ps_exchange_levels_ops;
+extern const ps_exchange_ops ps_exchange_gloo_ops, ps_exchange_nccl_ops;
+extern const ps_exchange_ops ps_exchange_none_ops;
+
 /* The table of the exchange that the settings name. UNSUPPORTED names what the build
  * lacks. */
 ps_err ps_exchange_find(const ps_config_exchange *settings, const ps_exchange_ops **out);

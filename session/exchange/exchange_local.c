@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "clock.h"
-#include "exchange_none.h"
 #include "local_steps.h"
 #include "shm_offer.h"
 

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "device.h"
 #include "device_stream.h"
-#include "exchange_none.h"
+#include "exchange.h"
 #include "init_weights.h"
 #include "model_spec.h"
 

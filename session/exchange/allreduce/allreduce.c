@@ -8,7 +8,7 @@
 
 #include "clock.h"
 #include "interrupt.h"
-#include "reducer_snapshot.h"
+#include "reducer.h"
 #include "thread.h"
 
 enum { POLL_MS = 50, WATCH_MS = 1 };

@@ -1,7 +1,13 @@
+/* All-reduce between CPUs through Gloo, the engine that PyTorch's DDP uses there.
+ *
+ * The only C++ of the project is behind this C face (with gloo_mesh.hpp, which connects
+ * the workers), and no exception leaves it. Without Gloo (PS_WITH_GLOO=OFF) the files are
+ * not compiled and the table of exchanges has no "gloo".
+ */
 #include "gloo_mesh.hpp"
 
 extern "C" {
-#include "exchange_gloo.h"
+#include "allreduce.h"
 #include "floats.h"
 #include "send_queue.h"
 #include "shm_collective.h"

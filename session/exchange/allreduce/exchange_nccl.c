@@ -1,4 +1,11 @@
-#include "exchange_nccl.h"
+/* All-reduce between GPUs through NCCL, the engine that PyTorch's DDP uses there.
+ *
+ * libnccl.so.2 is loaded when it is asked for, so that one binary runs everywhere. The
+ * communicator is non-blocking: every call returns at once and is watched through
+ * ncclCommGetAsyncError and the stream's events until a deadline, then aborted. Sums on a
+ * GPU are queued behind the gradients and not waited for, only watched.
+ */
+#include "allreduce.h"
 
 #include <nccl.h>
 #include <stdatomic.h>

@@ -79,4 +79,9 @@ ps_err ps_reducer_gather(ps_reducer *r, int bucket);
  * it is. */
 ps_err ps_reducer_complete(ps_reducer *r, bool wait, bool *done);
 
+/* ps_exchange_ops's save and load, while nothing is being reduced: moves the optimizer
+ * states to rank 0's arenas, or back. Every rank has its own parts of them. */
+ps_err ps_reducer_save(ps_reducer *r, ps_exchange_state *out);
+ps_err ps_reducer_load(ps_reducer *r, const ps_exchange_state *in);
+
 #endif

@@ -1,4 +1,6 @@
-#include "exchange_ps.h"
+/* The exchange through parameter servers: chunks are pushed while the backward pass runs,
+ * and the new weights of a chunk are the reply. See ps_comm.h and server/shard.h. */
+#include "exchange.h"
 
 #include <inttypes.h>
 #include <stdio.h>
