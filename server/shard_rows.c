@@ -479,15 +479,21 @@ static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
 
 /* ---- SAVE_ROWS ---- */
 
+/* Rows of a page; at least one. */
+static uint64_t rows_page_most(const ps_row_table *table)
+{
+    const uint64_t bytes = ps_row_spec_width(&table->spec) * sizeof(float);
+    return bytes < PAGE_BYTES ? PAGE_BYTES / bytes : 1;
+}
+
 /* The end of the partitions from `at` on that fit a page; at least one. */
 static uint32_t rows_page_end(const ps_row_table *table, uint32_t at)
 {
-    const uint64_t bytes = ps_row_spec_width(&table->spec) * sizeof(float);
+    const uint64_t most = rows_page_most(table);
     uint64_t rows = 0;
     do {
         rows += table->index.counts[at++];
-    } while (at < table->end_partition &&
-             (rows + table->index.counts[at]) * bytes <= PAGE_BYTES);
+    } while (at < table->end_partition && rows + table->index.counts[at] <= most);
     return at;
 }
 
@@ -518,6 +524,28 @@ static ps_err rows_send_page(ps_shard *s, uint32_t rank, const rows_message *m,
     return rows_answer(s, rank, m, s->rows->out, bytes);
 }
 
+/* views (n): of the partitions at .. end - 1, of which only a single one may have more
+ * rows than a page; those from `place` on. */
+static ps_err rows_save_from(ps_shard *s, uint32_t rank, const rows_message *m,
+                             const ps_rows_save *save, uint32_t end,
+                             const ps_row_view *views, uint64_t n)
+{
+    const ps_row_table *table = &s->rows->tables[save->table];
+    ps_rows_page page = {.next = end < table->end_partition ? end : 0,
+                         .steps = s->rows->made[save->table]};
+    if (save->place > n)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a request for row %u of partition %u of table %u, which has "
+                          "%" PRIu64,
+                          save->place, save->partition, save->table, n);
+    uint64_t some = n - save->place;
+    if (some > rows_page_most(table)) {
+        some = rows_page_most(table);
+        page.next = (save->place + some) << 32 | (end - 1);
+    }
+    return rows_send_page(s, rank, m, table, views + save->place, some, &page);
+}
+
 static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     ps_shard_rows *r = s->rows;
@@ -531,11 +559,10 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
     const ps_row_table *table = &r->tables[save.table];
     uint32_t at = save.partition, end = save.partition;
     if (at < table->first_partition) at = end = table->first_partition;
-    if (at < table->end_partition) end = rows_page_end(table, at);
+    if (at < table->end_partition)
+        end = save.place > 0 ? at + 1 : rows_page_end(table, at);
     if (at < end) PS_TRY(ps_row_table_list(table, at, end, 0, &views, &n));
-    ps_rows_page page = {.next = end < table->end_partition ? end : 0,
-                         .steps = r->made[save.table]};
-    const ps_err err = rows_send_page(s, rank, m, table, views, n, &page);
+    const ps_err err = rows_save_from(s, rank, m, &save, end, views, n);
     free(views);
     return err;
 }

@@ -791,16 +791,19 @@ ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint6
     return PS_OK;
 }
 
-/* next: 1 + partition + PS_ROW_PARTITIONS * shard. */
+/* next: 1 + partition + PS_ROW_PARTITIONS * shard, and the place in the partition times
+ * 2^32. */
 ps_err ps_row_client_save(ps_row_client *r, int table, ps_row_page *page)
 {
     if (table < 0 || table >= r->n)
         return ps_err_set(PS_ERR_ARG, "rows of table %d of %d", table, r->n);
-    const uint64_t from = page->next ? page->next - 1 : 0;
+    const uint64_t from = page->next ? (page->next & UINT32_MAX) - 1 : 0;
     const uint64_t shard = from / PS_ROW_PARTITIONS;
     if (shard >= r->n_shards)
         return ps_err_set(PS_ERR_ARG, "rows: there is no page %" PRIu64, page->next);
-    const ps_rows_save save = {(uint32_t)table, (uint32_t)(from % PS_ROW_PARTITIONS)};
+    const ps_rows_save save = {.table = (uint32_t)table,
+                               .partition = (uint32_t)(from % PS_ROW_PARTITIONS),
+                               .place = (uint32_t)(page->next >> 32)};
     for (uint32_t i = 0; i < r->n_shards; i++)
         r->requests.of[i].n = 0; // nothing goes to the others
     PS_TRY(rows_body_room(&r->requests, (uint32_t)shard, sizeof save));

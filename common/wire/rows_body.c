@@ -98,7 +98,7 @@ ps_err ps_rows_push_read(const void *body, uint64_t bytes, uint32_t n_tables,
 
 /* ---- LOAD_ROWS ---- */
 
-enum { LOAD_HEAD = 24, PAGE_HEAD = 24, SAVE_BYTES = 8, MOST_WIDTH = 1 << 20 };
+enum { LOAD_HEAD = 24, PAGE_HEAD = 24, SAVE_BYTES = 16, MOST_WIDTH = 1 << 20 };
 
 uint64_t ps_rows_load_bytes(uint64_t n, uint32_t width)
 {
@@ -134,8 +134,8 @@ ps_err ps_rows_load_read(const void *body, uint64_t bytes, ps_rows_load *out)
 ps_err ps_rows_save_read(const void *body, uint64_t bytes, ps_rows_save *out)
 {
     if (bytes != SAVE_BYTES) return rows_malformed("SAVE_ROWS", bytes);
-    *out = (ps_rows_save){rows_u32(body, 0), rows_u32(body, sizeof(uint32_t))};
-    return PS_OK;
+    memcpy(out, body, sizeof *out);
+    return out->zero == 0 ? PS_OK : rows_malformed("SAVE_ROWS", bytes);
 }
 
 static uint64_t page_values_at(uint64_t n)

@@ -14,10 +14,11 @@
  * a table. Gradients of shared pulls are not in it. All shards get the same rates and
  * `has`; worker 0's rates count. LOAD_ROWS  table u32, width u32; steps of the table u64,
  * n u64; ids (n); values, (n, width) float32: rows, or rows with their optimizer's state
- *   SAVE_ROWS  table u32, partition u32
+ *   SAVE_ROWS  table u32, partition u32, place in the partition u32, 0 u32
  *     ROWS     next u64, n u64, steps u64; ids (n), versions (n u32), values with state.
- *              They are those of some partitions from that one on; next: the first that
- *              is not among them, 0: there is none
+ *              They are those of some partitions from that place on, or a part of one;
+ *              next: partition and, times 2^32, place of the first that is not among
+ *              them, 0: there is none
  *   KEEP_ROWS  point u64, what is written u32 (ps_row_writes), 0 u32; the path of files
  *              without its end, text (row_store.h)
  *     ROWS     since u64, 0: all rows; of each table: steps u64, bytes u64, CRC-32 u64 of
@@ -83,7 +84,7 @@ typedef struct ps_rows_load {
 } ps_rows_load;
 
 typedef struct ps_rows_save {
-    uint32_t table, partition;
+    uint32_t table, partition, place, zero;
 } ps_rows_save;
 
 typedef struct ps_rows_page { // what answers it

@@ -2,6 +2,7 @@
  * are small whole numbers, so that all sums are exact and rows are closed forms. */
 #include "check.h"
 #include "pstrain_rig.h"
+#include "row_place.h"
 
 enum { STEPS = 5, DIM = 3, WIDE = 20000, N = 7, SHARED = 4 };
 
@@ -156,6 +157,40 @@ static int loaded(rig_worker *w)
 TEST(rows_that_were_loaded)
 {
     rig r = {.servers = 2, .workers = 2, .run = loaded};
+    rig_run(&r);
+}
+
+/* One partition with more rows than a page has, as they were loaded, by rising id. */
+static int large_partition(rig_worker *w)
+{
+    enum { ROWS = 150, FIRST = 7 };
+    static int64_t ids[ROWS];
+    static float values[ROWS * WIDE];
+    const uint64_t salt = ps_row_place_salt(1);
+    for (int64_t n = 0, id = 0; n < ROWS; id++)
+        if (ps_row_partition(ps_row_place(salt, (uint64_t)id)) == FIRST) ids[n++] = id;
+    for (int i = 0; i < ROWS * WIDE; i++)
+        values[i] = (float)i;
+    RIG_TRY(open_rows(w, tables, 2));
+    RIG_TRY(pstrain_rows_load(w->s, 1, ids, ROWS, values, 0, 0));
+    pstrain_rows_page page = {.struct_size = sizeof page};
+    uint64_t at = 0, pages = 0;
+    do {
+        RIG_TRY(pstrain_rows_save(w->s, 1, &page));
+        if (page.n * WIDE * sizeof *values > 4 << 20 || at + page.n > ROWS ||
+            memcmp(page.ids, ids + at, page.n * sizeof *ids) != 0 ||
+            memcmp(page.values, values + at * WIDE, page.n * WIDE * sizeof *values) != 0)
+            return PSTRAIN_ERR_INTERNAL;
+        at += page.n;
+        pages += page.n > 0;
+    } while (page.next);
+    if (at != ROWS || pages != 3) return PSTRAIN_ERR_INTERNAL;
+    return pstrain_close(w->s);
+}
+
+TEST(rows_of_a_large_partition)
+{
+    rig r = {.servers = 2, .workers = 1, .run = large_partition};
     rig_run(&r);
 }
 

@@ -539,6 +539,9 @@ TEST(a_worker_that_breaks_a_rule_is_named)
     REFUSED("partition 0 of table 9",
             message_of(PS_MSG_SAVE_ROWS, 1, 2, 0, sizeof(ps_rows_save)),
             set_u32(&m, 0, 9));
+    REFUSED("row 9 of partition 0",
+            message_of(PS_MSG_SAVE_ROWS, 1, 2, 0, sizeof(ps_rows_save)),
+            set_u32(&m, 8, 9));
     REFUSED("malformed", message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 24),
             set_u32(&m, 16, UINT32_MAX));
     REFUSED("rows of 9 numbers", message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 24),
