@@ -297,7 +297,7 @@ static ps_err worker_job_first_rows(job *j)
     ps_row_values values = {0};
     if (!init[0]) return PS_OK;
     ps_row_values_path(init, path);
-    ps_err err = ps_row_values_load(&values, path, &j->spec);
+    ps_err err = ps_row_values_open(&values, path, &j->spec);
     if (err == PS_OK) err = ps_row_values_put(&values, j->rows);
     if (err != PS_OK) err = ps_err_prefix(err, "train.init");
     ps_row_values_fini(&values);

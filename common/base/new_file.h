@@ -10,4 +10,8 @@
  * somebody placed to have another file overwritten. IO names the path. */
 ps_err ps_new_file_open(const char *path, int *fd);
 
+/* Opens a file for reading and writing that has no name any more: it ends with the
+ * process. path: where it has one for a moment, on the disk that is meant. IO. */
+ps_err ps_new_file_unnamed(const char *path, int *fd);
+
 #endif

@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
+#include "file_at.h"
 #include "mem.h"
 #include "new_file.h"
 #include "regular_file.h"
@@ -291,6 +293,36 @@ ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
     return err;
 }
 
+static ps_err safetensors_map(const char *path, int fd, uint64_t bytes, ps_st_file *file)
+{
+    const uint64_t head = bytes - data_bytes(file);
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) return ps_err_errno(PS_ERR_IO, "%s: mapping", path);
+    file->map = map;
+    file->map_bytes = bytes;
+    file->bytes = (char *)map + head;
+    point_into(file);
+    return PS_OK;
+}
+
+ps_err ps_st_map(const char *path, ps_st_file *out)
+{
+    int fd = -1;
+    uint64_t bytes = 0;
+    *out = (ps_st_file){0};
+    ps_err err = open_file(path, &fd, &bytes);
+    if (err == PS_OK) err = open_header(path, fd, bytes, out);
+    if (err == PS_OK) err = safetensors_map(path, fd, bytes, out);
+    if (fd >= 0) close(fd);
+    if (err != PS_OK) ps_st_fini(out);
+    return err;
+}
+
+void ps_st_forget_pages(const ps_st_file *file)
+{
+    if (file->map) (void)madvise(file->map, file->map_bytes, MADV_DONTNEED); // advice
+}
+
 ps_err ps_st_load(const char *path, ps_st_file *out)
 {
     return ps_st_load_checked(path, NULL, NULL, out);
@@ -346,7 +378,10 @@ void ps_st_fini(ps_st_file *file)
     for (int i = 0; i < file->n; i++)
         free(file->tensors[i].name);
     free(file->tensors);
-    free(file->bytes);
+    if (file->map)
+        munmap(file->map, file->map_bytes);
+    else
+        free(file->bytes);
     json_decref(file->metadata);
     *file = (ps_st_file){0};
 }
@@ -420,72 +455,62 @@ static ps_err make_header(const ps_st_tensor *tensors, int n_tensors,
     return err;
 }
 
-typedef struct sink {
-    const char *path;
-    int fd;
-} sink;
-
-static ps_err safetensors_write_all(const sink *to, const void *bytes, uint64_t n)
+ps_err ps_st_begin(ps_st_writer *w, const char *path, const ps_st_tensor *tensors, int n,
+                   const char *const *metadata, int n_meta)
 {
-    for (uint64_t done = 0; done < n;) {
-        ssize_t put = write(to->fd, (const char *)bytes + done, n - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return ps_err_errno(PS_ERR_IO, "%s: writing", to->path);
-        done += (uint64_t)put;
+    char *head = NULL;
+    const size_t room = strlen(path) + sizeof ".tmp";
+    *w = (ps_st_writer){.path = path, .fd = -1};
+    PS_TRY(make_header(tensors, n, metadata, n_meta, &head, &w->head_bytes));
+    ps_err err = ps_mem_zalloc(&w->temporary, room, 1, path);
+    if (err == PS_OK) {
+        snprintf(w->temporary, room, "%s.tmp", path);
+        err = ps_new_file_open(w->temporary, &w->fd);
     }
-    return PS_OK;
+    if (err == PS_OK) err = ps_file_write_at(w->fd, w->temporary, 0, head, w->head_bytes);
+    free(head);
+    return err;
 }
 
-/* The parts of a file. */
-typedef struct content {
-    const char *head;
-    uint64_t head_bytes;
-    const ps_st_tensor *tensors;
-    int n;
-} content;
-
-static ps_err write_synced(const sink *to, const content *what)
+ps_err ps_st_put(ps_st_writer *w, uint64_t at, const void *bytes, uint64_t n)
 {
-    PS_TRY(safetensors_write_all(to, what->head, what->head_bytes));
-    for (int i = 0; i < what->n; i++)
-        PS_TRY(safetensors_write_all(to, what->tensors[i].data, what->tensors[i].bytes));
-    if (fsync(to->fd) != 0 && errno != EINVAL) // EINVAL: a pipe or device
-        return ps_err_errno(PS_ERR_IO, "%s: syncing", to->path);
-    return PS_OK;
+    return ps_file_write_at(w->fd, w->temporary, w->head_bytes + at, bytes, n);
 }
 
-static ps_err write_file(const char *path, const char *temporary, const content *what)
+static ps_err safetensors_finish(const ps_st_writer *w, ps_err err)
 {
-    sink to = {.path = temporary};
-    PS_TRY(ps_new_file_open(temporary, &to.fd));
-    ps_err err = write_synced(&to, what);
-    if (close(to.fd) != 0 && err == PS_OK)
-        err = ps_err_errno(PS_ERR_IO, "%s: closing", temporary);
-    if (err == PS_OK && rename(temporary, path) != 0)
-        err = ps_err_errno(PS_ERR_IO, "%s", path);
+    if (err == PS_OK && fsync(w->fd) != 0 && errno != EINVAL) // EINVAL: has no fsync
+        err = ps_err_errno(PS_ERR_IO, "%s: syncing", w->temporary);
+    if (close(w->fd) != 0 && err == PS_OK)
+        err = ps_err_errno(PS_ERR_IO, "%s: closing", w->temporary);
+    if (err == PS_OK && rename(w->temporary, w->path) != 0)
+        err = ps_err_errno(PS_ERR_IO, "%s", w->path);
     if (err == PS_OK)
-        ps_regular_file_keep_name(path);
+        ps_regular_file_keep_name(w->path);
     else
-        unlink(temporary);
+        unlink(w->temporary);
+    return err;
+}
+
+ps_err ps_st_end(ps_st_writer *w, ps_err err)
+{
+    if (w->fd >= 0) err = safetensors_finish(w, err);
+    free(w->temporary);
+    *w = (ps_st_writer){.fd = -1};
     return err;
 }
 
 ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
                   const char *const *metadata, int n_meta)
 {
-    char *head = NULL, *temporary = NULL;
-    content what = {.tensors = tensors, .n = n};
-    size_t room = strlen(path) + sizeof ".tmp";
-    ps_err err = make_header(tensors, n, metadata, n_meta, &head, &what.head_bytes);
-    what.head = head;
-    if (err == PS_OK) err = ps_mem_zalloc(&temporary, room, 1, path);
-    if (err == PS_OK) {
-        snprintf(temporary, room, "%s.tmp", path);
-        err = write_file(path, temporary, &what);
+    ps_st_writer w;
+    uint64_t at = 0;
+    ps_err err = ps_st_begin(&w, path, tensors, n, metadata, n_meta);
+    for (int i = 0; i < n && err == PS_OK; i++) {
+        err = ps_st_put(&w, at, tensors[i].data, tensors[i].bytes);
+        at += tensors[i].bytes;
     }
-    free(temporary);
-    free(head);
-    return err;
+    return ps_st_end(&w, err);
 }
 
 /* ---- a model's tensors ---- */

@@ -32,6 +32,8 @@ typedef struct ps_st_file {
     ps_st_tensor *tensors;
     json_t *metadata; // owned; NULL: none
     void *bytes;      // the file's data, behind the header; owned
+    void *map;        // of ps_st_map: the whole file, in which bytes lies; else NULL
+    uint64_t map_bytes;
 } ps_st_file;
 
 ps_err ps_st_load(const char *path, ps_st_file *out);
@@ -40,6 +42,13 @@ ps_err ps_st_load(const char *path, ps_st_file *out);
 typedef ps_err ps_st_check(const char *path, const ps_st_file *file, const void *ctx);
 ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
                           ps_st_file *out);
+/* The same, but the data stays in the file and is mapped: it takes no memory that the
+ * system could not have back. A file that becomes shorter meanwhile ends the process; one
+ * that is replaced by another (rename, as ps_st_save does it) stays as it was. */
+ps_err ps_st_map(const char *path, ps_st_file *out);
+/* Of a mapped file: pages that were read are the process's no more, until they are read
+ * again. */
+void ps_st_forget_pages(const ps_st_file *file);
 /* The same from memory; copies the bytes. For tests and fuzzing; name stands for the
  * path. */
 ps_err ps_st_parse(const char *name, const void *bytes, size_t n_bytes, ps_st_file *out);
@@ -60,5 +69,23 @@ ps_st_tensor ps_st_tensor_of(const ps_tensor *tensor, const void *values);
  * leaves the old file. metadata: n_meta pairs key, value. */
 ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
                   const char *const *metadata, int n_meta);
+
+/* The same piece by piece, for data that is not in memory at once. */
+typedef struct ps_st_writer {
+    const char *path; // borrowed
+    char *temporary;  // path.tmp
+    int fd;
+    uint64_t head_bytes;
+} ps_st_writer;
+
+/* The header; the tensors' data is not looked at. w is safe for end in every case. */
+ps_err ps_st_begin(ps_st_writer *w, const char *path, const ps_st_tensor *tensors, int n,
+                   const char *const *metadata, int n_meta);
+/* n bytes from the place `at` on of all tensors' data, one after another; in any order.
+ * IO. */
+ps_err ps_st_put(ps_st_writer *w, uint64_t at, const void *bytes, uint64_t n);
+/* After all of the data: syncs and renames the file. err: of what came before; if it is
+ * not PS_OK, the file is removed, and err is the result. */
+ps_err ps_st_end(ps_st_writer *w, ps_err err);
 
 #endif

@@ -242,6 +242,14 @@ ssize_t __wrap_write(int fd, const void *bytes, size_t n)
     return (ssize_t)n;
 }
 
+ssize_t __real_pwrite(int, const void *, size_t, off_t);
+
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t at)
+{
+    world_disk_written(fd);
+    return __real_pwrite(fd, bytes, n, at);
+}
+
 ssize_t __wrap_read(int fd, void *bytes, size_t n)
 {
     if (!is_event(fd)) return __real_read(fd, bytes, n);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dataset.h"
+#include "fault_point.h"
 #include "interrupt.h"
 #include "loss_terms.h"
 #include "model_file.h"
@@ -17,7 +18,7 @@ static ps_err loaded_model_read_rows(ps_loaded_model *m, const char *weights)
     char path[PATH_MAX];
     if (m->spec.n_rows == 0) return PS_OK;
     ps_row_values_path(weights, path);
-    return ps_row_values_load(&m->tables, path, &m->spec);
+    return ps_row_values_open(&m->tables, path, &m->spec);
 }
 
 static ps_err loaded_model_read(ps_loaded_model *m, const char *weights)
@@ -131,6 +132,7 @@ static ps_err loaded_model_batches(ps_loaded_model *m, ps_predicting *p, ps_load
     for (bool first = true;; first = false) {
         ps_loaded *b;
         PS_TRY(ps_interrupt_check());
+        PS_FAULT_POINT("prediction.batch");
         PS_TRY(ps_loader_next(l, ps_deadline_in_ms(LOADER_MS), &b));
         if (!b) return PS_OK;
         const ps_err err = loaded_model_batch(m, p, b, !first);

@@ -7,9 +7,13 @@
 
 #include "mem.h"
 #include "row_init.h"
-#include "safetensors.h"
+#include "row_spool.h"
 
-enum { NAME_BYTES = PS_ROW_NAME_BYTES + 8 };
+enum {
+    NAME_BYTES = PS_ROW_NAME_BYTES + 8,
+    PIECE_BYTES = 1 << 20, // of rows for the servers
+    PIECE_IDS = 1 << 19    // that are looked at before their pages are given back
+};
 
 void ps_row_values_path(const char *weights, char path[PATH_MAX])
 {
@@ -18,110 +22,91 @@ void ps_row_values_path(const char *weights, char path[PATH_MAX])
     snprintf(path, PATH_MAX, "%.*s.rows.safetensors", (int)n, weights);
 }
 
-static ps_err row_values_init(ps_row_values *v, const ps_model_spec *spec)
-{
-    *v = (ps_row_values){.specs = spec->rows, .n = spec->n_rows};
-    return ps_mem_zalloc(&v->tables, (size_t)v->n, sizeof *v->tables, "rows");
-}
-
 void ps_row_values_fini(ps_row_values *v)
 {
-    for (int t = 0; v->tables && t < v->n; t++) {
-        free(v->tables[t].ids);
-        free(v->tables[t].weights);
-    }
     free(v->tables);
+    ps_st_fini(&v->file);
     *v = (ps_row_values){0};
-}
-
-static ps_err row_values_room(ps_row_value_table *t, uint64_t n, uint32_t dim)
-{
-    int64_t *ids = realloc(t->ids, (n + 1) * sizeof *ids);
-    if (ids) t->ids = ids;
-    float *weights = realloc(t->weights, (n * dim + 1) * sizeof *weights);
-    if (weights) t->weights = weights;
-    return ids && weights
-               ? PS_OK
-               : ps_err_set(PS_ERR_NOMEM, "no memory for %" PRIu64 " rows of %u", n, dim);
 }
 
 /* --- from the servers --------------------------------------------------------------- */
 
-typedef struct row_at {
-    int64_t id;
-    uint64_t at;
-} row_at;
-
-static int row_values_compare(const void *a, const void *b)
-{
-    const int64_t x = ((const row_at *)a)->id, y = ((const row_at *)b)->id;
-    return (x > y) - (x < y);
-}
-
-static ps_err row_values_sort(ps_row_value_table *t, uint32_t dim)
-{
-    ps_row_value_table sorted = {.n = t->n};
-    row_at *order;
-    PS_TRY(ps_mem_zalloc(&order, t->n + 1, sizeof *order, "rows"));
-    ps_err err = row_values_room(&sorted, t->n, dim);
-    for (uint64_t i = 0; i < t->n; i++)
-        order[i] = (row_at){t->ids[i], i};
-    qsort(order, t->n, sizeof *order, row_values_compare);
-    for (uint64_t i = 0; i < t->n && err == PS_OK; i++) {
-        sorted.ids[i] = order[i].id;
-        memcpy(sorted.weights + i * dim, t->weights + order[i].at * dim,
-               dim * sizeof *sorted.weights);
-    }
-    free(order);
-    free(t->ids);
-    free(t->weights);
-    *t = sorted;
-    return err;
-}
-
-static ps_err row_values_take(ps_row_value_table *t, ps_row_client *client, int table,
+static ps_err row_values_take(ps_row_spool *spool, ps_row_client *client, int table,
                               uint32_t dim)
 {
     const uint32_t width = ps_row_client_width(client, table);
     ps_row_page page = {0};
     do {
         PS_TRY(ps_row_client_save(client, table, &page));
-        PS_TRY(row_values_room(t, t->n + page.n, dim));
-        for (uint64_t i = 0; i < page.n; i++, t->n++) {
-            t->ids[t->n] = page.ids[i];
-            memcpy(t->weights + t->n * dim, page.values + i * width,
-                   dim * sizeof *t->weights);
-        }
+        PS_TRY(ps_row_spool_add(spool, table, dim, page.n, page.ids, page.values, width));
     } while (page.next);
-    return row_values_sort(t, dim);
+    return PS_OK;
 }
 
-static ps_err row_values_write(const char *path, const ps_row_values *v)
+/* The tensors of a file; their data comes later. names: theirs. */
+static void row_values_list(const ps_row_spool *spool, const ps_model_spec *spec,
+                            char (*names)[NAME_BYTES], ps_st_tensor *list)
 {
-    const int n = 2 * v->n;
-    ps_st_tensor *list;
-    char(*names)[NAME_BYTES];
-    PS_TRY(ps_mem_zalloc(&list, (size_t)n, sizeof *list, path));
-    ps_err err = ps_mem_zalloc(&names, (size_t)n, sizeof *names, path);
-    for (int t = 0; t < v->n && err == PS_OK; t++) {
-        const ps_row_value_table *from = &v->tables[t];
-        const int64_t rows = (int64_t)from->n, dim = v->specs[t].dim;
-        snprintf(names[2 * t], NAME_BYTES, "%s.ids", v->specs[t].name);
-        snprintf(names[2 * t + 1], NAME_BYTES, "%s.weight", v->specs[t].name);
+    for (int t = 0; t < spec->n_rows; t++) {
+        const uint64_t n = spool->tables[t].n;
+        const int64_t rows = (int64_t)n, dim = spec->rows[t].dim;
+        snprintf(names[2 * t], NAME_BYTES, "%s.ids", spec->rows[t].name);
+        snprintf(names[2 * t + 1], NAME_BYTES, "%s.weight", spec->rows[t].name);
         list[2 * t] = (ps_st_tensor){.name = names[2 * t],
                                      .dtype = "I64",
                                      .dims = {1, {rows}},
-                                     .data = from->ids,
-                                     .bytes = from->n * sizeof *from->ids};
-        list[2 * t + 1] =
-            (ps_st_tensor){.name = names[2 * t + 1],
-                           .dtype = "F32",
-                           .dims = {2, {rows, dim}},
-                           .data = from->weights,
-                           .bytes = from->n * (uint64_t)dim * sizeof *from->weights};
+                                     .bytes = n * sizeof(int64_t)};
+        list[2 * t + 1] = (ps_st_tensor){.name = names[2 * t + 1],
+                                         .dtype = "F32",
+                                         .dims = {2, {rows, dim}},
+                                         .bytes = n * (uint64_t)dim * sizeof(float)};
     }
-    if (err == PS_OK) err = ps_st_save(path, list, n, NULL, 0);
-    free(names);
+}
+
+typedef struct row_writer {
+    ps_st_writer file;
+    uint64_t ids_at, weights_at; // of the table
+    uint32_t dim;
+} row_writer;
+
+static ps_err row_values_put_sorted(void *ctx, uint64_t first, uint64_t n,
+                                    const int64_t *ids, const float *rows)
+{
+    row_writer *w = ctx;
+    const uint64_t row = w->dim * sizeof *rows;
+    PS_TRY(ps_st_put(&w->file, w->ids_at + first * sizeof *ids, ids, n * sizeof *ids));
+    return ps_st_put(&w->file, w->weights_at + first * row, rows, n * row);
+}
+
+static ps_err row_values_write(const char *path, const ps_row_spool *spool,
+                               const ps_st_tensor *list, const ps_model_spec *spec)
+{
+    row_writer w = {0};
+    uint64_t at = 0;
+    ps_err err = ps_st_begin(&w.file, path, list, 2 * spec->n_rows, NULL, 0);
+    for (int t = 0; t < spec->n_rows && err == PS_OK; t++) {
+        w.dim = spec->rows[t].dim;
+        w.ids_at = at;
+        w.weights_at = at + list[2 * t].bytes;
+        err = ps_row_spool_merge(spool, t, row_values_put_sorted, &w);
+        at = w.weights_at + list[2 * t + 1].bytes;
+    }
+    return ps_st_end(&w.file, err);
+}
+
+static ps_err row_values_write_spooled(const char *path, const ps_row_spool *spool,
+                                       const ps_model_spec *spec)
+{
+    const size_t n = 2 * (size_t)spec->n_rows;
+    ps_st_tensor *list;
+    char(*names)[NAME_BYTES];
+    PS_TRY(ps_mem_zalloc(&list, n, sizeof *list, path));
+    ps_err err = ps_mem_zalloc(&names, n, sizeof *names, path);
+    if (err == PS_OK) {
+        row_values_list(spool, spec, names, list);
+        err = row_values_write(path, spool, list, spec);
+        free(names);
+    }
     free(list);
     return err;
 }
@@ -129,12 +114,12 @@ static ps_err row_values_write(const char *path, const ps_row_values *v)
 ps_err ps_row_values_save(const char *path, ps_row_client *client,
                           const ps_model_spec *spec)
 {
-    ps_row_values v;
-    ps_err err = row_values_init(&v, spec);
-    for (int t = 0; t < v.n && err == PS_OK; t++)
-        err = row_values_take(&v.tables[t], client, t, v.specs[t].dim);
-    if (err == PS_OK) err = row_values_write(path, &v);
-    ps_row_values_fini(&v);
+    ps_row_spool spool;
+    ps_err err = ps_row_spool_open(&spool, path, spec->n_rows);
+    for (int t = 0; t < spec->n_rows && err == PS_OK; t++)
+        err = row_values_take(&spool, client, t, spec->rows[t].dim);
+    if (err == PS_OK) err = row_values_write_spooled(path, &spool, spec);
+    ps_row_spool_close(&spool);
     return err;
 }
 
@@ -156,53 +141,104 @@ static ps_err row_values_find(const char *path, const ps_st_file *file,
                       dims.n == 1 ? "I64" : "F32", ps_dims_text(&dims, wants));
 }
 
-static ps_err row_values_of_file(const char *path, const ps_st_file *file,
-                                 const ps_row_spec *spec, ps_row_value_table *out)
+static int64_t row_values_id(const ps_row_value_table *t, uint64_t i)
 {
-    const ps_st_tensor *ids, *weights;
-    PS_TRY(row_values_find(path, file, spec, "ids", (ps_dims){1, {-1}}, &ids));
-    PS_TRY(row_values_find(path, file, spec, "weight",
-                           (ps_dims){2, {ids->dims.d[0], spec->dim}}, &weights));
-    out->n = (uint64_t)ids->dims.d[0];
-    PS_TRY(row_values_room(out, out->n, spec->dim));
-    memcpy(out->ids, ids->data, ids->bytes);
-    memcpy(out->weights, weights->data, weights->bytes);
-    for (uint64_t i = 0; i < out->n; i++)
-        if (out->ids[i] < 0 || (i > 0 && out->ids[i] <= out->ids[i - 1]))
+    int64_t id;
+    memcpy(&id, (const char *)t->ids + i * sizeof id, sizeof id);
+    return id;
+}
+
+static ps_err row_values_check_ids(const ps_row_values *v, const char *path, int table)
+{
+    const ps_row_value_table *t = &v->tables[table];
+    int64_t before = -1;
+    for (uint64_t i = 0; i < t->n; i++) {
+        const int64_t id = row_values_id(t, i);
+        if (id <= before)
             return ps_err_set(PS_ERR_FORMAT,
                               "%s: %s.ids: id %" PRId64 " at place %" PRIu64
                               " does not rise from 0",
-                              path, spec->name, out->ids[i], i);
+                              path, v->specs[table].name, id, i);
+        before = id;
+        if (i % PIECE_IDS == 0) ps_st_forget_pages(&v->file);
+    }
+    ps_st_forget_pages(&v->file);
     return PS_OK;
 }
 
-ps_err ps_row_values_load(ps_row_values *v, const char *path, const ps_model_spec *spec)
+static ps_err row_values_of_file(const ps_row_values *v, const char *path, int table)
 {
-    ps_st_file file;
-    PS_TRY(row_values_init(v, spec));
-    PS_TRY(ps_st_load(path, &file));
-    ps_err err = PS_OK;
-    for (int t = 0; t < v->n && err == PS_OK; t++)
-        err = row_values_of_file(path, &file, &v->specs[t], &v->tables[t]);
-    ps_st_fini(&file);
-    return err;
+    const ps_row_spec *spec = &v->specs[table];
+    const ps_st_tensor *ids, *weights;
+    PS_TRY(row_values_find(path, &v->file, spec, "ids", (ps_dims){1, {-1}}, &ids));
+    PS_TRY(row_values_find(path, &v->file, spec, "weight",
+                           (ps_dims){2, {ids->dims.d[0], spec->dim}}, &weights));
+    v->tables[table] =
+        (ps_row_value_table){(uint64_t)ids->dims.d[0], ids->data, weights->data};
+    return row_values_check_ids(v, path, table);
+}
+
+ps_err ps_row_values_open(ps_row_values *v, const char *path, const ps_model_spec *spec)
+{
+    *v = (ps_row_values){.specs = spec->rows, .n = spec->n_rows};
+    PS_TRY(ps_mem_zalloc(&v->tables, (size_t)v->n, sizeof *v->tables, "rows"));
+    PS_TRY(ps_st_map(path, &v->file));
+    for (int t = 0; t < v->n; t++)
+        PS_TRY(row_values_of_file(v, path, t));
+    return PS_OK;
+}
+
+/* Room for the rows of a message, aligned. */
+typedef struct row_piece {
+    int64_t *ids;
+    float *weights;
+    uint64_t most;
+} row_piece;
+
+static ps_err row_values_put_table(const ps_row_values *v, ps_row_client *client,
+                                   int table, const row_piece *piece)
+{
+    const ps_row_value_table *t = &v->tables[table];
+    const uint64_t row = v->specs[table].dim * sizeof(float);
+    uint64_t at = 0;
+    do { // also of a table without rows
+        const uint64_t n = t->n - at < piece->most ? t->n - at : piece->most;
+        memcpy(piece->ids, (const char *)t->ids + at * sizeof *piece->ids,
+               n * sizeof *piece->ids);
+        memcpy(piece->weights, (const char *)t->weights + at * row, n * row);
+        ps_st_forget_pages(&v->file);
+        PS_TRY(
+            ps_row_client_load(client, table, piece->ids, n, piece->weights, false, 0));
+        at += n;
+    } while (at < t->n);
+    return PS_OK;
 }
 
 ps_err ps_row_values_put(const ps_row_values *v, ps_row_client *client)
 {
-    for (int t = 0; t < v->n; t++)
-        PS_TRY(ps_row_client_load(client, t, v->tables[t].ids, v->tables[t].n,
-                                  v->tables[t].weights, false, 0));
-    return PS_OK;
+    ps_err err = PS_OK;
+    for (int t = 0; t < v->n && err == PS_OK; t++) {
+        const uint32_t dim = v->specs[t].dim;
+        row_piece piece = {.most = PIECE_BYTES / (dim * sizeof(float)) + 1};
+        err = ps_mem_zalloc(&piece.ids, piece.most, sizeof *piece.ids, "rows");
+        if (err == PS_OK)
+            err = ps_mem_zalloc(&piece.weights, piece.most * dim, sizeof *piece.weights,
+                                "rows");
+        if (err == PS_OK) err = row_values_put_table(v, client, t, &piece);
+        free(piece.ids);
+        free(piece.weights);
+    }
+    return err;
 }
 
-static const float *row_values_of(const ps_row_value_table *t, uint32_t dim, int64_t id)
+static const void *row_values_of(const ps_row_value_table *t, uint64_t row, int64_t id)
 {
     uint64_t first = 0, end = t->n;
     while (first < end) {
         const uint64_t middle = first + (end - first) / 2;
-        if (t->ids[middle] == id) return t->weights + middle * dim;
-        if (t->ids[middle] < id)
+        const int64_t found = row_values_id(t, middle);
+        if (found == id) return (const char *)t->weights + middle * row;
+        if (found < id)
             first = middle + 1;
         else
             end = middle;
@@ -215,7 +251,7 @@ void ps_row_values_read(const ps_row_values *v, int table, uint64_t n, const int
 {
     const uint32_t dim = v->specs[table].dim;
     for (uint64_t i = 0; i < n; i++, out += dim) {
-        const float *row = row_values_of(&v->tables[table], dim, ids[i]);
+        const void *row = row_values_of(&v->tables[table], dim * sizeof *out, ids[i]);
         if (row)
             memcpy(out, row, dim * sizeof *out);
         else

@@ -11,28 +11,31 @@
 
 #include "model_spec.h"
 #include "row_client.h"
+#include "safetensors.h"
 
 typedef struct ps_row_value_table {
     uint64_t n;
-    int64_t *ids; // (n); owned, as weights
-    float *weights;
+    const void *ids, *weights; // in the file; not aligned
 } ps_row_value_table;
 
+/* A file that is mapped: it takes no memory that the system could not have back. */
 typedef struct ps_row_values {
     const ps_row_spec *specs;   // (n) borrowed
     ps_row_value_table *tables; // (n) owned
     int n;
+    ps_st_file file;
 } ps_row_values;
 
 /* The file beside a file of weights. */
 void ps_row_values_path(const char *weights, char path[PATH_MAX]);
 
-/* Takes all rows from the servers, between two steps; in memory once. */
+/* Takes all rows from the servers, between two steps. They lie beside the file until they
+ * are in it, as row_spool.h says. */
 ps_err ps_row_values_save(const char *path, ps_row_client *client,
                           const ps_model_spec *spec);
 
 /* FORMAT, IO: the file has not the rows of such tables. v is safe for fini. */
-ps_err ps_row_values_load(ps_row_values *v, const char *path, const ps_model_spec *spec);
+ps_err ps_row_values_open(ps_row_values *v, const char *path, const ps_model_spec *spec);
 void ps_row_values_fini(ps_row_values *v); // safe on a zeroed one
 
 /* Gives them to the servers, before the first step. */

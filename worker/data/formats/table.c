@@ -1,10 +1,10 @@
 #include "table.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "file_at.h"
 #include "hash.h"
 #include "mem.h"
 
@@ -67,6 +67,8 @@ ps_err ps_table_text(ps_table_column *c, const char *text, ps_cell *out)
 
 /* --- lines ------------------------------------------------------------------------- */
 
+static const char temporary_name[] = "data.stream: the temporary file of a table";
+
 /* A file without a name, which ends with the process. */
 static ps_err open_unnamed(ps_table *t, const char *folder)
 {
@@ -110,20 +112,6 @@ static size_t line_bytes(const ps_table *t)
     return (size_t)t->n_columns * sizeof(ps_cell);
 }
 
-static ps_err transfer(const ps_table *t, bool writes, void *bytes, size_t n, off_t at)
-{
-    for (size_t done = 0; done < n;) {
-        char *from = (char *)bytes + done;
-        const ssize_t got = writes ? pwrite(t->fd, from, n - done, at + (off_t)done)
-                                   : pread(t->fd, from, n - done, at + (off_t)done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0)
-            return ps_err_errno(PS_ERR_IO, "data.stream: the temporary file of a table");
-        done += (size_t)got;
-    }
-    return PS_OK;
-}
-
 /* Lines that are not in the file yet. */
 static int64_t lines_held(const ps_table *t)
 {
@@ -132,8 +120,8 @@ static int64_t lines_held(const ps_table *t)
 
 static ps_err table_write_lines(ps_table *t)
 {
-    PS_TRY(transfer(t, true, t->cells, (size_t)lines_held(t) * line_bytes(t),
-                    (off_t)((size_t)t->n_written * line_bytes(t))));
+    PS_TRY(ps_file_write_at(t->fd, temporary_name, (size_t)t->n_written * line_bytes(t),
+                            t->cells, (size_t)lines_held(t) * line_bytes(t)));
     t->n_written = t->n;
     return PS_OK;
 }
@@ -205,8 +193,9 @@ ps_err ps_table_row(const ps_table *t, int64_t i, ps_cell *room, const ps_cell *
 {
     *out = room;
     if (t->fd >= 0)
-        return transfer(t, false, room, line_bytes(t),
-                        (off_t)((size_t)line_at(t, i) * line_bytes(t)));
+        return ps_file_read_at(t->fd, temporary_name,
+                               (size_t)line_at(t, i) * line_bytes(t), room,
+                               line_bytes(t));
     *out = t->cells + i * t->n_columns;
     return PS_OK;
 }
@@ -220,8 +209,8 @@ static ps_err scan_block(ps_table_scan *s, int64_t line)
         PS_TRY(ps_mem_zalloc(&s->block, (size_t)most, line_bytes(t), "lines of a table"));
     s->first = line;
     s->n = left < most ? left : most;
-    return transfer(t, false, s->block, (size_t)s->n * line_bytes(t),
-                    (off_t)((size_t)line * line_bytes(t)));
+    return ps_file_read_at(t->fd, temporary_name, (size_t)line * line_bytes(t), s->block,
+                           (size_t)s->n * line_bytes(t));
 }
 
 ps_err ps_table_scan_line(ps_table_scan *s, int64_t i, const ps_cell **out)
@@ -243,7 +232,8 @@ ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell)
 {
     const size_t at = (size_t)(line_at(t, i) * t->n_columns + column);
     if (t->fd >= 0)
-        return transfer(t, true, &cell, sizeof cell, (off_t)(at * sizeof cell));
+        return ps_file_write_at(t->fd, temporary_name, at * sizeof cell, &cell,
+                                sizeof cell);
     t->cells[at] = cell;
     return PS_OK;
 }
