@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -369,22 +370,43 @@ static ps_err wait_for_goodbyes(ps_server *s)
     return PS_OK;
 }
 
+/* A list of what it has of each embedding table; NULL where there is none. */
+static json_t *server_tables_json(ps_server *s)
+{
+    ps_row_figure_list tables = {0};
+    json_t *list = NULL;
+    if (ps_server_tables(s, &tables) == PS_OK && tables.n > 0) list = json_array();
+    for (uint32_t t = 0; list && t < tables.n; t++) {
+        const ps_row_figure *f = &tables.of[t];
+        json_array_append_new(
+            list, json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", f->name, "rows",
+                            (json_int_t)f->rows, "bytes", (json_int_t)f->bytes, "stepped",
+                            (json_int_t)f->stepped, "dropped", (json_int_t)f->dropped));
+    }
+    free(tables.of);
+    return list;
+}
+
 static ps_err put_stats(ps_server *s)
 {
     ps_shard_stats stats;
     ps_server_get_stats(s, &stats);
-    char json[512];
     const ps_job_key key = ps_job_key_stats(ps_member_rank(s->member));
-    int n = snprintf(json, sizeof json,
-                     "{\"rank\": %d, \"shards\": %d, \"peak_rss_bytes\": %" PRIu64
-                     ", \"bytes_received\": %" PRIu64 ", \"bytes_sent\": %" PRIu64
-                     ", \"pushes\": %" PRIu64 ", \"repeated\": %" PRIu64
-                     ", \"strangers\": %" PRIu64 "}",
-                     ps_member_rank(s->member), s->n_shards, ps_procstat_peak_rss(),
-                     stats.bytes_received, stats.bytes_sent, stats.pushes, stats.repeated,
-                     stats.strangers);
-    return ps_member_put(s->member, key.text, json, (size_t)n,
-                         ps_deadline_in_ms(STATS_TIMEOUT_MS));
+    json_t *json = json_pack(
+        "{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", ps_member_rank(s->member),
+        "shards", s->n_shards, "peak_rss_bytes", (json_int_t)ps_procstat_peak_rss(),
+        "bytes_received", (json_int_t)stats.bytes_received, "bytes_sent",
+        (json_int_t)stats.bytes_sent, "pushes", (json_int_t)stats.pushes, "repeated",
+        (json_int_t)stats.repeated, "strangers", (json_int_t)stats.strangers);
+    json_t *tables = server_tables_json(s);
+    if (tables) json_object_set_new(json, "tables", tables);
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    if (!text) return ps_err_set(PS_ERR_NOMEM, "no memory for the server's figures");
+    const ps_err err = ps_member_put(s->member, key.text, text, strlen(text),
+                                     ps_deadline_in_ms(STATS_TIMEOUT_MS));
+    free(text);
+    return err;
 }
 
 ps_err ps_server_wait(ps_server *s)
@@ -443,6 +465,14 @@ void ps_server_sample(void *server, ps_metric_values *v)
     ps_metric_set(v, PS_METRIC_ROWS_BYTES, (double)stats.rows_bytes);
     ps_metric_set(v, PS_METRIC_ROWS_STEPPED, (double)stats.rows_stepped);
     ps_metric_set(v, PS_METRIC_ROWS_DROPPED, (double)stats.rows_dropped);
+}
+
+ps_err ps_server_tables(void *server, ps_row_figure_list *tables)
+{
+    const ps_server *s = server;
+    for (int i = 0; i < s->n_shards; i++)
+        PS_TRY(ps_shard_add_tables(s->shards[i], tables));
+    return PS_OK;
 }
 
 void ps_server_stop(ps_server *s)

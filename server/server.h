@@ -52,6 +52,7 @@ void ps_server_get_stats(const ps_server *server, ps_shard_stats *out);
 
 /* For ps_monitor_attach; server is a ps_server. */
 void ps_server_sample(void *server, ps_metric_values *values);
+ps_err ps_server_tables(void *server, ps_row_figure_list *tables);
 
 /* Ends the shards, which use the member. */
 void ps_server_stop(ps_server *server);

@@ -126,7 +126,7 @@ static ps_err join_and_serve(ps_server *server, service *s)
     snprintf(role, sizeof role, "server/%d", rank);
     ps_log_set_role(role);
     ps_metric_set(ps_monitor_values(s->monitor), PS_METRIC_REJOINS, (double)s->rejoins);
-    ps_monitor_attach(s->monitor, member, ps_server_sample, server);
+    ps_monitor_attach(s->monitor, member, ps_server_sample, ps_server_tables, server);
     ps_err err = ps_trace_of_job(cfg, s->cli->out, s->cli->incarnation, PS_ROLE_SERVER,
                                  rank, member);
     if (err == PS_OK) err = server_main_say_again(s, member);

@@ -711,6 +711,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a shard"));
     s->o = *options;
     ps_err err;
+    PS_TRY_GOTO(ps_row_figures_init(&s->tables), err, out);
     PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
     PS_TRY_GOTO(ps_event_init(&s->wake), err, out);
     if (knows_plan(s)) PS_TRY_GOTO(shard_learn(s), err, out);
@@ -811,6 +812,11 @@ void ps_shard_get_stats(const ps_shard *s, ps_shard_stats *out)
     };
 }
 
+ps_err ps_shard_add_tables(ps_shard *s, ps_row_figure_list *tables)
+{
+    return ps_row_figures_add(&s->tables, tables);
+}
+
 static void shard_end_thread(ps_shard *s)
 {
     if (s->started) pthread_join(s->thread, NULL);
@@ -844,6 +850,7 @@ void ps_shard_destroy(ps_shard **pointer)
     ps_shard_memory_fini(s);
     ps_event_fini(&s->stop);
     ps_event_fini(&s->wake);
+    ps_row_figures_fini(&s->tables);
     free(s);
     *pointer = NULL;
 }

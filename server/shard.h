@@ -7,6 +7,7 @@
 #include "gate.h"
 #include "member.h"
 #include "plan.h"
+#include "row_figures.h"
 #include "rows_keeper.h"
 #include "shm_door.h"
 #include "step_rule.h"
@@ -76,6 +77,9 @@ typedef struct ps_shard_stats {
 
 /* From any thread. */
 void ps_shard_get_stats(const ps_shard *shard, ps_shard_stats *out);
+
+/* Adds what it has of each embedding table. From any thread. NOMEM. */
+ps_err ps_shard_add_tables(ps_shard *shard, ps_row_figure_list *tables);
 
 /* Of a paused one: gives up the table, until the next start. */
 void ps_shard_clear(ps_shard *shard);

@@ -56,6 +56,7 @@ struct ps_shard_rows {
     ps_row_table *tables; // the store's
     uint64_t *made;       // the store's
     ps_row_step *steps;   // by table: scratch
+    uint64_t *dropped;    // by table: scratch, before the step
     uint64_t *at;         // by rank: scratch, where its gradients of a table begin
     const float **grads;  // by rank: scratch
     rows_peer *peers;     // by rank
@@ -84,6 +85,7 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     ps_shard_rows *r;
     ps_secret secret;
     ps_row_key key;
+    PS_TRY(ps_row_figures_begin(&s->tables, specs, (uint32_t)n));
     if (n == 0) return PS_OK;
     PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
     s->rows = r;
@@ -94,6 +96,7 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
                                ps_row_first_partition(s->index, shards),
                                ps_row_first_partition(s->index + 1, shards), &r->store));
     PS_TRY(ps_mem_zalloc(&r->steps, (size_t)n, sizeof *r->steps, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->dropped, (size_t)n, sizeof *r->dropped, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->peers, workers, sizeof *r->peers, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->grads, workers, sizeof *r->grads, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
@@ -157,6 +160,7 @@ void ps_shard_rows_close(ps_shard *s)
     for (int i = 0; i < r->n_spare; i++)
         free(r->spare[i].body);
     free(r->steps);
+    free(r->dropped);
     free(r->at);
     free(r->grads);
     free(r->peers);
@@ -637,9 +641,18 @@ static uint64_t rows_dropped(ps_row_table *table)
 /* For those who watch the job. */
 static void rows_count(ps_shard *s)
 {
+    ps_shard_rows *r = s->rows;
     uint64_t rows = 0, bytes = 0;
-    for (uint32_t t = 0; t < s->rows->n; t++) {
-        const ps_row_stats *stats = ps_row_table_stats(&s->rows->tables[t]);
+    for (uint32_t t = 0; t < r->n; t++) {
+        const ps_row_stats *stats = ps_row_table_stats(&r->tables[t]);
+        const ps_row_figure now = {.rows = stats->rows,
+                                   .bytes = stats->bytes,
+                                   .stepped = r->steps[t].touched.n,
+                                   .dropped =
+                                       rows_dropped(&r->tables[t]) - r->dropped[t]};
+        ps_row_figures_count(&s->tables, t, &now);
+        ps_counter_add(&s->rows_stepped, now.stepped);
+        ps_counter_add(&s->rows_dropped, now.dropped);
         rows += stats->rows;
         bytes += stats->bytes;
     }
@@ -661,10 +674,8 @@ static ps_err rows_apply(ps_shard *s)
         r->made[t] += any;
         const ps_row_update update = {
             .lr = first.rates[t], .t = r->made[t], .step = r->step};
-        const uint64_t dropped = rows_dropped(&r->tables[t]);
+        r->dropped[t] = rows_dropped(&r->tables[t]);
         PS_TRY(ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads));
-        ps_counter_add(&s->rows_stepped, r->steps[t].touched.n);
-        ps_counter_add(&s->rows_dropped, rows_dropped(&r->tables[t]) - dropped);
     }
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
         PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));

@@ -180,11 +180,29 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
     json_object_set_new(o, "stopped_early", json_boolean(r->stopped_early));
 }
 
+/* Adds a server's figures of the embedding tables to those of all. */
+static void summary_add_tables(json_t *sum, const json_t *tables)
+{
+    static const char *const keys[] = {"rows", "bytes", "stepped", "dropped"};
+    for (size_t t = 0; t < json_array_size(tables); t++) {
+        const json_t *one = json_array_get(tables, t);
+        if (t == json_array_size(sum))
+            json_array_append_new(sum, json_deep_copy(one));
+        else
+            for (int k = 0; k < 4; k++) {
+                json_t *all = json_object_get(json_array_get(sum, t), keys[k]);
+                json_integer_set(all,
+                                 json_integer_value(all) +
+                                     json_integer_value(json_object_get(one, keys[k])));
+            }
+    }
+}
+
 /* Every server's own figures, and the largest of the servers' memory peaks. */
 static void put_servers(json_t *o, const ps_summary *s)
 {
     json_int_t peak = 0;
-    json_t *list = json_array();
+    json_t *list = json_array(), *tables = json_array();
     for (int i = 0; i < s->servers && s->server_stats; i++) {
         json_t *one = s->server_stats[i] ? json_loads(s->server_stats[i], 0, NULL) : NULL;
         if (!json_is_object(one)) {
@@ -193,11 +211,14 @@ static void put_servers(json_t *o, const ps_summary *s)
         }
         json_int_t rss = json_integer_value(json_object_get(one, "peak_rss_bytes"));
         if (rss > peak) peak = rss;
+        summary_add_tables(tables, json_object_get(one, "tables"));
         json_array_append_new(list, one);
     }
     json_object_set_new(o, "server_peak_rss_bytes",
                         peak > 0 ? json_integer(peak) : json_null());
     json_object_set_new(o, "server_stats", list);
+    if (json_array_size(tables) > 0) json_object_set(o, "tables", tables);
+    json_decref(tables);
 }
 
 /* The members that all others waited for, and in which steps. */

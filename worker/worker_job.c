@@ -191,7 +191,7 @@ static ps_err worker_job_join(job *j)
     j->member = ps_session_member(j->session);
     PS_TRY(end_data(j));
     ps_metric_set(ps_monitor_values(j->monitor), PS_METRIC_REJOINS, (double)j->rejoins);
-    ps_monitor_attach(j->monitor, j->member, NULL, NULL);
+    ps_monitor_attach(j->monitor, j->member, NULL, NULL, NULL);
     set_workers(j, ps_session_world_size(j->session));
     j->sampler.rank = j->rank = ps_session_rank(j->session);
     if (!j->member) return PS_OK;

@@ -1,8 +1,11 @@
 #include "metric_text.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A label's value: backslash, quote and newline are escaped; other control characters
  * become spaces. */
@@ -20,26 +23,78 @@ static void write_label(FILE *f, const char *name, const char *value)
     fputc('"', f);
 }
 
-static void write_labels(FILE *f, const ps_metric_labels *l)
+/* table: NULL: of the process. */
+static void write_labels(FILE *f, const ps_metric_labels *l, const char *table)
 {
     fputc('{', f);
     write_label(f, "job_name", l->job);
     fputc(',', f);
     write_label(f, "role", l->role);
-    fprintf(f, ",rank=\"%d\"}", l->rank);
+    fprintf(f, ",rank=\"%d\"", l->rank);
+    if (table) {
+        fputc(',', f);
+        write_label(f, "table", table);
+    }
+    fputc('}', f);
+}
+
+static void write_kind(FILE *f, const ps_metric_entry *e)
+{
+    fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", e->export_name, e->help, e->export_name,
+            e->kind == PS_METRIC_COUNTER ? "counter" : "gauge");
 }
 
 static void write_metric(FILE *f, const ps_metric_entry *e, double value,
                          const ps_metric_labels *l)
 {
-    fprintf(f, "# HELP %s %s\n# TYPE %s %s\n%s", e->export_name, e->help, e->export_name,
-            e->kind == PS_METRIC_COUNTER ? "counter" : "gauge", e->export_name);
-    write_labels(f, l);
+    write_kind(f, e);
+    fputs(e->export_name, f);
+    write_labels(f, l, NULL);
     fprintf(f, " %.17g\n", value * e->factor);
 }
 
-ps_err ps_metric_text(const double values[PS_METRICS], const ps_metric_labels *labels,
-                      char **out)
+/* The figures of each table. */
+static const struct {
+    ps_metric_entry entry;
+    size_t at; // in a ps_row_figure
+} table_metrics[] = {
+    {{.export_name = "pstrain_table_rows",
+      .kind = PS_METRIC_GAUGE,
+      .help = "rows of an embedding table that a server stores"},
+     offsetof(ps_row_figure, rows)},
+    {{.export_name = "pstrain_table_bytes",
+      .kind = PS_METRIC_GAUGE,
+      .help = "memory that they take, with their optimizer's state and index"},
+     offsetof(ps_row_figure, bytes)},
+    {{.export_name = "pstrain_table_rows_stepped_total",
+      .kind = PS_METRIC_COUNTER,
+      .help = "rows of an embedding table that had a gradient: the distinct ids of each "
+              "step"},
+     offsetof(ps_row_figure, stepped)},
+    {{.export_name = "pstrain_table_rows_dropped_total",
+      .kind = PS_METRIC_COUNTER,
+      .help = "rows of an embedding table that expired or were evicted"},
+     offsetof(ps_row_figure, dropped)}};
+
+static void write_tables(FILE *f, const ps_row_figure_list *tables,
+                         const ps_metric_labels *l)
+{
+    const size_t n = sizeof table_metrics / sizeof *table_metrics;
+    for (size_t k = 0; tables->n > 0 && k < n; k++) {
+        write_kind(f, &table_metrics[k].entry);
+        for (uint32_t t = 0; t < tables->n; t++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&tables->of[t] + table_metrics[k].at,
+                   sizeof value);
+            fputs(table_metrics[k].entry.export_name, f);
+            write_labels(f, l, tables->of[t].name);
+            fprintf(f, " %" PRIu64 "\n", value);
+        }
+    }
+}
+
+ps_err ps_metric_text(const double values[PS_METRICS], const ps_row_figure_list *tables,
+                      const ps_metric_labels *labels, char **out)
 {
     static const ps_metric_entry info = {.export_name = "pstrain_info",
                                          .factor = 1,
@@ -51,6 +106,7 @@ ps_err ps_metric_text(const double values[PS_METRICS], const ps_metric_labels *l
     write_metric(f, &info, 1, labels);
     for (int i = 0; i < PS_METRICS; i++)
         if (!isnan(values[i])) write_metric(f, &ps_metric_table[i], values[i], labels);
+    write_tables(f, tables, labels);
     const bool failed = ferror(f);
     if (fclose(f) == 0 && !failed) return PS_OK;
     free(*out);

@@ -33,6 +33,7 @@ struct ps_monitor {
     int rank; // -1: it has not joined yet
     ps_member *member;
     ps_monitor_sample *sample;
+    ps_monitor_tables *tables;
     void *ctx;
 };
 
@@ -41,13 +42,17 @@ struct ps_monitor {
 static ps_err get_metrics(ps_monitor *m, ps_http_answer *out)
 {
     double values[PS_METRICS];
+    ps_row_figure_list tables = {0};
     pthread_mutex_lock(&m->lock);
     const ps_metric_labels labels = {
         .job = m->job, .role = ps_role_name(m->role), .rank = m->rank};
+    ps_err err = m->tables ? m->tables(m->ctx, &tables) : PS_OK;
     pthread_mutex_unlock(&m->lock);
     ps_metric_copy(&m->values, values);
     out->type = "text/plain; version=0.0.4; charset=utf-8";
-    return ps_metric_text(values, &labels, &out->body);
+    if (err == PS_OK) err = ps_metric_text(values, &tables, &labels, &out->body);
+    free(tables.of);
+    return err;
 }
 
 /* A list of one group of targets for each member that can be asked
@@ -242,7 +247,7 @@ static void view_alone(ps_monitor *m)
 }
 
 void ps_monitor_attach(ps_monitor *m, ps_member *member, ps_monitor_sample *sample,
-                       void *ctx)
+                       ps_monitor_tables *tables, void *ctx)
 {
     if (!m) return;
     if (!member) view_alone(m);
@@ -251,6 +256,7 @@ void ps_monitor_attach(ps_monitor *m, ps_member *member, ps_monitor_sample *samp
     m->member = member;
     m->rank = member ? ps_member_rank(member) : 0;
     m->sample = sample;
+    m->tables = tables;
     m->ctx = ctx;
     pthread_mutex_unlock(&m->lock);
 }
@@ -263,5 +269,6 @@ void ps_monitor_detach(ps_monitor *m)
     m->attached = false;
     m->member = NULL;
     m->sample = NULL;
+    m->tables = NULL;
     pthread_mutex_unlock(&m->lock);
 }

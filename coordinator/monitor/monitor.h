@@ -15,6 +15,7 @@
 
 #include "job_view.h"
 #include "member.h"
+#include "row_figures.h"
 
 enum { PS_MONITOR_MS = 250 };
 
@@ -39,10 +40,13 @@ ps_job_view *ps_monitor_view(ps_monitor *m);
 /* Sets what only changes while somebody looks. Called by the monitor's thread. */
 typedef void ps_monitor_sample(void *ctx, ps_metric_values *values);
 
-/* The process is a member from now on. member NULL: it is alone in its job. sample may be
- * NULL. Both are used until detach. */
+/* Copies what there is of embedding tables. */
+typedef ps_err ps_monitor_tables(void *ctx, ps_row_figure_list *tables);
+
+/* The process is a member from now on. member NULL: it is alone in its job. sample and
+ * tables may be NULL. All are used until detach. */
 void ps_monitor_attach(ps_monitor *m, ps_member *member, ps_monitor_sample *sample,
-                       void *ctx);
+                       ps_monitor_tables *tables, void *ctx);
 /* Before the member is destroyed. Tells the newest values once more. */
 void ps_monitor_detach(ps_monitor *m);
 

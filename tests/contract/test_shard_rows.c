@@ -69,6 +69,7 @@ static void open_shard_with(ps_rows_keeper *keeper)
                                 .nonce = NONCE,
                                 .n_workers = WORKERS,
                                 .secrets = t.secrets};
+    assert_ok(ps_row_figures_init(&s->tables));
     assert_ok(ps_shard_rows_open(s, &table, 1));
     assert_ok(ps_shared_mem_init_sparse(&t.arena, PS_ROWS_ARENA_BYTES, "rows"));
     s->peers[1].rows = t.arena.base;
@@ -84,6 +85,7 @@ static void open_shard(void)
 static void close_shard(void)
 {
     ps_shard_rows_close(&t.shard);
+    ps_row_figures_fini(&t.shard.tables);
     ps_shared_mem_fini(&t.arena);
     for (uint32_t r = 0; r < WORKERS; r++)
         ps_zsock_close(&t.worker[r]);

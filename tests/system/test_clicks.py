@@ -1,13 +1,16 @@
 """Jobs with embedding tables, without Python: Criteo's files, DLRM, evaluation, predictions, refusals."""
+import contextlib
 import csv
 import gzip
 import math
 import random
+import re
 import subprocess
 import unittest
+import urllib.request
 from pathlib import Path
 
-from jobs import ROOT, JobTest, read_safetensors, torch_python
+from jobs import ROOT, JobTest, free_port, read_safetensors, torch_python, wait_until
 
 LINES, BATCH, RATE = 120, 16, 0.1
 MODEL = """
@@ -96,6 +99,38 @@ class Clicks(JobTest):
         chances = zip([float(row["probability_0"]) for row in new], clicks(LINES))
         loss = -sum(math.log(p if line[0] == "1" else 1 - p) for p, line in chances) / LINES
         self.assertAlmostEqual(loss, self.records()[-1]["test_loss"], 4)
+
+    def test_figures_of_tables(self):
+        """summary.json: of each table, all servers' rows, and the distinct ids of each step."""
+        self.psrun("-s", "2", "-w", "1", self.job())
+        lines = [line.rstrip("\n").split("\t") for line in clicks(LINES)]
+        rows = read_safetensors(self.path("out", "model.rows.safetensors"))[0]
+        tables = self.summary()["tables"]
+        self.assertEqual([t["name"] for t in tables], [f"pairs.rows.C{k}" for k in range(1, 27)])
+        for k, table in enumerate(tables):
+            ids = [line[14 + k] for line in lines]
+            self.assertEqual(table["rows"], len(set(ids)))
+            self.assertEqual(table["rows"], rows[table["name"] + ".ids"][1][0])
+            self.assertEqual(table["stepped"], sum(len(set(ids[at:at + BATCH])) for at in range(0, LINES, BATCH)))
+            self.assertEqual(table["dropped"], 0)
+            self.assertGreater(table["bytes"], table["rows"] * 2 * 4 * 4)  # 4 numbers, each with Adagrad's sum
+
+    def test_figures_while_it_runs(self):
+        """/metrics of a server has each table."""
+        port = free_port()
+        job = self.start_psrun("-s", "1", "-w", "1", self.job(), "train.epochs=1000000", f"metrics.port={port}")
+
+        def text():
+            self.assertIsNone(job.poll())
+            with contextlib.suppress(OSError):
+                return urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+
+        name = re.compile(r'^pstrain_table_rows_stepped_total\{.*role="server",rank="0",table="pairs.rows.C26"\} [1-9]', re.M)
+        try:
+            wait_until(lambda: name.search(text() or ""), "no figures of tables")
+        finally:
+            job.terminate()
+            job.communicate()
 
     def test_it_runs_at_once(self):
         said = self.psrun("-s", "2", "-w", "2", ROOT / "configs/criteo-dlrm.yaml", "data.samples=4096",
