@@ -425,25 +425,45 @@ static ps_err print_labels(const ps_check_data_options *o, FILE *out)
     return PS_OK;
 }
 
+/* The different ids of each column. */
+static ps_err collect_ids(const ps_dataset *set, ps_row_set *ids)
+{
+    char *sample = NULL;
+    uint32_t at;
+    ps_err err = PS_OK;
+    if (set->stream)
+        PS_TRY(ps_mem_zalloc(&sample, ps_sample_file_room(set->stream), 1, "a sample"));
+    for (int64_t i = 0; i < set->n && err == PS_OK; i++) {
+        const void *of = set->ids ? set->ids + i * set->n_ids
+                                  : ps_sample_file_more(set->stream, sample);
+        if (!set->ids) err = ps_sample_file_read(set->stream, i, sample);
+        for (int64_t c = 0; c < set->n_ids && err == PS_OK; c++) {
+            uint64_t id;
+            memcpy(&id, (const char *)of + c * (int64_t)sizeof id, sizeof id);
+            err = ps_row_set_add(&ids[c], 1, &id, &at);
+        }
+    }
+    free(sample);
+    return err;
+}
+
 /* Of embedding tables. */
 static ps_err print_ids(const ps_dataset *set, FILE *out)
 {
     uint64_t least = UINT64_MAX, most = 0, sum = 0;
-    uint32_t at;
+    ps_row_set *ids;
+    PS_TRY(ps_mem_zalloc(&ids, (size_t)set->n_ids, sizeof *ids, "ids"));
+    for (int64_t c = 0; c < set->n_ids; c++)
+        ps_row_set_init(&ids[c], PS_ROW_KEY_PLAIN);
+    const ps_err err = collect_ids(set, ids);
     for (int64_t c = 0; c < set->n_ids; c++) {
-        ps_row_set ids;
-        ps_err err = PS_OK;
-        ps_row_set_init(&ids, PS_ROW_KEY_PLAIN);
-        for (int64_t i = 0; i < set->n && err == PS_OK; i++) {
-            const uint64_t id = (uint64_t)set->ids[i * set->n_ids + c];
-            err = ps_row_set_add(&ids, 1, &id, &at);
-        }
-        least = ids.n < least ? ids.n : least;
-        most = ids.n > most ? ids.n : most;
-        sum += ids.n;
-        ps_row_set_fini(&ids);
-        PS_TRY(err);
+        least = ids[c].n < least ? ids[c].n : least;
+        most = ids[c].n > most ? ids[c].n : most;
+        sum += ids[c].n;
+        ps_row_set_fini(&ids[c]);
     }
+    free(ids);
+    PS_TRY(err);
     if (set->n_ids > 0)
         print_item(out, "  ids",
                    "%" PRId64 " columns, C1 to C%" PRId64

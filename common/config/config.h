@@ -119,7 +119,7 @@ typedef struct ps_config_data {
     ps_missing missing;       // likewise
     ps_encoding encoding;     // likewise, of categories
     ps_unreadable unreadable; // pictures
-    bool stream;              // npy, csv: samples stay in a file, however large it is
+    bool stream;              // npy, csv, criteo: samples stay in a file, however large it is
     ps_int_list batch;        // per rank: one value for all, or one per rank; 0: auto
     int64_t global_batch; // samples of a step, for any number of workers; 0: not fixed
     int64_t eval_batch;

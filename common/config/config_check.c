@@ -357,11 +357,12 @@ static ps_err check_data_keys(const ps_config *cfg)
         return key_error(cfg, "data.resize", "has to be [H, W]%s",
                          pictures ? ", or [N] for the shorter side" : "");
     if (d->crop.n > 2) return key_error(cfg, "data.crop", "has to be [H, W] or [N]");
-    if (d->stream && d->kind != PS_DATA_NPY && d->kind != PS_DATA_CSV)
+    if (d->stream && d->kind != PS_DATA_NPY && d->kind != PS_DATA_CSV &&
+        d->kind != PS_DATA_CRITEO)
         return key_error(
             cfg, "data.stream",
-            "reads samples from an .npy or a .csv file: set data.kind npy or "
-            "csv, or remove data.stream");
+            "reads samples of data.kind npy, csv or criteo: set one of them, or remove "
+            "data.stream");
     if (strcmp(d->test_by, "random") != 0 && strcmp(d->test_by, "order") != 0 &&
         !d->target[0])
         return key_error(cfg, "data.test_by",

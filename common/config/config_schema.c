@@ -176,9 +176,9 @@ const ps_config_key ps_config_keys[] = {
     WORD("data.unreadable", data.unreadable, JOB, WARNED, ps_unreadable_words, "error",
          "image_folder: a picture that cannot be read is an error, or is left out and counted"),
     BOOL("data.stream", data.stream, LOCAL, FREE, "false",
-         "npy, csv: read samples from a file when a batch needs them, so that they may be larger "
-         "than the memory; an npy file must not be compressed; of a csv file the cells are first "
-         "written into a temporary file beside it, or in /var/tmp"),
+         "npy, csv, criteo: read samples from a file when a batch needs them, so that they may be "
+         "larger than the memory; an npy file must not be compressed; of a csv or criteo file the "
+         "cells are first written into a temporary file beside it, or in /var/tmp"),
     INTS("data.batch", data.batch, JOB, WARNED, 0, 1 << 24, "[64]",
          "samples per micro-batch of a worker: one number for all, or one per rank; auto (or 0): "
          "data.global_batch, or 64 per worker, divided after each epoch by the workers' measured "

@@ -100,6 +100,22 @@ class Clicks(JobTest):
         loss = -sum(math.log(p if line[0] == "1" else 1 - p) for p, line in chances) / LINES
         self.assertAlmostEqual(loss, self.records()[-1]["test_loss"], 4)
 
+    def test_samples_that_stay_in_a_file(self):
+        """data.stream: the same files, by any number of threads, of parts and shares of the lines; the same report."""
+        job = self.job()
+        for n, settings in enumerate(([], ["data.train=clicks.txt,clicks.txt.gz@30-199", "data.shuffle=true"],
+                                      ["data.test=20%", "data.test_by=random", "data.shuffle=true"])):
+            files = []
+            for stream in ("false", "true"):
+                out = f"out-{n}-{stream}"
+                self.psrun("-s", "2", "-w", "2", job, *settings, f"data.stream={stream}", "data.threads=3", out=out)
+                files.append([Path(self.path(out, name)).read_bytes() for name in ("model.safetensors",
+                                                                                    "model.rows.safetensors")] +
+                             [self.records(out)[-1][key] for key in ("test_loss", "test_auc")])
+            self.assertEqual(*files)
+        said = [self.psrun("--check-data", job, f"data.stream={stream}", out="c") for stream in ("false", "true")]
+        self.assertEqual(*[[line for line in text.splitlines() if " ids " in line] for text in said])
+
     def test_figures_of_tables(self):
         """summary.json: of each table, all servers' rows, and the distinct ids of each step."""
         self.psrun("-s", "2", "-w", "1", self.job())

@@ -84,7 +84,7 @@ class Streamed(JobTest):
     def test_what_cannot_be_streamed_is_refused(self):
         job = (self.path("job.yaml"), "data.stream=true")
         said = self.psrun("-m", "single", *job, "data.kind=idx", code=1)
-        self.assertIn("data.stream: reads samples from an .npy or a .csv file: set data.kind npy or csv, or remove data.stream", said)
+        self.assertIn("data.stream: reads samples of data.kind npy, csv or criteo: set one of them, or remove data.stream", said)
         subprocess.run(["gzip", "-k", self.path("u1.npy")], check=True)
         said = self.psrun("-m", "single", *job, "data.train=u1.npy.gz,y.npy", code=1)
         self.assertIn("u1.npy.gz: is compressed, and data.stream reads samples in any order: unpack it", said)

@@ -46,6 +46,50 @@ IN_FOLDER(lines_of_two_files)
     ps_dataset_fini(&set);
 }
 
+static void check_stored(const ps_dataset *set, int64_t sample, int64_t line)
+{
+    char room[PS_CRITEO_COUNTS * sizeof(float) + PS_CRITEO_IDS * sizeof(int64_t)];
+    float counts[PS_CRITEO_COUNTS];
+    int64_t ids[PS_CRITEO_IDS];
+    assert_int_equal(ps_sample_file_room(set->stream), sizeof room);
+    assert_ok(ps_sample_file_read(set->stream, sample, room));
+    memcpy(counts, room, sizeof counts);
+    memcpy(ids, ps_sample_file_more(set->stream, room), sizeof ids);
+    assert_int_equal(set->labels[sample], line % 3 == 0);
+    for (int k = 0; k < PS_CRITEO_COUNTS; k++)
+        assert_true(counts[k] == (float)log1p((double)line));
+    for (int k = 0; k < PS_CRITEO_IDS; k++)
+        assert_int_equal(ids[k], line);
+}
+
+/* data.stream: labels alone are in memory. */
+IN_FOLDER(lines_that_stay_in_a_file)
+{
+    enum { LINES = 9000 };
+    char *text = malloc(LINES * 320), *end = text, count[16], id[16];
+    ps_dataset set;
+    assert_non_null(text);
+    for (int i = 0; i < LINES; i++) {
+        snprintf(count, sizeof count, "%d", i);
+        snprintf(id, sizeof id, "%x", (unsigned)i);
+        end = line_of(end, i % 3 == 0 ? "1" : "0", count, id);
+    }
+    assert_int_equal(temp_write("a.txt", text, (size_t)(end - text)), 0);
+    free(text);
+    char *const paths[] = {folder.name};
+    assert_ok(ps_criteo_open(paths, 1, NULL, &set));
+    assert_int_equal(set.n, LINES);
+    assert_true(!set.values && !set.ids && set.stream);
+    for (int64_t i = 0; i < LINES; i++)
+        check_stored(&set, i, i);
+    static const int64_t rows[] = {0, 5000};
+    assert_ok(ps_dataset_slice(&set, 10, LINES - 1));
+    check_stored(&set, 0, 10);
+    assert_ok(ps_dataset_keep(&set, rows, 2));
+    check_stored(&set, 1, 5010);
+    ps_dataset_fini(&set);
+}
+
 static ps_err parse(const char *label, const char *count, const char *id, ps_dataset *set)
 {
     char text[2048];

@@ -4,12 +4,20 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "csv_lines.h"
+#include "file_at.h"
 #include "mem.h"
 #include "parse_text.h"
 
-enum { FIRST_ROOM = 4096 };
+enum {
+    HELD = 4096, // samples that go into a file at once; room for the first ones
+    VALUES_BYTES = PS_CRITEO_COUNTS * sizeof(float),
+    IDS_BYTES = PS_CRITEO_IDS * sizeof(int64_t),
+    RECORD_BYTES = VALUES_BYTES + IDS_BYTES
+};
+static const char TEMPORARY[] = "data.stream: the temporary file of clicks";
 
 static ps_err criteo_count(const ps_csv_lines *l, int column, float *out)
 {
@@ -35,10 +43,22 @@ static ps_err criteo_id(const ps_csv_lines *l, int column, int64_t *out)
     return PS_OK;
 }
 
+/* Samples on their way into a dataset. With a file, values and ids are those that are not
+ * in it yet. */
+typedef struct criteo_reader {
+    ps_dataset *out;
+    int64_t room;   // of labels; without a file of values and ids, too
+    bool fresh;     // the first line says whether there are labels
+    int fd;         // -1: all stays in memory
+    int64_t n_held; // samples whose values and ids are in memory
+    char *records;  // (HELD) for the file
+} criteo_reader;
+
 /* first: the column of the first count. */
-static ps_err criteo_take(const ps_csv_lines *l, int first, ps_dataset *out)
+static ps_err criteo_take(const ps_csv_lines *l, int first, criteo_reader *r)
 {
-    const int64_t i = out->n;
+    ps_dataset *out = r->out;
+    const int64_t i = r->n_held;
     const char *label = l->fields[0];
     if (l->n_fields != first + PS_CRITEO_COUNTS + PS_CRITEO_IDS)
         return ps_err_set(PS_ERR_FORMAT,
@@ -47,7 +67,7 @@ static ps_err criteo_take(const ps_csv_lines *l, int first, ps_dataset *out)
                           l->path, l->line, l->n_fields, first ? "a label, " : "");
     if (first && ((label[0] != '0' && label[0] != '1') || label[1]))
         return ps_csv_bad_field(l, 0, "a label, 0 or 1");
-    out->labels[i] = first && label[0] == '1';
+    out->labels[out->n] = first && label[0] == '1';
     for (int k = 0; k < PS_CRITEO_COUNTS; k++)
         PS_TRY(
             criteo_count(l, first + k, (float *)out->values + i * PS_CRITEO_COUNTS + k));
@@ -55,50 +75,88 @@ static ps_err criteo_take(const ps_csv_lines *l, int first, ps_dataset *out)
         PS_TRY(
             criteo_id(l, first + PS_CRITEO_COUNTS + k, out->ids + i * PS_CRITEO_IDS + k));
     out->n++;
+    r->n_held++;
     return PS_OK;
 }
 
 /* Room for twice as many samples, or for the first ones. */
-static ps_err criteo_grow(ps_dataset *out, int64_t *room)
+static ps_err criteo_grow(criteo_reader *r)
 {
-    const size_t n = *room > 0 ? 2 * (size_t)*room : FIRST_ROOM;
+    ps_dataset *out = r->out;
+    const size_t n = r->room > 0 ? 2 * (size_t)r->room : HELD;
     struct {
         void **at;
         size_t bytes;
-    } arrays[] = {{&out->values, PS_CRITEO_COUNTS * sizeof(float)},
-                  {(void **)&out->ids, PS_CRITEO_IDS * sizeof *out->ids},
-                  {(void **)&out->labels, sizeof *out->labels}};
-    for (int i = 0; i < 3; i++) {
+    } arrays[] = {{(void **)&out->labels, sizeof *out->labels},
+                  {&out->values, PS_CRITEO_COUNTS * sizeof(float)},
+                  {(void **)&out->ids, PS_CRITEO_IDS * sizeof *out->ids}};
+    for (int i = 0; i < (r->fd >= 0 && r->room > 0 ? 1 : 3); i++) {
         void *more = realloc(*arrays[i].at, n * arrays[i].bytes);
         if (!more)
-            return ps_err_set(PS_ERR_NOMEM, "no memory for %zu samples of %zu bytes", n,
-                              arrays[i].bytes);
+            return ps_err_set(PS_ERR_NOMEM,
+                              "no memory for %zu samples of %zu bytes; data.stream=true "
+                              "keeps them in a file",
+                              n, arrays[i].bytes);
         *arrays[i].at = more;
     }
-    *room = (int64_t)n;
+    r->room = (int64_t)n;
     return PS_OK;
 }
 
-/* All lines; fini of the lines is the caller's. fresh: the first line says whether there
- * are labels. */
-static ps_err criteo_take_all(ps_csv_lines *l, bool fresh, int64_t *room, ps_dataset *out)
+/* What is held goes into the file. */
+static ps_err criteo_write(criteo_reader *r)
 {
+    const float *values = r->out->values;
+    for (int64_t i = 0; i < r->n_held; i++) {
+        char *record = r->records + i * RECORD_BYTES;
+        memcpy(record, values + i * PS_CRITEO_COUNTS, VALUES_BYTES);
+        memcpy(record + VALUES_BYTES, r->out->ids + i * PS_CRITEO_IDS, IDS_BYTES);
+    }
+    const uint64_t written = (uint64_t)(r->out->n - r->n_held);
+    PS_TRY(ps_file_write_at(r->fd, TEMPORARY, written * RECORD_BYTES, r->records,
+                            (uint64_t)r->n_held * RECORD_BYTES));
+    r->n_held = 0;
+    return PS_OK;
+}
+
+/* All lines; fini of the lines is the caller's. */
+static ps_err criteo_take_all(ps_csv_lines *l, criteo_reader *r)
+{
+    ps_dataset *out = r->out;
     l->separator = '\t';
     for (;;) {
         PS_TRY(ps_csv_lines_next(l));
         if (l->n_fields == 0) return PS_OK;
-        if (fresh && out->n == 0)
+        if (r->fresh && out->n == 0)
             out->answered = l->n_fields != PS_CRITEO_COUNTS + PS_CRITEO_IDS;
-        if (out->n == *room) PS_TRY(criteo_grow(out, room));
-        PS_TRY(criteo_take(l, out->answered ? 1 : 0, out));
+        if (r->fd >= 0 && r->n_held == HELD) PS_TRY(criteo_write(r));
+        if (out->n == r->room) PS_TRY(criteo_grow(r));
+        PS_TRY(criteo_take(l, out->answered ? 1 : 0, r));
     }
 }
 
-static ps_err criteo_end(ps_err err, const char *name, ps_dataset *out)
+/* The samples are in the file, which becomes the dataset's. */
+static ps_err criteo_use_file(criteo_reader *r)
 {
-    if (err == PS_OK && out->n == 0)
+    ps_dataset *out = r->out;
+    PS_TRY(criteo_write(r));
+    free(out->values);
+    free(out->ids);
+    out->values = NULL;
+    out->ids = NULL;
+    const int fd = r->fd;
+    r->fd = -1;
+    return ps_sample_file_of(fd, TEMPORARY, PS_CRITEO_COUNTS, IDS_BYTES, &out->stream);
+}
+
+static ps_err criteo_end(ps_err err, const char *name, criteo_reader *r)
+{
+    if (err == PS_OK && r->out->n == 0)
         err = ps_err_set(PS_ERR_FORMAT, "%s: no samples", name);
-    if (err != PS_OK) ps_dataset_fini(out);
+    if (err == PS_OK && r->fd >= 0) err = criteo_use_file(r);
+    if (r->fd >= 0) close(r->fd);
+    free(r->records);
+    if (err != PS_OK) ps_dataset_fini(r->out);
     return err;
 }
 
@@ -107,40 +165,67 @@ static const ps_dataset criteo_empty = {.dims = {1, {PS_CRITEO_COUNTS}},
                                         .n_ids = PS_CRITEO_IDS,
                                         .answered = true};
 
-static ps_err criteo_read_file(const char *path, bool fresh, int64_t *room,
-                               ps_dataset *out)
+static ps_err criteo_read_file(const char *path, criteo_reader *r)
 {
     ps_csv_lines lines;
     ps_err err = ps_csv_lines_open(&lines, path);
-    if (err == PS_OK) err = criteo_take_all(&lines, fresh, room, out);
+    if (err == PS_OK) err = criteo_take_all(&lines, r);
     ps_csv_lines_fini(&lines);
     return err;
 }
 
+static ps_err criteo_read_files(char *const *paths, int n_paths, criteo_reader *r)
+{
+    ps_err err = PS_OK;
+    for (int i = 0; i < n_paths && err == PS_OK; i++)
+        err = criteo_read_file(paths[i], r);
+    return criteo_end(err, paths[0], r);
+}
+
 ps_err ps_criteo_read(char *const *paths, int n_paths, ps_dataset *out)
 {
-    int64_t room = 0;
-    ps_err err = PS_OK;
+    criteo_reader r = {.out = out, .fd = -1};
     *out = criteo_empty;
-    for (int i = 0; i < n_paths && err == PS_OK; i++)
-        err = criteo_read_file(paths[i], false, &room, out);
-    return criteo_end(err, paths[0], out);
+    return criteo_read_files(paths, n_paths, &r);
+}
+
+/* Beside the first file. */
+static ps_err criteo_open_temporary(const char *path, criteo_reader *r)
+{
+    char *folder;
+    PS_TRY(ps_mem_zalloc(&r->records, HELD, RECORD_BYTES, "samples"));
+    PS_TRY(ps_data_path(".", path, &folder));
+    *strrchr(folder, '/') = '\0';
+    const ps_err err = ps_data_temporary(folder[0] ? folder : "/", &r->fd);
+    free(folder);
+    return err;
+}
+
+ps_err ps_criteo_open(char *const *paths, int n_paths, const ps_wanted *wanted,
+                      ps_dataset *out)
+{
+    criteo_reader r = {.out = out, .fd = -1};
+    (void)wanted; // labels are 0 and 1
+    *out = criteo_empty;
+    const ps_err err = criteo_open_temporary(paths[0], &r);
+    return err == PS_OK ? criteo_read_files(paths, n_paths, &r)
+                        : criteo_end(err, paths[0], &r);
 }
 
 ps_err ps_criteo_read_new(const char *path, ps_dataset *out)
 {
-    int64_t room = 0;
+    criteo_reader r = {.out = out, .fd = -1, .fresh = true};
     *out = criteo_empty;
-    return criteo_end(criteo_read_file(path, true, &room, out), path, out);
+    return criteo_end(criteo_read_file(path, &r), path, &r);
 }
 
 ps_err ps_criteo_parse_new(const char *name, char *text, uint64_t bytes, ps_dataset *out)
 {
-    int64_t room = 0;
+    criteo_reader r = {.out = out, .fd = -1, .fresh = true};
     ps_csv_lines lines;
     *out = criteo_empty;
     ps_err err = ps_csv_lines_of_text(&lines, name, text, bytes);
-    if (err == PS_OK) err = criteo_take_all(&lines, true, &room, out);
+    if (err == PS_OK) err = criteo_take_all(&lines, &r);
     ps_csv_lines_fini(&lines);
-    return criteo_end(err, name, out);
+    return criteo_end(err, name, &r);
 }

@@ -17,6 +17,11 @@ enum { PS_CRITEO_COUNTS = 13, PS_CRITEO_IDS = 26 };
  * out: values (n, 13), ids (n, 26), labels. */
 ps_err ps_criteo_read(char *const *paths, int n_paths, ps_dataset *out);
 
+/* The same, but values and ids go into a temporary file beside the first one, of which
+ * out->stream reads: values, then ids. In memory is a label for each sample. */
+ps_err ps_criteo_open(char *const *paths, int n_paths, const ps_wanted *wanted,
+                      ps_dataset *out);
+
 /* New samples: of a file, or of a text in memory, which is changed and has room for one
  * more byte (name: for messages). The label may be missing in all lines: then
  * out->answered is false. */

@@ -113,6 +113,17 @@ ps_err ps_data_path(const char *folder, const char *name, char **out)
     return ps_err_set(PS_ERR_NOMEM, "%s: no memory", name);
 }
 
+ps_err ps_data_temporary(const char *folder, int *fd)
+{
+    const char *const folders[] = {folder, "/var/tmp", "/tmp"};
+    *fd = -1;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && *fd < 0; i++)
+        *fd = open(folders[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (*fd >= 0) return PS_OK;
+    return ps_err_errno(PS_ERR_IO,
+                        "data.stream: no temporary file in %s, nor in /var/tmp", folder);
+}
+
 ps_err ps_source_init(ps_source *source, const char *path)
 {
     memset(source, 0, sizeof *source);

@@ -35,6 +35,10 @@ ps_err ps_data_folder(const char *path, const char *config_file, char **out);
 /* folder/name, or name when it is absolute; owned by the caller. */
 ps_err ps_data_path(const char *folder, const char *name, char **out);
 
+/* Opens a file without a name, which ends with the process, in that folder or in
+ * /var/tmp. IO. */
+ps_err ps_data_temporary(const char *folder, int *fd);
+
 /* A file, plain or gzip (recognised by its first bytes), read from start to end. */
 typedef struct ps_source {
     gzFile file;

@@ -56,6 +56,21 @@ fail:
     return err;
 }
 
+ps_err ps_sample_file_of(int fd, const char *name, int64_t count, size_t more,
+                         ps_sample_file **out)
+{
+    ps_err err = ps_mem_zalloc(out, 1, sizeof **out, name);
+    if (err != PS_OK) {
+        close(fd);
+        return err;
+    }
+    **out = (ps_sample_file){
+        .fd = fd, .count = count, .item_bytes = sizeof(float), .more = more};
+    err = ps_mem_strdup(&(*out)->path, name);
+    if (err != PS_OK) ps_sample_file_close(out);
+    return err;
+}
+
 void ps_sample_file_close(ps_sample_file **file)
 {
     ps_sample_file *f = *file;
@@ -69,7 +84,7 @@ void ps_sample_file_close(ps_sample_file **file)
 
 size_t ps_sample_file_room(const ps_sample_file *f)
 {
-    return (size_t)f->count * (size_t)f->item_bytes;
+    return (size_t)f->count * (size_t)f->item_bytes + f->more;
 }
 
 ps_err ps_sample_file_keep(ps_sample_file *f, const int64_t *rows, int64_t n)
@@ -154,4 +169,9 @@ ps_err ps_sample_file_read(const ps_sample_file *f, int64_t index, void *room)
             memcpy((char *)room + i * (int64_t)sizeof single, &single, sizeof single);
         }
     return sample_file_check_finite(f, index, room);
+}
+
+const void *ps_sample_file_more(const ps_sample_file *f, const void *room)
+{
+    return (const char *)room + f->count * (int64_t)sizeof(float);
 }

@@ -18,12 +18,17 @@ typedef struct ps_sample_file {
     int64_t *kept;   // (samples) which of those from first on; owned; NULL: all
     int64_t count;   // values of a sample
     int item_bytes;  // of a value in the file: 1 (uint8), 4 (float32), 8 (float64)
+    size_t more;     // bytes behind a sample's values
 } ps_sample_file;
 
 /* Opens path; from: the file's place of its n samples, of count values each. FORMAT when
  * the file is larger or smaller than that. *out is owned by the caller. */
 ps_err ps_sample_file_open(const char *path, uint64_t from, int64_t n, int64_t count,
                            int item_bytes, ps_sample_file **out);
+/* Samples that a reader has written itself: count float32, then `more` bytes each. Takes
+ * fd, also after a failure. name: of the file, for messages. */
+ps_err ps_sample_file_of(int fd, const char *name, int64_t count, size_t more,
+                         ps_sample_file **out);
 void ps_sample_file_close(ps_sample_file **file); // clears the caller's pointer
 
 /* The file's next `samples` samples are no longer part of it: sample 0 follows them. */
@@ -39,9 +44,11 @@ size_t ps_sample_file_room(const ps_sample_file *file);
  * indices: (n). */
 void ps_sample_file_expect(const ps_sample_file *file, const int64_t *indices, int64_t n);
 
-/* Reads a sample into room, which has ps_sample_file_room bytes: uint8, or float32. IO;
+/* Reads a sample into room, which has ps_sample_file_room bytes: uint8, or float32; what
+ * stands behind them in the file follows at ps_sample_file_more. IO;
  * FORMAT when the file has become shorter, NUMERIC for a value that is not finite; each
  * names file and sample. Any number of threads may read at a time. */
 ps_err ps_sample_file_read(const ps_sample_file *file, int64_t index, void *room);
+const void *ps_sample_file_more(const ps_sample_file *file, const void *room);
 
 #endif

@@ -19,7 +19,8 @@ typedef struct ps_dataset {
     ps_sample_file *stream; // (n, dims), read when they are needed; owned
     ps_table *table; // (n) lines, of which samples are made when they are needed ...
     const ps_preprocessing *preprocessing; // ... by this; owned, and borrowed
-    int64_t *ids;           // (n, n_ids) that embedding tables are asked for; owned
+    int64_t *ids; // (n, n_ids) that embedding tables are asked for; owned; NULL: none, or
+                  // behind the values of stream
     int64_t n_ids;          // 0: none
     int32_t *labels;        // (n), 0 .. n_classes - 1, or ignored; owned; NULL: targets
     int64_t n_classes;      // 1 + the largest label

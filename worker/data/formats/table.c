@@ -1,9 +1,9 @@
 #include "table.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "data_files.h"
 #include "file_at.h"
 #include "hash.h"
 #include "mem.h"
@@ -69,22 +69,11 @@ ps_err ps_table_text(ps_table_column *c, const char *text, ps_cell *out)
 
 static const char temporary_name[] = "data.stream: the temporary file of a table";
 
-/* A file without a name, which ends with the process. */
-static ps_err open_unnamed(ps_table *t, const char *folder)
-{
-    const char *const folders[] = {folder, "/var/tmp", "/tmp"};
-    for (size_t i = 0; i < sizeof folders / sizeof *folders && t->fd < 0; i++)
-        t->fd = open(folders[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (t->fd >= 0) return PS_OK;
-    return ps_err_errno(PS_ERR_IO,
-                        "data.stream: no temporary file in %s, nor in /var/tmp", folder);
-}
-
 ps_err ps_table_init(ps_table *t, int64_t n_columns, const char *folder)
 {
     *t = (ps_table){.n_columns = n_columns, .fd = -1};
     PS_TRY(ps_mem_zalloc(&t->columns, (size_t)n_columns, sizeof *t->columns, "columns"));
-    if (folder) PS_TRY(open_unnamed(t, folder));
+    if (folder) PS_TRY(ps_data_temporary(folder, &t->fd));
     return PS_OK;
 }
 

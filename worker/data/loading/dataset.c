@@ -68,6 +68,7 @@ static const reader readers[PS_DATA_KINDS] = {
                      .test = {"test.csv", "test.tsv"},
                      .names = "class_names.txt"},
     [PS_DATA_CRITEO] = {.read = ps_criteo_read,
+                        .open_wanted = ps_criteo_open,
                         .train = {"train.txt", "train.tsv"},
                         .test = {"test.tsv"}},
 };

@@ -109,11 +109,16 @@ static void copy_answer(const ps_dataset *set, int64_t index, ps_loaded *to, int
         to->labels[i] = set->labels[index];
 }
 
-static void copy_ids(const ps_dataset *set, int64_t columns, int64_t index, ps_loaded *to,
-                     int64_t i)
+/* sample: as it is stored. */
+static void copy_ids(const ps_dataset *set, int64_t columns, int64_t index,
+                     const void *sample, ps_loaded *to, int64_t i)
 {
+    const char *ids = set->ids      ? (const char *)(set->ids + index * set->n_ids)
+                      : columns > 0 ? ps_sample_file_more(set->stream, sample)
+                                    : NULL;
     for (int64_t c = 0; c < columns; c++)
-        to->ids[c * to->n + i] = set->ids[index * set->n_ids + c];
+        memcpy(&to->ids[c * to->n + i], ids + c * (int64_t)sizeof *to->ids,
+               sizeof *to->ids);
 }
 
 /* A stored sample: in memory, or read from its file. */
@@ -167,8 +172,8 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
         key.position = l->epoch.positions[batch->begin + i];
         s->loaded.positions[i] = key.position;
         copy_answer(l->o.dataset, index, &s->loaded, i);
-        copy_ids(l->o.dataset, l->o.columns, index, &s->loaded, i);
         PS_TRY(stored_sample(f, index, key, &sample));
+        copy_ids(l->o.dataset, l->o.columns, index, sample, &s->loaded, i);
         ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
     }
     if (loader_mixes(l) && batch->n > 0) mix_slot(f, &s->loaded, key);
