@@ -3,6 +3,7 @@
 
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -33,7 +34,8 @@ struct ps_http_server {
     connection connections[PS_HTTP_CONNECTIONS];
 };
 
-enum { SPARE = 4 }; // of the connections, for those that come
+enum { SPARE = 4 };      // of the connections, for those that come
+enum { BACKLOG = 1024 }; // in the system's queue, most of them silent
 
 enum { CONTENT_TOO_LARGE = 413 }; // older libraries have another name for it
 
@@ -317,6 +319,16 @@ ps_err ps_http_server_run(ps_http_server *s, int timeout_ms)
 
 /* --- beginning and end -------------------------------------------------------------- */
 
+/* Silent ones stay in the system's queue: a connection that comes has sent something, and
+ * it is read before others take its place, however slow its client is to begin. */
+static bool http_listen(int fd)
+{
+    const int silence_s = PS_HTTP_SILENCE_S;
+    return setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silence_s, sizeof silence_s) ==
+               0 &&
+           listen(fd, BACKLOG) == 0;
+}
+
 /* Binds and listens: *fd is owned by the caller; *port is the one that it got. */
 static ps_err listen_at(const ps_http_options *o, int *fd, int *bound)
 {
@@ -334,7 +346,7 @@ static ps_err listen_at(const ps_http_options *o, int *fd, int *bound)
     *fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool ok = *fd >= 0 &&
               setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-              bind(*fd, found->ai_addr, found->ai_addrlen) == 0 && listen(*fd, 64) == 0 &&
+              bind(*fd, found->ai_addr, found->ai_addrlen) == 0 && http_listen(*fd) &&
               getsockname(*fd, (struct sockaddr *)&own, &bytes) == 0;
     freeaddrinfo(found);
     if (!ok)

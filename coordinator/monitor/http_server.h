@@ -1,8 +1,9 @@
 /* A small HTTP server: GET and HEAD of a few paths, on a thread of its own; or also POST,
  * by the thread that calls ps_http_server_run. It keeps at most PS_HTTP_CONNECTIONS
  * connections, each of which is closed after PS_HTTP_SILENCE_S without a word, and
- * PS_HTTP_MEMORY bytes of each, beside a body. Once there are nearly as many, each new
- * one ends the one that has been silent longest: idle ones keep nobody out. */
+ * PS_HTTP_MEMORY bytes of each, beside a body. Idle ones keep nobody out: one that has
+ * sent nothing yet is not among them (the system keeps it for about as long), and once
+ * there are nearly as many, each new one ends the one that has been silent longest. */
 #ifndef PS_HTTP_SERVER_H
 #define PS_HTTP_SERVER_H
 
