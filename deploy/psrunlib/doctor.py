@@ -3,8 +3,9 @@
 On every host it checks: can the host reach the coordinator's and the servers' hosts at the
 coordinator's port, from which address, with what round trip and rate; do the programs run,
 and do their versions agree; is the configuration there, and can its data be read; which GPU
-and driver are there. It prints one table and, below it, what to mend. ps-server and ps-worker
-run the probes themselves (--probe), over connections like the job's, so a host needs no other program.
+and driver are there. It prints a table of hosts, one of links and, below them, what to mend. ps-server
+and ps-worker run the probes themselves (--probe), over connections like the job's, so a host needs no other
+program.
 """
 import json
 import os
@@ -21,7 +22,6 @@ from .screen import tell
 PROBE_S = 30
 UNEQUAL = 1.25  # links whose rates differ by less are alike
 LOOPBACK = "127.0.0.1"
-HEADER = ["host", "to", "from address", "round trip", "rate", "version", "data", "cores", "gpu"]
 
 FACTS = r"""
 cd {dir} 2>/dev/null || {{ echo "dir=no folder {dir}"; exit 0; }}
@@ -82,7 +82,7 @@ class Node:
 
 
 def run(job):
-    """Prints the table and the advice. Returns psrun's exit code."""
+    """Prints the tables and the advice. Returns psrun's exit code."""
     if job.hosts:
         remote.check_ssh()
     nodes = _nodes(job)
@@ -91,7 +91,10 @@ def run(job):
     for target in targets:
         _probe(target, job.master_port, [n for n in nodes if n.reached])
     _judge(nodes)
-    print(_table(nodes, targets))
+    print(_hosts(nodes))
+    if targets:
+        print("", _links(nodes, targets), sep="\n")
+    print()
     faults = [f"{n.name}: {fault}" for n in nodes for fault in n.faults]
     for fault in faults:
         tell(f"to mend: {fault}")
@@ -224,20 +227,28 @@ def _judge(nodes):
             node.faults.append(f"versions differ between hosts: {', '.join(node.versions)}")
 
 
-def _table(nodes, targets):
-    rows = [HEADER]
+def _hosts(nodes):
+    """The table of hosts."""
+    rows = [["host", "version", "data", "cores", "gpu"]]
     for node in nodes:
-        facts = node.facts
-        data = facts.get("data", "-")
-        about = [(node.versions or ["-"])[0].split()[-1:] or ["-"], data if data in ("ok", "-") else "fault",
-                 facts.get("cores", "-"), facts.get("gpu", "-")]
-        about[0] = about[0][0]
-        for index, target in enumerate(targets or [None]):
-            link = ["-", "-", "-"]
-            probe = node.probes.get(target.name) if target else None
-            if probe:
-                link = [probe["address"], f"{probe['rtt_us']:.0f} us", f"{probe['mbit_s']:.0f} Mbit/s"]
-            rows.append([node.name if index == 0 else "", target.name if target else "-", *link,
-                         *(about if index == 0 else [""] * len(about))])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
+        versions = (node.versions or ["-"])[0].split() or ["-"]
+        data = node.facts.get("data", "-")
+        rows.append([node.name, versions[-1], data if data in ("ok", "-") else "fault",
+                     node.facts.get("cores", "-"), node.facts.get("gpu", "-")])
+    return _aligned(rows)
+
+
+def _links(nodes, targets):
+    """The table of what the hosts have of each other."""
+    rows = [["host", "to", "from address", "round trip", "rate"]]
+    for node in nodes:
+        for index, target in enumerate(targets):
+            probe = node.probes.get(target.name)
+            link = [probe["address"], f"{probe['rtt_us']:.0f} us", f"{probe['mbit_s']:.0f} Mbit/s"] if probe else "---"
+            rows.append([node.name if index == 0 else "", target.name, *link])
+    return _aligned(rows)
+
+
+def _aligned(rows):
+    widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)

@@ -113,7 +113,7 @@ def table(rates, losses, smoothed, best):
     shown = sorted({round(first + i * (last - first) / (ROWS - 1)) for i in range(ROWS)} | ({best} if best else set()))
     yield f"{'step':>6}  {'learning rate':>13}  {'loss':>10}  {'smoothed':>10}"
     for i in shown:
-        note = "  <- half of the way down" if i == best else ""
+        note = "  <- suggested" if i == best else ""
         yield f"{i:6}  {rates[i]:13.3g}  {figure(losses[i]):>10}  {figure(smoothed[i]):>10}{note}"
     if n < len(losses):
         yield f"{n:6}  {rates[n]:13.3g}  training has diverged"

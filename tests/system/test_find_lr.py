@@ -41,6 +41,9 @@ class Curves(unittest.TestCase):
             self.assertTrue(2 <= len(set(texts)) == len(texts) <= 7, texts)
             low, high = find_lr.bounds(made, smoothed, best)
             self.assertTrue(low < min(made) and high < 2, (low, high))
+            shown = list(find_lr.table(rates, made, smoothed, best))
+            self.assertEqual((max(map(len, shown)) <= 60, any(s.endswith("<- suggested") for s in shown)),
+                             (True, best is not None))
 
 
 class Jobs(JobTest):

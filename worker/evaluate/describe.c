@@ -38,9 +38,12 @@ static const char *bytes_text(uint64_t bytes, char out[32])
     return out;
 }
 
-/* Of the columns of texts; numbers have columns of their own. */
+enum { COLUMNS = 6, NUMBERS = 1 + 11 + 1 + 10 + 1 + 10 };
+
+/* Of the columns of texts; of those of numbers it is fixed. */
 typedef struct widths {
     int name, kind, shape;
+    bool two_lines; // for each layer: its name and kind, then its figures
 } widths;
 
 static void widths_fit(int *width, const char *text)
@@ -49,16 +52,19 @@ static void widths_fit(int *width, const char *text)
     if (n > *width) *width = n;
 }
 
-static widths widths_of(const ps_model_spec *spec)
+static widths widths_of(const ps_model_spec *spec, int columns)
 {
     char shape[PS_DIMS_TEXT];
-    widths w = {(int)strlen("(input)"), (int)strlen("kind"), (int)strlen("output")};
+    widths w = {.name = (int)strlen("(input)"),
+                .kind = (int)strlen("kind"),
+                .shape = (int)strlen("output")};
     widths_fit(&w.shape, ps_dims_product_text(&spec->input, shape));
     for (int i = 0; i < spec->n_layers; i++) {
         widths_fit(&w.name, spec->layers[i].name);
         widths_fit(&w.kind, ps_layer_kind_name(spec->layers[i].written));
         widths_fit(&w.shape, ps_dims_product_text(&spec->layers[i].out, shape));
     }
+    w.two_lines = columns > 0 && w.name + 2 + w.kind + 2 + w.shape + NUMBERS > columns;
     return w;
 }
 
@@ -74,24 +80,36 @@ __attribute__((format(printf, 3, 4))) static void describe_say(FILE *out, int in
     ps_print_wrapped(out, ps_terminal_columns(out), 0, indent, text);
 }
 
+static void print_cells(FILE *out, const widths *w, const char *const cells[COLUMNS])
+{
+    if (w->two_lines)
+        fprintf(out, "%-*s%s%s\n  ", cells[1][0] ? w->name : 0, cells[0],
+                cells[1][0] ? "  " : "", cells[1]);
+    else
+        fprintf(out, "%-*s  %-*s  ", w->name, cells[0], w->kind, cells[1]);
+    fprintf(out, "%-*s %11s %10s", w->shape, cells[2], cells[3], cells[4]);
+    fprintf(out, cells[5][0] ? " %10s\n" : "%s\n", cells[5]);
+}
+
 static void print_line(FILE *out, const widths *w, const char *name, const char *kind,
                        const char *shape, const counts *c)
 {
     char bytes[32], params[PS_READABLE_BYTES], products[PS_READABLE_BYTES] = "";
     if (c->products) ps_readable_count((double)c->products, products);
-    fprintf(out, "%-*s  %-*s  %-*s %11s %10s", w->name, name, w->kind, kind, w->shape,
-            shape, ps_readable_whole((double)c->params, params),
-            bytes_text(c->outputs * sizeof(float), bytes));
-    fprintf(out, products[0] ? " %10s\n" : "%s\n", products);
+    ps_readable_whole((double)c->params, params);
+    bytes_text(c->outputs * sizeof(float), bytes);
+    const char *const cells[COLUMNS] = {name, kind, shape, params, bytes, products};
+    print_cells(out, w, cells);
 }
 
 static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
 {
     char shape[PS_DIMS_TEXT];
-    const widths w = widths_of(spec);
+    const widths w = widths_of(spec, ps_terminal_columns(out));
+    static const char *const heads[COLUMNS] = {"layer",      "kind",      "output",
+                                               "parameters", "its bytes", "mult-adds"};
     const counts input = {.outputs = (uint64_t)ps_dims_count(&spec->input)};
-    fprintf(out, "%-*s  %-*s  %-*s %11s %10s %10s\n", w.name, "layer", w.kind, "kind",
-            w.shape, "output", "parameters", "its bytes", "mult-adds");
+    print_cells(out, &w, heads);
     print_line(out, &w, "(input)", "", ps_dims_product_text(&spec->input, shape), &input);
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
@@ -106,18 +124,20 @@ static void print_layers(const ps_model_spec *spec, FILE *out, counts *total)
 }
 
 /* The kinds of layers in the model whose factors have 16 bits. */
-static void print_narrow_kinds(const ps_model_spec *spec, FILE *out)
+static void narrow_kinds(const ps_model_spec *spec, char *out, size_t room)
 {
     bool seen[PS_LAYER_WRITTEN_COUNT] = {false};
-    const char *between = "";
+    size_t n = 0;
+    out[0] = '\0';
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         const ps_layer_kind kind = l->written;
-        if (seen[kind] || ps_layer_precision_of(l->kind) != PS_MULTIPLIES_NARROW)
+        if (seen[kind] || ps_layer_precision_of(l->kind) != PS_MULTIPLIES_NARROW ||
+            n >= room)
             continue;
         seen[kind] = true;
-        fprintf(out, "%s%s", between, ps_layer_kind_name(kind));
-        between = ", ";
+        n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : "",
+                              ps_layer_kind_name(kind));
     }
 }
 
@@ -129,11 +149,12 @@ static void print_precision(const ps_config *config, const ps_model_spec *spec, 
     ps_device *device = NULL;
     char text[200];
     if (train->precision == PS_PRECISION_FLOAT32) return;
-    fprintf(out, "\nIn %s: the factors of products (",
-            ps_word_name(ps_precision_words, (int)train->precision));
-    print_narrow_kinds(spec, out);
-    fputs("). Sums, losses, logits and the\nweights that are stepped are float32.\n",
-          out);
+    narrow_kinds(spec, text, sizeof text);
+    fputc('\n', out);
+    describe_say(out, 2,
+                 "In %s: the factors of products (%s). Sums, losses, logits and the "
+                 "weights that are stepped are float32.",
+                 ps_word_name(ps_precision_words, (int)train->precision), text);
     if (ps_device_open(train->device.kind, &options, &device) != PS_OK) {
         describe_say(out, 2, "Not on this machine: %s", ps_err_message());
         return;
