@@ -65,9 +65,8 @@ static void worker_main_say(void *ctx, ps_log_level level, const char *text)
 static int worker_main_fail(const ps_cli *cli, ps_err err)
 {
     if (worker_main_answers(cli)) {
-        char text[PS_ERR_MESSAGE_BYTES + 64];
-        snprintf(text, sizeof text, "ps-worker: %s: %s", ps_err_name(err),
-                 ps_err_message());
+        char text[PS_ERR_MESSAGE_BYTES + 16];
+        snprintf(text, sizeof text, "ps-worker: %s", ps_err_message());
         ps_print_wrapped(stderr, ps_terminal_columns(stderr), 0, 2, text);
     } else {
         ps_log_failure("failed", err);

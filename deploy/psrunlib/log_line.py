@@ -35,4 +35,4 @@ def why(output, otherwise):
     if not said or said.level != "ERROR":
         return last
     reason = REASON.search(said.rest)
-    return f"{said.fields['kind']}: {reason['text']}" if reason and "kind" in said.fields else said.rest
+    return reason["text"] if reason else said.rest

@@ -39,9 +39,9 @@ def error_of(line):
     if line.partition(":")[0] in TOLD:
         return None
     if others := OTHERS.search(line):
-        return Failure(f"PEER: {others['text'] or others['gone']}", "PEER")
+        return Failure(others["text"] or others["gone"], "PEER")
     if INTERRUPTED.match(line):
-        return Failure(f"PEER: {line}", "PEER")
+        return Failure(line, "PEER")
     if late := TIMED_OUT.search(line):
-        return Failure(f"TIMEOUT: {late['text']}", "TIMEOUT")
+        return Failure(late["text"], "TIMEOUT")
     return Failure(line)

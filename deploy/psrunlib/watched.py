@@ -114,8 +114,7 @@ class Watched:
         elif name == "step":
             self.step = event["step"]
         elif name == "failure":
-            text = f"{event['kind']}: {event['reason']}"
-            self.failures.append(events.Failure(text, event["kind"], event["passing"]))
+            self.failures.append(events.Failure(event["reason"], event["kind"], event["passing"]))
         elif name == "exception" and (error := error_of(event["line"])):
             self.failures.append(error)
 

@@ -46,11 +46,11 @@ class LogLines(unittest.TestCase):
         self.assertEqual(screen.wrapped(line, terminal, 60, 11), line)
 
     def test_why_a_program_failed(self):
-        self.assertEqual(why('x\n1.0 worker ERROR failed kind=IO passing=false reason="no disk"\n', "-"), "IO: no disk")
+        self.assertEqual(why('x\n1.0 worker ERROR failed kind=IO passing=false reason="no disk"\n', "-"), "no disk")
         self.assertEqual((why("sh: no\nsh: such program\n", "-"), why(" \n", "-")), ("sh: such program", "-"))
 
     def test_what_can_be_mended(self):
-        passing, lasting = Failure("PEER: x", "PEER", True), Failure("IO: x", "IO", False)
+        passing, lasting = Failure("x", "PEER", True), Failure("x", "IO", False)
         self.assertTrue(is_passing(Ended([passing])) and is_passing(Ended([])) and
                         is_passing(Ended([Failure("KeyError: 1")])))
         self.assertTrue(is_passing(Ended([lasting], -9)) and is_passing(Ended([lasting], fault="was stopped")))
@@ -88,10 +88,10 @@ class Events(JobTest):
         failure = tell("failure", kind="IO", passing=False, reason="no \"disk\"")
         code, text, supervisor = self.supervise(f"{tell('step', step=7)}; {failure}; echo last words; exit 3")
         self.assertEqual(code, 1)
-        self.assertIn("the job failed: worker 0 ended with exit code 3\npsrun:   IO: no \"disk\"\n", text)
+        self.assertIn("the job failed: worker 0 ended with exit code 3\npsrun:   no \"disk\"\n", text)
         self.assertNotIn("event", text)
         self.assertEqual((supervisor.watched[0].errors, supervisor.watched[0].step), ([Failure(
-            'IO: no "disk"', "IO", False)], 7))
+            'no "disk"', "IO", False)], 7))
 
     def test_what_is_printed_decides_nothing(self):
         """A program of the user's may print what looks like a line of our log."""

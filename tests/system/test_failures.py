@@ -19,7 +19,7 @@ from unittest import mock
 
 from cuts import connections
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
-                  listening_ports, nightly, run_well, wait_until, wrapped_bin)
+                  listening_ports, nightly, on_terminal, run_well, wait_until, wrapped_bin)
 from psrunlib import job, local, screen, supervise
 
 # A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
@@ -105,7 +105,7 @@ class Deaths(JobTest):
                                 "data: {kind: csv,\n  path: .,\n  train: d.csv}\n", encoding="ascii")
         text = self.psrun("-s", 2, "-w", 2, config, code=1)
         self.assertRegex(text, r"\Apsrun: the job failed: worker [01] ended with exit code 1\n"
-                         f"psrun:   FORMAT: {config}:4: {data}the model's 3 classes are 0 to 2: set out: 10 in "
+                         f"psrun:   {config}:4: {data}the model's 3 classes are 0 to 2: set out: 10 in "
                          rf"linear \"fc\" \({config}:1\), or mend the label\npsrun: logs are in ")
         self.assertEqual(len(text.splitlines()), 3)
 
@@ -451,7 +451,7 @@ class BadInput(JobTest):
         settings = ("-m", "single", DIGITS, "train.steps=1", "optimizer.name=sgd", "optimizer.lr=1e9",
                     "data.scale=10000")
         said = r"the last loss is not finite \(training [\d.]+, test (inf|nan|-nan)\): a lower optimizer"
-        self.assertRegex(self.psrun(*settings, code=1, out="error"), "(?m)^psrun: .*NUMERIC: " + said)
+        self.assertRegex(self.psrun(*settings, code=1, out="error"), "(?m)^psrun: +" + said)
         self.assertTrue(os.path.exists(self.path("error/model.safetensors")))
         self.assertRegex(self.psrun(*settings, "exchange.nan=allow", out="allow"), "WARN  loss " + said)
 
@@ -586,6 +586,11 @@ class Doctor(JobTest):
                               "data.batch=[16,32,8]")
             self.assertIn("nothing to mend", text)
 
+    def test_a_narrow_terminal(self):
+        text = on_terminal(self.psrun_argv("--doctor", "-s", 1, "-w", 2, DIGITS), 60)
+        self.assertRegex(text, r"(?m)^here  \S+ +ok +\d+ ")
+        self.assertRegex(text, r"(?m)^here  here  127.0.0.1 +\d+ us +\d+ Mbit/s$")
+
     def test_a_probe_that_hangs(self):
         os.makedirs(self.path("build/bin"))
         for name in ("ps-config-json", "ps-server", "ps-worker"):
@@ -607,7 +612,7 @@ class LimitedFiles(JobTest):
         done = Psrun.run(self.psrun_argv("-s", 1, "-w", 1, DIGITS, "train.steps=5", "exchange.shm=off"), PATIENCE_S,
                          before=limit)
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertRegex(done.stdout, r"psrun:   IO: .*model\.safetensors.*File too large \(ulimit -f")
+        self.assertRegex(done.stdout, r"psrun:   .*model\.safetensors.*File too large \(ulimit -f")
 
 
 class FullDisk(JobTest):

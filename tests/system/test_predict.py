@@ -328,7 +328,7 @@ class Predict(JobTest):
                            (cut, "holds at most"), (self.model, "no picture: " + self.model + ": is not a text file")):
             self.assertIn(says, self.predict(what, DIGITS, code=1))
         self.assertRegex(self.predict("test", DIGITS, code=1, init=False),
-                         r"\Aps-worker: [A-Z]+: .*--predict needs weights: --init FILE")
+                         r"\Aps-worker: --predict needs weights: --init FILE")
         self.assertIn("taken as a table, as it is no npy file and no picture: " + DIGITS,
                       self.predict(DIGITS, DIGITS, code=1))
         for dims in ((9,), (1, 4, 4)):
@@ -445,6 +445,14 @@ class Describe(JobTest):
         self.assertEqual(lines["fc1"][1:], ["linear", "128", "1,179,776", "512", "B", "1.2", "M"])
         self.assertEqual(lines["(all)"][1], "1,199,882")
         self.assertIn("a batch of 10", printed)
+
+    def test_a_narrow_terminal(self):
+        argv = self.psrun_argv("--describe", ROOT / "configs/resnet18-cifar10.yaml", "train.precision=bf16",
+                               "train.device=cpu")
+        narrow, wide = on_terminal(argv, 60), on_terminal(argv, 100)
+        self.assertRegex(narrow, r"\nlayer1.0.conv1 +conv2d\n  64 x 32 x 32 +36,864  256.0 KiB +37.7 M\n")
+        self.assertRegex(wide, r"\nlayer1.0.conv1 +conv2d +64 x 32 x 32 +36,864  256.0 KiB +37.7 M\n")
+        self.assertEqual(narrow.split(), wide.split())
 
     def test_the_precision(self):
         printed = self.psrun("--describe", DIGITS, "train.precision=bf16", "train.device=cpu")
