@@ -27,6 +27,8 @@ typedef enum ps_metric_kind {
     X(LOSS, "loss", "loss", 1, GAUGE, "", "loss of the last step, of this worker's samples") \
     X(LOSS_MEAN, "loss_mean", "loss_mean", 1, GAUGE, "", "mean loss of all workers' samples since the record before") \
     X(TRAIN_ACCURACY, "train_accuracy", "train_accuracy_ratio", 1, GAUGE, "", "accuracy of all workers' training samples since the record before, 0 to 1; each sample before its step") \
+    X(EPOCH_LOSS, "epoch_loss", "epoch_loss", 1, GAUGE, "", "at the last evaluation: the mean loss of all workers' samples of its epoch so far, each before its step") \
+    X(EPOCH_ACCURACY, "epoch_accuracy", "epoch_accuracy_ratio", 1, GAUGE, "", "likewise: their accuracy, 0 to 1") \
     X(LR, "lr", "learning_rate", 1, GAUGE, "", "learning rate of the last step")          \
     X(LOSS_SCALE, "loss_scale", "loss_scale", 1, GAUGE, "", "loss scale of the last step; 1 without") \
     X(SAMPLES_PER_SECOND, "samples_per_second", "samples_per_second", 1, GAUGE, "samples/s", "samples of all workers per second") \

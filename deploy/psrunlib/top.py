@@ -90,7 +90,7 @@ def show_ended(folder):
     if not last:
         raise JobError(f"--top {folder}: no job is running there, and there are no figures of one")
     screen.say(f"psrun: {folder} is not running, and did not finish; its last figures:")
-    for name in [n for n in last if n not in ("epoch", "seconds")]:
+    for name in [n for n in last if n not in ("epoch", "best", "seconds")]:
         screen.say(f"  {name:<19} {last_figure(last[name])}", indent=22)
     return 0
 

@@ -272,16 +272,34 @@ class Files(JobTest):
 
     def test_tensorboard_and_show_runs(self):
         for k, args in enumerate((("-s", "1", "-w", "2"), ("-m", "single", "--overwrite"))):
-            self.psrun(*args, "--tensorboard", DIGITS, "train.epochs=2", "train.log_every=5", out=f"run {k}")
+            text = self.psrun(*args, "--tensorboard", DIGITS, "train.epochs=2", "train.log_every=5", out=f"run {k}")
             found = self.read_events(self.path(f"run {k}"))
             steps = [r for r in self.records(f"run {k}") if "loss_mean" in r]
-            self.assertEqual([step for step, _ in found["train/loss"]], [r["step"] for r in steps])
-            for (_, value), record in zip(found["train/loss"], steps):
-                self.assertAlmostEqual(value, record["loss_mean"], delta=1e-6 * abs(value))
-            self.assertAlmostEqual(found["test/accuracy"][-1][1], self.summary(f"run {k}")["test_accuracy"], places=6)
+            self.check_scalars(found["train/loss"], steps, "loss_mean")
+            self.check_scalars(found["train/accuracy"], steps, "train_accuracy")
+            self.check_evaluations(text, f"run {k}", found)
         self.psrun("-m", "single", "--overwrite", DIGITS, "train.epochs=1", out="run 1")
         self.assertEqual(list(Path(self.path("run 1")).glob("events*")), [], "--overwrite keeps an old run's events")
         self.check_show_runs()
+
+    def check_evaluations(self, text, run, found):
+        """The screen, metrics.jsonl, TensorBoard and the summary say the same."""
+        tested = [r for r in self.records(run) if "test_loss" in r]
+        shown = re.findall(r"test loss (\S+) (\S+)%  train (\S+) (\S+)%(  best)?\n", text)
+        names = ("test_loss", "test_accuracy", "epoch_loss", "epoch_accuracy")
+        self.assertEqual([[f"{r[n]:.4f}" if "loss" in n else f"{100 * r[n]:.2f}" for n in names] for r in tested],
+                         [list(line[:4]) for line in shown])
+        self.assertEqual([r["best"] for r in tested], [line[4] != "" for line in shown])
+        summary = self.summary(run)
+        for name, tag, at_end in zip(names, ("test/loss", "test/accuracy", "train/epoch_loss", "train/epoch_accuracy"),
+                                     ("test_loss", "test_accuracy", "train_loss", "train_accuracy")):
+            self.assertEqual(tested[-1][name], summary[at_end])
+            self.check_scalars(found[tag], tested, name)
+
+    def check_scalars(self, scalars_of_tag, records, name):
+        self.assertEqual([step for step, _ in scalars_of_tag], [r["step"] for r in records])
+        for (_, value), record in zip(scalars_of_tag, records):
+            self.assertAlmostEqual(value, record[name], delta=1e-6 * abs(value))
 
     @staticmethod
     def read_events(folder):

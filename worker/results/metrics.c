@@ -93,17 +93,21 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
         {"train/loss_scale", r->loss_scale},
         {"speed/samples_per_second", r->samples_per_second},
         {"speed/step_ms", r->step_ms},
-        {"speed/exchange_wait_ms", r->exchange_wait_ms}};
-    return ps_event_file_add(&metrics->events, r->step, scalars,
-                             sizeof scalars / sizeof *scalars);
+        {"speed/exchange_wait_ms", r->exchange_wait_ms},
+        {"train/accuracy", r->accuracy}};
+    const size_t n = sizeof scalars / sizeof *scalars - !isfinite(r->accuracy);
+    return ps_event_file_add(&metrics->events, r->step, scalars, n);
 }
 
-/* Of an evaluation, where there are any. */
+/* Beside an evaluation's loss, where there are any. */
 static const struct {
     ps_metric metric;
     const char *event;
     size_t at;
 } figures[] = {
+    {PS_METRIC_EPOCH_LOSS, "train/epoch_loss", offsetof(ps_eval_record, train_loss)},
+    {PS_METRIC_EPOCH_ACCURACY, "train/epoch_accuracy",
+     offsetof(ps_eval_record, train_accuracy)},
     {PS_METRIC_TEST_ACCURACY, "test/accuracy", offsetof(ps_eval_record, accuracy)},
     {PS_METRIC_TEST_TOP5_ACCURACY, "test/top5_accuracy", offsetof(ps_eval_record, top5)},
     {PS_METRIC_TEST_F1, "test/f1", offsetof(ps_eval_record, f1)},
@@ -129,6 +133,7 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
         scalars[n++] = (ps_event_scalar){figures[i].event, value};
     }
     metrics_put(line, PS_METRIC_TEST_SAMPLES, metrics_integer(r->samples));
+    json_object_set_new(line, "best", json_boolean(r->best));
     PS_TRY(metrics_write_line(metrics, line));
     return ps_event_file_add(&metrics->events, r->step, scalars, n);
 }

@@ -35,6 +35,8 @@ typedef struct ps_eval_record {
     int64_t epoch; // epochs done
     double loss;
     double accuracy, top5, f1, auc, r2, mae, rmse; // NAN: there is none
+    double train_loss, train_accuracy; // of the epoch's training samples; NAN likewise
+    bool best;                         // so far
     int64_t samples;
 } ps_eval_record;
 

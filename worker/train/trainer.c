@@ -607,7 +607,9 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
     const struct {
         ps_metric metric;
         double value;
-    } shown[] = {{PS_METRIC_TEST_LOSS, r->evaluation.loss},
+    } shown[] = {{PS_METRIC_EPOCH_LOSS, r->train_loss},
+                 {PS_METRIC_EPOCH_ACCURACY, r->train_accuracy},
+                 {PS_METRIC_TEST_LOSS, r->evaluation.loss},
                  {PS_METRIC_TEST_ACCURACY, m->accuracy},
                  {PS_METRIC_TEST_TOP5_ACCURACY, m->top5},
                  {PS_METRIC_TEST_F1, m->f1},
@@ -662,6 +664,9 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
                                    .r2 = m->r2,
                                    .mae = m->mae,
                                    .rmse = m->rmse,
+                                   .train_loss = t->result->train_loss,
+                                   .train_accuracy = t->result->train_accuracy,
+                                   .best = best,
                                    .samples = e->samples};
     return ps_metrics_eval(t->o.metrics, &record);
 }
