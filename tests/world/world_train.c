@@ -100,8 +100,11 @@ static void choose_pace(int quorum)
     set("sync.policy=%s", policies[policy]);
     if (policy < 3) return;
     if (world_choice(15, 2)) set("sync.outer_lr=0.7"), set("sync.outer_momentum=0.9");
-    set("sync.local_steps=4");
+    const bool in_parts = world_choice(18, 2);
+    set("sync.local_steps=%d", in_parts ? 6 : 4);
     set("sync.quorum=%d", quorum);
+    if (in_parts) set("sync.fragments=2"), set("sync.overlap=1");
+    if (quorum > 1 && world_choice(19, 2)) set("sync.steps_by_speed=true");
 }
 
 /* Workers come, leave and die. Its replay: each stretch with as many as there were. */
