@@ -462,14 +462,15 @@ static void begin_nemesis(void)
     const world_subject subject = world_train_subject(T.kind);
     // docs/own-pace.md: what a replay does not repeat
     const bool paced = subject == WORLD_OWN_PACE;
+    const bool may_pause = subject == WORLD_FIXED || subject == WORLD_DEATHS_AT_OWN_PACE;
     T.nemesis = (nemesis){.killed = on_killed,
                           .members = T.processes,
                           .n_members = T.n,
                           .span_ms = 300,
                           .most_kills = paced ? 0 : 3,
                           .keeps_links = paced,
-                          .sleeps = subject == WORLD_FIXED,
-                          .tells = subject == WORLD_FIXED ? on_tell : NULL,
+                          .sleeps = may_pause,
+                          .tells = may_pause ? on_tell : NULL,
                           .without = T.without};
     if (subject == WORLD_ELASTIC) {
         T.nemesis.n_members = MEMBERS_MOST;
