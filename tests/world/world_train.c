@@ -91,20 +91,28 @@ world_subject world_train_subject(uint64_t kind)
                          : WORLD_FIXED;
 }
 
+/* Quorum 0: none. */
+static void choose_local(int quorum)
+{
+    const bool in_parts = world_choice(18, 2);
+    set("sync.policy=local");
+    set("sync.local_steps=%d", in_parts ? 6 : 3);
+    if (in_parts) set("sync.fragments=2"), set("sync.overlap=1");
+    if (world_choice(15, 2)) set("sync.outer_lr=0.7"), set("sync.outer_momentum=0.9");
+    if (quorum) set("sync.quorum=%d", quorum);
+    if (quorum > 1 && world_choice(19, 2)) set("sync.steps_by_speed=true");
+}
+
 static void choose_pace(int quorum)
 {
-    static const char *const policies[] = {"asp", "ssp", "backup", "local"};
+    static const char *const policies[] = {"asp", "ssp", "backup"};
     // Only `local` has a quorum.
     const uint64_t policy = quorum > 1 && world_choice(17, 2) ? 3 : world_choice(12, 4);
     if (T.workers == 1) T.workers = 2;
-    set("sync.policy=%s", policies[policy]);
-    if (policy < 3) return;
-    if (world_choice(15, 2)) set("sync.outer_lr=0.7"), set("sync.outer_momentum=0.9");
-    const bool in_parts = world_choice(18, 2);
-    set("sync.local_steps=%d", in_parts ? 6 : 4);
-    set("sync.quorum=%d", quorum);
-    if (in_parts) set("sync.fragments=2"), set("sync.overlap=1");
-    if (quorum > 1 && world_choice(19, 2)) set("sync.steps_by_speed=true");
+    if (policy < 3)
+        set("sync.policy=%s", policies[policy]);
+    else
+        choose_local(quorum);
 }
 
 /* Workers come, leave and die. Its replay: each stretch with as many as there were. */
@@ -158,6 +166,7 @@ static void choose_job(void)
     switch (subject) {
     case WORLD_ELASTIC:
         choose_workers();
+        if (world_choice(9, 4) == 0) choose_local(0);
         break;
     case WORLD_DEATHS_AT_OWN_PACE:
         T.workers = WORKERS_MOST;
@@ -168,7 +177,7 @@ static void choose_job(void)
         break;
     case WORLD_FIXED:
         if (world_choice(9, 4) == 0)
-            set("sync.policy=local"), set("sync.local_steps=3");
+            choose_local(0);
         else if (world_choice(10, 4) == 0)
             set("train.accumulate=2");
     }
