@@ -11,7 +11,8 @@ from jobs import BIN
 from benchlib import netns
 
 SERVERS, WORKERS = 3, 3
-MOMENTS = ("joining", "joined", "step", "step", "evaluation", "checkpoint", "end", "any", "at once")
+MOMENTS = ("joining", "joined", "step", "step", "evaluation", "checkpoint", "end", "any", "at once", "started again",
+           "joins again", "goes on")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "freeze": signal.SIGSTOP}
 SHORTEST_S, LONGEST_S = 0.1, 8.0
 
@@ -47,20 +48,20 @@ class Fault:
         return f"{self.what} {self.role} {self.rank}{lasts} ({self.moment})"
 
 
-def draw_fault(chance, kind, moments):
+def draw_fault(chance, kind):
     role = chance.choice(["server", "worker"] if kind.servers else ["worker"])
     rank = chance.choice([0, chance.randrange(SERVERS if role == "server" else WORKERS)])
     what = chance.choice(["kill", "kill", "stop", "freeze"] + ["cut"] * 4 * kind.hosts)
     # Log-uniform: 0.1 to 0.9 s is as likely as 0.9 to 8 s.
     seconds = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
-    return Fault(what, role, rank, chance.choice(moments), seconds)
+    return Fault(what, role, rank, chance.choice(MOMENTS), seconds)
 
 
-def draw_schedule(seed, kinds, moments=MOMENTS):
+def draw_schedule(seed, kinds):
     """Returns the kind of job, its faults, and the generator for further choices."""
     chance = random.Random(seed)
     kind = kinds[seed % len(kinds)]
-    return kind, [draw_fault(chance, kind, moments) for _ in range(chance.randint(1, 3))], chance
+    return kind, [draw_fault(chance, kind) for _ in range(chance.randint(1, 3))], chance
 
 
 class Later:

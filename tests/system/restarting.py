@@ -3,7 +3,6 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 from jobs import DIGITS, Psrun, SlowDisk, alive, at_work, find_part, kill, sizes, wait_until
 from test_checkpoints import CheckpointTest, comparable
@@ -129,10 +128,6 @@ class RestartTest(CheckpointTest):
 
     def exists(self, *names):
         return os.path.lexists(self.path(*names))
-
-    def on_disk(self, out):
-        """Whether a checkpoint is whole on the disk."""
-        return any(Path(self.path(out, "checkpoints")).glob("step-*/manifest.json"))
 
     def moment(self, what, out, chance):
         """Returns a condition that comes true at that moment of the present start."""

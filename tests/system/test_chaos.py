@@ -13,7 +13,7 @@ import unittest
 
 import chaos
 from chaos import Kind, netns
-from jobs import DIGITS, alive, nightly
+from jobs import DIGITS, alive
 from restarting import RestartTest
 
 JOBS = int(os.environ.get("PS_CHAOS_JOBS", "1"))
@@ -36,45 +36,26 @@ model:
 data: {kind: synthetic, samples: 240, test_samples: 50, flip: true, crop_padding: 1}
 """
 MOMENTUM = "optimizer={name: sgd, lr: 0.05, momentum: 0.9}"
-KINDS = [
-    Kind("ps", (MOMENTUM,)),
-    Kind("ps", ("optimizer.name=adamw",), hosts=True),
-    Kind("allreduce", ("optimizer.name=adamw",)),
-    Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=20")),
-    Kind("ps", ("exchange.codec=int8", "optimizer.clip_norm=0.5")),
-    Kind("ps", (MOMENTUM, "exchange.shm=off", "server.shards=2"), "norms", hosts=True),
-    Kind("ps", ("loss_scale={use: on, init: 1e38, interval: 3}",)),
-    Kind("allreduce", (MOMENTUM, "train.accumulate=2"), hosts=True),
-    Kind("ps", ("exchange.codec=fp16", "train.accumulate=3")),
-    Kind("ps", (MOMENTUM,), "norms"),
-    Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10"), hosts=True),
-    Kind("allreduce", ("loss_scale={use: on, init: 1e38, interval: 3}", MOMENTUM), "norms"),
-    Kind("ps", ("optimizer.clip_norm=0.5", "checkpoint.best=loss", "data.batch=[5, 20, 10]")),
-    Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=5", "optimizer.clip_norm=0.5"),
-         hosts=True),
-]
-# For local steps. Schedules with them have their own moments.
+# For local steps.
 OUTER = ("sync.policy=local", "sync.local_steps=7", "sync.outer_lr=0.7", "sync.outer_momentum=0.9")
-LOCAL_KINDS = [
-    Kind("ps", (*OUTER, "exchange.codec=onebit", "exchange.codec_warmup=4", "exchange.codec_cooldown=2")),
+# What ps-world does not have: all-reduce, hosts of their own.
+KINDS = [
     Kind("ps", (*OUTER, "loss_scale={use: on, init: 1e38, interval: 3}", "optimizer.clip_norm=0.5"), hosts=True),
+    Kind("allreduce", ("optimizer.name=adamw",)),
+    Kind("ps", ("optimizer.name=adamw",), hosts=True),
     Kind("allreduce", (*OUTER, "optimizer.name=adamw", "optimizer.clip_norm=0.5")),
-    Kind("ps", (*OUTER, "exchange.codec=int8", "optimizer.name=adamw"), "norms"),
-    # Every step is a moment, and all faults happen at once.
-    Kind("ps", ("exchange.codec=fp16", "loss_scale={use: on, init: 1e38, interval: 3}", "optimizer.clip_norm=0.5",
-                "train.accumulate=2"), "norms"),
-    Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10", "optimizer.clip_norm=0.5", "optimizer.name=adamw",
-                "checkpoint.best=loss"), hosts=True),
+    Kind("ps", (MOMENTUM, "exchange.shm=off", "server.shards=2"), "norms", hosts=True),
+    Kind("allreduce", (MOMENTUM, "train.accumulate=2"), hosts=True),
+    Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10", "checkpoint.best=loss"), hosts=True),
+    Kind("allreduce", ("loss_scale={use: on, init: 1e38, interval: 3}", MOMENTUM), "norms"),
+    Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=5", "optimizer.clip_norm=0.5"), hosts=True),
 ]
-AGAIN_MOMENTS = ("started again", "joins again", "goes on", "end", "checkpoint", "at once")
 SAID = {"started again": "; it is started again (restart ", "joins again": " WARN  rejoin ", "goes on": " resume step="}
 RESTARTS = 40  # far more than there are faults: a fault may cost several
 NO_HOSTS = netns.why_not()
 
 
 class Chaos(RestartTest):
-    KINDS, MOMENTS, N_JOBS = KINDS, chaos.MOMENTS, JOBS
-
     def setUp(self):
         super().setUp()
         # In the test's folder: processes that are left over have its path in their command lines.
@@ -104,7 +85,7 @@ class Chaos(RestartTest):
 
     def make_whole(self, kind):
         """The same job, left alone, on one host."""
-        name = f"whole-{self.KINDS.index(kind)}"
+        name = f"whole-{KINDS.index(kind)}"
         if name not in self.whole:
             self.run_job(name, kind.mode, kind.servers, chaos.WORKERS, *self.settings(kind),
                          *kind.settings, config=self.path(kind.config + ".yaml"))
@@ -142,10 +123,10 @@ class Chaos(RestartTest):
 
     def run_schedule(self, seed):
         kind, faults, chance = chaos.draw_schedule(
-            seed, self.KINDS if self.hosts else [k for k in self.KINDS if not k.hosts], self.MOMENTS)
+            seed, KINDS if self.hosts else [k for k in KINDS if not k.hosts])
         whole = self.make_whole(kind)
         with self.subTest(seed=seed, kind=kind, faults=[str(f) for f in faults],
-                          repeat=f"PS_CHAOS_SEED={seed} PS_CHAOS_JOBS=1 {__file__} {type(self).__name__}"):
+                          repeat=f"PS_CHAOS_SEED={seed} PS_CHAOS_JOBS=1 {__file__}"):
             began = time.monotonic()
             psrun = self.start_job("out", kind)
             try:
@@ -184,9 +165,9 @@ class Chaos(RestartTest):
               f"{seconds:.1f} s", flush=True)
 
     def run_schedules(self):
-        for seed in range(SEED, SEED + self.N_JOBS):
+        for seed in range(SEED, SEED + JOBS):
             self.run_schedule(seed)
-        print(f"{self.N_JOBS} jobs from seed {SEED}: {dict(self.counts)}")
+        print(f"{JOBS} jobs from seed {SEED}: {dict(self.counts)}")
         if self.stalls:
             print(f"after a kill: {statistics.median(self.stalls):.2f} s to the next step (median of "
                   f"{len(self.stalls)}), {max(self.stalls):.2f} s at most")
@@ -198,13 +179,6 @@ class Chaos(RestartTest):
         with chaos.Hosts(self.folder) as self.hosts:
             self.run_schedules()
         self.assertNotIn(os.getpid(), [pid for _, pid in netns.ours()])
-
-
-@nightly
-class Again(Chaos):
-    """Local steps, and faults that follow each other while the job recovers."""
-
-    KINDS, MOMENTS, N_JOBS = LOCAL_KINDS, AGAIN_MOMENTS, -(-JOBS // 4)
 
 
 if __name__ == "__main__":

@@ -19,20 +19,12 @@ SHORT = ["train.epochs=5", "train.eval_every=2", "data.train=0-1199", "net.step_
          "train.save_every=60"]
 # The step that is saved before the end of the shortest job. A job waits there until it has been disturbed.
 WAITS_AT = 60
-# servers, workers, settings: every codec, the two global decisions, several shards, and shared
-# memory, where only headers travel.
+# servers, workers, settings. ps-world has jobs over TCP alone: through shared memory only headers travel.
 JOBS = [
     (1, 2, ["exchange.shm=off"]),
-    (2, 3, ["exchange.shm=off", "server.shards=2", "exchange.codec=fp16"]),
-    (2, 2, ["exchange.codec=int8", "optimizer.clip_norm=0.5"]),
-    (1, 4, ["exchange.codec=onebit", "server.shards=3"]),
-    (2, 2, ["exchange.codec=topk", "exchange.codec_warmup=3"]),
-    (2, 3, ["exchange.shm=off", "loss_scale.use=on", "server.shards=2"]),
+    (2, 3, ["exchange.codec=onebit", "checkpoint.every=1", "checkpoint.keep=1"]),
     (1, 2, ["exchange.shm=on", "optimizer.clip_norm=0.5"]),
-    (2, 2, ["exchange.codec=onebit", "exchange.codec_warmup=0", "exchange.credit=16KiB",
-            "exchange.chunk=16KiB"]),
-    (2, 2, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.shm=off"]),
-    (2, 3, ["checkpoint.every=1", "checkpoint.keep=1", "exchange.codec=onebit"]),
+    (2, 2, ["exchange.codec=int8", "exchange.credit=16KiB", "exchange.chunk=16KiB"]),
 ]
 OWN_PACE = [
     ["sync.policy=asp", "exchange.codec=int8", "optimizer.clip_norm=0.5"],
@@ -40,10 +32,6 @@ OWN_PACE = [
     ["sync.policy=ssp", "sync.correction=delay", "exchange.shm=off"],
 ]
 SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # silence is noticed after a second
-
-
-def any_of(part, found):
-    return found
 
 
 class CutTest(JobTest):
@@ -54,11 +42,11 @@ class CutTest(JobTest):
             self.skipTest(reason)
         self.disk = SlowDisk(self.path("held"))
 
-    def cut_one(self, parts, draw, which):
+    def cut_one(self, parts, draw):
         """Cuts one connection of one part. Returns False if there is none."""
         part = parts[draw.choice(sorted(parts))]
         try:
-            found = which(part, cuts.connections(part.popen.pid))
+            found = cuts.connections(part.popen.pid)
             if not found:
                 return False
             fd, *_ = draw.choice(found)
@@ -75,10 +63,10 @@ class CutTest(JobTest):
         os.rename(self.path("worker-0"), self.path(out))
         return self.weights(out)
 
-    def run_job(self, out, n_cuts, draw, job, which=any_of):
+    def run_job(self, out, n_cuts, draw, job):
         """Runs a job with n_cuts cuts of connections. Returns the weights."""
         def cut(parts):
-            return self.cut_one(parts, draw, which)
+            return self.cut_one(parts, draw)
         parts = self.disturbed(job, n_cuts, draw, cut)
         return self.end_well(parts, out, job[2]) + self.last_checkpoint(out)
 
@@ -135,7 +123,7 @@ class OwnPace(CutTest):
             parts, cut = self.start_job(2, 3, *job), 0
             while cut < 10 and all(p.popen.poll() is None for p in parts.values()):
                 time.sleep(draw.random() * 0.03)
-                cut += self.cut_one(parts, draw, any_of)
+                cut += self.cut_one(parts, draw)
             weights = self.end_well(parts, f"cut-{i}", job)
             log = self.path(f"cut-{i}", "policy.log")
             again = self.start_job(2, 3, *job, f"sync.replay={log}")
@@ -172,10 +160,8 @@ class Silences(CutTest):
 
     def test_a_connection_that_nobody_closed_is_made_again(self):
         draw = random.Random(SEED)
-        for i in first(1, (1, 0, 3)):
-            calm = self.run_job(f"calm-{i}", 0, draw, JOBS[i])
-            weights = self.run_silenced(f"silent-{i}", draw, JOBS[i])
-            self.assertEqual(weights, calm, f"seed {SEED}: {JOBS[i]}")
+        calm = self.run_job("calm", 0, draw, JOBS[0])
+        self.assertEqual(self.run_silenced("silent", draw, JOBS[0]), calm, f"seed {SEED}")
 
 
 REASON = netns.why_not()
@@ -221,11 +207,7 @@ class Outages(CutTest):
         for i, (victims, settings, again) in enumerate(first(1, (
                 ([("worker", 1)], outlives, False),
                 ([("server", 0), ("worker", 0)], [impatient, "loss_scale.use=on"], True),
-                ([("server", 1)], [impatient, "exchange.codec=onebit",
-                                   "exchange.codec_warmup=8"], True),
-                ([("server", 0)], [impatient, "exchange.codec=int8",
-                                   "optimizer.clip_norm=0.5"], True),
-                ([("worker", 0)], [impatient], True)))):
+                ([("server", 1)], [impatient, "exchange.codec=onebit", "exchange.codec_warmup=8"], True)))):
             calm = self.start_job(2, 2, *common, *settings)
             expected = self.end_well(calm, f"calm-{i}", settings)
             weights, mended = self.outage(f"outage-{i}", victims, [*common, *settings])

@@ -1,7 +1,7 @@
 """psrun --restarts: a job of which parts are killed has the results of a job that was left alone.
 
-PS_RESTART_JOBS: how many jobs are killed at fault points (1); PS_RESTART_SEED: which points and kinds (3: all-reduce,
-which ps-world does not have).
+PS_RESTART_JOBS: how many jobs are killed at fault points (1); PS_RESTART_SEED: which points and kinds (1). They are
+those of all-reduce, which ps-world does not have.
 """
 import os
 import random
@@ -15,31 +15,20 @@ from jobs import BIN, Faults, nightly, wrapped_bin
 from restarting import SETTINGS, RestartTest
 
 JOBS = int(os.environ.get("PS_RESTART_JOBS", "1"))
-SEED = int(os.environ.get("PS_RESTART_SEED", "3"))
-KINDS = [("ps", 2, 2, "optimizer.name=adamw"), ("ps", 3, 3, "exchange.codec=onebit", "exchange.codec_warmup=6"),
-         ("ps", 1, 2, "optimizer.clip_norm=0.5", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw"),
-         ("allreduce", 0, 2, "train.accumulate=2")]
+SEED = int(os.environ.get("PS_RESTART_SEED", "1"))
+KINDS = [("allreduce", 0, 2, "train.accumulate=2", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw")]
 # Who comes to which fault points, and how often at least in a job of SETTINGS that is not disturbed.
 WORKERS = {"step.begun": 60, "step.made": 60, "evaluation.batch": 5, "evaluation.made": 5, "model.due": 1}
 WORKER_0 = {"checkpoint.taken": 12, "checkpoint.begun": 2, "checkpoint.written": 2, "checkpoint.renamed": 2,
             "checkpoint.kept": 2}
-SERVERS = {"chunk.stepped": 60, "chunk.answered": 60}
-SERVER_0 = {"member.here": 3, "servers.welcomed": 1, "job.begun": 1}
-OF_PS = {"chunk.pushed": 60, "weights.taken": 60}
 
 
 class Kills(RestartTest):
     @staticmethod
     def points(kind):
         """Pairs of a part and a fault point, with how often it comes there."""
-        mode, servers, workers, *settings = kind
-        clips = "optimizer.clip_norm=0.5" in settings  # then chunks are stepped elsewhere
-        found = {(f"worker/{r}", name): n for r in range(workers)
-                 for name, n in {**WORKERS, **(WORKER_0 if r == 0 else {}), **(OF_PS if mode == "ps" else {})}.items()}
-        for rank in range(servers):
-            found |= {(f"server/{rank}", name): n
-                      for name, n in {**({} if clips else SERVERS), **(SERVER_0 if rank == 0 else {})}.items()}
-        return found
+        return {(f"worker/{rank}", name): n for rank in range(kind[2])
+                for name, n in {**WORKERS, **(WORKER_0 if rank == 0 else {})}.items()}
 
     def check(self, kind, armed):
         faults = Faults(self.path("faults"), *armed)
