@@ -1,12 +1,12 @@
 /* A STAND-IN for libnccl.so.2, for tests on machines without GPUs. It is not NCCL.
  *
- * It sums in host memory between ranks that are threads of one process, with the calls
- * and the states of a non-blocking NCCL communicator: every call returns at once, and its
- * work goes on in calls of ncclCommGetAsyncError. Sums are in rank order. Its soname is
- * libnccl.so.2, so exchange_nccl.c finds it when it was loaded first.
+ * It sums in the memory of host_gpu.c between ranks that are threads of one process, with
+ * the calls and the states of a non-blocking NCCL communicator: every call returns at
+ * once, and its work goes on in calls of ncclCommGetAsyncError. Sums are in rank order.
+ * Its soname is libnccl.so.2, so exchange_nccl.c finds it when it was loaded first.
  *
- * fake_nccl_queue(push): work of ranks is pushed to their stream and begins there in its
- * turn, as on a GPU. fake_nccl_hold(true): no sum is made until (false).
+ * fake_nccl_queue(push): how work is pushed to a stream, where it begins in its turn.
+ * fake_nccl_hold(true): no sum is made until (false).
  *
  * fake_nccl_break(rank, after, how): rank's collective number `after` (from 0, counted
  * since the call) and later ones fail (FAIL) or never end (HANG), on every rank. */
@@ -17,10 +17,6 @@
 #include <string.h>
 
 enum { MAX_RANKS = 16, MAX_OPS = 8, FAIL = 1, HANG = 2 };
-
-/* exchange_nccl.c gives host memory only to a library that has this symbol. */
-extern const int pstrain_stand_in_takes_host_memory;
-const int pstrain_stand_in_takes_host_memory = 1;
 
 typedef struct op {
     const void *send;
@@ -45,7 +41,7 @@ struct ncclComm {
     int n_ops;
     void *stream;
     struct queued *queued; // in the stream, the newest first
-    enum { IDLE, JOINING, QUEUED, GIVEN, BROKEN, STUCK } state;
+    enum { IDLE, JOINING, QUEUED, BROKEN, STUCK } state;
 };
 
 /* A group in a stream. The stream owns it, and frees it when it is done. */
@@ -261,15 +257,13 @@ static queued *queued_of(ncclComm_t c)
 static void progress(ncclComm_t c)
 {
     if (c->state == JOINING && c->of->n_joined == c->of->n_ranks) c->state = IDLE;
-    if (c->state == QUEUED && give(c, c->ops, c->n_ops)) c->state = GIVEN;
-    if (c->state == GIVEN && take(c, c->ops, c->n_ops)) c->state = IDLE;
     if (c->state == IDLE) c->n_ops = 0;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 {
     pthread_mutex_lock(&lock);
-    queued *g = push && c->state == QUEUED && c->stream ? queued_of(c) : NULL;
+    queued *g = c->state == QUEUED ? queued_of(c) : NULL;
     if (g) c->state = IDLE;
     progress(c);
     *state = c->state == IDLE     ? ncclSuccess

@@ -1,9 +1,7 @@
-/* All-reduce over NCCL, with the stand-in library (fake_nccl.c), on host memory and on
- * the stream of a GPU that is the host (host_gpu.c). */
+/* All-reduce over NCCL, with the stand-in library (fake_nccl.c), on the stream of a GPU
+ * that is the host (host_gpu.c). */
 #include <dlfcn.h>
 #include <math.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "allreduce_run.h"
 #include "check.h"
@@ -15,19 +13,19 @@ static int (*fake_open)(void);
 static void (*fake_hold)(bool hold);
 enum { FAKE_FAIL = 1, FAKE_HANG = 2 };
 
-static void test_nccl_sums_and_steps(void **state)
+TEST(nccl_sums_and_steps)
 {
     allreduce_check_steps("exchange.name=nccl", allreduce_ways[0]);
     assert_int_equal(fake_open(), 0);
 }
 
-static void test_nccl_skips_what_overflows(void **state)
+TEST(nccl_skips_what_overflows)
 {
     allreduce_check_scaled("exchange.name=nccl", "exchange.bucket=1", allreduce_ways[0]);
     assert_int_equal(fake_open(), 0);
 }
 
-static void test_nccl_names_the_rank_that_is_gone(void **state)
+TEST(nccl_names_the_rank_that_is_gone)
 {
     allreduce_check_gone("exchange.name=nccl", 3, allreduce_ways[0]);
     assert_int_equal(fake_open(), 0);
@@ -50,12 +48,12 @@ static void check_broken(int how, const char *step_timeout, ps_err expected)
     assert_int_equal(fake_open(), 0);
 }
 
-static void test_nccl_reports_asynchronous_errors(void **state)
+TEST(nccl_reports_asynchronous_errors)
 {
     check_broken(FAKE_FAIL, "net.step_timeout_ms=20000", PS_ERR_NET);
 }
 
-static void test_nccl_aborts_at_the_deadline(void **state)
+TEST(nccl_aborts_at_the_deadline)
 {
     check_broken(FAKE_HANG, "net.step_timeout_ms=1000", PS_ERR_TIMEOUT);
 }
@@ -79,7 +77,7 @@ static ps_err run_held(allreduce_rank *r)
     return ps_session_drain(r->session);
 }
 
-static void test_nccl_waits_for_no_sum_on_a_gpu(void **state)
+TEST(nccl_waits_for_no_sum)
 {
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=nccl", 3, run_held);
@@ -90,7 +88,7 @@ static void test_nccl_waits_for_no_sum_on_a_gpu(void **state)
     assert_int_equal(fake_open(), 0);
 }
 
-static void test_nccl_refuses_nan_on_a_gpu(void **state)
+TEST(nccl_refuses_nan)
 {
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_run_nan);
@@ -102,7 +100,7 @@ static void test_nccl_refuses_nan_on_a_gpu(void **state)
     assert_int_equal(fake_open(), 0);
 }
 
-static void test_nccl_clips_on_a_gpu(void **state)
+TEST(nccl_clips)
 {
     allreduce_job j;
     allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_run_clipped);
@@ -111,77 +109,36 @@ static void test_nccl_clips_on_a_gpu(void **state)
     allreduce_assert_clipped(&j);
 }
 
-static int load_stand_in(void **state)
-{
-    void *lib = dlopen(PS_FAKE_NCCL, RTLD_NOW);
-    if (!lib) {
-        print_error("%s\n", dlerror());
-        return -1;
-    }
-    *(void **)&fake_break = dlsym(lib, "fake_nccl_break");
-    *(void **)&fake_open = dlsym(lib, "fake_nccl_open_communicators");
-    *(void **)&fake_hold = dlsym(lib, "fake_nccl_hold");
-    return fake_break && fake_open && fake_hold ? 0 : -1;
-}
-
-static int take_the_host_for_a_gpu(void **state)
-{
-    void (*queue)(void (*push)(void *, bool (*)(void *), const void *, size_t));
-    *(void **)&queue = dlsym(dlopen(PS_FAKE_NCCL, RTLD_NOW), "fake_nccl_queue");
-    allreduce_on_gpu = true;
-    if (!queue) return -1;
-    queue(host_gpu_poll);
-    return 0;
-}
-
-/* The stand-in is not loaded yet: the machine has no NCCL, or NCCL and no GPU. */
+/* In memory of the host, whether there is a library or not. */
 static ps_err run_nothing(allreduce_rank *r)
 {
     return PS_OK;
 }
 
-/* Runs in a process of its own: a library that was found stays loaded, and then the
- * stand-in could not be loaded. */
-static void test_nccl_on_the_cpu_is_unsupported(void **state)
+TEST(nccl_on_the_cpu_is_unsupported)
 {
-    int status;
-    pid_t child = fork();
-    if (child == 0) {
-        allreduce_job j;
-        allreduce_job_init(&j, "exchange.name=nccl", 1, run_nothing);
-        allreduce_run(&j);
-        const allreduce_rank *r = &j.ranks[0];
-        _exit(r->err == PS_ERR_UNSUPPORTED && strstr(r->message, "nccl") ? 0 : 1);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    allreduce_job j;
+    allreduce_job_init(&j, "exchange.name=nccl", 1, run_nothing);
+    allreduce_on_gpu = false;
+    allreduce_run(&j);
+    allreduce_on_gpu = true;
+    assert_int_equal(j.ranks[0].err, PS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(j.ranks[0].message, "nccl sums in the memory of GPUs"));
 }
 
 int main(void)
 {
-    const struct CMUnitTest without_library[] = {
-        cmocka_unit_test(test_nccl_on_the_cpu_is_unsupported),
-    };
-    const struct CMUnitTest nccl[] = {
-        cmocka_unit_test(test_nccl_sums_and_steps),
-        cmocka_unit_test(test_nccl_skips_what_overflows),
-        cmocka_unit_test(test_nccl_names_the_rank_that_is_gone),
-        cmocka_unit_test(test_nccl_reports_asynchronous_errors),
-        cmocka_unit_test(test_nccl_aborts_at_the_deadline),
-    };
-    const struct CMUnitTest nccl_on_gpu[] = {
-        cmocka_unit_test(test_nccl_sums_and_steps),
-        cmocka_unit_test(test_nccl_skips_what_overflows),
-        cmocka_unit_test(test_nccl_names_the_rank_that_is_gone),
-        cmocka_unit_test(test_nccl_reports_asynchronous_errors),
-        cmocka_unit_test(test_nccl_aborts_at_the_deadline),
-        cmocka_unit_test(test_nccl_waits_for_no_sum_on_a_gpu),
-        cmocka_unit_test(test_nccl_refuses_nan_on_a_gpu),
-        cmocka_unit_test(test_nccl_clips_on_a_gpu),
-    };
-    int failed = cmocka_run_group_tests_name("nccl without a library", without_library,
-                                             NULL, NULL);
-    failed += cmocka_run_group_tests_name("nccl stand-in", nccl, load_stand_in, NULL);
-    return failed + cmocka_run_group_tests_name("nccl stand-in on a GPU", nccl_on_gpu,
-                                                take_the_host_for_a_gpu, NULL);
+    void *lib = dlopen(PS_FAKE_NCCL, RTLD_NOW);
+    void (*queue)(void (*push)(void *, bool (*)(void *), const void *, size_t));
+    if (!lib) {
+        print_error("%s\n", dlerror());
+        return 1;
+    }
+    *(void **)&fake_break = dlsym(lib, "fake_nccl_break");
+    *(void **)&fake_open = dlsym(lib, "fake_nccl_open_communicators");
+    *(void **)&fake_hold = dlsym(lib, "fake_nccl_hold");
+    *(void **)&queue = dlsym(lib, "fake_nccl_queue");
+    queue(host_gpu_poll);
+    allreduce_on_gpu = true;
+    return check_run(NULL, NULL);
 }

@@ -36,8 +36,6 @@ typedef struct nccl_library {
 #define MEMBER(name) __typeof__(nccl##name) *name;
     NCCL_FUNCTIONS(MEMBER)
 #undef MEMBER
-    /* A library for tests that takes host memory says so by this symbol. */
-    void *stand_in;
 } nccl_library;
 
 /* The limit of a wait. */
@@ -55,8 +53,7 @@ typedef struct nccl_collective {
     ps_member *member;
     int world_size;
     uint64_t step_timeout_ms;
-    bool queues;         // its sums, because its stream is a queue
-    limit queued;        // of the last one
+    limit queued;        // of the last sum
     atomic_bool aborted; // by another thread
 } nccl_collective;
 
@@ -72,7 +69,6 @@ static ps_err nccl_load(nccl_library *lib)
 #define SYMBOL(name) {"nccl" #name, (void **)&lib->name, false},
         NCCL_FUNCTIONS(SYMBOL)
 #undef SYMBOL
-            {"pstrain_stand_in_takes_host_memory", &lib->stand_in, true},
     };
     return ps_dynlib_open(&nccl, symbols, sizeof symbols / sizeof symbols[0]);
 }
@@ -190,14 +186,13 @@ static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count
     ncclResult_t rc =
         c->nccl.AllReduce(values, values, count, ncclFloat32, ncclSum, c->comm, stream);
     c->queued = step_limit(c);
-    return finish_group(c, "all-reduce", c->queues ? QUEUED : DONE, rc);
+    return finish_group(c, "all-reduce", QUEUED, rc);
 }
 
 static ps_err nccl_complete(ps_collective *base, bool wait, bool *done)
 {
     nccl_collective *c = nccl_of(base);
     *done = true;
-    if (!c->queues) return PS_OK;
     if (!c->comm) return ps_err_set(PS_ERR_NET, "nccl: all-reduce after an abort");
     ps_err err = wait ? await_stream(c, "all-reduce", DONE, c->queued)
                       : nccl_look(c, "all-reduce", DONE, c->queued, done);
@@ -302,19 +297,18 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
 {
     const uint64_t ms = options->settings.join_timeout_ms;
     nccl_collective *c = NULL;
+    if (!stream->ops->native(stream))
+        return ps_err_set(PS_ERR_UNSUPPORTED,
+                          "nccl sums in the memory of GPUs: it needs train.device: cuda "
+                          "(on the cpu: exchange.name: gloo)");
     PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "nccl"));
     c->base.ops = &nccl_ops;
     c->stream = stream;
     c->member = options->member;
     c->world_size = options->world_size;
     c->step_timeout_ms = options->settings.step_timeout_ms;
-    c->queues = stream->ops->step != NULL;
     *out = &c->base;
     PS_TRY(nccl_load(&c->nccl));
-    if (!stream->ops->native(stream) && !c->nccl.stand_in)
-        return ps_err_set(PS_ERR_UNSUPPORTED,
-                          "nccl sums in the memory of GPUs: it needs train.device: cuda "
-                          "(on the cpu: exchange.name: gloo)");
     ncclUniqueId id;
     PS_TRY(share_id(c, options->rank, ms, &id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
