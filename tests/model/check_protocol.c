@@ -1,7 +1,6 @@
 /* The protocol between workers and shards, in every order in which its messages can come:
  *
- *     check_protocol [SCENARIO | --long | --nightly]    without: all but the long and the
- * nightly ones
+ *     check_protocol [SCENARIO | --nightly]    without: all but the nightly ones
  *
  * Drives the real shards and the real communication of workers (protocol_world.h) through
  * all states that a scenario can reach. In each of them:
@@ -36,12 +35,6 @@ static const char *const ONEBIT[] = {"exchange.codec=onebit", NULL};
 static const scenario SCENARIOS[] = {
     {.name = "any order", .settings = PLAIN, .steps = 2, .any_order = true},
     {.name = "any order, clipping", .settings = CLIP, .steps = 2, .any_order = true},
-    {.name = "nothing happens", .settings = PLAIN, .steps = 2, .snapshot_at = 1},
-    {.name = "a loss, a snapshot",
-     .settings = PLAIN,
-     .steps = 2,
-     .losses = 1,
-     .snapshot_at = 1},
     {.name = "2 deaths", .settings = PLAIN, .steps = 2, .deaths = 2, .snapshot_at = 1},
     {.name = "clipping, a loss",
      .settings = CLIP,
@@ -56,13 +49,9 @@ static const scenario SCENARIOS[] = {
      .snapshot_at = 1},
 };
 
-/* Each takes as long as all above together, and is a test of its own. */
-static const scenario LONG[] = {
-    {.name = "2 losses", .settings = PLAIN, .steps = 2, .losses = 2},
-    {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
-};
-
+/* The first one is also a test of its own in every run. */
 static const scenario NIGHTLY[] = {
+    {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
     {.name = "a loss, 2 deaths",
      .settings = PLAIN,
      .steps = 2,
@@ -168,7 +157,6 @@ int main(int argc, char **argv)
         const scenario *scenarios;
         size_t n;
     } lists[] = {{NULL, SCENARIOS, COUNT(SCENARIOS)},
-                 {"--long", LONG, COUNT(LONG)},
                  {"--nightly", NIGHTLY, COUNT(NIGHTLY)}};
     const char *asked = argc > 1 ? argv[1] : NULL;
     int failed = 0, n = 0;
