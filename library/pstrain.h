@@ -702,9 +702,10 @@ PSTRAIN_API int pstrain_all_reduce(pstrain_session *s, void *values, uint64_t n,
 
 /* Makes links from this worker to all others: shared memory on one host (exchange.shm),
  * TCP between hosts, with the job's keys. Collective. Any number of transfers then go on
- * beside each other, and beside all other calls, in a thread of the library. A transfer
- * of which nothing moves for net.step_timeout_ms fails. A second call does nothing. Since
- * 0.4, as all of this section. */
+ * beside each other, and beside all other calls: in the thread that waits for one of
+ * them, and where none does, in a thread of the library. A transfer of which nothing
+ * moves for net.step_timeout_ms fails. A second call does nothing. Since 0.4, as all of
+ * this section. */
 PSTRAIN_API int pstrain_connect(pstrain_session *s);
 /* Whether all workers share memory. */
 PSTRAIN_API int pstrain_is_one_host(const pstrain_session *s);

@@ -82,7 +82,7 @@ def through_host(use: str) -> "typing.Callable[[Call], Call]":
     def decorate(call: Call) -> Call:
         @functools.wraps(call)
         def called(self: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-            if not any(is_on_gpu(tensor) for tensor in _flat([args, kwargs])):
+            if not _any_on_gpu(args) and not (kwargs and _any_on_gpu(kwargs.values())):
                 return call(self, *args, **kwargs)
             awaited: "list[typing.Any]" = []
             back: "list[tuple[torch.Tensor, torch.Tensor]]" = []
@@ -97,6 +97,14 @@ def through_host(use: str) -> "typing.Callable[[Call], Call]":
                 self.give_back(None, None)
         return typing.cast(Call, called)
     return decorate
+
+
+def _any_on_gpu(arguments: "typing.Iterable[typing.Any]") -> bool:
+    """Every call asks: no generator, which _flat would make for each list."""
+    for argument in arguments:
+        if _any_on_gpu(argument) if isinstance(argument, (list, tuple)) else is_on_gpu(argument):
+            return True
+    return False
 
 
 def _flat(what: typing.Any) -> "typing.Iterator[typing.Any]":

@@ -148,9 +148,10 @@ class Work(_Base):  # type: ignore[misc]
             if self._transfers and error is None:
                 self._source = self._comm.links.session.library.pstrain_transfer_from(self._transfers[0])
             try:
-                with torch.inference_mode():  # of this thread: the tensors may be of that mode
-                    for call in self._after if error is None else ():
-                        call()
+                if self._after and error is None:
+                    with torch.inference_mode():  # of this thread: the tensors may be of that mode
+                        for call in self._after:
+                            call()
             except Exception as raised:  # of PyTorch: no memory
                 error = raised
             self._error, self._over = error, True

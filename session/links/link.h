@@ -2,7 +2,7 @@
  * and in order. One of the project's vtables: shared memory on one host (link_shm.c), TCP
  * by ZeroMQ between hosts (link_net.c).
  *
- * All functions belong to the thread of the links (links.c). None blocks. */
+ * All functions belong to the thread that turns the links (links.c). None blocks. */
 #ifndef PS_LINK_H
 #define PS_LINK_H
 

@@ -21,6 +21,7 @@ typedef struct link_ring {
 
 struct ps_link_board {
     _Alignas(64) _Atomic uint32_t asleep;
+    ps_bell bell;
     _Alignas(64) uint8_t rings[];
 };
 
@@ -29,7 +30,7 @@ typedef struct link_shm {
     uint64_t n_slots;
     link_ring *out, *in;
     uint64_t put, taken; // this end's positions
-    _Atomic uint32_t *asleep;
+    ps_link_board *other;
     ps_event wake;
 } link_shm;
 
@@ -54,6 +55,11 @@ _Atomic uint32_t *ps_link_board_asleep(ps_link_board *board)
     return &board->asleep;
 }
 
+ps_bell *ps_link_board_bell(ps_link_board *board)
+{
+    return &board->bell;
+}
+
 static link_ring *ring_of(ps_link_board *board, int n_here, int place)
 {
     void *at = board->rings + (uint64_t)place * ring_bytes(n_here);
@@ -63,7 +69,11 @@ static link_ring *ring_of(ps_link_board *board, int n_here, int place)
 /* After a position has changed that the other may wait for. */
 static void link_shm_wake(const link_shm *l)
 {
-    if (atomic_load(l->asleep) && atomic_exchange(l->asleep, 0)) ps_event_set(&l->wake);
+    ps_link_board *other = l->other;
+    if (atomic_load(&other->asleep) && atomic_exchange(&other->asleep, 0))
+        ps_event_set(&l->wake);
+    if (atomic_load(&other->bell.wanted) && atomic_exchange(&other->bell.wanted, 0))
+        ps_bell_ring(&other->bell);
 }
 
 static ps_err link_shm_nonsense(const link_shm *l)
@@ -134,7 +144,7 @@ ps_err ps_link_shm_create(const ps_link_shm_options *o, ps_link **out)
                     .n_slots = ring_slots(o->n_here),
                     .out = ring_of(o->own, o->n_here, o->other_place),
                     .in = ring_of(o->other, o->n_here, o->own_place),
-                    .asleep = &o->other->asleep,
+                    .other = o->other,
                     .wake = o->wake};
     *out = &l->base;
     return PS_OK;

@@ -1,6 +1,7 @@
 /* A link in shared memory. Each worker has a board, which the others of its host map:
  *
  *   asleep   u32   its thread has to be woken
+ *   bell           where a thread of the program sleeps that waits for a transfer
  *   rings          one for each worker of the job that is on this host, in rank order:
  *                  what the owner of the board sends it
  *
@@ -16,6 +17,7 @@
 
 #include <stdatomic.h>
 
+#include "bell.h"
 #include "event.h"
 #include "link.h"
 
@@ -24,6 +26,8 @@ typedef struct ps_link_board ps_link_board;
 uint64_t ps_link_board_bytes(int n_here);
 /* Of a board: its owner's thread has to be woken. */
 _Atomic uint32_t *ps_link_board_asleep(ps_link_board *board);
+/* `wanted`: 1, it has to be rung. */
+ps_bell *ps_link_board_bell(ps_link_board *board);
 
 typedef struct ps_link_shm_options {
     int rank;                   // the other worker's

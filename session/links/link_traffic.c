@@ -299,6 +299,14 @@ ps_err ps_traffic_turn(ps_traffic *t, bool *moved)
     return PS_OK;
 }
 
+bool ps_traffic_is_amid(const ps_traffic *t)
+{
+    for (int r = 0; r < t->n; r++)
+        for (const link_message *m = t->ends[r].messages; m; m = m->next)
+            if (m->got < m->first.total) return true;
+    return false;
+}
+
 ps_err ps_traffic_rest(ps_traffic *t)
 {
     for (int r = 0; r < t->n; r++) {

@@ -5,7 +5,7 @@
  * stand behind them: only then they are kept in memory. So a program that runs ahead of
  * another does not fill the other's memory.
  *
- * All functions belong to the thread of the links, and none blocks. */
+ * All functions belong to the thread that turns the links, and none blocks. */
 #ifndef PS_LINK_TRAFFIC_H
 #define PS_LINK_TRAFFIC_H
 
@@ -59,6 +59,8 @@ void ps_traffic_forget(ps_traffic *t, const void *of);
 
 /* Sends and takes some pieces. *moved: there were any. NET, PROTOCOL, NOMEM. */
 ps_err ps_traffic_turn(ps_traffic *t, bool *moved);
+/* Whether parts of messages are still to come, to whom they may concern. */
+bool ps_traffic_is_amid(const ps_traffic *t);
 /* Before the thread sleeps. */
 ps_err ps_traffic_rest(ps_traffic *t);
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include "event.h"
 #include "link_meet.h"
@@ -13,9 +15,14 @@
 #include "link_traffic.h"
 #include "thread.h"
 
-/* How long the thread looks for what it waits for before it sleeps: about as long as it
+/* How long a thread looks for what it waits for before it sleeps: about as long as it
  * takes to be woken. It gives the core away between looks. */
-enum { LOOK_NS = 30000, SLEEP_MS = 50, ITEMS = PS_LINK_NET_ITEMS + 2 };
+enum { LOOK_NS = 30000, SLEEP_MS = 50, ITEMS = PS_LINK_NET_ITEMS + 3 };
+enum { LOOKS_LEFT_OUT = 100 }; // where others want the cores
+
+/* How long transfers stay without anybody who turns the links, on one host: until then
+ * the program mostly waits for them, and does it itself. */
+enum { PATIENCE_NS = 100000 };
 
 /* Which messages with one tag match. */
 enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS };
@@ -50,19 +57,29 @@ struct ps_transfer {
 struct ps_links {
     ps_links_options o;
     ps_link_place place;
-    ps_traffic *traffic;
-    ps_transfer *active;        // the thread's; in the order in which they began
-    const ps_transfer *refused; // the last that was; only compared
     ps_event wake;
     _Atomic uint32_t lone_asleep, *asleep; // of this worker's board, where there is one
+    ps_bell lone_bell, *bell;              // likewise
+    int timer;                             // PATIENCE_NS are over: the thread has to come
     pthread_t thread;
     bool runs;
     atomic_bool stop;
-    pthread_mutex_t lock;
-    pthread_cond_t over;    // a transfer is done
-    ps_transfer *submitted; // in the order of calls
-    bool failed;
+
+    // Whoever turns the links: to take and to give up `turning` needs the lock.
+    ps_traffic *traffic;
+    ps_transfer *active;        // in the order in which they began
+    const ps_transfer *refused; // the last that was; only compared
+    bool timer_on;
+    int looks_left_out;
+    bool failed; // all do
     ps_err_saved failure;
+
+    pthread_mutex_t lock; // of what follows
+    bool turning;
+    pthread_cond_t free;    // nobody turns them
+    atomic_bool watched;    // a thread is in links_watch; also read without the lock
+    pthread_cond_t over;    // a transfer is done, or nobody watches
+    ps_transfer *submitted; // in the order of calls
 };
 
 static const char *const call_texts[] = {
@@ -92,7 +109,7 @@ static const char *text_of_code(uint32_t code)
 
 /* ---- the end of a transfer ---- */
 
-/* The thread's: it is done, well or with the present failure. */
+/* It is done, well or with the present failure. */
 static void transfer_over(ps_links *l, ps_transfer *t, ps_err err)
 {
     ps_transfer **at = &l->active;
@@ -106,6 +123,7 @@ static void transfer_over(ps_links *l, ps_transfer *t, ps_err err)
     t->done = true;
     pthread_cond_broadcast(&l->over);
     pthread_mutex_unlock(&l->lock);
+    if (atomic_exchange(&l->bell->wanted, 0)) ps_bell_ring(l->bell);
 }
 
 static void flow_over(void *owner, ps_flow *f)
@@ -145,10 +163,8 @@ static void flow_refused(void *owner, ps_flow *f, uint32_t call, uint64_t total)
 /* All end with the present failure, now and later. */
 static void links_fail(ps_links *l, ps_err err)
 {
-    pthread_mutex_lock(&l->lock);
     if (!l->failed) l->failure = ps_err_save(err);
     l->failed = true;
-    pthread_mutex_unlock(&l->lock);
     while (l->active)
         transfer_over(l, l->active, ps_err_restore(&l->failure));
 }
@@ -281,8 +297,8 @@ static void take_own_part(const ps_transfer *t)
         memmove(own->recv, own->send, own->send_bytes);
 }
 
-/* The thread's. Flows may be over while the others are posted: more are left until all
- * are. One that is refused may be freed already. */
+/* Flows may be over while the others are posted: more are left until all are. One that is
+ * refused may be freed already. */
 static void transfer_start(ps_links *l, ps_transfer *t)
 {
     ps_transfer **at = &l->active;
@@ -306,19 +322,18 @@ static void transfer_start(ps_links *l, ps_transfer *t)
     if (t->n_left == 0) transfer_over(l, t, PS_OK);
 }
 
-/* ---- the thread ---- */
+/* ---- turning ---- */
 
 static bool links_take_submitted(ps_links *l)
 {
     pthread_mutex_lock(&l->lock);
     ps_transfer *t = l->submitted;
-    const bool failed = l->failed;
     l->submitted = NULL;
     pthread_mutex_unlock(&l->lock);
     const bool any = t != NULL;
     for (ps_transfer *next; t; t = next) {
         next = t->next;
-        if (failed)
+        if (l->failed)
             transfer_over(l, t, ps_err_restore(&l->failure));
         else
             transfer_start(l, t);
@@ -359,66 +374,182 @@ static ps_err links_check(ps_links *l)
     return PS_OK;
 }
 
-static ps_err links_turn(ps_links *l, bool *moved)
+/* Whether anything has moved. A failure is that of all. */
+static bool links_turn(ps_links *l)
 {
-    *moved = links_take_submitted(l);
-    if (l->place.net) PS_TRY(ps_link_net_turn(l->place.net, moved));
-    return ps_traffic_turn(l->traffic, moved);
+    bool moved = links_take_submitted(l);
+    if (l->failed) return moved;
+    ps_err err = l->place.net ? ps_link_net_turn(l->place.net, &moved) : PS_OK;
+    if (err == PS_OK) err = ps_traffic_turn(l->traffic, &moved);
+    if (err != PS_OK) links_fail(l, err);
+    return moved;
 }
 
-static ps_err links_sleep(ps_links *l)
+/* Gives the core away once. One that comes back late is wanted by others: while that is
+ * so, a thread that sleeps gets it sooner, once it is woken, than one that looks. */
+static uint64_t links_yield(ps_links *l, uint64_t now_ns)
+{
+    sched_yield();
+    const uint64_t then_ns = now_ns;
+    now_ns = ps_clock_ns();
+    if (now_ns - then_ns > LOOK_NS) l->looks_left_out = LOOKS_LEFT_OUT;
+    return now_ns;
+}
+
+/* Turns them until something moves or LOOK_NS have passed. */
+static bool links_look(ps_links *l)
+{
+    bool moved = links_turn(l);
+    uint64_t now_ns = ps_clock_ns();
+    const uint64_t end_ns = l->looks_left_out > 0 ? 0 : now_ns + LOOK_NS;
+    if (!moved && l->looks_left_out > 0) l->looks_left_out--;
+    while (!moved && l->active && now_ns < end_ns) {
+        now_ns = links_yield(l, now_ns);
+        moved = links_turn(l);
+    }
+    return moved;
+}
+
+/* Fails all where the job is over or a deadline has passed. */
+static void links_judge(ps_links *l)
+{
+    const ps_err err = l->failed ? PS_OK : links_check(l);
+    if (err != PS_OK) links_fail(l, err);
+}
+
+static void links_acquire(ps_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (l->turning)
+        pthread_cond_wait(&l->free, &l->lock);
+    l->turning = true;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* False: no, there are new transfers. */
+static bool links_release(ps_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    const bool can = l->submitted == NULL;
+    if (can) {
+        l->turning = false;
+        pthread_cond_signal(&l->free);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return can;
+}
+
+/* ---- by the program's threads, on one host ---- */
+
+/* Whether there is something to turn them for. */
+static bool links_are_busy(const ps_links *l)
+{
+    return l->active || (!l->failed && ps_traffic_is_amid(l->traffic));
+}
+
+static void links_set_timer(ps_links *l, bool on)
+{
+    const struct itimerspec when = {.it_value.tv_nsec = on ? PATIENCE_NS : 0};
+    if (on || l->timer_on) timerfd_settime(l->timer, 0, &when, NULL);
+    l->timer_on = on;
+}
+
+/* Turns them once, and gives them up. Where nobody else turns them soon, the thread does:
+ * it is woken by what comes (asleep), or by the timer. */
+static void links_leave(ps_links *l)
+{
+    do {
+        links_turn(l);
+        if (!atomic_load(&l->watched) && !atomic_load(l->asleep) && links_are_busy(l))
+            links_set_timer(l, true);
+    } while (!links_release(l));
+}
+
+/* Sleeps until another worker or thread rings, or something is to be judged. */
+static void links_doze(ps_links *l, const ps_transfer *t, ps_deadline deadline)
+{
+    atomic_store(&l->bell->wanted, 1);
+    const uint32_t sequence = ps_bell_sequence(l->bell);
+    if (!links_turn(l) && !t->done && links_release(l)) {
+        ps_bell_sleep(l->bell, sequence, ps_deadline_left_ms_max(deadline, SLEEP_MS));
+        links_acquire(l);
+    }
+    atomic_store(&l->bell->wanted, 0);
+}
+
+/* Turns them until t is done or the deadline has passed. */
+static void links_watch(ps_links *l, const ps_transfer *t, ps_deadline deadline)
+{
+    links_acquire(l);
+    links_set_timer(l, false);
+    atomic_store(l->asleep, 0);
+    while (!t->done && !ps_deadline_passed(deadline)) {
+        if (links_look(l)) continue;
+        links_doze(l, t, deadline);
+        links_judge(l);
+    }
+    atomic_store(&l->watched, false);
+    links_leave(l);
+}
+
+/* ---- by the thread ---- */
+
+/* Whether it has to turn them: always between hosts. */
+static bool links_need_thread(const ps_links *l)
+{
+    return l->place.net || (!atomic_load(&l->watched) && links_are_busy(l));
+}
+
+/* Until there is something for it. */
+static void links_poll(ps_links *l, int ms)
 {
     zmq_pollitem_t items[ITEMS] = {
         {.fd = ps_event_fd(&l->wake), .events = ZMQ_POLLIN},
+        {.fd = l->timer, .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(l->o.member), .events = ZMQ_POLLIN}};
-    bool moved;
-    int n = 2, ms = l->active ? SLEEP_MS : -1;
-    PS_TRY(ps_traffic_rest(l->traffic));
-    atomic_store(l->asleep, 1);
-    ps_err err = links_turn(l, &moved);
-    if (err == PS_OK && !moved && !atomic_load(&l->stop)) {
-        if (l->place.net) {
-            n += ps_link_net_items(l->place.net, items + n);
-            const int net_ms = ps_link_net_poll_ms(l->place.net);
-            if (net_ms >= 0 && (ms < 0 || net_ms < ms)) ms = net_ms;
-        }
-        if (l->failed) n = 1; // the abort is known
-        zmq_poll(items, n, ms);
-        ps_event_clear(&l->wake);
-        if (l->place.net) err = ps_link_net_mend(l->place.net);
+    uint64_t expired;
+    int n = l->failed ? 2 : 3; // the abort is known
+    if (l->place.net && !l->failed) {
+        n += ps_link_net_items(l->place.net, items + n);
+        const int net_ms = ps_link_net_poll_ms(l->place.net);
+        if (net_ms >= 0 && (ms < 0 || net_ms < ms)) ms = net_ms;
     }
-    atomic_store(l->asleep, 0);
-    return err == PS_OK ? links_check(l) : err;
+    if (!links_release(l)) {
+        links_turn(l); // takes them
+        return;
+    }
+    zmq_poll(items, n, ms);
+    ps_event_clear(&l->wake);
+    if (items[1].revents) (void)!read(l->timer, &expired, sizeof expired);
+    links_acquire(l);
 }
 
-static ps_err links_run(ps_links *l)
+static void links_sleep(ps_links *l)
 {
-    while (!atomic_load(&l->stop)) {
-        bool moved;
-        PS_TRY(links_turn(l, &moved));
-        for (const uint64_t end = ps_clock_ns() + LOOK_NS;
-             !moved && l->active && ps_clock_ns() < end;) {
-            sched_yield();
-            PS_TRY(links_turn(l, &moved));
-        }
-        if (!moved) PS_TRY(links_sleep(l));
+    const bool needed = links_need_thread(l);
+    ps_err err = l->failed ? PS_OK : ps_traffic_rest(l->traffic);
+    atomic_store(l->asleep, needed);
+    if (err == PS_OK && !(needed && links_turn(l)) && !atomic_load(&l->stop)) {
+        const bool judges = l->place.net ? l->active != NULL : needed;
+        links_poll(l, judges ? SLEEP_MS : -1);
+        if (l->place.net && !l->failed) err = ps_link_net_mend(l->place.net);
     }
-    return ps_err_set(PS_ERR_ARG, "the session has ended, and nobody waited for this");
+    atomic_store(l->asleep, 0);
+    if (err != PS_OK) links_fail(l, err);
+    links_judge(l);
 }
 
 static void *links_main(void *arg)
 {
     ps_links *l = arg;
-    links_fail(l, links_run(l));
-    while (!atomic_load(&l->stop)) {
+    links_acquire(l);
+    while (!atomic_load(&l->stop))
+        if (!links_need_thread(l) || !links_look(l)) links_sleep(l);
+    links_fail(
+        l, ps_err_set(PS_ERR_ARG, "the session has ended, and nobody waited for this"));
+    do {
         links_take_submitted(l); // all fail
-        atomic_store(l->asleep, 1);
-        zmq_pollitem_t item = {.fd = ps_event_fd(&l->wake), .events = ZMQ_POLLIN};
-        zmq_poll(&item, 1, SLEEP_MS);
-        ps_event_clear(&l->wake);
-        atomic_store(l->asleep, 0);
-    }
-    links_take_submitted(l);
+    } while (!links_release(l));
     return NULL;
 }
 
@@ -498,8 +629,13 @@ static void links_submit(ps_links *l, ps_comm_members *comm, ps_transfer *t)
     while (*at)
         at = &(*at)->next;
     *at = t;
+    const bool turns = !l->place.net && !l->turning;
+    l->turning = l->turning || turns;
     pthread_mutex_unlock(&l->lock);
-    links_wake(l);
+    if (turns)
+        links_leave(l);
+    else if (l->place.net)
+        links_wake(l);
 }
 
 ps_err ps_transfer_begin(ps_links *l, ps_comm_members *comm, const ps_transfer_options *o,
@@ -524,8 +660,17 @@ ps_err ps_transfer_wait(ps_transfer *t, ps_deadline deadline, bool *done)
     *done = true;
     if (t->alone) return PS_OK;
     pthread_mutex_lock(&l->lock);
-    while (!t->done && !ps_deadline_passed(deadline))
-        ps_cond_wait(&l->over, &l->lock, deadline);
+    while (!t->done && !ps_deadline_passed(deadline)) {
+        if (l->place.net || atomic_load(&l->watched)) {
+            ps_cond_wait(&l->over, &l->lock, deadline);
+            continue;
+        }
+        atomic_store(&l->watched, true);
+        pthread_mutex_unlock(&l->lock);
+        links_watch(l, t, deadline);
+        pthread_mutex_lock(&l->lock);
+        pthread_cond_broadcast(&l->over);
+    }
     *done = t->done;
     pthread_mutex_unlock(&l->lock);
     return *done && t->failure.code != PS_OK ? ps_err_restore(&t->failure) : PS_OK;
@@ -562,8 +707,9 @@ static ps_err links_start(ps_links *l)
         if (links[r]) links[r]->ops->destroy(links[r]);
     free(links);
     if (err != PS_OK) return err;
-    l->asleep =
-        l->place.board.base ? ps_link_board_asleep(l->place.board.base) : &l->lone_asleep;
+    ps_link_board *board = l->place.board.base;
+    l->asleep = board ? ps_link_board_asleep(board) : &l->lone_asleep;
+    l->bell = board ? ps_link_board_bell(board) : &l->lone_bell;
     PS_TRY(ps_thread_start(&l->thread, "links", links_main, l));
     l->runs = true;
     return PS_OK;
@@ -577,7 +723,10 @@ ps_err ps_links_open(const ps_links_options *o, ps_links **out)
     l->o = *o;
     pthread_mutex_init(&l->lock, NULL);
     ps_cond_init(&l->over);
+    ps_cond_init(&l->free);
+    l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     ps_err err = ps_event_init(&l->wake);
+    if (err == PS_OK && l->timer < 0) err = ps_err_errno(PS_ERR_IO, "a timer");
     if (err == PS_OK) err = links_start(l);
     if (err != PS_OK) ps_links_close(out);
     return err;
@@ -600,8 +749,10 @@ void ps_links_close(ps_links **pointer)
     ps_traffic_destroy(&l->traffic);
     ps_link_place_fini(&l->place);
     ps_event_fini(&l->wake);
+    if (l->timer >= 0) close(l->timer);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->over);
+    pthread_cond_destroy(&l->free);
     free(l);
     *pointer = NULL;
 }

@@ -1,5 +1,10 @@
-/* Links between the workers of a job, and a thread that makes transfers on them. Jobs
- * that need none have none.
+/* Links between the workers of a job, and transfers on them. Jobs that need none have
+ * none.
+ *
+ * Somebody has to turn the links: to send and take pieces. Between hosts the links' own
+ * thread does. On one host the threads of the program do it themselves, one at a time, so
+ * that none has to wake another: ps_transfer_begin once, ps_transfer_wait until it
+ * returns. The own thread goes on with what nobody waits for.
  *
  * Transfers go on beside each other. A wait has the job's step deadline: a transfer of
  * which nothing moves for net.step_timeout_ms fails with the names of the members that it

@@ -243,6 +243,113 @@ TEST(by_tcp)
     rig_run(&r);
 }
 
+/* --- who makes them go on ---------------------------------------------------------- */
+
+enum { LARGE = 12 << 20 }; // more than is on the way at any time
+
+/* Worker 1 begins and waits for something else, until worker 0 has all. */
+static int wait_alone(rig_worker *w)
+{
+    pstrain_comm *c;
+    pstrain_transfer *t;
+    const int other = 1 - w->rank;
+    uint8_t *bytes = malloc(2 * LARGE);
+    pstrain_part parts[2] = {0};
+    parts[other] = (pstrain_part){bytes, LARGE, bytes + LARGE, LARGE};
+    memset(bytes, w->rank + 1, LARGE);
+    RIG_TRY(everybody(w, 1, &c));
+    for (int round = 0; round < 3; round++) {
+        memset(bytes + LARGE, 0, LARGE);
+        RIG_TRY(begin(c, PSTRAIN_CALL_ALL_TO_ALL, parts, 0, 0, &t));
+        if (w->rank == 0) RIG_TRY(await(&t));
+        RIG_TRY(pstrain_barrier(w->s));
+        if (w->rank == 1) RIG_TRY(await(&t));
+        if (bytes[LARGE] != other + 1 || bytes[2 * LARGE - 1] != other + 1)
+            return transfers_wrong("what came", w->rank);
+    }
+    free(bytes);
+    pstrain_comm_destroy(&c);
+    return pstrain_close(w->s);
+}
+
+TEST(they_go_on_though_nobody_waits)
+{
+    rig r = {.workers = 2, .run = wait_alone};
+    rig_run(&r);
+}
+
+typedef struct receiver {
+    pstrain_comm *c;
+    uint64_t tag;
+    int status;
+} receiver;
+
+/* Receives a byte with the tag, and sends it back with the tag + 2. */
+static void *send_back(void *arg)
+{
+    receiver *r = arg;
+    uint8_t byte = 0;
+    pstrain_transfer *t;
+    const pstrain_part in = {NULL, 0, &byte, 1}, out = {&byte, 1, NULL, 0};
+    r->status = begin(r->c, PSTRAIN_CALL_RECV, &in, 1, r->tag, &t);
+    if (r->status == 0) r->status = await(&t);
+    if (r->status == 0)
+        r->status = begin(r->c, PSTRAIN_CALL_SEND, &out, 1, r->tag + 2, &t);
+    if (r->status == 0) r->status = await(&t);
+    return NULL;
+}
+
+static int two_receive(pstrain_comm *c)
+{
+    receiver both[2] = {{.c = c, .tag = 0}, {.c = c, .tag = 1}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, send_back, &both[i]);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    return both[0].status ? both[0].status : both[1].status;
+}
+
+/* One after the other: the second thread waits while the first one comes to its end. */
+static int send_to_two(rig_worker *w, pstrain_comm *c, int round)
+{
+    for (int i = 0; i < 2; i++) {
+        const uint64_t tag = (uint64_t)((i + round) % 2);
+        uint8_t byte = (uint8_t)round, back = 0;
+        const pstrain_part out = {&byte, 1, NULL, 0}, in = {NULL, 0, &back, 1};
+        pstrain_transfer *t;
+        RIG_TRY(begin(c, PSTRAIN_CALL_SEND, &out, 0, tag, &t));
+        RIG_TRY(await(&t));
+        RIG_TRY(begin(c, PSTRAIN_CALL_RECV, &in, 0, tag + 2, &t));
+        RIG_TRY(await(&t));
+        if (back != byte) return transfers_wrong("what came back", w->rank);
+    }
+    return 0;
+}
+
+static int wait_in_two_threads(rig_worker *w)
+{
+    enum { ROUNDS = 100 };
+    pstrain_comm *c;
+    RIG_TRY(everybody(w, 1, &c));
+    for (int round = 0; round < ROUNDS; round++)
+        RIG_TRY(w->rank == 0 ? two_receive(c) : send_to_two(w, c, round));
+    pstrain_comm_destroy(&c);
+    return pstrain_close(w->s);
+}
+
+TEST(two_threads_wait)
+{
+    static const char *const by_tcp[] = {"exchange.shm=off"};
+    for (int n = 0; n < 2; n++) {
+        rig r = {.workers = 2,
+                 .settings = by_tcp,
+                 .n_settings = n,
+                 .run = wait_in_two_threads};
+        rig_run(&r);
+    }
+}
+
 /* --- lost connections --------------------------------------------------------------- */
 
 enum { CUTS = 12 };
