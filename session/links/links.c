@@ -18,7 +18,9 @@
 /* How long a thread looks for what it waits for before it sleeps: about as long as it
  * takes to be woken. It gives the core away between looks. */
 enum { LOOK_NS = 30000, SLEEP_MS = 50, ITEMS = PS_LINK_NET_ITEMS + 3 };
-enum { LOOKS_LEFT_OUT = 100 }; // where others want the cores
+/* After a look that has cost the core for longer: for how many times as long none does.
+ */
+enum { LOOK_COST = 100 };
 
 /* How long transfers stay without anybody who turns the links, on one host: until then
  * the program mostly waits for them, and does it itself. */
@@ -70,8 +72,8 @@ struct ps_links {
     ps_transfer *active;        // in the order in which they began
     const ps_transfer *refused; // the last that was; only compared
     bool timer_on;
-    int looks_left_out;
-    bool failed; // all do
+    uint64_t look_after_ns; // others want the cores until then
+    bool failed;            // all do
     ps_err_saved failure;
 
     pthread_mutex_t lock; // of what follows
@@ -390,10 +392,9 @@ static bool links_turn(ps_links *l)
 static uint64_t links_yield(ps_links *l, uint64_t now_ns)
 {
     sched_yield();
-    const uint64_t then_ns = now_ns;
-    now_ns = ps_clock_ns();
-    if (now_ns - then_ns > LOOK_NS) l->looks_left_out = LOOKS_LEFT_OUT;
-    return now_ns;
+    const uint64_t back_ns = ps_clock_ns(), away_ns = back_ns - now_ns;
+    if (away_ns > LOOK_NS) l->look_after_ns = back_ns + LOOK_COST * away_ns;
+    return back_ns;
 }
 
 /* Turns them until something moves or LOOK_NS have passed. */
@@ -401,8 +402,7 @@ static bool links_look(ps_links *l)
 {
     bool moved = links_turn(l);
     uint64_t now_ns = ps_clock_ns();
-    const uint64_t end_ns = l->looks_left_out > 0 ? 0 : now_ns + LOOK_NS;
-    if (!moved && l->looks_left_out > 0) l->looks_left_out--;
+    const uint64_t end_ns = now_ns < l->look_after_ns ? 0 : now_ns + LOOK_NS;
     while (!moved && l->active && now_ns < end_ns) {
         now_ns = links_yield(l, now_ns);
         moved = links_turn(l);
