@@ -71,8 +71,9 @@ class Table:
                 f"settings are the whole job's: give all its Optimizers the same ({given} here, {mine} before)")
         if number > 0 and optimizer.is_local != self.sums:
             raise InputError(f"rank {rank}: one Optimizer is stepped by the servers, another one by PyTorch on each "
-                             "rank: give all of a job the class of PyTorch's (torch.optim.SGD), or names that the "
-                             f"servers have ({', '.join(_arguments.NAMES)})")
+                             "rank, as every one with a float64 parameter: give all of a job the class of PyTorch's "
+                             "(torch.optim.SGD), or, without float64, names that the servers have "
+                             f"({', '.join(_arguments.NAMES)})")
         slots, self._words = optimizer.slots(), words
         self._check(slots)
         if number == 0:

@@ -59,8 +59,15 @@ class Several(PythonTest):
         for said in self.said(self.case("own_rules_of_a_gan"), "weights"):
             self.assertEqual(said.split()[:2], said.split()[2:])
 
+    def test_doubles_of_a_gan(self):
+        for which in first(2, ("first", "both", "second")):
+            with self.subTest(which=which):
+                for said in self.said(self.case("doubles_of_a_gan", which), "weights"):
+                    self.assertEqual(said.split()[:2], said.split()[2:])
+
     def test_uneven_inputs_have_ddps_bits(self):
-        for words in first(2, (("3", "all", "servers"), ("5", "some", "own"), ("3", "some", "servers"), ("5", "all", "own"))):
+        for words in first(3, (("3", "all", "servers"), ("5", "some", "own"), ("3", "some", "doubles"), ("3", "some", "servers"),
+                               ("5", "all", "own"), ("5", "all", "doubles"))):
             with self.subTest(words=words):
                 text = self.case("uneven", *words)
                 for said in self.said(text, "weights"):

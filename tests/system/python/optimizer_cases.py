@@ -173,6 +173,8 @@ def refusals():
         refused(wrong, ["clip_norm"], lambda: pstrain.Optimizer(judges.named_parameters(), "sgd", clip_norm=1.0))
         refused(wrong, ["overlap_forward"],
                 lambda: pstrain.Optimizer(judges.named_parameters(), "sgd", overlap_forward=True))
+        refused(wrong, ["float64 parameter", "class"],
+                lambda: pstrain.Optimizer(critic().double().named_parameters(), "sgd", lr=0.1))
         second = pstrain.Optimizer(judges.named_parameters(), "rmsprop", lr=0.1, centered=True)
         # losses that were made before the steps, as PyTorch allows for independent models
         one, other = makes(noise(0, 4)).sum(), judges(noise(0, 8)).sum()
@@ -190,7 +192,7 @@ def train_unevenly(model, optimizer, most, context):
         for step in range(most if RANK == 0 else 8 - most):
             images, labels = batch(step)
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images), labels).backward()
+            nn.functional.cross_entropy(model(images.to(next(model.parameters()).dtype)), labels).backward()
             optimizer.step()
 
 
@@ -198,15 +200,16 @@ def train_unevenly(model, optimizer, most, context):
 def uneven():
     """DDP's join and ours: rank 0 has 3 or 5 of 8 batches."""
     most, by_all, rule = int(sys.argv[2]), sys.argv[3] == "all", sys.argv[4]
+    make = (lambda: net().double()) if rule == "doubles" else net
     dist.init_process_group("gloo")
-    other = net()
+    other = make()
     ddp = DDP(other)
     train_unevenly(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9), most,
                    ddp.join(divide_by_initial_world_size=by_all))
     dist.destroy_process_group()
-    model = net()
+    model = make()
     with pstrain.init():
-        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd" if rule == "servers" else torch.optim.SGD, lr=0.1,
+        optimizer = pstrain.Optimizer(model.named_parameters(), torch.optim.SGD if rule == "own" else "sgd", lr=0.1,
                                       momentum=0.9)
         train_unevenly(model, optimizer, most, optimizer.join(divide_by_initial_world_size=by_all))
         say("weights", digest(other, False), digest(model, False))
@@ -338,6 +341,37 @@ def own_rules_of_a_gan():
         train_gan(makes, judges, *optimizers, (6,))
     theirs = by_ddp(6, nearest=False)
     say("weights", digests(*theirs), digests(makes, judges))
+
+
+class Doubles(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.double())
+
+
+class Floats(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+@case
+def doubles_of_a_gan():
+    """Both networks, or one of them, are float64."""
+    forms = {"both": (Doubles, Doubles), "first": (Doubles, Floats), "second": (Floats, Doubles)}[sys.argv[2]]
+    make = lambda: [form(*layers).to(torch.float64 if form is Doubles else torch.float32)
+                    for form, layers in zip(forms, (generator(), critic()))]
+    dist.init_process_group("gloo")
+    theirs = make()
+    with nearest_roots():
+        train_gan(*map(DDP, theirs), *(MAKERS[name](model.parameters(), **how)
+                                       for model, (name, how) in zip(theirs, (FIRST, SECOND))), (6,))
+    dist.destroy_process_group()
+    makes, judges = make()
+    with pstrain.init():
+        named = [(model.named_parameters(), name if form is Doubles else MAKERS[name], how)
+                 for model, form, (name, how) in zip((makes, judges), forms, (FIRST, SECOND))]
+        with nearest_roots():
+            train_gan(makes, judges, *(pstrain.Optimizer(params, rule, **how) for params, rule, how in named), (6,))
+        say("weights", digests(*theirs), digests(makes, judges))
 
 
 @case
