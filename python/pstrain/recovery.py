@@ -259,7 +259,7 @@ class State:
         for name, optimizer in self._of(Optimizer).items():  # first: they bring the weights up to date
             optimizer.start()
             states[name] = optimizer.state_dict()
-        keeps_back = any("feedback" in state["pstrain"] for state in states.values())
+        keeps_back = any("feedback" in state.get("pstrain", {}) for state in states.values())
         with self._rows_apart():
             for name, member in self._members.items():
                 if name not in states:

@@ -27,7 +27,8 @@ class Net(nn.Module):
         self.first, self.norm, self.last = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
 
     def forward(self, x):
-        return self.last(torch.dropout(torch.relu(self.norm(self.first(x))), 0.3, self.training))
+        x = self.first(x.to(self.first.weight.dtype))
+        return self.last(torch.dropout(torch.relu(self.norm(x)), 0.3, self.training))
 
 
 def samples(n):
@@ -42,8 +43,8 @@ def made(way):
     else:
         coded = {"exchange.codec_min": 0, "exchange.codec_warmup": 0}
         pstrain.init(settings=coded if way in ("topk", "scaled") else None)
-    model = Net()
-    if way in ("optimizer", "topk", "lamb", "scaled"):
+    model = Net().to(torch.float64 if way == "doubles" else torch.float32)
+    if way in ("optimizer", "topk", "lamb", "scaled", "doubles"):
         more = {"topk": {"codec": "topk"}, "scaled": {"codec": "int8", "loss_scale": True}}.get(way, {})
         return model, pstrain.Optimizer(model.named_parameters(), "lamb" if way == "lamb" else "adamw", lr=1e-2, **more)
     if way == "hook":
