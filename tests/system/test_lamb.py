@@ -3,7 +3,7 @@ import shutil
 import unittest
 
 from jobs import DIGITS, first, nightly, read_safetensors, sizes
-from restarting import RestartTest
+from test_checkpoints import CheckpointTest
 
 SETTINGS = ["train.steps=24", "data.batch=20", "train.log_every=4", "data.train=0-239", "optimizer.name=lamb",
             "optimizer.lr=0.01"]
@@ -13,7 +13,7 @@ WHERE = ((("ps", 1, 2),), (("ps", 3, 2), "exchange.chunk=16KiB", "server.shards=
          (("ps", 2, 2), "exchange.shm=off"), (("allreduce", 0, 2), "exchange.shm=off"))
 
 
-class LambTest(RestartTest):
+class LambTest(CheckpointTest):
     def train(self, out, where, *settings, code=0):
         mode, servers, workers = where
         return self.psrun(*sizes(mode, servers, workers), "--overwrite", DIGITS, *SETTINGS, *settings,
@@ -63,17 +63,6 @@ class GoesOn(LambTest):
             self.run_whole([15], *job)
             self.check_from([15], job, others)
             shutil.rmtree(self.path("whole"))
-
-    @nightly
-    def test_after_deaths(self):
-        settings = [*SETTINGS, "train.steps=120", "train.epochs=100", "train.log_every=1", "checkpoint.every=1000000",
-                    "recovery.share=0.5", "train.save_every=60"]
-        kind = ("ps", 2, 2, "optimizer.clip_norm=1")
-        self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start_held("out", kind, (60,), "--restarts", 1, settings=settings)
-        self.kill_before(psrun, "out", 60, "server", 1, after=15)
-        self.end(psrun, "out")
-        self.assertEqual(len(self.check_restarted("whole", "out")), 1)
 
 
 class Refusals(LambTest):

@@ -178,6 +178,8 @@ static void choose_job(void)
     case WORLD_FIXED:
         if (world_choice(9, 4) == 0)
             choose_local(0);
+        else if (world_choice(20, 6) == 0)
+            set("optimizer.name=lamb");
         else if (world_choice(10, 4) == 0)
             set("train.accumulate=2");
     }
