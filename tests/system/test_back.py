@@ -64,6 +64,22 @@ class GoesOn(BackTest):
         said = self.psrun("--replay", self.path("out", "policy.log"), out="again", code=1)
         self.assertRegex(said, r"the record has the line 'back \d': a worker died there")
 
+    def test_one_that_waits_for_an_answer(self):
+        """What it has pushed is forgotten, so that the first push of its new process counts. ps-world comes to it
+        seldom."""
+        psrun = self.begin("net.step_timeout_ms=15000")
+        worker, *others = (self.find(psrun, "worker", rank) for rank in (1, 0, 2))
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        self.wait_until_idle(worker)
+        os.kill(worker, signal.SIGKILL)
+        self.assertTrue(self.wait_until(psrun, lambda: " away role=worker rank=1 " in self.text("out")))
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+        text = self.end(psrun, "out")
+        self.assertEqual([rank for rank, _ in BACK.findall(text)], ["1"], text)
+        self.assertNotIn(" rejoin ", text)
+
     @nightly
     def test_keys(self):
         psrun = self.begin(args=["--curve", self.path("keys")])
