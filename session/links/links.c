@@ -22,9 +22,9 @@ enum { LOOK_NS = 30000, SLEEP_MS = 50, ITEMS = PS_LINK_NET_ITEMS + 3 };
  */
 enum { LOOK_COST = 100 };
 
-/* How long transfers stay without anybody who turns the links, on one host: until then
- * the program mostly waits for them, and does it itself. */
-enum { PATIENCE_NS = 100000 };
+/* How long at most transfers stay without anybody who turns the links, on one host: until
+ * then the program mostly waits for them, and does it itself. */
+enum { PATIENCE_NS = 500000 };
 
 /* Which messages with one tag match. */
 enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS };
@@ -447,11 +447,13 @@ static bool links_are_busy(const ps_links *l)
     return l->active || (!l->failed && ps_traffic_is_amid(l->traffic));
 }
 
-static void links_set_timer(ps_links *l, bool on)
+/* It stays on when somebody turns them again: to set it costs more than to wake the
+ * thread in vain once in a while. */
+static void links_set_timer(ps_links *l)
 {
-    const struct itimerspec when = {.it_value.tv_nsec = on ? PATIENCE_NS : 0};
-    if (on || l->timer_on) timerfd_settime(l->timer, 0, &when, NULL);
-    l->timer_on = on;
+    const struct itimerspec when = {.it_value.tv_nsec = PATIENCE_NS};
+    if (!l->timer_on) timerfd_settime(l->timer, 0, &when, NULL);
+    l->timer_on = true;
 }
 
 /* Turns them once, and gives them up. Where nobody else turns them soon, the thread does:
@@ -461,7 +463,7 @@ static void links_leave(ps_links *l)
     do {
         links_turn(l);
         if (!atomic_load(&l->watched) && !atomic_load(l->asleep) && links_are_busy(l))
-            links_set_timer(l, true);
+            links_set_timer(l);
     } while (!links_release(l));
 }
 
@@ -481,7 +483,6 @@ static void links_doze(ps_links *l, const ps_transfer *t, ps_deadline deadline)
 static void links_watch(ps_links *l, const ps_transfer *t, ps_deadline deadline)
 {
     links_acquire(l);
-    links_set_timer(l, false);
     atomic_store(l->asleep, 0);
     while (!t->done && !ps_deadline_passed(deadline)) {
         if (links_look(l)) continue;
@@ -507,7 +508,7 @@ static void links_poll(ps_links *l, int ms)
         {.fd = ps_event_fd(&l->wake), .events = ZMQ_POLLIN},
         {.fd = l->timer, .events = ZMQ_POLLIN},
         {.fd = ps_member_abort_fd(l->o.member), .events = ZMQ_POLLIN}};
-    uint64_t expired;
+    uint64_t expired = 0;
     int n = l->failed ? 2 : 3; // the abort is known
     if (l->place.net && !l->failed) {
         n += ps_link_net_items(l->place.net, items + n);
@@ -522,6 +523,7 @@ static void links_poll(ps_links *l, int ms)
     ps_event_clear(&l->wake);
     if (items[1].revents) (void)!read(l->timer, &expired, sizeof expired);
     links_acquire(l);
+    if (expired) l->timer_on = false;
 }
 
 static void links_sleep(ps_links *l)
