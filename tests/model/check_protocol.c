@@ -52,6 +52,7 @@ static const scenario SCENARIOS[] = {
 /* The first one is also a test of its own in every run. */
 static const scenario NIGHTLY[] = {
     {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
+    {.name = "2 losses", .settings = PLAIN, .steps = 2, .losses = 2},
     {.name = "a loss, 2 deaths",
      .settings = PLAIN,
      .steps = 2,
