@@ -1,6 +1,7 @@
 """The table at the end of a job, from summary.json."""
 import json
 import os
+import shlex
 import subprocess
 
 from . import helpers, places
@@ -116,7 +117,8 @@ def weights(s, best):
     kept = f"of the last epoch, {s['epochs']:,}"
     if s["best_epoch"] == s["epochs"]:
         return f"{kept}, which tested best"
-    return f"{kept}; epoch {s['best_epoch']:,} tested better" + (f": --predict takes it with --init {best}" if best else "")
+    how = f": psrun --predict NEW {shlex.quote(os.path.dirname(best))} --init {shlex.quote(best)}" if best else ""
+    return f"{kept}; epoch {s['best_epoch']:,} tested better{how}"
 
 
 def rows(s, best):

@@ -121,10 +121,10 @@ class Ends(RestartTest):
             self.check_nothing_left(name)
 
     def test_the_last_worker_dies_when_it_has_left(self):
-        """Its servers end; when it is started again, nobody is there to join."""
+        """Its servers end, soon or when it has been started again, and then nobody is there to join."""
         faults = Faults(self.path("faults"), "worker/0@job.left:1:kill")
-        text = self.end(self.start("out", ("ps", 2, 1), "--restarts", "2", env=faults.env), "out")
-        self.assertIn("worker 0 was ended by SIGKILL", text)
+        self.end(self.start("out", ("ps", 2, 1), "--restarts", "2", env=faults.env), "out")
+        self.assertEqual(len(faults.have_been()), 1)
         self.assertIn("model.safetensors", os.listdir(self.path("out")))
         self.assertEqual(self.summary("out")["steps"], 60)
 

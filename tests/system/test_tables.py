@@ -147,7 +147,7 @@ class Tables(JobTest):
             tested = [r["test_loss"] for r in self.records() if "test_loss" in r]
             best = tested.index(min(tested)) + 1
             self.assertEqual((len(tested), self.summary()["best_epoch"]), (epochs, best))
-            self.assertIn(f"epoch {best} tested better: --predict takes it with --init {file}\n", said)
+            self.assertIn(f"epoch {best} tested better: psrun --predict NEW {self.path('out')} --init {file}\n", said)
             out = f"judged-{epochs}"
             self.psrun("-m", "single", job, "train.epochs=0", f"train.init={file}", out=out)
             self.assertAlmostEqual(self.summary(out)["test_loss"], min(tested), 6)

@@ -253,6 +253,10 @@ TEST(mistakes_are_named)
     check_bad("x,y\n1,a\n1,b\n1,c\n1,d\n", "y\n", &classes,
               "has 4 classes (a, b, c, d), and the model 3 outputs: give the last layer "
               "4 outputs");
+    const ps_wanted three = {.numbers = true, .n = 3};
+    check_bad("x,y\n1,10\n1,20\n1,30\n1,40\n", "y\n", &three,
+              "to predict it as a number, give the last layer 1 output; else give the "
+              "last layer 4 outputs");
     check_bad("x,y,z\n1,2,3\n", "y\nz\n", &number,
               "2 columns; the model has 1 output: give the last layer 2 outputs");
     check_bad("x,y,z\n1,2,3\n", "y\nz\n", &classes, "set model.loss to mse, or name one");

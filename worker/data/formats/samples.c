@@ -219,7 +219,8 @@ const char *ps_wanted_outputs(const ps_wanted *wanted, int64_t n,
 {
     const ps_yaml *last = wanted->last, *name = last ? ps_yaml_path(last, "name") : NULL;
     if (!last) {
-        snprintf(out, PS_OUTPUTS_TEXT, "give the last layer %" PRId64 " outputs", n);
+        snprintf(out, PS_OUTPUTS_TEXT, "give the last layer %" PRId64 " output%s", n,
+                 n > 1 ? "s" : "");
         return out;
     }
     int used = snprintf(out, PS_OUTPUTS_TEXT, "set out: %" PRId64 " in %s", n,

@@ -242,7 +242,7 @@ static ps_err check_answers(const ps_table *t, const ps_wanted *w)
 static ps_err check_classes(const ps_column *c, const ps_wanted *w)
 {
     ps_first_names names = {0};
-    char mend[PS_OUTPUTS_TEXT];
+    char mend[PS_OUTPUTS_TEXT], as_number[PS_OUTPUTS_TEXT + 40] = "";
     const int64_t n = c->categories.n;
     if (w->n == 0 || n <= w->n) return PS_OK;
     bool numbers = true;
@@ -251,13 +251,14 @@ static ps_err check_classes(const ps_column *c, const ps_wanted *w)
         numbers = numbers && ps_parse_double(c->categories.names[i], &value);
         ps_first_names_add(&names, "%s", c->categories.names[i]);
     }
+    if (numbers)
+        snprintf(as_number, sizeof as_number, "to predict it as a number, %s; else ",
+                 w->numbers ? ps_wanted_outputs(w, 1, mend) : "set model.loss to mse");
     return ps_err_set(PS_ERR_CONFIG,
                       "data.target: \"%s\" has %" PRId64
                       " classes (%s), and the model %" PRId64 " output%s: %s%s",
                       c->name, n, ps_first_names_text(&names), w->n, w->n > 1 ? "s" : "",
-                      numbers ? "to predict it as a number, set model.loss to mse; else "
-                              : "",
-                      ps_wanted_outputs(w, n, mend));
+                      as_number, ps_wanted_outputs(w, n, mend));
 }
 
 /* Classes that are 0, 1, ... keep their numbers. */
