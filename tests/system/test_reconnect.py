@@ -64,10 +64,11 @@ class CutTest(JobTest):
         return self.weights(out)
 
     def run_job(self, out, n_cuts, draw, job):
-        """Runs a job with n_cuts cuts of connections. Returns the weights."""
+        """Runs a job with n_cuts cuts of connections. Returns the weights. A part that gets no core for longer than
+        the coordinator waits for its connection joins again."""
         def cut(parts):
             return self.cut_one(parts, draw)
-        parts = self.disturbed(job, n_cuts, draw, cut)
+        parts = self.disturbed(job, n_cuts, draw, cut, *["recovery.rejoins=20"] * (n_cuts > 0))
         return self.end_well(parts, out, job[2]) + self.last_checkpoint(out)
 
     def disturbed(self, job, n, draw, disturb, *more):
