@@ -17,7 +17,7 @@ enum {
     RUN_IDS = RUN_BYTES / sizeof(int64_t)
 };
 
-/* Rows of so many bytes; at least one. */
+/* How many rows fit into that many bytes; at least one. */
 static uint64_t spool_rows_of(uint64_t bytes, uint32_t dim)
 {
     const uint64_t n = bytes / (dim * sizeof(float));

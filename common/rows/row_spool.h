@@ -5,7 +5,7 @@
  *
  *     ps_row_spool_open(&spool, path, n_tables);
  *     ps_row_spool_add(&spool, 0, ...);    // any number of times, table after table
- *     spool.tables[0].n                    // so many rows has the table
+ *     spool.tables[0].n                    // the table's rows, counted
  *     ps_row_spool_merge(&spool, 0, ...);
  *     ps_row_spool_close(&spool);
  *

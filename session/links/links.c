@@ -387,8 +387,8 @@ static bool links_turn(ps_links *l)
     return moved;
 }
 
-/* Gives the core away once. One that comes back late is wanted by others: while that is
- * so, a thread that sleeps gets it sooner, once it is woken, than one that looks. */
+/* Gives the core away once. Where it comes back late, others want it. Then a thread that
+ * sleeps and is woken gets it sooner than one that looks. */
 static uint64_t links_yield(ps_links *l, uint64_t now_ns)
 {
     sched_yield();
