@@ -7,10 +7,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "log.h"
 #include "regular_file.h"
+#include "run_dir.h"
 #include "tell.h"
 
 enum { LINE_BYTES = 256 };
@@ -38,38 +38,29 @@ static ps_err read_lines(const char *path, uint64_t step, FILE *out, uint64_t *g
     return err;
 }
 
-static ps_err write_lines(const char *path, const ps_membership *m, FILE *out)
+static ps_err write_lines(const ps_out_file *out, const ps_membership *m)
 {
     uint64_t generation;
-    PS_TRY(read_lines(path, m->step, out, &generation));
+    PS_TRY(read_lines(out->path, m->step, out->file, &generation));
     char job[24];
     snprintf(job, sizeof job, "%016" PRIx64, m->nonce);
-    json_t *line = json_pack("{s:I, s:I, s:I, s:i, s:I, s:s}", "step",
-                             (json_int_t)m->step, "epoch", (json_int_t)m->epoch,
-                             "position", (json_int_t)m->position, "workers", m->workers,
-                             "generation", (json_int_t)m->generation, "job", job);
-    const bool bad = !line || json_dumpf(line, out, JSON_COMPACT) != 0 ||
-                     fputc('\n', out) == EOF || fflush(out) != 0 ||
-                     fsync(fileno(out)) != 0;
+    json_t *line =
+        json_pack("{s:I, s:I, s:I, s:i, s:I, s:s}", "step", (json_int_t)m->step, "epoch",
+                  (json_int_t)m->epoch, "position", (json_int_t)m->position, "workers",
+                  m->workers, "generation", (json_int_t)m->generation, "job", job);
+    const bool bad = !line || json_dumpf(line, out->file, JSON_COMPACT) != 0 ||
+                     fputc('\n', out->file) == EOF;
     json_decref(line);
-    return bad ? ps_err_errno(PS_ERR_IO, "cannot write %s", path) : PS_OK;
+    return bad ? ps_err_errno(PS_ERR_IO, "cannot write %s", out->path) : PS_OK;
 }
 
 ps_err ps_membership_log_add(const char *path, const ps_membership *m)
 {
-    char temporary[PATH_MAX + 8];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *out;
-    PS_TRY(ps_regular_file_stream(temporary, "w", &out));
-    ps_err err = write_lines(path, m, out);
-    if (fclose(out) != 0 && err == PS_OK)
-        err = ps_err_errno(PS_ERR_IO, "cannot write %s", temporary);
-    if (err == PS_OK && rename(temporary, path) != 0)
-        err = ps_err_errno(PS_ERR_IO, "cannot write %s", path);
-    if (err == PS_OK)
-        ps_regular_file_keep_name(path);
-    else
-        unlink(temporary);
+    ps_out_file out;
+    PS_TRY(ps_out_file_begin(&out, path));
+    ps_err err = write_lines(&out, m);
+    if (err == PS_OK) return ps_out_file_keep(&out);
+    ps_out_file_drop(&out);
     return err;
 }
 

@@ -202,24 +202,32 @@ ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out)
     return strchr(name, '/') ? run_dir_make_folders(out, 0, NULL) : PS_OK;
 }
 
-ps_err ps_out_file_open(ps_out_file *o, const ps_run_dir *dir, const char *name,
-                        bool overwrite)
+ps_err ps_out_file_begin(ps_out_file *o, const char *path)
 {
-    PS_TRY(ps_run_dir_path(dir, name, o->path));
-    if (!overwrite && access(o->path, F_OK) == 0)
-        return ps_err_set(PS_ERR_IO,
-                          "%s is there already: give --overwrite, or another "
-                          "--out",
-                          o->path);
-    if ((size_t)snprintf(o->temporary, sizeof o->temporary, "%s.tmp", o->path) >=
-        sizeof o->temporary)
-        return ps_err_set(PS_ERR_IO, "%s: the name is too long", o->path);
+    *o = (ps_out_file){0};
+    if ((size_t)snprintf(o->path, sizeof o->path, "%s", path) >= sizeof o->path ||
+        (size_t)snprintf(o->temporary, sizeof o->temporary, "%s.tmp", path) >=
+            sizeof o->temporary)
+        return ps_err_set(PS_ERR_IO, "%s: the name is too long", path);
     int fd;
     PS_TRY(ps_new_file_open(o->temporary, &fd));
     o->file = fdopen(fd, "wb");
     if (o->file) return PS_OK;
     close(fd);
     return ps_err_errno(PS_ERR_IO, "%s", o->temporary);
+}
+
+ps_err ps_out_file_open(ps_out_file *o, const ps_run_dir *dir, const char *name,
+                        bool overwrite)
+{
+    char path[PATH_MAX];
+    PS_TRY(ps_run_dir_path(dir, name, path));
+    if (!overwrite && access(path, F_OK) == 0)
+        return ps_err_set(PS_ERR_IO,
+                          "%s is there already: give --overwrite, or another "
+                          "--out",
+                          path);
+    return ps_out_file_begin(o, path);
 }
 
 ps_err ps_out_file_keep(ps_out_file *o)

@@ -36,13 +36,14 @@ void ps_run_dir_fini(ps_run_dir *dir);
 /* out (PATH_MAX bytes) = "<folder>/<name>"; makes the folder of a name with a slash. */
 ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out);
 
-/* A file of the folder that has its own name only once it is whole. */
+/* A file that has its own name only once it is whole. */
 typedef struct ps_out_file {
     char path[PATH_MAX], temporary[PATH_MAX];
     FILE *file; // NULL: not open
 } ps_out_file;
 
-/* IO names the path; also when a file of this name is there already, unless overwrite. */
+ps_err ps_out_file_begin(ps_out_file *o, const char *path); // IO names the path
+/* The same in a folder: IO also when a file of this name is there, unless overwrite. */
 ps_err ps_out_file_open(ps_out_file *o, const ps_run_dir *dir, const char *name,
                         bool overwrite);
 /* Closes the file and gives it its name; both survive a power cut from here on. IO when
