@@ -2,7 +2,6 @@
 import json
 import os
 import sys
-import time
 
 import torch
 
@@ -52,20 +51,13 @@ def main(job):
     step = (torch_step if job["way"] == "torch" else server_step)(job, grads)
     servers = [pid for name, pid in descendants(os.getppid()) if name == "ps-server"] if job["way"] != "torch" else []
 
-    def some(n):
+    def cpu_ms(n):
+        before = sum(map(cpu_seconds, [os.getpid(), *servers]))
         for i in range(n):
             step(batches[i % BATCHES], batches[(i + 1) % BATCHES if i + 1 < n else 0])
-
-    def now():
-        return cpu_seconds(os.getpid()) + sum(map(cpu_seconds, servers)), time.perf_counter()
-    some(WARM)
-    found = []
-    for _ in range(BLOCKS):
-        before = now()
-        some(job["steps"])
-        found.append([(b - a) / job["steps"] * 1e3 for a, b in zip(before, now())])
-    cpu_ms, ms = min(found)
-    print("rows_job", json.dumps({"cpu_ms": cpu_ms, "ms": ms, "servers": len(servers)}), flush=True)
+        return (sum(map(cpu_seconds, [os.getpid(), *servers])) - before) / n * 1e3
+    cpu_ms(WARM)
+    print("rows_job", json.dumps({"cpu_ms": min(cpu_ms(job["steps"]) for _ in range(BLOCKS))}), flush=True)
 
 
 main(json.loads(sys.argv[1]))

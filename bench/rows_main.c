@@ -1,9 +1,11 @@
-/* ps-bench-rows: the rows of one shard, and a worker's part, in one thread without a
- * wire. Prints one line of JSON. Times are processor time, the best of some steps.
+/* ps-bench-rows: the rows of one shard, in one thread without a wire. Prints one line of
+ * JSON. Times are processor time, the best of some steps.
  *
- *   core DIM OPTIMIZER [IDS]  two workers, 26 tables of IDS (100,000) ids, 2,048 samples
- * of one id each, by Zipf 1.05 grow ROWS DIM OPTIMIZER   ids are new, 1,000 in each step;
- * FILE: then a full and an [FILE]                  incremental file, of 1% of the rows
+ *   core DIM OPTIMIZER [IDS]         two workers, 26 tables of IDS (100,000) ids, 2,048
+ *                                    samples of one id each, by Zipf 1.05
+ *   grow ROWS DIM OPTIMIZER          ids are new, 1,000 in each step
+ *   files ROWS DIM OPTIMIZER FILE    likewise; then a full file, and one of 1% of the
+ * rows
  */
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +17,6 @@
 #include "mem.h"
 #include "procstat.h"
 #include "row_file.h"
-#include "row_pool.h"
 #include "row_table.h"
 
 enum { TABLES = 26, WORKERS = 2, BATCH = 2048, STEPS = 40 };
@@ -29,10 +30,10 @@ typedef struct core {
     ps_row_step steps[TABLES];
     ps_row_batch batches[WORKERS][TABLES];
     uint64_t lookups[WORKERS][TABLES][BATCH];
-    float *rows, *out, *grads[WORKERS][TABLES];
+    float *rows, *grads;
 } core;
 
-enum { SPLIT, POOL, PULL, PUSH, N_PARTS };
+enum { PULL, PUSH, N_PARTS };
 
 static uint64_t drawn = 1;
 
@@ -100,9 +101,10 @@ static ps_err core_init(core *c, char **v, int n)
     for (uint64_t i = 0; i < c->n_ids; i++)
         c->zipf[i] = (i > 0 ? c->zipf[i - 1] : 0) + pow((double)i + 1, -1.05);
     PS_TRY(ps_mem_zalloc_large(&c->rows, TABLES * floats * sizeof(float), "rows"));
-    PS_TRY(ps_mem_zalloc_large(&c->out, TABLES * floats * sizeof(float), "outputs"));
-    for (uint64_t i = 0; i < TABLES * floats; i++)
-        c->out[i] = (float)i * 0x1p-24f;
+    const uint64_t all = WORKERS * TABLES * floats;
+    PS_TRY(ps_mem_zalloc_large(&c->grads, all * sizeof(float), "gradients"));
+    for (uint64_t i = 0; i < all; i++)
+        c->grads[i] = (float)i * 0x1p-24f;
     ps_row_memory_init(&c->memory);
     for (uint32_t t = 0; t < TABLES; t++) {
         const ps_row_spec spec = spec_of(t, v[0], v[1]);
@@ -111,47 +113,27 @@ static ps_err core_init(core *c, char **v, int n)
                                  PS_ROW_PARTITIONS, &c->memory));
         PS_TRY(ps_row_step_init(&c->steps[t], WORKERS, PS_ROW_KEY_PLAIN));
         PS_TRY(core_fill(c, &c->tables[t]));
-        for (int w = 0; w < WORKERS; w++) {
+        for (int w = 0; w < WORKERS; w++)
             ps_row_batch_init(&c->batches[w][t]);
-            PS_TRY(ps_mem_zalloc_large(&c->grads[w][t], floats * sizeof(float),
-                                       "gradients"));
-        }
     }
     return PS_OK;
 }
 
-/* A worker's part of a step before and after the rows are there, and the shard's answer
- * to its PULL. */
+/* The shard's answer to a worker's PULL. */
 static ps_err core_pull(core *c, int w, double *seconds)
 {
-    const uint32_t dim = c->dim;
-    double then = cpu_seconds();
     for (uint32_t t = 0; t < TABLES; t++)
         PS_TRY(
             ps_row_batch_split(&c->batches[w][t], t, 1, BATCH, c->lookups[w][t], NULL));
-    seconds[SPLIT] += cpu_seconds() - then;
-    then = cpu_seconds();
+    const double then = cpu_seconds();
     float *rows = c->rows;
     for (uint32_t t = 0; t < TABLES; t++) {
         const ps_row_batch *b = &c->batches[w][t];
         PS_TRY(ps_row_step_pull(&c->steps[t], (uint32_t)w, b->n_rows, b->ids));
         ps_row_table_read(&c->tables[t], b->n_rows, b->ids, rows);
-        rows += (uint64_t)b->n_rows * dim;
+        rows += (uint64_t)b->n_rows * c->dim;
     }
     seconds[PULL] += cpu_seconds() - then;
-    then = cpu_seconds();
-    rows = c->rows;
-    for (uint32_t t = 0; t < TABLES; t++) {
-        const ps_row_batch *b = &c->batches[w][t];
-        const ps_row_bags bags = {
-            .dim = dim, .n_lookups = BATCH, .n_bags = BATCH, .row = b->row};
-        float *out = c->out + (uint64_t)t * BATCH * dim;
-        ps_row_pool_forward(&bags, rows, out);
-        memset(c->grads[w][t], 0, (uint64_t)b->n_rows * dim * sizeof(float));
-        ps_row_pool_backward(&bags, out, c->grads[w][t]);
-        rows += (uint64_t)b->n_rows * dim;
-    }
-    seconds[POOL] += cpu_seconds() - then;
     return PS_OK;
 }
 
@@ -165,8 +147,10 @@ static ps_err core_step(core *c, uint64_t step, double *seconds)
     for (int w = 0; w < WORKERS; w++)
         PS_TRY(core_pull(c, w, seconds));
     const double then = cpu_seconds();
+    const uint64_t floats = (uint64_t)BATCH * c->dim;
     for (uint32_t t = 0; t < TABLES; t++) {
-        const float *const grads[WORKERS] = {c->grads[0][t], c->grads[1][t]};
+        const float *const grads[WORKERS] = {c->grads + t * floats,
+                                             c->grads + (TABLES + t) * floats};
         PS_TRY(ps_row_table_apply(&c->tables[t], &c->steps[t], &update, grads));
         ps_row_step_clear(&c->steps[t]);
     }
@@ -177,7 +161,7 @@ static ps_err core_step(core *c, uint64_t step, double *seconds)
 static ps_err bench_core(char **v, int n)
 {
     static core c;
-    double best[N_PARTS] = {1e9, 1e9, 1e9, 1e9};
+    double best[N_PARTS] = {1e9, 1e9};
     uint64_t unique = 0;
     PS_TRY(core_init(&c, v, n));
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -188,13 +172,10 @@ static ps_err bench_core(char **v, int n)
     }
     for (uint32_t t = 0; t < TABLES; t++)
         unique += c.batches[0][t].n_rows;
-    const double lookups = (double)WORKERS * TABLES * BATCH * 1e-6;
-    const double shard = best[PULL] + best[PUSH], worker = best[SPLIT] + best[POOL];
     printf("{\"dim\": %u, \"optimizer\": \"%s\", \"unique\": %" PRIu64
-           ", \"pull_ms\": %.2f, \"push_ms\": %.2f, \"split_ms\": %.2f, \"pool_ms\": "
-           "%.2f, \"shard_mlookups\": %.1f, \"all_mlookups\": %.1f}\n",
-           c.dim, v[1], unique, best[PULL] * 1e3, best[PUSH] * 1e3, best[SPLIT] * 1e3,
-           best[POOL] * 1e3, lookups / shard, lookups / (shard + worker));
+           ", \"pull_ms\": %.2f, \"push_ms\": %.2f, \"shard_mlookups\": %.1f}\n",
+           c.dim, v[1], unique, best[PULL] * 1e3, best[PUSH] * 1e3,
+           (double)WORKERS * TABLES * BATCH * 1e-6 / (best[PULL] + best[PUSH]));
     return PS_OK;
 }
 
