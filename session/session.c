@@ -246,8 +246,8 @@ ps_err ps_session_join(ps_session *s, uint64_t total_steps)
 
 /* --- start ------------------------------------------------------------------------- */
 
-/* nccl and none work on the weights in the device's memory, ps and gloo on those in the
- * host's. */
+/* nccl, none and a worker's own steps work on the weights in the device's memory, ps and
+ * gloo on those in the host's. */
 static ps_err session_open_stream(ps_session *s, ps_device *device)
 {
     if (!s->ops->on_device || !device || !device->ops->stream_create) return PS_OK;

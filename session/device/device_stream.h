@@ -71,6 +71,18 @@ typedef struct ps_device_stream_ops {
                           double *update_sums);
     ps_err (*lamb_apply)(ps_device_stream *s, const ps_optimizer_step *step,
                          const ps_chunk *chunk, const double *sums);
+    /* The policy local (exchange_local.h), whose anchor is the host's. use_anchor borrows
+     * the host's arenas of the anchor and of the changes until it is called with NULL,
+     * which waits for the queue and cannot fail. */
+    ps_err (*use_anchor)(ps_device_stream *s, float *anchor, float *changes);
+    /* Queues weights = kept * weights + (1 - kept) * anchor for elements [offset, offset
+     * + count); kept 0: the anchor itself. Passes started from now on have them. The
+     * anchor's elements stay unchanged until the next change of them. */
+    ps_err (*take_anchor)(ps_device_stream *s, uint64_t offset, uint64_t count,
+                          float kept);
+    /* changes = (anchor - weights) * share, where the anchor is as it was last taken.
+     * Overwrites the stream's gradients. Waits for the queue. */
+    ps_err (*change)(ps_device_stream *s, uint64_t offset, uint64_t count, float share);
     /* Queues a step over the whole arena, after every announced gradient: check that the
      * gradients are finite, clip to clip_norm (0: no clipping), apply. Does not wait.
      * When a gradient is not finite, the step is refused: neither it nor any later step

@@ -18,7 +18,8 @@ typedef struct host_stream {
     /* By tensor, of an optional table; else NULL. A tensor that is stepped in several
      * parts misses the step once. */
     ps_absence *absence;
-    uint64_t *last_missed; // the step's t
+    uint64_t *last_missed;   // the step's t
+    float *anchor, *changes; // borrowed
 } host_stream;
 
 static host_stream *host_stream_of(ps_device_stream *s)
@@ -212,6 +213,38 @@ static ps_err host_lamb_apply(ps_device_stream *s, const ps_optimizer_step *step
     return PS_OK;
 }
 
+static ps_err host_use_anchor(ps_device_stream *s, float *anchor, float *changes)
+{
+    host_stream_of(s)->anchor = anchor;
+    host_stream_of(s)->changes = changes;
+    return PS_OK;
+}
+
+static ps_err host_take_anchor(ps_device_stream *s, uint64_t offset, uint64_t count,
+                               float kept)
+{
+    const float *anchor = host_stream_of(s)->anchor + offset, taken = 1 - kept;
+    float *weights = host_stream_of(s)->at.params + offset;
+    if (kept == 0) {
+        memcpy(weights, anchor, count * sizeof *weights);
+        return PS_OK;
+    }
+    for (uint64_t i = 0; i < count; i++)
+        weights[i] = kept * weights[i] + taken * anchor[i];
+    return PS_OK;
+}
+
+static ps_err host_change(ps_device_stream *s, uint64_t offset, uint64_t count,
+                          float share)
+{
+    const float *anchor = host_stream_of(s)->anchor + offset;
+    const float *weights = host_stream_of(s)->at.params + offset;
+    float *change = host_stream_of(s)->changes + offset;
+    for (uint64_t i = 0; i < count; i++)
+        change[i] = (anchor[i] - weights[i]) * share;
+    return PS_OK;
+}
+
 static size_t state_bytes(const host_stream *s)
 {
     return s->at.table->arena_count * sizeof(float);
@@ -252,6 +285,9 @@ static const ps_device_stream_ops host_stream_ops = {
     .apply = host_apply,
     .lamb_update = host_lamb_update,
     .lamb_apply = host_lamb_apply,
+    .use_anchor = host_use_anchor,
+    .take_anchor = host_take_anchor,
+    .change = host_change,
     .destroy = host_destroy,
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "exchange_none.h"
 #include "local_steps.h"
 #include "shm_offer.h"
 
@@ -29,8 +30,9 @@ typedef struct exchange_local {
     ps_shared_mem anchor;
     ps_shared_mem changes; // empty: they are in the gradient arena
     ps_exchange *steps, *outer;
-    uint64_t next;  // the step that begins next
-    uint64_t total; // steps, to local_steps.h
+    ps_device_stream *stream; // of steps: it has the weights
+    uint64_t next;            // the step that begins next
+    uint64_t total;           // steps, to local_steps.h
     ps_own_rounds rounds;
     double round_weight; // of its share of the samples
     uint32_t n_fragments;
@@ -44,7 +46,8 @@ static exchange_local *local_of(ps_exchange *x)
     return (exchange_local *)x;
 }
 
-/* What the passes read and the steps change. */
+/* The session's arena. On a GPU it lags behind the weights of the passes and steps, until
+ * steps is drained. */
 static float *local_weights(const exchange_local *e)
 {
     return e->o.params->base;
@@ -61,8 +64,9 @@ static float *local_anchor(const exchange_local *e)
 static void local_destroy(ps_exchange **x)
 {
     exchange_local *e = local_of(*x);
-    ps_exchange_destroy(&e->steps);
     ps_exchange_destroy(&e->outer);
+    if (e->stream) e->stream->ops->use_anchor(e->stream, NULL, NULL);
+    ps_exchange_destroy(&e->steps);
     ps_shared_mem_fini(&e->anchor);
     ps_shared_mem_fini(&e->changes);
     free(e);
@@ -81,8 +85,9 @@ static void local_map_fragments(exchange_local *e)
 static ps_err local_make_arenas(exchange_local *e)
 {
     const ps_exchange_options *o = &e->o;
-    const bool shared = ps_shm_offer_possible(o->local->outer, &o->settings,
-                                              ps_member_roster(o->member), o->rank);
+    const bool shared =
+        o->member && ps_shm_offer_possible(o->local->outer, &o->settings,
+                                           ps_member_roster(o->member), o->rank);
     ps_err (*init)(ps_shared_mem *, size_t, const char *) =
         shared ? ps_shared_mem_init : ps_shared_mem_init_private;
     PS_TRY(init(&e->anchor, o->params->bytes, "the anchor"));
@@ -95,6 +100,7 @@ static ps_err local_make_outer(exchange_local *e)
     const ps_exchange_options *o = &e->o;
     PS_TRY(local_make_arenas(e));
     e->outer_options = *o;
+    e->outer_options.stream = NULL; // it goes from the anchor to the anchor
     e->outer_options.rule = o->local->outer_rule;
     e->outer_options.total_steps = ps_local_steps_rounds(e->config, o->total_steps);
     e->outer_options.first_step =
@@ -115,7 +121,9 @@ static ps_err local_make_steps(exchange_local *e)
     alone.world_size = 1;
     PS_TRY(ps_exchange_none_ops.create(&alone, &e->steps));
     e->base.ready = e->steps->ready;
-    return PS_OK;
+    e->stream = ps_exchange_none_stream(e->steps);
+    return e->stream->ops->use_anchor(e->stream, local_anchor(e),
+                                      e->outer_options.grads->base);
 }
 
 ps_err ps_exchange_local_create(const ps_exchange_options *options, ps_exchange **out)
@@ -214,34 +222,18 @@ static ps_err local_await(exchange_local *e, const local_fragment *f)
 /* --- rounds --------------------------------------------------------------------------
  */
 
-static void local_mix(exchange_local *e, const local_fragment *f)
-{
-    const float kept = (float)e->config->sync.mixing, taken = 1 - kept;
-    const float *anchor = local_anchor(e);
-    float *weights = local_weights(e);
-    for (uint64_t i = f->begin; i < f->end; i++)
-        weights[i] = kept * weights[i] + taken * anchor[i];
-}
-
 static size_t local_bytes_of(const local_fragment *f)
 {
     return (f->end - f->begin) * sizeof(float);
-}
-
-static void local_copy_anchor(exchange_local *e, const local_fragment *f)
-{
-    memcpy(local_weights(e) + f->begin, local_anchor(e) + f->begin, local_bytes_of(f));
 }
 
 /* Waits for the anchor that the change leads to; the worker goes on from it. */
 static ps_err local_take(exchange_local *e, local_fragment *f)
 {
     if (!f->awaited) return PS_OK;
+    const float kept = f->mixes ? (float)e->config->sync.mixing : 0;
     PS_TRY(local_await(e, f));
-    if (f->mixes)
-        local_mix(e, f);
-    else
-        local_copy_anchor(e, f);
+    PS_TRY(e->stream->ops->take_anchor(e->stream, f->begin, f->end - f->begin, kept));
     f->awaited = false;
     return PS_OK;
 }
@@ -251,12 +243,10 @@ static ps_err local_take(exchange_local *e, local_fragment *f)
 static ps_err local_push(exchange_local *e, local_fragment *f)
 {
     PS_TRY(local_take(e, f));
+    PS_TRY(ps_exchange_none_settle(e->steps));
     const float share =
         (float)((double)f->samples / (double)f->all_samples * e->round_weight);
-    const float *anchor = local_anchor(e), *weights = local_weights(e);
-    float *change = e->outer_options.grads->base;
-    for (uint64_t i = f->begin; i < f->end; i++)
-        change[i] = (anchor[i] - weights[i]) * share;
+    PS_TRY(e->stream->ops->change(e->stream, f->begin, f->end - f->begin, share));
     f->samples = f->all_samples = 0;
     return local_send(e, f);
 }
@@ -274,27 +264,33 @@ static bool local_is_fresh(const exchange_local *e, uint32_t i)
     return ps_local_steps_fresh(e->config, i, e->next, e->total);
 }
 
-/* Leaves the anchor in the session's arena. The anchor's own arena is only read: it is
- * what the outer exchange sends, again after a lost connection. */
-static void local_show_anchor(exchange_local *e)
+/* Leaves the anchor in the session's arena, which was drained, and where passes read. The
+ * anchor's own arena is only read: it is what the outer exchange sends, again after a
+ * lost connection. */
+static ps_err local_show_anchor(exchange_local *e)
 {
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         local_fragment *f = &e->fragments[i];
         f->shows_anchor = !local_is_fresh(e, i);
         if (f->shows_anchor)
             memcpy(local_kept(e, f), local_weights(e) + f->begin, local_bytes_of(f));
-        local_copy_anchor(e, f);
+        memcpy(local_weights(e) + f->begin, local_anchor(e) + f->begin,
+               local_bytes_of(f));
     }
+    return e->stream->ops->from_host(e->stream, PS_STREAM_PARAMS);
 }
 
-static void local_show_weights(exchange_local *e)
+static ps_err local_show_weights(exchange_local *e)
 {
+    bool back = false;
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         local_fragment *f = &e->fragments[i];
         if (f->shows_anchor)
             memcpy(local_weights(e) + f->begin, local_kept(e, f), local_bytes_of(f));
+        back = back || f->shows_anchor;
         f->shows_anchor = false;
     }
+    return back ? e->stream->ops->from_host(e->stream, PS_STREAM_PARAMS) : PS_OK;
 }
 
 /* --- steps ---------------------------------------------------------------------------
@@ -303,7 +299,7 @@ static void local_show_weights(exchange_local *e)
 static ps_err local_begin(ps_exchange *x, uint64_t step)
 {
     exchange_local *e = local_of(x);
-    local_show_weights(e);
+    PS_TRY(local_show_weights(e));
     for (uint32_t i = 0; i < e->n_fragments && !e->rounds.on; i++)
         if (!ps_local_steps_awaits(e->config, i, step, e->total))
             PS_TRY(local_take(e, &e->fragments[i]));
@@ -330,6 +326,7 @@ static ps_err local_start(ps_exchange *x)
     PS_TRY(local_make_steps(e));
     memcpy(local_anchor(e), local_weights(e), bytes);
     PS_TRY(ps_exchange_start(e->outer));
+    PS_TRY(e->stream->ops->take_anchor(e->stream, 0, e->o.table->arena_count, 0));
     memcpy(local_weights(e), e->resumed ? e->resumed : local_anchor(e), bytes);
     e->resumed = NULL;
     PS_TRY(ps_exchange_start(e->steps));
@@ -453,7 +450,7 @@ static ps_round_cut local_swap_cut(ps_exchange *x, ps_round_cut plan)
 static ps_err local_drain(ps_exchange *x)
 {
     exchange_local *e = local_of(x);
-    local_show_weights(e);
+    PS_TRY(local_show_weights(e));
     for (uint32_t i = 0; i < e->n_fragments; i++) {
         local_fragment *f = &e->fragments[i];
         PS_TRY(f->awaited && f->mixes ? local_await(e, f) : local_take(e, f));
@@ -471,8 +468,7 @@ static ps_err local_sync_buffers(ps_exchange *x)
     exchange_local *e = local_of(x);
     PS_TRY(local_drain(x));
     PS_TRY(ps_exchange_sync_buffers(e->outer));
-    local_show_anchor(e);
-    return PS_OK;
+    return local_show_anchor(e);
 }
 
 /* --- state ---- */
@@ -536,8 +532,7 @@ static ps_err local_save(ps_exchange *x, ps_exchange_state *out)
            sizeof end);
     out->rule_bytes = end.rule_bytes;
     memcpy(out->rule, end.rule, end.rule_bytes);
-    local_show_anchor(e);
-    return PS_OK;
+    return local_show_anchor(e);
 }
 
 /* A change that is awaited has arrived in the anchor: no version of it is awaited. */
@@ -614,7 +609,8 @@ static const ps_exchange_rounds local_rounds = {.count = local_count,
                                                 .swap_cut = local_swap_cut};
 static const ps_exchange_rests local_rests = {.rest = local_rest};
 
-/* Its steps are made in the host's memory. */
+/* Steps are made where the device has the weights. The outer exchange works in the host's
+ * memory. */
 ps_exchange_ops ps_exchange_local_ops_over(const ps_exchange_ops *outer)
 {
     return (ps_exchange_ops){
@@ -624,6 +620,7 @@ ps_exchange_ops ps_exchange_local_ops_over(const ps_exchange_ops *outer)
         .peers = outer->peers,
         .rests = &local_rests,
         .rounds = &local_rounds,
+        .on_device = true,
         .create = ps_exchange_local_create,
         .start = local_start,
         .begin = local_begin,

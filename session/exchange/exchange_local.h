@@ -16,6 +16,10 @@
  * its way has arrived in the anchor then, but is mixed into the weights at its step, as
  * if nobody had looked.
  *
+ * On a GPU weights, inner steps and changes are in its memory, beside a copy of the
+ * anchor. In each round the changes of a fragment come to the host once, and its anchor
+ * goes back once. What is said of the session's parameter arena holds after drain.
+ *
  * With a quorum (sync.quorum) a round's steps are the rank's own, and workers rest when
  * they have the last fragment's answer, so with an overlap of T steps T steps into a
  * round. */

@@ -1,6 +1,6 @@
 /* No exchange: every worker steps its own weights with its own gradients. For one worker,
  * and as the measure of what an exchange costs. */
-#include "exchange.h"
+#include "exchange_none.h"
 
 #include <stdlib.h>
 
@@ -158,13 +158,24 @@ static ps_err none_loss_scale(ps_exchange *x, float *scale)
     return PS_OK;
 }
 
-static ps_err none_drain(ps_exchange *x)
+ps_device_stream *ps_exchange_none_stream(ps_exchange *x)
+{
+    return none_self(x)->stream;
+}
+
+ps_err ps_exchange_none_settle(ps_exchange *x)
 {
     exchange_none *e = none_self(x);
     if (!e->queues) return PS_OK;
     PS_TRY(ps_stream_step_learn(&e->on_stream));
-    PS_TRY(look_back(e, true));
-    return e->stream->ops->to_host(e->stream, PS_STREAM_PARAMS);
+    return look_back(e, true);
+}
+
+static ps_err none_drain(ps_exchange *x)
+{
+    ps_device_stream *s = none_self(x)->stream;
+    PS_TRY(ps_exchange_none_settle(x));
+    return s->ops->to_host(s, PS_STREAM_PARAMS);
 }
 
 static ps_err none_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)

@@ -378,6 +378,7 @@ ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *fro
 {
     check_device(gpu, to, bytes, who);
     check_pinned_whole(gpu, from, bytes, who);
+    host_gpu_counted.copied += bytes;
     return push(gpu, which,
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }
@@ -387,6 +388,7 @@ ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *fr
 {
     check_device(gpu, from, bytes, who);
     check_pinned_whole(gpu, to, bytes, who);
+    host_gpu_counted.copied += bytes;
     return push(gpu, which,
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }

@@ -4,10 +4,11 @@
 
 #include "cuda_gpu.h"
 
-/* Counts since the start, of all GPUs, on the compute queue. */
+/* Counts since the start, of all GPUs. */
 typedef struct host_gpu_counts {
-    long launches; // without replays; with products
+    long launches; // on the compute queue, without replays; with products
     long captures, replays;
+    size_t copied; // bytes, between the host and the GPU
 } host_gpu_counts;
 
 extern host_gpu_counts host_gpu_counted;

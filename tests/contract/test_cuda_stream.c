@@ -1,16 +1,24 @@
 /* Training with the weights on the GPU (cuda_stream.c) against training with the host's
- * optimizer: the same bits, step by step, for every optimizer. It runs on the host in a
- * GPU's place and, as gpu_stream, on a GPU. Without a GPU that is skipped. */
+ * optimizer: the same bits, step by step, for every optimizer and with the policy local.
+ * It runs on the host in a GPU's place, which counts the bytes of copies, and, as
+ * gpu_stream, on a GPU. Without a GPU that is skipped. */
 #include <math.h>
 
 #include "check.h"
 #include "device.h"
 #include "device_stream.h"
-#include "exchange.h"
+#include "exchange_local.h"
 #include "init_weights.h"
 #include "model_spec.h"
 
-enum { BATCH = 6, STEPS = 5, FEATURES = 64 };
+#ifdef PS_HOST_GPU
+#include "host_gpu.h"
+static const size_t *const copied = &host_gpu_counted.copied;
+#else
+static const size_t *const copied = NULL;
+#endif
+
+enum { BATCH = 6, STEPS = 5, LOCAL_STEPS = 12, FEATURES = 64 };
 
 /* One training: [0] with the host's optimizer, [1] on the stream. */
 typedef struct side {
@@ -27,6 +35,7 @@ typedef struct rig {
     ps_model_spec spec;
     ps_plan plan;
     ps_step_rule rule;
+    ps_exchange_local_options local;
     ps_device *device;
     float weight; // of the loss
     side sides[2];
@@ -39,6 +48,97 @@ static void check(ps_err err)
 {
     if (err != PS_OK) fail_msg("%s", ps_err_message());
 }
+
+/* --- what stands for the servers: each change is a step against it -------------------
+ */
+
+typedef struct outer {
+    ps_exchange base;
+    ps_exchange_options o;
+} outer;
+
+static void outer_apply(ps_exchange *x, uint64_t begin, uint64_t end)
+{
+    const ps_exchange_options *o = &((outer *)x)->o;
+    float *anchor = o->params->base, *change = o->grads->base;
+    for (uint64_t i = begin; i < end; i++) {
+        anchor[i] -= 0.75f * change[i];
+        change[i] = NAN; // it belongs to the exchange
+    }
+}
+
+static ps_err outer_finish(ps_exchange *x)
+{
+    outer_apply(x, 0, ((outer *)x)->o.table->arena_count);
+    return PS_OK;
+}
+
+static ps_err outer_push(ps_exchange *x, uint32_t c, uint64_t step)
+{
+    const ps_chunk *chunk = &((outer *)x)->o.plan->chunks[c];
+    outer_apply(x, chunk->offset, chunk->offset + chunk->count);
+    return PS_OK;
+}
+
+static ps_err outer_nothing(ps_exchange *x)
+{
+    return PS_OK;
+}
+
+static ps_err outer_begin(ps_exchange *x, uint64_t step)
+{
+    return PS_OK;
+}
+
+static ps_err outer_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
+{
+    return PS_OK;
+}
+
+static ps_err outer_wait(ps_exchange *x, uint32_t chunk, uint64_t version)
+{
+    return PS_OK;
+}
+
+static ps_err outer_save(ps_exchange *x, ps_exchange_state *out)
+{
+    return PS_OK;
+}
+
+static void outer_destroy(ps_exchange **x)
+{
+    free(*x);
+    *x = NULL;
+}
+
+static ps_err outer_create(const ps_exchange_options *options, ps_exchange **out);
+
+static const ps_exchange_chunks outer_chunks = {.push = outer_push, .wait = outer_wait};
+static const ps_exchange_ops outer_ops = {.name = "outer",
+                                          .chunks = &outer_chunks,
+                                          .create = outer_create,
+                                          .start = outer_nothing,
+                                          .begin = outer_begin,
+                                          .grads_ready = outer_grads_ready,
+                                          .finish = outer_finish,
+                                          .drain = outer_nothing,
+                                          .sync_buffers = outer_nothing,
+                                          .save = outer_save,
+                                          .destroy = outer_destroy};
+
+static ps_err outer_create(const ps_exchange_options *options, ps_exchange **out)
+{
+    outer *x;
+    assert_null(options->stream);
+    PS_TRY(ps_mem_zalloc(&x, 1, sizeof *x, "outer"));
+    x->base.ops = &outer_ops;
+    x->o = *options;
+    *out = &x->base;
+    return PS_OK;
+}
+
+/* --- both trainings ------------------------------------------------------------------
+ */
 
 static void open_side(rig *r, side *s, bool on_stream)
 {
@@ -57,11 +157,15 @@ static void open_side(rig *r, side *s, bool on_stream)
                                           .plan = &r->plan,
                                           .rule = &r->rule,
                                           .world_size = 1,
+                                          .total_steps = LOCAL_STEPS,
                                           .params = &s->params,
                                           .grads = &s->grads,
                                           .buffers = s->buffers,
-                                          .stream = s->stream};
-    check(ps_exchange_none_ops.create(&exchange, &s->exchange));
+                                          .stream = s->stream,
+                                          .local = &r->local};
+    check(r->cfg.sync.policy == PS_POLICY_LOCAL
+              ? ps_exchange_local_create(&exchange, &s->exchange)
+              : ps_exchange_none_ops.create(&exchange, &s->exchange));
     check(ps_exchange_start(s->exchange));
     ps_program_options program = {.spec = &r->spec,
                                   .max_batch = BATCH,
@@ -87,7 +191,8 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     memset(r, 0, sizeof *r);
     check(ps_config_load(&r->cfg, NULL, overrides, 6));
     check(ps_model_spec_init(&r->spec, &r->cfg));
-    check(ps_plan_init(&r->plan, &r->spec.table, (ps_chunk_size){0}, 1));
+    r->local = (ps_exchange_local_options){.config = &r->cfg, .outer = &outer_ops};
+    check(ps_plan_init(&r->plan, &r->spec.table, ps_chunk_size_wanted(&r->cfg, true), 1));
     check(ps_step_rule_init(&r->rule, &r->cfg));
     check(ps_step_rule_start(&r->rule, &r->cfg, STEPS));
     const ps_device_options device = {
@@ -150,6 +255,7 @@ static ps_err train_step(rig *r, side *s, uint64_t step, double *loss)
         PS_TRY(ps_program_backward(s->program, &batch, &pass));
         *loss += result.loss_sum;
     }
+    ps_exchange_count(s->exchange, 1, 3);
     return ps_exchange_finish(s->exchange);
 }
 
@@ -250,6 +356,69 @@ TEST(test_optimizers)
                          "train.ema=0.4");
 }
 
+/* What evaluations and files get, and what is saved, is the same on both sides. */
+static void assert_same_anchor(rig *r)
+{
+    const ps_optimizer *inner = &r->rule.optimizer;
+    const size_t bytes = ps_local_memory_bytes(&r->spec.table, inner);
+    double evaluated[2];
+    void *saved[2];
+    for (int i = 0; i < 2; i++) {
+        ps_exchange *x = r->sides[i].exchange;
+        saved[i] = calloc(1, bytes);
+        ps_exchange_state state = {.local = saved[i]};
+        check(ps_exchange_drain(x));
+        check(ps_exchange_sync_buffers(x));
+        evaluated[i] = evaluate(r, &r->sides[i]);
+        check(ps_exchange_save(x, &state));
+    }
+    assert_memory_equal(&evaluated[0], &evaluated[1], sizeof evaluated[0]);
+    assert_memory_equal(r->sides[0].params.base, r->sides[1].params.base,
+                        r->sides[0].params.bytes);
+    assert_memory_equal(saved[0], saved[1], bytes);
+    free(saved[0]);
+    free(saved[1]);
+}
+
+/* Looks at the weights after step `look`. In three rounds of four steps the weights come
+ * to the host once a round, and go back once. */
+static void assert_same_rounds(const char *optimizer, const char *sync, uint64_t look)
+{
+    rig *r = malloc(sizeof *r);
+    print_message("%s %s\n", optimizer, sync);
+    rig_init(r, optimizer, sync);
+    const size_t arena = r->sides[1].params.bytes;
+    size_t moved = 0;
+    for (uint64_t step = 0; step < LOCAL_STEPS; step++) {
+        double loss[2] = {0, 0};
+        check(train_step(r, &r->sides[0], step, &loss[0]));
+        const size_t before = copied ? *copied : 0;
+        check(train_step(r, &r->sides[1], step, &loss[1]));
+        moved += copied ? *copied - before : 0;
+        assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+        if (step == look) assert_same_anchor(r);
+    }
+    assert_same_anchor(r);
+    // beside batches, losses and verdicts; and the weights again that were looked at
+    if (copied) assert_in_range(moved, 5 * arena, 8 * arena);
+    rig_fini(r);
+    free(r);
+}
+
+TEST(test_local)
+{
+    const char *const syncs[] = {
+        "sync={policy: local, local_steps: 4}",
+        "sync={policy: local, local_steps: 4, overlap: 2, mixing: 0.3}",
+        "sync={policy: local, local_steps: 4, fragments: 2, overlap: 1, mixing: 0}",
+        "sync={policy: local, local_steps: 4, fragments: 3}"};
+    for (size_t i = 0; i < sizeof syncs / sizeof *syncs; i++)
+        for (uint64_t look = 4; look < 9; look += 2)
+            assert_same_rounds(i % 2 ? "optimizer={name: adamw, weight_decay: 0.1}"
+                                     : "optimizer={name: sgd, momentum: 0.9}",
+                               syncs[i], look);
+}
+
 /* The first scale is so large that gradients overflow, on both sides alike. */
 TEST(test_loss_scale)
 {
@@ -321,6 +490,20 @@ static void assert_not_made(bool another_step)
     check(s->ops->to_host(s, PS_STREAM_PARAMS));
     assert_memory_equal(before, r->sides[1].params.base, bytes);
     free(before);
+    rig_fini(r);
+    free(r);
+}
+
+/* A step that is not finite ends a round: its change is not pushed. */
+TEST(test_local_is_not_finite)
+{
+    rig *r = malloc(sizeof *r);
+    double loss = 0;
+    rig_init(r, "optimizer.name=sgd", "sync={policy: local, local_steps: 2}");
+    check(train_step(r, &r->sides[1], 0, &loss));
+    r->x[17] = NAN;
+    assert_error(train_step(r, &r->sides[1], 1, &loss), PS_ERR_NUMERIC,
+                 "a.weight in step 1");
     rig_fini(r);
     free(r);
 }

@@ -19,6 +19,8 @@ optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 schedule: {name: cosine}
 """ % (ROOT / "configs/digits")
 
+LOCAL = ["sync.policy=local", "sync.local_steps=4", "sync.outer_momentum=0.5"]
+
 
 class HostGpu(JobTest):
     def setUp(self):
@@ -67,17 +69,29 @@ class HostGpu(JobTest):
                                  self.summary(f"{name}-direct")["test_loss"])
 
     def test_the_cpu_trains_to_the_same_weights_within_rounding(self):
-        for mode in (["-m", "single"], ["-m", "ps", "-s", 1, "-w", 2]):
+        servers = ["-m", "ps", "-s", 1, "-w", 2]
+        for name, mode, more in (("single", ["-m", "single"], []), ("ps", servers, []), ("local", servers, LOCAL)):
             ways = {}
             for device in ("cuda", "cpu"):
-                out = f"{mode[1]}-{device}"
+                out = f"{name}-{device}"
                 self.run_job(out, mode, f"train.device={device}", "train.accumulate=2",
-                             "train.epochs=2")
+                             "train.epochs=2", *more)
                 ways[device], _ = read_safetensors(self.path(out, "model.safetensors"))
             for name, (kind, _, values) in ways["cuda"].items():
                 bound = 0 if kind == "I64" else 1e-4
                 worst = max(abs(a - b) for a, b in zip(values, ways["cpu"][name][2]))
                 self.assertLessEqual(worst, bound, name)
+
+    def test_local_steps_go_on_from_a_checkpoint(self):
+        mode = ["-m", "ps", "-s", 1, "-w", 2]
+        job = [*LOCAL, "sync.fragments=2", "sync.overlap=1", "exchange.codec=int8", "checkpoint.every=4"]
+        whole = self.run_job("whole", mode, *job)
+        self.assertEqual(self.run_job("eager", mode, *job, eager=6), whole)
+        self.psrun("--build-dir", self.folder, *mode, self.config, *job, "train.stop_after=6", out="part", code=75)
+        said = self.psrun("--build-dir", self.folder, *mode, "--resume", self.path("part"), out="part")
+        self.assertIn("resume step=6 ", said)
+        self.assertEqual(self.weights("part"), whole)
+        self.assertEqual(self.summary("part")["test_loss"], self.summary("whole")["test_loss"])
 
     def test_lamb(self):
         mode = ["-m", "single"]

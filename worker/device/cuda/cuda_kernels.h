@@ -59,6 +59,8 @@
     X(log_softmax)                                                                       \
     X(log_softmax_grad)                                                                  \
     X(loss_grad)                                                                         \
+    X(mix_anchor)                                                                        \
+    X(change)                                                                            \
     X(unscale)                                                                           \
     X(clip)                                                                              \
     X(optimizer)                                                                         \

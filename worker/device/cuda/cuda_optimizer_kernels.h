@@ -227,6 +227,31 @@ PS_ARITH void ps_k_lamb_apply_at(const ps_k_lamb_apply *k, uint32_t i)
     if (s->ema) ps_average_element(s, at);
 }
 
+/* The policy local (device_stream.h). */
+typedef struct ps_k_mix_anchor {
+    const float *anchor;
+    float *weights;
+    float kept; // 0: the anchor itself
+} ps_k_mix_anchor;
+
+PS_ARITH void ps_k_mix_anchor_at(const ps_k_mix_anchor *k, uint32_t i)
+{
+    const float taken = 1.0f - k->kept;
+    k->weights[i] =
+        k->kept == 0.0f ? k->anchor[i] : k->kept * k->weights[i] + taken * k->anchor[i];
+}
+
+typedef struct ps_k_change {
+    const float *anchor, *weights;
+    float *change;
+    float share;
+} ps_k_change;
+
+PS_ARITH void ps_k_change_at(const ps_k_change *k, uint32_t i)
+{
+    k->change[i] = (k->anchor[i] - k->weights[i]) * k->share;
+}
+
 typedef struct ps_k_unscale {
     float *x;
     float factor;

@@ -29,6 +29,9 @@ typedef struct cuda_stream {
     ps_gpu_event *marked, *waited, *told;
     bool untold; // the copy of the last verdict is not queued yet
     bool params_pinned;
+    float *anchor;                     // of the policy local, on the GPU; else NULL
+    float *anchor_home, *changes_home; // borrowed
+    bool anchor_pinned, changes_pinned;
 } cuda_stream;
 
 static cuda_stream *cuda_stream_of(ps_device_stream *s)
@@ -390,6 +393,58 @@ static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int
     return *t ? cuda_stream_find_bad_tensor(s, tensor) : PS_OK;
 }
 
+static void cuda_stream_drop_anchor(cuda_stream *s)
+{
+    ps_gpu_enter(s->gpu);
+    ps_gpu_drain(s->gpu);
+    if (s->anchor_pinned) ps_gpu_unpin(s->gpu, s->anchor_home);
+    if (s->changes_pinned) ps_gpu_unpin(s->gpu, s->changes_home);
+    ps_gpu_give(s->gpu, s->anchor);
+    s->anchor_pinned = s->changes_pinned = false;
+    s->anchor = NULL;
+}
+
+static ps_err stream_use_anchor(ps_device_stream *base, float *anchor, float *changes)
+{
+    cuda_stream *s = cuda_stream_of(base);
+    const size_t bytes = s->at.table->arena_count * sizeof(float);
+    cuda_stream_drop_anchor(s);
+    s->anchor_home = anchor;
+    s->changes_home = changes;
+    if (!anchor) return PS_OK;
+    PS_TRY(ps_gpu_take(s->gpu, bytes, "the anchor", &s->anchor));
+    PS_TRY(ps_gpu_pin(s->gpu, anchor, bytes, "the anchor", &s->anchor_pinned));
+    return ps_gpu_pin(s->gpu, changes, bytes, "the changes", &s->changes_pinned);
+}
+
+static ps_err stream_take_anchor(ps_device_stream *base, uint64_t offset, uint64_t count,
+                                 float kept)
+{
+    cuda_stream *s = cuda_stream_of(base);
+    if (count == 0) return PS_OK;
+    PS_TRY(ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->anchor + offset,
+                          s->anchor_home + offset, count * sizeof(float), who));
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, mix_anchor, (int64_t)count, who,
+                        .anchor = s->anchor + offset,
+                        .weights = s->resident.params + offset, .kept = kept));
+    return ps_gpu_record(s->gpu, s->resident.released, PS_GPU_EXCHANGE);
+}
+
+static ps_err stream_change(ps_device_stream *base, uint64_t offset, uint64_t count,
+                            float share)
+{
+    cuda_stream *s = cuda_stream_of(base);
+    float *change = s->resident.grads + offset;
+    if (count == 0) return PS_OK;
+    PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, change, (int64_t)count, who,
+                        .anchor = s->anchor + offset,
+                        .weights = s->resident.params + offset, .change = change,
+                        .share = share));
+    PS_TRY(ps_gpu_copy_out(s->gpu, PS_GPU_EXCHANGE, s->changes_home + offset, change,
+                           count * sizeof(float), who));
+    return wait_queue(s);
+}
+
 static void stream_destroy(ps_device_stream **base)
 {
     cuda_stream *s = cuda_stream_of(*base);
@@ -397,8 +452,7 @@ static void stream_destroy(ps_device_stream **base)
                            s->starts,          s->groups,         s->bad,
                            s->lanes,           s->sums,           s->ranges,
                            s->verdict,         s->ratios,         s->block_starts};
-    ps_gpu_enter(s->gpu);
-    ps_gpu_drain(s->gpu);
+    cuda_stream_drop_anchor(s);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(s->gpu, taken[i]);
     for (int k = 0; k < PS_OPTIMIZER_MAX_STATES; k++)
@@ -439,6 +493,9 @@ static const ps_device_stream_ops cuda_stream_ops = {
     .scaled_step = stream_scaled_step,
     .scaled_step_made = stream_scaled_step_made,
     .refused = stream_refused,
+    .use_anchor = stream_use_anchor,
+    .take_anchor = stream_take_anchor,
+    .change = stream_change,
     .destroy = stream_destroy,
 };
 
