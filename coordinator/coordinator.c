@@ -90,11 +90,15 @@ static void coordinator_on_request(ps_coordinator *c, const ps_coord_sender *fro
 static void on_status(const ps_coordinator *c, const ps_coord_peer *p,
                       const ps_control *m)
 {
-    double values[PS_METRICS];
+    enum { MOST = PS_METRICS + PS_ROW_TABLES_MAX * PS_ROW_FIGURES };
+    double *values; // aligned
     size_t n = m->bytes / sizeof *values;
-    if (n > PS_METRICS) n = PS_METRICS;
+    if (n > MOST) n = MOST;
+    if (!c->o.view || ps_mem_zalloc(&values, n, sizeof *values, "a status") != PS_OK)
+        return;
     if (n > 0) memcpy(values, m->value, n * sizeof *values);
     ps_job_view_take(c->o.view, p->entry.role, p->entry.rank, m->text, values, (int)n);
+    free(values);
 }
 
 /* Only a server's shards have links, for gradient norms and orders. */

@@ -375,15 +375,9 @@ static json_t *server_tables_json(ps_server *s)
 {
     ps_row_figure_list tables = {0};
     json_t *list = NULL;
-    if (ps_server_tables(s, &tables) == PS_OK && tables.n > 0) list = json_array();
-    for (uint32_t t = 0; list && t < tables.n; t++) {
-        const ps_row_figure *f = &tables.of[t];
-        json_array_append_new(
-            list, json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", f->name, "rows",
-                            (json_int_t)f->rows, "bytes", (json_int_t)f->bytes, "stepped",
-                            (json_int_t)f->stepped, "dropped", (json_int_t)f->dropped));
-    }
-    free(tables.of);
+    if (ps_server_tables(s, &tables) == PS_OK && tables.n > 0)
+        list = ps_row_figure_list_json(&tables);
+    free(tables.tables);
     return list;
 }
 

@@ -57,6 +57,8 @@ struct ps_shard_rows {
     uint64_t *made;       // the store's
     ps_row_step *steps;   // by table: scratch
     uint64_t *dropped;    // by table: scratch, before the step
+    uint64_t *ahead;      // by table: rows that were asked for ahead, to be counted
+    uint64_t *ready;      // by table: those of them that were read at once
     uint64_t *at;         // by rank: scratch, where its gradients of a table begin
     const float **grads;  // by rank: scratch
     rows_peer *peers;     // by rank
@@ -97,6 +99,8 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
                                ps_row_first_partition(s->index + 1, shards), &r->store));
     PS_TRY(ps_mem_zalloc(&r->steps, (size_t)n, sizeof *r->steps, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->dropped, (size_t)n, sizeof *r->dropped, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->ahead, (size_t)n, sizeof *r->ahead, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&r->ready, (size_t)n, sizeof *r->ready, "embedding tables"));
     PS_TRY(ps_mem_zalloc(&r->peers, workers, sizeof *r->peers, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->grads, workers, sizeof *r->grads, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
@@ -161,6 +165,8 @@ void ps_shard_rows_close(ps_shard *s)
         free(r->spare[i].body);
     free(r->steps);
     free(r->dropped);
+    free(r->ahead);
+    free(r->ready);
     free(r->at);
     free(r->grads);
     free(r->peers);
@@ -362,6 +368,7 @@ static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
     rows_peer *p = &r->peers[rank];
     for (uint32_t i = 0; i < p->n_early; i++) {
         ps_rows_early *e = &p->early[i].rows;
+        ps_rows_early_count(e, r->n, r->ahead, r->ready);
         PS_TRY(ps_rows_early_rest(e, r->tables, r->n));
         PS_TRY(rows_answer(s, rank, &p->early[i].m, e->out, e->n_out * sizeof *e->out));
         PS_TRY(rows_keep_pull(p, &p->early[i].m));
@@ -645,14 +652,17 @@ static void rows_count(ps_shard *s)
     uint64_t rows = 0, bytes = 0;
     for (uint32_t t = 0; t < r->n; t++) {
         const ps_row_stats *stats = ps_row_table_stats(&r->tables[t]);
-        const ps_row_figure now = {.rows = stats->rows,
-                                   .bytes = stats->bytes,
-                                   .stepped = r->steps[t].touched.n,
-                                   .dropped =
-                                       rows_dropped(&r->tables[t]) - r->dropped[t]};
-        ps_row_figures_count(&s->tables, t, &now);
-        ps_counter_add(&s->rows_stepped, now.stepped);
-        ps_counter_add(&s->rows_dropped, now.dropped);
+        const uint64_t now[PS_ROW_FIGURES] = {
+            [PS_ROW_FIGURE_ROWS] = stats->rows,
+            [PS_ROW_FIGURE_BYTES] = stats->bytes,
+            [PS_ROW_FIGURE_STEPPED] = r->steps[t].touched.n,
+            [PS_ROW_FIGURE_DROPPED] = rows_dropped(&r->tables[t]) - r->dropped[t],
+            [PS_ROW_FIGURE_AHEAD] = r->ahead[t],
+            [PS_ROW_FIGURE_READY] = r->ready[t]};
+        ps_row_figures_count(&s->tables, t, now);
+        r->ahead[t] = r->ready[t] = 0;
+        ps_counter_add(&s->rows_stepped, now[PS_ROW_FIGURE_STEPPED]);
+        ps_counter_add(&s->rows_dropped, now[PS_ROW_FIGURE_DROPPED]);
         rows += stats->rows;
         bytes += stats->bytes;
     }
@@ -681,12 +691,12 @@ static ps_err rows_apply(ps_shard *s)
         PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));
         rows_peer_end_step(r, &r->peers[rank]);
     }
-    rows_count(s);
     r->n_pushed = 0;
     r->touched = false;
     r->step++;
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
         PS_TRY(rows_answer_early(s, rank));
+    rows_count(s);
     ps_counter_add_since(&s->apply_ns, begin_ns);
     return PS_OK;
 }

@@ -90,6 +90,17 @@ ps_err ps_rows_early_read(ps_rows_early *e, ps_row_table *tables, uint32_t n_tab
     return early_read_all(e, tables, n_tables, 0);
 }
 
+void ps_rows_early_count(const ps_rows_early *e, uint32_t n_tables, uint64_t *rows,
+                         uint64_t *read)
+{
+    uint64_t at = 0;
+    for (uint32_t t = 0; t < n_tables; t++) {
+        rows[t] += e->pull.counts[t];
+        for (const uint64_t end = at + e->pull.counts[t]; at < end; at++)
+            read[t] += !e->late[at];
+    }
+}
+
 ps_err ps_rows_early_rest(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables)
 {
     return early_read_all(e, tables, n_tables, 1);

@@ -23,6 +23,9 @@ void ps_rows_early_fini(ps_rows_early *e);
  * in it. NOMEM. */
 ps_err ps_rows_early_read(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables,
                           const ps_row_step *touched, uint64_t s);
+/* Adds by table (n_tables) its rows, and those that have been read. */
+void ps_rows_early_count(const ps_rows_early *e, uint32_t n_tables, uint64_t *rows,
+                         uint64_t *read);
 /* Reads the rest. NOMEM. */
 ps_err ps_rows_early_rest(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables);
 

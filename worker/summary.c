@@ -8,6 +8,7 @@
 #include "job_keys.h"
 #include "log.h"
 #include "procstat.h"
+#include "row_figures.h"
 
 enum { STATS_MS = 2000 }; // to fetch what is there
 
@@ -183,17 +184,16 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
 /* Adds a server's figures of the embedding tables to those of all. */
 static void summary_add_tables(json_t *sum, const json_t *tables)
 {
-    static const char *const keys[] = {"rows", "bytes", "stepped", "dropped"};
     for (size_t t = 0; t < json_array_size(tables); t++) {
         const json_t *one = json_array_get(tables, t);
         if (t == json_array_size(sum))
             json_array_append_new(sum, json_deep_copy(one));
         else
-            for (int k = 0; k < 4; k++) {
-                json_t *all = json_object_get(json_array_get(sum, t), keys[k]);
-                json_integer_set(all,
-                                 json_integer_value(all) +
-                                     json_integer_value(json_object_get(one, keys[k])));
+            for (int k = 0; k < PS_ROW_FIGURES; k++) {
+                const char *name = ps_row_figure_table[k].name;
+                json_t *all = json_object_get(json_array_get(sum, t), name);
+                json_integer_set(all, json_integer_value(all) +
+                                          json_integer_value(json_object_get(one, name)));
             }
     }
 }

@@ -50,7 +50,8 @@
  *   INTERRUPT  the workers are to end in order, as by a Ctrl-C
  *   LEAVE      timeout ms; DONE when this member may go
  *   STATUS     text: the address of its /metrics; value: doubles, in the order of the
- *              table of metrics (metric_table.h). No answer
+ *              table of metrics (metric_table.h), then those of each embedding table
+ *              (row_figures.h). No answer
  *   BYE        the last message; no answer
  *
  *   coordinator -> member

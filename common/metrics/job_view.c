@@ -15,13 +15,20 @@ enum { RATE_MS = 2500 }; // rates are of the last one or two of these
  * than half as long as the others: what all wait alike is the exchange. */
 static const double WORTH_A_NAME = 0.15;
 
+typedef struct view_entry {
+    ps_view_member shown;
+    double *figures; // (n_tables, PS_ROW_FIGURES) owned
+    uint32_t n_tables, room;
+} view_entry;
+
 struct ps_job_view {
     pthread_mutex_t lock;
     char job[128], reason[256];
     ps_view_state state;
     uint64_t begin_ns;
     int n_members, cap_members;
-    ps_view_member *members;
+    view_entry *members;
+    ps_row_figure_list tables;     // of which only the names are set
     int n_points, stride, skipped; // every stride-th of worker 0's reports is kept
     ps_view_point points[PS_VIEW_POINTS];
 };
@@ -46,12 +53,21 @@ ps_err ps_job_view_create(const char *job, ps_job_view **out)
     return PS_OK;
 }
 
+static void view_forget_members(ps_job_view *v)
+{
+    for (int i = 0; i < v->n_members; i++)
+        free(v->members[i].figures);
+    v->n_members = 0;
+}
+
 void ps_job_view_destroy(ps_job_view **view)
 {
     ps_job_view *v = *view;
     if (!v) return;
     pthread_mutex_destroy(&v->lock);
+    view_forget_members(v);
     free(v->members);
+    free(v->tables.tables);
     free(v);
     *view = NULL;
 }
@@ -60,7 +76,7 @@ void ps_job_view_begin(ps_job_view *v)
 {
     if (!v) return;
     pthread_mutex_lock(&v->lock);
-    v->n_members = 0;
+    view_forget_members(v);
     v->state = PS_VIEW_JOINING;
     v->reason[0] = '\0';
     pthread_mutex_unlock(&v->lock);
@@ -75,24 +91,26 @@ void ps_job_view_set_state(ps_job_view *v, ps_view_state state, const char *reas
     pthread_mutex_unlock(&v->lock);
 }
 
-static ps_view_member *view_find_member(ps_job_view *v, ps_role role, int rank)
+static view_entry *view_find_entry(ps_job_view *v, ps_role role, int rank)
 {
-    for (int i = 0; i < v->n_members; i++)
-        if (v->members[i].role == role && v->members[i].rank == rank)
-            return &v->members[i];
+    for (int i = 0; i < v->n_members; i++) {
+        const ps_view_member *m = &v->members[i].shown;
+        if (m->role == role && m->rank == rank) return &v->members[i];
+    }
     return NULL;
 }
 
 /* Room for one more; NULL: out of memory, and the page lacks a member. */
-static ps_view_member *new_member(ps_job_view *v)
+static view_entry *view_new_entry(ps_job_view *v)
 {
     if (v->n_members == v->cap_members) {
         const int cap = v->cap_members ? 2 * v->cap_members : 8;
-        ps_view_member *more = realloc(v->members, (size_t)cap * sizeof *v->members);
+        view_entry *more = realloc(v->members, (size_t)cap * sizeof *v->members);
         if (!more) return NULL;
         v->members = more;
         v->cap_members = cap;
     }
+    v->members[v->n_members] = (view_entry){0};
     return &v->members[v->n_members++];
 }
 
@@ -102,8 +120,10 @@ static void set_unknown(double values[PS_METRICS])
         values[i] = NAN;
 }
 
-static void forget_values(ps_view_member *m)
+static void view_forget_values(view_entry *e)
 {
+    ps_view_member *m = &e->shown;
+    e->n_tables = 0;
     m->heard_ns = 0;
     set_unknown(m->now);
     set_unknown(m->then);
@@ -114,12 +134,12 @@ void ps_job_view_add(ps_job_view *v, ps_role role, int rank, const char *host)
 {
     if (!v) return;
     pthread_mutex_lock(&v->lock);
-    ps_view_member *m = view_find_member(v, role, rank);
-    if (!m) m = new_member(v);
-    if (m) {
-        *m = (ps_view_member){.role = role, .rank = rank};
-        snprintf(m->host, sizeof m->host, "%s", host);
-        forget_values(m);
+    view_entry *e = view_find_entry(v, role, rank);
+    if (!e) e = view_new_entry(v);
+    if (e) {
+        e->shown = (ps_view_member){.role = role, .rank = rank};
+        snprintf(e->shown.host, sizeof e->shown.host, "%s", host);
+        view_forget_values(e);
     }
     pthread_mutex_unlock(&v->lock);
 }
@@ -128,10 +148,10 @@ void ps_job_view_lose(ps_job_view *v, ps_role role, int rank)
 {
     if (!v) return;
     pthread_mutex_lock(&v->lock);
-    ps_view_member *m = view_find_member(v, role, rank);
-    if (m) {
-        m->away = true;
-        forget_values(m);
+    view_entry *e = view_find_entry(v, role, rank);
+    if (e) {
+        e->shown.away = true;
+        view_forget_values(e);
     }
     pthread_mutex_unlock(&v->lock);
 }
@@ -181,6 +201,34 @@ static void take_values(ps_view_member *m, const double *values)
     memcpy(m->now, values, sizeof m->now);
 }
 
+void ps_job_view_name_tables(ps_job_view *v, const ps_row_figure_list *tables)
+{
+    if (!v) return;
+    pthread_mutex_lock(&v->lock);
+    if (ps_row_figure_list_grow(&v->tables, tables->n) == PS_OK)
+        for (uint32_t t = 0; t < tables->n; t++)
+            memcpy(v->tables.tables[t].name, tables->tables[t].name,
+                   sizeof v->tables.tables[t].name);
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* Without memory the page lacks them. */
+static void view_take_figures(view_entry *e, const double *values, int n)
+{
+    const uint32_t tables =
+        n > PS_METRICS ? (uint32_t)(n - PS_METRICS) / PS_ROW_FIGURES : 0;
+    e->n_tables = 0;
+    if (tables > PS_ROW_TABLES_MAX) return;
+    while (e->room < tables)
+        if (ps_mem_room(&e->figures, e->room, &e->room,
+                        PS_ROW_FIGURES * sizeof *e->figures, "tables") != PS_OK)
+            return;
+    e->n_tables = tables;
+    if (tables > 0)
+        memcpy(e->figures, values + PS_METRICS,
+               tables * PS_ROW_FIGURES * sizeof *e->figures);
+}
+
 void ps_job_view_take(ps_job_view *v, ps_role role, int rank, const char *address,
                       const double *values, int n)
 {
@@ -189,10 +237,11 @@ void ps_job_view_take(ps_job_view *v, ps_role role, int rank, const char *addres
     for (int i = 0; i < PS_METRICS; i++)
         all[i] = i < n ? values[i] : NAN;
     pthread_mutex_lock(&v->lock);
-    ps_view_member *m = view_find_member(v, role, rank);
-    if (m) {
-        snprintf(m->address, sizeof m->address, "%s", address);
-        take_values(m, all);
+    view_entry *e = view_find_entry(v, role, rank);
+    if (e) {
+        snprintf(e->shown.address, sizeof e->shown.address, "%s", address);
+        take_values(&e->shown, all);
+        view_take_figures(e, values, n);
         if (role == PS_ROLE_WORKER && rank == 0) add_point(v, all);
     }
     pthread_mutex_unlock(&v->lock);
@@ -206,13 +255,35 @@ static int by_role_and_rank(const void *a, const void *b)
     return x->role != y->role ? (int)x->role - (int)y->role : x->rank - y->rank;
 }
 
+/* Adds a member's figures; those that no honest member tells count nothing. */
+static ps_err view_add_figures(const ps_job_view *v, const view_entry *e,
+                               ps_row_figure_list *sum)
+{
+    const uint32_t had = sum->n;
+    PS_TRY(ps_row_figure_list_grow(sum, e->n_tables));
+    for (uint32_t t = had; t < sum->n; t++)
+        if (t < v->tables.n)
+            memcpy(sum->tables[t].name, v->tables.tables[t].name,
+                   sizeof sum->tables[t].name);
+    for (uint32_t i = 0; i < e->n_tables * PS_ROW_FIGURES; i++) {
+        const double told = e->figures[i];
+        if (told >= 0 && told < 0x1p53)
+            sum->tables[i / PS_ROW_FIGURES].of[i % PS_ROW_FIGURES] += (uint64_t)told;
+    }
+    return PS_OK;
+}
+
 static ps_err copy_lists(const ps_job_view *v, ps_job_picture *out)
 {
     const size_t members = (size_t)v->n_members, points = (size_t)v->n_points;
     if (members > 0) {
-        PS_TRY(ps_mem_zalloc(&out->members, members, sizeof *v->members, "the members"));
-        memcpy(out->members, v->members, members * sizeof *v->members);
+        PS_TRY(
+            ps_mem_zalloc(&out->members, members, sizeof *out->members, "the members"));
+        for (size_t i = 0; i < members; i++)
+            out->members[i] = v->members[i].shown;
     }
+    for (size_t i = 0; i < members; i++)
+        PS_TRY(view_add_figures(v, &v->members[i], &out->tables));
     if (points > 0) {
         PS_TRY(ps_mem_zalloc(&out->points, points, sizeof *v->points, "the curves"));
         memcpy(out->points, v->points, points * sizeof *v->points);
@@ -242,6 +313,7 @@ void ps_job_picture_fini(ps_job_picture *picture)
 {
     free(picture->members);
     free(picture->points);
+    free(picture->tables.tables);
     *picture = (ps_job_picture){0};
 }
 

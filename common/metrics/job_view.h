@@ -10,6 +10,7 @@
 #include "err.h"
 #include "metric_table.h"
 #include "role.h"
+#include "row_figures.h"
 
 enum {
     PS_VIEW_POINTS = 512, // of a curve; then every second one is dropped
@@ -61,8 +62,10 @@ void ps_job_view_set_state(ps_job_view *view, ps_view_state state, const char *r
 void ps_job_view_add(ps_job_view *view, ps_role role, int rank, const char *host);
 /* The member is away until it tells its next values. What it told is forgotten. */
 void ps_job_view_lose(ps_job_view *view, ps_role role, int rank);
-/* A member's newest values; n more or fewer than PS_METRICS: the others are NAN. One that
- * was not added is ignored. */
+/* What the tables are called, whose figures members tell. */
+void ps_job_view_name_tables(ps_job_view *view, const ps_row_figure_list *tables);
+/* A member's newest values, PS_METRICS of them; fewer: the others are NAN. Behind them
+ * PS_ROW_FIGURES of each embedding table. One that was not added is ignored. */
 void ps_job_view_take(ps_job_view *view, ps_role role, int rank, const char *address,
                       const double *values, int n);
 
@@ -75,6 +78,7 @@ typedef struct ps_job_picture {
     int n_members, n_points;
     ps_view_member *members; // servers, then workers, by rank
     ps_view_point *points;
+    ps_row_figure_list tables; // of all members together
 } ps_job_picture;
 
 /* NOMEM. The picture is safe for fini in every case. */

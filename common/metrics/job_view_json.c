@@ -187,15 +187,15 @@ static json_t *member_of(const ps_job_picture *p, const ps_view_member *m)
     return o;
 }
 
-static json_t *view_table(void)
+static json_t *view_table(const ps_metric_entry *table, int n)
 {
     json_t *list = json_array();
-    for (int i = 0; i < PS_METRICS; i++) {
+    for (int i = 0; i < n; i++) {
         json_t *o = json_object();
-        view_put_text(o, "name", ps_metric_table[i].name);
-        view_put_text(o, "export", ps_metric_table[i].export_name);
-        view_put_text(o, "unit", ps_metric_table[i].unit);
-        view_put_text(o, "help", ps_metric_table[i].help);
+        view_put_text(o, "name", table[i].name);
+        view_put_text(o, "export", table[i].export_name);
+        view_put_text(o, "unit", table[i].unit);
+        view_put_text(o, "help", table[i].help);
         json_array_append_new(list, o);
     }
     return list;
@@ -210,7 +210,10 @@ ps_err ps_job_picture_json(const ps_job_picture *p, char **out)
     json_object_set_new(o, "waits_for", view_waits_for(p));
     json_object_set_new(o, "curve", curve_of(p));
     json_object_set_new(o, "members", members);
-    json_object_set_new(o, "metrics", view_table());
+    json_object_set_new(o, "tables", ps_row_figure_list_json(&p->tables));
+    json_object_set_new(o, "metrics", view_table(ps_metric_table, PS_METRICS));
+    json_object_set_new(o, "table_metrics",
+                        view_table(ps_row_figure_table, PS_ROW_FIGURES));
     *out = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
     return *out ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the status");

@@ -2,10 +2,8 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* A label's value: backslash, quote and newline are escaped; other control characters
  * become spaces. */
@@ -53,42 +51,15 @@ static void write_metric(FILE *f, const ps_metric_entry *e, double value,
     fprintf(f, " %.17g\n", value * e->factor);
 }
 
-/* The figures of each table. */
-static const struct {
-    ps_metric_entry entry;
-    size_t at; // in a ps_row_figure
-} table_metrics[] = {
-    {{.export_name = "pstrain_table_rows",
-      .kind = PS_METRIC_GAUGE,
-      .help = "rows of an embedding table that a server stores"},
-     offsetof(ps_row_figure, rows)},
-    {{.export_name = "pstrain_table_bytes",
-      .kind = PS_METRIC_GAUGE,
-      .help = "memory that they take, with their optimizer's state and index"},
-     offsetof(ps_row_figure, bytes)},
-    {{.export_name = "pstrain_table_rows_stepped_total",
-      .kind = PS_METRIC_COUNTER,
-      .help = "rows of an embedding table that had a gradient: the distinct ids of each "
-              "step"},
-     offsetof(ps_row_figure, stepped)},
-    {{.export_name = "pstrain_table_rows_dropped_total",
-      .kind = PS_METRIC_COUNTER,
-      .help = "rows of an embedding table that expired or were evicted"},
-     offsetof(ps_row_figure, dropped)}};
-
 static void write_tables(FILE *f, const ps_row_figure_list *tables,
                          const ps_metric_labels *l)
 {
-    const size_t n = sizeof table_metrics / sizeof *table_metrics;
-    for (size_t k = 0; tables->n > 0 && k < n; k++) {
-        write_kind(f, &table_metrics[k].entry);
+    for (int k = 0; tables->n > 0 && k < PS_ROW_FIGURES; k++) {
+        write_kind(f, &ps_row_figure_table[k]);
         for (uint32_t t = 0; t < tables->n; t++) {
-            uint64_t value;
-            memcpy(&value, (const char *)&tables->of[t] + table_metrics[k].at,
-                   sizeof value);
-            fputs(table_metrics[k].entry.export_name, f);
-            write_labels(f, l, tables->of[t].name);
-            fprintf(f, " %" PRIu64 "\n", value);
+            fputs(ps_row_figure_table[k].export_name, f);
+            write_labels(f, l, tables->tables[t].name);
+            fprintf(f, " %" PRIu64 "\n", tables->tables[t].of[k]);
         }
     }
 }

@@ -96,8 +96,8 @@ struct ps_member {
     bool said_bye;
     bool tell_abort; // the coordinator must be told the reason
     bool tell_interrupt;
-    int n_told; // values to be told; 0: none are new
-    double told[PS_METRICS];
+    double *told; // (n_told) owned: values to be told; NULL: none are new
+    int n_told;
     char told_address[PS_VIEW_ADDRESS_MAX];
     char reason[PS_CONTROL_TEXT_MAX];
     ps_err cause;
@@ -169,9 +169,14 @@ void ps_member_interrupt(ps_member *m)
 
 void ps_member_tell(ps_member *m, const char *address, const double *values, int n)
 {
+    double *copy;
+    if (ps_mem_zalloc(&copy, (size_t)n, sizeof *copy, "values for the page") != PS_OK)
+        return; // there are newer ones soon
+    memcpy(copy, values, (size_t)n * sizeof *values);
     pthread_mutex_lock(&m->lock);
-    m->n_told = n < PS_METRICS ? n : PS_METRICS;
-    memcpy(m->told, values, (size_t)m->n_told * sizeof *values);
+    free(m->told);
+    m->told = copy;
+    m->n_told = n;
     snprintf(m->told_address, sizeof m->told_address, "%s", address);
     pthread_mutex_unlock(&m->lock);
     ps_event_set(&m->wake);
@@ -480,19 +485,19 @@ static void send_news(ps_member *m)
 /* Told only over a connection that is up: later there are newer values. */
 static void send_status(ps_member *m)
 {
-    double values[PS_METRICS];
-    ps_control c = {
-        .kind = PS_CONTROL_STATUS, .nonce = m->joined.roster.nonce, .value = values};
+    ps_control c = {.kind = PS_CONTROL_STATUS, .nonce = m->joined.roster.nonce};
     pthread_mutex_lock(&m->lock);
-    c.bytes = (size_t)m->n_told * sizeof *values;
-    memcpy(values, m->told, c.bytes);
+    double *told = m->told;
+    m->told = NULL;
+    c.value = told;
+    c.bytes = (size_t)m->n_told * sizeof *told;
     ps_control_set_text(&c, m->told_address);
-    m->n_told = 0;
     const bool silent = m->said_bye || m->aborted;
     pthread_mutex_unlock(&m->lock);
-    if (c.bytes == 0 || silent || atomic_load(&m->down_ns)) return;
-    if (ps_control_send(m->joined.dealer, &c) != PS_OK)
+    if (told && !silent && !atomic_load(&m->down_ns) &&
+        ps_control_send(m->joined.dealer, &c) != PS_OK)
         PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+    free(told);
 }
 
 static void on_answer(ps_member *m, const ps_control *c)
@@ -805,6 +810,7 @@ void ps_member_destroy(ps_member **member)
     member_pace_fini(m);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
+    free(m->told);
     free(m);
     *member = NULL;
 }

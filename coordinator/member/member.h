@@ -77,7 +77,7 @@ void ps_member_interrupt(ps_member *m);
 bool ps_member_interrupted(const ps_member *m);
 
 /* Tells the coordinator's page what this process says of itself: the address of its
- * /metrics, and n values (at most PS_METRICS). The newest ones replace those that are not
+ * /metrics, and n values (ps_job_view_take). The newest ones replace those that are not
  * sent yet. Never blocks. */
 void ps_member_tell(ps_member *m, const char *address, const double *values, int n);
 

@@ -51,7 +51,7 @@ static ps_err get_metrics(ps_monitor *m, ps_http_answer *out)
     ps_metric_copy(&m->values, values);
     out->type = "text/plain; version=0.0.4; charset=utf-8";
     if (err == PS_OK) err = ps_metric_text(values, &tables, &labels, &out->body);
-    free(tables.of);
+    free(tables.tables);
     return err;
 }
 
@@ -118,19 +118,39 @@ static void monitor_own_address(const ps_monitor *m, char *out, size_t cap)
     snprintf(out, cap, "%.*s", (int)cap - 1, endpoint + strlen("tcp://"));
 }
 
-/* With the lock. */
+/* The metrics, and behind them the figures of each table. */
+static ps_err monitor_values(const ps_monitor *m, const ps_row_figure_list *tables,
+                             double **out, int *n)
+{
+    *n = PS_METRICS + (int)tables->n * PS_ROW_FIGURES;
+    PS_TRY(ps_mem_zalloc(out, (size_t)*n, sizeof **out, "the metrics"));
+    ps_metric_copy(&m->values, *out);
+    double *at = *out + PS_METRICS;
+    for (uint32_t t = 0; t < tables->n; t++)
+        for (int k = 0; k < PS_ROW_FIGURES; k++)
+            *at++ = (double)tables->tables[t].of[k];
+    return PS_OK;
+}
+
+/* With the lock. Without memory nobody is told. */
 static void monitor_tell(ps_monitor *m)
 {
-    double values[PS_METRICS];
+    double *values = NULL;
+    int n;
+    ps_row_figure_list tables = {0};
     char address[PS_VIEW_ADDRESS_MAX];
     if (!m->attached) return;
     if (m->sample) m->sample(m->ctx, &m->values);
-    ps_metric_copy(&m->values, values);
     monitor_own_address(m, address, sizeof address);
-    if (m->member)
-        ps_member_tell(m->member, address, values, PS_METRICS);
-    else
-        ps_job_view_take(m->view, m->role, m->rank, address, values, PS_METRICS);
+    ps_err err = m->tables ? m->tables(m->ctx, &tables) : PS_OK;
+    if (err == PS_OK) err = monitor_values(m, &tables, &values, &n);
+    if (err == PS_OK && m->view) ps_job_view_name_tables(m->view, &tables);
+    if (err == PS_OK && m->member)
+        ps_member_tell(m->member, address, values, n);
+    else if (err == PS_OK)
+        ps_job_view_take(m->view, m->role, m->rank, address, values, n);
+    free(tables.tables);
+    free(values);
 }
 
 static void *monitor_run(void *arg)

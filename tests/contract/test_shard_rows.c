@@ -513,6 +513,12 @@ TEST(rows_of_the_next_step)
     expect_rows(1, 3, 0, 0);
     expect_rows(1, 2, 0, 0);
     expect_rows(0, 3, 0, 0);
+    ps_row_figure_list figures = {0};
+    assert_ok(ps_row_figures_add(&t.shard.tables, &figures));
+    assert_int_equal(figures.tables[0].of[PS_ROW_FIGURE_AHEAD], WORKERS * IDS);
+    assert_int_equal(figures.tables[0].of[PS_ROW_FIGURE_READY], WORKERS * (IDS - 1));
+    assert_int_equal(figures.tables[0].of[PS_ROW_FIGURE_STEPPED], IDS);
+    free(figures.tables);
     send(pull(0, 2, 1, next)); // again: the rows once more
     send(push_of(1, 4, 1, 1, 0, 0));
     REFUSED("after that step's gradients", pull(1, 5, 1, ids), (void)m);

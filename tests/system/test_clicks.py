@@ -2,6 +2,7 @@
 import contextlib
 import csv
 import gzip
+import json
 import math
 import random
 import re
@@ -128,22 +129,27 @@ class Clicks(JobTest):
             self.assertEqual(table["rows"], len(set(ids)))
             self.assertEqual(table["rows"], rows[table["name"] + ".ids"][1][0])
             self.assertEqual(table["stepped"], sum(len(set(ids[at:at + BATCH])) for at in range(0, LINES, BATCH)))
-            self.assertEqual(table["dropped"], 0)
+            self.assertEqual([table[key] for key in ("dropped", "ahead", "ready")], [0, 0, 0])
             self.assertGreater(table["bytes"], table["rows"] * 2 * 4 * 4)  # 4 numbers, each with Adagrad's sum
 
     def test_figures_while_it_runs(self):
-        """/metrics of a server has each table."""
+        """/metrics of a server and /status.json have each table."""
         port = free_port()
         job = self.start_psrun("-s", "1", "-w", "1", self.job(), "train.epochs=1000000", f"metrics.port={port}")
 
-        def text():
+        def text(path="metrics"):
             self.assertIsNone(job.poll())
             with contextlib.suppress(OSError):
-                return urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+                return urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10).read().decode()
+
+        def shown():
+            tables = json.loads(text("status.json") or "{}").get("tables", [])
+            return [t["name"] for t in tables if t["rows"] > 0 and t["stepped"] > 0]
 
         name = re.compile(r'^pstrain_table_rows_stepped_total\{.*role="server",rank="0",table="pairs.rows.C26"\} [1-9]', re.M)
         try:
             wait_until(lambda: name.search(text() or ""), "no figures of tables")
+            wait_until(lambda: shown() == [f"pairs.rows.C{k}" for k in range(1, 27)], "no tables in the status")
         finally:
             job.terminate()
             job.communicate()

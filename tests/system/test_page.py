@@ -104,6 +104,22 @@ class Page(Watched):
                     self.keep_picture(browser, width, dark)
         self.assertEqual(browser.faults, [])
 
+    def test_tables(self):
+        """A row of each embedding table, with the figures of all servers; nothing is cut off."""
+        config = (ROOT / "configs/criteo-dlrm.yaml", "data.samples=20000", "data.test_samples=100", "train.epochs=100000")
+        port = self.start("-s", "2", "-w", "2", config=config)
+        browser = Browser(self.path("browser"))
+        self.addCleanup(browser.close)
+        for width in (390, 1280):
+            browser.look_at(f"http://localhost:{port}/", width, 900, False)
+            browser.wait_for("[...document.querySelectorAll('#tables tr')].filter("
+                             "r => /[1-9]/.test(r.cells[3]?.textContent)).length === 26")
+            cells = browser.run("[...document.querySelector('#tables tr').cells].map(c => c.textContent)")
+            self.assertRegex(" | ".join(cells), r"^pairs\.\S*C1 \| [1-9][0-9,]* \| [1-9]\S* [kM]B \| [1-9]\S* k? ?\| – \| 0$")
+            self.check_sight(browser, width)
+            self.keep_picture(browser, f"tables-{width}", False)
+        self.assertEqual(browser.faults, [])
+
     def check_content(self, browser):
         text = browser.run("document.documentElement.outerHTML")
         for part in ('<th scope="row">server 0</th>', '<th scope="row">worker 1</th>', 'class="state good"',

@@ -51,10 +51,10 @@ def samples(text):
 
 
 class Watched(JobTest):
-    def start(self, *args):
+    def start(self, *args, config=(DIGITS, *LONG)):
         """Starts a job that runs until the test ends it. Returns the page's port once it shows steps."""
         port = free_port()
-        job = self.start_psrun(*args, DIGITS, *LONG, f"metrics.port={port}")
+        job = self.start_psrun(*args, *config, f"metrics.port={port}")
         self.addCleanup(self.end, job)
         self.job = job
         deadline = time.monotonic() + 60
@@ -111,7 +111,9 @@ class Page(Watched):
             self.assertGreater(found[mine][2], 0)
             self.assertNotEqual("pstrain_loss" in found, who[0] == "server")
         self.assertEqual(sorted(seen), [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)])
-        self.check_document(json.loads(get(port, "/status.json")[1])["metrics"])
+        status = json.loads(get(port, "/status.json")[1])
+        self.assertEqual(status["tables"], [])
+        self.check_document(status["metrics"] + status["table_metrics"])
         self.check_top(port)
         self.check_door(port)
 

@@ -127,6 +127,48 @@ TEST(one_that_is_away_is_not_waited_for)
     ps_job_view_destroy(&view);
 }
 
+/* Sums over the servers, by table; a server that is away has none. */
+TEST(figures_of_tables_are_those_of_all_servers)
+{
+    ps_row_figure names[] = {{.name = "user"}, {.name = "item"}};
+    double values[PS_METRICS + 2 * PS_ROW_FIGURES + 1];
+    ps_job_view *view = make_view(2);
+    ps_job_picture picture;
+    char *text;
+    for (int i = 0; i < PS_METRICS; i++)
+        values[i] = NAN;
+    ps_job_view_add(view, PS_ROLE_SERVER, 1, "s");
+    ps_job_view_name_tables(view, &(ps_row_figure_list){names, 2});
+    for (int rank = 0; rank < 2; rank++) {
+        for (int i = 0; i <= 2 * PS_ROW_FIGURES; i++) // the last one is none
+            values[PS_METRICS + i] = 100 * (rank + 1) + i;
+        ps_job_view_take(view, PS_ROLE_SERVER, rank, "", values,
+                         PS_METRICS + 2 * PS_ROW_FIGURES + 1);
+    }
+    assert_ok(ps_job_view_copy(view, &picture));
+    assert_ok(ps_job_picture_json(&picture, &text));
+    json_t *o = json_loads(text, 0, NULL);
+    const json_t *tables = json_object_get(o, "tables");
+    assert_int_equal(json_array_size(tables), 2);
+    const json_t *item = json_array_get(tables, 1);
+    assert_string_equal(json_string_value(json_object_get(item, "name")), "item");
+    assert_int_equal(json_integer_value(json_object_get(item, "bytes")),
+                     300 + 2 * (PS_ROW_FIGURES + PS_ROW_FIGURE_BYTES));
+    json_decref(o);
+    free(text);
+    ps_job_picture_fini(&picture);
+    values[PS_METRICS] = NAN;
+    values[PS_METRICS + 1] = -1;
+    ps_job_view_take(view, PS_ROLE_SERVER, 0, "", values, PS_METRICS + PS_ROW_FIGURES);
+    ps_job_view_lose(view, PS_ROLE_SERVER, 1);
+    assert_ok(ps_job_view_copy(view, &picture));
+    assert_int_equal(picture.tables.n, 1);
+    assert_int_equal(picture.tables.tables[0].of[0] + picture.tables.tables[0].of[1], 0);
+    assert_int_equal(picture.tables.tables[0].of[2], 202);
+    ps_job_picture_fini(&picture);
+    ps_job_view_destroy(&view);
+}
+
 /* Values and texts that no honest member sends. */
 TEST(lies_make_no_bad_json)
 {

@@ -57,8 +57,7 @@ TEST(figures_of_tables)
 {
     const ps_row_spec specs[] = {{.name = "user"}, {.name = "item"}};
     const ps_metric_labels labels = {.job = "job", .role = "server", .rank = 0};
-    const ps_row_figure now[] = {{.rows = 5, .bytes = 40, .stepped = 3, .dropped = 1},
-                                 {.rows = 4, .bytes = 32, .stepped = 2, .dropped = 2}};
+    const uint64_t now[][PS_ROW_FIGURES] = {{5, 40, 3, 1, 9, 7}, {4, 32, 2, 2, 1, 0}};
     ps_row_figures shards[2];
     ps_row_figure_list tables = {0};
     double values[PS_METRICS];
@@ -68,15 +67,19 @@ TEST(figures_of_tables)
     for (int i = 0; i < 2; i++) {
         assert_ok(ps_row_figures_init(&shards[i]));
         assert_ok(ps_row_figures_begin(&shards[i], specs, 2));
-        ps_row_figures_count(&shards[i], 1, &now[0]);
-        ps_row_figures_count(&shards[i], 1, &now[1]);
+        ps_row_figures_count(&shards[i], 1, now[0]);
+        ps_row_figures_count(&shards[i], 1, now[1]);
         assert_ok(ps_row_figures_add(&shards[i], &tables));
         ps_row_figures_fini(&shards[i]);
     }
     assert_ok(ps_metric_text(values, &tables, &labels, &text));
-    const char *const lines[] = {
-        "rows{%s\"user\"} 0\n", "rows{%s\"item\"} 8\n", "bytes{%s\"item\"} 64\n",
-        "rows_stepped_total{%s\"item\"} 10\n", "rows_dropped_total{%s\"item\"} 6\n"};
+    const char *const lines[] = {"rows{%s\"user\"} 0\n",
+                                 "rows{%s\"item\"} 8\n",
+                                 "bytes{%s\"item\"} 64\n",
+                                 "rows_stepped_total{%s\"item\"} 10\n",
+                                 "rows_dropped_total{%s\"item\"} 6\n",
+                                 "rows_ahead_total{%s\"item\"} 20\n",
+                                 "rows_ready_total{%s\"item\"} 14\n"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char rest[160], line[192];
         const char *const at = "job_name=\"job\",role=\"server\",rank=\"0\",table=";
@@ -88,5 +91,5 @@ TEST(figures_of_tables)
     }
     assert_null(strstr(text, "pstrain_rows"));
     free(text);
-    free(tables.of);
+    free(tables.tables);
 }
