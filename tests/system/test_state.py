@@ -56,12 +56,17 @@ class SameBits(StateTest):
 
     def test_deaths(self):
         # Of a hook's worker; of one in the middle of a commit, then of a server; with steps by PyTorch's code; then each way,
-        # and codecs.
-        for way, *deaths in first(3, (
+        # codecs, and several Optimizers.
+        for way, *deaths in first(4, (
                 ("hook", ("0=dies:0:9", "8", "worker 0 was ended by SIGKILL")),
                 ("optimizer", ("0=writes:1:12", "8", "worker 1 was ended by SIGKILL"),
                  ("1=server:0:18", "16", "server 0 was ended by SIGKILL")),
                 ("doubles", ("0=dies:1:10", "8", "worker 1 was ended by SIGKILL")),
+                ("two_mixed", ("0=writes:1:12", "8", "worker 1 was ended by SIGKILL"),
+                 ("1=dies:0:18", "16", "worker 0 was ended by SIGKILL")),
+                ("two_doubles", ("0=server:0:10", "8", "server 0 was ended by SIGKILL")),
+                ("two", ("0=dies:0:13", "12", "worker 0 was ended by SIGKILL")),
+                ("mixed", ("0=dies:1:10", "8", "worker 1 was ended by SIGKILL")),
                 ("group", ("0=raises:1:22", "20", "worker 1 ended with exit code 1")),
                 ("topk", ("0=writes:1:16", "12", "worker 1 was ended by SIGKILL")),
                 ("lamb", ("0=writes:0:4", "", "worker 0 was ended by SIGKILL")),

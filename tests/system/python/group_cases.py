@@ -280,7 +280,10 @@ def sharded():
 
     ours, model = sharded_losses(mesh)
     theirs, _ = sharded_losses(DeviceMesh.from_group(gloo, "cpu"))
-    assert ours == theirs, (ours, theirs)
+    if SIZE == 2:
+        assert ours == theirs, (ours, theirs)
+    else:  # Gloo adds up in another order
+        assert torch.allclose(torch.tensor(ours), torch.tensor(theirs)), (ours, theirs)
     state = model.state_dict()
     names = [tempfile.mkdtemp() if RANK == 0 else None]
     dist.broadcast_object_list(names, 0)

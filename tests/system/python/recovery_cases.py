@@ -28,7 +28,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = self.first(x.to(self.first.weight.dtype))
-        return self.last(torch.dropout(torch.relu(self.norm(x)), 0.3, self.training))
+        x = torch.dropout(torch.relu(self.norm(x)), 0.3, self.training)
+        return self.last(x.to(self.last.weight.dtype))
 
 
 def samples(n):
@@ -36,23 +37,34 @@ def samples(n):
                                           torch.arange(n) % 4)
 
 
+TWO = ("two", "two_doubles", "two_mixed")  # ways with two Optimizers
+
+
 def made(way):
-    """(model, optimizer) of one of the three ways."""
+    """(model, optimizers) of one of the three ways."""
     if way == "group":
         torch.distributed.init_process_group("pstrain")
     else:
         coded = {"exchange.codec_min": 0, "exchange.codec_warmup": 0}
         pstrain.init(settings=coded if way in ("topk", "scaled") else None)
-    model = Net().to(torch.float64 if way == "doubles" else torch.float32)
-    if way in ("optimizer", "topk", "lamb", "scaled", "doubles"):
+    model = Net().to(torch.float64 if way in ("doubles", "two_doubles") else torch.float32)
+    if way in ("mixed", "two_mixed"):
+        model.last.double()
+    if way in TWO:
+        sgd, adamw = ("sgd", "adamw") if way == "two" else (torch.optim.SGD, torch.optim.AdamW)
+        front = [*model.first.parameters(), *model.norm.parameters()]
+        return model, [pstrain.Optimizer(front, sgd, lr=1e-2, momentum=0.9),
+                       pstrain.Optimizer(model.last.parameters(), adamw, lr=1e-2)]
+    if way in ("optimizer", "topk", "lamb", "scaled", "doubles", "mixed"):
         more = {"topk": {"codec": "topk"}, "scaled": {"codec": "int8", "loss_scale": True}}.get(way, {})
-        return model, pstrain.Optimizer(model.named_parameters(), "lamb" if way == "lamb" else "adamw", lr=1e-2, **more)
+        rule = "lamb" if way == "lamb" else "adamw"
+        return model, [pstrain.Optimizer(model.named_parameters(), rule, lr=1e-2, **more)]
     if way == "hook":
         torch.distributed.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(model)
     if way == "hook":
         model.register_comm_hook(None, pstrain.comm_hook)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return model, [torch.optim.AdamW(model.parameters(), lr=1e-2)]
 
 
 def die(what):
@@ -103,22 +115,26 @@ def recovers():
     due = {int(at): what} if int(rank) == RANK else {}
     torch.manual_seed(1 + RANK)
     random.seed(RANK)
-    model, optimizer = made(way)
+    model, optimizers = made(way)
+    optimizer = optimizers[0]
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
     sampler = pstrain.DistributedSampler(samples(70), seed=5)
     loader = torch.utils.data.DataLoader(sampler.dataset, 4, sampler=sampler)
     state = pstrain.State(model, optimizer, schedule=schedule, sampler=sampler, epoch=0, batch=0,
-                          folder=None if folder == "-" else folder)
+                          folder=None if folder == "-" else folder,
+                          **{f"optimizer_{n}": more for n, more in enumerate(optimizers[1:], 2)})
     state.sync()
     say("places", os.environ.get("PS_COMMITS", ""))
     say("from", state.batch)
     for state.epoch in range(state.epoch, 3):
         sampler.set_epoch(state.epoch)
         for images, labels in sampler.batches(loader):
-            optimizer.zero_grad()
+            for each in optimizers:
+                each.zero_grad()
             loss = nn.functional.cross_entropy(model(images + random.random()), labels)
             (optimizer.scale(loss) if way == "scaled" else loss).backward()
-            optimizer.step()
+            for each in optimizers:
+                each.step()
             schedule.step()
             state.batch += 1
             if state.batch % 4 == 0:
