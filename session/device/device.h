@@ -49,6 +49,7 @@ typedef struct ps_pass_hooks {
 typedef struct ps_batch {
     int n;                 // samples, 1 .. max_batch of the program
     const float *x;        // (n, input dims), row-major, 64-byte aligned
+    const uint8_t *bytes;  // (n, input dims) instead of x, of a program with byte_values
     const int32_t *labels; // (n)
     // (n) positions in the epoch's permutation, for dropout's draws
     const uint32_t *positions;
@@ -90,6 +91,11 @@ typedef struct ps_program_options {
     float *params;     // host arena, spec->table.arena_count elements; borrowed
     float *grads;      // host arena; borrowed; NULL when not training
     void *buffers;     // host buffer arena (spec->table.buffer_bytes); borrowed
+    /* Batches have bytes. Byte v of channel c, of `channels` equal parts of a sample,
+     * stands for element 256 c + v. Copied. NULL: batches have x. Only of a device that
+     * takes_bytes. */
+    const float *byte_values;
+    int64_t channels;
     /* A device with memory of its own calls hooks and copies ranges for groups of layers
      * with at least this many bytes of parameters. 0: layer by layer. */
     size_t group_bytes;
@@ -102,7 +108,8 @@ typedef struct ps_program_options {
 typedef struct ps_device_ops {
     ps_device_kind kind;
     const char *name;
-    bool uses_cores; // passes run on this host's processor cores
+    bool uses_cores;  // passes run on this host's processor cores
+    bool takes_bytes; // of batches, a quarter of what floats would be to copy
     /* *out is owned by the caller. UNSUPPORTED when the machine has no such device; the
      * message says what was asked for and what there is. */
     ps_err (*open)(const ps_device_options *options, ps_device **out);
@@ -183,6 +190,8 @@ ps_program_create(ps_device *device, const ps_program_options *options, ps_progr
     if (options->max_batch < 1 || (options->training && !options->grads))
         return ps_err_set(PS_ERR_ARG, "a program needs a batch size, and gradients to "
                                       "train");
+    if (options->byte_values && !device->ops->takes_bytes)
+        return ps_err_set(PS_ERR_ARG, "the device %s takes no bytes", device->ops->name);
     return device->ops->program_create(device, options, out);
 }
 static inline void ps_program_destroy(ps_program **program)

@@ -1,7 +1,7 @@
 /* A GPU's passes replayed as graphs against the same passes launch by launch: the same
  * bits, while everything changes that may change from step to step. The exchange is as
  * hard as its contract allows: weights appear when they are asked for, and turn to
- * garbage when their gradients are given. */
+ * garbage when their gradients are given. Samples of one side may come as bytes. */
 #include <math.h>
 
 #include "check.h"
@@ -11,10 +11,19 @@
 #include "mem.h"
 #include "model_spec.h"
 
-enum { BATCH = 5, SHORT = 3, FEATURES = 2 * 8 * 8, STEPS = 4, EPOCHS = 4, CLASSES = 6 };
+enum {
+    BATCH = 5,
+    SHORT = 3,
+    CHANNELS = 2,
+    FEATURES = CHANNELS * 64,
+    STEPS = 4,
+    EPOCHS = 4,
+    CLASSES = 6
+};
 
 typedef struct samples {
-    float x[BATCH * FEATURES];
+    uint8_t bytes[BATCH * FEATURES];
+    float x[BATCH * FEATURES]; // what the bytes stand for
     int32_t labels[BATCH];
     uint32_t positions[BATCH];
 } samples;
@@ -22,7 +31,7 @@ typedef struct samples {
 /* [0]: launch by launch, and the host waits for each pass. [1]: graphs and prefetching;
  * the host reads results one pass late. */
 typedef struct side {
-    bool graphs;
+    bool graphs, bytes;
     ps_device *device;
     ps_program *program, *evaluation;
     float *params, *grads; // the device's arenas
@@ -46,12 +55,17 @@ static void check(ps_err err)
 
 /* --------------------------------------------------------------------------- set up */
 
-static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
+static float byte_values[CHANNELS * 256];
+
+static void open_side(rig *r, side *s, bool graphs, bool as_bytes, size_t group_bytes)
 {
     size_t bytes = r->spec.table.arena_count * sizeof(float);
     const ps_device_options options = {
         .index = -1, .local_rank = -1, .no_graphs = !graphs};
     s->graphs = graphs;
+    s->bytes = as_bytes;
+    for (int i = 0; i < CHANNELS * 256; i++)
+        byte_values[i] = sinf((float)i * 0.7f);
     check(ps_device_open(PS_DEVICE_CUDA, &options, &s->device));
     check(ps_mem_map_zeroed(&s->params, bytes, "p")); // these are pinned
     check(ps_mem_map_zeroed(&s->grads, bytes, "g"));
@@ -65,13 +79,15 @@ static void open_side(rig *r, side *s, bool graphs, size_t group_bytes)
                                   .params = s->params,
                                   .grads = s->grads,
                                   .buffers = s->buffers,
+                                  .byte_values = as_bytes ? byte_values : NULL,
+                                  .channels = CHANNELS,
                                   .group_bytes = group_bytes};
     check(ps_program_create(s->device, &program, &s->program));
     program.training = false;
     check(ps_program_create(s->device, &program, &s->evaluation));
 }
 
-static void rig_init(rig *r, size_t group_bytes)
+static void rig_init(rig *r, bool as_bytes, size_t group_bytes)
 {
     const char *overrides[] = {
         "model.input=[2, 8, 8]", "model.loss=nll",
@@ -83,8 +99,8 @@ static void rig_init(rig *r, size_t group_bytes)
     memset(r, 0, sizeof *r);
     check(ps_config_load(&r->cfg, NULL, overrides, 3));
     check(ps_model_spec_init(&r->spec, &r->cfg));
-    open_side(r, &r->sides[0], false, group_bytes);
-    open_side(r, &r->sides[1], true, group_bytes);
+    open_side(r, &r->sides[0], false, false, group_bytes);
+    open_side(r, &r->sides[1], true, as_bytes, group_bytes);
 }
 
 static void rig_fini(rig *r)
@@ -127,8 +143,10 @@ static ps_err on_ready(void *ctx, uint64_t begin, uint64_t end)
 /* Samples, labels and positions are different in every pass. */
 static void make_samples(samples *b, int pass)
 {
-    for (int i = 0; i < BATCH * FEATURES; i++)
-        b->x[i] = sinf((float)(i * (pass + 3)) * 0.7f);
+    for (int i = 0; i < BATCH * FEATURES; i++) {
+        b->bytes[i] = (uint8_t)(i * (pass + 3) * 7 + i / 5);
+        b->x[i] = byte_values[i / 64 % CHANNELS * 256 + b->bytes[i]];
+    }
     for (int i = 0; i < BATCH; i++) {
         b->labels[i] = (i * 5 + pass) % CLASSES;
         b->positions[i] = (uint32_t)(pass * 31 + i * 7);
@@ -138,7 +156,11 @@ static void make_samples(samples *b, int pass)
 static ps_batch batch_of(side *s, int pass, int n)
 {
     samples *b = &s->batches[pass % 2];
-    return (ps_batch){.n = n, .x = b->x, .labels = b->labels, .positions = b->positions};
+    return (ps_batch){.n = n,
+                      .x = s->bytes ? NULL : b->x,
+                      .bytes = s->bytes ? b->bytes : NULL,
+                      .labels = b->labels,
+                      .positions = b->positions};
 }
 
 static void take_result(side *s)
@@ -212,8 +234,7 @@ static double evaluate(rig *r, side *s)
     double sum = 0;
     memcpy(s->params, s->weights, bytes);
     for (int i = 0; i < 2; i++) {
-        ps_batch batch = {
-            .n = BATCH - i, .x = s->batches[0].x, .labels = s->batches[0].labels};
+        const ps_batch batch = batch_of(s, 0, BATCH - i);
         ps_pass pass = {.grad_scale = 1, .same_weights = s->graphs && i > 0};
         ps_pass_result result;
         check(ps_program_forward(s->evaluation, &batch, &pass, &result));
@@ -244,7 +265,7 @@ static int64_t counter_of(const rig *r, const char *buffers)
 }
 
 /* n_groups: into how many groups of that many bytes the model's layers go. */
-static void assert_same_bits(size_t group_bytes, long n_groups)
+static void assert_same_bits(bool as_bytes, size_t group_bytes, long n_groups)
 {
     rig *r = malloc(sizeof *r);
     const long passes = EPOCHS * (STEPS + 1);
@@ -252,7 +273,7 @@ static void assert_same_bits(size_t group_bytes, long n_groups)
     // forward and backward for full batches, short batches and a step's second one, and
     // forward for two sizes of evaluation
     const long captures = 3 * 2 * n_groups + 2 * n_groups;
-    rig_init(r, group_bytes);
+    rig_init(r, as_bytes, group_bytes);
     bytes = r->spec.table.buffer_bytes;
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         double evaluated[2];
@@ -296,24 +317,51 @@ static int reset_counts(void **state)
 
 TEST_WITH(test_layer_by_layer, reset_counts, NULL)
 {
-    assert_same_bits(0, 5);
+    assert_same_bits(false, 0, 5);
 }
 
 TEST_WITH(test_groups, reset_counts, NULL)
 {
-    assert_same_bits(2000, 3);
+    assert_same_bits(false, 2000, 3);
 }
 
 TEST_WITH(test_whole_model, reset_counts, NULL)
 {
-    assert_same_bits(SIZE_MAX, 1);
+    assert_same_bits(false, SIZE_MAX, 1);
+}
+
+TEST_WITH(test_bytes, reset_counts, NULL)
+{
+    assert_same_bits(true, SIZE_MAX, 1);
+}
+
+TEST(test_bytes_are_a_quarter)
+{
+    rig *r = malloc(sizeof *r);
+    size_t copied[2];
+    rig_init(r, true, SIZE_MAX);
+    for (int i = 0; i < 2; i++) {
+        side *s = &r->sides[i];
+        const ps_batch batch = batch_of(s, 0, BATCH);
+        ps_batch other = batch;
+        other.x = batch.x ? NULL : s->batches[0].x;
+        other.bytes = batch.x ? s->batches[0].bytes : NULL;
+        copied[i] = host_gpu_counted.copied;
+        check(ps_program_prefetch(s->program, &batch));
+        copied[i] = host_gpu_counted.copied - copied[i];
+        assert_error(ps_program_prefetch(s->program, &other), PS_ERR_ARG,
+                     i ? "the batch's samples are not bytes" : "are not floats");
+    }
+    assert_int_equal(copied[0] - copied[1], 3 * BATCH * FEATURES);
+    rig_fini(r);
+    free(r);
 }
 
 /* A capture that fails leaves a device that can be closed. */
 TEST(test_refusals)
 {
     rig *r = malloc(sizeof *r);
-    rig_init(r, SIZE_MAX);
+    rig_init(r, false, SIZE_MAX);
     side *s = &r->sides[1];
     ps_pass_result result;
     ps_pass pass = {.training = true, .loss_later = true, .grad_scale = 1};

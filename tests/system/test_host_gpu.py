@@ -1,9 +1,11 @@
 """Whole jobs on the device cuda, with the host in the GPU's place (contract/host_gpu.c)."""
 import os
 import unittest
+from array import array
+from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, ROOT, JobTest, read_safetensors
+from jobs import BIN, ROOT, JobTest, npy, read_safetensors
 
 MODEL = """
 model:
@@ -92,6 +94,23 @@ class HostGpu(JobTest):
         self.assertIn("resume step=6 ", said)
         self.assertEqual(self.weights("part"), whole)
         self.assertEqual(self.summary("part")["test_loss"], self.summary("whole")["test_loss"])
+
+    def test_pictures_are_normalised_there_as_on_the_host(self):
+        """The same pictures as bytes and, scaled, as float32."""
+        pixels = [(i * i + i // 7) % 256 for i in range(60 * 2 * 8 * 8)]
+        settings = ["model.input=[2, 8, 8]", "data.kind=npy", "data.scale=0.0625", "data.normalize=[3, 5, 2, 7]",
+                    "data.crop_padding=2", "data.flip=true", "data.train=", "data.test=", "train.epochs=2"]
+        trained = []
+        for name, descr, values in (("bytes", "|u1", bytes(pixels)),
+                                    ("floats", "<f4", array("f", (v * 0.0625 for v in pixels)).tobytes())):
+            os.mkdir(self.path(name))
+            for split in "train", "test":
+                Path(self.path(name, f"{split}_x.npy")).write_bytes(npy(descr, "(60, 2, 8, 8)", values))
+                Path(self.path(name, f"{split}_y.npy")).write_bytes(
+                    npy("<i8", "(60,)", array("q", (i % 10 for i in range(60))).tobytes()))
+            weights = self.run_job(f"by-{name}", ["-m", "single"], *settings, f"data.path={self.path(name)}")
+            trained.append((weights, self.summary(f"by-{name}")["test_loss"]))
+        self.assertEqual(trained[0], trained[1])
 
     def test_lamb(self):
         mode = ["-m", "single"]

@@ -28,7 +28,8 @@ static int begin(void **state)
 
 static ps_loader *new_loader(const ps_sampler_options *s, int64_t from, int64_t n)
 {
-    ps_loader_options o = {&config, &dataset, &input, s, from, n, 8, SAMPLES, 0, NULL};
+    ps_loader_options o = {&config, &dataset, &input, s,     from, n,
+                           8,       SAMPLES,  0,      false, NULL};
     ps_loader *loader = NULL;
     assert_ok(ps_loader_create(&o, &loader));
     return loader;
@@ -188,9 +189,13 @@ TEST(mixed_batches_do_not_depend_on_where_they_begin)
     ps_config mixes = config;
     mixes.data.mixup = 0.3;
     mixes.data.threads = 3;
-    ps_loader_options o = {&mixes, &dataset, &input, &sampler, 0, 0, 8, SAMPLES, 0, NULL};
+    ps_loader_options o = {
+        &mixes, &dataset, &input, &sampler, 0,   0,
+        8,      SAMPLES,  0,      true,     NULL}; // they stay no bytes
+    int64_t channels;
     ps_loader *mixed = NULL;
     assert_ok(ps_loader_create(&o, &mixed));
+    assert_null(ps_loader_byte_values(mixed, &channels));
     for (int64_t first = 0; first < 4; first++) {
         ps_loaded *a, *b;
         assert_ok(ps_loader_epoch(plain, 2, first));
@@ -208,11 +213,36 @@ TEST(mixed_batches_do_not_depend_on_where_they_begin)
     ps_loader_destroy(&plain);
 }
 
+TEST(bytes_stand_for_the_values)
+{
+    ps_loader *plain = new_loader(&sampler, 0, 0);
+    ps_loader_options o = {&config, &dataset, &input, &sampler, 0,   0,
+                           8,       SAMPLES,  0,      true,     NULL};
+    ps_loader *kept = NULL;
+    int64_t channels;
+    assert_ok(ps_loader_create(&o, &kept));
+    assert_null(ps_loader_byte_values(plain, &channels));
+    const float *stand_for = ps_loader_byte_values(kept, &channels);
+    assert_int_equal(channels, 1);
+    assert_ok(ps_loader_epoch(plain, 3, 0));
+    assert_ok(ps_loader_epoch(kept, 3, 0));
+    for (ps_loaded *a, *b; (a = next(plain)) != NULL; ps_loader_release(kept, b)) {
+        assert_non_null(b = next(kept));
+        assert_null(b->x);
+        assert_int_equal(b->n, a->n);
+        for (int64_t i = 0; i < a->n * PIXELS; i++)
+            assert_true(stand_for[b->bytes[i]] == a->x[i]);
+        ps_loader_release(plain, a);
+    }
+    ps_loader_destroy(&kept);
+    ps_loader_destroy(&plain);
+}
+
 TEST(errors_come_from_next_or_create)
 {
     const ps_dims wrong = {3, {3, 32, 32}};
-    ps_loader_options o = {&config, &dataset, &wrong,  &sampler, 0,
-                           0,       8,        SAMPLES, 0,        NULL};
+    ps_loader_options o = {&config, &dataset, &wrong, &sampler, 0,   0,
+                           8,       SAMPLES,  0,      false,    NULL};
     ps_loader *loader = NULL;
     assert_int_equal(ps_loader_create(&o, &loader), PS_ERR_SHAPE);
     assert_null(loader);

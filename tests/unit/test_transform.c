@@ -153,6 +153,54 @@ TEST(evaluation_takes_the_middle)
     ps_transform_fini(&t);
 }
 
+/* Against the same image in float32, which is scaled already: for its bits, cropping and
+ * flipping. A model of flat inputs sees the same channels. */
+static void check_bytes(ps_config_data c, ps_dims to, bool augment)
+{
+    enum { C = 3, SIDE = 6, N = C * SIDE * SIDE };
+    const ps_dims from = {3, {C, SIDE, SIDE}};
+    const int64_t n = ps_dims_count(&to);
+    ps_transform bytes, floats;
+    uint8_t in[N], cut[N];
+    float scaled[N], out[N], same[N];
+    int64_t channels;
+    for (int i = 0; i < N; i++) {
+        in[i] = (uint8_t)(i * 151 + 3);
+        scaled[i] = (float)(in[i] * c.scale);
+    }
+    assert_ok(ps_transform_init(&bytes, &c, &from, false, &to, augment, NULL));
+    assert_ok(ps_transform_init(&floats, &c, &from, true, &to, augment, NULL));
+    assert_null(ps_transform_byte_values(&floats, &channels));
+    const float *values = ps_transform_byte_values(&bytes, &channels);
+    assert_int_equal(channels, C);
+    for (uint32_t p = 0; p < 300; p++) {
+        ps_transform_bytes(&bytes, in, (ps_draw_key){1, 2, p}, cut);
+        ps_transform_apply(&floats, scaled, (ps_draw_key){1, 2, p}, out);
+        ps_transform_apply(&bytes, in, (ps_draw_key){1, 2, p}, same);
+        for (int64_t i = 0; i < n; i++)
+            assert_true(values[i / (n / C) * 256 + cut[i]] == out[i] &&
+                        same[i] == out[i]);
+    }
+    ps_transform_fini(&bytes);
+    ps_transform_fini(&floats);
+}
+
+TEST(bytes_stand_for_what_floats_are)
+{
+    const ps_dims whole = {3, {3, 6, 6}}, part = {3, {3, 4, 2}}, flat = {1, {108}};
+    ps_config_data c = settings();
+    c.scale = 1.0 / 255;
+    c.normalize = (ps_float_list){6, {0.1, 0.2, 0.3, 0.4, 0.5, 0.6}};
+    check_bytes(c, whole, true);
+    check_bytes(c, flat, true);
+    c.flip = true;
+    check_bytes(c, whole, true);
+    c.crop_padding = 4;
+    check_bytes(c, whole, true);
+    check_bytes(c, part, true);
+    check_bytes(c, part, false);
+}
+
 static void check_mend(ps_config_data c, ps_dims from, ps_dims to, ps_err expected,
                        const char *mend, const char *says)
 {

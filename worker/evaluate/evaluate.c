@@ -23,6 +23,7 @@ static ps_err create_loader(ps_evaluator *e)
                                  .begin = e->begin,
                                  .n = e->n,
                                  .columns = o->spec->n_columns,
+                                 .bytes = e->takes_bytes,
                                  .max_batch = o->config->data.eval_batch};
     const ps_err err = ps_loader_create(&options, &e->loader);
     return err == PS_ERR_SHAPE ? ps_err_prefix(err, "data.test") : err;
@@ -50,11 +51,16 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
                         .member = ps_session_member(o->session),
                         .timeout_ms =
                             (uint64_t)o->config->net.step_timeout_ms * SLOWEST_RANK,
-                        .n_samples = o->dataset->n};
+                        .n_samples = o->dataset->n,
+                        .takes_bytes = o->device->ops->takes_bytes};
+    PS_TRY(ps_evaluator_share(e, NULL));
     ps_program_options program = {.spec = o->spec,
                                   .max_batch = (int)o->config->data.eval_batch,
                                   .params = ps_session_params(o->session),
                                   .buffers = ps_session_buffers(o->session)};
+    if (e->loader)
+        program.byte_values = ps_loader_byte_values(e->loader, &program.channels);
+    e->takes_bytes = program.byte_values != NULL; // of other shares, too
     PS_TRY(ps_program_create(o->device, &program, &e->program));
     PS_TRY(ps_batch_rows_init(&e->rows, o->rows, NULL, o->spec,
                               o->config->data.eval_batch, false));
@@ -62,9 +68,8 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
     PS_TRY(ps_mem_zalloc(&e->outputs,
                          (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
                          sizeof *e->outputs, "the outputs"));
-    PS_TRY(ps_mem_zalloc(&e->values, SUMS + (size_t)ps_figures_size(&e->figures),
-                         sizeof *e->values, "the evaluation"));
-    return ps_evaluator_share(e, NULL);
+    return ps_mem_zalloc(&e->values, SUMS + (size_t)ps_figures_size(&e->figures),
+                         sizeof *e->values, "the evaluation");
 }
 
 void ps_evaluator_fini(ps_evaluator *e)
@@ -92,6 +97,7 @@ static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass 
 {
     ps_batch batch = {.n = (int)b->n,
                       .x = b->x,
+                      .bytes = b->bytes,
                       .labels = b->labels,
                       .targets = b->targets,
                       .positions = b->positions};

@@ -24,6 +24,7 @@ typedef struct ps_evaluator {
     ps_program *program; // forward only
     ps_batch_rows rows;
     ps_loader *loader; // NULL: this rank has no sample of the test split
+    bool takes_bytes;  // the program's batches, where samples are bytes
     ps_member *member; // borrowed; NULL: alone
     uint64_t timeout_ms;
     int64_t begin, n;   // its slice

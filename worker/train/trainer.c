@@ -812,13 +812,15 @@ static ps_err prepare_training(ps_trainer *t)
                                 .sampler = o->sampler,
                                 .max_batch = t->max_batch,
                                 .classes = o->spec->n_outputs,
-                                .columns = o->spec->n_columns};
+                                .columns = o->spec->n_columns,
+                                .bytes = o->device->ops->takes_bytes};
     const ps_err err = ps_loader_create(&loader, &t->loader);
     if (err == PS_ERR_SHAPE) ps_err_prefix(err, "data.train");
     PS_TRY(err);
     PS_TRY(ps_batch_rows_init(&t->rows, o->rows, NULL, o->spec, t->max_batch, true));
     ps_program_options program = ps_trainer_program(o->session, o->config, o->spec);
     program.max_batch = (int)t->max_batch;
+    program.byte_values = ps_loader_byte_values(t->loader, &program.channels);
     program.params = ps_session_params(o->session);
     program.grads = ps_session_grads(o->session);
     program.buffers = ps_session_buffers(o->session);

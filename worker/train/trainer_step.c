@@ -75,6 +75,7 @@ static ps_batch batch_of(const ps_loaded *loaded)
 {
     return (ps_batch){.n = (int)loaded->n,
                       .x = loaded->x,
+                      .bytes = loaded->bytes,
                       .labels = loaded->labels,
                       .targets = loaded->targets,
                       .positions = loaded->positions};

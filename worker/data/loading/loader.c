@@ -41,6 +41,7 @@ typedef struct filler {
 struct ps_loader {
     ps_loader_options o;
     int64_t sample_bytes, input_count;
+    bool keeps_bytes;
     int n_slots, n_fillers;
     slot *slots;
     filler *fillers;
@@ -174,7 +175,12 @@ static ps_err fill_slot(filler *f, slot *s, int64_t number)
         copy_answer(l->o.dataset, index, &s->loaded, i);
         PS_TRY(stored_sample(f, index, key, &sample));
         copy_ids(l->o.dataset, l->o.columns, index, sample, &s->loaded, i);
-        ps_transform_apply(&f->transform, sample, key, s->loaded.x + i * l->input_count);
+        if (l->keeps_bytes)
+            ps_transform_bytes(&f->transform, sample, key,
+                               s->loaded.bytes + i * l->input_count);
+        else
+            ps_transform_apply(&f->transform, sample, key,
+                               s->loaded.x + i * l->input_count);
     }
     if (loader_mixes(l) && batch->n > 0) mix_slot(f, &s->loaded, key);
     return PS_OK;
@@ -272,7 +278,7 @@ static int count_threads(const ps_loader_options *o)
     return cores < 1 ? 1 : cores > AUTO_THREADS_MAX ? AUTO_THREADS_MAX : (int)cores;
 }
 
-static ps_err start_filler(ps_loader *l, filler *f)
+static ps_err init_filler(ps_loader *l, filler *f)
 {
     const ps_dataset *set = l->o.dataset;
     ps_config_data config = l->o.config->data;
@@ -294,19 +300,29 @@ static ps_err start_filler(ps_loader *l, filler *f)
     if (loader_mixes(l))
         PS_TRY(
             ps_mem_zalloc(&f->last, (size_t)l->input_count, sizeof *f->last, "a sample"));
-    PS_TRY(ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
-                             l->o.input, l->o.sampler != NULL, l->o.mend));
-    PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));
-    f->has_thread = true;
+    return ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
+                             l->o.input, l->o.sampler != NULL, l->o.mend);
+}
+
+static ps_err init_fillers(ps_loader *l)
+{
+    int64_t channels;
+    PS_TRY(
+        ps_mem_zalloc(&l->fillers, (size_t)l->n_fillers, sizeof *l->fillers, "threads"));
+    for (int i = 0; i < l->n_fillers; i++)
+        PS_TRY(init_filler(l, &l->fillers[i]));
+    l->keeps_bytes = l->o.bytes && !loader_mixes(l) &&
+                     ps_transform_byte_values(&l->fillers[0].transform, &channels);
     return PS_OK;
 }
 
 static ps_err start_fillers(ps_loader *l)
 {
-    PS_TRY(
-        ps_mem_zalloc(&l->fillers, (size_t)l->n_fillers, sizeof *l->fillers, "threads"));
-    for (int i = 0; i < l->n_fillers; i++)
-        PS_TRY(start_filler(l, &l->fillers[i]));
+    for (int i = 0; i < l->n_fillers; i++) {
+        filler *f = &l->fillers[i];
+        PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));
+        f->has_thread = true;
+    }
     return PS_OK;
 }
 
@@ -330,7 +346,10 @@ static ps_err init_slots(ps_loader *l)
     PS_TRY(ps_mem_zalloc(&l->slots, (size_t)l->n_slots, sizeof *l->slots, "batches"));
     for (int i = 0; i < l->n_slots; i++) {
         ps_loaded *loaded = &l->slots[i].loaded;
-        PS_TRY(ps_mem_zalloc_aligned(&loaded->x, x_bytes, "a batch"));
+        if (l->keeps_bytes)
+            PS_TRY(ps_mem_zalloc(&loaded->bytes, x_bytes / sizeof(float), 1, "a batch"));
+        else
+            PS_TRY(ps_mem_zalloc_aligned(&loaded->x, x_bytes, "a batch"));
         PS_TRY(init_answers(l, loaded));
         if (l->o.columns > 0)
             PS_TRY(ps_mem_zalloc(&loaded->ids, n * (size_t)l->o.columns,
@@ -380,6 +399,7 @@ ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
     if (l->n_slots <= l->n_fillers) l->n_slots = l->n_fillers + 1;
     ps_err err = PS_OK;
     init_sync(l);
+    PS_TRY_GOTO(init_fillers(l), err, fail);
     PS_TRY_GOTO(init_slots(l), err, fail);
     PS_TRY_GOTO(start_fillers(l), err, fail);
     *out = l;
@@ -387,6 +407,12 @@ ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
 fail:
     ps_loader_destroy(&l);
     return err;
+}
+
+const float *ps_loader_byte_values(const ps_loader *l, int64_t *channels)
+{
+    const float *values = ps_transform_byte_values(&l->fillers[0].transform, channels);
+    return l->keeps_bytes ? values : NULL;
 }
 
 ps_err ps_loader_epoch(ps_loader *l, uint64_t epoch, int64_t first)
@@ -499,6 +525,7 @@ void ps_loader_destroy(ps_loader **loader)
     }
     for (int i = 0; i < l->n_slots && l->slots != NULL; i++) {
         free(l->slots[i].loaded.x);
+        free(l->slots[i].loaded.bytes);
         free(l->slots[i].loaded.labels);
         free(l->slots[i].loaded.targets);
         free(l->slots[i].loaded.positions);

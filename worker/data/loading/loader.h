@@ -14,7 +14,8 @@ typedef struct ps_loader ps_loader;
  * loader is destroyed. */
 typedef struct ps_loaded {
     int64_t n, global_n; // global_n: over all ranks; n in evaluation
-    float *x;            // (n, input), 64-byte aligned
+    float *x;            // (n, input), 64-byte aligned; NULL: bytes
+    uint8_t *bytes;      // (n, input), of ps_loader_byte_values; NULL: x
     int32_t *labels;     // (n); NULL: targets
     float *targets; // (n, the data set's n_targets), with data.mixup (n, classes); NULL:
                     // labels
@@ -31,6 +32,7 @@ typedef struct ps_loader_options { // borrowed for the loader's life
     int64_t max_batch; // batch size of evaluation; in training at least the rank's batch
     int64_t classes;   // the model's; for data.mixup
     int64_t columns;   // of ids that the model reads; 0: none
+    bool bytes;        // batches may stay bytes: the caller normalises them
     const char *mend;  // of samples to predict that do not fit (transform.h); or NULL
 } ps_loader_options;
 
@@ -38,6 +40,11 @@ typedef struct ps_loader_options { // borrowed for the loader's life
  * each. SHAPE when the dataset's samples cannot become the model's input; CONFIG, ARG,
  * NOMEM. */
 ps_err ps_loader_create(const ps_loader_options *options, ps_loader **out);
+
+/* With the option bytes: what byte v of channel c stands for, in element 256 c + v.
+ * channels: equal parts of a sample. NULL: batches are floats, as samples are, or become
+ * by data.resize or data.mixup. Borrowed from the loader. */
+const float *ps_loader_byte_values(const ps_loader *loader, int64_t *channels);
 
 /* Starts preparing that epoch's batches, from batch `first` on. Prepared batches of
  * another epoch are dropped; batches not yet released stay valid. */

@@ -166,6 +166,9 @@ ps_err ps_transform_init(ps_transform *t, const ps_config_data *config,
     PS_TRY(transform_fit(t, config, from, to, mend));
     ps_err err = init_normalise(t, config);
     if (err == PS_OK && !same_size(t->from, t->resized)) err = init_resize(t);
+    if (err == PS_OK && !is_float && !t->image)
+        err = ps_mem_zalloc(&t->cut, (size_t)(t->to.c * t->to.h * t->to.w), 1,
+                            "a cropped image");
     if (err != PS_OK) ps_transform_fini(t);
     return err;
 }
@@ -177,6 +180,7 @@ void ps_transform_fini(ps_transform *t)
     free(t->std);
     free(t->image);
     free(t->row);
+    free(t->cut);
     free(t->left);
     free(t->weight);
     memset(t, 0, sizeof *t);
@@ -259,78 +263,131 @@ static void normalise_f32(float scale, float mean, float std, const float *restr
         out[i] = (in[i] * scale - mean) / std;
 }
 
-static void transform_mirror(float *row, int64_t n)
+static void mirror_bytes(uint8_t *row, int64_t n)
 {
     for (int64_t a = 0, b = n - 1; a < b; a++, b--) {
-        float v = row[a];
+        const uint8_t v = row[a];
         row[a] = row[b];
         row[b] = v;
     }
 }
 
-/* Writes one row of the input from the columns inside the image. The rest is padding: a
- * stored 0. in NULL: the whole row is padding. */
-static void place_row(const ps_transform *t, int64_t c, const void *in, bool in_float,
-                      float scale, const window *at, float *out)
+static void mirror_floats(float *row, int64_t n)
 {
-    int64_t w = t->to.w, begin = 0, end = in != NULL ? w : 0;
-    if (begin < -at->left) begin = -at->left;
-    if (end > t->resized.w - at->left) end = t->resized.w - at->left;
-    if (begin > end) begin = end = 0;
+    for (int64_t a = 0, b = n - 1; a < b; a++, b--) {
+        const float v = row[a];
+        row[a] = row[b];
+        row[b] = v;
+    }
+}
+
+/* Columns [*begin, *end) of an input's row lie inside the image. */
+static void transform_columns(const ps_transform *t, const window *at, int64_t *begin,
+                              int64_t *end)
+{
+    *begin = at->left < 0 ? -at->left : 0;
+    *end = t->resized.w - at->left < t->to.w ? t->resized.w - at->left : t->to.w;
+    if (*begin > *end) *begin = *end = 0;
+}
+
+/* The rest is padding: a stored 0. */
+static void cut_bytes(const ps_transform *t, const uint8_t *image, const window *at,
+                      uint8_t *out)
+{
+    const int64_t h = t->to.h, w = t->to.w;
+    int64_t begin, end;
+    transform_columns(t, at, &begin, &end);
+    for (int64_t y = 0; y < t->to.c * h; y++) {
+        const int64_t from = y % h + at->top;
+        const bool inside = from >= 0 && from < t->resized.h;
+        uint8_t *row = out + y * w;
+        memset(row, 0, (size_t)w);
+        if (inside && begin < end)
+            memcpy(row + begin,
+                   image + (y / h * t->resized.h + from) * t->resized.w + at->left +
+                       begin,
+                   (size_t)(end - begin));
+        if (at->flip) mirror_bytes(row, w);
+    }
+}
+
+/* Writes one row of the input from the columns inside the image. in NULL: the whole row
+ * is padding. */
+static void place_row(const ps_transform *t, int64_t c, const float *in, float scale,
+                      const window *at, float *out)
+{
+    int64_t w = t->to.w, begin = 0, end = 0;
+    if (in) transform_columns(t, at, &begin, &end);
     float padding = (0 - t->mean[c]) / t->std[c];
     for (int64_t x = 0; x < begin; x++)
         out[x] = padding;
-    if (begin < end && in_float)
-        normalise_f32(scale, t->mean[c], t->std[c], (const float *)in + at->left + begin,
-                      end - begin, out + begin);
-    else if (begin < end)
-        normalise_u8(t->table + c * 256, (const uint8_t *)in + at->left + begin,
-                     end - begin, out + begin);
+    if (begin < end)
+        normalise_f32(scale, t->mean[c], t->std[c], in + at->left + begin, end - begin,
+                      out + begin);
     for (int64_t x = end; x < w; x++)
         out[x] = padding;
-    if (at->flip) transform_mirror(out, w);
+    if (at->flip) mirror_floats(out, w);
 }
 
-/* Normalises the whole image, without cropping or flipping: a channel is one long row. */
-static void place_whole(const ps_transform *t, const void *image, bool in_float,
-                        float scale, float *out)
+/* Whether the image is neither cropped nor flipped: a channel is one long row. */
+static bool takes_whole(const ps_transform *t, const window *at)
 {
-    int64_t plane = t->to.h * t->to.w;
-    for (int64_t c = 0; c < t->to.c; c++)
-        if (in_float)
-            normalise_f32(scale, t->mean[c], t->std[c], (const float *)image + c * plane,
-                          plane, out + c * plane);
-        else
-            normalise_u8(t->table + c * 256, (const uint8_t *)image + c * plane, plane,
-                         out + c * plane);
+    return same_size(t->to, t->resized) && at->top == 0 && at->left == 0 && !at->flip;
 }
 
-static void transform_place(const ps_transform *t, const void *image, bool in_float,
-                            float scale, const window *at, float *out)
+static void place_floats(const ps_transform *t, const float *image, float scale,
+                         const window *at, float *out)
 {
-    if (same_size(t->to, t->resized) && at->top == 0 && at->left == 0 && !at->flip) {
-        place_whole(t, image, in_float, scale, out);
-        return;
-    }
-    size_t row_bytes = (size_t)t->resized.w * (in_float ? sizeof(float) : 1);
+    const int64_t plane = t->to.h * t->to.w;
+    for (int64_t c = 0; c < t->to.c && takes_whole(t, at); c++)
+        normalise_f32(scale, t->mean[c], t->std[c], image + c * plane, plane,
+                      out + c * plane);
+    if (takes_whole(t, at)) return;
     for (int64_t c = 0; c < t->to.c; c++)
         for (int64_t y = 0; y < t->to.h; y++) {
             int64_t from = y + at->top;
             bool inside = from >= 0 && from < t->resized.h;
-            const void *in = (const char *)image +
-                             (size_t)(c * t->resized.h + (inside ? from : 0)) * row_bytes;
-            place_row(t, c, inside ? in : NULL, in_float, scale, at,
-                      out + (c * t->to.h + y) * t->to.w);
+            place_row(t, c,
+                      inside ? image + (c * t->resized.h + from) * t->resized.w : NULL,
+                      scale, at, out + (c * t->to.h + y) * t->to.w);
         }
+}
+
+static void place_bytes(const ps_transform *t, const uint8_t *image, const window *at,
+                        float *out)
+{
+    const int64_t plane = t->to.h * t->to.w;
+    if (!takes_whole(t, at)) {
+        cut_bytes(t, image, at, t->cut);
+        image = t->cut;
+    }
+    for (int64_t c = 0; c < t->to.c; c++)
+        normalise_u8(t->table + c * 256, image + c * plane, plane, out + c * plane);
 }
 
 void ps_transform_apply(ps_transform *t, const void *sample, ps_draw_key key, float *out)
 {
     window at = draw_window(t, key);
-    if (t->image == NULL) {
-        transform_place(t, sample, t->is_float, 1, &at, out);
-        return;
-    }
-    transform_resize(t, sample);
-    transform_place(t, t->image, true, t->is_float ? 1 : t->scale, &at, out);
+    if (t->image) transform_resize(t, sample);
+    if (t->cut)
+        place_bytes(t, sample, &at, out);
+    else
+        place_floats(t, t->image ? t->image : sample, t->is_float ? 1 : t->scale, &at,
+                     out);
+}
+
+const float *ps_transform_byte_values(const ps_transform *t, int64_t *channels)
+{
+    *channels = t->to.c;
+    return t->cut ? t->table : NULL;
+}
+
+void ps_transform_bytes(const ps_transform *t, const uint8_t *sample, ps_draw_key key,
+                        uint8_t *out)
+{
+    const window at = draw_window(t, key);
+    if (takes_whole(t, &at))
+        memcpy(out, sample, (size_t)(t->to.c * t->to.h * t->to.w));
+    else
+        cut_bytes(t, sample, &at, out);
 }

@@ -38,6 +38,7 @@ typedef struct ps_transform {
     float *mean, *std; // (c)
     float *image;      // the resized image; NULL: no resizing
     float *row;        // an image row while resizing
+    uint8_t *cut;      // cropped and flipped bytes; NULL: floats, or resizing
     int32_t *left;     // (resized w): the left neighbour's column ...
     float *weight;     // ... and the right one's weight
 } ps_transform;
@@ -54,5 +55,13 @@ void ps_transform_fini(ps_transform *t);
 /* sample: uint8 or float32, as is_float says; out: the input's elements. Uses t's
  * buffers, so only one thread may use t at a time. */
 void ps_transform_apply(ps_transform *t, const void *sample, ps_draw_key key, float *out);
+
+/* Where samples are bytes until they are normalised, that is uint8 and not resized: what
+ * byte v of channel c then becomes, in element 256 c + v. channels: equal parts of the
+ * input. Else NULL. Borrowed. */
+const float *ps_transform_byte_values(const ps_transform *t, int64_t *channels);
+/* Then: as ps_transform_apply, but not normalised. */
+void ps_transform_bytes(const ps_transform *t, const uint8_t *sample, ps_draw_key key,
+                        uint8_t *out);
 
 #endif

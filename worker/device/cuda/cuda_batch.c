@@ -4,21 +4,41 @@
 
 static const char who[] = "the batch";
 
-ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features,
-                          int64_t outputs)
+static size_t cuda_batch_x(const ps_cuda_batch *b, size_t n)
 {
-    size_t n = (size_t)max_batch;
-    *b = (ps_cuda_batch){.gpu = gpu, .features = features, .outputs = outputs};
+    return n * (size_t)b->features * (b->byte_values ? 1 : sizeof(float));
+}
+
+static ps_err cuda_batch_take_values(ps_cuda_batch *b, const ps_program_options *o)
+{
+    const size_t bytes = 256 * (size_t)o->channels * sizeof(float);
+    if (!o->byte_values) return PS_OK;
+    b->channels = o->channels;
+    PS_TRY(ps_gpu_take(b->gpu, bytes, who, &b->byte_values));
+    PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_UPLOAD, b->byte_values, o->byte_values, bytes,
+                          who));
+    PS_TRY(ps_gpu_record(b->gpu, b->taken, PS_GPU_UPLOAD));
+    return ps_gpu_sync(b->gpu, b->taken, who);
+}
+
+ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, const ps_program_options *o,
+                          int64_t features)
+{
+    const size_t n = (size_t)o->max_batch;
+    *b = (ps_cuda_batch){.gpu = gpu, .features = features};
+    if (PS_LOSS_OF_NUMBERS(o->spec->loss) || o->soft_targets)
+        b->outputs = o->spec->n_outputs;
+    PS_TRY(ps_gpu_event_create(gpu, &b->taken));
+    PS_TRY(cuda_batch_take_values(b, o));
     b->positions_at = n * sizeof(int32_t);
     b->x_at = (b->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
-    b->targets_at = (b->x_at + n * (size_t)features * sizeof(float) + 255) / 256 * 256;
-    const size_t targets = n * (size_t)outputs * sizeof(float);
+    b->targets_at = (b->x_at + cuda_batch_x(b, n) + 255) / 256 * 256;
+    const size_t targets = n * (size_t)b->outputs * sizeof(float);
     const size_t bytes = b->targets_at + targets;
     for (int i = 0; i < PS_CUDA_STAGES; i++) {
         PS_TRY(ps_gpu_take_pinned(gpu, bytes, who, &b->staging[i]));
         PS_TRY(ps_gpu_event_create(gpu, &b->uploaded[i]));
     }
-    PS_TRY(ps_gpu_event_create(gpu, &b->taken));
     PS_TRY(ps_gpu_take(gpu, bytes, who, &b->incoming));
     PS_TRY(ps_gpu_take(gpu, n * sizeof *b->labels, who, &b->labels));
     PS_TRY(ps_gpu_take(gpu, n * sizeof *b->positions, who, &b->positions));
@@ -28,7 +48,8 @@ ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t 
 
 void ps_cuda_batch_fini(ps_cuda_batch *b)
 {
-    void *const taken[] = {b->incoming, b->labels, b->positions, b->targets, b->key};
+    void *const taken[] = {b->incoming, b->labels, b->positions,
+                           b->targets,  b->key,    b->byte_values};
     for (size_t i = 0; b->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(b->gpu, taken[i]);
     for (int i = 0; b->gpu && i < PS_CUDA_STAGES; i++) {
@@ -41,11 +62,12 @@ void ps_cuda_batch_fini(ps_cuda_batch *b)
 
 static size_t cuda_batch_fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
 {
-    size_t n = (size_t)batch->n, x = n * (size_t)b->features * sizeof(float);
+    const size_t n = (size_t)batch->n, x = cuda_batch_x(b, n);
+    const void *from = b->byte_values ? (const void *)batch->bytes : batch->x;
     if (batch->labels) memcpy(to, batch->labels, n * sizeof(int32_t));
     if (batch->positions)
         memcpy(to + b->positions_at, batch->positions, n * sizeof(uint32_t));
-    memcpy(to + b->x_at, batch->x, x);
+    memcpy(to + b->x_at, from, x);
     if (!batch->targets) return b->x_at + x;
     const size_t targets = n * (size_t)b->outputs * sizeof(float);
     memcpy(to + b->targets_at, batch->targets, targets);
@@ -56,6 +78,9 @@ static size_t cuda_batch_fill(const ps_cuda_batch *b, const ps_batch *batch, cha
  * run. */
 static ps_err cuda_batch_upload(ps_cuda_batch *b, const ps_batch *batch)
 {
+    if (!(b->byte_values ? (const void *)batch->bytes : batch->x))
+        return ps_err_set(PS_ERR_ARG, "the batch's samples are not %s",
+                          b->byte_values ? "bytes" : "floats");
     b->stage = (b->stage + 1) % PS_CUDA_STAGES;
     char *staging = b->staging[b->stage];
     ps_gpu_event *uploaded = b->uploaded[b->stage];
@@ -76,8 +101,9 @@ ps_err ps_cuda_batch_prefetch(ps_cuda_batch *b, const ps_batch *batch)
 static bool is_waiting(const ps_cuda_batch *b, const ps_batch *batch)
 {
     const ps_batch *w = &b->waiting;
-    return w->n == batch->n && w->x == batch->x && w->labels == batch->labels &&
-           w->positions == batch->positions && w->targets == batch->targets;
+    return w->n == batch->n && w->x == batch->x && w->bytes == batch->bytes &&
+           w->labels == batch->labels && w->positions == batch->positions &&
+           w->targets == batch->targets;
 }
 
 /* One launch also copies the labels: every sample has at least one value. */
@@ -85,9 +111,11 @@ static ps_err cuda_batch_take(ps_cuda_batch *b, int64_t n, ps_values x,
                               ps_dropout_key key)
 {
     return PS_LAUNCH(
-        b->gpu, take, n * b->features, who,
-        .x_in = {b->incoming + b->x_at, PS_FORMAT_FP32}, .x = x, .n = (uint32_t)n,
-        .labels_in = (const int32_t *)(const void *)b->incoming,
+        b->gpu, take, n * b->features, who, .x_in = b->incoming + b->x_at,
+        .byte_values = b->byte_values,
+        .plane = ps_divisor_of(b->byte_values ? b->features / b->channels : 1),
+        .channels = ps_divisor_of(b->byte_values ? b->channels : 1), .x = x,
+        .n = (uint32_t)n, .labels_in = (const int32_t *)(const void *)b->incoming,
         .positions_in = (const uint32_t *)(const void *)(b->incoming + b->positions_at),
         .labels = b->labels, .positions = b->positions, .key = b->key,
         .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch});

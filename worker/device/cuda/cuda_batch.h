@@ -19,6 +19,8 @@ typedef struct ps_cuda_batch {
     ps_gpu *gpu;                            // borrowed
     int64_t features;                       // of a sample
     int64_t outputs;                        // numbers that it is compared with; 0: none
+    int64_t channels;                       // of byte_values
+    float *byte_values;                     // on the GPU; NULL: samples are floats
     size_t positions_at, x_at, targets_at;  // offsets in bytes in staging and incoming
     char *staging[PS_CUDA_STAGES];          // pinned
     ps_gpu_event *uploaded[PS_CUDA_STAGES]; // the copy out of this staging buffer is done
@@ -32,12 +34,14 @@ typedef struct ps_cuda_batch {
     ps_dropout_words *key;
 } ps_cuda_batch;
 
-/* b is safe for fini after a failure; fini is also safe on a zeroed one. */
-ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, int max_batch, int64_t features,
-                          int64_t outputs);
+/* For a program of these options. b is safe for fini after a failure; fini is also safe
+ * on a zeroed one. */
+ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, const ps_program_options *o,
+                          int64_t features);
 void ps_cuda_batch_fini(ps_cuda_batch *b);
 
-/* Copies the batch to staging now and queues its copy to the GPU, for the next take. */
+/* Copies the batch to staging now and queues its copy to the GPU, for the next take. ARG:
+ * it has bytes where the program takes floats, or the other way round. */
 ps_err ps_cuda_batch_prefetch(ps_cuda_batch *b, const ps_batch *batch);
 
 /* Queues the copy of the batch, prefetched or not, to where passes read it; its samples

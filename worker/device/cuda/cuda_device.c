@@ -178,6 +178,7 @@ static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options
 const ps_device_ops ps_cuda_device_ops = {
     .kind = PS_DEVICE_CUDA,
     .name = "cuda",
+    .takes_bytes = true,
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,

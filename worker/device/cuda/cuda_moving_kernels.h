@@ -43,9 +43,12 @@ PS_ARITH void ps_k_mirror_at(const ps_k_mirror *k, uint32_t i)
 }
 
 /* Copies an uploaded batch to where passes read it, and its step's key. Count: x's
- * elements. */
+ * elements. byte_values, if not NULL: (channels, 256), what the bytes stand for. */
 typedef struct ps_k_take {
-    ps_values x_in, x;
+    const void *x_in; // float, or uint8_t
+    const float *byte_values;
+    ps_divisor plane, channels;
+    ps_values x;
     uint32_t n; // samples
     const int32_t *labels_in;
     const uint32_t *positions_in;
@@ -54,9 +57,16 @@ typedef struct ps_k_take {
     ps_dropout_words *key, value;
 } ps_k_take;
 
+PS_ARITH float ps_taken(const ps_k_take *k, uint32_t i)
+{
+    if (!k->byte_values) return ((const float *)k->x_in)[i];
+    const uint32_t channel = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
+    return k->byte_values[256 * channel + ((const uint8_t *)k->x_in)[i]];
+}
+
 PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
 {
-    ps_set(k->x, i, ps_get(k->x_in, i), false);
+    ps_set(k->x, i, ps_taken(k, i), false);
     if (i == 0) *k->key = k->value;
     if (i >= k->n) return;
     k->labels[i] = k->labels_in[i];

@@ -64,9 +64,7 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
     size_t arena = spec->table.arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
     PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, resident));
-    PS_TRY(ps_cuda_batch_init(
-        &run->batch, gpu, options->max_batch, run->plan.values[0].features,
-        PS_LOSS_OF_NUMBERS(spec->loss) || options->soft_targets ? spec->n_outputs : 0));
+    PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options, run->plan.values[0].features));
     ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);
     PS_TRY(init_results(&run->results, gpu));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));
