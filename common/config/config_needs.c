@@ -68,6 +68,7 @@ static const need needs[] = {
     MAY("train.ignore_index", "model.loss", BIT(PS_LOSS_CROSS_ENTROPY) | BIT(PS_LOSS_NLL)),
     MAY("train.init_strict", "train.init", 0),
     CASE("checkpoint.keep", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
+    CASE("checkpoint.rows_full_every", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
 
     MAY("data.path", "data.kind", FILES),
     MAY("data.samples", "data.kind", MADE),

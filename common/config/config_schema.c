@@ -136,6 +136,9 @@ const ps_config_key ps_config_keys[] = {
            "write one every this many minutes; 0: not by time"),
     INT("checkpoint.keep", checkpoint.keep, LOCAL, FREE, 1, 1 << 20, "3",
         "how many of the newest checkpoints stay"),
+    INT("checkpoint.rows_full_every", checkpoint.rows_full_every, LOCAL, FREE, 1, 1 << 20, "1",
+        "with embedding tables: each such checkpoint has all rows, those in between only what "
+        "has changed since"),
     STRING("checkpoint.path", checkpoint.path, LOCAL, FREE, "",
            "folder of the checkpoints, on worker 0's host; not given: checkpoints/ in the "
            "run's folder"),

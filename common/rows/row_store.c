@@ -188,7 +188,8 @@ static ps_err store_read_file(ps_row_store *s, const char *path,
     if (whole && (bytes != f->bytes || crc != f->crc))
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: its size or checksum is not that of the manifest: it is "
-                          "damaged, or another file",
+                          "damaged, or another file. Remove each checkpoint that has it: "
+                          "the job then goes on from an earlier one",
                           path);
     ps_err err = ps_row_file_open(&file, path);
     if (err == PS_OK && (file.since > 0) != f->changes)

@@ -141,4 +141,6 @@ TEST(what_is_refused)
     refused(good, "train.ema=0.9", "train.ema");
     refused(good, "exchange.levels=2", "exchange.levels");
     refused(good, "train.device=cuda", "train.device");
+    refused("linear: 4", "checkpoint.rows_full_every=2",
+            "checkpoint.rows_full_every: without embedding_bag it has to be 1");
 }

@@ -1,6 +1,9 @@
 """Jobs with embedding tables, without Python, that go on: after deaths, from checkpoints, with other servers. What is
 compared are the files of weights and of rows."""
+import json
 import os
+import re
+import shutil
 import socket
 import unittest
 from pathlib import Path
@@ -27,7 +30,7 @@ train: {epochs: 2, device: cpu, log_every: 5}
 FILES = ("model.safetensors", "model.rows.safetensors", "best.safetensors", "best.rows.safetensors")
 
 
-class RowJobs(JobTest):
+class RowTest(JobTest):
     _wanted = {}  # of a job that is left alone
 
     def job(self):
@@ -38,9 +41,9 @@ class RowJobs(JobTest):
 
     def check(self, out):
         """Its files are those of a job that is left alone, on one server over TCP."""
-        if not RowJobs._wanted:
+        if not RowTest._wanted:
             self.psrun("-s", "1", "-w", "2", self.job(), "exchange.shm=off", out="wanted")
-            RowJobs._wanted = self.files("wanted")
+            RowTest._wanted = self.files("wanted")
         files = self.files(out)
         self.assertEqual(files.keys(), self._wanted.keys())
         for name, bytes_ in files.items():
@@ -56,6 +59,8 @@ class RowJobs(JobTest):
         self.check(out)
         return done.stdout
 
+
+class RowJobs(RowTest):
     def test_deaths_of_workers(self):
         """Servers go back by themselves; worker 0's death leaves the other worker's snapshot."""
         text = self.deaths("worker/1@step.begun:5:kill", "worker/0@step.made:16:kill")
@@ -85,6 +90,8 @@ class RowJobs(JobTest):
         self.assertEqual(set(codes.values()), {0}, "\n".join(part.text() for part in parts.values()))
         spans = trace.read(self.path("worker-0", "trace", "worker-0.trace")).spans
         self.assertIn("prefetch", {s.kind for s in spans})
+        tables = self.summary("worker-0")["tables"]
+        self.assertTrue(all(0 < t["ready"] < t["ahead"] for t in tables), tables)
         self.check("worker-0")
 
     def test_resume_with_other_servers(self):
@@ -92,6 +99,119 @@ class RowJobs(JobTest):
         self.psrun("-s", "3", "-w", "2", "--resume", self.path("out"), self.job(), "train.stop_after=17", code=75)
         self.psrun("-s", "3", "-w", "2", "--resume", self.path("out"), self.job())
         self.check("out")
+
+
+class Changes(RowTest):
+    """checkpoint.rows_full_every: most checkpoints have what has changed since one with all rows."""
+    KEYS = ("checkpoint.every=2", "checkpoint.rows_full_every=100", "checkpoint.keep=100")
+
+    def checkpoint(self, step, out="out"):
+        return Path(self.path(out, "checkpoints", f"step-{step}"))
+
+    def steps(self, out="out"):
+        """Of the checkpoints: one that would have come while the one before was being written was skipped."""
+        return sorted(int(path.name[5:]) for path in self.checkpoint(0, out).parent.glob("step-*"))
+
+    def written(self, step, out="out"):
+        """At which steps the files of rows in a checkpoint were written. They are those that it names."""
+        names = {path.name for path in self.checkpoint(step, out).glob("*rows-*")}
+        manifest = json.loads((self.checkpoint(step, out) / "manifest.json").read_text(encoding="utf-8"))
+        self.assertEqual(names, {f["name"] for f in manifest["rows"]["files"]})
+        return sorted({int(re.fullmatch(r"step-(\d+)\.rows-\d+-\d+", name)[1]) for name in names})
+
+    def test_all_rows_each_so_many_times(self):
+        self.psrun("-s", "2", "-w", "2", self.job(), "checkpoint.every=1", "checkpoint.keep=100",
+                   "checkpoint.rows_full_every=3")
+        steps = self.steps()
+        for n, step in enumerate(steps):
+            self.assertEqual(self.written(step), sorted({steps[n - n % 3], step}))
+        self.check("out")
+
+    def test_resume_with_other_servers(self):
+        """Of a checkpoint that was pruned, the files stay that others need. A job that goes on begins with all rows."""
+        for servers, stop, first in ((2, 13, 2), (3, 17, 14), (1, 19, 18)):
+            self.psrun("-s", servers, "-w", "2", *(("--resume", self.path("out")) if stop > 13 else ()), self.job(),
+                       *self.KEYS, "checkpoint.keep=1", f"train.stop_after={stop}", code=75)
+            self.assertEqual(self.steps(), [stop])
+            self.assertEqual(self.written(stop), [first, stop])
+            self.assertEqual(len(list(self.checkpoint(stop).glob("step-*"))), 2 * 26 * servers)
+        self.psrun("-s", "2", "-w", "2", "--resume", self.path("out"), self.job())
+        self.check("out")
+
+    def test_deaths_while_parts_are_written(self):
+        """A server dies after 5 of the 26 files of a checkpoint of changes: the others are of one before, by links."""
+        text = self.deaths(f"server/1@rows.written:{26 + 5}:kill", keys=(*self.KEYS, "recovery.share=0"))
+        self.assertRegex(text, r"rows step=\d+ from=\S+/step-\d+")
+        self.deaths("worker/0@checkpoint.linked:7:kill", keys=(*self.KEYS, "recovery.share=0"), out="linked")
+
+    def test_the_whole_job_dies_while_parts_are_written(self):
+        for n, armed in enumerate((f"server/0@rows.written:{26 + 3}:kill", "worker/0@checkpoint.linked:40:kill")):
+            out, faults = f"out-{n}", Faults(self.path(f"faults-{n}"), armed)
+            done = Psrun.run(self.psrun_argv("-s", "2", "-w", "2", self.job(), *self.KEYS, out=out),
+                             env=dict(os.environ, **faults.env))
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.psrun("-s", "3", "-w", "2", "--resume", self.path(out), self.job(), out=out)
+            self.check(out)
+
+    def test_a_damaged_file(self):
+        """One error names the file and the mend, which leads to the same result."""
+        for of in (9, 6):
+            with self.subTest(of=of):
+                for stop, more in ((5, ("--overwrite",)), (9, ("--resume", self.path("out")))):
+                    self.psrun("-s", "2", "-w", "2", *more, self.job(), *self.KEYS, f"train.stop_after={stop}", code=75)
+                self.assertEqual([self.written(step) for step in (2, 5, 6, 9)], [[2], [2, 5], [6], [6, 9]])
+                file = self.checkpoint(9) / f"step-{of}.rows-3-1"
+                bytes_ = bytearray(file.read_bytes())
+                bytes_[len(bytes_) // 2] ^= 1
+                file.write_bytes(bytes_)
+                text = self.psrun("-s", "2", "-w", "2", "--resume", self.path("out"), self.job(), code=1)
+                self.assertRegex(text, rf"step-9/step-{of}\.rows-3-1: its size or checksum is not that of the manifest")
+                self.assertIn("Remove each checkpoint that has it", text)
+                for has in list(self.checkpoint(9).parent.glob(f"*/{file.name}")):
+                    shutil.rmtree(has.parent)
+                self.assertIn(self.steps()[-1], (6, 8) if of == 9 else (5,))
+                self.psrun("-s", "2", "-w", "2", "--resume", self.path("out"), self.job())
+                self.check("out")
+
+    def test_without_links(self):
+        """Where the files before are gone, a checkpoint has all rows."""
+        faults = Faults(self.path("faults"), "checkpoint.kept:1:hold")
+        job = self.start_psrun("-s", "2", "-w", "2", self.job(), *self.KEYS, env=dict(os.environ, **faults.env))
+        faults.wait_for("checkpoint.kept", job)
+        shutil.rmtree(self.checkpoint(2))
+        faults.let_go("checkpoint.kept")
+        text = job.communicate()[0]
+        self.assertEqual(job.returncode, 0, text)
+        self.assertIn("cannot link the rows of the checkpoint before", text)
+        self.check("out")
+
+    def test_bytes_of_what_has_changed(self):
+        """With 1% of the rows touched, at most 1.5% of the bytes of all."""
+        rows, batch = 8000, 400
+        cells = [f"0\t{chr(9).join('1' * 13)}\t{chr(9).join(f'{k % rows if k < rows else k % (rows // 100):x}' for _ in range(26))}\n"
+                 for k in range(rows + batch)]
+        self.file("clicks.txt", "".join(cells))
+        job = self.file("wide.yaml", """
+model:
+  input: [13]
+  loss: bce_with_logits
+  layers:
+    - interaction:
+        name: pairs
+        branches:
+          - [linear: {name: bottom, out: 16}]
+          - [embedding_bag: {name: rows, tables: [C1, C26], dim: 16, optimizer: adagrad, lr: 0.1}]
+    - linear: {name: top, out: 1}
+data: {kind: criteo, path: '.', train: clicks.txt, batch: 400, shuffle: false}
+train: {epochs: 1, device: cpu}
+""")
+        self.psrun("-s", "2", "-w", "1", job, f"checkpoint.every={rows // batch}", "checkpoint.rows_full_every=10")
+        last = rows // batch + 1
+        self.assertEqual(self.written(last), [last - 1, last])
+        full, changes = (sum(path.stat().st_size for path in self.checkpoint(last).glob(f"step-{step}.rows-*"))
+                         for step in (last - 1, last))
+        self.assertGreater(full, 2 * rows * 2 * 16 * 4)
+        self.assertLessEqual(changes, 0.015 * full)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@
  *                           onebit, topk): "<tensor>.feedback" of worker R
  *   rows-T-S                with embedding tables: rows of table T from shard S, which
  * its server has written (row_file.h); servers check their checksums when they read them
+ *   step-M.rows-T-S         the same with checkpoint.rows_full_every: what the server
+ * wrote at step M; of an earlier step all rows, a link, to which those of this step add
  *   manifest.json           written last: size and CRC-32 of every other file, the place
  *                           in the data, the loss scale, and a CRC-32 of itself
  *

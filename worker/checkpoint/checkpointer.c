@@ -1,5 +1,6 @@
 #include "checkpointer.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -29,6 +30,8 @@ struct ps_checkpointer {
     ps_member *member;        // its; NULL: alone
     ps_rows_points *points;   // NULL: no embedding tables
     char *rows, *rows_folder; // of the next snapshot, as there
+    int64_t rows_written; // with and since the last one that has all rows; 0: none has
+    bool no_links;        // the disk's file system has none
     int rank, n_ranks;        // its
     int holder;               // its second one; 0: none
     bool taken;               // one, since it was attached
@@ -235,6 +238,7 @@ ps_err ps_checkpointer_attach(ps_checkpointer *c, ps_session *session,
     c->holder = c->member ? ps_survivors_holder(ps_member_roster(c->member)) : 0;
     c->taken = false;
     c->memory_ns = 0;
+    c->rows_written = 0;
     const bool holds = c->rank == 0 || (checkpointer_recovers(c) && c->rank == c->holder);
     if (holds && disk_is_free(c, false))
         PS_TRY(ps_snapshot_pair_reserve(&c->pair, &c->shape, c->rank,
@@ -366,6 +370,74 @@ static ps_err checkpointer_begin_folder(ps_checkpointer *c, uint64_t step)
     return c->rows_folder ? PS_OK : ps_err_errno(PS_ERR_IO, "%s", folder);
 }
 
+/* What has changed only where the checkpoint before is whole: it has the files that these
+ * add to, its own or links. */
+static ps_row_writes checkpointer_row_writes(ps_checkpointer *c, uint64_t step)
+{
+    const int64_t every = c->o.config->checkpoint.rows_full_every;
+    if (every == 1 || c->no_links) return PS_ROW_WRITE_FULL;
+    pthread_mutex_lock(&c->lock);
+    const bool whole = c->saved && c->saved_step != step;
+    pthread_mutex_unlock(&c->lock);
+    return whole && c->rows_written % every > 0 ? PS_ROW_WRITE_CHANGES
+                                                : PS_ROW_WRITE_FIRST;
+}
+
+/* Puts the files of the manifest that the servers have not written now into the folder,
+ * as links: so each folder has all that it needs, whatever becomes of the others. Returns
+ * an errno. */
+static int checkpointer_link_rows(const ps_checkpointer *c, const ps_row_manifest *m,
+                                  const char *written)
+{
+    char from[PATH_MAX], before[2 * PATH_MAX], here[2 * PATH_MAX];
+    ps_checkpoint_folder_step(&c->folder, c->saved_step, from);
+    for (uint32_t i = 0; i < m->n_files; i++) {
+        const char *name = m->files[i].name;
+        if (strncmp(name, written, strlen(written)) == 0) continue;
+        snprintf(before, sizeof before, "%s/%s", from, name);
+        snprintf(here, sizeof here, "%s/%s", c->rows_folder, name);
+        if (link(before, here) != 0) return errno;
+        PS_FAULT_POINT("checkpoint.linked");
+    }
+    return 0;
+}
+
+static ps_err checkpointer_set_point(ps_checkpointer *c, const ps_rows_point *what,
+                                     const char **fault)
+{
+    free(c->rows);
+    c->rows = NULL;
+    return ps_rows_points_set(c->points, c->session, what, &c->rows, fault);
+}
+
+/* Lets the servers write. Where a file cannot be linked, they write all rows. */
+static ps_err checkpointer_write_rows(ps_checkpointer *c, ps_rows_point *what,
+                                      const char **fault)
+{
+    char name[48] = "rows";
+    ps_row_manifest m;
+    if (c->o.config->checkpoint.rows_full_every > 1)
+        snprintf(name, sizeof name, "step-%" PRIu64 ".rows", what->step);
+    what->name = name;
+    what->writes = checkpointer_row_writes(c, what->step);
+    PS_TRY(checkpointer_set_point(c, what, fault));
+    PS_TRY(ps_row_manifest_read(c->rows, strlen(c->rows), &m));
+    const int failed = (*fault)[0] ? 0 : checkpointer_link_rows(c, &m, name);
+    ps_row_manifest_fini(&m);
+    if (failed) {
+        c->no_links = failed == EPERM || failed == EOPNOTSUPP || failed == ENOSYS;
+        PS_WARN("checkpoint",
+                "step=%" PRIu64 " reason=\"%s: cannot link the rows of the checkpoint "
+                "before: %s\" note=\"this one has all rows\"",
+                what->step, c->folder.path, strerror(failed));
+        what->writes = PS_ROW_WRITE_FIRST;
+        PS_TRY(checkpointer_set_point(c, what, fault));
+    }
+    const bool adds = what->writes == PS_ROW_WRITE_CHANGES;
+    c->rows_written = (*fault)[0] ? 0 : adds ? c->rows_written + 1 : 1;
+    return PS_OK;
+}
+
 /* Rank 0, before any rank copies its state: so servers have the point of every snapshot
  * that is whole, and of the one before. Without files the snapshot stays in memory. */
 static ps_err checkpointer_keep_rows(ps_checkpointer *c, ps_trainer_snapshot *state,
@@ -375,14 +447,13 @@ static ps_err checkpointer_keep_rows(ps_checkpointer *c, ps_trainer_snapshot *st
     PS_TRY(checkpointer_draw_point(&state->rows_point));
     const bool writes = disk && checkpointer_begin_folder(c, state->step) == PS_OK;
     if (disk && !writes) checkpointer_abandon(c, state->step, ps_err_message(), "");
-    const ps_rows_point what = {.point = state->rows_point,
-                                .step = state->step,
-                                .writes = writes ? PS_ROW_WRITE_FULL : PS_ROW_WRITE_NONE,
-                                .folder = c->rows_folder,
-                                .name = "rows"};
-    free(c->rows);
-    c->rows = NULL;
-    PS_TRY(ps_rows_points_set(c->points, c->session, &what, &c->rows, &fault));
+    ps_rows_point what = {.point = state->rows_point,
+                          .step = state->step,
+                          .writes = PS_ROW_WRITE_NONE,
+                          .folder = c->rows_folder,
+                          .name = "rows"};
+    PS_TRY(writes ? checkpointer_write_rows(c, &what, &fault)
+                  : checkpointer_set_point(c, &what, &fault));
     if (writes && !fault[0]) return PS_OK;
     if (writes)
         checkpointer_abandon(

@@ -13,7 +13,8 @@
  *
  * Rows of embedding tables stay on the servers: these set a point in memory to which they
  * can go back, and write their rows into the folder before any rank copies its state
- * (rows_points.h).
+ * (rows_points.h). With checkpoint.rows_full_every most write only what has changed since
+ * a checkpoint with all rows; its files are then linked into the folder, too.
  */
 #ifndef PS_CHECKPOINTER_H
 #define PS_CHECKPOINTER_H
