@@ -1,5 +1,6 @@
 """The memory of workers does not depend on the tables, in jobs with embedding tables by YAML: while the rows of a file go
 to the servers, while they come from there into a file, and while a saved model is used."""
+import gzip
 import json
 import re
 import shutil
@@ -40,12 +41,12 @@ class RowMemory(JobTest):
             array("f", range(n * DIM)).tofile(file)
         return str(folder / "model.safetensors")
 
-    def predicting_bytes(self, weights, out):
+    def predicting_bytes(self, weights, out, what="test", *keys):
         """Memory of a process that has predicted some batches, without the pages of files, which the system can have back:
         it maps a file in pieces of its own choice."""
         faults = Faults(self.path(f"faults-{out}"), "prediction.batch:3:hold")
-        argv = [BIN / "ps-worker", "--config", self.path("job.yaml"), "--predict", "test", "--init", weights, "--out",
-                self.path(out)]
+        argv = [BIN / "ps-worker", "--config", self.path("job.yaml"), "--predict", what, "--init", weights, "--out",
+                self.path(out), *(word for key in keys for word in ("--set", key))]
         process = Process("predicting", argv, faults.env)
         try:
             faults.wait_for("prediction.batch", process.popen)
@@ -68,6 +69,24 @@ class RowMemory(JobTest):
         self.assertLess(peaks[1] - peaks[0], TABLE_BYTES / 2)
         self.assertLess(predicting[1] - predicting[0], TABLE_BYTES / 2)
         self.check_rows(self.path(f"out-{MANY}", "model.rows.safetensors"))
+
+    def test_memory_of_new_clicks(self):
+        """Counts and ids of --predict's file stay out of memory, also by gzip and without labels."""
+        lines, out = 250000, 0
+        self.psrun("-s", "1", "-w", "1", self.file("job.yaml", JOB), out="first")
+        weights, cells = self.path("first", "model.safetensors"), "1\t" * 13 + "\t".join("a" * 26) + "\n"
+        few = self.file("few.txt", ("0\t" + cells) * 200)
+        many = [self.file("many.txt", ("0\t" + cells) * lines)]
+        many.append(self.path("many.txt.gz"))
+        Path(many[1]).write_bytes(gzip.compress((cells * lines).encode(), 1))
+        taken = []
+        for path in (few, *many):
+            out += 1
+            taken.append(self.predicting_bytes(weights, f"clicks-{out}", path, "data.kind=criteo", "data.eval_batch=32"))
+            with open(self.path(f"clicks-{out}", "predictions.csv"), encoding="utf-8") as file:
+                self.assertEqual(sum(1 for _ in file), (200 if path == few else lines) + 1)
+        for bytes_ in taken[1:]:
+            self.assertLess(bytes_ - taken[0], lines * 264 / 5)
 
     def check_rows(self, path):
         """Those that were given are there as they were, by rising id; the samples' others are between them."""

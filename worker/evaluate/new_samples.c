@@ -136,12 +136,13 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
         s->named = !s->copy;
         return ps_dataset_of_picture(m->config, path, &m->spec.input, &s->set);
     }
+    const bool clicks = m->config->data.kind == PS_DATA_CRITEO;
     const ps_err err = kind == FILE_NPY ? new_samples_read_array(s, m, path)
-                       : s->copy
+                       : s->copy && !clicks
                            ? new_samples_read_table(s, m, path)
                            : ps_dataset_of_table(m->config, &s->state, path, &s->set);
     if (err == PS_ERR_FORMAT && kind == FILE_TABLE &&
-        m->config->data.kind != PS_DATA_CSV && m->config->data.kind != PS_DATA_CRITEO)
+        m->config->data.kind != PS_DATA_CSV && !clicks)
         ps_err_prefix(err, "taken as a table, as it is no npy file and no picture");
     PS_TRY(err);
     return new_samples_check(s);

@@ -17,7 +17,7 @@ enum {
     IDS_BYTES = PS_CRITEO_IDS * sizeof(int64_t),
     RECORD_BYTES = VALUES_BYTES + IDS_BYTES
 };
-static const char TEMPORARY[] = "data.stream: the temporary file of clicks";
+static const char TEMPORARY[] = "the temporary file of clicks";
 
 static ps_err criteo_count(const ps_csv_lines *l, int column, float *out)
 {
@@ -201,22 +201,27 @@ static ps_err criteo_open_temporary(const char *path, criteo_reader *r)
     return err;
 }
 
+static ps_err criteo_open_files(char *const *paths, int n_paths, criteo_reader *r)
+{
+    *r->out = criteo_empty;
+    const ps_err err = criteo_open_temporary(paths[0], r);
+    return err == PS_OK ? criteo_read_files(paths, n_paths, r)
+                        : criteo_end(err, paths[0], r);
+}
+
 ps_err ps_criteo_open(char *const *paths, int n_paths, const ps_wanted *wanted,
                       ps_dataset *out)
 {
     criteo_reader r = {.out = out, .fd = -1};
     (void)wanted; // labels are 0 and 1
-    *out = criteo_empty;
-    const ps_err err = criteo_open_temporary(paths[0], &r);
-    return err == PS_OK ? criteo_read_files(paths, n_paths, &r)
-                        : criteo_end(err, paths[0], &r);
+    return criteo_open_files(paths, n_paths, &r);
 }
 
-ps_err ps_criteo_read_new(const char *path, ps_dataset *out)
+ps_err ps_criteo_open_new(const char *path, ps_dataset *out)
 {
     criteo_reader r = {.out = out, .fd = -1, .fresh = true};
-    *out = criteo_empty;
-    return criteo_end(criteo_read_file(path, &r), path, &r);
+    char *const paths[] = {(char *)path};
+    return criteo_open_files(paths, 1, &r);
 }
 
 ps_err ps_criteo_parse_new(const char *name, char *text, uint64_t bytes, ps_dataset *out)

@@ -22,10 +22,10 @@ ps_err ps_criteo_read(char *const *paths, int n_paths, ps_dataset *out);
 ps_err ps_criteo_open(char *const *paths, int n_paths, const ps_wanted *wanted,
                       ps_dataset *out);
 
-/* New samples: of a file, or of a text in memory, which is changed and has room for one
- * more byte (name: for messages). The label may be missing in all lines: then
- * out->answered is false. */
-ps_err ps_criteo_read_new(const char *path, ps_dataset *out);
+/* New samples: of a file, as ps_criteo_open keeps them, or of a text in memory, which is
+ * changed and has room for one more byte (name: for messages). The label may be missing
+ * in all lines: then out->answered is false. */
+ps_err ps_criteo_open_new(const char *path, ps_dataset *out);
 ps_err ps_criteo_parse_new(const char *name, char *text, uint64_t bytes, ps_dataset *out);
 
 #endif

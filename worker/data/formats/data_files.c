@@ -120,8 +120,8 @@ ps_err ps_data_temporary(const char *folder, int *fd)
     for (size_t i = 0; i < sizeof folders / sizeof *folders && *fd < 0; i++)
         *fd = open(folders[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (*fd >= 0) return PS_OK;
-    return ps_err_errno(PS_ERR_IO,
-                        "data.stream: no temporary file in %s, nor in /var/tmp", folder);
+    return ps_err_errno(PS_ERR_IO, "no temporary file for samples in %s, nor in /var/tmp",
+                        folder);
 }
 
 ps_err ps_source_init(ps_source *source, const char *path)

@@ -575,7 +575,7 @@ ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
     ps_table table;
     *out = (ps_dataset){0};
     if (cfg->data.kind == PS_DATA_CRITEO)
-        return finish_clicks(cfg, ps_criteo_read_new(path, out), out);
+        return finish_clicks(cfg, ps_criteo_open_new(path, out), out);
     const ps_err err = ps_csv_read(paths, 1, &o, &table);
     return finish_table(cfg, err, &table, state, out);
 }
