@@ -208,6 +208,24 @@ def table(members, width):
     return [" ".join(row) for row in zip(*shown)]
 
 
+TABLE_COLUMNS = (
+    ("table", "<", lambda t: plain(t["name"])[:32]),
+    ("rows", ">", lambda t: count(t["rows"])),
+    ("memory", ">", lambda t: size(t["bytes"])),
+    ("ids stepped", ">", lambda t: count(t["stepped"])),
+    ("prefetch hits", ">", lambda t: f"{t['ready'] / t['ahead']:.1%}" if t["ahead"] else "-"),
+    ("dropped", ">", lambda t: count(t["dropped"])))
+
+
+def embedding_tables(tables):
+    """The head, and a line for each embedding table; nothing where there is none."""
+    columns = [[title, *map(text, tables)] for title, _, text in TABLE_COLUMNS]
+    widths = [max(map(len, column)) for column in columns]
+    rows = [" ".join(f"{cell:{side}{width}}" for cell, width, (_, side, _) in zip(row, widths, TABLE_COLUMNS))
+            for row in zip(*columns)]
+    return [("", ""), (rows[0], "head"), *((row, "") for row in rows[1:])] if tables else []
+
+
 def lines(status, width):
     """[(text, style)]: style is "", "title", "head" or "bad"."""
     job, members = status["job"], status["members"]
@@ -229,7 +247,7 @@ def lines(status, width):
         silent = known(m["silent_seconds"]) and m["silent_seconds"] >= 2
         out.append((row, "bad" if silent else ""))
     return out + [("", ""), ("workers: # compute, . wait for data, - for the exchange", ""),
-                  ("servers: + sum, # apply (or both in one pass)", "")]
+                  ("servers: + sum, # apply (or both in one pass)", ""), *embedding_tables(status["tables"])]
 
 
 # ---- the terminal ----

@@ -11,7 +11,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from jobs import ROOT, JobTest, free_port, read_safetensors, torch_python, wait_until
+from jobs import PSRUN, ROOT, JobTest, Psrun, free_port, read_safetensors, torch_python, wait_until
 
 LINES, BATCH, RATE = 120, 16, 0.1
 MODEL = """
@@ -158,6 +158,9 @@ class Clicks(JobTest):
         try:
             wait_until(lambda: name.search(text() or ""), "no figures of tables")
             wait_until(lambda: shown() == [f"pairs.rows.C{k}" for k in range(1, 27)], "no tables in the status")
+            top = Psrun.run([PSRUN, "--top", str(port)]).stdout
+            self.assertRegex(top, r"\ntable +rows +memory +ids stepped +prefetch hits +dropped\n")
+            self.assertRegex(top, r"\npairs\.rows\.C26 +[1-9][0-9]* +[0-9.]+ kB +[1-9][0-9,]* +- +0\n")
         finally:
             job.terminate()
             job.communicate()
