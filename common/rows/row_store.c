@@ -188,8 +188,7 @@ static ps_err store_read_file(ps_row_store *s, const char *path,
     if (whole && (bytes != f->bytes || crc != f->crc))
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: its size or checksum is not that of the manifest: it is "
-                          "damaged, or another file. Remove each checkpoint that has it: "
-                          "the job then goes on from an earlier one",
+                          "damaged, or another file",
                           path);
     ps_err err = ps_row_file_open(&file, path);
     if (err == PS_OK && (file.since > 0) != f->changes)
@@ -207,6 +206,17 @@ static ps_err store_read_file(ps_row_store *s, const char *path,
     return err;
 }
 
+/* Of a file that is damaged: others than the newest checkpoint may have it, too. */
+static ps_err store_say_mend(ps_err err)
+{
+    if (err != PS_ERR_FORMAT) return err;
+    const ps_err_saved said = ps_err_save(err);
+    return ps_err_set(err,
+                      "%s. Remove each checkpoint that has this file: the job then goes "
+                      "on from an earlier one",
+                      said.message);
+}
+
 static ps_err store_read_files(ps_row_store *s, const char *folder,
                                const ps_row_manifest *m, bool changes, uint32_t part,
                                uint32_t n_parts, uint64_t *covered)
@@ -216,7 +226,8 @@ static ps_err store_read_files(ps_row_store *s, const char *folder,
         const ps_row_manifest_file *f = &m->files[i];
         if (f->changes != changes) continue;
         snprintf(path, sizeof path, "%s/%s", folder, f->name);
-        PS_TRY(store_read_file(s, path, f, i % n_parts == part, &covered[f->table]));
+        PS_TRY(store_say_mend(
+            store_read_file(s, path, f, i % n_parts == part, &covered[f->table])));
     }
     return PS_OK;
 }

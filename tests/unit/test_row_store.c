@@ -298,6 +298,8 @@ IN_FOLDER(what_is_damaged_or_missing_has_a_name)
     for (long at = 0; at < (long)m.files[1].bytes; at += 97) {
         flip(path, at);
         assert_error(read_anew(&m), PS_ERR_FORMAT, "one-1-0");
+        assert_non_null(
+            strstr(ps_err_message(), "Remove each checkpoint that has this file"));
         flip(path, at);
     }
     assert_ok(read_anew(&m));

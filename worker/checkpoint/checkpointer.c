@@ -385,21 +385,27 @@ static ps_row_writes checkpointer_row_writes(ps_checkpointer *c, uint64_t step)
 
 /* Puts the files of the manifest that the servers have not written now into the folder,
  * as links: so each folder has all that it needs, whatever becomes of the others. Returns
- * an errno. */
+ * an errno; the folder then has none of them. */
 static int checkpointer_link_rows(const ps_checkpointer *c, const ps_row_manifest *m,
                                   const char *written)
 {
     char from[PATH_MAX], before[2 * PATH_MAX], here[2 * PATH_MAX];
+    int failed = 0;
     ps_checkpoint_folder_step(&c->folder, c->saved_step, from);
-    for (uint32_t i = 0; i < m->n_files; i++) {
+    for (uint32_t i = 0; i < m->n_files && !failed; i++) {
         const char *name = m->files[i].name;
         if (strncmp(name, written, strlen(written)) == 0) continue;
         snprintf(before, sizeof before, "%s/%s", from, name);
         snprintf(here, sizeof here, "%s/%s", c->rows_folder, name);
-        if (link(before, here) != 0) return errno;
+        if (link(before, here) != 0) failed = errno;
         PS_FAULT_POINT("checkpoint.linked");
     }
-    return 0;
+    for (uint32_t i = 0; i < m->n_files && failed; i++) {
+        if (strncmp(m->files[i].name, written, strlen(written)) == 0) continue;
+        snprintf(here, sizeof here, "%s/%s", c->rows_folder, m->files[i].name);
+        unlink(here);
+    }
+    return failed;
 }
 
 static ps_err checkpointer_set_point(ps_checkpointer *c, const ps_rows_point *what,
