@@ -105,9 +105,10 @@ class _Memory:
         self._callback = session._ask_interrupted  # lives as long as the session
         self.on_gpu: typing.Any = None  # the arenas there, as long as the library copies from and to them
 
-    def destroy(self) -> None:
-        if self._pid == os.getpid():
-            self._library.pstrain_destroy(c.byref(self._session))  # of NULL: nothing
+    # When the interpreter ends, modules' names are None before the last objects go: defaults are there still.
+    def destroy(self, getpid: typing.Any = os.getpid, byref: typing.Any = c.byref) -> None:
+        if self._pid == getpid():
+            self._library.pstrain_destroy(byref(self._session))  # of NULL: nothing
 
     __del__ = destroy
 
@@ -124,8 +125,8 @@ class _Arenas:
         """They are no longer the session's, but old."""
         self._old, self._memory = old, None
 
-    def __del__(self) -> None:
-        self._library.pstrain_arenas_free(c.byref(self._old))  # of NULL: nothing
+    def __del__(self, byref: typing.Any = c.byref) -> None:
+        self._library.pstrain_arenas_free(byref(self._old))  # of NULL: nothing
 
 
 class Session:

@@ -92,9 +92,9 @@ class Comm:
         session.check(self._library.pstrain_transfer_begin(self._c, c.byref(options), c.byref(transfer)))
         return transfer
 
-    def __del__(self) -> None:
+    def __del__(self, byref: typing.Any = c.byref) -> None:
         if getattr(self, "_c", None):
-            self._library.pstrain_comm_destroy(c.byref(self._c))
+            self._library.pstrain_comm_destroy(byref(self._c))
 
 
 _Base: typing.Any = dist.Work
@@ -156,12 +156,12 @@ class Work(_Base):  # type: ignore[misc]
                 error = raised
             self._error, self._over = error, True
 
-    def __del__(self) -> None:
+    def __del__(self, byref: typing.Any = c.byref) -> None:
         # Not before: another thread may be in a wait.
         session = self._comm.links.session
         if session.is_open():
             for transfer in self._transfers:
-                session.library.pstrain_transfer_end(c.byref(transfer))
+                session.library.pstrain_transfer_end(byref(transfer))
 
     def wait_done(self) -> None:
         while not self.is_done(SLICE_MS):
