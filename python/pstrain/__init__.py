@@ -23,6 +23,7 @@ from .job import (Job, abort, all_reduce, barrier, broadcast, init, is_initializ
 from .launch import launch
 
 if typing.TYPE_CHECKING:
+    from .compiling import in_parts
     from .embedding import EmbeddingBag, Embeddings, sparse
     from .hook import comm_hook
     from .optimizer import Optimizer
@@ -33,11 +34,11 @@ if typing.TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["DistributedSampler", "EmbeddingBag", "Embeddings", "Error", "InputError", "Job", "Optimizer", "PeerError", "ProcessGroup", "State", "TimeoutError",
-           "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "init", "is_initialized",
+           "abort", "all_reduce", "barrier", "broadcast", "comm_hook", "in_parts", "init", "is_initialized",
            "launch", "rank", "register_backend", "rows", "should_stop", "shutdown", "size", "sparse"]
 
 # Names whose modules import PyTorch.
-_LATER = {"EmbeddingBag": "embedding", "Embeddings": "embedding", "sparse": "embedding", "Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
+_LATER = {"in_parts": "compiling", "EmbeddingBag": "embedding", "Embeddings": "embedding", "sparse": "embedding", "Optimizer": "optimizer", "comm_hook": "hook", "ProcessGroup": "process_group",
           "register_backend": "process_group", "State": "recovery", "rows": "serving", "DistributedSampler": "sampler"}
 
 

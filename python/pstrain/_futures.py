@@ -13,6 +13,19 @@ from ._session import is_own_thread
 from .errors import Error, InputError, TimeoutError
 
 _Any = typing.Any  # PyTorch's types differ between its versions
+_Call = typing.TypeVar("_Call", bound="typing.Callable[..., typing.Any]")
+
+
+def not_compiled(call: _Call) -> _Call:
+    """torch.compile leaves it, and what it calls, alone: within a compiled DistributedDataParallel it would read what C++
+    calls. torch.compiler.disable does so, too, and would import the compiler at once."""
+    frames: _Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(call.__code__, frames._FrameExecStrategy(skip, skip))
+    setattr(call, "_torchdynamo_disable", True)
+    return call
+
 _BaseFuture: _Any = torch.futures.Future
 
 
@@ -96,6 +109,7 @@ class Work(_Base):  # type: ignore[misc]
         self._promise, self._give_up, self._name = promise, give_up, name
         hold(self)
 
+    @not_compiled
     def wait(self, timeout: typing.Any = None) -> bool:
         """Blocks until the call is done; raises what went wrong. timeout (timedelta): TimeoutError after it, and the
         call goes on; none, or 0: the job's own deadline."""
@@ -108,6 +122,7 @@ class Work(_Base):  # type: ignore[misc]
     def synchronize(self) -> None:
         self.wait()
 
+    @not_compiled
     def get_future(self) -> _Any:
         let_go(self)
         return self._promise.future if is_asked_by_autograd() else self._promise.inner

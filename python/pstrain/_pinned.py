@@ -6,6 +6,7 @@ import typing
 
 import torch
 
+from ._futures import not_compiled
 from ._session import own_thread
 
 if typing.TYPE_CHECKING:
@@ -95,7 +96,7 @@ def through_host(use: str) -> "typing.Callable[[Call], Call]":
                 return call(self, *given, **named)
             finally:
                 self.give_back(None, None)
-        return typing.cast(Call, called)
+        return typing.cast(Call, not_compiled(called))
     return decorate
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from . import _library as c
-from ._futures import Promise, check_thread, hold, is_asked_by_autograd, let_go
+from ._futures import Promise, check_thread, hold, is_asked_by_autograd, let_go, not_compiled
 from ._session import Session, own_thread
 from .errors import Error, PeerError, TimeoutError
 from .job import MEND
@@ -176,6 +176,7 @@ class Work(_Base):  # type: ignore[misc]
 
     # ---- PyTorch's ----
 
+    @not_compiled
     def wait(self, timeout: typing.Any = None) -> bool:
         """Blocks until the call is done; raises what went wrong. timeout (timedelta): TimeoutError after it, and the
         call goes on; none, or 0: the job's own deadline."""
@@ -200,6 +201,7 @@ class Work(_Base):  # type: ignore[misc]
     def synchronize(self) -> None:
         self.wait()
 
+    @not_compiled
     def get_future(self) -> typing.Any:
         with self._lock:
             first = self._promise is None

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from . import _checks, _pinned, _transfers as t, job as jobs
 from ._collectives import AVERAGE, MAX, MIN, PRODUCT, SMALL, SUM, reduce
-from ._futures import Promise, Work
+from ._futures import Promise, Work, not_compiled
 from ._pinned import through_host
 from .errors import InputError, TimeoutError
 
@@ -309,9 +309,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     recvAnysource = recv_anysource  # as C++ calls it
 
+    @not_compiled
     def barrier(self, opts: typing.Any = None) -> typing.Any:
         return self._work([self._comm.begin(t.BARRIER, [])], [torch.empty(0)], "barrier")
 
+    @not_compiled
     def monitored_barrier(self, timeout: typing.Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose TimeoutError names the ranks that have not come: at rank 0 the first, or, with
         wait_all_ranks, all of them."""

@@ -1,9 +1,10 @@
-"""A rank of the jobs of test_python.py and test_process_group.py: python3 worker.py CASE. Prints what the test reads."""
+"""A rank of the jobs of test_python.py and others beside it: python3 worker.py CASE. Prints what the test reads."""
 import sys
 
 import torch
 
-import ddp_cases  # noqa: F401  (these make themselves known to cases)
+import compiled_cases  # noqa: F401  (these make themselves known to cases)
+import ddp_cases  # noqa: F401
 import device_cases  # noqa: F401
 import form_cases  # noqa: F401
 import group_cases  # noqa: F401
