@@ -9,6 +9,10 @@
 A blob is what torch.save makes of one thing's state. A rank keeps no blob that is the same as that of the first
 rank of its host. A file is written under another name and renamed. Rank 0 renames its own when all others have
 theirs: so there is a commit if rank 0 has its file, and what others have beyond that is not used.
+
+    commit-12.rank-3.spare:
+        the same, of a rank of another host, in case that one is lost (_spares.py); renamed after rank 0 knows that all
+        parts are written
 """
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from .errors import Error, InputError
 
 VARIABLE = "PS_COMMITS"  # folders that psrun has made for its job, of this host, separated by a colon
 _MAGIC = b"pstrain commit 1\n"
-_NAME = re.compile(r"commit-(\d+)\.rank-(\d+)(\.new)?")
+_NAME = re.compile(r"commit-(\d+)\.rank-(\d+)(\.spare)?(\.new)?")
 _ROWS = re.compile(r"commit-(\d+)\.rows-.*")  # that servers have written
 _PIECE = 1 << 20
 _DIGEST = 32  # bytes of SHA-256
@@ -58,12 +62,28 @@ class Head:
         return [blob for blob in self.blobs if blob[3] == self.rank]
 
 
+class _File(typing.NamedTuple):
+    """Of a rank's part."""
+
+    path: pathlib.Path
+    number: int
+    rank: int
+    spare: bool
+    complete: bool  # it has its name
+
+    def whole_head(self) -> "Head | None":
+        """None: it is not whole."""
+        head = _read_head(self.path)
+        return head if head and head.number == self.number and _is_whole(self.path, head) else None
+
+
 class Folder:
     """Commits on a disk, or in memory: in any of some folders. durable: they outlive the machine."""
 
     def __init__(self, places: "list[pathlib.Path]", rank: int, durable: bool) -> None:
         self.places, self._rank, self._durable = places, rank, durable
         self.last = 0  # the newest complete commit
+        self._new_spares: "list[pathlib.Path]" = []
         try:
             for place in places:
                 place.mkdir(mode=0o700, parents=durable, exist_ok=True)
@@ -85,39 +105,48 @@ class Folder:
         found = os.stat(self.places[0])
         return f"{_boot_id()} {found.st_dev} {found.st_ino}"
 
-    def _list(self) -> "typing.Iterator[tuple[pathlib.Path, int, int, bool]]":
-        """(path, number, rank, whether it is complete)"""
+    def _list(self) -> "typing.Iterator[_File]":
         for place in self.places:
             for name in os.listdir(place):
                 match = _NAME.fullmatch(name)
                 if match:
-                    yield place / name, int(match[1]), int(match[2]), not match[3]
+                    yield _File(place / name, int(match[1]), int(match[2]), bool(match[3]), not match[4])
 
     def find(self) -> "dict[int, Head | None]":
         """This rank's parts by number, the newest first; None: it is not whole."""
-        found: "dict[int, Head | None]" = {}
-        for path, number, rank, complete in self._list():
-            if complete and rank == self._rank:
-                head = _read_head(path)
-                found[number] = head if head and head.number == number and _is_whole(path, head) else None
+        found = {file.number: file.whole_head() for file in self._list()
+                 if file.complete and not file.spare and file.rank == self._rank}
         return dict(sorted(found.items(), reverse=True))
+
+    def find_spares(self) -> "list[Head]":
+        """Those that are whole."""
+        heads = [file.whole_head() for file in self._list() if file.complete and file.spare]
+        return [head for head in heads if head is not None]
 
     def write(self, head: Head, blobs: "dict[str, Blob]") -> None:
         """The part, not yet under its name. OSError: it is not written."""
+        self._new, self._new_spares = self._write(head, blobs, ""), []
+
+    def write_spare(self, head: Head, blobs: "dict[str, Blob]") -> None:
+        """That of another host's rank, not yet under its name. OSError: it is not written."""
+        self._new_spares.append(self._write(head, blobs, ".spare"))
+
+    def _write(self, head: Head, blobs: "dict[str, Blob]", kind: str) -> pathlib.Path:
         text = head_text(head)
         own = [blobs[name] for name, *_ in head.own()]
         front = _MAGIC + len(text).to_bytes(8, "little") + bytes.fromhex(digest(text)) + text
-        self._new = self._roomy(len(front) + sum(map(len, own))) / f"commit-{head.number}.rank-{self._rank}.new"
+        path = self._roomy(len(front) + sum(map(len, own))) / f"commit-{head.number}.rank-{head.rank}{kind}.new"
         try:
-            with open(self._new, "wb") as f:
+            with open(path, "wb") as f:
                 for piece in (front, *own):
                     f.write(piece)
                 f.flush()
                 if self._durable:
                     os.fsync(f.fileno())
         except OSError:
-            self._new.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise
+        return path
 
     def _roomy(self, n_bytes: int) -> pathlib.Path:
         free = {}
@@ -131,11 +160,19 @@ class Folder:
 
     def finish(self) -> None:
         """The part gets its name."""
-        path = self._new.with_suffix("")
+        self._finish(self._new)
+
+    def finish_spares(self) -> None:
+        new, self._new_spares = self._new_spares, []
+        for path in new:
+            self._finish(path)
+
+    def _finish(self, new: pathlib.Path) -> None:
+        path = new.with_suffix("")
         for place in self.places:  # one of an earlier start may be in another place
             if place != path.parent:
                 (place / path.name).unlink(missing_ok=True)
-        os.replace(self._new, path)
+        os.replace(new, path)
         if self._durable:
             fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -146,9 +183,9 @@ class Folder:
     def keep(self, numbers: "typing.Collection[int]", of_rows: "typing.Collection[int]" = ()) -> None:
         """Removes all other commits. Every rank that sees the folder may do so. of_rows: commits whose files of rows are
         needed besides."""
-        for path, number, _, _ in list(self._list()):
-            if number not in numbers:
-                path.unlink(missing_ok=True)  # another rank may be faster
+        for file in list(self._list()):
+            if file.number not in numbers or file.spare and file.number != self.last:  # a spare of an earlier start
+                file.path.unlink(missing_ok=True)  # another rank may be faster
         for place in self.places:
             for path in place.iterdir():
                 match = _ROWS.fullmatch(path.name)
@@ -158,10 +195,10 @@ class Folder:
     def read(self, head: Head, name: str) -> bytes:
         """A blob of a commit that was found or written."""
         [owner] = [blob[3] for blob in head.blobs if blob[0] == name]
-        for path, number, rank, complete in self._list():
-            found = _read_head(path) if complete and (number, rank) == (head.number, owner) else None
+        for file in self._list():
+            found = _read_head(file.path) if file.complete and (file.number, file.rank) == (head.number, owner) else None
             if found is not None and found.key == head.key:
-                return _read_blob(path, found, name)
+                return _read_blob(file.path, found, name)
         raise Error(f"rank {self._rank}: rank {owner}'s part of commit {head.number} is not in {self} any more")
 
 
@@ -182,6 +219,12 @@ class Held:
     def find(self) -> "dict[int, Head | None]":
         return {}
 
+    def find_spares(self) -> "list[Head]":
+        return []
+
+    def finish_spares(self) -> None:
+        pass
+
     def write(self, head: Head, blobs: "dict[str, Blob]") -> None:
         self._new = {name: bytes(blobs[name]) for name, *_ in head.own()}
 
@@ -193,6 +236,14 @@ class Held:
 
     def read(self, head: Head, name: str) -> bytes:
         return self._blobs[name]
+
+
+class Given(Held):
+    """A rank's part in this process alone, which has got it from another host."""
+
+    def __init__(self, store: "Folder | Held", rank: int, blobs: "dict[str, bytes]") -> None:
+        super().__init__(rank)
+        self.of_rows, self._blobs = getattr(store, "of_rows", ""), blobs
 
 
 Store = typing.Union[Folder, Held]

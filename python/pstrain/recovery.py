@@ -17,7 +17,7 @@ import weakref
 
 import torch
 
-from . import _commits, _events, _random, job as jobs
+from . import _commits, _events, _random, _spares, job as jobs
 from ._commits import Folder, Head, Held, Store
 from .errors import Error, InputError, PeerError, TimeoutError
 from .optimizer import Optimizer
@@ -32,6 +32,17 @@ _ROWS = "the embedding tables"  # the blob that says where servers have their ro
 _SHORT = 1024  # bytes of a text that is gathered at once
 
 Choice = typing.Tuple[Store, Head]
+
+
+class _Found(typing.NamedTuple):
+    """A commit from which the job can go on."""
+
+    store: Store
+    number: int
+    mine: "Head | None"  # this rank's part, where it is there
+    lacking: "list[int]"  # ranks that have no part, nor a spare of it
+    givers: "dict[int, int]"  # ranks whose part another one has a spare of, and that one
+    spares: "list[Head]"  # those that this rank has
 
 
 class State:
@@ -60,7 +71,8 @@ class State:
     rows, the others what has changed since.
 
     A commit is what all ranks have when they call it after the same step. Two are kept. What is the same on all ranks
-    of a host is there once; with pstrain.Optimizer rank 0 also has what the servers know. Rows of embedding tables stay with the
+    of a host is there once; in memory each of several hosts also keeps what the one before it has alone; with
+    pstrain.Optimizer rank 0 also has what the servers know. Rows of embedding tables stay with the
     servers: they keep them in memory, and write them to the folder (without one, where psrun keeps commits). Files are read as torch.load
     reads them without weights_only: use folders of people you trust.
     """
@@ -177,10 +189,15 @@ class State:
         store.keep({number, store.last}, self._rows_in.get(store.last, ()))
         if self._job.rows() is not None:
             blobs[_ROWS] = self._keep_rows(store, number).encode()
-        head = self._agree(store, number, blobs, keeps_back)
+        said = self._say(store, blobs)
+        head = self._agree(store, number, blobs, said, keeps_back)
+        in_memory = store is self._memory and isinstance(store, Folder)
+        kept = _spares.exchange(self._job, _spares.plan(said), said, blobs) if in_memory else []
 
         def write() -> None:
             store.write(head, blobs)
+            for spare, theirs in kept:
+                typing.cast(Folder, store).write_spare(spare.head(head, said), theirs)
             if rank > 0:
                 store.finish()
 
@@ -188,6 +205,7 @@ class State:
         if rank == 0:
             store.finish()
             _events.tell_commit(number, head.place)
+        store.finish_spares()
         store.last = self._number = number
         self._last = store, head
         lasts = {each.last for each in (self._memory, self._disk) if each is not None}
@@ -290,16 +308,21 @@ class State:
             raise InputError(f"rank {self._job.rank}: the State's {name} cannot be saved: {_line(error)}") from error
         return out.getbuffer()
 
-    def _agree(self, store: Store, number: int, blobs: "dict[str, _commits.Blob]", keeps_back: bool) -> Head:
+    def _say(self, store: Store, blobs: "dict[str, _commits.Blob]") -> _spares.Said:
+        """Of each rank: which files it sees, and what it has."""
+        mine = {name: (_commits.digest(blob), len(blob)) for name, blob in blobs.items()}
+        return [json.loads(text) for text in _gather(self._job, json.dumps([store.identity(), mine]))]
+
+    def _agree(self, store: Store, number: int, blobs: "dict[str, _commits.Blob]", said: _spares.Said,
+               keeps_back: bool) -> Head:
         """The head of this rank's part: what the first rank that sees the same folder has as well is left to it."""
         rank = self._job.rank
-        digests = {name: _commits.digest(blob) for name, blob in blobs.items()}
-        said = [json.loads(text) for text in _gather(self._job, json.dumps([store.identity(), digests]))]
-        first = next(r for r, (identity, _) in enumerate(said) if identity == said[rank][0])
-        owners = {name: first if said[first][1].get(name) == own else rank for name, own in digests.items()}
+        identity, mine = said[rank]
+        first = next(r for r, (other, _) in enumerate(said) if other == identity)
+        owners = {name: first if said[first][1].get(name) == own else rank for name, own in mine.items()}
         return Head(number=number, token=self._token, after=store.last, rank=rank, size=self._job.size,
                     place=self._where(), keeps_back=keeps_back,
-                    blobs=[(name, len(blob), digests[name], owners[name]) for name, blob in blobs.items()])
+                    blobs=[(name, len(blob), mine[name][0], owners[name]) for name, blob in blobs.items()])
 
     def _check_written(self, store: Store, head: Head, fault: str) -> None:
         """Error, on every rank, where one could not write."""
@@ -318,46 +341,69 @@ class State:
         """Takes the newest commit that the job has, where it has one. Returns whether it has. Collective, once, when
         all that the State consists of is made, and before the first forward pass.
 
-        A rank that has no part of it (its host is gone, or the job has more ranks now) takes rank 0's; its random
-        numbers begin anew. Raises InputError (the commit is of another model, or of another number of ranks with a
-        codec that keeps something back; commits are there, and none is whole).
+        A rank whose host has lost its memory gets its part from the next host's. One that has none anywhere (the job has
+        more ranks now) takes rank 0's; its random numbers begin anew. Raises InputError (the commit is of another model, or
+        of another number of ranks with a codec that keeps something back; commits are there, and none is whole).
         """
         self._check_job()
         if self._has_begun():
             raise InputError(f"rank {self._job.rank}: sync() comes before the first forward pass of the model of a "
                              "pstrain.Optimizer")
         self._token = self._token or _gather(self._job, secrets.token_hex(8))[0]
-        found = {store: store.find() for store in (self._memory, self._disk) if store is not None}
+        chosen, faults = self._find()
+        while chosen:
+            found = chosen.pop()
+            source, mine = self._part(found)
+            if self._rows_are_there(source, mine):
+                self._take(source, mine, found.lacking)
+                return True
+            faults.append(f"rank {self._job.rank}: the rows of commit {found.number} in {found.store} were in the memory of "
+                          "servers that have ended: name a folder= that all servers see, and start the job again to begin anew")
+        if faults:
+            raise InputError(faults[0])
+        if self._job.rank == 0:
+            _events.tell_restored(0, "")
+        return False
+
+    def _find(self) -> "tuple[list[_Found], list[str]]":
+        """The commits from which the job can go on, the newest last, and what is wrong with others."""
+        stores = [store for store in (self._memory, self._disk) if store is not None]
+        own = [store.find() for store in stores]
+        spares = [store.find_spares() if self._is_first(store) else [] for store in stores]
         said = [json.loads(text) for text in _gather(self._job, json.dumps(
-            [[(number, head.token, head.after) if head else (number, "", 0) for number, head in heads.items()]
-             for heads in found.values()]))]
-        chosen: "list[tuple[Store, typing.Any, list[int]]]" = []
-        faults = []
-        for place, store in enumerate(found):
+            [[[(number, head.token, head.after) if head else (number, "", 0) for number, head in heads.items()],
+              [(head.rank, head.number, head.token, head.after) for head in theirs]] for heads, theirs in zip(own, spares)]))]
+        chosen, faults = [], []
+        for place, store in enumerate(stores):
+            heads, givers = _with_spares([parts[place] for parts in said])
             try:
-                key = _choose([heads[place] for heads in said])
+                key = _choose(heads)
             except ValueError as error:
                 mend = "empty the folder" if store is self._disk else "start the job again"
                 faults.append(f"rank {self._job.rank}: {error} in {store}: {mend} to begin anew")
                 continue
             if key is not None:
-                store.last = key[0]
-                chosen.append((store, key, [rank for rank, heads in enumerate(said) if not heads[place]]))
-        chosen.sort(key=lambda choice: int(choice[1][0]))
-        while chosen and not self._rows_are_there(chosen[-1][0], found[chosen[-1][0]].get(chosen[-1][1][0])):
-            store, key, _ = chosen.pop()
-            faults.append(f"rank {self._job.rank}: the rows of commit {key[0]} in {store} were in the memory of servers that "
-                          "have ended: name a folder= that all servers see, and start the job again to begin anew")
-        if not chosen and faults:
-            raise InputError(faults[0])
-        if not chosen:
-            if self._job.rank == 0:
-                _events.tell_restored(0, "")
-            return False
-        store, key, lacking = chosen[-1]
-        mine = found[store].get(key[0])
-        self._take(store, mine, lacking)
-        return True
+                store.last = number = key[0]
+                chosen.append(_Found(store, number, own[place].get(number), [r for r, each in enumerate(heads) if not each],
+                                     {rank: giver for (rank, n), giver in givers.items() if n == number},
+                                     [head for head in spares[place] if head.number == number]))
+        return sorted(chosen, key=lambda found: found.number), faults
+
+    def _is_first(self, store: Store) -> bool:
+        """Whether no rank below sees the same files."""
+        said = _gather(self._job, store.identity())
+        return said.index(said[self._job.rank]) == self._job.rank
+
+    def _part(self, found: "_Found") -> "tuple[Store, Head | None]":
+        """This rank's part, and what has it: its host's memory, or this process, which has got it from another host."""
+        source, mine = found.store, found.mine
+        for rank, giver in sorted(found.givers.items()):
+            spare = next((head for head in found.spares if head.rank == rank), None) if giver == self._job.rank else None
+            blobs = self._broadcast(found.store, spare, giver)
+            if rank == self._job.rank:
+                mine = _commits.parse_head(bytes(blobs.pop("head")))
+                source = _commits.Given(found.store, rank, {name: bytes(blob) for name, blob in blobs.items()})
+        return source, mine
 
     def _rows_are_there(self, store: Store, mine: "Head | None") -> bool:
         """Whether servers have the rows of a commit in memory, or files are named: rank 0 knows."""
@@ -369,7 +415,7 @@ class State:
 
     def _take(self, store: Store, mine: "Head | None", lacking: "list[int]") -> None:
         """Goes on from a commit, of which the ranks in `lacking` have nothing."""
-        theirs = self._broadcast(store, mine) if lacking else {}
+        theirs = self._broadcast(store, mine if self._job.rank == 0 else None, 0) if lacking else {}
         head = mine or _commits.parse_head(bytes(theirs["head"]))
         assert head is not None
         if head.keeps_back and head.size != self._job.size:
@@ -382,16 +428,15 @@ class State:
             _events.tell_restored(head.number, head.place)
             log.info("pstrain: the job goes on from commit %d (%s)", head.number, head.place)
 
-    def _broadcast(self, store: Store, mine: "Head | None") -> "dict[str, bytearray]":
-        """Rank 0's blobs, and its head."""
-        session, rank = self._job.session, self._job.rank
-        own = {"head": _commits.head_text(mine), **{n: store.read(mine, n) for n, *_ in mine.blobs}} \
-            if rank == 0 and mine else {}
-        sizes = json.loads(_gather(self._job, json.dumps({name: len(blob) for name, blob in own.items()}))[0])
+    def _broadcast(self, store: Store, head: "Head | None", root: int) -> "dict[str, bytearray]":
+        """A head of the root's, and its blobs."""
+        session = self._job.session
+        own = {"head": _commits.head_text(head), **{n: store.read(head, n) for n, *_ in head.blobs}} if head else {}
+        sizes = json.loads(_gather(self._job, json.dumps({name: len(blob) for name, blob in own.items()}))[root])
         out = {}
         for name, size in sizes.items():
             out[name] = bytearray(own.get(name, bytes(size)))
-            session.broadcast(_address(out[name]), size, 0)
+            session.broadcast(_address(out[name]), size, root)
         return out
 
     def _load(self, head: Head, store: Store, theirs: "dict[str, bytearray] | None" = None) -> None:
@@ -526,6 +571,18 @@ def _not_plain(value: typing.Any) -> str:
     if isinstance(value, torch.Tensor) and value.requires_grad:
         return "which is trained: give the module that it belongs to"
     return ""
+
+
+def _with_spares(said: "list[typing.Any]") -> "tuple[list[typing.Any], dict[tuple[int, int], int]]":
+    """Of each rank (parts, spares of others'): the parts that it has or can be given, the newest first; and who gives
+    which, by rank and number."""
+    heads, givers = [list(own) for own, _ in said], {}
+    for giver, (_, spares) in enumerate(said):
+        for rank, number, token, after in spares:
+            if rank < len(heads) and not any(n == number and own_token for n, own_token, _ in heads[rank]):
+                givers[rank, number] = giver
+                heads[rank] = [head for head in heads[rank] if head[0] != number] + [[number, token, after]]
+    return [sorted(each, key=lambda head: -int(head[0])) for each in heads], givers
 
 
 def _choose(found: "list[list[tuple[int, str, int]]]") -> "tuple[int, str] | None":

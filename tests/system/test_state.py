@@ -134,9 +134,9 @@ class Examples(StateTest):
 
 
 class Hosts(StateTest):
-    @nightly
-    def test_a_folder_on_each_host(self):
-        """Two hosts by an ssh that stays here: each has folders of its own, and parts of its own in them."""
+    """Two hosts by an ssh that stays here: each has folders of its own, and parts of its own in them."""
+
+    def goes_on(self, way, plan, batch):
         for name, text in (("ssh", '#!/bin/bash\nfor last; do :; done\nexec sh -c "$last"\n'),
                            ("hosts", "one servers=1 workers=1 addr=127.0.0.1\ntwo workers=1 addr=127.0.0.1\n"),
                            ("train", f"#!/bin/sh\nPYTHONPATH={environment()['PYTHONPATH']} PSTRAIN_LIBRARY={LIBRARY} "
@@ -145,11 +145,21 @@ class Hosts(StateTest):
                 f.write(text)
         argv = self.psrun_argv("--overwrite", "--verbose", "--insecure", "-H", self.path("hosts"), "--port",
                                free_port(), "-s", 1, "-w", 2, "--restarts", 1, *FAST)
-        done = Psrun.run([*argv, "--", self.path("train"), "recovers", "optimizer", "-", "0=dies:1:11"],
+        done = Psrun.run([*argv, "--", self.path("train"), "recovers", way, "-", plan],
                          env=dict(environment(), PS_SSH=self.path("ssh")), stdin=subprocess.DEVNULL)
-        self.assertEqual(self.whole(done.stdout), self.alone("optimizer"), done.stdout)
-        self.assertEqual([batch for _, batch, _ in GOES_ON.findall(done.stdout)], ["8"])
+        self.assertEqual(self.whole(done.stdout), self.alone(way), done.stdout)
+        self.assertEqual([at for _, at, _ in GOES_ON.findall(done.stdout)], [batch], done.stdout)
         self.assertEqual(self.folders(done.stdout), [])
+
+    @nightly
+    def test_a_folder_on_each_host(self):
+        self.goes_on("optimizer", "0=dies:1:11", "8")
+
+    def test_a_host_is_lost_with_its_memory(self):
+        """The next one has what it had: the optimizer's state (worker 0's), what a codec keeps back, random numbers."""
+        for way, rank in first(1, (("topk", 0), ("optimizer", 0), ("topk", 1), ("group", 0))):
+            with self.subTest(way=way, rank=rank):
+                self.goes_on(way, f"0=host:{rank}:11", "8")
 
 
 class Torchrun(StateTest):
@@ -175,8 +185,12 @@ class Uses(StateTest):
         text = self.finish([*argv, "--", PYTHON, WORKER, "states", self.path("commits")])
         self.assertNotIn("a child:", text)
 
-    def test_sampler(self):
-        done = subprocess.run([PYTHON, WORKER, "samplers"], env=dict(environment(), RANK="0", WORLD_SIZE="1"),
+    def test_without_a_job(self):
+        for case in ("samplers", "spares"):
+            self.runs_alone(case)
+
+    def runs_alone(self, case):
+        done = subprocess.run([PYTHON, WORKER, case], env=dict(environment(), RANK="0", WORLD_SIZE="1"),
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
 

@@ -76,6 +76,10 @@ def die(what):
         [server] = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_server(pid)]
         os.kill(server, signal.SIGKILL)
     else:
+        if what == "host":  # with its memory
+            for place in os.environ["PS_COMMITS"].split(":"):
+                for name in os.listdir(place):
+                    shutil.rmtree(os.path.join(place, name))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -236,6 +240,28 @@ def other_sizes():
     for loader in (torch.utils.data.DataLoader(range(30), 4), another, [1, 2]):
         refused(pstrain.InputError, ["sampler=sampler"], lambda loader=loader: sampler.batches(loader))
     refused(pstrain.InputError, ["in a job"], lambda: pstrain.DistributedSampler(range(3), num_replicas=2))
+
+
+@case
+def spares():
+    """Whatever host is lost, the next one has all that its ranks had, and nothing travels that is there already."""
+    from pstrain import _spares
+
+    for hosts in ("a", "ab", "aabb", "abab", "aaab", "abbb", "aabbcc", "abc"):
+        said = [(host, {"model": ("same", 100), "optimizer": ("0" if rank == 0 else "", 7),
+                        "loader": ("of " + host, 5), "own": (str(rank), 1)}) for rank, host in enumerate(hosts)]
+        plan = _spares.plan(said)
+        assert len(plan) == (len(hosts) if len(set(hosts)) > 1 else 0)
+        assert sorted(spare.rank for spare in plan) == list(range(len(plan)))
+        for spare in plan:
+            there = [rank for rank, host in enumerate(hosts) if host == hosts[spare.keeper]]
+            assert hosts[spare.keeper] != hosts[spare.rank]
+            for name, owner in spare.owners.items():
+                wanted = said[spare.rank][1][name]
+                found = [rank for rank in there if said[rank][1][name] == wanted]
+                assert owner == (found[0] if found else spare.rank), (hosts, spare, name)
+            assert "own" in spare.sent() and "model" not in spare.sent(), spare
+    say("fine")
 
 
 # ---- misuse, and what a State takes ----
