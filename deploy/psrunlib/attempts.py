@@ -61,7 +61,7 @@ def _attempts(job, screen, supervise, folders, told, servers):
         screen.say(f"psrun: all {'workers' if servers else 'parts'} are started again (restart {number + 1} of {job.restarts}"
                    + (f", in {delay_s} s)" if delay_s else ")"))
         time.sleep(delay_s)
-        folders.look()
+        folders.look(screen)
         if any(watched.process.poll() is not None for watched in servers):
             _end(servers)  # they have waited for too long
         if not job.hosts:  # the old ports may be taken for a while

@@ -1,7 +1,8 @@
 """What a program that uses pstrain.State keeps in memory between its attempts, and what it tells of it.
 
 On each host of workers a shell makes folders, in memory and beside it for what does not fit there, and removes them
-when its input ends: psrun has ended then, however it did. PS_COMMITS names them to the workers.
+when its input ends: psrun has ended then, however it did. It says their names again when it is asked whether it is
+still there. PS_COMMITS names them to the workers.
 """
 import select
 import shlex
@@ -10,19 +11,21 @@ import time
 
 from . import remote
 from .errors import JobError
+from .watched import SSH_FAILED
 
 VARIABLE = "PS_COMMITS"
 MADE_WITHIN_S = 30
+ANSWERS_WITHIN_S = 10  # longer than ssh takes to give a dead host up
+MOST_DELAY_S = 30
 REMOVED_WITHIN_S = 10
 KEEPER = r"""
-trap '' INT TERM HUP
+trap '' INT TERM HUP PIPE
 set --
 for place in /dev/shm "${TMPDIR:-/tmp}"; do
     made=$(mktemp -d "$place/pstrain-commits-XXXXXXXX" 2>/dev/null) || continue
     case $made in *:*) rmdir "$made" ;; *) set -- "$@" "$made" ;; esac
 done
-(IFS=:; echo "$*")
-read -r end
+while (IFS=:; echo "$*") && read -r word && [ "$word" = "?" ]; do :; done
 for try in 1 2 3 4 5; do
     rm -rf -- "$@" 2>/dev/null && break
     sleep 1
@@ -41,14 +44,50 @@ class Folders:
         self.look()
         return self
 
-    def look(self):
-        """Makes them where they are not, because a host has started again."""
+    def look(self, screen=None):
+        """Makes them where they are not, because a host has started again. screen: an attempt was made before; a host
+        that ssh does not reach may be starting."""
         for host in {h.name: h for h in self.job.worker_hosts}.values() or [None]:
             name = host.name if host else ""
-            keeper = self.keepers.get(name)
-            if not keeper or keeper.poll() is not None:
-                self.keepers[name] = self._start(host)
-                self.job.commit_folders[name] = {VARIABLE: self._folders_of(self.keepers[name], name or "this host")}
+            if name not in self.keepers or not self._answers(self.keepers[name]):
+                self.job.commit_folders[name] = {VARIABLE: self._make(host, name, screen)}
+
+    @staticmethod
+    def _answers(keeper):
+        try:
+            keeper.stdin.write("?\n")
+            keeper.stdin.flush()
+        except OSError:
+            return False
+        if select.select([keeper.stdout], [], [], ANSWERS_WITHIN_S)[0] and keeper.stdout.readline():
+            return True
+        keeper.kill()
+        return False
+
+    def _make(self, host, name, screen):
+        for n in range(1, self.job.restarts + 2):
+            keeper = self.keepers[name] = self._start(host)
+            said = select.select([keeper.stdout], [], [], MADE_WITHIN_S)[0] and keeper.stdout.readline().strip()
+            if said:
+                return said
+            if not host or self._code(keeper) != SSH_FAILED:
+                raise JobError(f"no folder for commits can be made on {name or 'this host'}, in /dev/shm or in TMPDIR: free "
+                               "some room there")
+            if not screen or n > self.job.restarts:
+                break
+            delay_s = min(MOST_DELAY_S, 2 ** (n - 1))
+            screen.say(f"psrun: ssh could not reach {name}; it is tried again in {delay_s} s ({n} of {self.job.restarts})")
+            time.sleep(delay_s)
+        raise JobError(f"ssh could not reach {name}, on which workers run: try `ssh {host.login}`")
+
+    @staticmethod
+    def _code(keeper):
+        """Of one that has said nothing."""
+        try:
+            return keeper.wait(ANSWERS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            return keeper.wait()
 
     @staticmethod
     def _start(host):
@@ -56,17 +95,12 @@ class Folders:
         return subprocess.Popen(remote.ssh_argv(host, command) if host else ["sh", "-c", KEEPER], stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
 
-    @staticmethod
-    def _folders_of(keeper, name):
-        said = select.select([keeper.stdout], [], [], MADE_WITHIN_S)[0] and keeper.stdout.readline().strip()
-        if not said:
-            raise JobError(f"no folder for commits can be made on {name}, in /dev/shm or in TMPDIR: free some room "
-                           "there")
-        return said
-
     def __exit__(self, *_):
         for keeper in self.keepers.values():
-            keeper.stdin.close()
+            try:
+                keeper.stdin.close()
+            except OSError:
+                pass  # a word for one that has ended
         deadline = time.monotonic() + REMOVED_WITHIN_S
         for keeper in self.keepers.values():
             try:

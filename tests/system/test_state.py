@@ -137,7 +137,11 @@ class Hosts(StateTest):
     """Two hosts by an ssh that stays here: each has folders of its own, and parts of its own in them."""
 
     def goes_on(self, way, plan, batch):
-        for name, text in (("ssh", '#!/bin/bash\nfor last; do :; done\nexec sh -c "$last"\n'),
+        # A host that is down (its name is in the file "down") is reached at the second try.
+        ssh = (f'#!/bin/bash\nhost=${{@: -3:1}} down={self.path("down")}\n'
+               'if grep -qsx "$host" $down; then rm $down; exit 255; fi\n'
+               'PS_TEST_HOST=$host PS_TEST_DOWN=$down exec sh -c "${@: -1}"\n')
+        for name, text in (("ssh", ssh),
                            ("hosts", "one servers=1 workers=1 addr=127.0.0.1\ntwo workers=1 addr=127.0.0.1\n"),
                            ("train", f"#!/bin/sh\nPYTHONPATH={environment()['PYTHONPATH']} PSTRAIN_LIBRARY={LIBRARY} "
                                      f"exec {PYTHON} {WORKER} \"$@\"\n")):
@@ -150,6 +154,7 @@ class Hosts(StateTest):
         self.assertEqual(self.whole(done.stdout), self.alone(way), done.stdout)
         self.assertEqual([at for _, at, _ in GOES_ON.findall(done.stdout)], [batch], done.stdout)
         self.assertEqual(self.folders(done.stdout), [])
+        return done.stdout
 
     @nightly
     def test_a_folder_on_each_host(self):
@@ -159,7 +164,8 @@ class Hosts(StateTest):
         """The next one has what it had: the optimizer's state (worker 0's), what a codec keeps back, random numbers."""
         for way, rank in first(1, (("topk", 0), ("optimizer", 0), ("topk", 1), ("group", 0))):
             with self.subTest(way=way, rank=rank):
-                self.goes_on(way, f"0=host:{rank}:11", "8")
+                text = self.goes_on(way, f"0=host:{rank}:11", "8")
+                self.assertIn(f"psrun: ssh could not reach {('one', 'two')[rank]}; it is tried again in 1 s (1 of 1)\n", text)
 
 
 class Torchrun(StateTest):

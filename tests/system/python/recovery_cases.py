@@ -76,11 +76,23 @@ def die(what):
         [server] = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_server(pid)]
         os.kill(server, signal.SIGKILL)
     else:
-        if what == "host":  # with its memory
-            for place in os.environ["PS_COMMITS"].split(":"):
-                for name in os.listdir(place):
-                    shutil.rmtree(os.path.join(place, name))
+        if what == "host":
+            lose_host()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_host():
+    """Its processes, except this one, and its memory; for a while nobody reaches it."""
+    mine = {f"{name}={os.environ[name]}" for name in ("PS_TEST_HOST", "PS_TEST_DOWN")}
+    with open(os.environ["PS_TEST_DOWN"], "w", encoding="ascii") as f:
+        print(os.environ["PS_TEST_HOST"], file=f)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
+                if int(pid) != os.getpid() and mine <= {*f.read().split("\0")}:
+                    os.kill(int(pid), signal.SIGKILL)
+    for place in os.environ["PS_COMMITS"].split(":"):
+        shutil.rmtree(place)
 
 
 def is_server(pid):
