@@ -66,6 +66,6 @@ def _attempts(job, screen, supervise, folders, told, servers):
             _end(servers)  # they have waited for too long
         if not job.hosts:  # the old ports may be taken for a while
             job.store_port = ports.free_port()
-            if not servers:
+            if not servers and not job.port_is_given:
                 job.master_port = ports.free_port()
     return supervisor, code

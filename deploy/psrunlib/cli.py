@@ -91,7 +91,7 @@ def add_runs(p):
 
 def add_network(p):
     p.add_argument("--port", type=port, default=0, metavar="PORT",
-                   help="port of the coordinator (default: a free one; with -H 29500)")
+                   help="port of the coordinator, after restarts too (default: a free one; with -H 29500)")
     p.add_argument("--curve", type=named, metavar="DIR",
                    help="encrypt all connections, with the job's keys in that folder; they are made if "
                         "there are none (SECURITY.md)")
@@ -198,7 +198,7 @@ def make_job(args, build_dir, name=None):
         out=args.out or jobs.default_out(name or facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
         resume=args.resume or "", restarts=args.restarts,
-        master_port=args.port or ports.free_port())
+        master_port=args.port or ports.free_port(), port_is_given=bool(args.port))
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         hosts = hostfile.read_hostfile(args.hostfile)

@@ -60,6 +60,7 @@ class Job:
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
     master_port: int = 0
+    port_is_given: bool = False  # and is the same after a restart: readers of rows find the job by it
     store_port: int = 0  # of the store that a program of the user's opens in worker 0
     server_hosts: list = field(default_factory=list)  # by rank; empty: all here
     worker_hosts: list = field(default_factory=list)
