@@ -293,8 +293,10 @@ static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_wri
     ps_secret *secrets = NULL;
     ps_err err = ps_roster_init(&r, c->o.n_servers, c->n_workers);
     if (err == PS_OK)
-        err = ps_mem_zalloc(&secrets, (size_t)c->n_workers, sizeof *secrets, "roster");
+        err =
+            ps_mem_zalloc(&secrets, (size_t)c->n_workers + 1, sizeof *secrets, "roster");
     if (err == PS_OK) {
+        secrets[c->n_workers] = c->readers;
         for (int i = 0; i < c->n_peers; i++) {
             const ps_roster_entry *e = &c->peers[i].entry;
             if (e->role == PS_ROLE_WORKER) secrets[e->rank] = c->peers[i].secret;

@@ -74,6 +74,7 @@ struct ps_coordinator {
     char endpoint[PS_ENDPOINT_MAX]; // of the door
     int members_port;
     uint64_t nonce;
+    ps_secret readers; // theirs (coord_readers.h)
     uint32_t epoch;
     void *zmq_context, *router;
     ps_door *door;

@@ -11,6 +11,7 @@
 #include "coord_elastic.h"
 #include "coord_end.h"
 #include "coord_pace.h"
+#include "coord_readers.h"
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
@@ -231,8 +232,8 @@ static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
 
 /* ---- the door ---- */
 
-/* Only JOIN messages are answered, except that a process of another version is told so: a
- * person has to learn of it. */
+/* Only JOIN and READER are answered, except that a process of another version is told so:
+ * a person has to learn of it. */
 static bool on_door_message(void *owner, const ps_door_message *d)
 {
     ps_coordinator *c = owner;
@@ -243,6 +244,10 @@ static bool on_door_message(void *owner, const ps_door_message *d)
     if (err == PS_OK && m.kind == PS_CONTROL_JOIN && d->id_bytes == sizeof from.bytes) {
         memcpy(from.bytes, d->id, d->id_bytes);
         ps_coord_on_join(c, &from, d->is_proven ? &d->role : NULL, &m);
+        return true;
+    }
+    if (err == PS_OK && m.kind == PS_CONTROL_READER) {
+        ps_coord_on_reader(c, d->id, d->id_bytes, &m);
         return true;
     }
     ps_coord_drop_stranger(err == PS_OK ? "no JOIN at the door" : ps_err_message());
@@ -602,6 +607,7 @@ static ps_err coordinator_set_up(ps_coordinator *c)
     PS_TRY(ps_coord_index_init(&c->index, n));
     PS_TRY(ps_coord_board_create(c->o.n_workers, coordinator_answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
+    PS_TRY(ps_secret_draw(&c->readers));
     PS_TRY(ps_event_init(&c->stop));
     PS_TRY(open_sockets(c));
     PS_TRY(ps_thread_start(&c->thread, "coordinator", coordinator_run, c));

@@ -17,6 +17,7 @@ typedef struct ps_frame_rules {
     uint32_t epoch;
     uint32_t n_workers;
     const ps_secret *secrets; // the workers', by rank; borrowed
+    const ps_secret *readers; // theirs; borrowed; NULL: there are none
     int n_groups;             // of parameters; 0: GROUPS are refused
     int n_tables;             // of rows; 0: messages of rows are refused
 } ps_frame_rules;
@@ -45,5 +46,12 @@ typedef struct ps_frame_view {
  * (rows_wire.h). */
 ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *v,
                               ps_wire_header *h);
+
+/* Whether the message is a reader's (wire.h), as its routing id says. */
+bool ps_frame_is_readers(const ps_frame_rules *rules, const ps_frame_view *v);
+/* Its message: PROTOCOL says what is wrong with it. What the body holds is not checked.
+ */
+ps_err ps_frame_check_reader(const ps_frame_rules *rules, const ps_frame_view *v,
+                             ps_wire_header *h);
 
 #endif

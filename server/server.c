@@ -268,7 +268,7 @@ static ps_err server_serve_table(ps_server *s)
     const ps_roster *roster = ps_member_roster(member);
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
-    ps_server_gate_open(s->gate, roster->secrets, roster->n_workers);
+    ps_server_gate_open(s->gate, roster->secrets, roster->n_workers + 1); // and readers
     PS_TRY(server_open_door(s, deadline));
     PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
     start = ps_job_start_of_exchange(&start, s->o.config);

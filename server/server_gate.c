@@ -10,8 +10,8 @@
 #include "thread.h"
 
 struct ps_server_gate {
-    ps_gate *gate;                    // the thread's, once it runs
-    int n_workers;                    // as many as it was made for, until it is opened
+    ps_gate *gate; // the thread's, once it runs
+    int n_secrets;
     const ps_secret *_Atomic secrets; // NULL until it is opened
     atomic_bool stop;
     ps_event wake;
@@ -24,7 +24,7 @@ static const ps_secret *server_gate_secret_of(void *owner, int i)
 {
     const ps_server_gate *g = owner;
     const ps_secret *secrets = atomic_load(&g->secrets);
-    return secrets && i < g->n_workers ? &secrets[i] : NULL;
+    return secrets && i < g->n_secrets ? &secrets[i] : NULL;
 }
 
 static void *server_gate_run(void *arg)
@@ -49,7 +49,6 @@ ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_wor
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a gate"));
     ps_server_gate *g = *out;
-    g->n_workers = n_workers;
     const ps_gate_options o = {.zmq_context = zmq_context,
                                .n_members = 2 * n_workers, // each may connect again
                                .patience_ms = PS_GATE_PATIENCE_MS,
@@ -76,9 +75,9 @@ ps_err ps_server_gate_start(ps_server_gate *g)
     return PS_OK;
 }
 
-void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets, int n_workers)
+void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets, int n)
 {
-    g->n_workers = n_workers; // the thread reads it only once it has the secrets
+    g->n_secrets = n; // the thread reads it only once it has the secrets
     atomic_store(&g->secrets, secrets);
     ps_event_set(&g->wake);
 }

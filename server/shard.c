@@ -10,6 +10,7 @@
 #include "log.h"
 #include "mem.h"
 #include "net.h"
+#include "shard_readers.h"
 #include "shard_rows.h"
 #include "shard_state.h"
 #include "thread.h"
@@ -528,8 +529,9 @@ ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
         .n_frames = f->n - 1,
     };
     ps_wire_header h;
-    ps_frame_class class = ps_frame_check(&s->rules, &v, &h);
     ps_counter_add(&s->bytes_received, v.header_bytes + v.payload_bytes);
+    if (ps_frame_is_readers(&s->rules, &v)) return ps_shard_readers_take(s, &v, f);
+    ps_frame_class class = ps_frame_check(&s->rules, &v, &h);
     if (class == PS_FRAME_STRANGER) {
         drop_stranger(s);
         return PS_OK;
@@ -745,6 +747,7 @@ static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
         .epoch = ps_member_epoch(s->member),
         .n_workers = (uint32_t)s->o.n_workers,
         .secrets = roster->secrets,
+        .readers = &roster->secrets[s->o.n_workers],
         .n_groups = n_groups,
     };
     for (uint32_t r = 0; r < s->rules.n_workers; r++)

@@ -66,6 +66,7 @@ struct ps_shard_rows {
     uint32_t n_pushed;    // of the present one
     bool touched;         // `steps` has all that is pulled in it
     bool coded;           // a table has a codec
+    bool begun;           // the steps have
     rows_message spare[SPARE_MOST]; // memory for messages to come
     int n_spare;
     float *out;        // scratch: an answer
@@ -713,6 +714,7 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     case PS_MSG_RETURN_ROWS:
         return rows_return(s, rank, m);
     case PS_MSG_PULL_ROWS:
+        s->rows->begun = true;
         if (m->step > s->rows->step && !again) return rows_take_early(s, rank, m);
         return rows_is_early_number(&s->rows->peers[rank], m->number)
                    ? PS_OK
@@ -722,6 +724,7 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     case PS_MSG_LOAD_ROWS:
         return again ? rows_answer(s, rank, m, NULL, 0) : rows_load(s, rank, m);
     default:
+        s->rows->begun = true;
         if (!again) return rows_push(s, rank, m);
         return m->number ==
                        s->rows->peers[rank].push.number // its step is not applied yet
@@ -847,6 +850,61 @@ ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     PS_TRY(rows_go_on(s));
     return s->peers[h->rank].owed ? ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0)
                                   : PS_OK;
+}
+
+/* ---- readers ---- */
+
+bool ps_shard_rows_have_begun(const ps_shard *s)
+{
+    return s->rows->begun;
+}
+
+ps_err ps_shard_rows_tell_tables(const ps_shard *s, ps_mp_writer *w)
+{
+    const ps_shard_rows *r = s->rows;
+    const ps_row_spec **specs;
+    PS_TRY(ps_mem_zalloc(&specs, r->n, sizeof *specs, "embedding tables"));
+    for (uint32_t t = 0; t < r->n; t++)
+        specs[t] = &r->tables[t].spec;
+    ps_rows_tables_write(w, s->o.plan->n_shards, specs, r->n);
+    free(specs);
+    return ps_mp_writer_end(w);
+}
+
+/* Elements of the rows that are asked for. */
+static ps_err rows_look_size(const ps_shard_rows *r, const ps_rows_ask *ask, uint64_t *n)
+{
+    const uint64_t *ids = ask->ids;
+    *n = 0;
+    for (uint32_t t = 0; t < r->n; t++) {
+        PS_TRY(rows_check_owner(&r->tables[t], ask->counts[t], ids));
+        *n += (uint64_t)ask->counts[t] * r->tables[t].spec.dim;
+        ids += ask->counts[t];
+    }
+    if (*n <= PS_WIRE_READ_BYTES / sizeof(float)) return PS_OK;
+    return ps_err_set(PS_ERR_PROTOCOL, "READ_ROWS of %" PRIu64 " rows: they are too many",
+                      ask->n);
+}
+
+ps_err ps_shard_rows_look(ps_shard *s, const void *body, uint64_t bytes, const void **out,
+                          uint64_t *out_bytes, uint64_t *step)
+{
+    ps_shard_rows *r = s->rows;
+    ps_rows_ask ask;
+    uint64_t n;
+    PS_TRY(ps_rows_ask_read(body, bytes, r->n, &ask));
+    PS_TRY(rows_look_size(r, &ask, &n));
+    PS_TRY(rows_room(r, n));
+    float *at = r->out;
+    for (uint32_t t = 0; t < r->n; t++) {
+        ps_row_table_read(&r->tables[t], ask.counts[t], ask.ids, at);
+        ask.ids += ask.counts[t];
+        at += (uint64_t)ask.counts[t] * r->tables[t].spec.dim;
+    }
+    *out = r->out;
+    *out_bytes = n * sizeof(float);
+    *step = r->step;
+    return PS_OK;
 }
 
 /* ---- workers that have left ---- */

@@ -14,6 +14,17 @@ void ps_shard_rows_close(ps_shard *s); // safe after a failed open
  * frame was checked. PROTOCOL; NUMERIC and NOMEM as ps_row_table_apply. */
 ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f);
 
+/* For readers. Whether the job's steps have begun: before, rows may still come from a
+ * file or a point. */
+bool ps_shard_rows_have_begun(const ps_shard *s);
+/* A TABLES. The bytes are w's. NOMEM. */
+ps_err ps_shard_rows_tell_tables(const ps_shard *s, ps_mp_writer *w);
+/* The rows that a READ_ROWS asks for, as they are between two steps; changes nothing.
+ * *out (*bytes) is valid until the next message; *step: steps that they have made.
+ * PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_look(ps_shard *s, const void *body, uint64_t bytes, const void **out,
+                          uint64_t *out_bytes, uint64_t *step);
+
 /* Some workers have left: ARG if another one waits for what they will never send. */
 ps_err ps_shard_rows_check_left(const ps_shard *s);
 

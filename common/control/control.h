@@ -24,11 +24,15 @@
  *              process was started before); name: job; text: program version; value: a
  *              roster entry and the hashes of the configuration's sections. Repeated
  *              until it is answered
+ *   READER     the process wants to read rows (wire.h), and to be no member. name: job;
+ *              "": any; text: program version. Repeated until it is answered
  *
  *   door -> process
  *   ADMIT      port of the members' ROUTER; value: the secret
  *   REFUSE     1 if it may ask again soon; text: why the process cannot join, without
  *              details of the job
+ *   SERVERS    to a reader: value: an array of the readers' secret and the endpoints of
+ *              all shards, in their order
  *
  *   member -> coordinator
  *   HERE       the first message. Repeated every heartbeat until WELCOME
@@ -80,7 +84,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 8,
+    PS_CONTROL_VERSION = 9,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 6,
     PS_CONTROL_NAME_MAX = 256,
@@ -108,6 +112,7 @@ enum {
     X(CLOCK, 13, 1, 0, 0, 0)                                                             \
     X(PACE, 14, 3, 0, 0, 1)                                                              \
     X(PUSHED, 15, 6, 0, 0, 0)                                                            \
+    X(READER, 16, 0, 1, 1, 0)                                                            \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 6, 0, 0, 1)                                                           \
@@ -120,7 +125,8 @@ enum {
     X(CLOCK_IS, 41, 2, 0, 0, 0)                                                          \
     X(STRAGGLER, 42, 3, 0, 0, 0)                                                         \
     X(ORDER, 43, 1, 0, 0, 1)                                                             \
-    X(CLOSE, 44, 1, 0, 0, 0)
+    X(CLOSE, 44, 1, 0, 0, 0)                                                             \
+    X(SERVERS, 45, 0, 0, 0, 1)
 
 typedef enum ps_control_kind {
 #define PS_CONTROL_ENUM(name, number, numbers, has_name, has_text, has_value)            \

@@ -11,8 +11,8 @@
  *   entry:  [role, rank, host, boot id, net ns, [endpoint, ...]]
  *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank, secrets]
  *
- * secrets: those of the workers, one after another, in a server's roster. Empty in a
- * worker's.
+ * secrets: those of the workers, one after another, and the readers' (wire.h), in a
+ * server's roster. Empty in a worker's.
  */
 #ifndef PS_ROSTER_H
 #define PS_ROSTER_H
@@ -43,7 +43,7 @@ typedef struct ps_roster {
     uint32_t epoch; // counts epochs of one nonce; always 1 today
     int n_servers, n_workers;
     ps_roster_entry *servers, *workers; // by rank
-    ps_secret *secrets; // the workers', by rank; NULL in a worker's roster
+    ps_secret *secrets; // the workers', by rank, then the readers'; NULL in a worker's
 } ps_roster;
 
 void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e);

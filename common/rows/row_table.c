@@ -145,7 +145,8 @@ static void table_find(const ps_row_table *table, id_block *b, float *out)
     }
 }
 
-void ps_row_table_read(ps_row_table *table, uint64_t n, const uint64_t *ids, float *out)
+void ps_row_table_read(const ps_row_table *table, uint64_t n, const uint64_t *ids,
+                       float *out)
 {
     const uint64_t n_blocks = (n + BLOCK - 1) / BLOCK;
     id_block blocks[N_BLOCKS];

@@ -110,7 +110,8 @@ void ps_row_table_fini(ps_row_table *table); // safe on a zeroed one
 bool ps_row_table_owns(const ps_row_table *table, uint64_t id);
 
 /* out (n, dim) becomes the weights of the ids, any ids. Stores nothing. */
-void ps_row_table_read(ps_row_table *table, uint64_t n, const uint64_t *ids, float *out);
+void ps_row_table_read(const ps_row_table *table, uint64_t n, const uint64_t *ids,
+                       float *out);
 
 /* Whether applying the step, whose PULLs of all ranks are in, may change the row of an
  * id: it has a gradient, or the row may be dropped at the end of step s. */

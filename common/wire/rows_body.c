@@ -1,7 +1,10 @@
 #include "rows_body.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "mem.h"
 
 #define WORD sizeof(uint64_t)
 
@@ -249,4 +252,67 @@ ps_err ps_rows_return_read(const void *body, uint64_t bytes, ps_rows_return *out
                             .manifest = rows_at(body, 2 * WORD + folder),
                             .manifest_bytes = bytes - 2 * WORD - folder};
     return PS_OK;
+}
+
+/* ---- readers ---- */
+
+uint64_t ps_rows_ask_head(uint32_t n_tables)
+{
+    return ps_rows_aligned(n_tables * sizeof(uint32_t));
+}
+
+ps_err ps_rows_ask_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                        ps_rows_ask *out)
+{
+    const uint64_t head = ps_rows_ask_head(n_tables);
+    if (bytes < head) return rows_malformed("READ_ROWS", bytes);
+    *out = (ps_rows_ask){.counts = body, .ids = rows_at(body, head)};
+    for (uint32_t t = 0; t < n_tables; t++)
+        out->n += out->counts[t];
+    return bytes == head + out->n * WORD ? PS_OK : rows_malformed("READ_ROWS", bytes);
+}
+
+void ps_rows_tables_write(ps_mp_writer *w, uint32_t n_shards,
+                          const ps_row_spec *const *specs, uint32_t n)
+{
+    ps_mp_write_array(w, 1 + (size_t)n);
+    ps_mp_write_uint(w, n_shards);
+    for (uint32_t t = 0; t < n; t++) {
+        ps_mp_writer one;
+        ps_mp_writer_init(&one);
+        ps_row_spec_write(&one, specs[t]);
+        if (ps_mp_writer_end(&one) != PS_OK) w->failed = true;
+        ps_mp_write_bin(w, one.base, one.used);
+        ps_mp_writer_fini(&one);
+    }
+}
+
+static ps_err rows_tables_read(ps_mp_reader *r, uint64_t bytes, ps_row_spec *specs,
+                               uint32_t n)
+{
+    for (uint32_t t = 0; t < n && !r->failed; t++) {
+        size_t size;
+        const void *spec = ps_mp_read_bin(r, &size, bytes);
+        if (r->failed) break;
+        PS_TRY(ps_row_spec_read(spec, size, "TABLES", &specs[t]));
+        if (specs[t].number != t) r->failed = true;
+    }
+    return ps_mp_reader_end(r) ? PS_OK : rows_malformed("TABLES", bytes);
+}
+
+ps_err ps_rows_tables_read(const void *body, uint64_t bytes, uint32_t *n_shards,
+                           ps_row_spec **specs, uint32_t *n)
+{
+    ps_mp_reader r;
+    ps_mp_reader_init(&r, body, bytes);
+    const size_t items = ps_mp_read_array(&r, 1 + PS_ROW_TABLES_MAX);
+    *n_shards = (uint32_t)ps_mp_read_uint(&r, UINT32_MAX);
+    if (r.failed || items == 0 || *n_shards == 0) return rows_malformed("TABLES", bytes);
+    *n = (uint32_t)(items - 1);
+    PS_TRY(ps_mem_zalloc(specs, items, sizeof **specs, "embedding tables"));
+    const ps_err err = rows_tables_read(&r, bytes, *specs, *n);
+    if (err == PS_OK) return PS_OK;
+    free(*specs);
+    *specs = NULL;
+    return err;
 }

@@ -28,6 +28,13 @@
  *     ROWS     1 u64: all is as it was at the point; 0: the shard has it not, and the
  *              manifest has no files
  */
+/* Of readers, whose messages are whole:
+ *
+ *   TABLES     a MessagePack array: shards of the job; a map (row_spec.h) of each table,
+ *              as bytes
+ *   READ_ROWS  ids of each table (T u32); the ids, table after table
+ *     READ     their rows, float32, in that order, whatever the table's codec
+ */
 #ifndef PS_ROWS_BODY_H
 #define PS_ROWS_BODY_H
 
@@ -35,7 +42,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "err.h"
+#include "row_spec.h"
 
 /* Of an arena that a worker shares with the shards of its host, instead of ids, rows and
  * gradients in bodies. Only what is used takes memory. */
@@ -116,6 +123,15 @@ typedef struct ps_rows_return {
     uint64_t folder_bytes, manifest_bytes;
 } ps_rows_return;
 
+typedef struct ps_rows_ask { // READ_ROWS
+    const uint32_t *counts;  // (T)
+    const uint64_t *ids;     // (n)
+    uint64_t n;              // of all tables
+} ps_rows_ask;
+
+/* Bytes before the ids of a READ_ROWS. */
+uint64_t ps_rows_ask_head(uint32_t n_tables);
+
 /* Bytes before the ids or places, before the gradients. */
 uint64_t ps_rows_pull_head(uint32_t n_tables);
 uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls);
@@ -153,5 +169,14 @@ ps_err ps_rows_keep_read(const void *body, uint64_t bytes, ps_rows_keep *out);
 ps_err ps_rows_kept_read(const void *body, uint64_t bytes, uint32_t n_tables,
                          ps_rows_kept *out);
 ps_err ps_rows_return_read(const void *body, uint64_t bytes, ps_rows_return *out);
+ps_err ps_rows_ask_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                        ps_rows_ask *out);
+
+/* TABLES. specs (n) in the order of their numbers. Reading: *specs is owned by the caller
+ * (free()); PROTOCOL, ARG, NOMEM. */
+void ps_rows_tables_write(ps_mp_writer *w, uint32_t n_shards,
+                          const ps_row_spec *const *specs, uint32_t n);
+ps_err ps_rows_tables_read(const void *body, uint64_t bytes, uint32_t *n_shards,
+                           ps_row_spec **specs, uint32_t *n);
 
 #endif

@@ -32,7 +32,8 @@ enum field {
         N_FIELDS = 17,
     RANGE = STEP | CHUNK | CODEC | COUNT,
     NEW = RANGE | CREDIT | SCALE | FLAGS,
-    PIECE = STEP | COUNT | MESSAGE | AT
+    PIECE = STEP | COUNT | MESSAGE | AT,
+    WHOLE = COUNT | MESSAGE
 };
 
 static const unsigned says[] = {
@@ -61,11 +62,16 @@ static const unsigned says[] = {
     [PS_MSG_STATE] = RANGE | CREDIT | ARRAY,
     [PS_MSG_RESTORED] = CHUNK | CREDIT | ARRAY,
     [PS_MSG_ROWS] = PIECE | CREDIT,
+    [PS_MSG_ASK_TABLES] = MESSAGE,
+    [PS_MSG_READ_ROWS] = WHOLE,
+    [PS_MSG_TABLES] = WHOLE,
+    [PS_MSG_READ] = WHOLE | STEP,
+    [PS_MSG_SOON] = MESSAGE,
 };
 
 typedef struct kind_rule {
     const char *name;
-    enum { SHARD, WORKER } sender;
+    enum { SHARD, WORKER, READER } sender;
     bool payload;
 } kind_rule;
 
@@ -166,6 +172,12 @@ bool ps_wire_from_worker(int kind)
 {
     const kind_rule *rule = rule_of(kind);
     return rule && rule->sender == WORKER;
+}
+
+bool ps_wire_from_reader(int kind)
+{
+    const kind_rule *rule = rule_of(kind);
+    return rule && rule->sender == READER;
 }
 
 const char *ps_wire_kind_name(int kind)

@@ -53,6 +53,19 @@
  *          all tables can go back
  *   RETURN_ROWS  goes back to it
  *
+ * A reader is a process that is no member: it has the readers' secret (roster.h), reads
+ * rows, and changes nothing. Its routing id has that secret and a number of its own
+ * (wire_socket.h), and its rank is PS_WIRE_READER. It numbers its messages, each of
+ * which is answered once, at once, by its number; it asks again where no answer comes.
+ *
+ *   reader -> shard                    shard -> reader
+ *   ASK_TABLES                         TABLES  which tables the job has
+ *   READ_ROWS  ids, by table           READ    the rows after `step` steps of the rows
+ *                                      SOON    the job has not begun its steps: its rows
+ *                                              may still come from a file
+ *                                      ERROR   frame 2: UTF-8; of the reader's message
+ *                                              alone: the job goes on
+ *
  * A worker numbers its messages of rows to a shard, and the shard answers each once, in
  * that order. `step` counts the steps of the rows: a PULL_ROWS of step s is answered when
  * all workers' PUSH_ROWS of step s - 1 are applied. After a RETURN_ROWS the step is that
@@ -101,10 +114,15 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 7, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 8, PS_WIRE_HEADER_MAX = 80 };
 
 /* Bytes of a body of rows, and of a piece of it, at most. */
 enum { PS_WIRE_BODY_BYTES = 1 << 30, PS_WIRE_PIECE_BYTES = 256 << 10 };
+
+/* Of readers: the body of READ_ROWS, and the rows that answer it, at most. They keep the
+ * workers waiting for a few milliseconds. */
+enum { PS_WIRE_ASKED_BYTES = 128 << 10, PS_WIRE_READ_BYTES = 4 << 20 };
+#define PS_WIRE_READER UINT32_MAX
 
 /* `flags` in WEIGHTS, where workers go on at their own pace: with these weights all
  * workers rest; and the job is over; the gradient that they answer did not count. */
@@ -139,7 +157,12 @@ enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE =
     X(LEFT, 22, SHARD, false)                                                            \
     X(STATE, 23, SHARD, true)                                                            \
     X(RESTORED, 24, SHARD, false)                                                        \
-    X(ROWS, 25, SHARD, true)
+    X(ROWS, 25, SHARD, true)                                                             \
+    X(ASK_TABLES, 26, READER, false)                                                     \
+    X(READ_ROWS, 27, READER, true)                                                       \
+    X(TABLES, 28, SHARD, true)                                                           \
+    X(READ, 29, SHARD, true)                                                             \
+    X(SOON, 30, SHARD, false)
 
 typedef enum ps_msg_kind {
 #define PS_MSG_ENUM(name, number, sender, payload) PS_MSG_##name = number,
@@ -186,8 +209,9 @@ typedef struct ps_wire_header {
         struct { // FETCH, STATE, RESTORE, RESTORED
             uint64_t array;
         } state;
-        struct {             // of rows, by number PULL_ROWS to RETURN_ROWS; ROWS
-            uint64_t number; // of the worker's message to this shard, from 1
+        struct {             // of rows, by number PULL_ROWS to RETURN_ROWS; ROWS;
+                             // of and to readers
+            uint64_t number; // of the sender's message to this shard, from 1
             uint64_t at;     // of the piece in the body
         } rows;
         struct {              // STALE
@@ -219,6 +243,8 @@ static inline bool ps_wire_is_rows(int kind)
 }
 /* Whether workers send the kind; otherwise shards do, or it is unknown. */
 bool ps_wire_from_worker(int kind);
+/* Whether readers send the kind. */
+bool ps_wire_from_reader(int kind);
 const char *ps_wire_kind_name(int kind);
 
 #endif

@@ -24,6 +24,20 @@ int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
     return rank;
 }
 
+void ps_wire_reader_id(const ps_secret *secret, uint64_t number,
+                       uint8_t out[PS_WIRE_READER_ID_BYTES])
+{
+    ps_wire_id(PS_WIRE_READER, secret, out);
+    memcpy(out + PS_WIRE_ID_BYTES, &number, sizeof number);
+}
+
+bool ps_wire_id_is_readers(const void *id, size_t bytes, const ps_secret *secret)
+{
+    const uint8_t *p = id;
+    return bytes == PS_WIRE_READER_ID_BYTES &&
+           ps_secret_is(secret, p + 4, sizeof secret->bytes);
+}
+
 static ps_err wire_socket_failure(const char *what)
 {
     return ps_err_set(PS_ERR_NET, "%s: %s", what, zmq_strerror(zmq_errno()));

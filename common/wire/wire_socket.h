@@ -18,6 +18,12 @@ void ps_wire_id(uint32_t rank, const ps_secret *secret, uint8_t out[PS_WIRE_ID_B
 int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
                         uint32_t n);
 
+/* A reader's: PS_WIRE_READER, the readers' secret, and a number of its own, drawn. */
+enum { PS_WIRE_READER_ID_BYTES = PS_WIRE_ID_BYTES + 8 };
+void ps_wire_reader_id(const ps_secret *secret, uint64_t number,
+                       uint8_t out[PS_WIRE_READER_ID_BYTES]);
+bool ps_wire_id_is_readers(const void *id, size_t bytes, const ps_secret *secret);
+
 /* One received message. Its frames are valid messages from open to close. */
 typedef struct ps_wire_frames {
     zmq_msg_t id, header, payload;

@@ -20,8 +20,9 @@ static struct {
     ps_model_spec spec;
     ps_plan plan;
     ps_step_rule rule;
-    void *context, *worker[WORKERS];
-    ps_secret secrets[WORKERS];
+    void *context, *worker[WORKERS], *reader;
+    uint8_t reader_id[PS_WIRE_READER_ID_BYTES];
+    ps_secret secrets[WORKERS], readers;
     ps_shared_mem arena; // worker 1's
     ps_shard shard;
 } t;
@@ -63,12 +64,20 @@ static void open_shard_with(ps_rows_keeper *keeper)
         assert_int_equal(zmq_connect(t.worker[r], "inproc://shard"), 0);
         s->peers[r].joined = true;
     }
+    memset(t.readers.bytes, 'r', sizeof t.readers.bytes);
+    ps_wire_reader_id(&t.readers, 9, t.reader_id);
+    const ps_zsock_options dealer = {.type = ZMQ_DEALER,
+                                     .routing_id = t.reader_id,
+                                     .routing_id_bytes = sizeof t.reader_id};
+    assert_ok(ps_zsock_open(t.context, &dealer, &t.reader));
+    assert_int_equal(zmq_connect(t.reader, "inproc://shard"), 0);
     s->rules = (ps_frame_rules){.plan = &t.plan,
                                 .table = &t.spec.table,
                                 .codec = &s->codec,
                                 .nonce = NONCE,
                                 .n_workers = WORKERS,
-                                .secrets = t.secrets};
+                                .secrets = t.secrets,
+                                .readers = &t.readers};
     assert_ok(ps_row_figures_init(&s->tables));
     assert_ok(ps_shard_rows_open(s, &table, 1));
     assert_ok(ps_shared_mem_init_sparse(&t.arena, PS_ROWS_ARENA_BYTES, "rows"));
@@ -89,6 +98,7 @@ static void close_shard(void)
     ps_shared_mem_fini(&t.arena);
     for (uint32_t r = 0; r < WORKERS; r++)
         ps_zsock_close(&t.worker[r]);
+    ps_zsock_close(&t.reader);
     ps_zsock_close(&t.shard.router);
     zmq_ctx_term(t.context);
     ps_shard_memory_fini(&t.shard);
@@ -103,6 +113,7 @@ typedef struct message {
     ps_wire_header h;
     uint8_t body[256] __attribute__((aligned(8)));
     size_t bytes; // of the payload
+    bool no_payload;
 } message;
 
 static message message_of(int kind, uint32_t rank, uint64_t number, uint64_t step,
@@ -149,21 +160,26 @@ static message push(uint32_t rank, uint64_t number, uint64_t step, float value)
     return push_of(rank, number, step, 1, IDS * DIM, value);
 }
 
-static ps_err hand_in(const message *m)
+static ps_err hand_in_from(const message *m, const void *id, size_t id_bytes)
 {
     ps_wire_frames f;
     uint8_t header[PS_WIRE_HEADER_MAX];
     size_t n;
     ps_wire_frames_open(&f);
     ps_wire_encode(&m->h, header, &n);
-    assert_ok(ps_zsock_msg_copy(&f.id, t.shard.peers[m->h.rank].id, PS_WIRE_ID_BYTES));
+    assert_ok(ps_zsock_msg_copy(&f.id, id, id_bytes));
     assert_ok(ps_zsock_msg_copy(&f.header, header, n));
     assert_ok(ps_zsock_msg_copy(&f.payload, m->body, m->bytes));
-    f.n = 3;
-    f.has_payload = true;
+    f.n = m->no_payload ? 2 : 3;
+    f.has_payload = !m->no_payload;
     const ps_err err = ps_shard_take_message(&t.shard, &f);
     ps_wire_frames_close(&f);
     return err;
+}
+
+static ps_err hand_in(const message *m)
+{
+    return hand_in_from(m, t.shard.peers[m->h.rank].id, PS_WIRE_ID_BYTES);
 }
 
 /* The worker's next ROWS of a message, which has n numbers, all `value`. */
@@ -669,6 +685,175 @@ TEST(random_messages)
     }
     if (n_refused < 1000 || n_refused > 19900)
         fail_msg("%d of 20000 were refused", n_refused);
+    close_shard();
+}
+
+/* ---- readers ---- */
+
+static message reads(uint64_t number, const uint64_t wanted[IDS])
+{
+    const uint32_t count = IDS;
+    const size_t head = ps_rows_ask_head(1);
+    message m = message_of(PS_MSG_READ_ROWS, PS_WIRE_READER, number, 0,
+                           head + IDS * sizeof *wanted);
+    memcpy(m.body, &count, sizeof count);
+    memcpy(m.body + head, wanted, IDS * sizeof *wanted);
+    return m;
+}
+
+static ps_err read_in(const message *m)
+{
+    return hand_in_from(m, t.reader_id, sizeof t.reader_id);
+}
+
+/* The reader's next message, which f holds: *h. */
+static void reader_hears(ps_wire_frames *f, ps_wire_header *h)
+{
+    bool got;
+    ps_wire_frames_open(f);
+    assert_ok(ps_wire_recv(t.reader, false, f, &got));
+    assert_true(got);
+    assert_ok(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), h));
+}
+
+/* All numbers of the rows that it gets are `value`, after `step` steps. */
+static void expect_read(uint64_t number, uint64_t step, float value)
+{
+    ps_wire_frames f;
+    ps_wire_header h;
+    message m = reads(number, ids);
+    assert_ok(read_in(&m));
+    reader_hears(&f, &h);
+    assert_int_equal(h.kind, PS_MSG_READ);
+    assert_int_equal(h.rows.number, number);
+    assert_int_equal(h.step, step);
+    assert_int_equal(zmq_msg_size(&f.payload), IDS * DIM * sizeof value);
+    for (size_t i = 0; i < IDS * DIM; i++) {
+        float at;
+        memcpy(&at, (char *)zmq_msg_data(&f.payload) + i * sizeof at, sizeof at);
+        assert_true(at == value);
+    }
+    ps_wire_frames_close(&f);
+}
+
+static void expect_kind(const message *m, int kind, const char *words)
+{
+    ps_wire_frames f;
+    ps_wire_header h;
+    char text[512] = "";
+    assert_ok(read_in(m));
+    reader_hears(&f, &h);
+    assert_int_equal(h.kind, kind);
+    if (f.has_payload && zmq_msg_size(&f.payload) < sizeof text)
+        memcpy(text, zmq_msg_data(&f.payload), zmq_msg_size(&f.payload));
+    if (!strstr(text, words)) fail_msg("%s", text);
+    ps_wire_frames_close(&f);
+}
+
+static uint64_t rows_stored(void)
+{
+    return ps_counter_get(&t.shard.rows_now);
+}
+
+/* Rows as they are between two steps. Nothing is stored for an id that is read. */
+TEST(a_reader_sees_whole_steps_and_changes_nothing)
+{
+    open_shard();
+    const message early = reads(1, ids);
+    expect_kind(&early, PS_MSG_SOON, "");
+    for (uint32_t r = 0; r < WORKERS; r++)
+        send(pull(r, 1, 0, ids));
+    expect_read(2, 0, 1);
+    send(push(0, 2, 0, 0.25f));
+    expect_read(3, 0, 1);
+    send(push(1, 2, 0, 0.75f));
+    expect_read(4, 1, 0.5f); // 1 - 0.5 (0.25 + 0.75)
+    const uint64_t others[IDS] = {100, 200, 300};
+    const message unknown = reads(5, others);
+    expect_kind(&unknown, PS_MSG_READ, "");
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        send(pull(r, 3, 1, ids));
+        send(push(r, 4, 1, 0.5f));
+    }
+    expect_read(6, 2, 0);
+    assert_int_equal(rows_stored(), IDS);
+    close_shard();
+}
+
+TEST(a_reader_is_told_the_tables)
+{
+    ps_wire_frames f;
+    ps_wire_header h;
+    ps_row_spec *specs;
+    uint32_t n_shards, n;
+    message m = message_of(PS_MSG_ASK_TABLES, PS_WIRE_READER, 1, 0, 0);
+    m.no_payload = true;
+    open_shard();
+    assert_ok(read_in(&m));
+    reader_hears(&f, &h);
+    assert_int_equal(h.kind, PS_MSG_TABLES);
+    assert_ok(ps_rows_tables_read(zmq_msg_data(&f.payload), zmq_msg_size(&f.payload),
+                                  &n_shards, &specs, &n));
+    assert_int_equal(n_shards, 1);
+    assert_int_equal(n, 1);
+    assert_int_equal(ps_row_spec_hash(&specs[0]), ps_row_spec_hash(&table));
+    free(specs);
+    ps_wire_frames_close(&f);
+    close_shard();
+}
+
+/* What is wrong with a reader's message is the reader's affair: the job goes on. */
+TEST(a_reader_that_breaks_a_rule_is_refused)
+{
+    open_shard();
+    send(pull(0, 1, 0, ids));
+    message m = reads(1, ids);
+    m.h.nonce++;
+    expect_kind(&m, PS_MSG_ERROR, "of another job");
+    m = reads(1, ids);
+    m.h.version++;
+    expect_kind(&m, PS_MSG_ERROR, "protocol version");
+    m = reads(1, ids);
+    m.h.kind = PS_MSG_PUSH_ROWS;
+    expect_kind(&m, PS_MSG_ERROR, "PUSH_ROWS, which readers do not send");
+    m = reads(1, ids);
+    m.h.count--;
+    expect_kind(&m, PS_MSG_ERROR, "a READ_ROWS of 2 frames, with 32 bytes");
+    m = reads(1, ids);
+    m.no_payload = true;
+    expect_kind(&m, PS_MSG_ERROR, "a READ_ROWS of 1 frames");
+    m = reads(1, ids);
+    m.body[0]++;
+    expect_kind(&m, PS_MSG_ERROR, "READ_ROWS of 32 bytes that is malformed");
+    expect_read(2, 0, 1);
+    close_shard();
+}
+
+/* Whatever readers send, they are answered, and the workers' step is the same. */
+TEST(random_messages_of_readers)
+{
+    ps_mt19937 rng;
+    ps_mt19937_seed(&rng, 5);
+    open_shard();
+    for (uint32_t r = 0; r < WORKERS; r++)
+        send(pull(r, 1, 0, ids));
+    for (int i = 0; i < 5000; i++) {
+        const uint32_t draw = ps_mt19937_u32(&rng);
+        message m = reads(i, ids);
+        if (draw & 1) m.h.kind = (uint8_t)((draw >> 1) % 34);
+        if (draw & 64) m.body[(draw >> 7) % m.bytes] ^= (uint8_t)(1u << (draw >> 20) % 8);
+        if (draw & 4096) m.h.count = m.bytes = (draw >> 13) % sizeof m.body;
+        m.no_payload = (draw >> 28) == 0;
+        ps_wire_frames f;
+        ps_wire_header h;
+        assert_ok(read_in(&m));
+        reader_hears(&f, &h);
+        ps_wire_frames_close(&f);
+    }
+    send(push(0, 2, 0, 0.25f));
+    send(push(1, 2, 0, 0.75f));
+    expect_read(9000, 1, 0.5f);
+    assert_int_equal(rows_stored(), IDS);
     close_shard();
 }
 

@@ -33,6 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_rows_keep keep;
     ps_rows_kept kept;
     ps_rows_return back;
+    ps_rows_ask ask;
+    ps_row_spec *specs;
+    uint32_t n_shards, n_specs;
     volatile uint64_t sum = 0;
     if (ps_rows_pull_read(body, n, n_tables, &pull) == PS_OK)
         sum = (pull.places ? sum_of(pull.places, n_tables * sizeof *pull.places)
@@ -55,6 +58,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ps_rows_return_read(body, n, &back) == PS_OK)
         sum = sum_of(back.folder, back.folder_bytes) +
               sum_of(back.manifest, back.manifest_bytes);
+    if (ps_rows_ask_read(body, n, n_tables, &ask) == PS_OK)
+        sum = sum_of(ask.ids, ask.n * 8) + sum_of(ask.counts, n_tables * 4ul);
+    if (ps_rows_tables_read(body, n, &n_shards, &specs, &n_specs) == PS_OK) {
+        sum = sum_of(specs, n_specs * sizeof *specs);
+        free(specs);
+    }
     (void)sum;
     free(body);
     return 0;

@@ -99,6 +99,62 @@ TEST_WITH(a_key_of_another_role_takes_no_place, peer_open_with_keys, peer_close)
     ps_zsock_close(&successor);
 }
 
+static void ask_to_read(void *door, const char *job)
+{
+    ps_control c = {.kind = PS_CONTROL_READER};
+    assert_ok(ps_control_set_name(&c, job));
+    peer_send(door, &c);
+}
+
+PEER_TEST(a_reader_waits_until_the_job_runs)
+{
+    void *door = peer_dial(1);
+    ask_to_read(door, "");
+    const ps_control no = peer_await(door, PS_CONTROL_REFUSE);
+    peer_assert_says(no.text, "the job has not all its members yet");
+    assert_int_equal(no.for_now, 1);
+    ask_to_read(door, "other");
+    const ps_control never = peer_await(door, PS_CONTROL_REFUSE);
+    peer_assert_says(never.text, "another job runs here");
+    assert_int_equal(never.for_now, 0);
+    assert_int_equal(never.nonce, 0);
+    ps_zsock_close(&door);
+}
+
+/* Its secret is for the shards: the members' ROUTER takes nothing from it. */
+PEER_JOB_TEST(a_reader_learns_where_the_shards_are)
+{
+    zmq_msg_t part;
+    ps_control c;
+    ps_secret secret;
+    size_t bytes;
+    int n;
+    void *door = peer_dial(99);
+    ask_to_read(door, "job");
+    assert_ok(ps_zsock_recv(door, ps_deadline_in_ms(20000), &part, 1, &n));
+    assert_int_equal(n, 1);
+    assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
+    assert_int_equal(c.kind, PS_CONTROL_SERVERS);
+    assert_int_equal(c.nonce, peer_nonce);
+    ps_mp_reader r;
+    ps_mp_reader_init(&r, c.value, c.bytes);
+    assert_true(ps_mp_read_array(&r, 100) >= 1);
+    const void *told = ps_mp_read_bin(&r, &bytes, sizeof secret);
+    assert_int_equal(bytes, sizeof secret);
+    memcpy(&secret, told, sizeof secret);
+    zmq_msg_close(&part);
+    for (int i = 0; i < 3; i++)
+        assert_memory_not_equal(&secret, &peer_admissions[i].secret, sizeof secret);
+    void *reader = peer_dial_members(peer_admissions[0].port, &secret, 0, 0);
+    ps_control put = {.kind = PS_CONTROL_PUT, .nonce = peer_nonce, .request = 1};
+    assert_ok(ps_control_set_name(&put, "job/total_steps"));
+    peer_send(reader, &put);
+    peer_assert_silent(reader);
+    peer_assert_alive(peer_sockets);
+    ps_zsock_close(&reader);
+    ps_zsock_close(&door);
+}
+
 PEER_TEST(a_rank_is_given_once)
 {
     void *first = peer_dial(1), *twin = peer_dial(2), *third = peer_dial(3);
@@ -215,7 +271,7 @@ PEER_PATIENT_JOB_TEST(strangers_are_not_answered_and_change_nothing)
 PEER_TEST(another_version_is_told_so)
 {
     void *stranger = peer_dial(9);
-    static const uint8_t future[] = {0x94, 9, 1, 0, 0};
+    static const uint8_t future[] = {0x94, PS_CONTROL_VERSION + 1, 1, 0, 0};
     peer_send_bytes(stranger, future, sizeof future);
     ps_control c = peer_await(stranger, PS_CONTROL_REFUSE);
     peer_assert_says(c.text, "another version of the protocol");
