@@ -619,6 +619,56 @@ PSTRAIN_API int pstrain_rows_return(pstrain_session *s, const char *folder,
  * start of the workers. Blocks until all have told. */
 PSTRAIN_API int pstrain_rows_kept(pstrain_session *s, uint64_t point, int *kept);
 
+/* --- reading rows of a job that runs. Since 0.5 ------------------------------------- */
+
+/* A reader is no member of the job, needs no session, and changes nothing. It asks the
+ * coordinator for the servers. Each server thread answers between two steps: all its rows
+ * of one answer have made the same steps. A call is one message to each of them, or
+ * several where it has many ids. After lost connections, and where the job is started
+ * again with the same tables, it connects anew, within timeout_ms of each call. One
+ * thread at a time. */
+typedef struct pstrain_rows_reader pstrain_rows_reader;
+
+typedef struct pstrain_rows_reader_options {
+    size_t struct_size;  /* sizeof(pstrain_rows_reader_options) */
+    const char *address; /* of the job: tcp://host:port, or file:///path */
+    const char *job;     /* its name, job.name; NULL: any */
+    const char *keys; /* of a job with keys: the folder that has worker.key, or the text
+                         of that file; NULL: none */
+    uint64_t timeout_ms;                /* of each call; 0: 30000 */
+    pstrain_interrupted_fn interrupted; /* as in pstrain_options; NULL: none */
+    void *interrupted_ctx;
+} pstrain_rows_reader_options;
+
+/* Blocks. *out is owned by the caller. PEER: the job lets no readers in (with
+ * --insecure), is another one, has ended, or has no embedding tables. TIMEOUT says what
+ * was waited for: nobody listens at the address, keys are missing, members are. */
+PSTRAIN_API int pstrain_rows_reader_open(const pstrain_rows_reader_options *options,
+                                         pstrain_rows_reader **out);
+PSTRAIN_API void pstrain_rows_reader_close(pstrain_rows_reader **reader);
+
+/* How many tables the job has. */
+PSTRAIN_API int pstrain_rows_reader_tables(const pstrain_rows_reader *reader);
+/* *table: what the table of that index is; its texts are the reader's. table_size:
+ * sizeof(pstrain_rows_table). ARG: there is no such table. */
+PSTRAIN_API int pstrain_rows_reader_table(const pstrain_rows_reader *reader, int index,
+                                          pstrain_rows_table *table, size_t table_size);
+
+typedef struct pstrain_rows_read {
+    int table;          /* index; each once in a call */
+    const int64_t *ids; /* (n) from 0 on */
+    uint64_t n;
+    float *out; /* (n, dim): rows; those that no gradient has reached are first rows */
+} pstrain_rows_read;
+
+/* n reads of read_size, sizeof(pstrain_rows_read). steps (may be NULL): how many steps
+ * the rows have made at least, and at most. Blocks. ARG: no such table, a negative id.
+ * SHAPE: the job was started again with other tables. TIMEOUT: it has ended, or does not
+ * answer. The reader can be used again after any error. */
+PSTRAIN_API int pstrain_rows_reader_read(pstrain_rows_reader *reader,
+                                         const pstrain_rows_read *reads, int n,
+                                         size_t read_size, uint64_t steps[2]);
+
 /* --- the reducer: sums of arrays of any size --------------------------------------- */
 
 typedef struct pstrain_reducer {
