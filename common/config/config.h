@@ -98,12 +98,12 @@ typedef struct ps_config_train {
 } ps_config_train;
 
 typedef struct ps_config_checkpoint {
-    int64_t every;  // optimizer steps; 0: not by their number
-    double minutes; // 0: not by time
-    int64_t keep;   // how many of the newest are kept
+    int64_t every;           // optimizer steps; 0: not by their number
+    double minutes;          // 0: not by time
+    int64_t keep;            // how many of the newest are kept
     int64_t rows_full_every; // each such one has all rows, the others what has changed
-    char *path;     // a folder; "": the run's checkpoints/
-    ps_best best;   // which of the test split's results decides
+    char *path;              // a folder; "": the run's checkpoints/
+    ps_best best;            // which of the test split's results decides
 } ps_config_checkpoint;
 
 typedef struct ps_config_data {

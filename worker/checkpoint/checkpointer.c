@@ -32,10 +32,10 @@ struct ps_checkpointer {
     char *rows, *rows_folder; // of the next snapshot, as there
     int64_t rows_written; // with and since the last one that has all rows; 0: none has
     bool no_links;        // the disk's file system has none
-    int rank, n_ranks;        // its
-    int holder;               // its second one; 0: none
-    bool taken;               // one, since it was attached
-    bool keeps_own;           // where other ranks hold all, this one keeps its own
+    int rank, n_ranks;    // its
+    int holder;           // its second one; 0: none
+    bool taken;           // one, since it was attached
+    bool keeps_own;       // where other ranks hold all, this one keeps its own
     ps_checkpoint_folder folder;
     uint64_t last_ns;   // when the last one for the disk was taken, or the job began
     uint64_t memory_ns; // when the last one of both kinds was taken; 0: never
