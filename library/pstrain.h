@@ -583,6 +583,15 @@ typedef struct pstrain_rows_page {
 } pstrain_rows_page;
 PSTRAIN_API int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page);
 
+/* Writes all rows of n tables into a safetensors file: of each NAME.ids, int64 in rising
+ * order, and NAME.weight, float32 (ids, dim). The same bytes for any number of servers. A
+ * file that is there stays until the new one is whole. Meanwhile the rows lie in files
+ * without names beside it: memory does not depend on the tables. Between two steps of the
+ * rows; one rank is enough. about: the value of the metadata `pstrain.tables`; NULL:
+ * none. Blocks. ARG: the file cannot be written; the job can go on. Since 0.5. */
+PSTRAIN_API int pstrain_rows_export(pstrain_session *s, const char *path,
+                                    const int *tables, int n, const char *about);
+
 /* A point to which all tables can go back: rows never pass through workers then. The
  * servers keep what they need for the last two points in memory, as long as their
  * processes live, also when the job fails and they join it again (recovery.rejoins). */

@@ -1,8 +1,13 @@
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "mem.h"
 #include "pstrain_state.h"
+#include "regular_file.h"
+#include "row_export.h"
 #include "row_init.h"
 
 /* --- opening ----------------------------------------------------------------------- */
@@ -274,4 +279,48 @@ int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page)
 {
     const ps_err err = pstrain_rows_enter(s, "pstrain_rows_save");
     return err == PS_OK ? rows_leave(s, rows_save_page(s, table, page)) : (int)err;
+}
+
+static ps_err rows_check_export(const pstrain_session *s, const char *path,
+                                const int *tables, int n)
+{
+    if (!path || !tables || n < 1 || n > s->own.n_rows)
+        return ps_err_set(PS_ERR_ARG, "an export of %d tables, or a NULL", n);
+    for (int i = 0; i < n; i++)
+        if (tables[i] < 0 || tables[i] >= s->own.n_rows)
+            return ps_err_set(PS_ERR_ARG, "an export of table %d of %d", tables[i],
+                              s->own.n_rows);
+    return PS_OK;
+}
+
+/* Programs may let every rank export to one path: each writes a file of its own. */
+static ps_err rows_export(pstrain_session *s, const char *path, const int *tables, int n,
+                          const char *about)
+{
+    const char *metadata[] = {"pstrain.tables", about};
+    char own[PATH_MAX];
+    PS_TRY(rows_check_export(s, path, tables, n));
+    if (snprintf(own, sizeof own, "%s.rank-%d", path, s->rank) >= (int)sizeof own)
+        return ps_err_set(PS_ERR_ARG, "%s: too long a path", path);
+    const ps_row_export_options o = {.path = own,
+                                     .specs = s->own.rows,
+                                     .tables = tables,
+                                     .n = n,
+                                     .metadata = metadata,
+                                     .n_meta = about ? 1 : 0};
+    ps_err err = ps_row_export(s->rows, &o);
+    if (err == PS_OK && rename(own, path) != 0) {
+        err = ps_err_errno(PS_ERR_IO, "%s", path);
+        unlink(own);
+    }
+    if (err == PS_OK) ps_regular_file_keep_name(path);
+    return err == PS_ERR_IO ? ps_err_prefix(PS_ERR_ARG, "rows are not exported") : err;
+}
+
+int pstrain_rows_export(pstrain_session *s, const char *path, const int *tables, int n,
+                        const char *about)
+{
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_export");
+    return err == PS_OK ? rows_leave(s, rows_export(s, path, tables, n, about))
+                        : (int)err;
 }

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "mem.h"
+#include "row_export.h"
 #include "row_init.h"
-#include "row_spool.h"
 
 enum {
     NAME_BYTES = PS_ROW_NAME_BYTES + 8,
@@ -31,96 +31,12 @@ void ps_row_values_fini(ps_row_values *v)
 
 /* --- from the servers --------------------------------------------------------------- */
 
-static ps_err row_values_take(ps_row_spool *spool, ps_row_client *client, int table,
-                              uint32_t dim)
-{
-    const uint32_t width = ps_row_client_width(client, table);
-    ps_row_page page = {0};
-    do {
-        PS_TRY(ps_row_client_save(client, table, &page));
-        PS_TRY(ps_row_spool_add(spool, table, dim, page.n, page.ids, page.values, width));
-    } while (page.next);
-    return PS_OK;
-}
-
-/* The tensors of a file; their data comes later. names: theirs. */
-static void row_values_list(const ps_row_spool *spool, const ps_model_spec *spec,
-                            char (*names)[NAME_BYTES], ps_st_tensor *list)
-{
-    for (int t = 0; t < spec->n_rows; t++) {
-        const uint64_t n = spool->tables[t].n;
-        const int64_t rows = (int64_t)n, dim = spec->rows[t].dim;
-        snprintf(names[2 * t], NAME_BYTES, "%s.ids", spec->rows[t].name);
-        snprintf(names[2 * t + 1], NAME_BYTES, "%s.weight", spec->rows[t].name);
-        list[2 * t] = (ps_st_tensor){.name = names[2 * t],
-                                     .dtype = "I64",
-                                     .dims = {1, {rows}},
-                                     .bytes = n * sizeof(int64_t)};
-        list[2 * t + 1] = (ps_st_tensor){.name = names[2 * t + 1],
-                                         .dtype = "F32",
-                                         .dims = {2, {rows, dim}},
-                                         .bytes = n * (uint64_t)dim * sizeof(float)};
-    }
-}
-
-typedef struct row_writer {
-    ps_st_writer file;
-    uint64_t ids_at, weights_at; // of the table
-    uint32_t dim;
-} row_writer;
-
-static ps_err row_values_put_sorted(void *ctx, uint64_t first, uint64_t n,
-                                    const int64_t *ids, const float *rows)
-{
-    row_writer *w = ctx;
-    const uint64_t row = w->dim * sizeof *rows;
-    PS_TRY(ps_st_put(&w->file, w->ids_at + first * sizeof *ids, ids, n * sizeof *ids));
-    return ps_st_put(&w->file, w->weights_at + first * row, rows, n * row);
-}
-
-static ps_err row_values_write(const char *path, const ps_row_spool *spool,
-                               const ps_st_tensor *list, const ps_model_spec *spec)
-{
-    row_writer w = {0};
-    uint64_t at = 0;
-    ps_err err = ps_st_begin(&w.file, path, list, 2 * spec->n_rows, NULL, 0);
-    for (int t = 0; t < spec->n_rows && err == PS_OK; t++) {
-        w.dim = spec->rows[t].dim;
-        w.ids_at = at;
-        w.weights_at = at + list[2 * t].bytes;
-        err = ps_row_spool_merge(spool, t, row_values_put_sorted, &w);
-        at = w.weights_at + list[2 * t + 1].bytes;
-    }
-    return ps_st_end(&w.file, err);
-}
-
-static ps_err row_values_write_spooled(const char *path, const ps_row_spool *spool,
-                                       const ps_model_spec *spec)
-{
-    const size_t n = 2 * (size_t)spec->n_rows;
-    ps_st_tensor *list;
-    char(*names)[NAME_BYTES];
-    PS_TRY(ps_mem_zalloc(&list, n, sizeof *list, path));
-    ps_err err = ps_mem_zalloc(&names, n, sizeof *names, path);
-    if (err == PS_OK) {
-        row_values_list(spool, spec, names, list);
-        err = row_values_write(path, spool, list, spec);
-        free(names);
-    }
-    free(list);
-    return err;
-}
-
 ps_err ps_row_values_save(const char *path, ps_row_client *client,
                           const ps_model_spec *spec)
 {
-    ps_row_spool spool;
-    ps_err err = ps_row_spool_open(&spool, path, spec->n_rows);
-    for (int t = 0; t < spec->n_rows && err == PS_OK; t++)
-        err = row_values_take(&spool, client, t, spec->rows[t].dim);
-    if (err == PS_OK) err = row_values_write_spooled(path, &spool, spec);
-    ps_row_spool_close(&spool);
-    return err;
+    const ps_row_export_options o = {
+        .path = path, .specs = spec->rows, .n = spec->n_rows};
+    return ps_row_export(client, &o);
 }
 
 /* --- from a file -------------------------------------------------------------------- */

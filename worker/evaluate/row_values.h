@@ -1,9 +1,5 @@
 /* The rows of a model's embedding tables in a file beside its weights: model.safetensors
- * has model.rows.safetensors. As pstrain.Embeddings.export writes them, of each table:
- *
- *   NAME.ids      I64 (n), in rising order: those that a gradient has reached
- *   NAME.weight   F32 (n, dim)
- */
+ * has model.rows.safetensors, in which they are as row_export.h says. */
 #ifndef PS_ROW_VALUES_H
 #define PS_ROW_VALUES_H
 
