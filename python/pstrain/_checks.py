@@ -36,7 +36,7 @@ def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]", any_forma
         return f"is sparse ({tensor.layout}): use .to_dense(), or sparse=False where it is made"
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): give its real view, torch.view_as_real"
-    if tensor.device.type not in (("cpu", "cuda") if gpu else ("cpu",)):
+    if not (tensor.is_cpu or gpu and tensor.is_cuda):
         where = "the CPU or a GPU (cuda)" if gpu else "the CPU"
         return f"is on {tensor.device}: this works with tensors on {where}"
     if tensor.dtype not in dtypes:

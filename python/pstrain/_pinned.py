@@ -53,7 +53,7 @@ class Copies:
 
 def is_on_gpu(tensor: typing.Any) -> bool:
     """Whether it is one that can be copied; others are refused as on the CPU."""
-    return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.device.type == "cuda"
+    return isinstance(tensor, torch.Tensor) and tensor.is_cuda and tensor.layout == torch.strided
 
 
 _known: "dict[torch.device, Copies]" = {}

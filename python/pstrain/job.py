@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import json
 import logging
 import os
@@ -331,6 +332,7 @@ def all_reduce(tensor: "torch.Tensor", op: str = "sum") -> "torch.Tensor":
     return tensor
 
 
+@functools.lru_cache(None)
 def dtypes() -> "dict[torch.dtype, int]":
     """What collectives take, and its number in pstrain.h."""
     import torch

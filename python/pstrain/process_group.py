@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import threading
 import typing
@@ -180,9 +181,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @through_host("out")
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
+        op, begun = self._op(opts, "reduce_scatter"), []
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(tensor, output, "reduce_scatter")
-        return self.reduce_scatter(outputs, [self._chunks(tensor) for tensor in inputs], opts)
+            self._check_reduced(output, op, "reduce_scatter")
+            parts: "list[t.Part]" = [(*part, 0, 0) for part in self._equal_parts(tensor)]
+            parts[self.rank()] = (*parts[self.rank()][:2], *_memory(output))
+            begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
+        return self._work(begun, (outputs, inputs), "reduce_scatter", outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -232,9 +238,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @through_host("out")
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
+        begun = []
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(output, tensor, "all_gather")
-        return self.allgather([self._chunks(output) for output in outputs], inputs, opts)
+            mine = _memory(tensor)
+            begun.append(self._comm.begin(t.ALL_GATHER, [(*mine, *part) for part in self._equal_parts(output)]))
+        return self._work(begun, (outputs, inputs), "all_gather", outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -285,8 +294,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: "typing.Sequence[int]",
                           input_sizes: "typing.Sequence[int]", opts: typing.Any = None) -> typing.Any:
         """Sizes: how many rows go to and come from each rank; none: as many of each."""
-        outputs = self._rows(output, output_sizes, "output")
-        return self.alltoall(outputs, self._rows(tensor, input_sizes, "input"), opts)
+        places, given = self._rows(output, output_sizes, "output"), self._rows(tensor, input_sizes, "input")
+        if output.dtype != tensor.dtype:
+            raise InputError(f"rank {self.rank()}: all_to_all of {tensor.dtype} and {output.dtype}: they have to be alike")
+        if places[self.rank()][1] != given[self.rank()][1]:
+            raise InputError(f"rank {self.rank()}: all_to_all: its own part of the input has {given[self.rank()][1]} bytes, "
+                             f"that of the output {places[self.rank()][1]}")
+        begun = self._comm.begin(t.ALL_TO_ALL, [(*sent, *place) for sent, place in zip(given, places)])
+        return self._work([begun], (output, tensor), "all_to_all", [output])
 
     alltoall_base = all_to_all_single
 
@@ -406,11 +421,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             raise InputError(f"rank {self.rank()}: {what} on {self.size()} ranks: the tensors of {small.numel()} "
                              f"{small.dtype} and {large.numel()} {large.dtype} do not fit")
 
-    def _chunks(self, tensor: torch.Tensor) -> Tensors:
-        """One for each rank."""
-        return tensor.detach().view(self.size(), -1).unbind() if tensor.numel() else [tensor.detach()] * self.size()
+    def _equal_parts(self, tensor: torch.Tensor) -> "list[tuple[int, int]]":
+        """Address and bytes of each rank's part."""
+        address, n_bytes = _memory(tensor)
+        each = n_bytes // self.size()
+        return [(address + r * each, each) for r in range(self.size())]
 
-    def _rows(self, tensor: torch.Tensor, sizes: "typing.Sequence[int]", what: str) -> Tensors:
+    def _rows(self, tensor: torch.Tensor, sizes: "typing.Sequence[int]", what: str) -> "list[tuple[int, int]]":
+        """Address and bytes of each rank's rows."""
         self._check(tensor, "all_to_all")
         rows = tensor.shape[0] if tensor.dim() else 0
         if sizes and len(sizes) != self.size():
@@ -418,7 +436,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         if sum(sizes) != rows if sizes else rows % self.size():
             raise InputError(f"rank {self.rank()}: all_to_all: {rows} rows of the {what} cannot be split into "
                              f"{list(sizes) or f'{self.size()} equal parts'}")
-        return torch.split(tensor.detach(), list(sizes) or [rows // self.size()] * self.size())
+        if not sizes:
+            return self._equal_parts(tensor)
+        address, n_bytes = _memory(tensor)
+        row, ends = n_bytes // rows if rows else 0, list(itertools.accumulate(sizes))
+        return [(address + (end - n) * row, n * row) for n, end in zip(sizes, ends)]
 
     # ---- how ----
 

@@ -147,6 +147,11 @@ def odd_calls():
             (["9 is not a rank", "broadcast"], lambda: world.broadcast([one], 9)),
             (["all_to_all", "3 rows"], lambda: dist.all_to_all_single(one, one, [1] * SIZE, [1] * SIZE)),
             (["all_to_all", "sizes"], lambda: dist.all_to_all_single(one, one, [3], [3])),
+            (["all_to_all", "own part"], lambda: dist.all_to_all_single(
+                torch.ones(SIZE + 1), torch.ones(SIZE + 1), [1 + (r == RANK) for r in range(SIZE)],
+                [1 + (r == others()[0]) for r in range(SIZE)])),
+            (["all_to_all", "torch.float64 and torch.float32"],
+             lambda: world.alltoall_base(torch.ones(SIZE), torch.ones(SIZE).double(), [], [])),
             (["reduce_scatter", "float64"], lambda: world._reduce_scatter_base(one, torch.ones(3 * SIZE).double())),
             (["all_gather", "do not fit"], lambda: world._allgather_base(torch.ones(4), one)),
             (["not contiguous"], lambda: dist.send(torch.ones(3, 2).t(), others()[0])),
