@@ -77,6 +77,17 @@ TEST(test_any_size)
         check_model(&on, &cases[i]);
 }
 
+/* A GPU adds up the columns of a bias's gradient by 16 rows at a time. */
+TEST(test_many_samples)
+{
+    rig r;
+    rig_init(&r, &on, "[7]", "mse",
+             "{linear: {name: a, out: 19}}, tanh, {linear: {name: b, out: 3}}", 75);
+    for (int n = 75; n > 14; n -= 15) // 75, 60, 45, 30, 15
+        rig_compare(&r, n, &plain_pass);
+    rig_fini(&r);
+}
+
 TEST(test_without_winograd)
 {
     if (on.kind != PS_DEVICE_CPU) return; // no other device has the choice

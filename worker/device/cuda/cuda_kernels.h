@@ -54,7 +54,6 @@
     X(groupnorm_means)                                                                   \
     X(groupnorm_scales)                                                                  \
     X(groupnorm_grad)                                                                    \
-    X(row_total)                                                                         \
     X(column_total)                                                                      \
     X(log_softmax)                                                                       \
     X(log_softmax_grad)                                                                  \
@@ -77,6 +76,7 @@
     X(batchnorm_dots)                                                                    \
     X(groupnorm_dots)                                                                    \
     X(row_sums)                                                                          \
+    X(row_total)                                                                         \
     X(loss)                                                                              \
     X(bad_values)                                                                        \
     X(bad_blocks)                                                                        \

@@ -120,7 +120,7 @@ PS_ARITH void ps_k_row_sums_done(const ps_k_row_sums *k, uint32_t block, ps_sums
     k->parts[block] = s;
 }
 
-/* y (rows) = or += the rows' sums: the gradient of a convolution's bias. */
+/* y (rows) = or += the rows' sums: the gradient of a convolution's bias. Blocks: rows. */
 typedef struct ps_k_row_total {
     const ps_sums *parts;
     float *y;
@@ -128,13 +128,21 @@ typedef struct ps_k_row_total {
     bool add;
 } ps_k_row_total;
 
-PS_ARITH void ps_k_row_total_at(const ps_k_row_total *k, uint32_t row)
+PS_ARITH ps_sums ps_k_row_total_lane(const ps_k_row_total *k, uint32_t row, uint32_t lane)
 {
-    ps_store(&k->y[row], (float)ps_parts_total(k->parts, &k->rows, row).a, k->add);
+    return ps_parts_lane(k->parts, &k->rows, row, lane);
+}
+
+PS_ARITH void ps_k_row_total_done(const ps_k_row_total *k, uint32_t row, ps_sums s)
+{
+    ps_store(&k->y[row], (float)s.a, k->add);
 }
 
 /* y (columns) = or += the sums of x's (n, columns) columns: the gradient of a linear
- * layer's bias. */
+ * layer's bias. Row r of a column is added in lane r % PS_COLUMN_LANES; a thread waits
+ * for the memory once for as many rows, not for each. */
+enum { PS_COLUMN_LANES = 16 };
+
 typedef struct ps_k_column_total {
     ps_values x;
     float *y;
@@ -144,10 +152,17 @@ typedef struct ps_k_column_total {
 
 PS_ARITH void ps_k_column_total_at(const ps_k_column_total *k, uint32_t i)
 {
-    float sum = 0.0f;
-    for (uint32_t n = 0; n < k->n; n++)
-        sum += ps_get(k->x, (size_t)n * k->columns + i);
-    ps_store(&k->y[i], sum, k->add);
+    float sums[PS_COLUMN_LANES] = {0.0f}, x[PS_COLUMN_LANES];
+    for (uint32_t n = 0; n < k->n; n += PS_COLUMN_LANES) {
+        for (uint32_t l = 0; l < PS_COLUMN_LANES; l++)
+            x[l] = n + l < k->n ? ps_get(k->x, (size_t)(n + l) * k->columns + i) : 0.0f;
+        for (uint32_t l = 0; l < PS_COLUMN_LANES; l++)
+            sums[l] += x[l];
+    }
+    for (uint32_t lanes = PS_COLUMN_LANES / 2; lanes > 0; lanes /= 2)
+        for (uint32_t l = 0; l < lanes; l++)
+            sums[l] += sums[l + lanes];
+    ps_store(&k->y[i], sums[0], k->add);
 }
 
 #endif
