@@ -5,7 +5,7 @@ from array import array
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, ROOT, JobTest, npy, read_safetensors
+from jobs import BIN, ROOT, Faults, JobTest, npy, read_safetensors
 
 MODEL = """
 model:
@@ -84,11 +84,15 @@ class HostGpu(JobTest):
                 worst = max(abs(a - b) for a, b in zip(values, ways["cpu"][name][2]))
                 self.assertLessEqual(worst, bound, name)
 
-    def test_local_steps_go_on_from_a_checkpoint(self):
+    def test_local_steps_go_on_after_a_death_and_from_a_checkpoint(self):
         mode = ["-m", "ps", "-s", 1, "-w", 2]
         job = [*LOCAL, "sync.fragments=2", "sync.overlap=1", "exchange.codec=int8", "checkpoint.every=4"]
         whole = self.run_job("whole", mode, *job)
         self.assertEqual(self.run_job("eager", mode, *job, eager=6), whole)
+        faults = Faults(self.path("faults"), "worker/1@step.begun:7:kill")
+        with mock.patch.dict(os.environ, faults.env):
+            self.assertEqual(self.run_job("killed", [*mode, "--restarts", 1], *job), whole)
+        self.assertEqual(self.summary("killed")["recovery"]["restarts"], 1)
         self.psrun("--build-dir", self.folder, *mode, self.config, *job, "train.stop_after=6", out="part", code=75)
         said = self.psrun("--build-dir", self.folder, *mode, "--resume", self.path("part"), out="part")
         self.assertIn("resume step=6 ", said)
