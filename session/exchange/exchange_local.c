@@ -100,7 +100,7 @@ static ps_err local_make_outer(exchange_local *e)
     const ps_exchange_options *o = &e->o;
     PS_TRY(local_make_arenas(e));
     e->outer_options = *o;
-    e->outer_options.stream = NULL; // it goes from the anchor to the anchor
+    e->outer_options.stream = NULL; // its weights are the anchor, on the host
     e->outer_options.rule = o->local->outer_rule;
     e->outer_options.total_steps = ps_local_steps_rounds(e->config, o->total_steps);
     e->outer_options.first_step =

@@ -4,7 +4,7 @@
 
 static const char who[] = "the batch";
 
-static size_t cuda_batch_x(const ps_cuda_batch *b, size_t n)
+static size_t cuda_batch_x_bytes(const ps_cuda_batch *b, size_t n)
 {
     return n * (size_t)b->features * (b->byte_values ? 1 : sizeof(float));
 }
@@ -32,7 +32,7 @@ ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, const ps_program_option
     PS_TRY(cuda_batch_take_values(b, o));
     b->positions_at = n * sizeof(int32_t);
     b->x_at = (b->positions_at + n * sizeof(uint32_t) + 255) / 256 * 256;
-    b->targets_at = (b->x_at + cuda_batch_x(b, n) + 255) / 256 * 256;
+    b->targets_at = (b->x_at + cuda_batch_x_bytes(b, n) + 255) / 256 * 256;
     const size_t targets = n * (size_t)b->outputs * sizeof(float);
     const size_t bytes = b->targets_at + targets;
     for (int i = 0; i < PS_CUDA_STAGES; i++) {
@@ -62,7 +62,7 @@ void ps_cuda_batch_fini(ps_cuda_batch *b)
 
 static size_t cuda_batch_fill(const ps_cuda_batch *b, const ps_batch *batch, char *to)
 {
-    const size_t n = (size_t)batch->n, x = cuda_batch_x(b, n);
+    const size_t n = (size_t)batch->n, x = cuda_batch_x_bytes(b, n);
     const void *from = b->byte_values ? (const void *)batch->bytes : batch->x;
     if (batch->labels) memcpy(to, batch->labels, n * sizeof(int32_t));
     if (batch->positions)
