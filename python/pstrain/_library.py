@@ -67,6 +67,15 @@ class RowsPage(ctypes.Structure):
                 ("steps", c_uint64)]
 
 
+class RowsReaderOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("address", c_char_p), ("job", c_char_p), ("keys", c_char_p), ("timeout_ms", c_uint64),
+                ("interrupted", c_void_p), ("interrupted_ctx", c_void_p)]
+
+
+class RowsRead(ctypes.Structure):
+    _fields_ = [("table", c_int), ("ids", c_void_p), ("n", c_uint64), ("out", c_void_p)]
+
+
 class RowsPoint(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("point", c_uint64), ("writes", c_int), ("folder", c_char_p), ("name", c_char_p),
                 ("manifest", c_char_p), ("fault", c_char_p)]
@@ -160,9 +169,15 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_rows_first": (c_int, [POINTER(RowsTable), c_size_t, c_int, c_void_p, c_uint64, c_void_p]),
     "pstrain_rows_load": (c_int, [_S, c_int, c_void_p, c_uint64, c_void_p, c_int, c_uint64]),
     "pstrain_rows_save": (c_int, [_S, c_int, POINTER(RowsPage)]),
+    "pstrain_rows_export": (c_int, [_S, c_char_p, POINTER(c_int), c_int, c_char_p]),
     "pstrain_rows_keep": (c_int, [_S, POINTER(RowsPoint)]),
     "pstrain_rows_return": (c_int, [_S, c_char_p, c_char_p]),
     "pstrain_rows_kept": (c_int, [_S, c_uint64, POINTER(c_int)]),
+    "pstrain_rows_reader_open": (c_int, [POINTER(RowsReaderOptions), POINTER(c_void_p)]),
+    "pstrain_rows_reader_close": (None, [POINTER(c_void_p)]),
+    "pstrain_rows_reader_tables": (c_int, [c_void_p]),
+    "pstrain_rows_reader_table": (c_int, [c_void_p, c_int, POINTER(RowsTable), c_size_t]),
+    "pstrain_rows_reader_read": (c_int, [c_void_p, POINTER(RowsRead), c_int, c_size_t, POINTER(c_uint64)]),
     "pstrain_open_reducer": (c_int, [_S, POINTER(Reducer)]),
     "pstrain_reduce_begin": (c_int, [_S, c_void_p, c_uint64, POINTER(c_uint64)]),
     "pstrain_reduce_end": (c_int, [_S, c_uint64]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import os
 import secrets
 import typing
 import weakref
@@ -113,7 +114,8 @@ class Page(typing.NamedTuple):
     """All rows of a table, sorted by id."""
 
     ids: torch.Tensor
-    values: torch.Tensor  # (n, width): rows, each with its optimizer's state
+    weight: torch.Tensor  # (n, dim)
+    state: torch.Tensor  # (n, width - dim), the optimizer's
     steps: int
 
 
@@ -313,12 +315,19 @@ class Rows:
 
     # ---- all rows of a table through this rank ----
 
-    def save(self, table: int) -> Page:
-        """What the servers have."""
+    def export(self, path: "str | os.PathLike[str]", tables: "typing.Sequence[int]", about: str) -> None:
+        """Memory does not depend on the tables."""
         self.start()
-        session, width = self.job.session, self._width(table)
+        self.job.session.block("pstrain_rows_export", os.fsencode(path), (c.c_int * len(tables))(*tables), len(tables),
+                               about.encode())
+
+    def save(self, table: int) -> Page:
+        """What the servers have: twice that memory, for a while."""
+        self.start()
+        session, width, dim = self.job.session, self._width(table), self.specs[table].dim
         page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage))
-        ids, values = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0, width)]
+        ids: "list[torch.Tensor]" = [torch.zeros(0, dtype=torch.int64)]
+        values: "list[torch.Tensor]" = []
         while True:
             session.block("pstrain_rows_save", table, c.byref(page))
             if page.n:
@@ -326,9 +335,14 @@ class Rows:
                 values.append(_copied(page.values, int(page.n) * width, torch.float32, 4).view(-1, width))
             if page.next == 0:
                 break
-        all_ids = torch.cat(ids)
-        order = torch.argsort(all_ids)
-        return Page(all_ids[order], torch.cat(values)[order], int(page.steps))
+        all_ids, order = torch.cat(ids).sort()
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order))
+        weight, state = torch.empty(len(order), dim), torch.empty(len(order), width - dim)
+        for some in places.split([len(each) for each in values]) if values else ():
+            rows = values.pop(0)
+            weight[some], state[some] = rows[:, :dim], rows[:, dim:]
+        return Page(all_ids, weight, state, int(page.steps))
 
 
 def _copied(address: typing.Any, n: int, dtype: torch.dtype, size: int) -> torch.Tensor:

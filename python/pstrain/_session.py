@@ -80,20 +80,20 @@ class _Caller:
             self._thread.join()
 
 
-def _answers(session: "weakref.ref[Session]") -> "typing.Generator[int, typing.Any, None]":
-    """Answers the library's questions whether the call that waits is to end. A generator, because
+def answers(waits: "weakref.ref[typing.Any]") -> "typing.Generator[int, typing.Any, None]":
+    """Answers the library's questions whether the call that waits is to end, as its interrupted() says. A generator, because
     Python runs the handlers of signals when it goes on, inside the try: in a function they could
     run before the function's first line, and what they raise would be lost."""
     answer = 0
     while True:
         try:
             yield answer
-            mine = session()
+            mine = waits()
             answer = mine.interrupted() if mine is not None else 0
         except GeneratorExit:
             return
         except BaseException as raised:  # the program's own thread gets it
-            mine = session()
+            mine = waits()
             answer = mine.interrupted(raised) if mine is not None else 0
 
 
@@ -144,9 +144,9 @@ class Session:
         self._interrupted = 0
         # Asked about every 100 ms by the thread that waits in the library.
         self._raised: "BaseException | None" = None  # by a signal's handler during a wait
-        answers = _answers(weakref.ref(self))
-        next(answers)
-        self._ask_interrupted = c.INTERRUPTED_FN(answers.send)
+        asked = answers(weakref.ref(self))
+        next(asked)
+        self._ask_interrupted = c.INTERRUPTED_FN(asked.send)
         words = c.texts(settings)
         options = c.Options(
             struct_size=ctypes.sizeof(c.Options),

@@ -11,7 +11,7 @@ from . import _library as c
 from . import job as jobs
 from . import serving
 from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
-from ._rows import MODES, Load, Page, Rows, check_number, check_whole, make_spec
+from ._rows import MODES, Load, Rows, check_number, check_whole, make_spec
 from .errors import InputError
 
 
@@ -149,15 +149,12 @@ class _Module(Lookups):
 
     # ---- saving and loading ----
 
-    def _rows_of(self, table: Table) -> Page:
-        return self._rows.save(table.number)
-
     def _save_to_state_dict(self, destination: typing.Any, prefix: str, keep_vars: bool) -> None:
         for key, table in self._tables.items() if not self._rows.apart else ():
-            page, dim, start = self._rows_of(table), table.spec.dim, prefix + key
-            destination[start + "weight"] = page.values[:, :dim].contiguous()
+            page, start = self._rows.save(table.number), prefix + key
+            destination[start + "weight"] = page.weight
             destination[start + "ids"] = page.ids
-            destination[start + "state"] = page.values[:, dim:].contiguous()
+            destination[start + "state"] = page.state
             destination[start + "steps"] = torch.tensor(page.steps)
 
     def _load_from_state_dict(self, state_dict: typing.Any, prefix: str, local_metadata: typing.Any, strict: bool,
@@ -206,12 +203,10 @@ class _Module(Lookups):
     def export(self, path: "str | os.PathLike[str]") -> None:
         """Writes the rows that the servers have to a safetensors file, for pstrain.rows: for each table NAME.ids, int64
         in rising order, and NAME.weight, float32 (ids, dim). The same bytes for any number of servers. One rank is
-        enough. A file that is there stays until the new one is whole."""
-        pages = {table: self._rows_of(table) for table in self._tables.values()}
-        tensors = {f"{table.spec.name}.ids": page.ids for table, page in pages.items()}  # first: 8 bytes an element
-        tensors.update((f"{table.spec.name}.weight", page.values[:, :table.spec.dim].contiguous())
-                       for table, page in pages.items())
-        serving.write(path, list(pages), tensors)
+        enough. A file that is there stays until the new one is whole. The rows go through files beside it that have no
+        names and as many bytes, not through this rank's memory."""
+        tables = list(self._tables.values())
+        self._rows.export(path, [table.number for table in tables], serving.metadata_of(tables))
 
 
 class Embeddings(_Module):

@@ -1,4 +1,4 @@
-"""Rows of embedding tables in a file: written by export(), read without a job."""
+"""Rows of embedding tables for serving: from a file that export() has written, or from the servers of a job that runs."""
 from __future__ import annotations
 
 import ctypes
@@ -6,14 +6,17 @@ import json
 import mmap
 import os
 import struct
+import threading
 import typing
+import weakref
 
 import torch
 from torch.nn import functional
 
 from . import _library as c
-from ._lookups import Given, Lookups, Table, as_wanted
-from ._rows import make_spec
+from ._lookups import Given, Inputs, Lookups, Table, as_wanted
+from ._rows import Spec, check_whole, make_spec
+from ._session import answers
 from .errors import Error, InputError
 
 _WORDS = {"I64": torch.int64, "F32": torch.float32}
@@ -21,33 +24,73 @@ _KEY = "pstrain.tables"  # of the metadata: by table what first rows and lookups
 _FIRST = ("init", "scale", "seed")
 
 
-def write(path: "str | os.PathLike[str]", tables: "typing.Sequence[Table]", tensors: "dict[str, torch.Tensor]") -> None:
-    """A safetensors file. What is there is replaced when the new one is whole: readers may have mapped it."""
-    about = {t.spec.name: {"number": t.number, "mode": t.mode, "padding_idx": t.padding, "num_embeddings": t.rows,
-                           "dim": t.spec.dim, **{word: getattr(t.spec, word) for word in _FIRST}} for t in tables}
-    head: "dict[str, typing.Any]" = {"__metadata__": {_KEY: json.dumps(about)}}
-    words = {dtype: word for word, dtype in _WORDS.items()}
-    at = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        head[name] = {"dtype": words[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    part = f"{os.fspath(path)}.part"
-    try:
-        with open(part, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for tensor in tensors.values():
-                file.write(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
-        os.replace(part, path)
-    except OSError:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
+def metadata_of(tables: "typing.Sequence[Table]") -> str:
+    """What lookups in an exported file depend on, beside the rows."""
+    return json.dumps({t.spec.name: {"number": t.number, "mode": t.mode, "padding_idx": t.padding, "num_embeddings": t.rows,
+                                     "dim": t.spec.dim, **{word: getattr(t.spec, word) for word in _FIRST}} for t in tables})
 
 
-class Rows(Lookups):
+class _Served(Lookups):
+    """Looked up as pstrain.Embeddings, without gradients."""
+
+    @torch.no_grad()
+    def forward(self, ids: typing.Any, offsets: typing.Any = None,
+                per_sample_weights: "typing.Mapping[str, torch.Tensor] | None" = None) -> "dict[str, torch.Tensor]":
+        """As pstrain.Embeddings'."""
+        given = self._given(ids, offsets, per_sample_weights)
+        asked = [_Asked(self, self._inputs(*one)) for one in given]
+        rows = self._rows_of([(one.table, one.ids) for one in asked])
+        return {one[0].spec.name: as_wanted(each.pooled(self, found), one) for one, each, found in zip(given, asked, rows)}
+
+    def _rows_of(self, wanted: "list[tuple[Table, torch.Tensor]]") -> "list[torch.Tensor]":
+        """(ids, dim) of each. ids: rising."""
+        raise NotImplementedError
+
+    def _check_ids(self, table: Table, ids: torch.Tensor) -> None:
+        if len(ids) and (int(ids[0]) < 0 or table.rows is not None and int(ids[-1]) >= table.rows):
+            raise self._fault(table, f"ids from {int(ids[0])} to {int(ids[-1])}: they are from 0 to "
+                              f"{table.rows - 1 if table.rows else '2^63 - 1'}, and the padding")
+
+    def _check_offsets(self, table: Table, offsets: torch.Tensor, n: int) -> None:
+        ends = torch.cat([offsets, torch.tensor([n])])
+        if int(offsets[0]) != 0 or bool((ends.diff() < 0).any()):
+            raise self._fault(table, f"offsets begin at 0, do not fall, and are at most {n}, the number of ids")
+
+
+class _Asked:
+    """A lookup in one table, checked: its distinct ids, and what becomes of their rows."""
+
+    def __init__(self, owner: _Served, inputs: Inputs) -> None:
+        self.table, self._given = inputs.table, inputs
+        n, table = inputs.ids.numel(), inputs.table
+        unique, places = torch.unique(inputs.ids.view(-1), return_inverse=True)
+        self._counts = unique != table.padding if table.padding is not None else torch.ones_like(unique, dtype=torch.bool)
+        # The last row is for what does not count.
+        self._places = torch.where(self._counts[places], places, len(unique)) if n else places
+        self.ids = unique[self._counts].contiguous()
+        owner._check_ids(table, self.ids)
+        if table.mode is not None and inputs.bags == 0 and n:
+            raise owner._fault(table, "there are ids, and no bags")
+        if table.mode is not None and inputs.bags > 0:
+            self._offsets = torch.arange(inputs.bags) * (n // inputs.bags) if inputs.offsets is None else inputs.offsets
+            owner._check_offsets(table, self._offsets, n)
+
+    def pooled(self, owner: _Served, found: torch.Tensor) -> torch.Tensor:
+        given, n = self._given, len(self._counts)
+        rows = torch.zeros(n + 1, self.table.spec.dim)
+        rows[:-1][self._counts] = found
+        if self.table.mode is None:
+            out = rows[self._places]
+        elif given.bags == 0:
+            out = rows[:0]
+        else:
+            weights = None if given.weights is None else given.weights.view(-1)
+            out = functional.embedding_bag(self._places, rows, self._offsets, mode=self.table.mode, padding_idx=n,
+                                           per_sample_weights=weights)
+        return out.view(given.shape)
+
+
+class Rows(_Served):
     """Exported tables, mapped: processes that read one file share its memory. Looked up as pstrain.Embeddings, without
     gradients: rows(ids, offsets) gives a dict of (bags, dim) tensors. An id that is not in the file has the first row
     that training would give it. `tables`: by name (ids (n), weight (n, dim)), as they are in the file; do not write."""
@@ -86,48 +129,10 @@ class Rows(Lookups):
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(memory, dtype=dtype, count=n, offset=start + begin).view(shape)
 
-    @torch.no_grad()
-    def forward(self, ids: typing.Any, offsets: typing.Any = None,
-                per_sample_weights: "typing.Mapping[str, torch.Tensor] | None" = None) -> "dict[str, torch.Tensor]":
-        """As pstrain.Embeddings'."""
-        return {one[0].spec.name: self._look_up(one) for one in self._given(ids, offsets, per_sample_weights)}
+    def _rows_of(self, wanted: "list[tuple[Table, torch.Tensor]]") -> "list[torch.Tensor]":
+        return [self._rows_of_table(*one) for one in wanted]
 
-    def _look_up(self, given: Given) -> torch.Tensor:
-        inputs = self._inputs(*given)
-        table, n = inputs.table, inputs.ids.numel()
-        # The last row is for what does not count.
-        unique, places = torch.unique(inputs.ids.view(-1), return_inverse=True)
-        counts = unique != table.padding if table.padding is not None else torch.ones_like(unique, dtype=torch.bool)
-        self._check_ids(table, unique[counts])
-        rows = torch.zeros(len(unique) + 1, table.spec.dim)
-        rows[:-1][counts] = self._rows_of(table, unique[counts])
-        places = torch.where(counts[places], places, len(unique)) if n else places
-        if table.mode is None:
-            out = rows[places]
-        elif inputs.bags == 0:
-            if n:
-                raise self._fault(table, "there are ids, and no bags")
-            out = rows[:0]
-        else:
-            offsets = torch.arange(inputs.bags) * (n // inputs.bags) if inputs.offsets is None else inputs.offsets
-            self._check_offsets(table, offsets, n)
-            weights = None if inputs.weights is None else inputs.weights.view(-1)
-            out = functional.embedding_bag(places, rows, offsets, mode=table.mode, padding_idx=len(unique),
-                                           per_sample_weights=weights)
-        return as_wanted(out.view(inputs.shape), given)
-
-    def _check_ids(self, table: Table, ids: torch.Tensor) -> None:
-        if len(ids) and (int(ids[0]) < 0 or table.rows is not None and int(ids[-1]) >= table.rows):
-            raise self._fault(table, f"ids from {int(ids[0])} to {int(ids[-1])}: they are from 0 to "
-                              f"{table.rows - 1 if table.rows else '2^63 - 1'}, and the padding")
-
-    def _check_offsets(self, table: Table, offsets: torch.Tensor, n: int) -> None:
-        ends = torch.cat([offsets, torch.tensor([n])])
-        if int(offsets[0]) != 0 or bool((ends.diff() < 0).any()):
-            raise self._fault(table, f"offsets begin at 0, do not fall, and are at most {n}, the number of ids")
-
-    def _rows_of(self, table: Table, ids: torch.Tensor) -> torch.Tensor:
-        """ids: each once."""
+    def _rows_of_table(self, table: Table, ids: torch.Tensor) -> torch.Tensor:
         known, weight = self.tables[table.spec.name]
         at = torch.searchsorted(known, ids).clamp(max=max(0, len(known) - 1))
         there = known[at] == ids if len(known) else torch.zeros_like(ids, dtype=torch.bool)
@@ -143,9 +148,101 @@ class Rows(Lookups):
         return out
 
 
-def rows(source: "str | os.PathLike[str]") -> Rows:
-    """The rows of a file that export() has written, for serving: no job, no servers, no pstrain.init()."""
-    if str(source).startswith("tcp://"):
-        raise InputError(f"{source}: rows of a running job cannot be read over the network: servers answer the job's workers "
-                         "alone. Let rank 0 export() from time to time, and map the file")
-    return Rows(source)
+class ServedRows(_Served):
+    """Tables of a job that runs, read from its servers by a process that is no member. Looked up as pstrain.Embeddings,
+    without gradients, and changes nothing: an id that training has not reached has its first row. `steps`: how many steps
+    the rows of the last lookup have made, at least and at most. Threads may share it, one lookup at a time."""
+
+    def __init__(self, address: str, tables: "typing.Mapping[str, typing.Mapping[str, typing.Any]] | None", job: "str | None",
+                 keys: "str | None", timeout: float) -> None:
+        super().__init__(f"{address}: ")
+        self.steps = (0, 0)
+        self._library, self._reader, self._pid = c.load(), c.c_void_p(), os.getpid()
+        self._lock = threading.Lock()
+        self._raised: "BaseException | None" = None  # by a signal's handler during a wait
+        asked = answers(weakref.ref(self))
+        next(asked)
+        self._ask_interrupted = c.INTERRUPTED_FN(asked.send)  # lives as long as the reader
+        options = c.RowsReaderOptions(
+            struct_size=ctypes.sizeof(c.RowsReaderOptions), address=address.encode(), job=job.encode() if job else None,
+            keys=keys.encode() if keys else None, timeout_ms=max(1, round(timeout * 1000)),
+            interrupted=ctypes.cast(self._ask_interrupted, c.c_void_p))
+        self._check(self._library.pstrain_rows_reader_open(c.byref(options), c.byref(self._reader)), "")
+        names = [self._add(number) for number in range(self._library.pstrain_rows_reader_tables(self._reader))]
+        for name, given in (tables or {}).items():
+            if name not in names:
+                raise InputError(f"{self._where}there is no table '{name}'; there are {', '.join(names)}")
+            self._tables[f"{name}."] = self._as_given(self._tables[f"{name}."], given)
+
+    def _add(self, number: int) -> str:
+        about = c.RowsTable()
+        self._check(self._library.pstrain_rows_reader_table(self._reader, number, c.byref(about), ctypes.sizeof(about)))
+        words = {word: getattr(about, word) for word in Spec._fields}
+        spec = Spec(**{word: value.decode() if isinstance(value, bytes) else value for word, value in words.items()})
+        self._tables[f"{spec.name}."] = Table(number, spec, None, None, None)
+        return spec.name
+
+    def _as_given(self, table: Table, given: typing.Any) -> Table:
+        """What servers do not know: how rows become bags."""
+        where = f"{self._where}table '{table.spec.name}'"
+        if not isinstance(given, typing.Mapping) or set(given) - {"dim", "mode", "padding_idx", "num_embeddings"}:
+            raise InputError(f"{where}: {given!r} has to be a dict of mode, padding_idx, num_embeddings, dim")
+        if given.get("dim", table.spec.dim) != table.spec.dim:
+            raise InputError(f"{where}: its dim is {table.spec.dim}, not {given['dim']}")
+        self._check_mode(table.spec.name, given.get("mode"))
+        for word, least in (("padding_idx", -(1 << 63)), ("num_embeddings", 1)):
+            if given.get(word) is not None:
+                check_whole(where, word, given[word], least)
+        return table._replace(mode=given.get("mode"), padding=given.get("padding_idx"), rows=given.get("num_embeddings"))
+
+    def _check(self, status: int, where: "str | None" = None) -> None:
+        """where: what the library's sentence has not."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+        if status != c.OK:
+            text = self._library.pstrain_error().decode(errors="replace")
+            raise c.EXCEPTIONS.get(status, Error)((self._where if where is None else where) + text)
+
+    def interrupted(self, raised: "BaseException | None" = None) -> int:
+        """Whether the call that waits is to end; raised: why."""
+        self._raised = raised or self._raised
+        return int(self._raised is not None)
+
+    def _rows_of(self, wanted: "list[tuple[Table, torch.Tensor]]") -> "list[torch.Tensor]":
+        outs = [torch.empty(len(ids), table.spec.dim) for table, ids in wanted]
+        reads = (c.RowsRead * len(wanted))(*[c.RowsRead(table=table.number, ids=ids.data_ptr(), n=len(ids), out=out.data_ptr())
+                                             for (table, ids), out in zip(wanted, outs)])
+        steps = (c.c_uint64 * 2)()
+        with self._lock:
+            self._check(self._library.pstrain_rows_reader_read(self._reader, reads, len(wanted), ctypes.sizeof(c.RowsRead), steps))
+            if any(len(ids) for _, ids in wanted):
+                self.steps = (steps[0], steps[1])
+        return outs
+
+    def close(self) -> None:
+        """Lookups are refused afterwards. The job does not notice."""
+        if self._reader and self._pid == os.getpid():
+            self._library.pstrain_rows_reader_close(c.byref(self._reader))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_reader"):
+            self.close()
+
+
+def rows(source: "str | os.PathLike[str]", tables: "typing.Mapping[str, typing.Mapping[str, typing.Any]] | None" = None, *,
+         job: "str | None" = None, keys: "str | None" = None, timeout: float = 30.0) -> "Rows | ServedRows":
+    """Rows for serving, without pstrain.init(): those of a file that export() has written, or, "tcp://HOST:PORT", those
+    that the servers of the job at this address have now.
+
+    Of a job: tables: what servers do not know, {"user": dict(mode="sum", padding_idx=0)}; of tables that are not among them
+    each id gives its row. job: its job.name; None: any. keys: of a job with keys, the folder that has worker.key, or that
+    file's text; None: PS_CURVE_DIR, PS_CURVE_KEY. timeout: seconds, of each lookup.
+    """
+    if not str(source).startswith(("tcp://", "file://")):
+        if tables is not None or job is not None or keys is not None:
+            raise InputError(f"{source}: tables, job and keys are for rows of a job that runs, tcp://HOST:PORT")
+        return Rows(source)
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < 1e6:
+        raise InputError(f"{source}: timeout={timeout!r} is not a number of seconds above 0")
+    return ServedRows(str(source), tables, job, keys or os.environ.get("PS_CURVE_KEY") or os.environ.get("PS_CURVE_DIR"), timeout)

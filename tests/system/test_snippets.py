@@ -73,9 +73,15 @@ pstrain.init()
 dense, ids, lists, offsets = torch.nn.Linear(16, 3), torch.tensor([1, 2, 5]), [[1], [2, 3]], {"user": torch.tensor([0, 2])}
 loss = types.SimpleNamespace(backward=lambda: (dense(out["user"]).sum() + out["item"].sum()).backward())
 """
+SERVED = ROWS.replace("pstrain.init()", "import os\npstrain.init()") + """rows = pstrain.Embeddings({"user": dict(dim=16), "item": dict(dim=16)}, lr=0.1)
+rows({"user": lists, "item": lists})["item"].sum().backward()
+rows.step()
+address = os.environ["PS_INIT_METHOD"]
+"""
 AROUND = {"README.md": [(NET, OURS)],
           "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED),
-                               (ROWS, "print('trained', flush=True)\n")],
+                               (ROWS, "print('trained', flush=True)\n"),
+                               (SERVED, "assert first == last == 1 and out['user'].shape == (2, 16)\nprint('trained', flush=True)\n")],
           "docs/checkpoints.md": [(SAVED, RESUMED)],
           "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
 
