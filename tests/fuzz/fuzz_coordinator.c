@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coord_admission.h"
+#include "coord_readers.h"
 #include "coord_state.h"
 #include "log.h"
 #include "sync_codec.h"
@@ -66,6 +67,9 @@ static void take(ps_coordinator *job, ps_coord_board *b, uint8_t sender,
     switch (c->kind) {
     case PS_CONTROL_JOIN:
         join(job, sender, c);
+        break;
+    case PS_CONTROL_READER:
+        ps_coord_on_reader(job, &sender, sizeof sender, c);
         break;
     case PS_CONTROL_WELCOME:
         (void)ps_roster_read(&roster, c->value, c->bytes);
