@@ -17,7 +17,7 @@ from pathlib import Path
 
 SKIPPED = 77
 PRAGMA = "#pragma omp simd"
-MISSED = re.compile(r"^(\S+?):(\d+):\d+: missed: couldn't vectorize loop", re.M)
+SAID = re.compile(r"^(\S+?):(\d+):\d+: (missed: couldn't vectorize loop|optimized: loop vectorized)", re.M)
 
 
 def command_of(entry):
@@ -38,8 +38,20 @@ def loops(path):
     for number, line in enumerate(lines, 1):
         if line.strip().startswith(PRAGMA):
             head = next(n for n in range(number + 1, len(lines) + 1) if "for (" in lines[n - 1])
-            found.update({head: number, head + 1: number})
+            found.update({number: number, head: number, head + 1: number})
     return found
+
+
+def missed(said, by_file):
+    """(path, line of the pragma) of loops that are no vector code. What GCC says of a loop directly after it has
+    vectorised it is about the elements that are left over."""
+    found, before = set(), None
+    for path, line, what in said:
+        place = path, by_file[path].get(int(line))
+        if what.startswith("missed") and place[1] and before != (place, True):
+            found.add(place)
+        before = place, not what.startswith("missed")
+    return sorted(found)
 
 
 def check(entry):
@@ -49,14 +61,13 @@ def check(entry):
     done = compiler("-E")
     if done.returncode == 0 and PRAGMA not in done.stdout:
         return []
-    done = compiler("-o", "/dev/null", "-fopt-info-vec-missed")
+    done = compiler("-o", "/dev/null", "-fopt-info-vec-optimized-missed")
     if done.returncode:
         return [done.stderr]
-    places = {(path, int(line)) for path, line in MISSED.findall(done.stderr)}
-    by_file = {path: loops(Path(entry["directory"], path)) for path, _ in places}
-    return [f"{path}:{by_file[path][line]}: this loop does not become vector code in "
-            f"{Path(entry['file']).stem}: no branch in it, and no && or ?: on comparisons of floats "
-            f"that depend on each other" for path, line in sorted(places) if line in by_file[path]]
+    said = SAID.findall(done.stderr)
+    by_file = {path: loops(Path(entry["directory"], path)) for path, *_ in said}
+    return [f"{path}:{line}: this loop does not become vector code in {Path(entry['file']).stem}: no branch in it, and no "
+            f"&& or ?: on comparisons of floats that depend on each other" for path, line in missed(said, by_file)]
 
 
 def main(root, build):
