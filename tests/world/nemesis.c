@@ -1,8 +1,16 @@
 #include "nemesis.h"
 
+#include "stranger.h"
+
 #define MS UINT64_C(1000000)
 
-enum { FAULTS_MOST = 4, MOMENTS_MOST = 60, TOGETHER_MS = 4 };
+enum { FAULTS_MOST = 4, MOMENTS_MOST = 56, TOGETHER_MS = 4, LATEST_START_MS = 3000 };
+
+/* Numbers of faults, after those that are planned and those of moments. */
+enum { LATE_STARTS = FAULTS_MOST + MOMENTS_MOST, STRANGERS };
+
+/* What is chosen (nemesis_choice). */
+enum { SOME_LATE = 400, SOME_STRANGERS, BOTH = 410, LATE = 420 };
 
 typedef enum fault {
     CUT,
@@ -14,8 +22,7 @@ typedef enum fault {
     TELL,
     SLEEP,
     JOIN,
-    LEAVE,
-    FAULTS
+    LEAVE
 } fault;
 
 static struct planned {
@@ -23,6 +30,7 @@ static struct planned {
     uint64_t a, b; // members, modulo how many there are
     uint64_t for_ns;
     int again; // connections are cut again so often
+    bool both; // die
 } plan[FAULTS_MOST];
 
 /* Whether fault number i happens. Says so: a seed is repeated without it by --without. */
@@ -31,6 +39,11 @@ static bool nemesis_does(const nemesis *n, int i)
     if (n->without >> i & 1) return false;
     world_say("fault %d:", i);
     return true;
+}
+
+uint64_t nemesis_choice(const nemesis *n, uint64_t what, uint64_t below)
+{
+    return world_choice_of(n->seed, what, below);
 }
 
 static void nemesis_kill(nemesis *n, world_process *p)
@@ -100,6 +113,7 @@ static void strike(void *arg, uint64_t i)
         break;
     default:
         nemesis_kill(n, a);
+        if (f->both && !b->dead) nemesis_kill(n, b);
     }
     if (until > n->last_ns) n->last_ns = until;
 }
@@ -114,6 +128,12 @@ static fault draw_fault(const nemesis *n)
     return n->keeps_links && (f == CUT || f == CUT_ALL) ? FREEZE : f;
 }
 
+static void stranger_is_gone(void *arg)
+{
+    nemesis *n = arg;
+    if (n->last_ns < world_now()) n->last_ns = world_now();
+}
+
 void nemesis_begin(nemesis *n)
 {
     const uint64_t faults = 1 + world_draw(FAULTS_MOST),
@@ -126,7 +146,8 @@ void nemesis_begin(nemesis *n)
                                    .a = world_draw(1 << 20),
                                    .b = world_draw(1 << 20),
                                    .for_ns = (1 + world_draw(n->most_ms)) * MS,
-                                   .again = (int)world_draw(2) * (int)world_draw(8)};
+                                   .again = (int)world_draw(2) * (int)world_draw(8),
+                                   .both = nemesis_choice(n, BOTH + i, 3) == 0};
         if (faults > 1 && plan[i].for_ns > left_ms * MS) plan[i].for_ns = left_ms * MS;
         left_ms -= faults > 1 ? plan[i].for_ns / MS : 0;
         // Some come together.
@@ -134,4 +155,16 @@ void nemesis_begin(nemesis *n)
                                        : world_draw(span * MS);
         world_at(world_now() + at_ns, strike, n, i);
     }
+    if (nemesis_choice(n, SOME_STRANGERS, 4) == 0 && nemesis_does(n, STRANGERS))
+        stranger_come(n->seed, stranger_is_gone, n);
+}
+
+uint64_t nemesis_start_ms(nemesis *n, int member)
+{
+    const uint64_t what = LATE + 2 * (uint64_t)member;
+    const bool some = nemesis_choice(n, SOME_LATE, n->joins ? 2 : 5) == 0;
+    if (!some || nemesis_choice(n, what, 2) || !nemesis_does(n, LATE_STARTS)) return 0;
+    const uint64_t ms = nemesis_choice(n, what + 1, LATEST_START_MS);
+    if (n->last_ns < world_now() + ms * MS) n->last_ns = world_now() + ms * MS;
+    return ms;
 }

@@ -13,6 +13,7 @@ enum {
 };
 
 typedef struct nemesis {
+    uint64_t seed;
     void (*killed)(world_process *p); // may be NULL
     void (*joins)(void);              // somebody comes; NULL: nobody may
     void (*tells)(void);              // the job is told to end; NULL: it is not
@@ -34,5 +35,10 @@ typedef struct nemesis {
 void nemesis_begin(nemesis *n);
 /* One more: p dies at a moment that its program has come to. As long as it may. */
 void nemesis_kill_now(nemesis *n, world_process *p);
+/* How long after the job's begin a member starts: most often at once. */
+uint64_t nemesis_start_ms(nemesis *n, int member);
+/* A number below `below` that follows from the seed alone: what is drawn later stays as
+ * it is, whether something is chosen or not. */
+uint64_t nemesis_choice(const nemesis *n, uint64_t what, uint64_t below);
 
 #endif

@@ -136,6 +136,27 @@ void world_part(const world_process *a, const world_process *b, uint64_t until_n
 void world_net_forget(const world_process *p);
 /* Whether somebody listens there. */
 bool world_listens(const char *endpoint);
+/* The endpoint of one of the sockets where somebody listens, NULL: of none. for_members:
+ * it asks for a secret. */
+const char *world_listener(uint64_t number, bool *for_members);
+/* What somebody hears who listens on the wire, of a message that arrives at a socket to
+ * which others connect. Borrowed during the call. */
+enum { WORLD_FRAMES = 10, WORLD_ID = 64 };
+typedef struct world_heard {
+    const void *sender, *receiver; // sockets
+    uint8_t id[WORLD_ID], secret[WORLD_ID];
+    size_t id_bytes, secret_bytes;
+    int n;
+    struct {
+        void *bytes;
+        size_t n;
+    } frames[WORLD_FRAMES];
+} world_heard;
+extern void (*world_overheard)(const world_heard *);
+/* A socket, or its process, is gone. */
+bool world_is_closed(const void *socket);
+/* Who sent what was heard has come to that endpoint with another secret since. */
+bool world_has_renewed(const char *endpoint, const world_heard *heard);
 /* Descriptors of the world begin here: events, connections, monitors. */
 enum { WORLD_FD = 1 << 20 };
 bool world_fd_readable(int fd);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gradnorm_sum.h"
 #include "nemesis.h"
@@ -38,6 +39,7 @@ static struct {
     bool takes_turns; // two optimizers, of every other tensor, step in turn
     world_process *members[WORKERS_MOST + SERVERS_MOST]; // servers first
     nemesis nemesis;
+    uint64_t late_ms[WORKERS_MOST + SERVERS_MOST];
     char error[WORKERS_MOST][400];
     uint64_t steps_made;
     world_job_options o;
@@ -366,9 +368,15 @@ static int train(pstrain_session *s, int rank)
 
 const char world_init_method[] = "tcp://10.0.0.2:29500"; // server 0's
 
+static void start_late(int member)
+{
+    if (J.late_ms[member] > 0) usleep((useconds_t)J.late_ms[member] * 1000);
+}
+
 static int worker_program(void *arg)
 {
     const int rank = (int)(intptr_t)arg;
+    start_late(J.servers + rank);
     char dead[40], shards[40];
     snprintf(dead, sizeof dead, "net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
     snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
@@ -424,6 +432,7 @@ int world_run_server(int rank, int n_servers, int n_workers, int n_shards)
 
 static int server_program(void *arg)
 {
+    start_late((int)(intptr_t)arg);
     return world_run_server((int)(intptr_t)arg, J.servers, J.workers, J.shards);
 }
 
@@ -447,6 +456,18 @@ enum { BOUND_MS = 4 * NEMESIS_DEAD_AFTER_MS + 60000 };
 
 static const char *victim; // "worker 1": who was killed
 
+/* As "worker 1", or in a list: "workers 0, 1 of 4". */
+static bool names_victim(const char *text)
+{
+    char role[WORLD_NAME];
+    if (strstr(text, victim)) return true;
+    const size_t n = (size_t)(strchr(victim, ' ') - victim);
+    snprintf(role, sizeof role, "%.*ss ", (int)n, victim);
+    const char *at = strstr(text, role), *end = at ? strstr(at, " of ") : NULL;
+    const char *number = at ? strstr(at, victim + n + 1) : NULL;
+    return number && end && number < end;
+}
+
 static void on_job_killed(world_process *p)
 {
     static char name[WORLD_NAME];
@@ -459,7 +480,7 @@ static void on_job_killed(world_process *p)
 static void check_victim_named(void)
 {
     for (int r = 0; r < J.workers; r++)
-        if (victim && J.error[r][0] && !strstr(J.error[r], victim))
+        if (victim && J.error[r][0] && !names_victim(J.error[r]))
             world_wrong("%s was killed, and worker %d says: %s", victim, r, J.error[r]);
 }
 
@@ -527,7 +548,8 @@ static int begin(void *arg)
         J.members[J.servers + i] =
             world_start(name, NULL, worker_program, (void *)(intptr_t)i);
     }
-    J.nemesis = (nemesis){.killed = on_job_killed,
+    J.nemesis = (nemesis){.seed = J.seed,
+                          .killed = on_job_killed,
                           .members = J.members,
                           .n_members = n_members(),
                           .span_ms = 400,
@@ -535,6 +557,8 @@ static int begin(void *arg)
                           .without = J.o.without};
     J.nemesis.sleeps = J.nemesis.most_kills > 0;
     if (J.o.disturbed) nemesis_begin(&J.nemesis);
+    for (int i = 0; i < n_members() && J.o.disturbed; i++)
+        J.late_ms[i] = nemesis_start_ms(&J.nemesis, i);
     return judge();
 }
 

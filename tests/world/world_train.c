@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nemesis.h"
 #include "world_job.h"
@@ -17,12 +18,16 @@ enum {
     BATCH = 4,
     ELASTIC_STEPS = 60,
     STARTS_MOST = 12,
-    RESUMABLE = 75,  // exit code: the job has ended as it was asked to
-    MOST_S = 400,    // of virtual time
-    LATE_MS = 30000, // after the last fault: half a step's time limit
-    AFTER_MS = 20000 // the work is done
+    RESUMABLE = 75,   // exit code: the job has ended as it was asked to
+    MOST_S = 400,     // of virtual time
+    LATE_MS = 30000,  // after the last fault: half a step's time limit
+    AFTER_MS = 20000, // the work is done
+    JOINS_MS = 2000   // after a death
 };
 #define MS UINT64_C(1000000)
+
+/* What is chosen (nemesis_choice). */
+enum { JOINS_FIRST = 500, JOINS_AT, JOINS_AFTER };
 
 int ps_server_program(int argc, char **argv); // server_main.c
 int ps_worker_program(int argc, char **argv); // worker_main.c
@@ -30,14 +35,15 @@ int ps_worker_program(int argc, char **argv); // worker_main.c
 typedef struct member {
     bool is_worker;
     int rank;
-    int starts;      // so far
-    bool is_waiting; // to be started again
-    bool came_later; // to an elastic job
-    bool leaves;     // was told to
+    int starts;       // so far
+    bool is_waiting;  // to be started again
+    bool came_later;  // to an elastic job
+    bool leaves;      // was told to
+    uint64_t late_ms; // its first start
 } member;
 
 static struct {
-    uint64_t kind, without;
+    uint64_t seed, kind, without;
     bool disturbed;
     bool told; // to end; it goes on in a new start
     world_record record;
@@ -217,6 +223,7 @@ static int add_results(char **argv, const member *m)
 static int program(void *arg)
 {
     const member *m = arg;
+    if (m->starts == 1 && m->late_ms > 0) usleep((useconds_t)m->late_ms * 1000);
     char rank[16], workers[16], servers[16], incarnation[16];
     snprintf(rank, sizeof rank, "%d", m->rank);
     snprintf(workers, sizeof workers, "%d", T.workers);
@@ -384,9 +391,21 @@ static void on_leave(world_process *p)
     }
 }
 
-/* The host of the results may have lost its power. */
+static void join_now(void *arg, uint64_t number)
+{
+    (void)arg;
+    (void)number;
+    on_join();
+}
+
+/* The host of the results may have lost its power. Somebody may come to an elastic job
+ * before it goes on. */
 static void on_killed(world_process *p)
 {
+    const uint64_t what = JOINS_AFTER + 2 * (uint64_t)T.nemesis.kills;
+    if (T.nemesis.joins && nemesis_choice(&T.nemesis, what, 3) == 0)
+        world_at(world_now() + nemesis_choice(&T.nemesis, what + 1, JOINS_MS) * MS,
+                 join_now, NULL, 0);
     if (p == T.processes[T.servers] && world_draw(2) == 0) world_disk_loses_power(T.out);
 }
 
@@ -474,7 +493,8 @@ static void begin_nemesis(void)
     // docs/own-pace.md: what a replay does not repeat
     const bool paced = subject == WORLD_OWN_PACE;
     const bool may_pause = subject == WORLD_FIXED || subject == WORLD_DEATHS_AT_OWN_PACE;
-    T.nemesis = (nemesis){.killed = on_killed,
+    T.nemesis = (nemesis){.seed = T.seed,
+                          .killed = on_killed,
                           .members = T.processes,
                           .n_members = T.n,
                           .span_ms = 300,
@@ -489,6 +509,12 @@ static void begin_nemesis(void)
         T.nemesis.leaves = on_leave;
     }
     nemesis_begin(&T.nemesis);
+    for (int i = 0; i < T.n; i++)
+        T.members[i].late_ms = nemesis_start_ms(&T.nemesis, i);
+    const uint64_t first_ms = T.members[T.servers].late_ms;
+    if (T.nemesis.joins && first_ms > 0 && nemesis_choice(&T.nemesis, JOINS_FIRST, 2))
+        world_at(world_now() + nemesis_choice(&T.nemesis, JOINS_AT, first_ms) * MS,
+                 join_now, NULL, 0); // before worker 0
     world_disk_moment = on_disk_moment;
     world_fault_point = on_fault_point;
     world_message_moment = on_message;
@@ -575,6 +601,7 @@ void world_train_stretch(const world_record *record, int *workers, int *next)
 int world_train_run(const world_options *options, const world_job_options *job,
                     uint64_t *weights)
 {
+    T.seed = options->seed;
     T.kind = options->kind;
     T.record = job->record;
     T.disturbed = job->disturbed;

@@ -17,10 +17,10 @@
 #include "zsock.h"
 
 enum {
-    FRAMES = 10,         // of a message
+    FRAMES = WORLD_FRAMES,
     SOCKETS = 16384,     // ever
     CONNECTIONS = 16384, // ever
-    ID_BYTES = 64,
+    ID_BYTES = WORLD_ID,
     FDS = 1 << 16,         // numbers of connections begin at WORLD_FD + FDS
     MONITOR_FDS = 1 << 17, // and of monitors here
     PORTS_FROM = 40000,
@@ -335,6 +335,30 @@ static void own_bodies(message *m)
     }
 }
 
+void (*world_overheard)(const world_heard *);
+
+static void let_hear(const connection *c, const message *m)
+{
+    world_heard h = {.sender = c->dealer,
+                     .receiver = c->router,
+                     .id_bytes = c->id_bytes,
+                     .secret_bytes = c->dealer->secret_bytes,
+                     .n = m->n};
+    memcpy(h.id, c->id, c->id_bytes);
+    memcpy(h.secret, c->dealer->secret, h.secret_bytes);
+    for (int i = 0; i < m->n; i++) {
+        h.frames[i].bytes = m->frames[i].body->data;
+        h.frames[i].n = m->frames[i].body->bytes;
+    }
+    world_overheard(&h);
+}
+
+bool world_is_closed(const void *socket)
+{
+    const socket_t *s = socket;
+    return s->closed || s->process->dead;
+}
+
 static void arrive(void *arg, uint64_t is_up)
 {
     connection *c = arg;
@@ -347,6 +371,7 @@ static void arrive(void *arg, uint64_t is_up)
         return;
     }
     own_bodies(m);
+    if (is_up && world_overheard) let_hear(c, m);
     for (int i = 0; i < m->n; i++)
         m->frames[i].fd = fd_of(c, is_up);
     if (world_traces())
@@ -482,6 +507,29 @@ static socket_t *listener(const char *endpoint)
 bool world_listens(const char *endpoint)
 {
     return listener(endpoint) != NULL;
+}
+
+const char *world_listener(uint64_t number, bool *for_members)
+{
+    for (int tries = 0; tries < n_sockets; tries++) {
+        const socket_t *s = sockets[(number + (uint64_t)tries) % (uint64_t)n_sockets];
+        if (!s->bound || world_is_closed(s)) continue;
+        *for_members = s->asks;
+        return s->endpoint;
+    }
+    return NULL;
+}
+
+bool world_has_renewed(const char *endpoint, const world_heard *heard)
+{
+    const socket_t *was = heard->sender, *at = listener(endpoint);
+    for (const connection *c = at ? at->first : NULL; c; c = c->next_of[1])
+        if (c->state == UP && c->dealer->index > was->index &&
+            c->dealer->process->host == was->process->host &&
+            (c->dealer->secret_bytes != heard->secret_bytes ||
+             memcmp(c->dealer->secret, heard->secret, heard->secret_bytes) != 0))
+            return true;
+    return false;
 }
 
 static void try_to_connect(void *arg, uint64_t number)
@@ -953,12 +1001,15 @@ void __wrap_ps_door_turn(ps_door *d, int n_parts, ps_door_take *take, void *owne
     for (int i = 0; i < n_parts; i++) {
         zmq_msg_t parts[2];
         int n;
-        if (ps_zsock_recv(d->router, now, parts, 2, &n) != PS_OK || n == 0) return;
+        const ps_err err = ps_zsock_recv(d->router, now, parts, 2, &n);
+        if (err == PS_ERR_PROTOCOL) continue; // too many frames
+        if (err != PS_OK || n == 0) return;
         const ps_door_message m = {.id = zmq_msg_data(&parts[0]),
                                    .id_bytes = zmq_msg_size(&parts[0]),
                                    .body = zmq_msg_data(&parts[1]),
                                    .body_bytes = zmq_msg_size(&parts[1])};
-        if (n == 2) (void)take(owner, &m);
+        connection *from = connection_to(d->router, frame_of(&parts[0])->body);
+        if ((n != 2 || !take(owner, &m)) && from) end_connection(from, false);
         ps_zsock_close_parts(parts, n);
     }
 }
