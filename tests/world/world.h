@@ -161,5 +161,6 @@ bool world_has_renewed(const char *endpoint, const world_heard *heard);
 enum { WORLD_FD = 1 << 20 };
 bool world_fd_readable(int fd);
 bool world_monitor_readable(int fd);
+bool world_shm_readable(int fd); // a door for shared memory (world_shm.c)
 
 #endif

@@ -16,6 +16,7 @@ enum {
     TENSORS = 6,
     ELEMENTS_MOST = 4096, // of the arena
     STEPS = 20,
+    GROWTH = 7,   // steps, after which a table may get longer
     IDS = 6,      // of a lookup
     ROWS = 40,    // of the table
     ROW_WIDTH = 5 // elements
@@ -36,6 +37,9 @@ static struct {
     bool saves;       // collectives and the optimizer's state in between
     bool sums;        // the servers sum arrays instead
     bool embeds;      // rows of a table, too
+    bool grows;       // few of the tensors, then more, then all
+    bool shares;      // one host, and memory
+    bool adds;        // the workers of a host do (exchange.levels)
     bool takes_turns; // two optimizers, of every other tensor, step in turn
     world_process *members[WORKERS_MOST + SERVERS_MOST]; // servers first
     nemesis nemesis;
@@ -90,10 +94,18 @@ static double rate_of(uint64_t step)
     return J.sets_rate && step % 3 == 1 ? LR / 4 : LR;
 }
 
+/* Each shard needs one. */
+static int tensors_at(uint64_t step)
+{
+    const int least = J.servers * J.shards, times = (int)(step / GROWTH);
+    return J.grows && times < 2 ? least + (TENSORS - least) * times / 2 : TENSORS;
+}
+
 static float weight_at(uint64_t step, int tensor, uint64_t element)
 {
     float w = first_weight(element);
     for (uint64_t s = 0; s < step; s++) {
+        if (tensor >= tensors_at(s)) continue;
         if (is_idle(tensor, s) || is_lacking(tensor, s)) continue;
         float sum = 0;
         for (int r = 0; r < J.workers; r++)
@@ -140,7 +152,7 @@ static void check_weights(pstrain_session *s, int rank, uint64_t step)
     const float *w = pstrain_params(s);
     check_same(w, pstrain_arena_count(s), rank, step);
     if (J.clips) return;
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < tensors_at(step); t++) {
         const uint64_t at = pstrain_tensor_offset(s, t);
         for (int64_t i = 0; i < J.sizes[t]; i += 1 + J.sizes[t] / 40) {
             const float is = w[at + (uint64_t)i];
@@ -232,12 +244,13 @@ static int make_step(pstrain_session *s, int rank, uint64_t step)
     if (code == 0)
         code = J.takes_turns ? pstrain_begin_of(s, (int)(step % 2), NULL)
                              : pstrain_begin(s, NULL);
-    if (code == 0) code = pstrain_wait(s, 0, TENSORS);
+    const int n = tensors_at(step);
+    if (code == 0) code = pstrain_wait(s, 0, n);
     if (code != 0) return code;
     check_weights(s, rank, step);
-    const int first = (int)world_draw(TENSORS);
-    for (int k = 0; k < TENSORS && code == 0; k++) {
-        code = push_tensor(s, rank, step, (first + k) % TENSORS);
+    const int first = (int)world_draw((uint64_t)n);
+    for (int k = 0; k < n && code == 0; k++) {
+        code = push_tensor(s, rank, step, (first + k) % n);
         world_yield();
     }
     if (code == 0) code = pstrain_finish(s);
@@ -268,8 +281,11 @@ static int save_state(pstrain_session *s, int rank, uint64_t step)
     return code;
 }
 
-static int open_and_start(pstrain_session *s, int rank)
+/* before, weights: of a table that was shorter; NULL: there was none. */
+static int open_and_start(pstrain_session *s, int rank, uint64_t step,
+                          const pstrain_state *before, const float *const *weights)
 {
+    const int n = tensors_at(step);
     pstrain_tensor tensors[TENSORS];
     static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f"};
     for (int t = 0; t < TENSORS; t++)
@@ -292,7 +308,7 @@ static int open_and_start(pstrain_session *s, int rank)
                                      .scale = 1};
     const pstrain_table table = {.struct_size = sizeof table,
                                  .tensors = tensors,
-                                 .n_tensors = TENSORS,
+                                 .n_tensors = n,
                                  .tensor_size = sizeof *tensors,
                                  .groups = J.takes_turns ? groups : NULL,
                                  .n_groups = J.takes_turns ? 2 : 0,
@@ -300,16 +316,17 @@ static int open_and_start(pstrain_session *s, int rank)
                                  .settings = settings,
                                  .n_settings = sizeof settings / sizeof *settings,
                                  .total_steps = STEPS,
+                                 .resume = before,
                                  .rows = J.embeds ? &rows : NULL,
                                  .n_rows = J.embeds,
                                  .rows_size = sizeof rows};
     int code = pstrain_open(s, &table);
     if (code != 0) return code;
     float *w = pstrain_params(s);
-    for (int t = 0; rank == 0 && t < TENSORS; t++) {
+    for (int t = 0; rank == 0 && t < n; t++) {
         const uint64_t at = pstrain_tensor_offset(s, t);
         for (uint64_t i = 0; i < (uint64_t)J.sizes[t]; i++)
-            w[at + i] = first_weight(at + i);
+            w[at + i] = weights[t] ? weights[t][i] : first_weight(at + i);
     }
     return pstrain_start(s);
 }
@@ -346,10 +363,36 @@ static int sum_arrays(pstrain_session *s, int rank)
     return code;
 }
 
+/* Worker 0 brings what the tensors had, and the steps that the new ones have missed. */
+static int grow(pstrain_session *s, int rank, uint64_t step)
+{
+    uint64_t missed[TENSORS] = {0};
+    const float *weights[TENSORS] = {0};
+    pstrain_arenas *old = NULL;
+    pstrain_state state = {.struct_size = sizeof state,
+                           .missed = rank == 0 ? missed : NULL};
+    int code = pstrain_drain(s);
+    if (code == 0) code = pstrain_save(s, &state);
+    const int before = tensors_at(step - 1);
+    for (int t = 0; t < TENSORS; t++)
+        if (t < before)
+            weights[t] = pstrain_params(s) + pstrain_tensor_offset(s, t);
+        else
+            missed[t] = state.step;
+    if (code == 0) code = pstrain_close_table(s, &old);
+    if (code == 0) code = open_and_start(s, rank, step, &state, weights);
+    pstrain_arenas_free(&old);
+    return code;
+}
+
 static int make_steps(pstrain_session *s, int rank)
 {
-    int code = open_and_start(s, rank);
+    const float *no_weights[TENSORS] = {0};
+    int code = open_and_start(s, rank, 0, NULL, no_weights);
     for (uint64_t step = 0; step < STEPS && code == 0; step++) {
+        if (step > 0 && tensors_at(step) != tensors_at(step - 1))
+            code = grow(s, rank, step);
+        if (code != 0) break;
         if (J.embeds) code = step_rows(s, rank, step);
         if (code == 0) code = make_step(s, rank, step);
         if (code == 0 && J.saves && step % 8 == 3) code = save_state(s, rank, step + 1);
@@ -373,6 +416,16 @@ static void start_late(int member)
     if (J.late_ms[member] > 0) usleep((useconds_t)J.late_ms[member] * 1000);
 }
 
+static const char *shm_setting(void)
+{
+    return J.shares ? "exchange.shm=auto" : "exchange.shm=off";
+}
+
+static const char *levels_setting(void)
+{
+    return J.adds ? "exchange.levels=2" : "exchange.levels=1";
+}
+
 static int worker_program(void *arg)
 {
     const int rank = (int)(intptr_t)arg;
@@ -380,14 +433,15 @@ static int worker_program(void *arg)
     char dead[40], shards[40];
     snprintf(dead, sizeof dead, "net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
     snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
-    const char *settings[] = {"net.insecure=true", "exchange.shm=off", dead, shards};
+    const char *settings[] = {"net.insecure=true", shm_setting(), dead, shards,
+                              levels_setting()};
     const pstrain_options options = {.struct_size = sizeof options,
                                      .init_method = world_init_method,
                                      .rank_plus_1 = rank + 1,
                                      .world_size = J.workers,
                                      .servers_plus_1 = J.servers + 1,
                                      .settings = settings,
-                                     .n_settings = 4};
+                                     .n_settings = sizeof settings / sizeof *settings};
     pstrain_session *s = NULL;
     int code = pstrain_create(&options, &s);
     if (code == 0) code = train(s, rank);
@@ -399,7 +453,8 @@ static int worker_program(void *arg)
     return code;
 }
 
-int world_run_server(int rank, int n_servers, int n_workers, int n_shards)
+int world_run_server(int rank, int n_servers, int n_workers, int n_shards,
+                     const char *shm)
 {
     char number[16], servers[16], workers[16], dead[40], shards[40];
     snprintf(number, sizeof number, "%d", rank);
@@ -419,7 +474,7 @@ int world_run_server(int rank, int n_servers, int n_workers, int n_shards)
                     "--set",
                     "net.insecure=true",
                     "--set",
-                    "exchange.shm=off",
+                    (char *)(uintptr_t)shm,
                     "--set",
                     dead,
                     "--set",
@@ -433,7 +488,8 @@ int world_run_server(int rank, int n_servers, int n_workers, int n_shards)
 static int server_program(void *arg)
 {
     start_late((int)(intptr_t)arg);
-    return world_run_server((int)(intptr_t)arg, J.servers, J.workers, J.shards);
+    return world_run_server((int)(intptr_t)arg, J.servers, J.workers, J.shards,
+                            shm_setting());
 }
 
 static int n_members(void)
@@ -519,6 +575,13 @@ bool world_job_has_no_closed_form(uint64_t seed)
     return world_choice_of(seed, 5, 4) == 0;
 }
 
+/* Sometimes all are on one host, sometimes on two. */
+static const world_process *host_of(int member)
+{
+    const int hosts = 1 + (int)world_choice(15, 2);
+    return J.shares && member >= hosts ? J.members[member % hosts] : NULL;
+}
+
 static int begin(void *arg)
 {
     (void)arg;
@@ -533,7 +596,10 @@ static int begin(void *arg)
     J.saves = world_choice(8, 3) == 0;
     J.sums = world_choice(9, 6) == 0;
     J.takes_turns = world_choice(10, 4) == 0;
-    J.embeds = world_choice(11, 3) == 0 && !J.sums;
+    J.grows = world_choice(12, 4) == 0 && !J.sums && !J.takes_turns;
+    J.shares = world_choice(13, 4) == 0;
+    J.adds = J.shares && world_choice(14, 2) && !J.sums && strcmp(J.codec, "none") == 0;
+    J.embeds = world_choice(11, 3) == 0 && !J.sums && !J.grows && !J.adds;
     for (int t = 0; t < TENSORS; t++)
         J.sizes[t] = 1 + (int64_t)world_choice(
                              20 + (uint64_t)t,
@@ -541,12 +607,12 @@ static int begin(void *arg)
     char name[32];
     for (int i = 0; i < J.servers; i++) {
         snprintf(name, sizeof name, "server-%d", i);
-        J.members[i] = world_start(name, NULL, server_program, (void *)(intptr_t)i);
+        J.members[i] = world_start(name, host_of(i), server_program, (void *)(intptr_t)i);
     }
     for (int i = 0; i < J.workers; i++) {
         snprintf(name, sizeof name, "worker-%d", i);
-        J.members[J.servers + i] =
-            world_start(name, NULL, worker_program, (void *)(intptr_t)i);
+        J.members[J.servers + i] = world_start(name, host_of(J.servers + i),
+                                               worker_program, (void *)(intptr_t)i);
     }
     J.nemesis = (nemesis){.seed = J.seed,
                           .killed = on_job_killed,
@@ -555,6 +621,10 @@ static int begin(void *arg)
                           .span_ms = 400,
                           .most_kills = world_draw(3) == 0,
                           .without = J.o.without};
+    // Worker 0's connection may be lost after its BYE was taken and before it hears so:
+    // then the shard waits for its tensors, and it waits for the shard (seed 1400000094
+    // without this line).
+    J.nemesis.keeps_links = J.grows;
     J.nemesis.sleeps = J.nemesis.most_kills > 0;
     if (J.o.disturbed) nemesis_begin(&J.nemesis);
     for (int i = 0; i < n_members() && J.o.disturbed; i++)

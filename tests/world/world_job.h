@@ -24,7 +24,7 @@ int world_job_run(const world_options *options, const world_job_options *job,
                   uint64_t *weights);
 
 /* The server of a job without a model, to its end. */
-int world_run_server(int rank, int servers, int workers, int shards);
+int world_run_server(int rank, int servers, int workers, int shards, const char *shm);
 extern const char world_init_method[];
 
 /* Prints how long things take with n members, of which two are servers. */

@@ -210,6 +210,7 @@ int __wrap_sched_yield(void)
 
 enum { EVENTS = 16384 };
 static uint64_t counts[EVENTS];
+static const world_process *waiters[EVENTS]; // whose events they are
 static int n_events;
 
 static bool is_event(int fd)
@@ -222,6 +223,7 @@ int __wrap_eventfd(unsigned count, int flags)
     (void)flags;
     if (n_events == EVENTS) world_wrong("too many events were ever made");
     counts[n_events] = count;
+    waiters[n_events] = world_self();
     return WORLD_FD + n_events++;
 }
 
@@ -239,6 +241,7 @@ ssize_t __wrap_write(int fd, const void *bytes, size_t n)
     uint64_t more;
     memcpy(&more, bytes, sizeof more);
     counts[fd - WORLD_FD] += more;
+    if (waiters[fd - WORLD_FD] != world_self()) world_touch(waiters[fd - WORLD_FD]);
     return (ssize_t)n;
 }
 
@@ -297,7 +300,8 @@ typedef struct polled {
 
 bool world_fd_readable(int fd)
 {
-    return is_event(fd) ? counts[fd - WORLD_FD] > 0 : world_monitor_readable(fd);
+    return is_event(fd) ? counts[fd - WORLD_FD] > 0
+                        : world_monitor_readable(fd) || world_shm_readable(fd);
 }
 
 static int ready_items(const polled *p)

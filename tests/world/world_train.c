@@ -22,12 +22,12 @@ enum {
     MOST_S = 400,     // of virtual time
     LATE_MS = 30000,  // after the last fault: half a step's time limit
     AFTER_MS = 20000, // the work is done
-    JOINS_MS = 2000   // after a death
+    JOINS_MS = 2000   // after a death, or the begin
 };
 #define MS UINT64_C(1000000)
 
 /* What is chosen (nemesis_choice). */
-enum { JOINS_FIRST = 500, JOINS_AT, JOINS_AFTER };
+enum { JOINS_FIRST = 500, JOINS_AT, OTHER_SERVERS, JOINS_AFTER };
 
 int ps_server_program(int argc, char **argv); // server_main.c
 int ps_worker_program(int argc, char **argv); // worker_main.c
@@ -61,7 +61,7 @@ static struct {
 /* ---- the job ---- */
 
 static const char config_of_all[] = "job: {name: world}\n"
-                                    "data: {kind: synthetic, test_samples: 6}\n"
+                                    "data: {test_samples: 6}\n"
                                     "train: {log_every: 1000}\n"
                                     "net: {insecure: true}\n"
                                     "exchange: {shm: off}\n"
@@ -72,10 +72,22 @@ static const char *const models[] = {
     "flatten, {linear: 3}]}\n",
     "model: {input: [6], layers: [{linear: 8}, relu, {dropout: 0.25}, {linear: 3}]}\n"};
 
+static const char clicks[] =
+    "model: {input: [13], loss: bce_with_logits, layers: [{interaction: {name: pairs, "
+    "branches: [[{linear: {name: bottom, out: 4}}, relu], [{embedding_bag: {name: rows, "
+    "tables: [C1, C7], dim: 4, optimizer: adagrad, lr: 0.1, init: normal}}]]}}, "
+    "{linear: {name: top, out: 1}}]}\n";
+
+/* A model with tables of rows on the servers. */
+static bool has_rows(void)
+{
+    return world_train_subject(T.kind) == WORLD_FIXED && world_choice(21, 4) == 0;
+}
+
 static void write_config(void)
 {
     FILE *f = fopen(T.config, "w");
-    const char *model = models[world_choice(8, 3)];
+    const char *model = has_rows() ? clicks : models[world_choice(8, 3)];
     if (!f || fputs(config_of_all, f) < 0 || fputs(model, f) < 0 || fclose(f) != 0)
         world_wrong("cannot write %s", T.config);
 }
@@ -138,6 +150,12 @@ static void choose_workers(void)
     if (next) set("train.stop_after=%d", next);
 }
 
+/* What these codecs keep depends on the servers. */
+static bool servers_may_change(void)
+{
+    return world_choice(4, 6) < 4;
+}
+
 static void choose_job(void)
 {
     static const char *const optimizers[] = {"optimizer.name=adamw", "optimizer.name=sgd",
@@ -159,15 +177,15 @@ static void choose_job(void)
     set("%s", codecs[world_choice(4, 6)]);
     set("%s", checkpoints[world_choice(5, 3)]);
     set("%s", clips[world_choice(6, 2)]);
-    // A replay has the same bits with other servers; what these codecs keep depends on
-    // them.
-    const bool others = T.record.path && world_choice(4, 6) < 4;
+    // A replay has the same bits with other servers.
+    const bool others = T.record.path && servers_may_change();
     set("%s", shards[world_choice(7, 2) ^ others]);
     if (others) T.servers = 1 + SERVERS_MOST - T.servers;
     if (world_choice(14, 2) == 0) set("recovery.share=0.5"); // snapshots in memory
     set("net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
     const world_subject subject = world_train_subject(T.kind);
-    if (subject == WORLD_FIXED && world_choice(4, 6) < 4 && world_choice(13, 4) == 0)
+    if (subject == WORLD_FIXED && !has_rows() && world_choice(4, 6) < 4 &&
+        world_choice(13, 4) == 0)
         set("loss_scale={use: on, init: 1e38, interval: 3}");
     switch (subject) {
     case WORLD_ELASTIC:
@@ -182,7 +200,9 @@ static void choose_job(void)
         choose_pace(1);
         break;
     case WORLD_FIXED:
-        if (world_choice(9, 4) == 0)
+        if (has_rows())
+            set("data.kind=synthetic_clicks"); // and nothing of the others
+        else if (world_choice(9, 4) == 0)
             choose_local(0);
         else if (world_choice(20, 6) == 0)
             set("optimizer.name=lamb");
@@ -324,6 +344,21 @@ static void on_tell(void)
         if (!T.processes[i]->dead) world_signal(T.processes[i], SIGINT);
 }
 
+/* A job that was told to end goes on with one server instead of two, or two. */
+static void change_servers(void)
+{
+    const int n = 1 + SERVERS_MOST - T.servers, workers = T.n - T.servers;
+    if (!servers_may_change() || nemesis_choice(&T.nemesis, OTHER_SERVERS, 2)) return;
+    world_say("%d servers instead of %d", n, T.servers);
+    memmove(T.members + n, T.members + T.servers, (size_t)workers * sizeof *T.members);
+    memmove(T.processes + n, T.processes + T.servers,
+            (size_t)workers * sizeof *T.processes);
+    if (n > T.servers) T.members[T.servers] = (member){.rank = T.servers};
+    if (n > T.servers) T.processes[T.servers] = NULL;
+    T.servers = n;
+    T.nemesis.n_members = T.n = n + workers;
+}
+
 /* Ends what servers are left without workers; when nothing is left, psrun --resume auto
  * starts all again. */
 static void supervise_end(void)
@@ -338,6 +373,7 @@ static void supervise_end(void)
     if (runs && works) return;
     const bool done = work_is_done();
     T.told = false;
+    if (!done) change_servers();
     for (int i = 0; i < T.n && !done; i++)
         start_member(NULL, (uint64_t)i);
 }
@@ -480,7 +516,11 @@ static void check_run(void)
         check_steps(EPOCHS * SAMPLES / BATCH / T.workers);
     check_lines("metrics.jsonl");
     snprintf(path, sizeof path, "%s/model.safetensors", T.out);
-    const uint64_t hash = hash_of_file(path);
+    uint64_t hash = hash_of_file(path);
+    if (has_rows()) {
+        snprintf(path, sizeof path, "%s/model.rows.safetensors", T.out);
+        hash = hash * 31 + hash_of_file(path);
+    }
     if (*T.weights && *T.weights != hash)
         world_wrong(T.record.path ? "its replay has other weights"
                                   : "other weights than without faults");
@@ -511,10 +551,11 @@ static void begin_nemesis(void)
     nemesis_begin(&T.nemesis);
     for (int i = 0; i < T.n; i++)
         T.members[i].late_ms = nemesis_start_ms(&T.nemesis, i);
-    const uint64_t first_ms = T.members[T.servers].late_ms;
-    if (T.nemesis.joins && first_ms > 0 && nemesis_choice(&T.nemesis, JOINS_FIRST, 2))
-        world_at(world_now() + nemesis_choice(&T.nemesis, JOINS_AT, first_ms) * MS,
-                 join_now, NULL, 0); // before worker 0
+    if (T.nemesis.joins && nemesis_choice(&T.nemesis, JOINS_FIRST, 3) == 0) {
+        T.members[T.servers].late_ms += JOINS_MS; // others come before worker 0
+        world_at(world_now() + nemesis_choice(&T.nemesis, JOINS_AT, JOINS_MS) * MS,
+                 join_now, NULL, 0);
+    }
     world_disk_moment = on_disk_moment;
     world_fault_point = on_fault_point;
     world_message_moment = on_message;
