@@ -220,12 +220,11 @@ static ps_deadline start_deadline(const ps_server *s)
 }
 
 /* Waits for worker 0's tensors while the job lives: its program may do a lot before. */
-static ps_err await_tensors(ps_server *s)
+static ps_err await_tensors(ps_server *s, ps_open_job *out)
 {
     struct pollfd end = {.fd = ps_member_end_fd(s->member), .events = POLLIN};
     for (bool found = false; !found;) {
-        PS_TRY(ps_open_job_get(s->member, ps_deadline_in_ms(TENSORS_MS), &s->tensors,
-                               &found));
+        PS_TRY(ps_open_job_get(s->member, ps_deadline_in_ms(TENSORS_MS), out, &found));
         s->idle = !found && poll(&end, 1, 0) > 0;
         if (s->idle) return PS_OK;
     }
@@ -258,11 +257,7 @@ static ps_err take_tensors(ps_server *s)
 static ps_err server_serve_table(ps_server *s)
 {
     ps_member *member = s->member;
-    if (!s->o.table) {
-        PS_TRY(await_tensors(s));
-        if (s->idle) return PS_OK;
-        PS_TRY(take_tensors(s));
-    }
+    if (!s->o.table) PS_TRY(take_tensors(s));
     ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms);
     ps_job_start start;
     const ps_roster *roster = ps_member_roster(member);
@@ -315,7 +310,8 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
 {
     s->member = member;
     if (!s->o.table || s->o.n_rows > 0) PS_TRY(server_tell_points(s));
-    return server_serve_table(s);
+    if (!s->o.table) PS_TRY(await_tensors(s, &s->tensors));
+    return s->idle ? PS_OK : server_serve_table(s);
 }
 
 /* Whether all workers have left to come back with other tensors. */
@@ -324,16 +320,28 @@ static bool server_is_paused(const ps_server *s)
     return !s->idle && ps_shard_get_state(s->shards[0]) == PS_SHARD_PAUSED;
 }
 
-/* Worker 0 has the state of the table before, and brings it with the next one. */
+/* Worker 0 has the state of the table before, and brings it with the next one. Until it
+ * says how that one starts, which it does when all workers have come back, the shards
+ * answer those whose goodbye's answer was lost. */
 static ps_err server_serve_next_table(ps_server *s)
 {
+    ps_open_job next = {0};
+    ps_job_start start;
+    ps_member_next_table(s->member);
+    ps_err err = await_tensors(s, &next);
+    if (err == PS_OK && !s->idle)
+        err = ps_job_start_get(s->member, &start, start_deadline(s));
+    if (err != PS_OK || s->idle) {
+        ps_open_job_fini(&next);
+        return err;
+    }
     for (int i = 0; i < s->n_shards; i++)
         ps_shard_clear(s->shards[i]);
     ps_shm_door_destroy(&s->door);
     ps_plan_fini(&s->plan);
     ps_open_job_fini(&s->tensors);
     ps_config_fini(&s->job_config);
-    ps_member_next_table(s->member);
+    s->tensors = next;
     return server_serve_table(s);
 }
 

@@ -511,6 +511,14 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     return h->kind == PS_MSG_INIT ? handle_init(s, c, h, f) : handle_push(s, c, h, f);
 }
 
+/* All workers have left to come back with another table. One whose connection was lost
+ * says BYE again, and is answered. Once all have their answers the first message of that
+ * table comes, for the thread to come. */
+static bool shard_is_paused(const ps_shard *s)
+{
+    return ps_shard_get_state(s) == PS_SHARD_PAUSED;
+}
+
 /* Drops a message without an answer: its sender is unknown. */
 static void drop_stranger(ps_shard *s)
 {
@@ -536,6 +544,8 @@ ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
         drop_stranger(s);
         return PS_OK;
     }
+    s->holds = class == PS_FRAME_STALE && shard_is_paused(s) && h.epoch > s->rules.epoch;
+    if (s->holds) return PS_OK;
     if (class == PS_FRAME_STALE)
         return ps_shard_reply_short(s, PS_MSG_STALE, h.rank, s->rules.epoch);
     s->speaker = h.rank;
@@ -558,15 +568,9 @@ ps_err ps_shard_hear(ps_shard *s)
 
 /* ---- the thread ---- */
 
-/* What comes now is of the next table. */
-static bool shard_is_paused(const ps_shard *s)
-{
-    return ps_shard_get_state(s) == PS_SHARD_PAUSED;
-}
-
 static ps_err handle_messages(ps_shard *s, ps_wire_frames *f)
 {
-    for (int i = 0; i < MESSAGES_PER_POLL && !shard_is_paused(s); i++) {
+    for (int i = 0; i < MESSAGES_PER_POLL && !s->holds; i++) {
         bool got;
         PS_TRY(ps_wire_recv(s->router, true, f, &got));
         s->router_idle = !got;
@@ -617,8 +621,8 @@ static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
         if (s->link && items[5].ready) PS_TRY(ps_coord_link_mend(s->link));
         if (s->link && items[4].ready) PS_TRY(ps_shard_hear(s));
         if (items[0].ready) PS_TRY(handle_messages(s, f));
+        if (s->holds) return PS_OK;
         PS_TRY(handle_rings(s, f));
-        if (shard_is_paused(s)) return PS_OK;
     }
 }
 
@@ -641,10 +645,8 @@ static void fail_job(ps_shard *s, ps_err err)
 static void *shard_main(void *arg)
 {
     ps_shard *s = arg;
-    ps_wire_frames f;
-    ps_wire_frames_open(&f);
-    ps_err err = shard_serve(s, &f);
-    ps_wire_frames_close(&f);
+    ps_err err = s->holds ? ps_shard_take_message(s, &s->frames) : PS_OK;
+    if (err == PS_OK) err = shard_serve(s, &s->frames);
     if (err != PS_OK) {
         fail_job(s, err);
         shard_set_state(s, PS_SHARD_FAILED);
@@ -712,6 +714,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     ps_shard *s;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a shard"));
     s->o = *options;
+    ps_wire_frames_open(&s->frames);
     ps_err err;
     PS_TRY_GOTO(ps_row_figures_init(&s->tables), err, out);
     PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
@@ -830,7 +833,9 @@ static void shard_end_thread(ps_shard *s)
 /* ZeroMQ reads its weights no more: workers have read all that came before LEFT. */
 void ps_shard_clear(ps_shard *s)
 {
+    ps_event_set(&s->stop);
     shard_end_thread(s);
+    ps_event_clear(&s->stop);
     ps_shard_memory_fini(s);
     memset(&s->index, 0, sizeof *s - offsetof(ps_shard, index));
     shard_set_state(s, PS_SHARD_RUNNING);
@@ -854,6 +859,7 @@ void ps_shard_destroy(ps_shard **pointer)
     ps_event_fini(&s->stop);
     ps_event_fini(&s->wake);
     ps_row_figures_fini(&s->tables);
+    ps_wire_frames_close(&s->frames);
     free(s);
     *pointer = NULL;
 }

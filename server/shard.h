@@ -58,7 +58,7 @@ ps_err ps_shard_start(ps_shard *shard, const ps_shard_job *job);
 typedef enum ps_shard_state {
     PS_SHARD_RUNNING,
     PS_SHARD_DONE,   // every worker has said goodbye
-    PS_SHARD_PAUSED, // the same, until they come back with another table; its thread ends
+    PS_SHARD_PAUSED, // the same, until they come back with another table
     PS_SHARD_FAILED  // the job was aborted (by this shard or another member)
 } ps_shard_state;
 

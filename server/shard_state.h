@@ -48,8 +48,8 @@ struct ps_shard_chunk {
 typedef struct ps_shard_peer {
     uint8_t id[PS_WIRE_ID_BYTES]; // its routing id
     bool joined, left;
-    bool returns; // it has left, and comes back with another table
-    bool dead;    // until a process has taken its place, by HELLO
+    bool returns;  // it has left, and comes back with another table
+    bool dead;     // until a process has taken its place, by HELLO
     uint64_t back; // of the last order which says that it is dead (ps_sync_order)
     bool hello;    // that came before such an order
     ps_wire_header hello_header; // if so
@@ -86,8 +86,10 @@ struct ps_shard {
     ps_shard_options o;
     void *router;
     char endpoint[PS_ENDPOINT_MAX];
-    ps_event stop;
-    ps_event wake; // workers with rings set it while the shard sleeps
+    ps_event stop;         // of the thread
+    ps_wire_frames frames; // the thread's
+    bool holds;            // the frames have the first message of the next table
+    ps_event wake;         // workers with rings set it while the shard sleeps
     atomic_int state;
     ps_counter bytes_received, bytes_sent, pushes, repeated, strangers, steps;
     ps_counter sum_ns, apply_ns;

@@ -78,11 +78,6 @@ static const scenario NIGHTLY[] = {
      .deaths = 1,
      .exact_at = 1,
      .snapshot_at = 1},
-    {.name = "2 losses, a death",
-     .settings = PLAIN,
-     .steps = 2,
-     .losses = 2,
-     .deaths = 1},
 };
 
 static const struct {

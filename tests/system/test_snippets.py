@@ -81,7 +81,7 @@ address = os.environ["PS_INIT_METHOD"]
 AROUND = {"README.md": [(NET, OURS)],
           "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED),
                                (ROWS, "print('trained', flush=True)\n"),
-                               (SERVED, "assert first == last == 1 and out['user'].shape == (2, 16)\nprint('trained', flush=True)\n")],
+                               (SERVED, "assert 0 <= first <= last <= 1 and out['user'].shape == (2, 16)\nprint('trained', flush=True)\n")],
           "docs/checkpoints.md": [(SAVED, RESUMED)],
           "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
 

@@ -512,16 +512,23 @@ enum { BOUND_MS = 4 * NEMESIS_DEAD_AFTER_MS + 60000 };
 
 static const char *victim; // "worker 1": who was killed
 
-/* As "worker 1", or in a list: "workers 0, 1 of 4". */
+/* As "worker 1", or in a list: "workers 0, 2-3 of 4". */
 static bool names_victim(const char *text)
 {
     char role[WORLD_NAME];
     if (strstr(text, victim)) return true;
     const size_t n = (size_t)(strchr(victim, ' ') - victim);
     snprintf(role, sizeof role, "%.*ss ", (int)n, victim);
-    const char *at = strstr(text, role), *end = at ? strstr(at, " of ") : NULL;
-    const char *number = at ? strstr(at, victim + n + 1) : NULL;
-    return number && end && number < end;
+    const char *at = strstr(text, role);
+    const long rank = strtol(victim + n, NULL, 10);
+    char *next = NULL;
+    for (at = at ? at + strlen(role) : ""; strtol(at, &next, 10), next != at;
+         at = next + strspn(next, ", ")) {
+        const long first = strtol(at, NULL, 10);
+        const long last = *next == '-' ? strtol(next + 1, &next, 10) : first;
+        if (first <= rank && rank <= last) return true;
+    }
+    return false;
 }
 
 static void on_job_killed(world_process *p)
@@ -621,10 +628,6 @@ static int begin(void *arg)
                           .span_ms = 400,
                           .most_kills = world_draw(3) == 0,
                           .without = J.o.without};
-    // Worker 0's connection may be lost after its BYE was taken and before it hears so:
-    // then the shard waits for its tensors, and it waits for the shard (seed 1400000094
-    // without this line).
-    J.nemesis.keeps_links = J.grows;
     J.nemesis.sleeps = J.nemesis.most_kills > 0;
     if (J.o.disturbed) nemesis_begin(&J.nemesis);
     for (int i = 0; i < n_members() && J.o.disturbed; i++)
