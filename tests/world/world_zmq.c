@@ -525,7 +525,7 @@ bool world_has_renewed(const char *endpoint, const world_heard *heard)
     const socket_t *was = heard->sender, *at = listener(endpoint);
     for (const connection *c = at ? at->first : NULL; c; c = c->next_of[1])
         if (c->state == UP && c->dealer->index > was->index &&
-            c->dealer->process->host == was->process->host &&
+            strcmp(c->dealer->process->name, was->process->name) == 0 &&
             (c->dealer->secret_bytes != heard->secret_bytes ||
              memcmp(c->dealer->secret, heard->secret, heard->secret_bytes) != 0))
             return true;
