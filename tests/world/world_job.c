@@ -539,11 +539,22 @@ static void on_job_killed(world_process *p)
     victim = name;
 }
 
-/* Those that miss it name it. */
+/* Those that miss it name it, or a worker that failed before and names it. */
+static bool leads_to_victim(const char *text)
+{
+    char other[WORLD_NAME];
+    bool leads = names_victim(text);
+    for (int r = 0; r < J.workers && !leads; r++) {
+        snprintf(other, sizeof other, "worker %d ", r);
+        leads = strstr(text, other) && J.error[r][0] && names_victim(J.error[r]);
+    }
+    return leads;
+}
+
 static void check_victim_named(void)
 {
     for (int r = 0; r < J.workers; r++)
-        if (victim && J.error[r][0] && !names_victim(J.error[r]))
+        if (victim && J.error[r][0] && !leads_to_victim(J.error[r]))
             world_wrong("%s was killed, and worker %d says: %s", victim, r, J.error[r]);
 }
 
