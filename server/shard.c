@@ -498,7 +498,8 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     if (!p->joined)
         return ps_err_set(PS_ERR_PROTOCOL, "%s before HELLO", ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_BYE) return handle_bye(s, h);
-    if (p->left)
+    // First weights have no answer, so they come again over a new connection.
+    if (p->left && h->kind != PS_MSG_INIT)
         return ps_err_set(PS_ERR_PROTOCOL, "%s after BYE", ps_wire_kind_name(h->kind));
     if (h->kind == PS_MSG_GROUPS) return handle_groups(s, h, f);
     if (ps_wire_is_rows(h->kind)) return ps_shard_rows_take(s, h, f);
