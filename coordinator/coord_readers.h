@@ -1,8 +1,9 @@
 /* Lets processes in that read rows of embedding tables, and are no members (wire.h): they
  * get the readers' secret, which the servers know from their roster.
  *
- * Who has a secret could end a server by a fault of libzmq (door.h), and reads the rows.
- * So it is given to who proves a key of the job, or where the job stays on its host. */
+ * A process that has this secret can read the rows, and could end a server by a fault of
+ * libzmq (door.h). So only a process that proves a key of the job gets it or, in a job
+ * without keys, a process of the job's host. */
 #ifndef PS_COORD_READERS_H
 #define PS_COORD_READERS_H
 

@@ -320,9 +320,9 @@ static bool server_is_paused(const ps_server *s)
     return !s->idle && ps_shard_get_state(s->shards[0]) == PS_SHARD_PAUSED;
 }
 
-/* Worker 0 has the state of the table before, and brings it with the next one. Until it
- * says how that one starts, which it does when all workers have come back, the shards
- * answer those whose goodbye's answer was lost. */
+/* Worker 0 has the state of the table before, and brings it with the next one. It says
+ * how that one starts when all workers have come back. Until then the shards answer a
+ * worker that has lost the answer to its goodbye. */
 static ps_err server_serve_next_table(ps_server *s)
 {
     ps_open_job next = {0};

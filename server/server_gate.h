@@ -15,7 +15,8 @@ ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_wor
 ps_gate *ps_server_gate_of(ps_server_gate *g);
 /* Starts the thread. Nobody gets through yet. */
 ps_err ps_server_gate_start(ps_server_gate *g);
-/* Lets those through who have one of n secrets, which are borrowed until destroy. */
+/* From now on connections that show one of n secrets get through. The secrets are
+ * borrowed until destroy. */
 void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets, int n);
 /* After the shards have stopped, before the context ends. */
 void ps_server_gate_destroy(ps_server_gate **g);

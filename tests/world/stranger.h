@@ -1,7 +1,7 @@
-/* Somebody who is no member of the job, on its network: connects to what listens, shows
- * no secret or one of a job that is over, and says what it has heard there: again, cut
- * short or changed. It must get no answer from what is for members only; the job must not
- * notice. */
+/* A process on the job's network that is no member. It connects to sockets that listen,
+ * shows no secret, or one that its owner has replaced since, and sends messages that it
+ * has overheard: again, cut short or changed. Sockets for members must not answer it, and
+ * the job must not notice it. */
 #ifndef STRANGER_H
 #define STRANGER_H
 
