@@ -5,16 +5,21 @@ import socket
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"  # from which the system gives ports to connections
 LEAST = 10000  # well-known services listen below
 TRIES = 100
-given = set()
+given = []  # sockets: as long as this process lives, they tell others which ports are spoken for
 
 
-def _is_free(port):
-    with socket.socket() as s:
-        try:
+def _take(port):
+    """Whether nobody listens on a port, and no process was given it."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0pstrain-port-{port}")  # a name without a file, of the network in which the port is, too
+        with socket.socket() as s:
             s.bind(("", port))  # fails, too, where another address of this machine is listened on
-        except OSError:
-            return False
-        return port not in given
+    except OSError:
+        mark.close()
+        return False
+    given.append(mark)
+    return True
 
 
 def _of_the_system():
@@ -24,7 +29,10 @@ def _of_the_system():
 
 
 def free_port():
-    """One that no connection takes before its user listens on it: outside the system's range. Never the same twice."""
+    """One that no connection takes before its user listens on it: outside the system's range.
+
+    No other process is given it while this one lives.
+    """
     try:
         with open(RANGE, encoding="ascii") as f:
             end = int(f.read().split()[0])
@@ -32,6 +40,4 @@ def free_port():
         return _of_the_system()
     ports = range(LEAST, end)
     tried = random.SystemRandom().sample(ports, min(TRIES, len(ports)))
-    port = next(filter(_is_free, tried), None) or _of_the_system()
-    given.add(port)
-    return port
+    return next(filter(_take, tried), None) or _of_the_system()

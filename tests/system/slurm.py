@@ -9,7 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from jobs import wait_until
+from jobs import free_port, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue", "scontrol")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -63,14 +63,6 @@ def missing():
     return f"{', '.join(lacks)} could not be installed (slurm-wlm, munge)" if lacks else None
 
 
-def free_ports(n):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 class Slurm:
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -85,7 +77,7 @@ class Slurm:
             (self.folder / name).mkdir()
         host = socket.gethostname().partition(".")[0]
         (self.folder / "slurm.conf").write_text(
-            CONFIG.format(host=host, folder=self.folder, ports=free_ports(3)))
+            CONFIG.format(host=host, folder=self.folder, ports=[free_port() for _ in range(3)]))
         self._daemon("munged", "-F", "-f", f"--key-file={key}",
                      f"--socket={self.folder}/munge.socket", f"--pid-file={self.folder}/munged.pid",
                      f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munge.seed")

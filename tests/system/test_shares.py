@@ -1,13 +1,14 @@
 """Servers that hold unequal parts of the parameters."""
 import re
 import subprocess
+import sys
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, JobTest, Psrun
-from psrunlib import cores, doctor, helpers, hosts, remote
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun
+from psrunlib import cores, doctor, helpers, hosts, ports, remote
 from psrunlib import job as jobs
 from psrunlib.errors import JobError
 
@@ -99,6 +100,21 @@ class Cores(JobTest):
                 Path(self.path("cgroup")).write_text(cgroup + "\n")
                 found.append(cores.usable(self.path("cgroup"), self.folder))
         self.assertEqual(found, [64, 1, 2, 64])
+
+
+class Ports(JobTest):
+    def test_of_two_processes_differ(self):
+        Path(self.path("range")).write_text(f"{ports.LEAST + 2} 60999", encoding="ascii")
+        draw = ("import sys; sys.path.insert(0, sys.argv[1]); from psrunlib import ports; ports.RANGE = sys.argv[2];"
+                "print(ports.free_port(), flush=True); sys.stdin.read()")
+        drawn = []
+        for _ in range(3):  # while the ones before live
+            process = subprocess.Popen([sys.executable, "-c", draw, str(ROOT / "deploy"), self.path("range")], text=True,
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self.addCleanup(process.communicate)
+            drawn.append(int(process.stdout.readline()))
+        self.assertEqual(len(set(drawn)), 3)
+        self.assertGreater(drawn[2], ports.LEAST + 1)  # no more than two are outside the system's range
 
 
 class Helpers(JobTest):
