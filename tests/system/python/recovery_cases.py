@@ -82,17 +82,17 @@ def die(what):
 
 
 def lose_host():
-    """Its processes, except this one, and its memory; for a while nobody reaches it."""
+    """Its memory, and its processes except this one; for a while nobody reaches it."""
     mine = {f"{name}={os.environ[name]}" for name in ("PS_TEST_HOST", "PS_TEST_DOWN")}
     with open(os.environ["PS_TEST_DOWN"], "w", encoding="ascii") as f:
         print(os.environ["PS_TEST_HOST"], file=f)
+    for place in os.environ["PS_COMMITS"].split(":"):
+        shutil.rmtree(place)  # first: psrun kills this process when it sees that another one is gone
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
                 if int(pid) != os.getpid() and mine <= {*f.read().split("\0")}:
                     os.kill(int(pid), signal.SIGKILL)
-    for place in os.environ["PS_COMMITS"].split(":"):
-        shutil.rmtree(place)
 
 
 def is_server(pid):
