@@ -254,25 +254,28 @@ static ps_err take_tensors(ps_server *s)
                       ps_member_rank(s->member));
 }
 
-static ps_err server_serve_table(ps_server *s)
+/* Lets the workers of a table in. */
+static ps_err server_open_table(ps_server *s)
 {
-    ps_member *member = s->member;
     if (!s->o.table) PS_TRY(take_tensors(s));
-    ps_deadline deadline = ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms);
-    ps_job_start start;
-    const ps_roster *roster = ps_member_roster(member);
+    const ps_roster *roster = ps_member_roster(s->member);
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
     ps_server_gate_open(s->gate, roster->secrets, roster->n_workers + 1); // and readers
-    PS_TRY(server_open_door(s, deadline));
-    PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
-    start = ps_job_start_of_exchange(&start, s->o.config);
+    return server_open_door(
+        s, ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms));
+}
+
+static ps_err server_start_shards(ps_server *s, const ps_job_start *told)
+{
+    ps_member *member = s->member;
+    const ps_job_start start = ps_job_start_of_exchange(told, s->o.config);
     PS_TRY(ps_job_start_rule(&start, &s->config, &s->rule));
     for (int i = 0; i < s->n_shards; i++) {
         const ps_shard_job job = {
             .index = (uint32_t)(ps_member_rank(member) * s->n_shards + i),
             .member = member,
-            .n_workers = roster->n_workers,
+            .n_workers = ps_member_roster(member)->n_workers,
             .total_steps = start.total_steps,
             .first_step = start.step,
             .ahead = start.ahead,
@@ -311,7 +314,11 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     s->member = member;
     if (!s->o.table || s->o.n_rows > 0) PS_TRY(server_tell_points(s));
     if (!s->o.table) PS_TRY(await_tensors(s, &s->tensors));
-    return s->idle ? PS_OK : server_serve_table(s);
+    if (s->idle) return PS_OK;
+    PS_TRY(server_open_table(s));
+    ps_job_start start;
+    PS_TRY(ps_job_start_get(member, &start, start_deadline(s)));
+    return server_start_shards(s, &start);
 }
 
 /* Whether all workers have left to come back with other tensors. */
@@ -342,7 +349,8 @@ static ps_err server_serve_next_table(ps_server *s)
     ps_open_job_fini(&s->tensors);
     ps_config_fini(&s->job_config);
     s->tensors = next;
-    return server_serve_table(s);
+    PS_TRY(server_open_table(s));
+    return server_start_shards(s, &start);
 }
 
 static bool all_done(const ps_server *s)
