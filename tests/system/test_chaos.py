@@ -1,7 +1,7 @@
 """Jobs of 3 servers and 3 workers under psrun --restarts, whose parts are killed, stopped and cut
 off: each ends with the bits of a job that was left alone.
 
-PS_CHAOS_JOBS: how many (1); PS_CHAOS_SEED: the first one's seed (1138). A failure says how to
+PS_CHAOS_JOBS: how many (1); PS_CHAOS_SEED: the first one's seed (1104). A failure says how to
 repeat its job.
 """
 import collections
@@ -10,6 +10,7 @@ import shutil
 import statistics
 import time
 import unittest
+from pathlib import Path
 
 import chaos
 from chaos import Kind, netns
@@ -17,12 +18,12 @@ from jobs import DIGITS, alive
 from restarting import RestartTest
 
 JOBS = int(os.environ.get("PS_CHAOS_JOBS", "1"))
-SEED = int(os.environ.get("PS_CHAOS_SEED", "1138"))
+SEED = int(os.environ.get("PS_CHAOS_SEED", "1104"))
 SETTINGS = ["train.steps=200", "train.epochs=1000", "data.batch=10", "train.log_every=4",
             "train.eval_every=3", "train.threads=1", "checkpoint.every=5",
             "net.heartbeat_ms=200", "net.dead_after_ms=2000",
             "net.join_timeout_ms=12000"]
-DATA = {"digits": ["data.train=0-239"], "norms": []}
+DATA = {"digits": ["data.train=0-239"], "norms": [], "clicks": []}
 NORMS = """
 model:
   input: [3, 8, 8]
@@ -34,6 +35,18 @@ model:
     - flatten
     - linear: 10
 data: {kind: synthetic, samples: 240, test_samples: 50, flip: true, crop_padding: 1}
+"""
+CLICKS = """
+model:
+  input: [13]
+  loss: bce_with_logits
+  layers:
+    - interaction:
+        branches:
+          - [linear: 4, relu]
+          - [embedding_bag: {name: rows, tables: 26, dim: 4, lr: 0.1, init: normal, scale: 0.3}]
+    - linear: 1
+data: {kind: synthetic_clicks, samples: 240, test_samples: 50}
 """
 MOMENTUM = "optimizer={name: sgd, lr: 0.05, momentum: 0.9}"
 # For local steps.
@@ -48,6 +61,7 @@ KINDS = [
     Kind("allreduce", (MOMENTUM, "train.accumulate=2"), hosts=True),
     Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10", "checkpoint.best=loss"), hosts=True),
     Kind("allreduce", ("loss_scale={use: on, init: 1e38, interval: 3}", MOMENTUM), "norms"),
+    Kind("ps", ("optimizer.name=adam", "checkpoint.rows_full_every=3"), "clicks", hosts=True),
     Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=5", "optimizer.clip_norm=0.5"), hosts=True),
 ]
 SAID = {"started again": "; it is started again (restart ", "joins again": " WARN  rejoin ", "goes on": " resume step="}
@@ -59,7 +73,7 @@ class Chaos(RestartTest):
     def setUp(self):
         super().setUp()
         # In the test's folder: processes that are left over have its path in their command lines.
-        for name, text in (("digits", self.digits()), ("norms", NORMS)):
+        for name, text in (("digits", self.digits()), ("norms", NORMS), ("clicks", CLICKS)):
             with open(self.path(name + ".yaml"), "w", encoding="utf-8") as f:
                 f.write(text)
         self.hosts = None
@@ -82,6 +96,11 @@ class Chaos(RestartTest):
         return self.start(out, kind.job, "--restarts", RESTARTS, "--verbose", *on_hosts,
                           settings=self.settings(kind), config=self.path(kind.config + ".yaml"),
                           env=env)
+
+    def rows(self, out):
+        """Those of its embedding tables."""
+        file = Path(self.path(out, "model.rows.safetensors"))
+        return file.read_bytes() if file.exists() else None
 
     def make_whole(self, kind):
         """The same job, left alone, on one host."""
@@ -133,6 +152,7 @@ class Chaos(RestartTest):
                 done = self.disturb(psrun, "out", faults, chance)
                 self.end(psrun, "out")
                 restarts = self.check_restarted(whole, "out")
+                self.assertEqual(self.rows(whole), self.rows("out"))
             except BaseException:
                 print(f"--- seed {seed}\n{self.text('out')}", flush=True)
                 raise

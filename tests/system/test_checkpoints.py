@@ -26,7 +26,7 @@ FREE = ["job.name=other", "train.graphs=false", "train.init_strict=false", "trai
         "server.shards=3", "net.heartbeat_ms=100", "net.io_threads=2", "recovery.share=0.1", "trace.straggler=false"]
 # Fields that depend on the time, on one process, or on how much travelled.
 OWN = ("seconds", "samples_per_second", "step_ms", "exchange_wait_ms", "bytes", "rss", "in_flight",
-       "server_stats", "compression_ratio", "servers", "shards", "warmup", "rejoins", "stragglers")
+       "server_stats", "compression_ratio", "servers", "shards", "warmup", "rejoins", "stragglers", "tables")
 
 
 def copy_until(run, to, step):
