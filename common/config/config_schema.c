@@ -118,7 +118,7 @@ const ps_config_key ps_config_keys[] = {
         "epochs between evaluations; 0: only at the end"),
     INT("train.patience", train.patience, JOB, FREE, 0, MANY, "0",
         "early stopping: end after this many evaluations in a row without a better test loss "
-        "(checkpoint.best accuracy: accuracy); 0: do not"),
+        "(checkpoint.best accuracy, auc: that); 0: do not"),
     DOUBLE("train.ema", train.ema, JOB, WARNED, 0, 1, "0",
            "keep an exponential moving average of the weights with this decay, such as 0.999, and "
            "write it to ema.safetensors; 0: do not"),
@@ -143,7 +143,7 @@ const ps_config_key ps_config_keys[] = {
            "folder of the checkpoints, on worker 0's host; not given: checkpoints/ in the "
            "run's folder"),
     WORD("checkpoint.best", checkpoint.best, JOB, REFUSED, ps_best_words, "none",
-         "also keep the checkpoint with the best test loss or accuracy"),
+         "also keep the checkpoint with the best test loss, accuracy or, of two classes, AUC"),
 
     WORD("data.kind", data.kind, JOB, WARNED, ps_data_words, "synthetic",
          "format of the files; synthetic, synthetic_clicks: learnable data, made without "

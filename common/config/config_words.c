@@ -101,6 +101,7 @@ const ps_word ps_unreadable_words[] = {
 const ps_word ps_best_words[] = {{"none", PS_BEST_NONE},
                                  {"loss", PS_BEST_LOSS},
                                  {"accuracy", PS_BEST_ACCURACY},
+                                 {"auc", PS_BEST_AUC},
                                  {NULL, 0}};
 
 const ps_word ps_policy_words[] = {

@@ -164,7 +164,7 @@ extern const ps_word ps_codec_words[];
 bool ps_codec_feeds_back(ps_codec codec);
 
 /* checkpoint.best */
-typedef enum ps_best { PS_BEST_NONE, PS_BEST_LOSS, PS_BEST_ACCURACY } ps_best;
+typedef enum ps_best { PS_BEST_NONE, PS_BEST_LOSS, PS_BEST_ACCURACY, PS_BEST_AUC } ps_best;
 extern const ps_word ps_best_words[];
 
 /* exchange.nan */

@@ -5,7 +5,6 @@ import socket
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"  # from which the system gives ports to connections
 LEAST = 10000  # well-known services listen below
 TRIES = 100
-given = []  # sockets: as long as this process lives, they tell others which ports are spoken for
 
 
 def _take(port):
@@ -18,7 +17,7 @@ def _take(port):
     except OSError:
         mark.close()
         return False
-    given.append(mark)
+    mark.detach()  # it stays open as long as this process lives
     return True
 
 

@@ -109,6 +109,17 @@ class Clicks(JobTest):
         loss = -sum(math.log(p if line[0] == "1" else 1 - p) for p, line in chances) / LINES
         self.assertAlmostEqual(loss, self.records()[-1]["test_loss"], 4)
 
+    def test_the_best_by_the_area_under_the_curve(self):
+        """The losses fall on when it does not rise any more: the test's clicks are those of training."""
+        said = self.psrun("-s", "1", "-w", "1", self.job(), "train.epochs=4", "checkpoint.best=auc")
+        shown = re.findall(r"epoch \d/4  test loss \S+ [\d.]+% AUC (\S+)  train \S+(  best)?\n", said)
+        areas = [record["test_auc"] for record in self.records() if "test_auc" in record]
+        self.assertEqual([area for area, _ in shown], [f"{area:.4f}" for area in areas])
+        best = 1 + areas.index(max(areas))
+        self.assertLess(best, 4)
+        self.assertEqual(self.summary()["best_epoch"], best)
+        self.assertEqual([i for i, (_, mark) in enumerate(shown, 1) if mark][-1], best)
+
     def test_samples_that_stay_in_a_file(self):
         """data.stream: the same files, by any number of threads, of parts and shares of the lines; the same report."""
         job = self.job()

@@ -182,6 +182,7 @@ class Numbers(JobTest):
             self.assertIn(says, self.job(loss, outputs, "--overwrite", code=1))
         self.targets(good, 0)
         self.assertIn("accuracy is of classes", self.job("mse", 1, "checkpoint.best=accuracy", "--overwrite", code=1))
+        self.assertIn("auc is of two classes", self.job("mse", 1, "checkpoint.best=auc", "--overwrite", code=1))
         self.assertIn("train.label_smoothing: is for the losses cross_entropy and nll",
                       self.job("mse", 1, "train.label_smoothing=0.1", "--overwrite", code=1))
         self.write("train_y.npy", (63,), good[:63])

@@ -45,6 +45,23 @@ ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares)
 // In values; the figures follow.
 enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, SUMS };
 
+/* Whether there will be the figure by which the best weights are chosen. */
+static ps_err evaluator_check_best(const ps_evaluator *e)
+{
+    const ps_best best = e->o.config->checkpoint.best;
+    if (e->n_samples == 0) return PS_OK;
+    if (best == PS_BEST_ACCURACY && e->figures.confusion.n == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "checkpoint.best: accuracy is of classes, and the test set has "
+                          "numbers: take loss");
+    if (best == PS_BEST_AUC && !e->figures.scores)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "checkpoint.best: auc is of two classes, and of at most %d test "
+                          "samples: take loss",
+                          PS_AUC_SAMPLES_MAX);
+    return PS_OK;
+}
+
 ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
 {
     *e = (ps_evaluator){.o = *o,
@@ -65,6 +82,7 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
     PS_TRY(ps_batch_rows_init(&e->rows, o->rows, NULL, o->spec,
                               o->config->data.eval_batch, false));
     PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset));
+    PS_TRY(evaluator_check_best(e));
     PS_TRY(ps_mem_zalloc(&e->outputs,
                          (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
                          sizeof *e->outputs, "the outputs"));

@@ -8,8 +8,7 @@
 #include "mem.h"
 #include "readable.h"
 
-enum { MATRIX_MAX = 128, CLASSES_MAX = 16384 };
-enum { SCORES_MAX = 1 << 22, NUMBERS_MAX = 12000 };
+enum { MATRIX_MAX = 128, CLASSES_MAX = 16384, NUMBERS_MAX = 12000 };
 
 /* Of each number of a sample. Targets are counted from the set's first one: where they
  * are years, their squares would lose what differs. */
@@ -44,7 +43,7 @@ ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth tr
     if (truth == PS_TRUTH_NONE) return PS_OK;
     if (truth != PS_TRUTH_NUMBERS) {
         PS_TRY(ps_confusion_init(&f->confusion, n, names, n <= MATRIX_MAX));
-        if (n != 2 || n_scores > SCORES_MAX) return PS_OK;
+        if (n != 2 || n_scores > PS_AUC_SAMPLES_MAX) return PS_OK;
         f->n_scores = n_scores;
         return ps_mem_zalloc(&f->scores, (size_t)n_scores, sizeof *f->scores,
                              "the scores");

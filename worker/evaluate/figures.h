@@ -41,8 +41,9 @@ typedef struct ps_measures {
 
 extern const ps_measures ps_measures_none;
 
-/* What the samples can be compared with. names: of the classes; borrowed. Of more than
- * 4,194,304 samples there is no AUC. NOMEM; f is safe for fini in every case. */
+enum { PS_AUC_SAMPLES_MAX = 1 << 22 }; // of more there is no AUC
+
+/* What the samples can be compared with. names: of the classes; borrowed. NOMEM; f is safe for fini in every case. */
 ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set);
 /* For samples that other processes have counted. n: classes or numbers; n_scores:
  * samples, where there are two classes. */

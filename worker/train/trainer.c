@@ -554,24 +554,40 @@ ps_err ps_trainer_save(ps_trainer *t, const char *name)
     return ps_file_wait_written(t->member, t->o.config, name);
 }
 
-/* "  test loss 0.0518 97.20%", with of "test loss": a loss, and the accuracy or R2 beside
- * it. */
+/* "  train 0.0790 97.77%": a loss, and the accuracy, if there is one, beside it. */
 static const char *trainer_loss_text(const char *of, double loss, double accuracy,
-                                     double r2, char *out, size_t bytes)
+                                     char *out, size_t bytes)
 {
-    char text[PS_READABLE_BYTES], figure[PS_READABLE_BYTES], more[32] = "";
-    if (!isnan(accuracy))
-        snprintf(more, sizeof more, " %.2f%%", accuracy * 100);
-    else if (!isnan(r2))
-        snprintf(more, sizeof more, " R2 %s", ps_readable_figure(r2, figure));
+    char text[PS_READABLE_BYTES], more[32] = "";
+    if (!isnan(accuracy)) snprintf(more, sizeof more, " %.2f%%", accuracy * 100);
     snprintf(out, bytes, "  %s %s%s", of, ps_readable_figure(loss, text), more);
     return out;
+}
+
+/* The same of the tests. Behind it R2 where numbers are compared; AUC where the answers
+ * are yes and no (one output): mostly the one or the other, so that accuracy says little.
+ */
+static void trainer_test_text(const ps_evaluation *e, int64_t n_outputs, char *out,
+                              size_t bytes)
+{
+    const ps_measures *m = &e->measures;
+    const bool yes_or_no = n_outputs == 1 && !isnan(m->auc);
+    char figure[PS_READABLE_BYTES];
+    trainer_loss_text("test loss", e->loss, m->accuracy, out, bytes);
+    const size_t used = strlen(out);
+    if (yes_or_no || !isnan(m->r2))
+        snprintf(out + used, bytes - used, " %s %s", yes_or_no ? "AUC" : "R2",
+                 ps_readable_figure(yes_or_no ? m->auc : m->r2, figure));
 }
 
 /* Of the best evaluation it is the largest. */
 static double trainer_quality(const ps_config *config, const ps_evaluation *e)
 {
-    return config->checkpoint.best == PS_BEST_ACCURACY ? e->measures.accuracy : -e->loss;
+    switch (config->checkpoint.best) {
+    case PS_BEST_ACCURACY: return e->measures.accuracy;
+    case PS_BEST_AUC: return e->measures.auc;
+    default: return -e->loss;
+    }
 }
 
 /* Whether the last evaluation is the best so far; then it is the one to compare with. */
@@ -621,14 +637,11 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
         ps_metric_set(t->o.values, shown[i].metric, shown[i].value);
     if (!isnan(r->train_loss))
-        trainer_loss_text("train", r->train_loss, r->train_accuracy, NAN, train,
-                          sizeof train);
+        trainer_loss_text("train", r->train_loss, r->train_accuracy, train, sizeof train);
+    trainer_test_text(&r->evaluation, t->o.spec->n_outputs, test, sizeof test);
     const char *all = PS_COUNTED(t->epochs);
     ps_progress_line(t->o.progress, "epoch %*s/%s%s%s%s", (int)strlen(all),
-                     PS_COUNTED(epochs_done), all,
-                     trainer_loss_text("test loss", r->evaluation.loss, m->accuracy,
-                                       m->r2, test, sizeof test),
-                     train, best ? "  best" : "");
+                     PS_COUNTED(epochs_done), all, test, train, best ? "  best" : "");
 }
 
 /* Evaluates the weights after all steps so far; with the policy local, those of the last

@@ -30,10 +30,6 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
         return ps_err_set(PS_ERR_CONFIG,
                           "schedule.name: plateau follows the evaluations, and the test "
                           "split has no samples: name another schedule");
-    if (config->checkpoint.best == PS_BEST_ACCURACY && d->test.targets)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "checkpoint.best: accuracy is of classes, and the test set has "
-                          "numbers: take loss");
     return PS_OK;
 }
 
