@@ -32,10 +32,12 @@ bool ps_coord_frees_places(const ps_coordinator *c)
 
 /* --- beginning --------------------------------------------------------------------- */
 
-/* Only a job that begins may have a new worker 0: it has the checkpoint. */
-static bool has_first_worker(const ps_coordinator *c)
+/* Only a job that begins may have a new worker 0: it has the checkpoint. another: the
+ * rank that one asks for who is not among the peers. */
+static bool has_first_worker(const ps_coordinator *c, int another)
 {
-    bool any = c->o.goes_on, may = false;
+    bool any = c->o.goes_on || another > 0, may = another == -1;
+    if (another == 0) return true;
     for (int i = 0; i < c->n_peers; i++) {
         const ps_coord_peer *p = &c->peers[i];
         if (p->entry.role != PS_ROLE_WORKER) continue;
@@ -48,15 +50,7 @@ static bool has_first_worker(const ps_coordinator *c)
 
 bool ps_coord_keeps_place(const ps_coordinator *c, int asked_rank)
 {
-    bool any = c->o.goes_on || asked_rank > 0;
-    if (!is_elastic(c) || asked_rank == 0) return false;
-    for (int i = 0; i < c->n_peers; i++) {
-        const ps_coord_peer *p = &c->peers[i];
-        if (p->entry.role != PS_ROLE_WORKER) continue;
-        if (p->asked_rank == 0) return false;
-        any |= p->asked_rank > 0;
-    }
-    return any;
+    return is_elastic(c) && !has_first_worker(c, asked_rank);
 }
 
 /* How long the coordinator waits for more workers than the fewest. */
@@ -70,7 +64,8 @@ bool ps_coord_members_suffice(ps_coordinator *c, bool servers, int here, int adm
     const uint64_t now = ps_clock_awake_ns();
     if (!is_elastic(c)) return servers && here == c->n_workers;
     const bool enough =
-        servers && here >= c->o.min_workers && has_first_worker(c) && here == admitted;
+        servers && here >= c->o.min_workers &&
+        has_first_worker(c, PS_RANK_NOT_0) && here == admitted;
     if (!enough) c->waiting_ns = 0;
     if (!enough) return false;
     if (c->waiting_ns == 0) c->waiting_ns = now;
