@@ -131,17 +131,33 @@ PS_ROW_INLINED
         to[i] += from[i];
 }
 
-PS_ROW_INLINED void rows_add(uint32_t dim, uint32_t n, const uint32_t *positions,
-                             const float *grads, float *sums)
+/* A sum from zero: -0 becomes 0. */
+PS_ROW_INLINED
+    void rows_set_one(uint32_t dim, const float *restrict from, float *restrict to)
 {
-    for (uint32_t i = 0; i < n; i++, grads += dim)
-        rows_add_one(dim, grads, sums + (uint64_t)positions[i] * dim);
+#pragma omp simd
+    for (uint32_t i = 0; i < dim; i++)
+        to[i] = 0.0f + from[i];
+}
+
+PS_ROW_INLINED void rows_add(uint32_t dim, uint32_t n, const uint32_t *positions,
+                             const float *grads, float *sums, uint32_t *filled)
+{
+    for (uint32_t i = 0; i < n; i++, grads += dim) {
+        float *to = sums + (uint64_t)positions[i] * dim;
+        if (positions[i] < *filled) {
+            rows_add_one(dim, grads, to);
+        } else {
+            rows_set_one(dim, grads, to);
+            ++*filled;
+        }
+    }
 }
 
 PS_PER_LEVEL(void, ps_row_loops_add,
              (uint32_t dim, uint32_t n, const uint32_t *positions, const float *grads,
-              float *sums),
-             (dim, n, positions, grads, sums))
+              float *sums, uint32_t *filled),
+             (dim, n, positions, grads, sums, filled))
 {
-    PS_ROW_AT_DIM(dim, rows_add, n, positions, grads, sums)
+    PS_ROW_AT_DIM(dim, rows_add, n, positions, grads, sums, filled)
 }

@@ -19,8 +19,9 @@ void ps_row_loops_apply(const ps_row_scalars *k, uint32_t dim, uint32_t n,
 /* out (n, dim) becomes the rows; where a pointer is NULL, out stays. */
 void ps_row_loops_gather(uint32_t dim, uint32_t n, const float *const *rows, float *out);
 
-/* sums (any, dim): row positions[i] += grads (n, dim) row i, one after another. */
+/* sums (any, dim): row positions[i] += grads (n, dim) row i, one after another. Rows from
+ * *filled on hold nothing yet; they come in this order, and count as zeros. */
 void ps_row_loops_add(uint32_t dim, uint32_t n, const uint32_t *positions,
-                      const float *grads, float *sums);
+                      const float *grads, float *sums, uint32_t *filled);
 
 #endif

@@ -17,7 +17,7 @@ enum { BLOCK = 8, AHEAD = 4, N_BLOCKS = 2 * AHEAD + 1, LINE = 64 };
 
 ps_err ps_row_step_init(ps_row_step *step, uint32_t n_ranks, ps_row_key key)
 {
-    *step = (ps_row_step){.n_ranks = n_ranks};
+    *step = (ps_row_step){.n_ranks = n_ranks, .is_ordered = true};
     ps_row_set_init(&step->touched, key);
     return ps_mem_zalloc(&step->pulls, n_ranks, sizeof *step->pulls, "pulls of a step");
 }
@@ -35,6 +35,8 @@ void ps_row_step_clear(ps_row_step *step)
 {
     for (uint32_t r = 0; r < step->n_ranks; r++)
         step->pulls[r].n = 0;
+    step->last = 0;
+    step->is_ordered = true;
     ps_row_set_clear(&step->touched);
 }
 
@@ -51,6 +53,8 @@ ps_err ps_row_step_pull(ps_row_step *step, uint32_t rank, uint32_t n, const uint
     }
     PS_TRY(ps_row_set_add(&step->touched, n, ids, pull->positions + pull->n));
     pull->n += n;
+    step->is_ordered &= rank >= step->last;
+    step->last = rank;
     return PS_OK;
 }
 
@@ -188,7 +192,20 @@ static ps_err table_refuse_sum(const ps_row_table *table, const ps_row_step *ste
                       table->spec.name, (int64_t)step->touched.ids[i], s);
 }
 
-/* In the order of the ranks, from zeros, as index_add_ does it. */
+/* Zeros for the rows that only a rank without a gradient has pulled. */
+static void table_fill(ps_row_table *table, const struct ps_row_pull *pull,
+                       uint32_t *filled)
+{
+    const uint32_t dim = table->spec.dim;
+    for (uint32_t i = 0; i < pull->n; i++)
+        if (pull->positions[i] == *filled)
+            memset(table->sums + (uint64_t)(*filled)++ * dim, 0,
+                   dim * sizeof *table->sums);
+}
+
+/* In the order of the ranks, from zeros, as index_add_ does it. Where the ranks have
+ * pulled in this order, rows are first touched in that of their positions, so that none
+ * has to be cleared before. */
 static ps_err table_sum(ps_row_table *table, const ps_row_step *step, uint64_t s,
                         const float *const *grads)
 {
@@ -196,11 +213,14 @@ static ps_err table_sum(ps_row_table *table, const ps_row_step *step, uint64_t s
     const uint64_t n = (uint64_t)step->touched.n * dim;
     if (n == 0) return PS_OK;
     PS_TRY(table_sums_room(table, n));
-    memset(table->sums, 0, n * sizeof *table->sums);
+    uint32_t filled = step->is_ordered ? 0 : step->touched.n;
+    if (!step->is_ordered) memset(table->sums, 0, n * sizeof *table->sums);
     for (uint32_t r = 0; r < step->n_ranks; r++)
         if (grads[r])
             ps_row_loops_add(dim, step->pulls[r].n, step->pulls[r].positions, grads[r],
-                             table->sums);
+                             table->sums, &filled);
+        else
+            table_fill(table, &step->pulls[r], &filled);
     return ps_finite_all(table->sums, n) ? PS_OK : table_refuse_sum(table, step, s);
 }
 

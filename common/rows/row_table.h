@@ -44,6 +44,8 @@ typedef struct ps_row_step {
         uint32_t n, room;
     } * pulls;
     uint32_t n_ranks;
+    uint32_t last;   // of the ranks that have pulled
+    bool is_ordered; // they did so in their order
 } ps_row_step;
 
 ps_err ps_row_step_init(ps_row_step *step, uint32_t n_ranks, ps_row_key key);

@@ -263,7 +263,8 @@ static void put_row_steps(output *o, uint32_t dim)
         ps_row_loops_apply(&scalars, dim, ROWS, at, grads);
         put(o, rows, sizeof rows);
         ps_row_loops_gather(dim, ROWS, (const float *const *)at, grads);
-        ps_row_loops_add(dim, ROWS, positions, rows, grads);
+        uint32_t filled = 7; // row 7 is set
+        ps_row_loops_add(dim, ROWS, positions, rows, grads, &filled);
         put(o, grads, ROWS * dim * sizeof *grads);
     }
 }

@@ -34,6 +34,7 @@ static uint64_t draw(uint64_t below)
 
 static float draw_gradient(void)
 {
+    if (draw(50) == 0) return -0.0f;
     return ((float)draw(2001) - 1000.0f) / 1024.0f;
 }
 
@@ -209,7 +210,8 @@ static void table_step(ps_row_table *t, ps_row_step *step, const ps_row_update *
     const float *grads[N_RANKS];
     ps_row_step_clear(step);
     for (int k = 0; k < N_RANKS; k++) {
-        const uint32_t r = (uint32_t)(k + m.step) % N_RANKS; // in any order of arrival
+        // in any order of arrival, every other time in that of the ranks
+        const uint32_t r = (uint32_t)(k + m.step % 2 * m.step) % N_RANKS;
         static uint64_t ids[MAX_PULL];
         for (uint32_t i = 0; i < n_pulled[r]; i++)
             ids[i] = id_of(pulled[r][i]);
