@@ -549,7 +549,7 @@ class Deaths(PythonTest):
                     self.assertRegex(error, rf"PeerError: .*worker {short} has (ended|left the job).*: every")
 
     def test_ends_without_an_optimizer(self):
-        text = self.ends("without_optimizer", "end")
+        text = self.ends("without_optimizer")
         self.assertRegex(text, r"rank 0: failed \d\.\d s: PeerError: .*worker 1.*it has sent the servers no gradient")
 
     def test_forgotten_optimizer(self):
