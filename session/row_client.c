@@ -576,10 +576,8 @@ ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
                           " of the rows: the backward pass comes before the step's end",
                           ticket, index, r->step);
     rows_part *p = &t->parts[index];
-    const uint64_t n = (uint64_t)p->batch.n_rows * p->bags.dim;
-    if (!p->has && n > 0) memset(p->grads, 0, n * sizeof *p->grads);
+    ps_row_pool_backward(&p->bags, grad, p->has ? NULL : p->batch.place, p->grads);
     p->has = true;
-    ps_row_pool_backward(&p->bags, grad, p->grads);
     if (weights_grad) ps_row_pool_weights_backward(&p->bags, p->rows, grad, weights_grad);
     return PS_OK;
 }

@@ -99,6 +99,15 @@ PS_ROW_INLINED void bag_add_scaled(uint32_t dim, float factor, const float *rest
         sum[i] += factor * grad[i];
 }
 
+/* A sum from zero: -0 becomes 0. */
+PS_ROW_INLINED void bag_set_scaled(uint32_t dim, float factor, const float *restrict grad,
+                                   float *restrict sum)
+{
+#pragma omp simd
+    for (uint32_t i = 0; i < dim; i++)
+        sum[i] = 0.0f + factor * grad[i];
+}
+
 /* 1 over the look-ups of a bag that are no padding. */
 static float bag_share(const ps_row_bags *bags, uint64_t at, uint64_t end)
 {
@@ -108,8 +117,9 @@ static float bag_share(const ps_row_bags *bags, uint64_t at, uint64_t end)
     return count > 0 ? 1.0f / (float)count : 0.0f;
 }
 
+/* place: in the order in which look-ups first come to the rows. */
 PS_ROW_INLINED void pool_backward(uint32_t dim, const ps_row_bags *bags,
-                                  const float *grad, float *grads)
+                                  const float *grad, const uint32_t *place, float *grads)
 {
     uint64_t at = 0;
     for (uint64_t b = 0; b < bags->n_bags; b++, grad += dim) {
@@ -118,19 +128,23 @@ PS_ROW_INLINED void pool_backward(uint32_t dim, const ps_row_bags *bags,
         for (; at < end; at++) {
             if (bags->row[at] == PS_ROW_PADDING) continue;
             float *sum = grads + (uint64_t)bags->row[at] * dim;
-            if (bags->weights)
-                bag_add_scaled(dim, bags->weights[at], grad, sum);
-            else
-                bag_add_scaled(dim, share, grad, sum);
+            const float factor = bags->weights ? bags->weights[at] : share;
+            if (!place || bags->row[at] != *place) {
+                bag_add_scaled(dim, factor, grad, sum);
+            } else {
+                bag_set_scaled(dim, factor, grad, sum);
+                place++;
+            }
         }
     }
 }
 
 PS_PER_LEVEL(void, ps_row_pool_backward,
-             (const ps_row_bags *bags, const float *grad, float *grads),
-             (bags, grad, grads))
+             (const ps_row_bags *bags, const float *grad, const uint32_t *place,
+              float *grads),
+             (bags, grad, place, grads))
 {
-    PS_ROW_AT_DIM(bags->dim, pool_backward, bags, grad, grads)
+    PS_ROW_AT_DIM(bags->dim, pool_backward, bags, grad, place, grads)
 }
 
 enum { POOL_LANES = 8 };

@@ -181,8 +181,10 @@ ps_err ps_row_batch_split(ps_row_batch *batch, uint32_t table, uint32_t n_shards
     PS_TRY(batch_find(batch, ids, padding));
     const uint32_t n_rows = batch->set.n;
     PS_TRY(ps_row_room(&batch->ids, &batch->ids_room, n_rows, sizeof *batch->ids));
-    PS_TRY(ps_row_room(&batch->place, &batch->place_room, n_rows, sizeof *batch->place));
+    PS_TRY(ps_row_room(&batch->place, &batch->place_room, (uint64_t)n_rows + 1,
+                       sizeof *batch->place));
     batch_order(batch, ps_row_place_salt(table), n_shards);
+    batch->place[n_rows] = PS_ROW_PADDING;
     batch->n_rows = n_rows;
     if (n_shards > 1)
         for (uint64_t i = 0; i < n; i++)

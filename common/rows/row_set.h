@@ -53,7 +53,7 @@ typedef struct ps_row_batch {
     uint32_t *row; // (n_lookups) the place in ids of each look-up; PS_ROW_PADDING: none
     uint64_t n_lookups;
     ps_row_set set;  // without the shards' order
-    uint32_t *place; // in ids, of each id of the set
+    uint32_t *place; // (set.n + 1) in ids, of each id of the set; then PS_ROW_PADDING
     uint64_t ids_room, begin_room, row_room, place_room;
 } ps_row_batch;
 

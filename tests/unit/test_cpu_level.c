@@ -273,6 +273,7 @@ static void put_pooling(output *o, uint32_t dim)
 {
     static float rows[ROWS * ROW_DIM], out[ROWS * ROW_DIM], weights[ROWS];
     static const uint32_t row[ROWS] = {3, 1, 1, PS_ROW_PADDING, 0, 2, 8, 7, 3};
+    static const uint32_t place[] = {3, 1, 0, PS_ROW_PADDING}; // the others hold something
     static const int64_t offsets[] = {0, 3, 3, 4};
     for (int k = 0; k < 3; k++) {
         const ps_row_bags bags = {.mode = k == 1 ? PS_ROW_MEAN : PS_ROW_SUM,
@@ -288,7 +289,7 @@ static void put_pooling(output *o, uint32_t dim)
         put(o, out, 4 * dim * sizeof *out);
         ps_row_pool_weights_backward(&bags, rows, out, weights);
         put(o, weights, sizeof weights);
-        ps_row_pool_backward(&bags, out, rows);
+        ps_row_pool_backward(&bags, out, place, rows);
         put(o, rows, ROWS * dim * sizeof *rows);
     }
 }

@@ -79,8 +79,7 @@ static void push(const step_case *c, ps_row_step *step, uint32_t rank, float *gr
                               .n_bags = c->n_lookups,
                               .row = batch.row};
     assert_ok(ps_row_bags_check(&bags));
-    memset(grads, 0, (uint64_t)batch.n_rows * c->spec.dim * sizeof *grads);
-    ps_row_pool_backward(&bags, by_lookup, grads);
+    ps_row_pool_backward(&bags, by_lookup, batch.place, grads);
     ps_floats_scale(grads, share, (uint64_t)batch.n_rows * c->spec.dim);
     assert_ok(ps_row_step_pull(step, rank, batch.n_rows, batch.ids));
     ps_row_batch_fini(&batch);
@@ -198,8 +197,10 @@ static void follow_bags(void)
     }
     ps_row_pool_forward(&bags, of_batch, got);
     near("output", got, out, n_bags * dim, r[6] ? 16 : 0);
+    ps_row_pool_backward(&bags, grad, b.place, sums);
+    near("gradient", sums, wanted, b.n_rows * dim, 0);
     memset(sums, 0, sizeof sums);
-    ps_row_pool_backward(&bags, grad, sums);
+    ps_row_pool_backward(&bags, grad, NULL, sums);
     near("gradient", sums, wanted, b.n_rows * dim, 0);
     if (what == 2) {
         ps_row_pool_weights_backward(&bags, of_batch, grad, got);
