@@ -860,6 +860,7 @@ void ps_shard_destroy(ps_shard **pointer)
     ps_event_fini(&s->stop);
     ps_event_fini(&s->wake);
     ps_row_figures_fini(&s->tables);
+    free(s->readers);
     ps_wire_frames_close(&s->frames);
     free(s);
     *pointer = NULL;

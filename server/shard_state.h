@@ -95,6 +95,7 @@ struct ps_shard {
     ps_counter sum_ns, apply_ns;
     ps_counter rows_now, rows_bytes, rows_stepped, rows_dropped; // of embedding tables
     ps_row_figures tables;                                       // of each of them
+    struct ps_shard_reader *readers; // (server.readers); NULL: none has come
     // From start on; ps_shard_clear zeroes it, from index to the end.
     uint32_t index;
     uint64_t first_step; // of the job; above 0 when it resumes

@@ -322,13 +322,13 @@ static ps_err reader_poll(ps_row_reader *r, ps_deadline until)
 static ps_err reader_await(ps_row_reader *r, ps_deadline deadline, bool *silent)
 {
     ps_deadline patience = ps_deadline_in_ms(r->patience_ms);
+    *silent = false;
     for (;;) {
         bool waits, soon, any = false;
         PS_TRY(reader_look(r, &waits, &soon));
-        *silent = false;
         if (!waits) return PS_OK;
-        *silent = true;
-        if (ps_deadline_passed(deadline) || ps_deadline_passed(patience)) return PS_OK;
+        *silent = ps_deadline_passed(deadline) || ps_deadline_passed(patience);
+        if (*silent) return PS_OK;
         const ps_deadline next = ps_deadline_in_ms(PAUSE_MS);
         const ps_deadline until = deadline.at_ns < patience.at_ns ? deadline : patience;
         PS_TRY(reader_poll(r, soon && next.at_ns < until.at_ns ? next : until));

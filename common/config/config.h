@@ -207,6 +207,7 @@ typedef struct ps_config_exchange {
 typedef struct ps_config_server {
     int64_t shards;      // shard threads per server process; 0: automatic
     ps_float_list share; // each server's part of the parameters; empty: equal parts
+    int64_t readers;     // of rows, at a time
 } ps_config_server;
 
 typedef struct ps_config_sync {

@@ -135,6 +135,7 @@ static const need needs[] = {
     MAY("exchange.bucket", "exchange.name", ALL_REDUCE),
     MAY("server.shards", "exchange.name", SERVERS),
     MAY("server.share", "exchange.name", SERVERS),
+    MAY("server.readers", "exchange.name", SERVERS),
 
     MUST("sync.local_steps", "sync.policy", BIT(PS_POLICY_LOCAL)),
     MUST("sync.local_after", "sync.policy", BIT(PS_POLICY_LOCAL)),

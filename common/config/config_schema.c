@@ -360,6 +360,9 @@ const ps_config_key ps_config_keys[] = {
     DOUBLES("server.share", server.share, JOB, FREE, 1e-6, 1e6, "[]",
             "a number per server: their parts of the parameters are in this ratio; empty: "
             "equal parts"),
+    INT("server.readers", server.readers, LOCAL, FREE, 0, 4096, "64",
+        "processes that may read rows of embedding tables at a time (pstrain.rows); one more "
+        "gets an error"),
     WORD("sync.policy", sync.policy, JOB, WARNED, ps_policy_words, "bsp",
          "when workers synchronise; bsp: in every step, a shard updates its weights once it has "
          "every worker's gradient; backup: a step does not wait for the last sync.backup; ssp: "

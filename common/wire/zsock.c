@@ -425,6 +425,19 @@ bool ps_zsock_is_connected(int fd)
     return getpeername(fd, (struct sockaddr *)&peer, &n) == 0;
 }
 
+uint64_t ps_zsock_connection(int fd)
+{
+    enum { ESTABLISHED = 1 }; // tcp(7)'s state; <netinet/tcp.h> does not go with <linux/tcp.h>
+    struct tcp_info t = {0};
+    uint64_t cookie = 0;
+    socklen_t n = sizeof t, bytes = sizeof cookie;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &t, &n) != 0 ||
+        t.tcpi_state != ESTABLISHED ||
+        getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0)
+        return 0;
+    return cookie;
+}
+
 bool ps_zsock_count(int fd, ps_zsock_counts *out)
 {
     struct tcp_info t = {0};

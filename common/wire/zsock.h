@@ -110,6 +110,9 @@ typedef struct ps_zsock_counts {
 void ps_zsock_accept_with_data(int listener);
 
 bool ps_zsock_is_connected(int fd);
+/* A number that no other connection of this host has had; 0: fd is no TCP connection, or
+ * its peer has closed it. */
+uint64_t ps_zsock_connection(int fd);
 /* False when fd is not a TCP connection, or the kernel does not count. */
 bool ps_zsock_count(int fd, ps_zsock_counts *out);
 

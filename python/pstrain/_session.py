@@ -95,6 +95,7 @@ def answers(waits: "weakref.ref[typing.Any]") -> "typing.Generator[int, typing.A
         except BaseException as raised:  # the program's own thread gets it
             mine = waits()
             answer = mine.interrupted(raised) if mine is not None else 0
+        mine = None  # keeps nothing alive while it waits
 
 
 class _Memory:

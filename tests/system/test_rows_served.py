@@ -29,9 +29,11 @@ class Served(PythonTest):
         example, folder = self.path("read_rows"), Path(LIBRARY).parent
         subprocess.run(["cc", "-Wall", "-Werror", ROOT / "docs/examples/read_rows.c", f"-I{ROOT / 'library'}", LIBRARY,
                         f"-Wl,-rpath,{folder.resolve()}", "-o", example], check=True)
-        for servers, settings in ((2, ()), (1, ("server.shards=3", "exchange.shm=off"))):
+        few = ("server.shards=3", "exchange.shm=off", "server.readers=4")
+        for servers, words, settings in ((2, (), ()), (1, ("places",), few)):
             with self.subTest(servers=servers):
-                rows, _ = self.trained(self.train("beside", f"beside={example}", servers=servers, settings=settings), "beside")
+                run = self.train("beside", f"beside={example}", *words, servers=servers, settings=settings)
+                rows, _ = self.trained(run, "beside")
                 self.assertEqual(rows, wanted)
 
     def test_goes_on_after_a_servers_death(self):

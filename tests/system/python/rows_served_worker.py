@@ -4,9 +4,11 @@ python3 rows_served_worker.py train EXPORT [KEY=VALUE...]   rank 0 compares, or 
 python3 rows_served_worker.py read ADDRESS STEPS BEGUN ENDED
                                                             reads until the rows have made STEPS; prints what it has then
 python3 rows_served_worker.py sums EXPORT                   prints the same of an exported file
+python3 rows_served_worker.py die ADDRESS                   reads, and is killed
 BEGUN and ENDED are FIFOs: who opens one waits for the other.
 """
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -77,6 +79,18 @@ def misuse(served, address):
     refused(lambda: pstrain.rows(address, timeout=-1), "timeout=-1")
 
 
+def places(address):
+    """The job lets four readers in; two are there."""
+    two = [pstrain.rows(address, BAGS) for _ in range(2)]
+    refused(lambda: pstrain.rows(address), address, "lets 4 readers of its rows in", "server.readers")
+    two.pop().close()
+    died = subprocess.run([sys.executable, __file__, "die", address], check=False)
+    assert died.returncode == -signal.SIGKILL
+    for reader in (*two, pstrain.rows(address, BAGS)):
+        reader(IDS)
+        reader.close()
+
+
 def keys(address):
     pstrain.rows(address, BAGS)(IDS)  # with those of this process
     folder, key = os.environ.pop("PS_CURVE_DIR", ""), os.environ.pop("PS_CURVE_KEY", "")
@@ -108,6 +122,8 @@ def train(path, given):
             misuse(served, address)
             thread = threading.Thread(target=reads_on, args=(pstrain.rows(address, BAGS), over))
             thread.start()
+            if "places" in given:
+                places(address)
         if rank == 0 and state.step == 1:
             if "keys" in given:
                 keys(address)
@@ -149,5 +165,9 @@ if sys.argv[1] == "read":
     read(*sys.argv[2:])
 elif sys.argv[1] == "sums":
     say(pstrain.rows(sys.argv[2])(IDS))
+elif sys.argv[1] == "die":
+    left = pstrain.rows(sys.argv[2], BAGS)
+    left(IDS)
+    os.kill(os.getpid(), signal.SIGKILL)
 else:
     train(sys.argv[2], dict(word.partition("=")[::2] for word in sys.argv[3:]))
