@@ -94,6 +94,7 @@ static void open_shard(void)
 static void close_shard(void)
 {
     ps_shard_rows_close(&t.shard);
+    free(t.shard.readers);
     ps_row_figures_fini(&t.shard.tables);
     ps_shared_mem_fini(&t.arena);
     for (uint32_t r = 0; r < WORKERS; r++)
@@ -736,17 +737,22 @@ static void expect_read(uint64_t number, uint64_t step, float value)
     ps_wire_frames_close(&f);
 }
 
+static void expect_words(ps_wire_frames *f, const char *words)
+{
+    char text[512] = "";
+    if (f->has_payload && zmq_msg_size(&f->payload) < sizeof text)
+        memcpy(text, zmq_msg_data(&f->payload), zmq_msg_size(&f->payload));
+    if (!strstr(text, words)) fail_msg("%s", text);
+}
+
 static void expect_kind(const message *m, int kind, const char *words)
 {
     ps_wire_frames f;
     ps_wire_header h;
-    char text[512] = "";
     assert_ok(read_in(m));
     reader_hears(&f, &h);
     assert_int_equal(h.kind, kind);
-    if (f.has_payload && zmq_msg_size(&f.payload) < sizeof text)
-        memcpy(text, zmq_msg_data(&f.payload), zmq_msg_size(&f.payload));
-    if (!strstr(text, words)) fail_msg("%s", text);
+    expect_words(&f, words);
     ps_wire_frames_close(&f);
 }
 
@@ -854,6 +860,84 @@ TEST(random_messages_of_readers)
     send(push(1, 2, 0, 0.75f));
     expect_read(9000, 1, 0.5f);
     assert_int_equal(rows_stored(), IDS);
+    close_shard();
+}
+
+/* A reader over TCP that asks for as many rows as go into a message. */
+static void *dial_shard(uint64_t name)
+{
+    uint8_t id[PS_WIRE_READER_ID_BYTES];
+    char endpoint[PS_ENDPOINT_MAX];
+    size_t bytes = sizeof endpoint;
+    void *dealer;
+    const int buffer = 64 << 10;
+    ps_wire_reader_id(&t.readers, name, id);
+    const ps_zsock_options o = {.type = ZMQ_DEALER,
+                                .waiting_messages = 1,
+                                .routing_id = id,
+                                .routing_id_bytes = sizeof id};
+    assert_ok(ps_zsock_open(t.context, &o, &dealer));
+    zmq_setsockopt(dealer, ZMQ_RCVBUF, &buffer, sizeof buffer);
+    zmq_getsockopt(t.shard.router, ZMQ_LAST_ENDPOINT, endpoint, &bytes);
+    assert_int_equal(zmq_connect(dealer, endpoint), 0);
+    return dealer;
+}
+
+static void await_message(void *socket, ps_wire_frames *f)
+{
+    bool got;
+    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
+    assert_int_equal(zmq_poll(&item, 1, 30000), 1);
+    assert_ok(ps_wire_recv(socket, socket == t.shard.router, f, &got));
+    assert_true(got);
+}
+
+/* Returns the bytes that the shard has answered. */
+static uint64_t ask_over_tcp(void *dealer, uint64_t number)
+{
+    enum { MANY = PS_WIRE_ASKED_BYTES / sizeof(uint64_t) - 1 };
+    static uint64_t body[1 + MANY];
+    ps_wire_frames f;
+    const uint64_t before = ps_counter_get(&t.shard.bytes_sent);
+    const message m = message_of(PS_MSG_READ_ROWS, PS_WIRE_READER, number, 0, sizeof body);
+    body[0] = MANY;
+    assert_ok(ps_wire_send(dealer, NULL, 0, &m.h, body, sizeof body, PS_WIRE_COPY, NULL));
+    ps_wire_frames_open(&f);
+    await_message(t.shard.router, &f);
+    assert_ok(ps_shard_take_message(&t.shard, &f));
+    ps_wire_frames_close(&f);
+    return ps_counter_get(&t.shard.bytes_sent) - before;
+}
+
+/* Their number, and what they do not take. A place is free when its connection is lost. */
+TEST(readers_are_bounded)
+{
+    enum { ASKED = 200 }; // 25 MiB of answers
+    ps_wire_frames f;
+    uint64_t answered = 0, bytes = 0;
+    open_shard();
+    t.config.server.readers = 1;
+    assert_int_equal(zmq_bind(t.shard.router, "tcp://127.0.0.1:*"), 0);
+    send(pull(0, 1, 0, ids));
+    void *first = dial_shard(1), *second = dial_shard(2);
+    for (uint64_t i = 0; i < ASKED; i++) {
+        const uint64_t one = ask_over_tcp(first, i);
+        answered += one > 0;
+        bytes += one;
+    }
+    assert_true(bytes > PS_WIRE_READ_BYTES && bytes < 2 * PS_WIRE_READ_BYTES);
+    ps_wire_frames_open(&f);
+    for (uint64_t i = 0; i < answered; i++)
+        await_message(first, &f);
+    assert_true(ask_over_tcp(first, ASKED) > PS_WIRE_ASKED_BYTES - 100);
+    assert_true(ask_over_tcp(second, 1) > 0);
+    await_message(second, &f);
+    expect_words(&f, "lets 1 readers of its rows in");
+    ps_wire_frames_close(&f);
+    ps_zsock_close(&first);
+    while (ask_over_tcp(second, 2) < PS_WIRE_ASKED_BYTES - 100)
+        continue; // until the system has closed it
+    ps_zsock_close(&second);
     close_shard();
 }
 
