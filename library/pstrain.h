@@ -651,7 +651,9 @@ typedef struct pstrain_rows_reader_options {
 
 /* Blocks. *out is owned by the caller. PEER: the job lets no readers in (with
  * --insecure), is another one, has ended, or has no embedding tables. TIMEOUT says what
- * was waited for: nobody listens at the address, keys are missing, members are. */
+ * was waited for: nobody listens at the address, members are missing; after a second the
+ * log says so, too. PEER also where what listens there is no coordinator, or one of a job
+ * with keys, and none are given. */
 PSTRAIN_API int pstrain_rows_reader_open(const pstrain_rows_reader_options *options,
                                          pstrain_rows_reader **out);
 PSTRAIN_API void pstrain_rows_reader_close(pstrain_rows_reader **reader);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "interrupt.h"
+#include "log.h"
 #include "mem.h"
 #include "reader_door.h"
 #include "row_place.h"
@@ -15,6 +16,7 @@
 
 enum {
     PAUSE_MS = 50,        // before it asks again
+    TELL_MS = 1000,       // then it says what it waits for
     DOOR_MS = 3000,       // for an answer at the door
     PATIENCE_MS = 1000,   // for a shard's first answer; then over new connections
     PATIENCE_MOST = 16000 // and twice as long each time, up to that
@@ -54,7 +56,9 @@ struct ps_row_reader {
     uint64_t order_room;
     uint64_t *body; // of a message
     ps_row_steps steps;
-    char why[256]; // why it has to wait still
+    char why[256];    // why it has to wait still
+    ps_deadline tell; // when it says so
+    bool told;
 };
 
 /* ---- connections ---- */
@@ -318,6 +322,13 @@ static ps_err reader_poll(ps_row_reader *r, ps_deadline until)
     return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(zmq_errno()));
 }
 
+static void reader_tell(ps_row_reader *r)
+{
+    if (r->told || !r->why[0] || !ps_deadline_passed(r->tell)) return;
+    PS_WARN("waiting", "reason=\"%s\"", r->why);
+    r->told = true;
+}
+
 /* Waits until all is answered, or, *silent, nobody has answered for a while. */
 static ps_err reader_await(ps_row_reader *r, ps_deadline deadline, bool *silent)
 {
@@ -333,6 +344,7 @@ static ps_err reader_await(ps_row_reader *r, ps_deadline deadline, bool *silent)
         const ps_deadline until = deadline.at_ns < patience.at_ns ? deadline : patience;
         PS_TRY(reader_poll(r, soon && next.at_ns < until.at_ns ? next : until));
         PS_TRY(row_reader_take_all(r, &any));
+        reader_tell(r);
         if (any) patience = ps_deadline_in_ms(r->patience_ms);
     }
 }
@@ -405,6 +417,8 @@ static ps_err reader_go(ps_row_reader *r)
 {
     const ps_deadline deadline = ps_deadline_in_ms(r->timeout_ms);
     r->patience_ms = PATIENCE_MS;
+    r->tell = ps_deadline_in_ms(TELL_MS);
+    r->told = false;
     for (;;) {
         bool later;
         const ps_err err = reader_try(r, deadline, &later);
@@ -412,6 +426,7 @@ static ps_err reader_go(ps_row_reader *r)
         reader_disconnect(r);
         if (!later) return err;
         if (!r->why[0]) snprintf(r->why, sizeof r->why, "%s", ps_err_message());
+        reader_tell(r);
         if (ps_deadline_left_ms(deadline) < 2 * PAUSE_MS) return reader_give_up(r);
         if (r->patience_ms < PATIENCE_MOST) r->patience_ms *= 2;
         PS_TRY(reader_pause(deadline));

@@ -22,7 +22,8 @@ typedef struct ps_reader_door {
 } ps_reader_door;
 
 /* Asks once. *later: it may be let in if it asks again: nobody listens there yet, nobody
- * answers until the deadline, or not all members are there. PEER: it is not let in; NET,
+ * answers until the deadline, or not all members are there. PEER: it is not let in, or
+ * what listens there is no coordinator, or its job has keys and the reader none; NET,
  * TIMEOUT, ARG, IO: nobody was reached; PROTOCOL; INTERRUPTED. */
 ps_err ps_reader_door_ask(const ps_reader_door *door, ps_deadline deadline,
                           ps_reader_pass *out, bool *later);

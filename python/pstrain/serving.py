@@ -13,7 +13,7 @@ import weakref
 import torch
 from torch.nn import functional
 
-from . import _library as c
+from . import _library as c, job as jobs
 from ._lookups import Given, Inputs, Lookups, Table, as_wanted
 from ._rows import Spec, check_whole, make_spec
 from ._session import answers
@@ -159,6 +159,8 @@ class ServedRows(_Served):
         self.steps = (0, 0)
         self._library, self._reader, self._pid = c.load(), c.c_void_p(), os.getpid()
         self._lock = threading.Lock()
+        if not jobs.is_initialized():
+            jobs.listen()  # it says what it waits for
         self._raised: "BaseException | None" = None  # by a signal's handler during a wait
         asked = answers(weakref.ref(self))
         next(asked)

@@ -44,8 +44,8 @@ class Served(PythonTest):
         run = self.train("rows", f"folder={self.path('commits')}", f"begun={fifos[0]}", f"ended={fifos[1]}",
                          flags=("--restarts", 1, "--port", port), env=faults.env)
         reader = subprocess.run([PYTHON, WORKER, "read", f"tcp://127.0.0.1:{port}", "9", *fifos], env=environment(),
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
-        self.assertEqual(reader.returncode, 0, reader.stdout)
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200)
+        self.assertEqual(reader.returncode, 0, reader.stderr)
         _, text = self.trained(run, "rows")
         self.assertIn("rows step=4 from=", text)
         sums = subprocess.run([PYTHON, WORKER, "sums", self.path("rows")], env=environment(), stdout=subprocess.PIPE, text=True)

@@ -4,14 +4,16 @@ python3 rows_served_worker.py train EXPORT [KEY=VALUE...]   rank 0 compares, or 
 python3 rows_served_worker.py read ADDRESS STEPS BEGUN ENDED
                                                             reads until the rows have made STEPS; prints what it has then
 python3 rows_served_worker.py sums EXPORT                   prints the same of an exported file
-python3 rows_served_worker.py die ADDRESS                   reads, and is killed
+python3 rows_served_worker.py die ADDRESS                   asks at wrong ports, reads, and is killed
 BEGUN and ENDED are FIFOs: who opens one waits for the other.
 """
 import os
 import signal
+import socketserver
 import subprocess
 import sys
 import threading
+import unittest
 
 import torch
 
@@ -64,6 +66,18 @@ def refused(call, *parts):
     raise AssertionError(parts)
 
 
+def wrong_ports():
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        server.finish_request = lambda request, _: request.sendall(b"SSH-2.0-some\r\n")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = "tcp://127.0.0.1:%d" % server.server_address[1]
+        refused(lambda: pstrain.rows(address, timeout=1000), address, 'it says "SSH-2.0-some\\r\\n"', "psrun --port")
+        server.shutdown()
+    with unittest.TestCase().assertLogs("pstrain", "WARNING") as said:
+        refused(lambda: pstrain.rows("tcp://127.0.0.1:1", timeout=2), "no rows within 2.0 s", "refused")
+    assert len(said.output) == 1 and "waiting" in said.output[0] and "refused" in said.output[0], said.output
+
+
 def misuse(served, address):
     one = torch.tensor([[1]])
     refused(lambda: served({"other": one}), "no table 'other'; there are user, item, word")
@@ -95,7 +109,7 @@ def keys(address):
     pstrain.rows(address, BAGS)(IDS)  # with those of this process
     folder, key = os.environ.pop("PS_CURVE_DIR", ""), os.environ.pop("PS_CURVE_KEY", "")
     pstrain.rows(address, BAGS, keys=key or folder)(IDS)
-    refused(lambda: pstrain.rows(address, timeout=2), "no rows within 2.0 s", "keys that are missing here or differ")
+    refused(lambda: pstrain.rows(address, timeout=20), address, "the job has keys", "PS_CURVE_DIR")
     refused(lambda: pstrain.rows(address, keys="/nowhere"), "/nowhere")
 
 
@@ -166,6 +180,7 @@ if sys.argv[1] == "read":
 elif sys.argv[1] == "sums":
     say(pstrain.rows(sys.argv[2])(IDS))
 elif sys.argv[1] == "die":
+    wrong_ports()
     left = pstrain.rows(sys.argv[2], BAGS)
     left(IDS)
     os.kill(os.getpid(), signal.SIGKILL)
