@@ -81,8 +81,10 @@ class Classes(JobTest):
         self.psrun("--predict", "test", "--init", self.path("out", "model.safetensors"), DIGITS, out="said")
         found = json.loads(Path(self.path("out", "evaluation.json")).read_text(encoding="ascii"))
         said = json.loads(Path(self.path("said", "confusion.json")).read_text(encoding="ascii"))
-        self.assertEqual(found, said)
         s = self.summary()
+        for figures in (found, said):
+            self.assertAlmostEqual(figures.pop("loss"), s["test_loss"], 5)
+        self.assertEqual(found, said)
         self.assertAlmostEqual(found["accuracy"], s["test_accuracy"], 5)
         self.assertAlmostEqual(found["top5_accuracy"], s["test_top5_accuracy"], 5)
         self.assertEqual(self.records()[-1]["test_top5_accuracy"], s["test_top5_accuracy"])
@@ -130,7 +132,9 @@ class Numbers(JobTest):
         self.assertIsNone(s["test_accuracy"])
         self.assertRegex(shown, r"test +R2 1\.0000, MAE \S+, RMSE \S+, loss \d\.\de-\d")
         self.assertNotIn("accuracy", shown)
-        self.assertGreater(json.loads(self.text_of("out", "evaluation.json"))["r2"], 0.999)
+        found = json.loads(self.text_of("out", "evaluation.json"))
+        self.assertGreater(found["r2"], 0.999)
+        self.assertAlmostEqual(found["loss"], s["test_loss"], 6)
         self.assertNotIn("test_accuracy", self.records()[-1])
         table = subprocess.run([ROOT / "deploy/show-runs", self.path("out")], stdout=subprocess.PIPE, text=True,
                                check=True).stdout

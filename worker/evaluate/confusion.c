@@ -148,9 +148,11 @@ static void confusion_write_rates(FILE *out, const ps_class_rates *r)
 }
 
 void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
-                             double auc, FILE *out)
+                             double auc, double loss, FILE *out)
 {
     fprintf(out, "{\"samples\": %" PRId64 ", ", c->samples);
+    ps_confusion_write_number(out, "loss", loss);
+    fputs(", ", out);
     ps_confusion_write_number(out, "accuracy", part_of(c->top1, c->samples));
     fputs(", ", out);
     ps_confusion_write_number(out, "top5_accuracy",

@@ -40,11 +40,11 @@ typedef struct ps_class_rates {
 
 ps_class_rates ps_confusion_rates(const ps_confusion *c, int64_t class);
 
-/* JSON: samples, accuracy, top5_accuracy, the means over the classes, auc,
+/* JSON: samples, loss, accuracy, top5_accuracy, the means over the classes, auc,
  * matrix[label][class] if there is one, and per class its number, its name if it has one
  * (in which bytes that are not UTF-8 are \xNN), samples and rates. */
 void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
-                             double auc, FILE *out);
+                             double auc, double loss, FILE *out);
 
 /* , "name": "Rome", in ASCII alone. */
 void ps_confusion_write_name(FILE *out, const char *name);

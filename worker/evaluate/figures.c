@@ -39,7 +39,7 @@ static ps_truth figures_truth_of(const ps_model_spec *spec, const ps_dataset *se
 ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth truth,
                            int64_t n, int64_t n_scores, const ps_class_names *names)
 {
-    *f = (ps_figures){.spec = spec, .truth = truth};
+    *f = (ps_figures){.spec = spec, .truth = truth, .loss = NAN};
     if (truth == PS_TRUTH_NONE) return PS_OK;
     if (truth != PS_TRUTH_NUMBERS) {
         PS_TRY(ps_confusion_init(&f->confusion, n, names, n <= MATRIX_MAX));
@@ -272,12 +272,14 @@ void ps_figures_write_json(const ps_figures *f, FILE *out)
     const ps_measures m = ps_figures_measure(f);
     if (f->truth != PS_TRUTH_NUMBERS) {
         const ps_class_rates mean = {m.precision, m.recall, m.f1};
-        ps_confusion_write_json(&f->confusion, &mean, m.auc, out);
+        ps_confusion_write_json(&f->confusion, &mean, m.auc, f->loss, out);
         return;
     }
     const errors all = {m.mae, m.rmse, m.r2};
     const ps_preprocessing *state = f->set ? f->set->preprocessing : NULL;
     fprintf(out, "{\"samples\": %" PRId64 ", ", m.samples);
+    ps_confusion_write_number(out, "loss", f->loss);
+    fputs(", ", out);
     figures_write_errors(&all, out);
     fputs(",\n\"numbers\": [", out);
     for (int64_t k = 0; k < f->n_numbers; k++) {

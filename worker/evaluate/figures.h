@@ -28,6 +28,7 @@ typedef struct ps_figures {
     double *sums;           // (n_numbers, sums of figures.c); owned
     ps_score *scores;       // (n_scores) of two classes: of each sample; owned
     int64_t n_scores;
+    double loss; // mean over the samples, as who has counted them sets it; NAN: not known
 } ps_figures;
 
 /* NAN: there is none. */
@@ -64,8 +65,8 @@ void ps_figures_load(ps_figures *f, const double *values);
 /* Sorts the scores. */
 ps_measures ps_figures_measure(const ps_figures *f);
 
-/* Of classes: confusion.h's JSON with the means and the AUC. Of numbers: samples, mae,
- * rmse, r2, and the same of each number. */
+/* Of classes: confusion.h's JSON with the means and the AUC. Of numbers: samples, loss,
+ * mae, rmse, r2, and the same of each number. */
 void ps_figures_write_json(const ps_figures *f, FILE *out);
 
 /* For people: "accuracy 0.9833, F1 0.9830". */

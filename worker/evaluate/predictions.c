@@ -447,7 +447,8 @@ static void predictions_report(const ps_predictions *p)
 
 ps_err ps_predictions_keep(ps_predictions *p)
 {
-    const ps_figures *f = &p->figures;
+    ps_figures *f = &p->figures;
+    f->loss = p->weight > 0 ? p->loss / p->weight : NAN;
     if (has_file(p, JSON)) ps_figures_write_json(f, p->files[JSON].file);
     if (has_file(p, SVG)) ps_confusion_write_svg(&f->confusion, p->files[SVG].file);
     if (has_file(p, COUNTS)) PS_TRY(write_counts(p, p->files[COUNTS].file));
