@@ -339,6 +339,21 @@ static ps_err on_refusal(ps_joining *j, const ps_control *c)
                       PS_VERSION, ps_config_hash(o->config));
 }
 
+/* Of a job that has ended before this process knew that it had begun: its connection was
+ * lost meanwhile. It joins again, as the others do. */
+static ps_err joining_is_over(ps_joining *j, const ps_control *c)
+{
+    const ps_err code = (ps_err)c->abort.code;
+    const bool again = j->o.config->recovery.rejoins > 0 && ps_err_is_passing(code);
+    if (!again && !(j->o.min_workers > 0 && code == PS_ERR_REGROUP))
+        return ps_err_set(PS_ERR_PEER, "%s", c->text);
+    PS_INFO("over", "reason=\"%s\"", c->text);
+    if (code == PS_ERR_REGROUP) j->o.expected_workers = (int)c->abort.next_workers;
+    j->is_over = j->refused_for_now = true;
+    memcpy(j->refusal, c->text, sizeof j->refusal);
+    return PS_OK;
+}
+
 /* PEER: refused, or the job is over. */
 static ps_err on_join_answer(ps_joining *j, const ps_control *c)
 {
@@ -353,6 +368,7 @@ static ps_err on_join_answer(ps_joining *j, const ps_control *c)
     case PS_CONTROL_REFUSE:
         return on_refusal(j, c);
     case PS_CONTROL_ABORT:
+        return joining_is_over(j, c);
     case PS_CONTROL_FAIL:
         return ps_err_set(PS_ERR_PEER, "%s", c->text);
     default:
@@ -538,11 +554,21 @@ static void set_unanswered(const ps_joining *j)
                                : "if the job runs there: does it have keys (--curve)?");
 }
 
+/* The job that is over ends with its coordinator. */
+static ps_err begin_anew(ps_joining *j)
+{
+    if (!j->is_over || !j->coordinator) return PS_OK;
+    j->is_over = false;
+    ps_coordinator_destroy(&j->coordinator, NULL);
+    return start_coordinator(j);
+}
+
 static ps_err join_all(ps_joining *j)
 {
     if (joining_hosts_coordinator(&j->o)) PS_TRY(start_coordinator(j));
     while (!j->joined && !ps_deadline_passed(j->deadline)) {
         PS_TRY(ps_interrupt_check());
+        PS_TRY(begin_anew(j));
         j->waiting_for[0] = '\0'; // the coordinator that gave it is gone
         ps_err err = find_coordinator(j);
         if (err == PS_OK) {

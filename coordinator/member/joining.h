@@ -62,6 +62,7 @@ typedef struct ps_joining {
     void *door; // the connection to the door; NULL once admitted
     char waiting_for[PS_CONTROL_TEXT_MAX]; // the members that have not joined
     bool refused_for_now;                  // it asks again soon
+    bool is_over; // the job of the coordinator that answered last
     int refusals;                          // of that kind
     char refusal[PS_CONTROL_TEXT_MAX];
 } ps_joining;

@@ -175,7 +175,7 @@ class Supervisor:
             raise JobError(f"cannot start {part.name}: {error}{hint}") from error
         watched = Watched(process, log)
         if instead_of:
-            watched.all_joined = instead_of.all_joined
+            watched.has_begun = instead_of.has_begun
             self.watched.remove(instead_of)
         self._watch(watched)
 
@@ -221,11 +221,11 @@ class Supervisor:
         self.heard(event)
         if event["event"] == "rejoin":
             self.rejoined.add(watched.part.name)
+        self._note_members(event)
         if self.elastic:
             self.elastic.hear(event)
         if not self.restarts:
             return
-        self._note_members(event)
         self._find_silent(watched, event)
         self.restarts.hear(watched.part, event)
 
@@ -363,7 +363,7 @@ class Supervisor:
         it, or the servers wait for anybody."""
         running = {w.part.role for w in self.watched if w.code is None}
         waits = any(w.has_workers for w in self.watched) or running == {"server"}
-        waits = waits and not any(w.all_joined for w in self.watched)
+        waits = waits and not any(w.has_begun for w in self.watched)
         workers = [w for w in self.watched if w.part.role == "worker"]
         done = [w for w in workers if waits and self._is_done(w) and self.now - w.ended_at > RESTART_GRACE_S]
         if done and not self.signal and self.failed_at is None:
@@ -424,7 +424,7 @@ class Supervisor:
         if self.waiting:
             return False
         workers = [w for w in self.watched if w.part.role == "worker"]
-        began = any(w.all_joined for w in self.watched)  # until then no coordinator tells the others
+        began = any(w.has_begun for w in self.watched)  # until then no coordinator tells the others
         if self.failed_at is not None:
             servers = [w for w in self.watched if w.part.role == "server"]
             if self.keeps and all(w.code is not None for w in workers) and any(w.code is not None for w in servers):
@@ -432,7 +432,7 @@ class Supervisor:
             told = began or self.passed_on_at is not None and any(w.code is None for w in workers)
             return self.now - self.failed_at > (GRACE_S if told else 0)
         done = [w.ended_at for w in self.watched if self._is_done(w)]
-        if self.restarts and done and self.now - min(done) > self._time_to_end():
+        if (self.restarts or self.elastic) and done and self.now - min(done) > self._time_to_end():
             self.all_done = True  # a part that stands still after its work has nothing to lose
             return True
         if not workers:
@@ -444,10 +444,11 @@ class Supervisor:
         return False
 
     def _time_to_end(self):
-        """Seconds for which the parts may go on after a worker has ended in order. A part that was
-        started again after its work was done looks in vain for others to join."""
+        """Seconds for which the parts may go on after a worker has ended in order. A part that was started again after
+        its work was done looks in vain for others to join, and so does one that an elastic job did without."""
         running = [w for w in self.watched if w.code is None]
-        first_ones = [w for w in running if not self.restarts.started[w.part.name]]
+        late = [w for w in running if self.elastic and w.part.role == "worker" and w.part.name not in self.joined]
+        first_ones = [w for w in running if w not in late and not (self.restarts and self.restarts.started[w.part.name])]
         return SERVERS_END_S if first_ones else GRACE_S
 
     def _on_signal(self, number, frame):

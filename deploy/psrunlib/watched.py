@@ -29,7 +29,7 @@ class Watched:
         self.traceback = Traceback()
         self.told = None  # the signal that it was told to end by
         self.spoke = False  # the part itself has told something; else ssh may have written
-        self.all_joined = False  # it has told, in this start or an earlier one, that all have joined
+        self.has_begun = False  # it has told, in this start or an earlier one, that the job runs: all it takes have joined
         self.last_line = ""
         self.step = 0  # the last one that it has told
         self.code = None
@@ -103,8 +103,10 @@ class Watched:
         self.spoke = True
         name = event["event"]
         if name == "joined":  # the coordinator's
-            self.all_joined = self.all_joined or event["here"] == event["of"]
+            self.has_begun = self.has_begun or event["here"] == event["of"]
             self.has_workers = self.has_workers or event["role"] == "worker"
+        elif name == "workers":  # worker 0's; an elastic job may begin without some
+            self.has_begun = True
         elif name == "missing":
             self.missed_others = True
         elif name == "rejoin":

@@ -210,6 +210,18 @@ class Workers(ElasticTest):
         self.stop(psrun, "out")
         self.assertIn("psrun: worker 1 was ended by SIGKILL; the job goes on without it\n", self.text("out"))
 
+    def test_one_that_comes_too_late(self):
+        """The job has begun and ended without it."""
+        os.mkfifo(self.path("never"))
+        os.mkdir(self.path("late"))
+        wrapped_bin(self.path("late", "bin"), "ps-worker", f'[ "$RANK" != 1 ] || read -r line <{self.path("never")}')
+        for restarts in first(1, (0, 2)):
+            with self.subTest(restarts=restarts):
+                psrun = self.start("out", ("ps", 1, 2), "--build-dir", self.path("late"), "--restarts", restarts, "--overwrite",
+                                   settings=[*SETTINGS, "job.workers=1..2", "train.steps=20"])
+                self.end(psrun, "out")
+                self.assertEqual(self.summary("out")["workers"], 1)
+
     def test_a_full_job_takes_nobody(self):
         psrun = self.start("out", self.KIND, settings=[*SETTINGS, FOR_ALL, "job.workers=1..2",
                                                          "net.join_timeout_ms=3000"])

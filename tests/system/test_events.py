@@ -103,7 +103,7 @@ class Events(JobTest):
         self.assertEqual(code, 1)
         self.assertIn("the job failed: worker 0 ended with exit code 3\n", text)
         one = supervisor.watched[0]
-        self.assertEqual((supervisor.signal, one.errors, one.told, one.step, one.all_joined, one.spoke),
+        self.assertEqual((supervisor.signal, one.errors, one.told, one.step, one.has_begun, one.spoke),
                          (None, [], None, 0, False, False))
 
     def test_who_is_missing(self):

@@ -8,7 +8,9 @@ import socket
 import unittest
 from pathlib import Path
 
-from jobs import Faults, JobTest, Psrun
+import cuts
+from benchlib.processes import find_part
+from jobs import Faults, JobTest, Psrun, wait_until
 from psrunlib import trace
 
 # 20 steps of two workers, an evaluation after 10.
@@ -75,11 +77,15 @@ class RowJobs(RowTest):
 
     def test_workers_that_come_and_go(self):
         """One goes on without the other. Their log of members, as jobs that go on from the disk, gives the same."""
-        faults = Faults(self.path("faults"), "worker/1@step.begun:8:kill")
-        done = Psrun.run(self.psrun_argv("-s", "2", "-w", "2", self.job(), "job.workers=1..2", "recovery.wait_ms=100"),
-                         env=dict(os.environ, **faults.env))
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("the job goes on without it", done.stdout)
+        faults = Faults(self.path("faults"), "member.here:1:hold", "worker/1@step.begun:8:kill")
+        job = self.start_psrun("--verbose", "-s", "2", "-w", "2", self.job(), "job.workers=1..2", "recovery.wait_ms=100",
+                               env=dict(os.environ, **faults.env))
+        faults.wait_for("member.here", job)  # the coordinator waits, until both workers ask
+        wait_until(lambda: all(pid and cuts.connections(pid) for pid in (find_part(job.pid, "worker", r) for r in (0, 1))))
+        faults.let_go("member.here")
+        said, _ = job.communicate(timeout=300)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertIn("the job goes on without it", said)
         self.psrun("--replay-membership", self.path("out", "membership.jsonl"), out="again")
         self.assertEqual(self.files("out"), self.files("again"))
 

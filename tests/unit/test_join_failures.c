@@ -1,5 +1,7 @@
 /* Members that find no coordinator, another program in its place, or not enough of the
  * other members: each fails with one clear error. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
@@ -8,6 +10,7 @@
 
 #include "check.h"
 #include "coord_peers.h"
+#include "log.h"
 #include "member.h"
 
 static ps_member_options options_of(ps_config *config, const char *init, ps_role role,
@@ -89,6 +92,75 @@ PEER_TEST(a_refusal_reaches_the_user)
     assert_int_equal(ps_member_join(&o, &m), PS_ERR_PEER);
     peer_assert_says(ps_err_message(), "this is worker 1 of 3 workers and 2 servers");
     ps_config_fini(&config);
+}
+
+/* --- a job that is over before a member has joined --------------------------------- */
+
+typedef struct joiner {
+    ps_member_options o;
+    ps_member *member;
+    ps_err err;
+    char said[PS_CONTROL_TEXT_MAX];
+} joiner;
+
+static void *joiner_run(void *arg)
+{
+    joiner *j = arg;
+    j->err = ps_member_join(&j->o, &j->member);
+    snprintf(j->said, sizeof j->said, "%s", ps_err_message());
+    return NULL;
+}
+
+static atomic_int n_joined;
+
+static void note_joined(void *ctx, ps_log_level level, const char *text)
+{
+    n_joined += strstr(text, "joined role=worker rank=1") != NULL;
+}
+
+/* A coordinator of two workers, to which worker 1 comes; it ends with that reason. */
+static void joiner_meets_an_end(joiner *j, pthread_t *thread, char init[64])
+{
+    ps_coordinator_options o = {.where = "tcp://127.0.0.1:0",
+                                .job = "job",
+                                .n_workers = 2,
+                                .config_hash = ps_config_hash(j->o.config),
+                                .heartbeat_ms = 50,
+                                .dead_after_ms = 20000,
+                                .recovers = j->o.config->recovery.rejoins > 0};
+    ps_coordinator *c;
+    assert_ok(ps_coordinator_create(&o, &c));
+    snprintf(init, 64, "%s", ps_coordinator_endpoint(c));
+    n_joined = 0;
+    assert_int_equal(pthread_create(thread, NULL, joiner_run, j), 0);
+    while (n_joined == 0)
+        usleep(1000);
+    ps_coordinator_destroy(&c, "it ends early");
+}
+
+TEST(a_job_that_is_over_meanwhile)
+{
+    ps_log_set_sink(note_joined, NULL, PS_LOG_INFO);
+    for (int rejoins = 0; rejoins < 2; rejoins++) {
+        ps_config config;
+        char init[64];
+        pthread_t thread;
+        joiner one = {.o = options_of(&config, init, PS_ROLE_WORKER, 1, 20000)};
+        one.o.world_size = 2;
+        one.o.n_servers = 0;
+        config.recovery.rejoins = rejoins;
+        joiner_meets_an_end(&one, &thread, init);
+        joiner zero = one; // hosts the next coordinator
+        zero.o.rank = 0;
+        if (rejoins > 0) joiner_run(&zero);
+        pthread_join(thread, NULL);
+        if (rejoins == 0) peer_assert_says(one.said, "it ends early");
+        assert_int_equal(one.err, rejoins > 0 ? PS_OK : PS_ERR_PEER);
+        assert_int_equal(zero.err, PS_OK);
+        ps_member_destroy(&one.member);
+        ps_member_destroy(&zero.member);
+        ps_config_fini(&config);
+    }
 }
 
 /* A program listens on the port and says nothing. */
