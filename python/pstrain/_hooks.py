@@ -61,16 +61,20 @@ class _Kept(typing.NamedTuple):
 
 def when_accumulated(param: torch.Tensor, ready: "typing.Callable[[torch.Tensor], None]") -> typing.Any:
     """Calls ready(param) when a backward pass has added to its gradient. What it returns has remove()."""
+    def given(param: torch.Tensor) -> None:
+        if param.grad is not None:  # a function's backward may give none; PyTorch calls this all the same
+            ready(param)
+
     add = getattr(param, "register_post_accumulate_grad_hook", None)
     if add is not None:
-        return add(ready)
+        return add(given)
     # PyTorch 1: the node that accumulates the gradient, which lives while it is kept.
     this = weakref.ref(param)
 
     def call(*_: typing.Any) -> None:
         mine = this()
         if mine is not None:
-            ready(mine)
+            given(mine)
 
     with torch.enable_grad():
         function: typing.Any = param.expand_as(param).grad_fn

@@ -64,9 +64,21 @@ def ps_worker():
     say("weights", *(p.detach().numpy().tobytes().hex() for p in model.parameters()))
 
 
+class Ignores(torch.autograd.Function):
+    """Gives its weight no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x * weight.shape[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad, None
+
+
 @case
 def groups():
-    """Two groups with their own rates, frozen and unused parameters, tied weights."""
+    """Two groups with their own rates, frozen and unused parameters, tied weights, one whose gradient is none."""
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -78,7 +90,7 @@ def groups():
                 p.requires_grad_(False)
 
         def forward(self, x):
-            return self.frozen(self.second(torch.relu(self.first(x))))
+            return Ignores.apply(self.frozen(self.second(torch.relu(self.first(x)))), self.unused.weight)
 
     def grouped(model):
         biases = [p for n, p in model.named_parameters() if n.endswith("bias")]
