@@ -30,6 +30,12 @@ def metadata_of(tables: "typing.Sequence[Table]") -> str:
                                      "dim": t.spec.dim, **{word: getattr(t.spec, word) for word in _FIRST}} for t in tables})
 
 
+def _check_numbers(where: str, given: "typing.Mapping[str, typing.Any]") -> None:
+    for word, least in (("padding_idx", -(1 << 63)), ("num_embeddings", 1)):
+        if given.get(word) is not None:
+            check_whole(where, word, given[word], least)
+
+
 class _Served(Lookups):
     """Looked up as pstrain.Embeddings, without gradients."""
 
@@ -99,7 +105,7 @@ class Rows(_Served):
         super().__init__(f"{os.fspath(path)}: ")
         self.tables: "dict[str, tuple[torch.Tensor, torch.Tensor]]" = {}
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # no wait for a FIFO
                 memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # pages of its own only if written
         except (OSError, ValueError) as error:
             raise InputError(f"{self._where}it cannot be mapped: {error}") from None
@@ -117,6 +123,8 @@ class Rows(_Served):
             if ids.dtype != torch.int64 or weight.dtype != torch.float32 or weight.shape != (*ids.shape, spec.dim):
                 raise ValueError(f"{name}: ids {tuple(ids.shape)}, weight {tuple(weight.shape)}")
             self._check_mode(name, about["mode"])
+            _check_numbers(name, about)
+            check_whole(name, "number", about["number"], 0)
             self._tables[f"{name}."] = Table(about["number"], spec, about["mode"], about["padding_idx"], about["num_embeddings"])
             self.tables[name] = (ids, weight)
 
@@ -192,9 +200,7 @@ class ServedRows(_Served):
         if given.get("dim", table.spec.dim) != table.spec.dim:
             raise InputError(f"{where}: its dim is {table.spec.dim}, not {given['dim']}")
         self._check_mode(table.spec.name, given.get("mode"))
-        for word, least in (("padding_idx", -(1 << 63)), ("num_embeddings", 1)):
-            if given.get(word) is not None:
-                check_whole(where, word, given[word], least)
+        _check_numbers(where, given)
         return table._replace(mode=given.get("mode"), padding=given.get("padding_idx"), rows=given.get("num_embeddings"))
 
     def _check(self, status: int, where: "str | None" = None) -> None:

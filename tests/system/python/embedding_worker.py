@@ -194,10 +194,15 @@ def check_file(rows, folder):
                                 ({"user": one}, torch.tensor([0, 2]), "at most 1"), ({"other": one}, one, "no table 'other'")):
         refused_by_file(lambda: served(ids, offsets), path, words)
     whole = Path(path).read_bytes()
-    for bad in (b"", b"abc", whole[:40], whole[:-4], whole.replace(b"pstrain.tables", b"pstrain.others")):
+    for bad in (b"", b"abc", whole[:40], whole[:-4], whole.replace(b"pstrain.tables", b"pstrain.others"),
+                whole.replace(b'\\"num_embeddings\\": null', b'\\"num_embeddings\\": -5.5'),
+                whole.replace(b'\\"padding_idx\\": null', b'\\"padding_idx\\":  1.5'),
+                whole.replace(b'\\"number\\": ', b'\\"number\\":-')):
+        assert bad != whole
         Path(path).write_bytes(bad)
         refused_by_file(lambda: pstrain.rows(path), path)
-    for source in (path + "no", folder):
+    os.mkfifo(path + "fifo")
+    for source in (path + "no", folder, path + "fifo"):
         refused_by_file(lambda: pstrain.rows(source), source)
 
 
