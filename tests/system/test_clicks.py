@@ -12,8 +12,19 @@ import urllib.request
 from pathlib import Path
 
 from jobs import PSRUN, ROOT, JobTest, Psrun, free_port, read_safetensors, torch_python, wait_until
+from test_python import environment
 
 LINES, BATCH, RATE = 120, 16, 0.1
+# Without the file's rows, each is the first one, which the servers had made.
+SERVED = """
+import sys, torch, pstrain
+served = pstrain.rows(sys.argv[1])
+for name, (ids, weight) in list(served.tables.items()):
+    assert torch.equal(served({name: ids})[name], weight)
+    served.tables[name] = (ids[:0], weight[:0])
+    assert torch.equal(served({name: ids})[name], weight)
+print(len(served.tables))
+"""
 MODEL = """
 model:
   input: [13]
@@ -71,6 +82,8 @@ class Clicks(JobTest):
             self.assertLess(worst, 2e-5, name)
         self.assertGreater(max(abs(a - b) for a, b in zip(rows["pairs.rows.C1.weight"][2],
                                                           start["pairs.rows.C1.weight"][2])), 0.05)
+        served = subprocess.run([torch_python(), "-c", SERVED, first[1]], env=environment(), text=True, stdout=subprocess.PIPE)
+        self.assertEqual(served.stdout, "26\n")
         evaluation = self.records()[-1]
         self.assertAlmostEqual(evaluation["test_auc"], float(said[0]), 4)
         self.assertAlmostEqual(evaluation["test_loss"], float(said[1]), 5)

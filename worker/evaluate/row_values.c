@@ -1,6 +1,7 @@
 #include "row_values.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,12 +32,40 @@ void ps_row_values_fini(ps_row_values *v)
 
 /* --- from the servers --------------------------------------------------------------- */
 
+/* What pstrain.rows() of the file needs to know, as Embeddings.export() writes it
+ * (python/pstrain/serving.py); free(). NULL: no memory. */
+static char *row_values_about(const ps_model_spec *spec)
+{
+    json_t *all = json_object();
+    for (int t = 0; t < spec->n_rows; t++) {
+        const ps_row_spec *s = &spec->rows[t];
+        json_object_set_new(
+            all, s->name,
+            json_pack("{s:I, s:I, s:n, s:n, s:n, s:s, s:f, s:I}", "number",
+                      (json_int_t)s->number, "dim", (json_int_t)s->dim, "mode",
+                      "padding_idx", "num_embeddings", "init",
+                      ps_word_name(ps_row_init_words, (int)s->init), "scale",
+                      s->init_scale, "seed", (json_int_t)s->seed));
+    }
+    char *text = json_dumps(all, JSON_COMPACT);
+    json_decref(all);
+    return text;
+}
+
 ps_err ps_row_values_save(const char *path, ps_row_client *client,
                           const ps_model_spec *spec)
 {
-    const ps_row_export_options o = {
-        .path = path, .specs = spec->rows, .n = spec->n_rows};
-    return ps_row_export(client, &o);
+    char *about = row_values_about(spec);
+    if (!about) return ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);
+    const char *metadata[] = {"pstrain.tables", about};
+    const ps_row_export_options o = {.path = path,
+                                     .specs = spec->rows,
+                                     .n = spec->n_rows,
+                                     .metadata = metadata,
+                                     .n_meta = 1};
+    const ps_err err = ps_row_export(client, &o);
+    free(about);
+    return err;
 }
 
 /* --- from a file -------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* The rows of a model's embedding tables in a file beside its weights: model.safetensors
- * has model.rows.safetensors, in which they are as row_export.h says. */
+ * has model.rows.safetensors, in which they are as row_export.h says, with metadata by
+ * which pstrain.rows() reads it, too. */
 #ifndef PS_ROW_VALUES_H
 #define PS_ROW_VALUES_H
 
