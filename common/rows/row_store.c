@@ -206,15 +206,19 @@ static ps_err store_read_file(ps_row_store *s, const char *path,
     return err;
 }
 
-/* Of a file that is damaged: others than the newest checkpoint may have it, too. */
+/* Of a file that is damaged or lost: others than the newest checkpoint may have it, too.
+ */
 static ps_err store_say_mend(ps_err err)
 {
-    if (err != PS_ERR_FORMAT) return err;
+    if (err != PS_ERR_FORMAT && err != PS_ERR_IO) return err;
     const ps_err_saved said = ps_err_save(err);
-    return ps_err_set(err,
-                      "%s. Remove each checkpoint that has this file: the job then goes "
-                      "on from an earlier one",
-                      said.message);
+    return ps_err_set(
+        err,
+        "%s. %sRemove each checkpoint that has this file (of a "
+        "pstrain.State: all files of the commits from its number on): the "
+        "job then goes on from an earlier one",
+        said.message,
+        err == PS_ERR_IO ? "Every server has to see the folder. Is it lost? " : "");
 }
 
 static ps_err store_read_files(ps_row_store *s, const char *folder,

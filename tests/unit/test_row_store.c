@@ -307,6 +307,7 @@ IN_FOLDER(what_is_damaged_or_missing_has_a_name)
     assert_error(read_anew(&m), PS_ERR_FORMAT, "table0");
     assert_int_equal(unlink(path), 0);
     assert_error(read_anew(&m), PS_ERR_IO, "one-1-0: No such file");
+    assert_non_null(strstr(ps_err_message(), "Is it lost? Remove each checkpoint"));
     assert_error(ps_row_manifest_check(&m, specs, 1), PS_ERR_SHAPE, "of 2 tables");
     strcpy(specs[1].name, "other");
     assert_error(ps_row_manifest_check(&m, specs, TABLES), PS_ERR_SHAPE, "other now");
