@@ -300,6 +300,7 @@ class Rows:
         """To a point: at once, or when the job is opened. Collective."""
         if not self.opened:
             self._point = folder, manifest
+            self.job.before_leaving.append(self.start)  # rank 0 may look at the rows of a job that makes no further step
             return
         if self.job.size > 1:
             self.job.session.barrier()  # nobody looks anything up any more

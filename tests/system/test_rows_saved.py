@@ -50,11 +50,15 @@ class Servers(RowsSavedTest):
             self.run_job("part", self.kept(), f"steps={steps}", "full_every=3", servers=servers)
         rows, text = self.run_job("all", self.kept(), servers=1)
         self.assertEqual(rows, wanted)
-        # What is missing has a name.
+        # What is missing has a name, and a mend.
         gone = next(Path(self.path("commits")).glob("commit-4.rows-1-0"))
         gone.unlink()
         _, text = self.run_job("none", self.kept(), code=1)
-        self.assertIn(f"{gone}: No such file", text)
+        self.assertRegex(text, f"{gone}: No such file.*of a pstrain.State: all files of the commits from its number on")
+
+    def test_no_step_is_left(self):
+        """Rank 0 alone looks at the rows."""
+        self.assertEqual(*(self.run_job("rows", self.kept(), "steps=6")[0] for _ in range(2)))
 
 
 if __name__ == "__main__":
