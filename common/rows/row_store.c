@@ -101,6 +101,8 @@ ps_err ps_row_store_set_point(ps_row_store *s, uint64_t point, uint64_t step)
     PS_TRY(ps_mem_zalloc(&made, s->n, sizeof *made, "embedding tables"));
     memcpy(made, s->made, s->n * sizeof *made);
     const bool same = at_last && last->loads == s->loads;
+    s->base = last ? last->point : 0;
+    s->changed = !same;
     // Marks have steps for names: of two of the same step only the newer one is found.
     while (at_last && !same && s->n_points > 0)
         store_drop_point(s, 0);
@@ -128,6 +130,7 @@ ps_err ps_row_store_go_back(ps_row_store *s, uint64_t point, uint64_t *step)
         store_drop_point(s, s->n_points - 1);
     s->loads = p.loads;
     s->full = 0;
+    s->base = 0;
     *step = p.step;
     return PS_OK;
 }

@@ -23,6 +23,8 @@ typedef struct ps_row_store {
     uint64_t loads; // how often rows came from elsewhere, beside the steps
     uint64_t full;  // the point of the files that incremental ones add to; 0: none
     uint64_t full_step;
+    uint64_t base; // the point before the newest one; 0: what has changed is not known
+    bool changed;  // since then, when the newest one was set
     uint32_t n_points;
     struct ps_row_point {
         uint64_t point, step, loads;

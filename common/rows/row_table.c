@@ -633,6 +633,23 @@ static int view_compare(const void *a, const void *b, void *several)
     return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
 }
 
+static ps_row_view view_of(const ps_row_table *table, const ps_row_entry *e)
+{
+    const bool candidate = e->slot & PS_ROW_CANDIDATE;
+    return (ps_row_view){.id = e->id,
+                         .version = e->version,
+                         .count = candidate ? e->slot & ~PS_ROW_CANDIDATE : 0,
+                         .row = table_row(table, e)};
+}
+
+bool ps_row_table_view(const ps_row_table *table, uint64_t id, ps_row_view *out)
+{
+    const uint64_t hash = ps_row_index_hash(&table->index, id);
+    const ps_row_entry *e = ps_row_index_find(&table->index, hash, id);
+    if (e) *out = view_of(table, e);
+    return e != NULL;
+}
+
 ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end,
                          uint64_t since, ps_row_view **views, uint64_t *n)
 {
@@ -644,12 +661,7 @@ ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end
     ps_row_cursor c = ps_row_cursor_at(&table->index, first, end);
     for (const ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
         if (since > 0 && e->version <= since) continue;
-        const bool candidate = e->slot & PS_ROW_CANDIDATE;
-        (*views)[(*n)++] =
-            (ps_row_view){.id = e->id,
-                          .version = e->version,
-                          .count = candidate ? e->slot & ~PS_ROW_CANDIDATE : 0,
-                          .row = table_row(table, e)};
+        (*views)[(*n)++] = view_of(table, e);
     }
     qsort_r(*views, *n, sizeof **views, view_compare,
             end - first > 1 ? (void *)table : NULL);

@@ -156,6 +156,10 @@ typedef struct ps_row_view {
 ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end,
                          uint64_t since, ps_row_view **views, uint64_t *n);
 
+/* The row or candidate of an id, as it is now; false: there is none. The row stays the
+ * table's, as above. */
+bool ps_row_table_view(const ps_row_table *table, uint64_t id, ps_row_view *out);
+
 /* Adds a row or candidate that ps_row_table_list gave, or replaces the one with its id;
  * its row may lie anywhere. NOMEM. */
 ps_err ps_row_table_put(ps_row_table *table, const ps_row_view *view);

@@ -58,17 +58,45 @@ ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const floa
     return PS_OK;
 }
 
+/* The record that ends where the block's first `used` bytes do; returns where it begins.
+ * *row: NULL where it has none. */
+static uint32_t undo_read(const ps_row_undo_block *block, uint32_t used, uint32_t width,
+                          ps_row_entry *entry, const float **row)
+{
+    used -= (uint32_t)sizeof *entry;
+    memcpy(entry, block->bytes + used, sizeof *entry);
+    *row = NULL;
+    if (entry->slot == 0 || entry->slot & PS_ROW_CANDIDATE) return used;
+    used -= width * (uint32_t)sizeof **row;
+    *row = (const float *)(const void *)(block->bytes + used);
+    return used;
+}
+
 bool ps_row_undo_take(ps_row_undo *undo, ps_row_entry *entry, const float **row)
 {
     struct ps_row_mark *mark = &undo->marks[undo->n - 1];
     if (mark->top && mark->top->used == 0) undo_pop_block(mark);
     if (!mark->top) return false;
-    mark->top->used -= (uint32_t)sizeof *entry;
-    memcpy(entry, mark->top->bytes + mark->top->used, sizeof *entry);
-    *row = NULL;
-    if (entry->slot == 0 || entry->slot & PS_ROW_CANDIDATE) return true;
-    mark->top->used -= undo->width * (uint32_t)sizeof **row;
-    *row = (const float *)(const void *)(mark->top->bytes + mark->top->used);
+    mark->top->used = undo_read(mark->top, mark->top->used, undo->width, entry, row);
+    return true;
+}
+
+ps_row_undo_cursor ps_row_undo_cursor_at(const ps_row_undo *undo, uint32_t mark)
+{
+    const ps_row_undo_block *top = undo->marks[mark].top;
+    return (ps_row_undo_cursor){
+        .block = top, .used = top ? top->used : 0, .width = undo->width};
+}
+
+bool ps_row_undo_next(ps_row_undo_cursor *c, ps_row_entry *entry)
+{
+    const float *row;
+    while (c->block && c->used == 0) {
+        c->block = c->block->below;
+        c->used = c->block ? c->block->used : 0;
+    }
+    if (!c->block) return false;
+    c->used = undo_read(c->block, c->used, c->width, entry, &row);
     return true;
 }
 

@@ -48,6 +48,16 @@ ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const floa
  * the next call. */
 bool ps_row_undo_take(ps_row_undo *undo, ps_row_entry *entry, const float **row);
 
+/* Goes through the records of one mark, which stay, from the newest to the oldest. */
+typedef struct ps_row_undo_cursor {
+    const ps_row_undo_block *block;
+    uint32_t used, width;
+} ps_row_undo_cursor;
+
+ps_row_undo_cursor ps_row_undo_cursor_at(const ps_row_undo *undo, uint32_t mark);
+/* *entry: as it was at the mark; false: there are no more. */
+bool ps_row_undo_next(ps_row_undo_cursor *cursor, ps_row_entry *entry);
+
 /* Forgets the newest mark, which has no records left. */
 void ps_row_undo_unmark(ps_row_undo *undo);
 

@@ -1,7 +1,7 @@
 /* All tables of a shard: points to go back to, files for another number of shards, the
  * manifest that names them, and files that are damaged, or missing. The yardstick is a
  * store that has made the same steps without any of it. */
-#include "row_store.h"
+#include "row_walk.h"
 
 #include <unistd.h>
 
@@ -196,6 +196,170 @@ TEST(rows_from_elsewhere_belong_to_the_point_after_them)
     assert_memory_equal(out, row, sizeof out);
     ps_row_table_read(table, 1, &new_id, out);
     assert_memory_equal(out, row + DIM, sizeof out);
+    job_fini(&j);
+}
+
+/* ---- a second store that has the same points ---- */
+
+enum { PIECE = 700, PIECES_MOST = 400 };
+
+/* Takes what has changed between the last two points of each store, or all, to another
+ * one. Returns the pieces. */
+static int job_walk(const job *from, job *to, bool changes)
+{
+    int pieces = 0;
+    for (uint32_t i = 0; i < from->n; i++) {
+        ps_row_walk walk = {0};
+        uint64_t piece[PIECE / 8 + 1], bytes;
+        const uint64_t room = ps_row_walk_room(from->stores[i], PIECE);
+        assert_int_equal(room, PIECE);
+        ps_row_walk_begin(&walk, from->stores[i], changes);
+        for (;;) {
+            assert_ok(ps_row_walk_next(&walk, piece, room, &bytes));
+            if (bytes == 0) break;
+            assert_in_range(bytes, 9, room);
+            assert_ok(ps_row_store_put(to->stores[i], piece, bytes));
+            if (pieces % 3 == 0) // it comes twice
+                assert_ok(ps_row_store_put(to->stores[i], piece, bytes));
+            assert_true(++pieces < PIECES_MOST);
+        }
+        ps_row_walk_end(&walk);
+        memcpy(to->stores[i]->made, from->stores[i]->made, TABLES * sizeof(uint64_t));
+        to->stores[i]->loads = from->stores[i]->loads;
+    }
+    return pieces;
+}
+
+static bool job_can_tell_changes(const job *j)
+{
+    bool can = true;
+    for (uint32_t i = 0; i < j->n; i++)
+        can &= ps_row_walk_can_tell_changes(j->stores[i]);
+    return can;
+}
+
+/* Rows that have gone, candidates and new ids are among what has changed. */
+TEST(a_second_store_follows_by_changes)
+{
+    job j, twin;
+    job_init(&j, 2);
+    job_init(&twin, 2);
+    job_steps(&j, 0, 9);
+    job_point(&j, 1, 9);
+    assert_false(job_can_tell_changes(&j));
+    const int all = job_walk(&j, &twin, false);
+    job_point(&twin, 1, 9);
+    assert_as_after(&twin, 9);
+    job_steps(&j, 9, 10);
+    job_point(&j, 2, 10);
+    assert_true(job_can_tell_changes(&j));
+    const int changes = job_walk(&j, &twin, true);
+    job_point(&twin, 2, 10);
+    assert_as_after(&twin, 10);
+    assert_true(0 < changes && changes < all / 2);
+    // two points of one step
+    job_point(&j, 3, 10);
+    assert_int_equal(job_walk(&j, &twin, true), 0);
+    job_point(&twin, 3, 10);
+    for (uint64_t step = 10; step < 30; step += 5) {
+        job_steps(&j, step, step + 5);
+        job_point(&j, step, step + 5);
+        assert_true(job_can_tell_changes(&j));
+        job_walk(&j, &twin, true);
+        job_point(&twin, step, step + 5);
+        assert_as_after(&twin, step + 5);
+    }
+    job_return(&twin, 20, 25);
+    assert_as_after(&twin, 25);
+    job_steps(&twin, 25, 31); // it goes on as the first one
+    assert_as_after(&twin, 31);
+    job_fini(&twin);
+    job_fini(&j);
+}
+
+TEST(changes_that_came_in_part_are_undone)
+{
+    job j, twin;
+    uint64_t piece[PIECE / 8 + 1], bytes;
+    ps_row_walk walk = {0};
+    job_init(&j, 1);
+    job_init(&twin, 1);
+    job_steps(&j, 0, 9);
+    job_point(&j, 1, 9);
+    job_walk(&j, &twin, false);
+    job_point(&twin, 1, 9);
+    job_steps(&j, 9, 15);
+    job_point(&j, 2, 15);
+    ps_row_walk_begin(&walk, j.stores[0], true);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ps_row_walk_next(&walk, piece, PIECE, &bytes));
+        assert_ok(ps_row_store_put(twin.stores[0], piece, bytes));
+    }
+    ps_row_walk_end(&walk);
+    job_return(&twin, 1, 9);
+    assert_as_after(&twin, 9);
+    // The first one goes back, too, and on another way.
+    job_return(&j, 1, 9);
+    assert_false(job_can_tell_changes(&j));
+    job_steps(&j, 9, 12);
+    job_point(&j, 3, 12);
+    assert_true(job_can_tell_changes(&j));
+    job_walk(&j, &twin, true);
+    job_point(&twin, 3, 12);
+    assert_as_after(&twin, 12);
+    job_fini(&twin);
+    job_fini(&j);
+}
+
+TEST(rows_from_elsewhere_are_changes)
+{
+    job j, twin;
+    const uint64_t ids[] = {3, 7777777};
+    const float rows[2 * DIM] = {8, 8, 9, 9};
+    float out[2 * DIM];
+    job_init(&j, 1);
+    job_init(&twin, 1);
+    job_steps(&j, 0, 5);
+    job_point(&j, 1, 5);
+    job_walk(&j, &twin, false);
+    job_point(&twin, 1, 5);
+    assert_ok(ps_row_table_set(&j.stores[0]->tables[0], 2, ids, rows, 5));
+    j.stores[0]->loads++;
+    job_point(&j, 2, 5); // the same step, other rows
+    assert_true(job_can_tell_changes(&j));
+    job_walk(&j, &twin, true);
+    job_point(&twin, 2, 5);
+    assert_same_jobs(&j, &twin);
+    ps_row_table_read(&twin.stores[0]->tables[0], 2, ids, out);
+    assert_memory_equal(out, rows, sizeof out);
+    assert_false(ps_row_store_has(twin.stores[0], 1));
+    job_fini(&twin);
+    job_fini(&j);
+}
+
+TEST(pieces_that_are_none)
+{
+    job j;
+    uint64_t piece[8] = {0};
+    uint32_t *words = (uint32_t *)(void *)piece;
+    job_init(&j, 2);
+    ps_row_store *s = j.stores[0];
+    for (uint64_t id = 0; ps_row_table_owns(&s->tables[0], id); id++)
+        piece[1] = id + 1; // the other shard's
+    assert_ok(ps_row_store_put(s, piece, 8));
+    assert_error(ps_row_store_put(s, piece, 7), PS_ERR_PROTOCOL, "7 bytes");
+    assert_error(ps_row_store_put(s, piece, 20), PS_ERR_PROTOCOL, "12 bytes");
+    assert_error(ps_row_store_put(s, piece, 24), PS_ERR_PROTOCOL, "16 bytes");
+    words[5] = PS_ROW_CANDIDATE;
+    assert_error(ps_row_store_put(s, piece, 24), PS_ERR_PROTOCOL, "malformed");
+    words[5] = 1;
+    assert_error(ps_row_store_put(s, piece, 24), PS_ERR_PROTOCOL,
+                 "table0, which another");
+    words[0] = TABLES;
+    assert_error(ps_row_store_put(s, piece, 24), PS_ERR_PROTOCOL, "malformed");
+    words[0] = 0;
+    words[1] = 1;
+    assert_error(ps_row_store_put(s, piece, 24), PS_ERR_PROTOCOL, "malformed");
     job_fini(&j);
 }
 
