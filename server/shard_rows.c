@@ -10,12 +10,12 @@
 #include "rows_body.h"
 #include "shard_rows_arena.h"
 #include "shard_rows_early.h"
+#include "shard_rows_pages.h"
 #include "shard_rows_points.h"
 
 enum {
-    WAITING_MOST = 8,     // whole messages of a worker that are not due yet
-    SPARE_MOST = 32,      // pieces of memory for messages to come
-    PAGE_BYTES = 4 << 20, // of an answer to SAVE_ROWS, about
+    WAITING_MOST = 8, // whole messages of a worker that are not due yet
+    SPARE_MOST = 32   // pieces of memory for messages to come
 };
 
 /* A whole message, or one of which pieces are here. Behind a shared PULL_ROWS
@@ -489,93 +489,13 @@ static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
     return rows_answer(s, rank, m, NULL, 0);
 }
 
-/* ---- SAVE_ROWS ---- */
-
-/* Rows of a page; at least one. */
-static uint64_t rows_page_most(const ps_row_table *table)
-{
-    const uint64_t bytes = ps_row_spec_width(&table->spec) * sizeof(float);
-    return bytes < PAGE_BYTES ? PAGE_BYTES / bytes : 1;
-}
-
-/* The end of the partitions from `at` on that fit a page; at least one. */
-static uint32_t rows_page_end(const ps_row_table *table, uint32_t at)
-{
-    const uint64_t most = rows_page_most(table);
-    uint64_t rows = 0;
-    do {
-        rows += table->index.counts[at++];
-    } while (at < table->end_partition && rows + table->index.counts[at] <= most);
-    return at;
-}
-
-static ps_err rows_send_page(ps_shard *s, uint32_t rank, const rows_message *m,
-                             const ps_row_table *table, const ps_row_view *views,
-                             uint64_t n, ps_rows_page *page)
-{
-    const uint32_t width = ps_row_spec_width(&table->spec);
-    page->n = 0;
-    for (uint64_t i = 0; i < n; i++)
-        page->n += views[i].row != NULL; // not the candidates
-    const uint64_t bytes = ps_rows_page_bytes(page->n, width);
-    PS_TRY(rows_room(s->rows, bytes / sizeof(float) + 1));
-    memset(s->rows->out, 0, bytes);
-    ps_rows_page_write(s->rows->out, page);
-    ps_rows_page at;
-    PS_TRY(ps_rows_page_read(s->rows->out, bytes, width, &at));
-    uint64_t *ids = (uint64_t *)(uintptr_t)at.ids;
-    uint32_t *versions = (uint32_t *)(uintptr_t)at.versions;
-    float *values = (float *)(uintptr_t)at.values;
-    for (uint64_t i = 0; i < n; i++) {
-        if (!views[i].row) continue;
-        *ids++ = views[i].id;
-        *versions++ = views[i].version;
-        memcpy(values, views[i].row, width * sizeof *values);
-        values += width;
-    }
-    return rows_answer(s, rank, m, s->rows->out, bytes);
-}
-
-/* views (n): of the partitions at .. end - 1, of which only a single one may have more
- * rows than a page; those from `place` on. */
-static ps_err rows_save_from(ps_shard *s, uint32_t rank, const rows_message *m,
-                             const ps_rows_save *save, uint32_t end,
-                             const ps_row_view *views, uint64_t n)
-{
-    const ps_row_table *table = &s->rows->tables[save->table];
-    ps_rows_page page = {.next = end < table->end_partition ? end : 0,
-                         .steps = s->rows->made[save->table]};
-    if (save->place > n)
-        return ps_err_set(PS_ERR_PROTOCOL,
-                          "a request for row %u of partition %u of table %u, which has "
-                          "%" PRIu64,
-                          save->place, save->partition, save->table, n);
-    uint64_t some = n - save->place;
-    if (some > rows_page_most(table)) {
-        some = rows_page_most(table);
-        page.next = (save->place + some) << 32 | (end - 1);
-    }
-    return rows_send_page(s, rank, m, table, views + save->place, some, &page);
-}
-
 static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
 {
-    ps_shard_rows *r = s->rows;
-    ps_rows_save save;
-    ps_row_view *views = NULL;
-    uint64_t n = 0;
-    PS_TRY(ps_rows_save_read(m->body, m->bytes, &save));
-    if (save.table >= r->n || save.partition >= PS_ROW_PARTITIONS)
-        return ps_err_set(PS_ERR_PROTOCOL, "a request for partition %u of table %u",
-                          save.partition, save.table);
-    const ps_row_table *table = &r->tables[save.table];
-    uint32_t at = save.partition, end = save.partition;
-    if (at < table->first_partition) at = end = table->first_partition;
-    if (at < table->end_partition)
-        end = save.place > 0 ? at + 1 : rows_page_end(table, at);
-    if (at < end) PS_TRY(ps_row_table_list(table, at, end, 0, &views, &n));
-    const ps_err err = rows_save_from(s, rank, m, &save, end, views, n);
-    free(views);
+    void *page;
+    uint64_t n;
+    PS_TRY(ps_shard_rows_page(s->rows->store, m->body, m->bytes, &page, &n));
+    const ps_err err = rows_answer(s, rank, m, page, n);
+    free(page);
     return err;
 }
 

@@ -1,0 +1,12 @@
+/* A shard's tables, part by part, as the message SAVE_ROWS wants them. */
+#ifndef PS_SHARD_ROWS_PAGES_H
+#define PS_SHARD_ROWS_PAGES_H
+
+#include "row_store.h"
+
+/* The answer to a SAVE_ROWS: *page (*page_bytes) is owned by the caller (free()).
+ * PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_page(const ps_row_store *store, const void *body, uint64_t bytes,
+                          void **page, uint64_t *page_bytes);
+
+#endif
