@@ -293,16 +293,18 @@ static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_wri
     ps_secret *secrets = NULL;
     ps_err err = ps_roster_init(&r, c->o.n_servers, c->n_workers);
     if (err == PS_OK)
-        err =
-            ps_mem_zalloc(&secrets, (size_t)c->n_workers + 1, sizeof *secrets, "roster");
+        err = ps_mem_zalloc(&secrets, (size_t)ps_roster_n_secrets(&r), sizeof *secrets,
+                            "roster");
     if (err == PS_OK) {
-        secrets[c->n_workers] = c->readers;
+        r.secrets = secrets;
+        *ps_roster_readers(&r) = c->readers;
+        *ps_roster_twins(&r) = c->twins;
         for (int i = 0; i < c->n_peers; i++) {
             const ps_roster_entry *e = &c->peers[i].entry;
             if (e->role == PS_ROLE_WORKER) secrets[e->rank] = c->peers[i].secret;
             *(e->role == PS_ROLE_SERVER ? &r.servers[e->rank] : &r.workers[e->rank]) = *e;
         }
-        if (with_secrets) r.secrets = secrets;
+        if (!with_secrets) r.secrets = NULL;
         ps_roster_write(w, &r);
         err = ps_mp_writer_end(w);
     }

@@ -75,6 +75,7 @@ struct ps_coordinator {
     int members_port;
     uint64_t nonce;
     ps_secret readers; // theirs (coord_readers.h)
+    ps_secret twins;   // that servers show each other
     uint32_t epoch;
     void *zmq_context, *router;
     ps_door *door;

@@ -608,6 +608,7 @@ static ps_err coordinator_set_up(ps_coordinator *c)
     PS_TRY(ps_coord_board_create(c->o.n_workers, coordinator_answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
     PS_TRY(ps_secret_draw(&c->readers));
+    PS_TRY(ps_secret_draw(&c->twins));
     PS_TRY(ps_event_init(&c->stop));
     PS_TRY(open_sockets(c));
     PS_TRY(ps_thread_start(&c->thread, "coordinator", coordinator_run, c));

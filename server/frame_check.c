@@ -145,21 +145,41 @@ bool ps_frame_is_readers(const ps_frame_rules *rules, const ps_frame_view *v)
     return rules->readers && ps_wire_id_is_readers(v->id, v->id_bytes, rules->readers);
 }
 
-ps_err ps_frame_check_reader(const ps_frame_rules *rules, const ps_frame_view *v,
-                             ps_wire_header *h)
+/* A message that is whole, of a sender that is no worker. most: bytes of its body. */
+static ps_err frame_check_whole(const ps_frame_rules *rules, const ps_frame_view *v,
+                                bool (*is_theirs)(int kind), size_t most,
+                                ps_wire_header *h)
 {
     *h = (ps_wire_header){0};
     if (v->n_frames < 1) return ps_err_set(PS_ERR_PROTOCOL, "a message without a header");
     PS_TRY(ps_wire_decode(v->header, v->header_bytes, h));
     if (h->nonce != rules->nonce || h->epoch != rules->epoch)
         return ps_err_set(PS_ERR_PROTOCOL, "a message of another job");
-    if (!ps_wire_from_reader(h->kind))
-        return ps_err_set(PS_ERR_PROTOCOL, "%s, which readers do not send",
-                          ps_wire_kind_name(h->kind));
+    if (!is_theirs(h->kind))
+        return ps_err_set(PS_ERR_PROTOCOL, "%s, which %s do not send",
+                          ps_wire_kind_name(h->kind),
+                          is_theirs == ps_wire_from_reader ? "readers" : "servers");
     if (v->n_frames != 1 + ps_wire_has_payload(h) || h->count != v->payload_bytes ||
-        v->payload_bytes > PS_WIRE_ASKED_BYTES)
+        v->payload_bytes > most)
         return ps_err_set(PS_ERR_PROTOCOL, "a %s of %d frames, with %zu bytes",
                           ps_wire_kind_name(h->kind), v->n_frames, v->payload_bytes);
     if (rules->n_tables > 0) return PS_OK;
     return ps_err_set(PS_ERR_ARG, "the job has no embedding tables");
+}
+
+ps_err ps_frame_check_reader(const ps_frame_rules *rules, const ps_frame_view *v,
+                             ps_wire_header *h)
+{
+    return frame_check_whole(rules, v, ps_wire_from_reader, PS_WIRE_ASKED_BYTES, h);
+}
+
+int64_t ps_frame_shard(const ps_frame_rules *rules, const ps_frame_view *v)
+{
+    return rules->twins ? ps_wire_id_shard(v->id, v->id_bytes, rules->twins) : -1;
+}
+
+ps_err ps_frame_check_twin(const ps_frame_rules *rules, const ps_frame_view *v,
+                           ps_wire_header *h)
+{
+    return frame_check_whole(rules, v, ps_wire_from_server, PS_WIRE_TWIN_BYTES, h);
 }

@@ -18,6 +18,7 @@ typedef struct ps_frame_rules {
     uint32_t n_workers;
     const ps_secret *secrets; // the workers', by rank; borrowed
     const ps_secret *readers; // theirs; borrowed; NULL: there are none
+    const ps_secret *twins;   // that other servers show; borrowed; NULL: there are none
     int n_groups;             // of parameters; 0: GROUPS are refused
     int n_tables;             // of rows; 0: messages of rows are refused
 } ps_frame_rules;
@@ -53,5 +54,13 @@ bool ps_frame_is_readers(const ps_frame_rules *rules, const ps_frame_view *v);
  */
 ps_err ps_frame_check_reader(const ps_frame_rules *rules, const ps_frame_view *v,
                              ps_wire_header *h);
+
+/* The index of the shard that sends it to its twin, as its routing id says; -1: it is not
+ * one's. */
+int64_t ps_frame_shard(const ps_frame_rules *rules, const ps_frame_view *v);
+/* Its message: PROTOCOL says what is wrong with it. What the body holds is not checked.
+ */
+ps_err ps_frame_check_twin(const ps_frame_rules *rules, const ps_frame_view *v,
+                           ps_wire_header *h);
 
 #endif

@@ -751,7 +751,8 @@ static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
         .epoch = ps_member_epoch(s->member),
         .n_workers = (uint32_t)s->o.n_workers,
         .secrets = roster->secrets,
-        .readers = &roster->secrets[s->o.n_workers],
+        .readers = ps_roster_readers(roster),
+        .twins = ps_roster_twins(roster),
         .n_groups = n_groups,
     };
     for (uint32_t r = 0; r < s->rules.n_workers; r++)

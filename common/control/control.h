@@ -84,7 +84,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 9,
+    PS_CONTROL_VERSION = 10,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 6,
     PS_CONTROL_NAME_MAX = 256,

@@ -140,7 +140,7 @@ void ps_roster_write(ps_mp_writer *w, const ps_roster *r)
     ps_mp_write_array(w, (size_t)r->n_workers);
     for (int i = 0; i < r->n_workers; i++)
         ps_roster_entry_write(w, &r->workers[i]);
-    size_t n = r->secrets ? (size_t)r->n_workers + 1 : 0;
+    size_t n = r->secrets ? (size_t)ps_roster_n_secrets(r) : 0;
     ps_mp_write_bin(w, r->secrets, n * sizeof *r->secrets);
 }
 
@@ -161,7 +161,7 @@ static ps_err read_entries(ps_mp_reader *r, ps_role role, ps_roster_entry **out,
 
 static ps_err read_secrets(ps_mp_reader *r, ps_roster *roster)
 {
-    size_t bytes, all = ((size_t)roster->n_workers + 1) * sizeof *roster->secrets;
+    size_t bytes, all = (size_t)ps_roster_n_secrets(roster) * sizeof *roster->secrets;
     const void *secrets = ps_mp_read_bin(r, &bytes, all);
     if (bytes == 0) return PS_OK;
     if (bytes != all) r->failed = true;

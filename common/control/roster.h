@@ -11,8 +11,8 @@
  *   entry:  [role, rank, host, boot id, net ns, [endpoint, ...]]
  *   roster: [[entry, ...] servers by rank, [entry, ...] workers by rank, secrets]
  *
- * secrets: those of the workers, one after another, and the readers' (wire.h), in a
- * server's roster. Empty in a worker's.
+ * secrets: those of the workers, one after another, the readers', and the one that
+ * servers show each other (wire.h), in a server's roster. Empty in a worker's.
  */
 #ifndef PS_ROSTER_H
 #define PS_ROSTER_H
@@ -43,8 +43,22 @@ typedef struct ps_roster {
     uint32_t epoch; // counts epochs of one nonce; always 1 today
     int n_servers, n_workers;
     ps_roster_entry *servers, *workers; // by rank
-    ps_secret *secrets; // the workers', by rank, then the readers'; NULL in a worker's
+    ps_secret *secrets; // the workers', by rank, then two more; NULL in a worker's
 } ps_roster;
+
+/* In a server's roster: how many it has, and those that are not of workers. */
+static inline int ps_roster_n_secrets(const ps_roster *r)
+{
+    return r->n_workers + 2;
+}
+static inline ps_secret *ps_roster_readers(const ps_roster *r)
+{
+    return &r->secrets[r->n_workers];
+}
+static inline ps_secret *ps_roster_twins(const ps_roster *r)
+{
+    return &r->secrets[r->n_workers + 1];
+}
 
 void ps_roster_entry_write(ps_mp_writer *w, const ps_roster_entry *e);
 /* Members with other names for their part of the machine (net.host) share no memory, as

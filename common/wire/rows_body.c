@@ -254,6 +254,77 @@ ps_err ps_rows_return_read(const void *body, uint64_t bytes, ps_rows_return *out
     return PS_OK;
 }
 
+/* ---- twins ---- */
+
+uint64_t ps_rows_twin_point_bytes(uint32_t n_tables)
+{
+    return (5 + n_tables) * WORD;
+}
+
+void ps_rows_twin_point_write(void *body, const ps_rows_twin_point *p, uint32_t n_tables)
+{
+    const uint64_t head[5] = {p->base, p->point, p->step, p->loads, p->whole};
+    memcpy(body, head, sizeof head);
+    memcpy((uint8_t *)body + sizeof head, p->made, n_tables * WORD);
+}
+
+ps_err ps_rows_twin_point_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                               ps_rows_twin_point *out)
+{
+    if (bytes != ps_rows_twin_point_bytes(n_tables))
+        return rows_malformed("TWIN_POINT", bytes);
+    *out = (ps_rows_twin_point){.base = rows_u64(body, 0),
+                                .point = rows_u64(body, WORD),
+                                .step = rows_u64(body, 2 * WORD),
+                                .loads = rows_u64(body, 3 * WORD),
+                                .whole = rows_u64(body, 4 * WORD),
+                                .made = rows_at(body, 5 * WORD)};
+    return out->point > 0 && out->whole <= 1 ? PS_OK
+                                             : rows_malformed("TWIN_POINT", bytes);
+}
+
+uint64_t ps_rows_twin_page_head(uint32_t n_tables)
+{
+    return (3 + n_tables) * WORD;
+}
+
+void ps_rows_twin_page_write(void *body, const ps_rows_twin_page *p, uint32_t n_tables)
+{
+    const uint64_t head[3] = {p->has, p->step, p->loads};
+    memcpy(body, head, sizeof head);
+    memcpy((uint8_t *)body + sizeof head, p->made, n_tables * WORD);
+}
+
+ps_err ps_rows_twin_page_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                              ps_rows_twin_page *out)
+{
+    const uint64_t head = ps_rows_twin_page_head(n_tables);
+    if (bytes < head || rows_u64(body, 0) >= PS_TWIN_HAS)
+        return rows_malformed("page of rows", bytes);
+    *out = (ps_rows_twin_page){.has = rows_u64(body, 0),
+                               .step = rows_u64(body, WORD),
+                               .loads = rows_u64(body, 2 * WORD),
+                               .made = rows_at(body, 3 * WORD),
+                               .piece = rows_at(body, head),
+                               .bytes = bytes - head};
+    return PS_OK;
+}
+
+ps_err ps_rows_twin_ask_read(const void *body, uint64_t bytes, uint64_t out[2])
+{
+    if (bytes != 2 * WORD) return rows_malformed("TWIN_ASK", bytes);
+    memcpy(out, body, bytes);
+    return out[1] <= 1 ? PS_OK : rows_malformed("TWIN_ASK", bytes);
+}
+
+ps_err ps_rows_twin_number_read(const void *body, uint64_t bytes, uint64_t most,
+                                uint64_t *out)
+{
+    if (bytes != WORD) return rows_malformed("TWIN", bytes);
+    *out = rows_u64(body, 0);
+    return *out < most ? PS_OK : rows_malformed("TWIN", bytes);
+}
+
 /* ---- readers ---- */
 
 uint64_t ps_rows_ask_head(uint32_t n_tables)

@@ -35,6 +35,18 @@
  *   READ_ROWS  ids of each table (T u32); the ids, table after table
  *     READ     their rows, float32, in that order, whatever the table's codec
  */
+/* Of a shard and its twin, which are whole, too:
+ *
+ *   TWIN_POINT  base u64: the point before, 0: none that is known; point u64, step u64,
+ *              loads u64 (row_store.h); whole u64: 1: the rows have all come; steps of
+ *              each table (T u64)
+ *     TWIN     wants u64 (ps_rows_twin_wants)
+ *   TWIN_ROWS  a piece (row_walk.h)
+ *     TWIN     0 u64
+ *   TWIN_ASK   point u64; first u64: 1: begins anew
+ *     TWIN     has u64 (ps_rows_twin_has), step u64, loads u64; steps of each table
+ *              (T u64); a piece, or nothing
+ */
 #ifndef PS_ROWS_BODY_H
 #define PS_ROWS_BODY_H
 
@@ -128,6 +140,48 @@ typedef struct ps_rows_ask { // READ_ROWS
     const uint64_t *ids;     // (n)
     uint64_t n;              // of all tables
 } ps_rows_ask;
+
+typedef enum ps_rows_twin_wants {
+    PS_TWIN_WANTS_NOTHING, // it has the point
+    PS_TWIN_WANTS_CHANGES, // since the base
+    PS_TWIN_WANTS_ALL,
+    PS_TWIN_WANTS
+} ps_rows_twin_wants;
+
+typedef enum ps_rows_twin_has {
+    PS_TWIN_HAS_NOTHING, // of that point
+    PS_TWIN_HAS_MORE,    // than this page
+    PS_TWIN_HAS_ALL,     // told: it is the last page
+    PS_TWIN_HAS
+} ps_rows_twin_has;
+
+typedef struct ps_rows_twin_point {
+    uint64_t base, point, step, loads, whole;
+    const uint64_t *made; // (T)
+} ps_rows_twin_point;
+
+typedef struct ps_rows_twin_page { // what answers a TWIN_ASK
+    uint64_t has, step, loads;
+    const uint64_t *made; // (T)
+    const void *piece;    // (bytes)
+    uint64_t bytes;
+} ps_rows_twin_page;
+
+/* Bytes of a TWIN_POINT; of the page before its piece. */
+uint64_t ps_rows_twin_point_bytes(uint32_t n_tables);
+uint64_t ps_rows_twin_page_head(uint32_t n_tables);
+/* Write all; of a page all but the piece. */
+void ps_rows_twin_point_write(void *body, const ps_rows_twin_point *p, uint32_t n_tables);
+void ps_rows_twin_page_write(void *body, const ps_rows_twin_page *p, uint32_t n_tables);
+/* As the readers below. */
+ps_err ps_rows_twin_point_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                               ps_rows_twin_point *out);
+ps_err ps_rows_twin_page_read(const void *body, uint64_t bytes, uint32_t n_tables,
+                              ps_rows_twin_page *out);
+/* point and first of a TWIN_ASK; an answer that is one number below `most`. */
+ps_err ps_rows_twin_ask_read(const void *body, uint64_t bytes, uint64_t out[2]);
+ps_err ps_rows_twin_number_read(const void *body, uint64_t bytes, uint64_t most,
+                                uint64_t *out);
 
 /* Bytes before the ids of a READ_ROWS. */
 uint64_t ps_rows_ask_head(uint32_t n_tables);

@@ -67,11 +67,15 @@ static const unsigned says[] = {
     [PS_MSG_TABLES] = WHOLE,
     [PS_MSG_READ] = WHOLE | STEP,
     [PS_MSG_SOON] = MESSAGE,
+    [PS_MSG_TWIN_POINT] = WHOLE,
+    [PS_MSG_TWIN_ROWS] = WHOLE,
+    [PS_MSG_TWIN_ASK] = WHOLE,
+    [PS_MSG_TWIN] = WHOLE,
 };
 
 typedef struct kind_rule {
     const char *name;
-    enum { SHARD, WORKER, READER } sender;
+    enum { SHARD, WORKER, READER, SERVER } sender;
     bool payload;
 } kind_rule;
 
@@ -178,6 +182,12 @@ bool ps_wire_from_reader(int kind)
 {
     const kind_rule *rule = rule_of(kind);
     return rule && rule->sender == READER;
+}
+
+bool ps_wire_from_server(int kind)
+{
+    const kind_rule *rule = rule_of(kind);
+    return rule && rule->sender == SERVER;
 }
 
 const char *ps_wire_kind_name(int kind)

@@ -66,6 +66,24 @@
  *                                      ERROR   frame 2: UTF-8; of the reader's message
  *                                              alone: the job goes on
  *
+ * With rows.buddy the rows of each server are kept a second time, by the next server
+ * (server r's by (r + 1) mod servers): each shard's by the shard of the same place there,
+ * its twin. The shard connects to its twin as a worker does; its routing id is its index
+ * and the secret that servers show each other (roster.h). It numbers its messages, each
+ * of which is answered once, in their order, by its number; over a new connection it
+ * sends those again that are not answered. The twin ignores those that do not follow the
+ * last one: what is missing comes again before them. The bodies (rows_body.h) are whole:
+ * of PS_WIRE_PIECE_BYTES at most, or with one row.
+ *
+ *   shard -> twin                      twin -> shard
+ *   TWIN_POINT  rows up to a point     TWIN  what the twin wants to hear, or a page
+ *          are to come, or have all
+ *          come
+ *   TWIN_ROWS  some of them
+ *   TWIN_ASK  asks for a page of the
+ *          rows at a point: of a shard
+ *          that has lost them
+ *
  * A worker numbers its messages of rows to a shard, and the shard answers each once, in
  * that order. `step` counts the steps of the rows: a PULL_ROWS of step s is answered when
  * all workers' PUSH_ROWS of step s - 1 are applied. After a RETURN_ROWS the step is that
@@ -114,7 +132,7 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 8, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 9, PS_WIRE_HEADER_MAX = 80 };
 
 /* Bytes of a body of rows, and of a piece of it, at most. */
 enum { PS_WIRE_BODY_BYTES = 1 << 30, PS_WIRE_PIECE_BYTES = 256 << 10 };
@@ -123,6 +141,9 @@ enum { PS_WIRE_BODY_BYTES = 1 << 30, PS_WIRE_PIECE_BYTES = 256 << 10 };
  * workers waiting for a few milliseconds. */
 enum { PS_WIRE_ASKED_BYTES = 128 << 10, PS_WIRE_READ_BYTES = 4 << 20 };
 #define PS_WIRE_READER UINT32_MAX
+
+/* Of messages between a shard and its twin, at most: with the longest row. */
+enum { PS_WIRE_TWIN_BYTES = 1 << 20 };
 
 /* `flags` in WEIGHTS, where workers go on at their own pace: with these weights all
  * workers rest; and the job is over; the gradient that they answer did not count. */
@@ -162,7 +183,11 @@ enum { PS_WIRE_STATE_WEIGHTS = 4, PS_WIRE_STATE_MISSED = 5, PS_WIRE_STATE_RULE =
     X(READ_ROWS, 27, READER, true)                                                       \
     X(TABLES, 28, SHARD, true)                                                           \
     X(READ, 29, SHARD, true)                                                             \
-    X(SOON, 30, SHARD, false)
+    X(SOON, 30, SHARD, false)                                                            \
+    X(TWIN_POINT, 31, SERVER, true)                                                      \
+    X(TWIN_ROWS, 32, SERVER, true)                                                       \
+    X(TWIN_ASK, 33, SERVER, true)                                                        \
+    X(TWIN, 34, SHARD, true)
 
 typedef enum ps_msg_kind {
 #define PS_MSG_ENUM(name, number, sender, payload) PS_MSG_##name = number,
@@ -210,7 +235,7 @@ typedef struct ps_wire_header {
             uint64_t array;
         } state;
         struct {             // of rows, by number PULL_ROWS to RETURN_ROWS; ROWS;
-                             // of and to readers
+                             // of and to readers, of and to twins
             uint64_t number; // of the sender's message to this shard, from 1
             uint64_t at;     // of the piece in the body
         } rows;
@@ -245,6 +270,8 @@ static inline bool ps_wire_is_rows(int kind)
 bool ps_wire_from_worker(int kind);
 /* Whether readers send the kind. */
 bool ps_wire_from_reader(int kind);
+/* Whether shards send the kind to their twins. */
+bool ps_wire_from_server(int kind);
 const char *ps_wire_kind_name(int kind);
 
 #endif

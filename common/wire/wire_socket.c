@@ -13,13 +13,17 @@ void ps_wire_id(uint32_t rank, const ps_secret *secret, uint8_t out[PS_WIRE_ID_B
     memcpy(out + 4, secret->bytes, sizeof secret->bytes);
 }
 
+static uint32_t wire_id_number(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
 int64_t ps_wire_id_rank(const void *id, size_t bytes, const ps_secret *secrets,
                         uint32_t n)
 {
     const uint8_t *p = id;
     if (bytes != PS_WIRE_ID_BYTES) return -1;
-    uint32_t rank =
-        (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    const uint32_t rank = wire_id_number(p);
     if (rank >= n || !ps_secret_is(&secrets[rank], p + 4, bytes - 4)) return -1;
     return rank;
 }
@@ -36,6 +40,14 @@ bool ps_wire_id_is_readers(const void *id, size_t bytes, const ps_secret *secret
     const uint8_t *p = id;
     return bytes == PS_WIRE_READER_ID_BYTES &&
            ps_secret_is(secret, p + 4, sizeof secret->bytes);
+}
+
+int64_t ps_wire_id_shard(const void *id, size_t bytes, const ps_secret *secret)
+{
+    const uint8_t *p = id;
+    const bool is =
+        bytes == PS_WIRE_ID_BYTES && ps_secret_is(secret, p + 4, sizeof secret->bytes);
+    return is ? (int64_t)wire_id_number(p) : -1;
 }
 
 static ps_err wire_socket_failure(const char *what)

@@ -24,6 +24,10 @@ void ps_wire_reader_id(const ps_secret *secret, uint64_t number,
                        uint8_t out[PS_WIRE_READER_ID_BYTES]);
 bool ps_wire_id_is_readers(const void *id, size_t bytes, const ps_secret *secret);
 
+/* A shard's, to its twin: its index in the place of a rank, and the servers' secret. The
+ * index in such a routing id; -1: it is not one. */
+int64_t ps_wire_id_shard(const void *id, size_t bytes, const ps_secret *secret);
+
 /* One received message. Its frames are valid messages from open to close. */
 typedef struct ps_wire_frames {
     zmq_msg_t id, header, payload;

@@ -34,6 +34,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_rows_kept kept;
     ps_rows_return back;
     ps_rows_ask ask;
+    ps_rows_twin_point point;
+    ps_rows_twin_page twin;
+    uint64_t numbers[2];
     ps_row_spec *specs;
     uint32_t n_shards, n_specs;
     volatile uint64_t sum = 0;
@@ -60,6 +63,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
               sum_of(back.manifest, back.manifest_bytes);
     if (ps_rows_ask_read(body, n, n_tables, &ask) == PS_OK)
         sum = sum_of(ask.ids, ask.n * 8) + sum_of(ask.counts, n_tables * 4ul);
+    if (ps_rows_twin_point_read(body, n, n_tables, &point) == PS_OK)
+        sum = sum_of(point.made, n_tables * 8ul);
+    if (ps_rows_twin_page_read(body, n, n_tables, &twin) == PS_OK)
+        sum = sum_of(twin.made, n_tables * 8ul) + sum_of(twin.piece, twin.bytes);
+    if (ps_rows_twin_ask_read(body, n, numbers) == PS_OK ||
+        ps_rows_twin_number_read(body, n, PS_TWIN_WANTS, numbers) == PS_OK)
+        sum = numbers[0];
     if (ps_rows_tables_read(body, n, &n_shards, &specs, &n_specs) == PS_OK) {
         sum = sum_of(specs, n_specs * sizeof *specs);
         free(specs);

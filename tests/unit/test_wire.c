@@ -2,9 +2,9 @@
 
 #include "check.h"
 
-/* Written by hand after the MessagePack specification: fixarray 11; 8, 3; uint64
+/* Written by hand after the MessagePack specification: fixarray 11; 9, 3; uint64
  * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 2. */
-static const uint8_t PUSH_BYTES[] = {0x9b, 0x08, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
+static const uint8_t PUSH_BYTES[] = {0x9b, 0x09, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
                                      0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
                                      0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
                                      0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x02};
@@ -80,16 +80,18 @@ TEST(says_only_what_its_kind_says)
 {
     static const struct {
         uint8_t kind, items;
-    } cases[] = {{PS_MSG_HELLO, 9},     {PS_MSG_INIT, 9},      {PS_MSG_PUSH, 11},
-                 {PS_MSG_PULL, 7},      {PS_MSG_BYE, 6},       {PS_MSG_EXACT, 7},
-                 {PS_MSG_FETCH, 9},     {PS_MSG_RESTORE, 10},  {PS_MSG_GROUPS, 7},
-                 {PS_MSG_READY, 7},     {PS_MSG_WEIGHTS, 12},  {PS_MSG_CREDIT, 6},
-                 {PS_MSG_STALE, 7},     {PS_MSG_ERROR, 6},     {PS_MSG_EXACT_WEIGHTS, 12},
-                 {PS_MSG_LEFT, 6},      {PS_MSG_STATE, 11},    {PS_MSG_RESTORED, 8},
-                 {PS_MSG_PULL_ROWS, 9}, {PS_MSG_PUSH_ROWS, 9}, {PS_MSG_LOAD_ROWS, 9},
-                 {PS_MSG_SAVE_ROWS, 9}, {PS_MSG_ROWS, 10},     {PS_MSG_ASK_TABLES, 6},
-                 {PS_MSG_READ_ROWS, 7}, {PS_MSG_TABLES, 7},    {PS_MSG_READ, 8},
-                 {PS_MSG_SOON, 6}};
+    } cases[] = {
+        {PS_MSG_HELLO, 9},     {PS_MSG_INIT, 9},       {PS_MSG_PUSH, 11},
+        {PS_MSG_PULL, 7},      {PS_MSG_BYE, 6},        {PS_MSG_EXACT, 7},
+        {PS_MSG_FETCH, 9},     {PS_MSG_RESTORE, 10},   {PS_MSG_GROUPS, 7},
+        {PS_MSG_READY, 7},     {PS_MSG_WEIGHTS, 12},   {PS_MSG_CREDIT, 6},
+        {PS_MSG_STALE, 7},     {PS_MSG_ERROR, 6},      {PS_MSG_EXACT_WEIGHTS, 12},
+        {PS_MSG_LEFT, 6},      {PS_MSG_STATE, 11},     {PS_MSG_RESTORED, 8},
+        {PS_MSG_PULL_ROWS, 9}, {PS_MSG_PUSH_ROWS, 9},  {PS_MSG_LOAD_ROWS, 9},
+        {PS_MSG_SAVE_ROWS, 9}, {PS_MSG_ROWS, 10},      {PS_MSG_ASK_TABLES, 6},
+        {PS_MSG_READ_ROWS, 7}, {PS_MSG_TABLES, 7},     {PS_MSG_READ, 8},
+        {PS_MSG_SOON, 6},      {PS_MSG_TWIN_POINT, 7}, {PS_MSG_TWIN_ROWS, 7},
+        {PS_MSG_TWIN_ASK, 7},  {PS_MSG_TWIN, 7}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ps_wire_header h = PUSH, back;
         h.kind = cases[i].kind;
@@ -130,7 +132,7 @@ TEST(refuses_what_does_not_fit)
     refuses_with(0, 0x94, "header");     // four items
     refuses_with(0, 0x99, "malformed");  // nine: of another kind
     refuses_with(0, 0x8a, "header");     // a map
-    refuses_with(1, 0x09, "version 9");  // of the future
+    refuses_with(1, 0x0a, "version 10"); // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
     refuses_with(22, 0x09, "codec 9");   // unknown codec
