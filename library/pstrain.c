@@ -73,7 +73,8 @@ void pstrain_set_log(pstrain_log_fn log, void *ctx, int level)
 static bool for_programs(const char *setting)
 {
     static const char *const sections[] = {"net.",        "optimizer.", "schedule.",
-                                           "loss_scale.", "exchange.",  "server."};
+                                           "loss_scale.", "exchange.",  "server.",
+                                           "rows."};
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
         if (strncmp(setting, sections[i], strlen(sections[i])) == 0) return true;
     return strncmp(setting, "job.name=", 9) == 0;
@@ -99,7 +100,7 @@ ps_err pstrain_add_settings(pstrain_session *s, const char *const *settings, int
             return ps_err_set(PS_ERR_CONFIG,
                               "%.200s: not a setting of a program that uses libpstrain "
                               "(the sections net, optimizer, schedule, loss_scale, "
-                              "exchange, server, and job.name)",
+                              "exchange, server, rows, and job.name)",
                               settings[i]);
         PS_TRY(add_setting(s, settings[i]));
     }

@@ -159,9 +159,9 @@ typedef struct pstrain_options {
     int servers_plus_1;
     /* Settings as "key=value", e.g. "net.step_timeout_ms=20000", with the keys and
      * defaults of docs/configuration.md, of the sections net, optimizer, schedule,
-     * loss_scale, exchange and server. Those of net that joining needs must be given
-     * here; the others may be given to pstrain_open as well. job.name names the job: it
-     * must be the servers' ("job" if they name none). */
+     * loss_scale, exchange, server and rows. Those of net that joining needs must be
+     * given here; the others may be given to pstrain_open as well. job.name names the
+     * job: it must be the servers' ("job" if they name none). */
     const char *const *settings;
     int n_settings;
     pstrain_interrupted_fn interrupted; /* NULL: nothing interrupts. Kept */

@@ -63,6 +63,7 @@ static ps_err server_check_descriptors(const ps_server *s)
                            .gradnorm_links = ps_step_rule_waits(&s->rule) ||
                                              ps_config_own_pace(&s->config),
                            .hosts = s->o.hosts_coordinator,
+                           .twins = c->rows.buddy,
                            .shm = c->exchange.shm != PS_SWITCH_OFF};
     const ps_fd_need need = ps_fd_need_of_server(&job);
     return ps_fd_limit_check(&need);
@@ -73,7 +74,8 @@ static ps_err make_context(ps_server *s)
     const bool patient = ps_chunk_size_is_coarse(ps_chunk_size_wanted(&s->config, false));
     PS_TRY(ps_zsock_context(s->config.net.io_threads, MAX_SOCKETS, patient,
                             &s->zmq_context));
-    PS_TRY(ps_server_gate_create(s->zmq_context, &s->curve, s->o.n_workers, &s->gate));
+    const int n_members = s->o.n_workers + s->n_shards; // and the shards' twins
+    PS_TRY(ps_server_gate_create(s->zmq_context, &s->curve, n_members, &s->gate));
     return ps_event_init(&s->changed);
 }
 
@@ -262,8 +264,8 @@ static ps_err server_open_table(ps_server *s)
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
     ps_server_gate_open(s->gate, roster->secrets, ps_roster_n_secrets(roster));
-    return server_open_door(
-        s, ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms));
+    return server_open_door(s,
+                            ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms));
 }
 
 static ps_err server_start_shards(ps_server *s, const ps_job_start *told)
@@ -292,20 +294,25 @@ static ps_err server_start_shards(ps_server *s, const ps_job_start *told)
     return PS_OK;
 }
 
-/* Tells workers to which points its embedding tables can go back. */
+/* Tells workers to which points embedding tables can go back. */
 static ps_err server_tell_points(const ps_server *s)
 {
     const int rank = ps_member_rank(s->member);
     const ps_job_key key = ps_job_key_rows(rank);
     uint64_t points[PS_ROW_MARKS];
     const uint32_t shards = (uint32_t)s->n_shards;
-    const uint32_t n =
-        ps_rows_keeper_points(s->o.keeper, (uint32_t)rank * shards, shards, points);
+    const int before = (rank + s->o.n_servers - 1) % s->o.n_servers;
+    const int of[2] = {rank, before}; // its own rows, and those that it keeps as a twin
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    ps_mp_write_array(&w, n);
-    for (uint32_t i = 0; i < n; i++)
-        ps_mp_write_uint(&w, points[i]);
+    ps_mp_write_array(&w, 2);
+    for (int k = 0; k < 2; k++) {
+        const uint32_t n =
+            ps_rows_keeper_points(s->o.keeper, (uint32_t)of[k] * shards, shards, points);
+        ps_mp_write_array(&w, n);
+        for (uint32_t i = 0; i < n; i++)
+            ps_mp_write_uint(&w, points[i]);
+    }
     return ps_member_put_written(s->member, key.text, &w, start_deadline(s));
 }
 

@@ -44,13 +44,13 @@ static void *server_gate_run(void *arg)
     return NULL;
 }
 
-ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_workers,
+ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_members,
                              ps_server_gate **out)
 {
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a gate"));
     ps_server_gate *g = *out;
     const ps_gate_options o = {.zmq_context = zmq_context,
-                               .n_members = 2 * n_workers, // each may connect again
+                               .n_members = 2 * n_members, // each may connect again
                                .patience_ms = PS_GATE_PATIENCE_MS,
                                .curve = curve,
                                .secret_of = server_gate_secret_of,

@@ -9,7 +9,7 @@ typedef struct ps_server_gate ps_server_gate;
 
 /* zmq_context: the shards'. curve: borrowed until destroy. *out is owned by the caller.
  */
-ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_workers,
+ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_members,
                              ps_server_gate **out);
 /* The gate that watches the shards; borrowed. They are given to it before start. */
 ps_gate *ps_server_gate_of(ps_server_gate *g);

@@ -540,6 +540,8 @@ ps_err ps_shard_take_message(ps_shard *s, ps_wire_frames *f)
     ps_wire_header h;
     ps_counter_add(&s->bytes_received, v.header_bytes + v.payload_bytes);
     if (ps_frame_is_readers(&s->rules, &v)) return ps_shard_readers_take(s, &v, f);
+    const int64_t shard = ps_frame_shard(&s->rules, &v);
+    if (shard >= 0) return ps_shard_rows_take_of_twin(s, &v, f, (uint32_t)shard);
     ps_frame_class class = ps_frame_check(&s->rules, &v, &h);
     if (class == PS_FRAME_STRANGER) {
         drop_stranger(s);
@@ -596,32 +598,49 @@ static ps_err handle_rings(ps_shard *s, ps_wire_frames *f)
     return ps_shard_reply_flush(s);
 }
 
+/* What a shard waits for. Without a link or a twin their descriptors are -1, which poll
+ * leaves out. */
+enum { ROUTER, STOP, ABORT, WAKE, LINK, LINK_EVENTS, TWIN, TWIN_EVENTS, N_ITEMS };
+
+/* Returns how many of them are in use. */
+static int shard_items(ps_shard *s, ps_zsock_item items[N_ITEMS])
+{
+    ps_twin_feed *feed = ps_shard_rows_feed(s);
+    for (int i = 0; i < N_ITEMS; i++)
+        items[i] = (ps_zsock_item){.fd = -1};
+    items[ROUTER].socket = s->router;
+    items[STOP].fd = ps_event_fd(&s->stop);
+    items[ABORT].fd = ps_member_abort_fd(s->member);
+    items[WAKE].fd = ps_event_fd(&s->wake);
+    if (s->link) items[LINK].socket = ps_coord_link_socket(s->link);
+    if (s->link) items[LINK_EVENTS].socket = ps_coord_link_monitor(s->link);
+    if (feed) items[TWIN].socket = ps_twin_feed_socket(feed);
+    if (feed) items[TWIN_EVENTS].socket = ps_twin_feed_monitor(feed);
+    return feed ? N_ITEMS : s->link ? LINK_EVENTS + 1 : WAKE + 1;
+}
+
 static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
 {
-    ps_zsock_item items[] = {
-        {.socket = s->router},
-        {.fd = ps_event_fd(&s->stop)},
-        {.fd = ps_member_abort_fd(s->member)},
-        {.fd = ps_event_fd(&s->wake)},
-        {.socket = s->link ? ps_coord_link_socket(s->link) : NULL},
-        {.socket = s->link ? ps_coord_link_monitor(s->link) : NULL},
-    };
-    struct pollfd fds[sizeof items / sizeof *items];
+    ps_zsock_item items[N_ITEMS];
+    struct pollfd fds[N_ITEMS];
+    const int n_items = shard_items(s, items);
     for (;;) {
         ps_shard_rings_look(s);
         const bool nothing = ps_shard_rings_sleep(s);
-        items[0].idle = s->router_idle;
-        items[4].idle = false;
-        int rc = ps_zsock_poll(items, fds, s->link ? 6 : 4, nothing ? -1 : 0);
+        items[ROUTER].idle = s->router_idle;
+        items[LINK].idle = items[TWIN].idle = false;
+        int rc = ps_zsock_poll(items, fds, n_items, nothing ? -1 : 0);
         int reason = zmq_errno();
-        ps_shard_rings_awake(s, rc > 0 && items[3].ready);
+        ps_shard_rings_awake(s, rc > 0 && items[WAKE].ready);
         if (rc < 0 && reason != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
-        if (items[1].ready) return PS_OK;
-        if (items[2].ready) return ps_member_check(s->member);
-        if (s->link && items[5].ready) PS_TRY(ps_coord_link_mend(s->link));
-        if (s->link && items[4].ready) PS_TRY(ps_shard_hear(s));
-        if (items[0].ready) PS_TRY(handle_messages(s, f));
+        if (items[STOP].ready) return PS_OK;
+        if (items[ABORT].ready) return ps_member_check(s->member);
+        if (items[LINK_EVENTS].ready) PS_TRY(ps_coord_link_mend(s->link));
+        if (items[LINK].ready) PS_TRY(ps_shard_hear(s));
+        if (items[TWIN_EVENTS].ready) PS_TRY(ps_twin_feed_mend(ps_shard_rows_feed(s), s));
+        if (items[TWIN].ready) PS_TRY(ps_shard_rows_hear_twin(s));
+        if (items[ROUTER].ready) PS_TRY(handle_messages(s, f));
         if (s->holds) return PS_OK;
         PS_TRY(handle_rings(s, f));
     }
@@ -684,8 +703,10 @@ static ps_err bind_router(ps_shard *s)
     const bool known = knows_plan(s);
     uint64_t largest =
         known ? s->o.plan->max_chunk_count * shard_element_bytes(s) : UNPLANNED_BYTES;
-    if (s->o.rows && largest < PS_WIRE_PIECE_BYTES) largest = PS_WIRE_PIECE_BYTES;
     const ps_config *config = s->o.config;
+    if (s->o.rows && largest < PS_WIRE_PIECE_BYTES) largest = PS_WIRE_PIECE_BYTES;
+    if (s->o.rows && config->rows.buddy && largest < PS_WIRE_TWIN_BYTES)
+        largest = PS_WIRE_TWIN_BYTES;
     const ps_zsock_options options = {
         .type = ZMQ_ROUTER,
         .silence_ms = ps_zsock_silence_ms((uint64_t)config->net.heartbeat_ms,
@@ -830,6 +851,7 @@ static void shard_end_thread(ps_shard *s)
     if (s->started) pthread_join(s->thread, NULL);
     s->started = false;
     ps_coord_link_destroy(&s->link);
+    ps_twin_feed_close(ps_shard_rows_feed(s));
 }
 
 /* ZeroMQ reads its weights no more: workers have read all that came before LEFT. */

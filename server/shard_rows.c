@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "log.h"
 #include "mem.h"
 #include "row_codec.h"
 #include "row_table.h"
@@ -12,6 +13,7 @@
 #include "shard_rows_early.h"
 #include "shard_rows_pages.h"
 #include "shard_rows_points.h"
+#include "shard_twin_keep.h"
 
 enum {
     WAITING_MOST = 8, // whole messages of a worker that are not due yet
@@ -49,6 +51,15 @@ typedef struct rows_peer {
     uint32_t n_early, early_room;
 } rows_peer;
 
+/* A KEEP_ROWS or RETURN_ROWS that waits for the twin. */
+typedef struct rows_held {
+    rows_message m; // kind 0: none
+    uint32_t rank;
+    bool fetches;   // the rows; else the twin is told a point, and the answer is:
+    uint8_t *bytes; // (n) owned
+    uint64_t n;
+} rows_held;
+
 struct ps_shard_rows {
     uint32_t n;           // tables
     ps_row_store *store;  // owned
@@ -67,6 +78,9 @@ struct ps_shard_rows {
     bool touched;         // `steps` has all that is pulled in it
     bool coded;           // a table has a codec
     bool begun;           // the steps have
+    ps_twin_feed *feed;   // of its own twin; NULL: rows.buddy is off
+    ps_twin_keep *keep;   // as another one's twin; likewise
+    rows_held held;       // until then the tables stay as they are
     rows_message spare[SPARE_MOST]; // memory for messages to come
     int n_spare;
     float *out;        // scratch: an answer
@@ -106,13 +120,15 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     PS_TRY(ps_mem_zalloc(&r->grads, workers, sizeof *r->grads, "workers of tables"));
     PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
     r->n = (uint32_t)n;
+    s->rules.n_tables = n;
     rows_use_store(r);
     for (uint32_t t = 0; t < r->n; t++) {
         r->coded |= ps_row_codec_is_used(&specs[t]);
         PS_TRY(ps_row_step_init(&r->steps[t], (uint32_t)workers, key));
     }
-    s->rules.n_tables = n;
-    return PS_OK;
+    if (!s->o.config->rows.buddy) return PS_OK;
+    PS_TRY(ps_twin_keep_create(s, r->store, &r->keep));
+    return s->member ? ps_twin_feed_create(s, r->store, &r->feed) : PS_OK;
 }
 
 /* Keeps its memory for another one. */
@@ -159,6 +175,10 @@ void ps_shard_rows_close(ps_shard *s)
     }
     for (uint32_t t = 0; r->steps && t < r->n; t++)
         ps_row_step_fini(&r->steps[t]);
+    rows_message_free(r, &r->held.m);
+    free(r->held.bytes);
+    ps_twin_feed_destroy(&r->feed);
+    ps_twin_keep_destroy(&r->keep, s);
     // Where the workers had not come so far as to choose, they may do so the next time.
     ps_rows_keeper_give(s->o.keeper, s->index, r->before ? &r->before : &r->store);
     ps_row_store_destroy(&r->store);
@@ -501,33 +521,93 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
 
 /* ---- KEEP_ROWS, RETURN_ROWS ---- */
 
+/* Answers with n bytes, which it takes: with rows.buddy once the twin has the newest
+ * point. */
+static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const rows_message *m,
+                                void *bytes, uint64_t n)
+{
+    ps_shard_rows *r = s->rows;
+    if (r->feed) {
+        r->held =
+            (rows_held){.m = {.kind = m->kind, .number = m->number, .step = m->step},
+                        .rank = rank,
+                        .bytes = bytes,
+                        .n = n};
+        return ps_twin_feed_tell(r->feed, s, r->store);
+    }
+    const ps_err err = rows_answer(s, rank, m, bytes, n);
+    free(bytes);
+    return err;
+}
+
 static ps_err rows_keep(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     void *answer;
     uint64_t n;
     PS_TRY(ps_shard_rows_keep(s->rows->store, s->index, m->step, m->body, m->bytes,
                               &answer, &n));
-    const ps_err err = rows_answer(s, rank, m, answer, n);
-    free(answer);
-    return err;
+    return rows_answer_point(s, rank, m, answer, n);
 }
 
-static ps_err rows_return(ps_shard *s, uint32_t rank, const rows_message *m)
+/* The tables are those of the point, if it was found. */
+static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message *m,
+                                 bool found)
 {
     ps_shard_rows *r = s->rows;
-    bool found;
-    const ps_err err =
-        ps_shard_rows_return(&r->store, &r->before, s->index, s->o.plan->n_shards,
-                             m->body, m->bytes, &r->step, &found);
+    uint64_t *answer;
     rows_use_store(r);
-    PS_TRY(err);
     for (uint32_t i = 0; found && i < s->rules.n_workers; i++) {
         PS_TRY(rows_answer_early(s, i)); // that this ends: nobody wants it any more
         rows_peer_end_step(r, &r->peers[i]);
         r->touched = false;
     }
-    const uint64_t answer = found;
-    return rows_answer(s, rank, m, &answer, sizeof answer);
+    PS_TRY(ps_mem_zalloc(&answer, 1, sizeof *answer, "an answer of rows"));
+    *answer = found;
+    if (found) return rows_answer_point(s, rank, m, answer, sizeof *answer);
+    const ps_err err = rows_answer(s, rank, m, answer, sizeof *answer);
+    free(answer);
+    return err;
+}
+
+static ps_err rows_return_from_files(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    bool found;
+    const ps_err err = ps_shard_rows_return_from_files(
+        &r->store, s->index, s->o.plan->n_shards, m->body, m->bytes, &r->step, &found);
+    rows_use_store(r);
+    PS_TRY(err);
+    return rows_have_returned(s, rank, m, found);
+}
+
+/* Looks for the point in its own memory, then in its twin's, then in files. */
+static ps_err rows_return(ps_shard *s, uint32_t rank, rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    uint64_t point;
+    bool found;
+    const ps_err err = ps_shard_rows_return(&r->store, &r->before, m->body, m->bytes,
+                                            &point, &r->step, &found);
+    rows_use_store(r);
+    PS_TRY(err);
+    if (found) return rows_have_returned(s, rank, m, true);
+    if (!r->feed) return rows_return_from_files(s, rank, m);
+    r->held = (rows_held){.m = *m, .rank = rank, .fetches = true};
+    *m = (rows_message){0};
+    return ps_twin_feed_fetch(r->feed, s, r->store, point);
+}
+
+/* The twin's rows at the point are here, or it has none. */
+static ps_err rows_have_fetched(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    ps_shard_rows *r = s->rows;
+    ps_row_store *fetched = ps_twin_feed_take_fetched(r->feed);
+    if (!fetched) return rows_return_from_files(s, rank, m);
+    ps_shard_rows_replace(&r->store, &fetched);
+    r->step = r->store->points[0].step;
+    PS_INFO("rows", "step=%" PRIu64 " from=\"memory of server %u\"", r->step,
+            ps_twin_feed_server(r->feed));
+    return rows_have_returned(s, rank, m, true);
 }
 
 /* ---- the step ---- */
@@ -653,11 +733,20 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     }
 }
 
+/* While the twin is told a point the tables stay as they are: rows may be read, and
+ * gradients come; while they are fetched nobody uses them. */
+static bool rows_may_handle(const ps_shard_rows *r, const rows_message *m)
+{
+    const bool changes = m->kind != PS_MSG_PULL_ROWS && m->kind != PS_MSG_PUSH_ROWS &&
+                         m->kind != PS_MSG_SAVE_ROWS;
+    return !r->held.m.kind || !(r->held.fetches || changes);
+}
+
 /* Whether the worker's first waiting message is of the present step, or asks ahead. */
 static bool rows_is_due(const ps_shard_rows *r, const rows_peer *p)
 {
     const rows_message *m = &p->waiting[0];
-    return p->n_waiting > 0 &&
+    return p->n_waiting > 0 && rows_may_handle(r, m) &&
            (m->step == r->step ||
             (m->kind == PS_MSG_PULL_ROWS && !p->push.kind && m->step == r->step + 1));
 }
@@ -690,7 +779,7 @@ static ps_err rows_go_on(ps_shard *s)
                 any = true;
                 PS_TRY(rows_handle_first(s, rank));
             }
-        if (r->n_pushed == s->rules.n_workers) {
+        if (r->n_pushed == s->rules.n_workers && !r->held.m.kind) {
             any = true;
             PS_TRY(rows_apply(s));
         }
@@ -698,6 +787,43 @@ static ps_err rows_go_on(ps_shard *s)
     PS_TRY(rows_look_early(s));
     return ps_shard_rows_check_left(s);
 }
+
+/* ---- the twin ---- */
+
+static ps_err rows_end_held(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    rows_held held = r->held;
+    r->held = (rows_held){0};
+    const ps_err err = held.fetches
+                           ? rows_have_fetched(s, held.rank, &held.m)
+                           : rows_answer(s, held.rank, &held.m, held.bytes, held.n);
+    rows_message_free(r, &held.m);
+    free(held.bytes);
+    return err;
+}
+
+ps_err ps_shard_rows_hear_twin(ps_shard *s)
+{
+    bool done;
+    PS_TRY(ps_twin_feed_hear(s->rows->feed, s, &done));
+    if (!done) return PS_OK;
+    PS_TRY(rows_end_held(s));
+    return rows_go_on(s);
+}
+
+ps_twin_feed *ps_shard_rows_feed(const ps_shard *s)
+{
+    return s->rows ? s->rows->feed : NULL;
+}
+
+ps_err ps_shard_rows_take_of_twin(ps_shard *s, const ps_frame_view *v,
+                                  const ps_wire_frames *f, uint32_t from)
+{
+    return ps_twin_keep_take(s->rows ? s->rows->keep : NULL, s, v, f, from);
+}
+
+/* ---- arrival ---- */
 
 static ps_err rows_refuse(const ps_wire_header *h, const char *what)
 {
@@ -746,6 +872,8 @@ static ps_err rows_repeated(ps_shard *s, uint32_t rank, rows_message *m)
     rows_peer *p = &s->rows->peers[rank];
     ps_counter_add(&s->repeated, 1);
     if (m->number > p->handled) return PS_OK;
+    const bool of_point = m->kind == PS_MSG_KEEP_ROWS || m->kind == PS_MSG_RETURN_ROWS;
+    if (of_point && s->rows->held.m.kind) return PS_OK; // it will be answered
     return rows_handle(s, rank, m, true);
 }
 

@@ -3,7 +3,7 @@
 #ifndef PS_SHARD_ROWS_H
 #define PS_SHARD_ROWS_H
 
-#include "shard_state.h"
+#include "shard_twin_feed.h"
 
 /* Makes the tables of this shard. specs: of the job, borrowed during the call; none: the
  * shard has no rows. NOMEM, IO. */
@@ -13,6 +13,14 @@ void ps_shard_rows_close(ps_shard *s); // safe after a failed open
 /* Takes a piece of a message of rows, and does all that follows once it is whole. The
  * frame was checked. PROTOCOL; NUMERIC and NOMEM as ps_row_table_apply. */
 ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f);
+
+/* What tells the shard's twin; NULL: rows.buddy is off. */
+ps_twin_feed *ps_shard_rows_feed(const ps_shard *s);
+/* Takes what the twin has answered, and does what follows. */
+ps_err ps_shard_rows_hear_twin(ps_shard *s);
+/* Takes a message of shard `from`, whose twin this one is. PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_take_of_twin(ps_shard *s, const ps_frame_view *v,
+                                  const ps_wire_frames *f, uint32_t from);
 
 /* For readers. Whether the job's steps have begun: before, rows may still come from a
  * file or a point. */

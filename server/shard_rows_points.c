@@ -75,62 +75,85 @@ ps_err ps_shard_rows_keep(ps_row_store *store, uint32_t shard, uint64_t step,
 
 /* ---- RETURN_ROWS ---- */
 
-/* The tables of a manifest's files. */
-static ps_err points_read(const ps_row_store *like, const ps_row_manifest *m,
-                          const char *folder, uint32_t shard, uint32_t n_shards,
-                          ps_row_store **out)
+static ps_err points_check_tables(const ps_row_manifest *m, const ps_row_store *like)
 {
     ps_row_spec *specs;
     PS_TRY(ps_mem_zalloc(&specs, like->n, sizeof *specs, "embedding tables"));
     for (uint32_t t = 0; t < like->n; t++)
         specs[t] = like->tables[t].spec;
-    ps_err err = ps_row_manifest_check(m, specs, like->n);
-    if (err == PS_OK)
-        err = ps_row_store_create(specs, like->n, like->tables[0].first_partition,
-                                  like->tables[0].end_partition, out);
-    if (err == PS_OK) err = ps_row_store_read(*out, folder, m, shard, n_shards);
-    if (err == PS_OK) err = ps_row_store_set_point(*out, m->point, m->step);
-    if (err != PS_OK) ps_row_store_destroy(out);
+    const ps_err err = ps_row_manifest_check(m, specs, like->n);
     free(specs);
     return err;
 }
 
-static void points_replace(ps_row_store **now, ps_row_store **by)
+/* The tables of a manifest's files. */
+static ps_err points_read(const ps_row_store *like, const ps_row_manifest *m,
+                          const char *folder, uint32_t shard, uint32_t n_shards,
+                          ps_row_store **out)
+{
+    const ps_row_table *own = &like->tables[0];
+    *out = NULL;
+    PS_TRY(points_check_tables(m, like));
+    PS_TRY(ps_row_store_create_like(like, own->first_partition, own->end_partition, out));
+    ps_err err = ps_row_store_read(*out, folder, m, shard, n_shards);
+    if (err == PS_OK) err = ps_row_store_set_point(*out, m->point, m->step);
+    if (err != PS_OK) ps_row_store_destroy(out);
+    return err;
+}
+
+static ps_err points_read_return(const void *body, uint64_t bytes, ps_rows_return *back,
+                                 char folder[PATH_MAX], ps_row_manifest *m)
+{
+    PS_TRY(ps_rows_return_read(body, bytes, back));
+    PS_TRY(points_take_path(back->folder, back->folder_bytes, folder));
+    if (ps_row_manifest_read(back->manifest, back->manifest_bytes, m) != PS_OK)
+        return ps_err_prefix(PS_ERR_PROTOCOL, "RETURN_ROWS");
+    return PS_OK;
+}
+
+void ps_shard_rows_replace(ps_row_store **now, ps_row_store **by)
 {
     ps_row_store_destroy(now);
     *now = *by;
     *by = NULL;
 }
 
-ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, uint32_t shard,
-                            uint32_t n_shards, const void *body, uint64_t bytes,
-                            uint64_t *step, bool *found)
+ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, const void *body,
+                            uint64_t bytes, uint64_t *point, uint64_t *step, bool *found)
+{
+    ps_rows_return back;
+    ps_row_manifest m;
+    char folder[PATH_MAX];
+    PS_TRY(points_read_return(body, bytes, &back, folder, &m));
+    ps_row_manifest_fini(&m);
+    *point = back.point;
+    if (*before && ps_row_store_fits(*before, *now) &&
+        ps_row_store_has(*before, back.point))
+        ps_shard_rows_replace(now, before);
+    ps_row_store_destroy(before);
+    *found = ps_row_store_has(*now, back.point);
+    if (!*found) return PS_OK;
+    PS_TRY(ps_row_store_go_back(*now, back.point, step));
+    PS_INFO("rows", "step=%" PRIu64 " from=memory", *step);
+    return PS_OK;
+}
+
+ps_err ps_shard_rows_return_from_files(ps_row_store **now, uint32_t shard,
+                                       uint32_t n_shards, const void *body,
+                                       uint64_t bytes, uint64_t *step, bool *found)
 {
     ps_rows_return back;
     ps_row_manifest m;
     char folder[PATH_MAX];
     ps_row_store *read = NULL;
-    PS_TRY(ps_rows_return_read(body, bytes, &back));
-    PS_TRY(points_take_path(back.folder, back.folder_bytes, folder));
-    if (ps_row_manifest_read(back.manifest, back.manifest_bytes, &m) != PS_OK)
-        return ps_err_prefix(PS_ERR_PROTOCOL, "RETURN_ROWS");
-    if (*before && ps_row_store_fits(*before, *now) &&
-        ps_row_store_has(*before, back.point))
-        points_replace(now, before);
-    ps_err err = PS_OK;
-    const char *from = NULL;
-    if (ps_row_store_has(*now, back.point)) {
-        from = "memory";
-        err = ps_row_store_go_back(*now, back.point, step);
-    } else if (m.n_files > 0) {
-        from = folder;
-        *step = m.step;
-        err = points_read(*now, &m, folder, shard, n_shards, &read);
-        if (err == PS_OK) points_replace(now, &read);
-    }
-    *found = from != NULL;
-    if (err == PS_OK && from) PS_INFO("rows", "step=%" PRIu64 " from=%s", *step, from);
+    PS_TRY(points_read_return(body, bytes, &back, folder, &m));
+    *found = m.n_files > 0;
+    const ps_err err =
+        *found ? points_read(*now, &m, folder, shard, n_shards, &read) : PS_OK;
+    if (read) ps_shard_rows_replace(now, &read);
+    if (*found) *step = m.step;
+    if (err == PS_OK && *found)
+        PS_INFO("rows", "step=%" PRIu64 " from=%s", *step, folder);
     ps_row_manifest_fini(&m);
-    ps_row_store_destroy(before);
     return err;
 }

@@ -14,10 +14,17 @@ ps_err ps_shard_rows_keep(ps_row_store *store, uint32_t shard, uint64_t step,
 
 /* RETURN_ROWS: *now becomes the tables at the point, *step their step. *now and *before
  * (which may be NULL) are the tables of the job and of the one before it in this process;
- * *before becomes NULL. *found false: nothing is changed, since the point is nowhere.
- * FORMAT, IO, SHAPE: its files. PROTOCOL, NOMEM. */
-ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, uint32_t shard,
-                            uint32_t n_shards, const void *body, uint64_t bytes,
-                            uint64_t *step, bool *found);
+ * *before becomes NULL. *found false: nothing else is changed, since neither has *point.
+ * PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, const void *body,
+                            uint64_t bytes, uint64_t *point, uint64_t *step, bool *found);
+/* The same with the files that the message names; *found false: it names none. FORMAT,
+ * IO, SHAPE: the files. PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_return_from_files(ps_row_store **now, uint32_t shard,
+                                       uint32_t n_shards, const void *body,
+                                       uint64_t bytes, uint64_t *step, bool *found);
+
+/* *by takes the place of *now, which is destroyed; *by becomes NULL. */
+void ps_shard_rows_replace(ps_row_store **now, ps_row_store **by);
 
 #endif

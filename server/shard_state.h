@@ -8,6 +8,7 @@
  *     shard_rings     gradients and weights of workers on its host, in shared memory
  *     shard_snapshot  what a checkpoint takes, and gives back
  *     shard_rows      embedding tables
+ *     shard_twin_feed, shard_twin_keep  their copies in other servers
  */
 #ifndef PS_SHARD_STATE_H
 #define PS_SHARD_STATE_H

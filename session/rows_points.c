@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "job_keys.h"
+#include "log.h"
 #include "mem.h"
 #include "mp.h"
 #include "rows_body.h"
@@ -194,8 +195,22 @@ ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
     return err;
 }
 
+/* Whether a server has the point: of its own rows, of those that it keeps for the server
+ * before it. */
+typedef struct server_points {
+    bool own, before;
+} server_points;
+
+static bool points_read_list(ps_mp_reader *r, uint64_t point)
+{
+    bool has = false;
+    for (size_t n = ps_mp_read_array(r, PS_ROW_MARKS); n > 0; n--)
+        has |= ps_mp_read_uint(r, INT64_MAX) == point;
+    return has;
+}
+
 static ps_err points_of_server(ps_member *member, int server, uint64_t point,
-                               ps_deadline deadline, bool *kept)
+                               ps_deadline deadline, server_points *out)
 {
     const ps_job_key key = ps_job_key_rows(server);
     void *value;
@@ -203,9 +218,9 @@ static ps_err points_of_server(ps_member *member, int server, uint64_t point,
     ps_mp_reader r;
     PS_TRY(ps_member_get(member, key.text, &value, &bytes, deadline));
     ps_mp_reader_init(&r, value, bytes);
-    *kept = false;
-    for (size_t n = ps_mp_read_array(&r, PS_ROW_MARKS); n > 0; n--)
-        *kept |= ps_mp_read_uint(&r, INT64_MAX) == point;
+    if (ps_mp_read_array(&r, 2) != 2) r.failed = true;
+    out->own = points_read_list(&r, point);
+    out->before = points_read_list(&r, point);
     const bool good = ps_mp_reader_end(&r);
     free(value);
     return good ? PS_OK : ps_err_set(PS_ERR_PROTOCOL, "%s is malformed", key.text);
@@ -214,8 +229,20 @@ static ps_err points_of_server(ps_member *member, int server, uint64_t point,
 ps_err ps_rows_point_is_kept(ps_member *member, int n_servers, uint64_t point,
                              ps_deadline deadline, bool *kept)
 {
-    *kept = n_servers > 0;
-    for (int i = 0; i < n_servers && *kept; i++)
-        PS_TRY(points_of_server(member, i, point, deadline, kept));
-    return PS_OK;
+    server_points *of;
+    PS_TRY(ps_mem_zalloc(&of, (size_t)n_servers, sizeof *of, "points of rows"));
+    ps_err err = PS_OK;
+    for (int i = 0; i < n_servers && err == PS_OK; i++)
+        err = points_of_server(member, i, point, deadline, &of[i]);
+    *kept = n_servers > 0 && err == PS_OK;
+    for (int i = 0; i < n_servers && *kept; i++) {
+        *kept = of[i].own || of[(i + 1) % n_servers].before;
+        if (!*kept)
+            PS_INFO("rows-lost",
+                    "server=%d note=\"no process has its rows in memory any more: files "
+                    "are looked for\"",
+                    i);
+    }
+    free(of);
+    return err;
 }

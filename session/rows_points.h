@@ -33,8 +33,9 @@ ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t st
 /* The same of a point of that step, where all servers have it in memory. */
 ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
                                        uint64_t step, uint64_t point, uint64_t step_then);
-/* Whether all servers had the point in memory when they joined. Before anybody uses the
- * rows. TIMEOUT, PROTOCOL. */
+/* Whether the rows of all servers were in memory at the point when the servers joined:
+ * their own, or with rows.buddy the next server's. Before anybody uses the rows. TIMEOUT,
+ * PROTOCOL. */
 ps_err ps_rows_point_is_kept(ps_member *member, int n_servers, uint64_t point,
                              ps_deadline deadline, bool *kept);
 

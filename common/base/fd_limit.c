@@ -36,6 +36,7 @@ ps_fd_need ps_fd_need_of_server(const ps_fd_job *j)
 {
     uint64_t least = need_of_member(j) + j->shards * (OF_SHARD + j->workers);
     if (j->gradnorm_links) least += OF_LINK * j->shards;
+    if (j->twins) least += (OF_LINK + 1) * j->shards; // and the other side's connections
     const uint64_t shm = DOOR + ARENAS * j->workers + j->shards; // each has an event
     return (ps_fd_need){least, least + (j->shm ? shm : 0)};
 }

@@ -16,6 +16,7 @@ void ps_fd_limit_raise(void);
 typedef struct ps_fd_job {
     uint64_t workers, servers, shards, io_threads; // shards: of a server
     bool gradnorm_links; // each shard asks the coordinator for gradient norms
+    bool twins;          // each shard has one in another server (rows.buddy)
     bool hosts;          // the coordinator is in this process
     bool shm;            // arenas may be shared
     bool levels;         // also among workers where there are servers

@@ -106,6 +106,10 @@ typedef struct ps_config_checkpoint {
     ps_best best;            // which of the test split's results decides
 } ps_config_checkpoint;
 
+typedef struct ps_config_rows {
+    bool buddy; // the next server keeps a server's rows, too
+} ps_config_rows;
+
 typedef struct ps_config_data {
     ps_data_kind kind;
     char *path;    // a folder; files of train and test are relative to it
@@ -120,8 +124,8 @@ typedef struct ps_config_data {
     ps_missing missing;       // likewise
     ps_encoding encoding;     // likewise, of categories
     ps_unreadable unreadable; // pictures
-    bool stream;              // npy, csv, criteo: samples stay in a file, however large it is
-    ps_int_list batch;        // per rank: one value for all, or one per rank; 0: auto
+    bool stream;          // npy, csv, criteo: samples stay in a file, however large it is
+    ps_int_list batch;    // per rank: one value for all, or one per rank; 0: auto
     int64_t global_batch; // samples of a step, for any number of workers; 0: not fixed
     int64_t eval_batch;
     bool shuffle;
@@ -266,6 +270,7 @@ typedef struct ps_config {
     ps_config_job job;
     ps_config_train train;
     ps_config_checkpoint checkpoint;
+    ps_config_rows rows;
     ps_config_data data;
     ps_config_optimizer optimizer;
     ps_config_schedule schedule;

@@ -488,6 +488,19 @@ static ps_err check_schedule(const ps_config *cfg)
     return PS_OK;
 }
 
+static ps_err check_rows(const ps_config *cfg)
+{
+    if (!cfg->rows.buddy) return PS_OK;
+    if (cfg->exchange.name != PS_EXCHANGE_PS)
+        return key_error(cfg, "rows.buddy",
+                         "needs exchange.name ps: only servers have embedding tables");
+    if (cfg->job.servers < 2)
+        return key_error(cfg, "rows.buddy",
+                         "needs a second server, which keeps the first one's rows: take "
+                         "two (-s 2), or leave it out");
+    return PS_OK;
+}
+
 static ps_err check_rest(const ps_config *cfg)
 {
     if (cfg->model.input.n > 3)
@@ -522,5 +535,6 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_data_keys(cfg));
     PS_TRY(check_global_batch(cfg));
     PS_TRY(check_balance(cfg));
+    PS_TRY(check_rows(cfg));
     return check_rest(cfg);
 }

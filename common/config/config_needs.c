@@ -158,6 +158,7 @@ static const need needs[] = {
 
     MAY("recovery.share", "recovery.rejoins", 0),
     MAY("recovery.wait_ms", "job.workers", 0),
+    MAY("rows.buddy", "recovery.rejoins", 0),
     MAY("metrics.bind", "metrics.port", 0),
     MAY("trace.first", "train.trace", 0),
     MAY("trace.steps", "train.trace", 0),

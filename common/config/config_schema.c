@@ -446,6 +446,10 @@ const ps_config_key ps_config_keys[] = {
         "where job.workers is a range: how long a worker that has died is waited for before "
         "the others go on with fewer"),
 
+    BOOL("rows.buddy", rows.buddy, JOB, FREE, "false",
+         "with embedding tables: each server's rows are in the memory of the next server, too, so "
+         "that its death costs no more steps than a worker's; the servers need twice the memory"),
+
     INT("metrics.port", metrics.port, LOCAL, FREE, 0, 65535, "0",
         "port of the coordinator's process for the page and /metrics; the other processes "
         "take free ports, which the page lists. 0: none"),

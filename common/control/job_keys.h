@@ -17,8 +17,9 @@
  *   nccl/id               NCCL's unique id                                    worker 0
  *   server/0/again        a byte if its process has been in the job before    server 0
  *   server/<rank>/shm     name of its door to shared memory, or nothing       that server
- *   server/<rank>/rows    numbers: the points to which its embedding tables,
- *                         which were in the job before, can go back           that server
+ *   server/<rank>/rows    two lists of numbers: the points to which its embedding
+ *                         tables, which were in the job before, can go back; and
+ *                         those that it keeps for the server before it        that server
  *   server/<rank>/stats   JSON, its account of the job                        that server
  *   worker/<rank>/shm     as a server's                                       that worker
  *   worker/<rank>/piece   a part of an array, to worker 0                     that worker

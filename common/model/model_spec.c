@@ -448,6 +448,11 @@ ps_err ps_model_spec_check_rows(const ps_model_spec *spec, const ps_config *cfg)
         return ps_err_set(PS_ERR_CONFIG,
                           "%s: without embedding_bag it has to be 1: there are no rows",
                           spec_place_of(&b, "checkpoint.rows_full_every", place));
+    if (spec->n_rows == 0 && cfg->rows.buddy)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "%s: without embedding_bag it has to be false: there are no rows",
+            spec_place_of(&b, "rows.buddy", place));
     for (size_t i = 0; i < sizeof cases / sizeof *cases && spec->n_rows > 0; i++)
         if (cases[i].wrong)
             return ps_err_set(PS_ERR_CONFIG, "%s: with embedding_bag it %s",

@@ -274,6 +274,41 @@ TEST(bytes_of_codecs)
     rig_run(&r);
 }
 
+/* Of a job whose servers keep each other's rows: points after all steps, one of which is
+ * gone back to. */
+static int kept_twice(rig_worker *w)
+{
+    static char manifest[1000]; // rank 0's
+    RIG_TRY(open_rows(w, tables, 2));
+    for (int step = 0, back = 0; step < STEPS; step++) {
+        pstrain_rows_point point = {.struct_size = sizeof point,
+                                    .point = 100 + (uint64_t)step};
+        RIG_TRY(one_step(w, step));
+        if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
+        if (step == 1 && w->rank == 0)
+            snprintf(manifest, sizeof manifest, "%s", point.manifest);
+        RIG_TRY(pstrain_barrier(w->s));
+        if (step != 2 || back++) continue;
+        RIG_TRY(pstrain_rows_return(w->s, "", manifest));
+        RIG_TRY(pstrain_barrier(w->s));
+        step = 1;
+    }
+    RIG_TRY(check_saved(w, 0, DIM, STEPS));
+    RIG_TRY(check_saved(w, 1, WIDE, STEPS));
+    return pstrain_close(w->s);
+}
+
+TEST(rows_that_are_kept_twice)
+{
+    static const char *const buddy[] = {"rows.buddy=true"};
+    rig r = {.servers = 2,
+             .workers = 2,
+             .run = kept_twice,
+             .settings = buddy,
+             .n_settings = 1};
+    rig_run(&r);
+}
+
 /* What a lookup gives before any gradient, without a job. */
 static int first_rows(rig_worker *w)
 {

@@ -105,11 +105,11 @@ static void refused(const char *layers, const char *key, const char *says)
 {
     char list[512];
     const char *overrides[] = {"model.input=[4]", "model.loss=bce_with_logits", list,
-                               key};
+                               "job.servers=2", key};
     ps_config cfg;
     ps_model_spec spec;
     snprintf(list, sizeof list, "model.layers=[%s, linear: {name: top, out: 1}]", layers);
-    assert_ok(ps_config_load(&cfg, NULL, overrides, 4));
+    assert_ok(ps_config_load(&cfg, NULL, overrides, 5));
     ps_err err = ps_model_spec_init(&spec, &cfg);
     if (err == PS_OK) err = ps_model_spec_check_rows(&spec, &cfg);
     if (err == PS_OK) fail_msg("taken: %s %s", layers, key);
@@ -141,6 +141,8 @@ TEST(what_is_refused)
     refused(good, "train.ema=0.9", "train.ema");
     refused(good, "exchange.levels=2", "exchange.levels");
     refused(good, "train.device=cuda", "train.device");
+    refused("linear: 4", "rows.buddy=true",
+            "rows.buddy: without embedding_bag it has to be false");
     refused("linear: 4", "checkpoint.rows_full_every=2",
             "checkpoint.rows_full_every: without embedding_bag it has to be 1");
 }

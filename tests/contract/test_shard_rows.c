@@ -1,7 +1,7 @@
 /* Rows of a shard, frames handed in without a network: what two workers are answered,
- * what is sent again, and a worker that breaks the rules, one by one and at random. One
- * table of two numbers a row, first rows 1, SGD with a rate of 1/2: all sums are exact.
- */
+ * what is sent again, and a worker that breaks the rules, one by one and at random; and
+ * what it keeps for a shard of another server. One table of two numbers a row, first rows
+ * 1, SGD with a rate of 1/2: all sums are exact. */
 #include <math.h>
 
 #include "check.h"
@@ -10,19 +10,20 @@
 #include "model_spec.h"
 #include "rng.h"
 #include "row_codec.h"
+#include "row_walk.h"
 #include "rows_body.h"
 #include "shard_rows.h"
 
-enum { WORKERS = 2, NONCE = 77, DIM = 2, IDS = 3 };
+enum { WORKERS = 2, NONCE = 77, DIM = 2, IDS = 3, OTHER = 1 };
 
 static struct {
     ps_config config;
     ps_model_spec spec;
     ps_plan plan;
     ps_step_rule rule;
-    void *context, *worker[WORKERS], *reader;
-    uint8_t reader_id[PS_WIRE_READER_ID_BYTES];
-    ps_secret secrets[WORKERS], readers;
+    void *context, *worker[WORKERS], *reader, *other;
+    uint8_t reader_id[PS_WIRE_READER_ID_BYTES], other_id[PS_WIRE_ID_BYTES];
+    ps_secret secrets[WORKERS], readers, twins;
     ps_shared_mem arena; // worker 1's
     ps_shard shard;
 } t;
@@ -30,14 +31,26 @@ static struct {
 static ps_row_spec table = {
     .name = "user", .dim = DIM, .init = PS_ROW_CONSTANT, .init_scale = 1};
 
-static void open_shard_with(ps_rows_keeper *keeper)
+static void *open_dealer(const void *id, size_t bytes)
+{
+    void *dealer;
+    const ps_zsock_options o = {
+        .type = ZMQ_DEALER, .routing_id = id, .routing_id_bytes = bytes};
+    assert_ok(ps_zsock_open(t.context, &o, &dealer));
+    assert_int_equal(zmq_connect(dealer, "inproc://shard"), 0);
+    return dealer;
+}
+
+/* Of one shard; or with rows.buddy the first of two. */
+static void open_shard_of(ps_rows_keeper *keeper, bool buddy)
 {
     static const char *const set[] = {"model.input=[64]", "model.layers=[{linear: 10}]",
-                                      "optimizer.name=sgd"};
+                                      "optimizer.name=sgd", "job.servers=2",
+                                      "rows.buddy=true"};
     memset(&t, 0, sizeof t);
-    assert_ok(ps_config_load(&t.config, NULL, set, 3));
+    assert_ok(ps_config_load(&t.config, NULL, set, buddy ? 5 : 3));
     assert_ok(ps_model_spec_init(&t.spec, &t.config));
-    assert_ok(ps_plan_init(&t.plan, &t.spec.table, (ps_chunk_size){0}, 1));
+    assert_ok(ps_plan_init(&t.plan, &t.spec.table, (ps_chunk_size){0}, 1 + buddy));
     assert_ok(ps_step_rule_init(&t.rule, &t.config));
     ps_shard *s = &t.shard;
     s->o = (ps_shard_options){.config = &t.config,
@@ -57,33 +70,34 @@ static void open_shard_with(ps_rows_keeper *keeper)
     for (uint32_t r = 0; r < WORKERS; r++) {
         memset(t.secrets[r].bytes, (int)('a' + r), sizeof t.secrets[r].bytes);
         ps_wire_id(r, &t.secrets[r], s->peers[r].id);
-        const ps_zsock_options dealer = {.type = ZMQ_DEALER,
-                                         .routing_id = s->peers[r].id,
-                                         .routing_id_bytes = PS_WIRE_ID_BYTES};
-        assert_ok(ps_zsock_open(t.context, &dealer, &t.worker[r]));
-        assert_int_equal(zmq_connect(t.worker[r], "inproc://shard"), 0);
+        t.worker[r] = open_dealer(s->peers[r].id, PS_WIRE_ID_BYTES);
         s->peers[r].joined = true;
     }
     memset(t.readers.bytes, 'r', sizeof t.readers.bytes);
     ps_wire_reader_id(&t.readers, 9, t.reader_id);
-    const ps_zsock_options dealer = {.type = ZMQ_DEALER,
-                                     .routing_id = t.reader_id,
-                                     .routing_id_bytes = sizeof t.reader_id};
-    assert_ok(ps_zsock_open(t.context, &dealer, &t.reader));
-    assert_int_equal(zmq_connect(t.reader, "inproc://shard"), 0);
+    t.reader = open_dealer(t.reader_id, sizeof t.reader_id);
+    memset(t.twins.bytes, 't', sizeof t.twins.bytes);
+    ps_wire_id(OTHER, &t.twins, t.other_id);
+    t.other = open_dealer(t.other_id, sizeof t.other_id);
     s->rules = (ps_frame_rules){.plan = &t.plan,
                                 .table = &t.spec.table,
                                 .codec = &s->codec,
                                 .nonce = NONCE,
                                 .n_workers = WORKERS,
                                 .secrets = t.secrets,
-                                .readers = &t.readers};
+                                .readers = &t.readers,
+                                .twins = &t.twins};
     assert_ok(ps_row_figures_init(&s->tables));
     assert_ok(ps_shard_rows_open(s, &table, 1));
     assert_ok(ps_shared_mem_init_sparse(&t.arena, PS_ROWS_ARENA_BYTES, "rows"));
     s->peers[1].rows = t.arena.base;
     zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
     zmq_poll(&item, 1, 0); // it learns of the workers
+}
+
+static void open_shard_with(ps_rows_keeper *keeper)
+{
+    open_shard_of(keeper, false);
 }
 
 static void open_shard(void)
@@ -100,6 +114,7 @@ static void close_shard(void)
     for (uint32_t r = 0; r < WORKERS; r++)
         ps_zsock_close(&t.worker[r]);
     ps_zsock_close(&t.reader);
+    ps_zsock_close(&t.other);
     ps_zsock_close(&t.shard.router);
     zmq_ctx_term(t.context);
     ps_shard_memory_fini(&t.shard);
@@ -899,7 +914,8 @@ static uint64_t ask_over_tcp(void *dealer, uint64_t number)
     static uint64_t body[1 + MANY];
     ps_wire_frames f;
     const uint64_t before = ps_counter_get(&t.shard.bytes_sent);
-    const message m = message_of(PS_MSG_READ_ROWS, PS_WIRE_READER, number, 0, sizeof body);
+    const message m =
+        message_of(PS_MSG_READ_ROWS, PS_WIRE_READER, number, 0, sizeof body);
     body[0] = MANY;
     assert_ok(ps_wire_send(dealer, NULL, 0, &m.h, body, sizeof body, PS_WIRE_COPY, NULL));
     ps_wire_frames_open(&f);
@@ -909,7 +925,8 @@ static uint64_t ask_over_tcp(void *dealer, uint64_t number)
     return ps_counter_get(&t.shard.bytes_sent) - before;
 }
 
-/* Their number, and what they do not take. A place is free when its connection is lost. */
+/* Their number, and what they do not take. A place is free when its connection is lost.
+ */
 TEST(readers_are_bounded)
 {
     enum { ASKED = 200 }; // 25 MiB of answers
@@ -939,6 +956,240 @@ TEST(readers_are_bounded)
         continue; // until the system has closed it
     ps_zsock_close(&second);
     close_shard();
+}
+
+/* ---- a shard of another server ---- */
+
+enum { ROWS_THERE = 6 };
+
+/* Its tables: rows of ids that the job's second shard has, each `value`. */
+static ps_row_store *rows_there(float value)
+{
+    ps_row_store *store;
+    assert_ok(ps_row_store_create(&table, 1, ps_row_first_partition(1, 2),
+                                  PS_ROW_PARTITIONS, &store));
+    const float row[DIM] = {value, value};
+    for (uint64_t id = 0, n = 0; n < ROWS_THERE; id++) {
+        const ps_row_view v = {.id = id, .version = 1, .row = row};
+        if (!ps_row_table_owns(&store->tables[0], id)) continue;
+        assert_ok(ps_row_table_put(&store->tables[0], &v));
+        n++;
+    }
+    return store;
+}
+
+static message twin_message(int kind, uint64_t number, size_t bytes)
+{
+    return message_of(kind, 0, number, 0, bytes);
+}
+
+static message twin_point(uint64_t number, uint64_t base, uint64_t point, bool whole)
+{
+    const uint64_t made = 9;
+    message m = twin_message(PS_MSG_TWIN_POINT, number, ps_rows_twin_point_bytes(1));
+    const ps_rows_twin_point p = {
+        .base = base, .point = point, .step = point, .whole = whole, .made = &made};
+    ps_rows_twin_point_write(m.body, &p, 1);
+    return m;
+}
+
+/* A piece with all rows of the store. */
+static message twin_rows(uint64_t number, const ps_row_store *store)
+{
+    uint64_t bytes;
+    ps_row_walk walk = {0};
+    message m = twin_message(PS_MSG_TWIN_ROWS, number, 0);
+    ps_row_walk_begin(&walk, store, false);
+    assert_ok(ps_row_walk_next(&walk, m.body, sizeof m.body, &bytes));
+    ps_row_walk_end(&walk);
+    m.h.count = m.bytes = bytes;
+    return m;
+}
+
+static message twin_ask(uint64_t number, uint64_t point, uint64_t first)
+{
+    message m = twin_message(PS_MSG_TWIN_ASK, number, 16);
+    memcpy(m.body, &point, 8);
+    memcpy(m.body + 8, &first, 8);
+    return m;
+}
+
+static ps_err twin_in(const message *m)
+{
+    return hand_in_from(m, t.other_id, sizeof t.other_id);
+}
+
+/* The next answer's body, which f holds. number 0: there is none. */
+static const void *other_hears(ps_wire_frames *f, uint64_t number, uint64_t *bytes)
+{
+    bool got;
+    ps_wire_header h;
+    ps_wire_frames_open(f);
+    assert_ok(ps_wire_recv(t.other, false, f, &got));
+    assert_int_equal(got, number > 0);
+    if (!got) return NULL;
+    assert_ok(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), &h));
+    assert_int_equal(h.kind, PS_MSG_TWIN);
+    assert_int_equal(h.rows.number, number);
+    *bytes = zmq_msg_size(&f->payload);
+    return zmq_msg_data(&f->payload);
+}
+
+static void expect_twin(message m, uint64_t number, uint64_t value)
+{
+    ps_wire_frames f;
+    uint64_t bytes, is = 0;
+    assert_ok(twin_in(&m));
+    const void *body = other_hears(&f, number, &bytes);
+    if (number > 0) assert_ok(ps_rows_twin_number_read(body, bytes, PS_TWIN_WANTS, &is));
+    if (number > 0) assert_int_equal(is, value);
+    ps_wire_frames_close(&f);
+}
+
+/* What the rows at a point are that come back: all `value`. */
+static void expect_back(uint64_t number, uint64_t point, float value)
+{
+    ps_wire_frames f;
+    uint64_t bytes;
+    ps_rows_twin_page page;
+    ps_row_store *back, *there = rows_there(value);
+    assert_ok(ps_row_store_create_like(there, there->tables[0].first_partition,
+                                       PS_ROW_PARTITIONS, &back));
+    for (int k = 0; k < 2; k++) {
+        const message m = twin_ask(number + (uint64_t)k, point, k == 0);
+        assert_ok(twin_in(&m));
+        const void *body = other_hears(&f, number + (uint64_t)k, &bytes);
+        assert_ok(ps_rows_twin_page_read(body, bytes, 1, &page));
+        assert_int_equal(page.has, k ? PS_TWIN_HAS_ALL : PS_TWIN_HAS_MORE);
+        assert_int_equal(page.step, point);
+        assert_int_equal(page.made[0], 9);
+        if (page.bytes) assert_ok(ps_row_store_put(back, page.piece, page.bytes));
+        ps_wire_frames_close(&f);
+    }
+    const message a = twin_rows(1, back), b = twin_rows(1, there);
+    assert_int_equal(a.bytes, b.bytes);
+    assert_memory_equal(a.body, b.body, a.bytes);
+    ps_row_store_destroy(&back);
+    ps_row_store_destroy(&there);
+}
+
+/* Messages that come twice, too early, or not at all over one connection. */
+TEST(keeps_the_rows_of_its_twin)
+{
+    ps_row_store *there = rows_there(0.5f), *later = rows_there(0.25f);
+    open_shard_of(NULL, true);
+    expect_twin(twin_point(1, 0, 7, false), 1, PS_TWIN_WANTS_ALL);
+    expect_twin(twin_rows(3, there), 0, 0); // the one before it is missing
+    expect_twin(twin_rows(2, there), 2, 0);
+    expect_twin(twin_rows(2, there), 2, 0);
+    expect_twin(twin_point(1, 0, 7, false), 2, 0); // it was answered, as all before
+    expect_twin(twin_point(3, 0, 7, true), 3, PS_TWIN_WANTS_NOTHING);
+    expect_twin(twin_point(3, 0, 7, true), 3, PS_TWIN_WANTS_NOTHING);
+    expect_back(4, 7, 0.5f);
+    // what is added to it is undone where it does not come to its end
+    expect_twin(twin_point(6, 7, 8, false), 6, PS_TWIN_WANTS_CHANGES);
+    expect_twin(twin_rows(7, later), 7, 0);
+    expect_back(8, 7, 0.5f);
+    expect_twin(twin_point(10, 7, 9, false), 10, PS_TWIN_WANTS_CHANGES);
+    expect_twin(twin_rows(11, later), 11, 0);
+    expect_twin(twin_point(12, 7, 9, true), 12, PS_TWIN_WANTS_NOTHING);
+    expect_back(13, 9, 0.25f);
+    expect_twin(twin_point(15, 0, 9, false), 15, PS_TWIN_WANTS_NOTHING);
+    expect_back(16, 7, 0.5f);
+    // it has gone back
+    expect_twin(twin_point(18, 9, 10, false), 18, PS_TWIN_WANTS_ALL);
+    close_shard();
+    ps_row_store_destroy(&there);
+    ps_row_store_destroy(&later);
+}
+
+TEST(keeps_them_until_the_process_has_joined_again)
+{
+    ps_rows_keeper *keeper;
+    uint64_t points[PS_ROW_MARKS];
+    ps_row_store *there = rows_there(0.5f);
+    assert_ok(ps_rows_keeper_create(&keeper));
+    open_shard_of(keeper, true);
+    expect_twin(twin_point(1, 0, 7, false), 1, PS_TWIN_WANTS_ALL);
+    expect_twin(twin_rows(2, there), 2, 0);
+    expect_twin(twin_point(3, 0, 7, true), 3, PS_TWIN_WANTS_NOTHING);
+    expect_twin(twin_point(4, 7, 8, false), 4, PS_TWIN_WANTS_CHANGES); // and no more
+    close_shard();
+    assert_int_equal(ps_rows_keeper_points(keeper, OTHER, 1, points), 1);
+    assert_int_equal(points[0], 7);
+    open_shard_of(keeper, true);
+    expect_back(1, 7, 0.5f);
+    expect_twin(twin_point(3, 0, 9, false), 3, PS_TWIN_WANTS_ALL);
+    close_shard();
+    assert_int_equal(ps_rows_keeper_points(keeper, OTHER, 1, points), 0);
+    ps_rows_keeper_destroy(&keeper);
+    ps_row_store_destroy(&there);
+}
+
+static void twin_refused(message m, const char *words)
+{
+    assert_error(twin_in(&m), PS_ERR_PROTOCOL, words);
+    assert_non_null(strstr(ps_err_message(), "shard 1 sent its twin"));
+}
+
+TEST(a_twin_that_breaks_a_rule_has_a_name)
+{
+    uint8_t id[PS_WIRE_ID_BYTES];
+    ps_row_store *there = rows_there(0.5f);
+    const message rows = twin_rows(1, there);
+    open_shard_of(NULL, true);
+    ps_wire_id(OTHER, &t.secrets[0], id); // a worker's secret is not a server's
+    assert_ok(hand_in_from(&rows, id, sizeof id));
+    assert_int_equal(ps_counter_get(&t.shard.strangers), 1);
+    ps_wire_id(0, &t.twins, id);
+    assert_error(hand_in_from(&rows, id, sizeof id), PS_ERR_PROTOCOL,
+                 "shard 0 sent its twin: TWIN_ROWS, but its twin is another shard");
+    twin_refused(pull(0, 1, 0, ids), "PULL_ROWS, which servers do not send");
+    message m = twin_point(1, 0, 7, false);
+    m.h.nonce++;
+    twin_refused(m, "of another job");
+    m = twin_point(1, 0, 7, false);
+    m.h.count--;
+    twin_refused(m, "a TWIN_POINT of 2 frames, with 48 bytes");
+    twin_refused(twin_point(0, 0, 7, false), "without a number");
+    twin_refused(twin_rows(1, there), "rows of a point that has not begun");
+    twin_refused(twin_point(2, 0, 7, true), "the end of a point that has not begun");
+    expect_twin(twin_point(3, 0, 7, false), 3, PS_TWIN_WANTS_ALL);
+    m = twin_rows(4, there);
+    m.body[8] = 0; // another id
+    for (uint64_t x = 0; ps_row_table_owns(&there->tables[0], x); x++)
+        m.body[8] = (uint8_t)(x + 1);
+    twin_refused(m, "which another shard has");
+    twin_refused(twin_ask(5, 0, 2), "TWIN_ASK of 16 bytes that is malformed");
+    close_shard();
+    ps_row_store_destroy(&there);
+    open_shard(); // without rows.buddy
+    twin_refused(twin_point(1, 0, 7, false), "its twin is another shard");
+    close_shard();
+}
+
+TEST(random_messages_of_a_twin)
+{
+    ps_mt19937 rng;
+    ps_row_store *there = rows_there(0.5f);
+    ps_mt19937_seed(&rng, 11);
+    open_shard_of(NULL, true);
+    for (uint64_t i = 0, number = 1; i < 5000; i++) {
+        const uint32_t draw = ps_mt19937_u32(&rng), point = 1 + (draw >> 3 & 1);
+        message m = (draw & 3) == 0   ? twin_rows(number, there)
+                    : (draw & 3) == 1 ? twin_ask(number, point, draw >> 2 & 1)
+                                      : twin_point(number, 3 - point, point, draw & 1);
+        if ((draw & 48) == 48)
+            m.body[(draw >> 6) % m.bytes] ^= (uint8_t)(1u << (draw >> 20) % 8);
+        if ((draw >> 24) == 0) m.h.count = m.bytes = (draw >> 13) % sizeof m.body;
+        const ps_err err = twin_in(&m);
+        if (err != PS_OK && (err != PS_ERR_PROTOCOL ||
+                             !strstr(ps_err_message(), "shard 1 sent its twin")))
+            fail_msg("message %d: %s", (int)i, ps_err_message());
+        number++;
+    }
+    close_shard();
+    ps_row_store_destroy(&there);
 }
 
 int main(int argc, char **argv)

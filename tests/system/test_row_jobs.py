@@ -33,7 +33,7 @@ FILES = ("model.safetensors", "model.rows.safetensors", "best.safetensors", "bes
 
 
 class RowTest(JobTest):
-    _wanted = {}  # of a job that is left alone
+    _wanted = {}  # of jobs that are left alone, by their keys
 
     def job(self):
         return self.file("job.yaml", JOB)
@@ -41,24 +41,24 @@ class RowTest(JobTest):
     def files(self, out):
         return {name: Path(self.path(out, name)).read_bytes() for name in FILES if Path(self.path(out, name)).exists()}
 
-    def check(self, out):
+    def check(self, out, *keys):
         """Its files are those of a job that is left alone, on one server over TCP."""
-        if not RowTest._wanted:
-            self.psrun("-s", "1", "-w", "2", self.job(), "exchange.shm=off", out="wanted")
-            RowTest._wanted = self.files("wanted")
-        files = self.files(out)
-        self.assertEqual(files.keys(), self._wanted.keys())
+        if keys not in RowTest._wanted:
+            self.psrun("-s", "1", "-w", "2", self.job(), "exchange.shm=off", *keys, out="wanted")
+            RowTest._wanted[keys] = self.files("wanted")
+        files, wanted = self.files(out), self._wanted[keys]
+        self.assertEqual(files.keys(), wanted.keys())
         for name, bytes_ in files.items():
-            self.assertEqual(bytes_, self._wanted[name], name)
+            self.assertEqual(bytes_, wanted[name], name)
 
-    def deaths(self, *armed, keys=(), out="out"):
-        """What a job says of which parts die at fault points."""
+    def deaths(self, *armed, keys=(), of_all=(), out="out"):
+        """What a job says of which parts die at fault points. of_all: keys of the job that is left alone, too."""
         faults = Faults(self.path(f"faults-{out}"), *armed)
-        argv = self.psrun_argv("--verbose", "-s", "2", "-w", "2", "--restarts", len(armed), self.job(), *keys, out=out)
+        argv = self.psrun_argv("--verbose", "-s", "2", "-w", "2", "--restarts", len(armed), self.job(), *keys, *of_all, out=out)
         done = Psrun.run(argv, env=dict(os.environ, **faults.env))
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(len(faults.have_been()), len(armed), done.stdout)
-        self.check(out)
+        self.check(out, *of_all)
         return done.stdout
 
 
@@ -105,6 +105,34 @@ class RowJobs(RowTest):
         self.psrun("-s", "3", "-w", "2", "--resume", self.path("out"), self.job(), "train.stop_after=17", code=75)
         self.psrun("-s", "3", "-w", "2", "--resume", self.path("out"), self.job())
         self.check("out")
+
+
+class Buddies(RowTest):
+    """rows.buddy: a server's rows are in the next one's memory, too."""
+    KEYS = ("rows.buddy=true", "recovery.share=0.5")
+    LONG = ("train.epochs=60", "train.eval_every=30")  # for more points than are needed, on a busy machine, too
+
+    def deaths(self, *armed, keys=(), of_all=LONG, out="out"):
+        return super().deaths(*armed, keys=(*self.KEYS, *keys), of_all=of_all, out=out)
+
+    def test_deaths_of_servers(self):
+        """Without anything on the disk: one tells the other what has changed; one has set a point that it has not told."""
+        for k, shm in enumerate(("exchange.shm=off", "exchange.shm=auto")):
+            text = self.deaths("server/0@rows.twin:30:kill", "server/1@rows.kept:4:kill", keys=(shm,), out=f"out-{k}")
+            for server in (0, 1):
+                self.assertRegex(text, rf"rows step=[1-9]\d* from=\"memory of server {server}\"")
+            self.assertNotIn("rows-lost", text)
+
+    def test_death_of_a_worker(self):
+        text = self.deaths("worker/1@step.begun:9:kill")
+        self.assertEqual(text.count("from=memory"), 2, text)
+
+    def test_deaths_of_two_neighbours(self):
+        """Nobody has their rows any more but the disk."""
+        text = self.deaths("server/1@rows.kept:3:kill", "server/0@rejoin.asked:1:kill", keys=("checkpoint.every=1",))
+        self.assertRegex(text, r"rows-lost server=0 note=\"no process has its rows in memory any more")
+        self.assertRegex(text, r"rows step=\d+ from=\S+/step-\d+")
+        self.assertNotIn("memory of server", text)
 
 
 class Changes(RowTest):

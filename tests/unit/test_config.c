@@ -123,6 +123,7 @@ static const struct {
     {"sync.fragments", {"sync.policy=local"}},
     {"sync.overlap", {"sync.policy=local"}},
     {"sync.outer", {"sync.policy=local"}},
+    {"rows.buddy", {"job.servers=2"}},
 };
 
 /* Values of all types: one of them is right for each key, and not its default. */
@@ -468,6 +469,14 @@ TEST(fragments_are_checked)
                    "sync.mixing: 1.5 is above 1");
     assert_refused("sync: {policy: local, fragments: 2}\n", "exchange.name=gloo",
                    "sync.fragments: needs exchange.name ps");
+}
+
+TEST(rows_are_kept_by_another_server)
+{
+    assert_refused("job: {servers: 1}\n", "rows.buddy=true",
+                   "rows.buddy: needs a second server");
+    assert_refused("job: {servers: 2}\nexchange: {name: gloo}\n", "rows.buddy=true",
+                   "rows.buddy: needs exchange.name ps");
 }
 
 TEST(a_quorum_is_checked)

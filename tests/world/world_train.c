@@ -11,7 +11,7 @@
 
 enum {
     WORKERS_MOST = 3,
-    SERVERS_MOST = 2,
+    SERVERS_MORE = 1, // than the fewest, at most
     MEMBERS_MOST = 9, // with those that come later
     EPOCHS = 3,
     SAMPLES = 96, // as many batches for 1, 2 and 3 workers
@@ -76,12 +76,29 @@ static const char clicks[] =
     "model: {input: [13], loss: bce_with_logits, layers: [{interaction: {name: pairs, "
     "branches: [[{linear: {name: bottom, out: 4}}, relu], [{embedding_bag: {name: rows, "
     "tables: [C1, C7], dim: 4, optimizer: adagrad, lr: 0.1, init: normal}}]]}}, "
-    "{linear: {name: top, out: 1}}]}\n";
+    "{linear: {name: middle, out: 3}}, relu, {linear: {name: top, out: 1}}]}\n";
 
 /* A model with tables of rows on the servers. */
 static bool has_rows(void)
 {
     return world_train_subject(T.kind) == WORLD_FIXED && world_choice(21, 4) == 0;
+}
+
+/* Servers that keep the rows of each other. */
+static bool has_buddies(void)
+{
+    return has_rows() && world_choice(22, 2) == 0;
+}
+
+/* One and two, or, with buddies, two and three. */
+static int fewest_servers(void)
+{
+    return has_buddies() ? 2 : 1;
+}
+
+static int other_servers(void)
+{
+    return 2 * fewest_servers() + SERVERS_MORE - T.servers;
 }
 
 static void write_config(void)
@@ -172,7 +189,7 @@ static void choose_job(void)
     set("data.batch=%d", BATCH);
     set("train.epochs=%d", EPOCHS);
     T.workers = 1 + (int)world_choice(1, WORKERS_MOST);
-    T.servers = 1 + (int)world_choice(2, SERVERS_MOST);
+    T.servers = fewest_servers() + (int)world_choice(2, 1 + SERVERS_MORE);
     set("%s", optimizers[world_choice(3, 3)]);
     set("%s", codecs[world_choice(4, 6)]);
     set("%s", checkpoints[world_choice(5, 3)]);
@@ -180,7 +197,7 @@ static void choose_job(void)
     // A replay has the same bits with other servers.
     const bool others = T.record.path && servers_may_change();
     set("%s", shards[world_choice(7, 2) ^ others]);
-    if (others) T.servers = 1 + SERVERS_MOST - T.servers;
+    if (others) T.servers = other_servers();
     if (world_choice(14, 2) == 0) set("recovery.share=0.5"); // snapshots in memory
     set("net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
     const world_subject subject = world_train_subject(T.kind);
@@ -200,6 +217,7 @@ static void choose_job(void)
         choose_pace(1);
         break;
     case WORLD_FIXED:
+        if (has_buddies()) set("rows.buddy=true");
         if (has_rows())
             set("data.kind=synthetic_clicks"); // and nothing of the others
         else if (world_choice(9, 4) == 0)
@@ -344,10 +362,10 @@ static void on_tell(void)
         if (!T.processes[i]->dead) world_signal(T.processes[i], SIGINT);
 }
 
-/* A job that was told to end goes on with one server instead of two, or two. */
+/* A job that was told to end goes on with one server less, or more. */
 static void change_servers(void)
 {
-    const int n = 1 + SERVERS_MOST - T.servers, workers = T.n - T.servers;
+    const int n = other_servers(), workers = T.n - T.servers;
     if (!servers_may_change() || nemesis_choice(&T.nemesis, OTHER_SERVERS, 2)) return;
     world_say("%d servers instead of %d", n, T.servers);
     memmove(T.members + n, T.members + T.servers, (size_t)workers * sizeof *T.members);
