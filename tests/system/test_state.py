@@ -136,10 +136,10 @@ class Examples(StateTest):
 class Hosts(StateTest):
     """Two hosts by an ssh that stays here: each has folders of its own, and parts of its own in them."""
 
-    def goes_on(self, way, plan, batch):
+    def start_hosts(self, way, plan, restarts=1, reached="rm $down"):
         # A host that is down (its name is in the file "down") is reached at the second try.
         ssh = (f'#!/bin/bash\nhost=${{@: -3:1}} down={self.path("down")}\n'
-               'if grep -qsx "$host" $down; then rm $down; exit 255; fi\n'
+               f'if grep -qsx "$host" $down; then {reached}; exit 255; fi\n'
                'PS_TEST_HOST=$host PS_TEST_DOWN=$down exec sh -c "${@: -1}"\n')
         for name, text in (("ssh", ssh),
                            ("hosts", "one servers=1 workers=1 addr=127.0.0.1\ntwo workers=1 addr=127.0.0.1\n"),
@@ -148,13 +148,26 @@ class Hosts(StateTest):
             with open(self.path(name), "w", encoding="utf-8", opener=lambda p, f: os.open(p, f, 0o755)) as f:
                 f.write(text)
         argv = self.psrun_argv("--overwrite", "--verbose", "--insecure", "-H", self.path("hosts"), "--port",
-                               free_port(), "-s", 1, "-w", 2, "--restarts", 1, *FAST)
-        done = Psrun.run([*argv, "--", self.path("train"), "recovers", way, "-", plan],
-                         env=dict(environment(), PS_SSH=self.path("ssh")), stdin=subprocess.DEVNULL)
-        self.assertEqual(self.whole(done.stdout), self.alone(way), done.stdout)
-        self.assertEqual([at for _, at, _ in GOES_ON.findall(done.stdout)], [batch], done.stdout)
-        self.assertEqual(self.folders(done.stdout), [])
-        return done.stdout
+                               free_port(), "-s", 1, "-w", 2, "--restarts", restarts, *FAST)
+        run = Psrun([*argv, "--", self.path("train"), "recovers", way, "-", plan],
+                    env=dict(environment(), PS_SSH=self.path("ssh")), stdin=subprocess.DEVNULL)
+        self.addCleanup(test_python.kill, run)
+        return run
+
+    def goes_on(self, way, plan, batch):
+        text, _ = self.start_hosts(way, plan).communicate(timeout=400)
+        self.assertEqual(self.whole(text), self.alone(way), text)
+        self.assertEqual([at for _, at, _ in GOES_ON.findall(text)], [batch], text)
+        self.assertEqual(self.folders(text), [])
+        return text
+
+    def test_ctrl_c_while_a_host_is_awaited(self):
+        run = self.start_hosts("optimizer", "0=host:1:11", restarts=9, reached="true")
+        while "psrun: ssh could not reach two; it is tried again in 4 s" not in (line := run.stdout.readline()):
+            self.assertTrue(line)
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.communicate(timeout=60)[0], "psrun: interrupted; no part of a job is running\n")
+        self.assertEqual(run.returncode, 130)
 
     @nightly
     def test_a_folder_on_each_host(self):
