@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import re
+import stat
 import typing
 
 from .errors import Error, InputError
@@ -279,10 +280,22 @@ def parse_head(text: bytes) -> "Head | None":
         return None
 
 
+def open_file(path: "str | os.PathLike[str]") -> typing.BinaryIO:
+    """To read. A FIFO, for which open() would wait, is an OSError."""
+    def opener(name: str, flags: int) -> int:
+        fd = os.open(name, flags | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "is not a regular file", name)
+        return fd
+
+    return open(path, "rb", opener=opener)
+
+
 def _read_head(path: pathlib.Path) -> "Head | None":
     """None: it is not whole."""
     try:
-        with open(path, "rb") as f:
+        with open_file(path) as f:
             if f.read(len(_MAGIC)) != _MAGIC:
                 return None
             length = int.from_bytes(f.read(8), "little")
@@ -295,7 +308,7 @@ def _read_head(path: pathlib.Path) -> "Head | None":
 
 def _places_of(path: pathlib.Path, head: Head) -> "typing.Iterator[tuple[str, int, int, str]]":
     """(name, where it begins, bytes, digest) of the file's blobs."""
-    with open(path, "rb") as f:
+    with open_file(path) as f:
         f.seek(len(_MAGIC))
         at = len(_MAGIC) + 8 + _DIGEST + int.from_bytes(f.read(8), "little")
     for name, length, wanted, _ in head.own():
@@ -305,14 +318,14 @@ def _places_of(path: pathlib.Path, head: Head) -> "typing.Iterator[tuple[str, in
 
 def _read_blob(path: pathlib.Path, head: Head, wanted: str) -> bytes:
     [(at, length)] = [(at, length) for name, at, length, _ in _places_of(path, head) if name == wanted]
-    with open(path, "rb") as f:
+    with open_file(path) as f:
         f.seek(at)
         return f.read(length)
 
 
 def _is_whole(path: pathlib.Path, head: Head) -> bool:
     """Whether its blobs have their digests."""
-    with open(path, "rb") as f:
+    with open_file(path) as f:
         for _, at, length, wanted in _places_of(path, head):
             f.seek(at)
             summed = hashlib.sha256()

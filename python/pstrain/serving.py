@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from . import _library as c, job as jobs
+from ._commits import open_file
 from ._lookups import Given, Inputs, Lookups, Table, as_wanted
 from ._rows import Spec, check_whole, make_spec
 from ._session import answers
@@ -105,7 +106,7 @@ class Rows(_Served):
         super().__init__(f"{os.fspath(path)}: ")
         self.tables: "dict[str, tuple[torch.Tensor, torch.Tensor]]" = {}
         try:
-            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # no wait for a FIFO
+            with open_file(path) as file:
                 memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # pages of its own only if written
         except (OSError, ValueError) as error:
             raise InputError(f"{self._where}it cannot be mapped: {error}") from None

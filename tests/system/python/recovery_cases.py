@@ -400,8 +400,12 @@ def files(wrong, folder):
         shutil.copy(f"{folder}/commit-3.rank-1", f"{folder}/commit-2.rank-1")  # another one's name
         os.truncate(f"{folder}/commit-3.rank-1", 40)
     pstrain.barrier()
-    refused(wrong, ["not whole", "rank 0 has 3, 2; rank 1 has 3, 2", "empty the folder"], lambda: state().sync())
-    pstrain.barrier()
+    for _ in range(2):
+        refused(wrong, ["not whole", "rank 0 has 3, 2; rank 1 has 3, 2", "empty the folder"], lambda: state().sync())
+        pstrain.barrier()
+        if RANK == 1:
+            os.remove(f"{folder}/commit-3.rank-1"), os.mkfifo(f"{folder}/commit-3.rank-1")
+        pstrain.barrier()
     if RANK == 1:  # its host is gone
         os.remove(f"{folder}/commit-3.rank-1"), os.remove(f"{folder}/commit-2.rank-1")
     pstrain.barrier()
