@@ -22,6 +22,7 @@
 #include "plateau.h"
 #include "procstat.h"
 #include "server_gate.h"
+#include "tell.h"
 #include "wire_rings.h"
 
 enum {
@@ -291,6 +292,7 @@ static ps_err server_start_shards(ps_server *s, const ps_job_start *told)
         };
         PS_TRY(ps_shard_start(s->shards[i], &job));
     }
+    if (s->config.rows.buddy) ps_tell("buddies", "{}");
     return PS_OK;
 }
 

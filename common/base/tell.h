@@ -10,6 +10,7 @@
  *                role with rank 0; null: for the others to join
  *   silent       role, rank: the member that gave no sign of life for too long
  *   rejoin       after a failure it joins again
+ *   buddies      the servers of its job have each other's rows (rows.buddy)
  *   mended       repeated: a lost connection is there again; how many messages were sent
  *                again
  *   interrupted  signal: it was told to end

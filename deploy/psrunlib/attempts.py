@@ -1,6 +1,6 @@
 """psrun --restarts with a program of the user's: when a part fails, all workers are started again, as
 torchrun does. The program goes on from its commits (commits.py), or from what it has saved itself. Servers
-that have not failed stay: they join the next attempt, and have kept rows of embedding tables."""
+stay where none has failed, or where they have each other's rows of embedding tables: they join the next attempt."""
 import signal
 import time
 
@@ -58,7 +58,8 @@ def _attempts(job, screen, supervise, folders, told, servers):
         came_further = (told.number or 0) > (before or 0)
         short = 0 if came_further or time.monotonic() - began >= SHORT_S else short + 1
         delay_s = min(MOST_DELAY_S, 2 ** (short - 2)) if short > 1 else 0
-        screen.say(f"psrun: all {'workers' if servers else 'parts'} are started again (restart {number + 1} of {job.restarts}"
+        anew = ["workers", *(w.part.name for w in failed if w.part.role == "server")] if servers else ["parts"]
+        screen.say(f"psrun: all {' and '.join(anew)} are started again (restart {number + 1} of {job.restarts}"
                    + (f", in {delay_s} s)" if delay_s else ")"))
         time.sleep(delay_s)
         folders.look(screen)

@@ -66,6 +66,7 @@ class Supervisor:
         self.adopted = adopted  # of the attempt before: watched servers
         self.left_running = []  # servers for the next one
         self.rejoined = set()  # names of parts that have told that they join again
+        self.buddies = False  # whether the servers have each other's rows
         self.elastic = elastic  # elastic.Elastic; None: the number of workers is fixed
         self.waiting = []  # (when, the watched part that has died[, the part to start instead])
         self.watched = []
@@ -130,8 +131,9 @@ class Supervisor:
         return self.waiting or any(w.code is None or w.open for w in self.watched if w not in staying)
 
     def _staying(self):
-        """The servers, where all of them wait for the workers of another attempt."""
-        servers = [w for w in self.watched if w.part.role == "server"]
+        """The servers, where all of them wait for the workers of another attempt. Those that live, where they have the
+        rows of the others, too."""
+        servers = [w for w in self.watched if w.part.role == "server" and (w.code is None or not self.buddies)]
         stay = self.keeps and self.failed_at is not None and not self.signal
         return servers if stay and all(w.code is None and w.part.name in self.rejoined for w in servers) else []
 
@@ -221,6 +223,7 @@ class Supervisor:
         self.heard(event)
         if event["event"] == "rejoin":
             self.rejoined.add(watched.part.name)
+        self.buddies |= event["event"] == "buddies"
         self._note_members(event)
         if self.elastic:
             self.elastic.hear(event)
@@ -426,8 +429,9 @@ class Supervisor:
         workers = [w for w in self.watched if w.part.role == "worker"]
         began = any(w.has_begun for w in self.watched)  # until then no coordinator tells the others
         if self.failed_at is not None:
-            servers = [w for w in self.watched if w.part.role == "server"]
-            if self.keeps and all(w.code is not None for w in workers) and any(w.code is not None for w in servers):
+            dead = [w.code is not None for w in self.watched if w.part.role == "server"]
+            vain = all(dead) if self.buddies else any(dead)
+            if self.keeps and all(w.code is not None for w in workers) and vain:
                 return True  # the others would wait for another attempt
             told = began or self.passed_on_at is not None and any(w.code is None for w in workers)
             return self.now - self.failed_at > (GRACE_S if told else 0)

@@ -17,9 +17,9 @@ class RowsSavedTest(PythonTest):
         RowsSavedTest._wanted = self._wanted or self.run_job("wanted", servers=1)[0]
         return self._wanted
 
-    def run_job(self, name, *words, servers=2, restarts=0, code=0, env=None):
+    def run_job(self, name, *words, servers=2, restarts=0, code=0, env=None, keys=()):
         """The export, and the output."""
-        argv = self.psrun_argv("--overwrite", "--verbose", "-s", servers, "-w", 2, "--restarts", restarts, *FAST)
+        argv = self.psrun_argv("--overwrite", "--verbose", "-s", servers, "-w", 2, "--restarts", restarts, *FAST, *keys)
         done = Psrun.run([*argv, "--", PYTHON, WORKER, self.path(name), *words], env={**environment(), **(env or {})},
                          stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, code, done.stdout)
@@ -41,6 +41,12 @@ class Deaths(RowsSavedTest):
         rows, text = self.run_job("server", self.kept(), "disk_every=2", restarts=1, env=faults.env)
         self.assertEqual(rows, wanted)
         self.assertEqual(text.count(f"rows step=4 from={self.path('commits')}"), 2, text)
+        # The same within the second one, with none on the disk: the other server has the first one's rows, too.
+        faults = Faults(self.path("faults-buddy"), "server/1@rows.kept:2:kill")
+        rows, text = self.run_job("buddy", self.kept() + "-buddy", "disk_every=3", restarts=1, env=faults.env,
+                                  keys=("rows.buddy=true",))
+        self.assertEqual(rows, wanted)
+        self.assertIn('rows step=2 from="memory of server 0"', text)
 
 
 class Servers(RowsSavedTest):
