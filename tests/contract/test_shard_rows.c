@@ -1096,8 +1096,13 @@ TEST(keeps_the_rows_of_its_twin)
     expect_back(13, 9, 0.25f);
     expect_twin(twin_point(15, 0, 9, false), 15, PS_TWIN_WANTS_NOTHING);
     expect_back(16, 7, 0.5f);
-    // it has gone back
-    expect_twin(twin_point(18, 9, 10, false), 18, PS_TWIN_WANTS_ALL);
+    // it has gone back; what came in part is no part of the next one
+    expect_twin(twin_point(18, 7, 10, false), 18, PS_TWIN_WANTS_CHANGES);
+    expect_twin(twin_rows(19, later), 19, 0);
+    expect_twin(twin_point(20, 7, 11, false), 20, PS_TWIN_WANTS_CHANGES);
+    expect_twin(twin_point(21, 7, 11, true), 21, PS_TWIN_WANTS_NOTHING);
+    expect_back(22, 11, 0.5f);
+    expect_twin(twin_point(24, 9, 12, false), 24, PS_TWIN_WANTS_ALL);
     close_shard();
     ps_row_store_destroy(&there);
     ps_row_store_destroy(&later);
