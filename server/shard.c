@@ -773,7 +773,7 @@ static void expect_workers(ps_shard *s, const ps_roster *roster, int n_groups)
         .n_workers = (uint32_t)s->o.n_workers,
         .secrets = roster->secrets,
         .readers = ps_roster_readers(roster),
-        .twins = ps_roster_twins(roster),
+        .twins = s->o.config->rows.buddy ? ps_roster_twins(roster) : NULL,
         .n_groups = n_groups,
     };
     for (uint32_t r = 0; r < s->rules.n_workers; r++)
