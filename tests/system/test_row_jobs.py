@@ -9,8 +9,7 @@ import unittest
 from pathlib import Path
 
 import cuts
-from benchlib.processes import find_part
-from jobs import Faults, JobTest, Psrun, wait_until
+from jobs import Faults, JobTest, Psrun, find_part, wait_until
 from psrunlib import trace
 
 # 20 steps of two workers, an evaluation after 10.
