@@ -229,7 +229,7 @@ TEST(pushes_that_do_not_fit_end_the_job)
     REFUSED("another job", x.h.nonce++);
     REFUSED("in the name of worker 1", x.h.rank = 1);
     REFUSED("in the name of worker 4294967295", x.h.rank = UINT32_MAX);
-    REFUSED("version 9", x.h.version = 9);
+    REFUSED("version 200", x.h.version = 200);
 }
 
 TEST(other_messages_that_do_not_fit_end_the_job)

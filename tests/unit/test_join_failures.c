@@ -150,7 +150,7 @@ TEST(a_job_that_is_over_meanwhile)
         one.o.n_servers = 0;
         config.recovery.rejoins = rejoins;
         joiner_meets_an_end(&one, &thread, init);
-        joiner zero = one; // hosts the next coordinator
+        joiner zero = {.o = one.o}; // hosts the next coordinator
         zero.o.rank = 0;
         if (rejoins > 0) joiner_run(&zero);
         pthread_join(thread, NULL);
