@@ -503,8 +503,8 @@ class Supervisor:
     def _pass_on(self):
         if self.interrupts == 1 and self.passed_on_at is None:
             got = f"got {self.signal.name}"
+            self._tell_workers(got)  # whoever reads the next line knows that they are told
             self.screen.say(f"psrun: {got}; {self.ending} (once more: at once)")
-            self._tell_workers(got)
 
     def _tell_workers(self, why):
         self.passed_on_at = self.now
