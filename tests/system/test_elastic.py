@@ -5,7 +5,6 @@ PS_ELASTIC_JOBS: how many seeded schedules (1); PS_ELASTIC_SEED: the first one's
 import collections
 import contextlib
 import glob
-import json
 import os
 import random
 import re
@@ -98,7 +97,7 @@ class ElasticTest(RestartTest):
         return pids
 
     def stretches(self, out):
-        return [json.loads(line) for line in self.text_of(out, "membership.jsonl").splitlines()]
+        return self.records(out, "membership.jsonl")
 
     def check_samples(self, out, steps):
         """Checks that every epoch has seen every sample once."""
