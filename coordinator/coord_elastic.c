@@ -32,8 +32,8 @@ bool ps_coord_frees_places(const ps_coordinator *c)
 
 /* --- beginning --------------------------------------------------------------------- */
 
-/* Only a job that begins may have a new worker 0: it has the checkpoint. another: the
- * rank that one asks for who is not among the peers. */
+/* Only a job that begins may have a new worker 0: it has the checkpoint. another: what
+ * one more worker, which is no peer yet, asks for as its rank. */
 static bool has_first_worker(const ps_coordinator *c, int another)
 {
     bool any = c->o.goes_on || another > 0, may = another == -1;

@@ -38,8 +38,8 @@ ps_err ps_row_bags_check(const ps_row_bags *bags);
 void ps_row_pool_forward(const ps_row_bags *bags, const float *rows, float *out);
 
 /* Adds to grads (n_rows, dim) from grad (n_bags, dim), the gradient of out. place of
- * ps_row_batch: grads hold nothing yet, and become the sums; NULL: they hold
- * those of an earlier call for the same batch. */
+ * ps_row_batch: grads hold nothing yet, and become the sums; NULL: they hold those of an
+ * earlier call for the same batch. */
 void ps_row_pool_backward(const ps_row_bags *bags, const float *grad,
                           const uint32_t *place, float *grads);
 

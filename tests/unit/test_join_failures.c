@@ -1,7 +1,7 @@
 /* Members that find no coordinator, another program in its place, or not enough of the
  * other members: each fails with one clear error. */
+#include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "coord_peers.h"
+#include "event.h"
 #include "log.h"
 #include "member.h"
 
@@ -111,11 +112,11 @@ static void *joiner_run(void *arg)
     return NULL;
 }
 
-static atomic_int n_joined;
+static ps_event joined;
 
 static void note_joined(void *ctx, ps_log_level level, const char *text)
 {
-    n_joined += strstr(text, "joined role=worker rank=1") != NULL;
+    if (strstr(text, "joined role=worker rank=1")) ps_event_set(&joined);
 }
 
 /* A coordinator of two workers, to which worker 1 comes; it ends with that reason. */
@@ -131,15 +132,16 @@ static void joiner_meets_an_end(joiner *j, pthread_t *thread, char init[64])
     ps_coordinator *c;
     assert_ok(ps_coordinator_create(&o, &c));
     snprintf(init, 64, "%s", ps_coordinator_endpoint(c));
-    n_joined = 0;
     assert_int_equal(pthread_create(thread, NULL, joiner_run, j), 0);
-    while (n_joined == 0)
-        usleep(1000);
+    struct pollfd item = {.fd = ps_event_fd(&joined), .events = POLLIN};
+    assert_int_equal(poll(&item, 1, 20000), 1);
+    ps_event_clear(&joined);
     ps_coordinator_destroy(&c, "it ends early");
 }
 
 TEST(a_job_that_is_over_meanwhile)
 {
+    assert_ok(ps_event_init(&joined));
     ps_log_set_sink(note_joined, NULL, PS_LOG_INFO);
     for (int rejoins = 0; rejoins < 2; rejoins++) {
         ps_config config;
@@ -161,6 +163,8 @@ TEST(a_job_that_is_over_meanwhile)
         ps_member_destroy(&zero.member);
         ps_config_fini(&config);
     }
+    ps_log_set_sink(NULL, NULL, PS_LOG_INFO);
+    ps_event_fini(&joined);
 }
 
 /* A program listens on the port and says nothing. */

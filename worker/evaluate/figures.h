@@ -28,7 +28,7 @@ typedef struct ps_figures {
     double *sums;           // (n_numbers, sums of figures.c); owned
     ps_score *scores;       // (n_scores) of two classes: of each sample; owned
     int64_t n_scores;
-    double loss; // mean over the samples, as who has counted them sets it; NAN: not known
+    double loss; // mean over the samples; set by the caller; NAN: not known
 } ps_figures;
 
 /* NAN: there is none. */
