@@ -45,7 +45,8 @@ typedef struct member {
 static struct {
     uint64_t seed, kind, without;
     bool disturbed;
-    bool told; // to end; it goes on in a new start
+    bool told;        // to end; it goes on in a new start
+    uint64_t resumes; // new starts so far
     world_record record;
     int last_step; // of this job; 0: of its epochs
     uint64_t *weights;
@@ -299,21 +300,27 @@ static int program(void *arg)
     return m->is_worker ? ps_worker_program(n, argv) : ps_server_program(n, argv);
 }
 
-static void start_member(void *arg, uint64_t number)
+static void start_member(int number)
 {
-    (void)arg;
     member *m = &T.members[number];
-    // It was told to end, or all were started again.
-    if (T.told || (T.processes[number] && !T.processes[number]->dead)) {
-        m->is_waiting = false;
-        return;
-    }
     char name[32];
     snprintf(name, sizeof name, "%s-%d.%d", m->is_worker ? "worker" : "server", m->rank,
              m->starts);
     m->is_waiting = false;
     m->starts++;
     T.processes[number] = world_start(name, T.processes[number], program, m);
+}
+
+/* What has died is started again; but not where all were told to end since. */
+static void restart_member(void *arg, uint64_t when)
+{
+    (void)arg;
+    const int number = (int)(when % MEMBERS_MOST);
+    if (when / MEMBERS_MOST != T.resumes) return; // by a psrun that has ended
+    if (T.told)
+        T.members[number].is_waiting = false;
+    else
+        start_member(number);
 }
 
 /* ---- what psrun does ---- */
@@ -391,9 +398,11 @@ static void supervise_end(void)
     if (runs && works) return;
     const bool done = work_is_done();
     T.told = false;
-    if (!done) change_servers();
-    for (int i = 0; i < T.n && !done; i++)
-        start_member(NULL, (uint64_t)i);
+    if (done) return;
+    T.resumes++;
+    change_servers();
+    for (int i = 0; i < T.n; i++)
+        start_member(i);
 }
 
 /* At once, or as late as psrun's back-off may have it. */
@@ -419,8 +428,8 @@ static bool supervise(void)
             if (m->starts == STARTS_MOST)
                 world_wrong("%s dies again and again", T.processes[i]->name);
             m->is_waiting = true;
-            world_at(world_now() + start_delay_ms() * MS, start_member, NULL,
-                     (uint64_t)i);
+            world_at(world_now() + start_delay_ms() * MS, restart_member, NULL,
+                     T.resumes * MEMBERS_MOST + (uint64_t)i);
             runs = true;
         }
     }
@@ -430,10 +439,10 @@ static bool supervise(void)
 /* psrun --join. */
 static void on_join(void)
 {
-    if (T.n == MEMBERS_MOST || work_is_done()) return;
+    if (T.told || T.n == MEMBERS_MOST || work_is_done()) return;
     T.members[T.n] =
         (member){.is_worker = true, .rank = T.n - T.servers, .came_later = true};
-    start_member(NULL, (uint64_t)T.n++);
+    start_member(T.n++);
 }
 
 static void on_leave(world_process *p)
@@ -616,7 +625,7 @@ static int train(void *arg)
         const bool is_worker = i >= T.servers;
         T.members[i] =
             (member){.is_worker = is_worker, .rank = is_worker ? i - T.servers : i};
-        start_member(NULL, (uint64_t)i);
+        start_member(i);
     }
     if (T.disturbed) begin_nemesis();
     run_processes();
