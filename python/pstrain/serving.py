@@ -23,6 +23,7 @@ from .errors import Error, InputError
 _WORDS = {"I64": torch.int64, "F32": torch.float32}
 _KEY = "pstrain.tables"  # of the metadata: by table what first rows and lookups depend on
 _FIRST = ("init", "scale", "seed")
+_PIECE = 1 << 20  # ids
 
 
 def metadata_of(tables: "typing.Sequence[Table]") -> str:
@@ -35,6 +36,16 @@ def _check_numbers(where: str, given: "typing.Mapping[str, typing.Any]") -> None
     for word, least in (("padding_idx", -(1 << 63)), ("num_embeddings", 1)):
         if given.get(word) is not None:
             check_whole(where, word, given[word], least)
+
+
+def _check_order(name: str, ids: torch.Tensor) -> None:
+    """Lookups search among the ids. In pieces: they may be more than the memory."""
+    for begin in range(0, len(ids), _PIECE):
+        piece = ids[begin:begin + _PIECE + 1]  # with the next one's first
+        falls = (piece[1:] <= piece[:-1]).nonzero()
+        if int(piece[0]) < 0 or len(falls):
+            at = begin if int(piece[0]) < 0 else begin + int(falls[0]) + 1
+            raise ValueError(f"{name}.ids: id {int(ids[at])} at place {at} does not rise from 0")
 
 
 class _Served(Lookups):
@@ -123,6 +134,7 @@ class Rows(_Served):
             spec = make_spec(name, about["dim"], {"optimizer": "sgd", **{word: about[word] for word in _FIRST}}, 0)
             if ids.dtype != torch.int64 or weight.dtype != torch.float32 or weight.shape != (*ids.shape, spec.dim):
                 raise ValueError(f"{name}: ids {tuple(ids.shape)}, weight {tuple(weight.shape)}")
+            _check_order(name, ids)
             self._check_mode(name, about["mode"])
             _check_numbers(name, about)
             check_whole(name, "number", about["number"], 0)

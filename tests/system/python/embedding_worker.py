@@ -5,6 +5,7 @@ import gc
 import gzip
 import os
 import pickle
+import struct
 import sys
 import weakref
 from pathlib import Path
@@ -201,6 +202,9 @@ def check_file(rows, folder):
         assert bad != whole
         Path(path).write_bytes(bad)
         refused_by_file(lambda: pstrain.rows(path), path)
+    for was, is_now, words in (((2, 3), (3, 2), "id 2 at place 3"), ((1, 2), (2, 2), "id 2 at place 2"), ((0, 1), (-1, 1), "id -1 at place 0")):
+        Path(path).write_bytes(whole.replace(struct.pack("<2q", *was), struct.pack("<2q", *is_now)))
+        refused_by_file(lambda: pstrain.rows(path), f"user.ids: {words} does not rise from 0")
     os.mkfifo(path + "fifo")
     for source in (path + "no", folder, path + "fifo"):
         refused_by_file(lambda: pstrain.rows(source), source)
