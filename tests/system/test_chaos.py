@@ -62,6 +62,7 @@ KINDS = [
     Kind("ps", ("exchange.codec=topk", "exchange.codec_warmup=10", "checkpoint.best=loss"), hosts=True),
     Kind("allreduce", ("loss_scale={use: on, init: 1e38, interval: 3}", MOMENTUM), "norms"),
     Kind("ps", ("optimizer.name=adam", "checkpoint.rows_full_every=3"), "clicks", hosts=True),
+    Kind("ps", ("optimizer.name=adam", "rows.buddy=on", "checkpoint.best=auc"), "clicks", hosts=True),
     Kind("ps", ("exchange.codec=onebit", "exchange.codec_warmup=5", "optimizer.clip_norm=0.5"), hosts=True),
 ]
 SAID = {"started again": "; it is started again (restart ", "joins again": " WARN  rejoin ", "goes on": " resume step="}
