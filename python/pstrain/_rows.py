@@ -129,26 +129,34 @@ class Load(typing.NamedTuple):
 
 
 class Results:
-    """Memory for the results of lookups, which is used again once no tensor has it: the system gives new memory at a page
-    fault for every 4 KiB, which would take longer than the lookup."""
+    """Memory for the results of a call's lookups, which is used again once no tensor has it: the system gives new memory at
+    a page fault for every 4 KiB, which would take longer than the lookup."""
 
     LEAST, MOST_FREE = 1 << 14, 64  # elements: less memory is malloc's own; pieces
+    ALIGNED = 16  # elements, of a cache line
 
     def __init__(self) -> None:
         self._free: "list[torch.Tensor]" = []
         self._lent: "dict[int, tuple[typing.Any, torch.Tensor]]" = {}  # by the id of what is told of its end
 
-    def take(self, shape: "tuple[int, ...]") -> torch.Tensor:
-        n = math.prod(shape)
+    def take(self, shapes: "typing.Sequence[tuple[int, ...]]") -> "list[torch.Tensor]":
+        """Tensors of these shapes in one piece of memory, each with a storage of its own."""
+        sizes = [math.prod(shape) for shape in shapes]
+        n = sum(sizes) + self.ALIGNED * len(sizes)
         if n < self.LEAST:
-            return torch.empty(shape, dtype=torch.float32)
+            return [torch.empty(shape, dtype=torch.float32) for shape in shapes]
         memory = self._free_one(n)
         if memory is None:
             memory = torch.empty(n, dtype=torch.float32)
         lease = (ctypes.c_float * n).from_address(memory.data_ptr())
         end = weakref.ref(lease, self._back)
         self._lent[id(end)] = end, memory
-        return torch.frombuffer(lease, dtype=torch.float32).resize_(shape)
+        outs, begin = [], 0
+        for shape, size in zip(shapes, sizes):
+            out = torch.frombuffer(lease, dtype=torch.float32, count=size, offset=4 * begin) if size else torch.empty(0)
+            outs.append(out.resize_(shape))
+            begin += -(-size // self.ALIGNED) * self.ALIGNED
+        return outs
 
     def _free_one(self, n: int) -> "torch.Tensor | None":
         for i in range(len(self._free) - 1, -1, -1):

@@ -119,11 +119,12 @@ class _Module(Lookups):
 
     def _look_up(self, given: "list[Given]") -> "list[torch.Tensor]":
         inputs = [self._inputs(*one) for one in given]
-        outs: "typing.Sequence[torch.Tensor]" = [self._rows.results.take(one.shape) for one in inputs]
+        outs: "typing.Sequence[torch.Tensor]" = self._rows.results.take([one.shape for one in inputs])
         trains = torch.is_grad_enabled() and self._trains
         call = _Call(self._rows, inputs, outs, trains)
         if trains:
-            outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *[one[3] for one in given])
+            weights = [one[3] for one in given] if any(one[3] is not None for one in given) else []
+            outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *weights)
         return [as_wanted(out, one) for out, one in zip(outs, given)]
 
     def _prefetch(self, given: "list[Given]") -> None:

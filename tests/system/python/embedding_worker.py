@@ -210,6 +210,22 @@ def check_file(rows, folder):
         refused_by_file(lambda: pstrain.rows(source), source)
 
 
+def check_memory(rows):
+    """Results share memory that is used again; not while anything has a part of it."""
+    ids = {"user": torch.arange(4000).view(-1, 1) % 9, "word": torch.zeros(0, 1, dtype=torch.int64), "mean": torch.ones(999, 1).long()}
+    with torch.no_grad():
+        first, small = rows(ids), rows({name: its[:9] for name, its in ids.items()})
+        part, was = first["mean"][3:5], first["mean"][3:5].clone()
+        assert torch.equal(first["user"][:9], small["user"]) and first["word"].shape == (0, 1, 2)
+        assert first["user"].storage().size() == 4000 * 5 and first["user"].data_ptr() % 64 == first["mean"].data_ptr() % 64 == 0
+        place = first["user"].data_ptr()
+        del first
+        others = [rows({"user": ids["user"] + n, "mean": ids["mean"] + n}) for n in (1, 2, 3)]
+        assert torch.equal(part, was) and place not in [each["user"].data_ptr() for each in others]
+        del part
+        assert rows(ids)["user"].data_ptr() == place
+
+
 def refused_by_file(call, *parts):
     try:
         call()
@@ -231,6 +247,7 @@ def edges(folder):
     saved = check_calls(model, optimizer, rows)
     check_loads(model, saved)
     check_file(rows, folder)
+    check_memory(rows)
     say("edges", "ok")
     pstrain.shutdown()
 
