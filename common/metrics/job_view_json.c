@@ -42,6 +42,18 @@ static double count_restarts(const ps_job_picture *p)
     return n;
 }
 
+static json_t *view_quality_of(const ps_view_member *w)
+{
+    const double told = w ? w->now[PS_METRIC_TEST_QUALITY] : NAN;
+    const bool known = told >= 0 && told < PS_QUALITIES;
+    const ps_quality_entry *q =
+        &ps_quality_table[known ? (int)told : PS_QUALITY_ACCURACY];
+    json_t *o = json_object();
+    view_put_text(o, "name", q->name);
+    view_put(o, "value", w ? w->now[q->metric] : NAN);
+    return o;
+}
+
 static json_t *job_of(const ps_job_picture *p)
 {
     static const ps_metric shown[] = {PS_METRIC_STEP,  PS_METRIC_STEPS,
@@ -58,6 +70,7 @@ static json_t *job_of(const ps_job_picture *p)
         view_put(o, ps_metric_table[shown[i]].name, w ? w->now[shown[i]] : NAN);
     view_put(o, "seconds_left", w ? seconds_left(w) : NAN);
     view_put(o, "restarts", count_restarts(p));
+    json_object_set_new(o, "quality", view_quality_of(w));
     return o;
 }
 

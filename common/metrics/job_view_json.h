@@ -2,7 +2,8 @@
  * that are there keep their meaning.
  *
  *   {"job": {"name", "version", "state", "reason", "seconds", "step", "steps", "epoch",
- *            "epochs", "loss", "samples_per_second", "seconds_left", "restarts"},
+ *            "epochs", "loss", "samples_per_second", "seconds_left", "restarts",
+ *            "quality": {"name": "accuracy" | "AUC" | "R2", "value"}},
  *    "waits_for": {"who": "nobody" | "worker" | "exchange" | "silent" | "unknown",
  *                  "rank", "text"},
  *    "curve": {"seconds": [...], "step": [...], "loss": [...],
@@ -13,7 +14,8 @@
  *                 "sent_per_second", "received_per_second", "cpu", "values": {...}}],
  *    "metrics": [{"name", "export", "unit", "help"}, ...]}
  *
- * What is not known is null. values: by the names of the table of metrics. step_ms: means
+ * What is not known is null. values: by the names of the table of metrics. quality: the
+ * figure of the last evaluation by which to judge the model. step_ms: means
  * over the last few seconds; encode, send, sum and apply are made beside the others. cpu:
  * processors in use.
  */

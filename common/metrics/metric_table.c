@@ -10,6 +10,11 @@ const ps_metric_entry ps_metric_table[PS_METRICS] = {
 #undef PS_METRIC_ENTRY
 };
 
+const ps_quality_entry ps_quality_table[PS_QUALITIES] = {
+    [PS_QUALITY_ACCURACY] = {"accuracy", PS_METRIC_TEST_ACCURACY},
+    [PS_QUALITY_AUC] = {"AUC", PS_METRIC_TEST_AUC},
+    [PS_QUALITY_R2] = {"R2", PS_METRIC_TEST_R2}};
+
 void ps_metric_values_init(ps_metric_values *values)
 {
     for (int i = 0; i < PS_METRICS; i++)

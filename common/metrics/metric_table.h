@@ -42,6 +42,7 @@ typedef enum ps_metric_kind {
     X(TEST_R2, "test_r2", "test_r2", 1, GAUGE, "", "of the last evaluation, with numbers: the part of their variance that is explained, at most 1") \
     X(TEST_MAE, "test_mae", "test_mae", 1, GAUGE, "", "of the last evaluation, with numbers: the mean absolute error") \
     X(TEST_RMSE, "test_rmse", "test_rmse", 1, GAUGE, "", "of the last evaluation, with numbers: the root of the mean squared error") \
+    X(TEST_QUALITY, "test_quality", "test_quality", 1, GAUGE, "", "of the last evaluation: which figure says how good the model is: 0 accuracy; 1 AUC, where one output says yes or no; 2 R2, of numbers") \
     X(TEST_SAMPLES, "test_samples", "test_samples", 1, GAUGE, "samples", "samples of the last evaluation") \
     X(SAMPLES, "samples", "samples_total", 1, COUNTER, "samples", "samples of all workers that have been trained on") \
     X(SKIPPED_STEPS, "skipped_steps", "skipped_steps_total", 1, COUNTER, "steps", "steps whose gradient overflowed") \
@@ -87,6 +88,21 @@ typedef struct ps_metric_entry {
 } ps_metric_entry;
 
 extern const ps_metric_entry ps_metric_table[PS_METRICS];
+
+/* The figure by which users judge a model: what PS_METRIC_TEST_QUALITY names. */
+typedef enum ps_quality {
+    PS_QUALITY_ACCURACY,
+    PS_QUALITY_AUC, // mostly the one answer or the other: accuracy says little
+    PS_QUALITY_R2,
+    PS_QUALITIES
+} ps_quality;
+
+typedef struct ps_quality_entry {
+    const char *name; // for people
+    ps_metric metric;
+} ps_quality_entry;
+
+extern const ps_quality_entry ps_quality_table[PS_QUALITIES];
 
 /* A process's values. Its threads set them whenever they change; any thread may read.
  * NAN: not known, or not of this process. A reader never sees half of a value; two values

@@ -226,21 +226,13 @@ def embedding_tables(tables):
     return [("", ""), (rows[0], "head"), *((row, "") for row in rows[1:])] if tables else []
 
 
-def quality(status, values):
-    """The figure by which its users judge a model, of the last evaluation. Where most do not click, accuracy says little."""
-    numbers, clicks = (known(values.get(name)) for name in ("test_r2", "test_auc"))
-    name = "R2" if numbers else "AUC" if clicks and status["tables"] else "accuracy"
-    return f"test {name} {fixed(values.get('test_' + name.lower()), 4)}"
-
-
 def lines(status, width):
     """[(text, style)]: style is "", "title", "head" or "bad"."""
     job, members = status["job"], status["members"]
-    workers = [m for m in members if m["role"] == "worker"]
-    values = workers[0]["values"] if workers else {}
+    quality = job["quality"]
     out = [(f"{plain(job['name'])}  {plain(job['state'])}", "title"), (progress(job, width), "")]
     out.append((f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}  loss {short(job['loss'])}  "
-                f"{count(job['samples_per_second'])} samples/s  {quality(status, values)}  restarts {count(job['restarts'])}", ""))
+                f"{count(job['samples_per_second'])} samples/s  test {quality['name']} {fixed(quality['value'], 4)}  restarts {count(job['restarts'])}", ""))
     if job["reason"]:
         out.append((plain(job["reason"]), "bad"))
     waits = status["waits_for"]

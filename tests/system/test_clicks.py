@@ -182,7 +182,10 @@ class Clicks(JobTest):
         try:
             wait_until(lambda: name.search(text() or ""), "no figures of tables")
             wait_until(lambda: shown() == [f"pairs.rows.C{k}" for k in range(1, 27)], "no tables in the status")
+            wait_until(lambda: json.loads(text("status.json") or "{}").get("job", {}).get("quality", {}).get("value"),
+                       "no evaluation")
             top = Psrun.run([PSRUN, "--top", str(port)]).stdout
+            self.assertRegex(top, r"samples/s  test AUC [01]\.\d{4}  restarts")
             self.assertRegex(top, r"\ntable +rows +memory +ids stepped +prefetch hits +dropped\n")
             self.assertRegex(top, r"\npairs\.rows\.C26 +[1-9][0-9]* +[0-9.]+ kB +[1-9][0-9,]* +- +0\n")
         finally:

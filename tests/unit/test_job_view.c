@@ -169,6 +169,44 @@ TEST(figures_of_tables_are_those_of_all_servers)
     ps_job_view_destroy(&view);
 }
 
+static void expect_quality(double told, const char *name, double value)
+{
+    ps_job_view *view = make_view(2);
+    ps_job_picture picture;
+    double values[PS_METRICS];
+    char *text;
+    for (int i = 0; i < PS_METRICS; i++)
+        values[i] = NAN;
+    values[PS_METRIC_TEST_ACCURACY] = 0.75;
+    values[PS_METRIC_TEST_AUC] = 0.5;
+    values[PS_METRIC_TEST_QUALITY] = told;
+    ps_job_view_take(view, PS_ROLE_WORKER, 0, "", values, PS_METRICS);
+    assert_ok(ps_job_view_copy(view, &picture));
+    assert_ok(ps_job_picture_json(&picture, &text));
+    json_t *o = json_loads(text, 0, NULL);
+    const json_t *q = json_object_get(json_object_get(o, "job"), "quality");
+    assert_string_equal(json_string_value(json_object_get(q, "name")), name);
+    if (isnan(value))
+        assert_true(json_is_null(json_object_get(q, "value")));
+    else
+        assert_true(json_real_value(json_object_get(q, "value")) == value);
+    json_decref(o);
+    free(text);
+    ps_job_picture_fini(&picture);
+    ps_job_view_destroy(&view);
+}
+
+/* The worker says by which figure to judge the model; one that says nonsense is judged by
+ * accuracy. */
+TEST(the_figure_by_which_to_judge_is_named)
+{
+    expect_quality(PS_QUALITY_AUC, "AUC", 0.5);
+    expect_quality(PS_QUALITY_R2, "R2", NAN);
+    for (int i = 0; i < 4; i++)
+        expect_quality((const double[]){NAN, PS_QUALITIES, -1, INFINITY}[i], "accuracy",
+                       0.75);
+}
+
 /* Values and texts that no honest member sends. */
 TEST(lies_make_no_bad_json)
 {

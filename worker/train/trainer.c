@@ -564,20 +564,25 @@ static const char *trainer_loss_text(const char *of, double loss, double accurac
     return out;
 }
 
-/* The same of the tests. Behind it R2 where numbers are compared; AUC where the answers
- * are yes and no (one output): mostly the one or the other, so that accuracy says little.
- */
-static void trainer_test_text(const ps_evaluation *e, int64_t n_outputs, char *out,
+/* Answers of yes and no (one output) are mostly the one or the other, so that accuracy
+ * says little. */
+static ps_quality trainer_test_quality(const ps_measures *m, int64_t n_outputs)
+{
+    if (n_outputs == 1 && !isnan(m->auc)) return PS_QUALITY_AUC;
+    return isnan(m->r2) ? PS_QUALITY_ACCURACY : PS_QUALITY_R2;
+}
+
+/* The same of the tests; behind it the figure that says more. */
+static void trainer_test_text(const ps_evaluation *e, ps_quality quality, char *out,
                               size_t bytes)
 {
     const ps_measures *m = &e->measures;
-    const bool yes_or_no = n_outputs == 1 && !isnan(m->auc);
     char figure[PS_READABLE_BYTES];
     trainer_loss_text("test loss", e->loss, m->accuracy, out, bytes);
     const size_t used = strlen(out);
-    if (yes_or_no || !isnan(m->r2))
-        snprintf(out + used, bytes - used, " %s %s", yes_or_no ? "AUC" : "R2",
-                 ps_readable_figure(yes_or_no ? m->auc : m->r2, figure));
+    if (quality != PS_QUALITY_ACCURACY)
+        snprintf(out + used, bytes - used, " %s %s", ps_quality_table[quality].name,
+                 ps_readable_figure(quality == PS_QUALITY_AUC ? m->auc : m->r2, figure));
 }
 
 /* Of the best evaluation it is the largest. */
@@ -619,6 +624,7 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
 {
     const ps_trainer_result *r = t->result;
     const ps_measures *m = &r->evaluation.measures;
+    const ps_quality quality = trainer_test_quality(m, t->o.spec->n_outputs);
     char test[80], train[80] = "";
     const struct {
         ps_metric metric;
@@ -633,12 +639,13 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
                  {PS_METRIC_TEST_R2, m->r2},
                  {PS_METRIC_TEST_MAE, m->mae},
                  {PS_METRIC_TEST_RMSE, m->rmse},
+                 {PS_METRIC_TEST_QUALITY, quality},
                  {PS_METRIC_TEST_SAMPLES, (double)r->evaluation.samples}};
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
         ps_metric_set(t->o.values, shown[i].metric, shown[i].value);
     if (!isnan(r->train_loss))
         trainer_loss_text("train", r->train_loss, r->train_accuracy, train, sizeof train);
-    trainer_test_text(&r->evaluation, t->o.spec->n_outputs, test, sizeof test);
+    trainer_test_text(&r->evaluation, quality, test, sizeof test);
     const char *all = PS_COUNTED(t->epochs);
     ps_progress_line(t->o.progress, "epoch %*s/%s%s%s%s", (int)strlen(all),
                      PS_COUNTED(epochs_done), all, test, train, best ? "  best" : "");
