@@ -64,6 +64,17 @@ class Death:
                 "steps_lost": step - self.from_step, "seconds_lost": round(self.seconds_lost, 3)}
 
 
+def read_step(path):
+    """Of the last whole record of a metrics.jsonl; 0: there is none. The process that wrote it may have died within
+    its last line."""
+    try:
+        with open_text(path) as f:
+            whole = f.read().split("\n")[:-1]
+        return max([json.loads(line)["step"] for line in whole[-1:]], default=0)
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
+
+
 class Folder:
     """The results on worker 0's host, and which of them were there before the job."""
 
@@ -87,13 +98,8 @@ class Folder:
             yield os.path.basename(path), identity
 
     def read_step(self):
-        """Of the last record of metrics.jsonl, where it can be seen from here; else 0."""
-        try:
-            with open_text(os.path.join(self.out, "metrics.jsonl")) as f:
-                lines = f.read().splitlines()
-            return max([json.loads(line)["step"] for line in lines[-1:]], default=0)
-        except (OSError, ValueError, KeyError):
-            return 0
+        """Of the job, as far as its metrics.jsonl can be seen from here."""
+        return read_step(os.path.join(self.out, "metrics.jsonl"))
 
 
 class Restarts:

@@ -12,6 +12,7 @@ import time
 import unittest
 
 from jobs import BIN, Faults, nightly, wrapped_bin
+from psrunlib.restarts import read_step
 from restarting import SETTINGS, RestartTest
 
 JOBS = int(os.environ.get("PS_RESTART_JOBS", "1"))
@@ -161,6 +162,13 @@ fi''')
             self.assertIn(f"psrun: --restarts: no key says when to write checkpoints; {chosen}\n", text)
             commands = [line for line in text.splitlines() if "/ps-" in line]
             self.assertEqual(len(commands), text.count("--set checkpoint.minutes=5"))
+
+    def test_the_last_step_where_a_record_is_cut_short(self):
+        whole = '{"step": 40, "loss": 1.5}\n{"step": 41, "loss": 1.25}\n'
+        for text, step in ((whole, 41), (whole + '{"step": 42, "lo', 41), (whole + "\0\0\0", 41), (whole + '{"step": 42}', 41),
+                           ('{"step": 4', 0), ("", 0), ("[]\n", 0)):
+            self.assertEqual(read_step(self.file("metrics.jsonl", text)), step, text)
+        self.assertEqual(read_step(self.path("none.jsonl")), 0)
 
     def test_signals(self):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 75)):
