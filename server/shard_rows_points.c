@@ -78,9 +78,7 @@ ps_err ps_shard_rows_keep(ps_row_store *store, uint32_t shard, uint64_t step,
 static ps_err points_check_tables(const ps_row_manifest *m, const ps_row_store *like)
 {
     ps_row_spec *specs;
-    PS_TRY(ps_mem_zalloc(&specs, like->n, sizeof *specs, "embedding tables"));
-    for (uint32_t t = 0; t < like->n; t++)
-        specs[t] = like->tables[t].spec;
+    PS_TRY(ps_row_store_specs(like, &specs));
     const ps_err err = ps_row_manifest_check(m, specs, like->n);
     free(specs);
     return err;

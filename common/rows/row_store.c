@@ -47,14 +47,20 @@ ps_err ps_row_store_create(const ps_row_spec *specs, uint32_t n, uint32_t first,
     return err;
 }
 
+ps_err ps_row_store_specs(const ps_row_store *store, ps_row_spec **out)
+{
+    PS_TRY(ps_mem_zalloc(out, store->n, sizeof **out, "embedding tables"));
+    for (uint32_t t = 0; t < store->n; t++)
+        (*out)[t] = store->tables[t].spec;
+    return PS_OK;
+}
+
 ps_err ps_row_store_create_like(const ps_row_store *like, uint32_t first, uint32_t end,
                                 ps_row_store **out)
 {
     ps_row_spec *specs;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&specs, like->n, sizeof *specs, "embedding tables"));
-    for (uint32_t t = 0; t < like->n; t++)
-        specs[t] = like->tables[t].spec;
+    PS_TRY(ps_row_store_specs(like, &specs));
     const ps_err err = ps_row_store_create(specs, like->n, first, end, out);
     free(specs);
     return err;

@@ -36,7 +36,9 @@ typedef struct ps_row_store {
  * failure. NOMEM, IO. */
 ps_err ps_row_store_create(const ps_row_spec *specs, uint32_t n, uint32_t first,
                            uint32_t end, ps_row_store **out);
-/* The same of another one's tables, and other partitions. */
+/* What its tables are; *out (store->n) is owned by the caller (free()). NOMEM. */
+ps_err ps_row_store_specs(const ps_row_store *store, ps_row_spec **out);
+/* Empty tables like another one's, of other partitions. */
 ps_err ps_row_store_create_like(const ps_row_store *like, uint32_t first, uint32_t end,
                                 ps_row_store **out);
 void ps_row_store_destroy(ps_row_store **store); // of NULL: nothing
