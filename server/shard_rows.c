@@ -53,11 +53,12 @@ typedef struct rows_peer {
 
 /* A KEEP_ROWS or RETURN_ROWS that waits for the twin. */
 typedef struct rows_held {
-    rows_message m; // kind 0: none
+    rows_message m; // without its body; kind 0: none
     uint32_t rank;
-    bool fetches;   // the rows; else the twin is told a point, and the answer is:
-    uint8_t *bytes; // (n) owned
+    bool fetches;         // the rows; else the twin is told a point, and the answer is:
+    uint8_t *bytes;       // (n) owned
     uint64_t n;
+    ps_shard_return back; // if it fetches
 } rows_held;
 
 struct ps_shard_rows {
@@ -175,7 +176,7 @@ void ps_shard_rows_close(ps_shard *s)
     }
     for (uint32_t t = 0; r->steps && t < r->n; t++)
         ps_row_step_fini(&r->steps[t]);
-    rows_message_free(r, &r->held.m);
+    ps_shard_return_fini(&r->held.back);
     free(r->held.bytes);
     ps_twin_feed_destroy(&r->feed);
     ps_twin_keep_destroy(&r->keep, s);
@@ -569,45 +570,58 @@ static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message 
     return err;
 }
 
-static ps_err rows_return_from_files(ps_shard *s, uint32_t rank, const rows_message *m)
+static ps_err rows_return_from_files(ps_shard *s, uint32_t rank, const rows_message *m,
+                                     const ps_shard_return *back)
 {
     ps_shard_rows *r = s->rows;
     bool found;
-    const ps_err err = ps_shard_rows_return_from_files(
-        &r->store, s->index, s->o.plan->n_shards, m->body, m->bytes, &r->step, &found);
-    rows_use_store(r);
-    PS_TRY(err);
+    PS_TRY(ps_shard_rows_return_from_files(&r->store, s->index, s->o.plan->n_shards, back,
+                                           &r->step, &found));
     return rows_have_returned(s, rank, m, found);
 }
 
-/* Looks for the point in its own memory, then in its twin's, then in files. */
-static ps_err rows_return(ps_shard *s, uint32_t rank, rows_message *m)
+/* Looks for the point in its own memory, then in its twin's, then in files. Takes what is
+ * in *back. */
+static ps_err rows_look_for_point(ps_shard *s, uint32_t rank, const rows_message *m,
+                                  ps_shard_return *back)
 {
     ps_shard_rows *r = s->rows;
-    uint64_t point;
     bool found;
-    const ps_err err = ps_shard_rows_return(&r->store, &r->before, m->body, m->bytes,
-                                            &point, &r->step, &found);
+    const ps_err err =
+        ps_shard_rows_return(&r->store, &r->before, back->point, &r->step, &found);
     rows_use_store(r);
     PS_TRY(err);
     if (found) return rows_have_returned(s, rank, m, true);
-    if (!r->feed) return rows_return_from_files(s, rank, m);
-    r->held = (rows_held){.m = *m, .rank = rank, .fetches = true};
-    *m = (rows_message){0};
-    return ps_twin_feed_fetch(r->feed, s, r->store, point);
+    if (!r->feed) return rows_return_from_files(s, rank, m, back);
+    r->held =
+        (rows_held){.m = {.kind = m->kind, .number = m->number, .step = m->step},
+                    .rank = rank,
+                    .fetches = true,
+                    .back = *back};
+    back->manifest = (ps_row_manifest){0};
+    return ps_twin_feed_fetch(r->feed, s, r->store, back->point);
+}
+
+static ps_err rows_return(ps_shard *s, uint32_t rank, const rows_message *m)
+{
+    ps_shard_return back;
+    ps_err err = ps_shard_return_read(m->body, m->bytes, &back);
+    if (err == PS_OK) err = rows_look_for_point(s, rank, m, &back);
+    ps_shard_return_fini(&back);
+    return err;
 }
 
 /* The twin's rows at the point are here, or it has none. */
-static ps_err rows_have_fetched(ps_shard *s, uint32_t rank, const rows_message *m)
+static ps_err rows_have_fetched(ps_shard *s, const rows_held *held)
 {
     ps_shard_rows *r = s->rows;
     ps_row_store *fetched = ps_twin_feed_take_fetched(r->feed);
-    if (!fetched) return rows_return_from_files(s, rank, m);
+    if (!fetched) return rows_return_from_files(s, held->rank, &held->m, &held->back);
     ps_shard_rows_replace(&r->store, &fetched);
     r->step = r->store->points[0].step;
     PS_INFO("rows", "step=%" PRIu64 " from=\"memory of server %u\"", r->step,
             ps_twin_feed_server(r->feed));
-    return rows_have_returned(s, rank, m, true);
+    return rows_have_returned(s, held->rank, &held->m, true);
 }
 
 /* ---- the step ---- */
@@ -796,9 +810,9 @@ static ps_err rows_end_held(ps_shard *s)
     rows_held held = r->held;
     r->held = (rows_held){0};
     const ps_err err = held.fetches
-                           ? rows_have_fetched(s, held.rank, &held.m)
+                           ? rows_have_fetched(s, &held)
                            : rows_answer(s, held.rank, &held.m, held.bytes, held.n);
-    rows_message_free(r, &held.m);
+    ps_shard_return_fini(&held.back);
     free(held.bytes);
     return err;
 }

@@ -99,14 +99,21 @@ static ps_err points_read(const ps_row_store *like, const ps_row_manifest *m,
     return err;
 }
 
-static ps_err points_read_return(const void *body, uint64_t bytes, ps_rows_return *back,
-                                 char folder[PATH_MAX], ps_row_manifest *m)
+ps_err ps_shard_return_read(const void *body, uint64_t bytes, ps_shard_return *out)
 {
-    PS_TRY(ps_rows_return_read(body, bytes, back));
-    PS_TRY(points_take_path(back->folder, back->folder_bytes, folder));
-    if (ps_row_manifest_read(back->manifest, back->manifest_bytes, m) != PS_OK)
+    ps_rows_return back;
+    out->manifest = (ps_row_manifest){0};
+    PS_TRY(ps_rows_return_read(body, bytes, &back));
+    out->point = back.point;
+    PS_TRY(points_take_path(back.folder, back.folder_bytes, out->folder));
+    if (ps_row_manifest_read(back.manifest, back.manifest_bytes, &out->manifest) != PS_OK)
         return ps_err_prefix(PS_ERR_PROTOCOL, "RETURN_ROWS");
     return PS_OK;
+}
+
+void ps_shard_return_fini(ps_shard_return *back)
+{
+    ps_row_manifest_fini(&back->manifest);
 }
 
 void ps_shard_rows_replace(ps_row_store **now, ps_row_store **by)
@@ -116,42 +123,29 @@ void ps_shard_rows_replace(ps_row_store **now, ps_row_store **by)
     *by = NULL;
 }
 
-ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, const void *body,
-                            uint64_t bytes, uint64_t *point, uint64_t *step, bool *found)
+ps_err ps_shard_rows_return(ps_row_store **now, ps_row_store **before, uint64_t point,
+                            uint64_t *step, bool *found)
 {
-    ps_rows_return back;
-    ps_row_manifest m;
-    char folder[PATH_MAX];
-    PS_TRY(points_read_return(body, bytes, &back, folder, &m));
-    ps_row_manifest_fini(&m);
-    *point = back.point;
-    if (*before && ps_row_store_fits(*before, *now) &&
-        ps_row_store_has(*before, back.point))
+    if (*before && ps_row_store_fits(*before, *now) && ps_row_store_has(*before, point))
         ps_shard_rows_replace(now, before);
     ps_row_store_destroy(before);
-    *found = ps_row_store_has(*now, back.point);
+    *found = ps_row_store_has(*now, point);
     if (!*found) return PS_OK;
-    PS_TRY(ps_row_store_go_back(*now, back.point, step));
+    PS_TRY(ps_row_store_go_back(*now, point, step));
     PS_INFO("rows", "step=%" PRIu64 " from=memory", *step);
     return PS_OK;
 }
 
 ps_err ps_shard_rows_return_from_files(ps_row_store **now, uint32_t shard,
-                                       uint32_t n_shards, const void *body,
-                                       uint64_t bytes, uint64_t *step, bool *found)
+                                       uint32_t n_shards, const ps_shard_return *back,
+                                       uint64_t *step, bool *found)
 {
-    ps_rows_return back;
-    ps_row_manifest m;
-    char folder[PATH_MAX];
-    ps_row_store *read = NULL;
-    PS_TRY(points_read_return(body, bytes, &back, folder, &m));
-    *found = m.n_files > 0;
-    const ps_err err =
-        *found ? points_read(*now, &m, folder, shard, n_shards, &read) : PS_OK;
-    if (read) ps_shard_rows_replace(now, &read);
-    if (*found) *step = m.step;
-    if (err == PS_OK && *found)
-        PS_INFO("rows", "step=%" PRIu64 " from=%s", *step, folder);
-    ps_row_manifest_fini(&m);
-    return err;
+    ps_row_store *read;
+    *found = back->manifest.n_files > 0;
+    if (!*found) return PS_OK;
+    PS_TRY(points_read(*now, &back->manifest, back->folder, shard, n_shards, &read));
+    ps_shard_rows_replace(now, &read);
+    *step = back->manifest.step;
+    PS_INFO("rows", "step=%" PRIu64 " from=%s", *step, back->folder);
+    return PS_OK;
 }
