@@ -337,6 +337,7 @@ def supervise(job, screen, env, out, summary=True):
     supervisor = Supervisor(screen, launcher(job, env), out.logs, dead_after_s(job), again,
                             elastic.Elastic(job.fewest) if job.elastic else None, ends_s)
     supervisor.when_killed = "" if again else "with --restarts 3 it is started again"
+    supervisor.codes_tell = True
     supervisor.drops_logs = out.made and (out.fresh or out.resumes)
     code = supervisor.run(job.parts())
     out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs
@@ -378,7 +379,7 @@ def add_events(job, supervisor, code, started):
     if again and code == 1:
         again.say_in_vain()
     facts = supervisor.tally.facts(again)
-    told = {"signal": supervisor.signal.name} if supervisor.signal else {}
+    told = {"signal": supervisor.signal.name} if supervisor.signal and code != 0 else {}
     if code != 1 and (again or told or any(facts.values())):
         listed = {"restarts": [d.facts() for d in again.deaths]} if again else {}
         report.add_to_summary(job.out, {**listed, **told, "recovery": facts}, started)

@@ -62,6 +62,7 @@ class Supervisor:
         self.when_killed = ""  # what to do about a part that a signal has ended
         self.drops_logs = False  # whether the logs of a start that has failed may go
         self.needs_logs = True  # they hold more than psrun has said
+        self.codes_tell = False  # whether a worker that ends with 0 has done its work, also where it was told to end
         self.keeps = keeps  # whether servers stay for another attempt when a worker has failed (attempts.py)
         self.adopted = adopted  # of the attempt before: watched servers
         self.left_running = []  # servers for the next one
@@ -540,11 +541,17 @@ class Supervisor:
             self._say_why(failed)
             return 1
         ended = [w.code for w in self._ended_in_order()]
-        if not ended and not self.interrupts:
-            return 0  # also if a part was told when the job was done
+        if not ended and (not self.interrupts or self._work_is_done()):
+            return 0  # also if psrun or a part was told when the job was done
         if self.signal != signal.SIGINT and (RESUMABLE in ended or self._has_checkpoint()):
             return RESUMABLE
         return 128 + self.signal if self.signal else ended[0]
+
+    def _work_is_done(self):
+        """Whether all workers had done their work when psrun was told to end."""
+        workers = [w for w in self.watched if w.part.role == "worker" and not w.left]
+        told_at = math.inf if self.codes_tell or self.passed_on_at is None else self.passed_on_at
+        return bool(workers) and all(w.code == 0 and w.ended_at < told_at for w in workers)
 
     def _has_checkpoint(self):
         """Whether the job can go on, though its worker 0 was not there to say so."""

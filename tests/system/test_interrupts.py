@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, JobTest, Psrun, alive, children, environment, first, kill,
+from jobs import (DIGITS, LONG, NIGHTLY, PATIENCE_S, Faults, JobTest, Psrun, alive, children, environment, first, kill,
                   nightly, read_safetensors, read_until, sizes, wait_until, wrapped_bin)
 
 MODES = (("ps", 2, 2), ("allreduce", 0, 2), ("single", 0, 1))
@@ -34,10 +34,10 @@ class SlowEvaluation(JobTest):
 
 
 class Interrupts(SlowEvaluation):
-    def start(self, mode, servers, workers, *settings, out, config=DIGITS, argv=None, popen=Psrun):
+    def start(self, mode, servers, workers, *settings, out, config=DIGITS, argv=None, popen=Psrun, env=None):
         psrun = (subprocess.Popen if argv else popen)(
             (argv or self.psrun_argv)(*sizes(mode, servers, workers), config, *settings, out=out),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.addCleanup(kill, psrun)
         return psrun
 
@@ -109,6 +109,19 @@ class Interrupts(SlowEvaluation):
             self.wait_until_told(psrun)
             psrun.send_signal(signal.SIGTERM)
             self.assertIn("no weights were written", self.finish(psrun, code=128 + number))
+
+    def test_when_the_work_is_done(self):
+        """The workers have written all, and end: nothing was interrupted."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            faults = Faults(self.path(f"faults-{number.name}"), "worker/0@job.left:1:hold")
+            psrun = self.start("ps", 1, 2, "train.steps=5", out=number.name, env={**os.environ, **faults.env})
+            faults.wait_for("job.left", psrun)
+            psrun.send_signal(number)
+            self.wait_until_told(psrun)
+            faults.let_go("job.left")
+            self.assertRegex(self.finish(psrun, code=0), "(?m)^  test  +accuracy")
+            self.assertFalse(self.summary(number.name)["interrupted"])
+            self.assertNotIn("signal", self.summary(number.name))
 
     def test_nohup(self):
         psrun = subprocess.Popen(

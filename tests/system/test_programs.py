@@ -96,6 +96,11 @@ class Programs(JobTest):
         self.assertEqual(code, 1, text)
         self.assertIn("the disk is full", text.split("psrun: the job failed: ")[1])
 
+    def test_ctrl_c_and_a_program_that_ends_well(self):
+        """Nobody but the program knows whether it has done all its work."""
+        code, text = self.interrupt(sys.executable, "-c", WAIT + "os._exit(0)")
+        self.assertEqual(code, 130, text)
+
     def test_ctrl_c_and_the_first_that_ends_gives_no_reason(self):
         """The others end in their own time, and what they say counts."""
         code, text = self.interrupt(sys.executable, "-c", WAIT + "if os.environ['RANK'] == '1':\n        os._exit(1)\n"
