@@ -466,36 +466,48 @@ ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
     return bind_backward_weights(c, memory, p);
 }
 
-/* bordered: x's shape and layout, except that h and w are larger by an even number. y
- * (bordered) becomes x in a border of zeros. */
-static void conv_add_border(const ps_cpu_shape *shape, const float *x,
-                            const ps_cpu_shape *bordered, float *y)
+/* Elements of x, and of the same in a border of zeros: of its shape and layout, except
+ * that h and w are larger by an even number. */
+typedef struct conv_border {
+    int64_t row, pitch; // a row of x; a row with its border
+    int64_t top, left;  // before x
+    int64_t plane;      // with its border
+    int64_t outer;      // planes
+} conv_border;
+
+static conv_border conv_border_of(const ps_cpu_conv *c)
 {
-    const int64_t row = shape->w * shape->lanes, pitch = bordered->w * shape->lanes;
-    const int64_t top = (bordered->h - shape->h) / 2 * pitch, left = (pitch - row) / 2;
-    const int64_t plane = bordered->h * pitch, outer = ps_cpu_shape_outer(shape);
-    for (int64_t o = 0; o < outer; o++, y += plane) {
-        memset(y, 0, sizeof *y * (size_t)top);
-        for (int64_t h = 0; h < shape->h; h++, x += row) {
-            float *to = y + top + h * pitch;
-            memset(to, 0, sizeof *to * (size_t)left);
-            memcpy(to + left, x, sizeof *to * (size_t)row);
-            memset(to + left + row, 0, sizeof *to * (size_t)left);
+    const ps_cpu_shape *x = &c->in, *y = &c->bordered;
+    const int64_t row = x->w * x->lanes, pitch = y->w * x->lanes;
+    return (conv_border){.row = row,
+                         .pitch = pitch,
+                         .top = (y->h - x->h) / 2 * pitch,
+                         .left = (pitch - row) / 2,
+                         .plane = y->h * pitch,
+                         .outer = ps_cpu_shape_outer(x)};
+}
+
+static void conv_add_border(const ps_cpu_conv *c, const float *x, float *y)
+{
+    const conv_border b = conv_border_of(c);
+    for (int64_t o = 0; o < b.outer; o++, y += b.plane) {
+        memset(y, 0, sizeof *y * (size_t)b.top);
+        for (int64_t h = 0; h < c->in.h; h++, x += b.row) {
+            float *to = y + b.top + h * b.pitch;
+            memset(to, 0, sizeof *to * (size_t)b.left);
+            memcpy(to + b.left, x, sizeof *to * (size_t)b.row);
+            memset(to + b.left + b.row, 0, sizeof *to * (size_t)b.left);
         }
-        memset(y + plane - top, 0, sizeof *y * (size_t)top);
+        memset(y + b.plane - b.top, 0, sizeof *y * (size_t)b.top);
     }
 }
 
-/* The reverse: x becomes y without its border. */
-static void conv_remove_border(const ps_cpu_shape *bordered, const float *y,
-                               const ps_cpu_shape *shape, float *x)
+static void conv_remove_border(const ps_cpu_conv *c, const float *y, float *x)
 {
-    const int64_t row = shape->w * shape->lanes, pitch = bordered->w * shape->lanes;
-    const int64_t top = (bordered->h - shape->h) / 2 * pitch, left = (pitch - row) / 2;
-    const int64_t plane = bordered->h * pitch, outer = ps_cpu_shape_outer(shape);
-    for (int64_t o = 0; o < outer; o++, y += plane) {
-        for (int64_t h = 0; h < shape->h; h++, x += row)
-            memcpy(x, y + top + h * pitch + left, sizeof *x * (size_t)row);
+    const conv_border b = conv_border_of(c);
+    for (int64_t o = 0; o < b.outer; o++, y += b.plane) {
+        for (int64_t h = 0; h < c->in.h; h++, x += b.row)
+            memcpy(x, y + b.top + h * b.pitch + b.left, sizeof *x * (size_t)b.row);
     }
 }
 
@@ -507,7 +519,7 @@ ps_err ps_cpu_conv_forward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x)
     if (c->products == PS_CPU_ALL_PRODUCTS)
         ps_cpu_windows_gather(&c->windows, ps_cpu_factor_bytes(c->factors), x, c->rows);
     else if (c->bordered_x)
-        conv_add_border(&c->in, x, &c->bordered, c->bordered_x);
+        conv_add_border(c, x, c->bordered_x);
     else
         PS_TRY(ps_cpu_op_rebind(&c->forward, who, DNNL_ARG_SRC, x));
     return ps_cpu_op_run(&c->forward, who, stream);
@@ -574,7 +586,7 @@ ps_err ps_cpu_conv_backward(ps_cpu_conv *c, dnnl_stream_t stream, const void *x,
     }
     PS_TRY(ps_cpu_op_run(&c->order_weights_back, who, stream));
     PS_TRY(ps_cpu_op_run(&c->backward_data, who, stream));
-    if (c->bordered_dx) conv_remove_border(&c->bordered, c->bordered_dx, &c->in, c->dx);
+    if (c->bordered_dx) conv_remove_border(c, c->bordered_dx, c->dx);
     if (c->rows_dx) ps_cpu_windows_sum(&c->windows, c->rows_dx, c->dx);
     return PS_OK;
 }
