@@ -259,17 +259,6 @@ static ps_err session_open_stream(ps_session *s, ps_device *device)
     return device->ops->stream_create(device, &options, &s->stream);
 }
 
-/* train.device auto may have found a GPU. */
-static ps_err session_check_levels(const ps_session *s, const ps_device *device)
-{
-    if (!ps_config_two_levels(s->o.config) || !device || !device->ops->stream_create)
-        return PS_OK;
-    return ps_err_set(
-        PS_ERR_UNSUPPORTED,
-        "exchange.levels 2 does not work on GPUs yet: take train.device cpu, "
-        "or exchange.levels 1");
-}
-
 static ps_err session_make_exchange(ps_session *s)
 {
     s->exchange_options.buffers = s->buffers;
@@ -280,7 +269,6 @@ static ps_err session_make_exchange(ps_session *s)
 static ps_err session_start(ps_session *s, ps_device *device,
                             const ps_exchange_state *state)
 {
-    PS_TRY(session_check_levels(s, device));
     PS_TRY(session_open_stream(s, device));
     PS_TRY(session_make_exchange(s));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));

@@ -241,8 +241,6 @@ static ps_err check_level_keys(const ps_config *cfg)
          "has to be 0: only --resume goes on after a failure"},
         {cfg->exchange.shm == PS_SWITCH_OFF, "exchange.shm",
          "has to be auto or on: a host is summed in shared memory"},
-        {cfg->train.device.kind == PS_DEVICE_CUDA, "train.device",
-         "has to be cpu: gradients on GPUs are not summed on their host yet"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (ps_config_two_levels(cfg) && cases[i].wrong)

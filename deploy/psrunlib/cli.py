@@ -328,6 +328,13 @@ def run(job, verbose, summary=True):
         return supervise(job, screen, env, out, summary)
 
 
+def after_death(job):
+    """What to do about a part that a signal has ended."""
+    if job.facts["exchange.levels"] == 2:  # which refuses --restarts
+        return "with checkpoint.every=N, --resume goes on from the last checkpoint"
+    return "with --restarts 3 it is started again"
+
+
 def supervise(job, screen, env, out, summary=True):
     started = time.time()
     if job.program:
@@ -336,7 +343,7 @@ def supervise(job, screen, env, out, summary=True):
     ends_s = (job.facts["train.file_timeout_ms"] + job.facts["net.step_timeout_ms"]) / 1000
     supervisor = Supervisor(screen, launcher(job, env), out.logs, dead_after_s(job), again,
                             elastic.Elastic(job.fewest) if job.elastic else None, ends_s)
-    supervisor.when_killed = "" if again else "with --restarts 3 it is started again"
+    supervisor.when_killed = "" if again else after_death(job)
     supervisor.codes_tell = True
     supervisor.drops_logs = out.made and (out.fresh or out.resumes)
     code = supervisor.run(job.parts())

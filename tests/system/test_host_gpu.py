@@ -99,6 +99,55 @@ class HostGpu(JobTest):
         self.assertEqual(self.weights("part"), whole)
         self.assertEqual(self.summary("part")["test_loss"], self.summary("whole")["test_loss"])
 
+    def on_hosts(self, hosts):
+        """Worker r of every job that follows is on the host with the name hosts[r]."""
+        worker = Path(self.path("bin", "ps-worker"))
+        worker.unlink()
+        worker.write_text(f'#!/bin/sh\nexec {BIN.resolve()}/ps-worker-host-gpu "$@" '
+                          f'--set net.host=$(echo {hosts} | cut -c$((RANK + 1)))\n', encoding="utf-8")
+        worker.chmod(0o755)
+
+    def two_levels(self, out, hosts, servers, *settings, eager=0):
+        self.on_hosts(hosts)
+        return self.run_job(out, ["-m", "ps", "-s", servers, "-w", len(hosts)], "exchange.levels=2", *settings,
+                            eager=eager)
+
+    def test_two_levels_have_the_bits_of_their_order(self):
+        self.on_hosts("aab")
+        flat = self.run_job("flat", ["-m", "ps", "-s", 1, "-w", 3])
+        for i, hosts in enumerate(("aab", "aaa", "abc")):  # (r0 + r1) + r2 each
+            self.assertEqual(self.two_levels(f"flat-{hosts}", hosts, 1 + i % 2, eager=6 * (i % 2)), flat, hosts)
+        by_host = self.two_levels("by-host", "aabb", 1)
+        for i, keys in enumerate((["exchange.chunk=16KiB"], ["server.shards=2"], ["train.graphs=false"])):
+            self.assertEqual(self.two_levels(f"by-host-{i}", "aabb", 1 + i % 2, *keys, eager=(6, 1, 0)[i]), by_host, keys)
+        self.assertNotEqual(self.two_levels("mixed", "abab", 1), by_host)
+        ways = [read_safetensors(self.path(out, "model.safetensors"))[0] for out in ("by-host", "mixed")]
+        for name, (kind, _, values) in ways[0].items():
+            worst = max(abs(a - b) for a, b in zip(values, ways[1][name][2]))
+            self.assertLessEqual(worst, 0 if kind == "I64" else 1e-4, name)
+
+    def test_two_levels_with_what_a_job_may_have(self):
+        for i, keys in enumerate((["exchange.codec=int8"], ["optimizer.clip_norm=0.5", "train.accumulate=2"],
+                                  ["loss_scale.use=on", "train.precision=fp16"])):
+            first = self.two_levels(f"{i}", "aabb", 1, *keys)
+            self.assertEqual(self.two_levels(f"{i}-again", "aabb", 2, *keys, eager=6), first, keys)
+
+    def test_a_death_ends_a_job_with_two_levels_and_it_is_resumed(self):
+        job = ["checkpoint.every=4", "exchange.codec=onebit", "exchange.codec_warmup=2", "exchange.codec_cooldown=2"]
+        whole = self.two_levels("whole", "aab", 1, *job)
+        mode = ["--build-dir", self.folder, "-m", "ps", "-s", 1, "-w", 3, self.config, "exchange.levels=2", *job]
+        for name, point in (("worker 0", "step.begun"), ("worker 1", "step.begun"), ("server 0", "chunk.stepped")):
+            out = name.replace(" ", "-")
+            self.psrun(*mode, "train.stop_after=4", out=out, code=75)
+            faults = Faults(self.path(f"faults-{out}"), f"{name.replace(' ', '/')}@{point}:2:kill")
+            resume = [*mode, "--resume", self.path(out)]
+            with mock.patch.dict(os.environ, faults.env):
+                said = self.psrun(*resume, out=out, code=1)
+            self.assertIn(f"the job failed: {name} was ended by SIGKILL", said)
+            self.assertIn("--resume goes on from the last checkpoint", said)
+            self.assertIn("resume step=4 ", self.psrun(*resume, out=out))
+            self.assertEqual(self.weights(out), whole, name)
+
     def test_pictures_are_normalised_there_as_on_the_host(self):
         """The same pictures as bytes and, scaled, as float32."""
         pixels = [(i * i + i // 7) % 256 for i in range(60 * 2 * 8 * 8)]

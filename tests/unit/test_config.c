@@ -529,7 +529,6 @@ TEST(two_levels_are_checked)
         {"exchange.name=allreduce", "ps"}, {"sync.policy=asp", "bsp"},
         {"sync.policy=local", "bsp"},      {"job.workers=2..3", "one number"},
         {"recovery.rejoins=3", "0"},       {"exchange.shm=off", "auto"},
-        {"train.device=cuda", "cpu"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char want[128];
