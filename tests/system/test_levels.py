@@ -2,6 +2,7 @@
 
 Hosts are emulated: by net.host, which divides this machine, or by network namespaces.
 """
+import json
 import os
 import random
 import shutil
@@ -66,6 +67,19 @@ class Bits(LevelsTest):
             wrapped_bin(os.path.join(build, "bin"), "ps-worker",
                         f'set -- "$@" --set net.host=$(echo {hosts} | cut -c$((RANK + 1)))')
         return self.psrun("--build-dir", build, "-s", 1, "-w", len(hosts), *args, out=out, code=code)
+
+    def test_every_worker_of_a_host_adds_a_part(self):
+        self.psrun_on("aab", DIGITS, *JOB, "exchange.chunk=16KiB", "train.trace=true", "trace.steps=3", "train.steps=5")
+        events = json.loads(self.text_of("out", "trace.json"))["traceEvents"]
+        names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        added = {name: set() for name in names.values()}
+        for event in events:
+            if event["name"] == ("apply" if names.get(event["pid"]) == "server 0" else "sum"):
+                added[names[event["pid"]]].add(event["args"]["chunk"])
+        self.assertEqual(added["worker 0"] & added["worker 1"], set())
+        self.assertEqual(added["worker 0"] | added["worker 1"], added["server 0"])
+        self.assertGreater(len(added["worker 1"]), 2)
+        self.assertEqual(added["worker 2"], set())  # alone on its host
 
     def test_resuming(self):
         job = [DIGITS, *JOB, "checkpoint.every=2", "exchange.codec=topk", "exchange.codec_warmup=1",

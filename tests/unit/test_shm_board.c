@@ -40,7 +40,7 @@ static void *rank_main(void *arg)
             const int peer = (rank + k) % N_RANKS;
             int patience = 1000;
             failures +=
-                ps_shm_board_wait(boards[rank], peer, &boards[peer]->rounds, round,
+                ps_shm_board_wait(&boards[rank]->bell, peer, &boards[peer]->rounds, round,
                                   spin_ns, until_asked, &patience) != PS_OK;
             // no rank is more than a round ahead of those that it waits for
             failures += atomic_load(&boards[peer]->rounds) > round + 1;
@@ -69,7 +69,7 @@ TEST_WITH(test_ranks_keep_in_step, make_boards, free_boards)
 TEST_WITH(test_the_check_ends_a_wait, make_boards, free_boards)
 {
     int patience = 2;
-    assert_int_equal(ps_shm_board_wait(boards[0], 1, &boards[1]->shared[3], 1, 0,
+    assert_int_equal(ps_shm_board_wait(&boards[0]->bell, 1, &boards[1]->shared[3], 1, 0,
                                        until_asked, &patience),
                      PS_ERR_TIMEOUT);
     assert_int_equal(patience, 0);
@@ -80,8 +80,8 @@ TEST_WITH(test_what_is_there_is_not_waited_for, make_boards, free_boards)
 {
     int patience = 1;
     ps_shm_board_post(boards, N_RANKS, 1, &boards[1]->shared[3]);
-    assert_ok(ps_shm_board_wait(boards[0], 1, &boards[1]->shared[3], 1, 0, until_asked,
-                                &patience));
+    assert_ok(ps_shm_board_wait(&boards[0]->bell, 1, &boards[1]->shared[3], 1, 0,
+                                until_asked, &patience));
     assert_int_equal(patience, 1);
 }
 
@@ -91,5 +91,10 @@ TEST_WITH(test_only_who_is_waited_for_rings, make_boards, free_boards)
     ps_shm_board_post(boards, N_RANKS, 2, &boards[2]->offered);
     assert_int_equal(ps_bell_sequence(&boards[0]->bell), 0);
     ps_shm_board_post(boards, N_RANKS, 1, &boards[1]->offered);
+    assert_int_equal(ps_bell_sequence(&boards[0]->bell), 1);
+    assert_int_equal(ps_bell_sequence(&boards[0]->beside), 0);
+    atomic_store(&boards[0]->beside.wanted, 2 + 1);
+    ps_shm_board_post(boards, N_RANKS, 2, &boards[2]->offered);
+    assert_int_equal(ps_bell_sequence(&boards[0]->beside), 1);
     assert_int_equal(ps_bell_sequence(&boards[0]->bell), 1);
 }

@@ -22,6 +22,7 @@ typedef struct ps_shm_board { // all zero at the start
     /* The rank sleeps; the one it waits for rings it. `wanted` of the bell is that rank
      * + 1, 0: it is awake. */
     ps_bell bell;
+    ps_bell beside; // of a second thread of the rank that waits (two_levels.h)
     _Alignas(64) _Atomic uint64_t offered; // buckets whose gradients are final
     _Alignas(64) _Atomic uint64_t rounds;  // pieces that it has put
     _Alignas(64) uint8_t pieces[2][PS_SHM_BOARD_PIECE]; // in turn
@@ -40,9 +41,10 @@ void ps_shm_board_post(ps_shm_board *const *boards, int n, int rank,
 /* Asked now and then while a wait goes on; an error ends it. */
 typedef ps_err ps_shm_board_check(void *ctx);
 
-/* Blocks the rank until a count of a peer's board has reached the target. spin_ns: how
- * long it looks before it sleeps. Only the check ends a wait that takes too long. */
-ps_err ps_shm_board_wait(ps_shm_board *own, int peer, const _Atomic uint64_t *count,
+/* Blocks the thread until a count of a peer's board has reached the target. bell: of the
+ * own board, for that thread alone. spin_ns: how long it looks before it sleeps. Only the
+ * check ends a wait that takes too long. */
+ps_err ps_shm_board_wait(ps_bell *bell, int peer, const _Atomic uint64_t *count,
                          uint64_t target, uint64_t spin_ns, ps_shm_board_check *check,
                          void *ctx);
 

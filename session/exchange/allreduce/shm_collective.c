@@ -65,7 +65,7 @@ static ps_err shm_collective_wait_for(shm_collective *c, int peer,
     c->deadline = ps_deadline_in_ms(c->at.settings.step_timeout_ms);
     c->peer = peer;
     c->what = what;
-    return ps_shm_board_wait(c->boards[c->rank], peer, count, target, c->spin_ns,
+    return ps_shm_board_wait(&c->boards[c->rank]->bell, peer, count, target, c->spin_ns,
                              shm_collective_check, c);
 }
 

@@ -137,7 +137,7 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
                                    : "the arenas could not be mapped (the log says why)");
 }
 
-const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank)
+float *ps_shm_peers_grads(const ps_shm_peers *p, int rank)
 {
     return ps_shm_door_grads(p->door, (uint32_t)rank);
 }

@@ -21,7 +21,7 @@ ps_err ps_shm_peers_open_host(const ps_exchange_options *options, uint64_t board
                               ps_shm_peers **out);
 /* Another worker's arenas; borrowed until the close. The callers agree on who may use
  * which range when. */
-const float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);
+float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);
 const float *ps_shm_peers_params(const ps_shm_peers *p, int rank);
 /* The board of a worker, or the own one: zeroed at the start. Borrowed until the close.
  */

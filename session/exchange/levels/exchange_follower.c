@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "buffer_sync.h"
+#include "levels_sums.h"
 #include "shm_peers.h"
 #include "trace.h"
 
@@ -12,6 +13,7 @@ typedef struct exchange_follower {
     ps_exchange base;
     ps_exchange_options o;
     ps_levels *levels;
+    ps_levels_sums *sums;
     ps_ready_ranges ready; // this step's gradients, by chunk
     uint32_t *batch;       // scratch: chunks
     uint64_t *copied;      // (n_chunks) versions that were copied
@@ -31,6 +33,7 @@ static exchange_follower *follower_self(ps_exchange *x)
 static void follower_destroy(ps_exchange **x)
 {
     exchange_follower *e = follower_self(*x);
+    ps_levels_sums_destroy(&e->sums);
     ps_levels_close(&e->levels);
     ps_ready_ranges_fini(&e->ready);
     free(e->batch);
@@ -44,7 +47,8 @@ static ps_err follower_prepare(exchange_follower *e)
     const size_t n = e->o.plan->n_chunks;
     PS_TRY(ps_mem_zalloc(&e->batch, n, sizeof *e->batch, "chunk map"));
     PS_TRY(ps_mem_zalloc(&e->copied, n, sizeof *e->copied, "chunk map"));
-    return ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan);
+    PS_TRY(ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan));
+    return ps_levels_sums_create(e->levels, &(ps_levels_sums_hooks){0}, &e->sums);
 }
 
 ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
@@ -71,6 +75,11 @@ ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
 
 /* --- weights ------------------------------------------------------------------------ */
 
+static ps_err follower_check_sums(const void *ctx)
+{
+    return ps_levels_sums_check(((const exchange_follower *)ctx)->sums);
+}
+
 /* The leader waits for servers, and says so first when these are late. */
 static ps_err await_leader(exchange_follower *e, const _Atomic uint64_t *count,
                            uint64_t target)
@@ -78,7 +87,9 @@ static ps_err await_leader(exchange_follower *e, const _Atomic uint64_t *count,
     const uint64_t timeout_ms = e->o.settings.step_timeout_ms;
     ps_levels_wait w = {.levels = e->levels,
                         .timeout_ms = timeout_ms + timeout_ms / 4,
-                        .what = "weights"};
+                        .what = "weights",
+                        .also = follower_check_sums,
+                        .ctx = e};
     return ps_levels_await(&w, count, target);
 }
 
@@ -100,7 +111,8 @@ static ps_err follower_fetch(exchange_follower *e, uint32_t chunk, int64_t versi
 {
     if (follower_has(e, chunk, version)) return PS_OK;
     const uint64_t target = (uint64_t)(version - (int64_t)e->o.first_step) + 1;
-    PS_TRY(await_leader(e, &e->levels->boards[0]->shared[chunk], target));
+    PS_TRY(
+        await_leader(e, ps_levels_count(e->levels, 0, PS_LEVELS_WEIGHTS, chunk), target));
     follower_copy(e, chunk);
     e->copied[chunk] = target;
     return PS_OK;
@@ -154,7 +166,8 @@ static ps_err follower_params_ready(ps_exchange *x, uint64_t begin, uint64_t end
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
     *ready = true;
     for (uint32_t c = first; c <= last; c++)
-        *ready = *ready && atomic_load(&e->levels->boards[0]->shared[c]) >= n;
+        *ready = *ready &&
+                 atomic_load(ps_levels_count(e->levels, 0, PS_LEVELS_WEIGHTS, c)) >= n;
     return PS_OK;
 }
 
@@ -206,9 +219,9 @@ static ps_err follower_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t chunk = e->batch[i];
         PS_TRY(follower_fetch(e, chunk, (int64_t)e->step));
-        ps_levels_post(e->levels, &e->levels->boards[e->levels->own]->shared[chunk]);
         e->shm_sent += e->o.plan->chunks[chunk].count * sizeof(float);
     }
+    ps_levels_sums_give(e->sums, e->batch, n);
     return PS_OK;
 }
 

@@ -1,6 +1,6 @@
-/* The exchange of a worker whose host another one leads (two_levels.h): it gives its
- * gradients to the leader and copies the new weights from there. It talks with no server.
- */
+/* The exchange of a worker whose host another one leads (two_levels.h): its gradients are
+ * added to the others', and the new weights are copied from the leader's arena. It talks
+ * with no server. */
 #ifndef PS_EXCHANGE_FOLLOWER_H
 #define PS_EXCHANGE_FOLLOWER_H
 

@@ -50,7 +50,8 @@ ps_err ps_levels_open(const ps_exchange_options *options, ps_levels **out)
     *out = NULL;
     log_order(options);
     PS_TRY(ps_shm_peers_open_host(
-        options, ps_shm_board_bytes((int)options->plan->n_chunks), &peers));
+        options, ps_shm_board_bytes(PS_LEVELS_KINDS * (int)options->plan->n_chunks),
+        &peers));
     if (!peers) return PS_OK;
     ps_levels *l;
     ps_err err = ps_mem_zalloc(&l, 1, sizeof *l, "the host's workers");
@@ -116,6 +117,7 @@ ps_err ps_levels_await(ps_levels_wait *w, const _Atomic uint64_t *count, uint64_
     ps_levels *l = w->levels;
     if (atomic_load(count) >= target) return PS_OK;
     note_progress(w);
-    return ps_shm_board_wait(l->boards[l->own], w->place, count, target, l->spin_ns,
-                             two_levels_check, w);
+    ps_shm_board *own = l->boards[l->own];
+    return ps_shm_board_wait(w->beside ? &own->beside : &own->bell, w->place, count,
+                             target, l->spin_ns, two_levels_check, w);
 }

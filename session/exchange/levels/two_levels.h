@@ -10,12 +10,19 @@
  * So with hosts {0, 1} and {2, 3} a sum is (r0 + r1) + (r2 + r3): the same in every run,
  * with any servers, shards and chunks, but not ((r0 + r1) + r2) + r3.
  *
- * On its board (shm_board.h) a worker counts:
+ * The workers of a host share the work of adding: chunk c is added up by the worker at
+ * place c % n, straight into the leader's arena (levels_sums.h).
  *
- *   shared[chunk]  leader: versions of the chunk since the first weights, these included.
- *                  Others: gradients of the chunk.
- *   rounds         leader: how often the exact weights have taken the arena's place
- *   offered        anything at all: while it rises, nobody's wait is too long
+ * On its board (shm_board.h) a worker counts, in `shared` (ps_levels_count):
+ *
+ *   WEIGHTS    of a chunk, leader: its versions since the first weights, these included
+ *   GRADIENTS  its own of a chunk
+ *   SUMS       of a chunk, who adds it up: those that are in the leader's arena
+ *
+ * and besides
+ *
+ *   rounds     leader: how often the exact weights have taken the arena's place
+ *   offered    anything at all: while it rises, nobody's wait is too long
  *
  * A leader has the next version of a chunk only after everybody's gradient of it, and
  * that is given after the present version was copied. So nobody writes what another still
@@ -49,6 +56,25 @@ static inline bool ps_levels_leads(const ps_levels *l)
 {
     return l->own == 0;
 }
+/* The place of the worker that adds the chunk up. */
+static inline int ps_levels_adder(const ps_levels *l, uint32_t chunk)
+{
+    return (int)(chunk % (uint32_t)l->n);
+}
+
+typedef enum ps_levels_kind {
+    PS_LEVELS_WEIGHTS,
+    PS_LEVELS_GRADIENTS,
+    PS_LEVELS_SUMS,
+    PS_LEVELS_KINDS
+} ps_levels_kind;
+
+/* The count of that kind and chunk on the board of the worker at a place. */
+static inline _Atomic uint64_t *ps_levels_count(const ps_levels *l, int place,
+                                                ps_levels_kind kind, uint32_t chunk)
+{
+    return &l->boards[place]->shared[(uint64_t)kind * l->o.plan->n_chunks + chunk];
+}
 
 /* Whose step it is for this worker. Before its gradients are counted. */
 static inline void ps_levels_set_step_of(ps_levels *l, uint64_t step, uint32_t step_of)
@@ -67,6 +93,7 @@ void ps_levels_post(ps_levels *l, _Atomic uint64_t *count);
 /* A wait of one thread. */
 typedef struct ps_levels_wait {
     ps_levels *levels;
+    bool beside;                     // the thread that adds up waits, not the main one
     int place;                       // of whom is waited for
     uint64_t timeout_ms;             // without any progress of that worker; 0: none
     const char *what;                // "gradients"

@@ -1,0 +1,272 @@
+#include "levels_sums.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "finite.h"
+#include "ordered_sum.h"
+#include "shm_peers.h"
+#include "thread.h"
+#include "trace.h"
+
+enum { BLOCK = 2048 }; // elements, which stay in the first cache
+
+struct ps_levels_sums {
+    ps_levels *levels;
+    ps_levels_sums_hooks hooks;
+    pthread_t thread;
+    bool running;
+    uint32_t *order;        // (n_chunks) of the step: chunks as they became final here
+    uint64_t n_given;       // ever; the main thread's
+    _Atomic uint64_t given; // the same, for the thread
+    _Atomic int awaits;     // 1 + the place of the worker that is waited for; 0: none
+    atomic_bool awaits_sum; // not its gradients
+    const float **from;     // (workers of the host) their gradient arenas
+    float *sums;            // the leader's, where sums go
+    atomic_bool ended;
+    ps_err_saved failure;
+    atomic_bool failed; // set when failure is written
+};
+
+/* --- waiting ----------------------------------------------------------------------- */
+
+static ps_err host_sums_ended(const void *ctx)
+{
+    const ps_levels_sums *s = ctx;
+    return atomic_load(&s->ended) ? ps_err_set(PS_ERR_NET, "the exchange was ended")
+                                  : PS_OK;
+}
+
+static ps_err host_sums_await_own(ps_levels_sums *s, uint64_t n)
+{
+    ps_levels_wait w = {.levels = s->levels,
+                        .beside = true,
+                        .place = s->levels->own,
+                        .also = host_sums_ended,
+                        .ctx = s};
+    return ps_levels_await(&w, &s->given, n);
+}
+
+static ps_levels_wait host_sums_wait_for(const ps_levels_sums *s, int place, bool sum)
+{
+    return (ps_levels_wait){.levels = s->levels,
+                            .beside = true,
+                            .place = place,
+                            .timeout_ms = s->levels->o.settings.step_timeout_ms,
+                            .what = sum ? "sums" : "gradients",
+                            .also = host_sums_ended,
+                            .ctx = s};
+}
+
+static ps_err host_sums_await(ps_levels_sums *s, int place, ps_levels_kind kind,
+                              uint32_t chunk, uint64_t step)
+{
+    const ps_levels *l = s->levels;
+    const bool sum = kind == PS_LEVELS_SUMS;
+    ps_levels_wait w = host_sums_wait_for(s, place, sum);
+    atomic_store(&s->awaits_sum, sum);
+    atomic_store(&s->awaits, place + 1);
+    PS_TRY(ps_levels_await(&w, ps_levels_count(l, place, kind, chunk),
+                           step - l->o.first_step + 1));
+    atomic_store(&s->awaits, 0);
+    return PS_OK;
+}
+
+/* Whether the worker at that place makes the leader's optimizer's step. */
+static ps_err host_sums_check_step_of(const ps_levels_sums *s, int place, uint64_t step)
+{
+    const ps_levels *l = s->levels;
+    const uint32_t ranks[] = {(uint32_t)l->ranks[0], (uint32_t)l->ranks[place]};
+    const uint32_t steps_of[] = {ps_levels_step_of(l, 0, step),
+                                 ps_levels_step_of(l, place, step)};
+    if (steps_of[0] == steps_of[1]) return PS_OK;
+    return ps_step_of_differs(PS_ERR_PEER, l->o.table, step, ranks, steps_of);
+}
+
+/* The own one is here already. */
+static ps_err host_sums_await_gradients(ps_levels_sums *s, uint32_t chunk, uint64_t step)
+{
+    for (int i = 0; i < s->levels->n; i++) {
+        if (i != s->levels->own)
+            PS_TRY(host_sums_await(s, i, PS_LEVELS_GRADIENTS, chunk, step));
+        PS_TRY(host_sums_check_step_of(s, i, step));
+    }
+    return PS_OK;
+}
+
+/* --- adding ------------------------------------------------------------------------ */
+
+/* The worker whose elements [begin, end) of a tensor are not finite, or their sum. */
+static ps_err bad_worker(const ps_levels_sums *s, const ps_tensor *t, uint64_t begin,
+                         uint64_t end, uint64_t step)
+{
+    for (int i = 0; i < s->levels->n; i++)
+        if (!ps_finite_all(s->from[i] + begin, end - begin))
+            return ps_step_rule_not_finite(s->levels->ranks[i], t->name, step);
+    return ps_step_rule_not_finite(PS_STEP_RULE_OVERFLOW, t->name, step);
+}
+
+/* Refuses a sum of elements [begin, end) of the arena that is not finite. A gap between
+ * tensors does not count. */
+static ps_err check_sum(const ps_levels_sums *s, const ps_chunk *c, const float *sum,
+                        uint64_t begin, uint64_t end, uint64_t step)
+{
+    const ps_exchange_options *o = &s->levels->o;
+    if (!o->rule->refuses || ps_finite_all(sum, end - begin)) return PS_OK;
+    for (int i = c->first_tensor; i <= c->last_tensor; i++) {
+        const ps_tensor *t = &o->table->tensors[i];
+        const uint64_t last = t->offset + t->count;
+        const uint64_t from = t->offset > begin ? t->offset : begin;
+        const uint64_t to = last < end ? last : end;
+        if (from < to && !ps_finite_all(sum + (from - begin), to - from))
+            return bad_worker(s, t, from, to, step);
+    }
+    return PS_OK;
+}
+
+/* In the leader's arena the chunk becomes the host's sum. */
+static ps_err host_sums_add(const ps_levels_sums *s, const ps_chunk *c, uint64_t step)
+{
+    const uint64_t last = c->offset + c->count;
+    float block[BLOCK];
+    for (uint64_t at = c->offset; at < last; at += BLOCK) {
+        const uint64_t n = last - at < BLOCK ? last - at : BLOCK;
+        ps_ordered_sum(block, s->from, s->levels->n, at, n);
+        PS_TRY(check_sum(s, c, block, at, at + n, step));
+        memcpy(s->sums + at, block, n * sizeof *block);
+    }
+    return PS_OK;
+}
+
+/* A chunk that is this worker's to add. */
+static ps_err host_sums_make(ps_levels_sums *s, uint32_t chunk, uint64_t step)
+{
+    ps_levels *l = s->levels;
+    const ps_chunk *c = &l->o.plan->chunks[chunk];
+    PS_TRY(host_sums_await_gradients(s, chunk, step));
+    const uint64_t begin_ns = ps_trace_now();
+    if (!ps_chunk_is_idle(c, l->o.table, ps_levels_step_of(l, 0, step)))
+        PS_TRY(host_sums_add(s, c, step));
+    ps_trace_add_chunk(PS_TRACE_SUM, begin_ns, step, chunk, PS_TRACE_NONE);
+    ps_levels_post(l, ps_levels_count(l, l->own, PS_LEVELS_SUMS, chunk));
+    return PS_OK;
+}
+
+/* A chunk that another worker adds. Who has no gradient is named before who has no sum.
+ */
+static ps_err host_sums_take(ps_levels_sums *s, uint32_t chunk, uint64_t step)
+{
+    PS_TRY(host_sums_await_gradients(s, chunk, step));
+    return host_sums_await(s, ps_levels_adder(s->levels, chunk), PS_LEVELS_SUMS, chunk,
+                           step);
+}
+
+/* --- the thread -------------------------------------------------------------------- */
+
+static ps_err host_sums_run(ps_levels_sums *s)
+{
+    const ps_levels *l = s->levels;
+    const uint32_t n = l->o.plan->n_chunks;
+    for (uint64_t k = 0;; k++) {
+        PS_TRY(host_sums_await_own(s, k + 1));
+        const uint32_t chunk = s->order[k % n];
+        const uint64_t step = l->o.first_step + k / n;
+        if (ps_levels_adder(l, chunk) == l->own)
+            PS_TRY(host_sums_make(s, chunk, step));
+        else if (s->hooks.push)
+            PS_TRY(host_sums_take(s, chunk, step));
+        if (s->hooks.push) PS_TRY(s->hooks.push(s->hooks.ctx, chunk, step));
+    }
+}
+
+static void *host_sums_main(void *arg)
+{
+    ps_levels_sums *s = arg;
+    const ps_err err = host_sums_run(s); // it ends only by an error
+    if (atomic_load(&s->ended)) return NULL;
+    s->failure = ps_err_save(err);
+    atomic_store(&s->failed, true);
+    if (s->hooks.failed) s->hooks.failed(s->hooks.ctx, err);
+    ps_bell_ring(&s->levels->boards[s->levels->own]->bell);
+    return NULL;
+}
+
+/* --- the main thread --------------------------------------------------------------- */
+
+static void host_sums_wake(ps_levels_sums *s)
+{
+    ps_bell *bell = &s->levels->boards[s->levels->own]->beside;
+    if (atomic_load(&bell->wanted) == (uint32_t)s->levels->own + 1) ps_bell_ring(bell);
+}
+
+void ps_levels_sums_give(ps_levels_sums *s, const uint32_t *chunks, uint32_t n)
+{
+    ps_levels *l = s->levels;
+    for (uint32_t i = 0; i < n; i++) {
+        ps_levels_post(l, ps_levels_count(l, l->own, PS_LEVELS_GRADIENTS, chunks[i]));
+        s->order[s->n_given++ % l->o.plan->n_chunks] = chunks[i];
+    }
+    atomic_store(&s->given, s->n_given);
+    host_sums_wake(s);
+}
+
+ps_err ps_levels_sums_check(const ps_levels_sums *s)
+{
+    return atomic_load(&s->failed) ? ps_err_restore(&s->failure) : PS_OK;
+}
+
+ps_err ps_levels_sums_blame(const ps_levels_sums *s)
+{
+    const int place = atomic_load(&s->awaits) - 1;
+    if (place < 0) return PS_OK;
+    const ps_levels_wait w = host_sums_wait_for(s, place, atomic_load(&s->awaits_sum));
+    return ps_levels_late(&w);
+}
+
+static ps_err host_sums_prepare(ps_levels_sums *s)
+{
+    const ps_levels *l = s->levels;
+    PS_TRY(ps_mem_zalloc(&s->order, l->o.plan->n_chunks, sizeof *s->order,
+                         "the host's chunks"));
+    PS_TRY(ps_mem_zalloc(&s->from, (size_t)l->n, sizeof *s->from, "the host's workers"));
+    for (int i = 0; i < l->n; i++)
+        s->from[i] =
+            i == l->own ? l->o.grads->base : ps_shm_peers_grads(l->peers, l->ranks[i]);
+    s->sums = l->own == 0 ? l->o.grads->base : ps_shm_peers_grads(l->peers, l->ranks[0]);
+    return PS_OK;
+}
+
+ps_err ps_levels_sums_create(ps_levels *levels, const ps_levels_sums_hooks *hooks,
+                             ps_levels_sums **out)
+{
+    ps_levels_sums *s;
+    *out = NULL;
+    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "the host's sums"));
+    s->levels = levels;
+    s->hooks = *hooks;
+    ps_err err = host_sums_prepare(s);
+    if (err == PS_OK) err = ps_thread_start(&s->thread, "host sum", host_sums_main, s);
+    s->running = err == PS_OK;
+    *out = s;
+    return err;
+}
+
+void ps_levels_sums_stop(ps_levels_sums *s)
+{
+    atomic_store(&s->ended, true);
+    ps_bell_ring(&s->levels->boards[s->levels->own]->beside);
+    if (s->running) pthread_join(s->thread, NULL);
+    s->running = false;
+}
+
+void ps_levels_sums_destroy(ps_levels_sums **pointer)
+{
+    ps_levels_sums *s = *pointer;
+    if (!s) return;
+    ps_levels_sums_stop(s);
+    free(s->order);
+    free((void *)s->from);
+    free(s);
+    *pointer = NULL;
+}
