@@ -52,7 +52,7 @@ static void rig_data(rig *r)
 static bool load_model(rig *r, const char *input, const char *loss, const char *layers)
 {
     enum { KEYS = 6 };
-    char a[256], b[256], c[4096], *rest = NULL;
+    char a[256], b[512], c[4096], *rest = NULL;
     const char *overrides[KEYS] = {a, b, c};
     int n = 3;
     bool numbers = false;

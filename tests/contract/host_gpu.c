@@ -148,6 +148,13 @@ static void check_pinned_whole(const ps_gpu *gpu, const void *at, size_t bytes,
         }                                                                                \
         break;
 
+#define TEAM_CASE(name)                                                                  \
+    case PS_KERNEL_##name:                                                               \
+        for (int64_t row = 0; row < o->count; row++)                                     \
+            ps_k_##name##_row(o->args, (uint32_t)row,                                    \
+                              (ps_team){.lanes = ((ps_k_##name *)o->args)->lanes});      \
+        break;
+
 /* Adds in the GPU's order. */
 static ps_sums combine(ps_sums *lanes)
 {
@@ -166,6 +173,7 @@ static void run_kernel(const op *o)
     switch (o->kernel) {
         PS_FLAT_KERNELS(FLAT_CASE)
         PS_SUM_KERNELS(SUM_CASE)
+        PS_TEAM_KERNELS(TEAM_CASE)
     case PS_KERNEL_COUNT:
         break;
     }
@@ -468,7 +476,7 @@ static size_t args_bytes(ps_kernel kernel)
 {
     static const size_t sizes[] = {
 #define SIZE_OF(name) sizeof(ps_k_##name),
-        PS_FLAT_KERNELS(SIZE_OF) PS_SUM_KERNELS(SIZE_OF)
+        PS_ALL_KERNELS(SIZE_OF)
 #undef SIZE_OF
     };
     return sizes[kernel];
@@ -490,8 +498,7 @@ static bool clear_padding(ps_kernel kernel, void *args)
         __builtin_clear_padding((ps_k_##name *)args);                                    \
         break;
     switch (kernel) {
-        PS_FLAT_KERNELS(CLEAR)
-        PS_SUM_KERNELS(CLEAR)
+        PS_ALL_KERNELS(CLEAR)
     case PS_KERNEL_COUNT:
         break;
     }

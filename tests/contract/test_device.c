@@ -88,6 +88,55 @@ TEST(test_many_samples)
     rig_fini(&r);
 }
 
+/* On a GPU a warp does a row of more than 63 outputs, and a block one of more than 512.
+ */
+TEST(test_many_outputs)
+{
+    static const char *const losses[] = {"cross_entropy",
+                                         "cross_entropy train.label_smoothing=0.1 "
+                                         "train.ignore_index=3",
+                                         "cross_entropy numbers",
+                                         "cross_entropy numbers "
+                                         "train.label_smoothing=0.2",
+                                         "nll",
+                                         "nll train.label_smoothing=0.3 "
+                                         "train.ignore_index=10",
+                                         "mse",
+                                         "mse numbers",
+                                         "l1 numbers",
+                                         "smooth_l1 numbers",
+                                         "bce_with_logits numbers"};
+    static const int outputs[] = {64, 75, 513};
+    for (size_t l = 0; l < sizeof losses / sizeof *losses; l++)
+        for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {
+            // a log_softmax before mse does not go together with the loss
+            const bool log = losses[l][0] == 'n' || strcmp(losses[l], "mse") == 0;
+            char layers[80];
+            snprintf(layers, sizeof layers, "{linear: {name: a, out: %d}}%s", outputs[o],
+                     log ? ", log_softmax" : "");
+            check_model(&on, &(model_case){losses[l], "[7]", losses[l], layers});
+        }
+}
+
+TEST(test_many_classes_with_weights)
+{
+    enum { CLASSES = 70 };
+    char loss[400] = "train.class_weights=[";
+    for (int c = 0; c < CLASSES; c++)
+        snprintf(loss + strlen(loss), sizeof loss - strlen(loss), "%s%d", c ? "," : "",
+                 c * 5 % 4);
+    strcat(loss, "]");
+    char all[3][500];
+    snprintf(all[0], sizeof *all, "nll %s train.label_smoothing=0.3", loss);
+    snprintf(all[1], sizeof *all, "cross_entropy %s train.ignore_index=3", loss);
+    snprintf(all[2], sizeof *all, "cross_entropy numbers %s", loss);
+    for (int i = 0; i < 3; i++) {
+        const char *layers = i == 0 ? "{linear: {name: a, out: 70}}, log_softmax"
+                                    : "{linear: {name: a, out: 70}}";
+        check_model(&on, &(model_case){"weights of 70 classes", "[7]", all[i], layers});
+    }
+}
+
 TEST(test_without_winograd)
 {
     if (on.kind != PS_DEVICE_CPU) return; // no other device has the choice
@@ -224,14 +273,13 @@ static const char *const basicnet =
     "kernel: 3}}, relu, {max_pool2d: 2}, {dropout: 0.25}, flatten, {linear: {name: fc1, "
     "out: 128}}, relu, {dropout: 0.5}, {linear: {name: fc2, out: 10}}, log_softmax";
 
-/* The same inputs give the same bits, also in a second program. */
-TEST(test_same_bits)
+static void check_same_bits(const char *layers)
 {
     rig a, b;
     ps_pass_result first, second;
-    rig_init(&a, &on, "[1, 28, 28]", "nll", basicnet, 8);
+    rig_init(&a, &on, "[1, 28, 28]", "nll", layers, 8);
     void *hole = malloc(12345); // other addresses
-    rig_init(&b, &on, "[1, 28, 28]", "nll", basicnet, 10);
+    rig_init(&b, &on, "[1, 28, 28]", "nll", layers, 10);
     size_t bytes = sizeof(float) * a.spec.table.arena_count;
     memcpy(b.params, a.params, bytes);
     memcpy(b.x, a.x, sizeof(float) * 8 * 784);
@@ -247,6 +295,14 @@ TEST(test_same_bits)
     free(hole);
     rig_fini(&a);
     rig_fini(&b);
+}
+
+/* The same inputs give the same bits, also in a second program. */
+TEST(test_same_bits)
+{
+    check_same_bits(basicnet);
+    check_same_bits("flatten, {linear: {name: a, out: 75}}, log_softmax");
+    check_same_bits("flatten, {linear: {name: a, out: 1000}}, log_softmax");
 }
 
 typedef struct hook_log {
@@ -458,6 +514,41 @@ TEST(test_correct)
     assert_ok(ps_program_forward(r.program, &batch, &plain_pass, &result));
     assert_int_equal(result.correct, 3); // the second sample's first maximum is class 1
     rig_fini(&r);
+}
+
+/* Of one sample, whose outputs are the biases. */
+static int64_t correct_of(rig *r, int32_t label)
+{
+    const ps_batch batch = rig_batch(r, 1);
+    ps_pass_result result;
+    r->labels[0] = label;
+    assert_ok(ps_program_forward(r->program, &batch, &plain_pass, &result));
+    return result.correct;
+}
+
+/* The same where several lanes of a GPU look for the maximum; a NaN is one. */
+TEST(test_correct_of_many)
+{
+    static const int classes[] = {90, 700};
+    for (int i = 0; i < 4; i++) {
+        rig r;
+        const int n = classes[i / 2];
+        char layers[100];
+        snprintf(layers, sizeof layers, "{linear: {name: a, out: %d}}%s", n,
+                 i % 2 ? ", log_softmax" : "");
+        rig_init(&r, &on, "[3]", i % 2 ? "nll" : "cross_entropy", layers, 1);
+        float *bias = r.params + r.spec.table.tensors[1].offset;
+        memset(r.params, 0, sizeof(float) * r.spec.table.arena_count);
+        bias[n - 7] = bias[37] = bias[69] = 5.0f;
+        assert_int_equal(correct_of(&r, 37), 1);
+        assert_int_equal(correct_of(&r, 69), 0);
+        assert_int_equal(correct_of(&r, n - 7), 0);
+        bias[n - 2] = bias[71] = NAN;
+        if (i % 2 == 0) assert_int_equal(correct_of(&r, 71), 1);
+        if (i % 2 == 0) assert_int_equal(correct_of(&r, n - 2), 0);
+        if (i % 2) assert_int_equal(correct_of(&r, 0), 1); // all of log_softmax is NaN
+        rig_fini(&r);
+    }
 }
 
 /* Like torch: a NaN anywhere in a window is the window's maximum, and a relu before the

@@ -116,15 +116,38 @@ typedef struct ps_log_sum {
     float max, log;
 } ps_log_sum;
 
+/* The elements first, first + step, ... of a row: those that one lane of several does. */
+typedef struct ps_stride {
+    int64_t first, step;
+} ps_stride;
+
+PS_ARITH ps_stride ps_all(void)
+{
+    const ps_stride all = {0, 1};
+    return all;
+}
+
+PS_ARITH float ps_row_max(int64_t n, const float *x, ps_stride own)
+{
+    float max = -INFINITY;
+    for (int64_t c = own.first; c < n; c += own.step)
+        max = ps_max_takes(x[c], max) ? x[c] : max;
+    return max;
+}
+
+PS_ARITH float ps_row_exp_sum(int64_t n, const float *x, float max, ps_stride own)
+{
+    float sum = 0.0f;
+    for (int64_t c = own.first; c < n; c += own.step)
+        sum += expf(x[c] - max);
+    return sum;
+}
+
 /* Over classes, safe against overflow. */
 PS_ARITH ps_log_sum ps_log_sum_exp(int64_t classes, const float *x)
 {
-    float max = x[0], sum = 0.0f;
-    for (int64_t c = 1; c < classes; c++)
-        max = ps_max_takes(x[c], max) ? x[c] : max;
-    for (int64_t c = 0; c < classes; c++)
-        sum += expf(x[c] - max);
-    const ps_log_sum z = {max, logf(sum)};
+    const float max = ps_row_max(classes, x, ps_all());
+    const ps_log_sum z = {max, logf(ps_row_exp_sum(classes, x, max, ps_all()))};
     return z;
 }
 
@@ -134,13 +157,33 @@ PS_ARITH float ps_log_prob(float x, ps_log_sum z)
     return x - z.max - z.log;
 }
 
-PS_ARITH int64_t ps_argmax(int64_t classes, const float *x)
+/* The largest log-probability (z: zeros for x itself) and where it is; -1: nowhere, of no
+ * elements. */
+typedef struct ps_largest {
+    float value;
+    int32_t at;
+} ps_largest;
+
+/* Of two parts of a row: the first of equals, and the first NaN. */
+PS_ARITH ps_largest ps_largest_of(ps_largest a, ps_largest b)
 {
-    int64_t best = 0;
-    for (int64_t c = 1; c < classes && x[best] == x[best]; c++) {
-        if (ps_max_takes(x[c], x[best])) best = c;
+    if (b.at < 0) return a;
+    if (a.at < 0) return b;
+    const bool nan = a.value != a.value, takes = ps_max_takes(b.value, a.value);
+    const bool equal = nan ? b.value != b.value : a.value == b.value;
+    return equal ? (a.at < b.at ? a : b) : !nan && takes ? b : a;
+}
+
+PS_ARITH ps_largest ps_row_largest(int64_t n, const float *x, ps_log_sum z, ps_stride own)
+{
+    ps_largest largest = {0.0f, -1};
+    for (int64_t c = own.first; c < n; c += own.step) {
+        const ps_largest one = {ps_log_prob(x[c], z), (int32_t)c};
+        const bool number = largest.value == largest.value;
+        if (largest.at < 0 || (number && ps_max_takes(one.value, largest.value)))
+            largest = one;
     }
-    return best;
+    return largest;
 }
 
 /* Batch norm's output and the gradient of its input. inv: 1 / sqrt(var + eps); mean_dy

@@ -89,89 +89,133 @@ PS_ARITH float ps_class_part(const ps_loss_terms *t, int64_t classes, int64_t c,
     return part + t->smoothing / (float)classes * ps_class_weight(t, c);
 }
 
-/* The sum of these factors. */
-PS_ARITH float ps_class_parts(const ps_loss_terms *t, int64_t classes, const ps_answer *a)
+/* The sum of these factors over own classes, where there are probabilities: the others'
+ * follows from the label. */
+PS_ARITH float ps_target_parts(const ps_loss_terms *t, int64_t classes,
+                               const ps_answer *a, ps_stride own)
 {
     float sum = 0.0f;
-    if (!a->target && a->label == t->ignore_index) return 0.0f;
-    if (!a->target) sum = (1.0f - t->smoothing) * ps_class_weight(t, a->label);
-    for (int64_t c = 0; a->target && c < classes; c++)
+    for (int64_t c = own.first; a->target && c < classes; c += own.step)
         sum += ps_class_part(t, classes, c, a);
-    if (a->target || t->smoothing == 0.0f) return sum;
-    return sum + t->smoothing / (float)classes * t->weight_sum;
+    return sum;
 }
 
-/* z: zeros where x are log-probabilities, their log_sum_exp where they are logits. */
-PS_ARITH double ps_class_loss(const ps_loss_terms *t, int64_t classes, const float *x,
-                              ps_log_sum z, const ps_answer *a)
+/* The sum of the factors of all classes; targets: ps_target_parts of all. */
+PS_ARITH float ps_class_parts(const ps_loss_terms *t, int64_t classes, const ps_answer *a,
+                              float targets)
 {
-    double all = 0.0;
-    if (a->target) {
-        for (int64_t c = 0; c < classes; c++)
-            all += ps_class_part(t, classes, c, a) * (double)-ps_log_prob(x[c], z);
-        return all;
-    }
-    if (a->label == t->ignore_index) return 0.0;
-    double own = ps_class_weight(t, a->label) * -ps_log_prob(x[a->label], z);
-    if (t->smoothing == 0.0f) return own;
-    for (int64_t c = 0; c < classes; c++)
-        all += ps_class_weight(t, c) * -ps_log_prob(x[c], z);
-    return (1.0f - t->smoothing) * own + t->smoothing / (float)classes * all;
+    if (a->target) return targets;
+    if (a->label == t->ignore_index) return 0.0f;
+    const float sum = (1.0f - t->smoothing) * ps_class_weight(t, a->label);
+    if (t->smoothing == 0.0f) return sum;
+    return sum + t->smoothing / (float)classes * t->weight_sum;
 }
 
 /* --- one sample -------------------------------------------------------------------- */
 
-/* The sample's loss; x (outputs) are the model's. */
+/* Whether the loss needs a sum over the outputs (ps_sample_sum). */
+PS_ARITH bool ps_sample_has_sum(const ps_loss_terms *t, const ps_answer *a)
+{
+    if (PS_LOSS_OF_NUMBERS(t->kind) || a->target) return true;
+    return t->smoothing != 0.0f && a->label != t->ignore_index;
+}
+
+/* The part of own outputs. x (outputs) are the model's; z: zeros where they are
+ * log-probabilities or numbers, their log_sum_exp where they are logits. */
+PS_ARITH double ps_sample_sum(const ps_loss_terms *t, int64_t outputs, const float *x,
+                              ps_log_sum z, const ps_answer *a, ps_stride own)
+{
+    double sum = 0.0;
+    const bool numbers = PS_LOSS_OF_NUMBERS(t->kind);
+    for (int64_t c = own.first; c < outputs; c += own.step) {
+        if (numbers)
+            sum += ps_number_loss(t->kind, x[c], ps_answer_at(a, c));
+        else if (a->target)
+            sum += ps_class_part(t, outputs, c, a) * (double)-ps_log_prob(x[c], z);
+        else
+            sum += ps_class_weight(t, c) * -ps_log_prob(x[c], z);
+    }
+    return sum;
+}
+
+/* The sample's loss. sum: of all outputs, or 0 where it has none. */
+PS_ARITH double ps_loss_of_sum(const ps_loss_terms *t, int64_t outputs, const float *x,
+                               ps_log_sum z, const ps_answer *a, double sum)
+{
+    if (PS_LOSS_OF_NUMBERS(t->kind)) return sum / (double)outputs;
+    if (a->target) return sum;
+    if (a->label == t->ignore_index) return 0.0;
+    const double own = ps_class_weight(t, a->label) * -ps_log_prob(x[a->label], z);
+    if (t->smoothing == 0.0f) return own;
+    return (1.0f - t->smoothing) * own + t->smoothing / (float)outputs * sum;
+}
+
 PS_ARITH double ps_sample_loss(const ps_loss_terms *t, int64_t outputs, const float *x,
                                ps_answer a)
 {
+    ps_log_sum z = {0.0f, 0.0f};
     double sum = 0.0;
-    const ps_log_sum none = {0.0f, 0.0f};
-    if (t->kind == PS_LOSS_NLL) return ps_class_loss(t, outputs, x, none, &a);
-    if (t->kind == PS_LOSS_CROSS_ENTROPY)
-        return ps_class_loss(t, outputs, x, ps_log_sum_exp(outputs, x), &a);
-    for (int64_t c = 0; c < outputs; c++)
-        sum += ps_number_loss(t->kind, x[c], ps_answer_at(&a, c));
-    return sum / (double)outputs;
+    if (t->kind == PS_LOSS_CROSS_ENTROPY) z = ps_log_sum_exp(outputs, x);
+    if (ps_sample_has_sum(t, &a)) sum = ps_sample_sum(t, outputs, x, z, &a, ps_all());
+    return ps_loss_of_sum(t, outputs, x, z, &a, sum);
 }
 
 /* Whether the largest output is the label's. */
+PS_ARITH bool ps_largest_is_right(const ps_loss_terms *t, ps_largest largest,
+                                  const ps_answer *a)
+{
+    if (a->target || largest.at != a->label) return false;
+    return PS_LOSS_OF_NUMBERS(t->kind) || a->label != t->ignore_index;
+}
+
 PS_ARITH bool ps_sample_is_right(const ps_loss_terms *t, int64_t outputs, const float *x,
                                  ps_answer a)
 {
-    if (a.target || ps_argmax(outputs, x) != a.label) return false;
-    return PS_LOSS_OF_NUMBERS(t->kind) || a.label != t->ignore_index;
+    const ps_log_sum none = {0.0f, 0.0f};
+    return !a.target &&
+           ps_largest_is_right(t, ps_row_largest(outputs, x, none, ps_all()), &a);
 }
 
-/* The gradient of logits x; z: as above. share: what the sample's
+/* The gradient of logits x; z: as above; parts: ps_class_parts. share: what the sample's
  * loss is multiplied by. */
 PS_ARITH void ps_logits_grad(const ps_loss_terms *t, int64_t classes, const float *x,
-                             ps_log_sum z, ps_answer a, float share, float *dx)
+                             ps_log_sum z, const ps_answer *a, float parts, float share,
+                             float *dx, ps_stride own)
 {
-    const float parts = ps_class_parts(t, classes, &a);
-    for (int64_t c = 0; c < classes; c++) {
-        const float part = ps_class_part(t, classes, c, &a);
+    for (int64_t c = own.first; c < classes; c += own.step) {
+        const float part = ps_class_part(t, classes, c, a);
         dx[c] = share * (parts * expf(ps_log_prob(x[c], z)) - part);
     }
 }
 
-/* The gradient of the model's outputs. */
-PS_ARITH void ps_sample_grad(const ps_loss_terms *t, int64_t outputs, const float *x,
-                             ps_answer a, float share, float *dx)
+/* The gradient of the model's outputs, where they are not logits. */
+PS_ARITH void ps_outputs_grad(const ps_loss_terms *t, int64_t outputs, const float *x,
+                              const ps_answer *a, float share, float *dx, ps_stride own)
 {
-    if (t->kind == PS_LOSS_CROSS_ENTROPY) {
-        ps_logits_grad(t, outputs, x, ps_log_sum_exp(outputs, x), a, share, dx);
-        return;
-    }
-    for (int64_t c = 0; c < outputs; c++) {
+    for (int64_t c = own.first; c < outputs; c += own.step) {
         if (t->kind == PS_LOSS_NLL) {
-            const float part = ps_class_part(t, outputs, c, &a);
+            const float part = ps_class_part(t, outputs, c, a);
             dx[c] = part != 0.0f ? -share * part : 0.0f;
         } else {
-            dx[c] = ps_number_grad(t->kind, x[c], ps_answer_at(&a, c)) *
+            dx[c] = ps_number_grad(t->kind, x[c], ps_answer_at(a, c)) *
                     (share / (float)outputs);
         }
     }
+}
+
+/* folded: x is the output of a log_softmax, and the gradient that of its input. */
+PS_ARITH void ps_sample_grad(const ps_loss_terms *t, int64_t outputs, const float *x,
+                             ps_answer a, bool folded, float share, float *dx)
+{
+    ps_log_sum z = {0.0f, 0.0f};
+    if (!folded && t->kind != PS_LOSS_CROSS_ENTROPY) {
+        ps_outputs_grad(t, outputs, x, &a, share, dx, ps_all());
+        return;
+    }
+    if (!folded) z = ps_log_sum_exp(outputs, x);
+    const float targets = ps_target_parts(t, outputs, &a, ps_all());
+    const float parts = ps_class_parts(t, outputs, &a, targets);
+    ps_logits_grad(t, outputs, x, z, &a, parts, share, dx, ps_all());
 }
 
 #endif

@@ -14,7 +14,8 @@ extern "C" {
 #include "mem.h"
 }
 
-/* The launchers below assume that a block of a sum kernel has PS_SUM_LANES threads. */
+/* The launchers below assume that a block of a sum kernel has PS_SUM_LANES threads, and
+ * one of a team kernel PS_TEAM_BLOCK. */
 enum { FLAT_THREADS = 256, WORKSPACE_BYTES = 32 << 20 };
 
 struct ps_gpu {
@@ -106,6 +107,17 @@ static __device__ ps_sums gpu_combine(ps_sums own)
     }
 PS_SUM_KERNELS(SUM_KERNEL)
 
+/* A team is in one block, and in one warp if it is as small. */
+#define TEAM_KERNEL(name)                                                                \
+    static __global__ void team_##name(const ps_k_##name k, uint32_t rows)               \
+    {                                                                                    \
+        const ps_team team = {k.lanes, threadIdx.x % k.lanes};                           \
+        const uint32_t row =                                                             \
+            blockIdx.x * (PS_TEAM_BLOCK / k.lanes) + threadIdx.x / k.lanes;              \
+        if (row < rows) ps_k_##name##_row(&k, row, team);                                \
+    }
+PS_TEAM_KERNELS(TEAM_KERNEL)
+
 #define LAUNCH_FLAT(name)                                                                \
     case PS_KERNEL_##name:                                                               \
         flat_##name<<<blocks, FLAT_THREADS, 0, stream>>>(*(const ps_k_##name *)args,     \
@@ -116,10 +128,18 @@ PS_SUM_KERNELS(SUM_KERNEL)
         sum_##name<<<(unsigned)count, PS_SUM_LANES, 0, stream>>>(                        \
             *(const ps_k_##name *)args);                                                 \
         break;
+#define LAUNCH_TEAM(name)                                                                \
+    case PS_KERNEL_##name: {                                                             \
+        const ps_k_##name *k = (const ps_k_##name *)args;                                \
+        const int64_t rows = PS_TEAM_BLOCK / k->lanes;                                   \
+        team_##name<<<(unsigned)((count + rows - 1) / rows), PS_TEAM_BLOCK, 0,           \
+                      stream>>>(*k, (uint32_t)count);                                    \
+        break;                                                                           \
+    }
 
 static const char *const kernel_names[] = {
 #define KERNEL_NAME(name) #name,
-    PS_FLAT_KERNELS(KERNEL_NAME) PS_SUM_KERNELS(KERNEL_NAME)
+    PS_ALL_KERNELS(KERNEL_NAME)
 #undef KERNEL_NAME
 };
 
@@ -135,6 +155,7 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const vo
     switch (kernel) {
         PS_FLAT_KERNELS(LAUNCH_FLAT)
         PS_SUM_KERNELS(LAUNCH_SUM)
+        PS_TEAM_KERNELS(LAUNCH_TEAM)
     case PS_KERNEL_COUNT:
         break;
     }

@@ -30,7 +30,7 @@ typedef enum ps_gpu_queue {
 
 typedef enum ps_kernel {
 #define PS_KERNEL_ENUM(name) PS_KERNEL_##name,
-    PS_FLAT_KERNELS(PS_KERNEL_ENUM) PS_SUM_KERNELS(PS_KERNEL_ENUM)
+    PS_ALL_KERNELS(PS_KERNEL_ENUM)
 #undef PS_KERNEL_ENUM
         PS_KERNEL_COUNT
 } ps_kernel;
@@ -100,7 +100,7 @@ ps_err ps_gpu_fork(ps_gpu *gpu);
 ps_err ps_gpu_join(ps_gpu *gpu);
 
 /* Queues a kernel (cuda_kernels.h): args is its struct, which is copied. count: calls of
- * a flat kernel, blocks of a sum kernel; at most PS_INDEX_MAX. */
+ * a flat kernel, blocks of a sum kernel, rows of a team kernel; at most PS_INDEX_MAX. */
 ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
                      int64_t count, const char *who);
 

@@ -10,8 +10,9 @@
  * address. A wide kernel is a flat one whose call does PS_WIDE elements (cuda_values.h);
  * PS_LAUNCH_WIDE launches it. A sum kernel is ps_k_name with ps_k_name_lane(args, block,
  * lane): what the lane adds up, and ps_k_name_done(args, block, sum), called with the
- * lanes' sums combined in a fixed order. No kernel has atomics: the same inputs give the
- * same bits.
+ * lanes' sums combined in a fixed order. A team kernel is ps_k_name with
+ * ps_k_name_row(args, row, team), what args->lanes lanes do together (cuda_team.h). No
+ * kernel has atomics: the same inputs give the same bits.
  *
  * cuda_gpu.cu compiles them for the GPU; the tests run them on the host. */
 #ifndef PS_CUDA_KERNELS_H
@@ -55,9 +56,6 @@
     X(groupnorm_scales)                                                                  \
     X(groupnorm_grad)                                                                    \
     X(column_total)                                                                      \
-    X(log_softmax)                                                                       \
-    X(log_softmax_grad)                                                                  \
-    X(loss_grad)                                                                         \
     X(mix_anchor)                                                                        \
     X(change)                                                                            \
     X(unscale)                                                                           \
@@ -78,8 +76,17 @@
     X(row_sums)                                                                          \
     X(row_total)                                                                         \
     X(loss)                                                                              \
+    X(loss_total)                                                                        \
     X(bad_values)                                                                        \
     X(bad_blocks)                                                                        \
     X(verdict)
+
+#define PS_TEAM_KERNELS(X)                                                               \
+    X(log_softmax)                                                                       \
+    X(log_softmax_grad)                                                                  \
+    X(loss_rows)                                                                         \
+    X(loss_grad)
+
+#define PS_ALL_KERNELS(X) PS_FLAT_KERNELS(X) PS_SUM_KERNELS(X) PS_TEAM_KERNELS(X)
 
 #endif

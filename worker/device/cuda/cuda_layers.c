@@ -343,7 +343,8 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_LOG_SOFTMAX:
         if (s->node->with_loss && r->loss) return PS_OK; // the loss computes both
         return PS_LAUNCH(gpu, log_softmax, r->n, PS_CUDA_NAME(s), .x = in->at.at,
-                         .y = out->at.at, .classes = (uint32_t)in->features);
+                         .y = out->at.at, .classes = (uint32_t)in->features,
+                         .lanes = ps_team_lanes(in->features));
     default:
         break;
     }
@@ -412,7 +413,8 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_LOG_SOFTMAX:
         return PS_LAUNCH(gpu, log_softmax_grad, r->n, PS_CUDA_NAME(s), .y = out->at.at,
                          .dy = out->grad.at, .dx = in->grad.at,
-                         .classes = (uint32_t)in->features, .add = s->add[0]);
+                         .classes = (uint32_t)in->features,
+                         .lanes = ps_team_lanes(in->features), .add = s->add[0]);
     default:
         return ps_err_set(PS_ERR_INTERNAL, "%s: unknown kind of layer", l->name);
     }
@@ -451,10 +453,21 @@ ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
     int producer = p->graph->edges[p->graph->output].producer;
     bool folded = producer != PS_NONE && p->graph->nodes[producer].with_loss;
     const ps_cuda_value *in = folded ? &p->values[p->graph->nodes[producer].in[0]] : NULL;
-    return PS_LAUNCH(p->gpu, loss, 1, "loss", .x = out->at.at,
-                     .logits = in ? in->at.at : NULL, .labels = r->labels,
-                     .targets = r->targets, .total = p->total, .n = (uint32_t)r->n,
-                     .outputs = (uint32_t)out->features, .terms = terms_of(p));
+    const ps_k_loss k = {.x = out->at.at,
+                         .logits = in ? in->at.at : NULL,
+                         .labels = r->labels,
+                         .targets = r->targets,
+                         .rows = p->total + 1,
+                         .total = p->total,
+                         .n = (uint32_t)r->n,
+                         .outputs = (uint32_t)out->features,
+                         .lanes = ps_team_lanes(out->features),
+                         .terms = terms_of(p)};
+    if (k.lanes == 1)
+        return ps_gpu_launch(p->gpu, PS_GPU_COMPUTE, PS_KERNEL_loss, &k, 1, "loss");
+    PS_TRY(ps_gpu_launch(p->gpu, PS_GPU_COMPUTE, PS_KERNEL_loss_rows, &k, r->n, "loss"));
+    return PS_LAUNCH(p->gpu, loss_total, 1, "loss", .rows = k.rows, .total = k.total,
+                     .n = k.n);
 }
 
 ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float share)
@@ -468,6 +481,7 @@ ps_err ps_cuda_loss_backward(const ps_cuda_pass *r, float share)
     if (!dx) return PS_OK;
     return PS_LAUNCH(p->gpu, loss_grad, r->n, "loss", .x = out->at.at,
                      .labels = r->labels, .targets = r->targets, .dx = dx,
-                     .outputs = (uint32_t)out->features, .terms = terms_of(p),
+                     .outputs = (uint32_t)out->features,
+                     .lanes = ps_team_lanes(out->features), .terms = terms_of(p),
                      .folded = folded, .share = share);
 }

@@ -505,7 +505,8 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
     PS_TRY(allocate_factors(p));
-    PS_TRY(ps_gpu_take(gpu, sizeof *p->total, "losses", &p->total));
+    PS_TRY(ps_gpu_take(gpu, (1 + (size_t)options->max_batch) * sizeof *p->total, "losses",
+                       &p->total));
     PS_TRY(bring_class_weights(p));
     PS_TRY(form_groups(p));
     return create_events(p);

@@ -75,7 +75,7 @@ typedef struct ps_cuda_plan {
     ps_values weight_grad16; // a convolution's weight gradient, as the library writes it
     ps_sums *parts;          // partial sums of rows of images
     float *mean_dy, *mean_dot; // (channels, or samples * groups)
-    ps_sums *total;            // loss
+    ps_sums *total;            // loss; after it that of each sample (ps_k_loss)
     float *class_weights;      // (outputs); NULL: all 1
 } ps_cuda_plan;
 

@@ -46,8 +46,8 @@ void ps_cpu_loss_backward(const ps_model_spec *spec, const ps_batch *batch,
     const float share = ps_batch_share(spec, batch, scale);
     for (int64_t i = 0; i < batch->n; i++, out += outputs, dout += outputs)
         ps_sample_grad(&t, outputs, out,
-                       ps_answer_of(batch->labels, batch->targets, outputs, i), share,
-                       dout);
+                       ps_answer_of(batch->labels, batch->targets, outputs, i), false,
+                       share, dout);
 }
 
 void ps_cpu_nll_log_softmax_backward(const ps_model_spec *spec, const ps_batch *batch,
@@ -57,6 +57,6 @@ void ps_cpu_nll_log_softmax_backward(const ps_model_spec *spec, const ps_batch *
     const int64_t classes = spec->n_outputs;
     const float share = ps_batch_share(spec, batch, scale);
     for (int64_t i = 0; i < batch->n; i++, out += classes, dx += classes)
-        ps_logits_grad(&t, classes, out, (ps_log_sum){0},
-                       ps_answer_of(batch->labels, NULL, classes, i), share, dx);
+        ps_sample_grad(&t, classes, out, ps_answer_of(batch->labels, NULL, classes, i),
+                       true, share, dx);
 }
