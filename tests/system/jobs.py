@@ -435,6 +435,21 @@ class Faults:
         Path(self.folder, f"{name}.go").touch()
 
 
+def clicks_model(bottom, rows, *top):
+    """A configuration's model for Criteo's files: the counts through the layers `bottom`, products of pairs of that and
+    of each table's row, then the layers `top`. rows: settings of the tables."""
+    return f"""model:
+  input: [13]
+  loss: bce_with_logits
+  layers:
+    - interaction:
+        name: pairs
+        branches:
+          - [{bottom}]
+          - [embedding_bag: {{name: rows, {rows}}}]
+""" + "".join(f"    - {layer}\n" for layer in top)
+
+
 class JobTest(unittest.TestCase):
     """A test with a folder of its own; no process that names the folder outlives it."""
 

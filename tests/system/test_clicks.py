@@ -11,7 +11,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from jobs import PSRUN, ROOT, JobTest, Psrun, free_port, read_safetensors, torch_python, wait_until
+from jobs import PSRUN, ROOT, JobTest, Psrun, clicks_model, free_port, read_safetensors, torch_python, wait_until
 from test_python import environment
 
 LINES, BATCH, RATE = 120, 16, 0.1
@@ -25,22 +25,10 @@ for name, (ids, weight) in list(served.tables.items()):
     assert torch.equal(served({name: ids})[name], weight)
 print(len(served.tables))
 """
-MODEL = """
-model:
-  input: [13]
-  loss: bce_with_logits
-  layers:
-    - interaction:
-        name: pairs
-        branches:
-          - [linear: {{name: bottom1, out: 8}}, relu, linear: {{name: bottom2, out: 4}}, relu]
-          - [embedding_bag: {{name: rows, tables: 26, dim: 4, lr: {rate}, init: normal, scale: 0.3}}]
-    - linear: {{name: top1, out: 8}}
-    - relu
-    - linear: {{name: top2, out: 1}}
-data: {{kind: criteo, path: '.', train: clicks.txt.gz, test: clicks.txt, batch: 16, shuffle: false}}
-optimizer: {{name: adam, lr: 0.01}}
-train: {{epochs: 1, device: cpu}}
+SETTINGS = """
+data: {kind: criteo, path: '.', train: clicks.txt.gz, test: clicks.txt, batch: 16, shuffle: false}
+optimizer: {name: adam, lr: 0.01}
+train: {epochs: 1, device: cpu}
 """
 
 
@@ -59,7 +47,10 @@ class Clicks(JobTest):
         text = "".join(clicks(LINES))
         self.file("clicks.txt", text)
         Path(self.path("clicks.txt.gz")).write_bytes(gzip.compress(text.encode()))
-        return self.file(name, MODEL.format(rate=rate))
+        model = clicks_model("linear: {name: bottom1, out: 8}, relu, linear: {name: bottom2, out: 4}, relu",
+                             f"tables: 26, dim: 4, lr: {rate}, init: normal, scale: 0.3",
+                             "linear: {name: top1, out: 8}", "relu", "linear: {name: top2, out: 1}")
+        return self.file(name, model + SETTINGS)
 
     def test_dlrm_is_pytorchs(self):
         """Two workers and two servers against nn.EmbeddingBag, from the same first weights; the last batch is short."""

@@ -9,21 +9,12 @@ import unittest
 from pathlib import Path
 
 import cuts
-from jobs import Faults, JobTest, Psrun, find_part, wait_until
+from jobs import Faults, JobTest, Psrun, clicks_model, find_part, wait_until
 from psrunlib import trace
 
 # 20 steps of two workers, an evaluation after 10.
-JOB = """
-model:
-  input: [13]
-  loss: bce_with_logits
-  layers:
-    - interaction:
-        name: pairs
-        branches:
-          - [linear: {name: bottom, out: 4}, relu]
-          - [embedding_bag: {name: rows, tables: 26, dim: 4, lr: 0.1, init: normal, scale: 0.3, codec: int8}]
-    - linear: {name: top, out: 1}
+JOB = clicks_model("linear: {name: bottom, out: 4}, relu", "tables: 26, dim: 4, lr: 0.1, init: normal, scale: 0.3, codec: int8",
+                   "linear: {name: top, out: 1}") + """
 data: {kind: synthetic_clicks, samples: 320, test_samples: 64, batch: 16}
 optimizer: {name: adam, lr: 0.01}
 train: {epochs: 2, device: cpu, log_every: 5}
@@ -226,17 +217,9 @@ class Changes(RowTest):
         ids = [*range(rows), *(k % (rows // 100) for k in range(batch))]
         cells = ["\t".join(["0", *["1"] * 13, *[f"{id_:x}"] * 26]) + "\n" for id_ in ids]
         self.file("clicks.txt", "".join(cells))
-        job = self.file("wide.yaml", """
-model:
-  input: [13]
-  loss: bce_with_logits
-  layers:
-    - interaction:
-        name: pairs
-        branches:
-          - [linear: {name: bottom, out: 16}]
-          - [embedding_bag: {name: rows, tables: [C1, C26], dim: 16, optimizer: adagrad, lr: 0.1}]
-    - linear: {name: top, out: 1}
+        model = clicks_model("linear: {name: bottom, out: 16}", "tables: [C1, C26], dim: 16, optimizer: adagrad, lr: 0.1",
+                             "linear: {name: top, out: 1}")
+        job = self.file("wide.yaml", model + """
 data: {kind: criteo, path: '.', train: clicks.txt, batch: 400, shuffle: false}
 train: {epochs: 1, device: cpu}
 """)
