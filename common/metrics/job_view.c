@@ -181,6 +181,7 @@ static void add_point(ps_job_view *v, const double *values)
                         .train_accuracy = values[PS_METRIC_TRAIN_ACCURACY],
                         .test_loss = values[PS_METRIC_TEST_LOSS],
                         .test_accuracy = values[PS_METRIC_TEST_ACCURACY],
+                        .test_auc = values[PS_METRIC_TEST_AUC],
                         .test_r2 = values[PS_METRIC_TEST_R2]};
 }
 

@@ -34,8 +34,9 @@ typedef struct ps_view_member {
 typedef struct ps_view_point {
     double seconds; // since the view was made
     double step, loss, samples_per_second;
-    double train_accuracy;                    // as of the last record; NAN: none
-    double test_loss, test_accuracy, test_r2; // of the last evaluation; NAN: none
+    double train_accuracy; // as of the last record; NAN: none
+    // Of the last evaluation; NAN: none.
+    double test_loss, test_accuracy, test_auc, test_r2;
 } ps_view_point;
 
 typedef enum ps_view_state {

@@ -131,6 +131,7 @@ static json_t *curve_of(const ps_job_picture *p)
         {"train_accuracy", offsetof(ps_view_point, train_accuracy)},
         {"test_loss", offsetof(ps_view_point, test_loss)},
         {"test_accuracy", offsetof(ps_view_point, test_accuracy)},
+        {"test_auc", offsetof(ps_view_point, test_auc)},
         {"test_r2", offsetof(ps_view_point, test_r2)}};
     json_t *o = json_object();
     for (size_t k = 0; k < sizeof curves / sizeof *curves; k++) {

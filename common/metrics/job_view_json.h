@@ -7,7 +7,8 @@
  *    "waits_for": {"who": "nobody" | "worker" | "exchange" | "silent" | "unknown",
  *                  "rank", "text"},
  *    "curve": {"seconds": [...], "step": [...], "loss": [...],
- *              "samples_per_second": [...]},
+ *              "samples_per_second": [...], "train_accuracy": [...], "test_loss": [...],
+ *              "test_accuracy": [...], "test_auc": [...], "test_r2": [...]},
  *    "members": [{"role", "rank", "host", "address", "away", "silent_seconds",
  *                 "step_ms": {"compute", "load", "wait", "encode", "send", "sum",
  *                             "apply"},
@@ -15,9 +16,9 @@
  *    "metrics": [{"name", "export", "unit", "help"}, ...]}
  *
  * What is not known is null. values: by the names of the table of metrics. quality: the
- * figure of the last evaluation by which to judge the model. step_ms: means
- * over the last few seconds; encode, send, sum and apply are made beside the others. cpu:
- * processors in use.
+ * figure of the last evaluation by which to judge the model. step_ms: means over the last
+ * few seconds; encode, send, sum and apply are made beside the others. cpu: processors in
+ * use.
  */
 #ifndef PS_JOB_VIEW_JSON_H
 #define PS_JOB_VIEW_JSON_H

@@ -116,6 +116,8 @@ class Page(Watched):
                              "r => /[1-9]/.test(r.cells[3]?.textContent)).length === 26")
             cells = browser.run("[...document.querySelector('#tables tr').cells].map(c => c.textContent)")
             browser.wait_for("/^Test AUC0\\.\\d{4}$/.test(document.getElementById('quality').parentNode.textContent)")
+            browser.wait_for("document.getElementById('part-name').textContent === 'AUC' && "
+                             "document.querySelector('#part-curve circle') !== null")
             self.assertRegex(" | ".join(cells), r"^pairs\.\S*C1 \| [1-9][0-9,]* \| [1-9]\S* [kM]B \| [1-9]\S* k? ?\| – \| 0$")
             self.check_sight(browser, width)
             self.keep_picture(browser, f"tables-{width}", False)
