@@ -381,12 +381,18 @@ void ps_gpu_unpin(ps_gpu *gpu, void *at)
     remove_range(gpu, at);
 }
 
+static void host_gpu_count_copy(ps_gpu_queue which, size_t bytes)
+{
+    host_gpu_counted.copied += bytes;
+    if (ps_gpu_queue_is_urgent(which)) host_gpu_counted.urgent += bytes;
+}
+
 ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *from,
                       size_t bytes, const char *who)
 {
     check_device(gpu, to, bytes, who);
     check_pinned_whole(gpu, from, bytes, who);
-    host_gpu_counted.copied += bytes;
+    host_gpu_count_copy(which, bytes);
     return push(gpu, which,
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }
@@ -396,7 +402,7 @@ ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *fr
 {
     check_device(gpu, from, bytes, who);
     check_pinned_whole(gpu, to, bytes, who);
-    host_gpu_counted.copied += bytes;
+    host_gpu_count_copy(which, bytes);
     return push(gpu, which,
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }

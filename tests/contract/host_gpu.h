@@ -9,6 +9,7 @@ typedef struct host_gpu_counts {
     long launches; // on the compute queue, without replays; with products
     long captures, replays;
     size_t copied; // bytes, between the host and the GPU
+    size_t urgent; // of these: by queues with priority
 } host_gpu_counts;
 
 extern host_gpu_counts host_gpu_counted;

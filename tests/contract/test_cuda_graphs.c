@@ -357,6 +357,29 @@ TEST(test_bytes_are_a_quarter)
     free(r);
 }
 
+/* Weights, gradients and the loss have priority, and wait for no batch. */
+TEST(test_only_batches_can_wait)
+{
+    rig *r = malloc(sizeof *r);
+    rig_init(r, false, SIZE_MAX);
+    side *s = &r->sides[0];
+    const ps_batch batch = batch_of(s, 0, BATCH);
+    const micro_batch m = {.n = BATCH, .first = true, .last = true};
+    const size_t arena = r->spec.table.arena_count * sizeof(float);
+    check(ps_program_prefetch(s->program, &batch)); // of zeros
+    const host_gpu_counts prefetched = host_gpu_counted;
+    train_pass(r, s, &m);
+    const size_t urgent = host_gpu_counted.urgent - prefetched.urgent;
+    assert_int_equal(host_gpu_counted.copied - prefetched.copied, urgent);
+    assert_true(urgent >= 2 * arena + sizeof(ps_sums));
+    const host_gpu_counts trained = host_gpu_counted;
+    check(ps_program_prefetch(s->program, &batch));
+    assert_int_equal(host_gpu_counted.urgent, trained.urgent);
+    assert_true(host_gpu_counted.copied - trained.copied >= sizeof r->sides->batches->x);
+    rig_fini(r);
+    free(r);
+}
+
 /* A capture that fails leaves a device that can be closed. */
 TEST(test_refusals)
 {

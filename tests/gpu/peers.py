@@ -45,8 +45,28 @@ def seconds_of(run, seconds):
     return (time.perf_counter() - start) / n
 
 
+def us_beside(product, work, urgent, seconds):
+    """How long the work takes in a stream of its own while products keep the GPU busy."""
+    if DEVICE == "cpu":
+        return seconds_of(work, seconds) * 1e6
+    stream = torch.cuda.Stream(priority=-1 if urgent else 0)
+    times = []
+    for _ in range(7):
+        for _ in range(8):
+            product()
+        with torch.cuda.stream(stream):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            work()
+            end.record()
+        synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return sorted(times)[len(times) // 2]
+
+
 def limits(seconds):
-    """GB/s of copies, TFLOP/s of a product."""
+    """GB/s of copies, TFLOP/s of a product; microseconds of a kernel and of a copy of 4 MiB beside products, with and
+    without the priority that the exchange's queues have."""
     n = 1 << (16 if DEVICE == "cpu" else 28)
     on, other = (torch.zeros(n, dtype=torch.uint8, device=DEVICE) for _ in range(2))
     for name in ("pinned", "pageable"):
@@ -59,6 +79,13 @@ def limits(seconds):
     k = 64 if DEVICE == "cpu" else 8192
     a, b = (torch.ones(k, k, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
     yield "product bf16 TFLOP/s", 2 * k ** 3 / seconds_of(lambda: a @ b, seconds) / 1e12
+    few, home = on[:1 << 22], torch.zeros(min(n, 1 << 22), dtype=torch.uint8)
+    if DEVICE == "cuda":
+        home = home.pin_memory()
+    for name, work in (("kernel", lambda: few.add_(1)), ("D2H", lambda: home.copy_(few, non_blocking=True))):
+        for urgent in (False, True):
+            yield (f"{name} beside products, {'urgent' if urgent else 'normal'}, us",
+                   us_beside(lambda: a @ b, work, urgent, seconds))
 
 
 class Pictures:

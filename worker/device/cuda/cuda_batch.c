@@ -15,9 +15,9 @@ static ps_err cuda_batch_take_values(ps_cuda_batch *b, const ps_program_options 
     if (!o->byte_values) return PS_OK;
     b->channels = o->channels;
     PS_TRY(ps_gpu_take(b->gpu, bytes, who, &b->byte_values));
-    PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_UPLOAD, b->byte_values, o->byte_values, bytes,
+    PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_SAMPLES, b->byte_values, o->byte_values, bytes,
                           who));
-    PS_TRY(ps_gpu_record(b->gpu, b->taken, PS_GPU_UPLOAD));
+    PS_TRY(ps_gpu_record(b->gpu, b->taken, PS_GPU_SAMPLES));
     return ps_gpu_sync(b->gpu, b->taken, who);
 }
 
@@ -86,9 +86,9 @@ static ps_err cuda_batch_upload(ps_cuda_batch *b, const ps_batch *batch)
     ps_gpu_event *uploaded = b->uploaded[b->stage];
     PS_TRY(ps_gpu_sync(b->gpu, uploaded, who));
     size_t bytes = cuda_batch_fill(b, batch, staging);
-    PS_TRY(ps_gpu_await(b->gpu, PS_GPU_UPLOAD, b->taken));
-    PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_UPLOAD, b->incoming, staging, bytes, who));
-    return ps_gpu_record(b->gpu, uploaded, PS_GPU_UPLOAD);
+    PS_TRY(ps_gpu_await(b->gpu, PS_GPU_SAMPLES, b->taken));
+    PS_TRY(ps_gpu_copy_in(b->gpu, PS_GPU_SAMPLES, b->incoming, staging, bytes, who));
+    return ps_gpu_record(b->gpu, uploaded, PS_GPU_SAMPLES);
 }
 
 ps_err ps_cuda_batch_prefetch(ps_cuda_batch *b, const ps_batch *batch)

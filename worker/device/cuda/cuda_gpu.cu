@@ -274,13 +274,17 @@ static ps_err check_format(const ps_gpu *gpu)
 
 static ps_err open_gpu(ps_gpu *gpu, bool tf32)
 {
+    int highest = 0;
     cudaError_t rc = cudaSetDevice(gpu->index);
     if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&gpu->prop, gpu->index);
     if (rc != cudaSuccess) return no_gpu(rc, gpu->index);
     PS_TRY(check_image(gpu));
     PS_TRY(check_format(gpu));
+    CUDA("queue", cudaDeviceGetStreamPriorityRange(NULL, &highest));
     for (int q = 0; q < PS_GPU_QUEUES; q++)
-        CUDA("queue", cudaStreamCreateWithFlags(&gpu->queues[q], cudaStreamNonBlocking));
+        CUDA("queue", cudaStreamCreateWithPriority(
+                          &gpu->queues[q], cudaStreamNonBlocking,
+                          ps_gpu_queue_is_urgent((ps_gpu_queue)q) ? highest : 0));
     CUDA("queue", cudaEventCreateWithFlags(&gpu->forked, cudaEventDisableTiming));
     CUDA("queue", cudaEventCreateWithFlags(&gpu->joined, cudaEventDisableTiming));
     BLAS("cuBLAS", cublasCreate(&gpu->blas));

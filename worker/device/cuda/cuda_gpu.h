@@ -21,12 +21,20 @@ typedef struct ps_gpu_graph ps_gpu_graph;
 /* Work of one queue runs in order; only events order work of different queues. */
 typedef enum ps_gpu_queue {
     PS_GPU_COMPUTE,
-    PS_GPU_UPLOAD,
-    PS_GPU_DOWNLOAD,
+    PS_GPU_UPLOAD,   // weights
+    PS_GPU_DOWNLOAD, // gradients, losses
     PS_GPU_EXCHANGE, // used by the exchange's thread
     PS_GPU_SIDE,     // beside compute, between ps_gpu_fork and ps_gpu_join
+    PS_GPU_SAMPLES,  // batches, which no weights shall wait for
     PS_GPU_QUEUES
 } ps_gpu_queue;
+
+/* Whether other workers wait for the queue's work: it has the GPU's highest priority.
+ * Today's GPUs let kernels alone go first by it, and no copy between host and GPU. */
+static inline bool ps_gpu_queue_is_urgent(ps_gpu_queue queue)
+{
+    return queue == PS_GPU_UPLOAD || queue == PS_GPU_DOWNLOAD || queue == PS_GPU_EXCHANGE;
+}
 
 typedef enum ps_kernel {
 #define PS_KERNEL_ENUM(name) PS_KERNEL_##name,

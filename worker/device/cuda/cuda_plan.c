@@ -476,7 +476,7 @@ static ps_err create_events(ps_cuda_plan *p)
     return PS_OK;
 }
 
-/* Passes wait for later uploads of the same queue. */
+/* Passes wait for their batch, which the same queue brings later. */
 static ps_err bring_class_weights(ps_cuda_plan *p)
 {
     static const char what[] = "train.class_weights";
@@ -484,7 +484,7 @@ static ps_err bring_class_weights(ps_cuda_plan *p)
     const size_t bytes = (size_t)spec->n_outputs * sizeof(float);
     if (!spec->class_weights) return PS_OK;
     PS_TRY(ps_gpu_take(p->gpu, bytes, what, &p->class_weights));
-    return ps_gpu_copy_in(p->gpu, PS_GPU_UPLOAD, p->class_weights, spec->class_weights,
+    return ps_gpu_copy_in(p->gpu, PS_GPU_SAMPLES, p->class_weights, spec->class_weights,
                           bytes, what);
 }
 
