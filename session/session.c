@@ -7,11 +7,13 @@
 
 #include "absent.h"
 #include "device_stream.h"
+#include "device_sums.h"
 #include "exchange_local.h"
 #include "fd_limit.h"
 #include "init_method.h"
 #include "interrupt.h"
 #include "local_steps.h"
+#include "log.h"
 #include "plateau.h"
 #include "shm_offer.h"
 
@@ -40,6 +42,7 @@ struct ps_session {
     ps_shared_mem params, grads;
     void *buffers;
     ps_device_stream *stream; // where the weights stay on a GPU
+    ps_device_sums *sums;     // where the gradients do, for the others of the host
     ps_exchange *exchange;
 };
 
@@ -259,10 +262,24 @@ static ps_err session_open_stream(ps_session *s, ps_device *device)
     return device->ops->stream_create(device, &options, &s->stream);
 }
 
+/* The exchange finds out whether the workers of the host can read each other's. */
+static ps_err session_share_gradients(ps_session *s, ps_device *device)
+{
+    if (!ps_config_two_levels(s->o.config) || !device || !device->ops->sums_create)
+        return PS_OK;
+    const ps_device_sums_options options = {
+        .table = s->o.table, .grads = s->grads.base, .most = s->plan.max_chunk_count};
+    const ps_err err = device->ops->sums_create(device, &options, &s->sums);
+    if (err != PS_ERR_UNSUPPORTED) return err;
+    PS_WARN("levels", "sums=host reason=\"%s\"", ps_err_message());
+    return PS_OK;
+}
+
 static ps_err session_make_exchange(ps_session *s)
 {
     s->exchange_options.buffers = s->buffers;
     s->exchange_options.stream = s->stream;
+    s->exchange_options.sums = &s->sums;
     return s->ops->create(&s->exchange_options, &s->exchange);
 }
 
@@ -270,6 +287,7 @@ static ps_err session_start(ps_session *s, ps_device *device,
                             const ps_exchange_state *state)
 {
     PS_TRY(session_open_stream(s, device));
+    PS_TRY(session_share_gradients(s, device));
     PS_TRY(session_make_exchange(s));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
@@ -585,6 +603,7 @@ void ps_session_destroy(ps_session **session)
     ps_exchange_destroy(&s->exchange);
     if (!s->o.member) ps_member_destroy(&s->member);
     if (s->stream) s->stream->ops->destroy(&s->stream);
+    if (s->sums) s->sums->ops->destroy(&s->sums);
     ps_shared_mem_fini(&s->params);
     ps_shared_mem_fini(&s->grads);
     free(s->buffers);

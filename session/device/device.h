@@ -12,6 +12,8 @@
 typedef struct ps_device ps_device;
 typedef struct ps_program ps_program;
 struct ps_device_stream; // device_stream.h
+struct ps_device_sums;   // device_sums.h
+struct ps_device_sums_options;
 struct ps_host_stream_options;
 
 typedef struct ps_device_options {
@@ -152,6 +154,11 @@ typedef struct ps_device_ops {
     ps_err (*stream_create)(ps_device *device,
                             const struct ps_host_stream_options *options,
                             struct ps_device_stream **out);
+    /* Keeps the gradients of programs that are made afterwards on the device, for the
+     * processes of the host. Only one may exist at a time. *out is owned by the caller.
+     * UNSUPPORTED says why it cannot be; NULL: gradients are in host memory anyway. */
+    ps_err (*sums_create)(ps_device *device, const struct ps_device_sums_options *options,
+                          struct ps_device_sums **out);
     /* Memory of the device, in bytes: what all processes use, and all. False: not known.
      * NULL: it is the host's. */
     bool (*memory)(ps_device *device, uint64_t *used, uint64_t *total);

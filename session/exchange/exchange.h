@@ -61,6 +61,10 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     bool rows;     // the job has embedding tables
     /* Of a device with memory of its own (all-reduce there); NULL: the arenas above. */
     struct ps_device_stream *stream;
+    /* Of exchange.levels 2, where the gradients may stay on a device (device_sums.h).
+     * create destroys it, and clears the pointer, where the workers of the host do not
+     * all read each other's. *sums NULL: there is none. */
+    struct ps_device_sums **sums;
     const struct ps_exchange_local_options *local; // of exchange_local alone
 } ps_exchange_options;
 

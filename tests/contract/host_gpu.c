@@ -7,14 +7,19 @@
  * in one of the orders, and so does host memory that is touched too early. Asking often
  * enough whether an event has passed counts as waiting. Pointers to host memory in a
  * kernel's arguments end the test, and so does anything except a launch in a capture.
- * Several threads may use it, as those of a worker do. */
+ * Several threads may use it, as those of a worker do. What is shared with other
+ * processes (ps_gpu_take_shared) is an anonymous file, which they open. With
+ * PS_HOST_GPU_ALONE=1 it can read no other GPU. */
 #include "host_gpu.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "host_gemm.h"
 #include "mem.h"
@@ -48,6 +53,7 @@ typedef struct range {
     char *at;
     size_t bytes;
     bool host, pages; // pages: pinned whole
+    int file;         // with a descriptor of ps_gpu_take_shared; else 0
 } range;
 
 enum { PAGE = 4096, ASKED_OFTEN = 16 };
@@ -366,6 +372,66 @@ void ps_gpu_give(ps_gpu *gpu, void *at)
 void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
 {
     ps_gpu_give(gpu, at);
+}
+
+typedef struct shared_file {
+    pid_t process;
+    int file;
+} shared_file;
+
+static ps_err map_file(ps_gpu *gpu, int file, size_t bytes, const char *what, void *out)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) return ps_err_set(PS_ERR_IO, "%s cannot be mapped", what);
+    *(void **)out = at;
+    return PS_OK;
+}
+
+ps_err ps_gpu_take_shared(ps_gpu *gpu, size_t bytes, const char *what, void *out,
+                          uint8_t handle[PS_GPU_HANDLE])
+{
+    PS_TRY(check_room(gpu, bytes, what));
+    const shared_file f = {.process = getpid(), .file = memfd_create(what, MFD_CLOEXEC)};
+    if (f.file <= 0 || ftruncate(f.file, (off_t)bytes) != 0) broken("no file", what);
+    PS_TRY(map_file(gpu, f.file, bytes, what, out));
+    add_range(gpu, (range){.at = *(void **)out, .bytes = bytes, .file = f.file});
+    memcpy(handle, &f, sizeof f);
+    return PS_OK;
+}
+
+void ps_gpu_give_shared(ps_gpu *gpu, void *at, bool mapped)
+{
+    if (!at) return;
+    ps_gpu_drain(gpu);
+    const range r = *range_of(gpu, at);
+    remove_range(gpu, at);
+    munmap(at, r.bytes);
+    close(r.file);
+}
+
+ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes,
+                  const char *what, void *out)
+{
+    const char *alone = getenv("PS_HOST_GPU_ALONE");
+    shared_file f;
+    char path[64];
+    if (alone && strcmp(alone, "1") == 0)
+        return ps_err_set(PS_ERR_UNSUPPORTED, "PS_HOST_GPU_ALONE is 1");
+    memcpy(&f, handle, sizeof f);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)f.process, f.file);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return ps_err_set(PS_ERR_UNSUPPORTED, "%s cannot be opened", path);
+    const ps_err err = map_file(gpu, file, bytes, what, out);
+    close(file);
+    if (err == PS_OK) add_range(gpu, (range){.at = *(void **)out, .bytes = bytes});
+    return err;
+}
+
+void ps_gpu_unmap(ps_gpu *gpu, void *at)
+{
+    const range r = *range_of(gpu, at);
+    remove_range(gpu, at);
+    munmap(at, r.bytes);
 }
 
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)

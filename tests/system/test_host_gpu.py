@@ -1,5 +1,6 @@
 """Whole jobs on the device cuda, with the host in the GPU's place (contract/host_gpu.c)."""
 import os
+import re
 import unittest
 from array import array
 from pathlib import Path
@@ -99,12 +100,12 @@ class HostGpu(JobTest):
         self.assertEqual(self.weights("part"), whole)
         self.assertEqual(self.summary("part")["test_loss"], self.summary("whole")["test_loss"])
 
-    def on_hosts(self, hosts):
+    def on_hosts(self, hosts, more=""):
         """Worker r of every job that follows is on the host with the name hosts[r]."""
         worker = Path(self.path("bin", "ps-worker"))
         worker.unlink()
         worker.write_text(f'#!/bin/sh\nexec {BIN.resolve()}/ps-worker-host-gpu "$@" '
-                          f'--set net.host=$(echo {hosts} | cut -c$((RANK + 1)))\n', encoding="utf-8")
+                          f'--set net.host=$(echo {hosts} | cut -c$((RANK + 1))) {more}\n', encoding="utf-8")
         worker.chmod(0o755)
 
     def two_levels(self, out, hosts, servers, *settings, eager=0):
@@ -112,19 +113,43 @@ class HostGpu(JobTest):
         return self.run_job(out, ["-m", "ps", "-s", servers, "-w", len(hosts)], "exchange.levels=2", *settings,
                             eager=eager)
 
+    def sums_of(self, out):
+        """Where the workers of worker 0's host have added up, by its log."""
+        return re.findall(r" levels sums=(\w+)", self.text_of(out, "logs", "worker-0.log"))
+
     def test_two_levels_have_the_bits_of_their_order(self):
         self.on_hosts("aab")
         flat = self.run_job("flat", ["-m", "ps", "-s", 1, "-w", 3])
         for i, hosts in enumerate(("aab", "aaa", "abc")):  # (r0 + r1) + r2 each
             self.assertEqual(self.two_levels(f"flat-{hosts}", hosts, 1 + i % 2, eager=6 * (i % 2)), flat, hosts)
+            self.assertEqual(self.sums_of(f"flat-{hosts}"), ["gpu"] * (i < 2))
         by_host = self.two_levels("by-host", "aabb", 1)
         for i, keys in enumerate((["exchange.chunk=16KiB"], ["server.shards=2"], ["train.graphs=false"])):
             self.assertEqual(self.two_levels(f"by-host-{i}", "aabb", 1 + i % 2, *keys, eager=(6, 1, 0)[i]), by_host, keys)
+        with mock.patch.dict(os.environ, PS_HOST_GPU_ALONE="1"):
+            self.assertEqual(self.two_levels("in-host-memory", "aabb", 2), by_host)
+        self.assertEqual(self.sums_of("in-host-memory"), ["host"])
         self.assertNotEqual(self.two_levels("mixed", "abab", 1), by_host)
         ways = [read_safetensors(self.path(out, "model.safetensors"))[0] for out in ("by-host", "mixed")]
         for name, (kind, _, values) in ways[0].items():
             worst = max(abs(a - b) for a, b in zip(values, ways[1][name][2]))
             self.assertLessEqual(worst, 0 if kind == "I64" else 1e-4, name)
+
+    def test_a_gpu_beside_a_processor(self):
+        """Their host adds up in its memory."""
+        jobs = []
+        for levels in 1, 2:
+            self.on_hosts("aa", "--set train.device=$(echo cuda cpu | cut -d' ' -f$((RANK + 1)))")
+            jobs.append(self.run_job(f"both-{levels}", ["-m", "ps", "-s", 1, "-w", 2], f"exchange.levels={levels}"))
+        self.assertEqual(*jobs)
+        self.assertEqual(self.sums_of("both-2"), [])
+
+    def test_a_gradient_that_is_not_finite_is_named(self):
+        """Weights grow until some gradient is not finite."""
+        self.on_hosts("aa")
+        said = self.psrun("--build-dir", self.folder, "-m", "ps", "-s", 1, "-w", 2, self.config, "exchange.levels=2",
+                          "optimizer.lr=1e9", "train.epochs=100", code=1)
+        self.assertRegex(said, r"the gradient of worker [01] for .* in step \d")
 
     def test_two_levels_with_what_a_job_may_have(self):
         for i, keys in enumerate((["exchange.codec=int8"], ["optimizer.clip_norm=0.5", "train.accumulate=2"],

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_sums.h"
 #include "finite.h"
 #include "ordered_sum.h"
 #include "shm_peers.h"
@@ -97,13 +98,31 @@ static ps_err host_sums_await_gradients(ps_levels_sums *s, uint32_t chunk, uint6
 
 /* --- adding ------------------------------------------------------------------------ */
 
+/* Whether elements [begin, end) of the worker at that place are finite. */
+static ps_err host_sums_look(const ps_levels_sums *s, int place, uint64_t begin,
+                             uint64_t end, bool *finite)
+{
+    ps_device_sums *there = s->levels->sums;
+    *finite = true;
+    for (uint64_t at = begin, n; there && at < end && *finite; at += n) {
+        float block[BLOCK];
+        n = end - at < BLOCK ? end - at : BLOCK;
+        PS_TRY(there->ops->fetch(there, place, at, n, block));
+        *finite = ps_finite_all(block, n);
+    }
+    if (!there) *finite = ps_finite_all(s->from[place] + begin, end - begin);
+    return PS_OK;
+}
+
 /* The worker whose elements [begin, end) of a tensor are not finite, or their sum. */
 static ps_err bad_worker(const ps_levels_sums *s, const ps_tensor *t, uint64_t begin,
                          uint64_t end, uint64_t step)
 {
-    for (int i = 0; i < s->levels->n; i++)
-        if (!ps_finite_all(s->from[i] + begin, end - begin))
-            return ps_step_rule_not_finite(s->levels->ranks[i], t->name, step);
+    for (int i = 0; i < s->levels->n; i++) {
+        bool finite;
+        PS_TRY(host_sums_look(s, i, begin, end, &finite));
+        if (!finite) return ps_step_rule_not_finite(s->levels->ranks[i], t->name, step);
+    }
     return ps_step_rule_not_finite(PS_STEP_RULE_OVERFLOW, t->name, step);
 }
 
@@ -128,7 +147,12 @@ static ps_err check_sum(const ps_levels_sums *s, const ps_chunk *c, const float 
 /* In the leader's arena the chunk becomes the host's sum. */
 static ps_err host_sums_add(const ps_levels_sums *s, const ps_chunk *c, uint64_t step)
 {
+    ps_device_sums *there = s->levels->sums;
     const uint64_t last = c->offset + c->count;
+    if (there) {
+        PS_TRY(there->ops->add(there, c->offset, c->count));
+        return check_sum(s, c, s->sums + c->offset, c->offset, last, step);
+    }
     float block[BLOCK];
     for (uint64_t at = c->offset; at < last; at += BLOCK) {
         const uint64_t n = last - at < BLOCK ? last - at : BLOCK;
@@ -233,7 +257,7 @@ static ps_err host_sums_prepare(ps_levels_sums *s)
     for (int i = 0; i < l->n; i++)
         s->from[i] =
             i == l->own ? l->o.grads->base : ps_shm_peers_grads(l->peers, l->ranks[i]);
-    s->sums = l->own == 0 ? l->o.grads->base : ps_shm_peers_grads(l->peers, l->ranks[0]);
+    s->sums = ps_levels_sums_arena(l);
     return PS_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "device_sums.h"
 #include "interrupt.h"
 #include "log.h"
 #include "shm_peers.h"
@@ -73,11 +74,18 @@ void ps_levels_close(ps_levels **pointer)
 {
     ps_levels *l = *pointer;
     if (!l) return;
+    if (l->sums) l->sums->ops->part(l->sums);
     ps_shm_peers_close(&l->peers);
     free(l->ranks);
     free(l->boards);
     free(l);
     *pointer = NULL;
+}
+
+float *ps_levels_sums_arena(const ps_levels *l)
+{
+    return ps_levels_leads(l) ? l->o.grads->base
+                              : ps_shm_peers_grads(l->peers, l->ranks[0]);
 }
 
 void ps_levels_post(ps_levels *l, _Atomic uint64_t *count)

@@ -35,6 +35,7 @@
 #include "shm_board.h"
 
 typedef struct ps_shm_peers ps_shm_peers;
+struct ps_device_sums; // device_sums.h
 
 /* The workers of this host. Places are theirs in rank order; the leader's is 0. */
 typedef struct ps_levels {
@@ -44,6 +45,7 @@ typedef struct ps_levels {
     ps_shm_peers *peers;
     ps_shm_board **boards; // (n)
     uint64_t spin_ns;
+    struct ps_device_sums *sums; // borrowed: adds up on GPUs; NULL: in host memory
 } ps_levels;
 
 /* Meets the others of the host. *out stays NULL when there are none; the caller owns it.
@@ -56,6 +58,8 @@ static inline bool ps_levels_leads(const ps_levels *l)
 {
     return l->own == 0;
 }
+/* The leader's arena of gradients, which sums are written to. */
+float *ps_levels_sums_arena(const ps_levels *l);
 /* The place of the worker that adds the chunk up. */
 static inline int ps_levels_adder(const ps_levels *l, uint32_t chunk)
 {

@@ -10,6 +10,7 @@
 #include "buffer_sync.h"
 #include "exchange_follower.h"
 #include "job_keys.h"
+#include "levels_gpus.h"
 #include "levels_leader.h"
 #include "mem.h"
 #include "ps_comm.h"
@@ -106,6 +107,11 @@ static ps_err ps_ops_create_levels(const ps_exchange_options *options, ps_exchan
     *out = NULL;
     PS_TRY(exchange_ps_check_options(options));
     PS_TRY(ps_levels_open(options, &levels));
+    const ps_err err = ps_levels_meet_gpus(options, levels);
+    if (err != PS_OK) {
+        ps_levels_close(&levels);
+        return err;
+    }
     if (levels && !ps_levels_leads(levels))
         return ps_exchange_follower_create(levels, out);
     return exchange_ps_create(&ps_exchange_levels_ops, options, levels, out);

@@ -26,6 +26,7 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_layers.c
     device/cuda/cuda_run.c
     device/cuda/cuda_stream.c
+    device/cuda/cuda_shared.c
     device/cuda/cuda_device.c
 )
 

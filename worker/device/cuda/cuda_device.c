@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda_run.h"
+#include "cuda_shared.h"
 #include "cuda_stream.h"
 #include "log.h"
 #include "mem.h"
@@ -14,6 +15,7 @@ typedef struct cuda_device {
     ps_conv_library *convs; // NULL: none
     bool no_graphs;
     const ps_cuda_resident *resident; // of the stream, while there is one
+    const ps_cuda_shared *shared;     // likewise, of the host's sums
 } cuda_device;
 
 typedef struct cuda_program {
@@ -23,11 +25,14 @@ typedef struct cuda_program {
     ps_cuda_run run;
 } cuda_program;
 
-static const ps_cuda_resident *resident_of(const cuda_program *p)
+static ps_cuda_kept kept_of(const cuda_program *p)
 {
     const cuda_device *d = (const cuda_device *)(const void *)p->base.device;
-    bool ours = d->resident && d->resident->host_params == p->options.params;
-    return ours ? d->resident : NULL;
+    const bool params = d->resident && d->resident->host_params == p->options.params;
+    const bool grads =
+        p->options.training && d->shared && d->shared->host_grads == p->options.grads;
+    return (ps_cuda_kept){.resident = params ? d->resident : NULL,
+                          .shared = grads ? d->shared : NULL};
 }
 
 static ps_gpu *gpu_of(const ps_program *program)
@@ -116,7 +121,7 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
         err = ps_cuda_run_init(&p->run, gpu_of(*out), d->convs, &p->options, &p->graph,
-                               resident_of(p), d->no_graphs);
+                               kept_of(p), d->no_graphs);
     if (err != PS_OK) cuda_program_destroy(out);
     return err;
 }
@@ -175,6 +180,16 @@ static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options
     return ps_cuda_stream_create(d->gpu, options, &d->resident, out);
 }
 
+static ps_err cuda_sums_create(ps_device *device, const ps_device_sums_options *options,
+                               ps_device_sums **out)
+{
+    cuda_device *d = (cuda_device *)(void *)device;
+    *out = NULL;
+    if (d->shared) return ps_err_set(PS_ERR_ARG, "the device's gradients are shared");
+    PS_TRY(ps_gpu_enter(d->gpu));
+    return ps_cuda_shared_create(d->gpu, options, &d->shared, out);
+}
+
 const ps_device_ops ps_cuda_device_ops = {
     .kind = PS_DEVICE_CUDA,
     .name = "cuda",
@@ -191,5 +206,6 @@ const ps_device_ops ps_cuda_device_ops = {
     .prefetch = cuda_prefetch,
     .fetch_buffers = cuda_fetch_buffers,
     .stream_create = cuda_stream_create,
+    .sums_create = cuda_sums_create,
     .memory = cuda_memory,
 };

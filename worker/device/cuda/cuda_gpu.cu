@@ -385,6 +385,52 @@ ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out)
     return PS_OK;
 }
 
+ps_err ps_gpu_take_shared(ps_gpu *gpu, size_t bytes, const char *what, void *out,
+                          uint8_t handle[PS_GPU_HANDLE])
+{
+    // what lies beside it in a block of cudaMalloc's would be shared, too
+    const size_t block = 2 << 20, whole = (bytes + block - 1) / block * block;
+    cudaIpcMemHandle_t found;
+    void *at = NULL;
+    static_assert(sizeof found == PS_GPU_HANDLE, "the bytes of a handle");
+    PS_TRY(ps_gpu_take(gpu, whole, what, &at));
+    const cudaError_t rc = cudaIpcGetMemHandle(&found, at);
+    if (rc != cudaSuccess) {
+        cudaGetLastError();
+        cudaFree(at);
+        return ps_err_set(PS_ERR_UNSUPPORTED, "cuda:%d cannot share its memory: %s",
+                          gpu->index, cudaGetErrorString(rc));
+    }
+    memcpy(handle, &found, sizeof found);
+    *(void **)out = at;
+    return PS_OK;
+}
+
+/* cudaFree is not defined while another process maps it. The end of the process is. */
+void ps_gpu_give_shared(ps_gpu *gpu, void *at, bool mapped)
+{
+    if (at && !mapped) cudaFree(at);
+}
+
+ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes,
+                  const char *what, void *out)
+{
+    cudaIpcMemHandle_t found;
+    memcpy(&found, handle, sizeof found);
+    const cudaError_t rc = cudaIpcOpenMemHandle((void **)out, found,
+                                                cudaIpcMemLazyEnablePeerAccess);
+    if (rc == cudaSuccess) return PS_OK;
+    cudaGetLastError();
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "cuda:%d cannot read the memory of another process's GPU: %s",
+                      gpu->index, cudaGetErrorString(rc));
+}
+
+void ps_gpu_unmap(ps_gpu *gpu, void *at)
+{
+    if (cudaIpcCloseMemHandle(at) != cudaSuccess) cudaGetLastError();
+}
+
 bool ps_gpu_memory(ps_gpu *gpu, uint64_t *used, uint64_t *total)
 {
     size_t free_bytes = 0, all = 0;

@@ -69,6 +69,18 @@ void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue);
  * also says how much was asked for and how much is free. */
 ps_err ps_gpu_take(ps_gpu *gpu, size_t bytes, const char *what, void *out);
 void ps_gpu_give(ps_gpu *gpu, void *at); // NULL: nothing
+/* The same memory, which other processes of the host may map: handle tells them where it
+ * is. UNSUPPORTED where the system cannot. Given back by ps_gpu_give_shared alone;
+ * mapped: a process may have mapped it, and perhaps still does. */
+enum { PS_GPU_HANDLE = 64 };
+ps_err ps_gpu_take_shared(ps_gpu *gpu, size_t bytes, const char *what, void *out,
+                          uint8_t handle[PS_GPU_HANDLE]);
+void ps_gpu_give_shared(ps_gpu *gpu, void *at, bool mapped); // NULL: nothing
+/* Maps what another process has shared, of this GPU or another one of the host.
+ * UNSUPPORTED says why it cannot be read from here. */
+ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes,
+                  const char *what, void *out);
+void ps_gpu_unmap(ps_gpu *gpu, void *at);
 /* Of all processes on the GPU, in bytes. False: not known. */
 bool ps_gpu_memory(ps_gpu *gpu, uint64_t *used, uint64_t *total);
 /* Takes zeroed, pinned host memory: copies from and to it run asynchronously. */

@@ -58,6 +58,7 @@
     X(column_total)                                                                      \
     X(mix_anchor)                                                                        \
     X(change)                                                                            \
+    X(add_arenas)                                                                        \
     X(unscale)                                                                           \
     X(clip)                                                                              \
     X(optimizer)                                                                         \

@@ -252,6 +252,30 @@ PS_ARITH void ps_k_change_at(const ps_k_change *k, uint32_t i)
     k->change[i] = (k->anchor[i] - k->weights[i]) * k->share;
 }
 
+/* Wide. Elements first to first + count - 1 of n arenas, added in their order: the host's
+ * sum of exchange.levels 2 (ps_ordered_sum), to the bit. first is a multiple of PS_WIDE.
+ * sum is (count). */
+typedef struct ps_k_add_arenas {
+    const float *const *arenas; // (n), on the GPU
+    uint32_t n, first, count;
+    float *sum;
+} ps_k_add_arenas;
+
+PS_ARITH void ps_k_add_arenas_at(const ps_k_add_arenas *k, uint32_t i)
+{
+    const size_t at = (size_t)i * PS_WIDE;
+    float sum[PS_WIDE], more[PS_WIDE];
+    for (uint32_t r = 0; r < k->n; r++) {
+        const ps_values x = {.at = (void *)(k->arenas[r] + k->first),
+                             .format = PS_FORMAT_FP32};
+        ps_get_some(x, at, k->count, r == 0 ? sum : more);
+        for (int j = 0; j < PS_WIDE && r > 0; j++)
+            sum[j] += more[j];
+    }
+    const ps_values out = {.at = k->sum, .format = PS_FORMAT_FP32};
+    ps_set_some(out, at, k->count, sum, false);
+}
+
 typedef struct ps_k_unscale {
     float *x;
     float factor;

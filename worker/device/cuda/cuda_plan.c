@@ -402,7 +402,8 @@ static ps_err allocate_arenas(ps_cuda_plan *p)
     } else {
         PS_TRY(ps_gpu_take(p->gpu, bytes, "the parameters", &p->params));
     }
-    if (p->options->training && !p->resident)
+    if (p->shared) p->grads = p->shared->grads;
+    if (p->options->training && !p->resident && !p->shared)
         PS_TRY(ps_gpu_take(p->gpu, bytes, "the gradients", &p->grads));
     return ps_gpu_take(p->gpu, p->options->spec->table.buffer_bytes, "the buffers",
                        &p->buffers);
@@ -490,10 +491,13 @@ static ps_err bring_class_weights(ps_cuda_plan *p)
 
 ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
                          const ps_program_options *options, const ps_model_graph *graph,
-                         const ps_cuda_resident *resident)
+                         ps_cuda_kept kept)
 {
-    *p = (ps_cuda_plan){
-        .gpu = gpu, .resident = resident, .options = options, .graph = graph};
+    *p = (ps_cuda_plan){.gpu = gpu,
+                        .resident = kept.resident,
+                        .shared = kept.shared,
+                        .options = options,
+                        .graph = graph};
     PS_TRY(ps_mem_zalloc(&p->values, (size_t)graph->n_edges, sizeof *p->values, "model"));
     PS_TRY(ps_mem_zalloc(&p->steps, (size_t)graph->n_nodes, sizeof *p->steps, "model"));
     for (int e = 0; e < graph->n_edges; e++)
@@ -515,6 +519,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // the stream owns them
+    if (p->shared) p->grads = NULL;
     void *const taken[] = {p->params,       p->grads,        p->buffers,
                            p->base,         p->scratch,      p->swapped.at,
                            p->parts,        p->mean_dy,      p->mirrored,

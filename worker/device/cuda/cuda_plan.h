@@ -39,7 +39,7 @@ typedef struct ps_cuda_group {
     int begin, end; // steps
     int first, n;   // tensors, consecutive; n 0: none
     /* uploaded: the parameters are on the GPU; made: the gradients are computed; home:
-     * the gradients are in host memory. */
+     * the gradients are in host memory, or may be read on the GPU (shared). */
     ps_gpu_event *uploaded, *made, *home;
 } ps_cuda_group;
 
@@ -51,9 +51,23 @@ typedef struct ps_cuda_resident {
     ps_gpu_event *released;  // the exchange has written the parameters that it released
 } ps_cuda_resident;
 
+/* Gradients that stay on the GPU, where processes of the host read them (cuda_shared.h).
+ */
+typedef struct ps_cuda_shared {
+    const float *host_grads; // identifies the arena
+    float *grads;
+} ps_cuda_shared;
+
+/* What of a program's is kept on the GPU by others; each may be NULL. */
+typedef struct ps_cuda_kept {
+    const ps_cuda_resident *resident; // it must hold the program's parameters
+    const ps_cuda_shared *shared;     // its gradients
+} ps_cuda_kept;
+
 typedef struct ps_cuda_plan {
     ps_gpu *gpu;                      // borrowed
     const ps_cuda_resident *resident; // borrowed; NULL: the plan owns params and grads
+    const ps_cuda_shared *shared;     // borrowed; if there is one, it owns grads
     const ps_program_options *options;
     const ps_model_graph *graph;
     ps_cuda_value *values; // by edge of the graph
@@ -79,12 +93,11 @@ typedef struct ps_cuda_plan {
     float *class_weights;      // (outputs); NULL: all 1
 } ps_cuda_plan;
 
-/* Borrows all arguments. library and resident may be NULL; resident must hold the
- * program's parameters. plan is safe for fini after a failure; the error names the layer
- * and what was asked for. */
+/* Borrows all arguments, and what is kept. library may be NULL. plan is safe for fini
+ * after a failure; the error names the layer and what was asked for. */
 ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu, ps_conv_library *library,
                          const ps_program_options *options, const ps_model_graph *graph,
-                         const ps_cuda_resident *resident);
+                         ps_cuda_kept kept);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);
 
 /* A tensor of ps_tensor_table_at. NULL for PS_NONE; the gradient's also for one that is

@@ -58,21 +58,21 @@ ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out)
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
                         const ps_program_options *options, const ps_model_graph *graph,
-                        const ps_cuda_resident *resident, bool no_graphs)
+                        ps_cuda_kept kept, bool no_graphs)
 {
     const ps_model_spec *spec = options->spec;
     size_t arena = spec->table.arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
-    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, resident));
+    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, kept));
     PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options, run->plan.values[0].features));
     ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);
     PS_TRY(init_results(&run->results, gpu));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));
     PS_TRY(ps_gpu_event_create(gpu, &run->finished));
-    if (!resident)
+    if (!kept.resident)
         PS_TRY(
             ps_gpu_pin(gpu, options->params, arena, "parameters", &run->params_pinned));
-    if (!options->training || resident) return PS_OK;
+    if (!options->training || kept.resident || kept.shared) return PS_OK;
     return ps_gpu_pin(gpu, options->grads, arena, "gradients", &run->grads_pinned);
 }
 
@@ -284,10 +284,12 @@ static ps_err queue_backward(void *of, int group)
     return PS_OK;
 }
 
-/* Queues the copy of the group's gradients, after the work that computes them. */
+/* Queues the copy of the group's gradients, after the work that computes them. Those that
+ * the host's processes read on the GPU are there then. */
 static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
 {
     ps_cuda_plan *p = &run->plan;
+    if (p->shared) return ps_gpu_record(p->gpu, g->home, PS_GPU_COMPUTE);
     const ps_tensor *from = &p->options->spec->table.tensors[g->first],
                     *to = from + g->n - 1;
     size_t bytes = (size_t)(to->offset + to->count - from->offset) * sizeof(float);
@@ -298,8 +300,8 @@ static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
     return ps_gpu_record(p->gpu, g->home, PS_GPU_DOWNLOAD);
 }
 
-/* Calls grads_ready for the groups from *next down to `until` whose gradients are in host
- * memory, and updates *next. wait: waits for all of them. */
+/* Calls grads_ready for the groups from *next down to `until` whose gradients are where
+ * they are taken from, and updates *next. wait: waits for all of them. */
 static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until,
                          bool wait, int *next)
 {
