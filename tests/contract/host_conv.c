@@ -123,12 +123,43 @@ static void add_products(const ps_conv_shape *s, double *x, double *w, double *y
     }
 }
 
-/* Owned by the caller. */
-static double *read_values(ps_values v, int64_t n)
+/* Images or weights, (outer, channels, plane). */
+typedef struct planes {
+    int64_t outer, channels, plane;
+    bool channels_last;
+} planes;
+
+static planes images_of(const ps_conv_shape *s, const int64_t size[3])
 {
-    double *out = malloc(sizeof *out * (size_t)n);
-    for (int64_t i = 0; i < n; i++)
-        out[i] = (double)ps_get(v, (size_t)i);
+    return (planes){s->n, size[0], size[1] * size[2], s->channels_last};
+}
+
+static planes weights_of(const ps_conv_shape *s)
+{
+    return (planes){s->out[0], s->in[0] / s->groups, s->kernel[0] * s->kernel[1],
+                    s->channels_last};
+}
+
+static int64_t planes_count(const planes *p)
+{
+    return p->outer * p->channels * p->plane;
+}
+
+/* Where element i of (outer, channels, plane) lies. */
+static size_t place(const planes *p, int64_t i)
+{
+    if (!p->channels_last) return (size_t)i;
+    const int64_t at = i % p->plane, channel = i / p->plane % p->channels;
+    const int64_t outer = i / p->plane / p->channels;
+    return (size_t)((outer * p->plane + at) * p->channels + channel);
+}
+
+/* Owned by the caller. */
+static double *read_values(ps_values v, const planes *p)
+{
+    double *out = malloc(sizeof *out * (size_t)planes_count(p));
+    for (int64_t i = 0; i < planes_count(p); i++)
+        out[i] = (double)ps_get(v, place(p, i));
     return out;
 }
 
@@ -137,22 +168,22 @@ static void run(const void *args)
     const conv_call *c = args;
     const ps_conv_shape *s = &c->s;
     const ps_values tensors[] = {c->x, c->w, c->y};
-    const int64_t counts[] = {count(s, s->in), weights(s), count(s, s->out)};
+    const planes at[] = {images_of(s, s->in), weights_of(s), images_of(s, s->out)};
     const int made = s->kind == PS_CONV_FORWARD         ? 2
                      : s->kind == PS_CONV_BACKWARD_DATA ? 0
                                                         : 1;
     double *values[3];
     for (int t = 0; t < 3; t++)
-        values[t] = t == made ? calloc((size_t)counts[t], sizeof **values)
-                              : read_values(tensors[t], counts[t]);
+        values[t] = t == made ? calloc((size_t)planes_count(&at[t]), sizeof **values)
+                              : read_values(tensors[t], &at[t]);
     memset(c->scratch, 0xA5, c->bytes);
     for (int64_t o = 0; o < s->out[0]; o++) {
         for (int64_t i = 0; i < s->in[0]; i++)
             if (i / (s->in[0] / s->groups) == o / (s->out[0] / s->groups))
                 add_products(s, values[0], values[1], values[2], o, i);
     }
-    for (int64_t i = 0; i < counts[made]; i++)
-        ps_set(tensors[made], (size_t)i, (float)values[made][i], s->add);
+    for (int64_t i = 0; i < planes_count(&at[made]); i++)
+        ps_set(tensors[made], place(&at[made], i), (float)values[made][i], s->add);
     for (int t = 0; t < 3; t++)
         free(values[t]);
 }

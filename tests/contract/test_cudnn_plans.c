@@ -33,13 +33,15 @@ static const layer layers[] = {
 typedef struct way {
     const char *name;
     ps_format format;
-    bool tf32;
+    bool tf32, channels_last;
 } way;
 
-static const way ways[] = {{"float32", PS_FORMAT_FP32, false},
-                           {"TF32", PS_FORMAT_FP32, true},
-                           {"bf16", PS_FORMAT_BF16, false},
-                           {"fp16", PS_FORMAT_FP16, false}};
+static const way ways[] = {{.name = "float32", .format = PS_FORMAT_FP32},
+                           {.name = "TF32", .format = PS_FORMAT_FP32, .tf32 = true},
+                           {.name = "bf16", .format = PS_FORMAT_BF16},
+                           {.name = "fp16", .format = PS_FORMAT_FP16},
+                           {"bf16, channels last", PS_FORMAT_BF16, false, true},
+                           {"fp16, channels last", PS_FORMAT_FP16, false, true}};
 
 static ps_conv_shape shape_of(const layer *l, const way *w, ps_conv_kind kind, bool add)
 {
@@ -47,6 +49,7 @@ static ps_conv_shape shape_of(const layer *l, const way *w, ps_conv_kind kind, b
     return (ps_conv_shape){.kind = kind,
                            .format = w->format,
                            .add = add,
+                           .channels_last = w->channels_last,
                            .n = l->n,
                            .in = {l->in, l->size, l->size},
                            .out = {l->out, size, size},
@@ -133,6 +136,36 @@ TEST(test_exact_kernels_copy_no_images)
             assert_true(ps_conv_plan_bytes(plan) < outputs * sizeof(float));
             ps_conv_plan_destroy(&plan);
         }
+    }
+    ps_conv_library_close(&library);
+}
+
+/* Scratch for all directions of all layers whose channels fill the units of 16 bits. */
+static size_t scratch_of(ps_conv_library *library, const way *w)
+{
+    size_t bytes = 0;
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        for (int kind = 0; kind < PS_CONV_KINDS && layers[l].in >= 32; kind++) {
+            ps_conv_shape shape = shape_of(&layers[l], w, (ps_conv_kind)kind, false);
+            ps_conv_plan *plan = plan_of(library, &shape, MOST_BYTES);
+            assert_non_null(plan);
+            bytes += ps_conv_plan_bytes(plan);
+            ps_conv_plan_destroy(&plan);
+        }
+    }
+    return bytes;
+}
+
+/* cuDNN's kernels for 16 bits take images whose channels are last. It copies others. */
+TEST(test_channels_last_need_no_copies)
+{
+    ps_conv_library *library = open_described(false);
+    for (int w = 2; w < 4; w++) {
+        const size_t first = scratch_of(library, &ways[w]);
+        const size_t last = scratch_of(library, &ways[w + 2]);
+        print_message("%s: scratch of %.0f MiB, channels last %.0f MiB\n", ways[w].name,
+                      (double)first / 1048576.0, (double)last / 1048576.0);
+        assert_true(last < first / 8);
     }
     ps_conv_library_close(&library);
 }

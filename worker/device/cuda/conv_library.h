@@ -36,11 +36,13 @@ typedef enum ps_conv_kind {
 } ps_conv_kind;
 
 /* Images x (n, C, H, W) and y (n, C', H', W'), weights w (C', C / groups, kh, kw),
- * row-major; all have one format; sums are float32. */
+ * row-major. channels_last: images (n, H, W, C), weights (C', kh, kw, C / groups). All
+ * have one format; sums are float32. */
 typedef struct ps_conv_shape {
     ps_conv_kind kind;
     ps_format format;
     bool add; // += instead of =
+    bool channels_last;
     int64_t n, in[3], out[3];
     int kernel[2], stride[2], padding[2], dilation[2];
     int64_t groups;

@@ -201,23 +201,30 @@ static ps_err make_tensor(ps_conv_plan *p, int64_t id, cudnnDataType_t type,
     return cudnn_finalize(p, *out, "a tensor");
 }
 
+/* dims: images and channels, or weights' outputs and inputs, then the plane's sides. */
+static ps_err make_planes(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
+                          const int64_t dims[4], descriptor *out)
+{
+    const int64_t plane = dims[2] * dims[3], outer = dims[1] * plane;
+    const int64_t first[4] = {outer, plane, dims[3], 1};
+    const int64_t last[4] = {outer, 1, dims[3] * dims[1], dims[1]};
+    return make_tensor(p, id, type_of(s->format), dims, s->channels_last ? last : first,
+                       out);
+}
+
 static ps_err make_images(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
                           const int64_t size[3], descriptor *out)
 {
-    const int64_t plane = size[1] * size[2];
     const int64_t dims[4] = {s->n, size[0], size[1], size[2]};
-    const int64_t strides[4] = {size[0] * plane, plane, size[2], 1};
-    return make_tensor(p, id, type_of(s->format), dims, strides, out);
+    return make_planes(p, id, s, dims, out);
 }
 
 static ps_err cudnn_make_weights(ps_conv_plan *p, int64_t id, const ps_conv_shape *s,
                                  descriptor *out)
 {
-    const int64_t window = (int64_t)s->kernel[0] * s->kernel[1];
     const int64_t in = s->in[0] / s->groups; // cuDNN finds the groups by it
     const int64_t dims[4] = {s->out[0], in, s->kernel[0], s->kernel[1]};
-    const int64_t strides[4] = {in * window, window, s->kernel[1], 1};
-    return make_tensor(p, id, type_of(s->format), dims, strides, out);
+    return make_planes(p, id, s, dims, out);
 }
 
 static ps_err make_convolution(ps_conv_plan *p, const ps_conv_shape *s, descriptor *out)
