@@ -280,8 +280,8 @@ def parse_head(text: bytes) -> "Head | None":
         return None
 
 
-def open_file(path: "str | os.PathLike[str]") -> typing.BinaryIO:
-    """To read. A FIFO, for which open() would wait, is an OSError."""
+def open_file(path: "str | os.PathLike[str]", mode: "typing.Literal['rb', 'ab']" = "rb") -> typing.BinaryIO:
+    """A FIFO, for which open() would wait, is an OSError."""
     def opener(name: str, flags: int) -> int:
         fd = os.open(name, flags | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -289,7 +289,7 @@ def open_file(path: "str | os.PathLike[str]") -> typing.BinaryIO:
             raise OSError(errno.EINVAL, "is not a regular file", name)
         return fd
 
-    return open(path, "rb", opener=opener)
+    return open(path, mode, opener=opener)
 
 
 def _read_head(path: pathlib.Path) -> "Head | None":

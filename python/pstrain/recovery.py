@@ -18,7 +18,7 @@ import weakref
 import torch
 
 from . import _commits, _events, _random, _spares, job as jobs
-from ._commits import Folder, Head, Held, Store
+from ._commits import Folder, Head, Held, Store, open_file
 from .errors import Error, InputError, PeerError, TimeoutError
 from .optimizer import Optimizer
 from .sampler import DistributedSampler
@@ -529,9 +529,9 @@ class State:
         import fcntl
 
         try:
-            lock = open(self._disk.places[0] / "lock", "w", encoding="ascii")
+            lock = open_file(self._disk.places[0] / "lock", "ab")
         except OSError as error:
-            raise InputError(f"rank 0: cannot write into the folder {self._disk}: {error.strerror}") from None
+            raise InputError(f"rank 0: cannot write {self._disk}/lock: {error.strerror}") from None
         deadline = time.monotonic() + _LOCK_S
         while True:
             try:

@@ -21,7 +21,7 @@ from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, find_part, first, fre
 
 PYTHON = torch_python() or sys.executable
 WORKER = str(ROOT / "tests/system/python/worker.py")
-LIBRARY = next((str(p) for p in BIN.parent.glob("**/libpstrain.so.0")), "")
+LIBRARY = next((str(p) for p in BIN.parent.glob("lib*/**/libpstrain.so.0")), "")  # not that of another processor
 # Importing PyTorch alone takes half a minute where many tests run at the same time.
 FAST = ["net.join_timeout_ms=120000", "net.step_timeout_ms=60000"]
 

@@ -392,6 +392,9 @@ def files(wrong, folder):
     refused(wrong, ["has model, optimizer", "this State extra, model, optimizer"],
             lambda: state(extra=nn.Linear(1, 1)).sync())
     refused(wrong, ["cannot be used", "Not a directory"], lambda: pstrain.State(folder=f"{folder}/lock/x"))
+    if RANK == 0:
+        os.makedirs(f"{folder}/fifo"), os.mkfifo(f"{folder}/fifo/lock")
+        refused(wrong, [f"cannot write {folder}/fifo/lock"], lambda: pstrain.State(folder=f"{folder}/fifo"))
     two = state()
     two.sync()
     two.commit()  # number 3 again
