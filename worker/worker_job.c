@@ -1,5 +1,6 @@
 #include "worker_job.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -258,6 +259,26 @@ static ps_err warm_up(job *j)
     return ps_warm_up_begin(&j->warm_up);
 }
 
+/* Before the arenas are first used: that is when memory gets its place. */
+static void worker_job_bind(const job *j)
+{
+    ps_numa numa;
+    bool memory;
+    if (!j->config->train.numa || !j->device->ops->numa ||
+        !j->device->ops->numa(j->device, &numa))
+        return;
+    const ps_numa_result result = ps_numa_bind(&numa, &memory);
+    if (result == PS_NUMA_BOUND)
+        PS_INFO("numa", "gpu=%s node=%d of=%d cores=%s memory=%s", numa.address,
+                numa.node, numa.n_nodes, numa.cores,
+                memory ? "preferred" : "\"as the system gives it\"");
+    if (result == PS_NUMA_REFUSED)
+        PS_WARN("numa",
+                "gpu=%s node=%d cores=%s reason=\"%s\" mend=\"numactl, or "
+                "train.numa=false\"",
+                numa.address, numa.node, numa.cores, strerror(errno));
+}
+
 static ps_err open_device(job *j)
 {
     if (j->device) return PS_OK;
@@ -266,6 +287,7 @@ static ps_err open_device(job *j)
     if (!j->device)
         PS_TRY(ps_device_open(j->config->train.device.kind, &options, &j->device));
     ps_device_describe(j->device, j->device_name, sizeof j->device_name);
+    worker_job_bind(j);
     return PS_OK;
 }
 

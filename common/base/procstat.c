@@ -34,8 +34,7 @@ uint64_t ps_procstat_rss(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The first line of a file without its newline; "" when there is none. */
-static void read_line(const char *path, char *out, size_t bytes)
+void ps_read_line(const char *path, char *out, size_t bytes)
 {
     FILE *f = fopen(path, "re");
     out[0] = '\0';
@@ -82,24 +81,30 @@ int ps_process_cores(void)
     return quota < bound ? quota : bound;
 }
 
-/* Of "0-3,8,10-11". 0: it is no such list. */
+bool ps_cpu_list_next(const char **at, int *first, int *last)
+{
+    int n = 0;
+    if (sscanf(*at, "%d%n", first, &n) != 1) return false;
+    *at += n;
+    *last = *first;
+    if (sscanf(*at, "-%d%n", last, &n) == 1) *at += n;
+    if (**at == ',') ++*at;
+    return true;
+}
+
+/* 0: it is no such list. */
 static int count_listed(const char *list)
 {
-    int count = 0, first, last, n;
-    for (const char *at = list; sscanf(at, "%d%n", &first, &n) == 1; at++) {
-        at += n;
-        last = first;
-        if (sscanf(at, "-%d%n", &last, &n) == 1) at += n;
+    int count = 0, first, last;
+    while (ps_cpu_list_next(&list, &first, &last))
         count += last - first + 1;
-        if (*at != ',') return *at == '\0' ? count : 0;
-    }
-    return 0;
+    return *list == '\0' ? count : 0;
 }
 
 int ps_machine_cores(void)
 {
     char online[4096];
-    read_line("/sys/devices/system/cpu/online", online, sizeof online);
+    ps_read_line("/sys/devices/system/cpu/online", online, sizeof online);
     const int listed = count_listed(online);
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     return listed > 0 ? listed : n > 0 ? (int)n : 1;
@@ -109,7 +114,7 @@ void ps_host_find(ps_host *out)
 {
     memset(out, 0, sizeof *out);
     if (gethostname(out->name, sizeof out->name - 1) != 0) out->name[0] = '\0';
-    read_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
+    ps_read_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
     if (readlink("/proc/self/ns/net", out->net_ns, sizeof out->net_ns - 1) < 0)
         out->net_ns[0] = '\0';
     read_cpu(out->cpu, sizeof out->cpu);

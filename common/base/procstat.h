@@ -2,6 +2,8 @@
 #ifndef PS_PROCSTAT_H
 #define PS_PROCSTAT_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Largest resident set so far, in bytes; shared memory counts. */
@@ -27,5 +29,10 @@ int ps_process_cores(void);
 /* Processors of the machine, at least 1: the same for all its processes, however they are
  * bound. (sysconf counts only a process's own in some versions of glibc.) */
 int ps_machine_cores(void);
+/* The next cores of a list such as "0-3,8,10-11", at *at, which moves on. False: there
+ * are no more, or it is no such list. */
+bool ps_cpu_list_next(const char **at, int *first, int *last);
+/* The first line of a file without its newline; "" when there is none. */
+void ps_read_line(const char *path, char *out, size_t bytes);
 
 #endif

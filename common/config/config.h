@@ -77,7 +77,7 @@ typedef struct ps_config_train {
     bool tf32;
     ps_switch cudnn;
     ps_winograd winograd;
-    bool graphs;
+    bool graphs, numa;
     int64_t threads;             // of arithmetic in a worker; 0: all cores
     int64_t accumulate;          // micro-batches per optimizer step
     double label_smoothing;      // of nll and cross_entropy, like the next two

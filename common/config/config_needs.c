@@ -64,6 +64,7 @@ static const need needs[] = {
     MAY("train.tf32", "train.device", ~BIT(PS_DEVICE_CPU)),
     MAY("train.cudnn", "train.device", ~BIT(PS_DEVICE_CPU)),
     MAY("train.graphs", "train.device", ~BIT(PS_DEVICE_CPU)),
+    MAY("train.numa", "train.device", ~BIT(PS_DEVICE_CPU)),
     MAY("train.winograd", "train.device", ~BIT(PS_DEVICE_CUDA)),
     MAY("train.ignore_index", "model.loss", BIT(PS_LOSS_CROSS_ENTROPY) | BIT(PS_LOSS_NLL)),
     MAY("train.init_strict", "train.init", 0),

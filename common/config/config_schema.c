@@ -88,6 +88,9 @@ const ps_config_key ps_config_keys[] = {
          "the last bits differ more from PyTorch's, the accuracy does not; off: plain sums"),
     BOOL("train.graphs", train.graphs, LOCAL, FREE, "true",
          "replay a GPU's passes as CUDA graphs; false: launch each kernel, to find faults"),
+    BOOL("train.numa", train.numa, LOCAL, FREE, "true",
+         "bind a worker to the cores and the memory of its GPU's NUMA node, where nobody else has "
+         "bound it"),
     INT("train.threads", train.threads, LOCAL, WARNED, 0, 1024, "1",
         "compute threads of a worker; 0: one per core, as far as its layers have work for "
         "them"),

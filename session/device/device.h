@@ -7,6 +7,7 @@
 #define PS_DEVICE_H
 
 #include "model_spec.h"
+#include "numa.h"
 #include "rng.h"
 
 typedef struct ps_device ps_device;
@@ -162,6 +163,9 @@ typedef struct ps_device_ops {
     /* Memory of the device, in bytes: what all processes use, and all. False: not known.
      * NULL: it is the host's. */
     bool (*memory)(ps_device *device, uint64_t *used, uint64_t *total);
+    /* The part of the host on which the device is. False: not known, or the host has one
+     * part. NULL: no device of its own. */
+    bool (*numa)(const ps_device *device, ps_numa *out);
 } ps_device_ops;
 
 struct ps_device {

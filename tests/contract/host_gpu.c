@@ -301,6 +301,13 @@ void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
     snprintf(out, bytes, "cuda: the host in its place");
 }
 
+/* PS_HOST_GPU_SYS: takes the place of /sys. */
+bool ps_gpu_numa(const ps_gpu *gpu, ps_numa *out)
+{
+    const char *sys = getenv("PS_HOST_GPU_SYS");
+    return sys && ps_numa_of_pci(sys, "0000:3B:00.0", out);
+}
+
 ps_format ps_gpu_format(const ps_gpu *gpu)
 {
     return gpu->format;

@@ -7,8 +7,10 @@ takes longer than a figure. Models are trained in bf16 (torch.autocast), channel
 cudnn.benchmark, with a fused optimizer: eager, compiled, and compiled with CUDA graphs. gpt2: of 124M
 parameters, 16 x 1024 tokens, by transformers. cpu: to rehearse where there is no GPU.
 """
+import glob
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -64,6 +66,50 @@ def us_beside(product, work, urgent, seconds):
     return sorted(times)[len(times) // 2]
 
 
+def numa_nodes():
+    """The cores of each NUMA node, by its number."""
+    nodes = {}
+    for folder in glob.glob("/sys/devices/system/node/node[0-9]*"):
+        with open(f"{folder}/cpulist", encoding="ascii") as f:
+            ranges = [part.split("-") for part in f.read().strip().split(",") if part]
+        cores = {core for part in ranges for core in range(int(part[0]), int(part[-1]) + 1)}
+        if cores & os.sched_getaffinity(0):
+            nodes[int(os.path.basename(folder)[4:])] = cores & os.sched_getaffinity(0)
+    return nodes
+
+
+def node_of_gpu():
+    """-1: not known."""
+    if DEVICE == "cpu":
+        return -1
+    said = subprocess.run(["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"], capture_output=True, text=True,
+                          check=True).stdout.split()[0].lower()
+    try:
+        with open(f"/sys/bus/pci/devices/{said[-12:]}/numa_node", encoding="ascii") as f:
+            return int(f.read())
+    except OSError:
+        return -1
+
+
+def by_node(seconds):
+    """GB/s of copies with pinned memory of each NUMA node: a thread takes memory of the node where it runs."""
+    n = 1 << (16 if DEVICE == "cpu" else 28)
+    on, before = torch.zeros(n, dtype=torch.uint8, device=DEVICE), os.sched_getaffinity(0)
+    kept = []  # else the next node would be given the same memory
+    yield "NUMA node of the GPU", node_of_gpu()
+    for node, cores in sorted(numa_nodes().items()):
+        try:
+            os.sched_setaffinity(0, cores)
+            host = torch.zeros(n, dtype=torch.uint8)
+            kept.append(host.pin_memory() if DEVICE == "cuda" else host)
+            yield (f"H2D of node {node} GB/s",
+                   n / seconds_of(lambda: on.copy_(kept[-1], non_blocking=True), seconds) / 1e9)
+            yield (f"D2H of node {node} GB/s",
+                   n / seconds_of(lambda: kept[-1].copy_(on, non_blocking=True), seconds) / 1e9)
+        finally:
+            os.sched_setaffinity(0, before)
+
+
 def limits(seconds):
     """GB/s of copies, TFLOP/s of a product; microseconds of a kernel and of a copy of 4 MiB beside products, with and
     without the priority that the exchange's queues have."""
@@ -86,6 +132,7 @@ def limits(seconds):
         for urgent in (False, True):
             yield (f"{name} beside products, {'urgent' if urgent else 'normal'}, us",
                    us_beside(lambda: a @ b, work, urgent, seconds))
+    yield from by_node(seconds)
 
 
 class Pictures:

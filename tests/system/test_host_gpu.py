@@ -51,6 +51,24 @@ class HostGpu(JobTest):
             said = self.psrun("--build-dir", self.folder, "-m", "single", self.config, "data.batch=74", code=1)
         self.assertRegex(said, r"activations and their gradients: the GPU is full: at most [1-9]\d? of 74 samples fit")
 
+    def test_a_worker_binds_itself_to_its_gpus_node(self):
+        """Once, whatever the number of steps; not where train.numa=false, nor where somebody has bound it."""
+        cores = sorted(os.sched_getaffinity(0))
+        files = {"bus/pci/devices/0000:3b:00.0/numa_node": 0, "devices/system/node/online": "0-1",
+                 "devices/system/cpu/online": ",".join(map(str, cores)), "devices/system/node/node0/cpulist": cores[-1]}
+        for name, text in files.items():
+            os.makedirs(os.path.dirname(self.path("sys", name)), exist_ok=True)
+            Path(self.path("sys", name)).write_text(f"{text}\n", encoding="ascii")
+
+        def lines(*settings):
+            said = self.psrun("--build-dir", self.folder, "--overwrite", "--verbose", "-m", "single", self.config, *settings)
+            return re.findall(r"numa gpu=0000:3b:00\.0 node=0 of=2 cores=(\d+) memory=", said)
+        with mock.patch.dict(os.environ, PS_HOST_GPU_SYS=self.path("sys")):
+            self.assertEqual(lines(), [str(cores[-1])])
+            self.assertEqual(lines("train.numa=false"), [])
+            Path(self.path("sys", "devices/system/cpu/online")).write_text(f"{cores[0]},1023\n", encoding="ascii")
+            self.assertEqual(lines(), [])
+
     def test_every_step_has_its_own_loss_and_graphs_change_no_bit(self):
         for mode in (["-m", "single"], ["-m", "ps", "-s", 1, "-w", 2]):
             name = mode[1]

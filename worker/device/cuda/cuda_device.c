@@ -170,6 +170,11 @@ static bool cuda_memory(ps_device *device, uint64_t *used, uint64_t *total)
     return ps_gpu_enter(d->gpu) == PS_OK && ps_gpu_memory(d->gpu, used, total);
 }
 
+static bool cuda_numa(const ps_device *device, ps_numa *out)
+{
+    return ps_gpu_numa(((const cuda_device *)(const void *)device)->gpu, out);
+}
+
 static ps_err cuda_stream_create(ps_device *device, const ps_host_stream_options *options,
                                  ps_device_stream **out)
 {
@@ -208,4 +213,5 @@ const ps_device_ops ps_cuda_device_ops = {
     .stream_create = cuda_stream_create,
     .sums_create = cuda_sums_create,
     .memory = cuda_memory,
+    .numa = cuda_numa,
 };

@@ -341,6 +341,15 @@ void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
              CUDART_VERSION / 10 % 100, driver / 1000, driver / 10 % 100);
 }
 
+bool ps_gpu_numa(const ps_gpu *gpu, ps_numa *out)
+{
+    char address[32] = "";
+    if (cudaDeviceGetPCIBusId(address, sizeof address, gpu->index) == cudaSuccess)
+        return ps_numa_of_pci("/sys", address, out);
+    cudaGetLastError();
+    return false;
+}
+
 ps_err ps_gpu_enter(ps_gpu *gpu)
 {
     CUDA("device", cudaSetDevice(gpu->index));

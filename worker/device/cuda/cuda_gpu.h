@@ -13,6 +13,7 @@
 
 #include "cuda_kernels.h"
 #include "err.h"
+#include "numa.h"
 
 typedef struct ps_gpu ps_gpu;
 typedef struct ps_gpu_event ps_gpu_event;
@@ -55,6 +56,8 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out);
 void ps_gpu_close(ps_gpu **gpu);
 /* "NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0". */
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes);
+/* See numa.h. */
+bool ps_gpu_numa(const ps_gpu *gpu, ps_numa *out);
 /* The format of matrix products' factors and of the values between layers. */
 ps_format ps_gpu_format(const ps_gpu *gpu);
 /* The calling thread works with this GPU from now on. */

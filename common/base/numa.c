@@ -1,0 +1,89 @@
+#include "numa.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "procstat.h"
+
+enum { MAX_NODE = 1024 };
+
+static int numa_count(const char *list)
+{
+    int count = 0, first, last;
+    while (ps_cpu_list_next(&list, &first, &last))
+        count += last - first + 1;
+    return count;
+}
+
+bool ps_numa_of_pci(const char *sys, const char *address, ps_numa *out)
+{
+    char path[512], text[512];
+    *out = (ps_numa){.node = -1};
+    for (size_t i = 0; address[i] && i < sizeof out->address - 1; i++)
+        out->address[i] = (char)tolower((unsigned char)address[i]);
+    snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sys, out->address);
+    ps_read_line(path, text, sizeof text);
+    if (sscanf(text, "%d", &out->node) != 1 || out->node < 0 || out->node >= MAX_NODE)
+        return false; // -1: the firmware does not say
+    snprintf(path, sizeof path, "%s/devices/system/node/online", sys);
+    ps_read_line(path, text, sizeof text);
+    out->n_nodes = numa_count(text);
+    snprintf(path, sizeof path, "%s/devices/system/cpu/online", sys);
+    ps_read_line(path, out->online, sizeof out->online);
+    snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sys, out->node);
+    ps_read_line(path, out->cores, sizeof out->cores);
+    return out->n_nodes > 1 && numa_count(out->cores) > 0 && numa_count(out->online) > 0;
+}
+
+/* False: one of them is beyond what a set holds. */
+static bool numa_set_of(const char *list, cpu_set_t *set)
+{
+    int first, last;
+    CPU_ZERO(set);
+    while (ps_cpu_list_next(&list, &first, &last)) {
+        if (first < 0 || last >= CPU_SETSIZE) return false;
+        for (int core = first; core <= last; core++)
+            CPU_SET(core, set);
+    }
+    return true;
+}
+
+/* A thread that ends meanwhile is no error. */
+static void numa_bind_others(const cpu_set_t *set)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *e; tasks && (e = readdir(tasks));)
+        if (isdigit((unsigned char)e->d_name[0]))
+            sched_setaffinity((pid_t)atoi(e->d_name), sizeof *set, set);
+    if (tasks) closedir(tasks);
+}
+
+/* By the system call: glibc has no function, and libnuma would be one more library. */
+static bool numa_prefer(int node)
+{
+    enum { BITS = 8 * sizeof(unsigned long) };
+    unsigned long nodes[MAX_NODE / BITS] = {0};
+    nodes[(size_t)node / BITS] |= 1ul << ((size_t)node % BITS);
+    return syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes, MAX_NODE) == 0;
+}
+
+ps_numa_result ps_numa_bind(const ps_numa *numa, bool *memory)
+{
+    cpu_set_t own, all, wanted;
+    *memory = false;
+    if (!numa_set_of(numa->online, &all) || !numa_set_of(numa->cores, &wanted) ||
+        sched_getaffinity(0, sizeof own, &own) != 0)
+        return PS_NUMA_WAS_BOUND;
+    if (!CPU_EQUAL(&own, &all)) return PS_NUMA_WAS_BOUND;
+    if (sched_setaffinity(0, sizeof wanted, &wanted) != 0) return PS_NUMA_REFUSED;
+    numa_bind_others(&wanted);
+    *memory = numa_prefer(numa->node);
+    return PS_NUMA_BOUND;
+}
