@@ -10,7 +10,7 @@ import time
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, places, ports, predict, remote, report
+from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, mps, places, ports, predict, remote, report
 from . import restarts, shares, trace, verify
 from .errors import JobError
 from .out import Out
@@ -61,6 +61,9 @@ def add_job(p):
     p.add_argument("-H", "--hostfile", type=named, metavar="HOSTFILE",
                    help="run over ssh on the hosts of this file, one per line: node1 servers=1 workers=2; "
                         "also slots= dir= bin= addr= image=, or node9 spare (docs/machines.md)")
+    p.add_argument("--mps", action="store_true",
+                   help="let workers that share a GPU run on it together: by NVIDIA's MPS, whose daemon "
+                        "(nvidia-cuda-mps-control) runs as long as the job")
     p.add_argument("--init", type=named, metavar="FILE",
                    help="begin with the weights of this safetensors file (train.init)")
     p.add_argument("--build-dir", metavar="DIR",
@@ -197,7 +200,7 @@ def make_job(args, build_dir, name=None):
         servers=servers, workers=workers, fewest=fewest,
         out=args.out or jobs.default_out(name or facts["job.name"]),
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
-        resume=args.resume or "", restarts=args.restarts,
+        resume=args.resume or "", restarts=args.restarts, mps=args.mps,
         master_port=args.port or ports.free_port(), port_is_given=bool(args.port))
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
@@ -206,6 +209,8 @@ def make_job(args, build_dir, name=None):
         job.spares = [h for h in hosts if h.spare and job.restarts]
         keys.check_hosts(job.hosts, folder, facts["net.insecure"])
         shares.add_to(job)
+    if job.mps:
+        mps.check(facts, job.hosts)
     if folder:
         keys.make(folder, jobs.program(build_dir, "ps-server"))
     if job.restarts and args.config:
@@ -325,7 +330,10 @@ def run(job, verbose, summary=True):
         job.out = out.path
         if not job.hosts and not job.program:
             jobfile.remember(job)
-        return supervise(job, screen, env, out, summary)
+        if not job.mps:
+            return supervise(job, screen, env, out, summary)
+        with mps.Daemon(os.path.join(out.logs, "mps")) as daemon:
+            return supervise(job, screen, {**env, **daemon.environment}, out, summary)
 
 
 def after_death(job):
@@ -537,8 +545,19 @@ def plan_prediction(args):
     return job
 
 
+def check_mps(args):
+    """--mps is a job's."""
+    others = {"top": args.top, "convert": args.convert, "join": args.join, "doctor": args.doctor, "predict": args.predict,
+              "serve": args.serve, "check-data": args.check_data, "describe": args.describe,
+              "export-torch": args.export_torch, "dry-run": args.dry_run}
+    for name in [name for name, given in others.items() if given]:
+        raise JobError(f"--mps is for a job that psrun starts: leave it out with --{name}")
+
+
 def run_command(args, dashes, program):
     try:
+        if args.mps:
+            check_mps(args)
         if args.top:
             if args.config or dashes:
                 raise JobError("--top watches a job that is running: give nothing else")

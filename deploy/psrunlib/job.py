@@ -55,6 +55,7 @@ class Job:
     curve: str = ""  # folder of its keys
     fewest: int = 0  # workers that an elastic job needs; 0: their number is fixed
     restarts: int = 0  # how often parts may be started again after deaths
+    mps: bool = False  # workers share GPUs by a daemon of the job's (mps.py)
     program: list = field(default_factory=list)  # the workers' command line; empty: ps-worker
     commit_folders: dict = field(default_factory=dict)  # variables by the host's name; "": this machine (commits.py)
     facts: dict = field(default_factory=dict)

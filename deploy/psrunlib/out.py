@@ -12,7 +12,7 @@ RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "best.safetenso
            "membership.jsonl", "evaluation.json", "evaluation.svg", "config.json", "classes.txt", "curves.svg",
            "checkpoints")
 # The other files of a run. psrun or the parts write them.
-LOGS = ("logs/server-*.log", "logs/worker-*.log")
+LOGS = ("logs/server-*.log", "logs/worker-*.log", "logs/mps/*.log")
 TRACES = ("trace/*.trace", "events.out.tfevents.*", "find-lr.svg")
 JOB = "job.json"  # removed if the job wrote no results
 
@@ -47,6 +47,7 @@ class Out:
             for log in glob.glob(os.path.join(glob.escape(self.logs), "*.log")):
                 if os.path.isfile(log) and os.path.getsize(log) == 0:
                     os.remove(log)
+        remove_empty(os.path.join(self.logs, "mps"))
         remove_empty(self.logs)
         if self.made:
             remove_empty(self.path)

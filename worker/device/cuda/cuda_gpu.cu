@@ -209,6 +209,18 @@ static ps_err no_gpu(cudaError_t rc, int index)
                       asked, driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(rc));
 }
 
+/* Whether NVIDIA's MPS lets the processes of the GPU run together. */
+static bool gpu_has_mps(int index)
+{
+    const int mps_enabled =
+        133; // cudaDevAttrMpsEnabled, which older CUDA 12 does not name
+    int on = 0;
+    if (cudaDeviceGetAttribute(&on, (cudaDeviceAttr)mps_enabled, index) == cudaSuccess)
+        return on != 0;
+    cudaGetLastError();
+    return false;
+}
+
 /* Of n GPUs. Workers of one GPU take turns, which looks like slow servers. */
 static int gpu_of_worker(int local_rank, int n)
 {
@@ -217,11 +229,11 @@ static int gpu_of_worker(int local_rank, int n)
                 "gpus=%d used=cuda:0 reason=\"LOCAL_RANK is not set: every "
                 "worker of this host takes the first one\"",
                 n);
-    if (local_rank >= n)
+    if (local_rank >= n && !gpu_has_mps(local_rank % n))
         PS_WARN("gpu-shared",
                 "gpus=%d used=cuda:%d reason=\"worker %d of this host: it "
-                "shares the GPU with another one\" mend=\"fewer workers, or "
-                "nvidia-cuda-mps-control -d, so that they run together\"",
+                "shares the GPU with another one\" mend=\"psrun --mps, so that "
+                "they run together, or fewer workers\"",
                 n, local_rank % n, local_rank);
     return local_rank > 0 ? local_rank % n : 0;
 }

@@ -1,0 +1,99 @@
+"""psrun --mps: workers that share a GPU run on it together, not in turns, by NVIDIA's Multi-Process Service. The job has
+a daemon of its own, whose files nobody else finds. A guard ends it however psrun ends, by SIGKILL too."""
+import os
+import shutil
+import subprocess
+import tempfile
+
+from . import job as jobs
+from .errors import JobError
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+STARTS_WITHIN_S, ENDS_WITHIN_S = 30, 60
+
+# Waits until psrun closes its standard input, or is gone. A daemon that does not end when told to is killed; its
+# number may be another program's by then.
+GUARD = f"""
+trap '' HUP INT TERM
+read -r line
+echo 'quit -t 10' | timeout 30 {CONTROL}
+pid=$(cat "${PIPES}/{CONTROL}.pid" 2>/dev/null)
+case $(cat "/proc/$pid/comm" 2>/dev/null) in nvidia-cuda-mps*) kill -9 "$pid" ;; esac
+rm -rf "${PIPES}"
+"""
+
+
+def check(facts, hosts):
+    """Before anything is started."""
+    if hosts:
+        raise JobError(f"--mps is for the workers of this machine, not of those of -H: start {CONTROL} -d on each of them")
+    if str(facts.get("train.device", "")) == "cpu":
+        raise JobError("--mps lets workers share a GPU, and train.device is cpu: leave --mps out")
+    if os.environ.get(PIPES):
+        raise JobError(f"--mps: {PIPES} is set: the workers use the daemon there already: leave --mps out, or the variable")
+    if "MIG-" in os.environ.get(VISIBLE, ""):
+        raise JobError(f"--mps: {VISIBLE} names parts of GPUs (MIG), of which each worker has its own: leave --mps out")
+    if not shutil.which(CONTROL):
+        raise JobError(f"--mps: there is no {CONTROL} on this machine: it comes with NVIDIA's driver (Debian: "
+                       "nvidia-cuda-mps, Ubuntu: nvidia-compute-utils); without --mps the workers of a GPU take turns")
+
+
+class Daemon:
+    """For use with `with`: it runs meanwhile. environment: what the parts of the job get."""
+
+    def __init__(self, logs_dir):
+        """logs_dir: the folder of its logs, which is made."""
+        self.logs_dir = os.path.abspath(logs_dir)
+        self.environment, self._guard = {}, None
+
+    def __enter__(self):
+        pipes = tempfile.mkdtemp(prefix="pstrain-mps-")  # a short name: that of a socket has at most 107 bytes
+        try:
+            os.makedirs(self.logs_dir, exist_ok=True)
+            self.environment = {PIPES: pipes, LOGS: self.logs_dir, **seen_by_clients()}
+            env = {**os.environ, PIPES: pipes, LOGS: self.logs_dir}
+            self._guard = subprocess.Popen(["sh", "-c", GUARD], env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL, start_new_session=True)
+            self._start(env)
+        except BaseException:
+            self.__exit__()
+            if not self._guard:
+                shutil.rmtree(pipes)
+            raise
+        return self
+
+    def _start(self, env):
+        said = os.path.join(self.logs_dir, "start.log")  # no pipe: the daemon may keep it open
+        with open(said, "w+", encoding="utf-8", errors="replace") as out:
+            try:
+                code = subprocess.run([CONTROL, "-d"], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                      timeout=STARTS_WITHIN_S, check=False).returncode
+            except subprocess.TimeoutExpired:
+                raise JobError(f"--mps: {CONTROL} -d has not ended after {STARTS_WITHIN_S} s; its logs are in "
+                               f"{self.logs_dir}") from None
+            except OSError as error:
+                raise JobError(f"--mps: cannot start {CONTROL}: {error.strerror}") from error
+            out.seek(0)
+            text = " ".join(out.read().split())
+        if code != 0:
+            raise JobError(f"--mps: {CONTROL} -d ended with {code}: {text or 'it said nothing'}; its logs are in "
+                           f"{self.logs_dir}")
+
+    def __exit__(self, *_):
+        if self._guard:
+            self._guard.stdin.close()
+            try:
+                self._guard.wait(ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                pass  # a driver that hangs; the guard goes on
+
+
+def seen_by_clients():
+    """The daemon takes the GPUs that CUDA_VISIBLE_DEVICES names. To its clients these are 0, 1, ...; the names of GPUs
+    stay (NVIDIA's documentation of MPS)."""
+    entries = os.environ.get(VISIBLE, "").split(",")
+    if not entries[0].strip().isdigit():
+        return {}
+    return {VISIBLE: ",".join(map(str, range(jobs.count_visible(",".join(entries)))))}
