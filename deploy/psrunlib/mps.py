@@ -13,12 +13,15 @@ PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 STARTS_WITHIN_S, ENDS_WITHIN_S = 30, 60
 
-# Waits until psrun closes its standard input, or is gone. A daemon that does not end when told to is killed; its
-# number may be another program's by then.
+# Starts the daemon, and says with which exit code. Waits until psrun closes its standard input, or is gone, and ends
+# the daemon. One that does not end when told to is killed; its number may be another program's by then.
 GUARD = f"""
+timeout {STARTS_WITHIN_S} {CONTROL} -d > "${LOGS}/start.log" 2>&1
+(echo $?) # a shell of its own: psrun may be gone, and a SIGPIPE ends the one that writes
+exec > /dev/null
 trap '' HUP INT TERM
 read -r line
-echo 'quit -t 10' | timeout 30 {CONTROL}
+echo 'quit -t 10' | timeout -s KILL 30 {CONTROL}
 pid=$(cat "${PIPES}/{CONTROL}.pid" 2>/dev/null)
 case $(cat "/proc/$pid/comm" 2>/dev/null) in nvidia-cuda-mps*) kill -9 "$pid" ;; esac
 rm -rf "${PIPES}"
@@ -50,13 +53,13 @@ class Daemon:
 
     def __enter__(self):
         pipes = tempfile.mkdtemp(prefix="pstrain-mps-")  # a short name: that of a socket has at most 107 bytes
+        self.environment = {PIPES: pipes, LOGS: self.logs_dir, **seen_by_clients()}
         try:
             os.makedirs(self.logs_dir, exist_ok=True)
-            self.environment = {PIPES: pipes, LOGS: self.logs_dir, **seen_by_clients()}
-            env = {**os.environ, PIPES: pipes, LOGS: self.logs_dir}
-            self._guard = subprocess.Popen(["sh", "-c", GUARD], env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                           stderr=subprocess.DEVNULL, start_new_session=True)
-            self._start(env)
+            self._guard = subprocess.Popen(["sh", "-c", GUARD], env={**os.environ, PIPES: pipes, LOGS: self.logs_dir},
+                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                           start_new_session=True, text=True)
+            self._check_start(self._guard.stdout.readline().strip())
         except BaseException:
             self.__exit__()
             if not self._guard:
@@ -64,26 +67,19 @@ class Daemon:
             raise
         return self
 
-    def _start(self, env):
-        said = os.path.join(self.logs_dir, "start.log")  # no pipe: the daemon may keep it open
-        with open(said, "w+", encoding="utf-8", errors="replace") as out:
-            try:
-                code = subprocess.run([CONTROL, "-d"], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                      timeout=STARTS_WITHIN_S, check=False).returncode
-            except subprocess.TimeoutExpired:
-                raise JobError(f"--mps: {CONTROL} -d has not ended after {STARTS_WITHIN_S} s; its logs are in "
-                               f"{self.logs_dir}") from None
-            except OSError as error:
-                raise JobError(f"--mps: cannot start {CONTROL}: {error.strerror}") from error
-            out.seek(0)
-            text = " ".join(out.read().split())
-        if code != 0:
-            raise JobError(f"--mps: {CONTROL} -d ended with {code}: {text or 'it said nothing'}; its logs are in "
-                           f"{self.logs_dir}")
+    def _check_start(self, code):
+        if code == "0":
+            return
+        path = os.path.join(self.logs_dir, "start.log")
+        with open(path, encoding="utf-8", errors="replace") as said:
+            text = " ".join(said.read().split())
+        how = f"has not started within {STARTS_WITHIN_S} s" if code == "124" else f"ended with {code or 'its guard'}"
+        raise JobError(f"--mps: {CONTROL} -d {how}: {text or 'it said nothing'}; its logs are in {self.logs_dir}")
 
     def __exit__(self, *_):
         if self._guard:
             self._guard.stdin.close()
+            self._guard.stdout.close()
             try:
                 self._guard.wait(ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:

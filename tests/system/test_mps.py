@@ -96,6 +96,19 @@ class Mps(JobTest):
             wait_until(lambda: not self.pipes() and not self.daemons(), f"{name}: the daemon is still there")
             self.assertEqual(self.log(name), ["start ", "quit -t 10"])
 
+    def test_it_ends_also_when_psrun_is_killed_while_it_starts(self):
+        gate = self.path("gate")
+        os.mkfifo(gate)
+        self.change(PS_MPS_GATE=gate)
+        psrun = self.start_psrun("--build-dir", self.folder, "--mps", *SHORT)
+        with open(gate, "w", encoding="ascii") as go:  # there is somebody who reads
+            psrun.kill()
+            psrun.communicate()
+            go.write("go\n")
+        wait_until(lambda: not self.pipes(), "the daemon's folder is still there")
+        self.assert_gone()
+        self.assertEqual(self.log(), ["start ", "quit -t 10"])
+
     def test_what_is_wrong_is_one_error(self):
         cases = [({"PS_MPS_SAYS": "Failed to open the lock file"}, SHORT,
                   f"--mps: {CONTROL} -d ended with 1: Failed to open the lock file; its logs are in "),
