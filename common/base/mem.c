@@ -211,6 +211,15 @@ ps_err ps_shared_mem_init_private(ps_shared_mem *mem, size_t bytes, const char *
     return ps_mem_zalloc_large(&mem->base, bytes, what);
 }
 
+ps_err ps_shared_mem_show(const ps_shared_mem *mem, const ps_shared_mem *other,
+                          const char *what)
+{
+    const void *at = mmap(mem->base, whole_pages(mem->bytes), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_FIXED, other->fd, 0);
+    if (at != MAP_FAILED) return PS_OK;
+    return ps_err_errno(PS_ERR_IO, "%s: mapping %zu bytes", what, mem->bytes);
+}
+
 void ps_shared_mem_fini(ps_shared_mem *mem)
 {
     if (!mem->base) return;

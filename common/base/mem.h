@@ -61,6 +61,10 @@ ps_err ps_shared_mem_init_private(ps_shared_mem *mem, size_t bytes, const char *
 /* Maps the memory that a peer passed. First checks the seals (F_SEAL_SHRINK and
  * F_SEAL_GROW) and that the size is what bytes need. Takes fd in every case. */
 ps_err ps_shared_mem_attach(ps_shared_mem *mem, int fd, size_t bytes, const char *what);
+/* From now on mem's addresses show the other's memory, of as many bytes; what they showed
+ * is gone. Of both other processes may have the memory. IO. */
+ps_err ps_shared_mem_show(const ps_shared_mem *mem, const ps_shared_mem *other,
+                          const char *what);
 void ps_shared_mem_fini(ps_shared_mem *mem); // safe on a zeroed or failed one
 
 #endif

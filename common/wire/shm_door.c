@@ -162,6 +162,12 @@ float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank)
     return door_mapped(door, rank, 0);
 }
 
+ps_err ps_shm_door_show_params(const ps_shm_door *door, uint32_t rank,
+                               const ps_shared_mem *mem)
+{
+    return ps_shared_mem_show(mem, &door->visitors[rank].mapped[0], "the parameters");
+}
+
 float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank)
 {
     return door_mapped(door, rank, 1);

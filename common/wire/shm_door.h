@@ -26,6 +26,10 @@ const char *ps_shm_door_name(const ps_shm_door *door);
  * thread; they stay until destroy. The worker may change their contents at any time. */
 float *ps_shm_door_params(const ps_shm_door *door, uint32_t rank);
 float *ps_shm_door_grads(const ps_shm_door *door, uint32_t rank);
+/* From now on the addresses of mem, an arena of this process, show the worker's params.
+ * IO. */
+ps_err ps_shm_door_show_params(const ps_shm_door *door, uint32_t rank,
+                               const ps_shared_mem *mem);
 /* The same of its rings, and of its arena for rows (PS_ROWS_ARENA_BYTES); also NULL when
  * it handed in none. */
 void *ps_shm_door_rings_of(const ps_shm_door *door, uint32_t rank);

@@ -41,6 +41,28 @@ TEST(both_see_the_same)
     }
 }
 
+TEST(an_arena_shows_another)
+{
+    for (int i = 1; i < N_SIZES; i++) {
+        ps_shared_mem mine, theirs;
+        assert_ok(ps_shared_mem_init(&mine, sizes[i], "memory"));
+        assert_ok(ps_shared_mem_init(&theirs, sizes[i], "memory"));
+        unsigned char *a = mine.base, *b = theirs.base;
+        const size_t last = sizes[i] - 1;
+        memset(a, 1, sizes[i]);
+        memset(b, 2, sizes[i]);
+        assert_ok(ps_shared_mem_show(&mine, &theirs, "memory"));
+        assert_ptr_equal(mine.base, a);
+        assert_memory_equal(a, b, sizes[i]);
+        b[last] = 9;
+        assert_int_equal(a[last], 9);
+        ps_shared_mem_fini(&theirs);
+        assert_int_equal(a[last], 9);
+        ps_shared_mem_fini(&mine);
+        assert_false(is_mapped(a) || is_mapped(a + last));
+    }
+}
+
 TEST(another_size_is_refused)
 {
     ps_shared_mem mine, theirs;

@@ -147,6 +147,11 @@ const float *ps_shm_peers_params(const ps_shm_peers *p, int rank)
     return ps_shm_door_params(p->door, (uint32_t)rank);
 }
 
+ps_err ps_shm_peers_show_params(const ps_shm_peers *p, int rank, const ps_shared_mem *mem)
+{
+    return ps_shm_door_show_params(p->door, (uint32_t)rank, mem);
+}
+
 void *ps_shm_peers_board(const ps_shm_peers *p, int rank)
 {
     return rank == p->rank ? p->board.base

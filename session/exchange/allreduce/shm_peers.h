@@ -23,6 +23,10 @@ ps_err ps_shm_peers_open_host(const ps_exchange_options *options, uint64_t board
  * which range when. */
 float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);
 const float *ps_shm_peers_params(const ps_shm_peers *p, int rank);
+/* From now on the addresses of mem, an arena of this process, show the worker's params.
+ * IO. */
+ps_err ps_shm_peers_show_params(const ps_shm_peers *p, int rank,
+                                const ps_shared_mem *mem);
 /* The board of a worker, or the own one: zeroed at the start. Borrowed until the close.
  */
 void *ps_shm_peers_board(const ps_shm_peers *p, int rank);

@@ -14,6 +14,7 @@ typedef struct exchange_follower {
     ps_exchange_options o;
     ps_levels *levels;
     ps_levels_sums *sums;
+    bool shows; // the arena of parameters is the leader's memory: a GPU copies from there
     ps_ready_ranges ready; // this step's gradients, by chunk
     uint32_t *batch;       // scratch: chunks
     uint64_t *copied;      // (n_chunks) versions that were copied
@@ -42,9 +43,21 @@ static void follower_destroy(ps_exchange **x)
     *x = NULL;
 }
 
+/* With gradients on the GPU nothing but copies to the GPU reads the arena, and none of
+ * them is under way when a chunk's gradients are given: the leader has its next version
+ * later. */
+static ps_err follower_show_weights(exchange_follower *e)
+{
+    const ps_levels *l = e->levels;
+    e->shows = l->sums != NULL;
+    return e->shows ? ps_shm_peers_show_params(l->peers, l->ranks[0], e->o.params)
+                    : PS_OK;
+}
+
 static ps_err follower_prepare(exchange_follower *e)
 {
     const size_t n = e->o.plan->n_chunks;
+    PS_TRY(follower_show_weights(e));
     PS_TRY(ps_mem_zalloc(&e->batch, n, sizeof *e->batch, "chunk map"));
     PS_TRY(ps_mem_zalloc(&e->copied, n, sizeof *e->copied, "chunk map"));
     PS_TRY(ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan));
@@ -97,9 +110,10 @@ static void follower_copy(exchange_follower *e, uint32_t chunk)
 {
     const ps_chunk *c = &e->o.plan->chunks[chunk];
     const float *from = ps_shm_peers_params(e->levels->peers, e->levels->ranks[0]);
+    e->shm_received += c->count * sizeof *from;
+    if (e->shows) return;
     memcpy((float *)e->o.params->base + c->offset, from + c->offset,
            c->count * sizeof *from);
-    e->shm_received += c->count * sizeof *from;
 }
 
 static bool follower_has(const exchange_follower *e, uint32_t chunk, int64_t version)
