@@ -267,8 +267,10 @@ static ps_err session_share_gradients(ps_session *s, ps_device *device)
 {
     if (!ps_config_two_levels(s->o.config) || !device || !device->ops->sums_create)
         return PS_OK;
-    const ps_device_sums_options options = {
-        .table = s->o.table, .grads = s->grads.base, .most = s->plan.max_chunk_count};
+    const ps_device_sums_options options = {.table = s->o.table,
+                                            .params = s->params.base,
+                                            .grads = s->grads.base,
+                                            .most = s->plan.max_chunk_count};
     const ps_err err = device->ops->sums_create(device, &options, &s->sums);
     if (err != PS_ERR_UNSUPPORTED) return err;
     PS_WARN("levels", "sums=host reason=\"%s\"", ps_err_message());
@@ -603,7 +605,7 @@ void ps_session_destroy(ps_session **session)
     ps_exchange_destroy(&s->exchange);
     if (!s->o.member) ps_member_destroy(&s->member);
     if (s->stream) s->stream->ops->destroy(&s->stream);
-    if (s->sums) s->sums->ops->destroy(&s->sums);
+    if (s->sums) s->sums->ops->destroy(&s->sums, false);
     ps_shared_mem_fini(&s->params);
     ps_shared_mem_fini(&s->grads);
     free(s->buffers);

@@ -480,6 +480,15 @@ ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *fr
                 (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
+ps_err ps_gpu_copy_within(ps_gpu *gpu, ps_gpu_queue which, void *to, const void *from,
+                          size_t bytes, const char *who)
+{
+    check_device(gpu, to, bytes, who);
+    check_device(gpu, from, bytes, who);
+    return push(gpu, which,
+                (op){.kind = OP_COPY, .to = to, .from = from, .bytes = bytes});
+}
+
 ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
 {
     return ps_mem_zalloc(out, 1, sizeof **out, "event");

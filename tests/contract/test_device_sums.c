@@ -1,6 +1,7 @@
-/* Gradients of several workers, added up on one of their GPUs (device_sums.h): the bits
- * of the sum in host memory, as soon as they are announced, and no other bytes cross the
- * bus. The host takes the GPUs' place. */
+/* Gradients of several workers, added up on one of their GPUs (device_sums.h), and
+ * weights that they take from each other: the bits of the sum in host memory, as soon as
+ * gradients are announced, and no other bytes cross the bus. The host takes the GPUs'
+ * place. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -28,7 +29,7 @@ typedef struct rig {
     ps_config cfg;
     ps_model_spec spec;
     side plain[WORKERS], shared[WORKERS];
-    float *sum; // the leader's arena
+    float *weights, *sum; // the leader's arenas
     int32_t labels[BATCH];
     uint32_t positions[BATCH];
 } rig;
@@ -59,8 +60,10 @@ static void open_side(side *s, int worker, bool shares)
     for (int i = 0; i < BATCH * FEATURES; i++)
         s->x[i] = sinf((float)(i * i + worker));
     if (!shares) return;
-    const ps_device_sums_options sums = {
-        .table = &r.spec.table, .grads = s->grads.base, .most = r.spec.table.arena_count};
+    const ps_device_sums_options sums = {.table = &r.spec.table,
+                                         .params = s->params.base,
+                                         .grads = s->grads.base,
+                                         .most = r.spec.table.arena_count};
     assert_ok(s->device->ops->sums_create(s->device, &sums, &s->sums));
 }
 
@@ -73,8 +76,9 @@ static int make_rig(void **state)
     memset(&r, 0, sizeof r);
     assert_ok(ps_config_load(&r.cfg, NULL, overrides, 3));
     assert_ok(ps_model_spec_init(&r.spec, &r.cfg));
-    r.sum = aligned_alloc(4096, (r.spec.table.arena_count * sizeof *r.sum + 4095) / 4096 *
-                                    4096);
+    const size_t bytes = (r.spec.table.arena_count * sizeof(float) + 4095) / 4096 * 4096;
+    r.sum = aligned_alloc(4096, bytes);
+    r.weights = aligned_alloc(4096, bytes);
     for (int i = 0; i < BATCH; i++)
         r.labels[i] = i % 7;
     for (int i = 0; i < WORKERS; i++) {
@@ -82,13 +86,14 @@ static int make_rig(void **state)
         open_side(&r.shared[i], i, true);
         open_program(&r.plain[i]);
     }
+    memcpy(r.weights, r.plain[0].params.base, r.spec.table.arena_count * sizeof(float));
     return 0;
 }
 
 static void close_side(side *s)
 {
     ps_program_destroy(&s->program);
-    if (s->sums) s->sums->ops->destroy(&s->sums);
+    if (s->sums) s->sums->ops->destroy(&s->sums, false);
     ps_device_close(&s->device);
     ps_shared_mem_fini(&s->params);
     ps_shared_mem_fini(&s->grads);
@@ -102,6 +107,7 @@ static int free_rig(void **state)
         close_side(&r.shared[i]);
     }
     free(r.sum);
+    free(r.weights);
     ps_model_spec_fini(&r.spec);
     ps_config_fini(&r.cfg);
     return 0;
@@ -116,7 +122,24 @@ static ps_err meet(int own)
         list[i] = handles[i];
     }
     ps_device_sums *s = r.shared[own].sums;
-    return s->ops->meet(s, list, WORKERS, own, r.sum);
+    return s->ops->meet(s, list, WORKERS, own, r.weights, r.sum);
+}
+
+/* The first worker brings all weights, the second one takes them from there, the third
+ * does both. Their own arenas in host memory have others. */
+static void meet_all_and_bring(void)
+{
+    const uint64_t count = r.spec.table.arena_count, half = count / 2;
+    for (int i = 0; i < WORKERS; i++) {
+        memset(r.shared[i].params.base, 0x7f, count * sizeof(float));
+        assert_ok(meet(i));
+        open_program(&r.shared[i]);
+    }
+    ps_device_sums *const s[] = {r.shared[0].sums, r.shared[1].sums, r.shared[2].sums};
+    assert_ok(s[0]->ops->bring(s[0], 0, count));
+    assert_ok(s[1]->ops->take(s[1], 0, 0, count));
+    assert_ok(s[2]->ops->bring(s[2], 0, half));
+    assert_ok(s[2]->ops->take(s[2], 1, half, count - half));
 }
 
 /* Two micro-batches, the second of which is announced. */
@@ -166,9 +189,7 @@ TEST_WITH(sums_have_the_bits_of_host_memory, make_rig, free_rig)
     ps_device_sums *s = r.shared[WORKERS - 1].sums;
     const ps_pass_hooks plain = {.grads_ready = on_grads};
     const ps_pass_hooks last = {.ctx = s, .grads_ready = add_now};
-    assert_ok(meet(WORKERS - 1));
-    for (int i = 0; i < WORKERS; i++)
-        open_program(&r.shared[i]);
+    meet_all_and_bring();
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < WORKERS; i++)
             pass_over(&r.plain[i], &plain);
@@ -184,9 +205,15 @@ TEST_WITH(sums_have_the_bits_of_host_memory, make_rig, free_rig)
             assert_memory_equal(r.shared[i].grads.base, zero, bytes);
             assert_ok(s->ops->fetch(s, i, 0, count, want));
             assert_memory_equal(want, r.plain[i].grads.base, bytes);
-            r.plain[i].x[step] += 0.25f;
-            r.shared[i].x[step] += 0.25f;
         }
+        for (uint64_t i = 0; i < count; i++)
+            r.weights[i] -= 0.01f * r.sum[i];
+        for (int i = 0; i < WORKERS; i++)
+            memcpy(r.plain[i].params.base, r.weights, bytes);
+        assert_ok(s->ops->bring(s, 0, count));
+        for (int i = 0; i < WORKERS - 1; i++)
+            assert_ok(
+                r.shared[i].sums->ops->take(r.shared[i].sums, WORKERS - 1, 0, count));
     }
     free(want);
     free(zero);
@@ -198,9 +225,8 @@ TEST_WITH(only_sums_cross_the_bus, make_rig, free_rig)
     const ps_pass_hooks plain = {.grads_ready = on_grads};
     size_t copied[2];
     added = 0;
-    assert_ok(meet(0));
+    meet_all_and_bring();
     for (int i = 0; i < 2; i++) {
-        open_program(&r.shared[i]);
         pass_over(&r.shared[i], &plain); // with what only the first pass copies
         const size_t before = host_gpu_counted.copied;
         pass_over(&r.shared[i], i == 0 ? &last : &plain);
@@ -218,7 +244,7 @@ TEST_WITH(who_cannot_read_another_gpu_says_so, make_rig, free_rig)
     setenv("PS_HOST_GPU_ALONE", "1", 1);
     assert_int_equal(meet(0), PS_ERR_UNSUPPORTED);
     unsetenv("PS_HOST_GPU_ALONE");
-    s->sums->ops->destroy(&s->sums);
+    s->sums->ops->destroy(&s->sums, true);
     open_program(s);
     pass_over(s, &plain);
     pass_over(&r.plain[0], &plain);

@@ -174,6 +174,10 @@ class HostGpu(JobTest):
                                   ["loss_scale.use=on", "train.precision=fp16"])):
             first = self.two_levels(f"{i}", "aabb", 1, *keys)
             self.assertEqual(self.two_levels(f"{i}-again", "aabb", 2, *keys, eager=6), first, keys)
+            with mock.patch.dict(os.environ, PS_HOST_GPU_ALONE="1"):
+                self.assertEqual(self.two_levels(f"{i}-alone", "aabb", 1, *keys), first, keys)
+            for out in f"{i}-again", f"{i}-alone":
+                self.assertEqual(self.summary(out)["test_loss"], self.summary(f"{i}")["test_loss"])
 
     def test_a_death_ends_a_job_with_two_levels_and_it_is_resumed(self):
         job = ["checkpoint.every=4", "exchange.codec=onebit", "exchange.codec_warmup=2", "exchange.codec_cooldown=2"]

@@ -142,7 +142,7 @@ float *ps_shm_peers_grads(const ps_shm_peers *p, int rank)
     return ps_shm_door_grads(p->door, (uint32_t)rank);
 }
 
-const float *ps_shm_peers_params(const ps_shm_peers *p, int rank)
+float *ps_shm_peers_params(const ps_shm_peers *p, int rank)
 {
     return ps_shm_door_params(p->door, (uint32_t)rank);
 }

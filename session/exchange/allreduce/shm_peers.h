@@ -22,7 +22,7 @@ ps_err ps_shm_peers_open_host(const ps_exchange_options *options, uint64_t board
 /* Another worker's arenas; borrowed until the close. The callers agree on who may use
  * which range when. */
 float *ps_shm_peers_grads(const ps_shm_peers *p, int rank);
-const float *ps_shm_peers_params(const ps_shm_peers *p, int rank);
+float *ps_shm_peers_params(const ps_shm_peers *p, int rank);
 /* From now on the addresses of mem, an arena of this process, show the worker's params.
  * IO. */
 ps_err ps_shm_peers_show_params(const ps_shm_peers *p, int rank,

@@ -14,7 +14,7 @@ typedef struct exchange_follower {
     ps_exchange_options o;
     ps_levels *levels;
     ps_levels_sums *sums;
-    bool shows; // the arena of parameters is the leader's memory: a GPU copies from there
+    bool shows;            // the arena of parameters is the leader's memory
     ps_ready_ranges ready; // this step's gradients, by chunk
     uint32_t *batch;       // scratch: chunks
     uint64_t *copied;      // (n_chunks) versions that were copied
@@ -43,9 +43,8 @@ static void follower_destroy(ps_exchange **x)
     *x = NULL;
 }
 
-/* With gradients on the GPU nothing but copies to the GPU reads the arena, and none of
- * them is under way when a chunk's gradients are given: the leader has its next version
- * later. */
+/* Passes read the weights on the GPU. Whoever reads them in host memory finds the
+ * leader's there. */
 static ps_err follower_show_weights(exchange_follower *e)
 {
     const ps_levels *l = e->levels;
@@ -127,6 +126,7 @@ static ps_err follower_fetch(exchange_follower *e, uint32_t chunk, int64_t versi
     const uint64_t target = (uint64_t)(version - (int64_t)e->o.first_step) + 1;
     PS_TRY(
         await_leader(e, ps_levels_count(e->levels, 0, PS_LEVELS_WEIGHTS, chunk), target));
+    PS_TRY(ps_levels_sums_await_here(e->sums, chunk, chunk, version));
     follower_copy(e, chunk);
     e->copied[chunk] = target;
     return PS_OK;
@@ -178,7 +178,7 @@ static ps_err follower_params_ready(ps_exchange *x, uint64_t begin, uint64_t end
     const uint64_t n = (uint64_t)e->newest - e->o.first_step + 1;
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
-    *ready = true;
+    *ready = ps_levels_sums_here(e->sums, first, last, e->newest);
     for (uint32_t c = first; c <= last; c++)
         *ready = *ready &&
                  atomic_load(ps_levels_count(e->levels, 0, PS_LEVELS_WEIGHTS, c)) >= n;
@@ -201,7 +201,9 @@ static ps_err follower_sync_buffers(ps_exchange *x)
 {
     exchange_follower *e = follower_self(x);
     if (e->o.settings.codec.codec != PS_CODEC_NONE) {
+        PS_TRY(follower_drain(x));
         PS_TRY(await_leader(e, &e->levels->boards[0]->rounds, ++e->n_exact));
+        PS_TRY(ps_levels_sums_bring_exact(e->sums));
         for (uint32_t c = 0; c < e->o.plan->n_chunks; c++)
             follower_copy(e, c);
     }

@@ -54,7 +54,8 @@ static ps_err gpus_meet(const ps_exchange_options *o, const ps_levels *l)
     for (int i = 0; i < l->n; i++)
         handles[i] = gpu_offer_of(l, i)->handle;
     ps_err err =
-        (*o->sums)->ops->meet(*o->sums, handles, l->n, l->own, ps_levels_sums_arena(l));
+        (*o->sums)->ops->meet(*o->sums, handles, l->n, l->own, ps_levels_weights_arena(l),
+                              ps_levels_sums_arena(l));
     free((void *)handles);
     if (err == PS_OK) atomic_store(&gpu_offer_of(l, l->own)->met, true);
     if (err != PS_ERR_UNSUPPORTED) return err;
@@ -68,14 +69,14 @@ ps_err ps_levels_meet_gpus(const ps_exchange_options *o, ps_levels *l)
     PS_TRY(gpus_barrier(o, "levels/given"));
     if (l) PS_TRY(gpus_meet(o, l));
     PS_TRY(gpus_barrier(o, "levels/met"));
-    if (!*o->sums) return PS_OK;
-    if (!l || !gpus_all_met(l)) {
-        (*o->sums)->ops->destroy(o->sums);
-        return PS_OK;
-    }
+    const bool used = l && gpus_all_met(l);
+    if (*o->sums && !used) (*o->sums)->ops->part(*o->sums);
+    PS_TRY(gpus_barrier(o, "levels/parted"));
+    if (*o->sums && !used) (*o->sums)->ops->destroy(o->sums, true);
+    if (!used) return PS_OK;
     l->sums = *o->sums;
     if (ps_levels_leads(l))
         PS_INFO("levels", "sums=gpu note=\"the GPUs of this host read each other's "
-                          "gradients\"");
+                          "memory\"");
     return PS_OK;
 }

@@ -1,5 +1,6 @@
 /* Where all workers of a host have GPUs that can read each other's memory, gradients are
- * added there (device_sums.h), and only sums come to host memory. */
+ * added there (device_sums.h), and only sums come to host memory; new weights go to the
+ * GPU of the worker that adds the chunk up, and from there to the others. */
 #ifndef PS_LEVELS_GPUS_H
 #define PS_LEVELS_GPUS_H
 

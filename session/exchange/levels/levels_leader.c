@@ -44,6 +44,23 @@ void ps_levels_leader_give(ps_levels_leader *l, const uint32_t *chunks, uint32_t
     ps_levels_sums_give(l->sums, chunks, n);
 }
 
+ps_err ps_levels_leader_await_here(ps_levels_leader *l, uint32_t first, uint32_t last,
+                                   int64_t version)
+{
+    return ps_levels_sums_await_here(l->sums, first, last, version);
+}
+
+bool ps_levels_leader_here(const ps_levels_leader *l, uint32_t first, uint32_t last,
+                           int64_t version)
+{
+    return ps_levels_sums_here(l->sums, first, last, version);
+}
+
+ps_err ps_levels_leader_bring_exact(ps_levels_leader *l)
+{
+    return ps_levels_sums_bring_exact(l->sums);
+}
+
 void ps_levels_leader_exact(ps_levels_leader *l)
 {
     ps_levels_post(l->levels, &l->levels->boards[l->levels->own]->rounds);

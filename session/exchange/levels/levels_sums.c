@@ -18,13 +18,13 @@ struct ps_levels_sums {
     ps_levels_sums_hooks hooks;
     pthread_t thread;
     bool running;
-    uint32_t *order;        // (n_chunks) of the step: chunks as they became final here
-    uint64_t n_given;       // ever; the main thread's
-    _Atomic uint64_t given; // the same, for the thread
-    _Atomic int awaits;     // 1 + the place of the worker that is waited for; 0: none
-    atomic_bool awaits_sum; // not its gradients
-    const float **from;     // (workers of the host) their gradient arenas
-    float *sums;            // the leader's, where sums go
+    uint32_t *order;         // (n_chunks) of the step: chunks as they became final here
+    uint64_t n_given;        // ever; the main thread's
+    _Atomic uint64_t given;  // the same, for the thread
+    _Atomic int awaits;      // 1 + the place of the worker that is waited for; 0: none
+    _Atomic int awaits_what; // ps_levels_kind
+    const float **from;      // (workers of the host) their gradient arenas
+    float *sums;             // the leader's, where sums go
     atomic_bool ended;
     ps_err_saved failure;
     atomic_bool failed; // set when failure is written
@@ -49,29 +49,38 @@ static ps_err host_sums_await_own(ps_levels_sums *s, uint64_t n)
     return ps_levels_await(&w, &s->given, n);
 }
 
-static ps_levels_wait host_sums_wait_for(const ps_levels_sums *s, int place, bool sum)
+static ps_levels_wait host_sums_wait_for(const ps_levels_sums *s, int place,
+                                         ps_levels_kind kind)
 {
+    static const char *const what[PS_LEVELS_KINDS] = {
+        "weights", "gradients", "sums", "weights on its GPU", "weights on its GPU"};
     return (ps_levels_wait){.levels = s->levels,
                             .beside = true,
                             .place = place,
                             .timeout_ms = s->levels->o.settings.step_timeout_ms,
-                            .what = sum ? "sums" : "gradients",
+                            .what = what[kind],
                             .also = host_sums_ended,
                             .ctx = s};
 }
 
 static ps_err host_sums_await(ps_levels_sums *s, int place, ps_levels_kind kind,
-                              uint32_t chunk, uint64_t step)
+                              uint32_t chunk, uint64_t count)
 {
     const ps_levels *l = s->levels;
-    const bool sum = kind == PS_LEVELS_SUMS;
-    ps_levels_wait w = host_sums_wait_for(s, place, sum);
-    atomic_store(&s->awaits_sum, sum);
+    ps_levels_wait w = host_sums_wait_for(s, place, kind);
+    // Servers may be late, and the main thread waits, too: it says who is.
+    if (kind == PS_LEVELS_WEIGHTS || kind == PS_LEVELS_HELD) w.timeout_ms = 0;
+    atomic_store(&s->awaits_what, (int)kind);
     atomic_store(&s->awaits, place + 1);
-    PS_TRY(ps_levels_await(&w, ps_levels_count(l, place, kind, chunk),
-                           step - l->o.first_step + 1));
+    PS_TRY(ps_levels_await(&w, ps_levels_count(l, place, kind, chunk), count));
     atomic_store(&s->awaits, 0);
     return PS_OK;
+}
+
+/* Of gradients and sums: how many there are when those of a step are. */
+static uint64_t host_sums_count(const ps_levels_sums *s, uint64_t step)
+{
+    return step - s->levels->o.first_step + 1;
 }
 
 /* Whether the worker at that place makes the leader's optimizer's step. */
@@ -90,7 +99,8 @@ static ps_err host_sums_await_gradients(ps_levels_sums *s, uint32_t chunk, uint6
 {
     for (int i = 0; i < s->levels->n; i++) {
         if (i != s->levels->own)
-            PS_TRY(host_sums_await(s, i, PS_LEVELS_GRADIENTS, chunk, step));
+            PS_TRY(host_sums_await(s, i, PS_LEVELS_GRADIENTS, chunk,
+                                   host_sums_count(s, step)));
         PS_TRY(host_sums_check_step_of(s, i, step));
     }
     return PS_OK;
@@ -183,7 +193,39 @@ static ps_err host_sums_take(ps_levels_sums *s, uint32_t chunk, uint64_t step)
 {
     PS_TRY(host_sums_await_gradients(s, chunk, step));
     return host_sums_await(s, ps_levels_adder(s->levels, chunk), PS_LEVELS_SUMS, chunk,
-                           step);
+                           host_sums_count(s, step));
+}
+
+/* --- weights on GPUs ---------------------------------------------------------------- */
+
+/* The n-th version of a chunk, the first weights included. */
+static ps_err host_sums_bring(ps_levels_sums *s, uint32_t chunk, uint64_t n)
+{
+    ps_levels *l = s->levels;
+    const ps_device_sums_ops *ops = l->sums->ops;
+    const ps_chunk *c = &l->o.plan->chunks[chunk];
+    const int adder = ps_levels_adder(l, chunk);
+    if (adder == l->own) {
+        PS_TRY(host_sums_await(s, 0, PS_LEVELS_WEIGHTS, chunk, n));
+        PS_TRY(ops->bring(l->sums, c->offset, c->count));
+        ps_levels_post(l, ps_levels_count(l, l->own, PS_LEVELS_HELD, chunk));
+    } else {
+        PS_TRY(host_sums_await(s, adder, PS_LEVELS_HELD, chunk, n));
+        PS_TRY(ops->take(l->sums, adder, c->offset, c->count));
+    }
+    ps_levels_post(l, ps_levels_count(l, l->own, PS_LEVELS_HERE, chunk));
+    return PS_OK;
+}
+
+/* About in the order of the gradients, in which weights come, and the same in every
+ * worker: nobody waits for a chunk that comes after one that the other waits for. */
+static ps_err host_sums_bring_all(ps_levels_sums *s, uint64_t n)
+{
+    const uint32_t chunks = s->levels->o.plan->n_chunks;
+    if (!s->levels->sums) return PS_OK;
+    for (uint32_t c = chunks; c-- > 0;)
+        PS_TRY(host_sums_bring(s, c, n));
+    return PS_OK;
 }
 
 /* --- the thread -------------------------------------------------------------------- */
@@ -192,6 +234,7 @@ static ps_err host_sums_run(ps_levels_sums *s)
 {
     const ps_levels *l = s->levels;
     const uint32_t n = l->o.plan->n_chunks;
+    PS_TRY(host_sums_bring_all(s, 1));
     for (uint64_t k = 0;; k++) {
         PS_TRY(host_sums_await_own(s, k + 1));
         const uint32_t chunk = s->order[k % n];
@@ -201,6 +244,7 @@ static ps_err host_sums_run(ps_levels_sums *s)
         else if (s->hooks.push)
             PS_TRY(host_sums_take(s, chunk, step));
         if (s->hooks.push) PS_TRY(s->hooks.push(s->hooks.ctx, chunk, step));
+        if (k % n == n - 1) PS_TRY(host_sums_bring_all(s, k / n + 2));
     }
 }
 
@@ -218,12 +262,6 @@ static void *host_sums_main(void *arg)
 
 /* --- the main thread --------------------------------------------------------------- */
 
-static void host_sums_wake(ps_levels_sums *s)
-{
-    ps_bell *bell = &s->levels->boards[s->levels->own]->beside;
-    if (atomic_load(&bell->wanted) == (uint32_t)s->levels->own + 1) ps_bell_ring(bell);
-}
-
 void ps_levels_sums_give(ps_levels_sums *s, const uint32_t *chunks, uint32_t n)
 {
     ps_levels *l = s->levels;
@@ -232,7 +270,7 @@ void ps_levels_sums_give(ps_levels_sums *s, const uint32_t *chunks, uint32_t n)
         s->order[s->n_given++ % l->o.plan->n_chunks] = chunks[i];
     }
     atomic_store(&s->given, s->n_given);
-    host_sums_wake(s);
+    ps_levels_wake_own(l);
 }
 
 ps_err ps_levels_sums_check(const ps_levels_sums *s)
@@ -240,12 +278,65 @@ ps_err ps_levels_sums_check(const ps_levels_sums *s)
     return atomic_load(&s->failed) ? ps_err_restore(&s->failure) : PS_OK;
 }
 
-ps_err ps_levels_sums_blame(const ps_levels_sums *s)
+/* TIMEOUT where the thread waits for another worker, and that is what it waits for. */
+static ps_err host_sums_late(const ps_levels_sums *s, bool weights)
 {
     const int place = atomic_load(&s->awaits) - 1;
-    if (place < 0) return PS_OK;
-    const ps_levels_wait w = host_sums_wait_for(s, place, atomic_load(&s->awaits_sum));
+    const ps_levels_kind kind = (ps_levels_kind)atomic_load(&s->awaits_what);
+    if (place < 0 || kind == PS_LEVELS_WEIGHTS || (kind == PS_LEVELS_HELD) != weights)
+        return PS_OK;
+    const ps_levels_wait w = host_sums_wait_for(s, place, kind);
     return ps_levels_late(&w);
+}
+
+ps_err ps_levels_sums_blame(const ps_levels_sums *s)
+{
+    return host_sums_late(s, false);
+}
+
+static ps_err host_sums_failed(const void *ctx)
+{
+    return ps_levels_sums_check(ctx);
+}
+
+/* How often a chunk has come to the own GPU when that version has. */
+static uint64_t host_sums_versions(const ps_levels_sums *s, int64_t version)
+{
+    return (uint64_t)(version - (int64_t)s->levels->o.first_step) + 1;
+}
+
+bool ps_levels_sums_here(const ps_levels_sums *s, uint32_t first, uint32_t last,
+                         int64_t version)
+{
+    const ps_levels *l = s->levels;
+    const uint64_t n = host_sums_versions(s, version);
+    for (uint32_t c = first; c <= last && l->sums; c++)
+        if (atomic_load(ps_levels_count(l, l->own, PS_LEVELS_HERE, c)) < n) return false;
+    return true;
+}
+
+ps_err ps_levels_sums_await_here(ps_levels_sums *s, uint32_t first, uint32_t last,
+                                 int64_t version)
+{
+    ps_levels *l = s->levels;
+    const uint64_t n = host_sums_versions(s, version);
+    for (uint32_t c = first; c <= last && l->sums; c++) {
+        ps_levels_wait w = host_sums_wait_for(s, l->own, PS_LEVELS_HERE);
+        w.beside = false;
+        w.timeout_ms += w.timeout_ms / 2; // the leader names a late server before
+        w.also = host_sums_failed;
+        const ps_err err =
+            ps_levels_await(&w, ps_levels_count(l, l->own, PS_LEVELS_HERE, c), n);
+        if (err == PS_ERR_TIMEOUT) (void)host_sums_late(s, true);
+        if (err != PS_OK) return err;
+    }
+    return PS_OK;
+}
+
+ps_err ps_levels_sums_bring_exact(ps_levels_sums *s)
+{
+    ps_device_sums *there = s->levels->sums;
+    return there ? there->ops->bring(there, 0, s->levels->o.table->arena_count) : PS_OK;
 }
 
 static ps_err host_sums_prepare(ps_levels_sums *s)

@@ -88,10 +88,25 @@ float *ps_levels_sums_arena(const ps_levels *l)
                               : ps_shm_peers_grads(l->peers, l->ranks[0]);
 }
 
+float *ps_levels_weights_arena(const ps_levels *l)
+{
+    return ps_levels_leads(l) ? l->o.params->base
+                              : ps_shm_peers_params(l->peers, l->ranks[0]);
+}
+
 void ps_levels_post(ps_levels *l, _Atomic uint64_t *count)
 {
     atomic_fetch_add(&l->boards[l->own]->offered, 1);
     ps_shm_board_post(l->boards, l->n, l->own, count);
+    ps_levels_wake_own(l);
+}
+
+void ps_levels_wake_own(ps_levels *l)
+{
+    ps_shm_board *own = l->boards[l->own];
+    const uint32_t wanted = (uint32_t)l->own + 1;
+    if (atomic_load(&own->bell.wanted) == wanted) ps_bell_ring(&own->bell);
+    if (atomic_load(&own->beside.wanted) == wanted) ps_bell_ring(&own->beside);
 }
 
 static void note_progress(ps_levels_wait *w)

@@ -19,6 +19,11 @@
  *   GRADIENTS  its own of a chunk
  *   SUMS       of a chunk, who adds it up: those that are in the leader's arena
  *
+ * where gradients and weights are on GPUs (levels_gpus.h)
+ *
+ *   HELD       of a chunk, who adds it up: its versions that are on the GPU there
+ *   HERE       of a chunk: its versions that are on the own GPU
+ *
  * and besides
  *
  *   rounds     leader: how often the exact weights have taken the arena's place
@@ -58,8 +63,9 @@ static inline bool ps_levels_leads(const ps_levels *l)
 {
     return l->own == 0;
 }
-/* The leader's arena of gradients, which sums are written to. */
+/* The leader's arenas: of gradients, which sums are written to, and of parameters. */
 float *ps_levels_sums_arena(const ps_levels *l);
+float *ps_levels_weights_arena(const ps_levels *l);
 /* The place of the worker that adds the chunk up. */
 static inline int ps_levels_adder(const ps_levels *l, uint32_t chunk)
 {
@@ -70,6 +76,8 @@ typedef enum ps_levels_kind {
     PS_LEVELS_WEIGHTS,
     PS_LEVELS_GRADIENTS,
     PS_LEVELS_SUMS,
+    PS_LEVELS_HELD,
+    PS_LEVELS_HERE,
     PS_LEVELS_KINDS
 } ps_levels_kind;
 
@@ -93,6 +101,8 @@ static inline uint32_t ps_levels_step_of(const ps_levels *l, int place, uint64_t
 
 /* Raises a count of the own board. */
 void ps_levels_post(ps_levels *l, _Atomic uint64_t *count);
+/* Wakes the own threads that wait for another one of their own. */
+void ps_levels_wake_own(ps_levels *l);
 
 /* A wait of one thread. */
 typedef struct ps_levels_wait {

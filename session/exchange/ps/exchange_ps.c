@@ -117,20 +117,38 @@ static ps_err ps_ops_create_levels(const ps_exchange_options *options, ps_exchan
     return exchange_ps_create(&ps_exchange_levels_ops, options, levels, out);
 }
 
+static bool exchange_ps_has(const exchange_ps *e, uint32_t first, uint32_t last,
+                            int64_t version)
+{
+    for (uint32_t c = first; c <= last; c++)
+        if (!ps_comm_has(e->comm, c, version)) return false;
+    return !e->leader || ps_levels_leader_here(e->leader, first, last, version);
+}
+
+/* Of a GPU. Its chunks come one after the other, so a server that owes another chunk may
+ * be the cause. */
+static ps_err exchange_ps_await_here(exchange_ps *e, uint32_t first, uint32_t last,
+                                     int64_t version)
+{
+    const ps_err err = ps_levels_leader_await_here(e->leader, first, last, version);
+    if (err != PS_ERR_TIMEOUT) return err;
+    const ps_err_saved late = ps_err_save(err);
+    const ps_err servers = ps_comm_wait_all(e->comm, version);
+    return servers == PS_OK ? ps_err_restore(&late) : servers;
+}
+
 /* Waits for a version of chunks first .. last; for all together where it can. Begins with
  * the chunk that arrives last (the lowest index), so that it seldom sleeps twice. */
 static ps_err exchange_ps_wait_for(exchange_ps *e, uint32_t first, uint32_t last,
                                    int64_t version)
 {
     const bool all = first == 0 && last == e->o.plan->n_chunks - 1;
-    uint32_t c = first;
-    while (c <= last && ps_comm_has(e->comm, c, version))
-        c++;
-    if (c > last) return PS_OK;
+    if (exchange_ps_has(e, first, last, version)) return PS_OK;
     const uint64_t start = ps_clock_ns();
     ps_err err = all ? ps_comm_wait_all(e->comm, version) : PS_OK;
-    for (; c <= last && err == PS_OK; c++)
+    for (uint32_t c = first; c <= last && err == PS_OK; c++)
         err = ps_comm_wait(e->comm, c, version);
+    if (err == PS_OK && e->leader) err = exchange_ps_await_here(e, first, last, version);
     e->wait_ns += ps_clock_ns() - start;
     ps_trace_add(PS_TRACE_WAIT, start, e->step);
     return e->leader ? ps_levels_leader_blame(e->leader, err) : err;
@@ -153,8 +171,11 @@ static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
     exchange_ps *e = exchange_ps_self(x);
     if (e->o.settings.codec.codec != PS_CODEC_NONE) {
+        if (e->leader) // the GPU's, too
+            PS_TRY(exchange_ps_wait_for(e, 0, e->o.plan->n_chunks - 1, e->newest));
         PS_TRY(fetch_exact(e));
         if (e->leader) ps_levels_leader_exact(e->leader);
+        if (e->leader) PS_TRY(ps_levels_leader_bring_exact(e->leader));
     }
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
@@ -220,10 +241,8 @@ static ps_err ps_ops_params_ready(ps_exchange *x, uint64_t begin, uint64_t end,
     exchange_ps *e = exchange_ps_self(x);
     uint32_t first, last;
     ps_ready_ranges_touched(&e->ready, begin, end, &first, &last);
-    *ready = true;
     PS_TRY(ps_comm_look(e->comm));
-    for (uint32_t c = first; c <= last; c++)
-        *ready = *ready && ps_comm_has(e->comm, c, e->newest);
+    *ready = exchange_ps_has(e, first, last, e->newest);
     return PS_OK;
 }
 

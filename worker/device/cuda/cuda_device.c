@@ -28,11 +28,13 @@ typedef struct cuda_program {
 static ps_cuda_kept kept_of(const cuda_program *p)
 {
     const cuda_device *d = (const cuda_device *)(const void *)p->base.device;
-    const bool params = d->resident && d->resident->host_params == p->options.params;
-    const bool grads =
-        p->options.training && d->shared && d->shared->host_grads == p->options.grads;
-    return (ps_cuda_kept){.resident = params ? d->resident : NULL,
-                          .shared = grads ? d->shared : NULL};
+    const ps_program_options *o = &p->options;
+    ps_cuda_kept kept = {0};
+    if (d->resident && d->resident->host_params == o->params) kept.resident = d->resident;
+    if (kept.resident || !d->shared) return kept;
+    if (d->shared->host_params == o->params) kept.params = d->shared->params;
+    if (o->training && d->shared->host_grads == o->grads) kept.grads = d->shared->grads;
+    return kept;
 }
 
 static ps_gpu *gpu_of(const ps_program *program)

@@ -521,6 +521,14 @@ ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *fr
     return PS_OK;
 }
 
+ps_err ps_gpu_copy_within(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
+                          size_t bytes, const char *who)
+{
+    CUDA(who,
+         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu->queues[queue]));
+    return PS_OK;
+}
+
 ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
 {
     ps_gpu_event *e = NULL;

@@ -105,6 +105,10 @@ ps_err ps_gpu_copy_in(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *fro
 ps_err ps_gpu_copy_out(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
                        size_t bytes, const char *who);
 
+/* From memory of this GPU, or what ps_gpu_map has found, to memory of this GPU. */
+ps_err ps_gpu_copy_within(ps_gpu *gpu, ps_gpu_queue queue, void *to, const void *from,
+                          size_t bytes, const char *who);
+
 ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out);
 void ps_gpu_event_destroy(ps_gpu_event **event); // *event may be NULL
 /* The event passes when everything that is queued now is done. */

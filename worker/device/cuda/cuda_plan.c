@@ -396,14 +396,11 @@ static ps_err allocate_factors(ps_cuda_plan *p)
 static ps_err allocate_arenas(ps_cuda_plan *p)
 {
     size_t bytes = p->options->spec->table.arena_count * sizeof(float);
-    if (p->resident) {
-        p->params = p->resident->params;
-        p->grads = p->options->training ? p->resident->grads : NULL;
-    } else {
-        PS_TRY(ps_gpu_take(p->gpu, bytes, "the parameters", &p->params));
-    }
-    if (p->shared) p->grads = p->shared->grads;
-    if (p->options->training && !p->resident && !p->shared)
+    const ps_cuda_resident *r = p->resident;
+    p->params = r ? r->params : p->kept.params;
+    p->grads = r && p->options->training ? r->grads : p->kept.grads;
+    if (!p->params) PS_TRY(ps_gpu_take(p->gpu, bytes, "the parameters", &p->params));
+    if (!p->grads && p->options->training)
         PS_TRY(ps_gpu_take(p->gpu, bytes, "the gradients", &p->grads));
     return ps_gpu_take(p->gpu, p->options->spec->table.buffer_bytes, "the buffers",
                        &p->buffers);
@@ -495,7 +492,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
 {
     *p = (ps_cuda_plan){.gpu = gpu,
                         .resident = kept.resident,
-                        .shared = kept.shared,
+                        .kept = kept,
                         .options = options,
                         .graph = graph};
     PS_TRY(ps_mem_zalloc(&p->values, (size_t)graph->n_edges, sizeof *p->values, "model"));
@@ -519,7 +516,8 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
 void ps_cuda_plan_fini(ps_cuda_plan *p)
 {
     if (p->resident) p->params = p->grads = NULL; // the stream owns them
-    if (p->shared) p->grads = NULL;
+    if (p->kept.params) p->params = NULL;
+    if (p->kept.grads) p->grads = NULL;
     void *const taken[] = {p->params,       p->grads,        p->buffers,
                            p->base,         p->scratch,      p->swapped.at,
                            p->parts,        p->mean_dy,      p->mirrored,

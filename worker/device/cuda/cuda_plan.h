@@ -51,23 +51,23 @@ typedef struct ps_cuda_resident {
     ps_gpu_event *released;  // the exchange has written the parameters that it released
 } ps_cuda_resident;
 
-/* Gradients that stay on the GPU, where processes of the host read them (cuda_shared.h).
- */
+/* Weights and gradients that stay on the GPU, where processes of the host read them
+ * (cuda_shared.h). */
 typedef struct ps_cuda_shared {
-    const float *host_grads; // identifies the arena
-    float *grads;
+    const float *host_params, *host_grads; // identify the arenas
+    float *params, *grads;
 } ps_cuda_shared;
 
-/* What of a program's is kept on the GPU by others; each may be NULL. */
+/* What of a program's is kept on the GPU by others. */
 typedef struct ps_cuda_kept {
-    const ps_cuda_resident *resident; // it must hold the program's parameters
-    const ps_cuda_shared *shared;     // its gradients
+    const ps_cuda_resident *resident; // borrowed; NULL: none
+    float *params, *grads;            // shared, without resident; NULL: the plan's own
 } ps_cuda_kept;
 
 typedef struct ps_cuda_plan {
     ps_gpu *gpu;                      // borrowed
     const ps_cuda_resident *resident; // borrowed; NULL: the plan owns params and grads
-    const ps_cuda_shared *shared;     // borrowed; if there is one, it owns grads
+    ps_cuda_kept kept;                // except what others keep
     const ps_program_options *options;
     const ps_model_graph *graph;
     ps_cuda_value *values; // by edge of the graph

@@ -69,10 +69,10 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
     PS_TRY(init_results(&run->results, gpu));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));
     PS_TRY(ps_gpu_event_create(gpu, &run->finished));
-    if (!kept.resident)
+    if (!kept.resident && !kept.params)
         PS_TRY(
             ps_gpu_pin(gpu, options->params, arena, "parameters", &run->params_pinned));
-    if (!options->training || kept.resident || kept.shared) return PS_OK;
+    if (!options->training || kept.resident || kept.grads) return PS_OK;
     return ps_gpu_pin(gpu, options->grads, arena, "gradients", &run->grads_pinned);
 }
 
@@ -115,13 +115,15 @@ static ps_err upload_tensors(ps_cuda_run *run, int first, int n, ps_gpu_event *e
     return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, event);
 }
 
-/* Uploads the group's parameters as soon as the host has those of this pass. */
+/* Uploads the group's parameters as soon as the host has those of this pass. Where they
+ * are shared, they are on the GPU then. */
 static ps_err bring_group(ps_cuda_run *run, const ps_cuda_group *g,
                           const ps_pass_hooks *hooks)
 {
     const ps_cuda_plan *p = &run->plan;
     if (g->n == 0) return PS_OK;
     PS_TRY(cuda_run_call_hook(run, hooks->params_needed, hooks->ctx, g));
+    if (p->kept.params) return PS_OK;
     if (p->resident) return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released);
     return upload_tensors(run, g->first, g->n, g->uploaded);
 }
@@ -135,7 +137,7 @@ static ps_err bring_weights(ps_cuda_run *run, const ps_pass *pass)
     bool by_group = pass->hooks && pass->hooks->params_needed;
     // between the micro-batches of a step the parameters do not change
     bool same = pass->training ? pass->accumulate : pass->same_weights;
-    if (by_group) return PS_OK;
+    if (by_group || p->kept.params) return PS_OK;
     if (p->resident) return ps_gpu_await(p->gpu, PS_GPU_COMPUTE, p->resident->released);
     return same || n == 0 ? PS_OK : upload_tensors(run, 0, n, run->uploaded);
 }
@@ -289,7 +291,7 @@ static ps_err queue_backward(void *of, int group)
 static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
 {
     ps_cuda_plan *p = &run->plan;
-    if (p->shared) return ps_gpu_record(p->gpu, g->home, PS_GPU_COMPUTE);
+    if (p->kept.grads) return ps_gpu_record(p->gpu, g->home, PS_GPU_COMPUTE);
     const ps_tensor *from = &p->options->spec->table.tensors[g->first],
                     *to = from + g->n - 1;
     size_t bytes = (size_t)(to->offset + to->count - from->offset) * sizeof(float);

@@ -1,4 +1,5 @@
-/* Gradients on the GPU that other processes of the host read (device_sums.h). */
+/* Weights and gradients on the GPU that other processes of the host read (device_sums.h).
+ */
 #ifndef PS_CUDA_SHARED_H
 #define PS_CUDA_SHARED_H
 
