@@ -76,6 +76,7 @@ typedef struct ps_config_train {
     ps_precision precision;
     bool tf32;
     ps_switch cudnn;
+    ps_switch channels_last;
     ps_winograd winograd;
     bool graphs, numa;
     int64_t threads;             // of arithmetic in a worker; 0: all cores

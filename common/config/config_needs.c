@@ -63,6 +63,8 @@ static const need needs[] = {
 
     MAY("train.tf32", "train.device", ~BIT(PS_DEVICE_CPU)),
     MAY("train.cudnn", "train.device", ~BIT(PS_DEVICE_CPU)),
+    MAY("train.channels_last", "train.device", ~BIT(PS_DEVICE_CPU)),
+    MAY("train.channels_last", "train.precision", ~BIT(PS_PRECISION_FLOAT32)),
     MAY("train.graphs", "train.device", ~BIT(PS_DEVICE_CPU)),
     MAY("train.numa", "train.device", ~BIT(PS_DEVICE_CPU)),
     MAY("train.winograd", "train.device", ~BIT(PS_DEVICE_CUDA)),

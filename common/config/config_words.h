@@ -5,7 +5,7 @@
 
 #include "word.h"
 
-/* train.cudnn, loss_scale.use, exchange.shm */
+/* train.cudnn, train.channels_last, loss_scale.use, exchange.shm */
 typedef enum ps_switch { PS_SWITCH_AUTO, PS_SWITCH_ON, PS_SWITCH_OFF } ps_switch;
 extern const ps_word ps_switch_words[];
 

@@ -26,7 +26,8 @@ typedef struct ps_device_options {
     ps_precision precision;
     bool tf32;
     ps_switch cudnn;
-    bool no_graphs;       // cuda: launch kernels one by one, without CUDA graphs
+    ps_switch channels_last; // cuda: of pictures between layers, in 16 bits
+    bool no_graphs;          // cuda: launch kernels one by one, without CUDA graphs
     ps_winograd winograd; // cpu: which passes of 3 x 3 convolutions may use the algorithm
 } ps_device_options;
 

@@ -102,6 +102,7 @@ void rig_init(rig *r, const rig_device *on, const char *input, const char *loss,
                                       .threads = 1,
                                       .precision = on->rounding->precision,
                                       .cudnn = on->cudnn,
+                                      .channels_last = on->channels_last,
                                       .winograd = on->winograd};
     const ps_program_options program = {.spec = &r->spec,
                                         .max_batch = max_batch,

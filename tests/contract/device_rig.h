@@ -23,7 +23,7 @@ extern const rig_rounding rig_sixteen_bits[2]; // bf16, fp16
 
 typedef struct rig_device {
     ps_device_kind kind;
-    ps_switch cudnn;
+    ps_switch cudnn, channels_last;
     ps_winograd winograd;
     const rig_rounding *rounding;
 } rig_device;

@@ -200,6 +200,7 @@ ps_err ps_conv_plan_run(ps_conv_plan *plan, void *x, void *w, void *y, void *scr
     host_gpu_check(queue, y, (size_t)count(s, s->out) * size, who);
     host_gpu_check(queue, w, (size_t)weights(s) * size, who);
     host_gpu_check(queue, scratch, plan->bytes, who);
+    host_gpu_counted.channels_last += s->channels_last;
     bool first = !plan->ran;
     plan->ran = true;
     return host_gpu_call(queue, run, &call, sizeof call, first, who);

@@ -161,6 +161,19 @@ static void check_pinned_whole(const ps_gpu *gpu, const void *at, size_t bytes,
                               (ps_team){.lanes = ((ps_k_##name *)o->args)->lanes});      \
         break;
 
+#define CHANNEL_CASE(name)                                                               \
+    case PS_KERNEL_##name: {                                                             \
+        const ps_k_##name *k = o->args;                                                  \
+        for (int64_t b = 0; b < o->count; b++) {                                         \
+            for (uint32_t l = 0; l < PS_SUM_LANES; l++)                                  \
+                ps_k_##name##_lane(k, (uint32_t)b, l, wide[l]);                          \
+            combine_channels(wide, k->columns.across);                                   \
+            for (uint32_t l = 0; l < k->columns.across; l++)                             \
+                ps_k_##name##_done(k, (uint32_t)b, l, wide[l]);                          \
+        }                                                                                \
+        break;                                                                           \
+    }
+
 /* Adds in the GPU's order. */
 static ps_sums combine(ps_sums *lanes)
 {
@@ -173,13 +186,26 @@ static ps_sums combine(ps_sums *lanes)
     return lanes[0];
 }
 
+static void combine_channels(ps_sums lanes[][PS_WIDE], uint32_t across)
+{
+    for (uint32_t half = PS_SUM_LANES / 2; half >= across; half /= 2) {
+        for (uint32_t l = 0; l < half; l++) {
+            for (int j = 0; j < PS_WIDE; j++) {
+                lanes[l][j].a += lanes[l + half][j].a;
+                lanes[l][j].b += lanes[l + half][j].b;
+            }
+        }
+    }
+}
+
 static void run_kernel(const op *o)
 {
-    ps_sums lanes[PS_SUM_LANES];
+    ps_sums lanes[PS_SUM_LANES], wide[PS_SUM_LANES][PS_WIDE];
     switch (o->kernel) {
         PS_FLAT_KERNELS(FLAT_CASE)
         PS_SUM_KERNELS(SUM_CASE)
         PS_TEAM_KERNELS(TEAM_CASE)
+        PS_CHANNEL_KERNELS(CHANNEL_CASE)
     case PS_KERNEL_COUNT:
         break;
     }

@@ -8,8 +8,9 @@
 typedef struct host_gpu_counts {
     long launches; // on the compute queue, without replays; with products
     long captures, replays;
-    size_t copied; // bytes, between the host and the GPU
-    size_t urgent; // of these: by queues with priority
+    size_t copied;      // bytes, between the host and the GPU
+    size_t urgent;      // of these: by queues with priority
+    long channels_last; // convolutions by the library (host_conv.c)
 } host_gpu_counts;
 
 extern host_gpu_counts host_gpu_counted;

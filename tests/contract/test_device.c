@@ -174,10 +174,15 @@ TEST(test_narrow_models)
     for (size_t i = 0; i < NARROW; i++) {
         rig_device device;
         if (!narrow(i, &device)) return;
-        double worst = check_models(&device);
-        print_message("%s: at most %.2g of the bounds\n",
-                      ps_word_name(ps_precision_words, (int)device.rounding->precision),
-                      worst);
+        const int layouts = device.kind == PS_DEVICE_CUDA ? 2 : 1;
+        for (int last = 0; last < layouts; last++) {
+            device.channels_last = last ? PS_SWITCH_ON : PS_SWITCH_OFF;
+            double worst = check_models(&device);
+            print_message(
+                "%s%s: at most %.2g of the bounds\n",
+                ps_word_name(ps_precision_words, (int)device.rounding->precision),
+                last ? ", channels last" : "", worst);
+        }
     }
 }
 

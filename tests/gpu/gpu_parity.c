@@ -75,6 +75,7 @@ static ps_err open_side(parity *p, side *s, ps_device_kind kind)
     if (s == &p->sides[1]) {
         options.precision = p->cfg.train.precision;
         options.cudnn = p->cfg.train.cudnn;
+        options.channels_last = p->cfg.train.channels_last;
     }
     size_t bytes = p->spec.table.arena_count * sizeof(float);
     PS_TRY(ps_device_open(kind, &options, &s->device));

@@ -34,6 +34,7 @@ ps_device_options ps_device_options_of(const ps_config_train *train, int local_r
                                .precision = train->precision,
                                .tf32 = train->tf32,
                                .cudnn = train->cudnn,
+                               .channels_last = train->channels_last,
                                .no_graphs = !train->graphs,
                                .winograd = train->winograd};
 }

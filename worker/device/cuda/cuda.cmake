@@ -9,6 +9,7 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_pointwise_kernels.h
     device/cuda/cuda_window_kernels.h
     device/cuda/cuda_sum_kernels.h
+    device/cuda/cuda_channel_kernels.h
     device/cuda/cuda_team.h
     device/cuda/cuda_batchnorm_kernels.h
     device/cuda/cuda_groupnorm_kernels.h

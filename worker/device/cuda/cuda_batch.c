@@ -22,10 +22,13 @@ static ps_err cuda_batch_take_values(ps_cuda_batch *b, const ps_program_options 
 }
 
 ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, const ps_program_options *o,
-                          int64_t features)
+                          int64_t plane, ps_layout layout)
 {
     const size_t n = (size_t)o->max_batch;
-    *b = (ps_cuda_batch){.gpu = gpu, .features = features};
+    *b = (ps_cuda_batch){.gpu = gpu,
+                         .features = plane * layout.channels.by,
+                         .plane = plane,
+                         .layout = layout};
     if (PS_LOSS_OF_NUMBERS(o->spec->loss) || o->soft_targets)
         b->outputs = o->spec->n_outputs;
     PS_TRY(ps_gpu_event_create(gpu, &b->taken));
@@ -115,7 +118,8 @@ static ps_err cuda_batch_take(ps_cuda_batch *b, int64_t n, ps_values x,
         .byte_values = b->byte_values,
         .plane = ps_divisor_of(b->byte_values ? b->features / b->channels : 1),
         .channels = ps_divisor_of(b->byte_values ? b->channels : 1), .x = x,
-        .n = (uint32_t)n, .labels_in = (const int32_t *)(const void *)b->incoming,
+        .layout = b->layout, .x_plane = ps_divisor_of(b->plane), .n = (uint32_t)n,
+        .labels_in = (const int32_t *)(const void *)b->incoming,
         .positions_in = (const uint32_t *)(const void *)(b->incoming + b->positions_at),
         .labels = b->labels, .positions = b->positions, .key = b->key,
         .value = {{(uint32_t)key.seed, (uint32_t)(key.seed >> 32)}, key.epoch});

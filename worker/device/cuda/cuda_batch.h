@@ -17,7 +17,8 @@ enum { PS_CUDA_STAGES = 2 };
 
 typedef struct ps_cuda_batch {
     ps_gpu *gpu;                            // borrowed
-    int64_t features;                       // of a sample
+    int64_t features, plane;                // of a sample
+    ps_layout layout;                       // of the samples that passes read
     int64_t outputs;                        // numbers that it is compared with; 0: none
     int64_t channels;                       // of byte_values
     float *byte_values;                     // on the GPU; NULL: samples are floats
@@ -34,10 +35,10 @@ typedef struct ps_cuda_batch {
     ps_dropout_words *key;
 } ps_cuda_batch;
 
-/* For a program of these options. b is safe for fini after a failure; fini is also safe
- * on a zeroed one. */
+/* For a program of these options, whose passes read planes of that size in that layout. b
+ * is safe for fini after a failure; fini is also safe on a zeroed one. */
 ps_err ps_cuda_batch_init(ps_cuda_batch *b, ps_gpu *gpu, const ps_program_options *o,
-                          int64_t features);
+                          int64_t plane, ps_layout layout);
 void ps_cuda_batch_fini(ps_cuda_batch *b);
 
 /* Copies the batch to staging now and queues its copy to the GPU, for the next take. ARG:

@@ -45,6 +45,13 @@ static ps_values outputs_of(const conv_slice *c, ps_values outputs, int64_t grou
     return ps_values_from(outputs, (size_t)(group * c->out * c->columns));
 }
 
+/* Of ps_column_row, as the weights' rows are. */
+static ps_divisor row_channels(const ps_cuda_pass *r, const ps_cuda_step *s)
+{
+    const ps_layer *l = s->node->layer;
+    return ps_divisor_of(ps_cuda_turns_weight(r->plan, l) ? l->in.d[0] / l->groups : 1);
+}
+
 static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
                            const conv_slice *c, ps_values *columns)
 {
@@ -53,19 +60,21 @@ static ps_err make_columns(const ps_cuda_pass *r, const ps_cuda_step *s,
     *columns = (ps_values){p->scratch, ps_gpu_format(p->gpu)};
     return PS_LAUNCH(p->gpu, im2col, in->channels * c->columns, PS_CUDA_NAME(s),
                      .x = in->at, .col = *columns, .channels = (uint32_t)in->channels,
-                     .n_first = (uint32_t)c->first, .columns = ps_divisor_of(c->columns),
-                     .at = s->planes);
+                     .n_first = (uint32_t)c->first, .in_group = row_channels(r, s),
+                     .columns = ps_divisor_of(c->columns), .at = s->planes);
 }
 
-/* Writes the product (out, samples, P) to the outputs (samples, out, P). */
+/* Writes the product (out, samples, P) to the outputs (samples, out, P), or (samples, P,
+ * out). */
 static ps_err put_outputs(const ps_cuda_pass *r, const ps_cuda_step *s,
                           const conv_slice *c)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH(r->plan->gpu, swap, c->count, PS_CUDA_NAME(s), .x = r->plan->swapped,
-                     .y = ps_values_from(out->at, c->at), .b = (uint32_t)c->samples,
+                     .y = ps_values_from(out->at, c->at),
+                     .b = (uint32_t)(c->samples * ps_cuda_outer(out)),
                      .a = ps_divisor_of(c->groups * c->out),
-                     .inner = ps_divisor_of(out->plane));
+                     .inner = ps_divisor_of(ps_cuda_inner(out)));
 }
 
 /* Converts the outputs' gradient to the order that products read. */
@@ -75,8 +84,9 @@ static ps_err get_gradient(const ps_cuda_pass *r, const ps_cuda_step *s,
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH(r->plan->gpu, swap, c->count, PS_CUDA_NAME(s),
                      .x = ps_values_from(out->grad, c->at), .y = r->plan->swapped,
-                     .b = (uint32_t)(c->groups * c->out), .a = ps_divisor_of(c->samples),
-                     .inner = ps_divisor_of(out->plane));
+                     .b = (uint32_t)(c->groups * c->out),
+                     .a = ps_divisor_of(c->samples * ps_cuda_outer(out)),
+                     .inner = ps_divisor_of(ps_cuda_inner(out)));
 }
 
 /* *plan NULL: the layer computes this direction by products. */
@@ -126,13 +136,31 @@ ps_err ps_cuda_conv_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     else
         PS_TRY(multiply_forward(r, s));
     if (s->node->relu_by_pool) return PS_OK; // the max_pool adds the bias too
-    return ps_cuda_add_bias(r, s, out->plane, out->channels);
+    return ps_cuda_add_bias(r, s, ps_cuda_inner(out), out->channels);
+}
+
+/* Writes, or adds, the layer's weight gradient to the arena. */
+static ps_err put_weight_grad(const ps_cuda_pass *r, const ps_cuda_step *s,
+                              ps_values gradient)
+{
+    const ps_layer *l = s->node->layer;
+    const ps_tensor *t = ps_tensor_table_at(&r->plan->options->spec->table, l->weight);
+    const ps_values dw = ps_floats(ps_cuda_grad(r->plan, l->weight));
+    if (ps_cuda_turns_weight(r->plan, l))
+        return PS_LAUNCH(
+            r->plan->gpu, turn, (int64_t)t->count, PS_CUDA_NAME(s), .x = gradient,
+            .y = dw, .a = ps_divisor_of(l->kernel[0] * l->kernel[1]),
+            .b = ps_divisor_of(l->in.d[0] / l->groups), .add = r->accumulate);
+    return PS_LAUNCH_WIDE(r->plan->gpu, pass, (int64_t)t->count, PS_CUDA_NAME(s),
+                          .x = gradient, .y = dw, .add = r->accumulate);
 }
 
 static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_values gradient = ps_floats(ps_cuda_grad(r->plan, s->node->layer->weight));
-    const bool add = r->accumulate;
+    const bool turns = ps_cuda_turns_weight(r->plan, s->node->layer);
+    float *dw = ps_cuda_grad(r->plan, s->node->layer->weight);
+    const ps_values gradient = ps_floats(turns ? r->plan->weight_grad : dw);
+    const bool add = r->accumulate && !turns;
     for (int64_t first = 0; first < r->n; first += s->slice) {
         conv_slice c = slice_at(r, s, first);
         ps_values columns;
@@ -153,7 +181,7 @@ static ps_err multiply_backward_weight(const ps_cuda_pass *r, const ps_cuda_step
                                                .c = weights_of(&c, gradient, g),
                                                .ldc = c.window}));
     }
-    return PS_OK;
+    return turns ? put_weight_grad(r, s, gradient) : PS_OK;
 }
 
 static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -161,9 +189,18 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     float *db = ps_cuda_grad(r->plan, s->node->layer->bias);
     ps_rows rows = ps_rows_of(r->n, out->channels, out->plane);
-    PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_sums,
-                        out->channels * rows.parts.by, PS_CUDA_NAME(s), .x = out->grad,
-                        .parts = r->plan->parts, .rows = rows));
+    if (out->layout.channels_last) {
+        const ps_columns columns = ps_columns_of(r->n * out->plane, out->channels);
+        rows.parts = columns.parts;
+        PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, channel_dots,
+                            ps_columns_blocks(&columns, 1), PS_CUDA_NAME(s),
+                            .dy = out->grad, .parts = r->plan->parts,
+                            .columns = columns));
+    } else {
+        PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_sums,
+                            out->channels * rows.parts.by, PS_CUDA_NAME(s),
+                            .x = out->grad, .parts = r->plan->parts, .rows = rows));
+    }
     return PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_total, out->channels,
                         PS_CUDA_NAME(s), .parts = r->plan->parts, .y = db, .rows = rows,
                         .add = r->accumulate);
@@ -193,8 +230,9 @@ static ps_err multiply_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
         PS_TRY(PS_LAUNCH(r->plan->gpu, col2im, in->channels * inputs, PS_CUDA_NAME(s),
                          .col = r->plan->scratch, .dx = in->grad,
                          .channels = (uint32_t)in->channels, .n_first = (uint32_t)first,
-                         .inputs = ps_divisor_of(inputs), .columns = (uint32_t)c.columns,
-                         .at = s->planes, .add = s->add[0]));
+                         .in_group = row_channels(r, s), .inputs = ps_divisor_of(inputs),
+                         .columns = (uint32_t)c.columns, .at = s->planes,
+                         .add = s->add[0]));
     }
     return PS_OK;
 }
@@ -218,8 +256,6 @@ static ps_err mirrored_backward_input(const ps_cuda_pass *r, const ps_cuda_step 
 static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
-    const ps_tensor_table *table = &p->options->spec->table;
-    const ps_tensor *t = ps_tensor_table_at(table, s->node->layer->weight);
     float *dw = ps_cuda_grad(p, s->node->layer->weight);
     bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
     ps_conv_plan *plan;
@@ -227,12 +263,10 @@ static ps_err backward_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
     PS_TRY(library_plan(r, s, PS_CONV_BACKWARD_WEIGHT, !narrow && r->accumulate, &plan));
     if (!plan) return multiply_backward_weight(r, s);
     PS_TRY(ps_conv_plan_run(
-        plan, ps_cuda_input_of(r, s, 0)->at.at, narrow ? p->weight_grad16.at : dw,
+        plan, ps_cuda_input_of(r, s, 0)->at.at, narrow ? p->weight_grad : dw,
         ps_cuda_output_of(r, s)->grad.at, p->scratch, PS_CUDA_NAME(s)));
     if (!narrow) return PS_OK;
-    return PS_LAUNCH_WIDE(p->gpu, pass, (int64_t)t->count, PS_CUDA_NAME(s),
-                          .x = p->weight_grad16, .y = ps_floats(dw),
-                          .add = r->accumulate);
+    return put_weight_grad(r, s, (ps_values){p->weight_grad, ps_gpu_format(p->gpu)});
 }
 
 static ps_err backward_input(const ps_cuda_pass *r, const ps_cuda_step *s)

@@ -15,19 +15,22 @@ typedef struct conv_entry {
 struct ps_cuda_conv_plans {
     ps_conv_library *library;
     ps_format format;
+    bool channels_last;
     size_t most_bytes;
     conv_entry *entries;
     int n_entries, capacity;
 };
 
 ps_err ps_cuda_conv_plans_create(ps_conv_library *library, ps_format format,
-                                 size_t most_bytes, ps_cuda_conv_plans **out)
+                                 bool channels_last, size_t most_bytes,
+                                 ps_cuda_conv_plans **out)
 {
     *out = NULL;
     if (!library) return PS_OK;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "convolutions"));
     (*out)->library = library;
     (*out)->format = format;
+    (*out)->channels_last = channels_last;
     (*out)->most_bytes = most_bytes;
     return PS_OK;
 }
@@ -108,6 +111,7 @@ static ps_conv_shape conv_plans_shape_of(const ps_cuda_conv_plans *p, const conv
     const ps_conv_shape s = {.kind = e->kind,
                              .format = p->format,
                              .add = e->add,
+                             .channels_last = p->channels_last,
                              .n = e->n,
                              .in = {l->in.d[0], l->in.d[1], l->in.d[2]},
                              .out = {l->out.d[0], l->out.d[1], l->out.d[2]},

@@ -9,9 +9,11 @@
 typedef struct ps_cuda_conv_plans ps_cuda_conv_plans;
 
 /* Borrows library. *out is owned by the caller; it is NULL when library is NULL.
- * most_bytes: the most scratch that a plan may need. */
+ * channels_last: of pictures and weights (ps_conv_shape). most_bytes: the most scratch
+ * that a plan may need. */
 ps_err ps_cuda_conv_plans_create(ps_conv_library *library, ps_format format,
-                                 size_t most_bytes, ps_cuda_conv_plans **out);
+                                 bool channels_last, size_t most_bytes,
+                                 ps_cuda_conv_plans **out);
 void ps_cuda_conv_plans_destroy(ps_cuda_conv_plans **plans); // *plans may be NULL
 /* The most scratch that any plan made so far needs; 0 when plans is NULL. */
 size_t ps_cuda_conv_plans_bytes(const ps_cuda_conv_plans *plans);

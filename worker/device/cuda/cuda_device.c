@@ -13,6 +13,7 @@ typedef struct cuda_device {
     ps_device base;
     ps_gpu *gpu;
     ps_conv_library *convs; // NULL: none
+    ps_switch channels_last;
     bool no_graphs;
     const ps_cuda_resident *resident; // of the stream, while there is one
     const ps_cuda_shared *shared;     // likewise, of the host's sums
@@ -73,6 +74,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
     *out = NULL;
     PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
     d->base.ops = &ps_cuda_device_ops;
+    d->channels_last = options->channels_last;
     d->no_graphs = options->no_graphs;
     *out = &d->base;
     const ps_gpu_options gpu = {.index = options->index,
@@ -122,8 +124,8 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
                          "train.device=cpu, or data.encoding=onehot");
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK)
-        err = ps_cuda_run_init(&p->run, gpu_of(*out), d->convs, &p->options, &p->graph,
-                               kept_of(p), d->no_graphs);
+        err = ps_cuda_run_init(&p->run, gpu_of(*out), d->convs, d->channels_last,
+                               &p->options, &p->graph, kept_of(p), d->no_graphs);
     if (err != PS_OK) cuda_program_destroy(out);
     return err;
 }

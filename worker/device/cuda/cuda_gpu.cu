@@ -14,8 +14,8 @@ extern "C" {
 #include "mem.h"
 }
 
-/* The launchers below assume that a block of a sum kernel has PS_SUM_LANES threads, and
- * one of a team kernel PS_TEAM_BLOCK. */
+/* The launchers below assume that a block of a sum or channel kernel has PS_SUM_LANES
+ * threads, and one of a team kernel PS_TEAM_BLOCK. */
 enum { FLAT_THREADS = 256, WORKSPACE_BYTES = 32 << 20 };
 
 struct ps_gpu {
@@ -118,6 +118,35 @@ PS_SUM_KERNELS(SUM_KERNEL)
     }
 PS_TEAM_KERNELS(TEAM_KERNEL)
 
+/* The same for the sums of channels: lane l gets the sums of lanes l, l + across, .. */
+static __device__ void gpu_combine_channels(ps_sums own[PS_WIDE], uint32_t across)
+{
+    __shared__ ps_sums lanes[PS_WIDE][PS_SUM_LANES];
+    const uint32_t t = threadIdx.x;
+    for (int j = 0; j < PS_WIDE; j++)
+        lanes[j][t] = own[j];
+    for (uint32_t half = PS_SUM_LANES / 2; half >= across; half /= 2) {
+        __syncthreads();
+        if (t >= half) continue;
+        for (int j = 0; j < PS_WIDE; j++) {
+            own[j].a += lanes[j][t + half].a;
+            own[j].b += lanes[j][t + half].b;
+            lanes[j][t] = own[j];
+        }
+    }
+}
+
+#define CHANNEL_KERNEL(name)                                                             \
+    static __global__ void channel_##name(const ps_k_##name k)                           \
+    {                                                                                    \
+        const uint32_t t = threadIdx.x;                                                  \
+        ps_sums sums[PS_WIDE];                                                           \
+        ps_k_##name##_lane(&k, blockIdx.x, t, sums);                                     \
+        gpu_combine_channels(sums, k.columns.across);                                    \
+        if (t < k.columns.across) ps_k_##name##_done(&k, blockIdx.x, t, sums);           \
+    }
+PS_CHANNEL_KERNELS(CHANNEL_KERNEL)
+
 #define LAUNCH_FLAT(name)                                                                \
     case PS_KERNEL_##name:                                                               \
         flat_##name<<<blocks, FLAT_THREADS, 0, stream>>>(*(const ps_k_##name *)args,     \
@@ -136,6 +165,12 @@ PS_TEAM_KERNELS(TEAM_KERNEL)
                       stream>>>(*k, (uint32_t)count);                                    \
         break;                                                                           \
     }
+
+#define LAUNCH_CHANNEL(name)                                                             \
+    case PS_KERNEL_##name:                                                               \
+        channel_##name<<<(unsigned)count, PS_SUM_LANES, 0, stream>>>(                    \
+            *(const ps_k_##name *)args);                                                 \
+        break;
 
 static const char *const kernel_names[] = {
 #define KERNEL_NAME(name) #name,
@@ -156,6 +191,7 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const vo
         PS_FLAT_KERNELS(LAUNCH_FLAT)
         PS_SUM_KERNELS(LAUNCH_SUM)
         PS_TEAM_KERNELS(LAUNCH_TEAM)
+        PS_CHANNEL_KERNELS(LAUNCH_CHANNEL)
     case PS_KERNEL_COUNT:
         break;
     }
@@ -438,8 +474,8 @@ ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes
 {
     cudaIpcMemHandle_t found;
     memcpy(&found, handle, sizeof found);
-    const cudaError_t rc = cudaIpcOpenMemHandle((void **)out, found,
-                                                cudaIpcMemLazyEnablePeerAccess);
+    const cudaError_t rc =
+        cudaIpcOpenMemHandle((void **)out, found, cudaIpcMemLazyEnablePeerAccess);
     if (rc == cudaSuccess) return PS_OK;
     cudaGetLastError();
     return ps_err_set(PS_ERR_UNSUPPORTED,

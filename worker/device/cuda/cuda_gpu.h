@@ -127,7 +127,8 @@ ps_err ps_gpu_fork(ps_gpu *gpu);
 ps_err ps_gpu_join(ps_gpu *gpu);
 
 /* Queues a kernel (cuda_kernels.h): args is its struct, which is copied. count: calls of
- * a flat kernel, blocks of a sum kernel, rows of a team kernel; at most PS_INDEX_MAX. */
+ * a flat kernel, blocks of a sum or channel kernel, rows of a team kernel; at most
+ * PS_INDEX_MAX. */
 ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const void *args,
                      int64_t count, const char *who);
 

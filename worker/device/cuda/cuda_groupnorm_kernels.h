@@ -1,16 +1,20 @@
-/* Kernels (cuda_kernels.h) of group_norm and layer_norm. Images (n, C, plane); a group is
- * C / groups channels of a sample, which follow each other: one row of (n * groups). */
+/* Kernels (cuda_kernels.h) of group_norm and layer_norm. A group is in_group = C / groups
+ * channels of a sample, which follow each other. Images (n, C, plane): it is one row of
+ * (n * groups). With channels last, channel_moments and channel_dots make the sums. */
 #ifndef PS_CUDA_GROUPNORM_KERNELS_H
 #define PS_CUDA_GROUPNORM_KERNELS_H
 
 #include "cuda_sum_kernels.h"
 
-/* mean and inv (n * groups), from batchnorm_sums over the groups' rows. */
+/* mean and inv (n * groups), from batchnorm_sums over the groups' rows, or from
+ * channel_moments, whose parts of a group follow each other. Count: n * groups. */
 typedef struct ps_k_groupnorm_stats {
     ps_values x;
     const ps_sums *parts;
     float *mean, *inv;
     ps_rows rows;
+    ps_divisor groups;
+    uint32_t features, step; // step: from a group's first value to the next group's
     double eps;
 } ps_k_groupnorm_stats;
 
@@ -20,21 +24,35 @@ PS_ARITH void ps_k_groupnorm_stats_at(const ps_k_groupnorm_stats *k, uint32_t g)
     double n = (double)k->rows.length, shift = s.a / n;
     double var = s.b / n - shift * shift;
     if (var < 0.0) var = 0.0;
-    k->mean[g] = (float)((double)ps_get(k->x, ps_row_at(&k->rows, g, 0)) + shift);
+    const ps_divided at = ps_divide(g, k->groups);
+    const size_t first = (size_t)at.q * k->features + (size_t)at.r * k->step;
+    k->mean[g] = (float)((double)ps_get(k->x, first) + shift);
     k->inv[g] = (float)(1.0 / sqrt(var + k->eps));
+}
+
+/* Where elements of (n * outer, channels, inner) belong. */
+typedef struct ps_grouping {
+    ps_divisor inner, channels, in_group, features;
+    uint32_t groups;
+} ps_grouping;
+
+PS_ARITH uint32_t ps_grouping_find(const ps_grouping *k, uint32_t i, uint32_t *channel)
+{
+    *channel = ps_divide(ps_divide(i, k->inner).q, k->channels).r;
+    const uint32_t sample = ps_divide(i, k->features).q;
+    return sample * k->groups + ps_divide(*channel, k->in_group).q;
 }
 
 /* Count: all elements. */
 typedef struct ps_k_groupnorm {
     ps_values x, y;
     const float *mean, *inv, *weight, *bias;
-    ps_divisor plane, channels, group; // group: its elements
+    ps_grouping at;
 } ps_k_groupnorm;
 
 PS_ARITH void ps_k_groupnorm_at(const ps_k_groupnorm *k, uint32_t i)
 {
-    uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
-    uint32_t g = ps_divide(i, k->group).q;
+    uint32_t c, g = ps_grouping_find(&k->at, i, &c);
     float v = ps_batchnorm_value(ps_get(k->x, i), k->mean[g], k->inv[g], k->weight[c],
                                  k->bias[c]);
     ps_set(k->y, i, v, false);
@@ -121,14 +139,13 @@ PS_ARITH void ps_k_groupnorm_scales_at(const ps_k_groupnorm_scales *k, uint32_t 
 typedef struct ps_k_groupnorm_grad {
     ps_values x, dy, dx;
     const float *mean, *inv, *weight, *mean_dy, *mean_dot;
-    ps_divisor plane, channels, group;
+    ps_grouping at;
     bool add;
 } ps_k_groupnorm_grad;
 
 PS_ARITH void ps_k_groupnorm_grad_at(const ps_k_groupnorm_grad *k, uint32_t i)
 {
-    uint32_t c = ps_divide(ps_divide(i, k->plane).q, k->channels).r;
-    uint32_t g = ps_divide(i, k->group).q;
+    uint32_t c, g = ps_grouping_find(&k->at, i, &c);
     float dy = k->weight[c] * ps_get(k->dy, i);
     float v = ps_batchnorm_grad(ps_get(k->x, i), dy, k->mean[g], k->inv[g], 1.0f,
                                 k->mean_dy[g], k->mean_dot[g]);

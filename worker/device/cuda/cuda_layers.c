@@ -6,21 +6,40 @@
 
 /* ------------------------------------------------------------------- batch_norm2d */
 
+/* *rows: where the parts of the channels' sums are. */
+static ps_err norm_sums(const ps_cuda_pass *r, const ps_cuda_step *s, ps_rows *rows)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
+    if (!in->layout.channels_last)
+        return PS_LAUNCH(p->gpu, batchnorm_sums, in->channels * rows->parts.by,
+                         PS_CUDA_NAME(s), .x = in->at, .parts = p->parts, .rows = *rows);
+    const ps_columns columns = ps_columns_of(r->n * in->plane, in->channels);
+    rows->parts = columns.parts;
+    return PS_LAUNCH(p->gpu, channel_moments, ps_columns_blocks(&columns, 1),
+                     PS_CUDA_NAME(s), .x = in->at, .parts = p->parts, .columns = columns,
+                     .in_group = ps_divisor_of(1));
+}
+
+/* The rows of a batch's channels. */
+static ps_rows norm_rows(const ps_cuda_pass *r, const ps_cuda_value *in)
+{
+    return ps_rows_of(r->n * ps_cuda_outer(in), in->channels, ps_cuda_inner(in));
+}
+
 static ps_err norm_stats(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_plan *p = r->plan;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
-    ps_rows rows = ps_rows_of(r->n, in->channels, in->plane);
+    ps_rows rows = norm_rows(r, in);
     bool training = r->training;
     if (training && rows.length == 1)
         return ps_err_set(PS_ERR_SHAPE,
                           "%s: one value per channel has no variance to train with; use "
                           "a larger batch or data.drop_last_batch",
                           l->name);
-    if (training)
-        PS_TRY(PS_LAUNCH(p->gpu, batchnorm_sums, in->channels * rows.parts.by,
-                         PS_CUDA_NAME(s), .x = in->at, .parts = p->parts, .rows = rows));
+    if (training) PS_TRY(norm_sums(r, s, &rows));
     return PS_LAUNCH(p->gpu, batchnorm_stats, in->channels, PS_CUDA_NAME(s), .x = in->at,
                      .parts = training ? p->parts : NULL, .mean = s->mean, .inv = s->inv,
                      .running_mean = ps_cuda_buffer(p, l->running_mean),
@@ -38,8 +57,28 @@ static ps_err norm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
                           .x = in->at, .mean = s->mean, .inv = s->inv,
                           .weight = ps_cuda_param(p, l->weight),
                           .bias = ps_cuda_param(p, l->bias), .y = out->at,
-                          .plane = ps_divisor_of(in->plane),
+                          .plane = ps_divisor_of(ps_cuda_inner(in)),
                           .channels = ps_divisor_of(in->channels), .relu = s->node->relu);
+}
+
+/* y.at NULL: no relu. *rows: where the parts of the channels' sums are. */
+static ps_err norm_dots(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values y,
+                        ps_rows *rows)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    if (!in->layout.channels_last)
+        return PS_LAUNCH(p->gpu, batchnorm_dots, in->channels * rows->parts.by,
+                         PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .y = y,
+                         .mean = s->mean, .inv = s->inv, .parts = p->parts,
+                         .rows = *rows);
+    const ps_columns columns = ps_columns_of(r->n * in->plane, in->channels);
+    rows->parts = columns.parts;
+    return PS_LAUNCH(p->gpu, channel_dots, ps_columns_blocks(&columns, 1),
+                     PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .y = y,
+                     .mean = s->mean, .inv = s->inv, .parts = p->parts,
+                     .columns = columns, .in_group = ps_divisor_of(1),
+                     .groups = (uint32_t)in->channels);
 }
 
 static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -48,10 +87,8 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     const ps_values y = s->node->relu ? out->at : (ps_values){0};
-    ps_rows rows = ps_rows_of(r->n, in->channels, in->plane);
-    PS_TRY(PS_LAUNCH(p->gpu, batchnorm_dots, in->channels * rows.parts.by,
-                     PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .y = y,
-                     .mean = s->mean, .inv = s->inv, .parts = p->parts, .rows = rows));
+    ps_rows rows = norm_rows(r, in);
+    PS_TRY(norm_dots(r, s, y, &rows));
     PS_TRY(PS_LAUNCH(p->gpu, batchnorm_grad_sums, in->channels, PS_CUDA_NAME(s),
                      .parts = p->parts, .dweight = ps_cuda_grad(p, l->weight),
                      .dbias = ps_cuda_grad(p, l->bias), .mean_dy = p->mean_dy,
@@ -61,11 +98,56 @@ static ps_err norm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                           .x = in->at, .dy = out->grad, .y = y, .mean = s->mean,
                           .inv = s->inv, .weight = ps_cuda_param(p, l->weight),
                           .mean_dy = p->mean_dy, .mean_dot = p->mean_dot, .dx = in->grad,
-                          .plane = ps_divisor_of(in->plane),
+                          .plane = ps_divisor_of(ps_cuda_inner(in)),
                           .channels = ps_divisor_of(in->channels), .add = s->add[0]);
 }
 
 /* -------------------------------------------------------- group_norm, layer_norm */
+
+/* *rows: of the groups, with their parts. */
+static ps_err groupnorm_sums(const ps_cuda_pass *r, const ps_cuda_step *s, ps_rows *rows)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
+    const int64_t in_group = in->channels / s->node->layer->groups;
+    if (!in->layout.channels_last)
+        return PS_LAUNCH(p->gpu, batchnorm_sums, (int64_t)rows->rows * rows->parts.by,
+                         PS_CUDA_NAME(s), .x = in->at, .parts = p->parts, .rows = *rows);
+    const ps_columns columns = ps_columns_of(in->plane, in->channels);
+    rows->parts = ps_divisor_of(in_group * columns.parts.by);
+    return PS_LAUNCH(p->gpu, channel_moments, ps_columns_blocks(&columns, r->n),
+                     PS_CUDA_NAME(s), .x = in->at, .parts = p->parts, .columns = columns,
+                     .in_group = ps_divisor_of(in_group));
+}
+
+/* *rows: of each sample's channels, with their parts. */
+static ps_err groupnorm_dots(const ps_cuda_pass *r, const ps_cuda_step *s, ps_rows *rows)
+{
+    const ps_cuda_plan *p = r->plan;
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    const int64_t groups = s->node->layer->groups;
+    const ps_divisor in_group = ps_divisor_of(in->channels / groups);
+    if (!in->layout.channels_last)
+        return PS_LAUNCH(p->gpu, groupnorm_dots, (int64_t)rows->rows * rows->parts.by,
+                         PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .mean = s->mean,
+                         .inv = s->inv, .parts = p->parts, .rows = *rows,
+                         .in_group = in_group);
+    const ps_columns columns = ps_columns_of(in->plane, in->channels);
+    rows->parts = columns.parts;
+    return PS_LAUNCH(p->gpu, channel_dots, ps_columns_blocks(&columns, r->n),
+                     PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .mean = s->mean,
+                     .inv = s->inv, .parts = p->parts, .columns = columns,
+                     .in_group = in_group, .groups = (uint32_t)groups);
+}
+
+static ps_grouping grouping_of(const ps_cuda_value *in, const ps_layer *l)
+{
+    return (ps_grouping){.inner = ps_divisor_of(ps_cuda_inner(in)),
+                         .channels = ps_divisor_of(in->channels),
+                         .in_group = ps_divisor_of(in->channels / l->groups),
+                         .features = ps_divisor_of(in->features),
+                         .groups = (uint32_t)l->groups};
+}
 
 static ps_err groupnorm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
@@ -73,18 +155,17 @@ static ps_err groupnorm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     const int64_t groups = r->n * l->groups, group = in->features / l->groups;
-    const ps_rows rows = ps_rows_of(1, groups, group);
-    PS_TRY(PS_LAUNCH(p->gpu, batchnorm_sums, groups * rows.parts.by, PS_CUDA_NAME(s),
-                     .x = in->at, .parts = p->parts, .rows = rows));
-    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_stats, groups, PS_CUDA_NAME(s), .x = in->at,
-                     .parts = p->parts, .mean = s->mean, .inv = s->inv, .rows = rows,
-                     .eps = l->eps));
+    ps_rows rows = ps_rows_of(1, groups, group);
+    PS_TRY(groupnorm_sums(r, s, &rows));
+    PS_TRY(PS_LAUNCH(
+        p->gpu, groupnorm_stats, groups, PS_CUDA_NAME(s), .x = in->at, .parts = p->parts,
+        .mean = s->mean, .inv = s->inv, .rows = rows, .groups = ps_divisor_of(l->groups),
+        .features = (uint32_t)in->features,
+        .step = (uint32_t)(in->channels / l->groups * ps_cuda_inner(in)), .eps = l->eps));
     return PS_LAUNCH(p->gpu, groupnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                      .x = in->at, .y = out->at, .mean = s->mean, .inv = s->inv,
                      .weight = ps_cuda_param(p, l->weight),
-                     .bias = ps_cuda_param(p, l->bias), .plane = ps_divisor_of(in->plane),
-                     .channels = ps_divisor_of(in->channels),
-                     .group = ps_divisor_of(group));
+                     .bias = ps_cuda_param(p, l->bias), .at = grouping_of(in, l));
 }
 
 static ps_err groupnorm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -92,12 +173,9 @@ static ps_err groupnorm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_plan *p = r->plan;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    const ps_rows rows = ps_rows_of(1, r->n * in->channels, in->plane);
+    ps_rows rows = ps_rows_of(1, r->n * in->channels, in->plane);
     const int64_t in_group = in->channels / l->groups;
-    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_dots, r->n * in->channels * rows.parts.by,
-                     PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .mean = s->mean,
-                     .inv = s->inv, .parts = p->parts, .rows = rows,
-                     .in_group = ps_divisor_of(in_group)));
+    PS_TRY(groupnorm_dots(r, s, &rows));
     PS_TRY(PS_LAUNCH(p->gpu, groupnorm_scales, in->channels, PS_CUDA_NAME(s),
                      .parts = p->parts, .dweight = ps_cuda_grad(p, l->weight),
                      .dbias = ps_cuda_grad(p, l->bias), .rows = rows, .n = (uint32_t)r->n,
@@ -111,9 +189,7 @@ static ps_err groupnorm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
                      .x = in->at, .dy = out->grad, .dx = in->grad, .mean = s->mean,
                      .inv = s->inv, .weight = ps_cuda_param(p, l->weight),
                      .mean_dy = p->mean_dy, .mean_dot = p->mean_dot,
-                     .plane = ps_divisor_of(in->plane),
-                     .channels = ps_divisor_of(in->channels),
-                     .group = ps_divisor_of(in_group * in->plane), .add = s->add[0]);
+                     .at = grouping_of(in, l), .add = s->add[0]);
 }
 
 /* ----------------------------------------------------------- layers without weights */
@@ -168,16 +244,22 @@ static ps_err cuda_layer_move(const ps_cuda_pass *r, const ps_cuda_step *s, int6
                           .add = add);
 }
 
-/* x's part of a concatenation, whose parts before it have `first` elements of a sample.
- */
+/* What channels have next to each other: of a sample, or of a position with channels
+ * last. */
+static int64_t cuda_layer_pitch(const ps_cuda_value *v)
+{
+    return v->channels * ps_cuda_inner(v);
+}
+
+/* x's part of a concatenation; `first`: the pitch of the parts before it. */
 static ps_err cuda_layer_join(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t first,
                               const ps_cuda_value *part, const ps_cuda_value *whole)
 {
-    return PS_LAUNCH(r->plan->gpu, slice, ps_cuda_count(r, part), PS_CUDA_NAME(s),
-                     .x = part->at, .y = whole->at,
-                     .inner = ps_divisor_of(part->features),
-                     .x_pitch = (uint32_t)part->features,
-                     .y_pitch = (uint32_t)whole->features, .y_first = (uint32_t)first);
+    const int64_t pitch = cuda_layer_pitch(part);
+    return PS_LAUNCH(
+        r->plan->gpu, slice, ps_cuda_count(r, part), PS_CUDA_NAME(s), .x = part->at,
+        .y = whole->at, .inner = ps_divisor_of(pitch), .x_pitch = (uint32_t)pitch,
+        .y_pitch = (uint32_t)cuda_layer_pitch(whole), .y_first = (uint32_t)first);
 }
 
 static ps_err cuda_layer_concat(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -185,7 +267,7 @@ static ps_err cuda_layer_concat(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_value *a = ps_cuda_input_of(r, s, 0), *b = ps_cuda_input_of(r, s, 1);
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     PS_TRY(cuda_layer_join(r, s, 0, a, out));
-    return cuda_layer_join(r, s, a->features, b, out);
+    return cuda_layer_join(r, s, cuda_layer_pitch(a), b, out);
 }
 
 static ps_err concat_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -194,13 +276,14 @@ static ps_err concat_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     int64_t first = 0;
     for (int k = 0; k < 2; k++) {
         const ps_cuda_value *in = ps_cuda_input_of(r, s, k);
+        const int64_t pitch = cuda_layer_pitch(in);
         if (in->grad.at)
-            PS_TRY(PS_LAUNCH(
-                r->plan->gpu, slice, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                .x = out->grad, .y = in->grad, .inner = ps_divisor_of(in->features),
-                .x_pitch = (uint32_t)out->features, .x_first = (uint32_t)first,
-                .y_pitch = (uint32_t)in->features, .add = s->add[k]));
-        first += in->features;
+            PS_TRY(PS_LAUNCH(r->plan->gpu, slice, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+                             .x = out->grad, .y = in->grad, .inner = ps_divisor_of(pitch),
+                             .x_pitch = (uint32_t)cuda_layer_pitch(out),
+                             .x_first = (uint32_t)first, .y_pitch = (uint32_t)pitch,
+                             .add = s->add[k]));
+        first += pitch;
     }
     return PS_OK;
 }
@@ -218,7 +301,7 @@ static ps_err cuda_layer_interpolate(const ps_cuda_pass *r, const ps_cuda_step *
                      .x = in->at, .y = out->at, .rows = cuda_layer_axis_of(l, 1),
                      .columns = cuda_layer_axis_of(l, 2),
                      .out_row = ps_divisor_of(l->out.d[2]),
-                     .out_plane = ps_divisor_of(out->plane));
+                     .out_plane = ps_divisor_of(out->plane), .layout = in->layout);
 }
 
 static ps_err interpolate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -229,7 +312,7 @@ static ps_err interpolate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
         r->plan->gpu, interpolate_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
         .dy = out->grad, .dx = in->grad, .rows = cuda_layer_axis_of(l, 1),
         .columns = cuda_layer_axis_of(l, 2), .in_row = ps_divisor_of(l->in.d[2]),
-        .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
+        .in_plane = ps_divisor_of(in->plane), .layout = in->layout, .add = s->add[0]);
 }
 
 static ps_err adaptive_max(const ps_cuda_pass *r, const ps_cuda_step *s)
@@ -240,19 +323,19 @@ static ps_err adaptive_max(const ps_cuda_pass *r, const ps_cuda_step *s)
         r->plan->gpu, adaptive_max, ps_cuda_count(r, out), PS_CUDA_NAME(s), .x = in->at,
         .y = out->at, .argmax = s->argmax, .rows = cuda_layer_axis_of(l, 1),
         .columns = cuda_layer_axis_of(l, 2), .out_row = ps_divisor_of(l->out.d[2]),
-        .out_plane = ps_divisor_of(out->plane));
+        .out_plane = ps_divisor_of(out->plane), .layout = in->layout);
 }
 
 static ps_err adaptive_max_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
-    return PS_LAUNCH(r->plan->gpu, adaptive_max_grad, ps_cuda_count(r, in),
-                     PS_CUDA_NAME(s), .dy = out->grad, .dx = in->grad,
-                     .argmax = s->argmax, .rows = cuda_layer_axis_of(l, 1),
-                     .columns = cuda_layer_axis_of(l, 2),
-                     .in_row = ps_divisor_of(l->in.d[2]),
-                     .in_plane = ps_divisor_of(in->plane), .add = s->add[0]);
+    return PS_LAUNCH(
+        r->plan->gpu, adaptive_max_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
+        .dy = out->grad, .dx = in->grad, .argmax = s->argmax,
+        .rows = cuda_layer_axis_of(l, 1), .columns = cuda_layer_axis_of(l, 2),
+        .in_row = ps_divisor_of(l->in.d[2]), .in_plane = ps_divisor_of(in->plane),
+        .layout = in->layout, .add = s->add[0]);
 }
 
 /* relu: also applies the gradient of a relu with these outputs. */
@@ -265,18 +348,24 @@ static ps_err cuda_layer_drop(const ps_cuda_pass *r, const ps_cuda_step *s, ps_v
     return PS_LAUNCH(r->plan->gpu, dropout, r->n * groups, PS_CUDA_NAME(s), .x = x,
                      .y = y, .relu = relu, .positions = r->positions, .key = r->key,
                      .features = (uint32_t)in->features, .groups = ps_divisor_of(groups),
+                     .layout = in->layout, .plane = ps_divisor_of(in->plane),
                      .id = (uint32_t)l->dropout_id,
                      .threshold = ps_dropout_threshold(l->p),
                      .scale = ps_dropout_scale(l->p), .add = add);
 }
 
-/* The values and their order do not change: if both share memory (cuda_plan.h), there is
- * nothing to do. */
+/* If x and y share memory (cuda_plan.h), there is nothing to do. With channels last the
+ * order changes: a: what y has last. */
 static ps_err cuda_layer_flatten(const ps_cuda_pass *r, const ps_cuda_step *s,
-                                 ps_values x, ps_values y, bool add)
+                                 ps_values x, ps_values y, bool back, bool add)
 {
+    const ps_cuda_value *in = ps_cuda_input_of(r, s, 0);
     if (x.at == y.at) return PS_OK;
-    return cuda_layer_move(r, s, ps_cuda_count(r, ps_cuda_input_of(r, s, 0)), x, y, add);
+    if (!ps_cuda_flatten_turns(in))
+        return cuda_layer_move(r, s, ps_cuda_count(r, in), x, y, add);
+    return PS_LAUNCH(r->plan->gpu, turn, ps_cuda_count(r, in), PS_CUDA_NAME(s), .x = x,
+                     .y = y, .a = ps_divisor_of(back ? in->channels : in->plane),
+                     .b = ps_divisor_of(back ? in->plane : in->channels), .add = add);
 }
 
 /* The step before this pooling, if the pooling applies its folded relu: no other step
@@ -335,7 +424,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
             return cuda_layer_drop(r, s, in->at, out->at, (ps_values){0}, false);
         return cuda_layer_move(r, s, ps_cuda_count(r, in), in->at, out->at, false);
     case PS_LAYER_FLATTEN:
-        return cuda_layer_flatten(r, s, in->at, out->at, false);
+        return cuda_layer_flatten(r, s, in->at, out->at, false, false);
     case PS_LAYER_ADD:
         return PS_LAUNCH_WIDE(gpu, sum, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                               .a = in->at, .b = ps_cuda_input_of(r, s, 1)->at,
@@ -409,7 +498,7 @@ static ps_err plain_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
         return cuda_layer_drop(r, s, out->grad, in->grad,
                                drops_relu(r, s) ? in->at : (ps_values){0}, s->add[0]);
     case PS_LAYER_FLATTEN:
-        return cuda_layer_flatten(r, s, out->grad, in->grad, s->add[0]);
+        return cuda_layer_flatten(r, s, out->grad, in->grad, true, s->add[0]);
     case PS_LAYER_LOG_SOFTMAX:
         return PS_LAUNCH(gpu, log_softmax_grad, r->n, PS_CUDA_NAME(s), .y = out->at.at,
                          .dy = out->grad.at, .dx = in->grad.at,

@@ -26,6 +26,21 @@ PS_ARITH void ps_k_swap_at(const ps_k_swap *k, uint32_t i)
     ps_set(k->y, i, ps_get(k->x, from), false);
 }
 
+/* y (outer, B, A) = or += x (outer, A, B): channels to and from the last place. Count:
+ * all elements. */
+typedef struct ps_k_turn {
+    ps_values x, y;
+    ps_divisor a, b;
+    bool add;
+} ps_k_turn;
+
+PS_ARITH void ps_k_turn_at(const ps_k_turn *k, uint32_t i)
+{
+    const ps_divided row = ps_divide(i, k->a), at = ps_divide(row.q, k->b);
+    const size_t from = ((size_t)at.q * k->a.by + row.r) * k->b.by + at.r;
+    ps_set(k->y, i, ps_get(k->x, from), k->add);
+}
+
 /* y (in, out, window) = x (out, in, window), with windows turned by 180 degrees. The
  * gradient of a convolution's inputs is a convolution with them. Count: all elements. */
 typedef struct ps_k_mirror {
@@ -42,13 +57,16 @@ PS_ARITH void ps_k_mirror_at(const ps_k_mirror *k, uint32_t i)
     k->y[i] = k->x[from];
 }
 
-/* Copies an uploaded batch to where passes read it, and its step's key. Count: x's
- * elements. byte_values, if not NULL: (channels, 256), what the bytes stand for. */
+/* Copies an uploaded batch (n, C, H, W) to where passes read it, and its step's key.
+ * Count: x's elements. byte_values, if not NULL: (channels, 256), what the bytes stand
+ * for. */
 typedef struct ps_k_take {
     const void *x_in; // float, or uint8_t
     const float *byte_values;
-    ps_divisor plane, channels;
+    ps_divisor plane, channels; // of bytes
     ps_values x;
+    ps_layout layout; // of x
+    ps_divisor x_plane;
     uint32_t n; // samples
     const int32_t *labels_in;
     const uint32_t *positions_in;
@@ -56,6 +74,15 @@ typedef struct ps_k_take {
     uint32_t *positions;
     ps_dropout_words *key, value;
 } ps_k_take;
+
+/* Where x_in has x's element i. */
+PS_ARITH uint32_t ps_taken_from(const ps_k_take *k, uint32_t i)
+{
+    if (!k->layout.channels_last) return i;
+    const ps_divided pixel = ps_divide(i, k->layout.channels);
+    const ps_divided at = ps_divide(pixel.q, k->x_plane);
+    return (at.q * k->layout.channels.by + pixel.r) * k->x_plane.by + at.r;
+}
 
 PS_ARITH float ps_taken(const ps_k_take *k, uint32_t i)
 {
@@ -66,7 +93,7 @@ PS_ARITH float ps_taken(const ps_k_take *k, uint32_t i)
 
 PS_ARITH void ps_k_take_at(const ps_k_take *k, uint32_t i)
 {
-    ps_set(k->x, i, ps_taken(k, i), false);
+    ps_set(k->x, i, ps_taken(k, ps_taken_from(k, i)), false);
     if (i == 0) *k->key = k->value;
     if (i >= k->n) return;
     k->labels[i] = k->labels_in[i];

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "layer_precision.h"
 #include "mem.h"
@@ -73,6 +74,7 @@ static ps_err plan_value(ps_cuda_plan *p, int edge)
     v->features = ps_dims_count(d);
     v->channels = d->d[0];
     v->plane = v->features / v->channels;
+    v->layout = ps_layout_of(v->channels, p->channels_last && d->n > 1);
     v->at.format = v->grad.format = format_of(p, edge);
     if (v->features <= PS_INDEX_MAX / p->options->max_batch) return PS_OK;
     char text[PS_DIMS_TEXT];
@@ -140,7 +142,7 @@ static ps_err plan_step(ps_cuda_plan *p, int node)
         return PS_OK;
     }
     s->planes = ps_planes_of(&l->in.d[1], &l->out.d[1], l->kernel, l->stride, l->padding,
-                             l->dilation);
+                             l->dilation, p->values[s->node->in[0]].layout);
     return PS_OK;
 }
 
@@ -149,7 +151,8 @@ static bool is_view(const ps_cuda_plan *p, const ps_model_node *node)
 {
     const ps_cuda_value *in = &p->values[node->in[0]], *out = &p->values[node->out];
     return node->layer->kind == PS_LAYER_FLATTEN && node->out != p->graph->output &&
-           p->graph->edges[node->in[0]].flat_reader && in->at.format == out->at.format;
+           p->graph->edges[node->in[0]].flat_reader && in->at.format == out->at.format &&
+           !ps_cuda_flatten_turns(in);
 }
 
 /* Takes the output's slot. A view uses its input's slot, which then stays taken. */
@@ -269,28 +272,72 @@ static ps_err allocate_values(ps_cuda_plan *p)
     return PS_OK;
 }
 
-/* Makes the library's plans for the largest batch; they determine the size of the
- * scratch. */
-static ps_err plan_library(ps_cuda_plan *p, ps_conv_library *library)
+/* Whether passes compute this direction of the node, which is a convolution. */
+static bool plan_needs(const ps_cuda_plan *p, const ps_model_node *node,
+                       ps_conv_kind kind)
 {
-    PS_TRY(ps_cuda_conv_plans_create(library, ps_gpu_format(p->gpu),
-                                     (size_t)PS_CUDA_COLUMN_BYTES, &p->convs));
-    int64_t n = p->options->max_batch;
+    if (kind == PS_CONV_FORWARD) return true;
+    if (!p->options->training) return false;
+    if (kind == PS_CONV_BACKWARD_WEIGHT)
+        return ps_tensor_table_trains(table_of(p), node->layer->weight);
+    return p->graph->edges[node->in[0]].needs_grad;
+}
+
+/* Makes the library's plans for the largest batch; they determine the size of the
+ * scratch. *n: how many convolutions and directions there are; *missing: how many of
+ * them have no plan. */
+static ps_err plan_library(ps_cuda_plan *p, int *n, int *missing)
+{
+    *n = *missing = 0;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const ps_model_node *node = &p->graph->nodes[i];
-        const ps_layer *l = node->layer;
-        ps_conv_plan *plan;
-        if (l->kind != PS_LAYER_CONV2D) continue;
-        PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_FORWARD, n, false, &plan));
-        if (!p->options->training) continue;
-        if (ps_tensor_table_trains(table_of(p), l->weight))
-            PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_WEIGHT, n, false,
-                                           &plan));
-        if (!p->graph->edges[node->in[0]].needs_grad) continue;
-        PS_TRY(ps_cuda_conv_plans_find(p->convs, l, PS_CONV_BACKWARD_DATA, n,
-                                       p->steps[i].add[0], &plan));
+        if (node->layer->kind != PS_LAYER_CONV2D) continue;
+        for (int kind = 0; kind < PS_CONV_KINDS; kind++) {
+            const bool add = kind == PS_CONV_BACKWARD_DATA && p->steps[i].add[0];
+            ps_conv_plan *plan;
+            if (!plan_needs(p, node, (ps_conv_kind)kind)) continue;
+            PS_TRY(ps_cuda_conv_plans_find(p->convs, node->layer, (ps_conv_kind)kind,
+                                           p->options->max_batch, add, &plan));
+            ++*n;
+            *missing += !plan;
+        }
     }
     return PS_OK;
+}
+
+static ps_err plan_values(ps_cuda_plan *p)
+{
+    for (int e = 0; e < p->graph->n_edges; e++)
+        PS_TRY(plan_value(p, e));
+    PS_TRY(plan_forward(p));
+    return p->options->training ? cuda_plan_backward(p) : PS_OK;
+}
+
+/* Plans the values in a layout, and the library's convolutions of them. */
+static ps_err plan_layout(ps_cuda_plan *p, ps_conv_library *library, bool channels_last,
+                          int *n, int *missing)
+{
+    ps_cuda_conv_plans_destroy(&p->convs);
+    ps_memory_plan_fini(&p->memory, NULL);
+    memset(p->steps, 0, (size_t)p->graph->n_nodes * sizeof *p->steps);
+    p->channels_last = channels_last;
+    PS_TRY(plan_values(p));
+    PS_TRY(ps_cuda_conv_plans_create(library, ps_gpu_format(p->gpu), channels_last,
+                                     (size_t)PS_CUDA_COLUMN_BYTES, &p->convs));
+    return plan_library(p, n, missing);
+}
+
+/* auto: channels last if the library has kernels for all convolutions then. Own products
+ * gain nothing. */
+static ps_err choose_layout(ps_cuda_plan *p, ps_conv_library *library, ps_switch wanted)
+{
+    const bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
+    int n, missing;
+    if (narrow && (wanted == PS_SWITCH_ON || (wanted == PS_SWITCH_AUTO && library))) {
+        PS_TRY(plan_layout(p, library, true, &n, &missing));
+        if (wanted == PS_SWITCH_ON || (n > 0 && missing == 0)) return PS_OK;
+    }
+    return plan_layout(p, library, false, &n, &missing);
 }
 
 static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_values *out)
@@ -306,6 +353,13 @@ static int64_t cuda_plan_parts_of(int64_t row)
     return parts > PS_ROW_PARTS_MAX ? PS_ROW_PARTS_MAX : parts;
 }
 
+/* Of a value's channels, each over up to n samples, or over one. */
+static int64_t cuda_plan_channel_parts(const ps_cuda_value *v, int64_t n)
+{
+    if (!v->layout.channels_last) return cuda_plan_parts_of(n * v->plane);
+    return ps_columns_most_parts(n * v->plane, v->channels);
+}
+
 /* What a step needs for its sums: partial ones, and means. Of a group_norm or layer_norm
  * each sample has its own. */
 static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t *means)
@@ -317,11 +371,11 @@ static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t 
     if (ps_model_is_group_norm(l->kind)) {
         const int64_t by_group =
             n * l->groups * cuda_plan_parts_of(out->features / l->groups);
-        const int64_t by_channel = n * out->channels * cuda_plan_parts_of(out->plane);
+        const int64_t by_channel = n * out->channels * cuda_plan_channel_parts(out, 1);
         *parts = by_group > by_channel ? by_group : by_channel;
         *means = n * l->groups;
     } else if (l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_BATCH_NORM2D) {
-        *parts = out->channels * cuda_plan_parts_of(n * out->plane);
+        *parts = out->channels * cuda_plan_channel_parts(out, n);
         *means = out->channels;
     }
 }
@@ -383,9 +437,11 @@ static ps_err allocate_factors(ps_cuda_plan *p)
         if (p->values[node->in[0]].at.format != format && in > input) input = in;
         if (p->values[node->out].at.format != format && out > grad) grad = out;
     }
-    if (p->convs && p->options->training)
-        PS_TRY(
-            take_factors(p, weight, "a weight's gradient in 16 bits", &p->weight_grad16));
+    // of the library 16 bits; of own products float32, in the order of the weights
+    const size_t grad_bytes = p->channels_last ? sizeof(float) : ps_format_bytes(format);
+    if ((p->convs || p->channels_last) && p->options->training)
+        PS_TRY(ps_gpu_take(p->gpu, weight * grad_bytes, "a convolution's weight gradient",
+                           &p->weight_grad));
     const size_t weights =
         table_of(p)->arena_count + table_of(p)->frozen_bytes / sizeof(float);
     PS_TRY(take_factors(p, weights, "the weights in 16 bits", &p->weights16));
@@ -487,8 +543,8 @@ static ps_err bring_class_weights(ps_cuda_plan *p)
 }
 
 ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
-                         const ps_program_options *options, const ps_model_graph *graph,
-                         ps_cuda_kept kept)
+                         ps_switch channels_last, const ps_program_options *options,
+                         const ps_model_graph *graph, ps_cuda_kept kept)
 {
     *p = (ps_cuda_plan){.gpu = gpu,
                         .resident = kept.resident,
@@ -497,11 +553,7 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
                         .graph = graph};
     PS_TRY(ps_mem_zalloc(&p->values, (size_t)graph->n_edges, sizeof *p->values, "model"));
     PS_TRY(ps_mem_zalloc(&p->steps, (size_t)graph->n_nodes, sizeof *p->steps, "model"));
-    for (int e = 0; e < graph->n_edges; e++)
-        PS_TRY(plan_value(p, e));
-    PS_TRY(plan_forward(p));
-    if (options->training) PS_TRY(cuda_plan_backward(p));
-    PS_TRY(plan_library(p, library));
+    PS_TRY(choose_layout(p, library, channels_last));
     PS_TRY(allocate_arenas(p));
     PS_TRY(allocate_values(p));
     PS_TRY(allocate_scratch(p));
@@ -518,12 +570,11 @@ void ps_cuda_plan_fini(ps_cuda_plan *p)
     if (p->resident) p->params = p->grads = NULL; // the stream owns them
     if (p->kept.params) p->params = NULL;
     if (p->kept.grads) p->grads = NULL;
-    void *const taken[] = {p->params,       p->grads,        p->buffers,
-                           p->base,         p->scratch,      p->swapped.at,
-                           p->parts,        p->mean_dy,      p->mirrored,
-                           p->mean_dot,     p->total,        p->input16.at,
-                           p->grad16.at,    p->weights16.at, p->weight_grad16.at,
-                           p->class_weights};
+    void *const taken[] = {
+        p->params,    p->grads,        p->buffers,     p->base,
+        p->scratch,   p->swapped.at,   p->parts,       p->mean_dy,
+        p->mirrored,  p->mean_dot,     p->total,       p->input16.at,
+        p->grad16.at, p->weights16.at, p->weight_grad, p->class_weights};
     for (size_t i = 0; p->gpu && i < sizeof taken / sizeof *taken; i++)
         ps_gpu_give(p->gpu, taken[i]);
     for (int i = 0; i < p->n_groups; i++) {

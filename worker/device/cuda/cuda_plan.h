@@ -14,12 +14,32 @@
 #include "memory_plan.h"
 #include "model_graph.h"
 
-/* A value of the graph: (n, channels, plane), or flat (n, features). */
+/* A value of the graph: (n, channels, plane), with channels last (n, plane, channels), or
+ * flat (n, features). */
 typedef struct ps_cuda_value {
     int64_t channels, plane, features; // flat: channels = features, plane 1
+    ps_layout layout;
     int slot, grad_slot;
     ps_values at, grad; // grad.at NULL: not needed
 } ps_cuda_value;
+
+/* Both layouts are (n * outer, channels, inner). */
+static inline int64_t ps_cuda_outer(const ps_cuda_value *v)
+{
+    return v->layout.channels_last ? v->plane : 1;
+}
+
+static inline int64_t ps_cuda_inner(const ps_cuda_value *v)
+{
+    return v->layout.channels_last ? 1 : v->plane;
+}
+
+/* Whether flattening the value changes the order of its elements: flat values are in the
+ * order (C, H, W), as the weights of linear layers are. */
+static inline bool ps_cuda_flatten_turns(const ps_cuda_value *v)
+{
+    return v->layout.channels_last && v->channels > 1 && v->plane > 1;
+}
 
 typedef struct ps_cuda_step {
     const ps_model_node *node;
@@ -79,6 +99,9 @@ typedef struct ps_cuda_plan {
     float *params, *grads; // on the GPU; grads NULL: no training
     char *buffers;
     ps_cuda_conv_plans *convs; // of a library; NULL: none
+    /* Pictures between layers are (n, H, W, C), weights of convolutions in weights16
+     * (C', kh, kw, C / groups). */
+    bool channels_last;
     void *scratch; // im2col's columns, or their gradient, or the library's scratch
     /* A convolution's outputs, or their gradients, as (channels, n, plane). */
     ps_values swapped;
@@ -86,18 +109,21 @@ typedef struct ps_cuda_plan {
     /* Only where products take 16 bits: the weights (ps_cuda_weight16_at), and copies of
      * a float32 input and a float32 gradient. */
     ps_values weights16, input16, grad16;
-    ps_values weight_grad16; // a convolution's weight gradient, as the library writes it
-    ps_sums *parts;          // partial sums of rows of images
+    /* A convolution's weight gradient, in the format and order in which it is computed,
+     * where these are not the arena's. */
+    void *weight_grad;
+    ps_sums *parts;            // partial sums of rows of images
     float *mean_dy, *mean_dot; // (channels, or samples * groups)
     ps_sums *total;            // loss; after it that of each sample (ps_k_loss)
     float *class_weights;      // (outputs); NULL: all 1
 } ps_cuda_plan;
 
-/* Borrows all arguments, and what is kept. library may be NULL. plan is safe for fini
- * after a failure; the error names the layer and what was asked for. */
+/* Borrows all arguments, and what is kept. library may be NULL. channels_last:
+ * train.channels_last. plan is safe for fini after a failure; the error names the layer
+ * and what was asked for. */
 ps_err ps_cuda_plan_init(ps_cuda_plan *plan, ps_gpu *gpu, ps_conv_library *library,
-                         const ps_program_options *options, const ps_model_graph *graph,
-                         ps_cuda_kept kept);
+                         ps_switch channels_last, const ps_program_options *options,
+                         const ps_model_graph *graph, ps_cuda_kept kept);
 void ps_cuda_plan_fini(ps_cuda_plan *plan);
 
 /* A tensor of ps_tensor_table_at. NULL for PS_NONE; the gradient's also for one that is

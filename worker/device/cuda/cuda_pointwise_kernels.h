@@ -10,11 +10,13 @@
 PS_ARITH void ps_wide_channels(uint32_t first, ps_divisor plane, ps_divisor channels,
                                uint32_t out[PS_WIDE])
 {
+    const bool in_plane = plane.by % PS_WIDE == 0;
+    const bool in_row = plane.by == 1 && channels.by % PS_WIDE == 0;
     out[0] = ps_divide(ps_divide(first, plane).q, channels).r;
     for (uint32_t j = 1; j < PS_WIDE; j++)
-        out[j] = plane.by % PS_WIDE == 0
-                     ? out[0]
-                     : ps_divide(ps_divide(first + j, plane).q, channels).r;
+        out[j] = in_plane ? out[0]
+                 : in_row ? out[0] + j
+                          : ps_divide(ps_divide(first + j, plane).q, channels).r;
 }
 
 /* Wide. y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if
@@ -185,24 +187,59 @@ PS_ARITH void ps_k_sum_grad_at(const ps_k_sum_grad *k, uint32_t i)
 /* y = or += x * scale where the draw keeps the element, else 0 (rng.h); the same for the
  * gradient. relu.at, if not NULL: the outputs of a relu before the dropout, whose
  * gradient is applied too. One call does eight features of one sample, which share a
- * draw. Count: n * groups. */
+ * draw: they follow each other in (C, H, W), whatever the layout is. Count: n * groups.
+ */
 typedef struct ps_k_dropout {
     ps_values x, y, relu;
     const uint32_t *positions; // (n)
     const ps_dropout_words *key;
     uint32_t features;
     ps_divisor groups; // ceil(features / 8), of a sample
+    ps_layout layout;
+    ps_divisor plane;
     uint32_t id, threshold;
     float scale;
     bool add;
 } ps_k_dropout;
 
+PS_ARITH float ps_dropped(const ps_k_dropout *k, const uint32_t words[4], uint32_t d,
+                          float x, float relu)
+{
+    const uint32_t draw = words[d / 2] >> (16 * (d % 2)) & 0xFFFFu;
+    return draw >= k->threshold ? ps_relu_grad(relu, x * k->scale) : 0.0f;
+}
+
+/* The group of eight features that call i of a sample does: calls that follow each other
+ * do channels that follow each other, if no group has more than one. */
+PS_ARITH uint32_t ps_dropout_group(const ps_k_dropout *k, uint32_t i)
+{
+    if (!k->layout.channels_last || k->plane.by % 8 != 0) return i;
+    const ps_divided at = ps_divide(i, k->layout.channels);
+    return at.r * (k->plane.by / 8) + at.q;
+}
+
+PS_ARITH void ps_dropout_channels_last(const ps_k_dropout *k, size_t first,
+                                       uint32_t group, const uint32_t words[4])
+{
+    for (uint32_t d = 0; d < 8 && group * 8 + d < k->features; d++) {
+        const ps_divided at = ps_divide(group * 8 + d, k->plane);
+        const size_t to = first + (size_t)at.r * k->layout.step + at.q;
+        const float relu = k->relu.at ? ps_get(k->relu, to) : 1.0f;
+        ps_set(k->y, to, ps_dropped(k, words, d, ps_get(k->x, to), relu), k->add);
+    }
+}
+
 PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
 {
     ps_divided sample = ps_divide(i, k->groups);
-    const uint32_t counter[4] = {sample.r, k->id, k->positions[sample.q], k->key->epoch};
+    const uint32_t group = ps_dropout_group(k, sample.r);
+    const uint32_t counter[4] = {group, k->id, k->positions[sample.q], k->key->epoch};
     uint32_t words[4];
     ps_philox4x32(k->key->key, counter, words);
+    if (k->layout.channels_last && k->plane.by > 1) {
+        ps_dropout_channels_last(k, (size_t)sample.q * k->features, group, words);
+        return;
+    }
     for (uint32_t d = 0; d < 8; d += PS_WIDE) {
         const uint32_t e = sample.r * 8 + d;
         if (e >= k->features) return;
@@ -217,10 +254,8 @@ PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
             v[j] = j < left ? ps_get(k->x, to + j) : 0.0f;
             if (k->relu.at && j < left) relu[j] = ps_get(k->relu, to + j);
         }
-        for (uint32_t j = 0; j < PS_WIDE; j++) {
-            const uint32_t draw = words[(d + j) / 2] >> (16 * (j % 2)) & 0xFFFFu;
-            v[j] = draw >= k->threshold ? ps_relu_grad(relu[j], v[j] * k->scale) : 0.0f;
-        }
+        for (uint32_t j = 0; j < PS_WIDE; j++)
+            v[j] = ps_dropped(k, words, d + j, v[j], relu[j]);
         if (wide) ps_set_some(k->y, to, to + PS_WIDE, v, k->add);
         for (uint32_t j = 0; j < PS_WIDE && j < left && !wide; j++)
             ps_set(k->y, to + j, v[j], k->add);

@@ -36,11 +36,22 @@ ps_values ps_cuda_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
     return ps_values_from(p->weights16, ps_cuda_weight16_at(p, weight));
 }
 
+bool ps_cuda_turns_weight(const ps_cuda_plan *p, const ps_layer *l)
+{
+    return p->channels_last && l->kind == PS_LAYER_CONV2D && l->in.d[0] > l->groups &&
+           l->kernel[0] * l->kernel[1] > 1;
+}
+
 ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
-    const ps_tensor *t =
-        ps_tensor_table_at(&r->plan->options->spec->table, s->node->layer->weight);
-    ps_values master = ps_floats(ps_cuda_param(r->plan, s->node->layer->weight)), same;
+    const ps_layer *l = s->node->layer;
+    const ps_tensor *t = ps_tensor_table_at(&r->plan->options->spec->table, l->weight);
+    ps_values master = ps_floats(ps_cuda_param(r->plan, l->weight)), same;
+    if (ps_cuda_turns_weight(r->plan, l))
+        return PS_LAUNCH(r->plan->gpu, turn, (int64_t)t->count, PS_CUDA_NAME(s),
+                         .x = master, .y = ps_cuda_weight(r, s),
+                         .a = ps_divisor_of(l->in.d[0] / l->groups),
+                         .b = ps_divisor_of(l->kernel[0] * l->kernel[1]));
     return ps_cuda_factor(r, s, master, (int64_t)t->count, ps_cuda_weight(r, s), &same);
 }
 

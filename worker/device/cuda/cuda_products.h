@@ -17,6 +17,9 @@ ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
  * Called by the layer's forward pass. */
 ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s);
 ps_values ps_cuda_weight(const ps_cuda_pass *r, const ps_cuda_step *s);
+/* Whether these weights, and their gradient, are computed with in another order than the
+ * arena's: (C', kh, kw, C / groups). */
+bool ps_cuda_turns_weight(const ps_cuda_plan *plan, const ps_layer *layer);
 
 /* Adds the layer's bias to its output (outer, channels, inner), and applies its folded
  * relu. */

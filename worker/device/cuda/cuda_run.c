@@ -57,14 +57,16 @@ ps_err ps_cuda_run_result(ps_cuda_run *run, ps_pass_result *out)
 /* ----------------------------------------------------------------------------- life */
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
-                        const ps_program_options *options, const ps_model_graph *graph,
-                        ps_cuda_kept kept, bool no_graphs)
+                        ps_switch channels_last, const ps_program_options *options,
+                        const ps_model_graph *graph, ps_cuda_kept kept, bool no_graphs)
 {
     const ps_model_spec *spec = options->spec;
     size_t arena = spec->table.arena_count * sizeof(float);
     *run = (ps_cuda_run){0};
-    PS_TRY(ps_cuda_plan_init(&run->plan, gpu, library, options, graph, kept));
-    PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options, run->plan.values[0].features));
+    PS_TRY(
+        ps_cuda_plan_init(&run->plan, gpu, library, channels_last, options, graph, kept));
+    const ps_cuda_value *x = &run->plan.values[0];
+    PS_TRY(ps_cuda_batch_init(&run->batch, gpu, options, x->plane, x->layout));
     ps_cuda_graphs_init(&run->graphs, gpu, run->plan.n_groups, no_graphs);
     PS_TRY(init_results(&run->results, gpu));
     PS_TRY(ps_gpu_event_create(gpu, &run->uploaded));

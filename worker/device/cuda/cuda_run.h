@@ -39,8 +39,8 @@ typedef struct ps_cuda_run {
 } ps_cuda_run;
 
 ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
-                        const ps_program_options *options, const ps_model_graph *graph,
-                        ps_cuda_kept kept, bool no_graphs);
+                        ps_switch channels_last, const ps_program_options *options,
+                        const ps_model_graph *graph, ps_cuda_kept kept, bool no_graphs);
 void ps_cuda_run_fini(ps_cuda_run *run);
 
 /* As their namesakes in device.h. */

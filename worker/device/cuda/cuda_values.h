@@ -47,6 +47,31 @@ PS_ARITH float ps_get(ps_values v, size_t i)
     return v.format == PS_FORMAT_BF16 ? ps_float_of_bf16(bits) : ps_float_of_fp16(bits);
 }
 
+/* How pictures lie in memory: (n, C, H, W), or (n, H, W, C) with the channels last. */
+typedef struct ps_layout {
+    bool channels_last;
+    uint32_t step; // from one position of a plane to the next: C, else 1
+    ps_divisor channels;
+} ps_layout;
+
+PS_ARITH ps_layout ps_layout_of(int64_t channels, bool channels_last)
+{
+    ps_layout l;
+    l.channels_last = channels_last;
+    l.step = channels_last ? (uint32_t)channels : 1;
+    l.channels = ps_divisor_of(channels);
+    return l;
+}
+
+/* The index of the first position of a plane; plane: image * C + channel; size: of a
+ * plane. */
+PS_ARITH size_t ps_plane_at(const ps_layout *l, uint32_t plane, uint32_t size)
+{
+    if (!l->channels_last) return (size_t)plane * size;
+    const ps_divided at = ps_divide(plane, l->channels);
+    return (size_t)at.q * size * l->step + at.r;
+}
+
 /* Kernels that are bound by memory do PS_WIDE consecutive elements in a call, and read
  * and write them at once. `count`: of all elements; the last call may have fewer. Arrays
  * begin on a boundary of PS_WIDE elements. */
