@@ -174,8 +174,8 @@ TEST(test_narrow_models)
     for (size_t i = 0; i < NARROW; i++) {
         rig_device device;
         if (!narrow(i, &device)) return;
-        const int layouts = device.kind == PS_DEVICE_CUDA ? 2 : 1;
-        for (int last = 0; last < layouts; last++) {
+        const bool both = device.kind == PS_DEVICE_CUDA && device.cudnn != PS_SWITCH_OFF;
+        for (int last = 0; last <= both; last++) {
             device.channels_last = last ? PS_SWITCH_ON : PS_SWITCH_OFF;
             double worst = check_models(&device);
             print_message(
