@@ -3,7 +3,8 @@
  *
  * Like cuDNN's, its plans need memory for a moment, as much as the images. They fill it
  * with rubbish, so a value that was left there shows. It refuses 3 x 3 windows with an
- * odd number of samples: the device computes these itself. */
+ * odd number of samples: the device computes these itself. So it does 4 x 4 windows, if
+ * the channels are last. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,9 @@ ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
     size_t bytes = (size_t)(count(shape, shape->in) + count(shape, shape->out)) *
                    ps_format_bytes(shape->format);
     *out = NULL;
-    if (bytes > most_bytes || (shape->n % 2 == 1 && shape->kernel[0] == 3)) return PS_OK;
+    const bool lacks =
+        shape->kernel[0] == 3 || (shape->channels_last && shape->kernel[0] == 4);
+    if (bytes > most_bytes || (shape->n % 2 == 1 && lacks)) return PS_OK;
     PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "plan"));
     **out = (ps_conv_plan){.library = library, .shape = *shape, .bytes = bytes};
     return PS_OK;

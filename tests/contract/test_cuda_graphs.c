@@ -56,12 +56,17 @@ static void check(ps_err err)
 /* --------------------------------------------------------------------------- set up */
 
 static float byte_values[CHANNELS * 256];
+static bool channels_last; // and 16 bits
 
 static void open_side(rig *r, side *s, bool graphs, bool as_bytes, size_t group_bytes)
 {
     size_t bytes = r->spec.table.arena_count * sizeof(float);
     const ps_device_options options = {
-        .index = -1, .local_rank = -1, .no_graphs = !graphs};
+        .index = -1,
+        .local_rank = -1,
+        .precision = channels_last ? PS_PRECISION_BF16 : PS_PRECISION_FLOAT32,
+        .channels_last = channels_last ? PS_SWITCH_ON : PS_SWITCH_OFF,
+        .no_graphs = !graphs};
     s->graphs = graphs;
     s->bytes = as_bytes;
     for (int i = 0; i < CHANNELS * 256; i++)
@@ -333,6 +338,23 @@ TEST_WITH(test_whole_model, reset_counts, NULL)
 TEST_WITH(test_bytes, reset_counts, NULL)
 {
     assert_same_bits(true, SIZE_MAX, 1);
+}
+
+static int begin_channels_last(void **state)
+{
+    channels_last = true;
+    return reset_counts(state);
+}
+
+static int end_channels_last(void **state)
+{
+    channels_last = false;
+    return 0;
+}
+
+TEST_WITH(test_channels_last, begin_channels_last, end_channels_last)
+{
+    assert_same_bits(true, 2000, 3);
 }
 
 TEST(test_bytes_are_a_quarter)

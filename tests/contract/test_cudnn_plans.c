@@ -170,6 +170,20 @@ TEST(test_channels_last_need_no_copies)
     ps_conv_library_close(&library);
 }
 
+/* A layer of ResNet-50 whose copies are larger than what a kernel may have. */
+TEST(test_large_layers_have_plans_with_channels_last)
+{
+    static const layer large = {256, 256, 56, 128, 1, 1, 0};
+    ps_conv_library *library = open_described(false);
+    for (int kind = 0; kind < PS_CONV_KINDS; kind++) {
+        ps_conv_shape shape = shape_of(&large, &ways[4], (ps_conv_kind)kind, false);
+        ps_conv_plan *plan = plan_of(library, &shape, MOST_BYTES / 32);
+        assert_non_null(plan);
+        ps_conv_plan_destroy(&plan);
+    }
+    ps_conv_library_close(&library);
+}
+
 TEST(test_memory_is_bounded)
 {
     ps_conv_library *library = open_described(false);

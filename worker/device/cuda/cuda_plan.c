@@ -327,17 +327,18 @@ static ps_err plan_layout(ps_cuda_plan *p, ps_conv_library *library, bool channe
     return plan_library(p, n, missing);
 }
 
-/* auto: channels last if the library has kernels for all convolutions then. Own products
- * gain nothing. */
+/* auto: channels last if the library has kernels then, for as many convolutions as with
+ * channels first. Own products gain nothing. */
 static ps_err choose_layout(ps_cuda_plan *p, ps_conv_library *library, ps_switch wanted)
 {
     const bool narrow = ps_gpu_format(p->gpu) != PS_FORMAT_FP32;
-    int n, missing;
-    if (narrow && (wanted == PS_SWITCH_ON || (wanted == PS_SWITCH_AUTO && library))) {
-        PS_TRY(plan_layout(p, library, true, &n, &missing));
-        if (wanted == PS_SWITCH_ON || (n > 0 && missing == 0)) return PS_OK;
-    }
-    return plan_layout(p, library, false, &n, &missing);
+    const bool may = wanted == PS_SWITCH_ON || (wanted == PS_SWITCH_AUTO && library);
+    int n, last, first;
+    if (!narrow || !may) return plan_layout(p, library, false, &n, &first);
+    PS_TRY(plan_layout(p, library, true, &n, &last));
+    if (wanted == PS_SWITCH_ON || (n > 0 && last == 0)) return PS_OK;
+    PS_TRY(plan_layout(p, library, false, &n, &first));
+    return last < n && last <= first ? plan_layout(p, library, true, &n, &last) : PS_OK;
 }
 
 static ps_err take_factors(ps_cuda_plan *p, size_t n, const char *what, ps_values *out)
