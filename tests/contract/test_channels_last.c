@@ -134,8 +134,9 @@ TEST(test_models)
 TEST(test_frozen_convolutions)
 {
     static const model_case frozen = {
-        "frozen", "[3, 9, 7]", "cross_entropy train.freeze=[a.*,c.weight]",
-        "{conv2d: {name: a, out: 8, kernel: 3}}, relu, {conv2d: {name: b, out: 12, "
+        "frozen", "[3, 9, 7]", "cross_entropy train.freeze=[a.*,n.*,c.weight]",
+        "{conv2d: {name: a, out: 8, kernel: 3}}, {batch_norm2d: {name: n}}, relu, "
+        "{conv2d: {name: b, out: 12, "
         "kernel: 3, groups: 2, bias: false}}, tanh, {conv2d: {name: c, out: 6, kernel: "
         "[2, 1]}}, tanh, " HEAD};
     for (int library = 0; library < 2; library++) {

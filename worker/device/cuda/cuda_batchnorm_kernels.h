@@ -88,14 +88,17 @@ typedef struct ps_k_batchnorm {
 PS_ARITH void ps_k_batchnorm_at(const ps_k_batchnorm *k, uint32_t i)
 {
     const uint32_t first = i * PS_WIDE;
-    uint32_t channels[PS_WIDE];
-    float v[PS_WIDE];
-    ps_wide_channels(first, k->plane, k->channels, channels);
+    const ps_wide_channels c = ps_wide_channels_of(first, k->plane, k->channels);
+    float v[PS_WIDE], mean[PS_WIDE], inv[PS_WIDE];
+    float weight[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
+    float bias[PS_WIDE] = {0.0f, 0.0f, 0.0f, 0.0f};
     ps_get_some(k->x, first, k->count, v);
+    ps_get_channels(k->mean, &c, mean);
+    ps_get_channels(k->inv, &c, inv);
+    if (k->weight) ps_get_channels(k->weight, &c, weight);
+    if (k->bias) ps_get_channels(k->bias, &c, bias);
     for (int j = 0; j < PS_WIDE; j++) {
-        const uint32_t c = channels[j];
-        v[j] = ps_batchnorm_value(v[j], k->mean[c], k->inv[c],
-                                  k->weight ? k->weight[c] : 1, k->bias ? k->bias[c] : 0);
+        v[j] = ps_batchnorm_value(v[j], mean[j], inv[j], weight[j], bias[j]);
         if (k->relu) v[j] = ps_relu(v[j]);
     }
     ps_set_some(k->y, first, k->count, v, false);
@@ -175,18 +178,21 @@ typedef struct ps_k_batchnorm_grad {
 PS_ARITH void ps_k_batchnorm_grad_at(const ps_k_batchnorm_grad *k, uint32_t i)
 {
     const uint32_t first = i * PS_WIDE;
-    uint32_t channels[PS_WIDE];
+    const ps_wide_channels c = ps_wide_channels_of(first, k->plane, k->channels);
     float x[PS_WIDE], dy[PS_WIDE], y[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
-    ps_wide_channels(first, k->plane, k->channels, channels);
+    float mean[PS_WIDE], inv[PS_WIDE], mean_dy[PS_WIDE], mean_dot[PS_WIDE];
+    float weight[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
     ps_get_some(k->x, first, k->count, x);
     ps_get_some(k->dy, first, k->count, dy);
     if (k->y.at) ps_get_some(k->y, first, k->count, y);
-    for (int j = 0; j < PS_WIDE; j++) {
-        const uint32_t c = channels[j];
-        dy[j] = ps_batchnorm_grad(x[j], ps_relu_grad(y[j], dy[j]), k->mean[c], k->inv[c],
-                                  k->weight ? k->weight[c] : 1.0f, k->mean_dy[c],
-                                  k->mean_dot[c]);
-    }
+    ps_get_channels(k->mean, &c, mean);
+    ps_get_channels(k->inv, &c, inv);
+    ps_get_channels(k->mean_dy, &c, mean_dy);
+    ps_get_channels(k->mean_dot, &c, mean_dot);
+    if (k->weight) ps_get_channels(k->weight, &c, weight);
+    for (int j = 0; j < PS_WIDE; j++)
+        dy[j] = ps_batchnorm_grad(x[j], ps_relu_grad(y[j], dy[j]), mean[j], inv[j],
+                                  weight[j], mean_dy[j], mean_dot[j]);
     ps_set_some(k->dx, first, k->count, dy, k->add);
 }
 

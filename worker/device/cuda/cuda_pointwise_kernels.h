@@ -5,18 +5,39 @@
 #include "cuda_moving_kernels.h"
 #include "rng.h"
 
-/* The channel of element `first` and of those behind it, up to PS_WIDE, of images (n, C,
- * plane). */
-PS_ARITH void ps_wide_channels(uint32_t first, ps_divisor plane, ps_divisor channels,
-                               uint32_t out[PS_WIDE])
+/* The channel of an element and of those behind it, up to PS_WIDE. */
+typedef struct ps_wide_channels {
+    uint32_t at[PS_WIDE];
+    bool row; // they follow each other, and begin at a multiple of PS_WIDE
+} ps_wide_channels;
+
+/* Of element `first`, a multiple of PS_WIDE, of images (n, C, plane); plane 1: channels
+ * are last. */
+PS_ARITH ps_wide_channels ps_wide_channels_of(uint32_t first, ps_divisor plane,
+                                              ps_divisor channels)
 {
+    ps_wide_channels c;
     const bool in_plane = plane.by % PS_WIDE == 0;
-    const bool in_row = plane.by == 1 && channels.by % PS_WIDE == 0;
-    out[0] = ps_divide(ps_divide(first, plane).q, channels).r;
+    c.row = plane.by == 1 && channels.by % PS_WIDE == 0;
+    c.at[0] = ps_divide(ps_divide(first, plane).q, channels).r;
     for (uint32_t j = 1; j < PS_WIDE; j++)
-        out[j] = in_plane ? out[0]
-                 : in_row ? out[0] + j
-                          : ps_divide(ps_divide(first + j, plane).q, channels).r;
+        c.at[j] = in_plane ? c.at[0]
+                  : c.row  ? c.at[0] + j
+                           : ps_divide(ps_divide(first + j, plane).q, channels).r;
+    return c;
+}
+
+/* What v (C) has for them. A thread that reads a row does so at once: one by one the
+ * reads of its warp would lie apart. */
+PS_ARITH void ps_get_channels(const float *v, const ps_wide_channels *c,
+                              float out[PS_WIDE])
+{
+    if (c->row) {
+        ps_get_wide(ps_floats(v), c->at[0], out);
+        return;
+    }
+    for (uint32_t j = 0; j < PS_WIDE; j++)
+        out[j] = v[c->at[j]];
 }
 
 /* Wide. y (outer, channels, inner) += bias (channels; NULL: none), then max(0, .) if
@@ -32,12 +53,12 @@ typedef struct ps_k_bias {
 PS_ARITH void ps_k_bias_at(const ps_k_bias *k, uint32_t i)
 {
     const uint32_t first = i * PS_WIDE;
-    uint32_t channels[PS_WIDE];
-    float v[PS_WIDE];
-    ps_wide_channels(first, k->inner, k->channels, channels);
+    const ps_wide_channels c = ps_wide_channels_of(first, k->inner, k->channels);
+    float v[PS_WIDE], bias[PS_WIDE];
     ps_get_some(k->y, first, k->count, v);
+    if (k->bias) ps_get_channels(k->bias, &c, bias);
     for (int j = 0; j < PS_WIDE; j++) {
-        if (k->bias) v[j] += k->bias[channels[j]];
+        if (k->bias) v[j] += bias[j];
         if (k->relu) v[j] = ps_relu(v[j]);
     }
     ps_set_some(k->y, first, k->count, v, false);
