@@ -8,4 +8,12 @@
 #define PS_ARITH static inline
 #endif
 
+/* In front of a loop of a constant length: a GPU keeps arrays in registers only if their
+ * indices are constants. */
+#ifdef __CUDA_ARCH__
+#define PS_UNROLLED _Pragma("unroll")
+#else
+#define PS_UNROLLED
+#endif
+
 #endif

@@ -137,11 +137,13 @@ PS_ARITH void ps_k_channel_moments_lane(const ps_k_channel_moments *k, uint32_t 
     }
     for (uint32_t i = l.begin; i < l.end; i += l.stride * PS_CHANNEL_AHEAD) {
         float x[PS_CHANNEL_AHEAD][PS_WIDE];
+        PS_UNROLLED
         for (uint32_t a = 0; a < PS_CHANNEL_AHEAD; a++) {
             for (uint32_t j = 0; j < PS_WIDE; j++)
                 x[a][j] = x0[j];
             ps_column_get(k->x, c, &l, i + a * l.stride, x[a]);
         }
+        PS_UNROLLED
         for (uint32_t a = 0; a < PS_CHANNEL_AHEAD; a++) {
             for (uint32_t j = 0; j < PS_WIDE; j++) {
                 const float d = x[a][j] - x0[j]; // beyond the end: 0
@@ -192,6 +194,7 @@ PS_ARITH void ps_k_channel_dots_lane(const ps_k_channel_dots *k, uint32_t block,
     for (uint32_t i = l.begin; i < l.end; i += l.stride * PS_CHANNEL_AHEAD) {
         float x[PS_CHANNEL_AHEAD][PS_WIDE], dy[PS_CHANNEL_AHEAD][PS_WIDE],
             y[PS_CHANNEL_AHEAD][PS_WIDE];
+        PS_UNROLLED
         for (uint32_t a = 0; a < PS_CHANNEL_AHEAD; a++) {
             for (uint32_t j = 0; j < PS_WIDE; j++) {
                 x[a][j] = mean[j];
@@ -202,6 +205,7 @@ PS_ARITH void ps_k_channel_dots_lane(const ps_k_channel_dots *k, uint32_t block,
             if (k->x.at) ps_column_get(k->x, c, &l, i + a * l.stride, x[a]);
             if (k->y.at) ps_column_get(k->y, c, &l, i + a * l.stride, y[a]);
         }
+        PS_UNROLLED
         for (uint32_t a = 0; a < PS_CHANNEL_AHEAD; a++) {
             for (uint32_t j = 0; j < PS_WIDE; j++) {
                 const float g = ps_relu_grad(y[a][j], dy[a][j]); // beyond the end: 0
