@@ -107,6 +107,14 @@ static void cuda_program_destroy(ps_program **program)
     *program = NULL;
 }
 
+/* In float32 there is no choice. */
+static void cuda_say_layout(const cuda_program *p)
+{
+    if (!p->options.training || ps_gpu_format(p->run.plan.gpu) == PS_FORMAT_FP32) return;
+    PS_INFO("device", "pictures between layers: channels %s (train.channels_last)",
+            p->run.plan.channels_last ? "last" : "first");
+}
+
 static ps_err cuda_program_create(ps_device *device, const ps_program_options *options,
                                   ps_program **out)
 {
@@ -126,7 +134,10 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     if (err == PS_OK)
         err = ps_cuda_run_init(&p->run, gpu_of(*out), d->convs, d->channels_last,
                                &p->options, &p->graph, kept_of(p), d->no_graphs);
-    if (err != PS_OK) cuda_program_destroy(out);
+    if (err != PS_OK)
+        cuda_program_destroy(out);
+    else
+        cuda_say_layout(p);
     return err;
 }
 
