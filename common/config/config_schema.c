@@ -83,7 +83,7 @@ const ps_config_key ps_config_keys[] = {
          "let NVIDIA GPUs round the factors of float32 products to 10 bits"),
     WORD("train.cudnn", train.cudnn, JOB, WARNED, ps_switch_words, "auto",
          "compute convolutions on NVIDIA GPUs by cuDNN; auto: if it is found"),
-    WORD("train.channels_last", train.channels_last, JOB, WARNED, ps_switch_words, "auto",
+    WORD("train.channels_last", train.channels_last, JOB, WARNED, ps_switch_words, "off",
          "bf16, fp16: NVIDIA GPUs keep pictures between layers with their channels last, as cuDNN's "
          "kernels for 16 bits read them; auto: if cuDNN has kernels for as many convolutions then"),
     WORD("train.winograd", train.winograd, JOB, WARNED, ps_winograd_words, "gradients",
