@@ -549,6 +549,10 @@ PSTRAIN_API int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int 
                                        float *const *weights_grads);
 /* No gradients of the ticket follow; frees what it holds. */
 PSTRAIN_API int pstrain_rows_forget(pstrain_session *s, uint64_t ticket);
+/* Drops the gradients of the table's rows that this rank has given in this step (of a bad
+ * batch); table -1: those of all tables. Tickets stay: gradients of these lookups may
+ * follow. Does not block. ARG: there is no such table. */
+PSTRAIN_API int pstrain_rows_drop_gradients(pstrain_session *s, int table);
 /* Ends the step of the rows: every rank calls it, whether it has looked anything up or
  * not. share: the gradients are multiplied by it. lr (tables): of each; rank 0's count.
  * Rows of lookups without any gradient stay. Blocks until the push before is applied. */

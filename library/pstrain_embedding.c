@@ -239,6 +239,13 @@ int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
     return rows_leave(s, PS_OK);
 }
 
+int pstrain_rows_drop_gradients(pstrain_session *s, int table)
+{
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_drop_gradients");
+    return err == PS_OK ? rows_leave(s, ps_row_client_drop_gradients(s->rows, table))
+                        : (int)err;
+}
+
 int pstrain_rows_push(pstrain_session *s, float share, const double *lr)
 {
     const ps_err err = pstrain_rows_enter(s, "pstrain_rows_push");

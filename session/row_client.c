@@ -49,8 +49,9 @@ typedef struct rows_bodies {
 typedef struct rows_ticket {
     rows_part *parts; // (room) of which n are in use
     int n, room;
-    bool in_arena; // shards that share it find ids there, and put rows there
-    bool ahead;    // asked for in the step before, and not looked up yet
+    bool in_arena;  // shards that share it find ids there, and put rows there
+    bool ahead;     // asked for in the step before, and not looked up yet
+    bool forgotten; // no gradients follow
     uint64_t sent; // the number of its messages
     rows_bodies requests, answers;
 } rows_ticket;
@@ -456,6 +457,7 @@ static ps_err rows_ask(ps_row_client *r, rows_ticket *t, const ps_row_lookup *lo
     PS_TRY(rows_bodies_make(&t->answers, r->n_shards));
     t->n = n;
     t->ahead = step > r->step;
+    t->forgotten = false;
     for (int i = 0; i < n; i++) {
         PS_TRY(rows_split_part(r, &t->parts[i], &lookups[i]));
         if (!t->ahead) PS_TRY(rows_set_bags(r, &t->parts[i], &lookups[i]));
@@ -572,9 +574,10 @@ ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
     if (!t || index < 0 || index >= t->n || t->ahead ||
         !rows_part_takes(&t->parts[index], grad))
         return ps_err_set(PS_ERR_ARG,
-                          "ticket %" PRIu64 " has no lookup %d in step %" PRIu64
-                          " of the rows: the backward pass comes before the step's end",
-                          ticket, index, r->step);
+                          "a gradient of rows that were not looked up in step %" PRIu64
+                          " (ticket %" PRIu64 ", lookup %d): it comes after their "
+                          "lookup, and before pstrain_rows_push ends its step",
+                          r->step, ticket, index);
     rows_part *p = &t->parts[index];
     ps_row_pool_backward(&p->bags, grad, p->has ? NULL : p->batch.place, p->grads);
     p->has = true;
@@ -583,15 +586,35 @@ ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
 }
 
 /* The shards keep what they know of it until the step ends. */
-void ps_row_client_forget(ps_row_client *r, uint64_t ticket)
+static void rows_free_unused(rows_ticket *t)
 {
-    const rows_ticket *t = rows_ticket_of(r, ticket);
-    for (int i = 0; t && i < t->n; i++)
+    for (int i = 0; i < t->n; i++)
         if (!t->parts[i].has) {
             free(t->parts[i].own_rows);
             t->parts[i].own_rows = t->parts[i].rows = NULL;
             t->parts[i].rows_room = 0;
         }
+}
+
+void ps_row_client_forget(ps_row_client *r, uint64_t ticket)
+{
+    rows_ticket *t = rows_ticket_of(r, ticket);
+    if (!t) return;
+    t->forgotten = true;
+    rows_free_unused(t);
+}
+
+ps_err ps_row_client_drop_gradients(ps_row_client *r, int table)
+{
+    if (table < -1 || table >= r->n)
+        return ps_err_set(PS_ERR_ARG, "gradients of table %d of %d", table, r->n);
+    for (uint32_t i = 0; i < r->n_tickets; i++) {
+        rows_ticket *t = &r->tickets[i];
+        for (int k = 0; k < t->n; k++)
+            if (table < 0 || t->parts[k].table == table) t->parts[k].has = false;
+        if (t->forgotten) rows_free_unused(t);
+    }
+    return PS_OK;
 }
 
 /* --- the end of a step ------------------------------------------------------------- */

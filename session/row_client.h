@@ -55,6 +55,9 @@ ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
                               const float *grad, float *weights_grad);
 /* No gradients of the ticket follow. */
 void ps_row_client_forget(ps_row_client *r, uint64_t ticket);
+/* The step has no gradients of the table's rows so far; table -1: of no table's. Tickets
+ * stay: their gradients may come again. ARG: there is no such table. */
+ps_err ps_row_client_drop_gradients(ps_row_client *r, int table);
 /* Every rank. Gradients are multiplied by share. lr: of each table; rank 0's count. */
 ps_err ps_row_client_push(ps_row_client *r, float share, const double *lr);
 uint64_t ps_row_client_steps(const ps_row_client *r); // pushed so far

@@ -163,6 +163,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_rows_gradient": (c_int, [_S, c_uint64, c_int, c_void_p, c_void_p]),
     "pstrain_rows_gradients": (c_int, [_S, c_uint64, c_int, POINTER(c_void_p), POINTER(c_void_p)]),
     "pstrain_rows_forget": (c_int, [_S, c_uint64]),
+    "pstrain_rows_drop_gradients": (c_int, [_S, c_int]),
     "pstrain_rows_push": (c_int, [_S, c_float, POINTER(c_double)]),
     "pstrain_rows_steps": (c_uint64, [_S]),
     "pstrain_rows_width": (c_uint32, [_S, c_int]),

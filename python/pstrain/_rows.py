@@ -180,6 +180,7 @@ class Rows:
         self.opened = False
         self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
+        self.has_gradients = False  # of this step, which are not pushed
         self._loads: "list[Load]" = []  # until the job is opened
         self._point: "tuple[str, str] | None" = None  # folder and manifest, to go back to when the job is opened
         self.apart = False  # state_dict and load_state_dict of modules leave the rows out: a State has points of them
@@ -246,9 +247,16 @@ class Rows:
         while self.forgotten:
             self.job.session.call("pstrain_rows_forget", self.forgotten.pop())
 
+    def drop_gradients(self, tables: "typing.Iterable[int]" = (-1,)) -> None:
+        """Of this step; -1: all tables'."""
+        if self.has_gradients and self.job.session.is_open():
+            for table in tables:
+                self.job.session.call("pstrain_rows_drop_gradients", table)
+
     def push(self, share: "float | None" = None) -> None:
         """share: by which gradients are multiplied; None: 1 / size."""
         self._forget()
+        self.has_gradients = False
         rates = (ctypes.c_double * len(self.rates))(*self.rates)
         self.job.session.call("pstrain_rows_push", 1.0 / self.job.size if share is None else share, rates)
 

@@ -40,19 +40,25 @@ class _Call:
                  trains: bool) -> None:
         self._rows = rows
         self._ids = [given.ids for given in inputs]
+        self._names = [given.table.spec.name for given in inputs]
         self._ticket = rows.lookup(_as_c(inputs, outs), trains)
+        self._step = rows.steps
         self._pid = os.getpid()
 
     def gradients(self, grads: "typing.Sequence[torch.Tensor | None]",
                   wants_weights: "typing.Sequence[bool]") -> "list[torch.Tensor | None]":
         """Returns those of the weights."""
-        n = len(grads)
+        rows, n = self._rows, len(grads)
+        if self._step != rows.steps:
+            raise InputError(f"rank {rows.job.rank}: backward() of rows that were looked up before the last step() (table "
+                             f"{', '.join(self._names)}), which has ended their step: call backward() before step()")
+        rows.has_gradients = True
         floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous()
                   else grad.to(torch.float32).contiguous() for grad in grads]
         weights = [torch.empty_like(ids, dtype=torch.float32) if wanted and grad is not None else None
                    for ids, grad, wanted in zip(self._ids, grads, wants_weights)]
         pointers = ctypes.c_void_p * n
-        self._rows.job.session.call("pstrain_rows_gradients", self._ticket, n, pointers(*map(_address, floats)),
+        rows.job.session.call("pstrain_rows_gradients", self._ticket, n, pointers(*map(_address, floats)),
                                     pointers(*map(_address, weights)))
         return weights
 
@@ -141,6 +147,11 @@ class _Module(Lookups):
         """Ends a step of all tables of the job, where there is no pstrain.Optimizer to do so: after backward(), on
         every rank."""
         self._rows.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops what backward passes since the last step have given this module's tables. zero_grad() of the
+        pstrain.Optimizer does so for all tables. A module around this one cannot: its zero_grad() asks parameters alone."""
+        self._rows.drop_gradients(table.number for table in self._tables.values())
 
     def set_lr(self, lr: float) -> None:
         """The rate of this module's tables from the next step on; rank 0's counts."""

@@ -364,6 +364,7 @@ class Optimizer(torch.optim.Optimizer):
         self._table.begin(self._number, agreed=True)
         for slot in self._slots.values():
             slot.param.grad = None
+        self._drop_gradients_of_rows()
         self._make_step()
 
     def _refuse_scaler(self, grad_scaler: typing.Any) -> None:
@@ -390,10 +391,16 @@ class Optimizer(torch.optim.Optimizer):
                                  "unfreeze it after step()")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch.optim's."""
+        """As torch.optim's. Gradients of rows on the servers are dropped, too; a module's zero_grad() leaves these."""
         if self.views and not set_to_none:
             self.synchronize()  # until then gradients are being sent
         super().zero_grad(set_to_none)
+        self._drop_gradients_of_rows()
+
+    def _drop_gradients_of_rows(self) -> None:
+        rows = self._job.rows()
+        if rows is not None:
+            rows.drop_gradients()
 
     def synchronize(self) -> None:
         """Blocks until the weights are those after all steps. With overlap_forward it must be called

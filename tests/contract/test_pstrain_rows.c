@@ -41,6 +41,15 @@ static int check_rows(const float *rows, const int64_t *ids, int n, int dim, int
     return 0;
 }
 
+/* Gradients of both lookups of a call, which do not count: of one table, then of all. */
+static int bad_batch(rig_worker *w, uint64_t ticket, uint64_t again, const float *grads)
+{
+    RIG_TRY(pstrain_rows_gradient(w->s, ticket, 0, grads, NULL));
+    RIG_TRY(pstrain_rows_gradient(w->s, again, 0, grads, NULL));
+    RIG_TRY(pstrain_rows_forget(w->s, again));
+    return pstrain_rows_drop_gradients(w->s, -1);
+}
+
 /* Looks both tables up in one call, and again one of them in a call of its own. Worker 0
  * never asks ahead, worker 1 always, worker 2 in every second step, and for too much. */
 static int one_step(rig_worker *w, int step)
@@ -70,7 +79,7 @@ static int one_step(rig_worker *w, int step)
     if (!status) status = check_rows(wide, ids, N, WIDE, w->rig->workers, step);
     if (!status) status = check_rows(bags, ids, N, DIM, w->rig->workers, step);
     if (!status) status = pstrain_rows_pull(w->s, both + 1, 1, 1, &again);
-    if (!status) status = pstrain_rows_forget(w->s, again); // it gets no gradient
+    if (!status) status = bad_batch(w, ticket, again, wide);
     if (!status && w->rank > 0 && step % w->rank == 0)
         status = pstrain_rows_prefetch(w->s, both, 2);
     if (!status && w->rank == 2 && step % 2 == 0)
@@ -78,6 +87,8 @@ static int one_step(rig_worker *w, int step)
     for (int i = 0; i < N * WIDE; i++)
         wide[i] = 2; // times the share of 1 / 2
     if (!status) status = pstrain_rows_gradient(w->s, ticket, 0, wide, NULL);
+    if (!status) status = pstrain_rows_gradient(w->s, ticket, 1, wide, weights);
+    if (!status) status = pstrain_rows_drop_gradients(w->s, 0);
     if (!status) status = pstrain_rows_gradient(w->s, ticket, 1, wide, weights);
     if (!status && weights[0] != 2 * DIM * bags[0]) status = PSTRAIN_ERR_INTERNAL;
     if (!status) status = pstrain_rows_push(w->s, 0.5f, rates);
@@ -386,7 +397,9 @@ static int refusals(rig_worker *w)
                 "after a prefetch");
     RIG_TRY(pstrain_rows_pull(w->s, &l, 1, 0, &ticket)); // without gradients
     rig_refused(pstrain_rows_gradient(w->s, 1, 0, out, NULL), PSTRAIN_ERR_ARG,
-                "ticket 1 has no lookup 0");
+                "not looked up in step 0 (ticket 1, lookup 0)");
+    rig_refused(pstrain_rows_drop_gradients(w->s, 2), PSTRAIN_ERR_ARG,
+                "gradients of table 2 of 2");
     rig_refused(pstrain_rows_push(w->s, 1, rates), PSTRAIN_ERR_ARG, "rate of table rows");
     ids[0] = -7;
     rig_refused(pstrain_rows_load(w->s, 1, ids, 2, out, 0, 0), PSTRAIN_ERR_ARG,

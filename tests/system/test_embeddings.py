@@ -2,7 +2,7 @@
 import re
 import unittest
 
-from jobs import ROOT, run_well
+from jobs import ROOT, first, run_well
 from test_python import PYTHON, PythonTest, environment
 
 WORKER = str(ROOT / "tests/system/python/embedding_worker.py")
@@ -16,6 +16,12 @@ class Models(PythonTest):
             loss, rows = map(float, line.split())
             self.assertLess(loss, 1e-5, text)
             self.assertLess(rows, 1e-4, text)
+
+    def test_zero_grad_discards_gradients_of_rows(self):
+        for how in first(2, ("servers", "tables", "own")):
+            with self.subTest(how=how):
+                for line in self.said(self.job("zeroes", self.folder, how, program=(PYTHON, WORKER)), "zeroes"):
+                    self.assertEqual(line.split()[0], "True", line)
 
     def test_edges_and_exported_rows(self):
         self.assertEqual(self.said(self.job("edges", self.folder, program=(PYTHON, WORKER)), "edges"), ["ok"] * 2)

@@ -1,5 +1,6 @@
 """A rank of the jobs of test_embeddings.py: python3 embedding_worker.py CASE FOLDER. Prints what the test reads."""
 import argparse
+import contextlib
 import copy
 import gc
 import gzip
@@ -69,6 +70,66 @@ def like_pytorch(folder):
         far = max(far, abs(float(pstrain.all_reduce(loss.detach() * optimizer.share) - wanted)))
     with torch.no_grad():
         say("far", far, max(float((a.weight - b.weight).abs().max()) for a, b in zip(ours.tables, alone.tables)))
+    pstrain.shutdown()
+
+
+def discarding(step, model, zero, alone, rank):
+    """A step's backward passes up to step(); what comes before the last zero() does not count. alone: within it no
+    gradient leaves."""
+    def loss(many):
+        out = model["rows"](torch.arange(many) + 2 * rank + step)
+        return (model["dense"](out).sum() + model["other"](torch.tensor([step])).sum()) * 0.7
+
+    first, second = loss(3), loss(4)
+    with alone():
+        if step == 1:  # another batch's
+            second.backward()
+        if step == 2:  # the same one's
+            first.backward(retain_graph=True)
+        if step == 4 and rank == 1:  # and none follows
+            first.backward()
+    zero(set_to_none=True)
+    if step == 3:  # not those of rows
+        first.backward()
+        model["other"].zero_grad(set_to_none=True)
+    elif step != 4 or rank == 0:
+        first.backward()
+
+
+@case
+def zeroes(folder):
+    """zero_grad() of an Optimizer of the servers, of one of PyTorch's, and of tables alone, against PyTorch's own."""
+    pstrain.init()
+    torch.manual_seed(0)
+    how = sys.argv[3]
+    theirs = torch.nn.ModuleDict({"rows": torch.nn.Embedding(20, 3, sparse=True), "other": torch.nn.Embedding(9, 2, sparse=True),
+                                  "dense": torch.nn.Linear(3, 1)})
+    ours = pstrain.sparse(copy.deepcopy(theirs), optimizer="sparse_adam", lr=0.1)
+    rules = [torch.optim.SparseAdam([*theirs["rows"].parameters(), *theirs["other"].parameters()], lr=0.1)]
+    if how == "tables":
+        zero, step, alone = ours["rows"].zero_grad, ours["rows"].step, contextlib.nullcontext
+    else:
+        rules.append(torch.optim.SGD(theirs["dense"].parameters(), lr=0.1))
+        optimizer = pstrain.Optimizer(ours["dense"].named_parameters(), {"servers": "sgd", "own": torch.optim.SGD}[how], lr=0.1)
+        zero, step, alone = optimizer.zero_grad, optimizer.step, optimizer.no_sync
+    for number in range(6):
+        discarding(number, ours, zero, alone, pstrain.rank())
+        step()
+        zeroed = theirs["rows"] if how == "tables" else theirs
+        sums = {}
+        for rank in range(2):
+            theirs.zero_grad(set_to_none=True)
+            discarding(number, theirs, zeroed.zero_grad, contextlib.nullcontext, rank)
+            for p in theirs.parameters():
+                if p.grad is not None:
+                    sums[p] = sums[p] + p.grad / 2 if p in sums else p.grad / 2
+        for p in theirs.parameters():
+            p.grad = sums.get(p)
+        for rule in rules:
+            rule.step()
+    with torch.no_grad():
+        far = [float((ours[name].weight - theirs[name].weight).abs().max()) for name in theirs]
+    say("zeroes", all(each < 1e-5 for each in far), far)
     pstrain.shutdown()
 
 

@@ -270,7 +270,7 @@ def misuse():
     loss.backward()
     late = rows({"user": one}, bag)["user"].sum()
     optimizer.step()
-    refused(late.backward, "before the step's end")
+    refused(late.backward, "table user", "call backward() before step()")
     say("misuse", "ok")
     pstrain.shutdown()
 
