@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "criteo.h"
 #include "faulty_pictures.h"
 #include "interrupt.h"
 #include "loader.h"
@@ -425,8 +426,8 @@ static ps_err print_labels(const ps_check_data_options *o, FILE *out)
     return PS_OK;
 }
 
-/* The different ids of each column. */
-static ps_err collect_ids(const ps_dataset *set, ps_row_set *ids)
+/* The different ids of each column, and how many cells are missing. */
+static ps_err collect_ids(const ps_dataset *set, ps_row_set *ids, int64_t *missing)
 {
     char *sample = NULL;
     uint32_t at;
@@ -440,6 +441,7 @@ static ps_err collect_ids(const ps_dataset *set, ps_row_set *ids)
         for (int64_t c = 0; c < set->n_ids && err == PS_OK; c++) {
             uint64_t id;
             memcpy(&id, (const char *)of + c * (int64_t)sizeof id, sizeof id);
+            *missing += id == PS_CRITEO_MISSING;
             err = ps_row_set_add(&ids[c], 1, &id, &at);
         }
     }
@@ -451,11 +453,13 @@ static ps_err collect_ids(const ps_dataset *set, ps_row_set *ids)
 static ps_err print_ids(const ps_dataset *set, FILE *out)
 {
     uint64_t least = UINT64_MAX, most = 0, sum = 0;
+    int64_t missing = 0;
+    char each[2 * PS_READABLE_BYTES + 8], absent[NAME_BYTES] = "";
     ps_row_set *ids;
     PS_TRY(ps_mem_zalloc(&ids, (size_t)set->n_ids, sizeof *ids, "ids"));
     for (int64_t c = 0; c < set->n_ids; c++)
         ps_row_set_init(&ids[c], PS_ROW_KEY_PLAIN);
-    const ps_err err = collect_ids(set, ids);
+    const ps_err err = collect_ids(set, ids, &missing);
     for (int64_t c = 0; c < set->n_ids; c++) {
         least = ids[c].n < least ? ids[c].n : least;
         most = ids[c].n > most ? ids[c].n : most;
@@ -464,13 +468,49 @@ static ps_err print_ids(const ps_dataset *set, FILE *out)
     }
     free(ids);
     PS_TRY(err);
-    if (set->n_ids > 0)
-        print_item(out, "  ids",
-                   "%" PRId64 " columns, C1 to C%" PRId64
-                   "; %s to %s different ids in a column, %s in all",
-                   set->n_ids, set->n_ids, PS_COUNTED(least), PS_COUNTED(most),
-                   PS_COUNTED(sum));
+    snprintf(each, sizeof each, "%s", PS_COUNTED(most));
+    if (least < most)
+        snprintf(each, sizeof each, "%s to %s", PS_COUNTED(least), PS_COUNTED(most));
+    if (missing > 0)
+        snprintf(absent, sizeof absent, "; %s missing of %s", PS_COUNTED(missing),
+                 PS_COUNTED(set->n * set->n_ids));
+    print_item(out, "  ids",
+               "%" PRId64 " columns, C1 to C%" PRId64
+               "; %s different id%s in %s column, %s in all%s",
+               set->n_ids, set->n_ids, each, check_data_plural((int64_t)most),
+               least < most ? "a" : "each", PS_COUNTED(sum), absent);
     return PS_OK;
+}
+
+/* How many of the targets are 0 and 1; false: there are others. */
+static bool count_yes_or_no(const ps_dataset *set, int64_t k, int64_t counts[2])
+{
+    counts[0] = counts[1] = 0;
+    for (int64_t i = 0; i < set->n; i++) {
+        const float value = set->targets[i * set->n_targets + k];
+        if (value != 0 && value != 1) return false;
+        counts[value == 1]++;
+    }
+    return set->n > 0;
+}
+
+/* name: "", or of the column, with a comma. false: they are no labels. */
+static bool print_yes_or_no(const ps_check_data_options *o, int64_t k, const char *name,
+                            FILE *out)
+{
+    const ps_dataset *sets[] = {check_data_first(o), &o->data->test};
+    const int n_sets = sets[0] != sets[1] && sets[1]->n > 0 ? 2 : 1;
+    int64_t counts[2][2];
+    if (o->spec->loss != PS_LOSS_BCE_WITH_LOGITS) return false;
+    for (int i = 0; i < n_sets; i++)
+        if (!count_yes_or_no(sets[i], k, counts[i])) return false;
+    char test[NAME_BYTES * 2] = "";
+    if (n_sets > 1)
+        snprintf(test, sizeof test, "; in data.test 0 in %s, 1 in %s",
+                 PS_COUNTED(counts[1][0]), PS_COUNTED(counts[1][1]));
+    print_item(out, "target", "%sa label (bce_with_logits): 0 in %s samples, 1 in %s%s",
+               name, PS_COUNTED(counts[0][0]), PS_COUNTED(counts[0][1]), test);
+    return true;
 }
 
 /* In the units of the table. */
@@ -480,15 +520,19 @@ static void print_numbers(const ps_check_data_options *o, FILE *out)
     const ps_column *targets = set->table ? set->preprocessing->targets : NULL;
     const bool named = targets && set->preprocessing->named;
     char least[PS_READABLE_BYTES], most[PS_READABLE_BYTES], mean[PS_READABLE_BYTES];
+    char name[ITEM_BYTES / 2];
     for (int64_t k = 0; k < set->n_targets && k < MOST_ROWS; k++) {
         figures f = {0};
+        snprintf(name, sizeof name, "%s%s", named ? targets[k].name : "",
+                 named ? ", " : "");
+        if (print_yes_or_no(o, k, name, out)) continue;
         for (int64_t i = 0; i < set->n; i++) {
             float value = set->targets[i * set->n_targets + k];
             if (targets) value = (float)(value * targets[k].std + targets[k].mean);
             figures_add(&f, &value, 1);
         }
-        print_item(out, "target", "%s%sa number (regression, %s): %s to %s, mean %s",
-                   named ? targets[k].name : "", named ? ", " : "",
+        print_item(out, "target", "%sa number (%s%s): %s to %s, mean %s", name,
+                   o->spec->loss == PS_LOSS_BCE_WITH_LOGITS ? "" : "regression, ",
                    ps_word_name(ps_loss_words, (int)o->spec->loss),
                    ps_readable_value(f.least, least), ps_readable_value(f.most, most),
                    ps_readable_value(f.sum / (double)f.values, mean));

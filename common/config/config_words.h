@@ -81,6 +81,12 @@ static inline bool ps_data_is_made(ps_data_kind kind)
     return kind == PS_DATA_SYNTHETIC || kind == PS_DATA_SYNTHETIC_CLICKS;
 }
 
+/* Samples have counts and ids, as in Criteo's files. */
+static inline bool ps_data_is_clicks(ps_data_kind kind)
+{
+    return kind == PS_DATA_CRITEO || kind == PS_DATA_SYNTHETIC_CLICKS;
+}
+
 /* data.missing: what a cell without a value becomes */
 typedef enum ps_missing { PS_MISSING_ERROR, PS_MISSING_MEAN, PS_MISSING_OWN } ps_missing;
 extern const ps_word ps_missing_words[];
@@ -164,7 +170,12 @@ extern const ps_word ps_codec_words[];
 bool ps_codec_feeds_back(ps_codec codec);
 
 /* checkpoint.best */
-typedef enum ps_best { PS_BEST_NONE, PS_BEST_LOSS, PS_BEST_ACCURACY, PS_BEST_AUC } ps_best;
+typedef enum ps_best {
+    PS_BEST_NONE,
+    PS_BEST_LOSS,
+    PS_BEST_ACCURACY,
+    PS_BEST_AUC
+} ps_best;
 extern const ps_word ps_best_words[];
 
 /* exchange.nan */

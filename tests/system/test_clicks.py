@@ -6,12 +6,15 @@ import json
 import math
 import random
 import re
+import signal
 import subprocess
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 
-from jobs import PSRUN, ROOT, JobTest, Psrun, clicks_model, free_port, read_safetensors, torch_python, wait_until
+from jobs import (PSRUN, ROOT, JobTest, Psrun, clicks_model, free_port, read_safetensors, read_until, torch_python,
+                  wait_until)
 from test_python import environment
 
 LINES, BATCH, RATE = 120, 16, 0.1
@@ -100,7 +103,7 @@ class Clicks(JobTest):
         self.psrun("--predict", unlabelled, self.path("out"), out="new")
         said, new = (list(csv.DictReader(self.text_of(out, "predictions.csv").splitlines())) for out in ("said", "new"))
         self.assertEqual(len(new), LINES)
-        self.assertEqual([row["probability_0"] for row in said], [row["probability_0"] for row in new])
+        self.assertEqual([row["probability_1"] for row in said], [row["probability_1"] for row in new])
         argv = self.psrun_argv("--predict", "-", self.path("out"), out="piped")
         piped = lambda lines: subprocess.run(argv, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         done = piped(b"0\t" * 39 + b"a\n" + b"0\t" * 40 + b"a\n")
@@ -109,9 +112,47 @@ class Clicks(JobTest):
         done = piped(Path(self.path("clicks.txt.gz")).read_bytes())
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(self.text_of("piped", "predictions.csv"), self.text_of("said", "predictions.csv"))
-        chances = zip([float(row["probability_0"]) for row in new], clicks(LINES))
+        chances = zip([float(row["probability_1"]) for row in new], clicks(LINES))
         loss = -sum(math.log(p if line[0] == "1" else 1 - p) for p, line in chances) / LINES
         self.assertAlmostEqual(loss, self.records()[-1]["test_loss"], 4)
+
+    def ask(self, port, body=None):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/predict", body, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def test_clicks_over_http(self):
+        """The page's example works; lines with and without labels and JSON are answered as --predict has it."""
+        self.psrun("-s", "1", "-w", "1", self.job())
+        self.psrun("--predict", self.path("clicks.txt"), self.path("out"), out="said")
+        said = [float(row["probability_1"]) for row in csv.DictReader(self.text_of("said", "predictions.csv").splitlines())]
+        lines = [line.rstrip("\n").split("\t") for line in clicks(LINES)]
+        samples = [[int(cell) if cell else None for cell in line[1:14]] + [cell or None for cell in line[14:]] for line in lines]
+        port = free_port()
+        run = self.start_psrun("--serve", port, self.path("out"), out="served")
+        self.assertTrue(read_until(run.stdout, f"at http://127.0.0.1:{port}/predict"))
+        _, page = self.ask(port)
+        self.assertIn("gives the probability of the label 1", page)
+        code, _ = self.ask(port, re.search("curl -d '(.*)' localhost", page)[1].encode())
+        self.assertEqual(code, 200)
+        for body in ("\n".join("\t".join(line) for line in lines), "\n".join("\t".join(line[1:]) for line in lines),
+                     json.dumps({"samples": samples})):
+            _, text = self.ask(port, body.encode())
+            for answer, want in zip(json.loads(text)["predictions"], said, strict=True):
+                self.assertAlmostEqual(answer["probability_1"], want, 6)
+        first = samples[0]
+        for body, says in (([first[:13]], "sample 0 has not 39 values: a click is a list of 13 counts and 26 ids"),
+                           ([first, first[:20] + [17] + first[21:]], "sample 1: value 20 is neither null nor an id"),
+                           ([["7"] + first[1:]], "sample 0: value 0 is neither null nor a count"),
+                           ([first[:13] + ["8" * 17] + first[14:]], "sample 0: value 13 is neither null nor an id")):
+            code, text = self.ask(port, json.dumps({"samples": body}).encode())
+            self.assertEqual(code, 400)
+            self.assertIn(says, text)
+        code, text = self.ask(port, b"\x93NUMPY\x01\x00")
+        self.assertIn("the body is an npy file, without ids; this model takes clicks: 13 counts and 26 ids", text)
+        run.send_signal(signal.SIGINT)
 
     def test_the_best_by_the_area_under_the_curve(self):
         """The losses fall on when it does not rise any more: the test's clicks are those of training."""
@@ -188,10 +229,24 @@ class Clicks(JobTest):
                           "data.test_samples=1024", "train.epochs=1")
         self.assertIn("AUC", said)
         self.assertIn("26 tables of rows", self.psrun("--describe", ROOT / "configs/criteo-dlrm.yaml", out="d"))
-        self.assertIn("different ids", self.psrun("--check-data", self.job(), out="c"))
+
+    def test_check_data(self):
+        """How many labels, ids and empty cells there are."""
+        said = " ".join(self.psrun("--check-data", self.job(), "data.test=clicks.txt@0-9").split())
+        lines = [line.rstrip("\n").split("\t") for line in clicks(LINES)]
+        yes = sum(line[0] == "1" for line in lines)
+        self.assertIn(f"a label (bce_with_logits): 0 in {LINES - yes} samples, 1 in {yes}; in data.test 0 in ", said)
+        ids = [len({line[14 + k] for line in lines}) for k in range(26)]
+        self.assertIn(f"{min(ids)} to {max(ids)} different ids in a column, {sum(ids)} in all; "
+                      f"{sum(line[14:].count('') for line in lines):,} missing of {LINES * 26:,}", said)
+        self.file("one.txt", "0" + "\t1" * 13 + "\ta" * 26 + "\n")
+        said = " ".join(self.psrun("--check-data", self.job(), "data.train=one.txt", "data.test=").split())
+        self.assertIn("C1 to C26; 1 different id in each column, 26 in all", said)
 
     def test_what_is_refused(self):
         job = self.job()
+        more = self.file("more.yaml", Path(job).read_text(encoding="utf-8").replace("tables: 26", "tables: [C1, C27]"))
+        self.assertIn("reads column C27 of ids; the samples have C1 to C26", self.psrun("-s", "1", "-w", "1", more, code=1))
         for keys, says in ((["-m", "allreduce", "-w", "2"], "exchange.name: with embedding_bag it has to be ps"),
                            (["-s", "1", "-w", "1", "train.ema=0.9"], "train.ema: with embedding_bag it has to be 0"),
                            (["-s", "1", "-w", "1", "train.init=none.safetensors"], "none.safetensors"),

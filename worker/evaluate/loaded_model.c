@@ -88,6 +88,13 @@ const char *ps_loaded_model_takes(const ps_loaded_model *m, char out[PS_TAKES_TE
     const ps_dims shape = ps_loaded_model_shape(m);
     char text[PS_DIMS_TEXT];
     int at = 0;
+    if (m->spec.n_columns > 0) {
+        snprintf(
+            out, PS_TAKES_TEXT, "%s",
+            "clicks: 13 counts and 26 ids (hexadecimal digits; in files with tabs "
+            "between them, with or without a label before them; any may be missing)");
+        return out;
+    }
     if (!p || !p->named) {
         snprintf(out, PS_TAKES_TEXT, "%s %s",
                  p ? "a table with as many numbers in a line as"

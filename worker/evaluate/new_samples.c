@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "criteo.h"
 #include "data_files.h"
 #include "faulty_pictures.h"
 #include "npy.h"
@@ -74,6 +75,10 @@ static ps_err new_samples_check_kind(const ps_new_samples *s, const ps_loaded_mo
                                      file_kind kind)
 {
     const bool pictures = m->config->data.kind == PS_DATA_IMAGE_FOLDER;
+    if (kind != FILE_TABLE && m->spec.n_columns > 0)
+        return new_samples_refuse(s->what, m,
+                                  kind == FILE_NPY ? "is an npy file, without ids"
+                                                   : "is a picture");
     if (kind == FILE_TABLE && pictures)
         return new_samples_refuse(s->what, m, "is no picture (PNG, JPEG, WebP, BMP)");
     if (kind == FILE_PICTURE && !takes_pictures(m))
@@ -136,7 +141,7 @@ static ps_err new_samples_read_file(ps_new_samples *s, const ps_loaded_model *m,
         s->named = !s->copy;
         return ps_dataset_of_picture(m->config, path, &m->spec.input, &s->set);
     }
-    const bool clicks = m->config->data.kind == PS_DATA_CRITEO;
+    const bool clicks = ps_data_is_clicks(m->config->data.kind);
     const ps_err err = kind == FILE_NPY ? new_samples_read_array(s, m, path)
                        : s->copy && !clicks
                            ? new_samples_read_table(s, m, path)
@@ -368,7 +373,7 @@ static ps_err find_dtype(const ps_loaded_model *m, const json_t *root, bool *pix
     const ps_data_kind kind = m->config->data.kind;
     const json_t *dtype = json_is_object(root) ? json_object_get(root, "dtype") : NULL;
     const char *word = json_string_value(dtype);
-    *pixels = kind != PS_DATA_NPY && kind != PS_DATA_CSV && kind != PS_DATA_CRITEO &&
+    *pixels = kind != PS_DATA_NPY && kind != PS_DATA_CSV && !ps_data_is_clicks(kind) &&
               !ps_data_is_made(kind);
     if (!dtype) return PS_OK;
     *pixels = word && strcmp(word, "uint8") == 0;
@@ -488,6 +493,61 @@ static ps_err read_objects(ps_new_samples *s, const ps_loaded_model *m,
     return err == PS_OK ? new_samples_check(s) : err;
 }
 
+/* As a field of Criteo's lines. i: of a sample's cells, counts before ids. */
+static ps_err write_click_cell(FILE *out, const json_t *value, int64_t sample, int i)
+{
+    const bool id = i >= PS_CRITEO_COUNTS;
+    const char *text = json_string_value(value);
+    if (i > 0) fputc('\t', out);
+    if (json_is_null(value)) return PS_OK;
+    if (!id && json_is_integer(value)) {
+        fprintf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    } else if (id && text && ps_criteo_is_id(text)) {
+        fputs(text, out);
+    } else {
+        return ps_err_set(
+            PS_ERR_FORMAT, "sample %" PRId64 ": value %d is neither null nor %s", sample,
+            i,
+            id ? "an id: hexadecimal digits of a number below 2^63, in quotes"
+               : "a count: a whole number");
+    }
+    return PS_OK;
+}
+
+/* As Criteo's lines, without labels. */
+static ps_err write_clicks(const json_t *samples, FILE *out)
+{
+    enum { CELLS = PS_CRITEO_COUNTS + PS_CRITEO_IDS };
+    for (size_t i = 0; i < json_array_size(samples); i++) {
+        const json_t *one = json_array_get(samples, i);
+        if (json_array_size(one) != CELLS)
+            return ps_err_set(PS_ERR_SHAPE,
+                              "sample %zu has not 39 values: a click is a list of 13 "
+                              "counts and 26 ids, [3, null, ..., \"68fd1e64\", ...]",
+                              i);
+        for (int k = 0; k < CELLS; k++)
+            PS_TRY(write_click_cell(out, json_array_get(one, (size_t)k), (int64_t)i, k));
+        fputc('\n', out);
+    }
+    return PS_OK;
+}
+
+static ps_err read_clicks(ps_new_samples *s, const ps_loaded_model *m,
+                          const json_t *samples)
+{
+    char *text = NULL;
+    size_t bytes = 0; // open_memstream adds a NUL: the room for one more
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return ps_err_errno(PS_ERR_NOMEM, "clicks");
+    ps_err err = write_clicks(samples, out);
+    if (fclose(out) != 0 && err == PS_OK) err = ps_err_errno(PS_ERR_NOMEM, "clicks");
+    if (err == PS_OK)
+        err = ps_dataset_of_table_text(m->config, &s->state, s->what, text, bytes, false,
+                                       &s->set);
+    free(text);
+    return err == PS_OK ? new_samples_check(s) : err;
+}
+
 /* Whether an object is a sample of the model's table. */
 static bool is_sample(const ps_loaded_model *m, const json_t *object)
 {
@@ -528,6 +588,8 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
                          "%zu samples; at most %" PRId64 " at once: psrun --predict "
                          "takes files",
                          json_array_size(samples), most);
+    else if (m->spec.n_columns > 0)
+        err = read_clicks(s, m, samples);
     else if (json_is_object(json_array_get(samples, 0)))
         err = read_objects(s, m, samples);
     else if ((err = new_samples_need_names(s, m)) == PS_OK)

@@ -32,7 +32,8 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
  *   SAMPLE = numbers in the shape of the model's input, or in one list; they are what
  *            "dtype" beside the samples says: "uint8", pixels as they are stored, which
  *            is so unless data.kind is npy or csv, or "float32"; of a table with names
- *            {"column": number, text or null, ...}
+ *            {"column": number, text or null, ...}; of clicks 13 counts and 26 ids, texts
+ *            of hexadecimal digits, in one list, each of which may be null
  * Any other body is FORMAT or SHAPE. The text is borrowed during the call; a NUL
  * follows it. */
 ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,

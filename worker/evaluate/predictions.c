@@ -74,6 +74,11 @@ bool ps_prediction_is_probability(const ps_model_spec *spec)
     return !PS_LOSS_OF_NUMBERS(spec->loss) || spec->loss == PS_LOSS_BCE_WITH_LOGITS;
 }
 
+int64_t ps_prediction_number(const ps_model_spec *spec, int64_t i)
+{
+    return spec->loss == PS_LOSS_BCE_WITH_LOGITS && spec->n_outputs == 1 ? 1 : i;
+}
+
 bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,
                             bool answered)
 {
@@ -187,7 +192,7 @@ static void write_csv_outputs(const ps_predictions *p, const char *what)
     for (int64_t i = 0; i < p->o.spec->n_outputs; i++) {
         const char *name = output_name(p, i);
         if (!name) {
-            fprintf(file, ",%s_%" PRId64, what, i);
+            fprintf(file, ",%s_%" PRId64, what, ps_prediction_number(p->o.spec, i));
             continue;
         }
         snprintf(text, sizeof text, "%s_%s", what, name);

@@ -9,7 +9,8 @@
  *                    class (the largest output), its probability or output; where the
  *                    model is trained on numbers, all outputs; of pictures the file; the
  *                    class's name where it has one; the truth where it is known; up to
- *                    128 classes the probability or output of each
+ *                    128 classes the probability or output of each. The only output of
+ *                    bce_with_logits is that of the label 1: probability_1
  *   confusion.json   where classes are known: the matrix of labels and classes, and what
  *                    follows from it (confusion.h)
  *   confusion.svg    the same as a picture
@@ -67,6 +68,9 @@ void ps_prediction_finish(const ps_model_spec *spec, const ps_dataset *set, floa
                           int64_t n);
 /* Whether an output is a probability then. */
 bool ps_prediction_is_probability(const ps_model_spec *spec);
+/* The number that an output without a name goes by: i, or 1 where the only output is the
+ * probability of the label 1. */
+int64_t ps_prediction_number(const ps_model_spec *spec, int64_t i);
 /* Whether people get one class of a sample; else they get all outputs. set: the samples;
  * answered: they have their classes or numbers. */
 bool ps_prediction_is_class(const ps_model_spec *spec, const ps_dataset *set,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "criteo.h"
 #include "first_names.h"
 #include "interrupt.h"
 #include "log.h"
@@ -46,12 +47,18 @@ static json_t *outputs_json(const float *row, int64_t n)
 /* By the names of a table's targets, where it has some. */
 static json_t *served_numbers_json(const answer *a, const float *row, int64_t n)
 {
+    const ps_model_spec *spec = &a->model->spec;
+    const bool part = ps_prediction_is_probability(spec);
     json_t *out = json_object();
     for (int64_t i = 0; i < n; i++) {
-        const char *name =
-            ps_prediction_number_name(&a->model->spec, &a->samples->set, i);
+        const char *name = ps_prediction_number_name(spec, &a->samples->set, i);
+        if (!name && part && n == 1) {
+            json_object_set_new(out, "probability_1", served_number_json(row[i]));
+            return out;
+        }
         if (!name) {
-            json_object_set_new(out, "outputs", outputs_json(row, n));
+            json_object_set_new(out, part ? "probabilities" : "outputs",
+                                outputs_json(row, n));
             return out;
         }
         json_object_set_new(out, name, served_number_json(row[i]));
@@ -159,6 +166,16 @@ static json_t *example_zeros(const ps_dims *dims, int axis)
     return out;
 }
 
+static json_t *example_click(void)
+{
+    json_t *out = json_array();
+    for (int i = 0; i < PS_CRITEO_COUNTS; i++)
+        json_array_append_new(out, json_integer(i));
+    for (int i = 0; i < PS_CRITEO_IDS; i++)
+        json_array_append_new(out, i == 0 ? json_string("68fd1e64") : json_null());
+    return out;
+}
+
 static json_t *example_row(const ps_preprocessing *p)
 {
     json_t *out = json_object();
@@ -171,7 +188,7 @@ static json_t *example_row(const ps_preprocessing *p)
     return out;
 }
 
-/* "2 probabilities: cheap, dear", or "price". Returns out. */
+/* "2 probabilities: cheap, dear", or "1 output: price". Returns out. */
 static const char *serve_gives(const ps_loaded_model *m, char out[GIVES_BYTES])
 {
     const ps_preprocessing *state = m->state;
@@ -185,6 +202,10 @@ static const char *serve_gives(const ps_loaded_model *m, char out[GIVES_BYTES])
         const char *name =
             class ? ps_class_name(classes, i) : ps_prediction_number_name(spec, &set, i);
         if (name) ps_first_names_add(&names, "%s", name);
+    }
+    if (ps_prediction_number(spec, 0) == 1 && names.n == 0) {
+        snprintf(out, GIVES_BYTES, "the probability of the label 1");
+        return out;
     }
     snprintf(out, GIVES_BYTES, "%" PRId64 " %s%s%s%s", spec->n_outputs,
              ps_prediction_is_probability(spec) ? "probabilit" : "output",
@@ -202,7 +223,9 @@ static char *serve_example(const ps_loaded_model *m)
     const bool named = m->state && m->state->named;
     const ps_dims shape = ps_loaded_model_shape(m);
     if (!named && ps_dims_count(&shape) > MOST_ZEROS) return NULL;
-    json_t *one = named ? example_row(m->state) : example_zeros(&shape, 0);
+    json_t *one = m->spec.n_columns > 0 ? example_click()
+                  : named               ? example_row(m->state)
+                                        : example_zeros(&shape, 0);
     json_t *all = json_pack("{s:[o]}", "samples", one);
     char *text = json_dumps(all, JSON_REAL_PRECISION(SHORT_DIGITS));
     json_decref(all);
@@ -223,7 +246,8 @@ ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out)
         "curl --data-binary @FILE localhost:%d%s   (%s)\n",
         m->config->job.name, ps_loaded_model_takes(m, takes), serve_gives(m, gives),
         example ? example : "{\"samples\": [[...]]}", s->port, PATH, s->port, PATH,
-        m->state                                       ? "CSV"
+        m->spec.n_columns > 0                          ? "lines as Criteo's"
+        : m->state                                     ? "CSV"
         : m->config->data.kind == PS_DATA_IMAGE_FOLDER ? "a picture, or npy"
                                                        : "npy");
     free(example);

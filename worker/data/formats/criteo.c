@@ -29,14 +29,19 @@ static ps_err criteo_count(const ps_csv_lines *l, int column, float *out)
     return PS_OK;
 }
 
+bool ps_criteo_is_id(const char *text)
+{
+    const size_t n = strlen(text);
+    return n > 0 && n <= 16 && strspn(text, "0123456789abcdefABCDEF") == n &&
+           strtoull(text, NULL, 16) <= INT64_MAX;
+}
+
 static ps_err criteo_id(const ps_csv_lines *l, int column, int64_t *out)
 {
     const char *text = l->fields[column];
-    const size_t n = strlen(text);
     *out = PS_CRITEO_MISSING;
-    if (n == 0) return PS_OK;
-    if (n > 16 || strspn(text, "0123456789abcdefABCDEF") != n ||
-        strtoull(text, NULL, 16) > INT64_MAX)
+    if (!text[0]) return PS_OK;
+    if (!ps_criteo_is_id(text))
         return ps_csv_bad_field(l, column,
                                 "an id: hexadecimal digits of a number below 2^63");
     *out = (int64_t)strtoull(text, NULL, 16);

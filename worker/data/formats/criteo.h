@@ -28,4 +28,7 @@ ps_err ps_criteo_open(char *const *paths, int n_paths, const ps_wanted *wanted,
 ps_err ps_criteo_open_new(const char *path, ps_dataset *out);
 ps_err ps_criteo_parse_new(const char *name, char *text, uint64_t bytes, ps_dataset *out);
 
+/* Whether a text is an id: hexadecimal digits of a number below 2^63. */
+bool ps_criteo_is_id(const char *text);
+
 #endif

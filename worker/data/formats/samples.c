@@ -298,10 +298,15 @@ ps_err ps_dataset_check(ps_dataset *set, const ps_wanted *wanted)
 ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns)
 {
     if (columns <= set->n_ids) return PS_OK;
+    if (set->n_ids > 0)
+        return ps_err_set(PS_ERR_SHAPE,
+                          "embedding_bag reads column C%" PRId64
+                          " of ids; the samples have C1 to C%" PRId64,
+                          columns, set->n_ids);
     return ps_err_set(PS_ERR_SHAPE,
                       "embedding_bag reads column C%" PRId64 " of ids; the samples have "
-                      "%" PRId64 ": take data.kind criteo or synthetic_clicks",
-                      columns, set->n_ids);
+                      "none: take data.kind criteo or synthetic_clicks",
+                      columns);
 }
 
 ps_err ps_dataset_labels_to_targets(ps_dataset *set)

@@ -574,7 +574,7 @@ ps_err ps_dataset_of_table(const ps_config *cfg, ps_preprocessing **state,
     char *paths[] = {(char *)path};
     ps_table table;
     *out = (ps_dataset){0};
-    if (cfg->data.kind == PS_DATA_CRITEO)
+    if (ps_data_is_clicks(cfg->data.kind))
         return finish_clicks(cfg, ps_criteo_open_new(path, out), out);
     const ps_err err = ps_csv_read(paths, 1, &o, &table);
     return finish_table(cfg, err, &table, state, out);
@@ -592,7 +592,7 @@ ps_err ps_dataset_of_table_text(const ps_config *cfg, ps_preprocessing **state,
                               .objects = objects};
     ps_table table;
     *out = (ps_dataset){0};
-    if (cfg->data.kind == PS_DATA_CRITEO)
+    if (ps_data_is_clicks(cfg->data.kind))
         return finish_clicks(cfg, ps_criteo_parse_new(name, text, bytes, out), out);
     const ps_err err = ps_csv_parse(name, text, bytes, &o, &table);
     return finish_table(cfg, err, &table, state, out);
@@ -800,7 +800,7 @@ ps_err ps_dataset_find_input(const ps_config *cfg, int64_t n_classes, ps_int_lis
     if (kind == PS_DATA_SYNTHETIC)
         return ps_err_set(PS_ERR_CONFIG,
                           "model.input: synthetic data have the model's shape: give it");
-    if (kind == PS_DATA_CRITEO || kind == PS_DATA_SYNTHETIC_CLICKS) {
+    if (ps_data_is_clicks(kind)) {
         *input = (ps_int_list){1, {PS_CRITEO_COUNTS}};
         return PS_OK;
     }
