@@ -39,9 +39,8 @@ class Lookups(torch.nn.Module):
     """A module with tables."""
 
     def __init__(self, where: str) -> None:
-        """where: how messages begin."""
         super().__init__()
-        self._where = where
+        self._where = where  # how messages begin
         self._tables: "dict[str, Table]" = {}  # by name and a dot; of one table: ""
 
     def _fault(self, table: Table, what: str) -> InputError:

@@ -129,6 +129,9 @@ class Rows(_Served):
     def _read(self, memory: mmap.mmap) -> None:
         size = struct.unpack_from("<Q", memory)[0]
         head = json.loads(memory[8:8 + size])
+        if _KEY not in head.get("__metadata__", {}):
+            raise ValueError("a safetensors file without tables of rows (a model's weights have none; a run's rows are in "
+                             "model.rows.safetensors)")
         for name, about in json.loads(head["__metadata__"][_KEY]).items():
             ids, weight = (self._tensor(memory, 8 + size, head[f"{name}.{word}"]) for word in ("ids", "weight"))
             spec = make_spec(name, about["dim"], {"optimizer": "sgd", **{word: about[word] for word in _FIRST}}, 0)
