@@ -569,9 +569,9 @@ PSTRAIN_API uint32_t pstrain_rows_width(const pstrain_session *s, int table);
 PSTRAIN_API int pstrain_rows_first(const pstrain_rows_table *table, size_t table_size,
                                    int index, const int64_t *ids, uint64_t n, float *out);
 
-/* Rows of a table for the servers, between two steps of the rows: ids (n), values (n,
- * dim), or with state (n, pstrain_rows_width). steps: of the table, which sparse_adam
- * counts. One rank does it, between two pstrain_barriers of all. Blocks. */
+/* Rows of a table for the servers, between two steps of the rows: distinct ids (n),
+ * values (n, dim), or with state (n, pstrain_rows_width). steps: of the table, which
+ * sparse_adam counts. One rank does it, between two pstrain_barriers of all. Blocks. */
 PSTRAIN_API int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids,
                                   uint64_t n, const float *values, int with_state,
                                   uint64_t steps);

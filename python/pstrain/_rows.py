@@ -224,9 +224,20 @@ class Rows:
         if point is not None:
             self.go_back(*point)
             return
-        for load in loads:
-            self._check_load(load)
+        self._check_loads(loads)
         self._load(loads)
+
+    def _check_loads(self, loads: "list[Load]") -> None:
+        """InputError where rank 0, whose rows count, has none for a table: this rank's would be lost."""
+        n, loaded = len(self.specs), {load.table for load in loads}
+        ranks = (ctypes.c_uint8 * n)(*[table in loaded for table in range(n)])
+        if self.job.size > 1:
+            self.job.session.broadcast(ctypes.addressof(ranks), n, 0)
+        for load in loads:
+            if not ranks[load.table]:
+                raise InputError(f"rank {self.job.rank}: table '{self.specs[load.table].name}' was given rows on this rank, and "
+                                 "none on rank 0, whose rows count: load them on every rank")
+            self._check_load(load)
 
     # ---- steps ----
 

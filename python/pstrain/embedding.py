@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import typing
 
@@ -10,9 +11,12 @@ import torch
 from . import _library as c
 from . import job as jobs
 from . import serving
+from ._copies import Copy
 from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
 from ._rows import MODES, Load, Rows, check_number, check_whole, make_spec
 from .errors import InputError
+
+log = logging.getLogger("pstrain")
 
 
 def _as_c(inputs: "typing.Sequence[Inputs]", outs: "typing.Sequence[torch.Tensor | None]") -> typing.Any:
@@ -154,7 +158,8 @@ class _Module(Lookups):
         self._rows.drop_gradients(table.number for table in self._tables.values())
 
     def set_lr(self, lr: float) -> None:
-        """The rate of this module's tables from the next step on; rank 0's counts."""
+        """The rate of this module's tables from the next step on; rank 0's counts. After schedule.step():
+        rows.set_lr(0.05 * schedule.get_last_lr()[0] / 0.001), where 0.05 and 0.001 are the first rates."""
         for table in self._tables.values():
             check_number(f"{self._where}table '{table.spec.name}'", "lr", lr)
             self._rows.rates[table.number] = float(lr)
@@ -174,16 +179,20 @@ class _Module(Lookups):
         words = ("weight", "ids", "state", "steps")
         known = {prefix + key + word for key in self._tables for word in words}
         unexpected_keys += [name for name in state_dict if strict and name.startswith(prefix) and name not in known]
+        without_ids = []
         for key, table in self._tables.items() if not self._rows.apart else ():
             start = prefix + key
             if start + "weight" not in state_dict:
                 missing_keys.append(start + "weight")
                 continue
             got = {word: state_dict.get(start + word) for word in words}
+            if got["ids"] is None:
+                without_ids.append(table)
             try:
                 self._rows.load(self._as_load(table, **got))
             except InputError as error:
                 error_msgs.append(str(error))
+        _warn_of_forgetting(self._where, without_ids)
 
     def _as_load(self, table: Table, weight: torch.Tensor, ids: "torch.Tensor | None" = None,
                  state: "torch.Tensor | None" = None, steps: "torch.Tensor | None" = None) -> Load:
@@ -205,6 +214,11 @@ class _Module(Lookups):
         if len(ids) and (int(ids.min()) < 0 or table.rows is not None and int(ids.max()) >= table.rows):
             raise self._fault(table, f"its ids are from 0 to {table.rows - 1 if table.rows else '2^63 - 1'}, and these from "
                               f"{int(ids.min())} to {int(ids.max())}")
+        if not bool((ids[1:] > ids[:-1]).all()):
+            order = ids.sort().values
+            twice = order[1:][order[1:] == order[:-1]]
+            if len(twice):
+                raise self._fault(table, f"there are two rows of id {int(twice[0])}: each id has one")
         values = weight
         if state is not None and state.numel():
             if state.dim() != 2 or len(state) != len(weight):
@@ -224,15 +238,17 @@ class _Module(Lookups):
 class Embeddings(_Module):
     """Embedding tables on the servers, looked up together: one message to each server for all of them.
 
-    tables: {name: dict(dim=16, mode="sum")}: mode "sum", "mean", or None for the rows themselves; padding_idx: an id
-    that counts in no bag; and the options below for this table alone.
-    options: optimizer "sgd", "adagrad", "sparse_adam" (PyTorch's formulas for sparse gradients) or "rowwise_adagrad"
-    (FBGEMM's), with lr and, as PyTorch's, eps, betas, initial_accumulator_value; init "uniform" within scale (default
-    dim ** -0.5) or "normal" with that standard deviation, seed; codec "fp16" or "int8": of rows and gradients that travel.
-    The same on every rank.
+    tables: {name: dict(dim=16, mode="sum")}: mode "sum" (the default), "mean", or None for the rows themselves;
+    padding_idx: an id that counts in no bag; and the options below for this table alone.
+    options: optimizer "sgd", "adagrad" (the default), "sparse_adam" (PyTorch's formulas for sparse gradients) or
+    "rowwise_adagrad" (FBGEMM's), with lr (0.01; sgd and sparse_adam 0.001) and, as PyTorch's, eps, betas, lr_decay,
+    initial_accumulator_value; init "uniform" within scale (default dim ** -0.5) or "normal" with that standard deviation,
+    seed (0; torch.manual_seed does not count); codec "fp16" or "int8": of rows and gradients that travel. The same on
+    every rank.
 
     A table grows: any id from 0 to 2^63 - 1 has a row, whose first values depend on seed, table and id alone.
-    optimizer.step() of a pstrain.Optimizer steps the rows, too; without one, step() does. Every rank makes every step.
+    optimizer.step() of a pstrain.Optimizer steps the rows, too; without one, step() does. Every rank makes every step. A
+    schedule moves the Optimizer's groups, not the rows: set_lr() does.
     Gradients count optimizer.share, 1 / size; clip_norm does not count them. state_dict() has the rows, with their state.
     """
 
@@ -266,11 +282,12 @@ class Embeddings(_Module):
 class EmbeddingBag(_Module):
     """One table on the servers, in the place of nn.EmbeddingBag: pstrain.EmbeddingBag("user", 16).
 
-    name: the table's. num_embeddings: None: any id has a row; else ids are below it. The other arguments are
-    nn.EmbeddingBag's, or options of pstrain.Embeddings. load_state_dict takes an nn.EmbeddingBag's.
+    name: the table's. num_embeddings: None: any id has a row; else ids are below it. mode: "mean", as nn.EmbeddingBag's,
+    or "sum"; None: the rows themselves. The other arguments are nn.EmbeddingBag's, or options of pstrain.Embeddings, with
+    their defaults. load_state_dict takes an nn.EmbeddingBag's.
     """
 
-    def __init__(self, name: str, embedding_dim: int, *, mode: "str | None" = "sum", num_embeddings: "int | None" = None,
+    def __init__(self, name: str, embedding_dim: int, *, mode: "str | None" = "mean", num_embeddings: "int | None" = None,
                  padding_idx: "int | None" = None, include_last_offset: bool = False, **options: typing.Any) -> None:
         super().__init__()
         self.include_last_offset = include_last_offset
@@ -280,11 +297,23 @@ class EmbeddingBag(_Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """All rows, (num_embeddings, embedding_dim), as models read them within torch.no_grad(): they have no gradient."""
+        """All rows, (num_embeddings, embedding_dim), as models read them within torch.no_grad(): a copy without a gradient,
+        that refuses to be written."""
         if self.num_embeddings is None or torch.is_grad_enabled():
             raise AttributeError  # what __getattr__ says
-        return _Module._look_up(self, [(self._tables[""]._replace(mode=None), torch.arange(self.num_embeddings), None, None,
-                                        False)])[0]
+        every = self._tables[""]._replace(mode=None)
+        with torch.inference_mode(False), torch.no_grad():
+            rows = _Module._look_up(self, [(every, torch.arange(self.num_embeddings), None, None, False)])[0]
+        return Copy.of(rows, self._not_here("what is read here is a copy: clone() it to write into it"))
+
+    def _not_here(self, what: str) -> str:
+        return str(self._fault(self._tables[""], f"it lives on the servers, and {what}; load_state_dict(dict(weight=...)), on "
+                               "every rank, gives it other rows"))
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        if name == "weight":
+            raise InputError(self._not_here("has no weight here to assign"))
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> typing.Any:
         if name == "weight":
@@ -302,7 +331,12 @@ class EmbeddingBag(_Module):
         self._prefetch([(self._tables[""], input, None, None, False)])
 
     def take(self, weight: torch.Tensor) -> None:
-        """First rows: those of an nn.Embedding(Bag), whose ids count from 0. Rank 0's count."""
+        """First rows: those of an nn.Embedding(Bag), whose ids count from 0. Rank 0's count. A row that expires or is
+        evicted begins anew with what seed and init give it, not with these."""
+        self._take(weight)
+        _warn_of_forgetting(self._where, [self._tables[""]])
+
+    def _take(self, weight: torch.Tensor) -> None:
         self._rows.load(self._as_load(self._tables[""], weight))
 
 
@@ -319,11 +353,23 @@ class Embedding(EmbeddingBag):
         return super().forward(input)
 
 
+def _warn_of_forgetting(where: str, tables: "typing.Sequence[Table]") -> None:
+    """They were given weights which a row has only until it is forgotten."""
+    forget = [table.spec for table in tables if table.spec.expire or table.spec.evicts]
+    if not forget or jobs.current().rank:
+        return
+    names = ", ".join(f"'{spec.name}'" for spec in forget[:3]) + (f" and {len(forget) - 3} more" if len(forget) > 3 else "")
+    words = [word for word, given in (("expire", forget[0].expire), ("evict", forget[0].evicts)) if given]
+    log.warning("pstrain: %stable %s: a row that is forgotten (%s) begins anew with what init=%s, scale=%g and seed=%d give "
+                "it, not with the weights that were loaded", where, names, ", ".join(words), forget[0].init, forget[0].scale,
+                forget[0].seed)
+
+
 def sparse(model: torch.nn.Module, **options: typing.Any) -> torch.nn.Module:
     """Every nn.Embedding and nn.EmbeddingBag with sparse=True within the model becomes a table on the servers, with its
     weights as first rows (rank 0's) and the module's name. Returns the model; itself such a module, what replaces it.
 
-    options: as pstrain.Embeddings'. Call it on every rank, before the Optimizer is made.
+    options: as pstrain.Embeddings', with their defaults. Call it on every rank, before the Optimizer is made.
     """
     where = f"rank {jobs.current().rank}: "
     owners: "dict[int, list[str]]" = {}
@@ -337,7 +383,9 @@ def sparse(model: torch.nn.Module, **options: typing.Any) -> torch.nn.Module:
         if id(module) in found:
             _check_module(module, f"{where}'{found[id(module)]}'", owners)
     if is_sparse(model):
-        return _taken_over(model, "weight", options)
+        whole = _taken_over(model, "weight", options)
+        _warn_of_forgetting(where, [whole._tables[""]])
+        return whole
     made: "dict[int, EmbeddingBag]" = {}
     for above in list(model.modules()):
         for word, child in above._modules.items():  # one module may stand at several places
@@ -345,6 +393,7 @@ def sparse(model: torch.nn.Module, **options: typing.Any) -> torch.nn.Module:
                 if id(child) not in made:
                     made[id(child)] = _taken_over(child, found[id(child)], options)
                 above._modules[word] = made[id(child)]
+    _warn_of_forgetting(where, [each._tables[""] for each in made.values()])
     return model
 
 
@@ -382,6 +431,6 @@ def _taken_over(module: typing.Any, name: str, options: "dict[str, typing.Any]")
                                           include_last_offset=module.include_last_offset, **words)
     else:
         made = Embedding(name, module.embedding_dim, **words)
-    made.take(module.weight)
+    made._take(module.weight)
     made.train(module.training)
     return made

@@ -23,6 +23,13 @@ class Models(PythonTest):
                 for line in self.said(self.job("zeroes", self.folder, how, program=(PYTHON, WORKER)), "zeroes"):
                     self.assertEqual(line.split()[0], "True", line)
 
+    def test_what_pytorchs_modules_do(self):
+        self.assertEqual(self.said(self.job("surprises", self.folder, program=(PYTHON, WORKER)), "surprises"), ["ok"] * 2)
+
+    def test_rows_that_rank_0_does_not_load(self):
+        text = self.job("loads_alone", self.folder, program=(PYTHON, WORKER), code=1)
+        self.assertIn("rank 1: table 'rows' was given rows on this rank, and none on rank 0", text)
+
     def test_edges_and_exported_rows(self):
         self.assertEqual(self.said(self.job("edges", self.folder, program=(PYTHON, WORKER)), "edges"), ["ok"] * 2)
 

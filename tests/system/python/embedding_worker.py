@@ -4,6 +4,8 @@ import contextlib
 import copy
 import gc
 import gzip
+import io
+import logging
 import os
 import pickle
 import struct
@@ -133,6 +135,115 @@ def zeroes(folder):
     pstrain.shutdown()
 
 
+def check_default_mode(bag):
+    torch.manual_seed(0)
+    plain = torch.nn.EmbeddingBag(9, 4)
+    bag.load_state_dict(plain.state_dict())
+    ids = torch.tensor([[1, 2, 3], [8, 0, 8]])
+    assert torch.allclose(bag(ids), plain(ids), atol=1e-6) and bag.mode == plain.mode
+
+
+def check_writes(bag):
+    """A weight that is read is a copy; and none can be assigned."""
+    before = dict(bag.state_dict())
+    with torch.no_grad():
+        def set_item():
+            bag.weight[1] = 7
+
+        def set_data():
+            bag.weight.data = torch.ones(9, 4)
+
+        for write in (set_item, set_data, lambda: bag.weight.fill_(5), lambda: bag.weight.data[2:].T.zero_(),
+                      lambda: torch.nn.init.normal_(bag.weight), lambda: [row.zero_() for row in bag.weight],
+                      lambda: torch.add(torch.ones(9, 4), 1, out=bag.weight),
+                      lambda: torch.nn.functional.relu(bag.weight, inplace=True)):
+            refused(write, "copy", "clone()", "load_state_dict")
+        mine, saved = bag.weight.clone(), io.BytesIO()
+        mine += 1
+        torch.save(bag.weight, saved)
+        for own in (bag.weight * 1, copy.deepcopy(bag.weight), pickle.loads(pickle.dumps(bag.weight)),
+                    torch.load(io.BytesIO(saved.getvalue())), torch.nn.Embedding.from_pretrained(bag.weight).weight * 1):
+            assert type(own) is torch.Tensor and torch.equal(own + 1, mine)
+        kept = copy.deepcopy(torch.nn.Embedding.from_pretrained(bag.weight))
+        assert type(kept.weight) is torch.nn.Parameter and not kept.weight.requires_grad
+    with torch.inference_mode():
+        refused(lambda: bag.weight[0].fill_(5), "copy")
+    for value in (torch.nn.Parameter(torch.zeros(9, 4)), torch.zeros(9, 4)):
+        refused(lambda: setattr(bag, "weight", value), "load_state_dict")
+    assert not list(bag.named_parameters())
+    assert all(torch.equal(before[word], each) for word, each in bag.state_dict().items())
+
+
+def warnings_of(call):
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    embedding.log.addHandler(handler)
+    call()
+    embedding.log.removeHandler(handler)
+    return said.getvalue().splitlines()
+
+
+def check_forgotten(model):
+    """Rows that expire lose the weights that were given: rank 0 is told."""
+    lines = warnings_of(lambda: pstrain.sparse(model, optimizer="sgd", lr=1.0, expire=2, init="constant", scale=0.25))
+    if pstrain.rank() == 0:
+        assert len(lines) == 1 and "table '0', '1': a row that is forgotten (expire)" in lines[0] and "scale=0.25" in lines[0], lines
+    else:
+        assert not lines, lines
+    assert len(warnings_of(lambda: model[0].load_state_dict({"weight": torch.ones(9, 4)}))) == 1 - pstrain.rank()
+
+
+@case
+def surprises(folder):
+    """What one would expect of PyTorch's own modules."""
+    pstrain.init()
+    bag = pstrain.EmbeddingBag("bag", 4, num_embeddings=9)
+    rows = pstrain.EmbeddingBag("rows", 1, num_embeddings=9, optimizer="sgd", lr=1.0)
+    twice = dict(weight=torch.ones(3, 4), ids=torch.tensor([1, 5, 1]))
+    try:
+        bag.load_state_dict(twice)
+    except RuntimeError as error:
+        assert "two rows of id 1" in str(error), error
+    else:
+        raise AssertionError("two rows of an id")
+    assert not warnings_of(lambda: bag.load_state_dict(dict(weight=torch.ones(9, 4))))
+    dying = torch.nn.Sequential(*[torch.nn.Embedding.from_pretrained(torch.full((9, 4), 3.0), sparse=True, freeze=False)
+                                  for _ in range(2)])
+    check_forgotten(dying)
+    bias = torch.nn.Linear(1, 1)
+    optimizer = pstrain.Optimizer(bias.named_parameters(), "sgd", lr=1e-3)
+    optimizer.start()
+    check_default_mode(bag)
+    check_writes(bag)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+    with torch.no_grad():
+        before, first = rows.weight[1] * 1, dying[0].weight * 1
+    for _ in range(3):
+        (rows(torch.tensor([[1]])).sum() + dying[0](torch.tensor([4])).sum() + bias(torch.ones(1)).sum()).backward()
+        optimizer.step()
+        schedule.step()
+        rows.set_lr(1.0 * schedule.get_last_lr()[0] / 1e-3)
+    optimizer.step()  # gradients of rows count once
+    optimizer.zero_grad()
+    with torch.no_grad():
+        moved, last = float(before - rows.weight[1]), dying[0].weight * 1
+    assert abs(moved - 1.11) < 1e-5, moved
+    assert bool((first == 1).all())  # what was loaded last
+    assert torch.equal(last[3], torch.full((4,), 0.25)) and float(last[4, 0]) == float(first[4, 0]) - 3, last
+    say("surprises", "ok")
+    pstrain.shutdown()
+
+
+@case
+def loads_alone(folder):
+    """Rank 0's rows count: what only another rank loads would be lost."""
+    pstrain.init()
+    rows = pstrain.EmbeddingBag("rows", 1, num_embeddings=9)
+    if pstrain.rank() == 1:
+        rows.load_state_dict(dict(weight=torch.ones(9, 1)))
+    rows(torch.tensor([[1]]))
+
+
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -256,7 +367,9 @@ def check_file(rows, folder):
                                 ({"user": one}, torch.tensor([0, 2]), "at most 1"), ({"other": one}, one, "no table 'other'")):
         refused_by_file(lambda: served(ids, offsets), path, words)
     whole = Path(path).read_bytes()
-    for bad in (b"", b"abc", whole[:40], whole[:-4], whole.replace(b"pstrain.tables", b"pstrain.others"),
+    Path(path).write_bytes(whole.replace(b"pstrain.tables", b"pstrain.others"))
+    refused_by_file(lambda: pstrain.rows(path), path, "without tables of rows")
+    for bad in (b"", b"abc", whole[:40], whole[:-4],
                 whole.replace(b'\\"num_embeddings\\": null', b'\\"num_embeddings\\": -5.5'),
                 whole.replace(b'\\"padding_idx\\": null', b'\\"padding_idx\\":  1.5'),
                 whole.replace(b'\\"number\\": ', b'\\"number\\":-')):

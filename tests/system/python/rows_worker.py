@@ -291,7 +291,7 @@ def resume(rule):
     pstrain.init()
     rank = pstrain.rank()
     model = pstrain.sparse(Model(), optimizer=rule, **OPTIONS[rule])
-    again = pstrain.EmbeddingBag("again", 16, num_embeddings=N, optimizer=rule, **OPTIONS[rule])
+    again = pstrain.EmbeddingBag("again", 16, mode="sum", num_embeddings=N, optimizer=rule, **OPTIONS[rule])
 
     def step(module, number):
         batch = batch_of(rank, number)
