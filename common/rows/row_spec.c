@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "hash.h"
@@ -130,6 +131,13 @@ static const void *spec_at(const ps_row_spec *spec, const ps_map_field *field)
     return (const char *)spec + (field->offset - offsetof(spec_map, spec));
 }
 
+/* As short as its value allows; others have other texts. */
+static void spec_number_text(double number, char out[PS_ROW_NAME_BYTES])
+{
+    snprintf(out, PS_ROW_NAME_BYTES, "%.15g", number);
+    if (strtod(out, NULL) != number) snprintf(out, PS_ROW_NAME_BYTES, "%.17g", number);
+}
+
 /* A field of two specs as text; the first one is the name. Returns whether they differ.
  */
 static bool spec_field_differs(const ps_row_spec *a, const ps_row_spec *b, int i,
@@ -145,7 +153,7 @@ static bool spec_field_differs(const ps_row_spec *a, const ps_row_spec *b, int i
         switch (field->kind) {
         case PS_MAP_DOUBLE:
             memcpy(&number, at, sizeof number);
-            snprintf(text[k], PS_ROW_NAME_BYTES, "%.17g", number);
+            spec_number_text(number, text[k]);
             break;
         case PS_MAP_U64:
             memcpy(&u64, at, sizeof u64);

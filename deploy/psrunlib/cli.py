@@ -375,6 +375,7 @@ def run_program(job, screen, env, logs):
     def attempt(more, heard, keeps, adopted):
         one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S, keeps=keeps,
                          adopted=adopted)
+        one.ending = "the program ends in its own order, and keeps what it saves itself"
         one.heard = heard
         one.attempt = more["TORCHELASTIC_RESTART_COUNT"]
         one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"

@@ -14,6 +14,7 @@ from .errors import JobError
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
 OF_SERVERS = ("job.", "net.", "server.", "metrics.")
+OF_SERVERS_ALONE = "metrics."  # a program of the user's has no page of its own
 
 LIBRARY = "lib/libpstrain.so.0"  # in the build folder
 # The default of recovery.wait_ms; and how long the others wait where nobody is started again: until
@@ -208,9 +209,10 @@ class Job:
         coordinator has a port of its own."""
         host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
         store_addr = self.worker_hosts[0].address if self.worker_hosts else self.master_addr
+        settings = [s for s in self.overrides if not s.startswith(OF_SERVERS_ALONE)]
         env = {"MASTER_ADDR": store_addr, "MASTER_PORT": str(self.store_port),
                "PS_INIT_METHOD": f"tcp://{host}:{self.master_port}",
-               "PS_SETTINGS": json.dumps(self.overrides), "PYTHONUNBUFFERED": "1", "PS_COMMITS": ""}
+               "PS_SETTINGS": json.dumps(settings), "PYTHONUNBUFFERED": "1", "PS_COMMITS": ""}
         # PyTorch's store is made with libuv by default since 2.4. Debian 13's has none, and refuses to
         # make one; without it every PyTorch makes the same store.
         if "USE_LIBUV" not in os.environ:

@@ -255,8 +255,9 @@ class State:
         manifest, fault = json.loads(_gather(self._job, json.dumps(said))[0])
         self._rows_written = 0 if fault else self._rows_written + bool(writes)
         if fault and store is self._disk:
+            self._keep_last(store)
             raise Error(f"rank {self._job.rank}: the rows of commit {number} could not be written: {fault}: name a folder "
-                        f"that all servers see, with room; commit {store.last or 'none'} stays")
+                        f"that all servers see, with room; {_what_stays(store)}")
         if fault and self._job.rank == 0 and not self._warned:
             self._warned = True
             log.warning("pstrain: rows are in the servers' memory alone: the death of a server loses them: %s", fault)
@@ -330,10 +331,16 @@ class State:
         failed = next((rank for rank, text in enumerate(faults) if text), None)
         if failed is None:
             return
+        self._keep_last(store)
         mend = ("free some of the disk, or name another folder" if store is self._disk else
                 "give it more (docker: --shm-size), or name a folder= on a disk")
         raise Error(f"rank {self._job.rank}: commit {head.number} could not be written by rank {failed} into {store}: "
-                    f"{faults[failed]}: {mend}; commit {store.last or 'none'} stays")
+                    f"{faults[failed]}: {mend}; {_what_stays(store)}")
+
+    def _keep_last(self, store: Store) -> None:
+        """Removes what ranks and servers have written of the commit after it, which has failed."""
+        with contextlib.suppress(OSError):  # of a disk that has failed: the error says more
+            store.keep({store.last}, self._rows_in.get(store.last, ()))
 
     # ---- going back ----
 
@@ -549,6 +556,10 @@ class State:
 _states: "weakref.WeakSet[State]" = weakref.WeakSet()
 _made = 0  # how many States this process has made: each has folders of its own in memory
 _LOCK_S = 10.0  # a job that was killed may still be ending
+
+
+def _what_stays(store: Store) -> str:
+    return f"commit {store.last} stays" if store.last else "there is no commit before it"
 
 
 def _way(what: typing.Any) -> "tuple[str, str] | None":

@@ -87,6 +87,7 @@ class Programs(JobTest):
         # A psrun that waited for servers that nobody has joined would not end.
         code, text = self.interrupt("sh", "-c", "echo up; exec sleep 100", argv=self.patient_psrun)
         self.assertEqual(code, 130, text)
+        self.assertIn("the program ends in its own order, and keeps what it saves itself (once more: at once)\n", text)
 
     def test_ctrl_c_and_a_program_without_a_reason(self):
         """Like a Python that has lost its stderr. A program that gives a reason has failed."""
@@ -138,6 +139,13 @@ class Programs(JobTest):
         for line in (server, worker):  # a program may import for long, and psrun knows that it lives
             self.assertIn("net.join_timeout_ms=900000", line)
         self.assertTrue(worker.endswith(" train --x=1"), worker)
+
+    def test_the_page_is_the_servers(self):
+        """metrics.port and metrics.bind: a program of the user's has no page, and its library refuses them."""
+        server, worker = self.psrun("-s", 1, "-w", 1, "--dry-run", "metrics.port=9100", "metrics.bind=::1",
+                                    "--", "train").strip().splitlines()
+        self.assertIn("--set metrics.port=9100 --set metrics.bind=::1", server)
+        self.assertNotIn("metrics", worker)
 
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),

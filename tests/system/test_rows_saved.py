@@ -62,6 +62,13 @@ class Servers(RowsSavedTest):
         _, text = self.run_job("none", self.kept(), code=1)
         self.assertRegex(text, f"{gone}: No such file.*of a pstrain.State: all files of the commits from its number on")
 
+    def test_a_commit_that_fails(self):
+        for number, stays in ((1, "there is no commit before it"), (3, "commit 2 stays")):
+            rows, text = self.run_job("faulty", f"{self.kept()}-{number}", f"faulty={number}", servers=2)
+            self.assertEqual(rows, self.wanted())
+            self.assertEqual(text.count(f"the rows of commit {number} could not be written: No space left on device"), 2, text)
+            self.assertEqual(text.count(f"with room; {stays}\n"), 2, text)
+
     def test_no_step_is_left(self):
         """Rank 0 alone looks at the rows."""
         self.assertEqual(*(self.run_job("rows", self.kept(), "steps=6")[0] for _ in range(2)))

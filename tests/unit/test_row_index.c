@@ -241,6 +241,12 @@ TEST(specs)
     assert_string_equal(ps_row_spec_difference(&a, &b, text, sizeof text),
                         "optimizer: sparse_adam and sgd");
     assert_true(ps_row_spec_hash(&a) != ps_row_spec_hash(&b));
+    b = a, a.lr = 1, b.lr = 0.1;
+    assert_string_equal(ps_row_spec_difference(&a, &b, text, sizeof text),
+                        "lr: 1 and 0.1");
+    a.lr = nextafter(0.1, 1);
+    assert_string_equal(ps_row_spec_difference(&a, &b, text, sizeof text),
+                        "lr: 0.10000000000000002 and 0.1");
     b = a, b.beta2 = 1;
     assert_error(ps_row_spec_check(&b), PS_ERR_ARG, "beta2");
     b = a, b.lr = NAN;

@@ -434,6 +434,9 @@ def memory(wrong):
     failing = mock.patch("pstrain._commits.os.replace", side_effect=OSError(errno.EIO, "Input/output error"))
     with failing if RANK == 1 else contextlib.nullcontext():
         refused(pstrain.Error, ["by rank 1", "Input/output error"], state.commit)
+    pstrain.barrier()
+    left = sorted(name for place in state._memory.places for name in os.listdir(place))
+    assert left and all(name.startswith("commit-1.rank-") and not name.endswith(".new") for name in left), left
     state.epoch = 5
     state.restore()
     assert state.epoch == 1

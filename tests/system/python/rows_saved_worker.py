@@ -28,6 +28,21 @@ def dies(rank, step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def fails_to_commit(state):
+    """faulty=N: commit N has no room for the last of its rows' files. It leaves no file, and the one before stays."""
+    rows, folder = jobs.current().rows(), given["folder"]
+    keep, before = rows.keep, sorted(os.listdir(folder))
+    rows.keep = lambda *words: (keep(*words)[0], "No space left on device")
+    try:
+        state.commit()
+    except pstrain.Error as error:
+        print("refused:", error, flush=True)
+    rows.keep = keep
+    pstrain.barrier()
+    assert [name for name in sorted(os.listdir(folder)) if name not in before] == [], os.listdir(folder)
+    pstrain.barrier()
+
+
 def main():
     torch.set_num_threads(1)
     jobs.listen()
@@ -49,6 +64,8 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         state.step += 1
+        if state.step == 2 * int(given.get("faulty", 0)):
+            fails_to_commit(state)
         if state.step % 2 == 0:
             state.commit()
     if rank == 0:
