@@ -4,11 +4,13 @@ A source is Criteo's file, MovieLens' ratings, or a generator. Workers share its
 same batches for any number of workers, each a part of every batch. Every tenth sample is held out.
 """
 import array
+import codecs
 import csv
 import gzip
 import itertools
 import math
 import pathlib
+import re
 import zlib
 
 import torch
@@ -31,12 +33,17 @@ class Criteo:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             try:
-                yield from enumerate(gzip.open(raw) if zipped else raw, 1)
+                for number, line in enumerate(gzip.open(raw) if zipped else raw, 1):
+                    line = line.rstrip(b"\r\n")
+                    if number == 1:
+                        line = line.removeprefix(codecs.BOM_UTF8)
+                    if line:
+                        yield number, line
             except (EOFError, OSError, zlib.error) as error:
                 raise ValueError(f"{self.path} cannot be read to its end: {error}") from None
 
     def parse(self, lines):
-        rows = [self._cells(number, line.rstrip(b"\r\n").split(b"\t")) for number, line in lines]
+        rows = [self._cells(number, line.split(b"\t")) for number, line in lines]
         counts = torch.tensor([row[1:14] for row in rows], dtype=torch.float32).view(-1, 13)
         ids = torch.tensor([row[14:] for row in rows], dtype=torch.int64).view(-1, 26)
         return torch.log1p(counts), ids, torch.tensor([row[0] for row in rows], dtype=torch.float32), None
@@ -56,14 +63,21 @@ class Criteo:
         return values
 
 
-def read_id(cell):
-    value = int(cell, 16) if cell else MISSING
-    if value >> 63:
+def read_count(cell):
+    if cell and not re.fullmatch(rb"[+-]?[0-9]+", cell):  # int() takes more
         raise ValueError
-    return value
+    return max(0, int(cell or 0))
 
 
-READ = [(b"0", b"1").index] + [lambda cell: max(0, int(cell)) if cell else 0] * 13 + [read_id] * 26
+def read_id(cell):
+    if not cell:
+        return MISSING
+    if not re.fullmatch(rb"[0-9a-fA-F]{1,16}", cell) or int(cell, 16) >> 63:
+        raise ValueError
+    return int(cell, 16)
+
+
+READ = [(b"0", b"1").index] + [read_count] * 13 + [read_id] * 26
 
 
 class MovieLens:
@@ -73,6 +87,7 @@ class MovieLens:
     dense, tables = 1, ["user", "movie"]
 
     def __init__(self, path):
+        self.path = path
         self.ids, self.numbers = array.array("q"), array.array("d")  # (n, 2): user, movie; rating, time
         with open(path, newline="", encoding="utf-8") as file:
             lines = (line.replace("::", ",").replace("\t", ",") for line in file)
@@ -109,7 +124,7 @@ class Generated:
     """Clicks whose true probability is known, and with it the best AUC that a model can have: 13 counts, 26 ids of
     Zipf's distribution. Each sample depends on the seed and its number alone."""
 
-    dense, tables = 13, [f"C{i}" for i in range(1, 27)]
+    dense, tables, path = 13, [f"C{i}" for i in range(1, 27)], "the generator"
 
     def __init__(self, n, rows=1000, seed=1):
         """n: samples; rows: ids of each table."""
@@ -138,10 +153,13 @@ class Generated:
 def batches(source, size, rank, ranks, tests=False):
     """This rank's part of each batch of the source's: (counts, ids, labels, logits of the truth or None), and of how many
     samples in all ranks. A part may be empty, in the last batch. tests: of what is held out, else of the rest."""
+    begun = False
     chosen = (sample for i, sample in enumerate(source) if (i % 10 == 9) == tests)
     while batch := list(itertools.islice(chosen, size)):
-        n = len(batch)
+        n, begun = len(batch), True
         yield source.parse(batch[n * rank // ranks:n * (rank + 1) // ranks]), n
+    if not begun:
+        raise ValueError(f"{source.path} has {'less than 10 samples: every tenth is held out' if tests else 'no samples'}")
 
 
 def find(path, samples, rows):

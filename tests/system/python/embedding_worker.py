@@ -462,7 +462,18 @@ def data(folder):
     bad_line(bad, lines[0].replace(b"ffffffff", b"f" * 16), "line 1, column 15", "63 bits")
     bad_line(bad, lines[0].replace(b"-1", b"1.5"), "line 1, column 3", "'1.5' is not a count")
     bad_line(bad, b"2" + lines[0][1:], "line 1, column 1", "'2' is not a label, 0 or 1")
-    bad_line(bad, lines[0] + b"\n", "line 2", "1 columns, not 40")
+    bad_line(bad, lines[0].replace(b"ffffffff", b"0x1f"), "line 1, column 15", "'0x1f' is not an id")
+    bad_line(bad, lines[0].replace(b"-1", b"1_0"), "line 1, column 3", "'1_0' is not a count")
+    bad_line(bad, lines[0] + b"\n1\n", "line 3", "1 columns, not 40")
+    bad_line(bad, b"", "bad.tsv has no samples")
+    bad.write_bytes(b"\xef\xbb\xbf" + lines[0] + b"\r\n" + lines[1] + b"\n")  # as ps-worker reads it
+    [((_, ids, labels, _), _)] = clicks.batches(clicks.find(bad, 0, 0), 5, 0, 1)
+    assert labels.tolist() == [0, 1] and ids[1, 25] == 23
+    try:
+        list(clicks.batches(clicks.find(bad, 0, 0), 5, 0, 1, tests=True))
+        raise AssertionError("taken")
+    except ValueError as error:
+        assert "has less than 10 samples" in str(error), error
     bad_line(bad, path.read_bytes()[:-20], "cannot be read to its end")
     # MovieLens, two forms.
     (folder / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n7,40,4.0,1260759179\n")
