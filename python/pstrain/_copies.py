@@ -39,7 +39,8 @@ class Copy(torch.Tensor):
             return _marked(out, copies)
 
     def __reduce_ex__(self, protocol: typing.Any) -> typing.Any:
-        return self._as_own().__reduce_ex__(protocol)
+        own: typing.Any = self._as_own()
+        return own.__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: typing.Any) -> torch.Tensor:
         return self._as_own()
@@ -71,5 +72,5 @@ def _marked(out: typing.Any, copies: "list[Copy]") -> typing.Any:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
-    return int(storage.data_ptr())
+    storage: typing.Any = getattr(tensor, "untyped_storage", tensor.storage)  # PyTorch 1.13 has the latter alone
+    return int(storage().data_ptr())
