@@ -101,8 +101,10 @@ def figure(value):
 
 def test_figures(s):
     """null: there is none; of a loss: it is not finite, for which JSON has no number."""
-    before = (("accuracy", "test_accuracy"), ("R2", "test_r2"), ("MAE", "test_mae"), ("RMSE", "test_rmse"))
-    after = (("top-5", "test_top5_accuracy"), ("F1", "test_f1"), ("AUC", "test_auc"))
+    auc = ("AUC", "test_auc")
+    first = [auc] * (s.get("test_quality") == "AUC")
+    before = (*first, ("accuracy", "test_accuracy"), ("R2", "test_r2"), ("MAE", "test_mae"), ("RMSE", "test_rmse"))
+    after = (("top-5", "test_top5_accuracy"), ("F1", "test_f1"), *[auc][len(first):])
     yield from known(s, before)
     yield "loss not finite" if s["test_loss"] is None else f"loss {figure(s['test_loss'])}"
     yield from known(s, after)
@@ -112,16 +114,25 @@ def known(s, names):
     return [f"{name} {figure(s[key])}" for name, key in names if s.get(key) is not None]
 
 
-def weights(s, best):
-    """best: the path of the best ones, where they are not those of the last epoch."""
+def count_tests(out):
+    """Of metrics.jsonl; 0: it cannot be read."""
+    try:
+        with open_text(os.path.join(out, "metrics.jsonl")) as f:
+            return sum('"test_loss":' in line for line in f)
+    except (OSError, ValueError):
+        return 0
+
+
+def weights(s, best, tests):
+    """best: the path of the best ones, where they are not those of the last epoch. tests: how many there were."""
     kept = f"of the last epoch, {s['epochs']:,}"
     if s["best_epoch"] == s["epochs"]:
-        return f"{kept}, which tested best"
+        return kept if tests == 1 else f"{kept}, which tested best"
     how = f": psrun --predict NEW {shlex.quote(os.path.dirname(best))} --init {shlex.quote(best)}" if best else ""
     return f"{kept}; epoch {s['best_epoch']:,} tested better{how}"
 
 
-def rows(s, best):
+def rows(s, best, tests):
     who = f"{s['workers']} worker{'s' if s['workers'] > 1 else ''}"
     if s["servers"]:
         who += f", {s['servers']} server{'s' if s['servers'] > 1 else ''}"
@@ -148,7 +159,7 @@ def rows(s, best):
     if s["test_accuracy"] is not None or s["test_loss"] is not None:
         yield "test", ", ".join(test_figures(s))
     if s.get("best_epoch"):
-        yield "weights", weights(s, best)
+        yield "weights", weights(s, best, tests)
     if s.get("restarts"):
         yield "restarts", restarts(s["restarts"], s["recovery"])
     if others(s.get("recovery", {})):
@@ -174,7 +185,7 @@ def show(out, screen):
     summary = read_summary(out)
     screen.say()
     best = os.path.join(out, "best.safetensors")
-    for name, value in rows(summary, best if os.path.exists(best) else None):
+    for name, value in rows(summary, best if os.path.exists(best) else None, count_tests(out)):
         screen.say(f"  {name:<11} {value}", indent=14)
     curves = draw_curves(out)
     screen.say(f"  {'results':<11} {out}" + (f", curves in {curves}" if curves else ""), indent=14)

@@ -160,6 +160,13 @@ class Clicks(JobTest):
         shown = re.findall(r"epoch \d/4  test loss \S+ [\d.]+% AUC (\S+)  train \S+(  best)?\n", said)
         areas = [record["test_auc"] for record in self.records() if "test_auc" in record]
         self.assertEqual([area for area, _ in shown], [f"{area:.4f}" for area in areas])
+        self.assertRegex(said, rf"\n  test +AUC {areas[-1]:.4f}, accuracy ")
+        runs = subprocess.run([ROOT / "deploy/show-runs", self.path("out")], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout
+        self.assertRegex(runs.splitlines()[1], rf" AUC {areas[-1]:.4f} ")
+        curves = self.text_of("out", "curves.svg")
+        self.assertIn(">AUC</text>", curves)
+        self.assertEqual(curves.count("<polyline"), 3)  # losses of training and tests, the AUC of tests
         best = 1 + areas.index(max(areas))
         self.assertLess(best, 4)
         self.assertEqual(self.summary()["best_epoch"], best)
@@ -228,6 +235,7 @@ class Clicks(JobTest):
         said = self.psrun("-s", "2", "-w", "2", ROOT / "configs/criteo-dlrm.yaml", "data.samples=4096",
                           "data.test_samples=1024", "train.epochs=1")
         self.assertIn("AUC", said)
+        self.assertRegex(said, r"weights +of the last epoch, 1\n")  # with one test there is no best
         self.assertIn("26 tables of rows", self.psrun("--describe", ROOT / "configs/criteo-dlrm.yaml", out="d"))
 
     def test_check_data(self):

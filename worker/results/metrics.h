@@ -9,6 +9,7 @@
 
 #include "err.h"
 #include "event_file.h"
+#include "metric_table.h"
 
 typedef struct ps_metrics {
     FILE *file; // NULL: nothing is written
@@ -37,6 +38,7 @@ typedef struct ps_eval_record {
     double accuracy, top5, f1, auc, r2, mae, rmse; // NAN: there is none
     double train_loss, train_accuracy; // of the epoch's training samples; NAN likewise
     bool best;                         // so far
+    ps_quality quality;                // which figure says how good the model is
     int64_t samples;
 } ps_eval_record;
 

@@ -589,9 +589,12 @@ static void trainer_test_text(const ps_evaluation *e, ps_quality quality, char *
 static double trainer_quality(const ps_config *config, const ps_evaluation *e)
 {
     switch (config->checkpoint.best) {
-    case PS_BEST_ACCURACY: return e->measures.accuracy;
-    case PS_BEST_AUC: return e->measures.auc;
-    default: return -e->loss;
+    case PS_BEST_ACCURACY:
+        return e->measures.accuracy;
+    case PS_BEST_AUC:
+        return e->measures.auc;
+    default:
+        return -e->loss;
     }
 }
 
@@ -624,7 +627,6 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
 {
     const ps_trainer_result *r = t->result;
     const ps_measures *m = &r->evaluation.measures;
-    const ps_quality quality = trainer_test_quality(m, t->o.spec->n_outputs);
     char test[80], train[80] = "";
     const struct {
         ps_metric metric;
@@ -639,13 +641,13 @@ static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
                  {PS_METRIC_TEST_R2, m->r2},
                  {PS_METRIC_TEST_MAE, m->mae},
                  {PS_METRIC_TEST_RMSE, m->rmse},
-                 {PS_METRIC_TEST_QUALITY, quality},
+                 {PS_METRIC_TEST_QUALITY, r->quality},
                  {PS_METRIC_TEST_SAMPLES, (double)r->evaluation.samples}};
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
         ps_metric_set(t->o.values, shown[i].metric, shown[i].value);
     if (!isnan(r->train_loss))
         trainer_loss_text("train", r->train_loss, r->train_accuracy, train, sizeof train);
-    trainer_test_text(&r->evaluation, quality, test, sizeof test);
+    trainer_test_text(&r->evaluation, r->quality, test, sizeof test);
     const char *all = PS_COUNTED(t->epochs);
     ps_progress_line(t->o.progress, "epoch %*s/%s%s%s%s", (int)strlen(all),
                      PS_COUNTED(epochs_done), all, test, train, best ? "  best" : "");
@@ -671,6 +673,7 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
         return PS_OK;
     }
     const bool best = trainer_take_best(t, epochs_done);
+    t->result->quality = trainer_test_quality(&e->measures, t->o.spec->n_outputs);
     show_evaluation(t, epochs_done, best);
     if (best) PS_TRY(trainer_keep_best(t, last));
     const ps_measures *m = &e->measures;
@@ -687,6 +690,7 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
                                    .train_loss = t->result->train_loss,
                                    .train_accuracy = t->result->train_accuracy,
                                    .best = best,
+                                   .quality = t->result->quality,
                                    .samples = e->samples};
     return ps_metrics_eval(t->o.metrics, &record);
 }

@@ -59,6 +59,7 @@ typedef struct ps_trainer_result {
     double train_loss;        // mean over the last epoch's samples so far; NAN: no step
     double train_accuracy;    // likewise; NAN: no classes
     ps_evaluation evaluation; // the last; samples 0: there was none
+    ps_quality quality;       // of that: which figure says how good the model is
     int64_t best_epoch;       // whose evaluation was the best; 0: there was none
     ps_duration_stats step_time, wait_time; // after train.warmup_steps, this rank's
     ps_exchange_stats traffic;              // of the steps, this rank's
