@@ -367,8 +367,11 @@ class Rows:
         places = torch.empty_like(order)
         places[order] = torch.arange(len(order))
         weight, state = torch.empty(len(order), dim), torch.empty(len(order), width - dim)
-        for some in places.split([len(each) for each in values]) if values else ():
+        at = 0
+        while values:
             rows = values.pop(0)
+            some = places[at:at + len(rows)]
+            at += len(rows)
             weight[some], state[some] = rows[:, :dim], rows[:, dim:]
         return Page(all_ids, weight, state, int(page.steps))
 

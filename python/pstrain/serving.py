@@ -203,8 +203,9 @@ class ServedRows(_Served):
     def _add(self, number: int) -> str:
         about = c.RowsTable()
         self._check(self._library.pstrain_rows_reader_table(self._reader, number, c.byref(about), ctypes.sizeof(about)))
-        words = {word: getattr(about, word) for word in Spec._fields}
-        spec = Spec(**{word: value.decode() if isinstance(value, bytes) else value for word, value in words.items()})
+        words: "dict[str, typing.Any]" = {word: getattr(about, word) for word in Spec._fields}
+        words = {word: value.decode() if isinstance(value, bytes) else value for word, value in words.items()}
+        spec = Spec(**words)
         self._tables[f"{spec.name}."] = Table(number, spec, None, None, None)
         return spec.name
 
