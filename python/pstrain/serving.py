@@ -126,6 +126,11 @@ class Rows(_Served):
         except (InputError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, struct.error) as error:
             raise InputError(f"{self._where}it is not a whole file of Embeddings.export(): {error}") from None
 
+    def extra_repr(self) -> str:
+        """A file does not know the optimizer."""
+        return ", ".join(f"{t.spec.name}: dim={t.spec.dim}, mode={t.mode}, {len(self.tables[t.spec.name][0]):,} rows"
+                         for t in self._tables.values())
+
     def _read(self, memory: mmap.mmap) -> None:
         size = struct.unpack_from("<Q", memory)[0]
         head = json.loads(memory[8:8 + size])

@@ -22,6 +22,12 @@ LINES, BATCH, RATE = 120, 16, 0.1
 SERVED = """
 import sys, torch, pstrain
 served = pstrain.rows(sys.argv[1])
+[(ids, _), *_] = served.tables.values()
+assert f"pairs.rows.C1: dim=4, mode=None, {len(ids)} rows, pairs.rows.C2" in repr(served), served
+try:
+    pstrain.rows(sys.argv[2])
+except pstrain.InputError as error:
+    assert "it has no embedding tables" in str(error) and "model.rows.safetensors" in str(error), error
 for name, (ids, weight) in list(served.tables.items()):
     assert torch.equal(served({name: ids})[name], weight)
     served.tables[name] = (ids[:0], weight[:0])
@@ -76,7 +82,7 @@ class Clicks(JobTest):
             self.assertLess(worst, 2e-5, name)
         self.assertGreater(max(abs(a - b) for a, b in zip(rows["pairs.rows.C1.weight"][2],
                                                           start["pairs.rows.C1.weight"][2])), 0.05)
-        served = subprocess.run([torch_python(), "-c", SERVED, first[1]], env=environment(), text=True, stdout=subprocess.PIPE)
+        served = subprocess.run([torch_python(), "-c", SERVED, first[1], first[0]], env=environment(), text=True, stdout=subprocess.PIPE)
         self.assertEqual(served.stdout, "26\n")
         evaluation = self.records()[-1]
         self.assertAlmostEqual(evaluation["test_auc"], float(said[0]), 4)
