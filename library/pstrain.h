@@ -576,16 +576,33 @@ PSTRAIN_API int pstrain_rows_load(pstrain_session *s, int table, const int64_t *
                                   uint64_t n, const float *values, int with_state,
                                   uint64_t steps);
 
+typedef struct pstrain_rows_age {
+    uint32_t version; /* the table's clock after the last gradient */
+    uint32_t count; /* of an id that is not admitted yet: steps with a gradient; else 0 */
+} pstrain_rows_age;
+
 /* Rows that a table has, a page at a time. Blocks. */
 typedef struct pstrain_rows_page {
     size_t struct_size; /* sizeof(pstrain_rows_page) */
     uint64_t next;      /* 0 for the first page; then as it was left; 0 again: the last */
     uint64_t n;         /* rows of this page; may be 0 before the last one */
-    const int64_t *ids; /* (n); these two belong to the session until the next page */
+    const int64_t *ids; /* (n + n_candidates): of the rows, then of ids that are not
+                           admitted yet. These, values and ages belong to the session
+                           until the next page */
     const float *values; /* (n, pstrain_rows_width) */
     uint64_t steps;      /* of the table */
+    uint64_t n_candidates;
+    const pstrain_rows_age *ages; /* (n + n_candidates) */
+    uint64_t clock;               /* of the table: one more in each step of the rows */
 } pstrain_rows_page;
 PSTRAIN_API int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page);
+/* Gives a table what such a page has, of this job or another one, with the clock and ages
+ * that admit, expire and evicts go by. first: all that the table has goes before; 0: the
+ * page is added. clock 0: the rows are as if the step before had made them. One rank does
+ * it, between two pstrain_barriers of all, between two steps of the rows. Blocks. ARG: a
+ * version above the clock, a wrong count, a negative id. */
+PSTRAIN_API int pstrain_rows_restore(pstrain_session *s, int table,
+                                     const pstrain_rows_page *page, int first);
 
 /* Writes all rows of n tables into a safetensors file: of each NAME.ids, int64 in rising
  * order, and NAME.weight, float32 (ids, dim). The same bytes for any number of servers. A

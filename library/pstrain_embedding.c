@@ -9,6 +9,7 @@
 #include "regular_file.h"
 #include "row_export.h"
 #include "row_init.h"
+#include "rows_body.h"
 
 /* --- opening ----------------------------------------------------------------------- */
 
@@ -283,6 +284,9 @@ static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *p
     page->ids = got.ids;
     page->values = got.values;
     page->steps = got.steps;
+    page->n_candidates = got.n_candidates;
+    page->ages = (const pstrain_rows_age *)(const void *)got.ages;
+    page->clock = got.clock;
     return PS_OK;
 }
 
@@ -290,6 +294,31 @@ int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page)
 {
     const ps_err err = pstrain_rows_enter(s, "pstrain_rows_save");
     return err == PS_OK ? rows_leave(s, rows_save_page(s, table, page)) : (int)err;
+}
+
+_Static_assert(sizeof(pstrain_rows_age) == sizeof(ps_rows_age), "they are the same");
+
+static ps_err rows_restore(pstrain_session *s, int table, const pstrain_rows_page *page,
+                           bool first)
+{
+    if (!page || page->struct_size < sizeof *page)
+        return ps_err_set(PS_ERR_ARG, "rows of table %d: a wrong page", table);
+    const ps_row_page given = {.n = page->n,
+                               .n_candidates = page->n_candidates,
+                               .ids = page->ids,
+                               .ages = (const ps_rows_age *)(const void *)page->ages,
+                               .values = page->values,
+                               .steps = page->steps,
+                               .clock = page->clock};
+    return ps_row_client_restore(s->rows, table, &given, first);
+}
+
+int pstrain_rows_restore(pstrain_session *s, int table, const pstrain_rows_page *page,
+                         int first)
+{
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_restore");
+    return err == PS_OK ? rows_leave(s, rows_restore(s, table, page, first != 0))
+                        : (int)err;
 }
 
 static ps_err rows_check_export(const pstrain_session *s, const char *path,

@@ -55,8 +55,8 @@ typedef struct rows_peer {
 typedef struct rows_held {
     rows_message m; // without its body; kind 0: none
     uint32_t rank;
-    bool fetches;         // the rows; else the twin is told a point, and the answer is:
-    uint8_t *bytes;       // (n) owned
+    bool fetches;   // the rows; else the twin is told a point, and the answer is:
+    uint8_t *bytes; // (n) owned
     uint64_t n;
     ps_shard_return back; // if it fetches
 } rows_held;
@@ -66,7 +66,7 @@ struct ps_shard_rows {
     ps_row_store *store;  // owned
     ps_row_store *before; // of the job that this process was in before; NULL: none
     ps_row_table *tables; // the store's
-    uint64_t *made;       // the store's
+    ps_row_clock *clocks; // the store's
     ps_row_step *steps;   // by table: scratch
     uint64_t *dropped;    // by table: scratch, before the step
     uint64_t *ahead;      // by table: rows that were asked for ahead, to be counted
@@ -93,7 +93,7 @@ struct ps_shard_rows {
 static void rows_use_store(ps_shard_rows *r)
 {
     r->tables = r->store->tables;
-    r->made = r->store->made;
+    r->clocks = r->store->clocks;
 }
 
 ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
@@ -377,7 +377,7 @@ static ps_err rows_look_early(ps_shard *s)
             if (!r->touched) PS_TRY(rows_find_touched(s));
             p->early[i].looked = true;
             PS_TRY(ps_rows_early_read(&p->early[i].rows, r->tables, r->n, r->steps,
-                                      r->step));
+                                      r->clocks, r->step));
         }
     }
     return PS_OK;
@@ -468,22 +468,68 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
     return PS_OK;
 }
 
-/* With state: one by one, with their versions. */
+/* With state, or no rows yet: one by one, with their versions. */
 static ps_err rows_put(ps_row_table *table, const ps_rows_load *load, uint64_t version)
 {
     for (uint64_t i = 0; i < load->n; i++) {
+        const ps_rows_age *age = &load->ages[i];
         const ps_row_view view = {.id = load->ids[i],
-                                  .version = (uint32_t)version,
-                                  .row = load->values + i * load->width};
+                                  .version = load->clock ? age->version : version,
+                                  .count = age->count,
+                                  .row = load->width ? load->values + i * load->width
+                                                     : NULL};
         PS_TRY(ps_row_table_put(table, &view));
     }
     return PS_OK;
 }
 
+/* No row is newer than the clock, and what is no row yet has been counted. */
+static ps_err rows_check_load_ages(const ps_row_table *table, const ps_rows_load *load)
+{
+    for (uint64_t i = 0; i < load->n; i++) {
+        const ps_rows_age *age = &load->ages[i];
+        const bool candidate = age->count > 0 && age->count < PS_ROW_CANDIDATE;
+        if ((load->clock && age->version > load->clock) ||
+            (load->width ? age->count > 0 : !candidate))
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "id %" PRIu64 " of table %s to load, of version %u of "
+                              "%" PRIu64 ", with %u gradients while it was no row",
+                              load->ids[i], table->spec.name, age->version, load->clock,
+                              age->count);
+    }
+    return PS_OK;
+}
+
+static ps_err rows_check_load(const ps_shard_rows *r, const ps_rows_load *load)
+{
+    const ps_row_table *table = &r->tables[load->table];
+    const uint32_t dim = table->spec.dim, width = ps_row_spec_width(&table->spec);
+    if (load->width != 0 && load->width != dim && load->width != width)
+        return ps_err_set(PS_ERR_PROTOCOL, "rows of %u numbers; table %s has %u or %u",
+                          load->width, table->spec.name, dim, width);
+    PS_TRY(rows_check_owner(table, load->n, load->ids));
+    return rows_check_load_ages(table, load);
+}
+
+static ps_err rows_take_load(ps_shard_rows *r, const ps_rows_load *load)
+{
+    ps_row_table *table = &r->tables[load->table];
+    ps_row_clock *clock = &r->clocks[load->table];
+    if (load->begins) PS_TRY(ps_row_table_clear(table));
+    *clock =
+        (ps_row_clock){load->steps, load->clock ? load->clock - r->step : clock->ahead};
+    const uint64_t version =
+        r->step + clock->ahead; // as if the step before had made them
+    r->store->loads++;
+    r->store->full = 0; // an incremental file would not know of them
+    if (load->width == table->spec.dim && load->width != ps_row_spec_width(&table->spec))
+        return ps_row_table_set(table, load->n, load->ids, load->values, version);
+    return rows_put(table, load, version);
+}
+
 static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     ps_shard_rows *r = s->rows;
-    const uint64_t version = r->step; // as if the step before had made them
     ps_rows_load load;
     PS_TRY(ps_rows_load_read(m->body, m->bytes, &load));
     if (load.table >= r->n)
@@ -495,18 +541,8 @@ static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
                               "rows to load while worker %u has asked ahead for rows of "
                               "the next step",
                               i);
-    ps_row_table *table = &r->tables[load.table];
-    const uint32_t dim = table->spec.dim, width = ps_row_spec_width(&table->spec);
-    if (load.width != dim && load.width != width)
-        return ps_err_set(PS_ERR_PROTOCOL, "rows of %u numbers; table %s has %u or %u",
-                          load.width, table->spec.name, dim, width);
-    PS_TRY(rows_check_owner(table, load.n, load.ids));
-    PS_TRY(load.width == dim && width != dim
-               ? ps_row_table_set(table, load.n, load.ids, load.values, version)
-               : rows_put(table, &load, version));
-    r->made[load.table] = load.steps;
-    r->store->loads++;
-    r->store->full = 0; // an incremental file would not know of them
+    PS_TRY(rows_check_load(r, &load));
+    PS_TRY(rows_take_load(r, &load));
     return rows_answer(s, rank, m, NULL, 0);
 }
 
@@ -514,7 +550,8 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     void *page;
     uint64_t n;
-    PS_TRY(ps_shard_rows_page(s->rows->store, m->body, m->bytes, &page, &n));
+    PS_TRY(
+        ps_shard_rows_page(s->rows->store, s->rows->step, m->body, m->bytes, &page, &n));
     const ps_err err = rows_answer(s, rank, m, page, n);
     free(page);
     return err;
@@ -593,11 +630,10 @@ static ps_err rows_look_for_point(ps_shard *s, uint32_t rank, const rows_message
     PS_TRY(err);
     if (found) return rows_have_returned(s, rank, m, true);
     if (!r->feed) return rows_return_from_files(s, rank, m, back);
-    r->held =
-        (rows_held){.m = {.kind = m->kind, .number = m->number, .step = m->step},
-                    .rank = rank,
-                    .fetches = true,
-                    .back = *back};
+    r->held = (rows_held){.m = {.kind = m->kind, .number = m->number, .step = m->step},
+                          .rank = rank,
+                          .fetches = true,
+                          .back = *back};
     back->manifest = (ps_row_manifest){0};
     return ps_twin_feed_fetch(r->feed, s, r->store, back->point);
 }
@@ -696,9 +732,10 @@ static ps_err rows_apply(ps_shard *s)
     for (uint32_t t = 0; t < r->n; t++) {
         bool any;
         PS_TRY(rows_gather(s, t, &any));
-        r->made[t] += any;
-        const ps_row_update update = {
-            .lr = first.rates[t], .t = r->made[t], .step = r->step};
+        r->clocks[t].made += any;
+        const ps_row_update update = {.lr = first.rates[t],
+                                      .t = r->clocks[t].made,
+                                      .step = r->step + r->clocks[t].ahead};
         r->dropped[t] = rows_dropped(&r->tables[t]);
         PS_TRY(ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads));
     }

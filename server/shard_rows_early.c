@@ -80,13 +80,14 @@ static ps_err early_read_all(ps_rows_early *e, ps_row_table *tables, uint32_t n_
 }
 
 ps_err ps_rows_early_read(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables,
-                          const ps_row_step *touched, uint64_t s)
+                          const ps_row_step *touched, const ps_row_clock *clocks,
+                          uint64_t s)
 {
     uint64_t at = 0;
     for (uint32_t t = 0; t < n_tables; t++)
         for (const uint64_t end = at + e->pull.counts[t]; at < end; at++)
-            e->late[at] =
-                ps_row_table_changes(&tables[t], &touched[t], s, e->pull.ids[at]);
+            e->late[at] = ps_row_table_changes(&tables[t], &touched[t],
+                                               s + clocks[t].ahead, e->pull.ids[at]);
     return early_read_all(e, tables, n_tables, 0);
 }
 

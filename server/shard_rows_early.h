@@ -20,9 +20,10 @@ ps_err ps_rows_early_init(ps_rows_early *e, const ps_rows_pull *pull, void *aren
 void ps_rows_early_fini(ps_rows_early *e);
 
 /* Reads what step s does not change. touched (n_tables): all that the ranks have pulled
- * in it. NOMEM. */
+ * in it. clocks: of the tables. NOMEM. */
 ps_err ps_rows_early_read(ps_rows_early *e, ps_row_table *tables, uint32_t n_tables,
-                          const ps_row_step *touched, uint64_t s);
+                          const ps_row_step *touched, const ps_row_clock *clocks,
+                          uint64_t s);
 /* Adds by table (n_tables) its rows, and those that have been read. */
 void ps_rows_early_count(const ps_rows_early *e, uint32_t n_tables, uint64_t *rows,
                          uint64_t *read);

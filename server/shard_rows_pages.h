@@ -4,9 +4,9 @@
 
 #include "row_store.h"
 
-/* The answer to a SAVE_ROWS: *page (*page_bytes) is owned by the caller (free()).
- * PROTOCOL, NOMEM. */
-ps_err ps_shard_rows_page(const ps_row_store *store, const void *body, uint64_t bytes,
-                          void **page, uint64_t *page_bytes);
+/* The answer to a SAVE_ROWS in the job's step: *page (*page_bytes) is owned by the caller
+ * (free()). PROTOCOL, NOMEM. */
+ps_err ps_shard_rows_page(const ps_row_store *store, uint64_t step, const void *body,
+                          uint64_t bytes, void **page, uint64_t *page_bytes);
 
 #endif

@@ -40,8 +40,8 @@ static ps_err points_answer(ps_row_store *store, uint32_t shard, const char *pat
         }
     }
     for (uint32_t t = 0; t < store->n; t++)
-        tables[t] =
-            (struct ps_rows_kept_table){store->made[t], files[t].bytes, files[t].crc};
+        tables[t] = (struct ps_rows_kept_table){store->clocks[t].made, files[t].bytes,
+                                                files[t].crc};
     *answer_bytes = ps_rows_kept_bytes(&kept, store->n);
     PS_TRY(ps_mem_zalloc(answer, *answer_bytes, 1, "an answer of rows"));
     ps_rows_kept_write(*answer, &kept, store->n);

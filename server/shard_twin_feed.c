@@ -98,7 +98,7 @@ static ps_err feed_send_point(ps_twin_feed *t, ps_shard *s, bool whole)
         .step = p->step,
         .loads = p->loads,
         .whole = whole,
-        .made = p->made};
+        .clocks = p->clocks};
     ps_rows_twin_point_write(ps_twin_link_body(t->link), &point, t->n);
     return feed_send(t, s, PS_MSG_TWIN_POINT, ps_rows_twin_point_bytes(t->n));
 }
@@ -172,7 +172,7 @@ static ps_err feed_hear_page(ps_twin_feed *t, ps_shard *s, const void *body,
                                         own->end_partition, &t->fetched));
     if (page.bytes > 0) PS_TRY(ps_row_store_put(t->fetched, page.piece, page.bytes));
     if (page.has == PS_TWIN_HAS_MORE) return feed_ask(t, s, false);
-    memcpy(t->fetched->made, page.made, t->n * sizeof *page.made);
+    memcpy(t->fetched->clocks, page.clocks, t->n * sizeof *page.clocks);
     t->fetched->loads = page.loads;
     t->does = FEED_RESTS;
     return ps_row_store_set_point(t->fetched, t->point, page.step);

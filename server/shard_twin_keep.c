@@ -116,7 +116,7 @@ static ps_err keep_take_point(ps_twin_keep *t, const void *body, uint64_t bytes)
     if (!t->coming)
         return ps_err_set(PS_ERR_PROTOCOL, "the end of a point that has not begun");
     t->coming = false;
-    memcpy(t->kept->made, p.made, t->n * sizeof *p.made);
+    memcpy(t->kept->clocks, p.clocks, t->n * sizeof *p.clocks);
     t->kept->loads = p.loads;
     keep_answer_number(t, PS_TWIN_WANTS_NOTHING);
     return ps_row_store_set_point(t->kept, p.point, p.step);
@@ -151,7 +151,7 @@ static ps_err keep_take_ask(ps_twin_keep *t, const void *body, uint64_t bytes)
     ps_rows_twin_page page = {.has = has ? PS_TWIN_HAS_MORE : PS_TWIN_HAS_NOTHING,
                               .step = has ? p->step : 0,
                               .loads = has ? p->loads : 0,
-                              .made = has ? p->made : t->kept->made};
+                              .clocks = has ? p->clocks : t->kept->clocks};
     if (has)
         PS_TRY(ps_row_walk_next(&t->pages, (uint8_t *)t->answer + head, t->room,
                                 &page.bytes));

@@ -52,7 +52,7 @@ typedef struct rows_ticket {
     bool in_arena;  // shards that share it find ids there, and put rows there
     bool ahead;     // asked for in the step before, and not looked up yet
     bool forgotten; // no gradients follow
-    uint64_t sent; // the number of its messages
+    uint64_t sent;  // the number of its messages
     rows_bodies requests, answers;
 } rows_ticket;
 
@@ -757,28 +757,68 @@ uint32_t ps_row_client_width(const ps_row_client *r, int table)
     return table < 0 || table >= r->n ? 0 : ps_row_spec_width(&r->specs[table]);
 }
 
-/* One message to the shard with those of the n rows that it has. */
-static ps_err rows_write_load(ps_row_client *r, uint32_t shard, const int64_t *ids,
-                              uint64_t n, const float *values, ps_rows_load load)
+/* Ids of a table for the servers, with rows or without. */
+typedef struct rows_given {
+    const int64_t *ids; // (n)
+    uint64_t n;
+    const ps_rows_age *ages; // (n); NULL: zeros
+    const float *values;     // (n, width of the load); NULL where that is 0
+} rows_given;
+
+/* One message to the shard with those that it has. */
+static ps_err rows_write_load(ps_row_client *r, uint32_t shard, const rows_given *given,
+                              ps_rows_load load)
 {
     ps_exchange_body *body = &r->requests.of[shard];
     const uint64_t salt = ps_row_place_salt(r->specs[load.table].number);
     load.n = 0;
-    for (uint64_t i = 0; i < n; i++)
-        load.n += ps_row_shard(ps_row_partition(ps_row_place(salt, (uint64_t)ids[i])),
-                               r->n_shards) == shard;
+    for (uint64_t i = 0; i < given->n; i++)
+        load.n +=
+            ps_row_shard(ps_row_partition(ps_row_place(salt, (uint64_t)given->ids[i])),
+                         r->n_shards) == shard;
     PS_TRY(rows_body_room(&r->requests, shard, ps_rows_load_bytes(load.n, load.width)));
     ps_rows_load_write(body->bytes, &load);
     PS_TRY(ps_rows_load_read(body->bytes, body->n, &load));
     uint64_t *to_ids = (uint64_t *)(uintptr_t)load.ids;
+    ps_rows_age *to_ages = (ps_rows_age *)(uintptr_t)load.ages;
     float *to = (float *)(uintptr_t)load.values;
-    for (uint64_t i = 0; i < n; i++) {
-        const uint64_t place = ps_row_place(salt, (uint64_t)ids[i]);
+    for (uint64_t i = 0; i < given->n; i++) {
+        const uint64_t place = ps_row_place(salt, (uint64_t)given->ids[i]);
         if (ps_row_shard(ps_row_partition(place), r->n_shards) != shard) continue;
-        *to_ids++ = (uint64_t)ids[i];
-        memcpy(to, values + i * load.width, load.width * sizeof *to);
+        *to_ids++ = (uint64_t)given->ids[i];
+        *to_ages++ = given->ages ? given->ages[i] : (ps_rows_age){0};
+        if (load.width == 0) continue;
+        memcpy(to, given->values + i * load.width, load.width * sizeof *to);
         to += load.width;
     }
+    return PS_OK;
+}
+
+/* In several messages; load.begins counts in the first one. */
+static ps_err rows_send_load(ps_row_client *r, rows_given all, ps_rows_load load)
+{
+    const uint64_t most =
+        LOAD_MOST_BYTES / (sizeof *all.ids + load.width * sizeof(float)) + 1;
+    for (uint64_t i = 0; i < all.n; i++)
+        if (all.ids[i] < 0)
+            return ps_err_set(
+                PS_ERR_ARG, "table %s: id %" PRId64 " of %" PRIu64 " to load is negative",
+                r->specs[load.table].name, all.ids[i], all.n);
+    do {
+        rows_given some = all;
+        if (some.n > most) some.n = most;
+        for (uint32_t shard = 0; shard < r->n_shards; shard++)
+            PS_TRY(rows_write_load(r, shard, &some, load));
+        uint64_t sent;
+        PS_TRY(ps_session_rows_send(r->session, PS_MSG_LOAD_ROWS, r->step, r->requests.of,
+                                    NULL, &sent));
+        PS_TRY(ps_session_rows_wait(r->session, sent));
+        load.begins = 0;
+        all.n -= some.n;
+        all.ids += some.n;
+        if (all.ages) all.ages += some.n;
+        if (all.values) all.values += some.n * load.width;
+    } while (all.n > 0);
     return PS_OK;
 }
 
@@ -787,29 +827,57 @@ ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint6
 {
     if (table < 0 || table >= r->n || (n > 0 && (!ids || !values)))
         return ps_err_set(PS_ERR_ARG, "rows for table %d of %d, or a NULL", table, r->n);
-    for (uint64_t i = 0; i < n; i++)
-        if (ids[i] < 0)
-            return ps_err_set(
-                PS_ERR_ARG, "table %s: id %" PRId64 " of %" PRIu64 " to load is negative",
-                r->specs[table].name, ids[i], n);
     const ps_rows_load load = {.table = (uint32_t)table,
                                .width = with_state ? ps_row_client_width(r, table)
                                                    : r->specs[table].dim,
                                .steps = steps};
-    const uint64_t most = LOAD_MOST_BYTES / (load.width * sizeof(float)) + 1;
-    uint64_t at = 0;
-    do {
-        const uint64_t some = n - at < most ? n - at : most;
-        for (uint32_t shard = 0; shard < r->n_shards; shard++)
-            PS_TRY(rows_write_load(r, shard, ids + at, some, values + at * load.width,
-                                   load));
-        uint64_t sent;
-        PS_TRY(ps_session_rows_send(r->session, PS_MSG_LOAD_ROWS, r->step, r->requests.of,
-                                    NULL, &sent));
-        PS_TRY(ps_session_rows_wait(r->session, sent));
-        at += some;
-    } while (at < n);
+    return rows_send_load(r, (rows_given){.ids = ids, .n = n, .values = values}, load);
+}
+
+static ps_err rows_check_page(const ps_row_client *r, int table, const ps_row_page *page)
+{
+    const uint64_t n = page->n, all = n + page->n_candidates;
+    for (uint64_t i = 0; i < all; i++)
+        if (page->ages[i].version > page->clock ||
+            (i < n ? page->ages[i].count != 0
+                   : page->ages[i].count < 1 || page->ages[i].count > PS_ROW_ADMIT_MAX))
+            return ps_err_set(PS_ERR_ARG,
+                              "table %s: id %" PRId64
+                              " to restore: its version %u is above the clock %" PRIu64
+                              ", or its count of gradients %u is not that of %s",
+                              r->specs[table].name, page->ids[i], page->ages[i].version,
+                              page->clock, page->ages[i].count,
+                              i < n ? "a row, 0" : "an id that is not admitted");
     return PS_OK;
+}
+
+ps_err ps_row_client_restore(ps_row_client *r, int table, const ps_row_page *page,
+                             bool first)
+{
+    const uint64_t all = page->n + page->n_candidates;
+    if (table < 0 || table >= r->n || (all > 0 && (!page->ids || !page->ages)) ||
+        (page->n > 0 && !page->values))
+        return ps_err_set(PS_ERR_ARG, "a page for table %d of %d, or a NULL", table,
+                          r->n);
+    PS_TRY(rows_check_page(r, table, page));
+    ps_rows_load load = {.table = (uint32_t)table,
+                         .width = ps_row_client_width(r, table),
+                         .steps = page->steps,
+                         .clock = page->clock,
+                         .begins = first};
+    PS_TRY(rows_send_load(
+        r,
+        (rows_given){
+            .ids = page->ids, .n = page->n, .ages = page->ages, .values = page->values},
+        load));
+    if (page->n_candidates == 0) return PS_OK;
+    load.width = 0;
+    load.begins = 0;
+    return rows_send_load(r,
+                          (rows_given){.ids = page->ids + page->n,
+                                       .n = page->n_candidates,
+                                       .ages = page->ages + page->n},
+                          load);
 }
 
 /* next: 1 + partition + PS_ROW_PARTITIONS * shard, and the place in the partition times
@@ -839,9 +907,12 @@ ps_err ps_row_client_save(ps_row_client *r, int table, ps_row_page *page)
     PS_TRY(ps_rows_page_read(r->pages.of[shard].bytes, r->pages.of[shard].n,
                              ps_row_client_width(r, table), &got));
     page->n = got.n;
+    page->n_candidates = got.n_candidates;
     page->ids = (const int64_t *)got.ids;
+    page->ages = got.ages;
     page->values = got.values;
     page->steps = got.steps;
+    page->clock = got.clock;
     if (got.next)
         page->next = 1 + got.next + PS_ROW_PARTITIONS * shard;
     else

@@ -74,13 +74,23 @@ ps_err ps_row_client_load(ps_row_client *r, int table, const int64_t *ids, uint6
 
 typedef struct ps_row_page {
     uint64_t next; // 0: the first page; then as it was left; 0 again: there is none
-    uint64_t n;
-    const int64_t *ids;  // (n); this and the next are borrowed until the next page
-    const float *values; // (n, width)
-    uint64_t steps;      // of the table
+    uint64_t n;    // rows
+    uint64_t n_candidates;          // ids that are not admitted yet
+    const int64_t *ids;             // (n + n_candidates); these are borrowed until the
+    const struct ps_rows_age *ages; // (n + n_candidates) next page
+    const float *values;            // (n, width)
+    uint64_t steps;                 // of the table
+    uint64_t clock;                 // its version: above no row's
 } ps_row_page;
 
 /* Rows that a table has, a page at a time. */
 ps_err ps_row_client_save(ps_row_client *r, int table, ps_row_page *page);
+
+/* Gives a table what pages of it had, of this job or another one; the first of them
+ * removes all that the table has. Between two steps. Rows then have the ages, and the
+ * table the clock, that the pages say; clock 0: as ps_row_client_load. ARG: ages that are
+ * none. */
+ps_err ps_row_client_restore(ps_row_client *r, int table, const ps_row_page *page,
+                             bool first);
 
 #endif

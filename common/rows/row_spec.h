@@ -104,4 +104,11 @@ uint32_t ps_row_spec_width(const ps_row_spec *spec);
 /* Bytes that a row counts for max_bytes: width float32 and PS_ROW_INDEX_BYTES. */
 uint64_t ps_row_spec_row_bytes(const ps_row_spec *spec);
 
+/* Of a table. */
+typedef struct ps_row_clock {
+    uint64_t made;  // steps of its optimizer
+    uint64_t ahead; // its versions are steps of the job and that many: of rows that came
+                    // from another job, with their ages; modulo 2^64
+} ps_row_clock;
+
 #endif

@@ -23,7 +23,7 @@ static ps_err store_make(ps_row_store *s, const ps_row_spec *specs, uint32_t fir
     PS_TRY(ps_secret_draw(&secret));
     memcpy(&key, secret.bytes, sizeof key);
     PS_TRY(ps_mem_zalloc(&s->tables, s->n, sizeof *s->tables, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&s->made, s->n, sizeof *s->made, "embedding tables"));
+    PS_TRY(ps_mem_zalloc(&s->clocks, s->n, sizeof *s->clocks, "embedding tables"));
     while (s->n_made < s->n) {
         const uint32_t t = s->n_made++; // what is zeroed can be freed, too
         PS_TRY(ps_row_table_init(&s->tables[t], &specs[t], key, first, end, &s->memory));
@@ -73,10 +73,10 @@ void ps_row_store_destroy(ps_row_store **store)
     for (uint32_t t = 0; t < s->n_made; t++)
         ps_row_table_fini(&s->tables[t]);
     for (uint32_t i = 0; i < s->n_points; i++)
-        free(s->points[i].made);
+        free(s->points[i].clocks);
     ps_row_memory_fini(&s->memory);
     free(s->tables);
-    free(s->made);
+    free(s->clocks);
     free(s);
     *store = NULL;
 }
@@ -105,7 +105,7 @@ bool ps_row_store_has(const ps_row_store *store, uint64_t point)
 
 static void store_drop_point(ps_row_store *s, uint32_t i)
 {
-    free(s->points[i].made);
+    free(s->points[i].clocks);
     s->n_points--;
     memmove(&s->points[i], &s->points[i + 1], (s->n_points - i) * sizeof *s->points);
 }
@@ -114,11 +114,11 @@ ps_err ps_row_store_set_point(ps_row_store *s, uint64_t point, uint64_t step)
 {
     const struct ps_row_point *last = s->n_points ? &s->points[s->n_points - 1] : NULL;
     const bool at_last = last && last->step == step;
-    uint64_t *made;
+    ps_row_clock *clocks;
     if (at_last && last->loads == s->loads && last->point == point)
         return PS_OK; // it is asked again
-    PS_TRY(ps_mem_zalloc(&made, s->n, sizeof *made, "embedding tables"));
-    memcpy(made, s->made, s->n * sizeof *made);
+    PS_TRY(ps_mem_zalloc(&clocks, s->n, sizeof *clocks, "embedding tables"));
+    memcpy(clocks, s->clocks, s->n * sizeof *clocks);
     const bool same = at_last && last->loads == s->loads;
     s->base = last ? last->point : 0;
     s->changed = !same;
@@ -126,10 +126,10 @@ ps_err ps_row_store_set_point(ps_row_store *s, uint64_t point, uint64_t step)
     while (at_last && !same && s->n_points > 0)
         store_drop_point(s, 0);
     for (uint32_t t = 0; !same && t < s->n; t++)
-        ps_row_table_mark(&s->tables[t], step);
+        ps_row_table_mark(&s->tables[t], step, step + s->clocks[t].ahead);
     if (s->n_points == PS_ROW_MARKS) store_drop_point(s, 0);
     s->points[s->n_points++] = (struct ps_row_point){
-        .point = point, .step = step, .loads = s->loads, .made = made};
+        .point = point, .step = step, .loads = s->loads, .clocks = clocks};
     return PS_OK;
 }
 
@@ -144,7 +144,7 @@ ps_err ps_row_store_go_back(ps_row_store *s, uint64_t point, uint64_t *step)
     const struct ps_row_point p = s->points[i];
     for (uint32_t t = 0; t < s->n; t++)
         PS_TRY(ps_row_table_undo(&s->tables[t], p.step));
-    memcpy(s->made, p.made, s->n * sizeof *s->made);
+    memcpy(s->clocks, p.clocks, s->n * sizeof *s->clocks);
     while (s->points[s->n_points - 1].step != p.step)
         store_drop_point(s, s->n_points - 1);
     s->loads = p.loads;
@@ -186,22 +186,23 @@ ps_err ps_row_store_write(ps_row_store *s, const char *path, uint32_t part,
             return ps_err_set(PS_ERR_ARG, "%s: too long a name for a file", path);
         files[t] = (ps_row_manifest_file){.table = t, .changes = *since != 0};
         memcpy(files[t].name, last, strlen(last) + 1);
-        PS_TRY(store_write_table(&s->tables[t], name, *since ? s->full_step : 0,
-                                 now->step, &files[t]));
+        const uint64_t ahead = s->clocks[t].ahead;
+        PS_TRY(store_write_table(&s->tables[t], name, *since ? s->full_step + ahead : 0,
+                                 now->step + ahead, &files[t]));
     }
     ps_regular_file_keep_name(name);
     if (*since) return PS_OK;
     s->full = writes == PS_ROW_WRITE_FULL ? 0 : now->point;
     s->full_step = now->step;
     for (uint32_t t = 0; s->full && t < s->n; t++)
-        ps_row_table_forget(&s->tables[t], now->step);
+        ps_row_table_forget(&s->tables[t], now->step + s->clocks[t].ahead);
     return PS_OK;
 }
 
 /* A file that was checked in whole if `whole`. */
 static ps_err store_read_file(ps_row_store *s, const char *path,
                               const ps_row_manifest_file *f, bool whole,
-                              uint64_t *covered)
+                              uint64_t *covered, uint64_t *version)
 {
     uint64_t bytes = 0;
     uint32_t crc = 0;
@@ -217,6 +218,7 @@ static ps_err store_read_file(ps_row_store *s, const char *path,
         err = ps_err_set(PS_ERR_FORMAT, "%s: it is another file than the manifest says",
                          path);
     const ps_row_table *table = &s->tables[f->table];
+    if (err == PS_OK && file.version > *version) *version = file.version;
     if (err == PS_OK && !f->changes) {
         const uint32_t a = file.first_partition, b = file.end_partition;
         const uint32_t first = a > table->first_partition ? a : table->first_partition;
@@ -245,15 +247,15 @@ static ps_err store_say_mend(ps_err err)
 
 static ps_err store_read_files(ps_row_store *s, const char *folder,
                                const ps_row_manifest *m, bool changes, uint32_t part,
-                               uint32_t n_parts, uint64_t *covered)
+                               uint32_t n_parts, uint64_t *covered, uint64_t *versions)
 {
     char path[PATH_MAX];
     for (uint32_t i = 0; i < m->n_files; i++) {
         const ps_row_manifest_file *f = &m->files[i];
         if (f->changes != changes) continue;
         snprintf(path, sizeof path, "%s/%s", folder, f->name);
-        PS_TRY(store_say_mend(
-            store_read_file(s, path, f, i % n_parts == part, &covered[f->table])));
+        PS_TRY(store_say_mend(store_read_file(s, path, f, i % n_parts == part,
+                                              &covered[f->table], &versions[f->table])));
     }
     return PS_OK;
 }
@@ -261,18 +263,20 @@ static ps_err store_read_files(ps_row_store *s, const char *folder,
 ps_err ps_row_store_read(ps_row_store *s, const char *folder, const ps_row_manifest *m,
                          uint32_t part, uint32_t n_parts)
 {
-    uint64_t *covered;
-    PS_TRY(ps_mem_zalloc(&covered, s->n, sizeof *covered, "embedding tables"));
-    ps_err err = store_read_files(s, folder, m, false, part, n_parts, covered);
+    uint64_t *covered; // then the newest version of each table's files
+    PS_TRY(ps_mem_zalloc(&covered, s->n, 2 * sizeof *covered, "embedding tables"));
+    uint64_t *versions = covered + s->n;
+    ps_err err = store_read_files(s, folder, m, false, part, n_parts, covered, versions);
     for (uint32_t t = 0; err == PS_OK && t < s->n; t++)
         if (covered[t] != s->tables[t].end_partition - s->tables[t].first_partition)
             err = ps_err_set(PS_ERR_FORMAT,
                              "%s: the files of table %s do not have each of its parts "
                              "once",
                              folder, s->tables[t].spec.name);
-    if (err == PS_OK) err = store_read_files(s, folder, m, true, part, n_parts, covered);
+    if (err == PS_OK)
+        err = store_read_files(s, folder, m, true, part, n_parts, covered, versions);
     for (uint32_t t = 0; err == PS_OK && t < s->n; t++)
-        s->made[t] = m->tables[t].steps;
+        s->clocks[t] = (ps_row_clock){m->tables[t].steps, .ahead = versions[t] - m->step};
     free(covered);
     return err;
 }

@@ -19,17 +19,17 @@ typedef struct ps_row_store {
     uint32_t n, n_made; // tables; those that are to be freed
     ps_row_memory memory;
     ps_row_table *tables;
-    uint64_t *made; // by table: steps of its optimizer
-    uint64_t loads; // how often rows came from elsewhere, beside the steps
-    uint64_t full;  // the point of the files that incremental ones add to; 0: none
+    ps_row_clock *clocks; // by table
+    uint64_t loads;       // how often rows came from elsewhere, beside the steps
+    uint64_t full;        // the point of the files that incremental ones add to; 0: none
     uint64_t full_step;
     uint64_t base; // the point before the newest one; 0: what has changed is not known
     bool changed;  // since then, when the newest one was set
     uint32_t n_points;
     struct ps_row_point {
         uint64_t point, step, loads;
-        uint64_t *made;     // (n) owned
-    } points[PS_ROW_MARKS]; // the newest last
+        ps_row_clock *clocks; // (n) owned
+    } points[PS_ROW_MARKS];   // the newest last
 } ps_row_store;
 
 /* Empty tables of partitions first .. end - 1. *out is owned by the caller; NULL after a

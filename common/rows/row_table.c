@@ -465,12 +465,13 @@ static ps_err table_evict(ps_row_table *table, uint32_t partition, uint32_t vers
 static ps_err table_refuse_growth(const ps_row_table *table)
 {
     const ps_row_spec *spec = &table->spec;
-    return ps_err_set(PS_ERR_NOMEM,
-                      "table '%s' has reached max_bytes %" PRIu64 " with %" PRIu64
-                      " rows in %u of %d partitions: raise it, let rows expire, or evict "
-                      "the oldest",
-                      spec->name, spec->max_bytes, table->stats.rows,
-                      table->end_partition - table->first_partition, PS_ROW_PARTITIONS);
+    return ps_err_set(
+        PS_ERR_NOMEM,
+        "table '%s' has reached max_bytes %" PRIu64 " with %" PRIu64 " rows and %" PRIu64
+        " ids that are not admitted yet, which count as rows, in %u of %d "
+        "partitions: raise it, let rows expire, or evict the oldest",
+        spec->name, spec->max_bytes, table->stats.rows, table->stats.candidates,
+        table->end_partition - table->first_partition, PS_ROW_PARTITIONS);
 }
 
 static ps_err table_bound(ps_row_table *table, uint64_t step)
@@ -581,9 +582,21 @@ ps_err ps_row_table_remove(ps_row_table *table, uint64_t id)
     return PS_OK;
 }
 
-void ps_row_table_mark(ps_row_table *table, uint64_t version)
+ps_err ps_row_table_clear(ps_row_table *table)
 {
-    ps_row_undo_mark(&table->undo, (uint32_t)version);
+    ps_row_cursor c =
+        ps_row_cursor_at(&table->index, table->first_partition, table->end_partition);
+    for (ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
+        PS_TRY(table_keep(table, e));
+        table_take_out(table, e);
+        ps_row_cursor_back(&c);
+    }
+    return PS_OK;
+}
+
+void ps_row_table_mark(ps_row_table *table, uint64_t name, uint64_t version)
+{
+    ps_row_undo_mark(&table->undo, name, (uint32_t)version);
 }
 
 /* Undoes all that the newest mark has. */
@@ -602,19 +615,19 @@ static ps_err table_undo_mark(ps_row_table *table)
     return PS_OK;
 }
 
-ps_err ps_row_table_undo(ps_row_table *table, uint64_t version)
+ps_err ps_row_table_undo(ps_row_table *table, uint64_t name)
 {
     ps_row_undo *undo = &table->undo;
     bool found = false;
     for (uint32_t i = 0; i < undo->n; i++)
-        found |= undo->marks[i].version == version;
+        found |= undo->marks[i].name == name;
     if (!found)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "table '%s' cannot go back to step %" PRIu64
                           ": it has no mark there",
-                          table->spec.name, version);
+                          table->spec.name, name);
     PS_TRY(table_undo_mark(table));
-    while (undo->marks[undo->n - 1].version != version) {
+    while (undo->marks[undo->n - 1].name != name) {
         ps_row_undo_unmark(undo);
         PS_TRY(table_undo_mark(table));
     }

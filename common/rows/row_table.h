@@ -134,13 +134,13 @@ ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
 ps_err ps_row_table_set(ps_row_table *table, uint64_t n, const uint64_t *ids,
                         const float *weights, uint64_t version);
 
-/* From now on the table can go back to this version, the present one. It keeps two marks;
- * the third forgets the first. */
-void ps_row_table_mark(ps_row_table *table, uint64_t version);
+/* From now on the table can go back to the present state, whose version that is, by name.
+ * It keeps two marks; the third forgets the first. */
+void ps_row_table_mark(ps_row_table *table, uint64_t name, uint64_t version);
 
-/* Goes back to a marked version; later marks are forgotten. PROTOCOL: there is no such
- * mark. NOMEM. */
-ps_err ps_row_table_undo(ps_row_table *table, uint64_t version);
+/* Goes back to a mark; later ones are forgotten. PROTOCOL: there is no such mark. NOMEM.
+ */
+ps_err ps_row_table_undo(ps_row_table *table, uint64_t name);
 
 /* A row as files and exports see it. */
 typedef struct ps_row_view {
@@ -164,8 +164,9 @@ bool ps_row_table_view(const ps_row_table *table, uint64_t id, ps_row_view *out)
  * its row may lie anywhere. NOMEM. */
 ps_err ps_row_table_put(ps_row_table *table, const ps_row_view *view);
 
-/* Removes the id's row or candidate, if there is one. NOMEM. */
+/* Removes the id's row or candidate, if there is one; all of them. NOMEM. */
 ps_err ps_row_table_remove(ps_row_table *table, uint64_t id);
+ps_err ps_row_table_clear(ps_row_table *table);
 
 /* From now on incremental files (row_file.h) can be written since this version or later
  * ones: forgets which rows were dropped before it, and notes those that are dropped from

@@ -27,7 +27,7 @@ void ps_row_undo_fini(ps_row_undo *undo)
     ps_row_undo_init(undo, undo->width);
 }
 
-void ps_row_undo_mark(ps_row_undo *undo, uint32_t version)
+void ps_row_undo_mark(ps_row_undo *undo, uint64_t name, uint32_t version)
 {
     if (undo->n == PS_ROW_MARKS) {
         while (undo->marks[0].top)
@@ -35,7 +35,7 @@ void ps_row_undo_mark(ps_row_undo *undo, uint32_t version)
         memmove(undo->marks, undo->marks + 1, (PS_ROW_MARKS - 1) * sizeof *undo->marks);
         undo->n--;
     }
-    undo->marks[undo->n++] = (struct ps_row_mark){.version = version};
+    undo->marks[undo->n++] = (struct ps_row_mark){.name = name, .version = version};
 }
 
 ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const float *row)

@@ -23,6 +23,7 @@ typedef struct ps_row_undo {
     uint32_t width; // float32 of an image
     uint32_t n;     // marks; the newest is n - 1
     struct ps_row_mark {
+        uint64_t name;
         uint32_t version;
         ps_row_undo_block *top;
     } marks[PS_ROW_MARKS];
@@ -32,7 +33,7 @@ void ps_row_undo_init(ps_row_undo *undo, uint32_t width);
 void ps_row_undo_fini(ps_row_undo *undo); // safe on a zeroed one
 
 /* Begins a generation; forgets the oldest where there are two. */
-void ps_row_undo_mark(ps_row_undo *undo, uint32_t version);
+void ps_row_undo_mark(ps_row_undo *undo, uint64_t name, uint32_t version);
 
 /* Whether a write to an entry of that version is its first since the mark. */
 static inline bool ps_row_undo_wants(const ps_row_undo *undo, uint32_t version)

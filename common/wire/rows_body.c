@@ -101,17 +101,17 @@ ps_err ps_rows_push_read(const void *body, uint64_t bytes, uint32_t n_tables,
 
 /* ---- LOAD_ROWS ---- */
 
-enum { LOAD_HEAD = 24, PAGE_HEAD = 24, SAVE_BYTES = 16, MOST_WIDTH = 1 << 20 };
+enum { LOAD_HEAD = 40, PAGE_HEAD = 40, SAVE_BYTES = 16, MOST_WIDTH = 1 << 20 };
 
 uint64_t ps_rows_load_bytes(uint64_t n, uint32_t width)
 {
-    return LOAD_HEAD + n * (WORD + width * sizeof(float));
+    return LOAD_HEAD + n * (WORD + sizeof(ps_rows_age) + width * sizeof(float));
 }
 
 void ps_rows_load_write(void *body, const ps_rows_load *load)
 {
     const uint32_t head[2] = {load->table, load->width};
-    const uint64_t rest[2] = {load->steps, load->n};
+    const uint64_t rest[4] = {load->steps, load->n, load->clock, load->begins};
     memcpy(body, head, sizeof head);
     memcpy((uint8_t *)body + sizeof head, rest, sizeof rest);
 }
@@ -124,11 +124,14 @@ ps_err ps_rows_load_read(const void *body, uint64_t bytes, ps_rows_load *out)
                           .width = rows_u32(body, sizeof(uint32_t)),
                           .steps = rows_u64(body, WORD),
                           .n = n,
-                          .ids = rows_at(body, LOAD_HEAD)};
-    if (n > bytes || out->width > MOST_WIDTH ||
+                          .clock = rows_u64(body, 3 * WORD),
+                          .begins = rows_u64(body, 4 * WORD),
+                          .ids = rows_at(body, LOAD_HEAD),
+                          .ages = rows_at(body, LOAD_HEAD + n * WORD)};
+    if (n > bytes || out->width > MOST_WIDTH || out->begins > 1 ||
         ps_rows_load_bytes(n, out->width) != bytes)
         return rows_malformed("LOAD_ROWS", bytes);
-    out->values = rows_at(body, LOAD_HEAD + n * WORD);
+    out->values = rows_at(body, LOAD_HEAD + n * (WORD + sizeof(ps_rows_age)));
     return PS_OK;
 }
 
@@ -141,19 +144,21 @@ ps_err ps_rows_save_read(const void *body, uint64_t bytes, ps_rows_save *out)
     return out->zero == 0 ? PS_OK : rows_malformed("SAVE_ROWS", bytes);
 }
 
+/* n: of rows and candidates. */
 static uint64_t page_values_at(uint64_t n)
 {
-    return PAGE_HEAD + n * WORD + ps_rows_aligned(n * sizeof(uint32_t));
+    return PAGE_HEAD + n * (WORD + sizeof(ps_rows_age));
 }
 
-uint64_t ps_rows_page_bytes(uint64_t n, uint32_t width)
+uint64_t ps_rows_page_bytes(uint64_t n, uint64_t n_candidates, uint32_t width)
 {
-    return page_values_at(n) + n * width * sizeof(float);
+    return page_values_at(n + n_candidates) + n * width * sizeof(float);
 }
 
 void ps_rows_page_write(void *body, const ps_rows_page *page)
 {
-    const uint64_t head[3] = {page->next, page->n, page->steps};
+    const uint64_t head[5] = {page->next, page->n, page->n_candidates, page->steps,
+                              page->clock};
     memcpy(body, head, sizeof head);
 }
 
@@ -161,15 +166,17 @@ ps_err ps_rows_page_read(const void *body, uint64_t bytes, uint32_t width,
                          ps_rows_page *out)
 {
     if (bytes < PAGE_HEAD) return rows_malformed("page of rows", bytes);
-    const uint64_t n = rows_u64(body, WORD);
-    if (n > bytes || ps_rows_page_bytes(n, width) != bytes)
+    const uint64_t n = rows_u64(body, WORD), m = rows_u64(body, 2 * WORD);
+    if (n > bytes || m > bytes || ps_rows_page_bytes(n, m, width) != bytes)
         return rows_malformed("page of rows", bytes);
     *out = (ps_rows_page){.next = rows_u64(body, 0),
                           .n = n,
-                          .steps = rows_u64(body, 2 * WORD),
+                          .n_candidates = m,
+                          .steps = rows_u64(body, 3 * WORD),
+                          .clock = rows_u64(body, 4 * WORD),
                           .ids = rows_at(body, PAGE_HEAD),
-                          .versions = rows_at(body, PAGE_HEAD + n * WORD),
-                          .values = rows_at(body, page_values_at(n))};
+                          .ages = rows_at(body, PAGE_HEAD + (n + m) * WORD),
+                          .values = rows_at(body, page_values_at(n + m))};
     return PS_OK;
 }
 
@@ -258,14 +265,14 @@ ps_err ps_rows_return_read(const void *body, uint64_t bytes, ps_rows_return *out
 
 uint64_t ps_rows_twin_point_bytes(uint32_t n_tables)
 {
-    return (5 + n_tables) * WORD;
+    return 5 * WORD + n_tables * sizeof(ps_row_clock);
 }
 
 void ps_rows_twin_point_write(void *body, const ps_rows_twin_point *p, uint32_t n_tables)
 {
     const uint64_t head[5] = {p->base, p->point, p->step, p->loads, p->whole};
     memcpy(body, head, sizeof head);
-    memcpy((uint8_t *)body + sizeof head, p->made, n_tables * WORD);
+    memcpy((uint8_t *)body + sizeof head, p->clocks, n_tables * sizeof *p->clocks);
 }
 
 ps_err ps_rows_twin_point_read(const void *body, uint64_t bytes, uint32_t n_tables,
@@ -278,21 +285,21 @@ ps_err ps_rows_twin_point_read(const void *body, uint64_t bytes, uint32_t n_tabl
                                 .step = rows_u64(body, 2 * WORD),
                                 .loads = rows_u64(body, 3 * WORD),
                                 .whole = rows_u64(body, 4 * WORD),
-                                .made = rows_at(body, 5 * WORD)};
+                                .clocks = rows_at(body, 5 * WORD)};
     return out->point > 0 && out->whole <= 1 ? PS_OK
                                              : rows_malformed("TWIN_POINT", bytes);
 }
 
 uint64_t ps_rows_twin_page_head(uint32_t n_tables)
 {
-    return (3 + n_tables) * WORD;
+    return 3 * WORD + n_tables * sizeof(ps_row_clock);
 }
 
 void ps_rows_twin_page_write(void *body, const ps_rows_twin_page *p, uint32_t n_tables)
 {
     const uint64_t head[3] = {p->has, p->step, p->loads};
     memcpy(body, head, sizeof head);
-    memcpy((uint8_t *)body + sizeof head, p->made, n_tables * WORD);
+    memcpy((uint8_t *)body + sizeof head, p->clocks, n_tables * sizeof *p->clocks);
 }
 
 ps_err ps_rows_twin_page_read(const void *body, uint64_t bytes, uint32_t n_tables,
@@ -304,7 +311,7 @@ ps_err ps_rows_twin_page_read(const void *body, uint64_t bytes, uint32_t n_table
     *out = (ps_rows_twin_page){.has = rows_u64(body, 0),
                                .step = rows_u64(body, WORD),
                                .loads = rows_u64(body, 2 * WORD),
-                               .made = rows_at(body, 3 * WORD),
+                               .clocks = rows_at(body, 3 * WORD),
                                .piece = rows_at(body, head),
                                .bytes = bytes - head};
     return PS_OK;

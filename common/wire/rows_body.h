@@ -11,12 +11,19 @@
  *   PUSH_ROWS  rate of each table (T double); pulls u32, 0 u32; has (pulls x T bytes);
  *              gradients (row_codec.h): table after table, and for each the step's
  *              PULL_ROWS that train, in their order. has: 0 where one has no gradient for
- * a table. Gradients of shared pulls are not in it. All shards get the same rates and
- * `has`; worker 0's rates count. LOAD_ROWS  table u32, width u32; steps of the table u64,
- * n u64; ids (n); values, (n, width) float32: rows, or rows with their optimizer's state
+ *              a table. Gradients of shared pulls are not in it. All shards get the same
+ *              rates and `has`; worker 0's rates count.
+ *   LOAD_ROWS  table u32, width u32; steps of the table u64, n u64, clock u64, begins
+ *              u64; ids (n), ages (n: version u32, count u32: ps_row_view), values (n,
+ *              width) float32: rows, or rows with their optimizer's state; width 0:
+ *              ids that are not admitted yet
+ *              clock: of the table, that versions are of; 0: they do not count, and are
+ *              as if the step before had made the rows
+ *              begins: 1: all that the table has goes first
  *   SAVE_ROWS  table u32, partition u32, place in the partition u32, 0 u32
- *     ROWS     next u64, n u64, steps u64; ids (n), versions (n u32), values with state.
- *              They are those of some partitions from that place on, or a part of one;
+ *     ROWS     next u64, n u64, m u64, steps u64, clock u64; ids (n + m), ages (n + m),
+ *              values with state of the n that are rows; m are not admitted yet. They
+ *              are those of some partitions from that place on, or a part of one;
  *              next: partition and, times 2^32, place of the first that is not among
  *              them, 0: there is none
  *   KEEP_ROWS  point u64, what is written u32 (ps_row_writes), 0 u32; the path of files
@@ -38,14 +45,14 @@
 /* Of a shard and its twin, which are whole, too:
  *
  *   TWIN_POINT  base u64: the point before, 0: none that is known; point u64, step u64,
- *              loads u64 (row_store.h); whole u64: 1: the rows have all come; steps of
- *              each table (T u64)
+ *              loads u64 (row_store.h); whole u64: 1: the rows have all come; the clock
+ *              of each table (T ps_row_clock)
  *     TWIN     wants u64 (ps_rows_twin_wants)
  *   TWIN_ROWS  a piece (row_walk.h)
  *     TWIN     0 u64
  *   TWIN_ASK   point u64; first u64: 1: begins anew
- *     TWIN     has u64 (ps_rows_twin_has), step u64, loads u64; steps of each table
- *              (T u64); a piece, or nothing
+ *     TWIN     has u64 (ps_rows_twin_has), step u64, loads u64; the clock of each table;
+ *              a piece, or nothing
  */
 #ifndef PS_ROWS_BODY_H
 #define PS_ROWS_BODY_H
@@ -95,11 +102,16 @@ typedef struct ps_rows_push {
     uint64_t n;
 } ps_rows_push;
 
+typedef struct ps_rows_age { // as ps_row_view's
+    uint32_t version, count;
+} ps_rows_age;
+
 typedef struct ps_rows_load {
     uint32_t table, width;
-    uint64_t steps, n;
-    const uint64_t *ids; // (n)
-    const float *values; // (n, width)
+    uint64_t steps, n, clock, begins;
+    const uint64_t *ids;     // (n)
+    const ps_rows_age *ages; // (n)
+    const float *values;     // (n, width)
 } ps_rows_load;
 
 typedef struct ps_rows_save {
@@ -107,10 +119,10 @@ typedef struct ps_rows_save {
 } ps_rows_save;
 
 typedef struct ps_rows_page { // what answers it
-    uint64_t next, n, steps;
-    const uint64_t *ids;
-    const uint32_t *versions;
-    const float *values; // (n, width)
+    uint64_t next, n, n_candidates, steps, clock;
+    const uint64_t *ids;     // (n + n_candidates)
+    const ps_rows_age *ages; // likewise
+    const float *values;     // (n, width)
 } ps_rows_page;
 
 typedef struct ps_rows_keep {
@@ -157,13 +169,13 @@ typedef enum ps_rows_twin_has {
 
 typedef struct ps_rows_twin_point {
     uint64_t base, point, step, loads, whole;
-    const uint64_t *made; // (T)
+    const ps_row_clock *clocks; // (T)
 } ps_rows_twin_point;
 
 typedef struct ps_rows_twin_page { // what answers a TWIN_ASK
     uint64_t has, step, loads;
-    const uint64_t *made; // (T)
-    const void *piece;    // (bytes)
+    const ps_row_clock *clocks; // (T)
+    const void *piece;          // (bytes)
     uint64_t bytes;
 } ps_rows_twin_page;
 
@@ -191,7 +203,7 @@ uint64_t ps_rows_pull_head(uint32_t n_tables);
 uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls);
 /* Bytes of whole bodies. */
 uint64_t ps_rows_load_bytes(uint64_t n, uint32_t width);
-uint64_t ps_rows_page_bytes(uint64_t n, uint32_t width);
+uint64_t ps_rows_page_bytes(uint64_t n, uint64_t n_candidates, uint32_t width);
 uint64_t ps_rows_keep_bytes(const ps_rows_keep *keep);
 uint64_t ps_rows_kept_bytes(const ps_rows_kept *kept, uint32_t n_tables);
 uint64_t ps_rows_return_bytes(const ps_rows_return *back);

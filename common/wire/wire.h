@@ -132,7 +132,7 @@
 #include "codec.h"
 #include "err.h"
 
-enum { PS_WIRE_VERSION = 9, PS_WIRE_HEADER_MAX = 80 };
+enum { PS_WIRE_VERSION = 10, PS_WIRE_HEADER_MAX = 80 };
 
 /* Bytes of a body of rows, and of a piece of it, at most. */
 enum { PS_WIRE_BODY_BYTES = 1 << 30, PS_WIRE_PIECE_BYTES = 256 << 10 };

@@ -64,7 +64,7 @@ class RowsLookup(ctypes.Structure):
 
 class RowsPage(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("next", c_uint64), ("n", c_uint64), ("ids", c_void_p), ("values", c_void_p),
-                ("steps", c_uint64)]
+                ("steps", c_uint64), ("n_candidates", c_uint64), ("ages", c_void_p), ("clock", c_uint64)]
 
 
 class RowsReaderOptions(ctypes.Structure):
@@ -170,6 +170,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_rows_first": (c_int, [POINTER(RowsTable), c_size_t, c_int, c_void_p, c_uint64, c_void_p]),
     "pstrain_rows_load": (c_int, [_S, c_int, c_void_p, c_uint64, c_void_p, c_int, c_uint64]),
     "pstrain_rows_save": (c_int, [_S, c_int, POINTER(RowsPage)]),
+    "pstrain_rows_restore": (c_int, [_S, c_int, POINTER(RowsPage), c_int]),
     "pstrain_rows_export": (c_int, [_S, c_char_p, POINTER(c_int), c_int, c_char_p]),
     "pstrain_rows_keep": (c_int, [_S, POINTER(RowsPoint)]),
     "pstrain_rows_return": (c_int, [_S, c_char_p, c_char_p]),

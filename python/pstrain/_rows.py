@@ -110,6 +110,14 @@ def check_whole(where: str, word: str, number: typing.Any, least: int) -> None:
         raise InputError(f"{where}: {word}={number!r} is not a whole number from {least}")
 
 
+class Ages(typing.NamedTuple):
+    """What a table goes by that forgets or admits rows."""
+
+    clock: int  # one more in each step of the rows
+    rows: torch.Tensor  # (n) int64: steps since each row's last gradient
+    candidates: torch.Tensor  # (m, 3) int64: ids that are no rows yet, their ages, and how many steps had a gradient for them
+
+
 class Page(typing.NamedTuple):
     """All rows of a table, sorted by id."""
 
@@ -117,15 +125,17 @@ class Page(typing.NamedTuple):
     weight: torch.Tensor  # (n, dim)
     state: torch.Tensor  # (n, width - dim), the optimizer's
     steps: int
+    ages: Ages
 
 
 class Load(typing.NamedTuple):
-    """Rows for a table."""
+    """Rows for a table, in the place of those that it has."""
 
     table: int
     ids: torch.Tensor
     values: torch.Tensor
     steps: int
+    ages: "Ages | None" = None
 
 
 class Results:
@@ -306,12 +316,29 @@ class Rows:
 
     def _load(self, loads: "list[Load]") -> None:
         for load in loads if self.job.rank == 0 else []:
-            ids, values = load.ids.contiguous(), load.values.contiguous()
+            ids, values, ages = load.ids.contiguous(), load.values.contiguous(), load.ages
             with_state = int(values.shape[1] != self.specs[load.table].dim)
+            if ages is not None and values.shape[1] == self._width(load.table):
+                self._restore(load.table, ids, values, load.steps, ages)
+                continue
+            self._restore(load.table, ids[:0], values[:0], load.steps, None)
             self.job.session.block("pstrain_rows_load", load.table, ids.data_ptr(), ids.numel(), values.data_ptr(), with_state,
                                    load.steps)
         if self.job.size > 1:
             self.job.session.barrier()
+
+    def _restore(self, table: int, ids: torch.Tensor, values: torch.Tensor, steps: int, ages: "Ages | None") -> None:
+        """All that the table has; ages None: of nothing."""
+        clock, n = (0, 0) if ages is None else (ages.clock, len(ids))
+        told = torch.zeros((0, 2), dtype=torch.int64)
+        if ages is not None:
+            others = ages.candidates
+            told = torch.stack([clock - torch.cat([ages.rows, others[:, 1]]), torch.cat([torch.zeros(n).long(), others[:, 2]])], 1)
+            ids = torch.cat([ids, others[:, 0]])
+        told = told.to(torch.int32)
+        page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage), n=n, ids=ids.data_ptr(), values=values.data_ptr(), steps=steps,
+                          n_candidates=len(ids) - n, ages=told.data_ptr(), clock=clock)
+        self.job.session.block("pstrain_rows_restore", table, c.byref(page), 1)
 
     # ---- points, to which the servers go back by themselves ----
 
@@ -355,15 +382,24 @@ class Rows:
         session, width, dim = self.job.session, self._width(table), self.specs[table].dim
         page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage))
         ids: "list[torch.Tensor]" = [torch.zeros(0, dtype=torch.int64)]
+        ages, others = [ids[0]], [torch.zeros((0, 3), dtype=torch.int64)]
         values: "list[torch.Tensor]" = []
         while True:
             session.block("pstrain_rows_save", table, c.byref(page))
-            if page.n:
-                ids.append(_copied(page.ids, int(page.n), torch.int64, 8))
-                values.append(_copied(page.values, int(page.n) * width, torch.float32, 4).view(-1, width))
+            n, m = int(page.n), int(page.n_candidates)
+            if n + m:
+                here = _copied(page.ids, n + m, torch.int64, 8)
+                told = _copied(page.ages, 2 * (n + m), torch.int32, 4).view(-1, 2).long()
+                age = int(page.clock) - told[:, 0]
+                ids.append(here[:n])
+                ages.append(age[:n])
+                others.append(torch.stack([here[n:], age[n:], told[n:, 1]], 1))
+            if n:
+                values.append(_copied(page.values, n * width, torch.float32, 4).view(-1, width))
             if page.next == 0:
                 break
         all_ids, order = torch.cat(ids).sort()
+        candidates = torch.cat(others)
         places = torch.empty_like(order)
         places[order] = torch.arange(len(order))
         weight, state = torch.empty(len(order), dim), torch.empty(len(order), width - dim)
@@ -373,7 +409,8 @@ class Rows:
             some = places[at:at + len(rows)]
             at += len(rows)
             weight[some], state[some] = rows[:, :dim], rows[:, dim:]
-        return Page(all_ids, weight, state, int(page.steps))
+        return Page(all_ids, weight, state, int(page.steps),
+                    Ages(int(page.clock), torch.cat(ages)[order], candidates[candidates[:, 0].argsort()]))
 
 
 def _copied(address: typing.Any, n: int, dtype: torch.dtype, size: int) -> torch.Tensor:

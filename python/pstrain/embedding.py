@@ -13,7 +13,7 @@ from . import job as jobs
 from . import serving
 from ._copies import Copy
 from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
-from ._rows import MODES, Load, Rows, check_number, check_whole, make_spec
+from ._rows import MODES, Ages, Load, Rows, check_number, check_whole, make_spec
 from .errors import InputError
 
 log = logging.getLogger("pstrain")
@@ -173,10 +173,14 @@ class _Module(Lookups):
             destination[start + "ids"] = page.ids
             destination[start + "state"] = page.state
             destination[start + "steps"] = torch.tensor(page.steps)
+            if _is_bounded(table.spec):
+                destination[start + "clock"] = torch.tensor(page.ages.clock)
+                destination[start + "ages"] = page.ages.rows
+                destination[start + "candidates"] = page.ages.candidates
 
     def _load_from_state_dict(self, state_dict: typing.Any, prefix: str, local_metadata: typing.Any, strict: bool,
                               missing_keys: "list[str]", unexpected_keys: "list[str]", error_msgs: "list[str]") -> None:
-        words = ("weight", "ids", "state", "steps")
+        words = ("weight", "ids", "state", "steps", "clock", "ages", "candidates")
         known = {prefix + key + word for key in self._tables for word in words}
         unexpected_keys += [name for name in state_dict if strict and name.startswith(prefix) and name not in known]
         without_ids = []
@@ -195,8 +199,10 @@ class _Module(Lookups):
         _warn_of_forgetting(self._where, without_ids)
 
     def _as_load(self, table: Table, weight: torch.Tensor, ids: "torch.Tensor | None" = None,
-                 state: "torch.Tensor | None" = None, steps: "torch.Tensor | None" = None) -> Load:
-        """ids: None: the weights of an nn.Embedding(Bag), whose ids count from 0."""
+                 state: "torch.Tensor | None" = None, steps: "torch.Tensor | None" = None, clock: "torch.Tensor | None" = None,
+                 ages: "torch.Tensor | None" = None, candidates: "torch.Tensor | None" = None) -> Load:
+        """ids: None: the weights of an nn.Embedding(Bag), whose ids count from 0. clock, ages and candidates: of a table that
+        has bounds."""
         dim = table.spec.dim
         for word, tensor in (("weight", weight), ("state", state)):
             if not (isinstance(tensor, torch.Tensor) or word == "state" and tensor is None):
@@ -224,7 +230,27 @@ class _Module(Lookups):
             if state.dim() != 2 or len(state) != len(weight):
                 raise self._fault(table, f"there are {len(weight)} rows, and state of shape {tuple(state.shape)}")
             values = torch.cat([weight, state.detach().to("cpu", torch.float32)], 1)
-        return Load(table.number, ids, values, int(steps) if steps is not None else 0)
+        return Load(table.number, ids, values, int(steps) if steps is not None else 0,
+                    self._as_ages(table, len(ids), clock, ages, candidates))
+
+    def _as_ages(self, table: Table, n: int, clock: "torch.Tensor | None", ages: "torch.Tensor | None",
+                 candidates: "torch.Tensor | None") -> "Ages | None":
+        """None: rows begin with age 0, and no id is a candidate."""
+        if clock is None and ages is None and candidates is None or not _is_bounded(table.spec):
+            return None
+        if clock is None or ages is None or candidates is None:
+            raise self._fault(table, "its clock, ages and candidates go together: take all of a state_dict()")
+        now = int(clock)
+        ages, candidates = self._as_int64(table, "ages", ages), self._as_int64(table, "candidates", candidates)
+        if ages.shape != (n,) or candidates.dim() != 2 or candidates.shape[1] != 3:
+            raise self._fault(table, f"there are {n} rows, ages of shape {tuple(ages.shape)} and candidates of shape "
+                              f"{tuple(candidates.shape)}: ({n},) and (any, 3) fit")
+        every = torch.cat([ages, candidates[:, 1]])
+        if not 0 <= now < 1 << 31 or len(every) and (int(every.min()) < 0 or int(every.max()) > now):
+            raise self._fault(table, f"its ages are from 0 to its clock, {now}")
+        if len(candidates) and (int(candidates[:, 0].min()) < 0 or int(candidates[:, 2].min()) < 1):
+            raise self._fault(table, "its candidates are ids from 0 on, ages, and counts from 1 on")
+        return Ages(now, ages, candidates)
 
     def export(self, path: "str | os.PathLike[str]") -> None:
         """Writes the rows that the servers have to a safetensors file, for pstrain.rows: for each table NAME.ids, int64
@@ -233,6 +259,11 @@ class _Module(Lookups):
         names and as many bytes, not through this rank's memory."""
         tables = list(self._tables.values())
         self._rows.export(path, [table.number for table in tables], serving.metadata_of(tables))
+
+
+def _is_bounded(spec: typing.Any) -> bool:
+    """Whether what the table does depends on more than its rows."""
+    return bool(spec.admit or spec.expire or spec.evicts)
 
 
 class Embeddings(_Module):

@@ -171,6 +171,53 @@ TEST(rows_that_were_loaded)
     rig_run(&r);
 }
 
+/* Pages that go back into an emptied table are the same pages; candidates among them. */
+static int restored(rig_worker *w)
+{
+    static const int64_t ids[] = {5, 0, INT64_MAX, 77};
+    static const float rows[2 * DIM] = {1, 2};
+    static const pstrain_rows_age ages[] = {{3, 0}, {9, 0}, {8, 1}, {9, 2}};
+    const pstrain_rows_page all = {.struct_size = sizeof all,
+                                   .n = 2,
+                                   .ids = ids,
+                                   .values = rows,
+                                   .steps = 4,
+                                   .n_candidates = 2,
+                                   .ages = ages,
+                                   .clock = 9};
+    RIG_TRY(open_rows(w, tables, 2));
+    for (int k = 0; k < 2; k++)
+        RIG_TRY(pstrain_rows_restore(w->s, 0, &all, 1)); // the second time it replaces
+    pstrain_rows_page page = {.struct_size = sizeof page}, bad = all;
+    uint64_t n = 0, m = 0;
+    do {
+        RIG_TRY(pstrain_rows_save(w->s, 0, &page));
+        for (uint64_t i = 0; i < page.n + page.n_candidates; i++)
+            for (int k = 0; k < 4; k++)
+                if (page.ids[i] == ids[k] &&
+                    memcmp(&page.ages[i], &ages[k], sizeof ages[k]) != 0)
+                    return PSTRAIN_ERR_INTERNAL;
+        n += page.n;
+        m += page.n_candidates;
+        if (page.clock != 9 || page.steps != 4) return PSTRAIN_ERR_INTERNAL;
+    } while (page.next);
+    bad.clock = 8;
+    rig_refused(pstrain_rows_restore(w->s, 0, &bad, 1), PSTRAIN_ERR_ARG,
+                "its version 9 is above the clock 8");
+    bad = all;
+    bad.n = 3;
+    bad.n_candidates = 1;
+    rig_refused(pstrain_rows_restore(w->s, 0, &bad, 1), PSTRAIN_ERR_ARG,
+                "count of gradients 1 is not that of a row");
+    return n == 2 && m == 2 ? pstrain_close(w->s) : PSTRAIN_ERR_INTERNAL;
+}
+
+TEST(pages_go_back)
+{
+    rig r = {.servers = 2, .workers = 1, .run = restored};
+    rig_run(&r);
+}
+
 /* One partition with more rows than a page has, as they were loaded, by rising id. */
 static int large_partition(rig_worker *w)
 {

@@ -365,7 +365,7 @@ TEST(rows_of_the_next_step)
     rig_open();
     rig_send(rig_pull(1, 1, 1, rig_ids));
     REFUSED("after one for the next step's", rig_pull(1, 2, 0, rig_ids), (void)m);
-    REFUSED("asked ahead", rig_message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 24),
+    REFUSED("asked ahead", rig_message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 40),
             set_u32(&m, 4, DIM));
     REFUSED("without gradients", rig_pull(1, 4, 1, rig_ids), set_u32(&m, 0, 0));
     rig_close();
@@ -389,9 +389,9 @@ TEST(a_worker_that_breaks_a_rule_is_named)
     REFUSED("row 9 of partition 0",
             rig_message_of(PS_MSG_SAVE_ROWS, 1, 2, 0, sizeof(ps_rows_save)),
             set_u32(&m, 8, 9));
-    REFUSED("malformed", rig_message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 24),
+    REFUSED("malformed", rig_message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 40),
             set_u32(&m, 16, UINT32_MAX));
-    REFUSED("rows of 9 numbers", rig_message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 24),
+    REFUSED("rows of 9 numbers", rig_message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 40),
             set_u32(&m, 4, 9));
     REFUSED("a point without a name", keep(5, 0, 0), m.h.rank = 1);
     REFUSED("files of kind 4", keep(6, 0, 1), m.h.rank = 1; m.body[8] = 4);

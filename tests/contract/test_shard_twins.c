@@ -31,10 +31,10 @@ static rig_message twin_message(int kind, uint64_t number, size_t bytes)
 
 static rig_message twin_point(uint64_t number, uint64_t base, uint64_t point, bool whole)
 {
-    const uint64_t made = 9;
+    const ps_row_clock clock = {9, 7};
     rig_message m = twin_message(PS_MSG_TWIN_POINT, number, ps_rows_twin_point_bytes(1));
     const ps_rows_twin_point p = {
-        .base = base, .point = point, .step = point, .whole = whole, .made = &made};
+        .base = base, .point = point, .step = point, .whole = whole, .clocks = &clock};
     ps_rows_twin_point_write(m.body, &p, 1);
     return m;
 }
@@ -108,7 +108,8 @@ static void expect_back(uint64_t number, uint64_t point, float value)
         assert_ok(ps_rows_twin_page_read(body, bytes, 1, &page));
         assert_int_equal(page.has, k ? PS_TWIN_HAS_ALL : PS_TWIN_HAS_MORE);
         assert_int_equal(page.step, point);
-        assert_int_equal(page.made[0], 9);
+        assert_int_equal(page.clocks[0].made, 9);
+        assert_int_equal(page.clocks[0].ahead, 7);
         if (page.bytes) assert_ok(ps_row_store_put(back, page.piece, page.bytes));
         ps_wire_frames_close(&f);
     }
@@ -201,7 +202,7 @@ TEST(a_twin_that_breaks_a_rule_has_a_name)
     twin_refused(m, "of another job");
     m = twin_point(1, 0, 7, false);
     m.h.count--;
-    twin_refused(m, "a TWIN_POINT of 2 frames, with 48 bytes");
+    twin_refused(m, "a TWIN_POINT of 2 frames, with 56 bytes");
     twin_refused(twin_point(0, 0, 7, false), "without a number");
     twin_refused(twin_rows(1, there), "rows of a point that has not begun");
     twin_refused(twin_point(2, 0, 7, true), "the end of a point that has not begun");

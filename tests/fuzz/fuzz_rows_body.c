@@ -48,9 +48,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         sum = sum_of(push.grads, push.n * 4) + sum_of(push.rates, n_tables * 8ul) +
               sum_of(push.has, (uint64_t)push.n_pulls * n_tables);
     if (ps_rows_load_read(body, n, &load) == PS_OK)
-        sum = sum_of(load.ids, load.n * 8) + sum_of(load.values, load.n * load.width * 4);
+        sum = sum_of(load.ids, load.n * 8) + sum_of(load.ages, load.n * 8) +
+              sum_of(load.values, load.n * load.width * 4);
     if (ps_rows_page_read(body, n, width, &page) == PS_OK)
-        sum = sum_of(page.ids, page.n * 8) + sum_of(page.versions, page.n * 4) +
+        sum = sum_of(page.ids, (page.n + page.n_candidates) * 8) +
+              sum_of(page.ages, (page.n + page.n_candidates) * 8) +
               sum_of(page.values, page.n * width * 4);
     if (ps_rows_save_read(body, n, &save) == PS_OK) sum = save.table;
     if (ps_rows_keep_read(body, n, &keep) == PS_OK)
@@ -64,9 +66,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ps_rows_ask_read(body, n, n_tables, &ask) == PS_OK)
         sum = sum_of(ask.ids, ask.n * 8) + sum_of(ask.counts, n_tables * 4ul);
     if (ps_rows_twin_point_read(body, n, n_tables, &point) == PS_OK)
-        sum = sum_of(point.made, n_tables * 8ul);
+        sum = sum_of(point.clocks, n_tables * 16ul);
     if (ps_rows_twin_page_read(body, n, n_tables, &twin) == PS_OK)
-        sum = sum_of(twin.made, n_tables * 8ul) + sum_of(twin.piece, twin.bytes);
+        sum = sum_of(twin.clocks, n_tables * 16ul) + sum_of(twin.piece, twin.bytes);
     if (ps_rows_twin_ask_read(body, n, numbers) == PS_OK ||
         ps_rows_twin_number_read(body, n, PS_TWIN_WANTS, numbers) == PS_OK)
         sum = numbers[0];

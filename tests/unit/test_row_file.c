@@ -183,7 +183,7 @@ IN_FOLDER(going_back_brings_dropped_rows_back)
         shards_step(&a, step, N_IDS);
     write_files(&a, "full", 0, 12, &bytes);
     ps_row_table_forget(&a.tables[0], 12);
-    ps_row_table_mark(&a.tables[0], 12);
+    ps_row_table_mark(&a.tables[0], 12, 12);
     for (uint64_t step = 12; step < 30; step++)
         shards_step(&a, step, 200);
     assert_true(ps_row_table_stats(&a.tables[0])->expired > 100);

@@ -63,9 +63,9 @@ static void job_step(job *j, uint64_t step)
         for (uint32_t g = 0; g < n * DIM; g++)
             grads[g] = (float)(ids[g / DIM] % 7 + g % DIM + step) / 32;
         const float *const of_ranks[] = {grads};
-        j->stores[i]->made[t] += !(t == 1 && step % 2);
+        j->stores[i]->clocks[t].made += !(t == 1 && step % 2);
         const ps_row_update update = {
-            .lr = 0.1, .t = j->stores[i]->made[t], .step = step};
+            .lr = 0.1, .t = j->stores[i]->clocks[t].made, .step = step};
         ps_row_step_clear(&j->steps[i]);
         assert_ok(ps_row_step_pull(&j->steps[i], 0, n, ids));
         assert_ok(ps_row_table_apply(table, &j->steps[i], &update, of_ranks));
@@ -103,7 +103,7 @@ static void assert_same_jobs(const job *a, const job *b)
 {
     uint64_t all = 0;
     for (uint32_t t = 0; t < TABLES; t++) {
-        assert_int_equal(a->stores[0]->made[t], b->stores[0]->made[t]);
+        assert_int_equal(a->stores[0]->clocks[t].made, b->stores[0]->clocks[t].made);
         for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
             ps_row_view *x, *y;
             uint64_t n, m;
@@ -224,7 +224,8 @@ static int job_walk(const job *from, job *to, bool changes)
             assert_true(++pieces < PIECES_MOST);
         }
         ps_row_walk_end(&walk);
-        memcpy(to->stores[i]->made, from->stores[i]->made, TABLES * sizeof(uint64_t));
+        memcpy(to->stores[i]->clocks, from->stores[i]->clocks,
+               TABLES * sizeof(ps_row_clock));
         to->stores[i]->loads = from->stores[i]->loads;
     }
     return pieces;
@@ -378,7 +379,7 @@ static void job_write(job *j, const char *name, ps_row_writes writes, uint64_t p
             ps_row_store_write(j->stores[i], temp_path(name), i, writes, &since, files));
         for (uint32_t t = 0; t < TABLES; t++) {
             assert_ok(ps_row_manifest_add(m, &files[t]));
-            m->tables[t].steps = j->stores[i]->made[t];
+            m->tables[t].steps = j->stores[i]->clocks[t].made;
         }
     }
 }
@@ -400,6 +401,75 @@ static ps_row_manifest through_text(ps_row_manifest *m)
     free(text);
     ps_row_manifest_fini(m);
     return out;
+}
+
+/* As if from a state that another job had saved: at `clock`, in the job's step. */
+static void job_take(job *j, const job *from, uint64_t clock, uint64_t step)
+{
+    for (uint32_t t = 0; t < TABLES; t++) {
+        ps_row_view *views;
+        uint64_t n;
+        ps_row_table *to = &j->stores[0]->tables[t];
+        assert_ok(ps_row_table_list(&from->stores[0]->tables[t], 0, PS_ROW_PARTITIONS, 0,
+                                    &views, &n));
+        assert_ok(ps_row_table_clear(to));
+        for (uint64_t i = 0; i < n; i++)
+            assert_ok(ps_row_table_put(to, &views[i]));
+        free(views);
+        j->stores[0]->clocks[t] =
+            (ps_row_clock){from->stores[0]->clocks[t].made, clock - step};
+    }
+    j->stores[0]->loads++;
+}
+
+/* Of two points with the same versions each is found, and files have the clock. */
+IN_FOLDER(rows_of_another_job_keep_their_ages)
+{
+    job j, other, again;
+    ps_row_spec specs[TABLES];
+    ps_row_manifest m;
+    specs_of(specs);
+    job_init(&j, 1);
+    job_init(&other, 1);
+    job_steps(&j, 0, 3);
+    job_steps(&j, 4, 6);
+    job_point(&j, 1, 6);
+    job_steps(&other, 0, 4);
+    job_take(&j, &other, 4, 6);
+    job_steps(&j, 4, 6); // its 6th and 7th
+    assert_ok(ps_row_manifest_init(&m, specs, TABLES));
+    job_write(&j, "one", PS_ROW_WRITE_FIRST, 2, 8, &m);
+    job_steps(&j, 6, 7);
+    job_write(&j, "two", PS_ROW_WRITE_CHANGES, 3, 9, &m);
+    job_init(&again, 1);
+    assert_ok(job_read(&again, &m));
+    job_steps(&again, 7, 11);
+    assert_as_after(&again, 11);
+    for (uint32_t t = 0; t < TABLES; t++)
+        assert_true(again.stores[0]->clocks[t].ahead == (uint64_t)-2);
+    job_return(&j, 2, 8);
+    assert_as_after(&j, 6);
+    job_fini(&j);
+    // From a later point to one with the same versions, and another clock.
+    job_init(&j, 1);
+    job_steps(&j, 0, 3);
+    job_steps(&j, 4, 6);
+    job_point(&j, 1, 6);
+    job_take(&j, &other, 4, 6);
+    job_steps(&j, 4, 6);
+    job_point(&j, 2, 8);
+    job_steps(&j, 6, 8);
+    job_return(&j, 1, 6);
+    job_fini(&again);
+    job_init(&again, 1);
+    job_steps(&again, 0, 3);
+    job_steps(&again, 4, 6);
+    assert_same_jobs(&j, &again);
+    assert_true(j.stores[0]->clocks[0].ahead == 0);
+    ps_row_manifest_fini(&m);
+    job_fini(&again);
+    job_fini(&other);
+    job_fini(&j);
 }
 
 IN_FOLDER(another_number_of_shards_goes_on)

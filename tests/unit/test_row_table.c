@@ -277,7 +277,7 @@ static void mark(ps_row_table *t)
     }
     m.marked[m.n_marks] = m.step;
     memcpy(m.kept[m.n_marks++], m.rows, sizeof m.rows);
-    ps_row_table_mark(t, m.step);
+    ps_row_table_mark(t, m.step, m.step);
 }
 
 static void undo(ps_row_table *t)
