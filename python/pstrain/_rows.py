@@ -187,6 +187,7 @@ class Rows:
         self.job = job
         self.specs: "list[Spec]" = []
         self.rates: "list[float]" = []
+        self._own: "list[dict[str, typing.Any]]" = []
         self.opened = False
         self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
@@ -195,7 +196,8 @@ class Rows:
         self._point: "tuple[str, str] | None" = None  # folder and manifest, to go back to when the job is opened
         self.apart = False  # state_dict and load_state_dict of modules leave the rows out: a State has points of them
 
-    def add(self, spec: Spec) -> int:
+    def add(self, spec: Spec, own: "dict[str, typing.Any]") -> int:
+        """own: what only the ranks go by, equal on all: mode, padding_idx, num_embeddings."""
         rank = self.job.rank
         if self.job.session.servers == 0:
             raise InputError(f"rank {rank}: table '{spec.name}' lives on servers, and this job has none: "
@@ -206,6 +208,7 @@ class Rows:
             raise InputError(f"rank {rank}: two tables have the name '{spec.name}'")
         self.specs.append(spec)
         self.rates.append(float(spec.lr))
+        self._own.append(own)
         return len(self.specs) - 1
 
     # ---- opening ----
@@ -230,12 +233,27 @@ class Rows:
     def opened_now(self) -> None:
         """The session has started: rank 0's rows go to the servers before anybody looks one up."""
         self.opened = True
+        self._check_own()
         (loads, self._loads), (point, self._point) = (self._loads, []), (self._point, None)
         if point is not None:
             self.go_back(*point)
             return
         self._check_loads(loads)
         self._load(loads)
+
+    def _check_own(self) -> None:
+        """The servers compare the specs."""
+        if self.job.size == 1:
+            return
+        texts = [json.dumps(own, sort_keys=True).encode() for own in self._own]
+        size = 160  # of three numbers and a mode
+        everybody = self.job.session.gather_bytes(b"".join(text.ljust(size) for text in texts))
+        for at, spec in enumerate(self.specs):
+            for rank, all_texts in enumerate(everybody):
+                first, other = (json.loads(each[at * size:(at + 1) * size]) for each in (everybody[0], all_texts))
+                for word in (word for word in first if first[word] != other[word]):
+                    raise InputError(f"rank 0 and rank {rank} differ in table '{spec.name}': {word}: {first[word]!r} and "
+                                     f"{other[word]!r}")
 
     def _check_loads(self, loads: "list[Load]") -> None:
         """InputError where rank 0, whose rows count, has none for a table: this rank's would be lost."""

@@ -101,7 +101,8 @@ class _Module(Lookups):
         self._trains = True
 
     def requires_grad_(self, requires_grad: bool = True) -> "_Module":
-        """False: the tables stand still. There are no parameters in which a module around this one would find it."""
+        """False: this rank's lookups give the tables no gradient; on every rank, the tables stand still. There are no
+        parameters in which a module around this one would find it."""
         self._trains = bool(requires_grad)
         return self
 
@@ -118,7 +119,8 @@ class _Module(Lookups):
                 raise InputError(f"{where}: padding_idx={padding} is not one of its {rows} rows")
             if rows is not None and padding < 0:
                 padding += rows  # as in PyTorch
-        return Table(self._rows.add(spec), spec, mode, padding, rows)
+        own = {"mode": mode, "padding_idx": padding, "num_embeddings": rows}
+        return Table(self._rows.add(spec, own), spec, mode, padding, rows)
 
     def __reduce_ex__(self, protocol: typing.Any) -> typing.Any:
         names = ", ".join(f"'{t.spec.name}'" for t in self._tables.values())
@@ -274,8 +276,13 @@ class Embeddings(_Module):
     options: optimizer "sgd", "adagrad" (the default), "sparse_adam" (PyTorch's formulas for sparse gradients) or
     "rowwise_adagrad" (FBGEMM's), with lr (0.01; sgd and sparse_adam 0.001) and, as PyTorch's, eps, betas, lr_decay,
     initial_accumulator_value; init "uniform" within scale (default dim ** -0.5) or "normal" with that standard deviation,
-    seed (0; torch.manual_seed does not count); codec "fp16" or "int8": of rows and gradients that travel. The same on
-    every rank.
+    seed (0; torch.manual_seed does not count), or "constant": all are scale; codec "fp16" or "int8": of rows and gradients
+    that travel. The same on every rank.
+    admit=N: the N-th step with a gradient for an id is the first that moves its row; those before are dropped. expire=N: a
+    row without a gradient in N steps begins anew, from N = 8 on up to N / 4 steps later. max_bytes: of a table, 4 for each
+    number of a row and its state, and 27 for each id, admitted or not; at least a row for each of 1024 partitions. The job
+    ends where it is reached; with evict=True the rows with the oldest gradients begin anew, in each partition by itself,
+    so the first of them before the table is full.
 
     A table grows: any id from 0 to 2^63 - 1 has a row, whose first values depend on seed, table and id alone.
     optimizer.step() of a pstrain.Optimizer steps the rows, too; without one, step() does. Every rank makes every step. A

@@ -71,6 +71,12 @@ class Misuse(RowsTest):
                 text = self.rows("differ", what, code=1, servers=1)
                 self.assertIn(f"worker 0 and worker 1 differ in embedding table 0, user: {words}", text)
 
+    def test_what_only_ranks_know_differs(self):
+        for what, words in first(1, (("mode", "mode: 'sum' and 'mean'"), ("padding_idx", "padding_idx: None and 1"))):
+            with self.subTest(what=what):
+                text = self.rows("differ", what, code=1, servers=1)
+                self.assertIn(f"rank 0 and rank 1 differ in table 'user': {words}", text)
+
 
 if __name__ == "__main__":
     unittest.main()

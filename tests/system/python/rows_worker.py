@@ -279,7 +279,8 @@ def misuse():
 def differ(what):
     """A table that differs between the ranks."""
     pstrain.init()
-    other = {"dim": dict(dim=8), "optimizer": dict(dim=4, optimizer="sgd"), "seed": dict(dim=4, seed=1), "codec": dict(dim=4, codec="int8")}[what]
+    other = {"dim": dict(dim=8), "optimizer": dict(dim=4, optimizer="sgd"), "seed": dict(dim=4, seed=1), "codec": dict(dim=4, codec="int8"),
+             "mode": dict(dim=4, mode="mean"), "padding_idx": dict(dim=4, padding_idx=1)}[what]
     rows = pstrain.Embeddings({"user": other if pstrain.rank() else dict(dim=4)}, optimizer="adagrad")
     rows({"user": torch.tensor([[1]])})
 
