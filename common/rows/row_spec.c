@@ -116,6 +116,11 @@ ps_err ps_row_spec_check(const ps_row_spec *spec)
         return ps_err_set(PS_ERR_ARG, "table '%s': admit %u: give at most %d", spec->name,
                           spec->admit, PS_ROW_ADMIT_MAX);
     PS_TRY(spec_check_numbers(spec));
+    if (spec->full == PS_ROW_FULL_EVICT && spec->max_bytes == 0)
+        return ps_err_set(PS_ERR_ARG,
+                          "table '%s' evicts rows, and has no max_bytes that says when: "
+                          "give both, or none",
+                          spec->name);
     const uint64_t least = ps_row_spec_row_bytes(spec) * PS_ROW_PARTITIONS;
     if (spec->max_bytes > 0 && spec->max_bytes < least)
         return ps_err_set(PS_ERR_ARG,

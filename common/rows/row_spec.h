@@ -82,7 +82,7 @@ ps_row_spec ps_row_spec_default(ps_row_optimizer optimizer);
 
 /* ARG names the table, the setting and its mend: no name or one that is too long, dim 0
  * or above PS_ROW_DIM_MAX, numbers that are negative or not finite, betas outside [0, 1),
- * a bound under one row a partition. */
+ * a bound under one row a partition, eviction without a bound. */
 ps_err ps_row_spec_check(const ps_row_spec *spec);
 
 /* Of all settings: equal on every rank, or their specs differ. */

@@ -255,4 +255,6 @@ TEST(specs)
     assert_error(ps_row_spec_check(&b), PS_ERR_ARG, "dim 0");
     b = a, b.max_bytes = 1024;
     assert_error(ps_row_spec_check(&b), PS_ERR_ARG, "max_bytes");
+    b = a, b.full = PS_ROW_FULL_EVICT;
+    assert_error(ps_row_spec_check(&b), PS_ERR_ARG, "evicts rows, and has no max_bytes");
 }
