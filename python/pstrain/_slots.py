@@ -105,8 +105,12 @@ def check_sent(slot: Slot, rank: int) -> None:
 
 
 def check_pushed(slot: Slot, rank: int) -> None:
-    """InputError where the program has changed a gradient between its push and step()."""
+    """InputError where the program has changed a gradient between its push and step(), or dropped it."""
     grad = slot.param.grad
+    if slot.pushed is not None and grad is None:
+        raise InputError(
+            f"rank {rank}: the gradient of parameter '{slot.name}' was dropped between backward() and step() "
+            "(zero_grad()), and had left for the servers: call zero_grad() before backward(), or take push='step'")
     if slot.pushed is not None and grad is slot.pushed and grad._version != slot.pushed_version:
         raise InputError(
             f"rank {rank}: the gradient of parameter '{slot.name}' was changed after it had "
