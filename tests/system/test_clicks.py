@@ -27,7 +27,7 @@ assert f"pairs.rows.C1: dim=4, mode=None, {len(ids)} rows, pairs.rows.C2" in rep
 try:
     pstrain.rows(sys.argv[2])
 except pstrain.InputError as error:
-    assert "it has no embedding tables" in str(error) and "model.rows.safetensors" in str(error), error
+    assert "without tables of rows" in str(error) and "model.rows.safetensors" in str(error), error
 for name, (ids, weight) in list(served.tables.items()):
     assert torch.equal(served({name: ids})[name], weight)
     served.tables[name] = (ids[:0], weight[:0])
