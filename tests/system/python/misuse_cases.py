@@ -53,6 +53,8 @@ def refusals():
     layer(torch.ones(1, 4)).sum().backward()
     nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
     refused(wrong, ["'0.weight'", "clip_norm="], mine.step)
+    layer.zero_grad(set_to_none=True)
+    refused(wrong, ["'0.weight'", "dropped", "zero_grad()"], mine.step)
     pstrain.barrier()
     pstrain.abort("done")
     refused(wrong, ["pstrain.init()"], pstrain.barrier)
