@@ -2,9 +2,9 @@
 
 #include "check.h"
 
-/* Written by hand after the MessagePack specification: fixarray 11; 9, 3; uint64
+/* Written by hand after the MessagePack specification: fixarray 11; 10, 3; uint64
  * 0x1122334455667788; 7, 2; uint16 300; uint32 65536; 0; uint64 2^40; uint8 128; 2. */
-static const uint8_t PUSH_BYTES[] = {0x9b, 0x09, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
+static const uint8_t PUSH_BYTES[] = {0x9b, 0x0a, 0x03, 0xcf, 0x11, 0x22, 0x33, 0x44, 0x55,
                                      0x66, 0x77, 0x88, 0x07, 0x02, 0xcd, 0x01, 0x2c, 0xce,
                                      0x00, 0x01, 0x00, 0x00, 0x00, 0xcf, 0x00, 0x00, 0x01,
                                      0x00, 0x00, 0x00, 0x00, 0x00, 0xcc, 0x80, 0x02};
@@ -132,7 +132,7 @@ TEST(refuses_what_does_not_fit)
     refuses_with(0, 0x94, "header");     // four items
     refuses_with(0, 0x99, "malformed");  // nine: of another kind
     refuses_with(0, 0x8a, "header");     // a map
-    refuses_with(1, 0x0a, "version 10"); // of the future
+    refuses_with(1, 0x63, "version 99"); // of the future
     refuses_with(2, 0x63, "kind 99");    // unknown kind
     refuses_with(2, 0xff, "malformed");  // -1
     refuses_with(22, 0x09, "codec 9");   // unknown codec
