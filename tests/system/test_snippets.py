@@ -78,9 +78,25 @@ rows({"user": lists, "item": lists})["item"].sum().backward()
 rows.step()
 address = os.environ["PS_INIT_METHOD"]
 """
+RATES = """import torch
+import pstrain
+pstrain.init()
+rows, layer = pstrain.Embeddings({"user": dict(dim=2)}, optimizer="sgd", lr=0.05), torch.nn.Linear(2, 1)
+optimizer = pstrain.Optimizer(layer.named_parameters(), "adamw", lr=0.001)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+def moves():
+    row = rows({"user": torch.tensor([[1]])})["user"]
+    (row.sum() + layer(torch.ones(1, 2)).sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        return float((row - rows({"user": torch.tensor([[1]])})["user"]).max())
+assert abs(moves() - 0.05) < 1e-6
+"""
+RATED = "assert abs(moves() - 0.005) < 1e-6\nprint('trained', flush=True)\n"
 AROUND = {"README.md": [(NET, OURS)],
           "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED),
-                               (ROWS, "print('trained', flush=True)\n"),
+                               (ROWS, "print('trained', flush=True)\n"), (RATES, RATED),
                                (SERVED, "assert 0 <= first <= last <= 1 and out['user'].shape == (2, 16)\nprint('trained', flush=True)\n")],
           "docs/checkpoints.md": [(SAVED, RESUMED)],
           "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
