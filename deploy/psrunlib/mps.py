@@ -23,7 +23,13 @@ trap '' HUP INT TERM
 read -r line
 echo 'quit -t 10' | timeout -s KILL 30 {CONTROL}
 pid=$(cat "${PIPES}/{CONTROL}.pid" 2>/dev/null)
-case $(cat "/proc/$pid/comm" 2>/dev/null) in nvidia-cuda-mps*) kill -9 "$pid" ;; esac
+case $(cat "/proc/$pid/comm" 2>/dev/null) in nvidia-cuda-mps*)
+    kill -9 "$pid"
+    for n in $(seq 100); do # it dies a little later; what is dead has no command line
+        [ -n "$(tr -d '\\0' < "/proc/$pid/cmdline" 2>/dev/null)" ] || break
+        sleep 0.1
+    done ;;
+esac
 rm -rf "${PIPES}"
 """
 

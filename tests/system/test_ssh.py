@@ -300,7 +300,7 @@ class OverSsh(unittest.TestCase):
 
     @staticmethod
     def kill_ssh(psrun, part):
-        """part: a variable of its environment."""
+        """part: a variable of its environment. Returns whether it runs, and is killed."""
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 line, stat = path.read_bytes().decode(), path.with_name("stat").read_text()
@@ -308,12 +308,14 @@ class OverSsh(unittest.TestCase):
                 continue  # it has ended
             if line.startswith("ssh") and f" {part} " in line and int(stat.rsplit(")", 1)[1].split()[1]) == psrun.pid:
                 os.kill(int(path.parent.name), signal.SIGKILL)
+                return True
+        return False
 
     def test_a_death_and_a_lost_connection(self):
         def disturb(psrun, out):
             self.cluster.kill(3, "ps-")
             self.wait_for_steps(out, 2 + (out / "metrics.jsonl").read_text().count("\n"))
-            self.kill_ssh(psrun, "RANK=1")
+            wait_until(lambda: self.kill_ssh(psrun, "RANK=1"), "worker 1 is not started again")
 
         text, restarted = self.disturb("restarted", disturb)
         for i in (1, 2):
