@@ -283,7 +283,7 @@ def parse_head(text: bytes) -> "Head | None":
 def open_file(path: "str | os.PathLike[str]", mode: "typing.Literal['rb', 'ab']" = "rb") -> typing.BinaryIO:
     """A FIFO, for which open() would wait, is an OSError."""
     def opener(name: str, flags: int) -> int:
-        fd = os.open(name, flags | os.O_NONBLOCK)
+        fd = os.open(name, flags | os.O_NONBLOCK, 0o666)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "is not a regular file", name)
