@@ -581,7 +581,7 @@ ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
 
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
 {
-    check_not_capturing(gpu);
+    if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu); // of another thread
     run_until(gpu, event->queue, event->position);
     return PS_OK;
 }
