@@ -68,7 +68,7 @@ static ps_err host_sums_await(ps_levels_sums *s, int place, ps_levels_kind kind,
 {
     const ps_levels *l = s->levels;
     ps_levels_wait w = host_sums_wait_for(s, place, kind);
-    // Servers may be late, and the main thread waits, too: it says who is.
+    // No time limit: the main thread waits for the same servers, and names a late one.
     if (kind == PS_LEVELS_WEIGHTS || kind == PS_LEVELS_HELD) w.timeout_ms = 0;
     atomic_store(&s->awaits_what, (int)kind);
     atomic_store(&s->awaits, place + 1);
@@ -187,8 +187,8 @@ static ps_err host_sums_make(ps_levels_sums *s, uint32_t chunk, uint64_t step)
     return PS_OK;
 }
 
-/* A chunk that another worker adds. Who has no gradient is named before who has no sum.
- */
+/* A chunk that another worker adds. It waits for the gradients first: where one is missing,
+ * the error names the worker that owes it, not the one that adds. */
 static ps_err host_sums_take(ps_levels_sums *s, uint32_t chunk, uint64_t step)
 {
     PS_TRY(host_sums_await_gradients(s, chunk, step));
