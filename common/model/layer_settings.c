@@ -162,12 +162,17 @@ static ps_err read_alpha(const ps_yaml *at, ps_layer_settings *s)
                          s->alpha, MAX_ALPHA);
 }
 
+static ps_err settings_read_flag(const ps_yaml *at, bool *out)
+{
+    int value = 0;
+    PS_TRY(ps_yaml_bool(at, &value));
+    *out = value != 0;
+    return PS_OK;
+}
+
 static ps_err read_bias(const ps_yaml *at, ps_layer_settings *s)
 {
-    int bias = 0;
-    PS_TRY(ps_yaml_bool(at, &bias));
-    s->bias = bias != 0;
-    return PS_OK;
+    return settings_read_flag(at, &s->bias);
 }
 
 static ps_err read_p(const ps_yaml *at, ps_layer_settings *s)
@@ -261,6 +266,34 @@ static ps_err read_init_scale(const ps_yaml *at, ps_layer_settings *s)
     return settings_read_number(at, &s->init_scale);
 }
 
+static ps_err settings_read_bound(const ps_yaml *at, long long most, int64_t *out)
+{
+    long long n = 0;
+    PS_TRY(ps_yaml_int(at, 0, most, &n));
+    *out = n;
+    return PS_OK;
+}
+
+static ps_err read_admit(const ps_yaml *at, ps_layer_settings *s)
+{
+    return settings_read_bound(at, PS_ROW_ADMIT_MAX, &s->admit);
+}
+
+static ps_err read_expire(const ps_yaml *at, ps_layer_settings *s)
+{
+    return settings_read_bound(at, UINT32_MAX, &s->expire);
+}
+
+static ps_err read_max_bytes(const ps_yaml *at, ps_layer_settings *s)
+{
+    return settings_read_bound(at, INT64_MAX, &s->max_bytes);
+}
+
+static ps_err read_evict(const ps_yaml *at, ps_layer_settings *s)
+{
+    return settings_read_flag(at, &s->evict);
+}
+
 static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_LIST)
@@ -317,6 +350,10 @@ static const struct setting {
     {"init", KIND(EMBEDDING_BAG), 0, 0, read_init},
     {"scale", KIND(EMBEDDING_BAG), 0, 0, read_init_scale},
     {"codec", KIND(EMBEDDING_BAG), 0, 0, read_codec},
+    {"admit", KIND(EMBEDDING_BAG), 0, 0, read_admit},
+    {"expire", KIND(EMBEDDING_BAG), 0, 0, read_expire},
+    {"max_bytes", KIND(EMBEDDING_BAG), 0, 0, read_max_bytes},
+    {"evict", KIND(EMBEDDING_BAG), 0, 0, read_evict},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 

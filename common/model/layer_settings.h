@@ -100,6 +100,9 @@ typedef struct ps_layer_settings {
     ps_row_init init;               // likewise
     ps_codec codec;                 // likewise
     double row_lr, init_scale;      // likewise; NaN: not given
+    int64_t admit, expire;          // likewise: as in ps_row_spec
+    int64_t max_bytes;              // likewise
+    bool evict;                     // likewise
 } ps_layer_settings;
 
 /* Reads one item of a list of layers. CONFIG on failure, naming file, line and setting:

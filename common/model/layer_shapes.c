@@ -339,6 +339,10 @@ static ps_err layer_add_table(ps_model_spec *spec, const ps_layer_settings *s,
     if (!isnan(s->row_lr)) r->lr = s->row_lr;
     r->init = s->init;
     r->codec = s->codec;
+    r->admit = (uint32_t)s->admit;
+    r->expire = (uint32_t)s->expire;
+    r->max_bytes = (uint64_t)s->max_bytes;
+    r->full = s->evict ? PS_ROW_FULL_EVICT : PS_ROW_FULL_END;
     if (!isnan(s->init_scale)) r->init_scale = s->init_scale;
     if (snprintf(r->name, sizeof r->name, "%s.C%d", layer->name, column + 1) >=
         (int)sizeof r->name)

@@ -132,6 +132,10 @@ TEST(what_is_refused)
     refused("embedding_bag: {tables: 2, dim: 2, codec: bf16}", none,
             "none | fp16 | int8");
     refused("embedding_bag: {tables: 2, dim: 2, lr: -1}", none, "lr");
+    refused("embedding_bag: {tables: 2, dim: 2, admit: -1}", none, "admit");
+    refused("embedding_bag: {tables: 2, dim: 2, evict: true}", none,
+            "evicts rows, and has no max_bytes");
+    refused("embedding_bag: {tables: 2, dim: 2, max_bytes: 9}", none, "at least 44032");
     refused("interaction: [[linear: {name: a, out: 3}], [embedding_bag: {tables: 2, dim: "
             "4}]]",
             none, "the first branch gives (3), the others (8)");

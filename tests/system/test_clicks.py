@@ -52,12 +52,12 @@ def clicks(n):
 
 
 class Clicks(JobTest):
-    def job(self, rate=RATE, name="job.yaml"):
+    def job(self, rate=RATE, name="job.yaml", bounds=""):
         text = "".join(clicks(LINES))
         self.file("clicks.txt", text)
         Path(self.path("clicks.txt.gz")).write_bytes(gzip.compress(text.encode()))
         model = clicks_model("linear: {name: bottom1, out: 8}, relu, linear: {name: bottom2, out: 4}, relu",
-                             f"tables: 26, dim: 4, lr: {rate}, init: normal, scale: 0.3",
+                             f"tables: 26, dim: 4, lr: {rate}, init: normal, scale: 0.3{bounds}",
                              "linear: {name: top1, out: 8}", "relu", "linear: {name: top2, out: 1}")
         return self.file(name, model + SETTINGS)
 
@@ -101,6 +101,24 @@ class Clicks(JobTest):
         for name in whole:
             self.assertEqual(whole[name][1], parts[name][1])
             self.assertLess(max(abs(a - b) for a, b in zip(whole[name][2], parts[name][2])), 1e-5, name)
+
+    def test_tables_with_bounds(self):
+        """A row in the second step with its id; only those of the last two steps; a row in each of 1,024 partitions."""
+        ids = [[int(cell, 16) if cell else 1 << 32 for cell in line.rstrip("\n").split("\t")[14:]] for line in clicks(LINES)]
+        steps = [[{line[k] for line in ids[at:at + 2 * BATCH]} for at in range(0, LINES, 2 * BATCH)] for k in range(26)]
+
+        def kept(name, bounds):
+            self.psrun("-s", "2", "-w", "2", self.job(bounds=bounds), out=name)
+            rows = read_safetensors(self.path(name, "model.rows.safetensors"))[0]
+            return [set(rows[f"pairs.rows.C{k + 1}.ids"][2]) for k in range(26)]
+
+        self.assertEqual(kept("admit", ", admit: 2"),
+                         [{i for step in table for i in step if sum(i in other for other in table) > 1} for table in steps])
+        self.assertEqual(kept("expire", ", expire: 2"), [table[-2] | table[-1] for table in steps])
+        least = 1024 * (2 * 4 * 4 + 27)
+        found, met = kept("evict", f", max_bytes: {least}, evict: true"), [set().union(*table) for table in steps]
+        self.assertTrue(all(some <= whole for some, whole in zip(found, met)))
+        self.assertLess(sum(map(len, found)), sum(map(len, met)))
 
     def test_predictions_of_new_clicks(self):
         self.psrun("-s", "1", "-w", "1", self.job())
