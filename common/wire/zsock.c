@@ -98,7 +98,7 @@ static ps_err set_proofs(void *socket, const ps_zsock_options *o)
 
 enum {
     RECONNECT_MS = 20, // a peer that is not there yet, or was lost, is tried again soon
-    RECONNECT_MAX_MS = 1000, // but a peer that is gone is not tried too often
+    RECONNECT_MAX_MS = 250, // some times within the coordinator's grace, and no more often
     CONNECT_MS = 2000,       // a route that drops packets may work by then
     SILENCE_BEATS = 10,
     SILENCE_LEAST_MS = 1000,

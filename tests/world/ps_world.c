@@ -255,7 +255,8 @@ static int run_failed(wanted *w)
                                      UINT64_C(1600001274),
                                      UINT64_C(12205408),
                                      UINT64_C(20011869),
-                                     UINT64_C(23001503)};
+                                     UINT64_C(23001503),
+                                     UINT64_C(20087124)};
     int code = 0;
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds && code == 0; i++) {
         w->first = w->last = seeds[i];

@@ -429,7 +429,7 @@ static void connect_later(socket_t *s)
 {
     uint64_t ms = 20u << (s->tries < 6 ? s->tries : 6);
     s->tries++;
-    world_at(world_now() + (ms < 1000 ? ms : 1000) * 1000000u, try_to_connect, s, 0);
+    world_at(world_now() + (ms < 250 ? ms : 250) * 1000000u, try_to_connect, s, 0);
 }
 
 static void connection_up(void *arg, uint64_t number)

@@ -87,12 +87,15 @@ def lose_host():
     with open(os.environ["PS_TEST_DOWN"], "w", encoding="ascii") as f:
         print(os.environ["PS_TEST_HOST"], file=f)
     for place in os.environ["PS_COMMITS"].split(":"):
-        shutil.rmtree(place)  # first: psrun kills this process when it sees that another one is gone
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
-                if int(pid) != os.getpid() and mine <= {*f.read().split("\0")}:
-                    os.kill(int(pid), signal.SIGKILL)
+        shutil.rmtree(place)
+    # All are stopped first: one that saw another's end would end this process, too, or outlive it.
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+    for how in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
+                    if mine <= {*f.read().split("\0")}:
+                        os.kill(pid, how)
 
 
 def is_server(pid):
