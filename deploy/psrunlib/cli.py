@@ -53,7 +53,7 @@ def parser():
 
 def add_job(p):
     p.add_argument("-s", "--servers", type=int, metavar="SERVERS",
-                   help="number of server processes (in ps mode)")
+                   help="number of server processes (in ps mode); with a program of your own 0, too: without servers")
     p.add_argument("-w", "--workers", metavar="WORKERS",
                    help="number of worker processes, or auto: one per visible GPU; without GPUs one per core")
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
@@ -88,8 +88,8 @@ def add_runs(p):
     p.add_argument("--replay-membership", type=named, metavar="LOG",
                    help="repeat a run whose number of workers changed, bit for bit; LOG is its membership.jsonl")
     p.add_argument("--replay", type=named, metavar="LOG",
-                   help="repeat a run whose workers went on at their own pace (sync.policy backup, ssp, asp), bit "
-                        "for bit; LOG is its policy.log")
+                   help="repeat a run whose workers went on at their own pace (sync.policy backup, ssp, asp, or local "
+                        "with sync.quorum), bit for bit; LOG is its policy.log")
 
 
 def add_network(p):
@@ -245,13 +245,14 @@ def plan_program(args, program):
         if getattr(args, option):
             raise JobError(f"--{option.replace('_', '-')} is not for a program of your own: {why}")
     if args.mode not in (None, "ps"):
-        raise JobError(f"-m {args.mode}: a program of your own works with servers (-m ps)")
+        raise JobError(f"-m {args.mode} is for our own workers; a program of your own that needs no servers has -s 0")
     if program[0].endswith(".py") and not args.hostfile and not shutil.which(program[0]):
         raise JobError(f"{program[0]} is a Python file, and no program that can be run by itself; Python starts it: "
                        f"-- python {shlex.join(program)}")
     args.overrides = [IMPORTS_WITHIN, *args.overrides]
     args.config = ""
     args.servers = 1 if args.servers is None else args.servers
+    args.mode = args.mode or ("ps" if args.servers else "allreduce")
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
     job.program = program
     job.store_port = ports.free_port() if not args.hostfile else job.master_port + 1

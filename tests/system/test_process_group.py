@@ -8,8 +8,8 @@ NEW = "import torch, sys; sys.exit(tuple(map(int, torch.__version__.split('.')[:
 
 
 class Calls(PythonTest):
-    def fine(self, *case, workers=2, **how):
-        text = self.job(*case, workers=workers, servers=1, **how)
+    def fine(self, *case, workers=2, servers=1, **how):
+        text = self.job(*case, workers=workers, servers=servers, **how)
         self.assertEqual(text.count(": fine"), workers, text)
 
     def test_every_call(self):
@@ -23,8 +23,8 @@ class Calls(PythonTest):
     def test_large_sums_between_hosts_go_through_the_servers(self):
         self.fine("by_servers", settings=["exchange.shm=off"])
 
-    def test_odd_calls(self):
-        self.fine("odd_calls")
+    def test_odd_calls_without_servers(self):
+        self.fine("odd_calls", servers=0)
 
     def test_monitored_barrier(self):
         self.fine("monitored", workers=3)

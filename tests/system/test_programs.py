@@ -150,7 +150,8 @@ class Programs(JobTest):
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),
                             (["--verify", "--", "true"], "--verify"),
-                            (["-m", "allreduce", "--", "true"], "-m allreduce"),
+                            (["-m", "allreduce", "--", "true"], "-m allreduce is for our own workers"),
+                            (["-s", "-1", "--", "true"], "-1"),
                             (["net.no_such=1", "--", "true"], "net.no_such"),
                             (["--"], "name the program"),
                             (["python3", "train.py"], "-- python3"),
