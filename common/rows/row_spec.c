@@ -58,10 +58,10 @@ enum { N_FIELDS = sizeof spec_fields / sizeof *spec_fields };
 
 ps_row_spec ps_row_spec_default(ps_row_optimizer optimizer)
 {
-    const bool adam = optimizer == PS_ROW_SPARSE_ADAM;
+    const bool slow = optimizer == PS_ROW_SGD || optimizer == PS_ROW_SPARSE_ADAM;
     return (ps_row_spec){.optimizer = optimizer,
-                         .lr = adam ? 1e-3 : 1e-2,
-                         .eps = adam ? 1e-8 : 1e-10,
+                         .lr = slow ? 1e-3 : 1e-2,
+                         .eps = optimizer == PS_ROW_ADAGRAD ? 1e-10 : 1e-8,
                          .beta1 = 0.9,
                          .beta2 = 0.999,
                          .init_scale = 0.01};

@@ -76,8 +76,9 @@ typedef struct ps_row_spec {
     ps_codec codec;  // of rows and gradients that travel (row_codec.h)
 } ps_row_spec;
 
-/* PyTorch's defaults for the optimizer (lr 0.01, SparseAdam 0.001; eps 1e-10, 1e-8; betas
- * 0.9, 0.999), uniform initial rows of scale 0.01, no bound, no admission, no expiry. */
+/* PyTorch's defaults for the optimizer, FBGEMM's for ROWWISE_ADAGRAD (lr 0.01, SGD and
+ * SparseAdam 0.001; eps 1e-8, Adagrad 1e-10; betas 0.9, 0.999), uniform initial rows of
+ * scale 0.01, no bound, no admission, no expiry. */
 ps_row_spec ps_row_spec_default(ps_row_optimizer optimizer);
 
 /* ARG names the table, the setting and its mend: no name or one that is too long, dim 0

@@ -219,6 +219,23 @@ TEST(initial_rows_have_their_distribution)
     assert_memory_equal(a, other[3], 33 * sizeof *a);
 }
 
+/* As torch.optim and FBGEMM's EXACT_ROWWISE_ADAGRAD document them. */
+TEST(defaults)
+{
+    static const struct {
+        ps_row_optimizer optimizer;
+        double lr, eps;
+    } documented[] = {{PS_ROW_ADAGRAD, 0.01, 1e-10},
+                      {PS_ROW_SPARSE_ADAM, 0.001, 1e-8},
+                      {PS_ROW_ROWWISE_ADAGRAD, 0.01, 1e-8}};
+    for (int i = 0; i < 3; i++) {
+        const ps_row_spec spec = ps_row_spec_default(documented[i].optimizer);
+        assert_float_equal(spec.lr, documented[i].lr, 0);
+        assert_float_equal(spec.eps, documented[i].eps, 0);
+    }
+    assert_float_equal(ps_row_spec_default(PS_ROW_SGD).lr, 0.001, 0);
+}
+
 TEST(specs)
 {
     char text[128];
