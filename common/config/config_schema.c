@@ -391,8 +391,8 @@ const ps_config_key ps_config_keys[] = {
     DOUBLE("sync.delay_strength", sync.delay_strength, JOB, WARNED, 0, 1e6, "0.04",
          "sync.correction delay: its factor"),
     STRING("sync.replay", sync.replay, LOCAL, FREE, "",
-           "backup, ssp, asp: a run's policy.log, read by worker 0; the job repeats its decisions "
-           "(--replay)"),
+           "backup, ssp, asp, local with sync.quorum: a run's policy.log, read by worker 0; the job "
+           "repeats its decisions (--replay)"),
     INT("sync.local_steps", sync.local_steps, JOB, WARNED, 1, MANY, "8",
         "local: steps that a worker makes by itself; then the mean change goes to the outer "
         "optimizer"),
@@ -413,7 +413,7 @@ const ps_config_key ps_config_keys[] = {
          "local with sync.quorum: after the first steps and after each epoch a worker gets fewer than "
          "sync.local_steps steps for a round if others were faster, so that all need the same time"),
     WORD("sync.outer", sync.outer, JOB, REFUSED, ps_optimizer_words, "sgd",
-         "local: the outer optimizer, whose gradient is the mean change; not sum or mean"),
+         "local: the outer optimizer, whose gradient is the mean change: sgd, adam or adamw"),
     DOUBLE("sync.outer_lr", sync.outer_lr, JOB, WARNED, 0, 1e9, "1",
            "local: its learning rate; 1 without momentum: the workers' weights are averaged"),
     DOUBLE("sync.outer_momentum", sync.outer_momentum, JOB, WARNED, 0, 1, "0",
