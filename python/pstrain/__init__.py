@@ -4,8 +4,8 @@
     pstrain.init()
     optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-3)
 
-The step is made by the servers: gradients leave during the backward pass, and the next forward
-pass waits for each module's weights. For DistributedDataParallel there are instead
+The step is made by the servers: gradients leave during the backward pass, and when step() returns,
+the new weights are there. For DistributedDataParallel there are instead
 `pstrain.comm_hook`, and the back end "pstrain" of `torch.distributed.init_process_group`.
 
 PyTorch is imported when it is first needed.
