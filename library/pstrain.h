@@ -205,7 +205,8 @@ typedef struct pstrain_tensor {
 typedef struct pstrain_group {
     double lr;
     double momentum, dampening; /* sgd; rmsprop: momentum */
-    double beta1, beta2, eps;   /* adam, adamw; rmsprop: beta2 is alpha; lion: betas */
+    double beta1, beta2, eps;   /* adam, adamw, lamb; lion: betas; adagrad: eps;
+                                   rmsprop: eps, and beta2 is alpha */
     double weight_decay;
     int nesterov; /* sgd */
     /* Since 0.4: which of the program's optimizers it belongs to, from 0
@@ -287,7 +288,8 @@ typedef struct pstrain_table {
     const char *const *settings;
     int n_settings;
     /* Optimizer steps of the whole job, the same on every rank; 0: not known. Needed by
-     * schedule.name cosine and linear, and by the codecs' last steps. */
+     * schedule.name cosine, linear, polynomial and onecycle without schedule.total, and
+     * by the codecs' last steps. */
     uint64_t total_steps;
     /* Where the job goes on; NULL: it begins. Arrays are borrowed until pstrain_start
      * returns. Step and rule are rank 0's; every rank passes its own state, or those

@@ -60,7 +60,7 @@ def add_job(p):
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
     p.add_argument("-H", "--hostfile", type=named, metavar="HOSTFILE",
                    help="run over ssh on the hosts of this file, one per line: node1 servers=1 workers=2; "
-                        "also slots= dir= bin= addr= image=, or node9 spare (docs/machines.md)")
+                        "also slots= dir= bin= addr= image= link= share=, or node9 spare (docs/machines.md)")
     p.add_argument("--mps", action="store_true",
                    help="let workers that share a GPU run on it together: by NVIDIA's MPS, whose daemon "
                         "(nvidia-cuda-mps-control) runs as long as the job")
