@@ -9,7 +9,11 @@
  * kernel's arguments end the test, and so does anything except a launch in a capture.
  * Several threads may use it, as those of a worker do. What is shared with other
  * processes (ps_gpu_take_shared) is an anonymous file, which they open. With
- * PS_HOST_GPU_ALONE=1 it can read no other GPU. */
+ * PS_HOST_GPU_ALONE=1 it can read no other GPU.
+ *
+ * The calls, blocks and rows of a launch have no order on a GPU. With
+ * PS_HOST_GPU_BACKWARD=1 they run from the last one to the first. Blocks run with threads
+ * and barriers only with PS_HOST_GPU_THREADS=1 (gpu_block.h). */
 #include "host_gpu.h"
 
 #include <fcntl.h>
@@ -21,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gpu_block.h"
 #include "host_gemm.h"
 #include "mem.h"
 
@@ -62,6 +67,7 @@ struct ps_gpu {
     pthread_mutex_t lock; // recursive
     queue queues[PS_GPU_QUEUES];
     unsigned eager;
+    bool backward, threads;
     ps_format format;
     range ranges[256];
     int n_ranges;
@@ -142,37 +148,45 @@ static void check_pinned_whole(const ps_gpu *gpu, const void *at, size_t bytes,
 #define FLAT_CASE(name)                                                                  \
     case PS_KERNEL_##name:                                                               \
         for (int64_t i = 0; i < o->count; i++)                                           \
-            ps_k_##name##_at(o->args, (uint32_t)i);                                      \
+            ps_k_##name##_at(o->args, host_gpu_turn(gpu, i, o->count));                  \
         break;
 
 #define SUM_CASE(name)                                                                   \
     case PS_KERNEL_##name:                                                               \
-        for (int64_t b = 0; b < o->count; b++) {                                         \
+        for (int64_t i = 0; i < o->count; i++) {                                         \
+            const uint32_t b = host_gpu_turn(gpu, i, o->count);                          \
             for (uint32_t l = 0; l < PS_SUM_LANES; l++)                                  \
-                lanes[l] = ps_k_##name##_lane(o->args, (uint32_t)b, l);                  \
-            ps_k_##name##_done(o->args, (uint32_t)b, combine(lanes));                    \
+                lanes[l] = ps_k_##name##_lane(o->args, b, l);                            \
+            ps_k_##name##_done(o->args, b, combine(lanes));                              \
         }                                                                                \
         break;
 
 #define TEAM_CASE(name)                                                                  \
     case PS_KERNEL_##name:                                                               \
-        for (int64_t row = 0; row < o->count; row++)                                     \
-            ps_k_##name##_row(o->args, (uint32_t)row,                                    \
+        for (int64_t i = 0; i < o->count; i++)                                           \
+            ps_k_##name##_row(o->args, host_gpu_turn(gpu, i, o->count),                  \
                               (ps_team){.lanes = ((ps_k_##name *)o->args)->lanes});      \
         break;
 
 #define CHANNEL_CASE(name)                                                               \
     case PS_KERNEL_##name: {                                                             \
         const ps_k_##name *k = o->args;                                                  \
-        for (int64_t b = 0; b < o->count; b++) {                                         \
+        for (int64_t i = 0; i < o->count; i++) {                                         \
+            const uint32_t b = host_gpu_turn(gpu, i, o->count);                          \
             for (uint32_t l = 0; l < PS_SUM_LANES; l++)                                  \
-                ps_k_##name##_lane(k, (uint32_t)b, l, wide[l]);                          \
+                ps_k_##name##_lane(k, b, l, wide[l]);                                    \
             combine_channels(wide, k->columns.across);                                   \
             for (uint32_t l = 0; l < k->columns.across; l++)                             \
-                ps_k_##name##_done(k, (uint32_t)b, l, wide[l]);                          \
+                ps_k_##name##_done(k, b, l, wide[l]);                                    \
         }                                                                                \
         break;                                                                           \
     }
+
+/* Which of the launch's calls comes as the i-th. */
+static uint32_t host_gpu_turn(const ps_gpu *gpu, int64_t i, int64_t count)
+{
+    return (uint32_t)(gpu->backward ? count - 1 - i : i);
+}
 
 /* Adds in the GPU's order. */
 static ps_sums combine(ps_sums *lanes)
@@ -198,9 +212,11 @@ static void combine_channels(ps_sums lanes[][PS_WIDE], uint32_t across)
     }
 }
 
-static void run_kernel(const op *o)
+static void run_kernel(const ps_gpu *gpu, const op *o)
 {
     ps_sums lanes[PS_SUM_LANES], wide[PS_SUM_LANES][PS_WIDE];
+    if (gpu->threads && gpu_block_run(o->kernel, o->args, o->count, gpu->backward))
+        return;
     switch (o->kernel) {
         PS_FLAT_KERNELS(FLAT_CASE)
         PS_SUM_KERNELS(SUM_CASE)
@@ -222,7 +238,7 @@ static bool run_as_far(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         if (o->kind == OP_POLL && !o->poll(o->args)) return false;
         if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
         if (o->kind == OP_GEMM) host_gemm(&o->gemm);
-        if (o->kind == OP_LAUNCH) run_kernel(o);
+        if (o->kind == OP_LAUNCH) run_kernel(gpu, o);
         if (o->kind == OP_CALL) o->call(o->args);
         free(o->args);
         o->args = NULL;
@@ -292,6 +308,12 @@ static ps_err push(ps_gpu *gpu, ps_gpu_queue which, op o)
 
 /* ------------------------------------------------------------------- cuda_gpu.h */
 
+static bool host_gpu_is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && strcmp(value, "1") == 0;
+}
+
 ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
 {
     const char *eager = getenv("PS_HOST_GPU_EAGER");
@@ -302,6 +324,8 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     pthread_mutex_init(&(*out)->lock, &recursive);
     pthread_mutexattr_destroy(&recursive);
     (*out)->eager = eager ? (unsigned)atoi(eager) : 0;
+    (*out)->backward = host_gpu_is_set("PS_HOST_GPU_BACKWARD");
+    (*out)->threads = host_gpu_is_set("PS_HOST_GPU_THREADS");
     for (int q = 0; q < PS_GPU_QUEUES; q++) {
         (*out)->queues[q].gpu = *out;
         (*out)->queues[q].which = (ps_gpu_queue)q;
@@ -445,10 +469,9 @@ void ps_gpu_give_shared(ps_gpu *gpu, void *at, bool mapped)
 ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes,
                   const char *what, void *out)
 {
-    const char *alone = getenv("PS_HOST_GPU_ALONE");
     shared_file f;
     char path[64];
-    if (alone && strcmp(alone, "1") == 0)
+    if (host_gpu_is_set("PS_HOST_GPU_ALONE"))
         return ps_err_set(PS_ERR_UNSUPPORTED, "PS_HOST_GPU_ALONE is 1");
     memcpy(&f, handle, sizeof f);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)f.process, f.file);

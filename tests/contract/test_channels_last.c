@@ -8,7 +8,6 @@
 #include "check.h"
 #include "device_rig.h"
 #include "host_gpu.h"
-#include "mem.h"
 #include "model_cases.h"
 
 enum { BATCH = 6, SHORT = 5 };
@@ -182,48 +181,6 @@ TEST(test_parts_fit)
             assert_true(most <= PS_SUM_LANES);
         }
     }
-}
-
-enum { CHANNELS = 3, SIDE = 5, FEATURES = CHANNELS * SIDE * SIDE };
-
-/* Samples that come as bytes have the bits of the floats that these stand for. */
-TEST(test_bytes)
-{
-    rig r;
-    const rig_device device = device_of(PS_SWITCH_ON, 0);
-    static float values[CHANNELS * 256];
-    uint8_t *bytes = NULL;
-    float out[2][BATCH * 5];
-    ps_program *program;
-    use_library(false);
-    rig_init(&r, &device, "[3, 5, 5]", "cross_entropy",
-             "{conv2d: {name: a, out: 4, kernel: 3}}, tanh, " HEAD, BATCH);
-    assert_ok(ps_mem_zalloc_aligned(&bytes, BATCH * FEATURES, "bytes"));
-    for (int i = 0; i < CHANNELS * 256; i++)
-        values[i] = sinf((float)i * 0.7f);
-    for (int i = 0; i < BATCH * FEATURES; i++) {
-        bytes[i] = (uint8_t)(i * 37 + i / 11);
-        r.x[i] = values[256 * (i / (SIDE * SIDE) % CHANNELS) + bytes[i]];
-    }
-    const ps_program_options options = {.spec = &r.spec,
-                                        .max_batch = BATCH,
-                                        .params = r.params,
-                                        .buffers = r.buffers,
-                                        .byte_values = values,
-                                        .channels = CHANNELS};
-    assert_ok(ps_program_create(r.device, &options, &program));
-    const ps_pass evaluation = {.training = false};
-    ps_batch batch = rig_batch(&r, BATCH), same = batch;
-    same.x = NULL;
-    same.bytes = bytes;
-    assert_ok(ps_program_forward(r.program, &batch, &evaluation, NULL));
-    assert_ok(ps_program_forward(program, &same, &evaluation, NULL));
-    assert_ok(ps_program_outputs(r.program, out[0], BATCH * 5));
-    assert_ok(ps_program_outputs(program, out[1], BATCH * 5));
-    assert_memory_equal(out[0], out[1], sizeof out[0]);
-    ps_program_destroy(&program);
-    rig_fini(&r);
-    free(bytes);
 }
 
 /* Returns whether the library got pictures with channels last. The model has windows of 1

@@ -174,7 +174,9 @@ TEST(test_narrow_models)
     for (size_t i = 0; i < NARROW; i++) {
         rig_device device;
         if (!narrow(i, &device)) return;
-        const bool both = device.kind == PS_DEVICE_CUDA && device.cudnn != PS_SWITCH_OFF;
+        // own products read both formats in the same way
+        const bool both =
+            device.kind == PS_DEVICE_CUDA && (device.cudnn != PS_SWITCH_OFF || i == 0);
         for (int last = 0; last <= both; last++) {
             device.channels_last = last ? PS_SWITCH_ON : PS_SWITCH_OFF;
             double worst = check_models(&device);
@@ -184,6 +186,54 @@ TEST(test_narrow_models)
                 last ? ", channels last" : "", worst);
         }
     }
+}
+
+/* Samples that come as bytes have the bits of the floats that these stand for. */
+static void check_bytes(const rig_device *device)
+{
+    enum { SAMPLES = 6, CHANNELS = 3, PLANE = 4 * 5, FEATURES = CHANNELS * PLANE };
+    static float values[CHANNELS * 256];
+    static uint8_t bytes[SAMPLES * FEATURES];
+    float out[2][SAMPLES * 5];
+    rig r;
+    ps_program *program;
+    rig_init(&r, device, "[3, 4, 5]", "cross_entropy",
+             "{conv2d: {name: a, out: 4, kernel: 3}}, tanh, " FLAT, SAMPLES);
+    for (int i = 0; i < CHANNELS * 256; i++)
+        values[i] = sinf((float)i * 0.7f);
+    for (int i = 0; i < SAMPLES * FEATURES; i++) {
+        bytes[i] = (uint8_t)(i * 37 + i / 11);
+        r.x[i] = values[256 * (i / PLANE % CHANNELS) + bytes[i]];
+    }
+    const ps_program_options options = {.spec = &r.spec,
+                                        .max_batch = SAMPLES,
+                                        .params = r.params,
+                                        .buffers = r.buffers,
+                                        .byte_values = values,
+                                        .channels = CHANNELS};
+    assert_ok(ps_program_create(r.device, &options, &program));
+    const ps_pass evaluation = {.training = false};
+    ps_batch batch = rig_batch(&r, SAMPLES), same = batch;
+    same.x = NULL;
+    same.bytes = bytes;
+    assert_ok(ps_program_forward(r.program, &batch, &evaluation, NULL));
+    assert_ok(ps_program_forward(program, &same, &evaluation, NULL));
+    assert_ok(ps_program_outputs(r.program, out[0], SAMPLES * 5));
+    assert_ok(ps_program_outputs(program, out[1], SAMPLES * 5));
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    ps_program_destroy(&program);
+    rig_fini(&r);
+}
+
+TEST(test_bytes)
+{
+    rig_device device;
+    if (on.kind != PS_DEVICE_CUDA) return; // which alone takes them
+    check_bytes(&on);
+    if (!narrow(0, &device)) return;
+    check_bytes(&device);
+    device.channels_last = PS_SWITCH_ON;
+    check_bytes(&device);
 }
 
 /* The cpu device computes this convolution by Winograd's algorithm, with rounded factors,

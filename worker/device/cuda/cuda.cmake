@@ -16,6 +16,7 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_loss_kernels.h
     device/cuda/cuda_optimizer_kernels.h
     device/cuda/cuda_kernels.h
+    device/cuda/cuda_block.h
     device/cuda/cuda_gpu.h
     device/cuda/cuda_batch.c
     device/cuda/cuda_graphs.c

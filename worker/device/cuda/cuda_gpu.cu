@@ -13,10 +13,9 @@ extern "C" {
 #include "log.h"
 #include "mem.h"
 }
+#include "cuda_block.h"
 
-/* The launchers below assume that a block of a sum or channel kernel has PS_SUM_LANES
- * threads, and one of a team kernel PS_TEAM_BLOCK. */
-enum { FLAT_THREADS = 256, WORKSPACE_BYTES = 32 << 20 };
+enum { WORKSPACE_BYTES = 32 << 20 };
 
 struct ps_gpu {
     int index;
@@ -69,88 +68,10 @@ static ps_err cuda_error(cudaError_t rc, const char *who, const char *call,
 
 /* ------------------------------------------------------------------------ kernels */
 
-#define FLAT_KERNEL(name)                                                                \
-    static __global__ void flat_##name(const ps_k_##name k, uint32_t count)              \
-    {                                                                                    \
-        uint32_t i = blockIdx.x * (uint32_t)FLAT_THREADS + threadIdx.x;                  \
-        if (i < count) ps_k_##name##_at(&k, i);                                          \
-    }
-PS_FLAT_KERNELS(FLAT_KERNEL)
-
-/* Adds the sums of a block's lanes: the upper half to the lower, and so on. Thread 0 gets
- * the result. */
-static __device__ ps_sums gpu_combine(ps_sums own)
-{
-    __shared__ ps_sums lanes[PS_SUM_LANES];
-    const uint32_t t = threadIdx.x;
-    lanes[t] = own;
-    for (uint32_t half = PS_SUM_LANES / 2; half >= 32; half /= 2) {
-        __syncthreads();
-        if (t >= half) continue;
-        own.a += lanes[t + half].a;
-        own.b += lanes[t + half].b;
-        lanes[t] = own;
-    }
-    for (uint32_t half = 16; half > 0 && t < 32; half /= 2) { // within a warp
-        own.a += __shfl_down_sync(0xFFFFFFFFu, own.a, half);
-        own.b += __shfl_down_sync(0xFFFFFFFFu, own.b, half);
-    }
-    return own;
-}
-
-#define SUM_KERNEL(name)                                                                 \
-    static __global__ void sum_##name(const ps_k_##name k)                               \
-    {                                                                                    \
-        const uint32_t t = threadIdx.x;                                                  \
-        const ps_sums s = gpu_combine(ps_k_##name##_lane(&k, blockIdx.x, t));            \
-        if (t == 0) ps_k_##name##_done(&k, blockIdx.x, s);                               \
-    }
-PS_SUM_KERNELS(SUM_KERNEL)
-
-/* A team is in one block, and in one warp if it is as small. */
-#define TEAM_KERNEL(name)                                                                \
-    static __global__ void team_##name(const ps_k_##name k, uint32_t rows)               \
-    {                                                                                    \
-        const ps_team team = {k.lanes, threadIdx.x % k.lanes};                           \
-        const uint32_t row =                                                             \
-            blockIdx.x * (PS_TEAM_BLOCK / k.lanes) + threadIdx.x / k.lanes;              \
-        if (row < rows) ps_k_##name##_row(&k, row, team);                                \
-    }
-PS_TEAM_KERNELS(TEAM_KERNEL)
-
-/* The same for the sums of channels: lane l gets the sums of lanes l, l + across, .. */
-static __device__ void gpu_combine_channels(ps_sums own[PS_WIDE], uint32_t across)
-{
-    __shared__ ps_sums lanes[PS_WIDE][PS_SUM_LANES];
-    const uint32_t t = threadIdx.x;
-    for (int j = 0; j < PS_WIDE; j++)
-        lanes[j][t] = own[j];
-    for (uint32_t half = PS_SUM_LANES / 2; half >= across; half /= 2) {
-        __syncthreads();
-        if (t >= half) continue;
-        for (int j = 0; j < PS_WIDE; j++) {
-            own[j].a += lanes[j][t + half].a;
-            own[j].b += lanes[j][t + half].b;
-            lanes[j][t] = own[j];
-        }
-    }
-}
-
-#define CHANNEL_KERNEL(name)                                                             \
-    static __global__ void channel_##name(const ps_k_##name k)                           \
-    {                                                                                    \
-        const uint32_t t = threadIdx.x;                                                  \
-        ps_sums sums[PS_WIDE];                                                           \
-        ps_k_##name##_lane(&k, blockIdx.x, t, sums);                                     \
-        gpu_combine_channels(sums, k.columns.across);                                    \
-        if (t < k.columns.across) ps_k_##name##_done(&k, blockIdx.x, t, sums);           \
-    }
-PS_CHANNEL_KERNELS(CHANNEL_KERNEL)
-
 #define LAUNCH_FLAT(name)                                                                \
     case PS_KERNEL_##name:                                                               \
-        flat_##name<<<blocks, FLAT_THREADS, 0, stream>>>(*(const ps_k_##name *)args,     \
-                                                         (uint32_t)count);               \
+        flat_##name<<<blocks, PS_FLAT_THREADS, 0, stream>>>(*(const ps_k_##name *)args,  \
+                                                            (uint32_t)count);            \
         break;
 #define LAUNCH_SUM(name)                                                                 \
     case PS_KERNEL_##name:                                                               \
@@ -185,7 +106,7 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue queue, ps_kernel kernel, const vo
     if (count < 0 || count > PS_INDEX_MAX)
         return ps_err_set(PS_ERR_INTERNAL, "cuda: %s: %s over %lld elements", who,
                           kernel_names[kernel], (long long)count);
-    unsigned blocks = (unsigned)((count + FLAT_THREADS - 1) / FLAT_THREADS);
+    unsigned blocks = (unsigned)((count + PS_FLAT_THREADS - 1) / PS_FLAT_THREADS);
     cudaStream_t stream = gpu->queues[queue];
     switch (kernel) {
         PS_FLAT_KERNELS(LAUNCH_FLAT)
