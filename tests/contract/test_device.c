@@ -236,6 +236,38 @@ TEST(test_bytes)
     check_bytes(&device);
 }
 
+/* On a GPU teams of one lane, of a warp or of a block add up a norm's parts: of its
+ * positions, of a group's channels, of a channel's samples. */
+static void check_large_norms(const rig_device *device)
+{
+    check_model(device, &(model_case){"groups of many positions and channels",
+                                      "[2, 40, 36]", "cross_entropy",
+                                      "{conv2d: {name: a, out: 64, kernel: 1}}, "
+                                      "{group_norm: {name: g, groups: 1}}, tanh, "
+                                      "{conv2d: {name: b, out: 16, kernel: 1, stride: "
+                                      "4}}, {group_norm: {name: h, groups: 2}}, tanh, "
+                                      "{avg_pool2d: global}, " FLAT});
+    rig r;
+    rig_init(&r, device, "[9]", "cross_entropy",
+             "{linear: {name: a, out: 75}}, {layer_norm: {name: l}}, tanh, {linear: "
+             "{name: b, out: 530}}, {layer_norm: {name: m}}, tanh, {linear: {name: c, "
+             "out: 4}}",
+             70);
+    rig_compare(&r, 70, &plain_pass);
+    rig_fini(&r);
+}
+
+TEST(test_large_norms)
+{
+    check_large_norms(&on);
+    for (size_t i = 0; i < NARROW; i++) {
+        rig_device device;
+        if (!narrow(i, &device)) return;
+        device.channels_last = i == 0 ? PS_SWITCH_ON : PS_SWITCH_OFF;
+        check_large_norms(&device);
+    }
+}
+
 /* The cpu device computes this convolution by Winograd's algorithm, with rounded factors,
  * where its processor has no faster products of bf16. */
 TEST(test_narrow_winograd)

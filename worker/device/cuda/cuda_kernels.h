@@ -56,10 +56,7 @@
     X(dropout)                                                                           \
     X(batchnorm)                                                                         \
     X(batchnorm_grad)                                                                    \
-    X(groupnorm_stats)                                                                   \
     X(groupnorm)                                                                         \
-    X(groupnorm_means)                                                                   \
-    X(groupnorm_scales)                                                                  \
     X(groupnorm_grad)                                                                    \
     X(column_total)                                                                      \
     X(mix_anchor)                                                                        \
@@ -79,7 +76,6 @@
     X(batchnorm_stats)                                                                   \
     X(batchnorm_grad_sums)                                                               \
     X(batchnorm_dots)                                                                    \
-    X(groupnorm_dots)                                                                    \
     X(row_sums)                                                                          \
     X(row_total)                                                                         \
     X(loss)                                                                              \
@@ -93,6 +89,10 @@
     X(channel_dots)
 
 #define PS_TEAM_KERNELS(X)                                                               \
+    X(groupnorm_stats)                                                                   \
+    X(groupnorm_dots)                                                                    \
+    X(groupnorm_means)                                                                   \
+    X(groupnorm_scales)                                                                  \
     X(log_softmax)                                                                       \
     X(log_softmax_grad)                                                                  \
     X(loss_rows)                                                                         \

@@ -131,7 +131,7 @@ static ps_err groupnorm_dots(const ps_cuda_pass *r, const ps_cuda_step *s, ps_ro
         return PS_LAUNCH(p->gpu, groupnorm_dots, (int64_t)rows->rows * rows->parts.by,
                          PS_CUDA_NAME(s), .x = in->at, .dy = out->grad, .mean = s->mean,
                          .inv = s->inv, .parts = p->parts, .rows = *rows,
-                         .in_group = in_group);
+                         .in_group = in_group, .lanes = ps_team_lanes(rows->part_length));
     const ps_columns columns = ps_columns_of(in->plane, in->channels);
     rows->parts = columns.parts;
     return PS_LAUNCH(p->gpu, channel_dots, ps_columns_blocks(&columns, r->n),
@@ -157,11 +157,12 @@ static ps_err groupnorm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const int64_t groups = r->n * l->groups, group = in->features / l->groups;
     ps_rows rows = ps_rows_of(1, groups, group);
     PS_TRY(groupnorm_sums(r, s, &rows));
-    PS_TRY(PS_LAUNCH(
-        p->gpu, groupnorm_stats, groups, PS_CUDA_NAME(s), .x = in->at, .parts = p->parts,
-        .mean = s->mean, .inv = s->inv, .rows = rows, .groups = ps_divisor_of(l->groups),
-        .features = (uint32_t)in->features,
-        .step = (uint32_t)(in->channels / l->groups * ps_cuda_inner(in)), .eps = l->eps));
+    PS_TRY(PS_LAUNCH(p->gpu, groupnorm_stats, groups, PS_CUDA_NAME(s), .x = in->at,
+                     .parts = p->parts, .mean = s->mean, .inv = s->inv, .rows = rows,
+                     .groups = ps_divisor_of(l->groups),
+                     .features = (uint32_t)in->features,
+                     .step = (uint32_t)(in->channels / l->groups * ps_cuda_inner(in)),
+                     .lanes = ps_team_lanes(rows.parts.by), .eps = l->eps));
     return PS_LAUNCH(p->gpu, groupnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                      .x = in->at, .y = out->at, .mean = s->mean, .inv = s->inv,
                      .weight = ps_cuda_param(p, l->weight),
@@ -179,12 +180,15 @@ static ps_err groupnorm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     PS_TRY(PS_LAUNCH(p->gpu, groupnorm_scales, in->channels, PS_CUDA_NAME(s),
                      .parts = p->parts, .dweight = ps_cuda_grad(p, l->weight),
                      .dbias = ps_cuda_grad(p, l->bias), .rows = rows, .n = (uint32_t)r->n,
-                     .channels = (uint32_t)in->channels, .add = r->accumulate));
+                     .channels = (uint32_t)in->channels,
+                     .lanes = ps_team_lanes(r->n * rows.parts.by), .add = r->accumulate));
     if (!in->grad.at) return PS_OK;
     PS_TRY(PS_LAUNCH(p->gpu, groupnorm_means, r->n * l->groups, PS_CUDA_NAME(s),
                      .parts = p->parts, .weight = ps_cuda_param(p, l->weight),
                      .mean_dy = p->mean_dy, .mean_dot = p->mean_dot, .rows = rows,
-                     .in_group = (uint32_t)in_group, .groups = ps_divisor_of(l->groups)));
+                     .in_group = (uint32_t)in_group,
+                     .lanes = ps_team_lanes(in_group * rows.parts.by),
+                     .groups = ps_divisor_of(l->groups)));
     return PS_LAUNCH(p->gpu, groupnorm_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                      .x = in->at, .dy = out->grad, .dx = in->grad, .mean = s->mean,
                      .inv = s->inv, .weight = ps_cuda_param(p, l->weight),

@@ -242,7 +242,9 @@ PS_ARITH uint32_t ps_dropout_group(const ps_k_dropout *k, uint32_t i)
 PS_ARITH void ps_dropout_channels_last(const ps_k_dropout *k, size_t first,
                                        uint32_t group, const uint32_t words[4])
 {
-    for (uint32_t d = 0; d < 8 && group * 8 + d < k->features; d++) {
+    PS_UNROLLED
+    for (uint32_t d = 0; d < 8; d++) {
+        if (group * 8 + d >= k->features) return;
         const ps_divided at = ps_divide(group * 8 + d, k->plane);
         const size_t to = first + (size_t)at.r * k->layout.step + at.q;
         const float relu = k->relu.at ? ps_get(k->relu, to) : 1.0f;
@@ -261,6 +263,7 @@ PS_ARITH void ps_k_dropout_at(const ps_k_dropout *k, uint32_t i)
         ps_dropout_channels_last(k, (size_t)sample.q * k->features, group, words);
         return;
     }
+    PS_UNROLLED
     for (uint32_t d = 0; d < 8; d += PS_WIDE) {
         const uint32_t e = sample.r * 8 + d;
         if (e >= k->features) return;

@@ -83,17 +83,6 @@ PS_ARITH ps_sums ps_parts_lane(const ps_sums *parts, const ps_rows *rows, uint32
     return lane < rows->parts.by ? parts[row * rows->parts.by + lane] : none;
 }
 
-/* The sum of a row's parts. */
-PS_ARITH ps_sums ps_parts_total(const ps_sums *parts, const ps_rows *rows, uint32_t row)
-{
-    ps_sums total = {0.0, 0.0};
-    for (uint32_t p = 0; p < rows->parts.by; p++) {
-        total.a += parts[row * rows->parts.by + p].a;
-        total.b += parts[row * rows->parts.by + p].b;
-    }
-    return total;
-}
-
 /* parts = sums over x's rows. Blocks: rows * parts. */
 typedef struct ps_k_row_sums {
     ps_values x;
