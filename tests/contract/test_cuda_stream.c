@@ -516,7 +516,7 @@ TEST(test_not_finite)
 
 enum { EXIT_SKIPPED = 77 };
 
-int main(void)
+int main(int argc, char **argv)
 {
     const ps_device_options options = {.index = -1, .local_rank = -1};
     ps_device *device = NULL;
@@ -525,5 +525,6 @@ int main(void)
         return EXIT_SKIPPED;
     }
     ps_device_close(&device);
+    if (argc > 1 && !check_choose(argv[1])) return 2;
     return check_run(NULL, NULL);
 }
