@@ -227,16 +227,6 @@ static ps_err rows_room(ps_shard_rows *r, uint64_t n)
 
 /* ---- messages ---- */
 
-static ps_err rows_check_owner(const ps_row_table *table, uint64_t n, const uint64_t *ids)
-{
-    for (uint64_t i = 0; i < n; i++)
-        if (!ps_row_table_owns(table, ids[i]))
-            return ps_err_set(PS_ERR_PROTOCOL,
-                              "id %" PRIu64 " of table %s, which another shard has",
-                              ids[i], table->spec.name);
-    return PS_OK;
-}
-
 /* Keeps a PULL_ROWS until its step is applied; its body is taken over. */
 static ps_err rows_keep_pull(rows_peer *p, rows_message *m)
 {
@@ -297,7 +287,7 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
     for (uint32_t t = 0; t < r->n; t++) {
         const ps_row_spec *spec = &r->tables[t].spec;
         const uint64_t n = pull.counts[t];
-        PS_TRY(rows_check_owner(&r->tables[t], n, ids));
+        PS_TRY(ps_row_table_check_ids(&r->tables[t], n, ids));
         if (shared) out = ps_rows_arena_at(s->peers[rank].rows, pull.places[t].rows);
         if (n > 0) ps_row_table_read(&r->tables[t], n, ids, out);
         if (shared)
@@ -328,7 +318,7 @@ static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
     PS_TRY(rows_take_ids(s, rank, m, &pull));
     const uint64_t *ids = pull.ids;
     for (uint32_t t = 0; t < r->n; ids += pull.counts[t++])
-        PS_TRY(rows_check_owner(&r->tables[t], pull.counts[t], ids));
+        PS_TRY(ps_row_table_check_ids(&r->tables[t], pull.counts[t], ids));
     if (!pull.trains)
         return ps_err_set(PS_ERR_PROTOCOL, "a request ahead for rows without gradients");
     PS_TRY(ps_mem_room(&p->early, p->n_early, &p->early_room, sizeof *p->early,
@@ -468,81 +458,16 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
     return PS_OK;
 }
 
-/* With state, or no rows yet: one by one, with their versions. */
-static ps_err rows_put(ps_row_table *table, const ps_rows_load *load, uint64_t version)
-{
-    for (uint64_t i = 0; i < load->n; i++) {
-        const ps_rows_age *age = &load->ages[i];
-        const ps_row_view view = {.id = load->ids[i],
-                                  .version = load->clock ? age->version : version,
-                                  .count = age->count,
-                                  .row = load->width ? load->values + i * load->width
-                                                     : NULL};
-        PS_TRY(ps_row_table_put(table, &view));
-    }
-    return PS_OK;
-}
-
-/* No row is newer than the clock, and what is no row yet has been counted. */
-static ps_err rows_check_load_ages(const ps_row_table *table, const ps_rows_load *load)
-{
-    for (uint64_t i = 0; i < load->n; i++) {
-        const ps_rows_age *age = &load->ages[i];
-        const bool candidate = age->count > 0 && age->count < PS_ROW_CANDIDATE;
-        if ((load->clock && age->version > load->clock) ||
-            (load->width ? age->count > 0 : !candidate))
-            return ps_err_set(PS_ERR_PROTOCOL,
-                              "id %" PRIu64 " of table %s to load, of version %u of "
-                              "%" PRIu64 ", with %u gradients while it was no row",
-                              load->ids[i], table->spec.name, age->version, load->clock,
-                              age->count);
-    }
-    return PS_OK;
-}
-
-static ps_err rows_check_load(const ps_shard_rows *r, const ps_rows_load *load)
-{
-    const ps_row_table *table = &r->tables[load->table];
-    const uint32_t dim = table->spec.dim, width = ps_row_spec_width(&table->spec);
-    if (load->width != 0 && load->width != dim && load->width != width)
-        return ps_err_set(PS_ERR_PROTOCOL, "rows of %u numbers; table %s has %u or %u",
-                          load->width, table->spec.name, dim, width);
-    PS_TRY(rows_check_owner(table, load->n, load->ids));
-    return rows_check_load_ages(table, load);
-}
-
-static ps_err rows_take_load(ps_shard_rows *r, const ps_rows_load *load)
-{
-    ps_row_table *table = &r->tables[load->table];
-    ps_row_clock *clock = &r->clocks[load->table];
-    if (load->begins) PS_TRY(ps_row_table_clear(table));
-    *clock =
-        (ps_row_clock){load->steps, load->clock ? load->clock - r->step : clock->ahead};
-    const uint64_t version =
-        r->step + clock->ahead; // as if the step before had made them
-    r->store->loads++;
-    r->store->full = 0; // an incremental file would not know of them
-    if (load->width == table->spec.dim && load->width != ps_row_spec_width(&table->spec))
-        return ps_row_table_set(table, load->n, load->ids, load->values, version);
-    return rows_put(table, load, version);
-}
-
 static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     ps_shard_rows *r = s->rows;
-    ps_rows_load load;
-    PS_TRY(ps_rows_load_read(m->body, m->bytes, &load));
-    if (load.table >= r->n)
-        return ps_err_set(PS_ERR_PROTOCOL, "rows of table %u; there are %u", load.table,
-                          r->n);
     for (uint32_t i = 0; i < s->rules.n_workers; i++)
         if (r->peers[i].n_early > 0)
             return ps_err_set(PS_ERR_PROTOCOL,
                               "rows to load while worker %u has asked ahead for rows of "
                               "the next step",
                               i);
-    PS_TRY(rows_check_load(r, &load));
-    PS_TRY(rows_take_load(r, &load));
+    PS_TRY(ps_shard_rows_load(r->store, r->step, m->body, m->bytes));
     return rows_answer(s, rank, m, NULL, 0);
 }
 
@@ -976,7 +901,7 @@ static ps_err rows_look_size(const ps_shard_rows *r, const ps_rows_ask *ask, uin
     const uint64_t *ids = ask->ids;
     *n = 0;
     for (uint32_t t = 0; t < r->n; t++) {
-        PS_TRY(rows_check_owner(&r->tables[t], ask->counts[t], ids));
+        PS_TRY(ps_row_table_check_ids(&r->tables[t], ask->counts[t], ids));
         *n += (uint64_t)ask->counts[t] * r->tables[t].spec.dim;
         ids += ask->counts[t];
     }

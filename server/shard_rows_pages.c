@@ -9,6 +9,8 @@
 
 enum { PAGE_BYTES = 4 << 20 }; // about
 
+/* ---- saving ---- */
+
 /* Rows of a page; at least one. */
 static uint64_t pages_most(const ps_row_table *table)
 {
@@ -95,4 +97,75 @@ ps_err ps_shard_rows_page(const ps_row_store *store, uint64_t step, const void *
         pages_make_from(store, step, &save, end, views, n, page, page_bytes);
     free(views);
     return err;
+}
+
+/* ---- loading ---- */
+
+/* With state, or no rows yet: one by one, with their versions. */
+static ps_err pages_put(ps_row_table *table, const ps_rows_load *load, uint64_t version)
+{
+    for (uint64_t i = 0; i < load->n; i++) {
+        const ps_rows_age *age = &load->ages[i];
+        const ps_row_view view = {.id = load->ids[i],
+                                  .version = load->clock ? age->version : version,
+                                  .count = age->count,
+                                  .row = load->width ? load->values + i * load->width
+                                                     : NULL};
+        PS_TRY(ps_row_table_put(table, &view));
+    }
+    return PS_OK;
+}
+
+/* No row is newer than the clock, and what is no row yet has been counted. */
+static ps_err pages_check_ages(const ps_row_table *table, const ps_rows_load *load)
+{
+    for (uint64_t i = 0; i < load->n; i++) {
+        const ps_rows_age *age = &load->ages[i];
+        const bool candidate = age->count > 0 && age->count < PS_ROW_CANDIDATE;
+        if ((load->clock && age->version > load->clock) ||
+            (load->width ? age->count > 0 : !candidate))
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "id %" PRIu64 " of table %s to load, of version %u of "
+                              "%" PRIu64 ", with %u gradients while it was no row",
+                              load->ids[i], table->spec.name, age->version, load->clock,
+                              age->count);
+    }
+    return PS_OK;
+}
+
+static ps_err pages_check_load(const ps_row_table *table, const ps_rows_load *load)
+{
+    const uint32_t dim = table->spec.dim, width = ps_row_spec_width(&table->spec);
+    if (load->width != 0 && load->width != dim && load->width != width)
+        return ps_err_set(PS_ERR_PROTOCOL, "rows of %u numbers; table %s has %u or %u",
+                          load->width, table->spec.name, dim, width);
+    PS_TRY(ps_row_table_check_ids(table, load->n, load->ids));
+    return pages_check_ages(table, load);
+}
+
+static ps_err pages_take_load(ps_row_store *store, uint64_t step,
+                              const ps_rows_load *load)
+{
+    ps_row_table *table = &store->tables[load->table];
+    ps_row_clock *clock = &store->clocks[load->table];
+    if (load->begins) PS_TRY(ps_row_table_clear(table));
+    *clock = (ps_row_clock){load->steps, load->clock ? load->clock - step : clock->ahead};
+    const uint64_t version = step + clock->ahead; // as if the step before had made them
+    store->loads++;
+    store->full = 0; // an incremental file would not know of them
+    if (load->width == table->spec.dim && load->width != ps_row_spec_width(&table->spec))
+        return ps_row_table_set(table, load->n, load->ids, load->values, version);
+    return pages_put(table, load, version);
+}
+
+ps_err ps_shard_rows_load(ps_row_store *store, uint64_t step, const void *body,
+                          uint64_t bytes)
+{
+    ps_rows_load load;
+    PS_TRY(ps_rows_load_read(body, bytes, &load));
+    if (load.table >= store->n)
+        return ps_err_set(PS_ERR_PROTOCOL, "rows of table %u; there are %u", load.table,
+                          store->n);
+    PS_TRY(pages_check_load(&store->tables[load.table], &load));
+    return pages_take_load(store, step, &load);
 }

@@ -97,6 +97,16 @@ bool ps_row_table_owns(const ps_row_table *table, uint64_t id)
     return partition >= table->first_partition && partition < table->end_partition;
 }
 
+ps_err ps_row_table_check_ids(const ps_row_table *table, uint64_t n, const uint64_t *ids)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!ps_row_table_owns(table, ids[i]))
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "id %" PRIu64 " of table %s, which another shard has",
+                              ids[i], table->spec.name);
+    return PS_OK;
+}
+
 /* The row of an entry; NULL: there is no entry, or it is no row yet. */
 static float *table_row(const ps_row_table *table, const ps_row_entry *e)
 {

@@ -110,6 +110,8 @@ void ps_row_table_fini(ps_row_table *table); // safe on a zeroed one
 
 /* Whether the id belongs to a partition of this table: every id of a PULL must. */
 bool ps_row_table_owns(const ps_row_table *table, uint64_t id);
+/* PROTOCOL names the first of n ids that does not. */
+ps_err ps_row_table_check_ids(const ps_row_table *table, uint64_t n, const uint64_t *ids);
 
 /* out (n, dim) becomes the weights of the ids, any ids. Stores nothing. */
 void ps_row_table_read(const ps_row_table *table, uint64_t n, const uint64_t *ids,

@@ -144,10 +144,7 @@ static ps_err put_one(ps_row_table *table, const uint8_t *from, uint64_t left,
     *took = ID_BYTES + (v.count == 0 ? row : 0);
     if (left < *took || (v.count != PS_ROW_GONE && v.count >= PS_ROW_CANDIDATE))
         return put_malformed(left);
-    if (!ps_row_table_owns(table, v.id))
-        return ps_err_set(PS_ERR_PROTOCOL,
-                          "id %" PRIu64 " of table %s, which another shard has", v.id,
-                          table->spec.name);
+    PS_TRY(ps_row_table_check_ids(table, 1, &v.id));
     if (v.count == PS_ROW_GONE) return ps_row_table_remove(table, v.id);
     v.row = v.count == 0 ? (const float *)(const void *)(from + ID_BYTES) : NULL;
     return ps_row_table_put(table, &v);
