@@ -1,13 +1,6 @@
 #include "levels_leader.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-struct ps_levels_leader {
-    ps_levels *levels;
-    ps_comm *comm;
-    ps_levels_sums *sums;
-};
 
 /* --- the thread of sums ------------------------------------------------------------ */
 
@@ -39,63 +32,18 @@ static void weights_are_here(void *ctx, uint32_t chunk, int64_t version)
 
 /* --- the main thread ---------------------------------------------------------------- */
 
-void ps_levels_leader_give(ps_levels_leader *l, const uint32_t *chunks, uint32_t n)
+void ps_levels_leader_init(ps_levels_leader *l, ps_levels *levels, ps_comm *comm)
 {
-    ps_levels_sums_give(l->sums, chunks, n);
+    *l = (ps_levels_leader){.levels = levels, .comm = comm};
+    ps_comm_tell(comm, weights_are_here, l);
 }
 
-ps_err ps_levels_leader_await_here(ps_levels_leader *l, uint32_t first, uint32_t last,
-                                   int64_t version)
+ps_levels_sums_hooks ps_levels_leader_hooks(ps_levels_leader *l)
 {
-    return ps_levels_sums_await_here(l->sums, first, last, version);
-}
-
-bool ps_levels_leader_here(const ps_levels_leader *l, uint32_t first, uint32_t last,
-                           int64_t version)
-{
-    return ps_levels_sums_here(l->sums, first, last, version);
-}
-
-ps_err ps_levels_leader_bring_exact(ps_levels_leader *l)
-{
-    return ps_levels_sums_bring_exact(l->sums);
+    return (ps_levels_sums_hooks){.push = leader_push, .failed = leader_failed, .ctx = l};
 }
 
 void ps_levels_leader_exact(ps_levels_leader *l)
 {
     ps_levels_post(l->levels, &l->levels->boards[l->levels->own]->rounds);
-}
-
-ps_err ps_levels_leader_blame(const ps_levels_leader *l, ps_err err)
-{
-    const ps_err late = err == PS_ERR_TIMEOUT ? ps_levels_sums_blame(l->sums) : PS_OK;
-    return late == PS_OK ? err : late;
-}
-
-ps_err ps_levels_leader_create(ps_levels *levels, ps_comm *comm, ps_levels_leader **out)
-{
-    ps_levels_leader *l;
-    *out = NULL;
-    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a leader"));
-    l->levels = levels;
-    l->comm = comm;
-    *out = l;
-    ps_comm_tell(comm, weights_are_here, l);
-    const ps_levels_sums_hooks hooks = {
-        .push = leader_push, .failed = leader_failed, .ctx = l};
-    return ps_levels_sums_create(levels, &hooks, &l->sums);
-}
-
-void ps_levels_leader_stop(ps_levels_leader *l)
-{
-    if (l->sums) ps_levels_sums_stop(l->sums);
-}
-
-void ps_levels_leader_destroy(ps_levels_leader **pointer)
-{
-    ps_levels_leader *l = *pointer;
-    if (!l) return;
-    ps_levels_sums_destroy(&l->sums);
-    free(l);
-    *pointer = NULL;
 }

@@ -21,11 +21,12 @@ typedef struct exchange_ps {
     ps_exchange base;
     ps_exchange_options o;
     ps_comm *comm;
-    // With others on this host that are summed here; else NULL
+    // With others on this host whose gradients are summed here; else NULL
     ps_levels *levels;
-    ps_levels_leader *leader;
-    ps_ready_ranges ready; // this step's gradients, by chunk
-    uint32_t *batch;       // scratch: chunks to submit together
+    ps_levels_sums *sums;
+    ps_levels_leader leader; // with sums
+    ps_ready_ranges ready;   // this step's gradients, by chunk
+    uint32_t *batch;         // scratch: chunks to submit together
     uint64_t step;
     int64_t newest; // version that follows the last step whose gradients are all in
     bool started;
@@ -42,9 +43,9 @@ static exchange_ps *exchange_ps_self(ps_exchange *x)
 static void ps_ops_destroy(ps_exchange **x)
 {
     exchange_ps *e = exchange_ps_self(*x);
-    if (e->leader) ps_levels_leader_stop(e->leader);
+    if (e->sums) ps_levels_sums_stop(e->sums);
     ps_comm_destroy(&e->comm);
-    ps_levels_leader_destroy(&e->leader);
+    ps_levels_sums_destroy(&e->sums);
     ps_levels_close(&e->levels);
     ps_ready_ranges_fini(&e->ready);
     free(e->batch);
@@ -63,6 +64,14 @@ static ps_err exchange_ps_check_options(const ps_exchange_options *o)
     if (!o->member)
         return ps_err_set(PS_ERR_ARG, "the ps exchange needs a member of a job");
     return PS_OK;
+}
+
+/* Its thread pushes by comm. */
+static ps_err exchange_ps_lead(exchange_ps *e)
+{
+    ps_levels_leader_init(&e->leader, e->levels, e->comm);
+    const ps_levels_sums_hooks hooks = ps_levels_leader_hooks(&e->leader);
+    return ps_levels_sums_create(e->levels, &hooks, &e->sums);
 }
 
 /* Takes levels over, in case of an error too. */
@@ -85,8 +94,7 @@ static ps_err exchange_ps_create(const ps_exchange_ops *ops,
     err = map_chunks(e);
     // A leader's gradients are pushed, and its weights awaited, while it computes.
     if (err == PS_OK) err = ps_comm_create(options, !ops->peers, &e->comm);
-    if (err == PS_OK && levels)
-        err = ps_levels_leader_create(levels, e->comm, &e->leader);
+    if (err == PS_OK && levels) err = exchange_ps_lead(e);
     if (err == PS_OK)
         *out = x;
     else
@@ -122,7 +130,7 @@ static bool exchange_ps_has(const exchange_ps *e, uint32_t first, uint32_t last,
 {
     for (uint32_t c = first; c <= last; c++)
         if (!ps_comm_has(e->comm, c, version)) return false;
-    return !e->leader || ps_levels_leader_here(e->leader, first, last, version);
+    return !e->sums || ps_levels_sums_here(e->sums, first, last, version);
 }
 
 /* Of a GPU. Its chunks come one after the other, so a server that owes another chunk may
@@ -130,11 +138,20 @@ static bool exchange_ps_has(const exchange_ps *e, uint32_t first, uint32_t last,
 static ps_err exchange_ps_await_here(exchange_ps *e, uint32_t first, uint32_t last,
                                      int64_t version)
 {
-    const ps_err err = ps_levels_leader_await_here(e->leader, first, last, version);
+    const ps_err err = ps_levels_sums_await_here(e->sums, first, last, version);
     if (err != PS_ERR_TIMEOUT) return err;
     const ps_err_saved late = ps_err_save(err);
     const ps_err servers = ps_comm_wait_all(e->comm, version);
     return servers == PS_OK ? ps_err_restore(&late) : servers;
+}
+
+/* The outcome of a wait for a version. Instead of a TIMEOUT, one that names the worker of
+ * this host whose gradients, or sums, are missing. */
+static ps_err exchange_ps_blame(const exchange_ps *e, ps_err err)
+{
+    const ps_err late =
+        e->sums && err == PS_ERR_TIMEOUT ? ps_levels_sums_blame(e->sums) : PS_OK;
+    return late == PS_OK ? err : late;
 }
 
 /* Waits for a version of chunks first .. last; for all together where it can. Begins with
@@ -148,10 +165,10 @@ static ps_err exchange_ps_wait_for(exchange_ps *e, uint32_t first, uint32_t last
     ps_err err = all ? ps_comm_wait_all(e->comm, version) : PS_OK;
     for (uint32_t c = first; c <= last && err == PS_OK; c++)
         err = ps_comm_wait(e->comm, c, version);
-    if (err == PS_OK && e->leader) err = exchange_ps_await_here(e, first, last, version);
+    if (err == PS_OK && e->sums) err = exchange_ps_await_here(e, first, last, version);
     e->wait_ns += ps_clock_ns() - start;
     ps_trace_add(PS_TRACE_WAIT, start, e->step);
-    return e->leader ? ps_levels_leader_blame(e->leader, err) : err;
+    return exchange_ps_blame(e, err);
 }
 
 /* With a codec the workers' weights lack what the last encodings lost. Evaluation and
@@ -164,18 +181,18 @@ static ps_err fetch_exact(exchange_ps *e)
     const uint64_t start = ps_clock_ns();
     const ps_err err = ps_comm_ask(e->comm, PS_COMM_EXACT, e->o.plan->n_chunks);
     e->wait_ns += ps_clock_ns() - start;
-    return e->leader ? ps_levels_leader_blame(e->leader, err) : err;
+    return exchange_ps_blame(e, err);
 }
 
 static ps_err ps_ops_sync_buffers(ps_exchange *x)
 {
     exchange_ps *e = exchange_ps_self(x);
     if (e->o.settings.codec.codec != PS_CODEC_NONE) {
-        if (e->leader) // the GPU's, too
+        if (e->sums) // the GPU's, too
             PS_TRY(exchange_ps_wait_for(e, 0, e->o.plan->n_chunks - 1, e->newest));
         PS_TRY(fetch_exact(e));
-        if (e->leader) ps_levels_leader_exact(e->leader);
-        if (e->leader) PS_TRY(ps_levels_leader_bring_exact(e->leader));
+        if (e->sums) ps_levels_leader_exact(&e->leader);
+        if (e->sums) PS_TRY(ps_levels_sums_bring_exact(e->sums));
     }
     return ps_buffer_sync(&e->o, &e->n_buffer_syncs);
 }
@@ -224,7 +241,7 @@ static void ps_ops_set_step_of(ps_exchange *x, uint32_t step_of)
 {
     exchange_ps *e = exchange_ps_self(x);
     ps_comm_set_step_of(e->comm, e->step, step_of);
-    if (e->leader) ps_levels_set_step_of(e->levels, e->step, step_of);
+    if (e->sums) ps_levels_set_step_of(e->levels, e->step, step_of);
 }
 
 static ps_err ps_ops_params_needed(ps_exchange *x, uint64_t begin, uint64_t end)
@@ -256,10 +273,10 @@ static ps_err ps_ops_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
         ps_comm_computed(e->comm, e->step,
                          ps_clock_ns() - e->begin_ns - (e->wait_ns - e->begin_wait_ns));
     if (n == 0) return PS_OK;
-    if (!e->leader) return ps_comm_push(e->comm, e->step, e->batch, n, !all);
+    if (!e->sums) return ps_comm_push(e->comm, e->step, e->batch, n, !all);
     for (uint32_t i = 0; i < n; i++) // as the leader asks for
         PS_TRY(exchange_ps_wait_for(e, e->batch[i], e->batch[i], (int64_t)e->step));
-    ps_levels_leader_give(e->leader, e->batch, n);
+    ps_levels_sums_give(e->sums, e->batch, n);
     return PS_OK;
 }
 
