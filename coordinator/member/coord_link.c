@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "control.h"
+#include "frame_queue.h"
 #include "gradnorm_sum.h"
 #include "mem.h"
 #include "sync_codec.h"
@@ -24,9 +25,8 @@ struct ps_coord_link {
      * connection. */
     ps_coord_link_push *told; // (n_told); n_shards 0: none yet
     uint32_t n_told;
-    uint64_t n_orders; // received
-    zmq_msg_t *orders; // those that are not taken yet, in [first, end)
-    uint32_t first, end, room;
+    uint64_t n_orders;     // received
+    ps_frame_queue orders; // those that are not taken yet
 };
 
 static ps_err coord_link_set_up(ps_coord_link *link, void *zmq_context,
@@ -67,9 +67,7 @@ void ps_coord_link_destroy(ps_coord_link **link)
     ps_zsock_close(&(*link)->socket);
     zmq_msg_close(&(*link)->parts);
     zmq_msg_close(&(*link)->sums);
-    for (uint32_t i = (*link)->first; i < (*link)->end; i++)
-        zmq_msg_close(&(*link)->orders[i]);
-    free((*link)->orders);
+    ps_frame_queue_fini(&(*link)->orders);
     free((*link)->told);
     free(*link);
     *link = NULL;
@@ -197,26 +195,12 @@ static void coord_link_take_norm(ps_coord_link *link, const ps_control *c,
     link->answered = true;
 }
 
-static ps_err make_room_for_order(ps_coord_link *link)
-{
-    if (link->first == link->end) link->first = link->end = 0;
-    if (link->end < link->room) return PS_OK;
-    const uint32_t room = 2 * link->room + 8;
-    zmq_msg_t *larger = realloc(link->orders, room * sizeof *larger);
-    if (!larger) return ps_err_set(PS_ERR_NOMEM, "no memory for an order");
-    link->orders = larger;
-    link->room = room;
-    return PS_OK;
-}
-
 /* An order that does not follow is a repetition; or orders before it were lost with a
  * connection, and come again with it. */
 static ps_err take_order(ps_coord_link *link, const ps_control *c, zmq_msg_t *frame)
 {
     if (c->order != link->n_orders + 1) return PS_OK;
-    PS_TRY(make_room_for_order(link));
-    zmq_msg_init(&link->orders[link->end]);
-    zmq_msg_move(&link->orders[link->end++], frame);
+    PS_TRY(ps_frame_queue_put(&link->orders, frame));
     link->n_orders++;
     return PS_OK;
 }
@@ -305,12 +289,12 @@ ps_err ps_coord_link_order(ps_coord_link *link, ps_sync_entry *entries,
                            uint32_t n_workers, ps_sync_order *out, bool *got)
 {
     ps_control c;
+    zmq_msg_t frame;
     PS_TRY(coord_link_take_all(link));
-    *got = link->first < link->end;
+    *got = ps_frame_queue_take(&link->orders, &frame);
     if (!*got) return PS_OK;
-    zmq_msg_t *frame = &link->orders[link->first++];
-    ps_err err = ps_control_read(zmq_msg_data(frame), zmq_msg_size(frame), &c, NULL);
+    ps_err err = ps_control_read(zmq_msg_data(&frame), zmq_msg_size(&frame), &c, NULL);
     if (err == PS_OK) err = ps_sync_order_read(c.value, c.bytes, entries, n_workers, out);
-    zmq_msg_close(frame);
+    zmq_msg_close(&frame);
     return err;
 }
