@@ -240,8 +240,8 @@ static bool straggler_same(const ps_straggler *a, const ps_straggler *b)
 /* Learns from a step in which nobody was slow. */
 static void straggler_learn(ps_straggler_watch *w, const double *parts)
 {
-    const double weight =
-        w->n_steps < 1 / USUAL_WEIGHT ? 1.0 / (w->n_steps + 1) : USUAL_WEIGHT;
+    const double n = (double)w->n_steps + 1;
+    const double weight = n * USUAL_WEIGHT > 1 ? USUAL_WEIGHT : 1 / n;
     for (int i = 0; i < w->n_usual; i++)
         if (!isnan(parts[i])) w->usual[i] += weight * (parts[i] - w->usual[i]);
     w->n_steps++;

@@ -63,10 +63,11 @@ typedef struct ps_straggler_step {
 
 typedef struct ps_straggler_watch {
     ps_straggler suspect, named;
-    int rounds, calm; // steps in a row with the suspect; without the named one
-    int by_cause[PS_STRAGGLER_CAUSES]; // of those rounds
-    double *usual;                     // by part, while nobody is suspected
-    int n_usual, n_steps;
+    uint64_t rounds, calm; // steps in a row with the suspect; without the named one
+    uint64_t by_cause[PS_STRAGGLER_CAUSES]; // of those rounds
+    double *usual;                          // (n_usual) by part, of n_steps in which
+    int n_usual;                            // nobody was suspected
+    uint64_t n_steps;
 } ps_straggler_watch;
 
 /* NOMEM; w is safe for fini in every case. */

@@ -257,6 +257,28 @@ TEST(it_is_named_in_time_once_and_forgotten)
     ps_straggler_fini(&w);
 }
 
+/* The steps of years: what was learnt from them stays, and so does who is named. */
+TEST(steps_are_counted_for_years)
+{
+    ps_straggler_watch w;
+    job calm, bad;
+    watch(&w, &calm, &bad, PS_STRAGGLER_LINK_OUT, PS_ROLE_SERVER);
+    for (int i = 0; i < 20; i++)
+        assert_false(take(&w, &calm));
+    w.n_steps = w.calm = INT32_MAX;
+    for (int i = 0; i < 20; i++)
+        assert_false(take(&w, &calm));
+    assert_true(w.n_steps > INT32_MAX && w.calm > INT32_MAX);
+    for (int i = 1; i <= 10; i++)
+        assert_int_equal(take(&w, &bad), i == PS_STRAGGLER_ROUNDS);
+    w.rounds = w.by_cause[PS_STRAGGLER_LINK_OUT] = INT32_MAX;
+    for (int i = 0; i < 10; i++)
+        assert_false(take(&w, &bad));
+    assert_int_equal(w.named.cause, PS_STRAGGLER_LINK_OUT);
+    assert_int_equal(w.named.rank, 1);
+    ps_straggler_fini(&w);
+}
+
 TEST(the_cause_of_most_steps_counts)
 {
     ps_straggler_watch w;
