@@ -85,10 +85,11 @@ ps_err ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size, const c
     char *old, *now;
     if (n < *room) return PS_OK;
     memcpy(&old, array, sizeof old);
-    const uint32_t more = *room > 0 ? 2 * *room : 8;
-    now = realloc(old, more * size);
+    const uint32_t more = *room == 0 ? 8 : *room <= UINT32_MAX / 2 ? 2 * *room : 0;
+    now = more > 0 ? realloc(old, more * size) : NULL;
     if (!now)
-        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list of %u", what, more);
+        return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list of more than %u", what,
+                          *room);
     memset(now + *room * size, 0, (more - *room) * size);
     memcpy(array, &now, sizeof now);
     *room = more;

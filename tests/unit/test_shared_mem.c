@@ -1,4 +1,5 @@
-/* Memory that processes share: sizes around a large page, and nothing left behind. */
+/* Memory that processes share: sizes around a large page, and nothing left behind; lists
+ * that grow. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -76,4 +77,25 @@ TEST(another_size_is_refused)
     ps_shared_mem_fini(&mine);
     assert_int_not_equal(ps_shared_mem_init(&mine, SIZE_MAX, "memory"), PS_OK);
     ps_shared_mem_fini(&mine);
+}
+
+/* Where twice as many cannot be counted, the list stays as it is. */
+TEST(a_list_grows_as_far_as_it_can_be_counted)
+{
+    uint16_t *list = NULL;
+    uint32_t room = 0;
+    for (uint32_t n = 0; n < 100; n++) {
+        assert_ok(ps_mem_room(&list, n, &room, sizeof *list, "a list"));
+        assert_true(n < room && list[n] == 0);
+        list[n] = (uint16_t)(n + 1);
+    }
+    for (uint16_t n = 0; n < 100; n++)
+        assert_int_equal(list[n], n + 1);
+    uint16_t *const before = list;
+    room = UINT32_C(1) << 31;
+    assert_error(ps_mem_room(&list, room, &room, sizeof *list, "a list"), PS_ERR_NOMEM,
+                 "a list: no memory for a list of more than 2147483648");
+    assert_ptr_equal(list, before);
+    assert_int_equal(room, UINT32_C(1) << 31);
+    free(list);
 }
