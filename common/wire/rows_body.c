@@ -63,7 +63,9 @@ ps_err ps_rows_pull_read(const void *body, uint64_t bytes, uint32_t n_tables,
     for (uint32_t t = 0; t < n_tables; t++)
         out->n += out->counts[t];
     const uint64_t rest = shared ? n_tables * sizeof *out->places : out->n * WORD;
-    return bytes == head + rest ? PS_OK : rows_malformed("PULL_ROWS", bytes);
+    return bytes == head + rest && out->n <= PS_ROWS_ARENA_BYTES / WORD
+               ? PS_OK
+               : rows_malformed("PULL_ROWS", bytes);
 }
 
 /* ---- PUSH_ROWS ---- */
