@@ -504,9 +504,19 @@ static ps_err table_bound(ps_row_table *table, uint64_t step)
     return all > owned * table->partition_rows ? table_refuse_growth(table) : PS_OK;
 }
 
+/* Rows have no room for larger versions: they would be taken for old ones. */
+static ps_err table_refuse_step(const ps_row_table *table, uint64_t step)
+{
+    return ps_err_set(PS_ERR_UNSUPPORTED,
+                      "table '%s' has made %" PRIu64 " steps, and can make no more: save "
+                      "its rows, and begin another job with them",
+                      table->spec.name, step);
+}
+
 ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
                           const ps_row_update *update, const float *const *grads)
 {
+    if (update->step >= UINT32_MAX) return table_refuse_step(table, update->step);
     const ps_row_scalars k = table_scalars(&table->spec, update);
     PS_TRY(table_sum(table, step, update->step, grads));
     PS_TRY(table_apply_rows(table, &k, (uint32_t)update->step + 1, &step->touched));

@@ -126,8 +126,9 @@ bool ps_row_table_changes(const ps_row_table *table, const ps_row_step *step, ui
  * r (NULL: none of this rank; no alignment needed beyond float's), makes the optimizer's
  * step on the rows that have one, then drops rows that have expired, or are too many.
  * Each rank has multiplied its gradients by its share.
- * NUMERIC names table and id where a sum is not finite: nothing was changed then. NOMEM:
- * the machine's memory, or max_bytes with PS_ROW_FULL_END; the job cannot go on. */
+ * NUMERIC names table and id where a sum is not finite, UNSUPPORTED where step is beyond
+ * 2^32 - 2: nothing was changed then. NOMEM: the machine's memory, or max_bytes with
+ * PS_ROW_FULL_END; the job cannot go on. */
 ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
                           const ps_row_update *update, const float *const *grads);
 

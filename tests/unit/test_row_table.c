@@ -379,6 +379,39 @@ TEST(a_sum_that_is_not_finite_changes_nothing)
     ps_row_memory_fini(&memory);
 }
 
+/* After the last version that a row can have, none is taken for an older one. */
+TEST(steps_end_with_the_versions)
+{
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    ps_row_spec spec = spec_of(PS_ROW_SGD, 1);
+    const uint64_t id = 7;
+    const float grad = 1;
+    const float *const of_ranks[] = {&grad};
+    float before, after;
+    spec.expire = 100;
+    ps_row_memory_init(&memory);
+    assert_ok(
+        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
+    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
+    assert_ok(ps_row_step_pull(&step, 0, 1, &id));
+    ps_row_update update = {.lr = 1, .t = 1, .step = UINT32_MAX - 1};
+    assert_ok(ps_row_table_apply(&t, &step, &update, of_ranks));
+    assert_int_equal(ps_row_table_stats(&t)->rows, 1);
+    ps_row_table_read(&t, 1, &id, &before);
+    for (update.step = UINT32_MAX; update.step < UINT64_C(1) << 33; update.step *= 2) {
+        assert_error(ps_row_table_apply(&t, &step, &update, of_ranks), PS_ERR_UNSUPPORTED,
+                     "table 'user' has made ");
+        ps_row_table_read(&t, 1, &id, &after);
+        assert_memory_equal(&before, &after, sizeof before);
+        assert_int_equal(ps_row_table_stats(&t)->rows, 1);
+    }
+    ps_row_step_fini(&step);
+    ps_row_table_fini(&t);
+    ps_row_memory_fini(&memory);
+}
+
 TEST(a_bound_ends_the_job)
 {
     enum { N = 3 * PS_ROW_PARTITIONS };
