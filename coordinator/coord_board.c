@@ -374,16 +374,30 @@ static ps_err board_set_key(ps_coord_board *b, const char *key, const void *from
     return PS_OK;
 }
 
+static ps_err board_check_setter(const ps_coord_asker *from, const char *key)
+{
+    if (ps_job_key_may_set(key, from->role, from->rank)) return PS_OK;
+    return ps_err_set(PS_ERR_PEER, "%s: %s %d may not set this key", key,
+                      ps_role_name(from->role), from->rank);
+}
+
 static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
-    if (!ps_job_key_may_set(c->name, from->role, from->rank))
-        return ps_err_set(PS_ERR_PEER, "%s: %s %d may not set this key", c->name,
-                          ps_role_name(from->role), from->rank);
+    PS_TRY(board_check_setter(from, c->name));
     PS_TRY(board_set_key(b, c->name, c->value, c->bytes));
     answer_done(b, &from->id, c->request, NULL, 0);
     return b->orders ? ps_coord_orders_set(b->orders, c->name, c->value, c->bytes)
                      : PS_OK;
+}
+
+static ps_err request_drop(ps_coord_board *b, const ps_coord_asker *from,
+                           const ps_control *c)
+{
+    PS_TRY(board_check_setter(from, c->name));
+    ps_coord_store_drop(&b->store, c->name);
+    answer_done(b, &from->id, c->request, NULL, 0);
+    return PS_OK;
 }
 
 /* A repetition replaces the request. */
@@ -464,6 +478,8 @@ static ps_err board_request(ps_coord_board *b, const ps_coord_asker *from,
         return request_gather(b, from, c);
     case PS_CONTROL_PUT:
         return request_put(b, from, c);
+    case PS_CONTROL_DROP:
+        return request_drop(b, from, c);
     case PS_CONTROL_GET:
         return request_get(b, from, c);
     case PS_CONTROL_NORM:

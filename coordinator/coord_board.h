@@ -26,11 +26,11 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_answer answer, void *owner,
 void ps_coord_board_set_workers(ps_coord_board *b, int n_workers);
 void ps_coord_board_destroy(ps_coord_board **board);
 
-/* Takes a GATHER of a worker, a PUT (of a key that the sender may set), a GET, or a NORM
- * or PUSHED of a server. Every failure is answered, and nothing that a member sends is an
- * error of the board. A request that is repeated because a connection was lost counts
- * once and is answered again. It is recognised by its sender's request number, a NORM by
- * its step. */
+/* Takes a GATHER of a worker, a PUT or DROP (of a key that the sender may set), a GET, or
+ * a NORM or PUSHED of a server. Every failure is answered, and nothing that a member
+ * sends is an error of the board. A request that is repeated because a connection was
+ * lost counts once and is answered again. It is recognised by its sender's request
+ * number, a NORM by its step. */
 void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c);
 

@@ -16,14 +16,19 @@ struct ps_coord_entry {
     size_t bytes;
 };
 
+static void store_free(ps_coord_entry *e)
+{
+    free(e->key);
+    free(e->value);
+    free(e);
+}
+
 void ps_coord_store_fini(ps_coord_store *s)
 {
     for (int i = 0; i < PS_COORD_STORE_BUCKETS; i++)
         for (ps_coord_entry *e = s->buckets[i], *next; e; e = next) {
             next = e->next;
-            free(e->key);
-            free(e->value);
-            free(e);
+            store_free(e);
         }
     *s = (ps_coord_store){.n_keys = 0};
 }
@@ -85,6 +90,19 @@ ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
     e->bytes = bytes;
     s->bytes = others + bytes;
     return PS_OK;
+}
+
+void ps_coord_store_drop(ps_coord_store *s, const char *key)
+{
+    ps_coord_entry **at = &s->buckets[bucket_of(key)];
+    while (*at && strcmp((*at)->key, key) != 0)
+        at = &(*at)->next;
+    ps_coord_entry *e = *at;
+    if (!e) return;
+    *at = e->next;
+    s->bytes -= e->bytes;
+    s->n_keys--;
+    store_free(e);
 }
 
 bool ps_coord_store_get(const ps_coord_store *s, const char *key, const void **value,

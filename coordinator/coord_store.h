@@ -22,6 +22,8 @@ void ps_coord_store_fini(ps_coord_store *s);
 /* Copies key and value. PEER: the store is full; NOMEM; it is then as before. */
 ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
                           size_t bytes);
+/* Forgets the key, if it is there. */
+void ps_coord_store_drop(ps_coord_store *s, const char *key);
 /* Whether the key is there; value is borrowed until it is set again. */
 bool ps_coord_store_get(const ps_coord_store *s, const char *key, const void **value,
                         size_t *bytes);

@@ -141,6 +141,7 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
         break;
     case PS_CONTROL_GATHER:
     case PS_CONTROL_PUT:
+    case PS_CONTROL_DROP:
     case PS_CONTROL_GET:
     case PS_CONTROL_NORM:
     case PS_CONTROL_PUSHED:

@@ -43,6 +43,7 @@
  *              text: why; the job is over for everybody
  *   GATHER     timeout ms; name; value: doubles. A barrier is one of no doubles
  *   PUT        name; value                   GET  timeout ms; name
+ *   DROP       name: who may set the key needs it no more; it is as if never set
  *   NORM       of a server, by a link of each shard: step, shards, total blocks, 1 if all
  *              sums are wanted, else 0; value: as in gradnorm_sum.h; answered with
  *              NORM_SUM. For loss scaling alone: one block per shard, 0, or NaN when the
@@ -84,7 +85,7 @@
 #include "zsock.h"
 
 enum {
-    PS_CONTROL_VERSION = 10,
+    PS_CONTROL_VERSION = 11,
     PS_CONTROL_ID_BYTES = PS_SECRET_BYTES + 2,
     PS_CONTROL_NUMBERS = 6,
     PS_CONTROL_NAME_MAX = 256,
@@ -113,6 +114,7 @@ enum {
     X(PACE, 14, 3, 0, 0, 1)                                                              \
     X(PUSHED, 15, 6, 0, 0, 0)                                                            \
     X(READER, 16, 0, 1, 1, 0)                                                            \
+    X(DROP, 17, 0, 1, 0, 0)                                                              \
     X(WAIT, 32, 0, 0, 1, 0)                                                              \
     X(REFUSE, 33, 1, 0, 1, 0)                                                            \
     X(WELCOME, 34, 6, 0, 0, 1)                                                           \

@@ -975,6 +975,13 @@ ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
     return member_call(m, &c, deadline, value, bytes, NULL);
 }
 
+ps_err ps_member_drop(ps_member *m, const char *key, ps_deadline deadline)
+{
+    ps_control c = {.kind = PS_CONTROL_DROP};
+    PS_TRY(member_set_key(m, &c, key));
+    return member_call(m, &c, deadline, NULL, NULL, NULL);
+}
+
 ps_err ps_member_leave(ps_member *m, ps_deadline deadline)
 {
     ps_control c = {.kind = PS_CONTROL_LEAVE};

@@ -111,6 +111,9 @@ ps_err ps_member_put_written(ps_member *m, const char *key, ps_mp_writer *w,
                              ps_deadline deadline);
 ps_err ps_member_get(ps_member *m, const char *key, void **value, size_t *bytes,
                      ps_deadline deadline);
+/* Forgets a key that this member may set: the coordinator has room for a million. For
+ * keys with a number, once nobody wants them any more. */
+ps_err ps_member_drop(ps_member *m, const char *key, ps_deadline deadline);
 
 /* The job goes on with another table of tensors. From now on put and get mean keys of
  * this table, so that nothing of the one before is found. All members call it at the same

@@ -36,10 +36,10 @@ static ps_err sync_piece(const ps_exchange_options *o, uint64_t number, char *at
         PS_TRY(ps_member_put(o->member, key, at, bytes, buffer_sync_join_deadline(o)));
     else
         PS_TRY(buffer_sync_fetch(o, key, at, bytes));
-    // Everybody has them: the coordinator need not keep them any longer.
+    // Then everybody has them.
     PS_TRY(ps_member_barrier(o->member, key, buffer_sync_join_deadline(o)));
     if (o->rank != 0) return PS_OK;
-    return ps_member_put(o->member, key, "", 0, buffer_sync_join_deadline(o));
+    return ps_member_drop(o->member, key, buffer_sync_join_deadline(o));
 }
 
 /* The first time all of them; frozen parameters, the last ones, do not change later. */

@@ -78,6 +78,47 @@ static void work(rig_part *p)
     rig_note(p, ps_member_leave(p->member, rig_soon()));
 }
 
+/* Whether the key has these bytes; NULL: it is not there. */
+static void expect_key(rig_part *p, const char *key, const char *wanted)
+{
+    void *got = NULL;
+    size_t bytes = 0;
+    const ps_err err = ps_member_get(p->member, key, &got, &bytes,
+                                     wanted ? rig_soon() : ps_deadline_in_ms(0));
+    rig_expect(p, err == (wanted ? PS_OK : PS_ERR_TIMEOUT), "the key's value, or none");
+    rig_expect(p, !wanted || (bytes == strlen(wanted) && memcmp(got, wanted, bytes) == 0),
+               "the key's value");
+    free(got);
+}
+
+/* Only who may set a key may drop it, and it can be set again. */
+static void drop_keys(rig_part *p)
+{
+    static const char key[] = "job/place/7";
+    const bool sets = ps_member_rank(p->member) == 0;
+    for (int round = 0; round < 3; round++) {
+        const char *value = round % 2 ? "" : "value";
+        if (sets)
+            rig_note(p, ps_member_put(p->member, key, value, strlen(value), rig_soon()));
+        expect_key(p, key, value);
+        if (!sets)
+            rig_expect(p, ps_member_drop(p->member, key, rig_soon()) == PS_ERR_PEER,
+                       "a refusal");
+        rig_note(p, ps_member_barrier(p->member, "got", rig_soon()));
+        for (int again = 0; again < 2 && sets; again++)
+            rig_note(p, ps_member_drop(p->member, key, rig_soon()));
+        rig_note(p, ps_member_barrier(p->member, "dropped", rig_soon()));
+        expect_key(p, key, NULL);
+        rig_note(p, ps_member_barrier(p->member, "looked", rig_soon()));
+    }
+    rig_note(p, ps_member_leave(p->member, rig_soon()));
+}
+
+TEST(a_key_that_is_dropped_is_gone)
+{
+    rig_run_well(1, 3, rig_serve, drop_keys);
+}
+
 TEST(jobs_of_all_shapes_end_well)
 {
     static const int shapes[][2] = {{0, 1}, {1, 1}, {2, 3}, {0, 4}, {3, 4}};

@@ -214,7 +214,7 @@ static void say_everything(void *stranger, uint64_t nonce)
         PS_CONTROL_HERE,  PS_CONTROL_HEARTBEAT, PS_CONTROL_ABORT,   PS_CONTROL_GATHER,
         PS_CONTROL_PUT,   PS_CONTROL_GET,       PS_CONTROL_NORM,    PS_CONTROL_LEAVE,
         PS_CONTROL_BYE,   PS_CONTROL_INTERRUPT, PS_CONTROL_WELCOME, PS_CONTROL_DONE,
-        PS_CONTROL_ADMIT, PS_CONTROL_END,
+        PS_CONTROL_ADMIT, PS_CONTROL_END,       PS_CONTROL_DROP,
     };
     peer_send_bytes(stranger, "GET / HTTP/1.0\r\n\r\n", 18);
     peer_send_bytes(stranger, "", 0);

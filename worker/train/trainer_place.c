@@ -64,7 +64,7 @@ ps_err ps_trainer_place_tell(ps_member *member, const ps_tensor_table *table,
     if (err == PS_OK) err = ps_member_put_written(member, key.text, &w, deadline);
     if (err != PS_OK || place->stretch == 0) return err;
     const ps_job_key before = ps_job_key_place(place->stretch - 1);
-    return ps_member_put(member, before.text, "", 0, deadline);
+    return ps_member_drop(member, before.text, deadline);
 }
 
 static ps_err read_steps(const ps_map_list *steps, int n, ps_trainer_place *out)

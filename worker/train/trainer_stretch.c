@@ -518,7 +518,7 @@ static ps_err fetch_record(ps_trainer *t, void **value, ps_sync_rest *rest)
     free(t->own->figures);
     PS_TRY(ps_mem_zalloc(&t->own->figures, rest->figures.n + 1, 1, "the figures"));
     memcpy(t->own->figures, rest->figures.at, rest->figures.n);
-    return ps_member_put(t->member, key.text, "", 0, deadline);
+    return ps_member_drop(t->member, key.text, deadline);
 }
 
 /* Samples of the epoch's permutation that bsp would have seen after as many steps. */
