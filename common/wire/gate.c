@@ -59,7 +59,7 @@ struct ps_gate {
     size_t n_connections, cap;
     uint64_t judged_ns; // when all connections were judged last
     known *members;     // n_known of them
-    int n_known;
+    uint32_t n_known, known_room;
 };
 
 ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out)
@@ -267,13 +267,15 @@ static bool is_password(const ps_gate *g, zmq_msg_t *password)
 }
 
 /* The public key of the i-th member, or NULL. Members come, go and change places. */
-static const ps_curve_key *public_of(ps_gate *g, int i, const ps_secret *secret)
+static const ps_curve_key *public_of(ps_gate *g, uint32_t i, const ps_secret *secret)
 {
+    // Without memory, for this one or one before it, the peer has to try again.
+    if (i > g->n_known) return NULL;
     if (i == g->n_known) {
-        known *more = realloc(g->members, (size_t)(i + 1) * sizeof *more);
-        if (!more) return NULL; // then it has to try again
-        g->members = more;
-        g->members[g->n_known++] = (known){0};
+        if (ps_mem_room(&g->members, i, &g->known_room, sizeof *g->members, "a gate") !=
+            PS_OK)
+            return NULL;
+        g->n_known++;
     }
     known *k = &g->members[i];
     if (ps_secret_is(&k->secret, secret->bytes, sizeof secret->bytes)) return &k->public;
@@ -289,7 +291,7 @@ static bool is_members_key(ps_gate *g, zmq_msg_t *key)
     const ps_secret *secret;
     if (zmq_msg_size(key) != PS_CURVE_KEY_BYTES) return false;
     for (int i = 0; (secret = g->o.secret_of(g->o.owner, i)); i++) {
-        const ps_curve_key *public = public_of(g, i, secret);
+        const ps_curve_key *public = public_of(g, (uint32_t)i, secret);
         if (public && memcmp(public->bytes, zmq_msg_data(key), PS_CURVE_KEY_BYTES) == 0)
             return true;
     }

@@ -14,9 +14,11 @@
 
 #include "../support/drawn_keys.h"
 #include "check.h"
+#include "mem.h"
 #include "zsock.h"
 
-static const ps_secret SECRET = {"sixteen bytes..."}, OTHER = {"Sixteen bytes..."};
+static const ps_secret SECRET = {"sixteen bytes..."}, OTHER = {"Sixteen bytes..."},
+                       SECOND = {"another member's"};
 
 static ps_curve servers, workers, of_another_job; // keys
 static const ps_curve *curve;                     // the gate's; NULL: none
@@ -52,7 +54,23 @@ typedef struct place {
 
 static const ps_secret *secret_of(void *owner, int i)
 {
-    return i == 0 ? &SECRET : NULL;
+    return i == 0 ? &SECRET : i == 1 ? &SECOND : NULL;
+}
+
+/* The linker puts it in the place of ps_mem_room: that many calls find no memory. */
+static atomic_int n_without_memory;
+
+ps_err __real_ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
+                          const char *what);
+ps_err __wrap_ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
+                          const char *what);
+ps_err __wrap_ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
+                          const char *what)
+{
+    if (atomic_load(&n_without_memory) == 0)
+        return __real_ps_mem_room(array, n, room, size, what);
+    atomic_fetch_sub(&n_without_memory, 1);
+    return ps_err_set(PS_ERR_NOMEM, "%s: as a test wants it", what);
 }
 
 static void on_closed(void *owner, int fd)
@@ -174,6 +192,22 @@ static void only_members_get_through(void **state)
     ps_zsock_close(&member);
     ps_zsock_close(&stranger);
     await_closed(&p, 1);
+    close_place(&p);
+}
+
+/* Where there is no memory for the first member's key, it tries again. */
+static void without_memory_members_try_again(void **state)
+{
+    place p;
+    open_place(&p, PS_GATE_PATIENCE_MS);
+    atomic_store(&n_without_memory, 1);
+    void *first = dial(&p, p.members_at, &SECRET, "id");
+    assert_true(hears_from(p.members, "id", 5000));
+    assert_int_equal(atomic_load(&n_without_memory), 0);
+    void *second = dial(&p, p.members_at, &SECOND, "other");
+    assert_true(hears_from(p.members, "other", 5000));
+    ps_zsock_close(&first);
+    ps_zsock_close(&second);
     close_place(&p);
 }
 
@@ -542,6 +576,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PLAIN(only_members_get_through),
         KEYS(only_members_get_through),
+        KEYS(without_memory_members_try_again),
         KEYS(only_keys_of_the_job_get_through),
         KEYS(keys_talk_to_the_job_alone),
         KEYS(a_door_tells_the_role),
