@@ -130,7 +130,7 @@ ps_err ps_rows_load_read(const void *body, uint64_t bytes, ps_rows_load *out)
                           .begins = rows_u64(body, 4 * WORD),
                           .ids = rows_at(body, LOAD_HEAD)};
     if (n > bytes || out->width > MOST_WIDTH || out->begins > 1 ||
-        ps_rows_load_bytes(n, out->width) != bytes)
+        out->clock > UINT32_MAX || ps_rows_load_bytes(n, out->width) != bytes)
         return rows_malformed("LOAD_ROWS", bytes);
     out->ages = rows_at(body, LOAD_HEAD + n * WORD);
     out->values = rows_at(body, LOAD_HEAD + n * (WORD + sizeof(ps_rows_age)));

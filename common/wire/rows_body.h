@@ -17,8 +17,8 @@
  *              u64; ids (n), ages (n: version u32, count u32: ps_row_view), values (n,
  *              width) float32: rows, or rows with their optimizer's state; width 0:
  *              ids that are not admitted yet
- *              clock: of the table, that versions are of; 0: they do not count, and are
- *              as if the step before had made the rows
+ *              clock: of the table, that versions are of, at most 2^32 - 1 as these; 0:
+ *              they do not count, and are as if the step before had made the rows
  *              begins: 1: all that the table has goes first
  *   SAVE_ROWS  table u32, partition u32, place in the partition u32, 0 u32
  *     ROWS     next u64, n u64, m u64, steps u64, clock u64; ids (n + m), ages (n + m),

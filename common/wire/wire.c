@@ -2,6 +2,10 @@
 
 #include "mp.h"
 
+/* Gradients, rows and their files are what lies in memory. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "messages and files are little-endian");
+
 enum { COMMON_ITEMS = 5 };
 
 /* What kinds say beside what all say: its bit, the member of ps_wire_header, its largest

@@ -391,25 +391,28 @@ TEST(a_worker_that_breaks_a_rule_is_named)
             set_u32(&m, 8, 9));
     REFUSED("malformed", rig_message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 40),
             set_u32(&m, 16, UINT32_MAX));
-    REFUSED("rows of 9 numbers", rig_message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 40),
+    REFUSED("malformed", rig_message_of(PS_MSG_LOAD_ROWS, 1, 4, 0, 40),
+            set_u32(&m, 28, 1)); // a clock that no version can have
+    REFUSED("rows of 9 numbers", rig_message_of(PS_MSG_LOAD_ROWS, 1, 5, 0, 40),
             set_u32(&m, 4, 9));
-    REFUSED("a point without a name", keep(5, 0, 0), m.h.rank = 1);
-    REFUSED("files of kind 4", keep(6, 0, 1), m.h.rank = 1; m.body[8] = 4);
-    REFUSED("none from /", rig_message_of(PS_MSG_KEEP_ROWS, 1, 7, 0, 20),
+    REFUSED("a point without a name", keep(6, 0, 0), m.h.rank = 1);
+    REFUSED("files of kind 4", keep(7, 0, 1), m.h.rank = 1; m.body[8] = 4);
+    REFUSED("none from /", rig_message_of(PS_MSG_KEEP_ROWS, 1, 8, 0, 20),
             m.body[16] = 'a');
-    REFUSED("manifest of rows is damaged", go_back(8, 0, 1), m.h.rank = 1;
+    REFUSED("manifest of rows is damaged", go_back(9, 0, 1), m.h.rank = 1;
             m.body[20] = 1);
-    REFUSED("gradients of 1 requests for rows; it made 0", rig_push(1, 9, 0, 1), (void)m);
+    REFUSED("gradients of 1 requests for rows; it made 0", rig_push(1, 10, 0, 1),
+            (void)m);
     // more ids than an arena has room for: no memory is taken for them
-    REFUSED("malformed", shared_pull(10, 0), set_u32(&m, 8, UINT32_MAX));
-    REFUSED("3 rows of table user outside of its arena", shared_pull(11, 0),
+    REFUSED("malformed", shared_pull(11, 0), set_u32(&m, 8, UINT32_MAX));
+    REFUSED("3 rows of table user outside of its arena", shared_pull(12, 0),
             set_u32(&m, m.bytes - sizeof(uint32_t), 1));
-    rig_send(rig_pull(1, 12, 0, rig_ids));
-    REFUSED("24 bytes of gradients of rows; 0 were", rig_push(1, 13, 0, 1),
+    rig_send(rig_pull(1, 13, 0, rig_ids));
+    REFUSED("24 bytes of gradients of rows; 0 were", rig_push(1, 14, 0, 1),
             m.body[ps_rows_push_head(1, 0)] = 0);
-    rig_send(rig_push(1, 14, 0, 1));
-    REFUSED("after that step's gradients", rig_pull(1, 15, 0, rig_ids), (void)m);
-    REFUSED("at 0 of 1099511627776", rig_pull(1, 16, 0, rig_ids),
+    rig_send(rig_push(1, 15, 0, 1));
+    REFUSED("after that step's gradients", rig_pull(1, 16, 0, rig_ids), (void)m);
+    REFUSED("at 0 of 1099511627776", rig_pull(1, 17, 0, rig_ids),
             m.h.count = UINT64_C(1) << 40;
             m.bytes = 40);
     rig_close();
