@@ -94,6 +94,18 @@ static ps_err open_peers(const ps_exchange_options *o, uint64_t board_bytes,
     return exchange_arenas(o, p);
 }
 
+/* Whether the others have really handed in what they say. */
+static ps_err shm_peers_check(const ps_exchange_options *o, const ps_shm_peers *p)
+{
+    for (int r = 0; r < o->world_size; r++) {
+        if (r == o->rank || !is_here(o, r)) continue;
+        if (ps_shm_peers_grads(p, r) && ps_shm_peers_board(p, r)) continue;
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "worker %d has not handed in its arenas and its board", r);
+    }
+    return PS_OK;
+}
+
 ps_err ps_shm_peers_open_host(const ps_exchange_options *o, uint64_t board_bytes,
                               ps_shm_peers **out)
 {
@@ -102,6 +114,7 @@ ps_err ps_shm_peers_open_host(const ps_exchange_options *o, uint64_t board_bytes
     ps_err err = shm_peers_count_here(o) > 1 ? open_peers(o, board_bytes, &p) : PS_OK;
     if (err == PS_OK)
         err = ps_member_barrier(o->member, "shm/host", shm_peers_join_deadline(o));
+    if (err == PS_OK && p) err = shm_peers_check(o, p);
     if (err == PS_OK)
         *out = p;
     else
@@ -128,6 +141,7 @@ ps_err ps_shm_peers_open(const ps_exchange_options *o, uint64_t board_bytes,
     if (err != PS_OK) PS_WARN("shm", "reason=\"%s\" instead=tcp", ps_err_message());
     bool ok = err == PS_OK;
     err = shm_peers_agree(o, "shm/mapped", ok, &mapped);
+    if (err == PS_OK && mapped) err = shm_peers_check(o, p);
     if (err == PS_OK && mapped)
         *out = p;
     else

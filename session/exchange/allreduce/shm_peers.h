@@ -11,12 +11,13 @@ typedef struct ps_shm_peers ps_shm_peers;
 /* *out stays NULL unless every worker has mapped the arenas of every other. exchange.shm
  * decides. off: never. auto: when all are on one host and network namespace; a failure is
  * a warning. on: a failure is an error that says why. All workers of the job call it at
- * the same time, with the same board_bytes. */
+ * the same time, with the same board_bytes. PROTOCOL names one that has handed in
+ * nothing. */
 ps_err ps_shm_peers_open(const ps_exchange_options *options, uint64_t board_bytes,
                          ps_shm_peers **out);
 /* The same among the workers of each host: *out stays NULL where there is only one. An
  * obstacle is an error. All workers of the job call it at the same time, with the same
- * board_bytes. */
+ * board_bytes. PROTOCOL as above. */
 ps_err ps_shm_peers_open_host(const ps_exchange_options *options, uint64_t board_bytes,
                               ps_shm_peers **out);
 /* Another worker's arenas; borrowed until the close. The callers agree on who may use
