@@ -135,6 +135,11 @@ static ps_err open_reducer(pstrain_session *s, const pstrain_reducer *o)
                           "pstrain_open_reducer: exchange.levels 2 sums whole steps, not "
                           "arrays: take exchange.levels 1");
     const uint64_t n = s->servers ? slots_wanted(s, o->bytes) : 1;
+    if (n > (uint64_t)PS_ARENA_COUNT_MAX / SLOT)
+        return ps_err_set(PS_ERR_ARG,
+                          "pstrain_open_reducer: bytes is %" PRIu64 ", at most %" PRId64
+                          " are possible",
+                          o->bytes, PS_ARENA_COUNT_MAX * (int64_t)sizeof(float));
     PS_TRY(make_reducing(s, n));
     PS_TRY(add_slots(s, n));
     PS_TRY(pstrain_agree(s, 0, NULL));

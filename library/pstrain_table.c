@@ -57,7 +57,6 @@ static ps_err bad_tensor(const pstrain_tensor *t, int index, const char *what)
 /* The dimensions of ours are at most PS_MAX_DIMS: the first ones become one. */
 static ps_err dims_of(const pstrain_tensor *t, int index, ps_dims *out)
 {
-    const int64_t most = INT64_MAX / 8;
     *out = (ps_dims){.n = t->n_dims < PS_MAX_DIMS ? t->n_dims : PS_MAX_DIMS};
     const int folded = t->n_dims - out->n; // into the first
     for (int i = 0; i < out->n; i++)
@@ -68,8 +67,6 @@ static ps_err dims_of(const pstrain_tensor *t, int index, ps_dims *out)
         if (__builtin_mul_overflow(*d, t->shape[i], d))
             return bad_tensor(t, index, "too many elements");
     }
-    if (ps_dims_count_max(out, most) < 0)
-        return bad_tensor(t, index, "too many elements");
     return PS_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "tensor_table.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,10 +27,23 @@ static ps_err new_entry(ps_tensor **list, int n, int *cap, const char *name,
     return PS_OK;
 }
 
+/* used: elements before it. */
+static ps_err check_room(uint64_t used, const char *name, const ps_dims *dims)
+{
+    char text[PS_DIMS_TEXT];
+    const int64_t left = PS_ARENA_COUNT_MAX - (int64_t)used;
+    if (ps_dims_count_max(dims, left) >= 0) return PS_OK;
+    return ps_err_set(PS_ERR_CONFIG,
+                      "%.200s %s: too many elements, of which all tensors together may "
+                      "have %" PRId64,
+                      name, ps_dims_text(dims, text), PS_ARENA_COUNT_MAX);
+}
+
 ps_err ps_tensor_table_add(ps_tensor_table *table, const char *name, ps_dims dims,
                            ps_tensor_role role, int64_t fan_in, int *index)
 {
     ps_tensor *t;
+    PS_TRY(check_room(table->arena_count, name, &dims));
     PS_TRY(new_entry(&table->tensors, table->n_tensors, &table->cap_tensors, name, &t));
     t->dims = dims;
     t->role = role;
@@ -47,6 +61,7 @@ ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_d
                                   ps_tensor_role role, int *index)
 {
     ps_tensor *t;
+    PS_TRY(check_room(table->buffer_bytes / 8, name, &dims));
     PS_TRY(new_entry(&table->buffers, table->n_buffers, &table->cap_buffers, name, &t));
     t->dims = dims;
     t->role = role;

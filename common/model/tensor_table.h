@@ -10,6 +10,9 @@
 #include "err.h"
 #include "tensor.h"
 
+/* Elements that an arena may have: products of bytes and of chunks stay far from 2^64. */
+#define PS_ARENA_COUNT_MAX ((int64_t)1 << 40)
+
 typedef struct ps_tensor_table {
     /* Parameters in the order of registration (a layer's weight, then its bias). */
     int n_tensors;
@@ -25,12 +28,13 @@ typedef struct ps_tensor_table {
     uint64_t frozen_bytes;
     char *preprocessing; // of samples (worker), as a text that files of these tensors
                          // carry; owned; NULL: none
-    bool optional; // parameters may lack a gradient in a step (absent.h)
+    bool optional;       // parameters may lack a gradient in a step (absent.h)
     int cap_tensors, cap_buffers;
 } ps_tensor_table;
 
 /* Registers a parameter after the others; name is copied; *index: its place. role is not
- * that of a buffer. dims has at least one element. NOMEM; the table is then as before. */
+ * that of a buffer. dims has at least one element. CONFIG: all of them have too many.
+ * NOMEM. After an error the table is as before. */
 ps_err ps_tensor_table_add(ps_tensor_table *table, const char *name, ps_dims dims,
                            ps_tensor_role role, int64_t fan_in, int *index);
 /* The same for a buffer or counter: *index into buffers. */

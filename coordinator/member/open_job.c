@@ -132,9 +132,6 @@ static ps_err open_job_read_groups(ps_mp_reader *r, ps_open_job *job)
     return PS_OK;
 }
 
-/* A dimension of at most 2^40, and an arena of at most 2^40 elements. */
-static const int64_t MOST = (int64_t)1 << 40;
-
 static ps_err open_job_read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffer)
 {
     char name[NAME_BYTES];
@@ -146,10 +143,10 @@ static ps_err open_job_read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffe
     if (r->failed || items < TENSOR_ITEMS) return open_job_malformed();
     dims.n = (int)items - TENSOR_ITEMS;
     for (int i = 0; i < dims.n; i++)
-        dims.d[i] = ps_mp_read_int(r, 1, MOST);
+        dims.d[i] = ps_mp_read_int(r, 1, PS_ARENA_COUNT_MAX);
     const bool is_buffer = role == PS_TENSOR_BUFFER || role == PS_TENSOR_COUNTER;
-    if (r->failed || ps_dims_count_max(&dims, MOST) < 0 || buffer != is_buffer ||
-        group >= job->n_groups || job->table.arena_count > (uint64_t)MOST)
+    if (r->failed || ps_dims_count_max(&dims, PS_ARENA_COUNT_MAX) < 0 ||
+        buffer != is_buffer || group >= job->n_groups)
         return open_job_malformed();
     int index;
     if (buffer) return ps_tensor_table_add_buffer(&job->table, name, dims, role, &index);

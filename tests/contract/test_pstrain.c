@@ -112,7 +112,8 @@ static int set_rates(pstrain_session *s, uint64_t step)
 
 /* Every change of one element is found, and none once it is undone. With exchange.levels
  * 2 the others of the host copy the weights from worker 0's arena: they have them first.
- * Not in step 0: in shared memory a shard may still be reading the first weights there. */
+ * Not in step 0: in shared memory a shard may still be reading the first weights there.
+ */
 static int check_marks(rig_worker *w)
 {
     int index;
@@ -608,11 +609,13 @@ TEST(test_bad_options)
         PSTRAIN_ERR_CONFIG, "exchange.codec: 'zip' is not one of");
     refuse_table((pstrain_tensor[]){{.name = "x"}}, 1, "exchange.codec=int8",
                  "mean needs exchange.codec none");
-    const int64_t none[] = {0};
+    const int64_t none[] = {0}, many[] = {1 << 30, 1 << 29};
     refuse_table((pstrain_tensor[]){{.name = "x"}, {.name = "x"}}, 2, NULL,
                  "two tensors have the name x");
     refuse_table((pstrain_tensor[]){{.name = "x", .shape = none, .n_dims = 1}}, 1, NULL,
                  "tensor 0 (x): a dimension below 1");
+    refuse_table((pstrain_tensor[]){{.name = "x", .shape = many, .n_dims = 2}}, 1, NULL,
+                 "x (1073741824, 536870912): too many elements");
     refuse_table((pstrain_tensor[]){{.name = "x", .group = 1}}, 1, NULL, "its group");
     refuse_table((pstrain_tensor[]){{.name = "x", .kind = 1}}, 1, NULL, "no parameter");
     refuse_table((pstrain_tensor[]){{.name = "x"}}, 1, "optimizer.name=adamax",

@@ -296,6 +296,12 @@ static int by_hosts(rig_worker *w)
     return open_reducer(w, "exchange.levels=2");
 }
 
+static int of_many_bytes(rig_worker *w)
+{
+    const pstrain_reducer o = {.struct_size = sizeof o, .bytes = UINT64_MAX};
+    return pstrain_open_reducer(w->s, &o);
+}
+
 TEST(test_reducer_errors)
 {
     rig r = {.servers = 1, .workers = 2, .run = sizes_differ, .fails = true};
@@ -311,6 +317,10 @@ TEST(test_reducer_errors)
     rig_run(&r);
     assert_int_equal(r.worker[0].status, PSTRAIN_ERR_CONFIG);
     assert_non_null(strstr(r.worker[0].text, "topk needs an optimizer"));
+    r = (rig){.servers = 1, .workers = 1, .run = of_many_bytes, .fails = true};
+    rig_run(&r);
+    assert_int_equal(r.worker[0].status, PSTRAIN_ERR_CONFIG);
+    assert_non_null(strstr(r.worker[0].text, "at most 4398046511104 are possible"));
     r = (rig){.servers = 1, .workers = 2, .run = by_hosts, .fails = true};
     rig_run(&r);
     for (int i = 0; i < 2; i++)
