@@ -298,12 +298,39 @@ static ps_err table_touch(ps_row_table *table, uint64_t hash, uint64_t id,
     return PS_OK;
 }
 
+typedef struct ids_there {
+    const ps_row_table *table;
+    ps_row_set told;
+} ids_there;
+
+static bool table_tells_once(void *ctx, uint64_t id)
+{
+    ids_there *there = ctx;
+    const ps_row_index *index = &there->table->index;
+    uint32_t position;
+    const uint32_t n = there->told.n;
+    if (!ps_row_index_find(index, ps_row_index_hash(index, id), id)) return false;
+    return ps_row_set_add(&there->told, 1, &id, &position) != PS_OK || there->told.n > n;
+}
+
+/* Those that came after the mark and are gone need not be undone. */
+static void table_shorten_undo(ps_row_table *table)
+{
+    ids_there there = {.table = table};
+    ps_row_set_init(&there.told, table->key);
+    ps_row_undo_shorten(&table->undo, table_tells_once, &there);
+    ps_row_set_fini(&there.told);
+}
+
 /* The entry as it was before a write, for the undo log. */
 static ps_err table_keep(ps_row_table *table, const ps_row_entry *before)
 {
-    if (before->slot == 0 ? table->undo.n == 0
-                          : !ps_row_undo_wants(&table->undo, before->version))
+    const bool is_new = before->slot == 0;
+    if (is_new ? table->undo.n == 0 : !ps_row_undo_wants(&table->undo, before->version))
         return PS_OK;
+    if (is_new &&
+        ps_row_undo_is_long(&table->undo, table->stats.rows + table->stats.candidates))
+        table_shorten_undo(table);
     return ps_row_undo_keep(&table->undo, before, table_row(table, before));
 }
 
@@ -574,6 +601,7 @@ ps_err ps_row_table_put(ps_row_table *table, const ps_row_view *view)
     const ps_row_entry as = {
         .id = view->id, .slot = view->count, .version = view->version};
     PS_TRY(table_note(table, view->id));
+    ps_row_undo_note_put(&table->undo);
     return table_store(table, &as, view->row);
 }
 
@@ -581,6 +609,7 @@ ps_err ps_row_table_set(ps_row_table *table, uint64_t n, const uint64_t *ids,
                         const float *weights, uint64_t version)
 {
     const uint32_t dim = table->spec.dim;
+    ps_row_undo_note_put(&table->undo);
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t hash = ps_row_index_hash(&table->index, ids[i]);
         uint32_t slot;

@@ -5,7 +5,10 @@
 
 /* A record is an image, if the entry has a row, and the entry behind it: so it is read
  * from its end. It lies in one block. */
-enum { UNDO_BLOCK_BYTES = 1 << 20 };
+enum {
+    UNDO_BLOCK_BYTES = 1 << 20,
+    FEW_RECORDS = 1024, // a log of no more is not worth the work
+};
 
 void ps_row_undo_init(ps_row_undo *undo, uint32_t width)
 {
@@ -55,6 +58,10 @@ ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const floa
     if (row) memcpy(to, row, image);
     memcpy(to + image, entry, sizeof *entry);
     mark->top->used += bytes;
+    if (entry->slot == 0)
+        mark->n_new++;
+    else
+        mark->bytes += bytes;
     return PS_OK;
 }
 
@@ -72,12 +79,80 @@ static uint32_t undo_read(const ps_row_undo_block *block, uint32_t used, uint32_
     return used;
 }
 
+bool ps_row_undo_is_long(const ps_row_undo *undo, uint64_t n_ids)
+{
+    const struct ps_row_mark *mark = &undo->marks[undo->n - 1];
+    return !mark->has_puts && mark->n_new > 2 * n_ids + FEW_RECORDS &&
+           mark->n_new * sizeof(ps_row_entry) > mark->bytes;
+}
+
+/* Returns how many records of new ids stay. */
+static uint64_t undo_thin(ps_row_undo_block *block, uint32_t width,
+                          ps_row_undo_stays *stays, void *ctx)
+{
+    uint32_t used = block->used, to = used;
+    uint64_t n_new = 0;
+    while (used > 0) {
+        ps_row_entry entry;
+        const float *row;
+        const uint32_t at = undo_read(block, used, width, &entry, &row),
+                       bytes = used - at;
+        const bool is_new = entry.slot == 0, is_kept = !is_new || stays(ctx, entry.id);
+        used = at;
+        if (!is_kept) continue;
+        to -= bytes;
+        memmove(block->bytes + to, block->bytes + at, bytes);
+        n_new += is_new;
+    }
+    block->used -= to;
+    memmove(block->bytes, block->bytes + to, block->used);
+    return n_new;
+}
+
+/* Onto the newest one, in whose place it goes where there is room. */
+static void undo_push_block(struct ps_row_mark *mark, ps_row_undo_block *block)
+{
+    ps_row_undo_block *top = mark->top;
+    if (top && top->used + block->used <= UNDO_BLOCK_BYTES) {
+        memcpy(top->bytes + top->used, block->bytes, block->used);
+        top->used += block->used;
+        free(block);
+        return;
+    }
+    block->below = top;
+    mark->top = block;
+}
+
+void ps_row_undo_shorten(ps_row_undo *undo, ps_row_undo_stays *stays, void *ctx)
+{
+    struct ps_row_mark *mark = &undo->marks[undo->n - 1];
+    ps_row_undo_block *oldest = NULL;
+    mark->n_new = 0;
+    while (mark->top) { // from the newest on; then the oldest is the first
+        ps_row_undo_block *block = mark->top;
+        mark->top = block->below;
+        mark->n_new += undo_thin(block, undo->width, stays, ctx);
+        block->below = oldest;
+        oldest = block;
+    }
+    while (oldest) {
+        ps_row_undo_block *block = oldest;
+        oldest = block->below;
+        undo_push_block(mark, block);
+    }
+}
+
 bool ps_row_undo_take(ps_row_undo *undo, ps_row_entry *entry, const float **row)
 {
     struct ps_row_mark *mark = &undo->marks[undo->n - 1];
     if (mark->top && mark->top->used == 0) undo_pop_block(mark);
     if (!mark->top) return false;
-    mark->top->used = undo_read(mark->top, mark->top->used, undo->width, entry, row);
+    const uint32_t used = mark->top->used;
+    mark->top->used = undo_read(mark->top, used, undo->width, entry, row);
+    if (entry->slot == 0)
+        mark->n_new--;
+    else
+        mark->bytes -= used - mark->top->used;
     return true;
 }
 

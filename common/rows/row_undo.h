@@ -1,7 +1,11 @@
 /* What a table has to do to go back to one of its last two marks: a stack of records for
  * each. The first write to a row since the mark keeps the row as it was; a new id is
  * noted. Undoing from the newest record to the oldest gives the state at the mark,
- * whatever came in between. */
+ * whatever came in between.
+ *
+ * A mark may last for days, in which ids come and go. So records of new ids that are gone
+ * again are forgotten now and then: what is kept has no more bytes than twice the rows as
+ * they were at the mark, and what the ids that are there need. */
 #ifndef PS_ROW_UNDO_H
 #define PS_ROW_UNDO_H
 
@@ -25,6 +29,9 @@ typedef struct ps_row_undo {
     struct ps_row_mark {
         uint64_t name;
         uint32_t version;
+        bool has_puts;  // rows of any version: a new id may have several records
+        uint64_t n_new; // records of new ids; the others':
+        uint64_t bytes;
         ps_row_undo_block *top;
     } marks[PS_ROW_MARKS];
 } ps_row_undo;
@@ -44,6 +51,19 @@ static inline bool ps_row_undo_wants(const ps_row_undo *undo, uint32_t version)
 /* Keeps an entry with its row (width; NULL: a candidate); slot 0: an id that is new since
  * the mark. NOMEM. */
 ps_err ps_row_undo_keep(ps_row_undo *undo, const ps_row_entry *entry, const float *row);
+
+/* A row was put in its place, of any version: writes to it may be taken for the first. */
+static inline void ps_row_undo_note_put(ps_row_undo *undo)
+{
+    if (undo->n > 0) undo->marks[undo->n - 1].has_puts = true;
+}
+
+/* Whether most records are of new ids that are gone again, where n_ids are there. */
+bool ps_row_undo_is_long(const ps_row_undo *undo, uint64_t n_ids);
+/* Whether an id is there: once for each. */
+typedef bool ps_row_undo_stays(void *ctx, uint64_t id);
+/* Forgets the newest mark's records of new ids that do not stay. */
+void ps_row_undo_shorten(ps_row_undo *undo, ps_row_undo_stays *stays, void *ctx);
 
 /* Takes the newest record of the newest mark; false: there is none. *row is valid until
  * the next call. */

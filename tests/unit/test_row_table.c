@@ -290,6 +290,19 @@ static void undo(ps_row_table *t)
     m.n_marks = k + 1;
 }
 
+static uint64_t new_records(const ps_row_table *t)
+{
+    uint64_t n = 0;
+    ps_row_entry before;
+    if (t->undo.n == 0) return 0;
+    ps_row_undo_cursor c = ps_row_undo_cursor_at(&t->undo, t->undo.n - 1);
+    while (ps_row_undo_next(&c, &before))
+        n += before.slot == 0;
+    return n;
+}
+
+static uint64_t mark_every = 12, most_records;
+
 static void follow(const ps_row_spec *spec, uint64_t seed, int actions)
 {
     ps_row_memory memory;
@@ -304,7 +317,7 @@ static void follow(const ps_row_spec *spec, uint64_t seed, int actions)
     assert_ok(ps_row_table_init(&t, spec, key, 0, PS_ROW_PARTITIONS, &memory));
     assert_ok(ps_row_step_init(&step, N_RANKS, key));
     for (int a = 0; a < actions; a++) {
-        const uint64_t what = draw(12);
+        const uint64_t what = draw(mark_every);
         const ps_row_update u = {
             .lr = 0.01 * (double)(1 + draw(3)), .t = m.step + 1, .step = m.step};
         if (what == 0) {
@@ -317,6 +330,8 @@ static void follow(const ps_row_spec *spec, uint64_t seed, int actions)
             table_step(&t, &step, &u, skips);
             model_apply(&u, skips);
         }
+        const uint64_t records = new_records(&t);
+        if (records > most_records) most_records = records;
         if (a % 8 == 0) compare_rows(&t);
     }
     compare_rows(&t);
@@ -529,4 +544,61 @@ TEST(eviction)
     choose_ids(50); // 60 ids each
     spec.max_bytes = 25 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec);
     follow(&spec, 35, 60);
+}
+
+/* Between marks that are seldom, ids come and go: their number is that of 30 steps. */
+TEST(a_log_of_ids_that_are_gone_stays_short)
+{
+    ps_row_spec spec = spec_of(PS_ROW_SGD, 4);
+    mark_every = 60;
+    most_records = 0;
+    for (uint64_t seed = 41; seed <= 44; seed++) {
+        spec.expire = seed > 42 ? 2 : 1;
+        spec.admit = seed % 2 ? 2 : 1;
+        follow(&spec, seed, 400);
+    }
+    spec.expire = 0;
+    spec.full = PS_ROW_FULL_EVICT;
+    spec.max_bytes = PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec);
+    follow(&spec, 45, 200);
+    assert_true(most_records > N_IDS && most_records < 3 * N_IDS);
+    mark_every = 12;
+}
+
+/* Also where a row of an older version was put in its place, and then was trained. */
+TEST(an_id_that_was_put_after_the_mark_goes_with_it)
+{
+    enum { AT = 10, STEPS = 50 };
+    static float grads[MAX_PULL];
+    const float *const of_ranks[] = {grads};
+    const float row = 0.5f;
+    const ps_row_view put = {.id = 7, .version = 3, .row = &row};
+    ps_row_spec spec = spec_of(PS_ROW_SGD, 1);
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+    ps_row_view found;
+    uint64_t ids[MAX_PULL] = {put.id}, next = 1000;
+    spec.expire = 2;
+    ps_row_memory_init(&memory);
+    assert_ok(
+        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
+    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
+    ps_row_table_mark(&t, AT, AT);
+    assert_ok(ps_row_table_put(&t, &put));
+    for (uint64_t s = AT; s < AT + STEPS; s++) {
+        const ps_row_update update = {.lr = 1, .t = s + 1, .step = s};
+        ps_row_step_clear(&step);
+        assert_ok(ps_row_step_pull(&step, 0, s == AT ? 1 : MAX_PULL, ids));
+        assert_ok(ps_row_table_apply(&t, &step, &update, of_ranks));
+        for (int i = 0; i < MAX_PULL; i++)
+            ids[i] = next++;
+    }
+    assert_false(ps_row_table_view(&t, put.id, &found)); // it has expired
+    assert_ok(ps_row_table_undo(&t, AT));
+    assert_false(ps_row_table_view(&t, put.id, &found));
+    assert_int_equal(ps_row_table_stats(&t)->rows, 0);
+    ps_row_step_fini(&step);
+    ps_row_table_fini(&t);
+    ps_row_memory_fini(&memory);
 }
