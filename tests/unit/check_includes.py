@@ -7,6 +7,7 @@
 - Every source and header has a place in its list; no file name occurs twice in the tree.
 - The list of common/ goes folder by folder, and its lower folders know no socket.
 - x_state.h holds the inside of a family of files: only files named x... include it.
+- Every test has a place in tests/CMakeLists.txt: without one nobody builds or runs it.
 - The environment is read where configuration is: in common/start/cli.c and common/config/config.c.
 
 Usage: check_includes.py ROOT
@@ -104,6 +105,18 @@ def check_unique(root, errors):
             seen[path.name] = path.relative_to(root)
 
 
+def check_tests(root, errors):
+    text = re.sub(r"#.*", "", (root / "tests/CMakeLists.txt").read_text())
+    scripts = set(re.findall(r"\bps_system_test\((\w+)", text))  # one of C may have the same name
+    others = set(re.findall(r"\w+", re.sub(r"\bps_system_test\(\w+", "", text)))
+    fuzzed = {f"fuzz_{name}" for name in re.findall(r"\bps_fuzz\((\w+)", text)}
+    for pattern, names in (("unit/test_*.c", others), ("contract/test_*.c", others),
+                           ("fuzz/fuzz_*.c", fuzzed), ("system/test_*.py", scripts | others)):
+        for path in sorted((root / "tests").glob(pattern)):
+            if path.stem not in names:
+                errors.append(f"{path.relative_to(root)}: not in tests/CMakeLists.txt: nobody runs it")
+
+
 def check_environment(root, errors):
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*")):
@@ -120,6 +133,7 @@ def check_environment(root, errors):
 def main(root):
     errors, place, home = [], {}, {}
     check_unique(root, errors)
+    check_tests(root, errors)
     check_environment(root, errors)
     for top in FOLDERS:
         place[top] = positions(root / top)
