@@ -9,6 +9,12 @@
  * Scalars in layers are strings. role: weight, bias, norm; buffers: buffer, counter.
  * CONFIG "" is a job without a file and without a model: it has only the keys. So has one
  * without model.input, which its data say.
+ *
+ * ps-config-json --program [key=value ...]: of a job whose workers are a program, the
+ * settings that it is given, and those that the servers are. One that nobody takes is an
+ * error.
+ *
+ *   {"program": ["optimizer.lr=0.1", ...], "servers": ["metrics.port=9100", ...]}
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -16,6 +22,7 @@
 #include <string.h>
 
 #include "model_spec.h"
+#include "program_settings.h"
 #include "value_json.h"
 
 static json_t *tensors_json(const ps_tensor *tensors, int n)
@@ -31,6 +38,33 @@ static json_t *tensors_json(const ps_tensor *tensors, int n)
                                         "shape", shape, "role", roles[tensors[i].role]));
     }
     return out;
+}
+
+/* Takes the object. */
+static ps_err print_json(json_t *job)
+{
+    const int failed =
+        !job || json_dumpf(job, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    json_decref(job);
+    putchar('\n');
+    return failed ? ps_err_set(PS_ERR_IO, "the configuration cannot be written as JSON")
+                  : PS_OK;
+}
+
+static ps_err print_takers(char *const *settings, int n)
+{
+    json_t *program = json_array(), *servers = json_array();
+    ps_err err = PS_OK;
+    for (int i = 0; i < n && err == PS_OK; i++) {
+        const ps_setting_takers to = ps_program_setting_takers(settings[i]);
+        if (!to.program && !to.servers) err = ps_program_setting_refuse(settings[i]);
+        if (to.program) json_array_append_new(program, json_string(settings[i]));
+        if (to.servers) json_array_append_new(servers, json_string(settings[i]));
+    }
+    json_t *both = json_pack("{s:o, s:o}", "program", program, "servers", servers);
+    if (err == PS_OK) return print_json(both);
+    json_decref(both);
+    return err;
 }
 
 static ps_err print_job(const ps_config *cfg)
@@ -52,26 +86,30 @@ static ps_err print_job(const ps_config *cfg)
                   "n_params", (json_int_t)spec.table.n_params, "tensors",
                   tensors_json(spec.table.tensors, spec.table.n_tensors), "buffers",
                   tensors_json(spec.table.buffers, spec.table.n_buffers));
-    if (!job || json_dumpf(job, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) != 0)
-        err = ps_err_set(PS_ERR_IO, "the configuration cannot be written as JSON");
-    json_decref(job);
-    putchar('\n');
+    err = print_json(job);
     ps_model_spec_fini(&spec);
+    return err;
+}
+
+static ps_err config_json_print(int argc, char **argv)
+{
+    ps_config cfg;
+    if (strcmp(argv[1], "--program") == 0) return print_takers(argv + 2, argc - 2);
+    const char *const *overrides = (const char *const *)argv + 2;
+    PS_TRY(ps_config_load(&cfg, argv[1], overrides, argc - 2));
+    const ps_err err = print_job(&cfg);
+    ps_config_fini(&cfg);
     return err;
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: ps-config-json CONFIG [key=value ...]\n");
+        fprintf(stderr, "usage: ps-config-json CONFIG [key=value ...]\n"
+                        "       ps-config-json --program [key=value ...]\n");
         return 2;
     }
-    ps_config cfg;
-    const char *const *overrides = (const char *const *)argv + 2;
-    ps_err err = ps_config_load(&cfg, argv[1], overrides, argc - 2);
-    if (err == PS_OK) err = print_job(&cfg);
-    ps_config_fini(&cfg);
-    if (err == PS_OK) return 0;
+    if (config_json_print(argc, argv) == PS_OK) return 0;
     fprintf(stderr, "ps-config-json: %s\n", ps_err_message());
     return 1;
 }

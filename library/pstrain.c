@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "program_settings.h"
 #include "pstrain_device.h"
 #include "pstrain_state.h"
 
@@ -70,16 +71,6 @@ void pstrain_set_log(pstrain_log_fn log, void *ctx, int level)
 
 /* --- settings ---------------------------------------------------------------------- */
 
-static bool for_programs(const char *setting)
-{
-    static const char *const sections[] = {"net.",        "optimizer.", "schedule.",
-                                           "loss_scale.", "exchange.",  "server.",
-                                           "rows."};
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
-        if (strncmp(setting, sections[i], strlen(sections[i])) == 0) return true;
-    return strncmp(setting, "job.name=", 9) == 0;
-}
-
 static ps_err add_setting(pstrain_session *s, const char *setting)
 {
     char **next;
@@ -96,12 +87,8 @@ ps_err pstrain_add_settings(pstrain_session *s, const char *const *settings, int
 {
     for (int i = 0; i < n; i++) {
         if (!settings[i]) return ps_err_set(PS_ERR_ARG, "setting %d is NULL", i);
-        if (!for_programs(settings[i]))
-            return ps_err_set(PS_ERR_CONFIG,
-                              "%.200s: not a setting of a program that uses libpstrain "
-                              "(the sections net, optimizer, schedule, loss_scale, "
-                              "exchange, server, rows, and job.name)",
-                              settings[i]);
+        if (!ps_program_setting_takers(settings[i]).program)
+            return ps_program_setting_refuse(settings[i]);
         PS_TRY(add_setting(s, settings[i]));
     }
     return PS_OK;

@@ -227,11 +227,21 @@ PROGRAM_ENDS_S = 30.0
 # Options that need a configuration, and why.
 OF_OUR_WORKERS = {
     "resume": "the program itself loads what it has saved",
+    "init": "the program itself loads its weights",
+    "join": "it adds one of our own workers",
+    "replay_membership": "it repeats a run of our own workers",
+    "replay": "it repeats a run of our own workers",
     "verify": "it compares the modes of our own workers",
     "find_lr": "it sets the learning rate of our own workers",
     "doctor": "it checks the jobs of our own workers",
     "tensorboard": "the program itself writes its records",
 }
+
+
+def check_program(args):
+    for option, why in OF_OUR_WORKERS.items():
+        if getattr(args, option):
+            raise JobError(f"--{option.replace('_', '-')} is not for a program of your own: {why}")
 
 
 def plan_program(args, program):
@@ -241,9 +251,6 @@ def plan_program(args, program):
     if args.config:
         raise JobError(f"{args.config} and {program[0]}: a job has a configuration or a program of "
                        "its own; the program's settings are key=value before --")
-    for option, why in OF_OUR_WORKERS.items():
-        if getattr(args, option):
-            raise JobError(f"--{option.replace('_', '-')} is not for a program of your own: {why}")
     if args.mode not in (None, "ps"):
         raise JobError(f"-m {args.mode} is for our own workers; a program of your own that needs no servers has -s 0")
     if program[0].endswith(".py") and not args.hostfile and not shutil.which(program[0]):
@@ -254,8 +261,9 @@ def plan_program(args, program):
     args.servers = 1 if args.servers is None else args.servers
     args.mode = args.mode or ("ps" if args.servers else "allreduce")
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
+    job.takers = jobs.takers(job.build_dir, job.overrides)
     job.program = program
-    job.store_port = ports.free_port() if not args.hostfile else job.master_port + 1
+    job.store_port = ports.beside(job.master_port) if args.hostfile else ports.free_port()
     return job
 
 
@@ -547,6 +555,14 @@ def plan_prediction(args):
     return job
 
 
+def check_dry_run(args):
+    """--dry-run is a job's, or of one that predicts."""
+    for option in ("verify", "find_lr", "doctor", "top", "convert", "join", "replay_membership"):
+        if getattr(args, option):
+            name = option.replace("_", "-")
+            raise JobError(f"--dry-run shows the commands of a job: give it without --{name}")
+
+
 def check_mps(args):
     """--mps is a job's."""
     others = {"top": args.top, "convert": args.convert, "join": args.join, "doctor": args.doctor, "predict": args.predict,
@@ -560,6 +576,10 @@ def run_command(args, dashes, program):
     try:
         if args.mps:
             check_mps(args)
+        if args.dry_run:
+            check_dry_run(args)
+        if dashes:
+            check_program(args)
         if args.top:
             if args.config or dashes:
                 raise JobError("--top watches a job that is running: give nothing else")
@@ -579,7 +599,7 @@ def run_command(args, dashes, program):
             jobfile.recall_replayed(args)
         if args.resume and (args.predict or args.serve):
             raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
-        if args.resume and not dashes:
+        if args.resume:
             jobfile.recall(args)
         if not args.config and not dashes and (args.predict or args.serve):
             asked = f"--predict {args.predict}" if args.predict else f"--serve {args.serve}"
@@ -599,12 +619,9 @@ def run_command(args, dashes, program):
         alone = what_one_worker_does(args)
         if alone:
             return become_worker(args, alone, dashes)
-        if args.dry_run and (args.verify or args.find_lr):
-            raise JobError(f"--dry-run shows the commands of a job: give it without "
-                           f"{'--verify' if args.verify else '--find-lr'}")
-        if args.verify and not dashes:
+        if args.verify:
             return verify.verify(args, plan_job, run)
-        if args.find_lr and not dashes:
+        if args.find_lr:
             return find_lr.find_lr(args, plan_job, run)
         job = plan_program(args, program) if dashes else plan_job(args)
         if args.doctor:

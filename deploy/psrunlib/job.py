@@ -13,9 +13,6 @@ from .errors import JobError
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
-OF_SERVERS = ("job.", "net.", "server.", "metrics.")
-OF_SERVERS_ALONE = "metrics."  # a program of the user's has no page of its own
-
 LIBRARY = "lib/libpstrain.so.0"  # in the build folder
 # The default of recovery.wait_ms; and how long the others wait where nobody is started again: until
 # all members that are left have joined.
@@ -58,6 +55,7 @@ class Job:
     restarts: int = 0  # how often parts may be started again after deaths
     mps: bool = False  # workers share GPUs by a daemon of the job's (mps.py)
     program: list = field(default_factory=list)  # the workers' command line; empty: ps-worker
+    takers: dict = field(default_factory=dict)  # of overrides, with a program: those of the "program", of the "servers"
     commit_folders: dict = field(default_factory=dict)  # variables by the host's name; "": this machine (commits.py)
     facts: dict = field(default_factory=dict)
     master_addr: str = "127.0.0.1"
@@ -138,8 +136,7 @@ class Job:
         if role == "worker" and self.program:
             return self._with_keys(Part(role, rank, self.program, self._env(role, rank), host))
         argv = [self._program(role, host)] + (["--config", self.config] if self.config else [])
-        # Servers of a program get the rest from its workers.
-        own = [s for s in self.overrides if not self.program or s.startswith(OF_SERVERS)]
+        own = self.takers["servers"] if self.program else self.overrides
         settings = own + [f"exchange.name={self.exchange()}"]
         # Servers of a program keep its embedding tables while its workers start again.
         if self.restarts and not self.facts["recovery.rejoins"]:
@@ -203,16 +200,14 @@ class Job:
             env["OMP_NUM_THREADS"] = "1"
         return env
 
-
     def _program_env(self):
         """A program may open PyTorch's store in worker 0, at MASTER_PORT: so that the
         coordinator has a port of its own."""
         host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
         store_addr = self.worker_hosts[0].address if self.worker_hosts else self.master_addr
-        settings = [s for s in self.overrides if not s.startswith(OF_SERVERS_ALONE)]
         env = {"MASTER_ADDR": store_addr, "MASTER_PORT": str(self.store_port),
                "PS_INIT_METHOD": f"tcp://{host}:{self.master_port}",
-               "PS_SETTINGS": json.dumps(settings), "PYTHONUNBUFFERED": "1", "PS_COMMITS": ""}
+               "PS_SETTINGS": json.dumps(self.takers["program"]), "PYTHONUNBUFFERED": "1", "PS_COMMITS": ""}
         # PyTorch's store is made with libuv by default since 2.4. Debian 13's has none, and refuses to
         # make one; without it every PyTorch makes the same store.
         if "USE_LIBUV" not in os.environ:
@@ -279,25 +274,30 @@ def _version(path):
 def describe(build_dir, config, overrides):
     """The configuration's values by key, from the programs' own reader: a mistake is shown
     once, before anything is started."""
-    argv = [program(build_dir, "ps-config-json"), config, *overrides]
-    done = helpers.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return json.loads(_answer(build_dir, "ps-config-json", config, *overrides))["keys"]
+
+
+def takers(build_dir, settings):
+    """Which of them a program of the user's is given, and which its servers are, by the library's own table."""
+    return json.loads(_answer(build_dir, "ps-config-json", "--program", *settings))
+
+
+def _answer(build_dir, name, *words):
+    """What one of our programs prints. Its error is psrun's."""
+    done = helpers.run([program(build_dir, name), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"]
-        raise JobError(lines[-1].removeprefix("ps-config-json: "))
-    return json.loads(done.stdout)["keys"]
+        lines = done.stderr.strip().splitlines() or [f"{name} ended with {done.returncode}"]
+        raise JobError(lines[-1].removeprefix(f"{name}: "))
+    return done.stdout
 
 
 def input_of_data(build_dir, config, overrides, facts):
     """The setting for a model whose input is not given: all processes need it, and servers read no data."""
     if facts["model.input"] or not config:
         return []
-    argv = [program(build_dir, "ps-worker"), "--config", config, "--input"]
-    for setting in overrides:
-        argv += ["--set", setting]
-    done = helpers.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise JobError((done.stderr.strip().splitlines() or [f"{argv[0]} ended with {done.returncode}"])[-1].removeprefix("ps-worker: "))
-    return [f"{key}={line}" for key, line in zip(("model.input", "model.categories"), done.stdout.splitlines())]
+    settings = [word for setting in overrides for word in ("--set", setting)]
+    said = _answer(build_dir, "ps-worker", "--config", config, "--input", *settings)
+    return [f"{key}={line}" for key, line in zip(("model.input", "model.categories"), said.splitlines())]
 
 
 def default_out(job_name):

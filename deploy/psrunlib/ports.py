@@ -21,6 +21,11 @@ def _take(port):
     return True
 
 
+def beside(port):
+    """Another one, of a host on which nobody can look for one."""
+    return port + 1 if port < 65535 else port - 1
+
+
 def _of_the_system():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -1,5 +1,6 @@
 """psrun with the user's own program as workers: what it gets, and how the job ends."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,10 +147,26 @@ class Programs(JobTest):
                                     "--", "train").strip().splitlines()
         self.assertIn("--set metrics.port=9100 --set metrics.bind=::1", server)
         self.assertNotIn("metrics", worker)
+        server, worker = self.psrun("-s", 1, "-w", 1, "--dry-run", "metrics={port: 9100}", "net={heartbeat_ms: 100}",
+                                    "--", "train").strip().splitlines()
+        self.assertIn("--set 'metrics={port: 9100}' --set 'net={heartbeat_ms: 100}'", server)
+        self.assertNotIn("metrics", worker)
+        self.assertIn('"net={heartbeat_ms: 100}"]', worker)
+
+    def test_what_a_program_does_not_take_is_said_once(self):
+        """Before anything is started; the sections of it stand in the library's table."""
+        began = self.path("began")
+        for setting in ("train.epochs=3", "recovery.rejoins=2", "job.workers=2..4", "model={dropout: false}"):
+            text = self.psrun("-s", 1, "-w", 2, "--restarts", 2, setting, "--", "touch", began, code=1)
+            self.assertRegex(text, rf"\Apsrun: {re.escape(setting)}: not a setting of a program .*\n\Z")
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),
                             (["--verify", "--", "true"], "--verify"),
+                            (["--init", "w.safetensors", "--", "true"], "--init is not for a program of your own"),
+                            (["--join", "run", "--", "true"], "--join is not for a program of your own"),
+                            (["--replay-membership", "log", "--", "true"], "--replay-membership is not for a program"),
                             (["-m", "allreduce", "--", "true"], "-m allreduce is for our own workers"),
                             (["-s", "-1", "--", "true"], "-1"),
                             (["net.no_such=1", "--", "true"], "net.no_such"),
