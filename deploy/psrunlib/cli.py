@@ -6,15 +6,14 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 
 from . import hosts as hostfile
 from . import job as jobs
 from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, mps, places, ports, predict, remote, report
 from . import restarts, shares, trace, verify
 from .errors import JobError
-from .out import Out
-from .screen import Screen, tell
+from .out import Before, Out
+from .screen import Screen, tell, to_nowhere
 from .supervise import END_SIGNALS, RESUMABLE, Supervisor, listens_to
 
 EPILOG = """\
@@ -353,7 +352,7 @@ def after_death(job):
 
 
 def supervise(job, screen, env, out, summary=True):
-    started = time.time()
+    before = Before(job.out, os.path.join(job.out, trace.FOLDER))
     if job.program:
         return end_of_program(job, screen, *run_program(job, screen, env, out.logs))
     again = restarts.Restarts(job, screen) if job.restarts else None
@@ -367,15 +366,15 @@ def supervise(job, screen, env, out, summary=True):
     out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
-        if not remote.fetch(host, path, path, started) and code == 0:
+        if not remote.fetch(host, path, path, before) and code == 0:
             raise JobError(f"cannot read {path} on host {host.name}")
-    add_events(job, supervisor, code, started)
+    add_events(job, supervisor, code, before)
     if job.facts.get("train.trace"):
-        merge_traces(job, screen, started)
+        merge_traces(job, screen, before)
     if code == 0 and summary:
         report.show(job.out, screen)
     elif code != 0 and (supervisor.signal or code != 1):
-        screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, started)}")
+        screen.say(f"psrun: {who_was_told(supervisor)}; {what_is_left(job, code, before)}")
     return code
 
 
@@ -396,7 +395,7 @@ def dead_after_s(job):
     return job.facts["net.dead_after_ms"] / 1000
 
 
-def add_events(job, supervisor, code, started):
+def add_events(job, supervisor, code, before):
     """Adds to the summary what has happened besides training."""
     again = supervisor.restarts
     if again:
@@ -407,12 +406,14 @@ def add_events(job, supervisor, code, started):
     told = {"signal": supervisor.signal.name} if supervisor.signal and code != 0 else {}
     if code != 1 and (again or told or any(facts.values())):
         listed = {"restarts": [d.facts() for d in again.deaths]} if again else {}
-        report.add_to_summary(job.out, {**listed, **told, "recovery": facts}, started)
-def merge_traces(job, screen, started):
+        report.add_to_summary(job.out, {**listed, **told, "recovery": facts}, before)
+
+
+def merge_traces(job, screen, before):
     """Makes trace.json of the parts' traces. The job is over: a fault is only said."""
     try:
         if job.hosts:
-            remote.fetch_all(job.hosts, os.path.join(job.out, trace.FOLDER, "*"), started)
+            remote.fetch_all(job.hosts, os.path.join(job.out, trace.FOLDER), before)
         trace.write(trace.merge(trace.load(job.out)), os.path.join(job.out, "trace.json"))
     except JobError as error:
         screen.say(f"psrun: no trace.json: {error}")
@@ -435,15 +436,11 @@ def who_was_told(supervisor):
     return f"told to end ({number.name})" if number not in (None, signal.SIGINT) else "interrupted"
 
 
-def what_is_left(job, code, started):
+def what_is_left(job, code, before):
     """Says whether the weights were kept, after Ctrl-C or SIGTERM. If the folder is on another
     host, an end in order is taken as a yes."""
     path = os.path.join(job.out, "model.safetensors")
-    try:
-        kept = os.path.getmtime(path) >= started
-    except OSError:
-        kept = bool(job.hosts) and code != 1
-    if kept:
+    if before.is_new(path) or job.hosts and code != 1 and not os.path.exists(path):
         again = f"; psrun --resume {job.out} goes on" if code == RESUMABLE else ""
         return f"weights and results so far are in {job.out}{again}"
     if code == RESUMABLE:

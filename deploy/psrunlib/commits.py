@@ -5,7 +5,6 @@ when its input ends: psrun has ended then, however it did. It says their names a
 still there. PS_COMMITS names them to the workers.
 """
 import select
-import shlex
 import subprocess
 import time
 
@@ -31,6 +30,13 @@ for try in 1 2 3 4 5; do
     sleep 1
 done
 """
+
+
+def _says(keeper, within_s):
+    """Whether it says something, or has ended. Not select.select: of a job of many parts, descriptors may be too large."""
+    poll = select.poll()
+    poll.register(keeper.stdout, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 class Folders:
@@ -59,7 +65,7 @@ class Folders:
             keeper.stdin.flush()
         except OSError:
             return False
-        if select.select([keeper.stdout], [], [], ANSWERS_WITHIN_S)[0] and keeper.stdout.readline():
+        if _says(keeper, ANSWERS_WITHIN_S) and keeper.stdout.readline():
             return True
         keeper.kill()
         return False
@@ -67,7 +73,7 @@ class Folders:
     def _make(self, host, name, screen):
         for n in range(1, self.job.restarts + 2):
             keeper = self.keepers[name] = self._start(host)
-            said = select.select([keeper.stdout], [], [], MADE_WITHIN_S)[0] and keeper.stdout.readline().strip()
+            said = _says(keeper, MADE_WITHIN_S) and keeper.stdout.readline().strip()
             if said:
                 return said
             if not host or self._code(keeper) != SSH_FAILED:
@@ -91,8 +97,7 @@ class Folders:
 
     @staticmethod
     def _start(host):
-        command = f"exec sh -c {shlex.quote(KEEPER)}"
-        return subprocess.Popen(remote.ssh_argv(host, command) if host else ["sh", "-c", KEEPER], stdin=subprocess.PIPE,
+        return subprocess.Popen(remote.ssh_argv(host, remote.in_sh(KEEPER)) if host else ["sh", "-c", KEEPER], stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
 
     def __exit__(self, *_):

@@ -28,7 +28,7 @@ def _quotas(top, path):
 
 def _read(path):
     try:
-        with open(path, encoding="ascii") as f:
+        with open(path, encoding="utf-8", errors="surrogateescape") as f:  # names of cgroups may be any bytes
             return f.read()
     except OSError:
         return ""

@@ -24,13 +24,13 @@ UNEQUAL = 1.25  # links whose rates differ by less are alike
 LOOPBACK = "127.0.0.1"
 
 FACTS = r"""
-cd {dir} 2>/dev/null || {{ echo "dir=no folder {dir}"; exit 0; }}
+cd {dir} 2>/dev/null || {{ echo "dir=no folder "{dir}; exit 0; }}
 echo "dir=ok"
 for p in {programs}; do
     v=$($p --version 2>&1 | tail -n 1)
     echo "version=$v"
 done
-[ -r {config} ] && echo "config=ok" || echo "config=no file {config} in $PWD"
+[ -r {config} ] && echo "config=ok" || echo "config=no file "{config}" in $PWD"
 d=$({data} 2>&1 >/dev/null) && echo "data=ok" || echo "data=$(printf %s "$d" | tail -n 1)"
 g=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 echo "gpu=${{g:-none}}"
@@ -59,9 +59,9 @@ class Node:
     def start(self, script, stdin=subprocess.DEVNULL, env=None):
         argv = ["sh", "-c", script]
         if self.host:
-            argv = remote.ssh_argv(self.host, f"exec sh -c {shlex.quote(script)}")
+            argv = remote.ssh_argv(self.host, remote.in_sh(script))
         return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, env=env,
-                                stderr=subprocess.PIPE, text=True)
+                                stderr=subprocess.PIPE, text=True, errors="replace")
 
     def probe(self, what):
         """Starts --probe, with the keys of the job. The end of its input ends one that serves."""
@@ -218,8 +218,10 @@ def _judge(nodes):
             node.faults.insert(0, f"not reached by ssh: {node.facts['ssh']}")
             continue
         for key in ("dir", "config", "data"):
-            if node.facts.get(key, "ok") != "ok":
-                node.faults.append(node.facts[key])
+            fact = node.facts.get(key, f"{key}: no answer within {PROBE_S} s")
+            if fact != "ok":
+                node.faults.append(fact)
+                break  # those behind it depend on it
         broken = [v for v in node.versions if not v.startswith("ps-")]
         if broken:
             node.faults.append(f"a program is missing or does not run: {'; '.join(broken)}")

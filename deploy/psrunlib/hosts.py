@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from .errors import JobError
 
-NAME = re.compile(r"^(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\])"
+# ssh would take a name that begins with - for an option.
+NAME = re.compile(r"^(?!-)(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\])"
                   r"(?::(?P<port>[0-9]{1,5}))?$")
 NUMBER = re.compile(r"[0-9]{1,6}")
 RATIO = re.compile(r"^(?=.*[1-9])\d{1,6}(\.\d{1,6})?$")

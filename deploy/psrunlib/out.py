@@ -38,7 +38,8 @@ class Out:
             self._lock()
             self._remove(LOGS + TRACES if self.overwrite else LOGS)  # logs of a start that failed
         except OSError as error:
-            raise JobError(f"cannot make {self.logs}: {error.strerror}") from error
+            hint = ": name another folder with --out" if self.fresh else ""
+            raise JobError(f"cannot make {self.logs}: {error.strerror}{hint}") from error
         return self
 
     def __exit__(self, *_):
@@ -93,6 +94,32 @@ class Out:
             for path in glob.glob(os.path.join(glob.escape(self.path), pattern)):
                 if not os.path.isdir(path):
                     os.remove(path)
+
+
+class Before:
+    """The files of a folder before the job. Those that are others afterwards are the job's; times do not say so: clocks
+    jump, and a file server has one of its own."""
+
+    def __init__(self, *folders):
+        self._seen = {path: _identity(path) for folder in folders for path in _paths(folder)}
+
+    def is_new(self, path):
+        return _identity(path) not in (None, self._seen.get(path))
+
+
+def _paths(folder):
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
+    except OSError:
+        return []
+
+
+def _identity(path):
+    try:
+        at = os.stat(path)
+    except OSError:
+        return None
+    return at.st_ino, at.st_mtime_ns, at.st_size
 
 
 def is_in_use(folder):

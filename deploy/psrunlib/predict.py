@@ -2,17 +2,16 @@
 here or on the hosts of a hostfile, and ps-worker --join-shares puts the shares together."""
 import glob
 import os
-import shutil
 import subprocess
-import time
 
 from . import job as jobs
 from . import remote
 from .errors import JobError
-from .out import Out, remove_empty
+from .out import Before, Out, remove_empty
 from .screen import Screen
 from .supervise import Supervisor
 
+SHARES = "*-of-*"
 FOLDER = "predict"  # in the folder of the results, as in worker/evaluate/predictions.h
 
 
@@ -25,20 +24,22 @@ def predict(job, args, launch):
     if job.hosts:
         remote.check_hosts(job.hosts, {h.name: {p.argv[0] for p in parts if p.host is h} for h in job.hosts},
                            job.config, jobs.versions(job.build_dir, ["ps-worker"]))
-    folder, began = os.path.join(job.out, FOLDER), time.time()
+    folder = os.path.join(job.out, FOLDER)
     made = not os.path.isdir(job.out)
     with Out(folder, fresh=False, overwrite=True) as out:
         remove_shares(folder)
+        before = Before(folder)
         try:
             code = supervise(job, parts, args.verbose, launch, out)
             if code == 0:
-                code = join(job, folder, began)
+                code = join(job, folder, before)
+            out.drops_logs |= code == 0
         finally:
             remove_shares(folder)
         for host in job.hosts:
-            remote.remove(host, os.path.join(folder, "*"))
+            remote.remove(host, folder, SHARES)
     if code == 0:
-        shutil.rmtree(folder)
+        remove_empty(folder)
     elif made:
         remove_empty(job.out)
     return code
@@ -53,9 +54,9 @@ def supervise(job, parts, verbose, launch, out):
     return code
 
 
-def join(job, folder, began):
+def join(job, folder, before):
     if job.hosts:
-        remote.fetch_all(job.hosts, os.path.join(folder, "*"), began)
+        remote.fetch_all(job.hosts, folder, before)
     argv = [jobs.program(job.build_dir, "ps-worker"), "--config", job.config, "--join-shares", str(job.workers), "--out", job.out]
     for setting in job.overrides:
         argv += ["--set", setting]
@@ -63,5 +64,5 @@ def join(job, folder, began):
 
 
 def remove_shares(folder):
-    for path in glob.glob(os.path.join(glob.escape(folder), "*-of-*")):
+    for path in glob.glob(os.path.join(glob.escape(folder), SHARES)):
         os.remove(path)

@@ -30,6 +30,7 @@ from .supervise import INTERRUPTED
 from .watched import SSH_FAILED
 
 CONNECT_TIMEOUT_S = 10
+FETCHED_WITHIN_S = 600
 TOLD = 4  # a part's descriptor for events
 
 WRAPPER = r"""
@@ -56,14 +57,17 @@ exit $code
 
 # Checks over one connection everything that has to be true on a host before the job starts.
 CHECK = r"""
-cd {dir} 2>/dev/null || {{ echo "no folder {dir}"; exit 3; }}
+cd {dir} 2>/dev/null || {{ echo "no folder "{dir}; exit 3; }}
 {checks}
 echo ready
 """
 
 
 def ssh_command():
-    return shlex.split(os.environ.get("PS_SSH", "")) or ["ssh"]
+    try:
+        return shlex.split(os.environ.get("PS_SSH", "")) or ["ssh"]
+    except ValueError as error:
+        raise JobError(f"PS_SSH is no command line: {error}") from error
 
 
 def check_ssh():
@@ -80,6 +84,13 @@ def ssh_argv(host, command):
     if host.port:
         argv += ["-p", str(host.port)]
     return argv + [host.login, "--", command]
+
+
+def in_sh(script):
+    """The command by which sh runs a script on a host, whatever the login shell there is: csh takes no line feed between
+    quotes, and fish, unlike others, takes some backslashes there."""
+    encoded = "".join(f"\\0{ord(c):03o}" if c in "\n\\'!" else c for c in script)
+    return f"""exec sh -c 'eval "$(printf %b "$1")"' sh '{encoded}'"""
 
 
 def wrapped(part, host, extra_env):
@@ -106,7 +117,7 @@ class RemoteProcess:
         self.host = host
         self.code = None
         self.popen = subprocess.Popen(
-            ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, extra_env))}"),
+            ssh_argv(host, in_sh(wrapped(part, host, extra_env))),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, preexec_fn=die_with_parent)
         self.output, self.events = self.popen.stdout, self.popen.stderr
@@ -150,8 +161,8 @@ def check_hosts(hosts, programs, config, version):
 
     def start(host):
         return subprocess.Popen(
-            ssh_argv(host, f"exec sh -c {shlex.quote(_check(host, programs[host.name], config, version))}"),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            ssh_argv(host, in_sh(_check(host, programs[host.name], config, version))),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
 
     started = [(host, start(host)) for host in hosts]
     deadline = time.monotonic() + CONNECT_TIMEOUT_S + 20
@@ -169,7 +180,7 @@ def _check(host, programs, config, version):
             checks.append(f'[ -x {quoted} ] || {{ echo "no program "{quoted}": build it there, or name '
                           'its folder with bin= in the hostfile"; exit 3; }')
         checks.append(
-            f'v=$({run}{quoted} --version 2>&1) || {{ echo "{path} does not run: $v"; exit 3; }}\n'
+            f'v=$({run}{quoted} --version 2>&1) || {{ echo {quoted}" does not run: $v"; exit 3; }}\n'
             f'[ "$v" = {shlex.quote(version[os.path.basename(path)])} ] || '
             f'{{ echo {quoted}" is $v, here it is "{shlex.quote(version[os.path.basename(path)])}; exit 3; }}')
     if config:
@@ -184,6 +195,7 @@ def _verdict(host, ssh, start, deadline, tries=helpers.TRIES):
         out, err = ssh.communicate(timeout=max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         ssh.kill()
+        ssh.wait()
         return f"host {host.name} does not answer: the check over ssh did not end in time"
     if ssh.returncode < 0 and tries > 1:
         return _verdict(host, start(host), start, deadline, tries - 1)
@@ -195,52 +207,63 @@ def _verdict(host, ssh, start, deadline, tries=helpers.TRIES):
     return f"host {host.name}: {out.strip() or err.strip() or f'exit code {ssh.returncode}'}"
 
 
-def fetch(host, path, to, since):
+def fetch(host, path, to, before):
     """Copies a file from a host to this machine, unless this machine already has one of this
-    job, which began at `since`. Without a shared folder it has none, or an earlier job's.
+    job (before: out.Before). Without a shared folder it has none, or an earlier job's.
     Returns whether it is here now."""
-    if os.path.exists(to) and os.path.getmtime(to) >= since:
+    if before.is_new(to):
         return True
-    command = f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}"
-    done = helpers.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
-                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600)
+    command = in_sh(f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}")
+    try:
+        done = helpers.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=FETCHED_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return False
     if done.returncode == 0:
         with open(to, "wb") as f:
             f.write(done.stdout)
     return done.returncode == 0
 
 
-def remove(host, pattern):
-    """Removes the files of a host that match (a * at the end is any), and their folder if it is empty."""
-    quoted = shlex.quote(pattern.rstrip("*")) + "*" * pattern.endswith("*")
-    script = f"rm -f -- {quoted}; rmdir -- {shlex.quote(os.path.dirname(pattern))}"
-    helpers.run(ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}"), stdin=subprocess.DEVNULL,
+def remove(host, folder, pattern):
+    """Removes the files of a host's folder that match (a pattern of sh), and the folder if it is empty."""
+    script = f"rm -f -- {shlex.quote(folder)}/{pattern}; rmdir -- {shlex.quote(folder)}"
+    helpers.run(ssh_argv(host, in_sh(f"cd {shlex.quote(hostfile.folder(host))} && {script}")), stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def stat(host, patterns):
-    """A line "identity path" for each file that matches (a * at the end is any); host None: here."""
-    quoted = " ".join(shlex.quote(p.rstrip("*")) + "*" * p.endswith("*") for p in patterns)
-    script = f"stat -c '%i.%Y %n' -- {quoted} 2>/dev/null; exit 0"
-    argv = ["sh", "-c", script]
-    if host:
-        argv = ssh_argv(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}")
-    done = helpers.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def stat(host, folder, names):
+    """[(identity, name)] of the files in a folder with these names (a * at the end is any); host None: here."""
+    if not host:
+        return [(f"{at.st_ino}.{int(at.st_mtime)}", entry.name) for entry, at in _entries(folder, names)]
+    quoted = " ".join(shlex.quote(n.rstrip("*")) + "*" * n.endswith("*") for n in names)
+    script = (f"cd {shlex.quote(hostfile.folder(host))} || exit\ncd {shlex.quote(os.path.join('.', folder))} 2>/dev/null && "
+              f"stat -c '%i.%Y %n' -- {quoted} 2>/dev/null\nexit 0")
+    done = helpers.run(ssh_argv(host, in_sh(script)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                        stderr=subprocess.DEVNULL, text=True)
     if done.returncode != 0:
-        raise JobError(f"cannot look for checkpoints on host {host.name if host else 'localhost'}")
-    return done.stdout
+        raise JobError(f"cannot look for files on host {host.name}")
+    return [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
 
 
-def fetch_all(hosts, pattern, since):
-    """Copies the files that match (a * at the end is any) from each host, as fetch does."""
+def _entries(folder, names):
+    """With what lstat says; none of a folder that cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [e for e in entries if any(e.name == n or n.endswith("*") and e.name.startswith(n[:-1]) for n in names)]
+            return [(e, e.stat(follow_symlinks=False)) for e in found]
+    except OSError:
+        return []
+
+
+def fetch_all(hosts, folder, before):
+    """Copies the files of a folder from each host, as fetch does."""
     for host in hosts:
-        for line in stat(host, [pattern]).splitlines():
-            path = line.partition(" ")[2]
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            fetch(host, path, path, since)
+        for _, name in stat(host, folder, ["*"]):
+            os.makedirs(folder, exist_ok=True)
+            fetch(host, os.path.join(folder, name), os.path.join(folder, name), before)
 
 
 def command_line(part, host):
     """For --dry-run: the command, quoted for a shell."""
-    return shlex.join(ssh_argv(host, f"exec sh -c {shlex.quote(wrapped(part, host, {}))}"))
+    return shlex.join(ssh_argv(host, in_sh(wrapped(part, host, {}))))

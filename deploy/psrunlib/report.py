@@ -18,12 +18,12 @@ def read_summary(out):
         raise JobError(f"cannot read the summary {path}: {error}") from error
 
 
-def add_to_summary(out, facts, since):
-    """Adds the facts to a summary that was written since. A reader of the file sees the old one
+def add_to_summary(out, facts, before):
+    """Adds the facts to a summary that the job has written (before: out.Before). A reader of the file sees the old one
     or the new one."""
     path = os.path.join(out, "summary.json")
     try:
-        if os.path.getmtime(path) < since:
+        if not before.is_new(path):
             return
         with open_text(path) as f:
             summary = json.load(f)

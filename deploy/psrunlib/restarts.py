@@ -83,19 +83,12 @@ class Folder:
         self.out = job.out
         self.checkpoints = job.facts["checkpoint.path"] or os.path.join(job.out, "checkpoints")
         self.before = self.list_steps()
-        self.held_a_run = any(self._list([os.path.join(job.out, name) for name in RESULTS]))
+        self.held_a_run = bool(remote.stat(self.host, job.out, RESULTS))
 
     def list_steps(self):
         """{step: what tells its folder from another one of that name}."""
-        return {int(STEP.fullmatch(name)[1]): identity
-                for name, identity in self._list([os.path.join(self.checkpoints, "step-*")])
+        return {int(STEP.fullmatch(name)[1]): identity for identity, name in remote.stat(self.host, self.checkpoints, ["step-*"])
                 if STEP.fullmatch(name)}
-
-    def _list(self, patterns):
-        text = remote.stat(self.host, patterns)
-        for line in text.splitlines():
-            identity, _, path = line.partition(" ")
-            yield os.path.basename(path), identity
 
     def read_step(self):
         """Of the job, as far as its metrics.jsonl can be seen from here."""

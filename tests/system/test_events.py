@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -156,6 +157,15 @@ class Events(JobTest):
                               stderr=subprocess.PIPE, text=True) as ssh:  # its input ends with the connection
             said, told = ssh.stdout.read(), ssh.stderr.read()
         self.assertEqual((said, events.parse(told)), ("out\nerror\n", {"event": "step", "step": 7}))
+
+    def test_every_login_shell_of_a_host(self):
+        """csh takes no line feed between quotes; fish takes a backslash before a quote or another one there."""
+        says = "it's \\n \"$HOME\" ! `x` \\\\ 100%\n\nlast"
+        command = remote.in_sh(f"printf '%s|' {shlex.quote(says)} two\nexit 3")
+        self.assertNotRegex(command, r"\n|\\[\\']|!")
+        for shell in filter(shutil.which, ("sh", "bash", "zsh", "fish", "tcsh", "csh")):
+            done = subprocess.run([shell, "-c", command], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+            self.assertEqual((done.returncode, done.stdout), (3, says + "|two|"), shell)
 
     def test_the_programs_say_so(self):
         for program, settings, wanted in (

@@ -20,7 +20,7 @@ from unittest import mock
 from cuts import connections
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
                   listening_ports, nightly, on_terminal, run_well, wait_until, wrapped_bin)
-from psrunlib import job, local, screen, supervise
+from psrunlib import doctor, job, local, screen, supervise
 
 # A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=8000"]
@@ -487,6 +487,16 @@ class BadInput(JobTest):
         for port in ("99999", "-1", "0", "x"):
             self.assertIn(f"'{port}' is not a port (1 .. 65535)", call("--port=" + port, DIGITS))
 
+    def test_names_that_are_no_text(self):
+        for name in (os.fsdecode(b"caf\xe9.yaml"), "two\nlines.yaml"):
+            text = self.psrun("-m", "single", self.path(name), code=1)
+            self.assertTrue(text.startswith("psrun: "), text)
+            self.assertIn("No such file", text)
+
+    def test_a_dry_run_starts_nothing(self):
+        for words in (["--join", "run"], ["--replay-membership", "log"], ["--top", "9100"], ["--convert", "x.parquet"]):
+            self.assertIn(f"give it without {words[0]}\n", self.psrun("--dry-run", *words, code=1))
+
     def test_a_fifo_as_configuration(self):
         os.mkfifo(self.path("fifo.yaml"))
         self.refused(r"fifo\.yaml: is not a regular file", config=self.path("fifo.yaml"))
@@ -580,6 +590,14 @@ class Rerun(JobTest):
 
 
 class Doctor(JobTest):
+    def test_who_does_not_answer_in_time_is_named(self):
+        for facts, fault in (({}, "dir: no answer"), ({"dir": "ok", "config": "ok"}, "data: no answer"),
+                             ({"dir": "no folder /x"}, "no folder /x"), ({"dir": "ok", "config": "ok", "data": "ok"}, "")):
+            node = doctor.Node(None, [], None)
+            node.facts = facts
+            doctor._judge([node])
+            self.assertEqual([bool(fault)], [any(said.startswith(fault) for said in node.faults) and len(node.faults) == 1])
+
     def test_data_of_the_job_that_is_asked_for(self):
         for mode in ("ps", "allreduce"):
             text = self.psrun("--doctor", "-m", mode, *["-s", 1][:2 * (mode == "ps")], "-w", 3, DIGITS,

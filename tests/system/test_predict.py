@@ -263,6 +263,12 @@ class Predict(JobTest):
         self.predict("test", DIGITS, "-w", 2)
         self.assertIn("is there already", self.predict("test", DIGITS, "-w", 2, code=1))
 
+    def test_a_folder_of_the_users_stays(self):
+        os.makedirs(self.path("said/predict/mine"))
+        Path(self.path("said/predict/mine.txt")).touch()
+        self.predict("test", DIGITS, "-w", 2)
+        self.assertEqual(sorted(os.listdir(self.path("said/predict"))), ["mine", "mine.txt"])
+
     def worker(self, *args):
         done = subprocess.run([BIN / "ps-worker", "--config", DIGITS, *map(str, args), "--out", self.path("said")],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,5 @@
 """Servers that hold unequal parts of the parameters."""
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun
-from psrunlib import cores, doctor, helpers, hosts, ports, remote
+from psrunlib import cores, doctor, helpers, hosts, out, ports, remote
 from psrunlib import job as jobs
 from psrunlib.errors import JobError
 
@@ -124,7 +125,33 @@ class Helpers(JobTest):
         self.assertEqual((done.returncode, done.stdout), (0, "yes\n"))
 
 
+    def test_what_is_no_text(self):
+        done = helpers.run(["printf", r"caf\351"], stdout=subprocess.PIPE, text=True)
+        self.assertEqual(done.stdout, "caf\ufffd")
+
+    def test_which_results_are_the_jobs(self):
+        """Whatever a clock says meanwhile."""
+        old, same = self.file("summary.json", "1"), self.file("model.safetensors", "1")
+        before = out.Before(self.folder)
+        self.file("new", "2")
+        os.replace(self.path("new"), old)
+        new = self.file("new", "3")
+        for path in (old, new):
+            os.utime(path, (0, 0))
+        self.assertEqual([before.is_new(path) for path in (old, new, same, self.path("none"))], [True, True, False, False])
+
+    def test_files_of_a_folder_with_any_name(self):
+        folder = self.path("two\nlines *")
+        os.makedirs(os.path.join(folder, "step-2"))
+        self.assertEqual([name for _, name in remote.stat(None, folder, ["step-*"])], ["step-2"])
+        self.assertEqual(remote.stat(None, folder, ["step", "*tep-2"]), [])
+        self.assertEqual(remote.stat(None, self.path("none"), ["*"]), [])
+
+
 class Hostfile(JobTest):
+    def test_a_name_that_ssh_would_take_for_an_option(self):
+        self.assertIn("'-v' is not a host", self.dry_run(["-v servers=1"], 1, code=1)[0])
+
     def dry_run(self, hosts, servers, *settings, workers=4, code=0):
         path = Path(self.path("hosts"))
         path.write_text("\n".join(hosts) + "\n", encoding="utf-8")
