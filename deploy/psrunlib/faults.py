@@ -1,5 +1,6 @@
 """One fault, one message. What the parts say of a fault is held back, because psrun itself names the part
-that failed, and the reason. If psrun does not, the first line of a part is shown. The logs keep all lines."""
+that failed, and the reason: a line of our programs' logs, a traceback of a Python program that others have ended.
+If psrun does not, what the first part has said is shown. The logs keep all lines."""
 
 HELD_S = 5.0  # for so long what the parts say is of the same fault
 OF_ALL = ("rejoin", "unjoined", "away", "abort")  # what every member, or the coordinator, says of the same fault
@@ -17,7 +18,7 @@ class Faults:
         self.screen = screen
         self.say, self.progress = screen.say, screen.progress
         self.now = 0.0
-        self.held = None  # (since when, part, line, what parse makes of it)
+        self.held = None  # (since when, a list: part, line, what parse makes of it)
         self.named_at = -HELD_S
         self.warned = set()
 
@@ -25,8 +26,24 @@ class Faults:
         if self.screen.verbose or not is_of_a_fault(said):
             if self._is_new(said):
                 self.screen.line(part, line, said)
-        elif not self.held and self.now - self.named_at >= HELD_S:
-            self.held = (self.now, part, line, said)
+        else:
+            self._hold([(part, line, said)])
+
+    def traceback(self, part, lines):
+        """Of a Python program that has ended because of another part."""
+        shown = [(part, line, None) for line in lines]
+        if self.screen.verbose:
+            self._show(shown)
+        elif self.screen.shows(part, None):
+            self._hold(shown)
+
+    def _hold(self, lines):
+        if not self.held and self.now - self.named_at >= HELD_S:
+            self.held = (self.now, lines)
+
+    def _show(self, lines):
+        for line in lines:
+            self.screen.line(*line)
 
     def _is_new(self, said):
         """False for a warning that another part, or the same one when it joined again, has given."""
@@ -48,5 +65,5 @@ class Faults:
 
     def show(self):
         if self.held:
-            self.screen.line(*self.held[1:])
+            self._show(self.held[1])
             self.held = None

@@ -1,6 +1,7 @@
 """Parts of a job as processes of this machine."""
 import ctypes
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -16,9 +17,26 @@ def die_with_parent():
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+# Descriptors that psrun needs: its own, and of each part the output, events, the log and, over ssh, the input.
+OWN_DESCRIPTORS, PART_DESCRIPTORS = 64, 4
+
+
+def allow_descriptors(n_parts):
+    """Raises psrun's own soft limit, which is often 1024, where so many parts need more."""
+    need = OWN_DESCRIPTORS + PART_DESCRIPTORS * n_parts
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        need = min(need, hard)
+    if soft != resource.RLIM_INFINITY and soft < need:
+        LocalProcess.limits = (soft, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+
+
 class LocalProcess:
     """A part that runs on this machine, in a session of its own: a Ctrl-C on the terminal
     reaches psrun alone, which passes it on in order."""
+
+    limits = None  # of descriptors, that psrun was given and has raised for itself
 
     def __init__(self, part, extra_env):
         self.part = part
@@ -41,8 +59,14 @@ class LocalProcess:
             stderr=subprocess.STDOUT,
             pass_fds=[told],
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=self._begin,
         )
+
+    @classmethod
+    def _begin(cls):
+        die_with_parent()
+        if cls.limits:
+            resource.setrlimit(resource.RLIMIT_NOFILE, cls.limits)
 
     def poll(self):
         """The exit code once it has ended (negative: a signal), else None."""

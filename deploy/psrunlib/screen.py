@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 PIECE = 1000  # characters that a pipe or terminal takes at once when it is writable
+MOST_HELD = 1 << 20  # characters that wait for a reader
 
 COLOURS = {"WARN": "33", "ERROR": "31"}
 
@@ -49,12 +50,15 @@ class Screen:
     def columns(self):
         return shutil.get_terminal_size((100, 24)).columns
 
-    def line(self, part, text, said):
-        """Shows a log line; without --verbose, of parts except worker 0 only warnings, errors and
+    def shows(self, part, said):
+        """Whether it shows a line; without --verbose, of parts except worker 0 only warnings, errors and
         the page's address. said: a LogLine, or None. psrun itself says which signal has come, and to whom."""
         told = said and (said.level in COLOURS or said.event == "page")
         of_worker_0 = part.name == "worker 0" and not (said and said.event == "interrupted")
-        if (told or of_worker_0 or self.verbose) and (said or self.evaluations):
+        return (told or of_worker_0 or self.verbose) and (said or self.evaluations)
+
+    def line(self, part, text, said):
+        if self.shows(part, said):
             self._show(self._coloured(f"[{part.name}] ", text, said) + "\n", self.bar)
 
     def say(self, text="", indent=2):
@@ -91,6 +95,7 @@ class Screen:
         Ctrl-S), the text is held until later: psrun would block, and then its parts would."""
         self.held += text
         if not self._takes():
+            self._bound_held()
             return
         shown, self.held = ("\r\x1b[K" if self.bar else "") + self.held + bar, ""
         self.bar = bar
@@ -99,6 +104,12 @@ class Screen:
                 self.held = shown[at:]
                 break
             self._write(shown[at:at + PIECE])
+
+    def _bound_held(self):
+        """Nobody may read for hours."""
+        if len(self.held) > MOST_HELD:
+            kept = self.held[-MOST_HELD // 2:].partition("\n")[2]
+            self.held = "psrun: nobody has read this for a while; what is missing here is in the logs\n" + kept
 
     def _takes(self):
         return self.waits or select.select([], [self.stream], [], 0)[1]

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+from . import local
 from .errors import JobError
 from .events import Tally, named
 from .faults import Faults
@@ -35,6 +36,8 @@ ENDS_WITHIN_S = 1.0
 ROUND_MOST_S = 1.0
 
 CHUNK_BYTES = 65536
+MOST_OF_REASON = 2000  # characters of a part's last line
+LAST_CHUNKS = 16  # a pipe holds 1 MiB at most
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -63,6 +66,7 @@ class Supervisor:
         self.drops_logs = False  # whether the logs of a start that has failed may go
         self.needs_logs = True  # they hold more than psrun has said
         self.codes_tell = False  # whether a worker that ends with 0 has done its work, also where it was told to end
+        self.another = lambda failed: False  # whether another attempt follows when these parts have failed (attempts.py)
         self.keeps = keeps  # whether servers stay for another attempt when a worker has failed (attempts.py)
         self.adopted = adopted  # of the attempt before: watched servers
         self.left_running = []  # servers for the next one
@@ -94,6 +98,7 @@ class Supervisor:
         if listens_to(signal.SIGTSTP):
             before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
         self.screen.begin()
+        local.allow_descriptors(len(parts))
         try:
             for part in parts:
                 if self.interrupts:
@@ -104,6 +109,7 @@ class Supervisor:
                 self._tick()
                 self._stand_still(before.get(signal.SIGTSTP))
                 self._reap()
+                self._close_kept()
                 self._start_again()
                 self._end_stopped()
                 self._end_silent()
@@ -202,7 +208,7 @@ class Supervisor:
         if stream is watched.process.events:
             watched.take_events(chunk, self.faults, self._hear)
         elif chunk:
-            watched.take(chunk.decode("utf-8", "replace"), self.faults)
+            watched.take(chunk, self.faults)
         else:
             watched.close(self.faults)
             watched.closed_at = self.now
@@ -218,6 +224,21 @@ class Supervisor:
             self.selector.unregister(events)
         events.close()
         watched.close_events(self.faults, self._hear)
+
+    def _close_kept(self):
+        """Nobody waits for the output of a program that a part has left running, either: soon after a part's end only such
+        a one can have it."""
+        for watched in self.watched:
+            if watched.code is None or not watched.open or self.now - watched.ended_at < ENDS_WITHIN_S:
+                continue
+            output = watched.process.output
+            for _ in range(LAST_CHUNKS):
+                if not self._take(output, watched):
+                    break
+            if watched.open:
+                self.selector.unregister(output)
+                output.close()
+                watched.close(self.faults)
 
     def _hear(self, watched, event):
         self.tally.hear(event)
@@ -402,6 +423,7 @@ class Supervisor:
     def _say_ending(self):
         """Where the end takes a while: only then is it known who has made the job fail."""
         if self.failed and self.now - self.failed_at > SAY_ENDING_S:
+            self.faults.named()
             self.screen.say(f"psrun: {self._how(self.failed)}; ending the job")
             self.failed = None
 
@@ -573,11 +595,12 @@ class Supervisor:
     def _say_why(self, failed):
         """Shows the first cause last, since nobody scrolls up."""
         cause = self.cause = self._cause(failed)
-        self.screen.say_in_red(f"psrun: the job failed: {self._how(cause)}")
-        what = cause.last_error.text or cause.last_line
+        what = "this attempt" if not self.signal and self.another(failed) else "the job"
+        self.screen.say_in_red(f"psrun: {what} failed: {self._how(cause)}")
+        why = cause.last_error.text or cause.last_line
         own = not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
-        if what and own:
-            self.screen.say_in_red(f"psrun:   {what}")
+        if why and own:
+            self.screen.say_in_red(f"psrun:   {why[:MOST_OF_REASON]}")
         elif not own and self.when_killed:
             by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.code == -signal.SIGKILL else ""
             self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")

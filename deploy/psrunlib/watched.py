@@ -1,4 +1,5 @@
 """One running part: its output, what it has told, and its end."""
+import codecs
 import re
 import signal
 
@@ -7,6 +8,8 @@ from .log_line import parse
 from .traceback import Traceback, error_of
 
 SSH_FAILED = 255  # ssh's own exit code
+LONGEST = 1 << 16  # characters of a line; a longer one is taken in pieces
+LONGEST_TRACEBACK = 4000  # lines
 
 
 class Watched:
@@ -16,6 +19,7 @@ class Watched:
         self.process = process
         self.part = process.part
         self.log = log  # None: writing it has failed
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two reads
         self.rest, self.rest_of_events = "", b""
         self.open = True
         self.closed_at = 0.0  # when it closed its output, by Supervisor.now
@@ -27,6 +31,7 @@ class Watched:
         self.failures = []  # events.Failure
         self.printed = []  # the same, from its output
         self.traceback = Traceback()
+        self.of_traceback = []  # lines of one that has not ended yet
         self.told = None  # the signal that it was told to end by
         self.spoke = False  # the part itself has told something; else ssh may have written
         self.has_begun = False  # it has told, in this start or an earlier one, that the job runs: all it takes have joined
@@ -41,19 +46,28 @@ class Watched:
         self.missed_others = False  # it has told that others had not joined in time
         self.has_workers = False  # it has told, in this start, that a worker has joined
 
-    def take(self, text, screen):
+    def take(self, data, screen):
         """Output. Lines end with a line feed; a progress bar's states with a carriage return."""
-        pieces = re.split(r"([\r\n])", self.rest + text)
+        pieces = re.split(r"([\r\n])", self.rest + self.decoder.decode(data))
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
             if end == "\r":
                 screen.progress(self.part, line)
             elif line:
                 self._line(line, screen)
+        if len(self.rest) > LONGEST:
+            self._end_line(screen)
+
+    def _end_line(self, screen):
+        line, self.rest = self.rest, ""
+        if line:
+            self._line(line, screen)
 
     def take_events(self, data, screen, heard):
         """heard: is called with each event. What else comes there is ssh's or a shell's output."""
         *lines, self.rest_of_events = (self.rest_of_events + data).split(b"\n")
+        if len(self.rest_of_events) > LONGEST:
+            lines, self.rest_of_events = [*lines, self.rest_of_events], b""
         for line in lines:
             text = line.decode("utf-8", "replace")
             event = events.parse(text)
@@ -97,7 +111,18 @@ class Watched:
         error = self.traceback.take(line)
         if error:
             self.printed.append(error)
-        screen.line(self.part, line, parse(line))
+        self.of_traceback.append(line)
+        if not self.traceback.inside or len(self.of_traceback) > LONGEST_TRACEBACK:
+            self._end_traceback(screen, error)
+
+    def _end_traceback(self, screen, error=None):
+        """error: the one that it is about; None: the lines are of none, or it has no end."""
+        lines, self.of_traceback = self.of_traceback, []
+        if error and error.kind == "PEER":
+            screen.traceback(self.part, lines)
+        else:
+            for line in lines:
+                screen.line(self.part, line, parse(line))
 
     def _note(self, event):
         self.spoke = True
@@ -157,9 +182,9 @@ class Watched:
 
     def close(self, screen):
         """Its output has ended."""
-        if self.rest:
-            self._line(self.rest, screen)
-            self.rest = ""
+        self.rest += self.decoder.decode(b"", final=True)
+        self._end_line(screen)
+        self._end_traceback(screen)
         self.open = False
         if self.code is not None:
             self._close_log()

@@ -1,7 +1,9 @@
 """What the parts tell psrun, by which it decides; and the lines of their log, which it shows."""
+import io
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from events import tell
 from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest
-from psrunlib import events, job, local, remote, screen
+from psrunlib import events, job, local, remote, screen, watched
 from psrunlib.events import Failure
 from psrunlib.log_line import parse, why
 from psrunlib.restarts import is_passing
@@ -146,6 +148,62 @@ class Events(JobTest):
         with open(sleeper, encoding="ascii") as f:
             os.kill(int(f.read()), signal.SIGKILL)  # it is there still
         self.assertEqual(code, 0)
+
+    def test_a_program_that_is_left_running_with_the_output(self):
+        """What the part has said is shown, and nobody waits for more."""
+        sleeper = self.path("sleeper")
+        code, text, _ = self.supervise(f"sleep 1000 & echo $! >{sleeper}; echo last words; exit 3")
+        with open(sleeper, encoding="ascii") as f:
+            os.kill(int(f.read()), signal.SIGKILL)
+        self.assertEqual(code, 1)
+        self.assertIn("psrun:   last words\n", text)
+
+    def test_what_is_written_in_pieces(self):
+        """A character of two bytes that come one by one; a line that does not end."""
+        part, shown = job.Part("worker", 0, [], {}), unittest.mock.Mock()
+        one = watched.Watched(unittest.mock.Mock(part=part), None)
+        for data in (b"caf\xc3", b"\xa9\n", b"x" * (watched.LONGEST + 1), b"y\n\xff\n"):
+            one.take(data, shown)
+        self.assertEqual([call.args[1] for call in shown.line.call_args_list],
+                         ["caf\u00e9", "x" * (watched.LONGEST + 1), "y", "\ufffd"])
+
+    def test_more_parts_than_descriptors(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        self.addCleanup(setattr, local.LocalProcess, "limits", None)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
+        self.assertEqual(self.supervise(*["[ $(ulimit -n) = 60 ]"] * 24)[0], 0)
+
+    ERROR = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    loss.backward()
+pstrain.errors.PeerError: rank 0: worker 1 died"""
+
+    def test_a_traceback_because_of_another_part(self):
+        """psrun names that part. Where it does not, nothing else says what has happened."""
+        for last, shows in (("kill -KILL $$", False), ("exit 0", True)):
+            died = self.path(f"died-{shows}")
+            code, text, _ = self.supervise(
+                f"until [ -e {died} ]; do sleep 0.01; done; echo {shlex.quote(self.ERROR)}; exit {int(not shows)}",
+                f"touch {died}; {last}")
+            self.assertEqual("PeerError" in text, shows, text)
+            self.assertEqual("worker 1 was ended by SIGKILL" in text, not shows, text)
+            self.assertIn(self.ERROR, self.text_of("worker-0.log"))
+            self.assertEqual(code, int(not shows))
+
+    def test_a_traceback_of_its_own(self):
+        own = self.ERROR.replace("pstrain.errors.PeerError: rank 0: worker 1 died", "KeyError: 'mine'")
+        _, text, _ = self.supervise(f"echo {shlex.quote(own)}; echo more; exit 1")
+        self.assertIn("".join(f"[worker 0] {line}\n" for line in [*own.splitlines(), "more"]), text)
+        _, text, _ = self.supervise(f"echo {shlex.quote(own[:-10])}; exit 1")  # it was cut short
+        self.assertIn("[worker 0] Traceback (most recent call last):\n", text)
+
+    def test_nobody_reads_for_hours(self):
+        shown = screen.Screen(io.StringIO())
+        shown._takes = lambda: False
+        for n in range(8):
+            shown.say(f"{n}" * (screen.MOST_HELD // 3))
+        self.assertEqual([line[:12] for line in shown.held.splitlines()], ["psrun: nobod", "6" * 12, "7" * 12])
 
     def test_over_ssh(self):
         """The wrapper's program tells events on ssh's standard error, and writes on standard output."""

@@ -68,9 +68,13 @@ class Programs(JobTest):
         self.assertIn("psrun: all parts are started again (restart 1 of 2)\n", text)
         self.assertIn("psrun: all parts are started again (restart 2 of 2, in 1 s)\n", text)
         self.assertIn("psrun: all parts had been started again already (--restarts 2)\n", text)
+        self.assertEqual(re.findall("psrun: (.*) failed: worker 1 ended with exit code 3\n", text),
+                         ["this attempt", "this attempt", "the job"])
 
     def test_what_no_restart_mends(self):
-        self.assertNotIn("started again", self.run_program("exit 127", "--restarts", 1, workers=1))
+        text = self.run_program("exit 127", "--restarts", 1, workers=1)
+        self.assertIn("psrun: the job failed: worker 0 ended with exit code 127\n", text)
+        self.assertNotIn("started again", text)
 
     def interrupt(self, *program, argv=None):
         run = subprocess.Popen((argv or self.psrun_argv)("-s", 1, "-w", 2, "--verbose", "--", *program),
