@@ -459,7 +459,17 @@ def on_signal(number, frame):
     raise KeyboardInterrupt(signal.Signals(number))
 
 
+def hold_standard_streams():
+    """Those that are closed go nowhere: a log or a pipe would get the number, and all that is printed."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
+
+
 def main(argv):
+    hold_standard_streams()
     # Names and the bar are UTF-8, which not every terminal can show.
     sys.stdout.reconfigure(errors="replace")
     # Overrides may stand on either side of the options. SIGINT is still blocked (deploy/psrun):
@@ -470,12 +480,22 @@ def main(argv):
         for n in filter(listens_to, END_SIGNALS):
             signal.signal(n, on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        return run_command(args, dashes, program)
+        code = run_command(args, dashes, program)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt as told:  # before the supervisor's handlers are set, or after its work
         number = told.args[0] if told.args else signal.SIGINT
         what = "interrupted" if number == signal.SIGINT else f"told to end ({number.name})"
-        print(f"psrun: {what}; no part of a job is running", file=sys.stderr)
+        left = "" if args.top or args.convert else "; no part of a job is running"
+        print(f"psrun: {what}{left}", file=sys.stderr)
         return 128 + number
+    except BrokenPipeError:  # who has read what it prints has ended: psrun --dry-run ... | head
+        to_nowhere(sys.stdout)
+        return 1
+    except OSError as error:  # a folder that is gone, a full disk
+        to_nowhere(sys.stdout)
+        print(f"psrun: {error.filename or 'its output'}: {error.strerror}", file=sys.stderr)
+        return 1
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; Python takes a while to exit
 

@@ -589,6 +589,27 @@ class Rerun(JobTest):
         self.assertFalse(os.path.exists(self.path("by-hand")), part.text())
 
 
+class Output(JobTest):
+    def test_streams_that_are_closed(self):
+        """A log, or a part's pipe, would get their numbers."""
+        closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+        run_well([*closed, *self.psrun_argv("-s", 1, "-w", 1, "--", "sh", "-c", "echo said; exit 3")], code=1)
+        self.assertEqual(self.text_of("out", "logs", "worker-0.log"), "said\n")
+        run_well([*closed, *self.psrun_argv("--dry-run", DIGITS)])
+        run_well([*closed, *self.psrun_argv("--no-such-option")], code=2)
+
+    def test_nobody_takes_it(self):
+        """psrun ... | head; a full disk."""
+        read, write = os.pipe()
+        os.close(read)
+        full = os.open("/dev/full", os.O_WRONLY)
+        for stdout, says in ((write, ""), (full, "psrun: its output: No space left on device\n")):
+            done = subprocess.run(self.psrun_argv("--dry-run", DIGITS), stdout=stdout, stderr=subprocess.PIPE, text=True,
+                                  check=False, timeout=PATIENCE_S)
+            os.close(stdout)
+            self.assertEqual((done.returncode, done.stderr), (1, says))
+
+
 class Doctor(JobTest):
     def test_who_does_not_answer_in_time_is_named(self):
         for facts, fault in (({}, "dir: no answer"), ({"dir": "ok", "config": "ok"}, "data: no answer"),
