@@ -8,9 +8,11 @@ import subprocess
 
 from . import jobfile
 from .errors import JobError
+from .local import die_with_parent
 from .regular_file import open_text
 from .restarts import is_passing
 from .screen import tell
+from .supervise import END_SIGNALS, listens_to
 
 RESUMABLE = 75  # a stretch has ended as it was asked to
 
@@ -57,14 +59,20 @@ def join(args, plan_job):
     job = plan_job(args)
     job.master_addr, job.master_port = known["master"]
     part = job.newcomer()
-    child = subprocess.Popen(part.argv, env=dict(os.environ, **part.env), stdin=subprocess.DEVNULL,
-                             start_new_session=True)
+    child, told = None, False
 
     def leave(number, frame):
-        child.send_signal(signal.SIGTERM)
+        nonlocal told
+        told = True
+        if child:
+            child.send_signal(signal.SIGTERM)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in filter(listens_to, END_SIGNALS):
         signal.signal(number, leave)
+    child = subprocess.Popen(part.argv, env=dict(os.environ, **part.env), stdin=subprocess.DEVNULL,
+                             start_new_session=True, preexec_fn=die_with_parent)
+    if told:  # before there was one to tell
+        child.send_signal(signal.SIGTERM)
     code = child.wait()
     return 128 - code if code < 0 else code
 

@@ -2,6 +2,7 @@
 
 PS_ELASTIC_JOBS: how many seeded schedules (1); PS_ELASTIC_SEED: the first one's seed (1).
 """
+import argparse
 import collections
 import contextlib
 import glob
@@ -13,8 +14,10 @@ import signal
 import subprocess
 import time
 import unittest
+from unittest import mock
 
 from jobs import DIGITS, PSRUN, Psrun, children, environment, first, kill, nightly, sizes, wrapped_bin
+from psrunlib import elastic, job, supervise
 from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
 
@@ -139,6 +142,24 @@ class ElasticTest(RestartTest):
 
 
 @nightly
+class Joiner(unittest.TestCase):
+    def test_a_signal_while_the_worker_starts(self):
+        """The worker, which is in a session of its own, is told."""
+        told = []
+
+        def start(*_, **more):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return mock.Mock(send_signal=told.append, wait=lambda: 0)
+
+        args = argparse.Namespace(config=None, join="run")
+        for number in supervise.END_SIGNALS:
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        with mock.patch.object(elastic.jobfile, "recall", lambda _: {"elastic": True, "master": ["h", 1]}), \
+                mock.patch.object(elastic.subprocess, "Popen", start):
+            self.assertEqual(elastic.join(args, lambda _: mock.Mock(newcomer=lambda: job.Part("worker", -1, [], {}))), 0)
+        self.assertEqual(told, [signal.SIGTERM])
+
+
 class WithRestarts(ElasticTest):
     """Workers come and go while parts are killed and started again, without a pause between."""
 
