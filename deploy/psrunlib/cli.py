@@ -336,7 +336,7 @@ def run(job, verbose, summary=True):
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
     with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume)) as out:
         job.out = out.path
-        if not job.hosts and not job.program:
+        if not job.hosts:
             jobfile.remember(job)
         if not job.mps:
             return supervise(job, screen, env, out, summary)

@@ -9,11 +9,13 @@ JOB_FILE = "job.json"
 
 
 def remember(job):
-    """Writes what was asked for into the run's folder."""
-    known = {"config": os.path.abspath(job.config), "overrides": job.overrides, "mode": job.mode,
-             "servers": job.servers, "workers": job.workers, "elastic": job.elastic,
-             "curve": os.path.abspath(job.curve) if job.curve else "",
-             "master": [job.master_addr, job.master_port], "metrics_port": job.facts["metrics.port"]}
+    """Writes what was asked for into the run's folder; of a job with a program of the user's, where its page is."""
+    known = {"page": [job.facts["metrics.bind"], job.facts["metrics.port"]], "program": job.program}
+    if not job.program:
+        known.update(
+            config=os.path.abspath(job.config), overrides=job.overrides, mode=job.mode, servers=job.servers,
+            workers=job.workers, elastic=job.elastic, curve=os.path.abspath(job.curve) if job.curve else "",
+            master=[job.master_addr, job.master_port])
     try:
         with open_text(os.path.join(job.out, JOB_FILE), "w") as f:
             json.dump(known, f, indent=1)
@@ -21,15 +23,27 @@ def remember(job):
         pass  # the job does not need the file; worker 0 reports a folder that cannot be written
 
 
+def read(run):
+    """What remember has written. OSError, ValueError: there is no such file."""
+    with open_text(os.path.join(run, JOB_FILE)) as f:
+        known = json.load(f)
+    if not isinstance(known, dict):
+        raise ValueError(f"{JOB_FILE} is of another program")
+    return known
+
+
 def recall(args):
     """Takes from the job.json of the run args.resume what the command line does not give. Returns
     what it holds; {} where the command line gives all."""
     if args.config:
         return {}
-    path = os.path.join(args.resume, JOB_FILE)
     try:
-        with open_text(path) as f:
-            known = json.load(f)
+        known = read(args.resume)
+        if known.get("program"):
+            raise JobError(f"--resume {args.resume}: its workers were a program, which itself loads what it has saved")
+        missing = {"config", "overrides", "mode", "servers", "workers"} - known.keys()
+        if missing:
+            raise ValueError(f"{JOB_FILE} lacks {', '.join(sorted(missing))}")
     except (OSError, ValueError) as error:
         raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its "
                        f"configuration, too: {error}") from error

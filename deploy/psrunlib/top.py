@@ -9,9 +9,8 @@ import textwrap
 import time
 import urllib.request
 
-from . import report
+from . import jobfile, report
 from .errors import JobError
-from .jobfile import JOB_FILE
 from .out import is_in_use
 from .regular_file import open_text
 from .screen import Screen
@@ -28,7 +27,7 @@ PARTS = {"worker": (("compute", "#"), ("load", "."), ("wait", "-")), "server": (
 def find(where):
     """The URL of status.json: of a port, of host:port, of a page's URL, or of a run's folder."""
     if os.path.isdir(where):
-        return f"http://127.0.0.1:{port_of_run(where)}/status.json"
+        return f"http://{page_of_run(where)}/status.json"
     if re.fullmatch("[0-9]{1,5}", where):
         where = f"127.0.0.1:{where}"
     if not re.match("https?://", where):
@@ -38,16 +37,16 @@ def find(where):
     return re.sub("^(https?://[^/]*).*$", r"\1/status.json", where)
 
 
-def port_of_run(folder):
-    path = os.path.join(folder, JOB_FILE)
+def page_of_run(folder):
+    """Its address, from here."""
     try:
-        with open(path, encoding="utf-8") as f:
-            port = json.load(f).get("metrics_port", 0)
-    except (OSError, ValueError, AttributeError) as error:
-        raise JobError(f"--top {folder}: cannot read {path}: {error}") from error
-    if not isinstance(port, int) or port == 0:
+        host, port = jobfile.read(folder)["page"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise JobError(f"--top {folder}: cannot read {os.path.join(folder, jobfile.JOB_FILE)}: {error}") from error
+    if not port:
         raise JobError(f"--top {folder}: that run has no page: start it with metrics.port=9100, or another port")
-    return port
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # all addresses
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read(url):
@@ -72,7 +71,7 @@ def show_ended(folder):
     """The figures of the summary; without one, those of the last lines of metrics.jsonl."""
     screen, path = Screen(), os.path.join(folder, "summary.json")
     screen.waits = True
-    if not is_older(path, os.path.join(folder, JOB_FILE)):
+    if not is_older(path, os.path.join(folder, jobfile.JOB_FILE)):
         how = "was interrupted" if report.read_summary(folder).get("interrupted") else "has finished"
         screen.say(f"psrun: {folder} {how}")
         try:
@@ -147,6 +146,8 @@ def plain(text):
 
 
 def progress(job, width):
+    if not known(job["steps"]):
+        return ""  # the workers are a program, which does not tell
     share = job["step"] / job["steps"] if known(job["step"]) and job["steps"] else 0
     cells = max(10, min(width - 60, 60))
     bar = "#" * int(share * cells)
@@ -226,18 +227,27 @@ def embedding_tables(tables):
     return [("", ""), (rows[0], "head"), *((row, "") for row in rows[1:])] if tables else []
 
 
+def figures(job):
+    """Of the job; those of its steps are known where the workers are our own."""
+    if known(job["epochs"]):
+        quality = job["quality"]
+        yield f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}"
+        yield f"loss {short(job['loss'])}"
+        yield f"{count(job['samples_per_second'])} samples/s"
+        yield f"test {quality['name']} {fixed(quality['value'], 4)}"
+    yield f"restarts {count(job['restarts'])}"
+
+
 def lines(status, width):
     """[(text, style)]: style is "", "title", "head" or "bad"."""
     job, members = status["job"], status["members"]
-    quality = job["quality"]
-    out = [(f"{plain(job['name'])}  {plain(job['state'])}", "title"), (progress(job, width), "")]
-    out.append((f"epoch {count((job['epoch'] or 0) + 1)}/{count(job['epochs'])}  loss {short(job['loss'])}  "
-                f"{count(job['samples_per_second'])} samples/s  test {quality['name']} {fixed(quality['value'], 4)}  restarts {count(job['restarts'])}", ""))
+    out = [(text, style) for text, style in ((f"{plain(job['name'])}  {plain(job['state'])}", "title"), (progress(job, width), ""),
+                                             ("  ".join(figures(job)), "")) if text]
     if job["reason"]:
         out.append((plain(job["reason"]), "bad"))
     waits = status["waits_for"]
     out += [(f"everybody waits for: {plain(waits['text'])}", "bad" if waits["who"] in ("worker", "silent") else ""), ("", "")]
-    out = [(line, style) for text, style in out for line in textwrap.wrap(text, width - 1, subsequent_indent="  ") or [""]]
+    out = [(line, style) for text, style in out for line in textwrap.wrap(text, max(width - 1, 10), subsequent_indent="  ") or [""]]
     head, *rows = table(members, width)
     out.append((head, "head"))
     for m, row in zip(members, rows):
@@ -276,7 +286,8 @@ class View:
 
     def _put(self, y, text, style, width):
         try:
-            self.window.addnstr(y, 0, text, max(width - 1, 1), style)
+            shown = text.encode(self.window.encoding, "replace").decode(self.window.encoding)
+            self.window.addnstr(y, 0, shown, max(width - 1, 1), style)
         except curses.error:
             pass  # the terminal has become smaller
 

@@ -497,6 +497,12 @@ class BadInput(JobTest):
         for words in (["--join", "run"], ["--replay-membership", "log"], ["--top", "9100"], ["--convert", "x.parquet"]):
             self.assertIn(f"give it without {words[0]}\n", self.psrun("--dry-run", *words, code=1))
 
+    def test_a_run_that_is_another_programs(self):
+        for text in ("[]", "{}", '{"config": "x.yaml"}'):
+            self.write("job.json", text.encode())
+            self.assertRegex(self.psrun("--resume", self.folder, code=1),
+                             r"\Apsrun: --resume .* cannot find out which job it was: .*job\.json (is of|lacks).*\n\Z")
+
     def test_a_fifo_as_configuration(self):
         os.mkfifo(self.path("fifo.yaml"))
         self.refused(r"fifo\.yaml: is not a regular file", config=self.path("fifo.yaml"))

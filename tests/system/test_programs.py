@@ -9,6 +9,7 @@ import unittest
 import unittest.mock
 
 from jobs import ROOT, JobTest, free_port
+from psrunlib import top
 from psrunlib.events import Failure
 from psrunlib.traceback import Traceback
 
@@ -164,6 +165,16 @@ class Programs(JobTest):
             text = self.psrun("-s", 1, "-w", 2, "--restarts", 2, setting, "--", "touch", began, code=1)
             self.assertRegex(text, rf"\Apsrun: {re.escape(setting)}: not a setting of a program .*\n\Z")
         self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_run_of_a_program(self):
+        """--top finds its page in the folder; --resume says that the program goes on by itself."""
+        job = self.path("out", "job.json")
+        text = self.run_program(f"cat {job} >{self.path('job.json')}; exit 3", "metrics.port=9100", "metrics.bind=0.0.0.0",
+                                workers=1)
+        self.assertIn("ended with exit code 3", text)
+        self.assertFalse(os.path.exists(job))
+        self.assertEqual(top.find(self.folder), "http://127.0.0.1:9100/status.json")
+        self.assertIn("its workers were a program", self.psrun("--resume", self.folder, code=1))
 
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),

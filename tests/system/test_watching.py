@@ -17,7 +17,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, on_terminal, run_well, torch_python, wait_until
-from psrunlib.top import lines, read
+from psrunlib.top import find, lines, read
 
 SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",'
                     r'rank="(?P<rank>\d+)"\} (?P<value>\S+)')
@@ -207,6 +207,25 @@ class NoPage(JobTest):
             self.assertEqual(done.returncode, 1)
             self.assertIn(says, done.stdout)
             self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
+
+    def test_where_the_page_of_a_run_is(self):
+        for page, url in ((["127.0.0.1", 9100], "127.0.0.1:9100"), (["0.0.0.0", 80], "127.0.0.1:80"), (["::", 9], "[::1]:9"),
+                          (["10.0.0.2", 9100], "10.0.0.2:9100"), (["fe80::1", 9100], "[fe80::1]:9100")):
+            self.file("job.json", json.dumps({"page": page}))
+            self.assertEqual(find(self.folder), f"http://{url}/status.json")
+
+    def test_top_of_a_program(self):
+        """Its steps, loss and accuracy are not known: nothing is said of them."""
+        unknown = dict.fromkeys(("step", "steps", "epoch", "epochs", "loss", "samples_per_second", "seconds_left"))
+        job = {"name": "mine", "state": "running", "reason": "", "restarts": 2, **unknown,
+               "quality": {"name": "accuracy", "key": "test_accuracy", "value": None}}
+        member = {"role": "server", "rank": 0, "host": "a", "away": False, "silent_seconds": 0.1, "cpu": 0.5, "values": {},
+                  "sent_per_second": None, "received_per_second": None, "step_ms": {"sum": 1.0, "apply": 1.0}}
+        status = {"job": job, "members": [member], "tables": [], "waits_for": {"who": "unknown", "text": "not known yet"}}
+        self.assertEqual([text for text, _ in lines(status, 80)[:3]],
+                         ["mine  running", "restarts 2", "everybody waits for: not known yet"])
+        job.update(step=3, steps=9, epoch=0, epochs=2)
+        self.assertIn("epoch 1/2  loss -", lines(status, 80)[2][0])
 
 
 def crc32c(data):
