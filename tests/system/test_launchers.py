@@ -45,6 +45,23 @@ STAND_IN_SCONTROL = r"""#!/bin/sh
 echo "$3" | tr , '\n'
 """
 
+# Warns the job, as Slurm does, and ends with a checkpoint when it is told to.
+WARNED_WORKER = r"""#!/bin/bash
+trap 'exit 75' TERM
+parent() { awk '{ print $4 }' "/proc/$1/stat"; }
+step=$(parent "$PPID")
+echo $$ "$step" >"$STAND_IN/step"
+kill -USR1 "$(parent "$step")"
+while :; do sleep 0.01; done
+"""
+
+# Ends only when the batch script has seen the end of the step.
+STAND_IN_SCANCEL = r"""#!/bin/sh
+read -r worker step <"$STAND_IN/step"
+kill -TERM "$worker"
+while [ -e "/proc/$step" ]; do sleep 0.01; done
+"""
+
 STAND_IN_GETENT = r"""#!/bin/sh
 # Stand-in for getent hosts: the name that a container network gives to an address.
 echo "172.18.0.3 $STAND_IN_NAME.cluster"
@@ -104,6 +121,17 @@ class Slurm(unittest.TestCase):
             run = self.run_sbatch(*args, **extra)
             self.assertEqual(run.returncode, 2)
             self.assertIn(words, run.stderr)
+
+    def test_workers_that_end_while_slurm_warns_them(self):
+        """Their exit code counts, and the job is queued again."""
+        folder = self.folder.name
+        write_program(folder, "scontrol", '#!/bin/sh\n[ "$1" != requeue ] || echo "$*" >"$STAND_IN/requeued"\necho node1\n')
+        write_program(folder, "ps-worker", WARNED_WORKER)
+        write_program(folder, "scancel", STAND_IN_SCANCEL)
+        run = self.run_sbatch("configs/digits-basicnet.yaml", PS_MODE="allreduce", PS_BIN=folder, PS_OUT=folder,
+                              SLURM_NTASKS="1", STAND_IN=folder)
+        self.assertEqual(run.returncode, 75, run.stdout + run.stderr)
+        self.assertEqual((Path(folder) / "requeued").read_text(), "requeue 4711\n")
 
     @unittest.skipUnless((BIN / "ps-worker").exists(), f"no ps-worker in {BIN}")
     def test_real_programs_train_under_the_stand_in(self):
