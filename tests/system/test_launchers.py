@@ -242,6 +242,10 @@ class ContainerNode(unittest.TestCase):
         self.assertIn("--set train.epochs=2 --set a.b=c --set exchange.name=allreduce --overwrite "
                       "--out /runs/allreduce", run.stdout)
 
+    def test_a_pattern_is_no_name_of_files(self):
+        run = self.node("worker", "p-worker-1", PS_SET="data.train=/et[c]/* job.name=x")
+        self.assertIn("--set data.train=/et[c]/* --set job.name=x", run.stdout)
+
     def test_given_ranks_win(self):
         run = self.node("worker", "nonsense", RANK="7", MASTER_ADDR="10.0.0.1")
         self.assertIn("rank=7 server_rank= world=2 servers=2 master=10.0.0.1:29500", run.stdout)
