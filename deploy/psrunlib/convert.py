@@ -65,4 +65,6 @@ def _write(table, out):
         table.to_csv(unfinished, index=any(table.index.names))
         os.replace(unfinished, out)
     except OSError as error:
+        if os.path.exists(unfinished):
+            os.remove(unfinished)
         raise JobError(f"--convert: {out}: {error.strerror}") from None

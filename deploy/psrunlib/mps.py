@@ -12,6 +12,7 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 STARTS_WITHIN_S, ENDS_WITHIN_S = 30, 60
+MOST_OF_TMPDIR = 60  # bytes
 
 # Starts the daemon, and says with which exit code. Waits until psrun closes its standard input, or is gone, and ends
 # the daemon. One that does not end when told to is killed; its number may be another program's by then.
@@ -58,7 +59,7 @@ class Daemon:
         self.environment, self._guard = {}, None
 
     def __enter__(self):
-        pipes = tempfile.mkdtemp(prefix="pstrain-mps-")  # a short name: that of a socket has at most 107 bytes
+        pipes = tempfile.mkdtemp(prefix="pstrain-mps-", dir=short_folder())
         self.environment = {PIPES: pipes, LOGS: self.logs_dir, **seen_by_clients()}
         try:
             os.makedirs(self.logs_dir, exist_ok=True)
@@ -90,6 +91,11 @@ class Daemon:
                 self._guard.wait(ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:
                 pass  # a driver that hangs; the guard goes on
+
+
+def short_folder():
+    """For sockets, whose names have at most 107 bytes."""
+    return tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) <= MOST_OF_TMPDIR else "/tmp"
 
 
 def seen_by_clients():

@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 from jobs import BIN, DIGITS, ROOT, JobTest, wait_until
+from psrunlib import mps
 
 CONTROL = "nvidia-cuda-mps-control"
 SHORT = ["-s", 1, "-w", 2, DIGITS, "train.epochs=1"]
@@ -70,6 +71,10 @@ class Mps(JobTest):
             self.assertTrue(seen["CUDA_MPS_PIPE_DIRECTORY"].startswith(self.path("pstrain-mps-")), seen)
         self.assertEqual(self.log(), ["start 2,5", "quit -t 10"])
         self.assert_gone()
+
+    def test_sockets_have_short_names(self):
+        with mock.patch.object(tempfile, "tempdir", "/" + "long" * 20):
+            self.assertEqual(mps.short_folder(), "/tmp")
 
     def test_names_of_gpus_stay(self):
         self.change(CUDA_VISIBLE_DEVICES="GPU-8932f937,GPU-0a")
