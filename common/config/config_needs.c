@@ -16,12 +16,14 @@ typedef struct need {
     bool error; // else a warning: a file with the key may serve several kinds of jobs
     bool (*met)(const ps_config *cfg);
     const char *words;
+    bool of_file; // no warning where the file has the key, and the command line the other
 } need;
 
 // clang-format off
-#define MAY(key, of, values) {key, of, values, false, NULL, NULL}
-#define MUST(key, of, values) {key, of, values, true, NULL, NULL}
-#define CASE(key, error, met, words) {key, NULL, 0, error, met, words}
+#define MAY(key, of, values) {key, of, values, false, NULL, NULL, false}
+#define IDLE(key, of, values) {key, of, values, false, NULL, NULL, true}
+#define MUST(key, of, values) {key, of, values, true, NULL, NULL, false}
+#define CASE(key, error, met, words) {key, NULL, 0, error, met, words, false}
 // clang-format on
 
 #define BIT(value)        (1u << (value))
@@ -73,10 +75,11 @@ static const need needs[] = {
     CASE("checkpoint.keep", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
     CASE("checkpoint.rows_full_every", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
 
-    MAY("data.path", "data.kind", FILES),
-    MAY("data.samples", "data.kind", MADE),
-    MAY("data.test_samples", "data.kind", MADE),
-    MAY("data.label_noise", "data.kind", BIT(PS_DATA_SYNTHETIC)),
+    // A file of made-up data is run with true ones, and the other way round.
+    IDLE("data.path", "data.kind", FILES),
+    IDLE("data.samples", "data.kind", MADE),
+    IDLE("data.test_samples", "data.kind", MADE),
+    IDLE("data.label_noise", "data.kind", BIT(PS_DATA_SYNTHETIC)),
     MUST("data.target", "data.kind", BIT(PS_DATA_CSV)),
     MUST("data.columns", "data.target", 0),
     MUST("data.drop", "data.target", 0),
@@ -258,9 +261,19 @@ ps_err ps_config_check_needs(const ps_config *cfg)
     return PS_OK;
 }
 
+/* Whether the command line has made idle what the file has. */
+static bool is_made_idle(const ps_config *cfg, const need *n)
+{
+    if (!n->of_file) return false;
+    const ps_yaml *at = ps_yaml_path(cfg->tree, n->key);
+    const ps_yaml *of = ps_yaml_path(cfg->tree, n->of);
+    return at && at->line > 0 && of && of->line == 0;
+}
+
 void ps_config_warn_of_needs(const ps_config *cfg)
 {
     for (int i = 0; i < N_NEEDS; i++)
-        if (!needs[i].error && check_need(cfg, &needs[i]) != PS_OK)
+        if (!needs[i].error && !is_made_idle(cfg, &needs[i]) &&
+            check_need(cfg, &needs[i]) != PS_OK)
             PS_WARN("unused", "%s", ps_err_message());
 }

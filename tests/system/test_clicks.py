@@ -260,7 +260,17 @@ class Clicks(JobTest):
                           "data.test_samples=1024", "train.epochs=1")
         self.assertIn("AUC", said)
         self.assertRegex(said, r"weights +of the last epoch, 1\n")  # with one test there is no best
-        self.assertIn("26 tables of rows", self.psrun("--describe", ROOT / "configs/criteo-dlrm.yaml", out="d"))
+        shown = self.psrun("--describe", ROOT / "configs/criteo-dlrm.yaml", out="d")
+        self.assertIn("26 tables of rows", shown)
+        # 256 samples of 26 ids: of 8 bytes, and rows of 16 floats.
+        self.assertIn("a worker sends at most 468.0 KiB for them, and receives 416.0 KiB.\n", shown)
+        self.assertLessEqual(max(map(len, shown.splitlines())), 80)
+
+    def test_the_documented_command_for_files_warns_of_nothing(self):
+        self.job()  # its files
+        said = self.psrun("-s", "1", "-w", "1", ROOT / "configs/criteo-dlrm.yaml", "data.kind=criteo",
+                          f"data.path={self.folder}", "data.train=clicks.txt", "data.test=10%", "train.epochs=1")
+        self.assertNotIn("unused", said)
 
     def test_check_data(self):
         """How many labels, ids and empty cells there are."""

@@ -315,6 +315,12 @@ TEST(keys_in_vain_are_named)
         {"", "trace.steps=3", "trace.steps: needs train.trace true\n"},
         {"job: {workers: 4}", "job.start_workers=2",
          "job.start_workers: needs job.workers that is a range\n"},
+        {"data: {kind: idx, samples: 9}", "train.steps=3",
+         "data.samples: needs data.kind synthetic or synthetic_clicks; with idx it has"},
+        {"data: {kind: idx}", "data.samples=9", "--set: data.samples: needs data.kind"},
+        {"data: {kind: synthetic, samples: 9, test_samples: 9, label_noise: 0.1}",
+         "data.kind=idx", ""}, // the file is another job's, too
+        {"data: {kind: idx, path: mine}", "data.kind=synthetic", ""},
         {"optimizer: {momentum: 0.9}", "optimizer.name=sgd", ""},
         {"optimizer: {momentum: 0}", "optimizer.name=adamw", ""}, // asks for nothing
         {"exchange: {codec: none}", "exchange.name=allreduce", ""},

@@ -233,21 +233,34 @@ static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
     return PS_OK;
 }
 
-static void print_rows(const ps_model_spec *spec, FILE *out)
+/* A table's distinct ids of a step are sent once; their rows come, and gradients go. */
+static void print_rows_traffic(const ps_row_spec *r, int n_tables, uint64_t samples,
+                               FILE *out)
 {
+    char sent[32], received[32];
+    const uint64_t ids = samples * (uint64_t)n_tables, row = r->dim * sizeof(float);
+    describe_say(out, 4,
+                 "  In a step a worker sends at most %s for them, and receives %s.",
+                 bytes_text(ids * (sizeof(uint64_t) + row), sent),
+                 bytes_text(ids * row, received));
+}
+
+static void print_rows(const ps_config *config, const ps_model_spec *spec, FILE *out)
+{
+    const uint64_t samples =
+        (uint64_t)(ps_config_batch(config, 0) * config->train.accumulate);
     char bytes[32];
     for (int i = 0; i < spec->n_layers; i++) {
         const ps_layer *l = &spec->layers[i];
         const ps_row_spec *r = spec->rows + l->first_table;
         if (l->kind != PS_LAYER_EMBEDDING_BAG) continue;
         fputc('\n', out);
-        describe_say(
-            out, 2,
-            "%s: %d table%s of rows on the servers, dim %u, %s, lr %g; an id takes %s "
-            "once a gradient has reached it.",
-            l->name, l->n_tables, l->n_tables > 1 ? "s" : "", r->dim,
-            ps_word_name(ps_row_optimizer_words, (int)r->optimizer), r->lr,
-            bytes_text(ps_row_spec_row_bytes(r), bytes));
+        describe_say(out, 2, "%s: %d table%s of rows on the servers, dim %u, %s, lr %g.",
+                     l->name, l->n_tables, l->n_tables > 1 ? "s" : "", r->dim,
+                     ps_word_name(ps_row_optimizer_words, (int)r->optimizer), r->lr);
+        describe_say(out, 4, "  An id takes %s once a gradient has reached it.",
+                     bytes_text(ps_row_spec_row_bytes(r), bytes));
+        print_rows_traffic(r, l->n_tables, samples, out);
     }
 }
 
@@ -259,7 +272,7 @@ ps_err ps_describe(const ps_config *config, FILE *out)
         counts total = {0};
         print_layers(&spec, out, &total);
         err = print_memory(config, &spec, &total, out);
-        print_rows(&spec, out);
+        print_rows(config, &spec, out);
     }
     if (err == PS_OK) print_precision(config, &spec, out);
     ps_model_spec_fini(&spec);
