@@ -175,7 +175,7 @@ static void put_losses(json_t *o, const ps_trainer_result *r)
     put_number(o, "test_r2", m->r2);
     put_number(o, "test_mae", m->mae);
     put_number(o, "test_rmse", m->rmse);
-    if (tested) summary_put_text(o, "test_quality", ps_quality_table[r->quality].name);
+    if (tested) summary_put_text(o, "test_quality", ps_quality_key(r->quality));
     put_count(o, "test_samples", (uint64_t)r->evaluation.samples);
     put_count(o, "best_epoch", (uint64_t)r->best_epoch);
     json_object_set_new(o, "interrupted", json_boolean(r->interrupted));

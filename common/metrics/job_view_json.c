@@ -46,10 +46,11 @@ static json_t *view_quality_of(const ps_view_member *w)
 {
     const double told = w ? w->now[PS_METRIC_TEST_QUALITY] : NAN;
     const bool known = told >= 0 && told < PS_QUALITIES;
-    const ps_quality_entry *q =
-        &ps_quality_table[known ? (int)told : PS_QUALITY_ACCURACY];
+    const ps_quality quality = known ? (ps_quality)told : PS_QUALITY_ACCURACY;
+    const ps_quality_entry *q = &ps_quality_table[quality];
     json_t *o = json_object();
     view_put_text(o, "name", q->name);
+    view_put_text(o, "key", ps_quality_key(quality));
     view_put(o, "value", w ? w->now[q->metric] : NAN);
     return o;
 }

@@ -3,7 +3,7 @@
  *
  *   {"job": {"name", "version", "state", "reason", "seconds", "step", "steps", "epoch",
  *            "epochs", "loss", "samples_per_second", "seconds_left", "restarts",
- *            "quality": {"name": "accuracy" | "AUC" | "R2", "value"}},
+ *            "quality": {"name": "accuracy" | "AUC" | "R2", "key": of curve, "value"}},
  *    "waits_for": {"who": "nobody" | "worker" | "exchange" | "silent" | "unknown",
  *                  "rank", "text"},
  *    "curve": {"seconds": [...], "step": [...], "loss": [...],

@@ -104,6 +104,13 @@ typedef struct ps_quality_entry {
 
 extern const ps_quality_entry ps_quality_table[PS_QUALITIES];
 
+/* The key of that figure in summary.json, metrics.jsonl and status.json, by which these
+ * name it, too. */
+static inline const char *ps_quality_key(ps_quality quality)
+{
+    return ps_metric_table[ps_quality_table[quality].metric].name;
+}
+
 /* A process's values. Its threads set them whenever they change; any thread may read.
  * NAN: not known, or not of this process. A reader never sees half of a value; two values
  * may be of different moments. */

@@ -48,12 +48,11 @@ def amount(count):
 
 
 def traffic(s):
-    text = (f"{amount(s['bytes_sent_per_step'])} out, "
-            f"{amount(s['bytes_received_per_step'])} in per worker and step")
-    if s["shm_bytes_sent_per_step"]:
-        text += (f" over sockets; {amount(s['shm_bytes_sent_per_step'])} out, "
-                 f"{amount(s['shm_bytes_received_per_step'])} in through shared memory")
-    return text
+    """The lines of it."""
+    by_shm = bool(s["shm_bytes_sent_per_step"])
+    for where, out, back in (("over sockets" * by_shm, "bytes_sent_per_step", "bytes_received_per_step"),
+                             ("by shared memory", "shm_bytes_sent_per_step", "shm_bytes_received_per_step"))[:1 + by_shm]:
+        yield f"{amount(s[out])} out, {amount(s[back])} in per worker and step {where}".rstrip()
 
 
 def restarts(deaths, recovery):
@@ -99,15 +98,17 @@ def figure(value):
     return f"{value:,.{4 if size < 10 else 2 if size < 1000 else 0}f}"
 
 
+BEFORE_LOSS = [("accuracy", "test_accuracy"), ("R2", "test_r2"), ("MAE", "test_mae"), ("RMSE", "test_rmse")]
+AFTER_LOSS = [("top-5", "test_top5_accuracy"), ("F1", "test_f1"), ("AUC", "test_auc")]
+
+
 def test_figures(s):
     """null: there is none; of a loss: it is not finite, for which JSON has no number."""
-    auc = ("AUC", "test_auc")
-    first = [auc] * (s.get("test_quality") == "AUC")
-    before = (*first, ("accuracy", "test_accuracy"), ("R2", "test_r2"), ("MAE", "test_mae"), ("RMSE", "test_rmse"))
-    after = (("top-5", "test_top5_accuracy"), ("F1", "test_f1"), *[auc][len(first):])
-    yield from known(s, before)
+    quality = s.get("test_quality")  # the key of the one to judge by
+    first = [f for f in BEFORE_LOSS + AFTER_LOSS if f[1] == quality]
+    yield from known(s, first + [f for f in BEFORE_LOSS if f[1] != quality])
     yield "loss not finite" if s["test_loss"] is None else f"loss {figure(s['test_loss'])}"
-    yield from known(s, after)
+    yield from known(s, [f for f in AFTER_LOSS if f[1] != quality])
 
 
 def known(s, names):
@@ -153,7 +154,7 @@ def rows(s, best, tests):
         if s["step_ms_p50"]:  # 0 if all steps were warm-up
             yield "step", (f"{s['step_ms_p50']:,.2f} ms (p99 {s['step_ms_p99']:,.2f}), "
                            f"{s['exchange_wait_ms_p50']:,.2f} ms of it waiting for the exchange")
-        yield "traffic", traffic(s)
+        yield from zip(("traffic", ""), traffic(s))
         if s["train_loss"] is not None:
             yield "train loss", ", ".join([figure(s["train_loss"]), *known(s, (("accuracy", "train_accuracy"),))])
     if s["test_accuracy"] is not None or s["test_loss"] is not None:

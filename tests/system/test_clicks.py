@@ -188,6 +188,7 @@ class Clicks(JobTest):
         runs = subprocess.run([ROOT / "deploy/show-runs", self.path("out")], check=True, text=True,
                               stdout=subprocess.PIPE).stdout
         self.assertRegex(runs.splitlines()[1], rf" AUC {areas[-1]:.4f} ")
+        self.assertEqual({record["test_quality"] for record in self.records() if "test_auc" in record}, {"test_auc"})
         curves = self.text_of("out", "curves.svg")
         self.assertIn(">AUC</text>", curves)
         self.assertEqual(curves.count("<polyline"), 3)  # losses of training and tests, the AUC of tests

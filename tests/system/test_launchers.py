@@ -3,6 +3,7 @@
 Slurm's srun and scontrol are stand-ins here (named so): they start the tasks on this machine
 with the variables that Slurm sets.
 """
+import json
 import os
 import re
 import stat
@@ -278,6 +279,20 @@ class Table(unittest.TestCase):
                                  capture_output=True, timeout=30)
             self.assertEqual(run.returncode, 1)
             self.assertIn("did not finish", run.stderr)
+
+    def test_the_figure_to_judge_by(self):
+        """summary.json names its key. A folder may be named like a variable of awk."""
+        for summary, shown in (({"test_accuracy": 0.75, "test_auc": 0.5, "test_quality": "test_auc"}, "AUC 0.5000"),
+                               ({"test_accuracy": 0.75, "test_auc": 0.5, "test_quality": "test_accuracy"}, "75.00%"),
+                               ({"test_accuracy": 0.75, "test_auc": 0.5}, "75.00%"),  # of another program
+                               ({"test_accuracy": None, "test_r2": -1.5, "test_quality": "test_r2"}, "R2 -1.5000"),
+                               ({"test_accuracy": None}, "-")):
+            with tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / "lr=0.1").mkdir()
+                (Path(folder) / "lr=0.1/summary.json").write_text(json.dumps({"mode": "ps", "test_loss": 2.5, **summary}))
+                run = subprocess.run([str(ROOT / "deploy/show-runs"), "lr=0.1"], text=True, capture_output=True,
+                                     cwd=folder, stdin=subprocess.DEVNULL, timeout=30)
+                self.assertRegex(run.stdout, rf"\nps .* 2\.5000 +{re.escape(shown)} +0\.00x  lr=0\.1\n\Z", run.stderr)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class Numbers(JobTest):
         self.assertNotIn("test_accuracy", self.records()[-1])
         table = subprocess.run([ROOT / "deploy/show-runs", self.path("out")], stdout=subprocess.PIPE, text=True,
                                check=True).stdout
-        self.assertRegex(table.splitlines()[1], r" 0\.000\d +R2 1\.000 ")
+        self.assertRegex(table.splitlines()[1], r" 0\.000\d +R2 1\.0000 ")
         weight = read_safetensors(self.path("out", "model.safetensors"))[0]["fc.weight"][2]
         self.assertAlmostEqual(weight[0], 3, 1)
         self.assertAlmostEqual(weight[1], -1, 1)

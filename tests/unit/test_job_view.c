@@ -169,7 +169,7 @@ TEST(figures_of_tables_are_those_of_all_servers)
     ps_job_view_destroy(&view);
 }
 
-static void expect_quality(double told, const char *name, double value)
+static void expect_quality(double told, const char *name, const char *key, double value)
 {
     ps_job_view *view = make_view(2);
     ps_job_picture picture;
@@ -186,6 +186,7 @@ static void expect_quality(double told, const char *name, double value)
     json_t *o = json_loads(text, 0, NULL);
     const json_t *q = json_object_get(json_object_get(o, "job"), "quality");
     assert_string_equal(json_string_value(json_object_get(q, "name")), name);
+    assert_string_equal(json_string_value(json_object_get(q, "key")), key);
     if (isnan(value))
         assert_true(json_is_null(json_object_get(q, "value")));
     else
@@ -200,11 +201,11 @@ static void expect_quality(double told, const char *name, double value)
  * accuracy. */
 TEST(the_figure_by_which_to_judge_is_named)
 {
-    expect_quality(PS_QUALITY_AUC, "AUC", 0.5);
-    expect_quality(PS_QUALITY_R2, "R2", NAN);
+    expect_quality(PS_QUALITY_AUC, "AUC", "test_auc", 0.5);
+    expect_quality(PS_QUALITY_R2, "R2", "test_r2", NAN);
     for (int i = 0; i < 4; i++)
         expect_quality((const double[]){NAN, PS_QUALITIES, -1, INFINITY}[i], "accuracy",
-                       0.75);
+                       "test_accuracy", 0.75);
 }
 
 /* Values and texts that no honest member sends. */

@@ -132,8 +132,7 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
         metrics_put(line, figures[i].metric, metrics_number(value));
         scalars[n++] = (ps_event_scalar){figures[i].event, value};
     }
-    metrics_put(line, PS_METRIC_TEST_QUALITY,
-                json_string(ps_quality_table[r->quality].name));
+    metrics_put(line, PS_METRIC_TEST_QUALITY, json_string(ps_quality_key(r->quality)));
     metrics_put(line, PS_METRIC_TEST_SAMPLES, metrics_integer(r->samples));
     json_object_set_new(line, "best", json_boolean(r->best));
     PS_TRY(metrics_write_line(metrics, line));
