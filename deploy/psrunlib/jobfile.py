@@ -10,7 +10,7 @@ JOB_FILE = "job.json"
 
 def remember(job):
     """Writes what was asked for into the run's folder; of a job with a program of the user's, where its page is."""
-    known = {"page": [job.facts["metrics.bind"], job.facts["metrics.port"]], "program": job.program}
+    known = {"page": [job.facts["metrics.bind"], job.facts["metrics.port"]], "program": bool(job.program)}
     if not job.program:
         known.update(
             config=os.path.abspath(job.config), overrides=job.overrides, mode=job.mode, servers=job.servers,
