@@ -87,11 +87,13 @@ class LocalProcess:
         return self._stopped_by
 
     def signal(self, number):
-        """Signals the whole process group; does nothing when it has ended."""
+        """Signals the whole process group; does nothing when it has ended: its number may be another's by then."""
+        if self.popen.poll() is not None:
+            return
         try:
             os.killpg(self.popen.pid, number)
-        except ProcessLookupError:
-            pass
+        except PermissionError:
+            pass  # a program of another user, such as sudo
 
 
 def command_line(part):

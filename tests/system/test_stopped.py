@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import unittest
+from unittest import mock
 
 from jobs import (DIGITS, LONG, PATIENCE_S, JobTest, children, listening_ports, nightly, resident_bytes, sizes,
                   stands_still, wait_until)
@@ -155,6 +156,9 @@ class StoppedForGood(UnderPsrun):
         self.addCleanup(part.events.close)
         os.waitid(os.P_PID, part.popen.pid, os.WEXITED | os.WNOWAIT)
         self.assertIsNone(part.stopped_by())
+        with mock.patch("os.killpg") as kill:
+            part.signal(signal.SIGINT)
+        kill.assert_not_called()  # its number may be another's
         self.assertEqual(part.poll(), 0)
 
     def test_after_a_ctrl_c(self):
