@@ -12,6 +12,14 @@ LONGEST = 1 << 16  # characters of a line; a longer one is taken in pieces
 LONGEST_TRACEBACK = 4000  # lines
 
 
+def name_of(number):
+    """Of a signal; most real-time ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class Watched:
     """A running part, its output and its log file."""
 
@@ -94,7 +102,7 @@ class Watched:
         if self.fault:
             return self.fault
         if self.code < 0:
-            return f"was ended by {signal.Signals(-self.code).name}"
+            return f"was ended by {name_of(-self.code)}"
         if self.part.host and self.code == SSH_FAILED:
             return f"lost its connection to {self.part.host.name} (ssh ended with exit code {SSH_FAILED})"
         return f"ended with exit code {self.code}"

@@ -158,6 +158,10 @@ class Events(JobTest):
         self.assertEqual(code, 1)
         self.assertIn("psrun:   last words\n", text)
 
+    def test_signals_without_a_name(self):
+        for number, name in ((9, "SIGKILL"), (40, "signal 40")):
+            self.assertIn(f"worker 0 was ended by {name}\n", self.supervise(f"kill -{number} $$")[1])
+
     def test_what_is_written_in_pieces(self):
         """A character of two bytes that come one by one; a line that does not end."""
         part, shown = job.Part("worker", 0, [], {}), unittest.mock.Mock()
