@@ -14,6 +14,7 @@ sh starts a program in the background with SIGINT ignored, and sshd may have bee
 ignored. env undoes that (coreutils from 8.31 on), and a SIGINT that comes earlier waits until the
 program does not ignore it any more, 5 s at most.
 """
+import contextlib
 import os
 import shlex
 import shutil
@@ -235,7 +236,7 @@ def remove(host, folder, pattern):
 def stat(host, folder, names):
     """[(identity, name)] of the files in a folder with these names (a * at the end is any); host None: here."""
     if not host:
-        return [(f"{at.st_ino}.{int(at.st_mtime)}", entry.name) for entry, at in _entries(folder, names)]
+        return _stat_here(folder, names)
     quoted = " ".join(shlex.quote(n.rstrip("*")) + "*" * n.endswith("*") for n in names)
     script = (f"cd {shlex.quote(hostfile.folder(host))} || exit\ncd {shlex.quote(os.path.join('.', folder))} 2>/dev/null && "
               f"stat -c '%i.%Y %n' -- {quoted} 2>/dev/null\nexit 0")
@@ -246,14 +247,20 @@ def stat(host, folder, names):
     return [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
 
 
-def _entries(folder, names):
-    """With what lstat says; none of a folder that cannot be read."""
+def _stat_here(folder, names):
     try:
-        with os.scandir(folder) as entries:
-            found = [e for e in entries if any(e.name == n or n.endswith("*") and e.name.startswith(n[:-1]) for n in names)]
-            return [(e, e.stat(follow_symlinks=False)) for e in found]
-    except OSError:
+        there = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise JobError(f"cannot look for files in {folder}: {error.strerror}") from error
+    found = []
+    for name in there:
+        if any(name == n or n.endswith("*") and name.startswith(n[:-1]) for n in names):
+            with contextlib.suppress(FileNotFoundError):  # it has just been removed
+                at = os.lstat(os.path.join(folder, name))
+                found.append((f"{at.st_ino}.{int(at.st_mtime)}", name))
+    return found
 
 
 def fetch_all(hosts, folder, before):
