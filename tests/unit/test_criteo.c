@@ -29,6 +29,8 @@ IN_FOLDER(lines_of_two_files)
     char *const paths[] = {path[0], path[1]};
     assert_ok(ps_criteo_read(paths, 2, &set));
     assert_int_equal(set.n, 3);
+    assert_string_equal(set.notes,
+                        "counts that are taken as 0: 13 missing, 13 below 0, of 39");
     assert_int_equal(set.dims.d[0], PS_CRITEO_COUNTS);
     static const int64_t ids[] = {0x05db9164, PS_CRITEO_MISSING, 0xffffffff};
     const float counts[] = {(float)log(4), 0, 0};
@@ -104,7 +106,29 @@ TEST(new_samples_may_lack_the_label)
     assert_true(!set.answered && set.labels[0] == 0 && set.ids[0] == 10);
     ps_dataset_fini(&set);
     assert_ok(parse("1", "2", "a", &set));
-    assert_true(set.answered && set.labels[0] == 1);
+    assert_true(set.answered && set.labels[0] == 1 && !set.notes && !set.doubts);
+    ps_dataset_fini(&set);
+    assert_ok(parse("1", "2", "100000000", &set)); // 2^32, which missing ones are, too
+    assert_non_null(strstr(set.doubts, "as which missing ones count: 26:"));
+    ps_dataset_fini(&set);
+}
+
+/* It is no blank line. */
+TEST(a_line_of_tabs_alone_is_a_sample)
+{
+    char text[4096], *end = line_of(text, "", "2", "a");
+    ps_dataset set;
+    end = line_of(end, "", "", "");
+    end = line_of(end, "", "3", "b");
+    end = line_of(end, "", "", "");
+    assert_ok(ps_criteo_parse_new("t.txt", text, (size_t)(end - text - 1), &set));
+    assert_int_equal(set.n, 4); // the last one without the end of its line
+    assert_true(!set.answered);
+    static const int64_t ids[] = {10, PS_CRITEO_MISSING, 11, PS_CRITEO_MISSING};
+    for (int i = 0; i < 4; i++)
+        assert_true(set.ids[i * PS_CRITEO_IDS] == ids[i]);
+    assert_string_equal(set.notes,
+                        "counts that are taken as 0: 26 missing, 0 below 0, of 52");
     ps_dataset_fini(&set);
 }
 
@@ -125,6 +149,8 @@ TEST(what_is_refused)
     refused("0", "1", "0x1", "t.txt:1: column 15: \"0x1\" is not an id");
     refused("0", "1", "8000000000000000", "column 15");
     refused("0", "1", "1\t2", "t.txt:1: 66 columns; Criteo's lines have");
+    refused("\t", "", "", "t.txt:1: 41 columns; Criteo's lines have"); // one tab more
+    refused(" ", "", "", "t.txt:1: column 1: \"\" is not a label, 0 or 1");
     ps_dataset set;
     char none[2] = "\n";
     assert_int_equal(ps_criteo_parse_new("t.txt", none, 1, &set), PS_ERR_FORMAT);

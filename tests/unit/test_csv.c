@@ -169,6 +169,7 @@ TEST(mistakes_are_named)
     check_bad("a,b,c\n1,\"2\"3,0\n", "t.csv:2: column 2: \"2\" is not all of the field");
     check_bad("\"a\nb\",b,c\n1,x,0\n", "t.csv:3: column 2: \"x\"");
     check_bad("", "t.csv: the file is empty");
+    check_bad("a,b,c\r1,2,0\r3,4,1\r", "t.csv: its lines end in CR alone: tr");
     check_bad("\n \n", "the file is empty");
     check_bad("1\n2\n", "t.csv:1: only one column");
     check_bad("1,2,0\n1,2\n", "t.csv:2: 2 fields; the first line has 3");

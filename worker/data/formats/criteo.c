@@ -10,6 +10,7 @@
 #include "file_at.h"
 #include "mem.h"
 #include "parse_text.h"
+#include "readable.h"
 
 enum {
     HELD = 4096, // samples that go into a file at once; room for the first ones
@@ -19,16 +20,6 @@ enum {
 };
 static const char TEMPORARY[] = "the temporary file of clicks";
 
-static ps_err criteo_count(const ps_csv_lines *l, int column, float *out)
-{
-    int64_t count = 0;
-    const char *text = l->fields[column];
-    if (text[0] && !ps_parse_int(text, &count))
-        return ps_csv_bad_field(l, column, "a count");
-    *out = (float)log1p(count > 0 ? (double)count : 0);
-    return PS_OK;
-}
-
 bool ps_criteo_is_id(const char *text)
 {
     const size_t n = strlen(text);
@@ -36,7 +27,33 @@ bool ps_criteo_is_id(const char *text)
            strtoull(text, NULL, 16) <= INT64_MAX;
 }
 
-static ps_err criteo_id(const ps_csv_lines *l, int column, int64_t *out)
+/* Samples on their way into a dataset. With a file, values and ids are those that are not
+ * in it yet. */
+typedef struct criteo_reader {
+    ps_dataset *out;
+    int64_t room;              // of labels; without a file of values and ids, too
+    bool fresh;                // the first line says whether there are labels
+    int fd;                    // -1: all stays in memory
+    int64_t n_held;            // samples whose values and ids are in memory
+    char *records;             // (HELD) for the file
+    int64_t missing, negative; // counts
+    int64_t like_missing;      // ids
+} criteo_reader;
+
+static ps_err criteo_count(const ps_csv_lines *l, int column, criteo_reader *r,
+                           float *out)
+{
+    int64_t count = 0;
+    const char *text = l->fields[column];
+    if (text[0] && !ps_parse_int(text, &count))
+        return ps_csv_bad_field(l, column, "a count");
+    r->missing += !text[0];
+    r->negative += count < 0;
+    *out = (float)log1p(count > 0 ? (double)count : 0);
+    return PS_OK;
+}
+
+static ps_err criteo_id(const ps_csv_lines *l, int column, criteo_reader *r, int64_t *out)
 {
     const char *text = l->fields[column];
     *out = PS_CRITEO_MISSING;
@@ -45,19 +62,9 @@ static ps_err criteo_id(const ps_csv_lines *l, int column, int64_t *out)
         return ps_csv_bad_field(l, column,
                                 "an id: hexadecimal digits of a number below 2^63");
     *out = (int64_t)strtoull(text, NULL, 16);
+    r->like_missing += *out == PS_CRITEO_MISSING;
     return PS_OK;
 }
-
-/* Samples on their way into a dataset. With a file, values and ids are those that are not
- * in it yet. */
-typedef struct criteo_reader {
-    ps_dataset *out;
-    int64_t room;   // of labels; without a file of values and ids, too
-    bool fresh;     // the first line says whether there are labels
-    int fd;         // -1: all stays in memory
-    int64_t n_held; // samples whose values and ids are in memory
-    char *records;  // (HELD) for the file
-} criteo_reader;
 
 /* first: the column of the first count. */
 static ps_err criteo_take(const ps_csv_lines *l, int first, criteo_reader *r)
@@ -74,11 +81,11 @@ static ps_err criteo_take(const ps_csv_lines *l, int first, criteo_reader *r)
         return ps_csv_bad_field(l, 0, "a label, 0 or 1");
     out->labels[out->n] = first && label[0] == '1';
     for (int k = 0; k < PS_CRITEO_COUNTS; k++)
-        PS_TRY(
-            criteo_count(l, first + k, (float *)out->values + i * PS_CRITEO_COUNTS + k));
+        PS_TRY(criteo_count(l, first + k, r,
+                            (float *)out->values + i * PS_CRITEO_COUNTS + k));
     for (int k = 0; k < PS_CRITEO_IDS; k++)
-        PS_TRY(
-            criteo_id(l, first + PS_CRITEO_COUNTS + k, out->ids + i * PS_CRITEO_IDS + k));
+        PS_TRY(criteo_id(l, first + PS_CRITEO_COUNTS + k, r,
+                         out->ids + i * PS_CRITEO_IDS + k));
     out->n++;
     r->n_held++;
     return PS_OK;
@@ -154,10 +161,25 @@ static ps_err criteo_use_file(criteo_reader *r)
     return ps_sample_file_of(fd, TEMPORARY, PS_CRITEO_COUNTS, IDS_BYTES, &out->stream);
 }
 
+static ps_err criteo_note(const criteo_reader *r)
+{
+    if (r->like_missing > 0)
+        PS_TRY(ps_dataset_note(&r->out->doubts,
+                               "ids that are 100000000, as which missing ones count: %s: "
+                               "give them another number",
+                               PS_COUNTED(r->like_missing)));
+    if (r->missing == 0 && r->negative == 0) return PS_OK;
+    return ps_dataset_note(&r->out->notes,
+                           "counts that are taken as 0: %s missing, %s below 0, of %s",
+                           PS_COUNTED(r->missing), PS_COUNTED(r->negative),
+                           PS_COUNTED(r->out->n * PS_CRITEO_COUNTS));
+}
+
 static ps_err criteo_end(ps_err err, const char *name, criteo_reader *r)
 {
     if (err == PS_OK && r->out->n == 0)
         err = ps_err_set(PS_ERR_FORMAT, "%s: no samples", name);
+    if (err == PS_OK) err = criteo_note(r);
     if (err == PS_OK && r->fd >= 0) err = criteo_use_file(r);
     if (r->fd >= 0) close(r->fd);
     free(r->records);

@@ -2,8 +2,9 @@
  *
  *   label 0 or 1    13 counts    26 ids in hexadecimal digits
  *
- * Counts and ids may be missing. A count becomes log(1 + count), as DLRM's code has it;
- * one that is missing, or negative, counts 0. A missing id is PS_CRITEO_MISSING, a value
+ * Counts and ids may be missing; a line of tabs alone is a sample, too. A count becomes
+ * log(1 + count), as DLRM's code has it; one that is missing, or negative, counts 0, and
+ * the set's notes say how many do. A missing id is PS_CRITEO_MISSING, a value
  * that the 32 bits of the others do not have. */
 #ifndef PS_CRITEO_H
 #define PS_CRITEO_H

@@ -197,19 +197,32 @@ static ps_err cut_field(ps_csv_lines *l, char *found)
     return PS_OK;
 }
 
-/* Makes the next line that is not empty whole. *found: there is one. */
+/* Makes the next line that is not empty whole. *found: there is one. Tabs that separate
+ * fields are no blanks: a line of tabs alone has all cells missing. */
 static ps_err find_line(ps_csv_lines *l, bool *found)
 {
+    const char *blanks = l->separator == '\t' ? " \r" : " \t\r";
     for (;;) {
         bool more = true;
         while (more && !line_is_whole(l))
             PS_TRY(read_more(l, &more));
-        char *end = l->at + strspn(l->at, " \t\r");
+        char *end = l->at + strspn(l->at, blanks);
         *found = *end != '\0';
         if (*end != '\n') return PS_OK;
         l->at = end + 1;
         l->next_line++;
     }
+}
+
+/* Of the first line: a file from an old Macintosh would be all of it. */
+static ps_err check_line_ends(const ps_csv_lines *l)
+{
+    const char *cr = strchr(l->at, '\r');
+    if (!cr || cr[1] == '\0' || strchr(l->at, '\n')) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s: its lines end in CR alone: tr '\\r' '\\n' <FILE >NEW ends "
+                      "them in LF",
+                      l->path);
 }
 
 ps_err ps_csv_lines_next(ps_csv_lines *l)
@@ -220,7 +233,10 @@ ps_err ps_csv_lines_next(ps_csv_lines *l)
     PS_TRY(find_line(l, &found));
     if (!found) return PS_OK;
     l->line = l->next_line;
-    if (!l->separator) l->separator = separator_of(l->at);
+    if (!l->separator) {
+        PS_TRY(check_line_ends(l));
+        l->separator = separator_of(l->at);
+    }
     do
         PS_TRY(cut_field(l, &separates));
     while (separates == l->separator);

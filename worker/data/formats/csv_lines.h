@@ -3,7 +3,7 @@
  * Fields are separated by commas, semicolons or tabs, whichever the first line has first;
  * blanks around a field are taken off. A field may stand in double quotes, within which a
  * separator and the end of a line are text, and two double quotes are one (RFC 4180).
- * Lines end in LF or CRLF; empty ones are skipped. */
+ * Lines end in LF or CRLF; empty ones, and those of blanks alone, are skipped. */
 #ifndef PS_CSV_LINES_H
 #define PS_CSV_LINES_H
 
