@@ -230,6 +230,27 @@ class Classes(Folder):
         self.assertEqual(answer(text.split("'")[1])[0], 200)
 
 
+class OneColumn(Folder):
+    def test_what_is_missing_and_what_is_long(self):
+        """A null is a sample as others are, and an id has all its digits."""
+        ids = (123456789012345678, 123456789012345679)
+        self.write("all.csv", "x,y\n" + "".join(f"{ids[i % 2]},{i % 2}\n" for i in range(40)))
+        self.write("job.yaml", "model: {layers: [linear: {out: 2}]}\ntrain: {epochs: 20}\noptimizer: {name: adamw, lr: 0.1}\n"
+                               "data: {kind: csv, train: all.csv, target: y, missing: mean, categories: [x], batch: 8}\n")
+        self.psrun("-m", "single", self.path("job.yaml"), out="run")
+        self.moved()
+        run, url = self.serve()
+        samples = [{"x": ids[0]}, {"x": None}, {"x": ids[1]}, {"x": str(ids[0])}]
+        code, text = self.ask(url + "predict", json.dumps({"samples": samples}).encode())
+        self.assertEqual(code, 200, text)
+        said = json.loads(text)
+        self.assertNotIn("warnings", said)
+        self.assertEqual(len(said["predictions"]), 4)
+        self.assertEqual([said["predictions"][i]["class"] for i in (0, 2, 3)], [0, 1, 0])
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(30), 0, run.stdout.read())
+
+
 class Pictures(Folder):
     def test_pictures(self):
         for split in ("train", "test"):

@@ -124,6 +124,28 @@ TEST(a_state_goes_through_its_text)
     ps_preprocessing_destroy(&fitted);
 }
 
+/* As somebody may have changed a file of weights. */
+TEST(a_state_that_does_not_fit_itself_is_refused)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"{\"classes\": true, \"columns\": [{\"name\": \"x\", \"std\": 1, "
+         "\"categories\": [], \"shares\": []}], \"targets\": []}",
+         "classes are of one target"},
+        {"{\"columns\": [{\"name\": \"x\", \"std\": 1, \"categories\": [], \"shares\": "
+         "[], \"embedded\": true}], \"targets\": []}",
+         "an embedded column has no categories"},
+        {"{\"columns\": [], \"targets\": []}", "it has no inputs"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ps_preprocessing *p = NULL;
+        assert_error(ps_preprocessing_parse("w", cases[i].text, &p), PS_ERR_FORMAT,
+                     cases[i].says);
+        assert_null(p);
+    }
+}
+
 static const char holes[] = "x,c,y\n1,a,0\n,b,1\n3,,1\n5,a,0\n";
 
 TEST(missing_cells_by_choice)
@@ -203,6 +225,91 @@ static void check_classes(const char *text, const int32_t *labels, int64_t n,
     else
         assert_int_equal(set.names.n, 0);
     ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+/* pandas.read_csv has int64 there: as many values as there are texts. A double has 53
+ * bits. */
+TEST(long_numbers_are_names_to_the_last_digit)
+{
+    static const char ids[] =
+        "id,y\n123456789012345678,9007199254740993\n"
+        "123456789012345679,9007199254740992\n"
+        "123456789012345678,9007199254740992\n7.0,9007199254740993\n";
+    ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set, again;
+    data.categories = (char *)"id\n";
+    assert_ok(parse(ids, &data, &classes, &fitted, &set));
+    assert_int_equal(set.dims.d[0], 3); // 7 and two ids
+    check_row(&set, 0, (double[]){0, 1, 0});
+    check_row(&set, 1, (double[]){0, 0, 1});
+    check_row(&set, 2, (double[]){0, 1, 0});
+    check_row(&set, 3, (double[]){1, 0, 0});
+    assert_int_equal(set.names.n, 2);
+    assert_string_equal(set.names.names[0], "9007199254740992");
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(set.labels[i], i == 0 || i == 3);
+    // By the same state.
+    assert_ok(parse("y,id\n,123456789012345679\n,123456789012345677\n,7\n", &data,
+                    &nothing, &fitted, &again));
+    check_row(&again, 0, (double[]){0, 0, 1});
+    check_row(&again, 1, (double[]){0, 0, 0});
+    check_row(&again, 2, (double[]){1, 0, 0});
+    assert_non_null(strstr(again.doubts, "such as \"123456789012345677\""));
+    ps_dataset_fini(&again);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+    // A column of such numbers is still one input, and beside texts no new text.
+    data.categories = (char *)"";
+    assert_ok(parse(ids, &data, &classes, &fitted, &set));
+    assert_int_equal(set.dims.d[0], 1);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+    static const char mixed[] = "id,y\na,0\nb,1\n123456789012345678,0\n";
+    assert_ok(parse(mixed, &data, &classes, &fitted, &set));
+    assert_ok(parse(mixed, &data, &nothing, &fitted, &again));
+    assert_null(again.doubts);
+    ps_dataset_fini(&again);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
+/* As pandas: a line of separators alone is one of missing cells. */
+TEST(tabs_alone_are_missing_cells)
+{
+    ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set;
+    data.missing = PS_MISSING_MEAN;
+    data.standardize = false;
+    assert_ok(
+        parse("a\tb\ty\n1\t2\t0\n\t\t1\n\n3\t4\t2\n", &data, &classes, &fitted, &set));
+    assert_int_equal(set.n, 3);
+    ps_dataset_fini(&set);
+    ps_dataset again;
+    assert_ok(parse("a\tb\n1\t2\n\t\n  \n3\t4\n", &data, &nothing, &fitted, &again));
+    assert_int_equal(again.n, 3);
+    check_row(&again, 1, (double[]){2, 3});
+    check_row(&again, 2, (double[]){3, 4});
+    ps_dataset_fini(&again);
+    ps_preprocessing_destroy(&fitted);
+}
+
+/* train.ignore_index stands beside classes that have names, in all files. */
+TEST(ignored_labels_stand_beside_names)
+{
+    static const char text[] = "x,y\n1,dog\n2,-100\n3,cat\n";
+    const ps_wanted ignoring = {.n = 2, .may_be_ignored = true, .ignore_index = -100};
+    ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    for (int i = 0; i < 2; i++) { // fitted, and by the same state
+        ps_dataset set;
+        assert_ok(parse(text, &data, &ignoring, &fitted, &set));
+        assert_memory_equal(set.labels, ((int32_t[]){1, -100, 0}), 3 * sizeof(int32_t));
+        assert_int_equal(set.names.n, 2);
+        ps_dataset_fini(&set);
+    }
     ps_preprocessing_destroy(&fitted);
 }
 

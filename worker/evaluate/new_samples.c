@@ -427,11 +427,15 @@ static void write_cell_text(FILE *out, const char *text)
 static ps_err write_json_cell(FILE *out, const json_t *value, int64_t sample,
                               const char *key)
 {
-    if (json_is_number(value))
+    if (json_is_integer(value)) // which may be an id, and longer than a double keeps
+        fprintf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
         fprintf(out, "%.17g", json_number_value(value));
     else if (json_is_string(value))
         write_cell_text(out, json_string_value(value));
-    else if (!json_is_null(value))
+    else if (json_is_null(value))
+        fputs("\"\"", out); // in a line without other cells, nothing would be no line
+    else
         return ps_err_set(PS_ERR_FORMAT,
                           "sample %" PRId64
                           ": \"%.40s\" is not a number, a text or null%s",

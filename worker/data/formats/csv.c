@@ -16,6 +16,7 @@
 #include "printable.h"
 
 enum { NAME_BYTES = 256, PLACE_BYTES = PATH_MAX + 24 };
+enum { DOUBLE_DIGITS = 15 }; // that each double keeps: DBL_DIG
 
 typedef struct csv_reader {
     const ps_csv_options *o;
@@ -179,8 +180,6 @@ static ps_err check_new_classes(const ps_table *t, bool predicts)
 
 static ps_err check_class(const csv_reader *r, int64_t index, double value)
 {
-    const ps_wanted *w = r->o->wanted;
-    if (w->may_be_ignored && value == w->ignore_index) return PS_OK;
     if (value < 0 || value > INT32_MAX || value != floor(value))
         return csv_bad_field(r, index,
                              value == floor(value)
@@ -195,7 +194,11 @@ static ps_err known_text(const csv_reader *r, ps_table_column *c, int64_t index,
                          const char *text, ps_cell *out)
 {
     const ps_column *f = c->fitted;
-    const int64_t place = ps_column_find(f, text);
+    char shorter[PS_CELL_TEXT];
+    double value;
+    int64_t place = ps_column_find(f, text);
+    if (place == f->categories.n && is_number(text, &value)) // where it was no name
+        place = ps_column_find(f, ps_cell_number_text(value, shorter));
     *out = ps_cell_of_text(place);
     if (place < f->categories.n) return PS_OK;
     c->n_unknown++;
@@ -227,24 +230,51 @@ static ps_err text_cell(const csv_reader *r, ps_table_column *c, int64_t index,
     return ps_table_text(c, field, out);
 }
 
+/* A number that stands for "no class", also beside classes that have names. */
+static bool stands_for_none(const csv_reader *r, const ps_table_column *c, double value)
+{
+    const ps_wanted *w = r->o->wanted;
+    return c->use == PS_COLUMN_TARGET && !wants_number(r) && w->may_be_ignored &&
+           value == w->ignore_index;
+}
+
 static ps_err number_cell(const csv_reader *r, ps_table_column *c, int64_t index,
                           double value, ps_cell *out)
 {
     char text[PS_CELL_TEXT];
     const bool target = c->use == PS_COLUMN_TARGET;
+    *out = value;
+    if (stands_for_none(r, c, value)) return PS_OK;
     if (!isfinite((float)value))
         return target && !wants_number(r)
                    ? check_class(r, index, value)
                    : csv_bad_field(r, index, "within float32, which ends at 3.4e38");
     if (c->fitted && c->fitted->categories.n > 0)
         return known_text(r, c, index, ps_cell_number_text(value, text), out);
-    *out = value;
     if (!target) return PS_OK;
     if (!wants_number(r))
         return csv_is_named(r) && !c->fitted ? PS_OK : check_class(r, index, value);
     if (r->o->wanted->unit && (value < 0 || value > 1))
         return csv_bad_field(r, index, "from 0 to 1, as bce_with_logits takes it");
     return PS_OK;
+}
+
+/* Whether a whole number has more digits than a double can tell apart: an id. */
+static bool is_long_number(const char *field)
+{
+    const char *digits = field + (*field == '-' || *field == '+');
+    const size_t n = strspn(digits, "0123456789");
+    return n > DOUBLE_DIGITS && digits[n] == '\0';
+}
+
+/* Whether a number is but a name: of a class, or in a column of data.categories. */
+static bool is_name(const csv_reader *r, const ps_table_column *c)
+{
+    if (c->fitted) return c->fitted->categories.n > 0;
+    if (!csv_is_named(r)) return false;
+    return c->use == PS_COLUMN_TARGET
+               ? !wants_number(r)
+               : ps_names_find(r->o->data->categories, c->name) >= 0;
 }
 
 static bool cell_is_missing(const csv_reader *r, const ps_table_column *c,
@@ -273,7 +303,8 @@ static ps_err read_cell(csv_reader *r, int64_t k)
         c->n_missing++;
         return PS_OK;
     }
-    if (c->use != PS_COLUMN_KEY && is_number(field, &value))
+    const bool text = c->use == PS_COLUMN_KEY || (is_long_number(field) && is_name(r, c));
+    if (!text && is_number(field, &value))
         return number_cell(r, c, index, value, &r->cells[k]);
     return text_cell(r, c, index, &r->cells[k]);
 }
@@ -502,6 +533,50 @@ static ps_err choose_columns(csv_reader *r)
     return ordered ? set_column(r->table, k, d->test_by, PS_COLUMN_ORDER, NULL) : PS_OK;
 }
 
+/* The column of that name; NULL: a state does not have it. */
+static const ps_column *known_column(const ps_preprocessing *p, const char *name)
+{
+    for (int64_t i = 0; i < p->n_columns; i++)
+        if (strcmp(p->columns[i].name, name) == 0) return &p->columns[i];
+    return NULL;
+}
+
+static ps_err other_columns(const char *key, const char *does, const char *name)
+{
+    return ps_err_set(PS_ERR_CONFIG,
+                      "%s: the weights that are given (train.init) %s \"%s\": give what "
+                      "they were trained with, or train.init_strict=false",
+                      key, does, name);
+}
+
+/* Keys that would decide which columns are read how, had no state decided it. */
+static ps_err check_known_columns(const csv_reader *r)
+{
+    const ps_preprocessing *p = r->o->known;
+    const ps_config_data *d = r->o->data;
+    char name[NAME_BYTES];
+    for (int i = 0; ps_names_at(d->drop, i, name, sizeof name); i++)
+        if (known_column(p, name)) return other_columns("data.drop", "read", name);
+    for (int i = 0; ps_names_at(d->columns, i, name, sizeof name); i++)
+        if (!known_column(p, name))
+            return other_columns("data.columns", "do not read", name);
+    for (int64_t i = 0; i < p->n_columns && d->columns[0]; i++)
+        if (ps_names_find(d->columns, p->columns[i].name) < 0)
+            return other_columns("data.columns", "also read", p->columns[i].name);
+    for (int i = 0; ps_names_at(d->categories, i, name, sizeof name); i++) {
+        const ps_column *c = known_column(p, name);
+        if (c && c->categories.n == 0)
+            return other_columns("data.categories", "read numbers in", name);
+    }
+    for (int64_t i = 0; i < p->n_targets && d->target[0]; i++)
+        if (ps_names_find(d->target, p->targets[i].name) != i)
+            return ps_err_set(PS_ERR_CONFIG,
+                              "data.target: the weights that are given (train.init) "
+                              "predict \"%s\"",
+                              p->targets[i].name);
+    return PS_OK;
+}
+
 /* The columns that a state knows; without answers where they need not be there. */
 static ps_err know_columns(csv_reader *r)
 {
@@ -514,12 +589,7 @@ static ps_err know_columns(csv_reader *r)
         if (!has_column(r, p->targets[i].name)) targets = 0;
     for (int i = 0; r->o->keys && ps_names_at(d->drop, i, name, sizeof name); i++)
         keys += has_column(r, name);
-    for (int64_t i = 0; i < p->n_targets && d->target[0]; i++)
-        if (ps_names_find(d->target, p->targets[i].name) != i)
-            return ps_err_set(PS_ERR_CONFIG,
-                              "data.target: the weights that are given (train.init) "
-                              "predict \"%s\"",
-                              p->targets[i].name);
+    PS_TRY(check_known_columns(r));
     PS_TRY(
         ps_table_init(r->table, p->n_columns + targets + keys + ordered, r->o->folder));
     r->table->n_inputs = p->n_columns;

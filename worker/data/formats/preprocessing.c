@@ -131,8 +131,11 @@ static ps_err take_column(const char *where, const json_t *json, ps_column *c)
     c->own = json_is_true(json_object_get(json, "own"));
     c->embedded = json_is_true(json_object_get(json, "embedded"));
     if (!(c->std > 0)) return bad_text(where, "a column has no deviation");
-    return take_categories(where, json_object_get(json, "categories"),
-                           json_object_get(json, "shares"), c);
+    PS_TRY(take_categories(where, json_object_get(json, "categories"),
+                           json_object_get(json, "shares"), c));
+    return c->embedded && c->categories.n == 0
+               ? bad_text(where, "an embedded column has no categories")
+               : PS_OK;
 }
 
 static ps_err take_columns(const char *where, const json_t *list, ps_column **out,
@@ -166,6 +169,8 @@ ps_err ps_preprocessing_parse(const char *where, const char *text, ps_preprocess
         ps_preprocessing_count(p);
         if (err == PS_OK && (p->n_inputs < 1 || p->n_inputs > MOST_INPUTS))
             err = bad_text(where, "it has no inputs, or too many");
+        if (err == PS_OK && p->classes && p->n_targets != 1)
+            err = bad_text(where, "classes are of one target");
         if (err != PS_OK) ps_preprocessing_destroy(&p);
     }
     json_decref(root);
