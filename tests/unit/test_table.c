@@ -398,6 +398,74 @@ TEST(other_files_have_what_the_training_samples_have)
 }
 
 /* Lines that are longer than a block of the reader, and cells in a file. */
+static void check_order(const char *text, const int64_t *want, const char *doubt)
+{
+    ps_config_data data = data_of("y\n");
+    ps_table table;
+    int64_t rows[3];
+    data.test_by = (char *)"when";
+    const ps_csv_options o = {.data = &data, .wanted = &classes};
+    assert_ok(read_table(text, &o, &table));
+    assert_int_equal(table.n, 3);
+    assert_ok(ps_table_order(&table, rows));
+    assert_memory_equal(rows, want, sizeof rows);
+    if (!table.doubts != !doubt || (doubt && !strstr(table.doubts, doubt)))
+        fail_msg("%s: %s", text, table.doubts ? table.doubts : "nothing");
+    ps_table_fini(&table);
+}
+
+/* data.test_by takes the largest values: of dates the latest ones, if their texts are in
+ * the order of the days. */
+TEST(dates_that_texts_put_in_another_order_are_doubted)
+{
+    check_order("when,y\n2024-02-01,0\n2023-03-02,1\n2024-01-09,0\n",
+                (int64_t[]){1, 2, 0}, NULL);
+    check_order("when,y\n20240201,0\n20230302,1\n20240109,0\n", (int64_t[]){1, 2, 0},
+                NULL);
+    check_order(
+        "when,y\n01.02.2024,0\n02.03.2023,1\n09.01.2024,0\n", (int64_t[]){0, 1, 2},
+        "\"when\" is ordered as texts, such as \"01.02.2024\", in which years come last");
+    check_order("when,y\n2/1/2024 7:00,0\n3/2/2023,1\n1/9/2024,0\n", (int64_t[]){2, 0, 1},
+                "years come last");
+    check_order("when,y\n1.5 m,0\n3.2 m,1\n2.1 m,0\n", (int64_t[]){0, 2, 1}, NULL);
+}
+
+/* A job that begins with the weights of another one. */
+TEST(columns_that_weights_read_otherwise_are_refused)
+{
+    ps_config_data data = data_of("price\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set, again;
+    data.drop = (char *)"id\n";
+    assert_ok(parse(houses, &data, &number, &fitted, &set));
+    static const struct {
+        const char *drop, *columns, *categories, *says;
+    } cases[] = {
+        {"id\narea\n", "", "",
+         "data.drop: the weights that are given (train.init) read \"area\""},
+        {"", "city\n", "",
+         "data.columns: the weights that are given (train.init) also read \"area\""},
+        {"", "id\n", "",
+         "data.columns: the weights that are given (train.init) do not read \"id\""},
+        {"", "", "area\n",
+         "data.categories: the weights that are given (train.init) read numbers"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        data.drop = (char *)cases[i].drop;
+        data.columns = (char *)cases[i].columns;
+        data.categories = (char *)cases[i].categories;
+        assert_error(parse(houses, &data, &number, &fitted, &again), PS_ERR_CONFIG,
+                     cases[i].says);
+    }
+    data.drop = (char *)"";
+    data.columns = (char *)"area\ncity\n";
+    data.categories = (char *)"city\n";
+    assert_ok(parse(houses, &data, &number, &fitted, &again));
+    ps_dataset_fini(&again);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&fitted);
+}
+
 IN_FOLDER(lines_are_read_in_blocks)
 {
     enum { LINES = 3000 };

@@ -580,12 +580,36 @@ static ps_err list_values(const ps_table *t, int64_t k, ordered_line *list)
     return err;
 }
 
-ps_err ps_table_order(const ps_table *t, int64_t *rows)
+/* As 31.12.2024 and 12/31/2024: their order is not that of the days. */
+static bool is_date_with_year_last(const char *text)
+{
+    static const char digits[] = "0123456789";
+    const size_t day = strspn(text, digits);
+    const char between = text[day];
+    if (day < 1 || day > 2 || !between || !strchr("./-", between)) return false;
+    text += day + 1;
+    const size_t month = strspn(text, digits);
+    if (month < 1 || month > 2 || text[month] != between) return false;
+    return strspn(text + month + 1, digits) == 4;
+}
+
+static ps_err doubt_order(ps_table *t, int64_t k, const ordered_line *list)
+{
+    const char *text = t->n > 0 ? list[0].text : NULL;
+    if (!text || !is_date_with_year_last(text)) return PS_OK;
+    return ps_dataset_note(&t->doubts,
+                           "data.test_by: \"%s\" is ordered as texts, such as \"%.40s\", "
+                           "in which years come last: write dates as 2024-12-31",
+                           t->columns[k].name, text);
+}
+
+ps_err ps_table_order(ps_table *t, int64_t *rows)
 {
     ordered_line *list;
     const int64_t k = t->n_columns - 1; // the only one of its use stands last
     PS_TRY(ps_mem_zalloc(&list, (size_t)t->n, sizeof *list, "the lines' order"));
-    const ps_err err = list_values(t, k, list);
+    ps_err err = list_values(t, k, list);
+    if (err == PS_OK) err = doubt_order(t, k, list);
     if (err == PS_OK) qsort(list, (size_t)t->n, sizeof *list, by_value);
     for (int64_t i = 0; i < t->n; i++)
         rows[i] = list[i].row;

@@ -21,7 +21,8 @@ ps_err ps_table_samples(ps_table *t, const ps_preprocessing *p, ps_dataset *out)
 /* What decides in which part a line goes (test_part.h): alike for the lines of a class,
  * before and after the state is fitted; of numbers 0. keys: (n), zeroed. */
 ps_err ps_table_classes(const ps_table *t, const ps_wanted *wanted, uint64_t *keys);
-/* The lines in rising order of the column of use PS_COLUMN_ORDER. rows: (n). */
-ps_err ps_table_order(const ps_table *t, int64_t *rows);
+/* The lines in rising order of the column of use PS_COLUMN_ORDER: numbers, then texts by
+ * their bytes; dates in whose texts this is another order are doubted. rows: (n). */
+ps_err ps_table_order(ps_table *t, int64_t *rows);
 
 #endif

@@ -434,9 +434,8 @@ ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set)
  */
 
 /* The samples of one part of those of data.train. keys: what they are alike by. */
-static ps_err choose_rows(const ps_config *cfg, const ps_table *table,
-                          const uint64_t *keys, int64_t n, bool test, int64_t *rows,
-                          int64_t *n_rows)
+static ps_err choose_rows(const ps_config *cfg, ps_table *table, const uint64_t *keys,
+                          int64_t n, bool test, int64_t *rows, int64_t *n_rows)
 {
     const double share = ps_config_test_share(cfg);
     const char *by = cfg->data.test_by;
