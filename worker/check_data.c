@@ -403,7 +403,7 @@ static void print_classes(const ps_check_data_options *o, int64_t classes,
 static ps_err print_labels(const ps_check_data_options *o, FILE *out)
 {
     const ps_dataset *sets[] = {check_data_first(o), &o->data->test};
-    int64_t classes = o->spec->n_outputs, ignored = 0, known = sets[0]->names.n;
+    int64_t classes = o->spec->n_outputs, ignored[2] = {0}, known = sets[0]->names.n;
     int64_t *counts;
     for (int i = 0; i < 2; i++) {
         if (sets[i]->n_classes > known) known = sets[i]->n_classes;
@@ -412,16 +412,20 @@ static ps_err print_labels(const ps_check_data_options *o, FILE *out)
     PS_TRY(ps_mem_zalloc(&counts, 2 * (size_t)classes, sizeof *counts, "classes"));
     for (int i = 0; i < 2; i++)
         if (sets[i]->labels)
-            ignored = check_data_count_classes(sets[i], classes, counts + i * classes);
+            ignored[i] = check_data_count_classes(sets[i], classes, counts + i * classes);
     char name[ITEM_BYTES / 2] = "";
     names_text(o->config->data.target, name);
     print_item(out, name[0] ? "target" : "classes", "%s%s%s class%s", name,
                name[0] ? ", " : "", PS_COUNTED(known), known == 1 ? "" : "es");
     print_classes(o, classes, counts, counts + classes, out);
-    if (ignored > 0)
-        print_item(out, "left out",
-                   "%s samples with the label %" PRId64 " (train.ignore_index)",
-                   PS_COUNTED(ignored), o->config->train.ignore_index);
+    for (int i = sets[0] == sets[1]; i < 2; i++)
+        if (ignored[i] > 0)
+            print_item(out, "left out",
+                       "%s sample%s of %s with the label %" PRId64
+                       " (train.ignore_index)",
+                       PS_COUNTED(ignored[i]), check_data_plural(ignored[i]),
+                       sets[i] == &o->data->test ? "data.test" : "data.train",
+                       o->config->train.ignore_index);
     free(counts);
     return PS_OK;
 }

@@ -20,6 +20,7 @@
 #include "model_file.h"
 #include "monitor.h"
 #include "procstat.h"
+#include "readable.h"
 #include "rejoin.h"
 #include "resume.h"
 #include "roster.h"
@@ -474,6 +475,16 @@ static void worker_job_check_cores(const ps_member *member, int rank, int thread
             host.cores > 1 ? "s" : "");
 }
 
+static void warn_of_warmup(const job *j)
+{
+    const uint64_t warmup = (uint64_t)j->config->schedule.warmup;
+    if (warmup > 0 && j->total_steps > 0 && warmup >= j->total_steps)
+        PS_WARN("schedule",
+                "schedule.warmup: %s steps, and the job has %s: the learning rate does "
+                "not come to optimizer.lr",
+                PS_COUNTED(warmup), PS_COUNTED(j->total_steps));
+}
+
 static void worker_job_announce(job *j)
 {
     if (j->rank == 0)
@@ -494,6 +505,7 @@ static void worker_job_announce(job *j)
             (unsigned long long)j->total_steps);
     PS_INFO("device", "%s", j->device_name);
     ps_data_sets_log(&j->data, j->config);
+    warn_of_warmup(j);
     ps_config_warn_of_needs(j->config);
 }
 

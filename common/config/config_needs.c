@@ -36,8 +36,9 @@ typedef struct need {
     (BIT(PS_CODEC_FP16) | BIT(PS_CODEC_BF16) | BIT(PS_CODEC_INT8) | CODECS_THAT_KEEP)
 #define SCHEDULES_THAT_END                                                               \
     (BIT(PS_SCHEDULE_COSINE) | BIT(PS_SCHEDULE_LINEAR) | BIT(PS_SCHEDULE_POLYNOMIAL))
-#define MADE  (BIT(PS_DATA_SYNTHETIC) | BIT(PS_DATA_SYNTHETIC_CLICKS))
-#define FILES ((BIT(PS_DATA_KINDS) - 1) & ~MADE)
+#define MADE    (BIT(PS_DATA_SYNTHETIC) | BIT(PS_DATA_SYNTHETIC_CLICKS))
+#define NUMBERS (BIT(PS_DATA_CSV) | BIT(PS_DATA_CRITEO) | BIT(PS_DATA_SYNTHETIC_CLICKS))
+#define FILES   ((BIT(PS_DATA_KINDS) - 1) & ~MADE)
 
 static bool scales_loss(const ps_config *cfg)
 {
@@ -88,6 +89,7 @@ static const need needs[] = {
     MAY("data.missing", "data.target", 0),
     MAY("data.encoding", "data.target", 0),
     CASE("data.test_by", true, ps_config_test_is_share, "data.test that is a share, such as 20%"),
+    MAY("data.scale", "data.kind", ~NUMBERS),
     MAY("data.unreadable", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MUST("data.crop", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MUST("data.crop_scale", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),

@@ -197,6 +197,14 @@ class Clicks(JobTest):
         self.assertEqual(self.summary()["best_epoch"], best)
         self.assertEqual([i for i, (_, mark) in enumerate(shown, 1) if mark][-1], best)
 
+    def test_one_class_has_no_area(self):
+        """It would never get better: train.patience would end the job."""
+        yes = [line for line in clicks(LINES) if line.startswith("1")]
+        job = self.job()
+        self.file("yes.txt", "".join(yes))
+        said = self.psrun("-s", "1", "-w", "1", job, "data.test=yes.txt", "checkpoint.best=auc", "train.patience=3", code=1)
+        self.assertIn("checkpoint.best: auc compares two classes, and all samples of the test set are of one", said)
+
     def test_samples_that_stay_in_a_file(self):
         """data.stream: the same files, by any number of threads, of parts and shares of the lines; the same report."""
         job = self.job()

@@ -423,6 +423,29 @@ class CheckData(JobTest):
         Path(self.path("train.csv")).write_text("\n".join(lines), encoding="ascii")
         self.assertNotIn("like size", self.psrun("--check-data", config))
 
+    def test_what_may_not_be_meant(self):
+        """What is left out of each part, what is in both, and keys without an effect."""
+        config = self.file("model.yaml", "data: {kind: csv, batch: 4}\nmodel: {input: [1], layers: [linear: {out: 3}]}\n")
+        self.file("train.csv", "".join(f"{i},{-100 if i < 5 else i % 3}\n" for i in range(20)))
+        self.file("test.csv", "".join(f"{i},{i % 3}\n" for i in range(9)))
+        said = " ".join(self.psrun("--check-data", config).split())
+        self.assertIn("left out 5 samples of data.train with the label -100 (train.ignore_index)", said)
+        self.assertNotIn("of data.test with the label", said)
+        self.assertNotIn("in data.train, too", said)
+        said = " ".join(self.psrun("--check-data", config, "data.train=train.csv@0-14", "data.test=train.csv@10-19").split())
+        self.assertIn("5 samples of ", said)
+        self.assertIn("train.csv are in data.train, too", said)
+        said = self.psrun("-m", "single", config, "data.scale=2", "schedule.warmup=5")
+        self.assertIn("data.scale: needs data.kind ", said)
+        self.assertIn("schedule.warmup: 5 steps, and the job has 5: the learning rate does not come to optimizer.lr", said)
+        os.remove(self.path("test.csv"))
+        said = self.psrun("-m", "single", "--overwrite", config, "checkpoint.best=loss", code=1)
+        self.assertIn("checkpoint.best: there is no test set to judge by: set data.test", said)
+        Path(self.path("train_x.npy")).write_bytes(npy("<f4", "(4, 1)", bytes(16)))
+        Path(self.path("train_y.npy")).write_bytes(npy("|u1", "(4,)", bytes(4)))
+        said = " ".join(self.psrun("--check-data", config, "data.kind=npy", "data.scale=2").split())
+        self.assertIn("data.scale has no effect on values that are float32", said)
+
     def test_what_the_job_would_end_with(self):
         config = self.path("model.yaml")
         Path(config).write_text("model: {input: [3, 8, 8], layers: [flatten, {linear: {name: fc, out: 3}}]}\n"

@@ -311,6 +311,9 @@ TEST(keys_in_vain_are_named)
         {"train: {device: cpu}", "train.tf32=true",
          "train.tf32: needs train.device auto or cuda; with cpu"},
         {"", "data.path=mine", "data.path: needs data.kind idx or "},
+        {"data: {kind: csv}", "data.scale=2",
+         "data.scale: needs data.kind idx or cifar10 or cifar100 or stl10 or npy or "
+         "image_folder or synthetic; with csv it has no effect\n"},
         {"", "loss_scale.init=4", "needs loss_scale.use on, or train.precision fp16\n"},
         {"", "trace.steps=3", "trace.steps: needs train.trace true\n"},
         {"job: {workers: 4}", "job.start_workers=2",

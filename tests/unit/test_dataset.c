@@ -90,6 +90,52 @@ IN_FOLDER(a_range_without_some_classes_is_doubted)
     ps_dataset_fini(&set);
 }
 
+/* says: NULL: nothing is doubted. */
+static void check_shared(const char *train, const char *test, const char *says)
+{
+    ps_config config = {.file = "",
+                        .data = {.kind = PS_DATA_IDX,
+                                 .path = folder.path,
+                                 .train = (char *)train,
+                                 .test = (char *)test}};
+    ps_dataset set;
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 0, NULL, &set));
+    assert_ok(ps_dataset_doubt_shared(&config, &set));
+    if (!set.doubts != !says || (says && !strstr(set.doubts, says)))
+        fail_msg("%s, %s: %s", train, test, set.doubts ? set.doubts : "nothing");
+    ps_dataset_fini(&set);
+}
+
+IN_FOLDER(samples_of_both_parts_are_doubted)
+{
+    write_idx("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 0, 10);
+    check_shared("", "0-3", "4 samples of "); // as there are no other files
+    check_shared("0-7", "7-9", "1 sample of ");
+    check_shared("0-6", "7-9", NULL);
+    check_shared("7-9", "0-6", NULL);
+    write_idx("a", "b", 40, 5);
+    assert_int_equal(symlink("a", temp_path("c")), 0);
+    check_shared("a,b", "a,b", "5 samples of ");
+    check_shared("a,b@1-2", "c,b", "2 samples of ");
+    check_shared("a,b@1-2", "c,b@3-4", NULL);
+    check_shared("", "a,b", NULL);
+    write_idx("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte", 0, 10);
+    check_shared("", "", NULL);
+    check_shared("", "0-3", NULL);
+}
+
+IN_FOLDER(a_link_that_leads_nowhere_is_no_missing_test_set)
+{
+    ps_dataset set;
+    write_idx("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 0, 10);
+    assert_ok(load(PS_SPLIT_TEST, "", &set));
+    assert_int_equal(set.n, 0);
+    assert_int_equal(symlink("nowhere", temp_path("t10k-images-idx3-ubyte")), 0);
+    assert_int_equal(load(PS_SPLIT_TEST, "", &set), PS_ERR_IO);
+    assert_int_equal(symlink("nowhere", temp_path("t10k-labels-idx1-ubyte")), 0);
+    assert_error(load(PS_SPLIT_TEST, "", &set), PS_ERR_IO, "t10k-images-idx3-ubyte: No such");
+}
+
 IN_FOLDER(split_texts_are_parsed)
 {
     ps_data_spec spec;
@@ -102,6 +148,13 @@ IN_FOLDER(split_texts_are_parsed)
     assert_int_equal(spec.n_files, 2);
     assert_string_equal(spec.files[0], "./0-7999");
     assert_false(spec.has_range);
+    ps_data_spec_fini(&spec);
+    assert_ok(ps_data_spec_init(&spec, "k", "/home/me@work/a.csv"));
+    assert_int_equal(spec.n_files, 1);
+    ps_data_spec_fini(&spec);
+    assert_ok(ps_data_spec_init(&spec, "k", "/home/me@work/a.csv@3-4"));
+    assert_true(spec.has_range && spec.n_files == 1);
+    assert_string_equal(spec.files[0], "/home/me@work/a.csv");
     ps_data_spec_fini(&spec);
     static const char *const bad[] = {
         "a@",  "a@1-", "a@-1", "a@1-2-3", "a@9999999999999999999-1",

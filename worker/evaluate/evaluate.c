@@ -59,6 +59,10 @@ static ps_err evaluator_check_best(const ps_evaluator *e)
                           "checkpoint.best: auc is of two classes, and of at most %d test "
                           "samples: take loss",
                           PS_AUC_SAMPLES_MAX);
+    if (best == PS_BEST_AUC && !ps_figures_have_both_classes(&e->figures))
+        return ps_err_set(PS_ERR_CONFIG,
+                          "checkpoint.best: auc compares two classes, and all samples of "
+                          "the test set are of one: take loss, or another data.test");
     return PS_OK;
 }
 

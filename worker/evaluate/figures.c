@@ -118,6 +118,14 @@ static void figures_add_numbers(ps_figures *f, int64_t index, const float *outpu
     }
 }
 
+bool ps_figures_have_both_classes(const ps_figures *f)
+{
+    bool has[2] = {false};
+    for (int64_t i = 0; i < f->set->n && f->scores; i++)
+        if (!figures_is_ignored(f, i)) has[figures_label(f, i) != 0] = true;
+    return has[0] && has[1];
+}
+
 void ps_figures_add(ps_figures *f, int64_t index, const float *outputs)
 {
     if (f->truth == PS_TRUTH_NONE || figures_is_ignored(f, index)) return;

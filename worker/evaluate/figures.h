@@ -44,7 +44,8 @@ extern const ps_measures ps_measures_none;
 
 enum { PS_AUC_SAMPLES_MAX = 1 << 22 }; // of more there is no AUC
 
-/* What the samples can be compared with. names: of the classes; borrowed. NOMEM; f is safe for fini in every case. */
+/* What the samples can be compared with. names: of the classes; borrowed. NOMEM; f is
+ * safe for fini in every case. */
 ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set);
 /* For samples that other processes have counted. n: classes or numbers; n_scores:
  * samples, where there are two classes. */
@@ -52,6 +53,9 @@ ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth tr
                            int64_t n, int64_t n_scores, const ps_class_names *names);
 void ps_figures_fini(ps_figures *f);
 void ps_figures_clear(ps_figures *f);
+
+/* Of two classes: whether the set has samples of both, without which there is no AUC. */
+bool ps_figures_have_both_classes(const ps_figures *f);
 
 /* The set's sample of that index; outputs: the model's, before a softmax. A label that
  * may be ignored is not counted. */

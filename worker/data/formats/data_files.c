@@ -58,6 +58,7 @@ ps_err ps_data_spec_init(ps_data_spec *spec, const char *key, const char *text)
 {
     memset(spec, 0, sizeof *spec);
     const char *at = strrchr(text, '@');
+    if (at != NULL && strchr(at, '/') != NULL) at = NULL; // of a folder's name
     spec->has_range = parse_range(at != NULL ? at + 1 : text, &spec->first, &spec->last);
     if (at != NULL && !spec->has_range)
         return ps_err_set(PS_ERR_CONFIG, "%s: \"%s\" is not a range such as 0-7999", key,

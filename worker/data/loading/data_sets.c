@@ -15,6 +15,7 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
                                &d->train));
     PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->state,
                            &d->test));
+    if (trains && d->test.n > 0) PS_TRY(ps_dataset_doubt_shared(config, &d->test));
     PS_TRY(ps_dataset_check_categories(config, d->state));
     const ps_dataset *sets[] = {&d->train, &d->test};
     for (int i = 0; i < 2; i++)
@@ -26,6 +27,11 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
             PS_ERR_CONFIG,
             "train.patience: there is no test set to judge by: set data.test, "
             "or train.patience=0");
+    if (config->checkpoint.best != PS_BEST_NONE && d->test.n == 0)
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "checkpoint.best: there is no test set to judge by: set data.test, "
+            "or checkpoint.best=none");
     if (ps_plateau_on(config) && d->test.n == 0)
         return ps_err_set(PS_ERR_CONFIG,
                           "schedule.name: plateau follows the evaluations, and the test "

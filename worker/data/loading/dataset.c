@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cifar.h"
@@ -16,6 +17,7 @@
 #include "mem.h"
 #include "npy.h"
 #include "picture.h"
+#include "readable.h"
 #include "stl10.h"
 #include "synthetic.h"
 #include "table_fit.h"
@@ -90,16 +92,23 @@ static void path_list_fini(path_list *list)
     list->n = 0;
 }
 
+/* Also a link that leads nowhere: to leave it out would be silent. */
+static bool is_there(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
 /* Adds folder/name; with or_gz, folder/name.gz when only that exists. */
 static ps_err add_path(path_list *list, const char *folder, const char *name, bool or_gz)
 {
     char *path = NULL, *gz = NULL;
     PS_TRY(ps_data_path(folder, name, &path));
     list->paths[list->n++] = path;
-    if (!or_gz || access(path, F_OK) == 0) return PS_OK;
+    if (!or_gz || is_there(path)) return PS_OK;
     if (asprintf(&gz, "%s.gz", path) < 0)
         return ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);
-    if (access(gz, F_OK) == 0) {
+    if (is_there(gz)) {
         list->paths[list->n - 1] = gz;
         gz = path;
     }
@@ -110,7 +119,7 @@ static ps_err add_path(path_list *list, const char *folder, const char *name, bo
 static bool all_exist(const path_list *list)
 {
     for (int i = 0; i < list->n; i++)
-        if (access(list->paths[i], F_OK) != 0) return false;
+        if (!is_there(list->paths[i])) return false;
     return true;
 }
 
@@ -143,7 +152,7 @@ static ps_err find_any(const char *folder, const char *const sets[MAX_DEFAULT_SE
         for (int k = 0; k < names.n_files && err == PS_OK; k++)
             err = add_path(&list, folder, names.files[k], true);
         for (int k = 0; k < list.n; k++)
-            *out |= access(list.paths[k], F_OK) == 0;
+            *out |= is_there(list.paths[k]);
         ps_data_spec_fini(&names);
         path_list_fini(&list);
         PS_TRY(err);
@@ -299,7 +308,7 @@ static ps_err skip_unreadable(const ps_config *cfg, ps_dataset *set)
 static ps_err find_existing(const char *folder, const char *name, char **out)
 {
     PS_TRY(ps_data_path(folder, name, out));
-    if (access(*out, F_OK) == 0) return PS_OK;
+    if (is_there(*out)) return PS_OK;
     free(*out);
     *out = NULL;
     return PS_OK;
@@ -488,6 +497,90 @@ static ps_err keep_range(ps_table *table, const ps_data_spec *spec)
         rows[i] = spec->first + i;
     const ps_err err = ps_table_keep(table, rows, n);
     free(rows);
+    return err;
+}
+
+/* --- samples of both parts ----------------------------------------------------------
+ */
+
+/* What a part is read from: files, or a folder of pictures. */
+static ps_err list_part(const ps_config *cfg, ps_split split, ps_data_spec *spec,
+                        path_list *list)
+{
+    const bool train = split == PS_SPLIT_TRAIN;
+    char *folder = NULL;
+    PS_TRY(ps_data_spec_init(spec, train ? "data.train" : "data.test",
+                             train ? cfg->data.train : cfg->data.test));
+    if (cfg->data.kind != PS_DATA_IMAGE_FOLDER) return list_files(cfg, spec, split, list);
+    PS_TRY(ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder));
+    const ps_err err = find_split(spec, split, folder, &list->paths[0]);
+    list->n = list->paths[0] != NULL;
+    free(folder);
+    return err;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+/* The first of a's files with samples that b has, too; NULL: there is none. *all: they
+ * have the same ones, in the same order. */
+static const char *shared_file(const reader *kind, const path_list *a, const path_list *b,
+                               bool *all)
+{
+    const int n = kind->n_files > 0 && a->n > 0 ? 1 : a->n; // not the answers' file
+    const char *first = NULL;
+    *all = a->n == b->n;
+    for (int i = 0; i < n; i++) {
+        *all = *all && is_same_file(a->paths[i], b->paths[i]);
+        for (int k = 0; k < b->n && !first; k++)
+            if (is_same_file(a->paths[i], b->paths[k])) first = a->paths[i];
+    }
+    return first;
+}
+
+/* The samples of both of two parts of the same files; n: those of a part without a range.
+ */
+static int64_t shared_samples(const ps_data_spec *a, const ps_data_spec *b, int64_t n)
+{
+    const int64_t end_a = a->has_range ? a->last : INT64_MAX - 1;
+    const int64_t end_b = b->has_range ? b->last : INT64_MAX - 1;
+    const int64_t first = a->first > b->first ? a->first : b->first;
+    const int64_t end = end_a < end_b ? end_a : end_b;
+    return !a->has_range && !b->has_range ? n : end < first ? 0 : end - first + 1;
+}
+
+static ps_err doubt_shared(const ps_data_spec spec[2], const path_list list[2],
+                           const reader *kind, ps_dataset *test)
+{
+    bool all = false;
+    const char *file = shared_file(kind, &list[1], &list[0], &all);
+    const int64_t n = all ? shared_samples(&spec[0], &spec[1], test->n) : test->n;
+    const bool known = all || (!spec[0].has_range && !spec[1].has_range);
+    if (!file || !known || n == 0) return PS_OK;
+    return ps_dataset_note(
+        &test->doubts,
+        "%s%s of %.200s %s in data.train, too: they say little of new samples: give both "
+        "parts ranges, or set data.test to a share, such as 20%%",
+        all ? PS_COUNTED(n) : "samples", all ? n == 1 ? " sample" : " samples" : "", file,
+        all && n == 1 ? "is" : "are");
+}
+
+ps_err ps_dataset_doubt_shared(const ps_config *cfg, ps_dataset *test)
+{
+    ps_data_spec spec[2] = {0};
+    path_list list[2] = {0};
+    if (ps_data_is_made(cfg->data.kind) || ps_config_test_is_share(cfg)) return PS_OK;
+    ps_err err = list_part(cfg, PS_SPLIT_TRAIN, &spec[0], &list[0]);
+    if (err == PS_OK) err = list_part(cfg, PS_SPLIT_TEST, &spec[1], &list[1]);
+    if (err == PS_OK) err = doubt_shared(spec, list, &readers[cfg->data.kind], test);
+    for (int i = 0; i < 2; i++) {
+        ps_data_spec_fini(&spec[i]);
+        path_list_fini(&list[i]);
+    }
     return err;
 }
 
@@ -723,6 +816,16 @@ static ps_err read_part(const ps_config *cfg, const ps_data_spec *spec, ps_split
     return share ? keep_part(cfg, split == PS_SPLIT_TEST, wanted, NULL, out) : PS_OK;
 }
 
+/* Pixels of 8 bits are multiplied, and nothing else. */
+static ps_err doubt_scale(const ps_config *cfg, ps_dataset *out)
+{
+    const bool given = cfg->tree && ps_yaml_path(cfg->tree, "data.scale");
+    if (!given || !out->is_float || out->table || out->n_ids > 0) return PS_OK;
+    return ps_dataset_note(&out->doubts,
+                           "data.scale has no effect on values that are float32: "
+                           "data.normalize [mean, deviation] has");
+}
+
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_preprocessing **state, ps_dataset *out)
 {
@@ -748,6 +851,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     if (err == PS_OK && split == PS_SPLIT_TRAIN && !ps_data_is_made(cfg->data.kind))
         err = spec.has_range ? doubt_missing_classes(n_classes, out)
                              : doubt_spare_outputs(&wanted, out);
+    if (err == PS_OK && split == PS_SPLIT_TRAIN) err = doubt_scale(cfg, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
         char place[PATH_MAX];

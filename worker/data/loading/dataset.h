@@ -24,6 +24,10 @@ typedef enum ps_split {
 ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want,
                        int64_t n_classes, ps_preprocessing **state, ps_dataset *out);
 
+/* Adds a doubt to the test samples where they are training samples, too, as far as their
+ * files and ranges say. IO, CONFIG, NOMEM. */
+ps_err ps_dataset_doubt_shared(const ps_config *cfg, ps_dataset *test);
+
 /* One sample's shape, as the training samples have it: for a job without model.input; and
  * its model.categories.
  * n_classes: as above.
