@@ -80,6 +80,18 @@ static void say_resume(const ps_resume *r, const char *from)
             s->epoch, from, lost);
 }
 
+/* Samples that have been seen are known by their places. */
+static void compare_data(const ps_resume *r)
+{
+    const ps_trainer_snapshot *s = &r->snapshot.trainer;
+    const uint64_t had = s->train_samples, now = (uint64_t)r->o.train->n;
+    if (had == 0 || now == 0 || (had == now && s->train_mark == r->o.train_mark)) return;
+    PS_WARN("resume",
+            "note=\"the training samples are not the checkpoint's: the result is not "
+            "that of an unbroken run\" had=%" PRIu64 " has=%" PRIu64 "%s",
+            had, now, had == now ? " differ=answers" : "");
+}
+
 static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,
                           const uint64_t *steps, size_t n)
 {
@@ -102,6 +114,7 @@ static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,
         ps_checkpoint_folder_set_aside(f, steps[k]);
     r->goes_on = true;
     say_resume(r, folder);
+    compare_data(r);
     return PS_OK;
 }
 

@@ -26,6 +26,7 @@
 #include "roster.h"
 #include "row_values.h"
 #include "run_config.h"
+#include "same_data.h"
 #include "session.h"
 #include "summary.h"
 #include "trace_of_job.h"
@@ -45,7 +46,8 @@ typedef struct job {
     bool announced;
     bool left; // the others go on without it
     ps_data_sets data;
-    int64_t *batches; // (most workers)
+    uint64_t train_mark; // ps_dataset_mark
+    int64_t *batches;    // (most workers)
     ps_sampler_options sampler;
     int64_t accumulate; // micro-batches per step
     uint64_t total_steps;
@@ -116,6 +118,7 @@ static ps_err split_data(job *j)
 {
     const ps_config *c = j->config;
     const int workers = (int)c->job.most_workers;
+    j->train_mark = ps_dataset_mark(&j->data.train);
     PS_TRY(keep_state(j));
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
@@ -165,28 +168,6 @@ static void worker_job_start_monitor(job *j)
                   (double)j->cli->incarnation);
 }
 
-/* All ranks have fitted the same to their training samples. */
-static ps_err agree_on_state(const job *j)
-{
-    const char *own = j->spec.table.preprocessing;
-    const ps_deadline deadline = ps_file_meeting_deadline(j->config, j->rank);
-    void *value = NULL;
-    size_t bytes = 0;
-    if (!own || !j->member) return PS_OK;
-    if (j->rank == 0)
-        return ps_member_put(j->member, PS_JOB_KEY_PREPROCESSING, own, strlen(own),
-                             deadline);
-    PS_TRY(ps_member_get(j->member, PS_JOB_KEY_PREPROCESSING, &value, &bytes, deadline));
-    const bool same = bytes == strlen(own) && memcmp(value, own, bytes) == 0;
-    free(value);
-    if (same) return PS_OK;
-    return ps_err_set(
-        PS_ERR_CONFIG,
-        "data.train: this worker's training samples have other columns, means "
-        "or categories than worker 0's: give all workers the same files%s",
-        j->config->train.init[0] ? ", and the same train.init" : "");
-}
-
 static ps_err worker_job_join(job *j)
 {
     PS_TRY(ps_session_join_members(j->session));
@@ -200,7 +181,8 @@ static ps_err worker_job_join(job *j)
     char role[32];
     snprintf(role, sizeof role, "worker/%d", j->rank);
     ps_log_set_role(role);
-    return agree_on_state(j);
+    return ps_same_data(j->member, j->rank, j->config, &j->data,
+                        j->spec.table.preprocessing);
 }
 
 /* Rank 0 looks for a checkpoint, counts the steps, and tells the others. */
@@ -212,6 +194,8 @@ static ps_err worker_job_find_start(job *j)
                                        .member = j->member,
                                        .rank = j->rank,
                                        .world_size = j->sampler.world_size,
+                                       .train = &j->data.train,
+                                       .train_mark = j->train_mark,
                                        .accumulate = j->accumulate,
                                        .batches = j->batches,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
@@ -426,6 +410,7 @@ static ps_err make_trainer(job *j)
     const ps_trainer_options options = {.config = j->config,
                                         .spec = &j->spec,
                                         .train = &j->data.train,
+                                        .train_mark = j->train_mark,
                                         .sampler = &j->sampler,
                                         .accumulate = j->accumulate,
                                         .device = j->device,

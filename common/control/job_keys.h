@@ -9,7 +9,7 @@
  *   policy/<n>            sync_codec.h: the n-th rest                  the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
  *   job/place/<n>         after n rests (trainer_place.h)                     worker 0
- *   job/preprocessing     of tables (preprocessing.h), as text              worker 0
+ *   job/data              JSON: what tells its data from others'              worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
  *   file/init/read        nothing: it has been read                           worker 0
@@ -42,7 +42,7 @@
 #define PS_JOB_KEY_POLICY_BATCHES "job/policy_batches"
 #define PS_JOB_KEY_POLICY_END     "policy/end"
 #define PS_JOB_KEY_TRAINER        "job/trainer"
-#define PS_JOB_KEY_PREPROCESSING  "job/preprocessing"
+#define PS_JOB_KEY_DATA           "job/data"
 #define PS_JOB_KEY_FOLDER         "file/folder"
 #define PS_JOB_KEY_INIT           "file/init"
 #define PS_JOB_KEY_INIT_READ      "file/init/read"

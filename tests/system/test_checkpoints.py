@@ -241,6 +241,22 @@ class OtherJobs(CheckpointTest):
         for words in ("train.seed: 7, was 1", "optimizer.lr: 0.5, was 0.003", "train.precision: bf16, was float32"):
             self.assertIn(words, changed)
 
+    def test_other_data_are_named(self):
+        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, batch: 8}\ncheckpoint: {every: 5}\n"
+                                    "model: {input: [1], layers: [linear: {out: 2}]}\n")
+        lines = [f"{i},{i % 2}\n" for i in range(40)]
+        for out, now, says in (("fewer", lines[:-4], "had=40 has=36"), ("order", lines[::-1], "had=40 has=40 differ=answers"),
+                               ("same", lines, "")):
+            self.file("own.csv", "".join(lines))
+            self.run_job(out, "single", 0, 1, config=job)
+            self.file("own.csv", "".join(now))
+            said = self.run_job(out, "single", 0, 1, "train.epochs=2", config=job, args=["--resume", self.path(out)])
+            self.assertIn("resume step=5 ", said)
+            if says:
+                self.assertRegex(said, f"the training samples are not the checkpoint's.* {says}")
+            else:
+                self.assertNotIn("not the checkpoint's", said)
+
     def check_weights_close(self, a, b):
         x, _ = read_safetensors(self.path(a, "model.safetensors"))
         y, _ = read_safetensors(self.path(b, "model.safetensors"))

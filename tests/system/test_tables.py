@@ -174,11 +174,27 @@ class Tables(JobTest):
         self.assertIn("were trained on other data", said)
         # Of two workers each has its own files.
         Path(self.path("other")).mkdir()
-        Path(self.path("other", "all.csv")).write_text("".join(lines), encoding="utf-8")
-        parts = self.start_job(1, 2, "model.input=[6]", lambda _, rank: f"data.path={self.path('other') if rank else self.folder}",
-                               config=self.numbers)
-        self.assertEqual(self.wait_all(parts)["worker 1"], 1)
-        self.assertIn("training samples have other columns, means or categories than worker 0's", parts["worker 1"].text())
+        text = "".join(lines[:-9])
+        for other, says in (("".join(lines), "data.train: this worker has "),
+                            (text.replace("Rome,1", "Rome,2"), "have other columns, means or categories than worker 0's")):
+            Path(self.path("other", "all.csv")).write_text(other, encoding="utf-8")
+            parts = self.start_job(1, 2, "model.input=[6]", lambda _, rank: f"data.path={self.path('other') if rank else self.folder}",
+                                   config=self.numbers)
+            self.assertEqual(self.wait_all(parts)["worker 1"], 1)
+            self.assertIn(says, parts["worker 1"].text())
+
+    def test_workers_with_other_answers_are_refused(self):
+        """Also where nothing is fitted: samples are known by their places."""
+        rows = [f"{i},{i % 3}\n" for i in range(30)]
+        job = self.file("plain.yaml", "data: {kind: csv, train: t.csv}\nmodel: {input: [1], layers: [linear: {out: 3}]}\n")
+        Path(self.path("other")).mkdir()
+        self.file("t.csv", "".join(rows))
+        for other, says in ((rows[:-1], "data.train: this worker has 29 samples, and worker 0 has 30: give all workers"),
+                            (rows[1:] + rows[:1], "data.train: this worker's samples have other answers than worker 0's")):
+            Path(self.path("other", "t.csv")).write_text("".join(other), encoding="utf-8")
+            parts = self.start_job(1, 2, lambda _, rank: f"data.path={self.path('other') if rank else self.folder}", config=job)
+            self.assertEqual(self.wait_all(parts)["worker 1"], 1)
+            self.assertIn(says, parts["worker 1"].text())
 
     def test_mistakes_are_named(self):
         for settings, says in (

@@ -25,6 +25,8 @@ static json_t *state_json(ps_trainer_snapshot *s)
     s->window_samples = 12;
     s->metrics_bytes = 4096;
     s->version = 77;
+    s->train_samples = 240;
+    s->train_mark = (UINT64_C(1) << 53) - 1;
     for (int r = 0; r < 3; r++) {
         s->loss_sums[r] = 1e-300 / (r + 1);
         s->loss_samples[r] = 10 + r;
@@ -62,6 +64,8 @@ TEST(every_bit_survives)
     assert_memory_equal(a.own_steps, b.own_steps, 3 * sizeof(double));
     assert_memory_equal(a.batches, b.batches, 3 * sizeof(double));
     assert_int_equal(b.version, 77);
+    assert_int_equal(b.train_samples, 240);
+    assert_true(b.train_mark == (UINT64_C(1) << 53) - 1);
     json_decref(json);
     ps_trainer_snapshot_fini(&a);
     ps_trainer_snapshot_fini(&b);

@@ -48,6 +48,8 @@ static const struct {
     FIELD(WHOLE, plateau_cooldown),
     FIELD(WHOLE, plateau_cuts),
     FIELD(WHOLE, version),
+    FIELD(WHOLE, train_samples),
+    FIELD(WHOLE, train_mark),
     FIELD(WHOLE, rows_point),
 };
 /* One number for each rank. */

@@ -425,7 +425,9 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .plateau_best = t->plateau.best,
                                .plateau_bad = t->plateau.bad,
                                .plateau_cooldown = t->plateau.cooldown,
-                               .plateau_cuts = t->plateau.cuts};
+                               .plateau_cuts = t->plateau.cuts,
+                               .train_samples = (uint64_t)t->o.train->n,
+                               .train_mark = t->o.train_mark};
     t->pace->fill(t, s);
 }
 

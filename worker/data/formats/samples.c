@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "log.h"
 #include "mem.h"
 #include "readable.h"
@@ -293,6 +294,20 @@ ps_err ps_dataset_check(ps_dataset *set, const ps_wanted *wanted)
 {
     if (set->labels) PS_TRY(samples_check_labels(set, wanted));
     return set->is_float && set->values ? samples_check_finite(set) : PS_OK;
+}
+
+uint64_t ps_dataset_mark(const ps_dataset *set)
+{
+    ps_hash h;
+    const size_t n = (size_t)set->n;
+    if (n == 0) return 0;
+    ps_hash_init(&h);
+    ps_hash_u64(&h, n);
+    if (set->labels) ps_hash_bytes(&h, set->labels, n * sizeof *set->labels);
+    if (set->targets)
+        ps_hash_bytes(&h, set->targets,
+                      n * (size_t)set->n_targets * sizeof *set->targets);
+    return (ps_hash_value(&h) >> 12) + 1;
 }
 
 ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns)

@@ -98,6 +98,10 @@ int64_t ps_dataset_place(const ps_dataset *set, int64_t i);
  * check targets. */
 ps_err ps_dataset_check(ps_dataset *set, const ps_wanted *wanted);
 
+/* Tells sets apart by the number of their samples and by their answers, not by what they
+ * are answers to. Below 2^53; 0: there are no samples. */
+uint64_t ps_dataset_mark(const ps_dataset *set);
+
 /* SHAPE when the samples have fewer columns of ids than a model reads. */
 ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns);
 
