@@ -300,11 +300,9 @@ static ps_err first_weights(job *j)
 static ps_err worker_job_first_rows(job *j)
 {
     const char *init = j->config->train.init;
-    char path[PATH_MAX];
     ps_row_values values = {0};
     if (!init[0]) return PS_OK;
-    ps_row_values_path(init, path);
-    ps_err err = ps_row_values_open(&values, path, &j->spec);
+    ps_err err = ps_row_values_open(&values, init, &j->spec);
     if (err == PS_OK) err = ps_row_values_put(&values, j->rows);
     if (err != PS_OK) err = ps_err_prefix(err, "train.init");
     ps_row_values_fini(&values);

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shutil
 import signal
 import subprocess
 import unittest
@@ -146,6 +147,17 @@ class Clicks(JobTest):
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def test_rows_of_another_step_are_refused(self):
+        """As a process leaves them that is killed between the two files."""
+        self.psrun("-s", "1", "-w", "1", self.job())
+        self.psrun("-s", "1", "-w", "1", self.job(), "train.steps=4", out="fewer")
+        shutil.copy(self.path("fewer", "model.rows.safetensors"), self.path("out"))
+        said = self.psrun("--predict", self.path("clicks.txt"), self.path("out"), out="said", code=1)
+        self.assertIn("model.rows.safetensors: has the rows of step 4, and", said)
+        said = self.psrun("-s", "1", "-w", "1", self.job(), f"train.init={self.path('out', 'model.safetensors')}", out="more", code=1)
+        self.assertIn("train.init: ", said)
+        self.assertIn("has the rows of step 4, and", said)
 
     def test_clicks_over_http(self):
         """The page's example works; lines with and without labels and JSON are answered as --predict has it."""

@@ -13,18 +13,10 @@
 
 enum { LOADER_MS = 60000 };
 
-static ps_err loaded_model_read_rows(ps_loaded_model *m, const char *weights)
-{
-    char path[PATH_MAX];
-    if (m->spec.n_rows == 0) return PS_OK;
-    ps_row_values_path(weights, path);
-    return ps_row_values_open(&m->tables, path, &m->spec);
-}
-
 static ps_err loaded_model_read(ps_loaded_model *m, const char *weights)
 {
     const ps_tensor_table *table = &m->spec.table;
-    PS_TRY(loaded_model_read_rows(m, weights));
+    if (m->spec.n_rows > 0) PS_TRY(ps_row_values_open(&m->tables, weights, &m->spec));
     PS_TRY(ps_shared_mem_init_private(&m->params, table->arena_count * sizeof(float),
                                       "the weights"));
     PS_TRY(ps_mem_zalloc_aligned(&m->buffers, table->buffer_bytes, "the buffers"));

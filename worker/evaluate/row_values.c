@@ -15,11 +15,14 @@ enum {
     PIECE_BYTES = 1 << 20, // of rows for the servers
     PIECE_IDS = 1 << 19    // that are looked at before their pages are given back
 };
+static const char STEP[] = "step";
 
 void ps_row_values_path(const char *weights, char path[PATH_MAX])
 {
-    const char *dot = strstr(weights, ".safetensors");
-    const size_t n = dot ? (size_t)(dot - weights) : strlen(weights);
+    static const char ending[] = ".safetensors";
+    size_t n = strlen(weights);
+    if (n >= strlen(ending) && strcmp(weights + n - strlen(ending), ending) == 0)
+        n -= strlen(ending);
     snprintf(path, PATH_MAX, "%.*s.rows.safetensors", (int)n, weights);
 }
 
@@ -52,17 +55,19 @@ static char *row_values_about(const ps_model_spec *spec)
     return text;
 }
 
-ps_err ps_row_values_save(const char *path, ps_row_client *client,
+ps_err ps_row_values_save(const char *weights, const char *step, ps_row_client *client,
                           const ps_model_spec *spec)
 {
+    char path[PATH_MAX];
     char *about = row_values_about(spec);
+    ps_row_values_path(weights, path);
     if (!about) return ps_err_set(PS_ERR_NOMEM, "%s: no memory", path);
-    const char *metadata[] = {"pstrain.tables", about};
+    const char *metadata[] = {"pstrain.tables", about, STEP, step};
     const ps_row_export_options o = {.path = path,
                                      .specs = spec->rows,
                                      .n = spec->n_rows,
                                      .metadata = metadata,
-                                     .n_meta = 1};
+                                     .n_meta = 2};
     const ps_err err = ps_row_export(client, &o);
     free(about);
     return err;
@@ -123,11 +128,32 @@ static ps_err row_values_of_file(const ps_row_values *v, const char *path, int t
     return row_values_check_ids(v, path, table);
 }
 
-ps_err ps_row_values_open(ps_row_values *v, const char *path, const ps_model_spec *spec)
+/* Where both say theirs. */
+static ps_err row_values_check_step(const ps_row_values *v, const char *path,
+                                    const char *weights)
 {
+    const char *own = ps_st_metadata(&v->file, STEP);
+    char *step = NULL;
+    ps_err err = own ? ps_st_read_metadata(weights, STEP, &step) : PS_OK;
+    if (step && strcmp(step, own) != 0)
+        err = ps_err_set(PS_ERR_FORMAT,
+                         "%s: has the rows of step %.20s, and %s the weights of step "
+                         "%.20s: a process was killed between the two: take another "
+                         "file of weights",
+                         path, own, weights, step);
+    free(step);
+    return err;
+}
+
+ps_err ps_row_values_open(ps_row_values *v, const char *weights,
+                          const ps_model_spec *spec)
+{
+    char path[PATH_MAX];
+    ps_row_values_path(weights, path);
     *v = (ps_row_values){.specs = spec->rows, .n = spec->n_rows};
     PS_TRY(ps_mem_zalloc(&v->tables, (size_t)v->n, sizeof *v->tables, "rows"));
     PS_TRY(ps_st_map(path, &v->file));
+    PS_TRY(row_values_check_step(v, path, weights));
     for (int t = 0; t < v->n; t++)
         PS_TRY(row_values_of_file(v, path, t));
     return PS_OK;

@@ -16,10 +16,19 @@
 /* Rank 0's files. METRICS exists as long as the run does. The other workers' traces are
  * not among them. */
 static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
-static const char *const results[] = {
-    "summary.json", "model.safetensors", "best.safetensors", "ema.safetensors",
-    "trace.json",   "membership.jsonl",  "evaluation.json",  "evaluation.svg",
-    "config.json",  "classes.txt",       "curves.svg"};
+static const char *const results[] = {"summary.json",
+                                      "model.safetensors",
+                                      "best.safetensors",
+                                      "ema.safetensors",
+                                      "model.rows.safetensors",
+                                      "best.rows.safetensors",
+                                      "trace.json",
+                                      "membership.jsonl",
+                                      "evaluation.json",
+                                      "evaluation.svg",
+                                      "config.json",
+                                      "classes.txt",
+                                      "curves.svg"};
 
 /* mkdir -p of everything before the last slash, and of all of it when whole. made (may be
  * NULL): whether the last one is new. */

@@ -508,11 +508,7 @@ static ps_err trainer_write_weights(ps_trainer *t, const char *name)
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_model_file_save(path, &t->o.spec->table, ps_session_params(t->o.session),
                               ps_session_buffers(t->o.session), metadata, 5));
-    if (t->o.rows) {
-        char rows[PATH_MAX];
-        ps_row_values_path(path, rows);
-        PS_TRY(ps_row_values_save(rows, t->o.rows, t->o.spec));
-    }
+    if (t->o.rows) PS_TRY(ps_row_values_save(path, step, t->o.rows, t->o.spec));
     ps_trace_add(PS_TRACE_SAVE, begin, t->step);
     PS_DEBUG("saved", "path=%s", path);
     return PS_OK;
@@ -617,11 +613,14 @@ static const char BEST[] = "best.safetensors";
  * in model.safetensors. */
 static ps_err trainer_keep_best(ps_trainer *t, bool last)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], rows[PATH_MAX];
     if (ps_checkpointer_keeps_best(t->o.checkpointer) && t->kept == t->step)
         ps_checkpointer_mark_best(t->o.checkpointer, t->step);
     if (!last) return ps_trainer_save(t, BEST);
-    if (t->o.run_dir && ps_run_dir_path(t->o.run_dir, BEST, path) == PS_OK) unlink(path);
+    if (!t->o.run_dir || ps_run_dir_path(t->o.run_dir, BEST, path) != PS_OK) return PS_OK;
+    unlink(path);
+    ps_row_values_path(path, rows);
+    unlink(rows);
     return PS_OK;
 }
 
