@@ -455,8 +455,10 @@ static ps_err make_header(const ps_st_tensor *tensors, int n_tensors,
     return err;
 }
 
-ps_err ps_st_begin(ps_st_writer *w, const char *path, const ps_st_tensor *tensors, int n,
-                   const char *const *metadata, int n_meta)
+static ps_err safetensors_begin(ps_st_writer *w, const char *path,
+                                const ps_st_tensor *tensors, int n,
+                                const char *const *metadata, int n_meta,
+                                ps_err (*create)(const char *path, int *fd))
 {
     char *head = NULL;
     const size_t room = strlen(path) + sizeof ".tmp";
@@ -465,11 +467,17 @@ ps_err ps_st_begin(ps_st_writer *w, const char *path, const ps_st_tensor *tensor
     ps_err err = ps_mem_zalloc(&w->temporary, room, 1, path);
     if (err == PS_OK) {
         snprintf(w->temporary, room, "%s.tmp", path);
-        err = ps_new_file_open(w->temporary, &w->fd);
+        err = create(w->temporary, &w->fd);
     }
     if (err == PS_OK) err = ps_file_write_at(w->fd, w->temporary, 0, head, w->head_bytes);
     free(head);
     return err;
+}
+
+ps_err ps_st_begin(ps_st_writer *w, const char *path, const ps_st_tensor *tensors, int n,
+                   const char *const *metadata, int n_meta)
+{
+    return safetensors_begin(w, path, tensors, n, metadata, n_meta, ps_new_file_nameless);
 }
 
 ps_err ps_st_put(ps_st_writer *w, uint64_t at, const void *bytes, uint64_t n)
@@ -481,6 +489,7 @@ static ps_err safetensors_finish(const ps_st_writer *w, ps_err err)
 {
     if (err == PS_OK && fsync(w->fd) != 0 && errno != EINVAL) // EINVAL: has no fsync
         err = ps_err_errno(PS_ERR_IO, "%s: syncing", w->temporary);
+    if (err == PS_OK) err = ps_new_file_name(w->fd, w->temporary);
     if (close(w->fd) != 0 && err == PS_OK)
         err = ps_err_errno(PS_ERR_IO, "%s: closing", w->temporary);
     if (err == PS_OK && rename(w->temporary, w->path) != 0)
@@ -505,7 +514,8 @@ ps_err ps_st_save(const char *path, const ps_st_tensor *tensors, int n,
 {
     ps_st_writer w;
     uint64_t at = 0;
-    ps_err err = ps_st_begin(&w, path, tensors, n, metadata, n_meta);
+    ps_err err =
+        safetensors_begin(&w, path, tensors, n, metadata, n_meta, ps_new_file_open);
     for (int i = 0; i < n && err == PS_OK; i++) {
         err = ps_st_put(&w, at, tensors[i].data, tensors[i].bytes);
         at += tensors[i].bytes;

@@ -78,7 +78,9 @@ typedef struct ps_st_writer {
     uint64_t head_bytes;
 } ps_st_writer;
 
-/* The header; the tensors' data is not looked at. w is safe for end in every case. */
+/* The header; the tensors' data is not looked at. w is safe for end in every case. A
+ * process that is killed before the end leaves no file, as far as the file system has
+ * such files (ps_new_file_nameless). */
 ps_err ps_st_begin(ps_st_writer *w, const char *path, const ps_st_tensor *tensors, int n,
                    const char *const *metadata, int n_meta);
 /* n bytes from the place `at` on of all tensors' data, one after another; in any order.

@@ -2,6 +2,8 @@
 #include "model_file.h"
 #include "model_spec.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -168,6 +170,51 @@ TEST(a_full_disk_leaves_the_old_file)
     assert_int_not_equal(access(temporary, F_OK), 0);
     m.params[0] -= 1;
     assert_loads_equal(&m);
+    tear(&m);
+}
+
+/* Whether the folder's file system has files without a name. */
+static bool has_nameless(const char *path)
+{
+    const int fd = open(path, O_TMPFILE | O_WRONLY, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+static int count_files(const char *path)
+{
+    int n = 0;
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));)
+        n += e->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* A writer that is killed has not got to the end. */
+TEST(a_file_written_piece_by_piece_has_a_name_only_at_its_end)
+{
+    model m;
+    ps_st_writer w;
+    ps_st_file file;
+    const int32_t values[] = {3, 5};
+    const ps_st_tensor tensor = {
+        .name = (char *)"a", .dtype = "F32", .dims = {1, {2}}, .bytes = sizeof values};
+    if (!has_nameless("/tmp")) skip();
+    make(&m);
+    const int before = count_files(m.folder);
+    assert_ok(ps_st_begin(&w, m.path, &tensor, 1, NULL, 0));
+    assert_ok(ps_st_put(&w, 0, values, sizeof values));
+    assert_int_equal(count_files(m.folder), before);
+    assert_int_equal(ps_st_end(&w, PS_ERR_IO), PS_ERR_IO);
+    assert_int_equal(count_files(m.folder), before);
+    assert_ok(ps_st_begin(&w, m.path, &tensor, 1, NULL, 0));
+    assert_ok(ps_st_put(&w, 0, values, sizeof values));
+    assert_ok(ps_st_end(&w, PS_OK));
+    assert_ok(ps_st_load(m.path, &file));
+    assert_memory_equal(file.tensors[0].data, values, sizeof values);
+    ps_st_fini(&file);
     tear(&m);
 }
 

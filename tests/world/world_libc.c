@@ -273,7 +273,8 @@ int __wrap_open(const char *path, int flags, ...)
 {
     va_list args;
     va_start(args, flags);
-    const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    const bool creates = (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
+    const mode_t mode = creates ? va_arg(args, mode_t) : 0;
     va_end(args);
     const int fd = __real_open(path, flags, mode);
     if (fd >= 0 && fd < FILES) owner_of[fd] = world_self();
