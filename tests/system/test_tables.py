@@ -99,6 +99,17 @@ class Tables(JobTest):
         values = [float(row["area"]) for row in rows_of(150, 1)]
         self.assertNotAlmostEqual(area["mean"], sum(values) / len(values), 6)
 
+    def test_the_truth_keeps_its_digits(self):
+        rows = [{"x": i, "t": 1700000000 + 12347 * i} for i in range(40)]
+        job = self.file("times.yaml", (
+            "model: {loss: mse, layers: [linear: {out: 1}]}\ntrain: {epochs: 1}\n"
+            f"data: {{kind: csv, train: {self.write('t.csv', rows)}, test: 25%, target: t}}\n"))
+        self.psrun("-m", "single", job)
+        self.psrun("--predict", "test", self.path("out"), out="said")
+        with open(self.path("said", "predictions.csv"), encoding="utf-8") as f:
+            for row in csv.DictReader(f):
+                self.assertEqual(float(row["truth"]), rows[int(row["index"])]["t"])
+
     def test_workers_and_streams_change_nothing(self):
         self.psrun("-s", 2, "-w", 2, self.classes)
         self.assertGreater(self.summary()["test_accuracy"], 0.9)

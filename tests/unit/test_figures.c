@@ -82,6 +82,48 @@ TEST(two_classes_with_equal_scores)
     ps_figures_fini(&f);
 }
 
+/* A model that says nothing: of ten equal outputs five are the five largest, as for
+ * scikit-learn's top_k_accuracy_score. */
+TEST(equal_outputs_are_not_all_among_the_five_largest)
+{
+    enum { N = 10 };
+    const ps_model_spec spec = {
+        .n_outputs = N, .loss = PS_LOSS_CROSS_ENTROPY, .ignore_index = -100};
+    for (int k = 0; k < 2; k++) {
+        float rows[N * N];
+        int32_t each[N];
+        ps_figures f;
+        const ps_dataset set = {.n = N, .labels = each};
+        for (int i = 0; i < N * N; i++)
+            rows[i] = k == 0 ? 0.25f : NAN;
+        for (int i = 0; i < N; i++)
+            each[i] = i;
+        add_in_two_parts(&spec, &set, rows, &f);
+        const ps_measures m = ps_figures_measure(&f);
+        assert_near(m.accuracy, 0.1);
+        assert_near(m.top5, 0.5);
+        ps_figures_fini(&f);
+    }
+}
+
+/* Else there is no area under the curve. */
+TEST(both_classes_have_samples_or_not)
+{
+    const ps_model_spec spec = {
+        .n_outputs = 2, .loss = PS_LOSS_CROSS_ENTROPY, .ignore_index = -100};
+    static const struct {
+        int32_t labels[3];
+        bool both;
+    } cases[] = {{{0, 1, 0}, true}, {{1, 1, 1}, false}, {{0, 0, -100}, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ps_figures f;
+        const ps_dataset set = {.n = 3, .labels = (int32_t *)cases[i].labels};
+        assert_ok(ps_figures_init(&f, &spec, &set));
+        assert_int_equal(ps_figures_have_both_classes(&f), cases[i].both);
+        ps_figures_fini(&f);
+    }
+}
+
 TEST(one_output_that_says_yes_or_no)
 {
     float rows[12], targets[12];

@@ -51,10 +51,11 @@ static void confusion_count(ps_confusion *c, int32_t label, int64_t class)
 
 void ps_confusion_add(ps_confusion *c, int32_t label, const float *outputs)
 {
-    int64_t best = 0, larger = 0;
+    int64_t best = 0, larger = 0; // of equal outputs, and of NaN, the first counts first
     for (int64_t i = 0; i < c->n; i++) {
         if (outputs[i] > outputs[best]) best = i;
-        larger += outputs[i] > outputs[label];
+        larger +=
+            outputs[i] > outputs[label] || (i < label && !(outputs[i] < outputs[label]));
     }
     confusion_count(c, label, best);
     c->samples++;
@@ -107,7 +108,7 @@ ps_class_rates ps_confusion_rates(const ps_confusion *c, int64_t class)
 void ps_confusion_write_number(FILE *out, const char *name, double value)
 {
     if (isfinite(value))
-        fprintf(out, "\"%s\": %.6g", name, value);
+        fprintf(out, "\"%s\": %.9g", name, value);
     else
         fprintf(out, "\"%s\": null", name);
 }

@@ -17,6 +17,7 @@
 #include "wrapped.h"
 
 enum { NPY_HEADER = 128, COPIED_BYTES = 1 << 16, NAME_MAX_BYTES = 64 };
+enum { FEWEST_DIGITS = 7, MOST_DIGITS = 17, NUMBER_BYTES = 32 }; // of a target
 enum { PROBABILITIES_MAX = 128 }; // columns; predictions.npy has all
 
 enum { NPY, CSV, JSON, SVG, COUNTS };
@@ -238,13 +239,20 @@ static void write_csv_header(const ps_predictions *p)
     fputc('\n', file);
 }
 
-/* In the table's units. */
-static double target_of(const ps_dataset *set, int64_t index, int64_t i)
+/* In the table's units, with as many digits as give the same target again. */
+static void write_csv_target(FILE *file, const ps_dataset *set, int64_t index, int64_t i)
 {
     const float value = set->targets[index * set->n_targets + i];
     const ps_preprocessing *state = set->preprocessing;
-    if (!state || state->classes || i >= state->n_targets) return value;
-    return value * state->targets[i].std + state->targets[i].mean;
+    const bool scaled = state && !state->classes && i < state->n_targets;
+    const double mean = scaled ? state->targets[i].mean : 0;
+    const double std = scaled ? state->targets[i].std : 1;
+    char text[NUMBER_BYTES];
+    int digits = FEWEST_DIGITS;
+    do
+        snprintf(text, sizeof text, "%.*g", digits, value * std + mean);
+    while ((float)((strtod(text, NULL) - mean) / std) != value && digits++ < MOST_DIGITS);
+    fprintf(file, ",%s", text);
 }
 
 static void write_csv_truth(const ps_predictions *p, int64_t index)
@@ -258,7 +266,7 @@ static void write_csv_truth(const ps_predictions *p, int64_t index)
         if (names_class(p)) write_csv_text(file, name ? name : "");
     }
     for (int64_t i = 0; !set->labels && i < set->n_targets; i++)
-        fprintf(file, ",%.7g", target_of(set, index, i));
+        write_csv_target(file, set, index, i);
 }
 
 static void write_csv_row(const ps_predictions *p, int64_t index, const float *row)
