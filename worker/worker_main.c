@@ -126,6 +126,21 @@ static ps_err print_input(const ps_config *config)
     return PS_OK;
 }
 
+/* Whether the answer is a text, which may go into a file. */
+static bool worker_main_prints(const ps_cli *cli)
+{
+    return cli->done || cli->input || cli->describe || cli->export_torch ||
+           cli->check_data;
+}
+
+static ps_err worker_main_end_text(void)
+{
+    const bool failed = ferror(stdout);
+    if (fflush(stdout) == 0 && !failed) return PS_OK;
+    return ps_err_set(PS_ERR_IO, "standard output: not all of the text could be written: "
+                                 "is the disk full?");
+}
+
 static int run_job(const ps_cli *cli)
 {
     ps_config config;
@@ -174,6 +189,8 @@ int main(int argc, char **argv)
         if (err == PS_OK) err = ps_clock_watch(); // after it: signals are blocked
     }
     int code = err != PS_OK ? worker_main_fail(&cli, err) : cli.done ? 0 : run_job(&cli);
+    if (code == 0 && worker_main_prints(&cli) && (err = worker_main_end_text()) != PS_OK)
+        code = worker_main_fail(&cli, err);
     ps_cli_fini(&cli);
     return code;
 }

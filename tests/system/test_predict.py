@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -463,6 +464,32 @@ class CheckData(JobTest):
         text = self.psrun("--check-data", config, "data.kind=csv", "data.train=", "model.input=[3]",
                           "schedule.name=plateau", code=1)
         self.assertIn("plateau follows the evaluations", text)
+
+
+class FullDisk(JobTest):
+    def test_a_text_that_is_cut_off_is_an_error(self):
+        for what in ("--describe", "--export-torch", "--check-data", "--input", "--keys"):
+            with open("/dev/full", "w", encoding="ascii") as full:
+                done = subprocess.run([BIN / "ps-worker", "--config", DIGITS, what, "--world-size", "1"], stdout=full,
+                                      stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 1, what)
+            self.assertIn("standard output: not all of the text could be written", done.stderr)
+
+    def test_samples_that_are_cut_off_are_an_error(self):
+        """Those of the standard input go through a temporary file, which may be larger than what is left of the disk."""
+        job = self.file("job.yaml", "data: {kind: csv, train: t.csv, target: y, columns: [x]}\nmodel: {layers: [linear: {out: 2}]}\n")
+        self.file("t.csv", "x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(8)))
+        self.psrun("-m", "single", job)
+        lines = "".join(f"{i:015},{'m' * 239}\n" for i in range(1024))  # whole lines fit into the limit
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        done = subprocess.run([BIN / "ps-worker", "--config", self.path("out", "config.json"), "--predict", "-", "--out",
+                               self.path("said"), "--set", f"train.init={self.path('out', 'model.safetensors')}"],
+                              input=f"{'x':>15},{'m' * 239}\n" + lines, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("a temporary file in /tmp: File too large", done.stderr)
 
 
 class Describe(JobTest):

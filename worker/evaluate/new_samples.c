@@ -167,10 +167,14 @@ static ps_err new_samples_copy(ps_new_samples *s, FILE *in, const char *bytes, s
     s->copy = tmpfile();
     if (!s->copy) return ps_err_errno(PS_ERR_IO, "a temporary file");
     if (bytes) fwrite(bytes, 1, n, s->copy);
-    for (size_t got; in && (got = fread(piece, 1, sizeof piece, in)) > 0;)
+    for (size_t got = 1; in && got > 0 && !ferror(s->copy);) {
+        got = fread(piece, 1, sizeof piece, in);
         fwrite(piece, 1, got, s->copy);
-    if (in && ferror(in)) return ps_err_errno(PS_ERR_IO, "%s", s->what);
-    return fflush(s->copy) == 0 ? PS_OK : ps_err_errno(PS_ERR_IO, "a temporary file");
+    }
+    // fflush alone would not do: what could not be written is no longer in the buffer.
+    if (ferror(s->copy) || fflush(s->copy) != 0)
+        return ps_err_errno(PS_ERR_IO, "a temporary file in /tmp");
+    return in && ferror(in) ? ps_err_errno(PS_ERR_IO, "%s", s->what) : PS_OK;
 }
 
 ps_err ps_new_samples_name(const ps_new_samples *s, ps_err err)
