@@ -22,6 +22,7 @@ static void readable_power(double value, char out[PS_READABLE_BYTES])
 const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES])
 {
     char digits[PS_READABLE_BYTES];
+    if (!(fabs(value) < 1e16)) return ps_readable_figure(value, out); // there is no room
     const int n = snprintf(digits, sizeof digits, "%.0f", fabs(value));
     char *at = out;
     if (value < 0) *at++ = '-';

@@ -11,7 +11,7 @@ const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES]);
  * "2.0e-5". Returns out. */
 const char *ps_readable_value(double value, char out[PS_READABLE_BYTES]);
 
-/* Rounded: "61,130". Its size must be below 1e12. Returns out. */
+/* Rounded: "61,130"; from 1e16 on as a figure. Returns out. */
 const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES]);
 
 /* A count as an argument of printf; the text lives as long as the block does. */

@@ -1,5 +1,6 @@
 #include "check.h"
 #include "sampler.h"
+#include "trainer.h"
 
 static ps_epoch epoch_of(int64_t n, int w, int rank, bool shuffle, bool drop_last,
                          uint64_t seed, const int64_t *batch, uint64_t number)
@@ -357,4 +358,17 @@ TEST(the_same_ranks_go_on_with_their_batches)
         ps_epoch_fini(&rest);
         ps_epoch_fini(&whole);
     }
+}
+
+/* "train.epochs: 1000000000000000" stands for no end; ranks tell steps as doubles. */
+TEST(a_job_of_very_many_epochs_has_an_end)
+{
+    const int64_t batch[] = {1};
+    const ps_sampler_options o = {.n_samples = 1000000, .world_size = 1, .batch = batch};
+    ps_config config = {.train = {.epochs = 3}};
+    assert_true(ps_trainer_total_steps(&config, &o, 1, 0) == 3000000);
+    config.train.epochs = 1000000000000000;
+    assert_true(ps_trainer_total_steps(&config, &o, 1, 0) == 1000000000000000);
+    config.train.steps = 5;
+    assert_true(ps_trainer_total_steps(&config, &o, 1, 0) == 5);
 }

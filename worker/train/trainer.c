@@ -14,6 +14,9 @@
 #include "snapshot.h"
 #include "trace.h"
 
+/* Ranks tell each other steps as doubles. */
+static const uint64_t MOST_STEPS = 1000000000000000;
+
 static int64_t groups_per_epoch(int64_t n_batches, int64_t accumulate)
 {
     return (n_batches + accumulate - 1) / accumulate;
@@ -27,10 +30,14 @@ static uint64_t steps_left(const ps_config *config, const ps_sampler_options *sa
     const int64_t epochs = config->train.epochs;
     const int64_t whole = groups_per_epoch(ps_sampler_n_batches(sampler), accumulate);
     const int64_t first = (int64_t)sampler->start.epoch;
+    uint64_t all;
     if (first >= epochs) return 0;
     const int64_t rest = groups_per_epoch(
         ps_sampler_epoch_batches(sampler, sampler->start.epoch), accumulate);
-    return (uint64_t)(rest + whole * (epochs - first - 1));
+    if (__builtin_mul_overflow((uint64_t)whole, (uint64_t)(epochs - first - 1), &all) ||
+        all > MOST_STEPS)
+        return MOST_STEPS;
+    return all + (uint64_t)rest;
 }
 
 uint64_t ps_trainer_total_steps(const ps_config *config,
