@@ -83,10 +83,10 @@ class Folder(JobTest):
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    def serve(self):
-        """Of the run's folder elsewhere. Returns the process and its address."""
+    def serve(self, *words):
+        """Of the run's folder elsewhere, or of these words. Returns the process and its address."""
         port = free_port()
-        run = self.start_psrun("--serve", port, self.path("elsewhere"), out="served")
+        run = self.start_psrun("--serve", port, *(words or [self.path("elsewhere")]), out="served")
         self.assertTrue(read_until(run.stdout, f"at http://127.0.0.1:{port}/predict"))
         return run, f"http://127.0.0.1:{port}/"
 
@@ -247,6 +247,23 @@ class OneColumn(Folder):
         self.assertNotIn("warnings", said)
         self.assertEqual(len(said["predictions"]), 4)
         self.assertEqual([said["predictions"][i]["class"] for i in (0, 2, 3)], [0, 1, 0])
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(30), 0, run.stdout.read())
+
+
+class OtherLetters(Folder):
+    def test_names_that_are_not_utf8(self):
+        """The answer has them, with the bytes' numbers, as the results do."""
+        self.write("all.csv", "".join(f"{i % 2},{i % 2}\n" for i in range(8)))
+        Path(self.path("class_names.txt")).write_bytes("rouge\nbl\u00e9\n".encode("latin-1"))
+        self.write("job.yaml", "model: {layers: [linear: {out: 2}]}\ntrain: {epochs: 20}\noptimizer: {name: adamw, lr: 0.1}\n"
+                               "data: {kind: csv, train: all.csv, batch: 8}\n")
+        self.psrun("-m", "single", self.path("job.yaml"), out="run")
+        run, url = self.serve(self.path("job.yaml"), "train.init=" + self.path("run", "model.safetensors"))
+        code, text = self.ask(url + "predict", b'{"samples": [[0], [1]]}')
+        self.assertEqual(code, 200, text)
+        self.assertEqual([p["class_name"] for p in json.loads(text)["predictions"]], ["rouge", "bl\\xe9"])
+        self.assertEqual(self.text_of("run", "classes.txt"), "rouge\nbl\\xe9\n")
         run.send_signal(signal.SIGINT)
         self.assertEqual(run.wait(30), 0, run.stdout.read())
 

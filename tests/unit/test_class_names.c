@@ -17,6 +17,7 @@ static void assert_names(const char *text, int64_t n, const char *const *want)
     for (int64_t i = 0; i < n; i++)
         assert_string_equal(ps_class_name(&names, i), want[i]);
     assert_null(ps_class_name(&names, n));
+    assert_null(ps_class_name(&names, -1)); // as train.ignore_index may be
     ps_class_names_fini(&names);
 }
 
@@ -25,7 +26,10 @@ IN_FOLDER(a_line_is_a_name)
     static const char *const want[] = {"airplane", "fire truck", "cat"};
     assert_names("airplane\nfire truck\ncat\n", 3, want);
     assert_names("airplane\nfire truck\ncat", 3, want);
-    assert_names("airplane\r\n \tfire truck  \r\ncat\r\n\r\nnone\r\n", 3, want);
+    assert_names("airplane\r\n \tfire truck  \r\ncat\r\n \r\n\r\n", 3, want);
+    assert_names("\xef\xbb\xbf"
+                 "airplane\nfire truck\ncat\n",
+                 3, want); // UTF-8's mark
     assert_names("", 0, want);
     assert_names("\n", 0, want);
 }
@@ -39,6 +43,14 @@ IN_FOLDER(a_file_that_is_no_list_of_names_is_refused)
     memset(text, 'x', bytes);
     assert_int_equal(temp_write("large.txt", text, bytes), 0);
     free(text);
+    static const char wide[] = "\xff\xfe" "a\0\n\0b\0"; // UTF-16
+    assert_int_equal(temp_write("wide.txt", wide, sizeof wide - 1), 0);
+    assert_error(ps_class_names_read(temp_path("wide.txt"), &names), PS_ERR_FORMAT,
+                 "iconv -f utf-16");
+    assert_int_equal(temp_write("gap.txt", "a\nb\n\nc\n", 7), 0);
+    assert_error(ps_class_names_read(temp_path("gap.txt"), &names), PS_ERR_FORMAT,
+                 "gap.txt:3: an empty line, and names behind it");
+    assert_int_equal(names.n, 0);
     const char *path = temp_path("large.txt");
     assert_int_equal(ps_class_names_read(path, &names), PS_ERR_FORMAT);
     assert_int_equal(names.n, 0);

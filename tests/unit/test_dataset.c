@@ -90,6 +90,39 @@ IN_FOLDER(a_range_without_some_classes_is_doubted)
     ps_dataset_fini(&set);
 }
 
+/* The list of names beside 3 samples of the classes 0 to 2. says: NULL: nothing. */
+static void check_names(const char *names, int64_t outputs, const char *says)
+{
+    static const char rows[] = "1,0\n2,1\n3,2\n";
+    ps_config config = {.file = "",
+                        .data = {.kind = PS_DATA_CSV,
+                                 .path = folder.path,
+                                 .train = "rows.csv",
+                                 .test = "",
+                                 .target = ""}};
+    const ps_dims one = {.n = 1, .d = {1}};
+    ps_preprocessing *state = NULL;
+    ps_dataset set;
+    assert_int_equal(temp_write("rows.csv", rows, strlen(rows)), 0);
+    assert_int_equal(temp_write("class_names.txt", names, strlen(names)), 0);
+    assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &one, outputs, &state, &set));
+    if (!says) assert_null(set.doubts);
+    if (says && !(set.doubts && strstr(set.doubts, says)))
+        fail_msg("'%s' lacks '%s'", set.doubts ? set.doubts : "", says);
+    ps_dataset_fini(&set);
+    ps_preprocessing_destroy(&state);
+}
+
+IN_FOLDER(a_list_of_names_of_other_classes_is_doubted)
+{
+    check_names("ant\nbee\ncat\n", 3, NULL);
+    check_names("ant\nbee\n", 3, "2 classes have names, and the labels have 3");
+    check_names("ant\nbee\n", 4, "there are 3 classes, and the model has 4 outputs");
+    check_names("class\nant\nbee\ncat\n", 3,
+                "4 classes have names, and the model has 3 outputs: the first name, class, "
+                "is that of class 0");
+}
+
 /* says: NULL: nothing is doubted. */
 static void check_shared(const char *train, const char *test, const char *says)
 {

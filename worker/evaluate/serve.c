@@ -13,6 +13,7 @@
 #include "log.h"
 #include "new_samples.h"
 #include "predictions.h"
+#include "printable.h"
 
 enum {
     WAIT_MS = 500,
@@ -66,6 +67,15 @@ static json_t *served_numbers_json(const answer *a, const float *row, int64_t n)
     return out;
 }
 
+/* Names of folders may be any bytes. */
+static json_t *served_name_json(const char *name)
+{
+    char text[GIVES_BYTES];
+    if (ps_utf8_is_valid(name)) return json_string(name);
+    ps_printable(name, text, sizeof text);
+    return json_string(text);
+}
+
 static json_t *class_json(const answer *a, const float *row, int64_t n)
 {
     const bool part = ps_prediction_is_probability(&a->model->spec);
@@ -73,7 +83,7 @@ static json_t *class_json(const answer *a, const float *row, int64_t n)
     const char *name = ps_class_name(&a->samples->set.names, class);
     json_t *out = json_object();
     json_object_set_new(out, "class", json_integer((json_int_t) class));
-    if (name) json_object_set_new(out, "class_name", json_string(name));
+    if (name) json_object_set_new(out, "class_name", served_name_json(name));
     json_object_set_new(out, part ? "probability" : "output",
                         served_number_json(row[class]));
     json_object_set_new(out, part ? "probabilities" : "outputs", outputs_json(row, n));

@@ -19,7 +19,7 @@ void ps_class_names_fini(ps_class_names *c)
 
 const char *ps_class_name(const ps_class_names *c, int64_t class)
 {
-    return class < c->n ? c->names[class] : NULL;
+    return class >= 0 && class < c->n ? c->names[class] : NULL;
 }
 
 static ps_err class_names_make_room(ps_class_names *c, size_t n)
@@ -58,15 +58,26 @@ static char *class_names_take_line(char **rest)
     return line;
 }
 
-static ps_err split_lines(char *text, ps_class_names *out)
+/* A name behind an empty line would be lost, and all behind it. */
+static ps_err check_end(const char *path, const char *rest, int64_t names)
+{
+    if (rest[strspn(rest, " \t\r\n")] == '\0') return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "%s:%lld: an empty line, and names behind it: a name stands on each "
+                      "line, that of class 0 on the first",
+                      path, (long long)names + 1);
+}
+
+static ps_err split_lines(const char *path, char *text, ps_class_names *out)
 {
     size_t n = 1;
+    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) text += 3; // of UTF-8
     for (const char *c = text; *c; c++)
         n += *c == '\n';
     PS_TRY(class_names_make_room(out, n));
     for (;;) {
         const char *line = class_names_take_line(&text);
-        if (*line == '\0') return PS_OK;
+        if (*line == '\0') return check_end(path, text, out->n);
         PS_TRY(class_names_add(out, line));
     }
 }
@@ -81,6 +92,11 @@ static ps_err class_names_read_text(const char *path, char **text)
     ps_err err = ps_source_init(&source, path);
     if (err == PS_OK) err = ps_source_read_rest(&source, FILE_MAX_BYTES, &bytes, &n);
     ps_source_fini(&source);
+    if (err == PS_OK && n > 0 && memchr(bytes, '\0', n))
+        err = ps_err_set(PS_ERR_FORMAT,
+                         "%s: is not a text file: it has a byte 0 (iconv -f utf-16 -t utf-8 "
+                         "a text of UTF-16)",
+                         path);
     if (err == PS_OK) err = ps_mem_zalloc(text, n + 1, 1, "the names of the classes");
     if (err == PS_OK && n > 0) memcpy(*text, bytes, n);
     free(bytes);
@@ -92,7 +108,7 @@ ps_err ps_class_names_read(const char *path, ps_class_names *out)
     char *text;
     *out = (ps_class_names){0};
     PS_TRY(class_names_read_text(path, &text));
-    const ps_err err = split_lines(text, out);
+    const ps_err err = split_lines(path, text, out);
     free(text);
     if (err != PS_OK) ps_class_names_fini(out);
     return err;

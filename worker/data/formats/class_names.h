@@ -16,12 +16,12 @@ void ps_class_names_fini(ps_class_names *c); // safe on a zeroed one
 
 ps_err ps_class_names_copy(const ps_class_names *from, ps_class_names *out); // NOMEM
 
-/* NULL: the class has no name. */
+/* NULL: the class has no name, or it is none, as a label that is ignored. */
 const char *ps_class_name(const ps_class_names *c, int64_t class);
 
-/* A file with one name per line, the first of class 0; an empty line ends it, and
- * spaces at the ends of a line are left out. IO, NOMEM; FORMAT: it is larger than 1 MiB.
- * out is zeroed on failure. */
+/* A file with one name per line, the first of class 0; empty lines may end it, and
+ * spaces at the ends of a line are left out. IO, NOMEM; FORMAT: it is larger than 1 MiB,
+ * no text, or has an empty line before a name. out is zeroed on failure. */
 ps_err ps_class_names_read(const char *path, ps_class_names *out);
 
 /* The first n names as a part of a file, each followed by a NUL. The reader returns

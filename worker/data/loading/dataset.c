@@ -751,12 +751,18 @@ static void dataset_find_place(const ps_config *cfg, const char *key, char *out,
         snprintf(out, cap, "%s", key);
 }
 
+/* By the labels and the names of them. */
+static int64_t dataset_classes(const ps_dataset *set)
+{
+    return set->names.n > set->n_classes ? set->names.n : set->n_classes;
+}
+
 /* Adds a doubt where classes have no sample. Stored samples often stand class by class,
  * and then a range has those of the first classes. n: the model's classes. */
 static ps_err doubt_missing_classes(int64_t n, ps_dataset *out)
 {
     bool *has;
-    const int64_t classes = out->names.n > 0 ? out->names.n : n;
+    const int64_t classes = out->names.n > n ? out->names.n : n;
     int64_t missing = 0, first = 0;
     if (!out->labels || classes < 1) return PS_OK;
     PS_TRY(ps_mem_zalloc(&has, (size_t)classes, sizeof *has, "classes"));
@@ -783,11 +789,28 @@ static ps_err doubt_spare_outputs(const ps_wanted *wanted, ps_dataset *out)
 {
     char mend[PS_OUTPUTS_TEXT];
     const int64_t n = wanted->n;
-    const int64_t classes = out->names.n > 0 ? out->names.n : out->n_classes;
+    const int64_t classes = dataset_classes(out);
     if (!out->labels || n <= classes) return PS_OK;
     return ps_dataset_note(
         &out->doubts, "there are %lld classes, and the model has %lld outputs: %s",
         (long long)classes, (long long)n, ps_wanted_outputs(wanted, classes, mend));
+}
+
+/* A list of names that is of other classes, or begins with a title, names all wrongly. */
+static ps_err doubt_names(const ps_wanted *wanted, ps_dataset *out)
+{
+    const int64_t names = out->names.n;
+    if (!out->labels || names == 0) return PS_OK;
+    if (names < out->n_classes)
+        return ps_dataset_note(&out->doubts,
+                               "%lld classes have names, and the labels have %lld: give "
+                               "each class a line in class_names.txt",
+                               (long long)names, (long long)out->n_classes);
+    if (wanted->numbers || wanted->n < 1 || names <= wanted->n) return PS_OK;
+    return ps_dataset_note(&out->doubts,
+                           "%lld classes have names, and the model has %lld outputs: the "
+                           "first name, %s, is that of class 0",
+                           (long long)names, (long long)wanted->n, out->names.names[0]);
 }
 
 /* The state of a table whose training part is not read otherwise. */
@@ -851,6 +874,7 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
     if (err == PS_OK && split == PS_SPLIT_TRAIN && !ps_data_is_made(cfg->data.kind))
         err = spec.has_range ? doubt_missing_classes(n_classes, out)
                              : doubt_spare_outputs(&wanted, out);
+    if (err == PS_OK && split == PS_SPLIT_TRAIN) err = doubt_names(&wanted, out);
     if (err == PS_OK && split == PS_SPLIT_TRAIN) err = doubt_scale(cfg, out);
     if (err != PS_OK) {
         ps_dataset_fini(out);
