@@ -257,6 +257,26 @@ class OtherJobs(CheckpointTest):
             else:
                 self.assertNotIn("not the checkpoint's", said)
 
+    def test_the_best_weights_elsewhere_are_named(self):
+        """The best epoch is the first of three; the job goes on after it, and gets worse."""
+        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, test: own.csv, batch: 8}\ncheckpoint: {every: 100}\n"
+                                    "model: {input: [1], layers: [linear: {out: 2}]}\ntrain: {epochs: 3}\n")
+        self.file("own.csv", "".join(f"{i},{i % 2}\n" for i in range(40)))
+        self.run_job("run", "single", 0, 1, "train.stop_after=7", config=job, code=75)
+        shutil.copytree(self.path("run"), self.path("old"), symlinks=True)
+        worse = ["optimizer.lr=1000", "schedule.name=constant"]
+        said = self.run_job("other", "single", 0, 1, *worse, config=job, args=["--resume", self.path("run")])
+        self.assertIn('best epoch=1 note="its weights are in the folder that the job went on from"', said)
+        self.assertFalse(os.path.exists(self.path("other", "best.safetensors")))
+        said = self.run_job("run", "single", 0, 1, *worse, config=job, args=["--resume", self.path("run")])
+        self.assertIn("resume step=7 ", said)
+        self.assertNotIn("best epoch=", said)
+        # As if the second epoch had been better before the death.
+        best = Path(self.path("old", "best.safetensors"))
+        best.write_bytes(best.read_bytes().replace(b'"epoch":"0"', b'"epoch":"1"'))
+        said = self.run_job("old", "single", 0, 1, *worse, config=job, args=["--resume", self.path("old")])
+        self.assertIn("best epoch=1 note=\"best.safetensors has other weights", said)
+
     def check_weights_close(self, a, b):
         x, _ = read_safetensors(self.path(a, "model.safetensors"))
         y, _ = read_safetensors(self.path(b, "model.safetensors"))

@@ -11,6 +11,7 @@
 #include "log.h"
 #include "model_file.h"
 #include "readable.h"
+#include "safetensors.h"
 #include "snapshot.h"
 #include "trace.h"
 
@@ -631,6 +632,25 @@ static ps_err trainer_keep_best(ps_trainer *t, bool last)
     return PS_OK;
 }
 
+/* Warns where this folder does not have the weights of the best epoch, which was before
+ * the job went on. last: the epochs at the last evaluation, whose weights are the
+ * model's. */
+static void tell_of_best(const ps_trainer *t, int64_t last)
+{
+    char path[PATH_MAX], *epoch = NULL;
+    if (!t->o.run_dir || !t->o.start || t->best_epoch == 0 || t->best_epoch == last ||
+        ps_run_dir_path(t->o.run_dir, BEST, path) != PS_OK)
+        return;
+    const bool there =
+        ps_st_read_metadata(path, "epoch", &epoch) == PS_OK && epoch != NULL;
+    if (!there || strtoll(epoch, NULL, 10) != t->best_epoch - 1)
+        PS_WARN("best", "epoch=%" PRId64 " note=\"%s\"", t->best_epoch,
+                there ? "best.safetensors has other weights: the job went on from a "
+                        "checkpoint before them"
+                      : "its weights are in the folder that the job went on from");
+    free(epoch);
+}
+
 static void show_evaluation(ps_trainer *t, int64_t epochs_done, bool best)
 {
     const ps_trainer_result *r = t->result;
@@ -928,8 +948,9 @@ ps_err ps_trainer_run(ps_trainer *trainer, ps_trainer_result *result)
     PS_FAULT_POINT("model.due");
     PS_TRY(ps_trainer_save(t, "model.safetensors"));
     if (t->total_steps > 0) PS_TRY(save_average(t));
-    if (!result->interrupted && !result->stopped_early)
-        PS_TRY(trainer_evaluate(t, t->epoch, true));
+    const bool ended = !result->interrupted && !result->stopped_early;
+    if (ended) PS_TRY(trainer_evaluate(t, t->epoch, true));
+    tell_of_best(t, ended ? t->epoch : 0);
     result->best_epoch = t->best_epoch;
     PS_TRY(trainer_finish_checkpoints(t));
     ps_progress_end(t->o.progress);
