@@ -462,7 +462,8 @@ PSTRAIN_API int pstrain_device_push(pstrain_session *s, int index, void *stream,
 /* As pstrain_push_none. */
 PSTRAIN_API int pstrain_device_push_none(pstrain_session *s, int first, int n,
                                          void *stream);
-/* Blocks until no copy is on its way. Steps are over then. */
+/* Blocks until no copy is on its way. Steps are over then. TIMEOUT: some still are, and
+ * the arenas on the GPU have to stay until pstrain_destroy. */
 PSTRAIN_API int pstrain_device_close(pstrain_session *s);
 
 /* --- state_dict -------------------------------------------------------------------- */

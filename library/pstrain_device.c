@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,6 +54,11 @@ typedef struct device_tensor {
     uint32_t first_chunk, last_chunk;
 } device_tensor;
 
+typedef struct device_pinned {
+    void *at; // NULL: none
+    size_t bytes;
+} device_pinned;
+
 struct pstrain_device {
     pstrain_session *session;
     pstrain_driver cuda;
@@ -62,9 +68,9 @@ struct pstrain_device {
     cuda_event landed; // of the newest gradient
     cuda_event read;   // what a stream was given before weights are renewed
     uint64_t bytes;
-    uint64_t params, grads;             // the GPU's arenas
-    void *narrow_params, *narrow_grads; // as on the GPU, in host memory; or NULL
-    void *pinned[4];
+    uint64_t params, grads;                    // the GPU's arenas
+    ps_shared_mem narrow_params, narrow_grads; // as on the GPU, in host memory; or none
+    device_pinned pinned[4];
     device_chunk *chunks;
     device_tensor *tensors;
     uint32_t n_chunks;
@@ -102,18 +108,31 @@ static const ps_tensor *device_table(const device *d)
     return d->session->own.table.tensors;
 }
 
-/* A refusal only makes copies slower. */
+/* Whole pages, which have no neighbours. A child of fork(), such as a process that loads
+ * data, does not get them: the kernel would copy pinned pages for it at once, and an old
+ * one gives the copies to this process, while the GPU keeps the pages. A refusal to pin
+ * only makes copies slower. */
 static void device_pin(device *d, int i, void *memory, uint64_t bytes)
 {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (!memory) return;
-    if (pstrain_driver_check(&d->cuda, d->cuda.pin(memory, bytes, 0), "pin") == PS_OK)
-        d->pinned[i] = memory;
-    else
+    if (pstrain_driver_check(&d->cuda, d->cuda.pin(memory, bytes, 0), "pin") == PS_OK) {
+        d->pinned[i] = (device_pinned){memory, (bytes + page - 1) / page * page};
+        (void)madvise(memory, d->pinned[i].bytes, MADV_DONTFORK);
+    } else
         PS_WARN("memory-not-pinned",
                 "bytes=%" PRIu64 " effect=\"copies to and from the GPU are 5 to 10 times "
                 "slower\" mend=\"ulimit -l unlimited; a container: --ulimit memlock=-1\" "
                 "reason=\"%s\"",
                 bytes, ps_err_message());
+}
+
+static void device_unpin(device *d, device_pinned *p)
+{
+    if (!p->at) return;
+    (void)madvise(p->at, p->bytes, MADV_DOFORK);
+    d->cuda.unpin(p->at);
+    p->at = NULL;
 }
 
 /* Of a chunk's part of a tensor: where it is on the host and in memory like the GPU's. */
@@ -193,13 +212,15 @@ static ps_err device_make_memory(device *d)
     for (int t = 0; t < d->n_tensors; t++)
         narrow |= d->tensors[t].as != PS_CODEC_NONE;
     if (narrow) {
-        PS_TRY(ps_mem_zalloc_large(&d->narrow_params, d->bytes, "weights for the GPU"));
-        PS_TRY(ps_mem_zalloc_large(&d->narrow_grads, d->bytes, "gradients of the GPU"));
+        PS_TRY(ps_shared_mem_init_private(&d->narrow_params, d->bytes,
+                                          "weights for the GPU"));
+        PS_TRY(ps_shared_mem_init_private(&d->narrow_grads, d->bytes,
+                                          "gradients of the GPU"));
     }
     device_pin(d, 0, device_host_params(d), host);
     device_pin(d, 1, device_host_grads(d), host);
-    device_pin(d, 2, d->narrow_params, d->bytes);
-    device_pin(d, 3, d->narrow_grads, d->bytes);
+    device_pin(d, 2, d->narrow_params.base, d->bytes);
+    device_pin(d, 3, d->narrow_grads.base, d->bytes);
     return PS_OK;
 }
 
@@ -317,7 +338,7 @@ static ps_err device_copy_out(device *d, device_chunk *chunk)
         CUDA_TRY(cuda, stream_wait, d->out, d->tensors[t].pushed, 0);
     if (chunk->number > 0) CUDA_TRY(cuda, stream_wait, d->out, chunk->arrived, 0);
     if (chunk->some) {
-        void *to = chunk->narrow ? (char *)d->narrow_grads + chunk->at
+        void *to = chunk->narrow ? (char *)d->narrow_grads.base + chunk->at
                                  : (char *)device_host_grads(d) +
                                        chunk->plan->offset * sizeof(float);
         CUDA_TRY(cuda, copy_to_host, to, d->grads + chunk->at, chunk->bytes, d->out);
@@ -341,7 +362,7 @@ static ps_err device_widen(device *d, const device_chunk *chunk)
         }
         if (chunk->narrow)
             PS_TRY(ps_codec_decode(part.tensor->as, 0, part.n,
-                                   (char *)d->narrow_grads + part.at,
+                                   (char *)d->narrow_grads.base + part.at,
                                    ps_codec_bytes(part.tensor->as, part.n, 0), to));
         if (part.tensor->factor != 1) ps_floats_scale(to, part.tensor->factor, part.n);
         ps_absent_clear(to, part.n);
@@ -363,7 +384,7 @@ static void device_narrow(const device *d, const device_chunk *chunk)
     const float *params = device_host_params(d);
     for (int t = chunk->plan->first_tensor; t <= chunk->plan->last_tensor; t++) {
         const device_part part = device_part_of(d, chunk->plan, t);
-        void *to = (char *)d->narrow_params + part.at;
+        void *to = (char *)d->narrow_params.base + part.at;
         if (part.tensor->as == PS_CODEC_FP16)
             ps_codec_encode_fp16_overflow(part.n, params + part.first, to);
         else
@@ -374,7 +395,7 @@ static void device_narrow(const device *d, const device_chunk *chunk)
 
 static ps_err device_copy_in(device *d, device_chunk *chunk)
 {
-    const void *from = chunk->narrow ? (char *)d->narrow_params + chunk->at
+    const void *from = chunk->narrow ? (char *)d->narrow_params.base + chunk->at
                                      : (char *)device_host_params(d) +
                                            chunk->plan->offset * sizeof(float);
     if (chunk->narrow) device_narrow(d, chunk);
@@ -597,17 +618,28 @@ static bool device_wait_for_rest(const device *d, ps_deadline deadline)
     return device_streams_rest(d);
 }
 
+/* Blocks until all copies are made. */
+static ps_err device_rest(const pstrain_session *s)
+{
+    const device *d = s->device;
+    const uint64_t ms = (uint64_t)pstrain_config(s)->net.step_timeout_ms;
+    cuda_context before;
+    CUDA_TRY(&d->cuda, context_push, d->context);
+    const bool rests = device_wait_for_rest(d, ps_deadline_in_ms(ms));
+    d->cuda.context_pop(&before);
+    if (rests) return PS_OK;
+    return ps_err_set(PS_ERR_TIMEOUT,
+                      "the GPU's copies of weights are not done after %" PRIu64
+                      " ms (net.step_timeout_ms)",
+                      ms);
+}
+
 ps_err pstrain_device_renew(pstrain_session *s)
 {
     device *d = s->device;
     if (!d) return PS_OK;
-    const uint64_t ms = (uint64_t)pstrain_config(s)->net.step_timeout_ms;
     PS_TRY(pstrain_device_settle(s));
-    if (!device_wait_for_rest(d, ps_deadline_in_ms(ms)))
-        return ps_err_set(PS_ERR_TIMEOUT,
-                          "the GPU's copies of weights are not done after %" PRIu64
-                          " ms (net.step_timeout_ms)",
-                          ms);
+    PS_TRY(device_rest(s));
     for (uint32_t c = 0; c < d->n_chunks; c++)
         d->chunks[c].stage = STALE;
     return PS_OK;
@@ -830,7 +862,7 @@ int pstrain_device_arenas(pstrain_session *s, uint64_t params, uint64_t grads)
 static void device_free_cuda(device *d)
 {
     for (int i = 0; i < 4; i++)
-        if (d->pinned[i]) d->cuda.unpin(d->pinned[i]);
+        device_unpin(d, &d->pinned[i]);
     for (uint32_t c = 0; c < d->n_chunks && d->chunks; c++)
         if (d->chunks[c].arrived) d->cuda.event_destroy(d->chunks[c].arrived);
     for (int t = 0; t < d->n_tensors && d->tensors; t++)
@@ -868,8 +900,8 @@ void pstrain_device_destroy(struct pstrain_device **pointer)
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->work);
     pthread_cond_destroy(&d->progress);
-    free(d->narrow_params);
-    free(d->narrow_grads);
+    ps_shared_mem_fini(&d->narrow_params);
+    ps_shared_mem_fini(&d->narrow_grads);
     free(d->chunks);
     free(d->tensors);
     free(d->given);
@@ -881,8 +913,10 @@ int pstrain_device_close(pstrain_session *s)
     if (!s || getpid() != s->pid || atomic_exchange(&s->busy[PSTRAIN_LANE_MAIN], true))
         return ps_err_set(PS_ERR_ARG, "pstrain_device_close: the session is NULL, of "
                                       "another process, or in use by another thread");
-    const ps_err err =
-        ps_life_stage(&s->life) == PS_STAGE_STARTED ? pstrain_device_settle(s) : PS_OK;
-    pstrain_device_destroy(&s->device);
+    const bool copies = s->device && ps_life_stage(&s->life) == PS_STAGE_STARTED;
+    ps_err err = copies ? pstrain_device_settle(s) : PS_OK;
+    if (copies && err == PS_OK) err = device_rest(s);
+    // pstrain_destroy waits once more; until then the GPU may still write
+    if (err != PS_ERR_TIMEOUT) pstrain_device_destroy(&s->device);
     return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
 }

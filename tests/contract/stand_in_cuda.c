@@ -1,11 +1,19 @@
 #include "stand_in_cuda.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { NOT_READY = 600, NOT_PINNED = 2, FAILED = 700, STREAMS = 64, RANGES = 64 };
+enum {
+    NOT_READY = 600,
+    NOT_PINNED = 2,
+    FAILED = 700,
+    STREAMS = 64,
+    RANGES = 64,
+    PAGE = 4096
+};
 typedef enum op_kind { COPY, WAIT, RECORD, CALL } op_kind;
 
 typedef struct event {
@@ -307,9 +315,18 @@ STAND_IN_API int cuStreamCreateWithPriority(void **out, unsigned flags, int prio
     return flags == 1 && priority == -5 && depth > 0 ? 0 : 1;
 }
 
+/* CUDA refuses most calls of a thread without one, and nobody may have noticed. */
+static void check_context(const char *call)
+{
+    if (depth > 0) return;
+    fprintf(stderr, "stand_in_cuda: %s in a thread without a context\n", call);
+    abort();
+}
+
 STAND_IN_API int cuStreamDestroy_v2(void *given)
 {
     stream *s = given;
+    check_context(__func__);
     wait_for(s);
     pthread_mutex_lock(&lock);
     for (int i = 1; i < n_streams; i++)
@@ -323,6 +340,7 @@ STAND_IN_API int cuStreamDestroy_v2(void *given)
 STAND_IN_API int cuStreamQuery(void *given)
 {
     const stream *s = stream_of(given);
+    check_context(__func__);
     pthread_mutex_lock(&lock);
     const int r = result() ? result() : s->first ? NOT_READY : 0;
     pthread_mutex_unlock(&lock);
@@ -331,6 +349,7 @@ STAND_IN_API int cuStreamQuery(void *given)
 
 STAND_IN_API int cuStreamWaitEvent(void *given, void *e, unsigned flags)
 {
+    check_context(__func__);
     return give(given, (op){.kind = WAIT, .event = e}) + (int)flags;
 }
 
@@ -349,11 +368,13 @@ STAND_IN_API int cuThreadExchangeStreamCaptureMode(int *mode)
 
 STAND_IN_API int cuLaunchHostFunc(void *given, void (*call)(void *), void *arg)
 {
+    check_context(__func__);
     return give(given, (op){.kind = CALL, .call = call, .arg = arg});
 }
 
 STAND_IN_API int cuEventCreate(void **out, unsigned flags)
 {
+    check_context(__func__);
     *out = calloc(1, sizeof(event));
     count(1);
     return flags == 2 ? 0 : 1;
@@ -361,6 +382,7 @@ STAND_IN_API int cuEventCreate(void **out, unsigned flags)
 
 STAND_IN_API int cuEventDestroy_v2(void *e)
 {
+    check_context(__func__);
     free(e);
     count(-1);
     return 0;
@@ -368,6 +390,7 @@ STAND_IN_API int cuEventDestroy_v2(void *e)
 
 STAND_IN_API int cuEventRecord(void *e, void *given)
 {
+    check_context(__func__);
     return give(given, (op){.kind = RECORD, .event = e});
 }
 
@@ -380,6 +403,7 @@ static bool is_pinned(const char *at)
 
 static int copy(void *to, const void *from, const void *host, size_t bytes, void *given)
 {
+    check_context(__func__);
     const int r = give(given, (op){.kind = COPY, .to = to, .from = from, .bytes = bytes});
     if (!is_pinned(host)) wait_for(stream_of(given));
     return r;
@@ -397,7 +421,12 @@ STAND_IN_API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s
 
 STAND_IN_API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 {
+    check_context(__func__);
     if (how == STAND_IN_NO_PIN) return NOT_PINNED;
+    if ((uintptr_t)at % PAGE != 0) { // CUDA takes it; ours have no neighbours
+        fprintf(stderr, "stand_in_cuda: pages with neighbours are pinned\n");
+        abort();
+    }
     pthread_mutex_lock(&lock);
     int i = 0;
     while (i < RANGES && pinned[i])
@@ -413,6 +442,7 @@ STAND_IN_API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 STAND_IN_API int cuMemHostUnregister(void *at)
 {
     int r = 713;
+    check_context(__func__);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < RANGES; i += 2) {
         if (pinned[i] != at) continue;

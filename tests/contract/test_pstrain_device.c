@@ -3,6 +3,9 @@
  * are small binary fractions, so that the weights are closed forms. Kernels of the
  * program look at all of them when they run: what is stale or torn is found. */
 #include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "pstrain_rig.h"
@@ -286,6 +289,81 @@ TEST(test_a_graph_that_is_captured)
                            .broken = STAND_IN_CAPTURES,
                            .from = 4},
              "is being captured in a CUDA graph");
+}
+
+/* --- memory ------------------------------------------------------------------------ */
+
+/* Ends the program, in a worker's thread, unless a child has the arenas, or has not. */
+static void look_in_child(const pstrain_session *s, bool wanted)
+{
+    unsigned char there;
+    for (int i = 0; i < 2; i++) {
+        void *memory = i == 0 ? pstrain_params(s) : pstrain_grads(s);
+        int status = 0;
+        const pid_t child = fork();
+        if (child == 0) _exit(mincore(memory, 1, &there) == 0);
+        if (child > 0 && waitpid(child, &status, 0) == child &&
+            (WEXITSTATUS(status) == 1) == wanted)
+            continue;
+        fprintf(stderr, "arena %d: a child %s it\n", i, wanted ? "lacks" : "has");
+        exit(1);
+    }
+}
+
+static int fork_beside(rig_worker *w)
+{
+    const pstrain_tensor tensors[] = {{.name = "a", .shape = shapes, .n_dims = 1},
+                                      {.name = "b", .shape = shapes, .n_dims = 1}};
+    const pstrain_table table = {.struct_size = sizeof table,
+                                 .tensors = tensors,
+                                 .n_tensors = 2,
+                                 .tensor_size = sizeof *tensors};
+    const pstrain_device_options o = {.struct_size = sizeof o, .driver = driver};
+    RIG_TRY(pstrain_open(w->s, &table));
+    RIG_TRY(pstrain_device_open(w->s, &o));
+    look_in_child(w->s, false);
+    RIG_TRY(pstrain_device_close(w->s));
+    look_in_child(w->s, true);
+    return pstrain_close(w->s);
+}
+
+TEST(test_children_get_no_pinned_memory)
+{
+    rig r = {.servers = 1, .workers = 1, .run = fork_beside};
+    rig_run(&r);
+    assert_int_equal(stand_in_cuda_open(), 0);
+}
+
+/* Weights are on their way to arenas that have to stay. */
+static int close_too_early(rig_worker *w)
+{
+    program p = {.w = w, .which = w->rig->ctx};
+    RIG_TRY(program_open(&p));
+    stand_in_cuda_break(STAND_IN_HANGS);
+    RIG_TRY(pstrain_device_wait(w->s, 0, N_PARAMS, NULL));
+    rig_refused(pstrain_device_close(w->s), PSTRAIN_ERR_TIMEOUT,
+                "copies of weights are not done after 1000 ms");
+    stand_in_cuda_break(STAND_IN_WELL);
+    stand_in_cuda_synchronize();
+    pstrain_abort(w->s, "the end of the test");
+    pstrain_destroy(&w->s);
+    program_free(&p);
+    return PSTRAIN_OK;
+}
+
+TEST(test_copies_that_are_not_made_keep_their_arenas)
+{
+    static const char *const soon[] = {"net.step_timeout_ms=1000"};
+    device_case which = {.setting = chunks, .lacks = -1};
+    rig r = {.servers = 1,
+             .workers = 1,
+             .settings = soon,
+             .n_settings = 1,
+             .run = close_too_early,
+             .ctx = &which,
+             .fails = true};
+    rig_run(&r);
+    assert_int_equal(stand_in_cuda_open(), 0);
 }
 
 /* --- calls that are refused -------------------------------------------------------- */
