@@ -244,7 +244,14 @@ static ps_err warm_up(job *j)
     return ps_warm_up_begin(&j->warm_up);
 }
 
-/* Before the arenas are first used: that is when memory gets its place. */
+/* The arenas, which copies between host and GPU go through. Before they are pinned. */
+static bool worker_job_move_arenas(const job *j, const ps_numa *numa)
+{
+    const size_t bytes = j->spec.table.arena_count * sizeof(float);
+    return ps_numa_move(numa, ps_session_params(j->session), bytes) &&
+           ps_numa_move(numa, ps_session_grads(j->session), bytes);
+}
+
 static void worker_job_bind(const job *j)
 {
     ps_numa numa;
@@ -253,6 +260,7 @@ static void worker_job_bind(const job *j)
         !j->device->ops->numa(j->device, &numa))
         return;
     const ps_numa_result result = ps_numa_bind(&numa, &memory);
+    if (memory) memory = worker_job_move_arenas(j, &numa);
     if (result == PS_NUMA_BOUND)
         PS_INFO("numa", "gpu=%s node=%d of=%d cores=%s memory=%s", numa.address,
                 numa.node, numa.n_nodes, numa.cores,

@@ -12,7 +12,7 @@
 
 #include "procstat.h"
 
-enum { MAX_NODE = 1024 };
+enum { MAX_NODE = 1024, NUMA_BITS = 8 * sizeof(unsigned long) };
 
 static int numa_count(const char *list)
 {
@@ -65,13 +65,29 @@ static void numa_bind_others(const cpu_set_t *set)
     if (tasks) closedir(tasks);
 }
 
-/* By the system call: glibc has no function, and libnuma would be one more library. */
+typedef struct numa_set {
+    unsigned long words[MAX_NODE / NUMA_BITS];
+} numa_set;
+
+static numa_set numa_set_with(int node)
+{
+    numa_set set = {{0}};
+    set.words[(size_t)node / NUMA_BITS] = 1ul << ((size_t)node % NUMA_BITS);
+    return set;
+}
+
+/* By system calls: glibc has no functions, and libnuma would be one more library. */
 static bool numa_prefer(int node)
 {
-    enum { BITS = 8 * sizeof(unsigned long) };
-    unsigned long nodes[MAX_NODE / BITS] = {0};
-    nodes[(size_t)node / BITS] |= 1ul << ((size_t)node % BITS);
-    return syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes, MAX_NODE) == 0;
+    const numa_set set = numa_set_with(node);
+    return syscall(SYS_set_mempolicy, MPOL_PREFERRED, set.words, MAX_NODE) == 0;
+}
+
+bool ps_numa_move(const ps_numa *numa, void *at, size_t bytes)
+{
+    const numa_set set = numa_set_with(numa->node);
+    return syscall(SYS_mbind, at, bytes, MPOL_PREFERRED, set.words, MAX_NODE,
+                   MPOL_MF_MOVE) == 0;
 }
 
 ps_numa_result ps_numa_bind(const ps_numa *numa, bool *memory)

@@ -4,6 +4,7 @@
 #define PS_NUMA_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct ps_numa {
     int node, n_nodes;
@@ -26,5 +27,9 @@ typedef enum ps_numa_result {
  * and those that it starts, take memory of the node while there is some. *memory: whether
  * the system lets them (a container may not). */
 ps_numa_result ps_numa_bind(const ps_numa *numa, bool *memory);
+
+/* The same for memory that is there already, from the beginning of a page on: it moves to
+ * the node. Nothing of it is pinned yet. False: the system does not let it. */
+bool ps_numa_move(const ps_numa *numa, void *at, size_t bytes);
 
 #endif

@@ -6,7 +6,7 @@ from array import array
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, ROOT, Faults, JobTest, npy, read_safetensors
+from jobs import BIN, ROOT, Faults, JobTest, alive, kill, npy, read_safetensors
 
 MODEL = """
 model:
@@ -65,9 +65,25 @@ class HostGpu(JobTest):
             return re.findall(r"numa gpu=0000:3b:00\.0 node=0 of=2 cores=(\d+) memory=", said)
         with mock.patch.dict(os.environ, PS_HOST_GPU_SYS=self.path("sys")):
             self.assertEqual(lines(), [str(cores[-1])])
+            self.arenas_are_there()
             self.assertEqual(lines("train.numa=false"), [])
             Path(self.path("sys", "devices/system/cpu/online")).write_text(f"{cores[0]},1023\n", encoding="ascii")
             self.assertEqual(lines(), [])
+
+    def arenas_are_there(self):
+        """Of a worker that runs. A thread that is older than the binding says which memory was bound by itself."""
+        psrun = self.start_psrun("--build-dir", self.folder, "-m", "ps", "-s", 1, "-w", 1, self.config, "train.epochs=100000",
+                                 "train.log_every=1", out="moved")
+        self.wait_for_steps("moved")
+        if "memory=preferred" not in self.text_of("moved", "logs", "worker-0.log"):
+            return  # a container may not say where memory is to be
+        worker = next(pid for pid, line in alive(self.path("moved")) if line.split()[0].endswith("/ps-worker"))
+        threads = Path(f"/proc/{worker}/task").iterdir()
+        older = next(path for path in threads if (path / "comm").read_text(encoding="utf-8") == "signals\n")
+        maps = (older / "numa_maps").read_text(encoding="utf-8")
+        self.assertEqual(sorted(re.findall(r" (\S+) file=/memfd:the\\040(parameters|gradients)", maps)),
+                         [("prefer:0", "gradients"), ("prefer:0", "parameters")])
+        kill(psrun)
 
     def test_every_step_has_its_own_loss_and_graphs_change_no_bit(self):
         for mode in (["-m", "single"], ["-m", "ps", "-s", 1, "-w", 2]):

@@ -149,6 +149,30 @@ NUMA_TEST(the_whole_process_is_bound)
     assert_int_equal(status, 0);
 }
 
+/* What the system says of memory that was there before. */
+TEST(memory_moves)
+{
+    const ps_numa numa = {.node = 0};
+    unsigned char *at = NULL;
+    int mode = -1;
+    assert_int_equal(posix_memalign((void **)&at, 4096, 3 * 4096), 0);
+    memset(at, 7, 3 * 4096);
+    if (ps_numa_move(&numa, at, 2 * 4096 + 1)) { // a container may not
+        for (int page = 0; page < 3; page++) {
+            unsigned long nodes[16] = {0};
+            assert_int_equal(syscall(SYS_get_mempolicy, &mode, nodes, 1024,
+                                     at + page * 4096, MPOL_F_ADDR),
+                             0);
+            assert_int_equal(mode, MPOL_PREFERRED);
+            assert_int_equal(nodes[0], 1);
+        }
+    }
+    for (int i = 0; i < 3 * 4096; i++)
+        assert_int_equal(at[i], 7);
+    free(at);
+    assert_false(ps_numa_move(&numa, (void *)1, 1)); // no page
+}
+
 NUMA_TEST(who_is_bound_already_stays_so)
 {
     char all[4096], one[16] = "", more[4200];
