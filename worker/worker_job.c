@@ -633,12 +633,23 @@ static void leave_session(job *j)
     j->member = NULL;
 }
 
+/* This process cannot join again then: what starts it again has to. */
+static bool worker_job_lost_device(const job *j)
+{
+    if (!ps_device_lost(j->device)) return false;
+    PS_WARN("device-lost",
+            "device=\"%s\" note=\"this process ends: only another one can "
+            "use it again\"",
+            j->device_name);
+    return true;
+}
+
 /* Whether it joins again. Then everything is ready for that. The exchange is destroyed
  * before the trainer: a GPU may be in a sum that waits for a rank that is gone. */
 static bool starts_over(job *j, ps_err err)
 {
     const bool leaves = j->session && ps_session_told_to_leave(j->session);
-    if ((ps_interrupted() && !leaves) ||
+    if ((ps_interrupted() && !leaves) || worker_job_lost_device(j) ||
         !ps_rejoin_allowed(j->config, j->member, err, &j->rejoins))
         return false;
     j->left = leaves;

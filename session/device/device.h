@@ -164,6 +164,9 @@ typedef struct ps_device_ops {
     /* Memory of the device, in bytes: what all processes use, and all. False: not known.
      * NULL: it is the host's. */
     bool (*memory)(ps_device *device, uint64_t *used, uint64_t *total);
+    /* Whether the device has failed in a way that only another process can mend. NULL:
+     * never. */
+    bool (*lost)(ps_device *device);
     /* The part of the host on which the device is. False: not known, or the host has one
      * part. NULL: no device of its own. */
     bool (*numa)(const ps_device *device, ps_numa *out);
@@ -190,6 +193,10 @@ static inline bool ps_device_memory(ps_device *device, uint64_t *used, uint64_t 
 {
     *used = *total = 0;
     return device->ops->memory && device->ops->memory(device, used, total);
+}
+static inline bool ps_device_lost(ps_device *device)
+{
+    return device && device->ops->lost && device->ops->lost(device);
 }
 static inline void ps_device_describe(const ps_device *device, char *out, size_t bytes)
 {

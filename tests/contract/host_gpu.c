@@ -9,7 +9,8 @@
  * kernel's arguments end the test, and so does anything except a launch in a capture.
  * Several threads may use it, as those of a worker do. What is shared with other
  * processes (ps_gpu_take_shared) is an anonymous file, which they open. With
- * PS_HOST_GPU_ALONE=1 it can read no other GPU.
+ * PS_HOST_GPU_ALONE=1 it can read no other GPU. PS_HOST_GPU_FAILS names a file: the
+ * process whose GPU finds it removes it, and its GPU has failed.
  *
  * The calls, blocks and rows of a launch have no order on a GPU. With
  * PS_HOST_GPU_BACKWARD=1 they run from the last one to the first. Blocks run with threads
@@ -18,6 +19,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,10 +90,34 @@ struct ps_gpu_graph {
 
 host_gpu_counts host_gpu_counted;
 
+/* CUDA's calls are of the GPU that the thread has entered; of the first one, if of none.
+ */
+static _Thread_local const ps_gpu *entered;
+static atomic_bool lost;
+
 static void broken(const char *what, const char *who)
 {
     fprintf(stderr, "host_gpu: %s: %s\n", who, what);
     abort();
+}
+
+static void check_entered(const ps_gpu *gpu, const char *who)
+{
+    if (entered != gpu) broken("the thread has not entered this GPU", who);
+}
+
+/* What all calls return after a kernel's bad access. */
+static ps_err check_lost(void)
+{
+    if (!atomic_load(&lost)) return PS_OK;
+    return ps_err_set(PS_ERR_INTERNAL, "cuda: the host in its place has failed");
+}
+
+/* PS_HOST_GPU_FAILS: the process that removes this file has a GPU that fails. */
+static void look_for_failure(void)
+{
+    const char *file = getenv("PS_HOST_GPU_FAILS");
+    if (file && unlink(file) == 0) atomic_store(&lost, true);
 }
 
 /* ------------------------------------------------------------------------- ranges */
@@ -331,6 +357,7 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
         (*out)->queues[q].which = (ps_gpu_queue)q;
     }
     (*out)->format = options->format;
+    entered = *out;
     return PS_OK;
 }
 
@@ -365,11 +392,18 @@ ps_format ps_gpu_format(const ps_gpu *gpu)
 
 ps_err ps_gpu_enter(ps_gpu *gpu)
 {
+    entered = gpu;
     return PS_OK;
+}
+
+bool ps_gpu_lost(ps_gpu *gpu)
+{
+    return atomic_load(&lost);
 }
 
 void ps_gpu_drain(ps_gpu *gpu)
 {
+    check_entered(gpu, "drain");
     check_not_capturing(gpu);
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         run_until(gpu, (ps_gpu_queue)q, gpu->queues[q].n);
@@ -402,6 +436,8 @@ static ps_err check_room(ps_gpu *gpu, size_t bytes, const char *what)
 static ps_err take(ps_gpu *gpu, size_t bytes, const char *what, void *out, bool host)
 {
     size_t rounded = bytes > 0 ? bytes : 1;
+    check_entered(gpu, what);
+    PS_TRY(check_lost());
     if (!host) PS_TRY(check_room(gpu, rounded, what));
     PS_TRY(ps_mem_zalloc(out, 1, rounded, what));
     add_range(gpu, (range){.at = *(void **)out, .bytes = rounded, .host = host});
@@ -447,6 +483,8 @@ static ps_err map_file(ps_gpu *gpu, int file, size_t bytes, const char *what, vo
 ps_err ps_gpu_take_shared(ps_gpu *gpu, size_t bytes, const char *what, void *out,
                           uint8_t handle[PS_GPU_HANDLE])
 {
+    check_entered(gpu, what);
+    PS_TRY(check_lost());
     PS_TRY(check_room(gpu, bytes, what));
     const shared_file f = {.process = getpid(), .file = memfd_create(what, MFD_CLOEXEC)};
     if (f.file <= 0 || ftruncate(f.file, (off_t)bytes) != 0) broken("no file", what);
@@ -471,6 +509,7 @@ ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes
 {
     shared_file f;
     char path[64];
+    check_entered(gpu, what);
     if (host_gpu_is_set("PS_HOST_GPU_ALONE"))
         return ps_err_set(PS_ERR_UNSUPPORTED, "PS_HOST_GPU_ALONE is 1");
     memcpy(&f, handle, sizeof f);
@@ -492,6 +531,7 @@ void ps_gpu_unmap(ps_gpu *gpu, void *at)
 
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
 {
+    check_entered(gpu, what);
     *pinned = (uintptr_t)at % PAGE == 0 && !range_of(gpu, at);
     if (*pinned)
         add_range(gpu, (range){.at = at, .bytes = bytes, .host = true, .pages = true});
@@ -540,6 +580,7 @@ ps_err ps_gpu_copy_within(ps_gpu *gpu, ps_gpu_queue which, void *to, const void 
 
 ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
 {
+    check_entered(gpu, "event");
     return ps_mem_zalloc(out, 1, sizeof **out, "event");
 }
 
@@ -605,6 +646,7 @@ ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
 {
     if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu); // of another thread
+    PS_TRY(check_lost());
     run_until(gpu, event->queue, event->position);
     return PS_OK;
 }
@@ -661,6 +703,8 @@ ps_err ps_gpu_launch(ps_gpu *gpu, ps_gpu_queue which, ps_kernel kernel, const vo
                      int64_t count, const char *who)
 {
     if (count < 0 || count > PS_INDEX_MAX) broken("a count out of range", who);
+    check_entered(gpu, who);
+    PS_TRY(check_lost());
     op o = {.kind = OP_LAUNCH, .kernel = kernel, .count = count};
     if (which == PS_GPU_SIDE && !gpu->forked) broken("beside nothing", who);
     own_args(&o, args, args_bytes(kernel));
@@ -694,6 +738,7 @@ void host_gpu_check(void *native, const void *at, size_t bytes, const char *who)
 
 ps_err ps_gpu_capture_begin(ps_gpu *gpu)
 {
+    check_entered(gpu, "graph");
     check_not_capturing(gpu);
     return ps_mem_zalloc(&gpu->capturing, 1, sizeof *gpu->capturing, "graph");
 }
@@ -720,7 +765,10 @@ void ps_gpu_capture_cancel(ps_gpu *gpu)
  * arguments have to point there. */
 ps_err ps_gpu_replay(ps_gpu *gpu, ps_gpu_graph *graph)
 {
+    check_entered(gpu, "graph");
     check_not_capturing(gpu);
+    look_for_failure();
+    PS_TRY(check_lost());
     host_gpu_counted.replays++;
     for (size_t i = 0; i < graph->n; i++) {
         op o = graph->ops[i];
@@ -753,6 +801,7 @@ static void check_matrix(const ps_gpu *gpu, ps_values v, bool transposed, int64_
 
 ps_err ps_gpu_multiply(ps_gpu *gpu, const ps_gpu_gemm *g, const char *who)
 {
+    check_entered(gpu, who);
     bool fits = g->lda >= (g->ta ? g->k : g->m) && g->ldb >= (g->tb ? g->n : g->k) &&
                 g->ldc >= g->m; // as cuBLAS requires
     if (!fits) broken("a leading dimension is too small", who);

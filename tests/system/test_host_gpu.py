@@ -134,6 +134,17 @@ class HostGpu(JobTest):
         self.assertEqual(self.weights("part"), whole)
         self.assertEqual(self.summary("part")["test_loss"], self.summary("whole")["test_loss"])
 
+    def test_a_gpu_that_has_failed_is_of_no_use_to_its_process(self):
+        """It does not join again itself: psrun starts another process, which can use the GPU."""
+        mode = ["-m", "ps", "-s", 1, "-w", 2]
+        whole = self.run_job("whole", mode)
+        fails = self.file("fails", "")
+        with mock.patch.dict(os.environ, PS_HOST_GPU_FAILS=fails):
+            said = self.psrun("--build-dir", self.folder, *mode, "--restarts", 1, self.config, out="failed")
+        self.assertRegex(said, r"worker [01] .*the host in its place has failed.*it is started again")
+        self.assertEqual(self.weights("failed"), whole)
+        self.assertEqual(self.summary("failed")["recovery"]["restarts"], 1)
+
     def on_hosts(self, hosts, more=""):
         """Worker r of every job that follows is on the host with the name hosts[r]."""
         worker = Path(self.path("bin", "ps-worker"))

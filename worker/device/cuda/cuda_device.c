@@ -185,6 +185,12 @@ static bool cuda_memory(ps_device *device, uint64_t *used, uint64_t *total)
     return ps_gpu_enter(d->gpu) == PS_OK && ps_gpu_memory(d->gpu, used, total);
 }
 
+static bool cuda_lost(ps_device *device)
+{
+    const cuda_device *d = (const cuda_device *)(const void *)device;
+    return ps_gpu_enter(d->gpu) != PS_OK || ps_gpu_lost(d->gpu);
+}
+
 static bool cuda_numa(const ps_device *device, ps_numa *out)
 {
     return ps_gpu_numa(((const cuda_device *)(const void *)device)->gpu, out);
@@ -228,5 +234,6 @@ const ps_device_ops ps_cuda_device_ops = {
     .stream_create = cuda_stream_create,
     .sums_create = cuda_sums_create,
     .memory = cuda_memory,
+    .lost = cuda_lost,
     .numa = cuda_numa,
 };

@@ -325,6 +325,13 @@ ps_err ps_gpu_enter(ps_gpu *gpu)
     return PS_OK;
 }
 
+bool ps_gpu_lost(ps_gpu *gpu)
+{
+    const cudaError_t rc = cudaStreamQuery(gpu->queues[PS_GPU_COMPUTE]);
+    cudaGetLastError();
+    return rc != cudaSuccess && rc != cudaErrorNotReady;
+}
+
 void ps_gpu_drain(ps_gpu *gpu)
 {
     cudaDeviceSynchronize();

@@ -62,6 +62,9 @@ bool ps_gpu_numa(const ps_gpu *gpu, ps_numa *out);
 ps_format ps_gpu_format(const ps_gpu *gpu);
 /* The calling thread works with this GPU from now on. */
 ps_err ps_gpu_enter(ps_gpu *gpu);
+/* Whether an error, such as a kernel's bad access, has ended the use of GPUs for this
+ * process: CUDA gives it to every call from then on. */
+bool ps_gpu_lost(ps_gpu *gpu);
 /* Waits until everything queued is done, whether it succeeds or not. Call it before
  * giving back memory that queued work may use. */
 void ps_gpu_drain(ps_gpu *gpu);
