@@ -188,10 +188,10 @@ static int gpu_of_worker(int local_rank, int n)
                 n);
     if (local_rank >= n && !gpu_has_mps(local_rank % n))
         PS_WARN("gpu-shared",
-                "gpus=%d used=cuda:%d reason=\"worker %d of this host: it "
-                "shares the GPU with another one\" mend=\"psrun --mps, so that "
-                "they run together, or fewer workers\"",
-                n, local_rank % n, local_rank);
+                "gpus=%d used=cuda:%d reason=\"worker %d of this host sees %d: "
+                "it shares the GPU with another one, unless each sees its own\" "
+                "mend=\"psrun --mps, so that they run together, or fewer workers\"",
+                n, local_rank % n, local_rank, n);
     return local_rank > 0 ? local_rank % n : 0;
 }
 
@@ -246,6 +246,8 @@ static ps_err open_gpu(ps_gpu *gpu, bool tf32)
     int highest = 0;
     cudaError_t rc = cudaSetDevice(gpu->index);
     if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&gpu->prop, gpu->index);
+    if (rc == cudaErrorMemoryAllocation)
+        return cuda_error(rc, "the GPU is full", "cudaSetDevice", __FILE__, __LINE__);
     if (rc != cudaSuccess) return no_gpu(rc, gpu->index);
     PS_TRY(check_image(gpu));
     PS_TRY(check_format(gpu));
@@ -561,9 +563,8 @@ static cudaError_t gpu_wait_for(cudaEvent_t event)
     cudaError_t rc = cudaEventQuery(event);
     while (rc == cudaErrorNotReady && ps_clock_ns() < end_ns)
         rc = cudaEventQuery(event);
-    if (rc != cudaErrorNotReady) return rc;
-    cudaGetLastError();
-    return cudaEventSynchronize(event);
+    cudaGetLastError(); // "not ready" is no error of the launch that comes next
+    return rc == cudaErrorNotReady ? cudaEventSynchronize(event) : rc;
 }
 
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
