@@ -36,7 +36,8 @@ _OPS = {getattr(dist.ReduceOp, name): code
                            ("BAND", _BAND), ("BOR", _BOR), ("BXOR", _BXOR)) if hasattr(dist.ReduceOp, name)}
 _OF_BOOLS = {**jobs.OF_BOOLS, _BAND: MIN, _BOR: MAX}
 _MONITOR = 1 << 62  # tags of monitored_barrier, beyond those of programs
-_DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+# Not whether there is a GPU: that question starts CUDA, which no process that is forked later can use then.
+_DEVICES = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
 Tensors = typing.Sequence[torch.Tensor]
 
 

@@ -274,6 +274,16 @@ class Uses(PythonTest):
                 "assert 'PSTRAIN' in dist.Backend._plugins")
         subprocess.run([os.environ.get("PS_WARM_PYTHON", PYTHON), "-c", code], env=environment(), check=True)
 
+    @nightly  # it imports PyTorch itself
+    def test_the_import_starts_no_cuda(self):
+        """Processes that are forked afterwards could not use GPUs."""
+        code = ("import torch, torch.distributed as dist\n"
+                "def started(*_): raise SystemExit('CUDA was started')\n"
+                "torch.cuda.is_available = torch.cuda.device_count = torch.cuda.init = started\n"
+                "import pstrain\n"
+                "assert 'PSTRAIN' in dist.Backend._plugins")
+        subprocess.run([os.environ.get("PS_WARM_PYTHON", PYTHON), "-c", code], env=environment(), check=True)
+
     def test_example(self):
         example = str(ROOT / "python/examples/mnist.py")
         text = self.job("--epochs", "2", program=(PYTHON, example))
