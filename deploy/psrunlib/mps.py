@@ -15,7 +15,8 @@ STARTS_WITHIN_S, ENDS_WITHIN_S = 30, 60
 MOST_OF_TMPDIR = 60  # bytes
 
 # Starts the daemon, and says with which exit code. Waits until psrun closes its standard input, or is gone, and ends
-# the daemon. One that does not end when told to is killed; its number may be another program's by then.
+# the daemon. One that does not end when told to is killed, with its servers, which would keep the GPU; its number may be
+# another program's by then.
 GUARD = f"""
 timeout {STARTS_WITHIN_S} {CONTROL} -d > "${LOGS}/start.log" 2>&1
 (echo $?) # a shell of its own: psrun may be gone, and a SIGPIPE ends the one that writes
@@ -25,10 +26,13 @@ read -r line
 echo 'quit -t 10' | timeout -s KILL 30 {CONTROL}
 pid=$(cat "${PIPES}/{CONTROL}.pid" 2>/dev/null)
 case $(cat "/proc/$pid/comm" 2>/dev/null) in nvidia-cuda-mps*)
-    kill -9 "$pid"
-    for n in $(seq 100); do # it dies a little later; what is dead has no command line
-        [ -n "$(tr -d '\\0' < "/proc/$pid/cmdline" 2>/dev/null)" ] || break
-        sleep 0.1
+    all="$pid $(cat "/proc/$pid/task/$pid/children" 2>/dev/null)"
+    kill -9 $all
+    for pid in $all; do
+        for n in $(seq 100); do # it dies a little later; what is dead has no command line
+            [ -n "$(tr -d '\\0' < "/proc/$pid/cmdline" 2>/dev/null)" ] || break
+            sleep 0.1
+        done
     done ;;
 esac
 rm -rf "${PIPES}"

@@ -44,14 +44,14 @@ class Mps(JobTest):
         return glob.glob(self.path("pstrain-mps-*"))
 
     def daemons(self):
-        """The processes of the stand-in's daemon, which name this test's folder."""
+        """The processes of the stand-in: the daemon and its server, which name this test's folder."""
         found = []
         for path in glob.glob("/proc/[0-9]*/cmdline"):
             try:
                 words = Path(path).read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"--daemon" in words and any(word.startswith(os.fsencode(self.folder)) for word in words):
+            if {b"--daemon", b"--server"} & set(words) and any(word.startswith(os.fsencode(self.folder)) for word in words):
                 found.append(int(path.split("/")[2]))
         return found
 
@@ -93,7 +93,7 @@ class Mps(JobTest):
             psrun = self.start_psrun("--build-dir", self.folder, "--mps", "-s", 1, "-w", 2, DIGITS, "train.epochs=100000",
                                      out=name)
             self.wait_for_steps(name)
-            self.assertEqual(len(self.daemons()), 1)
+            self.assertEqual(len(self.daemons()), 2)
             psrun.send_signal(number)
             psrun.communicate()
             if number == signal.SIGTERM:
