@@ -539,22 +539,27 @@ static void on_job_killed(world_process *p)
     victim = name;
 }
 
-/* Those that miss it name it, or a worker that failed before and names it. */
-static bool leads_to_victim(const char *text)
+/* Whether the error of worker r names a worker of the set. */
+static bool names_one_of(int r, unsigned set)
 {
     char other[WORLD_NAME];
-    bool leads = names_victim(text);
-    for (int r = 0; r < J.workers && !leads; r++) {
-        snprintf(other, sizeof other, "worker %d ", r);
-        leads = strstr(text, other) && J.error[r][0] && names_victim(J.error[r]);
+    bool names = false;
+    for (int i = 0; i < J.workers && !names; i++) {
+        snprintf(other, sizeof other, "worker %d", i);
+        names = set >> i & 1 && strstr(J.error[r], other);
     }
-    return leads;
+    return names;
 }
 
+/* Those that miss it name it, or a worker that failed by it. */
 static void check_victim_named(void)
 {
+    unsigned leads = 0;
+    for (int turn = 0; victim && turn <= J.workers; turn++)
+        for (int r = 0; r < J.workers; r++)
+            if (names_victim(J.error[r]) || names_one_of(r, leads)) leads |= 1u << r;
     for (int r = 0; r < J.workers; r++)
-        if (victim && J.error[r][0] && !leads_to_victim(J.error[r]))
+        if (victim && J.error[r][0] && !(leads >> r & 1))
             world_wrong("%s was killed, and worker %d says: %s", victim, r, J.error[r]);
 }
 
