@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "model_spec.h"
+#include "printable.h"
 #include "program_settings.h"
 #include "value_json.h"
 
@@ -86,7 +87,11 @@ static ps_err print_job(const ps_config *cfg)
                   "n_params", (json_int_t)spec.table.n_params, "tensors",
                   tensors_json(spec.table.tensors, spec.table.n_tensors), "buffers",
                   tensors_json(spec.table.buffers, spec.table.n_buffers));
-    err = print_json(job);
+    err = !job && !ps_utf8_is_valid(cfg->file)
+              ? ps_err_set(PS_ERR_CONFIG,
+                           "the path of the configuration is not UTF-8: rename its "
+                           "folders, or make a link to it")
+              : print_json(job);
     ps_model_spec_fini(&spec);
     return err;
 }

@@ -9,6 +9,7 @@
 #include "config_read.h"
 #include "mem.h"
 #include "parse_text.h"
+#include "printable.h"
 
 enum { PATH_BYTES = 256, AUTO_BATCH = 64 };
 
@@ -43,6 +44,12 @@ static ps_err apply_override(ps_config *cfg, const char *text)
         return ps_err_set(PS_ERR_CONFIG, "--set: '%.80s...': unknown key", text);
     memcpy(path, text, n);
     path[n] = '\0';
+    // As in a file of YAML; results and checkpoints are JSON, and have it.
+    if (!ps_utf8_is_valid(text))
+        return ps_err_set(PS_ERR_CONFIG,
+                          "--set: %s: is not UTF-8: rename what it names, or make a link "
+                          "to it",
+                          ps_utf8_is_valid(path) ? path : "a key");
     return ps_yaml_set(&cfg->tree, path, equals + 1);
 }
 

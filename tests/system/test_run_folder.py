@@ -305,6 +305,9 @@ class Mistakes(Folder):
         self.assertIn("is a folder without config.json", self.predict("x", "empty", code=1))
         self.write("empty/config.json", "{}")
         self.assertIn("config.json: model.input", self.predict("x", "empty", code=1))
+        odd = self.path(os.fsdecode(b"caf\xe9.yaml"))
+        self.write(odd, "model: {input: [1], layers: [linear: {out: 2}]}\n")
+        self.assertIn("the path of the configuration is not UTF-8", self.psrun(odd, code=1))
         for argv, says in ((["--serve", "0"], "is not a port"), (["--predict", "-", "-w", "2", "x"], "one process")):
             done = subprocess.run([PSRUN, "--build-dir", BIN.parent, *argv, self.path("empty")],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -43,7 +43,8 @@ IN_FOLDER(a_file_that_is_no_list_of_names_is_refused)
     memset(text, 'x', bytes);
     assert_int_equal(temp_write("large.txt", text, bytes), 0);
     free(text);
-    static const char wide[] = "\xff\xfe" "a\0\n\0b\0"; // UTF-16
+    static const char wide[] = "\xff\xfe"
+                               "a\0\n\0b\0"; // UTF-16
     assert_int_equal(temp_write("wide.txt", wide, sizeof wide - 1), 0);
     assert_error(ps_class_names_read(temp_path("wide.txt"), &names), PS_ERR_FORMAT,
                  "iconv -f utf-16");

@@ -385,6 +385,8 @@ TEST(one_value_is_a_list_of_one)
 TEST(errors_name_file_line_and_key)
 {
     assert_refused("", "job.name=caf\xe9", "job.name: is not UTF-8");
+    assert_refused("", "data.path=caf\xe9/x", "data.path: is not UTF-8");
+    assert_refused("", "model.loss\xe9=x", "a key: is not UTF-8");
     assert_refused("\n\noptimizer:\n  lr: -1\n", "job.name=x",
                    ".yaml:4: optimizer.lr: -1 is below 0");
     assert_refused("optimizer:\n  learning: 1\n", "job.name=x",

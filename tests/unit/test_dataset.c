@@ -118,9 +118,10 @@ IN_FOLDER(a_list_of_names_of_other_classes_is_doubted)
     check_names("ant\nbee\ncat\n", 3, NULL);
     check_names("ant\nbee\n", 3, "2 classes have names, and the labels have 3");
     check_names("ant\nbee\n", 4, "there are 3 classes, and the model has 4 outputs");
-    check_names("class\nant\nbee\ncat\n", 3,
-                "4 classes have names, and the model has 3 outputs: the first name, class, "
-                "is that of class 0");
+    check_names(
+        "class\nant\nbee\ncat\n", 3,
+        "4 classes have names, and the model has 3 outputs: the first name, class, "
+        "is that of class 0");
 }
 
 /* says: NULL: nothing is doubted. */
@@ -166,7 +167,8 @@ IN_FOLDER(a_link_that_leads_nowhere_is_no_missing_test_set)
     assert_int_equal(symlink("nowhere", temp_path("t10k-images-idx3-ubyte")), 0);
     assert_int_equal(load(PS_SPLIT_TEST, "", &set), PS_ERR_IO);
     assert_int_equal(symlink("nowhere", temp_path("t10k-labels-idx1-ubyte")), 0);
-    assert_error(load(PS_SPLIT_TEST, "", &set), PS_ERR_IO, "t10k-images-idx3-ubyte: No such");
+    assert_error(load(PS_SPLIT_TEST, "", &set), PS_ERR_IO,
+                 "t10k-images-idx3-ubyte: No such");
 }
 
 IN_FOLDER(split_texts_are_parsed)

@@ -62,10 +62,11 @@ static char *class_names_take_line(char **rest)
 static ps_err check_end(const char *path, const char *rest, int64_t names)
 {
     if (rest[strspn(rest, " \t\r\n")] == '\0') return PS_OK;
-    return ps_err_set(PS_ERR_FORMAT,
-                      "%s:%lld: an empty line, and names behind it: a name stands on each "
-                      "line, that of class 0 on the first",
-                      path, (long long)names + 1);
+    return ps_err_set(
+        PS_ERR_FORMAT,
+        "%s:%lld: an empty line, and names behind it: a name stands on each "
+        "line, that of class 0 on the first",
+        path, (long long)names + 1);
 }
 
 static ps_err split_lines(const char *path, char *text, ps_class_names *out)
@@ -93,10 +94,11 @@ static ps_err class_names_read_text(const char *path, char **text)
     if (err == PS_OK) err = ps_source_read_rest(&source, FILE_MAX_BYTES, &bytes, &n);
     ps_source_fini(&source);
     if (err == PS_OK && n > 0 && memchr(bytes, '\0', n))
-        err = ps_err_set(PS_ERR_FORMAT,
-                         "%s: is not a text file: it has a byte 0 (iconv -f utf-16 -t utf-8 "
-                         "a text of UTF-16)",
-                         path);
+        err = ps_err_set(
+            PS_ERR_FORMAT,
+            "%s: is not a text file: it has a byte 0 (iconv -f utf-16 -t utf-8 "
+            "a text of UTF-16)",
+            path);
     if (err == PS_OK) err = ps_mem_zalloc(text, n + 1, 1, "the names of the classes");
     if (err == PS_OK && n > 0) memcpy(*text, bytes, n);
     free(bytes);
