@@ -59,7 +59,7 @@ static char *class_names_take_line(char **rest)
 }
 
 /* A name behind an empty line would be lost, and all behind it. */
-static ps_err check_end(const char *path, const char *rest, int64_t names)
+static ps_err class_names_check_end(const char *path, const char *rest, int64_t names)
 {
     if (rest[strspn(rest, " \t\r\n")] == '\0') return PS_OK;
     return ps_err_set(
@@ -78,7 +78,7 @@ static ps_err split_lines(const char *path, char *text, ps_class_names *out)
     PS_TRY(class_names_make_room(out, n));
     for (;;) {
         const char *line = class_names_take_line(&text);
-        if (*line == '\0') return check_end(path, text, out->n);
+        if (*line == '\0') return class_names_check_end(path, text, out->n);
         PS_TRY(class_names_add(out, line));
     }
 }
