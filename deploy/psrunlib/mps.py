@@ -15,9 +15,16 @@ STARTS_WITHIN_S, ENDS_WITHIN_S = 30, 60
 MOST_OF_TMPDIR = 60  # bytes
 
 # Starts the daemon, and says with which exit code. Waits until psrun closes its standard input, or is gone, and ends
-# the daemon. One that does not end when told to is killed, with its servers, which would keep the GPU; its number may be
-# another program's by then.
+# the daemon. One that does not end soon after it was told to is killed, with its servers, which would keep the GPU; its
+# number may be another program's by then.
 GUARD = f"""
+ends() {{ # process $1, within $2 tenths of a second; what is dead has no command line
+    for n in $(seq "$2"); do
+        [ -n "$(tr -d '\\0' < "/proc/$1/cmdline" 2>/dev/null)" ] || return 0
+        sleep 0.1
+    done
+    return 1
+}}
 timeout {STARTS_WITHIN_S} {CONTROL} -d > "${LOGS}/start.log" 2>&1
 (echo $?) # a shell of its own: psrun may be gone, and a SIGPIPE ends the one that writes
 exec > /dev/null
@@ -27,13 +34,8 @@ echo 'quit -t 10' | timeout -s KILL 30 {CONTROL}
 pid=$(cat "${PIPES}/{CONTROL}.pid" 2>/dev/null)
 case $(cat "/proc/$pid/comm" 2>/dev/null) in nvidia-cuda-mps*)
     all="$pid $(cat "/proc/$pid/task/$pid/children" 2>/dev/null)"
-    kill -9 $all
-    for pid in $all; do
-        for n in $(seq 100); do # it dies a little later; what is dead has no command line
-            [ -n "$(tr -d '\\0' < "/proc/$pid/cmdline" 2>/dev/null)" ] || break
-            sleep 0.1
-        done
-    done ;;
+    ends "$pid" 20 || kill -9 $all
+    for pid in $all; do ends "$pid" 100; done ;;
 esac
 rm -rf "${PIPES}"
 """
