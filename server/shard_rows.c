@@ -662,7 +662,11 @@ static ps_err rows_apply(ps_shard *s)
                                       .t = r->clocks[t].made,
                                       .step = r->step + r->clocks[t].ahead};
         r->dropped[t] = rows_dropped(&r->tables[t]);
-        PS_TRY(ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads));
+        const ps_err err =
+            ps_row_table_apply(&r->tables[t], &r->steps[t], &update, r->grads);
+        if (err == PS_ERR_NUMERIC)
+            return ps_err_prefix(err, "in step %" PRIu64 " of the rows", r->step);
+        PS_TRY(err);
     }
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
         PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));

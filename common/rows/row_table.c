@@ -190,16 +190,15 @@ static ps_err table_sums_room(ps_row_table *table, uint64_t n)
     return PS_OK;
 }
 
-static ps_err table_refuse_sum(const ps_row_table *table, const ps_row_step *step,
-                               uint64_t s)
+static ps_err table_refuse_sum(const ps_row_table *table, const ps_row_step *step)
 {
     uint32_t i = 0;
     while (ps_finite_all(table->sums + (uint64_t)i * table->spec.dim, table->spec.dim))
         i++;
     return ps_err_set(PS_ERR_NUMERIC,
-                      "table '%s': the gradient of id %" PRId64 " in step %" PRIu64
+                      "table '%s': the gradient of id %" PRId64
                       " is not finite; a lower learning rate may help",
-                      table->spec.name, (int64_t)step->touched.ids[i], s);
+                      table->spec.name, (int64_t)step->touched.ids[i]);
 }
 
 /* Zeros for the rows that only a rank without a gradient has pulled. */
@@ -216,7 +215,7 @@ static void table_fill(ps_row_table *table, const struct ps_row_pull *pull,
 /* In the order of the ranks, from zeros, as index_add_ does it. Where the ranks have
  * pulled in this order, rows are first touched in that of their positions, so that none
  * has to be cleared before. */
-static ps_err table_sum(ps_row_table *table, const ps_row_step *step, uint64_t s,
+static ps_err table_sum(ps_row_table *table, const ps_row_step *step,
                         const float *const *grads)
 {
     const uint32_t dim = table->spec.dim;
@@ -231,7 +230,7 @@ static ps_err table_sum(ps_row_table *table, const ps_row_step *step, uint64_t s
                              table->sums, &filled);
         else
             table_fill(table, &step->pulls[r], &filled);
-    return ps_finite_all(table->sums, n) ? PS_OK : table_refuse_sum(table, step, s);
+    return ps_finite_all(table->sums, n) ? PS_OK : table_refuse_sum(table, step);
 }
 
 static ps_row_scalars table_scalars(const ps_row_spec *spec, const ps_row_update *update)
@@ -545,7 +544,7 @@ ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
 {
     if (update->step >= UINT32_MAX) return table_refuse_step(table, update->step);
     const ps_row_scalars k = table_scalars(&table->spec, update);
-    PS_TRY(table_sum(table, step, update->step, grads));
+    PS_TRY(table_sum(table, step, grads));
     PS_TRY(table_apply_rows(table, &k, (uint32_t)update->step + 1, &step->touched));
     return table_bound(table, update->step);
 }

@@ -484,6 +484,23 @@ TEST(rows_by_a_codec)
     rig_table.codec = PS_CODEC_NONE;
 }
 
+/* The rows came with the clock of another job: the error counts this one's steps. */
+TEST(a_gradient_that_is_not_finite)
+{
+    const ps_rows_load load = {.width = DIM, .steps = 900, .clock = 1000, .begins = 1};
+    rig_open();
+    rig_message m = rig_message_of(PS_MSG_LOAD_ROWS, 0, 1, 0, ps_rows_load_bytes(0, DIM));
+    ps_rows_load_write(m.body, &load);
+    rig_send(m);
+    for (uint32_t r = 0; r < WORKERS; r++)
+        rig_send(rig_pull(r, 2 - r, 0, rig_ids));
+    rig_send(rig_push(0, 3, 0, INFINITY));
+    m = rig_push(1, 2, 0, 1);
+    assert_error(rig_hand_in(&m), PS_ERR_NUMERIC,
+                 "in step 0 of the rows: table 'user': the gradient of id ");
+    rig_close();
+}
+
 /* Whatever worker 1 sends, the shard neither crashes nor reads beyond a message; what it
  * refuses names worker 1. */
 TEST(random_messages)
