@@ -36,6 +36,8 @@ class Copy(torch.Tensor):
             for copy, version in zip(copies, before):
                 if copy._version != version:
                     raise InputError(copy._fault)
+            if type(out).__module__ == "numpy":
+                return _read_only(out, copies)
             return _marked(out, copies)
 
     def __reduce_ex__(self, protocol: typing.Any) -> typing.Any:
@@ -69,6 +71,13 @@ def _marked(out: typing.Any, copies: "list[Copy]") -> typing.Any:
         if _memory(out) == _memory(copy):
             return Copy.of(out, copy._fault)
     return out
+
+
+def _read_only(array: typing.Any, copies: "list[Copy]") -> typing.Any:
+    """NumPy refuses to write into what lies in a copy."""
+    if any(array.__array_interface__["data"][0] == copy.data_ptr() for copy in copies):
+        array.flags.writeable = False
+    return array
 
 
 def _memory(tensor: torch.Tensor) -> int:

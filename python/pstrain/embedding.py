@@ -43,8 +43,7 @@ class _Call:
     def __init__(self, rows: Rows, inputs: "typing.Sequence[Inputs]", outs: "typing.Sequence[torch.Tensor]",
                  trains: bool) -> None:
         self._rows = rows
-        self._ids = [given.ids for given in inputs]
-        self._names = [given.table.spec.name for given in inputs]
+        self._of = [(given.table, given.ids.shape) for given in inputs]
         self._ticket = rows.lookup(_as_c(inputs, outs), trains)
         self._step = rows.steps
         self._pid = os.getpid()
@@ -55,12 +54,12 @@ class _Call:
         rows, n = self._rows, len(grads)
         if self._step != rows.steps:
             raise InputError(f"rank {rows.job.rank}: backward() of rows that were looked up before the last step() (table "
-                             f"{', '.join(self._names)}), which has ended their step: call backward() before step()")
+                             f"{', '.join(table.spec.name for table, _ in self._of)}), which has ended their step: call backward() before step()")
         rows.has_gradients = True
         floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous()
                   else grad.to(torch.float32).contiguous() for grad in grads]
-        weights = [torch.empty_like(ids, dtype=torch.float32) if wanted and grad is not None else None
-                   for ids, grad, wanted in zip(self._ids, grads, wants_weights)]
+        weights = [torch.empty(shape, dtype=torch.float32) if wanted and grad is not None else None
+                   for (_, shape), grad, wanted in zip(self._of, grads, wants_weights)]
         pointers = ctypes.c_void_p * n
         rows.job.session.call("pstrain_rows_gradients", self._ticket, n, pointers(*map(_address, floats)),
                                     pointers(*map(_address, weights)))
@@ -69,6 +68,11 @@ class _Call:
     def __del__(self) -> None:
         if hasattr(self, "_ticket") and self._pid == os.getpid():
             self._rows.forgotten.append(self._ticket)
+
+
+def _wants_weights(given: Given) -> bool:
+    """Whether its per_sample_weights are to have a gradient."""
+    return isinstance(given[3], torch.Tensor) and given[3].requires_grad
 
 
 def _address(tensor: "torch.Tensor | None") -> "int | None":
@@ -130,6 +134,8 @@ class _Module(Lookups):
     # ---- looking up ----
 
     def _look_up(self, given: "list[Given]") -> "list[torch.Tensor]":
+        if not self._trains and torch.is_grad_enabled() and any(map(_wants_weights, given)):
+            return [self._weigh(one) if _wants_weights(one) else self._look_up([one])[0] for one in given]
         inputs = [self._inputs(*one) for one in given]
         outs: "typing.Sequence[torch.Tensor]" = self._rows.results.take([one.shape for one in inputs])
         trains = torch.is_grad_enabled() and self._trains
@@ -138,6 +144,16 @@ class _Module(Lookups):
             weights = [one[3] for one in given] if any(one[3] is not None for one in given) else []
             outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *weights)
         return [as_wanted(out, one) for out, one in zip(outs, given)]
+
+    def _weigh(self, one: Given) -> torch.Tensor:
+        """The rows stand still, and per_sample_weights have a gradient: PyTorch adds the rows up."""
+        given, weights = self._inputs(*one), one[3]
+        assert weights is not None
+        rows = self._look_up([(given.table._replace(mode=None), given.ids.view(-1), None, None, False)])[0].to(weights.device)
+        n, bags = len(rows), given.bags
+        offsets = torch.arange(bags) * (n // max(bags, 1)) if given.offsets is None else given.offsets
+        bag = torch.bucketize(torch.arange(n), offsets, right=True) - 1  # of each id; those before it may be empty
+        return rows.new_zeros(given.shape).index_add(0, bag.to(rows.device), rows * weights.reshape(-1, 1))
 
     def _prefetch(self, given: "list[Given]") -> None:
         asked = []

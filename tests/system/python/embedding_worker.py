@@ -13,6 +13,7 @@ import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import pstrain
@@ -158,6 +159,9 @@ def check_writes(bag):
                       lambda: torch.add(torch.ones(9, 4), 1, out=bag.weight),
                       lambda: torch.nn.functional.relu(bag.weight, inplace=True)):
             refused(write, "copy", "clone()", "load_state_dict")
+        for array in (bag.weight.numpy(), bag.weight[2:].T.numpy(), np.asarray(bag.weight)):
+            assert not array.flags.writeable
+        assert bag.weight.numpy().astype("float64").flags.writeable and np.array(bag.weight).flags.writeable
         mine, saved = bag.weight.clone(), io.BytesIO()
         mine += 1
         torch.save(bag.weight, saved)
@@ -193,12 +197,33 @@ def check_forgotten(model):
     assert len(warnings_of(lambda: model[0].load_state_dict({"weight": torch.ones(9, 4)}))) == 1 - pstrain.rank()
 
 
+def check_weights_of_frozen(bag, plain):
+    """Where rows stand still, per_sample_weights have PyTorch's gradient all the same."""
+    bag.requires_grad_(False)
+    with torch.no_grad():
+        plain.weight.copy_(bag.weight)
+    for ids, offsets in ((torch.tensor([4, 1, 8, 4]), torch.tensor([0, 0, 3])), (torch.tensor([[1, 2], [4, 4]]), None),
+                         (torch.zeros(2, 0, dtype=torch.int64), None), (torch.zeros(0, dtype=torch.int64), torch.zeros(0).long())):
+        got = []
+        for module in (bag, plain):
+            weights = torch.linspace(-1, 1, ids.numel()).view(ids.shape).requires_grad_()
+            if module is plain and not ids.numel():
+                out = torch.zeros(len(ids), 4)
+            else:
+                out = module(ids, offsets, per_sample_weights=weights)
+            (out * torch.linspace(0, 1, out.numel()).view(out.shape)).sum().backward() if out.requires_grad else None
+            got += [out, weights.grad if weights.grad is not None else torch.zeros(ids.shape)]
+        assert all(torch.allclose(a, b, atol=1e-6) and a.shape == b.shape for a, b in zip(got[:2], got[2:])), got
+    bag.requires_grad_(True)
+
+
 @case
 def surprises(folder):
     """What one would expect of PyTorch's own modules."""
     pstrain.init()
     bag = pstrain.EmbeddingBag("bag", 4, num_embeddings=9)
     rows = pstrain.EmbeddingBag("rows", 1, num_embeddings=9, optimizer="sgd", lr=1.0)
+    summed = pstrain.EmbeddingBag("summed", 4, mode="sum", num_embeddings=9)
     twice = dict(weight=torch.ones(3, 4), ids=torch.tensor([1, 5, 1]))
     try:
         bag.load_state_dict(twice)
@@ -215,6 +240,7 @@ def surprises(folder):
     optimizer.start()
     check_default_mode(bag)
     check_writes(bag)
+    check_weights_of_frozen(summed, torch.nn.EmbeddingBag(9, 4, mode="sum"))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
     with torch.no_grad():
         before, first = rows.weight[1] * 1, dying[0].weight * 1
