@@ -112,7 +112,9 @@ class Gradients:
         self.restart()
         for param, handle in sent.items():
             result, grad = handle.wait(), param.grad
-            if grad is None or grad.is_sparse:
+            if grad is None:
+                param.grad = result
+            elif grad.is_sparse:
                 param.grad = result.to_sparse()
             elif result is not grad:
                 with torch.no_grad():

@@ -4,7 +4,9 @@ from __future__ import annotations
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .._collectives import HALVES
 from ._calls import Sum, allreduce
+from ._membership import wrong
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -19,17 +21,20 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not self.training and self.running_mean is not None:
             return super().forward(input)
+        given, input = input, input.float() if input.dtype in HALVES else input  # as PyTorch's: sums of halves would be rounded
         dims = [d for d in range(input.dim()) if d != 1]
         shape = [-1 if d == 1 else 1 for d in range(input.dim())]
         own = torch.cat([input.sum(dims), input.new_full((1,), input.numel() / input.shape[1])])
         total = allreduce(own, op=Sum)
         count = total[-1].detach()
+        if count <= 1:
+            raise wrong(f"SyncBatchNorm: all ranks together have {int(count)} values per channel: more than 1 is needed")
         mean = total[:-1] / count
         centred = input - mean.view(shape)
         variance = allreduce((centred * centred).sum(dims), op=Sum) / count
         self._track(mean.detach(), variance.detach() * count / (count - 1))
         out = centred * torch.rsqrt(variance + self.eps).view(shape)
-        return out * self.weight.view(shape) + self.bias.view(shape) if self.affine else out
+        return (out * self.weight.view(shape) + self.bias.view(shape) if self.affine else out).to(given.dtype)
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         if not self.training or self.running_mean is None:

@@ -251,6 +251,13 @@ def refuse_optimizers():
     table(torch.tensor([RANK])).sum().backward()
     kept.step()
     same(table.weight.detach(), [[0.5, 0.5], [0.5, 0.5], [1, 1], [1, 1]])
+    layer = nn.Linear(2, 1, bias=False)
+    hvd.broadcast_parameters(layer.state_dict(), 0)
+    kept = hvd.DistributedOptimizer(torch.optim.Adam(layer.parameters()), layer.named_parameters())
+    layer(torch.full((1, 2), 1.0 + RANK)).sum().backward()
+    layer.zero_grad(set_to_none=True)
+    kept.step()
+    same(layer.weight.grad, [[1.5, 1.5]])
 
 
 # ---- training ----
@@ -454,6 +461,14 @@ def batch_norm():
         assert torch.allclose(ours.state_dict()[name], value, atol=1e-6), name
     theirs.eval(), ours.eval()
     assert torch.allclose(ours(whole), theirs(whole), atol=1e-6)
+    # Halves: sums of them would be rounded.
+    halves = (torch.rand(301 * SIZE, 3) + 10).bfloat16()
+    theirs, ours = nn.BatchNorm1d(3, momentum=1.0), hvd.SyncBatchNorm(3, momentum=1.0)
+    wanted, got = theirs(halves.float()), ours(halves.tensor_split(SIZE)[RANK])
+    assert got.dtype == torch.bfloat16 and torch.allclose(got.float(), wanted.tensor_split(SIZE)[RANK], atol=2e-2)
+    assert torch.allclose(ours.running_mean, theirs.running_mean, atol=1e-4)
+    assert torch.allclose(ours.running_var, theirs.running_var, rtol=1e-4)
+    refused(ValueError, ["more than 1"], lambda: ours(torch.ones(int(RANK == 0), 3)))
 
 
 def joined():
