@@ -268,16 +268,16 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """inputs: at the root a list of size() tensors, else empty."""
         [tensor], root = _listed(outputs), _root(opts)
+        keeps: "list[typing.Any]" = [outputs, inputs]
         self._check(tensor, "scatter")
         self._check_root(root, "scatter")
         parts = [t.NOTHING] * self.size()
         if self.rank() == root:
             self._check_list(inputs[0], tensor.dtype, "scatter")
             self._check_own(tensor, inputs[0], "scatter")
-            parts = [(*_memory(given), 0, 0) for given in inputs[0]]
+            parts = [(*_memory(given), 0, 0) for given in self._given(inputs[0], keeps)]
         parts[root] = (*parts[root][:2], *_memory(tensor))
-        return self._work([self._comm.begin(t.SCATTER, parts, root=root)], (outputs, inputs), "scatter",
-                          result=outputs)
+        return self._work([self._comm.begin(t.SCATTER, parts, root=root)], keeps, "scatter", result=outputs)
 
     @through_host("out")
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:

@@ -128,6 +128,9 @@ def odd_collectives():
         dist.scatter(x, [x] * SIZE if RANK == 0 else None, 0)
         dist.all_reduce(x.data)
         assert x.dtype != torch.bool or x.view(torch.uint8).eq(1).all(), x  # not 2
+    turned, out = torch.arange(6.0).view(2, 3), torch.zeros(3, 2)
+    dist.scatter(out, [(turned + 10 * r).t() for r in range(SIZE)] if RANK == 0 else None, 0)
+    assert torch.equal(out, (turned + 10 * RANK).t()), out  # Gloo's is in another order
     x = torch.tensor([RANK])
     world.allreduce([x], dist.ReduceOp.MAX).wait()
     assert x.item() == SIZE - 1, x
