@@ -345,17 +345,26 @@ int pstrain_sync(pstrain_session *s)
 
 /* --- marks: whether weights were changed ------------------------------------------- */
 
-/* Every factor is odd, so a change of one element always changes the sum. */
-static uint32_t mark_of(const float *weights, uint64_t n)
+/* Every factor is odd, so a change of one word always changes the sum. */
+static uint32_t mark_of(const void *words, uint64_t n)
 {
+    const unsigned char *bytes = words;
     uint32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (uint64_t i = 0; i < n; i++) {
         uint32_t bits;
-        memcpy(&bits, weights + i, sizeof bits);
+        memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
         sum += bits * (2 * (uint32_t)i + 1);
     }
     return sum;
+}
+
+uint32_t pstrain_checksum(const void *from, uint64_t bytes)
+{
+    const uint64_t n = bytes / sizeof(uint32_t), rest = bytes % sizeof(uint32_t);
+    uint32_t last = 0;
+    if (rest > 0) memcpy(&last, (const char *)from + n * sizeof last, rest);
+    return mark_of(from, n) + last * (2 * (uint32_t)n + 1);
 }
 
 static uint32_t mark_of_parameter(const pstrain_session *s, int i)

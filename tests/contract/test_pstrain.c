@@ -655,6 +655,21 @@ TEST(test_abort)
     assert_non_null(strstr(r.worker[0].text, "worker 1"));
 }
 
+/* Any memory: each change of a byte is found, in what is left of a word, too. */
+TEST(test_checksum)
+{
+    unsigned char bytes[15];
+    memset(bytes, 7, sizeof bytes);
+    for (size_t n = 0; n <= sizeof bytes; n++) {
+        const uint32_t before = pstrain_checksum(n > 0 ? bytes : NULL, n);
+        for (size_t i = 0; i < sizeof bytes; i++) {
+            bytes[i] ^= 1;
+            assert_int_equal(pstrain_checksum(bytes, n) != before, i < n);
+            bytes[i] ^= 1;
+        }
+    }
+}
+
 /* A program that joins, but needs no tensors. */
 static int leave_early(rig_worker *w)
 {
