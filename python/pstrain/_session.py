@@ -12,6 +12,7 @@ from . import _library as c
 from . import errors
 
 
+_SHORT = 1024  # bytes of a text that is gathered at once
 _OWN = "pstrain-"  # how the names of threads begin that make calls and complete futures
 
 
@@ -121,13 +122,15 @@ class _Arenas:
         self._memory: "_Memory | None" = memory
         self._library = c.load()
         self._old = c.c_void_p()
+        self._pid = os.getpid()
 
     def retire(self, old: c.c_void_p) -> None:
         """They are no longer the session's, but old."""
         self._old, self._memory = old, None
 
-    def __del__(self, byref: typing.Any = c.byref) -> None:
-        self._library.pstrain_arenas_free(byref(self._old))  # of NULL: nothing
+    def __del__(self, getpid: typing.Any = os.getpid, byref: typing.Any = c.byref) -> None:
+        if self._pid == getpid():
+            self._library.pstrain_arenas_free(byref(self._old))  # of NULL: nothing
 
 
 class Session:
@@ -180,9 +183,9 @@ class Session:
             raise errors.InputError(f"rank {self.rank}: this job has been shut down")
         return self._caller
 
-    def is_open(self) -> bool:
-        """False once it has been destroyed."""
-        return bool(self._s)
+    def is_open(self, getpid: typing.Any = os.getpid) -> bool:
+        """False once it has been destroyed, and in a process that was forked."""
+        return bool(self._s) and self.pid == getpid()
 
     def pointer(self) -> "c.c_void_p":
         """For calls that the methods do not have."""
@@ -388,6 +391,16 @@ class Session:
         out = ctypes.create_string_buffer(len(mine) * self.world_size)
         self.all_gather(ctypes.cast(ctypes.c_char_p(mine), c.c_void_p).value or 0, len(mine), ctypes.addressof(out))
         return [out.raw[at:at + len(mine)] for at in range(0, len(out), len(mine))]
+
+    def gather_texts(self, text: str) -> "list[str]":
+        """Every rank's text, in rank order."""
+        raw = text.encode()
+        short = self.gather_bytes(len(raw).to_bytes(8, "little") + raw[:_SHORT].ljust(_SHORT, b"\0"))
+        lengths = [int.from_bytes(piece[:8], "little") for piece in short]
+        if max(lengths) <= _SHORT:
+            return [piece[8:8 + n].decode() for piece, n in zip(short, lengths)]
+        whole = self.gather_bytes(raw.ljust(max(lengths), b"\0"))
+        return [piece[:n].decode() for piece, n in zip(whole, lengths)]
 
     def all_reduce(self, address: int, n: int, dtype: int, op: int) -> None:
         self.block("pstrain_all_reduce", address, n, dtype, op)

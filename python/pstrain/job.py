@@ -4,6 +4,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -131,7 +132,9 @@ class Job:
 
     def leave(self) -> None:
         """Waits until every worker has called it."""
-        if self.session.pid == os.getpid() and not self.session.failure:
+        if self.session.pid != os.getpid():
+            return  # the job is the parent's
+        if not self.session.failure:
             for call in self.before_leaving:
                 call()
         if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failure:
@@ -345,16 +348,36 @@ def broadcast(what: typing.Any, root: int = 0) -> typing.Any:
     """root's values become everybody's; returns what.
 
     what: a tensor; a dict, list or tuple of them; or a module, of which all parameters and
-    buffers are meant. Any dtype; contiguous, on the CPU, the same shapes on every rank.
+    buffers are meant. Any dtype; contiguous, on the CPU, the same shapes and dtypes, in the same order on every rank
+    (InputError names the first that is not).
     """
     job = current()
     if not 0 <= root < job.size:
         raise errors.InputError(f"rank {job.rank}: root {root} is not a rank of 0 .. {job.size - 1}")
-    for name, tensor in _named(what):
+    named = list(_named(what))
+    for name, tensor in named:
         _checks.check(tensor, name, job.rank, (tensor.dtype,))
+    _check_alike(job, [f"{name}: {tuple(t.shape)} {str(t.dtype).replace('torch.', '')}" for name, t in named])
+    for _, tensor in named:
         if tensor.numel():
             job.session.broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size(), root)
     return what
+
+
+def _check_alike(job: Job, words: "list[str]") -> None:
+    """InputError on every rank where bytes would become those of another tensor. words: of each tensor."""
+    if job.size == 1:
+        return
+    said = job.session.gather_bytes(hashlib.sha256("\n".join(words).encode()).digest())
+    other = next((rank for rank, digest in enumerate(said) if digest != said[0]), None)
+    if other is None:
+        return
+    texts = job.session.gather_texts("\n".join(words))
+    first, theirs = texts[0].split("\n"), texts[other].split("\n")
+    at = next((i for i, pair in enumerate(zip(first, theirs)) if pair[0] != pair[1]), min(len(first), len(theirs)))
+    mine = [list_of[at] if at < len(list_of) else "nothing more" for list_of in (first, theirs)]
+    raise errors.InputError(f"rank {job.rank}: broadcast of {mine[0]} on rank 0, and of {mine[1]} on rank {other}: they have to be "
+                            "alike, in the same order")
 
 
 def _named(what: typing.Any) -> "typing.Iterator[tuple[str, torch.Tensor]]":

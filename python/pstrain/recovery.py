@@ -29,7 +29,6 @@ _WAYS = (("state_dict", "load_state_dict"), ("get_state", "set_state"), ("getsta
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), list, tuple, dict, set, torch.Tensor)
 _OWN = "the attributes"  # the blob of what is each rank's own
 _ROWS = "the embedding tables"  # the blob that says where servers have their rows
-_SHORT = 1024  # bytes of a text that is gathered at once
 
 Choice = typing.Tuple[Store, Head]
 
@@ -610,13 +609,7 @@ def _choose(found: "list[list[tuple[int, str, int]]]") -> "tuple[int, str] | Non
 
 
 def _gather(job: jobs.Job, text: str) -> "list[str]":
-    """Every rank's text, in rank order."""
-    raw = text.encode()
-    short = job.session.gather_bytes(len(raw).to_bytes(8, "little") + raw[:_SHORT].ljust(_SHORT, b"\0"))
-    lengths = [int.from_bytes(piece[:8], "little") for piece in short]
-    if max(lengths) <= _SHORT:
-        return [piece[8:8 + n].decode() for piece, n in zip(short, lengths)]
-    return [piece[:n].decode() for piece, n in zip(job.session.gather_bytes(raw.ljust(max(lengths), b"\0")), lengths)]
+    return job.session.gather_texts(text)
 
 
 def _place(said: str) -> str:
