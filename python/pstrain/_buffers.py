@@ -1,12 +1,27 @@
-"""Buffers (batch norm's means): after each step one rank's, as a rule rank 0's, become everybody's."""
+"""What is not trained: buffers (batch norm's means) and frozen parameters. Rank 0's become everybody's before a model's
+first step; buffers that change do so after each step again, as a rule rank 0's."""
 from __future__ import annotations
 
+import struct
 import typing
+import weakref
+import zlib
 
 import torch
+from torch.nn.parameter import is_lazy
+
+from . import _library
+from .errors import InputError
 
 if typing.TYPE_CHECKING:
     from .job import Job
+
+_WORD = struct.Struct("<II")  # of a tensor: its form, its numbers
+Named = typing.List[typing.Tuple[str, torch.Tensor]]
+
+
+def _buffers_of(module: torch.nn.Module) -> "list[torch.Tensor]":
+    return [b for b in module._buffers.values() if b is not None and b.layout == torch.strided and not is_lazy(b)]
 
 
 def _state(module: torch.nn.Module) -> "list[tuple[int, int]]":
@@ -14,26 +29,102 @@ def _state(module: torch.nn.Module) -> "list[tuple[int, int]]":
     return [(id(b), b._version) for b in module._buffers.values() if b is not None]
 
 
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def _sum_of(tensor: torch.Tensor) -> int:
+    here = _on_host(tensor)
+    return int(_library.load().pstrain_checksum(here.data_ptr(), here.numel() * here.element_size()))
+
+
+def _word(tensor: torch.Tensor) -> bytes:
+    return _WORD.pack(zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode()), _sum_of(tensor))
+
+
+class _Still:
+    """A module whose buffers have not changed so far."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._state, self._sums, self._steps = _state(module), [_sum_of(b) for b in _buffers_of(module)], 0
+
+    def has_changed(self, module: torch.nn.Module) -> bool:
+        """What is written past a buffer's version (.data) is found in steps 1, 2, 4, 8, ...: there the numbers are looked
+        at, which are many in masks of attention."""
+        self._steps += 1
+        looks = self._steps & (self._steps - 1) == 0
+        return _state(module) != self._state or looks and [_sum_of(b) for b in _buffers_of(module)] != self._sums
+
+
 class Buffers:
-    """DistributedDataParallel sends all buffers before each forward pass. Here modules whose buffers have never
-    changed are left out: masks of attention are large. Rank 0 says which ones have changed for the first time."""
+    """DistributedDataParallel sends all of it when it is made, and all buffers before each forward pass. Here what differs
+    is sent, and after a step the buffers of modules that have changed theirs before: rank 0 says which ones have done so
+    for the first time."""
 
-    def __init__(self, job: "Job") -> None:
-        self._job = job
-        self._still: "dict[torch.nn.Module, list[tuple[int, int]]]" = {}  # not changed so far; in the same order
-        self._sent: "list[torch.nn.Module]" = []  # on every rank
+    def __init__(self, job: "Job", is_trained: "typing.Callable[[torch.Tensor], bool]", shares: bool) -> None:
+        """shares: buffers are shared at all. Frozen parameters are rank 0's in any case."""
+        self._job, self._is_trained, self.shares = job, is_trained, shares
+        self._met: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+        # In the same order on every rank:
+        self._new: "list[tuple[torch.nn.Module, Named]]" = []  # which ranks have not compared
+        self._still: "dict[torch.nn.Module, _Still]" = {}
+        self._sent: "list[torch.nn.Module]" = []  # after each step
 
-    def add(self, module: torch.nn.Module) -> None:
-        """Must be called before the first forward pass of the module, on every rank."""
-        for each in module.modules():
-            if each not in self._still and each not in self._sent and any(b is not None for b in each._buffers.values()):
-                self._still[each] = _state(each)
+    def meet(self, model: torch.nn.Module) -> None:
+        """A forward pass of the model begins, which is to have a backward pass."""
+        for path, module in model.named_modules() if self._job.size > 1 else ():
+            if module in self._met:
+                continue
+            self._met.add(module)
+            mine = self._untrained(f"{path}." if path else "", module)
+            if mine:
+                self._new.append((module, mine))
+
+    def _untrained(self, path: str, module: torch.nn.Module) -> Named:
+        found = [(name, p) for name, p in module._parameters.items()
+                 if p is not None and not p.requires_grad and p.layout == torch.strided and not is_lazy(p)
+                 and not self._is_trained(p)]
+        found += [(name, b) for name, b in module._buffers.items() if self.shares and b is not None and b.layout == torch.strided
+                  and not is_lazy(b)]
+        return [(path + name, tensor) for name, tensor in found if tensor.numel()]
+
+    @property
+    def n_met(self) -> int:
+        """Modules that have any of it. They have to be as many on every rank."""
+        return len(self._new) + len(self._still) + len(self._sent)
+
+    def agree(self, root: int = 0) -> None:
+        """Of models that were met since the last call root's become everybody's. Collective where there are any."""
+        new, self._new = self._new, []
+        if new:
+            self._take([each for _, mine in new for each in mine], root)
+        self._still.update((module, _Still(module)) for module, _ in new if self.shares and _buffers_of(module))
+
+    def _take(self, untrained: Named, root: int) -> None:
+        rank, session = self._job.rank, self._job.session
+        try:
+            said = session.gather_bytes(b"".join(_word(tensor) for _, tensor in untrained))
+        except InputError as error:
+            raise InputError(f"rank {rank}: {error}: the ranks' models differ in their buffers or frozen parameters; this rank "
+                             f"has {', '.join(name for name, _ in untrained[:4])} and so on") from None
+        for at, (name, tensor) in enumerate(untrained):
+            words = [_WORD.unpack_from(each, at * _WORD.size) for each in said]
+            other = next((r for r, (form, _) in enumerate(words) if form != words[root][0]), None)
+            if other is not None:
+                raise InputError(f"rank {rank}: '{name}', which is not trained, has another shape or type on rank {other} than on "
+                                 f"rank {root}, whose become everybody's; here it is {tensor.dtype} {tuple(tensor.shape)}: where ranks "
+                                 "are to have buffers of their own, give broadcast_buffers=False")
+            if any(word != words[root] for word in words):
+                host = _on_host(tensor).clone()
+                session.broadcast(host.data_ptr(), host.numel() * host.element_size(), root)
+                with torch.no_grad():
+                    tensor.copy_(host)
 
     def share(self, root: int = 0) -> None:
-        """root's become everybody's. Collective."""
-        if not self._still and not self._sent or self._job.size == 1:
+        """After a step root's buffers become everybody's. Collective."""
+        if not self._still and not self._sent:
             return
-        first = [_state(module) != before for module, before in self._still.items()]
+        first = [still.has_changed(module) for module, still in self._still.items()]
         more = torch.tensor([any(first)], dtype=torch.uint8)
         self._broadcast(self._sent, more, root)
         if not more.item():
@@ -48,8 +139,8 @@ class Buffers:
 
     def _broadcast(self, modules: "list[torch.nn.Module]", head: torch.Tensor, root: int) -> None:
         """head becomes root's, and so do the modules' buffers."""
-        buffers = [b for module in modules for b in module._buffers.values() if b is not None and b.numel()]
-        parts = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in buffers]
+        buffers = [b for module in modules for b in _buffers_of(module) if b.numel()]
+        parts = [b.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8) for b in buffers]
         places = {part.device for part in parts}
         device = places.pop() if len(places) == 1 else head.device  # a GPU: one copy for all of them
         flat = torch.cat([part.to(device) for part in (head, *parts)]).cpu()

@@ -44,10 +44,12 @@ class Join:
 
     def agree(self, number: int) -> int:
         """Returns which optimizer is stepped; _OUT: no rank has a batch left. Collective."""
-        job = self._table.job
-        mine, all_of_them = torch.tensor([number], dtype=torch.int32), torch.empty(job.size, dtype=torch.int32)
-        job.session.all_gather(mine.data_ptr(), mine.element_size(), all_of_them.data_ptr())
-        numbers = all_of_them.tolist()
+        job, buffers = self._table.job, self._table.buffers
+        assert buffers is not None
+        mine = torch.tensor([number, buffers.n_met], dtype=torch.int32)
+        all_of_them = torch.empty(job.size, 2, dtype=torch.int32)
+        job.session.all_gather(mine.data_ptr(), 2 * mine.element_size(), all_of_them.data_ptr())
+        numbers, met = all_of_them.t().tolist()
         going = [rank for rank, stepped in enumerate(numbers) if stepped != _OUT]
         if self._throws and 0 < len(going) < job.size:
             out = next(rank for rank in range(job.size) if rank not in going)
@@ -55,5 +57,9 @@ class Join:
         if not going:
             return _OUT
         self.root = going[-1]
+        odd = next((rank for rank in range(job.size) if met[rank] != met[self.root]), None)
+        if odd is not None:
+            raise InputError(f"rank {job.rank}: rank {odd} has made no forward pass of all the modules with buffers (batch norm) or "
+                             f"frozen parameters that rank {self.root} has, whose they would become: make one before join()")
         self.factor = 1.0 if self._by_all else job.size / len(going)
         return int(numbers[going[0]])

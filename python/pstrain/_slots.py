@@ -6,7 +6,7 @@ import typing
 
 import torch
 
-from . import _checks
+from . import _checks, _library
 from ._session import Session
 from .errors import InputError
 
@@ -18,7 +18,7 @@ class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
     __slots__ = ("index", "name", "owner", "group", "param", "sent", "weights", "grads", "host", "address", "version", "fresh",
-                 "pushed", "pushed_version", "seen", "hooked", "captured", "__weakref__")
+                 "pushed", "pushed_version", "pushed_sum", "seen", "hooked", "captured", "__weakref__")
 
     def __init__(self, name: str, param: torch.Tensor, group: int, doubles: bool) -> None:
         """doubles: a float64 parameter may have its place: the workers sum its gradients."""
@@ -38,6 +38,7 @@ class Slot:
         self.fresh = True  # its weights are those of this step
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
+        self.pushed_sum: "int | None" = None  # of its memory
         self.seen = False  # a module that owns it has been called
         self.hooked = False  # on a GPU: a backward pass has given it a gradient since the last step
         self.captured = False  # on a GPU: in a CUDA graph, at its present place
@@ -104,17 +105,28 @@ def check_sent(slot: Slot, rank: int) -> None:
             "before, or optimizer.zero_grad()")
 
 
+def memory_sum(grad: torch.Tensor, param: torch.Tensor) -> "int | None":
+    """What is written past a tensor's version (.data, numpy()) changes it. None: of one on a GPU, or of another order in
+    memory than the parameter's."""
+    if not grad.is_cpu or grad.stride() != param.stride():
+        return None
+    return int(_library.load().pstrain_checksum(grad.data_ptr(), grad.numel() * grad.element_size()))
+
+
 def check_pushed(slot: Slot, rank: int) -> None:
-    """InputError where the program has changed a gradient between its push and step(), or dropped it."""
-    grad = slot.param.grad
-    if slot.pushed is not None and grad is None:
+    """InputError where the program has changed a gradient between its push and step(), has replaced or dropped it."""
+    grad, pushed = slot.param.grad, slot.pushed
+    if pushed is None:
+        return
+    if grad is None:
         raise InputError(
             f"rank {rank}: the gradient of parameter '{slot.name}' was dropped between backward() and step() "
             "(zero_grad()), and had left for the servers: call zero_grad() before backward(), or take push='step'")
-    if slot.pushed is not None and grad is slot.pushed and grad._version != slot.pushed_version:
+    if grad is not pushed or grad._version != slot.pushed_version \
+            or slot.pushed_sum is not None and memory_sum(grad, slot.param) != slot.pushed_sum:
         raise InputError(
-            f"rank {rank}: the gradient of parameter '{slot.name}' was changed after it had "
-            "left for the servers (clip_grad_norm_, GradScaler.unscale_): use clip_norm= or "
+            f"rank {rank}: the gradient of parameter '{slot.name}' was {'changed' if grad is pushed else 'replaced'} after it "
+            "had left for the servers (clip_grad_norm_, clip_grad_value_, .grad.data, GradScaler.unscale_): use clip_norm= or "
             "loss_scale= of pstrain.Optimizer, or push='step'")
 
 
@@ -128,8 +140,8 @@ def check_fresh(slot: Slot, rank: int) -> None:
 
 
 def arena(session: Session, address: int, n: int) -> torch.Tensor:
-    """The library's memory (n float32) as a tensor. The memory lives as long as a tensor in it:
-    state_dict() of a model has such tensors."""
+    """The library's memory (n float32) as a tensor of its own: torch.save writes no more than these. The memory lives as
+    long as a tensor in it: state_dict() of a model has such tensors."""
     memory = (ctypes.c_float * n).from_address(address)
     setattr(memory, "arenas", session.arenas())
     return torch.frombuffer(memory, dtype=torch.float32)
@@ -143,7 +155,7 @@ def place_of(param: torch.Tensor, array: torch.Tensor, at: int) -> torch.Tensor:
 def has_form_of(grad: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether grad is other memory with the same order of the same numbers."""
     return (grad.dtype == torch.float32 and grad.stride() == out.stride()
-            and grad.data_ptr() != out.data_ptr())
+            and grad.data_ptr() != out.data_ptr() and not grad.is_neg())
 
 
 def write(out: torch.Tensor, grad: torch.Tensor, factor: float) -> None:

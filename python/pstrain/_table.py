@@ -20,6 +20,16 @@ if typing.TYPE_CHECKING:
     from .optimizer import Optimizer
 
 
+class _Module:
+    """What is known of a module."""
+
+    __slots__ = ("slots", "within", "met")
+
+    def __init__(self, slots: "list[Slot]", within: "list[Optimizer]") -> None:
+        self.slots, self.within = slots, within  # its own parameters; the optimizers of those within it
+        self.met = False  # a forward pass of it has told the Buffers
+
+
 class Table:
     """Optimizers put their parameters into it. The next forward pass, or start(), opens it, and opens it again where it
     has got more since then."""
@@ -44,9 +54,7 @@ class Table:
         self._total_steps = 0
         self._numbers: "list[_arguments.Numbers]" = []  # of the groups, as the servers have them
         self._early: "dict[Slot, None]" = {}  # in order: they are used without their module: waited for first of all
-        # its own parameters, and the optimizers of those within it
-        self._by_module: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[Slot], list[Optimizer]]]" = \
-            weakref.WeakKeyDictionary()
+        self._by_module: "weakref.WeakKeyDictionary[torch.nn.Module, _Module]" = weakref.WeakKeyDictionary()
         self._known: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()  # that have hooks
         self.hooks = Hooks(self)
         job.at_end.append(self._detach)
@@ -64,7 +72,7 @@ class Table:
         rank, number = self.job.rank, len(self.optimizers)
         self.refuse_begun("pstrain.Optimizer")
         given = (words, total_steps, overlaps, buffers)
-        mine = (self._words, self._total_steps, self.overlaps, self.buffers is not None)
+        mine = (self._words, self._total_steps, self.overlaps, self.buffers is not None and self.buffers.shares)
         if number > 0 and given != mine:
             raise InputError(
                 f"rank {rank}: codec, clip_norm, loss_scale, total_steps, overlap_forward, broadcast_buffers and "
@@ -81,8 +89,8 @@ class Table:
         self.sums = optimizer.is_local
         self.optimizers.append(optimizer)
         self._total_steps, self.overlaps = total_steps, overlaps
-        if buffers and self.buffers is None:
-            self.buffers = Buffers(self.job)
+        if self.buffers is None:
+            self.buffers = Buffers(self.job, lambda param: id(param) in self.slots, buffers)
         self.take_in(number, slots)
         return number
 
@@ -230,13 +238,11 @@ class Table:
     def _place(self) -> None:
         """Moves the parameters into the arena."""
         session = self.job.session
-        n = session.arena_count()
-        params, grads = (arena(session, at, n) for at in (session.params(), session.grads()))
         for slot in self.slots.values():
-            at = session.tensor_offset(slot.index)
-            slot.host = place_of(slot.sent, params, at).copy_(slot.exact())
+            at, n = 4 * session.tensor_offset(slot.index), slot.sent.numel()
+            slot.host = place_of(slot.sent, arena(session, session.params() + at, n), 0).copy_(slot.exact())
             slot.weights = slot.host
-            slot.grads = place_of(slot.sent, grads, at).data  # with a version of its own
+            slot.grads = place_of(slot.sent, arena(session, session.grads() + at, n), 0)
         if self.device is not None:
             self.device.open(session, self.slots.values())
         self._place_doubles([slot for slot in self.slots.values() if slot.is_double])
@@ -285,18 +291,23 @@ class Table:
 
     def before_forward(self, module: torch.nn.Module) -> None:
         """Its weights are used from now on."""
-        slots, within = self._by_module.get(module) or self._find_slots(module)
-        if not within:
+        known = self._by_module.get(module) or self._find_slots(module)
+        if not known.within:
             return
+        slots = known.slots
         if self.device is not None:
             slots = self.device.before_forward(module, slots, self.slots, self.job.rank)
         if torch.is_grad_enabled():
             if not self._looked and not self.begun:
                 self._looked = True
                 self.thaw()
-                slots, within = self._by_module.get(module) or self._find_slots(module)
+                known = self._by_module.get(module) or self._find_slots(module)
+                slots = known.slots
             self.start()
-            for optimizer in within:
+            if not known.met:
+                known.met = True
+                self._meet(module)
+            for optimizer in known.within:
                 optimizer.forward = True
         for slot in slots:
             slot.seen = True
@@ -304,7 +315,14 @@ class Table:
             if not slot.fresh:
                 self.wait(slot)
 
-    def _find_slots(self, module: torch.nn.Module) -> "tuple[list[Slot], list[Optimizer]]":
+    def _meet(self, module: torch.nn.Module) -> None:
+        """Within join() a rank may have no batch: the ranks then agree after the step."""
+        assert self.buffers is not None
+        self.buffers.meet(module)
+        if self.join is None:
+            self.buffers.agree()
+
+    def _find_slots(self, module: torch.nn.Module) -> _Module:
         # What torch.compile gives does not call the hooks of the modules within it.
         compiled = hasattr(module, "_orig_mod")
         params = module.parameters() if compiled else module._parameters.values()
@@ -319,9 +337,7 @@ class Table:
             self._known.add(module)
             if self.overlaps:
                 self.hooks.add_to_reading(module)
-            if self.buffers is not None:
-                self.buffers.add(module)
-        known = self._by_module[module] = own, [self.optimizers[owner] for owner in sorted(owners)]
+        known = self._by_module[module] = _Module(own, [self.optimizers[owner] for owner in sorted(owners)])
         return known
 
     def note_early(self, slot: Slot) -> None:
@@ -380,8 +396,10 @@ class Table:
         self.job.session.finish()
         self.begun = self._looked = False
         self.steps += 1
-        if self.buffers is not None:
-            self.buffers.share(self.join.root if self.join is not None else 0)  # while the weights are on the way
+        if self.buffers is not None:  # while the weights are on the way
+            root = self.join.root if self.join is not None else 0
+            self.buffers.agree(root)
+            self.buffers.share(root)
         for slot in stepped:
             slot.pushed, slot.fresh, slot.version = None, False, slot.param._version
 

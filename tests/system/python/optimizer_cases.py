@@ -241,6 +241,25 @@ def uneven_refused():
     pstrain.abort("done")
 
 
+@case
+def uneven_from_the_start():
+    """Rank 1 has no batch at all, and has not met the model, whose buffers would be rank 0's."""
+    pstrain.init()
+    model = net()
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+
+    def train():
+        with optimizer.join():
+            for step in range(2 * (1 - RANK)):
+                images, labels = batch(step)
+                nn.functional.cross_entropy(model(images), labels).backward()
+                optimizer.step()
+
+    refused(pstrain.InputError, ["rank 1 has made no forward pass", "before join()"], train)
+    say("fine")
+    pstrain.abort("done")
+
+
 # ---- a rule of the program's own ----
 
 class Signs(torch.optim.Optimizer):

@@ -81,44 +81,59 @@ def options_of_pytorch():
 
 
 class Normed(nn.Module):
-    """Batch norm, a mask that never changes, and a buffer that changes from the third step on alone."""
+    """Batch norm; a mask and a frozen layer, which never change; a buffer that changes from the third step on alone, and
+    one that is written by .data. All differ between the ranks."""
 
     def __init__(self):
         super().__init__()
-        self.norm, self.linear = nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 1)
-        self.register_buffer("mask", torch.full((2, 2), float(RANK)))
-        self.late = nn.Module()
+        self.norm, self.linear, self.frozen = nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 1), nn.Linear(1, 1)
+        nn.init.constant_(self.frozen.requires_grad_(False).weight, 5.0 + RANK)
+        self.own = nn.Parameter(torch.full((2,), float(RANK)))  # in no Optimizer of ours
+        self.register_buffer("mask", torch.full((2, 2), complex(RANK, 1)).t().conj())
+        self.late, self.codes = nn.Module(), nn.Module()
         self.late.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.codes.register_buffer("sums", torch.full((2,), 10.0 * RANK))
         self.calls = 0
 
     def forward(self, x):
+        self.seen = self.mask.real[0, 0].item(), self.frozen.weight.item(), self.codes.sums[0].item()
         self.calls += 1
         if self.calls > 2:
             self.late.count += 10 + RANK
+        self.codes.sums.data.add_(1 + RANK)
         return self.linear(self.norm(x))
 
 
 @case
 def buffers():
-    """After each step they are rank 0's, as under DistributedDataParallel."""
+    """They and frozen parameters are rank 0's in the first forward pass, and buffers after each step, as under
+    DistributedDataParallel. "own": with broadcast_buffers=False frozen parameters alone."""
+    own = "own" in sys.argv
     torch.manual_seed(3)
     model = Normed()
     with pstrain.init():
-        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+        optimizer = pstrain.Optimizer((each for each in model.named_parameters() if each[0] != "own"), "sgd", lr=0.1,
+                                      broadcast_buffers=not own)
+        if RANK == 0:
+            with torch.no_grad():
+                model.norm(torch.ones(2, 3))  # an evaluation of one rank's
+            model.norm.reset_running_stats()
         mean = torch.zeros(3)
         for step in range(4):
             xs = [torch.rand(4, 3, generator=torch.Generator().manual_seed(10 * step + r)) for r in range(SIZE)]
             optimizer.zero_grad()
             model(xs[RANK]).sum().backward()
             optimizer.step()
-            mean = 0.5 * mean + 0.5 * xs[0].mean(0)
+            mean = 0.5 * mean + 0.5 * xs[RANK if own else 0].mean(0)
             assert torch.allclose(model.norm.running_mean, mean, atol=1e-6), (step, model.norm.running_mean, mean)
             assert model.norm.num_batches_tracked == step + 1
-            assert model.late.count == 10 * max(0, step - 1), (step, model.late.count)
-        assert model.mask[0, 0] == RANK
-        mine, first = model.norm.running_var.clone(), model.norm.running_var.clone()
-        pstrain.broadcast(first, 0)
-        assert torch.equal(mine, first)
+            assert model.late.count == (10 + RANK * own) * max(0, step - 1), (step, model.late.count)
+            assert model.seen == (RANK * own, 5, 10 * RANK * own + step * (1 + RANK * own)), (step, model.seen)
+        assert model.own[0] == RANK
+        if not own:
+            mine, first = model.norm.running_var.clone(), model.norm.running_var.clone()
+            pstrain.broadcast(first, 0)
+            assert torch.equal(mine, first)
     say("fine")
 
 
@@ -126,11 +141,14 @@ def buffers():
 def whole_models():
     """torch.save(model) leaves nothing of pstrain in the file, and a copy has no hooks."""
     with pstrain.init():
-        model = nn.Sequential(nn.Linear(4, 1))
+        model = nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 10000))
         optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, overlap_forward="overlap" in sys.argv)
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         optimizer.synchronize()
+        file = io.BytesIO()
+        torch.save(model[0].state_dict(), file)
+        assert file.tell() < 5000, file.tell()  # not the weights of the others, too
         file = io.BytesIO()
         torch.save(model, file)
         assert b"pstrain" not in file.getvalue() and b"slice" not in file.getvalue()
