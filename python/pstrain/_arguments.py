@@ -70,6 +70,9 @@ def defaults(name: str, options: "dict[str, typing.Any]", rank: int) -> "dict[st
         if key not in known and key not in SAME and key not in LACKING:
             raise InputError(f"rank {rank}: {name} has no option {key!r} here; it has "
                              f"{', '.join(known)}")
+    for key in ("lr", "weight_decay", "lr_decay", "initial_accumulator_value"):
+        if not options.get(key, 0) >= 0:
+            raise InputError(f"rank {rank}: {name}'s {key}={options[key]!r} is not a number from 0")
     return {**known, **options}
 
 

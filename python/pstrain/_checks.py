@@ -42,6 +42,8 @@ def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]", any_forma
     if tensor.dtype not in dtypes:
         names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         return f"is {str(tensor.dtype).removeprefix('torch.')}: it has to be one of {names}"
+    if tensor.is_neg():
+        return "is a view with the other sign (torch._neg_view, .conj().imag): use .resolve_neg()"
     if contiguous and not tensor.is_contiguous() and not (any_format and channels_last(tensor)):
         return f"of shape {tuple(tensor.shape)} is not contiguous: use .contiguous()"
     return ""

@@ -69,6 +69,10 @@ class Loaded:
         self.step = int(self.ours.get("step", max(steps, default=1 if self._state else 0)))
         self.made = int(self.ours.get("made", self.step))  # without those that were skipped
 
+    def given(self) -> "dict[str, typing.Any]":
+        """What a state_dict has of it: it is saved again before the first step."""
+        return {"state": self._state, "pstrain": {"step": self.step, **self.ours}}
+
     def fill(self, optimizer: "Optimizer", slots: Slots, made: int, missed: typing.Any,
              arrays: "list[torch.Tensor]") -> None:
         """Writes the optimizer's parameters: the steps of the job that were none of their own, and their state."""

@@ -10,7 +10,7 @@ import torch
 from . import _arguments, _checks, _cuda, _state, job as jobs
 from ._hooks import as_pytorchs_step
 from ._join import Join
-from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, lacks, runs, write
+from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, lacks, memory_sum, runs, write
 from ._table import Table
 from .errors import InputError
 
@@ -58,8 +58,8 @@ class Optimizer(torch.optim.Optimizer):
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
     loss_scale: None; True: dynamic, as torch.amp.GradScaler's; or the first scale. Multiply the
     loss with `scale(loss)`; a step that overflows is skipped on all ranks.
-    push: "backward": a gradient leaves as soon as it is there; "step": in step(), so that it may
-    be changed before (torch.nn.utils.clip_grad_norm_ of the rank's own gradient).
+    push: "backward": a gradient leaves as soon as it is there (InputError where it is changed or replaced before step());
+    "step": in step(), so that it may be changed before (torch.nn.utils.clip_grad_norm_ of the rank's own gradient).
     total_steps: how many steps the whole job makes; 0: not known. With it the codecs int4, onebit and topk
     send in their last steps what they have kept back.
     settings: further keys of docs/configuration.md.
@@ -70,8 +70,8 @@ class Optimizer(torch.optim.Optimizer):
     overlap_forward: step() returns while the new weights are on the way, and each module's forward
     pass waits for its own. Weights may then not be read in another way (copy.deepcopy, an average
     of the weights, printing) before synchronize(): they would be those before the step.
-    broadcast_buffers: after each step rank 0's buffers (batch norm's means) become everybody's, as in
-    DistributedDataParallel.
+    broadcast_buffers: rank 0's buffers (batch norm's means) become everybody's in the first forward pass and after each
+    step, as in DistributedDataParallel. Its frozen parameters do so in the first forward pass in any case.
     options: lr, momentum, dampening, nesterov, betas, alpha, centered, eps, lr_decay,
     initial_accumulator_value, weight_decay, maximize: those that PyTorch's optimizer of that name
     has, with its defaults (lion: its paper's). foreach, fused and capturable change no number.
@@ -180,8 +180,13 @@ class Optimizer(torch.optim.Optimizer):
     def _sort(self, slots: "list[Slot]") -> "list[Slot]":
         """Those that require a gradient, checked; the others are frozen."""
         taken = [slot for slot in slots if slot.param.requires_grad]
+        seen: "set[int]" = set()
         for slot in taken:
             check_parameter(slot, self._job.rank)
+            if id(slot.param) in seen:
+                raise InputError(f"rank {self._job.rank}: parameter '{slot.name}' is in its group twice: give it once (of tied "
+                                 "weights model.parameters() has one)")
+            seen.add(id(slot.param))
             if slot.param.numel() == 0:
                 raise InputError(f"rank {self._job.rank}: parameter '{slot.name}' has no elements")
         self._frozen += [slot for slot in slots if not slot.param.requires_grad]
@@ -229,9 +234,12 @@ class Optimizer(torch.optim.Optimizer):
         if slot.pushed is not None:
             raise InputError(
                 f"rank {self._job.rank}: parameter '{slot.name}' got a gradient twice in one step: "
-                "put `with optimizer.no_sync():` around all backward passes but the last")
+                "put `with optimizer.no_sync():` around all backward passes but the last, or take push='step' (a "
+                "module that is checkpointed twice)")
         if not self._fill(slot):
             self._job.session.push(slot.index)
+        # The library may write the arena (all-reduce, exchange.levels).
+        slot.pushed_sum = memory_sum(slot.pushed, slot.param) if slot.pushed is not None and slot.pushed is not slot.grads else None
 
     def _look(self, slot: Slot) -> None:
         """The step begins with the first gradient. Learns which parameters are used without a call of their module."""
@@ -264,7 +272,8 @@ class Optimizer(torch.optim.Optimizer):
             if device is not None:
                 device.push(slot, grad, factor)
             return device is not None
-        fault = "" if grad.layout == torch.strided else _checks.why_not(grad, DTYPES, gpu=True)
+        is_fine = grad.layout == torch.strided and (grad.dtype in DTYPES or slot.is_double)
+        fault = "" if is_fine else _checks.why_not(grad, DTYPES, gpu=True)
         if fault:
             raise InputError(f"rank {self._job.rank}: the gradient of parameter '{slot.name}' "
                              f"{fault}")
@@ -459,7 +468,7 @@ class Optimizer(torch.optim.Optimizer):
         table = self._table
         out["pstrain"] = {"step": table.steps}
         if not table.opened:
-            return out
+            return out if self.loaded is None else {**out, **self.loaded.given()}
         table.refuse_begun("state_dict()")
         table.start()
         saved = table.save(self.skipped_steps)

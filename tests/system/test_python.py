@@ -223,7 +223,8 @@ class Uses(PythonTest):
         self.fine("options_of_pytorch")
 
     def test_buffers_are_rank_0s(self):
-        self.fine("buffers")
+        for how in ("shared", "own"):
+            self.fine("buffers", how)
 
     def test_whole_models_are_saved(self):
         for how in first(1, ("overlap", "at once")):
@@ -440,7 +441,7 @@ class Refusals(PythonTest):
         self.refused("refusals")
 
     def test_misuse(self):
-        for what in first(4, ("scaler", "changed", "wrapped", "old", "sparse", "replaced", "late", "total")):
+        for what in first(4, ("double", "scaler", "changed", "wrapped", "old", "sparse", "replaced", "late", "total")):
             with self.subTest(what=what):
                 self.refused("misuse", what)
 

@@ -43,14 +43,24 @@ def refusals():
     refused(wrong, ["amsgrad"], optimizer([{"params": layer.parameters(), "amsgrad": True}]))
     refused(wrong, ["no parameters"], optimizer([]))
     refused(wrong, ["requires a gradient"], optimizer([p.detach() for p in layer.parameters()]))
-    for tensor, word in ((torch.ones(3, 2).t(), "contiguous"), (torch.ones(2, dtype=torch.complex64), "complex")):
+    for key, name in (("lr", "sgd"), ("weight_decay", "adam"), ("lr_decay", "adagrad"), ("initial_accumulator_value", "adagrad")):
+        refused(wrong, [f"{name}'s {key}=-1.0"], optimizer(layer.named_parameters(), name, **{key: -1.0}))
+    refused(wrong, ["'weight'", "twice"], optimizer([*layer.named_parameters(), ("weight", layer.weight)]))
+    for tensor, word in ((torch.ones(3, 2).t(), "contiguous"), (torch.ones(2, dtype=torch.complex64), "complex"),
+                         (torch._neg_view(torch.ones(2)), "resolve_neg")):
         refused(wrong, ["all_reduce", word], lambda t=tensor: pstrain.all_reduce(t))
     refused(wrong, ["root 7"], lambda: pstrain.broadcast(torch.ones(2), 7))
+    one, two = ("a", torch.ones(2)), ("b", torch.full((2,), 2.0))
+    for words, what in ((["b: (2,) float32", "rank 1"], dict([two, one] if RANK else [one, two])),
+                        (["(2, 1)", "(1, 2)"], torch.ones(2 - RANK, 1 + RANK)), (["nothing more on rank 1"], [one, two][:2 - RANK]),
+                        (["float32", "int32"], torch.ones(2, dtype=torch.int32 if RANK else torch.float32))):
+        refused(wrong, ["broadcast of", *words], lambda w=what: pstrain.broadcast(w))
     assert pstrain.all_reduce(torch.tensor([RANK + 1])).item() == SIZE * (SIZE + 1) // 2
     mine = pstrain.Optimizer(nn.ModuleList([layer, nn.Embedding(4, 4, sparse=True)]).named_parameters(), "sgd")
     refused(wrong, ["'weight'", "another pstrain.Optimizer"], optimizer(layer.named_parameters()))
     refused(wrong, ["'0.weight'", "start()"], lambda: layer.weight.sum().backward())
     layer(torch.ones(1, 4)).sum().backward()
+    check_changed_gradients(layer, mine)
     nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
     refused(wrong, ["'0.weight'", "clip_norm="], mine.step)
     layer.zero_grad(set_to_none=True)
@@ -62,6 +72,17 @@ def refusals():
     say("fine")
 
 
+def check_changed_gradients(layer, optimizer):
+    """What the program does to a gradient that has left would be lost; each change is taken back."""
+    grad, other = layer.weight.grad, layer.weight.grad * 2
+    for change, back in ((lambda: grad.data.mul_(2), lambda: grad.data.mul_(0.5)),
+                         (lambda: grad.numpy().__imul__(2), lambda: grad.numpy().__imul__(0.5)),
+                         (lambda: setattr(layer.weight, "grad", other), lambda: setattr(layer.weight, "grad", grad))):
+        change()
+        refused(pstrain.InputError, ["'0.weight'", "push='step'"], optimizer.step)
+        back()
+
+
 @case
 def misuse():
     """What an Optimizer refuses while it works. sys.argv[2] names the misuse; each has its own job."""
@@ -69,8 +90,8 @@ def misuse():
     wrong = pstrain.InputError
     model = nn.Sequential(nn.Embedding(4, 4, sparse=what == "sparse"), nn.Linear(4, 4))
     pstrain.init()
-    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1, total_steps=int(what == "total"),
-                                  overlap_forward=what == "unread")
+    optimizer = pstrain.Optimizer(model.named_parameters(), torch.optim.SGD if what == "double" else "sgd", lr=0.1,
+                                  total_steps=int(what == "total"), overlap_forward=what == "unread")
 
     def forward():
         return model(torch.tensor([1, 2])).sum()
@@ -108,6 +129,10 @@ def misuse():
         whole()
         model[1].weight.data.clamp_(-0.01, 0.01)
         refused(wrong, ["'1.weight'", ".data", "comm_hook"], lambda: forward().backward())
+    elif what == "double":
+        whole()
+        model.double()
+        refused(wrong, ["gradient", "float64"], lambda: (forward().backward(), optimizer.step()))
     elif what == "wrapped":
         refused(wrong, ["DistributedDataParallel", "comm_hook"], lambda: over_gloo(model)(torch.tensor([1, 2])))
     elif what == "late":

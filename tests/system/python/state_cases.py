@@ -45,6 +45,9 @@ def load():
         optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
+        again = optimizer.state_dict()  # of a program that saves before its first step
+        assert str(again) == str(saved["optimizer"]), (again, saved["optimizer"])
+        optimizer.load_state_dict(again)
         steps_of_ours(model, optimizer, 10, 10)
         optimizer.synchronize()
     say("whole", digest(model))
