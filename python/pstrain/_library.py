@@ -156,8 +156,6 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_close_table": (c_int, [_S, POINTER(c_void_p)]),
     "pstrain_arenas_free": (None, [POINTER(c_void_p)]),
     "pstrain_push_none": (c_int, [_S, c_int, c_int]),
-    "pstrain_mark": (c_int, [_S, c_int, c_int]),
-    "pstrain_changed": (c_int, [_S, c_int, c_int, POINTER(c_int)]),
     "pstrain_checksum": (c_uint32, [c_void_p, c_uint64]),
     "pstrain_rows_pull": (c_int, [_S, POINTER(RowsLookup), c_int, c_int, POINTER(c_uint64)]),
     "pstrain_rows_prefetch": (c_int, [_S, POINTER(RowsLookup), c_int]),

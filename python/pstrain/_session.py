@@ -328,14 +328,6 @@ class Session:
     def wait(self, first: int, n: int = 1) -> None:
         self.wait_here("pstrain_wait", first, n)
 
-    def mark(self, first: int, n: int = 1) -> None:
-        self.call("pstrain_mark", first, n)
-
-    def changed(self, first: int, n: int) -> int:
-        index = c.c_int()
-        self.call("pstrain_changed", first, n, c.byref(index))
-        return index.value
-
     def finish(self) -> None:
         self.call("pstrain_finish")
 

@@ -17,8 +17,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "owner", "group", "param", "sent", "weights", "grads", "host", "address", "version", "fresh",
-                 "pushed", "pushed_version", "pushed_sum", "seen", "hooked", "captured", "__weakref__")
+    __slots__ = ("index", "name", "owner", "group", "param", "sent", "weights", "grads", "host", "address", "version", "sum",
+                 "fresh", "pushed", "pushed_version", "pushed_sum", "seen", "hooked", "captured", "__weakref__")
 
     def __init__(self, name: str, param: torch.Tensor, group: int, doubles: bool) -> None:
         """doubles: a float64 parameter may have its place: the workers sum its gradients."""
@@ -34,7 +34,9 @@ class Slot:
         self.grads: torch.Tensor
         self.host: torch.Tensor  # the weights in the library's arena
         self.address = 0  # of the parameter's own memory
-        self.version = 0  # the parameter's, when only this optimizer has written it; of one outside of the arena
+        # When only this optimizer had written the parameter: its version, on a GPU; a sum of its memory, else.
+        self.version = 0
+        self.sum: "int | None" = None
         self.fresh = True  # its weights are those of this step
         self.pushed: "torch.Tensor | None" = None  # the gradient that was sent
         self.pushed_version = 0
@@ -76,16 +78,26 @@ def check_parameter(slot: Slot, rank: int) -> None:
                   any_format=True, gpu=True)
 
 
+def memory_sum(tensor: torch.Tensor, param: torch.Tensor) -> "int | None":
+    """What is written into a parameter or its gradient changes it, past its version (.data, numpy()), too. None: of one on
+    a GPU, or of another order in memory than the parameter's."""
+    if not tensor.is_cpu or tensor.stride() != param.stride():
+        return None
+    return int(_library.load().pstrain_checksum(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+
+
 def check_weights(slot: Slot, rank: int) -> None:
-    """InputError where somebody else has written or replaced the parameter. One that lies in the arena is looked at by
-    the library."""
-    if slot.param.data_ptr() != slot.address:
+    """InputError where somebody else has written or replaced the parameter. It may lie elsewhere (share_memory_())."""
+    moved = slot.param.data_ptr() != slot.address
+    if slot.sum is not None and slot.fresh:
+        fault = memory_sum(slot.param, slot.param) != slot.sum
+    else:
+        fault = moved or slot.fresh and slot.param._version != slot.version
+    if fault and moved:
         refuse_weights(slot, rank, "was replaced (.to(), .half(), load_state_dict(assign=True))")
-    if slot.address == slot.host.data_ptr() or not slot.fresh:
-        return
-    by_data = slot.param.device.type == "cpu" and not torch.equal(slot.param.detach(), slot.host.to(slot.param.dtype))
-    if slot.param._version != slot.version or by_data:
+    if fault:
         refuse_weights(slot, rank)
+    slot.address = slot.param.data_ptr()
 
 
 def refuse_weights(slot: Slot, rank: int,
@@ -103,14 +115,6 @@ def check_sent(slot: Slot, rank: int) -> None:
             f"rank {rank}: the gradient of parameter '{slot.name}' was changed while it "
             "was on the way to the servers (gradient_as_arena_view): call optimizer.synchronize() "
             "before, or optimizer.zero_grad()")
-
-
-def memory_sum(grad: torch.Tensor, param: torch.Tensor) -> "int | None":
-    """What is written past a tensor's version (.data, numpy()) changes it. None: of one on a GPU, or of another order in
-    memory than the parameter's."""
-    if not grad.is_cpu or grad.stride() != param.stride():
-        return None
-    return int(_library.load().pstrain_checksum(grad.data_ptr(), grad.numel() * grad.element_size()))
 
 
 def check_pushed(slot: Slot, rank: int) -> None:

@@ -11,7 +11,7 @@ from . import _arguments, _checks, _cuda, _library, _state
 from ._buffers import Buffers
 from ._hooks import Hooks
 from .process_group import of_everybody
-from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, refuse_weights, runs
+from ._slots import Slot, arena, check_parameter, check_sent, check_weights, memory_sum, place_of, runs
 from .errors import InputError, PeerError, TimeoutError
 
 if typing.TYPE_CHECKING:
@@ -225,7 +225,6 @@ class Table:
                 slot.param.data.copy_(slot.weights)
             self._take(slot)
         self.opened, self._n_open = True, len(self.slots)
-        self._mark(0, len(self.slots))
         for optimizer in self.optimizers:
             optimizer.loaded = None
 
@@ -236,7 +235,9 @@ class Table:
                              "whose step ends a step of the rows")
 
     def _place(self) -> None:
-        """Moves the parameters into the arena."""
+        """Gives the parameters their places in the arenas. On a GPU they move there. On the CPU they keep their own memory,
+        into which weights are copied when they are waited for: servers may make the step as soon as all gradients have
+        left, while the backward pass and the program still read the weights before it."""
         session = self.job.session
         for slot in self.slots.values():
             at, n = 4 * session.tensor_offset(slot.index), slot.sent.numel()
@@ -247,7 +248,7 @@ class Table:
             self.device.open(session, self.slots.values())
         self._place_doubles([slot for slot in self.slots.values() if slot.is_double])
         for slot in self.slots.values():
-            if slot.param.dtype == slot.weights.dtype and not self.sums:
+            if self.device is not None and not self.sums:
                 slot.param.data = slot.weights
             slot.address = slot.param.data_ptr()
 
@@ -374,22 +375,9 @@ class Table:
 
     def _check_weights(self) -> None:
         """InputError names a parameter that the program has written itself."""
-        session, slots = self.job.session, self._held()
-        if self.sums:
-            return  # the weights are the program's
-        for slot in slots:
-            check_weights(slot, self.job.rank)
-        here = [(0, len(slots))] if all(s.fresh for s in slots) else [(s.index, 1) for s in slots if s.fresh]
-        if self.device is not None:
-            return  # what is in the host's arena is not the program's
-        for first, n in here:
-            index = session.changed(first, n)
-            if index >= 0:
-                refuse_weights(slots[index], self.job.rank)
-
-    def _mark(self, first: int, n: int = 1) -> None:
-        if not self.sums and self.device is None:
-            self.job.session.mark(first, n)
+        if not self.sums:  # else the weights are the program's
+            for slot in self._held():
+                check_weights(slot, self.job.rank)
 
     def finish(self, stepped: "list[Slot]") -> None:
         """The step's gradients are all pushed; stepped: whose weights it changes."""
@@ -409,7 +397,6 @@ class Table:
             self.job.session.wait(slot.index)
         self._arrive(slot.index, 1)
         self._take(slot)
-        self._mark(slot.index)
 
     def _arrive(self, first: int, n: int) -> None:
         """On a GPU: what is asked for from now on uses these weights."""
@@ -423,9 +410,10 @@ class Table:
             check_sent(slot, self.job.rank)
         if self.sums:
             return
-        if slot.param.dtype != slot.weights.dtype:
+        if self.device is None:
             with torch.no_grad():
                 slot.param.copy_(slot.weights)
+            slot.sum = memory_sum(slot.param, slot.param)
         slot.version = slot.param._version
 
     def sync(self) -> None:
@@ -434,7 +422,6 @@ class Table:
         self._arrive(0, self._n_open)
         for slot in self._held():
             self._take(slot)
-        self._mark(0, self._n_open)
 
     def synchronize(self) -> None:
         """Blocks until the weights are those after all steps."""
@@ -450,5 +437,3 @@ class Table:
             self.job.session.drain()
         for slot in late:
             self._take(slot)
-        for first, n in runs(late):
-            self._mark(first, n)

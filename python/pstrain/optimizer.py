@@ -78,7 +78,7 @@ class Optimizer(torch.optim.Optimizer):
 
     The job is opened by the first forward pass with gradients: rank 0's weights become
     everybody's, and a model that differs between ranks raises PeerError on all of them, with the
-    parameter's name. When step() returns, the weights are those after the step.
+    parameter's name. When step() returns, the weights are those after the step, and not before.
 
     A job may have several (GANs), with different rules, made in the same order on every rank. Their
     gradients leave in step(), which changes its own parameters alone; every rank steps them in the

@@ -215,6 +215,9 @@ class Uses(PythonTest):
     def test_weights_read_after_a_step(self):
         self.fine("read_after_step")
 
+    def test_weights_read_before_a_step(self):
+        self.fine("read_before_step", settings=[*FAST, "exchange.chunk=65536", "exchange.shm=off"])
+
     def test_forward_passes_without_a_backward(self):
         for how in ("at once", "overlap"):
             self.fine("forward_alone", how)

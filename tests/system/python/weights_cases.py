@@ -2,6 +2,7 @@
 import copy
 import io
 import sys
+import time
 
 import torch
 from torch import nn
@@ -31,6 +32,60 @@ def read_after_step():
             with torch.no_grad():
                 for a, b in zip(average.parameters(), theirs_average.parameters()):
                     assert torch.equal(a, b), step
+    say("fine")
+
+
+class Stepped(torch.autograd.Function):
+    """Its backward pass goes on when the servers have stepped a parameter: step() comes later."""
+
+    @staticmethod
+    def forward(ctx, x, slot):
+        ctx.slot, ctx.before = slot, slot.host.clone()
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        end = time.monotonic() + 60
+        while torch.equal(ctx.slot.host, ctx.before):
+            assert time.monotonic() < end
+        return gradient, None
+
+
+class Detached(nn.Module):
+    """W has its gradient before the backward pass has come to where it is used without one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.w, self.first = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x, wait=lambda x: x):
+        return self.w(wait(nn.functional.linear(self.first(x), self.w.weight.detach()))).sum()
+
+
+@case
+def read_before_step():
+    """Until step() has returned, weights are those of the step before: for the backward pass, too."""
+    x = torch.rand(2, 128, generator=torch.Generator().manual_seed(1))
+    ours, theirs = Detached(), Detached()
+    other = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.1)
+        optimizer.start()
+        slot = next(iter(optimizer._slots.values()))
+        for step in range(3):
+            if step == 2:  # where another process may read them
+                ours.share_memory()
+            optimizer.zero_grad()
+            other.zero_grad()
+            ours(x, lambda h: Stepped.apply(h, slot)).backward()
+            assert torch.equal(ours.w.weight, theirs.w.weight), step
+            theirs(x).backward()
+            assert torch.equal(ours.first.weight.grad, theirs.first.weight.grad), step
+            optimizer.step()
+            other.step()
+            for a, b in zip(ours.parameters(), theirs.parameters()):
+                assert torch.equal(a, b), step
     say("fine")
 
 
