@@ -9,6 +9,7 @@
 #include "log.h"
 #include "procstat.h"
 #include "row_figures.h"
+#include "value_json.h"
 
 enum { STATS_MS = 2000 }; // to fetch what is there
 
@@ -97,7 +98,7 @@ static void summary_put_text(json_t *o, const char *key, const char *text)
 
 static void put_count(json_t *o, const char *key, uint64_t v)
 {
-    json_object_set_new(o, key, json_integer((json_int_t)v));
+    json_object_set_new(o, key, ps_count_json(v));
 }
 
 static void put_number(json_t *o, const char *key, double v)

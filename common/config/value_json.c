@@ -56,6 +56,14 @@ static json_t *groups_json(const ps_group_list *groups)
     return out;
 }
 
+json_t *ps_count_json(uint64_t n)
+{
+    char text[24];
+    if (n <= INT64_MAX) return json_integer((json_int_t)n);
+    snprintf(text, sizeof text, "%" PRIu64, n);
+    return json_string(text);
+}
+
 json_t *ps_yaml_json(const ps_yaml *node)
 {
     if (!node) return json_null();
@@ -85,7 +93,7 @@ json_t *ps_config_value_json(const ps_config *cfg, const ps_config_key *key)
     case PS_KEY_RANGE:
         return range_json(at);
     case PS_KEY_UINT64:
-        return json_integer((json_int_t) * (const uint64_t *)at);
+        return ps_count_json(*(const uint64_t *)at);
     case PS_KEY_DOUBLE:
         return json_real(*(const double *)at);
     case PS_KEY_STRING:

@@ -379,6 +379,9 @@ TEST(one_value_is_a_list_of_one)
     assert_int_equal(c.data.batch.v[0], 12);
     assert_int_equal(c.model.input.v[0], 784);
     assert_true(c.train.seed == UINT64_MAX);
+    json_t *seed = ps_config_value_json(&c, ps_config_key_find("train.seed"));
+    assert_string_equal(json_string_value(seed), "18446744073709551615");
+    json_decref(seed);
     ps_config_fini(&c);
 }
 
