@@ -139,7 +139,10 @@ class Rows(_Served):
                              "model.rows.safetensors)")
         for name, about in json.loads(head["__metadata__"][_KEY]).items():
             ids, weight = (self._tensor(memory, 8 + size, head[f"{name}.{word}"]) for word in ("ids", "weight"))
-            spec = make_spec(name, about["dim"], {"optimizer": "sgd", **{word: about[word] for word in _FIRST}}, 0)
+            first = {word: about[word] for word in _FIRST}
+            if isinstance(first["seed"], str):  # ps-worker writes one above 2^63 - 1 so
+                first["seed"] = int(first["seed"])
+            spec = make_spec(name, about["dim"], {"optimizer": "sgd", **first}, 0)
             if ids.dtype != torch.int64 or weight.dtype != torch.float32 or weight.shape != (*ids.shape, spec.dim):
                 raise ValueError(f"{name}: ids {tuple(ids.shape)}, weight {tuple(weight.shape)}")
             _check_order(name, ids)

@@ -9,6 +9,7 @@
 #include "mem.h"
 #include "row_export.h"
 #include "row_init.h"
+#include "value_json.h"
 
 enum {
     NAME_BYTES = PS_ROW_NAME_BYTES + 8,
@@ -44,11 +45,11 @@ static char *row_values_about(const ps_model_spec *spec)
         const ps_row_spec *s = &spec->rows[t];
         json_object_set_new(
             all, s->name,
-            json_pack("{s:I, s:I, s:n, s:n, s:n, s:s, s:f, s:I}", "number",
+            json_pack("{s:I, s:I, s:n, s:n, s:n, s:s, s:f, s:o}", "number",
                       (json_int_t)s->number, "dim", (json_int_t)s->dim, "mode",
                       "padding_idx", "num_embeddings", "init",
                       ps_word_name(ps_row_init_words, (int)s->init), "scale",
-                      s->init_scale, "seed", (json_int_t)s->seed));
+                      s->init_scale, "seed", ps_count_json(s->seed)));
     }
     char *text = json_dumps(all, JSON_COMPACT);
     json_decref(all);
