@@ -61,7 +61,7 @@ ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_d
                                   ps_tensor_role role, int *index)
 {
     ps_tensor *t;
-    PS_TRY(check_room(table->buffer_bytes / 8, name, &dims));
+    PS_TRY(check_room(table->buffer_bytes / sizeof(float), name, &dims));
     PS_TRY(new_entry(&table->buffers, table->n_buffers, &table->cap_buffers, name, &t));
     t->dims = dims;
     t->role = role;
