@@ -315,6 +315,9 @@ TEST(keys_in_vain_are_named)
          "data.scale: needs data.kind idx or cifar10 or cifar100 or stl10 or npy or "
          "image_folder or synthetic; with csv it has no effect\n"},
         {"", "loss_scale.init=4", "needs loss_scale.use on, or train.precision fp16\n"},
+        {"", "checkpoint.path=/mine",
+         "checkpoint.path: needs checkpoint.every, .minutes or .best, or there are "
+         "none\n"},
         {"", "trace.steps=3", "trace.steps: needs train.trace true\n"},
         {"job: {workers: 4}", "job.start_workers=2",
          "job.start_workers: needs job.workers that is a range\n"},
@@ -327,7 +330,9 @@ TEST(keys_in_vain_are_named)
         {"optimizer: {momentum: 0.9}", "optimizer.name=sgd", ""},
         {"optimizer: {momentum: 0}", "optimizer.name=adamw", ""}, // asks for nothing
         {"exchange: {codec: none}", "exchange.name=allreduce", ""},
-        {"checkpoint: {keep: 5}", "checkpoint.minutes=3", ""},
+        {"checkpoint: {keep: 5, path: mine}", "checkpoint.minutes=3", ""},
+        {"checkpoint: {keep: 5}", "train.stop_after=3", ""}, // with a checkpoint
+        {"checkpoint: {keep: 5}", "job.workers=1..2", ""},
         {"loss_scale: {init: 4}", "train.precision=fp16", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
