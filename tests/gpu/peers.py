@@ -1,11 +1,12 @@
 """PyTorch at its best, and the machine's limits, for tests/gpu/run.
 
-  python3 peers.py SECONDS [limits] [cpu] [NAME=JOB.json ...] [gpt2]
+  python3 peers.py SECONDS [limits | ahead] [cpu] [NAME=JOB.json ...] [gpt2]
 
 Prints a line of JSON, [name, figure], as soon as each is there. All in one process: PyTorch's start
 takes longer than a figure. Models are trained in bf16 (torch.autocast), channels_last,
 cudnn.benchmark, with a fused optimizer: eager, compiled, and compiled with CUDA graphs. gpt2: of 124M
-parameters, 16 x 1024 tokens, by transformers. cpu: to rehearse where there is no GPU.
+parameters, 16 x 1024 tokens, by transformers. ahead: only compiles, for PyTorch's caches. cpu: to
+rehearse where there is no GPU.
 """
 import glob
 import json
@@ -170,7 +171,7 @@ def fused_adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if DEVICE == "cuda" else {}))
 
 
-def train(peer, mode, seconds):
+def step_of(peer, mode):
     torch.manual_seed(1)
     model, loss_of = peer.make()
     optimizer = fused_adamw(model)
@@ -182,7 +183,11 @@ def train(peer, mode, seconds):
             loss = loss_of(called)
         loss.backward()
         optimizer.step()
+    return step
 
+
+def train(peer, mode, seconds):
+    step = step_of(peer, mode)
     started = time.perf_counter()
     step_seconds = seconds_of(step, seconds)
     figure = {"samples_per_second": peer.n / step_seconds, "step_ms": step_seconds * 1e3,
@@ -206,14 +211,18 @@ def main():
     peers = {word.split("=", 1)[0]: Pictures(word.split("=", 1)[1]) for word in words if "=" in word}
     if "gpt2" in words:
         peers["GPT-2"] = Gpt2()
-    for way, mode in WAYS.items():  # what is compiled comes last: it takes the most time
-        for name, peer in peers.items():
-            if mode and DEVICE == "cpu":
-                continue
-            try:
-                say(f"{name} {way}", train(peer, mode, seconds))
-            except Exception as error:  # pylint: disable=broad-except
-                say(f"{name} {way}", {"failed": f"{type(error).__name__}: {str(error)[-300:]}"})
+    eager, *compiled = WAYS
+    compiled = [(name, way) for name in peers for way in compiled if DEVICE != "cpu"]
+    if "ahead" in words:
+        for name, way in compiled:
+            step_of(peers[name], WAYS[way])()
+        return
+    # what is compiled comes last: it takes the most time
+    for name, way in [*((name, eager) for name in peers), *compiled]:
+        try:
+            say(f"{name} {way}", train(peers[name], WAYS[way], seconds))
+        except Exception as error:  # pylint: disable=broad-except
+            say(f"{name} {way}", {"failed": f"{type(error).__name__}: {str(error)[-300:]}"})
 
 
 if __name__ == "__main__":

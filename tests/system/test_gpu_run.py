@@ -1,8 +1,11 @@
 """tests/gpu/run, rehearsed without a GPU: its parts, and what it writes at which time."""
 import json
+import os
 import sys
+import tarfile
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
 
 from jobs import BIN, ROOT, JobTest, nightly, run_well
 
@@ -37,11 +40,24 @@ class GpuRun(JobTest):
                          {name: "passed" for name in parts}, report["parts"])
         self.assertEqual(report["parts"]["kernels"]["figures"]["a sample"]["kernels"], {"gemm": 4.0, "team_loss_rows": 0.7, "flat_relu": 0.5})
 
-    def test_a_figure_is_written_as_soon_as_it_is_there(self):
+    def program(self):
         loader = SourceFileLoader("gpu_run", str(ROOT / "tests/gpu/run"))
         run = module_from_spec(spec_from_loader("gpu_run", loader))
         loader.exec_module(run)
-        written = []
+        return run
+
+    def test_what_pack_has_made_may_be_one_file(self):
+        program = Path(self.path("bin", "test_device"))
+        program.parent.mkdir()
+        program.write_text("a program", encoding="ascii")
+        program.chmod(0o755)
+        with tarfile.open(self.path("pack.tar.gz"), "w:gz") as archive:
+            archive.add(program.parent, "bin")
+        found = Path(self.program().find_build(self.path("pack.tar.gz"), self.path("unpacked")))
+        self.assertTrue(os.access(found / "bin" / "test_device", os.X_OK))
+
+    def test_a_figure_is_written_as_soon_as_it_is_there(self):
+        run, written = self.program(), []
 
         def cut(runner):
             yield "first", lambda: 1
