@@ -185,11 +185,10 @@ pstrain.errors.PeerError: rank 0: worker 1 died"""
 
     def test_a_traceback_because_of_another_part(self):
         """psrun names that part. Where it does not, nothing else says what has happened."""
-        for last, shows in (("kill -KILL $$", False), ("exit 0", True)):
-            died = self.path(f"died-{shows}")
-            code, text, _ = self.supervise(
-                f"until [ -e {died} ]; do sleep 0.01; done; echo {shlex.quote(self.ERROR)}; exit {int(not shows)}",
-                f"touch {died}; {last}")
+        for last, other, shows in (("exec sleep 100", "kill -KILL $$", False), ("exit 0", "exit 0", True)):
+            said = self.path(f"said-{shows}")
+            code, text, _ = self.supervise(f"echo {shlex.quote(self.ERROR)}; touch {said}; {last}",
+                                           f"until [ -e {said} ]; do sleep 0.01; done; {other}")
             self.assertEqual("PeerError" in text, shows, text)
             self.assertEqual("worker 1 was ended by SIGKILL" in text, not shows, text)
             self.assertIn(self.ERROR, self.text_of("worker-0.log"))
