@@ -41,7 +41,7 @@ class Screen:
     def __init__(self, stream=None, verbose=False):
         self.stream = stream or sys.stdout
         self.verbose = verbose
-        self.terminal = self.stream.isatty()
+        self.terminal = self.stream.isatty() and os.environ.get("TERM") != "dumb"  # which shows escapes as they are
         self.bar = ""
         self.evaluations = True  # whether to show lines that are not of the log
         self.held = ""  # not written yet, because nobody reads

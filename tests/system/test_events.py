@@ -201,6 +201,19 @@ pstrain.errors.PeerError: rank 0: worker 1 died"""
         _, text, _ = self.supervise(f"echo {shlex.quote(own[:-10])}; exit 1")  # it was cut short
         self.assertIn("[worker 0] Traceback (most recent call last):\n", text)
 
+    def test_a_terminal_without_escapes(self):
+        """As a shell in Emacs is one: neither colours nor a bar that is drawn anew."""
+        for term, escapes in (("xterm", True), ("dumb", False)):
+            stream = io.StringIO()
+            stream.isatty = lambda: True
+            with unittest.mock.patch.dict(os.environ, TERM=term):
+                shown = screen.Screen(stream)
+            shown.waits = True
+            shown.progress(job.Part("worker", 0, [], {}), "step 1/2")
+            shown.say_in_red("no")
+            self.assertEqual("\x1b" in stream.getvalue(), escapes)
+            self.assertIn("no", stream.getvalue())
+
     def test_nobody_reads_for_hours(self):
         shown = screen.Screen(io.StringIO())
         shown._takes = lambda: False
