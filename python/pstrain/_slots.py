@@ -78,19 +78,21 @@ def check_parameter(slot: Slot, rank: int) -> None:
                   any_format=True, gpu=True)
 
 
-def memory_sum(tensor: torch.Tensor, param: torch.Tensor) -> "int | None":
-    """What is written into a parameter or its gradient changes it, past its version (.data, numpy()), too. None: of one on
-    a GPU, or of another order in memory than the parameter's."""
-    if not tensor.is_cpu or tensor.stride() != param.stride():
-        return None
+def memory_sum(tensor: torch.Tensor) -> int:
+    """Of a dense tensor on the CPU. What is written into it changes the sum, past its version (.data, numpy()), too."""
     return int(_library.load().pstrain_checksum(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+
+
+def gradient_sum(slot: Slot, grad: torch.Tensor) -> "int | None":
+    """None: it is on a GPU, or in another order in memory than the parameter, which is dense."""
+    return memory_sum(grad) if grad.is_cpu and grad.stride() == slot.param.stride() else None
 
 
 def check_weights(slot: Slot, rank: int) -> None:
     """InputError where somebody else has written or replaced the parameter. It may lie elsewhere (share_memory_())."""
     moved = slot.param.data_ptr() != slot.address
     if slot.sum is not None and slot.fresh:
-        fault = memory_sum(slot.param, slot.param) != slot.sum
+        fault = memory_sum(slot.param) != slot.sum
     else:
         fault = moved or slot.fresh and slot.param._version != slot.version
     if fault and moved:
@@ -127,7 +129,7 @@ def check_pushed(slot: Slot, rank: int) -> None:
             f"rank {rank}: the gradient of parameter '{slot.name}' was dropped between backward() and step() "
             "(zero_grad()), and had left for the servers: call zero_grad() before backward(), or take push='step'")
     if grad is not pushed or grad._version != slot.pushed_version \
-            or slot.pushed_sum is not None and memory_sum(grad, slot.param) != slot.pushed_sum:
+            or slot.pushed_sum is not None and gradient_sum(slot, grad) != slot.pushed_sum:
         raise InputError(
             f"rank {rank}: the gradient of parameter '{slot.name}' was {'changed' if grad is pushed else 'replaced'} after it "
             "had left for the servers (clip_grad_norm_, clip_grad_value_, .grad.data, GradScaler.unscale_): use clip_norm= or "
@@ -149,6 +151,22 @@ def arena(session: Session, address: int, n: int) -> torch.Tensor:
     memory = (ctypes.c_float * n).from_address(address)
     setattr(memory, "arenas", session.arenas())
     return torch.frombuffer(memory, dtype=torch.float32)
+
+
+_copy_all = getattr(torch, "_foreach_copy_", None)  # PyTorch 2
+
+
+def take_weights(slots: "list[Slot]") -> None:
+    """Those that have arrived become the parameters', which are on the CPU."""
+    params, weights = [slot.param for slot in slots], [slot.weights for slot in slots]
+    with torch.no_grad():
+        if _copy_all is not None:
+            _copy_all(params, weights)
+        else:
+            for param, given in zip(params, weights):
+                param.copy_(given)
+    for slot in slots:
+        slot.sum = memory_sum(slot.param)
 
 
 def place_of(param: torch.Tensor, array: torch.Tensor, at: int) -> torch.Tensor:

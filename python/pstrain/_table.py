@@ -11,7 +11,7 @@ from . import _arguments, _checks, _cuda, _library, _state
 from ._buffers import Buffers
 from ._hooks import Hooks
 from .process_group import of_everybody
-from ._slots import Slot, arena, check_parameter, check_sent, check_weights, memory_sum, place_of, runs
+from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, runs, take_weights
 from .errors import InputError, PeerError, TimeoutError
 
 if typing.TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Table:
         for slot in self.slots.values():
             if self.sums and not self.holds(slot):
                 slot.param.data.copy_(slot.weights)
-            self._take(slot)
+        self._take(list(self.slots.values()))
         self.opened, self._n_open = True, len(self.slots)
         for optimizer in self.optimizers:
             optimizer.loaded = None
@@ -280,7 +280,7 @@ class Table:
             if slot.param.data_ptr() == slot.weights.data_ptr():
                 slot.param.data = slot.weights.clone()
             elif not slot.fresh:
-                self._take(slot)
+                self._take([slot])
         for slot in self._held():
             del slot.weights, slot.grads, slot.host
         self.opened, self._n_open = False, 0
@@ -396,32 +396,31 @@ class Table:
         if self.device is None:
             self.job.session.wait(slot.index)
         self._arrive(slot.index, 1)
-        self._take(slot)
+        self._take([slot])
 
     def _arrive(self, first: int, n: int) -> None:
         """On a GPU: what is asked for from now on uses these weights."""
         if self.device is not None:
             self.device.wait(first, n)
 
-    def _take(self, slot: Slot) -> None:
-        """Its weights have arrived."""
-        slot.fresh = True
-        if self.optimizers[slot.owner].views:
-            check_sent(slot, self.job.rank)
+    def _take(self, slots: "list[Slot]") -> None:
+        """Their weights have arrived."""
+        for slot in slots:
+            slot.fresh = True
+            if self.optimizers[slot.owner].views:
+                check_sent(slot, self.job.rank)
         if self.sums:
             return
         if self.device is None:
-            with torch.no_grad():
-                slot.param.copy_(slot.weights)
-            slot.sum = memory_sum(slot.param, slot.param)
-        slot.version = slot.param._version
+            take_weights(slots)
+        for slot in slots:
+            slot.version = slot.param._version
 
     def sync(self) -> None:
         """The exact weights become everybody's. Collective."""
         self.job.session.sync()
         self._arrive(0, self._n_open)
-        for slot in self._held():
-            self._take(slot)
+        self._take(self._held())
 
     def synchronize(self) -> None:
         """Blocks until the weights are those after all steps."""
@@ -435,5 +434,4 @@ class Table:
             self.job.session.wait(0, self._n_open)
         else:
             self.job.session.drain()
-        for slot in late:
-            self._take(slot)
+        self._take(late)

@@ -10,7 +10,7 @@ import torch
 from . import _arguments, _checks, _cuda, _state, job as jobs
 from ._hooks import as_pytorchs_step
 from ._join import Join
-from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, has_form_of, lacks, memory_sum, runs, write
+from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, runs, write
 from ._table import Table
 from .errors import InputError
 
@@ -239,7 +239,8 @@ class Optimizer(torch.optim.Optimizer):
         if not self._fill(slot):
             self._job.session.push(slot.index)
         # The library may write the arena (all-reduce, exchange.levels).
-        slot.pushed_sum = memory_sum(slot.pushed, slot.param) if slot.pushed is not None and slot.pushed is not slot.grads else None
+        grad = slot.pushed
+        slot.pushed_sum = gradient_sum(slot, grad) if grad is not None and grad is not slot.grads else None
 
     def _look(self, slot: Slot) -> None:
         """The step begins with the first gradient. Learns which parameters are used without a call of their module."""

@@ -41,7 +41,7 @@ class Growing(PythonTest):
         self.assertEqual(self.case("another_optimizer").count(": weights True"), 4)
 
     def test_what_was_read_before_goes_on(self):
-        self.assertEqual(self.case("views").count(": fine"), 2)
+        self.assertEqual(self.case("old_weights").count(": fine"), 2)
 
     def test_saved_for_pytorch(self):
         self.assertEqual(self.case("saved").count(": fine"), 2)

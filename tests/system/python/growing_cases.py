@@ -147,21 +147,28 @@ def saved():
 
 
 @case
-def views():
-    """What the program holds of a parameter goes on with it when the table changes, as with PyTorch's optimizers."""
+def old_weights():
+    """What the program holds of parameters goes on with them, as with PyTorch's optimizers; gradients of the table before stay
+    as they were."""
     model = net()
     with pstrain.init():
-        optimizer = pstrain.Optimizer(rest_of(model), "sgd", lr=0.1)
-        held = [p.detach() for p in model.parameters()]
+        optimizer = pstrain.Optimizer(rest_of(model), "sgd", lr=0.1, gradient_as_arena_view=True)
+        held = []
         for step in range(12):
             if step in (2, 4, 6):
                 unfreeze(model, None, step)
             make_step(model, optimizer, step)
+            now = [p.grad for p in rest_of(model)]
+            held.append(([p.detach() for p in rest_of(model)], now, [grad.clone() for grad in now]))
             if step == 3:
                 optimizer.add_param_group({"params": list(model.conv.parameters())})
             if step == 7:
                 optimizer.add_param_group({"params": list(model.wide.parameters())})
-        assert all(a.data_ptr() == p.data_ptr() for a, p in zip(held, model.parameters()))
+        for weights, *_ in held:
+            assert all(map(torch.equal, weights, rest_of(model)))
+        # Of each table the last ones.
+        assert all(torch.equal(a, b) for step in (3, 7, 11) for a, b in zip(*held[step][1:]))
+        del held, now
     say("fine")
 
 
