@@ -17,6 +17,8 @@
  *   failure      kind, passing, reason: it fails; kind as in err.h; passing: it may be
  *                gone when the job is tried again
  *   exception    line: a Python program fails (python/pstrain/_events.py)
+ *   ended        code: the program has ended; of the shell that starts it over ssh
+ *                (deploy/psrunlib/remote.py)
  *
  *   the coordinator's
  *   opened       members may join

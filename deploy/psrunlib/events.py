@@ -13,7 +13,7 @@ FIELDS = {
     "interrupted": {"signal": str}, "workers": {"n": int}, "resume": {"step": int, "steps_lost": (int, NONE)},
     "commit": {"number": int, "place": str}, "restored": {"number": int, "place": str},
     "checkpoint": {"step": int}, "step": {"step": int}, "mended": {"repeated": int},
-    "failure": {"kind": str, "passing": bool, "reason": str}, "exception": {"line": str},
+    "ended": {"code": int}, "failure": {"kind": str, "passing": bool, "reason": str}, "exception": {"line": str},
 }
 
 

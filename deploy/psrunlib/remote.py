@@ -8,7 +8,8 @@ nothing is left running, whatever dies. Not with SIGTERM: that tells the whole j
 order, and psrun may be there to start the part again.
 
 What the program writes comes on ssh's standard output. Its events (events.py) come on ssh's standard
-error, beside the words of ssh and sh.
+error, beside the words of ssh and sh. The wrapper's own event says that the program has ended: ssh stays as
+long as anything that the program has left running has one of both.
 
 sh starts a program in the background with SIGINT ignored, and sshd may have been started with SIGHUP
 ignored. env undoes that (coreutils from 8.31 on), and a SIGINT that comes earlier waits until the
@@ -32,6 +33,7 @@ from .watched import SSH_FAILED
 
 CONNECT_TIMEOUT_S = 10
 FETCHED_WITHIN_S = 600
+SSH_ENDS_WITHIN_S = 5  # of the program's end
 TOLD = 4  # a part's descriptor for events
 
 WRAPPER = r"""
@@ -53,6 +55,7 @@ wait $pid
 code=$?
 kill $watcher 2>/dev/null
 wait $watcher 2>/dev/null
+echo '{{"event": "ended", "code": '$code'}}' >&2
 exit $code
 """
 
@@ -117,6 +120,7 @@ class RemoteProcess:
         self.part = part
         self.host = host
         self.code = None
+        self.ended = None  # (the program's exit code, when the wrapper has told it)
         self.popen = subprocess.Popen(
             ssh_argv(host, in_sh(wrapped(part, host, extra_env))),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -135,11 +139,18 @@ class RemoteProcess:
     def poll(self):
         if self.code is None:
             code = self.popen.poll()
+            if code is None and self.ended and time.monotonic() - self.ended[1] > SSH_ENDS_WITHIN_S:
+                self.popen.kill()
+                self.popen.wait()
+                code = self.ended[0]
             # The wrapper's shell reports a death by a signal as 128 + its number. Our programs
             # exit with such codes, too, when a Ctrl-C or SIGTERM has ended them in order.
             signalled = code is not None and 128 < code < 160 and code not in INTERRUPTED
             self.code = 128 - code if signalled else code
         return self.code
+
+    def has_ended(self, code):
+        self.ended = code, time.monotonic()
 
     def stopped_by(self):
         return None  # not known over ssh

@@ -146,6 +146,8 @@ class Watched:
             self.failures.clear()  # it goes on
         elif name == "interrupted":
             self.told = signal.Signals.__members__.get(event["signal"], self.told)
+        elif name == "ended" and self.part.host:
+            self.process.has_ended(event["code"])
         elif name == "step":
             self.step = event["step"]
         elif name == "failure":

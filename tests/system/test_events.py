@@ -15,7 +15,7 @@ from pathlib import Path
 
 from events import tell
 from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest
-from psrunlib import events, job, local, remote, screen, watched
+from psrunlib import events, hosts as hostfile, job, local, remote, screen, watched
 from psrunlib.events import Failure
 from psrunlib.log_line import parse, why
 from psrunlib.restarts import is_passing
@@ -76,7 +76,7 @@ class Events(JobTest):
         described = set(re.findall(r"(?m)^ \*   ([a-z]+)  ", header))
         code = [p.read_text(encoding="utf-8") for top in ("common", "coordinator", "session", "server", "worker")
                 for p in (ROOT / top).rglob("*.c")] + [(ROOT / "python/pstrain/_events.py").read_text(encoding="utf-8")]
-        told = set(re.findall(r'\b(?:ps_)?tell\("(\w+)"', "".join(code)))
+        told = set(re.findall(r'\b(?:ps_)?tell\("(\w+)"', "".join(code)) + re.findall(r'"event": "(\w+)"', remote.WRAPPER))
         self.assertEqual((told, described), (set(events.FIELDS), set(events.FIELDS)))
 
     def supervise(self, *scripts):
@@ -230,7 +230,23 @@ pstrain.errors.PeerError: rank 0: worker 1 died"""
         with subprocess.Popen(["sh", "-c", wrapper], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as ssh:  # its input ends with the connection
             said, told = ssh.stdout.read(), ssh.stderr.read()
-        self.assertEqual((said, events.parse(told)), ("out\nerror\n", {"event": "step", "step": 7}))
+        self.assertEqual((said, list(map(events.parse, told.splitlines()))),
+                         ("out\nerror\n", [{"event": "step", "step": 7}, {"event": "ended", "code": 0}]))
+
+    def test_a_program_that_is_left_running_over_ssh(self):
+        """ssh stays as long as anybody has the connection's output."""
+        sleeper = self.path("sleeper")
+        self.file("ssh", 'for command; do :; done\nexec 3>&1\nsh -c "$command" | cat >&3\n')
+        part = job.Part("worker", 0, ["sh", "-c", f"sleep 1000 & echo $! >{sleeper}; echo last words; exit 3"], {},
+                        hostfile.Host("a", "a", "a", dir=self.folder))
+        with unittest.mock.patch.dict(os.environ, PS_SSH=f"sh {self.path('ssh')}"), tempfile.TemporaryFile("w+") as shown, \
+                unittest.mock.patch.object(remote, "SSH_ENDS_WITHIN_S", 0):
+            supervisor = Supervisor(screen.Screen(shown), lambda p: remote.RemoteProcess(p, p.host, {}), self.folder, 10)
+            self.assertEqual(supervisor.run([part]), 1)
+            shown.seek(0)
+            self.assertIn("worker 0 ended with exit code 3\npsrun:   last words\n", shown.read())
+        with open(sleeper, encoding="ascii") as f:
+            os.kill(int(f.read()), signal.SIGKILL)
 
     def test_every_login_shell_of_a_host(self):
         """csh takes no line feed between quotes; fish takes a backslash before a quote or another one there."""
