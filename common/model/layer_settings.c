@@ -71,17 +71,18 @@ static ps_err settings_read_name(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-static ps_err settings_read_count(const ps_yaml *at, long long most, int64_t *out)
+static ps_err settings_read_count(const ps_yaml *at, long long least, long long most,
+                                  int64_t *out)
 {
     long long n = 0;
-    PS_TRY(ps_yaml_int(at, 1, most, &n));
+    PS_TRY(ps_yaml_int(at, least, most, &n));
     *out = n;
     return PS_OK;
 }
 
 static ps_err read_out(const ps_yaml *at, ps_layer_settings *s)
 {
-    return settings_read_count(at, MAX_OUT, &s->out);
+    return settings_read_count(at, 1, MAX_OUT, &s->out);
 }
 
 /* One number for both, or [height, width]. For sequences one number: of the width; the
@@ -150,7 +151,7 @@ static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
 
 static ps_err settings_read_groups(const ps_yaml *at, ps_layer_settings *s)
 {
-    return settings_read_count(at, MAX_OUT, &s->groups);
+    return settings_read_count(at, 1, MAX_OUT, &s->groups);
 }
 
 /* Below 0 the sign of the output would not tell the sign of the input. */
@@ -214,7 +215,7 @@ static ps_err read_tables(const ps_yaml *at, ps_layer_settings *s)
 
 static ps_err read_dim(const ps_yaml *at, ps_layer_settings *s)
 {
-    return settings_read_count(at, PS_ROW_DIM_MAX, &s->dim);
+    return settings_read_count(at, 1, PS_ROW_DIM_MAX, &s->dim);
 }
 
 static ps_err settings_read_word(const ps_yaml *at, const ps_word *words, int *value)
@@ -266,27 +267,19 @@ static ps_err read_init_scale(const ps_yaml *at, ps_layer_settings *s)
     return settings_read_number(at, &s->init_scale);
 }
 
-static ps_err settings_read_bound(const ps_yaml *at, long long most, int64_t *out)
-{
-    long long n = 0;
-    PS_TRY(ps_yaml_int(at, 0, most, &n));
-    *out = n;
-    return PS_OK;
-}
-
 static ps_err read_admit(const ps_yaml *at, ps_layer_settings *s)
 {
-    return settings_read_bound(at, PS_ROW_ADMIT_MAX, &s->admit);
+    return settings_read_count(at, 0, PS_ROW_ADMIT_MAX, &s->admit);
 }
 
 static ps_err read_expire(const ps_yaml *at, ps_layer_settings *s)
 {
-    return settings_read_bound(at, UINT32_MAX, &s->expire);
+    return settings_read_count(at, 0, UINT32_MAX, &s->expire);
 }
 
 static ps_err read_max_bytes(const ps_yaml *at, ps_layer_settings *s)
 {
-    return settings_read_bound(at, INT64_MAX, &s->max_bytes);
+    return settings_read_count(at, 0, INT64_MAX, &s->max_bytes);
 }
 
 static ps_err read_evict(const ps_yaml *at, ps_layer_settings *s)
