@@ -363,14 +363,10 @@ PSTRAIN_API int pstrain_wait(pstrain_session *s, int first, int n);
 /* *here: 1 when pstrain_wait would not block, else 0. */
 PSTRAIN_API int pstrain_ready(pstrain_session *s, int first, int n, int *here);
 
-/* What the program itself writes into pstrain_params is lost when the next weights come.
- * These find it. mark notes the weights of these parameters, which are here; changed
- * gives the first of them whose weights are not those noted any more (-1: none). One
- * changed element is always found, several are missed once in 2^32. Since 0.3. */
-PSTRAIN_API int pstrain_mark(pstrain_session *s, int first, int n);
-PSTRAIN_API int pstrain_changed(pstrain_session *s, int first, int n, int *index);
-/* The same sum of any memory, for a program that looks after it by itself: of gradients
- * that have been pushed. NULL with 0 bytes is fine. Needs no session. Since 0.5. */
+/* A sum of any memory, by which a program sees whether it was written meanwhile: what it
+ * writes into pstrain_params is lost when the next weights come, and a gradient that has
+ * been pushed is not pushed again. One changed element always changes the sum, several
+ * are missed once in 2^32. NULL with 0 bytes is fine. Needs no session. Since 0.5. */
 PSTRAIN_API uint32_t pstrain_checksum(const void *from, uint64_t bytes);
 
 /* The gradients of these parameters are final. Each rank has multiplied its own by its

@@ -5,7 +5,7 @@
  *     pstrain_table         opening: tensors, settings, agreement with the others
  *     pstrain_driver        CUDA's driver
  *     pstrain_device        parameters on a GPU
- *     pstrain_steps         steps, marks and state
+ *     pstrain_steps         steps, sums and state
  *     pstrain_collectives   barrier, broadcast, gather, reduction
  *     pstrain_reduce        the reducer
  *     pstrain_embedding     rows of embedding tables
@@ -82,8 +82,7 @@ struct pstrain_session {
     // Steps
     uint64_t step; // the next, or the one that has begun
     bool begun;
-    uint32_t *marks; // by parameter: pstrain_mark's
-    float scale;     // the last loss scale seen
+    float scale; // the last loss scale seen
     uint64_t skipped;
     atomic_uint_fast64_t finished;
 };

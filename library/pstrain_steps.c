@@ -343,63 +343,22 @@ int pstrain_sync(pstrain_session *s)
     return err == PS_OK ? steps_leave(s, sync_all(s)) : (int)err;
 }
 
-/* --- marks: whether weights were changed ------------------------------------------- */
+/* --- sums: whether memory was changed ---------------------------------------------- */
 
 /* Every factor is odd, so a change of one word always changes the sum. */
-static uint32_t mark_of(const void *words, uint64_t n)
+uint32_t pstrain_checksum(const void *from, uint64_t bytes)
 {
-    const unsigned char *bytes = words;
-    uint32_t sum = 0;
+    const unsigned char *words = from;
+    const uint64_t n = bytes / sizeof(uint32_t), rest = bytes % sizeof(uint32_t);
+    uint32_t sum = 0, last = 0;
 #pragma omp simd reduction(+ : sum)
     for (uint64_t i = 0; i < n; i++) {
         uint32_t bits;
-        memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+        memcpy(&bits, words + i * sizeof bits, sizeof bits);
         sum += bits * (2 * (uint32_t)i + 1);
     }
-    return sum;
-}
-
-uint32_t pstrain_checksum(const void *from, uint64_t bytes)
-{
-    const uint64_t n = bytes / sizeof(uint32_t), rest = bytes % sizeof(uint32_t);
-    uint32_t last = 0;
-    if (rest > 0) memcpy(&last, (const char *)from + n * sizeof last, rest);
-    return mark_of(from, n) + last * (2 * (uint32_t)n + 1);
-}
-
-static uint32_t mark_of_parameter(const pstrain_session *s, int i)
-{
-    const ps_tensor *t = &s->own.table.tensors[i];
-    return mark_of(ps_session_params(s->session) + t->offset, t->count);
-}
-
-static ps_err steps_mark(pstrain_session *s, int first, int n)
-{
-    PS_TRY(steps_check_range(s, first, n, "pstrain_mark"));
-    for (int i = first; i < first + n; i++)
-        s->marks[i] = mark_of_parameter(s, i);
-    return PS_OK;
-}
-
-int pstrain_mark(pstrain_session *s, int first, int n)
-{
-    const ps_err err = steps_enter(s, "pstrain_mark");
-    return err == PS_OK ? steps_leave(s, steps_mark(s, first, n)) : (int)err;
-}
-
-static ps_err steps_changed(pstrain_session *s, int first, int n, int *index)
-{
-    PS_TRY(steps_check_range(s, first, n, "pstrain_changed"));
-    *index = -1;
-    for (int i = first; i < first + n && *index < 0; i++)
-        if (mark_of_parameter(s, i) != s->marks[i]) *index = i;
-    return PS_OK;
-}
-
-int pstrain_changed(pstrain_session *s, int first, int n, int *index)
-{
-    const ps_err err = steps_enter(s, "pstrain_changed");
-    return err == PS_OK ? steps_leave(s, steps_changed(s, first, n, index)) : (int)err;
+    if (rest > 0) memcpy(&last, words + n * sizeof last, rest);
+    return sum + last * (2 * (uint32_t)n + 1);
 }
 
 /* --- state ------------------------------------------------------------------------- */

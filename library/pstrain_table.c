@@ -156,9 +156,7 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
     if (t->n_tensors == 0) PS_TRY(table_add_place(s));
     if (s->own.table.n_tensors == 0)
         return ps_err_set(PS_ERR_ARG, "the table has no parameter");
-    PS_TRY(check_names(&s->own.table));
-    const size_t n = (size_t)s->own.table.n_tensors;
-    return ps_mem_zalloc(&s->marks, n, sizeof *s->marks, "parameters");
+    return check_names(&s->own.table);
 }
 
 /* --- groups ------------------------------------------------------------------------ */
@@ -394,12 +392,10 @@ void pstrain_forget_table(pstrain_session *s)
         free(s->settings[--s->n_settings]);
     free(s->numbers);
     free(s->offsets);
-    free(s->marks);
     if (s->full) ps_config_fini(s->full);
     free(s->full);
     s->numbers = NULL;
     s->offsets = NULL;
-    s->marks = NULL;
     s->full = NULL;
     s->has_numbers = s->new_numbers = false;
 }

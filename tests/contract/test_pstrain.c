@@ -110,25 +110,6 @@ static int set_rates(pstrain_session *s, uint64_t step)
     return pstrain_set_groups(s, groups, 2, sizeof *groups);
 }
 
-/* Every change of one element is found, and none once it is undone. With exchange.levels
- * 2 the others of the host copy the weights from worker 0's arena: they have them first.
- * Not in step 0: in shared memory a shard may still be reading the first weights there.
- */
-static int check_marks(rig_worker *w)
-{
-    int index;
-    float *last = param(w->s, 1);
-    RIG_TRY(pstrain_barrier(w->s));
-    RIG_TRY(pstrain_mark(w->s, 0, N_PARAMS));
-    const float before = *last;
-    *last = before + 1;
-    RIG_TRY(pstrain_changed(w->s, 0, N_PARAMS, &index));
-    if (index != 1) return PSTRAIN_ERR_INTERNAL;
-    *last = before;
-    RIG_TRY(pstrain_changed(w->s, 0, N_PARAMS, &index));
-    return index == -1 ? 0 : PSTRAIN_ERR_INTERNAL;
-}
-
 static int one_step(rig_worker *w, uint64_t step)
 {
     uint64_t begun;
@@ -143,7 +124,6 @@ static int one_step(rig_worker *w, uint64_t step)
     RIG_TRY(pstrain_ready(w->s, 0, N_PARAMS, &here));
     if (!here) return PSTRAIN_ERR_INTERNAL;
     RIG_TRY(check_weights(w, step));
-    if (step > 0) RIG_TRY(check_marks(w));
     if (step % 2) {
         for (int t = 0; t < N_PARAMS; t++)
             RIG_TRY(has_gradient(w->rank, step, t) ? push_double(w, t, step)
