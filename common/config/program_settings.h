@@ -1,4 +1,4 @@
-/* Settings of a job whose workers are a program that uses libpstrain: who is given which.
+/* Which processes get a setting, where the workers are a program that uses libpstrain.
  * The library and psrun go by the same table. */
 #ifndef PS_PROGRAM_SETTINGS_H
 #define PS_PROGRAM_SETTINGS_H
@@ -9,7 +9,7 @@
 
 typedef struct ps_setting_takers {
     bool program; // the program's workers
-    bool servers; // those get the rest from the workers
+    bool servers; // the workers tell them the rest
 } ps_setting_takers;
 
 /* setting: "key=value", or "section={key: value}". Neither: nobody takes it. */

@@ -489,7 +489,7 @@ def main(argv):
         left = "" if args.top or args.convert else "; no part of a job is running"
         print(f"psrun: {what}{left}", file=sys.stderr)
         return 128 + number
-    except BrokenPipeError:  # who has read what it prints has ended: psrun --dry-run ... | head
+    except BrokenPipeError:  # its reader has ended: psrun --dry-run ... | head
         to_nowhere(sys.stdout)
         return 1
     except OSError as error:  # a folder that is gone, a full disk

@@ -22,7 +22,7 @@ OWN_DESCRIPTORS, PART_DESCRIPTORS = 64, 4
 
 
 def allow_descriptors(n_parts):
-    """Raises psrun's own soft limit, which is often 1024, where so many parts need more."""
+    """Raises psrun's own soft limit, often 1024, where the parts need more."""
     need = OWN_DESCRIPTORS + PART_DESCRIPTORS * n_parts
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:

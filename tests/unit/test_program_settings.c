@@ -1,4 +1,4 @@
-/* Who is given a setting of a job whose workers are a program. */
+/* Which processes get a setting, where the workers are a program. */
 #include "check.h"
 
 #include "program_settings.h"

@@ -257,7 +257,7 @@ TEST(it_is_named_in_time_once_and_forgotten)
     ps_straggler_fini(&w);
 }
 
-/* The steps of years: what was learnt from them stays, and so does who is named. */
+/* After the steps of years the same worker is named, by the same times. */
 TEST(steps_are_counted_for_years)
 {
     ps_straggler_watch w;
