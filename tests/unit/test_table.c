@@ -260,13 +260,18 @@ TEST(long_numbers_are_names_to_the_last_digit)
     ps_dataset_fini(&again);
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&fitted);
-    // A column of such numbers is still one input, and beside texts no new text.
+    // A column of such numbers is still one input.
     data.categories = (char *)"";
     assert_ok(parse(ids, &data, &classes, &fitted, &set));
     assert_int_equal(set.dims.d[0], 1);
     ps_dataset_fini(&set);
     ps_preprocessing_destroy(&fitted);
+    // Beside texts they would merge.
     static const char mixed[] = "id,y\na,0\nb,1\n123456789012345678,0\n";
+    assert_error(parse(mixed, &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+                 "\"id\" has texts, and numbers of more than 15 digits, such as "
+                 "123456789012345680: set data.categories to [id]");
+    data.categories = (char *)"id\n";
     assert_ok(parse(mixed, &data, &classes, &fitted, &set));
     assert_ok(parse(mixed, &data, &nothing, &fitted, &again));
     assert_null(again.doubts);

@@ -16,6 +16,8 @@ enum {
     MOST_EMBEDDED = 100000
 };
 
+#define LONG_NUMBER 1e15 // from here on a whole number has more digits than DBL_DIG
+
 /* What the cells of a column are. */
 typedef struct column_sums {
     int64_t numbers, texts, missing;
@@ -24,6 +26,7 @@ typedef struct column_sums {
     bool rises;          // each number is above the one before
     bool constant;       // each number is the one before
     double least, last;
+    double largest_whole; // of the numbers without a fraction, by size
 } column_sums;
 
 /* --- sums -------------------------------------------------------------------------- */
@@ -42,6 +45,7 @@ static void sums_add(column_sums *s, ps_cell cell)
         s->whole = (s->numbers == 0 || s->whole) && cell == floor(cell);
         s->rises = s->numbers == 0 || (s->rises && cell > s->last);
         s->constant = s->numbers == 0 || (s->constant && cell == s->last);
+        if (cell == floor(cell)) s->largest_whole = fmax(s->largest_whole, fabs(cell));
         s->last = cell;
         s->numbers++;
         s->sum += cell;
@@ -303,6 +307,17 @@ static ps_err check_strays(const ps_table *t, const ps_config_data *data,
                       from->name, ps_first_names_text(&all));
 }
 
+/* Ids that a double cannot tell apart are categories only where the reader takes them as
+ * names. */
+static ps_err check_long_numbers(const column_sums *s, const ps_column *c)
+{
+    if (!(s->largest_whole >= LONG_NUMBER)) return PS_OK;
+    return ps_err_set(PS_ERR_FORMAT,
+                      "\"%s\" has texts, and numbers of more than 15 digits, such as "
+                      "%.0f: set data.categories to [%s], so that each digit counts",
+                      c->name, s->largest_whole, c->name);
+}
+
 /* An index, or an id: it says nothing of new samples, and all where lines are sorted. */
 static ps_err doubt_numbers(ps_table *t, const column_sums *s, const ps_column *c)
 {
@@ -377,6 +392,7 @@ static ps_err fit_column(ps_table *t, int64_t k, const ps_config_data *data,
         if (!target) PS_TRY(doubt_constant(t, s, c));
         return target ? PS_OK : doubt_numbers(t, s, c);
     }
+    if (!categories) PS_TRY(check_long_numbers(s, c));
     PS_TRY(fit_categories(t, k, w, data->encoding, c));
     if (c->embedded) c->own = s->missing > 0;
     if (!target) PS_TRY(doubt_constant(t, s, c));
