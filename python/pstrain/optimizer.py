@@ -496,6 +496,10 @@ class Optimizer(torch.optim.Optimizer):
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self.loaded = _state.Loaded(state_dict, self._job.rank)
 
+    def __getstate__(self) -> typing.NoReturn:
+        raise InputError(f"rank {self._job.rank}: an Optimizer belongs to its job, and is not copied or pickled: save "
+                         "optimizer.state_dict(), and load it into a new Optimizer")
+
     def add_param_group(self, param_group: "dict[str, typing.Any]") -> None:
         """As torch.optim's, also between two steps. Every rank adds the same ones after the same step (PeerError names
         those that do not); the next forward pass, or step(), takes them in, and rank 0's weights become everybody's.

@@ -58,6 +58,8 @@ def refusals():
     assert pstrain.all_reduce(torch.tensor([RANK + 1])).item() == SIZE * (SIZE + 1) // 2
     mine = pstrain.Optimizer(nn.ModuleList([layer, nn.Embedding(4, 4, sparse=True)]).named_parameters(), "sgd")
     refused(wrong, ["'weight'", "another pstrain.Optimizer"], optimizer(layer.named_parameters()))
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        refused(wrong, ["not copied or pickled", "state_dict()"], lambda c=copied: c(mine))
     refused(wrong, ["'0.weight'", "start()"], lambda: layer.weight.sum().backward())
     layer(torch.ones(1, 4)).sum().backward()
     check_changed_gradients(layer, mine)
