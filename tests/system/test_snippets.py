@@ -95,10 +95,10 @@ assert abs(moves() - 0.05) < 1e-6
 """
 RATED = "assert abs(moves() - 0.005) < 1e-6\nprint('trained', flush=True)\n"
 AROUND = {"README.md": [(NET, OURS)],
-          "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED),
-                               (ROWS, "print('trained', flush=True)\n"), (RATES, RATED),
-                               (SERVED, "assert 0 <= first <= last <= 1 and out['user'].shape == (2, 16)\nprint('trained', flush=True)\n")],
+          "python/README.md": [(NET, OURS), (NET + BATCHES, LAUNCHED), (NET, DDPS), (NET, DDPS), (NET + "pstrain.init()\nmodel = Net()\n", SCALED)],
           "docs/checkpoints.md": [(SAVED, RESUMED)],
+          "docs/embeddings.md": [(ROWS, "print('trained', flush=True)\n"), (RATES, RATED),
+                                 (SERVED, "assert 0 <= first <= last <= 1 and out['user'].shape == (2, 16)\nprint('trained', flush=True)\n")],
           "docs/recovery.md": [(COMMITS, "assert state.step == 20\nprint('trained', flush=True)\n")]}
 
 
