@@ -546,8 +546,6 @@ static void *device_thread(void *arg)
 
 static bool device_is_idle(const device *d, uint32_t first, uint32_t last)
 {
-    (void)first;
-    (void)last;
     return !d->busy && !d->finishing && d->n_unsent == 0;
 }
 

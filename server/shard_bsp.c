@@ -447,13 +447,11 @@ static ps_err bsp_check_left(const ps_shard *s, const ps_shard_chunk *c)
 
 static ps_verdict bsp_push(ps_shard *s, ps_shard_chunk *c, uint32_t rank, uint64_t number)
 {
-    (void)s;
     return ps_policy_push(&c->policy, rank, number);
 }
 
 static ps_err bsp_taken(ps_shard *s, ps_shard_chunk *c, uint32_t rank)
 {
-    (void)rank;
     return ps_policy_complete(&c->policy) ? apply_pushes(s, c)
                                           : ps_shard_check_left(s, c);
 }
@@ -466,23 +464,18 @@ static ps_err bsp_answer_again(ps_shard *s, ps_shard_chunk *c, uint32_t rank)
 static ps_verdict bsp_pull(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
                            uint64_t version)
 {
-    (void)s;
     return ps_policy_pull(&c->policy, rank, version);
 }
 
 static uint64_t bsp_version(const ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
                             uint64_t step)
 {
-    (void)s;
-    (void)c;
-    (void)rank;
     return step;
 }
 
 static void bsp_stamp(const ps_shard *s, const ps_shard_chunk *c, uint32_t rank,
                       ps_wire_header *h)
 {
-    (void)rank;
     h->step = (uint64_t)c->policy.version;
     if (s->rule.scale.on)
         memcpy(&h->weights.scale, &s->rule.scale.scale, sizeof h->weights.scale);

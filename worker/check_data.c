@@ -317,7 +317,6 @@ static void print_faulty(void *ctx, int64_t i, ps_err err)
 {
     faulty_list *list = ctx;
     char text[ITEM_BYTES];
-    (void)i;
     if (!ps_picture_is_faulty(err) || list->printed++ >= MOST_BROKEN) return;
     ps_printable(ps_err_message(), text, sizeof text);
     fprintf(list->out, "%*s%s\n", INDENT, "", text);

@@ -50,7 +50,6 @@ static bool worker_main_answers(const ps_cli *cli)
  * without time and role. */
 static void worker_main_say(void *ctx, ps_log_level level, const char *text)
 {
-    (void)ctx;
     const int columns = ps_terminal_columns(stderr);
     const bool warns = level >= PS_LOG_WARN, yellow = warns && columns > 0;
     char line[2048];

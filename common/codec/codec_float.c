@@ -5,28 +5,23 @@
 
 static uint64_t none_bytes(uint64_t n, double topk)
 {
-    (void)topk;
     return sizeof(float) * n;
 }
 
 static void none_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
                         uint8_t *out)
 {
-    (void)how;
-    (void)at;
     memcpy(out, v, n * sizeof *v);
 }
 
 static ps_err none_decode(uint64_t n, const uint8_t *in, double topk, float *out)
 {
-    (void)topk;
     memcpy(out, in, n * sizeof *out);
     return PS_OK;
 }
 
 static uint64_t half_bytes(uint64_t n, double topk)
 {
-    (void)topk;
     return 2 * n;
 }
 
@@ -43,23 +38,18 @@ static inline void fp16_encode_to(uint64_t n, const float *restrict v, uint32_t 
 static void fp16_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
                         uint8_t *out)
 {
-    (void)how;
-    (void)at;
     fp16_encode_to(n, v, 0x7BFFu, out);
 }
 
 static void fp16_overflow_encode(uint64_t n, const float *v, const ps_codec_how *how,
                                  uint64_t at, uint8_t *out)
 {
-    (void)how;
-    (void)at;
     fp16_encode_to(n, v, 0x7C00u, out);
 }
 
 static ps_err fp16_decode(uint64_t n, const uint8_t *restrict in, double topk,
                           float *restrict out)
 {
-    (void)topk;
     const uint16_t *restrict half = (const uint16_t *)(const void *)in;
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
@@ -70,8 +60,6 @@ static ps_err fp16_decode(uint64_t n, const uint8_t *restrict in, double topk,
 static void bf16_encode(uint64_t n, const float *restrict v, const ps_codec_how *how,
                         uint64_t at, uint8_t *restrict out)
 {
-    (void)how;
-    (void)at;
     uint16_t *restrict half = (uint16_t *)(void *)out;
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)
@@ -81,7 +69,6 @@ static void bf16_encode(uint64_t n, const float *restrict v, const ps_codec_how 
 static ps_err bf16_decode(uint64_t n, const uint8_t *restrict in, double topk,
                           float *restrict out)
 {
-    (void)topk;
     const uint16_t *restrict half = (const uint16_t *)(const void *)in;
 #pragma omp simd
     for (uint64_t i = 0; i < n; i++)

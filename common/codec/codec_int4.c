@@ -13,7 +13,6 @@ enum { BLOCK = 64, MOST = 7, ZERO = 8 };
 
 static uint64_t int4_bytes(uint64_t n, double topk)
 {
-    (void)topk;
     return 2 + (n + 1) / 2;
 }
 
@@ -49,8 +48,6 @@ static inline void int4_round_all(uint32_t n, const float *restrict v, float sca
 static void int4_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
                         uint8_t *out)
 {
-    (void)how;
-    (void)at;
     const uint32_t most = ps_codec_largest_bits(n, v);
     const bool finite = most < 0x7F800000u;
     const uint16_t largest = finite ? (uint16_t)(most >> 16) : 0x7FC0u; // NaN
@@ -85,7 +82,6 @@ static inline bool decode_all(uint32_t n, const uint8_t *restrict in, float scal
 
 static ps_err int4_decode(uint64_t n, const uint8_t *in, double topk, float *out)
 {
-    (void)topk;
     uint16_t largest;
     memcpy(&largest, in, 2);
     const float scale = scale_of(largest);

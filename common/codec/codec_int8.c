@@ -10,7 +10,6 @@ enum { BLOCK = 256 };
 
 static uint64_t int8_bytes(uint64_t n, double topk)
 {
-    (void)topk;
     return 4 + n;
 }
 
@@ -63,7 +62,6 @@ static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
 
 static ps_err int8_decode(uint64_t n, const uint8_t *in, double topk, float *restrict out)
 {
-    (void)topk;
     float scale;
     memcpy(&scale, in, 4);
     const int8_t *restrict q = (const int8_t *)in + 4;

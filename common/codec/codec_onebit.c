@@ -25,7 +25,6 @@ static uint64_t exponent_bytes(uint64_t n)
 
 static uint64_t onebit_bytes(uint64_t n, double topk)
 {
-    (void)topk;
     return 2 + exponent_bytes(n) + ps_codec_blocks_of(n, 5); // five elements to a byte
 }
 
@@ -129,8 +128,6 @@ static inline void onebit_choose(uint64_t n, const float *restrict v,
 static void onebit_encode(uint64_t n, const float *v, const ps_codec_how *how,
                           uint64_t at, uint8_t *out)
 {
-    (void)how;
-    (void)at;
     if (n == BLOCK)
         onebit_choose(BLOCK, v, out);
     else if (n == LAST)
@@ -162,7 +159,6 @@ static inline bool onebit_add_block(uint64_t n, const uint8_t *restrict in, floa
 static ps_err onebit_add(uint64_t n, const uint8_t *in, double topk, float times,
                          float *sum)
 {
-    (void)topk;
     if (n == BLOCK  ? onebit_add_block(BLOCK, in, times, sum)
         : n == LAST ? onebit_add_block(LAST, in, times, sum)
                     : onebit_add_block(n, in, times, sum))

@@ -189,7 +189,6 @@ static void topk_values(uint64_t n, const float *restrict v, float scale,
 static void topk_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
                         uint8_t *out)
 {
-    (void)at;
     const uint64_t k = topk_count(n, how->topk);
     float chosen[BLOCK];
     uint8_t index[BLOCK + 8], values[BLOCK + 1];

@@ -91,7 +91,6 @@ static void http_on_connection(void *ctx, struct MHD_Connection *c, void **socke
     const int fd = http_fd_of(c);
     const uint64_t now_ns = ps_clock_ns();
     connection *place = http_find(s, begins ? -1 : fd);
-    (void)socket_context;
     if (place) *place = (connection){begins ? fd : -1, false, now_ns, now_ns};
     if (begins) http_make_room(s);
 }
@@ -275,7 +274,6 @@ static enum MHD_Result http_on_request(void *ctx, struct MHD_Connection *c,
 {
     ps_http_server *s = ctx;
     const bool post = s->o.post && strcmp(method, "POST") == 0;
-    (void)version;
     http_note_heard(s, c, false);
     if (!post && strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return http_refuse_method(s, c);
@@ -292,7 +290,6 @@ static void http_on_completed(void *ctx, struct MHD_Connection *c, void **seen,
 {
     ps_http_server *s = ctx;
     request *r = *seen;
-    (void)code;
     if (r) free(r->bytes);
     free(r);
     *seen = NULL;

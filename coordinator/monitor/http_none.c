@@ -5,7 +5,6 @@
 
 ps_err ps_http_server_start(const ps_http_options *options, ps_http_server **out)
 {
-    (void)options;
     *out = NULL;
     return ps_err_set(PS_ERR_UNSUPPORTED,
                       "this build has no page, no /metrics and no --serve: "
@@ -15,14 +14,11 @@ ps_err ps_http_server_start(const ps_http_options *options, ps_http_server **out
 
 ps_err ps_http_server_run(ps_http_server *server, int timeout_ms)
 {
-    (void)server;
-    (void)timeout_ms;
     return PS_ERR_UNSUPPORTED;
 }
 
 int ps_http_server_port(const ps_http_server *server)
 {
-    (void)server;
     return 0;
 }
 

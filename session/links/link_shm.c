@@ -86,7 +86,6 @@ static ps_err link_shm_nonsense(const link_shm *l)
 static uint8_t *link_shm_room(ps_link *base, uint32_t bytes)
 {
     link_shm *l = (link_shm *)base;
-    (void)bytes;
     if (l->put - atomic_load(&l->out->head) >= l->n_slots) return NULL;
     return l->out->slots[l->put % l->n_slots].bytes;
 }

@@ -140,7 +140,6 @@ static void flow_over(void *owner, ps_flow *f)
 static void flow_moving(void *owner, ps_flow *f)
 {
     ps_transfer *t = f->of;
-    (void)owner;
     t->moved_ns = ps_clock_awake_ns();
 }
 
