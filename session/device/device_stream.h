@@ -20,7 +20,6 @@ enum { PS_STREAM_PARAMS = 1, PS_STREAM_BUFFERS = 2 };
 enum { PS_STREAM_MISSED = PS_OPTIMIZER_MAX_STATES };
 
 typedef struct ps_device_stream_ops {
-    const char *name;
     /* Copies host arenas (PS_STREAM_...) to the stream's memory, or back, after the
      * queued work, and waits for the copy. Does nothing where both are the same memory.
      */

@@ -265,7 +265,6 @@ static void host_destroy(ps_device_stream **base)
 }
 
 static const ps_device_stream_ops host_stream_ops = {
-    .name = "host",
     .from_host = host_move,
     .to_host = host_move,
     .native = host_native,

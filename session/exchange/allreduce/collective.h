@@ -39,7 +39,6 @@ typedef struct ps_collective_layout {
  * to flush). Blocks until done, except queued sums (complete). NET or TIMEOUT when it
  * cannot be done: then only abort and destroy may follow. */
 typedef struct ps_collective_ops {
-    const char *name;
     /* values (count) become the sum over the ranks, the same bits on every rank; with two
      * ranks a + b. */
     ps_err (*all_reduce)(ps_collective *c, float *values, uint64_t count);

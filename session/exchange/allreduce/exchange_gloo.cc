@@ -545,7 +545,6 @@ void destroy(ps_collective **base)
 }
 
 const ps_collective_ops gloo_ops = {
-    .name = "gloo",
     .all_reduce = nullptr, // it scatters
     .complete = nullptr,
     .segment = segment,

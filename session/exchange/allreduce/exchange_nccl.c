@@ -236,7 +236,6 @@ static void nccl_destroy(ps_collective **base)
 }
 
 static const ps_collective_ops nccl_ops = {
-    .name = "nccl",
     .all_reduce = nccl_all_reduce,
     .complete = nccl_complete,
     .broadcast = nccl_broadcast,

@@ -272,7 +272,6 @@ static void shm_collective_destroy(ps_collective **base)
 }
 
 static const ps_collective_ops shm_ops = {
-    .name = "shm",
     .segment = shm_collective_segment,
     .lay_out = shm_collective_lay_out,
     .offer = shm_collective_offer,

@@ -472,7 +472,6 @@ static void stream_destroy(ps_device_stream **base)
 }
 
 static const ps_device_stream_ops cuda_stream_ops = {
-    .name = "cuda",
     .from_host = stream_from_host,
     .to_host = stream_to_host,
     .native = stream_native,
