@@ -68,7 +68,7 @@ typedef struct ps_collective_ops {
      * in the arena. */
     ps_err (*gather)(ps_collective *c, int bucket);
     /* Returns when all that was offered and shared has left for the peers: before an
-     * orderly end. */
+     * orderly end. NULL: nothing has to. */
     ps_err (*flush)(ps_collective *c);
 
     /* Rank 0's bytes of n ranges become everybody's. */

@@ -141,11 +141,6 @@ static ps_err shm_collective_gather(ps_collective *base, int bucket)
     return PS_OK;
 }
 
-static ps_err shm_collective_flush(ps_collective *base)
-{
-    return PS_OK; // the others keep the memory in which it stands
-}
-
 /* -------------------------------------------------------------------------- rounds */
 
 static uint64_t shm_collective_bytes_of(const span *spans, int n)
@@ -279,7 +274,6 @@ static const ps_collective_ops shm_ops = {
     .share = shm_collective_share,
     .all_gather = shm_collective_all_gather,
     .gather = shm_collective_gather,
-    .flush = shm_collective_flush,
     .broadcast = shm_collective_broadcast,
     .abort = abort_calls,
     .destroy = shm_collective_destroy,
