@@ -78,11 +78,10 @@ static void pause_us(long us)
     nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL);
 }
 
-static ps_err nccl_give_up(nccl_collective *c)
+static void nccl_give_up(nccl_collective *c)
 {
     if (c->comm) c->nccl.CommAbort(c->comm);
     c->comm = NULL;
-    return PS_OK;
 }
 
 static ps_err nccl_error(nccl_collective *c, const char *what, ncclResult_t result)
