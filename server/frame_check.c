@@ -2,12 +2,11 @@
 
 #include <inttypes.h>
 
-static ps_frame_class frame_bad(ps_frame_class class, const char *what,
-                                const ps_wire_header *h)
+static ps_frame_class frame_bad(const char *what, const ps_wire_header *h)
 {
     ps_err_set(PS_ERR_PROTOCOL, "%s (%s, chunk %u, step %" PRIu64 ")", what,
                ps_wire_kind_name(h->kind), h->chunk, h->step);
-    return class;
+    return PS_FRAME_BAD;
 }
 
 /* The codec and size that a payload of the chunk has in its step. First weights are not
@@ -28,13 +27,12 @@ static ps_frame_class frame_check_step_of(const ps_frame_rules *rules,
                                           const ps_wire_header *h, const ps_chunk *chunk)
 {
     if (h->kind != PS_MSG_PUSH)
-        return h->codec != PS_CODEC_IDLE
-                   ? PS_FRAME_GOOD
-                   : frame_bad(PS_FRAME_BAD, "no payload where one belongs", h);
+        return h->codec != PS_CODEC_IDLE ? PS_FRAME_GOOD
+                                         : frame_bad("no payload where one belongs", h);
     if (ps_chunk_is_idle(chunk, rules->table, h->push.step_of) ==
         (h->codec == PS_CODEC_IDLE))
         return PS_FRAME_GOOD;
-    return frame_bad(PS_FRAME_BAD, "a gradient that is not of the step's optimizer", h);
+    return frame_bad("a gradient that is not of the step's optimizer", h);
 }
 
 static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_view *v,
@@ -50,8 +48,7 @@ static ps_frame_class check_payload(const ps_frame_rules *rules, const ps_frame_
     }
     if (frame_check_step_of(rules, h, chunk) != PS_FRAME_GOOD) return PS_FRAME_BAD;
     if (h->codec == PS_CODEC_SHM || h->codec == PS_CODEC_IDLE) return PS_FRAME_GOOD;
-    if (h->codec != codec)
-        return frame_bad(PS_FRAME_BAD, "a codec that was not agreed on", h);
+    if (h->codec != codec) return frame_bad("a codec that was not agreed on", h);
     if (v->payload_bytes != bytes) {
         ps_err_set(PS_ERR_PROTOCOL,
                    "a %s of chunk %u with %zu bytes of payload; %" PRIu64
@@ -68,8 +65,7 @@ static ps_frame_class frame_check_groups(const ps_frame_rules *rules,
     const uint64_t n = (uint64_t)rules->n_groups;
     if (h->rank != 0 || n == 0 || h->count != n ||
         v->payload_bytes != n * sizeof(ps_group_numbers))
-        return frame_bad(PS_FRAME_BAD, "numbers of other parameter groups than the job's",
-                         h);
+        return frame_bad("numbers of other parameter groups than the job's", h);
     return PS_FRAME_GOOD;
 }
 
@@ -79,8 +75,7 @@ static ps_frame_class frame_check_piece(const ps_frame_rules *rules,
 {
     const uint64_t left = h->rows.at < h->count ? h->count - h->rows.at : 0;
     const uint64_t wanted = left < PS_WIRE_PIECE_BYTES ? left : PS_WIRE_PIECE_BYTES;
-    if (rules->n_tables == 0)
-        return frame_bad(PS_FRAME_BAD, "rows, but the job has no tables", h);
+    if (rules->n_tables == 0) return frame_bad("rows, but the job has no tables", h);
     if (h->rows.number > 0 && left > 0 && h->count <= PS_WIRE_BODY_BYTES &&
         h->rows.at % PS_WIRE_PIECE_BYTES == 0 && v->payload_bytes == wanted)
         return PS_FRAME_GOOD;
@@ -93,12 +88,11 @@ static ps_frame_class check_chunk(const ps_frame_rules *rules, const ps_frame_vi
                                   const ps_wire_header *h)
 {
     if (h->chunk >= rules->plan->n_chunks)
-        return frame_bad(PS_FRAME_BAD, "a chunk that the plan does not have", h);
+        return frame_bad("a chunk that the plan does not have", h);
     const ps_chunk *chunk = &rules->plan->chunks[h->chunk];
-    if (chunk->shard != rules->shard)
-        return frame_bad(PS_FRAME_BAD, "a chunk of another shard", h);
+    if (chunk->shard != rules->shard) return frame_bad("a chunk of another shard", h);
     if (h->kind == PS_MSG_RESTORE && h->codec == PS_CODEC_SHM)
-        return frame_bad(PS_FRAME_BAD, "state in shared memory", h);
+        return frame_bad("state in shared memory", h);
     if (!ps_wire_kind_has_payload(h->kind)) return PS_FRAME_GOOD;
     return check_payload(rules, v, h, chunk);
 }
@@ -127,13 +121,12 @@ ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *
                    rules->epoch);
         return PS_FRAME_STALE;
     }
-    if (v->n_frames > 2) return frame_bad(PS_FRAME_BAD, "too many frames", h);
+    if (v->n_frames > 2) return frame_bad("too many frames", h);
     if (!ps_wire_from_worker(h->kind))
-        return frame_bad(PS_FRAME_BAD, "a kind that only shards send", h);
+        return frame_bad("a kind that only shards send", h);
     const bool wanted = ps_wire_has_payload(h);
     if (wanted != (v->n_frames == 2))
-        return frame_bad(PS_FRAME_BAD,
-                         wanted ? "no payload" : "a payload where none belongs", h);
+        return frame_bad(wanted ? "no payload" : "a payload where none belongs", h);
     if (h->kind == PS_MSG_HELLO || h->kind == PS_MSG_BYE) return PS_FRAME_GOOD;
     if (h->kind == PS_MSG_GROUPS) return frame_check_groups(rules, v, h);
     if (ps_wire_is_rows(h->kind)) return frame_check_piece(rules, v, h);

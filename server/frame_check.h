@@ -44,7 +44,7 @@ typedef struct ps_frame_view {
  * ps_err_message() says what is wrong. A good frame of a kind with a chunk names one of
  * this shard's chunks; its payload has exactly the size that codec and plan give. That of
  * a message of rows is a piece of a body; what the body holds is checked when it is here
- * (rows_wire.h). */
+ * (rows_body.h). */
 ps_frame_class ps_frame_check(const ps_frame_rules *rules, const ps_frame_view *v,
                               ps_wire_header *h);
 
