@@ -44,12 +44,6 @@ struct ps_link_net {
     bool open;
 };
 
-static ps_err link_net_failure(const link_net *l, const char *what)
-{
-    return ps_err_set(PS_ERR_NET, "%s worker %d: %s", what, l->base.rank,
-                      zmq_strerror(zmq_errno()));
-}
-
 /* ---- sending ---- */
 
 static uint8_t *link_net_room(ps_link *base, uint32_t bytes)
@@ -66,7 +60,8 @@ static uint8_t *link_net_room(ps_link *base, uint32_t bytes)
 static ps_err link_net_send(link_net *l, zmq_msg_t *frame)
 {
     if (zmq_msg_send(frame, l->dealer, ZMQ_DONTWAIT) >= 0) return PS_OK;
-    const ps_err err = link_net_failure(l, "sending to");
+    const ps_err err = ps_err_set(PS_ERR_NET, "sending to worker %d: %s", l->base.rank,
+                                  zmq_strerror(zmq_errno()));
     zmq_msg_close(frame);
     return err;
 }
