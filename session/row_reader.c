@@ -11,6 +11,7 @@
 #include "mem.h"
 #include "reader_door.h"
 #include "row_place.h"
+#include "row_set.h"
 #include "rows_body.h"
 #include "wire_socket.h"
 
@@ -175,13 +176,7 @@ static uint32_t reader_shard(const ps_row_reader *r, uint64_t salt, int64_t id)
 static ps_err reader_sort(ps_row_reader *r)
 {
     const uint64_t n = r->starts[r->n_specs];
-    if (n > r->order_room) {
-        free(r->order);
-        r->order = NULL;
-        r->order_room = 0;
-        PS_TRY(ps_mem_zalloc(&r->order, n, sizeof *r->order, "ids to read"));
-        r->order_room = n;
-    }
+    PS_TRY(ps_row_room(&r->order, &r->order_room, n, sizeof *r->order));
     for (uint32_t s = 0; s < r->n_links; s++)
         r->links[s].most = 0;
     for (int pass = 0; pass < 2; pass++) {
