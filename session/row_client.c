@@ -181,15 +181,6 @@ static ps_err rows_ticket_room(rows_ticket *t, int n)
     return PS_OK;
 }
 
-/* The next one of the step. */
-static ps_err rows_next_ticket(ps_row_client *r, rows_ticket **out)
-{
-    PS_TRY(ps_mem_room(&r->tickets, r->n_tickets, &r->tickets_room, sizeof *r->tickets,
-                       "lookups"));
-    *out = &r->tickets[r->n_tickets];
-    return PS_OK;
-}
-
 /* --- lookups ----------------------------------------------------------------------- */
 
 /* Negative ones are seldom meant: they mark what is missing. */
@@ -504,7 +495,9 @@ static ps_err rows_ask_to_train(ps_row_client *r, const ps_row_lookup *lookups, 
         t->ahead = false;
         return PS_OK;
     }
-    PS_TRY(rows_next_ticket(r, out));
+    PS_TRY(ps_mem_room(&r->tickets, r->n_tickets, &r->tickets_room, sizeof *r->tickets,
+                       "lookups"));
+    *out = &r->tickets[r->n_tickets];
     PS_TRY(rows_ask(r, *out, lookups, n, true, r->step));
     r->n_tickets++;
     return PS_OK;
