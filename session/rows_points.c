@@ -181,7 +181,7 @@ ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t st
 }
 
 ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
-                                       uint64_t step, uint64_t point, uint64_t step_then)
+                                       uint64_t point, uint64_t step_then)
 {
     ps_row_manifest m;
     char *text = NULL;
@@ -190,7 +190,7 @@ ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
     m.step = step_then;
     if (err == PS_OK) err = ps_row_manifest_write(&m, &text);
     ps_row_manifest_fini(&m);
-    if (err == PS_OK) err = ps_rows_points_return(p, session, step, "", text);
+    if (err == PS_OK) err = ps_rows_points_return(p, session, 0, "", text);
     free(text);
     return err;
 }

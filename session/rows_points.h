@@ -32,7 +32,7 @@ ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t st
                              const char *folder, const char *manifest);
 /* The same of a point of that step, where all servers have it in memory. */
 ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
-                                       uint64_t step, uint64_t point, uint64_t step_then);
+                                       uint64_t point, uint64_t step_then);
 /* Whether the rows of all servers were in memory at the point when the servers joined:
  * their own, or with rows.buddy the next server's. Before anybody uses the rows. TIMEOUT,
  * PROTOCOL. */

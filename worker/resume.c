@@ -500,7 +500,7 @@ ps_err ps_resume_rows(const ps_resume *r, ps_session *session, ps_rows_points *p
             "has such tables: begin a new job from its weights (train.init)");
     return s->rows ? ps_rows_points_return(points, session, 0, s->rows_folder, s->rows)
                    : ps_rows_points_return_in_memory(
-                         points, session, 0, s->trainer.rows_point, s->trainer.step);
+                         points, session, s->trainer.rows_point, s->trainer.step);
 }
 
 void ps_resume_drop_arrays(ps_resume *r)
