@@ -121,17 +121,6 @@ ps_err ps_ready_ranges_check_new(const ps_ready_ranges *r, uint64_t begin, uint6
                       t->name, from - t->offset, to - t->offset);
 }
 
-static ps_err ready_ranges_grow(ps_ready_ranges *r)
-{
-    if (r->n_ranges < r->cap_ranges) return PS_OK;
-    const uint32_t cap = r->cap_ranges * 2;
-    ps_ready_range *more = realloc(r->ranges, cap * sizeof *more);
-    if (!more) return ps_err_set(PS_ERR_NOMEM, "no memory for %u ready ranges", cap);
-    r->ranges = more;
-    r->cap_ranges = cap;
-    return PS_OK;
-}
-
 /* Puts a range at its place, joined with those that it meets. */
 static ps_err ready_ranges_insert(ps_ready_ranges *r, uint64_t begin, uint64_t end)
 {
@@ -139,7 +128,9 @@ static ps_err ready_ranges_insert(ps_ready_ranges *r, uint64_t begin, uint64_t e
     PS_TRY(ps_ready_ranges_check_new(r, begin, end));
     const bool before = at > 0 && r->ranges[at - 1].end == begin;
     const bool after = at < r->n_ranges && r->ranges[at].begin == end;
-    if (!before && !after) PS_TRY(ready_ranges_grow(r));
+    if (!before && !after)
+        PS_TRY(ps_mem_room(&r->ranges, r->n_ranges, &r->cap_ranges, sizeof *r->ranges,
+                           "ready ranges"));
     ps_ready_range *here = r->ranges + at;
     const size_t rest = (r->n_ranges - at) * sizeof *here;
     if (before && after) {
