@@ -54,14 +54,13 @@ static ps_err rank_pieces_get(const ps_rank_pieces *p, bool down, int rank, size
     return err;
 }
 
-typedef ps_err (*move)(const ps_rank_pieces *p, bool down, int rank, size_t at);
-
 /* Rank 0's part of a round, and the holder's. */
-static ps_err of_all(const ps_rank_pieces *p, move one, bool down, size_t at)
+static ps_err of_all(const ps_rank_pieces *p, bool down, size_t at)
 {
     if (p->rank != 0 && p->rank != p->holder) return PS_OK;
     for (int r = 0; r < p->world_size; r++)
-        if (r != p->rank) PS_TRY(one(p, down, r, at));
+        if (r != p->rank)
+            PS_TRY((down ? rank_pieces_put : rank_pieces_get)(p, down, r, at));
     return PS_OK;
 }
 
@@ -72,7 +71,7 @@ ps_err ps_rank_pieces_gather(const ps_rank_pieces *p)
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
         if (p->rank != 0 || p->holder) PS_TRY(rank_pieces_put(p, false, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
-        PS_TRY(of_all(p, rank_pieces_get, false, at));
+        PS_TRY(of_all(p, false, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));
     }
     return PS_OK;
@@ -82,7 +81,7 @@ ps_err ps_rank_pieces_scatter(const ps_rank_pieces *p)
 {
     if (!p->member || p->world_size < 2) return PS_OK;
     for (size_t at = 0; at < most_bytes(p) + PIECE_BYTES; at += PIECE_BYTES) {
-        PS_TRY(of_all(p, rank_pieces_put, true, at));
+        PS_TRY(of_all(p, true, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/put", piece_deadline(p)));
         if (p->rank != 0) PS_TRY(rank_pieces_get(p, true, p->rank, at));
         PS_TRY(ps_member_barrier(p->member, "pieces/got", piece_deadline(p)));
