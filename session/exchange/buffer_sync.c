@@ -6,17 +6,12 @@
 
 #include "job_keys.h"
 
-static ps_deadline buffer_sync_join_deadline(const ps_exchange_options *o)
-{
-    return ps_deadline_in_ms(o->settings.join_timeout_ms);
-}
-
 static ps_err buffer_sync_fetch(const ps_exchange_options *o, const char *key, char *at,
                                 uint64_t wanted)
 {
     void *value = NULL;
     size_t bytes = 0;
-    PS_TRY(ps_member_get(o->member, key, &value, &bytes, buffer_sync_join_deadline(o)));
+    PS_TRY(ps_member_get(o->member, key, &value, &bytes, ps_exchange_join_deadline(o)));
     ps_err err = PS_OK;
     if (bytes == wanted)
         memcpy(at, value, bytes);
@@ -33,13 +28,13 @@ static ps_err sync_piece(const ps_exchange_options *o, uint64_t number, char *at
     const ps_job_key made = ps_job_key_buffers(number);
     const char *key = made.text;
     if (o->rank == 0)
-        PS_TRY(ps_member_put(o->member, key, at, bytes, buffer_sync_join_deadline(o)));
+        PS_TRY(ps_member_put(o->member, key, at, bytes, ps_exchange_join_deadline(o)));
     else
         PS_TRY(buffer_sync_fetch(o, key, at, bytes));
     // Then everybody has them.
-    PS_TRY(ps_member_barrier(o->member, key, buffer_sync_join_deadline(o)));
+    PS_TRY(ps_member_barrier(o->member, key, ps_exchange_join_deadline(o)));
     if (o->rank != 0) return PS_OK;
-    return ps_member_drop(o->member, key, buffer_sync_join_deadline(o));
+    return ps_member_drop(o->member, key, ps_exchange_join_deadline(o));
 }
 
 /* The first time all of them; frozen parameters, the last ones, do not change later. */

@@ -68,6 +68,12 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
     const struct ps_exchange_local_options *local; // of exchange_local alone
 } ps_exchange_options;
 
+/* From now on. */
+static inline ps_deadline ps_exchange_join_deadline(const ps_exchange_options *o)
+{
+    return ps_deadline_in_ms(o->settings.join_timeout_ms);
+}
+
 typedef struct ps_exchange_stats {
     uint64_t bytes_sent, bytes_received; // payload and headers, this worker, since start
     bool computed;                       // the bytes were computed, not read from sockets

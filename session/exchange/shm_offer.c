@@ -26,7 +26,7 @@ static ps_err door_name(ps_member *member, const char *key, ps_deadline deadline
 ps_err ps_shm_offer_at(const ps_exchange_options *o, const char *key,
                        const ps_shm_offer_more *more)
 {
-    ps_deadline deadline = ps_deadline_in_ms(o->settings.join_timeout_ms);
+    ps_deadline deadline = ps_exchange_join_deadline(o);
     char name[PS_SHM_NAME_MAX];
     PS_TRY(door_name(o->member, key, deadline, name));
     int fd;

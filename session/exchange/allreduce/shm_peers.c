@@ -15,11 +15,6 @@ struct ps_shm_peers {
     int rank;
 };
 
-static ps_deadline shm_peers_join_deadline(const ps_exchange_options *o)
-{
-    return ps_deadline_in_ms(o->settings.join_timeout_ms);
-}
-
 static bool is_here(const ps_exchange_options *o, int rank)
 {
     const ps_roster *roster = ps_member_roster(o->member);
@@ -39,7 +34,7 @@ static ps_err shm_peers_agree(const ps_exchange_options *o, const char *on, bool
                               bool *all)
 {
     double yes = mine;
-    PS_TRY(ps_member_reduce(o->member, on, &yes, 1, shm_peers_join_deadline(o)));
+    PS_TRY(ps_member_reduce(o->member, on, &yes, 1, ps_exchange_join_deadline(o)));
     *all = yes == (double)o->world_size;
     return PS_OK;
 }
@@ -54,7 +49,7 @@ static ps_err shm_peers_open_door(const ps_exchange_options *o, ps_shm_peers *p)
     // an empty name spares the others the wait
     const char *name = err == PS_OK ? ps_shm_door_name(p->door) : "";
     PS_TRY(ps_member_put(o->member, key.text, name, strlen(name),
-                         shm_peers_join_deadline(o)));
+                         ps_exchange_join_deadline(o)));
     return err;
 }
 
@@ -113,7 +108,7 @@ ps_err ps_shm_peers_open_host(const ps_exchange_options *o, uint64_t board_bytes
     *out = NULL;
     ps_err err = shm_peers_count_here(o) > 1 ? open_peers(o, board_bytes, &p) : PS_OK;
     if (err == PS_OK)
-        err = ps_member_barrier(o->member, "shm/host", shm_peers_join_deadline(o));
+        err = ps_member_barrier(o->member, "shm/host", ps_exchange_join_deadline(o));
     if (err == PS_OK && p) err = shm_peers_check(o, p);
     if (err == PS_OK)
         *out = p;

@@ -20,8 +20,7 @@ static gpu_offer *gpu_offer_of(const ps_levels *l, int place)
 
 static ps_err gpus_barrier(const ps_exchange_options *o, const char *name)
 {
-    return ps_member_barrier(o->member, name,
-                             ps_deadline_in_ms(o->settings.join_timeout_ms));
+    return ps_member_barrier(o->member, name, ps_exchange_join_deadline(o));
 }
 
 static void gpus_give(const ps_exchange_options *o, const ps_levels *l)

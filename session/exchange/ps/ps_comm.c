@@ -276,7 +276,7 @@ static ps_err comm_ready_timeout(const ps_comm *c)
 
 ps_err ps_comm_wait_ready(ps_comm *c)
 {
-    ps_deadline deadline = ps_deadline_in_ms(c->o.settings.join_timeout_ms);
+    ps_deadline deadline = ps_exchange_join_deadline(&c->o);
     ps_err err = PS_OK;
     atomic_store(&c->bell->wanted, PS_COMM_WAIT_ANY);
     for (;;) {
