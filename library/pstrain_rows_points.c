@@ -82,8 +82,7 @@ int pstrain_rows_kept(pstrain_session *s, uint64_t point, int *kept)
         pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_MEMBER, "pstrain_rows_kept");
     if (entered != PS_OK) return (int)entered;
     ps_err err = kept ? PS_OK : ps_err_set(PS_ERR_ARG, "pstrain_rows_kept: kept is NULL");
-    const ps_deadline deadline =
-        ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms);
+    const ps_deadline deadline = ps_config_join_deadline(&s->config);
     if (err == PS_OK)
         err = ps_rows_point_is_kept(s->member, s->servers, point, deadline, &has);
     if (err == PS_OK) *kept = has;

@@ -265,8 +265,7 @@ static ps_err server_open_table(ps_server *s)
     if (!roster->secrets)
         return ps_err_set(PS_ERR_PROTOCOL, "a roster without the workers' secrets");
     ps_server_gate_open(s->gate, roster->secrets, ps_roster_n_secrets(roster));
-    return server_open_door(s,
-                            ps_deadline_in_ms((uint64_t)s->config.net.join_timeout_ms));
+    return server_open_door(s, ps_config_join_deadline(&s->config));
 }
 
 static ps_err server_start_shards(ps_server *s, const ps_job_start *told)

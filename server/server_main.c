@@ -84,7 +84,7 @@ static ps_err server_main_say_again(const service *s, ps_member *member)
 {
     if (s->rank != 0 || !s->table) return PS_OK;
     return ps_member_put(member, PS_JOB_KEY_AGAIN, "1", s->rejoins > 0,
-                         ps_deadline_in_ms((uint64_t)s->cfg->net.step_timeout_ms));
+                         ps_config_step_deadline(s->cfg));
 }
 
 static ps_member_options member_options(const ps_server *server, const service *s)
@@ -150,9 +150,8 @@ static ps_err serve_once(service *s)
     const ps_config *cfg = s->cfg;
     const ps_cli *cli = s->cli;
     char address[PS_ADDRESS_MAX];
-    PS_TRY(ps_joining_address(cfg, cli->init_method,
-                              ps_deadline_in_ms((uint64_t)cfg->net.join_timeout_ms),
-                              address));
+    PS_TRY(
+        ps_joining_address(cfg, cli->init_method, ps_config_join_deadline(cfg), address));
     const ps_server_options options = {
         .config = cfg,
         .table = s->table,

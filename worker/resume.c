@@ -15,11 +15,6 @@
 #include "tell.h"
 #include "trainer.h"
 
-static ps_deadline resume_file_deadline(const ps_resume *r)
-{
-    return ps_deadline_in_ms((uint64_t)r->o.config->train.file_timeout_ms);
-}
-
 /* ---- finding and reading, on rank 0 ---- */
 
 /* An earlier start of the same command that had not come to its first checkpoint is begun
@@ -381,7 +376,8 @@ static ps_err resume_tell(ps_resume *r, ps_sampler_options *sampler)
 
 static ps_err resume_hear(ps_resume *r, ps_sampler_options *sampler)
 {
-    PS_TRY(ps_job_start_get(r->o.member, &r->start, resume_file_deadline(r)));
+    PS_TRY(
+        ps_job_start_get(r->o.member, &r->start, ps_config_file_deadline(r->o.config)));
     r->goes_on = r->start.step > 0;
     if (r->goes_on) PS_TRY(get_state(r));
     set_sampler(r, sampler);

@@ -221,6 +221,11 @@ ps_deadline ps_config_join_deadline(const ps_config *cfg)
     return ps_deadline_in_ms((uint64_t)cfg->net.join_timeout_ms);
 }
 
+ps_deadline ps_config_file_deadline(const ps_config *cfg)
+{
+    return ps_deadline_in_ms((uint64_t)cfg->train.file_timeout_ms);
+}
+
 bool ps_config_names_straggler(const ps_config *cfg)
 {
     // With exchange.levels 2 servers see hosts, not workers.

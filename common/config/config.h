@@ -324,9 +324,10 @@ bool ps_config_quorum(const ps_config *cfg);
 /* Whether workers of one host are summed there first: exchange.levels 2. */
 bool ps_config_two_levels(const ps_config *cfg);
 
-/* From now on: net.step_timeout_ms, net.join_timeout_ms. */
+/* From now on: net.step_timeout_ms, net.join_timeout_ms, train.file_timeout_ms. */
 ps_deadline ps_config_step_deadline(const ps_config *cfg);
 ps_deadline ps_config_join_deadline(const ps_config *cfg);
+ps_deadline ps_config_file_deadline(const ps_config *cfg);
 
 /* Of a program's job: whether a parameter without a gradient is left as it is (absent.h);
  * in sums it counts as zeros. */

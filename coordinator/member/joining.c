@@ -621,7 +621,7 @@ ps_err ps_joining_run(ps_joining *j, const ps_member_options *options, void *zmq
         return ps_err_errno(PS_ERR_IO, "drawing a routing id");
     const char *where = options->init_method ? options->init_method : "tcp://127.0.0.1:0";
     PS_TRY(ps_init_method_parse(where, &j->init));
-    j->deadline = ps_deadline_in_ms((uint64_t)options->config->net.join_timeout_ms);
+    j->deadline = ps_config_join_deadline(options->config);
     return join_all(j);
 }
 

@@ -157,15 +157,10 @@ static void *checkpointer_write_all(void *arg)
     return NULL;
 }
 
-static ps_deadline checkpointer_file_deadline(const ps_checkpointer *c)
-{
-    return ps_deadline_in_ms((uint64_t)c->o.config->train.file_timeout_ms);
-}
-
 /* Waits until the thread is done, if it may; returns whether it is. */
 static bool disk_is_free(ps_checkpointer *c, bool wait)
 {
-    const ps_deadline deadline = checkpointer_file_deadline(c);
+    const ps_deadline deadline = ps_config_file_deadline(c->o.config);
     pthread_mutex_lock(&c->lock);
     while (c->writing && wait && !ps_deadline_passed(deadline))
         ps_cond_wait(&c->changed, &c->lock, deadline);

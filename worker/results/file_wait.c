@@ -9,14 +9,9 @@
 
 enum { FOLDER_TIMEOUT_MS = 1000 }; // it has been there since the start
 
-static ps_deadline file_wait_file_deadline(const ps_config *config)
-{
-    return ps_deadline_in_ms((uint64_t)config->train.file_timeout_ms);
-}
-
 ps_deadline ps_file_meeting_deadline(const ps_config *config, int rank)
 {
-    return rank == 0 ? ps_config_step_deadline(config) : file_wait_file_deadline(config);
+    return rank == 0 ? ps_config_step_deadline(config) : ps_config_file_deadline(config);
 }
 
 static ps_err put_path(ps_member *m, const char *key, const char *path,
@@ -86,7 +81,7 @@ ps_err ps_file_wait_init(ps_member *m, const ps_config *config)
     ps_deadline soon = ps_config_step_deadline(config);
     PS_TRY(get_path(m, PS_JOB_KEY_INIT, path, soon));
     if (path[0] == '\0') return PS_OK;
-    ps_err err = get_path(m, PS_JOB_KEY_INIT_READ, none, file_wait_file_deadline(config));
+    ps_err err = get_path(m, PS_JOB_KEY_INIT_READ, none, ps_config_file_deadline(config));
     if (err != PS_ERR_TIMEOUT) return err;
     return timed_out(m, "read", path, ps_err_message());
 }
