@@ -82,9 +82,9 @@ static bool row_manifest_number(const json_t *map, const char *key, uint64_t mos
     return json_is_integer(value) && n >= 0 && (uint64_t)n <= most;
 }
 
-static bool row_manifest_text(const json_t *map, const char *key, size_t room, char *out)
+static bool row_manifest_name(const json_t *map, size_t room, char *out)
 {
-    const char *text = json_string_value(json_object_get(map, key));
+    const char *text = json_string_value(json_object_get(map, "name"));
     if (!text || strlen(text) >= room) return false;
     memcpy(out, text, strlen(text) + 1);
     return true;
@@ -98,7 +98,7 @@ static ps_err row_manifest_read_tables(const json_t *list, ps_row_manifest *m)
     for (m->n_tables = 0; m->n_tables < n; m->n_tables++) {
         struct ps_row_manifest_table *t = &m->tables[m->n_tables];
         const json_t *map = json_array_get(list, m->n_tables);
-        if (!row_manifest_text(map, "name", sizeof t->name, t->name) ||
+        if (!row_manifest_name(map, sizeof t->name, t->name) ||
             !row_manifest_number(map, "steps", INT64_MAX, &t->steps))
             return row_manifest_bad("a table");
     }
@@ -112,8 +112,7 @@ static ps_err row_manifest_read_files(const json_t *list, ps_row_manifest *m)
         const json_t *map = json_array_get(list, i);
         ps_row_manifest_file f = {0};
         uint64_t table, crc;
-        if (!row_manifest_text(map, "name", sizeof f.name, f.name) ||
-            strchr(f.name, '/') ||
+        if (!row_manifest_name(map, sizeof f.name, f.name) || strchr(f.name, '/') ||
             !row_manifest_number(map, "table", m->n_tables - 1, &table) ||
             !row_manifest_number(map, "bytes", INT64_MAX, &f.bytes) ||
             !row_manifest_number(map, "crc32", UINT32_MAX, &crc) ||

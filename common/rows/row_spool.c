@@ -17,10 +17,10 @@ enum {
     RUN_IDS = RUN_BYTES / sizeof(int64_t)
 };
 
-/* How many rows fit into that many bytes; at least one. */
-static uint64_t spool_rows_of(uint64_t bytes, uint32_t dim)
+/* How many rows fit into a piece; at least one. */
+static uint64_t spool_piece_rows(uint32_t dim)
 {
-    const uint64_t n = bytes / (dim * sizeof(float));
+    const uint64_t n = PIECE_BYTES / (dim * sizeof(float));
     return n > 0 ? n : 1;
 }
 
@@ -66,7 +66,7 @@ static ps_err spool_note_runs(const char *path, ps_row_spool_table *t, uint64_t 
 static ps_err spool_write_rows(ps_row_spool *s, uint32_t dim, uint64_t n,
                                const float *values, uint32_t width)
 {
-    const uint64_t most = spool_rows_of(PIECE_BYTES, dim);
+    const uint64_t most = spool_piece_rows(dim);
     const uint64_t row = dim * sizeof(float);
     for (uint64_t at = 0, some; at < n; at += some) {
         some = n - at < most ? n - at : most;
@@ -86,8 +86,8 @@ static ps_err spool_begin_table(ps_row_spool *s, int table, uint32_t dim)
         .dim = dim, .ids_at = s->ids_bytes, .rows_at = s->rows_bytes};
     free(s->packed);
     s->packed = NULL;
-    return ps_mem_zalloc(&s->packed, spool_rows_of(PIECE_BYTES, dim),
-                         dim * sizeof *s->packed, s->path);
+    return ps_mem_zalloc(&s->packed, spool_piece_rows(dim), dim * sizeof *s->packed,
+                         s->path);
 }
 
 ps_err ps_row_spool_add(ps_row_spool *s, int table, uint32_t dim, uint64_t n,
@@ -182,7 +182,7 @@ static ps_err merge_init(merge *m, const ps_row_spool *spool, int table)
     *m = (merge){.spool = spool,
                  .table = t,
                  .rows_each = RUN_BYTES / (t->dim * sizeof(float)),
-                 .most = spool_rows_of(PIECE_BYTES, t->dim)};
+                 .most = spool_piece_rows(t->dim)};
     PS_TRY(ps_mem_zalloc(&m->runs, n, sizeof *m->runs, spool->path));
     PS_TRY(ps_mem_zalloc(&m->heap, n, sizeof *m->heap, spool->path));
     PS_TRY(ps_mem_zalloc(&m->run_ids, n * RUN_IDS, sizeof *m->run_ids, spool->path));

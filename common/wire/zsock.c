@@ -19,15 +19,15 @@ static bool may_be_batch(void)
     return sched_setscheduler(0, SCHED_OTHER, &zero) == 0;
 }
 
-static ps_err zsock_failure(ps_err code, const char *what)
+static ps_err zsock_failure(const char *what)
 {
-    return ps_err_set(code, "%s: %s", what, zmq_strerror(zmq_errno()));
+    return ps_err_set(PS_ERR_NET, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
 static ps_err set_int(void *socket, int option, int value)
 {
     if (zmq_setsockopt(socket, option, &value, sizeof value) == 0) return PS_OK;
-    return zsock_failure(PS_ERR_NET, "setting a socket's option");
+    return zsock_failure("setting a socket's option");
 }
 
 /* Shown in every handshake, also after a lost connection. */
@@ -37,7 +37,7 @@ static ps_err set_secret(void *socket, const ps_secret *secret)
         zmq_setsockopt(socket, ZMQ_PLAIN_PASSWORD, secret->bytes, sizeof secret->bytes) ==
             0)
         return PS_OK;
-    return zsock_failure(PS_ERR_NET, "setting a socket's secret");
+    return zsock_failure("setting a socket's secret");
 }
 
 /* What the gate is told about the handshakes of a ROUTER with keys. */
@@ -51,7 +51,7 @@ static const char *domain_of(const ps_zsock_options *o)
 static ps_err check_gate(void *zmq_context)
 {
     void *other = zmq_socket(zmq_context, ZMQ_PAIR);
-    if (!other) return zsock_failure(PS_ERR_NET, "opening a socket");
+    if (!other) return zsock_failure("opening a socket");
     bool found = zmq_bind(other, PS_ZSOCK_ZAP) != 0 && zmq_errno() == EADDRINUSE;
     zmq_close(other);
     if (found) return PS_OK;
@@ -61,7 +61,7 @@ static ps_err check_gate(void *zmq_context)
 static ps_err set_bytes(void *socket, int option, const void *bytes, size_t n)
 {
     if (zmq_setsockopt(socket, option, bytes, n) == 0) return PS_OK;
-    return zsock_failure(PS_ERR_NET, "setting a socket's keys");
+    return zsock_failure("setting a socket's keys");
 }
 
 static ps_err zsock_set_key(void *socket, int option, const ps_curve_key *key)
@@ -156,10 +156,10 @@ static ps_err set_options(void *socket, const ps_zsock_options *o)
     PS_TRY(set_proofs(socket, o));
     int64_t max = o->max_message_bytes > 0 ? o->max_message_bytes : -1;
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) != 0)
-        return zsock_failure(PS_ERR_NET, "setting a socket's message limit");
+        return zsock_failure("setting a socket's message limit");
     if (o->routing_id &&
         zmq_setsockopt(socket, ZMQ_ROUTING_ID, o->routing_id, o->routing_id_bytes) != 0)
-        return zsock_failure(PS_ERR_NET, "setting a socket's routing id");
+        return zsock_failure("setting a socket's routing id");
     return PS_OK;
 }
 
@@ -180,7 +180,7 @@ ps_err ps_zsock_open(void *zmq_context, const ps_zsock_options *options, void **
     if (options->type == ZMQ_ROUTER && options->curve && options->curve->on)
         PS_TRY(check_gate(zmq_context));
     *out = zmq_socket(zmq_context, options->type);
-    if (!*out) return zsock_failure(PS_ERR_NET, "opening a socket");
+    if (!*out) return zsock_failure("opening a socket");
     ps_err err = set_options(*out, options);
     if (err != PS_OK) ps_zsock_close(out);
     return err;
@@ -235,7 +235,7 @@ ps_err ps_zsock_bind(void *socket, const ps_curve *curve, const char *where,
     if (zmq_bind(socket, address) != 0) return bind_failure(where);
     size_t bytes = PS_ENDPOINT_MAX;
     if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &bytes) != 0)
-        return zsock_failure(PS_ERR_NET, "reading a bound address");
+        return zsock_failure("reading a bound address");
     return PS_OK;
 }
 
@@ -244,7 +244,7 @@ ps_err ps_zsock_connect(void *socket, const ps_curve *curve, const char *endpoin
     PS_TRY(ps_curve_check_endpoint(curve, endpoint));
     PS_TRY(set_family(socket, endpoint));
     if (zmq_connect(socket, endpoint) == 0) return PS_OK;
-    return zsock_failure(PS_ERR_NET, endpoint);
+    return zsock_failure(endpoint);
 }
 
 /* Whether the socket can be read: takes its context's news first, which makes ZMQ_FD
@@ -313,7 +313,7 @@ static ps_err zsock_wait_for(void *socket, short events, ps_deadline deadline, i
         int n = zmq_poll(&item, 1, ps_deadline_left_ms(deadline));
         *ready = n > 0;
         if (n > 0 || (n == 0 && ps_deadline_passed(deadline))) return PS_OK;
-        if (n < 0 && zmq_errno() != EINTR) return zsock_failure(PS_ERR_NET, "polling");
+        if (n < 0 && zmq_errno() != EINTR) return zsock_failure("polling");
     }
 }
 
@@ -328,7 +328,7 @@ static ps_err recv_part(void *socket, ps_deadline deadline, zmq_msg_t *msg, int 
         }
         int code = zmq_errno(), ready;
         if (code == EINTR) continue;
-        if (code != EAGAIN) return zsock_failure(PS_ERR_NET, "receiving");
+        if (code != EAGAIN) return zsock_failure("receiving");
         if (ps_deadline_passed(deadline)) return PS_OK;
         PS_TRY(zsock_wait_for(socket, ZMQ_POLLIN, deadline, &ready));
     }
@@ -382,7 +382,7 @@ static ps_err send_part(void *socket, ps_deadline deadline, zmq_msg_t *msg, int 
         if (code == EINTR) continue;
         if (code == EHOSTUNREACH)
             return ps_err_set(PS_ERR_PEER, "the peer is not connected");
-        if (code != EAGAIN) return zsock_failure(PS_ERR_NET, "sending");
+        if (code != EAGAIN) return zsock_failure("sending");
         if (ps_deadline_passed(deadline))
             return ps_err_set(PS_ERR_TIMEOUT, "the peer does not take a message");
         PS_TRY(zsock_wait_for(socket, ZMQ_POLLOUT, deadline, &ready));
@@ -461,7 +461,7 @@ ps_err ps_zsock_monitor(void *zmq_context, void *socket, const char *name, void 
                            ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED |
                                ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) !=
         0)
-        return zsock_failure(PS_ERR_NET, "watching connections");
+        return zsock_failure("watching connections");
     const ps_zsock_options pair = {.type = ZMQ_PAIR};
     PS_TRY(ps_zsock_open(zmq_context, &pair, monitor));
     ps_err err = ps_zsock_connect(*monitor, NULL, where);
@@ -495,5 +495,5 @@ ps_err ps_zsock_monitor_fd(void *monitor, int *fd)
 {
     size_t bytes = sizeof *fd;
     if (zmq_getsockopt(monitor, ZMQ_FD, fd, &bytes) == 0) return PS_OK;
-    return zsock_failure(PS_ERR_NET, "reading a socket's descriptor");
+    return zsock_failure("reading a socket's descriptor");
 }

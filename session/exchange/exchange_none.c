@@ -198,10 +198,9 @@ static ps_err none_check_tensor(exchange_none *e, int tensor)
     return finite ? PS_OK : none_refuse(e, tensor, e->at);
 }
 
-static ps_err none_apply(exchange_none *e, const ps_chunk *chunk, double grad_scale)
+static ps_err none_apply(exchange_none *e, const ps_chunk *chunk)
 {
-    const ps_optimizer_step now =
-        ps_step_rule_optimizer_step(&e->rule, e->at, grad_scale);
+    const ps_optimizer_step now = ps_step_rule_optimizer_step(&e->rule, e->at, 1);
     return e->stream->ops->apply(e->stream, &now, chunk);
 }
 
@@ -232,7 +231,7 @@ static ps_err none_grads_ready(ps_exchange *x, uint64_t begin, uint64_t end)
             .offset = t->offset, .count = t->count, .first_tensor = i, .last_tensor = i};
         if (e->o.table->optional) PS_TRY(e->stream->ops->note_absent(e->stream, &chunk));
         PS_TRY(none_check_tensor(e, i));
-        if (!e->waits) PS_TRY(none_apply(e, &chunk, 1));
+        if (!e->waits) PS_TRY(none_apply(e, &chunk));
     }
     return PS_OK;
 }
