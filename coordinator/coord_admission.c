@@ -346,11 +346,12 @@ static void admission_welcome(ps_coordinator *c, ps_role role, const ps_coord_pe
 void ps_coord_send_wait(ps_coordinator *c, ps_coord_peer *only)
 {
     char text[PS_CONTROL_TEXT_MAX];
+    ps_control m = {.kind = PS_CONTROL_WAIT};
     missing_text(c, text, sizeof text);
+    ps_control_set_text(&m, text);
     for (int i = 0; i < c->n_peers; i++) {
         ps_coord_peer *p = &c->peers[i];
-        if (p == only || (!only && p->here))
-            ps_coord_send_text(c, p, PS_CONTROL_WAIT, text);
+        if (p == only || (!only && p->here)) ps_coord_send(c, p, &m);
     }
 }
 

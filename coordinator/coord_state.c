@@ -75,14 +75,6 @@ void ps_coord_send_at_door(ps_coordinator *c, const void *id, size_t id_bytes,
         PS_DEBUG("answer", "error=\"%s\"", ps_err_message());
 }
 
-void ps_coord_send_text(ps_coordinator *c, ps_coord_peer *p, ps_control_kind kind,
-                        const char *text)
-{
-    ps_control m = {.kind = kind};
-    ps_control_set_text(&m, text);
-    ps_coord_send(c, p, &m);
-}
-
 void ps_coord_send_fail(ps_coordinator *c, const ps_coord_sender *to, uint64_t request,
                         ps_err code)
 {

@@ -111,8 +111,6 @@ struct ps_coordinator {
  * (PS_COORD_BACKLOG_MAX). */
 void ps_coord_send_to(ps_coordinator *c, const ps_coord_sender *to, ps_control *m);
 void ps_coord_send(ps_coordinator *c, ps_coord_peer *p, ps_control *m);
-void ps_coord_send_text(ps_coordinator *c, ps_coord_peer *p, ps_control_kind kind,
-                        const char *text);
 /* FAIL with the present error message. */
 void ps_coord_send_fail(ps_coordinator *c, const ps_coord_sender *to, uint64_t request,
                         ps_err code);
