@@ -33,7 +33,7 @@ const char *ps_straggler_cause_name(ps_straggler_cause cause)
     return cause >= 0 && cause < PS_STRAGGLER_CAUSES ? names[cause] : "";
 }
 
-int ps_straggler_parts(int n_workers, int n_servers)
+static int straggler_parts(int n_workers, int n_servers)
 {
     return PARTS_OF_WORKER * n_workers + PARTS_OF_SERVER * n_servers;
 }
@@ -204,7 +204,7 @@ ps_straggler ps_straggler_judge(const ps_straggler_step *s, const double *usual,
                                 double *scratch)
 {
     ps_straggler worst = {.cause = PS_STRAGGLER_NONE};
-    double *sorted = scratch + ps_straggler_parts(s->n_workers, s->n_servers);
+    double *sorted = scratch + straggler_parts(s->n_workers, s->n_servers);
     for (part_kind kind = BUSY; kind <= APPLY; kind++) {
         const int first = straggler_first_of(s, kind);
         for (int i = 0; i < straggler_count_of(s, kind); i++)
@@ -219,7 +219,7 @@ ps_straggler ps_straggler_judge(const ps_straggler_step *s, const double *usual,
 
 ps_err ps_straggler_init(ps_straggler_watch *w, int n_workers, int n_servers)
 {
-    *w = (ps_straggler_watch){.n_usual = ps_straggler_parts(n_workers, n_servers)};
+    *w = (ps_straggler_watch){.n_usual = straggler_parts(n_workers, n_servers)};
     // Behind the usual parts: those of a step, and room for sorting them.
     return ps_mem_zalloc(&w->usual, 3 * (size_t)w->n_usual, sizeof *w->usual,
                          "usual steps");

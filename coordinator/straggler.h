@@ -78,7 +78,6 @@ void ps_straggler_fini(ps_straggler_watch *w);
  * NULL; scratch: twice that many. */
 ps_straggler ps_straggler_judge(const ps_straggler_step *step, const double *usual,
                                 double *scratch);
-int ps_straggler_parts(int n_workers, int n_servers);
 
 /* Takes a step; returns whether w->named has changed (its cause NONE: nobody any more).
  */

@@ -29,16 +29,11 @@ void ps_metric_set(ps_metric_values *values, ps_metric metric, double value)
     atomic_store_explicit(&values->bits[metric], bits, memory_order_relaxed);
 }
 
-double ps_metric_get(const ps_metric_values *values, ps_metric metric)
-{
-    double value;
-    uint64_t bits = atomic_load_explicit(&values->bits[metric], memory_order_relaxed);
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 void ps_metric_copy(const ps_metric_values *values, double out[PS_METRICS])
 {
-    for (int i = 0; i < PS_METRICS; i++)
-        out[i] = ps_metric_get(values, (ps_metric)i);
+    for (int i = 0; i < PS_METRICS; i++) {
+        const uint64_t bits =
+            atomic_load_explicit(&values->bits[i], memory_order_relaxed);
+        memcpy(&out[i], &bits, sizeof out[i]);
+    }
 }

@@ -122,7 +122,6 @@ typedef struct ps_metric_values {
 void ps_metric_values_init(ps_metric_values *values);
 /* values NULL: nothing. */
 void ps_metric_set(ps_metric_values *values, ps_metric metric, double value);
-double ps_metric_get(const ps_metric_values *values, ps_metric metric);
 void ps_metric_copy(const ps_metric_values *values, double out[PS_METRICS]);
 
 #endif

@@ -21,7 +21,8 @@ static bool next_pattern(const char **lines, char out[MAX_PATTERN])
     return true;
 }
 
-bool ps_patterns_match(const char *patterns, const char *name)
+/* Whether one of the patterns matches. */
+static bool patterns_match(const char *patterns, const char *name)
 {
     char pattern[MAX_PATTERN];
     while (next_pattern(&patterns, pattern))
@@ -79,8 +80,10 @@ static void patterns_hint(const char *pattern, const ps_tensor_table *table, cha
     }
 }
 
-ps_err ps_patterns_check(const ps_config *cfg, const char *key, const char *patterns,
-                         const ps_tensor_table *table)
+/* Every pattern has to match a parameter of the table (trained or frozen). CONFIG names
+ * key, place, pattern, and parameters that may have been meant. */
+static ps_err patterns_check(const ps_config *cfg, const char *key, const char *patterns,
+                             const ps_tensor_table *table)
 {
     char pattern[MAX_PATTERN], text[160];
     while (next_pattern(&patterns, pattern)) {
@@ -123,10 +126,10 @@ static ps_err sort_out(const char *patterns, const ps_tensor_table *table,
     }
     for (int i = 0; i < table->n_tensors; i++) {
         const ps_tensor *t = &table->tensors[i];
-        PS_TRY(patterns_move(t, ps_patterns_match(patterns, t->name), out, &map[i]));
+        PS_TRY(patterns_move(t, patterns_match(patterns, t->name), out, &map[i]));
     }
     for (int i = 0; i < table->n_tensors; i++) // buffers come after the parameters
-        if (ps_patterns_match(patterns, table->tensors[i].name)) map[i] += out->n_tensors;
+        if (patterns_match(patterns, table->tensors[i].name)) map[i] += out->n_tensors;
     return PS_OK;
 }
 
@@ -134,7 +137,7 @@ ps_err ps_patterns_freeze(const ps_config *cfg, ps_tensor_table *table, int *map
 {
     static const char KEY[] = "train.freeze";
     ps_tensor_table out = {0};
-    PS_TRY(ps_patterns_check(cfg, KEY, cfg->train.freeze, table));
+    PS_TRY(patterns_check(cfg, KEY, cfg->train.freeze, table));
     ps_err err = sort_out(cfg->train.freeze, table, &out, map);
     if (err == PS_OK && out.n_tensors == 0)
         err = ps_yaml_error(
@@ -154,7 +157,7 @@ ps_err ps_patterns_freeze(const ps_config *cfg, ps_tensor_table *table, int *map
 static int patterns_group_of(const ps_group_list *groups, const char *name)
 {
     for (int i = 0; i < groups->n; i++)
-        if (ps_patterns_match(groups->v[i].match, name)) return i + 1;
+        if (patterns_match(groups->v[i].match, name)) return i + 1;
     return 0;
 }
 
@@ -162,7 +165,7 @@ ps_err ps_patterns_group(const ps_config *cfg, ps_tensor_table *table)
 {
     const ps_group_list *groups = &cfg->optimizer.groups;
     for (int i = 0; i < groups->n; i++)
-        PS_TRY(ps_patterns_check(cfg, "optimizer.groups", groups->v[i].match, table));
+        PS_TRY(patterns_check(cfg, "optimizer.groups", groups->v[i].match, table));
     for (int i = 0; i < table->n_tensors; i++)
         table->tensors[i].group = patterns_group_of(groups, table->tensors[i].name);
     return PS_OK;

@@ -6,14 +6,6 @@
 #include "config.h"
 #include "tensor_table.h"
 
-/* Whether one of the patterns matches. */
-bool ps_patterns_match(const char *patterns, const char *name);
-
-/* Every pattern has to match a parameter of the table (trained or frozen). CONFIG names
- * key, place, pattern, and parameters that may have been meant. */
-ps_err ps_patterns_check(const ps_config *cfg, const char *key, const char *patterns,
-                         const ps_tensor_table *table);
-
 /* Makes buffers of the parameters that train.freeze names. map (n_tensors, as they were):
  * the new place of each, as in ps_tensor_table_at. CONFIG, also when nothing is left to
  * train; NOMEM. */

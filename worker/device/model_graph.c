@@ -11,11 +11,18 @@ static ps_err graph_refuse(const ps_layer *l, const char *why)
                       ps_layer_kind_name(l->written), l->name, l->line, why);
 }
 
+/* A weighted sum, or the maximum, of positions of the same plane (interpolate.h). */
+static bool layer_interpolates(ps_layer_kind kind)
+{
+    return kind == PS_LAYER_ADAPTIVE_AVG_POOL2D || kind == PS_LAYER_ADAPTIVE_MAX_POOL2D ||
+           kind == PS_LAYER_UPSAMPLE;
+}
+
 static ps_err check_layer(const ps_layer *l)
 {
     bool pool = l->kind == PS_LAYER_MAX_POOL2D || l->kind == PS_LAYER_AVG_POOL2D;
     bool plane = pool || l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_GROUP_NORM ||
-                 ps_model_interpolates(l->kind);
+                 layer_interpolates(l->kind);
     bool row = l->kind == PS_LAYER_LINEAR || l->kind == PS_LAYER_LOG_SOFTMAX ||
                l->kind == PS_LAYER_LAYER_NORM;
     if (plane && l->in.n != 3) return graph_refuse(l, "its input has to be (C, H, W)");
@@ -187,12 +194,6 @@ bool ps_model_grad_reads_input(ps_layer_kind kind)
 bool ps_model_is_group_norm(ps_layer_kind kind)
 {
     return kind == PS_LAYER_GROUP_NORM || kind == PS_LAYER_LAYER_NORM;
-}
-
-bool ps_model_interpolates(ps_layer_kind kind)
-{
-    return kind == PS_LAYER_ADAPTIVE_AVG_POOL2D || kind == PS_LAYER_ADAPTIVE_MAX_POOL2D ||
-           kind == PS_LAYER_UPSAMPLE;
 }
 
 bool ps_model_is_activation(ps_layer_kind kind)

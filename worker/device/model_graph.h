@@ -41,8 +41,6 @@ void ps_model_graph_fini(ps_model_graph *graph); // safe on a zeroed one
 bool ps_model_is_activation(ps_layer_kind kind);
 /* GROUP_NORM, or LAYER_NORM, whose group holds all features. */
 bool ps_model_is_group_norm(ps_layer_kind kind);
-/* A weighted sum, or the maximum, of positions of the same plane (interpolate.h). */
-bool ps_model_interpolates(ps_layer_kind kind);
 /* Whether an activation's gradient is computed from its input; the others' from their
  * output. */
 bool ps_model_grad_reads_input(ps_layer_kind kind);

@@ -242,7 +242,8 @@ static char *serve_example(const ps_loaded_model *m)
     return text;
 }
 
-ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out)
+/* GET of a path; ctx: a ps_serving. */
+static ps_err serve_say(void *ctx, const char *path, ps_http_answer *out)
 {
     const ps_serving *s = ctx;
     const ps_loaded_model *m = s->model;
@@ -271,7 +272,7 @@ static ps_err serve_requests(ps_loaded_model *m, const ps_cli *cli)
     ps_serving serving = {.model = m, .port = cli->serve};
     const ps_http_options options = {.address = "127.0.0.1",
                                      .port = cli->serve,
-                                     .get = ps_serve_say,
+                                     .get = serve_say,
                                      .post = ps_serve_answer,
                                      .body_max = PS_SERVE_BODY_MAX,
                                      .bind_key = "--serve",

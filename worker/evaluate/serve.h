@@ -33,7 +33,5 @@ typedef struct ps_serving {
 
 /* POST /predict; ctx: a ps_serving. */
 ps_err ps_serve_answer(void *ctx, const ps_http_body *body, ps_http_answer *out);
-/* GET of a path; ctx: the same. */
-ps_err ps_serve_say(void *ctx, const char *path, ps_http_answer *out);
 
 #endif

@@ -375,7 +375,7 @@ ps_err ps_comm_memory_init(ps_comm *c)
     return PS_OK;
 }
 
-void ps_comm_memory_fini(ps_comm *c)
+static void comm_memory_fini(ps_comm *c)
 {
     if (c->bell) ps_wire_frames_close(&c->ring_frames);
     ps_shared_mem_fini(&c->ring_memory);
@@ -558,7 +558,7 @@ void ps_comm_destroy(ps_comm **pointer)
         ps_command_queue_wake(&c->commands);
     comm_join_thread(c);
     comm_close_links(c);
-    ps_comm_memory_fini(c);
+    comm_memory_fini(c);
     free(c);
     *pointer = NULL;
 }

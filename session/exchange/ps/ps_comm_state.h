@@ -229,7 +229,6 @@ static inline uint64_t ps_comm_first_version(const ps_comm *c, uint32_t chunk)
 /* Allocates everything except the links' own memory, by o, plan and n_links. NOMEM, IO; c
  * is safe for fini in every case. */
 ps_err ps_comm_memory_init(ps_comm *c);
-void ps_comm_memory_fini(ps_comm *c);
 /* The thread's failure, if it has failed. */
 ps_err ps_comm_check(const ps_comm *c);
 /* The end of a message about a wait for the shard: since when there has been no
@@ -242,14 +241,10 @@ ps_wire_header ps_comm_header(const ps_comm *c, int kind);
 
 void *ps_comm_main(void *c);
 
-/* Something is here that the main thread may wait for. */
-void ps_comm_progress(ps_comm *c, uint32_t wait_id);
 void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version);
-/* The thread's steps (pace.h): the main thread has given a gradient; it was sent; weights
- * are here. */
+/* The thread's steps (pace.h): the main thread has given a gradient; it was sent. */
 void ps_comm_pace_given(ps_comm *c, uint32_t shard);
 void ps_comm_pace_sent(ps_comm *c, uint32_t shard, uint64_t step);
-void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step);
 /* Rings are read and written by the thread that computes, if one computes at all:
  * programs may push and wait in two threads, which then share nothing of this. */
 static inline bool ps_comm_is_paced(const ps_comm *c)
@@ -264,9 +259,7 @@ ps_err ps_comm_send_groups(ps_comm *c, ps_comm_link *l);
 uint64_t ps_comm_groups_sent(const ps_comm *c, const ps_comm_link *l);
 /* Takes a chunk's command. */
 void ps_comm_send_later(ps_comm *c, const ps_command *what);
-/* soon: the chunk has something to send, perhaps again. no_more: it has not, since
- * everything is answered. */
-void ps_comm_send_soon(ps_comm *c, uint32_t chunk);
+/* The chunk has nothing to send: everything is answered. */
 void ps_comm_send_no_more(ps_comm *c, uint32_t chunk);
 /* Sends everything that the credits allow now; also BYE, once there was a command for it.
  */

@@ -77,7 +77,7 @@ void ps_command_queue_awake(ps_command_queue *q, bool woken)
 /* ---- versions ---- */
 
 /* Wakes the main thread only for what it waits for. */
-void ps_comm_progress(ps_comm *c, uint32_t wait_id)
+static void comm_progress(ps_comm *c, uint32_t wait_id)
 {
     atomic_store_explicit(&c->progress_ns, ps_clock_awake_ns(), memory_order_relaxed);
     uint32_t wanted = atomic_load(&c->bell->wanted);
@@ -88,7 +88,7 @@ void ps_comm_set_version(ps_comm *c, uint32_t chunk, int64_t version)
 {
     atomic_store(&c->versions[chunk], version);
     if (c->told) c->told(c->told_ctx, chunk, version);
-    ps_comm_progress(c, chunk + 1);
+    comm_progress(c, chunk + 1);
 }
 
 /* ---- the pace of steps ---- */
@@ -130,7 +130,7 @@ static void comm_tell_pace(ps_comm *c, uint64_t step)
     c->paced.sent_step = 0; // the sums are means now
 }
 
-void ps_comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step)
+static void comm_pace_had(ps_comm *c, uint32_t shard, uint64_t step)
 {
     const uint32_t n = c->n_links;
     double *last = c->paced.figures + 1 + n, *sums = last + 2 * n;
@@ -313,6 +313,15 @@ static ps_err comm_send_command(ps_comm *c, ps_comm_link *l, const ps_command *w
     return comm_send_header(c, l, &h, payload, bytes);
 }
 
+/* The chunk has something to send, perhaps again. */
+static void comm_send_soon(ps_comm *c, uint32_t chunk)
+{
+    ps_comm_link *l = &c->links[c->plan->chunks[chunk].shard];
+    uint64_t *word = &l->waiting[chunk / 64], bit = UINT64_C(1) << (chunk % 64);
+    l->n_waiting += (*word & bit) == 0;
+    *word |= bit;
+}
+
 void ps_comm_send_later(ps_comm *c, const ps_command *what)
 {
     ps_comm_chunk *s = &c->chunks[what->chunk];
@@ -320,15 +329,7 @@ void ps_comm_send_later(ps_comm *c, const ps_command *what)
     s->unanswered = what->kind != PS_MSG_INIT; // what answers that is in `first`
     if (what->kind == PS_MSG_PUSH)
         ps_comm_pace_given(c, c->plan->chunks[what->chunk].shard);
-    ps_comm_send_soon(c, what->chunk);
-}
-
-void ps_comm_send_soon(ps_comm *c, uint32_t chunk)
-{
-    ps_comm_link *l = &c->links[c->plan->chunks[chunk].shard];
-    uint64_t *word = &l->waiting[chunk / 64], bit = UINT64_C(1) << (chunk % 64);
-    l->n_waiting += (*word & bit) == 0;
-    *word |= bit;
+    comm_send_soon(c, what->chunk);
 }
 
 /* The waiting chunk with the highest index: the next forward pass needs it first. */
@@ -448,7 +449,7 @@ static uint32_t comm_repeat_unanswered(ps_comm *c, ps_comm_link *l)
         if (&c->links[c->plan->chunks[i].shard] != l) continue;
         chunk->init_due = chunk->first;
         if (!chunk->first && !chunk->unanswered) continue;
-        ps_comm_send_soon(c, i);
+        comm_send_soon(c, i);
         n++;
     }
     return n;
@@ -464,7 +465,7 @@ ps_err ps_comm_mend_ready(ps_comm *c, ps_comm_link *l, uint64_t number)
     if (!l->known) {
         l->known = true;
         atomic_fetch_add(&c->n_ready, 1);
-        ps_comm_progress(c, PS_COMM_WAIT_ANY);
+        comm_progress(c, PS_COMM_WAIT_ANY);
         return PS_OK;
     }
     const uint32_t repeated = comm_repeat_unanswered(c, l) + ps_comm_rows_repeat(l);
@@ -599,8 +600,7 @@ static ps_err comm_take_weights(ps_comm *c, ps_comm_link *l, const ps_wire_heade
     state->unanswered = false;
     ps_comm_send_no_more(c, h->chunk);
     ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h->step - 1, h->chunk, chunk->shard);
-    if (state->command.kind == PS_MSG_PUSH)
-        ps_comm_pace_had(c, chunk->shard, h->step - 1);
+    if (state->command.kind == PS_MSG_PUSH) comm_pace_had(c, chunk->shard, h->step - 1);
     PS_FAULT_POINT("weights.taken");
     ps_comm_set_version(c, h->chunk, have + 1);
     return PS_OK;
@@ -666,7 +666,7 @@ static ps_err comm_handle(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
         return ps_comm_snapshot_take(c, l, &h, f);
     case PS_MSG_ROWS:
         PS_TRY(ps_comm_rows_take(c, l, &h, f));
-        ps_comm_progress(c, PS_COMM_WAIT_ROWS);
+        comm_progress(c, PS_COMM_WAIT_ROWS);
         return PS_OK;
     case PS_MSG_LEFT:
         return comm_take_left(c, l);
@@ -720,7 +720,7 @@ static ps_err comm_handle_ring(ps_comm *c, ps_comm_link *l, ps_wire_frames *f)
         ps_counter_add(&c->shm_received, h.count * sizeof(float));
     const uint32_t shard = c->plan->chunks[h.chunk].shard;
     ps_trace_add_chunk(PS_TRACE_DECODE, begin_ns, h.step - 1, h.chunk, shard);
-    if (ps_comm_is_paced(c)) ps_comm_pace_had(c, shard, h.step - 1);
+    if (ps_comm_is_paced(c)) comm_pace_had(c, shard, h.step - 1);
     atomic_store_explicit(&c->versions[h.chunk], have + 1, memory_order_release);
     return PS_OK;
 }

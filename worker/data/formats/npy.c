@@ -149,7 +149,7 @@ static ps_err parse_header(cursor *c, ps_npy_header *header)
     return seen == 7 ? PS_OK : bad_header(c, "lacks descr, fortran_order or shape");
 }
 
-ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header)
+static ps_err npy_read_header(ps_source *source, ps_npy_header *header)
 {
     memset(header, 0, sizeof *header);
     uint8_t magic[8], size[4] = {0};
@@ -247,7 +247,7 @@ static void double_to_float(void **values, uint64_t n)
 static ps_err read_values_header(ps_source *source, ps_npy_header *header,
                                  ps_dataset *set)
 {
-    PS_TRY(ps_npy_read_header(source, header));
+    PS_TRY(npy_read_header(source, header));
     PS_TRY(npy_check_layout(source, header));
     const bool u8 = header->type == 'u' && header->item_bytes == 1;
     const bool f64 = header->type == 'f' && header->item_bytes == 8;
@@ -448,7 +448,7 @@ ps_err ps_npy_read_answers(ps_source *source, const ps_wanted *wanted, ps_datase
                            int64_t *n)
 {
     ps_npy_header header;
-    PS_TRY(ps_npy_read_header(source, &header));
+    PS_TRY(npy_read_header(source, &header));
     PS_TRY(npy_check_layout(source, &header));
     *n = header.shape[0];
     const bool column =

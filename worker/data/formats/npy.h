@@ -26,9 +26,6 @@ typedef struct ps_npy_header {
     int64_t shape[PS_NPY_MAX_DIMS];
 } ps_npy_header;
 
-/* Reads up to the first value. FORMAT. */
-ps_err ps_npy_read_header(ps_source *source, ps_npy_header *header);
-
 /* Samples: |u1, <f4 or <f8 (converted to float32), shape (N), (N, F), (N, H, W) or
  * (N, C, H, W). Sets all but labels. FORMAT, UNSUPPORTED for another type or order. */
 ps_err ps_npy_read_values(ps_source *source, ps_dataset *set);

@@ -10,7 +10,7 @@
 
 enum { MOST_INPUTS = 1 << 24, JSON_DIGITS = 17 };
 
-void ps_column_fini(ps_column *c)
+static void column_fini(ps_column *c)
 {
     free(c->name);
     free(c->shares);
@@ -24,15 +24,15 @@ void ps_preprocessing_destroy(ps_preprocessing **out)
     if (!p) return;
     *out = NULL;
     for (int64_t i = 0; i < p->n_columns; i++)
-        ps_column_fini(&p->columns[i]);
+        column_fini(&p->columns[i]);
     for (int64_t i = 0; i < p->n_targets; i++)
-        ps_column_fini(&p->targets[i]);
+        column_fini(&p->targets[i]);
     free(p->columns);
     free(p->targets);
     free(p);
 }
 
-int64_t ps_column_inputs(const ps_column *c)
+static int64_t column_inputs(const ps_column *c)
 {
     if (c->embedded) return 1;
     return (c->categories.n > 0 ? c->categories.n : 1) + c->own;
@@ -53,7 +53,7 @@ void ps_preprocessing_count(ps_preprocessing *p)
 {
     p->n_inputs = 0;
     for (int64_t i = 0; i < p->n_columns; i++)
-        p->n_inputs += ps_column_inputs(&p->columns[i]);
+        p->n_inputs += column_inputs(&p->columns[i]);
 }
 
 /* --- as text ----------------------------------------------------------------------- */

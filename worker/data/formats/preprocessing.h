@@ -49,7 +49,6 @@ typedef struct ps_preprocessing {
         *targets; // (n_targets); categories: of one target, the names of the classes
 } ps_preprocessing;
 
-void ps_column_fini(ps_column *c);                   // safe on a zeroed one
 void ps_preprocessing_destroy(ps_preprocessing **p); // clears the caller's pointer
 
 /* Sets n_inputs from the columns. */
@@ -66,9 +65,6 @@ ps_err ps_preprocessing_load(const char *weights, ps_preprocessing **out);
 /* The rows of the embeddings, in the order of their inputs. rows: NULL, or as many as
  * there are, which is the answer. */
 int ps_preprocessing_embedded(const ps_preprocessing *p, int64_t *rows);
-
-/* The inputs of a column. */
-int64_t ps_column_inputs(const ps_column *c);
 
 /* The order of categories, as strcmp: numbers by their values, before texts. */
 int ps_category_order(const char *a, const char *b);

@@ -23,7 +23,9 @@ static const ps_tensor_table *table_of(const ps_cuda_plan *p)
     return &p->options->spec->table;
 }
 
-void ps_cuda_layer_tensors(const ps_cuda_plan *p, const ps_layer *l, int *first, int *n)
+/* A layer's tensors that are trained are consecutive: [*first, *first + *n). *n 0: it has
+ * none. */
+static void layer_tensors(const ps_cuda_plan *p, const ps_layer *l, int *first, int *n)
 {
     const bool weight = ps_tensor_table_trains(table_of(p), l->weight);
     const bool bias = ps_tensor_table_trains(table_of(p), l->bias);
@@ -476,7 +478,7 @@ static ps_err join_group(ps_cuda_plan *p, ps_cuda_group *g, int step)
 {
     int first, n;
     const ps_layer *layer = p->graph->nodes[step].layer;
-    ps_cuda_layer_tensors(p, layer, &first, &n);
+    layer_tensors(p, layer, &first, &n);
     g->begin = step;
     if (n == 0) return PS_OK;
     if (g->n > 0 && first + n != g->first)
@@ -492,7 +494,7 @@ static int first_with_parameters(const ps_cuda_plan *p)
 {
     int first, n = 0, i = 0;
     for (; i < p->graph->n_nodes && n == 0; i++)
-        ps_cuda_layer_tensors(p, p->graph->nodes[i].layer, &first, &n);
+        layer_tensors(p, p->graph->nodes[i].layer, &first, &n);
     return i - 1;
 }
 

@@ -135,11 +135,6 @@ float *ps_cuda_buffer(const ps_cuda_plan *plan, int buffer);
 /* Where weights16 holds the tensor: elements. */
 uint64_t ps_cuda_weight16_at(const ps_cuda_plan *plan, int tensor);
 
-/* A layer's tensors that are trained are consecutive: [*first, *first + *n). *n 0: it has
- * none. */
-void ps_cuda_layer_tensors(const ps_cuda_plan *plan, const ps_layer *layer, int *first,
-                           int *n);
-
 /* For messages: the layer's name, or its kind if it has no name. */
 const char *ps_cuda_layer_name(const ps_layer *layer);
 

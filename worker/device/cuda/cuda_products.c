@@ -19,8 +19,10 @@ ps_err ps_cuda_multiply(const ps_cuda_pass *r, const char *who, ps_gpu_gemm g)
     return ps_gpu_multiply(r->plan->gpu, &turned, who);
 }
 
-ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
-                      int64_t n, ps_values scratch, ps_values *factor)
+/* *factor: x in the format of products: x itself, or a converted copy of its n values in
+ * scratch. */
+static ps_err cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
+                          int64_t n, ps_values scratch, ps_values *factor)
 {
     *factor = x;
     if (x.format == ps_gpu_format(r->plan->gpu)) return PS_OK;
@@ -52,7 +54,7 @@ ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s)
                          .x = master, .y = ps_cuda_weight(r, s),
                          .a = ps_divisor_of(l->in.d[0] / l->groups),
                          .b = ps_divisor_of(l->kernel[0] * l->kernel[1]));
-    return ps_cuda_factor(r, s, master, (int64_t)t->count, ps_cuda_weight(r, s), &same);
+    return cuda_factor(r, s, master, (int64_t)t->count, ps_cuda_weight(r, s), &same);
 }
 
 ps_err ps_cuda_add_bias(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t inner,
@@ -74,7 +76,7 @@ ps_err ps_cuda_linear_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     ps_values x;
     PS_TRY(ps_cuda_narrow_weight(r, s));
-    PS_TRY(ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
+    PS_TRY(cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
     PS_TRY(ps_cuda_multiply(r, PS_CUDA_NAME(s),
                             (ps_gpu_gemm){.tb = true,
                                           .m = r->n,
@@ -97,7 +99,7 @@ static ps_err linear_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *
     float *dw = ps_cuda_grad(r->plan, s->node->layer->weight);
     ps_values x;
     if (!dw) return PS_OK;
-    PS_TRY(ps_cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
+    PS_TRY(cuda_factor(r, s, in->at, ps_cuda_count(r, in), r->plan->input16, &x));
     return ps_cuda_multiply(r, PS_CUDA_NAME(s),
                             (ps_gpu_gemm){.ta = true,
                                           .m = out->features,
@@ -147,7 +149,7 @@ ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     ps_values dy;
     if (bias) PS_TRY(ps_gpu_fork(r->plan->gpu));
     if (bias) PS_TRY(linear_backward_bias(r, s));
-    PS_TRY(ps_cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
+    PS_TRY(cuda_factor(r, s, out->grad, ps_cuda_count(r, out), r->plan->grad16, &dy));
     PS_TRY(linear_backward_weight(r, s, dy));
     PS_TRY(linear_backward_input(r, s, dy));
     return bias ? ps_gpu_join(r->plan->gpu) : PS_OK;

@@ -8,11 +8,6 @@
  * of stored rows. */
 ps_err ps_cuda_multiply(const ps_cuda_pass *r, const char *who, ps_gpu_gemm g);
 
-/* *factor: x in the format of products: x itself, or a converted copy of its n values in
- * scratch. */
-ps_err ps_cuda_factor(const ps_cuda_pass *r, const ps_cuda_step *s, ps_values x,
-                      int64_t n, ps_values scratch, ps_values *factor);
-
 /* Converts the layer's weights to the format of products, until its next forward pass.
  * Called by the layer's forward pass. */
 ps_err ps_cuda_narrow_weight(const ps_cuda_pass *r, const ps_cuda_step *s);
