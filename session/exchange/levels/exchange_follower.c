@@ -87,11 +87,6 @@ ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
 
 /* --- weights ------------------------------------------------------------------------ */
 
-static ps_err follower_check_sums(const void *ctx)
-{
-    return ps_levels_sums_check(((const exchange_follower *)ctx)->sums);
-}
-
 /* The leader waits for servers, and says so first when these are late. */
 static ps_err await_leader(exchange_follower *e, const _Atomic uint64_t *count,
                            uint64_t target)
@@ -100,8 +95,8 @@ static ps_err await_leader(exchange_follower *e, const _Atomic uint64_t *count,
     ps_levels_wait w = {.levels = e->levels,
                         .timeout_ms = timeout_ms + timeout_ms / 4,
                         .what = "weights",
-                        .also = follower_check_sums,
-                        .ctx = e};
+                        .also = ps_levels_sums_check,
+                        .ctx = e->sums};
     return ps_levels_await(&w, count, target);
 }
 

@@ -273,8 +273,9 @@ void ps_levels_sums_give(ps_levels_sums *s, const uint32_t *chunks, uint32_t n)
     ps_levels_wake_own(l);
 }
 
-ps_err ps_levels_sums_check(const ps_levels_sums *s)
+ps_err ps_levels_sums_check(const void *sums)
 {
+    const ps_levels_sums *s = sums;
     return atomic_load(&s->failed) ? ps_err_restore(&s->failure) : PS_OK;
 }
 
@@ -292,11 +293,6 @@ static ps_err host_sums_late(const ps_levels_sums *s, bool weights)
 ps_err ps_levels_sums_blame(const ps_levels_sums *s)
 {
     return host_sums_late(s, false);
-}
-
-static ps_err host_sums_failed(const void *ctx)
-{
-    return ps_levels_sums_check(ctx);
 }
 
 /* How often a chunk has come to the own GPU when that version has. */
@@ -324,7 +320,7 @@ ps_err ps_levels_sums_await_here(ps_levels_sums *s, uint32_t first, uint32_t las
         ps_levels_wait w = host_sums_wait_for(s, l->own, PS_LEVELS_HERE);
         w.beside = false;
         w.timeout_ms += w.timeout_ms / 2; // the leader names a late server before
-        w.also = host_sums_failed;
+        w.also = ps_levels_sums_check;
         const ps_err err =
             ps_levels_await(&w, ps_levels_count(l, l->own, PS_LEVELS_HERE, c), n);
         if (err == PS_ERR_TIMEOUT) (void)host_sums_late(s, true);

@@ -40,8 +40,8 @@ bool ps_levels_sums_here(const ps_levels_sums *s, uint32_t first, uint32_t last,
  * exact weights, and the own GPU gets them. */
 ps_err ps_levels_sums_bring_exact(ps_levels_sums *s);
 
-/* The thread's failure, if it has failed. */
-ps_err ps_levels_sums_check(const ps_levels_sums *s);
+/* The thread's failure, if it has failed. sums: a ps_levels_sums; for ps_levels_wait. */
+ps_err ps_levels_sums_check(const void *sums);
 
 /* TIMEOUT, naming the worker of this host whose gradients or sums the thread waits for.
  * PS_OK: none. */
