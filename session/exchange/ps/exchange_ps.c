@@ -297,7 +297,7 @@ static ps_err ps_ops_loss_scale(ps_exchange *x, float *scale)
 {
     exchange_ps *e = exchange_ps_self(x);
     *scale = 1;
-    if (!ps_comm_scales(e->comm)) return PS_OK;
+    if (!e->o.rule->scale.on) return PS_OK;
     PS_TRY(ps_ops_drain(x));
     *scale = ps_comm_loss_scale(e->comm);
     return PS_OK;

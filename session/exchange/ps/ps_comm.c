@@ -129,11 +129,6 @@ void ps_comm_tell(ps_comm *c, ps_comm_told *told, void *ctx)
     c->told_ctx = ctx;
 }
 
-bool ps_comm_scales(const ps_comm *c)
-{
-    return c->scales;
-}
-
 void ps_comm_rest(const ps_comm *c, bool *rests, bool *over)
 {
     const uint32_t rest = atomic_load_explicit(&c->rest, memory_order_relaxed);
@@ -360,7 +355,7 @@ static void comm_init_scale(ps_comm *c)
     const ps_loss_scale *first = &c->o.rule->scale;
     uint32_t bits;
     memcpy(&bits, &first->scale, sizeof bits);
-    c->scales = c->codec.overflow = first->on;
+    c->codec.overflow = first->on;
     c->scale_version = c->o.first_step;
     atomic_init(&c->scale_bits, bits);
 }

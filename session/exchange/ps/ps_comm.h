@@ -74,8 +74,6 @@ void *ps_comm_rows_arena(const ps_comm *c, uint32_t shard);
  * end with it, unless one has failed before. */
 void ps_comm_give_up(ps_comm *c, ps_err err);
 
-/* Whether the job scales its losses. */
-bool ps_comm_scales(const ps_comm *c);
 /* The loss scale of the newest version that any chunk has reached: ask when all have
  * reached the same. */
 float ps_comm_loss_scale(const ps_comm *c);

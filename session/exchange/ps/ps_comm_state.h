@@ -194,7 +194,6 @@ struct ps_comm {
 
     // Results
     _Atomic uint64_t computed_step, computed_ns;
-    bool scales;                 // the loss
     _Atomic uint32_t scale_bits; // of scale_version
     _Atomic uint32_t rest;       // what the newest weights came with (wire.h)
     _Atomic int64_t *versions;

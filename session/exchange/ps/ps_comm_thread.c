@@ -526,7 +526,7 @@ static ps_err comm_take_scale(ps_comm *c, const ps_wire_header *h)
     // Workers rest after the last fragment.
     const bool last = c->plan->chunks[h->chunk].fragment + 1 == c->plan->fragments.n;
     if (last) atomic_store_explicit(&c->rest, h->weights.flags, memory_order_relaxed);
-    if (!c->scales) return PS_OK;
+    if (!c->o.rule->scale.on) return PS_OK;
     float scale;
     memcpy(&scale, &h->weights.scale, sizeof scale);
     uint32_t before = atomic_load_explicit(&c->scale_bits, memory_order_relaxed);
