@@ -540,8 +540,7 @@ ps_err ps_comm_stop(ps_comm *c, bool returns)
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));
     ps_command_queue_wake(&c->commands);
     comm_join_thread(c);
-    PS_TRY(ps_comm_check(c));
-    return PS_OK;
+    return ps_comm_check(c);
 }
 
 void ps_comm_destroy(ps_comm **pointer)
