@@ -33,8 +33,6 @@ static const ps_cli_program program = {
     .is_server = true,
 };
 
-enum { EXIT_SIGNAL = 128 }; // as shells count: 130 after SIGINT, 143 after SIGTERM
-
 static void print_summary(const ps_server *server, int rank, uint64_t start_ns)
 {
     ps_shard_stats stats;
@@ -238,5 +236,5 @@ int main(int argc, char **argv)
     }
     ps_cli_fini(&cli);
     if (err != PS_OK) return EXIT_FAILURE;
-    return signal ? EXIT_SIGNAL + signal : EXIT_SUCCESS;
+    return signal ? PS_EXIT_SIGNAL + signal : EXIT_SUCCESS;
 }

@@ -10,9 +10,6 @@
 #include "tell.h"
 #include "thread.h"
 
-/* The exit code of a program that ended on a signal, as shells report it. */
-enum { EXIT_SIGNAL = 128 };
-
 /* The watch wakes its own thread by it; from others it means nothing. */
 enum { WAKE = SIGUSR1 };
 
@@ -61,7 +58,7 @@ static ps_deadline on_signal(ps_signal_watch *w, int number)
         ps_tell("interrupted", "{s:s+}", "signal", "SIG", sigabbrev_np(number));
     if (over && number != 0) {
         PS_INFO("interrupted", "signal=SIG%s ends=\"at once\"", sigabbrev_np(number));
-        _exit(EXIT_SIGNAL + number);
+        _exit(PS_EXIT_SIGNAL + number);
     }
     if (!stays) return never;
     PS_INFO("interrupted",

@@ -22,7 +22,7 @@
 static int exit_interrupted(void)
 {
     int number = ps_interrupt_signal();
-    return 128 + (number ? number : SIGINT);
+    return PS_EXIT_SIGNAL + (number ? number : SIGINT);
 }
 
 /* EX_TEMPFAIL of sysexits.h: "try again". */

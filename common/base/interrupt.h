@@ -17,6 +17,10 @@
 #include "clock.h"
 #include "err.h"
 
+/* The exit code of a program that a signal has ended is this and its number, as shells
+ * report it. */
+enum { PS_EXIT_SIGNAL = 128 };
+
 /* The signal that told a process to end; {0}: none yet. */
 typedef struct ps_end_signal {
     int number;
