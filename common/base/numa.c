@@ -14,14 +14,6 @@
 
 enum { MAX_NODE = 1024, NUMA_BITS = 8 * sizeof(unsigned long) };
 
-static int numa_count(const char *list)
-{
-    int count = 0, first, last;
-    while (ps_cpu_list_next(&list, &first, &last))
-        count += last - first + 1;
-    return count;
-}
-
 bool ps_numa_of_pci(const char *sys, const char *address, ps_numa *out)
 {
     char path[512], text[512];
@@ -34,12 +26,13 @@ bool ps_numa_of_pci(const char *sys, const char *address, ps_numa *out)
         return false; // -1: the firmware does not say
     snprintf(path, sizeof path, "%s/devices/system/node/online", sys);
     ps_read_line(path, text, sizeof text);
-    out->n_nodes = numa_count(text);
+    out->n_nodes = ps_cpu_list_count(text);
     snprintf(path, sizeof path, "%s/devices/system/cpu/online", sys);
     ps_read_line(path, out->online, sizeof out->online);
     snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sys, out->node);
     ps_read_line(path, out->cores, sizeof out->cores);
-    return out->n_nodes > 1 && numa_count(out->cores) > 0 && numa_count(out->online) > 0;
+    return out->n_nodes > 1 && ps_cpu_list_count(out->cores) > 0 &&
+           ps_cpu_list_count(out->online) > 0;
 }
 
 /* False: one of them is beyond what a set holds. */

@@ -92,8 +92,7 @@ bool ps_cpu_list_next(const char **at, int *first, int *last)
     return true;
 }
 
-/* 0: it is no such list. */
-static int count_listed(const char *list)
+int ps_cpu_list_count(const char *list)
 {
     int count = 0, first, last;
     while (ps_cpu_list_next(&list, &first, &last))
@@ -105,7 +104,7 @@ int ps_machine_cores(void)
 {
     char online[4096];
     ps_read_line("/sys/devices/system/cpu/online", online, sizeof online);
-    const int listed = count_listed(online);
+    const int listed = ps_cpu_list_count(online);
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     return listed > 0 ? listed : n > 0 ? (int)n : 1;
 }

@@ -32,6 +32,8 @@ int ps_machine_cores(void);
 /* The next cores of a list such as "0-3,8,10-11", at *at, which moves on. False: there
  * are no more, or it is no such list. */
 bool ps_cpu_list_next(const char **at, int *first, int *last);
+/* How many there are in such a list. 0: it is none. */
+int ps_cpu_list_count(const char *list);
 /* The first line of a file without its newline; "" when there is none. */
 void ps_read_line(const char *path, char *out, size_t bytes);
 
