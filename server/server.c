@@ -329,12 +329,6 @@ ps_err ps_server_start(ps_server *s, ps_member *member)
     return server_start_shards(s, &start);
 }
 
-/* Whether all workers have left to come back with other tensors. */
-static bool server_is_paused(const ps_server *s)
-{
-    return !s->idle && ps_shard_get_state(s->shards[0]) == PS_SHARD_PAUSED;
-}
-
 /* Worker 0 has the state of the table before, and brings it with the next one. It says
  * how that one starts when all workers have come back. Until then the shards answer a
  * worker that has lost the answer to its goodbye. */
@@ -429,10 +423,10 @@ static ps_err put_stats(ps_server *s)
 
 ps_err ps_server_wait(ps_server *s)
 {
-    if (!s->idle) PS_TRY(wait_for_goodbyes(s));
-    while (server_is_paused(s)) {
+    while (!s->idle) {
+        PS_TRY(wait_for_goodbyes(s));
+        if (ps_shard_get_state(s->shards[0]) != PS_SHARD_PAUSED) break;
         PS_TRY(server_serve_next_table(s));
-        if (!s->idle) PS_TRY(wait_for_goodbyes(s));
     }
     // Missing figures do not fail the job. If the coordinator is gone, it has already
     // told everybody about the end.
