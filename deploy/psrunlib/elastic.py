@@ -12,9 +12,7 @@ from .local import die_with_parent
 from .regular_file import open_text
 from .restarts import is_passing
 from .screen import tell
-from .supervise import END_SIGNALS, listens_to
-
-RESUMABLE = 75  # a stretch has ended as it was asked to
+from .supervise import END_SIGNALS, RESUMABLE, listens_to
 
 
 class Elastic:
