@@ -114,8 +114,6 @@ def passed_on():
 class RemoteProcess:
     """A part on another host; the same interface as LocalProcess."""
 
-    peak_rss_bytes = 0  # not known over ssh
-
     def __init__(self, part, host, extra_env):
         self.part = part
         self.host = host
