@@ -211,7 +211,7 @@ def make_job(args, build_dir, name=None):
     if job.mps:
         mps.check(facts, job.hosts)
     if folder:
-        keys.make(folder, jobs.program(build_dir, "ps-server"))
+        keys.make(folder, places.program(build_dir, "ps-server"))
     if job.restarts and args.config:
         restarts.choose_checkpoints(job)
     return job
@@ -527,7 +527,7 @@ def become_worker(args, words, dashes):
         settings = settings + numbers(args) + exchange
     build_dir = jobs.find_build_dir(args.build_dir)
     jobs.describe(build_dir, args.config, settings)  # names a mistake
-    argv = [jobs.program(build_dir, "ps-worker"), "--config", args.config, *words]
+    argv = [places.program(build_dir, "ps-worker"), "--config", args.config, *words]
     argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
     for setting in settings:
         argv += ["--set", setting]

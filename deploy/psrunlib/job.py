@@ -165,7 +165,7 @@ class Job:
             return os.path.join(host.bin, f"ps-{role}") if host.bin else f"ps-{role}"
         if host and host.bin:
             return os.path.join(host.bin, f"ps-{role}")
-        return program(self.build_dir, f"ps-{role}")
+        return places.program(self.build_dir, f"ps-{role}")
 
     def exchange(self):
         """The exchange's name. A configuration that names its all-reduce engine (gloo, nccl) keeps it."""
@@ -255,13 +255,9 @@ def how_to_get(name):
     return "build it (cmake --preset release && cmake --build --preset release)"
 
 
-def program(build_dir, name):
-    return places.program(build_dir, name)
-
-
 def versions(build_dir, names=("ps-server", "ps-worker")):
     """The versions of the programs on this machine; those of the other hosts must be the same."""
-    return {name: _version(program(build_dir, name)) for name in names}
+    return {name: _version(places.program(build_dir, name)) for name in names}
 
 
 def _version(path):
@@ -284,7 +280,7 @@ def takers(build_dir, settings):
 
 def _answer(build_dir, name, *words):
     """What one of our programs prints. Its error is psrun's."""
-    done = helpers.run([program(build_dir, name), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = helpers.run([places.program(build_dir, name), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"{name} ended with {done.returncode}"]
         raise JobError(lines[-1].removeprefix(f"{name}: "))

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 from . import job as jobs
-from . import remote
+from . import places, remote
 from .errors import JobError
 from .out import Before, Out, remove_empty
 from .screen import Screen
@@ -57,7 +57,7 @@ def supervise(job, parts, verbose, launch, out):
 def join(job, folder, before):
     if job.hosts:
         remote.fetch_all(job.hosts, folder, before)
-    argv = [jobs.program(job.build_dir, "ps-worker"), "--config", job.config, "--join-shares", str(job.workers), "--out", job.out]
+    argv = [places.program(job.build_dir, "ps-worker"), "--config", job.config, "--join-shares", str(job.workers), "--out", job.out]
     for setting in job.overrides:
         argv += ["--set", setting]
     return subprocess.run(argv + ["--overwrite"] * job.overwrite, check=False).returncode
