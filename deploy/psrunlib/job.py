@@ -161,9 +161,7 @@ class Job:
         return part
 
     def _program(self, role, host):
-        if host and host.image:
-            return os.path.join(host.bin, f"ps-{role}") if host.bin else f"ps-{role}"
-        if host and host.bin:
+        if host and (host.image or host.bin):
             return os.path.join(host.bin, f"ps-{role}")
         return places.program(self.build_dir, f"ps-{role}")
 
