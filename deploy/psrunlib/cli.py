@@ -528,9 +528,7 @@ def become_worker(args, words, dashes):
     build_dir = jobs.find_build_dir(args.build_dir)
     jobs.describe(build_dir, args.config, settings)  # names a mistake
     argv = [places.program(build_dir, "ps-worker"), "--config", args.config, *words]
-    argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite
-    for setting in settings:
-        argv += ["--set", setting]
+    argv += ["--out", args.out] * bool(args.out) + ["--overwrite"] * args.overwrite + jobs.set_words(settings)
     if args.dry_run:
         print(shlex.join(argv))
         return 0

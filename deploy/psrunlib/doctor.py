@@ -16,6 +16,7 @@ import time
 
 from . import hosts as hostfile
 from . import keys, remote
+from .job import set_words
 from .log_line import why
 from .screen import tell
 
@@ -139,8 +140,7 @@ def _targets(job, nodes):
 
 
 def _find_facts(job, nodes):
-    settings = " ".join(f"--set {shlex.quote(s)}"
-                        for s in [*job.overrides, f"exchange.name={job.exchange()}"])
+    settings = shlex.join(set_words([*job.overrides, f"exchange.name={job.exchange()}"]))
     env = f"env WORLD_SIZE={job.workers} PS_SERVERS={job.servers}"
     started = []
     for node in nodes:

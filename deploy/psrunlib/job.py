@@ -124,9 +124,7 @@ class Job:
         env = {k: v for k, v in self._env("worker", rank).items() if k in ("LOCAL_RANK", "OMP_NUM_THREADS")}
         if "OMP_NUM_THREADS" in env and not host:
             env["OMP_NUM_THREADS"] = str(max(1, cores.usable() // self.workers))
-        argv = [self._program("worker", host), "--config", self.config]
-        for setting in self.overrides:
-            argv += ["--set", setting]
+        argv = [self._program("worker", host), "--config", self.config, *set_words(self.overrides)]
         argv += ["--predict", what, "--share", f"{rank}/{self.workers}", "--out", self.out, "--overwrite"]
         return Part("worker", rank, argv, env, host)
 
@@ -143,8 +141,7 @@ class Job:
             settings.append(f"recovery.rejoins={self.restarts}")
         if self.elastic and not self.restarts and self.facts["recovery.wait_ms"] == WAIT_MS:
             settings.append(f"recovery.wait_ms={WAIT_FOR_NOBODY_MS}")
-        for setting in settings:
-            argv += ["--set", setting]
+        argv += set_words(settings)
         if role == "worker":
             argv += ["--out", self.out] + ["--overwrite"] * self.overwrite
             if self.resume:
@@ -265,6 +262,11 @@ def _version(path):
     return done.stdout.strip()
 
 
+def set_words(settings):
+    """Of a command line of our programs."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 def describe(build_dir, config, overrides):
     """The configuration's values by key, from the programs' own reader: a mistake is shown
     once, before anything is started."""
@@ -289,8 +291,7 @@ def input_of_data(build_dir, config, overrides, facts):
     """The setting for a model whose input is not given: all processes need it, and servers read no data."""
     if facts["model.input"] or not config:
         return []
-    settings = [word for setting in overrides for word in ("--set", setting)]
-    said = _answer(build_dir, "ps-worker", "--config", config, "--input", *settings)
+    said = _answer(build_dir, "ps-worker", "--config", config, "--input", *set_words(overrides))
     return [f"{key}={line}" for key, line in zip(("model.input", "model.categories"), said.splitlines())]
 
 

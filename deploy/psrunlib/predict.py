@@ -58,9 +58,8 @@ def join(job, folder, before):
     if job.hosts:
         remote.fetch_all(job.hosts, folder, before)
     argv = [places.program(job.build_dir, "ps-worker"), "--config", job.config, "--join-shares", str(job.workers), "--out", job.out]
-    for setting in job.overrides:
-        argv += ["--set", setting]
-    return subprocess.run(argv + ["--overwrite"] * job.overwrite, check=False).returncode
+    argv += jobs.set_words(job.overrides) + ["--overwrite"] * job.overwrite
+    return subprocess.run(argv, check=False).returncode
 
 
 def remove_shares(folder):
