@@ -616,7 +616,7 @@ def run_command(args, dashes, program):
         if args.resume and (args.predict or args.serve):
             raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
         if args.resume:
-            jobfile.recall(args)
+            jobfile.recall(args, args.resume)
         if not args.config and not dashes and (args.predict or args.serve):
             asked = f"--predict {args.predict}" if args.predict else f"--serve {args.serve}"
             raise JobError(f"no model is named: give the folder of a run, as in: psrun {asked} runs/mine")

@@ -48,8 +48,7 @@ def join(args, plan_job):
     Ctrl-C and SIGTERM make it leave."""
     if args.config:
         raise JobError(f"--join {args.join}: the run knows its configuration: do not name another one")
-    args.resume = args.join
-    known = jobfile.recall(args)
+    known = jobfile.recall(args, args.join)
     args.resume = None
     if not known.get("elastic"):
         raise JobError(f"--join {args.join}: the job has a fixed number of workers: give job.workers a range, "
@@ -93,8 +92,7 @@ def replay(args, plan_job, run):
     """Repeats a run: each stretch of steps as a job of its own that goes on from the one before, with
     as many workers as there were. Returns the exit code."""
     if not args.config:
-        args.resume = os.path.dirname(os.path.abspath(args.replay_membership))
-        jobfile.recall(args)
+        jobfile.recall(args, os.path.dirname(os.path.abspath(args.replay_membership)))
         args.resume = None
     stretches = read_log(args.replay_membership)
     for i, (step, workers) in enumerate(stretches):

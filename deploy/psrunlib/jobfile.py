@@ -32,20 +32,20 @@ def read(run):
     return known
 
 
-def recall(args):
-    """Takes from the job.json of the run args.resume what the command line does not give. Returns
+def recall(args, run):
+    """Takes from the job.json of a run what the command line does not give. Returns
     what it holds; {} where the command line gives all."""
     if args.config:
         return {}
     try:
-        known = read(args.resume)
+        known = read(run)
         if known.get("program"):
-            raise JobError(f"--resume {args.resume}: its workers were a program, which itself loads what it has saved")
+            raise JobError(f"--resume {run}: its workers were a program, which itself loads what it has saved")
         missing = {"config", "overrides", "mode", "servers", "workers"} - known.keys()
         if missing:
             raise ValueError(f"{JOB_FILE} lacks {', '.join(sorted(missing))}")
     except (OSError, ValueError) as error:
-        raise JobError(f"--resume {args.resume}: cannot find out which job it was: name its "
+        raise JobError(f"--resume {run}: cannot find out which job it was: name its "
                        f"configuration, too: {error}") from error
     args.config = known["config"]
     args.overrides = known["overrides"] + args.overrides
@@ -65,7 +65,6 @@ def recall_replayed(args):
             pass
     except OSError as error:
         raise JobError(f"--replay {args.replay}: cannot read it: {error.strerror}") from error
-    args.resume = os.path.dirname(log)
-    recall(args)
+    recall(args, os.path.dirname(log))
     args.resume = None
     args.overrides = [*args.overrides, f"sync.replay={log}"]
