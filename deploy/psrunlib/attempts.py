@@ -21,16 +21,12 @@ def run(job, screen, supervise):
     Returns those of the last one."""
     if not job.restarts:
         return supervise(environment(job, 0), lambda event: None, False, [])
-    with commits.Folders(job) as folders:
-        return _run(job, screen, supervise, folders, commits.Told(screen))
-
-
-def _run(job, screen, supervise, folders, told):
     servers = []  # that stay
-    try:
-        return _attempts(job, screen, supervise, folders, told, servers)
-    finally:
-        _end(servers)
+    with commits.Folders(job) as folders:
+        try:
+            return _attempts(job, screen, supervise, folders, commits.Told(screen), servers)
+        finally:
+            _end(servers)
 
 
 def _end(servers):
