@@ -52,9 +52,7 @@ def of_servers(server_hosts, worker_hosts):
 
 def add_to(job):
     """Adds server.share to the job's settings unless the user has."""
-    if job.mode != "ps" or not job.server_hosts or job.facts["server.share"]:
-        return
-    if len(job.server_hosts) > MOST_SERVERS:
+    if job.mode != "ps" or job.facts["server.share"] or not 0 < len(job.server_hosts) <= MOST_SERVERS:
         return
     shares = of_servers(job.server_hosts, job.worker_hosts)
     if shares:
