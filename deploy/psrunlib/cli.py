@@ -571,29 +571,20 @@ def plan_prediction(args):
     return job
 
 
-def check_dry_run(args):
-    """--dry-run is a job's, or of one that predicts."""
-    for option in ("verify", "find_lr", "doctor", "top", "convert", "join", "replay_membership"):
-        if getattr(args, option):
-            name = option.replace("_", "-")
-            raise JobError(f"--dry-run shows the commands of a job: give it without --{name}")
-
-
-def check_mps(args):
-    """--mps is a job's."""
-    others = {"top": args.top, "convert": args.convert, "join": args.join, "doctor": args.doctor, "predict": args.predict,
-              "serve": args.serve, "check-data": args.check_data, "describe": args.describe,
-              "export-torch": args.export_torch, "dry-run": args.dry_run}
-    for name in [name for name, given in others.items() if given]:
-        raise JobError(f"--mps is for a job that psrun starts: leave it out with --{name}")
+def check_alone(args):
+    """--mps is a job's, and --dry-run a job's or of one that predicts."""
+    for option, others, why in (
+            ("mps", ("top", "convert", "join", "doctor", "predict", "serve", "check_data", "describe", "export_torch",
+                     "dry_run"), "--mps is for a job that psrun starts: leave it out with"),
+            ("dry_run", ("verify", "find_lr", "doctor", "top", "convert", "join", "replay_membership"),
+             "--dry-run shows the commands of a job: give it without")):
+        for other in [o for o in others if getattr(args, option) and getattr(args, o)]:
+            raise JobError(f"{why} --{other.replace('_', '-')}")
 
 
 def run_command(args, dashes, program):
     try:
-        if args.mps:
-            check_mps(args)
-        if args.dry_run:
-            check_dry_run(args)
+        check_alone(args)
         if dashes:
             check_program(args)
         if args.top:
