@@ -136,18 +136,14 @@ static int port_of(const char *endpoint)
     return colon ? atoi(colon + 1) : 0;
 }
 
-/* The endpoint at which this process reaches the coordinator that it hosts. */
-static void set_own_endpoint(ps_joining *j)
+/* The endpoint, with that address in place of a wildcard host. */
+static void endpoint_at(const char *given, const char *address, char out[PS_ENDPOINT_MAX])
 {
-    const char *bound = ps_coordinator_endpoint(j->coordinator);
-    bool wildcard = strncmp(bound, "tcp://0.0.0.0:", 14) == 0 ||
-                    strncmp(bound, "tcp://[::]:", 11) == 0 ||
-                    strncmp(bound, "tcp://*:", 8) == 0;
-    if (wildcard)
-        ps_net_endpoint("127.0.0.1", port_of(bound), j->coordinator_endpoint,
-                        sizeof j->coordinator_endpoint);
+    if (strncmp(given, "tcp://0.0.0.0:", 14) == 0 ||
+        strncmp(given, "tcp://[::]:", 11) == 0 || strncmp(given, "tcp://*:", 8) == 0)
+        ps_net_endpoint(address, port_of(given), out, PS_ENDPOINT_MAX);
     else
-        snprintf(j->coordinator_endpoint, sizeof j->coordinator_endpoint, "%s", bound);
+        snprintf(out, PS_ENDPOINT_MAX, "%s", given);
 }
 
 static ps_err joining_publish(ps_joining *j)
@@ -185,7 +181,8 @@ static ps_err start_coordinator(ps_joining *j)
                                 .view = o->view};
     ps_config_hash_sections(o->config, &c.sections);
     PS_TRY(ps_coordinator_create(&c, &j->coordinator));
-    set_own_endpoint(j);
+    endpoint_at(ps_coordinator_endpoint(j->coordinator), "127.0.0.1",
+                j->coordinator_endpoint);
     return joining_publish(j);
 }
 
@@ -228,12 +225,8 @@ static ps_err write_entry(const ps_joining *j, ps_mp_writer *w)
     ps_err err = ps_mem_zalloc(&e.endpoints, (size_t)o->n_endpoints, sizeof *e.endpoints,
                                "endpoints");
     for (int i = 0; i < o->n_endpoints && err == PS_OK; i++, e.n_endpoints++) {
-        const char *given = o->endpoints[i];
         char endpoint[PS_ENDPOINT_MAX];
-        snprintf(endpoint, sizeof endpoint, "%s", given);
-        if (strncmp(given, "tcp://0.0.0.0:", 14) == 0 ||
-            strncmp(given, "tcp://[::]:", 11) == 0 || strncmp(given, "tcp://*:", 8) == 0)
-            ps_net_endpoint(j->address, port_of(given), endpoint, sizeof endpoint);
+        endpoint_at(o->endpoints[i], j->address, endpoint);
         err = ps_mem_strdup(&e.endpoints[i], endpoint);
         if (err != PS_OK) break;
     }
