@@ -304,6 +304,12 @@ static ps_member_pace_note *take_paces(ps_member *m)
     return first;
 }
 
+static void member_send(ps_member *m, const ps_control *c)
+{
+    if (ps_control_send(m->joined.dealer, c) != PS_OK)
+        PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+}
+
 /* The control thread: sends the steps that wait to be told; those that cannot be sent now
  * are forgotten. */
 static void member_pace_send(ps_member *m)
@@ -316,9 +322,7 @@ static void member_pace_send(ps_member *m)
         c.pace.step = p->step;
         c.pace.part = p->part;
         c.pace.stall = ps_stall_share(&m->stall, ps_clock_ns());
-        if (atomic_load(&m->down_ns) == 0 &&
-            ps_control_send(m->joined.dealer, &c) != PS_OK)
-            PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+        if (atomic_load(&m->down_ns) == 0) member_send(m, &c);
         next = p->next;
         free(p);
     }
@@ -385,8 +389,7 @@ static void send_kind(ps_member *m, ps_control_kind kind, ps_err cause, const ch
     if (kind == PS_CONTROL_ABORT) c.abort.code = (uint64_t)cause;
     if (kind == PS_CONTROL_ABORT) c.abort.next_workers = (uint64_t)m->next_workers;
     ps_control_set_text(&c, text);
-    if (ps_control_send(m->joined.dealer, &c) != PS_OK)
-        PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+    member_send(m, &c);
 }
 
 /* The next message that was not sent yet: out (empty, closed by the caller) shares its
@@ -494,9 +497,7 @@ static void send_status(ps_member *m)
     ps_control_set_text(&c, m->told_address);
     const bool silent = m->said_bye || m->aborted;
     pthread_mutex_unlock(&m->lock);
-    if (told && !silent && !atomic_load(&m->down_ns) &&
-        ps_control_send(m->joined.dealer, &c) != PS_OK)
-        PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+    if (told && !silent && !atomic_load(&m->down_ns)) member_send(m, &c);
     free(told);
 }
 
@@ -538,8 +539,7 @@ static void ask_for_time(ps_member *m)
 {
     ps_control c = {.kind = PS_CONTROL_CLOCK, .nonce = m->joined.roster.nonce};
     c.clock.asked_ns = m->clock.asked_ns;
-    if (ps_control_send(m->joined.dealer, &c) != PS_OK)
-        PS_DEBUG("send", "error=\"%s\"", ps_err_message());
+    member_send(m, &c);
 }
 
 static void on_time(ps_member *m, const ps_control *c)
