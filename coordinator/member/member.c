@@ -105,8 +105,8 @@ struct ps_member {
 };
 
 /* Notes the first failure. tell: true when the coordinator does not know it yet. */
-static void set_aborted_for(ps_member *m, ps_err cause, const char *reason,
-                            int next_workers, bool tell)
+static void set_aborted(ps_member *m, ps_err cause, const char *reason, int next_workers,
+                        bool tell)
 {
     pthread_mutex_lock(&m->lock);
     bool first = !m->aborted;
@@ -124,21 +124,16 @@ static void set_aborted_for(ps_member *m, ps_err cause, const char *reason,
     ps_event_set(&m->wake);
 }
 
-static void set_aborted(ps_member *m, ps_err cause, const char *reason, bool tell)
-{
-    set_aborted_for(m, cause, reason, 0, tell);
-}
-
 void ps_member_abort(ps_member *m, ps_err cause, const char *reason)
 {
-    set_aborted(m, cause, reason, true);
+    set_aborted(m, cause, reason, 0, true);
 }
 
 void ps_member_regroup(ps_member *m, int n_workers)
 {
     char reason[64];
     snprintf(reason, sizeof reason, "it goes on with %d workers", n_workers);
-    set_aborted_for(m, PS_ERR_REGROUP, reason, n_workers, true);
+    set_aborted(m, PS_ERR_REGROUP, reason, n_workers, true);
 }
 
 int ps_member_next_workers(const ps_member *m)
@@ -559,10 +554,10 @@ static void member_on_message(ps_member *m, const ps_control *c)
     char reason[PS_CONTROL_TEXT_MAX];
     switch (c->kind) {
     case PS_CONTROL_ABORT:
-        set_aborted_for(m, ps_control_error(c), c->text,
-                        c->abort.next_workers <= PS_MAX_RANKS ? (int)c->abort.next_workers
-                                                              : 0,
-                        false);
+        set_aborted(m, ps_control_error(c), c->text,
+                    c->abort.next_workers <= PS_MAX_RANKS ? (int)c->abort.next_workers
+                                                          : 0,
+                    false);
         break;
     case PS_CONTROL_NEWCOMERS:
         atomic_store(&m->newcomers, c->newcomers <= PS_MAX_RANKS ? (int)c->newcomers : 0);
@@ -570,7 +565,7 @@ static void member_on_message(ps_member *m, const ps_control *c)
     case PS_CONTROL_FAIL:
         if (c->request == 0) {
             snprintf(reason, sizeof reason, "the coordinator says: %.600s", c->text);
-            set_aborted(m, ps_control_error(c), reason, true);
+            set_aborted(m, ps_control_error(c), reason, 0, true);
             break;
         }
         on_answer(m, c);
@@ -664,7 +659,7 @@ static void check_coordinator(ps_member *m)
     }
     snprintf(reason, sizeof reason, "the coordinator (%s 0 at %s) is dead: %s", host,
              m->joined.coordinator_endpoint, why);
-    set_aborted(m, PS_ERR_PEER, reason, false);
+    set_aborted(m, PS_ERR_PEER, reason, 0, false);
 }
 
 static void member_beat(ps_member *m)
@@ -767,7 +762,7 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
     m->recovers = options->config->recovery.rejoins > 0;
     ps_err err = member_set_up(m, options);
     if (err != PS_OK) {
-        set_aborted(m, err, ps_err_message(),
+        set_aborted(m, err, ps_err_message(), 0,
                     false); // other messages name the job themselves
         ps_err_prefix(err, "joining job \"%s\"", options->config->job.name);
         const ps_err_saved failure = ps_err_save(err);
