@@ -268,8 +268,9 @@ enum {
 
 /* Notes that a connection has closed, perhaps a member's. A connection that was given up
  * because of silence is not noted: if the silence lasts, that ends the job. */
-static void coordinator_note_closed(ps_coordinator *c, int fd)
+static void coordinator_note_closed(void *owner, int fd)
 {
+    ps_coordinator *c = owner;
     uint64_t now = ps_clock_awake_ns();
     for (int i = 0; i < c->n_peers; i++) {
         ps_coord_peer *p = &c->peers[i];
@@ -514,11 +515,6 @@ static const ps_secret *coordinator_secret_of(void *owner, int i)
     return i < c->n_peers ? &c->peers[i].secret : NULL;
 }
 
-static void coordinator_on_closed(void *owner, int fd)
-{
-    coordinator_note_closed(owner, fd);
-}
-
 uint64_t ps_coordinator_grace_ms(uint64_t heartbeat_ms, bool recovers)
 {
     const uint64_t least_ms = 300;
@@ -547,7 +543,7 @@ static ps_err open_gate(ps_coordinator *c)
                                .patience_ms = PS_GATE_PATIENCE_MS,
                                .curve = c->o.curve,
                                .secret_of = coordinator_secret_of,
-                               .closed = coordinator_on_closed,
+                               .closed = coordinator_note_closed,
                                .owner = c};
     PS_TRY(ps_gate_create(&o, &c->gate));
     ps_gate_open(c->gate);
