@@ -173,17 +173,12 @@ static void on_aborted(ps_coordinator *c, const ps_coord_sender *from,
         ps_coord_tell_abort(c, from);
 }
 
-static ps_err check_message(const ps_coordinator *c, const ps_coord_sender *from,
-                            const ps_control *m)
-{
-    if (m->nonce != c->nonce) return ps_err_set(PS_ERR_PEER, "a message of another job");
-    return check_link(from, m);
-}
-
 static void coordinator_dispatch(ps_coordinator *c, const ps_coord_sender *from,
                                  const ps_control *m)
 {
-    ps_err err = check_message(c, from, m);
+    ps_err err = m->nonce == c->nonce
+                     ? check_link(from, m)
+                     : ps_err_set(PS_ERR_PEER, "a message of another job");
     if (err != PS_OK)
         ps_coord_complain(c, from, m->request, err);
     else if (c->state == PS_COORD_ABORTED)
