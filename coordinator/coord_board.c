@@ -107,13 +107,6 @@ static void answer_done(ps_coord_board *b, const ps_control_id *to, uint64_t req
     b->answer(b->owner, to, &c);
 }
 
-/* Answers with this thread's last error. */
-static void answer_fail(ps_coord_board *b, const ps_control_id *to, uint64_t request,
-                        ps_err code)
-{
-    ps_coord_answer_fail(b->answer, b->owner, to, request, code);
-}
-
 /* Takes the waiter out of the list and frees it; *at then points to the next one. */
 static void board_drop(waiter **at)
 {
@@ -125,7 +118,7 @@ static void board_drop(waiter **at)
 /* Drops the waiter and sends it this thread's last error. */
 static void board_fail(ps_coord_board *b, waiter **at, ps_err code)
 {
-    answer_fail(b, &(*at)->from.id, (*at)->request, code);
+    ps_coord_answer_fail(b->answer, b->owner, &(*at)->from.id, (*at)->request, code);
     board_drop(at);
 }
 
@@ -498,7 +491,8 @@ void ps_coord_board_request(ps_coord_board *b, const ps_coord_asker *from,
                             const ps_control *c)
 {
     const ps_err err = board_request(b, from, c);
-    if (err != PS_OK) answer_fail(b, &from->id, c->request, err);
+    if (err != PS_OK)
+        ps_coord_answer_fail(b->answer, b->owner, &from->id, c->request, err);
 }
 
 /* "; worker 1 waits in "steq/5"": who of the missing asks for something else, or "". Who
