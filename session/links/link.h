@@ -31,7 +31,6 @@ _Static_assert(sizeof(ps_link_head) == 64, "payloads begin at a cache line");
 typedef struct ps_link ps_link;
 
 typedef struct ps_link_ops {
-    const char *name;
     /* Where the bytes of the next piece go; NULL: there is no room now. */
     uint8_t *(*room)(ps_link *l, uint32_t bytes);
     /* Sends it: h->bytes, as many as room was asked for. */

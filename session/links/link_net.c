@@ -260,7 +260,6 @@ static void link_net_destroy(ps_link *base)
 }
 
 static const ps_link_ops link_net_ops = {
-    .name = "tcp",
     .room = link_net_room,
     .put = link_net_put,
     .front = link_net_front,

@@ -127,7 +127,6 @@ static void link_shm_destroy(ps_link *base)
 }
 
 static const ps_link_ops link_shm_ops = {
-    .name = "shared memory",
     .room = link_shm_room,
     .put = link_shm_put,
     .front = link_shm_front,
