@@ -41,7 +41,6 @@ struct ps_link_net {
     ps_secret *secrets; // (n_workers)
     link_net **links;   // (n_workers) borrowed; NULL: none
     char endpoint[PS_ENDPOINT_MAX];
-    bool open;
 };
 
 /* ---- sending ---- */
@@ -311,7 +310,7 @@ ps_err ps_link_net_connect(ps_link_net *n, int rank, const char *endpoint,
 static const ps_secret *link_net_secret_of(void *owner, int i)
 {
     const ps_link_net *n = owner;
-    return n->open && i < n->o.n_workers ? &n->secrets[i] : NULL;
+    return i < n->o.n_workers ? &n->secrets[i] : NULL;
 }
 
 static ps_err link_net_bind(ps_link_net *n, const char *address)
@@ -372,7 +371,6 @@ const ps_secret *ps_link_net_secret(const ps_link_net *n)
 
 void ps_link_net_open(ps_link_net *n)
 {
-    n->open = true;
     ps_gate_open(n->gate);
 }
 
