@@ -56,7 +56,7 @@ struct ps_gate {
     watched *sockets;
     int n_sockets;
     connection *connections;
-    size_t n_connections, cap;
+    uint32_t n_connections, room;
     uint64_t judged_ns; // when all connections were judged last
     known *members;     // n_known of them
     uint32_t n_known, known_room;
@@ -120,7 +120,7 @@ void ps_gate_open(ps_gate *g)
  */
 static connection *gate_find(ps_gate *g, const watched *w, int fd)
 {
-    for (size_t i = 0; i < g->n_connections; i++)
+    for (uint32_t i = 0; i < g->n_connections; i++)
         if (g->connections[i].fd == fd && g->connections[i].socket == w)
             return &g->connections[i];
     return NULL;
@@ -128,13 +128,9 @@ static connection *gate_find(ps_gate *g, const watched *w, int fd)
 
 static void gate_add(ps_gate *g, const watched *w, int fd)
 {
-    if (g->n_connections == g->cap) {
-        size_t cap = g->cap ? 2 * g->cap : 64;
-        connection *more = realloc(g->connections, cap * sizeof *more);
-        if (!more) return; // then it is not watched
-        g->connections = more;
-        g->cap = cap;
-    }
+    if (ps_mem_room(&g->connections, g->n_connections, &g->room, sizeof *g->connections,
+                    "a gate") != PS_OK)
+        return; // then it is not watched
     connection *c = &g->connections[g->n_connections];
     *c = (connection){.fd = fd, .socket = w, .since_ns = ps_clock_awake_ns()};
     socklen_t n = sizeof c->peer;
@@ -232,9 +228,9 @@ static void judge_one(ps_gate *g, connection *c, uint64_t now)
 static void drop_oldest(ps_gate *g, uint64_t now)
 {
     connection *oldest = g->connections;
-    for (size_t i = 1; i < g->n_connections; i++)
+    for (uint32_t i = 1; i < g->n_connections; i++)
         if (g->connections[i].since_ns < oldest->since_ns) oldest = &g->connections[i];
-    size_t before = g->n_connections;
+    uint32_t before = g->n_connections;
     judge_one(g, oldest, now);
     if (g->n_connections == before)
         gate_drop(g, oldest, "too many, without proof of membership");
@@ -246,11 +242,11 @@ static void drop_oldest(ps_gate *g, uint64_t now)
 static void judge_all(ps_gate *g)
 {
     uint64_t now = ps_clock_awake_ns();
-    while (g->n_connections > (size_t)(PS_GATE_STRANGERS + g->o.n_members))
+    while (g->n_connections > (uint32_t)(PS_GATE_STRANGERS + g->o.n_members))
         drop_oldest(g, now);
     if (now - g->judged_ns < TURN_MS * UINT64_C(1000000)) return;
     g->judged_ns = now;
-    for (size_t i = g->n_connections; i-- > 0;)
+    for (uint32_t i = g->n_connections; i-- > 0;)
         judge_one(g, &g->connections[i], now);
 }
 
@@ -388,7 +384,7 @@ int ps_gate_n_items(const ps_gate *g)
  * the one before. */
 void ps_gate_items(const ps_gate *g, zmq_pollitem_t *items)
 {
-    const bool crowded = g->n_connections > (size_t)(CROWD + g->o.n_members);
+    const bool crowded = g->n_connections > (uint32_t)(CROWD + g->o.n_members);
     for (int i = 0; i < g->n_sockets; i++)
         items[i] = (zmq_pollitem_t){.socket = g->sockets[i].monitor,
                                     .events = crowded ? 0 : ZMQ_POLLIN};
