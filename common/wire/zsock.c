@@ -40,12 +40,6 @@ static ps_err set_secret(void *socket, const ps_secret *secret)
     return zsock_failure("setting a socket's secret");
 }
 
-/* What the gate is told about the handshakes of a ROUTER with keys. */
-static const char *domain_of(const ps_zsock_options *o)
-{
-    return o->asks_for_secret ? PS_ZSOCK_MEMBERS : PS_ZSOCK_DOOR;
-}
-
 /* Without anybody to ask, libzmq lets every key in. The gate's address is taken when
  * there is a gate. */
 static ps_err check_gate(void *zmq_context)
@@ -74,7 +68,7 @@ static ps_err set_curve(void *socket, const ps_zsock_options *o)
 {
     const ps_curve *c = o->curve;
     if (o->type == ZMQ_ROUTER) {
-        const char *domain = domain_of(o);
+        const char *domain = o->asks_for_secret ? PS_ZSOCK_MEMBERS : PS_ZSOCK_DOOR;
         PS_TRY(set_int(socket, ZMQ_CURVE_SERVER, 1));
         PS_TRY(set_bytes(socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain)));
         return zsock_set_key(socket, ZMQ_CURVE_SECRETKEY, &c->secret);
