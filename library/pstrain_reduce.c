@@ -15,6 +15,7 @@
  * free slot, or waits for a sum, retires the oldest piece. The last element of a slot is
  * the number of elements in use, so that its sum shows whether the ranks agree. */
 enum { SLOT = 65536, SLOT_BYTES = SLOT * sizeof(float), FEWEST_SLOTS = 8 };
+enum { SLOT_ROOM = SLOT - 1 }; // elements of an array
 static const uint64_t DEFAULT_BYTES = 64 << 20;
 
 typedef struct slot {
@@ -29,7 +30,6 @@ struct pstrain_reducing {
     slot *slots;
     bool coded;
     pthread_mutex_t submit, retire;
-    uint64_t room; // elements of a slot that may be used
     _Atomic uint64_t begun, retired;
     _Atomic uint64_t tickets; // given out
     _Atomic uint64_t wait_ns;
@@ -100,7 +100,6 @@ static ps_err make_reducing(pstrain_session *s, uint64_t n_slots)
     pthread_mutex_init(&r->retire, NULL);
     r->n_slots = n_slots;
     r->coded = s->full->exchange.codec != PS_CODEC_NONE;
-    r->room = SLOT - 1;
     return ps_mem_zalloc(&r->slots, n_slots, sizeof *r->slots, "a reducer");
 }
 
@@ -246,8 +245,8 @@ static ps_err reduce_begin(pstrain_session *s, float *values, uint64_t n,
         return ps_err_set(PS_ERR_ARG, "pstrain_reduce_begin: values or ticket is NULL");
     pthread_mutex_lock(&r->submit);
     const uint64_t number = atomic_load(&r->tickets) + 1;
-    for (uint64_t at = 0; at < n && err == PS_OK && s->member; at += r->room)
-        err = push_piece(s, values + at, n - at < r->room ? n - at : r->room, number);
+    for (uint64_t at = 0; at < n && err == PS_OK && s->member; at += SLOT_ROOM)
+        err = push_piece(s, values + at, n - at < SLOT_ROOM ? n - at : SLOT_ROOM, number);
     if (err == PS_OK) {
         atomic_store(&r->tickets, number);
         *ticket = number;
