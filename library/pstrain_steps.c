@@ -441,10 +441,7 @@ int pstrain_save(pstrain_session *s, pstrain_state *state)
 
 /* --- another table ----------------------------------------------------------------- */
 
-/* The arenas' owner is the session below. */
-struct pstrain_arenas {
-    ps_session *session;
-};
+/* The arenas' owner is a ps_session: a pstrain_arenas is one. */
 
 static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
 {
@@ -455,13 +452,9 @@ static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
                           "pstrain_close_table: the job has embedding tables, "
                           "which would be lost");
     pstrain_device_destroy(&s->device);
-    PS_TRY(ps_mem_zalloc(arenas, 1, sizeof **arenas, "arenas"));
-    const ps_err err = ps_session_retire(s->session);
-    if (err != PS_OK) {
-        pstrain_arenas_free(arenas);
-        return err;
-    }
-    (*arenas)->session = s->session;
+    *arenas = NULL;
+    PS_TRY(ps_session_retire(s->session));
+    *arenas = (pstrain_arenas *)s->session;
     s->session = NULL;
     pstrain_forget_table(s);
     if (s->member) ps_member_next_table(s->member);
@@ -478,8 +471,8 @@ int pstrain_close_table(pstrain_session *s, pstrain_arenas **arenas)
 void pstrain_arenas_free(pstrain_arenas **arenas)
 {
     if (!arenas || !*arenas) return;
-    ps_session_destroy(&(*arenas)->session);
-    free(*arenas);
+    ps_session *session = (ps_session *)*arenas;
+    ps_session_destroy(&session);
     *arenas = NULL;
 }
 
