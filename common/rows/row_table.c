@@ -292,7 +292,6 @@ static ps_err table_touch(ps_row_table *table, uint64_t hash, uint64_t id,
         return table_point(table, hash, id, e, PS_ROW_CANDIDATE | count, version);
     PS_TRY(table_new_row(table, id, &slot));
     PS_TRY(table_point(table, hash, id, e, slot + 1, version));
-    table->stats.admitted++;
     *row = ps_row_slab_row(&table->slab, slot);
     return PS_OK;
 }

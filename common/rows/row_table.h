@@ -73,10 +73,10 @@ typedef struct ps_row_update {
 } ps_row_update;
 
 typedef struct ps_row_stats {
-    uint64_t rows;                       // stored
-    uint64_t candidates;                 // ids that were not admitted yet
-    uint64_t bytes;                      // that they take: rows, state, and the index
-    uint64_t evicted, expired, admitted; // since the table began
+    uint64_t rows;             // stored
+    uint64_t candidates;       // ids that were not admitted yet
+    uint64_t bytes;            // that they take: rows, state, and the index
+    uint64_t evicted, expired; // since the table began
 } ps_row_stats;
 
 /* A row or candidate that was evicted or has expired, in the step before the version. */
