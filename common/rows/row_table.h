@@ -6,20 +6,17 @@
  *     ps_row_step_pull(&step, r, n, ids);
  *     ps_row_table_read(&table, n, ids, out);
  *     // PULL_ROWS of step s + 1 before step s is applied (prefetch): at once for ids
- * with
- *     // !ps_row_table_changes(&table, &step, s, id), after step s for the others
+ *     // with !ps_row_table_changes(&table, &step, s, id), after step s for the others
  *
  *     // PUSH_ROWS of step s from rank r: ps_row_step_rows(&step, r) gradient rows, in
- * the
- *     // order of its PULL
- *     // when the last one is in
+ *     // the order of its PULL; when the last one is in
  *     ps_row_table_apply(&table, &step, &update, grads);
  *     ps_row_step_clear(&step);
  *
  *     // a snapshot of the job after step s: version s + 1
- *     ps_row_table_mark(&table, s + 1);
- *     // a worker has died, and the others go back to version v, one of the last two
- * marks ps_row_table_undo(&table, v);
+ *     ps_row_table_mark(&table, s + 1, s + 1);
+ *     // a worker has died, and the others go back to v, one of the last two marks
+ *     ps_row_table_undo(&table, v);
  *
  * Version v is the state after v steps; step s makes version s + 1. All steps are told to
  * every table of a shard, also those without a row of it: what expires depends on it.
