@@ -41,30 +41,10 @@ PS_ROW_INLINED void rows_sparse_adam(uint32_t dim, ps_row_scalars k, float *rest
     }
 }
 
-enum { ROWS_LANES = 8 };
-
-/* The sum of squares in double, over a fixed number of lanes. */
-PS_ROW_INLINED double rows_square_sum(uint32_t dim, const float *restrict g)
-{
-    double lanes[ROWS_LANES] = {0};
-    const uint32_t whole = dim - dim % ROWS_LANES;
-    for (uint32_t at = 0; at < whole; at += ROWS_LANES) {
-#pragma omp simd
-        for (int i = 0; i < ROWS_LANES; i++)
-            lanes[i] += (double)g[at + i] * (double)g[at + i];
-    }
-    for (uint32_t at = whole; at < dim; at++)
-        lanes[at - whole] += (double)g[at] * (double)g[at];
-    for (int half = ROWS_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lanes[i] += lanes[i + half];
-    return lanes[0];
-}
-
 PS_ROW_INLINED void rows_rowwise(uint32_t dim, ps_row_scalars k, float *restrict p,
                                  const float *restrict g)
 {
-    const float sum = p[dim] + (float)(rows_square_sum(dim, g) / dim);
+    const float sum = p[dim] + (float)(ps_row_dot(dim, g, g) / dim);
     const float step = k.lr_neg / (sqrtf(sum) + k.eps);
     p[dim] = sum;
 #pragma omp simd

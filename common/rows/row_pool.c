@@ -142,30 +142,8 @@ PS_ROW_INLINED void pool_backward(uint32_t dim, const ps_row_bags *bags,
 PS_PER_LEVEL(void, ps_row_pool_backward,
              (const ps_row_bags *bags, const float *grad, const uint32_t *place,
               float *grads),
-             (bags, grad, place, grads))
-{
-    PS_ROW_AT_DIM(bags->dim, pool_backward, bags, grad, place, grads)
-}
-
-enum { POOL_LANES = 8 };
-
-PS_ROW_INLINED float bag_dot(uint32_t dim, const float *restrict a,
-                             const float *restrict b)
-{
-    double lanes[POOL_LANES] = {0};
-    const uint32_t whole = dim - dim % POOL_LANES;
-    for (uint32_t at = 0; at < whole; at += POOL_LANES) {
-#pragma omp simd
-        for (int i = 0; i < POOL_LANES; i++)
-            lanes[i] += (double)a[at + i] * (double)b[at + i];
-    }
-    for (uint32_t at = whole; at < dim; at++)
-        lanes[at - whole] += (double)a[at] * (double)b[at];
-    for (int half = POOL_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lanes[i] += lanes[i + half];
-    return (float)lanes[0];
-}
+             (bags, grad, place, grads)){
+    PS_ROW_AT_DIM(bags->dim, pool_backward, bags, grad, place, grads)}
 
 PS_ROW_INLINED void pool_weights(uint32_t dim, const ps_row_bags *bags, const float *rows,
                                  const float *grad, float *weights_grad)
@@ -176,7 +154,7 @@ PS_ROW_INLINED void pool_weights(uint32_t dim, const ps_row_bags *bags, const fl
             weights_grad[at] =
                 bags->row[at] == PS_ROW_PADDING
                     ? 0.0f
-                    : bag_dot(dim, rows + (uint64_t)bags->row[at] * dim, grad);
+                    : (float)ps_row_dot(dim, rows + (uint64_t)bags->row[at] * dim, grad);
 }
 
 PS_PER_LEVEL(void, ps_row_pool_weights_backward,
