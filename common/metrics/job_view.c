@@ -26,7 +26,8 @@ struct ps_job_view {
     char job[128], reason[256];
     ps_view_state state;
     uint64_t begin_ns;
-    int n_members, cap_members;
+    int n_members;
+    uint32_t room; // for members
     view_entry *members;
     ps_row_figure_list tables;     // of which only the names are set
     int n_points, stride, skipped; // every stride-th of worker 0's reports is kept
@@ -103,13 +104,9 @@ static view_entry *view_find_entry(ps_job_view *v, ps_role role, int rank)
 /* Room for one more; NULL: out of memory, and the page lacks a member. */
 static view_entry *view_new_entry(ps_job_view *v)
 {
-    if (v->n_members == v->cap_members) {
-        const int cap = v->cap_members ? 2 * v->cap_members : 8;
-        view_entry *more = realloc(v->members, (size_t)cap * sizeof *v->members);
-        if (!more) return NULL;
-        v->members = more;
-        v->cap_members = cap;
-    }
+    if (ps_mem_room(&v->members, (uint32_t)v->n_members, &v->room, sizeof *v->members,
+                    "the members") != PS_OK)
+        return NULL;
     v->members[v->n_members] = (view_entry){0};
     return &v->members[v->n_members++];
 }
