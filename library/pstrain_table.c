@@ -166,7 +166,7 @@ ps_err pstrain_numbers_of(const pstrain_session *s, const pstrain_group *g,
 {
     ps_optimizer base;
     int kind;
-    PS_TRY(ps_optimizer_init(&base, s->full));
+    ps_optimizer_init(&base, s->full);
     *out = ps_param_groups_numbers(&base);
     out->lr = g->lr;
     out->momentum = g->momentum;
@@ -219,7 +219,7 @@ static ps_err table_take_groups(pstrain_session *s, const pstrain_table *t)
 static ps_err table_open_groups(pstrain_session *s)
 {
     ps_optimizer base;
-    PS_TRY(ps_optimizer_init(&base, s->full));
+    ps_optimizer_init(&base, s->full);
     ps_open_job_set_owners(&s->own);
     return ps_param_groups_open(&s->groups, &base, s->own.numbers);
 }

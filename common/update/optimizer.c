@@ -152,7 +152,7 @@ int ps_optimizer_own_states(const ps_optimizer *opt)
     }
 }
 
-ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
+void ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
 {
     const ps_config_optimizer *c = &cfg->optimizer;
     *opt = (ps_optimizer){.kind = c->name,
@@ -180,7 +180,6 @@ ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg)
         opt->fixed[i].lr = c->groups.v[i].lr;
         opt->fixed[i].weight_decay = c->groups.v[i].weight_decay;
     }
-    return PS_OK;
 }
 
 double ps_optimizer_decay(const ps_optimizer *opt, ps_tensor_role role)

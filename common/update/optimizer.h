@@ -71,7 +71,7 @@ typedef struct ps_optimizer_step {
  * "square_avg", "grad_avg", "sum"; ours: "ema", always the last. */
 const char *ps_optimizer_state_name(const ps_optimizer *opt, int i);
 
-ps_err ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
+void ps_optimizer_init(ps_optimizer *opt, const ps_config *cfg);
 
 /* The arrays of state that its kind and numbers need, without ema's. */
 int ps_optimizer_own_states(const ps_optimizer *opt);

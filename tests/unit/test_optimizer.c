@@ -243,7 +243,7 @@ static ps_err init_from(ps_optimizer *opt, const char *const *set, int n)
 {
     ps_config cfg;
     ps_err err = ps_config_load(&cfg, NULL, set, n);
-    if (err == PS_OK) err = ps_optimizer_init(opt, &cfg);
+    if (err == PS_OK) ps_optimizer_init(opt, &cfg);
     ps_config_fini(&cfg);
     return err;
 }

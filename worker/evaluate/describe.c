@@ -203,7 +203,7 @@ static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
                    trained = spec->table.n_params * sizeof(float),
                    outputs = total->outputs * sizeof(float) * batch,
                    input = (uint64_t)ps_dims_count(&spec->input) * sizeof(float) * batch;
-    PS_TRY(ps_optimizer_init(&optimizer, config));
+    ps_optimizer_init(&optimizer, config);
     const uint64_t states = trained * (uint64_t)optimizer.n_states;
     const bool servers = config->exchange.name == PS_EXCHANGE_PS;
     const bool shared = !servers && config->exchange.name != PS_EXCHANGE_NONE;
