@@ -1,6 +1,7 @@
 #include "layer_settings.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -56,7 +57,26 @@ int ps_layer_kind_axes(ps_layer_kind kind)
     return is_one_of(kind, ONE_AXIS) ? 1 : is_one_of(kind, TWO_AXES) ? 2 : 0;
 }
 
-static ps_err settings_read_name(const ps_yaml *at, ps_layer_settings *s)
+/* What settings have, a layer's settings have as this member. least, most: of a number;
+ * words: of a word. */
+typedef struct setting {
+    const char *key;
+    /* The kinds that take a setting, those that require it, and those for which a value
+     * alone means this setting ("dropout: 0.25"). */
+    uint64_t kinds, required, alone;
+    ps_err (*read)(const ps_yaml *at, const struct setting *by, ps_layer_settings *s);
+    size_t member;
+    int64_t least, most;
+    const ps_word *words;
+} setting;
+
+static void *settings_member(ps_layer_settings *s, const setting *by)
+{
+    return (char *)s + by->member;
+}
+
+static ps_err settings_read_name(const ps_yaml *at, const setting *by,
+                                 ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_SCALAR || !at->text || !at->text[0])
         return ps_yaml_error(at, "name: has to be a text");
@@ -71,25 +91,21 @@ static ps_err settings_read_name(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-static ps_err settings_read_count(const ps_yaml *at, long long least, long long most,
-                                  int64_t *out)
+static ps_err settings_read_count(const ps_yaml *at, const setting *by,
+                                  ps_layer_settings *s)
 {
     long long n = 0;
-    PS_TRY(ps_yaml_int(at, least, most, &n));
-    *out = n;
+    PS_TRY(ps_yaml_int(at, by->least, by->most, &n));
+    *(int64_t *)settings_member(s, by) = n;
     return PS_OK;
 }
 
-static ps_err read_out(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_count(at, 1, MAX_OUT, &s->out);
-}
-
 /* One number for both, or [height, width]. For sequences one number: of the width; the
- * height gets the minimum, which changes nothing. */
-static ps_err settings_read_pair(const ps_yaml *at, const ps_layer_settings *s, int min,
-                                 int out[2])
+ * height gets the least, which changes nothing. */
+static ps_err settings_read_pair(const ps_yaml *at, const setting *by,
+                                 ps_layer_settings *s)
 {
+    int *out = settings_member(s, by);
     const bool one = is_one_of(s->kind, ONE_AXIS);
     if (one && at->kind == PS_YAML_LIST)
         return ps_yaml_error(at, "%s: has to be one number",
@@ -100,45 +116,20 @@ static ps_err settings_read_pair(const ps_yaml *at, const ps_layer_settings *s, 
     for (int i = 0; i < 2; i++) {
         long long v = 0;
         const ps_yaml *from = at->kind == PS_YAML_LIST ? at->items[i] : at;
-        PS_TRY(ps_yaml_int(from, min, MAX_KERNEL, &v));
-        out[i] = one && i == 0 ? min : (int)v;
+        PS_TRY(ps_yaml_int(from, by->least, by->most, &v));
+        out[i] = (int)(one && i == 0 ? by->least : v);
     }
     return PS_OK;
 }
 
-static ps_err read_kernel(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_kernel(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     s->global = is_one_of(s->kind, KIND(AVG_POOL2D) | KIND(AVG_POOL1D)) &&
                 at->kind == PS_YAML_SCALAR && at->text && strcmp(at->text, "global") == 0;
-    return s->global ? PS_OK : settings_read_pair(at, s, 1, s->kernel);
+    return s->global ? PS_OK : settings_read_pair(at, by, s);
 }
 
-static ps_err read_stride(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_pair(at, s, 1, s->stride);
-}
-
-static ps_err read_padding(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_pair(at, s, 0, s->padding);
-}
-
-static ps_err read_dilation(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_pair(at, s, 1, s->dilation);
-}
-
-static ps_err settings_read_size(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_pair(at, s, 1, s->size);
-}
-
-static ps_err read_scale(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_pair(at, s, 1, s->scale);
-}
-
-static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_mode(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     static const char *const modes[] = {
         [PS_INTERPOLATE_NEAREST] = "nearest", [PS_INTERPOLATE_BILINEAR] = "bilinear"};
@@ -149,13 +140,8 @@ static ps_err read_mode(const ps_yaml *at, ps_layer_settings *s)
     return ps_yaml_error(at, "mode: has to be nearest or bilinear");
 }
 
-static ps_err settings_read_groups(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_count(at, 1, MAX_OUT, &s->groups);
-}
-
 /* Below 0 the sign of the output would not tell the sign of the input. */
-static ps_err read_alpha(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_alpha(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     PS_TRY(ps_yaml_double(at, &s->alpha));
     if (s->alpha >= 0.0 && s->alpha <= MAX_ALPHA) return PS_OK;
@@ -163,41 +149,37 @@ static ps_err read_alpha(const ps_yaml *at, ps_layer_settings *s)
                          s->alpha, MAX_ALPHA);
 }
 
-static ps_err settings_read_flag(const ps_yaml *at, bool *out)
+static ps_err settings_read_flag(const ps_yaml *at, const setting *by,
+                                 ps_layer_settings *s)
 {
     int value = 0;
     PS_TRY(ps_yaml_bool(at, &value));
-    *out = value != 0;
+    *(bool *)settings_member(s, by) = value != 0;
     return PS_OK;
 }
 
-static ps_err read_bias(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_flag(at, &s->bias);
-}
-
-static ps_err read_p(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_p(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     PS_TRY(ps_yaml_double(at, &s->p));
     if (s->p >= 0.0 && s->p < 1.0) return PS_OK;
     return ps_yaml_error(at, "dropout: %g is not in [0, 1)", s->p);
 }
 
-static ps_err read_eps(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_eps(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     PS_TRY(ps_yaml_double(at, &s->eps));
     if (s->eps > 0.0 && s->eps <= 1.0) return PS_OK;
     return ps_yaml_error(at, "eps: %g is not in (0, 1]", s->eps);
 }
 
-static ps_err read_momentum(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_momentum(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     PS_TRY(ps_yaml_double(at, &s->momentum));
     if (s->momentum >= 0.0 && s->momentum <= 1.0) return PS_OK;
     return ps_yaml_error(at, "momentum: %g is not in [0, 1]", s->momentum);
 }
 
-static ps_err read_tables(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_tables(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     long long n = 0;
     if (at->kind == PS_YAML_LIST && at->n_items > 0 && at->n_items <= PS_ROW_TABLES_MAX) {
@@ -213,81 +195,29 @@ static ps_err read_tables(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-static ps_err read_dim(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_count(at, 1, PS_ROW_DIM_MAX, &s->dim);
-}
-
-static ps_err settings_read_word(const ps_yaml *at, const ps_word *words, int *value)
+/* The member is an enum. */
+static ps_err settings_read_word(const ps_yaml *at, const setting *by,
+                                 ps_layer_settings *s)
 {
     char list[160];
-    if (at->kind == PS_YAML_SCALAR && at->text && ps_word_find(words, at->text, value))
-        return PS_OK;
-    return ps_yaml_error(at, "%s: has to be one of %s", at->key,
-                         ps_word_list(words, list, sizeof list));
-}
-
-static ps_err read_row_optimizer(const ps_yaml *at, ps_layer_settings *s)
-{
-    int value = 0;
-    PS_TRY(settings_read_word(at, ps_row_optimizer_words, &value));
-    s->row_optimizer = (ps_row_optimizer)value;
+    int value;
+    if (at->kind != PS_YAML_SCALAR || !at->text ||
+        !ps_word_find(by->words, at->text, &value))
+        return ps_yaml_error(at, "%s: has to be one of %s", at->key,
+                             ps_word_list(by->words, list, sizeof list));
+    memcpy(settings_member(s, by), &value, sizeof value);
     return PS_OK;
 }
 
-static ps_err read_init(const ps_yaml *at, ps_layer_settings *s)
+static ps_err settings_read_number(const ps_yaml *at, const setting *by,
+                                   ps_layer_settings *s)
 {
-    int value = 0;
-    PS_TRY(settings_read_word(at, ps_row_init_words, &value));
-    s->init = (ps_row_init)value;
-    return PS_OK;
-}
-
-static ps_err read_codec(const ps_yaml *at, ps_layer_settings *s)
-{
-    int value = 0;
-    PS_TRY(settings_read_word(at, ps_row_codec_words, &value));
-    s->codec = (ps_codec)value;
-    return PS_OK;
-}
-
-static ps_err settings_read_number(const ps_yaml *at, double *out)
-{
+    double *out = settings_member(s, by);
     PS_TRY(ps_yaml_double(at, out));
     return isfinite(*out) ? PS_OK : ps_yaml_error(at, "%s: is not finite", at->key);
 }
 
-static ps_err read_row_lr(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_number(at, &s->row_lr);
-}
-
-static ps_err read_init_scale(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_number(at, &s->init_scale);
-}
-
-static ps_err read_admit(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_count(at, 0, PS_ROW_ADMIT_MAX, &s->admit);
-}
-
-static ps_err read_expire(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_count(at, 0, UINT32_MAX, &s->expire);
-}
-
-static ps_err read_max_bytes(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_count(at, 0, INT64_MAX, &s->max_bytes);
-}
-
-static ps_err read_evict(const ps_yaml *at, ps_layer_settings *s)
-{
-    return settings_read_flag(at, &s->evict);
-}
-
-static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_layers(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_LIST)
         return ps_yaml_error(at, "%s: has to be a list of layers", at->key);
@@ -295,7 +225,7 @@ static ps_err read_layers(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-static ps_err read_branches(const ps_yaml *at, ps_layer_settings *s)
+static ps_err read_branches(const ps_yaml *at, const setting *by, ps_layer_settings *s)
 {
     if (at->kind != PS_YAML_LIST || at->n_items < 2)
         return ps_yaml_error(at, "branches: has to be a list of two or more branches");
@@ -308,45 +238,50 @@ static ps_err read_branches(const ps_yaml *at, ps_layer_settings *s)
     return PS_OK;
 }
 
-/* The kinds that take a setting, those that require it, and those for which a value alone
- * means this setting ("dropout: 0.25"). */
-static const struct setting {
-    const char *key;
-    uint64_t kinds, required, alone;
-    ps_err (*read)(const ps_yaml *at, ps_layer_settings *s);
-} settings[] = {
-    {"name", ANY_KIND, 0, 0, settings_read_name},
+#define OWN(read) read, 0, 0, 0, NULL
+#define COUNT(member, least, most)                                                       \
+    settings_read_count, offsetof(ps_layer_settings, member), least, most, NULL
+#define PAIR(member, least, read)                                                        \
+    read, offsetof(ps_layer_settings, member), least, MAX_KERNEL, NULL
+#define FLAG(member) settings_read_flag, offsetof(ps_layer_settings, member), 0, 0, NULL
+#define NUMBER(member)                                                                   \
+    settings_read_number, offsetof(ps_layer_settings, member), 0, 0, NULL
+#define WORD(member, words)                                                              \
+    settings_read_word, offsetof(ps_layer_settings, member), 0, 0, words
+static const setting settings[] = {
+    {"name", ANY_KIND, 0, 0, OWN(settings_read_name)},
     {"out", CONVS | KIND(LINEAR) | KIND(EMBEDDING), CONVS | KIND(LINEAR),
-     KIND(LINEAR) | KIND(EMBEDDING), read_out},
-    {"kernel", CONVS | POOLS, CONVS | POOLS, POOLS, read_kernel},
-    {"stride", CONVS | POOLS, 0, 0, read_stride},
-    {"padding", CONVS | POOLS, 0, 0, read_padding},
-    {"dilation", CONVS, 0, 0, read_dilation},
-    {"size", ADAPTIVE | KIND(UPSAMPLE), ADAPTIVE, ADAPTIVE, settings_read_size},
-    {"scale", KIND(UPSAMPLE), 0, KIND(UPSAMPLE), read_scale},
-    {"mode", KIND(UPSAMPLE), 0, 0, read_mode},
+     KIND(LINEAR) | KIND(EMBEDDING), COUNT(out, 1, MAX_OUT)},
+    {"kernel", CONVS | POOLS, CONVS | POOLS, POOLS, PAIR(kernel, 1, read_kernel)},
+    {"stride", CONVS | POOLS, 0, 0, PAIR(stride, 1, settings_read_pair)},
+    {"padding", CONVS | POOLS, 0, 0, PAIR(padding, 0, settings_read_pair)},
+    {"dilation", CONVS, 0, 0, PAIR(dilation, 1, settings_read_pair)},
+    {"size", ADAPTIVE | KIND(UPSAMPLE), ADAPTIVE, ADAPTIVE,
+     PAIR(size, 1, settings_read_pair)},
+    {"scale", KIND(UPSAMPLE), 0, KIND(UPSAMPLE), PAIR(scale, 1, settings_read_pair)},
+    {"mode", KIND(UPSAMPLE), 0, 0, OWN(read_mode)},
     {"groups", CONVS | KIND(GROUP_NORM), KIND(GROUP_NORM), KIND(GROUP_NORM),
-     settings_read_groups},
-    {"bias", CONVS | KIND(LINEAR), 0, 0, read_bias},
-    {"negative_slope", KIND(LEAKY_RELU), 0, KIND(LEAKY_RELU), read_alpha},
-    {"alpha", KIND(ELU), 0, KIND(ELU), read_alpha},
-    {"p", KIND(DROPOUT), 0, KIND(DROPOUT), read_p},
-    {"eps", BATCHNORMS | KIND(GROUP_NORM) | KIND(LAYER_NORM), 0, 0, read_eps},
-    {"momentum", BATCHNORMS, 0, 0, read_momentum},
-    {"body", KIND(ADD), KIND(ADD), 0, read_layers},
-    {"shortcut", KIND(ADD), 0, 0, read_layers},
-    {"branches", BRANCHED, BRANCHED, BRANCHED, read_branches},
-    {"tables", KIND(EMBEDDING_BAG), KIND(EMBEDDING_BAG), 0, read_tables},
-    {"dim", KIND(EMBEDDING_BAG), KIND(EMBEDDING_BAG), 0, read_dim},
-    {"optimizer", KIND(EMBEDDING_BAG), 0, 0, read_row_optimizer},
-    {"lr", KIND(EMBEDDING_BAG), 0, 0, read_row_lr},
-    {"init", KIND(EMBEDDING_BAG), 0, 0, read_init},
-    {"scale", KIND(EMBEDDING_BAG), 0, 0, read_init_scale},
-    {"codec", KIND(EMBEDDING_BAG), 0, 0, read_codec},
-    {"admit", KIND(EMBEDDING_BAG), 0, 0, read_admit},
-    {"expire", KIND(EMBEDDING_BAG), 0, 0, read_expire},
-    {"max_bytes", KIND(EMBEDDING_BAG), 0, 0, read_max_bytes},
-    {"evict", KIND(EMBEDDING_BAG), 0, 0, read_evict},
+     COUNT(groups, 1, MAX_OUT)},
+    {"bias", CONVS | KIND(LINEAR), 0, 0, FLAG(bias)},
+    {"negative_slope", KIND(LEAKY_RELU), 0, KIND(LEAKY_RELU), OWN(read_alpha)},
+    {"alpha", KIND(ELU), 0, KIND(ELU), OWN(read_alpha)},
+    {"p", KIND(DROPOUT), 0, KIND(DROPOUT), OWN(read_p)},
+    {"eps", BATCHNORMS | KIND(GROUP_NORM) | KIND(LAYER_NORM), 0, 0, OWN(read_eps)},
+    {"momentum", BATCHNORMS, 0, 0, OWN(read_momentum)},
+    {"body", KIND(ADD), KIND(ADD), 0, OWN(read_layers)},
+    {"shortcut", KIND(ADD), 0, 0, OWN(read_layers)},
+    {"branches", BRANCHED, BRANCHED, BRANCHED, OWN(read_branches)},
+    {"tables", KIND(EMBEDDING_BAG), KIND(EMBEDDING_BAG), 0, OWN(read_tables)},
+    {"dim", KIND(EMBEDDING_BAG), KIND(EMBEDDING_BAG), 0, COUNT(dim, 1, PS_ROW_DIM_MAX)},
+    {"optimizer", KIND(EMBEDDING_BAG), 0, 0, WORD(row_optimizer, ps_row_optimizer_words)},
+    {"lr", KIND(EMBEDDING_BAG), 0, 0, NUMBER(row_lr)},
+    {"init", KIND(EMBEDDING_BAG), 0, 0, WORD(init, ps_row_init_words)},
+    {"scale", KIND(EMBEDDING_BAG), 0, 0, NUMBER(init_scale)},
+    {"codec", KIND(EMBEDDING_BAG), 0, 0, WORD(codec, ps_row_codec_words)},
+    {"admit", KIND(EMBEDDING_BAG), 0, 0, COUNT(admit, 0, PS_ROW_ADMIT_MAX)},
+    {"expire", KIND(EMBEDDING_BAG), 0, 0, COUNT(expire, 0, UINT32_MAX)},
+    {"max_bytes", KIND(EMBEDDING_BAG), 0, 0, COUNT(max_bytes, 0, INT64_MAX)},
+    {"evict", KIND(EMBEDDING_BAG), 0, 0, FLAG(evict)},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -382,7 +317,8 @@ static ps_err read_member(const ps_yaml *at, ps_layer_settings *s)
     int n = 0;
     for (int i = 0; i < N_SETTINGS; i++) {
         if (!is_one_of(s->kind, settings[i].kinds)) continue;
-        if (strcmp(settings[i].key, at->key) == 0) return settings[i].read(at, s);
+        if (strcmp(settings[i].key, at->key) == 0)
+            return settings[i].read(at, &settings[i], s);
         known[n++] = settings[i].key;
     }
     char what[64] = "setting of ";
@@ -401,7 +337,8 @@ static bool is_null(const ps_yaml *at)
 static ps_err read_alone(const ps_yaml *at, ps_layer_settings *s)
 {
     for (int i = 0; i < N_SETTINGS; i++)
-        if (is_one_of(s->kind, settings[i].alone)) return settings[i].read(at, s);
+        if (is_one_of(s->kind, settings[i].alone))
+            return settings[i].read(at, &settings[i], s);
     return ps_yaml_error(at, "%s: has to have settings {key: value, ...}, not a value",
                          ps_layer_kind_name(s->kind));
 }
