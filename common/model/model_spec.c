@@ -19,7 +19,7 @@ enum {
 typedef struct builder {
     ps_model_spec *spec;
     const ps_config *cfg;
-    int cap_layers;
+    uint32_t room; // for layers
 } builder;
 
 /* Where the next layer takes its input from. */
@@ -27,21 +27,6 @@ typedef struct flow {
     int from; // a layer's index, or PS_INPUT
     ps_dims dims;
 } flow;
-
-/* Room for one more element of size bytes, zeroed; capacities double. */
-static ps_err spec_grow(void *array, int n, int *cap, size_t size)
-{
-    if (n < *cap) return PS_OK;
-    int wanted = *cap ? *cap * 2 : 16;
-    void *old = NULL, *next = NULL;
-    memcpy(&old, array, sizeof old);
-    PS_TRY(ps_mem_zalloc(&next, (size_t)wanted, size, "model"));
-    if (n) memcpy(next, old, (size_t)n * size);
-    free(old);
-    memcpy(array, &next, sizeof next);
-    *cap = wanted;
-    return PS_OK;
-}
 
 /* Whether the layer's name is the prefix of the names inside. */
 static bool is_block(ps_layer_kind kind)
@@ -104,7 +89,8 @@ static ps_err add_layer(builder *b, const ps_layer_settings *s, const char *path
     ps_model_spec *spec = b->spec;
     if (spec->n_layers == MAX_LAYERS)
         return ps_yaml_error(s->at, "more than %d layers", MAX_LAYERS);
-    PS_TRY(spec_grow(&spec->layers, spec->n_layers, &b->cap_layers, sizeof(ps_layer)));
+    PS_TRY(ps_mem_room(&spec->layers, (uint32_t)spec->n_layers, &b->room,
+                       sizeof *spec->layers, "model"));
     ps_layer *layer = &spec->layers[spec->n_layers];
     *layer = (ps_layer){.written = s->kind,
                         .line = s->at->line,

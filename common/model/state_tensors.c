@@ -6,20 +6,10 @@
 
 #include "mem.h"
 
-static ps_err state_grow(ps_state_tensors *s)
-{
-    int cap = s->cap ? 2 * s->cap : 64;
-    ps_st_tensor *grown = realloc(s->list, (size_t)cap * sizeof *grown);
-    if (!grown) return ps_err_set(PS_ERR_NOMEM, "no memory for a list of tensors");
-    s->list = grown;
-    s->cap = cap;
-    return PS_OK;
-}
-
 ps_err ps_state_tensors_add(ps_state_tensors *s, const char *name, ps_dims dims,
                             const float *values)
 {
-    if (s->n == s->cap) PS_TRY(state_grow(s));
+    PS_TRY(ps_mem_room(&s->list, (uint32_t)s->n, &s->room, sizeof *s->list, "tensors"));
     ps_st_tensor t = {.dtype = "F32",
                       .dims = dims,
                       .data = values,

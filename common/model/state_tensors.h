@@ -7,7 +7,8 @@
 #include "safetensors.h"
 
 typedef struct ps_state_tensors {
-    int n, cap;
+    int n;
+    uint32_t room;
     ps_st_tensor *list; // owned, names too; the values are borrowed
 } ps_state_tensors;
 

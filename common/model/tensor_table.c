@@ -6,20 +6,11 @@
 
 #include "mem.h"
 
-/* Makes a new entry at the end of list (n of *cap used), not counted yet; capacities
- * double. */
-static ps_err new_entry(ps_tensor **list, int n, int *cap, const char *name,
+/* Makes a new entry at the end of list (n of *room used), not counted yet. */
+static ps_err new_entry(ps_tensor **list, int n, uint32_t *room, const char *name,
                         ps_tensor **out)
 {
-    if (n == *cap) {
-        const int wanted = *cap ? *cap * 2 : 16;
-        ps_tensor *next = NULL;
-        PS_TRY(ps_mem_zalloc(&next, (size_t)wanted, sizeof *next, "the tensor table"));
-        if (n) memcpy(next, *list, (size_t)n * sizeof *next);
-        free(*list);
-        *list = next;
-        *cap = wanted;
-    }
+    PS_TRY(ps_mem_room(list, (uint32_t)n, room, sizeof **list, "the tensor table"));
     *out = *list + n;
     **out = (ps_tensor){0};
     PS_TRY(ps_mem_zalloc(&(*out)->name, strlen(name) + 1, 1, "a tensor's name"));
@@ -44,7 +35,7 @@ ps_err ps_tensor_table_add(ps_tensor_table *table, const char *name, ps_dims dim
 {
     ps_tensor *t;
     PS_TRY(check_room(table->arena_count, name, &dims));
-    PS_TRY(new_entry(&table->tensors, table->n_tensors, &table->cap_tensors, name, &t));
+    PS_TRY(new_entry(&table->tensors, table->n_tensors, &table->tensors_room, name, &t));
     t->dims = dims;
     t->role = role;
     t->fan_in = fan_in;
@@ -62,7 +53,7 @@ ps_err ps_tensor_table_add_buffer(ps_tensor_table *table, const char *name, ps_d
 {
     ps_tensor *t;
     PS_TRY(check_room(table->buffer_bytes / sizeof(float), name, &dims));
-    PS_TRY(new_entry(&table->buffers, table->n_buffers, &table->cap_buffers, name, &t));
+    PS_TRY(new_entry(&table->buffers, table->n_buffers, &table->buffers_room, name, &t));
     t->dims = dims;
     t->role = role;
     t->offset = table->buffer_bytes;

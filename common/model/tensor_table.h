@@ -29,7 +29,7 @@ typedef struct ps_tensor_table {
     char *preprocessing; // of samples (worker), as a text that files of these tensors
                          // carry; owned; NULL: none
     bool optional;       // parameters may lack a gradient in a step (absent.h)
-    int cap_tensors, cap_buffers;
+    uint32_t tensors_room, buffers_room;
 } ps_tensor_table;
 
 /* Registers a parameter after the others; name is copied; *index: its place. role is not

@@ -27,23 +27,14 @@ static int best_free(const ps_memory_plan *m, size_t bytes)
     return best;
 }
 
-static ps_err memory_plan_grow(ps_memory_plan *m)
-{
-    int capacity = m->capacity ? m->capacity * 2 : 32;
-    ps_memory_slot *slots = realloc(m->slots, sizeof *slots * (size_t)capacity);
-    if (!slots) return ps_err_set(PS_ERR_NOMEM, "no memory to plan the model's buffers");
-    m->slots = slots;
-    m->capacity = capacity;
-    return PS_OK;
-}
-
 ps_err ps_memory_plan_take(ps_memory_plan *m, size_t bytes, int *slot)
 {
     *slot = PS_NO_SLOT;
     if (bytes == 0) return PS_OK;
     int i = best_free(m, bytes);
     if (i == PS_NO_SLOT) {
-        if (m->n_slots == m->capacity) PS_TRY(memory_plan_grow(m));
+        PS_TRY(ps_mem_room(&m->slots, (uint32_t)m->n_slots, &m->room, sizeof *m->slots,
+                           "the model's buffers"));
         i = m->n_slots++;
         m->slots[i] = (ps_memory_slot){0};
     }

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "err.h"
 
@@ -21,7 +22,8 @@ typedef struct ps_spare_memory {
 } ps_spare_memory;
 
 typedef struct ps_memory_plan {
-    int n_slots, capacity;
+    int n_slots;
+    uint32_t room; // for slots
     ps_memory_slot *slots;
     size_t bytes; // of all slots, known after layout
     char *base;

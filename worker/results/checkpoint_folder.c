@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "fault_point.h"
+#include "mem.h"
 #include "parse_text.h"
 
 static const char TEMPORARY[] = ".tmp", BEST[] = "best";
@@ -61,16 +62,12 @@ static ps_err checkpoint_folder_list(const ps_checkpoint_folder *f, const char *
         return ps_err_errno(
             PS_ERR_IO, "cannot list the checkpoints in %s (checkpoint.path)", f->path);
     ps_err err = PS_OK;
+    uint32_t room = 0;
     for (struct dirent *e; err == PS_OK && (e = readdir(dir));) {
-        uint64_t step, *grown;
+        uint64_t step;
         if (!checkpoint_folder_read_name(e->d_name, ending, &step)) continue;
-        grown = realloc(*steps, (*n + 1) * sizeof *grown);
-        if (!grown) {
-            err = ps_err_set(PS_ERR_NOMEM, "%s: no memory for a list", f->path);
-            break;
-        }
-        *steps = grown;
-        grown[(*n)++] = step;
+        err = ps_mem_room(steps, (uint32_t)*n, &room, sizeof **steps, f->path);
+        if (err == PS_OK) (*steps)[(*n)++] = step;
     }
     closedir(dir);
     if (*n > 0) qsort(*steps, *n, sizeof **steps, newest_first);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mem.h"
+
 enum { READ_BYTES = 1 << 20, LINE_MAX_BYTES = 1 << 28 };
 
 const char *ps_csv_place(const ps_csv_lines *l, int64_t index,
@@ -168,13 +170,8 @@ static char *csv_trim(const ps_csv_lines *l, char *field, char *found)
 
 static ps_err add_field(ps_csv_lines *l, char *field)
 {
-    if (l->n_fields == l->room_fields) {
-        const int64_t room = l->room_fields > 0 ? 2 * l->room_fields : 16;
-        char **fields = realloc(l->fields, (size_t)room * sizeof *fields);
-        if (!fields) return ps_err_set(PS_ERR_NOMEM, "%s: no memory for a line", l->path);
-        l->fields = fields;
-        l->room_fields = room;
-    }
+    PS_TRY(ps_mem_room(&l->fields, (uint32_t)l->n_fields, &l->room_fields,
+                       sizeof *l->fields, l->path));
     l->fields[l->n_fields++] = field;
     return PS_OK;
 }

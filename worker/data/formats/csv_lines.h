@@ -19,7 +19,8 @@ typedef struct ps_csv_lines {
     int64_t line, next_line; // from 1: of the fields, of `at`
     char separator;          // '\0': not known yet
     char **fields;           // (n_fields) of the line, in text; room_fields is owned
-    int64_t n_fields, room_fields;
+    int64_t n_fields;
+    uint32_t room_fields;
 } ps_csv_lines;
 
 /* IO. */

@@ -14,7 +14,8 @@
 enum { MAX_DEPTH = 32 }; // of folders within a class; a link may lead in a circle
 
 typedef struct name_list {
-    size_t n, room;
+    size_t n;
+    uint32_t room;
     char **names; // owned, each of its own
 } name_list;
 
@@ -29,15 +30,11 @@ static void name_list_fini(name_list *list)
 /* Takes name. */
 static ps_err add_name(name_list *list, char *name)
 {
-    if (list->n == list->room) {
-        const size_t room = list->room > 0 ? list->room * 2 : 64;
-        char **names = realloc(list->names, room * sizeof *names);
-        if (names == NULL) {
-            free(name);
-            return ps_err_set(PS_ERR_NOMEM, "no memory for the list of pictures");
-        }
-        list->names = names;
-        list->room = room;
+    const ps_err err = ps_mem_room(&list->names, (uint32_t)list->n, &list->room,
+                                   sizeof *list->names, "the list of pictures");
+    if (err != PS_OK) {
+        free(name);
+        return err;
     }
     list->names[list->n++] = name;
     return PS_OK;

@@ -18,7 +18,8 @@ struct ps_cuda_conv_plans {
     bool channels_last;
     size_t most_bytes;
     conv_entry *entries;
-    int n_entries, capacity;
+    int n_entries;
+    uint32_t room;
 };
 
 ps_err ps_cuda_conv_plans_create(ps_conv_library *library, ps_format format,
@@ -126,15 +127,8 @@ static ps_conv_shape conv_plans_shape_of(const ps_cuda_conv_plans *p, const conv
 
 static ps_err conv_plans_append(ps_cuda_conv_plans *p, conv_entry e)
 {
-    if (p->n_entries == p->capacity) {
-        int capacity = p->capacity ? p->capacity * 2 : 64;
-        conv_entry *more = realloc(p->entries, (size_t)capacity * sizeof *more);
-        if (!more)
-            return ps_err_set(PS_ERR_NOMEM, "no memory for %d plans of convolutions",
-                              capacity);
-        p->entries = more;
-        p->capacity = capacity;
-    }
+    PS_TRY(ps_mem_room(&p->entries, (uint32_t)p->n_entries, &p->room, sizeof *p->entries,
+                       "plans of convolutions"));
     ps_conv_shape shape = conv_plans_shape_of(p, &e);
     if (!products_are_faster(p, e.layer, e.kind))
         PS_TRY(ps_conv_plan_create(p->library, &shape, p->most_bytes, &e.plan));
