@@ -180,7 +180,7 @@ static void cut_large(cutter *c, int tensor, int last)
     }
 }
 
-static void cut_all(cutter *c)
+static void cut_into(cutter *c)
 {
     c->end = c->table->arena_count;
     int last = c->table->n_tensors - 1; // the last tensor of the open range
@@ -203,15 +203,16 @@ static void cut_all(cutter *c)
     if (last >= 0) cut_at(c, 0, 0, last);
 }
 
-static uint64_t plan_count_chunks(const ps_tensor_table *table,
-                                  const ps_fragments *fragments, uint64_t target)
+/* chunks NULL: they are only counted. */
+static uint64_t cut_all(const ps_tensor_table *table, const ps_fragments *fragments,
+                        uint64_t target, ps_chunk *chunks)
 {
     cutter c = {.table = table,
                 .fragments = fragments,
+                .chunks = chunks,
                 .target = target,
-                .blocks = target / PS_GRADNORM_BLOCK};
-    if (c.blocks == 0) c.blocks = 1;
-    cut_all(&c);
+                .blocks = target < PS_GRADNORM_BLOCK ? 1 : target / PS_GRADNORM_BLOCK};
+    cut_into(&c);
     return c.n;
 }
 
@@ -222,10 +223,10 @@ static ps_err find_target(const ps_tensor_table *table, uint64_t chunk_bytes,
     const uint32_t n_shards = to->n;
     uint64_t blocks = chunk_bytes / BYTES_PER_BLOCK;
     *target = (blocks ? blocks : 1) * PS_GRADNORM_BLOCK;
-    *n = plan_count_chunks(table, to->fragments, *target);
+    *n = cut_all(table, to->fragments, *target, NULL);
     while (MIN_TARGET < *target && *n < n_shards) {
         *target /= 2;
-        *n = plan_count_chunks(table, to->fragments, *target);
+        *n = cut_all(table, to->fragments, *target, NULL);
     }
     if (*n < n_shards)
         return ps_err_set(PS_ERR_CONFIG,
@@ -362,13 +363,7 @@ static ps_err plan_make(ps_plan *plan, const ps_tensor_table *table, uint64_t ch
     PS_TRY(find_target(table, chunk_bytes, to, &target, &n));
     PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
     PS_TRY(ps_mem_zalloc(&plan->shard_counts, to->n, sizeof(uint64_t), "plan"));
-    cutter c = {.table = table,
-                .fragments = to->fragments,
-                .chunks = plan->chunks,
-                .target = target};
-    c.blocks = target < PS_GRADNORM_BLOCK ? 1 : target / PS_GRADNORM_BLOCK;
-    cut_all(&c);
-    plan->n_chunks = (uint32_t)n;
+    plan->n_chunks = (uint32_t)cut_all(table, to->fragments, target, plan->chunks);
     return plan_place(plan, to);
 }
 
