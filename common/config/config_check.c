@@ -1,7 +1,6 @@
 #include "config_check.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 
 #include "config_needs.h"
 #include "parse_text.h"
+#include "printable.h"
 
 enum { ELASTIC_REJOINS = 1000 }; // recovery.rejoins of an elastic job that does not say
 
@@ -387,18 +387,10 @@ static ps_err check_data_keys(const ps_config *cfg)
     return PS_OK;
 }
 
-/* Whether JSON can hold it. */
-static bool is_utf8(const char *text)
-{
-    json_t *string = json_string(text);
-    json_decref(string);
-    return string != NULL;
-}
-
 static ps_err check_job_keys(ps_config *cfg)
 {
     ps_config_job *j = &cfg->job;
-    if (!is_utf8(j->name))
+    if (!ps_utf8_is_valid(j->name))
         return key_error(cfg, "job.name",
                          "is not UTF-8, as results and metrics are, which have it");
     if (strchr(j->name, '/'))
