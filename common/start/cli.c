@@ -389,12 +389,8 @@ static ps_err fill_prediction(ps_cli *cli, const arguments *args)
 {
     const char *share = args->value[FLAG_SHARE], *join = args->value[FLAG_JOIN_SHARES];
     cli->predict = args->value[FLAG_PREDICT];
-    int64_t port = 0;
-    if (args->value[FLAG_SERVE] &&
-        (!ps_parse_int(args->value[FLAG_SERVE], &port) || port < 1 || port > 65535))
-        return ps_err_set(PS_ERR_ARG, "--serve: '%.40s' is not a port (1 .. 65535)",
-                          args->value[FLAG_SERVE]);
-    cli->serve = (int)port;
+    if (args->value[FLAG_SERVE])
+        PS_TRY(parse_port("--serve", args->value[FLAG_SERVE], &cli->serve));
     if (share && !cli->predict)
         return ps_err_set(PS_ERR_ARG, "--share %.40s: it needs --predict", share);
     if (share) PS_TRY(parse_share(share, &cli->share, &cli->shares));
