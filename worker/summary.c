@@ -103,7 +103,7 @@ static void put_count(json_t *o, const char *key, uint64_t v)
 
 static void put_number(json_t *o, const char *key, double v)
 {
-    json_object_set_new(o, key, isfinite(v) ? json_real(v) : json_null());
+    json_object_set_new(o, key, ps_number_json(v));
 }
 
 static void put_job(json_t *o, const ps_summary *s)

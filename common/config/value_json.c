@@ -38,9 +38,9 @@ static json_t *patterns_json(const char *lines)
     return out;
 }
 
-static json_t *number_json(double value)
+json_t *ps_number_json(double value)
 {
-    return isnan(value) ? json_null() : json_real(value);
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
 static json_t *groups_json(const ps_group_list *groups)
@@ -48,10 +48,10 @@ static json_t *groups_json(const ps_group_list *groups)
     json_t *out = json_array();
     for (int i = 0; i < groups->n; i++) {
         const ps_group_setting *g = &groups->v[i];
-        json_array_append_new(out,
-                              json_pack("{s:o, s:o, s:o}", "match",
-                                        patterns_json(g->match), "lr", number_json(g->lr),
-                                        "weight_decay", number_json(g->weight_decay)));
+        json_array_append_new(out, json_pack("{s:o, s:o, s:o}", "match",
+                                             patterns_json(g->match), "lr",
+                                             ps_number_json(g->lr), "weight_decay",
+                                             ps_number_json(g->weight_decay)));
     }
     return out;
 }

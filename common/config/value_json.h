@@ -13,6 +13,8 @@ json_t *ps_config_value_json(const ps_config *cfg, const ps_config_key *key);
 /* A whole number; a text of its digits where it is above 2^63 - 1, the largest that
  * jansson has. Owned by the caller. */
 json_t *ps_count_json(uint64_t n);
+/* null where it is not finite. Owned by the caller. */
+json_t *ps_number_json(double value);
 
 /* A tree of a configuration file; its scalars are strings. NULL: null. Owned by the
  * caller. */

@@ -5,9 +5,11 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "value_json.h"
+
 static void view_put(json_t *o, const char *key, double v)
 {
-    json_object_set_new(o, key, isfinite(v) ? json_real(v) : json_null());
+    json_object_set_new(o, key, ps_number_json(v));
 }
 
 static void view_put_text(json_t *o, const char *key, const char *text)
@@ -140,7 +142,7 @@ static json_t *curve_of(const ps_job_picture *p)
         for (int i = 0; i < p->n_points; i++) {
             const char *point = (const char *)&p->points[i];
             const double v = *(const double *)(point + curves[k].at);
-            json_array_append_new(list, isfinite(v) ? json_real(v) : json_null());
+            json_array_append_new(list, ps_number_json(v));
         }
         json_object_set_new(o, curves[k].name, list);
     }

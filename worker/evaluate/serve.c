@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -14,6 +13,7 @@
 #include "new_samples.h"
 #include "predictions.h"
 #include "printable.h"
+#include "value_json.h"
 
 enum {
     WAIT_MS = 500,
@@ -32,16 +32,11 @@ typedef struct answer {
     json_t *list;
 } answer;
 
-static json_t *served_number_json(float value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *outputs_json(const float *row, int64_t n)
 {
     json_t *out = json_array();
     for (int64_t i = 0; i < n; i++)
-        json_array_append_new(out, served_number_json(row[i]));
+        json_array_append_new(out, ps_number_json(row[i]));
     return out;
 }
 
@@ -54,7 +49,7 @@ static json_t *served_numbers_json(const answer *a, const float *row, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         const char *name = ps_prediction_number_name(spec, &a->samples->set, i);
         if (!name && part && n == 1) {
-            json_object_set_new(out, "probability_1", served_number_json(row[i]));
+            json_object_set_new(out, "probability_1", ps_number_json(row[i]));
             return out;
         }
         if (!name) {
@@ -62,7 +57,7 @@ static json_t *served_numbers_json(const answer *a, const float *row, int64_t n)
                                 outputs_json(row, n));
             return out;
         }
-        json_object_set_new(out, name, served_number_json(row[i]));
+        json_object_set_new(out, name, ps_number_json(row[i]));
     }
     return out;
 }
@@ -84,8 +79,7 @@ static json_t *class_json(const answer *a, const float *row, int64_t n)
     json_t *out = json_object();
     json_object_set_new(out, "class", json_integer((json_int_t) class));
     if (name) json_object_set_new(out, "class_name", served_name_json(name));
-    json_object_set_new(out, part ? "probability" : "output",
-                        served_number_json(row[class]));
+    json_object_set_new(out, part ? "probability" : "output", ps_number_json(row[class]));
     json_object_set_new(out, part ? "probabilities" : "outputs", outputs_json(row, n));
     return out;
 }

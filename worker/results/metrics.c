@@ -10,11 +10,7 @@
 #include "clock.h"
 #include "metric_table.h"
 #include "regular_file.h"
-
-static json_t *metrics_number(double v)
-{
-    return isfinite(v) ? json_real(v) : json_null();
-}
+#include "value_json.h"
 
 /* A line's value, under the name that the table of metrics has for it. */
 static void metrics_put(json_t *line, ps_metric metric, json_t *value)
@@ -62,7 +58,7 @@ static ps_err metrics_write_line(ps_metrics *metrics, json_t *line)
 {
     if (!line) return ps_err_set(PS_ERR_NOMEM, "no memory for a line of metrics.jsonl");
     double seconds = ps_clock_seconds_since(metrics->start_ns);
-    json_object_set_new(line, "seconds", metrics_number(seconds));
+    json_object_set_new(line, "seconds", ps_number_json(seconds));
     int failed = json_dumpf(line, metrics->file, JSON_COMPACT);
     json_decref(line);
     if (failed || fputc('\n', metrics->file) == EOF || fflush(metrics->file) != 0)
@@ -76,16 +72,16 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
     json_t *line = json_object();
     metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
     metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
-    metrics_put(line, PS_METRIC_LOSS, metrics_number(r->loss));
-    metrics_put(line, PS_METRIC_LOSS_MEAN, metrics_number(r->loss_mean));
+    metrics_put(line, PS_METRIC_LOSS, ps_number_json(r->loss));
+    metrics_put(line, PS_METRIC_LOSS_MEAN, ps_number_json(r->loss_mean));
     if (isfinite(r->accuracy))
-        metrics_put(line, PS_METRIC_TRAIN_ACCURACY, metrics_number(r->accuracy));
-    metrics_put(line, PS_METRIC_LR, metrics_number(r->lr));
-    metrics_put(line, PS_METRIC_LOSS_SCALE, metrics_number(r->loss_scale));
+        metrics_put(line, PS_METRIC_TRAIN_ACCURACY, ps_number_json(r->accuracy));
+    metrics_put(line, PS_METRIC_LR, ps_number_json(r->lr));
+    metrics_put(line, PS_METRIC_LOSS_SCALE, ps_number_json(r->loss_scale));
     metrics_put(line, PS_METRIC_SAMPLES_PER_SECOND,
-                metrics_number(r->samples_per_second));
-    metrics_put(line, PS_METRIC_STEP_MS, metrics_number(r->step_ms));
-    metrics_put(line, PS_METRIC_EXCHANGE_WAIT_MS, metrics_number(r->exchange_wait_ms));
+                ps_number_json(r->samples_per_second));
+    metrics_put(line, PS_METRIC_STEP_MS, ps_number_json(r->step_ms));
+    metrics_put(line, PS_METRIC_EXCHANGE_WAIT_MS, ps_number_json(r->exchange_wait_ms));
     PS_TRY(metrics_write_line(metrics, line));
     const ps_event_scalar scalars[] = {
         {"train/loss", r->loss_mean},
@@ -122,14 +118,14 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
     json_t *line = json_object();
     metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
     metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
-    metrics_put(line, PS_METRIC_TEST_LOSS, metrics_number(r->loss));
+    metrics_put(line, PS_METRIC_TEST_LOSS, ps_number_json(r->loss));
     ps_event_scalar scalars[1 + sizeof figures / sizeof *figures] = {
         {"test/loss", r->loss}};
     size_t n = 1;
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
         const double value = *(const double *)((const char *)r + figures[i].at);
         if (isnan(value)) continue;
-        metrics_put(line, figures[i].metric, metrics_number(value));
+        metrics_put(line, figures[i].metric, ps_number_json(value));
         scalars[n++] = (ps_event_scalar){figures[i].event, value};
     }
     metrics_put(line, PS_METRIC_TEST_QUALITY, json_string(ps_quality_key(r->quality)));
