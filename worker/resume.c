@@ -413,7 +413,7 @@ static ps_err claim_checkpoints(const ps_resume *r, const ps_run_dir *dir, bool 
     ps_checkpoint_folder folder;
     uint64_t *steps;
     size_t n;
-    if (!ps_checkpointer_wanted(r->o.config)) return PS_OK;
+    if (!ps_config_makes_checkpoints(r->o.config)) return PS_OK;
     ps_checkpointer_folder(r->o.config, dir->path, &folder);
     if (r->goes_on) return PS_OK;
     if (overwrite) ps_checkpoint_folder_remove(&folder);

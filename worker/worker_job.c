@@ -394,7 +394,7 @@ static ps_err close_outputs(job *j)
 
 static ps_err make_checkpointer(job *j)
 {
-    if (!ps_checkpointer_wanted(j->config) || j->total_steps == 0) return PS_OK;
+    if (!ps_config_makes_checkpoints(j->config) || j->total_steps == 0) return PS_OK;
     const ps_checkpointer_options options = {
         .config = j->config, .shape = &j->resume.shape, .run_dir = j->run_dir.path};
     if (!j->checkpointer) PS_TRY(ps_checkpointer_create(&options, &j->checkpointer));

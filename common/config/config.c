@@ -152,6 +152,13 @@ int ps_config_fewest_workers(const ps_config *cfg)
     return ps_config_elastic(cfg) ? (int)cfg->job.workers : 0;
 }
 
+bool ps_config_makes_checkpoints(const ps_config *cfg)
+{
+    const ps_config_checkpoint *c = &cfg->checkpoint;
+    return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
+           cfg->train.stop_after > 0 || ps_config_elastic(cfg);
+}
+
 bool ps_config_may_lack_gradients(const ps_config *cfg)
 {
     return cfg->optimizer.name != PS_OPTIMIZER_SUM &&

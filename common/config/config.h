@@ -329,6 +329,7 @@ ps_deadline ps_config_step_deadline(const ps_config *cfg);
 ps_deadline ps_config_join_deadline(const ps_config *cfg);
 ps_deadline ps_config_file_deadline(const ps_config *cfg);
 
+bool ps_config_makes_checkpoints(const ps_config *cfg);
 /* Of a program's job: whether a parameter without a gradient is left as it is (absent.h);
  * in sums it counts as zeros. */
 bool ps_config_may_lack_gradients(const ps_config *cfg);

@@ -47,13 +47,6 @@ static bool scales_loss(const ps_config *cfg)
             cfg->train.precision == PS_PRECISION_FP16);
 }
 
-static bool makes_checkpoints(const ps_config *cfg)
-{
-    const ps_config_checkpoint *c = &cfg->checkpoint;
-    return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
-           cfg->train.stop_after > 0 || ps_config_elastic(cfg);
-}
-
 static bool has_grace(const ps_config *cfg)
 {
     return cfg->sync.policy == PS_POLICY_BACKUP || ps_config_quorum(cfg);
@@ -74,9 +67,9 @@ static const need needs[] = {
     MAY("train.winograd", "train.device", ~BIT(PS_DEVICE_CUDA)),
     MAY("train.ignore_index", "model.loss", BIT(PS_LOSS_CROSS_ENTROPY) | BIT(PS_LOSS_NLL)),
     MAY("train.init_strict", "train.init", 0),
-    CASE("checkpoint.path", false, makes_checkpoints, "checkpoint.every, .minutes or .best, or there are none"),
-    CASE("checkpoint.keep", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
-    CASE("checkpoint.rows_full_every", false, makes_checkpoints, "checkpoint.every, .minutes or .best"),
+    CASE("checkpoint.path", false, ps_config_makes_checkpoints, "checkpoint.every, .minutes or .best, or there are none"),
+    CASE("checkpoint.keep", false, ps_config_makes_checkpoints, "checkpoint.every, .minutes or .best"),
+    CASE("checkpoint.rows_full_every", false, ps_config_makes_checkpoints, "checkpoint.every, .minutes or .best"),
 
     // A file of made-up data is run with true ones, and the other way round.
     IDLE("data.path", "data.kind", FILES),

@@ -58,13 +58,6 @@ struct ps_checkpointer {
     bool best;           // the one that is being written is the best so far
 };
 
-bool ps_checkpointer_wanted(const ps_config *cfg)
-{
-    const ps_config_checkpoint *c = &cfg->checkpoint;
-    return c->every > 0 || c->minutes > 0 || c->best != PS_BEST_NONE ||
-           cfg->train.stop_after > 0 || ps_config_elastic(cfg);
-}
-
 void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
                             ps_checkpoint_folder *out)
 {

@@ -32,8 +32,6 @@ typedef struct ps_checkpointer_options {
     const char *run_dir;            // rank 0's; borrowed
 } ps_checkpointer_options;
 
-/* Whether the configuration asks for checkpoints. */
-bool ps_checkpointer_wanted(const ps_config *cfg);
 /* checkpoint.path, or the run's checkpoints/. */
 void ps_checkpointer_folder(const ps_config *cfg, const char *run_dir,
                             ps_checkpoint_folder *out);
