@@ -4,6 +4,7 @@
 #define PS_BATCH_ROWS_H
 
 #include "device.h"
+#include "loader.h"
 #include "row_values.h"
 
 typedef struct ps_batch_rows {
@@ -23,6 +24,16 @@ ps_err ps_batch_rows_init(ps_batch_rows *b, ps_row_client *client,
                           int64_t max_batch, bool trains);
 void ps_batch_rows_fini(ps_batch_rows *b);
 
+/* What the device gets of a batch, without rows. */
+static inline ps_batch ps_batch_of(const ps_loaded *loaded)
+{
+    return (ps_batch){.n = (int)loaded->n,
+                      .x = loaded->x,
+                      .bytes = loaded->bytes,
+                      .labels = loaded->labels,
+                      .targets = loaded->targets,
+                      .positions = loaded->positions};
+}
 /* ids (columns, n): of the batch, whose rows and row_grads are set. Blocks. */
 ps_err ps_batch_rows_pull(ps_batch_rows *b, const int64_t *ids, ps_batch *batch);
 /* Asks for the rows of the next step's first batch, of n samples, whose pull finds them

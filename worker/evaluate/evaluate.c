@@ -117,12 +117,7 @@ static ps_err evaluate_count(ps_evaluator *e, const ps_batch *b)
 
 static ps_err evaluate_batch(ps_evaluator *e, const ps_loaded *b, const ps_pass *pass)
 {
-    ps_batch batch = {.n = (int)b->n,
-                      .x = b->x,
-                      .bytes = b->bytes,
-                      .labels = b->labels,
-                      .targets = b->targets,
-                      .positions = b->positions};
+    ps_batch batch = ps_batch_of(b);
     ps_pass_result result;
     PS_TRY(ps_batch_rows_pull(&e->rows, b->ids, &batch));
     PS_TRY(ps_program_forward(e->program, &batch, pass, &result));

@@ -111,11 +111,7 @@ static ps_err loaded_model_batch(ps_loaded_model *m, ps_predicting *p, const ps_
                                  bool same_weights)
 {
     const ps_pass pass = {.grad_scale = 1, .same_weights = same_weights};
-    ps_batch batch = {.n = (int)b->n,
-                      .x = b->x,
-                      .labels = b->labels,
-                      .targets = b->targets,
-                      .positions = b->positions};
+    ps_batch batch = ps_batch_of(b);
     ps_pass_result result = {0};
     PS_TRY(ps_batch_rows_pull(&m->batch_rows, b->ids, &batch));
     PS_TRY(ps_program_forward(m->program, &batch, &pass, p->answered ? &result : NULL));

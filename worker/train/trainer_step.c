@@ -71,16 +71,6 @@ ps_err ps_trainer_take_losses(ps_trainer *t, int keep)
     return PS_OK;
 }
 
-static ps_batch batch_of(const ps_loaded *loaded)
-{
-    return (ps_batch){.n = (int)loaded->n,
-                      .x = loaded->x,
-                      .bytes = loaded->bytes,
-                      .labels = loaded->labels,
-                      .targets = loaded->targets,
-                      .positions = loaded->positions};
-}
-
 /* For tests that count how often a sample is seen. positions: in the permutation. */
 static void log_samples(const ps_trainer *t, const ps_loaded *b)
 {
@@ -125,7 +115,7 @@ static ps_err trainer_step_prefetch(ps_trainer *t, bool rows)
     if (!ps_loader_ready(t->loader)) return PS_OK;
     uint64_t begin = ps_clock_ns();
     PS_TRY(ps_loader_next(t->loader, ps_config_step_deadline(t->o.config), &t->next));
-    ps_batch batch = batch_of(t->next);
+    ps_batch batch = ps_batch_of(t->next);
     PS_TRY(rows ? ps_batch_rows_prefetch(&t->rows, t->next->ids, t->next->n)
                 : ps_program_prefetch(t->program, &batch));
     ps_trace_add(PS_TRACE_PREFETCH, begin, t->step);
@@ -138,7 +128,7 @@ static ps_err trainer_step_prefetch(ps_trainer *t, bool rows)
 static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t group_n,
                               bool first, bool last)
 {
-    ps_batch batch = batch_of(loaded);
+    ps_batch batch = ps_batch_of(loaded);
     ps_pass_hooks hooks = {.ctx = t,
                            .params_needed = first ? on_params_needed : NULL,
                            .grads_ready = last ? on_grads_ready : NULL};
