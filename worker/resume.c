@@ -12,6 +12,7 @@
 #include "job_keys.h"
 #include "log.h"
 #include "membership_log.h"
+#include "regular_file.h"
 #include "tell.h"
 #include "trainer.h"
 
@@ -395,16 +396,9 @@ ps_err ps_resume_tell(ps_resume *r, ps_sampler_options *sampler)
 
 /* ---- the folder of results ---- */
 
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
-}
-
 static bool in_place(const ps_resume *r, const ps_run_dir *dir)
 {
-    return r->goes_on && same_folder(r->run_dir, dir->path);
+    return r->goes_on && ps_regular_file_is_same(r->run_dir, dir->path);
 }
 
 /* Checkpoints of another run, with higher steps, would outlive the new ones. */

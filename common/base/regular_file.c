@@ -76,6 +76,13 @@ void ps_regular_file_keep_name(const char *path)
     free(folder);
 }
 
+bool ps_regular_file_is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
 ps_err ps_regular_file_sum(const char *path, uint64_t *bytes, uint32_t *crc)
 {
     enum { BUFFER = 1 << 20 };

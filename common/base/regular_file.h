@@ -4,6 +4,7 @@
 #ifndef PS_REGULAR_FILE_H
 #define PS_REGULAR_FILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -19,6 +20,8 @@ ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out);
 /* Syncs the folder of a file that has just got its name, so that the name survives a
  * power cut. A failure is ignored. */
 void ps_regular_file_keep_name(const char *path);
+/* Whether both paths lead to one file or folder. */
+bool ps_regular_file_is_same(const char *a, const char *b);
 /* Size and CRC-32 of a file. IO names it. */
 ps_err ps_regular_file_sum(const char *path, uint64_t *bytes, uint32_t *crc);
 

@@ -18,6 +18,7 @@
 #include "npy.h"
 #include "picture.h"
 #include "readable.h"
+#include "regular_file.h"
 #include "stl10.h"
 #include "synthetic.h"
 #include "table_fit.h"
@@ -519,13 +520,6 @@ static ps_err list_part(const ps_config *cfg, ps_split split, ps_data_spec *spec
     return err;
 }
 
-static bool is_same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
-}
-
 /* The first of a's files with samples that b has, too; NULL: there is none. *all: they
  * have the same ones, in the same order. */
 static const char *shared_file(const reader *kind, const path_list *a, const path_list *b,
@@ -535,9 +529,9 @@ static const char *shared_file(const reader *kind, const path_list *a, const pat
     const char *first = NULL;
     *all = a->n == b->n;
     for (int i = 0; i < n; i++) {
-        *all = *all && is_same_file(a->paths[i], b->paths[i]);
+        *all = *all && ps_regular_file_is_same(a->paths[i], b->paths[i]);
         for (int k = 0; k < b->n && !first; k++)
-            if (is_same_file(a->paths[i], b->paths[k])) first = a->paths[i];
+            if (ps_regular_file_is_same(a->paths[i], b->paths[k])) first = a->paths[i];
     }
     return first;
 }
