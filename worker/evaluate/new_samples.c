@@ -483,24 +483,6 @@ static ps_err write_objects(const json_t *samples, FILE *out)
     return PS_OK;
 }
 
-static ps_err read_objects(ps_new_samples *s, const ps_loaded_model *m,
-                           const json_t *samples)
-{
-    char *text = NULL;
-    size_t bytes = 0; // open_memstream adds a NUL: the room for one more
-    if (!m->state || !m->state->named)
-        return new_samples_refuse(s->what, m, "has values with names");
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out) return ps_err_errno(PS_ERR_NOMEM, "a table");
-    ps_err err = write_objects(samples, out);
-    if (fclose(out) != 0 && err == PS_OK) err = ps_err_errno(PS_ERR_NOMEM, "a table");
-    if (err == PS_OK)
-        err = ps_dataset_of_table_text(m->config, &s->state, s->what, text, bytes, true,
-                                       &s->set);
-    free(text);
-    return err == PS_OK ? new_samples_check(s) : err;
-}
-
 /* As a field of Criteo's lines. i: of a sample's cells, counts before ids. */
 static ps_err write_click_cell(FILE *out, const json_t *value, int64_t sample, int i)
 {
@@ -540,20 +522,29 @@ static ps_err write_clicks(const json_t *samples, FILE *out)
     return PS_OK;
 }
 
-static ps_err read_clicks(ps_new_samples *s, const ps_loaded_model *m,
-                          const json_t *samples)
+/* Written as the text of a table, which is then read. names: it begins with names. */
+static ps_err read_as_text(ps_new_samples *s, const ps_loaded_model *m,
+                           const json_t *samples, const char *what, bool names)
 {
     char *text = NULL;
     size_t bytes = 0; // open_memstream adds a NUL: the room for one more
     FILE *out = open_memstream(&text, &bytes);
-    if (!out) return ps_err_errno(PS_ERR_NOMEM, "clicks");
-    ps_err err = write_clicks(samples, out);
-    if (fclose(out) != 0 && err == PS_OK) err = ps_err_errno(PS_ERR_NOMEM, "clicks");
+    if (!out) return ps_err_errno(PS_ERR_NOMEM, "%s", what);
+    ps_err err = names ? write_objects(samples, out) : write_clicks(samples, out);
+    if (fclose(out) != 0 && err == PS_OK) err = ps_err_errno(PS_ERR_NOMEM, "%s", what);
     if (err == PS_OK)
-        err = ps_dataset_of_table_text(m->config, &s->state, s->what, text, bytes, false,
+        err = ps_dataset_of_table_text(m->config, &s->state, s->what, text, bytes, names,
                                        &s->set);
     free(text);
     return err == PS_OK ? new_samples_check(s) : err;
+}
+
+static ps_err read_objects(ps_new_samples *s, const ps_loaded_model *m,
+                           const json_t *samples)
+{
+    if (!m->state || !m->state->named)
+        return new_samples_refuse(s->what, m, "has values with names");
+    return read_as_text(s, m, samples, "a table", true);
 }
 
 /* Whether an object is a sample of the model's table. */
@@ -597,7 +588,7 @@ static ps_err read_json(ps_new_samples *s, const ps_loaded_model *m, const char 
                          "takes files",
                          json_array_size(samples), most);
     else if (m->spec.n_columns > 0)
-        err = read_clicks(s, m, samples);
+        err = read_as_text(s, m, samples, "clicks", false);
     else if (json_is_object(json_array_get(samples, 0)))
         err = read_objects(s, m, samples);
     else if ((err = new_samples_need_names(s, m)) == PS_OK)
