@@ -193,8 +193,8 @@ static uint64_t batches_ahead(const ps_config *config)
 }
 
 /* Of one worker, and of all servers together; without servers a worker has the states. */
-static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
-                           const counts *total, FILE *out)
+static void print_memory(const ps_config *config, const ps_model_spec *spec,
+                         const counts *total, FILE *out)
 {
     ps_optimizer optimizer;
     char batch_text[48], states_text[48], sent[32];
@@ -230,7 +230,6 @@ static ps_err print_memory(const ps_config *config, const ps_model_spec *spec,
     describe_say(out, 2,
                  "A step of a worker sends %s and receives as much, without a codec.",
                  bytes_text(trained, sent));
-    return PS_OK;
 }
 
 /* A table's distinct ids of a step are sent once; their rows come, and gradients go. */
@@ -271,7 +270,7 @@ ps_err ps_describe(const ps_config *config, FILE *out)
     if (err == PS_OK) {
         counts total = {0};
         print_layers(&spec, out, &total);
-        err = print_memory(config, &spec, &total, out);
+        print_memory(config, &spec, &total, out);
         print_rows(config, &spec, out);
     }
     if (err == PS_OK) print_precision(config, &spec, out);
