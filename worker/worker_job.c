@@ -387,11 +387,6 @@ static ps_err open_outputs(job *j)
     return ps_metrics_add_events(&j->metrics, j->run_dir.path, j->resume.start.step);
 }
 
-static ps_err close_outputs(job *j)
-{
-    return ps_metrics_close(&j->metrics);
-}
-
 static ps_err make_checkpointer(job *j)
 {
     if (!ps_config_makes_checkpoints(j->config) || j->total_steps == 0) return PS_OK;
@@ -550,7 +545,7 @@ static ps_err worker_job_finish(job *j)
     if (j->rank == 0 && j->result.evaluation.samples > 0)
         PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));
     if (j->rank == 0) PS_TRY(worker_job_write_config(j));
-    PS_TRY(close_outputs(j));
+    PS_TRY(ps_metrics_close(&j->metrics));
     if (j->rank == 0) PS_TRY(write_summary(j));
     PS_TRY(ps_file_wait_written(j->member, j->config, "summary.json"));
     PS_TRY(ps_session_close(j->session));
