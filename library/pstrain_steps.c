@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "absent.h"
-#include "codec.h"
 #include "nontemporal_copy.h"
 #include "pstrain_device.h"
 #include "pstrain_state.h"

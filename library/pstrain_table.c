@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradnorm.h"
 #include "pstrain_state.h"
 
 enum { DIMS_MAX = 16 };

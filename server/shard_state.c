@@ -5,7 +5,6 @@
 
 #include "gradnorm.h"
 #include "lamb.h"
-#include "log.h"
 #include "mem.h"
 #include "nontemporal_copy.h"
 

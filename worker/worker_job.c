@@ -14,7 +14,6 @@
 #include "file_wait.h"
 #include "init_weights.h"
 #include "interrupt.h"
-#include "job_keys.h"
 #include "log.h"
 #include "membership_log.h"
 #include "model_file.h"

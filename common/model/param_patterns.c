@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
 #include "nearest_name.h"
 
 enum { MAX_PATTERN = 256, MAX_KNOWN = 4096 };

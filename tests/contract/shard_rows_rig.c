@@ -1,7 +1,6 @@
 #include "shard_rows_rig.h"
 
 #include "check.h"
-#include "codec.h"
 #include "log.h"
 #include "rows_body.h"
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "model_spec.h"
 #include "ps_comm.h"
 #include "server_gate.h"
 #include "test_job.h"

@@ -5,7 +5,6 @@
 #include "check.h"
 #include "coord_pace.h"
 #include "log.h"
-#include "pace.h"
 
 enum { SERVERS = 2, SHARDS = 2, ALL = SERVERS * SHARDS, WORKERS = 3 };
 

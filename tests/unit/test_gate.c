@@ -14,7 +14,6 @@
 
 #include "../support/drawn_keys.h"
 #include "check.h"
-#include "mem.h"
 #include "zsock.h"
 
 static const ps_secret SECRET = {"sixteen bytes..."}, OTHER = {"Sixteen bytes..."},

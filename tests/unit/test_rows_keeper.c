@@ -3,7 +3,6 @@
 #include "rows_keeper.h"
 
 #include "check.h"
-#include "mem.h"
 
 enum { SHARDS = 3, JOINS = 100000 };
 

@@ -2,7 +2,6 @@
  * those of numpy's mean and std, and of pandas.get_dummies. */
 #include "check.h"
 #include "csv.h"
-#include "printable.h"
 #include "table_fit.h"
 #include "temp_files.h"
 #include "test_part.h"

@@ -4,7 +4,6 @@
 
 #include "device_sums.h"
 #include "log.h"
-#include "shm_peers.h"
 
 /* At the beginning of a board's pieces. */
 typedef struct gpu_offer {
