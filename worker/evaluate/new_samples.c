@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "criteo.h"
 #include "data_files.h"
@@ -219,12 +218,6 @@ static ps_err read_copy(ps_new_samples *s, const ps_loaded_model *m)
 /* --- a folder ------------------------------------------------------------------------
  */
 
-static bool new_samples_is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* The class whose name the first folder below `folder` has, on the way to the file; -1:
  * none. */
 static int64_t class_of_path(const ps_class_names *names, const char *folder,
@@ -289,7 +282,7 @@ static void say_mend(ps_new_samples *s, const ps_loaded_model *m)
 
 ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const char *what)
 {
-    const bool input = strcmp(what, "-") == 0, folder = new_samples_is_folder(what);
+    const bool input = strcmp(what, "-") == 0, folder = ps_data_is_folder(what);
     *s = (ps_new_samples){.what = input ? STANDARD_INPUT : what, .state = m->state};
     if (strcmp(what, "test") == 0) {
         PS_TRY(read_test(s, m));

@@ -78,7 +78,7 @@ void ps_data_spec_fini(ps_data_spec *spec)
     memset(spec, 0, sizeof *spec);
 }
 
-static bool data_files_is_folder(const char *path)
+bool ps_data_is_folder(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -93,11 +93,11 @@ ps_err ps_data_folder(const char *path, const char *config_file, char **out)
     if (path[0] != '/' && slash != NULL &&
         asprintf(&beside, "%.*s/%s", (int)(slash - config_file), config_file, path) < 0)
         return ps_err_set(PS_ERR_NOMEM, "data.path: no memory");
-    if (beside != NULL && data_files_is_folder(beside)) {
+    if (beside != NULL && ps_data_is_folder(beside)) {
         *out = beside;
         return PS_OK;
     }
-    ps_err err = data_files_is_folder(path) ? ps_mem_strdup(out, path)
+    ps_err err = ps_data_is_folder(path) ? ps_mem_strdup(out, path)
                  : beside != NULL
                      ? ps_err_set(PS_ERR_IO, "data.path: there is no folder %s, nor %s",
                                   beside, path)

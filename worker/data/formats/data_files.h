@@ -27,6 +27,7 @@ typedef struct ps_data_spec {
 ps_err ps_data_spec_init(ps_data_spec *spec, const char *key, const char *text);
 void ps_data_spec_fini(ps_data_spec *spec);
 
+bool ps_data_is_folder(const char *path);
 /* Finds the folder data.path, relative to the configuration file's folder, else relative
  * to the working folder. *out is owned by the caller. IO names both when neither
  * exists. */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
+#include "data_files.h"
 #include "first_names.h"
 #include "mem.h"
 
@@ -57,12 +57,6 @@ static ps_err image_folder_join(const char *folder, const char *name, char **out
     return ps_err_set(PS_ERR_NOMEM, "%s: no memory", folder);
 }
 
-static bool image_folder_is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static bool is_picture(const char *name)
 {
     const char *ending = strrchr(name, '.');
@@ -89,10 +83,10 @@ static ps_err list_entry(const char *folder, const struct dirent *e, listing *in
     char *path = NULL, *name = NULL;
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) return PS_OK;
     PS_TRY(image_folder_join(folder, e->d_name, &path));
-    name_list *list = image_folder_is_folder(path) ? &in->folders
-                      : is_picture(e->d_name)      ? &in->pictures
-                      : e->d_name[0] != '.'        ? &in->others
-                                                   : NULL;
+    name_list *list = ps_data_is_folder(path) ? &in->folders
+                      : is_picture(e->d_name) ? &in->pictures
+                      : e->d_name[0] != '.'   ? &in->others
+                                              : NULL;
     free(path);
     if (list == NULL) return PS_OK;
     PS_TRY(ps_mem_strdup(&name, e->d_name));
