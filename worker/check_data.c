@@ -158,20 +158,15 @@ static double range_size(const range *r)
 static ps_err find_ranges(const ps_table *t, range *ranges)
 {
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        for (int64_t k = 0; k < t->n_inputs && err == PS_OK; k++) {
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));)
+        for (int64_t k = 0; k < t->n_inputs; k++) {
             range *r = &ranges[k];
             r->missing += ps_cell_is_missing(row[k]);
             if (!ps_cell_is_number(row[k])) continue;
             if (r->numbers == 0 || row[k] < r->least) r->least = row[k];
             if (r->numbers++ == 0 || row[k] > r->most) r->most = row[k];
         }
-    }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 static const char *column_text(const ps_dataset *set, int64_t column,

@@ -202,19 +202,21 @@ static ps_err scan_block(ps_table_scan *s, int64_t line)
                            (size_t)s->n * line_bytes(t));
 }
 
-ps_err ps_table_scan_line(ps_table_scan *s, int64_t i, const ps_cell **out)
+const ps_cell *ps_table_scan_next(ps_table_scan *s)
 {
     const ps_table *t = s->table;
-    const int64_t line = line_at(t, i);
-    if (t->fd < 0) return ps_table_row(t, i, NULL, out);
-    if (line < s->first || line >= s->first + s->n) PS_TRY(scan_block(s, line));
-    *out = s->block + (line - s->first) * t->n_columns;
-    return PS_OK;
+    if (s->err != PS_OK || s->next >= t->n) return NULL;
+    s->line = s->next++;
+    if (t->fd < 0) return t->cells + s->line * t->n_columns;
+    const int64_t at = line_at(t, s->line);
+    if (at < s->first || at >= s->first + s->n) s->err = scan_block(s, at);
+    return s->err == PS_OK ? s->block + (at - s->first) * t->n_columns : NULL;
 }
 
-void ps_table_scan_fini(ps_table_scan *s)
+ps_err ps_table_scan_end(ps_table_scan *s)
 {
     free(s->block);
+    return s->err;
 }
 
 ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell)

@@ -67,10 +67,12 @@ typedef struct ps_table_scan {
     const ps_table *table;
     ps_cell *block; // owned; lines first .. first + n - 1 of the file
     int64_t first, n;
+    int64_t line, next; // line: that was given last
+    ps_err err;         // the caller's, too: ends the scan
 } ps_table_scan;
 
-ps_err ps_table_scan_line(ps_table_scan *s, int64_t i, const ps_cell **out); // IO, NOMEM
-void ps_table_scan_fini(ps_table_scan *s);
+const ps_cell *ps_table_scan_next(ps_table_scan *s); // NULL: there is none
+ps_err ps_table_scan_end(ps_table_scan *s);          // IO, NOMEM
 
 ps_err ps_table_set(ps_table *t, int64_t i, int64_t column, ps_cell cell); // IO
 

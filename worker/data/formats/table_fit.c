@@ -60,23 +60,17 @@ static void sums_add(column_sums *s, ps_cell cell)
 static ps_err sum_table(const ps_table *t, const ps_wanted *w, column_sums *sums)
 {
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        for (int64_t k = 0; k < t->n_columns && err == PS_OK; k++)
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));)
+        for (int64_t k = 0; k < t->n_columns; k++)
             if (!cell_is_ignored(&t->columns[k], w, row[k])) sums_add(&sums[k], row[k]);
-    }
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        for (int64_t k = 0; k < t->n_columns && err == PS_OK; k++) {
+    scan.next = 0;
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));)
+        for (int64_t k = 0; k < t->n_columns; k++) {
             const double mean = sums[k].sum / (double)sums[k].numbers;
             if (ps_cell_is_number(row[k]) && !cell_is_ignored(&t->columns[k], w, row[k]))
                 sums[k].squares += (row[k] - mean) * (row[k] - mean);
         }
-    }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 /* --- a column ---------------------------------------------------------------------- */
@@ -107,47 +101,34 @@ static ps_err number_texts(ps_table *t, int64_t k, const ps_wanted *w)
     char text[PS_CELL_TEXT];
     ps_table_scan scan = {.table = t};
     ps_cell cell = 0;
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        if (err != PS_OK || !ps_cell_is_number(row[k]) ||
-            cell_is_ignored(&t->columns[k], w, row[k]))
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));) {
+        if (!ps_cell_is_number(row[k]) || cell_is_ignored(&t->columns[k], w, row[k]))
             continue;
-        err = ps_table_text(&t->columns[k], ps_cell_number_text(row[k], text), &cell);
-        if (err == PS_OK) err = ps_table_set(t, i, k, cell);
+        scan.err =
+            ps_table_text(&t->columns[k], ps_cell_number_text(row[k], text), &cell);
+        if (scan.err == PS_OK) scan.err = ps_table_set(t, scan.line, k, cell);
     }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 /* counts: (texts) of the column's cells. */
 static ps_err count_texts(const ps_table *t, int64_t k, int64_t *counts)
 {
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        if (err == PS_OK && !ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));)
+        if (!ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
             counts[ps_cell_text(row[k])]++;
-    }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 static ps_err renumber_texts(ps_table *t, int64_t k, const int64_t *places)
 {
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        if (err == PS_OK && !ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
-            err = ps_table_set(t, i, k, ps_cell_of_text(places[ps_cell_text(row[k])]));
-    }
-    ps_table_scan_fini(&scan);
-    return err;
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));)
+        if (!ps_cell_is_number(row[k]) && !ps_cell_is_missing(row[k]))
+            scan.err = ps_table_set(t, scan.line, k,
+                                    ps_cell_of_text(places[ps_cell_text(row[k])]));
+    return ps_table_scan_end(&scan);
 }
 
 typedef struct category {
@@ -499,15 +480,11 @@ static ps_err take_keys(const ps_table *t, const ps_cell *row, ps_dataset *out)
 static ps_err fill_samples(const ps_table *t, const ps_preprocessing *p, ps_dataset *out)
 {
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        if (err == PS_OK && out->answered) take_answers(t, p, row, i, out);
-        if (err == PS_OK) err = take_keys(t, row, out);
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));) {
+        if (out->answered) take_answers(t, p, row, scan.line, out);
+        scan.err = take_keys(t, row, out);
     }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 ps_err ps_table_samples(ps_table *t, const ps_preprocessing *p, ps_dataset *out)
@@ -545,22 +522,17 @@ ps_err ps_table_classes(const ps_table *t, const ps_wanted *wanted, uint64_t *ke
 {
     char text[PS_CELL_TEXT];
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
     if (t->n_targets != 1 || ps_wanted_numbers(wanted, 1)) return PS_OK;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));) {
         ps_hash h;
-        err = ps_table_scan_line(&scan, i, &row);
-        if (err != PS_OK) break;
         const ps_cell cell = row[t->n_inputs];
         ps_hash_init(&h);
         ps_hash_string(&h, ps_cell_is_number(cell)
                                ? ps_cell_number_text(cell, text)
                                : cell_name(&t->columns[t->n_inputs], cell));
-        keys[i] = ps_hash_value(&h);
+        keys[scan.line] = ps_hash_value(&h);
     }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 typedef struct ordered_line {
@@ -581,19 +553,14 @@ static int by_value(const void *a, const void *b)
 static ps_err list_values(const ps_table *t, int64_t k, ordered_line *list)
 {
     ps_table_scan scan = {.table = t};
-    const ps_cell *row;
-    ps_err err = PS_OK;
-    for (int64_t i = 0; i < t->n && err == PS_OK; i++) {
-        err = ps_table_scan_line(&scan, i, &row);
-        if (err != PS_OK) break;
+    for (const ps_cell *row; (row = ps_table_scan_next(&scan));) {
         const bool number = ps_cell_is_number(row[k]);
-        list[i] =
-            (ordered_line){.row = i,
+        list[scan.line] =
+            (ordered_line){.row = scan.line,
                            .number = number ? row[k] : 0,
                            .text = number ? NULL : cell_name(&t->columns[k], row[k])};
     }
-    ps_table_scan_fini(&scan);
-    return err;
+    return ps_table_scan_end(&scan);
 }
 
 /* As 31.12.2024 and 12/31/2024: their order is not that of the days. */
