@@ -95,8 +95,9 @@ class Ends(RestartTest):
                           "psrun: parts had been started again 2 times (--restarts 2)"])
 
     def test_two_at_once_and_one_restart(self):
-        # No checkpoint is due: a worker that is killed while it writes one leaves an unfinished folder.
-        psrun = self.start("out", self.KIND, "--restarts", "1", settings=[*self.LONG, "checkpoint.every=1000000"])
+        # Nothing is saved: a worker that is killed while it writes a checkpoint leaves an unfinished folder.
+        psrun = self.start("out", self.KIND, "--restarts", "1",
+                           settings=[*self.LONG, "checkpoint.every=1000000", "train.eval_every=0"])
         self.assertTrue(self.wait_until(psrun, lambda: self.lines("out") > 4))
         pids = [self.find(psrun, "worker", rank) for rank in range(2)]
         for number in (signal.SIGSTOP, signal.SIGKILL):  # so that psrun hears of both in one round
