@@ -2,25 +2,16 @@
 
 #include <math.h>
 
-#include "rng.h"
-
 enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, ORDERS = 6, FIRST_COUNTER = 16 };
 
 static const int orders[ORDERS][HUE] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                         {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
-static void jitter_draw(ps_draw_key key, uint32_t counter0, uint32_t words[4])
-{
-    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
-    const uint32_t counter[4] = {counter0, PS_TRANSFORM_STREAM, key.position, key.epoch};
-    ps_philox4x32(k, counter, words);
-}
-
 /* The other three are in their order already. */
 static void draw_hue(double amount, ps_draw_key key, ps_color_jitter *jitter)
 {
     uint32_t words[4];
-    jitter_draw(key, FIRST_COUNTER + 1, words);
+    ps_draw_words(key, FIRST_COUNTER + 1, PS_TRANSFORM_STREAM, words);
     const int place = amount > 0 ? (int)(words[1] >> 30) : HUE;
     jitter->turns = amount > 0;
     jitter->factor[HUE] = (float)(amount * (words[0] * 0x1p-31 - 1));
@@ -33,8 +24,8 @@ ps_color_jitter ps_color_jitter_draw(const ps_float_list *amount, ps_draw_key ke
 {
     uint32_t words[4];
     ps_color_jitter jitter;
-    jitter_draw(key, FIRST_COUNTER, words);
-    const int *order = orders[(uint64_t)words[3] * ORDERS >> 32];
+    ps_draw_words(key, FIRST_COUNTER, PS_TRANSFORM_STREAM, words);
+    const int *order = orders[ps_draw_pick(words[3], ORDERS)];
     for (int i = 0; i < HUE; i++) {
         const double a = i < amount->n ? amount->v[i] : 0, low = a < 1 ? 1 - a : 0;
         jitter.factor[i] = (float)(low + (1 + a - low) * (words[i] * 0x1p-32));

@@ -3,8 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "rng.h"
-
 enum { ATTEMPTS = 64 }; // each succeeds with a probability above 0.95
 
 static double mixup_uniform(uint32_t word) // above 0, below 1
@@ -31,13 +29,10 @@ static bool draw_log_gamma(double alpha, const uint32_t words[4], double *out)
 /* which: 0 or 1 of the two. */
 static double log_gamma_of(double alpha, ps_draw_key key, uint32_t which)
 {
-    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
     double out = log(alpha); // of the mean, which 64 failures in a row give
     for (uint32_t i = 0; i < ATTEMPTS; i++) {
-        const uint32_t counter[4] = {2 * i + which, PS_MIXUP_STREAM, key.position,
-                                     key.epoch};
         uint32_t words[4];
-        ps_philox4x32(k, counter, words);
+        ps_draw_words(key, 2 * i + which, PS_MIXUP_STREAM, words);
         if (draw_log_gamma(alpha, words, &out)) break;
     }
     return out;

@@ -5,7 +5,6 @@
 
 #include "color_jitter.h"
 #include "fused.h"
-#include "rng.h"
 
 enum { FIRST_COUNTER = 32, LEVELS = 256, AFFINE_POINT = 16 };
 
@@ -49,13 +48,10 @@ static double most_of(ps_augment_op op, int64_t height, int64_t width, bool *has
 ps_augment ps_rand_augment_draw(int bin, int64_t height, int64_t width, uint32_t i,
                                 ps_draw_key key)
 {
-    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
-    const uint32_t counter[4] = {FIRST_COUNTER + i, PS_TRANSFORM_STREAM, key.position,
-                                 key.epoch};
     uint32_t words[4];
     bool has_sign;
-    ps_philox4x32(k, counter, words);
-    ps_augment a = {.op = (ps_augment_op)((uint64_t)words[0] * PS_AUGMENT_OPS >> 32)};
+    ps_draw_words(key, FIRST_COUNTER + i, PS_TRANSFORM_STREAM, words);
+    ps_augment a = {.op = (ps_augment_op)ps_draw_pick(words[0], PS_AUGMENT_OPS)};
     a.magnitude = bin_of(most_of(a.op, height, width, &has_sign), bin);
     if (has_sign && words[1] >> 31) a.magnitude = -a.magnitude;
     if (a.op == PS_AUGMENT_POSTERIZE)

@@ -2,19 +2,11 @@
 
 #include <math.h>
 
-#include "rng.h"
-
 enum { ATTEMPTS = 10 };
 
 static double box_uniform(uint32_t word, double low, double high)
 {
     return low + (high - low) * ((double)word * 0x1p-32);
-}
-
-/* A uniform number in 0 .. n - 1. */
-static int64_t box_pick(uint32_t word, int64_t n)
-{
-    return (int64_t)(((uint64_t)word * (uint64_t)n) >> 32);
 }
 
 static bool box_draw(const double scale[2], const double ratio[2],
@@ -26,8 +18,8 @@ static bool box_draw(const double scale[2], const double ratio[2],
     const double shape = exp(box_uniform(words[1], log(ratio[0]), log(ratio[1])));
     const int64_t w = lrint(sqrt(area * shape)), h = lrint(sqrt(area / shape));
     if (w < 1 || h < 1 || w > width || h > height) return false;
-    *box = (ps_box){box_pick(words[3], width - w + 1), box_pick(words[2], height - h + 1),
-                    w, h};
+    *box = (ps_box){ps_draw_pick(words[3], width - w + 1),
+                    ps_draw_pick(words[2], height - h + 1), w, h};
     return true;
 }
 
@@ -45,12 +37,10 @@ static ps_box box_middle(const double ratio[2], int64_t width, int64_t height)
 ps_box ps_random_box(const double scale[2], const double ratio[2], int64_t width,
                      int64_t height, ps_draw_key key)
 {
-    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
     for (uint32_t i = 0; i < ATTEMPTS; i++) {
-        const uint32_t counter[4] = {1 + i, PS_TRANSFORM_STREAM, key.position, key.epoch};
         uint32_t words[4];
         ps_box box = {0, 0, width, height};
-        ps_philox4x32(k, counter, words);
+        ps_draw_words(key, 1 + i, PS_TRANSFORM_STREAM, words);
         if (box_draw(scale, ratio, words, &box)) return box;
     }
     return box_middle(ratio, width, height);

@@ -224,8 +224,14 @@ typedef struct window { // of the image, where the input is taken from
     bool flip;
 } window;
 
-/* A uniform number in 0 .. n - 1 from a 32-bit word. */
-static int64_t transform_pick(uint32_t word, int64_t n)
+void ps_draw_words(ps_draw_key key, uint32_t counter, uint32_t stream, uint32_t words[4])
+{
+    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
+    const uint32_t c[4] = {counter, stream, key.position, key.epoch};
+    ps_philox4x32(k, c, words);
+}
+
+int64_t ps_draw_pick(uint32_t word, int64_t n)
 {
     return (int64_t)(((uint64_t)word * (uint64_t)n) >> 32);
 }
@@ -236,14 +242,12 @@ static window draw_window(const ps_transform *t, ps_draw_key key)
     // CenterCrop rounds half to even, as Python does.
     if (!t->augment)
         return (window){lrint((double)spare_h / 2), lrint((double)spare_w / 2), false};
-    const uint32_t k[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
-    const uint32_t counter[4] = {0, PS_TRANSFORM_STREAM, key.position, key.epoch};
     uint32_t words[4];
-    ps_philox4x32(k, counter, words);
+    ps_draw_words(key, 0, PS_TRANSFORM_STREAM, words);
     window at = {0, 0, t->flip && words[2] >> 31};
     if (t->crop) {
-        at.top = transform_pick(words[0], spare_h + 2 * t->padding + 1) - t->padding;
-        at.left = transform_pick(words[1], spare_w + 2 * t->padding + 1) - t->padding;
+        at.top = ps_draw_pick(words[0], spare_h + 2 * t->padding + 1) - t->padding;
+        at.left = ps_draw_pick(words[1], spare_w + 2 * t->padding + 1) - t->padding;
     }
     return at;
 }

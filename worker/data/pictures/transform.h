@@ -29,6 +29,12 @@ typedef struct ps_draw_key { // what a sample's random draws depend on
     uint32_t epoch, position;
 } ps_draw_key;
 
+/* The words of philox(key = {seed, seed >> 32}, counter = {counter, stream, position,
+ * epoch}). */
+void ps_draw_words(ps_draw_key key, uint32_t counter, uint32_t stream, uint32_t words[4]);
+/* A uniform number in 0 .. n - 1 from one of them. */
+int64_t ps_draw_pick(uint32_t word, int64_t n);
+
 typedef struct ps_transform {
     ps_image_size from, resized, to; // a feature vector is (1, 1, F)
     bool is_float, augment, crop, flip;
