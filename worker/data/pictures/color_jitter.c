@@ -35,10 +35,14 @@ ps_color_jitter ps_color_jitter_draw(const ps_float_list *amount, ps_draw_key ke
     return jitter;
 }
 
+uint8_t ps_color_clip8(double v)
+{
+    return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
+}
+
 uint8_t ps_color_blend(int other, int in, float factor)
 {
-    const float v = (float)other + factor * (float)(in - other);
-    return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
+    return ps_color_clip8((float)other + factor * (float)(in - other));
 }
 
 /* Pillow's convert("L") of pixel i. */
@@ -83,11 +87,6 @@ typedef struct hsv {
     uint8_t h, s, v;
 } hsv;
 
-static uint8_t jitter_clip8(double v)
-{
-    return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
-}
-
 static hsv hsv_of(int r, int g, int b)
 {
     const int most = r > g ? (r > b ? r : b) : (g > b ? g : b);
@@ -99,7 +98,7 @@ static hsv hsv_of(int r, int g, int b)
     float h = bc - gc;
     if (r != most) h = (float)(g == most ? 2.0 + rc - bc : 4.0 + gc - rc);
     h = (float)fmod(h / 6.0 + 1.0, 1.0);
-    return (hsv){jitter_clip8(h * 255.0), jitter_clip8(s * 255.0), (uint8_t)most};
+    return (hsv){ps_color_clip8(h * 255.0), ps_color_clip8(s * 255.0), (uint8_t)most};
 }
 
 static void hsv_to_rgb(hsv c, uint8_t *r, uint8_t *g, uint8_t *b)
@@ -107,9 +106,9 @@ static void hsv_to_rgb(hsv c, uint8_t *r, uint8_t *g, uint8_t *b)
     const int sixth = (int)floor((float)c.h * 6.0 / 255.0);
     const float rest = (float)((float)c.h * 6.0 / 255.0 - (float)sixth);
     const float s = (float)((float)c.s / 255.0), part = s * rest;
-    const uint8_t v = c.v, p = jitter_clip8(round((float)v * (1.0 - s)));
-    const uint8_t q = jitter_clip8(round((float)v * (1.0 - part)));
-    const uint8_t t = jitter_clip8(round((float)v * (1.0 - s * (1.0 - rest))));
+    const uint8_t v = c.v, p = ps_color_clip8(round((float)v * (1.0 - s)));
+    const uint8_t q = ps_color_clip8(round((float)v * (1.0 - part)));
+    const uint8_t t = ps_color_clip8(round((float)v * (1.0 - s * (1.0 - rest))));
     const uint8_t colors[6][3] = {{v, t, p}, {q, v, p}, {p, v, t},
                                   {p, q, v}, {t, p, v}, {v, p, q}};
     const uint8_t *own = colors[sixth % 6];

@@ -30,6 +30,9 @@ ps_color_jitter ps_color_jitter_draw(const ps_float_list *amount, ps_draw_key ke
 void ps_color_jitter_apply(const ps_color_jitter *jitter, uint8_t *pixels, int channels,
                            int64_t n);
 
+/* Cut off to 0 .. 255 and rounded down. */
+uint8_t ps_color_clip8(double v);
+
 /* Pillow's Image.blend of two values: other + factor * (in - other), as above. */
 uint8_t ps_color_blend(int other, int in, float factor);
 

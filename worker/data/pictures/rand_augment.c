@@ -92,11 +92,6 @@ static void rand_augment_count(const uint8_t *pixels, int64_t n, int64_t counts[
         counts[pixels[i]]++;
 }
 
-static uint8_t rand_augment_clip8(double v)
-{
-    return (uint8_t)(v <= 0 ? 0 : v >= 255 ? 255 : v);
-}
-
 /* Spreads one channel from its least and largest value to 0 .. 255. */
 static void auto_contrast(uint8_t *pixels, int64_t n)
 {
@@ -109,7 +104,7 @@ static void auto_contrast(uint8_t *pixels, int64_t n)
     if (high <= low) return;
     const double scale = 255.0 / (high - low), offset = -low * scale;
     for (int v = 0; v < LEVELS; v++)
-        table[v] = rand_augment_clip8(v * scale + offset);
+        table[v] = ps_color_clip8(v * scale + offset);
     rand_augment_look_up(table, pixels, n);
 }
 
@@ -126,7 +121,7 @@ static void rand_augment_equalize(uint8_t *pixels, int64_t n)
     if (step == 0) return;
     int64_t sum = step / 2;
     for (int v = 0; v < LEVELS; v++) {
-        table[v] = rand_augment_clip8((double)(sum / step));
+        table[v] = ps_color_clip8((double)(sum / step));
         sum += counts[v];
     }
     rand_augment_look_up(table, pixels, n);
