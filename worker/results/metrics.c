@@ -18,11 +18,6 @@ static void metrics_put(json_t *line, ps_metric metric, json_t *value)
     json_object_set_new(line, ps_metric_table[metric].name, value);
 }
 
-static json_t *metrics_integer(int64_t v)
-{
-    return json_integer((json_int_t)v);
-}
-
 ps_err ps_metrics_open(ps_metrics *metrics, const char *path)
 {
     *metrics = (ps_metrics){.start_ns = ps_clock_ns()};
@@ -70,8 +65,8 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
 {
     if (!metrics->file) return PS_OK;
     json_t *line = json_object();
-    metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
-    metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
+    metrics_put(line, PS_METRIC_STEP, json_integer((json_int_t)r->step));
+    metrics_put(line, PS_METRIC_EPOCH, json_integer(r->epoch));
     metrics_put(line, PS_METRIC_LOSS, ps_number_json(r->loss));
     metrics_put(line, PS_METRIC_LOSS_MEAN, ps_number_json(r->loss_mean));
     if (isfinite(r->accuracy))
@@ -116,8 +111,8 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
 {
     if (!metrics->file) return PS_OK;
     json_t *line = json_object();
-    metrics_put(line, PS_METRIC_STEP, metrics_integer((int64_t)r->step));
-    metrics_put(line, PS_METRIC_EPOCH, metrics_integer(r->epoch));
+    metrics_put(line, PS_METRIC_STEP, json_integer((json_int_t)r->step));
+    metrics_put(line, PS_METRIC_EPOCH, json_integer(r->epoch));
     metrics_put(line, PS_METRIC_TEST_LOSS, ps_number_json(r->loss));
     ps_event_scalar scalars[1 + sizeof figures / sizeof *figures] = {
         {"test/loss", r->loss}};
@@ -129,7 +124,7 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
         scalars[n++] = (ps_event_scalar){figures[i].event, value};
     }
     metrics_put(line, PS_METRIC_TEST_QUALITY, json_string(ps_quality_key(r->quality)));
-    metrics_put(line, PS_METRIC_TEST_SAMPLES, metrics_integer(r->samples));
+    metrics_put(line, PS_METRIC_TEST_SAMPLES, json_integer(r->samples));
     json_object_set_new(line, "best", json_boolean(r->best));
     PS_TRY(metrics_write_line(metrics, line));
     return ps_event_file_add(&metrics->events, r->step, scalars, n);
