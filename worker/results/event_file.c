@@ -33,12 +33,6 @@ static uint32_t masked_crc(const uint8_t *bytes, size_t n)
     return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-static void put_little(uint8_t *out, uint64_t v, int n)
-{
-    for (int i = 0; i < n; i++)
-        out[i] = (uint8_t)(v >> (8 * i));
-}
-
 static void add_byte(record *r, uint8_t byte)
 {
     if (r->n < sizeof r->bytes) r->bytes[r->n++] = byte;
@@ -98,13 +92,13 @@ static void begin_event(record *event, uint64_t step)
 
 static ps_err event_file_write_record(ps_event_file *e, const record *r)
 {
-    uint8_t head[12], tail[4];
-    put_little(head, r->n, 8);
-    put_little(head + 8, masked_crc(head, 8), 4);
-    put_little(tail, masked_crc(r->bytes, r->n), 4);
-    if (fwrite(head, sizeof head, 1, e->file) == 1 &&
+    record head = {0}, tail = {0};
+    add_little(&head, r->n, 8);
+    add_little(&head, masked_crc(head.bytes, 8), 4);
+    add_little(&tail, masked_crc(r->bytes, r->n), 4);
+    if (fwrite(head.bytes, head.n, 1, e->file) == 1 &&
         fwrite(r->bytes, r->n, 1, e->file) == 1 &&
-        fwrite(tail, sizeof tail, 1, e->file) == 1 && fflush(e->file) == 0)
+        fwrite(tail.bytes, tail.n, 1, e->file) == 1 && fflush(e->file) == 0)
         return PS_OK;
     return ps_err_errno(PS_ERR_IO, "cannot write TensorBoard's events");
 }
