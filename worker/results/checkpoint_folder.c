@@ -16,18 +16,17 @@
 
 static const char TEMPORARY[] = ".tmp", BEST[] = "best";
 
-void ps_checkpoint_folder_step(const ps_checkpoint_folder *f, uint64_t step,
-                               char out[PATH_MAX])
+static void checkpoint_folder_name(const ps_checkpoint_folder *f, uint64_t step,
+                                   const char *ending, char out[PATH_MAX])
 {
-    int n = snprintf(out, PATH_MAX, "%s/step-%" PRIu64, f->path, step);
+    int n = snprintf(out, PATH_MAX, "%s/step-%" PRIu64 "%s", f->path, step, ending);
     if (n >= PATH_MAX) out[0] = '\0'; // opening it fails
 }
 
-static void checkpoint_folder_temporary(const ps_checkpoint_folder *f, uint64_t step,
-                                        char out[PATH_MAX])
+void ps_checkpoint_folder_step(const ps_checkpoint_folder *f, uint64_t step,
+                               char out[PATH_MAX])
 {
-    int n = snprintf(out, PATH_MAX, "%s/step-%" PRIu64 "%s", f->path, step, TEMPORARY);
-    if (n >= PATH_MAX) out[0] = '\0';
+    checkpoint_folder_name(f, step, "", out);
 }
 
 /* "step-N" + ending; nothing else. */
@@ -101,7 +100,7 @@ static void remove_temporary(const ps_checkpoint_folder *f)
     char path[PATH_MAX];
     if (checkpoint_folder_list(f, TEMPORARY, &steps, &n) != PS_OK) n = 0;
     for (size_t i = 0; i < n; i++) {
-        checkpoint_folder_temporary(f, steps[i], path);
+        checkpoint_folder_name(f, steps[i], TEMPORARY, path);
         checkpoint_folder_remove_files(path);
     }
     free(steps);
@@ -126,7 +125,7 @@ ps_err ps_checkpoint_folder_begin(const ps_checkpoint_folder *f, uint64_t step,
 {
     PS_TRY(checkpoint_folder_make_folders(f->path));
     remove_temporary(f);
-    checkpoint_folder_temporary(f, step, out);
+    checkpoint_folder_name(f, step, TEMPORARY, out);
     if (mkdir(out, 0777) == 0) return PS_OK;
     return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", out);
 }
@@ -158,7 +157,7 @@ static int checkpoint_folder_take_place(const char *from, const char *to)
 ps_err ps_checkpoint_folder_commit(const ps_checkpoint_folder *f, uint64_t step)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    checkpoint_folder_temporary(f, step, from);
+    checkpoint_folder_name(f, step, TEMPORARY, from);
     ps_checkpoint_folder_step(f, step, to);
     PS_TRY(checkpoint_folder_sync_folder(from));
     if (checkpoint_folder_take_place(from, to) != 0)
@@ -170,7 +169,7 @@ ps_err ps_checkpoint_folder_commit(const ps_checkpoint_folder *f, uint64_t step)
 void ps_checkpoint_folder_abandon(const ps_checkpoint_folder *f, uint64_t step)
 {
     char path[PATH_MAX];
-    checkpoint_folder_temporary(f, step, path);
+    checkpoint_folder_name(f, step, TEMPORARY, path);
     checkpoint_folder_remove_files(path);
 }
 
