@@ -180,11 +180,10 @@ static enum MHD_Result http_refuse_method(const ps_http_server *s,
 
 static enum MHD_Result http_refuse_long(const ps_http_server *s, struct MHD_Connection *c)
 {
-    char text[80];
     ps_http_answer a = {.type = "text/plain; charset=utf-8"};
-    snprintf(text, sizeof text, "a body has at most %zu bytes\n", s->o.body_max);
-    a.body = strdup(text);
-    return a.body ? http_send_answer(c, CONTENT_TOO_LARGE, &a) : MHD_NO;
+    if (asprintf(&a.body, "a body has at most %zu bytes\n", s->o.body_max) < 0)
+        return MHD_NO;
+    return http_send_answer(c, CONTENT_TOO_LARGE, &a);
 }
 
 static const char *http_header(struct MHD_Connection *c, const char *name)
