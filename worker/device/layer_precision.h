@@ -1,5 +1,5 @@
-/* Which layer computes in which precision with train.precision bf16 or fp16: one table
- * for all devices, after torch.autocast's lists.
+/* Which layer computes in which precision with train.precision bf16 or fp16: alike
+ * on all devices, after torch.autocast's lists.
  *
  * Products take factors of 16 bits and sum them in float32: inputs, weights, and the
  * gradients of outputs are rounded first. Everything else computes in float32, of values
