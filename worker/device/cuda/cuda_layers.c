@@ -198,36 +198,12 @@ static ps_err groupnorm_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 
 /* ----------------------------------------------------------- layers without weights */
 
-static ps_act_kind act_kind(ps_layer_kind kind)
-{
-    switch (kind) {
-    case PS_LAYER_RELU:
-        return PS_ACT_RELU;
-    case PS_LAYER_TANH:
-        return PS_ACT_TANH;
-    case PS_LAYER_RELU6:
-        return PS_ACT_RELU6;
-    case PS_LAYER_LEAKY_RELU:
-        return PS_ACT_LEAKY_RELU;
-    case PS_LAYER_ELU:
-        return PS_ACT_ELU;
-    case PS_LAYER_SILU:
-        return PS_ACT_SILU;
-    case PS_LAYER_GELU:
-        return PS_ACT_GELU;
-    case PS_LAYER_GELU_TANH:
-        return PS_ACT_GELU_TANH;
-    default:
-        return PS_ACT_SIGMOID;
-    }
-}
-
 static ps_err cuda_layer_activate(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH_WIDE(r->plan->gpu, act, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                          .x = in->at, .y = out->at, .kind = act_kind(l->kind),
+                          .x = in->at, .y = out->at, .kind = l->kind,
                           .alpha = (float)l->alpha);
 }
 
@@ -237,7 +213,7 @@ static ps_err activate_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
     return PS_LAUNCH_WIDE(r->plan->gpu, act_grad, ps_cuda_count(r, in), PS_CUDA_NAME(s),
                           .v = ps_model_grad_reads_input(l->kind) ? in->at : out->at,
-                          .dy = out->grad, .dx = in->grad, .kind = act_kind(l->kind),
+                          .dy = out->grad, .dx = in->grad, .kind = l->kind,
                           .alpha = (float)l->alpha, .add = s->add[0]);
 }
 
@@ -523,7 +499,7 @@ ps_err ps_cuda_layer_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
     if (s->node->relu && !by_reader && !own)
         PS_TRY(PS_LAUNCH_WIDE(r->plan->gpu, act_grad, ps_cuda_count(r, out),
                               PS_CUDA_NAME(s), .v = out->at, .dy = out->grad,
-                              .dx = out->grad, .kind = PS_ACT_RELU));
+                              .dx = out->grad, .kind = PS_LAYER_RELU));
     if (kind == PS_LAYER_CONV2D) return ps_cuda_conv_backward(r, s);
     if (kind == PS_LAYER_LINEAR) return ps_cuda_linear_backward(r, s);
     if (kind == PS_LAYER_BATCH_NORM2D) return norm_backward(r, s);

@@ -3,6 +3,7 @@
 #define PS_CUDA_POINTWISE_KERNELS_H
 
 #include "cuda_moving_kernels.h"
+#include "layer_settings.h"
 #include "rng.h"
 
 /* The channel of an element and of those behind it, up to PS_WIDE. */
@@ -64,23 +65,11 @@ PS_ARITH void ps_k_bias_at(const ps_k_bias *k, uint32_t i)
     ps_set_some(k->y, first, k->count, v, false);
 }
 
-typedef enum ps_act_kind {
-    PS_ACT_RELU,
-    PS_ACT_TANH,
-    PS_ACT_SIGMOID,
-    PS_ACT_RELU6,
-    PS_ACT_LEAKY_RELU,
-    PS_ACT_ELU,
-    PS_ACT_SILU,
-    PS_ACT_GELU,
-    PS_ACT_GELU_TANH
-} ps_act_kind;
-
-/* Wide. alpha: of elu; the slope of leaky_relu. */
+/* Wide. kind: an activation; alpha: of elu; the slope of leaky_relu. */
 typedef struct ps_k_act {
     uint32_t count;
     ps_values x, y;
-    ps_act_kind kind;
+    ps_layer_kind kind;
     float alpha;
 } ps_k_act;
 
@@ -90,24 +79,24 @@ PS_ARITH float ps_normal(float x)
     return 0.5f * erfcf(-0.707106781f * x);
 }
 
-PS_ARITH float ps_act(ps_act_kind kind, float alpha, float x)
+PS_ARITH float ps_act(ps_layer_kind kind, float alpha, float x)
 {
     switch (kind) {
-    case PS_ACT_RELU:
+    case PS_LAYER_RELU:
         return ps_relu(x);
-    case PS_ACT_TANH:
+    case PS_LAYER_TANH:
         return tanhf(x);
-    case PS_ACT_RELU6:
+    case PS_LAYER_RELU6:
         return ps_relu6(x);
-    case PS_ACT_LEAKY_RELU:
+    case PS_LAYER_LEAKY_RELU:
         return ps_leaky_relu(x, alpha);
-    case PS_ACT_ELU:
+    case PS_LAYER_ELU:
         return x > 0.0f ? x : alpha * expm1f(x);
-    case PS_ACT_SILU:
+    case PS_LAYER_SILU:
         return x * ps_sigmoid(x);
-    case PS_ACT_GELU:
+    case PS_LAYER_GELU:
         return x * ps_normal(x);
-    case PS_ACT_GELU_TANH:
+    case PS_LAYER_GELU_TANH:
         return 0.5f * x * (1.0f + tanhf(ps_gelu_inner(x)));
     default:
         return ps_sigmoid(x);
@@ -128,29 +117,29 @@ PS_ARITH void ps_k_act_at(const ps_k_act *k, uint32_t i)
 typedef struct ps_k_act_grad {
     uint32_t count;
     ps_values v, dy, dx;
-    ps_act_kind kind;
+    ps_layer_kind kind;
     float alpha;
     bool add;
 } ps_k_act_grad;
 
-PS_ARITH float ps_act_grad(ps_act_kind kind, float alpha, float v, float dy)
+PS_ARITH float ps_act_grad(ps_layer_kind kind, float alpha, float v, float dy)
 {
     switch (kind) {
-    case PS_ACT_RELU:
+    case PS_LAYER_RELU:
         return ps_relu_grad(v, dy);
-    case PS_ACT_TANH:
+    case PS_LAYER_TANH:
         return ps_tanh_grad(v, dy);
-    case PS_ACT_RELU6:
+    case PS_LAYER_RELU6:
         return ps_relu6_grad(v, dy);
-    case PS_ACT_LEAKY_RELU:
+    case PS_LAYER_LEAKY_RELU:
         return ps_leaky_relu_grad(v, alpha, dy);
-    case PS_ACT_ELU:
+    case PS_LAYER_ELU:
         return ps_elu_grad(v, alpha, dy);
-    case PS_ACT_SILU:
+    case PS_LAYER_SILU:
         return ps_silu_grad(v, ps_sigmoid(v), dy);
-    case PS_ACT_GELU:
+    case PS_LAYER_GELU:
         return ps_gelu_grad(v, ps_normal(v), expf(-0.5f * v * v), dy);
-    case PS_ACT_GELU_TANH:
+    case PS_LAYER_GELU_TANH:
         return ps_gelu_tanh_grad(v, tanhf(ps_gelu_inner(v)), dy);
     default:
         return ps_sigmoid_grad(v, dy);
