@@ -20,14 +20,14 @@ void ps_cpu_op_fini(ps_cpu_op *op)
 const ps_dnnl_md *ps_cpu_op_md(const ps_cpu_op *op, dnnl_query_t what, int index)
 {
     const_dnnl_primitive_desc_t pd = NULL;
-    if (dnnl_primitive_get_primitive_desc(op->primitive, &pd) != dnnl_success)
+    if (!op->primitive ||
+        dnnl_primitive_get_primitive_desc(op->primitive, &pd) != dnnl_success)
         return NULL;
     return ps_dnnl_pd_md(pd, what, index);
 }
 
 size_t ps_cpu_op_bytes(const ps_cpu_op *op, dnnl_query_t what)
 {
-    if (!op->primitive) return 0;
     const ps_dnnl_md *md = ps_cpu_op_md(op, what, 0);
     return md ? dnnl_memory_desc_get_size(md) : 0;
 }
@@ -55,11 +55,17 @@ ps_err ps_cpu_op_bind(ps_cpu_op *op, const char *who, int arg, const ps_dnnl_md 
     return PS_OK;
 }
 
+ps_err ps_cpu_op_bind_own(ps_cpu_op *op, const char *who, int arg, dnnl_query_t what,
+                          void *memory)
+{
+    return ps_cpu_op_bind(op, who, arg, ps_cpu_op_md(op, what, 0), memory);
+}
+
 ps_err ps_cpu_op_bind_scratch(ps_cpu_op *op, const char *who, void *memory)
 {
     if (ps_cpu_op_scratch_bytes(op) == 0) return PS_OK;
-    return ps_cpu_op_bind(op, who, DNNL_ARG_SCRATCHPAD,
-                          ps_cpu_op_md(op, dnnl_query_scratchpad_md, 0), memory);
+    return ps_cpu_op_bind_own(op, who, DNNL_ARG_SCRATCHPAD, dnnl_query_scratchpad_md,
+                              memory);
 }
 
 ps_err ps_cpu_op_rebind(ps_cpu_op *op, const char *who, int arg, const void *memory)

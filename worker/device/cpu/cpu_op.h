@@ -24,6 +24,9 @@ size_t ps_cpu_op_scratch_bytes(const ps_cpu_op *op);
 /* Binds an argument (DNNL_ARG_...) to borrowed memory of the descriptor md. */
 ps_err ps_cpu_op_bind(ps_cpu_op *op, const char *who, int arg, const ps_dnnl_md *md,
                       void *memory);
+/* The same of the descriptor that the primitive itself has (dnnl_query_src_md, ...). */
+ps_err ps_cpu_op_bind_own(ps_cpu_op *op, const char *who, int arg, dnnl_query_t what,
+                          void *memory);
 /* The scratchpad. */
 ps_err ps_cpu_op_bind_scratch(ps_cpu_op *op, const char *who, void *memory);
 /* Binds an argument to other memory of the same descriptor. */

@@ -200,10 +200,8 @@ static ps_err batchnorm_bind_forward(ps_cpu_batchnorm *n, ps_cpu_op *op,
                                      float *variance)
 {
     const char *who = n->layer->name;
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
-                          p->x));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DST, ps_cpu_op_md(op, dnnl_query_dst_md, 0),
-                          p->y));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_SRC, dnnl_query_src_md, p->x));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DST, dnnl_query_dst_md, p->y));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_MEAN, channels, mean));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, variance));
     PS_TRY(bind_scale_shift(n, op, p, channels, true));
@@ -214,9 +212,9 @@ static ps_err bind_workspace(ps_cpu_batchnorm *n, ps_cpu_op *op,
                              const ps_memory_plan *memory)
 {
     if (ps_cpu_op_bytes(op, dnnl_query_workspace_md) == 0) return PS_OK;
-    return ps_cpu_op_bind(op, n->layer->name, DNNL_ARG_WORKSPACE,
-                          ps_cpu_op_md(op, dnnl_query_workspace_md, 0),
-                          ps_memory_plan_at(memory, n->slot.workspace));
+    return ps_cpu_op_bind_own(op, n->layer->name, DNNL_ARG_WORKSPACE,
+                              dnnl_query_workspace_md,
+                              ps_memory_plan_at(memory, n->slot.workspace));
 }
 
 static ps_err bind_backward(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
@@ -224,12 +222,9 @@ static ps_err bind_backward(ps_cpu_batchnorm *n, const ps_memory_plan *memory,
 {
     const char *who = n->layer->name;
     ps_cpu_op *op = &n->backward;
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
-                          p->x));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
-                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
-                          ps_cpu_op_md(op, dnnl_query_diff_src_md, 0), p->dx));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_SRC, dnnl_query_src_md, p->x));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, p->dy));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, p->dx));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_MEAN, channels, n->mean));
     PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_VARIANCE, channels, n->variance));
     PS_TRY(bind_scale_shift(n, op, p, channels, PS_DNNL_NORM_BACKWARD_TAKES_SHIFT));

@@ -349,12 +349,8 @@ static ps_err bind_order(ps_cpu_op *op, const char *who, void *weight, void *ord
                          void **where)
 {
     *where = op->primitive ? ordered : weight;
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_FROM,
-                          op->primitive ? ps_cpu_op_md(op, dnnl_query_src_md, 0) : NULL,
-                          weight));
-    return ps_cpu_op_bind(op, who, DNNL_ARG_TO,
-                          op->primitive ? ps_cpu_op_md(op, dnnl_query_dst_md, 0) : NULL,
-                          ordered);
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_FROM, dnnl_query_src_md, weight));
+    return ps_cpu_op_bind_own(op, who, DNNL_ARG_TO, dnnl_query_dst_md, ordered);
 }
 
 /* What the forward pass reads, if the input is x. */
@@ -382,15 +378,14 @@ static ps_err cpu_conv_bind_forward(ps_cpu_conv *c, const ps_memory_plan *memory
                       ps_memory_plan_at(memory, c->slot.weights), weights));
     c->bordered_x = ps_memory_plan_at(memory, c->slot.bordered);
     c->rows = ps_memory_plan_at(memory, c->slot.rows);
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
-                          forward_source(c, p->x)));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
-                          ps_cpu_op_md(op, dnnl_query_weights_md, 0), *weights));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_SRC, dnnl_query_src_md,
+                              forward_source(c, p->x)));
+    PS_TRY(
+        ps_cpu_op_bind_own(op, who, DNNL_ARG_WEIGHTS, dnnl_query_weights_md, *weights));
     if (p->bias)
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_BIAS,
                               ps_cpu_op_md(op, dnnl_query_weights_md, 1), p->bias));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DST, ps_cpu_op_md(op, dnnl_query_dst_md, 0),
-                          p->y));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DST, dnnl_query_dst_md, p->y));
     return ps_cpu_op_bind_scratch(op, who, ps_memory_plan_at(memory, c->slot.scratch));
 }
 
@@ -405,17 +400,14 @@ static ps_err bind_backward_data(ps_cpu_conv *c, const ps_memory_plan *memory,
         PS_TRY(bind_order(&c->order_weights_back, who,
                           c->rounded ? c->rounded : p->weight,
                           ps_memory_plan_at(memory, c->slot.weights_back), &weights));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_WEIGHTS,
-                          ps_cpu_op_md(op, dnnl_query_weights_md, 0), weights));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
-                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0), p->dy));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_WEIGHTS, dnnl_query_weights_md, weights));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, p->dy));
     c->bordered_dx = ps_memory_plan_at(memory, c->slot.bordered_dx);
     c->rows_dx = ps_memory_plan_at(memory, c->slot.rows_dx);
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_SRC,
-                          ps_cpu_op_md(op, dnnl_query_diff_src_md, 0),
-                          c->bordered_dx ? c->bordered_dx
-                          : c->rows_dx   ? c->rows_dx
-                                         : p->dx));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md,
+                              c->bordered_dx ? c->bordered_dx
+                              : c->rows_dx   ? c->rows_dx
+                                             : p->dx));
     return ps_cpu_op_bind_scratch(op, who,
                                   ps_memory_plan_at(memory, c->slot.scratch_data));
 }
@@ -432,15 +424,14 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
     c->rows_dy = ps_memory_plan_at(memory, c->slot.rows_dy);
     c->wide_x = ps_memory_plan_at(memory, c->slot.wide_x);
     c->wide_dy = ps_memory_plan_at(memory, c->slot.wide_dy);
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_SRC, ps_cpu_op_md(op, dnnl_query_src_md, 0),
-                          weights_source(c, p->x)));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_DST,
-                          ps_cpu_op_md(op, dnnl_query_diff_dst_md, 0),
-                          c->wide_dy   ? c->wide_dy
-                          : c->rows_dy ? c->rows_dy
-                                       : p->dy));
-    PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_WEIGHTS,
-                          ps_cpu_op_md(op, dnnl_query_diff_weights_md, 0), gradient));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_SRC, dnnl_query_src_md,
+                              weights_source(c, p->x)));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md,
+                              c->wide_dy   ? c->wide_dy
+                              : c->rows_dy ? c->rows_dy
+                                           : p->dy));
+    PS_TRY(ps_cpu_op_bind_own(op, who, DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md,
+                              gradient));
     if (p->bias)
         PS_TRY(ps_cpu_op_bind(op, who, DNNL_ARG_DIFF_BIAS,
                               ps_cpu_op_md(op, dnnl_query_diff_weights_md, 1),
@@ -448,10 +439,9 @@ static ps_err bind_backward_weights(ps_cpu_conv *c, const ps_memory_plan *memory
     PS_TRY(ps_cpu_op_bind_scratch(op, who,
                                   ps_memory_plan_at(memory, c->slot.scratch_weights)));
     if (!reorder->primitive) return PS_OK;
-    PS_TRY(ps_cpu_op_bind(reorder, who, DNNL_ARG_FROM,
-                          ps_cpu_op_md(reorder, dnnl_query_src_md, 0), gradient));
-    return ps_cpu_op_bind(reorder, who, DNNL_ARG_TO,
-                          ps_cpu_op_md(reorder, dnnl_query_dst_md, 0), c->plain_gradient);
+    PS_TRY(ps_cpu_op_bind_own(reorder, who, DNNL_ARG_FROM, dnnl_query_src_md, gradient));
+    return ps_cpu_op_bind_own(reorder, who, DNNL_ARG_TO, dnnl_query_dst_md,
+                              c->plain_gradient);
 }
 
 ps_err ps_cpu_conv_bind(ps_cpu_conv *c, const ps_memory_plan *memory,
