@@ -48,13 +48,11 @@ static bool has_vectors(dnnl_primitive_desc_t pd)
 static ps_err batchnorm_make(ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc, bool training)
 {
     offer o = {0};
-    ps_err err;
-    err = batchnorm_ask(n, desc, training, &o);
+    ps_err err = batchnorm_ask(n, desc, training, &o);
     n->own = err == PS_ERR_UNSUPPORTED || !has_vectors(o.evaluate) ||
              !has_vectors(o.train) || !has_vectors(o.backward);
     if (err == PS_ERR_UNSUPPORTED) err = PS_OK;
-    if (err != PS_OK) goto out;
-    if (n->own) goto out;
+    if (err != PS_OK || n->own) goto out;
     PS_TRY_GOTO(ps_cpu_op_create(&n->evaluate, desc->who, &o.evaluate), err, out);
     if (!training) goto out;
     PS_TRY_GOTO(ps_cpu_op_create(&n->backward, desc->who, &o.backward), err, out);
