@@ -61,10 +61,8 @@ static bool has_fp16(void)
     if (!instructions_has(PS_DNNL_ISA_FP16) ||
         dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success)
         return false;
-    if (make_fp16_conv(engine, &pd) == PS_OK) {
-        fast = !ps_dnnl_pd_is_reference(pd);
-        dnnl_primitive_desc_destroy(pd);
-    }
+    if (make_fp16_conv(engine, &pd) == PS_OK) fast = !ps_dnnl_pd_is_reference(pd);
+    ps_dnnl_pd_destroy(&pd);
     dnnl_engine_destroy(engine);
     return fast;
 }

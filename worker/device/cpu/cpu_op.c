@@ -4,8 +4,7 @@ ps_err ps_cpu_op_create(ps_cpu_op *op, const char *who, dnnl_primitive_desc_t *p
 {
     *op = (ps_cpu_op){0};
     dnnl_status_t s = dnnl_primitive_create(&op->primitive, *pd);
-    dnnl_primitive_desc_destroy(*pd);
-    *pd = NULL;
+    ps_dnnl_pd_destroy(pd);
     return ps_dnnl_check(s, who, "primitive");
 }
 

@@ -16,6 +16,12 @@ ps_err ps_dnnl_check(dnnl_status_t status, const char *who, const char *call)
     return ps_err_set(code, "%s: oneDNN %s: %s", who, call, dnnl_status2str(status));
 }
 
+void ps_dnnl_pd_destroy(dnnl_primitive_desc_t *pd)
+{
+    if (*pd) dnnl_primitive_desc_destroy(*pd);
+    *pd = NULL;
+}
+
 const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd)
 {
     const char *name = "";

@@ -65,6 +65,7 @@ void ps_dnnl_md_destroy(ps_dnnl_md **md);
 const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
                                 int index);
 
+void ps_dnnl_pd_destroy(dnnl_primitive_desc_t *pd); // *pd may be NULL
 /* The implementation's name, such as "ref:any"; borrowed from pd. */
 const char *ps_dnnl_pd_name(const_dnnl_primitive_desc_t pd);
 /* Whether it is plain code, which takes a hundred times what a kernel takes. */

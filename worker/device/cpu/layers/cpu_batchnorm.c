@@ -20,11 +20,9 @@ typedef struct offer {
 
 static void offer_fini(offer *o)
 {
-    dnnl_primitive_desc_t *const all[] = {&o->evaluate, &o->train, &o->backward};
-    for (int i = 0; i < 3; i++) {
-        if (*all[i]) dnnl_primitive_desc_destroy(*all[i]);
-        *all[i] = NULL;
-    }
+    ps_dnnl_pd_destroy(&o->evaluate);
+    ps_dnnl_pd_destroy(&o->train);
+    ps_dnnl_pd_destroy(&o->backward);
 }
 
 static ps_err batchnorm_ask(const ps_cpu_batchnorm *n, ps_dnnl_batchnorm *desc,

@@ -42,17 +42,11 @@ typedef struct maker {
     dnnl_primitive_attr_t attr, attr_back;
 } maker;
 
-static void destroy_pd(dnnl_primitive_desc_t *pd)
-{
-    if (*pd) dnnl_primitive_desc_destroy(*pd);
-    *pd = NULL;
-}
-
 void ps_cpu_conv_choice_fini(ps_cpu_conv_choice *c)
 {
-    destroy_pd(&c->forward);
-    destroy_pd(&c->backward_data);
-    destroy_pd(&c->backward_weights);
+    ps_dnnl_pd_destroy(&c->forward);
+    ps_dnnl_pd_destroy(&c->backward_data);
+    ps_dnnl_pd_destroy(&c->backward_weights);
 }
 
 static void plan_fini(plan *p)
@@ -231,7 +225,7 @@ static ps_err read_lanes(maker *m, plan *p, bool *known)
     if (err == PS_OK)
         err = ps_cpu_shape_read_md(&c->out, m->conv.who, m->y,
                                    ps_dnnl_pd_md(pd, dnnl_query_dst_md, 0), &out_known);
-    destroy_pd(&pd);
+    ps_dnnl_pd_destroy(&pd);
     *known = in_known && out_known;
     return err;
 }
@@ -351,9 +345,9 @@ static ps_err widen_weights_pass(maker *m, plan *p, order by)
         !ps_dnnl_pd_is_reference(c->backward_weights))
         return PS_OK;
     ps_err err = make_wide(m, p, by, &forward, &wide);
-    destroy_pd(&forward);
+    ps_dnnl_pd_destroy(&forward);
     if (err != PS_OK) return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
-    destroy_pd(&c->backward_weights);
+    ps_dnnl_pd_destroy(&c->backward_weights);
     c->backward_weights = wide;
     c->wide_weights = true;
     return PS_OK;
