@@ -50,3 +50,18 @@ ps_err ps_new_file_unnamed(const char *path, int *fd)
     unlink(path);
     return PS_OK;
 }
+
+ps_err ps_new_file_folders(const char *path, bool *made)
+{
+    char part[PATH_MAX];
+    for (size_t i = 1, n = strlen(path); i <= n; i++) {
+        if (path[i] != '/' && i < n) continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        const bool failed = mkdir(part, 0777) != 0;
+        if (failed && errno != EEXIST)
+            return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", part);
+        if (made) *made = !failed;
+    }
+    return PS_OK;
+}

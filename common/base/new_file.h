@@ -3,6 +3,8 @@
 #ifndef PS_NEW_FILE_H
 #define PS_NEW_FILE_H
 
+#include <stdbool.h>
+
 #include "err.h"
 
 /* Creates a file and opens it for writing. Whatever is at the path is removed first,
@@ -20,5 +22,9 @@ ps_err ps_new_file_name(int fd, const char *path);
 /* Opens a file for reading and writing that has no name any more: it ends with the
  * process. path: where it has one for a moment, on the disk that is meant. IO. */
 ps_err ps_new_file_unnamed(const char *path, int *fd);
+
+/* mkdir -p. made (may be NULL): whether the last folder is new. IO names the folder that
+ * cannot be made. */
+ps_err ps_new_file_folders(const char *path, bool *made);
 
 #endif

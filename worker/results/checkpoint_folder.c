@@ -12,6 +12,7 @@
 
 #include "fault_point.h"
 #include "mem.h"
+#include "new_file.h"
 #include "parse_text.h"
 
 static const char TEMPORARY[] = ".tmp", BEST[] = "best";
@@ -106,24 +107,10 @@ static void remove_temporary(const ps_checkpoint_folder *f)
     free(steps);
 }
 
-/* mkdir -p. */
-static ps_err checkpoint_folder_make_folders(const char *path)
-{
-    char part[PATH_MAX];
-    for (size_t i = 1, n = strlen(path); i <= n; i++) {
-        if (path[i] != '/' && i < n) continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", part);
-    }
-    return PS_OK;
-}
-
 ps_err ps_checkpoint_folder_begin(const ps_checkpoint_folder *f, uint64_t step,
                                   char out[PATH_MAX])
 {
-    PS_TRY(checkpoint_folder_make_folders(f->path));
+    PS_TRY(ps_new_file_folders(f->path, NULL));
     remove_temporary(f);
     checkpoint_folder_name(f, step, TEMPORARY, out);
     if (mkdir(out, 0777) == 0) return PS_OK;

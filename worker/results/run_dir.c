@@ -30,27 +30,6 @@ static const char *const results[] = {"summary.json",
                                       "classes.txt",
                                       "curves.svg"};
 
-/* mkdir -p of everything before the last slash, and of all of it when whole. made (may be
- * NULL): whether the last one is new. */
-static ps_err run_dir_make_folders(const char *path, int whole, bool *made)
-{
-    char part[PATH_MAX];
-    size_t length = strlen(path);
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && !(whole && i == length)) continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        int failed = mkdir(part, 0777);
-        if (failed && errno != EEXIST)
-            return ps_err_errno(PS_ERR_IO, "cannot make the folder %s", part);
-        if (made) *made = !failed;
-    }
-    struct stat st;
-    if (whole && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
-        return ps_err_set(PS_ERR_IO, "%s is not a folder", path);
-    return PS_OK;
-}
-
 ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job)
 {
     int n;
@@ -67,7 +46,10 @@ ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job)
     }
     if (n < 0 || (size_t)n >= sizeof dir->path)
         return ps_err_set(PS_ERR_ARG, "the output folder's name is too long");
-    return run_dir_make_folders(dir->path, 1, &dir->made);
+    PS_TRY(ps_new_file_folders(dir->path, &dir->made));
+    struct stat st;
+    if (stat(dir->path, &st) == 0 && S_ISDIR(st.st_mode)) return PS_OK;
+    return ps_err_set(PS_ERR_IO, "%s is not a folder", dir->path);
 }
 
 static bool run_dir_exists(const ps_run_dir *dir, const char *name)
@@ -208,7 +190,10 @@ ps_err ps_run_dir_path(const ps_run_dir *dir, const char *name, char *out)
     int n = snprintf(out, PATH_MAX, "%s/%s", dir->path, name);
     if (n < 0 || n >= PATH_MAX)
         return ps_err_set(PS_ERR_ARG, "%s/%s is too long a path", dir->path, name);
-    return strchr(name, '/') ? run_dir_make_folders(out, 0, NULL) : PS_OK;
+    if (!strchr(name, '/')) return PS_OK;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(out, '/') - out), out);
+    return ps_new_file_folders(folder, NULL);
 }
 
 ps_err ps_out_file_begin(ps_out_file *o, const char *path)
