@@ -34,9 +34,8 @@ uint64_t ps_server_plan_hash(const ps_server *server);
 const char *const *ps_server_endpoints(const ps_server *server, int *n); // borrowed
 
 /* After joining: without a table, waits for the workers' tensors as long as the job
- * lives, and does nothing more if it ends before. Then waits for the number of steps that
- * rank 0 publishes
- * ("job/total_steps", u64, maybe PS_STEPS_UNKNOWN), opens the door to shared memory
+ * lives, and does nothing more if it ends before. Then waits until rank 0 has said where
+ * the job begins (job_start.h), opens the door to shared memory
  * ("server/<rank>/shm": its name, "" when there is none) and starts the shards. member is
  * borrowed until stop.
  */
