@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chunk_codec.h"
+#include "codec.h"
 #include "local_steps.h"
 #include "rank_pieces.h"
 
@@ -11,14 +11,13 @@ ps_snapshot_shape ps_snapshot_shape_of(const ps_config *cfg, const ps_tensor_tab
                                        const ps_optimizer *optimizer, int n_ranks)
 {
     const bool ps = cfg->exchange.name == PS_EXCHANGE_PS;
-    ps_chunk_codec codec = {0};
-    const bool coded = ps && ps_chunk_codec_init(&codec, cfg, table) == PS_OK &&
-                       codec.codec != PS_CODEC_NONE;
+    const ps_codec codec = ps ? cfg->exchange.codec : PS_CODEC_NONE;
+    const bool coded = codec != PS_CODEC_NONE;
     ps_snapshot_shape shape = {.table = table,
                                .optimizer = optimizer,
                                .n_ranks = n_ranks,
                                .told = coded,
-                               .feedback = coded && ps_codec_feeds_back(codec.codec),
+                               .feedback = ps_codec_feeds_back(codec),
                                .local = ps_local_steps_on(cfg),
                                .fragments = (uint32_t)cfg->sync.fragments};
     shape.own_stays = ps_config_quorum(cfg);
