@@ -682,12 +682,12 @@ static uint64_t shard_element_bytes(const ps_shard *s)
 }
 
 /* Takes over what the plan and the step rule say. */
-static ps_err shard_learn(ps_shard *s)
+static void shard_learn(ps_shard *s)
 {
     s->norm.clip = s->o.rule->clip_norm > 0;
     s->norm.waits = ps_step_rule_waits(s->o.rule);
     s->norm.trusts = ps_lamb_on(&s->o.rule->optimizer);
-    return ps_chunk_codec_init(&s->codec, s->o.config, s->o.table);
+    ps_chunk_codec_init(&s->codec, s->o.config, s->o.table);
 }
 
 static bool knows_plan(const ps_shard *s)
@@ -741,7 +741,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
     PS_TRY_GOTO(ps_row_figures_init(&s->tables), err, out);
     PS_TRY_GOTO(ps_event_init(&s->stop), err, out);
     PS_TRY_GOTO(ps_event_init(&s->wake), err, out);
-    if (knows_plan(s)) PS_TRY_GOTO(shard_learn(s), err, out);
+    if (knows_plan(s)) shard_learn(s);
     PS_TRY_GOTO(bind_router(s), err, out);
     *out = s;
     return PS_OK;
@@ -791,7 +791,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
     s->ahead = job->ahead;
     s->mean = job->mean;
     s->rule = *s->o.rule;
-    PS_TRY(shard_learn(s));
+    shard_learn(s);
     if (job->n_groups > 0) {
         PS_TRY(ps_param_groups_init(&s->groups, job->n_groups));
         PS_TRY(ps_param_groups_open(&s->groups, &s->rule.optimizer, job->numbers));

@@ -203,7 +203,7 @@ static ps_err session_set_exchange_options(ps_session *s, const ps_job_start *st
                                                 .rows = s->o.rows,
                                                 .local = &s->local_options};
     ps_exchange_settings *settings = &s->exchange_options.settings;
-    PS_TRY(ps_exchange_settings_init(settings, s->o.config, s->o.table));
+    ps_exchange_settings_init(settings, s->o.config, s->o.table);
     // The servers would have to map another process's memory while they use the dead
     // one's.
     if (start->back_at > 0) settings->shm = PS_SWITCH_OFF;

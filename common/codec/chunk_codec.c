@@ -39,8 +39,8 @@ static uint64_t auto_phase(const ps_chunk_codec *c, uint64_t most)
     return shrinks && c->total_steps / 8 < most ? c->total_steps / 8 : most;
 }
 
-ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
-                           const ps_tensor_table *table)
+void ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
+                         const ps_tensor_table *table)
 {
     *c = (ps_chunk_codec){.codec = cfg->exchange.codec,
                           .topk = cfg->exchange.topk,
@@ -48,7 +48,6 @@ ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
                           .warmup = (uint64_t)cfg->exchange.codec_warmup,
                           .cooldown = (uint64_t)cfg->exchange.codec_cooldown,
                           .table = table};
-    return PS_OK;
 }
 
 ps_chunk_size ps_chunk_size_wanted(const ps_config *cfg, bool one_host)

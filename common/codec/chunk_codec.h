@@ -43,8 +43,8 @@ typedef struct ps_chunk_codec {
     const ps_tensor_table *table; // borrowed
 } ps_chunk_codec;
 
-ps_err ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
-                           const ps_tensor_table *table);
+void ps_chunk_codec_init(ps_chunk_codec *c, const ps_config *cfg,
+                         const ps_tensor_table *table);
 
 /* Sets the job's number of steps, from whose end the cooldown counts (PS_STEPS_UNKNOWN:
  * no cooldown), and the lengths that follow from it. Must be called before any function

@@ -1,7 +1,7 @@
 #include "exchange.h"
 
-ps_err ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
-                                 const ps_tensor_table *table)
+void ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
+                               const ps_tensor_table *table)
 {
     const ps_config_net *net = &cfg->net;
     *s = (ps_exchange_settings){
@@ -15,7 +15,7 @@ ps_err ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
         .bucket = (uint64_t)cfg->exchange.bucket,
         .coarse = ps_chunk_size_is_coarse(ps_chunk_size_wanted(cfg, false)),
         .drops = cfg->sync.policy == PS_POLICY_BACKUP && cfg->sync.late == PS_LATE_DROP};
-    return ps_chunk_codec_init(&s->codec, cfg, table);
+    ps_chunk_codec_init(&s->codec, cfg, table);
 }
 
 static ps_err exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out);

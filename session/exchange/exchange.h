@@ -36,8 +36,8 @@ typedef struct ps_exchange_settings {
 } ps_exchange_settings;
 
 /* Borrows table. */
-ps_err ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
-                                 const ps_tensor_table *table);
+void ps_exchange_settings_init(ps_exchange_settings *s, const ps_config *cfg,
+                               const ps_tensor_table *table);
 
 typedef struct ps_exchange_options { // all borrowed for the exchange's life
     ps_exchange_settings settings;

@@ -52,7 +52,7 @@ static void make_exchange(local_rig *r)
                                    .local = &r->local};
     r->local = (ps_exchange_local_options){
         .config = c, .outer = &r->ops, .outer_rule = &r->outer_rule};
-    OK(ps_exchange_settings_init(&options.settings, c, r->job.table));
+    ps_exchange_settings_init(&options.settings, c, r->job.table);
     OK(ps_exchange_find(&c->exchange, &outer_ops));
     r->ops = *outer_ops;
     r->ops.create = note_and_create;

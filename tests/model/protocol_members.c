@@ -35,7 +35,7 @@ static void begin_shard(uint32_t index)
     s->first_step = W.newest.version;
     s->rule = K.rule;
     s->router = &world_routers[index];
-    world_must(ps_chunk_codec_init(&s->codec, &K.config, &K.table), "shard", index);
+    ps_chunk_codec_init(&s->codec, &K.config, &K.table);
     ps_chunk_codec_end(&s->codec, world_scenario()->steps);
     world_must(ps_shard_memory_init(s), "shard", index);
     s->rules = (ps_frame_rules){.plan = &K.plan,
@@ -87,8 +87,7 @@ static void begin_worker(uint32_t rank)
                                  .first_step = W.newest.version,
                                  .params = &arenas[rank][0],
                                  .grads = &arenas[rank][1]};
-    world_must(ps_exchange_settings_init(&c->o.settings, &K.config, &K.table), "worker",
-               rank);
+    ps_exchange_settings_init(&c->o.settings, &K.config, &K.table);
     c->plan = &K.plan;
     c->nonce = NONCE + W.incarnation;
     // What an arena holds before must not matter; the gaps between tensors stay zero.
