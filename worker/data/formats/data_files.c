@@ -88,7 +88,7 @@ ps_err ps_data_folder(const char *path, const char *config_file, char **out)
 {
     *out = NULL;
     if (path[0] == '\0') path = ".";
-    const char *slash = strrchr(config_file, '/');
+    const char *slash = config_file ? strrchr(config_file, '/') : NULL;
     char *beside = NULL;
     if (path[0] != '/' && slash != NULL &&
         asprintf(&beside, "%.*s/%s", (int)(slash - config_file), config_file, path) < 0)

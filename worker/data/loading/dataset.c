@@ -200,7 +200,7 @@ static ps_err list_files(const ps_config *cfg, const ps_data_spec *spec, ps_spli
 {
     const reader *kind = &readers[cfg->data.kind];
     char *folder = NULL;
-    PS_TRY(ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder));
+    PS_TRY(ps_data_folder(cfg->data.path, cfg->file, &folder));
     const ps_err err = find_files(kind, spec, split, folder, list);
     free(folder);
     PS_TRY(err);
@@ -373,8 +373,7 @@ static ps_err list_pictures(const ps_config *cfg, const ps_data_spec *spec,
     ps_dims dims;
     ps_err err = ps_picture_check_build();
     if (err == PS_OK) err = set_picture_dims(cfg, want, &dims);
-    if (err == PS_OK)
-        err = ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder);
+    if (err == PS_OK) err = ps_data_folder(cfg->data.path, cfg->file, &folder);
     if (err == PS_OK) err = find_split(spec, split, folder, &path);
     if (err == PS_OK && path != NULL) err = list_split(cfg, folder, path, split, out);
     if (err == PS_OK && out->n > 0) out->dims = dims;
@@ -426,10 +425,9 @@ static ps_err find_names(const ps_config *cfg, const char *folder, char **out)
 
 ps_err ps_dataset_name_classes(const ps_config *cfg, ps_dataset *set)
 {
-    const char *file = cfg->file != NULL ? cfg->file : "";
     char *folder = NULL, *path = NULL;
     if (set->names.n > 0 || ps_data_is_made(cfg->data.kind)) return PS_OK;
-    if (ps_data_folder(cfg->data.path, file, &folder) != PS_OK) return PS_OK;
+    if (ps_data_folder(cfg->data.path, cfg->file, &folder) != PS_OK) return PS_OK;
     ps_err err = find_names(cfg, folder, &path);
     if (err == PS_OK && path)
         err = cfg->data.kind == PS_DATA_IMAGE_FOLDER
@@ -513,7 +511,7 @@ static ps_err list_part(const ps_config *cfg, ps_split split, ps_data_spec *spec
     PS_TRY(ps_data_spec_init(spec, train ? "data.train" : "data.test",
                              train ? cfg->data.train : cfg->data.test));
     if (cfg->data.kind != PS_DATA_IMAGE_FOLDER) return list_files(cfg, spec, split, list);
-    PS_TRY(ps_data_folder(cfg->data.path, cfg->file != NULL ? cfg->file : "", &folder));
+    PS_TRY(ps_data_folder(cfg->data.path, cfg->file, &folder));
     const ps_err err = find_split(spec, split, folder, &list->paths[0]);
     list->n = list->paths[0] != NULL;
     free(folder);
