@@ -89,39 +89,14 @@ ps_err ps_dataset_bytes(const char *name, int64_t n, const ps_dims *dims, bool i
     return PS_OK;
 }
 
-static void slice_answers(ps_dataset *set, int64_t first, size_t n)
+/* Keeps n items of that size from `first` on. Shrinking may fail; then the larger
+ * allocation stays. */
+static void *slice_items(void *items, size_t bytes, int64_t first, size_t n)
 {
-    if (set->labels) {
-        memmove(set->labels, set->labels + first, n * sizeof *set->labels);
-        int32_t *labels = realloc(set->labels, n * sizeof *labels);
-        if (labels) set->labels = labels;
-    }
-    if (set->targets) {
-        const size_t count = (size_t)set->n_targets;
-        memmove(set->targets, set->targets + (size_t)first * count,
-                n * count * sizeof *set->targets);
-        float *targets = realloc(set->targets, n * count * sizeof *targets);
-        if (targets) set->targets = targets;
-    }
-}
-
-static void slice_ids(ps_dataset *set, int64_t first, size_t n)
-{
-    const size_t count = (size_t)set->n_ids;
-    if (!set->ids) return;
-    memmove(set->ids, set->ids + (size_t)first * count, n * count * sizeof *set->ids);
-    int64_t *ids = realloc(set->ids, n * count * sizeof *ids);
-    if (ids) set->ids = ids;
-}
-
-static void slice_values(ps_dataset *set, int64_t first, size_t n)
-{
-    size_t element = set->is_float ? sizeof(float) : 1;
-    size_t sample = (size_t)ps_dims_count(&set->dims) * element;
-    memmove(set->values, (char *)set->values + (size_t)first * sample, n * sample);
-    // Shrinking may fail; then the larger allocation stays.
-    void *values = realloc(set->values, n * sample);
-    if (values != NULL) set->values = values;
+    if (!items) return NULL;
+    memmove(items, (char *)items + (size_t)first * bytes, n * bytes);
+    void *less = realloc(items, n * bytes);
+    return less ? less : items;
 }
 
 static void slice_files(ps_dataset *set, int64_t first, size_t n)
@@ -150,6 +125,7 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
 {
     PS_TRY(ps_dataset_check_range(set->n, first, last));
     const size_t n = (size_t)(last - first + 1);
+    const size_t element = set->is_float ? sizeof(float) : 1;
     if (set->rows) memmove(set->rows, set->rows + first, n * sizeof *set->rows);
     set->first += first;
     if (set->files)
@@ -157,9 +133,12 @@ ps_err ps_dataset_slice(ps_dataset *set, int64_t first, int64_t last)
     else if (set->stream)
         ps_sample_file_skip(set->stream, first);
     else
-        slice_values(set, first, n);
-    slice_ids(set, first, n);
-    slice_answers(set, first, n);
+        set->values = slice_items(set->values,
+                                  (size_t)ps_dims_count(&set->dims) * element, first, n);
+    set->ids = slice_items(set->ids, (size_t)set->n_ids * sizeof *set->ids, first, n);
+    set->labels = slice_items(set->labels, sizeof *set->labels, first, n);
+    set->targets = slice_items(set->targets,
+                               (size_t)set->n_targets * sizeof *set->targets, first, n);
     set->n = (int64_t)n;
     return PS_OK;
 }
