@@ -25,13 +25,11 @@
  *
  * onebit sends the elements above 3/8 of the largest of their sixteen, so that an
  * element's error shrinks whenever it is sent. Signs alone (Seide et al. 2014;
- * Karimireddy et al. 2019, EF-signSGD) were tried and are far worse under Adam: most
- * elements of a gradient are much smaller than their block's mean, a sign makes them as
- * large as the mean, and the second moment never forgets that. One magnitude for a block,
- * the best by Lloyd's algorithm (1982), was tried and is worse too: features of very
- * different size lie side by side. Over 78 steps of BasicNet's gradients and weights,
- * Adam's path differed by 0.23 of its length (now 0.16), and the workers' copy of the
- * weights by 0.20e-3 (now 0.09e-3, where a step is 0.14e-3).
+ * Karimireddy et al. 2019, EF-signSGD) are far worse under Adam: most elements of a
+ * gradient are much smaller than their block's mean, a sign makes them as large as the
+ * mean, and the second moment never forgets that. One magnitude for a block, the best by
+ * Lloyd's algorithm (1982), is worse too: features of very different size lie side by
+ * side.
  *
  * The size depends on codec, n and share alone, so that a frame that lies about one of
  * them is refused by its length. A number that is not finite is not finite after decoding
