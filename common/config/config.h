@@ -138,9 +138,8 @@ typedef struct ps_config_data {
     ps_int_list crop;   // pictures: [H, W] or [side] of a sample; empty: model.input's
     ps_float_list crop_scale; // pictures: parts of the area of a random crop; empty: none
     ps_float_list crop_ratio; // and its width / height
-    int64_t
-        crop_padding; // random crop of the input's size from the padded image; 0: none
-    bool flip;        // random horizontal flip
+    int64_t crop_padding;     // random crop of the input's size after padding; 0: none
+    bool flip;                // random horizontal flip
     ps_float_list color_jitter; // pictures: of brightness, contrast, saturation, hue
     ps_int_list rand_augment;   // pictures: [operations, magnitude]; empty: none
     double mixup;               // alpha of the mixed batches' Beta distribution; 0: none

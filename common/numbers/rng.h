@@ -16,8 +16,7 @@ typedef struct ps_mt19937 {
     int next;
 } ps_mt19937;
 
-void ps_mt19937_seed(ps_mt19937 *g,
-                     uint64_t seed); // the high 32 bits are ignored, as PyTorch does
+void ps_mt19937_seed(ps_mt19937 *g, uint64_t seed); // of 32 bits, as PyTorch's
 uint32_t ps_mt19937_u32(ps_mt19937 *g);
 uint64_t ps_mt19937_u64(ps_mt19937 *g); // first << 32 | second
 

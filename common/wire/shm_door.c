@@ -18,9 +18,8 @@
 enum { OFFER_TIMEOUT_MS = 2000, FULL_PAUSE_MS = 100 };
 
 typedef struct visitor {
-    ps_shared_mem
-        mapped[PS_SHM_FDS]; // params, grads; rings, rows: of a worker that has some
-    atomic_bool ready;      // set once, after the mappings
+    ps_shared_mem mapped[PS_SHM_FDS]; // params, grads; rings, rows, if it has some
+    atomic_bool ready;                // set once, after the mappings
 } visitor;
 
 struct ps_shm_door {

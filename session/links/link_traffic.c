@@ -30,8 +30,7 @@ struct ps_traffic {
     ps_traffic_events events;
     int n;
     link_end *ends;
-    ps_flow
-        *posted; // no message of theirs has begun; in the order in which they were posted
+    ps_flow *posted; // in the order of posting; no message of theirs has begun
 };
 
 /* ---- lists ---- */

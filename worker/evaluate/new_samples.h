@@ -6,13 +6,12 @@
 
 typedef struct ps_new_samples {
     ps_dataset set;
-    bool answered;    // the set has what the outputs are compared with
-    bool named;       // pictures have names
-    const char *what; // for messages; borrowed
-    const char *mend; // of samples that do not fit the model; borrowed
-    FILE *copy;       // of what can be read only once; NULL: none
-    ps_preprocessing
-        *state; // of a table; the model's, which is borrowed, where it has one
+    bool answered;           // the set has what the outputs are compared with
+    bool named;              // pictures have names
+    const char *what;        // for messages; borrowed
+    const char *mend;        // of samples that do not fit the model; borrowed
+    FILE *copy;              // of what can be read only once; NULL: none
+    ps_preprocessing *state; // of a table; the model's, borrowed, where it has one
 } ps_new_samples;
 
 /* what:

@@ -2,8 +2,7 @@
  *
  * TFRecords (tensorflow/core/lib/io/record_writer.h), numbers in little-endian order:
  *
- *   u64 length | u32 masked CRC-32C of these 8 bytes | the record | u32 its masked
- * CRC-32C
+ *   u64 length | u32 masked CRC-32C of these 8 bytes | record | u32 its masked CRC-32C
  *
  * The record is a protocol buffer (tensorflow/core/util/event.proto):
  *

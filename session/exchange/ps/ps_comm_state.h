@@ -156,10 +156,9 @@ struct ps_comm {
     // The thread's, while it runs
     void *zmq_context;
     uint32_t n_links;
-    ps_comm_link *links; // by shard
-    ps_zsock_item
-        *items;         // the links' sockets, then commands, the end, and their monitors
-    struct pollfd *fds; // for poll
+    ps_comm_link *links;  // by shard
+    ps_zsock_item *items; // the links' sockets, commands, the end, and their monitors
+    struct pollfd *fds;   // for poll
     uint32_t n_words;
     bool bypass_caches; // weights do, on their way to the arena
     ps_chunk_codec codec;

@@ -20,9 +20,8 @@
 typedef struct ps_csv_options { // borrowed during a call
     const ps_config_data *data;
     const ps_wanted *wanted; // nothing: where the answers are missing, there are none
-    const ps_preprocessing
-        *known;   // whose columns the table has; NULL: it is to be fitted
-    bool keys;    // also the columns of data.drop
+    const ps_preprocessing *known; // whose columns the table has; NULL: to be fitted
+    bool keys;                     // also the columns of data.drop
     bool objects; // lines are samples of a request, whose fields have names: messages
                   // say so
     const char *folder; // of a temporary file (table.h); NULL: in memory

@@ -45,8 +45,7 @@ typedef struct ps_preprocessing {
     bool classes; // the answer is a class, not numbers
     int64_t n_columns, n_targets, n_inputs;
     ps_column *columns; // (n_columns) inputs
-    ps_column
-        *targets; // (n_targets); categories: of one target, the names of the classes
+    ps_column *targets; // (n_targets); categories: of one, the names of the classes
 } ps_preprocessing;
 
 void ps_preprocessing_destroy(ps_preprocessing **p); // clears the caller's pointer

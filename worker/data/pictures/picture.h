@@ -1,9 +1,10 @@
-/* Pictures: PNG, JPEG, WebP and BMP files as rows of pixels of 8 bits, the values that Pillow's
+/* PNG, JPEG, WebP and BMP files as rows of pixels of 8 bits, the values that Pillow's
  * Image.open(file).convert("RGB") gives:
- *   gray, palette  their red, green and blue; gray of 1, 2 and 4 bits is scaled to 0 ..
- * 255 alpha          is left out, and nothing is put behind the picture 16 bits the upper
- * 8, except in gray without alpha: values above 255 become 255 CMYK           as Adobe
- * stores it: inverted Colour profiles, gamma and EXIF's orientation are not applied. */
+ *   palette  its red, green and blue; gray of 1, 2 and 4 bits is scaled to 0 .. 255
+ *   alpha    is left out, and nothing is put behind the picture
+ *   16 bits  the upper 8, except in gray without alpha: values above 255 become 255
+ *   CMYK     as Adobe stores it: inverted
+ * Colour profiles, gamma and EXIF's orientation are not applied. */
 #ifndef PS_PICTURE_H
 #define PS_PICTURE_H
 

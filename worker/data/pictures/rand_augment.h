@@ -30,15 +30,12 @@ typedef enum ps_augment_op {
     PS_AUGMENT_OPS
 } ps_augment_op;
 
-enum {
-    PS_AUGMENT_BINS = 31,
-    PS_AUGMENT_MOST = 16
-}; // magnitudes; operations of a picture
+enum { PS_AUGMENT_BINS = 31 }; // magnitudes
+enum { PS_AUGMENT_MOST = 16 }; // operations of a picture
 
 typedef struct ps_augment {
     ps_augment_op op;
-    double
-        magnitude; // as torchvision's: a slope, pixels, degrees, factor - 1, bits, level
+    double magnitude; // torchvision's: a slope, pixels, degrees, factor - 1, bits, level
 } ps_augment;
 
 /* Operation i of a picture; bin: 0 to 30. */
