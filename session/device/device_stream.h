@@ -25,12 +25,6 @@ typedef struct ps_device_stream_ops {
      */
     ps_err (*from_host)(ps_device_stream *s, unsigned arenas);
     ps_err (*to_host)(ps_device_stream *s, unsigned arenas);
-    /* The queue's native handle (cudaStream_t), borrowed; NULL: host memory. */
-    void *(*native)(ps_device_stream *s);
-    /* The arenas where the stream works on them. Borrowed. */
-    float *(*params)(ps_device_stream *s);
-    float *(*grads)(ps_device_stream *s);
-    void *(*buffers)(ps_device_stream *s);
     /* Work queued from now on waits until every gradient that the backward pass has
      * announced (grads_ready) is written. */
     ps_err (*wait_compute)(ps_device_stream *s);
@@ -104,6 +98,10 @@ typedef struct ps_device_stream_ops {
 
 struct ps_device_stream {
     const ps_device_stream_ops *ops;
+    void *native; // the queue's handle (cudaStream_t), borrowed; NULL: host memory
+    /* The arenas where the stream works on them. Borrowed. */
+    float *params, *grads;
+    void *buffers;
 };
 
 typedef struct ps_host_stream_options { // all borrowed for the stream's life

@@ -27,26 +27,6 @@ static host_stream *host_stream_of(ps_device_stream *s)
     return (host_stream *)s;
 }
 
-static void *host_native(ps_device_stream *s)
-{
-    return NULL;
-}
-
-static float *host_params(ps_device_stream *s)
-{
-    return host_stream_of(s)->at.params;
-}
-
-static float *host_grads(ps_device_stream *s)
-{
-    return host_stream_of(s)->at.grads;
-}
-
-static void *host_buffers(ps_device_stream *s)
-{
-    return host_stream_of(s)->at.buffers;
-}
-
 static ps_err host_nothing(ps_device_stream *s)
 {
     return PS_OK;
@@ -267,10 +247,6 @@ static void host_destroy(ps_device_stream **base)
 static const ps_device_stream_ops host_stream_ops = {
     .from_host = host_move,
     .to_host = host_move,
-    .native = host_native,
-    .params = host_params,
-    .grads = host_grads,
-    .buffers = host_buffers,
     .wait_compute = host_nothing,
     .release_compute = host_nothing,
     .mark = host_nothing,
@@ -304,7 +280,10 @@ ps_err ps_host_stream_create(const ps_host_stream_options *options,
     *out = NULL;
     host_stream *s = NULL;
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "host stream"));
-    s->base.ops = &host_stream_ops;
+    s->base = (ps_device_stream){.ops = &host_stream_ops,
+                                 .params = options->params,
+                                 .grads = options->grads,
+                                 .buffers = options->buffers};
     s->at = *options;
     ps_device_stream *base = &s->base;
     for (int k = 0; k < options->optimizer->n_states; k++) {

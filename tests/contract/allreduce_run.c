@@ -22,7 +22,7 @@ float *allreduce_params(const allreduce_rank *r)
 
 float *allreduce_grads(const allreduce_rank *r)
 {
-    return r->stream ? r->stream->ops->grads(r->stream) : ps_session_grads(r->session);
+    return r->stream ? r->stream->grads : ps_session_grads(r->session);
 }
 
 static float *buffer_of(const allreduce_rank *r)

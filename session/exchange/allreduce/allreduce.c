@@ -167,8 +167,8 @@ static ps_err allreduce_broadcast(allreduce *x, wanted what)
     // frozen parameters, the last buffers, do not change after the start
     const uint64_t still = what == WANT_ALL ? 0 : x->at.table->frozen_bytes;
     ps_collective_range ranges[2] = {
-        {s->ops->buffers(s), x->at.table->buffer_bytes - still},
-        {s->ops->params(s), x->at.table->arena_count * sizeof(float)},
+        {s->buffers, x->at.table->buffer_bytes - still},
+        {s->params, x->at.table->arena_count * sizeof(float)},
     };
     int n = what == WANT_ALL ? 2 : 1;
     unsigned arenas = PS_STREAM_BUFFERS | (what == WANT_ALL ? PS_STREAM_PARAMS : 0);

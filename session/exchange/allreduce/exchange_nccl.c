@@ -181,9 +181,8 @@ static ps_err nccl_all_reduce(ps_collective *base, float *values, uint64_t count
     uint64_t n = (uint64_t)c->world_size;
     base->bytes += 2 * (n - 1) * count * sizeof *values / n; // as a ring
     PS_TRY(begin_group(c, "all-reduce"));
-    cudaStream_t stream = c->stream->ops->native(c->stream);
-    ncclResult_t rc =
-        c->nccl.AllReduce(values, values, count, ncclFloat32, ncclSum, c->comm, stream);
+    ncclResult_t rc = c->nccl.AllReduce(values, values, count, ncclFloat32, ncclSum,
+                                        c->comm, c->stream->native);
     c->queued = step_limit(c);
     return finish_group(c, "all-reduce", QUEUED, rc);
 }
@@ -204,13 +203,12 @@ static ps_err nccl_broadcast(ps_collective *base, const ps_collective_range *ran
 {
     nccl_collective *c = nccl_of(base);
     PS_TRY(begin_group(c, "broadcast"));
-    cudaStream_t stream = c->stream->ops->native(c->stream);
     ncclResult_t rc = ncclSuccess;
     for (int i = 0; i < n && nccl_accepted(rc); i++) {
         if (c->world_size > 1) base->bytes += ranges[i].n_bytes;
         if (ranges[i].n_bytes)
             rc = c->nccl.Broadcast(ranges[i].bytes, ranges[i].bytes, ranges[i].n_bytes,
-                                   ncclUint8, 0, c->comm, stream);
+                                   ncclUint8, 0, c->comm, c->stream->native);
     }
     return finish_group(c, "broadcast", DONE, rc);
 }
@@ -295,7 +293,7 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
 {
     const uint64_t ms = options->settings.join_timeout_ms;
     nccl_collective *c = NULL;
-    if (!stream->ops->native(stream))
+    if (!stream->native)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "nccl sums in the memory of GPUs: it needs train.device: cuda "
                           "(on the cpu: exchange.name: gloo)");

@@ -91,11 +91,10 @@ static ps_err reducer_alloc_arrays(ps_reducer *r)
 
 static ps_err reducer_lay_out(ps_reducer *r)
 {
-    const ps_device_stream_ops *ops = r->stream->ops;
     const ps_collective_layout layout = {
         .scatter = &r->scatter,
-        .grads = ops->grads(r->stream),
-        .params = ops->params(r->stream),
+        .grads = r->stream->grads,
+        .params = r->stream->params,
         .arrays = r->arrays,
         .n_arrays = n_arrays(r),
     };
@@ -145,8 +144,7 @@ static ps_err reducer_sum(ps_reducer *r, int bucket, uint64_t segment)
     const ps_collective_ops *ops = r->collective->ops;
     const ps_bucket *b = &r->buckets.list[bucket];
     if (ops->sum) return ops->sum(r->collective, bucket, segment);
-    float *grads = r->stream->ops->grads(r->stream);
-    return ops->all_reduce(r->collective, grads + b->offset, b->count);
+    return ops->all_reduce(r->collective, r->stream->grads + b->offset, b->count);
 }
 
 /* Gathers all ranks' parts of the arrays. */

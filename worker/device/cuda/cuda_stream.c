@@ -39,26 +39,6 @@ static cuda_stream *cuda_stream_of(ps_device_stream *s)
     return (cuda_stream *)s;
 }
 
-static void *stream_native(ps_device_stream *s)
-{
-    return ps_gpu_native(cuda_stream_of(s)->gpu, PS_GPU_EXCHANGE);
-}
-
-static float *stream_params(ps_device_stream *s)
-{
-    return cuda_stream_of(s)->resident.params;
-}
-
-static float *stream_grads(ps_device_stream *s)
-{
-    return cuda_stream_of(s)->resident.grads;
-}
-
-static void *stream_buffers(ps_device_stream *s)
-{
-    return cuda_stream_of(s)->buffers;
-}
-
 static ps_err wait_queue(cuda_stream *s)
 {
     PS_TRY(ps_gpu_record(s->gpu, s->waited, PS_GPU_EXCHANGE));
@@ -474,10 +454,6 @@ static void stream_destroy(ps_device_stream **base)
 static const ps_device_stream_ops cuda_stream_ops = {
     .from_host = stream_from_host,
     .to_host = stream_to_host,
-    .native = stream_native,
-    .params = stream_params,
-    .grads = stream_grads,
-    .buffers = stream_buffers,
     .wait_compute = stream_wait_compute,
     .release_compute = stream_release_compute,
     .mark = stream_mark,
@@ -610,7 +586,6 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
                           "cuda: the model has more parameters than 32-bit indices "
                           "can address");
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "exchange"));
-    s->base.ops = &cuda_stream_ops;
     s->gpu = gpu;
     s->at = *options;
     s->resident.host_params = options->params;
@@ -621,6 +596,11 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
     if (err == PS_OK) err = fill_tables(s);
     if (err == PS_OK) err = fill_ranges(s);
     if (err == PS_OK) err = cuda_stream_prepare_lamb(s);
+    s->base = (ps_device_stream){.ops = &cuda_stream_ops,
+                                 .native = ps_gpu_native(gpu, PS_GPU_EXCHANGE),
+                                 .params = s->resident.params,
+                                 .grads = s->resident.grads,
+                                 .buffers = s->buffers};
     if (err == PS_OK)
         *out = base;
     else
