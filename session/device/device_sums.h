@@ -28,8 +28,6 @@ typedef struct ps_device_sums_options { // borrowed
 } ps_device_sums_options;
 
 typedef struct ps_device_sums_ops {
-    /* What other processes need to find the arenas. */
-    void (*handle)(const ps_device_sums *s, uint8_t out[PS_DEVICE_SUMS_HANDLE]);
     /* Finds the arenas of n processes of this host, own is this one's place among them.
      * The host's arenas, borrowed: `from` has new weights, `to` gets the sums. Once.
      * UNSUPPORTED says why this device cannot read another's memory. */
@@ -54,6 +52,7 @@ typedef struct ps_device_sums_ops {
 
 struct ps_device_sums {
     const ps_device_sums_ops *ops;
+    uint8_t handle[PS_DEVICE_SUMS_HANDLE]; // by which other processes find the arenas
 };
 
 #endif

@@ -115,12 +115,9 @@ static int free_rig(void **state)
 
 static ps_err meet(int own)
 {
-    static uint8_t handles[WORKERS][PS_DEVICE_SUMS_HANDLE];
     const uint8_t *list[WORKERS];
-    for (int i = 0; i < WORKERS; i++) {
-        r.shared[i].sums->ops->handle(r.shared[i].sums, handles[i]);
-        list[i] = handles[i];
-    }
+    for (int i = 0; i < WORKERS; i++)
+        list[i] = r.shared[i].sums->handle;
     ps_device_sums *s = r.shared[own].sums;
     return s->ops->meet(s, list, WORKERS, own, r.weights, r.sum);
 }

@@ -1,6 +1,7 @@
 #include "levels_gpus.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "device_sums.h"
 #include "log.h"
@@ -26,7 +27,7 @@ static void gpus_give(const ps_exchange_options *o, const ps_levels *l)
 {
     gpu_offer *own = gpu_offer_of(l, l->own);
     if (!*o->sums) return;
-    (*o->sums)->ops->handle(*o->sums, own->handle);
+    memcpy(own->handle, (*o->sums)->handle, sizeof own->handle);
     atomic_store(&own->given, true);
 }
 

@@ -1,7 +1,6 @@
 #include "cuda_shared.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "mem.h"
 
@@ -13,8 +12,7 @@ typedef struct cuda_sums {
     ps_cuda_shared shared;
     const ps_cuda_shared **registered; // the device's pointer to shared
     size_t bytes;                      // of an arena
-    uint8_t handle[PS_DEVICE_SUMS_HANDLE];
-    float *sum; // of a range, on the GPU
+    float *sum;                        // of a range, on the GPU
     ps_gpu_event *done;
     int n, own;          // 0: has met nobody
     float **grads;       // (n)
@@ -27,11 +25,6 @@ typedef struct cuda_sums {
 static cuda_sums *cuda_sums_of(ps_device_sums *s)
 {
     return (cuda_sums *)s;
-}
-
-static void cuda_sums_handle(const ps_device_sums *s, uint8_t out[PS_DEVICE_SUMS_HANDLE])
-{
-    memcpy(out, ((const cuda_sums *)s)->handle, PS_DEVICE_SUMS_HANDLE);
 }
 
 static ps_err cuda_sums_wait(cuda_sums *s)
@@ -151,7 +144,6 @@ static void cuda_sums_destroy(ps_device_sums **base, bool alone)
 }
 
 static const ps_device_sums_ops cuda_sums_ops = {
-    .handle = cuda_sums_handle,
     .meet = cuda_sums_meet,
     .add = cuda_sums_add,
     .fetch = cuda_sums_fetch,
@@ -164,9 +156,9 @@ static const ps_device_sums_ops cuda_sums_ops = {
 static ps_err cuda_sums_allocate(cuda_sums *s, uint64_t most)
 {
     PS_TRY(ps_gpu_take_shared(s->gpu, s->bytes, "the gradients", &s->shared.grads,
-                              s->handle));
+                              s->base.handle));
     PS_TRY(ps_gpu_take_shared(s->gpu, s->bytes, "the parameters", &s->shared.params,
-                              s->handle + PS_GPU_HANDLE));
+                              s->base.handle + PS_GPU_HANDLE));
     PS_TRY(ps_gpu_take(s->gpu, most * sizeof *s->sum, who, &s->sum));
     return ps_gpu_event_create(s->gpu, &s->done);
 }
