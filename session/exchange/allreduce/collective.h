@@ -35,8 +35,8 @@ typedef struct ps_collective_layout {
     int n_arrays;
 } ps_collective_layout;
 
-/* An engine either sums (all_reduce), or it scatters (segment and the slots from lay_out
- * to flush). Blocks until done, except queued sums (complete). NET or TIMEOUT when it
+/* An engine either sums (all_reduce), or it scatters (the slots from lay_out to
+ * flush). Blocks until done, except queued sums (complete). NET or TIMEOUT when it
  * cannot be done: then only abort and destroy may follow. */
 typedef struct ps_collective_ops {
     /* values (count) become the sum over the ranks, the same bits on every rank; with two
@@ -48,8 +48,6 @@ typedef struct ps_collective_ops {
      * sums are complete when all_reduce returns. */
     ps_err (*complete)(ps_collective *c, bool wait, bool *done);
 
-    /* Elements of a segment, for the layout's scatter. */
-    uint64_t (*segment)(const ps_collective *c);
     /* Before the first of the calls below. */
     ps_err (*lay_out)(ps_collective *c, const ps_collective_layout *layout);
     /* The gradients of the next bucket are final, and belong to the engine until its
@@ -82,6 +80,7 @@ struct ps_collective {
     const ps_collective_ops *ops;
     /* The calls are so short that the thread that waits for their results makes them. */
     bool by_caller;
+    uint64_t segment; // of an engine that scatters: elements, for the layout's scatter
     /* Payload since connecting, as computed: sent (and as much received), and what ranks
      * read from each other's memory instead. Of the thread that makes the calls. */
     uint64_t bytes, shm_bytes;

@@ -432,11 +432,6 @@ void bind_links(GlooCollective *c)
     }
 }
 
-uint64_t segment(const ps_collective *base)
-{
-    return PS_SEGMENT_BYTES / sizeof(float);
-}
-
 ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
 {
     GlooCollective *c = of(base);
@@ -547,7 +542,6 @@ void destroy(ps_collective **base)
 const ps_collective_ops gloo_ops = {
     .all_reduce = nullptr, // it scatters
     .complete = nullptr,
-    .segment = segment,
     .lay_out = lay_out,
     .offer = offer,
     .sum = sum,
@@ -568,6 +562,7 @@ ps_err connect(const ps_exchange_options *options, ps_device_stream *,
     GlooCollective *c = new (std::nothrow) GlooCollective();
     if (!c) return ps_err_set(PS_ERR_NOMEM, "gloo: out of memory");
     c->base.ops = &gloo_ops;
+    c->base.segment = PS_SEGMENT_BYTES / sizeof(float);
     c->at = *options;
     c->rank = options->rank;
     c->world_size = options->world_size;

@@ -117,7 +117,7 @@ ps_err ps_reducer_init(ps_reducer *r, const ps_exchange_options *at,
     PS_TRY(ps_buckets_init(&r->buckets, at->table, first, bytes));
     PS_TRY(ps_scatter_init(&r->scatter, at->table, &r->buckets,
                            scatters ? at->world_size : 1,
-                           scatters ? ops->segment(collective) : UINT64_MAX));
+                           scatters ? collective->segment : UINT64_MAX));
     PS_TRY(reducer_alloc_arrays(r));
     cut_notes(r);
     for (int i = 0; i < n_arrays(r) - 1; i++)

@@ -76,11 +76,6 @@ static void shm_collective_post(shm_collective *c, _Atomic uint64_t *count)
 
 /* ------------------------------------------------------------------ sums and weights */
 
-static uint64_t shm_collective_segment(const ps_collective *base)
-{
-    return UINT64_MAX;
-}
-
 static void shm_collective_offer(ps_collective *base)
 {
     shm_collective *c = shm_collective_of(base);
@@ -267,7 +262,6 @@ static void shm_collective_destroy(ps_collective **base)
 }
 
 static const ps_collective_ops shm_ops = {
-    .segment = shm_collective_segment,
     .lay_out = shm_collective_lay_out,
     .offer = shm_collective_offer,
     .sum = shm_collective_sum,
@@ -307,7 +301,7 @@ ps_err ps_shm_collective_open(const ps_exchange_options *options, ps_collective 
         ps_shm_peers_close(&peers);
         return err;
     }
-    *c = (shm_collective){.base.ops = &shm_ops,
+    *c = (shm_collective){.base = {.ops = &shm_ops, .segment = UINT64_MAX},
                           .at = *options,
                           .rank = options->rank,
                           .world_size = options->world_size,
