@@ -8,7 +8,7 @@
 
 extern "C" {
 #include "allreduce.h"
-#include "floats.h"
+#include "ordered_sum.h"
 #include "send_queue.h"
 #include "shm_collective.h"
 #include "thread.h"
@@ -147,22 +147,6 @@ void await(GlooCollective *c, const UnboundBuffer &buffer, Way way)
     Waiting waiting(c, buffer.get());
     if (!(way == SENT ? buffer->waitSend(NO_LIMIT) : buffer->waitRecv(NO_LIMIT)))
         throw gloo::Exception("aborted");
-}
-
-/* out = ((from[0] + from[1]) + from[2]) + ..., n floats each; out may be one of them. */
-void sum_in_order(float *out, const std::vector<const float *> &from, uint64_t n)
-{
-    constexpr uint64_t BLOCK = 2048; // stays in the first cache
-    float partial[BLOCK];
-    for (uint64_t at = 0; at < n; at += BLOCK) {
-        const uint64_t count = std::min(BLOCK, n - at);
-        const float *a = from[0] + at;
-        for (size_t r = 1; r < from.size(); r++) {
-            const float *b = from[r] + at;
-            ps_floats_sum(r + 1 == from.size() ? out + at : partial, a, b, count);
-            a = partial;
-        }
-    }
 }
 
 /* ------------------------------------------------------------------------- sending */
@@ -307,7 +291,7 @@ ps_err sum(ps_collective *base, int bucket, uint64_t segment)
             c->links[i].grads_in->waitRecv();
             c->from[c->links[i].peer] = grads_from(c, i, bucket, segment);
         }
-        sum_in_order(own, c->from, s.count);
+        ps_ordered_sum(own, c->from.data(), c->world_size, 0, s.count);
     });
 }
 
