@@ -198,12 +198,6 @@ static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
     return ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, edge), &v->grad_slot);
 }
 
-/* A view shares its input's gradient, whose slot the step before gives back. */
-static void plan_view_gradient(ps_cuda_plan *p, const ps_model_node *node)
-{
-    p->values[node->in[0]].grad_slot = p->values[node->out].grad_slot;
-}
-
 /* Walks in the order of the backward pass: slots that a step no longer needs are free for
  * the steps before it. */
 static ps_err cuda_plan_backward(ps_cuda_plan *p)
@@ -215,8 +209,9 @@ static ps_err cuda_plan_backward(ps_cuda_plan *p)
         const ps_model_node *node = &g->nodes[i];
         ps_cuda_value *out = &p->values[node->out];
         if (!g->edges[node->out].needs_grad) continue;
+        // a view shares its input's gradient, whose slot the step before gives back
         if (p->steps[i].view) {
-            plan_view_gradient(p, node);
+            p->values[node->in[0]].grad_slot = out->grad_slot;
             continue;
         }
         for (int k = 0; k < node->n_in; k++)
