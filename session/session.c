@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "absent.h"
+#include "curve.h"
 #include "device_stream.h"
 #include "device_sums.h"
 #include "exchange_local.h"
@@ -92,6 +93,8 @@ static ps_err session_choose_exchange(ps_session *s)
 static ps_err session_make_plan(ps_session *s)
 {
     const ps_config *c = s->o.config;
+    // A program of libpstrain has joined before it was known.
+    PS_TRY(ps_curve_check_exchange(c));
     PS_TRY(session_choose_exchange(s));
     s->world_size = (int)c->job.most_workers;
     s->fewest = ps_config_fewest_workers(c);

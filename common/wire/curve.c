@@ -199,17 +199,22 @@ ps_err ps_curve_load(ps_curve *curve, const char *keys, bool insecure, ps_role r
     return ps_curve_read(curve, keys, role);
 }
 
-ps_err ps_curve_init(ps_curve *curve, const ps_config *config, ps_role role)
+ps_err ps_curve_check_exchange(const ps_config *config)
 {
     const ps_config_net *net = &config->net;
     const ps_exchange_kind kind = config->exchange.name;
     const bool open = kind != PS_EXCHANGE_PS && kind != PS_EXCHANGE_NONE;
-    if (open && net->curve[0] && !net->insecure)
-        return ps_err_set(
-            PS_ERR_ARG, "the job has keys, but what Gloo and NCCL send is not "
-                        "encrypted: train in ps mode, or say --insecure "
-                        "(net.insecure=true) where everybody on the network is trusted");
-    return ps_curve_load(curve, net->curve, net->insecure, role);
+    if (!open || !net->curve[0] || net->insecure) return PS_OK;
+    return ps_err_set(PS_ERR_ARG,
+                      "the job has keys, but what Gloo and NCCL send is not encrypted: "
+                      "train through servers (ps mode), or say --insecure "
+                      "(net.insecure=true) where everybody on the network is trusted");
+}
+
+ps_err ps_curve_init(ps_curve *curve, const ps_config *config, ps_role role)
+{
+    PS_TRY(ps_curve_check_exchange(config));
+    return ps_curve_load(curve, config->net.curve, config->net.insecure, role);
 }
 
 /* ---- making them ---- */

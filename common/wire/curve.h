@@ -45,8 +45,9 @@ typedef struct ps_curve {
 /* keys: a folder, or such a line itself, or "": none. As ps_curve_read. No message shows
  * a key. */
 ps_err ps_curve_load(ps_curve *curve, const char *keys, bool insecure, ps_role role);
-/* The same of net.curve and net.insecure. Also ARG for a job with keys whose exchange
- * cannot be encrypted. */
+/* ARG for a job with keys whose exchange cannot be encrypted, without net.insecure. */
+ps_err ps_curve_check_exchange(const ps_config *config);
+/* As ps_curve_load, of net.curve and net.insecure; and as ps_curve_check_exchange. */
 ps_err ps_curve_init(ps_curve *curve, const ps_config *config, ps_role role);
 
 /* Reads the role's file. IO when there is none, or when others may read it or replace it;

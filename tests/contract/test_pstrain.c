@@ -1,12 +1,15 @@
 /* libpstrain: sessions with tensors. Gradients and rates are small binary fractions, so
  * that every sum and step is exact and the weights are closed forms. */
+#include <limits.h>
 #include <math.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "curve.h"
 #include "pstrain_rig.h"
+#include "temp_files.h"
 
 enum { STEPS = 6, N_TENSORS = 4, N_PARAMS = 3 };
 
@@ -474,6 +477,42 @@ TEST(test_differs)
     check_differs(1, 2, "worker 1 has other numbers than worker 0 for parameter group 1");
 #if PS_WITH_GLOO
     check_differs(0, 0, "tensor 1 is b (91)");
+#endif
+}
+
+/* --- keys -------------------------------------------------------------------------- */
+
+static int open_alone(rig_worker *w)
+{
+    const pstrain_table table = table_of(NULL, 0);
+    RIG_TRY(pstrain_open(w->s, &table));
+    RIG_TRY(pstrain_start(w->s));
+    return pstrain_close(w->s);
+}
+
+static int make_keys(void **state)
+{
+    return temp_folder_make(state) != 0 || ps_curve_make(folder.path) != PS_OK;
+}
+
+/* A job with keys sends nothing that is not encrypted, unless the network is trusted. */
+TEST_WITH(test_keys_without_servers, make_keys, temp_folder_remove)
+{
+    char keys[PATH_MAX];
+    const char *const settings[] = {keys, "net.insecure=true"};
+    rig r = {.workers = 2, .run = open_alone, .settings = settings, .fails = true};
+    snprintf(keys, sizeof keys, "net.curve=%s", folder.path);
+    r.n_settings = 1;
+    rig_run(&r);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r.worker[i].status, PSTRAIN_ERR_CONFIG);
+        if (!strstr(r.worker[i].text, "what Gloo and NCCL send is not encrypted"))
+            fail_msg("%d: %s", i, r.worker[i].text);
+    }
+#if PS_WITH_GLOO
+    r.n_settings = 2;
+    r.fails = false;
+    rig_run(&r);
 #endif
 }
 
