@@ -260,6 +260,41 @@ class ContainerNode(unittest.TestCase):
             self.assertIn(words, run.stderr)
 
 
+class Patience(unittest.TestCase):
+    """Whoever tells a job to end lets worker 0 write what it keeps: servers are needed until then."""
+
+    @classmethod
+    def setUpClass(cls):
+        said = subprocess.run([BIN / "ps-config-json", ""], check=True, stdout=subprocess.PIPE, timeout=60).stdout
+        keys = json.loads(said)["keys"]
+        cls.needed = (keys["train.file_timeout_ms"] + keys["net.step_timeout_ms"]) / 1000
+
+    @staticmethod
+    def read(name):
+        return (ROOT / "deploy" / name).read_text(encoding="utf-8")
+
+    def test_systemd(self):
+        seconds = re.search(r"(?m)^TimeoutStopSec=(\d+)$", self.read("systemd/pstrain-server@.service")).group(1)
+        self.assertGreaterEqual(int(seconds), self.needed)
+
+    @unittest.skipIf(yaml is None, "no python3-yaml")
+    def test_compose(self):
+        services = yaml.safe_load(self.read("compose.yaml"))["services"]
+        for name in ("server", "worker", "ring"):
+            minutes = re.fullmatch(r"(\d+)m", services[name]["stop_grace_period"]).group(1)
+            self.assertGreaterEqual(60 * int(minutes), self.needed, name)
+
+    @unittest.skipIf(yaml is None, "no python3-yaml")
+    def test_kubernetes(self):
+        pods = [item["spec"]["template"]["spec"] for file in ("servers", "workers")
+                for item in yaml.safe_load_all(self.read(f"k8s/base/{file}.yaml")) if item["kind"] != "Service"]
+        jobset = yaml.safe_load(self.read("k8s/jobset/jobset.yaml"))
+        pods += [job["template"]["spec"]["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]]
+        self.assertEqual(len(pods), 4)
+        for pod in pods:
+            self.assertGreaterEqual(pod["terminationGracePeriodSeconds"], self.needed)
+
+
 class Table(unittest.TestCase):
     def test_show_runs(self):
         with tempfile.TemporaryDirectory() as folder:
