@@ -38,8 +38,8 @@ def _connect(host: str, port: int, seconds: float) -> typing.Any:
 
 
 def is_torchruns(env: "typing.Mapping[str, str]") -> bool:
-    """Whether torchrun has started this process, and nothing else names the servers."""
-    return (env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and "MASTER_PORT" in env
+    """Whether torchrun has started this process, nothing else names the servers, and there are some."""
+    return (env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and "MASTER_PORT" in env and env.get("PS_SERVERS") != "0"
             and not any(name in env for name in ("PS_INIT_METHOD", "PS_PORT")))
 
 

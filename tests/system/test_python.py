@@ -401,8 +401,8 @@ class Torchrun(PythonTest):
             said, _ = server.communicate(timeout=60)
             self.assertEqual(server.returncode, 0, said)
 
-    def test_its_store_without_it(self):
-        # Debian's torchruns start no programs. Their PyTorch has the store, and may lack libuv.
+    def its_store(self):
+        """Debian's torchruns start no programs. Their PyTorch has the store, and may lack libuv. Returns its port."""
         code = ("import sys, torch.distributed as d\nwords = '127.0.0.1', int(sys.argv[1]), None, True\n"
                 "try:\n    store = d.TCPStore(*words, use_libuv=False)\nexcept TypeError:\n"
                 "    store = d.TCPStore(*words)\nprint('up', flush=True)\nsys.stdin.read()")
@@ -410,16 +410,32 @@ class Torchrun(PythonTest):
         store = subprocess.Popen([PYTHON, "-c", code, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(store.communicate, timeout=60)  # the end of its input ends it
         self.assertEqual(store.stdout.readline(), "up\n")
-        server = self.pstrain_server("--store", f"127.0.0.1:{port}", "--world-size", "2")
+        return port
+
+    def beside_it(self, port, *words, **more):
+        """What two workers say, which are started as torchrun does."""
         env = dict(environment(), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2",
-                   TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
-        workers = [subprocess.Popen([PYTHON, WORKER, "same_step", "sgd"], env=dict(env, RANK=str(rank)),
+                   TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0", **more)
+        workers = [subprocess.Popen([PYTHON, *words], env=dict(env, RANK=str(rank)),
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
         for worker in workers:
             self.addCleanup(kill, worker)
         texts = [worker.communicate(timeout=240)[0] for worker in workers]
         self.assertEqual([worker.returncode for worker in workers], [0, 0], texts)
-        self.said("".join(texts), "ulps")
+        return "".join(texts)
+
+    def test_a_job_without_servers(self):
+        """PS_SERVERS=0: nobody waits for a pstrain-server."""
+        program = ("import torch\nimport torch.distributed as dist\nimport pstrain\ndist.init_process_group('pstrain')\n"
+                   "x = torch.tensor([dist.get_rank() + 1.0])\ndist.all_reduce(x)\nprint('sum', x.item())\n"
+                   "dist.destroy_process_group()")
+        text = self.beside_it(self.its_store(), "-c", program, PS_SERVERS="0", USE_LIBUV="0")
+        self.assertEqual(text.count("sum 3.0\n"), 2, text)
+
+    def test_its_store_without_it(self):
+        port = self.its_store()
+        server = self.pstrain_server("--store", f"127.0.0.1:{port}", "--world-size", "2")
+        self.said(self.beside_it(port, WORKER, "same_step", "sgd"), "ulps")
         said, _ = server.communicate(timeout=60)
         self.assertEqual(server.returncode, 0, said)
 
