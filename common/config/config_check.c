@@ -507,7 +507,7 @@ static ps_err check_rest(const ps_config *cfg)
     if (cfg->exchange.name == PS_EXCHANGE_PS && cfg->job.servers < 1)
         return key_error(cfg, "job.servers",
                          "exchange.name ps needs a server: give it one (-s 1), or "
-                         "take all-reduce (-m allreduce)");
+                         "take all-reduce (exchange.name=allreduce)");
     return PS_OK;
 }
 

@@ -258,6 +258,8 @@ def plan_program(args, program):
     args.overrides = [IMPORTS_WITHIN, *args.overrides]
     args.config = ""
     args.servers = 1 if args.servers is None else args.servers
+    if args.mode and not args.servers:
+        raise JobError("-m ps and no server contradict each other: a program without servers has -s 0 alone")
     args.mode = args.mode or ("ps" if args.servers else "allreduce")
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
     job.takers = jobs.takers(job.build_dir, job.overrides)

@@ -59,7 +59,7 @@ def build_dir() -> "str | None":
 
 def plan(program: "list[str]", servers: int, workers: int, settings: "list[str]", restarts: int = 0) -> typing.Any:
     """psrun's Job whose workers run the program."""
-    for name, n, least in (("workers", workers, 1), ("servers", servers, 1), ("restarts", restarts, 0)):
+    for name, n, least in (("workers", workers, 1), ("servers", servers, 0), ("restarts", restarts, 0)):
         if isinstance(n, bool) or not isinstance(n, int) or n < least:
             raise errors.InputError(f"{name}: {n!r} is not a number from {least}")
     cli = psrunlib("cli")

@@ -43,6 +43,7 @@ def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = 
     arguments. fn, args and results are pickled; each worker imports the script, as by multiprocessing's "spawn".
     Functions of a notebook, lambdas and local functions need the package cloudpickle.
 
+    servers: 0 for a job that needs none, such as one whose sums the process group makes.
     restarts: how often all parts are started again after one has died, as by psrun --restarts: fn is called from its
     beginning, and goes on from the last commit of its pstrain.State. settings: as in `pstrain.init`. verbose: shows what
     all ranks print, and not rank 0 alone. logs: a folder that keeps what each part has printed.

@@ -55,6 +55,8 @@ class PstrainConfig(_Config):  # type: ignore[misc]
 
     def plan(self, workers: int) -> typing.Any:
         """psrun's job."""
+        if self.servers == 0:
+            raise InputError("PstrainConfig: servers: 0: the workers find each other by server 0's address: take one")
         with _programs.job_errors("PstrainConfig"):
             return _programs.plan(["train"], self.servers, workers, jobs.as_words(self.settings))
 

@@ -41,6 +41,9 @@ class Launch(JobTest):
                          ["rank 0 of 3 has stepped"])
         self.assertEqual(lines[5:], ["[(0, -1.0), (1, -1.0), (2, -1.0)]", "rank 0 of 1 has stepped", "[True] server-0.log worker-0.log"])
 
+    def test_without_servers(self):
+        self.assertEqual(self.said("without_servers"), "[3.0, 3.0]\n")
+
     def test_failures(self):
         text = self.said("failures")
         for name, why in (("raises", "rank 1 failed: ValueError: no such weight\n"),

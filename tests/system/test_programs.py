@@ -183,6 +183,8 @@ class Programs(JobTest):
                             (["--join", "run", "--", "true"], "--join is not for a program of your own"),
                             (["--replay-membership", "log", "--", "true"], "--replay-membership is not for a program"),
                             (["-m", "allreduce", "--", "true"], "-m allreduce is for our own workers"),
+                            (["-m", "ps", "-s", "0", "--", "true"], "a program without servers has -s 0 alone"),
+                            (["-m", "ps", "job.servers=0", "--", "true"], "a program without servers has -s 0 alone"),
                             (["-s", "-1", "--", "true"], "-1"),
                             (["net.no_such=1", "--", "true"], "net.no_such"),
                             (["--"], "name the program"),

@@ -7,6 +7,7 @@ import signal
 import sys
 
 import torch
+import torch.distributed as dist
 import pstrain
 
 
@@ -129,6 +130,18 @@ def results():
     logs = os.path.join(os.environ["TMPDIR"], "logs")
     print([type(one) is Odd for one in pstrain.launch(odd, (0,), workers=1, logs=logs)], *sorted(os.listdir(logs)))
     shutil.rmtree(logs)
+
+
+def sums(_):
+    dist.init_process_group("pstrain")
+    x = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+    return x.item()
+
+
+def without_servers():
+    print(pstrain.launch(sums, (0,), servers=0))
 
 
 def failures():
