@@ -181,6 +181,18 @@ static ps_err server_main_serve(service *s)
     return err;
 }
 
+/* Of a job without servers nobody would come. */
+static ps_err server_main_check_exchange(const ps_config *cfg)
+{
+    const ps_exchange_kind kind = cfg->exchange.name;
+    const ps_yaml *at = ps_yaml_path(cfg->tree, "exchange.name");
+    if (kind == PS_EXCHANGE_PS) return PS_OK;
+    return ps_yaml_error(at ? at : cfg->tree,
+                         "exchange.name: a job with %s has no servers: start its workers "
+                         "alone, with PS_SERVERS=0, or set exchange.name=ps",
+                         ps_word_name(ps_exchange_words, (int)kind));
+}
+
 static ps_err server_main_run(const ps_cli *cli, int *signal)
 {
     ps_config cfg;
@@ -189,6 +201,7 @@ static ps_err server_main_run(const ps_cli *cli, int *signal)
     ps_err err;
     bool watching = false;
     PS_TRY_GOTO(ps_cli_load_config(cli, &program, &cfg), err, out);
+    PS_TRY_GOTO(server_main_check_exchange(&cfg), err, out);
     PS_TRY_GOTO(ps_signal_watch_start(&watch), err, out);
     watching = true;
     PS_TRY_GOTO(ps_clock_watch(), err, out);

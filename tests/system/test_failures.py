@@ -288,6 +288,13 @@ class Joining(JobTest):
                              f"tcp://127.0.0.1:{port}"], code=1, timeout=PATIENCE_S)
         self.assertRegex(said, rf"ERROR.*{port}.*in use")
 
+    def test_a_server_of_a_job_without_servers(self):
+        """Beside workers that reduce by themselves it would wait for them, and take their coordinator's port."""
+        said = run_well([BIN / "ps-server", "--config", DIGITS, "--rank", "0", "--set", "exchange.name=allreduce"], code=1,
+                        timeout=PATIENCE_S)
+        self.assertRegex(said, "ERROR.*exchange.name: a job with allreduce has no servers: .* PS_SERVERS=0, or set "
+                               "exchange.name=ps")
+
 
 class Strangers(JobTest):
     """A job goes on, whatever a process that does not belong to it sends to its ports."""
