@@ -51,7 +51,8 @@ static ps_err exchange_find(ps_exchange_kind kind, const ps_exchange_ops **out)
     *out = exchanges[kind];
     if (*out) return PS_OK;
     return ps_err_set(PS_ERR_UNSUPPORTED,
-                      "exchange %s is not in this build: build with %s=ON",
+                      "exchange %s is not in this build: train through servers "
+                      "(psrun -s 1), or build with %s=ON",
                       ps_word_name(ps_exchange_words, (int)kind),
                       kind == PS_EXCHANGE_GLOO ? "PS_WITH_GLOO" : "PS_WITH_NCCL");
 }

@@ -34,6 +34,11 @@ class Install(JobTest):
                                "  print('ok', pstrain.size())")
         self.assertEqual(code, 0, text)
         self.assertIn("[worker 0] ok 2", text)
+        code, text = self.call("env/bin/psrun", "-s", "0", "-w", "2", "--", "env/bin/python", "-c",  # it has no Gloo
+                               "import pstrain, torch\npstrain.init()\nlayer = torch.nn.Linear(1, 1)\n"
+                               "pstrain.Optimizer(layer.named_parameters(), 'sgd', lr=0.1).start()")
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, r"psrun: .*exchange gloo is not in this build: train through servers \(psrun -s 1\)")
 
 
 if __name__ == "__main__":
