@@ -104,7 +104,14 @@ class Slurm(unittest.TestCase):
         servers, workers = run.stdout.splitlines()
         self.assertIn("MASTER_ADDR=node1 MASTER_PORT=30211 WORLD_SIZE=4 PS_SERVERS=2", servers)
         self.assertRegex(servers, r"srun .*--ntasks=2 .*ps-server .*--set train.epochs=3")
-        self.assertRegex(workers, r"srun .*--ntasks=4 .*ps-worker .*--out runs/slurm-4711 --resume auto")
+        self.assertRegex(workers, r"srun .*--ntasks=4 --cpus-per-task=1 .*ps-worker .*--out runs/slurm-4711 --resume auto")
+
+    def test_a_worker_has_the_cpus_of_a_task(self):
+        """srun gives a step one CPU for each task unless it is told, whatever sbatch was given."""
+        run = self.run_sbatch("--dry-run", "configs/digits-basicnet.yaml", SLURM_CPUS_PER_TASK="6")
+        servers, workers = run.stdout.splitlines()
+        self.assertIn("--cpus-per-task=1 ", servers)
+        self.assertIn("--cpus-per-task=6 ", workers)
 
     def test_allreduce_has_no_servers(self):
         run = self.run_sbatch("--dry-run", "configs/digits-basicnet.yaml", PS_MODE="allreduce")
@@ -118,6 +125,8 @@ class Slurm(unittest.TestCase):
                 ((), {}, "name a configuration"),
                 (("nowhere.yaml",), {}, "no file nowhere.yaml"),
                 (("configs/digits-basicnet.yaml",), {"PS_MODE": "ring"}, "PS_MODE"),
+                (("configs/digits-basicnet.yaml",), {"PS_SERVERS_PER_NODE": "two"}, "PS_SERVERS_PER_NODE"),
+                (("configs/digits-basicnet.yaml",), {"PS_SERVERS_PER_NODE": "0"}, "from 1"),
                 (("configs/digits-basicnet.yaml",), {"SLURM_JOB_NODELIST": ""}, "sbatch")]:
             run = self.run_sbatch(*args, **extra)
             self.assertEqual(run.returncode, 2)
