@@ -263,7 +263,9 @@ class ContainerNode(unittest.TestCase):
     def test_bad_settings(self):
         for role, extra, words in [("boss", {}, "not 'boss'"),
                                    ("worker", {"PS_MODE": "x"}, "PS_MODE"),
-                                   ("worker", {"PS_WORKERS": "two"}, "numbers")]:
+                                   ("worker", {"PS_WORKERS": "two"}, "numbers"),
+                                   ("worker", {"PS_LINK_MBIT": "0.5"}, "PS_LINK_MBIT is a whole number"),
+                                   ("worker", {"PS_LINK_MBIT": "0"}, "PS_LINK_MBIT is a whole number")]:
             run = self.node(role, "p-worker-1", **extra)
             self.assertEqual(run.returncode, 2)
             self.assertIn(words, run.stderr)
