@@ -269,15 +269,27 @@ pstrain.errors.PeerError: rank 0: worker 1 died"""
             self.assertEqual((one.spoke, one.missed_others), (True, wanted[0] == "TIMEOUT"))
 
 
-class Quickstart(unittest.TestCase):
+class Scripts(unittest.TestCase):
     def test_help_and_mistakes_build_nothing(self):
-        for argument, code, says in (("--help", 0, b"deploy/quickstart [key=value ...]"),
-                                     ("train", 2, b"train: no such argument"), ("--epochs=3", 2, b"--epochs=3: no such")):
-            done = subprocess.run([ROOT / "deploy/quickstart", argument], stdout=subprocess.PIPE, check=False,
-                                  stderr=subprocess.STDOUT, timeout=PATIENCE_S)
-            self.assertEqual(done.returncode, code)
-            self.assertIn(says, done.stdout)
-            self.assertNotIn(b"1/3", done.stdout)
+        """Nor do they install anything, nor make a folder of that name."""
+        for words, code, says in (
+                ("deploy/quickstart --help", 0, "deploy/quickstart [key=value ...]"),
+                ("deploy/quickstart train", 2, "train: no such argument"),
+                ("deploy/quickstart --epochs=3", 2, "--epochs=3: no such"),
+                ("deploy/packages --help", 0, "deploy/packages build|test"), ("deploy/packages", 2, "deploy/packages build|test"),
+                ("deploy/packages build --lst", 2, "--list prints"), ("deploy/packages build bench", 2, "--list prints"),
+                ("deploy/build-packages --help", 0, "[OUTPUT_FOLDER]"), ("deploy/build-packages --out", 2, "--out: no such"),
+                ("deploy/build-packages a b", 2, "b: one folder is enough"),
+                ("python/build_wheel --help", 0, "[OUTPUT_FOLDER]"), ("python/build_wheel --out", 2, "--out: no such"),
+                ("python/build_wheel a b", 2, "b: one folder is enough")):
+            with self.subTest(words=words), tempfile.TemporaryDirectory() as folder:
+                program, *arguments = words.split()
+                done = subprocess.run([ROOT / program, *arguments], stdout=subprocess.PIPE, check=False, text=True, cwd=folder,
+                                      stderr=subprocess.STDOUT, timeout=PATIENCE_S)
+                self.assertEqual(done.returncode, code, done.stdout)
+                self.assertIn(says, done.stdout)
+                self.assertNotIn("1/3", done.stdout)
+                self.assertEqual(os.listdir(folder), [])
 
 
 class Quietly(unittest.TestCase):
