@@ -79,6 +79,8 @@ class Manuals(unittest.TestCase):
             page = (MANUALS / f"man/{name}.1").read_text(encoding="utf-8").replace("\\-", "-")
             for option in names_of_options(name):
                 self.assertRegex(page, rf"(?m)^\.B .*(?<![\w-]){option}\b", name)
+            others = page.split(".SH SEE ALSO\n")[1]
+            self.assertEqual(set(re.findall(r"\\fB(.*?)\\fR\(1\)", others)), set(PROGRAMS) - {name})
             if shutil.which("groff"):
                 said = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", MANUALS / f"man/{name}.1"],
                                       text=True, capture_output=True, check=False)
