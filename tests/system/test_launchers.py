@@ -221,6 +221,16 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual(*names)
 
 
+class Image(unittest.TestCase):
+    def test_keys_stay_out_of_it(self):
+        """Compose has the job's keys in ./keys of the checkout, which is what an image is built from."""
+        patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+        compose = (ROOT / "deploy/compose.yaml").read_text(encoding="utf-8")
+        self.assertIn("PS_CURVE_DIR=$PWD/keys", compose)
+        for name in re.findall(r"/(\w+\.key)\"", compose):
+            self.assertTrue(any(pattern.startswith("**/") and Path("keys", name).match(pattern[3:]) for pattern in patterns), name)
+
+
 class ContainerNode(unittest.TestCase):
     """deploy/node finds rank and coordinator from the replica's name."""
 
