@@ -56,8 +56,8 @@ class Manifests(unittest.TestCase):
             raise unittest.SkipTest("no kubectl: neither installed, nor to be downloaded "
                                     "(Debian: kubernetes-client)")
 
-    def made(self, kubectl, variant):
-        done = subprocess.run([kubectl, "kustomize", str(ROOT / "deploy" / variant)],
+    def made(self, kubectl, variant, folder=ROOT / "deploy"):
+        done = subprocess.run([kubectl, "kustomize", str(folder / variant)],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, f"{kubectl}: {done.stderr}")
         return done.stdout
@@ -71,6 +71,20 @@ class Manifests(unittest.TestCase):
                     self.assertEqual("nvidia.com/gpu: 1" in text, variant == "k8s/gpu")
                     for kind in ("StatefulSet", "Job", "Service", "ConfigMap"):
                         self.assertIn(f"\nkind: {kind}\n", text)
+
+    def test_images_of_a_registry(self):
+        """`images:` of the folder that is applied names all of them."""
+        folder = Path(self.folder, "mine")
+        shutil.copytree(ROOT / "deploy/k8s", folder / "k8s")
+        for file in folder.rglob("kustomization.yaml"):
+            text = re.sub("(?m)^    newName: .*\n", "", file.read_text(encoding="utf-8"))
+            file.write_text(re.sub("(?m)^  - name: (pstrain-(?:server|worker))\n    newTag: latest$",
+                                   r"  - name: \1\n    newName: reg.example:5000/\1\n    newTag: v7", text), encoding="utf-8")
+        for kubectl in self.kubectls:
+            for variant in (*VARIANTS, "k8s/jobset"):
+                with self.subTest(kubectl=kubectl, variant=variant):
+                    self.assertEqual(re.findall(r"image: (\S+)", self.made(kubectl, variant, folder)),
+                                     ["reg.example:5000/pstrain-server:v7", "reg.example:5000/pstrain-worker:v7"])
 
     def test_jobset(self):
         """One resource instead of three. It names the ConfigMaps by the names that kustomize gives them."""
