@@ -504,6 +504,23 @@ class Kept(CheckpointTest):
         self.assertEqual(self.steps_of(), sorted({STEPS, best, *self.steps_of()[-2:]}))
         self.assertLessEqual(len(self.steps_of()), 3)
 
+    def test_the_best_where_the_disk_is_slow(self):
+        """The first of two epochs is the best. When it ends, the disk still writes another checkpoint."""
+        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, test: own.csv, batch: 8}\ntrain: {epochs: 2}\n"
+                                    "model: {input: [1], layers: [linear: {out: 2}]}\nschedule: {name: step, step_size: 5, "
+                                    "gamma: 1000000}\ncheckpoint: {every: 1, keep: 100, best: loss}\n")
+        self.file("own.csv", "".join(f"{i},{i % 2}\n" for i in range(40)))
+        disk = SlowDisk(self.path("held"))
+        disk.hold("step-1")
+        psrun = self.start_psrun("-m", "single", job, env=dict(os.environ, **disk.env))
+        self.assertTrue(read_until(psrun.stdout, 'step=5 note="skipped'))
+        disk.let_go("step-1")
+        text, _ = psrun.communicate(timeout=60)
+        self.assertEqual(psrun.returncode, 0, text)
+        self.assertEqual([r["best"] for r in self.records() if "best" in r], [True, False])
+        self.assertEqual(os.readlink(self.path("out/checkpoints/best")), "step-5")
+        self.assertIn(5, self.steps_of())
+
     @nightly
     def test_by_time(self):
         self.run_job("out", "ps", 1, 2, "checkpoint.minutes=0.002", "train.epochs=100", "checkpoint.keep=500")

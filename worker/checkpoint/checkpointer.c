@@ -562,15 +562,15 @@ static void note_cost(ps_checkpointer *c, double seconds, bool first)
 }
 
 ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
-                            ps_checkpoint_place place, bool must, uint64_t begin_ns)
+                            ps_checkpoint_place place, bool must, uint64_t begin_ns,
+                            bool *taken)
 {
-    bool go_on;
     const bool disk = place == PS_CHECKPOINT_DISK;
     const bool is_free = c->rank != 0 || disk_is_free(c, must);
     if (c->points && c->rank == 0 && is_free)
         PS_TRY(checkpointer_keep_rows(c, state, disk));
-    PS_TRY(gather_state(c, state, is_free, &go_on));
-    if (!go_on) {
+    PS_TRY(gather_state(c, state, is_free, taken));
+    if (!*taken) {
         c->memory_ns = ps_clock_ns(); // not at once again
         if (c->rank == 0 && disk)
             PS_WARN("checkpoint",
@@ -602,9 +602,9 @@ void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step)
 {
     if (c->rank != 0) return;
     pthread_mutex_lock(&c->lock);
-    c->best = true;
-    if (!c->writing && c->saved && c->snapshot && c->snapshot->trainer.step == step)
-        set_best(c, step);
+    const bool last = c->snapshot && c->snapshot->trainer.step == step;
+    if (last) c->best = true;
+    if (last && !c->writing && c->saved) set_best(c, step);
     pthread_mutex_unlock(&c->lock);
 }
 

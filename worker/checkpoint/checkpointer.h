@@ -89,14 +89,16 @@ double ps_checkpointer_seconds_left(const ps_checkpointer *c);
 /* All ranks, at the same border between two steps, with the exchange drained and the
  * buffers fetched, which began at begin_ns (ps_clock_ns). state: its lists have this
  * rank's own; it gets a rows_point. must: if the disk is not done with the checkpoint
- * before, waits for it instead of skipping this one. */
+ * before, waits for it instead of skipping this one. *taken: it was not skipped, on all
+ * ranks alike. */
 ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
-                            ps_checkpoint_place place, bool must, uint64_t begin_ns);
+                            ps_checkpoint_place place, bool must, uint64_t begin_ns,
+                            bool *taken);
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */
 bool ps_checkpointer_keeps_best(const ps_checkpointer *c);
-/* Makes the last checkpoint taken, of that step, the best. Does nothing on other ranks.
- */
+/* Makes the last checkpoint taken, of that step, the best; one of another step does not
+ * become it. Does nothing on other ranks. */
 void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step);
 /* Rank 0: whether one that was marked so is still being written. */
 bool ps_checkpointer_best_is_due(ps_checkpointer *c);

@@ -443,6 +443,7 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool must)
 {
     ps_trainer_snapshot state;
+    bool taken = false;
     uint64_t begin_ns = ps_clock_ns();
     PS_TRY(ps_trainer_take_losses(t, 0));
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
@@ -453,11 +454,12 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
     if (err == PS_OK) {
         ps_trainer_fill_state(t, &state);
-        err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns);
+        err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns,
+                                   &taken);
     }
     ps_trainer_snapshot_fini(&state);
     PS_FAULT_POINT("checkpoint.taken");
-    if (place == PS_CHECKPOINT_DISK) t->kept = t->step;
+    if (taken && place == PS_CHECKPOINT_DISK) t->kept = t->step;
     t->late = PS_CHECKPOINT_NOWHERE;
     t->owed_seconds += ps_clock_seconds_since(begin_ns);
     ps_trace_add(PS_TRACE_CHECKPOINT, begin_ns, t->step);
