@@ -91,6 +91,7 @@ def read_log(path):
 def replay(args, plan_job, run):
     """Repeats a run: each stretch of steps as a job of its own that goes on from the one before, with
     as many workers as there were. Returns the exit code."""
+    args.overrides = [jobfile.OWN_CHECKPOINTS, *args.overrides]
     if not args.config:
         jobfile.recall(args, os.path.dirname(os.path.abspath(args.replay_membership)))
         args.resume = None

@@ -13,6 +13,7 @@ import math
 import os
 import statistics
 
+from . import jobfile
 from .errors import JobError
 from .regular_file import open_text
 from .report import figure
@@ -96,7 +97,7 @@ def settings(args):
              "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0,
              "schedule.name": "step", "schedule.step_size": 1, "schedule.gamma": repr(factor),
              "schedule.warmup": 0, "exchange.nan": "allow"}
-    return [f"{key}={value}" for key, value in extra.items()], [lowest * factor ** i for i in range(steps)]
+    return [*(f"{key}={value}" for key, value in extra.items()), jobfile.OWN_CHECKPOINTS], [lowest * factor ** i for i in range(steps)]
 
 
 def number(given, key, default, kind):

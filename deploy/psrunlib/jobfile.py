@@ -6,6 +6,8 @@ from .errors import JobError
 from .regular_file import open_text
 
 JOB_FILE = "job.json"
+# For a job that only repeats or tries something: those in the folder of the configuration are not its own.
+OWN_CHECKPOINTS = "checkpoint.path="
 
 
 def remember(job):
@@ -65,6 +67,7 @@ def recall_replayed(args):
             pass
     except OSError as error:
         raise JobError(f"--replay {args.replay}: cannot read it: {error.strerror}") from error
+    args.overrides = [OWN_CHECKPOINTS, *args.overrides]
     recall(args, os.path.dirname(log))
     args.resume = None
     args.overrides = [*args.overrides, f"sync.replay={log}"]

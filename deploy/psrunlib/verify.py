@@ -10,6 +10,7 @@ import json
 import os
 import struct
 
+from . import jobfile
 from .errors import JobError
 from .screen import tell
 
@@ -53,9 +54,9 @@ def settings(args, mode):
     """The settings that make the runs of a mode short, without evaluation and saving."""
     given = {o.split("=", 1)[0] for o in args.overrides}
     extra = {"train.steps": STEPS, "train.epochs": 1000, "train.eval_every": 0,
-             "train.save_every": 0}
+             "train.save_every": 0, "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0}
     one_level = [] if mode == "ps" else ["exchange.levels=1"]  # all-reduce has no other
-    return [f"{key}={value}" for key, value in extra.items() if key not in given] + one_level
+    return [f"{key}={value}" for key, value in extra.items() if key not in given] + [jobfile.OWN_CHECKPOINTS] + one_level
 
 
 def verdict(workers, steps, differ, distance):

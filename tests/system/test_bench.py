@@ -44,8 +44,11 @@ class Verify(JobTest):
             self.assertIn(f"equal bit for bit with {workers} workers", text)
 
     def test_three_workers_stay_within_the_bound(self):
-        text = self.psrun("--verify", "-s", 1, "-w", 3, DIGITS, "train.steps=10", *SHORT)
+        # The folder of a job's checkpoints gets none of these two jobs.
+        text = self.psrun("--verify", "-s", 1, "-w", 3, DIGITS, "train.steps=10", "checkpoint.every=5",
+                          f"checkpoint.path={self.path('kept')}", *SHORT)
         self.assertRegex(text, "within the bound|equal bit for bit")
+        self.assertFalse(os.path.exists(self.path("kept")))
 
     def test_weights_that_are_no_numbers_are_not_within_it(self):
         from psrunlib import verify

@@ -68,7 +68,10 @@ class Jobs(JobTest):
         self.assertFalse(Path(self.path("out", "find-lr.svg")).exists())
 
     def test_each_step_has_its_rate(self):
-        self.find("-m", "single", "optimizer.lr=0.001", "train.steps=41")
+        # An elastic job has checkpoints always; the folder of a job's checkpoints gets none of this one.
+        self.find("-s", 1, "-w", 1, "optimizer.lr=0.001", "train.steps=41", "job.workers=1..2",
+                  f"checkpoint.path={self.path('kept')}")
+        self.assertFalse(Path(self.path("kept")).exists())
         rates = [r["lr"] for r in self.records() if "lr" in r]
         for i, rate in enumerate(rates):
             self.assertAlmostEqual(rate / (0.001 * 10 ** (i / 10)), 1, 6)

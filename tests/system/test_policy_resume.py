@@ -40,6 +40,13 @@ class Resume(PolicyTest):
         self.check_same_bits("ssp", "sync.policy=ssp", "sync.staleness=1", *ADAMW)
         self.check_same_bits("backup", "sync.policy=backup", *ADAMW, "optimizer.clip_norm=1")
 
+    def test_a_run_that_is_repeated_keeps_its_checkpoints(self):
+        self.train("out", 1, 3, "sync.policy=asp", *SGD, EVERY, f"checkpoint.path={self.path('kept')}")
+        kept = sorted(os.listdir(self.path("kept")))
+        self.psrun("--replay", self.path("out", "policy.log"), out="again")
+        self.assertEqual(self.weights("out"), self.weights("again"))
+        self.assertEqual(sorted(os.listdir(self.path("kept"))), kept)
+
     def test_codecs_go_on(self):
         for codec in ("int8", "onebit"):
             settings = ["sync.policy=asp", f"exchange.codec={codec}", *CODED, *SGD, EVERY]
