@@ -47,6 +47,12 @@ class Resume(PolicyTest):
         self.assertEqual(self.weights("out"), self.weights("again"))
         self.assertEqual(sorted(os.listdir(self.path("kept"))), kept)
 
+    def test_the_step_to_stop_after_is_behind(self):
+        """As with bsp: a job that goes on there, with the same keys, goes on to its end."""
+        self.train("out", 1, 3, "sync.policy=asp", *SGD, EVERY, "train.stop_after=3", code=75)
+        self.assertIn("resume step=3 ", self.psrun("--resume", self.path("out")))
+        self.assertEqual(self.summary()["steps"], 8)
+
     def test_codecs_go_on(self):
         for codec in ("int8", "onebit"):
             settings = ["sync.policy=asp", f"exchange.codec={codec}", *CODED, *SGD, EVERY]
