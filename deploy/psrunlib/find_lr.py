@@ -13,6 +13,7 @@ import math
 import os
 import statistics
 
+from . import job as jobs
 from . import jobfile
 from .errors import JobError
 from .regular_file import open_text
@@ -98,6 +99,13 @@ def settings(args):
              "schedule.name": "step", "schedule.step_size": 1, "schedule.gamma": repr(factor),
              "schedule.warmup": 0, "exchange.nan": "allow"}
     return [*(f"{key}={value}" for key, value in extra.items()), jobfile.OWN_CHECKPOINTS], [lowest * factor ** i for i in range(steps)]
+
+
+def kinds(layers):
+    """Of a model's layers, which may have branches: the words that they are written with."""
+    if isinstance(layers, dict):
+        return {*layers, *kinds(list(layers.values()))}
+    return set().union(*map(kinds, layers)) if isinstance(layers, list) else set()
 
 
 def number(given, key, default, kind):
@@ -204,6 +212,9 @@ def find_lr(args, plan_job, run):
     if any(group["lr"] is not None for group in job.facts["optimizer.groups"]):
         raise JobError("--find-lr: optimizer.groups gives some parameters an lr of their own, which does not begin at "
                        "the lowest rate: leave lr out of the groups, or add optimizer.groups=[]")
+    if "embedding_bag" in kinds(jobs.layers(job.build_dir, job.config, job.overrides)):
+        raise JobError("--find-lr: the tables of embedding_bag have an lr of their own, which would grow with optimizer.lr, "
+                       "and soon be far too high: try some rates instead, each in a short job (train.steps)")
     code = run(job, args.verbose, summary=False)  # of a rate that grows, it would be a riddle
     if code != 0:
         return code

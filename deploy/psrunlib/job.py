@@ -273,6 +273,11 @@ def describe(build_dir, config, overrides):
     return json.loads(_answer(build_dir, "ps-config-json", config, *overrides))["keys"]
 
 
+def layers(build_dir, config, overrides):
+    """The model's, as they are written."""
+    return json.loads(_answer(build_dir, "ps-config-json", config, *overrides))["layers"]
+
+
 def takers(build_dir, settings):
     """Which of them a program of the user's is given, and which its servers are, by the library's own table."""
     return json.loads(_answer(build_dir, "ps-config-json", "--program", *settings))

@@ -4,7 +4,7 @@ import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import DIGITS, JobTest
+from jobs import DIGITS, ROOT, JobTest
 from psrunlib import find_lr
 
 
@@ -88,6 +88,8 @@ class Jobs(JobTest):
         for option, says in (("--dry-run", "--dry-run shows the commands of a job"),
                              ("--describe", "not allowed with argument --find-lr")):
             self.assertIn(says, self.find(option, code=1 if option == "--dry-run" else 2))
+        clicks = self.psrun("--find-lr", "-s", 1, ROOT / "configs/criteo-dlrm.yaml", code=1)
+        self.assertIn("the tables of embedding_bag have an lr of their own", clicks)
         self.assertFalse(Path(self.path("out")).exists())
         self.assertIn("--find-lr is not for a program", self.psrun("--find-lr", "--", "true", code=1))
 
