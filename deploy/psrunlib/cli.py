@@ -584,6 +584,24 @@ def check_alone(args):
             raise JobError(f"{why} --{other.replace('_', '-')}")
 
 
+# What options do beside which --resume would not be followed, or would change a run that has ended.
+BEGIN_ANEW = {
+    "join": "adds a worker to a job that is running",
+    "find_lr": "runs a short job of its own",
+    "verify": "compares two short jobs of its own",
+    "replay": "repeats a run from its first step (from a checkpoint on: --resume RUN sync.replay=LOG)",
+    "replay_membership": "repeats a run from its first step",
+}
+
+
+def check_resume(args):
+    for option in (option for option in BEGIN_ANEW if getattr(args, option)):
+        raise JobError(f"--resume goes on with a run, and --{option.replace('_', '-')} {BEGIN_ANEW[option]}: leave out one of them")
+    if args.init and args.resume != "auto":
+        raise JobError(f"--resume goes on with the weights of the checkpoint, so --init {args.init} would have no effect: "
+                       "leave out one of them")
+
+
 def run_command(args, dashes, program):
     try:
         check_alone(args)
@@ -600,6 +618,8 @@ def run_command(args, dashes, program):
             from . import convert  # needs pandas
             return convert.convert(args)
         take_numbers(args)
+        if args.resume:
+            check_resume(args)
         if args.join:
             return elastic.join(args, plan_job)
         if args.replay_membership:

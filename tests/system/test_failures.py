@@ -504,6 +504,15 @@ class BadInput(JobTest):
         for words in (["--join", "run"], ["--replay-membership", "log"], ["--top", "9100"], ["--convert", "x.parquet"]):
             self.assertIn(f"give it without {words[0]}\n", self.psrun("--dry-run", *words, code=1))
 
+    def test_what_does_not_go_on_with_a_run(self):
+        for words, says in ((["--join", "run"], "--join adds a worker"), (["--find-lr"], "--find-lr runs a short job"),
+                            (["--verify"], "--verify compares"), (["--replay", "log"], "--resume RUN sync.replay=LOG"),
+                            (["--replay-membership", "log"], "--replay-membership repeats a run from its first step"),
+                            (["--init", "x.safetensors"], "so --init x.safetensors would have no effect")):
+            said = self.psrun("--resume", self.folder, *words, DIGITS, code=1)
+            self.assertIn(says, said)
+            self.assertIn("leave out one of them", said)
+
     def test_a_run_that_is_another_programs(self):
         for text in ("[]", "{}", '{"config": "x.yaml"}'):
             self.write("job.json", text.encode())
