@@ -36,7 +36,8 @@ class Out:
         try:
             self._make()
             self._lock()
-            self._remove(LOGS + TRACES if self.overwrite else LOGS)  # logs of a start that failed
+            # Logs of a start that failed; and what belongs to the run, unless that goes on.
+            self._remove(LOGS + TRACES if self.overwrite and not self.resumes else LOGS)
         except OSError as error:
             hint = ": name another folder with --out" if self.fresh else ""
             raise JobError(f"cannot make {self.logs}: {error.strerror}{hint}") from error

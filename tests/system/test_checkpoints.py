@@ -521,6 +521,17 @@ class Kept(CheckpointTest):
         self.assertEqual(os.readlink(self.path("out/checkpoints/best")), "step-5")
         self.assertIn(5, self.steps_of())
 
+    def test_overwrite_removes_nothing_of_a_run_that_goes_on(self):
+        job = ["single", 0, 1, *SETTINGS, "train.tensorboard=true"]
+        self.run_job("out", *job, "train.stop_after=5", code=75)
+        kept = {"events.out.tfevents", "find-lr.svg", "metrics.jsonl"}
+        Path(self.path("out/find-lr.svg")).touch()
+        before = {name for name in os.listdir(self.path("out")) if name.startswith(tuple(kept))}
+        self.assertEqual(len(before), len(kept))
+        self.run_job("out", *job, args=["--resume", self.path("out"), "--overwrite"])
+        self.assertLess(before, set(os.listdir(self.path("out"))))
+        self.assertEqual(self.summary()["steps"], STEPS)
+
     @nightly
     def test_by_time(self):
         self.run_job("out", "ps", 1, 2, "checkpoint.minutes=0.002", "train.epochs=100", "checkpoint.keep=500")
