@@ -76,6 +76,18 @@ class Classes(JobTest):
         for have, want in zip(list(found["fc.weight"][2]) + list(found["fc.bias"][2]), sum(weight, []) + bias):
             self.assertAlmostEqual(have, want, 5)
 
+    def test_the_best_of_very_many_classes(self):
+        """There are no figures of each class. The right answers are counted."""
+        self.file("many.csv", "".join(f"{i % 9},{int(i % 9 > 3)}\n" for i in range(45)))
+        job = self.file("many.yaml", "model: {input: [1], layers: [linear: 16385]}\ntrain: {epochs: 4, threads: 1}\n"
+                                     "data: {kind: csv, train: many.csv, test: many.csv, batch: 9}\noptimizer: {lr: 0.1}\n")
+        self.psrun("-s", "1", "-w", "2", job, "checkpoint.best=accuracy")
+        self.psrun("--predict", "test", self.path("out"), out="said")
+        lines = list(csv.DictReader(self.text_of("said", "predictions.csv").splitlines()))
+        right = sum(line["class"] == line["truth"] for line in lines)
+        self.assertTrue(0 < right < len(lines))
+        self.assertEqual(self.summary()["test_accuracy"], right / len(lines))
+
     def test_the_last_evaluation_is_in_the_runs_folder(self):
         self.psrun("-w", "3", "-s", "1", DIGITS, "train.epochs=1")
         self.psrun("--predict", "test", "--init", self.path("out", "model.safetensors"), DIGITS, out="said")

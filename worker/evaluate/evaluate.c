@@ -45,12 +45,14 @@ ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares)
 // In values; the figures follow.
 enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, SUMS };
 
-/* Whether there will be the figure by which the best weights are chosen. */
+/* Whether there will be the figure by which the best weights are chosen. Of more classes
+ * than have figures the device counts right answers, too. */
 static ps_err evaluator_check_best(const ps_evaluator *e)
 {
     const ps_best best = e->o.config->checkpoint.best;
+    const bool classes = e->o.dataset->labels || e->figures.truth == PS_TRUTH_YES;
     if (e->n_samples == 0) return PS_OK;
-    if (best == PS_BEST_ACCURACY && e->figures.confusion.n == 0)
+    if (best == PS_BEST_ACCURACY && !classes)
         return ps_err_set(PS_ERR_CONFIG,
                           "checkpoint.best: accuracy is of classes, and the test set has "
                           "numbers: take loss");
