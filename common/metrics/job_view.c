@@ -31,6 +31,7 @@ struct ps_job_view {
     view_entry *members;
     ps_row_figure_list tables;     // of which only the names are set
     int n_points, stride, skipped; // every stride-th of worker 0's reports is kept
+    bool last_goes; // the last point is the newest report, and none of these
     ps_view_point points[PS_VIEW_POINTS];
 };
 
@@ -153,20 +154,28 @@ void ps_job_view_lose(ps_job_view *v, ps_role role, int rank)
     pthread_mutex_unlock(&v->lock);
 }
 
-/* Drops every second point when there is no more room. */
+/* Makes room for the report of another step than the last point's. Drops every second
+ * point when there is none. */
+static void view_make_room(ps_job_view *v)
+{
+    if (v->last_goes) v->n_points--;
+    v->last_goes = ++v->skipped < v->stride;
+    if (!v->last_goes) v->skipped = 0;
+    if (v->n_points < PS_VIEW_POINTS) return;
+    v->n_points /= 2;
+    v->stride *= 2;
+    for (int i = 0; i < v->n_points; i++)
+        v->points[i] = v->points[2 * i + 1];
+}
+
+/* The newest report is always there, and takes the place of one of the same step: an
+ * evaluation comes after its step, and the last one after all steps. */
 static void add_point(ps_job_view *v, const double *values)
 {
     const double step = values[PS_METRIC_STEP];
     if (isnan(step) || isnan(values[PS_METRIC_LOSS])) return;
     const double last = v->n_points ? v->points[v->n_points - 1].step : -1;
-    if (step == last || ++v->skipped < v->stride) return;
-    v->skipped = 0;
-    if (v->n_points == PS_VIEW_POINTS) {
-        v->n_points /= 2;
-        v->stride *= 2;
-        for (int i = 0; i < v->n_points; i++)
-            v->points[i] = v->points[2 * i + 1];
-    }
+    if (step != last) view_make_room(v);
     // A job that goes on from a checkpoint makes some steps again.
     while (v->n_points && v->points[v->n_points - 1].step >= step)
         v->n_points--;

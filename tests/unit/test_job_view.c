@@ -5,14 +5,21 @@
 #include "check.h"
 #include "job_view_json.h"
 
-static void take(ps_job_view *view, int rank, double step, double loss)
+static void take_tested(ps_job_view *view, int rank, double step, double loss,
+                        double test_loss)
 {
     double values[PS_METRICS];
     for (int i = 0; i < PS_METRICS; i++)
         values[i] = NAN;
     values[PS_METRIC_STEP] = step;
     values[PS_METRIC_LOSS] = loss;
+    values[PS_METRIC_TEST_LOSS] = test_loss;
     ps_job_view_take(view, PS_ROLE_WORKER, rank, "127.0.0.1:1", values, PS_METRICS);
+}
+
+static void take(ps_job_view *view, int rank, double step, double loss)
+{
+    take_tested(view, rank, step, loss, NAN);
 }
 
 static ps_job_view *make_view(int workers)
@@ -50,6 +57,31 @@ TEST(a_curve_keeps_its_ends)
     assert_ok(ps_job_view_copy(view, &picture));
     assert_true(picture.points[picture.n_points - 1].step < 51000);
     ps_job_picture_fini(&picture);
+    ps_job_view_destroy(&view);
+}
+
+static double last_test_loss(ps_job_view *view, double step)
+{
+    ps_job_picture picture;
+    assert_ok(ps_job_view_copy(view, &picture));
+    assert_true(picture.n_points > 0 && picture.n_points <= PS_VIEW_POINTS);
+    const ps_view_point last = picture.points[picture.n_points - 1];
+    assert_true(last.step == step);
+    ps_job_picture_fini(&picture);
+    return last.test_loss;
+}
+
+/* It comes after the last report of its step, however few reports are kept. */
+TEST(an_evaluation_is_in_the_curve_of_its_step)
+{
+    ps_job_view *view = make_view(2);
+    for (int step = 1; step <= 5000; step++) {
+        take_tested(view, 0, step, 1, step - 1);
+        assert_true(last_test_loss(view, step) == step - 1);
+        for (int i = 0; i < 3; i++)
+            take_tested(view, 0, step, 1, step);
+        assert_true(last_test_loss(view, step) == step);
+    }
     ps_job_view_destroy(&view);
 }
 
