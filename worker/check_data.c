@@ -601,7 +601,8 @@ static int64_t samples_of_step(const ps_check_data_options *o)
 
 static void print_steps(const ps_check_data_options *o, FILE *out)
 {
-    const int64_t n = o->sampler->n_samples, each = samples_of_step(o);
+    const int64_t each = samples_of_step(o),
+                  left = o->sampler->n_samples - ps_sampler_n_seen(o->sampler);
     ps_config once = *o->config;
     once.train.epochs = 1;
     once.train.steps = 0;
@@ -610,11 +611,12 @@ static void print_steps(const ps_check_data_options *o, FILE *out)
     print_item(out, "an epoch", "%s step%s of %s samples; %d worker%s", PS_COUNTED(steps),
                check_data_plural(steps), PS_COUNTED(each), o->sampler->world_size,
                check_data_plural(o->sampler->world_size));
-    if (steps * each < n)
+    if (left > 0)
         print_item(out, "  left out",
-                   "%s samples of each epoch, others each time "
+                   "%s sample%s of each epoch, %s each time "
                    "(data.drop_last, data.drop_last_batch)",
-                   PS_COUNTED(n - steps * each));
+                   PS_COUNTED(left), check_data_plural(left),
+                   o->sampler->shuffle ? "others" : "the same");
     print_item(out, "the job", "%s step%s", PS_COUNTED(o->total_steps),
                check_data_plural((int64_t)o->total_steps));
 }

@@ -433,6 +433,11 @@ class CheckData(JobTest):
         self.assertIn("left out 5 samples of data.train with the label -100 (train.ignore_index)", said)
         self.assertNotIn("of data.test with the label", said)
         self.assertNotIn("in data.train, too", said)
+        # Six batches of three make a step and a half.
+        short = ("data.batch=3", "data.drop_last_batch=true", "train.accumulate=4")
+        for order, words in ((), "others"), (("data.shuffle=false",), "the same"):
+            said = " ".join(self.psrun("--check-data", config, *short, *order).split())
+            self.assertIn(f"2 steps of 12 samples; 1 worker left out 2 samples of each epoch, {words} each time", said)
         said = " ".join(self.psrun("--check-data", config, "data.train=train.csv@0-14", "data.test=train.csv@10-19").split())
         self.assertIn("5 samples of ", said)
         self.assertIn("train.csv are in data.train, too", said)

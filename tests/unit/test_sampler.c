@@ -86,6 +86,7 @@ static void check_unequal(int64_t n, int w, const int64_t *batch, bool drop_last
         assert_int_equal(sum, epochs[0].batches[k].global_n);
         if (k + 1 < n_batches) assert_int_equal(sum, whole);
     }
+    assert_int_equal(ps_sampler_n_seen(&o), position);
     if (drop_last)
         assert_true(position <= n && position > n - w - whole);
     else

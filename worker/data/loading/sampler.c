@@ -70,6 +70,11 @@ int64_t ps_sampler_n_batches(const ps_sampler_options *o)
     return batches_of(o, 0);
 }
 
+int64_t ps_sampler_n_seen(const ps_sampler_options *o)
+{
+    return total_size(o, 0);
+}
+
 int64_t ps_sampler_epoch_batches(const ps_sampler_options *o, uint64_t number)
 {
     return batches_of(o, sampler_first_of(o, number));

@@ -52,7 +52,9 @@ void ps_epoch_fini(ps_epoch *epoch);
 /* Micro-batches of an epoch, the same on every rank; no allocation. options must be valid
  * for ps_epoch_init. 0 when drop_last or drop_last_batch leaves no samples. */
 int64_t ps_sampler_n_batches(const ps_sampler_options *options);
-/* The same for epoch `number`: fewer, perhaps 0, if the job resumes within it. */
+/* Samples of these over all ranks: those that are padding, too. */
+int64_t ps_sampler_n_seen(const ps_sampler_options *options);
+/* Micro-batches of epoch `number`: fewer, perhaps 0, if the job resumes within it. */
 int64_t ps_sampler_epoch_batches(const ps_sampler_options *options, uint64_t number);
 
 /* Evaluation: contiguous disjoint slices without padding. shares (world_size), each at
