@@ -9,6 +9,7 @@
 #include "cpu_concat.h"
 #include "cpu_factors.h"
 #include "cpu_groupnorm.h"
+#include "cpu_interaction.h"
 #include "cpu_interpolate.h"
 #include "cpu_linear.h"
 #include "cpu_pointwise.h"
@@ -387,4 +388,29 @@ static void compute_linear(output *o)
 TEST(linear)
 {
     same_at_every_level(compute_linear);
+}
+
+/* A loop that adds up a vector has other bits with other vectors, unless its lanes are
+ * counted: rows of several vectors, of a part of one, and of both. */
+static void compute_interaction(output *o)
+{
+    static const int64_t dims[] = {1, 4, 7, 16, 24, 61};
+    static float da[MOST];
+    fill_norm(1, MOST, x);
+    fill_norm(2, MOST, dy);
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        const ps_cpu_interaction op = {.samples = 3, .vectors = 5, .dim = dims[i]};
+        const size_t samples = (size_t)op.samples, dim = (size_t)dims[i];
+        fill_norm(3, MOST, dx);
+        ps_cpu_interaction_forward(&op, x, x + samples * dim, y);
+        put(o, y, samples * (dim + 15) * sizeof *y);
+        ps_cpu_interaction_backward(&op, x, x + samples * dim, dy, da, false, dx, true);
+        put(o, da, samples * dim * sizeof *da);
+        put(o, dx, samples * 5 * dim * sizeof *dx);
+    }
+}
+
+TEST(interactions)
+{
+    same_at_every_level(compute_interaction);
 }

@@ -4,13 +4,24 @@
 
 #include "cpu_level.h"
 
+enum { LANES = 16 };
+
+/* Over a fixed number of lanes, so that every vector length gives the same bits. */
 static float interaction_dot(int64_t n, const float *restrict x, const float *restrict y)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] * y[i];
-    return sum;
+    float lanes[LANES] = {0};
+    const int64_t whole = n - n % LANES;
+    for (int64_t at = 0; at < whole; at += LANES) {
+#pragma omp simd
+        for (int k = 0; k < LANES; k++)
+            lanes[k] += x[at + k] * y[at + k];
+    }
+    for (int64_t at = whole; at < n; at++)
+        lanes[at - whole] += x[at] * y[at];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++)
+            lanes[k] += lanes[k + half];
+    return lanes[0];
 }
 
 static void interaction_add(int64_t n, float factor, const float *restrict x,
