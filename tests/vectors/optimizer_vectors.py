@@ -61,6 +61,14 @@ CASES = [
     ("sgd", dict(lr=0.1, ema=0.9)),
     ("adamw", dict(ema=0.999)),
     ("sgd", dict(lr=0.05, momentum=0.9, ema=0.3)),
+    ("sgd", dict(lr=0.05, momentum=0.9, dampening=1.0, weight_decay=0.01)),
+    ("sgd", dict(lr=0.0, momentum=0.9, nesterov=True)),
+    ("adam", dict(betas=(0.0, 0.0))),
+    ("adamw", dict(betas=(0.0, 0.999), weight_decay=0.1)),
+    ("adam", dict(betas=(0.9, 0.0), weight_decay=0.01)),
+    ("rmsprop", dict(lr=1e-3, alpha=0.0, momentum=0.5)),
+    ("adagrad", dict(lr_decay=1.0, initial_accumulator_value=1e-3)),
+    ("lion", dict(betas=(0.0, 0.0), weight_decay=0.0)),
 ]
 MAKE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
         "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "lion": Lion}
