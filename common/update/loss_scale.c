@@ -68,7 +68,7 @@ ps_err ps_loss_scale_update(ps_loss_scale *s, bool finite)
 {
     if (!s->on) return PS_OK;
     if (finite) {
-        if (++s->streak == s->interval) loss_scale_grow(s);
+        if (++s->streak >= s->interval) loss_scale_grow(s);
         return PS_OK;
     }
     s->skipped++;

@@ -47,6 +47,24 @@ TEST(follows_gradscaler)
     }
 }
 
+/* A job that goes on may have a shorter interval than its streak is long: the scale grows
+ * in the next finite step, and not only after an overflow. */
+TEST(grows_after_a_streak_of_a_longer_interval)
+{
+    const char *sets[] = {"loss_scale={use: on, init: 1024, interval: 3}"};
+    ps_config cfg;
+    load(&cfg, sets, 1);
+    ps_loss_scale s;
+    assert_ok(ps_loss_scale_init(&s, &cfg));
+    s.streak = 1500;
+    assert_ok(ps_loss_scale_update(&s, true));
+    assert_float_equal(s.scale, 2048, 0);
+    for (int i = 0; i < 3; i++)
+        assert_ok(ps_loss_scale_update(&s, true));
+    assert_float_equal(s.scale, 4096, 0);
+    ps_config_fini(&cfg);
+}
+
 TEST(is_on_with_fp16_alone)
 {
     static const struct {
