@@ -667,6 +667,11 @@ double ps_session_lr(const ps_session *s, uint64_t step)
     return ps_step_rule_lr(&s->rule, step, 0);
 }
 
+double ps_session_lr_factor(const ps_session *s, uint64_t step)
+{
+    return ps_step_rule_lr_factor(&s->rule, step);
+}
+
 float *ps_session_params(const ps_session *s)
 {
     return s->params.base;

@@ -174,6 +174,7 @@ int ps_session_world_size(const ps_session *s);    // before: the most that ther
 ps_member *ps_session_member(const ps_session *s); // borrowed; NULL: no other process
 uint64_t ps_session_total_steps(const ps_session *s);
 double ps_session_lr(const ps_session *s, uint64_t step);
+double ps_session_lr_factor(const ps_session *s, uint64_t step); // step_rule.h
 /* The arenas: table->arena_count float32 each, and table->buffer_bytes bytes. Zeroed, and
  * shared with processes of this host that ask for them. Borrowed. */
 float *ps_session_params(const ps_session *s);

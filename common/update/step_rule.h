@@ -41,6 +41,10 @@ bool ps_step_rule_waits(const ps_step_rule *r);
  */
 double ps_step_rule_lr(const ps_step_rule *r, uint64_t step, int group);
 
+/* What the schedule has made of optimizer.lr in step `step`, as a factor. Where that rate
+ * is 0, which has none: what the schedule would make of a rate down to 0. */
+double ps_step_rule_lr_factor(const ps_step_rule *r, uint64_t step);
+
 /* What the optimizer needs for step `step` (from 0). Skipped steps do not count in its t.
  */
 ps_optimizer_step ps_step_rule_optimizer_step(const ps_step_rule *r, uint64_t step,

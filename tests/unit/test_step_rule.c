@@ -27,6 +27,25 @@ TEST(clips_to_the_norm)
     ps_config_fini(&cfg);
 }
 
+/* What follows the schedule of a rate of 0 follows that of any other rate. */
+TEST(a_schedule_is_a_factor)
+{
+    static const char *const rates[] = {"optimizer.lr=0.25", "optimizer.lr=0"};
+    for (int i = 0; i < 2; i++) {
+        const char *const sets[] = {
+            rates[i], "schedule={name: linear, warmup: 4, warmup_start: 0.5}"};
+        ps_config cfg;
+        ps_step_rule r;
+        rule_of(&r, &cfg, sets, 2); // 100 steps
+        assert_float_equal(ps_step_rule_lr_factor(&r, 0), 0.5, 1e-15);
+        assert_float_equal(ps_step_rule_lr_factor(&r, 2), 0.75, 1e-15);
+        assert_float_equal(ps_step_rule_lr_factor(&r, 4), 1, 1e-15);
+        assert_float_equal(ps_step_rule_lr_factor(&r, 52), 0.5, 1e-15);
+        assert_float_equal(ps_step_rule_lr_factor(&r, 100), 0, 1e-15);
+        ps_config_fini(&cfg);
+    }
+}
+
 /* Skipped steps neither count for the optimizer's t nor hold up the schedule. */
 TEST(skips_what_overflows)
 {

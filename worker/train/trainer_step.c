@@ -155,13 +155,6 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
     return ps_batch_rows_add_gradients(&t->rows);
 }
 
-/* The schedule's part of the rate. */
-static double trainer_rate_factor(const ps_trainer *t)
-{
-    const double lr = t->o.config->optimizer.lr;
-    return lr > 0 ? ps_session_lr(t->o.session, t->step) / lr : 1;
-}
-
 int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count)
 {
     int64_t sum = 0;
@@ -186,7 +179,7 @@ ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t
         PS_TRY(err);
         PS_TRY(ps_trainer_take_losses(t, behind));
     }
-    PS_TRY(ps_batch_rows_push(&t->rows, trainer_rate_factor(t)));
+    PS_TRY(ps_batch_rows_push(&t->rows, ps_session_lr_factor(t->o.session, t->step)));
     PS_TRY(ps_session_count(t->o.session, (uint64_t)own_n, (uint64_t)group_n));
     return ps_session_finish(t->o.session);
 }
