@@ -10,6 +10,9 @@
 #include "mem.h"
 #include "sync_codec.h"
 
+/* Of a record: what is longer is stored in several values. */
+enum { PIECE_BYTES = 256 << 10 };
+
 typedef struct kept_order {
     uint64_t number;
     ps_mp_writer value;
@@ -216,6 +219,17 @@ static ps_err orders_figures(const ps_sync_fragments *f, char **text)
     return *text ? PS_OK : ps_err_set(PS_ERR_NOMEM, "no memory for the policy's figures");
 }
 
+static size_t record_piece(const ps_coord_orders *o, size_t at)
+{
+    const size_t left = o->record_bytes - at;
+    return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+static uint32_t record_pieces(const ps_coord_orders *o)
+{
+    return (uint32_t)((o->record_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+}
+
 static ps_err orders_write_rest(const ps_coord_orders *o, bool over, ps_mp_writer *w)
 {
     const ps_sync *s = ps_sync_fragments_last(&o->sync);
@@ -225,19 +239,27 @@ static ps_err orders_write_rest(const ps_coord_orders *o, bool over, ps_mp_write
                                .version = s->version,
                                .over = over,
                                .figures = {figures, strlen(figures)},
-                               .lines = {o->record, o->record_bytes}};
+                               .lines = {o->record, record_piece(o, 0)},
+                               .more = o->record_bytes > 0 ? record_pieces(o) - 1 : 0};
     ps_sync_rest_write(w, &rest);
     free(figures);
     return ps_mp_writer_end(w);
 }
 
+/* The first piece, which worker 0 waits for, comes last. */
 static ps_err orders_publish(ps_coord_orders *o, bool over)
 {
     ps_mp_writer w;
     ps_mp_writer_init(&w);
-    const ps_job_key key = ps_job_key_rest(o->n_rests++);
+    const uint64_t n = o->n_rests++;
+    const ps_job_key key = ps_job_key_rest(n);
     o->placed = false;
     ps_err err = orders_write_rest(o, over, &w);
+    for (uint32_t k = 1; k < record_pieces(o) && err == PS_OK; k++) {
+        const size_t at = (size_t)k * PIECE_BYTES;
+        err = o->hooks.store(o->hooks.owner, ps_job_key_rest_piece(n, k).text,
+                             o->record + at, record_piece(o, at));
+    }
     if (err == PS_OK) err = o->hooks.store(o->hooks.owner, key.text, w.base, w.used);
     ps_mp_writer_fini(&w);
     o->record_bytes = 0;

@@ -14,7 +14,8 @@
  *                                   of each worker's pushes from here on
  *   worker 0 -> PUT "job/place/<n>" after n rests, and all that is agreed on there: a
  *                                   worker that dies from here on may come back
- *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time
+ *   worker 0 -> GET "policy/<n>"    set when the workers rest for the n-th time; a long
+ *                                   record goes on in "policy/<n>/<k>" (rest_record.h)
  */
 #ifndef PS_COORD_ORDERS_H
 #define PS_COORD_ORDERS_H

@@ -46,6 +46,13 @@ ps_job_key ps_job_key_rest(uint64_t n)
     return key;
 }
 
+ps_job_key ps_job_key_rest_piece(uint64_t n, uint32_t k)
+{
+    ps_job_key key;
+    snprintf(key.text, sizeof key.text, "policy/%" PRIu64 "/%" PRIu32, n, k);
+    return key;
+}
+
 ps_job_key ps_job_key_piece(bool down, int rank)
 {
     ps_job_key key;

@@ -7,6 +7,7 @@
  *   job/policy_batches    the same: what the workers' pushes weigh            worker 0
  *   policy/end            nothing: the workers are to rest soon             any worker
  *   policy/<n>            sync_codec.h: the n-th rest                  the coordinator
+ *   policy/<n>/<k>        its k-th further piece of the record           the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
  *   job/place/<n>         after n rests (trainer_place.h)                     worker 0
  *   job/data              JSON: what tells its data from others'              worker 0
@@ -61,6 +62,8 @@ ps_job_key ps_job_key_stats(int server);
 ps_job_key ps_job_key_buffers(uint64_t n);
 ps_job_key ps_job_key_place(uint64_t stretch);
 ps_job_key ps_job_key_rest(uint64_t n);
+/* k: from 1 on. */
+ps_job_key ps_job_key_rest_piece(uint64_t n, uint32_t k);
 /* down: what worker 0 gives to the rank; otherwise what the rank gives to worker 0. */
 ps_job_key ps_job_key_piece(bool down, int rank);
 ps_job_key ps_job_key_array(int worker);

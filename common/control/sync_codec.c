@@ -144,6 +144,7 @@ static const ps_map_field rest_fields[] = {
     PS_MAP_FIELD(ps_sync_rest, over, BOOL, 0),
     PS_MAP_FIELD(ps_sync_rest, figures, BYTES, 1 << 20),
     PS_MAP_FIELD(ps_sync_rest, lines, BYTES, SIZE_MAX),
+    PS_MAP_FIELD(ps_sync_rest, more, U32, UINT32_MAX),
 };
 static const ps_map rest_map = PS_MAP_OF(rest_fields, ps_sync_rest);
 

@@ -36,6 +36,7 @@ typedef struct ps_sync_rest {
     bool over;              // it ends here
     ps_map_bytes figures;   // so far, as a JSON object
     ps_map_bytes lines; // of the record since the last rest; ps_sync_rest_word follows
+    uint32_t more; // pieces of the lines that stand elsewhere (ps_job_key_rest_piece)
 } ps_sync_rest;
 
 void ps_sync_rest_write(ps_mp_writer *w, const ps_sync_rest *rest);

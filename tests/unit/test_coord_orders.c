@@ -297,3 +297,77 @@ TEST(nobody_is_lost_at_rest)
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     ps_coord_orders_destroy(&o.orders);
 }
+
+/* The values that are stored, by the key's last number. */
+typedef struct pieces {
+    char *lines;
+    size_t bytes, longest;
+    uint32_t n, more;
+    bool over; // the rest itself is stored: the last one
+} pieces;
+
+static void ignore(void *owner, const ps_control_id *to, const ps_control *c)
+{
+}
+
+static ps_err keep_piece(void *owner, const char *key, const void *value, size_t bytes)
+{
+    pieces *p = owner;
+    ps_sync_rest rest = {.lines = {value, bytes}};
+    char wanted[32];
+    assert_false(p->over);
+    if (strcmp(key, "policy/0") == 0) {
+        assert_ok(ps_sync_rest_read(value, bytes, &rest));
+        p->more = rest.more;
+        p->over = true;
+    } else {
+        snprintf(wanted, sizeof wanted, "policy/0/%u", ++p->n);
+        assert_string_equal(key, wanted);
+    }
+    // What waits for the first one comes behind it.
+    p->lines = realloc(p->lines, p->bytes + rest.lines.n + 1);
+    assert_non_null(p->lines);
+    const size_t at = p->over ? 0 : p->bytes;
+    memmove(p->lines + at + rest.lines.n, p->lines + at, p->bytes - at);
+    memcpy(p->lines + at, rest.lines.at, rest.lines.n);
+    p->bytes += rest.lines.n;
+    p->lines[p->bytes] = '\0';
+    if (rest.lines.n > p->longest) p->longest = rest.lines.n;
+    return PS_OK;
+}
+
+/* A stretch may have any number of pushes, and a value has a bound. */
+TEST(a_long_record_is_stored_in_pieces)
+{
+    enum { STEPS = 70000, PUSHES = STEPS * WORKERS };
+    const uint64_t batches[WORKERS] = {4, 4};
+    const ps_sync_rules rules = {
+        .kind = PS_POLICY_ASP, .n_workers = WORKERS, .total = STEPS, .stretch = STEPS};
+    pieces p = {0};
+    const ps_coord_orders_hooks hooks = {
+        .owner = &p, .send = ignore, .store = keep_piece};
+    ps_coord_orders *orders;
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    ps_sync_rules_write(&w, &rules, 1, batches);
+    assert_ok(ps_coord_orders_create(&hooks, w.base, w.used, &orders));
+    ps_mp_writer_fini(&w);
+    const ps_control_id shard = shard_id(0);
+    for (uint64_t i = 0; i < PUSHES; i++) {
+        const ps_control c = {.kind = PS_CONTROL_PUSHED,
+                              .pushed = {i % WORKERS, i / WORKERS, 1, 0, 0, 1}};
+        assert_ok(ps_coord_orders_pushed(orders, &shard, &c));
+    }
+    assert_true(p.over && p.n > 0 && p.more == p.n);
+    assert_true(p.longest <= 256 << 10);
+    uint64_t applied = 0; // ranks before each line's space
+    for (const char *line = p.lines; *line;
+         line += strcspn(line, "\n") + (*line != '\0')) {
+        for (const char *c = line; *c != ' '; c++)
+            if (*c == '0' || *c == '1') applied++;
+        if (!strchr(line, '\n')) break;
+    }
+    assert_int_equal(applied, PUSHES);
+    free(p.lines);
+    ps_coord_orders_destroy(&orders);
+}

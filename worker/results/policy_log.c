@@ -83,8 +83,13 @@ static ps_err policy_log_read_file(const char *path, char **text)
     long bytes = -1;
     if (fseek(file, 0, SEEK_END) == 0) bytes = ftell(file);
     ps_err err = PS_OK;
-    if (bytes < 0 || bytes > FILE_BYTES_MAX || fseek(file, 0, SEEK_SET) != 0)
+    if (bytes < 0 || fseek(file, 0, SEEK_SET) != 0)
         err = ps_err_set(PS_ERR_FORMAT, "%s is not a policy.log", path);
+    else if (bytes > FILE_BYTES_MAX)
+        err = ps_err_set(PS_ERR_FORMAT,
+                         "%s has %ld bytes: runs can be repeated whose log has at most "
+                         "%d",
+                         path, bytes, FILE_BYTES_MAX);
     if (err == PS_OK) err = ps_mem_zalloc(text, (size_t)bytes + 1, 1, "the record");
     if (err == PS_OK && fread(*text, 1, (size_t)bytes, file) != (size_t)bytes)
         err = ps_err_errno(PS_ERR_IO, "cannot read %s", path);

@@ -15,6 +15,7 @@
 #include "local_steps.h"
 #include "log.h"
 #include "policy_log.h"
+#include "rest_record.h"
 #include "sync_codec.h"
 #include "trace.h"
 #include "trainer_state.h"
@@ -505,20 +506,18 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
 /* --- at rest ------------------------------------------------------------------------ */
 
 /* Rank 0 gets the record since the last rest, and where the job stands; the coordinator
- * need not keep it. *value is owned by the caller (free()), and rest borrows from it; on
- * other ranks they are NULL and zeros. */
-static ps_err fetch_record(ps_trainer *t, void **value, ps_sync_rest *rest)
+ * need not keep it. The caller calls ps_rest_record_fini; on other ranks it is empty. */
+static ps_err fetch_record(ps_trainer *t, ps_rest_record *record)
 {
-    size_t bytes;
-    const ps_job_key key = ps_job_key_rest(t->own->n_rests++);
-    const ps_deadline deadline = ps_config_step_deadline(t->o.config);
+    const ps_map_bytes *figures = &record->rest.figures;
+    const uint64_t n = t->own->n_rests++;
     if (t->rank != 0) return PS_OK;
-    PS_TRY(ps_member_get(t->member, key.text, value, &bytes, deadline));
-    PS_TRY(ps_sync_rest_read(*value, bytes, rest));
+    PS_TRY(ps_rest_record_fetch(t->member, n,
+                                (uint64_t)t->o.config->net.step_timeout_ms, record));
     free(t->own->figures);
-    PS_TRY(ps_mem_zalloc(&t->own->figures, rest->figures.n + 1, 1, "the figures"));
-    memcpy(t->own->figures, rest->figures.at, rest->figures.n);
-    return ps_member_drop(t->member, key.text, deadline);
+    PS_TRY(ps_mem_zalloc(&t->own->figures, figures->n + 1, 1, "the figures"));
+    memcpy(t->own->figures, figures->at, figures->n);
+    return PS_OK;
 }
 
 /* Samples of the epoch's permutation that bsp would have seen after as many steps. */
@@ -598,15 +597,15 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
 {
     const uint64_t begin = ps_clock_ns();
     bool over = false;
-    void *value = NULL;
-    ps_sync_rest rest = {0};
+    ps_rest_record record = {0};
+    const ps_sync_rest *rest = &record.rest;
     PS_TRY(run_until_rest(t, &over));
-    ps_err err = fetch_record(t, &value, &rest);
-    if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), &rest);
+    ps_err err = fetch_record(t, &record);
+    if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), rest);
     if (err == PS_OK) err = stretch_agree(t, over, stop);
     if (err == PS_OK && t->o.run_dir)
-        err = ps_policy_log_add_rest(t->o.run_dir, t->own->log_step, &rest, *stop);
-    free(value);
+        err = ps_policy_log_add_rest(t->o.run_dir, t->own->log_step, rest, *stop);
+    ps_rest_record_fini(&record);
     PS_TRY(err);
     if (!*stop && t->step < t->total_steps) PS_TRY(trainer_rounds_renew(t));
     ps_trainer_show_progress(t, t->step_loss, true);
