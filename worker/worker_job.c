@@ -638,12 +638,23 @@ static bool worker_job_lost_device(const job *j)
     return true;
 }
 
+/* What asks for as much memory again, here, would lack it again: all of it is free when
+ * the process has ended. */
+static bool worker_job_lacks_memory(const job *j, ps_err err)
+{
+    if (err != PS_ERR_NOMEM || j->config->recovery.rejoins == 0) return false;
+    PS_WARN("no-memory",
+            "note=\"this process ends: only then is all of its memory free again\"");
+    return true;
+}
+
 /* Whether it joins again. Then everything is ready for that. The exchange is destroyed
  * before the trainer: a GPU may be in a sum that waits for a rank that is gone. */
 static bool starts_over(job *j, ps_err err)
 {
     const bool leaves = j->session && ps_session_told_to_leave(j->session);
     if ((ps_interrupted() && !leaves) || worker_job_lost_device(j) ||
+        worker_job_lacks_memory(j, err) ||
         !ps_rejoin_allowed(j->config, j->member, err, &j->rejoins))
         return false;
     j->left = leaves;

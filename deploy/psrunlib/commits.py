@@ -17,6 +17,7 @@ MADE_WITHIN_S = 30
 ANSWERS_WITHIN_S = 10  # longer than ssh takes to give a dead host up
 MOST_DELAY_S = 30
 REMOVED_WITHIN_S = 10
+OWN_KINDS = ("", "NOMEM")  # of errors that are likely to come again: what the program raises, and that memory is short
 KEEPER = r"""
 trap '' INT TERM HUP PIPE
 set --
@@ -145,7 +146,7 @@ class Told:
     def died(self, cause, seconds_ago):
         """A part, watched.Watched, has made the attempt fail."""
         self.death = f"{cause.part.name} {cause.how}", time.monotonic() - seconds_ago
-        self.in_vain += cause.code > 0 and bool(cause.errors) and not cause.last_error.kind
+        self.in_vain += cause.code > 0 and bool(cause.errors) and cause.last_error.kind in OWN_KINDS
 
     def fails_again(self):
         """Whether it would fail once more: it has done so several times, and has made no commit meanwhile."""

@@ -122,7 +122,11 @@ class Restarts:
         """promised: how many others are to be started again, and are not counted yet."""
         if self._is_unreached(watched):
             return self.unreached[watched.part.name] < self.job.restarts
-        return self.left > promised and is_passing(watched)
+        return self.left > promised and is_passing(watched) and not self._lacks_memory_again(watched)
+
+    def _lacks_memory_again(self, watched):
+        """Whether memory was short a second time, and the job came no further meanwhile: it asks for as much each time."""
+        return watched.code > 0 and watched.last_error.kind == "NOMEM" and self.in_vain[watched.part.name] > 0
 
     def _is_unreached(self, watched):
         """Whether ssh could not start a part again: that is no death. Its host may be booting."""

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from events import tell
 from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest
-from psrunlib import events, hosts as hostfile, job, local, remote, screen, watched
+from psrunlib import commits, events, faults, hosts as hostfile, job, local, remote, screen, watched
 from psrunlib.events import Failure
 from psrunlib.log_line import parse, why
-from psrunlib.restarts import is_passing
+from psrunlib.restarts import Restarts, is_passing
 from psrunlib.supervise import Supervisor
 
 
@@ -59,6 +59,43 @@ class LogLines(unittest.TestCase):
         self.assertTrue(is_passing(Ended([lasting], -9)) and is_passing(Ended([lasting], fault="was stopped")))
         self.assertFalse(is_passing(Ended([lasting])) or is_passing(Ended([passing, lasting])) or
                          is_passing(Ended([], 127)))
+
+
+class FullMemory(unittest.TestCase):
+    """What lacks memory twice at the same place would lack it each time."""
+
+    def dies(self, restarts, name, kind, code=1):
+        """Whether the part is started again."""
+        one = unittest.mock.Mock(part=job.Part("worker", int(name[-1]), [], {}), code=code, fault="", spoke=True,
+                                 errors=[Failure("x", kind, True)], last_error=Failure("x", kind, True))
+        mends = restarts.can_mend(one)
+        if mends:
+            restarts.replace(one, 0, True)
+        return mends
+
+    def test_it_is_tried_once_more_at_each_place(self):
+        one = unittest.mock.Mock(restarts=9, resume=None, overwrite=False, hosts=[])
+        one.parts = lambda: [job.Part("worker", rank, [], {}) for rank in range(2)]
+        with unittest.mock.patch("psrunlib.restarts.Folder") as folder:
+            folder.return_value.read_step.return_value = 0
+            restarts = Restarts(one, unittest.mock.Mock())
+            self.assertTrue(self.dies(restarts, "worker 1", "NOMEM"))
+            self.assertTrue(self.dies(restarts, "worker 0", "NOMEM"))
+            self.assertFalse(self.dies(restarts, "worker 1", "NOMEM"))
+            self.assertTrue(self.dies(restarts, "worker 1", "NOMEM", code=-9) and self.dies(restarts, "worker 1", "NET"))
+            restarts.hear(one.parts()[0], {"event": "resume", "step": 5, "steps_lost": None})
+            self.assertTrue(self.dies(restarts, "worker 1", "NOMEM"))
+            self.assertFalse(self.dies(restarts, "worker 1", "NOMEM"))
+
+    def test_a_program_is_tried_three_times_at_each_commit(self):
+        told = commits.Told(unittest.mock.Mock())
+        told.hear({"event": "commit", "number": 3, "place": "step 3"})
+        for n, kind in enumerate(("NOMEM", "PEER", "NOMEM", "NET", "NOMEM")):
+            self.assertFalse(told.fails_again(), n)
+            told.died(unittest.mock.Mock(code=1, errors=[Failure("x", kind)], last_error=Failure("x", kind)), 0)
+        self.assertTrue(told.fails_again())
+        told.hear({"event": "commit", "number": 4, "place": "step 4"})
+        self.assertFalse(told.fails_again())
 
 
 class Events(JobTest):

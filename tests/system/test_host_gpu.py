@@ -145,6 +145,16 @@ class HostGpu(JobTest):
         self.assertEqual(self.weights("failed"), whole)
         self.assertEqual(self.summary("failed")["recovery"]["restarts"], 1)
 
+    def test_a_gpu_that_is_too_small_is_not_tried_again_and_again(self):
+        """Another process may have had its memory: so it is tried twice."""
+        with mock.patch.dict(os.environ, PS_HOST_GPU_KIB="200"):
+            said = self.psrun("--build-dir", self.folder, "-m", "ps", "-s", 1, "-w", 1, "--restarts", 5, self.config,
+                              "data.batch=74", code=1)
+        self.assertRegex(said, r"worker 0 .*the GPU is full.*it is started again \(restart 1 of 5\)")
+        self.assertRegex(said, r"the job failed: worker 0 .*\n.*the GPU is full: at most [1-9]\d? of 74 samples fit")
+        self.assertNotIn("restart 2 of 5", said)
+        self.assertNotIn("rejoin n=2", said)
+
     def on_hosts(self, hosts, more=""):
         """Worker r of every job that follows is on the host with the name hosts[r]."""
         worker = Path(self.path("bin", "ps-worker"))
