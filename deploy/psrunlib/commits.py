@@ -4,11 +4,10 @@ On each host of workers a shell makes folders, in memory and beside it for what 
 when its input ends: psrun has ended then, however it did. It says their names again when it is asked whether it is
 still there. PS_COMMITS names them to the workers.
 """
-import select
 import subprocess
 import time
 
-from . import remote
+from . import helpers, remote
 from .errors import JobError
 from .watched import SSH_FAILED
 
@@ -31,13 +30,6 @@ for try in 1 2 3 4 5; do
     sleep 1
 done
 """
-
-
-def _says(keeper, within_s):
-    """Whether it says something, or has ended. Not select.select: of a job of many parts, descriptors may be too large."""
-    poll = select.poll()
-    poll.register(keeper.stdout, select.POLLIN)
-    return bool(poll.poll(within_s * 1000))
 
 
 class Folders:
@@ -66,7 +58,7 @@ class Folders:
             keeper.stdin.flush()
         except OSError:
             return False
-        if _says(keeper, ANSWERS_WITHIN_S) and keeper.stdout.readline():
+        if helpers.says(keeper, ANSWERS_WITHIN_S) and keeper.stdout.readline():
             return True
         keeper.kill()
         return False
@@ -74,7 +66,7 @@ class Folders:
     def _make(self, host, name, screen):
         for n in range(1, self.job.restarts + 2):
             keeper = self.keepers[name] = self._start(host)
-            said = _says(keeper, MADE_WITHIN_S) and keeper.stdout.readline().strip()
+            said = helpers.says(keeper, MADE_WITHIN_S) and keeper.stdout.readline().strip()
             if said:
                 return said
             if not host or self._code(keeper) != SSH_FAILED:

@@ -1,17 +1,19 @@
 """psrun --mps: workers that share a GPU run on it together, not in turns, by NVIDIA's Multi-Process Service. The job has
 a daemon of its own, whose files nobody else finds. A guard ends it however psrun ends, by SIGKILL too."""
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
 
+from . import helpers
 from . import job as jobs
 from .errors import JobError
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-STARTS_WITHIN_S, ENDS_WITHIN_S = 30, 60
+STARTS_WITHIN_S, KILLED_WITHIN_S, ENDS_WITHIN_S = 30, 10, 60
 MOST_OF_TMPDIR = 60  # bytes
 
 # Starts the daemon, and says with which exit code. Waits until psrun closes its standard input, or is gone, and ends
@@ -25,7 +27,7 @@ ends() {{ # process $1, within $2 tenths of a second; what is dead has no comman
     done
     return 1
 }}
-timeout {STARTS_WITHIN_S} {CONTROL} -d > "${LOGS}/start.log" 2>&1
+timeout -k 5 {STARTS_WITHIN_S} {CONTROL} -d > "${LOGS}/start.log" 2>&1
 (echo $?) # a shell of its own: psrun may be gone, and a SIGPIPE ends the one that writes
 exec > /dev/null
 trap '' HUP INT TERM
@@ -72,7 +74,8 @@ class Daemon:
             self._guard = subprocess.Popen(["sh", "-c", GUARD], env={**os.environ, PIPES: pipes, LOGS: self.logs_dir},
                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                            start_new_session=True, text=True)
-            self._check_start(self._guard.stdout.readline().strip())
+            told = helpers.says(self._guard, STARTS_WITHIN_S + KILLED_WITHIN_S)  # else it waits for a driver that hangs
+            self._check_start(self._guard.stdout.readline().strip() if told else "124")
         except BaseException:
             self.__exit__()
             if not self._guard:
@@ -83,10 +86,11 @@ class Daemon:
     def _check_start(self, code):
         if code == "0":
             return
-        path = os.path.join(self.logs_dir, "start.log")
-        with open(path, encoding="utf-8", errors="replace") as said:
+        text = ""
+        with contextlib.suppress(FileNotFoundError), \
+                open(os.path.join(self.logs_dir, "start.log"), encoding="utf-8", errors="replace") as said:
             text = " ".join(said.read().split())
-        how = f"has not started within {STARTS_WITHIN_S} s" if code == "124" else f"ended with {code or 'its guard'}"
+        how = f"has not started within {STARTS_WITHIN_S} s" if code in ("124", "137") else f"ended with {code or 'its guard'}"
         raise JobError(f"--mps: {CONTROL} -d {how}: {text or 'it said nothing'}; its logs are in {self.logs_dir}")
 
     def __exit__(self, *_):

@@ -32,6 +32,7 @@ from .supervise import INTERRUPTED
 from .watched import SSH_FAILED
 
 CONNECT_TIMEOUT_S = 10
+ANSWERS_WITHIN_S = 30  # a host that is reached; its disk may hang
 FETCHED_WITHIN_S = 600
 SSH_ENDS_WITHIN_S = 5  # of the program's end
 TOLD = 4  # a part's descriptor for events
@@ -223,23 +224,32 @@ def fetch(host, path, to, before):
     Returns whether it is here now."""
     if before.is_new(to):
         return True
-    command = in_sh(f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}")
+    new = f"{to}.part"  # a file may be larger than the memory
     try:
-        done = helpers.run(ssh_argv(host, command), stdin=subprocess.DEVNULL,
-                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=FETCHED_WITHIN_S)
+        done = _ask(host, f"cd {shlex.quote(hostfile.folder(host))} && cat {shlex.quote(path)}", FETCHED_WITHIN_S, to=new)
+        if done:
+            os.replace(new, to)
+        return bool(done)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(new)
+
+
+def _ask(host, script, within_s=0, **more):
+    """Runs a script on a host. None: the host is not reached, the script has failed, or there is no answer in time: psrun
+    hears no Ctrl-C while it waits."""
+    try:
+        done = helpers.run(ssh_argv(host, in_sh(script)), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                           timeout=within_s or ANSWERS_WITHIN_S, **more)
     except subprocess.TimeoutExpired:
-        return False
-    if done.returncode == 0:
-        with open(to, "wb") as f:
-            f.write(done.stdout)
-    return done.returncode == 0
+        return None
+    return done if done.returncode == 0 else None
 
 
 def remove(host, folder, pattern):
     """Removes the files of a host's folder that match (a pattern of sh), and the folder if it is empty."""
     script = f"rm -f -- {shlex.quote(folder)}/{pattern}; rmdir -- {shlex.quote(folder)}"
-    helpers.run(ssh_argv(host, in_sh(f"cd {shlex.quote(hostfile.folder(host))} && {script}")), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _ask(host, f"cd {shlex.quote(hostfile.folder(host))} && {script}")
 
 
 def stat(host, folder, names):
@@ -249,10 +259,10 @@ def stat(host, folder, names):
     quoted = " ".join(shlex.quote(n.rstrip("*")) + "*" * n.endswith("*") for n in names)
     script = (f"cd {shlex.quote(hostfile.folder(host))} || exit\ncd {shlex.quote(os.path.join('.', folder))} 2>/dev/null && "
               f"stat -c '%i.%Y %n' -- {quoted} 2>/dev/null\nexit 0")
-    done = helpers.run(ssh_argv(host, in_sh(script)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                       stderr=subprocess.DEVNULL, text=True)
-    if done.returncode != 0:
-        raise JobError(f"cannot look for files on host {host.name}")
+    done = _ask(host, script, text=True)
+    if not done:
+        raise JobError(f"cannot look for files on host {host.name}: it is not reached, or does not answer within "
+                       f"{ANSWERS_WITHIN_S} s")
     return [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
 
 
@@ -273,11 +283,13 @@ def _stat_here(folder, names):
 
 
 def fetch_all(hosts, folder, before):
-    """Copies the files of a folder from each host, as fetch does."""
+    """Copies the files of a folder from each host, as fetch does. JobError: one could not be read."""
     for host in hosts:
         for _, name in stat(host, folder, ["*"]):
             os.makedirs(folder, exist_ok=True)
-            fetch(host, os.path.join(folder, name), os.path.join(folder, name), before)
+            path = os.path.join(folder, name)
+            if not fetch(host, path, path, before):
+                raise JobError(f"cannot read {path} on host {host.name}")
 
 
 def command_line(part, host):

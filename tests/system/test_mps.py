@@ -9,6 +9,7 @@ from unittest import mock
 
 from jobs import BIN, DIGITS, ROOT, JobTest, wait_until
 from psrunlib import mps
+from psrunlib.errors import JobError
 
 CONTROL = "nvidia-cuda-mps-control"
 SHORT = ["-s", 1, "-w", 2, DIGITS, "train.epochs=1"]
@@ -113,6 +114,13 @@ class Mps(JobTest):
         wait_until(lambda: not self.pipes(), "the daemon's folder is still there")
         self.assert_gone()
         self.assertEqual(self.log(), ["start ", "quit -t 10"])
+
+    def test_a_driver_that_hangs(self):
+        """No signal ends what waits for it, and nothing is said."""
+        guard = f"read -r line; rm -rf \"${mps.PIPES}\""  # until psrun is gone
+        with mock.patch.multiple(mps, GUARD=guard, STARTS_WITHIN_S=0, KILLED_WITHIN_S=0.1), \
+                self.assertRaisesRegex(JobError, f"--mps: {CONTROL} -d has not started within 0 s: it said nothing"):
+            mps.Daemon(self.path("logs")).__enter__()
 
     def test_what_is_wrong_is_one_error(self):
         cases = [({"PS_MPS_SAYS": "Failed to open the lock file"}, SHORT,

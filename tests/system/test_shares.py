@@ -124,6 +124,10 @@ class Helpers(JobTest):
         done = helpers.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, "yes\n"))
 
+    def test_one_that_is_run_again_has_its_own_words_alone_in_the_file(self):
+        script = f"echo >>{self.path('runs')}; echo no; [ $(wc -l <{self.path('runs')}) = 2 ] || kill -KILL $$; echo yes"
+        self.assertEqual(helpers.run(["sh", "-c", script], to=self.path("said")).returncode, 0)
+        self.assertEqual(Path(self.path("said")).read_text(encoding="ascii"), "no\nyes\n")
 
     def test_what_is_no_text(self):
         done = helpers.run(["printf", r"caf\351"], stdout=subprocess.PIPE, text=True)
@@ -139,6 +143,40 @@ class Helpers(JobTest):
         for path in (old, new):
             os.utime(path, (0, 0))
         self.assertEqual([before.is_new(path) for path in (old, new, same, self.path("none"))], [True, True, False, False])
+
+    def far(self, script='for command; do :; done\nexec sh -c "$command"\n'):
+        """A host whose ssh is a script; its folder is on this one."""
+        os.makedirs(self.path("far"), exist_ok=True)
+        environment = mock.patch.dict(os.environ, PS_SSH=f"sh {self.file('ssh', script)}")
+        environment.start()
+        self.addCleanup(environment.stop)
+        return hosts.Host("far", "far", "far", dir=self.path("far"))
+
+    def test_files_come_from_a_host(self):
+        host, content = self.far(), bytes(range(256)) * 4096
+        Path(self.path("far/one")).write_bytes(content)
+        before = out.Before(self.folder)
+        self.assertTrue(remote.fetch(host, "one", self.path("one"), before))
+        self.assertEqual(Path(self.path("one")).read_bytes(), content)
+        self.assertFalse(remote.fetch(host, "none", self.path("none"), before))
+        os.makedirs(self.path("far/folder/two"))
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        with self.assertRaisesRegex(JobError, "cannot read folder/two on host far"):
+            remote.fetch_all([host], "folder", before)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["far", "folder", "one", "ssh"])
+        self.assertEqual(os.listdir(self.path("folder")), [])
+
+    def test_a_host_that_does_not_answer(self):
+        """Its disk hangs, with a file that it has begun to send."""
+        host, old = self.far("echo half\nexec sleep 1000\n"), self.file("one", "old")
+        with mock.patch.multiple(remote, ANSWERS_WITHIN_S=0.2, FETCHED_WITHIN_S=0.2):
+            with self.assertRaisesRegex(JobError, "files on host far: it is not reached, or does not answer within 0.2 s"):
+                remote.stat(host, ".", ["*"])
+            remote.remove(host, ".", "*")
+            self.assertFalse(remote.fetch(host, "one", old, out.Before(self.folder)))
+        self.assertEqual(Path(old).read_text(encoding="ascii"), "old")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["far", "one", "ssh"])
 
     def test_files_of_a_folder_with_any_name(self):
         folder = self.path("two\nlines *")
