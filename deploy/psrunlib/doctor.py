@@ -21,19 +21,28 @@ from .log_line import why
 from .screen import tell
 
 PROBE_S = 30
+WITHIN_S = 25  # what is asked on a host ends within this time, where its kernel lets it
+ENDS_S = 2  # so long after they were killed, programs may hold their output open
 UNEQUAL = 1.25  # links whose rates differ by less are alike
 LOOPBACK = "127.0.0.1"
 
 FACTS = r"""
 cd {dir} 2>/dev/null || {{ echo "dir=no folder "{dir}; exit 0; }}
 echo "dir=ok"
+soon="timeout --foreground -k 1 {within}"
+$soon true 2>/dev/null || soon=
 for p in {programs}; do
-    v=$($p --version 2>&1 | tail -n 1)
+    v=$($soon $p --version 2>&1 | tail -n 1)
     echo "version=$v"
 done
 [ -r {config} ] && echo "config=ok" || echo "config=no file "{config}" in $PWD"
-d=$({data} 2>&1 >/dev/null) && echo "data=ok" || echo "data=$(printf %s "$d" | tail -n 1)"
-g=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+d=$($soon {data} 2>&1 >/dev/null)
+case $? in
+0) echo "data=ok" ;;
+124 | 137) echo "data=the data were not read within {within} s (--check-data)" ;;
+*) echo "data=$(printf %s "$d" | tail -n 1)" ;;
+esac
+g=$($soon nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 echo "gpu=${{g:-none}}"
 echo "cores=$(nproc 2>/dev/null || echo '?')"
 """
@@ -151,7 +160,7 @@ def _find_facts(job, nodes):
         script = FACTS.format(
             dir=shlex.quote(hostfile.folder(node.host) if node.host else "."),
             programs=" ".join(map(shlex.quote, node.programs)),
-            config=shlex.quote(job.config), data=data)
+            config=shlex.quote(job.config), data=data, within=WITHIN_S)
         started.append((node, node.start(script)))
     deadline = time.monotonic() + PROBE_S
     for node, process in started:
@@ -168,12 +177,17 @@ def _find_facts(job, nodes):
 
 
 def _finish(process, deadline):
+    """What it has said. A program that it has started may wait for a disk or a device that hangs, and keep its output open:
+    nobody waits for that one."""
     try:
         return process.communicate(timeout=max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
-        out, err = process.communicate()
-        return out, err + "\nno answer in time"
+    try:
+        out, err = process.communicate(timeout=ENDS_S)
+    except subprocess.TimeoutExpired as over:
+        out, err = ((said or b"").decode("utf-8", "replace") for said in (over.stdout, over.stderr))
+    return out, err + "\nno answer in time"
 
 
 def _probe(target, port, nodes):

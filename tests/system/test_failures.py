@@ -652,18 +652,35 @@ class Doctor(JobTest):
         self.assertRegex(text, r"(?m)^here  \S+ +ok +\d+ ")
         self.assertRegex(text, r"(?m)^here  here  127.0.0.1 +\d+ us +\d+ Mbit/s$")
 
-    def test_a_probe_that_hangs(self):
+    def hangs(self, which, limit):
+        """What it says where a program hangs when its words match, and it waits for a second."""
         os.makedirs(self.path("build/bin"))
         for name in ("ps-config-json", "ps-server", "ps-worker"):
             path = Path(self.path("build/bin", name))
-            path.write_text("#!/bin/sh\ncase $* in *serve:*) exec sleep 60;; esac\n"
+            path.write_text(f"#!/bin/sh\ncase $* in {which}) exec sleep 1000;; esac\n"
                             f'exec {BIN}/{name} "$@"\n')
             path.chmod(0o755)
         patient = ("import sys; sys.path.insert(0, sys.argv.pop(1)); from psrunlib import cli, doctor;"
-                   "doctor.PROBE_S = 1; sys.exit(cli.main(sys.argv[1:]))")
-        said = run_well(["python3", "-c", patient, ROOT / "deploy", "--build-dir", self.path("build"), "--doctor",
+                   f"doctor.{limit} = 1; sys.exit(cli.main(sys.argv[1:]))")
+        return run_well(["python3", "-c", patient, ROOT / "deploy", "--build-dir", self.path("build"), "--doctor",
                          "-s", "1", "-w", "1", DIGITS], code=1, timeout=PATIENCE_S)
-        self.assertIn("to mend: here: the probe did not start", said)
+
+    def test_a_probe_that_hangs(self):
+        self.assertIn("to mend: here: the probe did not start", self.hangs("*serve:*", "PROBE_S"))
+
+    def test_data_that_are_not_read(self):
+        self.assertIn("to mend: here: the data were not read within 1 s (--check-data)", self.hangs("*--check-data*", "WITHIN_S"))
+
+    def test_a_program_that_keeps_its_output_open(self):
+        """As one that waits for a device does: no signal ends it."""
+        sleeper = self.path("sleeper")
+        process = doctor.Node(None, [], None).start(f"sleep 1000 & echo $! >{sleeper}; echo dir=ok")
+        process.wait(PATIENCE_S)
+        with mock.patch.object(doctor, "ENDS_S", 0.1):
+            said = doctor._finish(process, time.monotonic())
+        os.kill(int(Path(sleeper).read_text(encoding="ascii")), signal.SIGKILL)  # it is there still
+        process.communicate()
+        self.assertEqual(said, ("dir=ok\n", "\nno answer in time"))
 
 
 class LimitedFiles(JobTest):
