@@ -3,6 +3,7 @@ that failed, and the reason: a line of our programs' logs, a traceback of a Pyth
 If psrun does not, what the first part has said is shown. The logs keep all lines."""
 
 HELD_S = 5.0  # for so long what the parts say is of the same fault
+MOST_WARNED = 1000  # warnings that are known again; those of lost connections have times, and each is another one
 OF_ALL = ("rejoin", "unjoined", "away", "abort")  # what every member, or the coordinator, says of the same fault
 
 
@@ -51,6 +52,8 @@ class Faults:
         if not warning or self.screen.verbose:
             return True
         is_new = warning not in self.warned
+        if len(self.warned) == MOST_WARNED:
+            self.warned.clear()
         self.warned.add(warning)
         return is_new
 

@@ -1,5 +1,6 @@
 """One running part: its output, what it has told, and its end."""
 import codecs
+import collections
 import re
 import signal
 
@@ -10,6 +11,7 @@ from .traceback import Traceback, error_of
 SSH_FAILED = 255  # ssh's own exit code
 LONGEST = 1 << 16  # characters of a line; a longer one is taken in pieces
 LONGEST_TRACEBACK = 4000  # lines
+MOST_ERRORS = 100  # the last ones: a program may handle, and print, one in each step
 
 
 def name_of(number):
@@ -36,8 +38,8 @@ class Watched:
 
     def begin_again(self):
         """Nothing is known of it yet: it has started, or takes part in another attempt."""
-        self.failures = []  # events.Failure
-        self.printed = []  # the same, from its output
+        self.failures = collections.deque(maxlen=MOST_ERRORS)  # events.Failure
+        self.printed = collections.deque(maxlen=MOST_ERRORS)  # the same, from its output
         self.traceback = Traceback()
         self.of_traceback = []  # lines of one that has not ended yet
         self.told = None  # the signal that it was told to end by
@@ -88,7 +90,7 @@ class Watched:
     @property
     def errors(self):
         """Those that it has told, else those that it has printed."""
-        return self.failures or self.printed
+        return list(self.failures or self.printed)
 
     @property
     def last_error(self):

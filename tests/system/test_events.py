@@ -208,6 +208,20 @@ class Events(JobTest):
         self.assertEqual([call.args[1] for call in shown.line.call_args_list],
                          ["caf\u00e9", "x" * (watched.LONGEST + 1), "y", "\ufffd"])
 
+    def test_a_year_of_errors_and_warnings(self):
+        """A program that handles, and prints, an error in each step; connections that are lost and mended."""
+        part = job.Part("worker", 0, [], {})
+        one, shown = watched.Watched(unittest.mock.Mock(part=part), None), unittest.mock.Mock(verbose=False)
+        between = faults.Faults(shown)
+        for n in range(3 * faults.MOST_WARNED):
+            one.take(f"Traceback (most recent call last):\n  f()\nKeyError: {n}\n"
+                     f"1.0 worker/0 WARN  connection-mended after_ms={n}\n".encode(), between)
+            one.take(b"1.0 worker/0 WARN  connection-mended after_ms=0\n" * (n == 1), between)
+        self.assertEqual((len(one.errors), one.last_error.text), (watched.MOST_ERRORS, f"KeyError: {n}"))
+        self.assertLessEqual(len(between.warned), faults.MOST_WARNED)
+        mended = [call.args[1] for call in shown.line.call_args_list if "mended" in call.args[1]]
+        self.assertEqual(len(mended), 3 * faults.MOST_WARNED)  # each, and the same one once
+
     def test_more_parts_than_descriptors(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
