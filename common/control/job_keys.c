@@ -1,49 +1,48 @@
 #include "job_keys.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-ps_job_key ps_job_key_shm(ps_role role, int rank)
+__attribute__((format(printf, 1, 2))) static ps_job_key job_key(const char *fmt, ...)
 {
     ps_job_key key;
-    snprintf(key.text, sizeof key.text, "%s/%d/shm", ps_role_name(role), rank);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(key.text, sizeof key.text, fmt, args);
+    va_end(args);
     return key;
+}
+
+ps_job_key ps_job_key_shm(ps_role role, int rank)
+{
+    return job_key("%s/%d/shm", ps_role_name(role), rank);
 }
 
 ps_job_key ps_job_key_rows(int server)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "server/%d/rows", server);
-    return key;
+    return job_key("server/%d/rows", server);
 }
 
 ps_job_key ps_job_key_stats(int server)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "server/%d/stats", server);
-    return key;
+    return job_key("server/%d/stats", server);
 }
 
 ps_job_key ps_job_key_buffers(uint64_t n)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "buffers/%" PRIu64, n);
-    return key;
+    return job_key("buffers/%" PRIu64, n);
 }
 
 ps_job_key ps_job_key_place(uint64_t stretch)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "job/place/%" PRIu64, stretch);
-    return key;
+    return job_key("job/place/%" PRIu64, stretch);
 }
 
 ps_job_key ps_job_key_rest(uint64_t n)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "policy/%" PRIu64, n);
-    return key;
+    return job_key("policy/%" PRIu64, n);
 }
 
 ps_job_key ps_job_key_rest_piece(uint64_t n, uint32_t k)
@@ -55,23 +54,17 @@ ps_job_key ps_job_key_rest_piece(uint64_t n, uint32_t k)
 
 ps_job_key ps_job_key_piece(bool down, int rank)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "%s/%d/piece", down ? "job" : "worker", rank);
-    return key;
+    return job_key("%s/%d/piece", down ? "job" : "worker", rank);
 }
 
 ps_job_key ps_job_key_array(int worker)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "worker/%d/array", worker);
-    return key;
+    return job_key("worker/%d/array", worker);
 }
 
 ps_job_key ps_job_key_link(int worker, bool shm)
 {
-    ps_job_key key;
-    snprintf(key.text, sizeof key.text, "worker/%d/link/%s", worker, shm ? "shm" : "tcp");
-    return key;
+    return job_key("worker/%d/link/%s", worker, shm ? "shm" : "tcp");
 }
 
 static bool job_keys_begins_with(const char *key, const char *prefix)
