@@ -9,7 +9,9 @@
 
 #include "mem.h"
 
-ps_err ps_layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt, ...)
+/* SHAPE, with "file:line: kind name: <message>". */
+__attribute__((format(printf, 3, 4))) static ps_err
+layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt, ...)
 {
     char text[512];
     va_list args;
@@ -36,8 +38,8 @@ static ps_err layer_add_tensor(ps_model_spec *spec, const ps_layer *layer,
 {
     char text[PS_DIMS_TEXT], *name = NULL;
     if (ps_dims_count_max(&dims, PS_LAYER_COUNT_MAX) < 1)
-        return ps_layer_error(layer, at, "%s %s has more than %" PRId64 " elements",
-                              suffix, ps_dims_text(&dims, text), PS_LAYER_COUNT_MAX);
+        return layer_error(layer, at, "%s %s has more than %" PRId64 " elements", suffix,
+                           ps_dims_text(&dims, text), PS_LAYER_COUNT_MAX);
     PS_TRY(tensor_name(layer, suffix, &name));
     ps_err err = ps_tensor_table_add(&spec->table, name, dims, role, fan_in, index);
     free(name);
@@ -59,17 +61,16 @@ static ps_err want_image(const ps_layer *layer, const ps_yaml *at)
 {
     char text[PS_DIMS_TEXT];
     if (layer->in.n == 3) return PS_OK;
-    return ps_layer_error(layer, at,
-                          "input is %s; it has to be (channels, height, width)",
-                          ps_dims_text(&layer->in, text));
+    return layer_error(layer, at, "input is %s; it has to be (channels, height, width)",
+                       ps_dims_text(&layer->in, text));
 }
 
 static ps_err want_features(const ps_layer *layer, const ps_yaml *at)
 {
     char text[PS_DIMS_TEXT];
     if (layer->in.n == 1) return PS_OK;
-    return ps_layer_error(layer, at, "input is %s, put a flatten before it",
-                          ps_dims_text(&layer->in, text));
+    return layer_error(layer, at, "input is %s, put a flatten before it",
+                       ps_dims_text(&layer->in, text));
 }
 
 /* How many positions a window covers along an axis. */
@@ -87,7 +88,7 @@ static ps_err layer_slide(ps_layer *layer, const ps_yaml *at, int64_t channels)
     for (int i = 0; i < 2; i++) {
         int64_t padded = layer->in.d[1 + i] + 2 * (int64_t)layer->padding[i];
         if (window_of(layer, i) > padded)
-            return ps_layer_error(
+            return layer_error(
                 layer, at,
                 "kernel (%d, %d)%s is larger than the input %s with "
                 "padding (%d, %d)",
@@ -119,10 +120,10 @@ static ps_err layer_take_groups(ps_layer *layer, const ps_layer_settings *s, int
     layer->groups = s->groups ? s->groups : 1;
     for (int i = 0; i < 2; i++)
         if (channels[i] % layer->groups != 0)
-            return ps_layer_error(layer, s->at,
-                                  "groups %" PRId64 " does not divide the %" PRId64
-                                  " channels of the %s",
-                                  layer->groups, channels[i], whose[i]);
+            return layer_error(layer, s->at,
+                               "groups %" PRId64 " does not divide the %" PRId64
+                               " channels of the %s",
+                               layer->groups, channels[i], whose[i]);
     return PS_OK;
 }
 
@@ -175,9 +176,9 @@ static ps_err infer_embedding(ps_model_spec *spec, const ps_layer_settings *s,
     const int n = spec->n_categories;
     int64_t rows = 0;
     if (layer->input[0] != PS_INPUT || n == 0)
-        return ps_layer_error(layer, s->at,
-                              "stands before all others, and is for tables with columns "
-                              "of many texts (data.encoding)");
+        return layer_error(layer, s->at,
+                           "stands before all others, and is for tables with columns "
+                           "of many texts (data.encoding)");
     for (int i = 0; i < n; i++)
         rows += spec->categories[i];
     const int64_t width = s->out > 0 ? s->out : embedding_width(spec);
@@ -233,13 +234,13 @@ static ps_err infer_pool(ps_model_spec *spec, const ps_layer_settings *s, ps_lay
 {
     PS_TRY(want_image(layer, s->at));
     if (s->global && (layer->in.d[1] > INT_MAX || layer->in.d[2] > INT_MAX))
-        return ps_layer_error(layer, s->at, "the input is too large");
+        return layer_error(layer, s->at, "the input is too large");
     take_window(layer, s);
     for (int i = 0; i < 2; i++)
         if (layer->padding[i] > layer->kernel[i] / 2)
-            return ps_layer_error(layer, s->at,
-                                  "padding %d is more than half of the kernel %d",
-                                  layer->padding[i], layer->kernel[i]);
+            return layer_error(layer, s->at,
+                               "padding %d is more than half of the kernel %d",
+                               layer->padding[i], layer->kernel[i]);
     return layer_slide(layer, s->at, layer->in.d[0]);
 }
 
@@ -310,10 +311,10 @@ static ps_err infer_concat(ps_model_spec *spec, const ps_layer_settings *s,
     rest.d[0] = other->d[0];
     if (!ps_dims_equal(&rest, other)) {
         char a[PS_DIMS_TEXT], b[PS_DIMS_TEXT];
-        return ps_layer_error(layer, s->at,
-                              "branches give %s and %s: they may differ in the first "
-                              "dimension only",
-                              ps_dims_text(&layer->in, a), ps_dims_text(other, b));
+        return layer_error(layer, s->at,
+                           "branches give %s and %s: they may differ in the first "
+                           "dimension only",
+                           ps_dims_text(&layer->in, a), ps_dims_text(other, b));
     }
     layer->out.d[0] = layer->in.d[0] + other->d[0];
     return PS_OK;
@@ -362,8 +363,8 @@ static ps_err infer_embedding_bag(ps_model_spec *spec, const ps_layer_settings *
 {
     const int n = spec->n_rows + (int)s->n_tables;
     if (layer->input[0] != PS_INPUT)
-        return ps_layer_error(layer, s->at,
-                              "reads the ids of a sample: it stands first in its branch");
+        return layer_error(layer, s->at,
+                           "reads the ids of a sample: it stands first in its branch");
     if (n > PS_ROW_TABLES_MAX)
         return ps_yaml_error(s->at, "embedding_bag: a model may have %d tables",
                              PS_ROW_TABLES_MAX);
@@ -402,15 +403,14 @@ static ps_err infer_interaction(ps_model_spec *spec, const ps_layer_settings *s,
     char a[PS_DIMS_TEXT], b[PS_DIMS_TEXT];
     const int64_t dim = layer->in.d[0];
     if (layer->in.n != 1 || other->n != 1 || other->d[0] % dim != 0)
-        return ps_layer_error(layer, s->at,
-                              "the first branch gives %s, the others %s: they have to be "
-                              "a vector, and vectors of its size",
-                              ps_dims_text(&layer->in, a), ps_dims_text(other, b));
+        return layer_error(layer, s->at,
+                           "the first branch gives %s, the others %s: they have to be "
+                           "a vector, and vectors of its size",
+                           ps_dims_text(&layer->in, a), ps_dims_text(other, b));
     const int64_t n = 1 + other->d[0] / dim;
     if (n > PS_INTERACTION_MAX)
-        return ps_layer_error(layer, s->at,
-                              "%" PRId64 " vectors; at most %d are possible", n,
-                              PS_INTERACTION_MAX);
+        return layer_error(layer, s->at, "%" PRId64 " vectors; at most %d are possible",
+                           n, PS_INTERACTION_MAX);
     layer->out.d[0] = dim + pairs_of(n);
     return PS_OK;
 }
@@ -522,15 +522,15 @@ static ps_err check_axes(const ps_model_spec *spec, const ps_layer_settings *s,
     const int axes = ps_layer_kind_axes(s->kind);
     char text[PS_DIMS_TEXT];
     if (axes == 2 && spec->sequences)
-        return ps_layer_error(layer, s->at,
-                              "is for images; the model's input is [channels, length]: "
-                              "take conv1d, batch_norm1d, max_pool1d, avg_pool1d or "
-                              "adaptive_avg_pool1d");
+        return layer_error(layer, s->at,
+                           "is for images; the model's input is [channels, length]: "
+                           "take conv1d, batch_norm1d, max_pool1d, avg_pool1d or "
+                           "adaptive_avg_pool1d");
     if (axes == 1 && !spec->sequences && layer->in.n != 1)
-        return ps_layer_error(layer, s->at,
-                              "input is %s; it is for models whose model.input is "
-                              "[channels, length]",
-                              ps_dims_text(&layer->in, text));
+        return layer_error(layer, s->at,
+                           "input is %s; it is for models whose model.input is "
+                           "[channels, length]",
+                           ps_dims_text(&layer->in, text));
     return PS_OK;
 }
 
@@ -542,6 +542,6 @@ ps_err ps_layer_infer(ps_model_spec *spec, const ps_layer_settings *s, ps_layer 
     PS_TRY(check_axes(spec, s, layer));
     PS_TRY(infer[s->kind](spec, s, layer));
     if (ps_dims_count_max(&layer->out, PS_LAYER_COUNT_MAX) >= 1) return PS_OK;
-    return ps_layer_error(layer, s->at, "output %s has more than %" PRId64 " elements",
-                          ps_dims_text(&layer->out, text), PS_LAYER_COUNT_MAX);
+    return layer_error(layer, s->at, "output %s has more than %" PRId64 " elements",
+                       ps_dims_text(&layer->out, text), PS_LAYER_COUNT_MAX);
 }

@@ -19,8 +19,4 @@ enum { PS_INTERACTION_MAX = PS_ROW_TABLES_MAX + 1 };
  * the model's table. CONFIG or SHAPE on failure, naming file, line, layer and shapes. */
 ps_err ps_layer_infer(ps_model_spec *spec, const ps_layer_settings *s, ps_layer *layer);
 
-/* SHAPE, with "file:line: kind name: <message>". */
-__attribute__((format(printf, 3, 4))) ps_err
-ps_layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt, ...);
-
 #endif
