@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from jobs import BIN, ROOT, JobTest, run_well
+from jobs import BIN, ROOT, JobTest, nightly, run_well
 
 BUILD = BIN.resolve().parent
 MANUALS = BUILD / "deploy/manuals"
@@ -70,6 +70,20 @@ class Install(JobTest):
                 self.assertNotIn(str(BUILD), path.read_text(encoding="utf-8"), path)
         for name in ("bin/ps-server", "bin/ps-worker"):
             self.assertNotRegex(run("readelf", "-d", self.prefix / name), "RPATH|RUNPATH")
+
+
+@nightly
+class Folders(JobTest):
+    def test_folders_may_be_absolute(self):
+        """As distributions give them: pkg-config finds the header and the library all the same."""
+        build, lib = self.path("build"), Path(self.path("opt/y/lib/pkgconfig"))
+        run("cmake", "-S", ROOT, "-B", build, "-DPS_WORKER=OFF", "-DPS_TESTS=OFF", "-DPS_WITH_GLOO=OFF",
+            "-DCMAKE_INSTALL_PREFIX=/opt/x", "-DCMAKE_INSTALL_LIBDIR=/opt/y/lib")
+        lib.mkdir(parents=True)
+        shutil.copy(Path(build, "library/pstrain.pc"), lib)
+        words = run("pkg-config", "--cflags", "--libs", "pstrain", env=dict(os.environ, PKG_CONFIG_PATH=str(lib))).split()
+        self.assertEqual([os.path.normpath(word[2:]) for word in words[:2]],
+                         [self.path("opt/x/include"), self.path("opt/y/lib")])
 
 
 @unittest.skipUnless((MANUALS / "man/psrun.1").exists(), "this build has no man pages")
