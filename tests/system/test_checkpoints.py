@@ -504,12 +504,28 @@ class Kept(CheckpointTest):
         self.assertEqual(self.steps_of(), sorted({STEPS, best, *self.steps_of()[-2:]}))
         self.assertLessEqual(len(self.steps_of()), 3)
 
-    def test_the_best_where_the_disk_is_slow(self):
-        """The first of two epochs is the best. When it ends, the disk still writes another checkpoint."""
-        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, test: own.csv, batch: 8}\ntrain: {epochs: 2}\n"
-                                    "model: {input: [1], layers: [linear: {out: 2}]}\nschedule: {name: step, step_size: 5, "
-                                    "gamma: 1000000}\ncheckpoint: {every: 1, keep: 100, best: loss}\n")
+    def first_is_best(self):
+        """A job whose first epoch, of five steps, is the best of two."""
         self.file("own.csv", "".join(f"{i},{i % 2}\n" for i in range(40)))
+        return self.file("own.yaml", "data: {kind: csv, train: own.csv, test: own.csv, batch: 8}\ntrain: {epochs: 2}\n"
+                                     "model: {input: [1], layers: [linear: {out: 2}]}\nschedule: {name: step, step_size: 5, "
+                                     "gamma: 1000000}\ncheckpoint: {every: 1, keep: 100, best: loss}\n")
+
+    def check_first_is_best(self):
+        self.assertEqual([r["best"] for r in self.records() if "best" in r], [True, False])
+        self.assertEqual(os.readlink(self.path("out/checkpoints/best")), "step-5")
+        self.assertIn(5, self.steps_of())
+
+    def test_the_best_is_what_the_job_goes_on_from(self):
+        """The job was told to end after an epoch's last step: the epoch is evaluated when it goes on."""
+        keep = ["checkpoint.every=100", "checkpoint.keep=1"]
+        self.run_job("out", "single", 0, 1, *keep, "train.stop_after=5", config=self.first_is_best(), code=75)
+        self.run_job("out", "single", 0, 1, *keep, config=self.path("own.yaml"), args=["--resume", self.path("out")])
+        self.check_first_is_best()
+
+    def test_the_best_where_the_disk_is_slow(self):
+        """When the epoch ends, the disk still writes another checkpoint."""
+        job = self.first_is_best()
         disk = SlowDisk(self.path("held"))
         disk.hold("step-1")
         psrun = self.start_psrun("-m", "single", job, env=dict(os.environ, **disk.env))
@@ -517,9 +533,7 @@ class Kept(CheckpointTest):
         disk.let_go("step-1")
         text, _ = psrun.communicate(timeout=60)
         self.assertEqual(psrun.returncode, 0, text)
-        self.assertEqual([r["best"] for r in self.records() if "best" in r], [True, False])
-        self.assertEqual(os.readlink(self.path("out/checkpoints/best")), "step-5")
-        self.assertIn(5, self.steps_of())
+        self.check_first_is_best()
 
     def test_overwrite_removes_nothing_of_a_run_that_goes_on(self):
         job = ["single", 0, 1, *SETTINGS, "train.tensorboard=true"]
