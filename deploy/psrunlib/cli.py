@@ -1,5 +1,6 @@
 """The command line of psrun."""
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -338,12 +339,11 @@ def run(job, verbose, summary=True):
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
     with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume)) as out:
         job.out = out.path
-        if not job.hosts:
-            jobfile.remember(job)
-        if not job.mps:
-            return supervise(job, screen, env, out, summary)
-        with mps.Daemon(os.path.join(out.logs, "mps")) as daemon:
-            return supervise(job, screen, {**env, **daemon.environment}, out, summary)
+        with contextlib.nullcontext() if job.hosts else jobfile.remembered(job):
+            if not job.mps:
+                return supervise(job, screen, env, out, summary)
+            with mps.Daemon(os.path.join(out.logs, "mps")) as daemon:
+                return supervise(job, screen, {**env, **daemon.environment}, out, summary)
 
 
 def after_death(job):
@@ -356,6 +356,7 @@ def after_death(job):
 def supervise(job, screen, env, out, summary=True):
     before = Before(job.out, os.path.join(job.out, trace.FOLDER))
     if job.program:
+        job.has_stepped = True  # of a program nobody knows
         return end_of_program(job, screen, *run_program(job, screen, env, out.logs))
     again = restarts.Restarts(job, screen) if job.restarts else None
     ends_s = (job.facts["train.file_timeout_ms"] + job.facts["net.step_timeout_ms"]) / 1000
@@ -365,6 +366,7 @@ def supervise(job, screen, env, out, summary=True):
     supervisor.codes_tell = True
     supervisor.drops_logs = out.made and (out.fresh or out.resumes)
     code = supervisor.run(job.parts())
+    job.has_stepped = code == 0 or any(w.step for w in supervisor.watched) or bool(again and again.deaths)
     out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs
     if job.hosts and code != 1:
         host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")

@@ -16,7 +16,7 @@ import statistics
 from . import job as jobs
 from . import jobfile
 from .errors import JobError
-from .regular_file import open_text
+from .regular_file import new_text, open_text
 from .report import figure
 from .screen import tell
 
@@ -194,7 +194,7 @@ def draw(rates, losses, smoothed, best):
 
 def write(path, text):
     try:
-        with open(path, "w", encoding="utf-8") as f:
+        with new_text(path) as f:
             f.write(text)
     except OSError as error:
         raise JobError(f"cannot write {path}: {error.strerror}") from error

@@ -1,32 +1,54 @@
 """job.json in the folder of a run: which job it is, for psrun --resume and --join."""
+import contextlib
 import json
 import os
 
 from .errors import JobError
-from .regular_file import open_text
+from .regular_file import new_text, open_text
 
 JOB_FILE = "job.json"
 # For a job that only repeats or tries something: those in the folder of the configuration are not its own.
 OWN_CHECKPOINTS = "checkpoint.path="
 
 
-def remember(job):
-    """Writes what was asked for into the run's folder; of a job with a program of the user's, where its page is."""
+@contextlib.contextmanager
+def remembered(job):
+    """While the job runs, its folder says what was asked for. If it then has made no step, the folder says what it said
+    before, with the same time: a setting that was refused is none of the run's."""
+    path = os.path.join(job.out, JOB_FILE)
+    before = None
+    with contextlib.suppress(OSError, ValueError):  # there is none, or none of ours
+        with open_text(path) as f:
+            before = f.read(), os.fstat(f.fileno()).st_mtime_ns
+    _remember(job, path)
+    try:
+        yield
+    finally:
+        if before and not job.has_stepped:
+            _write(path, *before)
+
+
+def _write(path, text, time_ns=None):
+    with contextlib.suppress(OSError):  # the job does not need the file; worker 0 reports a folder that cannot be written
+        with new_text(path) as f:
+            f.write(text)
+        if time_ns is not None:
+            os.utime(path, ns=(time_ns, time_ns))
+
+
+def _remember(job, path):
+    """Of a job with a program of the user's: where its page is."""
     known = {"page": [job.facts["metrics.bind"], job.facts["metrics.port"]], "program": bool(job.program)}
     if not job.program:
         known.update(
             config=os.path.abspath(job.config), overrides=job.overrides, mode=job.mode, servers=job.servers,
             workers=job.workers, elastic=job.elastic, curve=os.path.abspath(job.curve) if job.curve else "",
             master=[job.master_addr, job.master_port])
-    try:
-        with open_text(os.path.join(job.out, JOB_FILE), "w") as f:
-            json.dump(known, f, indent=1)
-    except OSError:
-        pass  # the job does not need the file; worker 0 reports a folder that cannot be written
+    _write(path, json.dumps(known, indent=1))
 
 
 def read(run):
-    """What remember has written. OSError, ValueError: there is no such file."""
+    """What psrun has written there. OSError, ValueError: there is no such file."""
     with open_text(os.path.join(run, JOB_FILE)) as f:
         known = json.load(f)
     if not isinstance(known, dict):

@@ -1,5 +1,6 @@
 """Files in a run's folder, as common/base/regular_file.h opens them: what stands there instead may be a
 FIFO or a device, for which open would wait, or a link to another file, which would be overwritten."""
+import contextlib
 import errno
 import os
 import stat
@@ -19,3 +20,21 @@ def _open(path, flags):
 
 def open_text(path, mode="r"):
     return open(path, mode, encoding="utf-8", opener=_open)
+
+
+@contextlib.contextmanager
+def new_text(path):
+    """A file to write, which takes its name once it is whole and on the disk. Where that fails, what had the name
+    before has it still, and nothing else is left."""
+    unfinished = f"{path}.tmp"
+    f = open_text(unfinished, "w")
+    try:
+        with f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(unfinished)
+        raise

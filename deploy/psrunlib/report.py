@@ -6,7 +6,7 @@ import subprocess
 
 from . import helpers, places
 from .errors import JobError
-from .regular_file import open_text
+from .regular_file import new_text, open_text
 
 
 def read_summary(out):
@@ -28,12 +28,9 @@ def add_to_summary(out, facts, before):
         with open_text(path) as f:
             summary = json.load(f)
         summary.update(facts)
-        with open_text(path + ".tmp", "w") as f:
+        with new_text(path) as f:
             json.dump(summary, f, indent=2)
             f.write("\n")
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(path + ".tmp", path)
     except FileNotFoundError:
         pass  # the job has left none
     except (OSError, ValueError) as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .errors import JobError
+from .regular_file import new_text
 
 FOLDER = "trace"
 RECORD = struct.Struct("<QQIIIBBH")
@@ -201,9 +202,7 @@ def _ways(processes):
 
 
 def write(processes, path):
-    """Writes trace.json under another name first."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as f:
+    with new_text(path) as f:
         f.write('{"displayTimeUnit": "ms",\n"clock_error_us": ')
         json.dump({p.name: p.error_ns / 1000 for p in processes}, f)
         f.write(',\n"traceEvents": [')
@@ -211,4 +210,3 @@ def write(processes, path):
             f.write(",\n" if i else "\n")
             json.dump(event, f, separators=(",", ":"))
         f.write("\n]}\n")
-    os.replace(temporary, path)

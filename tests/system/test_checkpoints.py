@@ -10,8 +10,8 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, read_until,
-                  sizes, wait_until)
+from jobs import (DIGITS, PSRUN, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, read_until,
+                  run_well, sizes, wait_until)
 
 STEPS = 24
 RANDOM_STEPS = int(os.environ.get("PS_RESUME_STEPS", "2"))
@@ -226,6 +226,18 @@ class OtherJobs(CheckpointTest):
         self.assertIn("resume step=10 ", said)
         self.assertNotIn("not the checkpoint's", said)
         self.assertEqual(self.weights("whole"), self.weights("out"))
+
+    def test_a_setting_that_is_refused_is_none_of_the_runs(self):
+        self.run_job("out", "ps", 1, 2, *SETTINGS, "train.stop_after=5", code=75)
+        known = self.text_of("out", "job.json")
+        for refused in ("optimizer.name=sgd", "model.layers=[flatten, {linear: {name: fc, out: 10}}, log_softmax]"):
+            self.psrun("--resume", self.path("out"), refused, code=1)
+            self.assertEqual(self.text_of("out", "job.json"), known)
+            self.assertIn("out was interrupted", run_well([PSRUN, "--top", self.path("out")]))
+        self.psrun("--resume", self.path("out"), "train.steps=9")
+        self.psrun("--resume", self.path("out"), "train.log_every=3")
+        self.assertEqual(self.summary()["steps"], 9)
+        self.assertIn("train.steps=9", self.text_of("out", "job.json"))
 
     def test_keys_that_change_the_result_are_named(self):
         job = ("single", 0, 1, *SETTINGS)

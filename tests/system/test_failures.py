@@ -20,7 +20,7 @@ from unittest import mock
 from cuts import connections
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
                   listening_ports, nightly, on_terminal, run_well, wait_until, wrapped_bin)
-from psrunlib import doctor, job, local, screen, supervise
+from psrunlib import doctor, job, local, regular_file, screen, supervise
 
 # A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=8000"]
@@ -691,6 +691,21 @@ class LimitedFiles(JobTest):
                          before=limit)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, r"psrun:   .*model\.safetensors.*File too large \(ulimit -f")
+
+
+    def test_what_psrun_cannot_write_leaves_what_was_there(self):
+        path = self.path("some.json")
+        with regular_file.new_text(path) as f:
+            f.write("before")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            with self.assertRaises(OSError), regular_file.new_text(path) as f:
+                f.write("x" * 5000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.assertEqual(self.text_of("some.json"), "before")
+        self.assertEqual(os.listdir(self.folder), ["some.json"])
 
 
 class FullDisk(JobTest):
