@@ -103,6 +103,16 @@ class SameBits(CheckpointTest):
     def test_parameter_servers(self):
         self.check_resume("ps", 2, 2, "optimizer.name=adamw", "schedule.name=cosine")
 
+    def test_longer_patience(self):
+        """A job that has stopped early evaluates its last epoch again, and says so once."""
+        job = ["single", 0, 1, *SETTINGS, "train.steps=0", "train.epochs=40", "optimizer.lr=0.05", "checkpoint.every=1000"]
+        self.run_job("whole", *job, "train.patience=4")
+        self.run_job("out", *job, "train.patience=1")
+        self.assertTrue(self.summary()["stopped_early"])
+        self.assertLess(self.summary()["steps"], self.summary("whole")["steps"])
+        self.run_job("out", *job, "train.patience=4", args=["--resume", self.path("out")])
+        self.check_same("whole", "out")
+
     def test_other_servers(self):
         self.check_resume("ps", 3, 2, "optimizer={name: sgd, momentum: 0.9}", steps=[15],
                           others=((1, 1), (5, 2)))

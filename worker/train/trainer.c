@@ -425,7 +425,9 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
                                .counted = counted,
                                .own_steps = own_steps,
                                .batches = batches,
-                               .metrics_bytes = ps_metrics_bytes(t->o.metrics),
+                               .metrics_bytes = t->metrics_bytes > 0
+                                                    ? t->metrics_bytes
+                                                    : ps_metrics_bytes(t->o.metrics),
                                .best = t->best,
                                .best_epoch = t->best_epoch,
                                .patience_best = t->patience.best,
@@ -791,11 +793,13 @@ static ps_err evaluate_epoch(ps_trainer *t)
     // A job that goes on from this checkpoint evaluates again.
     if (ps_checkpointer_keeps_best(t->o.checkpointer)) PS_TRY(trainer_checkpoint_once(t));
     PS_TRY(ps_trainer_drain(t));
+    const int64_t before = ps_metrics_bytes(t->o.metrics);
     PS_TRY(trainer_evaluate(t, t->epoch + 1, false));
     stop_early(t);
     PS_TRY(follow_plateau(t));
-    return t->result->interrupted || t->result->stopped_early ? trainer_checkpoint_once(t)
-                                                              : PS_OK;
+    if (!t->result->interrupted && !t->result->stopped_early) return PS_OK;
+    t->metrics_bytes = before; // it writes the line of this result, too
+    return trainer_checkpoint_once(t);
 }
 
 static ps_err trainer_train_epochs(ps_trainer *t)
