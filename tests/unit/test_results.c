@@ -200,6 +200,33 @@ TEST(a_folder_belongs_to_one_run)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+TEST(overwriting_removes_what_is_the_runs)
+{
+    static const struct {
+        const char *name;
+        bool ours;
+    } files[] = {{"checkpoints/step-6.safetensors", true},
+                 {"checkpoints/step-6.rows.safetensors", true},
+                 {"checkpoints/step-7.rows.safetensors.tmp", true},
+                 {"checkpoints/step-6.rows", false},
+                 {"checkpoints/step-rows.safetensors", false},
+                 {"checkpoints/mine.rows.safetensors", false},
+                 {"model.rows.safetensors", true},
+                 {"events.out.tfevents.1", true},
+                 {"mine.safetensors", false}};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_ok(ps_run_dir_path(&dir, files[i].name, path));
+        fclose(fopen(path, "we"));
+    }
+    assert_ok(ps_run_dir_claim(&dir, true));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_ok(ps_run_dir_path(&dir, files[i].name, path));
+        assert_int_equal(access(path, F_OK) != 0, files[i].ours);
+    }
+    ps_run_dir_fini(&dir);
+}
+
 int main(void)
 {
     return check_run(make_dir, remove_dir);

@@ -75,12 +75,14 @@ static ps_err refuse_results(const ps_run_dir *dir)
     return run_dir_exists(dir, CHECKPOINTS) ? holds_a_run(dir, CHECKPOINTS) : PS_OK;
 }
 
-/* Ours in checkpoints/: step-N.safetensors, and the ".tmp" of one that was not finished.
- */
+/* Ours in checkpoints/: step-N.safetensors, the rows of embedding tables beside it, and
+ * the ".tmp" of one that was not finished. */
 static bool is_checkpoint(const char *name)
 {
+    static const char rows[] = ".rows";
     size_t digits = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
     const char *end = name + 5 + digits;
+    if (digits > 0 && strncmp(end, rows, strlen(rows)) == 0) end += strlen(rows);
     return digits > 0 &&
            (strcmp(end, ".safetensors") == 0 || strcmp(end, ".safetensors.tmp") == 0);
 }
