@@ -145,6 +145,32 @@ TEST(one_output_that_says_yes_or_no)
     ps_figures_fini(&f);
 }
 
+static void expect_quality(ps_quality wanted, ps_loss_kind loss, int64_t n, float first)
+{
+    float targets[3] = {first, 1, 0}, rows[3] = {NAN, NAN, NAN};
+    const ps_model_spec spec = {.n_outputs = 1, .loss = loss};
+    const ps_dataset set = {.n = n, .targets = targets, .n_targets = 1};
+    ps_figures f;
+    assert_ok(ps_figures_init(&f, &spec, &set));
+    assert_int_equal(ps_figures_quality(&f), wanted);
+    for (int64_t i = 0; i < n; i++)
+        ps_figures_add(&f, i, rows + i);
+    const ps_measures m = ps_figures_measure(&f);
+    assert_true(isnan(m.auc) && isnan(m.r2));
+    assert_int_equal(ps_figures_quality(&f), wanted);
+    ps_figures_fini(&f);
+}
+
+/* It is the same where training has diverged, and there is no such figure. */
+TEST(the_figure_by_which_to_judge_follows_from_the_set)
+{
+    expect_quality(PS_QUALITY_AUC, PS_LOSS_BCE_WITH_LOGITS, 3, 0);
+    expect_quality(PS_QUALITY_ACCURACY, PS_LOSS_BCE_WITH_LOGITS, 2, 1); // one class
+    expect_quality(PS_QUALITY_ACCURACY, PS_LOSS_BCE_WITH_LOGITS, 3, 0.5f);
+    expect_quality(PS_QUALITY_R2, PS_LOSS_MSE, 3, 0.5f);
+    expect_quality(PS_QUALITY_ACCURACY, PS_LOSS_MSE, 1, 0.5f); // no R2 of one sample
+}
+
 TEST(classes_that_never_occur)
 {
     static int32_t truth[11] = {0, 0, 1, 1, 1, 2, 2, 0, 1, 0, -100};

@@ -126,6 +126,15 @@ bool ps_figures_have_both_classes(const ps_figures *f)
     return has[0] && has[1];
 }
 
+ps_quality ps_figures_quality(const ps_figures *f)
+{
+    // Answers of yes and no are mostly the one or the other: accuracy says little.
+    if (f->truth == PS_TRUTH_YES && ps_figures_have_both_classes(f))
+        return PS_QUALITY_AUC;
+    const bool numbers = f->truth == PS_TRUTH_NUMBERS && f->set->n > 1;
+    return numbers ? PS_QUALITY_R2 : PS_QUALITY_ACCURACY;
+}
+
 void ps_figures_add(ps_figures *f, int64_t index, const float *outputs)
 {
     if (f->truth == PS_TRUTH_NONE || figures_is_ignored(f, index)) return;

@@ -5,6 +5,7 @@
 
 #include "confusion.h"
 #include "dataset.h"
+#include "metric_table.h"
 #include "model_spec.h"
 
 typedef enum ps_truth {
@@ -56,6 +57,10 @@ void ps_figures_clear(ps_figures *f);
 
 /* Of two classes: whether the set has samples of both, without which there is no AUC. */
 bool ps_figures_have_both_classes(const ps_figures *f);
+
+/* Which figure says how good the model is. It follows from the set alone: outputs that
+ * are not finite change it for no evaluation. */
+ps_quality ps_figures_quality(const ps_figures *f);
 
 /* The set's sample of that index; outputs: the model's, before a softmax. A label that
  * may be ignored is not counted. */

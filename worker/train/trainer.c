@@ -574,14 +574,6 @@ static const char *trainer_loss_text(const char *of, double loss, double accurac
     return out;
 }
 
-/* Answers of yes and no (one output) are mostly the one or the other, so that accuracy
- * says little. */
-static ps_quality trainer_test_quality(const ps_measures *m, int64_t n_outputs)
-{
-    if (n_outputs == 1 && !isnan(m->auc)) return PS_QUALITY_AUC;
-    return isnan(m->r2) ? PS_QUALITY_ACCURACY : PS_QUALITY_R2;
-}
-
 /* The same of the tests; behind it the figure that says more. */
 static void trainer_test_text(const ps_evaluation *e, ps_quality quality, char *out,
                               size_t bytes)
@@ -705,7 +697,7 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
         return PS_OK;
     }
     const bool best = trainer_take_best(t, epochs_done);
-    t->result->quality = trainer_test_quality(&e->measures, t->o.spec->n_outputs);
+    t->result->quality = ps_figures_quality(&t->o.evaluator->figures);
     show_evaluation(t, epochs_done, best);
     if (best) PS_TRY(trainer_keep_best(t, last));
     const ps_measures *m = &e->measures;
