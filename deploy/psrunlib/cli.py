@@ -337,7 +337,7 @@ def run(job, verbose, summary=True):
     env = {}
     if screen.terminal:
         env = {"PS_PROGRESS": "bar", "COLUMNS": str(screen.columns())}
-    with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume)) as out:
+    with Out(job.out, job.out_is_ours, job.overwrite, bool(job.resume), job.goes_on_in_place) as out:
         job.out = out.path
         with contextlib.nullcontext() if job.hosts else jobfile.remembered(job):
             if not job.mps:

@@ -72,6 +72,11 @@ class Job:
         return self.fewest > 0
 
     @property
+    def goes_on_in_place(self):
+        """Whether the run that goes on is that in its folder."""
+        return self.resume == "auto" or bool(self.resume) and os.path.realpath(self.resume) == os.path.realpath(self.out)
+
+    @property
     def hosts(self):
         """Each host once, in the order of the hostfile's placement."""
         return list({h.name: h for h in self.server_hosts + self.worker_hosts}.values())

@@ -20,9 +20,9 @@ JOB = "job.json"  # removed if the job wrote no results
 class Out:
     """For use with `with`: makes the folder, and at the end removes what stayed empty."""
 
-    def __init__(self, path, fresh, overwrite, resumes=False):
-        """fresh: choose another name if the folder exists. resumes: the run in it goes on."""
-        self.path, self.fresh, self.overwrite, self.resumes = path, fresh, overwrite, resumes
+    def __init__(self, path, fresh, overwrite, resumes=False, in_place=False):
+        """fresh: choose another name if the folder exists. resumes: a run goes on; in_place: that in the folder."""
+        self.path, self.fresh, self.overwrite, self.resumes, self.in_place = path, fresh, overwrite, resumes, in_place
         self.made, self.lock = False, None
         self.drops_logs = False  # all that they hold has been said
 
@@ -31,13 +31,13 @@ class Out:
         return os.path.join(self.path, "logs")
 
     def __enter__(self):
-        if not self.overwrite and not self.resumes:
+        if not self.overwrite and not self.in_place:
             self._refuse_a_run()
         try:
             self._make()
             self._lock()
             # Logs of a start that failed; and what belongs to the run, unless that goes on.
-            self._remove(LOGS + TRACES if self.overwrite and not self.resumes else LOGS)
+            self._remove(LOGS + TRACES if self.overwrite and not self.in_place else LOGS)
         except OSError as error:
             hint = ": name another folder with --out" if self.fresh else ""
             raise JobError(f"cannot make {self.logs}: {error.strerror}{hint}") from error

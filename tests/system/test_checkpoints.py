@@ -237,6 +237,18 @@ class OtherJobs(CheckpointTest):
         self.assertNotIn("not the checkpoint's", said)
         self.assertEqual(self.weights("whole"), self.weights("out"))
 
+    def test_another_run_is_left_alone(self):
+        self.run_job("run", "single", 0, 1, *SETTINGS, "train.stop_after=5", code=75)
+        self.run_job("other", "single", 0, 1, *SETTINGS)
+        names = ("logs/worker-0.log", "job.json", "metrics.jsonl", "summary.json")
+        before = [(name, os.stat(self.path("other", name))) for name in names]
+        said = self.run_job("other", "single", 0, 1, *SETTINGS, args=["--resume", self.path("run")], code=1)
+        self.assertIn("other holds a run already", said)
+        for name, was in before:
+            now = os.stat(self.path("other", name))
+            self.assertEqual((now.st_ino, now.st_mtime_ns, now.st_size), (was.st_ino, was.st_mtime_ns, was.st_size), name)
+        self.run_job("other", "single", 0, 1, *SETTINGS, args=["--resume", self.path("run"), "--overwrite"])
+
     def test_a_setting_that_is_refused_is_none_of_the_runs(self):
         self.run_job("out", "ps", 1, 2, *SETTINGS, "train.stop_after=5", code=75)
         known = self.text_of("out", "job.json")
