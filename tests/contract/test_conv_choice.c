@@ -10,7 +10,7 @@
 #include "log.h"
 
 static struct {
-    bool says_reference;
+    bool says_reference, spoils; // spoils: scratch memory, which nobody may read first
     int n_run, n_reference, n_products, n_winograd, n_bf16, n_fp16;
     int n_inner; // inner products
 } library;
@@ -26,6 +26,19 @@ dnnl_status_t __wrap_dnnl_primitive_desc_query(const_dnnl_primitive_desc_t pd,
     if (library.says_reference && what == dnnl_query_impl_info_str)
         *(const char **)out = "ref:any";
     return s;
+}
+
+/* Fills what the primitive has for itself with NaN, of any type. */
+static void spoil_scratch(int n, const dnnl_exec_arg_t *args)
+{
+    for (int i = 0; i < n; i++) {
+        const ps_dnnl_md *md = NULL;
+        void *scratch = NULL;
+        if (args[i].arg != DNNL_ARG_SCRATCHPAD) continue;
+        dnnl_memory_get_memory_desc(args[i].memory, &md);
+        dnnl_memory_get_data_handle(args[i].memory, &scratch);
+        if (scratch) memset(scratch, 0xFF, dnnl_memory_desc_get_size(md));
+    }
 }
 
 dnnl_status_t __real_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
@@ -52,6 +65,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     library.n_bf16 += strstr(name, "bf16") != NULL;
     // the library's names for AVX512-FP16: its own, or its level's
     library.n_fp16 += strstr(name, "fp16") != NULL || strstr(name, "avx10_1") != NULL;
+    if (library.spoils) spoil_scratch(n, args);
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
 
@@ -157,6 +171,34 @@ TEST(test_wide_depthwise_windows_are_float32_in_bf16)
     assert_int_equal(count_bf16(7), 0);
     if (dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16)
         assert_true(count_bf16(3) > 0);
+}
+
+/* No result depends on what a kernel's scratch memory held before. Widths, kernels,
+ * strides and borders of rows: some are shorter than a stride. */
+TEST(test_scratch_memory_is_written_first)
+{
+    static const int rows[][4] = {{1, 3, 2, 1}, {2, 4, 3, 1}, {1, 2, 2, 1}, {2, 2, 3, 1},
+                                  {1, 5, 3, 2}, {3, 3, 2, 1}, {7, 5, 3, 2}, {4, 1, 3, 0}};
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        const int *r = rows[i / 2];
+        const rig_device device = {.kind = PS_DEVICE_CPU,
+                                   .rounding =
+                                       i % 2 ? &rig_sixteen_bits[0] : &rig_float32};
+        char input[64], layers[300];
+        rig model;
+        snprintf(input, sizeof input, "[16, 9, %d]", r[0]);
+        snprintf(
+            layers, sizeof layers,
+            "{conv2d: {name: a, out: 8, kernel: 1}}, tanh, {conv2d: {name: b, out: "
+            "24, kernel: [3, %d], stride: [2, %d], padding: [1, %d]}}, tanh, flatten, "
+            "{linear: {name: fc, out: 5}}",
+            r[1], r[2], r[3]);
+        rig_init(&model, &device, input, "mse", layers, 3);
+        library.spoils = true;
+        rig_compare(&model, 3, &training);
+        library.spoils = false;
+        rig_fini(&model);
+    }
 }
 
 /* All passes, except that AVX512-FP16 has none for the gradients of weights. */

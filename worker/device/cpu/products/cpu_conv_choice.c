@@ -358,13 +358,16 @@ static bool fills_lanes(const ps_cpu_shape *s)
     return s->c % s->lanes == 0;
 }
 
-/* Of channels-last gradients with an odd number of channels, oneDNN 2.6's kernel of 1 x 1
- * windows for AVX-512 BF16 computes wrong data gradients. */
+/* What oneDNN 2.6's kernels for AVX-512 BF16 compute wrongly: of channels-last gradients
+ * with an odd number of channels, the data gradients of 1 x 1 windows; and where the rows
+ * are shorter than the stride, the weights' gradients, for which a kernel reads parts of
+ * its scratch memory that it has not written. */
 static bool is_miscomputed(const maker *m, const plan *p)
 {
     const ps_cpu_shape *out = &p->choice.out;
-    return m->factor == dnnl_bf16 && m->use->training && m->use->data_gradient &&
-           out->lanes == out->c && out->c % 2 == 1;
+    const bool odd = out->lanes == out->c && out->c % 2 == 1;
+    return m->factor == dnnl_bf16 && m->use->training &&
+           ((m->use->data_gradient && odd) || m->in.w < m->layer->stride[1]);
 }
 
 /* p is safe for fini, also after a failure. *known: whether there is such a plan. */
