@@ -181,16 +181,13 @@ static ps_coord_peer *find_rank(const ps_coordinator *c, const ps_roster_entry *
     return NULL;
 }
 
-static bool check_place(const ps_coordinator *c, const ps_roster_entry *e,
-                        uint64_t incarnation, refusal *r)
+static bool check_place(const ps_coordinator *c, const ps_roster_entry *e, refusal *r)
 {
     const char *word = ps_role_name(e->role);
     const int n = e->role == PS_ROLE_SERVER ? c->o.n_servers : c->o.n_workers;
     if (e->rank >= n && !ps_coord_is_named(c, e->role))
         return refuse_as(r, "the job has no such rank");
     const ps_coord_peer *holder = find_rank(c, e);
-    if (holder && holder->incarnation > incarnation)
-        return refuse_as(r, "its rank belongs to a later start of this process");
     if (holder) {
         refuse_for_now(c, r,
                        "its rank is taken: give each process a rank of its own, or none");
@@ -240,7 +237,10 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
 {
     const ps_coord_peer *holder = find_rank(c, e);
     if (c->state == PS_COORD_ABORTED) return refuse_for_now(c, r, "the job was aborted");
-    if (holder && holder->away && m->join.incarnation >= holder->incarnation) return true;
+    // It was replaced, and never gets in.
+    if (holder && holder->incarnation > m->join.incarnation)
+        return refuse_as(r, "its rank belongs to a later start of this process");
+    if (holder && holder->away) return true;
     if (c->state == PS_COORD_RUNNING && ps_coord_is_named(c, e->role) && !holder) {
         ps_coord_note_newcomer(c, from, e->host);
         return refuse_for_now(c, r,
@@ -250,7 +250,7 @@ static bool check_join(ps_coordinator *c, const ps_control_id *from, const ps_co
     }
     if (c->state != PS_COORD_JOINING)
         return refuse_for_now(c, r, "the job is running and has all its members");
-    return check_place(c, e, m->join.incarnation, r);
+    return check_place(c, e, r);
 }
 
 /* Whether p is given a rank before q. */

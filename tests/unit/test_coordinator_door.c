@@ -99,6 +99,34 @@ TEST_WITH(a_key_of_another_role_takes_no_place, peer_open_with_keys, peer_close)
     ps_zsock_close(&successor);
 }
 
+/* It has stood still meanwhile: it need not ask until its time is over. */
+PEER_TEST(a_process_that_was_replaced_is_refused_for_good)
+{
+    void *doors[] = {peer_dial(1), peer_dial(2), peer_dial(3), peer_dial(4)}, *members[3];
+    peer_admission a[] = {peer_ask_to_join(doors[0], PS_ROLE_SERVER, 0),
+                          peer_ask_to_join(doors[1], PS_ROLE_WORKER, 0)};
+    ps_control c = peer_join_message();
+    c.join.incarnation = 3;
+    peer_send_join(doors[2], c, PS_ROLE_WORKER, 1);
+    peer_await(doors[2], PS_CONTROL_ADMIT);
+    const peer_admission successor = peer_ask_to_join(doors[2], PS_ROLE_WORKER, 1);
+    c.join.incarnation = 2;
+    for (int running = 0; running < 2; running++) {
+        peer_send_join(doors[3], c, PS_ROLE_WORKER, 1);
+        const ps_control no = peer_await(doors[3], PS_CONTROL_REFUSE);
+        peer_assert_says(no.text, "its rank belongs to a later start");
+        assert_int_equal(no.for_now, 0);
+        for (int i = 0; i < 3 && !running; i++)
+            members[i] = peer_come(i < 2 ? &a[i] : &successor);
+        for (int i = 0; i < 3 && !running; i++)
+            peer_await(members[i], PS_CONTROL_WELCOME);
+    }
+    for (int i = 0; i < 4; i++)
+        ps_zsock_close(&doors[i]);
+    for (int i = 0; i < 3; i++)
+        ps_zsock_close(&members[i]);
+}
+
 static void ask_to_read(void *door, const char *job)
 {
     ps_control c = {.kind = PS_CONTROL_READER};
