@@ -64,9 +64,9 @@ class LogLines(unittest.TestCase):
 class FullMemory(unittest.TestCase):
     """What lacks memory twice at the same place would lack it each time."""
 
-    def dies(self, restarts, name, kind, code=1):
+    def dies(self, restarts, name, kind, code=1, fault=""):
         """Whether the part is started again."""
-        one = unittest.mock.Mock(part=job.Part("worker", int(name[-1]), [], {}), code=code, fault="", spoke=True,
+        one = unittest.mock.Mock(part=job.Part("worker", int(name[-1]), [], {}), code=code, fault=fault, spoke=True,
                                  errors=[Failure("x", kind, True)], last_error=Failure("x", kind, True))
         mends = restarts.can_mend(one)
         if mends:
@@ -82,7 +82,8 @@ class FullMemory(unittest.TestCase):
             self.assertTrue(self.dies(restarts, "worker 1", "NOMEM"))
             self.assertTrue(self.dies(restarts, "worker 0", "NOMEM"))
             self.assertFalse(self.dies(restarts, "worker 1", "NOMEM"))
-            self.assertTrue(self.dies(restarts, "worker 1", "NOMEM", code=-9) and self.dies(restarts, "worker 1", "NET"))
+            for kind, code, fault in (("NOMEM", -9, ""), ("NET", 1, ""), ("NOMEM", None, "was silent")):  # psrun will kill it
+                self.assertTrue(self.dies(restarts, "worker 1", kind, code, fault), (kind, code))
             restarts.hear(one.parts()[0], {"event": "resume", "step": 5, "steps_lost": None})
             self.assertTrue(self.dies(restarts, "worker 1", "NOMEM"))
             self.assertFalse(self.dies(restarts, "worker 1", "NOMEM"))
