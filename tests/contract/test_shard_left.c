@@ -63,7 +63,7 @@ TEST(a_push_after_anothers_goodbye_ends_the_job)
     bare_job b;
     begin(&b, 2);
     say_bye(&b, 0);
-    bare_silence(b.socket[1]);
+    bare_hello(&b, 1); // was told nothing
     bare_send_chunk(&b, PS_MSG_PUSH, 1, CHUNK, 2, 1.0f);
     expect_end(
         &b, 1,
@@ -76,7 +76,7 @@ TEST(a_goodbye_after_anothers_push_ends_the_job)
     bare_job b;
     begin(&b, 0);
     bare_send_chunk(&b, PS_MSG_PUSH, 0, CHUNK, 0, 1.0f);
-    bare_silence(b.socket[0]);
+    bare_hello(&b, 0); // the shard has the push
     say_bye(&b, 1);
     expect_end(&b, 0, "worker 1 has ended before step 1, and worker 0 waits");
 }
@@ -105,7 +105,7 @@ TEST(exact_weights_are_for_all)
         const uint32_t c = bare_coded_chunk(&b, &codec);
         if (late) say_bye(&b, 0);
         say_short(&b, PS_MSG_EXACT, 1, c, 0);
-        if (!late) bare_silence(b.socket[1]);
+        if (!late) bare_hello(&b, 1);
         if (!late) say_bye(&b, 0);
         expect_end(&b, 1, "worker 0 has ended, and worker 1 waits for the exact weights");
     }
