@@ -55,9 +55,6 @@ void allreduce_set(allreduce_job *j, const char *setting);
 #define ALLREDUCE_VERDICT "net.dead_after_ms=5000"
 /* Runs every rank to its end, successful or not. */
 void allreduce_run(allreduce_job *j);
-/* The same where a rank is lost or a step fails: every rank ends well before the time
- * limits of allreduce_job_init have passed. */
-void allreduce_run_broken(allreduce_job *j);
 void allreduce_assert_ok(const allreduce_job *j);
 
 /* Where the exchange finds them. */

@@ -23,9 +23,7 @@ TEST(who_does_not_come_is_named_after_a_steps_time)
     rig_open(&j, 1, 3);
     j.config.net.step_timeout_ms = 200;
     j.config.train.file_timeout_ms = 600000;
-    const uint64_t before = ps_clock_ns();
     rig_run(&j, parts, rig_serve, meet);
-    assert_true(ps_clock_ns() - before < UINT64_C(20000000000));
     for (int i = 0; i < 4; i++)
         assert_non_null(strstr(parts[i].message, "worker 1 waits in \"writteo\""));
     assert_int_equal(parts[1].err, PS_ERR_TIMEOUT); // worker 0
