@@ -219,9 +219,3 @@ TEST(test_choice)
     assert_false(chosen(PS_SWITCH_OFF, bf16, BATCH, 4));
     assert_false(chosen(PS_SWITCH_ON, &rig_float32, BATCH, 4));
 }
-
-int main(int argc, char **argv)
-{
-    if (argc > 1 && !check_choose(argv[1])) return 2;
-    return check_run(NULL, NULL);
-}

@@ -4,8 +4,8 @@
  * gpu_stream, on a GPU. Without a GPU that is skipped. */
 #include <math.h>
 
+#include "../support/device_there.h"
 #include "check.h"
-#include "device.h"
 #include "device_stream.h"
 #include "exchange_local.h"
 #include "init_weights.h"
@@ -514,17 +514,9 @@ TEST(test_not_finite)
     assert_not_made(true);
 }
 
-enum { EXIT_SKIPPED = 77 };
-
 int main(int argc, char **argv)
 {
-    const ps_device_options options = {.index = -1, .local_rank = -1};
-    ps_device *device = NULL;
-    if (ps_device_open(PS_DEVICE_CUDA, &options, &device) != PS_OK) {
-        printf("skipped: %s\n", ps_err_message());
-        return EXIT_SKIPPED;
-    }
-    ps_device_close(&device);
-    if (argc > 1 && !check_choose(argv[1])) return 2;
-    return check_run(NULL, NULL);
+    return device_is_there(PS_DEVICE_CUDA, PS_PRECISION_FLOAT32)
+               ? check_main(argc, argv, 1)
+               : check_skipped(ps_err_message());
 }

@@ -2,6 +2,7 @@
  * by layer and in models, and the rules of device.h. */
 #include <math.h>
 
+#include "../support/device_there.h"
 #include "check.h"
 #include "device_rig.h"
 #include "finite.h"
@@ -148,23 +149,12 @@ TEST(test_without_winograd)
     check_model(&without, c);
 }
 
-/* Whether the machine has the device, with its precision. */
-static bool opens(const rig_device *device)
-{
-    const ps_device_options options = {
-        .index = -1, .threads = 1, .precision = device->rounding->precision};
-    ps_device *opened = NULL;
-    if (ps_device_open(device->kind, &options, &opened) != PS_OK) return false;
-    ps_device_close(&opened);
-    return true;
-}
-
 /* Sets the device to one of rig_sixteen_bits. Returns whether the device has it. */
 static bool narrow(size_t i, rig_device *device)
 {
     *device = on;
     device->rounding = &rig_sixteen_bits[i];
-    bool has = opens(device);
+    const bool has = device_is_there(device->kind, device->rounding->precision);
     if (!has) print_message("skipped: %s\n", ps_err_message());
     return has;
 }
@@ -793,8 +783,6 @@ TEST(test_refusals)
     rig_fini(&r);
 }
 
-enum { EXIT_SKIPPED = 77 };
-
 /* Whether ONEDNN_MAX_CPU_ISA bounds anything: a processor without AVX-512 does with
  * AVX512_CORE what it does with AVX2. */
 static bool is_bound(void)
@@ -822,11 +810,6 @@ int main(int argc, char **argv)
     }
     if (!known) return 2;
     const char *why = is_bound() ? NULL : "no AVX-512 here: see test_device_avx2";
-    if (!why && !opens(&on)) why = ps_err_message();
-    if (why) {
-        printf("skipped: %s\n", why);
-        return EXIT_SKIPPED;
-    }
-    if (argc > 4 && !check_choose(argv[4])) return 2;
-    return check_run(NULL, NULL);
+    if (!why && !device_is_there(on.kind, on.rounding->precision)) why = ps_err_message();
+    return why ? check_skipped(why) : check_main(argc, argv, 4);
 }

@@ -4,6 +4,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "../support/device_there.h"
 #include "check.h"
 #include "device_rig.h"
 
@@ -167,17 +168,9 @@ TEST(in_bf16)
     check(&on, "[f.*]", 2);
 }
 
-enum { EXIT_SKIPPED = 77 };
-
 int main(int argc, char **argv)
 {
-    const ps_device_options options = {.index = -1, .threads = 1};
-    ps_device *device = NULL;
     if (argc > 1 && !ps_word_find(ps_device_words, argv[1], (int *)&kind)) return 2;
-    if (ps_device_open(kind, &options, &device) != PS_OK) {
-        printf("skipped: %s\n", ps_err_message());
-        return EXIT_SKIPPED;
-    }
-    ps_device_close(&device);
-    return check_run(NULL, NULL);
+    return device_is_there(kind, PS_PRECISION_FLOAT32) ? check_main(argc, argv, 2)
+                                                       : check_skipped(ps_err_message());
 }

@@ -293,6 +293,18 @@ TEST(test_a_graph_that_is_captured)
 
 /* --- memory ------------------------------------------------------------------------ */
 
+/* A table of two parameters. */
+static int open_two(pstrain_session *s)
+{
+    const pstrain_tensor tensors[] = {{.name = "a", .shape = shapes, .n_dims = 1},
+                                      {.name = "b", .shape = shapes, .n_dims = 1}};
+    const pstrain_table table = {.struct_size = sizeof table,
+                                 .tensors = tensors,
+                                 .n_tensors = 2,
+                                 .tensor_size = sizeof *tensors};
+    return pstrain_open(s, &table);
+}
+
 /* Ends the program, in a worker's thread, unless a child has the arenas, or has not. */
 static void look_in_child(const pstrain_session *s, bool wanted)
 {
@@ -312,14 +324,8 @@ static void look_in_child(const pstrain_session *s, bool wanted)
 
 static int fork_beside(rig_worker *w)
 {
-    const pstrain_tensor tensors[] = {{.name = "a", .shape = shapes, .n_dims = 1},
-                                      {.name = "b", .shape = shapes, .n_dims = 1}};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = tensors,
-                                 .n_tensors = 2,
-                                 .tensor_size = sizeof *tensors};
     const pstrain_device_options o = {.struct_size = sizeof o, .driver = driver};
-    RIG_TRY(pstrain_open(w->s, &table));
+    RIG_TRY(open_two(w->s));
     RIG_TRY(pstrain_device_open(w->s, &o));
     look_in_child(w->s, false);
     RIG_TRY(pstrain_device_close(w->s));
@@ -370,17 +376,11 @@ TEST(test_copies_that_are_not_made_keep_their_arenas)
 
 static int open_wrongly(rig_worker *w)
 {
-    const pstrain_tensor tensors[] = {{.name = "a", .shape = shapes, .n_dims = 1},
-                                      {.name = "b", .shape = shapes, .n_dims = 1}};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = tensors,
-                                 .n_tensors = 2,
-                                 .tensor_size = sizeof *tensors};
     const int bad[] = {PSTRAIN_FLOAT32, PSTRAIN_INT64};
     pstrain_device_options o = {.struct_size = sizeof o, .driver = driver};
     pstrain_session *s = w->s;
     rig_refused(pstrain_device_open(s, &o), PSTRAIN_ERR_ARG, "pstrain_open");
-    RIG_TRY(pstrain_open(s, &table));
+    RIG_TRY(open_two(s));
     o.dtypes = bad;
     rig_refused(pstrain_device_open(s, &o), PSTRAIN_ERR_ARG, "b is of dtype 6");
     o = (pstrain_device_options){.struct_size = sizeof o, .driver = driver};
@@ -433,14 +433,9 @@ TEST(test_calls_at_the_wrong_time)
 
 static int find_no_gpu(rig_worker *w)
 {
-    const pstrain_tensor tensor = {.name = "a", .shape = shapes, .n_dims = 1};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = &tensor,
-                                 .n_tensors = 1,
-                                 .tensor_size = sizeof tensor};
     const pstrain_device_options o = {
         .struct_size = sizeof o, .driver = w->rig->ctx, .ordinal = 7};
-    RIG_TRY(pstrain_open(w->s, &table));
+    RIG_TRY(open_two(w->s));
     return pstrain_device_open(w->s, &o);
 }
 

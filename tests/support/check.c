@@ -38,11 +38,23 @@ int check_run(int (*setup)(void **), int (*teardown)(void **))
     return _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
 }
 
-__attribute__((weak)) int main(int argc, char **argv)
+int check_main(int argc, char **argv, int i)
 {
-    if (argc > 1 && !check_choose(argv[1])) {
-        fprintf(stderr, "%s: there is no test %s\n", argv[0], argv[1]);
+    if (argc > i && !check_choose(argv[i])) {
+        fprintf(stderr, "%s: there is no test %s\n", argv[0], argv[i]);
         return 2;
     }
     return check_run(NULL, NULL);
+}
+
+int check_skipped(const char *why)
+{
+    enum { EXIT_SKIPPED = 77 };
+    printf("skipped: %s\n", why);
+    return EXIT_SKIPPED;
+}
+
+__attribute__((weak)) int main(int argc, char **argv)
+{
+    return check_main(argc, argv, 1);
 }

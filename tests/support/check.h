@@ -4,7 +4,7 @@
  * TEST(name) { … } is a test, with cmocka's `state`. A program runs its tests in the
  * order in which they stand, or the one that its first argument names, or with - before
  * the name all others. A file that has to do something first has a main of its own, which
- * calls check_run. */
+ * ends with check_main, or with check_run. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -34,6 +34,11 @@
 void check_add(int line, struct CMUnitTest test);
 /* Only the test of this name, or with - before it all others. false: there is none. */
 bool check_choose(const char *name);
+/* The end of a main of its own: runs all tests, or where there is an argument i those
+ * that it chooses. Returns the exit code. */
+int check_main(int argc, char **argv, int i);
+/* Says why the whole program is skipped. Returns the exit code for it. */
+int check_skipped(const char *why);
 /* Runs the tests. setup and teardown (or NULL) run before the first and after the last.
  * Returns how many failed. */
 int check_run(int (*setup)(void **), int (*teardown)(void **));

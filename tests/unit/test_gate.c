@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include "../support/drawn_keys.h"
+#include "../support/mem_room.h"
 #include "check.h"
 #include "zsock.h"
 
@@ -56,18 +57,11 @@ static const ps_secret *secret_of(void *owner, int i)
     return i == 0 ? &SECRET : i == 1 ? &SECOND : NULL;
 }
 
-/* The linker puts it in the place of ps_mem_room: that many calls find no memory. */
-static atomic_int n_without_memory;
+static atomic_int n_without_memory; // that many calls find none
 
-ps_err __real_ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
-                          const char *what);
-ps_err __wrap_ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
-                          const char *what);
-ps_err __wrap_ps_mem_room(void *array, uint32_t n, uint32_t *room, size_t size,
-                          const char *what)
+static ps_err before_mem_room(uint32_t n, const char *what)
 {
-    if (atomic_load(&n_without_memory) == 0)
-        return __real_ps_mem_room(array, n, room, size, what);
+    if (atomic_load(&n_without_memory) == 0) return PS_OK;
     atomic_fetch_sub(&n_without_memory, 1);
     return ps_err_set(PS_ERR_NOMEM, "%s: as a test wants it", what);
 }

@@ -113,8 +113,3 @@ TEST(a_limit_ends_the_wait)
     assert_int_equal(ps_zsock_poll(r.items, r.fds, ITEMS, 0), 0);
     rig_close(&r);
 }
-
-int main(void)
-{
-    return check_run(NULL, NULL);
-}
