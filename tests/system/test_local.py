@@ -1,9 +1,8 @@
 """sync.policy local: workers make steps by themselves, and the outer optimizer takes the mean change."""
 import shutil
-import subprocess
 import unittest
 
-from jobs import SMOOTH, TurnTaking, find_part, first, nightly, read_safetensors, wait_until
+from jobs import SMOOTH, first, nightly, read_safetensors
 from test_checkpoints import CheckpointTest
 from test_bench import TORCH, needs_torch
 
@@ -227,48 +226,6 @@ class Quorum(LocalTest):
                            "[[2, 2, 2], [2, 1, 2]]")
         ours, theirs = self.model("out"), read_safetensors(self.path("by-hand.safetensors"))[0]
         self.assertLess(self.distance(ours, theirs), 1e-5)
-
-    def run_with_a_slow_one(self, slow, *job, pause_s=0.018):
-        """Runs a job in which one of three workers is slow from its start."""
-        psrun = self.start_psrun("-s", 1, "-w", 3, *job, stdout=subprocess.DEVNULL)
-        wait_until(lambda: all(find_part(psrun.pid, "worker", rank) for rank in range(3)))
-        with TurnTaking(psrun.pid, slow, pause_s):
-            self.assertEqual(psrun.wait(200), 0)
-
-    @nightly
-    def test_a_slow_worker_makes_fewer_steps_and_runs_are_repeated(self):
-        # The others wait for it, up to sync.grace_ms.
-        self.run_with_a_slow_one(1, self.wide_model(1024), "data.samples=6000", "train.epochs=8",
-                                 "train.log_every=10", "sync.policy=local", "sync.local_steps=10", "sync.quorum=2",
-                                 "sync.grace_ms=2000", "sync.steps_by_speed=true", pause_s=0.08)
-        with open(self.path("out", "policy.log"), encoding="utf-8") as f:
-            steps = [list(map(int, line.split()[1:])) for line in f if line.startswith("steps")]
-        self.assertEqual([max(one) for one in steps], 8 * [10])
-        self.assertTrue(any(2 * one[1] < min(one[0], one[2]) for one in steps), steps)
-        self.assertEqual(self.summary()["round_steps"], steps[-1])
-        self.psrun("--replay", self.path("out", "policy.log"), out="again")
-        self.assertEqual(self.weights("out"), self.weights("again"))
-
-    @nightly
-    def test_a_round_of_fragments_is_cut_short(self):
-        """An epoch of five rounds ends when two workers have made them. Afterwards all have the same weights: the
-        loss of the test samples, a third of which each evaluates, is that of worker 0's weights."""
-        config = self.wide_model(512)
-        data = ["data.samples=12000", "data.test_samples=999"]
-        self.run_with_a_slow_one(0, config, *data, "train.epochs=8", "train.log_every=5", "sync.policy=local",
-                                 "sync.local_steps=120", "sync.quorum=2", "sync.fragments=3", "sync.overlap=1")
-        cuts = [line.split()[1:] for line in self.text_of("out", "policy.log").splitlines() if line.startswith("cut ")]
-        self.assertGreater(len(cuts), 2)
-        for rest, *ranks in cuts:
-            self.assertLess(int(rest), 8)
-            self.assertTrue(all(int(cut.split(":")[1]) < 120 for cut in ranks))
-        # on a busy machine others are late, too
-        self.assertGreater(sum(ranks[0] != "0:0" for _, *ranks in cuts), 0, cuts)
-        self.psrun("--replay", self.path("out", "policy.log"), out="again")
-        self.assertEqual(self.weights("out"), self.weights("again"))
-        self.psrun("-m", "single", config, *data, "train.epochs=0", f"train.init={self.path('out', 'model.safetensors')}",
-                   out="alone")
-        self.assertAlmostEqual(self.summary("out")["test_loss"], self.summary("alone")["test_loss"], 5)
 
     @nightly
     def test_a_bad_line_of_cuts_is_named(self):

@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 import cuts
-from jobs import JobTest, SlowDisk, first, listening_ports, nightly
+from jobs import JobTest, SlowDisk, first, listening_ports
 from benchlib import netns
 
 CUTS = int(os.environ.get("PS_CUTS", "8"))
@@ -25,11 +25,6 @@ JOBS = [
     (2, 3, ["exchange.codec=onebit", "checkpoint.every=1", "checkpoint.keep=1"]),
     (1, 2, ["exchange.shm=on", "optimizer.clip_norm=0.5"]),
     (2, 2, ["exchange.codec=int8", "exchange.credit=16KiB", "exchange.chunk=16KiB"]),
-]
-OWN_PACE = [
-    ["sync.policy=asp", "exchange.codec=int8", "optimizer.clip_norm=0.5"],
-    ["sync.policy=backup", "exchange.codec=onebit"],
-    ["sync.policy=ssp", "sync.correction=delay", "exchange.shm=off"],
 ]
 SILENCE = ["net.heartbeat_ms=100", "exchange.shm=off"]  # silence is noticed after a second
 
@@ -110,25 +105,6 @@ class Cuts(CutTest):
             done += n
             rounds += 1
         print(f"{done} cuts in {rounds} jobs, seed {SEED}")
-
-
-@nightly
-class OwnPace(CutTest):
-    """A worker gets again what it had been told before, so the log leads to the same bits."""
-
-    def test_runs_with_cuts_are_repeated_exactly(self):
-        draw = random.Random(SEED)
-        for i, job in enumerate(OWN_PACE):
-            job = ["train.epochs=10", "train.eval_every=0", "data.train=0-1199", "data.batch=40",
-                   "net.step_timeout_ms=20000", *job]
-            parts, cut = self.start_job(2, 3, *job), 0
-            while cut < 10 and all(p.popen.poll() is None for p in parts.values()):
-                time.sleep(draw.random() * 0.03)
-                cut += self.cut_one(parts, draw)
-            weights = self.end_well(parts, f"cut-{i}", job)
-            log = self.path(f"cut-{i}", "policy.log")
-            again = self.start_job(2, 3, *job, f"sync.replay={log}")
-            self.assertEqual(weights, self.end_well(again, f"again-{i}", job), f"seed {SEED}: {job}")
 
 
 class Silences(CutTest):
