@@ -4,8 +4,7 @@ import signal
 import subprocess
 import unittest
 
-from jobs import DIGITS, LONG, JobTest, TurnTaking, nightly, wait_until
-from restarting import RestartTest
+from jobs import DIGITS, LONG, JobTest, TurnTaking, wait_until
 
 GLOBAL_BATCH = 192
 
@@ -59,23 +58,6 @@ class Balance(JobTest):
                                (["job.workers=1..2"], "auto needs a fixed number of workers")):
             workers = [] if "job.workers" in settings[0] else ["-w", 2]
             self.assertIn(says, self.psrun(*workers, DIGITS, "data.batch=auto", *settings, code=1))
-
-
-@nightly
-class Restarts(RestartTest):
-    def test_the_job_goes_on_with_its_batches(self):
-        psrun = self.start("out", ("ps", 2, 3), "--restarts", "9", settings=[
-            "data.batch=auto", "data.global_batch=60", "train.epochs=60", "checkpoint.every=40"])
-        self.wait_until(psrun, lambda: self.lines("out") >= 1)
-        for role, rank in (("worker", 1), ("server", 0), ("worker", 0)):
-            seen = self.text("out").count("the job goes on from step")
-            self.assertTrue(self.wait_for_part(psrun, role, rank))
-            self.kill(psrun, role, rank)
-            self.wait_until(psrun, lambda n=seen: self.text("out").count("the job goes on from step") > n)
-        self.end(psrun, "out")
-        summary = self.summary("out")
-        self.assertEqual(sum(summary["batches"]), 60)
-        self.assertEqual(summary["epochs"], 60)
 
 
 if __name__ == "__main__":

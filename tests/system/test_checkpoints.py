@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from jobs import (DIGITS, PSRUN, Faults, JobTest, SlowDisk, alive, environment, first, nightly, read_safetensors, read_until,
+from jobs import (DIGITS, PSRUN, Faults, JobTest, SlowDisk, alive, first, nightly, read_safetensors, read_until,
                   run_well, sizes, wait_until)
 
 STEPS = 24
@@ -181,10 +181,6 @@ class SameBits(CheckpointTest):
 
     def test_all_reduce(self):
         self.check_resume("allreduce", 0, 3, "optimizer.name=adamw", "exchange.bucket=64KiB", steps=[10])
-
-    @nightly
-    def test_single(self):
-        self.check_resume("single", 0, 1, "optimizer.name=adam", "train.save_every=7")
 
 
 class OtherJobs(CheckpointTest):
@@ -436,12 +432,6 @@ class Interrupted(CheckpointTest):
         env = dict(os.environ, **(faults or self.disk).env)
         return self.start_psrun(*sizes(mode, servers, workers), *args, config, *settings, out=out, env=env)
 
-    def end(self, psrun, number, code):
-        psrun.send_signal(number)
-        text, _ = psrun.communicate(timeout=60)
-        self.assertEqual(psrun.returncode, code, text)
-        return text
-
     def end_held(self, psrun, number, code, let_go):
         """Lets the job go on when all have been told."""
         psrun.send_signal(number)
@@ -484,15 +474,6 @@ class Interrupted(CheckpointTest):
         self.run_job("out", *job, args=["--resume", "auto"])
         self.check_same("whole", "out")
 
-    def test_a_worker_alone_is_told(self):
-        psrun = self.start("ps", 1, 2, *self.ENDLESS)
-        self.wait_for_steps("out", records=3)
-        victim = next(pid for pid, line in alive(self.folder)
-                      if "ps-worker" in line and environment(pid).get("RANK") == "1")
-        os.kill(victim, signal.SIGTERM)
-        text, _ = psrun.communicate(timeout=60)
-        self.assertEqual(psrun.returncode, 75, text)
-
     def test_killed_before_the_first_one(self):
         psrun = self.start("single", 0, 1, *self.ENDLESS, args=["--resume", "auto"])
         self.wait_for_steps("out")
@@ -518,12 +499,6 @@ class Interrupted(CheckpointTest):
         psrun.communicate(timeout=60)
         self.psrun("--resume", self.path("out"))  # it knows the others
         self.check_same("whole", "out")
-
-    def test_without_checkpoints_it_is_as_before(self):
-        psrun = self.start("single", 0, 1, *self.ENDLESS, "checkpoint.every=0")
-        self.wait_for_steps("out", records=3)
-        self.end(psrun, signal.SIGTERM, 143)
-        self.assertFalse(os.path.exists(self.path("out/checkpoints")))
 
 
 class Kept(CheckpointTest):

@@ -260,12 +260,6 @@ class Workers(ElasticTest):
             self.assertEqual(psrun.wait(WAIT_S), 75, self.text("out"))
             shutil.rmtree(self.path("out"))
 
-    def test_ctrl_c(self):
-        psrun = self.start_elastic("out", self.KIND, MANY)
-        self.wait_for_lines(psrun, "out", 3)
-        psrun.send_signal(signal.SIGINT)
-        self.end(psrun, "out", code=130)
-
     def test_a_fixed_job_takes_nobody(self):
         psrun = self.start("out", self.KIND, settings=[*SETTINGS, "job.workers=2..2"])
         self.wait_for_lines(psrun, "out", 3)

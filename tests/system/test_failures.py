@@ -1,6 +1,5 @@
 """Failures: each ends with one clear error and an exit code that is not 0. Nothing hangs, and
 nothing is left running."""
-import contextlib
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from unittest import mock
 
 from cuts import connections
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
-                  listening_ports, nightly, on_terminal, run_well, wait_until, wrapped_bin)
+                  listening_ports, on_terminal, run_well, wait_until, wrapped_bin)
 from psrunlib import doctor, job, local, regular_file, screen, supervise
 
 # A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
@@ -201,13 +200,6 @@ class Joining(JobTest):
             self.assertEqual(codes[name], 1, part.text())
             self.assertRegex(part.text(), r"ERROR.*worker 1", name)
 
-    def test_a_server_that_never_comes(self):
-        parts = self.start_job(2, 1, "net.join_timeout_ms=5000", skip=["server 1"])
-        codes = self.wait_all(parts)
-        for name, part in parts.items():
-            self.assertEqual(codes[name], 1, part.text())
-            self.assertRegex(part.text(), r"ERROR.*server 1", name)
-
     def test_a_part_that_fails_before_joining_ends_the_job_soon(self):
         wrapped_bin(self.path("bin"), "ps-worker",
                     '[ "$RANK" != 1 ] || { echo "no data"; exit 3; }')
@@ -221,11 +213,6 @@ class Joining(JobTest):
         parts["server 0"].wait_for(r"joined role=worker rank=0")
         parts["worker 0"].popen.send_signal(signal.SIGINT)
         self.assertEqual(parts["worker 0"].popen.wait(PATIENCE_S), 130)
-
-    def test_no_coordinator(self):
-        parts = self.start_job(1, 1, "net.join_timeout_ms=1500", skip=["server 0"])
-        self.assertEqual(self.wait_all(parts), {"worker 0": 1})
-        self.assertRegex(parts["worker 0"].text(), r"ERROR.*127\.0\.0\.1:\d+")
 
     def test_a_coordinator_that_dies_while_others_join(self):
         parts = self.start_job(2, 1, "net.join_timeout_ms=10000", "net.heartbeat_ms=100",
@@ -279,69 +266,12 @@ class Joining(JobTest):
         self.assertRegex(said, r"ERROR.*configuration")
         self.assertNotIn(0, self.wait_all(parts).values())
 
-    def test_a_port_in_use(self):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            said = run_well([BIN / "ps-server", "--config", DIGITS, "--rank", "0", "--init-method",
-                             f"tcp://127.0.0.1:{port}"], code=1, timeout=PATIENCE_S)
-        self.assertRegex(said, rf"ERROR.*{port}.*in use")
-
     def test_a_server_of_a_job_without_servers(self):
         """Beside workers that reduce by themselves it would wait for them, and take their coordinator's port."""
         said = run_well([BIN / "ps-server", "--config", DIGITS, "--rank", "0", "--set", "exchange.name=allreduce"], code=1,
                         timeout=PATIENCE_S)
         self.assertRegex(said, "ERROR.*exchange.name: a job with allreduce has no servers: .* PS_SERVERS=0, or set "
                                "exchange.name=ps")
-
-
-class Strangers(JobTest):
-    """A job goes on, whatever a process that does not belong to it sends to its ports."""
-
-    # ZMTP 3.0: greeting, then READY of a DEALER.
-    GREETING = b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32)
-    READY = b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
-    FRAMES = b"\x01\x14" + bytes(20) + b"\0\x14" + bytes(20)  # a message of two
-
-    def send(self, port, *pieces):
-        with socket.create_connection(("127.0.0.1", port), 5) as s:
-            s.settimeout(0.2)
-            for piece in pieces:
-                with contextlib.suppress(OSError):
-                    s.sendall(piece)
-                    s.recv(4096)
-
-    FORGED = '9.999 server/0 ERROR failed kind=IO passing=false reason="the disk is full"'
-
-    @nightly
-    def test_a_name_that_holds_a_line(self):
-        parts = self.start_job(1, 2, "net.join_timeout_ms=6000", skip=["worker 1"])
-        said = run_well([BIN / "ps-worker", "--config", DIGITS, "--set", f"job.name=x\x1b[2K\r\n{self.FORGED}",
-                         "--out", self.path("stranger")], code=1, timeout=PATIENCE_S,
-                        env=dict(os.environ, **parts["worker 0"].env, RANK="1"))
-        self.assertNotIn(0, self.wait_all(parts).values())
-        for text in (said, *(p.text() for p in parts.values())):
-            self.assertNotIn("\x1b", text)
-            self.assertNotIn(self.FORGED, text.splitlines())
-
-    def test_garbage_on_every_port(self):
-        for shm in ("on", "off"):
-            parts = self.start_job(2, 2, *LONG, "data.batch=4", "server.shards=2",
-                                   f"exchange.shm={shm}")
-            parts["worker 0"].wait_for(r"step [\d,]+/")  # these files belong to this job
-            ports = set().union(*(listening_ports(p.popen.pid) for p in parts.values()))
-            self.assertGreaterEqual(len(ports), 5)  # a coordinator's, four shards'
-            for port in ports:
-                self.send(port, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-                self.send(port, os.urandom(300))
-                self.send(port, self.GREETING, self.READY, self.FRAMES)
-                self.send(port, self.GREETING, self.READY, b"\x02" + b"\x7f" * 8 + bytes(99))
-            self.wait_for_steps("worker-0", len(self.records("worker-0")) + 2)
-            for part in parts.values():
-                part.popen.send_signal(signal.SIGTERM)
-            codes = self.wait_all(parts)
-            self.assertEqual(set(codes.values()), {143}, "\n".join(p.text() for p in parts.values()))
 
 
 class Deaf:
@@ -557,21 +487,6 @@ class Rerun(JobTest):
         for name in ("mine.txt", "checkpoints/mine.txt", "logs/mine.log"):
             self.assertEqual(Path(self.path("out", name)).read_text(encoding="utf-8"), "kept")
 
-    @nightly
-    def test_two_at_once_do_not_mix(self):
-        for flags in ((), ("--overwrite",)):
-            out = f"out{len(flags)}"
-            first = subprocess.Popen(self.psrun_argv("-s", 1, "-w", 1, DIGITS, *LONG, out=out),
-                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(first.kill)
-            self.wait_for_steps(out)
-            text = self.psrun("-s", 1, "-w", 1, DIGITS, *flags, out=out, code=1)
-            self.assertRegex(text, "another job is writing into" if flags else "holds a run already")
-            first.send_signal(signal.SIGINT)
-            self.assertEqual(first.wait(PATIENCE_S), 130)
-            steps = [r["step"] for r in self.records(out) if "lr" in r]
-            self.assertEqual(steps, sorted(set(steps)))
-
     def test_by_hand(self):
         def worker(*flags):
             part = Part("worker", 0, ["--config", DIGITS, "--set", "exchange.name=none", "--set",
@@ -639,7 +554,8 @@ class Doctor(JobTest):
             node = doctor.Node(None, [], None)
             node.facts = facts
             doctor._judge([node])
-            self.assertEqual([bool(fault)], [any(said.startswith(fault) for said in node.faults) and len(node.faults) == 1])
+            self.assertEqual(len(node.faults), bool(fault), node.faults)
+            self.assertTrue(all(said.startswith(fault) for said in node.faults), node.faults)
 
     def test_data_of_the_job_that_is_asked_for(self):
         for mode in ("ps", "allreduce"):
@@ -718,14 +634,6 @@ class FullDisk(JobTest):
         if mounted.returncode != 0:
             self.skipTest("a full disk needs a small tmpfs, and mounting one needs root")
         self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
-
-    def test_weights_do_not_fit(self):
-        # 53,002 float32 are 207 KiB.
-        text = self.psrun("-s", 1, "-w", 2, DIGITS, "train.steps=5", out="disk/out", code=1)
-        self.assertRegex(text, r"model\.safetensors.*No space left on device")
-        self.assertNotIn("Traceback", text)
-        self.assertFalse(os.path.exists(self.path("disk/out/model.safetensors")))
-        self.assertEqual([n for n in os.listdir(self.path("disk/out")) if n.endswith(".tmp")], [])
 
     def test_logs_do_not_fit(self):
         with open(self.path("disk/filler"), "wb") as f:

@@ -279,14 +279,6 @@ class SameBits(JobTest):
             for i, weights in enumerate(found):
                 self.assertEqual(weights, found[0], f"{workers} workers, {ways[i]}")
 
-    def test_all_reduce_of_two_gives_the_same(self):
-        for optimizer in ("sgd", "adamw"):
-            args = ["-w", 2, DIGITS, *SHORT, f"optimizer.name={optimizer}"]
-            self.psrun("-s", 2, *args, out=f"ps-{optimizer}")
-            self.psrun("-m", "allreduce", *args, out=f"allreduce-{optimizer}")
-            self.assertEqual(self.weights(f"ps-{optimizer}"),
-                             self.weights(f"allreduce-{optimizer}"))
-
 
 class LossScale(JobTest):
     """All members skip a step that overflows. Other steps are as without a scale."""

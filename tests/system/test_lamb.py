@@ -29,10 +29,6 @@ class SameBits(LambTest):
             bits = bits or found
             self.assertEqual(found, bits, (where, more, settings))
 
-    @nightly
-    def test_everywhere(self):
-        self.check_everywhere()
-
     def test_with_clipping_groups_and_an_average(self):
         self.check_everywhere("optimizer.clip_norm=0.5", "train.ema=0.9",
                               "optimizer.groups=[{match: ['*.bias'], weight_decay: 0, lr: 0.05}]",

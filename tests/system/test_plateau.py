@@ -3,9 +3,9 @@ import json
 import subprocess
 import unittest
 
-from jobs import DIGITS, first, nightly, sizes
-from restarting import RestartTest
+from jobs import DIGITS, first, sizes
 from test_bench import TORCH, needs_torch
+from test_checkpoints import CheckpointTest
 
 SMALL = ["data.train=0-239", "data.batch=20", "train.eval_every=1", "train.epochs=12", "train.log_every=1"]
 PLATEAU = [*SMALL, "schedule.name=plateau", "schedule.patience=0", "schedule.threshold=0.15",
@@ -23,7 +23,7 @@ for value in json.loads(sys.argv[2]):
 """
 
 
-class PlateauTest(RestartTest):
+class PlateauTest(CheckpointTest):
     def train(self, out, where, *settings, args=()):
         mode, servers, workers = where
         return self.psrun(*sizes(mode, servers, workers), *args, DIGITS, *settings, out=out)
@@ -98,18 +98,6 @@ class GoesOn(PlateauTest):
             self.run_whole(steps, *job)
             self.check_from(steps, job, ((None, None),))
             subprocess.run(["rm", "-r", self.path("whole")], check=True)
-
-    @nightly
-    def test_after_deaths(self):
-        settings = [*PLATEAU, "train.epochs=40", "recovery.share=0.5", "checkpoint.every=1000000",
-                    "train.save_every=80"]
-        kind = ("ps", 2, 2, "optimizer.name=adamw")
-        self.run_job("whole", *kind[:3], *settings, *kind[3:])
-        psrun = self.start_held("out", kind, (80, 160), "--restarts", 2, settings=settings)
-        for step, role, rank in ((80, "worker", 0), (160, "server", 1)):
-            self.kill_before(psrun, "out", step, role, rank, after=20)
-        self.end(psrun, "out")
-        self.assertEqual(len(self.check_restarted("whole", "out")), 2)
 
 
 class Refusals(PlateauTest):
