@@ -4,10 +4,9 @@ import os
 import re
 import signal
 import subprocess
-import time
 import unittest
 
-from jobs import BIN, LONG, JobTest, SlowDevice, descendants, kill, wait_until
+from jobs import BIN, LONG, JobTest, SlowDevice, find_part, kill, wait_until, wrapped_bin
 from benchlib import netns
 
 REASON = netns.why_not()
@@ -16,12 +15,20 @@ REASON = netns.why_not()
 class Straggler(JobTest):
     def start(self, *settings):
         self.device = SlowDevice(us=1000, folder=self.path("slower"))
+        os.mkdir(self.path("build"))
+        wrapped_bin(self.path("build", "bin"), "ps-server", 'set -- "$@" --log-level debug')
         with open(self.path("output"), "w", encoding="utf-8") as output:
-            job = self.start_psrun("-s", 1, "-w", 3, self.wide_model(64), *LONG, "data.samples=1000000",
-                                   "data.batch=64", *settings, stdout=output, env=dict(os.environ, **self.device.env))
+            job = self.start_psrun("--build-dir", self.path("build"), "-s", 1, "-w", 3, self.wide_model(64), *LONG,
+                                   "data.samples=1000000", "data.batch=64", *settings, stdout=output,
+                                   env=dict(os.environ, **self.device.env))
         self.wait_for_steps("out", 2)
-        time.sleep(2)  # no member is named before some steps are fully known
-        return job, sorted(pid for name, pid in descendants(job.pid) if name == "ps-worker")
+        return job
+
+    def start_known(self):
+        """A job of which some steps are fully known: before, no member is named."""
+        job = self.start()
+        self.wait_for(r" pace step=\d\d")
+        return job
 
     def log(self, name="logs/server-0.log"):
         return self.text_of("out", name)
@@ -31,7 +38,7 @@ class Straggler(JobTest):
             f"nobody said {pattern!r}:\n{self.log()}\n{self.log('logs/worker-0.log')}"), seconds)
 
     def test_a_slow_worker_is_named(self):
-        job, _ = self.start()
+        job = self.start_known()
         with self.device.slower(job.pid, 1):
             self.wait_for(r'WARN +straggler who="worker 1 [^"]*" cause="slow compute"')
             self.wait_for(r"left  waits for worker 1: slow compute", "logs/worker-0.log")
@@ -43,22 +50,23 @@ class Straggler(JobTest):
         self.assertIn("straggler", self.text_of("output"))  # psrun shows it
 
     def test_a_stopped_worker_is_named(self):
-        job, workers = self.start()
-        os.kill(workers[2], signal.SIGSTOP)
+        job = self.start_known()
+        worker = find_part(job.pid, "worker", 2)
+        os.kill(worker, signal.SIGSTOP)
         self.wait_for(r'straggler who="worker 2 [^"]*" cause="stopped"')
-        os.kill(workers[2], signal.SIGCONT)
+        os.kill(worker, signal.SIGCONT)
         self.wait_for("straggler-gone")
         job.send_signal(signal.SIGINT)
         self.assertIn(job.wait(60), (130, 75))
 
     def test_it_can_be_switched_off(self):
-        job, workers = self.start("trace.straggler=false")
-        os.kill(workers[2], signal.SIGSTOP)
-        time.sleep(2)
-        os.kill(workers[2], signal.SIGCONT)
-        job.send_signal(signal.SIGINT)
-        self.assertIn(job.wait(60), (130, 75))
-        self.assertNotIn("straggler", self.log())
+        """A job that ends because of a stopped member names it else: see test_faults."""
+        job = self.start("trace.straggler=false", "net.step_timeout_ms=4000", "net.dead_after_ms=100000")
+        os.kill(find_part(job.pid, "worker", 2), signal.SIGSTOP)
+        self.assertEqual(job.wait(60), 1)
+        self.assertIn("ERROR failed", self.log())
+        self.assertNotIn("straggler who", self.log())
+        self.assertNotIn("the job has waited for", self.log())
 
 
 JOB = """\

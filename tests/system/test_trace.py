@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import DIGITS, LONG, ROOT, JobTest, Part, free_port, run_well, wait_until
+from jobs import DIGITS, LONG, ROOT, JobTest, Part, find_part, free_port, run_well, wait_until
 from benchlib import netns
 from psrunlib import trace, trace_report
 
@@ -111,12 +111,7 @@ class Trace(JobTest):
         job = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true", stdout=subprocess.DEVNULL)
         path = self.path("out", "trace", "worker-1.trace")
         wait_until(lambda: os.path.exists(path) and os.path.getsize(path) >= 100_000)
-        mark = b"RANK=1"
-        for pid in subprocess.run(["pgrep", "-P", str(job.pid)], stdout=subprocess.PIPE, text=True,
-                                  check=True).stdout.split():
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                if mark in f.read().split(b"\0"):
-                    os.kill(int(pid), signal.SIGKILL)
+        os.kill(find_part(job.pid, "worker", 1), signal.SIGKILL)
         self.assertEqual(job.wait(60), 1)
         self.assertIn("critical path", report(self.path("out")))
 
