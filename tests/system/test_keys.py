@@ -3,7 +3,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import time
 import unittest
@@ -23,23 +22,6 @@ class WithKeys(JobTest):
             self.psrun("--curve", self.path("keys"), "-s", 2, "-w", 2, DIGITS, *JOB, *settings,
                        out=keyed)
             self.assertEqual(self.weights(plain), self.weights(keyed), name)
-
-    def test_are_made_once_for_their_user_alone(self):
-        keys = self.path("keys")
-        self.psrun("--curve", keys, "-s", 1, "-w", 1, DIGITS, "train.steps=2", out="first")
-        self.assertEqual(stat.S_IMODE(os.stat(keys).st_mode), 0o700)
-        files = {name: Path(keys, name) for name in ("server.key", "worker.key")}
-        before = {name: f.read_bytes() for name, f in files.items()}
-        for f in files.values():
-            self.assertEqual(stat.S_IMODE(f.stat().st_mode), 0o600)
-        self.psrun("-s", 1, "-w", 1, DIGITS, "train.steps=2", f"net.curve={keys}", out="second")
-        self.assertEqual({name: f.read_bytes() for name, f in files.items()}, before)
-        for path, mode in ((keys, 0o755), (files["worker.key"], 0o644)):
-            good = stat.S_IMODE(os.stat(path).st_mode)
-            os.chmod(path, mode)
-            said = self.psrun("--curve", keys, "-s", 1, "-w", 1, DIGITS, out="third", code=1)
-            self.assertIn(f"chmod {good:o} {path}", said)
-            os.chmod(path, good)
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "becoming another user needs root and setpriv")
     def test_a_secret_that_root_mounts_for_a_group(self):
@@ -72,11 +54,6 @@ class WithKeys(JobTest):
                 self.assertNotRegex(Path(f"/proc/{pid}/{what}").read_bytes().decode(), secret)
         run.terminate()
         run.wait(PATIENCE_S)
-
-    def test_what_is_not_encrypted_is_refused(self):
-        said = self.psrun("--curve", self.path("keys"), "-m", "allreduce", "-w", 2, DIGITS, *JOB, code=1)
-        self.assertIn("what Gloo and NCCL send is not encrypted", said)
-        self.psrun("--curve", self.path("keys"), "--insecure", "-m", "allreduce", "-w", 2, DIGITS, *JOB)
 
     def test_without_keys_nothing_leaves_the_host(self):
         Path(self.path("hosts")).write_text("10.1.2.3 servers=1 workers=1\n", encoding="utf-8")
