@@ -140,10 +140,6 @@ class Bits(PythonTest):
         said = self.said(self.job("same_step", "sgd", workers=3, servers=1), "ulps", 3)
         self.assertEqual([s.split()[0] for s in said], ["0.0"] * 3)
 
-    @nightly
-    def test_four_ranks_of_a_process_group(self):
-        self.assertEqual(self.job("collectives", workers=4, servers=1).count(": fine"), 4)
-
     def test_save_and_load(self):
         for name in first(1, ("adamw", "momentum", "rmsprop", "adagrad", "lamb")):
             with self.subTest(name=name):

@@ -277,11 +277,9 @@ class OverSsh(unittest.TestCase):
         self.assertTrue(self.cluster.programs(3), "the worker of host 3 never ran")
         for pid in self.cluster.programs(3):
             os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        text, _ = run.communicate(timeout=60)
-        self.assertLess(time.monotonic() - killed, END_S, text)
-        self.assertNotEqual(run.returncode, 0, text)
-        self.assertIn("worker 1", text)
+        text, _ = run.communicate(timeout=END_S)
+        self.assertEqual(run.returncode, 1, text)
+        self.assertIn("psrun: the job failed: worker 1 ", text)
         self.wait_until_all_have_ended()
 
     def disturb(self, name, disturb, epochs=30):
@@ -481,14 +479,6 @@ class OverSsh(unittest.TestCase):
         for part in self.cluster.programs(3):
             held = [secret in Path(f"/proc/{part}/environ").read_bytes() for secret in secrets]
             self.assertEqual(held.count(True), 1, "its role's key, and no other")
-
-    def test_without_keys_other_hosts_are_not_reached(self):
-        command = self.psrun("--out", f"{self.folder}/open")
-        at = command.index("--curve")
-        del command[at:at + 2]
-        run = self.cluster.run(command, env=self.env, cwd=ROOT)
-        self.assertEqual(run.returncode, 1, run.stdout)
-        self.assertIn("--curve DIR", run.stderr)
 
     def faulty(self, hostfile, *args):
         self.hostfile.write_text(hostfile)

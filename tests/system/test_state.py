@@ -169,10 +169,6 @@ class Hosts(StateTest):
         self.assertEqual(run.communicate(timeout=60)[0], "psrun: interrupted; no part of a job is running\n")
         self.assertEqual(run.returncode, 130)
 
-    @nightly
-    def test_a_folder_on_each_host(self):
-        self.goes_on("optimizer", "0=dies:1:11", "8")
-
     def test_a_host_is_lost_with_its_memory(self):
         """The next one has what it had: the optimizer's state (worker 0's), what a codec keeps back, random numbers."""
         for way, rank in first(1, (("topk", 0), ("optimizer", 0), ("topk", 1), ("group", 0))):
