@@ -1,7 +1,5 @@
 /* Members that ask for what is not theirs, for too much, or with broken messages; members
  * that disagree, die or fall silent. */
-#include <unistd.h>
-
 #include "check.h"
 #include "coord_peers.h"
 
@@ -191,12 +189,12 @@ PEER_JOB_TEST(a_closed_connection_aborts_the_job)
 
 TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient_job, peer_close)
 {
-    for (int i = 0; i < 75; i++) { // 0 and 1 live, 2 stays connected and says nothing
+    zmq_pollitem_t heard = {.socket = peer_sockets[0], .events = ZMQ_POLLIN};
+    do { // 0 and 1 live, 2 stays connected and says nothing
         const ps_control beat = {.kind = PS_CONTROL_HEARTBEAT, .nonce = peer_nonce};
         peer_send(peer_sockets[0], &beat);
         peer_send(peer_sockets[1], &beat);
-        usleep(30000);
-    }
+    } while (zmq_poll(&heard, 1, 30) == 0);
     ps_control c = peer_await(peer_sockets[0], PS_CONTROL_ABORT);
     peer_assert_says(c.text, "worker 1 (host b) is dead: no sign of life for ");
     const char *seconds = strstr(c.text, "life for ") + strlen("life for ");
@@ -209,10 +207,8 @@ TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient_job, peer_close)
 
 static void leave_workers(void)
 {
-    const ps_control c = {.kind = PS_CONTROL_LEAVE,
-                          .nonce = peer_nonce,
-                          .request = 1,
-                          .timeout_ms = 5000};
+    const ps_control c = {
+        .kind = PS_CONTROL_LEAVE, .nonce = peer_nonce, .request = 1, .timeout_ms = 5000};
     for (int i = 1; i < 3; i++)
         peer_send(peer_sockets[i], &c);
     for (int i = 1; i < 3; i++)
@@ -239,10 +235,8 @@ PEER_JOB_TEST(servers_hear_of_the_end_when_the_workers_have_gone)
 /* The host waits for goodbyes, but only for a limited time: one may be lost. */
 PEER_JOB_TEST(a_lost_goodbye_ends_no_finished_job)
 {
-    const ps_control c = {.kind = PS_CONTROL_LEAVE,
-                          .nonce = peer_nonce,
-                          .request = 1,
-                          .timeout_ms = 100};
+    const ps_control c = {
+        .kind = PS_CONTROL_LEAVE, .nonce = peer_nonce, .request = 1, .timeout_ms = 100};
     leave_workers();
     peer_send(peer_sockets[0], &c);
     assert_true(peer_await(peer_sockets[0], PS_CONTROL_DONE).request == 1);

@@ -24,7 +24,7 @@ static ps_deadline soon(void)
 /* A name that its host's DNS learns while we ask; one whose name servers are down; one
  * whose name servers are down after their first answer. */
 static atomic_int lookups_until_known, lookups_answered;
-static sem_t name_servers;
+static sem_t lookup_begun, name_servers;
 
 int getaddrinfo(const char *restrict node, const char *restrict service,
                 const struct addrinfo *restrict hints, struct addrinfo **restrict found)
@@ -38,6 +38,7 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
         atomic_fetch_add(&lookups_answered, 1) == 0)
         return EAI_NONAME;
     if (node && (!strcmp(node, "never-answered") || !strcmp(node, "answered-once"))) {
+        sem_post(&lookup_begun);
         sem_wait(&name_servers);
         return EAI_AGAIN;
     }
@@ -149,11 +150,9 @@ TEST(names_that_do_not_resolve_yet_are_awaited)
 
 TEST(name_servers_that_are_down_hold_nobody)
 {
-    char address[PS_ADDRESS_MAX], found[4][PS_ADDRESS_MAX];
+    char found[4][PS_ADDRESS_MAX];
     int n, fd;
-    const ps_deadline limit = ps_deadline_in_ms(30000);
-    assert_error(ps_net_route_address("never-answered", ps_deadline_in_ms(150), address),
-                 PS_ERR_TIMEOUT, "never-answered: no name server has answered");
+    expect_timeout("never-answered", "never-answered: no name server has answered");
     assert_int_equal(
         ps_net_resolve("never-answered", ps_deadline_in_ms(50), found, 4, &n),
         PS_ERR_TIMEOUT);
@@ -162,7 +161,6 @@ TEST(name_servers_that_are_down_hold_nobody)
         PS_ERR_TIMEOUT);
     // The reason is the answer that there was, not the attempt that the deadline cut.
     expect_timeout("answered-once", "answered-once: the name does not resolve");
-    assert_false(ps_deadline_passed(limit));
     for (int i = 0; i < 8; i++) // for clients that still ask
         sem_post(&name_servers);
 }
@@ -239,11 +237,9 @@ TEST(dials_what_listens_and_gives_up_on_what_does_not)
     ps_zsock_close(&router);
     ps_zsock_close(&other);
     zmq_ctx_term(context);
-    uint64_t before = ps_clock_ns();
     assert_int_equal(
         ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(250), remote, local),
         PS_ERR_TIMEOUT);
-    assert_true(ps_clock_ns() - before < 20000000000u);
     assert_non_null(strstr(ps_err_message(), "refused"));
     assert_true(ps_net_refuses("127.0.0.1", port));
     assert_false(ps_net_refuses("192.0.2.77", port)); // nobody says anything
@@ -287,9 +283,9 @@ TEST(messages_within_bounds)
     zmq_ctx_term(context);
 }
 
-static void *interrupt_soon(void *arg)
+static void *interrupt_who_asks(void *arg)
 {
-    usleep(100000);
+    sem_wait(&lookup_begun);
     kill(getpid(), SIGINT);
     return arg;
 }
@@ -300,19 +296,20 @@ TEST(a_signal_ends_looking_up_and_connecting)
     char remote[PS_ADDRESS_MAX], local[PS_ADDRESS_MAX];
     pthread_t thread;
     assert_ok(ps_interrupt_init());
-    const ps_deadline limit = ps_deadline_in_ms(30000);
-    assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, NULL), 0);
+    while (sem_trywait(&lookup_begun) == 0) // the tests before have asked
+        ;
+    assert_int_equal(pthread_create(&thread, NULL, interrupt_who_asks, NULL), 0);
     assert_int_equal(ps_net_dial("never-answered", 1, soon(), remote, local),
                      PS_ERR_INTERRUPTED);
     pthread_join(thread, NULL);
     assert_int_equal(ps_net_dial("192.0.2.77", 1, soon(), remote, local),
                      PS_ERR_INTERRUPTED);
-    assert_false(ps_deadline_passed(limit));
     sem_post(&name_servers);
 }
 
 int main(void)
 {
+    sem_init(&lookup_begun, 0, 0);
     sem_init(&name_servers, 0, 0);
     return check_run(NULL, NULL);
 }
