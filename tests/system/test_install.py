@@ -65,9 +65,10 @@ class Install(JobTest):
         self.assertIn("pstrain-worker", done.stderr)
 
     def test_nothing_of_the_build_is_in_it(self):
-        for path in self.prefix.rglob("*"):
-            if path.is_file() and path.suffix in (".py", ".pc", ".cmake", ".1", ".service"):
-                self.assertNotIn(str(BUILD), path.read_text(encoding="utf-8"), path)
+        texts = [path for path in self.prefix.rglob("*") if path.suffix in (".py", ".pc", ".cmake", ".1", ".service")]
+        self.assertTrue(texts)
+        for path in texts:
+            self.assertNotIn(str(BUILD), path.read_text(encoding="utf-8"), path)
         for name in ("bin/ps-server", "bin/ps-worker"):
             self.assertNotRegex(run("readelf", "-d", self.prefix / name), "RPATH|RUNPATH")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from jobs import BIN, DIGITS, ROOT, free_port, listening_ports, wait_until
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
+assert UNITS
 MOST_EXPOSED = 2.0  # of 10, by systemd's own count
 
 

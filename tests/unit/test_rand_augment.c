@@ -52,13 +52,20 @@ TEST(each_operation_is_as_frequent)
 TEST(odd_pictures_stay_within_their_memory)
 {
     static const int64_t sizes[][2] = {{1, 1}, {1, 7}, {7, 1}, {2, 2}, {2, 9}, {3, 3}};
-    uint8_t pixels[54], room[18];
+    static const uint8_t beyond[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    uint8_t pixels[54 + sizeof beyond], room[18 + sizeof beyond];
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (uint32_t i = 0; i < 2000; i++) {
-            memset(pixels, (int)i, sizeof pixels);
+            const int64_t area = sizes[s][0] * sizes[s][1], channels = i % 2 ? 3 : 1;
+            uint8_t *const ends[] = {pixels + channels * area, room + area};
             const ps_draw_key key = {3, 0, i};
+            memset(pixels, (int)i, sizeof pixels);
+            for (int k = 0; k < 2; k++)
+                memcpy(ends[k], beyond, sizeof beyond);
             ps_augment_apply(ps_rand_augment_draw((int)(i % PS_AUGMENT_BINS), sizes[s][0],
                                                   sizes[s][1], 0, key),
-                             pixels, i % 2 ? 3 : 1, sizes[s][0], sizes[s][1], room);
+                             pixels, (int)channels, sizes[s][0], sizes[s][1], room);
+            for (int k = 0; k < 2; k++)
+                assert_memory_equal(ends[k], beyond, sizeof beyond);
         }
 }
