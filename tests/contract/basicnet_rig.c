@@ -96,10 +96,10 @@ bool teacher_read(FILE *teacher, void *out, size_t bytes)
     return fread(out, 1, bytes, teacher) == bytes;
 }
 
-bool teacher_read_arena(FILE *teacher, const basicnet_rig *r, float *arena)
+bool teacher_read_arena(FILE *teacher, const ps_tensor_table *table, float *arena)
 {
-    for (int t = 0; t < r->spec.table.n_tensors; t++) {
-        const ps_tensor *tensor = &r->spec.table.tensors[t];
+    for (int t = 0; t < table->n_tensors; t++) {
+        const ps_tensor *tensor = &table->tensors[t];
         if (!teacher_read(teacher, arena + tensor->offset, sizeof(float) * tensor->count))
             return false;
     }
@@ -109,7 +109,7 @@ bool teacher_read_arena(FILE *teacher, const basicnet_rig *r, float *arena)
 bool teacher_read_batch(FILE *teacher, basicnet_rig *r)
 {
     const size_t n = (size_t)r->batch;
-    return teacher_read_arena(teacher, r, r->params) &&
+    return teacher_read_arena(teacher, &r->spec.table, r->params) &&
            teacher_read(teacher, r->x, sizeof *r->x * RIG_PIXELS * n) &&
            teacher_read(teacher, r->labels, sizeof *r->labels * n);
 }

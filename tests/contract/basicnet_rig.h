@@ -36,7 +36,7 @@ void teacher_end(FILE *teacher);
 /* false at the end of the lessons. */
 bool teacher_read(FILE *teacher, void *out, size_t bytes);
 /* Reads the tensors of the model into their places in the arena. */
-bool teacher_read_arena(FILE *teacher, const basicnet_rig *r, float *arena);
+bool teacher_read_arena(FILE *teacher, const ps_tensor_table *table, float *arena);
 /* Reads what each lesson begins with: weights, x and labels. */
 bool teacher_read_batch(FILE *teacher, basicnet_rig *r);
 

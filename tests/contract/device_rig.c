@@ -289,15 +289,13 @@ void rig_compare(rig *r, int n, const ps_pass *pass)
     add_to_gradients(r, &ref, pass, r->grads);
     begin_ties(r, n, pass);
     double loss = ref_forward(&ref, &batch, pass);
-    if (ps_program_forward(r->program, &batch, pass, &result) != PS_OK)
-        fail_msg("%s", ps_err_message());
+    assert_ok(ps_program_forward(r->program, &batch, pass, &result));
     if (fabs(result.loss_sum - loss) > 0.5 * r->rounding->outputs * fabs(loss) + 1e-6)
         fail_msg("loss %.9g, reference %.9g", result.loss_sum, loss);
     check_outputs(r, &ref, n);
     if (pass->training) {
         ref_backward(&ref, &batch, pass);
-        if (ps_program_backward(r->program, &batch, pass) != PS_OK)
-            fail_msg("%s", ps_err_message());
+        assert_ok(ps_program_backward(r->program, &batch, pass));
         assert_ok(ps_program_fetch_buffers(r->program));
         rig_check_gradients(r, &ref);
     }

@@ -29,7 +29,7 @@ typedef struct pupil {
 static bool read_way(const pupil *p, FILE *f, way *w)
 {
     return teacher_read(f, &w->loss, sizeof w->loss) &&
-           teacher_read_arena(f, &p->rig, w->grads);
+           teacher_read_arena(f, &p->rig.spec.table, w->grads);
 }
 
 /* The largest difference over the largest element, and the difference's length over the

@@ -97,8 +97,7 @@ static void pair_pass(pair *p, int n, const ps_pass *pass)
     for (int s = 0; s < 2; s++) {
         rig *r = &p->sides[s];
         ps_batch batch = rig_batch(r, n);
-        if (ps_program_forward(r->program, &batch, pass, NULL) != PS_OK)
-            fail_msg("%s", ps_err_message());
+        assert_ok(ps_program_forward(r->program, &batch, pass, NULL));
         if (pass->training) assert_ok(ps_program_backward(r->program, &batch, pass));
     }
     check_outputs(p, n);

@@ -78,8 +78,7 @@ static ps_conv_plan *plan_of(ps_conv_library *library, const ps_conv_shape *shap
                              size_t most_bytes)
 {
     ps_conv_plan *plan;
-    if (ps_conv_plan_create(library, shape, most_bytes, &plan) != PS_OK)
-        fail_msg("%s", ps_err_message());
+    assert_ok(ps_conv_plan_create(library, shape, most_bytes, &plan));
     return plan;
 }
 

@@ -36,16 +36,6 @@ typedef struct pupil {
     double worst_loss, worst_gradient;
 } pupil;
 
-static bool read_tensors(FILE *teacher, const rig *r, float *arena)
-{
-    for (int t = 0; t < r->spec.table.n_tensors; t++) {
-        const ps_tensor *tensor = &r->spec.table.tensors[t];
-        if (!teacher_read(teacher, arena + tensor->offset, sizeof(float) * tensor->count))
-            return false;
-    }
-    return true;
-}
-
 static bool read_answers(FILE *teacher, rig *r)
 {
     if (!r->targets) return teacher_read(teacher, r->labels, BATCH * sizeof *r->labels);
@@ -76,10 +66,10 @@ static void compare(pupil *p, float loss)
 static bool lesson(pupil *p, FILE *teacher)
 {
     float loss;
-    if (!read_tensors(teacher, &p->rig, p->rig.params) ||
+    if (!teacher_read_arena(teacher, &p->rig.spec.table, p->rig.params) ||
         !teacher_read(teacher, p->rig.x, BATCH * INPUTS * sizeof *p->rig.x) ||
         !read_answers(teacher, &p->rig) || !teacher_read(teacher, &loss, sizeof loss) ||
-        !read_tensors(teacher, &p->rig, p->expected))
+        !teacher_read_arena(teacher, &p->rig.spec.table, p->expected))
         return false;
     compare(p, loss);
     return true;

@@ -48,7 +48,7 @@ static bool lesson(pupil *p, FILE *teacher)
     float loss;
     if (!teacher_read_batch(teacher, &p->rig) ||
         !teacher_read(teacher, &loss, sizeof loss) ||
-        !teacher_read_arena(teacher, &p->rig, p->expected))
+        !teacher_read_arena(teacher, &p->rig.spec.table, p->expected))
         return false;
     const double off = fabs(basicnet_step(&p->rig) - loss) / loss;
     if (!(off <= p->worst_loss)) p->worst_loss = off;

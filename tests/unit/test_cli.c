@@ -183,9 +183,7 @@ CLEAN_TEST(torchruns_store_keeps_its_port)
 static void assert_refused(const char *const *args, const char *want)
 {
     ps_cli c;
-    assert_int_equal(parse(&c, &worker, args), PS_ERR_ARG);
-    if (!strstr(ps_err_message(), want))
-        fail_msg("'%s' lacks '%s'", ps_err_message(), want);
+    assert_error(parse(&c, &worker, args), PS_ERR_ARG, want);
     ps_cli_fini(&c);
 }
 

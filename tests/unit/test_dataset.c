@@ -31,7 +31,7 @@ static ps_err load(ps_split split, const char *text, ps_dataset *set)
 static void check_labels(ps_split split, const char *text, int first, int n)
 {
     ps_dataset set;
-    if (load(split, text, &set) != PS_OK) fail_msg("%s", ps_err_message());
+    assert_ok(load(split, text, &set));
     assert_int_equal(set.n, n);
     for (int i = 0; i < n; i++) {
         assert_int_equal(set.labels[i], first + i);

@@ -27,13 +27,10 @@ static void tear(model *m)
 static void make(model *m, const char *file, const char *const *set, int n_set)
 {
     *m = (model){.params = NULL};
-    ps_err err = ps_config_load(&m->cfg, file, set, n_set);
-    if (err == PS_OK) err = ps_model_spec_init(&m->spec, &m->cfg);
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&m->params, m->spec.table.arena_count, 4, "params");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&m->buffers, m->spec.table.buffer_bytes, 1, "buffers");
-    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    assert_ok(ps_config_load(&m->cfg, file, set, n_set));
+    assert_ok(ps_model_spec_init(&m->spec, &m->cfg));
+    assert_ok(ps_mem_zalloc(&m->params, m->spec.table.arena_count, 4, "params"));
+    assert_ok(ps_mem_zalloc(&m->buffers, m->spec.table.buffer_bytes, 1, "buffers"));
 }
 
 /* torch.manual_seed(0); torch.nn.Linear(2, 3). */

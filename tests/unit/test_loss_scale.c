@@ -14,7 +14,7 @@ typedef struct test_overflow {
 
 static void load(ps_config *cfg, const char *const *sets, int n)
 {
-    if (ps_config_load(cfg, NULL, sets, n) != PS_OK) fail_msg("%s", ps_err_message());
+    assert_ok(ps_config_load(cfg, NULL, sets, n));
 }
 
 static bool overflows_in(int step)

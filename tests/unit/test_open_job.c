@@ -59,8 +59,7 @@ TEST(test_round_trip)
 
 static void differs(const ps_open_job *a, const ps_open_job *b, const char *text)
 {
-    assert_int_equal(ps_open_job_compare(a, b, 3), PS_ERR_PEER);
-    if (!strstr(ps_err_message(), text)) fail_msg("%s", ps_err_message());
+    assert_error(ps_open_job_compare(a, b, 3), PS_ERR_PEER, text);
 }
 
 TEST(test_compare)

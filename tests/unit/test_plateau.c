@@ -34,7 +34,7 @@ static void load(ps_config *cfg, const char *const *more)
     int n = 4;
     for (; *more; more++)
         sets[n++] = *more;
-    if (ps_config_load(cfg, NULL, sets, n) != PS_OK) fail_msg("%s", ps_err_message());
+    assert_ok(ps_config_load(cfg, NULL, sets, n));
 }
 
 static void follow(int c, const evaluation *wanted)

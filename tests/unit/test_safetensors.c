@@ -52,13 +52,10 @@ static void make(model *m)
     *m = (model){.folder = "/tmp/pstrain-safetensors-XXXXXX"};
     assert_non_null(mkdtemp(m->folder));
     snprintf(m->path, sizeof m->path, "%s/model.safetensors", m->folder);
-    ps_err err = ps_config_load(&m->cfg, NULL, set, 3);
-    if (err == PS_OK) err = ps_model_spec_init(&m->spec, &m->cfg);
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&m->params, m->spec.table.arena_count, 4, "params");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&m->buffers, m->spec.table.buffer_bytes, 1, "buffers");
-    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    assert_ok(ps_config_load(&m->cfg, NULL, set, 3));
+    assert_ok(ps_model_spec_init(&m->spec, &m->cfg));
+    assert_ok(ps_mem_zalloc(&m->params, m->spec.table.arena_count, 4, "params"));
+    assert_ok(ps_mem_zalloc(&m->buffers, m->spec.table.buffer_bytes, 1, "buffers"));
     fill_model(m);
 }
 
@@ -84,8 +81,7 @@ static void assert_loads_equal(const model *m)
 {
     float *params = calloc(m->spec.table.arena_count, 4);
     void *buffers = calloc(m->spec.table.buffer_bytes, 1);
-    ps_err err = ps_model_file_load(m->path, &m->spec.table, true, params, buffers);
-    if (err != PS_OK) fail_msg("%s", ps_err_message());
+    assert_ok(ps_model_file_load(m->path, &m->spec.table, true, params, buffers));
     assert_memory_equal(params, m->params, m->spec.table.arena_count * 4);
     assert_memory_equal(buffers, m->buffers, m->spec.table.buffer_bytes);
     free(params);
@@ -225,7 +221,6 @@ static void write_text(const char *path, const char *text)
     assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
 }
 
-/* If a link lies there, the file to which it points must not be overwritten. */
 /* What was synced last, and whether a file that got a name had been synced before. The
  * program's own calls come here. */
 static ino_t synced;
@@ -260,6 +255,7 @@ TEST(it_is_on_the_disk_before_it_has_its_name)
     tear(&m);
 }
 
+/* If a link lies there, the file to which it points must not be overwritten. */
 TEST(what_stands_in_the_way_is_taken_away)
 {
     model m;
@@ -325,9 +321,7 @@ static ps_err parse(const char *json, size_t n_data)
 
 static void assert_bad(const char *json, size_t n_data, const char *message)
 {
-    assert_int_equal(parse(json, n_data), PS_ERR_FORMAT);
-    if (!strstr(ps_err_message(), message))
-        fail_msg("'%s' lacks '%s'", ps_err_message(), message);
+    assert_error(parse(json, n_data), PS_ERR_FORMAT, message);
 }
 
 #define F32(name, shape, begin, end)                                                     \
@@ -416,11 +410,8 @@ static void assert_other_model_refused(model *m, const char *const *set,
     assert_ok(ps_model_spec_init(&other.spec, &other.cfg));
     float *params = calloc(other.spec.table.arena_count, 4);
     void *buffers = calloc(other.spec.table.buffer_bytes + 1, 1);
-    assert_int_equal(
-        ps_model_file_load(m->path, &other.spec.table, true, params, buffers),
-        PS_ERR_FORMAT);
-    if (!strstr(ps_err_message(), message))
-        fail_msg("'%s' lacks '%s'", ps_err_message(), message);
+    assert_error(ps_model_file_load(m->path, &other.spec.table, true, params, buffers),
+                 PS_ERR_FORMAT, message);
     free(params);
     free(buffers);
     ps_model_spec_fini(&other.spec);

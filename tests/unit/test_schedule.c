@@ -10,9 +10,8 @@
 static ps_err schedule(ps_schedule *s, const char *const *set, int n, uint64_t total)
 {
     ps_config cfg;
-    ps_err err = ps_config_load(&cfg, NULL, set, n);
-    if (err != PS_OK) fail_msg("%s", ps_err_message());
-    err = ps_schedule_init(s, &cfg, total);
+    assert_ok(ps_config_load(&cfg, NULL, set, n));
+    const ps_err err = ps_schedule_init(s, &cfg, total);
     ps_config_fini(&cfg);
     return err;
 }
@@ -134,8 +133,8 @@ TEST(what_makes_no_sense_is_refused)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ps_config cfg;
-        assert_int_equal(ps_config_load(&cfg, NULL, &bad[i].set, 1), PS_ERR_CONFIG);
-        if (!strstr(ps_err_message(), bad[i].text)) fail_msg("%s", ps_err_message());
+        assert_error(ps_config_load(&cfg, NULL, &bad[i].set, 1), PS_ERR_CONFIG,
+                     bad[i].text);
         ps_config_fini(&cfg);
     }
 }

@@ -41,8 +41,7 @@ static ps_err offer(const ps_shm_door *door, ps_shm_offer o, int params, int gra
 static void refused(const ps_shm_door *door, ps_shm_offer o, int params, int grads,
                     const char *says)
 {
-    assert_int_equal(offer(door, o, params, grads), PS_ERR_PEER);
-    if (!strstr(ps_err_message(), says)) fail_msg("%s", ps_err_message());
+    assert_error(offer(door, o, params, grads), PS_ERR_PEER, says);
     assert_null(ps_shm_door_params(door, 0));
 }
 

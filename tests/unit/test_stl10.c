@@ -59,8 +59,7 @@ static void check_bad(const char *labels, size_t n, size_t cut, const char *says
     ps_dataset set;
     assert_int_equal(write_images(2, cut), 0);
     assert_int_equal(temp_write("y.bin", labels, n), 0);
-    assert_int_equal(ps_stl10_read(paths, 2, &set), PS_ERR_FORMAT);
-    if (strstr(ps_err_message(), says) == NULL) fail_msg("%s", ps_err_message());
+    assert_error(ps_stl10_read(paths, 2, &set), PS_ERR_FORMAT, says);
     assert_null(set.values);
     assert_null(set.labels);
 }

@@ -401,7 +401,6 @@ TEST(other_files_have_what_the_training_samples_have)
     ps_preprocessing_destroy(&fitted);
 }
 
-/* Lines that are longer than a block of the reader, and cells in a file. */
 static void check_order(const char *text, const int64_t *want, const char *doubt)
 {
     ps_config_data data = data_of("y\n");
@@ -470,6 +469,7 @@ TEST(columns_that_weights_read_otherwise_are_refused)
     ps_preprocessing_destroy(&fitted);
 }
 
+/* Lines that are longer than a block of the reader, and cells in a file. */
 IN_FOLDER(lines_are_read_in_blocks)
 {
     enum { LINES = 3000 };
