@@ -11,7 +11,7 @@
 #include "pstrain_rig.h"
 #include "stand_in_cuda.h"
 
-enum { N_PARAMS = 6, MOST = 9000, KERNELS = 8 };
+enum { N_PARAMS = 6, KERNELS = 8 };
 static const int64_t shapes[N_PARAMS] = {700, 9000, 1, 64, 4096, 33};
 static const char *const names[N_PARAMS] = {"a", "b", "c", "d", "e", "f"};
 static const char *driver = PS_STAND_IN_CUDA;

@@ -29,14 +29,6 @@ static inline int python_run(const char *script, const char *arguments)
 
 enum { PYTHON_SKIP = 77, PYTHON_MISSING = 127 };
 
-/* Skips the running test when Python or a module is missing. */
-#define PYTHON_OR_SKIP(script, arguments)                                                \
-    do {                                                                                 \
-        int python_status_ = python_run(script, arguments);                              \
-        if (python_status_ == PYTHON_SKIP || python_status_ == PYTHON_MISSING) skip();   \
-        if (python_status_ != 0) fail_msg("%s failed: %d", script, python_status_);      \
-    } while (0)
-
 /* What a script (with arguments before it) writes into the file that it is given, to be
  * read and closed by the caller; NULL: Python or a module is missing. */
 static inline FILE *python_output(const char *script)

@@ -24,7 +24,7 @@ _, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 CONNECTIONS = int(os.environ.get("PS_STRANGERS", 500))  # connections to each port
 if MOST_FILES >= 0:
     CONNECTIONS = min(CONNECTIONS, (MOST_FILES - 200) // 4)
-NONE, PUT, GET, NORM, ABORT, JOIN = 0, 5, 6, 7, 3, 1
+PUT, GET, NORM, ABORT = 5, 6, 7, 3
 
 
 def uint(n):

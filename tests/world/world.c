@@ -457,11 +457,6 @@ world_process *world_start(const char *name, const world_process *host,
     return p;
 }
 
-world_process *world_process_at(int index)
-{
-    return index < W.n_processes ? &W.processes[index] : NULL;
-}
-
 void world_kill(world_process *p)
 {
     if (p->dead) return;

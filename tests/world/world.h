@@ -91,7 +91,6 @@ void world_die(void);
 void world_freeze(world_process *p, uint64_t for_ns);
 void world_clock_jumps(world_process *p, int64_t by_s);
 void world_signal(world_process *p, int number);
-world_process *world_process_at(int index); // NULL: no more
 
 /* Calls act(arg, number) at that time, by whichever task has the baton: it must not wait.
  */

@@ -519,13 +519,6 @@ def dies():
         raise
 
 
-@case
-def placed():
-    """Prints where it is."""
-    hvd.init()
-    say("is", hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), int(hvd.allreduce(torch.tensor(RANK), op=hvd.Sum)))
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     CASES[sys.argv[1]]()

@@ -191,7 +191,7 @@ def absent():
 
 @case
 def accumulate():
-    """Two backward passes make one step's gradient, also with push='step' and local clipping."""
+    """Two backward passes make one step's gradient."""
     with pstrain.init():
         a, b = Given(), Given()
         optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1)
