@@ -282,6 +282,7 @@ class Continue(BenchTest):
                           *options, DIGITS, *SHORT, *overrides)
         results = self.report("parity")["results"]
         self.assertEqual(text.count("passed"), len(results))
+        self.assertTrue(results)
         return results
 
     @needs_torch

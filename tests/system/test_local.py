@@ -313,7 +313,8 @@ class QuorumOfFragments(LocalTest):
         job = ["data.train=0-719", *ADAMW, "sync.policy=local", "sync.local_steps=8", "sync.quorum=2",
                "sync.fragments=2", "sync.overlap=1", "sync.steps_by_speed=true"]
         self.train("out", "ps", 2, 3, *job)
-        self.assertTrue(all(4 <= n <= 8 for n in self.summary("out")["round_steps"]))
+        steps = self.summary("out")["round_steps"]
+        self.assertTrue(steps and all(4 <= n <= 8 for n in steps), steps)
         self.psrun("--replay", self.path("out", "policy.log"), out="again")
         self.assertEqual(self.weights("out"), self.weights("again"))
         said = self.train("few", "ps", 1, 3, *job, "sync.local_steps=4", code=1)

@@ -87,7 +87,7 @@ class RowJobs(RowTest):
         spans = trace.read(self.path("worker-0", "trace", "worker-0.trace")).spans
         self.assertIn("prefetch", {s.kind for s in spans})
         tables = self.summary("worker-0")["tables"]
-        self.assertTrue(all(0 < t["ready"] < t["ahead"] for t in tables), tables)
+        self.assertTrue(tables and all(0 < t["ready"] < t["ahead"] for t in tables), tables)
         self.check("worker-0")
 
     def test_resume_with_other_servers(self):
