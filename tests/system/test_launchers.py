@@ -12,13 +12,13 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from jobs import BIN, ROOT, free_port
+
 try:
     import yaml
 except ImportError:
     yaml = None
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 SBATCH = ROOT / "deploy/slurm/pstrain.sbatch"
 
 STAND_IN_SRUN = r"""#!/bin/bash
@@ -147,8 +147,8 @@ class Slurm(unittest.TestCase):
     def test_real_programs_train_under_the_stand_in(self):
         out = Path(self.folder.name) / "out"
         run = self.run_sbatch("configs/digits-basicnet.yaml", "train.epochs=1",
-                              MASTER_ADDR="127.0.0.1", PS_BIN=str(BIN), PS_OUT=str(out),
-                              SLURM_NTASKS="2")
+                              MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), PS_BIN=str(BIN),
+                              PS_OUT=str(out), SLURM_NTASKS="2")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertTrue((out / "summary.json").exists())
 

@@ -5,7 +5,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from jobs import BIN, DIGITS, LONG, ROOT, JobTest, alive, sizes
+from jobs import BIN, DIGITS, LONG, ROOT, JobTest, alive, free_port, sizes
 from slurm import Slurm, missing
 
 SBATCH = str(ROOT / "deploy/slurm/pstrain.sbatch")
@@ -26,7 +26,7 @@ class OnSlurm(JobTest):
     def submit(self, out, *settings, **env):
         return self.slurm.submit(
             self.path(f"{out}.txt"), "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1",
-            f"--chdir={ROOT}", SBATCH, DIGITS, *settings, MASTER_ADDR="127.0.0.1",
+            f"--chdir={ROOT}", SBATCH, DIGITS, *settings, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(),
             PS_BIN=BIN.resolve(), PS_OUT=self.path(out), **env)
 
     def said(self, out):
