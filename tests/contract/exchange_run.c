@@ -84,8 +84,8 @@ static ps_err backward(const test_rank *r, rank_state *s, uint64_t step)
         if (faulty && r->run->fault == TEST_FAULT_NAN && t == 4)
             s->grads[tensor->offset] = NAN;
         if (faulty && r->run->fault == TEST_FAULT_STOPPED && t == 2)
-            while (ps_member_check(ps_session_member(s->session)) == PS_OK)
-                usleep(10000);
+            (void)ps_member_cause(ps_session_member(s->session),
+                                  ps_deadline_in_ms(60000));
         pause_a_little(r, s);
         if (!r->run->pieces) PS_TRY(ps_session_push(s->session, t, 1));
     }

@@ -2,7 +2,6 @@
  * that die or stand still in the middle of a step. */
 #include <math.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "allreduce_run.h"
 #include "check.h"
@@ -142,10 +141,8 @@ static ps_err run_until_it_breaks(allreduce_rank *r)
     }
 broken:
     if (!breaks) return ps_session_drain(r->session);
-    const ps_deadline enough = ps_deadline_in_ms(20000);
-    while (stays && ps_member_check(ps_session_member(r->session)) == PS_OK &&
-           !ps_deadline_passed(enough))
-        usleep(1000);
+    if (stays)
+        (void)ps_member_cause(ps_session_member(r->session), ps_deadline_in_ms(20000));
     return ps_err_set(PS_ERR_IO, "gone");
 }
 

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import unittest
 import unittest.mock
 
@@ -45,10 +44,8 @@ class Programs(JobTest):
                 self.assertIn(f"libuv {said}\n", self.run_program(script, workers=1))
 
     def test_names_the_worker_that_failed(self):
-        begin = time.monotonic()
-        text = self.run_program('[ $RANK = 1 ] && exit 3; sleep 100')
+        text = self.run_program('[ $RANK = 1 ] && exit 3; exec sleep 1000')  # longer than the test waits
         self.assertIn("the job failed: worker 1 ended with exit code 3", text)
-        self.assertLess(time.monotonic() - begin, 30)
 
     def test_a_program_that_never_joins(self):
         self.assertIn("worker 0 ended before it had joined the job (pstrain.init())", self.run_program("true", workers=1))
