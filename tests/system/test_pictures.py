@@ -3,6 +3,7 @@ import csv
 import io
 import json
 import os
+import random
 import re
 import struct
 import subprocess
@@ -20,6 +21,7 @@ except ImportError:
     numpy = Image = None
 
 HAS_BOTH = subprocess.run([BIN / "show_picture"], stderr=subprocess.DEVNULL).returncode == 0
+CHANCE = random.Random(1)
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
@@ -37,7 +39,7 @@ def png(width, height, depth, color, rows, extra=b"", interlaced=0):
 def random_png(width, height, depth, color, extra=b""):
     samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
     size = (width * samples * depth + 7) // 8
-    return png(width, height, depth, color, [os.urandom(size) for _ in range(height)], extra)
+    return png(width, height, depth, color, [CHANCE.randbytes(size) for _ in range(height)], extra)
 
 
 def interlaced_png(width, height):
@@ -100,7 +102,7 @@ class Pictures(JobTest):
         self.assertTrue((self.show(path, *want.shape[:2]) == want).all(), path)
 
     def test_png_of_every_kind(self):
-        palette = chunk(b"PLTE", os.urandom(3 * 256))
+        palette = chunk(b"PLTE", CHANCE.randbytes(3 * 256))
         for color, depths in ((0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (8,)), (4, (8, 16)), (6, (8, 16))):
             for depth in depths:
                 for width in (1, 13, 32):
@@ -108,16 +110,16 @@ class Pictures(JobTest):
                     name = f"{color}-{depth}-{width}.png"
                     self.same_as_pillow(self.write(name, random_png(width, 9, depth, color, extra)))
         for bits in (1, 2, 4):
-            small = chunk(b"PLTE", os.urandom(3 << bits))
+            small = chunk(b"PLTE", CHANCE.randbytes(3 << bits))
             self.same_as_pillow(self.write(f"p{bits}.png", random_png(11, 5, bits, 3, small)))
 
     def test_png_transparency_is_left_out(self):
-        extra = chunk(b"PLTE", os.urandom(3 * 256)) + chunk(b"tRNS", bytes(range(256)))
+        extra = chunk(b"PLTE", CHANCE.randbytes(3 * 256)) + chunk(b"tRNS", bytes(range(256)))
         self.same_as_pillow(self.write("p.png", random_png(20, 20, 8, 3, extra)))
         self.same_as_pillow(self.write("g.png", random_png(20, 20, 8, 0, chunk(b"tRNS", b"\0\7"))))
 
     def test_webp_and_bmp(self):
-        picture = Image.fromarray(numpy.frombuffer(os.urandom(13 * 9 * 4), numpy.uint8).reshape(9, 13, 4), "RGBA")
+        picture = Image.fromarray(numpy.frombuffer(CHANCE.randbytes(13 * 9 * 4), numpy.uint8).reshape(9, 13, 4), "RGBA")
         for mode in ("1", "L", "P", "RGB", "RGBA"):
             self.same_as_pillow(self.saved(picture.convert("RGB").convert(mode) if mode != "RGBA" else picture, f"{mode}.bmp"))
         for name, options in (("a.webp", {"lossless": True}), ("b.webp", {"quality": 60})):

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import pstrain
-from cases import (RANK, SHAPES, SIZE, Given, batch, case, constant, digest, net, reference, refused, say,
-                   steps_of_ours, sum_in_order)
+from cases import RANK, SIZE, batch, case, digest, net, refused, say, sum_in_order
 
 
 @case
