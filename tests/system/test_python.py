@@ -10,8 +10,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
-import time
 import unittest
 from array import array
 from pathlib import Path
@@ -24,6 +22,8 @@ WORKER = str(ROOT / "tests/system/python/worker.py")
 LIBRARY = next((str(p) for p in BIN.parent.glob("lib*/**/libpstrain.so.0")), "")  # not that of another processor
 # Importing PyTorch alone takes half a minute where many tests run at the same time.
 FAST = ["net.join_timeout_ms=120000", "net.step_timeout_ms=60000"]
+# Longer than a test has.
+PATIENT = ["net.join_timeout_ms=120000", "net.step_timeout_ms=1000000", "net.dead_after_ms=1000000"]
 
 
 def works(code, *words):
@@ -496,7 +496,7 @@ HOWS = ("optimizer", "backend", "hook", "collectives")
 
 
 class Deaths(PythonTest):
-    """In whatever way a rank ends, the job ends soon, and psrun names the rank and the reason."""
+    """In whatever way a rank ends, the job ends before any time limit, and psrun names the rank and the reason."""
 
     def test_an_exception_that_is_not_printed(self):
         """psrun is told of it; what looks like one in the output counts less."""
@@ -506,19 +506,8 @@ class Deaths(PythonTest):
         text = self.job("-c", script, workers=1, servers=1, program=(PYTHON,), code=1)
         self.assertTrue(re.search(r"psrun: the job failed: worker 0 .*\npsrun:   ValueError: told\n", text), text)
 
-    def ends(self, *case, code=1):
-        """The time counts from the last line "training": before that, each rank imports PyTorch."""
-        run = self.start(*case)
-        limit = threading.Timer(240, run.kill)
-        limit.start()
-        self.addCleanup(limit.cancel)
-        text, begin = "", time.monotonic()
-        for line in run.stdout:
-            text += line
-            if "training" in line:
-                begin = time.monotonic()
-        self.assertEqual(run.wait(), code, text)
-        self.assertLess(time.monotonic() - begin, 45)
+    def ends(self, *case):
+        text = self.job(*case, code=1, timeout=240, settings=PATIENT)
         self.assertIn("training", text)
         return text
 
@@ -545,11 +534,10 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"(?m)^psrun: .*worker 1 has ended before step 11")
 
     def uneven(self, how, short):
-        """Returns what the other rank says, and the whole output. It learns it soon, and each rank says it once."""
+        """Returns what the other rank says, and the whole output. Each rank says it once."""
         text = self.ends("uneven", how, str(short))
         other = 1 - short
-        [seconds, error] = re.findall(rf"rank {other}: failed (\S+) s: (.*)", text)[0]
-        self.assertLess(float(seconds), 8, text)  # less than net.dead_after_ms
+        error = re.search(rf"rank {other}: failed (.*)", text)[1]
         self.assertNotIn("Exception ignored", text)
         self.assertNotIn("atexit", text)
         self.assertEqual(len(re.findall(rf"\[worker {short}\] .*Error: ", text)), 1, text)
@@ -576,7 +564,7 @@ class Deaths(PythonTest):
 
     def test_ends_without_an_optimizer(self):
         text = self.ends("without_optimizer")
-        self.assertRegex(text, r"rank 0: failed \d\.\d s: PeerError: .*worker 1.*it has sent the servers no gradient")
+        self.assertRegex(text, r"rank 0: failed PeerError: .*worker 1.*it has sent the servers no gradient")
 
     def test_forgotten_optimizer(self):
         for how in first(1, ("at exit", "shutdown")):
