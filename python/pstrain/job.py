@@ -130,6 +130,11 @@ class Job:
             return self._reducer_settings == _unlike_default(settings)
         return not self.opened_by and (self.session.servers > 0 or self.size == 1)
 
+    def _trains_alone(self) -> bool:
+        """Whether PyTorch may have trained here without the servers that there are."""
+        return ("torch" in sys.modules and self.session.servers > 0 and not self.opened_by and not self.sums
+                and not self.session.failure)
+
     def leave(self) -> None:
         """Waits until every worker has called it."""
         if self.session.pid != os.getpid():
@@ -137,7 +142,7 @@ class Job:
         if not self.session.failure:
             for call in self.before_leaving:
                 call()
-        if self.session.servers > 0 and not self.opened_by and not self.sums and not self.session.failure:
+        if self._trains_alone():
             why = ("it has sent the servers no gradient: the program made no pstrain.Optimizer, and an optimizer of "
                    "PyTorch's trains each worker's model by itself")
             self.abort(why)

@@ -571,6 +571,11 @@ class Deaths(PythonTest):
             with self.subTest(how=how):
                 self.assertRegex(self.job("forgotten", how, code=1), r"no pstrain\.Optimizer, and an optimizer of PyTorch")
 
+    def test_a_program_without_pytorch(self):
+        """It trains nothing by itself; so does the trial of pstrain.doctor where there is no PyTorch."""
+        program = "import pstrain\nwith pstrain.init():\n    pstrain.barrier()\n    print('met', pstrain.size())"
+        self.assertIn("met 2\n", self.job(program=(PYTHON, "-c", program), servers=1))
+
     def test_ends_before_it_has_joined(self):
         program = PYTHON, "-c", "import os, pstrain\nif os.environ['RANK'] == '0':\n    pstrain.init()"
         text = self.job(program=program, servers=1, code=1)
