@@ -383,7 +383,9 @@ static ps_err open_outputs(job *j)
     PS_TRY(note_membership(j));
     PS_TRY(ps_resume_metrics(&j->resume, &j->run_dir, &j->metrics));
     if (!j->config->train.tensorboard) return PS_OK;
-    return ps_metrics_add_events(&j->metrics, j->run_dir.path, j->resume.start.step);
+    // The records of the step that the job goes on from are in the older files.
+    const uint64_t step = j->resume.start.step, first = step > 0 ? step + 1 : 0;
+    return ps_metrics_add_events(&j->metrics, j->run_dir.path, first);
 }
 
 static ps_err make_checkpointer(job *j)

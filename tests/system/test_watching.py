@@ -269,9 +269,8 @@ def fields(data):
     return out
 
 
-def scalars(path):
-    """{tag: [(step, value)]} of an event file."""
-    raw, at, found, events = Path(path).read_bytes(), 0, {}, []
+def events_of(path):
+    raw, at, events = Path(path).read_bytes(), 0, []
     while at < len(raw):
         length, crc = struct.unpack_from("<QI", raw, at)
         assert crc == masked(raw[at:at + 8])
@@ -280,11 +279,24 @@ def scalars(path):
         events.append(dict(fields(record)))
         at += 16 + length
     assert events[0][3] == b"brain.Event:2"
-    for event in events:
+    return events
+
+
+def scalars(paths):
+    """{tag: [(step, value)]} of a folder's event files. Where a session starts, TensorBoard drops what it has of its first
+    step and later ones (event_accumulator.py, _Purge)."""
+    found = {}
+    for event in (event for path in paths for event in events_of(path)):
+        if 7 in event:
+            found = {tag: [s for s in of_tag if s[0] < event[2]] for tag, of_tag in found.items()}
         for _, value in fields(event.get(5, b"")):
             scalar = dict(fields(value))
             found.setdefault(scalar[1].decode(), []).append((event[2], struct.unpack("<f", scalar[2])[0]))
     return found
+
+
+# An epoch has 12 steps.
+GOES_ON = (DIGITS, "--tensorboard", "data.train=0-239", "data.batch=20", "train.epochs=3", "train.log_every=4", "checkpoint.every=4")
 
 
 class Files(JobTest):
@@ -302,6 +314,14 @@ class Files(JobTest):
         self.psrun("-m", "single", "--overwrite", DIGITS, "train.epochs=1", out="run 1")
         self.assertEqual(list(Path(self.path("run 1")).glob("events*")), [], "--overwrite keeps an old run's events")
         self.check_show_runs()
+
+    def test_tensorboard_of_a_job_that_goes_on(self):
+        for step in (8, 12, 24):
+            self.psrun("-m", "single", *GOES_ON, f"train.stop_after={step}", "--resume", "auto", code=75)
+        self.psrun("-m", "single", *GOES_ON, "--resume", "auto")
+        found, records = self.read_events(self.path("out")), self.records("out")
+        self.check_scalars(found["train/loss"], [r for r in records if "loss_mean" in r], "loss_mean")
+        self.check_scalars(found["test/loss"], [r for r in records if "test_loss" in r], "test_loss")
 
     def check_evaluations(self, text, run, found):
         """The screen, metrics.jsonl, TensorBoard and the summary say the same."""
@@ -324,8 +344,7 @@ class Files(JobTest):
 
     @staticmethod
     def read_events(folder):
-        (path,) = Path(folder).glob("events.out.tfevents.*")
-        return scalars(path)
+        return scalars(sorted(Path(folder).glob("events.out.tfevents.*")))
 
     def check_show_runs(self):
         runs, plot = [self.path("run 0"), self.path("run 1")], self.path("losses.svg")
@@ -385,13 +404,14 @@ class TensorBoard(JobTest):
         python = torch_python() or sys.executable
         if subprocess.run([python, "-c", "import tensorboard"], stderr=subprocess.DEVNULL, check=False).returncode:
             self.skipTest("no tensorboard (PS_TORCH_PYTHON names a Python that has it, from PyPI)")
-        self.psrun("-s", "1", "-w", "2", "--tensorboard", DIGITS, "train.epochs=1", "train.log_every=5")
+        self.psrun("-s", "1", "-w", "2", *GOES_ON, "train.stop_after=12", code=75)
+        self.psrun("--resume", self.path("out"), "train.stop_after=0")
         done = subprocess.run([python, "-c", TENSORBOARD, self.path("out")], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         theirs = {tag: [tuple(e) for e in events] for tag, events in json.loads(done.stdout).items()}
         ours = Files.read_events(self.path("out"))
-        self.assertGreater(len(ours["train/loss"]), 3)
+        self.assertEqual(len(ours["train/loss"]), sum("loss_mean" in r for r in self.records()))
         self.assertEqual(theirs, ours)
 
 

@@ -29,7 +29,7 @@ typedef struct ps_event_scalar {
 
 enum { PS_EVENT_SCALARS_MAX = 16 };
 
-/* Makes a new file in the folder. first_step: where the job begins or goes on;
+/* Makes a new file in the folder. first_step: the first that it may record;
  * TensorBoard drops what older files of the folder say of it and later ones. */
 ps_err ps_event_file_open(ps_event_file *events, const char *folder, uint64_t first_step);
 /* One event, n of at most PS_EVENT_SCALARS_MAX scalars. It is flushed at once. */
