@@ -534,15 +534,17 @@ class Kept(CheckpointTest):
 
     def test_the_best_where_the_disk_is_slow(self):
         """When the epoch ends, the disk still writes another checkpoint."""
-        job = self.first_is_best()
+        job, batches = self.first_is_best(), {1: "8", 2: "4"}
         disk = SlowDisk(self.path("held"))
-        disk.hold("step-1")
-        psrun = self.start_psrun("-m", "single", job, env=dict(os.environ, **disk.env))
-        self.assertTrue(read_until(psrun.stdout, 'step=5 note="skipped'))
-        disk.let_go("step-1")
-        text, _ = psrun.communicate(timeout=60)
-        self.assertEqual(psrun.returncode, 0, text)
-        self.check_first_is_best()
+        for workers, batch in batches.items():
+            disk.hold("step-1")
+            psrun = self.start_psrun("-s", 1, "-w", workers, "--overwrite", job, f"data.batch={batch}",
+                                     env=dict(os.environ, **disk.env))
+            self.assertTrue(read_until(psrun.stdout, 'step=5 note="skipped'))
+            disk.let_go("step-1")
+            text, _ = psrun.communicate(timeout=60)
+            self.assertEqual(psrun.returncode, 0, text)
+            self.check_first_is_best()
 
     def test_overwrite_removes_nothing_of_a_run_that_goes_on(self):
         job = ["single", 0, 1, *SETTINGS, "train.tensorboard=true"]
@@ -554,6 +556,19 @@ class Kept(CheckpointTest):
         self.run_job("out", *job, args=["--resume", self.path("out"), "--overwrite"])
         self.assertLess(before, set(os.listdir(self.path("out"))))
         self.assertEqual(self.summary()["steps"], STEPS)
+
+    def test_by_time_where_the_disk_is_slow(self):
+        """The next one is taken when the disk is done: nothing is skipped, and said again and again."""
+        disk = SlowDisk(self.path("held"))
+        disk.hold("manifest.json")
+        psrun = self.start_psrun("-m", "single", DIGITS, "checkpoint.minutes=0.0001", "train.steps=200", "train.log_every=1",
+                                 env=dict(os.environ, **disk.env))
+        self.wait_for_steps("out", records=100)
+        disk.let_go("manifest.json")
+        text, _ = psrun.communicate(timeout=60)
+        self.assertEqual(psrun.returncode, 0, text)
+        self.assertNotIn("skipped", text)
+        self.assertGreater(len(self.steps_of()), 1)
 
     @nightly
     def test_by_time(self):

@@ -256,13 +256,12 @@ static double memory_period(const ps_checkpointer *c)
     return fmax(c->cost, c->holder_cost) / c->o.config->recovery.share;
 }
 
-ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c)
+ps_checkpoint_place ps_checkpointer_late(ps_checkpointer *c)
 {
     if (!c) return PS_CHECKPOINT_NOWHERE;
-    const ps_config *config = c->o.config;
-    const double minutes = config->checkpoint.minutes;
-    if (minutes > 0 && ps_clock_seconds_since(c->last_ns) >= minutes * 60)
-        return PS_CHECKPOINT_DISK;
+    const double minutes = c->o.config->checkpoint.minutes;
+    const bool disk = minutes > 0 && ps_clock_seconds_since(c->last_ns) >= minutes * 60;
+    if (disk && disk_is_free(c, false)) return PS_CHECKPOINT_DISK;
     if (!checkpointer_recovers(c)) return PS_CHECKPOINT_NOWHERE;
     const bool due =
         c->memory_ns == 0 || ps_clock_seconds_since(c->memory_ns) >= memory_period(c);

@@ -78,10 +78,10 @@ typedef enum ps_checkpoint_place {
 /* Whether a checkpoint is due by the step's number: a multiple of checkpoint.every is
  * above `before`, and not above the step. c NULL: never. */
 bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t before, uint64_t step);
-/* Rank 0: which checkpoint is due by time, if any: checkpoint.minutes have passed, or the
- * last one took less than recovery.share of the time since then. The others learn it from
- * rank 0. */
-ps_checkpoint_place ps_checkpointer_late(const ps_checkpointer *c);
+/* Rank 0: which checkpoint is due by time, if any: checkpoint.minutes have passed and the
+ * disk is done with the one before, or the last one took less than recovery.share of the
+ * time since then. The others learn it from rank 0. */
+ps_checkpoint_place ps_checkpointer_late(ps_checkpointer *c);
 /* Rank 0, when it has asked ps_checkpointer_late: the seconds until one in memory is due,
  * or the next one, where one is due now. INFINITY: none is. c NULL: none is. */
 double ps_checkpointer_seconds_left(const ps_checkpointer *c);
