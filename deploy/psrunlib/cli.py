@@ -369,9 +369,10 @@ def supervise(job, screen, env, out, summary=True):
     job.has_stepped = code == 0 or any(w.step for w in supervisor.watched) or bool(again and again.deaths)
     out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs
     if job.hosts and code != 1:
-        host, path = job.parts()[job.servers].host, os.path.join(job.out, "summary.json")
-        if not remote.fetch(host, path, path, before) and code == 0:
-            raise JobError(f"cannot read {path} on host {host.name}")
+        host = job.parts()[job.servers].host
+        for path in [os.path.join(job.out, name) for name in job.results]:
+            if not remote.fetch(host, path, path, before) and code == 0:
+                raise JobError(f"cannot read {path} on host {host.name}")
     add_events(job, supervisor, code, before)
     if job.facts.get("train.trace"):
         merge_traces(job, screen, before)

@@ -27,6 +27,7 @@ DIVERGED = 4.0  # times the lowest loss so far: the end of the curve
 SKIPPED = 5  # first steps, whose mean is of few losses
 FEWEST = 20  # steps on which a suggestion can rest
 ROWS = 14  # of the table
+LOSSES = "metrics.jsonl"
 
 
 def cut(losses):
@@ -215,10 +216,11 @@ def find_lr(args, plan_job, run):
     if "embedding_bag" in kinds(jobs.layers(job.build_dir, job.config, job.overrides)):
         raise JobError("--find-lr: the tables of embedding_bag have an lr of their own, which would grow with optimizer.lr, "
                        "and soon be far too high: try some rates instead, each in a short job (train.steps)")
+    job.results += (LOSSES,)
     code = run(job, args.verbose, summary=False)  # of a rate that grows, it would be a riddle
     if code != 0:
         return code
-    losses = read_losses(os.path.join(job.out, "metrics.jsonl"))
+    losses = read_losses(os.path.join(job.out, LOSSES))
     smoothed = smooth(losses)
     if len(smoothed) < FEWEST:
         raise JobError(f"--find-lr: training diverged after {len(smoothed)} steps; begin with a lower "

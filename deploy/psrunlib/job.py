@@ -53,6 +53,7 @@ class Job:
     curve: str = ""  # folder of its keys
     fewest: int = 0  # workers that an elastic job needs; 0: their number is fixed
     restarts: int = 0  # how often parts may be started again after deaths
+    results: tuple = ("summary.json",)  # that psrun itself reads, wherever worker 0 is
     has_stepped: bool = False  # once it is over: it has made a step, or all that there were
     mps: bool = False  # workers share GPUs by a daemon of the job's (mps.py)
     program: list = field(default_factory=list)  # the workers' command line; empty: ps-worker

@@ -18,6 +18,7 @@ STEPS = 20
 BOUND = 1e-4
 TYPES = {"F32": "f", "I64": "q"}
 MODES = ("ps", "allreduce")
+WEIGHTS = "model.safetensors"
 
 
 def read_weights(path):
@@ -90,10 +91,11 @@ def verify(args, plan_job, run):
         jobs.append(job)
     for job in jobs:
         tell(f"psrun: {job.mode}, {job.workers} workers")
+        job.results += (WEIGHTS,)
         code = run(job, args.verbose)
         if code != 0:
             return code
-    files = [read_weights(os.path.join(job.out, "model.safetensors")) for job in jobs]
+    files = [read_weights(os.path.join(job.out, WEIGHTS)) for job in jobs]
     with open(os.path.join(jobs[0].out, "summary.json"), encoding="utf-8") as f:
         steps = json.load(f)["steps"]
     code, text = verdict(jobs[0].workers, steps, *compare(*files))

@@ -250,6 +250,20 @@ class OverSsh(unittest.TestCase):
         for i in (1, 2, 3):
             self.assertEqual([p for p in folders[i].rglob("*") if p.is_file()], [])
 
+    @nightly
+    def test_what_psrun_reads_is_on_another_host(self):
+        """Each host has a disk of its own."""
+        folders = [Path(self.folder, f"reads{i}") for i in range(3)]
+        for folder in folders:
+            folder.mkdir()
+        self.hostfile.write_text("".join(f"{self.cluster.address(i)}:{PORT} dir={folders[i]} servers={2 - i} workers=1\n" for i in (1, 2)))
+        for option, says in (("--find-lr", "suggested: "), ("--verify", "are equal bit for bit with 2 workers")):
+            run = self.cluster.run(["python3", ROOT / "deploy/psrun", option, "-s", "1", "-w", "2", "-H", self.hostfile, "--insecure",
+                                    ROOT / "configs/digits-basicnet.yaml", "train.steps=21", "data.train=0-319", "--out", option[2:]],
+                                   env=dict(self.env, PS_BUILD_DIR=str(BIN.parent)), cwd=folders[0])
+            self.assertEqual((run.returncode, says in run.stdout + run.stderr), (0, True), run.stdout + run.stderr)
+        self.assertTrue((folders[0] / "find-lr/find-lr.svg").exists())
+
     def long_job(self, out):
         """Starts psrun with a job that ends only when it is told to, or fails."""
         return self.start(self.psrun("--out", str(out), "train.epochs=100000", "train.eval_every=0"),
