@@ -337,7 +337,9 @@ class State:
                     f"{faults[failed]}: {mend}; {_what_stays(store)}")
 
     def _keep_last(self, store: Store) -> None:
-        """Removes what ranks and servers have written of the commit after it, which has failed."""
+        """Removes what ranks and servers have written of the commit after it, which has failed. Files of rows to which the
+        next one would add may be among it: it has all rows."""
+        self._rows_written = 0
         with contextlib.suppress(OSError):  # of a disk that has failed: the error says more
             store.keep({store.last}, self._rows_in.get(store.last, ()))
 

@@ -69,6 +69,13 @@ class Servers(RowsSavedTest):
             self.assertEqual(text.count(f"the rows of commit {number} could not be written: No space left on device"), 2, text)
             self.assertEqual(text.count(f"with room; {stays}\n"), 2, text)
 
+    def test_rows_after_a_commit_that_fails(self):
+        """What has changed is not added to files of the commit that failed."""
+        _, text = self.run_job("part", self.kept(), "steps=6", "full_every=9", "faulty=1", "of=rank")
+        self.assertEqual(text.count("commit 1 could not be written by rank 1"), 2, text)
+        rows, _ = self.run_job("all", self.kept(), servers=1)
+        self.assertEqual(rows, self.wanted())
+
     def test_no_step_is_left(self):
         """Rank 0 alone looks at the rows."""
         self.assertEqual(*(self.run_job("rows", self.kept(), "steps=6")[0] for _ in range(2)))

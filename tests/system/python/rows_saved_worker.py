@@ -1,8 +1,11 @@
 """A rank of the jobs of test_rows_saved.py: python3 rows_saved_worker.py EXPORT [KEY=VALUE...]. Tables that grow, admit,
 expire and evict, beside a dense layer; a commit after each second step."""
+import contextlib
+import errno
 import os
 import signal
 import sys
+from unittest import mock
 
 import torch
 
@@ -28,16 +31,22 @@ def dies(rank, step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def no_room(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def fails_to_commit(state):
-    """faulty=N: commit N has no room for the last of its rows' files. It leaves no file, and the one before stays."""
+    """faulty=N: commit N has no room for the last of its rows' files; with of=rank, for rank 1's part. It leaves no file, and
+    the one before stays."""
     rows, folder = jobs.current().rows(), given["folder"]
     keep, before = rows.keep, sorted(os.listdir(folder))
-    rows.keep = lambda *words: (keep(*words)[0], "No space left on device")
+    of_rank = mock.patch.object(state._disk, "write", no_room) if pstrain.rank() == 1 else contextlib.nullcontext()
+    of_rows = mock.patch.object(rows, "keep", lambda *words: (keep(*words)[0], "No space left on device"))
     try:
-        state.commit()
+        with of_rank if given.get("of") == "rank" else of_rows:
+            state.commit()
     except pstrain.Error as error:
         print("refused:", error, flush=True)
-    rows.keep = keep
     pstrain.barrier()
     assert [name for name in sorted(os.listdir(folder)) if name not in before] == [], os.listdir(folder)
     pstrain.barrier()
