@@ -194,8 +194,9 @@ ps_err ps_row_store_write(ps_row_store *s, const char *path, uint32_t part,
     if (*since) return PS_OK;
     s->full = writes == PS_ROW_WRITE_FULL ? 0 : now->point;
     s->full_step = now->step;
-    for (uint32_t t = 0; s->full && t < s->n; t++)
-        ps_row_table_forget(&s->tables[t], now->step + s->clocks[t].ahead);
+    for (uint32_t t = 0; t < s->n; t++)
+        ps_row_table_forget(&s->tables[t],
+                            s->full ? now->step + s->clocks[t].ahead : UINT64_MAX);
     return PS_OK;
 }
 

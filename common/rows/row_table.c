@@ -404,6 +404,10 @@ void ps_row_table_forget(ps_row_table *table, uint64_t version)
         if (table->drops[i].version > version) table->drops[n++] = table->drops[i];
     table->n_drops = n;
     table->drops_since = version;
+    if (n > 0) return;
+    free(table->drops);
+    table->drops = NULL;
+    table->drops_room = 0;
 }
 
 /* Whether the step looks through the partition: they take turns. */

@@ -170,8 +170,8 @@ ps_err ps_row_table_clear(ps_row_table *table);
 
 /* From now on incremental files (row_file.h) can be written since this version or later
  * ones: forgets which rows were dropped before it, and notes those that are dropped from
- * now on. To be called when a full file is written or read; a table without incremental
- * files notes nothing. */
+ * now on. To be called when a full file is written or read. UINT64_MAX: there will be no
+ * incremental files, and nothing is noted, as before the first call. */
 void ps_row_table_forget(ps_row_table *table, uint64_t version);
 
 const ps_row_stats *ps_row_table_stats(ps_row_table *table);

@@ -496,6 +496,71 @@ IN_FOLDER(another_number_of_shards_goes_on)
     job_fini(&three);
 }
 
+/* Writes what has changed since the last files, where that is known. */
+static ps_row_manifest write_changes(job *j, const char *name, uint64_t point,
+                                     uint64_t step, bool known)
+{
+    ps_row_spec specs[TABLES];
+    ps_row_manifest m;
+    specs_of(specs);
+    assert_ok(ps_row_manifest_init(&m, specs, TABLES));
+    job_write(j, name, PS_ROW_WRITE_CHANGES, point, step, &m);
+    for (uint32_t i = 0; i < m.n_files; i++)
+        assert_int_equal(m.files[i].changes, known);
+    return m;
+}
+
+/* Shards that have read files of others, and have gone back, know no files to which they
+ * could add: they write all rows. */
+IN_FOLDER(changes_of_another_number_of_shards)
+{
+    job two, three, one;
+    job_init(&two, 2);
+    job_init(&three, 3);
+    job_init(&one, 1);
+    job_steps(&two, 0, 6);
+    ps_row_manifest m = write_changes(&two, "two", 5, 6, false);
+    assert_ok(job_read(&three, &m));
+    ps_row_manifest_fini(&m);
+    job_steps(&three, 6, 9);
+    ps_row_manifest full = write_changes(&three, "full", 6, 9, false);
+    job_steps(&three, 9, 12);
+    m = write_changes(&three, "some", 7, 12, true);
+    ps_row_manifest_fini(&m);
+    job_steps(&three, 12, 14);
+    job_return(&three, 7, 12);
+    job_steps(&three, 12, 16);
+    m = write_changes(&three, "again", 8, 16, false);
+    assert_ok(job_read(&one, &m));
+    assert_as_after(&one, 16);
+    ps_row_manifest_fini(&m);
+    ps_row_manifest_fini(&full);
+    job_fini(&one);
+    job_fini(&three);
+    job_fini(&two);
+}
+
+/* Where full files follow one to which others were to be added. */
+IN_FOLDER(dropped_ids_are_noted_only_for_changes)
+{
+    job j;
+    ps_row_spec specs[TABLES];
+    ps_row_manifest m;
+    specs_of(specs);
+    job_init(&j, 1);
+    assert_ok(ps_row_manifest_init(&m, specs, TABLES));
+    const ps_row_table *table = &j.stores[0]->tables[0];
+    job_steps(&j, 0, 6);
+    job_write(&j, "first", PS_ROW_WRITE_FIRST, 5, 6, &m);
+    job_steps(&j, 6, 12);
+    assert_true(table->n_drops > 0);
+    job_write(&j, "full", PS_ROW_WRITE_FULL, 6, 12, &m);
+    job_steps(&j, 12, 18);
+    assert_int_equal(table->n_drops, 0);
+    ps_row_manifest_fini(&m);
+    job_fini(&j);
+}
+
 static ps_err read_anew(const ps_row_manifest *m)
 {
     job j;
