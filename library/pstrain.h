@@ -511,7 +511,7 @@ typedef enum pstrain_rows_mode {
 } pstrain_rows_mode;
 
 typedef struct pstrain_rows_lookup {
-    size_t struct_size; /* sizeof(pstrain_rows_pull) */
+    size_t struct_size; /* sizeof(pstrain_rows_lookup) */
     int table;          /* its index */
     int mode;           /* pstrain_rows_mode */
     const int64_t *ids; /* (n_ids), from 0; borrowed during the call */
@@ -540,6 +540,9 @@ PSTRAIN_API int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup 
  */
 PSTRAIN_API int pstrain_rows_prefetch(pstrain_session *s,
                                       const pstrain_rows_lookup *lookups, int n);
+/* Lookups do not use what was asked ahead, but ask anew. Every rank calls it when one has
+ * called pstrain_rows_load or pstrain_rows_restore. Does not block. */
+PSTRAIN_API int pstrain_rows_forget_ahead(pstrain_session *s);
 /* grad: of `out` of a lookup of this step; added to what there is. weights_grad
  * (n_ids; NULL: not wanted): of its weights. Does not block. */
 PSTRAIN_API int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
@@ -573,7 +576,8 @@ PSTRAIN_API int pstrain_rows_first(const pstrain_rows_table *table, size_t table
 
 /* Rows of a table for the servers, between two steps of the rows: distinct ids (n),
  * values (n, dim), or with state (n, pstrain_rows_width). steps: of the table, which
- * sparse_adam counts. One rank does it, between two pstrain_barriers of all. Blocks. */
+ * sparse_adam counts. One rank does it, between two pstrain_barriers of all. Blocks. What
+ * was asked ahead is of the rows before: pstrain_rows_forget_ahead. */
 PSTRAIN_API int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids,
                                   uint64_t n, const float *values, int with_state,
                                   uint64_t steps);

@@ -204,6 +204,14 @@ int pstrain_rows_prefetch(pstrain_session *s, const pstrain_rows_lookup *lookups
                         : (int)err;
 }
 
+int pstrain_rows_forget_ahead(pstrain_session *s)
+{
+    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_forget_ahead");
+    if (err != PS_OK) return (int)err;
+    ps_row_client_forget_ahead(s->rows);
+    return rows_leave(s, PS_OK);
+}
+
 int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
                           const float *grad, float *weights_grad)
 {

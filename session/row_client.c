@@ -544,6 +544,15 @@ ps_err ps_row_client_prefetch(ps_row_client *r, const ps_row_lookup *lookups, in
     return PS_OK;
 }
 
+/* The shards keep what they know of it until its step ends. */
+void ps_row_client_forget_ahead(ps_row_client *r)
+{
+    for (uint32_t i = 0; i < r->n_tickets; i++)
+        if (r->tickets[i].ahead) r->tickets[i].n = 0;
+    for (uint32_t i = 0; i < r->n_ahead; i++)
+        r->ahead[i].n = 0;
+}
+
 /* --- gradients --------------------------------------------------------------------- */
 
 /* NULL: it is not of the present step. */

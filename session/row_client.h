@@ -49,6 +49,9 @@ ps_err ps_row_client_pull(ps_row_client *r, const ps_row_lookup *lookups, int n,
  * without it: shards send what the present step does not change at once, the rest when it
  * is applied. After all pulls of the step that train: ARG there otherwise. */
 ps_err ps_row_client_prefetch(ps_row_client *r, const ps_row_lookup *lookups, int n);
+/* No pull finds what was asked for ahead: it asks anew. Each rank calls it when one of
+ * them has loaded or restored rows: what has come ahead is of those before. */
+void ps_row_client_forget_ahead(ps_row_client *r);
 /* Adds the gradient of `out` of lookup `index` of that call. weights_grad (n_ids) becomes
  * that of its weights; NULL: not wanted. */
 ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,

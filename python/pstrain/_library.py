@@ -159,6 +159,7 @@ _PROTOTYPES: "dict[str, tuple[typing.Any, list[typing.Any]]]" = {
     "pstrain_checksum": (c_uint32, [c_void_p, c_uint64]),
     "pstrain_rows_pull": (c_int, [_S, POINTER(RowsLookup), c_int, c_int, POINTER(c_uint64)]),
     "pstrain_rows_prefetch": (c_int, [_S, POINTER(RowsLookup), c_int]),
+    "pstrain_rows_forget_ahead": (c_int, [_S]),
     "pstrain_rows_gradient": (c_int, [_S, c_uint64, c_int, c_void_p, c_void_p]),
     "pstrain_rows_gradients": (c_int, [_S, c_uint64, c_int, POINTER(c_void_p), POINTER(c_void_p)]),
     "pstrain_rows_forget": (c_int, [_S, c_uint64]),

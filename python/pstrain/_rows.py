@@ -333,6 +333,7 @@ class Rows:
                              f"state do not fit: {spec.optimizer} has {width - spec.dim}")
 
     def _load(self, loads: "list[Load]") -> None:
+        self.job.session.call("pstrain_rows_forget_ahead")  # it is of the rows before
         for load in loads if self.job.rank == 0 else []:
             ids, values, ages = load.ids.contiguous(), load.values.contiguous(), load.ages
             with_state = int(values.shape[1] != self.specs[load.table].dim)

@@ -143,21 +143,28 @@ TEST(rows_are_a_closed_form)
     }
 }
 
-/* Rank 0 loads; everybody reads. */
+/* Rank 0 loads; everybody reads, also what was asked for before that. */
 static int loaded(rig_worker *w)
 {
     int64_t ids[SHARED] = {5, INT64_MAX, 0, 77};
     float values[SHARED * DIM], out[SHARED * DIM];
+    static const double rates[2] = {0.5, 0.5};
     for (int i = 0; i < SHARED * DIM; i++)
         values[i] = (float)i;
-    RIG_TRY(open_rows(w, tables, 2));
-    if (w->rank == 0) RIG_TRY(pstrain_rows_load(w->s, 0, ids, SHARED, values, 0, 9));
-    RIG_TRY(pstrain_barrier(w->s));
     const pstrain_rows_lookup all = {
         .struct_size = sizeof all, .ids = ids, .n_ids = SHARED, .out = out};
+    RIG_TRY(open_rows(w, tables, 2));
+    RIG_TRY(pstrain_rows_prefetch(w->s, &all, 1));
+    RIG_TRY(pstrain_rows_push(w->s, 1, rates));
+    RIG_TRY(pstrain_barrier(w->s));
+    if (w->rank == 0) RIG_TRY(pstrain_rows_load(w->s, 0, ids, SHARED, values, 0, 9));
+    RIG_TRY(pstrain_barrier(w->s));
+    RIG_TRY(pstrain_rows_forget_ahead(w->s));
     uint64_t ticket;
-    RIG_TRY(pstrain_rows_pull(w->s, &all, 1, 0, &ticket));
-    if (memcmp(out, values, sizeof out) != 0) return PSTRAIN_ERR_INTERNAL;
+    for (int trains = 0; trains < 2; trains++) {
+        RIG_TRY(pstrain_rows_pull(w->s, &all, 1, trains, &ticket));
+        if (memcmp(out, values, sizeof out) != 0) return PSTRAIN_ERR_INTERNAL;
+    }
     pstrain_rows_page page = {.struct_size = sizeof page};
     RIG_TRY(pstrain_rows_save(w->s, 0, &page));
     if (page.steps != 9 || pstrain_rows_width(w->s, 0) != DIM)
