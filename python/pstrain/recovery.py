@@ -164,6 +164,11 @@ class State:
         """Those that the servers' optimizers have made; None: there is no such optimizer."""
         return [o.steps for o in self._of(Optimizer).values()] or None
 
+    def _row_steps(self) -> "int | None":
+        """Of the embedding tables; None: there are none."""
+        rows = self._job.rows()
+        return rows.steps if rows is not None else None
+
     def _where(self) -> str:
         """For people: where the job is."""
         named = {"step": s for s in (self._steps() or ())[:1]}
@@ -233,7 +238,7 @@ class State:
     def _check_same(self, number: int) -> None:
         """PeerError where the ranks are at different places."""
         samplers = {n: [s.epoch, s.position] for n, s in self._of(DistributedSampler).items()}
-        mine = json.dumps([number, self._steps(), samplers])
+        mine = json.dumps([number, self._steps(), self._row_steps(), samplers])
         try:
             said = _gather(self._job, mine)
         except TimeoutError as error:
@@ -512,7 +517,11 @@ class State:
                              "let the error end the program; with psrun --restarts it goes on from commit "
                              f"{self._number}")
         store, head = self._last
-        self._job.session.barrier()  # rank 0 has given its part its name
+        said = _gather(self._job, json.dumps(self._row_steps()))  # now rank 0 has given its part its name
+        other = next((rank for rank, text in enumerate(said) if text != said[0]), None)
+        if other is not None:
+            raise PeerError(f"rank {rank}: restore() on rank 0 after {said[0]} steps of the rows, on rank {other} after "
+                            f"{said[other]}: every rank calls it after the same step")
         self._load(head, store)
 
     def _has_begun(self) -> bool:
@@ -616,8 +625,9 @@ def _gather(job: jobs.Job, text: str) -> "list[str]":
 
 def _place(said: str) -> str:
     """Of _check_same."""
-    number, steps, samplers = json.loads(said)
+    number, steps, row_steps, samplers = json.loads(said)
     words = [f"step {steps[0]}" if len(steps) == 1 else f"steps {steps}"] if steps else []
+    words += [f"step {row_steps} of the rows"] if row_steps is not None and not steps else []
     words += [f"epoch {epoch} and {position} samples of {name}" for name, (epoch, position) in samplers.items()]
     return ", ".join([f"its commit {number}", *words])
 

@@ -374,6 +374,37 @@ TEST(rows_that_are_kept_twice)
     rig_run(&r);
 }
 
+/* A job that has gone back ends while rows of a step are on their way that it does not
+ * make. */
+static int ends_after_going_back(rig_worker *w)
+{
+    static char manifest[1000]; // rank 0's
+    float out[DIM];
+    uint64_t ticket;
+    const int64_t id = 5;
+    const pstrain_rows_lookup one = {
+        .struct_size = sizeof one, .ids = &id, .n_ids = 1, .out = out};
+    pstrain_rows_point point = {.struct_size = sizeof point, .point = 1};
+    RIG_TRY(open_rows(w, tables, 2));
+    if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
+    if (w->rank == 0) snprintf(manifest, sizeof manifest, "%s", point.manifest);
+    RIG_TRY(pstrain_barrier(w->s));
+    for (int step = 0; step < 3; step++)
+        RIG_TRY(one_step(w, step));
+    RIG_TRY(pstrain_barrier(w->s));
+    RIG_TRY(pstrain_rows_return(w->s, "", manifest));
+    RIG_TRY(pstrain_barrier(w->s));
+    RIG_TRY(pstrain_rows_pull(w->s, &one, 1, 1, &ticket));
+    RIG_TRY(pstrain_rows_prefetch(w->s, &one, 1));
+    return out[0] == 1 ? pstrain_close(w->s) : PSTRAIN_ERR_INTERNAL;
+}
+
+TEST(the_end_after_going_back)
+{
+    rig r = {.servers = 2, .workers = 2, .run = ends_after_going_back};
+    rig_run(&r);
+}
+
 /* What a lookup gives before any gradient, without a job. */
 static int first_rows(rig_worker *w)
 {

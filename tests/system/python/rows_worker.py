@@ -219,10 +219,10 @@ def dies(rule):
     pstrain.shutdown()
 
 
-def refused(call, *parts):
+def refused(call, *parts, kind=pstrain.InputError):
     try:
         call()
-    except pstrain.InputError as error:
+    except kind as error:
         missing = [part for part in (*parts, f"rank {pstrain.rank()}: ") if part not in str(error)]
         assert not missing, (missing, str(error))
         return
@@ -317,6 +317,47 @@ def resume(rule):
         say("plain", torch.equal(plain(ids), model.user(ids)))
         again.load_state_dict({"weight": plain.weight + 1})
         say("taken", torch.equal(again(ids.view(-1, 1)), plain.weight + 1))
+    pstrain.shutdown()
+
+
+def apart(step, call, *parts):
+    """Rank 1 is a step ahead while all call it: they are told."""
+    if pstrain.rank() == 1:
+        step()
+    refused(call, *parts, kind=pstrain.PeerError)
+    if pstrain.rank() == 0:
+        step()
+
+
+@case
+def back():
+    """Rows alone, without an Optimizer: they go back with a State within the job; what is loaded is what the next lookup sees,
+    also where it was asked for ahead."""
+    pstrain.init()
+    rows = pstrain.EmbeddingBag("user", 4, mode="sum", num_embeddings=9, optimizer="adagrad", lr=0.1)
+    state, ids = pstrain.State(rows, step=0), torch.arange(9).view(3, 3)
+    state.sync()
+
+    def step():
+        rows(ids).square().sum().backward()
+        rows.step()
+
+    step()
+    apart(step, state.commit, "rank 0 at its commit 1, step 1 of the rows", "rank 1 at its commit 1, step 2 of the rows")
+    state.commit()
+    kept = {key: value.clone() for key, value in rows.state_dict().items()}
+    step()
+    apart(step, state.restore, "on rank 0 after 3 steps of the rows, on rank 1 after 4")
+    state.restore()
+    now = rows.state_dict()
+    say("back", all(torch.equal(kept[key], now[key]) for key in kept), rows._rows.steps)
+    torch.manual_seed(3)
+    plain = torch.nn.EmbeddingBag(9, 4, mode="sum")
+    rows(ids).sum().backward()
+    rows.prefetch(ids)
+    rows.step()
+    rows.load_state_dict(plain.state_dict())
+    say("loaded", torch.allclose(rows(ids), plain(ids), atol=1e-6))
     pstrain.shutdown()
 
 
