@@ -86,13 +86,15 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: typing.Any, anchor: torch.Tensor, call: _Call, outs: "list[torch.Tensor]",
                 *weights: "torch.Tensor | None") -> typing.Any:
         ctx.call = call  # which does not know the results: they would never be freed, as their graph has it
+        ctx.devices = [None if each is None else each.device for each in weights]
         ctx.set_materialize_grads(False)
         return tuple(outs)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: typing.Any, *grads: "torch.Tensor | None") -> typing.Any:
-        return (None, None, None, *ctx.call.gradients(grads, ctx.needs_input_grad[3:]))
+        of_weights = ctx.call.gradients(grads, ctx.needs_input_grad[3:])
+        return (None, None, None, *(None if each is None else each.to(device) for each, device in zip(of_weights, ctx.devices)))
 
 
 class _Module(Lookups):

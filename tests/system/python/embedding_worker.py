@@ -298,6 +298,18 @@ def check_refused():
         refused(lambda: pstrain.EmbeddingBag("no", 4, **options), "'no'", words)
 
 
+def check_weights_elsewhere():
+    """per_sample_weights that are not on the CPU have their gradient where they are."""
+    class Call:
+        def gradients(self, grads, wants_weights):
+            return [torch.ones(2) if wanted else None for wanted in wants_weights]
+
+    weights = torch.ones(2, device="meta", requires_grad=True)
+    outs = embedding._Lookup.apply(torch.zeros(0, requires_grad=True), Call(), [torch.zeros(1, 3)], weights)
+    outs[0].sum().backward()
+    assert weights.grad.device == weights.device
+
+
 def check_calls(model, optimizer, rows):
     ids = torch.tensor([[1, 2, 3], [3, 0, 8]])
     for given, words in (([[1.5]], "float32"), ([1, 2], "a list for each bag"), (None, "a list for each bag"),
@@ -322,6 +334,7 @@ def check_calls(model, optimizer, rows):
     assert len(calls) == 1 and calls[0]() is None
     embedding._Call.__init__ = init
     gc.enable()
+    check_weights_elsewhere()
     model.item.requires_grad_(False)
     before = model.state_dict()
     assert not model.item(ids).requires_grad
