@@ -246,7 +246,7 @@ class _Module(Lookups):
             if len(twice):
                 raise self._fault(table, f"there are two rows of id {int(twice[0])}: each id has one")
         values = weight
-        if state is not None and state.numel():
+        if state is not None and (state.numel() or state.dim() == 2 and len(state) == len(weight)):
             if state.dim() != 2 or len(state) != len(weight):
                 raise self._fault(table, f"there are {len(weight)} rows, and state of shape {tuple(state.shape)}")
             values = torch.cat([weight, state.detach().to("cpu", torch.float32)], 1)

@@ -36,6 +36,14 @@ class Bounded(PythonTest):
                 self.assertEqual((same, keys), ("True", ["ages", "candidates", "clock", "ids", "state", "steps", "weight"]), n)
                 self.assertGreater(int(n), 40)
 
+    def test_where_all_ids_wait_for_admission(self):
+        """There are no rows yet."""
+        for name, begin, end, servers in (("whole", 0, 12, 2), ("parts", 0, 5, 1), ("parts", 5, 12, 2)):
+            self.run_job(name, begin, end, "admit=6", servers=servers)
+        same, n, *_ = self.compare("whole", "parts")
+        self.assertEqual(same, "True")
+        self.assertGreater(int(n), 20)
+
     def test_in_a_job_that_has_other_rows(self):
         words = ["admit=2", "expire=10"]
         self.run_job("whole", 0, 25, *words)
