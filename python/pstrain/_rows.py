@@ -110,6 +110,18 @@ def check_whole(where: str, word: str, number: typing.Any, least: int) -> None:
         raise InputError(f"{where}: {word}={number!r} is not a whole number from {least}")
 
 
+def checked_padding(where: str, padding: typing.Any, rows: typing.Any) -> "int | None":
+    """padding_idx, as PyTorch counts it: below 0 from num_embeddings (rows) on, where these are given."""
+    if rows is not None:
+        check_whole(where, "num_embeddings", rows, 1)
+    if padding is None:
+        return None
+    check_whole(where, "padding_idx", padding, -(1 << 63))
+    if rows is not None and not -rows <= padding < rows:
+        raise InputError(f"{where}: padding_idx={padding} is not one of its {rows} rows")
+    return int(padding if rows is None else padding % rows)
+
+
 class Ages(typing.NamedTuple):
     """What a table goes by that forgets or admits rows."""
 

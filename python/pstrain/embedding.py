@@ -13,7 +13,7 @@ from . import job as jobs
 from . import serving
 from ._copies import Copy
 from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
-from ._rows import MODES, Ages, Load, Rows, check_number, check_whole, make_spec
+from ._rows import MODES, Ages, Load, Rows, check_number, checked_padding, make_spec
 from .errors import InputError
 
 log = logging.getLogger("pstrain")
@@ -116,15 +116,7 @@ class _Module(Lookups):
              options: "dict[str, typing.Any]") -> Table:
         self._check_mode(name, mode)
         spec = make_spec(name, dim, options, self._job.rank)
-        where = f"{self._where}table '{name}'"
-        if rows is not None:
-            check_whole(where, "num_embeddings", rows, 1)
-        if padding is not None:
-            check_whole(where, "padding_idx", padding, -(1 << 63))
-            if rows is not None and not -rows <= padding < rows:
-                raise InputError(f"{where}: padding_idx={padding} is not one of its {rows} rows")
-            if rows is not None and padding < 0:
-                padding += rows  # as in PyTorch
+        padding = checked_padding(f"{self._where}table '{name}'", padding, rows)
         own = {"mode": mode, "padding_idx": padding, "num_embeddings": rows}
         return Table(self._rows.add(spec, own), spec, mode, padding, rows)
 

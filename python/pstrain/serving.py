@@ -16,7 +16,7 @@ from torch.nn import functional
 from . import _library as c, job as jobs
 from ._commits import open_file
 from ._lookups import Given, Inputs, Lookups, Table, as_wanted
-from ._rows import Spec, check_whole, make_spec
+from ._rows import Spec, check_whole, checked_padding, make_spec
 from ._session import answers
 from .errors import Error, InputError
 
@@ -30,12 +30,6 @@ def metadata_of(tables: "typing.Sequence[Table]") -> str:
     """What lookups in an exported file depend on, beside the rows."""
     return json.dumps({t.spec.name: {"number": t.number, "mode": t.mode, "padding_idx": t.padding, "num_embeddings": t.rows,
                                      "dim": t.spec.dim, **{word: getattr(t.spec, word) for word in _FIRST}} for t in tables})
-
-
-def _check_numbers(where: str, given: "typing.Mapping[str, typing.Any]") -> None:
-    for word, least in (("padding_idx", -(1 << 63)), ("num_embeddings", 1)):
-        if given.get(word) is not None:
-            check_whole(where, word, given[word], least)
 
 
 def _check_order(name: str, ids: torch.Tensor) -> None:
@@ -147,9 +141,9 @@ class Rows(_Served):
                 raise ValueError(f"{name}: ids {tuple(ids.shape)}, weight {tuple(weight.shape)}")
             _check_order(name, ids)
             self._check_mode(name, about["mode"])
-            _check_numbers(name, about)
+            padding = checked_padding(name, about["padding_idx"], about["num_embeddings"])
             check_whole(name, "number", about["number"], 0)
-            self._tables[f"{name}."] = Table(about["number"], spec, about["mode"], about["padding_idx"], about["num_embeddings"])
+            self._tables[f"{name}."] = Table(about["number"], spec, about["mode"], padding, about["num_embeddings"])
             self.tables[name] = (ids, weight)
 
     def _tensor(self, memory: mmap.mmap, start: int, about: "dict[str, typing.Any]") -> torch.Tensor:
@@ -225,8 +219,8 @@ class ServedRows(_Served):
         if given.get("dim", table.spec.dim) != table.spec.dim:
             raise InputError(f"{where}: its dim is {table.spec.dim}, not {given['dim']}")
         self._check_mode(table.spec.name, given.get("mode"))
-        _check_numbers(where, given)
-        return table._replace(mode=given.get("mode"), padding=given.get("padding_idx"), rows=given.get("num_embeddings"))
+        padding, rows = checked_padding(where, given.get("padding_idx"), given.get("num_embeddings")), given.get("num_embeddings")
+        return table._replace(mode=given.get("mode"), padding=padding, rows=rows)
 
     def _check(self, status: int, where: "str | None" = None) -> None:
         """where: what the library's sentence has not."""

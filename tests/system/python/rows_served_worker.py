@@ -53,8 +53,19 @@ def compare(rows, served, example):
                           text=True).stdout.splitlines()
     assert [torch.tensor(list(map(float, line.split()[1:]))).tolist() for line in said[:2]] == alone[:2].tolist(), said
     assert said[2] == f"after {each.steps[0]} steps", said
+    weight = each({"word": torch.arange(400)})["word"]
     each.close()
     refused(lambda: each({"word": ids}), "NULL")
+    check_padding(weight)
+
+
+def check_padding(weight):
+    """padding_idx as PyTorch counts it, from the end."""
+    plain = torch.nn.EmbeddingBag.from_pretrained(weight, mode="sum", padding_idx=-1)
+    padded = pstrain.rows(os.environ["PS_INIT_METHOD"], {"word": dict(mode="sum", num_embeddings=len(weight), padding_idx=-1)})
+    ids = torch.tensor([[399, 5], [3, 399], [399, 399]])
+    assert torch.allclose(padded({"word": ids})["word"], plain(ids), atol=1e-7)
+    padded.close()
 
 
 def refused(call, *parts):
@@ -87,6 +98,7 @@ def misuse(served, address):
     refused(lambda: pstrain.rows(address, {"user": dict(dim=5)}), "table 'user': its dim is 6, not 5")
     refused(lambda: pstrain.rows(address, {"user": dict(lr=5)}), "has to be a dict of mode")
     refused(lambda: pstrain.rows(address, {"user": dict(mode="max")}), "no sparse gradient of max")
+    refused(lambda: pstrain.rows(address, {"user": dict(num_embeddings=3, padding_idx=3)}), "padding_idx=3 is not one of its 3 rows")
     refused(lambda: pstrain.rows(address, job="another"), address, "another job runs here")
     refused(lambda: pstrain.rows("tcp://127.0.0.1:1", timeout=0.3), "no rows within 0.3 s", "refused")
     refused(lambda: pstrain.rows("tcp://127.0.0.1"), "tcp://127.0.0.1")
