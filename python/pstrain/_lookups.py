@@ -69,6 +69,16 @@ class Lookups(torch.nn.Module):
             raise self._fault(table, f"with include_last_offset the last offset is the number of ids, {n}")
         return offsets[:-1].contiguous()
 
+    def _begins(self, given: Inputs) -> torch.Tensor:
+        """Where each bag begins in the ids, checked."""
+        n, bags = given.ids.numel(), given.bags
+        if bags == 0 and n:
+            raise self._fault(given.table, "there are ids, and no bags")
+        begins = torch.arange(bags) * (n // max(bags, 1)) if given.offsets is None else given.offsets
+        if bags and (int(begins[0]) != 0 or bool((torch.cat([begins, torch.tensor([n])]).diff() < 0).any())):
+            raise self._fault(given.table, f"offsets begin at 0, do not fall, and are at most {n}, the number of ids")
+        return begins
+
     def _of_lists(self, table: Table, lists: typing.Any) -> "tuple[torch.Tensor, torch.Tensor]":
         """Ids and offsets."""
         try:

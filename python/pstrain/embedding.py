@@ -143,10 +143,9 @@ class _Module(Lookups):
         """The rows stand still, and per_sample_weights have a gradient: PyTorch adds the rows up."""
         given, weights = self._inputs(*one), one[3]
         assert weights is not None
+        begins = self._begins(given)
         rows = self._look_up([(given.table._replace(mode=None), given.ids.view(-1), None, None, False)])[0].to(weights.device)
-        n, bags = len(rows), given.bags
-        offsets = torch.arange(bags) * (n // max(bags, 1)) if given.offsets is None else given.offsets
-        bag = torch.bucketize(torch.arange(n), offsets, right=True) - 1  # of each id; those before it may be empty
+        bag = torch.bucketize(torch.arange(len(rows)), begins, right=True) - 1  # of each id; those before it may be empty
         return rows.new_zeros(given.shape).index_add(0, bag.to(rows.device), rows * weights.reshape(-1, 1))
 
     def _prefetch(self, given: "list[Given]") -> None:

@@ -63,11 +63,6 @@ class _Served(Lookups):
             raise self._fault(table, f"ids from {int(ids[0])} to {int(ids[-1])}: they are from 0 to "
                               f"{table.rows - 1 if table.rows else '2^63 - 1'}, and the padding")
 
-    def _check_offsets(self, table: Table, offsets: torch.Tensor, n: int) -> None:
-        ends = torch.cat([offsets, torch.tensor([n])])
-        if int(offsets[0]) != 0 or bool((ends.diff() < 0).any()):
-            raise self._fault(table, f"offsets begin at 0, do not fall, and are at most {n}, the number of ids")
-
 
 class _Asked:
     """A lookup in one table, checked: its distinct ids, and what becomes of their rows."""
@@ -81,11 +76,8 @@ class _Asked:
         self._places = torch.where(self._counts[places], places, len(unique)) if n else places
         self.ids = unique[self._counts].contiguous()
         owner._check_ids(table, self.ids)
-        if table.mode is not None and inputs.bags == 0 and n:
-            raise owner._fault(table, "there are ids, and no bags")
-        if table.mode is not None and inputs.bags > 0:
-            self._offsets = torch.arange(inputs.bags) * (n // inputs.bags) if inputs.offsets is None else inputs.offsets
-            owner._check_offsets(table, self._offsets, n)
+        if table.mode is not None:
+            self._offsets = owner._begins(inputs)
 
     def pooled(self, owner: _Served, found: torch.Tensor) -> torch.Tensor:
         given, n = self._given, len(self._counts)

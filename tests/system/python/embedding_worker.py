@@ -214,6 +214,9 @@ def check_weights_of_frozen(bag, plain):
             (out * torch.linspace(0, 1, out.numel()).view(out.shape)).sum().backward() if out.requires_grad else None
             got += [out, weights.grad if weights.grad is not None else torch.zeros(ids.shape)]
         assert all(torch.allclose(a, b, atol=1e-6) and a.shape == b.shape for a, b in zip(got[:2], got[2:])), got
+    weights = torch.ones(4, requires_grad=True)
+    for offsets, words in (([0, 3, 2], "do not fall"), ([1, 3], "begin at 0"), ([0, 5], "at most 4"), ([], "no bags")):
+        refused(lambda: bag(torch.tensor([4, 1, 8, 4]), torch.tensor(offsets).long(), weights), "'summed'", words)
     bag.requires_grad_(True)
 
 
