@@ -75,8 +75,12 @@ def _wants_weights(given: Given) -> bool:
     return isinstance(given[3], torch.Tensor) and given[3].requires_grad
 
 
+_nothing = ctypes.c_float()
+
+
 def _address(tensor: "torch.Tensor | None") -> "int | None":
-    return None if tensor is None else tensor.data_ptr()
+    """None: there is none. One without elements is there: a gradient of no ids counts as a step, as in PyTorch."""
+    return None if tensor is None else tensor.data_ptr() or ctypes.addressof(_nothing)
 
 
 class _Lookup(torch.autograd.Function):

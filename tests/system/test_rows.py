@@ -47,6 +47,10 @@ class Steps(RowsTest):
         self.assertEqual([self.said(text, word) for word in ("same", "plain", "taken")],
                          [["True True"] * 2, ["True"] * 2, ["True"] * 2])
 
+    def test_a_step_without_ids(self):
+        for far in self.said(self.rows("no_ids", servers=1), "far"):
+            self.assertLess(float(far), 1e-6)
+
     def test_goes_back_within_the_job(self):
         text = self.rows("back", servers=2)
         self.assertEqual((self.said(text, "back"), self.said(text, "loaded")), (["True 2"] * 2, ["True"] * 2))

@@ -1,4 +1,5 @@
 """A rank of the jobs of test_rows.py: python3 rows_worker.py CASE [WORD...]. Prints what the test reads."""
+import copy
 import hashlib
 import os
 import random
@@ -317,6 +318,24 @@ def resume(rule):
         say("plain", torch.equal(plain(ids), model.user(ids)))
         again.load_state_dict({"weight": plain.weight + 1})
         say("taken", torch.equal(again(ids.view(-1, 1)), plain.weight + 1))
+    pstrain.shutdown()
+
+
+@case
+def no_ids():
+    """A step in which no rank has ids of a table counts, as in PyTorch."""
+    pstrain.init()
+    torch.manual_seed(2)
+    plain = torch.nn.Embedding(9, 4, sparse=True)
+    ours = pstrain.sparse(copy.deepcopy(plain), optimizer="sparse_adam", lr=0.1)
+    theirs = torch.optim.SparseAdam(plain.parameters(), lr=0.1)
+    for ids in ([1, 2], [], [2, 3]):
+        theirs.zero_grad()
+        for module, rule in ((ours, ours), (plain, theirs)):
+            module(torch.tensor(ids, dtype=torch.int64)).square().sum().backward()
+            rule.step()
+    with torch.no_grad():
+        say("far", float((ours.weight - plain.weight).abs().max()))
     pstrain.shutdown()
 
 
