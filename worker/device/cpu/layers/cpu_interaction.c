@@ -4,12 +4,12 @@
 
 #include "cpu_level.h"
 
-enum { LANES = 16 };
+enum { LANES = 8 };
 
 /* Over a fixed number of lanes, so that every vector length gives the same bits. */
 static float interaction_dot(int64_t n, const float *restrict x, const float *restrict y)
 {
-    float lanes[LANES] = {0};
+    float lanes[LANES] = {0}, rest = 0;
     const int64_t whole = n - n % LANES;
     for (int64_t at = 0; at < whole; at += LANES) {
 #pragma omp simd
@@ -17,11 +17,11 @@ static float interaction_dot(int64_t n, const float *restrict x, const float *re
             lanes[k] += x[at + k] * y[at + k];
     }
     for (int64_t at = whole; at < n; at++)
-        lanes[at - whole] += x[at] * y[at];
+        rest += x[at] * y[at];
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int k = 0; k < half; k++)
             lanes[k] += lanes[k + half];
-    return lanes[0];
+    return lanes[0] + rest;
 }
 
 static void interaction_add(int64_t n, float factor, const float *restrict x,
