@@ -111,7 +111,8 @@ class _Module(Lookups):
         self._trains = True
 
     def requires_grad_(self, requires_grad: bool = True) -> "_Module":
-        """False: this rank's lookups give the tables no gradient; on every rank, the tables stand still. There are no
+        """False: this rank's lookups give the tables no gradient; on every rank, the tables stand still (with expire
+        their rows go, which have no gradient then). There are no
         parameters in which a module around this one would find it."""
         self._trains = bool(requires_grad)
         return self
