@@ -420,7 +420,6 @@ static ps_err make_trainer(job *j)
                                         .evaluator = &j->evaluator,
                                         .rows = j->rows,
                                         .start = r->goes_on ? &r->snapshot.trainer : NULL,
-                                        .start_is_saved = r->choice.source < 0,
                                         .generation = j->generation,
                                         .place = place,
                                         .checkpointer = j->checkpointer,

@@ -532,6 +532,15 @@ class Kept(CheckpointTest):
         self.run_job("out", "single", 0, 1, *keep, config=self.path("own.yaml"), args=["--resume", self.path("out")])
         self.check_first_is_best()
 
+    def test_in_another_folder(self):
+        """It has the best and the last one of its own, also where no step is left."""
+        self.run_job("run", "single", 0, 1, "train.stop_after=5", config=self.first_is_best(), code=75)
+        self.run_job("out", "single", 0, 1, config=self.path("own.yaml"), args=["--resume", self.path("run")])
+        self.check_first_is_best()
+        self.run_job("last", "single", 0, 1, config=self.path("own.yaml"), args=["--resume", self.path("out")])
+        self.assertEqual(self.steps_of("last"), [10])
+        self.assertEqual(self.weights("last"), self.weights("out"))
+
     def test_the_best_where_the_disk_is_slow(self):
         """When the epoch ends, the disk still writes another checkpoint."""
         job, batches = self.first_is_best(), {1: "8", 2: "4"}

@@ -599,14 +599,11 @@ bool ps_checkpointer_keeps_best(const ps_checkpointer *c)
 
 void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step)
 {
-    char folder[PATH_MAX];
     if (c->rank != 0) return;
-    ps_checkpoint_folder_step(&c->folder, step, folder);
     pthread_mutex_lock(&c->lock);
     const bool last = c->snapshot && c->snapshot->trainer.step == step;
-    const bool whole = !c->writing && (last ? c->saved : access(folder, F_OK) == 0);
     if (last) c->best = true;
-    if (whole) set_best(c, step);
+    if (last && !c->writing && c->saved) set_best(c, step);
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -97,8 +97,8 @@ ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */
 bool ps_checkpointer_keeps_best(const ps_checkpointer *c);
-/* Makes the checkpoint of that step the best: the last one taken, or the one that the job
- * has gone on from. Does nothing on other ranks, and where there is none of that step. */
+/* Makes the last checkpoint taken, of that step, the best; one of another step does not
+ * become it. Does nothing on other ranks. */
 void ps_checkpointer_mark_best(ps_checkpointer *c, uint64_t step);
 /* Rank 0: whether one that was marked so is still being written. */
 bool ps_checkpointer_best_is_due(ps_checkpointer *c);

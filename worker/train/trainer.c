@@ -366,7 +366,6 @@ static void trainer_start_from(ps_trainer *t, const ps_trainer_snapshot *s)
     ps_trainer_window *w = &t->since_record;
     t->goes_on = true;
     t->step = s->step;
-    if (t->o.start_is_saved) t->kept = s->step;
     t->epoch = s->epoch;
     t->position = s->position;
     t->step_loss = s->step_loss;

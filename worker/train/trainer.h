@@ -33,7 +33,6 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     ps_evaluator *evaluator;
     ps_row_client *rows;              // of embedding tables; NULL: none
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
-    bool start_is_saved;              // it is on the disk, for sure
     uint64_t generation;              // survivors.h
     /* Of a worker that takes a dead one's place, beside `start`; NULL: it is none. */
     const ps_trainer_place *place;

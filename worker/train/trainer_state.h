@@ -71,7 +71,7 @@ struct ps_trainer {
     int64_t best_epoch;       // from 1; 0: there was none
     ps_patience patience;     // as of the evaluations that training went on after
     ps_plateau plateau;       // likewise
-    uint64_t kept;            // the step of the last checkpoint
+    uint64_t kept;            // the step of the last checkpoint that this job has taken
     int64_t metrics_bytes;    // of metrics.jsonl for the next one; 0: all that it has
     ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
     uint64_t step;            // optimizer steps done
