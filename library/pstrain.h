@@ -315,7 +315,8 @@ typedef struct pstrain_table {
 PSTRAIN_API int pstrain_open(pstrain_session *s, const pstrain_table *table);
 
 /* From open on. The arenas: float32, zeroed, parameters in the order of the table; each
- * begins at a multiple of 16 elements (64 bytes), the gaps are 0 and must stay 0. They
+ * begins at a multiple of 16 elements (64 bytes), the gaps are 0 and must stay 0 (in the
+ * parameters' arena an optimizer with an eps of 0 makes them NaN, as 0 / 0 is). They
  * stay at their place until pstrain_destroy or pstrain_arenas_free, and are shared with
  * servers of this host. Buffers: bytes. NULL before open. */
 PSTRAIN_API float *pstrain_params(const pstrain_session *s);

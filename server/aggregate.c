@@ -47,7 +47,8 @@ static bool stepped_alike(const ps_segment *a, const ps_segment *b)
            a->absence.missed == b->absence.missed;
 }
 
-/* Gaps hold zeros, of which every optimizer makes zeros. */
+/* Gaps hold zeros, of which every optimizer makes zeros; with an eps of 0 they become
+ * NaN, which nothing reads. */
 static void join_runs(ps_aggregate *a)
 {
     a->n_runs = 0;
