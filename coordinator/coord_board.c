@@ -6,7 +6,6 @@
 
 #include "coord_store.h"
 #include "job_keys.h"
-#include "log.h"
 #include "mem.h"
 
 enum {
@@ -379,9 +378,9 @@ static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
 {
     PS_TRY(board_check_setter(from, c->name));
     PS_TRY(board_set_key(b, c->name, c->value, c->bytes));
+    if (b->orders) PS_TRY(ps_coord_orders_set(b->orders, c->name, c->value, c->bytes));
     answer_done(b, &from->id, c->request, NULL, 0);
-    return b->orders ? ps_coord_orders_set(b->orders, c->name, c->value, c->bytes)
-                     : PS_OK;
+    return PS_OK;
 }
 
 static ps_err request_drop(ps_coord_board *b, const ps_coord_asker *from,
@@ -525,10 +524,10 @@ static ps_err timeout_error(ps_coord_board *b, const waiter *w)
                       gather_word(w->n), w->name, seconds, w->from.rank, missing, strays);
 }
 
-void ps_coord_board_expire(ps_coord_board *b)
+ps_err ps_coord_board_expire(ps_coord_board *b)
 {
-    const ps_err graced = b->orders ? ps_coord_orders_expire(b->orders) : PS_OK;
-    if (graced != PS_OK) ps_log_failure("orders", graced);
+    const ps_err_saved graced =
+        ps_err_save(b->orders ? ps_coord_orders_expire(b->orders) : PS_OK);
     for (waiter **at = &b->waiters; *at;) {
         if (!ps_deadline_passed((*at)->deadline)) {
             at = &(*at)->next;
@@ -546,6 +545,7 @@ void ps_coord_board_expire(ps_coord_board *b)
         board_release(b, PS_CONTROL_GATHER, name, err, NULL, 0);
         at = &b->waiters;
     }
+    return ps_err_restore(&graced);
 }
 
 ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b)

@@ -45,8 +45,9 @@ void ps_coord_board_renew(ps_coord_board *b, const ps_secret *member, int rank);
 ps_coord_orders *ps_coord_board_orders(ps_coord_board *b);
 
 /* Answers the requests whose deadline has passed, naming the members that they waited
- * for. */
-void ps_coord_board_expire(ps_coord_board *b);
+ * for. Its error is that of an order which nobody has asked for, and which is lost: the
+ * job cannot go on. */
+ps_err ps_coord_board_expire(ps_coord_board *b);
 /* The earliest deadline of the waiting requests. */
 ps_deadline ps_coord_board_next_deadline(const ps_coord_board *b);
 

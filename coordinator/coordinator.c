@@ -472,7 +472,8 @@ static void *coordinator_run(void *arg)
         ps_gate_turn(c->gate);
         ps_door_turn(c->door, MESSAGES_PER_ROUND, on_door_message, c);
         coordinator_receive(c);
-        ps_coord_board_expire(c->board);
+        const ps_err lost = ps_coord_board_expire(c->board);
+        if (lost != PS_OK) ps_coord_abort(c, lost, ps_err_message());
         ps_coord_start_if_ready(c);
         tell_closed(c, coordinator_beat(c));
         coordinator_look(c);

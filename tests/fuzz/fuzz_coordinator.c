@@ -87,7 +87,7 @@ static void take(ps_coordinator *job, ps_coord_board *b, uint8_t sender,
     default:
         ps_coord_board_request(b, &from, c);
     }
-    ps_coord_board_expire(b);
+    (void)ps_coord_board_expire(b);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
