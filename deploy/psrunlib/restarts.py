@@ -19,6 +19,7 @@ from .screen import tell
 from .watched import SSH_FAILED
 
 MOST_DELAY_S = 30
+MOST_OF_RECORDS = 1 << 16  # bytes: many records
 SETTLED_S = 2  # a worker that came back and died later than that is started again at once
 STEP = re.compile(r"step-(\d+)")
 MINUTES = 5  # between checkpoints
@@ -66,10 +67,11 @@ class Death:
 
 def read_step(path):
     """Of the last whole record of a metrics.jsonl; 0: there is none. The process that wrote it may have died within
-    its last line."""
+    its last line. Only the file's end is read: that of a long job has gigabytes."""
     try:
         with open_text(path) as f:
-            whole = f.read().split("\n")[:-1]
+            f.buffer.seek(max(0, os.fstat(f.fileno()).st_size - MOST_OF_RECORDS))
+            whole = f.buffer.read().split(b"\n")[:-1]
         return max([json.loads(line)["step"] for line in whole[-1:]], default=0)
     except (OSError, ValueError, LookupError, TypeError):
         return 0

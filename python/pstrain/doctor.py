@@ -19,6 +19,7 @@ from . import __version__, _library, _programs, errors
 
 Result = typing.Tuple[str, str]  # (what was found, what to mend or "")
 LEAST_SHM = 64 << 20
+ANSWERS_WITHIN_S = 20.0
 # A worker of a job of its own: a sum, and, with PyTorch, a step whose result is known.
 TRIAL = """
 import importlib.util, pstrain
@@ -50,8 +51,11 @@ def server() -> Result:
     path = _programs.find("ps-server")
     if path is None:
         return "none", "there is no ps-server: build it, or name its folder with PS_BUILD_DIR"
-    done = subprocess.run([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=20)
+    try:
+        done = subprocess.run([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=ANSWERS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return path, f"{path} --version has not ended within {ANSWERS_WITHIN_S:g} s: does the disk answer?"
     version = done.stdout.strip()
     if done.returncode != 0:
         return path, f"{path} does not run: {version}"

@@ -309,6 +309,15 @@ class Uses(PythonTest):
                        for n in ("mnist_ddp.py", "mnist.py"))
         self.assertEqual(len(ours - plain), 4)  # init, model, optimizer, rank and size
 
+    def test_doctor_where_a_program_hangs(self):
+        os.makedirs(self.path("bin"))
+        program = Path(self.path("bin", "ps-server"))
+        program.write_text("#!/bin/sh\nexec sleep 1000\n", encoding="ascii")
+        program.chmod(0o755)
+        ask = "from pstrain import doctor; doctor.ANSWERS_WITHIN_S = 0.2; print(doctor.server()[1])"
+        said = run_well([PYTHON, "-c", ask], env=dict(environment(), PS_BUILD_DIR=self.folder))
+        self.assertEqual(said, f"{program} --version has not ended within 0.2 s: does the disk answer?\n")
+
     @nightly
     def test_doctor(self):
         said = run_well([PYTHON, "-m", "pstrain.doctor"], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),

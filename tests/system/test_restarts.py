@@ -166,7 +166,7 @@ fi''')
     def test_the_last_step_where_a_record_is_cut_short(self):
         whole = '{"step": 40, "loss": 1.5}\n{"step": 41, "loss": 1.25}\n'
         for text, step in ((whole, 41), (whole + '{"step": 42, "lo', 41), (whole + "\0\0\0", 41), (whole + '{"step": 42}', 41),
-                           ('{"step": 4', 0), ("", 0), ("[]\n", 0)):
+                           ('{"step": 4', 0), ("", 0), ("[]\n", 0), ("x" * (3 << 16) + "\n" + whole, 41)):
             self.assertEqual(read_step(self.file("metrics.jsonl", text)), step, text)
         self.assertEqual(read_step(self.path("none.jsonl")), 0)
 
