@@ -18,19 +18,19 @@ def n_bytes(tensor: torch.Tensor) -> int:
 
 
 def reduce(job: jobs.Job, tensor: torch.Tensor, op: int, done: "typing.Callable[[BaseException | None], None]",
-           codec: str = "") -> None:
+           codec: str = "", by_servers: bool = True) -> None:
     """The tensor becomes the reduction over all ranks, in rank order; done is called then, with the exception or None,
     by another thread. All ranks call it in the same order with tensors of one size and dtype (jobs.dtypes()),
     contiguous and on the CPU. Integers are exact; a mean of them is rounded towards 0. Halves are summed in float32.
 
     codec: "fp16": a sum of float32 may travel so. Without it no codec is used that another call has asked for; that of
-    the job's settings counts for all."""
+    the job's settings counts for all. by_servers: large sums go through them (Job.lets_sum)."""
     tensor = tensor.detach()
     n, words = tensor.numel(), [f"exchange.codec={codec}"] if codec else []
     is_sum = op in (SUM, AVERAGE) and tensor.dtype in (torch.float32, *HALVES)
     if n == 0:
         done(None)
-    elif is_sum and n >= SMALL and job.can_reduce(words):
+    elif is_sum and by_servers and n >= SMALL and job.can_reduce(words):
         _reduce_by_servers(job.reducer(words), tensor, job.size if op == AVERAGE else 1, done)
     else:
         if codec:

@@ -42,6 +42,7 @@ class Job:
         self.settings = settings
         self.opened_by = ""  # what the servers do in this job: "Optimizer" or "sums"
         self.sums = False  # there is a process group or a hook, which may sum
+        self._summed_by = ""  # lets_sum
         self.at_end: "list[typing.Callable[[], None]]" = []
         self.in_step: "typing.Callable[[], bool]" = lambda: False  # whether a step has begun
         self.before_leaving: "list[typing.Callable[[], None]]" = []
@@ -98,6 +99,12 @@ class Job:
             self._reducer = Reducer(self.session, list(settings))
             self._reducer_settings = _unlike_default(settings)
         return self._reducer
+
+    def lets_sum(self, who: str) -> bool:
+        """Whether large sums of this one's calls may go through the servers: those of the first that asks, for the servers
+        match sums by their order, which ranks keep among the calls of one alone. All ranks ask in the same order."""
+        self._summed_by = self._summed_by or who
+        return self._summed_by == who
 
     def buckets(self) -> "Buckets":
         """Of DistributedDataParallel, on a GPU, whose sums the servers make."""

@@ -6,8 +6,9 @@
 
 The workers of the job have links to each other: shared memory on one host, TCP between hosts. All
 calls of a process group go there, in groups of any ranks; tensors on a GPU go through host memory.
-Sums have the same bits on all ranks: they are in rank order. Large sums of float32 over all workers of several hosts go through the
-job's servers, where it has some: each worker then sends and receives them once.
+Sums have the same bits on all ranks: they are in rank order. Large sums of float32 of several hosts go through
+the job's servers, where it has some: each worker then sends and receives them once. Servers match sums by their order,
+which ranks need not keep between groups: only those of the first group of all workers, mostly the default one, go there.
 """
 from __future__ import annotations
 
@@ -62,6 +63,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._splits = self._monitored = 0
         self._names = ["", "undefined"]
         self._together: "tuple[list[typing.Any], ...] | None" = None  # what coalesced calls give to _work
+        self.by_servers = False  # whether large sums go through the servers
         # Of a call with tensors on a GPU: they, and what brings the results there.
         self._back: "tuple[typing.Any, typing.Callable[[], None]] | None" = None
         job.sums = True
@@ -496,8 +498,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _is_for_servers(self, tensor: torch.Tensor, op: int) -> bool:
         job = self._job
-        return (not self._comm.links.one_host and job.session.servers > 0 and self.size() == job.size
-                and tensor.dtype == torch.float32 and op in (SUM, AVERAGE) and tensor.numel() >= SMALL
+        return (self.by_servers and tensor.dtype == torch.float32 and op in (SUM, AVERAGE) and tensor.numel() >= SMALL
                 and job.can_reduce())
 
     def _reduce_by_servers(self, tensors: Tensors, op: int) -> Work:
@@ -568,7 +569,10 @@ def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> Pro
     # Each member says who it is; the first also which number the group has.
     store.set(f"pstrain/{rank}", f"{job.rank} {job.rank << 32 | _created}")
     said = [store.get(f"pstrain/{r}").decode().split() for r in range(size)]
-    return ProcessGroup(job, t.Comm(links, int(said[0][1]), [int(one) for one, _ in said]))
+    group = ProcessGroup(job, t.Comm(links, int(said[0][1]), [int(one) for one, _ in said]))
+    group.by_servers = (size == job.size and not links.one_host and job.session.servers > 0
+                        and job.lets_sum("the default group" if is_first else f"group {said[0][1]}"))
+    return group
 
 
 def _deadlines(timeout: typing.Any) -> "list[str]":

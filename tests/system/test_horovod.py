@@ -3,7 +3,7 @@ import subprocess
 import unittest
 
 from jobs import BIN, ROOT, first, free_port, kill
-from test_python import PYTHON, PythonTest, environment
+from test_python import FAST, PYTHON, PythonTest, environment
 
 WORKER = str(ROOT / "tests/system/python/horovod_worker.py")
 PLACE = ("import torch, pstrain.horovod as hvd; hvd.init(); "
@@ -32,6 +32,9 @@ class Horovod(PythonTest):
 
     def test_steps(self):
         self.fine("steps")
+
+    def test_beside_a_process_group(self):
+        self.fine("beside_a_group", settings=[*FAST, "exchange.shm=off"])
 
     def test_a_rank_that_fails(self):
         for how, words in first(2, (("raises", "no such picture"), ("breaks", "no room"), ("leaves", "worker 1"),

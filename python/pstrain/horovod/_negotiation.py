@@ -82,6 +82,7 @@ class Negotiation:
     def __init__(self, job: jobs.Job) -> None:
         self._job = job
         self._deadline = jobs.seconds(job.settings, "net.step_timeout_ms")
+        self._by_servers = job.lets_sum("pstrain.horovod")
         self._changed = threading.Condition()
         # Guarded by it: what all threads share.
         self._new: "list[Call]" = []
@@ -321,7 +322,7 @@ class Negotiation:
                 "max": _collectives.MAX, "product": _collectives.PRODUCT}[head["op"]]
         with self._changed:
             self._under_way += 1
-        _collectives.reduce(self._job, flat, code, done, head["codec"])
+        _collectives.reduce(self._job, flat, code, done, head["codec"], self._by_servers)
 
     def _unpack(self, calls: "list[Call]", flat: torch.Tensor) -> None:
         with torch.inference_mode():

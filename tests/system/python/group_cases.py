@@ -128,12 +128,12 @@ def subgroups():
         dist.all_reduce(x, group=pair)
         assert x[-1] == 2 * (RANK // 2 * 2) + 1 and dist.get_rank(pair) == RANK % 2, x
         dist.broadcast(x, RANK // 2 * 2 + 1, group=pair)  # a rank of the world
-    both = [torch.ones(70000), torch.ones(70000)]
+    both = [torch.ones(70000), torch.full((70000,), 10.)]
     two = dist.new_group(), dist.new_group()
     order = (0, 1) if RANK == 0 else (1, 0)
     for work in [dist.all_reduce(both[i], group=two[i], async_op=True) for i in order]:
         work.wait()
-    assert all((x == SIZE).all() for x in both)
+    assert (both[0] == SIZE).all() and (both[1] == 10 * SIZE).all(), (both[0][0], both[1][0])
 
 
 @case

@@ -491,6 +491,24 @@ def sum_of_others(step):
     return [sum_in_order(part) for part in zip(*(gradients(step, r) for r in range(SIZE) if r != 1))]
 
 
+@case
+def beside_a_group():
+    """Large sums of both, which the ranks begin in different orders."""
+    dist.init_process_group("pstrain")
+    hvd.init()
+    dist.all_reduce(torch.ones(5000))  # opens the sums
+    x, y, works = torch.full((5000,), 1.0), torch.full((5000,), 10.0), []
+    if RANK == 0:
+        works.append(dist.all_reduce(x, async_op=True))
+    hvd.allreduce_(y, op=hvd.Sum)
+    if RANK:
+        works.append(dist.all_reduce(x, async_op=True))
+    works[0].wait()
+    same(x, torch.full((5000,), SIZE)), same(y, torch.full((5000,), 10 * SIZE))
+    hvd.shutdown()
+    say("fine")
+
+
 # ---- ranks that fail, and other ways to start ----
 
 def no_room(*_):
