@@ -236,3 +236,17 @@ class Work(_Base):  # type: ignore[misc]
 
     source_rank = _source_rank
 
+
+class Together(Work):
+    """Of several calls, which may be waited for one by one as well."""
+
+    def __init__(self, comm: Comm, works: "list[Work]", name: str) -> None:
+        devices = list(dict.fromkeys(device for work in works for device in work._devices or ()))
+        super().__init__(comm, [], works, [work._value for work in works], name, devices=devices or None)
+        self._works, self._over = works, False
+
+    def is_done(self, ms: int = 0) -> bool:
+        if not all(work.is_done(ms) for work in self._works):
+            return False
+        self._end(next((work._error for work in self._works if work._error is not None), None))
+        return True

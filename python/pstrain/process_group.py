@@ -62,7 +62,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._job, self._comm = job, comm
         self._splits = self._monitored = 0
         self._names = ["", "undefined"]
-        self._together: "tuple[list[typing.Any], ...] | None" = None  # what coalesced calls give to _work
+        self._together: "list[t.Work] | None" = None  # coalesced calls
         self.by_servers = False  # whether large sums go through the servers
         # Of a call with tensors on a GPU: they, and what brings the results there.
         self._back: "tuple[typing.Any, typing.Callable[[], None]] | None" = None
@@ -357,12 +357,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             work.wait()
 
     def start_coalescing(self, device: typing.Any = None) -> None:
-        """What is begun from now on is one Work, that of end_coalescing."""
-        self._together = [], [], []
+        """What is begun from now on is done, too, when the Work of end_coalescing is."""
+        self._together = []
 
     def end_coalescing(self, device: typing.Any = None) -> typing.Any:
-        (begun, keeps, after), self._together = self._together or ([], [], []), None
-        return self._work(begun, keeps, "coalesced calls", after=after)
+        works, self._together = self._together or [], None
+        return t.Together(self._comm, works, f"rank {self.rank()}: coalesced calls")
 
     # ---- what tensors have to be ----
 
@@ -460,12 +460,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             (given, bring), self._back = self._back, None
             result = given if isinstance(result, torch.Tensor) else _listed(given)
             after, devices = [*after, bring], _pinned.devices_of(result)
-        if self._together is not None:
-            for all_of_them, mine in zip(self._together, (begun, [keeps], after)):
-                all_of_them.extend(mine)
-            begun, after = [], ()
-        return t.Work(self._comm, begun, keeps, keeps if result is None else result, f"rank {self.rank()}: {what}",
+        work = t.Work(self._comm, begun, keeps, keeps if result is None else result, f"rank {self.rank()}: {what}",
                       after, devices)
+        if self._together is not None:
+            self._together.append(work)
+        return work
 
     def _reduction(self, call: int, parts: "typing.Sequence[t.Part]", tensor: torch.Tensor, op: int,
                    root: int = 0, gathers: bool = False) -> typing.Any:
@@ -498,8 +497,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _is_for_servers(self, tensor: torch.Tensor, op: int) -> bool:
         job = self._job
-        return (self.by_servers and tensor.dtype == torch.float32 and op in (SUM, AVERAGE) and tensor.numel() >= SMALL
-                and job.can_reduce())
+        return (self.by_servers and self._together is None and tensor.dtype == torch.float32 and op in (SUM, AVERAGE)
+                and tensor.numel() >= SMALL and job.can_reduce())
 
     def _reduce_by_servers(self, tensors: Tensors, op: int) -> Work:
         back, self._back = self._back, None

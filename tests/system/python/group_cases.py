@@ -76,6 +76,7 @@ def every_call():
     scattered()
     point_to_point()
     subgroups()
+    coalesced()
     say("fine")
     pstrain.shutdown()
 
@@ -134,6 +135,27 @@ def subgroups():
     for work in [dist.all_reduce(both[i], group=two[i], async_op=True) for i in order]:
         work.wait()
     assert (both[0] == SIZE).all() and (both[1] == 10 * SIZE).all(), (both[0][0], both[1][0])
+
+
+def coalesced():
+    """Several calls, one Work: not before its end, and also where a call between is wrong."""
+    group = dist.new_group()
+    for size in (3, 5000):
+        for world in (group, dist.group.WORLD):
+            x, y = torch.full((size,), RANK + 1.), torch.full((size,), RANK * 10.)
+            parts = by_rank(size, torch.empty)
+            world.start_coalescing()
+            world.allreduce([x])
+            world.broadcast([y], SIZE - 1)
+            world.allgather([[part.t() for part in parts]], [torch.full((size,), RANK - 1.)])
+            world.end_coalescing().wait()
+            assert (x == SIZE * (SIZE + 1) / 2).all() and (y == 10. * SIZE - 10).all(), (x, y)
+            assert [part[-1].item() for part in parts] == [r - 1. for r in range(SIZE)]
+    group.start_coalescing()
+    refused(pstrain.InputError, ["not contiguous"], lambda: group.broadcast([torch.ones(3, 2).t()], 0))
+    x = torch.full((5000,), RANK + 1.)  # whoever handles that goes on
+    group.broadcast([x], SIZE - 1).wait()
+    assert (x == SIZE).all(), x
 
 
 @case
