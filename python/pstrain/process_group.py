@@ -565,9 +565,11 @@ def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> Pro
                          f'pstrain.init(): give it there, pstrain.init(settings={{"{key}": {value}}})')
     links = job.links()
     _created += rank == 0
-    # Each member says who it is; the first also which number the group has.
-    store.set(f"pstrain/{rank}", f"{job.rank} {job.rank << 32 | _created}")
-    said = [store.get(f"pstrain/{r}").decode().split() for r in range(size)]
+    # Each member says who it is; the first also which number the group has. The store may have the words of a group of
+    # this name that was destroyed: all its members have made as many.
+    turn = store.add(f"pstrain/{rank}", 1)
+    store.set(f"pstrain/{turn}/{rank}", f"{job.rank} {job.rank << 32 | _created}")
+    said = [store.get(f"pstrain/{turn}/{r}").decode().split() for r in range(size)]
     group = ProcessGroup(job, t.Comm(links, int(said[0][1]), [int(one) for one, _ in said]))
     group.by_servers = (size == job.size and not links.one_host and job.session.servers > 0
                         and job.lets_sum("the default group" if is_first else f"group {said[0][1]}"))

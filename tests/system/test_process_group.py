@@ -26,6 +26,9 @@ class Calls(PythonTest):
     def test_odd_calls_without_servers(self):
         self.fine("odd_calls", servers=0)
 
+    def test_groups_are_made_again(self):
+        self.fine("made_again")
+
     def test_monitored_barrier(self):
         self.fine("monitored", workers=3)
 

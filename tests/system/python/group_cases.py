@@ -10,6 +10,8 @@ from torch import nn
 import pstrain
 from cases import RANK, SIZE, case, refused, say
 
+NEW = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+
 
 def numbers(shape, dtype=torch.float32, rank=RANK):
     g = torch.Generator().manual_seed(rank)
@@ -195,6 +197,43 @@ def odd_calls():
         assert x[0] == SIZE
     future = dist.all_reduce(torch.ones(40000), async_op=True).get_future()
     assert future.then(lambda f: f.value()[0] * 2).wait()[0] == 2 * SIZE
+    say("fine")
+    pstrain.shutdown()
+
+
+class Asking:
+    """A store which tells in itself that it was asked: before the answer where it has to wait for that."""
+
+    def __init__(self, store):
+        self.add, self.set, self._store = store.add, store.set, store
+
+    def get(self, key):
+        there = self._store.check([key]) and self._store.get(key)
+        self._store.set("asked", "")
+        return there or self._store.get(key)
+
+
+@case
+def made_again():
+    """Groups that were destroyed and are made again in a store that has the old words."""
+    dist.init_process_group("pstrain")
+    kept = dist.distributed_c10d._get_default_store()
+    store = dist.PrefixStore("again", kept)
+    for turn in range(2):
+        asks = turn and hasattr(store, "check")  # PyTorch 2
+        if RANK == 0 and asks:
+            store.wait(["asked"])  # the others have looked for the words of rank 0
+        group, x = pstrain.process_group._create(Asking(store) if asks else store, RANK, SIZE, None), torch.ones(3)
+        group.allreduce([x]).wait()
+        assert x.tolist() == [SIZE] * 3
+    for turn in range(2):
+        dist.destroy_process_group()
+        if not NEW:  # PyTorch 1 counts in the store, and waits for ever in one that it knows
+            store = dist.PrefixStore(f"{turn}", kept)
+        dist.init_process_group("pstrain", store=store, rank=RANK, world_size=SIZE)
+        for group in (None, dist.new_group(list(range(SIZE)))):
+            dist.all_reduce(x, group=group)
+    assert x.tolist() == [SIZE**5] * 3, x
     say("fine")
     pstrain.shutdown()
 
