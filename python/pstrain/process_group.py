@@ -97,6 +97,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     abort = shutdown
 
+    def eager_connect_single_device(self, device: typing.Any = None) -> None:
+        """For init_process_group(device_id=...): the links are there already."""
+
+    perform_nocolor_split = eager_connect_single_device  # of ranks that are not in a new group
+
     @property
     def _device_types(self) -> "list[torch.device]":
         return _Devices(map(torch.device, _DEVICES))

@@ -230,7 +230,8 @@ def made_again():
         dist.destroy_process_group()
         if not NEW:  # PyTorch 1 counts in the store, and waits for ever in one that it knows
             store = dist.PrefixStore(f"{turn}", kept)
-        dist.init_process_group("pstrain", store=store, rank=RANK, world_size=SIZE)
+        device = {"device_id": torch.device("cpu", 0)} if NEW else {}
+        dist.init_process_group("pstrain", store=store, rank=RANK, world_size=SIZE, **device)
         for group in (None, dist.new_group(list(range(SIZE)))):
             dist.all_reduce(x, group=group)
     assert x.tolist() == [SIZE**5] * 3, x
