@@ -117,6 +117,7 @@ class Work(_Base):  # type: ignore[misc]
         self._error: "BaseException | None" = None
         self._promise: "Promise | None" = None
         self._source = -1
+        self.limit: typing.Any = None  # timeout of a wait() without one
         hold(self)
 
     # ---- the transfers ----
@@ -180,6 +181,7 @@ class Work(_Base):  # type: ignore[misc]
     def wait(self, timeout: typing.Any = None) -> bool:
         """Blocks until the call is done; raises what went wrong. timeout (timedelta): TimeoutError after it, and the
         call goes on; none, or 0: the job's own deadline."""
+        timeout = timeout or self.limit
         seconds = timeout.total_seconds() if timeout else 0.0
         end = time.monotonic() + seconds if seconds > 0 else float("inf")
         try:

@@ -17,7 +17,11 @@ import hashlib
 import itertools
 import os
 import threading
+import time
 import typing
+import warnings
+from datetime import timedelta
+from math import inf
 
 import torch
 import torch.distributed as dist
@@ -101,6 +105,13 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         """For init_process_group(device_id=...): the links are there already."""
 
     perform_nocolor_split = eager_connect_single_device  # of ranks that are not in a new group
+
+    def set_timeout(self, timeout: typing.Any) -> None:
+        """Refused with a warning, as PyTorch says: calls have the job's deadlines."""
+        words = _deadlines(timeout)
+        if words and words[-1] not in self._job.settings:
+            warnings.warn(f"rank {self.rank()}: set_timeout({timeout}) of a process group changes nothing: {_where(words)}",
+                          stacklevel=3)
 
     @property
     def _device_types(self) -> "list[torch.device]":
@@ -334,30 +345,36 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @not_compiled
     def barrier(self, opts: typing.Any = None) -> typing.Any:
-        return self._work([self._comm.begin(t.BARRIER, [])], [torch.empty(0)], "barrier")
+        work = self._work([self._comm.begin(t.BARRIER, [])], [torch.empty(0)], "barrier")
+        work.limit = getattr(opts, "timeout", opts if isinstance(opts, timedelta) else None)
+        return work
 
     @not_compiled
     def monitored_barrier(self, timeout: typing.Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose TimeoutError names the ranks that have not come: at rank 0 the first, or, with
         wait_all_ranks, all of them."""
         self._monitored += 1
-        tag, word = _MONITOR + self._monitored, torch.zeros(1, dtype=torch.uint8)
+        tag, word, began = _MONITOR + self._monitored, torch.zeros(1, dtype=torch.uint8), time.monotonic()
         others = range(1, self.size())
+
+        def left() -> typing.Any:  # once it is over: for words that have come
+            return timeout and timedelta(seconds=max(timeout.total_seconds() - (time.monotonic() - began), 0.05))
+
         if self.rank():
-            self.send([word], 0, tag).wait(timeout)
-            self.recv([word], 0, tag).wait(timeout)
+            self.send([word], 0, tag).wait(left())
+            self.recv([word], 0, tag).wait(left())
             return
         late = []
         for rank, work in [(rank, self.recv([word.clone()], rank, tag)) for rank in others]:
             try:
-                work.wait(timeout)
+                work.wait(left())
             except TimeoutError:
                 late.append(rank)
                 if not wait_all_ranks:
                     break
         if late:
             raise TimeoutError(f"rank 0: monitored_barrier: no word of rank {', '.join(map(str, late))} after "
-                               f"{timeout.total_seconds():g} s")
+                               f"{min(timeout.total_seconds() if timeout else inf, time.monotonic() - began):.3g} s")
         for work in [self.send([word], rank, tag) for rank in others]:
             work.wait()
 
@@ -565,9 +582,7 @@ def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> Pro
         raise InputError(f"rank {job.rank}: a process group of {size} ranks, of which this is {rank}, in a job of "
                          f"{job.size}: give init_process_group the job's own rank and world size")
     if words and words[-1] not in job.settings:
-        key, _, value = words[-1].partition("=")
-        raise InputError(f"rank {job.rank}: timeout={timeout} of a process group: the job has its deadlines since "
-                         f'pstrain.init(): give it there, pstrain.init(settings={{"{key}": {value}}})')
+        raise InputError(f"rank {job.rank}: timeout={timeout} of a process group: {_where(words)}")
     links = job.links()
     _created += rank == 0
     # Each member says who it is; the first also which number the group has. The store may have the words of a group of
@@ -587,6 +602,13 @@ def _deadlines(timeout: typing.Any) -> "list[str]":
         return []
     ms = max(1, round(timeout.total_seconds() * 1000))
     return [f"net.{what}_timeout_ms={ms}" for what in ("join", "step")]
+
+
+def _where(words: "list[str]") -> str:
+    """These deadlines are given."""
+    key, _, value = words[-1].partition("=")
+    return (f"the job has its deadlines since pstrain.init(): give it there, "
+            f'pstrain.init(settings={{"{key}": {value}}})')
 
 
 def register_backend() -> None:

@@ -1,6 +1,7 @@
 """Cases of worker.py: the calls of a process group, beside Gloo's."""
 import os
 import tempfile
+import warnings
 from datetime import timedelta
 
 import torch
@@ -245,6 +246,20 @@ def monitored():
     dist.init_process_group("pstrain")
     world, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
     world.monitored_barrier(timedelta(seconds=60))
+    opts = dist.distributed_c10d.BarrierOptions()
+    opts.timeout = timedelta(seconds=0.2)  # as dist.barrier(timeout=...) does
+    if RANK == 0:
+        refused(pstrain.TimeoutError, ["barrier", "after 0.2 s"], lambda: world.barrier(opts).wait())
+        store.set("waited", "1")
+    else:
+        store.wait(["waited"])
+        world.barrier()
+    if NEW:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            dist.set_timeout(timedelta(seconds=5))
+            dist.set_timeout(timedelta(seconds=pstrain.job.seconds(pstrain.job.current().settings, "net.step_timeout_ms")))
+        assert ["net.step_timeout_ms" in str(w.message) for w in said] == [True], said
     if RANK == 0:
         refused(pstrain.TimeoutError, ["rank 1 after 0.2 s"], lambda: world.monitored_barrier(timedelta(seconds=0.2)))
         refused(pstrain.TimeoutError, [f"rank {', '.join(map(str, others()))} after 0.2 s"],
