@@ -455,10 +455,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _rows(self, tensor: torch.Tensor, sizes: "typing.Sequence[int]", what: str) -> "list[tuple[int, int]]":
         """Address and bytes of each rank's rows."""
         self._check(tensor, "all_to_all")
-        rows = tensor.shape[0] if tensor.dim() else 0
+        if tensor.dim() == 0:
+            raise InputError(f"rank {self.rank()}: all_to_all: the {what} has no dimension to split: give tensor.view(1)")
+        rows = tensor.shape[0]
         if sizes and len(sizes) != self.size():
             raise InputError(f"rank {self.rank()}: all_to_all on {self.size()} ranks with {len(sizes)} {what} sizes")
-        if sum(sizes) != rows if sizes else rows % self.size():
+        if (sum(sizes) != rows or min(sizes) < 0) if sizes else rows % self.size():
             raise InputError(f"rank {self.rank()}: all_to_all: {rows} rows of the {what} cannot be split into "
                              f"{list(sizes) or f'{self.size()} equal parts'}")
         if not sizes:

@@ -172,6 +172,9 @@ def odd_calls():
             (["9 is not a rank", "broadcast"], lambda: world.broadcast([one], 9)),
             (["all_to_all", "3 rows"], lambda: dist.all_to_all_single(one, one, [1] * SIZE, [1] * SIZE)),
             (["all_to_all", "sizes"], lambda: dist.all_to_all_single(one, one, [3], [3])),
+            (["all_to_all", "3 rows", "[4, -1]"], lambda: dist.all_to_all_single(
+                one, one, [4, -1] + [0] * (SIZE - 2), [4, -1] + [0] * (SIZE - 2))),
+            (["all_to_all", "no dimension"], lambda: dist.all_to_all_single(torch.tensor(1.), torch.tensor(1.))),
             (["all_to_all", "own part"], lambda: dist.all_to_all_single(
                 torch.ones(SIZE + 1), torch.ones(SIZE + 1), [1 + (r == RANK) for r in range(SIZE)],
                 [1 + (r == others()[0]) for r in range(SIZE)])),
