@@ -283,6 +283,20 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         return self._work([begun], (outputs, inputs), "gather", outputs, after)
 
     @through_host("out")
+    def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
+        """output: at the root size() times as large as the input; elsewhere it is not looked at."""
+        root, parts = _root(opts), [t.NOTHING] * self.size()
+        self._check_root(root, "gather")
+        self._check(tensor, "gather")
+        if self.rank() == root:
+            self._check_multiple(output, tensor, "gather")
+            parts = [(0, 0, *part) for part in self._equal_parts(output)]
+        parts[root] = (*_memory(tensor), *parts[root][2:])
+        return self._work([self._comm.begin(t.GATHER, parts, root=root)], (output, tensor), "gather", [output])
+
+    gather_into_tensor = gather_single
+
+    @through_host("out")
     def scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """inputs: at the root a list of size() tensors, else empty."""
         [tensor], root = _listed(outputs), _root(opts)
@@ -484,8 +498,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             (given, bring), self._back = self._back, None
             result = given if isinstance(result, torch.Tensor) else _listed(given)
             after, devices = [*after, bring], _pinned.devices_of(result)
-        work = t.Work(self._comm, begun, keeps, keeps if result is None else result, f"rank {self.rank()}: {what}",
-                      after, devices)
+        work = t.Work(self._comm, begun, keeps, _alone(keeps if result is None else result),
+                      f"rank {self.rank()}: {what}", after, devices)
         if self._together is not None:
             self._together.append(work)
         return work
@@ -551,6 +565,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
 def _listed(tensors: typing.Any) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _alone(value: typing.Any) -> typing.Any:
+    """Of one list of tensors that list, as Gloo's futures have it."""
+    return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (list, tuple)) else value
 
 
 def _root(opts: typing.Any) -> int:

@@ -41,11 +41,12 @@ def calls(group, n, dtype):
     dist.broadcast(y, SIZE - 1, group=group)
     yield y
     parts = by_rank(n, lambda n: torch.empty(n, dtype=dtype))
-    dist.all_gather(parts, x, group=group)
+    yield torch.stack(dist.all_gather(parts, x, group=group, async_op=True).get_future().wait())
     yield torch.stack(parts)
     parts = by_rank(n, lambda n: torch.empty(n, dtype=dtype)) if RANK == 0 else None
-    dist.gather(x, parts, 0, group=group)
-    yield torch.stack(parts) if RANK == 0 else None
+    work = dist.gather(x, parts, 0, group=group, async_op=True)
+    kept = work.get_future().wait()
+    yield torch.stack(kept) if RANK == 0 else None
     y = torch.empty(n, dtype=dtype)
     dist.scatter(y, [x + r for r in range(SIZE)] if RANK == 0 else None, 0, group=group)
     yield y
@@ -104,6 +105,12 @@ def scattered():
     gathered.view(SIZE, -1)[RANK] = whole[0][RANK]
     into(gathered, gathered.view(SIZE, -1)[RANK])  # in place, as FSDP does it
     assert torch.equal(gathered.view(SIZE, -1), whole[0])
+    gathered = torch.empty(SIZE, 5001) if RANK == SIZE - 1 else torch.empty(0)
+    if NEW:
+        dist.gather_single(whole[0][RANK], gathered, SIZE - 1)
+    else:
+        dist.group.WORLD.gather_single(gathered, whole[0][RANK], SIZE - 1).wait()
+    assert RANK < SIZE - 1 or torch.equal(gathered, whole[0])
 
 
 def point_to_point():
