@@ -35,6 +35,7 @@ class Links:
         session.block("pstrain_connect")
         self.session = session
         self.one_host = bool(session.library.pstrain_is_one_host(session.pointer()))
+        self.left: "list[typing.Any]" = []  # memory of transfers that nobody waits for
         self._begun: "queue.SimpleQueue[Work | None]" = queue.SimpleQueue()
         self._thread: "threading.Thread | None" = None
         self._lock = threading.Lock()
@@ -157,12 +158,13 @@ class Work(_Base):  # type: ignore[misc]
                 error = raised
             self._error, self._over = error, True
 
-    def __del__(self, byref: typing.Any = c.byref) -> None:
+    def __del__(self, byref: typing.Any = c.byref, ok: int = c.OK) -> None:
         # Not before: another thread may be in a wait.
-        session = self._comm.links.session
-        if session.is_open():
-            for transfer in self._transfers:
-                session.library.pstrain_transfer_end(byref(transfer))
+        links = self._comm.links
+        if links.session.is_open():
+            ended = [links.session.library.pstrain_transfer_end(byref(transfer)) == ok for transfer in self._transfers]
+            if not all(ended):  # one has failed, and others still write
+                links.left.append((self._comm, self._keeps))
 
     def wait_done(self) -> None:
         while not self.is_done(SLICE_MS):

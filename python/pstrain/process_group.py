@@ -186,6 +186,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             if given[self.rank()].numel() != output.numel():
                 raise InputError(f"rank {self.rank()}: reduce_scatter of {given[self.rank()].numel()} elements into "
                                  f"{output.numel()}")
+        for output, given in zip(outputs, inputs):
             parts = [(*_memory(tensor), 0, 0) for tensor in self._given(given, keeps)]
             parts[self.rank()] = (*parts[self.rank()][:2], *_memory(output))
             begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
@@ -204,6 +205,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(tensor, output, "reduce_scatter")
             self._check_reduced(output, op, "reduce_scatter")
+        for output, tensor in zip(outputs, inputs):
             parts: "list[t.Part]" = [(*part, 0, 0) for part in self._equal_parts(tensor)]
             parts[self.rank()] = (*parts[self.rank()][:2], *_memory(output))
             begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
@@ -219,6 +221,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._check_root(root, "broadcast")
         for tensor in tensors:
             self._check(tensor, "broadcast")
+        for tensor in tensors:
             if self.rank() == root:
                 parts = [(*_memory(tensor), 0, 0)] * self.size()
                 parts[root] = t.NOTHING
@@ -239,6 +242,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._check(mine, "all_gather")
             self._check_list(theirs, mine.dtype, "all_gather")
             self._check_own(mine, theirs, "all_gather")
+        for mine, theirs in zip(inputs, outputs):
             parts = [(*_memory(mine), *_memory(place)) for place in self._places(theirs, after)]
             begun.append(self._comm.begin(t.ALL_GATHER, parts))
         return self._work(begun, (outputs, inputs), "all_gather", outputs, after)
@@ -260,6 +264,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         begun = []
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(output, tensor, "all_gather")
+        for output, tensor in zip(outputs, inputs):
             mine = _memory(tensor)
             begun.append(self._comm.begin(t.ALL_GATHER, [(*mine, *part) for part in self._equal_parts(output)]))
         return self._work(begun, (outputs, inputs), "all_gather", outputs)

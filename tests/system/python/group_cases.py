@@ -1,4 +1,5 @@
 """Cases of worker.py: the calls of a process group, beside Gloo's."""
+import gc
 import os
 import tempfile
 import warnings
@@ -168,6 +169,22 @@ def coalesced():
     assert (x == SIZE).all(), x
 
 
+def left_amid():
+    """The first part of a call fails, and the second one comes later: not into memory that has another use by then."""
+    world, store, n = dist.group.WORLD, dist.distributed_c10d._get_default_store(), 1000
+    if RANK == 0:
+        world.broadcast([torch.ones(3)], 0).wait()
+        store.wait([f"left {r}" for r in others()])
+        world.broadcast([torch.ones(n)], 0).wait()
+    else:
+        refused(pstrain.PeerError, ["worker 0"], lambda: world.broadcast([torch.ones(4), torch.empty(n)], 0).wait())
+        gc.collect()
+        mine = [torch.full((n,), 7.) for _ in range(20)]
+        store.set(f"left {RANK}", "")
+    dist.barrier()
+    assert RANK == 0 or all((x == 7).all() for x in mine)
+
+
 @case
 def odd_calls():
     """Arguments that are wrong, and Works that nobody waits for."""
@@ -202,6 +219,7 @@ def odd_calls():
         work = (world.allgather([[torch.empty(n)] * SIZE], [torch.ones(n)]) if RANK
                 else world.alltoall([torch.empty(n)] * SIZE, [torch.ones(n)] * SIZE))
         refused(pstrain.PeerError, ["worker", "join()", "all_gather" if SIZE == 2 else "all_to_all"], work.wait)
+    left_amid()
     with torch.inference_mode():
         x = torch.ones(40000)
         dist.all_reduce(x)
