@@ -447,7 +447,9 @@ def join(device: int = -1) -> int:
     """For a rank that has no more data: takes part in the other ranks' sums, with zeros, until all have called it.
     Returns the rank that called it last (of several in one round the highest). device is not looked at."""
     jobs.current()
-    return here().negotiation.join()
+    last = here().negotiation.join()
+    here().counts.clear()  # ranks have made different numbers of calls without names
+    return last
 
 
 def barrier(process_set: typing.Any = None) -> None:
