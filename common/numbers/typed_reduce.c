@@ -8,8 +8,11 @@ enum { BLOCK = 1024 }; // elements of a sum that is made beside its operands
 
 #define EACH(n) _Pragma("omp simd") for (uint64_t i = 0; i < (n); i++)
 
+#define IS_NAN(x) ((x) != (x))
+#define NEVER(x)  false
+
 /* out = a op b. Integers add and multiply as unsigned, which may wrap around. */
-#define ARITHMETIC(type, wraps)                                                          \
+#define ARITHMETIC(type, wraps, is_nan)                                                  \
     case PS_REDUCE_SUM:                                                                  \
     case PS_REDUCE_AVG:                                                                  \
         EACH(n) out[i] = (type)((wraps)a[i] + (wraps)b[i]);                              \
@@ -18,10 +21,10 @@ enum { BLOCK = 1024 }; // elements of a sum that is made beside its operands
         EACH(n) out[i] = (type)((wraps)a[i] * (wraps)b[i]);                              \
         break;                                                                           \
     case PS_REDUCE_MIN:                                                                  \
-        EACH(n) out[i] = b[i] < a[i] ? b[i] : a[i];                                      \
+        EACH(n) out[i] = (b[i] < a[i]) | is_nan(b[i]) ? b[i] : a[i];                     \
         break;                                                                           \
     case PS_REDUCE_MAX:                                                                  \
-        EACH(n) out[i] = b[i] > a[i] ? b[i] : a[i];                                      \
+        EACH(n) out[i] = (b[i] > a[i]) | is_nan(b[i]) ? b[i] : a[i];                     \
         break;
 
 #define BITS(type)                                                                       \
@@ -37,14 +40,14 @@ enum { BLOCK = 1024 }; // elements of a sum that is made beside its operands
 #define NO_BITS(type)
 
 /* typed_pair: out = a op b; typed_share: out /= n_from. */
-#define TYPED(name, type, wraps, divides, bits)                                          \
+#define TYPED(name, type, wraps, divides, is_nan, bits)                                  \
     static void typed_pair_##name(void *to, const void *first, const void *second,       \
                                   uint64_t n, int op)                                    \
     {                                                                                    \
         type *out = to;                                                                  \
         const type *a = first, *b = second;                                              \
         switch (op) {                                                                    \
-            ARITHMETIC(type, wraps)                                                      \
+            ARITHMETIC(type, wraps, is_nan)                                              \
             bits(type) default : break;                                                  \
         }                                                                                \
     }                                                                                    \
@@ -54,13 +57,13 @@ enum { BLOCK = 1024 }; // elements of a sum that is made beside its operands
         for (uint64_t i = 0; i < n; i++)                                                 \
             out[i] = (type)(out[i] / (divides)n_from);                                   \
     }
-TYPED(float32, float, float, float, NO_BITS)
-TYPED(float64, double, double, double, NO_BITS)
-TYPED(int8, int8_t, uint32_t, int, BITS)
-TYPED(uint8, uint8_t, uint32_t, int, BITS)
-TYPED(int16, int16_t, uint32_t, int, BITS)
-TYPED(int32, int32_t, uint32_t, int, BITS)
-TYPED(int64, int64_t, uint64_t, int, BITS)
+TYPED(float32, float, float, float, IS_NAN, NO_BITS)
+TYPED(float64, double, double, double, IS_NAN, NO_BITS)
+TYPED(int8, int8_t, uint32_t, int, NEVER, BITS)
+TYPED(uint8, uint8_t, uint32_t, int, NEVER, BITS)
+TYPED(int16, int16_t, uint32_t, int, NEVER, BITS)
+TYPED(int32, int32_t, uint32_t, int, NEVER, BITS)
+TYPED(int64, int64_t, uint64_t, int, NEVER, BITS)
 
 #define HALF(name)                                                                       \
     static void typed_widen_##name(float *out, const void *from, uint64_t n)             \

@@ -38,8 +38,8 @@ size_t ps_dtype_bytes(int dtype);
 bool ps_reduce_fits(int dtype, int op);
 
 /* out (n) = (from[0] op from[1]) op from[2] ..., in the type itself; halves in float32,
- * rounded once. Integers wrap around. out may be one of from, or other memory. n_from: 1
- * at least. */
+ * rounded once. Integers wrap around. The minimum and the maximum of a NaN and anything
+ * are NaN, as PyTorch's. out may be one of from, or other memory. n_from: 1 at least. */
 void ps_typed_reduce(void *out, const void *const *from, int n_from, uint64_t n,
                      int dtype, int op);
 

@@ -1,4 +1,6 @@
 /* Reductions of all types: closed forms. */
+#include <math.h>
+
 #include "check.h"
 #include "float16.h"
 #include "typed_reduce.h"
@@ -47,6 +49,31 @@ TEST(halves_are_rounded_once)
     const void *const two[] = {&b, &b};
     ps_typed_reduce(&out, two, 2, 1, PS_DTYPE_BFLOAT16, PS_REDUCE_PRODUCT);
     assert_true(ps_float_of_bf16(out) == 9);
+}
+
+/* Whoever has it: torch.minimum, torch.maximum. */
+TEST(a_nan_is_no_number)
+{
+    const double one = 1, nan = NAN;
+    const float one32 = 1, nan32 = NAN;
+    const uint16_t one16 = ps_bf16_of(1), nan16 = ps_bf16_of(NAN);
+    for (int op = PS_REDUCE_MIN; op <= PS_REDUCE_MAX; op++)
+        for (int n = 2; n <= 3; n++)
+            for (int place = 0; place < n; place++) {
+                const void *f64[] = {&one, &one, &one}, *f32[] = {&one32, &one32, &one32};
+                const void *bf16[] = {&one16, &one16, &one16};
+                double out64;
+                float out32;
+                uint16_t out16;
+                f64[place] = &nan;
+                f32[place] = &nan32;
+                bf16[place] = &nan16;
+                ps_typed_reduce(&out64, f64, n, 1, PS_DTYPE_FLOAT64, op);
+                ps_typed_reduce(&out32, f32, n, 1, PS_DTYPE_FLOAT32, op);
+                ps_typed_reduce(&out16, bf16, n, 1, PS_DTYPE_BFLOAT16, op);
+                assert_true(isnan(out64) && isnan(out32));
+                assert_true(isnan(ps_float_of_bf16(out16)));
+            }
 }
 
 TEST(what_fits)
