@@ -563,14 +563,12 @@ static void links_wake(ps_links *l)
 
 static ps_err transfer_check(const ps_comm_members *c, const ps_transfer_options *o)
 {
-    const int last =
-        o->call == PS_TRANSFER_SEND || o->call == PS_TRANSFER_RECV ? 1 : c->n;
+    const bool to_one = o->call == PS_TRANSFER_SEND || o->call == PS_TRANSFER_RECV;
+    const bool any = o->peer == -1 && o->call == PS_TRANSFER_RECV && c->n > 1;
     if ((int)o->call < 0 || o->call >= PS_TRANSFER_CALL_COUNT ||
         (!o->parts && o->call != PS_TRANSFER_BARRIER))
         return ps_err_set(PS_ERR_ARG, "there is no such transfer");
-    if (last == 1 && c->n > 1 &&
-        (o->peer >= c->n || o->peer == c->self || o->peer < -1 ||
-         (o->peer < 0 && o->call == PS_TRANSFER_SEND)))
+    if (to_one && !any && (o->peer < 0 || o->peer >= c->n || o->peer == c->self))
         return ps_err_set(PS_ERR_ARG,
                           "%s: %d is not the rank of another member (0 to %d)",
                           call_texts[o->call], o->peer, c->n - 1);
@@ -618,7 +616,7 @@ static void transfer_free(ps_transfer **pointer)
 /* Nobody else is in it. */
 static void transfer_alone(ps_transfer *t)
 {
-    if (t->o.call > PS_TRANSFER_RECV) take_own_part(t);
+    take_own_part(t);
     t->alone = t->done = true;
 }
 

@@ -209,6 +209,9 @@ def odd_calls():
             (["not contiguous"], lambda: dist.send(torch.ones(3, 2).t(), others()[0])),
             (["of all_reduce", "is complex"], lambda: world.allreduce([torch.ones(2, dtype=torch.complex64)]))):
         refused(pstrain.InputError, words, call)
+    alone = [dist.new_group([r]) for r in range(SIZE)][RANK]
+    for call in (lambda: alone.send([one], 0, 0), lambda: alone.recv([one], 0, 0), lambda: alone.recv_anysource([one], 0)):
+        refused(pstrain.InputError, ["not the rank of another member"], call)
     for n in (3, 300000):  # another size at each rank, another call at each rank
         work = dist.broadcast(torch.ones(n + RANK), 0, async_op=True)
         if RANK:
