@@ -9,7 +9,7 @@ if typing.TYPE_CHECKING:
     import torch
 
 
-def check(tensor: "torch.Tensor", what: str, rank: int, dtypes: "tuple[torch.dtype, ...]",
+def check(tensor: "torch.Tensor", what: str, rank: int, dtypes: "tuple[torch.dtype | None, ...]",
           any_format: bool = False, gpu: bool = False, contiguous: bool = True) -> None:
     """Raises InputError unless the tensor is dense, contiguous, on the CPU and of one of the
     dtypes. what: its name in the message, as "parameter 'fc.weight'". any_format: channels_last
@@ -28,10 +28,12 @@ def channels_last(tensor: "torch.Tensor") -> bool:
             and tensor.is_contiguous(memory_format=formats[tensor.dim()]))
 
 
-def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype, ...]", any_format: bool = False,
+def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype | None, ...]", any_format: bool = False,
             gpu: bool = False, contiguous: bool = True) -> str:
     import torch
 
+    if not isinstance(tensor, torch.Tensor):
+        return f"is a {type(tensor).__name__}: give a torch.Tensor"
     if tensor.layout != torch.strided:
         return f"is sparse ({tensor.layout}): use .to_dense(), or sparse=False where it is made"
     if tensor.is_complex():

@@ -368,7 +368,7 @@ def broadcast(what: typing.Any, root: int = 0) -> typing.Any:
         raise errors.InputError(f"rank {job.rank}: root {root} is not a rank of 0 .. {job.size - 1}")
     named = list(_named(what))
     for name, tensor in named:
-        _checks.check(tensor, name, job.rank, (tensor.dtype,))
+        _checks.check(tensor, name, job.rank, (getattr(tensor, "dtype", None),))
     _check_alike(job, [f"{name}: {tuple(t.shape)} {str(t.dtype).replace('torch.', '')}" for name, t in named])
     for _, tensor in named:
         if tensor.numel():
@@ -402,6 +402,8 @@ def _named(what: typing.Any) -> "typing.Iterator[tuple[str, torch.Tensor]]":
         yield from what.named_buffers()
     elif isinstance(what, typing.Mapping):
         yield from what.items()
+    elif not hasattr(what, "__iter__"):
+        yield "the tensor of broadcast", what
     else:
         for index, item in enumerate(what):
             yield from [item] if isinstance(item, tuple) else [(f"tensor {index}", item)]

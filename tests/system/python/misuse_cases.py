@@ -47,9 +47,11 @@ def refusals():
         refused(wrong, [f"{name}'s {key}=-1.0"], optimizer(layer.named_parameters(), name, **{key: -1.0}))
     refused(wrong, ["'weight'", "twice"], optimizer([*layer.named_parameters(), ("weight", layer.weight)]))
     for tensor, word in ((torch.ones(3, 2).t(), "contiguous"), (torch.ones(2, dtype=torch.complex64), "complex"),
-                         (torch._neg_view(torch.ones(2)), "resolve_neg")):
+                         (torch._neg_view(torch.ones(2)), "resolve_neg"), (3.5, "float: give a torch.Tensor")):
         refused(wrong, ["all_reduce", word], lambda t=tensor: pstrain.all_reduce(t))
     refused(wrong, ["root 7"], lambda: pstrain.broadcast(torch.ones(2), 7))
+    for what in (3.5, [3.5], {"lr": 3.5}):
+        refused(wrong, ["float: give a torch.Tensor"], lambda w=what: pstrain.broadcast(w))
     one, two = ("a", torch.ones(2)), ("b", torch.full((2,), 2.0))
     for words, what in ((["b: (2,) float32", "rank 1"], dict([two, one] if RANK else [one, two])),
                         (["(2, 1)", "(1, 2)"], torch.ones(2 - RANK, 1 + RANK)), (["nothing more on rank 1"], [one, two][:2 - RANK]),
