@@ -11,6 +11,7 @@ import os
 import sys
 import types
 import typing
+import weakref
 
 from . import _checks, _events, _library, _store, errors
 from ._reducer import Reducer
@@ -53,6 +54,8 @@ class Job:
         self._rows: typing.Any = None
         self._links: "Links | None" = None
         self.everybody: "ProcessGroup | None" = None  # process_group.of_everybody
+        # Parameters that hook.py has looked at, by their ids.
+        self.hooked: "weakref.WeakValueDictionary[int, torch.Tensor]" = weakref.WeakValueDictionary()
 
     @property
     def rank(self) -> int:

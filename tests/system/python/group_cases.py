@@ -212,6 +212,9 @@ def odd_calls():
     alone = [dist.new_group([r]) for r in range(SIZE)][RANK]
     for call in (lambda: alone.send([one], 0, 0), lambda: alone.recv([one], 0, 0), lambda: alone.recv_anysource([one], 0)):
         refused(pstrain.InputError, ["not the rank of another member"], call)
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1), process_group=alone)
+    ddp.register_comm_hook(None, pstrain.comm_hook)
+    refused(Exception, ["comm_hook", f"of 1 of the job's {SIZE} workers"], lambda: ddp(torch.ones(1, 2)).sum().backward())
     for n in (3, 300000):  # another size at each rank, another call at each rank
         work = dist.broadcast(torch.ones(n + RANK), 0, async_op=True)
         if RANK:
