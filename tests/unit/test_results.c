@@ -3,6 +3,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -80,6 +81,31 @@ static void write_summary(char **stats)
                                 .server_stats = stats};
     assert_ok(ps_summary_write(&summary, &dir));
     ps_config_fini(&config);
+}
+
+/* Behind the first line, which has been there at the checkpoint. Within a line, the
+ * checkpoint was that of another file. */
+TEST(metrics_go_on_behind_a_line)
+{
+    char path[PATH_MAX];
+    struct stat whole, st;
+    ps_metrics metrics;
+    assert_ok(ps_run_dir_path(&dir, "continued.jsonl", path));
+    assert_ok(ps_metrics_open(&metrics, path));
+    assert_ok(ps_metrics_step(&metrics, &(ps_step_record){.step = 1}));
+    const int64_t first = ps_metrics_bytes(&metrics);
+    assert_ok(ps_metrics_step(&metrics, &(ps_step_record){.step = 2}));
+    assert_ok(ps_metrics_close(&metrics));
+    assert_int_equal(stat(path, &whole), 0);
+    for (int64_t bytes = whole.st_size + 1; bytes >= 0; bytes--) {
+        const bool ends = bytes == first || bytes == 0;
+        if (bytes == 0 || bytes == first - 1)
+            assert_int_equal(stat(path, &whole), 0); // the second line is gone
+        assert_ok(ps_metrics_reopen(&metrics, path, bytes));
+        assert_ok(ps_metrics_close(&metrics));
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, ends ? bytes : whole.st_size);
+    }
 }
 
 TEST(the_summary_holds_the_servers_accounts)

@@ -1,5 +1,6 @@
 #include "metrics.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "log.h"
 #include "metric_table.h"
 #include "regular_file.h"
 #include "value_json.h"
@@ -24,13 +26,32 @@ ps_err ps_metrics_open(ps_metrics *metrics, const char *path)
     return ps_regular_file_stream(path, "w", &metrics->file);
 }
 
+/* Whether a line ends there: else the file is that of another folder's job, which has
+ * gone on from the same checkpoints. */
+static bool metrics_line_ends(const char *path, int64_t bytes)
+{
+    char last = '\n';
+    int fd;
+    if (bytes == 0) return true;
+    if (ps_regular_file_open(path, O_RDONLY, &fd) != PS_OK) return false;
+    const bool ends = pread(fd, &last, 1, bytes - 1) == 1 && last == '\n';
+    close(fd);
+    return ends;
+}
+
 ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes)
 {
     struct stat st;
     *metrics = (ps_metrics){.start_ns = ps_clock_ns()};
     PS_TRY(ps_regular_file_stream(path, "a", &metrics->file));
-    if (fstat(fileno(metrics->file), &st) != 0 ||
-        (st.st_size > bytes && ftruncate(fileno(metrics->file), bytes) != 0))
+    if (fstat(fileno(metrics->file), &st) != 0)
+        return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
+    if (st.st_size <= bytes) return PS_OK;
+    if (!metrics_line_ends(path, bytes))
+        PS_WARN("resume",
+                "file=%s note=\"it is not that of the checkpoint: its lines stay\"",
+                path);
+    else if (ftruncate(fileno(metrics->file), bytes) != 0)
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     return PS_OK;
 }

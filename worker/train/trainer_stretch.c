@@ -581,8 +581,8 @@ static ps_err stretch_book(ps_trainer *t, double own_seconds, const ps_sync_rest
     return PS_OK;
 }
 
-/* The ranks agree on whether to go on. A job that went on from train.stop_after, or later,
- * has that step behind it. */
+/* The ranks agree on whether to go on. A job that went on from train.stop_after, or
+ * later, has that step behind it. */
 static ps_err stretch_agree(ps_trainer *t, bool over, bool *stop)
 {
     const uint64_t stop_after = (uint64_t)t->o.config->train.stop_after;
