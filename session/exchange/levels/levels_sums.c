@@ -11,14 +11,19 @@
 #include "thread.h"
 #include "trace.h"
 
-enum { BLOCK = 2048 }; // elements, which stay in the first cache
+enum {
+    BLOCK = 2048, // elements, which stay in the first cache
+    /* Steps that `order` has room for. The main thread gives a chunk that this one adds
+     * up again only when it was added, so it is two steps ahead at most. */
+    ORDER_STEPS = 3
+};
 
 struct ps_levels_sums {
     ps_levels *levels;
     ps_levels_sums_hooks hooks;
     pthread_t thread;
     bool running;
-    uint32_t *order;         // (n_chunks) of the step: chunks as they became final here
+    _Atomic uint32_t *order; // (ORDER_STEPS * n_chunks): chunks as they became final here
     uint64_t n_given;        // ever; the main thread's
     _Atomic uint64_t given;  // the same, for the thread
     _Atomic int awaits;      // 1 + the place of the worker that is waited for; 0: none
@@ -187,8 +192,8 @@ static ps_err host_sums_make(ps_levels_sums *s, uint32_t chunk, uint64_t step)
     return PS_OK;
 }
 
-/* A chunk that another worker adds. It waits for the gradients first: where one is missing,
- * the error names the worker that owes it, not the one that adds. */
+/* A chunk that another worker adds. It waits for the gradients first: where one is
+ * missing, the error names the worker that owes it, not the one that adds. */
 static ps_err host_sums_take(ps_levels_sums *s, uint32_t chunk, uint64_t step)
 {
     PS_TRY(host_sums_await_gradients(s, chunk, step));
@@ -237,7 +242,7 @@ static ps_err host_sums_run(ps_levels_sums *s)
     PS_TRY(host_sums_bring_all(s, 1));
     for (uint64_t k = 0;; k++) {
         PS_TRY(host_sums_await_own(s, k + 1));
-        const uint32_t chunk = s->order[k % n];
+        const uint32_t chunk = s->order[k % ((uint64_t)ORDER_STEPS * n)];
         const uint64_t step = l->o.first_step + k / n;
         if (ps_levels_adder(l, chunk) == l->own)
             PS_TRY(host_sums_make(s, chunk, step));
@@ -265,9 +270,10 @@ static void *host_sums_main(void *arg)
 void ps_levels_sums_give(ps_levels_sums *s, const uint32_t *chunks, uint32_t n)
 {
     ps_levels *l = s->levels;
+    const uint64_t room = (uint64_t)ORDER_STEPS * l->o.plan->n_chunks;
     for (uint32_t i = 0; i < n; i++) {
         ps_levels_post(l, ps_levels_count(l, l->own, PS_LEVELS_GRADIENTS, chunks[i]));
-        s->order[s->n_given++ % l->o.plan->n_chunks] = chunks[i];
+        s->order[s->n_given++ % room] = chunks[i];
     }
     atomic_store(&s->given, s->n_given);
     ps_levels_wake_own(l);
@@ -338,8 +344,8 @@ ps_err ps_levels_sums_bring_exact(ps_levels_sums *s)
 static ps_err host_sums_prepare(ps_levels_sums *s)
 {
     const ps_levels *l = s->levels;
-    PS_TRY(ps_mem_zalloc(&s->order, l->o.plan->n_chunks, sizeof *s->order,
-                         "the host's chunks"));
+    PS_TRY(ps_mem_zalloc(&s->order, (size_t)ORDER_STEPS * l->o.plan->n_chunks,
+                         sizeof *s->order, "the host's chunks"));
     PS_TRY(ps_mem_zalloc(&s->from, (size_t)l->n, sizeof *s->from, "the host's workers"));
     for (int i = 0; i < l->n; i++)
         s->from[i] =
@@ -376,7 +382,7 @@ void ps_levels_sums_destroy(ps_levels_sums **pointer)
     ps_levels_sums *s = *pointer;
     if (!s) return;
     ps_levels_sums_stop(s);
-    free(s->order);
+    free((void *)s->order);
     free((void *)s->from);
     free(s);
     *pointer = NULL;
