@@ -583,7 +583,7 @@ class Deaths(PythonTest):
     def test_a_program_without_pytorch(self):
         """It trains nothing by itself; so does the trial of pstrain.doctor where there is no PyTorch."""
         program = "import pstrain\nwith pstrain.init():\n    pstrain.barrier()\n    print('met', pstrain.size())"
-        self.assertIn("met 2\n", self.job(program=(PYTHON, "-c", program), servers=1))
+        self.assertIn("met 2\n", self.job(program=(sys.executable, "-c", program), servers=1))  # PYTHON may have it already
 
     def test_ends_before_it_has_joined(self):
         program = PYTHON, "-c", "import os, pstrain\nif os.environ['RANK'] == '0':\n    pstrain.init()"
