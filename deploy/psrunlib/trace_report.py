@@ -1,6 +1,7 @@
 """Where a step's time goes, from the traces of a run: the critical path of each step, and the
 processes on it. The path is followed backwards. It ends where the last worker has the last weights of the step,
 and begins where the worker whose gradient these weights waited for had all weights before it."""
+from bisect import bisect_right
 from collections import Counter
 from statistics import median
 
@@ -118,13 +119,27 @@ def _path_lines(paths, shards, workers):
     yield f"most of it: {part} ({share}), {who}"
 
 
+def _waits(process, steps):
+    """Ms per step that a worker waits for weights. At their own pace, within steps alone: between them workers rest."""
+    if not process.own_pace:
+        return _per_step(process, ("wait",), steps)
+    made, waits = (sorted((s for s in process.spans if s.kind == kind), key=lambda s: s.begin) for kind in ("step", "wait"))
+    begins, within = [s.begin for s in made], 0
+    for wait in waits:
+        at = max(bisect_right(begins, wait.begin) - 1, 0)
+        while at < len(made) and made[at].begin < wait.end:
+            within += max(min(wait.end, made[at].end) - max(wait.begin, made[at].begin), 0)
+            at += 1
+    return within * MS / max(len({s.step for s in made}), 1)
+
+
 def _process_lines(processes, steps):
     workers = [p for p in processes if p.role == "worker"]
     yield ""
     yield "workers, ms per step"
     rows = []
     for p in sorted(workers, key=lambda p: p.rank):
-        step, wait = _per_step(p, ("step",), steps), _per_step(p, ("wait",), steps)
+        step, wait = _per_step(p, ("step",), steps), _waits(p, steps)
         rows.append((p.name, step, step - wait, wait, _per_step(p, ("encode",), steps),
                      _per_step(p, ("send",), steps), _per_step(p, ("decode",), steps)))
     yield from _table(("", "step", "computes", "waits", "encode", "send", "decode"), rows)

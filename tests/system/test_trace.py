@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from types import SimpleNamespace
 
 from jobs import DIGITS, LONG, ROOT, JobTest, Part, find_part, free_port, run_well, wait_until
 from benchlib import netns
@@ -106,6 +107,14 @@ class Trace(JobTest):
             self.assertIn("workers go on at their own pace: there is no path that all wait for", text)
             self.assertNotRegex(text, r"\s-\d")
             self.assertNotIn("gradient", {e["name"] for e in self.events(str(i))})
+
+    def test_a_rest_at_their_own_pace_is_no_part_of_a_step(self):
+        ms, what = 10**6, (("step", 0, 10, 0), ("wait", 2, 5, 0), ("step", 12, 22, 1), ("wait", 21, 100, 1))
+        spans = [SimpleNamespace(kind=kind, begin=begin * ms, end=end * ms, step=step, duration=(end - begin) * ms)
+                 for kind, begin, end, step in what]
+        worker = SimpleNamespace(role="worker", rank=0, name="worker 0", own_pace=True, spans=spans)
+        shown = "\n".join(trace_report._process_lines([worker], {}))
+        self.assertRegex(shown, r"worker 0 +10\.00 +8\.00 +2\.00 +0\.00")
 
     def test_a_killed_worker_leaves_its_trace(self):
         job = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, "train.trace=true", stdout=subprocess.DEVNULL)
