@@ -13,8 +13,8 @@ OWN_CHECKPOINTS = "checkpoint.path="
 
 @contextlib.contextmanager
 def remembered(job):
-    """While the job runs, its folder says what was asked for. If it then has made no step, the folder says what it said
-    before, with the same time: a setting that was refused is none of the run's."""
+    """Writes into the job's folder what was asked for. A job that ends without a step leaves there what was there before,
+    with the same time: a setting that was refused does not stay."""
     path = os.path.join(job.out, JOB_FILE)
     before = None
     with contextlib.suppress(OSError, ValueError):  # there is none, or none of ours

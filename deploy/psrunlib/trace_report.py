@@ -49,12 +49,16 @@ def _paths(steps):
             before[rank] = max(before.get(rank, 0), spans[4].end)
 
 
+def _made(process):
+    """How many steps a worker at its own pace has made, or how many versions such a server."""
+    return max(len({s.step for s in process.spans if s.kind == ("step" if process.role == "worker" else "apply")}), 1)
+
+
 def _per_step(process, kinds, of):
     """The median over steps of the time that a process's spans of these kinds take. Where
     workers go on at their own pace, the mean: they count rounds beside steps, and servers versions."""
     if process.own_pace:
-        counted = {s.step for s in process.spans if s.kind == ("step" if process.role == "worker" else "apply")}
-        return sum(s.duration for s in process.spans if s.kind in kinds) * MS / max(len(counted), 1)
+        return sum(s.duration for s in process.spans if s.kind in kinds) * MS / _made(process)
     sums = {}
     for s in process.spans:
         if s.kind in kinds and s.step in of:
@@ -119,18 +123,18 @@ def _path_lines(paths, shards, workers):
     yield f"most of it: {part} ({share}), {who}"
 
 
-def _waits(process, steps):
+def _waits(process, of):
     """Ms per step that a worker waits for weights. At their own pace, within steps alone: between them workers rest."""
     if not process.own_pace:
-        return _per_step(process, ("wait",), steps)
-    made, waits = (sorted((s for s in process.spans if s.kind == kind), key=lambda s: s.begin) for kind in ("step", "wait"))
-    begins, within = [s.begin for s in made], 0
+        return _per_step(process, ("wait",), of)
+    steps, waits = (sorted((s for s in process.spans if s.kind == kind), key=lambda s: s.begin) for kind in ("step", "wait"))
+    begins, within = [s.begin for s in steps], 0
     for wait in waits:
         at = max(bisect_right(begins, wait.begin) - 1, 0)
-        while at < len(made) and made[at].begin < wait.end:
-            within += max(min(wait.end, made[at].end) - max(wait.begin, made[at].begin), 0)
+        while at < len(steps) and steps[at].begin < wait.end:
+            within += max(min(wait.end, steps[at].end) - max(wait.begin, steps[at].begin), 0)
             at += 1
-    return within * MS / max(len({s.step for s in made}), 1)
+    return within * MS / _made(process)
 
 
 def _process_lines(processes, steps):
