@@ -254,6 +254,7 @@ static ps_err take_hello(ps_shard *s, const ps_wire_header *h)
     p->dead = false;
     // Payloads of the connection before come again, or have been answered.
     p->owed = 0;
+    ps_shard_rows_connect(s, h->rank);
     return ps_shard_reply_short(s, PS_MSG_READY, h->rank, h->hello.number);
 }
 

@@ -199,19 +199,25 @@ void ps_shard_rows_close(ps_shard *s)
 
 /* ---- answers ---- */
 
-static ps_err rows_answer(ps_shard *s, uint32_t rank, const rows_message *m,
-                          const void *bytes, uint64_t n)
+/* Bytes from `at` to `end` of an answer of n. */
+static ps_err rows_answer_part(ps_shard *s, uint32_t rank, const rows_message *m,
+                               const void *bytes, uint64_t n, uint64_t at, uint64_t end)
 {
     static const uint8_t none;
-    uint64_t at = 0;
     do {
-        const uint64_t left = n - at;
+        const uint64_t left = end - at;
         const uint64_t piece = left < PS_WIRE_PIECE_BYTES ? left : PS_WIRE_PIECE_BYTES;
         PS_TRY(ps_shard_reply_rows(s, rank, m->step, m->number, n, at,
                                    n ? (const uint8_t *)bytes + at : &none, piece));
         at += piece;
-    } while (at < n);
+    } while (at < end);
     return PS_OK;
+}
+
+static ps_err rows_answer(ps_shard *s, uint32_t rank, const rows_message *m,
+                          const void *bytes, uint64_t n)
+{
+    return rows_answer_part(s, rank, m, bytes, n, 0, n);
 }
 
 static ps_err rows_room(ps_shard_rows *r, uint64_t n)
@@ -268,27 +274,30 @@ static ps_err rows_take_ids(ps_shard *s, uint32_t rank, rows_message *m,
                              (uint64_t *)(void *)(m->body + m->bytes));
 }
 
-/* again: it was answered before, and nothing has changed since. */
-static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
+static ps_err rows_check_ids(const ps_shard_rows *r, const ps_rows_pull *pull)
+{
+    const uint64_t *ids = pull->ids;
+    for (uint32_t t = 0; t < r->n; ids += pull->counts[t++])
+        PS_TRY(ps_row_table_check_ids(&r->tables[t], pull->counts[t], ids));
+    return PS_OK;
+}
+
+/* The rows as they are, with ids that were checked. */
+static ps_err rows_answer_now(ps_shard *s, uint32_t rank, const rows_message *m,
+                              const ps_rows_pull *pull)
 {
     ps_shard_rows *r = s->rows;
-    ps_rows_pull pull;
+    const bool shared = pull->places != NULL;
     uint64_t floats = 0;
-    PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
-    const bool shared = pull.places != NULL;
-    // What is in the arena outlives a connection; the worker may use it otherwise now.
-    if (shared && again) return rows_answer(s, rank, m, NULL, 0);
-    PS_TRY(rows_take_ids(s, rank, m, &pull));
     for (uint32_t t = 0; t < r->n; t++)
-        floats += (uint64_t)pull.counts[t] * r->tables[t].spec.dim;
+        floats += (uint64_t)pull->counts[t] * r->tables[t].spec.dim;
     if (!shared) PS_TRY(rows_room(r, floats));
-    const uint64_t *ids = pull.ids;
+    const uint64_t *ids = pull->ids;
     float *out = r->out;
     for (uint32_t t = 0; t < r->n; t++) {
         const ps_row_spec *spec = &r->tables[t].spec;
-        const uint64_t n = pull.counts[t];
-        PS_TRY(ps_row_table_check_ids(&r->tables[t], n, ids));
-        if (shared) out = ps_rows_arena_at(s->peers[rank].rows, pull.places[t].rows);
+        const uint64_t n = pull->counts[t];
+        if (shared) out = ps_rows_arena_at(s->peers[rank].rows, pull->places[t].rows);
         if (n > 0) ps_row_table_read(&r->tables[t], n, ids, out);
         if (shared)
             ps_row_codec_round(spec, n, NULL, 0, out);
@@ -297,13 +306,41 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
         ids += n;
         out += ps_row_codec_size(spec, n);
     }
+    const uint64_t bytes = shared ? 0 : (uint64_t)(out - r->out) * sizeof *out;
+    return rows_answer(s, rank, m, r->out, bytes);
+}
+
+/* As they are, too, in the form of what is asked for ahead. */
+static ps_err rows_answer_ahead(ps_shard *s, uint32_t rank, const rows_message *m,
+                                const ps_rows_pull *pull)
+{
+    ps_shard_rows *r = s->rows;
+    ps_rows_early e;
+    ps_err err = ps_rows_early_init(&e, pull, NULL, r->tables, r->n);
+    if (err == PS_OK) err = ps_rows_early_rest(&e, r->tables, r->n);
+    if (err == PS_OK) err = rows_answer(s, rank, m, e.out, e.n_out);
+    ps_rows_early_fini(&e);
+    return err;
+}
+
+/* again: it was answered before, and nothing has changed since. */
+static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
+{
+    ps_shard_rows *r = s->rows;
+    ps_rows_pull pull;
+    PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
+    const bool shared = pull.places != NULL;
+    // What is in the arena outlives a connection; the worker may use it otherwise now.
+    if (shared && again) return rows_answer(s, rank, m, NULL, 0);
+    PS_TRY(rows_take_ids(s, rank, m, &pull));
+    PS_TRY(rows_check_ids(r, &pull));
     if (pull.trains && r->peers[rank].n_early > 0 && !again)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for rows of step %" PRIu64
                           " after one for the next step's",
                           m->step);
-    const uint64_t bytes = shared ? 0 : (uint64_t)(out - r->out) * sizeof *out;
-    PS_TRY(rows_answer(s, rank, m, r->out, bytes));
+    PS_TRY(pull.ahead && !shared ? rows_answer_ahead(s, rank, m, &pull)
+                                 : rows_answer_now(s, rank, m, &pull));
     return pull.trains && !again ? rows_keep_pull(&r->peers[rank], m) : PS_OK;
 }
 
@@ -316,11 +353,12 @@ static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
     ps_rows_pull pull;
     PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
     PS_TRY(rows_take_ids(s, rank, m, &pull));
-    const uint64_t *ids = pull.ids;
-    for (uint32_t t = 0; t < r->n; ids += pull.counts[t++])
-        PS_TRY(ps_row_table_check_ids(&r->tables[t], pull.counts[t], ids));
-    if (!pull.trains)
-        return ps_err_set(PS_ERR_PROTOCOL, "a request ahead for rows without gradients");
+    PS_TRY(rows_check_ids(r, &pull));
+    if (!pull.trains || !pull.ahead)
+        return ps_err_set(PS_ERR_PROTOCOL,
+                          "a request for rows of step %" PRIu64
+                          " in the step before, that does not ask ahead for gradients",
+                          m->step);
     PS_TRY(ps_mem_room(&p->early, p->n_early, &p->early_room, sizeof *p->early,
                        "requests for rows"));
     rows_early *e = &p->early[p->n_early++];
@@ -329,11 +367,30 @@ static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
     return ps_rows_early_init(&e->rows, &pull, s->peers[rank].rows, r->tables, r->n);
 }
 
-static bool rows_is_early_number(const rows_peer *p, uint64_t number)
+/* What came with that number; NULL: it did not come ahead. */
+static rows_early *rows_early_of(const rows_peer *p, uint64_t number)
 {
     for (uint32_t i = 0; i < p->n_early; i++)
-        if (p->early[i].m.number == number) return true;
-    return false;
+        if (p->early[i].m.number == number) return &p->early[i];
+    return NULL;
+}
+
+/* What is ready and not sent; nothing if that is only which rows are. */
+static ps_err rows_send_ready(ps_shard *s, uint32_t rank, rows_early *e)
+{
+    ps_rows_early *rows = &e->rows;
+    const uint64_t head = rows->arena ? 0 : ps_rows_ahead_head(rows->pull.n);
+    if (rows->n_ready == head || rows->n_sent == rows->n_ready) return PS_OK;
+    const uint64_t from = rows->n_sent;
+    rows->n_sent = rows->n_ready;
+    return rows_answer_part(s, rank, &e->m, rows->out, rows->n_out, from, rows->n_sent);
+}
+
+void ps_shard_rows_connect(ps_shard *s, uint32_t rank)
+{
+    rows_peer *p = s->rows ? &s->rows->peers[rank] : NULL;
+    for (uint32_t i = 0; p && i < p->n_early; i++)
+        p->early[i].rows.n_sent = 0;
 }
 
 /* Which ids the present step may change: of all pulls, once no rank makes another. */
@@ -368,6 +425,7 @@ static ps_err rows_look_early(ps_shard *s)
             p->early[i].looked = true;
             PS_TRY(ps_rows_early_read(&p->early[i].rows, r->tables, r->n, r->steps,
                                       r->clocks, r->step));
+            PS_TRY(rows_send_ready(s, rank, &p->early[i]));
         }
     }
     return PS_OK;
@@ -382,7 +440,8 @@ static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
         ps_rows_early *e = &p->early[i].rows;
         ps_rows_early_count(e, r->n, r->ahead, r->ready);
         PS_TRY(ps_rows_early_rest(e, r->tables, r->n));
-        PS_TRY(rows_answer(s, rank, &p->early[i].m, e->out, e->n_out * sizeof *e->out));
+        PS_TRY(rows_answer_part(s, rank, &p->early[i].m, e->out, e->n_out, e->n_sent,
+                                e->n_out));
         PS_TRY(rows_keep_pull(p, &p->early[i].m));
     }
     rows_forget_early(r, p);
@@ -686,6 +745,7 @@ static ps_err rows_apply(ps_shard *s)
 
 static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool again)
 {
+    rows_early *early;
     // What the job before had is not wanted any more.
     if (m->kind != PS_MSG_RETURN_ROWS) ps_row_store_destroy(&s->rows->before);
     switch (m->kind) {
@@ -696,9 +756,8 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     case PS_MSG_PULL_ROWS:
         s->rows->begun = true;
         if (m->step > s->rows->step && !again) return rows_take_early(s, rank, m);
-        return rows_is_early_number(&s->rows->peers[rank], m->number)
-                   ? PS_OK
-                   : rows_pull(s, rank, m, again);
+        early = rows_early_of(&s->rows->peers[rank], m->number);
+        return early ? rows_send_ready(s, rank, early) : rows_pull(s, rank, m, again);
     case PS_MSG_SAVE_ROWS:
         return rows_save(s, rank, m);
     case PS_MSG_LOAD_ROWS:

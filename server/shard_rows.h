@@ -14,6 +14,9 @@ void ps_shard_rows_close(ps_shard *s); // safe after a failed open
  * frame was checked. PROTOCOL; NUMERIC and NOMEM as ps_row_table_apply. */
 ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f);
 
+/* The worker has a new connection: what was sent over the one before may be lost. */
+void ps_shard_rows_connect(ps_shard *s, uint32_t rank);
+
 /* What tells the shard's twin; NULL: rows.buddy is off. */
 ps_twin_feed *ps_shard_rows_feed(const ps_shard *s);
 /* Takes what the twin has answered, and does what follows. */

@@ -51,6 +51,7 @@ typedef struct rows_ticket {
     int n, room;
     bool in_arena;  // shards that share it find ids there, and put rows there
     bool ahead;     // asked for in the step before, and not looked up yet
+    bool in_two;    // asked for in the step before: answers in two parts (rows_body.h)
     bool forgotten; // no gradients follow
     uint64_t sent;  // the number of its messages
     rows_bodies requests, answers;
@@ -74,6 +75,8 @@ struct ps_row_client {
     uint64_t used[2]; // bytes of the arena's halves, by step
     uint32_t *counts; // scratch: (n)
     int *part_of;     // scratch: (n) -1: the table is not looked up
+    uint8_t *sorted;  // scratch: a table's rows of an answer in two parts
+    uint64_t sorted_room;
     // (n_shards) What is sent, and where answers go. Gradients have memory of their own:
     // a request may follow before they are taken.
     rows_bodies requests, pushes, pages;
@@ -160,6 +163,7 @@ void ps_row_client_destroy(ps_row_client **client)
     free(r->ahead);
     free(r->counts);
     free(r->part_of);
+    free(r->sorted);
     free(r->shares);
     free(r);
     *client = NULL;
@@ -360,25 +364,39 @@ static void rows_write_places(const ps_row_client *r, const rows_ticket *t,
     }
 }
 
+/* Bytes of the shard's answer. */
+static uint64_t rows_answer_bytes(const ps_row_client *r, bool in_two)
+{
+    uint64_t n = 0, bytes = 0;
+    for (int table = 0; table < r->n; table++) {
+        const ps_row_spec *spec = &r->specs[table];
+        n += r->counts[table];
+        bytes += in_two ? r->counts[table] * ps_row_codec_row_bytes(spec)
+                        : ps_row_codec_size(spec, r->counts[table]) * sizeof(float);
+    }
+    return in_two ? ps_rows_ahead_head(n) + bytes : bytes;
+}
+
 static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
                               bool trains)
 {
     ps_exchange_body *body = &t->requests.of[shard];
     const bool shared = t->in_arena && r->shares[shard];
-    uint64_t n = 0, floats = 0, size = 0; // size: of what travels
+    const uint32_t how = (trains ? PS_ROWS_TRAINS : 0) | (shared ? PS_ROWS_SHARED : 0) |
+                         (t->in_two ? PS_ROWS_AHEAD : 0);
+    uint64_t n = 0, floats = 0;
     for (int table = 0; table < r->n; table++) {
         const rows_part *p = r->part_of[table] < 0 ? NULL : &t->parts[r->part_of[table]];
         r->counts[table] = p ? (uint32_t)rows_at_shard(p, shard) : 0;
         n += r->counts[table];
         floats += (uint64_t)r->counts[table] * r->specs[table].dim;
-        size += ps_row_codec_size(&r->specs[table], r->counts[table]);
     }
     const uint64_t head = ps_rows_pull_head((uint32_t)r->n),
                    id_bytes = n * sizeof(uint64_t);
     PS_TRY(rows_body_room(
         &t->requests, shard,
         head + (shared ? (uint64_t)r->n * sizeof(ps_rows_place) : id_bytes)));
-    ps_rows_pull_write(body->bytes, trains, shared, r->counts, (uint32_t)r->n);
+    ps_rows_pull_write(body->bytes, how, r->counts, (uint32_t)r->n);
     body->shared = shared ? id_bytes : 0;
     t->answers.of[shard].shared = shared ? floats * sizeof(float) : 0;
     void *rest = (uint8_t *)body->bytes + head;
@@ -390,26 +408,79 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
         memcpy(ids, p->batch.ids + p->batch.begin[shard], r->counts[table] * sizeof *ids);
         ids += r->counts[table];
     }
-    return rows_body_room(&t->answers, shard, shared ? 0 : size * sizeof(float));
+    return rows_body_room(&t->answers, shard,
+                          shared ? 0 : rows_answer_bytes(r, t->in_two));
+}
+
+/* An answer of a shard, as far as it has been read. */
+typedef struct rows_answer {
+    const uint8_t *bits; // of an answer in two parts; NULL: of one in order
+    uint64_t at;         // rows
+    const uint8_t *from[2]; // from[1]: the rows whose bits are 1, or all
+} rows_answer;
+
+static bool rows_came_first(const uint8_t *bits, uint64_t i)
+{
+    return bits[i / 8] >> i % 8 & 1;
+}
+
+static rows_answer rows_answer_begin(const ps_row_client *r, const rows_ticket *t,
+                                     uint32_t shard)
+{
+    const uint8_t *bytes = t->answers.of[shard].bytes;
+    rows_answer a = {.from = {bytes, bytes}};
+    uint64_t n = 0, first = 0; // first: bytes of the rows that came first
+    if (!t->in_two) return a;
+    for (int table = 0; table < r->n; table++) {
+        const int k = r->part_of[table];
+        const uint64_t end = k < 0 ? n : n + rows_at_shard(&t->parts[k], shard);
+        for (; n < end; n++)
+            if (rows_came_first(bytes, n)) first += ps_row_codec_row_bytes(&r->specs[table]);
+    }
+    a.bits = bytes;
+    a.from[1] = bytes + ps_rows_ahead_head(n);
+    a.from[0] = a.from[1] + first;
+    return a;
+}
+
+/* The next n rows, of a table, in their order: valid until the next call. */
+static ps_err rows_answer_next(ps_row_client *r, rows_answer *a, const ps_row_spec *spec,
+                               uint64_t n, const void **rows)
+{
+    const uint64_t bytes = ps_row_codec_row_bytes(spec);
+    *rows = a->from[1];
+    if (!a->bits) {
+        a->from[1] += ps_row_codec_size(spec, n) * sizeof(float);
+        return PS_OK;
+    }
+    PS_TRY(ps_row_room(&r->sorted, &r->sorted_room, n * bytes, 1));
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t **from = &a->from[rows_came_first(a->bits, a->at++)];
+        memcpy(r->sorted + i * bytes, *from, bytes);
+        *from += bytes;
+    }
+    *rows = r->sorted;
+    return PS_OK;
 }
 
 /* From the shards' answers into the parts, in the order of rows_write_pull. */
-static ps_err rows_take_pulled(const ps_row_client *r, const rows_ticket *t)
+static ps_err rows_take_pulled(ps_row_client *r, const rows_ticket *t)
 {
     for (uint32_t shard = 0; shard < r->n_shards; shard++) {
-        const float *from = t->answers.of[shard].bytes;
         if (t->in_arena && r->shares[shard]) continue;
+        rows_answer answer = rows_answer_begin(r, t, shard);
         for (int table = 0; table < r->n; table++) {
             if (r->part_of[table] < 0) continue;
             const rows_part *p = &t->parts[r->part_of[table]];
+            const ps_row_spec *spec = &r->specs[table];
             const uint32_t first = p->batch.begin[shard];
             const uint64_t n = rows_at_shard(p, shard);
+            const void *rows;
             if (n == 0) continue;
-            const ps_err err =
-                ps_row_codec_decode(&r->specs[table], n, p->batch.ids + first, from,
-                                    p->rows + (uint64_t)first * r->specs[table].dim);
+            PS_TRY(rows_answer_next(r, &answer, spec, n, &rows));
+            const ps_err err = ps_row_codec_decode(spec, n, p->batch.ids + first, rows,
+                                                   p->rows + (uint64_t)first * spec->dim);
             if (err != PS_OK) return ps_err_prefix(err, "shard %u sent", shard);
-            from += ps_row_codec_size(&r->specs[table], n);
         }
     }
     return PS_OK;
@@ -447,7 +518,7 @@ static ps_err rows_ask(ps_row_client *r, rows_ticket *t, const ps_row_lookup *lo
     PS_TRY(rows_bodies_make(&t->requests, r->n_shards));
     PS_TRY(rows_bodies_make(&t->answers, r->n_shards));
     t->n = n;
-    t->ahead = step > r->step;
+    t->ahead = t->in_two = step > r->step;
     t->forgotten = false;
     for (int i = 0; i < n; i++) {
         PS_TRY(rows_split_part(r, &t->parts[i], &lookups[i]));

@@ -40,23 +40,25 @@ uint64_t ps_rows_pull_head(uint32_t n_tables)
     return WORD + ps_rows_aligned(n_tables * sizeof(uint32_t));
 }
 
-void ps_rows_pull_write(void *body, bool trains, bool shared, const uint32_t *counts,
+void ps_rows_pull_write(void *body, uint32_t how, const uint32_t *counts,
                         uint32_t n_tables)
 {
-    const uint32_t head[2] = {trains, shared};
     memset(body, 0, ps_rows_pull_head(n_tables));
-    memcpy(body, head, sizeof head);
-    memcpy((uint8_t *)body + sizeof head, counts, n_tables * sizeof *counts);
+    memcpy(body, &how, sizeof how);
+    memcpy((uint8_t *)body + WORD, counts, n_tables * sizeof *counts);
 }
 
 ps_err ps_rows_pull_read(const void *body, uint64_t bytes, uint32_t n_tables,
                          ps_rows_pull *out)
 {
     const uint64_t head = ps_rows_pull_head(n_tables);
-    if (bytes < head || rows_u32(body, 0) > 1 || rows_u32(body, sizeof(uint32_t)) > 1)
+    const uint32_t all = PS_ROWS_TRAINS | PS_ROWS_SHARED | PS_ROWS_AHEAD;
+    if (bytes < head || rows_u32(body, 0) > all || rows_u32(body, sizeof all) != 0)
         return rows_malformed("PULL_ROWS", bytes);
-    const bool shared = rows_u32(body, sizeof(uint32_t)) == 1;
-    *out = (ps_rows_pull){.trains = rows_u32(body, 0) == 1,
+    const uint32_t how = rows_u32(body, 0);
+    const bool shared = how & PS_ROWS_SHARED;
+    *out = (ps_rows_pull){.trains = how & PS_ROWS_TRAINS,
+                          .ahead = how & PS_ROWS_AHEAD,
                           .counts = rows_at(body, WORD),
                           .ids = shared ? NULL : rows_at(body, head),
                           .places = shared ? rows_at(body, head) : NULL};

@@ -2,12 +2,14 @@
  * at multiples of 8 bytes. T: the job's tables; a shard gets ids of its own partitions
  * alone (row_place.h).
  *
- *   PULL_ROWS  trains u32, shared u32; ids of each table (T u32); the ids, table after
- *              table; or, shared: of each table where they are, where the rows go and
- *              where gradients will be (T times 3 u64)
- *              trains: the step's PUSH_ROWS may have gradients of these rows
+ *   PULL_ROWS  how u32 (PS_ROWS_...), 0 u32; ids of each table (T u32); the ids, table
+ *              after table; or, shared: of each table where they are, where the rows go
+ *              and where gradients will be (T times 3 u64)
  *     ROWS     the rows, in that order, each table's as row_codec.h says; shared:
- *              nothing
+ *              nothing; else, ahead: a bit for each row (from the lowest bit of each
+ *              byte), then the rows whose bits are 1, then the others, each in that order
+ *              and one row after the other: what the step before does not change travels
+ *              while it is made
  *   PUSH_ROWS  rate of each table (T double); pulls u32, 0 u32; has (pulls x T bytes);
  *              gradients (row_codec.h): table after table, and for each the step's
  *              PULL_ROWS that train, in their order. has: 0 where one has no gradient for
@@ -77,8 +79,15 @@ typedef struct ps_rows_place {
     uint64_t ids, rows, grads;
 } ps_rows_place;
 
+/* How rows are pulled. */
+enum {
+    PS_ROWS_TRAINS = 1, // the step's PUSH_ROWS may have gradients of them
+    PS_ROWS_SHARED = 2, // through the arena
+    PS_ROWS_AHEAD = 4   // in the step before
+};
+
 typedef struct ps_rows_pull { // parts of the body
-    bool trains;
+    bool trains, ahead;
     const uint32_t *counts;      // (T)
     const uint64_t *ids;         // (n); NULL: they are at places
     const ps_rows_place *places; // (T)
@@ -198,6 +207,12 @@ ps_err ps_rows_twin_number_read(const void *body, uint64_t bytes, uint64_t most,
 /* Bytes before the ids of a READ_ROWS. */
 uint64_t ps_rows_ask_head(uint32_t n_tables);
 
+/* Bytes of the bits before n rows that were asked for ahead. */
+static inline uint64_t ps_rows_ahead_head(uint64_t n)
+{
+    return ps_rows_aligned((n + 7) / 8);
+}
+
 /* Bytes before the ids or places, before the gradients. */
 uint64_t ps_rows_pull_head(uint32_t n_tables);
 uint64_t ps_rows_push_head(uint32_t n_tables, uint32_t n_pulls);
@@ -210,7 +225,7 @@ uint64_t ps_rows_return_bytes(const ps_rows_return *back);
 
 /* Write the head; the rest is the caller's: after it at the same places as in what the
  * readers give. body has room for all. */
-void ps_rows_pull_write(void *body, bool trains, bool shared, const uint32_t *counts,
+void ps_rows_pull_write(void *body, uint32_t how, const uint32_t *counts,
                         uint32_t n_tables);
 void ps_rows_push_write(void *body, const double *rates, uint32_t n_tables,
                         uint32_t n_pulls);

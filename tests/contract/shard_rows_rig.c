@@ -111,16 +111,28 @@ rig_message rig_message_of(int kind, uint32_t rank, uint64_t number, uint64_t st
                          .bytes = bytes};
 }
 
-rig_message rig_pull(uint32_t rank, uint64_t number, uint64_t step,
-                     const uint64_t ids[IDS])
+static rig_message rig_pull_how(uint32_t how, uint32_t rank, uint64_t number,
+                                uint64_t step, const uint64_t ids[IDS])
 {
     const uint32_t count = IDS;
     const size_t head = ps_rows_pull_head(1);
     rig_message m =
         rig_message_of(PS_MSG_PULL_ROWS, rank, number, step, head + IDS * sizeof *ids);
-    ps_rows_pull_write(m.body, true, false, &count, 1);
+    ps_rows_pull_write(m.body, how, &count, 1);
     memcpy(m.body + head, ids, IDS * sizeof *ids);
     return m;
+}
+
+rig_message rig_pull(uint32_t rank, uint64_t number, uint64_t step,
+                     const uint64_t ids[IDS])
+{
+    return rig_pull_how(PS_ROWS_TRAINS, rank, number, step, ids);
+}
+
+rig_message rig_pull_ahead(uint32_t rank, uint64_t number, uint64_t step,
+                           const uint64_t ids[IDS])
+{
+    return rig_pull_how(PS_ROWS_TRAINS | PS_ROWS_AHEAD, rank, number, step, ids);
 }
 
 rig_message rig_push_of(uint32_t rank, uint64_t number, uint64_t step, uint32_t n_pulls,

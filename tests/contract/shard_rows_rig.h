@@ -42,6 +42,9 @@ rig_message rig_message_of(int kind, uint32_t rank, uint64_t number, uint64_t st
                            size_t bytes);
 rig_message rig_pull(uint32_t rank, uint64_t number, uint64_t step,
                      const uint64_t ids[IDS]);
+/* Of the next step. */
+rig_message rig_pull_ahead(uint32_t rank, uint64_t number, uint64_t step,
+                           const uint64_t ids[IDS]);
 /* Of all rows of n_pulls pulls, of which n numbers do not lie in an arena: value. */
 rig_message rig_push_of(uint32_t rank, uint64_t number, uint64_t step, uint32_t n_pulls,
                         size_t n, float value);

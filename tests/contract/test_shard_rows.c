@@ -9,24 +9,51 @@
 #include "rows_body.h"
 #include "shard_rows_rig.h"
 
-/* The worker's next ROWS of a message, which has n numbers, all `value`. */
+/* The worker's next ROWS, of a message. The caller closes *f. */
+static ps_wire_header next_rows(uint32_t rank, uint64_t number, ps_wire_frames *f)
+{
+    ps_wire_header h = {0};
+    ps_wire_frames_open(f);
+    for (bool got = true; got && h.kind != PS_MSG_ROWS;) {
+        assert_ok(ps_wire_recv(rig.worker[rank], false, f, &got));
+        if (!got) fail_msg("no answer to message %d", (int)number);
+        assert_ok(ps_wire_decode(zmq_msg_data(&f->header), zmq_msg_size(&f->header), &h));
+    }
+    assert_int_equal(h.rows.number, number);
+    return h;
+}
+
+/* It has n numbers, all `value`. */
 static void expect_rows(uint32_t rank, uint64_t number, size_t n, float value)
 {
     ps_wire_frames f;
-    ps_wire_header h = {0};
-    ps_wire_frames_open(&f);
-    for (bool got = true; got && h.kind != PS_MSG_ROWS;) {
-        assert_ok(ps_wire_recv(rig.worker[rank], false, &f, &got));
-        if (!got) fail_msg("no answer to message %d", (int)number);
-        assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
-    }
-    assert_int_equal(h.rows.number, number);
+    (void)next_rows(rank, number, &f);
     assert_int_equal(zmq_msg_size(&f.payload), n * sizeof(float));
     for (size_t i = 0; i < n; i++) {
         float at;
         memcpy(&at, (char *)zmq_msg_data(&f.payload) + i * sizeof at, sizeof at);
         assert_true(at == value);
     }
+    ps_wire_frames_close(&f);
+}
+
+/* An answer to what was asked ahead: its bits, and its rows in the order in which they
+ * come. */
+typedef struct ahead_answer {
+    uint64_t bits;
+    float rows[IDS * DIM];
+} ahead_answer;
+
+/* It has the bytes of *all from `at` to `end`. */
+static void expect_part(uint32_t rank, uint64_t number, const ahead_answer *all,
+                        size_t at, size_t end)
+{
+    ps_wire_frames f;
+    const ps_wire_header h = next_rows(rank, number, &f);
+    assert_int_equal(h.count, sizeof *all);
+    assert_int_equal(h.rows.at, at);
+    assert_int_equal(zmq_msg_size(&f.payload), end - at);
+    assert_memory_equal(zmq_msg_data(&f.payload), (const char *)all + at, end - at);
     ps_wire_frames_close(&f);
 }
 
@@ -94,7 +121,7 @@ static rig_message shared_pull(uint64_t number, uint64_t step)
     const size_t head = ps_rows_pull_head(1);
     rig_message m =
         rig_message_of(PS_MSG_PULL_ROWS, 1, number, step, head + sizeof place);
-    ps_rows_pull_write(m.body, true, true, &count, 1);
+    ps_rows_pull_write(m.body, PS_ROWS_TRAINS | PS_ROWS_SHARED, &count, 1);
     memcpy(m.body + head, &place, sizeof place);
     memcpy((char *)rig.arena.base + place.ids, rig_ids, sizeof rig_ids);
     return m;
@@ -248,14 +275,15 @@ TEST(goes_back_to_a_point)
     both_step(3, 1, 0.5f);
     rig_send(rig_pull(1, 5, 2, rig_ids));
     expect_rows(1, 5, IDS * DIM, 0);
-    rig_send(rig_pull(1, 6, 3, rig_ids)); // asked for ahead
+    rig_send(rig_pull_ahead(1, 6, 3, rig_ids));
     rig_send(go_back(6, 2, 5));
     expect_number(6, 0);
     for (int again = 0; again < 2; again++) {
         rig_send(go_back(7, 2, 77));
         expect_number(7, 1);
     }
-    expect_rows(1, 6, IDS * DIM, 0.5f);
+    expect_part(1, 6, &(ahead_answer){0, {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f}}, 0,
+                sizeof(ahead_answer));
     rig_send(rig_pull(0, 8, 1, rig_ids));
     expect_rows(0, 8, IDS * DIM, 0.5f);
     rig_close();
@@ -325,23 +353,32 @@ TEST(a_message_that_waited_is_its_senders)
 }
 
 /* Worker 1 asks ahead, in its arena, worker 0 by messages. A row that nobody has pulled
- * in the present step is read at once, the others when it is applied. */
+ * in the present step comes at once, the others when it is applied. */
 TEST(rows_of_the_next_step)
 {
     static const uint64_t next[IDS] = {6, UINT64_MAX, 8};
+    static const ahead_answer answer = {5, {1, 1, 1, 1, 0.5f, 0.5f}},
+                              again = {0, {1, 1, 0.5f, 0.5f, 1, 1}};
+    const size_t first = offsetof(ahead_answer, rows[2 * DIM]);
     rig_open();
     for (uint32_t r = 0; r < WORKERS; r++) {
         rig_send(rig_pull(r, 1, 0, rig_ids));
         expect_rows(r, 1, IDS * DIM, 1);
     }
-    const rig_message ahead = shared_pull(2, 1);
+    rig_message ahead = shared_pull(2, 1);
+    set_u32(&ahead, 0, PS_ROWS_TRAINS | PS_ROWS_SHARED | PS_ROWS_AHEAD);
     memcpy((char *)rig.arena.base + 64, next, sizeof next);
     rig_send(ahead);
     rig_send(ahead); // again: it waits
     expect_no_rows(1);
     assert_true(((float *)rig.arena.base)[128 / sizeof(float)] == 0); // worker 0 may pull
-    rig_send(rig_pull(0, 2, 1, next));
-    expect_no_rows(0);
+    for (int connection = 0; connection < 2; connection++) {
+        ps_shard_rows_connect(&rig.shard, 0);
+        for (int twice = 0; twice < 2; twice++)
+            rig_send(rig_pull_ahead(0, 2, 1, next));
+        expect_part(0, 2, &answer, 0, first);
+        expect_no_rows(0);
+    }
     const float *rows = (const float *)rig.arena.base + 128 / sizeof(float);
     for (size_t i = 0; i < IDS * DIM; i++)
         assert_true(rows[i] == (i / DIM == 1 ? 0 : 1)); // of UINT64_MAX later
@@ -352,22 +389,26 @@ TEST(rows_of_the_next_step)
     expect_rows(1, 3, 0, 0);
     expect_rows(1, 2, 0, 0);
     expect_rows(0, 3, 0, 0);
+    expect_part(0, 2, &answer, first, sizeof answer);
     ps_row_figure_list figures = {0};
     assert_ok(ps_row_figures_add(&rig.shard.tables, &figures));
     assert_int_equal(figures.tables[0].of[PS_ROW_FIGURE_AHEAD], WORKERS * IDS);
     assert_int_equal(figures.tables[0].of[PS_ROW_FIGURE_READY], WORKERS * (IDS - 1));
     assert_int_equal(figures.tables[0].of[PS_ROW_FIGURE_STEPPED], IDS);
     free(figures.tables);
-    rig_send(rig_pull(0, 2, 1, next)); // again: the rows once more
+    rig_send(rig_pull_ahead(0, 2, 1, next)); // again: the rows once more
+    expect_part(0, 2, &again, 0, sizeof again);
     rig_send(rig_push_of(1, 4, 1, 1, 0, 0));
     REFUSED("after that step's gradients", rig_pull(1, 5, 1, rig_ids), (void)m);
     rig_close();
     rig_open();
-    rig_send(rig_pull(1, 1, 1, rig_ids));
+    rig_send(rig_pull_ahead(1, 1, 1, rig_ids));
     REFUSED("after one for the next step's", rig_pull(1, 2, 0, rig_ids), (void)m);
     REFUSED("asked ahead", rig_message_of(PS_MSG_LOAD_ROWS, 1, 3, 0, 40),
             set_u32(&m, 4, DIM));
-    REFUSED("without gradients", rig_pull(1, 4, 1, rig_ids), set_u32(&m, 0, 0));
+    REFUSED("does not ask ahead", rig_pull(1, 4, 1, rig_ids), (void)m);
+    REFUSED("does not ask ahead", rig_pull(1, 5, 1, rig_ids),
+            set_u32(&m, 0, PS_ROWS_AHEAD));
     rig_close();
 }
 
@@ -379,7 +420,10 @@ TEST(a_worker_that_breaks_a_rule_is_named)
     REFUSED("0 of 32", good, m.h.count -= 8);
     REFUSED("8 of 40", good, m.h.rows.at = 8);
     REFUSED("at 0 of 40", good, m.h.rows.number = 0);
-    REFUSED("malformed", good, set_u32(&m, 0, 7));
+    REFUSED("malformed", good, set_u32(&m, 0, 8));
+    rig_close();
+    rig_open();
+    REFUSED("malformed", good, set_u32(&m, 4, 1));
     rig_close();
     rig_open();
     REFUSED("malformed", rig_pull(1, 1, 0, rig_ids), set_u32(&m, 8, IDS + 1));
@@ -512,8 +556,9 @@ TEST(random_messages)
     uint64_t number = 1;
     for (int i = 0; i < 20000; i++) {
         const uint32_t draw = ps_mt19937_u32(&rng);
-        rig_message m = draw & 1 ? rig_pull(1, number, (draw >> 1 & 15) == 15, rig_ids)
-                                 : rig_push(1, number, 0, 1);
+        rig_message m = !(draw & 1)              ? rig_push(1, number, 0, 1)
+                        : (draw >> 1 & 15) == 15 ? rig_pull_ahead(1, number, 1, rig_ids)
+                                                 : rig_pull(1, number, 0, rig_ids);
         if ((draw & 9) == 9) m = shared_pull(number, 0);
         if (draw & 4) m.h.kind = (uint8_t)(PS_MSG_PULL_ROWS + (draw >> 3) % 6);
         if (draw & 32) m.body[(draw >> 6) % m.bytes] ^= (uint8_t)(1u << (draw >> 20) % 8);

@@ -205,22 +205,39 @@ static void check_row(const float *row, int64_t id, int rank, uint64_t step)
                         (unsigned long long)step);
 }
 
+/* In some steps. */
+static bool asks_ahead(int rank, uint64_t step)
+{
+    return step + 1 < STEPS && mix(J.seed * 41 + step * 64 + (uint64_t)rank) % 4 == 0;
+}
+
+/* In memory of the caller's. */
+static pstrain_rows_lookup lookup_of(int rank, uint64_t step, int64_t *ids, float *out)
+{
+    for (int k = 0; k < IDS; k++)
+        ids[k] = id_of(rank, step, k);
+    return (pstrain_rows_lookup){.struct_size = sizeof(pstrain_rows_lookup),
+                                 .ids = ids,
+                                 .n_ids = IDS,
+                                 .n_rows = ROWS,
+                                 .out = out};
+}
+
 static int step_rows(pstrain_session *s, int rank, uint64_t step)
 {
-    int64_t ids[IDS];
+    int64_t ids[IDS], next_ids[IDS];
     float out[IDS * ROW_WIDTH], grad[IDS * ROW_WIDTH];
     const double lr = LR;
     uint64_t ticket;
-    for (int k = 0; k < IDS; k++)
-        ids[k] = id_of(rank, step, k);
-    const pstrain_rows_lookup l = {
-        .struct_size = sizeof l, .ids = ids, .n_ids = IDS, .n_rows = ROWS, .out = out};
+    const pstrain_rows_lookup l = lookup_of(rank, step, ids, out),
+                              next = lookup_of(rank, step + 1, next_ids, NULL);
     int code = pstrain_rows_pull(s, &l, 1, 1, &ticket);
     for (int k = 0; k < IDS && code == 0; k++) {
         check_row(out + k * ROW_WIDTH, ids[k], rank, step);
         for (int e = 0; e < ROW_WIDTH; e++)
             grad[k * ROW_WIDTH + e] = gradient_of_row(rank, step, ids[k]);
     }
+    if (code == 0 && asks_ahead(rank, step)) code = pstrain_rows_prefetch(s, &next, 1);
     if (code == 0) code = pstrain_rows_gradient(s, ticket, 0, grad, NULL);
     return code == 0 ? pstrain_rows_push(s, 1, &lr) : code;
 }

@@ -186,6 +186,8 @@ ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     ps_comm_rows_message *m = NULL;
     const uint64_t bytes = f->has_payload ? zmq_msg_size(&f->payload) : 0;
     if (h->rows.number == 0 || h->rows.number > l->rows.taken) return comm_rows_bad(h);
+    // Of a new connection before its READY: what is not answered comes again.
+    if (!l->open) return PS_OK;
     for (int k = 0; k < PS_COMM_ROWS_MESSAGES; k++)
         if (atomic_load(&l->rows.messages[k].waits) &&
             l->rows.messages[k].number == h->rows.number)
@@ -193,7 +195,10 @@ ps_err ps_comm_rows_take(ps_comm *c, ps_comm_link *l, const ps_wire_header *h,
     if (!m) return PS_OK; // the answer to a repetition
     if (h->rows.at == 0) m->got = 0;
     PS_TRY(comm_rows_room(m, h));
-    if (h->rows.at != m->got || bytes > h->count - m->got) return comm_rows_bad(h);
+    if (h->rows.at != m->got || bytes > h->count - m->got) {
+        PS_TRY(ps_comm_mend_news(c, l)); // what is before it may be lost with a connection
+        return l->open ? comm_rows_bad(h) : PS_OK;
+    }
     if (bytes > 0)
         memcpy((uint8_t *)m->answer->bytes + m->got, zmq_msg_data(&f->payload), bytes);
     m->got += bytes;

@@ -164,10 +164,10 @@ def grown(rule):
     pstrain.init()
     rank = pstrain.rank()
     draw = random.Random(rank)
-    tables = {"a": dict(dim=16, codec="int8"), "b": dict(dim=4, mode="mean", optimizer="sgd"), "c": dict(dim=3, mode=None, codec="fp16")}
+    tables = {"a": dict(dim=17, codec="int8"), "b": dict(dim=4, mode="mean", optimizer="sgd"), "c": dict(dim=3, mode=None, codec="fp16")}
     rows = pstrain.Embeddings(tables, optimizer=rule, lr=0.1, seed=7)
     torch.manual_seed(0)
-    dense = torch.nn.Sequential(torch.nn.Linear(16 + 4 + 3, 2), torch.nn.Linear(2, 1))
+    dense = torch.nn.Sequential(torch.nn.Linear(17 + 4 + 3, 2), torch.nn.Linear(2, 1))
     optimizer = pstrain.Optimizer(dense.named_parameters(), "sgd", lr=0.1)
     def ids_of(step):
         g = torch.Generator().manual_seed(100 * step + rank)
