@@ -8,6 +8,7 @@
 AUC is known. Every tenth sample is held out. dlrm_ddp.py is the same by DistributedDataParallel.
 """
 import argparse
+import itertools
 import time
 
 import torch
@@ -81,20 +82,26 @@ def arguments():
     p.add_argument("--lr", type=float, default=1e-3, help="of the layers")
     p.add_argument("--rows-lr", type=float, default=0.05)
     p.add_argument("--codec", default="none", choices=["none", "fp16", "int8"], help="of rows and their gradients that travel")
+    p.add_argument("--ahead", action="store_true",
+                   help="ask for the next batch's rows before this one's backward pass: worth it between hosts")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--export", help="write the rows into this file, for pstrain.rows")
     return p.parse_args()
 
 
-def train(args, source, predict, optimizers, rank, size):
-    """predict: of (counts, ids) the logits."""
+def train(args, source, predict, optimizers, rank, size, prefetch=None):
+    """predict: of (counts, ids) the logits. prefetch: asks for the rows of ids, of the next batch."""
     for epoch in range(args.epochs):
         begun, seen = time.perf_counter(), 0
-        for step, ((counts, ids, labels, _), n) in enumerate(batches(source, args.batch, rank, size)):
+        these, those = itertools.tee(batches(source, args.batch, rank, size))
+        for step, (batch, following) in enumerate(itertools.zip_longest(these, itertools.islice(those, 1, None))):
+            (counts, ids, labels, _), n = batch
             for optimizer in optimizers:
                 optimizer.zero_grad()
             # The mean over all workers' samples: their gradients are averaged, and parts may differ by a sample.
             loss = binary_cross_entropy_with_logits(predict(counts, ids), labels, reduction="sum") * (size / n)
+            if prefetch and following:
+                prefetch(following[0][1])
             loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
@@ -130,11 +137,14 @@ def main():
                                   seed=args.seed)
         optimizer = pstrain.Optimizer(model.named_parameters(), "adam", lr=args.lr)  # its step is the rows', too
 
-        def predict(counts, ids):
-            of_tables = rows(dict(zip(source.tables, ids.t().contiguous())))  # by name (n, dim)
-            return model(counts, torch.stack(list(of_tables.values()), 1))
+        def by_table(ids):
+            return dict(zip(source.tables, ids.t().contiguous()))
 
-        train(args, source, predict, [optimizer], pstrain.rank(), pstrain.size())
+        def predict(counts, ids):
+            return model(counts, torch.stack(list(rows(by_table(ids)).values()), 1))  # rows by table: (n, dim)
+
+        train(args, source, predict, [optimizer], pstrain.rank(), pstrain.size(),
+              (lambda ids: rows.prefetch(by_table(ids))) if args.ahead else None)
         test(source, predict, pstrain.rank(), pstrain.size(), pstrain.all_reduce)
         if args.export and pstrain.rank() == 0:
             rows.export(args.export)

@@ -1,9 +1,10 @@
 """Embedding tables in other people's models, exported rows, and the example with clicks."""
 import re
 import unittest
+from pathlib import Path
 
 from jobs import ROOT, first, run_well
-from test_python import PYTHON, PythonTest, environment
+from test_python import FAST, PYTHON, PythonTest, environment
 
 WORKER = str(ROOT / "tests/system/python/embedding_worker.py")
 EXAMPLE = str(ROOT / "python/examples/dlrm.py")
@@ -39,8 +40,11 @@ class Example(PythonTest):
         self.assertEqual(run_well([PYTHON, WORKER, "data", self.folder], env=environment()), "data ok\n")
 
     def test_trains_and_exports(self):
-        rows = self.path("rows")
-        text = self.job("--model", "wide_deep", "--samples", 6000, "--batch", 100, "--ids", 50, "--export", rows, program=(PYTHON, EXAMPLE))
+        rows, ahead = self.path("rows"), self.path("ahead")
+        words = ("--model", "wide_deep", "--samples", 6000, "--batch", 100, "--ids", 50, "--export")
+        text = self.job(*words, rows, program=(PYTHON, EXAMPLE))
+        self.job(*words, ahead, "--ahead", program=(PYTHON, EXAMPLE), settings=[*FAST, "exchange.shm=off"])
+        self.assertEqual(Path(rows).read_bytes(), Path(ahead).read_bytes())
         (auc, loss), (best, least) = re.findall(r": AUC (\S+), log loss (\S+)", text)
         self.assertGreater(float(auc), 0.55, text)
         self.assertLess(float(auc), float(best), text)
