@@ -440,8 +440,10 @@ static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
         ps_rows_early *e = &p->early[i].rows;
         ps_rows_early_count(e, r->n, r->ahead, r->ready);
         PS_TRY(ps_rows_early_rest(e, r->tables, r->n));
-        PS_TRY(rows_answer_part(s, rank, &p->early[i].m, e->out, e->n_out, e->n_sent,
-                                e->n_out));
+        const bool whole = e->n_out > 0 && e->n_sent == e->n_out; // it has it already
+        if (!whole)
+            PS_TRY(rows_answer_part(s, rank, &p->early[i].m, e->out, e->n_out, e->n_sent,
+                                    e->n_out));
         PS_TRY(rows_keep_pull(p, &p->early[i].m));
     }
     rows_forget_early(r, p);

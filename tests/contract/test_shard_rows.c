@@ -113,6 +113,26 @@ TEST(what_comes_again_counts_once)
     rig_close();
 }
 
+/* Nothing that is asked for ahead changes: all of it comes before the step is applied,
+ * and nothing then. */
+TEST(rows_of_the_next_step_that_stay)
+{
+    static const uint64_t next[IDS] = {6, 8, 10};
+    static const ahead_answer answer = {7, {1, 1, 1, 1, 1, 1}};
+    rig_open();
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        rig_send(rig_pull(r, 1, 0, rig_ids));
+        expect_rows(r, 1, IDS * DIM, 1);
+    }
+    rig_send(rig_push(1, 2, 0, 0.25f));
+    rig_send(rig_pull_ahead(0, 2, 1, next));
+    expect_part(0, 2, &answer, 0, sizeof answer);
+    rig_send(rig_push(0, 3, 0, 0.75f));
+    expect_rows(0, 3, 0, 0);
+    expect_no_rows(0);
+    rig_close();
+}
+
 /* As `m`, with ids, rows and gradients in the arena of worker 1. */
 static rig_message shared_pull(uint64_t number, uint64_t step)
 {
