@@ -274,7 +274,7 @@ static ps_err rows_take_ids(ps_shard *s, uint32_t rank, rows_message *m,
                              (uint64_t *)(void *)(m->body + m->bytes));
 }
 
-static ps_err rows_check_ids(const ps_shard_rows *r, const ps_rows_pull *pull)
+static ps_err rows_check_pulled(const ps_shard_rows *r, const ps_rows_pull *pull)
 {
     const uint64_t *ids = pull->ids;
     for (uint32_t t = 0; t < r->n; ids += pull->counts[t++])
@@ -333,7 +333,7 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
     // What is in the arena outlives a connection; the worker may use it otherwise now.
     if (shared && again) return rows_answer(s, rank, m, NULL, 0);
     PS_TRY(rows_take_ids(s, rank, m, &pull));
-    PS_TRY(rows_check_ids(r, &pull));
+    PS_TRY(rows_check_pulled(r, &pull));
     if (pull.trains && r->peers[rank].n_early > 0 && !again)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for rows of step %" PRIu64
@@ -353,7 +353,7 @@ static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
     ps_rows_pull pull;
     PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
     PS_TRY(rows_take_ids(s, rank, m, &pull));
-    PS_TRY(rows_check_ids(r, &pull));
+    PS_TRY(rows_check_pulled(r, &pull));
     if (!pull.trains || !pull.ahead)
         return ps_err_set(PS_ERR_PROTOCOL,
                           "a request for rows of step %" PRIu64
