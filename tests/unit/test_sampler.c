@@ -125,6 +125,23 @@ TEST(the_last_global_batch_is_shared_in_proportion)
     ps_epoch_fini(&b);
 }
 
+/* 9 samples of 4 ranks are 12 with DistributedSampler's padding, which would be a second
+ * global batch without a sample that the first one lacks. */
+TEST(no_global_batch_is_of_padding_alone)
+{
+    const int64_t batch[] = {1, 2, 3, 3};
+    for (int rank = 0; rank < 4; rank++) {
+        ps_epoch e = epoch_of(9, 4, rank, false, false, 0, batch, 0);
+        assert_int_equal(e.n_batches, 1);
+        assert_int_equal(e.batches[0].n, batch[rank]);
+        ps_epoch_fini(&e);
+        e = epoch_of(10, 4, rank, false, false, 0, batch, 0); // sample 9 needs one
+        assert_int_equal(e.n_batches, 2);
+        assert_int_equal(e.batches[1].n, 1);
+        ps_epoch_fini(&e);
+    }
+}
+
 /* DataLoader(range(23), 3, DistributedSampler(..., num_replicas=3, rank=1, shuffle=True,
  * seed=5, drop_last=either), drop_last=True) in epoch 1, of PyTorch 2.15. */
 TEST(short_batches_are_dropped_as_by_a_data_loader)
@@ -313,8 +330,10 @@ TEST(other_ranks_go_on_at_the_same_sample)
                 for (o.world_size = w, o.rank = 0; o.rank < w; o.rank++)
                     position = see(&o, 2, 0, steps, seen);
                 o.start = (ps_sampler_start){2, position};
-                for (o.world_size = v, o.rank = 0; o.rank < v; o.rank++)
-                    see(&o, 2, 0, INT64_MAX, seen);
+                for (o.world_size = v, o.rank = 0; o.rank < v; o.rank++) {
+                    const int64_t more = see(&o, 2, 0, INT64_MAX, seen);
+                    assert_true((more > 0) == (position < 97)); // no step of padding
+                }
                 for (int i = 0; i < 97; i++)
                     assert_int_equal(seen[i], 1);
                 o.rank = 0; // the next epoch is a whole one

@@ -38,18 +38,19 @@ static int64_t by_ranks(const ps_sampler_options *o, int64_t n)
 
 /* Length of the permutation from position `first` on, padded or cut for the ranks. With
  * unequal batches the last global batch may have fewer samples than there are ranks. As
- * every rank needs one, it is then padded to one for each, or dropped. With unequal
- * batches, first need not be a multiple of the ranks: the end of the epoch does not
- * depend on it. */
+ * every rank needs one, it is then padded to one for each, or dropped; also dropped where
+ * all that it has is padding. With unequal batches, first need not be a multiple of the
+ * ranks: the end of the epoch does not depend on it. */
 static int64_t ranks_total(const ps_sampler_options *o, int64_t first)
 {
-    if (equal_batches(o))
-        return first < o->n_samples ? by_ranks(o, o->n_samples - first) : 0;
-    int64_t w = o->world_size, total = by_ranks(o, o->n_samples) - first;
+    const int64_t w = o->world_size, left = o->n_samples - first;
+    if (left <= 0) return 0;
+    if (equal_batches(o)) return by_ranks(o, left);
+    const int64_t total = by_ranks(o, o->n_samples) - first;
     if (total <= 0) return 0;
-    int64_t rest = total % whole_global(o);
+    const int64_t rest = total % whole_global(o), full = total - rest;
     if (rest == 0 || rest >= w) return total;
-    return o->drop_last ? total - rest : total - rest + w;
+    return o->drop_last || full >= left ? full : full + w;
 }
 
 /* ranks_total, without a short last batch if drop_last_batch. */

@@ -6,7 +6,7 @@
  * slice after those of the ranks below it. The last global batch is divided in
  * proportion, with at least one sample for every rank. If it has fewer samples than there
  * are ranks, the permutation is padded further (with drop_last, these samples are
- * dropped). */
+ * dropped). No global batch is of padding alone. */
 #ifndef PS_SAMPLER_H
 #define PS_SAMPLER_H
 
