@@ -153,6 +153,48 @@ TEST(evaluation_takes_the_middle)
     ps_transform_fini(&t);
 }
 
+/* Sequences of (channels, length) are shifted along their length: out of the window comes
+ * no more than the padding. Each of the shifts occurs about equally often. */
+static void check_shifts(int64_t channels, ps_dims from, bool is_float)
+{
+    enum { LENGTH = 6, PAD = 2, SHIFTS = 2 * PAD + 1, N = 5000 };
+    const ps_dims to = {3, {channels, 1, LENGTH}};
+    ps_config_data c = settings();
+    ps_transform t;
+    uint8_t u8[2 * LENGTH];
+    float f32[2 * LENGTH], out[2 * LENGTH];
+    int counts[SHIFTS] = {0};
+    for (int i = 0; i < 2 * LENGTH; i++)
+        f32[i] = u8[i] = (uint8_t)(1 + i);
+    c.crop_padding = PAD;
+    assert_ok(ps_transform_init(&t, &c, &from, is_float, &to, true, NULL));
+    for (uint32_t p = 0; p < N; p++) {
+        ps_transform_apply(&t, is_float ? (void *)f32 : u8, (ps_draw_key){3, 1, p}, out);
+        const int shift = (int)out[2] - 3; // never padding: it tells the shift
+        assert_true(shift >= -PAD && shift <= PAD);
+        counts[shift + PAD]++;
+        for (int k = 0; k < channels; k++)
+            for (int i = 0; i < LENGTH; i++) {
+                const int at = i + shift;
+                const bool inside = at >= 0 && at < LENGTH;
+                const float expected = inside ? (float)(1 + k * LENGTH + at) : 0;
+                assert_true(out[k * LENGTH + i] == expected);
+            }
+    }
+    for (int i = 0; i < SHIFTS; i++) // 1000 expected, 6 sigma
+        assert_true(abs(counts[i] - N / SHIFTS) < 170);
+    ps_transform_fini(&t);
+}
+
+TEST(sequences_are_shifted_along_their_length)
+{
+    const ps_dims one = {2, {1, 6}}, two = {2, {2, 6}};
+    for (int is_float = 0; is_float < 2; is_float++) {
+        check_shifts(1, one, is_float);
+        check_shifts(2, two, is_float);
+    }
+}
+
 /* Against the same image in float32, which is scaled already: for its bits, cropping and
  * flipping. A model of flat inputs sees the same channels. */
 static void check_bytes(ps_config_data c, ps_dims to, bool augment)

@@ -246,7 +246,8 @@ static window draw_window(const ps_transform *t, ps_draw_key key)
     ps_draw_words(key, 0, PS_TRANSFORM_STREAM, words);
     window at = {0, 0, t->flip && words[2] >> 31};
     if (t->crop) {
-        at.top = ps_draw_pick(words[0], spare_h + 2 * t->padding + 1) - t->padding;
+        const int64_t above = t->resized.h > 1 ? t->padding : 0; // a sequence has no rows
+        at.top = ps_draw_pick(words[0], spare_h + 2 * above + 1) - above;
         at.left = ps_draw_pick(words[1], spare_w + 2 * t->padding + 1) - t->padding;
     }
     return at;

@@ -5,7 +5,8 @@
  *              mode="bilinear", align_corners=False, antialias=False
  *   crop       data.crop_padding p > 0: p zeros on every side, then a random part of the
  *              input's size (torchvision's RandomCrop(size, padding=p)); in evaluation
- *              the middle of the unpadded image (CenterCrop)
+ *              the middle of the unpadded image (CenterCrop). What has one row, as a
+ *              sequence, gets zeros at its two ends alone
  *   flip       data.flip: left and right with probability 1/2; not in evaluation
  *   normalise  (value * scale - mean) / std in float32, scale 1 for float data
  *
