@@ -210,6 +210,8 @@ def find_lr(args, plan_job, run):
     if job.facts["sync.policy"] not in ("bsp", "local"):
         raise JobError(f"--find-lr: with sync.policy={job.facts['sync.policy']} losses have no common step; "
                        "add sync.policy=bsp")
+    if job.facts["sync.policy"] == "local" and job.facts["sync.quorum"]:
+        raise JobError("--find-lr: with sync.quorum losses have no common step; add sync.quorum=0")
     if any(group["lr"] is not None for group in job.facts["optimizer.groups"]):
         raise JobError("--find-lr: optimizer.groups gives some parameters an lr of their own, which does not begin at "
                        "the lowest rate: leave lr out of the groups, or add optimizer.groups=[]")

@@ -15,6 +15,7 @@ from .errors import JobError
 from .screen import tell
 
 STEPS = 20
+EPOCHS = 1000  # more than the steps need
 BOUND = 1e-4
 TYPES = {"F32": "f", "I64": "q"}
 MODES = ("ps", "allreduce")
@@ -52,12 +53,15 @@ def compare(one, other):
 
 
 def settings(args, mode):
-    """The settings that make the runs of a mode short, without evaluation and saving."""
+    """The settings that make the runs of a mode short, without saving, and without an evaluation before the end:
+    schedule.name=plateau and train.patience allow no eval_every of 0."""
     given = {o.split("=", 1)[0] for o in args.overrides}
-    extra = {"train.steps": STEPS, "train.epochs": 1000, "train.eval_every": 0,
+    extra = {"train.steps": STEPS, "train.epochs": EPOCHS, "train.eval_every": EPOCHS + 1,
              "train.save_every": 0, "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0}
-    one_level = [] if mode == "ps" else ["exchange.levels=1"]  # all-reduce has no other
-    return [f"{key}={value}" for key, value in extra.items() if key not in given] + [jobfile.OWN_CHECKPOINTS] + one_level
+    fixed = [jobfile.OWN_CHECKPOINTS, "train.stop_after=0"]
+    if mode != "ps":
+        fixed.append("exchange.levels=1")  # all-reduce has no other
+    return [f"{key}={value}" for key, value in extra.items() if key not in given] + fixed
 
 
 def verdict(workers, steps, differ, distance):

@@ -33,8 +33,10 @@ class BenchTest(JobTest):
 
 class Verify(JobTest):
     def test_two_workers_are_equal_bit_for_bit(self):
-        text = self.psrun("--verify", "-s", 2, "-w", 2, DIGITS, *SHORT)
-        self.assertIn("equal bit for bit with 2 workers", text)
+        # Of a job that would follow its evaluations, or stop before.
+        text = self.psrun("--verify", "-s", 2, "-w", 2, DIGITS, *SHORT[:2], "train.patience=1", "schedule.name=plateau",
+                          "train.stop_after=5")
+        self.assertIn("after 20 steps are equal bit for bit with 2 workers", text)
 
     @nightly
     def test_more_workers_and_both_optimizers(self):

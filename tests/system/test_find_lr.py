@@ -85,6 +85,7 @@ class Jobs(JobTest):
                               ("train.steps=5", "at least 20 steps"), ("sync.policy=asp", "sync.policy=bsp"),
                               ("optimizer.groups=[{match: [fc1*], lr: 0.1}]", "lr of their own")):
             self.assertIn(says, self.find("-s", 1, "-w", 2, setting, code=1))
+        self.assertIn("add sync.quorum=0", self.find("-s", 1, "-w", 2, "sync.policy=local", "sync.quorum=1", code=1))
         for option, says in (("--dry-run", "--dry-run shows the commands of a job"),
                              ("--describe", "not allowed with argument --find-lr")):
             self.assertIn(says, self.find(option, code=1 if option == "--dry-run" else 2))
