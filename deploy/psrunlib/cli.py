@@ -275,14 +275,26 @@ def name_of(program):
     return os.path.basename((scripts or program)[0]).removesuffix(".py")
 
 
+def is_setting(word):
+    """Not a file whose name has a =."""
+    return bool(re.match(r"[\w.]+=", word)) and not os.path.exists(word)
+
+
+def take_config(args):
+    """The configuration may stand behind settings."""
+    if not args.config or not is_setting(args.config):
+        return
+    words = [args.config, *args.overrides]
+    at = next((i for i, word in enumerate(words) if not is_setting(word)), None)
+    args.config = None if at is None else words.pop(at)
+    args.overrides = words
+
+
 def take_numbers(args):
     """job.servers= and job.workers= are -s and -w: the parts get both in their environment, which a setting would
     override. A range of workers stays a setting; -w then says with how many the job begins."""
     if what_one_worker_does(args):
         return
-    if args.config and "=" in args.config and not os.path.exists(args.config):
-        args.overrides.insert(0, args.config)
-        args.config = None
     for key, option in (("job.servers", "servers"), ("job.workers", "workers")):
         settings = [s for s in args.overrides if re.fullmatch(rf"{re.escape(key)}=[0-9]+", s)]
         if not settings:
@@ -620,6 +632,7 @@ def run_command(args, dashes, program):
                 raise JobError("--convert makes a .csv file: give no configuration")
             from . import convert  # needs pandas
             return convert.convert(args)
+        take_config(args)
         take_numbers(args)
         if args.resume:
             check_resume(args)

@@ -245,6 +245,16 @@ class AutoWorkers(JobTest):
             self.assertEqual(shown.count("PS_SERVERS=1 "), 4)
             self.assertNotIn("--set job.", shown)
 
+    def test_a_configuration_behind_settings(self):
+        for words in (["--describe"], ["--port", 30000, "-s", 1, "-w", 2, "--resume", self.path()]):
+            shown = [self.psrun("--dry-run", *words, *order) for order in
+                     ((DIGITS, "train.epochs=1", "train.seed=2"), ("train.epochs=1", DIGITS, "train.seed=2"),
+                      ("train.epochs=1", "train.seed=2", DIGITS))]
+            self.assertIn("--set train.epochs=1 --set train.seed=2", shown[0])
+            self.assertEqual(shown, [shown[0]] * 3)
+        self.assertIn("no job is named", self.psrun("--dry-run", "train.epochs=1", code=1))
+        self.assertIn("nowhere.yaml: No such file", self.psrun("--dry-run", "train.epochs=1", "nowhere.yaml", code=1))
+
     def test_are_as_many_as_cuda_shows(self):
         gpu = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
         # 0,2,-1,1: the CUDA Programming Guide's own example.
