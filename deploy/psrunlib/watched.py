@@ -31,6 +31,7 @@ class Watched:
         self.log = log  # None: writing it has failed
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two reads
         self.rest, self.rest_of_events = "", b""
+        self.returned = ""  # what ended with a carriage return, when nothing has come since
         self.open = True
         self.closed_at = 0.0  # when it closed its output, by Supervisor.now
         self.n_stops = 0
@@ -57,10 +58,12 @@ class Watched:
         self.has_workers = False  # it has told, in this start, that a worker has joined
 
     def take(self, data, screen):
-        """Output. Lines end with a line feed; a progress bar's states with a carriage return."""
-        pieces = re.split(r"([\r\n])", self.rest + self.decoder.decode(data))
+        """Output. Lines end with a line feed, or with both; a progress bar's states with a carriage return."""
+        pieces = re.split(r"(\r\n|[\r\n])", self.rest + self.decoder.decode(data))
         self.rest = pieces.pop()
         for line, end in zip(pieces[0::2], pieces[1::2]):
+            line = line or self.returned
+            self.returned = line if end == "\r" else ""
             if end == "\r":
                 screen.progress(self.part, line)
             elif line:

@@ -209,6 +209,14 @@ class Events(JobTest):
         self.assertEqual([call.args[1] for call in shown.line.call_args_list],
                          ["caf\u00e9", "x" * (watched.LONGEST + 1), "y", "\ufffd"])
 
+    def test_lines_of_a_program_for_other_terminals(self):
+        """They end with both characters, which may come in two reads. A bar's states are none."""
+        part, shown = job.Part("worker", 0, [], {}), unittest.mock.Mock()
+        one = watched.Watched(unittest.mock.Mock(part=part), None)
+        for data in (b"one\r\ntwo\r", b"\nstep 1\rstep 2\rthree\n", b"\r\nstep 3\r\rfour\r\n\n"):
+            one.take(data, shown)
+        self.assertEqual([call.args[1] for call in shown.line.call_args_list], ["one", "two", "three", "four"])
+
     def test_a_year_of_errors_and_warnings(self):
         """A program that handles, and prints, an error in each step; connections that are lost and mended."""
         part = job.Part("worker", 0, [], {})
