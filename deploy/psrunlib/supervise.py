@@ -170,16 +170,24 @@ class Supervisor:
             os.set_blocking(stream.fileno(), False)
             self.selector.register(stream, selectors.EVENT_READ, watched)
 
-    def _start(self, part, instead_of=None):
+    def _open_log(self, part, again):
+        """Behind what an earlier start said. again: it has died, and the job does not end for want of its log."""
         path = os.path.join(self.logs_dir, f"{part.role}-{part.rank}.log")
         try:
-            log = open(path, "a", encoding="utf-8", errors="replace")  # behind what an earlier start said
+            return open(path, "a", encoding="utf-8", errors="replace")
         except OSError as error:
-            raise JobError(f"cannot write {path}: {error.strerror}") from error
+            if not again:
+                raise JobError(f"cannot write {path}: {error.strerror}") from error
+            self.screen.say(f"psrun: cannot write {path}: {error.strerror}; {part.name} has no log from here on")
+            return None
+
+    def _start(self, part, instead_of=None):
+        log = self._open_log(part, again=bool(instead_of))
         try:
             process = self.launch(part)
         except OSError as error:
-            log.close()
+            if log:
+                log.close()
             hint = ": is the virtual environment active?" if error.filename in ("python", "python3") else ""
             raise JobError(f"cannot start {part.name}: {error}{hint}") from error
         watched = Watched(process, log)

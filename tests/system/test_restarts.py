@@ -148,6 +148,16 @@ fi''')
         self.assertNotIn("told to end", text)
         self.check_nothing_left("out")
 
+    def test_a_log_that_cannot_be_opened_again(self):
+        """As on a disk that has become read-only. The others and their work are there still."""
+        log = self.path("out", "logs", "worker-1.log")
+        wrapped_bin(self.path("bin"), "ps-worker",
+                    f'[ "$RANK$PS_INCARNATION" != 1 ] || {{ rm {log}; mkdir {log}; kill -KILL $$; }}')
+        text = self.run_job("out", *self.KIND, *SETTINGS, args=["--build-dir", self.folder, "--restarts", "2"])
+        self.assertIn(f"psrun: cannot write {log}: Is a directory; worker 1 has no log from here on\n", text)
+        self.assertEqual(self.summary("out")["steps"], 60)
+        self.check_nothing_left("out")
+
     def test_what_no_restart_mends(self):
         for out, settings, says in (("far", ["optimizer={name: sgd, lr: 1e9}", "data.scale=10000"], "not finite"),
                                     ("none", ["data.path=/no/such/folder"], "no folder")):
