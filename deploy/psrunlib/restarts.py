@@ -78,10 +78,10 @@ def read_step(path):
 
 
 class Folder:
-    """The results on worker 0's host, and which of them were there before the job."""
+    """The results on worker 0's host, or on another one, and which of them were there before the job."""
 
-    def __init__(self, job):
-        self.host = job.parts()[job.servers].host
+    def __init__(self, job, host=None):
+        self.host = host or job.parts()[job.servers].host
         self.out = job.out
         self.checkpoints = job.facts["checkpoint.path"] or os.path.join(job.out, "checkpoints")
         self.before = self.list_steps()
@@ -189,15 +189,30 @@ class Restarts:
         elif not job.spares:
             self.screen.say(f"psrun: host {host.name} does not answer, and there is no spare host (a line "
                             "\"NAME spare\" in the hostfile)")
+        elif host.name != self.folder.host.name:
+            self._move(host)
+        elif folder := self._folder_of_a_spare():
+            self.folder = folder
+            self._move(host)
+            self.screen.say(f"psrun: the results go to {folder.host.name} from here on; what host {host.name} has "
+                            "of them stays there")
         else:
-            had_results = host.name == self.folder.host.name
-            spare = job.spares[0]
-            job.move(host, spare)
-            self.screen.say(f"psrun: host {host.name} does not answer; the spare host {spare.name} takes its place")
-            if had_results:
-                self.folder = Folder(job)
-                self.screen.say(f"psrun: the results go to {spare.name} from here on; what host {host.name} has "
-                                "of them stays there")
+            self.screen.say(f"psrun: host {host.name} does not answer, nor does any spare host")
+
+    def _move(self, host):
+        spare = self.job.spares[0]
+        self.job.move(host, spare)
+        self.screen.say(f"psrun: host {host.name} does not answer; the spare host {spare.name} takes its place")
+
+    def _folder_of_a_spare(self):
+        """For the results, on the first that answers; those before it are spare ones no longer. None: none does."""
+        while self.job.spares:
+            try:
+                return Folder(self.job, self.job.spares[0])
+            except JobError as error:
+                self.screen.say(f"psrun: a spare host cannot take the results: {error}")
+                del self.job.spares[0]
+        return None
 
     def _again(self, part):
         self.started[part.name] += 1

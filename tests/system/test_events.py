@@ -1,4 +1,5 @@
 """What the parts tell psrun, by which it decides; and the lines of their log, which it shows."""
+import collections
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 from events import tell
 from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest
 from psrunlib import commits, events, faults, hosts as hostfile, job, local, remote, screen, watched
+from psrunlib.errors import JobError
 from psrunlib.events import Failure
 from psrunlib.log_line import parse, why
 from psrunlib.restarts import Restarts, is_passing
@@ -97,6 +99,29 @@ class FullMemory(unittest.TestCase):
         self.assertTrue(told.fails_again())
         told.hear({"event": "commit", "number": 4, "place": "step 4"})
         self.assertFalse(told.fails_again())
+
+
+class SpareHosts(unittest.TestCase):
+    @staticmethod
+    def answer(there):
+        if not there:
+            raise JobError("not reached")
+        return []
+
+    def test_one_that_does_not_answer(self):
+        """The next one takes the results. Without any, the job waits for the host that was lost."""
+        for down, taken, left in (("b", "c", "d"), ("bc", "d", ""), ("bcd", "b", "")):
+            coordinator, lost, *spares = (hostfile.Host(name, name, name) for name in "abcd")
+            one = job.Job("x.yaml", [], "build", "ps", 1, 1, "out", restarts=9, facts=collections.defaultdict(str),
+                          server_hosts=[coordinator], worker_hosts=[lost], spares=spares)
+            with unittest.mock.patch.object(remote, "stat", return_value=[]) as stat:
+                restarts = Restarts(one, unittest.mock.Mock())
+                stat.side_effect = lambda host, *_, gone=down: self.answer(host.name not in gone)
+                restarts.started["worker 0"] = 1
+                dead = unittest.mock.Mock(part=one.parts()[1], code=watched.SSH_FAILED, spoke=False)
+                part, delay_s = restarts.replace(dead, 0, True)
+            self.assertEqual((part.host.name, restarts.folder.host.name, "".join(h.name for h in one.spares)), (taken, taken, left))
+            self.assertEqual(delay_s, int(taken == "b"))
 
 
 class Events(JobTest):
