@@ -48,7 +48,7 @@ def join(args, plan_job):
     Ctrl-C and SIGTERM make it leave."""
     if args.config:
         raise JobError(f"--join {args.join}: the run knows its configuration: do not name another one")
-    known = jobfile.recall(args, args.join)
+    known = jobfile.recall(args, args.join, "--join")
     args.resume = None
     if not known.get("elastic"):
         raise JobError(f"--join {args.join}: the job has a fixed number of workers: give job.workers a range, "
@@ -93,7 +93,7 @@ def replay(args, plan_job, run):
     as many workers as there were. Returns the exit code."""
     args.overrides = [jobfile.OWN_CHECKPOINTS, *args.overrides]
     if not args.config:
-        jobfile.recall(args, os.path.dirname(os.path.abspath(args.replay_membership)))
+        jobfile.recall(args, os.path.dirname(os.path.abspath(args.replay_membership)), "--replay-membership")
         args.resume = None
     stretches = read_log(args.replay_membership)
     for i, (step, workers) in enumerate(stretches):

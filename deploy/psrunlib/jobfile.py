@@ -56,21 +56,26 @@ def read(run):
     return known
 
 
-def recall(args, run):
+NEEDED = {"config": str, "overrides": list, "mode": str, "servers": int, "workers": int}  # of the job of a configuration
+OF_A_PROGRAM = {"--join": "psrun adds no worker to it"}  # what options do not do with it
+
+
+def recall(args, run, option="--resume"):
     """Takes from the job.json of a run what the command line does not give. Returns
-    what it holds; {} where the command line gives all."""
+    what it holds; {} where the command line gives all. option: what the user has asked for."""
     if args.config:
         return {}
     try:
         known = read(run)
         if known.get("program"):
-            raise JobError(f"--resume {run}: its workers were a program, which itself loads what it has saved")
-        missing = {"config", "overrides", "mode", "servers", "workers"} - known.keys()
-        if missing:
-            raise ValueError(f"{JOB_FILE} lacks {', '.join(sorted(missing))}")
+            why = OF_A_PROGRAM.get(option, "which itself loads what it has saved")
+            raise JobError(f"{option} {run}: its workers are a program of your own, {why}")
+        lacks = [key for key, kind in NEEDED.items() if not isinstance(known.get(key), kind)]
+        if lacks:
+            raise ValueError(f"{JOB_FILE} lacks {', '.join(sorted(lacks))}")
     except (OSError, ValueError) as error:
-        raise JobError(f"--resume {run}: cannot find out which job it was: name its "
-                       f"configuration, too: {error}") from error
+        mend = "give the folder of a job that runs on this host" if option == "--join" else "name its configuration, too"
+        raise JobError(f"{option} {run}: cannot find out which job it was: {mend}: {error}") from error
     args.config = known["config"]
     args.overrides = known["overrides"] + args.overrides
     args.mode = args.mode or known["mode"]
@@ -90,6 +95,6 @@ def recall_replayed(args):
     except OSError as error:
         raise JobError(f"--replay {args.replay}: cannot read it: {error.strerror}") from error
     args.overrides = [OWN_CHECKPOINTS, *args.overrides]
-    recall(args, os.path.dirname(log))
+    recall(args, os.path.dirname(log), "--replay")
     args.resume = None
     args.overrides = [*args.overrides, f"sync.replay={log}"]

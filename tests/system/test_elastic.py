@@ -12,12 +12,14 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
+from pathlib import Path
 from unittest import mock
 
-from jobs import DIGITS, PSRUN, Psrun, children, environment, first, kill, nightly, sizes, wrapped_bin
-from psrunlib import elastic, job, supervise
+from jobs import DIGITS, PSRUN, Psrun, children, environment, first, kill, sizes, wrapped_bin
+from psrunlib import elastic, job, jobfile, supervise
 from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
 
@@ -141,8 +143,18 @@ class ElasticTest(RestartTest):
                          [comparable(r) for r in self.records("replay")])
 
 
-@nightly
 class Joiner(unittest.TestCase):
+    def test_a_folder_of_no_job(self):
+        """The option that was given is named, and what would mend it: --join takes no configuration."""
+        with tempfile.TemporaryDirectory() as folder:
+            args = argparse.Namespace(config=None, join=folder)
+            for text, says in ((None, "give the folder of a job that runs on this host: "), ("[]", "job.json is of another program"),
+                               ('{"program": true}', "its workers are a program of your own, psrun adds no worker to it")):
+                if text:
+                    Path(folder, "job.json").write_text(text, encoding="utf-8")
+                with self.assertRaisesRegex(jobfile.JobError, f"^--join {folder}: .*{says}"):
+                    elastic.join(args, None)
+
     def test_a_signal_while_the_worker_starts(self):
         """The worker, which is in a session of its own, is told."""
         told = []
@@ -154,7 +166,7 @@ class Joiner(unittest.TestCase):
         args = argparse.Namespace(config=None, join="run")
         for number in supervise.END_SIGNALS:
             self.addCleanup(signal.signal, number, signal.getsignal(number))
-        with mock.patch.object(elastic.jobfile, "recall", lambda _: {"elastic": True, "master": ["h", 1]}), \
+        with mock.patch.object(elastic.jobfile, "recall", lambda *_: {"elastic": True, "master": ["h", 1]}), \
                 mock.patch.object(elastic.subprocess, "Popen", start):
             self.assertEqual(elastic.join(args, lambda _: mock.Mock(newcomer=lambda: job.Part("worker", -1, [], {}))), 0)
         self.assertEqual(told, [signal.SIGTERM])

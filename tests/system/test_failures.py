@@ -1,5 +1,6 @@
 """Failures: each ends with one clear error and an exit code that is not 0. Nothing hangs, and
 nothing is left running."""
+import json
 import math
 import os
 import re
@@ -443,7 +444,8 @@ class BadInput(JobTest):
             self.assertIn("leave out one of them", said)
 
     def test_a_run_that_is_another_programs(self):
-        for text in ("[]", "{}", '{"config": "x.yaml"}'):
+        other = json.dumps({"config": "x.yaml", "overrides": None, "mode": "ps", "servers": "2", "workers": 2})
+        for text in ("[]", "{}", '{"config": "x.yaml"}', other):
             self.write("job.json", text.encode())
             self.assertRegex(self.psrun("--resume", self.folder, code=1),
                              r"\Apsrun: --resume .* cannot find out which job it was: .*job\.json (is of|lacks).*\n\Z")

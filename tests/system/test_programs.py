@@ -171,7 +171,7 @@ class Programs(JobTest):
         self.assertIn("ended with exit code 3", text)
         self.assertFalse(os.path.exists(job))
         self.assertEqual(top.find(self.folder), "http://127.0.0.1:9100/status.json")
-        self.assertIn("its workers were a program", self.psrun("--resume", self.folder, code=1))
+        self.assertIn("its workers are a program of your own, which itself loads", self.psrun("--resume", self.folder, code=1))
 
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),
