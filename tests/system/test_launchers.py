@@ -6,6 +6,7 @@ with the variables that Slurm sets.
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -335,6 +336,22 @@ class Table(unittest.TestCase):
                                  capture_output=True, timeout=30)
             self.assertEqual(run.returncode, 1)
             self.assertIn("did not finish", run.stderr)
+
+    def test_a_language_with_decimal_commas(self):
+        """Its awk would read 0.9 as 0, and draw 1,5. Not each machine has such a language: awk must not be given any."""
+        with tempfile.TemporaryDirectory() as folder:
+            write_program(folder, "awk", f'#!/bin/sh\necho "$LC_ALL $LC_NUMERIC $LC_CTYPE" >>{folder}/languages\n'
+                                         f'exec {shutil.which("awk")} "$@"\n')
+            Path(folder, "summary.json").write_text('{"test_loss": 0.25}')
+            Path(folder, "metrics.jsonl").write_text("".join(f'{{"step":{step},"loss_mean":{loss}}}\n'
+                                                             for step, loss in ((1, 1), (2, 0.5), (3, 0.25))))
+            for language in ("C", "de_DE.UTF-8"):
+                run = subprocess.run([str(ROOT / "deploy/show-runs"), "--plot", f"{folder}/plot.svg", folder], text=True,
+                                     capture_output=True, stdin=subprocess.DEVNULL, timeout=30,
+                                     env={"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": language})
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertIn(" 0.2500 ", run.stdout)
+            self.assertEqual(set(Path(folder, "languages").read_text().splitlines()), {" C C", " C de_DE.UTF-8"})
 
     def test_the_figure_to_judge_by(self):
         """summary.json names its key. A folder may be named like a variable of awk."""
