@@ -282,6 +282,23 @@ class ContainerNode(unittest.TestCase):
             self.assertIn(words, run.stderr)
 
 
+class Demo(unittest.TestCase):
+    def test_who_makes_the_keys(self):
+        """A user of rootless Docker is root in its containers. Who makes them, can remove them."""
+        for options, user in (("[name=seccomp,profile=builtin]", os.getuid()), ("[name=seccomp name=rootless]", 0)):
+            with tempfile.TemporaryDirectory() as folder:
+                write_program(folder, "docker", f"""#!/bin/sh
+case $* in
+"info -f"*) echo '{options}' ;;
+run*) echo "$*" >{folder}/run; exit 1 ;;
+esac
+""")
+                run = subprocess.run([str(ROOT / "deploy/compose-demo")], text=True, capture_output=True, timeout=60,
+                                     env=dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", PS_BUILD="no"))
+                self.assertIn("making the job's keys failed", run.stderr)
+                self.assertIn(f"-u {user} ", Path(folder, "run").read_text())
+
+
 class Patience(unittest.TestCase):
     """Whoever tells a job to end lets worker 0 write what it keeps: servers are needed until then."""
 
