@@ -43,6 +43,7 @@ class Process:
     jobs: list = field(default_factory=list)  # nonces
     full: bool = False
     error_ns: int = 0  # of its clock, once it is merged
+    left_out: bool = False  # merged without its spans: it ended before it knew the coordinator's clock
 
     @property
     def name(self):
@@ -50,9 +51,11 @@ class Process:
 
 
 def read(path):
-    """A process's file. What a killed process has not written whole is left out."""
+    """A process's file. What a killed process has not written whole is left out; None: it has written nothing."""
     with open(path, "rb") as f:
         data = f.read()
+    if not data:
+        return None
     head, _, body = data.partition(b"\n")
     try:
         about = json.loads(head)
@@ -85,9 +88,9 @@ def read(path):
 def load(run):
     """The processes of a run, each with the spans of all of its starts, on their own clocks."""
     paths = sorted(glob.glob(os.path.join(glob.escape(os.path.join(run, FOLDER)), "*.trace")))
-    if not paths:
+    found = list(filter(None, map(read, paths)))
+    if not found:
         raise JobError(f"{run} has no trace: run the job with train.trace=true")
-    found = [read(path) for path in paths]
     jobs = set().union(*(p.jobs for p in found if p.name == "worker 0"))
     return [p for p in found if not jobs or jobs.intersection(p.jobs)]  # others: of an earlier run
 
@@ -105,7 +108,8 @@ def merge(processes):
 def _move(p):
     anchors = _anchors(p.clocks)
     if not anchors:
-        raise JobError(f"{p.name} never learned the coordinator's clock: its job was too short")
+        p.spans, p.left_out = [], True
+        return
     p.error_ns = max(error for _, _, error in anchors)
     times = [at for at, _, _ in anchors]
 
@@ -204,7 +208,7 @@ def _ways(processes):
 def write(processes, path):
     with new_text(path) as f:
         f.write('{"displayTimeUnit": "ms",\n"clock_error_us": ')
-        json.dump({p.name: p.error_ns / 1000 for p in processes}, f)
+        json.dump({p.name: p.error_ns / 1000 for p in processes if not p.left_out}, f)
         f.write(',\n"traceEvents": [')
         for i, event in enumerate(events(processes)):
             f.write(",\n" if i else "\n")

@@ -160,7 +160,7 @@ def _process_lines(processes, steps):
 def lines(processes):
     """The report, line by line."""
     steps, shards = _steps(processes)
-    workers = sum(p.role == "worker" for p in processes)
+    workers = len({p.rank for p in processes if p.role == "worker"})  # one that has started again has two traces
     seen = {s.step for p in processes for s in p.spans if s.kind == "step"}
     paths = list(_paths(steps))
     if paths:
@@ -181,5 +181,7 @@ def lines(processes):
     yield ("clocks: one host, no error" if error == 0 else
            f"clocks: on the coordinator's, wrong by {error / 1000:.0f} us at most")
     for p in processes:
+        if p.left_out:
+            yield f"{p.name} ended before it knew the coordinator's clock: what it did in that start is left out"
         if p.full:
             yield f"{p.name} has reached trace.limit: its last steps are missing"

@@ -142,6 +142,24 @@ class Trace(JobTest):
             f.write(b"\xff\x00 no trace")
         self.assertIn("is not a trace of this version", report(self.path("empty"), code=1))
 
+    def test_a_part_that_dies_early(self):
+        """It has written nothing, or does not know the coordinator's clock yet: the trace has the others."""
+        self.psrun("-s", 1, "-w", 2, DIGITS, "train.trace=true", "train.steps=20")
+        whole = report(self.path("out"))
+        with open(self.path("out", "trace", "worker-1.1.trace"), "wb"):
+            pass
+        self.assertEqual(report(self.path("out")), whole)
+        with open(self.path("out", "trace", "worker-1.trace"), "rb") as f:
+            head, rest = f.read().split(b"\n", 1)
+        about, size = json.loads(head), trace.RECORD.size
+        records = [rest[at:at + size] for at in range(0, len(rest), size)]
+        unclocked = [r for r in records if trace.RECORD.unpack(r)[5] != about["kinds"].index("#clock")]
+        with open(self.path("out", "trace", "worker-1.1.trace"), "wb") as f:
+            f.write(json.dumps({**about, "boot": "another host"}).encode() + b"\n" + b"".join(unclocked[:100]))
+        text = report(self.path("out"))
+        self.assertTrue(text.startswith(whole.splitlines()[0]), text)
+        self.assertIn("worker 1 ended before it knew the coordinator's clock", text)
+
     @unittest.skipIf(REASON, f"{REASON}")
     def test_clocks_between_hosts(self):
         """Emulated hosts have one clock: the measured difference is no larger than its error."""
