@@ -13,9 +13,12 @@ def read_summary(out):
     path = os.path.join(out, "summary.json")
     try:
         with open_text(path) as f:
-            return json.load(f)
+            summary = json.load(f)
     except (OSError, ValueError) as error:
         raise JobError(f"cannot read the summary {path}: {error}") from error
+    if not isinstance(summary, dict):
+        raise JobError(f"{path}: not the summary of a job")
+    return summary
 
 
 def add_to_summary(out, facts, before):
@@ -174,7 +177,10 @@ def draw_curves(out):
     """Returns the path of the picture of losses and accuracies; None: there is nothing to draw."""
     show_runs = os.path.join(os.path.dirname(places.HERE), "show-runs")
     path = os.path.join(out, "curves.svg")
-    done = helpers.run([show_runs, "--plot", path, out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        done = helpers.run([show_runs, "--plot", path, out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None  # the wheel has none, and a disk may allow no programs
     return path if done.returncode == 0 else None
 
 

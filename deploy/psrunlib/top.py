@@ -84,8 +84,8 @@ def show_ended(folder):
         with open_text(os.path.join(folder, "metrics.jsonl")) as f:
             for line in f:
                 last.update(json.loads(line))
-    except (OSError, ValueError):
-        pass  # it has none, or its last line is cut short
+    except (OSError, ValueError, TypeError):
+        pass  # it has none, its last line is cut short, or it is another program's
     if not last:
         raise JobError(f"--top {folder}: no job is running there, and there are no figures of one")
     screen.say(f"psrun: {folder} is not running, and did not finish; its last figures:")

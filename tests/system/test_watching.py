@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 import urllib.request
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from jobs import DIGITS, LONG, PSRUN, ROOT, JobTest, Psrun, free_port, on_terminal, run_well, torch_python, wait_until
+from psrunlib import report
 from psrunlib.top import find, lines, read
 
 SAMPLE = re.compile(r'(?P<name>pstrain_[a-z0-9_]+)\{job_name="(?P<job>[^"]*)",role="(?P<role>\w+)",'
@@ -207,6 +209,20 @@ class NoPage(JobTest):
             self.assertEqual(done.returncode, 1)
             self.assertIn(says, done.stdout)
             self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
+
+    def test_top_of_what_is_no_run(self):
+        """A summary and records of other programs."""
+        for name, text, says in (("metrics.jsonl", '{"step": 7}\n3\n', "its last figures:\n  step                7"),
+                                 ("summary.json", "[]", "not the summary of a job"),
+                                 ("summary.json", "{}", "not the summary of a job")):
+            self.file(name, text)
+            done = Psrun.run([PSRUN, "--top", self.path()])
+            self.assertIn(says, done.stdout)
+            self.assertNotIn("Traceback", done.stdout)
+
+    def test_curves_where_nothing_draws_them(self):
+        with unittest.mock.patch.object(report.places, "HERE", self.path("nowhere", "psrunlib")):
+            self.assertIsNone(report.draw_curves(self.path()))
 
     def test_where_the_page_of_a_run_is(self):
         for page, url in ((["127.0.0.1", 9100], "127.0.0.1:9100"), (["0.0.0.0", 80], "127.0.0.1:80"), (["::", 9], "[::1]:9"),
