@@ -454,15 +454,22 @@ def who_was_told(supervisor):
     return f"told to end ({number.name})" if number not in (None, signal.SIGINT) else "interrupted"
 
 
+def how_to_go_on(job):
+    """job.json knows neither these options nor other hosts."""
+    if job.hosts:
+        return f"the same command with --resume {shlex.quote(job.out)}"
+    return shlex.join(["psrun", *["--restarts", str(job.restarts)] * bool(job.restarts), *["--mps"] * job.mps, "--resume", job.out])
+
+
 def what_is_left(job, code, before):
     """Says whether the weights were kept, after Ctrl-C or SIGTERM. If the folder is on another
     host, an end in order is taken as a yes."""
     path = os.path.join(job.out, "model.safetensors")
+    again = f"{how_to_go_on(job)} goes on"
     if before.is_new(path) or job.hosts and code != 1 and not os.path.exists(path):
-        again = f"; psrun --resume {job.out} goes on" if code == RESUMABLE else ""
-        return f"weights and results so far are in {job.out}{again}"
+        return f"weights and results so far are in {job.out}" + f"; {again}" * (code == RESUMABLE)
     if code == RESUMABLE:
-        return f"there is a checkpoint; psrun --resume {job.out} goes on from it"
+        return f"there is a checkpoint; {again} from it"
     if code != 1:
         return f"no weights were written; logs are in {job.out}"
     return f"the weights could not be kept; logs are in {job.out}"

@@ -20,7 +20,8 @@ from unittest import mock
 from cuts import connections
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, JobTest, Part, Psrun, alive, environment,
                   listening_ports, on_terminal, run_well, wait_until, wrapped_bin)
-from psrunlib import doctor, job, local, regular_file, screen, supervise
+from psrunlib import cli, doctor, job, local, regular_file, screen, supervise
+from psrunlib.out import Before
 
 # A member is taken for dead after eight seconds; no other limit ends a job within PATIENCE_S.
 SOON = ["net.heartbeat_ms=200", "net.dead_after_ms=8000"]
@@ -525,6 +526,18 @@ class Rerun(JobTest):
         self.addCleanup(part.end)
         self.assertEqual(part.popen.wait(PATIENCE_S), 1)
         self.assertFalse(os.path.exists(self.path("by-hand")), part.text())
+
+
+class GoesOn(JobTest):
+    def test_the_command_is_said(self):
+        run = self.path("a run")
+        for options, says in (
+                ({}, f"psrun --resume '{run}'"),
+                ({"restarts": 5, "mps": True}, f"psrun --restarts 5 --mps --resume '{run}'"),
+                ({"hosts": ["node1"], "restarts": 5}, f"the same command with --resume '{run}'")):
+            one = mock.Mock(**{"hosts": [], "restarts": 0, "mps": False, "out": run, **options})
+            self.assertIn(f"; {says} goes on", cli.what_is_left(one, supervise.RESUMABLE, Before(run)))
+            self.assertNotIn("goes on", cli.what_is_left(one, 143, Before(run)))
 
 
 class Output(JobTest):
