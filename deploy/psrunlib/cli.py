@@ -191,8 +191,6 @@ def make_job(args, build_dir, name=None):
         servers = 0
     elif servers < 1:
         raise JobError(f"mode ps needs at least one server, not {servers}")
-    if args.resume == "auto" and not args.out:
-        raise JobError("--resume auto needs --out: name the folder of the run")
     if args.resume and args.resume != "auto" and not args.out:
         args.out = args.resume
     job = jobs.Job(
@@ -619,6 +617,8 @@ BEGIN_ANEW = {
 def check_resume(args):
     for option in (option for option in BEGIN_ANEW if getattr(args, option)):
         raise JobError(f"--resume goes on with a run, and --{option.replace('_', '-')} {BEGIN_ANEW[option]}: leave out one of them")
+    if args.resume == "auto" and not args.out:
+        raise JobError("--resume auto needs --out: name the folder of the run")
     if args.init and args.resume != "auto":
         raise JobError(f"--resume goes on with the weights of the checkpoint, so --init {args.init} would have no effect: "
                        "leave out one of them")
@@ -652,7 +652,7 @@ def run_command(args, dashes, program):
         if args.resume and (args.predict or args.serve):
             raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
         if args.resume:
-            jobfile.recall(args, args.resume)
+            jobfile.recall(args, args.out if args.resume == "auto" else args.resume)
         if not args.config and not dashes and (args.predict or args.serve):
             asked = f"--predict {args.predict}" if args.predict else f"--serve {args.serve}"
             raise JobError(f"no model is named: give the folder of a run, as in: psrun {asked} runs/mine")

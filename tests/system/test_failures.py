@@ -451,6 +451,15 @@ class BadInput(JobTest):
             self.assertRegex(self.psrun("--resume", self.folder, code=1),
                              r"\Apsrun: --resume .* cannot find out which job it was: .*job\.json (is of|lacks).*\n\Z")
 
+    def test_resume_auto_finds_the_job_in_its_folder(self):
+        run = self.path("run")
+        os.mkdir(run)
+        known = {"config": DIGITS, "overrides": ["train.epochs=7"], "mode": "single", "servers": 0, "workers": 1}
+        self.write("run/job.json", json.dumps(known).encode())
+        self.assertIn("train.epochs=7", self.psrun("--resume", "auto", "--dry-run", out="run"))
+        done = Psrun.run([PSRUN, "--resume", "auto"])
+        self.assertEqual((done.returncode, done.stdout), (1, "psrun: --resume auto needs --out: name the folder of the run\n"))
+
     def test_a_fifo_as_configuration(self):
         os.mkfifo(self.path("fifo.yaml"))
         self.refused(r"fifo\.yaml: is not a regular file", config=self.path("fifo.yaml"))
