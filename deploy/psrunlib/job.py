@@ -13,6 +13,7 @@ from .errors import JobError
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
 
+NCCL_NETWORK = "NCCL_SOCKET_IFNAME"
 LIBRARY = "lib/libpstrain.so.0"  # in the build folder
 # The default of recovery.wait_ms; and how long the others wait where nobody is started again: until
 # all members that are left have joined.
@@ -200,7 +201,15 @@ class Job:
         # As torchrun does: several processes on one host share its cores.
         if local_size > 1 and "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"
+        if self._keeps_nccl_here() and NCCL_NETWORK not in os.environ:
+            env[NCCL_NETWORK] = "lo"
         return env
+
+    def _keeps_nccl_here(self):
+        """NCCL chooses its network by itself: not the loopback, to which a job of this machine alone is bound."""
+        may_be_nccl = not self.program and self.mode == "allreduce" and self.exchange() != "gloo"
+        goes_out = self.worker_hosts or self.curve or self.facts["net.insecure"] or self.facts["net.interface"]
+        return may_be_nccl and not goes_out
 
     def _program_env(self):
         """A program may open PyTorch's store in worker 0, at MASTER_PORT: so that the

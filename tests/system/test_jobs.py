@@ -269,6 +269,16 @@ class AutoWorkers(JobTest):
         given = [line.partition("CUDA_VISIBLE_DEVICES=")[2].split()[0] for line in shown.splitlines() if "/ps-worker " in line]
         self.assertEqual(given, ["MIG-a", "MIG-b", "MIG-a"])
 
+    def test_nccl_stays_on_the_host(self):
+        """As the job without keys does. --insecure allows other hosts."""
+        both = ["-m", "allreduce", "-w", 2, DIGITS]
+        for words, env, lines in ((both, {}, 2), ([*both, "exchange.name=nccl"], {}, 2), ([*both, "exchange.name=gloo"], {}, 0),
+                                  ([*both, "--insecure"], {}, 0), ([*both, "net.interface=eth0"], {}, 0),
+                                  (["-s", 1, "-w", 2, DIGITS], {}, 0), (both, {"NCCL_SOCKET_IFNAME": "eth0"}, 0)):
+            with mock.patch.dict(os.environ, env):
+                shown = self.psrun("--dry-run", *words)
+            self.assertEqual(shown.count("NCCL_SOCKET_IFNAME=lo "), lines, words)
+
     def test_are_as_many_as_cores_where_it_shows_none(self):
         cores = len(os.sched_getaffinity(0))
         for visible in first(4, [None, "", "-1,0", "1,1", "-1", "NoDevFiles", "none"]):
