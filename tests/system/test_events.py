@@ -377,6 +377,24 @@ class Scripts(unittest.TestCase):
                 self.assertEqual(os.listdir(folder), [])
 
 
+class Packages(unittest.TestCase):
+    def test_without_root_or_sudo(self):
+        """Optional packages that are missing do not keep anybody from building."""
+        for lacks, code, says in (("libgloo-dev", 0, "neither root nor sudo: what is optional and missing stays so\n"),
+                                  ("libmsgpack-c-dev", 0, ""),
+                                  ("libmsgpack-c-dev libmsgpack-dev", 1, "or sudo: libmsgpack-c-dev or libmsgpack-dev is missing\n")):
+            with self.subTest(lacks=lacks), tempfile.TemporaryDirectory() as folder:
+                for name, text in (("dpkg-query", f'case " {lacks} " in *" $4 "*) ;; *) printf installed ;; esac'),
+                                   ("id", "echo 1000"), ("apt-get", "exit 9"), ("apt-cache", "exit 9")):
+                    Path(folder, name).write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
+                    Path(folder, name).chmod(0o755)
+                for name in ("tr", "sed", "mktemp", "rm"):
+                    os.symlink(shutil.which(name), os.path.join(folder, name))
+                done = subprocess.run([ROOT / "deploy/packages", "build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      check=False, text=True, env={"PATH": folder}, timeout=PATIENCE_S)
+                self.assertEqual((done.returncode, done.stdout.endswith(says), bool(done.stdout)), (code, True, bool(says)))
+
+
 class Quietly(unittest.TestCase):
     def test_a_sign_of_life_and_the_exit_code(self):
         with tempfile.NamedTemporaryFile() as log, tempfile.NamedTemporaryFile() as out:
